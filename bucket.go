@@ -1,0 +1,394 @@
+package ginlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Match these with [errors.Is].
+var (
+	// ErrInvalidLimit says that a limit, a cost or another argument cannot be used.
+	ErrInvalidLimit = errors.New("ginlimit: invalid limit")
+	// ErrUnavailable says that no decision was made, since Redis did not make it.
+	ErrUnavailable = errors.New("ginlimit: unavailable")
+	// ErrNoKey says that there is no key to count under.
+	ErrNoKey = errors.New("ginlimit: no key")
+)
+
+// Limit allows Rate requests per Period, and at most Burst at once.
+//
+// It is a token bucket: the bucket holds Burst tokens, starts full, and regains Rate tokens per
+// Period, evenly spread. A Rate below zero is unlimited and never counted. A Rate of zero, with a
+// Period, prohibits: it always denies. The zero Limit is an error.
+type Limit struct {
+	Rate   int           // tokens regained per Period
+	Period time.Duration // whole milliseconds, at least one
+	Burst  int           // tokens the bucket holds; 0 means Rate
+}
+
+// PerSecond returns a limit of rate per second.
+func PerSecond(rate int) Limit { return Limit{Rate: rate, Period: time.Second} }
+
+// PerMinute returns a limit of rate per minute.
+func PerMinute(rate int) Limit { return Limit{Rate: rate, Period: time.Minute} }
+
+// PerHour returns a limit of rate per hour.
+func PerHour(rate int) Limit { return Limit{Rate: rate, Period: time.Hour} }
+
+// PerDay returns a limit of rate per 24 hours.
+func PerDay(rate int) Limit { return Limit{Rate: rate, Period: day} }
+
+// WithBurst returns the limit with a bucket of n tokens. Zero means as many as its Rate.
+func (l Limit) WithBurst(n int) Limit {
+	l.Burst = n
+	return l
+}
+
+// burst returns the tokens that the bucket holds; of one that is not counted, its Rate.
+func (l Limit) burst() int {
+	if l.Burst == 0 || l.Rate <= 0 {
+		return l.Rate
+	}
+	return l.Burst
+}
+
+// validate reports the first fault that makes the limit meaningless.
+func (l Limit) validate() error {
+	var fault string
+	switch {
+	case l == Limit{}:
+		fault = "the zero Limit; a Rate of 0 prohibits only with a Period"
+	case l.Burst < 0:
+		fault = "the burst is negative"
+	case l.Period < 0:
+		fault = "the period is negative"
+	case l.Rate < 0:
+		return nil
+	case l.Period == 0:
+		fault = "the period is missing"
+	case l.Period%time.Millisecond != 0:
+		fault = "the period is no whole number of milliseconds"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %s", ErrInvalidLimit, l, fault)
+}
+
+// Source tells who made a decision.
+type Source uint8
+
+const (
+	FromRedis  Source = iota // the buckets in Redis
+	FromMemory               // this process, which remembers that the key is over its limit
+	FromLocal                // the buckets of this process
+	FromPolicy               // nobody counted: unlimited or prohibited
+)
+
+// String returns the source in one word, or "unknown".
+func (s Source) String() string {
+	names := [...]string{FromRedis: "redis", FromMemory: "memory", FromLocal: "local", FromPolicy: "policy"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return "unknown"
+}
+
+// Result is one decision.
+//
+// With several limits, Limit, Remaining, RetryAfter and ResetAfter are those of the one closest to
+// exhaustion: of a refusal the one to wait for longest, else the one with the fewest tokens left.
+type Result struct {
+	Allowed    bool
+	Granted    int           // tokens taken by this call
+	Limit      Limit         // as it was given
+	Remaining  int           // whole tokens left; math.MaxInt if unlimited
+	RetryAfter time.Duration // 0 if allowed; above 0 wait so long and it is; below 0 it never is
+	ResetAfter time.Duration // until the bucket is full again
+	Source     Source
+}
+
+// Limiter counts keys against limits. It is safe for concurrent use.
+//
+// Every method takes the limits to count under, each of another period, and needs at least one. A
+// key's buckets are told apart by period alone, so a changed Rate or Burst takes over the bucket as
+// it is: what is missing from it takes as long to come back as before.
+//
+// An error means that no decision was made. It wraps [ErrInvalidLimit] or [ErrNoKey] for an argument
+// that cannot be used, the context's error when that has ended, and [ErrUnavailable] otherwise.
+type Limiter struct {
+	defaults config // of its handlers
+	store    store
+	source   Source // of what the store decides
+
+	close  sync.Once
+	closed chan struct{}
+}
+
+// store keeps buckets and decides on all buckets of one key at once.
+type store interface {
+	// decide takes up to a.charges, looks, or gives back, and fills in a.levels.
+	decide(ctx context.Context, a *ask) error
+	// block raises the buckets to a.levels, none of them falls.
+	block(ctx context.Context, a *ask) error
+	// reset fills the buckets up.
+	reset(ctx context.Context, a *ask) error
+	// String names the store, and no other store in this process that shares no bucket with it.
+	String() string
+}
+
+// ask is one question to a store.
+type ask struct {
+	key     string // fit for a slot tag
+	buckets []bucket
+	charges int64 // above 0 take as many as fit, 0 look, below 0 give back
+	weight  int64 // tokens of a charge
+	levels  []int64
+}
+
+// NewLimiter returns a limiter whose buckets are in Redis.
+//
+// It works with a client, a cluster client and a failover client, and connects with the first
+// decision only: Redis need not be there yet. Options of a handler are the defaults of its handlers.
+// The error joins all faults.
+func NewLimiter(rdb redis.UniversalClient, opts ...Option) (*Limiter, error) {
+	l, faults := newRedisLimiter(rdb, opts)
+	return l.unless(faults)
+}
+
+// newRedisLimiter returns the limiter even if there are faults, to find those of its first handler too.
+func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []error) {
+	defaults, faults := newConfig(opts)
+	if isNil(rdb) {
+		faults = append(faults, errors.New("ginlimit: the Redis client is nil"))
+	}
+	return newLimiter(defaults, newRedisStore(rdb, defaults.prefix), FromRedis), faults
+}
+
+// NewLocal returns a limiter whose buckets are in this process alone.
+//
+// It remembers the [LocalBuckets] buckets that take longest to be full; a forgotten bucket is full.
+// The options are those of [NewLimiter], and so is the error.
+func NewLocal(opts ...Option) (*Limiter, error) {
+	defaults, faults := newConfig(opts)
+	return newLimiter(defaults, newLocalStore(LocalBuckets), FromLocal).unless(faults)
+}
+
+func newLimiter(defaults config, s store, source Source) *Limiter {
+	return &Limiter{defaults: defaults, store: s, source: source, closed: make(chan struct{})}
+}
+
+// unless returns the limiter, or all faults, those of its default limits among them.
+func (l *Limiter) unless(faults []error) (*Limiter, error) {
+	if more := l.defaults.limits; len(more) > 0 {
+		_, err := newRules(more...)
+		faults = append(faults, err)
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Close ends the limiter: it makes no more decisions, and every Wait returns. The Redis client stays
+// open, as it is the caller's. Close may be called more than once.
+func (l *Limiter) Close() error {
+	l.close.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Allow takes one token. It is short for AllowN with n = 1.
+func (l *Limiter) Allow(ctx context.Context, key string, limits ...Limit) (Result, error) {
+	return l.AllowN(ctx, key, 1, limits...)
+}
+
+// AllowN takes n tokens, or none: of every limit, or of none.
+//
+// An n above a limit's Burst is refused with RetryAfter below 0. An n below 1 is an error.
+// Use [Limiter.AllowUpTo] where fewer than n are of use too.
+func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
+	r, err := wish(key, n, limits)
+	if err != nil {
+		return Result{}, err
+	}
+	return l.allow(ctx, key, &r, n)
+}
+
+// allow decides on all n tokens or none.
+func (l *Limiter) allow(ctx context.Context, key string, r *rules, n int) (Result, error) {
+	if res, ok := r.settled(n); ok {
+		return res, nil
+	}
+	charges := int64(1)
+	if int64(n) > r.burst() {
+		charges = 0 // never: take nothing, tell what is left
+	}
+	return l.ask(ctx, key, r, charges, int64(n))
+}
+
+// AllowUpTo takes as many of n tokens as fit, the same number of every limit.
+//
+// Result.Granted says how many; Allowed if there was one. RetryAfter is the wait for one token.
+// An n below 1 is an error.
+func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
+	r, err := wish(key, n, limits)
+	if err != nil {
+		return Result{}, err
+	}
+	if res, ok := r.settled(n); ok {
+		return res, nil
+	}
+	return l.ask(ctx, key, &r, min(int64(n), r.burst()), 1)
+}
+
+// Wait takes one token as soon as there is one.
+//
+// It returns at once when the context's deadline comes before the token, with an error that wraps
+// [context.DeadlineExceeded], and when the limit prohibits, with [ErrInvalidLimit]. Those who wait
+// for one key are served in no order.
+func (l *Limiter) Wait(ctx context.Context, key string, limits ...Limit) error {
+	r, err := wish(key, 1, limits)
+	if err != nil {
+		return err
+	}
+	for {
+		res, err := l.allow(ctx, key, &r, 1)
+		switch {
+		case err != nil:
+			return err
+		case res.Allowed:
+			return nil
+		case res.RetryAfter < 0:
+			return fmt.Errorf("%w: %s never allows, so there is nothing to wait for", ErrInvalidLimit, res.Limit)
+		}
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < res.RetryAfter {
+			return fmt.Errorf("ginlimit: the next token comes after the deadline: %w", context.DeadlineExceeded)
+		}
+		timer := time.NewTimer(res.RetryAfter)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ended(ctx)
+		case <-l.closed:
+			timer.Stop()
+			return errClosed()
+		}
+	}
+}
+
+// Peek tells what one token would meet, and takes nothing: Granted is 0.
+func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result, error) {
+	r, err := wish(key, 1, limits)
+	if err != nil {
+		return Result{}, err
+	}
+	if res, ok := r.settled(0); ok {
+		return res, nil
+	}
+	return l.ask(ctx, key, &r, 0, 1)
+}
+
+// Refund gives n tokens back, to every limit, and never fills a bucket above full.
+//
+// It does not shorten a [Limiter.Block]. An n below 1 is an error.
+func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit) error {
+	r, err := wish(key, n, limits)
+	if err != nil || len(r.buckets) == 0 {
+		return err
+	}
+	_, err = l.ask(ctx, key, &r, -min(int64(n), maxUnits), 1)
+	return err
+}
+
+// Block denies the key every token for d, rounded up to a millisecond, on every process at once.
+//
+// After it there is one token, and the bucket regains the rest at its rate. A block is never
+// shortened by another one, only ended by [Limiter.Reset]. A d of zero or less is an error, and so
+// are limits of which none is counted: an unlimited key has no bucket to block.
+func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {
+	r, err := wish(key, 1, limits)
+	switch {
+	case err != nil:
+		return err
+	case d <= 0:
+		return fmt.Errorf("%w: a block of %s; want more than zero", ErrInvalidLimit, d)
+	case r.denies:
+		return nil
+	case len(r.buckets) == 0:
+		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidLimit, r.unlimited)
+	}
+	levels := make([]int64, len(r.buckets))
+	var faults []error
+	for i := range r.buckets {
+		if levels[i], err = r.buckets[i].blockLevel(d); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return err
+	}
+	return l.call(ctx, l.store.block, &ask{key: slotText(key), buckets: r.buckets, levels: levels})
+}
+
+// Reset fills the key's buckets up and ends a block.
+func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error {
+	r, err := wish(key, 1, limits)
+	if err != nil || len(r.buckets) == 0 {
+		return err
+	}
+	return l.call(ctx, l.store.reset, &ask{key: slotText(key), buckets: r.buckets})
+}
+
+// wish checks the arguments that every method has, and reports every fault in them.
+func wish(key string, n int, limits []Limit) (rules, error) {
+	r, err := newRules(limits...)
+	faults := []error{err}
+	if key == "" {
+		faults = append(faults, fmt.Errorf("%w: the key is empty", ErrNoKey))
+	}
+	if n < 1 {
+		faults = append(faults, fmt.Errorf("%w: a cost of %d; want at least 1", ErrInvalidLimit, n))
+	}
+	return r, errors.Join(faults...)
+}
+
+// ask puts a question to the store and derives the Result from the levels it found.
+func (l *Limiter) ask(ctx context.Context, key string, r *rules, charges, weight int64) (Result, error) {
+	a := ask{key: slotText(key), buckets: r.buckets, charges: charges, weight: weight, levels: make([]int64, len(r.buckets))}
+	if err := l.call(ctx, l.store.decide, &a); err != nil {
+		return Result{}, err
+	}
+	res := r.result(a.levels, max(0, charges), weight)
+	res.Source = l.source
+	return res, nil
+}
+
+// call does what every call of the store needs around it.
+func (l *Limiter) call(ctx context.Context, do func(context.Context, *ask) error, a *ask) error {
+	select {
+	case <-l.closed:
+		return errClosed()
+	default:
+	}
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	err := do(ctx, a)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ended(ctx)
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// ended says that the caller's context ended before there was a decision.
+func ended(ctx context.Context) error { return fmt.Errorf("ginlimit: %w", ctx.Err()) }
+
+func errClosed() error { return fmt.Errorf("%w: the limiter is closed", ErrUnavailable) }

@@ -1,0 +1,164 @@
+// Package ginlimit limits the rate of requests to a Gin application, counted in Redis.
+//
+//	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(100)))
+//
+// gives every client address a token bucket in Redis: the same answer whichever process of the
+// application asks, in one round trip, by one atomic script. A refused request is answered 429 and
+// consumes nothing. For several limits, or limits per route, make one [Limiter] and take a
+// [Limiter.Handler] for each; its other methods limit anything else under a key of one's own.
+package ginlimit
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+)
+
+// New returns middleware that limits every client to limit: [NewLimiter] and [Limiter.Handler] in one.
+//
+// It panics on a bad configuration, with all faults at once. It does not need Redis to be there yet.
+func New(rdb redis.UniversalClient, limit Limit, opts ...Option) gin.HandlerFunc {
+	l, faults := newRedisLimiter(rdb, opts)
+	handler, err := l.handler(limit, nil)
+	if err := errors.Join(append(faults, err)...); err != nil {
+		panic(err)
+	}
+	return handler
+}
+
+// Handler returns middleware that limits every client to limit, and to those of [WithLimits].
+//
+// It sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, and aborts a refused
+// request with 429. Where several handlers decide on one request, the headers tell of the one
+// closest to exhaustion. It panics on a bad configuration, with all faults at once.
+func (l *Limiter) Handler(limit Limit, opts ...Option) gin.HandlerFunc {
+	handler, err := l.handler(limit, opts)
+	if err != nil {
+		panic(err)
+	}
+	return handler
+}
+
+func (l *Limiter) handler(limit Limit, opts []Option) (gin.HandlerFunc, error) {
+	cfg, _ := l.defaults.with(opts)
+	r, name, err := cfg.validate(limit)
+	if err != nil {
+		return nil, err
+	}
+	return (&handler{config: cfg, limiter: l, rules: r, name: name}).serve, nil
+}
+
+// FromContext returns what ginlimit decided on the request, for handlers and access logs.
+//
+// Where several handlers decided, it is the refusal, or the Result closest to exhaustion. It is false
+// where none has decided.
+func FromContext(c *gin.Context) (Result, bool) {
+	if d, ok := decidedIn(c); ok && len(d.charged) > 0 {
+		return d.result, true
+	}
+	return Result{}, false
+}
+
+// handler limits the requests that pass through it.
+type handler struct {
+	config
+	limiter *Limiter
+	rules   rules
+	name    string
+	warned  atomic.Bool
+}
+
+func (h *handler) serve(c *gin.Context) {
+	client, err := h.config.key(c)
+	if err == nil && client == "" {
+		err = fmt.Errorf("%w: the key function returned none", ErrNoKey)
+	}
+	if err != nil {
+		h.fail(c, err)
+		return
+	}
+	key := Key(h.name, client)
+	result, err := h.limiter.allow(c.Request.Context(), key, &h.rules, 1)
+	if err != nil {
+		h.fail(c, err)
+		return
+	}
+	if h.record(c, key, result) {
+		setHeaders(c.Writer.Header(), result)
+	}
+	if !result.Allowed {
+		c.Status(http.StatusTooManyRequests)
+		c.Abort()
+		h.denied(c, result)
+	}
+}
+
+func (h *handler) fail(c *gin.Context, err error) {
+	h.failed(c, err)
+	if c.Writer.Written() {
+		c.Abort()
+	}
+}
+
+// decisions is what the handlers of one request decided.
+type decisions struct {
+	result  Result // the one to tell
+	charged []charged
+}
+
+// charged is a key that a handler charged.
+type charged struct {
+	by  *handler
+	key string
+}
+
+// decisionsKey is where a [gin.Context] keeps its decisions.
+type decisionsKey struct{}
+
+func decidedIn(c *gin.Context) (*decisions, bool) {
+	v, _ := c.Get(decisionsKey{})
+	d, ok := v.(*decisions)
+	return d, ok
+}
+
+// record keeps a Result and reports whether it is the one to tell.
+func (h *handler) record(c *gin.Context, key string, result Result) bool {
+	d, ok := decidedIn(c)
+	if !ok {
+		d = &decisions{}
+		c.Set(decisionsKey{}, d)
+	}
+	for _, other := range d.charged {
+		if other.key == key && h.shares(other.by) && !h.warned.Swap(true) {
+			h.logger.WarnContext(c.Request.Context(),
+				"ginlimit: two handlers charge one bucket for one request; if that is not meant, name one of them with WithName",
+				"name", h.name)
+		}
+	}
+	first := len(d.charged) == 0
+	d.charged = append(d.charged, charged{h, key})
+	if first || !result.Allowed || !d.result.closerThan(result) {
+		d.result = result
+		return true
+	}
+	return false
+}
+
+// shares reports whether two handlers have a bucket in common for a key that is the same.
+func (h *handler) shares(other *handler) bool {
+	if h.limiter.store.String() != other.limiter.store.String() {
+		return false
+	}
+	for i := range h.rules.buckets {
+		for j := range other.rules.buckets {
+			if h.rules.buckets[i].period == other.rules.buckets[j].period {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,116 @@
+package ginlimit
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const day = 24 * time.Hour
+
+// ParseLimit reads a limit from text: rate/period, or rate/period burst n.
+//
+// The period is one of the units ms, s, m, h and d, or a duration with units, as time.ParseDuration
+// reads it or in whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". A rate below
+// zero is unlimited and a rate of zero prohibits, as in [Limit]. An error wraps [ErrInvalidLimit].
+func ParseLimit(s string) (Limit, error) {
+	l, err := parseLimit(s)
+	if err != nil {
+		return Limit{}, fmt.Errorf("%w: %.64q: %w", ErrInvalidLimit, s, err)
+	}
+	if _, err := newRules(l); err != nil {
+		return Limit{}, err
+	}
+	return l, nil
+}
+
+func parseLimit(s string) (Limit, error) {
+	words := strings.Fields(s)
+	if len(words) != 1 && (len(words) != 3 || words[1] != "burst") {
+		return Limit{}, fmt.Errorf(`want "rate/period" or "rate/period burst n"`)
+	}
+	rate, period, found := strings.Cut(words[0], "/")
+	if !found {
+		return Limit{}, fmt.Errorf(`want a "/" between rate and period`)
+	}
+	var (
+		l   Limit
+		err error
+	)
+	if l.Rate, err = strconv.Atoi(rate); err != nil {
+		return Limit{}, fmt.Errorf("rate: want a whole number")
+	}
+	if l.Period, err = parsePeriod(period); err != nil {
+		return Limit{}, err
+	}
+	if len(words) == 3 {
+		if l.Burst, err = strconv.Atoi(words[2]); err != nil || l.Burst < 1 {
+			return Limit{}, fmt.Errorf("burst: want a whole number above zero")
+		}
+	}
+	return l, nil
+}
+
+func parsePeriod(s string) (time.Duration, error) {
+	switch s {
+	case "ms", "s", "m", "h", "d":
+		s = "1" + s
+	}
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		if err != nil {
+			return 0, fmt.Errorf("period: want a whole number of days, at most 65535")
+		}
+		return time.Duration(n) * day, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("period: want one of ms, s, m, h, d, or a duration such as 15m")
+	}
+	return d, nil
+}
+
+// periodText returns a period in the largest unit that needs no fraction, without a count of one.
+// No two periods have the same text.
+func periodText(d time.Duration) string {
+	for _, unit := range []struct {
+		size time.Duration
+		name string
+	}{{day, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		switch n := d / unit.size; {
+		case d == unit.size:
+			return unit.name
+		case d%unit.size == 0 && n > 0 && (unit.size < day || n <= 65535):
+			return strconv.FormatInt(int64(n), 10) + unit.name
+		}
+	}
+	return d.String()
+}
+
+// String returns the limit as [ParseLimit] reads it; the burst is left out where it is zero.
+func (l Limit) String() string {
+	s := strconv.Itoa(l.Rate) + "/" + periodText(l.Period)
+	if l.Burst != 0 {
+		s += " burst " + strconv.Itoa(l.Burst)
+	}
+	return s
+}
+
+// MarshalText returns what [Limit.String] does. An error wraps [ErrInvalidLimit].
+func (l Limit) MarshalText() ([]byte, error) {
+	if _, err := newRules(l); err != nil {
+		return nil, err
+	}
+	return []byte(l.String()), nil
+}
+
+// UnmarshalText reads what [ParseLimit] does. An error wraps [ErrInvalidLimit] and leaves l as it was.
+func (l *Limit) UnmarshalText(text []byte) error {
+	parsed, err := ParseLimit(string(text))
+	if err != nil {
+		return err
+	}
+	*l = parsed
+	return nil
+}
