@@ -1,0 +1,379 @@
+package ginlimit_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// The suite that every engine passes. Limits are of minutes and more, so that a real clock, which runs
+// ahead by milliseconds, does not show in whole tokens.
+
+func (e engine) allowN(t *testing.T, n int, limits ...ginlimit.Limit) ginlimit.Result {
+	t.Helper()
+	r, err := e.limiter.AllowN(t.Context(), "k", n, limits...)
+	require.NoError(t, err)
+	return r
+}
+
+// allowed takes n tokens and wants so many to remain.
+func (e engine) allowed(t *testing.T, n, remaining int, limits ...ginlimit.Limit) {
+	t.Helper()
+	r := e.allowN(t, n, limits...)
+	require.True(t, r.Allowed)
+	require.Equal(t, n, r.Granted)
+	require.Equal(t, remaining, r.Remaining)
+	require.Zero(t, r.RetryAfter)
+}
+
+// denied asks for n tokens and wants a refusal for so long.
+func (e engine) denied(t *testing.T, n int, retryAfter time.Duration, limits ...ginlimit.Limit) {
+	t.Helper()
+	r := e.allowN(t, n, limits...)
+	require.False(t, r.Allowed)
+	require.Zero(t, r.Granted)
+	e.requireDuration(t, retryAfter, r.RetryAfter)
+}
+
+func TestBucketStartsFullAndRefillsEvenly(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerMinute(2).WithBurst(3) // a token in 30 s
+		e.allowed(t, 1, 2, limit)
+		e.allowed(t, 1, 1, limit)
+		e.allowed(t, 1, 0, limit)
+		e.denied(t, 1, 30*time.Second, limit)
+		e.advance(10 * time.Second)
+		e.denied(t, 1, 20*time.Second, limit)
+		e.advance(20 * time.Second)
+		e.allowed(t, 1, 0, limit)
+		e.advance(time.Hour) // full, and no fuller
+		e.allowed(t, 3, 0, limit)
+	})
+}
+
+func TestResetAfterIsTheTimeToFull(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerMinute(7) // does not divide the period
+		r := e.allowN(t, 1, limit)
+		e.requireDuration(t, 8572*time.Millisecond, r.ResetAfter) // 60 s / 7, rounded up
+		r = e.allowN(t, 6, limit)
+		e.requireDuration(t, time.Minute, r.ResetAfter)
+	})
+}
+
+func TestAllowNTakesAllOrNone(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(10)
+		e.allowed(t, 7, 3, limit)
+		e.denied(t, 4, 6*time.Minute, limit)
+		e.allowed(t, 3, 0, limit)
+	})
+}
+
+func TestCostAboveBurstIsNeverAllowedAndTakesNothing(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(10)
+		for _, n := range []int{11, 1 << 40, math.MaxInt} {
+			r := e.allowN(t, n, limit)
+			assert.False(t, r.Allowed)
+			assert.Negative(t, r.RetryAfter)
+			assert.Equal(t, 10, r.Remaining)
+		}
+		e.allowed(t, 10, 0, limit)
+	})
+}
+
+func TestAllowUpToTakesWhatFits(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(10)
+		upTo := func(n int) ginlimit.Result {
+			r, err := e.limiter.AllowUpTo(t.Context(), "k", n, limit)
+			require.NoError(t, err)
+			return r
+		}
+		r := upTo(4)
+		require.True(t, r.Allowed)
+		require.Equal(t, 4, r.Granted)
+		require.Equal(t, 6, r.Remaining)
+		r = upTo(math.MaxInt)
+		require.True(t, r.Allowed)
+		require.Equal(t, 6, r.Granted)
+		require.Equal(t, 0, r.Remaining)
+		require.Zero(t, r.RetryAfter)
+		r = upTo(2)
+		require.False(t, r.Allowed)
+		require.Zero(t, r.Granted)
+		e.requireDuration(t, 6*time.Minute, r.RetryAfter) // for one token
+	})
+}
+
+func TestPeekTakesNothing(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(2)
+		for range 5 {
+			r, err := e.limiter.Peek(t.Context(), "k", limit)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.Zero(t, r.Granted)
+			require.Equal(t, 2, r.Remaining)
+		}
+		e.allowed(t, 2, 0, limit)
+		r, err := e.limiter.Peek(t.Context(), "k", limit)
+		require.NoError(t, err)
+		require.False(t, r.Allowed)
+		e.requireDuration(t, 30*time.Minute, r.RetryAfter)
+	})
+}
+
+func TestRefundNeverFillsAboveFull(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(5)
+		ctx := t.Context()
+		require.NoError(t, e.limiter.Refund(ctx, "k", 3, limit))
+		e.allowed(t, 5, 0, limit)
+		require.NoError(t, e.limiter.Refund(ctx, "k", 2, limit))
+		e.allowed(t, 1, 1, limit)
+		require.NoError(t, e.limiter.Refund(ctx, "k", math.MaxInt, limit))
+		e.allowed(t, 5, 0, limit)
+	})
+}
+
+func TestBlockDeniesForItsTime(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit, ctx := ginlimit.PerMinute(10), t.Context()
+		require.NoError(t, e.limiter.Block(ctx, "k", time.Hour, limit))
+		e.denied(t, 1, time.Hour, limit)
+		require.NoError(t, e.limiter.Block(ctx, "k", time.Minute, limit)) // not shortened
+		require.NoError(t, e.limiter.Refund(ctx, "k", 10, limit))         // not even by a refund
+		e.advance(59 * time.Minute)
+		e.denied(t, 1, time.Minute, limit)
+		e.advance(time.Minute)
+		e.allowed(t, 1, 0, limit)
+		require.NoError(t, e.limiter.Refund(ctx, "k", 1, limit)) // which works again
+		e.allowed(t, 1, 0, limit)
+	})
+}
+
+func TestResetFillsUpAndEndsABlock(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit, ctx := ginlimit.PerMinute(10), t.Context()
+		e.allowed(t, 10, 0, limit)
+		require.NoError(t, e.limiter.Reset(ctx, "k", limit))
+		e.allowed(t, 10, 0, limit)
+		require.NoError(t, e.limiter.Block(ctx, "k", time.Hour, limit))
+		require.NoError(t, e.limiter.Reset(ctx, "k", limit))
+		e.allowed(t, 10, 0, limit)
+	})
+}
+
+func TestSeveralLimitsAreChargedAllOrNone(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		minute, hour := ginlimit.PerMinute(3), ginlimit.PerHour(5)
+		r := e.allowN(t, 3, minute, hour)
+		require.Equal(t, minute, r.Limit)
+		require.Equal(t, 0, r.Remaining)
+
+		r = e.allowN(t, 1, minute, hour) // the minute refuses …
+		require.False(t, r.Allowed)
+		require.Equal(t, minute, r.Limit)
+		e.requireDuration(t, 20*time.Second, r.RetryAfter)
+		e.advance(time.Minute)
+		r = e.allowN(t, 2, minute, hour) // … and the hour was not charged
+		require.True(t, r.Allowed)
+		require.Equal(t, hour, r.Limit)
+		require.Equal(t, 0, r.Remaining)
+
+		r = e.allowN(t, 1, minute, hour) // the hour refuses, and the minute keeps its token
+		require.False(t, r.Allowed)
+		require.Equal(t, hour, r.Limit)
+		p, err := e.limiter.Peek(t.Context(), "k", minute)
+		require.NoError(t, err)
+		require.Equal(t, 1, p.Remaining)
+	})
+}
+
+func TestAllowUpToGrantsTheSameOfEveryLimit(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		minute, hour := ginlimit.PerMinute(10), ginlimit.PerHour(4)
+		r, err := e.limiter.AllowUpTo(t.Context(), "k", 7, minute, hour)
+		require.NoError(t, err)
+		require.Equal(t, 4, r.Granted)
+		require.Equal(t, hour, r.Limit)
+		e.allowed(t, 6, 0, minute)
+	})
+}
+
+func TestRefundBlockAndResetReachEveryLimit(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		minute, hour, ctx := ginlimit.PerMinute(2), ginlimit.PerHour(2), t.Context()
+		e.allowN(t, 2, minute, hour)
+		require.NoError(t, e.limiter.Refund(ctx, "k", 1, minute, hour))
+		e.allowed(t, 1, 0, minute)
+		e.allowed(t, 1, 0, hour)
+		require.NoError(t, e.limiter.Reset(ctx, "k", minute, hour))
+		require.NoError(t, e.limiter.Block(ctx, "k", 2*time.Hour, minute, hour))
+		e.denied(t, 1, 2*time.Hour, minute)
+		e.denied(t, 1, 2*time.Hour, hour)
+	})
+}
+
+func TestChangedLimitKeepsTheTimeToFull(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		free, paid := ginlimit.PerHour(10), ginlimit.PerHour(1000)
+		e.allowed(t, 10, 0, free) // full in an hour
+		r := e.allowN(t, 1, paid)
+		require.False(t, r.Allowed, "as empty as before")
+		e.requireDuration(t, 3600*time.Millisecond, r.RetryAfter) // but refilled at the new rate
+		e.advance(30 * time.Minute)
+		e.allowed(t, 1, 499, paid) // half full: half of the new limit
+	})
+}
+
+func TestChangedDrainGivesNothingBack(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		many, one := ginlimit.Limit{Rate: 59999, Period: time.Minute}, ginlimit.PerMinute(1)
+		e.allowed(t, 59999, 0, many) // full in a minute, kept with a rest that only its drain explains
+		e.allowN(t, 1, many)
+		r := e.allowN(t, 1, one)
+		require.False(t, r.Allowed)
+		e.requireDuration(t, time.Minute, r.RetryAfter)
+	})
+}
+
+func TestUnlimitedAndProhibitedAreNotCounted(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		unlimited, prohibited, ctx := ginlimit.PerMinute(-1), ginlimit.PerMinute(0), t.Context()
+		r := e.allowN(t, 1<<40, unlimited)
+		require.Equal(t, ginlimit.Result{
+			Allowed: true, Granted: 1 << 40, Limit: unlimited, Remaining: math.MaxInt, Source: ginlimit.FromPolicy}, r)
+		r = e.allowN(t, 1, prohibited)
+		require.Equal(t, ginlimit.Result{Limit: prohibited, RetryAfter: -1, Source: ginlimit.FromPolicy}, r)
+
+		// Prohibited wins, and charges no other limit; unlimited adds nothing to one.
+		hour := ginlimit.PerHour(2)
+		require.False(t, e.allowN(t, 1, hour, prohibited).Allowed)
+		e.allowed(t, 1, 1, hour, unlimited)
+
+		for _, limit := range []ginlimit.Limit{unlimited, prohibited} {
+			require.NoError(t, e.limiter.Refund(ctx, "k", 1, limit))
+			require.NoError(t, e.limiter.Reset(ctx, "k", limit))
+		}
+		require.NoError(t, e.limiter.Block(ctx, "k", time.Hour, prohibited))
+		require.ErrorIs(t, e.limiter.Block(ctx, "k", time.Hour, unlimited), ginlimit.ErrInvalidLimit)
+	})
+}
+
+func TestKeysDoNotMeet(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(1)
+		keys := []string{"a", "A", "a ", "a:h", "a}", "a{", "{a}", "{}", "}", "é", "\x00", "a\n", "#", "##",
+			"0123456789012345678901234567890123456789012345678901234567890123",
+			"01234567890123456789012345678901234567890123456789012345678901234",
+			"01234567890123456789012345678901234567890123456789012345678901235"}
+		for _, key := range keys {
+			r, err := e.limiter.Allow(t.Context(), key, limit)
+			require.NoError(t, err, "%q", key)
+			require.True(t, r.Allowed, "%q", key)
+		}
+	})
+}
+
+func TestLargestLimitsStayExact(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		const drain = 1 << 20
+		const burst = 1<<53 - 1 - drain // the largest: with the drain it is just exact
+		limit := ginlimit.Limit{Rate: drain, Period: time.Millisecond, Burst: burst}
+		r := e.allowN(t, burst-1, limit)
+		require.True(t, r.Allowed)
+		require.GreaterOrEqual(t, r.Remaining, 1)
+		r = e.allowN(t, burst, limit)
+		require.False(t, r.Allowed)
+		e.requireDuration(t, 8589934591*time.Millisecond, r.RetryAfter)
+
+		r, err := e.limiter.Allow(t.Context(), "k", limit.WithBurst(burst+1))
+		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+		require.Zero(t, r)
+
+		require.NoError(t, e.limiter.Block(t.Context(), "b", 1<<62, ginlimit.PerMinute(1)))
+		r, err = e.limiter.Peek(t.Context(), "b", ginlimit.Limit{Rate: 1 << 40, Period: time.Minute})
+		require.NoError(t, err, "a level that passes every number is told as the largest one")
+		require.False(t, r.Allowed)
+	})
+}
+
+func TestBadArgumentsAreErrorsAndTakeNothing(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		ctx, l, ok := t.Context(), e.limiter, ginlimit.PerHour(3)
+		with := map[string]func(key string, n int, limits ...ginlimit.Limit) error{
+			"AllowN": func(key string, n int, limits ...ginlimit.Limit) error {
+				r, err := l.AllowN(ctx, key, n, limits...)
+				assert.Zero(t, r)
+				return err
+			},
+			"AllowUpTo": func(key string, n int, limits ...ginlimit.Limit) error {
+				_, err := l.AllowUpTo(ctx, key, n, limits...)
+				return err
+			},
+			"Refund": func(key string, n int, limits ...ginlimit.Limit) error {
+				return l.Refund(ctx, key, n, limits...)
+			},
+			"Allow": func(key string, n int, limits ...ginlimit.Limit) error {
+				_, err := l.Allow(ctx, key, limits...)
+				return err
+			},
+			"Peek": func(key string, n int, limits ...ginlimit.Limit) error {
+				_, err := l.Peek(ctx, key, limits...)
+				return err
+			},
+			"Wait": func(key string, n int, limits ...ginlimit.Limit) error {
+				return l.Wait(ctx, key, limits...)
+			},
+			"Reset": func(key string, n int, limits ...ginlimit.Limit) error {
+				return l.Reset(ctx, key, limits...)
+			},
+			"Block": func(key string, n int, limits ...ginlimit.Limit) error {
+				return l.Block(ctx, key, time.Second, limits...)
+			},
+		}
+		for name, call := range with {
+			assert.ErrorIs(t, call("", 1, ok), ginlimit.ErrNoKey, name)
+			assert.ErrorIs(t, call("k", 1), ginlimit.ErrInvalidLimit, name)
+			assert.ErrorIs(t, call("k", 1, ginlimit.Limit{}), ginlimit.ErrInvalidLimit, name)
+			assert.ErrorIs(t, call("k", 1, ok, ginlimit.PerHour(4)), ginlimit.ErrInvalidLimit, name)
+			both := call("", 1, ginlimit.Limit{Rate: 1, Period: -1}, ginlimit.Limit{Rate: 1 << 62, Period: 7, Burst: -1})
+			assert.ErrorIs(t, both, ginlimit.ErrNoKey, name)
+			assert.ErrorIs(t, both, ginlimit.ErrInvalidLimit, name)
+			assert.Contains(t, both.Error(), "burst is negative", name)
+			assert.Contains(t, both.Error(), "period is negative", name)
+		}
+		for _, name := range []string{"AllowN", "AllowUpTo", "Refund"} {
+			for _, n := range []int{0, -1, math.MinInt} {
+				assert.ErrorIs(t, with[name]("k", n, ok), ginlimit.ErrInvalidLimit, name)
+			}
+		}
+		for _, d := range []time.Duration{0, -1, math.MinInt64} {
+			assert.ErrorIs(t, l.Block(ctx, "k", d, ok), ginlimit.ErrInvalidLimit)
+		}
+		assert.ErrorIs(t, l.Block(ctx, "k", math.MaxInt64, ginlimit.PerSecond(1<<40)), ginlimit.ErrInvalidLimit)
+		assert.ErrorIs(t, l.Wait(ctx, "k", ginlimit.PerHour(0)), ginlimit.ErrInvalidLimit)
+		e.allowed(t, 3, 0, ok)
+	})
+}
+
+func TestWaitTakesTheNextToken(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		if e.frozen {
+			return // the clock does not go on while Wait waits
+		}
+		limit := ginlimit.PerHour(1)
+		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
+		e.advance(time.Hour - 50*time.Millisecond)
+		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
+		e.denied(t, 1, time.Hour, limit)
+	})
+}

@@ -1,0 +1,144 @@
+package ginlimit_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// startRedis starts a redis-server of the test's own and returns its address. More arguments are
+// options of redis-server.
+func startRedis(t testing.TB, args ...string) string {
+	t.Helper()
+	addr, _ := startRedisProcess(t, args...)
+	return addr
+}
+
+func startRedisProcess(t testing.TB, args ...string) (addr string, process *os.Process) {
+	t.Helper()
+	for range 5 { // another process may take the port first
+		addr = "127.0.0.1:" + freePort(t)
+		if process := launchRedis(t, addr, args...); process != nil {
+			return addr, process
+		}
+	}
+	require.Fail(t, "redis-server does not start")
+	return "", nil
+}
+
+// launchRedis starts a redis-server at addr that ends with the test, or returns nil.
+func launchRedis(t testing.TB, addr string, args ...string) *os.Process {
+	t.Helper()
+	host, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	cmd := exec.Command(need(t, "redis-server"), append([]string{
+		"--port", port, "--bind", host, "--dir", t.TempDir(), "--save", "", "--appendonly", "no",
+	}, args...)...)
+	require.NoError(t, cmd.Start())
+	exited := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(exited) }()
+	end := func() { _ = cmd.Process.Kill(); <-exited }
+	if !answers(addr, exited) {
+		end()
+		return nil
+	}
+	t.Cleanup(end)
+	return cmd.Process
+}
+
+// need returns the path of a program, or skips the test; in CI it fails the test.
+func need(t testing.TB, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		how := map[string]string{"redis-server": "redis-server", "ab": "apache2-utils"}[program]
+		const text = "needs %s: apt-get install %s"
+		if os.Getenv("CI") == "true" {
+			require.Failf(t, "missing", text, program, how)
+		}
+		t.Skipf(text, program, how)
+	}
+	return path
+}
+
+// answers waits until the server at addr accepts connections, or has exited.
+func answers(addr string, exited <-chan struct{}) bool {
+	return becomesTrue(exited, func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			return false
+		}
+		return conn.Close() == nil
+	})
+}
+
+// becomesTrue polls a condition for at most 20 s, or until stop.
+func becomesTrue(stop <-chan struct{}, condition func() bool) bool {
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		if condition() {
+			return true
+		}
+		select {
+		case <-ticker.C:
+		case <-stop:
+			return false
+		}
+	}
+	return false
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	if port > 55535 { // a cluster node also listens on port + 10000
+		port -= 20000
+	}
+	return strconv.Itoa(port)
+}
+
+// connect returns a client of the server at addr that ends with the test.
+func connect(t testing.TB, addr string) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// startCluster starts n masters that share the slots out, and returns their addresses.
+func startCluster(t testing.TB, n int) []string {
+	t.Helper()
+	ctx := t.Context()
+	nodes := make([]*redis.Client, n)
+	addrs := make([]string, n)
+	for i := range nodes {
+		addrs[i] = startRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+		nodes[i] = connect(t, addrs[i])
+		const slots = 16384
+		require.NoError(t, nodes[i].Do(ctx, "CLUSTER", "ADDSLOTSRANGE", i*slots/n, (i+1)*slots/n-1).Err())
+		if i > 0 {
+			host, port, err := net.SplitHostPort(addrs[0])
+			require.NoError(t, err)
+			require.NoError(t, nodes[i].ClusterMeet(ctx, host, port).Err())
+		}
+	}
+	for i, node := range nodes {
+		require.True(t, becomesTrue(ctx.Done(), func() bool {
+			info, err := node.ClusterInfo(ctx).Result()
+			shards, shardsErr := node.ClusterSlots(ctx).Result()
+			return err == nil && shardsErr == nil && len(shards) == n && contains(info, "cluster_state:ok")
+		}), fmt.Sprintf("node %d does not join", i))
+	}
+	return addrs
+}

@@ -1,0 +1,253 @@
+package ginlimit_test
+
+import (
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// traceLimits are the sets of limits that traces run under: rates that divide the period and that do
+// not, bursts above and below the rate, periods from a millisecond to a week.
+var traceLimits = [][]ginlimit.Limit{
+	{ginlimit.PerSecond(10)},
+	{ginlimit.PerMinute(100)},
+	{ginlimit.PerMinute(7)},
+	{ginlimit.PerSecond(3).WithBurst(1)},
+	{ginlimit.PerSecond(1500).WithBurst(10)},
+	{ginlimit.PerSecond(999).WithBurst(2000)},
+	{ginlimit.PerHour(5)},
+	{ginlimit.PerDay(11).WithBurst(4)},
+	{{Rate: 13, Period: 7 * time.Millisecond, Burst: 5}},
+	{{Rate: 1, Period: time.Millisecond}},
+	{{Rate: 3, Period: 250 * time.Millisecond, Burst: 9}},
+	{{Rate: 1000003, Period: time.Second, Burst: 77}},
+	{{Rate: 17, Period: 7 * 24 * time.Hour, Burst: 1000}},
+	{ginlimit.PerSecond(5), ginlimit.PerMinute(60)},
+	{ginlimit.PerSecond(7).WithBurst(3), ginlimit.PerMinute(11), ginlimit.PerDay(500)},
+	{{Rate: 9, Period: 100 * time.Millisecond, Burst: 20}, {Rate: 13, Period: 3 * time.Second}},
+}
+
+// step is one call of a trace and the time that passes before it.
+type step struct {
+	wait   time.Duration
+	op     string
+	key    string
+	n      int
+	d      time.Duration
+	limits []ginlimit.Limit
+}
+
+func (s step) String() string {
+	return fmt.Sprintf("after %s: %s(%q, n=%d, d=%s, %v)", s.wait, s.op, s.key, s.n, s.d, s.limits)
+}
+
+// trace returns the steps that a seed stands for.
+func trace(seed uint64, length int) []step {
+	r := rand.New(rand.NewPCG(seed, 0))
+	steps := make([]step, length)
+	for i := range steps {
+		limits := traceLimits[r.IntN(len(traceLimits))]
+		tightest := limits[r.IntN(len(limits))]
+		token := tightest.Period / time.Duration(tightest.Rate)
+		s := step{op: "AllowN", n: 1, limits: limits, key: "client " + strconv.Itoa(r.IntN(2)) + limits[0].String()}
+		switch r.IntN(6) {
+		case 0, 1:
+			s.wait = token.Truncate(time.Millisecond)
+		case 2:
+			s.wait = time.Duration(r.Int64N(int64(3*token) + 1)).Truncate(time.Millisecond)
+		case 3:
+			s.wait = time.Duration(r.IntN(4)) * time.Millisecond
+		case 4:
+			if r.IntN(50) == 0 {
+				s.wait = tightest.Period
+			}
+		}
+		switch r.IntN(20) {
+		case 0, 1, 2:
+			s.n = 1 + r.IntN(int(burst(tightest)))
+		case 3:
+			s.n = int(burst(tightest)) + r.IntN(3)
+		case 4, 5, 6:
+			s.op, s.n = "AllowUpTo", 1+r.IntN(int(2*burst(tightest)))
+		case 7, 8:
+			s.op = "Peek"
+		case 9, 10:
+			s.op, s.n = "Refund", 1+r.IntN(int(burst(tightest)))
+		case 11:
+			s.op, s.d = "Block", time.Duration(1+r.Int64N(int64(2*token)))
+		case 12:
+			if r.IntN(10) == 0 {
+				s.op = "Reset"
+			}
+		}
+		steps[i] = s
+	}
+	return steps
+}
+
+// apply makes a step on an engine.
+func (s step) apply(t testing.TB, l *ginlimit.Limiter) (r ginlimit.Result, err error) {
+	ctx := t.Context()
+	switch s.op {
+	case "AllowN":
+		return l.AllowN(ctx, s.key, s.n, s.limits...)
+	case "AllowUpTo":
+		return l.AllowUpTo(ctx, s.key, s.n, s.limits...)
+	case "Peek":
+		return l.Peek(ctx, s.key, s.limits...)
+	case "Refund":
+		return r, l.Refund(ctx, s.key, s.n, s.limits...)
+	case "Block":
+		return r, l.Block(ctx, s.key, s.d, s.limits...)
+	}
+	return r, l.Reset(ctx, s.key, s.limits...)
+}
+
+// expect makes a step on the model.
+func (s step) expect(m *model) ginlimit.Result {
+	n := int64(s.n)
+	switch s.op {
+	case "AllowN":
+		return m.take(s.key, n, n, s.limits)
+	case "AllowUpTo":
+		return m.take(s.key, n, 1, s.limits)
+	case "Peek":
+		return m.take(s.key, 0, 1, s.limits)
+	case "Refund":
+		m.refund(s.key, n, s.limits)
+	case "Block":
+		m.block(s.key, s.d, s.limits)
+	case "Reset":
+		m.reset(s.key, s.limits)
+	}
+	return ginlimit.Result{}
+}
+
+// missing reads how many tokens a bucket's key says are missing.
+func missing(t testing.TB, e engine, key string, l ginlimit.Limit) *big.Rat {
+	ttl, value := e.state(key, l)
+	if ttl == 0 {
+		return new(big.Rat)
+	}
+	rest, err := strconv.ParseInt(value, 10, 64)
+	require.NoError(t, err)
+	if rest < 0 {
+		rest = -1 - rest
+	}
+	// value = TTL × drain - level, in units of which a token weighs period / gcd(rate, period).
+	p := l.Period.Milliseconds()
+	g := new(big.Int).GCD(nil, nil, big.NewInt(int64(l.Rate)), big.NewInt(p)).Int64()
+	level := ttl*(int64(l.Rate)/g) - rest
+	return big.NewRat(level, p/g)
+}
+
+const traceSeeds, traceSteps = 8, 13000 // 104,000 steps
+
+func TestTraceEqualsModelOnMiniredis(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(traceSeeds) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			e, m := miniredisEngine(t), newModel()
+			for i, s := range trace(seed, traceSteps) {
+				e.advance(s.wait)
+				m.advance(s.wait)
+				want := s.expect(m)
+				got, err := s.apply(t, e.limiter)
+				got.Source = 0
+				if err != nil || got != want {
+					require.Failf(t, "differs", "seed %d, step %d, %s:\nwant %+v\n got %+v, error %v", seed, i, s, want, got, err)
+				}
+				for _, l := range s.limits {
+					if level := missing(t, e, s.key, l); level.Cmp(m.bucket(s.key, l).missing) != 0 {
+						require.Failf(t, "level differs", "seed %d, step %d, %s, %s: want %s missing, got %s",
+							seed, i, s, l, m.bucket(s.key, l).missing, level)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestTraceEqualsModelInProcess(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(traceSeeds) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				limiter, err := ginlimit.NewLocal()
+				require.NoError(t, err)
+				m := newModel()
+				for i, s := range trace(seed, traceSteps) {
+					time.Sleep(s.wait) // the bubble's clock
+					m.advance(s.wait)
+					want := s.expect(m)
+					got, err := s.apply(t, limiter)
+					if want != (ginlimit.Result{}) {
+						want.Source = ginlimit.FromLocal
+					}
+					if err != nil || got != want {
+						require.Failf(t, "differs", "seed %d, step %d, %s:\nwant %+v\n got %+v, error %v", seed, i, s, want, got, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// laterBy calls try with every choice of how many milliseconds have passed for each bucket: before
+// version 7.2 the clock of Redis goes on while a script runs.
+func laterBy(buckets map[string]*modelBucket, passed int64, try func()) {
+	choices := []func(){try}
+	for _, b := range buckets {
+		next := choices[len(choices)-1]
+		choices = append(choices, func() {
+			for b.at = 0; b.at <= passed; b.at++ {
+				next()
+			}
+		})
+	}
+	choices[len(choices)-1]()
+}
+
+// TestTraceEqualsModelOnRedis gives the model the levels in Redis before each step; the step may then
+// come any of the milliseconds later that have passed.
+func TestTraceEqualsModelOnRedis(t *testing.T) {
+	t.Parallel()
+	const seed, length = 100, 6000
+	e := redisEngine(t)
+	for i, s := range trace(seed, length) {
+		m := newModel()
+		start := time.Now()
+		for _, l := range s.limits {
+			b := m.bucket(s.key, l)
+			b.missing = missing(t, e, s.key, l)
+			_, value := e.state(s.key, l)
+			b.blocked = len(value) > 0 && value[0] == '-'
+		}
+		got, err := s.apply(t, e.limiter)
+		passed := time.Since(start).Milliseconds() + 1
+		require.NoError(t, err)
+		got.Source = 0
+
+		wants := []ginlimit.Result{}
+		m.now = passed
+		laterBy(m.buckets, passed, func() {
+			copied := newModel()
+			copied.now = m.now
+			for id, b := range m.buckets {
+				copied.buckets[id] = &modelBucket{missing: new(big.Rat).Set(b.missing), at: b.at, blocked: b.blocked}
+			}
+			wants = append(wants, s.expect(copied))
+		})
+		require.Containsf(t, wants, got, "seed %d, step %d, %s", uint64(seed), i, s)
+	}
+}
