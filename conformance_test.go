@@ -1,6 +1,7 @@
 package ginlimit_test
 
 import (
+	"context"
 	"math"
 	"testing"
 	"time"
@@ -375,5 +376,35 @@ func TestWaitTakesTheNextToken(t *testing.T) {
 		e.advance(time.Hour - 50*time.Millisecond)
 		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
 		e.denied(t, 1, time.Hour, limit)
+	})
+}
+
+func TestEndedContextTakesNothing(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(2)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := e.limiter.Allow(ended, "k", limit)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, ginlimit.ErrUnavailable, "the caller's doing, not Redis'")
+		require.ErrorIs(t, e.limiter.Wait(ended, "k", limit), context.Canceled)
+		require.ErrorIs(t, e.limiter.Block(ended, "k", time.Hour, limit), context.Canceled)
+		e.allowed(t, 2, 0, limit)
+	})
+}
+
+func TestWaitDoesNotOutlastItsContext(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(1)
+		e.allowed(t, 1, 0, limit)
+		soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.ErrorIs(t, e.limiter.Wait(soon, "k", limit), context.DeadlineExceeded) // at once
+
+		ended, cancel := context.WithCancel(t.Context())
+		waited := make(chan error)
+		go func() { waited <- e.limiter.Wait(ended, "k", limit) }()
+		cancel()
+		require.ErrorIs(t, <-waited, context.Canceled)
 	})
 }

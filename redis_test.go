@@ -3,7 +3,9 @@ package ginlimit_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -278,4 +280,22 @@ func TestPrefixesKeepLimitersApart(t *testing.T) {
 		require.True(t, r.Allowed)
 	}
 	require.ElementsMatch(t, []string{"{k}:h", "a:{k}:h", "b:{k}:h"}, rdb.Keys(ctx, "*").Val())
+}
+
+func TestFailoverClientDecides(t *testing.T) {
+	t.Parallel()
+	master := startRedis(t)
+	_, port, err := net.SplitHostPort(master)
+	require.NoError(t, err)
+	config := filepath.Join(t.TempDir(), "sentinel.conf")
+	require.NoError(t, os.WriteFile(config, []byte("sentinel monitor main 127.0.0.1 "+port+" 1\n"), 0o600))
+	sentinel, _ := startRedisProcess(t, config, "--sentinel")
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel}})
+	defer rdb.Close()
+	limiter := newLimiter(t, rdb)
+	for want := 2; want >= 0; want-- {
+		r, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(3))
+		require.NoError(t, err)
+		require.Equal(t, want, r.Remaining)
+	}
 }

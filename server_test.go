@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,14 +34,17 @@ func startRedisProcess(t testing.TB, args ...string) (addr string, process *os.P
 	return "", nil
 }
 
-// launchRedis starts a redis-server at addr that ends with the test, or returns nil.
+// launchRedis starts a redis-server at addr that ends with the test, or returns nil. A first argument
+// that is no option is its configuration file.
 func launchRedis(t testing.TB, addr string, args ...string) *os.Process {
 	t.Helper()
 	host, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
-	cmd := exec.Command(need(t, "redis-server"), append([]string{
-		"--port", port, "--bind", host, "--dir", t.TempDir(), "--save", "", "--appendonly", "no",
-	}, args...)...)
+	own := []string{"--port", port, "--bind", host, "--dir", t.TempDir(), "--save", "", "--appendonly", "no"}
+	if len(args) > 0 && !strings.HasPrefix(args[0], "--") {
+		own, args = append([]string{args[0]}, own...), args[1:]
+	}
+	cmd := exec.Command(need(t, "redis-server"), append(own, args...)...)
 	require.NoError(t, cmd.Start())
 	exited := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(exited) }()

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestExample runs the program on a free port and does what it says to try.
+func TestExample(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	out, in := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, "127.0.0.1:0", "", in) }()
+
+	var said strings.Builder
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		said.WriteString(lines.Text() + "\n")
+		if strings.Contains(lines.Text(), "Ctrl-C") {
+			break
+		}
+	}
+	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(said.String())
+	require.NotEmpty(t, address, said.String())
+
+	get := func(path string) *http.Response {
+		response, err := http.Get("http://" + address + path)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		return response
+	}
+	response := get("/ping")
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.Equal(t, "100", response.Header.Get("X-RateLimit-Limit"))
+	require.Equal(t, "99", response.Header.Get("X-RateLimit-Remaining"))
+	require.Equal(t, "19", get("/search").Header.Get("X-RateLimit-Remaining"))
+	for attempt := range 6 {
+		response, err := http.Post("http://"+address+"/login", "text/plain", nil)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		want := http.StatusOK
+		if attempt == 5 {
+			want = http.StatusTooManyRequests
+		}
+		require.Equal(t, want, response.StatusCode)
+	}
+
+	stop()
+	require.NoError(t, <-ended)
+	_, err := http.Get("http://" + address + "/ping")
+	require.Error(t, err, "it has stopped")
+}
+
+func TestBadArgumentsAreErrors(t *testing.T) {
+	require.Error(t, run(t.Context(), "127.0.0.1:0", "nonsense://", io.Discard))
+	require.Error(t, run(t.Context(), "nowhere:-1", "", io.Discard))
+}

@@ -1,0 +1,197 @@
+package ginlimit_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// exampleRedis returns a client of a Redis in this process. Production has a real one.
+func exampleRedis() (*redis.Client, func()) {
+	mini, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+	return rdb, func() { _ = rdb.Close(); mini.Close() }
+}
+
+// request prints what a client at an address gets.
+func request(router http.Handler, method, path, address string, header ...string) {
+	req := httptest.NewRequest(method, path, nil)
+	req.RemoteAddr = address + ":1234"
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	rec := httptest.NewRecorder()
+	router.ServeHTTP(rec, req)
+	fmt.Println(method, path, rec.Code, "remaining", rec.Header().Get("X-RateLimit-Remaining"))
+}
+
+func ok(c *gin.Context) { c.Status(http.StatusOK) }
+
+func ExampleNew() {
+	rdb, stop := exampleRedis()
+	defer stop()
+
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(2)))
+	router.GET("/", ok)
+
+	for range 3 {
+		request(router, "GET", "/", "203.0.113.7")
+	}
+	request(router, "GET", "/", "198.51.100.1")
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 429 remaining 0
+	// GET / 200 remaining 1
+}
+
+func ExampleLimiter_Handler() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+
+	router.Use(limiter.Handler(ginlimit.PerMinute(100))) // every route together
+	router.GET("/search", limiter.Handler(
+		ginlimit.PerSecond(10).WithBurst(20),
+		ginlimit.WithLimits(ginlimit.PerHour(300)), // and both must allow
+		ginlimit.WithName("search")), ok)
+	router.POST("/login", limiter.Handler(
+		ginlimit.Limit{Rate: 5, Period: 15 * time.Minute},
+		ginlimit.WithName("login")), ok)
+
+	request(router, "GET", "/search", "203.0.113.7")
+	request(router, "POST", "/login", "203.0.113.7")
+	// Output:
+	// GET /search 200 remaining 19
+	// POST /login 200 remaining 4
+}
+
+// A bucket of 10 that gains a token every 2 seconds, per user and outside HTTP (system D).
+func ExampleLimiter_Allow() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	ctx := context.Background()
+
+	limit := ginlimit.Limit{Rate: 1, Period: 2 * time.Second, Burst: 10}
+	for range 11 {
+		r, err := limiter.Allow(ctx, "user123", limit)
+		if err != nil {
+			panic(err) // no decision was made
+		}
+		if !r.Allowed {
+			fmt.Println("refused: try again in", r.RetryAfter.Round(time.Second))
+		}
+	}
+	// Output: refused: try again in 2s
+}
+
+func ExampleLimiter_Block() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	ctx, limit := context.Background(), ginlimit.PerMinute(100)
+
+	key := ginlimit.Key("login", "203.0.113.7") // as a handler WithName("login") counts it
+	if err := limiter.Block(ctx, key, time.Hour, limit); err != nil {
+		panic(err)
+	}
+	r, err := limiter.Peek(ctx, key, limit)
+	fmt.Println(r.Allowed, r.RetryAfter.Round(time.Minute), err)
+	// Output: false 1h0m0s <nil>
+}
+
+func ExampleWithKey() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+
+	byUser := func(c *gin.Context) (string, error) {
+		return c.GetHeader("X-User-Id"), nil // set by the proxy that logs users in
+	}
+	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(5), ginlimit.WithKey(byUser)))
+	router.GET("/", ok)
+
+	request(router, "GET", "/", "203.0.113.7", "X-User-Id", "ada")
+	request(router, "GET", "/", "198.51.100.1", "X-User-Id", "ada")
+	request(router, "GET", "/", "203.0.113.7", "X-User-Id", "grace")
+	// Output:
+	// GET / 200 remaining 4
+	// GET / 200 remaining 3
+	// GET / 200 remaining 4
+}
+
+// What Gin believes by default, anyone can forge: each request chooses its own bucket.
+func ExampleByClientIP_forged() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New() // trusts every proxy
+	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(5)))
+	router.GET("/", ok)
+
+	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.1")
+	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.2")
+
+	_ = router.SetTrustedProxies([]string{"10.0.0.0/8"}) // the load balancers' network
+	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.3")
+	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.4")
+	// Output:
+	// GET / 200 remaining 4
+	// GET / 200 remaining 4
+	// GET / 200 remaining 4
+	// GET / 200 remaining 3
+}
+
+func ExampleWithErrorHandler() {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}) // nobody listens
+	defer rdb.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	letPass := func(c *gin.Context, err error) {
+		_ = c.Error(err) // for the log; the request goes on, as it is neither aborted nor answered
+	}
+	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(5), ginlimit.WithErrorHandler(letPass)))
+	router.GET("/", ok)
+
+	request(router, "GET", "/", "203.0.113.7")
+	// Output: GET / 200 remaining
+}
+
+func ExampleParseLimit() {
+	for _, text := range []string{"100/m", "5/15m", "10/s burst 20", "100"} {
+		limit, err := ginlimit.ParseLimit(text)
+		fmt.Println(limit.Rate, limit.Period, limit.Burst, err)
+	}
+	// Output:
+	// 100 1m0s 0 <nil>
+	// 5 15m0s 0 <nil>
+	// 10 1s 20 <nil>
+	// 0 0s 0 ginlimit: invalid limit: "100": want a "/" between rate and period
+}

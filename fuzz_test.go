@@ -1,0 +1,140 @@
+package ginlimit_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+func FuzzParseLimit(f *testing.F) {
+	for _, s := range []string{"100/m", "5/15m", "10/s burst 20", "-1/0s", "0/d", "1/1h30m", "9/ms burst 9007199254740991", "/", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		limit, err := ginlimit.ParseLimit(s)
+		if err != nil {
+			if !errors.Is(err, ginlimit.ErrInvalidLimit) || limit != (ginlimit.Limit{}) {
+				t.Fatalf("%q: %v, %v", s, limit, err)
+			}
+			return
+		}
+		back, err := ginlimit.ParseLimit(limit.String())
+		if err != nil || back != limit {
+			t.Fatalf("%q is %+v, whose text %q is %+v, %v", s, limit, limit.String(), back, err)
+		}
+		local, err := ginlimit.NewLocal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := local.Allow(t.Context(), "k", limit)
+		if err != nil || r.Allowed != (limit.Rate != 0) {
+			t.Fatalf("%q: a limit that parses does not limit: %+v, %v", s, r, err)
+		}
+	})
+}
+
+func FuzzKey(f *testing.F) {
+	f.Add("a", "b|c", "a|b", "c")
+	f.Add("a", "", "a", "|")
+	f.Add(`a\`, "|b", `a`, `\|b`)
+	f.Add("{", "}", "\x00", "\n")
+	f.Fuzz(func(t *testing.T, name1, part1, name2, part2 string) {
+		same := name1 == name2 && part1 == part2
+		key1, key2 := ginlimit.Key(name1, part1), ginlimit.Key(name2, part2)
+		if (key1 == key2) != same {
+			t.Fatalf("Key(%q, %q) = %q, Key(%q, %q) = %q", name1, part1, key1, name2, part2, key2)
+		}
+		if ginlimit.Key(name1) == key2 || ginlimit.Key(name1, part1, part2) == key2 {
+			t.Fatalf("tuples of different lengths meet: %q", key2)
+		}
+		text1, text2 := ginlimit.SlotText(key1), ginlimit.SlotText(key2)
+		if (text1 == text2) != same {
+			t.Fatalf("%q and %q in the slot: %q and %q", key1, key2, text1, text2)
+		}
+		for _, r := range text1 {
+			if r < ' ' || r > '~' || strings.ContainsRune("{}", r) {
+				t.Fatalf("%q in the slot tag", text1)
+			}
+		}
+		if len(text1) > 64 {
+			t.Fatalf("%d bytes in the slot tag", len(text1))
+		}
+	})
+}
+
+func FuzzByClientIP(f *testing.F) {
+	for _, s := range []string{"203.0.113.7", "::ffff:203.0.113.7", "2001:db8::1", "fe80::1%eth0", "[::1]:80", "", "::"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, address string) {
+		if strings.TrimSpace(address) == "" {
+			return // Gin goes on to the remote address
+		}
+		key, err := clientIP(t, address)
+		if err != nil {
+			if !errors.Is(err, ginlimit.ErrNoKey) || key != "" {
+				t.Fatalf("%q: %q, %v", address, key, err)
+			}
+			return
+		}
+		if ip := net.ParseIP(key); ip != nil {
+			if mapped, err := clientIP(t, "::ffff:"+key); err != nil || mapped != key {
+				t.Fatalf("%q, mapped: %q, %v", key, mapped, err)
+			}
+			return
+		}
+		ip, prefix, err := net.ParseCIDR(key)
+		if err != nil || !ip.Equal(prefix.IP) {
+			t.Fatalf("%q is %q: %v", address, key, err)
+		}
+		prefix.IP[15], prefix.IP[8] = 0xff, 0xff
+		if same, err := clientIP(t, prefix.IP.String()); err != nil || same != key {
+			t.Fatalf("%q and %s of one /64: %q, %v", key, prefix.IP, same, err)
+		}
+	})
+}
+
+// FuzzReply sends any bytes as the reply of a server to a real client.
+func FuzzReply(f *testing.F) {
+	for _, s := range []string{":5\r\n", "*2\r\n:1\r\n:2\r\n", "*1\r\n:1\r\n", ":-1\r\n", "$1\r\n5\r\n", "_\r\n", ",5.0\r\n",
+		"-NOSCRIPT x\r\n", "*2\r\n:1\r\n$1\r\n2\r\n", ":9223372036854775807\r\n", "*-1\r\n", "%1\r\n+a\r\n:1\r\n", "(99999999999999999999\r\n"} {
+		f.Add([]byte(s), uint8(2))
+	}
+	f.Fuzz(func(t *testing.T, reply []byte, buckets uint8) {
+		rdb := redis.NewClient(&redis.Options{MaxRetries: -1, Protocol: 2, DisableIdentity: true,
+			Dialer: func(context.Context, string, string) (net.Conn, error) {
+				client, server := net.Pipe()
+				go func() {
+					defer server.Close()
+					buf := make([]byte, 1<<12)
+					if _, err := server.Read(buf); err == nil {
+						_, _ = server.Write(reply)
+					}
+				}()
+				return client, nil
+			}})
+		defer rdb.Close()
+		value, err := rdb.Do(t.Context(), "EVALSHA").Result()
+		if err != nil {
+			return
+		}
+		levels := make([]int64, buckets)
+		if err := ginlimit.DecodeLevels(value, levels); err != nil {
+			return
+		}
+		for _, level := range levels {
+			if level < 0 || level > 1<<53 {
+				t.Fatalf("%q: level %d", reply, level)
+			}
+		}
+		if len(levels) == 0 {
+			t.Fatalf("%q: levels of nothing", reply)
+		}
+	})
+}

@@ -1,0 +1,455 @@
+package ginlimit_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// The Gin side. The clock of miniredis is set, so that every header is exact.
+
+func newMiniredis(t testing.TB) (*redis.Client, func(time.Duration)) {
+	t.Helper()
+	mini := miniredis.RunT(t)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	mini.SetTime(now)
+	mini.ClockTTL(true)
+	return connect(t, mini.Addr()), func(d time.Duration) {
+		now = now.Add(d)
+		mini.SetTime(now)
+	}
+}
+
+// serve returns an engine with the middleware in front of GET / and its group's /deep.
+func serve(middleware ...gin.HandlerFunc) *gin.Engine {
+	r := gin.New()
+	_ = r.SetTrustedProxies(nil)
+	r.Use(middleware...)
+	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "served") })
+	return r
+}
+
+func get(h http.Handler, path string, edit ...func(*http.Request)) *httptest.ResponseRecorder {
+	req := httptest.NewRequest(http.MethodGet, path, nil)
+	for _, f := range edit {
+		f(req)
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, req)
+	return rec
+}
+
+func from(address string) func(*http.Request) {
+	return func(r *http.Request) { r.RemoteAddr = address }
+}
+
+func TestAllowedAndRefusedAnswers(t *testing.T) {
+	t.Parallel()
+	rdb, advance := newMiniredis(t)
+	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(2)))
+
+	rec := get(r, "/")
+	assert.Equal(t, http.StatusOK, rec.Code)
+	assert.Equal(t, "served", rec.Body.String())
+	assert.Equal(t, http.Header{
+		"Content-Type":          {"text/plain; charset=utf-8"},
+		"X-Ratelimit-Limit":     {"2"},
+		"X-Ratelimit-Remaining": {"1"},
+		"X-Ratelimit-Reset":     {"30"},
+	}, rec.Header())
+	advance(time.Millisecond) // then everything is rounded up
+	assert.Equal(t, "0", get(r, "/").Header().Get("X-RateLimit-Remaining"))
+
+	advance(time.Millisecond)
+	rec = get(r, "/")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.JSONEq(t, `{
+		"type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+		"title": "Request cannot be satisfied as assigned quota has been exceeded",
+		"status": 429
+	}`, rec.Body.String())
+	assert.Equal(t, http.Header{
+		"Cache-Control":         {"no-store"},
+		"Content-Length":        {"160"},
+		"Content-Type":          {"application/problem+json"},
+		"Retry-After":           {"30"},
+		"X-Ratelimit-Limit":     {"2"},
+		"X-Ratelimit-Remaining": {"0"},
+		"X-Ratelimit-Reset":     {"60"},
+	}, rec.Header())
+
+	advance(29998 * time.Millisecond)
+	rec = get(r, "/")
+	assert.Equal(t, http.StatusOK, rec.Code)
+	assert.Equal(t, "0", rec.Header().Get("X-RateLimit-Remaining"))
+}
+
+func TestRetryAfterIsAtLeastASecond(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	r := serve(ginlimit.New(rdb, ginlimit.PerSecond(1000).WithBurst(1)))
+	get(r, "/")
+	assert.Equal(t, "1", get(r, "/").Header().Get("Retry-After"))
+}
+
+func TestEveryClientHasABucket(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(1)))
+	for _, address := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8:0:1::1]:1"} {
+		assert.Equal(t, http.StatusOK, get(r, "/", from(address)).Code, address)
+	}
+	for _, address := range []string{"192.0.2.1:2", "[::ffff:192.0.2.1]:1", "[2001:db8::ffff]:1", "[2001:db8:0:1:2::]:1"} {
+		assert.Equal(t, http.StatusTooManyRequests, get(r, "/", from(address)).Code, address)
+	}
+}
+
+// Guarantee 8: with no proxy trusted, nobody chooses a bucket by a header.
+func TestForgedHeadersChooseNoBucket(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(1)))
+	get(r, "/")
+	for _, header := range []string{"X-Forwarded-For", "X-Real-Ip", "Forwarded", "Cf-Connecting-Ip"} {
+		rec := get(r, "/", func(req *http.Request) { req.Header.Set(header, "203.0.113.9") })
+		assert.Equal(t, http.StatusTooManyRequests, rec.Code, header)
+	}
+}
+
+func TestUnreadableAddressIsAnErrorNotABucket(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(100)))
+	for _, address := range []string{"", "@", "unix", "300.1.1.1:1", "[::g]:1"} {
+		rec := get(r, "/", from(address))
+		assert.Equal(t, http.StatusInternalServerError, rec.Code, address)
+		assert.NotContains(t, rec.Body.String(), "address")
+	}
+	require.Zero(t, rdb.DBSize(t.Context()).Val())
+}
+
+func TestErrorsGoToTheErrorHandler(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	broken := errors.New("broken")
+	for _, c := range []struct {
+		name   string
+		key    ginlimit.KeyFunc
+		rdb    redis.UniversalClient
+		want   error
+		status int
+	}{
+		{"no key", func(*gin.Context) (string, error) { return "", nil }, rdb, ginlimit.ErrNoKey, 500},
+		{"a key function's own error", func(*gin.Context) (string, error) { return "k", broken }, rdb, broken, 500},
+		{"no Redis", ginlimit.ByClientIP, redis.NewClient(&redis.Options{
+			Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), ginlimit.ErrUnavailable, 503},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var got error
+			r := serve(ginlimit.New(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+				ginlimit.WithErrorHandler(func(_ *gin.Context, err error) { got = err })))
+			rec := get(r, "/")
+			assert.ErrorIs(t, got, c.want)
+			assert.Equal(t, "served", rec.Body.String(), "neither aborted nor answered: it goes on")
+
+			r = serve(func(c *gin.Context) { c.Next(); got = c.Errors.Last() },
+				ginlimit.New(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key)))
+			rec = get(r, "/")
+			assert.Equal(t, c.status, rec.Code)
+			assert.ErrorIs(t, got, c.want, "for the application's log")
+			assert.JSONEq(t, `{"type": "about:blank", "title": "`+http.StatusText(c.status)+`", "status": `+
+				strconv.Itoa(c.status)+`}`, rec.Body.String())
+			assert.Equal(t, http.Header{
+				"Cache-Control":  {"no-store"},
+				"Content-Length": {strconv.Itoa(rec.Body.Len())},
+				"Content-Type":   {"application/problem+json"},
+			}, rec.Header())
+
+			r = serve(ginlimit.New(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.String(http.StatusTeapot, "no") })))
+			rec = get(r, "/")
+			assert.Equal(t, http.StatusTeapot, rec.Code)
+			assert.Equal(t, "no", rec.Body.String(), "answered: it does not go on")
+		})
+	}
+}
+
+func TestDeniedHandlerAnswersAndTheRequestIsAborted(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	r := serve(ginlimit.New(rdb, ginlimit.PerHour(1), ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+		assert.False(t, r.Allowed)
+		assert.Equal(t, time.Hour, r.RetryAfter)
+	})))
+	get(r, "/")
+	rec := get(r, "/")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.Empty(t, rec.Body.String())
+	assert.Equal(t, "3600", rec.Header().Get("Retry-After"))
+}
+
+func TestNamesDecideWhoShares(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		first  func(l *ginlimit.Limiter) gin.HandlerFunc
+		second func(l *ginlimit.Limiter) gin.HandlerFunc
+		share  bool
+	}{
+		{"equal limits",
+			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(5)) },
+			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(5).WithBurst(5)) }, true},
+		{"different rates",
+			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(5)) },
+			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(6)) }, false},
+		{"one of several limits",
+			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(5)) },
+			func(l *ginlimit.Limiter) gin.HandlerFunc {
+				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithLimits(ginlimit.PerHour(50)))
+			}, false},
+		{"different names",
+			func(l *ginlimit.Limiter) gin.HandlerFunc {
+				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("a"))
+			},
+			func(l *ginlimit.Limiter) gin.HandlerFunc {
+				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("b"))
+			}, false},
+		{"one name",
+			func(l *ginlimit.Limiter) gin.HandlerFunc {
+				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("a"))
+			},
+			func(l *ginlimit.Limiter) gin.HandlerFunc {
+				return l.Handler(ginlimit.PerMinute(6), ginlimit.WithName("a"))
+			}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := newMiniredis(t)
+			var log bytes.Buffer
+			l := newLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			r := gin.New()
+			done := func(c *gin.Context) {}
+			r.GET("/first", c.first(l), done)
+			r.GET("/second", c.second(l), done)
+			r.GET("/both", c.first(l), c.second(l), done)
+
+			get(r, "/first")
+			remaining, err := strconv.Atoi(get(r, "/second").Header().Get("X-RateLimit-Remaining"))
+			require.NoError(t, err)
+			limit, err := strconv.Atoi(get(r, "/second").Header().Get("X-RateLimit-Limit"))
+			require.NoError(t, err)
+			assert.Equal(t, c.share, remaining < limit-1)
+
+			require.Empty(t, log.String())
+			get(r, "/both")
+			get(r, "/both")
+			warnings := strings.Count(log.String(), "level=WARN")
+			if c.share {
+				assert.Equal(t, 1, warnings, log.String())
+				assert.NotContains(t, log.String(), "192.0.2.1", "no client's key")
+			} else {
+				assert.Zero(t, warnings, log.String())
+			}
+		})
+	}
+}
+
+func TestOtherLimitersAreOtherBuckets(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	var log bytes.Buffer
+	logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
+	local, err := ginlimit.NewLocal(logger)
+	require.NoError(t, err)
+	r := serve(
+		ginlimit.New(rdb, ginlimit.PerMinute(5), logger),
+		ginlimit.New(rdb, ginlimit.PerMinute(5), logger, ginlimit.WithPrefix("other")),
+		local.Handler(ginlimit.PerMinute(5)))
+	assert.Equal(t, "4", get(r, "/").Header().Get("X-RateLimit-Remaining"))
+	assert.Empty(t, log.String())
+
+	r = serve(ginlimit.New(rdb, ginlimit.PerMinute(5), logger), ginlimit.New(rdb, ginlimit.PerMinute(5), logger))
+	get(r, "/")
+	assert.Contains(t, log.String(), "WithName", "two limiters, one bucket")
+}
+
+func TestHeadersTellOfTheClosestToExhaustion(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	l := newLimiter(t, rdb)
+	var told ginlimit.Result
+	r := serve(func(c *gin.Context) {
+		_, ok := ginlimit.FromContext(c)
+		assert.False(t, ok, "nothing decided yet")
+		c.Next()
+		told, ok = ginlimit.FromContext(c)
+		assert.True(t, ok)
+	}, l.Handler(ginlimit.PerMinute(3)), l.Handler(ginlimit.PerHour(10)))
+
+	rec := get(r, "/")
+	assert.Equal(t, "3", rec.Header().Get("X-RateLimit-Limit"))
+	assert.Equal(t, "2", rec.Header().Get("X-RateLimit-Remaining"))
+	assert.Equal(t, ginlimit.Result{Allowed: true, Granted: 1, Limit: ginlimit.PerMinute(3), Remaining: 2,
+		ResetAfter: 20 * time.Second}, told)
+
+	r.GET("/deep", l.Handler(ginlimit.PerDay(1)))
+	assert.Equal(t, "1", get(r, "/deep").Header().Get("X-RateLimit-Limit"))
+	rec = get(r, "/deep")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.Equal(t, "1", rec.Header().Get("X-RateLimit-Limit"))
+	assert.Equal(t, "86400", rec.Header().Get("Retry-After"))
+	assert.False(t, told.Allowed)
+}
+
+func TestSeveralLimitsInOneHandler(t *testing.T) {
+	t.Parallel()
+	rdb, advance := newMiniredis(t)
+	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(2), ginlimit.WithLimits(ginlimit.PerHour(3))))
+	for range 2 {
+		require.Equal(t, http.StatusOK, get(r, "/").Code)
+	}
+	require.Equal(t, "30", get(r, "/").Header().Get("Retry-After"))
+	advance(time.Minute)
+	require.Equal(t, http.StatusOK, get(r, "/").Code)
+	require.Equal(t, "3", get(r, "/").Header().Get("X-RateLimit-Limit"))
+}
+
+func TestUnlimitedAndProhibitedAnswers(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	rec := get(serve(ginlimit.New(rdb, ginlimit.PerMinute(-1))), "/")
+	assert.Equal(t, http.StatusOK, rec.Code)
+	assert.Equal(t, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, rec.Header(), "no limit to tell of")
+
+	rec = get(serve(ginlimit.New(rdb, ginlimit.PerMinute(0))), "/")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.Equal(t, http.Header{
+		"Cache-Control":         {"no-store"},
+		"Content-Length":        {"160"},
+		"Content-Type":          {"application/problem+json"},
+		"X-Ratelimit-Limit":     {"0"},
+		"X-Ratelimit-Remaining": {"0"},
+		"X-Ratelimit-Reset":     {"0"},
+	}, rec.Header(), "no Retry-After: no waiting helps")
+}
+
+func TestKeyReachesTheHandlersBucket(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	l := newLimiter(t, rdb)
+	limit := ginlimit.PerHour(3)
+	r := serve(l.Handler(limit, ginlimit.WithName("login")))
+	get(r, "/", from("192.0.2.7:1"))
+	key := ginlimit.Key("login", "192.0.2.7")
+	p, err := l.Peek(t.Context(), key, limit)
+	require.NoError(t, err)
+	require.Equal(t, 2, p.Remaining)
+	require.NoError(t, l.Block(t.Context(), key, time.Minute, limit))
+	require.Equal(t, "60", get(r, "/", from("192.0.2.7:1")).Header().Get("Retry-After"))
+}
+
+func TestBadConfigurationNamesEveryFault(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	var nilClient *redis.Client
+	bad := []ginlimit.Option{nil, ginlimit.WithName(""), ginlimit.WithKey(nil), ginlimit.WithDeniedHandler(nil),
+		ginlimit.WithErrorHandler(nil), ginlimit.WithLogger(nil), ginlimit.WithPrefix("{a}"),
+		ginlimit.WithLimits(ginlimit.Limit{Rate: 5, Period: time.Minute, Burst: -1})}
+	faults := []string{"option 1 is nil", "WithName", "WithKey", "WithDeniedHandler", "WithErrorHandler",
+		"WithLogger", "WithPrefix", "burst is negative"}
+
+	l, err := ginlimit.NewLimiter(nilClient, bad...)
+	require.Nil(t, l)
+	for _, fault := range append(faults, "client is nil") {
+		assert.ErrorContains(t, err, fault)
+	}
+	_, err = ginlimit.NewLimiter(nil)
+	require.ErrorContains(t, err, "client is nil")
+	_, err = ginlimit.NewLocal(bad...)
+	for _, fault := range faults {
+		assert.ErrorContains(t, err, fault)
+	}
+
+	text := panicText(t, func() { ginlimit.New(nil, ginlimit.Limit{}, bad...) })
+	for _, fault := range append(faults, "client is nil", "zero Limit") {
+		assert.Contains(t, text, fault)
+	}
+	for line := range strings.Lines(text) {
+		assert.True(t, strings.HasPrefix(line, "ginlimit: "), line)
+	}
+
+	good := newLimiter(t, rdb)
+	text = panicText(t, func() {
+		good.Handler(ginlimit.PerMinute(5), ginlimit.WithLimits(ginlimit.PerMinute(6)), ginlimit.WithPrefix("x"),
+			ginlimit.WithLogger(slog.Default()), ginlimit.WithName(""))
+	})
+	for _, fault := range []string{"same period", "WithPrefix is an option of the limiter",
+		"WithLogger is an option of the limiter", "WithName"} {
+		assert.Contains(t, text, fault)
+	}
+}
+
+func panicText(t *testing.T, f func()) (text string) {
+	t.Helper()
+	defer func() {
+		err, ok := recover().(error)
+		require.True(t, ok, "panics with an error")
+		text = err.Error()
+	}()
+	f()
+	return ""
+}
+
+func TestOptionsOfTheLimiterAreDefaultsOfItsHandlers(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	l := newLimiter(t, rdb, ginlimit.WithKey(func(c *gin.Context) (string, error) { return c.Query("user"), nil }),
+		ginlimit.WithName("default"))
+	r := gin.New()
+	r.GET("/a", l.Handler(ginlimit.PerHour(1)))
+	r.GET("/b", l.Handler(ginlimit.PerHour(1), ginlimit.WithName("other")))
+	assert.Equal(t, http.StatusOK, get(r, "/a?user=1").Code)
+	assert.Equal(t, http.StatusOK, get(r, "/a?user=2").Code)
+	assert.Equal(t, http.StatusTooManyRequests, get(r, "/a?user=1").Code)
+	assert.Equal(t, http.StatusOK, get(r, "/b?user=1").Code)
+}
+
+func TestClosedLimiterMakesNoDecision(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	l, err := ginlimit.NewLimiter(rdb)
+	require.NoError(t, err)
+	limit := ginlimit.PerHour(1)
+	require.NoError(t, l.Wait(t.Context(), "k", limit))
+	waited := make(chan error)
+	go func() { waited <- l.Wait(t.Context(), "k", limit) }()
+	require.NoError(t, l.Close())
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, <-waited, ginlimit.ErrUnavailable)
+	_, err = l.Allow(t.Context(), "k", limit)
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.NoError(t, rdb.Ping(t.Context()).Err(), "the client is the caller's")
+}
+
+func TestSourceNames(t *testing.T) {
+	t.Parallel()
+	for source, want := range map[ginlimit.Source]string{ginlimit.FromRedis: "redis", ginlimit.FromMemory: "memory",
+		ginlimit.FromLocal: "local", ginlimit.FromPolicy: "policy", 200: "unknown"} {
+		assert.Equal(t, want, source.String())
+	}
+}

@@ -1,0 +1,118 @@
+package ginlimit_test
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+func TestParseLimit(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]ginlimit.Limit{
+		"100/m":           ginlimit.PerMinute(100),
+		"5/15m":           {Rate: 5, Period: 15 * time.Minute},
+		"10/s burst 20":   ginlimit.PerSecond(10).WithBurst(20),
+		"1/h":             ginlimit.PerHour(1),
+		"10000/d":         ginlimit.PerDay(10000),
+		"10/7d":           {Rate: 10, Period: 7 * 24 * time.Hour},
+		"3/100ms":         {Rate: 3, Period: 100 * time.Millisecond},
+		"3/ms":            {Rate: 3, Period: time.Millisecond},
+		"9/1h30m":         {Rate: 9, Period: 90 * time.Minute},
+		"9/1.5s":          {Rate: 9, Period: 1500 * time.Millisecond},
+		" 1/s  burst 2\n": ginlimit.PerSecond(1).WithBurst(2),
+		"-1/m":            ginlimit.PerMinute(-1),
+		"0/m":             ginlimit.PerMinute(0),
+	} {
+		got, err := ginlimit.ParseLimit(text)
+		assert.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+}
+
+func TestParseLimitRefuses(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"", " ", "100", "/", "/m", "100/", "100 / m", "100/m/s", "x/m", "1e3/m", "NaN/m", "1.5/m", "100/x", "100/mm",
+		"100/0s", "100/-1m", "100/1us", "100/1500us", "0/0s", "100/m burst", "100/m burst x", "100/m burst 0",
+		"100/m burst -1", "100/m bursts 5", "100/m burst 5 5", "99999999999999999999/m", "4611686018427387904/m",
+		"1/m burst 4611686018427387904", "1/-1d", "1/65536d", "1/999999999999h", "1/infm", "\x00", "１/m",
+		strings.Repeat("9", 1<<16) + "/m",
+	} {
+		got, err := ginlimit.ParseLimit(text)
+		assert.ErrorIs(t, err, ginlimit.ErrInvalidLimit, text)
+		assert.Zero(t, got, text)
+		if err != nil {
+			assert.Less(t, len(err.Error()), 400)
+		}
+	}
+}
+
+func TestLimitTextRoundTrips(t *testing.T) {
+	t.Parallel()
+	for want, limit := range map[string]ginlimit.Limit{
+		"100/m":         ginlimit.PerMinute(100),
+		"100/m burst 7": ginlimit.PerMinute(100).WithBurst(7),
+		"5/15m":         {Rate: 5, Period: 15 * time.Minute},
+		"5/36h":         {Rate: 5, Period: 36 * time.Hour},
+		"5/1500ms":      {Rate: 5, Period: 1500 * time.Millisecond},
+		"5/2d":          {Rate: 5, Period: 48 * time.Hour},
+		"-1/s":          ginlimit.PerSecond(-1),
+		"-1/0s":         {Rate: -1},
+		"0/d burst 3":   ginlimit.PerDay(0).WithBurst(3),
+		"1/1572888h":    {Rate: 1, Period: 65537 * 24 * time.Hour},
+		"1/65535d":      {Rate: 1, Period: 65535 * 24 * time.Hour},
+		"1/m burst 1":   ginlimit.PerMinute(1).WithBurst(1),
+		"9000000000/m":  ginlimit.PerMinute(9_000_000_000),
+		"7/9223372036s": {Rate: 7, Period: 9223372036 * time.Second},
+	} {
+		assert.Equal(t, want, limit.String())
+		text, err := limit.MarshalText()
+		require.NoError(t, err)
+		var back ginlimit.Limit
+		require.NoError(t, back.UnmarshalText(text), want)
+		assert.Equal(t, limit, back)
+	}
+}
+
+func TestLimitInJSON(t *testing.T) {
+	t.Parallel()
+	var policy map[string]ginlimit.Limit
+	require.NoError(t, json.Unmarshal([]byte(`{"login": "5/15m", "search": "10/s burst 20"}`), &policy))
+	assert.Equal(t, ginlimit.PerSecond(10).WithBurst(20), policy["search"])
+	text, err := json.Marshal(policy)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"login": "5/15m", "search": "10/s burst 20"}`, string(text))
+
+	require.ErrorIs(t, json.Unmarshal([]byte(`{"login": "5"}`), &policy), ginlimit.ErrInvalidLimit)
+	_, err = json.Marshal(ginlimit.Limit{})
+	require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+	kept := ginlimit.PerDay(1)
+	require.Error(t, kept.UnmarshalText([]byte("no")))
+	require.Equal(t, ginlimit.PerDay(1), kept)
+}
+
+func TestHostileLimitsAreErrors(t *testing.T) {
+	t.Parallel()
+	l, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	for _, limit := range []ginlimit.Limit{
+		{}, {Burst: 1}, {Rate: 1}, {Rate: 1, Burst: 1}, {Rate: 1, Period: -1}, {Rate: 1, Period: 1},
+		{Rate: 1, Period: time.Millisecond + 1}, {Rate: 1, Period: time.Second, Burst: -1}, {Rate: 1 << 62, Period: time.Second},
+		{Rate: 1, Period: time.Second, Burst: 1 << 62}, {Rate: 1, Period: time.Second, Burst: math.MinInt},
+		{Rate: math.MaxInt, Period: math.MaxInt64}, {Rate: 0, Period: -time.Second}, {Rate: -1, Period: -1},
+		{Rate: 0, Period: time.Second, Burst: -1}, {Rate: math.MaxInt, Period: time.Millisecond, Burst: 1},
+	} {
+		assert.NotPanics(t, func() { _ = limit.String() })
+		_, err := l.Allow(t.Context(), "k", limit)
+		assert.ErrorIs(t, err, ginlimit.ErrInvalidLimit, limit)
+		_, err = limit.MarshalText()
+		assert.ErrorIs(t, err, ginlimit.ErrInvalidLimit, limit)
+	}
+}
