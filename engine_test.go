@@ -126,5 +126,3 @@ func (e engine) requireDuration(t *testing.T, want, got time.Duration) {
 	require.LessOrEqual(t, got, want)
 	require.GreaterOrEqual(t, got, want-e.ahead)
 }
-
-func contains(s, part string) bool { return strings.Contains(s, part) }
