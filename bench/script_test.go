@@ -1,0 +1,180 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+const (
+	scriptClients = 1000 // per batch, each once
+	scriptRounds  = 200  // batches of each script, in turns
+	scriptHits    = 20   // batches after which the buckets start over, so that all are admitted
+)
+
+// recordHook records the EVALSHA commands that a limiter sends, to be sent again without the limiter.
+type recordHook struct{ args *[][]any }
+
+func (h recordHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h recordHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" {
+			*h.args = append(*h.args, slices.Clone(cmd.Args()))
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h recordHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if cmd.Name() == "evalsha" {
+				*h.args = append(*h.args, slices.Clone(cmd.Args()))
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// BenchmarkScript compares what one decision costs Redis: usec_per_call of each library's script, in
+// batches by turns, from INFO commandstats.
+func BenchmarkScript(b *testing.B) {
+	for _, rate := range []int{100, 7} { // drain 1, and one that does not divide the period
+		for _, outcome := range []string{"admitted", "refused"} {
+			b.Run(fmt.Sprintf("limit=%dpermin/%s", rate, outcome), func(b *testing.B) {
+				ctx, addr := b.Context(), startRedis(b)
+				rdb, spied := connect(b, addr), connect(b, addr)
+				burst := 1000
+				if outcome == "refused" {
+					burst = 1
+				}
+
+				var ours, theirs [][]any
+				limiter, err := ginlimit.NewLimiter(spied)
+				if err != nil {
+					b.Fatal(err)
+				}
+				peer := redis_rate.NewLimiter(spied)
+				hook := recordHook{args: new([][]any)}
+				spied.AddHook(hook)
+				for i := range scriptClients {
+					key := fmt.Sprint("client ", i)
+					if _, err := limiter.Allow(ctx, key, ginlimit.PerMinute(rate).WithBurst(burst)); err != nil {
+						b.Fatal(err)
+					}
+				}
+				ours, *hook.args = lastOf(*hook.args, scriptClients), nil
+				for i := range scriptClients {
+					limit := redis_rate.PerMinute(rate)
+					limit.Burst = burst
+					if _, err := peer.Allow(ctx, fmt.Sprint("client ", i), limit); err != nil {
+						b.Fatal(err)
+					}
+				}
+				theirs = lastOf(*hook.args, scriptClients)
+
+				for b.Loop() {
+					costs := [2][]float64{}
+					for round := range scriptRounds {
+						if outcome == "admitted" && round%scriptHits == 0 {
+							if err := rdb.FlushDB(ctx).Err(); err != nil {
+								b.Fatal(err)
+							}
+						}
+						for i, batch := range [][][]any{ours, theirs} {
+							costs[i] = append(costs[i], costPerCall(b, rdb, batch))
+						}
+					}
+					us, peer := median(costs[0]), median(costs[1])
+					b.ReportMetric(us, "ginlimit-µs/call")
+					b.ReportMetric(peer, "redis_rate-µs/call")
+					b.ReportMetric(us/peer, "ratio")
+					b.ReportMetric(0, "ns/op")
+				}
+			})
+		}
+	}
+}
+
+// lastOf returns the last n commands, without those that met NOSCRIPT and were sent again.
+func lastOf(args [][]any, n int) [][]any { return args[len(args)-n:] }
+
+// costPerCall sends a batch and returns the microseconds a call of it cost.
+func costPerCall(b *testing.B, rdb *redis.Client, batch [][]any) float64 {
+	ctx := b.Context()
+	if err := rdb.ConfigResetStat(ctx).Err(); err != nil {
+		b.Fatal(err)
+	}
+	pipe := rdb.Pipeline()
+	for _, args := range batch {
+		pipe.Do(ctx, args...)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		b.Fatal(err)
+	}
+	cost, err := stat(ctx, rdb, "commandstats", `cmdstat_evalsha:.*usec_per_call=([\d.]+)`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return cost
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+// BenchmarkMemory compares what a client costs Redis in memory, after one hit.
+func BenchmarkMemory(b *testing.B) {
+	const clients = 100_000
+	for b.Loop() {
+		var bytes [2]float64
+		for i := range bytes {
+			ctx, rdb := b.Context(), connect(b, startRedis(b))
+			limiter, err := ginlimit.NewLimiter(rdb)
+			if err != nil {
+				b.Fatal(err)
+			}
+			peer := redis_rate.NewLimiter(rdb)
+			hit := [2]func(key string) error{
+				func(key string) error {
+					_, err := limiter.Allow(ctx, key, ginlimit.PerHour(100))
+					return err
+				},
+				func(key string) error {
+					_, err := peer.Allow(ctx, key, redis_rate.PerHour(100))
+					return err
+				},
+			}[i]
+			if err := hit("the first loads the script"); err != nil {
+				b.Fatal(err)
+			}
+			const used = `used_memory:(\d+)`
+			before, err := stat(ctx, rdb, "memory", used)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for c := range clients {
+				if err := hit(fmt.Sprintf("203.%d.%d.%d", c>>16, c>>8&255, c&255)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			after, err := stat(ctx, rdb, "memory", used)
+			if err != nil {
+				b.Fatal(err)
+			}
+			bytes[i] = (after - before) / clients
+		}
+		b.ReportMetric(bytes[0], "ginlimit-B/client")
+		b.ReportMetric(bytes[1], "redis_rate-B/client")
+		b.ReportMetric(bytes[0]/bytes[1], "ratio")
+		b.ReportMetric(0, "ns/op")
+	}
+}
