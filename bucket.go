@@ -12,7 +12,7 @@ import (
 
 // Match these with [errors.Is].
 var (
-	// ErrInvalidLimit says that a limit, a cost or another argument cannot be used.
+	// ErrInvalidLimit says that a limit or another argument cannot be used.
 	ErrInvalidLimit = errors.New("ginlimit: invalid limit")
 	// ErrUnavailable says that no decision was made, since Redis did not make it.
 	ErrUnavailable = errors.New("ginlimit: unavailable")
@@ -114,6 +114,8 @@ type Result struct {
 
 // Limiter counts keys against limits. It is safe for concurrent use.
 //
+// [NewLimiter] and [NewLocal] make one; the zero Limiter makes no decision, and says so by an error.
+//
 // Every method takes the limits to count under, each of another period, and needs at least one. A
 // key's buckets are told apart by period alone, so a changed Rate or Burst takes over the bucket as
 // it is: what is missing from it takes as long to come back as before.
@@ -146,7 +148,7 @@ type ask struct {
 	key     string // fit for a slot tag
 	buckets []bucket
 	charges int64 // above 0 take as many as fit, 0 look, below 0 give back
-	weight  int64 // tokens of a charge
+	n       int64 // tokens of a charge
 	levels  []int64
 }
 
@@ -197,7 +199,11 @@ func (l *Limiter) unless(faults []error) (*Limiter, error) {
 // Close ends the limiter: it makes no more decisions, and every Wait returns. The Redis client stays
 // open, as it is the caller's. Close may be called more than once.
 func (l *Limiter) Close() error {
-	l.close.Do(func() { close(l.closed) })
+	l.close.Do(func() {
+		if l.closed != nil {
+			close(l.closed)
+		}
+	})
 	return nil
 }
 
@@ -305,9 +311,9 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 	return err
 }
 
-// Block denies the key every token for d, rounded up to a millisecond, on every process at once.
+// Block denies the key every token for d, in every process.
 //
-// After it there is one token, and the bucket regains the rest at its rate. A block is never
+// It works at once. The time is rounded up to a millisecond. After it there is one token, and the bucket regains the rest at its rate. A block is never
 // shortened by another one, only ended by [Limiter.Reset]. A d of zero or less is an error, and so
 // are limits of which none is counted: an unlimited key has no bucket to block.
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {
@@ -317,7 +323,7 @@ func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits
 		return err
 	case d <= 0:
 		return fmt.Errorf("%w: a block of %s; want more than zero", ErrInvalidLimit, d)
-	case r.denies:
+	case r.denies && len(r.buckets) == 0:
 		return nil
 	case len(r.buckets) == 0:
 		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidLimit, r.unlimited)
@@ -332,7 +338,7 @@ func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
-	return l.call(ctx, l.store.block, &ask{key: slotText(key), buckets: r.buckets, levels: levels})
+	return l.call(ctx, store.block, &ask{key: slotText(key), buckets: r.buckets, levels: levels})
 }
 
 // Reset fills the key's buckets up and ends a block.
@@ -341,7 +347,7 @@ func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error 
 	if err != nil || len(r.buckets) == 0 {
 		return err
 	}
-	return l.call(ctx, l.store.reset, &ask{key: slotText(key), buckets: r.buckets})
+	return l.call(ctx, store.reset, &ask{key: slotText(key), buckets: r.buckets})
 }
 
 // wish checks the arguments that every method has, and reports every fault in them.
@@ -358,27 +364,30 @@ func wish(key string, n int, limits []Limit) (rules, error) {
 }
 
 // ask puts a question to the store and derives the Result from the levels it found.
-func (l *Limiter) ask(ctx context.Context, key string, r *rules, charges, weight int64) (Result, error) {
-	a := ask{key: slotText(key), buckets: r.buckets, charges: charges, weight: weight, levels: make([]int64, len(r.buckets))}
-	if err := l.call(ctx, l.store.decide, &a); err != nil {
+func (l *Limiter) ask(ctx context.Context, key string, r *rules, charges, n int64) (Result, error) {
+	a := ask{key: slotText(key), buckets: r.buckets, charges: charges, n: n, levels: make([]int64, len(r.buckets))}
+	if err := l.call(ctx, store.decide, &a); err != nil {
 		return Result{}, err
 	}
-	res := r.result(a.levels, max(0, charges), weight)
+	res := r.result(a.levels, max(0, charges), n)
 	res.Source = l.source
 	return res, nil
 }
 
 // call does what every call of the store needs around it.
-func (l *Limiter) call(ctx context.Context, do func(context.Context, *ask) error, a *ask) error {
+func (l *Limiter) call(ctx context.Context, do func(store, context.Context, *ask) error, a *ask) error {
 	select {
 	case <-l.closed:
 		return errClosed()
 	default:
 	}
+	if l.store == nil {
+		return fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLocal", ErrUnavailable)
+	}
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	err := do(ctx, a)
+	err := do(l.store, ctx, a)
 	switch {
 	case err == nil:
 		return nil

@@ -246,6 +246,34 @@ func TestChangedDrainGivesNothingBack(t *testing.T) {
 	})
 }
 
+func TestChangedLimitBesideAnotherConsumesNothingWhenRefused(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		days := ginlimit.PerDay(1000)
+		e.allowN(t, 100, ginlimit.PerHour(100), days)
+		e.advance(time.Minute)
+		tight := ginlimit.PerHour(2).WithBurst(1)
+		for range 3 { // far above the new capacity
+			r := e.allowN(t, 1, tight, days)
+			require.False(t, r.Allowed)
+			e.requireDuration(t, 59*time.Minute, r.ResetAfter)
+		}
+	})
+}
+
+func TestChangedDrainGivesNothingBackBesideAnother(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		// Kept with a rest of up to 2^30 units, each worth a token under a limit of one a millisecond.
+		many, one := ginlimit.Limit{Rate: 1<<30 - 35, Period: time.Minute}, ginlimit.Limit{Rate: 60_000, Period: time.Minute}
+		e.allowN(t, 1, many)
+		for _, limits := range [][]ginlimit.Limit{{one}, {one, ginlimit.PerDay(1 << 20)}} {
+			r, err := e.limiter.Peek(t.Context(), "k", limits...)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, r.ResetAfter, time.Duration(0))
+			require.LessOrEqual(t, r.Remaining, 60_000)
+		}
+	})
+}
+
 func TestUnlimitedAndProhibitedAreNotCounted(t *testing.T) {
 	onEveryEngine(t, func(t *testing.T, e engine) {
 		unlimited, prohibited, ctx := ginlimit.PerMinute(-1), ginlimit.PerMinute(0), t.Context()
@@ -265,6 +293,10 @@ func TestUnlimitedAndProhibitedAreNotCounted(t *testing.T) {
 			require.NoError(t, e.limiter.Reset(ctx, "k", limit))
 		}
 		require.NoError(t, e.limiter.Block(ctx, "k", time.Hour, prohibited))
+		require.NoError(t, e.limiter.Block(ctx, "b", time.Hour, hour, prohibited))
+		r, err := e.limiter.Peek(ctx, "b", hour)
+		require.NoError(t, err)
+		require.False(t, r.Allowed, "the limit that is counted is blocked")
 		require.ErrorIs(t, e.limiter.Block(ctx, "k", time.Hour, unlimited), ginlimit.ErrInvalidLimit)
 	})
 }
@@ -276,6 +308,11 @@ func TestKeysDoNotMeet(t *testing.T) {
 			"0123456789012345678901234567890123456789012345678901234567890123",
 			"01234567890123456789012345678901234567890123456789012345678901234",
 			"01234567890123456789012345678901234567890123456789012345678901235"}
+		for _, key := range keys { // nobody gets another's bucket by naming its text in the slot
+			if text := ginlimit.SlotText(key); text != key {
+				keys = append(keys, text)
+			}
+		}
 		for _, key := range keys {
 			r, err := e.limiter.Allow(t.Context(), key, limit)
 			require.NoError(t, err, "%q", key)
@@ -399,7 +436,9 @@ func TestWaitDoesNotOutlastItsContext(t *testing.T) {
 		e.allowed(t, 1, 0, limit)
 		soon, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		require.ErrorIs(t, e.limiter.Wait(soon, "k", limit), context.DeadlineExceeded) // at once
+		start := time.Now()
+		require.ErrorIs(t, e.limiter.Wait(soon, "k", limit), context.DeadlineExceeded)
+		require.Less(t, time.Since(start), 30*time.Second, "at once, not at the deadline")
 
 		ended, cancel := context.WithCancel(t.Context())
 		waited := make(chan error)

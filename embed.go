@@ -3,6 +3,7 @@ package ginlimit
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync/atomic"
@@ -40,7 +41,7 @@ func (s *redisStore) decide(ctx context.Context, a *ask) error {
 		b := &a.buckets[i]
 		charge := b.cost
 		if a.charges > 0 {
-			charge = b.charge(a.weight)
+			charge = b.charge(a.n)
 		}
 		args = append(args, b.drain, charge, b.capacity)
 	}
@@ -57,11 +58,12 @@ func (s *redisStore) block(ctx context.Context, a *ask) error {
 }
 
 func (s *redisStore) reset(ctx context.Context, a *ask) error {
-	keys := make([]string, len(a.buckets))
+	args := []any{"del"}
 	for i := range a.buckets {
-		keys[i] = s.key(a.key, &a.buckets[i])
+		args = append(args, s.key(a.key, &a.buckets[i]))
 	}
-	return s.rdb.Del(ctx, keys...).Err()
+	_, err := s.send(ctx, args)
+	return err
 }
 
 func (s *redisStore) key(key string, b *bucket) string {
@@ -80,9 +82,12 @@ func (s *redisStore) args(a *ask) []any {
 
 // run calls the script by its SHA, and with its source where Redis has lost it.
 func (s *redisStore) run(ctx context.Context, args []any, levels []int64) error {
-	if !s.loaded.Swap(true) {
-		// An optimisation: without it the first call is answered by EVAL.
-		_ = script.Load(ctx, s.rdb).Err()
+	if s.loaded.CompareAndSwap(false, true) {
+		_, err := s.send(ctx, []any{"script", "load", scriptSource})
+		if refusal := redis.Error(nil); err != nil && !errors.As(err, &refusal) {
+			s.loaded.Store(false) // Redis was not reached, and would not be now
+			return err
+		} // refused: EVAL answers below
 	}
 	reply, err := s.send(ctx, args)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -97,11 +102,13 @@ func (s *redisStore) run(ctx context.Context, args []any, levels []int64) error 
 
 func (s *redisStore) send(ctx context.Context, args []any) (any, error) {
 	cmd := once{redis.NewCmd(ctx, args...)}
+	cmd.SetStepCount(1)         // known, or a cluster client asks for it with COMMAND
 	_ = s.rdb.Process(ctx, cmd) // the same error as the command's
 	return cmd.Result()
 }
 
-// once is a command that go-redis does not send again, so that no charge is made twice.
+// once is a command that go-redis does not send again, so that no charge is made twice: a reply that
+// does not come in time may be late, not lost. It follows a redirection all the same.
 type once struct{ *redis.Cmd }
 
 // NoRetry implements [redis.Cmder].

@@ -77,7 +77,7 @@ func redisEngine(t testing.TB) engine {
 	ctx := t.Context()
 	return engine{
 		limiter: newLimiter(t, rdb),
-		ahead:   500 * time.Millisecond,
+		ahead:   3 * time.Second,
 		advance: func(d time.Duration) {
 			keys, err := rdb.Keys(ctx, "*").Result()
 			require.NoError(t, err)

@@ -44,6 +44,7 @@ func FuzzKey(f *testing.F) {
 	f.Add("a", "", "a", "|")
 	f.Add(`a\`, "|b", `a`, `\|b`)
 	f.Add("{", "}", "\x00", "\n")
+	f.Add("a", strings.Repeat("b", 63), "a", strings.Repeat("b", 62))
 	f.Fuzz(func(t *testing.T, name1, part1, name2, part2 string) {
 		same := name1 == name2 && part1 == part2
 		key1, key2 := ginlimit.Key(name1, part1), ginlimit.Key(name2, part2)
@@ -104,6 +105,7 @@ func FuzzByClientIP(f *testing.F) {
 func FuzzReply(f *testing.F) {
 	for _, s := range []string{":5\r\n", "*2\r\n:1\r\n:2\r\n", "*1\r\n:1\r\n", ":-1\r\n", "$1\r\n5\r\n", "_\r\n", ",5.0\r\n",
 		"-NOSCRIPT x\r\n", "*2\r\n:1\r\n$1\r\n2\r\n", ":9223372036854775807\r\n", "*-1\r\n", "%1\r\n+a\r\n:1\r\n", "(99999999999999999999\r\n"} {
+		f.Add([]byte(s), uint8(1))
 		f.Add([]byte(s), uint8(2))
 	}
 	f.Fuzz(func(t *testing.T, reply []byte, buckets uint8) {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
@@ -30,10 +31,10 @@ func New(rdb redis.UniversalClient, limit Limit, opts ...Option) gin.HandlerFunc
 	return handler
 }
 
-// Handler returns middleware that limits every client to limit, and to those of [WithLimits].
+// Handler returns middleware that limits every client to limit.
 //
-// It sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, and aborts a refused
-// request with 429. Where several handlers decide on one request, the headers tell of the one
+// With [WithLimits] there are more. It sets X-RateLimit-Limit, X-RateLimit-Remaining and
+// X-RateLimit-Reset, and aborts a refused request with 429 and Retry-After. Where several handlers decide on one request, the headers tell of the one
 // closest to exhaustion. It panics on a bad configuration, with all faults at once.
 func (l *Limiter) Handler(limit Limit, opts ...Option) gin.HandlerFunc {
 	handler, err := l.handler(limit, opts)
@@ -57,7 +58,7 @@ func (l *Limiter) handler(limit Limit, opts []Option) (gin.HandlerFunc, error) {
 // Where several handlers decided, it is the refusal, or the Result closest to exhaustion. It is false
 // where none has decided.
 func FromContext(c *gin.Context) (Result, bool) {
-	if d, ok := decidedIn(c); ok && len(d.charged) > 0 {
+	if d, ok := decidedIn(c); ok {
 		return d.result, true
 	}
 	return Result{}, false
@@ -98,13 +99,15 @@ func (h *handler) serve(c *gin.Context) {
 }
 
 func (h *handler) fail(c *gin.Context, err error) {
+	status, written := c.Writer.Status(), c.Writer.Written()
 	h.failed(c, err)
-	if c.Writer.Written() {
+	if c.Writer.Status() != status || c.Writer.Written() != written {
 		c.Abort()
 	}
 }
 
-// decisions is what the handlers of one request decided.
+// decisions is what the handlers of one request decided. It is never changed, as a copy of the
+// [gin.Context] has the same one.
 type decisions struct {
 	result  Result // the one to tell
 	charged []charged
@@ -127,25 +130,24 @@ func decidedIn(c *gin.Context) (*decisions, bool) {
 
 // record keeps a Result and reports whether it is the one to tell.
 func (h *handler) record(c *gin.Context, key string, result Result) bool {
-	d, ok := decidedIn(c)
+	before, ok := decidedIn(c)
 	if !ok {
-		d = &decisions{}
-		c.Set(decisionsKey{}, d)
+		before = &decisions{}
 	}
-	for _, other := range d.charged {
+	for _, other := range before.charged {
 		if other.key == key && h.shares(other.by) && !h.warned.Swap(true) {
 			h.logger.WarnContext(c.Request.Context(),
 				"ginlimit: two handlers charge one bucket for one request; if that is not meant, name one of them with WithName",
 				"name", h.name)
 		}
 	}
-	first := len(d.charged) == 0
-	d.charged = append(d.charged, charged{h, key})
-	if first || !result.Allowed || !d.result.closerThan(result) {
-		d.result = result
-		return true
+	now := &decisions{before.result, append(slices.Clip(before.charged), charged{h, key})}
+	tell := !ok || !result.Allowed || !before.result.closerThan(result)
+	if tell {
+		now.result = result
 	}
-	return false
+	c.Set(decisionsKey{}, now)
+	return tell
 }
 
 // shares reports whether two handlers have a bucket in common for a key that is the same.

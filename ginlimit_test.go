@@ -2,6 +2,7 @@ package ginlimit_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -185,6 +187,12 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 			rec = get(r, "/")
 			assert.Equal(t, http.StatusTeapot, rec.Code)
 			assert.Equal(t, "no", rec.Body.String(), "answered: it does not go on")
+
+			r = serve(ginlimit.New(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.Status(http.StatusTeapot) })))
+			rec = get(r, "/")
+			assert.Equal(t, http.StatusTeapot, rec.Code)
+			assert.Empty(t, rec.Body.String(), "another status: it does not go on")
 		})
 	}
 }
@@ -217,6 +225,13 @@ func TestNamesDecideWhoShares(t *testing.T) {
 		{"different rates",
 			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(5)) },
 			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(6)) }, false},
+		{"the same limits in another order",
+			func(l *ginlimit.Limiter) gin.HandlerFunc {
+				return l.Handler(ginlimit.PerHour(50), ginlimit.WithLimits(ginlimit.PerMinute(5)))
+			},
+			func(l *ginlimit.Limiter) gin.HandlerFunc {
+				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithLimits(ginlimit.PerHour(50)))
+			}, true},
 		{"one of several limits",
 			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(5)) },
 			func(l *ginlimit.Limiter) gin.HandlerFunc {
@@ -435,15 +450,61 @@ func TestClosedLimiterMakesNoDecision(t *testing.T) {
 	l, err := ginlimit.NewLimiter(rdb)
 	require.NoError(t, err)
 	limit := ginlimit.PerHour(1)
-	require.NoError(t, l.Wait(t.Context(), "k", limit))
-	waited := make(chan error)
-	go func() { waited <- l.Wait(t.Context(), "k", limit) }()
 	require.NoError(t, l.Close())
 	require.NoError(t, l.Close())
-	require.ErrorIs(t, <-waited, ginlimit.ErrUnavailable)
 	_, err = l.Allow(t.Context(), "k", limit)
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.NoError(t, rdb.Ping(t.Context()).Err(), "the client is the caller's")
+}
+
+func TestCloseEndsAWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := ginlimit.NewLocal()
+		require.NoError(t, err)
+		limit := ginlimit.PerHour(1)
+		require.NoError(t, l.Wait(t.Context(), "k", limit))
+		waited := make(chan error)
+		go func() { waited <- l.Wait(t.Context(), "k", limit) }()
+		synctest.Wait()
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, <-waited, ginlimit.ErrUnavailable)
+	})
+}
+
+func TestZeroLimiterMakesNoDecision(t *testing.T) {
+	t.Parallel()
+	var l ginlimit.Limiter
+	_, err := l.Allow(t.Context(), "k", ginlimit.PerHour(1))
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.ErrorIs(t, l.Reset(t.Context(), "k", ginlimit.PerHour(1)), ginlimit.ErrUnavailable)
+	require.NoError(t, l.Close())
+}
+
+// TestCopiedContextIsSafe has an access log look at a copy while a further handler decides.
+func TestCopiedContextIsSafe(t *testing.T) {
+	t.Parallel()
+	l, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	logged := make(chan ginlimit.Result, 1)
+	r := serve(l.Handler(ginlimit.PerHour(5)), func(c *gin.Context) {
+		copied := c.Copy()
+		go func() {
+			result, _ := ginlimit.FromContext(copied)
+			logged <- result
+		}()
+	}, l.Handler(ginlimit.PerMinute(3)))
+	get(r, "/")
+	assert.Equal(t, ginlimit.PerHour(5), (<-logged).Limit, "what was decided when it was copied")
+}
+
+func TestRequestDeadlineIsAnswered503(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	ended, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	rec := get(serve(ginlimit.New(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) { *r = *r.WithContext(ended) })
+	assert.Equal(t, http.StatusServiceUnavailable, rec.Code)
 }
 
 func TestSourceNames(t *testing.T) {

@@ -29,14 +29,25 @@ func separateLimiters(t *testing.T, n int) []*ginlimit.Limiter {
 // Guarantee 1, of a bucket so slow that no token comes back.
 func TestEightProcessesAdmitExactlyTheBurst(t *testing.T) {
 	t.Parallel()
-	limit := ginlimit.PerDay(1).WithBurst(1000)
+	for _, limits := range [][]ginlimit.Limit{
+		{ginlimit.PerDay(1).WithBurst(1000)},
+		{ginlimit.PerDay(1).WithBurst(1000), {Rate: 1, Period: 48 * time.Hour, Burst: 1001}},
+	} {
+		t.Run(fmt.Sprint(limits), func(t *testing.T) {
+			t.Parallel()
+			admitExactly(t, 1000, limits)
+		})
+	}
+}
+
+func admitExactly(t *testing.T, want int, limits []ginlimit.Limit) {
 	var admitted atomic.Int64
 	var all sync.WaitGroup
 	for _, limiter := range separateLimiters(t, 8) {
 		for range 4 {
 			all.Go(func() {
 				for range 100 {
-					r, err := limiter.Allow(t.Context(), "k", limit)
+					r, err := limiter.Allow(t.Context(), "k", limits...)
 					assert.NoError(t, err)
 					admitted.Add(int64(r.Granted))
 				}
@@ -44,19 +55,21 @@ func TestEightProcessesAdmitExactlyTheBurst(t *testing.T) {
 		}
 	}
 	all.Wait()
-	require.EqualValues(t, 1000, admitted.Load())
+	require.EqualValues(t, want, admitted.Load())
 }
 
 // Guarantee 1, of a bucket that refills: never above burst + rate × t, nor much below.
 func TestEightProcessesAdmitTheRate(t *testing.T) {
 	t.Parallel()
 	limiters := separateLimiters(t, 8)
-	limit := ginlimit.PerSecond(1000).WithBurst(50)
+	limit := ginlimit.PerSecond(1000).WithBurst(500) // emptied first; it bridges what a busy machine misses
+	start := time.Now()
+	_, err := limiters[0].AllowN(t.Context(), "k", 500, limit)
+	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
 	defer stop()
 	var admitted atomic.Int64
 	var all sync.WaitGroup
-	start := time.Now()
 	for _, limiter := range limiters {
 		all.Go(func() {
 			for ctx.Err() == nil {
@@ -68,7 +81,7 @@ func TestEightProcessesAdmitTheRate(t *testing.T) {
 	}
 	all.Wait()
 	elapsed := time.Since(start)
-	most := 50 + 1000*elapsed.Seconds() + 1 // a millisecond that had begun
+	most := 1000*elapsed.Seconds() + 1 // a millisecond that had begun
 	t.Logf("%d admitted in %s: %.1f %% of what may be", admitted.Load(), elapsed, 100*float64(admitted.Load())/most)
 	require.LessOrEqual(t, float64(admitted.Load()), most)
 	require.GreaterOrEqual(t, float64(admitted.Load()), 0.97*1000*elapsed.Seconds())
@@ -158,8 +171,7 @@ func TestRemainingIsExactAfterTheFirstHit(t *testing.T) {
 }
 
 // Guarantee 7, of this process: a million invented clients are not all remembered.
-func TestLocalMemoryIsBounded(t *testing.T) {
-	t.Parallel()
+func TestLocalMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
 	limiter, err := ginlimit.NewLocal()
 	require.NoError(t, err)
 	limit := ginlimit.PerDay(5)

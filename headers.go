@@ -1,6 +1,7 @@
 package ginlimit
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -63,7 +64,7 @@ func answerError(c *gin.Context, err error) {
 	_ = c.Error(err) // for the application's log; it returns what it was given
 	c.Header("Cache-Control", "no-store")
 	c.Abort()
-	if errors.Is(err, ErrUnavailable) {
+	if errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		c.Data(http.StatusServiceUnavailable, problemType, problemUnavailable)
 		return
 	}

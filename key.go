@@ -10,7 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// KeyFunc says whom a request is counted for.
+// KeyFunc says whom a request is counted for. A nil one is a fault.
 //
 // An empty key and an error both go to the error handler: the request is counted for nobody.
 type KeyFunc func(*gin.Context) (string, error)
@@ -19,7 +19,7 @@ type KeyFunc func(*gin.Context) (string, error)
 // least (RFC 6177), and its hosts take new addresses from it at will (RFC 8981).
 const clientPrefixV6 = 64
 
-// ByClientIP counts for the client's address: an IPv4 address, or the /64 that holds an IPv6 one.
+// ByClientIP counts for the client's address, of IPv6 for its /64.
 //
 // The address is what [gin.Context.ClientIP] says, so it is as trustworthy as the engine's
 // SetTrustedProxies and TrustedPlatform make it; by default Gin believes X-Forwarded-For from anyone.
@@ -35,16 +35,18 @@ func addressKey(address string) (string, error) {
 		return "", fmt.Errorf("%w: the client address %.64q cannot be read", ErrNoKey, address)
 	}
 	// Unmapped before it is cut, or all of IPv4 would share ::/64.
-	addr = addr.Unmap().WithZone("")
+	addr = addr.Unmap()
 	if addr.Is4() {
 		return addr.String(), nil
 	}
-	prefix, err := addr.Prefix(clientPrefixV6)
+	prefix, err := addr.Prefix(clientPrefixV6) // without a zone
 	return prefix.String(), err
 }
 
-// Key returns the key that a handler named name counts a client under, to use with the methods of
-// [Limiter]: Key(name, what the handler's KeyFunc returned). No two tuples have the same key.
+// Key returns the key that a handler named name uses.
+//
+// The methods of [Limiter] reach the handler's bucket by it: Key(name, what its KeyFunc returned). No
+// two tuples have the same key.
 func Key(name string, parts ...string) string {
 	size, escape := len(name)+len(parts), strings.ContainsAny(name, `|\`)
 	for _, part := range parts {

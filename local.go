@@ -67,14 +67,14 @@ func (s *localStore) decide(_ context.Context, a *ask) error {
 		b := &a.buckets[i]
 		a.levels[i], _ = shard.readLocked(a.key, b, now)
 		if charges > 0 {
-			charges = b.fit(a.levels[i], charges, a.weight)
+			charges = b.fit(a.levels[i], charges, a.n)
 		}
 	}
 	for i := range a.buckets {
 		b := &a.buckets[i]
 		switch level, blocked := shard.readLocked(a.key, b, now); {
 		case charges > 0:
-			shard.writeLocked(a.key, b, now, level+charges*b.charge(a.weight), false)
+			shard.writeLocked(a.key, b, now, level+charges*b.charge(a.n), false)
 		case charges < 0 && !(blocked && level > b.capacity-b.cost):
 			back := min(-charges, maxUnits/b.cost) * b.cost
 			shard.writeLocked(a.key, b, now, max(0, level-back), false)

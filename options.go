@@ -13,7 +13,7 @@ import (
 // DefaultPrefix begins every key in Redis.
 const DefaultPrefix = "ginlimit"
 
-// Option sets up a [Limiter] or one of its handlers.
+// Option sets up a [Limiter] or one of its handlers. A nil Option is a fault.
 type Option func(*config)
 
 // config is what options fill.
@@ -123,10 +123,11 @@ func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 	}
 }
 
-// WithErrorHandler sets who answers a request on which no decision was made. The default adds the
-// error to the context's Errors and answers 503 if it is [ErrUnavailable], else 500.
+// WithErrorHandler sets who answers when no decision was made.
 //
-// A request that f neither aborts nor answers goes on, unlimited. The error's text is not for clients.
+// The default adds the error to the context's Errors and answers 503 if it is [ErrUnavailable] or the
+// end of the request's context, else 500. A request that f neither aborts, nor answers, nor gives
+// another status, goes on, unlimited. The error's text is not for clients.
 func WithErrorHandler(f func(*gin.Context, error)) Option {
 	return func(c *config) {
 		if f == nil {

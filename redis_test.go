@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -106,6 +107,64 @@ func TestDecisionsGoOnAfterARestart(t *testing.T) {
 	require.True(t, r.Allowed, "the buckets went with the server")
 }
 
+// TestNoChargeIsSentTwice freezes Redis for longer than the client waits for a reply: the charge that
+// was on its way is made once, whatever the client makes of it.
+func TestNoChargeIsSentTwice(t *testing.T) {
+	t.Parallel()
+	patience := 100 * time.Millisecond
+	for name, start := range map[string]func(t *testing.T) (redis.UniversalClient, *os.Process){
+		"server": func(t *testing.T) (redis.UniversalClient, *os.Process) {
+			addr, process := startRedisProcess(t)
+			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience}), process
+		},
+		"cluster": func(t *testing.T) (redis.UniversalClient, *os.Process) {
+			addr, process := startRedisProcess(t, "--cluster-enabled", "yes")
+			require.NoError(t, connect(t, addr).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: patience}), process
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, process := start(t)
+			defer rdb.Close()
+			limiter, limit := newLimiter(t, rdb), ginlimit.PerHour(100)
+			require.True(t, becomesTrue(t.Context().Done(), func() bool {
+				_, err := limiter.Peek(t.Context(), "k", limit)
+				return err == nil
+			}))
+			require.NoError(t, process.Signal(syscall.SIGSTOP))
+			resumed := time.AfterFunc(3*patience, func() { _ = process.Signal(syscall.SIGCONT) })
+			defer resumed.Stop()
+			_, err := limiter.Allow(t.Context(), "k", limit)
+			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+			var r ginlimit.Result
+			require.True(t, becomesTrue(t.Context().Done(), func() bool {
+				r, err = limiter.Peek(t.Context(), "k", limit)
+				return err == nil
+			}))
+			require.Equal(t, 99, r.Remaining)
+		})
+	}
+}
+
+func TestScriptIsLoadedWhenRedisIsFirstReached(t *testing.T) {
+	t.Parallel()
+	addr := "127.0.0.1:" + freePort(t)
+	rdb := redis.NewClient(&redis.Options{Addr: addr, DialerRetries: 1, MaxRetries: -1})
+	defer rdb.Close()
+	limiter := newLimiter(t, rdb)
+	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.NotNil(t, launchRedis(t, addr))
+	require.True(t, becomesTrue(t.Context().Done(), func() bool {
+		_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
+		return err == nil
+	}))
+	calls := commandCalls(t, rdb)
+	assert.Equal(t, "1", calls["script|load"])
+	assert.NotContains(t, calls, "eval")
+}
+
 func TestLimiterNeedsNoRedisToStart(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + freePort(t), DialerRetries: 1, MaxRetries: -1})
@@ -181,22 +240,48 @@ func TestFullMemoryChargesAllOrNone(t *testing.T) {
 }
 
 // TestLeastPrivilegesAreEnough lets a user run nothing but the calls of the script and what the script
-// calls: no TIME, as on some managed servers.
+// calls: no TIME, as on some managed servers. A cluster client must also be told of the slots.
 func TestLeastPrivilegesAreEnough(t *testing.T) {
 	t.Parallel()
-	addr := startRedis(t)
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		addr := startRedis(t)
+		restrict(t, addr)
+		rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
+		defer rdb.Close()
+		doEverything(t, rdb)
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		addrs := startCluster(t, 3)
+		for _, addr := range addrs {
+			restrict(t, addr, "+cluster|slots")
+		}
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "app", Password: "secret"})
+		defer rdb.Close()
+		doEverything(t, rdb)
+		for _, addr := range addrs {
+			assert.NotContains(t, commandCalls(t, connect(t, addr)), "command", "asked for by a client that does not know")
+		}
+	})
+}
+
+func restrict(t *testing.T, addr string, more ...any) {
+	t.Helper()
 	admin := connect(t, addr)
 	source, err := os.ReadFile("script.lua")
 	require.NoError(t, err)
-	rules := []any{"ACL", "SETUSER", "app", "on", ">secret", "~ginlimit:*", "+evalsha", "+eval", "+script"}
+	rules := append([]any{"ACL", "SETUSER", "app", "on", ">secret", "~ginlimit:*", "+evalsha", "+eval", "+script"}, more...)
 	for _, m := range regexp.MustCompile(`call\('([A-Z]+)'`).FindAllStringSubmatch(string(source), -1) {
 		rules = append(rules, "+"+strings.ToLower(m[1]))
 	}
 	require.NoError(t, admin.Do(t.Context(), rules...).Err())
-	rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
-	defer rdb.Close()
-	require.Error(t, rdb.Time(t.Context()).Err(), "the user is restricted")
+	user := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
+	defer user.Close()
+	require.ErrorContains(t, user.Time(t.Context()).Err(), "NOPERM")
+}
 
+func doEverything(t *testing.T, rdb redis.UniversalClient) {
 	limiter, ctx := newLimiter(t, rdb), t.Context()
 	for _, limits := range [][]ginlimit.Limit{{ginlimit.PerHour(7)}, {ginlimit.PerMinute(7), ginlimit.PerHour(7)}} {
 		for range 3 {
@@ -204,7 +289,7 @@ func TestLeastPrivilegesAreEnough(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, r.Allowed)
 		}
-		_, err = limiter.AllowUpTo(ctx, "k", 10, limits...)
+		_, err := limiter.AllowUpTo(ctx, "k", 10, limits...)
 		require.NoError(t, err)
 		_, err = limiter.Peek(ctx, "k", limits...)
 		require.NoError(t, err)
@@ -236,7 +321,8 @@ func TestBucketsAreBoundedByTheTimeToFull(t *testing.T) {
 
 func TestClusterDecidesOnManyKeysAndLimits(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: startCluster(t, 3)})
+	addrs := startCluster(t, 3)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	defer rdb.Close()
 	limiter := newLimiter(t, rdb)
 	limits := []ginlimit.Limit{ginlimit.PerMinute(2), ginlimit.PerHour(3), ginlimit.PerDay(100)}
@@ -260,9 +346,7 @@ func TestClusterDecidesOnManyKeysAndLimits(t *testing.T) {
 	require.NoError(t, limiter.Reset(t.Context(), "client 1 of 1 {}", limits...))
 
 	// The script is lost on one node alone, as on one that has just joined.
-	require.NoError(t, rdb.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
-		return node.ScriptFlush(ctx).Err()
-	}))
+	require.NoError(t, connect(t, addrs[1]).ScriptFlush(t.Context()).Err())
 	for i := range 30 {
 		r, err := limiter.Allow(t.Context(), fmt.Sprint("after ", i), limits...)
 		require.NoError(t, err)

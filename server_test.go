@@ -1,6 +1,7 @@
 package ginlimit_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -49,7 +50,7 @@ func launchRedis(t testing.TB, addr string, args ...string) *os.Process {
 	exited := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(exited) }()
 	end := func() { _ = cmd.Process.Kill(); <-exited }
-	if !answers(addr, exited) {
+	if !answers(addr, cmd.Process.Pid, exited) {
 		end()
 		return nil
 	}
@@ -72,14 +73,13 @@ func need(t testing.TB, program string) string {
 	return path
 }
 
-// answers waits until the server at addr accepts connections, or has exited.
-func answers(addr string, exited <-chan struct{}) bool {
+// answers waits until the server at addr answers, or has exited. Another process at addr is not it.
+func answers(addr string, pid int, exited <-chan struct{}) bool {
+	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1})
+	defer rdb.Close()
 	return becomesTrue(exited, func() bool {
-		conn, err := net.Dial("tcp", addr)
-		if err != nil {
-			return false
-		}
-		return conn.Close() == nil
+		info, err := rdb.Info(context.Background(), "server").Result()
+		return err == nil && strings.Contains(info, fmt.Sprintf("process_id:%d\r", pid))
 	})
 }
 
@@ -127,7 +127,7 @@ func startCluster(t testing.TB, n int) []string {
 	nodes := make([]*redis.Client, n)
 	addrs := make([]string, n)
 	for i := range nodes {
-		addrs[i] = startRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+		addrs[i] = startRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
 		nodes[i] = connect(t, addrs[i])
 		const slots = 16384
 		require.NoError(t, nodes[i].Do(ctx, "CLUSTER", "ADDSLOTSRANGE", i*slots/n, (i+1)*slots/n-1).Err())

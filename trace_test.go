@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -35,6 +36,9 @@ var traceLimits = [][]ginlimit.Limit{
 	{{Rate: 9, Period: 100 * time.Millisecond, Burst: 20}, {Rate: 13, Period: 3 * time.Second}},
 }
 
+// ample never refuses, beside a limit under test.
+var ample = ginlimit.Limit{Rate: 1 << 20, Period: 13 * time.Millisecond, Burst: 1 << 40}
+
 // step is one call of a trace and the time that passes before it.
 type step struct {
 	wait   time.Duration
@@ -58,6 +62,9 @@ func trace(seed uint64, length int) []step {
 		tightest := limits[r.IntN(len(limits))]
 		token := tightest.Period / time.Duration(tightest.Rate)
 		s := step{op: "AllowN", n: 1, limits: limits, key: "client " + strconv.Itoa(r.IntN(2)) + limits[0].String()}
+		if seed%2 == 1 && len(limits) == 1 {
+			s.limits = append(slices.Clone(limits), ample) // by the script's path for several limits
+		}
 		switch r.IntN(6) {
 		case 0, 1:
 			s.wait = token.Truncate(time.Millisecond)
@@ -222,7 +229,8 @@ func laterBy(buckets map[string]*modelBucket, passed int64, try func()) {
 // come any of the milliseconds later that have passed.
 func TestTraceEqualsModelOnRedis(t *testing.T) {
 	t.Parallel()
-	const seed, length = 100, 6000
+	const seed, length = 101, 6000
+	checked := 0
 	e := redisEngine(t)
 	for i, s := range trace(seed, length) {
 		m := newModel()
@@ -237,6 +245,10 @@ func TestTraceEqualsModelOnRedis(t *testing.T) {
 		passed := time.Since(start).Milliseconds() + 1
 		require.NoError(t, err)
 		got.Source = 0
+		if passed > 10 {
+			continue // the machine was busy: too many choices
+		}
+		checked++
 
 		wants := []ginlimit.Result{}
 		m.now = passed
@@ -250,4 +262,5 @@ func TestTraceEqualsModelOnRedis(t *testing.T) {
 		})
 		require.Containsf(t, wants, got, "seed %d, step %d, %s", uint64(seed), i, s)
 	}
+	require.Greater(t, checked, length/2)
 }
