@@ -237,12 +237,11 @@ func TestChangedLimitKeepsTheTimeToFull(t *testing.T) {
 
 func TestChangedDrainGivesNothingBack(t *testing.T) {
 	onEveryEngine(t, func(t *testing.T, e engine) {
-		many, one := ginlimit.Limit{Rate: 59999, Period: time.Minute}, ginlimit.PerMinute(1)
-		e.allowed(t, 59999, 0, many) // full in a minute, kept with a rest that only its drain explains
-		e.allowN(t, 1, many)
-		r := e.allowN(t, 1, one)
-		require.False(t, r.Allowed)
-		e.requireDuration(t, time.Minute, r.RetryAfter)
+		// Half empty, and kept with a rest of 29,999 units, which under the other limit would be 30 seconds.
+		many, one := ginlimit.PerMinute(59999), ginlimit.PerMinute(1)
+		e.allowed(t, 30000, 29999, many)
+		e.denied(t, 1, 30001*time.Millisecond, one)
+		e.denied(t, 1, 30001*time.Millisecond, one, ginlimit.PerDay(5))
 	})
 }
 
@@ -256,20 +255,6 @@ func TestChangedLimitBesideAnotherConsumesNothingWhenRefused(t *testing.T) {
 			r := e.allowN(t, 1, tight, days)
 			require.False(t, r.Allowed)
 			e.requireDuration(t, 59*time.Minute, r.ResetAfter)
-		}
-	})
-}
-
-func TestChangedDrainGivesNothingBackBesideAnother(t *testing.T) {
-	onEveryEngine(t, func(t *testing.T, e engine) {
-		// Kept with a rest of up to 2^30 units, each worth a token under a limit of one a millisecond.
-		many, one := ginlimit.Limit{Rate: 1<<30 - 35, Period: time.Minute}, ginlimit.Limit{Rate: 60_000, Period: time.Minute}
-		e.allowN(t, 1, many)
-		for _, limits := range [][]ginlimit.Limit{{one}, {one, ginlimit.PerDay(1 << 20)}} {
-			r, err := e.limiter.Peek(t.Context(), "k", limits...)
-			require.NoError(t, err)
-			require.GreaterOrEqual(t, r.ResetAfter, time.Duration(0))
-			require.LessOrEqual(t, r.Remaining, 60_000)
 		}
 	})
 }
@@ -338,9 +323,11 @@ func TestLargestLimitsStayExact(t *testing.T) {
 		require.Zero(t, r)
 
 		require.NoError(t, e.limiter.Block(t.Context(), "b", 1<<62, ginlimit.PerMinute(1)))
-		r, err = e.limiter.Peek(t.Context(), "b", ginlimit.Limit{Rate: 1 << 40, Period: time.Minute})
-		require.NoError(t, err, "a level that passes every number is told as the largest one")
-		require.False(t, r.Allowed)
+		for _, ask := range []func(context.Context, string, ...ginlimit.Limit) (ginlimit.Result, error){e.limiter.Peek, e.limiter.Allow} {
+			r, err = ask(t.Context(), "b", ginlimit.Limit{Rate: 1 << 40, Period: time.Minute})
+			require.NoError(t, err, "a level that passes every number is told as the largest one")
+			require.False(t, r.Allowed)
+		}
 	})
 }
 

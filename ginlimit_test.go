@@ -467,8 +467,10 @@ func TestCloseEndsAWait(t *testing.T) {
 		waited := make(chan error)
 		go func() { waited <- l.Wait(t.Context(), "k", limit) }()
 		synctest.Wait()
+		start := time.Now()
 		require.NoError(t, l.Close())
 		require.ErrorIs(t, <-waited, ginlimit.ErrUnavailable)
+		require.Zero(t, time.Since(start), "at once")
 	})
 }
 
