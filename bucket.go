@@ -120,36 +120,29 @@ type Result struct {
 // key's buckets are told apart by period alone, so a changed Rate or Burst takes over the bucket as
 // it is: what is missing from it takes as long to come back as before.
 //
+// A decision waits no longer than its context. If that ends when the question is on its way to Redis,
+// the tokens may have been taken all the same.
+//
 // An error means that no decision was made. It wraps [ErrInvalidLimit] or [ErrNoKey] for an argument
 // that cannot be used, the context's error when that has ended, and [ErrUnavailable] otherwise.
 type Limiter struct {
 	defaults config // of its handlers
 	store    store
-	source   Source // of what the store decides
+	source   Source    // of what the store decides
+	asks     sync.Pool // of *ask
 
 	close  sync.Once
 	closed chan struct{}
 }
 
-// store keeps buckets and decides on all buckets of one key at once.
+// store keeps buckets.
 type store interface {
-	// decide takes up to a.charges, looks, or gives back, and fills in a.levels.
-	decide(ctx context.Context, a *ask) error
-	// block raises the buckets to a.levels, none of them falls.
-	block(ctx context.Context, a *ask) error
-	// reset fills the buckets up.
-	reset(ctx context.Context, a *ask) error
+	// do what is asked, of all buckets at once or of none.
+	do(ctx context.Context, a *ask) error
+	// close returns when the store has stopped working.
+	close()
 	// String names the store, and no other store in this process that shares no bucket with it.
 	String() string
-}
-
-// ask is one question to a store.
-type ask struct {
-	key     string // fit for a slot tag
-	buckets []bucket
-	charges int64 // above 0 take as many as fit, 0 look, below 0 give back
-	n       int64 // tokens of a charge
-	levels  []int64
 }
 
 // NewLimiter returns a limiter whose buckets are in Redis.
@@ -196,12 +189,14 @@ func (l *Limiter) unless(faults []error) (*Limiter, error) {
 	return l, nil
 }
 
-// Close ends the limiter: it makes no more decisions, and every Wait returns. The Redis client stays
-// open, as it is the caller's. Close may be called more than once.
+// Close ends the limiter: it makes no more decisions, every Wait returns, and what is on its way to
+// Redis is waited for. The Redis client stays open, as it is the caller's. Close may be called more
+// than once.
 func (l *Limiter) Close() error {
 	l.close.Do(func() {
-		if l.closed != nil {
+		if l.store != nil {
 			close(l.closed)
+			l.store.close()
 		}
 	})
 	return nil
@@ -229,11 +224,19 @@ func (l *Limiter) allow(ctx context.Context, key string, r *rules, n int) (Resul
 	if res, ok := r.settled(n); ok {
 		return res, nil
 	}
-	charges := int64(1)
-	if int64(n) > r.burst() {
-		charges = 0 // never: take nothing, tell what is left
+	a := l.ask(opDecide, r)
+	defer l.release(a)
+	a.key = appendSlotText(a.key, "", key)
+	return l.take(ctx, a, r, n)
+}
+
+// take has an ask answered that wants all n tokens or none.
+func (l *Limiter) take(ctx context.Context, a *ask, r *rules, n int) (Result, error) {
+	a.charges, a.n = 1, int64(n)
+	if a.n > r.burst() {
+		a.charges = 0 // never: take nothing, tell what is left
 	}
-	return l.ask(ctx, key, r, charges, int64(n))
+	return l.decide(ctx, a, r)
 }
 
 // AllowUpTo takes as many of n tokens as fit, the same number of every limit.
@@ -248,7 +251,11 @@ func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Li
 	if res, ok := r.settled(n); ok {
 		return res, nil
 	}
-	return l.ask(ctx, key, &r, min(int64(n), r.burst()), 1)
+	a := l.ask(opDecide, &r)
+	defer l.release(a)
+	a.key = appendSlotText(a.key, "", key)
+	a.charges = min(int64(n), r.burst())
+	return l.decide(ctx, a, &r)
 }
 
 // Wait takes one token as soon as there is one.
@@ -296,7 +303,10 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 	if res, ok := r.settled(0); ok {
 		return res, nil
 	}
-	return l.ask(ctx, key, &r, 0, 1)
+	a := l.ask(opDecide, &r)
+	defer l.release(a)
+	a.key = appendSlotText(a.key, "", key)
+	return l.decide(ctx, a, &r)
 }
 
 // Refund gives n tokens back, to every limit, and never fills a bucket above full.
@@ -307,8 +317,9 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 	if err != nil || len(r.buckets) == 0 {
 		return err
 	}
-	_, err = l.ask(ctx, key, &r, -min(int64(n), maxUnits), 1)
-	return err
+	a := l.ask(opDecide, &r)
+	a.charges = -min(int64(n), maxUnits)
+	return l.change(ctx, a, key)
 }
 
 // Block denies the key every token for d, in every process.
@@ -328,17 +339,17 @@ func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits
 	case len(r.buckets) == 0:
 		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidLimit, r.unlimited)
 	}
-	levels := make([]int64, len(r.buckets))
+	a := l.ask(opBlock, &r)
 	var faults []error
 	for i := range r.buckets {
-		if levels[i], err = r.buckets[i].blockLevel(d); err != nil {
+		if a.levels[i], err = r.buckets[i].blockLevel(d); err != nil {
 			faults = append(faults, err)
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
-	return l.call(ctx, store.block, &ask{key: slotText(key), buckets: r.buckets, levels: levels})
+	return l.change(ctx, a, key)
 }
 
 // Reset fills the key's buckets up and ends a block.
@@ -347,7 +358,7 @@ func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error 
 	if err != nil || len(r.buckets) == 0 {
 		return err
 	}
-	return l.call(ctx, store.reset, &ask{key: slotText(key), buckets: r.buckets})
+	return l.change(ctx, l.ask(opReset, &r), key)
 }
 
 // wish checks the arguments that every method has, and reports every fault in them.
@@ -363,19 +374,25 @@ func wish(key string, n int, limits []Limit) (rules, error) {
 	return r, errors.Join(faults...)
 }
 
-// ask puts a question to the store and derives the Result from the levels it found.
-func (l *Limiter) ask(ctx context.Context, key string, r *rules, charges, n int64) (Result, error) {
-	a := ask{key: slotText(key), buckets: r.buckets, charges: charges, n: n, levels: make([]int64, len(r.buckets))}
-	if err := l.call(ctx, store.decide, &a); err != nil {
+// decide has an ask answered and derives the Result from the levels found.
+func (l *Limiter) decide(ctx context.Context, a *ask, r *rules) (Result, error) {
+	if err := l.call(ctx, a); err != nil {
 		return Result{}, err
 	}
-	res := r.result(a.levels, max(0, charges), n)
+	res := r.result(a.levels, a.charges, a.n)
 	res.Source = l.source
 	return res, nil
 }
 
-// call does what every call of the store needs around it.
-func (l *Limiter) call(ctx context.Context, do func(store, context.Context, *ask) error, a *ask) error {
+// change has an ask done that has no Result.
+func (l *Limiter) change(ctx context.Context, a *ask, key string) error {
+	defer l.release(a)
+	a.key = appendSlotText(a.key, "", key)
+	return l.call(ctx, a)
+}
+
+// call has the store do what is asked.
+func (l *Limiter) call(ctx context.Context, a *ask) error {
 	select {
 	case <-l.closed:
 		return errClosed()
@@ -387,7 +404,7 @@ func (l *Limiter) call(ctx context.Context, do func(store, context.Context, *ask
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	err := do(l.store, ctx, a)
+	err := l.store.do(ctx, a)
 	switch {
 	case err == nil:
 		return nil
@@ -400,4 +417,6 @@ func (l *Limiter) call(ctx context.Context, do func(store, context.Context, *ask
 // ended says that the caller's context ended before there was a decision.
 func ended(ctx context.Context) error { return fmt.Errorf("ginlimit: %w", ctx.Err()) }
 
-func errClosed() error { return fmt.Errorf("%w: the limiter is closed", ErrUnavailable) }
+var errLimiterClosed = errors.New("the limiter is closed")
+
+func errClosed() error { return fmt.Errorf("%w: %w", ErrUnavailable, errLimiterClosed) }

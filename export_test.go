@@ -1,7 +1,7 @@
 package ginlimit
 
-// What outsiders control and nobody exports: fuzzed from outside.
-var (
-	DecodeLevels = decodeLevels
-	SlotText     = slotText
-)
+// QueueAsks is how many decisions may wait.
+const QueueAsks = queueAsks
+
+// SlotText is how a key stands in a slot tag.
+func SlotText(key string) string { return string(appendSlotText(nil, "", key)) }

@@ -122,21 +122,20 @@ func FuzzReply(f *testing.F) {
 				return client, nil
 			}})
 		defer rdb.Close()
-		value, err := rdb.Do(t.Context(), "EVALSHA").Result()
+		limiter, err := ginlimit.NewLimiter(rdb)
 		if err != nil {
-			return
+			t.Fatal(err)
 		}
-		levels := make([]int64, buckets)
-		if err := ginlimit.DecodeLevels(value, levels); err != nil {
-			return
-		}
-		for _, level := range levels {
-			if level < 0 || level > 1<<53 {
-				t.Fatalf("%q: level %d", reply, level)
+		defer limiter.Close()
+		limits := []ginlimit.Limit{ginlimit.PerMinute(10), ginlimit.PerHour(10), ginlimit.PerDay(10)}[:1+buckets%3]
+		r, err := limiter.Allow(t.Context(), "k", limits...)
+		switch {
+		case err != nil:
+			if !errors.Is(err, ginlimit.ErrUnavailable) || r != (ginlimit.Result{}) {
+				t.Fatalf("%q: %+v, %v", reply, r, err)
 			}
-		}
-		if len(levels) == 0 {
-			t.Fatalf("%q: levels of nothing", reply)
+		case r.Remaining < 0 || r.Remaining > 9 || r.Allowed != (r.Granted == 1) || r.Allowed != (r.RetryAfter == 0):
+			t.Fatalf("%q: %+v", reply, r)
 		}
 	})
 }

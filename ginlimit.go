@@ -9,10 +9,11 @@
 package ginlimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"net/http"
-	"slices"
 	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
@@ -50,7 +51,8 @@ func (l *Limiter) handler(limit Limit, opts []Option) (gin.HandlerFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return (&handler{config: cfg, limiter: l, rules: r, name: name}).serve, nil
+	h := &handler{config: cfg, limiter: l, rules: r, name: name, keyName: Key(name, "")}
+	return h.serve, nil
 }
 
 // FromContext returns what ginlimit decided on the request, for handlers and access logs.
@@ -70,6 +72,7 @@ type handler struct {
 	limiter *Limiter
 	rules   rules
 	name    string
+	keyName string // what the keys of its clients begin with
 	warned  atomic.Bool
 }
 
@@ -82,8 +85,7 @@ func (h *handler) serve(c *gin.Context) {
 		h.fail(c, err)
 		return
 	}
-	key := Key(h.name, client)
-	result, err := h.limiter.allow(c.Request.Context(), key, &h.rules, 1)
+	result, key, err := h.decide(c.Request.Context(), client)
 	if err != nil {
 		h.fail(c, err)
 		return
@@ -96,6 +98,21 @@ func (h *handler) serve(c *gin.Context) {
 		c.Abort()
 		h.denied(c, result)
 	}
+}
+
+// keySeed makes hashes of keys that are compared within one request.
+var keySeed = maphash.MakeSeed()
+
+// decide returns the decision on a client's request, and a hash of the key that was charged.
+func (h *handler) decide(ctx context.Context, client string) (Result, uint64, error) {
+	if res, ok := h.rules.settled(1); ok {
+		return res, 0, nil
+	}
+	a := h.limiter.ask(opDecide, &h.rules)
+	defer h.limiter.release(a)
+	a.key = appendSlotText(a.key, h.keyName, client)
+	result, err := h.limiter.take(ctx, a, &h.rules, 1)
+	return result, maphash.Bytes(keySeed, a.key), err
 }
 
 func (h *handler) fail(c *gin.Context, err error) {
@@ -111,12 +128,13 @@ func (h *handler) fail(c *gin.Context, err error) {
 type decisions struct {
 	result  Result // the one to tell
 	charged []charged
+	few     [2]charged // room for them, as more are rare
 }
 
 // charged is a key that a handler charged.
 type charged struct {
 	by  *handler
-	key string
+	key uint64 // its hash
 }
 
 // decisionsKey is where a [gin.Context] keeps its decisions.
@@ -129,7 +147,7 @@ func decidedIn(c *gin.Context) (*decisions, bool) {
 }
 
 // record keeps a Result and reports whether it is the one to tell.
-func (h *handler) record(c *gin.Context, key string, result Result) bool {
+func (h *handler) record(c *gin.Context, key uint64, result Result) bool {
 	before, ok := decidedIn(c)
 	if !ok {
 		before = &decisions{}
@@ -141,7 +159,8 @@ func (h *handler) record(c *gin.Context, key string, result Result) bool {
 				"name", h.name)
 		}
 	}
-	now := &decisions{before.result, append(slices.Clip(before.charged), charged{h, key})}
+	now := &decisions{result: before.result}
+	now.charged = append(append(now.few[:0], before.charged...), charged{h, key})
 	tell := !ok || !result.Allowed || !before.result.closerThan(result)
 	if tell {
 		now.result = result

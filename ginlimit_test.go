@@ -378,6 +378,19 @@ func TestKeyReachesTheHandlersBucket(t *testing.T) {
 	require.Equal(t, "60", get(r, "/", from("192.0.2.7:1")).Header().Get("Retry-After"))
 }
 
+func TestKeyReachesTheBucketOfAnyClient(t *testing.T) {
+	t.Parallel()
+	for _, client := range []string{"a|b", `a\b`, `|\`, "{a}", "é", strings.Repeat("long", 40), "#"} {
+		l, err := ginlimit.NewLocal(ginlimit.WithKey(func(*gin.Context) (string, error) { return client, nil }))
+		require.NoError(t, err)
+		limit := ginlimit.PerHour(3)
+		get(serve(l.Handler(limit, ginlimit.WithName(`a|\name`))), "/")
+		p, err := l.Peek(t.Context(), ginlimit.Key(`a|\name`, client), limit)
+		require.NoError(t, err)
+		require.Equal(t, 2, p.Remaining, client)
+	}
+}
+
 func TestBadConfigurationNamesEveryFault(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)

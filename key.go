@@ -76,16 +76,24 @@ const (
 	hashMark   = '#'
 )
 
-// slotText returns a key as it may stand in a slot tag: itself, or where it is long or holds a brace
-// or anything but printable ASCII, its hash. No two keys have the same text.
-func slotText(key string) string {
-	plain := len(key) <= longestKey && key[0] != hashMark
-	for i := 0; plain && i < len(key); i++ {
-		plain = ' ' <= key[i] && key[i] <= '~' && key[i] != '{' && key[i] != '}'
+// appendSlotText appends a key as it may stand in a slot tag: itself, or where it is long or holds a
+// brace or anything but printable ASCII, its hash. No two keys have the same text. A handler's name,
+// as [Key] begins with it, makes Key(name, key) of the key.
+func appendSlotText(dst []byte, name, key string) []byte {
+	start := len(dst)
+	dst = append(dst, name...)
+	if name != "" && strings.ContainsAny(key, `|\`) {
+		key = keyEscaper.Replace(key)
+	}
+	dst = append(dst, key...)
+	text := dst[start:]
+	plain := len(text) <= longestKey && text[0] != hashMark
+	for i := 0; plain && i < len(text); i++ {
+		plain = ' ' <= text[i] && text[i] <= '~' && text[i] != '{' && text[i] != '}'
 	}
 	if plain {
-		return key
+		return dst
 	}
-	sum := sha256.Sum256([]byte(key))
-	return string(hashMark) + base64.RawURLEncoding.EncodeToString(sum[:])
+	sum := sha256.Sum256(text)
+	return base64.RawURLEncoding.AppendEncode(append(dst[:start], hashMark), sum[:])
 }

@@ -58,48 +58,51 @@ func (s *localStore) lock(key string) (*localShard, int64) {
 	return shard, time.Since(s.start).Milliseconds()
 }
 
-func (s *localStore) decide(_ context.Context, a *ask) error {
-	shard, now := s.lock(a.key)
-	defer shard.mu.Unlock()
+func (s *localStore) close() {}
 
+func (s *localStore) do(_ context.Context, a *ask) error {
+	key := string(a.key)
+	shard, now := s.lock(key)
+	defer shard.mu.Unlock()
+	switch a.op {
+	case opBlock:
+		shard.blockLocked(key, a, now)
+	case opReset:
+		for i := range a.buckets {
+			delete(shard.buckets, bucketID{key, a.buckets[i].period})
+		}
+	default:
+		shard.decideLocked(key, a, now)
+	}
+	return nil
+}
+
+func (s *localShard) decideLocked(key string, a *ask, now int64) {
 	charges := a.charges
 	for i := range a.buckets {
 		b := &a.buckets[i]
-		a.levels[i], _ = shard.readLocked(a.key, b, now)
+		a.levels[i], _ = s.readLocked(key, b, now)
 		if charges > 0 {
 			charges = b.fit(a.levels[i], charges, a.n)
 		}
 	}
 	for i := range a.buckets {
 		b := &a.buckets[i]
-		switch level, blocked := shard.readLocked(a.key, b, now); {
+		switch level, blocked := s.readLocked(key, b, now); {
 		case charges > 0:
-			shard.writeLocked(a.key, b, now, level+charges*b.charge(a.n), false)
+			s.writeLocked(key, b, now, level+charges*b.charge(a.n), false)
 		case charges < 0 && !(blocked && level > b.capacity-b.cost):
 			back := min(-charges, maxUnits/b.cost) * b.cost
-			shard.writeLocked(a.key, b, now, max(0, level-back), false)
+			s.writeLocked(key, b, now, max(0, level-back), false)
 		}
 	}
-	return nil
 }
 
-func (s *localStore) block(_ context.Context, a *ask) error {
-	shard, now := s.lock(a.key)
-	defer shard.mu.Unlock()
+func (s *localShard) blockLocked(key string, a *ask, now int64) {
 	for i := range a.buckets {
-		level, _ := shard.readLocked(a.key, &a.buckets[i], now)
-		shard.writeLocked(a.key, &a.buckets[i], now, max(level, a.levels[i]), true)
+		level, _ := s.readLocked(key, &a.buckets[i], now)
+		s.writeLocked(key, &a.buckets[i], now, max(level, a.levels[i]), true)
 	}
-	return nil
-}
-
-func (s *localStore) reset(_ context.Context, a *ask) error {
-	shard, _ := s.lock(a.key)
-	defer shard.mu.Unlock()
-	for i := range a.buckets {
-		delete(shard.buckets, bucketID{a.key, a.buckets[i].period})
-	}
-	return nil
 }
 
 // readLocked returns the level of a bucket and whether it was blocked since the last charge.

@@ -34,10 +34,10 @@ type config struct {
 func newConfig(opts []Option) (config, []error) {
 	return config{
 		prefix: DefaultPrefix,
+		logger: slog.Default(),
 		key:    ByClientIP,
 		denied: answerDenied,
 		failed: answerError,
-		logger: slog.Default(),
 	}.with(opts)
 }
 

@@ -25,7 +25,7 @@ func TestScriptIsLoadedOnceAndCalledBySHA(t *testing.T) {
 	rdb := connect(t, startRedis(t))
 	limiter := newLimiter(t, rdb)
 	for range 10 {
-		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(5))
+		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(50))
 		require.NoError(t, err)
 	}
 	calls := commandCalls(t, rdb)

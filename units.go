@@ -24,6 +24,7 @@ type bucket struct {
 	cost     int64  // units a token weighs
 	drain    int64  // units that flow back per millisecond
 	capacity int64  // units the bucket holds
+	args     [3]any // drain, cost and capacity, as script.lua takes them
 }
 
 // newBucket returns the bucket of a limit whose Rate and Period are positive and Burst not negative.
@@ -35,6 +36,7 @@ func newBucket(l Limit) (bucket, error) {
 		return bucket{}, fmt.Errorf("%w: %s is too large to be counted exactly", ErrInvalidLimit, l)
 	}
 	b.capacity = b.burst * b.cost
+	b.args = [3]any{b.drain, b.cost, b.capacity}
 	return b, nil
 }
 
