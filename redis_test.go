@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -115,35 +116,51 @@ func TestNoChargeIsSentTwice(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) (redis.UniversalClient, *os.Process){
 		"server": func(t *testing.T) (redis.UniversalClient, *os.Process) {
 			addr, process := startRedisProcess(t)
-			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience}), process
+			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience, MinIdleConns: 8}), process
 		},
 		"cluster": func(t *testing.T) (redis.UniversalClient, *os.Process) {
 			addr, process := startRedisProcess(t, "--cluster-enabled", "yes")
 			require.NoError(t, connect(t, addr).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: patience}), process
+			return redis.NewClusterClient(&redis.ClusterOptions{
+				Addrs: []string{addr}, ReadTimeout: patience, MinIdleConns: 8}), process
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb, process := start(t)
-			defer rdb.Close()
-			limiter, limit := newLimiter(t, rdb), ginlimit.PerHour(100)
-			require.True(t, becomesTrue(t.Context().Done(), func() bool {
-				_, err := limiter.Peek(t.Context(), "k", limit)
-				return err == nil
-			}))
-			require.NoError(t, process.Signal(syscall.SIGSTOP))
-			resumed := time.AfterFunc(3*patience, func() { _ = process.Signal(syscall.SIGCONT) })
-			defer resumed.Stop()
-			_, err := limiter.Allow(t.Context(), "k", limit)
-			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-			var r ginlimit.Result
-			require.True(t, becomesTrue(t.Context().Done(), func() bool {
-				r, err = limiter.Peek(t.Context(), "k", limit)
-				return err == nil
-			}))
-			require.Equal(t, 99, r.Remaining)
-		})
+		for _, callers := range []int{1, 8} { // alone, and some in a pipeline
+			t.Run(fmt.Sprint(name, " ", callers), func(t *testing.T) {
+				t.Parallel()
+				rdb, process := start(t)
+				defer rdb.Close()
+				limiter, limit := newLimiter(t, rdb), ginlimit.PerHour(100)
+				require.True(t, becomesTrue(t.Context().Done(), func() bool {
+					_, err := limiter.Peek(t.Context(), "k", limit)
+					return err == nil && rdb.PoolStats().IdleConns >= 8
+				}))
+				require.NoError(t, process.Signal(syscall.SIGSTOP))
+				resumed := time.AfterFunc(3*patience, func() { _ = process.Signal(syscall.SIGCONT) })
+				defer resumed.Stop()
+				var lost atomic.Int64
+				var all sync.WaitGroup
+				for i := range callers {
+					all.Go(func() {
+						if _, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), limit); err != nil {
+							assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+							lost.Add(1)
+						}
+					})
+				}
+				all.Wait()
+				require.Positive(t, lost.Load())
+				for i := range callers {
+					var r ginlimit.Result
+					require.True(t, becomesTrue(t.Context().Done(), func() bool {
+						var err error
+						r, err = limiter.Peek(t.Context(), fmt.Sprint("client ", i), limit)
+						return err == nil
+					}))
+					require.GreaterOrEqual(t, r.Remaining, 99, "charged once, or never if it was not sent")
+				}
+			})
+		}
 	}
 }
 
