@@ -58,13 +58,14 @@ func admitExactly(t *testing.T, want int, limits []ginlimit.Limit) {
 	require.EqualValues(t, want, admitted.Load())
 }
 
-// Guarantee 1, of a bucket that refills: never above burst + rate × t, nor much below.
+// Guarantee 1, of a bucket that refills: never above burst + rate × t, nor much below. What callers
+// were too slow to take, on a busy machine, is still in the bucket.
 func TestEightProcessesAdmitTheRate(t *testing.T) {
 	t.Parallel()
 	limiters := separateLimiters(t, 8)
-	limit := ginlimit.PerSecond(1000).WithBurst(500) // emptied first; it bridges what a busy machine misses
+	limit := ginlimit.PerSecond(1000).WithBurst(500)
 	start := time.Now()
-	_, err := limiters[0].AllowN(t.Context(), "k", 500, limit)
+	_, err := limiters[0].AllowN(t.Context(), "k", 500, limit) // from here on it is the rate alone
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
 	defer stop()
@@ -80,11 +81,14 @@ func TestEightProcessesAdmitTheRate(t *testing.T) {
 		})
 	}
 	all.Wait()
-	elapsed := time.Since(start)
-	most := 1000*elapsed.Seconds() + 1 // a millisecond that had begun
-	t.Logf("%d admitted in %s: %.1f %% of what may be", admitted.Load(), elapsed, 100*float64(admitted.Load())/most)
+	most := 1000*time.Since(start).Seconds() + 1 // a millisecond that had begun
 	require.LessOrEqual(t, float64(admitted.Load()), most)
-	require.GreaterOrEqual(t, float64(admitted.Load()), 0.97*1000*elapsed.Seconds())
+
+	least := 1000 * time.Since(start).Seconds()
+	left, err := limiters[0].Peek(t.Context(), "k", limit)
+	require.NoError(t, err)
+	t.Logf("%d admitted and %d left of %.0f", admitted.Load(), left.Remaining, least)
+	require.GreaterOrEqual(t, float64(admitted.Load())+float64(left.Remaining), 0.97*least)
 }
 
 // Guarantee 2.
