@@ -399,7 +399,7 @@ func (l *Limiter) call(ctx context.Context, a *ask) error {
 	default:
 	}
 	if l.store == nil {
-		return fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLocal", ErrUnavailable)
+		return errNotMade
 	}
 	if ctx.Err() != nil {
 		return ended(ctx)
@@ -416,6 +416,8 @@ func (l *Limiter) call(ctx context.Context, a *ask) error {
 
 // ended says that the caller's context ended before there was a decision.
 func ended(ctx context.Context) error { return fmt.Errorf("ginlimit: %w", ctx.Err()) }
+
+var errNotMade = fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLocal", ErrUnavailable)
 
 var errLimiterClosed = errors.New("the limiter is closed")
 

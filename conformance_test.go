@@ -160,6 +160,17 @@ func TestBlockDeniesForItsTime(t *testing.T) {
 	})
 }
 
+func TestBlockUnderAnotherLimitShortensNothing(t *testing.T) {
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		years := 20 * 365 * 24 * time.Hour
+		slow, fast, ctx := ginlimit.PerMinute(1), ginlimit.PerMinute(59999), t.Context()
+		require.NoError(t, e.limiter.Block(ctx, "k", years, slow))
+		require.NoError(t, e.limiter.Block(ctx, "k", time.Second, fast)) // under which the level passes 2^53
+		require.NoError(t, e.limiter.Refund(ctx, "k", 1, fast))
+		e.denied(t, 1, years, slow)
+	})
+}
+
 func TestResetFillsUpAndEndsABlock(t *testing.T) {
 	onEveryEngine(t, func(t *testing.T, e engine) {
 		limit, ctx := ginlimit.PerMinute(10), t.Context()

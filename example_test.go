@@ -2,6 +2,7 @@ package ginlimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -33,7 +34,11 @@ func request(router http.Handler, method, path, address string, header ...string
 	}
 	rec := httptest.NewRecorder()
 	router.ServeHTTP(rec, req)
-	fmt.Println(method, path, rec.Code, "remaining", rec.Header().Get("X-RateLimit-Remaining"))
+	fmt.Print(method, " ", path, " ", rec.Code)
+	if remaining := rec.Header().Get("X-RateLimit-Remaining"); remaining != "" {
+		fmt.Print(" remaining ", remaining)
+	}
+	fmt.Println()
 }
 
 func ok(c *gin.Context) { c.Status(http.StatusOK) }
@@ -175,13 +180,19 @@ func ExampleWithErrorHandler() {
 	_ = router.SetTrustedProxies(nil)
 
 	letPass := func(c *gin.Context, err error) {
-		_ = c.Error(err) // for the log; the request goes on, as it is neither aborted nor answered
-	}
+		_ = c.Error(err) // for the log
+		if !errors.Is(err, ginlimit.ErrUnavailable) {
+			c.AbortWithStatus(http.StatusInternalServerError) // no key: the fault is not Redis'
+		}
+	} // else the request goes on, as it is neither aborted nor answered
 	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(5), ginlimit.WithErrorHandler(letPass)))
 	router.GET("/", ok)
 
 	request(router, "GET", "/", "203.0.113.7")
-	// Output: GET / 200 remaining
+	request(router, "GET", "/", "unreadable")
+	// Output:
+	// GET / 200
+	// GET / 500
 }
 
 func ExampleParseLimit() {

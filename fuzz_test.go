@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -103,20 +104,26 @@ func FuzzByClientIP(f *testing.F) {
 
 // FuzzReply sends any bytes as the reply of a server to a real client.
 func FuzzReply(f *testing.F) {
-	for _, s := range []string{":5\r\n", "*2\r\n:1\r\n:2\r\n", "*1\r\n:1\r\n", ":-1\r\n", "$1\r\n5\r\n", "_\r\n", ",5.0\r\n",
+	for _, s := range []string{":5\r\n", "*2\r\n:1\r\n:2\r\n", "*2\r\n:1\r\n:-1\r\n", "*1\r\n:1\r\n", ":-1\r\n", "$1\r\n5\r\n", "_\r\n", ",5.0\r\n",
 		"-NOSCRIPT x\r\n", "*2\r\n:1\r\n$1\r\n2\r\n", ":9223372036854775807\r\n", "*-1\r\n", "%1\r\n+a\r\n:1\r\n", "(99999999999999999999\r\n"} {
 		f.Add([]byte(s), uint8(1))
 		f.Add([]byte(s), uint8(2))
 	}
 	f.Fuzz(func(t *testing.T, reply []byte, buckets uint8) {
-		rdb := redis.NewClient(&redis.Options{MaxRetries: -1, Protocol: 2, DisableIdentity: true,
+		rdb := redis.NewClient(&redis.Options{MaxRetries: -1, ReadTimeout: 50 * time.Millisecond, Protocol: 2, DisableIdentity: true,
 			Dialer: func(context.Context, string, string) (net.Conn, error) {
 				client, server := net.Pipe()
 				go func() {
 					defer server.Close()
-					buf := make([]byte, 1<<12)
-					if _, err := server.Read(buf); err == nil {
-						_, _ = server.Write(reply)
+					buf, answer := make([]byte, 1<<14), []byte("-ERR unknown command\r\n") // to HELLO
+					for {
+						if _, err := server.Read(buf); err != nil {
+							return
+						}
+						if _, err := server.Write(answer); err != nil {
+							return
+						}
+						answer = reply
 					}
 				}()
 				return client, nil

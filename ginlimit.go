@@ -35,7 +35,8 @@ func New(rdb redis.UniversalClient, limit Limit, opts ...Option) gin.HandlerFunc
 // Handler returns middleware that limits every client to limit.
 //
 // With [WithLimits] there are more. It sets X-RateLimit-Limit, X-RateLimit-Remaining and
-// X-RateLimit-Reset, and aborts a refused request with 429 and Retry-After. Where several handlers decide on one request, the headers tell of the one
+// X-RateLimit-Reset, and aborts a refused request with 429, and with
+// Retry-After unless no waiting helps. Where several handlers decide on one request, the headers tell of the one
 // closest to exhaustion. It panics on a bad configuration, with all faults at once.
 func (l *Limiter) Handler(limit Limit, opts ...Option) gin.HandlerFunc {
 	handler, err := l.handler(limit, opts)
@@ -46,6 +47,9 @@ func (l *Limiter) Handler(limit Limit, opts ...Option) gin.HandlerFunc {
 }
 
 func (l *Limiter) handler(limit Limit, opts []Option) (gin.HandlerFunc, error) {
+	if l.store == nil {
+		return nil, errNotMade
+	}
 	cfg, _ := l.defaults.with(opts)
 	r, name, err := cfg.validate(limit)
 	if err != nil {
@@ -116,9 +120,9 @@ func (h *handler) decide(ctx context.Context, client string) (Result, uint64, er
 }
 
 func (h *handler) fail(c *gin.Context, err error) {
-	status, written := c.Writer.Status(), c.Writer.Written()
+	status, size := c.Writer.Status(), c.Writer.Size() // -1 until something is written
 	h.failed(c, err)
-	if c.Writer.Status() != status || c.Writer.Written() != written {
+	if c.Writer.Status() != status || c.Writer.Size() != size {
 		c.Abort()
 	}
 }

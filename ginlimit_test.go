@@ -112,10 +112,10 @@ func TestEveryClientHasABucket(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
 	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(1)))
-	for _, address := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8:0:1::1]:1"} {
+	for _, address := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8:0:1::1]:1", "[fe80::1%eth0]:1"} {
 		assert.Equal(t, http.StatusOK, get(r, "/", from(address)).Code, address)
 	}
-	for _, address := range []string{"192.0.2.1:2", "[::ffff:192.0.2.1]:1", "[2001:db8::ffff]:1", "[2001:db8:0:1:2::]:1"} {
+	for _, address := range []string{"192.0.2.1:2", "[::ffff:192.0.2.1]:1", "[2001:db8::ffff]:1", "[2001:db8:0:1:2::]:1", "[fe80::2%eth1]:1"} {
 		assert.Equal(t, http.StatusTooManyRequests, get(r, "/", from(address)).Code, address)
 	}
 }
@@ -493,6 +493,7 @@ func TestZeroLimiterMakesNoDecision(t *testing.T) {
 	_, err := l.Allow(t.Context(), "k", ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.ErrorIs(t, l.Reset(t.Context(), "k", ginlimit.PerHour(1)), ginlimit.ErrUnavailable)
+	require.Contains(t, panicText(t, func() { l.Handler(ginlimit.PerHour(1)) }), "not made by NewLimiter")
 	require.NoError(t, l.Close())
 }
 
@@ -516,10 +517,14 @@ func TestCopiedContextIsSafe(t *testing.T) {
 func TestRequestDeadlineIsAnswered503(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	ended, cancel := context.WithTimeout(t.Context(), 0)
+	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
-	rec := get(serve(ginlimit.New(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) { *r = *r.WithContext(ended) })
-	assert.Equal(t, http.StatusServiceUnavailable, rec.Code)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, ctx := range []context.Context{late, gone} {
+		rec := get(serve(ginlimit.New(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) { *r = *r.WithContext(ctx) })
+		assert.Equal(t, http.StatusServiceUnavailable, rec.Code)
+	}
 }
 
 func TestSourceNames(t *testing.T) {

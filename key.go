@@ -26,7 +26,13 @@ const clientPrefixV6 = 64
 // An IPv4-mapped IPv6 address counts as the IPv4 address. An address that cannot be read is an error
 // that wraps [ErrNoKey].
 func ByClientIP(c *gin.Context) (string, error) {
-	return addressKey(c.ClientIP())
+	address := c.ClientIP()
+	if address == "" { // Gin does not read a zone, as in [fe80::1%eth0]:80
+		if remote, err := netip.ParseAddrPort(c.Request.RemoteAddr); err == nil {
+			address = remote.Addr().String()
+		}
+	}
+	return addressKey(address)
 }
 
 func addressKey(address string) (string, error) {

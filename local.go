@@ -91,7 +91,7 @@ func (s *localShard) decideLocked(key string, a *ask, now int64) {
 		switch level, blocked := s.readLocked(key, b, now); {
 		case charges > 0:
 			s.writeLocked(key, b, now, level+charges*b.charge(a.n), false)
-		case charges < 0 && !(blocked && level > b.capacity-b.cost):
+		case charges < 0 && level < maxUnits && !(blocked && level > b.capacity-b.cost):
 			back := min(-charges, maxUnits/b.cost) * b.cost
 			s.writeLocked(key, b, now, max(0, level-back), false)
 		}
@@ -100,8 +100,14 @@ func (s *localShard) decideLocked(key string, a *ask, now int64) {
 
 func (s *localShard) blockLocked(key string, a *ask, now int64) {
 	for i := range a.buckets {
-		level, _ := s.readLocked(key, &a.buckets[i], now)
-		s.writeLocked(key, &a.buckets[i], now, max(level, a.levels[i]), true)
+		b := &a.buckets[i]
+		if level, _ := s.readLocked(key, b, now); level < a.levels[i] {
+			s.writeLocked(key, b, now, a.levels[i], true)
+		} else if id := (bucketID{key, b.period}); level > 0 { // as it is, but marked: level may be cut
+			state := s.buckets[id]
+			state.blocked = true
+			s.buckets[id] = state
+		}
 	}
 }
 

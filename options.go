@@ -71,7 +71,8 @@ func WithPrefix(s string) Option {
 	}
 }
 
-// WithLogger sets where warnings go. The default is [slog.Default]. It is an option of a limiter.
+// WithLogger sets where warnings go. The default is what [slog.Default] is when the limiter is made. It
+// is an option of a limiter.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithLogger")

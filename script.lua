@@ -18,7 +18,7 @@
 --          of a blocked bucket, minus one minus that
 -- A full bucket has no key, so expiry loses nothing, and no clock is read but Redis' own.
 --
--- Portable: integers below 2^53 only, no TIME, every key in KEYS, Lua 5.1 to 5.4.
+-- Portable: integers below 2^53 only, no TIME, every key in KEYS.
 
 local charges = ARGV[1] + 0
 local exact = 9007199254740991 -- 2^53 - 1, the largest level told
@@ -61,7 +61,7 @@ if charges > 0 and #KEYS == 1 then
   return level < exact and level or exact
 end
 
-local levels, blocked = {}, {}
+local levels, ttls, rests, blocked = {}, {}, {}, {}
 for i, key in ipairs(KEYS) do
   local level, value, ttl = 0, redis.call('GET', key), 0
   if value then
@@ -76,6 +76,7 @@ for i, key in ipairs(KEYS) do
     end
     level = ttl * drain
     if rest < drain then level = level - rest end
+    ttls[i], rests[i] = ttl, rest
   end
   levels[i] = level < exact and level or exact
   if charges > 0 then
@@ -98,11 +99,13 @@ local block = ARGV[3 * #KEYS + 2] == 'block'
 for i, key in ipairs(KEYS) do
   local drain, charge, capacity = ARGV[3 * i - 1] + 0, ARGV[3 * i] + 0, ARGV[3 * i + 1] + 0
   local level = levels[i]
-  if block then
-    write(key, drain, math.max(level, charge), true)
+  if block and level >= charge then -- as it is, but marked: level may be cut to exact
+    redis.call('SET', key, string.format('%d', -1 - rests[i]), 'PX', string.format('%d', ttls[i]))
+  elseif block then
+    write(key, drain, charge, true)
   elseif charges > 0 then
     write(key, drain, level + charges * charge)
-  elseif charges < 0 and level > 0 and not (blocked[i] and level > capacity - charge) then
+  elseif charges < 0 and level > 0 and level < exact and not (blocked[i] and level > capacity - charge) then
     level = level + charges * charge
     if level > 0 then
       write(key, drain, level)

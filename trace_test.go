@@ -229,7 +229,7 @@ func laterBy(buckets map[string]*modelBucket, passed int64, try func()) {
 // come any of the milliseconds later that have passed.
 func TestTraceEqualsModelOnRedis(t *testing.T) {
 	t.Parallel()
-	const seed, length = 101, 6000
+	const seed, length = 101, 2000
 	checked := 0
 	e := redisEngine(t)
 	for i, s := range trace(seed, length) {

@@ -56,10 +56,6 @@ func run(ctx context.Context, addr, redisURL string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: router(limiter), ReadHeaderTimeout: 5 * time.Second}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	fmt.Fprintf(out, `Listening on %s, counting in %s. Try, from another terminal:
 
@@ -71,6 +67,14 @@ func run(ctx context.Context, addr, redisURL string, out io.Writer) error {
 Ctrl-C stops it.
 `, listener.Addr(), where, port)
 
+	return serve(ctx, listener, router(limiter))
+}
+
+// serve answers requests until ctx ends, and then those that have begun.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
 	select {
 	case err := <-served:
 		return err
