@@ -216,10 +216,8 @@ func (b *batch) merge() {
 
 // joins reports whether a takes from the same buckets by charges of the same n.
 func (e *errand) joins(a *ask) bool {
-	if e.op != opDecide || a.op != opDecide || e.ask.charges <= 0 || a.charges <= 0 || e.n != a.n {
-		return false
-	}
-	return sameLimits(e.buckets, a.buckets)
+	takes := e.op == opDecide && a.op == opDecide && e.charges > 0 && a.charges > 0
+	return takes && e.n == a.n && e.charges <= maxUnits-a.charges && sameLimits(e.buckets, a.buckets)
 }
 
 // share answers the asks of an errand, each as if those before it had been asked alone.
