@@ -120,7 +120,7 @@ type Result struct {
 // key's buckets are told apart by period alone, so a changed Rate or Burst takes over the bucket as
 // it is: what is missing from it takes as long to come back as before.
 //
-// A decision waits no longer than its context. If that ends when the question is on its way to Redis,
+// On a server a decision waits no longer than its context. If that ends when the question is on its way to Redis,
 // the tokens may have been taken all the same.
 //
 // An error means that no decision was made. It wraps [ErrInvalidLimit] or [ErrNoKey] for an argument

@@ -33,11 +33,15 @@ func (c *command) prepare(ctx context.Context, e *errand, call [2]any) {
 	}
 	defer func() { c.SetStepCount(1) }() // known, or a cluster client asks for it with COMMAND
 	for i := range e.names {
-		c.args = append(c.args, &e.names[i])
+		if e.op == opReset {
+			c.args = append(c.args, e.names[i])
+		} else {
+			c.args = append(c.args, &e.names[i])
+		}
 	}
 	switch e.op {
 	case opReset:
-		c.Cmder = redis.NewIntCmd(ctx, c.args...)
+		c.Cmder = unanswered(ctx, c.args)
 		return
 	case opBlock:
 		c.args = append(c.args, 0)
@@ -59,20 +63,31 @@ func (c *command) prepare(ctx context.Context, e *errand, call [2]any) {
 		c.args = append(c.args, "block")
 	}
 	if len(e.buckets) == 1 {
-		c.Cmder = redis.NewIntCmd(ctx, c.args...)
+		c.Cmder = unanswered(ctx, c.args)
 	} else {
 		c.Cmder = redis.NewIntSliceCmd(ctx, c.args...)
 	}
 }
 
+// unanswered returns a command whose value is no answer until there is one: a hook of the client may
+// keep a pipeline from Redis without an error in its commands.
+func unanswered(ctx context.Context, args []any) *redis.IntCmd {
+	cmd := redis.NewIntCmd(ctx, args...)
+	cmd.SetVal(-1)
+	return cmd
+}
+
 // levels reads the reply of script.lua into the errand: one integer per bucket, not in a list if there
 // is one only.
 func (c *command) levels(e *errand) error {
-	if err := c.Err(); err != nil || e.op == opReset {
+	if err := c.Err(); err != nil {
 		return err
 	}
 	switch cmd := c.Cmder.(type) {
 	case *redis.IntCmd:
+		if e.op == opReset && cmd.Val() >= 0 {
+			return nil // how many keys there were
+		}
 		e.levels[0] = cmd.Val()
 	case *redis.IntSliceCmd:
 		if len(cmd.Val()) != len(e.levels) {

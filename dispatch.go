@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 )
 
 const (
@@ -13,6 +14,8 @@ const (
 	batchesInFlight = 2
 	// batchAsks is how many decisions travel in one batch.
 	batchAsks = 1024
+	// batchPatience is how long a batch may take, where the client's own timeouts are longer.
+	batchPatience = 5 * time.Second
 	// queueAsks is how many decisions may wait for a batch; further ones are refused as unavailable.
 	queueAsks = 1 << 14
 )
@@ -27,7 +30,7 @@ const (
 // A caller waits no longer than its context. One that leaves before its batch does costs nothing; one
 // that leaves later may have been charged, like a request whose answer is lost.
 //
-// Batches are sent by goroutines that end when nothing waits.
+// Batches are sent by goroutines that end when nothing waits. On a cluster nothing travels together.
 type dispatcher struct {
 	send func(context.Context, []*errand)
 
@@ -154,8 +157,9 @@ func (d *dispatcher) take(b *batch) bool {
 
 // deliver sends a batch and answers everyone in it, even if a hook of the client panics.
 func (d *dispatcher) deliver(b *batch) {
+	sent := false
 	defer func() {
-		if p := recover(); p != nil {
+		if p := recover(); !sent {
 			err := fmt.Errorf("the Redis client panics: %v", p)
 			for _, e := range b.errands {
 				e.err = err
@@ -166,7 +170,10 @@ func (d *dispatcher) deliver(b *batch) {
 		}
 		b.reset()
 	}()
-	d.send(context.Background(), b.errands)
+	ctx, cancel := context.WithTimeout(context.Background(), batchPatience)
+	defer cancel()
+	d.send(ctx, b.errands)
+	sent = true
 }
 
 // batch is what travels together, kept for its memory.

@@ -235,6 +235,35 @@ func (panicHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return next
 }
 
+// refusingHook is a client's hook that keeps pipelines from Redis, like a circuit breaker.
+type refusingHook struct{ panicHook }
+
+func (refusingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (refusingHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(context.Context, []redis.Cmder) error { return errors.New("the circuit is open") }
+}
+
+func TestPipelineThatIsNotSentAllowsNothing(t *testing.T) {
+	t.Parallel()
+	rdb := connect(t, startRedis(t))
+	rdb.AddHook(refusingHook{})
+	limiter, limit := newLimiter(t, rdb), ginlimit.PerDay(1)
+	var allowed atomic.Int64
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range 50 {
+				r, err := limiter.Allow(t.Context(), "k", limit)
+				if err == nil && r.Allowed {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.LessOrEqual(t, allowed.Load(), int64(1))
+}
+
 func TestPanicOfTheClientIsUnavailable(t *testing.T) {
 	t.Parallel()
 	rdb := connect(t, startRedis(t))

@@ -23,6 +23,7 @@ type redisStore struct {
 	prefix     string      // up to and with the brace
 	loaded     atomic.Bool // Redis was asked to load the script
 	dispatcher dispatcher
+	alone      bool // decisions do not travel together
 }
 
 func newRedisStore(rdb redis.UniversalClient, prefix string) *redisStore {
@@ -31,6 +32,11 @@ func newRedisStore(rdb redis.UniversalClient, prefix string) *redisStore {
 	}
 	s := &redisStore{rdb: rdb, prefix: prefix + "{"}
 	s.dispatcher.send = s.send
+	switch rdb.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+		// A batch waits for its slowest node, and a node that hangs would hold up the decisions of all.
+		s.alone = true
+	}
 	return s
 }
 
@@ -44,6 +50,12 @@ func (s *redisStore) do(ctx context.Context, a *ask) error {
 		a.names[i] = s.prefix + string(a.key) + "}:" + a.buckets[i].period
 	}
 	a.text = a.names[0][len(s.prefix) : len(s.prefix)+len(a.key)]
+	if s.alone {
+		e := errand{ask: a, last: a, charges: a.charges, levels: make([]int64, len(a.levels))}
+		s.send(ctx, []*errand{&e})
+		copy(a.levels, e.levels)
+		return e.err
+	}
 	return s.dispatcher.decide(ctx, a)
 }
 
