@@ -1,19 +1,29 @@
 package ginlimit
 
+import (
+	"bytes"
+	"context"
+	"hash/maphash"
+	"time"
+)
+
 // ask is one thing that a store is to do with the buckets of a key.
 type ask struct {
 	op      askOp
 	key     []byte // fit for a slot tag
+	hash    uint64 // of the key
 	buckets []bucket
 	charges int64   // to decide: above 0 take as many as fit, 0 look, below 0 give back
 	n       int64   // tokens of a charge
 	levels  []int64 // to decide: found; to block: to raise the buckets to
 
-	names []string // the buckets' keys in Redis
-	text  string   // the key, as it stands in names
+	names []keyName // the buckets' keys in Redis
+
+	sent, received time.Time // when Redis was asked, at the earliest, and had answered, at the latest
 
 	// What the dispatcher keeps of it.
 	done  chan struct{}
+	ends  [2]context.Context // when its caller leaves: its own, and the timeout
 	err   error
 	next  *ask
 	state askState
@@ -29,27 +39,52 @@ const (
 	opReset        // fill the buckets up
 )
 
+// askState is how far an ask has come.
+type askState uint8
+
+const (
+	askQueued askState = iota
+	askSent
+	askAbandoned // by its caller, while it waits
+	askDropped   // not sent, as its caller cannot hear of it
+)
+
+// keySeed makes the hashes of keys.
+var keySeed = maphash.MakeSeed()
+
 // ask returns an ask about one token for the rules' buckets, without a key yet.
 func (l *Limiter) ask(op askOp, r *rules) *ask {
 	a, ok := l.asks.Get().(*ask)
 	if !ok {
-		a = &ask{done: make(chan struct{}, 1), names: make([]string, 1), levels: make([]int64, 1)}
+		a = &ask{done: make(chan struct{}, 1), names: make([]keyName, 1), levels: make([]int64, 1)}
 	}
 	a.op, a.buckets, a.charges, a.n = op, r.buckets, 0, 1
 	a.key, a.state = a.key[:0], askQueued
 	if n := len(r.buckets); n <= cap(a.levels) {
 		a.levels, a.names = a.levels[:n], a.names[:n]
 	} else {
-		a.levels, a.names = make([]int64, n), make([]string, n)
+		a.levels, a.names = make([]int64, n), make([]keyName, n)
 	}
 	return a
+}
+
+// about sets the key: [Key](name, key), or key where there is no name.
+func (a *ask) about(name, key string) {
+	a.key = appendSlotText(a.key[:0], name, key)
+	a.hash = maphash.Bytes(keySeed, a.key)
 }
 
 // release gives an ask back for another use.
 func (l *Limiter) release(a *ask) {
 	if !a.lost {
+		a.ends = [2]context.Context{}
 		l.asks.Put(a)
 	}
+}
+
+// sameKey reports whether two asks are about one key.
+func (a *ask) sameKey(other *ask) bool {
+	return a.hash == other.hash && bytes.Equal(a.key, other.key)
 }
 
 // sameLimits reports whether two lists of buckets are of the same limits.
@@ -66,4 +101,10 @@ func sameLimits(a, b []bucket) bool {
 		}
 	}
 	return true
+}
+
+// answer hands the outcome to the caller, to whom the ask belongs again from here on.
+func (a *ask) answer(err error) {
+	a.next, a.err = nil, err
+	a.done <- struct{}{}
 }

@@ -84,7 +84,7 @@ type Source uint8
 
 const (
 	FromRedis  Source = iota // the buckets in Redis
-	FromMemory               // this process, which remembers that the key is over its limit
+	FromMemory               // this process, which remembers that Redis refused
 	FromLocal                // the buckets of this process
 	FromPolicy               // nobody counted: unlimited or prohibited
 )
@@ -120,16 +120,18 @@ type Result struct {
 // key's buckets are told apart by period alone, so a changed Rate or Burst takes over the bucket as
 // it is: what is missing from it takes as long to come back as before.
 //
-// On a server a decision waits no longer than its context. If that ends when the question is on its way to Redis,
-// the tokens may have been taken all the same.
+// A decision waits for Redis no longer than [WithTimeout] says, and than its context; one that finds Redis
+// idle looks at the end of its context only afterwards. If either ends when the question is on its way, the
+// tokens may have been taken all the same.
 //
 // An error means that no decision was made. It wraps [ErrInvalidLimit] or [ErrNoKey] for an argument
 // that cannot be used, the context's error when that has ended, and [ErrUnavailable] otherwise.
 type Limiter struct {
 	defaults config // of its handlers
 	store    store
-	source   Source    // of what the store decides
-	asks     sync.Pool // of *ask
+	source   Source      // of what the store decides
+	denied   *denyMemory // what Redis is not asked for again; nil in the process
+	asks     sync.Pool   // of *ask
 
 	close  sync.Once
 	closed chan struct{}
@@ -147,9 +149,13 @@ type store interface {
 
 // NewLimiter returns a limiter whose buckets are in Redis.
 //
-// It works with a client, a cluster client and a failover client, and connects with the first
+// It works with a client, a cluster client, a ring and a failover client, and connects with the first
 // decision only: Redis need not be there yet. Options of a handler are the defaults of its handlers.
 // The error joins all faults.
+//
+// It is fastest with a client whose ContextTimeoutEnabled is set: then a decision that finds Redis idle is sent
+// by its caller, not handed to another goroutine. A hook of the client must not keep a command after the
+// call, as its memory is used again.
 func NewLimiter(rdb redis.UniversalClient, opts ...Option) (*Limiter, error) {
 	l, faults := newRedisLimiter(rdb, opts)
 	return l.unless(faults)
@@ -161,7 +167,9 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 	if isNil(rdb) {
 		faults = append(faults, errors.New("ginlimit: the Redis client is nil"))
 	}
-	return newLimiter(defaults, newRedisStore(rdb, defaults.prefix), FromRedis), faults
+	l := newLimiter(defaults, newRedisStore(rdb, defaults.prefix, defaults.timeout), FromRedis)
+	l.denied = newDenyMemory(defaults.denials, defaults.eager)
+	return l, faults
 }
 
 // NewLocal returns a limiter whose buckets are in this process alone.
@@ -226,7 +234,7 @@ func (l *Limiter) allow(ctx context.Context, key string, r *rules, n int) (Resul
 	}
 	a := l.ask(opDecide, r)
 	defer l.release(a)
-	a.key = appendSlotText(a.key, "", key)
+	a.about("", key)
 	return l.take(ctx, a, r, n)
 }
 
@@ -253,7 +261,7 @@ func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Li
 	}
 	a := l.ask(opDecide, &r)
 	defer l.release(a)
-	a.key = appendSlotText(a.key, "", key)
+	a.about("", key)
 	a.charges = min(int64(n), r.burst())
 	return l.decide(ctx, a, &r)
 }
@@ -305,7 +313,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 	}
 	a := l.ask(opDecide, &r)
 	defer l.release(a)
-	a.key = appendSlotText(a.key, "", key)
+	a.about("", key)
 	return l.decide(ctx, a, &r)
 }
 
@@ -324,9 +332,10 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 
 // Block denies the key every token for d, in every process.
 //
-// It works at once. The time is rounded up to a millisecond. After it there is one token, and the bucket regains the rest at its rate. A block is never
-// shortened by another one, only ended by [Limiter.Reset]. A d of zero or less is an error, and so
-// are limits of which none is counted: an unlimited key has no bucket to block.
+// It works at once. The time is rounded up to a millisecond. After it there is one token, and the bucket
+// regains the rest at its rate. A block is never shortened by another one, only ended by [Limiter.Reset]. A d
+// of zero or less is an error, and so are limits of which none is counted: an unlimited key has no bucket to
+// block.
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {
 	r, err := wish(key, 1, limits)
 	switch {
@@ -376,23 +385,41 @@ func wish(key string, n int, limits []Limit) (rules, error) {
 
 // decide has an ask answered and derives the Result from the levels found.
 func (l *Limiter) decide(ctx context.Context, a *ask, r *rules) (Result, error) {
+	if err := l.ready(ctx); err != nil {
+		return Result{}, err
+	}
+	if l.denied.knows(a) {
+		res := r.result(a.levels, a.charges, a.n)
+		res.Source = FromMemory
+		return res, nil
+	}
 	if err := l.call(ctx, a); err != nil {
 		return Result{}, err
 	}
 	res := r.result(a.levels, a.charges, a.n)
 	res.Source = l.source
+	if res.Allowed {
+		l.denied.drop(a)
+	} else {
+		l.denied.remember(a)
+	}
 	return res, nil
 }
 
 // change has an ask done that has no Result.
 func (l *Limiter) change(ctx context.Context, a *ask, key string) error {
 	defer l.release(a)
-	a.key = appendSlotText(a.key, "", key)
-	return l.call(ctx, a)
+	if err := l.ready(ctx); err != nil {
+		return err
+	}
+	a.about("", key)
+	err := l.call(ctx, a)
+	l.denied.forget(a, err != nil && !isRefusal(err))
+	return err
 }
 
-// call has the store do what is asked.
-func (l *Limiter) call(ctx context.Context, a *ask) error {
+// ready reports why the limiter makes no decision.
+func (l *Limiter) ready(ctx context.Context) error {
 	select {
 	case <-l.closed:
 		return errClosed()
@@ -404,12 +431,19 @@ func (l *Limiter) call(ctx context.Context, a *ask) error {
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
+	return nil
+}
+
+// call has the store do what is asked.
+func (l *Limiter) call(ctx context.Context, a *ask) error {
 	err := l.store.do(ctx, a)
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return ended(ctx)
+	case errors.Is(err, context.DeadlineExceeded): // not the caller's
+		err = errLate
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }

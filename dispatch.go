@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -12,12 +13,15 @@ import (
 const (
 	// batchesInFlight is how many batches may be on their way to Redis at a time.
 	batchesInFlight = 2
-	// batchAsks is how many decisions travel in one batch.
-	batchAsks = 1024
-	// batchPatience is how long a batch may take, where the client's own timeouts are longer.
-	batchPatience = 5 * time.Second
+	// batchesStuck is how many more may be there that are late, and count no longer.
+	batchesStuck = 16
+	// A batch takes its share of the decisions that wait, in between these numbers.
+	leastAsks, mostAsks = 128, 1024
 	// queueAsks is how many decisions may wait for a batch; further ones are refused as unavailable.
 	queueAsks = 1 << 14
+	// longestDirect is the longest timeout for which a caller sends its ask itself, since it then does not
+	// look at the end of its context.
+	longestDirect = 100 * time.Millisecond
 )
 
 // dispatcher carries decisions to Redis in batches.
@@ -27,47 +31,44 @@ const (
 // same buckets become one call of the script for all of them, which is shared out in the order in
 // which they came: each gets the levels that it would have found in single file.
 //
-// A caller waits no longer than its context. One that leaves before its batch does costs nothing; one
-// that leaves later may have been charged, like a request whose answer is lost.
+// A caller waits no longer than its context and the timeout. One that leaves before its batch does costs
+// nothing; one that leaves later may have been charged, like a request whose answer is lost. A batch that is
+// late gives up its place.
 //
-// Batches are sent by goroutines that end when nothing waits. On a cluster nothing travels together.
+// Batches are sent by goroutines that end when nothing waits. Where the client is known to end a call with
+// its context, the caller of a decision that goes alone sends it itself: handing it to another goroutine and
+// back takes longer than Redis does.
 type dispatcher struct {
-	send func(context.Context, []*errand)
+	send   func(context.Context, *batch)
+	direct bool // the client ends a call with its context
 
-	spare sync.Pool // of *batch
+	timeout lease
+	spare   sync.Pool // of *batch
 
-	mu      sync.Mutex
-	waiting []*ask
-	batches int // in flight
-	closed  bool
-	ended   sync.WaitGroup // the batches in flight
+	mu        sync.Mutex
+	waiting   []*ask
+	abandoned int      // of those that wait, their callers having left
+	flying    []*batch // in flight, without those that are stuck
+	stuck     int
+	healthy   bool // the last batch was answered
+	closed    bool
+	ended     sync.WaitGroup // the batches in flight
 }
 
-// errand is one command of a batch: an ask, or several that are merged.
-type errand struct {
-	*ask            // the first one, and what they have in common
-	last    *ask    // the end of the list that begins with the first one
-	charges int64   // of all of them
-	levels  []int64 // found
-	err     error
-	command command
+func newDispatcher(timeout time.Duration, direct bool, send func(context.Context, *batch)) *dispatcher {
+	return &dispatcher{send: send, direct: direct, timeout: lease{span: timeout}}
 }
 
-// askState is how far an ask has come.
-type askState uint8
-
-const (
-	askQueued askState = iota
-	askSent
-	askAbandoned
+var (
+	errQueueFull = errors.New("too many decisions wait for Redis")
+	errLate      = errors.New("no answer from Redis in time")
 )
-
-var errQueueFull = errors.New("too many decisions wait for Redis")
 
 // decide has an ask answered, and returns early if the context ends.
 func (d *dispatcher) decide(ctx context.Context, a *ask) error {
 	d.mu.Lock()
-	if len(d.waiting) == queueAsks {
+	if len(d.waiting) == queueAsks && d.abandoned >= queueAsks/4 {
+		d.abandoned = 0
 		d.waiting = slices.DeleteFunc(d.waiting, func(a *ask) bool { return a.state == askAbandoned })
 	}
 	switch {
@@ -78,20 +79,28 @@ func (d *dispatcher) decide(ctx context.Context, a *ask) error {
 		d.mu.Unlock()
 		return errQueueFull
 	}
+	if d.healthy && len(d.waiting) == 0 && len(d.flying) < batchesInFlight && d.mayGo(ctx) {
+		b := d.startLocked()
+		a.state = askSent
+		d.mu.Unlock()
+		return d.goWith(b, a)
+	}
+	if len(d.flying) == batchesInFlight {
+		d.giveUpLocked()
+	}
+	timeout := d.timeout.context()
+	a.ends = [2]context.Context{ctx, timeout}
 	d.waiting = append(d.waiting, a)
-	start := d.batches < batchesInFlight
-	if start {
-		d.batches++
-		d.ended.Add(1)
-	}
+	d.startRunLocked()
 	d.mu.Unlock()
-	if start {
-		go d.run()
-	}
+
+	err := errLate
 	select {
 	case <-a.done:
 		return a.err
 	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timeout.Done():
 	}
 
 	d.mu.Lock()
@@ -104,8 +113,89 @@ func (d *dispatcher) decide(ctx context.Context, a *ask) error {
 	a.lost = true
 	if a.state == askQueued {
 		a.state = askAbandoned
+		d.abandoned++
 	}
-	return ctx.Err()
+	d.giveUpLocked()
+	return err
+}
+
+// mayGo reports whether a caller may go itself.
+func (d *dispatcher) mayGo(ctx context.Context) bool {
+	if !d.direct || ctx.Done() != nil && d.timeout.span > longestDirect {
+		return false
+	}
+	deadline, ok := ctx.Deadline()
+	return !ok || time.Until(deadline) > d.timeout.span+d.timeout.slack()
+}
+
+// startLocked takes a place.
+func (d *dispatcher) startLocked() *batch {
+	b, ok := d.spare.Get().(*batch)
+	if !ok {
+		b = &batch{newest: map[uint64]*errand{}}
+	}
+	b.stuck, b.since = false, time.Now()
+	d.flying = append(d.flying, b)
+	d.ended.Add(1)
+	return b
+}
+
+// startRunLocked has a goroutine send what waits, if there is a place.
+func (d *dispatcher) startRunLocked() {
+	if len(d.waiting) > 0 && len(d.flying) < batchesInFlight {
+		go d.run(d.startLocked())
+	}
+}
+
+// idle reports whether nothing waits and nothing is in flight.
+func (d *dispatcher) idle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.waiting)+len(d.flying)+d.stuck == 0
+}
+
+// giveUpLocked frees the places of batches that are late. Their asks are answered if they come back.
+func (d *dispatcher) giveUpLocked() {
+	now := time.Now()
+	before := len(d.flying)
+	d.flying = slices.DeleteFunc(d.flying, func(b *batch) bool {
+		b.stuck = now.Sub(b.since) >= d.timeout.span && d.stuck < batchesStuck
+		if b.stuck {
+			d.stuck++
+		}
+		return b.stuck
+	})
+	if len(d.flying) < before {
+		d.healthy = false
+		d.startRunLocked()
+	}
+}
+
+// land gives a place back, and has a goroutine send what has gathered, be it that a hook of the client ends
+// this one.
+func (d *dispatcher) land(b *batch) {
+	d.mu.Lock()
+	if b.stuck {
+		d.stuck--
+	} else {
+		d.flying = slices.DeleteFunc(d.flying, func(other *batch) bool { return other == b })
+	}
+	d.spare.Put(b)
+	d.startRunLocked()
+	d.mu.Unlock()
+	d.ended.Done()
+}
+
+// goWith sends an ask alone.
+func (d *dispatcher) goWith(b *batch, a *ask) error {
+	a.lost = true // until it is answered here
+	defer d.land(b)
+	b.asks = append(b.asks, a)
+	b.merge()
+	d.deliver(b)
+	<-a.done
+	a.lost = false
+	return a.err
 }
 
 // close fails what waits and returns when nothing is in flight.
@@ -118,146 +208,71 @@ func (d *dispatcher) close() {
 	d.waiting = nil
 	d.mu.Unlock()
 	d.ended.Wait()
+	d.timeout.end()
 }
 
 // run sends batches until nothing waits.
-func (d *dispatcher) run() {
-	defer d.ended.Done()
-	b, ok := d.spare.Get().(*batch)
-	if !ok {
-		b = &batch{newest: map[string]*errand{}}
-	}
-	defer d.spare.Put(b)
+func (d *dispatcher) run(b *batch) {
+	defer d.land(b)
 	for d.take(b) {
 		b.merge()
 		d.deliver(b)
+		// Those who have just been answered, and ask again, do so before the next batch leaves. It costs no
+		// time where nothing else is to be run.
+		runtime.Gosched()
 	}
 }
 
-// take moves what waits into the batch, and ends the run where nothing does.
+// take moves a batch of what waits into b, and reports whether there is any, and still a place for it.
 func (d *dispatcher) take(b *batch) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.waiting) == 0 {
-		d.batches--
-		return false
-	}
-	n := min(len(d.waiting), batchAsks)
-	for _, a := range d.waiting[:n] {
-		if a.state == askQueued {
+	for len(b.asks) == 0 && len(d.waiting) > 0 && !b.stuck {
+		n := min(len(d.waiting), max(leastAsks, len(d.waiting)/batchesInFlight), mostAsks)
+		for _, a := range d.waiting[:n] {
+			switch {
+			case a.state == askAbandoned:
+				d.abandoned--
+				continue
+			case a.ends[0].Err() != nil || a.ends[1].Err() != nil: // its caller is about to leave
+				a.state = askDropped
+				continue
+			}
 			a.state = askSent
 			b.asks = append(b.asks, a)
 		}
+		left := copy(d.waiting, d.waiting[n:])
+		clear(d.waiting[left:])
+		d.waiting = d.waiting[:left]
 	}
-	left := copy(d.waiting, d.waiting[n:])
-	clear(d.waiting[left:])
-	d.waiting = d.waiting[:left]
-	return true
+	b.since = time.Now()
+	return len(b.asks) > 0
 }
 
-// deliver sends a batch and answers everyone in it, even if a hook of the client panics.
+// deliver sends a batch and answers everyone in it, even if a hook of the client panics or ends the
+// goroutine. On a cluster and a ring go-redis runs the hooks of a pipeline in goroutines of its own, where
+// nobody can help.
 func (d *dispatcher) deliver(b *batch) {
-	sent := false
+	sent, done := b.since, false
 	defer func() {
-		if p := recover(); !sent {
+		received := time.Now()
+		if p := recover(); !done {
 			err := fmt.Errorf("the Redis client panics: %v", p)
 			for _, e := range b.errands {
 				e.err = err
 			}
 		}
+		healthy := b.answered()
 		for _, e := range b.errands {
-			e.share()
+			e.share(sent, received)
 		}
 		b.reset()
+		d.mu.Lock()
+		if !b.stuck {
+			d.healthy = healthy
+		}
+		d.mu.Unlock()
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), batchPatience)
-	defer cancel()
-	d.send(ctx, b.errands)
-	sent = true
-}
-
-// batch is what travels together, kept for its memory.
-type batch struct {
-	asks    []*ask
-	errands []*errand
-	spare   []*errand
-	newest  map[string]*errand // by key: the errand that a further ask may join
-}
-
-func (b *batch) reset() {
-	clear(b.asks)
-	b.asks = b.asks[:0]
-	clear(b.newest)
-	for _, e := range b.errands {
-		e.ask, e.last, e.err = nil, nil, nil
-	}
-	b.spare = append(b.spare, b.errands...)
-	b.errands = b.errands[:0]
-}
-
-// merge makes errands of the asks. An ask joins only the newest errand on its key, so that all that
-// is done to one key happens in the order in which it was asked for.
-func (b *batch) merge() {
-	for _, a := range b.asks {
-		if len(b.asks) > 1 {
-			if e := b.newest[a.text]; e != nil && e.joins(a) {
-				e.last.next, e.last = a, a
-				e.charges += a.charges
-				continue
-			}
-		}
-		var e *errand
-		if n := len(b.spare); n > 0 {
-			e, b.spare = b.spare[n-1], b.spare[:n-1]
-		} else {
-			e = new(errand)
-		}
-		e.ask, e.last, e.charges = a, a, a.charges
-		e.levels = append(e.levels[:0], a.levels...)
-		b.errands = append(b.errands, e)
-		if len(b.asks) > 1 {
-			b.newest[a.text] = e
-		}
-	}
-}
-
-// joins reports whether a takes from the same buckets by charges of the same n.
-func (e *errand) joins(a *ask) bool {
-	takes := e.op == opDecide && a.op == opDecide && e.charges > 0 && a.charges > 0
-	return takes && e.n == a.n && e.charges <= maxUnits-a.charges && sameLimits(e.buckets, a.buckets)
-}
-
-// share answers the asks of an errand, each as if those before it had been asked alone.
-func (e *errand) share() {
-	if e.err != nil {
-		for a := e.ask; a != nil; {
-			next := a.next
-			a.answer(e.err)
-			a = next
-		}
-		return
-	}
-	for a := e.ask; a != nil; {
-		next := a.next
-		copy(a.levels, e.levels)
-		if next != nil {
-			granted := a.charges
-			for i := range a.buckets {
-				granted = a.buckets[i].fit(e.levels[i], granted, a.n)
-			}
-			if granted > 0 {
-				for i := range a.buckets {
-					e.levels[i] += granted * a.buckets[i].charge(a.n)
-				}
-			}
-		}
-		a.answer(nil)
-		a = next
-	}
-}
-
-// answer hands the outcome to the caller, to whom the ask belongs again from here on.
-func (a *ask) answer(err error) {
-	a.next, a.err = nil, err
-	a.done <- struct{}{}
+	d.send(d.timeout.context(), b)
+	done = true
 }

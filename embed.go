@@ -5,8 +5,10 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -17,25 +19,26 @@ var scriptSource string
 // script is called by its SHA, which go-redis works out here, not Redis.
 var script = redis.NewScript(scriptSource)
 
+// apartTime is for how long keys go apart after Redis has refused a call for several of them and done it for one.
+const apartTime = time.Minute
+
 // redisStore keeps buckets in Redis, one key each: prefix:{key}:period.
 type redisStore struct {
-	rdb        redis.UniversalClient
-	prefix     string      // up to and with the brace
-	loaded     atomic.Bool // Redis was asked to load the script
-	dispatcher dispatcher
-	alone      bool // decisions do not travel together
+	rdb    redis.UniversalClient
+	prefix string       // up to and with the brace
+	loaded atomic.Bool  // Redis was asked to load the script
+	apart  atomic.Int64 // until when no two keys go into one call of the script, in Unix seconds
+	nodes  *nodes
 }
 
-func newRedisStore(rdb redis.UniversalClient, prefix string) *redisStore {
+func newRedisStore(rdb redis.UniversalClient, prefix string, timeout time.Duration) *redisStore {
 	if prefix != "" {
 		prefix += ":"
 	}
 	s := &redisStore{rdb: rdb, prefix: prefix + "{"}
-	s.dispatcher.send = s.send
-	switch rdb.(type) {
-	case *redis.ClusterClient, *redis.Ring:
-		// A batch waits for its slowest node, and a node that hangs would hold up the decisions of all.
-		s.alone = true
+	s.nodes = newNodes(rdb, timeout, s.send)
+	if !s.nodes.one {
+		s.apart.Store(math.MaxInt64) // keys may be on different servers
 	}
 	return s
 }
@@ -43,75 +46,105 @@ func newRedisStore(rdb redis.UniversalClient, prefix string) *redisStore {
 // String names the client and the prefix. Two clients of one server are taken for two stores.
 func (s *redisStore) String() string { return fmt.Sprintf("%p %s", s.rdb, s.prefix) }
 
-func (s *redisStore) close() { s.dispatcher.close() }
+func (s *redisStore) close() { s.nodes.close() }
 
 func (s *redisStore) do(ctx context.Context, a *ask) error {
-	for i := range a.buckets {
-		a.names[i] = s.prefix + string(a.key) + "}:" + a.buckets[i].period
+	for i := range a.names {
+		name := append(append(a.names[i][:0], s.prefix...), a.key...)
+		a.names[i] = append(append(name, "}:"...), a.buckets[i].period...)
 	}
-	a.text = a.names[0][len(s.prefix) : len(s.prefix)+len(a.key)]
-	if s.alone {
-		e := errand{ask: a, last: a, charges: a.charges, levels: make([]int64, len(a.levels))}
-		s.send(ctx, []*errand{&e})
-		copy(a.levels, e.levels)
-		return e.err
-	}
-	return s.dispatcher.decide(ctx, a)
+	return s.nodes.dispatcher(&a.names[0]).decide(ctx, a)
 }
 
-// send has a batch of errands done: by the script's SHA, and with its source where Redis has lost it.
-func (s *redisStore) send(ctx context.Context, errands []*errand) {
+// send has a batch done.
+func (s *redisStore) send(ctx context.Context, b *batch) {
 	if err := s.load(ctx); err != nil {
-		for _, e := range errands {
+		for _, e := range b.errands {
 			e.err = err
 		}
 		return
 	}
-	for _, e := range errands {
-		e.command.prepare(ctx, e, bySHA)
+	b.plan(b.errands, len(b.errands) > 1 && s.apart.Load() <= time.Now().Unix())
+	refused := b.run(ctx, s.rdb)
+	var alone []*errand
+	for _, e := range b.errands {
+		if e.err == errAskAlone {
+			alone = append(alone, e)
+		}
 	}
-	s.exec(ctx, errands)
-	var lost []*errand
-	for _, e := range errands {
-		if err := e.command.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			e.command.prepare(ctx, e, bySource)
-			lost = append(lost, e)
+	if alone == nil {
+		return
+	}
+	b.plan(alone, false)
+	b.run(ctx, s.rdb)
+	for _, e := range alone {
+		if refused && e.err == nil {
+			s.apart.Store(time.Now().Add(apartTime).Unix()) // what is refused together and done alone
+		}
+	}
+}
+
+// run has the commands of a batch done: by the script's SHA, and with its source where Redis has lost it. It
+// reports whether Redis refused a command of several errands, as it does if their keys are in different slots
+// or the user may not use MGET.
+func (b *batch) run(ctx context.Context, rdb redis.UniversalClient) (refused bool) {
+	for _, c := range b.commands {
+		c.prepare(ctx, bySHA)
+	}
+	exec(ctx, rdb, b.commands)
+	var lost []*command
+	for _, c := range b.commands {
+		if err := c.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			c.prepare(ctx, bySource)
+			lost = append(lost, c)
 		}
 	}
 	if lost != nil {
-		s.exec(ctx, lost)
+		exec(ctx, rdb, lost)
 	}
-	for _, e := range errands {
-		e.err = e.command.levels(e)
+	for _, c := range b.commands {
+		c.answer()
+		refused = refused || c.errands[0].err == errAskAlone && c.Err() != nil
+	}
+	return refused
+}
+
+// exec sends commands and reads their replies. What goes wrong is the commands' error.
+func exec(ctx context.Context, rdb redis.UniversalClient, commands []*command) {
+	if len(commands) == 1 {
+		_ = rdb.Process(ctx, commands[0])
+		return
+	}
+	pipe := rdb.Pipeline()
+	for _, c := range commands {
+		_ = pipe.Process(ctx, c)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		for _, c := range commands {
+			c.notSent(err)
+		}
 	}
 }
 
 // load has Redis keep the script, once. Where Redis is reached and refuses that, EVAL will do.
 func (s *redisStore) load(ctx context.Context) error {
-	if !s.loaded.CompareAndSwap(false, true) {
-		return nil
+	if !s.nodes.one || !s.loaded.CompareAndSwap(false, true) {
+		return nil // of several servers each learns it by EVAL
 	}
 	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", scriptSource)}
 	load.SetStepCount(1)
 	err := s.rdb.Process(ctx, &load)
-	if refusal := redis.Error(nil); err == nil || errors.As(err, &refusal) {
+	if err == nil || isRefusal(err) {
 		return nil
 	}
 	s.loaded.Store(false)
 	return err
 }
 
-// exec sends commands and reads their replies. What goes wrong is the commands' error.
-func (s *redisStore) exec(ctx context.Context, errands []*errand) {
-	if len(errands) == 1 {
-		_ = s.rdb.Process(ctx, &errands[0].command)
-		return
-	}
-	pipe := s.rdb.Pipeline()
-	for _, e := range errands {
-		_ = pipe.Process(ctx, &e.command)
-	}
-	_, _ = pipe.Exec(ctx)
+// isRefusal reports whether an error is what Redis replied.
+func isRefusal(err error) bool {
+	var refusal redis.Error
+	return errors.As(err, &refusal)
 }
 
 // isNil reports whether a client is nil, be it a nil pointer inside the interface.

@@ -53,7 +53,7 @@ func miniredisEngine(t testing.TB) engine {
 	require.NoError(t, mini.Start())
 	t.Cleanup(mini.Close)
 	return engine{
-		limiter: newLimiter(t, connect(t, mini.Addr())),
+		limiter: newLimiter(t, connectDirect(t, mini.Addr())),
 		frozen:  true,
 		advance: func(d time.Duration) {
 			now = now.Add(d)
@@ -76,7 +76,7 @@ func redisEngine(t testing.TB) engine {
 	rdb := connect(t, startRedis(t))
 	ctx := t.Context()
 	return engine{
-		limiter: newLimiter(t, rdb),
+		limiter: newLimiter(t, rdb, ginlimit.WithDenyMemory(0)), // it knows nothing of such a clock
 		ahead:   3 * time.Second,
 		advance: func(d time.Duration) {
 			keys, err := rdb.Keys(ctx, "*").Result()
@@ -106,9 +106,10 @@ func redisEngine(t testing.TB) engine {
 	}
 }
 
+// newLimiter returns a limiter that has the patience of a busy machine.
 func newLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Limiter {
 	t.Helper()
-	limiter, err := ginlimit.NewLimiter(rdb, opts...)
+	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.Option{ginlimit.WithTimeout(10 * time.Second)}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	return limiter

@@ -16,12 +16,12 @@ import (
 
 // The guarantees, on a real redis-server.
 
-// separateLimiters returns limiters with a client each, as in so many processes.
+// separateLimiters returns limiters with a client each, as in so many processes, that remember refusals.
 func separateLimiters(t *testing.T, n int) []*ginlimit.Limiter {
 	addr := startRedis(t)
 	limiters := make([]*ginlimit.Limiter, n)
 	for i := range limiters {
-		limiters[i] = newLimiter(t, connect(t, addr))
+		limiters[i] = newLimiter(t, connect(t, addr), believing())
 	}
 	return limiters
 }

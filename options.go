@@ -6,20 +6,29 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 )
 
-// DefaultPrefix begins every key in Redis.
-const DefaultPrefix = "ginlimit"
+const (
+	// DefaultPrefix begins every key in Redis.
+	DefaultPrefix = "ginlimit"
+	// DefaultTimeout is how long a decision may take.
+	DefaultTimeout = 50 * time.Millisecond
+	longestTimeout = 24 * time.Hour
+)
 
 // Option sets up a [Limiter] or one of its handlers. A nil Option is a fault.
 type Option func(*config)
 
 // config is what options fill.
 type config struct {
-	prefix string
-	logger *slog.Logger
+	prefix  string
+	logger  *slog.Logger
+	timeout time.Duration
+	denials int  // to remember
+	eager   bool // to believe the first of them
 
 	name    string
 	key     KeyFunc
@@ -33,11 +42,13 @@ type config struct {
 // newConfig returns the defaults with opts on top, and every fault in them.
 func newConfig(opts []Option) (config, []error) {
 	return config{
-		prefix: DefaultPrefix,
-		logger: slog.Default(),
-		key:    ByClientIP,
-		denied: answerDenied,
-		failed: answerError,
+		prefix:  DefaultPrefix,
+		logger:  slog.Default(),
+		timeout: DefaultTimeout,
+		denials: DefaultDenyMemory,
+		key:     ByClientIP,
+		denied:  answerDenied,
+		failed:  answerError,
 	}.with(opts)
 }
 
@@ -80,6 +91,46 @@ func WithLogger(l *slog.Logger) Option {
 			c.fault("WithLogger: the logger is nil")
 		}
 		c.logger = l
+	}
+}
+
+// WithTimeout sets how long Redis may take for a decision. The default is [DefaultTimeout].
+//
+// After that there is no decision, and the error is [ErrUnavailable]. Up to a tenth of it may come on top. It is
+// an option of a limiter. A d of zero or less is an error, and so is one above a day.
+func WithTimeout(d time.Duration) Option {
+	return func(c *config) {
+		c.limiter = append(c.limiter, "WithTimeout")
+		if d <= 0 || d > longestTimeout {
+			c.fault("WithTimeout(%s): want more than 0 and at most %s", d, longestTimeout)
+			d = DefaultTimeout
+		}
+		c.timeout = d
+	}
+}
+
+// WithDenyMemory sets how many refusals are remembered; 0 remembers none. The default is [DefaultDenyMemory].
+//
+// A client that Redis has refused is refused in this process, without a round trip, for as long as its bucket,
+// draining since, has no room for what is asked, and for at most a second. So a [Limiter.Reset],
+// [Limiter.Refund] or larger limit elsewhere shows within that time, one of this limiter at once. The number is
+// rounded up to a power of two, at least four. A full memory forgets the oldest refusal of a few.
+//
+// Time is that of this process. By default the memory therefore refuses nobody until it has seen a bucket
+// drain at that pace, so that a Redis whose clock a test sets is asked every time. With WithDenyMemory it
+// believes the first refusal.
+//
+// It is an option of a limiter. Below 0 is an error, and so is more than 4,194,304.
+func WithDenyMemory(entries int) Option {
+	return func(c *config) {
+		c.limiter = append(c.limiter, "WithDenyMemory")
+		if entries < 0 {
+			c.fault("WithDenyMemory(%d): want 0 or more", entries)
+		}
+		if entries > maxDenials {
+			c.fault("WithDenyMemory(%d): want at most %d", entries, maxDenials)
+		}
+		c.denials, c.eager = entries, true
 	}
 }
 

@@ -287,7 +287,7 @@ func restrict(t *testing.T, addr string, more ...any) {
 	source, err := os.ReadFile("script.lua")
 	require.NoError(t, err)
 	rules := append([]any{"ACL", "SETUSER", "app", "on", ">secret", "~ginlimit:*", "+evalsha", "+eval", "+script"}, more...)
-	for _, m := range regexp.MustCompile(`call\('([A-Z]+)'`).FindAllStringSubmatch(string(source), -1) {
+	for _, m := range regexp.MustCompile(`(?:call|try)\('([A-Z]+)'`).FindAllStringSubmatch(string(source), -1) {
 		rules = append(rules, "+"+strings.ToLower(m[1]))
 	}
 	require.NoError(t, admin.Do(t.Context(), rules...).Err())

@@ -120,14 +120,27 @@ func connect(t testing.TB, addr string) *redis.Client {
 	return rdb
 }
 
+// connectDirect is connect, with a client that ends calls with their context: callers go to Redis themselves.
+func connectDirect(t testing.TB, addr string) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
 // startCluster starts n masters that share the slots out, and returns their addresses.
 func startCluster(t testing.TB, n int) []string {
+	addrs, _ := startClusterProcesses(t, n)
+	return addrs
+}
+
+func startClusterProcesses(t testing.TB, n int) ([]string, []*os.Process) {
 	t.Helper()
 	ctx := t.Context()
 	nodes := make([]*redis.Client, n)
-	addrs := make([]string, n)
+	addrs, processes := make([]string, n), make([]*os.Process, n)
 	for i := range nodes {
-		addrs[i] = startRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
+		addrs[i], processes[i] = startRedisProcess(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
 		nodes[i] = connect(t, addrs[i])
 		const slots = 16384
 		require.NoError(t, nodes[i].Do(ctx, "CLUSTER", "ADDSLOTSRANGE", i*slots/n, (i+1)*slots/n-1).Err())
@@ -144,5 +157,5 @@ func startCluster(t testing.TB, n int) []string {
 				strings.Contains(info, "cluster_slots_assigned:16384")
 		}), fmt.Sprintf("node %d does not join", i))
 	}
-	return addrs
+	return addrs, processes
 }

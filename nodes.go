@@ -1,0 +1,105 @@
+package ginlimit
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// mostNodes is how many servers have a dispatcher of their own. Those that are no more are forgotten when
+// there are so many.
+const mostNodes = 256
+
+// nodes are the servers behind a client. Each has a dispatcher, so that one that hangs holds up the
+// decisions on its own keys alone.
+type nodes struct {
+	timeout time.Duration
+	send    func(context.Context, *batch)
+	one     bool // rdb is the client of one server
+	direct  bool // rdb ends a call with its context
+
+	of func(key string) (*redis.Client, error) // a key's server, if there are several
+	// reached says that the client knows its servers: before, it would ask for them in the caller's time.
+	reached atomic.Bool
+	unknown *dispatcher // for keys whose server is not known
+
+	mu     sync.RWMutex
+	known  map[*redis.Client]*dispatcher
+	closed bool
+}
+
+func newNodes(rdb redis.UniversalClient, timeout time.Duration, send func(context.Context, *batch)) *nodes {
+	n := &nodes{timeout: timeout, send: send, known: map[*redis.Client]*dispatcher{}}
+	if isNil(rdb) {
+		return n // for nobody
+	}
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		n.one, n.direct = true, rdb.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		n.direct = rdb.Options().ContextTimeoutEnabled
+		n.of = func(key string) (*redis.Client, error) { return rdb.MasterForKey(context.Background(), key) }
+	case *redis.Ring:
+		n.direct = rdb.Options().ContextTimeoutEnabled
+		n.of = rdb.GetShardClientForKey
+	}
+	n.unknown = n.newDispatcher()
+	return n
+}
+
+func (n *nodes) newDispatcher() *dispatcher {
+	return newDispatcher(n.timeout, n.direct, func(ctx context.Context, b *batch) {
+		n.send(ctx, b)
+		if n.of != nil && !n.reached.Load() && b.answered() {
+			n.reached.Store(true)
+		}
+	})
+}
+
+// dispatcher returns that of a key's server.
+func (n *nodes) dispatcher(key *keyName) *dispatcher {
+	if n.of == nil || !n.reached.Load() {
+		return n.unknown
+	}
+	node, err := n.of(key.String())
+	if err != nil {
+		return n.unknown
+	}
+	n.mu.RLock()
+	d := n.known[node]
+	n.mu.RUnlock()
+	if d != nil {
+		return d
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if d = n.known[node]; d != nil {
+		return d
+	}
+	if len(n.known) >= mostNodes {
+		maps.DeleteFunc(n.known, func(_ *redis.Client, d *dispatcher) bool { return d.idle() })
+	}
+	if n.closed || len(n.known) >= mostNodes {
+		return n.unknown
+	}
+	d = n.newDispatcher()
+	n.known[node] = d
+	return d
+}
+
+// close closes all dispatchers.
+func (n *nodes) close() {
+	n.mu.Lock()
+	n.closed = true
+	known := slices.Collect(maps.Values(n.known))
+	n.mu.Unlock()
+	n.unknown.close()
+	for _, d := range known {
+		d.close()
+	}
+}
