@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"net/http"
 	"sync/atomic"
 
@@ -64,7 +63,7 @@ func (l *Limiter) handler(limit Limit, opts []Option) (gin.HandlerFunc, error) {
 // Where several handlers decided, it is the refusal, or the Result closest to exhaustion. It is false
 // where none has decided.
 func FromContext(c *gin.Context) (Result, bool) {
-	if d, ok := decidedIn(c); ok {
+	if d := decidedOn(c); d != nil {
 		return d.result, true
 	}
 	return Result{}, false
@@ -94,18 +93,13 @@ func (h *handler) serve(c *gin.Context) {
 		h.fail(c, err)
 		return
 	}
-	if h.record(c, key, result) {
-		setHeaders(c.Writer.Header(), result)
-	}
+	h.record(c, key, result)
 	if !result.Allowed {
 		c.Status(http.StatusTooManyRequests)
 		c.Abort()
 		h.denied(c, result)
 	}
 }
-
-// keySeed makes hashes of keys that are compared within one request.
-var keySeed = maphash.MakeSeed()
 
 // decide returns the decision on a client's request, and a hash of the key that was charged.
 func (h *handler) decide(ctx context.Context, client string) (Result, uint64, error) {
@@ -114,9 +108,9 @@ func (h *handler) decide(ctx context.Context, client string) (Result, uint64, er
 	}
 	a := h.limiter.ask(opDecide, &h.rules)
 	defer h.limiter.release(a)
-	a.key = appendSlotText(a.key, h.keyName, client)
+	a.about(h.keyName, client)
 	result, err := h.limiter.take(ctx, a, &h.rules, 1)
-	return result, maphash.Bytes(keySeed, a.key), err
+	return result, a.hash, err
 }
 
 func (h *handler) fail(c *gin.Context, err error) {
@@ -127,50 +121,43 @@ func (h *handler) fail(c *gin.Context, err error) {
 	}
 }
 
-// decisions is what the handlers of one request decided. It is never changed, as a copy of the
-// [gin.Context] has the same one.
-type decisions struct {
-	result  Result // the one to tell
-	charged []charged
-	few     [2]charged // room for them, as more are rare
+// decided is what the handlers of a request decided up to one of them. It is not changed once it is set, as a
+// copy of the [gin.Context] has the same one.
+type decided struct {
+	result Result   // the one to tell
+	by     *handler // of the last decision
+	key    uint64   // the hash of the key that it charged
+	before *decided
+	fields fields // that tell the last decision, where it is the one to tell
 }
 
-// charged is a key that a handler charged.
-type charged struct {
-	by  *handler
-	key uint64 // its hash
+// decidedKey is where a [gin.Context] keeps what was decided last.
+type decidedKey struct{}
+
+// decidedOn returns what was decided on a request, or nil.
+func decidedOn(c *gin.Context) *decided {
+	v, _ := c.Get(decidedKey{})
+	d, _ := v.(*decided)
+	return d
 }
 
-// decisionsKey is where a [gin.Context] keeps its decisions.
-type decisionsKey struct{}
-
-func decidedIn(c *gin.Context) (*decisions, bool) {
-	v, _ := c.Get(decisionsKey{})
-	d, ok := v.(*decisions)
-	return d, ok
-}
-
-// record keeps a Result and reports whether it is the one to tell.
-func (h *handler) record(c *gin.Context, key uint64, result Result) bool {
-	before, ok := decidedIn(c)
-	if !ok {
-		before = &decisions{}
-	}
-	for _, other := range before.charged {
+// record keeps a Result, and sets the headers if it is the one to tell.
+func (h *handler) record(c *gin.Context, key uint64, result Result) {
+	before := decidedOn(c)
+	for other := before; other != nil; other = other.before {
 		if other.key == key && h.shares(other.by) && !h.warned.Swap(true) {
 			h.logger.WarnContext(c.Request.Context(),
 				"ginlimit: two handlers charge one bucket for one request; if that is not meant, name one of them with WithName",
 				"name", h.name)
 		}
 	}
-	now := &decisions{result: before.result}
-	now.charged = append(append(now.few[:0], before.charged...), charged{h, key})
-	tell := !ok || !result.Allowed || !before.result.closerThan(result)
-	if tell {
-		now.result = result
+	now := &decided{result: result, by: h, key: key, before: before}
+	if before == nil || !result.Allowed || !before.result.closerThan(result) {
+		now.fields.set(c.Writer.Header(), result)
+	} else {
+		now.result = before.result
 	}
-	c.Set(decisionsKey{}, now)
-	return tell
+	c.Set(decidedKey{}, now)
 }
 
 // shares reports whether two handlers have a bucket in common for a key that is the same.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+	"unsafe"
 
 	"github.com/gin-gonic/gin"
 )
@@ -28,34 +29,43 @@ var (
 
 const problemType = "application/problem+json"
 
-// setHeaders tells what is left. An unlimited request has no limit to tell of.
+var problemQuotaLength = strconv.Itoa(len(problemQuota))
+
+// fields are the memory of the header fields of one response.
 //
-// All numbers are one text and all values one array: two allocations. Each field's value ends where
-// the next one's begins, so that nobody who appends to one writes into another.
-func setHeaders(h http.Header, r Result) {
+// They are a part of what is kept for the request anyway, so that setting them allocates nothing.
+type fields struct {
+	digits [4 * 20]byte // all numbers, of 20 digits at most
+	values [7]string
+}
+
+// set tells what is left. An unlimited request has no limit to tell of.
+//
+// Each field's value ends where the next one's begins, so that nobody who appends to one writes into another.
+func (f *fields) set(h http.Header, r Result) {
 	if r.Limit.Rate < 0 {
 		return
 	}
-	var digits [80]byte
-	text := strconv.AppendInt(digits[:0], int64(r.Limit.burst()), 10)
-	limit := len(text)
-	text = strconv.AppendInt(text, int64(r.Remaining), 10)
-	remaining := len(text)
-	text = strconv.AppendInt(text, seconds(r.ResetAfter), 10)
-	reset := len(text)
-	text = strconv.AppendInt(text, seconds(r.RetryAfter), 10)
-
-	all := string(text)
-	values := [...]string{all[:limit], all[limit:remaining], all[remaining:reset], all[reset:], "no-store"}
-	fields := values[:]
-	h[headerLimit], h[headerRemaining], h[headerReset] = fields[0:1:1], fields[1:2:2], fields[2:3:3]
+	end, next := 0, 0
+	number := func(name string, n int64) {
+		start := end
+		end = len(strconv.AppendInt(f.digits[:start], n, 10))
+		// As a strings.Builder does: a part of digits is written once, before it is a string.
+		f.values[next] = unsafe.String(&f.digits[start], end-start)
+		h[name] = f.values[next : next+1 : next+1]
+		next++
+	}
+	number(headerLimit, int64(r.Limit.burst()))
+	number(headerRemaining, int64(r.Remaining))
+	number(headerReset, seconds(r.ResetAfter))
 	if r.Allowed {
 		return
 	}
-	h["Cache-Control"] = fields[4:5:5]
 	if r.RetryAfter > 0 { // below zero no waiting helps, so none is advised
-		h["Retry-After"] = fields[3:4:4]
+		number("Retry-After", seconds(r.RetryAfter))
 	}
+	f.values[4], f.values[5], f.values[6] = "no-store", problemType, problemQuotaLength
+	h["Cache-Control"] = f.values[4:5:5]
 }
 
 // seconds returns a duration in whole seconds, rounded up.
@@ -68,8 +78,14 @@ func seconds(d time.Duration) int64 {
 }
 
 // answerDenied is the default of [WithDeniedHandler].
+//
+// It does what [gin.Context.Data] does, with the memory of the fields.
 func answerDenied(c *gin.Context, _ Result) {
-	c.Data(http.StatusTooManyRequests, problemType, problemQuota)
+	h, f := c.Writer.Header(), &decidedOn(c).fields
+	h["Content-Type"], h["Content-Length"] = f.values[5:6:6], f.values[6:7:7]
+	if _, err := c.Writer.Write(problemQuota); err != nil {
+		_ = c.Error(err) // for the application's log; it returns what it was given
+	}
 }
 
 // answerError is the default of [WithErrorHandler].
