@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"testing"
@@ -19,11 +20,11 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// A library makes middleware that allows each client so many requests an hour, all at once, and takes
-// the client from a header.
+// A library makes middleware that allows each client so many requests an hour, and a burst of so many; where
+// it knows no burst, that many an hour. It takes the client from a header.
 type library struct {
 	name string
-	make func(tb testing.TB, rdb *redis.Client, perHour int) gin.HandlerFunc
+	make func(tb testing.TB, rdb *redis.Client, perHour, burst int) gin.HandlerFunc
 }
 
 const clientHeader = "X-Client"
@@ -36,16 +37,16 @@ func clientOf(c *gin.Context) string {
 }
 
 var libraries = []library{
-	{"ginlimit", func(tb testing.TB, rdb *redis.Client, perHour int) gin.HandlerFunc {
+	{"ginlimit", func(tb testing.TB, rdb *redis.Client, perHour, burst int) gin.HandlerFunc {
 		l, err := ginlimit.NewLimiter(rdb, ginlimit.WithKey(func(c *gin.Context) (string, error) { return clientOf(c), nil }))
 		if err != nil {
 			tb.Fatal(err)
 		}
 		tb.Cleanup(func() { _ = l.Close() })
-		return l.Handler(ginlimit.PerHour(perHour), ginlimit.WithName("api"))
+		return l.Handler(ginlimit.PerHour(perHour).WithBurst(burst), ginlimit.WithName("api"))
 	}},
-	{"redis_rate", func(_ testing.TB, rdb *redis.Client, perHour int) gin.HandlerFunc {
-		l, limit := redis_rate.NewLimiter(rdb), redis_rate.PerHour(perHour)
+	{"redis_rate", func(_ testing.TB, rdb *redis.Client, perHour, burst int) gin.HandlerFunc {
+		l, limit := redis_rate.NewLimiter(rdb), redis_rate.Limit{Rate: perHour, Burst: burst, Period: time.Hour}
 		return func(c *gin.Context) {
 			r, err := l.Allow(c.Request.Context(), clientOf(c), limit)
 			if err != nil {
@@ -61,24 +62,24 @@ var libraries = []library{
 			}
 		}
 	}},
-	{"ulule", func(tb testing.TB, rdb *redis.Client, perHour int) gin.HandlerFunc {
+	{"ulule", func(tb testing.TB, rdb *redis.Client, perHour, burst int) gin.HandlerFunc {
 		store, err := ululeredis.NewStore(rdb)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		return ululegin.NewMiddleware(limiter.New(store, limiter.Rate{Period: time.Hour, Limit: int64(perHour)}),
+		return ululegin.NewMiddleware(limiter.New(store, limiter.Rate{Period: time.Hour, Limit: int64(burst)}),
 			ululegin.WithKeyGetter(clientOf))
 	}},
-	{"JGL", func(_ testing.TB, rdb *redis.Client, perHour int) gin.HandlerFunc {
-		store := ratelimit.RedisStore(&ratelimit.RedisOptions{RedisClient: rdb, Rate: time.Hour, Limit: uint(perHour)})
+	{"JGL", func(_ testing.TB, rdb *redis.Client, perHour, burst int) gin.HandlerFunc {
+		store := ratelimit.RedisStore(&ratelimit.RedisOptions{RedisClient: rdb, Rate: time.Hour, Limit: uint(burst)})
 		return ratelimit.RateLimiter(store, &ratelimit.Options{KeyFunc: clientOf})
 	}},
-	{"throttled", func(tb testing.TB, rdb *redis.Client, perHour int) gin.HandlerFunc {
+	{"throttled", func(tb testing.TB, rdb *redis.Client, perHour, burst int) gin.HandlerFunc {
 		store, err := goredisstore.NewCtx(rdb, "throttled:")
 		if err != nil {
 			tb.Fatal(err)
 		}
-		l, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerHour(perHour), MaxBurst: perHour - 1})
+		l, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerHour(perHour), MaxBurst: burst - 1})
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -97,7 +98,7 @@ var libraries = []library{
 			}
 		}
 	}},
-	{"nothing", func(testing.TB, *redis.Client, int) gin.HandlerFunc { return func(*gin.Context) {} }},
+	{"nothing", func(testing.TB, *redis.Client, int, int) gin.HandlerFunc { return func(*gin.Context) {} }},
 }
 
 // engine returns a Gin engine with the middleware before GET /.
@@ -117,7 +118,9 @@ type caller struct {
 }
 
 func newCaller(tb testing.TB) *caller {
-	request, err := http.NewRequestWithContext(tb.Context(), http.MethodGet, "/", nil)
+	ctx, cancel := context.WithCancel(tb.Context()) // of its own, as each request of a server has
+	tb.Cleanup(cancel)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -143,7 +146,7 @@ func (c *caller) call(h http.Handler, client string) int {
 func TestEveryLibraryLimits(t *testing.T) {
 	for _, l := range libraries[:len(libraries)-1] {
 		t.Run(l.name, func(t *testing.T) {
-			h, c := engine(l.make(t, connect(t, startRedis(t)), 5)), newCaller(t)
+			h, c := engine(l.make(t, connect(t, startRedis(t)), 5, 5)), newCaller(t)
 			for i := range 7 {
 				want := http.StatusOK
 				if i >= 5 {

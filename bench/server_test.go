@@ -45,9 +45,9 @@ func startRedis(tb testing.TB) string {
 	}
 }
 
-// connect returns a client that ends with the benchmark.
+// connect returns a client that ends with the benchmark, and calls with their context.
 func connect(tb testing.TB, addr string) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 64})
+	rdb := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 64, ContextTimeoutEnabled: true})
 	tb.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }
