@@ -64,7 +64,7 @@ func TestTraceEqualsModelWithDenyMemory(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rdb := redis.NewClient(&redis.Options{Addr: mini.Addr(), ContextTimeoutEnabled: true})
 				defer rdb.Close()
-				limiter, err := ginlimit.NewLimiter(rdb, believing(), ginlimit.WithTimeout(10*time.Second))
+				limiter, err := ginlimit.NewLimiter(rdb, believing(), patient())
 				require.NoError(t, err)
 				defer limiter.Close()
 				m, known := newModel(), 0

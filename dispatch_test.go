@@ -340,8 +340,7 @@ func TestClusterCarriesManyAtOnce(t *testing.T) {
 
 func TestCloseLeavesNoGoroutine(t *testing.T) { // not parallel: other limiters have goroutines too
 	addr, process := startRedisProcess(t)
-	limiter, err := ginlimit.NewLimiter(connect(t, addr))
-	require.NoError(t, err)
+	limiter := newLimiter(t, connect(t, addr))
 	var all sync.WaitGroup
 	for i := range 100 {
 		all.Go(func() {

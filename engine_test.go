@@ -106,10 +106,13 @@ func redisEngine(t testing.TB) engine {
 	}
 }
 
+// patient lets Redis take as long as a busy machine may, where that must not be what ends a decision.
+func patient() ginlimit.Option { return ginlimit.WithTimeout(10 * time.Second) }
+
 // newLimiter returns a limiter that has the patience of a busy machine.
 func newLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Limiter {
 	t.Helper()
-	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.Option{ginlimit.WithTimeout(10 * time.Second)}, opts...)...)
+	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.Option{patient()}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	return limiter

@@ -37,12 +37,17 @@ func newMiniredis(t testing.TB) (*redis.Client, func(time.Duration)) {
 }
 
 // serve returns an engine with the middleware in front of GET / and its group's /deep.
-func serve(middleware ...gin.HandlerFunc) *gin.Engine {
+func serve(handlers ...gin.HandlerFunc) *gin.Engine {
 	r := gin.New()
 	_ = r.SetTrustedProxies(nil)
-	r.Use(middleware...)
+	r.Use(handlers...)
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "served") })
 	return r
+}
+
+// middleware is [ginlimit.New] with the patience of a busy machine.
+func middleware(rdb redis.UniversalClient, limit ginlimit.Limit, opts ...ginlimit.Option) gin.HandlerFunc {
+	return ginlimit.New(rdb, limit, append([]ginlimit.Option{patient()}, opts...)...)
 }
 
 func get(h http.Handler, path string, edit ...func(*http.Request)) *httptest.ResponseRecorder {
@@ -62,7 +67,7 @@ func from(address string) func(*http.Request) {
 func TestAllowedAndRefusedAnswers(t *testing.T) {
 	t.Parallel()
 	rdb, advance := newMiniredis(t)
-	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(2)))
+	r := serve(middleware(rdb, ginlimit.PerMinute(2)))
 
 	rec := get(r, "/")
 	assert.Equal(t, http.StatusOK, rec.Code)
@@ -103,7 +108,7 @@ func TestAllowedAndRefusedAnswers(t *testing.T) {
 func TestRetryAfterIsAtLeastASecond(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	r := serve(ginlimit.New(rdb, ginlimit.PerSecond(1000).WithBurst(1)))
+	r := serve(middleware(rdb, ginlimit.PerSecond(1000).WithBurst(1)))
 	get(r, "/")
 	assert.Equal(t, "1", get(r, "/").Header().Get("Retry-After"))
 }
@@ -111,7 +116,7 @@ func TestRetryAfterIsAtLeastASecond(t *testing.T) {
 func TestEveryClientHasABucket(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(1)))
+	r := serve(middleware(rdb, ginlimit.PerMinute(1)))
 	for _, address := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8:0:1::1]:1", "[fe80::1%eth0]:1"} {
 		assert.Equal(t, http.StatusOK, get(r, "/", from(address)).Code, address)
 	}
@@ -124,7 +129,7 @@ func TestEveryClientHasABucket(t *testing.T) {
 func TestForgedHeadersChooseNoBucket(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(1)))
+	r := serve(middleware(rdb, ginlimit.PerMinute(1)))
 	get(r, "/")
 	for _, header := range []string{"X-Forwarded-For", "X-Real-Ip", "Forwarded", "Cf-Connecting-Ip"} {
 		rec := get(r, "/", func(req *http.Request) { req.Header.Set(header, "203.0.113.9") })
@@ -135,7 +140,7 @@ func TestForgedHeadersChooseNoBucket(t *testing.T) {
 func TestUnreadableAddressIsAnErrorNotABucket(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(100)))
+	r := serve(middleware(rdb, ginlimit.PerMinute(100)))
 	for _, address := range []string{"", "@", "unix", "300.1.1.1:1", "[::g]:1"} {
 		rec := get(r, "/", from(address))
 		assert.Equal(t, http.StatusInternalServerError, rec.Code, address)
@@ -163,14 +168,14 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var got error
-			r := serve(ginlimit.New(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+			r := serve(middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
 				ginlimit.WithErrorHandler(func(_ *gin.Context, err error) { got = err })))
 			rec := get(r, "/")
 			assert.ErrorIs(t, got, c.want)
 			assert.Equal(t, "served", rec.Body.String(), "neither aborted nor answered: it goes on")
 
 			r = serve(func(c *gin.Context) { c.Next(); got = c.Errors.Last() },
-				ginlimit.New(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key)))
+				middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key)))
 			rec = get(r, "/")
 			assert.Equal(t, c.status, rec.Code)
 			assert.ErrorIs(t, got, c.want, "for the application's log")
@@ -182,13 +187,13 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 				"Content-Type":   {"application/problem+json"},
 			}, rec.Header())
 
-			r = serve(ginlimit.New(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+			r = serve(middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
 				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.String(http.StatusTeapot, "no") })))
 			rec = get(r, "/")
 			assert.Equal(t, http.StatusTeapot, rec.Code)
 			assert.Equal(t, "no", rec.Body.String(), "answered: it does not go on")
 
-			r = serve(ginlimit.New(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+			r = serve(middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
 				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.Status(http.StatusTeapot) })))
 			rec = get(r, "/")
 			assert.Equal(t, http.StatusTeapot, rec.Code)
@@ -200,7 +205,7 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 func TestDeniedHandlerAnswersAndTheRequestIsAborted(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	r := serve(ginlimit.New(rdb, ginlimit.PerHour(1), ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+	r := serve(middleware(rdb, ginlimit.PerHour(1), ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
 		assert.False(t, r.Allowed)
 		assert.Equal(t, time.Hour, r.RetryAfter)
 	})))
@@ -292,13 +297,13 @@ func TestOtherLimitersAreOtherBuckets(t *testing.T) {
 	local, err := ginlimit.NewLocal(logger)
 	require.NoError(t, err)
 	r := serve(
-		ginlimit.New(rdb, ginlimit.PerMinute(5), logger),
-		ginlimit.New(rdb, ginlimit.PerMinute(5), logger, ginlimit.WithPrefix("other")),
+		middleware(rdb, ginlimit.PerMinute(5), logger),
+		middleware(rdb, ginlimit.PerMinute(5), logger, ginlimit.WithPrefix("other")),
 		local.Handler(ginlimit.PerMinute(5)))
 	assert.Equal(t, "4", get(r, "/").Header().Get("X-RateLimit-Remaining"))
 	assert.Empty(t, log.String())
 
-	r = serve(ginlimit.New(rdb, ginlimit.PerMinute(5), logger), ginlimit.New(rdb, ginlimit.PerMinute(5), logger))
+	r = serve(middleware(rdb, ginlimit.PerMinute(5), logger), middleware(rdb, ginlimit.PerMinute(5), logger))
 	get(r, "/")
 	assert.Contains(t, log.String(), "WithName", "two limiters, one bucket")
 }
@@ -334,7 +339,7 @@ func TestHeadersTellOfTheClosestToExhaustion(t *testing.T) {
 func TestSeveralLimitsInOneHandler(t *testing.T) {
 	t.Parallel()
 	rdb, advance := newMiniredis(t)
-	r := serve(ginlimit.New(rdb, ginlimit.PerMinute(2), ginlimit.WithLimits(ginlimit.PerHour(3))))
+	r := serve(middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithLimits(ginlimit.PerHour(3))))
 	for range 2 {
 		require.Equal(t, http.StatusOK, get(r, "/").Code)
 	}
@@ -347,11 +352,11 @@ func TestSeveralLimitsInOneHandler(t *testing.T) {
 func TestUnlimitedAndProhibitedAnswers(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	rec := get(serve(ginlimit.New(rdb, ginlimit.PerMinute(-1))), "/")
+	rec := get(serve(middleware(rdb, ginlimit.PerMinute(-1))), "/")
 	assert.Equal(t, http.StatusOK, rec.Code)
 	assert.Equal(t, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, rec.Header(), "no limit to tell of")
 
-	rec = get(serve(ginlimit.New(rdb, ginlimit.PerMinute(0))), "/")
+	rec = get(serve(middleware(rdb, ginlimit.PerMinute(0))), "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, http.Header{
 		"Cache-Control":         {"no-store"},
@@ -460,7 +465,7 @@ func TestOptionsOfTheLimiterAreDefaultsOfItsHandlers(t *testing.T) {
 func TestClosedLimiterMakesNoDecision(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	l, err := ginlimit.NewLimiter(rdb)
+	l, err := ginlimit.NewLimiter(rdb, patient())
 	require.NoError(t, err)
 	limit := ginlimit.PerHour(1)
 	require.NoError(t, l.Close())
@@ -522,7 +527,7 @@ func TestRequestDeadlineIsAnswered503(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, ctx := range []context.Context{late, gone} {
-		rec := get(serve(ginlimit.New(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) { *r = *r.WithContext(ctx) })
+		rec := get(serve(middleware(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) { *r = *r.WithContext(ctx) })
 		assert.Equal(t, http.StatusServiceUnavailable, rec.Code)
 	}
 }

@@ -76,36 +76,46 @@ func TestHooksSeeEveryCall(t *testing.T) {
 	}
 }
 
-// hold has the first calls of a client wait until they are let go; held returns when so many wait.
-func hold(t *testing.T, rdb *redis.Client, calls int) (held func(calls int64), release func()) {
-	var n atomic.Int64
-	gate := make(chan struct{})
+// heldCalls are the first calls of a client, which wait until they are let go.
+type heldCalls struct {
+	came atomic.Int64
+	gate chan struct{}
+	once sync.Once
+}
+
+func hold(rdb *redis.Client, calls int64) *heldCalls {
+	h := &heldCalls{gate: make(chan struct{})}
 	rdb.AddHook(aroundHook(func(send func() error) error {
-		if n.Add(1) <= int64(calls) {
-			<-gate
+		if h.came.Add(1) <= calls {
+			<-h.gate
 		}
 		return send()
 	}))
-	held = func(calls int64) {
-		require.True(t, becomesTrue(t.Context().Done(), func() bool { return n.Load() >= calls }))
-	}
-	return held, sync.OnceFunc(func() { close(gate) })
+	return h
 }
+
+// await returns when so many wait.
+func (h *heldCalls) await(t *testing.T, calls int64) {
+	t.Helper()
+	require.True(t, becomesTrue(t.Context().Done(), func() bool { return h.came.Load() >= calls }))
+}
+
+func (h *heldCalls) release() { h.once.Do(func() { close(h.gate) }) }
 
 // TestBatchDecidesInTheOrderOfItsAsks has a batch of known asks, of different costs on the same keys, decided
 // as in single file.
 func TestBatchDecidesInTheOrderOfItsAsks(t *testing.T) {
 	t.Parallel()
 	rdb := connect(t, startRedis(t))
-	held, release := hold(t, rdb, 2)
-	defer release()
+	held := hold(rdb, 2)
+	defer held.release()
 	limiter, limit := newLimiter(t, rdb), ginlimit.PerDay(1).WithBurst(10)
 	other := limit.WithBurst(20)
 	var all sync.WaitGroup
 	all.Go(func() { _, _ = limiter.Allow(t.Context(), "first", limit) })
-	held(1)
+	held.await(t, 1)
 	all.Go(func() { _, _ = limiter.Allow(t.Context(), "second", limit) })
-	held(2)
+	held.await(t, 2)
 	asks := []struct {
 		key       string
 		n         int
@@ -131,7 +141,7 @@ func TestBatchDecidesInTheOrderOfItsAsks(t *testing.T) {
 		})
 		require.True(t, becomesTrue(t.Context().Done(), func() bool { return ginlimit.Waiting(limiter) == i+1 }))
 	}
-	release()
+	held.release()
 	all.Wait()
 	for key, remaining := range map[string]int{"a": 0, "b": 4, "c": 8, "d": 7, "e": 7} {
 		r, err := limiter.Peek(t.Context(), key, limit)
@@ -147,15 +157,17 @@ func TestStuckBatchesGiveUpTheirPlaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limiter, limit := newLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond)), ginlimit.PerHour(100)
-			held, release := hold(t, rdb, 2)
-			defer release()
+			held := hold(rdb, 2)
+			defer held.release()
 			var all sync.WaitGroup
 			for i := range 2 {
 				all.Go(func() {
-					_, err := limiter.Allow(t.Context(), fmt.Sprint("stuck ", i), limit)
-					assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+					for held.came.Load() <= int64(i) { // a decision may be late before it is sent
+						_, err := limiter.Allow(t.Context(), fmt.Sprint("stuck ", i), limit)
+						assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+					}
 				})
-				held(int64(i + 1))
+				held.await(t, int64(i+1))
 			}
 			require.True(t, becomesTrue(t.Context().Done(), func() bool {
 				r, err := limiter.Allow(t.Context(), "k", limit)
@@ -212,7 +224,7 @@ func TestEndOfAGoroutineLeavesNobodyWaiting(t *testing.T) {
 			limiter, limit := newLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(100)
 			_, err := limiter.Allow(t.Context(), "k", limit)
 			require.NoError(t, err)
-			held, release := hold(t, rdb, 2)
+			held := hold(rdb, 2)
 			var ends atomic.Int64
 			rdb.AddHook(aroundHook(func(send func() error) error {
 				err := send()
@@ -237,14 +249,14 @@ func TestEndOfAGoroutineLeavesNobodyWaiting(t *testing.T) {
 				})
 			}
 			ask(0)
-			held(1)
+			held.await(t, 1)
 			ask(1)
-			held(2)
+			held.await(t, 2)
 			for i := range 6 {
 				ask(2 + i)
 			}
 			require.True(t, becomesTrue(t.Context().Done(), func() bool { return ginlimit.Waiting(limiter) == 6 }))
-			release()
+			held.release()
 			all.Wait()
 		})
 	}
