@@ -16,6 +16,7 @@ type ask struct {
 	charges int64   // to decide: above 0 take as many as fit, 0 look, below 0 give back
 	n       int64   // tokens of a charge
 	levels  []int64 // to decide: found; to block: to raise the buckets to
+	block   time.Duration
 
 	names []keyName // the buckets' keys in Redis
 
@@ -72,6 +73,18 @@ func (l *Limiter) ask(op askOp, r *rules) *ask {
 func (a *ask) about(name, key string) {
 	a.key = appendSlotText(a.key[:0], name, key)
 	a.hash = maphash.Bytes(keySeed, a.key)
+}
+
+// look returns an ask that looks at the same buckets and takes nothing.
+func (a *ask) look() *ask {
+	look := &ask{
+		op: opDecide, key: bytes.Clone(a.key), hash: a.hash, buckets: a.buckets, n: 1,
+		levels: make([]int64, len(a.buckets)), names: make([]keyName, len(a.names)), done: make(chan struct{}, 1),
+	}
+	for i, name := range a.names {
+		look.names[i] = bytes.Clone(name)
+	}
+	return look
 }
 
 // release gives an ask back for another use.

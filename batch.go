@@ -16,10 +16,14 @@ type batch struct {
 	spareCommands []*command
 }
 
-// answered reports whether Redis replied, be it by an error.
-func (b *batch) answered() bool {
-	err := b.errands[0].err
-	return err == nil || isRefusal(err)
+func newBatch() *batch { return &batch{newest: map[uint64]*errand{}} }
+
+// lost returns the error that says that Redis is not there for anybody, and nil if it replied.
+func (b *batch) lost() error {
+	if err := b.errands[0].err; err != nil && !isReply(err) {
+		return err
+	}
+	return nil
 }
 
 func (b *batch) reset() {

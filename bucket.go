@@ -85,7 +85,7 @@ type Source uint8
 const (
 	FromRedis  Source = iota // the buckets in Redis
 	FromMemory               // this process, which remembers that Redis refused
-	FromLocal                // the buckets of this process
+	FromLocal                // this process, without Redis
 	FromPolicy               // nobody counted: unlimited or prohibited
 )
 
@@ -131,6 +131,7 @@ type Limiter struct {
 	store    store
 	source   Source      // of what the store decides
 	denied   *denyMemory // what Redis is not asked for again; nil in the process
+	local    *localStore // decides where the store does not; nil in the process
 	asks     sync.Pool   // of *ask
 
 	close  sync.Once
@@ -167,8 +168,9 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 	if isNil(rdb) {
 		faults = append(faults, errors.New("ginlimit: the Redis client is nil"))
 	}
-	l := newLimiter(defaults, newRedisStore(rdb, defaults.prefix, defaults.timeout), FromRedis)
+	l := newLimiter(defaults, newRedisStore(rdb, defaults), FromRedis)
 	l.denied = newDenyMemory(defaults.denials, defaults.eager)
+	l.local = newLocalStore(LocalBuckets)
 	return l, faults
 }
 
@@ -220,7 +222,7 @@ func (l *Limiter) Allow(ctx context.Context, key string, limits ...Limit) (Resul
 // An n above a limit's Burst is refused with RetryAfter below 0. An n below 1 is an error.
 // Use [Limiter.AllowUpTo] where fewer than n are of use too.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
-	r, err := wish(key, n, limits)
+	r, err := l.wish(key, n, limits)
 	if err != nil {
 		return Result{}, err
 	}
@@ -252,7 +254,7 @@ func (l *Limiter) take(ctx context.Context, a *ask, r *rules, n int) (Result, er
 // Result.Granted says how many; Allowed if there was one. RetryAfter is the wait for one token.
 // An n below 1 is an error.
 func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
-	r, err := wish(key, n, limits)
+	r, err := l.wish(key, n, limits)
 	if err != nil {
 		return Result{}, err
 	}
@@ -272,7 +274,7 @@ func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Li
 // [context.DeadlineExceeded], and when the limit prohibits, with [ErrInvalidLimit]. Those who wait
 // for one key are served in no order.
 func (l *Limiter) Wait(ctx context.Context, key string, limits ...Limit) error {
-	r, err := wish(key, 1, limits)
+	r, err := l.wish(key, 1, limits)
 	if err != nil {
 		return err
 	}
@@ -304,7 +306,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, limits ...Limit) error {
 
 // Peek tells what one token would meet, and takes nothing: Granted is 0.
 func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result, error) {
-	r, err := wish(key, 1, limits)
+	r, err := l.wish(key, 1, limits)
 	if err != nil {
 		return Result{}, err
 	}
@@ -321,13 +323,13 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 //
 // It does not shorten a [Limiter.Block]. An n below 1 is an error.
 func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit) error {
-	r, err := wish(key, n, limits)
+	r, err := l.wish(key, n, limits)
 	if err != nil || len(r.buckets) == 0 {
 		return err
 	}
 	a := l.ask(opDecide, &r)
 	a.charges = -min(int64(n), maxUnits)
-	return l.change(ctx, a, key)
+	return l.change(ctx, a, &r, key)
 }
 
 // Block denies the key every token for d, in every process.
@@ -337,7 +339,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 // of zero or less is an error, and so are limits of which none is counted: an unlimited key has no bucket to
 // block.
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {
-	r, err := wish(key, 1, limits)
+	r, err := l.wish(key, 1, limits)
 	switch {
 	case err != nil:
 		return err
@@ -349,6 +351,7 @@ func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits
 		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidLimit, r.unlimited)
 	}
 	a := l.ask(opBlock, &r)
+	a.block = d
 	var faults []error
 	for i := range r.buckets {
 		if a.levels[i], err = r.buckets[i].blockLevel(d); err != nil {
@@ -358,21 +361,22 @@ func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
-	return l.change(ctx, a, key)
+	return l.change(ctx, a, &r, key)
 }
 
 // Reset fills the key's buckets up and ends a block.
 func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error {
-	r, err := wish(key, 1, limits)
+	r, err := l.wish(key, 1, limits)
 	if err != nil || len(r.buckets) == 0 {
 		return err
 	}
-	return l.change(ctx, l.ask(opReset, &r), key)
+	return l.change(ctx, l.ask(opReset, &r), &r, key)
 }
 
 // wish checks the arguments that every method has, and reports every fault in them.
-func wish(key string, n int, limits []Limit) (rules, error) {
+func (l *Limiter) wish(key string, n int, limits []Limit) (rules, error) {
 	r, err := newRules(limits...)
+	r.failure = l.defaults.failure
 	faults := []error{err}
 	if key == "" {
 		faults = append(faults, fmt.Errorf("%w: the key is empty", ErrNoKey))
@@ -393,8 +397,8 @@ func (l *Limiter) decide(ctx context.Context, a *ask, r *rules) (Result, error) 
 		res.Source = FromMemory
 		return res, nil
 	}
-	if err := l.call(ctx, a); err != nil {
-		return Result{}, err
+	if err := l.store.do(ctx, a); err != nil {
+		return l.without(ctx, a, r, err)
 	}
 	res := r.result(a.levels, a.charges, a.n)
 	res.Source = l.source
@@ -407,15 +411,23 @@ func (l *Limiter) decide(ctx context.Context, a *ask, r *rules) (Result, error) 
 }
 
 // change has an ask done that has no Result.
-func (l *Limiter) change(ctx context.Context, a *ask, key string) error {
+//
+// A block and a reset are also done in this process, to hold should Redis be lost; where it is, so is a refund.
+func (l *Limiter) change(ctx context.Context, a *ask, r *rules, key string) error {
 	defer l.release(a)
 	if err := l.ready(ctx); err != nil {
 		return err
 	}
 	a.about("", key)
-	err := l.call(ctx, a)
+	err := l.store.do(ctx, a)
 	l.denied.forget(a, err != nil && !isRefusal(err))
-	return err
+	if l.local != nil && (err != nil || a.op != opDecide) {
+		l.changeLocally(ctx, a, r)
+	}
+	if err != nil {
+		return unavailable(ctx, err)
+	}
+	return nil
 }
 
 // ready reports why the limiter makes no decision.
@@ -432,20 +444,6 @@ func (l *Limiter) ready(ctx context.Context) error {
 		return ended(ctx)
 	}
 	return nil
-}
-
-// call has the store do what is asked.
-func (l *Limiter) call(ctx context.Context, a *ask) error {
-	err := l.store.do(ctx, a)
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return ended(ctx)
-	case errors.Is(err, context.DeadlineExceeded): // not the caller's
-		err = errLate
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // ended says that the caller's context ended before there was a decision.

@@ -11,10 +11,11 @@ import (
 )
 
 const (
-	// batchesInFlight is how many batches may be on their way to Redis at a time.
+	// batchesInFlight is how many batches may be on their way to Redis at a time, one if the last was not answered.
 	batchesInFlight = 2
-	// batchesStuck is how many more may be there that are late, and count no longer.
-	batchesStuck = 16
+	// batchesStuck is how many more may be there that are late, and count no longer. Each may hold a connection
+	// for as long as the client's own timeouts are.
+	batchesStuck = 4
 	// A batch takes its share of the decisions that wait, in between these numbers.
 	leastAsks, mostAsks = 128, 1024
 	// queueAsks is how many decisions may wait for a batch; further ones are refused as unavailable.
@@ -33,7 +34,7 @@ const (
 //
 // A caller waits no longer than its context and the timeout. One that leaves before its batch does costs
 // nothing; one that leaves later may have been charged, like a request whose answer is lost. A batch that is
-// late gives up its place.
+// late gives up its place. Where Redis is lost, nobody waits (see breaker).
 //
 // Batches are sent by goroutines that end when nothing waits. Where the client is known to end a call with
 // its context, the caller of a decision that goes alone sends it itself: handing it to another goroutine and
@@ -51,12 +52,13 @@ type dispatcher struct {
 	flying    []*batch // in flight, without those that are stuck
 	stuck     int
 	healthy   bool // the last batch was answered
+	breaker   breaker
 	closed    bool
-	ended     sync.WaitGroup // the batches in flight
+	ended     sync.WaitGroup // the batches in flight, and the search for Redis
 }
 
-func newDispatcher(timeout time.Duration, direct bool, send func(context.Context, *batch)) *dispatcher {
-	return &dispatcher{send: send, direct: direct, timeout: lease{span: timeout}}
+func newDispatcher(timeout time.Duration, direct bool, server *server, send func(context.Context, *batch)) *dispatcher {
+	return &dispatcher{send: send, direct: direct, timeout: lease{span: timeout}, breaker: newBreaker(server)}
 }
 
 var (
@@ -75,18 +77,25 @@ func (d *dispatcher) decide(ctx context.Context, a *ask) error {
 	case d.closed:
 		d.mu.Unlock()
 		return errLimiterClosed
+	case d.breaker.lost:
+		d.mu.Unlock()
+		return errLost
 	case len(d.waiting) == queueAsks:
 		d.mu.Unlock()
 		return errQueueFull
 	}
-	if d.healthy && len(d.waiting) == 0 && len(d.flying) < batchesInFlight && d.mayGo(ctx) {
+	if d.healthy && len(d.waiting) == 0 && d.hasPlaceLocked() && d.mayGo(ctx) {
 		b := d.startLocked()
 		a.state = askSent
 		d.mu.Unlock()
 		return d.goWith(b, a)
 	}
-	if len(d.flying) == batchesInFlight {
-		d.giveUpLocked()
+	if !d.hasPlaceLocked() {
+		d.giveUpLocked(a)
+		if d.breaker.lost {
+			d.mu.Unlock()
+			return errLost
+		}
 	}
 	timeout := d.timeout.context()
 	a.ends = [2]context.Context{ctx, timeout}
@@ -115,7 +124,7 @@ func (d *dispatcher) decide(ctx context.Context, a *ask) error {
 		a.state = askAbandoned
 		d.abandoned++
 	}
-	d.giveUpLocked()
+	d.giveUpLocked(a)
 	return err
 }
 
@@ -128,11 +137,16 @@ func (d *dispatcher) mayGo(ctx context.Context) bool {
 	return !ok || time.Until(deadline) > d.timeout.span+d.timeout.slack()
 }
 
+// hasPlaceLocked reports whether another batch may leave.
+func (d *dispatcher) hasPlaceLocked() bool {
+	return len(d.flying) == 0 || d.healthy && len(d.flying) < batchesInFlight
+}
+
 // startLocked takes a place.
 func (d *dispatcher) startLocked() *batch {
 	b, ok := d.spare.Get().(*batch)
 	if !ok {
-		b = &batch{newest: map[uint64]*errand{}}
+		b = newBatch()
 	}
 	b.stuck, b.since = false, time.Now()
 	d.flying = append(d.flying, b)
@@ -142,7 +156,7 @@ func (d *dispatcher) startLocked() *batch {
 
 // startRunLocked has a goroutine send what waits, if there is a place.
 func (d *dispatcher) startRunLocked() {
-	if len(d.waiting) > 0 && len(d.flying) < batchesInFlight {
+	if len(d.waiting) > 0 && d.hasPlaceLocked() {
 		go d.run(d.startLocked())
 	}
 }
@@ -154,19 +168,24 @@ func (d *dispatcher) idle() bool {
 	return len(d.waiting)+len(d.flying)+d.stuck == 0
 }
 
-// giveUpLocked frees the places of batches that are late. Their asks are answered if they come back.
-func (d *dispatcher) giveUpLocked() {
+// giveUpLocked frees the places of batches that are late. Their asks are answered if they come back. The ask is
+// one that has not been answered.
+func (d *dispatcher) giveUpLocked(a *ask) {
 	now := time.Now()
-	before := len(d.flying)
+	late := false
 	d.flying = slices.DeleteFunc(d.flying, func(b *batch) bool {
-		b.stuck = now.Sub(b.since) >= d.timeout.span && d.stuck < batchesStuck
+		if now.Sub(b.since) < d.timeout.span {
+			return false
+		}
+		late = true
+		b.stuck = d.stuck < batchesStuck
 		if b.stuck {
 			d.stuck++
 		}
 		return b.stuck
 	})
-	if len(d.flying) < before {
-		d.healthy = false
+	if late {
+		d.failedLocked(now, a, errLate)
 		d.startRunLocked()
 	}
 }
@@ -202,13 +221,21 @@ func (d *dispatcher) goWith(b *batch, a *ask) error {
 func (d *dispatcher) close() {
 	d.mu.Lock()
 	d.closed = true
-	for _, a := range d.waiting {
-		a.answer(errLimiterClosed)
-	}
-	d.waiting = nil
+	close(d.breaker.stop)
+	d.failWaitingLocked(errLimiterClosed)
 	d.mu.Unlock()
 	d.ended.Wait()
 	d.timeout.end()
+}
+
+// failWaitingLocked gives everyone who waits an error.
+func (d *dispatcher) failWaitingLocked(err error) {
+	for _, a := range d.waiting {
+		if a.state == askQueued {
+			a.answer(err)
+		}
+	}
+	d.waiting, d.abandoned = nil, 0
 }
 
 // run sends batches until nothing waits.
@@ -253,26 +280,45 @@ func (d *dispatcher) take(b *batch) bool {
 // goroutine. On a cluster and a ring go-redis runs the hooks of a pipeline in goroutines of its own, where
 // nobody can help.
 func (d *dispatcher) deliver(b *batch) {
-	sent, done := b.since, false
+	sent := b.since
 	defer func() {
 		received := time.Now()
+		err := b.lost()
+		if err == nil && received.Sub(sent) >= d.timeout.span {
+			err = errLate
+		}
+		var unanswered *ask
+		if err != nil {
+			unanswered = b.errands[0].look()
+		}
+		for _, e := range b.errands {
+			e.share(sent, received)
+		}
+		b.reset()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		switch {
+		case b.stuck: // it has counted when it gave up its place
+		case err != nil:
+			d.failedLocked(received, unanswered, err)
+		default:
+			d.answeredLocked()
+		}
+	}()
+	d.ship(d.timeout.context(), b)
+}
+
+// ship has a batch sent, and gives its errands an error if that does not return.
+func (d *dispatcher) ship(ctx context.Context, b *batch) {
+	done := false
+	defer func() {
 		if p := recover(); !done {
 			err := fmt.Errorf("the Redis client panics: %v", p)
 			for _, e := range b.errands {
 				e.err = err
 			}
 		}
-		healthy := b.answered()
-		for _, e := range b.errands {
-			e.share(sent, received)
-		}
-		b.reset()
-		d.mu.Lock()
-		if !b.stuck {
-			d.healthy = healthy
-		}
-		d.mu.Unlock()
 	}()
-	d.send(d.timeout.context(), b)
+	d.send(ctx, b)
 	done = true
 }

@@ -5,8 +5,10 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"reflect"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +24,9 @@ var script = redis.NewScript(scriptSource)
 // apartTime is for how long keys go apart after Redis has refused a call for several of them and done it for one.
 const apartTime = time.Minute
 
+// refusalsApart is how often the log is told that Redis refuses.
+const refusalsApart = time.Minute
+
 // redisStore keeps buckets in Redis, one key each: prefix:{key}:period.
 type redisStore struct {
 	rdb    redis.UniversalClient
@@ -29,14 +34,17 @@ type redisStore struct {
 	loaded atomic.Bool  // Redis was asked to load the script
 	apart  atomic.Int64 // until when no two keys go into one call of the script, in Unix seconds
 	nodes  *nodes
+	log    *slog.Logger
+	told   atomic.Int64 // when the log was last told that Redis refuses, in Unix seconds
 }
 
-func newRedisStore(rdb redis.UniversalClient, prefix string, timeout time.Duration) *redisStore {
+func newRedisStore(rdb redis.UniversalClient, c config) *redisStore {
+	prefix := c.prefix
 	if prefix != "" {
 		prefix += ":"
 	}
-	s := &redisStore{rdb: rdb, prefix: prefix + "{"}
-	s.nodes = newNodes(rdb, timeout, s.send)
+	s := &redisStore{rdb: rdb, prefix: prefix + "{", log: c.logger}
+	s.nodes = newNodes(rdb, c.timeout, c.logger, s.send)
 	if !s.nodes.one {
 		s.apart.Store(math.MaxInt64) // keys may be on different servers
 	}
@@ -72,15 +80,28 @@ func (s *redisStore) send(ctx context.Context, b *batch) {
 			alone = append(alone, e)
 		}
 	}
-	if alone == nil {
-		return
-	}
-	b.plan(alone, false)
-	b.run(ctx, s.rdb)
-	for _, e := range alone {
-		if refused && e.err == nil {
-			s.apart.Store(time.Now().Add(apartTime).Unix()) // what is refused together and done alone
+	if alone != nil {
+		b.plan(alone, false)
+		b.run(ctx, s.rdb)
+		for _, e := range alone {
+			if refused && e.err == nil {
+				s.apart.Store(time.Now().Add(apartTime).Unix()) // what is refused together and done alone
+			}
 		}
+	}
+	for _, e := range b.errands {
+		if e.err != nil && isReply(e.err) {
+			s.tell(e.err)
+		}
+	}
+}
+
+// tell has the log say, once in a while, that Redis refuses what it is asked.
+func (s *redisStore) tell(err error) {
+	now, told := time.Now().Unix(), s.told.Load()
+	if now-told >= int64(refusalsApart/time.Second) && s.told.CompareAndSwap(told, now) {
+		code, _, _ := strings.Cut(err.Error(), " ")
+		s.log.Warn("ginlimit: Redis refuses decisions", "code", code)
 	}
 }
 

@@ -1,6 +1,7 @@
 package ginlimit_test
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -109,10 +110,12 @@ func redisEngine(t testing.TB) engine {
 // patient lets Redis take as long as a busy machine may, where that must not be what ends a decision.
 func patient() ginlimit.Option { return ginlimit.WithTimeout(10 * time.Second) }
 
-// newLimiter returns a limiter that has the patience of a busy machine.
+// newLimiter returns a limiter that has the patience of a busy machine, and no decision that Redis has not made.
 func newLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Limiter {
 	t.Helper()
-	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.Option{patient()}, opts...)...)
+	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.Option{
+		patient(), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+	}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	return limiter

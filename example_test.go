@@ -2,8 +2,8 @@ package ginlimit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"time"
@@ -173,26 +173,29 @@ func ExampleByClientIP_forged() {
 	// GET / 200 remaining 3
 }
 
-func ExampleWithErrorHandler() {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}) // nobody listens
+func ExampleWithFailure() {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody listens
 	defer rdb.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 
-	letPass := func(c *gin.Context, err error) {
-		_ = c.Error(err) // for the log
-		if !errors.Is(err, ginlimit.ErrUnavailable) {
-			c.AbortWithStatus(http.StatusInternalServerError) // no key: the fault is not Redis'
-		}
-	} // else the request goes on, as it is neither aborted nor answered
-	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(5), ginlimit.WithErrorHandler(letPass)))
-	router.GET("/", ok)
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(4), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+
+	router.GET("/", limiter.Handler(ginlimit.PerMinute(100)), ok) // without Redis 25 a minute, in each of 4 processes
+	router.GET("/health", limiter.Handler(ginlimit.PerMinute(60), ginlimit.WithFailure(ginlimit.FailOpen)), ok)
+	router.POST("/login", limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithFailure(ginlimit.FailClosed)), ok)
 
 	request(router, "GET", "/", "203.0.113.7")
-	request(router, "GET", "/", "unreadable")
+	request(router, "GET", "/health", "203.0.113.7")
+	request(router, "POST", "/login", "203.0.113.7")
 	// Output:
-	// GET / 200
-	// GET / 500
+	// GET / 200 remaining 24
+	// GET /health 200 remaining 59
+	// POST /login 503
 }
 
 func ExampleParseLimit() {

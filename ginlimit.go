@@ -54,6 +54,8 @@ func (l *Limiter) handler(limit Limit, opts []Option) (gin.HandlerFunc, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.failure = cfg.failure
+	r.share = r.shareOf(l.defaults.replicas)
 	h := &handler{config: cfg, limiter: l, rules: r, name: name, keyName: Key(name, "")}
 	return h.serve, nil
 }
@@ -156,6 +158,9 @@ func (h *handler) record(c *gin.Context, key uint64, result Result) {
 		now.fields.set(c.Writer.Header(), result)
 	} else {
 		now.result = before.result
+	}
+	if result.Source == FromLocal && h.limiter.source != FromLocal {
+		c.Writer.Header()[headerStatus] = []string{"degraded"}
 	}
 	c.Set(decidedKey{}, now)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -45,9 +46,9 @@ func serve(handlers ...gin.HandlerFunc) *gin.Engine {
 	return r
 }
 
-// middleware is [ginlimit.New] with the patience of a busy machine.
+// middleware is [ginlimit.New] with the patience of a busy machine, and no decision that Redis has not made.
 func middleware(rdb redis.UniversalClient, limit ginlimit.Limit, opts ...ginlimit.Option) gin.HandlerFunc {
-	return ginlimit.New(rdb, limit, append([]ginlimit.Option{patient()}, opts...)...)
+	return ginlimit.New(rdb, limit, append([]ginlimit.Option{patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
 }
 
 func get(h http.Handler, path string, edit ...func(*http.Request)) *httptest.ResponseRecorder {
@@ -153,17 +154,24 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
 	broken := errors.New("broken")
+	const internal = `{"type": "about:blank", "title": "Internal Server Error", "status": 500}`
 	for _, c := range []struct {
 		name   string
 		key    ginlimit.KeyFunc
 		rdb    redis.UniversalClient
 		want   error
 		status int
+		body   string
+		header http.Header // besides
 	}{
-		{"no key", func(*gin.Context) (string, error) { return "", nil }, rdb, ginlimit.ErrNoKey, 500},
-		{"a key function's own error", func(*gin.Context) (string, error) { return "k", broken }, rdb, broken, 500},
+		{"no key", func(*gin.Context) (string, error) { return "", nil }, rdb, ginlimit.ErrNoKey, 500, internal, nil},
+		{"a key function's own error", func(*gin.Context) (string, error) { return "k", broken }, rdb, broken, 500, internal, nil},
 		{"no Redis", ginlimit.ByClientIP, redis.NewClient(&redis.Options{
-			Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), ginlimit.ErrUnavailable, 503},
+			Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), ginlimit.ErrUnavailable, 503, `{
+			"type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+			"title": "Request cannot be satisfied due to temporary server capacity constraints",
+			"status": 503
+		}`, http.Header{"Retry-After": {"1"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -179,13 +187,14 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 			rec = get(r, "/")
 			assert.Equal(t, c.status, rec.Code)
 			assert.ErrorIs(t, got, c.want, "for the application's log")
-			assert.JSONEq(t, `{"type": "about:blank", "title": "`+http.StatusText(c.status)+`", "status": `+
-				strconv.Itoa(c.status)+`}`, rec.Body.String())
-			assert.Equal(t, http.Header{
+			assert.JSONEq(t, c.body, rec.Body.String())
+			want := http.Header{
 				"Cache-Control":  {"no-store"},
 				"Content-Length": {strconv.Itoa(rec.Body.Len())},
 				"Content-Type":   {"application/problem+json"},
-			}, rec.Header())
+			}
+			maps.Copy(want, c.header)
+			assert.Equal(t, want, rec.Header())
 
 			r = serve(middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
 				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.String(http.StatusTeapot, "no") })))

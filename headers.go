@@ -16,13 +16,16 @@ const (
 	headerLimit     = "X-Ratelimit-Limit"
 	headerRemaining = "X-Ratelimit-Remaining"
 	headerReset     = "X-Ratelimit-Reset"
+	headerStatus    = "X-Ratelimit-Status" // degraded, where Redis did not decide
 )
 
-// The bodies of the default answers (RFC 9457). quota-exceeded is a problem type of
-// draft-ietf-httpapi-ratelimit-headers-11; the others mean no more than their status.
+// The bodies of the default answers (RFC 9457). quota-exceeded and temporary-reduced-capacity are problem types of
+// draft-ietf-httpapi-ratelimit-headers-11, section 5; the others mean no more than their status.
 var (
 	problemQuota = []byte(`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 		`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429}`)
+	problemCapacity = []byte(`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",` +
+		`"title":"Request cannot be satisfied due to temporary server capacity constraints","status":503}`)
 	problemUnavailable = []byte(`{"type":"about:blank","title":"Service Unavailable","status":503}`)
 	problemInternal    = []byte(`{"type":"about:blank","title":"Internal Server Error","status":500}`)
 )
@@ -93,9 +96,13 @@ func answerError(c *gin.Context, err error) {
 	_ = c.Error(err) // for the application's log; it returns what it was given
 	c.Header("Cache-Control", "no-store")
 	c.Abort()
-	if errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	switch {
+	case errors.Is(err, ErrUnavailable):
+		c.Header("Retry-After", "1") // within a second Redis is found back
+		c.Data(http.StatusServiceUnavailable, problemType, problemCapacity)
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		c.Data(http.StatusServiceUnavailable, problemType, problemUnavailable)
-		return
+	default:
+		c.Data(http.StatusInternalServerError, problemType, problemInternal)
 	}
-	c.Data(http.StatusInternalServerError, problemType, problemInternal)
 }

@@ -107,10 +107,12 @@ func (h *heldCalls) release() { h.once.Do(func() { close(h.gate) }) }
 func TestBatchDecidesInTheOrderOfItsAsks(t *testing.T) {
 	t.Parallel()
 	rdb := connect(t, startRedis(t))
-	held := hold(rdb, 2)
-	defer held.release()
 	limiter, limit := newLimiter(t, rdb), ginlimit.PerDay(1).WithBurst(10)
 	other := limit.WithBurst(20)
+	_, err := limiter.Allow(t.Context(), "known to answer", limit)
+	require.NoError(t, err)
+	held := hold(rdb, 2)
+	defer held.release()
 	var all sync.WaitGroup
 	all.Go(func() { _, _ = limiter.Allow(t.Context(), "first", limit) })
 	held.await(t, 1)

@@ -2,6 +2,8 @@ package ginlimit
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -19,6 +21,7 @@ const mostNodes = 256
 // decisions on its own keys alone.
 type nodes struct {
 	timeout time.Duration
+	log     *slog.Logger
 	send    func(context.Context, *batch)
 	one     bool // rdb is the client of one server
 	direct  bool // rdb ends a call with its context
@@ -33,13 +36,15 @@ type nodes struct {
 	closed bool
 }
 
-func newNodes(rdb redis.UniversalClient, timeout time.Duration, send func(context.Context, *batch)) *nodes {
-	n := &nodes{timeout: timeout, send: send, known: map[*redis.Client]*dispatcher{}}
+func newNodes(rdb redis.UniversalClient, timeout time.Duration, log *slog.Logger, send func(context.Context, *batch)) *nodes {
+	n := &nodes{timeout: timeout, log: log, send: send, known: map[*redis.Client]*dispatcher{}}
 	if isNil(rdb) {
 		return n // for nobody
 	}
+	all := &server{log: log, addr: fmt.Sprintf("%T", rdb)}
 	switch rdb := rdb.(type) {
 	case *redis.Client:
+		all = newServer(log, rdb)
 		n.one, n.direct = true, rdb.Options().ContextTimeoutEnabled
 	case *redis.ClusterClient:
 		n.direct = rdb.Options().ContextTimeoutEnabled
@@ -48,14 +53,14 @@ func newNodes(rdb redis.UniversalClient, timeout time.Duration, send func(contex
 		n.direct = rdb.Options().ContextTimeoutEnabled
 		n.of = rdb.GetShardClientForKey
 	}
-	n.unknown = n.newDispatcher()
+	n.unknown = n.newDispatcher(all)
 	return n
 }
 
-func (n *nodes) newDispatcher() *dispatcher {
-	return newDispatcher(n.timeout, n.direct, func(ctx context.Context, b *batch) {
+func (n *nodes) newDispatcher(s *server) *dispatcher {
+	return newDispatcher(n.timeout, n.direct, s, func(ctx context.Context, b *batch) {
 		n.send(ctx, b)
-		if n.of != nil && !n.reached.Load() && b.answered() {
+		if n.of != nil && !n.reached.Load() && b.lost() == nil {
 			n.reached.Store(true)
 		}
 	})
@@ -87,7 +92,7 @@ func (n *nodes) dispatcher(key *keyName) *dispatcher {
 	if n.closed || len(n.known) >= mostNodes {
 		return n.unknown
 	}
-	d = n.newDispatcher()
+	d = n.newDispatcher(newServer(n.log, node))
 	n.known[node] = d
 	return d
 }

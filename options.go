@@ -24,15 +24,17 @@ type Option func(*config)
 
 // config is what options fill.
 type config struct {
-	prefix  string
-	logger  *slog.Logger
-	timeout time.Duration
-	denials int  // to remember
-	eager   bool // to believe the first of them
+	prefix   string
+	logger   *slog.Logger
+	timeout  time.Duration
+	denials  int  // to remember
+	eager    bool // to believe the first of them
+	replicas int
 
 	name    string
 	key     KeyFunc
 	limits  []Limit
+	failure Failure
 	denied  func(*gin.Context, Result)
 	failed  func(*gin.Context, error)
 	faults  []error
@@ -42,13 +44,14 @@ type config struct {
 // newConfig returns the defaults with opts on top, and every fault in them.
 func newConfig(opts []Option) (config, []error) {
 	return config{
-		prefix:  DefaultPrefix,
-		logger:  slog.Default(),
-		timeout: DefaultTimeout,
-		denials: DefaultDenyMemory,
-		key:     ByClientIP,
-		denied:  answerDenied,
-		failed:  answerError,
+		prefix:   DefaultPrefix,
+		logger:   slog.Default(),
+		timeout:  DefaultTimeout,
+		denials:  DefaultDenyMemory,
+		replicas: 1,
+		key:      ByClientIP,
+		denied:   answerDenied,
+		failed:   answerError,
 	}.with(opts)
 }
 
@@ -96,7 +99,7 @@ func WithLogger(l *slog.Logger) Option {
 
 // WithTimeout sets how long Redis may take for a decision. The default is [DefaultTimeout].
 //
-// After that there is no decision, and the error is [ErrUnavailable]. Up to a tenth of it may come on top. It is
+// After that [WithFailure] says what becomes of it. Up to a tenth of it may come on top. It is
 // an option of a limiter. A d of zero or less is an error, and so is one above a day.
 func WithTimeout(d time.Duration) Option {
 	return func(c *config) {
@@ -131,6 +134,33 @@ func WithDenyMemory(entries int) Option {
 			c.fault("WithDenyMemory(%d): want at most %d", entries, maxDenials)
 		}
 		c.denials, c.eager = entries, true
+	}
+}
+
+// WithReplicas sets how many processes like this one share the limits while Redis is lost. The default is 1.
+//
+// With [FailLocal], each then has its part of every Rate and Burst, rounded down, but at least 1. It is an option
+// of a limiter. An n below 1 is an error.
+func WithReplicas(n int) Option {
+	return func(c *config) {
+		c.limiter = append(c.limiter, "WithReplicas")
+		if n < 1 {
+			c.fault("WithReplicas(%d): want at least 1", n)
+			n = 1
+		}
+		c.replicas = n
+	}
+}
+
+// WithFailure sets what becomes of decisions that Redis does not make. The default is [FailLocal].
+//
+// For the limiter it holds for its methods too. A limiter of [NewLocal] has no Redis to lose.
+func WithFailure(f Failure) Option {
+	return func(c *config) {
+		if f > FailClosed {
+			c.fault("WithFailure(%d): want FailLocal, FailOpen or FailClosed", f)
+		}
+		c.failure = f
 	}
 }
 

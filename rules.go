@@ -12,6 +12,8 @@ type rules struct {
 	unlimited  Limit    // one that is never counted, where there is one
 	prohibited Limit    // one that always denies, where denies is set
 	denies     bool
+	failure    Failure // where the store does not decide
+	share      *rules  // one process' share of the limits, if it was worked out
 }
 
 // newRules checks limits and reports every fault in them.

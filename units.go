@@ -81,12 +81,35 @@ func (b *bucket) flow(units int64) time.Duration {
 
 // blockLevel returns the lowest level from which not one token is to be had for d.
 func (b *bucket) blockLevel(d time.Duration) (int64, error) {
-	ms := ceilDiv(int64(d), int64(time.Millisecond))
-	longest := (maxUnits - b.drain - b.capacity) / b.drain
-	if ms > longest {
+	if longest := b.longestBlock(); ceilDiv(int64(d), int64(time.Millisecond)) > longest {
 		return 0, fmt.Errorf("%w: a block of %s is too long under %s: at most %s", ErrInvalidLimit, d, b.limit, millis(longest))
 	}
-	return b.capacity - b.cost + ms*b.drain, nil
+	return b.blockLevelUpTo(d), nil
+}
+
+// blockLevelUpTo is blockLevel for d or the longest time that a bucket can be blocked for.
+func (b *bucket) blockLevelUpTo(d time.Duration) int64 {
+	return b.capacity - b.cost + min(ceilDiv(int64(d), int64(time.Millisecond)), b.longestBlock())*b.drain
+}
+
+// longestBlock returns for how many milliseconds the bucket can be blocked.
+func (b *bucket) longestBlock() int64 { return (maxUnits - b.drain - b.capacity) / b.drain }
+
+// shareOf returns the bucket of one of so many processes that share the limit evenly: Rate and Burst divided by
+// their number, rounded down, but at least 1. It is told of as the whole limit.
+func (b *bucket) shareOf(replicas int) bucket {
+	part := Limit{Rate: max(1, b.limit.Rate/replicas), Period: b.limit.Period, Burst: max(1, int(b.burst)/replicas)}
+	share, err := newBucket(part)
+	if err != nil { // a divided rate may need units too small: then it is divided a little more
+		if period := int(part.Period.Milliseconds()); part.Rate >= period {
+			part.Rate -= part.Rate % period // a whole number of tokens per millisecond
+		} else {
+			part.Burst = maxUnits / 2 / period
+		}
+		share, _ = newBucket(part) // it fits now
+	}
+	share.limit = b.limit
+	return share
 }
 
 func gcd(a, b int64) int64 {
