@@ -18,12 +18,12 @@ const (
 	failuresApart = 25 * time.Millisecond
 	// A probe follows another after a time between these, and up to a half more or less, that doubles each time.
 	soonestProbe, latestProbe = 50 * time.Millisecond, 400 * time.Millisecond
-	// probeTimeout is how long a probe may take to warm up a connection. It counts only if it is in time.
+	// probeTimeout is how long a probe may take to make a connection. The answer counts only if it is in time.
 	probeTimeout = time.Second
-	// probesOut is how many probes may be unanswered, each of which may hold a connection.
-	probesOut = 8
-	// blindProbes is how often Redis is asked though a connection cannot be had, as a hook of the client may have
-	// other ways to get one.
+	// probesOut is how many probes may be unanswered, each of which may hold a connection of the client.
+	probesOut = 4
+	// blindProbes is how often the client is asked though Redis does not seem to be there, as a hook may have other
+	// ways to it.
 	blindProbes = 5 * time.Second
 )
 
@@ -91,7 +91,7 @@ type prober struct {
 	look    *ask
 	out     int // unanswered
 	answers chan probeAnswer
-	blind   time.Time // when Redis was last asked though a connection could not be had
+	blind   time.Time // when the client was last asked whether Redis seems to be there or not
 }
 
 type probeAnswer uint8
@@ -139,14 +139,14 @@ func (p *prober) find(pause time.Duration) bool {
 	return false
 }
 
-// probe looks at the bucket if a connection can be had.
+// probe looks at the bucket if Redis seems to be there.
 func (p *prober) probe(blind bool) {
 	defer p.ended.Done()
 	answer := noAnswer
 	defer func() { p.answers <- answer }()
 	ctx, cancel := context.WithTimeout(context.Background(), max(p.timeout.span, probeTimeout))
 	defer cancel()
-	if !blind && !p.breaker.server.reachable(ctx) {
+	if !p.breaker.server.answers(ctx, p.look.names[0].String(), p.timeout.span) && !blind {
 		return
 	}
 	b := newBatch()
@@ -167,28 +167,36 @@ func (p *prober) probe(blind bool) {
 type server struct {
 	log  *slog.Logger
 	addr string
-	dial func(ctx context.Context) (net.Conn, error) // nil if it is not known how
+	// dial connects to the server of a key, as the client does; nil if it is not known how.
+	dial func(ctx context.Context, key string) (net.Conn, error)
 }
 
-func newServer(log *slog.Logger, rdb *redis.Client) *server {
+// dial connects to a client's server.
+func dial(ctx context.Context, rdb *redis.Client) (net.Conn, error) {
 	opts := rdb.Options()
-	return &server{log: log, addr: opts.Addr, dial: func(ctx context.Context) (net.Conn, error) {
-		return opts.Dialer(ctx, opts.Network, opts.Addr)
-	}}
+	return opts.Dialer(ctx, opts.Network, opts.Addr)
 }
 
-// reachable reports whether a connection can be had. It is not one of the client's, whose pool would go on
-// failing for a second after so many failures as it has connections.
-func (s *server) reachable(ctx context.Context) bool {
+// answers reports whether the server of a key says anything within a timeout. The connection is not one of the
+// client's: those that a lost Redis never answers are held for as long as the client's own timeouts are, and after
+// so many failures as it has connections the client makes none for a second.
+func (s *server) answers(ctx context.Context, key string, timeout time.Duration) bool {
 	if s.dial == nil {
 		return true
 	}
-	conn, err := s.dial(ctx)
+	conn, err := s.dial(ctx, key)
 	if err != nil {
 		return false
 	}
-	_ = conn.Close() // nothing was written
-	return true
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return false
+	}
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		return false
+	}
+	_, err = conn.Read(make([]byte, 1)) // be it that it asks for a password
+	return err == nil
 }
 
 // lostReplies begin the errors by which a server says that it decides for nobody now.

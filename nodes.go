@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,8 @@ type nodes struct {
 	one     bool // rdb is the client of one server
 	direct  bool // rdb ends a call with its context
 
-	of func(key string) (*redis.Client, error) // a key's server, if there are several
+	of      func(ctx context.Context, key string) (*redis.Client, error) // a key's server, if there are several
+	refresh func(context.Context)                                        // has the client look for its servers again
 	// reached says that the client knows its servers: before, it would ask for them in the caller's time.
 	reached atomic.Bool
 	unknown *dispatcher // for keys whose server is not known
@@ -44,17 +46,30 @@ func newNodes(rdb redis.UniversalClient, timeout time.Duration, log *slog.Logger
 	all := &server{log: log, addr: fmt.Sprintf("%T", rdb)}
 	switch rdb := rdb.(type) {
 	case *redis.Client:
-		all = newServer(log, rdb)
+		all.addr = rdb.Options().Addr
+		all.dial = func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, rdb) }
 		n.one, n.direct = true, rdb.Options().ContextTimeoutEnabled
 	case *redis.ClusterClient:
 		n.direct = rdb.Options().ContextTimeoutEnabled
-		n.of = func(key string) (*redis.Client, error) { return rdb.MasterForKey(context.Background(), key) }
+		n.of, n.refresh = rdb.MasterForKey, rdb.ReloadState
 	case *redis.Ring:
 		n.direct = rdb.Options().ContextTimeoutEnabled
-		n.of = rdb.GetShardClientForKey
+		n.of = func(_ context.Context, key string) (*redis.Client, error) { return rdb.GetShardClientForKey(key) }
 	}
 	n.unknown = n.newDispatcher(all)
 	return n
+}
+
+// dial connects to a key's server, which may be another one by now.
+func (n *nodes) dial(ctx context.Context, key string) (net.Conn, error) {
+	if n.refresh != nil {
+		n.refresh(ctx)
+	}
+	node, err := n.of(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return dial(ctx, node)
 }
 
 func (n *nodes) newDispatcher(s *server) *dispatcher {
@@ -71,7 +86,7 @@ func (n *nodes) dispatcher(key *keyName) *dispatcher {
 	if n.of == nil || !n.reached.Load() {
 		return n.unknown
 	}
-	node, err := n.of(key.String())
+	node, err := n.of(context.Background(), key.String())
 	if err != nil {
 		return n.unknown
 	}
@@ -92,7 +107,7 @@ func (n *nodes) dispatcher(key *keyName) *dispatcher {
 	if n.closed || len(n.known) >= mostNodes {
 		return n.unknown
 	}
-	d = n.newDispatcher(newServer(n.log, node))
+	d = n.newDispatcher(&server{log: n.log, addr: node.Options().Addr, dial: n.dial})
 	n.known[node] = d
 	return d
 }

@@ -134,13 +134,13 @@ func startCluster(t testing.TB, n int) []string {
 	return addrs
 }
 
-func startClusterProcesses(t testing.TB, n int) ([]string, []*os.Process) {
+func startClusterProcesses(t testing.TB, n int, args ...string) ([]string, []*os.Process) {
 	t.Helper()
 	ctx := t.Context()
 	nodes := make([]*redis.Client, n)
 	addrs, processes := make([]string, n), make([]*os.Process, n)
 	for i := range nodes {
-		addrs[i], processes[i] = startRedisProcess(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
+		addrs[i], processes[i] = startRedisProcess(t, append([]string{"--cluster-enabled", "yes"}, args...)...)
 		nodes[i] = connect(t, addrs[i])
 		const slots = 16384
 		require.NoError(t, nodes[i].Do(ctx, "CLUSTER", "ADDSLOTSRANGE", i*slots/n, (i+1)*slots/n-1).Err())
