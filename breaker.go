@@ -27,7 +27,7 @@ const (
 	blindProbes = 5 * time.Second
 )
 
-var errLost = errors.New("Redis is lost")
+var errLost = errors.New("not asked, as Redis is lost")
 
 // breaker keeps callers from waiting for a server that is lost, until it is found back.
 //

@@ -13,3 +13,13 @@ func Waiting(l *Limiter) int {
 	defer d.mu.Unlock()
 	return len(d.waiting)
 }
+
+// ShareOf is the share of one of so many processes in a limit that can be counted: tokens per period, and at once.
+func ShareOf(l Limit, replicas int) (rate float64, burst int, ok bool) {
+	b, err := newBucket(l)
+	if err != nil {
+		return 0, 0, false
+	}
+	share := b.shareOf(replicas)
+	return float64(share.drain) * float64(l.Period.Milliseconds()) / float64(share.cost), int(share.burst), true
+}
