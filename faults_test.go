@@ -254,7 +254,7 @@ func loading(t *testing.T) *site {
 	}
 	require.NoError(t, admin.Save(t.Context()).Err())
 	return &site{
-		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: time.Second / 2, degrades: freshKey, bursts: 2,
+		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: time.Second, degrades: freshKey, bursts: 2,
 		fail: func() {
 			require.NoError(t, process.Kill())
 			require.NotNil(t, launchRedis(t, addr, "--dir", dir, "--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"))

@@ -73,11 +73,13 @@ type seen struct {
 
 // outage is what happened in one run.
 type outage struct {
-	seen           map[ginlimit.Failure][]seen
-	failed, mended time.Duration // since the start
-	ended          time.Duration
-	back           time.Duration // from mended on, until every limiter decided in Redis
-	log            string
+	seen    map[ginlimit.Failure][]seen
+	failed  time.Duration // since the start
+	mending time.Duration
+	mended  time.Duration
+	ended   time.Duration
+	back    time.Duration // from mended on, until every limiter decided in Redis
+	log     string
 }
 
 var policies = []ginlimit.Failure{ginlimit.FailLocal, ginlimit.FailOpen, ginlimit.FailClosed}
@@ -114,10 +116,14 @@ func (s *site) run(t *testing.T) outage {
 	limiters := map[ginlimit.Failure]*ginlimit.Limiter{}
 	var all sync.WaitGroup
 	o := outage{seen: map[ginlimit.Failure][]seen{}}
+	timeout := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
+	if s.degrades == noKey && *faultsTable == "" {
+		timeout = patient() // what is late on a busy machine is not the fault's
+	}
 	label := pprof.Labels("test", t.Name())
 	pprof.Do(t.Context(), label, func(ctx context.Context) { // goroutines inherit it
 		for _, policy := range policies {
-			limiter, err := ginlimit.NewLimiter(s.rdb, ginlimit.WithFailure(policy), ginlimit.WithPrefix(policy.String()),
+			limiter, err := ginlimit.NewLimiter(s.rdb, ginlimit.WithFailure(policy), ginlimit.WithPrefix(policy.String()), timeout,
 				ginlimit.WithReplicas(outageReplicas), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.NoError(t, err)
 			limiters[policy] = limiter
@@ -139,6 +145,7 @@ func (s *site) run(t *testing.T) outage {
 		o.failed = time.Since(start)
 		s.fail()
 		pause(s.lasts)
+		o.mending = time.Since(start)
 		s.mend()
 		mended := time.Now()
 		o.mended = mended.Sub(start)
@@ -202,6 +209,7 @@ func call(l *ginlimit.Limiter, caller int, start time.Time, end <-chan struct{})
 // judge asserts what must hold in every run, however slow the machine is.
 func (s *site) judge(t *testing.T, o outage) {
 	t.Helper()
+	degraded := 0
 	for _, policy := range policies {
 		inRedis, locally := 0, 0
 		for _, d := range o.seen[policy] {
@@ -220,19 +228,21 @@ func (s *site) judge(t *testing.T, o outage) {
 			case d.key == freshKey:
 				assert.Equal(t, hotLimit.Rate-1, d.r.Remaining)
 			}
-			settled := d.at > o.failed+settleTime && d.at+d.took < o.mended
-			if settled && s.degrades == d.key {
-				assert.True(t, d.err != nil || d.r.Source != ginlimit.FromRedis, "at %s of %s to %s: %+v", d.at, o.failed, o.mended, d)
+			if d.err != nil || d.r.Source == ginlimit.FromLocal {
+				degraded++
 			}
-			if s.degrades == noKey {
-				assert.NoError(t, d.err)
-				assert.NotEqual(t, ginlimit.FromLocal, d.r.Source)
+			settled := d.at > o.failed+settleTime && d.at+d.took < o.mending
+			if settled && s.degrades == d.key {
+				assert.True(t, d.err != nil || d.r.Source != ginlimit.FromRedis, "at %s of %s to %s: %+v", d.at, o.failed, o.mending, d)
 			}
 		}
 		assert.LessOrEqual(t, inRedis, s.mostInRedis(o), "admitted by Redis, %s", policy)
 		if policy == ginlimit.FailLocal {
 			assert.LessOrEqual(t, locally, mostLocally(o), "admitted locally")
 		}
+	}
+	if *faultsTable == "" || s.degrades != noKey {
+		assert.Equal(t, s.degrades != noKey, degraded > 0, "decisions that Redis did not make: %d", degraded)
 	}
 	assert.Less(t, strings.Count(o.log, "\n"), 40, o.log) // of some 10,000 decisions
 	for _, secret := range []string{"hot", "caller ", outagePassword} {
