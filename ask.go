@@ -11,6 +11,7 @@ import (
 type ask struct {
 	op      askOp
 	key     []byte // fit for a slot tag
+	others  []otherKey
 	hash    uint64 // of the key
 	buckets []bucket
 	charges int64   // to decide: above 0 take as many as fit, 0 look, below 0 give back
@@ -29,6 +30,23 @@ type ask struct {
 	next  *ask
 	state askState
 	lost  bool // the caller left before it was answered, so it is not used again
+}
+
+// otherKey is a further key of an ask, from one of its buckets on.
+type otherKey struct {
+	key  []byte
+	from int
+}
+
+// keyOf returns the key of a bucket.
+func (a *ask) keyOf(bucket int) []byte {
+	key := a.key
+	for _, other := range a.others {
+		if other.from <= bucket {
+			key = other.key
+		}
+	}
+	return key
 }
 
 // askOp is what is to be done.
@@ -60,7 +78,7 @@ func (l *Limiter) ask(op askOp, r *rules) *ask {
 		a = &ask{done: make(chan struct{}, 1), names: make([]keyName, 1), levels: make([]int64, 1)}
 	}
 	a.op, a.buckets, a.charges, a.n = op, r.buckets, 0, 1
-	a.key, a.state = a.key[:0], askQueued
+	a.key, a.others, a.state = a.key[:0], a.others[:0], askQueued
 	if n := len(r.buckets); n <= cap(a.levels) {
 		a.levels, a.names = a.levels[:n], a.names[:n]
 	} else {
@@ -69,9 +87,9 @@ func (l *Limiter) ask(op askOp, r *rules) *ask {
 	return a
 }
 
-// about sets the key: [Key](name, key), or key where there is no name.
-func (a *ask) about(name, key string) {
-	a.key = appendSlotText(a.key[:0], name, key)
+// about sets an ask's key: [Key](name, key), or key where there is no name.
+func (l *Limiter) about(a *ask, name, key string) {
+	a.key = appendSlotText(a.key[:0], name, key, l.macs)
 	a.hash = maphash.Bytes(keySeed, a.key)
 }
 

@@ -80,7 +80,7 @@ type errand struct {
 
 // joins reports whether a takes from the same buckets by charges of the same n.
 func (e *errand) joins(a *ask) bool {
-	takes := e.op == opDecide && a.op == opDecide && e.charges > 0 && a.charges > 0
+	takes := e.op == opDecide && a.op == opDecide && e.charges > 0 && a.charges > 0 && len(e.others)+len(a.others) == 0
 	return takes && e.n == a.n && e.charges <= maxUnits-a.charges && e.sameKey(a) && sameLimits(e.buckets, a.buckets)
 }
 

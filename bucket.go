@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,7 +16,7 @@ import (
 var (
 	// ErrInvalidLimit says that a limit or another argument cannot be used.
 	ErrInvalidLimit = errors.New("ginlimit: invalid limit")
-	// ErrUnavailable says that no decision was made, since Redis did not make it.
+	// ErrUnavailable says that no decision was made, since Redis did not make it, or there was no plan to decide by.
 	ErrUnavailable = errors.New("ginlimit: unavailable")
 	// ErrNoKey says that there is no key to count under.
 	ErrNoKey = errors.New("ginlimit: no key")
@@ -133,6 +135,8 @@ type Limiter struct {
 	denied   *denyMemory // what Redis is not asked for again; nil in the process
 	local    *localStore // decides where the store does not; nil in the process
 	asks     sync.Pool   // of *ask
+	macs     *sync.Pool  // of hash.Hash, with the secret of the keys, if there is one
+	probed   atomic.Bool // whether Gin would believe forged addresses
 
 	close  sync.Once
 	closed chan struct{}
@@ -184,13 +188,17 @@ func NewLocal(opts ...Option) (*Limiter, error) {
 }
 
 func newLimiter(defaults config, s store, source Source) *Limiter {
-	return &Limiter{defaults: defaults, store: s, source: source, closed: make(chan struct{})}
+	return &Limiter{defaults: defaults, store: s, source: source, macs: newMACs(defaults.secret), closed: make(chan struct{})}
 }
 
 // unless returns the limiter, or all faults, those of its default limits among them.
 func (l *Limiter) unless(faults []error) (*Limiter, error) {
 	if more := l.defaults.limits; len(more) > 0 {
 		_, err := newRules(more...)
+		faults = append(faults, err)
+	}
+	for _, list := range [][]netip.Prefix{l.defaults.allow, l.defaults.deny} {
+		_, err := newAddressSet(list)
 		faults = append(faults, err)
 	}
 	if err := errors.Join(faults...); err != nil {
@@ -222,7 +230,7 @@ func (l *Limiter) Allow(ctx context.Context, key string, limits ...Limit) (Resul
 // An n above a limit's Burst is refused with RetryAfter below 0. An n below 1 is an error.
 // Use [Limiter.AllowUpTo] where fewer than n are of use too.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
-	r, err := l.wish(key, n, limits)
+	r, err := l.checked(key, n, limits)
 	if err != nil {
 		return Result{}, err
 	}
@@ -236,17 +244,36 @@ func (l *Limiter) allow(ctx context.Context, key string, r *rules, n int) (Resul
 	}
 	a := l.ask(opDecide, r)
 	defer l.release(a)
-	a.about("", key)
+	l.about(a, "", key)
 	return l.take(ctx, a, r, n)
 }
 
 // take has an ask answered that wants all n tokens or none.
 func (l *Limiter) take(ctx context.Context, a *ask, r *rules, n int) (Result, error) {
-	a.charges, a.n = 1, int64(n)
-	if a.n > r.burst() {
+	wish(a, r, n)
+	res, err := l.decide(ctx, a, r)
+	if err != nil {
+		return Result{}, err
+	}
+	return told(res, n), nil
+}
+
+// wish sets what an ask is to take that wants all n tokens or none.
+func wish(a *ask, r *rules, n int) {
+	switch a.charges, a.n = 1, int64(n); {
+	case n == 0:
+		a.charges, a.n = 0, 1 // it is told what is left
+	case a.n > r.burst():
 		a.charges = 0 // never: take nothing, tell what is left
 	}
-	return l.decide(ctx, a, r)
+}
+
+// told returns the Result of a wish for n tokens. Nobody is refused none.
+func told(res Result, n int) Result {
+	if n == 0 {
+		res.Allowed, res.RetryAfter = true, 0
+	}
+	return res
 }
 
 // AllowUpTo takes as many of n tokens as fit, the same number of every limit.
@@ -254,7 +281,7 @@ func (l *Limiter) take(ctx context.Context, a *ask, r *rules, n int) (Result, er
 // Result.Granted says how many; Allowed if there was one. RetryAfter is the wait for one token.
 // An n below 1 is an error.
 func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
-	r, err := l.wish(key, n, limits)
+	r, err := l.checked(key, n, limits)
 	if err != nil {
 		return Result{}, err
 	}
@@ -263,7 +290,7 @@ func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Li
 	}
 	a := l.ask(opDecide, &r)
 	defer l.release(a)
-	a.about("", key)
+	l.about(a, "", key)
 	a.charges = min(int64(n), r.burst())
 	return l.decide(ctx, a, &r)
 }
@@ -274,7 +301,7 @@ func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Li
 // [context.DeadlineExceeded], and when the limit prohibits, with [ErrInvalidLimit]. Those who wait
 // for one key are served in no order.
 func (l *Limiter) Wait(ctx context.Context, key string, limits ...Limit) error {
-	r, err := l.wish(key, 1, limits)
+	r, err := l.checked(key, 1, limits)
 	if err != nil {
 		return err
 	}
@@ -306,7 +333,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, limits ...Limit) error {
 
 // Peek tells what one token would meet, and takes nothing: Granted is 0.
 func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result, error) {
-	r, err := l.wish(key, 1, limits)
+	r, err := l.checked(key, 1, limits)
 	if err != nil {
 		return Result{}, err
 	}
@@ -315,7 +342,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 	}
 	a := l.ask(opDecide, &r)
 	defer l.release(a)
-	a.about("", key)
+	l.about(a, "", key)
 	return l.decide(ctx, a, &r)
 }
 
@@ -323,7 +350,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 //
 // It does not shorten a [Limiter.Block]. An n below 1 is an error.
 func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit) error {
-	r, err := l.wish(key, n, limits)
+	r, err := l.checked(key, n, limits)
 	if err != nil || len(r.buckets) == 0 {
 		return err
 	}
@@ -339,7 +366,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 // of zero or less is an error, and so are limits of which none is counted: an unlimited key has no bucket to
 // block.
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {
-	r, err := l.wish(key, 1, limits)
+	r, err := l.checked(key, 1, limits)
 	switch {
 	case err != nil:
 		return err
@@ -366,15 +393,15 @@ func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits
 
 // Reset fills the key's buckets up and ends a block.
 func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error {
-	r, err := l.wish(key, 1, limits)
+	r, err := l.checked(key, 1, limits)
 	if err != nil || len(r.buckets) == 0 {
 		return err
 	}
 	return l.change(ctx, l.ask(opReset, &r), &r, key)
 }
 
-// wish checks the arguments that every method has, and reports every fault in them.
-func (l *Limiter) wish(key string, n int, limits []Limit) (rules, error) {
+// checked checks the arguments that every method has, and reports every fault in them.
+func (l *Limiter) checked(key string, n int, limits []Limit) (rules, error) {
 	r, err := newRules(limits...)
 	r.failure = l.defaults.failure
 	faults := []error{err}
@@ -389,6 +416,11 @@ func (l *Limiter) wish(key string, n int, limits []Limit) (rules, error) {
 
 // decide has an ask answered and derives the Result from the levels found.
 func (l *Limiter) decide(ctx context.Context, a *ask, r *rules) (Result, error) {
+	return l.decideWithin(ctx, ctx, a, r)
+}
+
+// decideWithin is decide, but the store is given less time than the caller has.
+func (l *Limiter) decideWithin(ctx, within context.Context, a *ask, r *rules) (Result, error) {
 	if err := l.ready(ctx); err != nil {
 		return Result{}, err
 	}
@@ -397,7 +429,7 @@ func (l *Limiter) decide(ctx context.Context, a *ask, r *rules) (Result, error) 
 		res.Source = FromMemory
 		return res, nil
 	}
-	if err := l.store.do(ctx, a); err != nil {
+	if err := l.store.do(within, a); err != nil {
 		return l.without(ctx, a, r, err)
 	}
 	res := r.result(a.levels, a.charges, a.n)
@@ -418,7 +450,7 @@ func (l *Limiter) change(ctx context.Context, a *ask, r *rules, key string) erro
 	if err := l.ready(ctx); err != nil {
 		return err
 	}
-	a.about("", key)
+	l.about(a, "", key)
 	err := l.store.do(ctx, a)
 	l.denied.forget(a, err != nil && !isRefusal(err))
 	if l.local != nil && (err != nil || a.op != opDecide) {

@@ -58,7 +58,7 @@ func (s *redisStore) close() { s.nodes.close() }
 
 func (s *redisStore) do(ctx context.Context, a *ask) error {
 	for i := range a.names {
-		name := append(append(a.names[i][:0], s.prefix...), a.key...)
+		name := append(append(a.names[i][:0], s.prefix...), a.keyOf(i)...)
 		a.names[i] = append(append(name, "}:"...), a.buckets[i].period...)
 	}
 	return s.nodes.dispatcher(&a.names[0]).decide(ctx, a)
@@ -72,7 +72,7 @@ func (s *redisStore) send(ctx context.Context, b *batch) {
 		}
 		return
 	}
-	b.plan(b.errands, len(b.errands) > 1 && s.apart.Load() <= time.Now().Unix())
+	b.plan(b.errands, len(b.errands) > 1 && s.together())
 	refused := b.run(ctx, s.rdb)
 	var alone []*errand
 	for _, e := range b.errands {
@@ -85,7 +85,7 @@ func (s *redisStore) send(ctx context.Context, b *batch) {
 		b.run(ctx, s.rdb)
 		for _, e := range alone {
 			if refused && e.err == nil {
-				s.apart.Store(time.Now().Add(apartTime).Unix()) // what is refused together and done alone
+				s.goApart() // what is refused together and done alone
 			}
 		}
 	}

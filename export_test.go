@@ -4,7 +4,7 @@ package ginlimit
 const QueueAsks = queueAsks
 
 // SlotText is how a key stands in a slot tag.
-func SlotText(key string) string { return string(appendSlotText(nil, "", key)) }
+func SlotText(key string) string { return string(appendSlotText(nil, "", key, nil)) }
 
 // Waiting is how many decisions of a limiter wait for a place.
 func Waiting(l *Limiter) int {

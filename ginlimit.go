@@ -9,11 +9,7 @@
 package ginlimit
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"net/http"
-	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
@@ -45,21 +41,6 @@ func (l *Limiter) Handler(limit Limit, opts ...Option) gin.HandlerFunc {
 	return handler
 }
 
-func (l *Limiter) handler(limit Limit, opts []Option) (gin.HandlerFunc, error) {
-	if l.store == nil {
-		return nil, errNotMade
-	}
-	cfg, _ := l.defaults.with(opts)
-	r, name, err := cfg.validate(limit)
-	if err != nil {
-		return nil, err
-	}
-	r.failure = cfg.failure
-	r.share = r.shareOf(l.defaults.replicas)
-	h := &handler{config: cfg, limiter: l, rules: r, name: name, keyName: Key(name, "")}
-	return h.serve, nil
-}
-
 // FromContext returns what ginlimit decided on the request, for handlers and access logs.
 //
 // Where several handlers decided, it is the refusal, or the Result closest to exhaustion. It is false
@@ -69,113 +50,4 @@ func FromContext(c *gin.Context) (Result, bool) {
 		return d.result, true
 	}
 	return Result{}, false
-}
-
-// handler limits the requests that pass through it.
-type handler struct {
-	config
-	limiter *Limiter
-	rules   rules
-	name    string
-	keyName string // what the keys of its clients begin with
-	warned  atomic.Bool
-}
-
-func (h *handler) serve(c *gin.Context) {
-	client, err := h.config.key(c)
-	if err == nil && client == "" {
-		err = fmt.Errorf("%w: the key function returned none", ErrNoKey)
-	}
-	if err != nil {
-		h.fail(c, err)
-		return
-	}
-	result, key, err := h.decide(c.Request.Context(), client)
-	if err != nil {
-		h.fail(c, err)
-		return
-	}
-	h.record(c, key, result)
-	if !result.Allowed {
-		c.Status(http.StatusTooManyRequests)
-		c.Abort()
-		h.denied(c, result)
-	}
-}
-
-// decide returns the decision on a client's request, and a hash of the key that was charged.
-func (h *handler) decide(ctx context.Context, client string) (Result, uint64, error) {
-	if res, ok := h.rules.settled(1); ok {
-		return res, 0, nil
-	}
-	a := h.limiter.ask(opDecide, &h.rules)
-	defer h.limiter.release(a)
-	a.about(h.keyName, client)
-	result, err := h.limiter.take(ctx, a, &h.rules, 1)
-	return result, a.hash, err
-}
-
-func (h *handler) fail(c *gin.Context, err error) {
-	status, size := c.Writer.Status(), c.Writer.Size() // -1 until something is written
-	h.failed(c, err)
-	if c.Writer.Status() != status || c.Writer.Size() != size {
-		c.Abort()
-	}
-}
-
-// decided is what the handlers of a request decided up to one of them. It is not changed once it is set, as a
-// copy of the [gin.Context] has the same one.
-type decided struct {
-	result Result   // the one to tell
-	by     *handler // of the last decision
-	key    uint64   // the hash of the key that it charged
-	before *decided
-	fields fields // that tell the last decision, where it is the one to tell
-}
-
-// decidedKey is where a [gin.Context] keeps what was decided last.
-type decidedKey struct{}
-
-// decidedOn returns what was decided on a request, or nil.
-func decidedOn(c *gin.Context) *decided {
-	v, _ := c.Get(decidedKey{})
-	d, _ := v.(*decided)
-	return d
-}
-
-// record keeps a Result, and sets the headers if it is the one to tell.
-func (h *handler) record(c *gin.Context, key uint64, result Result) {
-	before := decidedOn(c)
-	for other := before; other != nil; other = other.before {
-		if other.key == key && h.shares(other.by) && !h.warned.Swap(true) {
-			h.logger.WarnContext(c.Request.Context(),
-				"ginlimit: two handlers charge one bucket for one request; if that is not meant, name one of them with WithName",
-				"name", h.name)
-		}
-	}
-	now := &decided{result: result, by: h, key: key, before: before}
-	if before == nil || !result.Allowed || !before.result.closerThan(result) {
-		now.fields.set(c.Writer.Header(), result)
-	} else {
-		now.result = before.result
-	}
-	if result.Source == FromLocal && h.limiter.source != FromLocal {
-		c.Writer.Header()[headerStatus] = []string{"degraded"}
-	}
-	c.Set(decidedKey{}, now)
-}
-
-// shares reports whether two handlers have a bucket in common for a key that is the same.
-func (h *handler) shares(other *handler) bool {
-	if h.limiter.store.String() != other.limiter.store.String() {
-		return false
-	}
-	for i := range h.rules.buckets {
-		for j := range other.rules.buckets {
-			if h.rules.buckets[i].period == other.rules.buckets[j].period {
-				return true
-			}
-		}
-	}
-	return false
 }

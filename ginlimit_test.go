@@ -272,6 +272,7 @@ func TestNamesDecideWhoShares(t *testing.T) {
 			var log bytes.Buffer
 			l := newLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			r := gin.New()
+			_ = r.SetTrustedProxies(nil)
 			done := func(c *gin.Context) {}
 			r.GET("/first", c.first(l), done)
 			r.GET("/second", c.second(l), done)

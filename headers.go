@@ -3,6 +3,7 @@ package ginlimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -27,8 +28,12 @@ var (
 	problemCapacity = []byte(`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",` +
 		`"title":"Request cannot be satisfied due to temporary server capacity constraints","status":503}`)
 	problemUnavailable = []byte(`{"type":"about:blank","title":"Service Unavailable","status":503}`)
+	problemForbidden   = []byte(`{"type":"about:blank","title":"Forbidden","status":403}`)
 	problemInternal    = []byte(`{"type":"about:blank","title":"Internal Server Error","status":500}`)
 )
+
+// problemHeader is the body for a request without a header; the name is a token (see [ByHeader]).
+const problemHeader = `{"type":"about:blank","title":"Bad Request","status":400,"detail":"The header %s is missing."}`
 
 const problemType = "application/problem+json"
 
@@ -91,18 +96,32 @@ func answerDenied(c *gin.Context, _ Result) {
 	}
 }
 
+// answerForbidden answers a request of an address that is not let in.
+func answerForbidden(c *gin.Context) {
+	c.Header("Cache-Control", "no-store")
+	c.Data(http.StatusForbidden, problemType, problemForbidden)
+}
+
 // answerError is the default of [WithErrorHandler].
 func answerError(c *gin.Context, err error) {
 	_ = c.Error(err) // for the application's log; it returns what it was given
-	c.Header("Cache-Control", "no-store")
 	c.Abort()
+	var missing *missingHeader
 	switch {
+	case errors.As(err, &missing):
+		c.Header("Cache-Control", "no-store")
+		c.Data(http.StatusBadRequest, problemType, fmt.Appendf(nil, problemHeader, missing.name))
+	case errors.Is(err, ErrUnknownClient):
+		answerForbidden(c)
 	case errors.Is(err, ErrUnavailable):
+		c.Header("Cache-Control", "no-store")
 		c.Header("Retry-After", "1") // within a second Redis is found back
 		c.Data(http.StatusServiceUnavailable, problemType, problemCapacity)
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		c.Header("Cache-Control", "no-store")
 		c.Data(http.StatusServiceUnavailable, problemType, problemUnavailable)
 	default:
+		c.Header("Cache-Control", "no-store")
 		c.Data(http.StatusInternalServerError, problemType, problemInternal)
 	}
 }

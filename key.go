@@ -1,11 +1,16 @@
 package ginlimit
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
-	"net/netip"
+	"hash"
+	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/gin-gonic/gin"
 )
@@ -15,38 +20,121 @@ import (
 // An empty key and an error both go to the error handler: the request is counted for nobody.
 type KeyFunc func(*gin.Context) (string, error)
 
-// clientPrefixV6 is how many bits of an IPv6 address tell clients apart: a site is handed a /64 at
-// least (RFC 6177), and its hosts take new addresses from it at will (RFC 8981).
-const clientPrefixV6 = 64
-
-// ByClientIP counts for the client's address, of IPv6 for its /64.
+// ByHeader counts for what the headers say, which all must be there.
 //
-// The address is what [gin.Context.ClientIP] says, so it is as trustworthy as the engine's
-// SetTrustedProxies and TrustedPlatform make it; by default Gin believes X-Forwarded-For from anyone.
-// An IPv4-mapped IPv6 address counts as the IPv4 address. An address that cannot be read is an error
-// that wraps [ErrNoKey].
-func ByClientIP(c *gin.Context) (string, error) {
-	address := c.ClientIP()
-	if address == "" { // Gin does not read a zone, as in [fe80::1%eth0]:80
-		if remote, err := netip.ParseAddrPort(c.Request.RemoteAddr); err == nil {
-			address = remote.Addr().String()
-		}
+// A request without one of them is an error that wraps [ErrNoKey], and is answered 400 with the header's name. Of a
+// header that is there several times the first counts. Anyone can send any header: limit by one that something in
+// front of the application has checked. It panics on a name that is no header's, and without any.
+func ByHeader(names ...string) KeyFunc {
+	if len(names) == 0 {
+		panic(errors.New("ginlimit: ByHeader without a header"))
 	}
-	return addressKey(address)
+	canonical := make([]string, len(names))
+	for i, name := range names {
+		if !isToken(name) {
+			panic(fmt.Errorf("ginlimit: ByHeader: %q is not the name of a header", name))
+		}
+		canonical[i] = http.CanonicalHeaderKey(name)
+	}
+	return func(c *gin.Context) (string, error) {
+		values := make([]string, len(canonical))
+		for i, name := range canonical {
+			if values[i] = c.Request.Header.Get(name); values[i] == "" {
+				return "", &missingHeader{name}
+			}
+		}
+		return Key(values[0], values[1:]...), nil
+	}
 }
 
-func addressKey(address string) (string, error) {
-	addr, err := netip.ParseAddr(address)
-	if err != nil {
-		return "", fmt.Errorf("%w: the client address %.64q cannot be read", ErrNoKey, address)
+// missingHeader is the error of a request without a header that it must have.
+type missingHeader struct{ name string }
+
+func (e *missingHeader) Error() string {
+	return ErrNoKey.Error() + ": the request has no header " + e.name
+}
+func (e *missingHeader) Unwrap() error { return ErrNoKey }
+
+// isToken reports whether s can be a header's name (RFC 9110, section 5.6.2).
+func isToken(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case '0' <= c && c <= '9', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z':
+		case strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0:
+		default:
+			return false
+		}
 	}
-	// Unmapped before it is cut, or all of IPv4 would share ::/64.
-	addr = addr.Unmap()
-	if addr.Is4() {
-		return addr.String(), nil
+	return s != ""
+}
+
+// ByParam counts for a parameter of the route, as id is one of /users/:id.
+//
+// A request whose route has no such parameter is an error that wraps [ErrNoKey]. It panics without a name.
+func ByParam(name string) KeyFunc {
+	if name == "" {
+		panic(errors.New("ginlimit: ByParam without a name"))
 	}
-	prefix, err := addr.Prefix(clientPrefixV6) // without a zone
-	return prefix.String(), err
+	return func(c *gin.Context) (string, error) {
+		value := c.Param(name)
+		if value == "" {
+			return "", fmt.Errorf("%w: the route has no parameter %q", ErrNoKey, name)
+		}
+		return value, nil
+	}
+}
+
+// ByFirst counts for the first key that there is: of an API key, say, or else of an address.
+//
+// An error that wraps [ErrNoKey], and an empty key, mean that there is none; another error ends the search. The
+// key is [Key] of the function's place, counted from 0, and what it returned, so that nobody reaches an
+// address' bucket by an API key that reads like it. It panics without functions and on a nil one.
+func ByFirst(funcs ...KeyFunc) KeyFunc {
+	check("ByFirst", funcs)
+	return func(c *gin.Context) (string, error) {
+		var missing []error
+		for i, f := range funcs {
+			key, err := f(c)
+			switch {
+			case err == nil && key != "":
+				return Key(strconv.Itoa(i), key), nil
+			case err != nil && !errors.Is(err, ErrNoKey):
+				return "", err
+			}
+			missing = append(missing, err)
+		}
+		return "", errors.Join(append(missing, ErrNoKey)...)
+	}
+}
+
+// ByAll counts for all keys together: for each user of each tenant, say.
+//
+// The key is [Key] of what the functions returned. An error of one, or an empty key, is that of all. It panics
+// without functions and on a nil one.
+func ByAll(funcs ...KeyFunc) KeyFunc {
+	check("ByAll", funcs)
+	return func(c *gin.Context) (string, error) {
+		keys := make([]string, len(funcs))
+		for i, f := range funcs {
+			key, err := f(c)
+			if err != nil || key == "" {
+				return "", err
+			}
+			keys[i] = key
+		}
+		return Key(keys[0], keys[1:]...), nil
+	}
+}
+
+func check(name string, funcs []KeyFunc) {
+	if len(funcs) == 0 {
+		panic(fmt.Errorf("ginlimit: %s without functions", name))
+	}
+	for i, f := range funcs {
+		if f == nil {
+			panic(fmt.Errorf("ginlimit: %s: function %d is nil", name, i+1))
+		}
+	}
 }
 
 // Key returns the key that a handler named name uses.
@@ -84,8 +172,8 @@ const (
 
 // appendSlotText appends a key as it may stand in a slot tag: itself, or where it is long or holds a
 // brace or anything but printable ASCII, its hash. No two keys have the same text. A handler's name,
-// as [Key] begins with it, makes Key(name, key) of the key.
-func appendSlotText(dst []byte, name, key string) []byte {
+// as [Key] begins with it, makes Key(name, key) of the key. With a secret it is always a hash, made with it.
+func appendSlotText(dst []byte, name, key string, macs *sync.Pool) []byte {
 	start := len(dst)
 	dst = append(dst, name...)
 	if name != "" && strings.ContainsAny(key, `|\`) {
@@ -93,6 +181,14 @@ func appendSlotText(dst []byte, name, key string) []byte {
 	}
 	dst = append(dst, key...)
 	text := dst[start:]
+	if macs != nil {
+		mac := macs.Get().(hash.Hash)
+		defer macs.Put(mac)
+		mac.Reset()
+		_, _ = mac.Write(text) // it has no error
+		var sum [sha256.Size]byte
+		return appendHash(dst[:start], mac.Sum(sum[:0]))
+	}
 	plain := len(text) <= longestKey && text[0] != hashMark
 	for i := 0; plain && i < len(text); i++ {
 		plain = ' ' <= text[i] && text[i] <= '~' && text[i] != '{' && text[i] != '}'
@@ -101,5 +197,17 @@ func appendSlotText(dst []byte, name, key string) []byte {
 		return dst
 	}
 	sum := sha256.Sum256(text)
-	return base64.RawURLEncoding.AppendEncode(append(dst[:start], hashMark), sum[:])
+	return appendHash(dst[:start], sum[:])
+}
+
+func appendHash(dst, sum []byte) []byte {
+	return base64.RawURLEncoding.AppendEncode(append(dst, hashMark), sum)
+}
+
+// newMACs returns a pool of what hashes with a secret, nil if there is none.
+func newMACs(secret []byte) *sync.Pool {
+	if secret == nil {
+		return nil
+	}
+	return &sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
 }

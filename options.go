@@ -1,9 +1,10 @@
 package ginlimit
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ const (
 	// DefaultTimeout is how long a decision may take.
 	DefaultTimeout = 50 * time.Millisecond
 	longestTimeout = 24 * time.Hour
+	leastSecret    = 16
 )
 
 // Option sets up a [Limiter] or one of its handlers. A nil Option is a fault.
@@ -30,15 +32,25 @@ type config struct {
 	denials  int  // to remember
 	eager    bool // to believe the first of them
 	replicas int
+	secret   []byte
 
-	name    string
-	key     KeyFunc
-	limits  []Limit
-	failure Failure
-	denied  func(*gin.Context, Result)
-	failed  func(*gin.Context, error)
-	faults  []error
-	limiter []string // the options used that only a limiter has
+	name       string
+	key        KeyFunc
+	limits     []Limit
+	limit      func(*gin.Context, string) (Limit, error)
+	identities []identityOption
+	cost       func(*gin.Context) int
+	refund     func(*gin.Context) bool
+	skip       func(*gin.Context) bool
+	allow      []netip.Prefix
+	deny       []netip.Prefix
+	dryRun     bool
+	failure    Failure
+	header     func(http.Header, Result)
+	denied     func(*gin.Context, Result)
+	failed     func(*gin.Context, error)
+	faults     []error
+	limiter    []string // the options used that only a limiter has
 }
 
 // newConfig returns the defaults with opts on top, and every fault in them.
@@ -164,6 +176,20 @@ func WithFailure(f Failure) Option {
 	}
 }
 
+// WithKeySecret has Redis hold keys that tell nothing: each is an HMAC-SHA256 (RFC 2104) of the client's key.
+//
+// All processes need the same secret; another one has other buckets. It is an option of a limiter. A secret of less
+// than 16 bytes is an error.
+func WithKeySecret(secret []byte) Option {
+	return func(c *config) {
+		c.limiter = append(c.limiter, "WithKeySecret")
+		if len(secret) < leastSecret {
+			c.fault("WithKeySecret: %d bytes; want at least %d", len(secret), leastSecret)
+		}
+		c.secret = slices.Clone(secret)
+	}
+}
+
 // WithName names a handler. Handlers of one limiter that have the same name and a limit of the same
 // period share buckets; those with different names never do.
 //
@@ -193,6 +219,108 @@ func WithLimits(more ...Limit) Option {
 	return func(c *config) { c.limits = slices.Clone(more) }
 }
 
+// WithLimitFunc sets the limit of a client, now: of its plan, say. It takes the place of the handler's first limit.
+//
+// f is given the client's key. Its error goes to the error handler, and so does a limit that cannot be used. The
+// buckets of a client are told apart by the handler's name and by period, so a changed Rate or Burst takes effect at once,
+// and what is missing from the bucket takes as long to come back as before. [Plans.Limit] is such a function.
+func WithLimitFunc(f func(c *gin.Context, key string) (Limit, error)) Option {
+	return func(c *config) {
+		if f == nil {
+			c.fault("WithLimitFunc: the function is nil")
+		}
+		c.limit = f
+	}
+}
+
+// WithIdentity has a request counted for somebody else besides: for an API key as well as for its address, say, or for
+// all clients together. It may be given several times, each with another name.
+//
+// All identities must allow a request, and one that is refused costs none of them anything. Where all of Redis is
+// one server, one script decides. On a cluster and in the process the handler's own key is asked first, then each
+// identity in the order in which they are given, and what was taken is given back if a later one refuses. The headers
+// tell of the one closest to exhaustion. The name is that of [Key].
+func WithIdentity(name string, f KeyFunc, limits ...Limit) Option {
+	return func(c *config) {
+		if name == "" {
+			c.fault("WithIdentity: the name is empty")
+		}
+		if f == nil {
+			c.fault("WithIdentity(%q): the function is nil", name)
+		}
+		c.identities = append(slices.Clone(c.identities), identityOption{name, f, slices.Clone(limits)})
+	}
+}
+
+// WithCost sets how many tokens a request takes. The default is 1.
+//
+// Of 0, a request is free: it is told what is left, and passes unless the limit prohibits. Below 0 it is an
+// error, for the error handler. More than a limit's Burst is refused, without Retry-After.
+func WithCost(f func(*gin.Context) int) Option {
+	return func(c *config) {
+		if f == nil {
+			c.fault("WithCost: the function is nil")
+		}
+		c.cost = f
+	}
+}
+
+// WithRefund gives a request's tokens back if f says so when it has been served: to count only failed logins, say.
+//
+// f is asked after the handlers that follow, also when one of them panics; then the status is 500, unless the
+// answer has begun. No bucket is filled above full. An error of Redis goes to the context's Errors.
+func WithRefund(f func(*gin.Context) bool) Option {
+	return func(c *config) {
+		if f == nil {
+			c.fault("WithRefund: the function is nil")
+		}
+		c.refund = f
+	}
+}
+
+// WithSkip lets requests pass that f picks. They are not counted, and have no headers.
+func WithSkip(f func(*gin.Context) bool) Option {
+	return func(c *config) {
+		if f == nil {
+			c.fault("WithSkip: the function is nil")
+		}
+		c.skip = f
+	}
+}
+
+// WithAllowList lets requests pass from addresses in these networks. They are not counted.
+//
+// The address is that of [ByClientIP], whatever the key is. An address in both lists is allowed. A prefix that is not
+// valid is an error.
+func WithAllowList(p ...netip.Prefix) Option {
+	return func(c *config) { c.allow = slices.Clone(p) }
+}
+
+// WithDenyList answers requests from addresses in these networks with 403.
+//
+// The address is that of [ByClientIP], whatever the key is. For bans that come and go, prefer [Limiter.Block]. A
+// prefix that is not valid is an error.
+func WithDenyList(p ...netip.Prefix) Option {
+	return func(c *config) { c.deny = slices.Clone(p) }
+}
+
+// WithDryRun counts, and refuses nobody: to try a limit. [FromContext] tells what it would have done.
+//
+// It sets no headers, and its errors go to the context's Errors only.
+func WithDryRun() Option {
+	return func(c *config) { c.dryRun = true }
+}
+
+// WithHeaderFunc sets further headers from a Result: of a decision that is told of, unlimited ones among them.
+func WithHeaderFunc(f func(http.Header, Result)) Option {
+	return func(c *config) {
+		if f == nil {
+			c.fault("WithHeaderFunc: the function is nil")
+		}
+		c.header = f
+	}
+}
+
 // WithDeniedHandler sets who answers a refused request. The default is 429 with a problem+json body.
 //
 // The status 429 and the headers are set before, and the request is aborted, whatever f does.
@@ -208,7 +336,7 @@ func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 // WithErrorHandler sets who answers when no decision was made.
 //
 // The default adds the error to the context's Errors and answers 503 if it is [ErrUnavailable] or the
-// end of the request's context, else 500. A request that f neither aborts, nor answers, nor gives
+// end of the request's context, 400 if a header of [ByHeader] is missing, 403 if it is [ErrUnknownClient], else 500. A request that f neither aborts, nor answers, nor gives
 // another status, goes on, unlimited. The error's text is not for clients.
 func WithErrorHandler(f func(*gin.Context, error)) Option {
 	return func(c *config) {
@@ -217,21 +345,6 @@ func WithErrorHandler(f func(*gin.Context, error)) Option {
 		}
 		c.failed = f
 	}
-}
-
-// validate reports every fault of a handler's configuration, and returns its rules and its name.
-func (c *config) validate(limit Limit) (rules, string, error) {
-	faults := c.faults
-	for _, option := range c.limiter {
-		faults = append(faults, fmt.Errorf("ginlimit: %s is an option of the limiter, not of one handler", option))
-	}
-	limits := append([]Limit{limit}, c.limits...)
-	r, err := newRules(limits...)
-	name := c.name
-	if name == "" {
-		name = rulesName(limits)
-	}
-	return r, name, errors.Join(append(faults, err)...)
 }
 
 // rulesName returns the text that equal sets of limits share.

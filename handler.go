@@ -1,0 +1,262 @@
+package ginlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gin-gonic/gin"
+)
+
+const (
+	// mostPlans is how many limits a handler keeps worked out, of those that its function returns.
+	mostPlans = 1024
+	// addressProbes is how many requests of a handler are looked at for whether Gin would believe forged addresses.
+	addressProbes = 1024
+)
+
+// handler limits the requests that pass through it.
+type handler struct {
+	config
+	limiter    *Limiter
+	rules      rules
+	name       string
+	keyName    string // what the keys of its clients begin with
+	identities []identity
+	allowed    *addressSet
+	forbidden  *addressSet
+
+	warned atomic.Bool
+	probes atomic.Int32
+
+	mu      sync.RWMutex
+	planned map[Limit]*rules // with the first limit replaced
+}
+
+func (l *Limiter) handler(limit Limit, opts []Option) (gin.HandlerFunc, error) {
+	if l.store == nil {
+		return nil, errNotMade
+	}
+	cfg, faults := l.defaults.with(opts)
+	for _, option := range cfg.limiter {
+		faults = append(faults, fmt.Errorf("ginlimit: %s is an option of the limiter, not of one handler", option))
+	}
+	h := &handler{config: cfg, limiter: l, name: cfg.name, planned: map[Limit]*rules{}}
+	limits := append([]Limit{limit}, cfg.limits...)
+	if h.name == "" {
+		h.name = rulesName(limits)
+	}
+	h.keyName = Key(h.name, "")
+	collect := func(err error) {
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	var err error
+	h.rules, err = h.newRules(limits)
+	collect(err)
+	h.identities, err = h.newIdentities()
+	collect(err)
+	h.allowed, err = newAddressSet(cfg.allow)
+	collect(wrapped("WithAllowList", err))
+	h.forbidden, err = newAddressSet(cfg.deny)
+	collect(wrapped("WithDenyList", err))
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	return h.serve, nil
+}
+
+func wrapped(option string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("ginlimit: %s: %w", option, err)
+}
+
+// newRules returns the rules of limits, as the handler has them when Redis does not decide.
+func (h *handler) newRules(limits []Limit) (rules, error) {
+	r, err := newRules(limits...)
+	r.failure = h.failure
+	if replicas := h.limiter.defaults.replicas; replicas > 1 {
+		r.share = r.shareOf(replicas)
+	}
+	return r, err
+}
+
+func (h *handler) serve(c *gin.Context) {
+	if h.passes(c) {
+		return
+	}
+	n := 1
+	if h.cost != nil {
+		if n = h.cost(c); n < 0 {
+			h.fail(c, fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidLimit, n))
+			return
+		}
+	}
+	d, err := h.decide(c, n)
+	switch {
+	case err != nil && n == 0 && errors.Is(err, ErrUnavailable):
+		return // it is free, whatever is left
+	case err != nil:
+		h.fail(c, err)
+		return
+	}
+	h.record(c, d.hash, d.result)
+	switch {
+	case d.result.Allowed || h.dryRun:
+	default:
+		c.Status(http.StatusTooManyRequests)
+		c.Abort()
+		h.denied(c, d.result)
+		return
+	}
+	if h.refund != nil && d.result.Granted > 0 {
+		h.serveRefunding(c, d.claims, d.result)
+	}
+}
+
+// passes reports whether a request is not to be counted. One of a forbidden address is answered.
+func (h *handler) passes(c *gin.Context) bool {
+	if len(h.allow) > 0 || len(h.deny) > 0 {
+		addr, err := clientAddress(c)
+		switch {
+		case err != nil:
+			h.fail(c, err)
+			return true
+		case h.allowed.contains(addr):
+			h.note(c, 0, passed())
+			return true
+		case h.forbidden.contains(addr):
+			h.note(c, 0, Result{RetryAfter: never, Source: FromPolicy})
+			if !h.dryRun {
+				c.Abort()
+				answerForbidden(c)
+			}
+			return true
+		}
+	}
+	if h.skip != nil && h.skip(c) {
+		h.note(c, 0, passed())
+		return true
+	}
+	return false
+}
+
+// passed is the Result of a request that is not counted.
+func passed() Result {
+	return Result{Allowed: true, Limit: Limit{Rate: -1}, Remaining: math.MaxInt, Source: FromPolicy}
+}
+
+// decision is what a handler decided on a request.
+type decision struct {
+	result Result
+	hash   uint64  // of the key that was charged first
+	claims []claim // to be given back, if that may be
+}
+
+// decide decides on a request of n tokens.
+func (h *handler) decide(c *gin.Context, n int) (decision, error) {
+	client, err := h.clientKey(c)
+	if err != nil {
+		return decision{}, err
+	}
+	r := &h.rules
+	if h.limit != nil {
+		limit, err := h.limit(c, client)
+		if err != nil {
+			return decision{}, err
+		}
+		if r, err = h.plan(limit); err != nil {
+			return decision{}, err
+		}
+	}
+	own := claim{h.keyName, client, r}
+	if len(h.identities) > 0 {
+		return h.decideAll(c, own, n)
+	}
+	var d decision
+	d.result, d.hash, err = h.limiter.claim(c.Request.Context(), own, n)
+	if h.refund != nil {
+		d.claims = []claim{own}
+	}
+	return d, err
+}
+
+// clientKey returns the key of a request, and warns if its client may have forged it.
+func (h *handler) clientKey(c *gin.Context) (string, error) {
+	probes := !h.limiter.probed.Load() && h.probes.Add(1) <= addressProbes
+	var probe addressProbe
+	if probes {
+		c.Set(addressProbeKey{}, &probe)
+	}
+	client, err := h.config.key(c)
+	if err == nil && client == "" {
+		err = fmt.Errorf("%w: the key function returned none", ErrNoKey)
+	}
+	if probe.used && !h.limiter.probed.Swap(true) && believesStrangers(c) {
+		h.logger.WarnContext(c.Request.Context(),
+			"ginlimit: Gin believes X-Forwarded-For from anyone, so clients can choose whom they are counted for; "+
+				"call SetTrustedProxies with the addresses of your proxies, or with nil if there are none")
+	}
+	return client, err
+}
+
+// plan returns the rules with the first limit replaced.
+func (h *handler) plan(limit Limit) (*rules, error) {
+	h.mu.RLock()
+	r := h.planned[limit]
+	h.mu.RUnlock()
+	if r != nil {
+		return r, nil
+	}
+	fresh, err := h.newRules(append([]Limit{limit}, h.limits...))
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.planned) >= mostPlans {
+		clear(h.planned)
+	}
+	h.planned[limit] = &fresh
+	return &fresh, nil
+}
+
+// serveRefunding serves the request, and gives back what was taken for it if that is wanted.
+func (h *handler) serveRefunding(c *gin.Context, claims []claim, result Result) {
+	served := false
+	defer func() { // not recover, which would hide where a panic came from
+		if !served && !c.Writer.Written() {
+			c.Status(http.StatusInternalServerError)
+		}
+		if !h.refund(c) {
+			return
+		}
+		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
+		for _, claim := range claims {
+			if err := h.limiter.giveBack(ctx, claim, result); err != nil {
+				_ = c.Error(err) // for the application's log; it returns what it was given
+			}
+		}
+	}()
+	c.Next()
+	served = true
+}
+
+func (h *handler) fail(c *gin.Context, err error) {
+	if h.dryRun {
+		_ = c.Error(err) // for the application's log; it returns what it was given
+		return
+	}
+	status, size := c.Writer.Status(), c.Writer.Size() // -1 until something is written
+	h.failed(c, err)
+	if c.Writer.Status() != status || c.Writer.Size() != size {
+		c.Abort()
+	}
+}
