@@ -29,7 +29,7 @@ type ask struct {
 	err   error
 	next  *ask
 	state askState
-	lost  bool // the caller left before it was answered, so it is not used again
+	left  bool // the caller left before it was answered, so it is not used again
 }
 
 // otherKey is a further key of an ask, from one of its buckets on.
@@ -107,7 +107,7 @@ func (a *ask) look() *ask {
 
 // release gives an ask back for another use.
 func (l *Limiter) release(a *ask) {
-	if !a.lost {
+	if !a.left {
 		a.ends = [2]context.Context{}
 		l.asks.Put(a)
 	}

@@ -18,8 +18,8 @@ type batch struct {
 
 func newBatch() *batch { return &batch{newest: map[uint64]*errand{}} }
 
-// lost returns the error that says that Redis is not there for anybody, and nil if it replied.
-func (b *batch) lost() error {
+// failure returns the error that says that Redis is not there for anybody, and nil if it replied.
+func (b *batch) failure() error {
 	if err := b.errands[0].err; err != nil && !isReply(err) {
 		return err
 	}

@@ -2,15 +2,20 @@ package ginlimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/pprof"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -63,7 +68,8 @@ func TestNobodyAsksALostRedis(t *testing.T) {
 	}
 }
 
-// TestOneCutLosesNothing cuts the connections once: that is no reason to give Redis up.
+// TestOneCutLosesNothing cuts all connections once while decisions are on their way: that is no reason to give
+// Redis up.
 func TestOneCutLosesNothing(t *testing.T) {
 	t.Parallel()
 	p, addr := startProxy(t, startRedis(t))
@@ -73,10 +79,147 @@ func TestOneCutLosesNothing(t *testing.T) {
 		return err == nil
 	}
 	require.True(t, becomesTrue(t.Context().Done(), works))
+	p.swallow.Store(true)
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			_, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), ginlimit.PerHour(1))
+			if err != nil {
+				assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+			}
+		})
+	}
+	require.True(t, becomesTrue(t.Context().Done(), func() bool { return p.swallowed.Load() > 0 }))
+	p.swallow.Store(false)
 	p.cutAll()
 	p.cut.Store(false)
-	require.True(t, becomesTrue(t.Context().Done(), works)) // perhaps not on the first connection, which was cut
+	all.Wait()
+	require.True(t, becomesTrue(t.Context().Done(), works))
 	require.Empty(t, log.String())
+}
+
+// TestCallersWhoLeaveAreNoFailure has callers give up on a Redis that is slower than they are patient.
+func TestCallersWhoLeaveAreNoFailure(t *testing.T) {
+	t.Parallel()
+	p, addr := startProxy(t, startRedis(t))
+	limiter, log := logged(t, connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal))
+	limit := ginlimit.PerDay(1000)
+	r, err := limiter.Allow(t.Context(), "k", limit)
+	require.NoError(t, err)
+	require.Equal(t, ginlimit.FromRedis, r.Source)
+	p.delay.Store(int64(100 * time.Millisecond))
+	for range 10 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		_, err := limiter.Allow(ctx, "k", limit)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		cancel()
+	}
+	p.delay.Store(0)
+	r, err = limiter.Allow(t.Context(), "k", limit)
+	require.NoError(t, err)
+	require.Equal(t, ginlimit.FromRedis, r.Source)
+	require.Empty(t, log.String())
+	require.NoError(t, limiter.Close())
+}
+
+// TestRefusedConnectionsAreNotTriedByEveryone counts the connections to a Redis that refuses the password.
+func TestRefusedConnectionsAreNotTriedByEveryone(t *testing.T) {
+	t.Parallel()
+	addr := startRedis(t)
+	admin := connect(t, addr)
+	require.NoError(t, admin.ConfigSet(t.Context(), "requirepass", "right").Err())
+	rdb := redis.NewClient(&redis.Options{Addr: addr, Password: "wrong"})
+	defer rdb.Close()
+	limiter, log := logged(t, rdb)
+	untilLogged(t, limiter, log, "reason=WRONGPASS")
+	connections := func() (n int) {
+		stats := admin.Info(t.Context(), "stats").Val()
+		_, err := fmt.Sscanf(stats[strings.Index(stats, "total_connections_received:"):], "total_connections_received:%d", &n)
+		require.NoError(t, err)
+		return n
+	}
+	before := connections()
+	for i := range 10_000 {
+		_, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), ginlimit.PerHour(1))
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	}
+	require.Less(t, connections()-before, 500)
+}
+
+// TestFlappingRedisIsLostOnce has Redis answer looks and keep charges waiting.
+func TestFlappingRedisIsLostOnce(t *testing.T) {
+	t.Parallel()
+	rdb := connect(t, startRedis(t))
+	limiter, log := logged(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+	var slow atomic.Bool
+	rdb.AddHook(chargesHook(func() {
+		if slow.Load() {
+			pause(80 * time.Millisecond)
+		}
+	}))
+	require.True(t, becomesTrue(t.Context().Done(), func() bool {
+		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
+		return err == nil
+	}))
+	slow.Store(true)
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		_, _ = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
+		pause(time.Millisecond)
+	}
+	slow.Store(false)
+	untilLogged(t, limiter, log, "Redis is back")
+	require.LessOrEqual(t, strings.Count(log.String(), "\n"), 4, log.String())
+}
+
+// chargesHook is called before each call of the script that is not a look.
+type chargesHook func()
+
+func (chargesHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h chargesHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && fmt.Sprint(args[4]) != "0" {
+			h()
+		}
+		return next(ctx, cmd)
+	}
+}
+func (chargesHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TestProbesSurviveTheDialer has the client's dialer panic, hang or return nothing.
+func TestProbesSurviveTheDialer(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func() (net.Conn, error){
+		"panics":  func() (net.Conn, error) { panic("fault") },
+		"nothing": func() (net.Conn, error) { return nil, nil },
+		"hangs":   func() (net.Conn, error) { pause(2 * time.Second); return nil, errors.New("late") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, process := startRedisProcess(t)
+			var broken atomic.Bool
+			rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+				if broken.Load() {
+					return fault()
+				}
+				return net.Dial("tcp", addr)
+			}})
+			defer rdb.Close()
+			limiter, log := logged(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+			require.True(t, becomesTrue(t.Context().Done(), func() bool {
+				_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
+				return err == nil
+			}))
+			require.NoError(t, process.Signal(syscall.SIGSTOP))
+			untilLogged(t, limiter, log, "Redis is lost")
+			broken.Store(true)
+			pause(500 * time.Millisecond)
+			broken.Store(false)
+			require.NoError(t, process.Signal(syscall.SIGCONT))
+			untilLogged(t, limiter, log, "Redis is back")
+		})
+	}
 }
 
 // TestRedisIsFoundByAWayOfAHook has a hook connect to a server whose address the client does not have.
@@ -108,11 +251,15 @@ func (detour) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 // TestCloseEndsTheSearch closes a limiter whose Redis is lost.
 func TestCloseEndsTheSearch(t *testing.T) {
 	t.Parallel()
-	limiter, log := logged(t, nowhere(t))
-	untilLogged(t, limiter, log, "Redis is lost")
-	require.NoError(t, limiter.Close())
-	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	pprof.Do(t.Context(), pprof.Labels("test", t.Name()), func(context.Context) {
+		limiter, log := logged(t, nowhere(t))
+		untilLogged(t, limiter, log, "Redis is lost")
+		require.Positive(t, goroutinesLeft(t))
+		require.NoError(t, limiter.Close())
+		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	})
+	require.Zero(t, goroutinesLeft(t))
 }
 
 // TestRefusalsAreToldOnce has the log told of errors of Redis now and then, without their text.

@@ -16,7 +16,7 @@ import (
 var (
 	// ErrInvalidLimit says that a limit or another argument cannot be used.
 	ErrInvalidLimit = errors.New("ginlimit: invalid limit")
-	// ErrUnavailable says that no decision was made, since Redis did not make it, or there was no plan to decide by.
+	// ErrUnavailable says that no decision could be made: by Redis, by a plan, or by a closed limiter.
 	ErrUnavailable = errors.New("ginlimit: unavailable")
 	// ErrNoKey says that there is no key to count under.
 	ErrNoKey = errors.New("ginlimit: no key")
@@ -160,7 +160,7 @@ type store interface {
 //
 // It is fastest with a client whose ContextTimeoutEnabled is set: then a decision that finds Redis idle is sent
 // by its caller, not handed to another goroutine. A hook of the client must not keep a command after the
-// call, as its memory is used again.
+// call, as its memory is used again. A client of another type, that wraps one of a cluster, say, is taken for one server.
 func NewLimiter(rdb redis.UniversalClient, opts ...Option) (*Limiter, error) {
 	l, faults := newRedisLimiter(rdb, opts)
 	return l.unless(faults)

@@ -119,7 +119,7 @@ func (d *dispatcher) decide(ctx context.Context, a *ask) error {
 		return a.err
 	default:
 	}
-	a.lost = true
+	a.left = true
 	if a.state == askQueued {
 		a.state = askAbandoned
 		d.abandoned++
@@ -165,7 +165,7 @@ func (d *dispatcher) startRunLocked() {
 func (d *dispatcher) idle() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.waiting)+len(d.flying)+d.stuck == 0
+	return len(d.waiting)+len(d.flying)+d.stuck == 0 && !d.breaker.seeking
 }
 
 // giveUpLocked frees the places of batches that are late. Their asks are answered if they come back. The ask is
@@ -207,13 +207,13 @@ func (d *dispatcher) land(b *batch) {
 
 // goWith sends an ask alone.
 func (d *dispatcher) goWith(b *batch, a *ask) error {
-	a.lost = true // until it is answered here
+	a.left = true // until it is answered here
 	defer d.land(b)
 	b.asks = append(b.asks, a)
 	b.merge()
 	d.deliver(b)
 	<-a.done
-	a.lost = false
+	a.left = false
 	return a.err
 }
 
@@ -221,7 +221,7 @@ func (d *dispatcher) goWith(b *batch, a *ask) error {
 func (d *dispatcher) close() {
 	d.mu.Lock()
 	d.closed = true
-	close(d.breaker.stop)
+	d.breaker.stop()
 	d.failWaitingLocked(errLimiterClosed)
 	d.mu.Unlock()
 	d.ended.Wait()
@@ -283,7 +283,7 @@ func (d *dispatcher) deliver(b *batch) {
 	sent := b.since
 	defer func() {
 		received := time.Now()
-		err := b.lost()
+		err := b.failure()
 		if err == nil && received.Sub(sent) >= d.timeout.span {
 			err = errLate
 		}
@@ -297,6 +297,7 @@ func (d *dispatcher) deliver(b *batch) {
 		b.reset()
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		b.since = received // it is late no more
 		switch {
 		case b.stuck: // it has counted when it gave up its place
 		case err != nil:

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"reflect"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -100,8 +99,7 @@ func (s *redisStore) send(ctx context.Context, b *batch) {
 func (s *redisStore) tell(err error) {
 	now, told := time.Now().Unix(), s.told.Load()
 	if now-told >= int64(refusalsApart/time.Second) && s.told.CompareAndSwap(told, now) {
-		code, _, _ := strings.Cut(err.Error(), " ")
-		s.log.Warn("ginlimit: Redis refuses decisions", "code", code)
+		s.log.Warn("ginlimit: Redis refuses decisions", "code", reason(err))
 	}
 }
 
@@ -166,6 +164,22 @@ func (s *redisStore) load(ctx context.Context) error {
 func isRefusal(err error) bool {
 	var refusal redis.Error
 	return errors.As(err, &refusal)
+}
+
+// lostReplies begin the errors by which a server says that it decides for nobody now.
+var lostReplies = []string{"LOADING", "BUSY", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN", "ERR max number of clients"}
+
+// isReply reports whether an error is what Redis replies to this command, where another one may be done.
+func isReply(err error) bool {
+	if !isRefusal(err) {
+		return false
+	}
+	for _, lost := range lostReplies {
+		if redis.HasErrorPrefix(err, lost) {
+			return false
+		}
+	}
+	return true
 }
 
 // isNil reports whether a client is nil, be it a nil pointer inside the interface.

@@ -23,3 +23,10 @@ func ShareOf(l Limit, replicas int) (rate float64, burst int, ok bool) {
 	share := b.shareOf(replicas)
 	return float64(share.drain) * float64(l.Period.Milliseconds()) / float64(share.cost), int(share.burst), true
 }
+
+// PlansKept is how many plans a process keeps.
+func PlansKept(p *Plans) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.fresh) + len(p.old)
+}

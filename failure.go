@@ -6,15 +6,18 @@ import (
 	"fmt"
 )
 
-// Failure tells what becomes of a decision that Redis does not make: it is lost, late, or refuses.
+// Failure tells what becomes of decisions that Redis does not make.
+//
+// It does not where it is lost, late, or refuses.
 type Failure uint8
 
 const (
 	// FailLocal has this process decide, by buckets of its own that hold and regain its share of each limit (see
 	// [WithReplicas]). They start full, and are kept when Redis is back, so that an outage that follows soon
-	// gives nobody another burst.
+	// gives nobody another burst. A decision on more tokens than the share holds is made when it is full, and
+	// leaves it as much longer to fill up.
 	FailLocal Failure = iota
-	// FailOpen allows, as if every bucket were full.
+	// FailOpen allows, as if every bucket were full, and also what is blocked.
 	FailOpen
 	// FailClosed makes no decision: the error is [ErrUnavailable], which a handler answers with 503.
 	FailClosed
@@ -45,23 +48,20 @@ func (l *Limiter) without(ctx context.Context, a *ask, r *rules, err error) (Res
 }
 
 // decideLocally decides on an ask by this process' share of its limits. Whoever wants more tokens at once than the
-// share ever holds gets them for all that it holds.
+// share ever holds gets them when it is full, and the share then owes them.
 func (l *Limiter) decideLocally(ctx context.Context, a *ask, r *rules) Result {
 	share := r.shareOf(l.defaults.replicas)
 	own := l.ask(opDecide, share) // a may be on its way still
 	defer l.release(own)
 	own.key = append(own.key[:0], a.key...)
 	own.charges, own.n = a.charges, a.n
-	switch {
-	case a.charges == 1:
-		own.n = min(a.n, share.burst())
-	case a.charges > 1:
+	if a.charges > 1 {
 		own.charges = min(a.charges, share.burst())
 	}
 	_ = l.local.do(ctx, own) // it has no error
 	res := share.result(own.levels, own.charges, own.n)
-	if res.Allowed && a.charges == 1 {
-		res.Granted = int(a.n)
+	if a.n > r.burst() {
+		res.Allowed, res.RetryAfter = false, never
 	}
 	return res
 }
@@ -90,19 +90,4 @@ func unavailable(ctx context.Context, err error) error {
 		err = errLate
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
-}
-
-// shareOf returns the rules of one of so many processes that share the limits evenly.
-func (r *rules) shareOf(replicas int) *rules {
-	if replicas <= 1 { // of a limiter without Redis too
-		return r
-	}
-	if r.share != nil {
-		return r.share
-	}
-	share := &rules{buckets: make([]bucket, len(r.buckets))}
-	for i := range r.buckets {
-		share.buckets[i] = r.buckets[i].shareOf(replicas)
-	}
-	return share
 }

@@ -110,11 +110,25 @@ func TestEveryMethodWorksWithoutRedis(t *testing.T) {
 	assert.False(t, r.Allowed)
 	assert.Zero(t, r.Granted)
 
-	all := allowN("b", 15) // more than the share holds, less than the limit allows
+	assert.Equal(t, 9, allowN("b", 1).Remaining)
+	some := allowN("b", 15) // more than the share holds, less than the limit allows: when it is full
+	assert.False(t, some.Allowed)
+	assert.Equal(t, 9, some.Remaining)
+	assert.InDelta(t, 24*time.Hour, some.RetryAfter, float64(time.Minute))
+	all := allowN("e", 15)
 	assert.True(t, all.Allowed)
 	assert.Equal(t, 15, all.Granted)
 	assert.Zero(t, all.Remaining)
-	assert.False(t, allowN("b", 15).Allowed)
+	assert.InDelta(t, 15*24*time.Hour, all.ResetAfter, float64(time.Minute), "it owes what it did not have")
+	assert.InDelta(t, 6*24*time.Hour, allowN("e", 1).RetryAfter, float64(time.Minute))
+	assert.InDelta(t, 15*24*time.Hour, allowN("e", 15).RetryAfter, float64(time.Minute))
+	two := []ginlimit.Limit{ginlimit.PerHour(20), ginlimit.PerDay(1000)} // shares of 10 and 500
+	r, err = limiter.AllowN(t.Context(), "f", 20, two...)
+	require.NoError(t, err)
+	assert.True(t, r.Allowed)
+	r, err = limiter.Peek(t.Context(), "f", two[1])
+	require.NoError(t, err)
+	assert.Equal(t, 480, r.Remaining, "each gave all of it")
 	assert.EqualValues(t, -1, allowN("c", 21).RetryAfter, "never")
 	assert.Equal(t, 9, allowN("c", 1).Remaining)
 

@@ -32,6 +32,7 @@ var faults = []struct {
 	{"script flushed", flushed},
 	{"200 ms slower", slower},
 	{"every connection cut", cut},
+	{"20 ms away, every connection cut", cutFarAway},
 	{"replies swallowed", swallowed},
 	{"memory full", full},
 	{"read-only replica", readOnly},
@@ -88,6 +89,8 @@ type proxy struct {
 	swallow atomic.Bool  // what the server says
 	cut     atomic.Bool  // every connection
 
+	swallowed atomic.Int64 // how often
+
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 }
@@ -137,6 +140,7 @@ func (p *proxy) serve(client net.Conn, server string) {
 			pause(d)
 		}
 		if p.swallow.Load() {
+			p.swallowed.Add(1)
 			continue
 		}
 		if _, err := client.Write(buf[:n]); err != nil {
@@ -164,8 +168,12 @@ func slower(t *testing.T) *site {
 	}
 }
 
-func cut(t *testing.T) *site {
+func cut(t *testing.T) *site        { return cutAt(t, 0) }
+func cutFarAway(t *testing.T) *site { return cutAt(t, 20*time.Millisecond) }
+
+func cutAt(t *testing.T, distance time.Duration) *site {
 	p, addr := startProxy(t, startRedis(t))
+	p.delay.Store(int64(distance))
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
 		fail: p.cutAll,
@@ -249,8 +257,8 @@ func loading(t *testing.T) *site {
 	dir := t.TempDir()
 	addr, process := startRedisProcess(t, "--dir", dir)
 	admin := connect(t, addr)
-	for i := range 2000 {
-		require.NoError(t, admin.Set(t.Context(), fmt.Sprint("ballast ", i), strings.Repeat("x", 2000), 0).Err())
+	for i := range 4000 {
+		require.NoError(t, admin.Set(t.Context(), fmt.Sprint("ballast ", i), strings.Repeat("x", 1000), 0).Err())
 	}
 	require.NoError(t, admin.Save(t.Context()).Err())
 	return &site{

@@ -103,16 +103,20 @@ func TestRefundGoesWhereItWasTaken(t *testing.T) {
 	limiter := newLimiter(t, connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(200*time.Millisecond),
 		ginlimit.WithReplicas(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	limit := ginlimit.PerDay(8)
-	freeze := func() { // and wait until nothing more is sent there
-		losses := strings.Count(log.String(), "Redis is lost")
-		require.NoError(t, process.Signal(syscall.SIGSTOP))
-		require.True(t, becomesTrue(t.Context().Done(), func() bool {
-			_, err := limiter.Peek(t.Context(), "another", limit)
-			require.NoError(t, err)
-			return strings.Count(log.String(), "Redis is lost") > losses
-		}))
+	told := func(what string) bool {
+		_, err := limiter.Peek(t.Context(), "another", limit)
+		require.NoError(t, err)
+		last := strings.TrimSpace(log.String())
+		return strings.Contains(last[strings.LastIndexByte(last, '\n')+1:], what)
 	}
-	resume := func() { require.NoError(t, process.Signal(syscall.SIGCONT)) }
+	freeze := func() { // and wait until nothing more is sent there
+		require.NoError(t, process.Signal(syscall.SIGSTOP))
+		require.True(t, becomesTrue(t.Context().Done(), func() bool { return told("Redis is lost") }))
+	}
+	resume := func() { // and wait until it is there to stay
+		require.NoError(t, process.Signal(syscall.SIGCONT))
+		require.True(t, becomesTrue(t.Context().Done(), func() bool { return told("Redis is back") }))
+	}
 	everything := func(*gin.Context) bool { return true }
 	during := func() {}
 	r := serve(limiter.Handler(limit, ginlimit.WithName("n"), ginlimit.WithRefund(everything),

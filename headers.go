@@ -115,7 +115,7 @@ func answerError(c *gin.Context, err error) {
 		answerForbidden(c)
 	case errors.Is(err, ErrUnavailable):
 		c.Header("Cache-Control", "no-store")
-		c.Header("Retry-After", "1") // within a second Redis is found back
+		c.Header("Retry-After", "1") // Redis is found within a second of its return
 		c.Data(http.StatusServiceUnavailable, problemType, problemCapacity)
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		c.Header("Cache-Control", "no-store")

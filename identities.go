@@ -203,7 +203,6 @@ func (l *Limiter) giveBack(ctx context.Context, c claim, res Result) error {
 			return nil // nothing was taken
 		}
 		store, r = l.local, r.shareOf(l.defaults.replicas)
-		n = min(n, r.burst())
 	}
 	if len(r.buckets) == 0 || n == 0 {
 		return nil

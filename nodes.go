@@ -60,11 +60,9 @@ func newNodes(rdb redis.UniversalClient, timeout time.Duration, log *slog.Logger
 	return n
 }
 
-// dial connects to a key's server, which may be another one by now.
+// dial connects to a key's server in a cluster, which may be another one by now.
 func (n *nodes) dial(ctx context.Context, key string) (net.Conn, error) {
-	if n.refresh != nil {
-		n.refresh(ctx)
-	}
+	n.refresh(ctx)
 	node, err := n.of(ctx, key)
 	if err != nil {
 		return nil, err
@@ -75,7 +73,7 @@ func (n *nodes) dial(ctx context.Context, key string) (net.Conn, error) {
 func (n *nodes) newDispatcher(s *server) *dispatcher {
 	return newDispatcher(n.timeout, n.direct, s, func(ctx context.Context, b *batch) {
 		n.send(ctx, b)
-		if n.of != nil && !n.reached.Load() && b.lost() == nil {
+		if n.of != nil && !n.reached.Load() && b.failure() == nil {
 			n.reached.Store(true)
 		}
 	})
@@ -107,7 +105,11 @@ func (n *nodes) dispatcher(key *keyName) *dispatcher {
 	if n.closed || len(n.known) >= mostNodes {
 		return n.unknown
 	}
-	d = n.newDispatcher(&server{log: n.log, addr: node.Options().Addr, dial: n.dial})
+	s := &server{log: n.log, addr: node.Options().Addr, dial: n.dial}
+	if n.refresh == nil { // a ring's shard is nobody else
+		s.dial = func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, node) }
+	}
+	d = n.newDispatcher(s)
 	n.known[node] = d
 	return d
 }

@@ -149,10 +149,10 @@ func WithDenyMemory(entries int) Option {
 	}
 }
 
-// WithReplicas sets how many processes like this one share the limits while Redis is lost. The default is 1.
+// WithReplicas sets how many processes share the limits without Redis. The default is 1.
 //
-// With [FailLocal], each then has its part of every Rate and Burst, rounded down, but at least 1. It is an option
-// of a limiter. An n below 1 is an error.
+// With [FailLocal], each has its part of every Rate and Burst, rounded down, but at least 1, for decisions that
+// Redis does not make. It is an option of a limiter. An n below 1 is an error.
 func WithReplicas(n int) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithReplicas")

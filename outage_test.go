@@ -173,13 +173,18 @@ var probeKeys atomic.Int64
 
 // decidesInRedis reports whether a limiter decides in Redis on keys of every node.
 func decidesInRedis(l *ginlimit.Limiter) bool {
+	var all sync.WaitGroup
+	var elsewhere atomic.Bool
 	for range 12 {
-		r, err := l.Allow(context.Background(), fmt.Sprint("new ", probeKeys.Add(1)), hotLimit)
-		if err != nil || r.Source != ginlimit.FromRedis {
-			return false
-		}
+		all.Go(func() {
+			r, err := l.Allow(context.Background(), fmt.Sprint("new ", probeKeys.Add(1)), hotLimit)
+			if err != nil || r.Source != ginlimit.FromRedis {
+				elsewhere.Store(true)
+			}
+		})
 	}
-	return true
+	all.Wait()
+	return !elsewhere.Load()
 }
 
 // call asks at a steady pace until the end, in turn for a fresh key and for the hot one.

@@ -102,9 +102,12 @@ func (p *Plans) Limit(c *gin.Context, key string) (Limit, error) {
 
 // Get returns the limit of a client.
 //
-// The error is [ErrUnknownClient], or the context's, or wraps [ErrUnavailable] where the source fails and nothing is
+// The error is [ErrUnknownClient], [ErrNoKey] for an empty client, or the context's, or wraps [ErrUnavailable] where the source fails and nothing is
 // known from before, and [ErrInvalidLimit] where the source returns a limit that cannot be used.
 func (p *Plans) Get(ctx context.Context, client string) (Limit, error) {
+	if client == "" {
+		return Limit{}, fmt.Errorf("%w: the client is empty", ErrNoKey)
+	}
 	p.mu.Lock()
 	known := p.knownLocked(client)
 	if known != nil && time.Now().Before(known.until) {
@@ -135,6 +138,9 @@ func (p *Plans) Get(ctx context.Context, client string) (Limit, error) {
 // Call it when the change can be read from the source. The error is that of Redis; then other processes go by the old plan
 // until its life ends.
 func (p *Plans) Invalidate(ctx context.Context, client string) error {
+	if client == "" {
+		return fmt.Errorf("%w: the client is empty", ErrNoKey)
+	}
 	p.changes.Add(1)
 	p.mu.Lock()
 	if known := p.knownLocked(client); known != nil {
@@ -163,7 +169,7 @@ func (p *Plans) name(client string) string {
 	if prefix != "" {
 		prefix += ":"
 	}
-	return prefix + "plan:{" + string(appendSlotText(nil, "plan", client, p.macs)) + "}"
+	return prefix + "plan:{" + string(appendSlotText(nil, "", client, p.macs)) + "}"
 }
 
 // knownLocked returns what the process knows of a client, and keeps it.

@@ -52,6 +52,21 @@ func newRules(limits ...Limit) (rules, error) {
 	return r, errors.Join(faults...)
 }
 
+// shareOf returns the rules of one of so many processes that share the limits evenly.
+func (r *rules) shareOf(replicas int) *rules {
+	if replicas <= 1 { // of a limiter without Redis too
+		return r
+	}
+	if r.share != nil {
+		return r.share
+	}
+	share := &rules{buckets: make([]bucket, len(r.buckets))}
+	for i := range r.buckets {
+		share.buckets[i] = r.buckets[i].shareOf(replicas)
+	}
+	return share
+}
+
 // burst returns the most tokens that one decision can ever take.
 func (r *rules) burst() int64 {
 	least := int64(math.MaxInt64)

@@ -24,6 +24,7 @@ type bucket struct {
 	cost     int64  // units a token weighs
 	drain    int64  // units that flow back per millisecond
 	capacity int64  // units the bucket holds
+	owes     bool   // a charge of more than it holds is taken when it is full
 	args     [3]any // drain, cost and capacity, as script.lua takes them
 }
 
@@ -43,10 +44,21 @@ func newBucket(l Limit) (bucket, error) {
 // charge returns the units that n tokens weigh, more than any level leaves room for if the
 // bucket never holds so many.
 func (b *bucket) charge(n int64) int64 {
-	if n > b.burst {
+	if n > b.burst && !b.owes {
 		return b.capacity + 1
 	}
+	if most := maxUnits - b.drain - b.capacity; n > most/b.cost {
+		return max(b.capacity, most) // as many as can be counted on top of what is missing
+	}
 	return n * b.cost
+}
+
+// room returns how far below its capacity a bucket must be for a charge of n tokens.
+func (b *bucket) room(n int64) int64 {
+	if b.owes {
+		return min(n, b.burst) * b.cost
+	}
+	return b.charge(n)
 }
 
 // fit returns how many of the charges, each of n tokens, the level found leaves room for.
@@ -54,7 +66,7 @@ func (b *bucket) fit(level, charges, n int64) int64 {
 	if level >= b.capacity {
 		return 0
 	}
-	return min(charges, (b.capacity-level)/b.charge(n))
+	return min(charges, (b.capacity-level)/b.room(n))
 }
 
 // remaining returns the whole tokens left at a level.
@@ -65,10 +77,10 @@ func (b *bucket) remaining(level int64) int {
 // retryAfter returns how long until a charge of n tokens fits, 0 if it does, and never if the
 // bucket never holds so many.
 func (b *bucket) retryAfter(level, n int64) time.Duration {
-	if n > b.burst {
+	if n > b.burst && !b.owes {
 		return never
 	}
-	return b.flow(level + b.charge(n) - b.capacity)
+	return b.flow(level + b.room(n) - b.capacity)
 }
 
 // flow returns how long it takes until so many units have flowed back, in whole milliseconds.
@@ -108,7 +120,7 @@ func (b *bucket) shareOf(replicas int) bucket {
 		}
 		share, _ = newBucket(part) // it fits now
 	}
-	share.limit = b.limit
+	share.limit, share.owes = b.limit, true
 	return share
 }
 
