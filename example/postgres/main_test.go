@@ -1,0 +1,139 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+func TestMain(m *testing.M) {
+	gin.SetMode(gin.TestMode)
+	os.Exit(m.Run())
+}
+
+// missing skips a test that cannot run here; in CI it fails.
+func missing(t *testing.T, what string, err error) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		require.NoError(t, err, what)
+	}
+	t.Skipf("needs %s: %v", what, err)
+}
+
+// connectPostgres returns a database with the schema, apart from what else is there.
+func connectPostgres(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(cmp.Or(os.Getenv("DATABASE_URL"), "postgres://postgres@127.0.0.1:5432/test"))
+	require.NoError(t, err)
+	name := fmt.Sprintf("ginlimit_example_%d_%d", os.Getpid(), time.Now().UnixNano())
+	config.ConnConfig.RuntimeParams["search_path"] = name
+	db, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+	if err := db.Ping(t.Context()); err != nil {
+		missing(t, "PostgreSQL at DATABASE_URL", err)
+	}
+	_, err = db.Exec(t.Context(), "CREATE SCHEMA "+name)
+	require.NoError(t, err)
+	t.Cleanup(func() { // db is closed by then
+		admin, err := pgxpool.NewWithConfig(context.Background(), config)
+		require.NoError(t, err)
+		defer admin.Close()
+		_, err = admin.Exec(context.Background(), "DROP SCHEMA "+name+" CASCADE")
+		assert.NoError(t, err)
+	})
+	for range 2 { // at every start of the application
+		_, err = db.Exec(t.Context(), schema)
+		require.NoError(t, err)
+	}
+	return db
+}
+
+// connectRedis starts a redis-server of the test's own.
+func connectRedis(t *testing.T) *redis.Client {
+	t.Helper()
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		missing(t, "redis-server (apt-get install redis-server)", err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	server := exec.Command(path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
+	require.NoError(t, server.Start())
+	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
+	t.Cleanup(func() { _ = rdb.Close() })
+	require.Eventually(t, func() bool { return rdb.Ping(context.Background()).Err() == nil }, 20*time.Second, 10*time.Millisecond)
+	return rdb
+}
+
+// TestQuotasFromPostgres is systems.md C: its four calls, and what comes after.
+func TestQuotasFromPostgres(t *testing.T) {
+	db, rdb := connectPostgres(t), connectRedis(t)
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(10*time.Second), ginlimit.WithFailure(ginlimit.FailClosed))
+	require.NoError(t, err)
+	defer limiter.Close()
+	r, err := router(limiter, rdb, db)
+	require.NoError(t, err)
+	call := func(client string) *httptest.ResponseRecorder {
+		request := httptest.NewRequest(http.MethodGet, "/", nil)
+		if client != "" {
+			request.Header.Set("X-Client-Id", client)
+		}
+		response := httptest.NewRecorder()
+		r.ServeHTTP(response, request)
+		return response
+	}
+	for _, c := range []struct {
+		client, policy, quota, used string
+		reset                       int // seconds; fewer on a slow machine
+		code                        int
+	}{
+		{"unlimited", "-1/m", "-1", "0", 0, 200},
+		{"prohibited", "0/m", "0", "0", 0, 429},
+		{"three", "3/m", "3", "1", 20, 200},
+		{"nobody", "", "", "", -1, 403},
+
+		{"three", "3/m", "3", "2", 40, 200},
+		{"three", "3/m", "3", "3", 60, 200},
+		{"three", "3/m", "3", "3", 60, 429},
+		{"", "", "", "", -1, 400},
+	} {
+		response := call(c.client)
+		assert.Equal(t, c.code, response.Code, "%+v", c)
+		for name, want := range map[string]string{"Policy": c.policy, "Quota": c.quota, "Used": c.used} {
+			assert.Equal(t, want, response.Header().Get("X-Rate-Limit-"+name), "%s of %+v", name, c)
+		}
+		if reset, err := strconv.Atoi(response.Header().Get("X-Rate-Limit-Reset")); c.reset < 0 {
+			assert.Error(t, err, "none")
+		} else {
+			assert.NoError(t, err)
+			assert.InDelta(t, c.reset, reset, 5)
+		}
+	}
+
+	db.Close() // the database is away
+	assert.Equal(t, http.StatusOK, call("unlimited").Code)
+	assert.Equal(t, http.StatusTooManyRequests, call("prohibited").Code)
+	assert.Equal(t, http.StatusForbidden, call("nobody").Code)
+	assert.Equal(t, http.StatusServiceUnavailable, call("another").Code, "nobody can say")
+}
