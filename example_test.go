@@ -2,10 +2,13 @@ package ginlimit_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -196,6 +199,154 @@ func ExampleWithFailure() {
 	// GET / 200 remaining 24
 	// GET /health 200 remaining 59
 	// POST /login 503
+}
+
+func ExampleWithIdentity() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	everybody := func(*gin.Context) (string, error) { return "all", nil }
+	router.GET("/", limiter.Handler(ginlimit.PerMinute(10), ginlimit.WithName("address"), // all must allow, or none is charged
+		ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerMinute(2)),
+		ginlimit.WithIdentity("all", everybody, ginlimit.PerSecond(1000))), ok)
+
+	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
+	request(router, "GET", "/", "198.51.100.1", "X-Api-Key", "a")
+	request(router, "GET", "/", "192.0.2.1", "X-Api-Key", "a")
+	request(router, "GET", "/", "192.0.2.1", "X-Api-Key", "b")
+	request(router, "GET", "/", "192.0.2.1")
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 429 remaining 0
+	// GET / 200 remaining 1
+	// GET / 400
+}
+
+func ExampleWithRefund() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	loggedIn := func(c *gin.Context) bool { return c.Writer.Status() == http.StatusOK }
+	router.POST("/login", ginlimit.New(rdb, ginlimit.Limit{Rate: 2, Period: 15 * time.Minute},
+		ginlimit.WithRefund(loggedIn)), // so that only failures count
+		func(c *gin.Context) {
+			if c.Query("password") != "right" {
+				c.Status(http.StatusUnauthorized)
+			}
+		})
+
+	request(router, "POST", "/login?password=right", "203.0.113.7")
+	request(router, "POST", "/login?password=wrong", "203.0.113.7")
+	request(router, "POST", "/login?password=right", "203.0.113.7")
+	request(router, "POST", "/login?password=wrong", "203.0.113.7")
+	request(router, "POST", "/login?password=right", "203.0.113.7")
+	// Output:
+	// POST /login?password=right 200 remaining 1
+	// POST /login?password=wrong 401 remaining 1
+	// POST /login?password=right 200 remaining 0
+	// POST /login?password=wrong 401 remaining 0
+	// POST /login?password=right 429 remaining 0
+}
+
+func ExampleNewPlans() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	database := map[string]int{"free": 2, "paying": 1000}
+
+	plans, err := ginlimit.NewPlans(rdb, time.Minute, func(_ context.Context, client string) (ginlimit.Limit, error) {
+		rate, known := database[client] // a query, in an application
+		if !known {
+			return ginlimit.Limit{}, ginlimit.ErrUnknownClient // 403; or return a limit for strangers
+		}
+		return ginlimit.PerMinute(rate), nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	router.GET("/", limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("plan"), // the plan takes its place
+		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")), ginlimit.WithLimitFunc(plans.Limit)), ok)
+
+	request(router, "GET", "/", "203.0.113.7", "X-Client-Id", "free")
+	request(router, "GET", "/", "203.0.113.7", "X-Client-Id", "paying")
+	request(router, "GET", "/", "203.0.113.7", "X-Client-Id", "nobody")
+	database["free"] = 10
+	if err := plans.Invalidate(context.Background(), "free"); err != nil {
+		panic(err)
+	}
+	request(router, "GET", "/", "203.0.113.7", "X-Client-Id", "free")
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 999
+	// GET / 403
+	// GET / 200 remaining 4
+}
+
+func ExampleWithDryRun() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	router.Use(limiter.Handler(ginlimit.PerMinute(100)),
+		limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithName("stricter"), ginlimit.WithDryRun()))
+	router.GET("/", func(c *gin.Context) {
+		if r, _ := ginlimit.FromContext(c); !r.Allowed {
+			fmt.Println("would be refused by", r.Limit)
+		}
+	})
+
+	request(router, "GET", "/", "203.0.113.7")
+	request(router, "GET", "/", "203.0.113.7")
+	// Output:
+	// GET / 200 remaining 99
+	// would be refused by 1/m
+	// GET / 200 remaining 98
+}
+
+// A policy file: limits are text in JSON, and in whatever else knows encoding.TextUnmarshaler.
+func ExampleLimit_UnmarshalText() {
+	file := filepath.Join(os.TempDir(), fmt.Sprint("policy-", os.Getpid(), ".json"))
+	defer os.Remove(file)
+	if err := os.WriteFile(file, []byte(`{"search": "10/s burst 20", "login": "5/15m"}`), 0o600); err != nil {
+		panic(err)
+	}
+
+	text, err := os.ReadFile(file)
+	if err != nil {
+		panic(err)
+	}
+	var policy struct{ Search, Login ginlimit.Limit }
+	if err := json.Unmarshal(text, &policy); err != nil {
+		panic(err)
+	}
+	fmt.Println(policy.Search.Burst, policy.Login.Period)
+
+	err = json.Unmarshal([]byte(`{"search": "ten a second"}`), &policy)
+	fmt.Println(err)
+	// Output:
+	// 20 15m0s
+	// ginlimit: invalid limit: "ten a second": want "rate/period" or "rate/period burst n"
 }
 
 func ExampleParseLimit() {

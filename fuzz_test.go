@@ -3,11 +3,15 @@ package ginlimit_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit"
@@ -70,6 +74,42 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
+// FuzzByHeader wants no two tuples of headers to meet, of whatever lengths.
+func FuzzByHeader(f *testing.F) {
+	f.Add("a-b", "c", "a", "b-c")
+	f.Add("a|b", "c", "a", "b|c")
+	f.Add(`a\`, "|b", `a`, `\|b`)
+	f.Add("{", "}", "\x00", "\n")
+	two, one := ginlimit.ByHeader("X-A", "X-B"), ginlimit.ByHeader("X-A")
+	f.Fuzz(func(t *testing.T, a1, b1, a2, b2 string) {
+		key := func(by ginlimit.KeyFunc, a, b string) string {
+			c, _ := gin.CreateTestContext(httptest.NewRecorder())
+			c.Request = httptest.NewRequest(http.MethodGet, "/", nil)
+			c.Request.Header["X-A"], c.Request.Header["X-B"] = []string{a}, []string{b}
+			key, err := by(c)
+			if (err != nil) != (key == "") {
+				t.Fatalf("%q, %v", key, err)
+			}
+			return key
+		}
+		key1, key2 := key(two, a1, b1), key(two, a2, b2)
+		if key1 == "" || key2 == "" {
+			return
+		}
+		if same := a1 == a2 && b1 == b2; (key1 == key2) != same {
+			t.Fatalf("%q, %q is %q, and %q, %q is %q", a1, b1, key1, a2, b2, key2)
+		}
+		if key(one, a1, "") == key2 {
+			t.Fatalf("one header %q is two, %q and %q", a1, a2, b2)
+		}
+		for _, r := range ginlimit.SlotText(ginlimit.Key("name", key1)) {
+			if r < ' ' || r > '~' || r == '{' || r == '}' {
+				t.Fatalf("%q in the slot tag", r)
+			}
+		}
+	})
+}
+
 func FuzzByClientIP(f *testing.F) {
 	for _, s := range []string{"203.0.113.7", "::ffff:203.0.113.7", "2001:db8::1", "fe80::1%eth0", "[::1]:80", "", "::"} {
 		f.Add(s)
@@ -86,8 +126,10 @@ func FuzzByClientIP(f *testing.F) {
 			return
 		}
 		if ip := net.ParseIP(key); ip != nil {
-			if mapped, err := clientIP(t, "::ffff:"+key); err != nil || mapped != key {
-				t.Fatalf("%q, mapped: %q, %v", key, mapped, err)
+			for _, wrapped := range []string{"::ffff:" + key, "64:ff9b::" + key} {
+				if inside, err := clientIP(t, wrapped); err != nil || inside != key {
+					t.Fatalf("%q: %q, %v", wrapped, inside, err)
+				}
 			}
 			return
 		}
@@ -129,7 +171,7 @@ func FuzzReply(f *testing.F) {
 				return client, nil
 			}})
 		defer rdb.Close()
-		limiter, err := ginlimit.NewLimiter(rdb)
+		limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			t.Fatal(err)
 		}
