@@ -32,7 +32,7 @@ var faults = []struct {
 	{"script flushed", flushed},
 	{"200 ms slower", slower},
 	{"every connection cut", cut},
-	{"20 ms away, every connection cut", cutFarAway},
+	{"10 ms away, every connection cut", cutFarAway},
 	{"replies swallowed", swallowed},
 	{"memory full", full},
 	{"read-only replica", readOnly},
@@ -169,7 +169,7 @@ func slower(t *testing.T) *site {
 }
 
 func cut(t *testing.T) *site        { return cutAt(t, 0) }
-func cutFarAway(t *testing.T) *site { return cutAt(t, 20*time.Millisecond) }
+func cutFarAway(t *testing.T) *site { return cutAt(t, 10*time.Millisecond) }
 
 func cutAt(t *testing.T, distance time.Duration) *site {
 	p, addr := startProxy(t, startRedis(t))
