@@ -59,7 +59,7 @@ const (
 	noKey    kindOfKey = iota
 	hotKey             // the same key for all, over its limit
 	freshKey           // a key that nobody has asked for yet
-	someKeys           // those of one node of a cluster
+	someKeys           // those of one node of a cluster, say
 )
 
 // seen is one decision of a caller.

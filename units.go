@@ -44,13 +44,16 @@ func newBucket(l Limit) (bucket, error) {
 // charge returns the units that n tokens weigh, more than any level leaves room for if the
 // bucket never holds so many.
 func (b *bucket) charge(n int64) int64 {
-	if n > b.burst && !b.owes {
+	switch most := maxUnits - b.drain - b.capacity; {
+	case n <= b.burst:
+		return n * b.cost
+	case !b.owes:
 		return b.capacity + 1
-	}
-	if most := maxUnits - b.drain - b.capacity; n > most/b.cost {
+	case n > most/b.cost:
 		return max(b.capacity, most) // as many as can be counted on top of what is missing
+	default:
+		return n * b.cost
 	}
-	return n * b.cost
 }
 
 // room returns how far below its capacity a bucket must be for a charge of n tokens.
