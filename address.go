@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 )
@@ -54,7 +55,7 @@ func byAddress(c *gin.Context, v4, v6 int) (string, error) {
 // clientAddress returns the client's address in the one form that all its spellings have.
 func clientAddress(c *gin.Context) (netip.Addr, error) {
 	if probe, ok := c.Get(addressProbeKey{}); ok {
-		probe.(*addressProbe).used = true
+		probe.(*addressProbe).used.Store(true)
 	}
 	address := c.ClientIP()
 	if address == "" { // Gin does not read a zone, as in [fe80::1%eth0]:80
@@ -80,8 +81,8 @@ func canonical(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// addressProbe tells that a key function asked for the client's address.
-type addressProbe struct{ used bool }
+// addressProbe tells that somebody asked for the client's address.
+type addressProbe struct{ used atomic.Bool }
 
 type addressProbeKey struct{}
 

@@ -82,7 +82,8 @@ func (d *dispatcher) seek(look *ask, err error) {
 	defer d.ended.Done()
 	b, since := &d.breaker, time.Now()
 	b.server.log.Warn("ginlimit: Redis is lost; no decision waits for it until it is back", "server", b.server.addr, "reason", reason(err))
-	p := prober{dispatcher: d, look: look, answers: make(chan probeAnswer, probesOut), blind: since}
+	p := prober{dispatcher: d, look: look, answers: make(chan probeAnswer, probesOut), blind: since,
+		dials: make(chan struct{}, 2*probesOut)}
 	for again := soonestProbe; ; again = min(2*again, latestProbe) { // after a while, the more often it is lost again
 		pause := again
 		for !p.find(pause/2 + rand.N(pause)) {

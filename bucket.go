@@ -201,6 +201,10 @@ func (l *Limiter) unless(faults []error) (*Limiter, error) {
 		_, err := newAddressSet(list)
 		faults = append(faults, err)
 	}
+	for _, identity := range l.defaults.identities {
+		_, err := newRules(identity.limits...)
+		faults = append(faults, err)
+	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
@@ -361,7 +365,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 
 // Block denies the key every token for d, in every process.
 //
-// It works at once. The time is rounded up to a millisecond. After it there is one token, and the bucket
+// It works at once. Requests that cost nothing pass (see [WithCost]). The time is rounded up to a millisecond. After it there is one token, and the bucket
 // regains the rest at its rate. A block is never shortened by another one, only ended by [Limiter.Reset]. A d
 // of zero or less is an error, and so are limits of which none is counted: an unlimited key has no bucket to
 // block.

@@ -11,7 +11,8 @@ type decided struct {
 	told   Result   // of those that the headers may tell, where isTold
 	isTold bool     // one of them is no dry run
 	by     *handler // of the last decision
-	key    uint64   // the hash of the key that it charged
+	key    uint64   // the hash of the key that it charged, 0 if none
+	rules  *rules   // by which
 	before *decided
 	fields fields // that tell the last decision, where it is the one to tell
 }
@@ -27,8 +28,8 @@ func decidedOn(c *gin.Context) *decided {
 }
 
 // record keeps a Result, and sets the headers if it is the one to tell.
-func (h *handler) record(c *gin.Context, key uint64, result Result) {
-	now := h.note(c, key, result)
+func (h *handler) record(c *gin.Context, d decision) {
+	now, result := h.note(c, d), d.result
 	if h.dryRun {
 		return
 	}
@@ -48,17 +49,17 @@ func (h *handler) record(c *gin.Context, key uint64, result Result) {
 }
 
 // note keeps a Result, and warns if the same bucket has been charged already.
-func (h *handler) note(c *gin.Context, key uint64, result Result) *decided {
+func (h *handler) note(c *gin.Context, d decision) *decided {
 	before := decidedOn(c)
-	now := &decided{result: result, by: h, key: key, before: before}
+	now := &decided{result: d.result, by: h, key: d.hash, rules: d.rules, before: before}
 	if before != nil {
 		now.told, now.isTold = before.told, before.isTold
-		if result.Allowed && before.result.closerThan(result) {
+		if d.result.Allowed && before.result.closerThan(d.result) {
 			now.result = before.result
 		}
 	}
-	for other := before; other != nil && key != 0; other = other.before {
-		if other.key == key && h.shares(other.by) && !h.warned.Swap(true) {
+	for other := before; other != nil && now.key != 0; other = other.before {
+		if other.key == now.key && now.shares(other) && !h.warned.Swap(true) {
 			h.logger.WarnContext(c.Request.Context(),
 				"ginlimit: two handlers charge one bucket for one request; if that is not meant, name one of them with WithName",
 				"name", h.name)
@@ -68,14 +69,14 @@ func (h *handler) note(c *gin.Context, key uint64, result Result) *decided {
 	return now
 }
 
-// shares reports whether two handlers have a bucket in common for a key that is the same.
-func (h *handler) shares(other *handler) bool {
-	if h.limiter.store.String() != other.limiter.store.String() {
+// shares reports whether two decisions on one key were on a bucket that they have in common.
+func (d *decided) shares(other *decided) bool {
+	if d.by.limiter.store.String() != other.by.limiter.store.String() {
 		return false
 	}
-	for i := range h.rules.buckets {
+	for i := range d.rules.buckets {
 		for j := range other.rules.buckets {
-			if h.rules.buckets[i].period == other.rules.buckets[j].period {
+			if d.rules.buckets[i].period == other.rules.buckets[j].period {
 				return true
 			}
 		}

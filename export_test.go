@@ -30,3 +30,16 @@ func PlansKept(p *Plans) int {
 	defer p.mu.Unlock()
 	return len(p.fresh) + len(p.old)
 }
+
+// ForgetGlance has a second pass for what a process knows of plans.
+func ForgetGlance(p *Plans) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, plans := range []map[string]*plan{p.fresh, p.old} {
+		for key, known := range plans {
+			older := *known
+			older.until = older.until.Add(-planGlance)
+			plans[key] = &older
+		}
+	}
+}

@@ -99,8 +99,8 @@ func FuzzByHeader(f *testing.F) {
 		if same := a1 == a2 && b1 == b2; (key1 == key2) != same {
 			t.Fatalf("%q, %q is %q, and %q, %q is %q", a1, b1, key1, a2, b2, key2)
 		}
-		if key(one, a1, "") == key2 {
-			t.Fatalf("one header %q is two, %q and %q", a1, a2, b2)
+		if key(one, a1, "") != a1 {
+			t.Fatalf("one header is its value, not %q of %q", key(one, a1, ""), a1)
 		}
 		for _, r := range ginlimit.SlotText(ginlimit.Key("name", key1)) {
 			if r < ' ' || r > '~' || r == '{' || r == '}' {

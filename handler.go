@@ -89,7 +89,9 @@ func (h *handler) newRules(limits []Limit) (rules, error) {
 }
 
 func (h *handler) serve(c *gin.Context) {
+	probe := h.probe(c)
 	if h.passes(c) {
+		h.heed(c, probe)
 		return
 	}
 	n := 1
@@ -100,6 +102,7 @@ func (h *handler) serve(c *gin.Context) {
 		}
 	}
 	d, err := h.decide(c, n)
+	h.heed(c, probe)
 	switch {
 	case err != nil && n == 0 && errors.Is(err, ErrUnavailable):
 		return // it is free, whatever is left
@@ -107,7 +110,7 @@ func (h *handler) serve(c *gin.Context) {
 		h.fail(c, err)
 		return
 	}
-	h.record(c, d.hash, d.result)
+	h.record(c, d)
 	switch {
 	case d.result.Allowed || h.dryRun:
 	default:
@@ -116,8 +119,8 @@ func (h *handler) serve(c *gin.Context) {
 		h.denied(c, d.result)
 		return
 	}
-	if h.refund != nil && d.result.Granted > 0 {
-		h.serveRefunding(c, d.claims, d.result)
+	if h.refund != nil && len(d.taken) > 0 {
+		h.serveRefunding(c, d.taken)
 	}
 }
 
@@ -130,10 +133,10 @@ func (h *handler) passes(c *gin.Context) bool {
 			h.fail(c, err)
 			return true
 		case h.allowed.contains(addr):
-			h.note(c, 0, passed())
+			h.note(c, decision{result: passed()})
 			return true
 		case h.forbidden.contains(addr):
-			h.note(c, 0, Result{RetryAfter: never, Source: FromPolicy})
+			h.note(c, decision{result: Result{RetryAfter: never, Source: FromPolicy}})
 			if !h.dryRun {
 				c.Abort()
 				answerForbidden(c)
@@ -142,7 +145,7 @@ func (h *handler) passes(c *gin.Context) bool {
 		}
 	}
 	if h.skip != nil && h.skip(c) {
-		h.note(c, 0, passed())
+		h.note(c, decision{result: passed()})
 		return true
 	}
 	return false
@@ -156,8 +159,9 @@ func passed() Result {
 // decision is what a handler decided on a request.
 type decision struct {
 	result Result
-	hash   uint64  // of the key that was charged first
-	claims []claim // to be given back, if that may be
+	hash   uint64   // of the handler's own key
+	taken  []charge // which may have to be given back
+	rules  *rules   // of the handler's own key
 }
 
 // decide decides on a request of n tokens.
@@ -177,34 +181,46 @@ func (h *handler) decide(c *gin.Context, n int) (decision, error) {
 		}
 	}
 	own := claim{h.keyName, client, r}
-	if len(h.identities) > 0 {
-		return h.decideAll(c, own, n)
-	}
 	var d decision
-	d.result, d.hash, err = h.limiter.claim(c.Request.Context(), own, n)
-	if h.refund != nil {
-		d.claims = []claim{own}
+	if len(h.identities) > 0 {
+		d, err = h.decideAll(c, own, n)
+	} else {
+		d.result, d.hash, err = h.limiter.claim(c.Request.Context(), own, n)
+		if h.refund != nil && d.result.Granted > 0 {
+			d.taken = []charge{{own, d.result.Granted, d.result.Source}}
+		}
 	}
+	d.rules = r
 	return d, err
 }
 
-// clientKey returns the key of a request, and warns if its client may have forged it.
+// clientKey returns the key of a request.
 func (h *handler) clientKey(c *gin.Context) (string, error) {
-	probes := !h.limiter.probed.Load() && h.probes.Add(1) <= addressProbes
-	var probe addressProbe
-	if probes {
-		c.Set(addressProbeKey{}, &probe)
-	}
 	client, err := h.config.key(c)
 	if err == nil && client == "" {
 		err = fmt.Errorf("%w: the key function returned none", ErrNoKey)
 	}
-	if probe.used && !h.limiter.probed.Swap(true) && believesStrangers(c) {
+	return client, err
+}
+
+// probe has a request tell whether its client's address is asked for, one of the first; nil for the others.
+func (h *handler) probe(c *gin.Context) *addressProbe {
+	if h.limiter.probed.Load() || h.probes.Load() >= addressProbes {
+		return nil
+	}
+	h.probes.Add(1)
+	probe := new(addressProbe)
+	c.Set(addressProbeKey{}, probe)
+	return probe
+}
+
+// heed warns, once, if an address was asked for that a client may have forged.
+func (h *handler) heed(c *gin.Context, probe *addressProbe) {
+	if probe != nil && probe.used.Load() && !h.limiter.probed.Swap(true) && believesStrangers(c) {
 		h.logger.WarnContext(c.Request.Context(),
 			"ginlimit: Gin believes X-Forwarded-For from anyone, so clients can choose whom they are counted for; "+
 				"call SetTrustedProxies with the addresses of your proxies, or with nil if there are none")
 	}
-	return client, err
 }
 
 // plan returns the rules with the first limit replaced.
@@ -229,7 +245,7 @@ func (h *handler) plan(limit Limit) (*rules, error) {
 }
 
 // serveRefunding serves the request, and gives back what was taken for it if that is wanted.
-func (h *handler) serveRefunding(c *gin.Context, claims []claim, result Result) {
+func (h *handler) serveRefunding(c *gin.Context, taken []charge) {
 	served := false
 	defer func() { // not recover, which would hide where a panic came from
 		if !served && !c.Writer.Written() {
@@ -239,8 +255,8 @@ func (h *handler) serveRefunding(c *gin.Context, claims []claim, result Result) 
 			return
 		}
 		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
-		for _, claim := range claims {
-			if err := h.limiter.giveBack(ctx, claim, result); err != nil {
+		for _, charge := range taken {
+			if err := h.limiter.giveBack(ctx, charge); err != nil {
 				_ = c.Error(err) // for the application's log; it returns what it was given
 			}
 		}

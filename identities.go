@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/redis/go-redis/v9"
 )
 
 // identityOption is what [WithIdentity] was given.
@@ -49,6 +47,13 @@ type claim struct {
 	rules   *rules
 }
 
+// charge is what was taken of a claim.
+type charge struct {
+	claim
+	n      int
+	source Source // of whose buckets
+}
+
 // claim decides on one claim, and returns the hash of the key. One on 0 tokens is free.
 func (l *Limiter) claim(ctx context.Context, c claim, n int) (Result, uint64, error) {
 	if res, ok := c.rules.settled(n); ok {
@@ -75,142 +80,174 @@ func (h *handler) decideAll(c *gin.Context, own claim, n int) (decision, error) 
 		}
 		claims = append(claims, claim{identity.keyName, client, &identity.rules})
 	}
-	result, counted, err := h.limiter.claimAll(c.Request.Context(), claims, n)
-	return decision{result: result, claims: counted}, err
+	return h.limiter.claimAll(c.Request.Context(), claims, n)
 }
 
-// claimAll takes n tokens of every claim, or of none. It returns the Result of the one closest to exhaustion, and
-// those that are counted.
-func (l *Limiter) claimAll(ctx context.Context, claims []claim, n int) (Result, []claim, error) {
-	var closest Result
+// claimAll takes n tokens of every claim, or of none. Its Result is that of the one closest to exhaustion.
+func (l *Limiter) claimAll(ctx context.Context, claims []claim, n int) (decision, error) {
+	var d decision
 	var counted []claim
 	for i, c := range claims {
 		res, ok := c.rules.settled(n)
 		if ok && !res.Allowed {
-			return res, nil, nil // prohibited: nobody is asked
+			return decision{result: res}, nil // prohibited: nobody is asked
 		}
 		if !ok {
 			counted = append(counted, c)
-		} else if i == 0 || res.closerThan(closest) {
-			closest = res
+		} else if i == 0 || res.closerThan(d.result) {
+			d.result = res
 		}
 	}
-	switch {
-	case len(counted) == 0:
-		return closest, nil, nil
-	case len(counted) == 1:
-		res, _, err := l.claim(ctx, counted[0], n)
-		return res, counted, err
+	if len(counted) == 0 {
+		return d, nil
 	}
-	if s, ok := l.store.(*redisStore); ok && s.together() {
-		res, err := l.claimTogether(ctx, counted, n)
-		if !isApart(err) {
-			return res, counted, err
+	if err := l.ready(ctx); err != nil {
+		return decision{}, err
+	}
+	if s, ok := l.store.(*redisStore); ok && len(counted) > 1 && s.together() {
+		d, err := l.claimTogether(ctx, counted, n)
+		if err == nil || !isReply(err) {
+			return d, err
 		}
-		s.goApart()
+		// As one of a cluster's node, or of a proxy.
+		if d, err = l.claimInTurn(ctx, counted, n); err == nil && d.result.Source != FromLocal {
+			s.goApart()
+		}
+		return d, err
 	}
-	res, err := l.claimInTurn(ctx, counted, n)
-	return res, counted, err
+	return l.claimInTurn(ctx, counted, n)
 }
 
-// claimTogether has one script decide on all claims. Where Redis does not, each is decided on without it.
-func (l *Limiter) claimTogether(ctx context.Context, claims []claim, n int) (Result, error) {
+// claimTogether has one script decide on all claims. Where Redis is late or lost, each is decided on without it; what it
+// refuses is an error.
+func (l *Limiter) claimTogether(ctx context.Context, claims []claim, n int) (decision, error) {
 	all := rules{failure: claims[0].rules.failure}
-	for _, c := range claims {
+	singles := make([]*ask, len(claims))
+	for i, c := range claims {
 		all.buckets = append(all.buckets, c.rules.buckets...)
+		a := l.ask(opDecide, c.rules)
+		defer l.release(a)
+		l.about(a, c.keyName, c.client)
+		wish(a, c.rules, n)
+		singles[i] = a
+		if l.denied.knows(a) {
+			res := c.rules.result(a.levels, a.charges, a.n)
+			res.Source = FromMemory
+			return decision{result: res, hash: a.hash}, nil
+		}
 	}
 	a := l.ask(opDecide, &all)
 	defer l.release(a)
-	var hash maphash.Hash
-	hash.SetSeed(keySeed)
-	a.others = a.others[:0]
-	from := 0
-	for i, c := range claims {
-		if i == 0 {
-			l.about(a, c.keyName, c.client)
-			_, _ = hash.Write(a.key) // it has no error
-		} else {
-			key := appendSlotText(nil, c.keyName, c.client, l.macs)
-			a.others = append(a.others, otherKey{key, from})
-			_, _ = hash.Write(key)
-		}
+	a.key = append(a.key[:0], singles[0].key...)
+	from := len(claims[0].rules.buckets)
+	for i, c := range claims[1:] {
+		a.others = append(a.others, otherKey{singles[i+1].key, from})
 		from += len(c.rules.buckets)
 	}
-	a.hash = hash.Sum64()
-	if err := l.ready(ctx); err != nil {
-		return Result{}, err
-	}
+	a.hash = singles[0].hash
 	wish(a, &all, n)
 	err := l.store.do(ctx, a)
 	switch {
 	case err == nil:
 		res := told(all.result(a.levels, a.charges, a.n), n)
 		res.Source = l.source
-		return res, nil
-	case isApart(err):
-		return Result{}, err
+		l.learn(claims, singles, a, res.Granted > 0)
+		return granted(claims, singles[0].hash, res), nil
+	case isReply(err):
+		return decision{}, err
 	}
-	return l.inTurn(claims, n, func(c claim, a *ask) (Result, error) { return l.without(ctx, a, c.rules, err) })
+	return l.inTurn(ctx, claims, n, func(c claim, a *ask) (Result, error) { return l.without(ctx, a, c.rules, err) })
+}
+
+// learn has the deny memory know what one script found of several claims.
+func (l *Limiter) learn(claims []claim, singles []*ask, a *ask, taken bool) {
+	from := 0
+	for i, single := range singles {
+		copy(single.levels, a.levels[from:])
+		from += len(single.levels)
+		single.sent, single.received = a.sent, a.received
+		switch {
+		case taken:
+			l.denied.drop(single)
+		case !claims[i].rules.result(single.levels, single.charges, single.n).Allowed:
+			l.denied.remember(single)
+		}
+	}
+}
+
+// granted is the decision on claims that were decided on together.
+func granted(claims []claim, hash uint64, res Result) decision {
+	d := decision{result: res, hash: hash}
+	if res.Granted > 0 {
+		for _, c := range claims {
+			d.taken = append(d.taken, charge{c, res.Granted, res.Source})
+		}
+	}
+	return d
 }
 
 // claimInTurn decides on one claim after another, in no more time than one decision may take, and gives back what was
 // taken if a later one refuses.
-func (l *Limiter) claimInTurn(ctx context.Context, claims []claim, n int) (Result, error) {
+func (l *Limiter) claimInTurn(ctx context.Context, claims []claim, n int) (decision, error) {
 	within := ctx
 	if l.source == FromRedis {
 		var cancel context.CancelFunc
 		within, cancel = context.WithTimeout(ctx, l.defaults.timeout)
 		defer cancel()
 	}
-	return l.inTurn(claims, n, func(c claim, a *ask) (Result, error) { return l.decideWithin(ctx, within, a, c.rules) })
+	return l.inTurn(ctx, claims, n, func(c claim, a *ask) (Result, error) { return l.decideWithin(ctx, within, a, c.rules) })
 }
 
 // inTurn decides on one claim after another, and gives back what was taken if there is a refusal or an error.
-func (l *Limiter) inTurn(claims []claim, n int, decide func(claim, *ask) (Result, error)) (Result, error) {
-	var closest Result
-	var granted []Result
+func (l *Limiter) inTurn(ctx context.Context, claims []claim, n int, decide func(claim, *ask) (Result, error)) (decision, error) {
+	var d decision
+	source := l.source
 	for i, c := range claims {
 		a := l.ask(opDecide, c.rules)
 		l.about(a, c.keyName, c.client)
 		wish(a, c.rules, n)
 		res, err := decide(c, a)
+		if i == 0 {
+			d.hash = a.hash
+		}
 		l.release(a)
 		res = told(res, n)
-		if err == nil && res.Allowed {
-			granted = append(granted, res)
-			if i == 0 || res.closerThan(closest) {
-				source := max(res.Source, closest.Source) // one that is local makes all so
-				closest = res
-				closest.Source = source
+		if err != nil || !res.Allowed {
+			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(l.defaults.timeout, time.Millisecond))
+			defer cancel()
+			for _, charge := range d.taken {
+				_ = l.giveBack(within, charge) // else it stays taken, as by a request whose answer is lost
 			}
-			continue
+			return decision{result: res, hash: d.hash}, err
 		}
-		for i, res := range granted {
-			if res.Granted > 0 {
-				_ = l.giveBack(context.Background(), claims[i], res) // else it stays taken, as in an outage
-			}
+		if res.Granted > 0 {
+			d.taken = append(d.taken, charge{c, res.Granted, res.Source})
 		}
-		return res, err
+		source = max(source, res.Source) // one that is local makes all so
+		if i == 0 || res.closerThan(d.result) {
+			d.result = res
+		}
 	}
-	return closest, nil
+	d.result.Source = source
+	return d, nil
 }
 
-// giveBack returns what a Result granted to a claim, to the buckets that it was taken from.
-func (l *Limiter) giveBack(ctx context.Context, c claim, res Result) error {
-	store, r, n := l.store, c.rules, int64(res.Granted)
-	if res.Source == FromLocal && l.source == FromRedis {
+// giveBack returns what was taken, to the buckets that it was taken from.
+func (l *Limiter) giveBack(ctx context.Context, taken charge) error {
+	store, r := l.store, taken.rules
+	if taken.source == FromLocal && l.source == FromRedis {
 		if r.failure == FailOpen {
 			return nil // nothing was taken
 		}
 		store, r = l.local, r.shareOf(l.defaults.replicas)
 	}
-	if len(r.buckets) == 0 || n == 0 {
+	if len(r.buckets) == 0 {
 		return nil
 	}
 	a := l.ask(opDecide, r)
 	defer l.release(a)
-	l.about(a, c.keyName, c.client)
-	a.charges = -n
+	l.about(a, taken.keyName, taken.client)
+	a.charges = -int64(taken.n)
 	err := store.do(ctx, a)
 	l.denied.forget(a, err != nil && !isRefusal(err))
 	if err != nil {
@@ -224,6 +261,3 @@ func (s *redisStore) together() bool { return s.apart.Load() <= time.Now().Unix(
 
 // goApart has keys go apart for a while.
 func (s *redisStore) goApart() { s.apart.Store(time.Now().Add(apartTime).Unix()) }
-
-// isApart reports whether Redis refuses a call as its keys are not in one place.
-func isApart(err error) bool { return err != nil && redis.HasErrorPrefix(err, "CROSSSLOT") }

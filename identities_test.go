@@ -2,10 +2,13 @@ package ginlimit_test
 
 import (
 	"fmt"
+	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
@@ -149,21 +152,88 @@ func TestIdentitiesAreRefunded(t *testing.T) {
 	assert.Zero(t, rdb.DBSize(t.Context()).Val())
 }
 
-// TestIdentitiesWaitOnceForAFrozenRedis asks while Redis is frozen, on a server and a cluster.
+// TestIdentitiesWaitOnceForAFrozenRedis sends none of three identities to it after the first, on a server and a cluster.
 func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 	t.Parallel()
 	addr, process := startRedisProcess(t)
-	l := newLimiter(t, connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-	r := identities(l)
-	require.True(t, becomesTrue(t.Context().Done(), func() bool {
-		return get(r, "/", from("192.0.2.9:1"), with("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
-	}))
-	require.NoError(t, process.Signal(syscall.SIGSTOP))
-	defer func() { require.NoError(t, process.Signal(syscall.SIGCONT)) }()
-	for _, want := range []string{"2", "1", "0"} {
-		rec := get(r, "/", with("X-Api-Key", "a"))
-		assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
-		assert.Equal(t, want, remaining(rec))
+	addrs, processes := startClusterProcesses(t, 3)
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: patience})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for name, c := range map[string]struct {
+		rdb       redis.UniversalClient
+		processes []*os.Process
+	}{
+		"server":  {redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience}), []*os.Process{process}},
+		"cluster": {cluster, processes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer c.rdb.Close()
+			const timeout = time.Second
+			l, err := ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+			require.NoError(t, err)
+			r := identities(l)
+			var calls atomic.Int64
+			c.rdb.AddHook(aroundHook(func(send func() error) error { calls.Add(1); return send() }))
+			require.True(t, becomesTrue(t.Context().Done(), func() bool {
+				return get(r, "/", from("192.0.2.9:1"), with("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
+			}))
+			for _, process := range c.processes {
+				require.NoError(t, process.Signal(syscall.SIGSTOP))
+				defer func() { require.NoError(t, process.Signal(syscall.SIGCONT)) }()
+			}
+			before := calls.Load()
+			rec := get(r, "/", with("X-Api-Key", "a"))
+			assert.EqualValues(t, 1, calls.Load()-before)
+			assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
+			assert.Equal(t, "2", remaining(rec))
+		})
 	}
-	assert.Equal(t, 429, get(r, "/", with("X-Api-Key", "a")).Code)
+}
+
+// TestIdentitiesOfDifferentPlaces has one identity decided on in the process, as Redis refuses its key, and the others in
+// Redis: each gets back what was taken of it.
+func TestIdentitiesOfDifferentPlaces(t *testing.T) {
+	t.Parallel()
+	for _, broken := range []string{ginlimit.Key("address", "192.0.2.1"), ginlimit.Key("all", "all")} {
+		for _, most := range []int{3, 100} { // the identity "all" is the closest to exhaustion, or is not
+			rdb := connect(t, startRedis(t))
+			limit, shared := ginlimit.PerDay(10), ginlimit.PerHour(most)
+			for _, l := range []ginlimit.Limit{limit, shared} {
+				require.NoError(t, rdb.RPush(t.Context(), redisKey(broken, l), "x").Err())
+			}
+			l := newLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailLocal))
+			refund := false
+			r := serve(l.Handler(limit, ginlimit.WithName("address"), ginlimit.WithIdentity("all", everybody, shared),
+				ginlimit.WithRefund(func(*gin.Context) bool { return refund })))
+			left := func(key string, limit ginlimit.Limit) int {
+				p, err := l.Peek(t.Context(), key, limit)
+				require.NoError(t, err)
+				return p.Remaining
+			}
+			assertLeft := func(taken int) {
+				t.Helper()
+				assert.Equal(t, limit.Rate-taken, left(ginlimit.Key("address", "192.0.2.1"), limit), "%s, %d", broken, most)
+				assert.Equal(t, shared.Rate-taken, left(ginlimit.Key("all", "all"), shared), "%s, %d", broken, most)
+			}
+			rec := get(r, "/")
+			assert.Equal(t, 200, rec.Code)
+			assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
+			assertLeft(1)
+			refund = true
+			get(r, "/")
+			assertLeft(1)
+		}
+	}
+}
+
+// TestIdentitiesKnownOverCostNoTrip asks again for what Redis has just refused.
+func TestIdentitiesKnownOverCostNoTrip(t *testing.T) {
+	t.Parallel()
+	rdb := connect(t, startRedis(t))
+	r := identities(newLimiter(t, rdb, believing()))
+	for range 1000 {
+		get(r, "/", with("X-Api-Key", "a"))
+	}
+	require.Less(t, scriptCalls(t, rdb), 100)
 }

@@ -23,7 +23,8 @@ type KeyFunc func(*gin.Context) (string, error)
 // ByHeader counts for what the headers say, which all must be there.
 //
 // A request without one of them is an error that wraps [ErrNoKey], and is answered 400 with the header's name. Of a
-// header that is there several times the first counts. Anyone can send any header: limit by one that something in
+// header that is there several times the first counts. The key of one header is its value, that of several [Key] of
+// their values. Anyone can send any header: limit by one that something in
 // front of the application has checked. It panics on a name that is no header's, and without any.
 func ByHeader(names ...string) KeyFunc {
 	if len(names) == 0 {
@@ -39,9 +40,16 @@ func ByHeader(names ...string) KeyFunc {
 	return func(c *gin.Context) (string, error) {
 		values := make([]string, len(canonical))
 		for i, name := range canonical {
-			if values[i] = c.Request.Header.Get(name); values[i] == "" {
+			values[i] = c.Request.Header.Get(name)
+			if name == "Host" { // which net/http keeps apart
+				values[i] = c.Request.Host
+			}
+			if values[i] == "" {
 				return "", &missingHeader{name}
 			}
+		}
+		if len(values) == 1 {
+			return values[0], nil
 		}
 		return Key(values[0], values[1:]...), nil
 	}

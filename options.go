@@ -214,7 +214,8 @@ func WithKey(f KeyFunc) Option {
 	}
 }
 
-// WithLimits adds limits, each of another period than the handler's first. All must allow a request.
+// WithLimits adds limits, each of another period than the handler's first. All must allow a request. Given again, it
+// replaces them.
 func WithLimits(more ...Limit) Option {
 	return func(c *config) { c.limits = slices.Clone(more) }
 }
@@ -254,7 +255,7 @@ func WithIdentity(name string, f KeyFunc, limits ...Limit) Option {
 
 // WithCost sets how many tokens a request takes. The default is 1.
 //
-// Of 0, a request is free: it is told what is left, and passes unless the limit prohibits. Below 0 it is an
+// Of 0, a request is free: it is told what is left, and passes unless the limit prohibits, blocked or not. Below 0 it is an
 // error, for the error handler. More than a limit's Burst is refused, without Retry-After.
 func WithCost(f func(*gin.Context) int) Option {
 	return func(c *config) {

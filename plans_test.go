@@ -136,21 +136,26 @@ func TestOldPlansServeWhileTheSourceFails(t *testing.T) {
 	plans := newPlans(t, rdb, s, ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	get := func(p *ginlimit.Plans, client string) (ginlimit.Limit, error) { return p.Get(t.Context(), client) }
 	require.True(t, becomesTrue(t.Context().Done(), func() bool { // until it is in Redis too
-		_, err := get(plans, "three")
+		_, err := get(newPlans(t, rdb, s), "three")
 		require.NoError(t, err)
-		_ = plans.Invalidate(t.Context(), "three")
-		return rdb.DBSize(t.Context()).Val() == 1
+		return rdb.Exists(t.Context(), "ginlimit:plan:{three}").Val() == 1
 	}))
+	_, err := get(plans, "three")
+	require.NoError(t, err)
+	aging(t, rdb, time.Hour) // it is old in Redis
 	broken := errors.New("the database is away")
 	s.set("three", ginlimit.PerMinute(4), broken)
+	ginlimit.ForgetGlance(plans) // a second later
 	for range 10 {
 		limit, err := get(plans, "three")
 		require.NoError(t, err)
 		require.Equal(t, ginlimit.PerMinute(3), limit)
+		_, err = get(plans, "unlimited")
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		require.ErrorIs(t, err, broken)
 	}
-	_, err := get(plans, "unlimited")
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	require.ErrorIs(t, err, broken)
+	asked := s.asked.Load()
+	require.LessOrEqual(t, asked, int64(10), "a failure is remembered for a second")
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 	require.NotContains(t, log.String(), "three")
 	another := newPlans(t, rdb, s)
@@ -164,11 +169,12 @@ func TestOldPlansServeWhileTheSourceFails(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, ginlimit.PerMinute(3), limit)
 	s.set("three", ginlimit.PerMinute(4), nil)
-	_ = plans.Invalidate(canceled(t), "three")
-	limit, err = get(plans, "three")
-	require.NoError(t, err)
-	require.Equal(t, ginlimit.PerMinute(4), limit, "each process for itself")
-	require.Contains(t, log.String(), "answers again")
+	require.True(t, becomesTrue(t.Context().Done(), func() bool { // each process for itself
+		_ = plans.Invalidate(canceled(t), "three")
+		limit, err := get(plans, "three")
+		require.NoError(t, err)
+		return limit == ginlimit.PerMinute(4) && strings.Contains(log.String(), "answers again")
+	}))
 	require.NoError(t, process.Signal(syscall.SIGCONT))
 }
 
@@ -204,7 +210,111 @@ func TestPlanChangeTakesEffectAfterInvalidation(t *testing.T) {
 	require.NoError(t, plans.Invalidate(t.Context(), "nobody"))
 	assert.Equal(t, "4", remaining(get(r, "/", with("X-Client-Id", "nobody"))))
 	s.set("zero", ginlimit.Limit{}, nil)
-	assert.Equal(t, http.StatusInternalServerError, get(r, "/", with("X-Client-Id", "zero")).Code)
+	assert.Equal(t, http.StatusServiceUnavailable, get(r, "/", with("X-Client-Id", "zero")).Code)
+	s.set("three", ginlimit.Limit{}, nil)
+	require.NoError(t, plans.Invalidate(t.Context(), "three"))
+	assert.Equal(t, "30", get(r, "/", client).Header().Get("X-RateLimit-Limit"), "the old plan, where the new one cannot be used")
+}
+
+// TestSlowSourcesHoldNobodyUp who has an old plan, and nobody for longer than the source may take.
+func TestSlowSourcesHoldNobodyUp(t *testing.T) {
+	t.Parallel()
+	rdb, s := connect(t, startRedis(t)), newSource()
+	plans := newPlans(t, rdb, s, ginlimit.WithTimeout(50*time.Millisecond))
+	require.True(t, becomesTrue(t.Context().Done(), func() bool {
+		_, err := plans.Get(t.Context(), "three")
+		return err == nil
+	}))
+	aging(t, rdb, time.Hour)
+	ginlimit.ForgetGlance(plans)
+	s.mu.Lock()
+	s.held = make(chan struct{}) // for good
+	s.mu.Unlock()
+	for range 10 {
+		limit, err := plans.Get(t.Context(), "three")
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.PerMinute(3), limit)
+	}
+	var all sync.WaitGroup
+	for i := range 1000 {
+		all.Go(func() {
+			_, err := plans.Get(t.Context(), fmt.Sprint("new ", i))
+			assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		})
+	}
+	all.Wait()
+	require.LessOrEqual(t, s.asked.Load(), int64(300), "questions at a time are bounded")
+}
+
+// TestLostRedisIsNoStampede wants a life between two questions though Redis keeps nothing.
+func TestLostRedisIsNoStampede(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	plans := newPlans(t, nowhere(t), s, ginlimit.WithTimeout(time.Millisecond))
+	for range 10 {
+		_, err := plans.Get(t.Context(), "three")
+		require.NoError(t, err)
+		pause(150 * time.Millisecond)
+	}
+	require.EqualValues(t, 1, s.asked.Load())
+}
+
+// TestInventedClientsLeaveRedis keeps none of them for longer than a life, and a long one as its hash.
+func TestInventedClientsLeaveRedis(t *testing.T) {
+	t.Parallel()
+	rdb := connect(t, startRedis(t))
+	plans := newPlans(t, rdb, newSource(), ginlimit.WithName("users"))
+	for _, client := range []string{"nobody", strings.Repeat("long ", 1000), "{}", "three"} {
+		_, _ = plans.Get(t.Context(), client)
+	}
+	for _, key := range rdb.Keys(t.Context(), "*").Val() {
+		require.LessOrEqual(t, len(key), 100)
+		require.True(t, strings.HasPrefix(key, "ginlimit:plan:{users|") || strings.HasPrefix(key, "ginlimit:plan:{#"), key)
+		if !strings.Contains(key, "three") {
+			require.LessOrEqual(t, rdb.PTTL(t.Context(), key).Val(), time.Hour)
+		}
+	}
+	_, err := newPlans(t, rdb, &source{}, ginlimit.WithName("tenants")).Get(t.Context(), "three")
+	require.ErrorIs(t, err, ginlimit.ErrUnknownClient, "other names are other plans")
+}
+
+// TestInvalidationElsewhereOvertakesAQuestion has another process change the plan while the old one is on its way.
+func TestInvalidationElsewhereOvertakesAQuestion(t *testing.T) {
+	t.Parallel()
+	rdb, s := connect(t, startRedis(t)), newSource()
+	s.held = make(chan struct{})
+	here, elsewhere := newPlans(t, rdb, s), newPlans(t, rdb, s)
+	var all sync.WaitGroup
+	all.Go(func() { _, _ = here.Get(t.Context(), "three") })
+	require.True(t, becomesTrue(t.Context().Done(), func() bool { return s.asked.Load() == 1 }))
+	s.mu.Lock()
+	old := s.held
+	s.plans["three"], s.held = ginlimit.PerMinute(4), nil
+	s.mu.Unlock()
+	require.NoError(t, elsewhere.Invalidate(t.Context(), "three"))
+	close(old)
+	all.Wait()
+	for _, plans := range []*ginlimit.Plans{here, elsewhere, newPlans(t, rdb, s)} {
+		ginlimit.ForgetGlance(plans)
+		limit, err := plans.Get(t.Context(), "three")
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.PerMinute(4), limit)
+	}
+}
+
+// TestFailedInvalidationHoldsHere has Redis keep the old plan.
+func TestFailedInvalidationHoldsHere(t *testing.T) {
+	t.Parallel()
+	rdb, s := connect(t, startRedis(t)), newSource()
+	plans := newPlans(t, rdb, s)
+	_, err := plans.Get(t.Context(), "three")
+	require.NoError(t, err)
+	s.set("three", ginlimit.PerMinute(4), nil)
+	require.ErrorIs(t, plans.Invalidate(canceled(t), "three"), context.Canceled)
+	require.NoError(t, rdb.Set(t.Context(), "ginlimit:plan:{three}", "3/m", 48*time.Hour).Err())
+	limit, err := plans.Get(t.Context(), "three")
+	require.NoError(t, err)
+	require.Equal(t, ginlimit.PerMinute(4), limit)
 }
 
 // TestInvalidationOvertakesAQuestion changes a plan while the old one is on its way.

@@ -22,6 +22,7 @@ const (
 // prober sends probes, one at a time unless they are not answered.
 type prober struct {
 	*dispatcher
+	dials   chan struct{} // those that have not returned
 	look    *ask
 	out     int // unanswered
 	answers chan probeAnswer
@@ -108,9 +109,15 @@ func (p *prober) seemsThere(ctx context.Context) bool {
 		return true
 	}
 	there := make(chan bool, 1)
+	select {
+	case p.dials <- struct{}{}:
+	default:
+		return false // so many dialers hang
+	}
 	p.ended.Add(1)
 	go func() {
 		defer p.ended.Done()
+		defer func() { <-p.dials }()
 		answers := false
 		defer func() {
 			_ = recover() // of a dialer that panics: go-redis survives it too

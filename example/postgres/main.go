@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
@@ -103,6 +104,9 @@ func router(limiter *ginlimit.Limiter, rdb redis.UniversalClient, db *pgxpool.Po
 // quotas asks the database for a client's limit.
 func quotas(db *pgxpool.Pool) func(context.Context, string) (ginlimit.Limit, error) {
 	return func(ctx context.Context, client string) (ginlimit.Limit, error) {
+		if !utf8.ValidString(client) {
+			return ginlimit.Limit{}, ginlimit.ErrUnknownClient // PostgreSQL would refuse the query
+		}
 		var quota int
 		err := db.QueryRow(ctx, "SELECT rate_limit_quota FROM clients WHERE id = $1", client).Scan(&quota)
 		if errors.Is(err, pgx.ErrNoRows) {

@@ -131,9 +131,17 @@ func TestQuotasFromPostgres(t *testing.T) {
 		}
 	}
 
-	db.Close() // the database is away
+	assert.Equal(t, http.StatusForbidden, call("\xff").Code)
+
+	db.Close() // the database is away, and every plan in Redis is old
+	for _, key := range rdb.Keys(t.Context(), "ginlimit:plan:*").Val() {
+		require.NoError(t, rdb.PExpire(t.Context(), key, rdb.PTTL(t.Context(), key).Val()-planLife).Err())
+	}
+	other, err := router(limiter, rdb, db) // of a process that knows none
+	require.NoError(t, err)
+	r = other
 	assert.Equal(t, http.StatusOK, call("unlimited").Code)
 	assert.Equal(t, http.StatusTooManyRequests, call("prohibited").Code)
-	assert.Equal(t, http.StatusForbidden, call("nobody").Code)
+	assert.Equal(t, http.StatusServiceUnavailable, call("nobody").Code, "strangers are not kept")
 	assert.Equal(t, http.StatusServiceUnavailable, call("another").Code, "nobody can say")
 }
