@@ -159,8 +159,9 @@ type store interface {
 // The error joins all faults.
 //
 // It is fastest with a client whose ContextTimeoutEnabled is set: then a decision that finds Redis idle is sent
-// by its caller, not handed to another goroutine. A hook of the client must not keep a command after the
-// call, as its memory is used again. A client of another type, that wraps one of a cluster, say, is taken for one server.
+// by its caller, not handed to another goroutine. A hook of the client must not keep a command after the call,
+// as its memory is used again. A client of another type, that wraps one of a cluster, say, is taken for one
+// server.
 func NewLimiter(rdb redis.UniversalClient, opts ...Option) (*Limiter, error) {
 	l, faults := newRedisLimiter(rdb, opts)
 	return l.unless(faults)
@@ -280,9 +281,9 @@ func told(res Result, n int) Result {
 	return res
 }
 
-// AllowUpTo takes as many of n tokens as fit, the same number of every limit.
+// AllowUpTo takes as many of n tokens as fit.
 //
-// Result.Granted says how many; Allowed if there was one. RetryAfter is the wait for one token.
+// Of several limits it takes the same number. Result.Granted says how many; Allowed if there was one. RetryAfter is the wait for one token.
 // An n below 1 is an error.
 func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
 	r, err := l.checked(key, n, limits)
@@ -350,9 +351,9 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 	return l.decide(ctx, a, &r)
 }
 
-// Refund gives n tokens back, to every limit, and never fills a bucket above full.
+// Refund gives n tokens back, to every limit.
 //
-// It does not shorten a [Limiter.Block]. An n below 1 is an error.
+// It never fills a bucket above full. It does not shorten a [Limiter.Block]. An n below 1 is an error.
 func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit) error {
 	r, err := l.checked(key, n, limits)
 	if err != nil || len(r.buckets) == 0 {
@@ -365,10 +366,10 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 
 // Block denies the key every token for d, in every process.
 //
-// It works at once. Requests that cost nothing pass (see [WithCost]). The time is rounded up to a millisecond. After it there is one token, and the bucket
-// regains the rest at its rate. A block is never shortened by another one, only ended by [Limiter.Reset]. A d
-// of zero or less is an error, and so are limits of which none is counted: an unlimited key has no bucket to
-// block.
+// It works at once. Requests that cost nothing pass (see [WithCost]). The time is rounded up to a millisecond.
+// After it there is one token, and the bucket regains the rest at its rate. A block is never shortened by
+// another one, only ended by [Limiter.Reset]. A d of zero or less is an error, and so are limits of which none
+// is counted: an unlimited key has no bucket to block.
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {
 	r, err := l.checked(key, 1, limits)
 	switch {

@@ -118,8 +118,8 @@ func (l *Limiter) claimAll(ctx context.Context, claims []claim, n int) (decision
 	return l.claimInTurn(ctx, counted, n)
 }
 
-// claimTogether has one script decide on all claims. Where Redis is late or lost, each is decided on without it; what it
-// refuses is an error.
+// claimTogether has one script decide on all claims. Where Redis is late or lost, each is decided on without it;
+// what it refuses is an error.
 func (l *Limiter) claimTogether(ctx context.Context, claims []claim, n int) (decision, error) {
 	all := rules{failure: claims[0].rules.failure}
 	singles := make([]*ask, len(claims))

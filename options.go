@@ -176,10 +176,10 @@ func WithFailure(f Failure) Option {
 	}
 }
 
-// WithKeySecret has Redis hold keys that tell nothing: each is an HMAC-SHA256 (RFC 2104) of the client's key.
+// WithKeySecret has Redis hold keys that tell nothing.
 //
-// All processes need the same secret; another one has other buckets. It is an option of a limiter. A secret of less
-// than 16 bytes is an error.
+// Each is an HMAC-SHA256 (RFC 2104) of the client's key. All processes need the same secret; another one has
+// other buckets. It is an option of a limiter. A secret of less than 16 bytes is an error.
 func WithKeySecret(secret []byte) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithKeySecret")
@@ -223,8 +223,9 @@ func WithLimits(more ...Limit) Option {
 // WithLimitFunc sets the limit of a client, now: of its plan, say. It takes the place of the handler's first limit.
 //
 // f is given the client's key. Its error goes to the error handler, and so does a limit that cannot be used. The
-// buckets of a client are told apart by the handler's name and by period, so a changed Rate or Burst takes effect at once,
-// and what is missing from the bucket takes as long to come back as before. [Plans.Limit] is such a function.
+// buckets of a client are told apart by the handler's name and by period, so a changed Rate or Burst takes
+// effect at once, and what is missing from the bucket takes as long to come back as before. [Plans.Limit] is
+// such a function.
 func WithLimitFunc(f func(c *gin.Context, key string) (Limit, error)) Option {
 	return func(c *config) {
 		if f == nil {
@@ -234,8 +235,10 @@ func WithLimitFunc(f func(c *gin.Context, key string) (Limit, error)) Option {
 	}
 }
 
-// WithIdentity has a request counted for somebody else besides: for an API key as well as for its address, say, or for
-// all clients together. It may be given several times, each with another name.
+// WithIdentity has a request counted for somebody else besides.
+//
+// That is for an API key as well as for its address, say, or for all clients together. It may be given several
+// times, each with another name.
 //
 // All identities must allow a request, and one that is refused costs none of them anything. Where all of Redis is
 // one server, one script decides. On a cluster and in the process the handler's own key is asked first, then each
@@ -255,8 +258,8 @@ func WithIdentity(name string, f KeyFunc, limits ...Limit) Option {
 
 // WithCost sets how many tokens a request takes. The default is 1.
 //
-// Of 0, a request is free: it is told what is left, and passes unless the limit prohibits, blocked or not. Below 0 it is an
-// error, for the error handler. More than a limit's Burst is refused, without Retry-After.
+// Of 0, a request is free: it is told what is left, and passes unless the limit prohibits, blocked or not. Below
+// 0 it is an error, for the error handler. More than a limit's Burst is refused, without Retry-After.
 func WithCost(f func(*gin.Context) int) Option {
 	return func(c *config) {
 		if f == nil {
@@ -266,10 +269,11 @@ func WithCost(f func(*gin.Context) int) Option {
 	}
 }
 
-// WithRefund gives a request's tokens back if f says so when it has been served: to count only failed logins, say.
+// WithRefund gives a request's tokens back if f says so.
 //
-// f is asked after the handlers that follow, also when one of them panics; then the status is 500, unless the
-// answer has begun. No bucket is filled above full. An error of Redis goes to the context's Errors.
+// So an application counts only failed logins, say. f is asked after the handlers that follow, also when one of
+// them panics; then the status is 500, unless the answer has begun. No bucket is filled above full. An error of
+// Redis goes to the context's Errors.
 func WithRefund(f func(*gin.Context) bool) Option {
 	return func(c *config) {
 		if f == nil {
@@ -312,7 +316,9 @@ func WithDryRun() Option {
 	return func(c *config) { c.dryRun = true }
 }
 
-// WithHeaderFunc sets further headers from a Result: of a decision that is told of, unlimited ones among them.
+// WithHeaderFunc sets further headers from a Result.
+//
+// f is called for a decision that the headers tell of, an unlimited one too.
 func WithHeaderFunc(f func(http.Header, Result)) Option {
 	return func(c *config) {
 		if f == nil {
@@ -336,9 +342,10 @@ func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 
 // WithErrorHandler sets who answers when no decision was made.
 //
-// The default adds the error to the context's Errors and answers 503 if it is [ErrUnavailable] or the
-// end of the request's context, 400 if a header of [ByHeader] is missing, 403 if it is [ErrUnknownClient], else 500. A request that f neither aborts, nor answers, nor gives
-// another status, goes on, unlimited. The error's text is not for clients.
+// The default adds the error to the context's Errors and answers 503 if it is [ErrUnavailable] or the end of the
+// request's context, 400 if a header of [ByHeader] is missing, 403 if it is [ErrUnknownClient], else 500. A
+// request that f neither aborts, nor answers, nor gives another status, goes on, unlimited. The error's text is
+// not for clients.
 func WithErrorHandler(f func(*gin.Context, error)) Option {
 	return func(c *config) {
 		if f == nil {
