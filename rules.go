@@ -118,16 +118,3 @@ func (r *rules) result(levels []int64, charges, n int64) Result {
 	}
 	return closest
 }
-
-// closerThan reports whether r is closer to exhaustion than s: of two refusals the one that lasts
-// longer, else the one with fewer tokens left, else the one that is full later.
-func (r Result) closerThan(s Result) bool {
-	// As unsigned numbers, never is the longest wait.
-	if wait, other := uint64(r.RetryAfter), uint64(s.RetryAfter); wait != other {
-		return wait > other
-	}
-	if r.Remaining != s.Remaining {
-		return r.Remaining < s.Remaining
-	}
-	return r.ResetAfter > s.ResetAfter
-}

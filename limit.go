@@ -7,6 +7,65 @@ import (
 	"time"
 )
 
+// Limit allows Rate requests per Period, and at most Burst at once.
+//
+// It is a token bucket: the bucket holds Burst tokens, starts full, and regains Rate tokens per
+// Period, evenly spread. A Rate below zero is unlimited and never counted. A Rate of zero, with a
+// Period, prohibits: it always denies. The zero Limit is an error.
+type Limit struct {
+	Rate   int           // tokens regained per Period
+	Period time.Duration // whole milliseconds, at least one
+	Burst  int           // tokens the bucket holds; 0 means Rate
+}
+
+// PerSecond returns a limit of rate per second.
+func PerSecond(rate int) Limit { return Limit{Rate: rate, Period: time.Second} }
+
+// PerMinute returns a limit of rate per minute.
+func PerMinute(rate int) Limit { return Limit{Rate: rate, Period: time.Minute} }
+
+// PerHour returns a limit of rate per hour.
+func PerHour(rate int) Limit { return Limit{Rate: rate, Period: time.Hour} }
+
+// PerDay returns a limit of rate per 24 hours.
+func PerDay(rate int) Limit { return Limit{Rate: rate, Period: day} }
+
+// WithBurst returns the limit with a bucket of n tokens. Zero means as many as its Rate.
+func (l Limit) WithBurst(n int) Limit {
+	l.Burst = n
+	return l
+}
+
+// burst returns the tokens that the bucket holds; of one that is not counted, its Rate.
+func (l Limit) burst() int {
+	if l.Burst == 0 || l.Rate <= 0 {
+		return l.Rate
+	}
+	return l.Burst
+}
+
+// validate reports the first fault that makes the limit meaningless.
+func (l Limit) validate() error {
+	var fault string
+	switch {
+	case l == Limit{}:
+		fault = "the zero Limit; a Rate of 0 prohibits only with a Period"
+	case l.Burst < 0:
+		fault = "the burst is negative"
+	case l.Period < 0:
+		fault = "the period is negative"
+	case l.Rate < 0:
+		return nil
+	case l.Period == 0:
+		fault = "the period is missing"
+	case l.Period%time.Millisecond != 0:
+		fault = "the period is no whole number of milliseconds"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %s", ErrInvalidLimit, l, fault)
+}
+
 const day = 24 * time.Hour
 
 // ParseLimit reads a limit from text: rate/period, or rate/period burst n.
