@@ -152,10 +152,11 @@ func TestFlappingRedisIsLostOnce(t *testing.T) {
 	rdb := connect(t, startRedis(t))
 	limiter, log := logged(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 	var slow atomic.Bool
-	rdb.AddHook(chargesHook(func() {
+	rdb.AddHook(chargesHook(func() error {
 		if slow.Load() {
 			pause(80 * time.Millisecond)
 		}
+		return nil
 	}))
 	require.True(t, becomesTrue(t.Context().Done(), func() bool {
 		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
@@ -171,14 +172,38 @@ func TestFlappingRedisIsLostOnce(t *testing.T) {
 	require.LessOrEqual(t, strings.Count(log.String(), "\n"), 4, log.String())
 }
 
-// chargesHook is called before each call of the script that is not a look.
-type chargesHook func()
+// TestOneFailureAfterTheReturnIsEnough has Redis answer looks and fail charges: each time that it seems to be back, one
+// caller finds out, not several.
+func TestOneFailureAfterTheReturnIsEnough(t *testing.T) {
+	t.Parallel()
+	rdb := connect(t, startRedis(t))
+	limiter, log := logged(t, rdb)
+	broken := errors.New("broken")
+	rdb.AddHook(chargesHook(func() error { return broken }))
+	untilLogged(t, limiter, log, "Redis is lost")
+	for returns, before := 0, error(nil); returns < 5; {
+		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		if errors.Is(err, broken) {
+			require.NotErrorIs(t, before, broken, "another one was sent")
+			returns++
+		} else {
+			pause(time.Millisecond)
+		}
+		before = err
+	}
+}
+
+// chargesHook is called before each call of the script that is not a look, and may keep it from Redis.
+type chargesHook func() error
 
 func (chargesHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (h chargesHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && fmt.Sprint(args[4]) != "0" {
-			h()
+			if err := h(); err != nil {
+				return err
+			}
 		}
 		return next(ctx, cmd)
 	}
