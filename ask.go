@@ -16,10 +16,11 @@ type ask struct {
 	buckets []bucket
 	charges int64   // to decide: above 0 take as many as fit, 0 look, below 0 give back
 	n       int64   // tokens of a charge
-	levels  []int64 // to decide: found; to block: to raise the buckets to
+	states  []state // found; to block: the levels to raise buckets to
 	block   time.Duration
 
-	names []keyName // the buckets' keys in Redis
+	names []keyName  // the buckets' keys in Redis
+	told  *standings // what the client is told of, for its caller alone; nil if nothing
 
 	sent, received time.Time // when Redis was asked, at the earliest, and had answered, at the latest
 
@@ -75,14 +76,14 @@ var keySeed = maphash.MakeSeed()
 func (l *Limiter) ask(op askOp, r *rules) *ask {
 	a, ok := l.asks.Get().(*ask)
 	if !ok {
-		a = &ask{done: make(chan struct{}, 1), names: make([]keyName, 1), levels: make([]int64, 1)}
+		a = &ask{done: make(chan struct{}, 1), names: make([]keyName, 1), states: make([]state, 1)}
 	}
-	a.op, a.buckets, a.charges, a.n = op, r.buckets, 0, 1
+	a.op, a.buckets, a.charges, a.n, a.told = op, r.buckets, 0, 1, nil
 	a.key, a.others, a.state = a.key[:0], a.others[:0], askQueued
-	if n := len(r.buckets); n <= cap(a.levels) {
-		a.levels, a.names = a.levels[:n], a.names[:n]
+	if n := len(r.buckets); n <= cap(a.states) {
+		a.states, a.names = a.states[:n], a.names[:n]
 	} else {
-		a.levels, a.names = make([]int64, n), make([]keyName, n)
+		a.states, a.names = make([]state, n), make([]keyName, n)
 	}
 	return a
 }
@@ -97,7 +98,7 @@ func (l *Limiter) about(a *ask, name, key string) {
 func (a *ask) look() *ask {
 	look := &ask{
 		op: opDecide, key: bytes.Clone(a.key), hash: a.hash, buckets: a.buckets, n: 1,
-		levels: make([]int64, len(a.buckets)), names: make([]keyName, len(a.names)), done: make(chan struct{}, 1),
+		states: make([]state, len(a.buckets)), names: make([]keyName, len(a.names)), done: make(chan struct{}, 1),
 	}
 	for i, name := range a.names {
 		look.names[i] = bytes.Clone(name)
@@ -107,6 +108,7 @@ func (a *ask) look() *ask {
 
 // release gives an ask back for another use.
 func (l *Limiter) release(a *ask) {
+	a.told = nil
 	if !a.left {
 		a.ends = [2]context.Context{}
 		l.asks.Put(a)
@@ -127,7 +129,7 @@ func sameLimits(a, b []bucket) bool {
 		return true
 	}
 	for i := range a {
-		if a[i].limit != b[i].limit {
+		if a[i].limit != b[i].limit || a[i].algorithm != b[i].algorithm {
 			return false
 		}
 	}

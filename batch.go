@@ -59,7 +59,7 @@ func (b *batch) merge() {
 			e = new(errand)
 		}
 		e.ask, e.last, e.charges, e.first, e.planned = a, a, a.charges, before == nil, false
-		e.levels = append(e.levels[:0], a.levels...)
+		e.states = append(e.states[:0], a.states...)
 		b.errands = append(b.errands, e)
 		if len(b.asks) > 1 {
 			b.newest[a.hash] = e
@@ -74,7 +74,7 @@ type errand struct {
 	charges int64   // of all of them
 	first   bool    // on its key in this batch
 	planned bool    // a command is to do it
-	levels  []int64 // found
+	states  []state // found
 	err     error
 }
 
@@ -96,16 +96,16 @@ func (e *errand) share(sent, received time.Time) {
 	}
 	for a := e.ask; a != nil; {
 		next := a.next
-		copy(a.levels, e.levels)
+		copy(a.states, e.states)
 		a.sent, a.received = sent, received
 		if next != nil {
 			granted := a.charges
 			for i := range a.buckets {
-				granted = a.buckets[i].fit(e.levels[i], granted, a.n)
+				granted = a.buckets[i].fit(e.states[i].level, granted, a.n)
 			}
 			if granted > 0 {
 				for i := range a.buckets {
-					e.levels[i] += granted * a.buckets[i].charge(a.n)
+					e.states[i] = a.buckets[i].charged(e.states[i], granted, a.n)
 				}
 			}
 		}

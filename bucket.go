@@ -27,8 +27,8 @@ var (
 // [NewLimiter] and [NewLocal] make one; the zero Limiter makes no decision, and says so by an error.
 //
 // Every method takes the limits to count under, each of another period, and needs at least one. A
-// key's buckets are told apart by period alone, so a changed Rate or Burst takes over the bucket as
-// it is: what is missing from it takes as long to come back as before.
+// key's buckets are told apart by period and algorithm, so a changed Rate or Burst takes over the bucket as
+// it is: what is missing from it takes as long to come back as before. Of a window, what was counted stays.
 //
 // A decision waits for Redis no longer than [WithTimeout] says, and than its context; one that finds Redis
 // idle looks at the end of its context only afterwards. If either ends when the question is on its way, the
@@ -45,6 +45,8 @@ type Limiter struct {
 	asks     sync.Pool   // of *ask
 	macs     *sync.Pool  // of hash.Hash, with the secret of the keys, if there is one
 	probed   atomic.Bool // whether Gin would believe forged addresses
+
+	afterwards afterwards // what is given back when a decision's time is up
 
 	close  sync.Once
 	closed chan struct{}
@@ -66,8 +68,8 @@ type store interface {
 // decision only: Redis need not be there yet. Options of a handler are the defaults of its handlers.
 // The error joins all faults.
 //
-// It is fastest with a client whose ContextTimeoutEnabled is set: then a decision that finds Redis idle is sent
-// by its caller, not handed to another goroutine. A hook of the client must not keep a command after the call,
+// It is fastest with a client whose ContextTimeoutEnabled is set: then, with a [WithTimeout] of up to 100 ms, a
+// decision that finds Redis idle is sent by its caller, not handed to another goroutine. A hook of the client must not keep a command after the call,
 // as its memory is used again. A client of another type, that wraps one of a cluster, say, is taken for one
 // server.
 func NewLimiter(rdb redis.UniversalClient, opts ...Option) (*Limiter, error) {
@@ -89,8 +91,10 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 
 // NewLocal returns a limiter whose buckets are in this process alone.
 //
-// It remembers the [LocalBuckets] buckets that take longest to be full; a forgotten bucket is full.
-// The options are those of [NewLimiter], and so is the error.
+// It remembers the [LocalBuckets] buckets that take longest to be full; a forgotten bucket is full. The log of a
+// [SlidingWindow] is exact up to 8,192 entries; of more it merges two into the later one, so that it may refuse
+// for longer. All logs together have up to 1,048,576 entries; of more, those are forgotten that end soonest. The
+// options are those of [NewLimiter], and so is the error.
 func NewLocal(opts ...Option) (*Limiter, error) {
 	defaults, faults := newConfig(opts)
 	return newLimiter(defaults, newLocalStore(LocalBuckets), FromLocal).unless(faults)
@@ -103,7 +107,7 @@ func newLimiter(defaults config, s store, source Source) *Limiter {
 // unless returns the limiter, or all faults, those of its default limits among them.
 func (l *Limiter) unless(faults []error) (*Limiter, error) {
 	if more := l.defaults.limits; len(more) > 0 {
-		_, err := newRules(more...)
+		_, err := newRules(l.defaults.algorithm, more...)
 		faults = append(faults, err)
 	}
 	for _, list := range [][]netip.Prefix{l.defaults.allow, l.defaults.deny} {
@@ -111,7 +115,7 @@ func (l *Limiter) unless(faults []error) (*Limiter, error) {
 		faults = append(faults, err)
 	}
 	for _, identity := range l.defaults.identities {
-		_, err := newRules(identity.limits...)
+		_, err := newRules(l.defaults.algorithm, identity.limits...)
 		faults = append(faults, err)
 	}
 	if err := errors.Join(faults...); err != nil {
@@ -127,6 +131,7 @@ func (l *Limiter) Close() error {
 	l.close.Do(func() {
 		if l.store != nil {
 			close(l.closed)
+			l.afterwards.close()
 			l.store.close()
 		}
 	})
@@ -151,7 +156,9 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...Limit
 }
 
 // allow decides on all n tokens or none.
-func (l *Limiter) allow(ctx context.Context, key string, r *rules, n int) (Result, error) {
+func (l *Limiter) allow(ctx context.Context, key string, r *rules, n int) (res Result, err error) {
+	o := l.defaults.observe("")
+	defer func() { o.end(ctx, l.outcome(res, r.failure, err), n, res.Allowed, res.Limit) }()
 	if res, ok := r.settled(n); ok {
 		return res, nil
 	}
@@ -191,13 +198,15 @@ func told(res Result, n int) Result {
 
 // AllowUpTo takes as many of n tokens as fit.
 //
-// Of several limits it takes the same number. Result.Granted says how many; Allowed if there was one. RetryAfter is the wait for one token.
-// An n below 1 is an error.
-func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
+// Of several limits it takes the same number. Result.Granted says how many; Allowed if there was one. RetryAfter
+// is the wait for one token. An n below 1 is an error.
+func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Limit) (res Result, err error) {
 	r, err := l.checked(key, n, limits)
 	if err != nil {
 		return Result{}, err
 	}
+	o := l.defaults.observe("")
+	defer func() { o.end(ctx, l.outcome(res, r.failure, err), n, res.Allowed, res.Limit) }()
 	if res, ok := r.settled(n); ok {
 		return res, nil
 	}
@@ -261,7 +270,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 
 // Refund gives n tokens back, to every limit.
 //
-// It never fills a bucket above full. It does not shorten a [Limiter.Block]. An n below 1 is an error.
+// It never fills a bucket above full. Of a [SlidingWindow] it gives back what was taken last. It does not shorten a
+// [Limiter.Block]. An n below 1 is an error.
 func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit) error {
 	r, err := l.checked(key, n, limits)
 	if err != nil || len(r.buckets) == 0 {
@@ -275,9 +285,9 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 // Block denies the key every token for d, in every process.
 //
 // It works at once. Requests that cost nothing pass (see [WithCost]). The time is rounded up to a millisecond.
-// After it there is one token, and the bucket regains the rest at its rate. A block is never shortened by
-// another one, only ended by [Limiter.Reset]. A d of zero or less is an error, and so are limits of which none
-// is counted: an unlimited key has no bucket to block.
+// After it there is one token, and the bucket regains the rest at its rate; a window has what it would have
+// without the block. A block is never shortened by another one, only ended by [Limiter.Reset]. A d of zero or less
+// is an error, and so are limits of which none is counted: an unlimited key has no bucket to block.
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {
 	r, err := l.checked(key, 1, limits)
 	switch {
@@ -294,7 +304,7 @@ func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits
 	a.block = d
 	var faults []error
 	for i := range r.buckets {
-		if a.levels[i], err = r.buckets[i].blockLevel(d); err != nil {
+		if a.states[i].level, err = r.buckets[i].blockLevel(d); err != nil {
 			faults = append(faults, err)
 		}
 	}
@@ -315,7 +325,7 @@ func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error 
 
 // checked checks the arguments that every method has, and reports every fault in them.
 func (l *Limiter) checked(key string, n int, limits []Limit) (rules, error) {
-	r, err := newRules(limits...)
+	r, err := newRules(l.defaults.algorithm, limits...)
 	r.failure = l.defaults.failure
 	faults := []error{err}
 	if key == "" {
@@ -326,76 +336,3 @@ func (l *Limiter) checked(key string, n int, limits []Limit) (rules, error) {
 	}
 	return r, errors.Join(faults...)
 }
-
-// decide has an ask answered and derives the Result from the levels found.
-func (l *Limiter) decide(ctx context.Context, a *ask, r *rules) (Result, error) {
-	return l.decideWithin(ctx, ctx, a, r)
-}
-
-// decideWithin is decide, but the store is given less time than the caller has.
-func (l *Limiter) decideWithin(ctx, within context.Context, a *ask, r *rules) (Result, error) {
-	if err := l.ready(ctx); err != nil {
-		return Result{}, err
-	}
-	if l.denied.knows(a) {
-		res := r.result(a.levels, a.charges, a.n)
-		res.Source = FromMemory
-		return res, nil
-	}
-	if err := l.store.do(within, a); err != nil {
-		return l.without(ctx, a, r, err)
-	}
-	res := r.result(a.levels, a.charges, a.n)
-	res.Source = l.source
-	if res.Allowed {
-		l.denied.drop(a)
-	} else {
-		l.denied.remember(a)
-	}
-	return res, nil
-}
-
-// change has an ask done that has no Result.
-//
-// A block and a reset are also done in this process, to hold should Redis be lost; where it is, so is a refund.
-func (l *Limiter) change(ctx context.Context, a *ask, r *rules, key string) error {
-	defer l.release(a)
-	if err := l.ready(ctx); err != nil {
-		return err
-	}
-	l.about(a, "", key)
-	err := l.store.do(ctx, a)
-	l.denied.forget(a, err != nil && !isRefusal(err))
-	if l.local != nil && (err != nil || a.op != opDecide) {
-		l.changeLocally(ctx, a, r)
-	}
-	if err != nil {
-		return unavailable(ctx, err)
-	}
-	return nil
-}
-
-// ready reports why the limiter makes no decision.
-func (l *Limiter) ready(ctx context.Context) error {
-	select {
-	case <-l.closed:
-		return errClosed()
-	default:
-	}
-	if l.store == nil {
-		return errNotMade
-	}
-	if ctx.Err() != nil {
-		return ended(ctx)
-	}
-	return nil
-}
-
-// ended says that the caller's context ended before there was a decision.
-func ended(ctx context.Context) error { return fmt.Errorf("ginlimit: %w", ctx.Err()) }
-
-var errNotMade = fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLocal", ErrUnavailable)
-
-var errLimiterClosed = errors.New("the limiter is closed")
-
-func errClosed() error { return fmt.Errorf("%w: %w", ErrUnavailable, errLimiterClosed) }

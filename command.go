@@ -12,9 +12,10 @@ import (
 // that no charge is made twice: a reply that does not come in time may be late, not lost. It follows a
 // redirection all the same.
 type command struct {
-	redis.Cmder // *redis.IntCmd for one bucket, *redis.IntSliceCmd for several
+	redis.Cmder // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
 	args        []any
 	errands     []*errand
+	single      [1]int64 // the reply of an IntCmd
 }
 
 // NoRetry implements [redis.Cmder].
@@ -98,21 +99,20 @@ func (b *batch) forget() {
 	b.commands = b.commands[:0]
 }
 
-// How the script is called.
-var (
-	bySHA    = [...]any{"evalsha", script.Hash()}
-	bySource = [...]any{"eval", scriptSource}
-)
-
-// prepare writes the command: the script called so.
-func (c *command) prepare(ctx context.Context, call [2]any) {
+// prepare writes the command: the script called by its SHA, or else with its source.
+func (c *command) prepare(ctx context.Context, bySHA bool) {
 	e := c.errands[0]
+	algorithm := e.buckets[0].algorithm
+	call := scripts[algorithm].bySource
+	if bySHA {
+		call = scripts[algorithm].bySHA
+	}
 	if len(c.errands) > 1 {
 		c.args = c.each(append(c.args[:0], call[0], call[1], len(c.errands)))
 	} else {
 		c.args = e.alone(append(c.args[:0], call[0], call[1], len(e.buckets)))
 	}
-	if len(c.errands) == 1 && len(e.buckets) == 1 {
+	if len(c.errands) == 1 && len(e.buckets) == 1 && algorithm == TokenBucket {
 		// A value that is no answer until there is one: a hook of the client may keep a pipeline from
 		// Redis without an error in its commands.
 		cmd := redis.NewIntCmd(ctx, c.args...)
@@ -129,6 +129,9 @@ func (e *errand) alone(args []any) []any {
 	for i := range e.names {
 		args = append(args, &e.names[i])
 	}
+	if e.buckets[0].algorithm != TokenBucket {
+		return e.appendWindows(args)
+	}
 	if e.op == opDecide {
 		args = append(args, e.charges)
 	} else {
@@ -136,7 +139,7 @@ func (e *errand) alone(args []any) []any {
 	}
 	for i := range e.buckets {
 		if b := &e.buckets[i]; e.op == opBlock {
-			args = append(args, b.drain, e.ask.levels[i], b.capacity)
+			args = append(args, b.drain, e.ask.states[i].level, b.capacity)
 		} else {
 			args = b.appendArgs(args, e.charges, e.n)
 		}
@@ -166,6 +169,9 @@ func (c *command) each(args []any) []any {
 		once = once && e.charges == 1
 	}
 	e := c.errands[0]
+	if e.buckets[0].algorithm != TokenBucket {
+		return c.appendEachWindow(args)
+	}
 	args = e.buckets[0].appendArgs(append(args, "each"), e.charges, e.n)
 	if !once {
 		for _, e := range c.errands {
@@ -178,10 +184,10 @@ func (c *command) each(args []any) []any {
 // errAskAlone says that nothing was done for an errand since it was not asked for alone.
 var errAskAlone = errors.New("to be asked for alone")
 
-// answer reads the reply of script.lua into the errands: one integer per bucket, not in a list if there is
-// one only.
+// answer reads the reply into the errands.
 func (c *command) answer() {
-	levels, err := c.reply()
+	reply, err := c.reply()
+	size := c.errands[0].buckets[0].replySize()
 	if len(c.errands) > 1 && c.Err() != nil && isRefusal(c.Err()) {
 		err = errAskAlone
 	}
@@ -189,17 +195,25 @@ func (c *command) answer() {
 		switch {
 		case err != nil:
 			e.err = err
-		case len(c.errands) > 1 && levels[i] == -1:
+		case len(c.errands) > 1 && reply[i*size] == -1:
 			e.err = errAskAlone
 		case len(c.errands) > 1:
-			e.err = e.found(levels[i : i+1])
+			e.err = e.found(reply[i*size : (i+1)*size])
 		default:
-			e.err = e.found(levels)
+			e.err = e.found(reply)
 		}
 	}
 }
 
-// reply returns the levels in the reply, of which there are as many as there are buckets.
+// replySize returns how many integers a script replies for a bucket. script.lua replies a single one not in a list.
+func (b *bucket) replySize() int {
+	if b.algorithm == TokenBucket {
+		return 1
+	}
+	return windowReply
+}
+
+// reply returns the integers in the reply, of which there are as many as the buckets need.
 func (c *command) reply() ([]int64, error) {
 	if err := c.Err(); err != nil {
 		return nil, err
@@ -208,17 +222,19 @@ func (c *command) reply() ([]int64, error) {
 	if want == 1 {
 		want = len(c.errands[0].buckets)
 	}
+	want *= c.errands[0].buckets[0].replySize()
 	switch cmd := c.Cmder.(type) {
 	case *redis.IntCmd:
 		if cmd.Val() < 0 {
 			return nil, fmt.Errorf("the reply is %d", cmd.Val())
 		}
-		return append(c.errands[0].levels[:0], cmd.Val()), nil
+		c.single[0] = cmd.Val()
+		return c.single[:], nil
 	case *redis.IntSliceCmd:
 		if len(cmd.Val()) == want {
 			return cmd.Val(), nil
 		}
-		return nil, fmt.Errorf("the script replies %d levels for %d buckets", len(cmd.Val()), want)
+		return nil, fmt.Errorf("the script replies %d integers, not %d", len(cmd.Val()), want)
 	}
 	return nil, fmt.Errorf("the command is a %T", c.Cmder)
 }
@@ -241,13 +257,20 @@ func (c *command) notSent(err error) {
 	}
 }
 
-// found keeps the levels of the errand's buckets.
-func (e *errand) found(levels []int64) error {
-	for _, level := range levels {
-		if level < 0 || level > maxUnits {
-			return fmt.Errorf("the script replies a level of %d", level)
+// found keeps what a script has replied about the errand's buckets.
+func (e *errand) found(reply []int64) error {
+	for _, n := range reply {
+		if n < 0 || n > maxUnits {
+			return fmt.Errorf("the script replies %d", n)
 		}
 	}
-	e.levels = append(e.levels[:0], levels...)
+	e.states = e.states[:0]
+	for size := e.buckets[0].replySize(); len(reply) > 0; reply = reply[size:] {
+		s := state{level: reply[0]}
+		if size == windowReply {
+			s.soon, s.wait, s.reset = reply[1], reply[2], reply[3]
+		}
+		e.states = append(e.states, s)
+	}
 	return nil
 }

@@ -52,7 +52,8 @@ type denial struct {
 	hash           uint64
 	key            string
 	buckets        []bucket
-	levels         []int64
+	states         []state
+	n              int64
 	sent, received time.Time
 }
 
@@ -78,7 +79,7 @@ func (m *denyMemory) places(hash uint64) []atomic.Pointer[denial] {
 	return (*table)[i : i+denyWays]
 }
 
-// knows reports whether an ask is known to be refused, and if so sets its levels.
+// knows reports whether an ask is known to be refused, and if so sets its states.
 func (m *denyMemory) knows(a *ask) bool {
 	if m == nil || a.charges <= 0 || m.paced.Load() <= 0 {
 		return false
@@ -95,13 +96,12 @@ func (m *denyMemory) knows(a *ask) bool {
 	longest := int64((age + time.Millisecond - 1) / time.Millisecond)
 	refused := false
 	for i := range a.buckets {
-		b := &a.buckets[i]
-		refused = refused || b.fit(d.levels[i]-b.drain*longest, 1, a.n) == 0
+		refused = refused || a.buckets[i].refuses(d.states[i], longest, a.n)
 	}
 	if refused {
 		shortest := now.Sub(d.received).Milliseconds()
 		for i := range a.buckets {
-			a.levels[i] = max(0, d.levels[i]-a.buckets[i].drain*shortest)
+			a.states[i] = a.buckets[i].passed(d.states[i], shortest)
 		}
 	}
 	return refused
@@ -110,7 +110,11 @@ func (m *denyMemory) knows(a *ask) bool {
 // find returns what is remembered of an ask's key and limits.
 func find(places []atomic.Pointer[denial], a *ask) *denial {
 	for i := range places {
-		if d := places[i].Load(); d != nil && d.of(a) && sameLimits(d.buckets, a.buckets) {
+		d := places[i].Load()
+		if d == nil || !d.of(a) || !sameLimits(d.buckets, a.buckets) {
+			continue
+		}
+		if d.n == a.n || a.buckets[0].algorithm == TokenBucket { // a window's waits are those of n tokens
 			return d
 		}
 	}
@@ -134,7 +138,7 @@ func (m *denyMemory) remember(a *ask) {
 			return
 		}
 	}
-	d := &denial{hash: a.hash, key: string(a.key), buckets: a.buckets, levels: slices.Clone(a.levels), sent: a.sent, received: a.received}
+	d := &denial{hash: a.hash, key: string(a.key), buckets: a.buckets, states: slices.Clone(a.states), n: a.n, sent: a.sent, received: a.received}
 	place, old := leastOf(places, d)
 	if place.CompareAndSwap(old, d) && m.changedSince(a) {
 		place.CompareAndSwap(d, nil)
@@ -144,14 +148,14 @@ func (m *denyMemory) remember(a *ask) {
 // watch learns from two refusals whether Redis' clock runs like this one. It is false if that is too soon to tell.
 func (m *denyMemory) watch(before *denial, a *ask) bool {
 	shortest, longest := a.sent.Sub(before.received), a.received.Sub(before.sent)
-	drain := a.buckets[0].drain
-	fell, paced := before.levels[0]-a.levels[0], m.paced.Load()
+	b := &a.buckets[0]
+	fell, paced := b.full(before.states[0])-b.full(a.states[0]), m.paced.Load()
 	switch {
-	case fell/drain > longest.Milliseconds()+2:
+	case fell > longest.Milliseconds()+2:
 		m.paced.CompareAndSwap(paced, max(-2, paced-2))
 	case shortest < pacePeriod:
 		return paced > 0
-	case fell/drain >= shortest.Milliseconds()-1:
+	case fell >= shortest.Milliseconds()-1:
 		m.paced.CompareAndSwap(paced, min(paceSure, paced+1))
 	}
 	return true

@@ -35,7 +35,7 @@ func scriptCalls(t *testing.T, rdb *redis.Client) int {
 // impatientTrace is a trace of few keys that ask again soon, so that much is refused from memory.
 func impatientTrace(seed uint64, length int) []step {
 	r := rand.New(rand.NewPCG(seed, 1))
-	steps := trace(seed, length)
+	steps := trace(seed, length, traceLimits, ample)
 	for i := range steps {
 		s := &steps[i]
 		s.limits = traceLimits[:5][r.IntN(5)]
@@ -255,7 +255,7 @@ func TestDenyMemoryIsOffWhereItIsTold(t *testing.T) {
 // TestDefaultDenyMemoryLeavesASetClockAlone is for those who test their applications with miniredis.
 func TestDefaultDenyMemoryLeavesASetClockAlone(t *testing.T) {
 	t.Parallel()
-	e, limit := miniredisEngine(t), ginlimit.PerMinute(1)
+	e, limit := miniredisEngine(t, ginlimit.TokenBucket), ginlimit.PerMinute(1)
 	for range 3 {
 		r, err := e.limiter.Allow(t.Context(), "k", limit)
 		require.NoError(t, err)

@@ -53,6 +53,8 @@ type dispatcher struct {
 	stuck     int
 	healthy   bool // the last batch was answered
 	breaker   breaker
+	batches   uint64 // sent
+	decisions uint64 // in these
 	closed    bool
 	ended     sync.WaitGroup // the batches in flight, and the search for Redis
 }
@@ -294,9 +296,12 @@ func (d *dispatcher) deliver(b *batch) {
 		for _, e := range b.errands {
 			e.share(sent, received)
 		}
+		decisions := uint64(len(b.asks))
 		b.reset()
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		d.batches++
+		d.decisions += decisions
 		b.since = received // it is late no more
 		switch {
 		case b.stuck: // it has counted when it gave up its place

@@ -28,14 +28,22 @@ import (
 // would get: each whole token is somebody's last but so many.
 func TestMergedDecisionsAreSharedOutInSingleFile(t *testing.T) {
 	t.Parallel()
-	for name, limits := range map[string][]ginlimit.Limit{
-		"one limit":      {ginlimit.PerDay(1).WithBurst(3000)},
-		"several limits": {ginlimit.PerDay(1).WithBurst(3000), {Rate: 1, Period: 96 * time.Hour, Burst: 5000}},
+	bucket, window := ginlimit.PerDay(1).WithBurst(3000), ginlimit.PerDay(3000)
+	for name, row := range map[string]struct {
+		algorithm ginlimit.Algorithm
+		limits    []ginlimit.Limit
+	}{
+		"one limit":       {ginlimit.TokenBucket, []ginlimit.Limit{bucket}},
+		"several limits":  {ginlimit.TokenBucket, []ginlimit.Limit{bucket, {Rate: 1, Period: 96 * time.Hour, Burst: 5000}}},
+		"fixed window":    {ginlimit.FixedWindow, []ginlimit.Limit{window}},
+		"fixed windows":   {ginlimit.FixedWindow, []ginlimit.Limit{window, {Rate: 5000, Period: 96 * time.Hour}}},
+		"sliding window":  {ginlimit.SlidingWindow, []ginlimit.Limit{window}},
+		"sliding windows": {ginlimit.SlidingWindow, []ginlimit.Limit{window, {Rate: 5000, Period: 96 * time.Hour}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb := connect(t, startRedis(t))
-			limiter := newLimiter(t, rdb, believing())
+			rdb, limits := connect(t, startRedis(t)), row.limits
+			limiter := newLimiter(t, rdb, believing(), ginlimit.WithAlgorithm(row.algorithm))
 			const callers, each = 512, 8 // 4,096 decisions on 3,000 tokens
 			remaining := make([]atomic.Int32, 3000)
 			var refused atomic.Int64

@@ -15,10 +15,26 @@ import (
 )
 
 //go:embed script.lua
-var scriptSource string
+var tokenBucketSource string
 
-// script is called by its SHA, which go-redis works out here, not Redis.
-var script = redis.NewScript(scriptSource)
+// scripts are those of the algorithms.
+var scripts = [...]script{
+	TokenBucket:   newScript(tokenBucketSource),
+	FixedWindow:   newScript(fixedWindowSource + windowSource),
+	SlidingWindow: newScript(slidingWindowSource + windowSource),
+}
+
+// script is how a script is called.
+type script struct {
+	source   string
+	bySHA    [2]any
+	bySource [2]any
+}
+
+func newScript(source string) script {
+	sha := redis.NewScript(source).Hash() // worked out here, not in Redis
+	return script{source, [2]any{"evalsha", sha}, [2]any{"eval", source}}
+}
 
 // apartTime is for how long keys go apart after Redis has refused a call for several of them and done it for one.
 const apartTime = time.Minute
@@ -26,12 +42,12 @@ const apartTime = time.Minute
 // refusalsApart is how often the log is told that Redis refuses.
 const refusalsApart = time.Minute
 
-// redisStore keeps buckets in Redis, one key each: prefix:{key}:period.
+// redisStore keeps buckets in Redis, one key each: prefix:{key}:period, and of a window prefix:{key}:period:kind.
 type redisStore struct {
 	rdb    redis.UniversalClient
-	prefix string       // up to and with the brace
-	loaded atomic.Bool  // Redis was asked to load the script
-	apart  atomic.Int64 // until when no two keys go into one call of the script, in Unix seconds
+	prefix string                    // up to and with the brace
+	loaded [len(scripts)]atomic.Bool // Redis was asked to load the script
+	apart  atomic.Int64              // until when no two keys go into one call of the script, in Unix seconds
 	nodes  *nodes
 	log    *slog.Logger
 	told   atomic.Int64 // when the log was last told that Redis refuses, in Unix seconds
@@ -58,18 +74,20 @@ func (s *redisStore) close() { s.nodes.close() }
 func (s *redisStore) do(ctx context.Context, a *ask) error {
 	for i := range a.names {
 		name := append(append(a.names[i][:0], s.prefix...), a.keyOf(i)...)
-		a.names[i] = append(append(name, "}:"...), a.buckets[i].period...)
+		a.names[i] = append(append(name, "}:"...), a.buckets[i].id...)
 	}
 	return s.nodes.dispatcher(&a.names[0]).decide(ctx, a)
 }
 
 // send has a batch done.
 func (s *redisStore) send(ctx context.Context, b *batch) {
-	if err := s.load(ctx); err != nil {
-		for _, e := range b.errands {
-			e.err = err
+	for _, e := range b.errands {
+		if err := s.load(ctx, e.buckets[0].algorithm); err != nil {
+			for _, e := range b.errands {
+				e.err = err
+			}
+			return
 		}
-		return
 	}
 	b.plan(b.errands, len(b.errands) > 1 && s.together())
 	refused := b.run(ctx, s.rdb)
@@ -108,13 +126,13 @@ func (s *redisStore) tell(err error) {
 // or the user may not use MGET.
 func (b *batch) run(ctx context.Context, rdb redis.UniversalClient) (refused bool) {
 	for _, c := range b.commands {
-		c.prepare(ctx, bySHA)
+		c.prepare(ctx, true)
 	}
 	exec(ctx, rdb, b.commands)
 	var lost []*command
 	for _, c := range b.commands {
 		if err := c.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			c.prepare(ctx, bySource)
+			c.prepare(ctx, false)
 			lost = append(lost, c)
 		}
 	}
@@ -145,18 +163,19 @@ func exec(ctx context.Context, rdb redis.UniversalClient, commands []*command) {
 	}
 }
 
-// load has Redis keep the script, once. Where Redis is reached and refuses that, EVAL will do.
-func (s *redisStore) load(ctx context.Context) error {
-	if !s.nodes.one || !s.loaded.CompareAndSwap(false, true) {
+// load has Redis keep a script, once. Where Redis is reached and refuses that, EVAL will do.
+func (s *redisStore) load(ctx context.Context, a Algorithm) error {
+	loaded := &s.loaded[a]
+	if !s.nodes.one || loaded.Load() || !loaded.CompareAndSwap(false, true) {
 		return nil // of several servers each learns it by EVAL
 	}
-	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", scriptSource)}
+	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", scripts[a].source)}
 	load.SetStepCount(1)
 	err := s.rdb.Process(ctx, &load)
 	if err == nil || isRefusal(err) {
 		return nil
 	}
-	s.loaded.Store(false)
+	loaded.Store(false)
 	return err
 }
 

@@ -16,46 +16,74 @@ import (
 
 // engine is one place where buckets are kept, with a clock that the test moves.
 type engine struct {
-	limiter *ginlimit.Limiter
-	advance func(time.Duration)
+	limiter   *ginlimit.Limiter
+	algorithm ginlimit.Algorithm
+	advance   func(time.Duration)
 	// ahead is how far the clock may have run by itself: 0 where it is the test's alone.
 	ahead time.Duration
 	// frozen is set where the clock does not go on by itself.
 	frozen bool
 	// state returns a bucket's time to full and the value kept with it.
 	state func(key string, l ginlimit.Limit) (ttl int64, value string)
+	rdb   *redis.Client // nil in the process
 }
 
-// onEveryEngine runs a test on miniredis with a set clock, on a real redis-server, and in the process.
+// onEveryEngine runs a test of the token bucket on miniredis with a set clock, on a real redis-server, and in the
+// process.
 func onEveryEngine(t *testing.T, test func(t *testing.T, e engine)) {
+	onEveryEngineOf(t, ginlimit.TokenBucket, test)
+}
+
+// onEveryWindow runs a test of both windows on every engine.
+func onEveryWindow(t *testing.T, test func(t *testing.T, e engine)) {
+	for _, algorithm := range windowAlgorithms {
+		t.Run(algorithm.String(), func(t *testing.T) { onEveryEngineOf(t, algorithm, test) })
+	}
+}
+
+// onEveryAlgorithm runs a test of all algorithms on every engine.
+func onEveryAlgorithm(t *testing.T, test func(t *testing.T, e engine)) {
+	onEveryEngine(t, test)
+	onEveryWindow(t, test)
+}
+
+var windowAlgorithms = []ginlimit.Algorithm{ginlimit.FixedWindow, ginlimit.SlidingWindow}
+
+func onEveryEngineOf(t *testing.T, a ginlimit.Algorithm, test func(t *testing.T, e engine)) {
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
-		test(t, miniredisEngine(t))
+		test(t, miniredisEngine(t, a))
 	})
 	t.Run("redis-server", func(t *testing.T) {
 		t.Parallel()
-		test(t, redisEngine(t))
+		test(t, redisEngine(t, a))
 	})
 	t.Run("local", func(t *testing.T) {
 		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			limiter, err := ginlimit.NewLocal()
-			require.NoError(t, err)
-			test(t, engine{limiter: limiter, advance: time.Sleep}) // the bubble's clock
-		})
+		synctest.Test(t, func(t *testing.T) { test(t, localEngine(t, a)) })
 	})
 }
 
-func miniredisEngine(t testing.TB) engine {
+// localEngine is to be used in a bubble, whose clock it goes by.
+func localEngine(t testing.TB, a ginlimit.Algorithm) engine {
+	limiter, err := ginlimit.NewLocal(ginlimit.WithAlgorithm(a))
+	require.NoError(t, err)
+	return engine{limiter: limiter, algorithm: a, advance: time.Sleep}
+}
+
+func miniredisEngine(t testing.TB, a ginlimit.Algorithm) engine {
 	mini := miniredis.NewMiniRedis()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	mini.SetTime(now)
 	mini.ClockTTL(true)
 	require.NoError(t, mini.Start())
 	t.Cleanup(mini.Close)
+	rdb := connectDirect(t, mini.Addr())
 	return engine{
-		limiter: newLimiter(t, connectDirect(t, mini.Addr())),
-		frozen:  true,
+		limiter:   newLimiter(t, rdb, ginlimit.WithAlgorithm(a)),
+		algorithm: a,
+		rdb:       rdb,
+		frozen:    true,
 		advance: func(d time.Duration) {
 			now = now.Add(d)
 			mini.SetTime(now)
@@ -73,12 +101,14 @@ func miniredisEngine(t testing.TB) engine {
 }
 
 // redisEngine moves the clock of a redis-server by shortening what its keys have left to live.
-func redisEngine(t testing.TB) engine {
+func redisEngine(t testing.TB, a ginlimit.Algorithm) engine {
 	rdb := connect(t, startRedis(t))
 	ctx := t.Context()
 	return engine{
-		limiter: newLimiter(t, rdb, ginlimit.WithDenyMemory(0)), // it knows nothing of such a clock
-		ahead:   3 * time.Second,
+		limiter:   newLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0)), // it knows nothing of such a clock
+		algorithm: a,
+		rdb:       rdb,
+		ahead:     3 * time.Second,
 		advance: func(d time.Duration) {
 			keys, err := rdb.Keys(ctx, "*").Result()
 			require.NoError(t, err)
@@ -125,6 +155,12 @@ func newLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option
 func redisKey(key string, l ginlimit.Limit) string {
 	_, period, _ := strings.Cut(ginlimit.Limit{Rate: 1, Period: l.Period}.String(), "/")
 	return "ginlimit:{" + key + "}:" + period
+}
+
+// redisKey is the key of what is counted by the engine's algorithm.
+func (e engine) redisKey(key string, l ginlimit.Limit) string {
+	ends := map[ginlimit.Algorithm]string{ginlimit.FixedWindow: ":fixed", ginlimit.SlidingWindow: ":sliding"}
+	return redisKey(key, l) + ends[e.algorithm]
 }
 
 // requireDuration wants a duration that a clock which ran ahead may have shortened.

@@ -39,7 +39,7 @@ func (l *Limiter) without(ctx context.Context, a *ask, r *rules, err error) (Res
 	}
 	var res Result
 	if r.failure == FailOpen {
-		res = r.result(make([]int64, len(r.buckets)), a.charges, a.n)
+		res = r.result(make([]state, len(r.buckets)), a.charges, a.n, a.told)
 	} else {
 		res = l.decideLocally(ctx, a, r)
 	}
@@ -59,7 +59,7 @@ func (l *Limiter) decideLocally(ctx context.Context, a *ask, r *rules) Result {
 		own.charges = min(a.charges, share.burst())
 	}
 	_ = l.local.do(ctx, own) // it has no error
-	res := share.result(own.levels, own.charges, own.n)
+	res := share.result(own.states, own.charges, own.n, a.told)
 	if a.n > r.burst() {
 		res.Allowed, res.RetryAfter = false, never
 	}
@@ -72,10 +72,10 @@ func (l *Limiter) changeLocally(ctx context.Context, a *ask, r *rules) {
 	own := l.ask(a.op, share)
 	defer l.release(own)
 	own.key = append(own.key[:0], a.key...)
-	own.charges = a.charges
+	own.charges, own.block = a.charges, a.block
 	if a.op == opBlock {
 		for i := range share.buckets {
-			own.levels[i] = share.buckets[i].blockLevelUpTo(a.block)
+			own.states[i].level = share.buckets[i].blockLevelUpTo(a.block)
 		}
 	}
 	_ = l.local.do(ctx, own) // it has no error

@@ -9,9 +9,9 @@ import (
 
 // Limit allows Rate requests per Period, and at most Burst at once.
 //
-// It is a token bucket: the bucket holds Burst tokens, starts full, and regains Rate tokens per
-// Period, evenly spread. A Rate below zero is unlimited and never counted. A Rate of zero, with a
-// Period, prohibits: it always denies. The zero Limit is an error.
+// By default it is a token bucket: the bucket holds Burst tokens, starts full, and regains Rate tokens per Period,
+// evenly spread. [WithAlgorithm] has windows, which have no Burst of their own. A Rate below zero is unlimited and
+// never counted. A Rate of zero, with a Period, prohibits: it always denies. The zero Limit is an error.
 type Limit struct {
 	Rate   int           // tokens regained per Period
 	Period time.Duration // whole milliseconds, at least one
@@ -78,7 +78,7 @@ func ParseLimit(s string) (Limit, error) {
 	if err != nil {
 		return Limit{}, fmt.Errorf("%w: %.64q: %w", ErrInvalidLimit, s, err)
 	}
-	if _, err := newRules(l); err != nil {
+	if _, err := newRules(TokenBucket, l); err != nil {
 		return Limit{}, err
 	}
 	return l, nil
@@ -158,7 +158,7 @@ func (l Limit) String() string {
 
 // MarshalText returns what [Limit.String] does. An error wraps [ErrInvalidLimit].
 func (l Limit) MarshalText() ([]byte, error) {
-	if _, err := newRules(l); err != nil {
+	if _, err := newRules(TokenBucket, l); err != nil {
 		return nil, err
 	}
 	return []byte(l.String()), nil

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// LocalBuckets is how many buckets this process remembers at most.
+	// LocalBuckets is how many buckets of an algorithm this process remembers at most.
 	LocalBuckets = 1 << 18
 	// localShards is how many locks they are spread over.
 	localShards = 32
@@ -27,11 +27,13 @@ type localStore struct {
 // localShard holds all buckets of a key.
 type localShard struct {
 	mu      sync.Mutex
-	most    int
+	most    int // of each
 	buckets map[bucketID]bucketState
+	windows [len(algorithmNames)]map[bucketID]localWindow
+	logged  int // entries in the windows' logs
 }
 
-type bucketID struct{ key, period string }
+type bucketID struct{ key, id string }
 
 // bucketState is what Redis keeps of a bucket. A full bucket has none.
 type bucketState struct {
@@ -40,11 +42,16 @@ type bucketState struct {
 	blocked bool
 }
 
+func (b bucketState) ends() int64 { return b.full }
+
 func newLocalStore(most int) *localStore {
 	s := &localStore{seed: maphash.MakeSeed(), start: time.Now()}
 	for i := range s.shards {
 		s.shards[i].most = max(1, most/localShards)
 		s.shards[i].buckets = make(map[bucketID]bucketState)
+		for a := range s.shards[i].windows {
+			s.shards[i].windows[a] = make(map[bucketID]localWindow)
+		}
 	}
 	return s
 }
@@ -64,12 +71,14 @@ func (s *localStore) do(_ context.Context, a *ask) error {
 	key := string(a.key)
 	shard, now := s.lock(key)
 	defer shard.mu.Unlock()
-	switch a.op {
-	case opBlock:
+	switch {
+	case a.buckets[0].algorithm != TokenBucket:
+		shard.doWindowsLocked(key, a, now)
+	case a.op == opBlock:
 		shard.blockLocked(key, a, now)
-	case opReset:
+	case a.op == opReset:
 		for i := range a.buckets {
-			delete(shard.buckets, bucketID{key, a.buckets[i].period})
+			delete(shard.buckets, bucketID{key, a.buckets[i].id})
 		}
 	default:
 		shard.decideLocked(key, a, now)
@@ -81,9 +90,9 @@ func (s *localShard) decideLocked(key string, a *ask, now int64) {
 	charges := a.charges
 	for i := range a.buckets {
 		b := &a.buckets[i]
-		a.levels[i], _ = s.readLocked(key, b, now)
+		a.states[i].level, _ = s.readLocked(key, b, now)
 		if charges > 0 {
-			charges = b.fit(a.levels[i], charges, a.n)
+			charges = b.fit(a.states[i].level, charges, a.n)
 		}
 	}
 	for i := range a.buckets {
@@ -101,9 +110,9 @@ func (s *localShard) decideLocked(key string, a *ask, now int64) {
 func (s *localShard) blockLocked(key string, a *ask, now int64) {
 	for i := range a.buckets {
 		b := &a.buckets[i]
-		if level, _ := s.readLocked(key, b, now); level < a.levels[i] {
-			s.writeLocked(key, b, now, a.levels[i], true)
-		} else if id := (bucketID{key, b.period}); level > 0 { // as it is, but marked: level may be cut
+		if level, _ := s.readLocked(key, b, now); level < a.states[i].level {
+			s.writeLocked(key, b, now, a.states[i].level, true)
+		} else if id := (bucketID{key, b.id}); level > 0 { // as it is, but marked: level may be cut
 			state := s.buckets[id]
 			state.blocked = true
 			s.buckets[id] = state
@@ -113,7 +122,7 @@ func (s *localShard) blockLocked(key string, a *ask, now int64) {
 
 // readLocked returns the level of a bucket and whether it was blocked since the last charge.
 func (s *localShard) readLocked(key string, b *bucket, now int64) (level int64, blocked bool) {
-	state, ok := s.buckets[bucketID{key, b.period}]
+	state, ok := s.buckets[bucketID{key, b.id}]
 	ttl := state.full - now
 	if !ok || ttl <= 0 {
 		return 0, false
@@ -129,38 +138,45 @@ func (s *localShard) readLocked(key string, b *bucket, now int64) (level int64, 
 }
 
 func (s *localShard) writeLocked(key string, b *bucket, now, level int64, blocked bool) {
-	id := bucketID{key, b.period}
+	id := bucketID{key, b.id}
 	if level == 0 {
 		delete(s.buckets, id)
 		return
 	}
 	ttl := ceilDiv(level, b.drain)
 	if _, ok := s.buckets[id]; !ok {
-		s.makeRoomLocked(key, now)
+		makeRoom(s.buckets, key, now, s.most, nil)
 	}
 	s.buckets[id] = bucketState{full: now + ttl, rest: ttl*b.drain - level, blocked: blocked}
 }
 
-// makeRoomLocked forgets the full ones of a sample of buckets and, where there is no room for
-// another one, the one of the sample that is full soonest: whose client gains the least.
-func (s *localShard) makeRoomLocked(key string, now int64) {
+// makeRoom forgets the full ones of a sample of buckets and, where there is no room for another one, the one of the
+// sample that is full soonest: whose client gains the least. It spares the buckets of a key.
+func makeRoom[B interface{ ends() int64 }](buckets map[bucketID]B, key string, now int64, most int, forget func(B)) {
 	var (
 		soonest bucketID
-		full    int64
+		first   int64 // the soonest end
 		looked  int
 	)
-	for id, state := range s.buckets { // in an order that Go makes random
-		switch {
-		case state.full <= now:
-			delete(s.buckets, id)
-		case id.key != key && (soonest.key == "" || state.full < full):
-			soonest, full = id, state.full
+	for id, b := range buckets { // in an order that Go makes random
+		switch ends := b.ends(); {
+		case id.key == key:
+		case ends <= now:
+			delete(buckets, id)
+			if forget != nil {
+				forget(b)
+			}
+		case soonest.key == "" || ends < first:
+			soonest, first = id, ends
 		}
 		if looked++; looked == localSample {
 			break
 		}
 	}
-	if len(s.buckets) >= s.most {
-		delete(s.buckets, soonest)
+	if b, ok := buckets[soonest]; ok && len(buckets) >= most {
+		delete(buckets, soonest)
+		if forget != nil {
+			forget(b)
+		}
 	}
 }

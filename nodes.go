@@ -36,6 +36,8 @@ type nodes struct {
 	mu     sync.RWMutex
 	known  map[*redis.Client]*dispatcher
 	closed bool
+
+	goneBatches, goneDecisions uint64 // of dispatchers that are no more
 }
 
 func newNodes(rdb redis.UniversalClient, timeout time.Duration, log *slog.Logger, send func(context.Context, *batch)) *nodes {
@@ -100,7 +102,16 @@ func (n *nodes) dispatcher(key *keyName) *dispatcher {
 		return d
 	}
 	if len(n.known) >= mostNodes {
-		maps.DeleteFunc(n.known, func(_ *redis.Client, d *dispatcher) bool { return d.idle() })
+		maps.DeleteFunc(n.known, func(_ *redis.Client, d *dispatcher) bool {
+			idle := d.idle()
+			if idle {
+				var gone Stats
+				d.count(&gone)
+				n.goneBatches += gone.Batches
+				n.goneDecisions += gone.Decisions
+			}
+			return idle
+		})
 	}
 	if n.closed || len(n.known) >= mostNodes {
 		return n.unknown

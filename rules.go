@@ -12,12 +12,14 @@ type rules struct {
 	unlimited  Limit    // one that is never counted, where there is one
 	prohibited Limit    // one that always denies, where denies is set
 	denies     bool
+	policy     *policy // how prohibited is told of; nil outside a handler
+	policies   string  // how all limits are, in RateLimit-Policy
 	failure    Failure // where the store does not decide
 	share      *rules  // one process' share of the limits, if it was worked out
 }
 
 // newRules checks limits and reports every fault in them.
-func newRules(limits ...Limit) (rules, error) {
+func newRules(a Algorithm, limits ...Limit) (rules, error) {
 	var r rules
 	if len(limits) == 0 {
 		return r, fmt.Errorf("%w: no limit given", ErrInvalidLimit)
@@ -36,7 +38,11 @@ func newRules(limits ...Limit) (rules, error) {
 			r.prohibited, r.denies = l, true
 			continue
 		}
-		b, err := newBucket(l)
+		if a != TokenBucket && l.burst() != l.Rate {
+			faults = append(faults, fmt.Errorf("%w: %s: a %s has no burst of its own", ErrInvalidLimit, l, a))
+			continue
+		}
+		b, err := newBucket(a, l)
 		if err != nil {
 			faults = append(faults, err)
 			continue
@@ -87,34 +93,36 @@ func (r *rules) settled(n int) (Result, bool) {
 	return Result{}, false
 }
 
-// result derives the Result of a wish for up to so many charges of n tokens from the levels
-// that the store found, by the arithmetic by which the store decided.
-func (r *rules) result(levels []int64, charges, n int64) Result {
+// result derives the Result of a wish for up to so many charges of n tokens from the states
+// that the store found, by the arithmetic by which the store decided. It adds to what the client is told of
+// each limit, if that is wanted.
+func (r *rules) result(states []state, charges, n int64, told *standings) Result {
 	granted, allowed := charges, true
 	for i := range r.buckets {
-		granted = r.buckets[i].fit(levels[i], granted, n)
-		allowed = allowed && r.buckets[i].fit(levels[i], 1, n) == 1
+		granted = r.buckets[i].fit(states[i].level, granted, n)
+		allowed = allowed && r.buckets[i].fit(states[i].level, 1, n) == 1
 	}
 	var closest Result
 	for i := range r.buckets {
 		b := &r.buckets[i]
-		after := levels[i]
+		after := states[i]
 		if granted > 0 {
-			after += granted * b.charge(n)
+			after = b.charged(after, granted, n)
 		}
 		this := Result{
 			Allowed:    allowed,
 			Granted:    int(granted * n),
 			Limit:      b.limit,
-			Remaining:  b.remaining(after),
-			ResetAfter: b.flow(after),
+			Remaining:  b.remaining(after.level),
+			ResetAfter: b.resetAfter(after),
 		}
 		if !allowed {
-			this.RetryAfter = b.retryAfter(levels[i], n)
+			this.RetryAfter = b.retryAfter(after, n)
 		}
 		if i == 0 || this.closerThan(closest) {
 			closest = this
 		}
+		told.add(b, states[i], after, n)
 	}
 	return closest
 }

@@ -39,6 +39,15 @@ var traceLimits = [][]ginlimit.Limit{
 // ample never refuses, beside a limit under test.
 var ample = ginlimit.Limit{Rate: 1 << 20, Period: 13 * time.Millisecond, Burst: 1 << 40}
 
+// steppable is a reference that makes the steps of a trace.
+type steppable interface {
+	advance(d time.Duration)
+	take(key string, n, least int64, limits []ginlimit.Limit) ginlimit.Result
+	refund(key string, n int64, limits []ginlimit.Limit)
+	block(key string, d time.Duration, limits []ginlimit.Limit)
+	reset(key string, limits []ginlimit.Limit)
+}
+
 // step is one call of a trace and the time that passes before it.
 type step struct {
 	wait   time.Duration
@@ -53,12 +62,12 @@ func (s step) String() string {
 	return fmt.Sprintf("after %s: %s(%q, n=%d, d=%s, %v)", s.wait, s.op, s.key, s.n, s.d, s.limits)
 }
 
-// trace returns the steps that a seed stands for.
-func trace(seed uint64, length int) []step {
+// trace returns the steps that a seed stands for, under sets of limits, or one and another that never refuses.
+func trace(seed uint64, length int, sets [][]ginlimit.Limit, ample ginlimit.Limit) []step {
 	r := rand.New(rand.NewPCG(seed, 0))
 	steps := make([]step, length)
 	for i := range steps {
-		limits := traceLimits[r.IntN(len(traceLimits))]
+		limits := sets[r.IntN(len(sets))]
 		tightest := limits[r.IntN(len(limits))]
 		token := tightest.Period / time.Duration(tightest.Rate)
 		s := step{op: "AllowN", n: 1, limits: limits, key: "client " + strconv.Itoa(r.IntN(2)) + limits[0].String()}
@@ -119,7 +128,7 @@ func (s step) apply(t testing.TB, l *ginlimit.Limiter) (r ginlimit.Result, err e
 }
 
 // expect makes a step on the model.
-func (s step) expect(m *model) ginlimit.Result {
+func (s step) expect(m steppable) ginlimit.Result {
 	n := int64(s.n)
 	switch s.op {
 	case "AllowN":
@@ -163,8 +172,8 @@ func TestTraceEqualsModelOnMiniredis(t *testing.T) {
 	for seed := range uint64(traceSeeds) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
-			e, m := miniredisEngine(t), newModel()
-			for i, s := range trace(seed, traceSteps) {
+			e, m := miniredisEngine(t, ginlimit.TokenBucket), newModel()
+			for i, s := range trace(seed, traceSteps, traceLimits, ample) {
 				e.advance(s.wait)
 				m.advance(s.wait)
 				want := s.expect(m)
@@ -193,7 +202,7 @@ func TestTraceEqualsModelInProcess(t *testing.T) {
 				limiter, err := ginlimit.NewLocal()
 				require.NoError(t, err)
 				m := newModel()
-				for i, s := range trace(seed, traceSteps) {
+				for i, s := range trace(seed, traceSteps, traceLimits, ample) {
 					time.Sleep(s.wait) // the bubble's clock
 					m.advance(s.wait)
 					want := s.expect(m)
@@ -231,8 +240,8 @@ func TestTraceEqualsModelOnRedis(t *testing.T) {
 	t.Parallel()
 	const seed, length = 101, 2000
 	checked := 0
-	e := redisEngine(t)
-	for i, s := range trace(seed, length) {
+	e := redisEngine(t, ginlimit.TokenBucket)
+	for i, s := range trace(seed, length, traceLimits, ample) {
 		m := newModel()
 		start := time.Now()
 		for _, l := range s.limits {
