@@ -1,20 +1,27 @@
 package ginlimit
 
 import (
+	"net/http"
+	"slices"
+	"strings"
+
 	"github.com/gin-gonic/gin"
 )
 
-// decided is what the handlers of a request decided up to one of them. It is not changed once it is set, as a
-// copy of the [gin.Context] has the same one.
+// decided is what the handlers of a request decided up to one of them. It says the same once it is set, as a copy of
+// the [gin.Context] has the same one.
 type decided struct {
-	result Result   // the one closest to exhaustion
-	told   Result   // of those that the headers may tell, where isTold
-	isTold bool     // one of them is no dry run
-	by     *handler // of the last decision
-	key    uint64   // the hash of the key that it charged, 0 if none
-	rules  *rules   // by which
-	before *decided
-	fields fields // that tell the last decision, where it is the one to tell
+	decision Result // of the last one
+	by       *handler
+	key      uint64 // the hash of the key that it charged, 0 if none
+	rules    *rules // by which; nil if the request was not counted
+	before   *decided
+
+	// Of these and those before, the one closest to exhaustion: of all, and of those that set the same fields.
+	closest, byFields, byFunc *decided
+
+	standings standings
+	fields    fields
 }
 
 // decidedKey is where a [gin.Context] keeps what was decided last.
@@ -27,35 +34,104 @@ func decidedOn(c *gin.Context) *decided {
 	return d
 }
 
-// record keeps a Result, and sets the headers if it is the one to tell.
-func (h *handler) record(c *gin.Context, d decision) {
-	now, result := h.note(c, d), d.result
-	if h.dryRun {
-		return
+// newDecided returns the memory of a decision of the handler.
+func (h *handler) newDecided() *decided {
+	d := &decided{by: h}
+	d.standings.init(h.headers&RateLimitDraft != 0)
+	return d
+}
+
+// record keeps a decision, and sets the headers.
+func (h *handler) record(c *gin.Context, now *decided, d decision) {
+	h.fill(c, now, d)
+	if !h.dryRun {
+		now.tell(c.Writer.Header())
 	}
-	before := now.before
-	if before != nil && before.isTold && result.Allowed && before.told.closerThan(result) {
-		return
+	c.Set(decidedKey{}, now)
+}
+
+// note keeps a decision that no headers tell of.
+func (h *handler) note(c *gin.Context, d decision) {
+	now := h.newDecided()
+	h.fill(c, now, d)
+	c.Set(decidedKey{}, now)
+}
+
+// tell sets the headers of a decision. Where an earlier one is closer to exhaustion, those that tell of one only stay.
+func (d *decided) tell(header http.Header) {
+	result := d.decision
+	if result.Allowed { // as nobody is refused none
+		for i := range d.standings.limits {
+			d.standings.limits[i].refuses = false
+		}
 	}
-	now.told, now.isTold = result, true
-	header := c.Writer.Header()
-	now.fields.set(header, result)
-	if result.Source == FromLocal && h.limiter.source != FromLocal {
+	if d.by.headers&RateLimitDraft != 0 || !result.Allowed {
+		d.tellAll(header, !result.Allowed)
+	}
+	if d.by.headers&XRateLimit != 0 && d.closerThan(d.byFields) {
+		d.byFields = d
+		d.fields.set(header, result)
+	}
+	if !result.Allowed {
+		d.fields.refuse(header, result)
+	}
+	if d.by.headers != NoHeaders && result.Source == FromLocal && d.by.limiter.source != FromLocal {
 		header[headerStatus] = []string{"degraded"}
 	}
-	if h.header != nil {
-		h.header(header, result)
+	if d.by.header != nil && d.closerThan(d.byFunc) {
+		d.byFunc = d
+		d.by.header(header, result)
 	}
 }
 
-// note keeps a Result, and warns if the same bucket has been charged already.
-func (h *handler) note(c *gin.Context, d decision) *decided {
+// closerThan reports whether a decision is to be told of rather than an earlier one, if there is one.
+func (d *decided) closerThan(earlier *decided) bool {
+	return earlier == nil || !d.decision.Allowed || !earlier.decision.closerThan(d.decision)
+}
+
+// tellAll sets RateLimit-Policy and RateLimit from what all handlers so far have decided on, if they have such. Where
+// the request is refused, by a limit or an error, it tells of limits that do not refuse no time: it might be after
+// that of Retry-After, and is not what to wait for.
+func (d *decided) tellAll(header http.Header, refused bool) {
+	var all []*decided
+	for ; d != nil; d = d.before {
+		if d.by.headers&RateLimitDraft != 0 && !d.by.dryRun && d.rules != nil {
+			all = append(all, d)
+		}
+	}
+	if all == nil {
+		return
+	}
+	var policies []string
+	var limits []byte
+	for _, one := range slices.Backward(all) {
+		policies = append(policies, one.rules.policies)
+		policies = append(policies, one.by.policies...)
+		for _, limit := range one.standings.limits {
+			more := limit.more
+			if refused && !limit.refuses {
+				more = 0
+			}
+			limits = appendRateLimit(limits, limit.policy.name, limit.remaining, seconds(more))
+		}
+	}
+	policies = slices.DeleteFunc(policies, func(items string) bool { return items == "" })
+	if len(policies) > 0 {
+		header[headerPolicy] = []string{strings.Join(policies, ", ")}
+	}
+	if len(limits) > 0 {
+		header[headerRateLimit] = []string{string(limits)}
+	}
+}
+
+// fill completes the memory of a decision, and warns if the same bucket has been charged already.
+func (h *handler) fill(c *gin.Context, now *decided, d decision) {
 	before := decidedOn(c)
-	now := &decided{result: d.result, by: h, key: d.hash, rules: d.rules, before: before}
+	now.decision, now.key, now.rules, now.before, now.closest = d.result, d.hash, d.rules, before, now
 	if before != nil {
-		now.told, now.isTold = before.told, before.isTold
-		if d.result.Allowed && before.result.closerThan(d.result) {
-			now.result = before.result
+		now.byFields, now.byFunc = before.byFields, before.byFunc
+		if d.result.Allowed && before.closest.decision.closerThan(d.result) {
+			now.closest = before.closest
 		}
 	}
 	for other := before; other != nil && now.key != 0; other = other.before {
@@ -65,8 +141,6 @@ func (h *handler) note(c *gin.Context, d decision) *decided {
 				"name", h.name)
 		}
 	}
-	c.Set(decidedKey{}, now)
-	return now
 }
 
 // shares reports whether two decisions on one key were on a bucket that they have in common.
@@ -76,7 +150,7 @@ func (d *decided) shares(other *decided) bool {
 	}
 	for i := range d.rules.buckets {
 		for j := range other.rules.buckets {
-			if d.rules.buckets[i].period == other.rules.buckets[j].period {
+			if d.rules.buckets[i].id == other.rules.buckets[j].id {
 				return true
 			}
 		}

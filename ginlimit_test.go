@@ -88,11 +88,12 @@ func TestAllowedAndRefusedAnswers(t *testing.T) {
 	assert.JSONEq(t, `{
 		"type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
 		"title": "Request cannot be satisfied as assigned quota has been exceeded",
-		"status": 429
+		"status": 429,
+		"violated-policies": ["limit-2/m"]
 	}`, rec.Body.String())
 	assert.Equal(t, http.Header{
 		"Cache-Control":         {"no-store"},
-		"Content-Length":        {"160"},
+		"Content-Length":        {"194"},
 		"Content-Type":          {"application/problem+json"},
 		"Retry-After":           {"30"},
 		"X-Ratelimit-Limit":     {"2"},
@@ -370,7 +371,7 @@ func TestUnlimitedAndProhibitedAnswers(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, http.Header{
 		"Cache-Control":         {"no-store"},
-		"Content-Length":        {"160"},
+		"Content-Length":        {"194"},
 		"Content-Type":          {"application/problem+json"},
 		"X-Ratelimit-Limit":     {"0"},
 		"X-Ratelimit-Remaining": {"0"},

@@ -25,8 +25,10 @@ type handler struct {
 	limiter    *Limiter
 	rules      rules
 	name       string
+	fieldName  string // in the fields of the draft; "" without a name
 	keyName    string // what the keys of its clients begin with
 	identities []identity
+	policies   []string // how their limits are told of, in RateLimit-Policy
 	allowed    *addressSet
 	forbidden  *addressSet
 
@@ -57,9 +59,13 @@ func (l *Limiter) handler(limit Limit, opts []Option) (gin.HandlerFunc, error) {
 		}
 	}
 	var err error
-	h.rules, err = h.newRules(limits)
+	fieldNames := map[string]bool{}
+	if cfg.name != "" {
+		h.fieldName = newFieldName(cfg.name, fieldNames)
+	}
+	h.rules, err = h.newRules(h.fieldName, limits)
 	collect(err)
-	h.identities, err = h.newIdentities()
+	h.identities, err = h.newIdentities(fieldNames)
 	collect(err)
 	h.allowed, err = newAddressSet(cfg.allow)
 	collect(wrapped("WithAllowList", err))
@@ -78,10 +84,11 @@ func wrapped(option string, err error) error {
 	return fmt.Errorf("ginlimit: %s: %w", option, err)
 }
 
-// newRules returns the rules of limits, as the handler has them when Redis does not decide.
-func (h *handler) newRules(limits []Limit) (rules, error) {
-	r, err := newRules(limits...)
+// newRules returns the rules of limits, as the handler has them when Redis does not decide, and tells of them.
+func (h *handler) newRules(name string, limits []Limit) (rules, error) {
+	r, err := newRules(h.algorithm, limits...)
 	r.failure = h.failure
+	r.name(name, len(limits) > 1)
 	if replicas := h.limiter.defaults.replicas; replicas > 1 {
 		r.share = r.shareOf(replicas)
 	}
@@ -89,28 +96,33 @@ func (h *handler) newRules(limits []Limit) (rules, error) {
 }
 
 func (h *handler) serve(c *gin.Context) {
+	o := h.observe(h.name)
 	probe := h.probe(c)
-	if h.passes(c) {
+	if h.passes(c, &o) {
 		h.heed(c, probe)
 		return
 	}
 	n := 1
 	if h.cost != nil {
 		if n = h.cost(c); n < 0 {
+			o.end(c.Request.Context(), OutcomeError, n, false, Limit{})
 			h.fail(c, fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidLimit, n))
 			return
 		}
 	}
-	d, err := h.decide(c, n)
+	now := h.newDecided()
+	d, err := h.decide(c, n, &now.standings)
 	h.heed(c, probe)
+	outcome, free := h.outcome(d, err), n == 0 && errors.Is(err, ErrUnavailable)
+	o.end(c.Request.Context(), outcome, n, free || d.result.Allowed, d.result.Limit)
 	switch {
-	case err != nil && n == 0 && errors.Is(err, ErrUnavailable):
-		return // it is free, whatever is left
+	case free:
+		return // whatever is left
 	case err != nil:
 		h.fail(c, err)
 		return
 	}
-	h.record(c, d)
+	h.record(c, now, d)
 	switch {
 	case d.result.Allowed || h.dryRun:
 	default:
@@ -124,18 +136,34 @@ func (h *handler) serve(c *gin.Context) {
 	}
 }
 
+// outcome returns that of a decision, or of an error on the way to one.
+func (h *handler) outcome(d decision, err error) Outcome {
+	outcome := OutcomeError
+	if d.asked {
+		outcome = h.limiter.outcome(d.result, h.failure, err)
+	}
+	if h.dryRun && err == nil {
+		return OutcomeDryRun
+	}
+	return outcome
+}
+
 // passes reports whether a request is not to be counted. One of a forbidden address is answered.
-func (h *handler) passes(c *gin.Context) bool {
+func (h *handler) passes(c *gin.Context, o *observation) bool {
+	ctx := c.Request.Context()
 	if len(h.allow) > 0 || len(h.deny) > 0 {
 		addr, err := clientAddress(c)
 		switch {
 		case err != nil:
+			o.end(ctx, OutcomeError, 0, false, Limit{})
 			h.fail(c, err)
 			return true
 		case h.allowed.contains(addr):
+			o.end(ctx, OutcomeListed, 0, true, Limit{})
 			h.note(c, decision{result: passed()})
 			return true
 		case h.forbidden.contains(addr):
+			o.end(ctx, OutcomeListed, 0, false, Limit{})
 			h.note(c, decision{result: Result{RetryAfter: never, Source: FromPolicy}})
 			if !h.dryRun {
 				c.Abort()
@@ -145,6 +173,7 @@ func (h *handler) passes(c *gin.Context) bool {
 		}
 	}
 	if h.skip != nil && h.skip(c) {
+		o.end(ctx, OutcomeSkipped, 0, true, Limit{})
 		h.note(c, decision{result: passed()})
 		return true
 	}
@@ -162,10 +191,11 @@ type decision struct {
 	hash   uint64   // of the handler's own key
 	taken  []charge // which may have to be given back
 	rules  *rules   // of the handler's own key
+	asked  bool     // the store was, unless the rules settle it
 }
 
 // decide decides on a request of n tokens.
-func (h *handler) decide(c *gin.Context, n int) (decision, error) {
+func (h *handler) decide(c *gin.Context, n int, told *standings) (decision, error) {
 	client, err := h.clientKey(c)
 	if err != nil {
 		return decision{}, err
@@ -180,7 +210,7 @@ func (h *handler) decide(c *gin.Context, n int) (decision, error) {
 			return decision{}, err
 		}
 	}
-	own := claim{h.keyName, client, r}
+	own := claim{h.keyName, client, r, told}
 	var d decision
 	if len(h.identities) > 0 {
 		d, err = h.decideAll(c, own, n)
@@ -190,7 +220,7 @@ func (h *handler) decide(c *gin.Context, n int) (decision, error) {
 			d.taken = []charge{{own, d.result.Granted, d.result.Source}}
 		}
 	}
-	d.rules = r
+	d.rules, d.asked = r, true
 	return d, err
 }
 
@@ -231,7 +261,7 @@ func (h *handler) plan(limit Limit) (*rules, error) {
 	if r != nil {
 		return r, nil
 	}
-	fresh, err := h.newRules(append([]Limit{limit}, h.limits...))
+	fresh, err := h.newRules(h.fieldName, append([]Limit{limit}, h.limits...))
 	if err != nil {
 		return nil, err
 	}
@@ -269,6 +299,9 @@ func (h *handler) fail(c *gin.Context, err error) {
 	if h.dryRun {
 		_ = c.Error(err) // for the application's log; it returns what it was given
 		return
+	}
+	if d := decidedOn(c); d != nil {
+		d.tellAll(c.Writer.Header(), true)
 	}
 	status, size := c.Writer.Status(), c.Writer.Size() // -1 until something is written
 	h.failed(c, err)

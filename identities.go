@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -24,7 +25,7 @@ type identity struct {
 }
 
 // newIdentities returns the identities of the handler's configuration, and all faults in them.
-func (h *handler) newIdentities() ([]identity, error) {
+func (h *handler) newIdentities(fieldNames map[string]bool) ([]identity, error) {
 	var all []identity
 	var faults []error
 	names := map[string]bool{h.name: true}
@@ -33,7 +34,8 @@ func (h *handler) newIdentities() ([]identity, error) {
 			faults = append(faults, fmt.Errorf("ginlimit: WithIdentity(%q): there is another of that name", option.name))
 		}
 		names[option.name] = true
-		r, err := h.newRules(option.limits)
+		r, err := h.newRules(newFieldName(option.name, fieldNames), option.limits)
+		h.policies = append(h.policies, r.policies)
 		faults = append(faults, wrapped(fmt.Sprintf("WithIdentity(%q)", option.name), err))
 		all = append(all, identity{Key(option.name, ""), option.key, r})
 	}
@@ -45,6 +47,7 @@ type claim struct {
 	keyName string // what the keys of the handler begin with
 	client  string
 	rules   *rules
+	told    *standings // what the client is told of it
 }
 
 // charge is what was taken of a claim.
@@ -56,14 +59,24 @@ type charge struct {
 
 // claim decides on one claim, and returns the hash of the key. One on 0 tokens is free.
 func (l *Limiter) claim(ctx context.Context, c claim, n int) (Result, uint64, error) {
-	if res, ok := c.rules.settled(n); ok {
+	if res, ok := c.settled(n); ok {
 		return res, 0, nil
 	}
 	a := l.ask(opDecide, c.rules)
 	defer l.release(a)
 	l.about(a, c.keyName, c.client)
+	a.told = c.told
 	res, err := l.take(ctx, a, c.rules, n)
 	return res, a.hash, err
+}
+
+// settled is that of its rules, and tells of a limit that prohibits.
+func (c *claim) settled(n int) (Result, bool) {
+	res, ok := c.rules.settled(n)
+	if ok && !res.Allowed {
+		c.told.addProhibited(c.rules.policy)
+	}
+	return res, ok
 }
 
 // decideAll decides on a request for all of its identities.
@@ -78,7 +91,7 @@ func (h *handler) decideAll(c *gin.Context, own claim, n int) (decision, error) 
 		if err != nil {
 			return decision{}, err
 		}
-		claims = append(claims, claim{identity.keyName, client, &identity.rules})
+		claims = append(claims, claim{identity.keyName, client, &identity.rules, own.told})
 	}
 	return h.limiter.claimAll(c.Request.Context(), claims, n)
 }
@@ -88,7 +101,7 @@ func (l *Limiter) claimAll(ctx context.Context, claims []claim, n int) (decision
 	var d decision
 	var counted []claim
 	for i, c := range claims {
-		res, ok := c.rules.settled(n)
+		res, ok := c.settled(n)
 		if ok && !res.Allowed {
 			return decision{result: res}, nil // prohibited: nobody is asked
 		}
@@ -104,18 +117,19 @@ func (l *Limiter) claimAll(ctx context.Context, claims []claim, n int) (decision
 	if err := l.ready(ctx); err != nil {
 		return decision{}, err
 	}
+	start := time.Now()
 	if s, ok := l.store.(*redisStore); ok && len(counted) > 1 && s.together() {
 		d, err := l.claimTogether(ctx, counted, n)
 		if err == nil || !isReply(err) {
 			return d, err
 		}
 		// As one of a cluster's node, or of a proxy.
-		if d, err = l.claimInTurn(ctx, counted, n); err == nil && d.result.Source != FromLocal {
+		if d, err = l.claimInTurn(ctx, start, counted, n); err == nil && d.result.Source != FromLocal {
 			s.goApart()
 		}
 		return d, err
 	}
-	return l.claimInTurn(ctx, counted, n)
+	return l.claimInTurn(ctx, start, counted, n)
 }
 
 // claimTogether has one script decide on all claims. Where Redis is late or lost, each is decided on without it;
@@ -123,6 +137,7 @@ func (l *Limiter) claimAll(ctx context.Context, claims []claim, n int) (decision
 func (l *Limiter) claimTogether(ctx context.Context, claims []claim, n int) (decision, error) {
 	all := rules{failure: claims[0].rules.failure}
 	singles := make([]*ask, len(claims))
+	var known decision
 	for i, c := range claims {
 		all.buckets = append(all.buckets, c.rules.buckets...)
 		a := l.ask(opDecide, c.rules)
@@ -131,10 +146,15 @@ func (l *Limiter) claimTogether(ctx context.Context, claims []claim, n int) (dec
 		wish(a, c.rules, n)
 		singles[i] = a
 		if l.denied.knows(a) {
-			res := c.rules.result(a.levels, a.charges, a.n)
-			res.Source = FromMemory
-			return decision{result: res, hash: a.hash}, nil
+			res := c.rules.result(a.states, a.charges, a.n, c.told)
+			if known.hash == 0 || res.closerThan(known.result) {
+				known = decision{result: res, hash: a.hash}
+			}
 		}
+	}
+	if known.hash != 0 {
+		known.result.Source = FromMemory
+		return known, nil
 	}
 	a := l.ask(opDecide, &all)
 	defer l.release(a)
@@ -146,10 +166,11 @@ func (l *Limiter) claimTogether(ctx context.Context, claims []claim, n int) (dec
 	}
 	a.hash = singles[0].hash
 	wish(a, &all, n)
+	a.told = claims[0].told
 	err := l.store.do(ctx, a)
 	switch {
 	case err == nil:
-		res := told(all.result(a.levels, a.charges, a.n), n)
+		res := told(all.result(a.states, a.charges, a.n, a.told), n)
 		res.Source = l.source
 		l.learn(claims, singles, a, res.Granted > 0)
 		return granted(claims, singles[0].hash, res), nil
@@ -163,13 +184,13 @@ func (l *Limiter) claimTogether(ctx context.Context, claims []claim, n int) (dec
 func (l *Limiter) learn(claims []claim, singles []*ask, a *ask, taken bool) {
 	from := 0
 	for i, single := range singles {
-		copy(single.levels, a.levels[from:])
-		from += len(single.levels)
+		copy(single.states, a.states[from:])
+		from += len(single.states)
 		single.sent, single.received = a.sent, a.received
 		switch {
 		case taken:
 			l.denied.drop(single)
-		case !claims[i].rules.result(single.levels, single.charges, single.n).Allowed:
+		case !claims[i].rules.result(single.states, single.charges, single.n, nil).Allowed:
 			l.denied.remember(single)
 		}
 	}
@@ -188,17 +209,18 @@ func granted(claims []claim, hash uint64, res Result) decision {
 
 // claimInTurn decides on one claim after another, in no more time than one decision may take, and gives back what was
 // taken if a later one refuses.
-func (l *Limiter) claimInTurn(ctx context.Context, claims []claim, n int) (decision, error) {
+func (l *Limiter) claimInTurn(ctx context.Context, start time.Time, claims []claim, n int) (decision, error) {
 	within := ctx
 	if l.source == FromRedis {
 		var cancel context.CancelFunc
-		within, cancel = context.WithTimeout(ctx, l.defaults.timeout)
+		within, cancel = context.WithDeadline(ctx, start.Add(l.defaults.timeout))
 		defer cancel()
 	}
-	return l.inTurn(ctx, claims, n, func(c claim, a *ask) (Result, error) { return l.decideWithin(ctx, within, a, c.rules) })
+	return l.inTurn(within, claims, n, func(c claim, a *ask) (Result, error) { return l.decideWithin(ctx, within, a, c.rules) })
 }
 
-// inTurn decides on one claim after another, and gives back what was taken if there is a refusal or an error.
+// inTurn decides on one claim after another, and gives back what was taken if there is a refusal or an error. It has
+// no more time for that than the context; then it is done afterwards.
 func (l *Limiter) inTurn(ctx context.Context, claims []claim, n int, decide func(claim, *ask) (Result, error)) (decision, error) {
 	var d decision
 	source := l.source
@@ -206,6 +228,8 @@ func (l *Limiter) inTurn(ctx context.Context, claims []claim, n int, decide func
 		a := l.ask(opDecide, c.rules)
 		l.about(a, c.keyName, c.client)
 		wish(a, c.rules, n)
+		a.told = c.told
+		before := len(c.told.limits)
 		res, err := decide(c, a)
 		if i == 0 {
 			d.hash = a.hash
@@ -213,11 +237,8 @@ func (l *Limiter) inTurn(ctx context.Context, claims []claim, n int, decide func
 		l.release(a)
 		res = told(res, n)
 		if err != nil || !res.Allowed {
-			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(l.defaults.timeout, time.Millisecond))
-			defer cancel()
-			for _, charge := range d.taken {
-				_ = l.giveBack(within, charge) // else it stays taken, as by a request whose answer is lost
-			}
+			l.giveBackAll(ctx, d.taken)
+			c.told.giveBack(before, int64(n))
 			return decision{result: res, hash: d.hash}, err
 		}
 		if res.Granted > 0 {
@@ -230,6 +251,52 @@ func (l *Limiter) inTurn(ctx context.Context, claims []claim, n int, decide func
 	}
 	d.result.Source = source
 	return d, nil
+}
+
+// giveBackAll gives back what was taken. It waits for that as long as the context lasts. What cannot be given back
+// stays taken, as by a request whose answer is lost.
+func (l *Limiter) giveBackAll(ctx context.Context, taken []charge) {
+	if len(taken) == 0 {
+		return
+	}
+	done := make(chan struct{})
+	l.afterwards.do(func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(context.Background(), l.defaults.timeout)
+		defer cancel()
+		for _, charge := range taken {
+			_ = l.giveBack(ctx, charge)
+		}
+	}, done)
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// afterwards is work that nobody has to wait for but close.
+type afterwards struct {
+	mu     sync.Mutex
+	closed bool
+	all    sync.WaitGroup
+}
+
+// do does f, which closes done, unless it is too late.
+func (a *afterwards) do(f func(), done chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		close(done)
+		return
+	}
+	a.all.Go(f)
+}
+
+func (a *afterwards) close() {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	a.all.Wait()
 }
 
 // giveBack returns what was taken, to the buckets that it was taken from.

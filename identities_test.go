@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -189,6 +190,39 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 			assert.Equal(t, "2", remaining(rec))
 		})
 	}
+}
+
+// TestTimeIsUpAndTokensAreGivenBack has the second of two identities on a frozen node: what was taken of the first one
+// is given back when the decision's time is up, and not within that time.
+func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
+	t.Parallel()
+	addrs, processes := startClusterProcesses(t, 2)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: patience})
+	t.Cleanup(func() { _ = rdb.Close() })
+	limiter := newLimiter(t, rdb, ginlimit.WithTimeout(2*time.Second))
+	limit := ginlimit.PerDay(5)
+	on := func(name string, node int) string { // a client whose key is there
+		for i := 0; ; i++ {
+			master, err := rdb.MasterForKey(t.Context(), redisKey(ginlimit.Key(name, strconv.Itoa(i)), limit))
+			require.NoError(t, err)
+			if master.Options().Addr == addrs[node] {
+				return strconv.Itoa(i)
+			}
+		}
+	}
+	r := serve(limiter.Handler(limit, ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
+		ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), limit)))
+	user, team := on("user", 0), on("team", 1)
+	ask := func() int { return get(r, "/", with("User", user), with("Team", team)).Code }
+	require.Equal(t, 200, ask())
+
+	require.NoError(t, processes[1].Signal(syscall.SIGSTOP))
+	defer func() { require.NoError(t, processes[1].Signal(syscall.SIGCONT)) }()
+	require.Equal(t, 503, ask())
+	require.True(t, becomesTrue(t.Context().Done(), func() bool {
+		p, err := limiter.Peek(t.Context(), ginlimit.Key("user", user), limit)
+		return err == nil && p.Remaining == 4
+	}))
 }
 
 // TestIdentitiesOfDifferentPlaces has one identity decided on in the process, as Redis refuses its key, and the others in

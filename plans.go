@@ -304,7 +304,7 @@ func (p *Plans) callSource(ctx context.Context, client string) (limit Limit, err
 		}
 	}()
 	if limit, err = p.source(ctx, client); err == nil {
-		_, err = newRules(limit)
+		_, err = newRules(TokenBucket, limit)
 	}
 	return limit, err
 }
