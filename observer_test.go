@@ -1,0 +1,213 @@
+package ginlimit_test
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// events collects what an observer sees.
+type events struct {
+	mu  sync.Mutex
+	all []ginlimit.Event
+}
+
+func (e *events) observe(_ context.Context, event ginlimit.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, event)
+}
+
+// take returns what was seen since, without how long it took, which is more than nothing.
+func (e *events) take(t *testing.T) []ginlimit.Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := e.all
+	e.all = nil
+	for i := range all {
+		assert.Positive(t, all[i].Duration)
+		all[i].Duration = 0
+	}
+	return all
+}
+
+func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
+	t.Parallel()
+	rdb := connect(t, startRedis(t))
+	gone := connectDirect(t, "127.0.0.1:"+freePort(t))
+	limit, anyone := ginlimit.PerHour(2), netip.MustParsePrefix("192.0.2.0/24")
+	type option = ginlimit.Option
+	for name, row := range map[string]struct {
+		lost     bool
+		limit    ginlimit.Limit
+		options  []option
+		requests int
+		want     []ginlimit.Event // of the last ones
+	}{
+		"allowed, refused, and refused from memory": {false, limit, nil, 4, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
+			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Cost: 1}}},
+		"unlimited": {false, ginlimit.PerHour(-1), nil, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1), Cost: 1}}},
+		"prohibited": {false, ginlimit.PerHour(0), nil, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerHour(0), Cost: 1}}},
+		"cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return 2 })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 2}}},
+		"negative cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return -2 })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeError, Cost: -2}}},
+		"local": {true, limit, nil, 3, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeLocal, Limit: limit, Cost: 1}}},
+		"open": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailOpen)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeOpen, Allowed: true, Limit: limit, Cost: 1}}},
+		"closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeClosed, Cost: 1}}},
+		"skipped": {false, limit, []option{ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeSkipped, Allowed: true}}},
+		"let in": {false, limit, []option{ginlimit.WithAllowList(anyone)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeListed, Allowed: true}}},
+		"free, and closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithCost(func(*gin.Context) int { return 0 })}, 1,
+			[]ginlimit.Event{{Outcome: ginlimit.OutcomeClosed, Allowed: true}}},
+		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1, []ginlimit.Event{{Outcome: ginlimit.OutcomeListed}}},
+		"dry run": {false, limit, []option{ginlimit.WithDryRun()}, 3, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeDryRun, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeDryRun, Limit: limit, Cost: 1}}},
+		"no key": {false, limit, []option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeError, Cost: 1}}},
+		"no plan": {false, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLimitFunc(
+			func(*gin.Context, string) (ginlimit.Limit, error) { return ginlimit.Limit{}, ginlimit.ErrUnavailable })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeError, Cost: 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, seen := rdb, &events{}
+			if row.lost {
+				client = gone
+			}
+			limiter, err := ginlimit.NewLimiter(client, ginlimit.WithObserver(seen.observe), believing(), patient())
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+			r := serve(limiter.Handler(row.limit, append(row.options, ginlimit.WithName(name))...))
+			for range row.requests {
+				get(r, "/")
+			}
+			got := seen.take(t)
+			require.Len(t, got, row.requests, "one for each request")
+			for i := range row.want {
+				row.want[i].Name = name
+			}
+			require.Equal(t, row.want, got[len(got)-len(row.want):])
+		})
+	}
+}
+
+func TestObserverSeesTheMethods(t *testing.T) {
+	t.Parallel()
+	seen, limit, ctx := &events{}, ginlimit.PerHour(5), t.Context()
+	limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
+	require.NoError(t, err)
+	_, _ = limiter.Allow(ctx, "k", limit)
+	_, _ = limiter.AllowN(ctx, "k", 9, limit)
+	_, _ = limiter.AllowUpTo(ctx, "k", 3, limit)
+	require.NoError(t, limiter.Wait(ctx, "k", limit))
+	_, _ = limiter.Peek(ctx, "k", limit) // takes nothing
+	_, _ = limiter.Allow(ctx, "", limit) // decides nothing
+	require.NoError(t, limiter.Close())
+	_, _ = limiter.Allow(ctx, "k", limit)
+	require.Equal(t, []ginlimit.Event{
+		{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
+		{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 9},
+		{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 3},
+		{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
+		{Outcome: ginlimit.OutcomeError, Cost: 1},
+	}, seen.take(t))
+}
+
+func TestObserverIsTheLimiters(t *testing.T) {
+	t.Parallel()
+	_, err := ginlimit.NewLocal(ginlimit.WithObserver(nil))
+	require.ErrorContains(t, err, "WithObserver: the function is nil")
+	limiter, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	require.ErrorContains(t, panicError(func() {
+		limiter.Handler(ginlimit.PerHour(1), ginlimit.WithObserver(new(events).observe))
+	}), "WithObserver is an option of the limiter")
+}
+
+func TestOutcomesAreNamed(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for o := range ginlimit.OutcomeError + 2 {
+		names = append(names, o.String())
+	}
+	require.Equal(t, []string{"allowed", "refused", "refused_from_memory", "local", "open", "closed",
+		"skipped", "listed", "dry_run", "error", "unknown"}, names)
+}
+
+func TestStats(t *testing.T) {
+	t.Parallel()
+	addr, process := startRedisProcess(t)
+	limiter, err := ginlimit.NewLimiter(connectDirect(t, addr), believing(), patient())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	require.Equal(t, ginlimit.Stats{Servers: 1}, limiter.Stats())
+
+	limit, ctx := ginlimit.PerHour(100), t.Context()
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range 4 {
+				_, err := limiter.Allow(ctx, "k", limit)
+				assert.NoError(t, err)
+			}
+		})
+	}
+	all.Wait()
+	require.True(t, becomesTrue(ctx.Done(), func() bool { return limiter.Stats().InFlight == 0 }))
+	s := limiter.Stats()
+	require.GreaterOrEqual(t, s.Decisions, uint64(101)) // further ones are refused from memory
+	require.LessOrEqual(t, s.Decisions, uint64(256))
+	require.LessOrEqual(t, s.Batches, s.Decisions)
+	require.Positive(t, s.Batches)
+	require.Equal(t, 1, s.Remembered)
+	require.Zero(t, s.LostServers+s.Queued+s.LocalBuckets)
+
+	require.NoError(t, process.Kill())
+	require.True(t, becomesTrue(ctx.Done(), func() bool {
+		_, _ = limiter.Allow(ctx, "other", limit)
+		return limiter.Stats().LostServers == 1
+	}))
+	_, err = limiter.Allow(ctx, "other", limit)
+	require.NoError(t, err)
+	require.Equal(t, 1, limiter.Stats().LocalBuckets)
+	require.NoError(t, limiter.Close())
+	require.Zero(t, limiter.Stats().LostServers, "nobody seeks it any more")
+	require.Equal(t, s.Batches, min(s.Batches, limiter.Stats().Batches))
+}
+
+// TestObserverMayBeSlow: it holds up the request that it sees, and nobody else.
+func TestObserverMayBeSlow(t *testing.T) {
+	t.Parallel()
+	var held atomic.Bool
+	release := make(chan struct{})
+	limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(func(context.Context, ginlimit.Event) {
+		if held.CompareAndSwap(false, true) {
+			<-release
+		}
+	}))
+	require.NoError(t, err)
+	r := serve(limiter.Handler(ginlimit.PerHour(5)))
+	first := make(chan int)
+	go func() { first <- get(r, "/").Code }()
+	require.True(t, becomesTrue(t.Context().Done(), held.Load))
+	require.Equal(t, http.StatusOK, get(r, "/").Code)
+	close(release)
+	require.Equal(t, http.StatusOK, <-first)
+}
