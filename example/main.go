@@ -18,7 +18,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 
@@ -28,7 +27,7 @@ import (
 const shutdownTimeout = 5 * time.Second
 
 func main() {
-	addr := flag.String("addr", ":8080", "the address to listen on")
+	addr := flag.String("addr", "127.0.0.1:8080", "the address to listen on")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -40,11 +39,16 @@ func main() {
 
 // run serves until ctx ends.
 func run(ctx context.Context, addr, redisURL string, out io.Writer) error {
-	rdb, where, stop, err := connect(redisURL)
+	rdb, own, err := connect(redisURL)
 	if err != nil {
 		return err
 	}
-	defer stop()
+	defer rdb.Close()
+	where := rdb.Options().Addr
+	if own != nil {
+		defer own.Close()
+		where = "memory, as REDIS_URL is not set"
+	}
 
 	limiter, err := ginlimit.NewLimiter(rdb)
 	if err != nil {
@@ -57,9 +61,11 @@ func run(ctx context.Context, addr, redisURL string, out io.Writer) error {
 		return err
 	}
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	fmt.Fprintf(out, `Listening on %s, counting in %s. Try, from another terminal:
+	fmt.Fprintf(out, `Listening on %s, counting in %s.
 
-    curl -i localhost:%[3]s/ping            # 100 a minute for all routes together
+Open http://localhost:%[3]s to see a bucket drain and refill. Or try, from another terminal:
+
+    curl -i localhost:%[3]s/ping            # 100 a minute for these routes together
     curl -i -X POST localhost:%[3]s/login   # 5 per 15 minutes besides: the sixth is 429
     curl -i localhost:%[3]s/search          # 10 a second, 20 at once, and 300 an hour
     ab -n 200 -c 10 http://127.0.0.1:%[3]s/ping
@@ -67,7 +73,7 @@ func run(ctx context.Context, addr, redisURL string, out io.Writer) error {
 Ctrl-C stops it.
 `, listener.Addr(), where, port)
 
-	return serve(ctx, listener, router(limiter))
+	return serve(ctx, listener, router(limiter, own))
 }
 
 // serve answers requests until ctx ends, and then those that have begun.
@@ -85,13 +91,14 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return server.Shutdown(ctx)
 }
 
-// router limits every route, and two of them further.
-func router(limiter *ginlimit.Limiter) *gin.Engine {
+// router limits every route, and two of them further. Those of the page are apart. own is nil if Redis is a server.
+func router(limiter *ginlimit.Limiter, own *ownRedis) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery())
 	_ = r.SetTrustedProxies(nil) // nobody's X-Forwarded-For is believed; nil cannot fail
 
+	addPage(r, limiter, own) // before the next line, so that playing leaves the other routes their tokens
 	r.Use(limiter.Handler(ginlimit.PerMinute(100)))
 	r.GET("/ping", answer("pong"))
 	r.POST("/login",
@@ -108,21 +115,18 @@ func answer(text string) gin.HandlerFunc {
 	return func(c *gin.Context) { c.String(http.StatusOK, text+"\n") }
 }
 
-// connect returns a client of the server at url, or of a Redis inside this process.
-func connect(url string) (rdb *redis.Client, where string, stop func(), err error) {
+// connect returns a client of the server at url, or of a Redis inside this process, which it returns too.
+func connect(url string) (*redis.Client, *ownRedis, error) {
 	if url != "" {
 		opts, err := redis.ParseURL(url)
 		if err != nil {
-			return nil, "", nil, fmt.Errorf("REDIS_URL: %w", err)
+			return nil, nil, fmt.Errorf("REDIS_URL: %w", err)
 		}
-		rdb = redis.NewClient(opts)
-		return rdb, opts.Addr, func() { _ = rdb.Close() }, nil
+		return redis.NewClient(opts), nil, nil
 	}
-	mini := miniredis.NewMiniRedis()
-	mini.ClockTTL(true) // keys expire as time passes
-	if err := mini.Start(); err != nil {
-		return nil, "", nil, err
+	own, err := startRedis()
+	if err != nil {
+		return nil, nil, err
 	}
-	rdb = redis.NewClient(&redis.Options{Addr: mini.Addr()})
-	return rdb, "memory, as REDIS_URL is not set", func() { _ = rdb.Close(); mini.Close() }, nil
+	return redis.NewClient(&redis.Options{Addr: own.Addr()}), own, nil
 }

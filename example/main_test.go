@@ -105,9 +105,10 @@ func TestRequestThatHasBegunIsAnswered(t *testing.T) {
 
 func TestServerOfTheEnvironment(t *testing.T) {
 	mini := miniredis.RunT(t)
-	rdb, where, stop, err := connect("redis://" + mini.Addr())
+	rdb, own, err := connect("redis://" + mini.Addr())
 	require.NoError(t, err)
-	defer stop()
-	require.Equal(t, mini.Addr(), where)
+	defer rdb.Close()
+	require.Nil(t, own)
+	require.Equal(t, mini.Addr(), rdb.Options().Addr)
 	require.NoError(t, rdb.Ping(t.Context()).Err())
 }

@@ -96,7 +96,7 @@ func router(limiter *ginlimit.Limiter, rdb redis.UniversalClient, db *pgxpool.Po
 		ginlimit.WithName("quota"),
 		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
 		ginlimit.WithLimitFunc(plans.Limit),
-		ginlimit.WithHeaderFunc(tell)))
+		ginlimit.WithHeaders(ginlimit.NoHeaders), ginlimit.WithHeaderFunc(tell)))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
 	return r, nil
 }

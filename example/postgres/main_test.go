@@ -120,6 +120,7 @@ func TestQuotasFromPostgres(t *testing.T) {
 	} {
 		response := call(c.client)
 		assert.Equal(t, c.code, response.Code, "%+v", c)
+		assert.Empty(t, response.Header().Get("X-RateLimit-Limit"), "no other set")
 		for name, want := range map[string]string{"Policy": c.policy, "Quota": c.quota, "Used": c.used} {
 			assert.Equal(t, want, response.Header().Get("X-Rate-Limit-"+name), "%s of %+v", name, c)
 		}

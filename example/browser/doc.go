@@ -1,0 +1,6 @@
+// Package browser tests the page of the example in Chromium. It is a module of its own, so that nothing else depends
+// on a browser.
+//
+//	cd example/browser && go test -count=1 ./...
+//	cd example/browser && go test -count=1 -run Screenshot -screenshot ../../docs/example.png
+package browser
