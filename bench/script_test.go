@@ -21,12 +21,23 @@ const (
 // recordHook records the EVALSHA commands that a limiter sends, to be sent again without the limiter.
 type recordHook struct{ args *[][]any }
 
+// kept returns arguments whose memory is not used again, as that of ginlimit's keys is.
+func kept(args []any) []any {
+	args = slices.Clone(args)
+	for i, arg := range args {
+		if text, ok := arg.(fmt.Stringer); ok {
+			args[i] = text.String()
+		}
+	}
+	return args
+}
+
 func (h recordHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h recordHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == "evalsha" {
-			*h.args = append(*h.args, slices.Clone(cmd.Args()))
+			*h.args = append(*h.args, kept(cmd.Args()))
 		}
 		return next(ctx, cmd)
 	}
@@ -36,7 +47,7 @@ func (h recordHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		for _, cmd := range cmds {
 			if cmd.Name() == "evalsha" {
-				*h.args = append(*h.args, slices.Clone(cmd.Args()))
+				*h.args = append(*h.args, kept(cmd.Args()))
 			}
 		}
 		return next(ctx, cmds)

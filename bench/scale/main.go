@@ -1,0 +1,160 @@
+// Command scale has several processes ask one Redis, or one cluster, for decisions. It flushes those servers.
+//
+//	go run ./scale [-addrs 127.0.0.1:7000,…]
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+var (
+	addrs = flag.String("addrs", "127.0.0.1:7000", "the servers, with commas between; several are a cluster")
+	scene = flag.String("scene", "", "what one process asks for; without it, all are measured")
+	ctx   = context.Background()
+)
+
+const (
+	rounds, span, callers = 7, time.Second, 64
+	plenty                = 1_000_000_000
+)
+
+var scenes = map[string]struct {
+	clients int
+	limit   ginlimit.Limit
+}{
+	"1,000 clients": {1000, ginlimit.PerMinute(100).WithBurst(plenty)},
+	"one hot key":   {1, ginlimit.PerMinute(100).WithBurst(plenty)},
+	"1,000 refused": {1000, ginlimit.PerHour(1)},
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// process asks for a span of time, once it is told to, and prints how many decisions were made.
+func process(list []string) {
+	var rdb redis.UniversalClient = redis.NewClient(&redis.Options{Addr: list[0], ContextTimeoutEnabled: true})
+	if len(list) > 1 {
+		rdb = redis.NewClusterClient(&redis.ClusterOptions{Addrs: list, ContextTimeoutEnabled: true})
+	}
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second), ginlimit.WithFailure(ginlimit.FailClosed))
+	must(err)
+	s := scenes[*scene]
+	var next, decided atomic.Int64
+	ask := func() {
+		_, err := limiter.Allow(ctx, "client "+strconv.Itoa(int(uint64(next.Add(1))*2654435761%uint64(s.clients))), s.limit)
+		must(err)
+	}
+	for range 3 * s.clients { // connect, and use up the limit of those who are to be refused
+		ask()
+	}
+	fmt.Println("ready")
+	_, _ = fmt.Scanln()
+	end, all := time.Now().Add(span), sync.WaitGroup{}
+	for range callers {
+		all.Go(func() {
+			for ; time.Now().Before(end); decided.Add(1) {
+				ask()
+			}
+		})
+	}
+	all.Wait()
+	fmt.Println(decided.Load())
+}
+
+// info adds up a figure of INFO over the servers.
+func info(list []string, pattern string) (sum float64) {
+	for _, addr := range list {
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(rdb.Info(ctx, "everything").Val(), -1) {
+			f, err := strconv.ParseFloat(m[1], 64)
+			must(err)
+			sum += f
+		}
+		must(rdb.Close())
+	}
+	return sum
+}
+
+// run returns decisions per second, and for each: calls of a script, microseconds of Redis, and of the processes.
+func run(list []string, scene string, processes int) [4]float64 {
+	for _, addr := range list {
+		must(redis.NewClient(&redis.Options{Addr: addr}).FlushAll(ctx).Err())
+	}
+	var all []*exec.Cmd
+	var ins, outs []*os.File
+	for range processes {
+		cmd := exec.Command(os.Args[0], "-addrs", *addrs, "-scene", scene)
+		r, in, err := os.Pipe()
+		must(err)
+		out, w, err := os.Pipe()
+		must(err)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = r, w, os.Stderr
+		must(cmd.Start())
+		var ready string
+		_, err = fmt.Fscanln(out, &ready)
+		must(err)
+		all, ins, outs = append(all, cmd), append(ins, in), append(outs, out)
+	}
+	const cpu, calls = `used_cpu_(?:user|sys):([\d.]+)`, `cmdstat_evalsha:calls=(\d+)`
+	cpuBefore, callsBefore := info(list, cpu), info(list, calls)
+	for _, in := range ins {
+		fmt.Fprintln(in)
+	}
+	var n, own float64
+	for i, cmd := range all {
+		var decided float64
+		_, err := fmt.Fscanln(outs[i], &decided)
+		must(err)
+		must(cmd.Wait())
+		n += decided
+		own += (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
+	}
+	return [4]float64{n / span.Seconds(), (info(list, calls) - callsBefore) / n, (info(list, cpu) - cpuBefore) * 1e6 / n, own * 1e6 / n}
+}
+
+func main() {
+	flag.Parse()
+	list := strings.Split(*addrs, ",")
+	if *scene != "" {
+		process(list)
+		return
+	}
+	fmt.Println("| | processes | decisions, ratio | calls per decision | Redis CPU | CPU of the processes |")
+	fmt.Println("| --- | --- | --- | --- | --- | --- |")
+	for _, scene := range []string{"1,000 clients", "one hot key", "1,000 refused"} {
+		found := map[int][4][]float64{}
+		for range rounds { // in turns
+			for _, processes := range []int{1, 2, 4} {
+				row := found[processes]
+				for i, v := range run(list, scene, processes) {
+					row[i] = append(row[i], v)
+				}
+				found[processes] = row
+			}
+		}
+		median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
+		for _, processes := range []int{1, 2, 4} {
+			row := found[processes]
+			fmt.Printf("| %s | %d | %.2f | %.4f | %.2f µs | %.1f µs |\n", scene, processes,
+				median(row[0])/median(found[1][0]), median(row[1]), median(row[2]), median(row[3]))
+		}
+	}
+}
