@@ -1,14 +1,20 @@
 package ginlimit_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -115,6 +121,7 @@ func ExampleLimiter_Allow() {
 			fmt.Println("refused: try again in", r.RetryAfter.Round(time.Second))
 		}
 	}
+
 	// Output: refused: try again in 2s
 }
 
@@ -167,6 +174,7 @@ func ExampleByClientIP_forged() {
 	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.2")
 
 	_ = router.SetTrustedProxies([]string{"10.0.0.0/8"}) // the load balancers' network
+
 	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.3")
 	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.4")
 	// Output:
@@ -236,14 +244,15 @@ func ExampleWithRefund() {
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 
+	logIn := func(c *gin.Context) {
+		if c.Query("password") != "right" {
+			c.Status(http.StatusUnauthorized)
+		}
+	}
+
 	loggedIn := func(c *gin.Context) bool { return c.Writer.Status() == http.StatusOK }
 	router.POST("/login", ginlimit.New(rdb, ginlimit.Limit{Rate: 2, Period: 15 * time.Minute},
-		ginlimit.WithRefund(loggedIn)), // so that only failures count
-		func(c *gin.Context) {
-			if c.Query("password") != "right" {
-				c.Status(http.StatusUnauthorized)
-			}
-		})
+		ginlimit.WithRefund(loggedIn)), logIn) // so that only failures count
 
 	request(router, "POST", "/login?password=right", "203.0.113.7")
 	request(router, "POST", "/login?password=wrong", "203.0.113.7")
@@ -359,4 +368,512 @@ func ExampleParseLimit() {
 	// 5 15m0s 0 <nil>
 	// 10 1s 20 <nil>
 	// 0 0s 0 ginlimit: invalid limit: "100": want a "/" between rate and period
+}
+
+func ExampleWithAlgorithm() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	router.GET("/", limiter.Handler(ginlimit.PerMinute(100)), ok) // a token bucket
+	router.POST("/export", limiter.Handler(ginlimit.PerDay(1), ginlimit.WithName("export"),
+		ginlimit.WithAlgorithm(ginlimit.FixedWindow)), ok)
+	router.POST("/sms", limiter.Handler(ginlimit.PerHour(2), ginlimit.WithName("sms"),
+		ginlimit.WithAlgorithm(ginlimit.SlidingWindow)), ok)
+
+	for _, path := range []string{"/export", "/export", "/sms", "/sms", "/sms"} {
+		request(router, "POST", path, "203.0.113.7")
+	}
+	// Output:
+	// POST /export 200 remaining 0
+	// POST /export 429 remaining 0
+	// POST /sms 200 remaining 1
+	// POST /sms 200 remaining 0
+	// POST /sms 429 remaining 0
+}
+
+// answer prints the status and some header fields of what a client gets.
+func answer(router http.Handler, header http.Header, fields ...string) {
+	req := httptest.NewRequest(http.MethodGet, "/", nil)
+	req.Header = header
+	rec := httptest.NewRecorder()
+	router.ServeHTTP(rec, req)
+	fmt.Println(rec.Code)
+	for _, field := range fields {
+		fmt.Printf("  %s: %s\n", field, cmp.Or(rec.Header().Get(field), "(none)"))
+	}
+}
+
+func ExampleWithHeaders() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	router.GET("/", limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("search"),
+		ginlimit.WithLimits(ginlimit.PerDay(1000)),
+		ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft)), ok)
+
+	answer(router, nil, "X-RateLimit-Remaining", "RateLimit-Policy", "RateLimit")
+	answer(router, nil)
+	answer(router, nil, "Retry-After", "RateLimit")
+	answer(router, http.Header{"Accept": {"text/plain"}}, "Content-Type")
+	// Output:
+	// 200
+	//   X-RateLimit-Remaining: 1
+	//   RateLimit-Policy: "search-m";q=2;w=60, "search-d";q=1000;w=86400
+	//   RateLimit: "search-m";r=1;t=30, "search-d";r=999;t=87
+	// 200
+	// 429
+	//   Retry-After: 30
+	//   RateLimit: "search-m";r=0;t=30, "search-d";r=998
+	// 429
+	//   Content-Type: text/plain; charset=utf-8
+}
+
+// Header fields as one likes: the count, the state and when it expires (system B).
+func ExampleWithHeaderFunc() {
+	limiter, err := ginlimit.NewLocal(ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	state := map[bool]string{true: "Allow", false: "Deny"}
+	router.GET("/", limiter.Handler(ginlimit.PerMinute(2),
+		ginlimit.WithHeaders(ginlimit.NoHeaders),
+		ginlimit.WithHeaderFunc(func(h http.Header, r ginlimit.Result) {
+			h.Set("Rate-Limiting-Total-Requests", strconv.Itoa(r.Limit.Rate-r.Remaining))
+			h.Set("Rate-Limiting-State", state[r.Allowed])
+			h.Set("Rate-Limiting-Expires-At", time.Now().Add(r.ResetAfter).Format(time.RFC3339))
+		})), ok)
+
+	for range 3 {
+		answer(router, nil, "Rate-Limiting-Total-Requests", "Rate-Limiting-State", "X-RateLimit-Remaining")
+	}
+	// Output:
+	// 200
+	//   Rate-Limiting-Total-Requests: 1
+	//   Rate-Limiting-State: Allow
+	//   X-RateLimit-Remaining: (none)
+	// 200
+	//   Rate-Limiting-Total-Requests: 2
+	//   Rate-Limiting-State: Allow
+	//   X-RateLimit-Remaining: (none)
+	// 429
+	//   Rate-Limiting-Total-Requests: 2
+	//   Rate-Limiting-State: Deny
+	//   X-RateLimit-Remaining: (none)
+}
+
+// The same of a plan, whose quota is -1 if it is unlimited and 0 if it is prohibited (system C).
+func ExampleWithHeaderFunc_plan() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	quotas := map[string]int{"ordinary": 10, "unlimited": -1, "prohibited": 0}
+	plan := func(_ *gin.Context, client string) (ginlimit.Limit, error) {
+		return ginlimit.PerMinute(quotas[client]), nil
+	}
+	tell := func(h http.Header, r ginlimit.Result) {
+		used := max(0, r.Limit.Rate-r.Remaining)
+		h.Set("X-Rate-Limit-Policy", "per-minute")
+		h.Set("X-Rate-Limit-Quota", strconv.Itoa(r.Limit.Rate))
+		h.Set("X-Rate-Limit-Used", strconv.Itoa(used))
+		h.Set("X-Rate-Limit-Reset", strconv.Itoa(int(math.Ceil(r.ResetAfter.Seconds()))))
+	}
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("plan"),
+		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")), ginlimit.WithLimitFunc(plan),
+		ginlimit.WithHeaders(ginlimit.NoHeaders), ginlimit.WithHeaderFunc(tell)), ok)
+
+	for _, client := range []string{"ordinary", "unlimited", "prohibited"} {
+		answer(router, http.Header{"X-Client-Id": {client}}, "X-Rate-Limit-Quota", "X-Rate-Limit-Used", "X-Rate-Limit-Reset")
+	}
+	// Output:
+	// 200
+	//   X-Rate-Limit-Quota: 10
+	//   X-Rate-Limit-Used: 1
+	//   X-Rate-Limit-Reset: 6
+	// 200
+	//   X-Rate-Limit-Quota: -1
+	//   X-Rate-Limit-Used: 0
+	//   X-Rate-Limit-Reset: 0
+	// 429
+	//   X-Rate-Limit-Quota: 0
+	//   X-Rate-Limit-Used: 0
+	//   X-Rate-Limit-Reset: 0
+}
+
+func ExampleWithObserver() {
+	rdb, stop := exampleRedis()
+	defer stop()
+
+	var outcomes [ginlimit.OutcomeError + 1]atomic.Int64
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
+		outcomes[e.Outcome].Add(1) // and e.Name, e.Limit, e.Cost, e.Duration
+	}))
+	if err != nil {
+		panic(err)
+	}
+
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", limiter.Handler(ginlimit.PerHour(2)), ok)
+
+	for range 3 {
+		request(router, "GET", "/", "203.0.113.7")
+	}
+	fmt.Println(outcomes[ginlimit.OutcomeAllowed].Load(), outcomes[ginlimit.OutcomeRefused].Load(), limiter.Stats().LostServers)
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 429 remaining 0
+	// 2 1 0
+}
+
+// In the process alone, for what needs no Redis: calls of another service, say.
+func ExampleNewLocal() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	for range 3 {
+		r, err := limiter.Allow(context.Background(), "api.example.com", ginlimit.PerHour(2))
+		fmt.Println(r.Allowed, r.Remaining, r.Source, err)
+	}
+	// Output:
+	// true 1 local <nil>
+	// true 0 local <nil>
+	// false 0 local <nil>
+}
+
+// As many rows as may be sent now.
+func ExampleLimiter_AllowUpTo() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	for range 2 {
+		r, err := limiter.AllowUpTo(context.Background(), "export", 700, ginlimit.PerDay(1000))
+		fmt.Println(r.Granted, err)
+	}
+	// Output:
+	// 700 <nil>
+	// 300 <nil>
+}
+
+// A worker that goes no faster than it may. Where the next token comes after the deadline, it is told at once.
+func ExampleLimiter_Wait() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	fmt.Println(limiter.Wait(ctx, "mail", ginlimit.PerHour(1)))
+	err = limiter.Wait(ctx, "mail", ginlimit.PerHour(1))
+	fmt.Println(errors.Is(err, context.DeadlineExceeded))
+	// Output:
+	// <nil>
+	// true
+}
+
+// What was taken for work that was not done.
+func ExampleLimiter_Refund() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	ctx, limit := context.Background(), ginlimit.PerDay(10)
+
+	r, err := limiter.AllowN(ctx, "user123", 4, limit)
+	fmt.Println(r.Remaining, err)
+	fmt.Println(limiter.Refund(ctx, "user123", 4, limit))
+	r, err = limiter.Peek(ctx, "user123", limit)
+	fmt.Println(r.Remaining, err)
+	// Output:
+	// 6 <nil>
+	// <nil>
+	// 10 <nil>
+}
+
+// The API key where there is one, and else the address.
+func ExampleByFirst() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(2),
+		ginlimit.WithKey(ginlimit.ByFirst(ginlimit.ByHeader("X-Api-Key"), ginlimit.ByClientIP))), ok)
+
+	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
+	request(router, "GET", "/", "198.51.100.1", "X-Api-Key", "a")
+	request(router, "GET", "/", "203.0.113.7")
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 200 remaining 1
+}
+
+func ExampleWithCost() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/search", ginlimit.New(rdb, ginlimit.PerMinute(100), ginlimit.WithCost(func(c *gin.Context) int {
+		if c.Query("deep") != "" {
+			return 10
+		}
+		return 1
+	})), ok)
+
+	request(router, "GET", "/search", "203.0.113.7")
+	request(router, "GET", "/search?deep=yes", "203.0.113.7")
+	// Output:
+	// GET /search 200 remaining 99
+	// GET /search?deep=yes 200 remaining 89
+}
+
+func ExampleWithAllowList() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(1),
+		ginlimit.WithAllowList(netip.MustParsePrefix("10.0.0.0/8")),
+		ginlimit.WithDenyList(netip.MustParsePrefix("192.0.2.0/24"))), ok)
+
+	for _, address := range []string{"10.1.2.3", "10.1.2.3", "192.0.2.1", "203.0.113.7", "203.0.113.7"} {
+		request(router, "GET", "/", address)
+	}
+	// Output:
+	// GET / 200
+	// GET / 200
+	// GET / 403
+	// GET / 200 remaining 0
+	// GET / 429 remaining 0
+}
+
+// An answer of one's own. The status 429 and the headers are set.
+func ExampleWithDeniedHandler() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(1), ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+		c.JSON(c.Writer.Status(), gin.H{"error": "slow down", "seconds": int(math.Ceil(r.RetryAfter.Seconds()))})
+	})), func(c *gin.Context) { c.String(http.StatusOK, "served") })
+
+	for range 2 {
+		rec := httptest.NewRecorder()
+		router.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
+		fmt.Println(rec.Code, rec.Body)
+	}
+	// Output:
+	// 200 served
+	// 429 {"error":"slow down","seconds":60}
+}
+
+// Strangers get through, all other errors are as by default.
+func ExampleWithErrorHandler() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
+		ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
+			if errors.Is(err, ginlimit.ErrNoKey) {
+				return // unlimited
+			}
+			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
+		})), ok)
+
+	request(router, "GET", "/", "203.0.113.7")
+	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
+	// Output:
+	// GET / 200
+	// GET / 200 remaining 0
+}
+
+// For an access log.
+func ExampleFromContext() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.Use(func(c *gin.Context) {
+		c.Next()
+		if r, ok := ginlimit.FromContext(c); ok {
+			fmt.Println(c.Request.URL.Path, c.Writer.Status(), r.Allowed, r.Limit, r.Remaining, r.Source)
+		}
+	})
+	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(1)), ok)
+
+	for range 2 {
+		router.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	}
+	// Output:
+	// / 200 true 1/m 0 redis
+	// / 429 false 1/m 0 redis
+}
+
+// A client and a limiter as one may want them in production.
+func ExampleNewLimiter() {
+	rdb := redis.NewClient(&redis.Options{
+		Addr:                  "127.0.0.1:6379",
+		ContextTimeoutEnabled: true,
+		DialTimeout:           time.Second,
+		ReadTimeout:           time.Second,
+	})
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithReplicas(4))
+
+	if err != nil {
+		panic(err)
+	}
+	defer rdb.Close()
+	defer limiter.Close() // before the client
+	fmt.Println("made, whether Redis is there or not")
+	// Output: made, whether Redis is there or not
+}
+
+// To unblock whom a handler named login has refused.
+func ExampleLimiter_Reset() {
+	limiter, makeErr := ginlimit.NewLocal()
+	if makeErr != nil {
+		panic(makeErr)
+	}
+	defer limiter.Close()
+	ctx, limit := context.Background(), ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}
+
+	err := limiter.Reset(ctx, ginlimit.Key("login", "203.0.113.7"), limit)
+
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+// Ten in a minute and a hundred in a day: both must allow, or neither is charged.
+func ExampleWithLimits() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(10), ginlimit.WithLimits(ginlimit.PerDay(2))), ok)
+
+	for range 3 {
+		request(router, "GET", "/", "203.0.113.7") // is told of the one closest to exhaustion
+	}
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 429 remaining 0
+}
+
+// Each user of each tenant.
+func ExampleByAll() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/:tenant", ginlimit.New(rdb, ginlimit.PerMinute(2),
+		ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByParam("tenant"), ginlimit.ByHeader("X-User")))), ok)
+
+	request(router, "GET", "/a", "203.0.113.7", "X-User", "1")
+	request(router, "GET", "/a", "203.0.113.7", "X-User", "2")
+	request(router, "GET", "/b", "203.0.113.7", "X-User", "1")
+	request(router, "GET", "/a", "203.0.113.7", "X-User", "1")
+	// Output:
+	// GET /a 200 remaining 1
+	// GET /a 200 remaining 1
+	// GET /b 200 remaining 1
+	// GET /a 200 remaining 0
+}
+
+// Whole networks count as one client.
+func ExampleByClientIPPrefix() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))), ok)
+
+	for _, address := range []string{"203.0.113.7", "203.0.113.8", "203.0.113.9", "198.51.100.1"} {
+		request(router, "GET", "/", address)
+	}
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 429 remaining 0
+	// GET / 200 remaining 1
+}
+
+func ExampleWithSkip() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(1),
+		ginlimit.WithSkip(func(c *gin.Context) bool { return c.Request.URL.Path == "/health" })))
+	router.GET("/", ok)
+	router.GET("/health", ok)
+
+	for _, path := range []string{"/", "/health", "/health", "/"} {
+		request(router, "GET", path, "203.0.113.7")
+	}
+	// Output:
+	// GET / 200 remaining 0
+	// GET /health 200
+	// GET /health 200
+	// GET / 429 remaining 0
+}
+
+// The key under which a handler counts a client, and others that cannot be mistaken for it.
+func ExampleKey() {
+	fmt.Println(ginlimit.Key("login", "203.0.113.7"))
+	fmt.Println(ginlimit.Key("api", "a|b", "c"))
+	fmt.Println(ginlimit.Key("api", "a", "b|c"))
+	// Output:
+	// login|203.0.113.7
+	// api|a\|b|c
+	// api|a|b\|c
+}
+
+func ExampleLimiter_AllowN() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	for _, n := range []int{7, 4, 3, 11} {
+		r, err := limiter.AllowN(context.Background(), "user123", n, ginlimit.PerDay(10))
+		fmt.Println(n, r.Allowed, r.Remaining, r.RetryAfter < 0, err)
+	}
+	// Output:
+	// 7 true 3 false <nil>
+	// 4 false 3 false <nil>
+	// 3 true 0 false <nil>
+	// 11 false 0 true <nil>
 }
