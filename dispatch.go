@@ -13,9 +13,17 @@ import (
 const (
 	// batchesInFlight is how many batches may be on their way to Redis at a time, one if the last was not answered.
 	batchesInFlight = 2
+	// mostInFlight is how many may be where the way is long: one more leaves if none has left for batchesApart. It is
+	// long if the last farBatches took farAway besides the work, which is about errandWork for each errand. Where it
+	// is short, fewer and larger batches are less work.
+	mostInFlight = 4
+	batchesApart = 50 * time.Microsecond
+	farBatches   = 8
+	farAway      = 400 * time.Microsecond
+	errandWork   = 5 * time.Microsecond
 	// batchesStuck is how many more may be there that are late, and count no longer. Each may hold a connection
-	// for as long as the client's own timeouts are.
-	batchesStuck = 4
+	// for as long as the client's own timeouts are. All that are in flight may become so at once.
+	batchesStuck = mostInFlight
 	// A batch takes its share of the decisions that wait, in between these numbers.
 	leastAsks, mostAsks = 128, 1024
 	// queueAsks is how many decisions may wait for a batch; further ones are refused as unavailable.
@@ -28,7 +36,8 @@ const (
 // dispatcher carries decisions to Redis in batches.
 //
 // A decision that finds a free place goes at once, alone. Those that come while all places are taken
-// gather, and leave as one pipeline when a place is free again. In a batch, decisions to take from the
+// gather, and leave as one pipeline when a place is free again. There are more places where the way to Redis is long,
+// so that nobody waits for another's answer to travel. In a batch, decisions to take from the
 // same buckets become one call of the script for all of them, which is shared out in the order in
 // which they came: each gets the levels that it would have found in single file.
 //
@@ -48,8 +57,10 @@ type dispatcher struct {
 
 	mu        sync.Mutex
 	waiting   []*ask
-	abandoned int      // of those that wait, their callers having left
-	flying    []*batch // in flight, without those that are stuck
+	abandoned int       // of those that wait, their callers having left
+	flying    []*batch  // in flight, without those that are stuck
+	left      time.Time // the last of them
+	far       int       // batches in a row for which the way was long
 	stuck     int
 	healthy   bool // the last batch was answered
 	breaker   breaker
@@ -141,7 +152,8 @@ func (d *dispatcher) mayGo(ctx context.Context) bool {
 
 // hasPlaceLocked reports whether another batch may leave.
 func (d *dispatcher) hasPlaceLocked() bool {
-	return len(d.flying) == 0 || d.healthy && len(d.flying) < batchesInFlight
+	n := len(d.flying)
+	return n == 0 || d.healthy && (n < batchesInFlight || d.far >= farBatches && n < mostInFlight && time.Since(d.left) >= batchesApart)
 }
 
 // startLocked takes a place.
@@ -151,6 +163,7 @@ func (d *dispatcher) startLocked() *batch {
 		b = newBatch()
 	}
 	b.stuck, b.since = false, time.Now()
+	d.left = b.since
 	d.flying = append(d.flying, b)
 	d.ended.Add(1)
 	return b
@@ -275,6 +288,7 @@ func (d *dispatcher) take(b *batch) bool {
 		d.waiting = d.waiting[:left]
 	}
 	b.since = time.Now()
+	d.left = b.since
 	return len(b.asks) > 0
 }
 
@@ -296,6 +310,7 @@ func (d *dispatcher) deliver(b *batch) {
 		for _, e := range b.errands {
 			e.share(sent, received)
 		}
+		far := received.Sub(sent) > farAway+time.Duration(len(b.errands))*errandWork
 		decisions := uint64(len(b.asks))
 		b.reset()
 		d.mu.Lock()
@@ -308,6 +323,9 @@ func (d *dispatcher) deliver(b *batch) {
 		case err != nil:
 			d.failedLocked(received, unanswered, err)
 		default:
+			if d.far++; !far {
+				d.far = 0
+			}
 			d.answeredLocked()
 		}
 	}()

@@ -2,8 +2,12 @@ package ginlimit
 
 import "strconv"
 
-// QueueAsks is how many decisions may wait.
-const QueueAsks = queueAsks
+// The bounds of a dispatcher.
+const (
+	QueueAsks    = queueAsks
+	MostInFlight = mostInFlight
+	FarBatches   = farBatches
+)
 
 // SlotText is how a key stands in a slot tag.
 func SlotText(key string) string { return string(appendSlotText(nil, "", key, nil)) }

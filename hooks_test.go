@@ -152,6 +152,57 @@ func TestBatchDecidesInTheOrderOfItsAsks(t *testing.T) {
 	}
 }
 
+// TestMoreBatchesFlyWhereTheWayIsLong has one batch after another leave, each while all before it are under way.
+func TestMoreBatchesFlyWhereTheWayIsLong(t *testing.T) {
+	t.Parallel()
+	spin := func(d time.Duration) {
+		for start := time.Now(); time.Since(start) < d; {
+			runtime.Gosched()
+		}
+	}
+	for name, rdb := range clients(t, startRedis(t)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter, limit := newLimiter(t, rdb), ginlimit.PerDay(1000)
+			var near atomic.Bool
+			rdb.AddHook(aroundHook(func(send func() error) error {
+				if !near.Load() {
+					spin(time.Millisecond)
+				}
+				return send()
+			}))
+			for range ginlimit.FarBatches {
+				_, err := limiter.Allow(t.Context(), "k", limit)
+				require.NoError(t, err)
+			}
+			near.Store(true)
+			held := hold(rdb, ginlimit.MostInFlight)
+			defer held.release()
+			var all sync.WaitGroup
+			ask := func() {
+				all.Go(func() {
+					r, err := limiter.Allow(t.Context(), "k", limit)
+					assert.NoError(t, err)
+					assert.True(t, r.Allowed)
+				})
+			}
+			for held.came.Load() < ginlimit.MostInFlight {
+				ask()
+				spin(time.Millisecond)
+			}
+			waiting := ginlimit.Waiting(limiter)
+			for i := range 5 {
+				ask()
+				spin(time.Millisecond)
+				require.True(t, becomesTrue(t.Context().Done(), func() bool { return ginlimit.Waiting(limiter) == waiting+i+1 }))
+			}
+			require.EqualValues(t, ginlimit.MostInFlight, held.came.Load())
+			held.release()
+			all.Wait()
+		})
+	}
+}
+
 // TestStuckBatchesGiveUpTheirPlaces goes on while two calls never return.
 func TestStuckBatchesGiveUpTheirPlaces(t *testing.T) {
 	t.Parallel()

@@ -50,17 +50,6 @@ func BenchmarkDecisions(b *testing.B) {
 	}
 }
 
-// BenchmarkDistantRedis is the same with a millisecond of way to Redis.
-func BenchmarkDistantRedis(b *testing.B) {
-	for _, callers := range []int{64, 512} {
-		for _, l := range libraries {
-			b.Run(fmt.Sprintf("callers=%d/%s", callers, l.name), func(b *testing.B) {
-				decisions(b, scenes[0], callers, l, connect(b, startProxy(b, startRedis(b), time.Millisecond)))
-			})
-		}
-	}
-}
-
 func decisions(b *testing.B, s scene, callers int, l library, rdb *redis.Client) {
 	h := engine(l.make(b, rdb, s.perHour, s.burst))
 	names := make([]string, s.clients)
