@@ -777,22 +777,6 @@ func TestFullMemoryChargesNoWindow(t *testing.T) {
 	}
 }
 
-// TestWindowsNeedNoTime runs them as a user who may not ask for it, as on some managed servers.
-func TestWindowsNeedNoTime(t *testing.T) {
-	t.Parallel()
-	addr := startRedis(t)
-	restrict(t, addr, []string{"fixed_window.lua", "sliding_window.lua", "window.lua"})
-	rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
-	t.Cleanup(func() { _ = rdb.Close() })
-	for _, a := range windowAlgorithms {
-		limiter := newLimiter(t, rdb, ginlimit.WithAlgorithm(a))
-		for i, s := range windowTrace(5, 300) {
-			_, err := s.apply(t, limiter)
-			require.NoError(t, err, "%s, step %d, %s", a, i, s)
-		}
-	}
-}
-
 // TestWindowsOnACluster has several processes ask for windows on all nodes, which lose their scripts meanwhile.
 func TestWindowsOnACluster(t *testing.T) {
 	t.Parallel()

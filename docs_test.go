@@ -1,0 +1,131 @@
+package ginlimit_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// What the documents say of log lines, links and commands. Their Go is in readme_test.go.
+
+// read returns a file as text.
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// TestLinksOfDocumentsLead looks for each file, and heading, that a document links to.
+func TestLinksOfDocumentsLead(t *testing.T) {
+	t.Parallel()
+	var documents []string
+	for _, pattern := range []string{"*.md", "*/*.md", "*/*/*.md"} {
+		more, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		documents = append(documents, more...)
+	}
+	require.Contains(t, documents, "docs/operations.md")
+	code := regexp.MustCompile("(?s)```.*?```")
+	heading := regexp.MustCompile(`(?m)^#+ (.*)$`)
+	noAnchor := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	anchors := func(document string) []string {
+		var names []string
+		for _, m := range heading.FindAllStringSubmatch(code.ReplaceAllString(read(t, document), ""), -1) {
+			names = append(names, strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+		}
+		return names
+	}
+	for _, document := range documents {
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(read(t, document), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			file, anchor, named := strings.Cut(m[1], "#")
+			target := document
+			if file != "" {
+				target = filepath.Join(filepath.Dir(document), file)
+			}
+			_, err := os.Stat(target)
+			assert.NoError(t, err, "%s links to %s", document, m[1])
+			if named {
+				assert.Contains(t, anchors(target), anchor, "%s links to %s", document, m[1])
+			}
+		}
+	}
+}
+
+// TestLogLinesAreDocumented compares docs/operations.md with what the package writes.
+func TestLogLinesAreDocumented(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	var written []string
+	call := regexp.MustCompile(`\.(Warn|Info|Error|Debug)(?:Context)?\((?:[^"\n]*,)?\s*"(ginlimit: [^"]*)"`)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, m := range call.FindAllStringSubmatch(read(t, file), -1) {
+			written = append(written, strings.ToUpper(m[1])+" "+m[2])
+		}
+	}
+	require.GreaterOrEqual(t, len(written), 7)
+	documented := regexp.MustCompile("(?m)^\\| (WARN|INFO) `(ginlimit: [^`…]*)…?`").FindAllStringSubmatch(read(t, "docs/operations.md"), -1)
+	for _, line := range written {
+		found := false
+		for _, m := range documented {
+			found = found || strings.HasPrefix(line, m[1]+" "+m[2])
+		}
+		assert.True(t, found, "docs/operations.md does not say what %q means", line)
+	}
+	assert.Len(t, documented, len(written), "it documents a line that is not written")
+}
+
+// restrict makes a user who may do what docs/operations.md says that an algorithm needs, and more.
+func restrict(t *testing.T, addr, algorithm string, more ...string) redis.Options {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^# ` + algorithm + "\nACL (SETUSER app .*)$").FindStringSubmatch(read(t, "docs/operations.md"))
+	require.NotNil(t, m, "docs/operations.md has no line for %s", algorithm)
+	rules := []any{"ACL"}
+	for _, rule := range append(strings.Fields(m[1]), more...) {
+		rules = append(rules, rule)
+	}
+	require.NoError(t, connect(t, addr).Do(t.Context(), rules...).Err())
+	user := redis.Options{Addr: addr, Username: "app", Password: "secret"}
+	rdb := redis.NewClient(&user)
+	defer rdb.Close()
+	require.ErrorContains(t, rdb.Time(t.Context()).Err(), "NOPERM")
+	require.NoError(t, connect(t, addr).Do(t.Context(), "ACL", "LOG", "RESET").Err())
+	return user
+}
+
+// privilegesOf returns the privileges in the sentence of docs/operations.md that begins so.
+func privilegesOf(t *testing.T, begin string) []string {
+	t.Helper()
+	m := regexp.MustCompile(regexp.QuoteMeta(begin) + "\\s+`([^`]*)`").FindStringSubmatch(read(t, "docs/operations.md"))
+	require.NotNil(t, m, begin)
+	return strings.Fields(m[1])
+}
+
+// TestHashedTagIsFoundByTheDocumentedCommand runs the command of docs/operations.md that works out a slot tag.
+func TestHashedTagIsFoundByTheDocumentedCommand(t *testing.T) {
+	t.Parallel()
+	bash := need(t, "bash")
+	need(t, "openssl")
+	m := regexp.MustCompile("(?s)```sh\n(printf %s '([^']*)' [^\n]*)\n```").FindStringSubmatch(read(t, "docs/operations.md"))
+	require.NotNil(t, m)
+	require.Equal(t, ginlimit.Key("h", "a{b}"), m[2], "the client that the document speaks of")
+	tag, err := exec.CommandContext(t.Context(), bash, "-c", m[1]).Output()
+	require.NoError(t, err)
+	require.Equal(t, ginlimit.SlotText(m[2]), strings.TrimSpace(string(tag)))
+}
