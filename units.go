@@ -224,10 +224,10 @@ func (b *bucket) shareOf(replicas int) bucket {
 	}
 	share, err := newBucket(b.algorithm, part)
 	if err != nil { // a divided rate may need units too small: then it is divided a little more
-		if period := int(part.Period.Milliseconds()); part.Rate >= period {
-			part.Rate -= part.Rate % period // a whole number of tokens per millisecond
+		if rate, period := int64(part.Rate), part.Period.Milliseconds(); rate >= period {
+			part.Rate -= int(rate % period) // a whole number of tokens per millisecond
 		} else {
-			part.Burst = maxUnits / 2 / period
+			part.Burst = int(min(int64(part.Burst), maxUnits/2/period))
 		}
 		share, _ = newBucket(b.algorithm, part) // it fits now
 	}
