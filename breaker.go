@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -18,6 +19,8 @@ const (
 	failuresApart = 25 * time.Millisecond
 	// A probe follows another after a time between these, and up to a half more or less, that doubles each time.
 	soonestProbe, latestProbe = 50 * time.Millisecond, 320 * time.Millisecond
+	// connectsApart is how often connections are made for batches that are late.
+	connectsApart = time.Second
 	// steadyTime is how long Redis must not be lost again to be back.
 	steadyTime = time.Second
 )
@@ -56,6 +59,11 @@ func (d *dispatcher) answeredLocked() {
 func (d *dispatcher) failedLocked(now time.Time, a *ask, err error) {
 	d.healthy = false
 	b := &d.breaker
+	if isLate(err) && d.direct && !d.connecting && !b.lost && !d.closed && now.Sub(d.connected) >= connectsApart {
+		d.connecting = true
+		d.ended.Add(1)
+		go d.reconnect(a.look())
+	}
 	if b.lost || d.closed || now.Sub(b.failed) < min(d.timeout.span/2, failuresApart) {
 		return
 	}
@@ -93,6 +101,9 @@ func (d *dispatcher) seek(look *ask, err error) {
 			pause = min(2*pause, latestProbe)
 		}
 		found := time.Since(since)
+		if d.direct {
+			d.connect(look)
+		}
 		if d.steady() {
 			b.server.log.Info("ginlimit: Redis is back", "server", b.server.addr, "after", found)
 			return
@@ -128,11 +139,44 @@ func (d *dispatcher) steady() bool {
 	return !b.lost
 }
 
+// reconnect has the client make connections for all batches that may be in flight. A client that ends a call with its
+// context ends the making of a connection too: on a way of which a few round trips take longer than the timeout no
+// batch would ever have one.
+func (d *dispatcher) reconnect(look *ask) {
+	defer d.ended.Done()
+	d.connect(look)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.connecting, d.connected = false, time.Now()
+}
+
+// connect looks at a bucket, which changes nothing, with as many calls at once as may be in flight.
+func (d *dispatcher) connect(look *ask) {
+	ctx, cancel := context.WithTimeout(d.breaker.ctx, max(d.timeout.span, probeTimeout))
+	defer cancel()
+	var all sync.WaitGroup
+	for range mostInFlight {
+		all.Go(func() {
+			b := newBatch()
+			b.asks = append(b.asks, look.look())
+			b.merge()
+			d.ship(ctx, b)
+		})
+	}
+	all.Wait()
+}
+
+// isLate reports whether an error says that there was no answer in time.
+func isLate(err error) bool {
+	var network net.Error
+	return errors.Is(err, errLate) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()
+}
+
 // reason is what the log may say of an error: nothing that a client has sent, nor what another party put into it.
 func reason(err error) string {
 	var network *net.OpError
 	switch {
-	case errors.Is(err, errLate) || errors.Is(err, context.DeadlineExceeded):
+	case isLate(err):
 		return "late"
 	case isRefusal(err):
 		code, _, _ := strings.Cut(err.Error(), " ")

@@ -303,3 +303,35 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 	require.Contains(t, log.String(), "code=WRONGTYPE")
 	require.NotContains(t, log.String(), "secret")
 }
+
+// TestConnectionsAreMadeHoweverLongTheWay has a client end calls with their context, on a way of which the round trips
+// of a new connection take longer than the timeout. Redis decides all the same, for several at once.
+func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
+	t.Parallel()
+	p, addr := startProxy(t, startRedis(t))
+	p.delay.Store(int64(20 * time.Millisecond))
+	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	defer limiter.Close()
+	const callers, rounds = 4, 10
+	inARow := 0
+	require.True(t, becomesTrue(t.Context().Done(), func() bool {
+		var inRedis atomic.Int64
+		var all sync.WaitGroup
+		for caller := range callers {
+			all.Go(func() {
+				r, err := limiter.Allow(t.Context(), fmt.Sprint("k", caller), ginlimit.PerHour(1_000_000))
+				if assert.NoError(t, err) && r.Source == ginlimit.FromRedis {
+					inRedis.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if inARow++; inRedis.Load() < callers {
+			inARow = 0
+		}
+		return inARow == rounds
+	}))
+}

@@ -13,11 +13,10 @@ import (
 const (
 	// batchesInFlight is how many batches may be on their way to Redis at a time, one if the last was not answered.
 	batchesInFlight = 2
-	// mostInFlight is how many may be where the way is long: one more leaves if none has left for batchesApart. It is
+	// mostInFlight is how many may be where the way is long, so that few wait for another's answer to travel. It is
 	// long if the last farBatches took farAway besides the work, which is about errandWork for each errand. Where it
 	// is short, fewer and larger batches are less work.
 	mostInFlight = 4
-	batchesApart = 50 * time.Microsecond
 	farBatches   = 8
 	farAway      = 400 * time.Microsecond
 	errandWork   = 5 * time.Microsecond
@@ -57,10 +56,9 @@ type dispatcher struct {
 
 	mu        sync.Mutex
 	waiting   []*ask
-	abandoned int       // of those that wait, their callers having left
-	flying    []*batch  // in flight, without those that are stuck
-	left      time.Time // the last of them
-	far       int       // batches in a row for which the way was long
+	abandoned int      // of those that wait, their callers having left
+	flying    []*batch // in flight, without those that are stuck
+	far       int      // batches in a row for which the way was long
 	stuck     int
 	healthy   bool // the last batch was answered
 	breaker   breaker
@@ -68,6 +66,9 @@ type dispatcher struct {
 	decisions uint64 // in these
 	closed    bool
 	ended     sync.WaitGroup // the batches in flight, and the search for Redis
+
+	connecting bool      // connections are being made
+	connected  time.Time // when that was last done
 }
 
 func newDispatcher(timeout time.Duration, direct bool, server *server, send func(context.Context, *batch)) *dispatcher {
@@ -97,7 +98,7 @@ func (d *dispatcher) decide(ctx context.Context, a *ask) error {
 		d.mu.Unlock()
 		return errQueueFull
 	}
-	if d.healthy && len(d.waiting) == 0 && d.hasPlaceLocked() && d.mayGo(ctx) {
+	if d.healthy && len(d.waiting) == 0 && len(d.flying) < batchesInFlight && d.mayGo(ctx) {
 		b := d.startLocked()
 		a.state = askSent
 		d.mu.Unlock()
@@ -152,8 +153,14 @@ func (d *dispatcher) mayGo(ctx context.Context) bool {
 
 // hasPlaceLocked reports whether another batch may leave.
 func (d *dispatcher) hasPlaceLocked() bool {
-	n := len(d.flying)
-	return n == 0 || d.healthy && (n < batchesInFlight || d.far >= farBatches && n < mostInFlight && time.Since(d.left) >= batchesApart)
+	switch n := len(d.flying); {
+	case n == 0:
+		return true
+	case d.healthy && d.far >= farBatches:
+		return n < mostInFlight
+	default:
+		return d.healthy && n < batchesInFlight
+	}
 }
 
 // startLocked takes a place.
@@ -163,7 +170,6 @@ func (d *dispatcher) startLocked() *batch {
 		b = newBatch()
 	}
 	b.stuck, b.since = false, time.Now()
-	d.left = b.since
 	d.flying = append(d.flying, b)
 	d.ended.Add(1)
 	return b
@@ -256,6 +262,7 @@ func (d *dispatcher) failWaitingLocked(err error) {
 // run sends batches until nothing waits.
 func (d *dispatcher) run(b *batch) {
 	defer d.land(b)
+	runtime.Gosched() // those who ask at the same moment leave together
 	for d.take(b) {
 		b.merge()
 		d.deliver(b)
@@ -288,7 +295,6 @@ func (d *dispatcher) take(b *batch) bool {
 		d.waiting = d.waiting[:left]
 	}
 	b.since = time.Now()
-	d.left = b.since
 	return len(b.asks) > 0
 }
 
