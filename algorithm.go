@@ -11,7 +11,7 @@ const (
 	// later. Around that end twice the Rate may pass at once.
 	FixedWindow
 	// SlidingWindow counts up to Rate requests in the last Period, whenever that ends. It keeps a log of them, in
-	// Redis 8 to 16 bytes for each, of up to Rate entries and no more than there are milliseconds in the Period.
+	// Redis 6 to 16 bytes for each, of up to Rate entries and no more than there are milliseconds in the Period.
 	SlidingWindow
 )
 

@@ -127,6 +127,9 @@ func (l *Limiter) unless(faults []error) (*Limiter, error) {
 // Close ends the limiter: it makes no more decisions, every Wait returns, and what is on its way to
 // Redis is waited for. The Redis client stays open, as it is the caller's. Close may be called more
 // than once.
+//
+// With ContextTimeoutEnabled of the client that takes no longer than a timeout; without it, where Redis hangs, as long as
+// the client's own ReadTimeout.
 func (l *Limiter) Close() error {
 	l.close.Do(func() {
 		if l.store != nil {
@@ -139,6 +142,8 @@ func (l *Limiter) Close() error {
 }
 
 // Allow takes one token. It is short for AllowN with n = 1.
+//
+// Keys of methods and of handlers are one space: what comes from strangers goes through [Key], with a name of its own.
 func (l *Limiter) Allow(ctx context.Context, key string, limits ...Limit) (Result, error) {
 	return l.AllowN(ctx, key, 1, limits...)
 }
@@ -160,7 +165,7 @@ func (l *Limiter) allow(ctx context.Context, key string, r *rules, n int) (res R
 	o := l.defaults.observe("")
 	defer func() { o.end(ctx, l.outcome(res, r.failure, err), n, res.Allowed, res.Limit) }()
 	if res, ok := r.settled(n); ok {
-		return res, nil
+		return l.settle(ctx, res)
 	}
 	a := l.ask(opDecide, r)
 	defer l.release(a)
@@ -208,7 +213,7 @@ func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Li
 	o := l.defaults.observe("")
 	defer func() { o.end(ctx, l.outcome(res, r.failure, err), n, res.Allowed, res.Limit) }()
 	if res, ok := r.settled(n); ok {
-		return res, nil
+		return l.settle(ctx, res)
 	}
 	a := l.ask(opDecide, &r)
 	defer l.release(a)
@@ -260,7 +265,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 		return Result{}, err
 	}
 	if res, ok := r.settled(0); ok {
-		return res, nil
+		return l.settle(ctx, res)
 	}
 	a := l.ask(opDecide, &r)
 	defer l.release(a)
@@ -272,10 +277,16 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 //
 // It never fills a bucket above full. Of a [SlidingWindow] it gives back what was taken last. It does not shorten a
 // [Limiter.Block]. An n below 1 is an error.
+//
+// It gives back what was taken long ago too, though that has flowed back meanwhile: over any time, as many may be taken
+// besides as are given back in it. Where Redis is lost it returns [ErrUnavailable], and has given back in this process.
 func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit) error {
 	r, err := l.checked(key, n, limits)
-	if err != nil || len(r.buckets) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(r.buckets) == 0 {
+		return l.ready(ctx)
 	}
 	a := l.ask(opDecide, &r)
 	a.charges = -min(int64(n), maxUnits)
@@ -287,7 +298,10 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 // It works at once. Requests that cost nothing pass (see [WithCost]). The time is rounded up to a millisecond.
 // After it there is one token, and the bucket regains the rest at its rate; a window has what it would have
 // without the block. A block is never shortened by another one, only ended by [Limiter.Reset]. A d of zero or less
-// is an error, and so are limits of which none is counted: an unlimited key has no bucket to block.
+// is an error, and so are unlimited limits alone, which have no bucket to block. So is a d whose level would pass 2^53
+// units: thousands of years for most limits, ten days for 10,000,019 per second, less where the Burst is nearly so large.
+//
+// Where Redis is lost it returns [ErrUnavailable], and the block holds in this process all the same, with [FailLocal].
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {
 	r, err := l.checked(key, 1, limits)
 	switch {
@@ -296,7 +310,7 @@ func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits
 	case d <= 0:
 		return fmt.Errorf("%w: a block of %s; want more than zero", ErrInvalidLimit, d)
 	case r.denies && len(r.buckets) == 0:
-		return nil
+		return l.ready(ctx)
 	case len(r.buckets) == 0:
 		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidLimit, r.unlimited)
 	}
@@ -315,10 +329,15 @@ func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits
 }
 
 // Reset fills the key's buckets up and ends a block.
+//
+// Where Redis is lost it returns [ErrUnavailable], and has done so in this process all the same.
 func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error {
 	r, err := l.checked(key, 1, limits)
-	if err != nil || len(r.buckets) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(r.buckets) == 0 {
+		return l.ready(ctx)
 	}
 	return l.change(ctx, l.ask(opReset, &r), &r, key)
 }

@@ -70,6 +70,14 @@ func (l *Limiter) ready(ctx context.Context) error {
 	return nil
 }
 
+// settle returns a Result that needs no bucket.
+func (l *Limiter) settle(ctx context.Context, res Result) (Result, error) {
+	if err := l.ready(ctx); err != nil {
+		return Result{}, err
+	}
+	return res, nil
+}
+
 // ended says that the caller's context ended before there was a decision.
 func ended(ctx context.Context) error { return fmt.Errorf("ginlimit: %w", ctx.Err()) }
 

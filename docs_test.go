@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,6 +61,27 @@ func TestLinksOfDocumentsLead(t *testing.T) {
 			if named {
 				assert.Contains(t, anchors(target), anchor, "%s links to %s", document, m[1])
 			}
+		}
+	}
+}
+
+// TestTestsThatDocumentsNameExist looks for each test, or tests that begin so, that a document names.
+func TestTestsThatDocumentsNameExist(t *testing.T) {
+	t.Parallel()
+	var declared []string
+	for _, pattern := range []string{"*_test.go", "*/*_test.go", "*/*/*_test.go"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, file := range files {
+			for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`).FindAllStringSubmatch(read(t, file), -1) {
+				declared = append(declared, m[1])
+			}
+		}
+	}
+	for _, document := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md", "docs/architecture.md", "docs/operations.md"} {
+		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Benchmark)\\w+)…?`").FindAllStringSubmatch(read(t, document), -1) {
+			exists := slices.ContainsFunc(declared, func(name string) bool { return strings.HasPrefix(name, m[1]) })
+			assert.True(t, exists, "%s names %s", document, m[1])
 		}
 	}
 }

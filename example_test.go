@@ -746,6 +746,7 @@ func ExampleNewLimiter() {
 	rdb := redis.NewClient(&redis.Options{
 		Addr:                  "127.0.0.1:6379",
 		ContextTimeoutEnabled: true,
+		DisableIdentity:       true,
 		DialTimeout:           time.Second,
 		ReadTimeout:           time.Second,
 	})

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
@@ -407,6 +408,47 @@ func TestKeyReachesTheBucketOfAnyClient(t *testing.T) {
 	}
 }
 
+// TestOptionsHoldWhatTheyWereGiven uses options again, and changes what they were made of.
+func TestOptionsHoldWhatTheyWereGiven(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []ginlimit.Option{ginlimit.WithTimeout(0), ginlimit.WithReplicas(0), ginlimit.WithAlgorithm(9)} {
+		_, first := ginlimit.NewLocal(bad)
+		require.Error(t, first)
+		_, again := ginlimit.NewLocal(bad)
+		require.Equal(t, first, again)
+	}
+
+	prefixes := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	limits := []ginlimit.Limit{ginlimit.PerHour(1)}
+	everybody := func(*gin.Context) (string, error) { return "all", nil }
+	opts := []ginlimit.Option{ginlimit.WithLimits(limits...), ginlimit.WithIdentity("all", everybody, limits...)}
+	allow, deny := ginlimit.WithAllowList(prefixes...), ginlimit.WithDenyList(prefixes...)
+	prefixes[0], limits[0] = netip.MustParsePrefix("198.51.100.0/24"), ginlimit.Limit{}
+	local, err := ginlimit.NewLocal(opts...)
+	require.NoError(t, err)
+	for _, list := range []ginlimit.Option{allow, deny} {
+		r := serve(local.Handler(ginlimit.PerMinute(0), list))
+		assert.Equal(t, http.StatusTooManyRequests, get(r, "/", from("198.51.100.1:1")).Code)
+		assert.NotEqual(t, http.StatusTooManyRequests, get(r, "/", from("192.0.2.1:1")).Code)
+	}
+}
+
+// TestKeysWithoutANameAreNoAddresses has a client send another one's address as its key.
+func TestKeysWithoutANameAreNoAddresses(t *testing.T) {
+	t.Parallel()
+	local, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	r := gin.New()
+	require.NoError(t, r.SetTrustedProxies(nil))
+	ok := func(c *gin.Context) { c.Status(http.StatusOK) }
+	r.GET("/page", local.Handler(ginlimit.PerMinute(1)), ok)
+	r.GET("/api", local.Handler(ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))), ok)
+	forged := func(r *http.Request) { r.Header["X-Api-Key"] = []string{"192.0.2.9"} }
+	require.Equal(t, http.StatusOK, get(r, "/api", from("198.51.100.6:1"), forged).Code)
+	require.Equal(t, http.StatusTooManyRequests, get(r, "/api", from("198.51.100.6:1"), forged).Code)
+	require.Equal(t, http.StatusOK, get(r, "/page", from("192.0.2.9:1")).Code)
+}
+
 func TestBadConfigurationNamesEveryFault(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
@@ -509,6 +551,8 @@ func TestZeroLimiterMakesNoDecision(t *testing.T) {
 	_, err := l.Allow(t.Context(), "k", ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.ErrorIs(t, l.Reset(t.Context(), "k", ginlimit.PerHour(1)), ginlimit.ErrUnavailable)
+	_, err = l.Allow(t.Context(), "k", ginlimit.PerHour(-1))
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.Contains(t, panicText(t, func() { l.Handler(ginlimit.PerHour(1)) }), "not made by NewLimiter")
 	require.NoError(t, l.Close())
 }

@@ -51,6 +51,9 @@ func (l *Limiter) handler(limit Limit, opts []Option) (gin.HandlerFunc, error) {
 	limits := append([]Limit{limit}, cfg.limits...)
 	if h.name == "" {
 		h.name = rulesName(limits)
+		if cfg.keyed {
+			h.name += " by key"
+		}
 	}
 	h.keyName = Key(h.name, "")
 	collect := func(err error) {

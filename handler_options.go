@@ -15,7 +15,8 @@ import (
 // period share buckets; those with different names never do.
 //
 // The default is the text of the handler's limits, so that equal limits share and different ones do
-// not. A name also keeps the buckets when the limit is changed.
+// not; after [WithKey] it ends in " by key", as no key may be taken for an address. A name also keeps the buckets when
+// the limit is changed.
 func WithName(s string) Option {
 	return func(c *config) {
 		if s == "" {
@@ -26,19 +27,22 @@ func WithName(s string) Option {
 }
 
 // WithKey sets whom a handler counts for. The default is [ByClientIP].
+//
+// Handlers with keys of different kinds need names of their own: a header can say what another one says, too.
 func WithKey(f KeyFunc) Option {
 	return func(c *config) {
 		if f == nil {
 			c.fault("WithKey: the function is nil")
 		}
-		c.key = f
+		c.key, c.keyed = f, true
 	}
 }
 
 // WithLimits adds limits, each of another period than the handler's first. All must allow a request. Given again, it
 // replaces them.
 func WithLimits(more ...Limit) Option {
-	return func(c *config) { c.limits = slices.Clone(more) }
+	more = slices.Clone(more)
+	return func(c *config) { c.limits = more }
 }
 
 // WithLimitFunc sets the limit of a client, now: of its plan, say. It takes the place of the handler's first limit.
@@ -63,9 +67,9 @@ func WithLimitFunc(f func(c *gin.Context, key string) (Limit, error)) Option {
 // All identities must allow a request, and one that is refused costs none of them anything. Where all of Redis is
 // one server, one script decides. On a cluster and in the process the handler's own key is asked first, then each
 // identity in the order in which they are given, and what was taken is given back if a later one refuses, of which
-// alone Retry-After tells. The headers
-// tell of the one closest to exhaustion. The name is that of [Key].
+// alone Retry-After tells. The headers tell of the one closest to exhaustion. The name is that of [Key].
 func WithIdentity(name string, f KeyFunc, limits ...Limit) Option {
+	limits = slices.Clone(limits)
 	return func(c *config) {
 		if name == "" {
 			c.fault("WithIdentity: the name is empty")
@@ -73,7 +77,7 @@ func WithIdentity(name string, f KeyFunc, limits ...Limit) Option {
 		if f == nil {
 			c.fault("WithIdentity(%q): the function is nil", name)
 		}
-		c.identities = append(slices.Clone(c.identities), identityOption{name, f, slices.Clone(limits)})
+		c.identities = append(slices.Clone(c.identities), identityOption{name, f, limits})
 	}
 }
 
@@ -119,7 +123,8 @@ func WithSkip(f func(*gin.Context) bool) Option {
 // The address is that of [ByClientIP], whatever the key is. An address in both lists is allowed. A prefix that is not
 // valid is an error.
 func WithAllowList(p ...netip.Prefix) Option {
-	return func(c *config) { c.allow = slices.Clone(p) }
+	p = slices.Clone(p)
+	return func(c *config) { c.allow = p }
 }
 
 // WithDenyList answers requests from addresses in these networks with 403.
@@ -127,7 +132,8 @@ func WithAllowList(p ...netip.Prefix) Option {
 // The address is that of [ByClientIP], whatever the key is. For bans that come and go, prefer [Limiter.Block]. A
 // prefix that is not valid is an error.
 func WithDenyList(p ...netip.Prefix) Option {
-	return func(c *config) { c.deny = slices.Clone(p) }
+	p = slices.Clone(p)
+	return func(c *config) { c.deny = p }
 }
 
 // WithDryRun counts, and refuses nobody: to try a limit. [FromContext] tells what it would have done.

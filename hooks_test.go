@@ -217,7 +217,7 @@ func TestStuckBatchesGiveUpTheirPlaces(t *testing.T) {
 				all.Go(func() {
 					for held.came.Load() <= int64(i) { // a decision may be late before it is sent
 						_, err := limiter.Allow(t.Context(), fmt.Sprint("stuck ", i), limit)
-						assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+						assert.True(t, err == nil || errors.Is(err, ginlimit.ErrUnavailable), err) // a look for a connection may be the stuck one
 					}
 				})
 				held.await(t, int64(i+1))

@@ -176,8 +176,12 @@ func TestStats(t *testing.T) {
 	require.LessOrEqual(t, s.Decisions, uint64(256))
 	require.LessOrEqual(t, s.Batches, s.Decisions)
 	require.Positive(t, s.Batches)
-	require.Equal(t, 1, s.Remembered)
 	require.Zero(t, s.LostServers+s.Queued+s.LocalBuckets)
+	require.True(t, becomesTrue(ctx.Done(), func() bool {
+		r, err := limiter.Allow(ctx, "k", limit)
+		return err == nil && !r.Allowed && limiter.Stats().Remembered == 1
+	}))
+	require.True(t, becomesTrue(ctx.Done(), func() bool { return limiter.Stats().Remembered == 0 }), "for a second")
 
 	require.NoError(t, process.Kill())
 	require.True(t, becomesTrue(ctx.Done(), func() bool {

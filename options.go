@@ -38,6 +38,7 @@ type config struct {
 
 	name       string
 	key        KeyFunc
+	keyed      bool // by WithKey
 	limits     []Limit
 	limit      func(*gin.Context, string) (Limit, error)
 	identities []identityOption
@@ -123,7 +124,7 @@ func WithTimeout(d time.Duration) Option {
 		c.limiter = append(c.limiter, "WithTimeout")
 		if d <= 0 || d > longestTimeout {
 			c.fault("WithTimeout(%s): want more than 0 and at most %s", d, longestTimeout)
-			d = DefaultTimeout
+			return
 		}
 		c.timeout = d
 	}
@@ -163,7 +164,7 @@ func WithReplicas(n int) Option {
 		c.limiter = append(c.limiter, "WithReplicas")
 		if n < 1 {
 			c.fault("WithReplicas(%d): want at least 1", n)
-			n = 1
+			return
 		}
 		c.replicas = n
 	}
@@ -189,7 +190,7 @@ func WithAlgorithm(a Algorithm) Option {
 	return func(c *config) {
 		if int(a) >= len(algorithmNames) {
 			c.fault("WithAlgorithm(%d): want TokenBucket, FixedWindow or SlidingWindow", a)
-			a = TokenBucket
+			return
 		}
 		c.algorithm = a
 	}
@@ -200,12 +201,13 @@ func WithAlgorithm(a Algorithm) Option {
 // Each is an HMAC-SHA256 (RFC 2104) of the client's key. All processes need the same secret; another one has
 // other buckets. It is an option of a limiter. A secret of less than 16 bytes is an error.
 func WithKeySecret(secret []byte) Option {
+	secret = slices.Clone(secret)
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithKeySecret")
 		if len(secret) < leastSecret {
 			c.fault("WithKeySecret: %d bytes; want at least %d", len(secret), leastSecret)
 		}
-		c.secret = slices.Clone(secret)
+		c.secret = secret
 	}
 }
 

@@ -63,7 +63,7 @@ func need(t testing.TB, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
-		how := map[string]string{"redis-server": "redis-server", "ab": "apache2-utils", "openssl": "openssl"}[program]
+		how := map[string]string{"redis-server": "redis-server", "ab": "apache2-utils", "openssl": "openssl", "bash": "bash"}[program]
 		const text = "needs %s: apt-get install %s"
 		if os.Getenv("CI") == "true" {
 			require.Failf(t, "missing", text, program, how)

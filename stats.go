@@ -1,5 +1,7 @@
 package ginlimit
 
+import "time"
+
 // Stats are the figures of a limiter. Those that count do so since it was made.
 //
 // Of a limiter of [NewLocal] only LocalBuckets is not zero, and of a closed one no server is lost.
@@ -11,7 +13,7 @@ type Stats struct {
 	InFlight     int    // batches on their way, those that are late among them
 	Queued       int    // decisions that wait for a batch
 	Remembered   int    // refusals that may be told without Redis
-	LocalBuckets int    // in this process, of all algorithms
+	LocalBuckets int    // in this process, of all algorithms, full ones that are not forgotten yet among them
 }
 
 // Stats returns the figures of now. It is meant for metrics: each call looks through the memory of refusals.
@@ -65,9 +67,9 @@ func (m *denyMemory) size() int {
 	if table == nil {
 		return 0
 	}
-	n := 0
+	n, now := 0, time.Now()
 	for i := range *table {
-		if (*table)[i].Load() != nil {
+		if d := (*table)[i].Load(); d != nil && now.Sub(d.sent) < denialLife {
 			n++
 		}
 	}

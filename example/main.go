@@ -68,7 +68,7 @@ Open http://localhost:%[3]s to see a bucket drain and refill. Or try, from anoth
     curl -i localhost:%[3]s/ping            # 100 a minute for these routes together
     curl -i -X POST localhost:%[3]s/login   # 5 per 15 minutes besides: the sixth is 429
     curl -i localhost:%[3]s/search          # 10 a second, 20 at once, and 300 an hour
-    ab -n 200 -c 10 http://127.0.0.1:%[3]s/ping
+    ab -l -n 200 -c 10 http://127.0.0.1:%[3]s/ping
 
 Ctrl-C stops it.
 `, listener.Addr(), where, port)

@@ -2,6 +2,9 @@
 //
 //	metrics := ginlimitprom.New()
 //	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(metrics.Observe))
+//	if err != nil {
+//		panic(err)
+//	}
 //	metrics.Watch(limiter)
 //	prometheus.MustRegister(metrics)
 //
@@ -58,9 +61,9 @@ func New() *Collector {
 	figure := func(name, help string, kind prometheus.ValueType, of func(ginlimit.Stats) float64) {
 		c.figures = append(c.figures, figure{prometheus.NewDesc(name, help, nil, nil), kind, of})
 	}
-	figure("ginlimit_redis_servers", "Servers of Redis that decisions are sent to.", prometheus.GaugeValue,
+	figure("ginlimit_redis_servers", "Servers of Redis that decisions are sent to, summed over limiters.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Servers) })
-	figure("ginlimit_redis_servers_lost", "Servers of Redis that are given up for lost.", prometheus.GaugeValue,
+	figure("ginlimit_redis_servers_lost", "Servers of Redis that are given up for lost, summed over limiters.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.LostServers) })
 	figure("ginlimit_batches_total", "Batches sent to Redis.", prometheus.CounterValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Batches) })
@@ -72,7 +75,7 @@ func New() *Collector {
 		func(s ginlimit.Stats) float64 { return float64(s.Queued) })
 	figure("ginlimit_remembered_refusals", "Refusals that may be told without Redis.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Remembered) })
-	figure("ginlimit_local_buckets", "Buckets in the process, which decide without Redis.", prometheus.GaugeValue,
+	figure("ginlimit_local_buckets", "Buckets in the process, which decide without Redis, full ones that are not forgotten yet among them.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.LocalBuckets) })
 	return c
 }
@@ -85,7 +88,8 @@ func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
 }
 
 // Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed; of one that is
-// closed, the counters stay. A limiter that is watched already, and a nil one, change nothing.
+// closed, the counters stay, and so does its memory: it is for limiters that live as long as the process. A limiter that
+// is watched already, and a nil one, change nothing.
 func (c *Collector) Watch(limiters ...*ginlimit.Limiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -205,7 +205,7 @@ func TestNamesThatAreNoTextAndLimitersWatchedTwice(t *testing.T) {
 	metrics.Watch(limiter)
 	metrics.Observe(t.Context(), ginlimit.Event{Name: "\xff"})
 	require.NoError(t, testutil.CollectAndCompare(metrics, strings.NewReader(`
-# HELP ginlimit_local_buckets Buckets in the process, which decide without Redis.
+# HELP ginlimit_local_buckets Buckets in the process, which decide without Redis, full ones that are not forgotten yet among them.
 # TYPE ginlimit_local_buckets gauge
 ginlimit_local_buckets 1
 `), "ginlimit_local_buckets"))
@@ -218,4 +218,24 @@ func isOutcome(name string) bool {
 		}
 	}
 	return false
+}
+
+func TestReadmeNamesEveryMetricAndOutcome(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	descs := make(chan *prometheus.Desc, 100)
+	ginlimitprom.New().Describe(descs)
+	close(descs)
+	var described, named []string
+	for desc := range descs {
+		described = append(described, regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(desc.String())[1])
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(ginlimit_\\w+)`").FindAllStringSubmatch(string(text), -1) {
+		named = append(named, m[1])
+	}
+	assert.ElementsMatch(t, described, named)
+	for o := range ginlimit.OutcomeError + 1 {
+		assert.Contains(t, string(text), "`"+o.String()+"`")
+	}
 }
