@@ -69,9 +69,9 @@ type store interface {
 // The error joins all faults.
 //
 // It is fastest with a client whose ContextTimeoutEnabled is set: then, with a [WithTimeout] of up to 100 ms, a
-// decision that finds Redis idle is sent by its caller, not handed to another goroutine. A hook of the client must not keep a command after the call,
-// as its memory is used again. A client of another type, that wraps one of a cluster, say, is taken for one
-// server.
+// decision that finds Redis idle is sent by its caller, not handed to another goroutine. A hook of the client must not
+// keep a command after the call, as its memory is used again. A client of another type, that wraps one of a cluster,
+// say, is taken for one server.
 func NewLimiter(rdb redis.UniversalClient, opts ...Option) (*Limiter, error) {
 	l, faults := newRedisLimiter(rdb, opts)
 	return l.unless(faults)
@@ -128,8 +128,8 @@ func (l *Limiter) unless(faults []error) (*Limiter, error) {
 // Redis is waited for. The Redis client stays open, as it is the caller's. Close may be called more
 // than once.
 //
-// With ContextTimeoutEnabled of the client that takes no longer than a timeout; without it, where Redis hangs, as long as
-// the client's own ReadTimeout.
+// Where Redis hangs it waits for a second, or a longer timeout; without ContextTimeoutEnabled of the client, for as long
+// as the client's own ReadTimeout.
 func (l *Limiter) Close() error {
 	l.close.Do(func() {
 		if l.store != nil {
@@ -299,7 +299,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 // After it there is one token, and the bucket regains the rest at its rate; a window has what it would have
 // without the block. A block is never shortened by another one, only ended by [Limiter.Reset]. A d of zero or less
 // is an error, and so are unlimited limits alone, which have no bucket to block. So is a d whose level would pass 2^53
-// units: thousands of years for most limits, ten days for 10,000,019 per second, less where the Burst is nearly so large.
+// units: thousands of years for most limits, ten days for 10,000,019 per second, less where the Burst is nearly that.
 //
 // Where Redis is lost it returns [ErrUnavailable], and the block holds in this process all the same, with [FailLocal].
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {

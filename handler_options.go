@@ -97,8 +97,9 @@ func WithCost(f func(*gin.Context) int) Option {
 // WithRefund gives a request's tokens back if f says so.
 //
 // So an application counts only failed logins, say. f is asked after the handlers that follow, also when one of
-// them panics; then the status is 500, unless the answer has begun. No bucket is filled above full. An error of
-// Redis goes to the context's Errors.
+// them panics; then the status is 500, unless the answer has begun. No bucket is filled above full; but what a slow
+// request gives back may have flowed back meanwhile (see [Limiter.Refund]). An error of Redis goes to the context's
+// Errors.
 func WithRefund(f func(*gin.Context) bool) Option {
 	return func(c *config) {
 		if f == nil {
@@ -120,8 +121,8 @@ func WithSkip(f func(*gin.Context) bool) Option {
 
 // WithAllowList lets requests pass from addresses in these networks. They are not counted.
 //
-// The address is that of [ByClientIP], whatever the key is. An address in both lists is allowed. A prefix that is not
-// valid is an error.
+// The address is that of [ByClientIP], whatever the key is, and one that cannot be read is an error. An address in both
+// lists is allowed. A prefix that is not valid is an error.
 func WithAllowList(p ...netip.Prefix) Option {
 	p = slices.Clone(p)
 	return func(c *config) { c.allow = p }
@@ -129,8 +130,8 @@ func WithAllowList(p ...netip.Prefix) Option {
 
 // WithDenyList answers requests from addresses in these networks with 403.
 //
-// The address is that of [ByClientIP], whatever the key is. For bans that come and go, prefer [Limiter.Block]. A
-// prefix that is not valid is an error.
+// The address is that of [ByClientIP], whatever the key is, and one that cannot be read is an error. For bans that come
+// and go, prefer [Limiter.Block]. A prefix that is not valid is an error.
 func WithDenyList(p ...netip.Prefix) Option {
 	p = slices.Clone(p)
 	return func(c *config) { c.deny = p }
