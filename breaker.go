@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -150,20 +149,28 @@ func (d *dispatcher) reconnect(look *ask) {
 	d.connecting, d.connected = false, time.Now()
 }
 
-// connect looks at a bucket, which changes nothing, with as many calls at once as may be in flight.
+// connect looks at a bucket, which changes nothing, with as many calls at once as may be in flight. It waits for them
+// no longer than they may take.
 func (d *dispatcher) connect(look *ask) {
 	ctx, cancel := context.WithTimeout(d.breaker.ctx, max(d.timeout.span, probeTimeout))
-	defer cancel()
-	var all sync.WaitGroup
+	done := make(chan struct{}, mostInFlight)
 	for range mostInFlight {
-		all.Go(func() {
+		d.ended.Go(func() {
+			defer func() { done <- struct{}{} }()
 			b := newBatch()
 			b.asks = append(b.asks, look.look())
 			b.merge()
 			d.ship(ctx, b)
 		})
 	}
-	all.Wait()
+	defer cancel()
+	for range mostInFlight {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // isLate reports whether an error says that there was no answer in time.

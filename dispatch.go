@@ -21,8 +21,9 @@ const (
 	farAway      = 400 * time.Microsecond
 	errandWork   = 5 * time.Microsecond
 	// batchesStuck is how many more may be there that are late, and count no longer. Each may hold a connection
-	// for as long as the client's own timeouts are. All that are in flight may become so at once.
-	batchesStuck = mostInFlight
+	// for as long as the client's own timeouts are. All that are in flight may become so at once, and then one for
+	// each further failure until Redis is lost.
+	batchesStuck = mostInFlight + lostFailures - 1
 	// A batch takes its share of the decisions that wait, in between these numbers.
 	leastAsks, mostAsks = 128, 1024
 	// queueAsks is how many decisions may wait for a batch; further ones are refused as unavailable.

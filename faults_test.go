@@ -33,6 +33,7 @@ var faults = []struct {
 	{"200 ms slower", slower},
 	{"every connection cut", cut},
 	{"10 ms away, every connection cut", cutFarAway},
+	{"20 ms away, the same, client with ContextTimeoutEnabled", cutFartherDirect},
 	{"replies swallowed", swallowed},
 	{"memory full", full},
 	{"read-only replica", readOnly},
@@ -168,14 +169,19 @@ func slower(t *testing.T) *site {
 	}
 }
 
-func cut(t *testing.T) *site        { return cutAt(t, 0) }
-func cutFarAway(t *testing.T) *site { return cutAt(t, 10*time.Millisecond) }
+func cut(t *testing.T) *site        { return cutAt(t, 0, redis.Options{}) }
+func cutFarAway(t *testing.T) *site { return cutAt(t, 10*time.Millisecond, redis.Options{}) }
 
-func cutAt(t *testing.T, distance time.Duration) *site {
+func cutFartherDirect(t *testing.T) *site {
+	return cutAt(t, 20*time.Millisecond, redis.Options{ContextTimeoutEnabled: true})
+}
+
+func cutAt(t *testing.T, distance time.Duration, opts redis.Options) *site {
 	p, addr := startProxy(t, startRedis(t))
 	p.delay.Store(int64(distance))
+	opts.Addr = addr
 	return &site{
-		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
+		rdb: outageClient(t, opts), lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
 		fail: p.cutAll,
 		mend: func() { p.cut.Store(false) },
 	}

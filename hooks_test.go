@@ -152,30 +152,39 @@ func TestBatchDecidesInTheOrderOfItsAsks(t *testing.T) {
 	}
 }
 
+// spin lets a time pass in which others run.
+func spin(d time.Duration) {
+	for start := time.Now(); time.Since(start) < d; {
+		runtime.Gosched()
+	}
+}
+
+// longWay has a limiter learn that the way to its Redis is long, which it is no more thereafter.
+func longWay(t *testing.T, rdb *redis.Client, limiter *ginlimit.Limiter) {
+	t.Helper()
+	var near atomic.Bool
+	rdb.AddHook(aroundHook(func(send func() error) error {
+		if !near.Load() {
+			spin(time.Millisecond)
+		}
+		return send()
+	}))
+	for answered := 0; answered < ginlimit.FarBatches; {
+		if _, err := limiter.Allow(t.Context(), "far", ginlimit.PerDay(1000)); err == nil {
+			answered++
+		}
+	}
+	near.Store(true)
+}
+
 // TestMoreBatchesFlyWhereTheWayIsLong has one batch after another leave, each while all before it are under way.
 func TestMoreBatchesFlyWhereTheWayIsLong(t *testing.T) {
 	t.Parallel()
-	spin := func(d time.Duration) {
-		for start := time.Now(); time.Since(start) < d; {
-			runtime.Gosched()
-		}
-	}
 	for name, rdb := range clients(t, startRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limiter, limit := newLimiter(t, rdb), ginlimit.PerDay(1000)
-			var near atomic.Bool
-			rdb.AddHook(aroundHook(func(send func() error) error {
-				if !near.Load() {
-					spin(time.Millisecond)
-				}
-				return send()
-			}))
-			for range ginlimit.FarBatches {
-				_, err := limiter.Allow(t.Context(), "k", limit)
-				require.NoError(t, err)
-			}
-			near.Store(true)
+			longWay(t, rdb, limiter)
 			held := hold(rdb, ginlimit.MostInFlight)
 			defer held.release()
 			var all sync.WaitGroup
@@ -226,6 +235,35 @@ func TestStuckBatchesGiveUpTheirPlaces(t *testing.T) {
 				r, err := limiter.Allow(t.Context(), "k", limit)
 				return err == nil && r.Allowed
 			}))
+			all.Wait()
+		})
+	}
+}
+
+// TestBatchesThatHangKeepNoPlace goes on though as many never return as may leave until Redis is lost.
+func TestBatchesThatHangKeepNoPlace(t *testing.T) {
+	t.Parallel()
+	for name, rdb := range clients(t, startRedis(t)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter, limit := newLimiter(t, rdb, ginlimit.WithTimeout(100*time.Millisecond)), ginlimit.PerDay(100_000)
+			longWay(t, rdb, limiter)
+			const hanging = ginlimit.MostInFlight + 2
+			held := hold(rdb, hanging)
+			defer held.release()
+			var done atomic.Bool
+			var all sync.WaitGroup
+			for caller := range 2 * hanging {
+				all.Go(func() {
+					for !done.Load() {
+						_, err := limiter.Allow(t.Context(), fmt.Sprint("k", caller), limit)
+						done.CompareAndSwap(false, err == nil && held.came.Load() >= hanging)
+						runtime.Gosched()
+					}
+				})
+			}
+			require.True(t, becomesTrue(t.Context().Done(), done.Load))
+			held.release() // callers that go themselves hang with it
 			all.Wait()
 		})
 	}
