@@ -20,6 +20,9 @@ const (
 	soonestProbe, latestProbe = 50 * time.Millisecond, 320 * time.Millisecond
 	// connectsApart is how often connections are made for batches that are late.
 	connectsApart = time.Second
+	// connectTrips is how many round trips a new connection may take, each as long as the timeout: two or three for
+	// greetings, and one for the look. It may take probeTimeout at most, or the timeout where that is longer.
+	connectTrips = 5
 	// steadyTime is how long Redis must not be lost again to be back.
 	steadyTime = time.Second
 )
@@ -57,12 +60,17 @@ func (d *dispatcher) answeredLocked() {
 // connections.
 func (d *dispatcher) failedLocked(now time.Time, a *ask, err error) {
 	d.healthy = false
-	b := &d.breaker
-	if isLate(err) && d.direct && !d.connecting && !b.lost && !d.closed && now.Sub(d.connected) >= connectsApart {
+	d.countLocked(now, a, err)
+	if isLate(err) && d.direct && !d.connecting && !d.breaker.lost && !d.closed && now.Sub(d.connected) >= connectsApart {
 		d.connecting = true
 		d.ended.Add(1)
 		go d.reconnect(a.look())
 	}
+}
+
+// countLocked counts a failure, and has Redis sought if it is lost.
+func (d *dispatcher) countLocked(now time.Time, a *ask, err error) {
+	b := &d.breaker
 	if b.lost || d.closed || now.Sub(b.failed) < min(d.timeout.span/2, failuresApart) {
 		return
 	}
@@ -139,8 +147,8 @@ func (d *dispatcher) steady() bool {
 }
 
 // reconnect has the client make connections for all batches that may be in flight. A client that ends a call with its
-// context ends the making of a connection too: on a way of which a few round trips take longer than the timeout no
-// batch would ever have one.
+// context ends the greetings of a new connection too: on a way of which a few round trips take longer than the timeout
+// no batch would ever have one.
 func (d *dispatcher) reconnect(look *ask) {
 	defer d.ended.Done()
 	d.connect(look)
@@ -149,22 +157,29 @@ func (d *dispatcher) reconnect(look *ask) {
 	d.connecting, d.connected = false, time.Now()
 }
 
-// connect looks at a bucket, which changes nothing, with as many calls at once as may be in flight. It waits for them
-// no longer than they may take.
+// connect looks at a bucket, which changes nothing, with as many calls at once as may be. It waits for them no longer
+// than they may take.
 func (d *dispatcher) connect(look *ask) {
-	ctx, cancel := context.WithTimeout(d.breaker.ctx, max(d.timeout.span, probeTimeout))
-	done := make(chan struct{}, mostInFlight)
-	for range mostInFlight {
+	ctx, cancel := context.WithTimeout(d.breaker.ctx, min(connectTrips*d.timeout.span, max(d.timeout.span, probeTimeout)))
+	defer cancel()
+	done := make(chan struct{}, cap(d.looks))
+	sent := 0
+	for range cap(d.looks) {
+		select {
+		case d.looks <- struct{}{}:
+		default:
+			continue // so many hang
+		}
+		sent++
 		d.ended.Go(func() {
-			defer func() { done <- struct{}{} }()
+			defer func() { <-d.looks; done <- struct{}{} }()
 			b := newBatch()
 			b.asks = append(b.asks, look.look())
 			b.merge()
 			d.ship(ctx, b)
 		})
 	}
-	defer cancel()
-	for range mostInFlight {
+	for range sent {
 		select {
 		case <-done:
 		case <-ctx.Done():

@@ -308,30 +308,34 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 // of a new connection take longer than the timeout. Redis decides all the same, for several at once.
 func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 	t.Parallel()
-	p, addr := startProxy(t, startRedis(t))
-	p.delay.Store(int64(20 * time.Millisecond))
-	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
-	defer rdb.Close()
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-	require.NoError(t, err)
-	defer limiter.Close()
-	const callers, rounds = 4, 10
-	inARow := 0
-	require.True(t, becomesTrue(t.Context().Done(), func() bool {
-		var inRedis atomic.Int64
-		var all sync.WaitGroup
-		for caller := range callers {
-			all.Go(func() {
-				r, err := limiter.Allow(t.Context(), fmt.Sprint("k", caller), ginlimit.PerHour(1_000_000))
-				if assert.NoError(t, err) && r.Source == ginlimit.FromRedis {
-					inRedis.Add(1)
+	for _, c := range []struct{ pool, callers int }{{pool: 10, callers: 4}, {pool: 3, callers: 4}, {pool: 1, callers: 2}} {
+		t.Run(fmt.Sprintf("%d connections", c.pool), func(t *testing.T) {
+			t.Parallel()
+			p, addr := startProxy(t, startRedis(t))
+			p.delay.Store(int64(20 * time.Millisecond))
+			rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, PoolSize: c.pool})
+			defer rdb.Close()
+			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+			require.NoError(t, err)
+			defer limiter.Close()
+			inARow := 0
+			require.True(t, becomesTrue(t.Context().Done(), func() bool {
+				var inRedis atomic.Int64
+				var all sync.WaitGroup
+				for caller := range c.callers {
+					all.Go(func() {
+						r, err := limiter.Allow(t.Context(), fmt.Sprint("k", caller), ginlimit.PerHour(1_000_000))
+						if assert.NoError(t, err) && r.Source == ginlimit.FromRedis {
+							inRedis.Add(1)
+						}
+					})
 				}
-			})
-		}
-		all.Wait()
-		if inARow++; inRedis.Load() < callers {
-			inARow = 0
-		}
-		return inARow == rounds
-	}))
+				all.Wait()
+				if inARow++; int(inRedis.Load()) < c.callers {
+					inARow = 0
+				}
+				return inARow == 10
+			}))
+		})
+	}
 }

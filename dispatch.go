@@ -13,17 +13,17 @@ import (
 const (
 	// batchesInFlight is how many batches may be on their way to Redis at a time, one if the last was not answered.
 	batchesInFlight = 2
-	// mostInFlight is how many may be where the way is long, so that few wait for another's answer to travel. It is
-	// long if the last farBatches took farAway besides the work, which is about errandWork for each errand. Where it
-	// is short, fewer and larger batches are less work.
+	// mostInFlight is how many may be where the way is long, so that few wait for another's answer to travel (see
+	// placesFor). It is long if the last farBatches took farAway besides the work, which is about errandWork for each
+	// errand. Where it is short, fewer and larger batches are less work.
 	mostInFlight = 4
 	farBatches   = 8
 	farAway      = 400 * time.Microsecond
 	errandWork   = 5 * time.Microsecond
-	// batchesStuck is how many more may be there that are late, and count no longer. Each may hold a connection
-	// for as long as the client's own timeouts are. All that are in flight may become so at once, and then one for
-	// each further failure until Redis is lost.
-	batchesStuck = mostInFlight + lostFailures - 1
+	// moreStuck is how many more than may be in flight may be there that are late, and count no longer. Each may hold a
+	// connection for as long as the client's own timeouts are. All that are in flight may become so at once, and then
+	// one for each further failure until Redis is lost.
+	moreStuck = lostFailures - 1
 	// A batch takes its share of the decisions that wait, in between these numbers.
 	leastAsks, mostAsks = 128, 1024
 	// queueAsks is how many decisions may wait for a batch; further ones are refused as unavailable.
@@ -51,6 +51,7 @@ const (
 type dispatcher struct {
 	send   func(context.Context, *batch)
 	direct bool // the client ends a call with its context
+	places int  // how many batches may be in flight where the way is long
 
 	timeout lease
 	spare   sync.Pool // of *batch
@@ -68,12 +69,30 @@ type dispatcher struct {
 	closed    bool
 	ended     sync.WaitGroup // the batches in flight, and the search for Redis
 
-	connecting bool      // connections are being made
-	connected  time.Time // when that was last done
+	connecting bool          // connections are being made
+	connected  time.Time     // when that was last done
+	looks      chan struct{} // those by which they are made, as many as may be at once
+}
+
+// placesFor returns how many batches may be in flight where the way is long, with a pool of so many connections; 0 is
+// not known. Those that hang until the client ends them leave room for the probes.
+func placesFor(pool int, direct bool) int {
+	switch {
+	case pool < 1:
+		return batchesInFlight
+	case !direct && pool < mostInFlight+moreStuck+probesOut:
+		return min(batchesInFlight, pool)
+	default:
+		return min(mostInFlight, pool)
+	}
 }
 
 func newDispatcher(timeout time.Duration, direct bool, server *server, send func(context.Context, *batch)) *dispatcher {
-	return &dispatcher{send: send, direct: direct, timeout: lease{span: timeout}, breaker: newBreaker(server)}
+	places := placesFor(server.pool, direct)
+	return &dispatcher{
+		send: send, direct: direct, places: places, timeout: lease{span: timeout}, breaker: newBreaker(server),
+		looks: make(chan struct{}, places),
+	}
 }
 
 var (
@@ -99,7 +118,7 @@ func (d *dispatcher) decide(ctx context.Context, a *ask) error {
 		d.mu.Unlock()
 		return errQueueFull
 	}
-	if d.healthy && len(d.waiting) == 0 && len(d.flying) < batchesInFlight && d.mayGo(ctx) {
+	if d.healthy && len(d.waiting) == 0 && len(d.flying) < d.nearPlaces() && d.mayGo(ctx) {
 		b := d.startLocked()
 		a.state = askSent
 		d.mu.Unlock()
@@ -157,12 +176,15 @@ func (d *dispatcher) hasPlaceLocked() bool {
 	switch n := len(d.flying); {
 	case n == 0:
 		return true
-	case d.healthy && d.far >= farBatches:
-		return n < mostInFlight
+	case d.far >= farBatches:
+		return d.healthy && n < d.places
 	default:
-		return d.healthy && n < batchesInFlight
+		return d.healthy && n < d.nearPlaces()
 	}
 }
+
+// nearPlaces is how many batches may be in flight where the way is short.
+func (d *dispatcher) nearPlaces() int { return min(batchesInFlight, d.places) }
 
 // startLocked takes a place.
 func (d *dispatcher) startLocked() *batch {
@@ -187,7 +209,7 @@ func (d *dispatcher) startRunLocked() {
 func (d *dispatcher) idle() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.waiting)+len(d.flying)+d.stuck == 0 && !d.breaker.seeking
+	return len(d.waiting)+len(d.flying)+d.stuck+len(d.looks) == 0 && !d.breaker.seeking
 }
 
 // giveUpLocked frees the places of batches that are late. Their asks are answered if they come back. The ask is
@@ -200,7 +222,7 @@ func (d *dispatcher) giveUpLocked(a *ask) {
 			return false
 		}
 		late = true
-		b.stuck = d.stuck < batchesStuck
+		b.stuck = d.stuck < d.places+moreStuck
 		if b.stuck {
 			d.stuck++
 		}
@@ -277,6 +299,9 @@ func (d *dispatcher) run(b *batch) {
 func (d *dispatcher) take(b *batch) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if len(d.flying) > d.nearPlaces() && d.far < farBatches {
+		return false // the way is short again
+	}
 	for len(b.asks) == 0 && len(d.waiting) > 0 && !b.stuck {
 		n := min(len(d.waiting), max(leastAsks, len(d.waiting)/batchesInFlight), mostAsks)
 		for _, a := range d.waiting[:n] {

@@ -203,7 +203,7 @@ func TestMoreBatchesFlyWhereTheWayIsLong(t *testing.T) {
 			for i := range 5 {
 				ask()
 				spin(time.Millisecond)
-				require.True(t, becomesTrue(t.Context().Done(), func() bool { return ginlimit.Waiting(limiter) == waiting+i+1 }))
+				require.True(t, becomesTrue(t.Context().Done(), func() bool { return ginlimit.Waiting(limiter) >= waiting+i+1 }))
 			}
 			require.EqualValues(t, ginlimit.MostInFlight, held.came.Load())
 			held.release()

@@ -48,7 +48,7 @@ func newNodes(rdb redis.UniversalClient, timeout time.Duration, log *slog.Logger
 	all := &server{log: log, addr: fmt.Sprintf("%T", rdb)}
 	switch rdb := rdb.(type) {
 	case *redis.Client:
-		all.addr = rdb.Options().Addr
+		all.addr, all.pool = rdb.Options().Addr, poolSize(rdb)
 		all.dial = func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, rdb) }
 		n.one, n.direct = true, rdb.Options().ContextTimeoutEnabled
 	case *redis.ClusterClient:
@@ -70,6 +70,15 @@ func (n *nodes) dial(ctx context.Context, key string) (net.Conn, error) {
 		return nil, err
 	}
 	return dial(ctx, node)
+}
+
+// poolSize returns how many connections a client may have.
+func poolSize(rdb *redis.Client) int {
+	opts := rdb.Options()
+	if opts.MaxActiveConns > 0 {
+		return min(opts.PoolSize, opts.MaxActiveConns)
+	}
+	return opts.PoolSize
 }
 
 func (n *nodes) newDispatcher(s *server) *dispatcher {
@@ -116,7 +125,7 @@ func (n *nodes) dispatcher(key *keyName) *dispatcher {
 	if n.closed || len(n.known) >= mostNodes {
 		return n.unknown
 	}
-	s := &server{log: n.log, addr: node.Options().Addr, dial: n.dial}
+	s := &server{log: n.log, addr: node.Options().Addr, pool: poolSize(node), dial: n.dial}
 	if n.refresh == nil { // a ring's shard is nobody else
 		s.dial = func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, node) }
 	}

@@ -137,6 +137,7 @@ func (p *prober) seemsThere(ctx context.Context) bool {
 type server struct {
 	log  *slog.Logger
 	addr string
+	pool int // how many connections the client may have to it; 0 if that is not known
 	// dial connects to the server of a key, as the client does; nil if it is not known how.
 	dial func(ctx context.Context, key string) (net.Conn, error)
 }
