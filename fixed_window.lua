@@ -115,5 +115,8 @@ local function block(w, ms)
   end
 end
 
+-- expire does nothing: what is written expires.
+local function expire() end
+
 -- leaves returns in how many milliseconds so many of the tokens taken are given back.
 local function leaves(w, _) return w.left end

@@ -160,23 +160,30 @@ local function read(w)
   w.used = (w.total - w.base) % wrap
 end
 
--- keep writes the header, and forgets the entries that have left. The log's last token leaves in w.left.
+-- keep writes the header, and forgets the entries that have left. The log's last token leaves in w.left. Afterwards
+-- expire is to be called.
 local function keep(w)
-  local stop = w.now + max(w.left, w.block)
+  w.fresh, w.ttl = w.over or not w.exists, max(w.left, w.block)
+  local stop = w.now + w.ttl
   local header = format('%d %d %d', w.base, w.total, stop)
   if w.block > 0 then header = format('%s %d', header, w.now + w.block) end
   if w.over then call('DEL', w.key) end
-  local fresh = w.over or not w.exists
-  if fresh then
+  if w.fresh then
     call('RPUSH', w.key, header)
   else
     call('LSET', w.key, 2 * w.gone, header)
     if w.gone > 0 then call('LTRIM', w.key, 2 * w.gone, '-1') end
     w.entries, w.gone = w.entries - w.gone, 0
   end
-  local done = try('PEXPIRE', w.key, format('%d', stop - w.now))
+end
+
+-- expire sets when the key expires, as the last that is done to it: before Redis 7.2 the clock goes on while a script
+-- runs, and a key whose last millisecond has ended is gone at once.
+local function expire(w)
+  if not w.ttl then return end
+  local done = try('PEXPIRE', w.key, format('%d', w.ttl))
   if type(done) ~= 'number' then
-    if fresh then call('DEL', w.key) end
+    if w.fresh then call('DEL', w.key) end
     error(done.err)
   end
 end

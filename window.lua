@@ -43,5 +43,6 @@ for i, w in ipairs(windows) do
     if short > 0 and n <= w.limit then wait = max(wait, leaves(w, short)) end
     reply[4 * i - 2], reply[4 * i - 1] = soon, wait
   end
+  expire(w)
 end
 return reply

@@ -407,6 +407,33 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 	}
 }
 
+// TestWindowsThatEndInTheirScript are many of a millisecond: the clock of Redis before 7.2 goes on between the commands
+// of a script. None fails, and none is left without an end.
+func TestWindowsThatEndInTheirScript(t *testing.T) {
+	t.Parallel()
+	for _, a := range windowAlgorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			rdb := connect(t, startRedis(t))
+			limiter := newLimiter(t, rdb, ginlimit.WithAlgorithm(a))
+			limits := []ginlimit.Limit{{Rate: 1000, Period: time.Millisecond}, {Rate: 1000, Period: 2 * time.Millisecond}}
+			var all sync.WaitGroup
+			for caller := range 32 {
+				all.Go(func() {
+					for range 1500 {
+						r, err := limiter.Allow(t.Context(), fmt.Sprint("k", caller), limits...)
+						if !assert.NoError(t, err) || !assert.True(t, r.Allowed) {
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+			require.True(t, becomesTrue(t.Context().Done(), func() bool { return rdb.DBSize(t.Context()).Val() == 0 }))
+		})
+	}
+}
+
 // TestDenyMemoryOfWindows: a client that is over costs no trip, and is told the same as by Redis.
 func TestDenyMemoryOfWindows(t *testing.T) {
 	t.Parallel()
