@@ -284,7 +284,7 @@ func TestCloseEndsTheSearch(t *testing.T) {
 		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	})
-	require.Zero(t, goroutinesLeft(t))
+	require.True(t, becomesTrue(t.Context().Done(), func() bool { return goroutinesLeft(t) == 0 }))
 }
 
 // TestRefusalsAreToldOnce has the log told of errors of Redis now and then, without their text.
