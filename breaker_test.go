@@ -308,16 +308,20 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 // of a new connection take longer than the timeout. Redis decides all the same, for several at once.
 func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ pool, callers int }{{pool: 10, callers: 4}, {pool: 3, callers: 4}, {pool: 1, callers: 2}} {
-		t.Run(fmt.Sprintf("%d connections", c.pool), func(t *testing.T) {
+	for _, c := range []struct{ pool, callers int }{{pool: 10, callers: 4}, {pool: 3, callers: 4}, {pool: 1, callers: 2}, {pool: 10, callers: 2}} {
+		t.Run(fmt.Sprintf("%d connections, %d callers", c.pool, c.callers), func(t *testing.T) {
 			t.Parallel()
 			p, addr := startProxy(t, startRedis(t))
-			p.delay.Store(int64(20 * time.Millisecond))
 			rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, PoolSize: c.pool})
 			defer rdb.Close()
 			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			defer limiter.Close()
+			require.True(t, becomesTrue(t.Context().Done(), func() bool { // by one connection, so that Redis is not lost meanwhile
+				r, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1_000_000))
+				return err == nil && r.Source == ginlimit.FromRedis
+			}))
+			p.delay.Store(int64(20 * time.Millisecond))
 			inARow := 0
 			require.True(t, becomesTrue(t.Context().Done(), func() bool {
 				var inRedis atomic.Int64
