@@ -3,17 +3,28 @@
 BIN ?= $(CURDIR)/bin
 FUZZTIME ?= 5s
 MODULES = $(shell git ls-files '*go.mod' | xargs -n 1 dirname)
+SEEDS ?= 10000
+FIRST ?= 1
+FILES ?= .
 
-.PHONY: help test race fuzz bench readme lint ci
+.PHONY: help test integration simulate mutate fuzz bench readme lint ci
 
 help: ## print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
 
-test: ## the tests of every module
-	@for module in $(MODULES); do (cd $$module && go test ./...) || exit 1; done
+test: ## the tests that need nothing but Go
+	go test ./...
 
-race: ## the same with the race detector, in another order each time
-	@for module in $(MODULES); do (cd $$module && go test -race -shuffle=on -timeout 30m ./...) || exit 1; done
+integration: ## the tests that need servers, with the race detector: of the root, and of every other module
+	go test -race -shuffle=on -timeout 30m -tags integration ./...
+	@for module in $(MODULES); do [ $$module = . ] || (cd $$module && go test -race -shuffle=on -timeout 30m ./...) || exit 1; done
+
+simulate: ## SEEDS simulations of the dispatcher, and of processes, network and Redis, from seed FIRST on
+	go test ./internal/dispatch -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
+	go test -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
+
+mutate: ## break the code in one place at a time, in the files that match FILES, and say what no test sees
+	cd mutate && go run . -root .. -only '$(FILES)'
 
 fuzz: ## every fuzz target for FUZZTIME
 	@for target in $$(go test -list '^Fuzz' . | grep '^Fuzz'); do \

@@ -4,54 +4,230 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/denycache"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/memory"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
-// decide has an ask answered and derives the Result from the states found.
-func (l *Limiter) decide(ctx context.Context, a *ask, r *rules) (Result, error) {
-	return l.decideWithin(ctx, ctx, a, r)
+// store keeps buckets.
+type store interface {
+	// Do has a call done: on all its buckets at once or on none.
+	Do(ctx context.Context, c *dispatch.Call) error
+	// Close returns when the store has stopped working.
+	Close()
+	// String names the store. Stores of this process that share no bucket have different names.
+	String() string
 }
 
-// decideWithin is decide, but the store is given less time than the caller has.
-func (l *Limiter) decideWithin(ctx, within context.Context, a *ask, r *rules) (Result, error) {
-	if err := l.ready(ctx); err != nil {
-		return Result{}, err
+// localStore is a store in this process.
+type localStore struct{ *memory.Store }
+
+func (s localStore) Do(_ context.Context, c *dispatch.Call) error {
+	c.Sent = time.Now()
+	s.Store.Do(c.Key, c.Buckets, c.Op, c.States)
+	return nil
+}
+
+func (localStore) Close() {}
+
+func (s localStore) String() string { return fmt.Sprintf("%p", s.Store) }
+
+// keySeed makes the hashes of keys. All limiters share it, to see if they charge one bucket.
+var keySeed = maphash.MakeSeed()
+
+// call returns a call for an Op on the buckets of a subject.
+func (l *Limiter) call(op bucket.Op, s *subject) *dispatch.Call {
+	c, ok := l.calls.Get().(*dispatch.Call)
+	if !ok {
+		c = dispatch.NewCall()
 	}
-	if l.denied.knows(a) {
-		res := r.result(a.states, a.charges, a.n, a.told)
+	c.Reset(op, s.limits.buckets)
+	c.Key = appendSlotText(c.Key, s.keyName, s.client, l.macs)
+	c.Hash = maphash.Bytes(keySeed, c.Key)
+	return c
+}
+
+// release keeps a call for another use, unless it may still be answered.
+func (l *Limiter) release(c *dispatch.Call) {
+	if !c.Abandoned() {
+		c.Release()
+		l.calls.Put(c)
+	}
+}
+
+// decide has a call done and derives the Result from the states found. The store is given less time than the caller has
+// if within ends before ctx.
+func (l *Limiter) decide(ctx, within context.Context, c *dispatch.Call, s *subject) (Result, error) {
+	op, leases := c.Op, s.limits.lease > 0 && l.leases != nil && c.Op.Charges > 0
+	if leases {
+		if res, ok := l.fromLease(c, s); ok {
+			return res, nil
+		}
+	}
+	if l.knownRefusal(c) {
+		res := s.limits.result(c.States, c.Op, s.status)
 		res.Source = FromMemory
 		return res, nil
 	}
-	if err := l.store.do(within, a); err != nil {
-		return l.without(ctx, a, r, err)
+	do := l.do
+	if leases {
+		do = l.doAhead(s.limits.lease)
 	}
-	res := r.result(a.states, a.charges, a.n, a.told)
+	if err := do(within, c); err != nil {
+		s.failed = true
+		if ctx.Err() == nil && !redisstore.IsReply(err) && !errors.Is(err, dispatch.ErrQueueFull) { // else Redis may be well
+			l.leases.Lose()
+		}
+		return l.fallback(ctx, c, op, s, err)
+	}
+	s.receipt.fill(c.Sent, c.States)
+	res := s.limits.result(c.States, c.Op, s.status)
 	res.Source = l.source
 	if res.Allowed {
-		l.denied.drop(a)
+		l.denied.Drop(c.Key, c.Hash)
 	} else {
-		l.denied.remember(a)
+		l.remember(c)
 	}
 	return res, nil
 }
 
-// change has an ask done that has no Result.
+func subjectOf(c *dispatch.Call) denycache.Subject {
+	return denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N}
+}
+
+// knownRefusal reports whether a call is known to be refused, and if so sets its states.
+func (l *Limiter) knownRefusal(c *dispatch.Call) bool {
+	return c.Op.Charges > 0 && l.denied.Lookup(subjectOf(c), c.States)
+}
+
+// remember keeps that Redis refused a call.
+func (l *Limiter) remember(c *dispatch.Call) {
+	if c.Op.Charges > 0 {
+		l.denied.Remember(subjectOf(c), denycache.Refusal{States: c.States, Sent: c.Sent, Received: c.Received})
+	}
+}
+
+// movingTime is for how long a client's buckets are asked for one by one without trying them together first, once their
+// slot was seen to migrate.
+const movingTime = time.Second
+
+// do has a call done by the store.
 //
-// A block and a reset are also done in this process, to hold should Redis be lost; where it is, so is a refund.
-func (l *Limiter) change(ctx context.Context, a *ask, r *rules, key string) error {
-	defer l.release(a)
-	if err := l.ready(ctx); err != nil {
+// While a slot of a cluster migrates, Redis answers every call on several of its keys TRYAGAIN, for as long as that takes.
+// A call on one key is done, so a call on several buckets then becomes one call for each.
+//
+// What may give tokens back voids the key's leases.
+func (l *Limiter) do(ctx context.Context, c *dispatch.Call) (err error) {
+	if c.Op.Verb != bucket.Take {
+		done := l.leases.Forget(c.Hash)
+		defer func() { done(mayStillHappen(err)) }()
+	}
+	if len(c.Buckets) == 1 {
+		return l.store.Do(ctx, c)
+	}
+	start, moving := time.Now(), &l.moving[c.Hash%uint64(len(l.moving))]
+	if start.UnixMilli() >= moving.Load() {
+		err := l.store.Do(ctx, c)
+		if err == nil || !redisstore.IsTryAgain(err, len(c.Buckets)) {
+			return err
+		}
+		moving.Store(start.Add(movingTime).UnixMilli())
+	}
+	ctx, cancel := context.WithDeadline(ctx, start.Add(l.defaults.timeout))
+	defer cancel()
+	if c.Op.Verb == bucket.Take {
+		return l.decideEach(ctx, c)
+	}
+	var errs []error
+	for i := range c.Buckets {
+		errs = append(errs, l.store.Do(ctx, c.Only(i, c.Op.Only(i))))
+	}
+	return errors.Join(errs...)
+}
+
+// doEach has an Op done on each of the buckets, one after another: go-redis follows a slot to its new node at once for a
+// command that is sent alone, and after a pause for several. It sets the states of the call, and returns the calls that it
+// made, up to the first that failed.
+func (l *Limiter) doEach(ctx context.Context, c *dispatch.Call, op bucket.Op) (calls []*dispatch.Call, err error) {
+	for i := range c.Buckets {
+		one := c.Only(i, op)
+		if err := l.store.Do(ctx, one); err != nil {
+			return calls, err
+		}
+		calls = append(calls, one)
+		c.States[i], c.Received = one.States[0], one.Received
+	}
+	return calls, nil
+}
+
+// fitting returns how many of the charges the buckets of all calls have room for.
+func fitting(charges int64, calls ...*dispatch.Call) int64 {
+	for _, one := range calls {
+		charges = one.Buckets[0].Fit(one.States[0].Level, charges, one.Op.N)
+	}
+	return charges
+}
+
+// decideEach looks at every bucket, and then charges each if all have room. What was taken is given back if another
+// request has taken the room of one meanwhile, or if one fails.
+func (l *Limiter) decideEach(ctx context.Context, c *dispatch.Call) error {
+	looks, err := l.doEach(ctx, c, bucket.Peek(c.Op.N))
+	if err != nil {
 		return err
 	}
-	l.about(a, "", key)
-	err := l.store.do(ctx, a)
-	l.denied.forget(a, err != nil && !isRefusal(err))
-	if l.local != nil && (err != nil || a.op != opDecide) {
-		l.changeLocally(ctx, a, r)
+	c.Sent = looks[0].Sent
+	charges := fitting(c.Op.Charges, looks...)
+	if charges == 0 {
+		return nil
 	}
-	if err != nil {
-		return unavailable(ctx, err)
+	c.Op.Charges = charges
+	takes, err := l.doEach(ctx, c, c.Op)
+	kept := int64(0)
+	if err == nil {
+		kept = fitting(charges, takes...)
 	}
-	return nil
+	var back []*dispatch.Call
+	for _, one := range takes {
+		if n := fitting(charges, one) - kept; n > 0 {
+			op := bucket.Op{Verb: bucket.Return, N: n * one.Op.N}
+			if one.Buckets[0].Kind != bucket.Token {
+				op.Marks = []int64{one.States[0].Mark}
+			}
+			back = append(back, one.Only(0, op))
+		}
+	}
+	if back != nil {
+		l.finish(ctx, func(ctx context.Context) {
+			for _, one := range back {
+				_ = l.do(ctx, one) // what cannot be given back stays taken
+			}
+		})
+	}
+	return err
+}
+
+// finish does f within a timeout of its own. It waits for that as long as the context lasts; then f goes on, and Close
+// waits for it.
+func (l *Limiter) finish(ctx context.Context, f func(context.Context)) {
+	l.background.mu.Lock()
+	if l.background.closed {
+		l.background.mu.Unlock()
+		return
+	}
+	l.background.all.Add(1)
+	l.background.mu.Unlock()
+	_, _ = dispatch.Bounded(ctx, 0, func() (struct{}, error) {
+		defer l.background.all.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), l.defaults.timeout)
+		defer cancel()
+		f(ctx)
+		return struct{}{}, nil
+	})
 }
 
 // ready reports why the limiter makes no decision.
@@ -70,19 +246,76 @@ func (l *Limiter) ready(ctx context.Context) error {
 	return nil
 }
 
-// settle returns a Result that needs no bucket.
-func (l *Limiter) settle(ctx context.Context, res Result) (Result, error) {
-	if err := l.ready(ctx); err != nil {
-		return Result{}, err
-	}
-	return res, nil
-}
+// mayStillHappen reports whether Redis may do a change that has failed.
+func mayStillHappen(err error) bool { return err != nil && !redisstore.IsRefusal(err) }
 
 // ended says that the caller's context ended before there was a decision.
 func ended(ctx context.Context) error { return fmt.Errorf("ginlimit: %w", ctx.Err()) }
 
 var errNotMade = fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLocal", ErrUnavailable)
 
-var errLimiterClosed = errors.New("the limiter is closed")
+func errClosed() error { return fmt.Errorf("%w: %w", ErrUnavailable, dispatch.ErrClosed) }
 
-func errClosed() error { return fmt.Errorf("%w: %w", ErrUnavailable, errLimiterClosed) }
+// Failure tells what becomes of decisions that Redis does not make, as it is unavailable, late, or refuses.
+type Failure uint8
+
+const (
+	// FailLocal has this process decide, by buckets of its own that hold and regain its share of each limit (see
+	// [WithReplicas]). They start full, and are kept when Redis is back, so that an outage that follows soon
+	// gives nobody another burst. A decision on more tokens than the share holds is made when it is full, and
+	// leaves it as much longer to fill up.
+	FailLocal Failure = iota
+	// FailOpen allows, as if every bucket were full, and also what is blocked.
+	FailOpen
+	// FailClosed makes no decision: the error is [ErrUnavailable], which a handler answers with 503.
+	FailClosed
+)
+
+// String returns the failure in one word, or "unknown".
+func (f Failure) String() string {
+	names := [...]string{FailLocal: "local", FailOpen: "open", FailClosed: "closed"}
+	if int(f) < len(names) {
+		return names[f]
+	}
+	return "unknown"
+}
+
+// fallback decides on a call on which the store has not decided. The call may still be on its way: of it, only what its caller
+// has set is read, and the Op is passed apart, as what is asked of Redis may be more.
+func (l *Limiter) fallback(ctx context.Context, c *dispatch.Call, op bucket.Op, s *subject, err error) (Result, error) {
+	if ctx.Err() != nil || l.local == nil || s.limits.failure == FailClosed || errors.Is(err, dispatch.ErrClosed) {
+		return Result{}, unavailable(ctx, err)
+	}
+	var res Result
+	if s.limits.failure == FailOpen {
+		res = s.limits.result(make([]bucket.State, len(s.limits.buckets)), op, s.status)
+	} else {
+		res = l.decideLocally(c, op, s)
+	}
+	res.Source = FromLocal
+	return res, nil
+}
+
+// decideLocally decides on a call by this process' share of its limits. Whoever wants more tokens at once than the share
+// ever holds gets them when it is full, and the share then owes them.
+func (l *Limiter) decideLocally(c *dispatch.Call, op bucket.Op, s *subject) Result {
+	share := s.limits.shareOf(l.defaults.replicas)
+	if op.Charges > 1 {
+		op.Charges = min(op.Charges, share.burst())
+	}
+	states, sent := make([]bucket.State, len(share.buckets)), time.Now()
+	l.local.Do(c.Key, share.buckets, op, states)
+	s.receipt.fill(sent, states)
+	return share.result(states, op, s.status)
+}
+
+// unavailable is the error if no decision was made: the end of the caller's context, or [ErrUnavailable].
+func unavailable(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case errors.Is(err, context.DeadlineExceeded): // not the caller's
+		err = dispatch.ErrLate
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}

@@ -1,3 +1,5 @@
+//go:build integration
+
 package ginlimit_test
 
 import (
@@ -20,13 +22,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 // The dispatcher, on real redis-servers.
 
-// TestMergedDecisionsAreSharedOutInSingleFile wants of many callers at once what one after another
+// TestMergedDecisionsAreDistributedInOrder wants of many callers at once what one after another
 // would get: each whole token is somebody's last but so many.
-func TestMergedDecisionsAreSharedOutInSingleFile(t *testing.T) {
+func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 	t.Parallel()
 	bucket, window := ginlimit.PerDay(1).WithBurst(3000), ginlimit.PerDay(3000)
 	for name, row := range map[string]struct {
@@ -42,8 +46,8 @@ func TestMergedDecisionsAreSharedOutInSingleFile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, limits := connect(t, startRedis(t)), row.limits
-			limiter := newLimiter(t, rdb, believing(), ginlimit.WithAlgorithm(row.algorithm))
+			rdb, limits := harness.Connect(t, harness.StartRedis(t)), row.limits
+			limiter := harness.NewLimiter(t, rdb, harness.TrustsClock(), ginlimit.WithAlgorithm(row.algorithm))
 			const callers, each = 512, 8 // 4,096 decisions on 3,000 tokens
 			remaining := make([]atomic.Int32, 3000)
 			var refused atomic.Int64
@@ -83,8 +87,8 @@ func TestMergedDecisionsAreSharedOutInSingleFile(t *testing.T) {
 // granted, at most as much more as those took who did not stay to hear of it.
 func TestMixedDecisionsOnFewKeys(t *testing.T) {
 	t.Parallel()
-	rdb := connect(t, startRedis(t))
-	limiter := newLimiter(t, rdb, believing())
+	rdb := harness.Connect(t, harness.StartRedis(t))
+	limiter := harness.NewLimiter(t, rdb, harness.TrustsClock())
 	limit := ginlimit.Limit{Rate: 1, Period: 24 * time.Hour, Burst: 10_000} // fewer than are asked for
 	const callers, each, keys = 256, 100, 3
 	var granted, unheard [keys]atomic.Int64
@@ -141,8 +145,8 @@ func TestMixedDecisionsOnFewKeys(t *testing.T) {
 // TestCallersLeaveAFrozenRedis has every caller back while Redis is still frozen.
 func TestCallersLeaveAFrozenRedis(t *testing.T) {
 	t.Parallel()
-	addr, process := startRedisProcess(t)
-	limiter, limit := newLimiter(t, connect(t, addr)), ginlimit.PerHour(10)
+	addr, process := harness.StartRedisProcess(t)
+	limiter, limit := harness.NewLimiter(t, harness.Connect(t, addr)), ginlimit.PerHour(10)
 	_, err := limiter.Allow(t.Context(), "k", limit)
 	require.NoError(t, err)
 	require.NoError(t, process.Signal(syscall.SIGSTOP))
@@ -166,39 +170,39 @@ func TestCallersLeaveAFrozenRedis(t *testing.T) {
 
 func TestFullQueueIsUnavailable(t *testing.T) {
 	t.Parallel()
-	addr, process := startRedisProcess(t)
-	limiter, limit := newLimiter(t, connect(t, addr)), ginlimit.PerHour(10)
+	addr, process := harness.StartRedisProcess(t)
+	limiter, limit := harness.NewLimiter(t, harness.Connect(t, addr)), ginlimit.PerHour(10)
 	_, err := limiter.Allow(t.Context(), "k", limit)
 	require.NoError(t, err)
 	require.NoError(t, process.Signal(syscall.SIGSTOP))
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	var full atomic.Int64
-	for range ginlimit.QueueAsks + 1000 {
+	for range dispatch.MaxQueue + 1000 {
 		all.Go(func() {
 			if _, err := limiter.Allow(ctx, "k", limit); errors.Is(err, ginlimit.ErrUnavailable) {
 				full.Add(1)
 			}
 		})
 	}
-	require.True(t, becomesTrue(ctx.Done(), func() bool { return full.Load() > 0 }))
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return full.Load() > 0 }))
 	cancel()
 	all.Wait()
 	require.NoError(t, process.Signal(syscall.SIGCONT))
 }
 
-// TestThoseWhoLeftDoNotFillTheQueue has more callers give up than the queue holds.
-func TestThoseWhoLeftDoNotFillTheQueue(t *testing.T) {
+// TestAbandonedCallsDoNotFillTheQueue has more callers give up than the queue holds.
+func TestAbandonedCallsDoNotFillTheQueue(t *testing.T) {
 	t.Parallel()
-	addr, process := startRedisProcess(t)
-	limiter, limit := newLimiter(t, connect(t, addr)), ginlimit.PerHour(10)
+	addr, process := harness.StartRedisProcess(t)
+	limiter, limit := harness.NewLimiter(t, harness.Connect(t, addr)), ginlimit.PerHour(10)
 	_, err := limiter.Allow(t.Context(), "k", limit)
 	require.NoError(t, err)
 	require.NoError(t, process.Signal(syscall.SIGSTOP))
 	for range 5 {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
-		for range ginlimit.QueueAsks / 4 {
+		for range dispatch.MaxQueue / 4 {
 			all.Go(func() {
 				_, err := limiter.Allow(ctx, "k", limit) // a few go to Redis themselves, and hear nothing
 				assert.ErrorContains(t, err, "ginlimit: ")
@@ -213,13 +217,13 @@ func TestThoseWhoLeftDoNotFillTheQueue(t *testing.T) {
 
 func TestErrorsOfABatchTouchOnlyTheirCallers(t *testing.T) {
 	t.Parallel()
-	rdb := connect(t, startRedis(t))
-	limiter, limit := newLimiter(t, rdb), ginlimit.PerHour(1_000_000)
-	require.NoError(t, rdb.RPush(t.Context(), redisKey("foreign 0", limit), "x").Err())
-	require.NoError(t, rdb.Set(t.Context(), redisKey("foreign 1", limit), "text", time.Hour).Err())
-	require.NoError(t, rdb.Set(t.Context(), redisKey("foreign 2", limit), "0", 0).Err())
-	require.NoError(t, rdb.SAdd(t.Context(), redisKey("foreign 3", limit), "x").Err())
-	require.NoError(t, rdb.Expire(t.Context(), redisKey("foreign 3", limit), time.Hour).Err())
+	rdb := harness.Connect(t, harness.StartRedis(t))
+	limiter, limit := harness.NewLimiter(t, rdb), ginlimit.PerHour(1_000_000)
+	require.NoError(t, rdb.RPush(t.Context(), harness.RedisKey("foreign 0", limit), "x").Err())
+	require.NoError(t, rdb.Set(t.Context(), harness.RedisKey("foreign 1", limit), "text", time.Hour).Err())
+	require.NoError(t, rdb.Set(t.Context(), harness.RedisKey("foreign 2", limit), "0", 0).Err())
+	require.NoError(t, rdb.SAdd(t.Context(), harness.RedisKey("foreign 3", limit), "x").Err())
+	require.NoError(t, rdb.Expire(t.Context(), harness.RedisKey("foreign 3", limit), time.Hour).Err())
 	var all sync.WaitGroup
 	for i := range 64 {
 		all.Go(func() {
@@ -235,10 +239,10 @@ func TestErrorsOfABatchTouchOnlyTheirCallers(t *testing.T) {
 		})
 	}
 	all.Wait()
-	kept, err := rdb.LRange(t.Context(), redisKey("foreign 0", limit), 0, -1).Result()
+	kept, err := rdb.LRange(t.Context(), harness.RedisKey("foreign 0", limit), 0, -1).Result()
 	require.NoError(t, err)
 	require.Equal(t, []string{"x"}, kept)
-	require.EqualValues(t, 1, rdb.SCard(t.Context(), redisKey("foreign 3", limit)).Val())
+	require.EqualValues(t, 1, rdb.SCard(t.Context(), harness.RedisKey("foreign 3", limit)).Val())
 }
 
 // askMany has many callers ask for many keys at once, each key's bucket as often as it holds tokens and once more.
@@ -270,8 +274,8 @@ func askMany(t *testing.T, limiter *ginlimit.Limiter) {
 
 func TestManyKeysShareACall(t *testing.T) {
 	t.Parallel()
-	rdb := connect(t, startRedis(t))
-	askMany(t, newLimiter(t, rdb))
+	rdb := harness.Connect(t, harness.StartRedis(t))
+	askMany(t, harness.NewLimiter(t, rdb))
 	calls := scriptCalls(t, rdb)
 	t.Logf("1,200 decisions on 200 keys in %d calls of the script", calls)
 	require.Less(t, calls, 400)
@@ -283,19 +287,19 @@ func TestKeysGoApartWhereTheyMust(t *testing.T) {
 	t.Parallel()
 	t.Run("a client of a cluster's node", func(t *testing.T) {
 		t.Parallel()
-		rdb := connect(t, startRedis(t, "--cluster-enabled", "yes"))
+		rdb := harness.Connect(t, harness.StartRedis(t, "--cluster-enabled", "yes"))
 		require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
-		require.True(t, becomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
-		askMany(t, newLimiter(t, rdb))
+		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
+		askMany(t, harness.NewLimiter(t, rdb))
 	})
 	t.Run("a user without MGET", func(t *testing.T) {
 		t.Parallel()
-		addr := startRedis(t)
-		require.NoError(t, connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-mget").Err())
+		addr := harness.StartRedis(t)
+		require.NoError(t, harness.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-mget").Err())
 		rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
 		defer rdb.Close()
-		askMany(t, newLimiter(t, rdb))
-		stats := connect(t, addr).Info(t.Context(), "commandstats").Val()
+		askMany(t, harness.NewLimiter(t, rdb))
+		stats := harness.Connect(t, addr).Info(t.Context(), "commandstats").Val()
 		failed := regexp.MustCompile(`cmdstat_evalsha:.*failed_calls=(\d+)`).FindStringSubmatch(stats)
 		require.NotNil(t, failed)
 		calls, err := strconv.Atoi(failed[1])
@@ -304,51 +308,19 @@ func TestKeysGoApartWhereTheyMust(t *testing.T) {
 	})
 	t.Run("a client of another type", func(t *testing.T) {
 		t.Parallel()
-		askMany(t, newLimiter(t, struct{ redis.UniversalClient }{connect(t, startRedis(t))}))
+		askMany(t, harness.NewLimiter(t, struct{ redis.UniversalClient }{harness.Connect(t, harness.StartRedis(t))}))
 	})
 	t.Run("a ring", func(t *testing.T) {
 		t.Parallel()
-		rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startRedis(t), "b": startRedis(t)}})
+		rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": harness.StartRedis(t), "b": harness.StartRedis(t)}})
 		defer rdb.Close()
-		askMany(t, newLimiter(t, rdb))
+		askMany(t, harness.NewLimiter(t, rdb))
 	})
 }
 
-// TestClusterCarriesManyAtOnce merges decisions on a hot key of a cluster, and has those of its nodes travel
-// apart.
-func TestClusterCarriesManyAtOnce(t *testing.T) {
-	t.Parallel()
-	addrs := startCluster(t, 3)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	defer rdb.Close()
-	limiter := newLimiter(t, rdb)
-	askMany(t, limiter)
-
-	const callers, each = 256, 20
-	var granted atomic.Int64
-	var all sync.WaitGroup
-	for range callers {
-		all.Go(func() {
-			for range each {
-				r, err := limiter.Allow(t.Context(), "hot", ginlimit.PerDay(1).WithBurst(3000))
-				assert.NoError(t, err)
-				granted.Add(int64(r.Granted))
-			}
-		})
-	}
-	all.Wait()
-	require.EqualValues(t, 3000, granted.Load())
-	calls := 0
-	for _, addr := range addrs {
-		calls += scriptCalls(t, connect(t, addr))
-	}
-	t.Logf("%d calls of the script", calls)
-	require.Less(t, calls, 1200+callers*each/4)
-}
-
 func TestCloseLeavesNoGoroutine(t *testing.T) { // not parallel: other limiters have goroutines too
-	addr, process := startRedisProcess(t)
-	limiter := newLimiter(t, connect(t, addr))
+	addr, process := harness.StartRedisProcess(t)
+	limiter := harness.NewLimiter(t, harness.Connect(t, addr))
 	var all sync.WaitGroup
 	for i := range 100 {
 		all.Go(func() {
@@ -371,8 +343,8 @@ func TestCloseLeavesNoGoroutine(t *testing.T) { // not parallel: other limiters 
 	require.NoError(t, limiter.Close())
 	all.Wait()
 	stacks := make([]byte, 1<<20)
-	require.True(t, becomesTrue(t.Context().Done(), func() bool { // what has said that it is done is about to end
-		left := string(stacks[:runtime.Stack(stacks, true)])
-		return !strings.Contains(left, "dispatcher") && !strings.Contains(left, "ginlimit.(*")
+	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { // what has said that it is done is about to end
+		left := strings.ReplaceAll(string(stacks[:runtime.Stack(stacks, true)]), "ginlimit/internal/harness", "")
+		return !strings.Contains(left, "ginlimit/internal/") && !strings.Contains(left, "ginlimit.(*")
 	}))
 }

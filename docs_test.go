@@ -2,18 +2,14 @@ package ginlimit_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/ginlimit/ginlimit"
 )
 
 // What the documents say of log lines, links and commands. Their Go is in readme_test.go.
@@ -78,7 +74,7 @@ func TestTestsThatDocumentsNameExist(t *testing.T) {
 			}
 		}
 	}
-	for _, document := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md", "docs/architecture.md", "docs/operations.md"} {
+	for _, document := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md", "docs/architecture.md", "docs/operations.md", "docs/faults.md"} {
 		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Benchmark)\\w+)…?`").FindAllStringSubmatch(read(t, document), -1) {
 			exists := slices.ContainsFunc(declared, func(name string) bool { return strings.HasPrefix(name, m[1]) })
 			assert.True(t, exists, "%s names %s", document, m[1])
@@ -91,6 +87,9 @@ func TestLogLinesAreDocumented(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
+	internal, err := filepath.Glob("internal/*/*.go")
+	require.NoError(t, err)
+	files = append(files, internal...)
 	var written []string
 	call := regexp.MustCompile(`\.(Warn|Info|Error|Debug)(?:Context)?\((?:[^"\n]*,)?\s*"(ginlimit: [^"]*)"`)
 	for _, file := range files {
@@ -111,43 +110,4 @@ func TestLogLinesAreDocumented(t *testing.T) {
 		assert.True(t, found, "docs/operations.md does not say what %q means", line)
 	}
 	assert.Len(t, documented, len(written), "it documents a line that is not written")
-}
-
-// restrict makes a user who may do what docs/operations.md says that an algorithm needs, and more.
-func restrict(t *testing.T, addr, algorithm string, more ...string) redis.Options {
-	t.Helper()
-	m := regexp.MustCompile(`(?m)^# ` + algorithm + "\nACL (SETUSER app .*)$").FindStringSubmatch(read(t, "docs/operations.md"))
-	require.NotNil(t, m, "docs/operations.md has no line for %s", algorithm)
-	rules := []any{"ACL"}
-	for _, rule := range append(strings.Fields(m[1]), more...) {
-		rules = append(rules, rule)
-	}
-	require.NoError(t, connect(t, addr).Do(t.Context(), rules...).Err())
-	user := redis.Options{Addr: addr, Username: "app", Password: "secret"}
-	rdb := redis.NewClient(&user)
-	defer rdb.Close()
-	require.ErrorContains(t, rdb.Time(t.Context()).Err(), "NOPERM")
-	require.NoError(t, connect(t, addr).Do(t.Context(), "ACL", "LOG", "RESET").Err())
-	return user
-}
-
-// privilegesOf returns the privileges in the sentence of docs/operations.md that begins so.
-func privilegesOf(t *testing.T, begin string) []string {
-	t.Helper()
-	m := regexp.MustCompile(regexp.QuoteMeta(begin) + "\\s+`([^`]*)`").FindStringSubmatch(read(t, "docs/operations.md"))
-	require.NotNil(t, m, begin)
-	return strings.Fields(m[1])
-}
-
-// TestHashedTagIsFoundByTheDocumentedCommand runs the command of docs/operations.md that works out a slot tag.
-func TestHashedTagIsFoundByTheDocumentedCommand(t *testing.T) {
-	t.Parallel()
-	bash := need(t, "bash")
-	need(t, "openssl")
-	m := regexp.MustCompile("(?s)```sh\n(printf %s '([^']*)' [^\n]*)\n```").FindStringSubmatch(read(t, "docs/operations.md"))
-	require.NotNil(t, m)
-	require.Equal(t, ginlimit.Key("h", "a{b}"), m[2], "the client that the document speaks of")
-	tag, err := exec.CommandContext(t.Context(), bash, "-c", m[1]).Output()
-	require.NoError(t, err)
-	require.Equal(t, ginlimit.SlotText(m[2]), strings.TrimSpace(string(tag)))
 }

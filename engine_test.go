@@ -1,7 +1,7 @@
 package ginlimit_test
 
 import (
-	"log/slog"
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 // engine is one place where buckets are kept, with a clock that the test moves.
@@ -28,8 +29,10 @@ type engine struct {
 	rdb   *redis.Client // nil in the process
 }
 
-// onEveryEngine runs a test of the token bucket on miniredis with a set clock, on a real redis-server, and in the
-// process.
+// engines are those in real time. With the tag integration, a real redis-server is one of them.
+var engines = map[string]func(testing.TB, ginlimit.Algorithm) engine{"miniredis": miniredisEngine}
+
+// onEveryEngine runs a test of the token bucket on miniredis with a set clock, in the process, and on a real redis-server.
 func onEveryEngine(t *testing.T, test func(t *testing.T, e engine)) {
 	onEveryEngineOf(t, ginlimit.TokenBucket, test)
 }
@@ -50,14 +53,12 @@ func onEveryAlgorithm(t *testing.T, test func(t *testing.T, e engine)) {
 var windowAlgorithms = []ginlimit.Algorithm{ginlimit.FixedWindow, ginlimit.SlidingWindow}
 
 func onEveryEngineOf(t *testing.T, a ginlimit.Algorithm, test func(t *testing.T, e engine)) {
-	t.Run("miniredis", func(t *testing.T) {
-		t.Parallel()
-		test(t, miniredisEngine(t, a))
-	})
-	t.Run("redis-server", func(t *testing.T) {
-		t.Parallel()
-		test(t, redisEngine(t, a))
-	})
+	for name, start := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, start(t, a))
+		})
+	}
 	t.Run("local", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) { test(t, localEngine(t, a)) })
@@ -78,9 +79,9 @@ func miniredisEngine(t testing.TB, a ginlimit.Algorithm) engine {
 	mini.ClockTTL(true)
 	require.NoError(t, mini.Start())
 	t.Cleanup(mini.Close)
-	rdb := connectDirect(t, mini.Addr())
+	rdb := harness.ConnectDirect(t, mini.Addr())
 	return engine{
-		limiter:   newLimiter(t, rdb, ginlimit.WithAlgorithm(a)),
+		limiter:   harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)),
 		algorithm: a,
 		rdb:       rdb,
 		frozen:    true,
@@ -89,7 +90,7 @@ func miniredisEngine(t testing.TB, a ginlimit.Algorithm) engine {
 			mini.SetTime(now)
 		},
 		state: func(key string, l ginlimit.Limit) (int64, string) {
-			name := redisKey(key, l)
+			name := harness.RedisKey(key, l)
 			if !mini.Exists(name) {
 				return 0, ""
 			}
@@ -100,67 +101,9 @@ func miniredisEngine(t testing.TB, a ginlimit.Algorithm) engine {
 	}
 }
 
-// redisEngine moves the clock of a redis-server by shortening what its keys have left to live.
-func redisEngine(t testing.TB, a ginlimit.Algorithm) engine {
-	rdb := connect(t, startRedis(t))
-	ctx := t.Context()
-	return engine{
-		limiter:   newLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0)), // it knows nothing of such a clock
-		algorithm: a,
-		rdb:       rdb,
-		ahead:     3 * time.Second,
-		advance: func(d time.Duration) {
-			keys, err := rdb.Keys(ctx, "*").Result()
-			require.NoError(t, err)
-			for _, key := range keys {
-				ttl, err := rdb.PTTL(ctx, key).Result()
-				require.NoError(t, err)
-				if ttl > 0 {
-					require.NoError(t, rdb.PExpire(ctx, key, max(0, ttl-d)).Err())
-				}
-			}
-		},
-		state: func(key string, l ginlimit.Limit) (int64, string) {
-			name := redisKey(key, l)
-			var ttl *redis.DurationCmd
-			var value *redis.StringCmd
-			_, err := rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
-				ttl, value = p.PTTL(ctx, name), p.Get(ctx, name)
-				return nil
-			})
-			if err == redis.Nil {
-				return 0, ""
-			}
-			require.NoError(t, err)
-			return max(0, ttl.Val().Milliseconds()), value.Val()
-		},
-	}
-}
-
-// patient lets Redis take as long as a busy machine may, where that must not be what ends a decision.
-func patient() ginlimit.Option { return ginlimit.WithTimeout(10 * time.Second) }
-
-// newLimiter returns a limiter that has the patience of a busy machine, and no decision that Redis has not made.
-func newLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Limiter {
-	t.Helper()
-	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.Option{
-		patient(), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
-	}, opts...)...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
-	return limiter
-}
-
-// redisKey is the key of a bucket, as design and documentation name it: prefix:{key}:period.
-func redisKey(key string, l ginlimit.Limit) string {
-	_, period, _ := strings.Cut(ginlimit.Limit{Rate: 1, Period: l.Period}.String(), "/")
-	return "ginlimit:{" + key + "}:" + period
-}
-
 // redisKey is the key of what is counted by the engine's algorithm.
 func (e engine) redisKey(key string, l ginlimit.Limit) string {
-	ends := map[ginlimit.Algorithm]string{ginlimit.FixedWindow: ":fixed", ginlimit.SlidingWindow: ":sliding"}
-	return redisKey(key, l) + ends[e.algorithm]
+	return harness.RedisKeyOf(e.algorithm, key, l)
 }
 
 // requireDuration wants a duration that a clock which ran ahead may have shortened.
@@ -168,4 +111,61 @@ func (e engine) requireDuration(t *testing.T, want, got time.Duration) {
 	t.Helper()
 	require.LessOrEqual(t, got, want)
 	require.GreaterOrEqual(t, got, want-e.ahead)
+}
+
+// aroundHook calls a function for each call of the client, alone or a pipeline, that calls the script.
+type aroundHook func(send func() error) error
+
+func (h aroundHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h aroundHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !strings.HasPrefix(cmd.Name(), "eval") {
+			return next(ctx, cmd)
+		}
+		return h(func() error { return next(ctx, cmd) })
+	}
+}
+
+func (h aroundHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if !strings.HasPrefix(cmds[0].Name(), "eval") {
+			return next(ctx, cmds)
+		}
+		return h(func() error { return next(ctx, cmds) })
+	}
+}
+
+func (e engine) allowN(t *testing.T, n int, limits ...ginlimit.Limit) ginlimit.Result {
+	t.Helper()
+	r, err := e.limiter.AllowN(t.Context(), "k", n, limits...)
+	require.NoError(t, err)
+	return r
+}
+
+// allowed takes n tokens and wants so many to remain.
+func (e engine) allowed(t *testing.T, n, remaining int, limits ...ginlimit.Limit) {
+	t.Helper()
+	r := e.allowN(t, n, limits...)
+	require.True(t, r.Allowed)
+	require.Equal(t, n, r.Granted)
+	require.Equal(t, remaining, r.Remaining)
+	require.Zero(t, r.RetryAfter)
+}
+
+// denied asks for n tokens and wants a refusal for so long.
+func (e engine) denied(t *testing.T, n int, retryAfter time.Duration, limits ...ginlimit.Limit) {
+	t.Helper()
+	r := e.allowN(t, n, limits...)
+	require.False(t, r.Allowed)
+	require.Zero(t, r.Granted)
+	e.requireDuration(t, retryAfter, r.RetryAfter)
+}
+
+// token is how long a token takes to come back: all those of a window come a period after the first was taken.
+func (e engine) token(d time.Duration, l ginlimit.Limit) time.Duration {
+	if e.algorithm == ginlimit.TokenBucket {
+		return d
+	}
+	return l.Period
 }

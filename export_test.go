@@ -1,34 +1,15 @@
 package ginlimit
 
-import "strconv"
-
-// The bounds of a dispatcher.
-const (
-	QueueAsks    = queueAsks
-	MostInFlight = mostInFlight
-	FarBatches   = farBatches
+import (
+	"context"
+	"time"
 )
 
 // SlotText is how a key stands in a slot tag.
 func SlotText(key string) string { return string(appendSlotText(nil, "", key, nil)) }
 
-// Waiting is how many decisions of a limiter wait for a place.
-func Waiting(l *Limiter) int {
-	d := l.store.(*redisStore).nodes.unknown
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.waiting)
-}
-
-// ShareOf is the share of one of so many processes in a limit that can be counted: tokens per period, and at once.
-func ShareOf(l Limit, replicas int) (rate float64, burst int, ok bool) {
-	b, err := newBucket(TokenBucket, l)
-	if err != nil {
-		return 0, 0, false
-	}
-	share := b.shareOf(replicas)
-	return float64(share.drain) * float64(l.Period.Milliseconds()) / float64(share.cost), int(share.burst), true
-}
+// MaxAsked is how many clients the source is asked for, or waits to be.
+const MaxAsked = maxQuestions + maxWaiting
 
 // PlansKept is how many plans a process keeps.
 func PlansKept(p *Plans) int {
@@ -37,14 +18,14 @@ func PlansKept(p *Plans) int {
 	return len(p.fresh) + len(p.old)
 }
 
-// ForgetGlance has a second pass for what a process knows of plans.
-func ForgetGlance(p *Plans) {
+// AgePlans has a time pass for what a process knows of plans.
+func AgePlans(p *Plans, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, plans := range []map[string]*plan{p.fresh, p.old} {
 		for key, known := range plans {
 			older := *known
-			older.until = older.until.Add(-planGlance)
+			older.until, older.ends = older.until.Add(-d), older.ends.Add(-d)
 			plans[key] = &older
 		}
 	}
@@ -53,43 +34,37 @@ func ForgetGlance(p *Plans) {
 // FieldName is how a name stands in the fields of the draft.
 func FieldName(name string) string { return fieldName(name) }
 
-// LocalShards is over how many locks the buckets of this process are spread.
-const LocalShards = localShards
-
-// KeysOfAShard returns keys that share a lock, by their number.
-func KeysOfAShard(l *Limiter) func(i int) string {
-	s := l.store.(*localStore)
-	var keys []string
-	next := 0
-	return func(i int) string {
-		for ; len(keys) <= i; next++ {
-			key := strconv.Itoa(next)
-			shard, _ := s.lock(key)
-			shard.mu.Unlock()
-			if shard == &s.shards[0] {
-				keys = append(keys, key)
-			}
-		}
-		return keys[i]
+// Take takes n tokens as a handler of an algorithm does, and returns how they are given back.
+func Take(ctx context.Context, l *Limiter, a Algorithm, key string, n int, limits ...Limit) (Result, func() error, error) {
+	set, err := newLimitSet(a, limits...)
+	set.failure = l.defaults.failure
+	if err != nil {
+		return Result{}, nil, err
 	}
+	s := &subject{client: key, limits: &set, receipt: l.newReceipt(&set)}
+	res, _, err := l.allow(ctx, s, n)
+	return res, func() error { return l.giveBack(ctx, &charge{*s, res.Granted, res.Source}) }, err
 }
 
-// LocalWindows is how many windows a limiter of this process keeps, and how many entries in their logs, as it
-// counts them itself. It panics if it has miscounted.
-func LocalWindows(l *Limiter) (windows, entries int) {
-	s := l.store.(*localStore)
-	for i := range s.shards {
-		shard, logged := &s.shards[i], 0
-		for _, all := range shard.windows {
-			for _, w := range all {
-				logged += len(w.log)
-			}
-			windows += len(all)
-		}
-		if logged != shard.logged {
-			panic("entries are miscounted")
-		}
-		entries += logged
-	}
-	return windows, entries
+// EngineHeaders are the RemoteIPHeaders of a context's engine, or Gin's defaults.
+func EngineHeaders(context any) []string { return engineHeaders(context) }
+
+// LeaveLongPlans leaves a process so many clients that it may have Redis keep for longer than their life, today.
+func LeaveLongPlans(p *Plans, clients int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.restsLeft = clients
 }
+
+// Script returns the script of an algorithm, and what it is told of a limit.
+func Script(a Algorithm, l Limit) (source string, args []any, err error) {
+	set, err := newLimitSet(a, l)
+	if err != nil {
+		return "", nil, err
+	}
+	b := &set.buckets[0]
+	return scripts()[b.Kind], b.Args[:], nil
+}
+
+// PlanScript is the script that stores a plan.
+func PlanScript() string { return planSource }

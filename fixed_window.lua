@@ -17,10 +17,11 @@ local floor, max, min = math.floor, math.max, math.min
 -- window.lua: at once where it is the only one, and else in a call of its own.
 local each, alone = ARGV[1] == 'each', ARGV[1] == 'take' and #KEYS == 1
 if each or alone then
-  local n, period, limit = ARGV[2] + 0, ARGV[4] + 0, ARGV[5] + 0
+  local n, period, limit = ARGV[2] + 0, ARGV[4] + 0, ARGV[6] + 0
+  local once = each and ARGV[3] == '1'
   local reply = {}
   for i = 1, #KEYS do
-    local key, charges = KEYS[i], (each and ARGV[5 + i] or ARGV[3]) + 0
+    local key, charges = KEYS[i], (each and not once and ARGV[6 + i] or ARGV[3]) + 0
     local used, left, soon, wait = 0, 0, 0, 0
     local value = try('GET', key)
     if value then
@@ -49,9 +50,10 @@ if each or alone then
       end
       if after + n > limit and n <= limit then wait = soon end
     end
-    if used and alone then return {used, soon, wait, left} end
+    if used and alone then return {used, soon, wait, left, soon} end
     if each then
-      reply[4 * i - 3], reply[4 * i - 2], reply[4 * i - 1], reply[4 * i] = used or -1, soon, wait, left
+      local j = 5 * i
+      reply[j - 4], reply[j - 3], reply[j - 2], reply[j - 1], reply[j] = used or -1, soon, wait, left, soon
     end
   end
   if each then return reply end
@@ -106,6 +108,14 @@ local function give(w, tokens)
   else
     write(w)
   end
+end
+
+-- mark returns for how long the window goes on.
+local function mark(w) return w.left end
+
+-- giveMarked does nothing if the window had ended: within a period, one that began later goes on for longer.
+local function giveMarked(w, tokens, mark)
+  if w.left <= mark then give(w, tokens) end
 end
 
 local function block(w, ms)

@@ -2,29 +2,28 @@
 //
 //	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(100)))
 //
-// gives every client address a token bucket in Redis: the same answer whichever process of the
-// application asks, in one round trip, by one atomic script. A refused request is answered 429 and
-// consumes nothing. Every answer says what is left.
+// gives every client address a token bucket in Redis, shared by all processes of the application. One atomic script
+// decides, in one round trip. A refused request is answered 429 and consumes nothing. Response headers report what is
+// left.
 //
-// For limits per route, make one [Limiter] and take a [Limiter.Handler] for each:
+// For limits per route, make one [Limiter] and a [Limiter.Handler] for each:
 //
 //	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(4))
 //	router.Use(limiter.Handler(ginlimit.PerMinute(100)))
 //	router.POST("/login", limiter.Handler(ginlimit.PerHour(5), ginlimit.WithName("login")), login)
 //
-// A handler counts for whom [WithKey] says, under a limit of its own, several ([WithLimits]), or the
-// client's ([WithLimitFunc], [NewPlans]), in a token bucket or a window ([WithAlgorithm]), and tells of it
-// in the header fields of [WithHeaders]. Handlers of one [WithName] share buckets.
+// Each is a [Policy]: [WithKey] chooses the key, and the limits are its own, one or several ([WithLimits]), or the
+// client's ([WithLimitFunc], [NewPlans]). [WithAlgorithm] chooses token bucket or window, [WithHeaders] the header
+// fields. Policies of one [WithName] share buckets. [FirstOf] takes the first policy that finds a key.
 //
-// The other methods of a Limiter limit anything else, under a key of one's own: [Limiter.Allow] and
-// [Limiter.AllowN] take tokens or none, [Limiter.AllowUpTo] as many as fit, [Limiter.Wait] the next
-// one; [Limiter.Peek] looks, [Limiter.Refund] gives back, [Limiter.Block] bans for a time, [Limiter.Reset]
-// starts over. [NewLocal] is the same without Redis.
+// Outside HTTP, [Limiter.Policy] returns a Policy, whose methods count a client: [Policy.Allow] and [Policy.AllowN] take
+// tokens or none, [Policy.AllowUpTo] as many as fit, [Policy.Wait] waits for the next one; [Policy.Peek] looks,
+// [Policy.Refund] gives back, [Policy.Block] bans for a time, [Policy.Reset] starts over. The methods of a Limiter do
+// the same for any key and limits. [NewLocal] is the same without Redis.
 //
-// A decision waits for Redis no longer than [WithTimeout], 50 ms, and not at all where Redis is lost; then
-// [WithFailure] says what becomes of it: by default each process decides by its share of the limit
-// ([WithReplicas]). Behind a proxy, tell Gin whom to trust: see [ByClientIP]. For metrics there are
-// [WithObserver] and [Limiter.Stats].
+// A decision waits for Redis no longer than [WithTimeout], 50 ms, and not at all while the circuit breaker is open. Then
+// [WithFailure] applies: by default each process decides by its share of the limit ([WithReplicas]). Behind a proxy,
+// set Gin's trusted proxies: see [ByClientIP]. For metrics there are [WithObserver] and [Limiter.Stats].
 package ginlimit
 
 import (
@@ -36,37 +35,33 @@ import (
 
 // New returns middleware that limits every client to limit: [NewLimiter] and [Limiter.Handler] in one.
 //
-// It panics on a bad configuration, with all faults at once. It does not need Redis to be there yet.
+// It panics on a bad configuration, with all errors at once. Redis need not be there yet.
 func New(rdb redis.UniversalClient, limit Limit, opts ...Option) gin.HandlerFunc {
-	l, faults := newRedisLimiter(rdb, opts)
-	handler, err := l.handler(limit, nil)
-	if err := errors.Join(append(faults, err)...); err != nil {
+	l, errs := newRedisLimiter(rdb, opts)
+	p, err := l.Policy(limit)
+	if err := errors.Join(append(errs, err)...); err != nil {
 		panic(err)
 	}
-	return handler
+	return p.Handler()
 }
 
-// Handler returns middleware that limits every client to limit.
+// Handler returns middleware that limits every client to limit: [Limiter.Policy] and [Policy.Handler] in one.
 //
-// With [WithLimits] there are more. It sets X-RateLimit-Limit, X-RateLimit-Remaining and
-// X-RateLimit-Reset, or what [WithHeaders] says, and aborts a refused request with 429, and with
-// Retry-After unless no waiting helps. Where several handlers decide on one request, these headers tell of the one
-// closest to exhaustion. It panics on a bad configuration, with all faults at once.
+// It panics on a bad configuration, with all errors at once.
 func (l *Limiter) Handler(limit Limit, opts ...Option) gin.HandlerFunc {
-	handler, err := l.handler(limit, opts)
+	p, err := l.Policy(limit, opts...)
 	if err != nil {
 		panic(err)
 	}
-	return handler
+	return p.Handler()
 }
 
 // FromContext returns what ginlimit decided on the request, for handlers and access logs.
 //
-// Where several handlers decided, it is the refusal, or the Result closest to exhaustion. It is false
-// where none has decided.
+// If several policies decided, it is the refusal, or the Result closest to exhaustion. It is false if none has decided.
 func FromContext(c *gin.Context) (Result, bool) {
-	if d := decidedOn(c); d != nil {
-		return d.closest.decision, true
+	if s := stateOf(c); s != nil {
+		return s.closest(), true
 	}
 	return Result{}, false
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,24 +16,23 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// KeyFunc says whom a request is counted for. A nil one is a fault.
+// KeyFunc returns the key that a request is counted under. A nil KeyFunc is an error.
 //
-// An empty key and an error both go to the error handler: the request is counted for nobody.
+// An empty key and an error go to the error handler, and the request is not counted.
 type KeyFunc func(*gin.Context) (string, error)
 
-// ByHeader counts for what the headers say, which all must be there.
+// ByHeader returns the value of a header, or [Key] of the values of several.
 //
-// A request without one of them is an error that wraps [ErrNoKey], and is answered 400 with the header's name. Of a
-// header that is there several times the first counts. The key of one header is its value, that of several [Key] of
-// their values. Anyone can send any header: limit by one that something in
-// front of the application has checked. It panics on a name that is no header's, and without any.
+// If a header is missing, the error wraps [ErrNoKey], and the response is 400 and names the header. If a header comes
+// several times, the first value counts. Clients can send any header: use one that is checked in front of the
+// application. It panics without names and on an invalid one.
 func ByHeader(names ...string) KeyFunc {
 	if len(names) == 0 {
 		panic(errors.New("ginlimit: ByHeader without a header"))
 	}
 	canonical := make([]string, len(names))
 	for i, name := range names {
-		if !isToken(name) {
+		if name == "" || slices.ContainsFunc([]byte(name), func(b byte) bool { return !isTokenByte(b) }) {
 			panic(fmt.Errorf("ginlimit: ByHeader: %q is not the name of a header", name))
 		}
 		canonical[i] = http.CanonicalHeaderKey(name)
@@ -41,7 +41,7 @@ func ByHeader(names ...string) KeyFunc {
 		values := make([]string, len(canonical))
 		for i, name := range canonical {
 			values[i] = c.Request.Header.Get(name)
-			if name == "Host" { // which net/http keeps apart
+			if name == "Host" { // net/http removes it from the headers
 				values[i] = c.Request.Host
 			}
 			if values[i] == "" {
@@ -55,7 +55,7 @@ func ByHeader(names ...string) KeyFunc {
 	}
 }
 
-// missingHeader is the error of a request without a header that it must have.
+// missingHeader is the error of a request without a required header.
 type missingHeader struct{ name string }
 
 func (e *missingHeader) Error() string {
@@ -63,25 +63,16 @@ func (e *missingHeader) Error() string {
 }
 func (e *missingHeader) Unwrap() error { return ErrNoKey }
 
-// isToken reports whether s can be a header's name (RFC 9110, section 5.6.2).
-func isToken(s string) bool {
-	for i := range len(s) {
-		if !isTokenByte(s[i]) {
-			return false
-		}
-	}
-	return s != ""
-}
-
+// isTokenByte reports whether a header's name can contain the byte (RFC 9110, section 5.6.2).
 func isTokenByte(c byte) bool {
 	return '0' <= c && c <= '9' || isAlpha(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }
 
 func isAlpha(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
 
-// ByParam counts for a parameter of the route, as id is one of /users/:id.
+// ByParam returns a parameter of the route, such as id in /users/:id.
 //
-// A request whose route has no such parameter is an error that wraps [ErrNoKey]. It panics without a name.
+// If the route has no such parameter, the error wraps [ErrNoKey]. It panics without a name.
 func ByParam(name string) KeyFunc {
 	if name == "" {
 		panic(errors.New("ginlimit: ByParam without a name"))
@@ -95,11 +86,11 @@ func ByParam(name string) KeyFunc {
 	}
 }
 
-// ByFirst counts for the first key that there is: of an API key, say, or else of an address.
+// ByFirst returns the first key found: an API key, say, or else the address. For other limits with each, use [FirstOf].
 //
-// An error that wraps [ErrNoKey], and an empty key, mean that there is none; another error ends the search. The
-// key is [Key] of the function's place, counted from 0, and what it returned, so that nobody reaches an
-// address' bucket by an API key that reads like it. It panics without functions and on a nil one.
+// A function finds none if it returns an empty key or an error that wraps [ErrNoKey]; another error ends the search. The
+// result is [Key] of the function's index, from 0, and its key, so that no client reaches an address' bucket with an
+// API key that looks like the address. It panics without functions and on a nil one.
 func ByFirst(funcs ...KeyFunc) KeyFunc {
 	check("ByFirst", funcs)
 	return func(c *gin.Context) (string, error) {
@@ -118,10 +109,10 @@ func ByFirst(funcs ...KeyFunc) KeyFunc {
 	}
 }
 
-// ByAll counts for all keys together: for each user of each tenant, say.
+// ByAll combines all keys into one: each user of each tenant, say.
 //
-// The key is [Key] of what the functions returned. An error of one, or an empty key, is that of all. It panics
-// without functions and on a nil one.
+// The result is [Key] of what the functions returned. If one returns an error or an empty key, so does ByAll. It
+// panics without functions and on a nil one.
 func ByAll(funcs ...KeyFunc) KeyFunc {
 	check("ByAll", funcs)
 	return func(c *gin.Context) (string, error) {
@@ -148,10 +139,9 @@ func check(name string, funcs []KeyFunc) {
 	}
 }
 
-// Key returns the key that a handler named name uses.
+// Key returns the key that a policy named name uses: Key(name, what its [KeyFunc] returned).
 //
-// The methods of [Limiter] reach the handler's bucket by it: Key(name, what its KeyFunc returned). No
-// two tuples have the same key.
+// Different tuples have different keys. To change the buckets of a policy's client, prefer the methods of [Policy].
 func Key(name string, parts ...string) string {
 	size, escape := len(name)+len(parts), strings.ContainsAny(name, `|\`)
 	for _, part := range parts {
@@ -177,13 +167,13 @@ func Key(name string, parts ...string) string {
 var keyEscaper = strings.NewReplacer(`|`, `\|`, `\`, `\\`)
 
 const (
-	longestKey = 64
-	hashMark   = '#'
+	maxPlainKey = 64
+	hashMark    = '#'
 )
 
-// appendSlotText appends a key as it may stand in a slot tag: itself, or where it is long or holds a
-// brace or anything but printable ASCII, its hash. No two keys have the same text. A handler's name,
-// as [Key] begins with it, makes Key(name, key) of the key. With a secret it is always a hash, made with it.
+// appendSlotText appends a key in the form of a slot tag: the key itself, or its hash if it is long or holds a brace or
+// anything but printable ASCII. Different keys have different texts. With the name of a policy, as [Key] begins with it,
+// it appends Key(name, key). With a secret it always appends a hash, made with the secret.
 func appendSlotText(dst []byte, name, key string, macs *sync.Pool) []byte {
 	start := len(dst)
 	dst = append(dst, name...)
@@ -200,7 +190,7 @@ func appendSlotText(dst []byte, name, key string, macs *sync.Pool) []byte {
 		var sum [sha256.Size]byte
 		return appendHash(dst[:start], mac.Sum(sum[:0]))
 	}
-	plain := len(text) <= longestKey && text[0] != hashMark
+	plain := len(text) <= maxPlainKey && text[0] != hashMark
 	for i := 0; plain && i < len(text); i++ {
 		plain = ' ' <= text[i] && text[i] <= '~' && text[i] != '{' && text[i] != '}'
 	}
@@ -215,7 +205,7 @@ func appendHash(dst, sum []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(dst, hashMark), sum)
 }
 
-// newMACs returns a pool of what hashes with a secret, nil if there is none.
+// newMACs returns a pool of hashes with a secret, nil without one.
 func newMACs(secret []byte) *sync.Pool {
 	if secret == nil {
 		return nil

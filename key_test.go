@@ -1,60 +1,21 @@
 package ginlimit_test
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"net/http"
-	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
-
-// clientIP returns what ByClientIP makes of an address that Gin takes from a platform's header, raw.
-func clientIP(t testing.TB, address string) (string, error) {
-	t.Helper()
-	c, engine := gin.CreateTestContext(httptest.NewRecorder())
-	engine.TrustedPlatform = "Cf-Connecting-Ip"
-	c.Request = httptest.NewRequest(http.MethodGet, "/", nil)
-	c.Request.RemoteAddr = "unreadable"
-	c.Request.Header["Cf-Connecting-Ip"] = []string{address}
-	return ginlimit.ByClientIP(c)
-}
-
-func TestByClientIP(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ name, address, want string }{
-		{"IPv4", "203.0.113.7", "203.0.113.7"},
-		{"IPv4-mapped is the IPv4 address", "::ffff:203.0.113.7", "203.0.113.7"},
-		{"IPv4-mapped in hex", "::ffff:cb00:7107", "203.0.113.7"},
-		{"IPv6 is its /64", "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"},
-		{"IPv6 in capitals", "2001:DB8:1:2::", "2001:db8:1:2::/64"},
-		{"a zone is no part of it", "fe80::1%eth0", "fe80::/64"},
-		{"loopback", "::1", "::/64"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := clientIP(t, c.address)
-			require.NoError(t, err)
-			assert.Equal(t, c.want, got)
-		})
-	}
-	for _, address := range []string{"", " ", "@", "203.0.113.7:80", "203.0.113.7, 198.51.100.1", "203.0.113", "1.2.3.4.5",
-		"01.2.3.4", "::g", "localhost", "203.0.113.7\n", "{203.0.113.7}", "[::1]", "::ffff:1.2.3.4%x\x00{}\x00"} {
-		t.Run("not "+address, func(t *testing.T) {
-			t.Parallel()
-			got, err := clientIP(t, address)
-			if err == nil { // a zone may be any text; it is cut off
-				assert.Equal(t, "1.2.3.4", got)
-				return
-			}
-			assert.ErrorIs(t, err, ginlimit.ErrNoKey)
-			assert.Empty(t, got)
-		})
-	}
-}
 
 func TestKeyTellsTuplesApart(t *testing.T) {
 	t.Parallel()
@@ -67,4 +28,132 @@ func TestKeyTellsTuplesApart(t *testing.T) {
 		assert.NotContains(t, seen, key, "%q and %q", tuple, seen[key])
 		seen[key] = tuple
 	}
+}
+
+func TestKeyReachesTheHandlersBucket(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	l := harness.NewLimiter(t, rdb)
+	limit := ginlimit.PerHour(3)
+	r := serve(l.Handler(limit, ginlimit.WithName("login")))
+	get(r, "/", from("192.0.2.7:1"))
+	key := ginlimit.Key("login", "192.0.2.7")
+	p, err := l.Peek(t.Context(), key, limit)
+	require.NoError(t, err)
+	require.Equal(t, 2, p.Remaining)
+	require.NoError(t, l.Block(t.Context(), key, time.Minute, limit))
+	require.Equal(t, "60", get(r, "/", from("192.0.2.7:1")).Header().Get("Retry-After"))
+}
+
+func TestKeyReachesTheBucketOfAnyClient(t *testing.T) {
+	t.Parallel()
+	for _, client := range []string{"a|b", `a\b`, `|\`, "{a}", "é", strings.Repeat("long", 40), "#"} {
+		l, err := ginlimit.NewLocal(ginlimit.WithKey(func(*gin.Context) (string, error) { return client, nil }))
+		require.NoError(t, err)
+		limit := ginlimit.PerHour(3)
+		get(serve(l.Handler(limit, ginlimit.WithName(`a|\name`))), "/")
+		p, err := l.Peek(t.Context(), ginlimit.Key(`a|\name`, client), limit)
+		require.NoError(t, err)
+		require.Equal(t, 2, p.Remaining, client)
+	}
+}
+
+func TestMissingHeaderIsNamed(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	r := serve(middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByHeader("X-Tenant", "x-client-id"))))
+	rec := get(r, "/", with("X-Tenant", "a"))
+	assert.Equal(t, http.StatusBadRequest, rec.Code)
+	assert.JSONEq(t, `{"type": "about:blank", "title": "Bad Request", "status": 400, "detail": "The header X-Client-Id is missing."}`,
+		rec.Body.String())
+	assert.Zero(t, rdb.DBSize(t.Context()).Val())
+	assert.Equal(t, "1", remaining(get(r, "/", with("X-Tenant", "a-b"), with("X-Client-Id", "c"))))
+	assert.Equal(t, "1", remaining(get(r, "/", with("X-Tenant", "a"), with("X-Client-Id", "b-c"))), "the parts of a key are not just joined")
+	assert.Equal(t, "0", remaining(get(r, "/", with("X-Tenant", "a"), with("X-Client-Id", "b-c"))))
+}
+
+// TestKeySecret has nothing of a client stand in Redis.
+func TestKeySecret(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	secret := bytes.Repeat([]byte("s"), 16)
+	limiter := harness.NewLimiter(t, rdb, ginlimit.WithKeySecret(secret))
+	clear(secret) // the limiter has its own
+	same := harness.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("s"), 16)))
+	other := harness.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("t"), 16)))
+	r := serve(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithName("login")))
+	get(r, "/", from("203.0.113.7:1"))
+	for l, want := range map[*ginlimit.Limiter]int{limiter: 4, same: 4, other: 5} {
+		p, err := l.Peek(t.Context(), ginlimit.Key("login", "203.0.113.7"), ginlimit.PerMinute(5))
+		require.NoError(t, err)
+		assert.Equal(t, want, p.Remaining)
+	}
+	keys := rdb.Keys(t.Context(), "*").Val()
+	require.Len(t, keys, 1)
+	assert.Regexp(t, `^ginlimit:\{#[A-Za-z0-9_-]{43}\}:m$`, keys[0])
+}
+
+func TestFaultyKeyFunctionsPanicAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]func(){
+		"ByClientIPPrefix(0, 64)": func() { ginlimit.ByClientIPPrefix(0, 64) }, "ByClientIPPrefix(33, 64)": func() { ginlimit.ByClientIPPrefix(33, 64) },
+		"ByClientIPPrefix(32, 129)": func() { ginlimit.ByClientIPPrefix(32, 129) }, "ByClientIPPrefix(32, -1)": func() { ginlimit.ByClientIPPrefix(32, -1) },
+		"ByHeader": func() { ginlimit.ByHeader() }, `ByHeader: ""`: func() { ginlimit.ByHeader("X-A", "") }, `ByHeader: "X A"`: func() { ginlimit.ByHeader("X A") },
+		"ByParam": func() { ginlimit.ByParam("") }, "ByFirst": func() { ginlimit.ByFirst() }, "ByAll: function 2": func() { ginlimit.ByAll(ginlimit.ByClientIP, nil) },
+	} {
+		assert.Contains(t, panicText(t, f), "ginlimit: "+name)
+	}
+}
+
+func TestKeyFunctions(t *testing.T) {
+	t.Parallel()
+	key := func(f ginlimit.KeyFunc, path string, edit ...func(*http.Request)) (key string, err error) {
+		r := gin.New()
+		_ = r.SetTrustedProxies(nil)
+		r.GET("/users/:id", func(c *gin.Context) { key, err = f(c) })
+		get(r, path, append([]func(*http.Request){from("203.0.113.7:1")}, edit...)...)
+		return key, err
+	}
+	for _, c := range []struct {
+		name string
+		f    ginlimit.KeyFunc
+		edit func(*http.Request)
+		want string
+	}{
+		{"a /24", ginlimit.ByClientIPPrefix(24, 56), from("203.0.113.7:1"), "203.0.113.0/24"},
+		{"a /56", ginlimit.ByClientIPPrefix(24, 56), from("[2001:db8:1:2ff:1::]:1"), "2001:db8:1:200::/56"},
+		{"a whole address", ginlimit.ByClientIPPrefix(32, 128), from("[2001:db8::7%eth0]:1"), "2001:db8::7"},
+		{"IPv4 behind NAT64", ginlimit.ByClientIP, from("[64:ff9b::203.0.113.7]:1"), "203.0.113.7"},
+		{"a neighbour of NAT64", ginlimit.ByClientIP, from("[64:ff9b:1::203.0.113.7]:1"), "64:ff9b:1::/64"},
+		{"a header", ginlimit.ByHeader("x-user"), with("X-User", "ada"), "ada"},
+		{"a header with a separator", ginlimit.ByHeader("X-User"), with("X-User", "auth0|b"), "auth0|b"},
+		{"headers with a separator", ginlimit.ByHeader("X-User", "host"), with("X-User", "a|b"), `a\|b|example.com`},
+		{"a parameter", ginlimit.ByParam("id"), from("203.0.113.7:1"), "42"},
+		{"the first there is", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), with("X-User", "ada"), "0|ada"},
+		{"the second", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), with("X-Other", "ada"), "1|203.0.113.7"},
+		{"all", ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByClientIP), with("X-Other", "ada"), "42|203.0.113.7"},
+	} {
+		got, err := key(c.f, "/users/42", c.edit)
+		require.NoError(t, err, c.name)
+		assert.Equal(t, c.want, got, c.name)
+	}
+	forged, err := key(ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), "/users/42", with("X-User", "203.0.113.7"))
+	require.NoError(t, err)
+	assert.Equal(t, "0|203.0.113.7", forged, "nobody reaches an address' bucket by a user's name")
+
+	broken := errors.New("broken")
+	fails := func(*gin.Context) (string, error) { return "", broken }
+	none := func(*gin.Context) (string, error) { return "", nil }
+	for i, f := range []ginlimit.KeyFunc{ginlimit.ByHeader("X-User"), ginlimit.ByParam("name"), ginlimit.ByFirst(none, none),
+		ginlimit.ByFirst(ginlimit.ByHeader("X-User"), none), ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByHeader("X-User"))} {
+		got, err := key(f, "/users/42")
+		assert.ErrorIs(t, err, ginlimit.ErrNoKey, i)
+		assert.Empty(t, got)
+	}
+	for _, f := range []ginlimit.KeyFunc{ginlimit.ByFirst(none, fails, ginlimit.ByClientIP), ginlimit.ByAll(ginlimit.ByClientIP, fails)} {
+		_, err := key(f, "/users/42")
+		assert.ErrorIs(t, err, broken)
+	}
+	got, err := key(ginlimit.ByAll(none), "/users/42")
+	assert.Empty(t, got, fmt.Sprint(err))
 }

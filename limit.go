@@ -9,9 +9,9 @@ import (
 
 // Limit allows Rate requests per Period, and at most Burst at once.
 //
-// By default it is a token bucket: the bucket holds Burst tokens, starts full, and regains Rate tokens per Period,
-// evenly spread. [WithAlgorithm] has windows, which have no Burst of their own. A Rate below zero is unlimited and
-// never counted. A Rate of zero, with a Period, prohibits: it always denies. The zero Limit is an error.
+// By default it is a token bucket, which holds Burst tokens, starts full, and regains Rate tokens per Period, evenly
+// spread. [WithAlgorithm] has windows, which have no Burst of their own. A Rate below zero is unlimited and never
+// counted. A Rate of zero, with a Period, prohibits: every request is denied. The zero Limit is an error.
 type Limit struct {
 	Rate   int           // tokens regained per Period
 	Period time.Duration // whole milliseconds, at least one
@@ -30,13 +30,13 @@ func PerHour(rate int) Limit { return Limit{Rate: rate, Period: time.Hour} }
 // PerDay returns a limit of rate per 24 hours.
 func PerDay(rate int) Limit { return Limit{Rate: rate, Period: day} }
 
-// WithBurst returns the limit with a bucket of n tokens. Zero means as many as its Rate.
+// WithBurst returns the limit with a bucket of n tokens. Zero means its Rate.
 func (l Limit) WithBurst(n int) Limit {
 	l.Burst = n
 	return l
 }
 
-// burst returns the tokens that the bucket holds; of one that is not counted, its Rate.
+// burst returns the tokens that a full bucket holds; of a limit that is not counted, its Rate.
 func (l Limit) burst() int {
 	if l.Burst == 0 || l.Rate <= 0 {
 		return l.Rate
@@ -44,41 +44,41 @@ func (l Limit) burst() int {
 	return l.Burst
 }
 
-// validate reports the first fault that makes the limit meaningless.
+// validate returns the first error in the limit.
 func (l Limit) validate() error {
-	var fault string
+	var reason string
 	switch {
 	case l == Limit{}:
-		fault = "the zero Limit; a Rate of 0 prohibits only with a Period"
+		reason = "the zero Limit; a Rate of 0 prohibits only with a Period"
 	case l.Burst < 0:
-		fault = "the burst is negative"
+		reason = "the burst is negative"
 	case l.Period < 0:
-		fault = "the period is negative"
+		reason = "the period is negative"
 	case l.Rate < 0:
 		return nil
 	case l.Period == 0:
-		fault = "the period is missing"
+		reason = "the period is missing"
 	case l.Period%time.Millisecond != 0:
-		fault = "the period is no whole number of milliseconds"
+		reason = "the period is no whole number of milliseconds"
 	default:
 		return nil
 	}
-	return fmt.Errorf("%w: %s: %s", ErrInvalidLimit, l, fault)
+	return fmt.Errorf("%w: %s: %s", ErrInvalidLimit, l, reason)
 }
 
 const day = 24 * time.Hour
 
 // ParseLimit reads a limit from text: rate/period, or rate/period burst n.
 //
-// The period is one of the units ms, s, m, h and d, or a duration with units, as time.ParseDuration
-// reads it or in whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". A rate below
-// zero is unlimited and a rate of zero prohibits, as in [Limit]. An error wraps [ErrInvalidLimit].
+// The period is one of the units ms, s, m, h and d, a duration as [time.ParseDuration] reads it, or a number of
+// whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". A rate below zero is unlimited and a
+// rate of zero prohibits, as in [Limit]. An error wraps [ErrInvalidLimit].
 func ParseLimit(s string) (Limit, error) {
 	l, err := parseLimit(s)
 	if err != nil {
 		return Limit{}, fmt.Errorf("%w: %.64q: %w", ErrInvalidLimit, s, err)
 	}
-	if _, err := newRules(TokenBucket, l); err != nil {
+	if _, err := newLimitSet(TokenBucket, l); err != nil {
 		return Limit{}, err
 	}
 	return l, nil
@@ -131,7 +131,7 @@ func parsePeriod(s string) (time.Duration, error) {
 }
 
 // periodText returns a period in the largest unit that needs no fraction, without a count of one.
-// No two periods have the same text.
+// Different periods have different texts.
 func periodText(d time.Duration) string {
 	for _, unit := range []struct {
 		size time.Duration
@@ -147,7 +147,7 @@ func periodText(d time.Duration) string {
 	return d.String()
 }
 
-// String returns the limit as [ParseLimit] reads it; the burst is left out where it is zero.
+// String returns the limit as [ParseLimit] reads it, without a burst of zero.
 func (l Limit) String() string {
 	s := strconv.Itoa(l.Rate) + "/" + periodText(l.Period)
 	if l.Burst != 0 {
@@ -156,15 +156,15 @@ func (l Limit) String() string {
 	return s
 }
 
-// MarshalText returns what [Limit.String] does. An error wraps [ErrInvalidLimit].
+// MarshalText returns the text of [Limit.String]. An error wraps [ErrInvalidLimit].
 func (l Limit) MarshalText() ([]byte, error) {
-	if _, err := newRules(TokenBucket, l); err != nil {
+	if _, err := newLimitSet(TokenBucket, l); err != nil {
 		return nil, err
 	}
 	return []byte(l.String()), nil
 }
 
-// UnmarshalText reads what [ParseLimit] does. An error wraps [ErrInvalidLimit] and leaves l as it was.
+// UnmarshalText reads the text as [ParseLimit] does. An error wraps [ErrInvalidLimit] and leaves l unchanged.
 func (l *Limit) UnmarshalText(text []byte) error {
 	parsed, err := ParseLimit(string(text))
 	if err != nil {
@@ -172,4 +172,29 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	}
 	*l = parsed
 	return nil
+}
+
+// Algorithm is how requests are counted.
+type Algorithm uint8
+
+const (
+	// TokenBucket regains Rate tokens per Period, evenly spread, up to Burst. It takes the same memory in Redis whatever
+	// the limit is, and over any time t admits at most Burst + Rate × t.
+	TokenBucket Algorithm = iota
+	// FixedWindow allows Rate requests in a window, which begins with a client's first request and ends a Period later.
+	// Around that end twice the Rate may pass at once.
+	FixedWindow
+	// SlidingWindow allows Rate requests in any Period, exactly. It keeps a log of them, in Redis 6 to 16 bytes for each
+	// entry, of at most Rate entries and at most one for each millisecond of the Period.
+	SlidingWindow
+)
+
+var algorithmNames = [...]string{TokenBucket: "token bucket", FixedWindow: "fixed window", SlidingWindow: "sliding window"}
+
+// String returns the algorithm in two words, or "unknown".
+func (a Algorithm) String() string {
+	if int(a) < len(algorithmNames) {
+		return algorithmNames[a]
+	}
+	return "unknown"
 }

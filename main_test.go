@@ -2,8 +2,10 @@ package ginlimit_test
 
 import (
 	"context"
+	"math"
 	"os"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -19,6 +21,12 @@ func TestMain(m *testing.M) {
 	redis.SetLogger(quiet{}) // servers are stopped on purpose
 	os.Exit(m.Run())
 }
+
+// asInt returns n, or the largest int there is.
+func asInt(n int64) int { return int(min(n, math.MaxInt)) }
+
+// has64Bits reports whether limits of more than 2^31 tokens can be written down.
+const has64Bits = strconv.IntSize == 64
 
 // heapInUse returns the bytes of all reachable objects.
 func heapInUse() int64 {

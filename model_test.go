@@ -16,7 +16,7 @@ type model struct {
 type modelBucket struct {
 	missing *big.Rat // tokens it is short of full, at
 	at      int64
-	blocked bool
+	block   int64 // milliseconds for which it is blocked, at
 }
 
 func newModel() *model { return &model{buckets: map[string]*modelBucket{}} }
@@ -43,10 +43,10 @@ func (m *model) bucket(key string, l ginlimit.Limit) *modelBucket {
 		m.buckets[id] = b
 	}
 	back := new(big.Rat).Mul(tokens(m.now-b.at), perMilli(l))
-	if b.missing.Sub(b.missing, back); b.missing.Sign() <= 0 {
+	if b.missing.Sub(b.missing, back); b.missing.Sign() < 0 {
 		b.missing.SetInt64(0)
-		b.blocked = false
 	}
+	b.block = max(0, b.block-(m.now-b.at))
 	b.at = m.now
 	return b
 }
@@ -62,9 +62,18 @@ func ceil(r *big.Rat) int64 {
 	return n
 }
 
+// found is how many tokens are missing for those who take. A block holds under a larger limit too.
+func (m *model) found(key string, l ginlimit.Limit) *big.Rat {
+	b := m.bucket(key, l)
+	if least := blocking(b.block, l); b.block > 0 && least.Cmp(b.missing) > 0 {
+		return least
+	}
+	return b.missing
+}
+
 // room is how many tokens a bucket can give.
 func (m *model) room(key string, l ginlimit.Limit) *big.Rat {
-	return new(big.Rat).Sub(tokens(burst(l)), m.bucket(key, l).missing)
+	return new(big.Rat).Sub(tokens(burst(l)), m.found(key, l))
 }
 
 func (m *model) fits(key string, n int64, limits []ginlimit.Limit) bool {
@@ -93,7 +102,7 @@ func (m *model) take(key string, n, least int64, limits []ginlimit.Limit) ginlim
 		b := m.bucket(key, l)
 		r := ginlimit.Result{Allowed: allowed, Granted: int(granted), Limit: l}
 		if !allowed {
-			short := new(big.Rat).Add(b.missing, tokens(least-burst(l)))
+			short := new(big.Rat).Add(m.found(key, l), tokens(least-burst(l)))
 			if short.Sign() > 0 {
 				r.RetryAfter = millis(ceil(short.Quo(short, perMilli(l))))
 			}
@@ -103,10 +112,9 @@ func (m *model) take(key string, n, least int64, limits []ginlimit.Limit) ginlim
 		}
 		if granted > 0 {
 			b.missing.Add(b.missing, tokens(granted))
-			b.blocked = false
 		}
 		r.Remaining = int(max(0, floorSigned(m.room(key, l))))
-		r.ResetAfter = millis(ceil(new(big.Rat).Quo(b.missing, perMilli(l))))
+		r.ResetAfter = millis(ceil(new(big.Rat).Quo(m.found(key, l), perMilli(l))))
 		results = append(results, r)
 	}
 	return closest(results)
@@ -146,26 +154,33 @@ func floorSigned(r *big.Rat) int64 {
 func (m *model) refund(key string, n int64, limits []ginlimit.Limit) {
 	for _, l := range limits {
 		b := m.bucket(key, l)
-		if b.blocked && m.room(key, l).Cmp(tokens(1)) < 0 {
-			continue
+		least := new(big.Rat)
+		if b.block > 0 {
+			least = blocking(b.block, l)
 		}
-		b.blocked = false
-		if b.missing.Sub(b.missing, tokens(n)); b.missing.Sign() < 0 {
-			b.missing.SetInt64(0)
+		if after := new(big.Rat).Sub(b.missing, tokens(n)); after.Cmp(least) > 0 {
+			least = after
+		}
+		if least.Cmp(b.missing) < 0 {
+			b.missing = least
 		}
 	}
+}
+
+// blocking is how many tokens must be missing for none to be had within ms.
+func blocking(ms int64, l ginlimit.Limit) *big.Rat {
+	missing := new(big.Rat).Mul(tokens(ms), perMilli(l))
+	return missing.Add(missing, tokens(burst(l)-1))
 }
 
 func (m *model) block(key string, d time.Duration, limits []ginlimit.Limit) {
 	for _, l := range limits {
 		b := m.bucket(key, l)
-		ms := tokens(int64((d + time.Millisecond - 1) / time.Millisecond))
-		missing := ms.Add(ms.Mul(ms, perMilli(l)), tokens(burst(l)-1))
-		if missing.Cmp(b.missing) > 0 {
+		ms := int64((d + time.Millisecond - 1) / time.Millisecond)
+		b.block = max(b.block, ms)
+		if missing := blocking(ms, l); missing.Cmp(b.missing) > 0 {
 			b.missing = missing
 		}
-		// A block of a bucket that is full already when it begins leaves no trace.
-		b.blocked = b.missing.Sign() > 0
 	}
 }
 

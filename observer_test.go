@@ -2,17 +2,19 @@ package ginlimit_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 // events collects what an observer sees.
@@ -40,74 +42,6 @@ func (e *events) take(t *testing.T) []ginlimit.Event {
 	return all
 }
 
-func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
-	t.Parallel()
-	rdb := connect(t, startRedis(t))
-	gone := connectDirect(t, "127.0.0.1:"+freePort(t))
-	limit, anyone := ginlimit.PerHour(2), netip.MustParsePrefix("192.0.2.0/24")
-	type option = ginlimit.Option
-	for name, row := range map[string]struct {
-		lost     bool
-		limit    ginlimit.Limit
-		options  []option
-		requests int
-		want     []ginlimit.Event // of the last ones
-	}{
-		"allowed, refused, and refused from memory": {false, limit, nil, 4, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
-			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Cost: 1}}},
-		"unlimited": {false, ginlimit.PerHour(-1), nil, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1), Cost: 1}}},
-		"prohibited": {false, ginlimit.PerHour(0), nil, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerHour(0), Cost: 1}}},
-		"cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return 2 })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 2}}},
-		"negative cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return -2 })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Cost: -2}}},
-		"local": {true, limit, nil, 3, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeLocal, Limit: limit, Cost: 1}}},
-		"open": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailOpen)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeOpen, Allowed: true, Limit: limit, Cost: 1}}},
-		"closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeClosed, Cost: 1}}},
-		"skipped": {false, limit, []option{ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeSkipped, Allowed: true}}},
-		"let in": {false, limit, []option{ginlimit.WithAllowList(anyone)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeListed, Allowed: true}}},
-		"free, and closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithCost(func(*gin.Context) int { return 0 })}, 1,
-			[]ginlimit.Event{{Outcome: ginlimit.OutcomeClosed, Allowed: true}}},
-		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1, []ginlimit.Event{{Outcome: ginlimit.OutcomeListed}}},
-		"dry run": {false, limit, []option{ginlimit.WithDryRun()}, 3, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeDryRun, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeDryRun, Limit: limit, Cost: 1}}},
-		"no key": {false, limit, []option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Cost: 1}}},
-		"no plan": {false, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLimitFunc(
-			func(*gin.Context, string) (ginlimit.Limit, error) { return ginlimit.Limit{}, ginlimit.ErrUnavailable })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Cost: 1}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client, seen := rdb, &events{}
-			if row.lost {
-				client = gone
-			}
-			limiter, err := ginlimit.NewLimiter(client, ginlimit.WithObserver(seen.observe), believing(), patient())
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, limiter.Close()) })
-			r := serve(limiter.Handler(row.limit, append(row.options, ginlimit.WithName(name))...))
-			for range row.requests {
-				get(r, "/")
-			}
-			got := seen.take(t)
-			require.Len(t, got, row.requests, "one for each request")
-			for i := range row.want {
-				row.want[i].Name = name
-			}
-			require.Equal(t, row.want, got[len(got)-len(row.want):])
-		})
-	}
-}
-
 func TestObserverSeesTheMethods(t *testing.T) {
 	t.Parallel()
 	seen, limit, ctx := &events{}, ginlimit.PerHour(5), t.Context()
@@ -130,6 +64,79 @@ func TestObserverSeesTheMethods(t *testing.T) {
 	}, seen.take(t))
 }
 
+// TestObserverSeesAWaitOnce: one Event when it ends, however often it has tried.
+func TestObserverSeesAWaitOnce(t *testing.T) {
+	t.Parallel()
+	limit := ginlimit.PerSecond(1)
+	for name, row := range map[string]struct {
+		wait func(t *testing.T, l *ginlimit.Limiter) // on a bucket that is empty
+		want ginlimit.Event
+	}{
+		"until there is a token": {func(t *testing.T, l *ginlimit.Limiter) {
+			require.NoError(t, l.Wait(t.Context(), "k", limit))
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1, Duration: time.Second}},
+		"until its context ends": {func(t *testing.T, l *ginlimit.Limiter) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(500*time.Millisecond, cancel)
+			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.Canceled)
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Cost: 1, Duration: 500 * time.Millisecond}},
+		"not at all before the deadline": {func(t *testing.T, l *ginlimit.Limiter) {
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.DeadlineExceeded)
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Cost: 1}},
+		"until the limiter is closed": {func(t *testing.T, l *ginlimit.Limiter) {
+			time.AfterFunc(500*time.Millisecond, func() { _ = l.Close() })
+			require.ErrorIs(t, l.Wait(t.Context(), "k", limit), ginlimit.ErrUnavailable)
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Cost: 1, Duration: 500 * time.Millisecond}},
+		"with a context that has ended": {func(t *testing.T, l *ginlimit.Limiter) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.Canceled)
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Cost: 1}},
+		"in vain": {func(t *testing.T, l *ginlimit.Limiter) {
+			require.ErrorIs(t, l.Wait(t.Context(), "k", ginlimit.PerSecond(0)), ginlimit.ErrInvalidLimit)
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerSecond(0), Cost: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				seen := &events{}
+				limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
+				require.NoError(t, err)
+				defer limiter.Close()
+				require.NoError(t, limiter.Wait(t.Context(), "k", limit))
+				synctest.Wait()
+				seen.all = nil
+				row.wait(t, limiter)
+				synctest.Wait()
+				require.Equal(t, []ginlimit.Event{row.want}, seen.all)
+			})
+		})
+	}
+}
+
+// TestObserverSeesEachOfManyWaitsOnce, though all of them try each second and only one gets the token.
+func TestObserverSeesEachOfManyWaitsOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		seen, limit := &events{}, ginlimit.PerSecond(1)
+		limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
+		require.NoError(t, err)
+		defer limiter.Close()
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() { assert.NoError(t, limiter.Wait(t.Context(), "k", limit)) })
+		}
+		all.Wait()
+		var want []ginlimit.Event
+		for i := range 20 {
+			want = append(want, ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1, Duration: time.Duration(i) * time.Second})
+		}
+		require.Equal(t, want, seen.all)
+	})
+}
+
 func TestObserverIsTheLimiters(t *testing.T) {
 	t.Parallel()
 	_, err := ginlimit.NewLocal(ginlimit.WithObserver(nil))
@@ -147,53 +154,8 @@ func TestOutcomesAreNamed(t *testing.T) {
 	for o := range ginlimit.OutcomeError + 2 {
 		names = append(names, o.String())
 	}
-	require.Equal(t, []string{"allowed", "refused", "refused_from_memory", "local", "open", "closed",
+	require.Equal(t, []string{"allowed", "refused", "allowed_from_lease", "refused_from_memory", "local", "open", "closed",
 		"skipped", "listed", "dry_run", "error", "unknown"}, names)
-}
-
-func TestStats(t *testing.T) {
-	t.Parallel()
-	addr, process := startRedisProcess(t)
-	limiter, err := ginlimit.NewLimiter(connectDirect(t, addr), believing(), patient())
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
-	require.Equal(t, ginlimit.Stats{Servers: 1}, limiter.Stats())
-
-	limit, ctx := ginlimit.PerHour(100), t.Context()
-	var all sync.WaitGroup
-	for range 64 {
-		all.Go(func() {
-			for range 4 {
-				_, err := limiter.Allow(ctx, "k", limit)
-				assert.NoError(t, err)
-			}
-		})
-	}
-	all.Wait()
-	require.True(t, becomesTrue(ctx.Done(), func() bool { return limiter.Stats().InFlight == 0 }))
-	s := limiter.Stats()
-	require.GreaterOrEqual(t, s.Decisions, uint64(101)) // further ones are refused from memory
-	require.LessOrEqual(t, s.Decisions, uint64(256))
-	require.LessOrEqual(t, s.Batches, s.Decisions)
-	require.Positive(t, s.Batches)
-	require.Zero(t, s.LostServers+s.Queued+s.LocalBuckets)
-	require.True(t, becomesTrue(ctx.Done(), func() bool {
-		r, err := limiter.Allow(ctx, "k", limit)
-		return err == nil && !r.Allowed && limiter.Stats().Remembered == 1
-	}))
-	require.True(t, becomesTrue(ctx.Done(), func() bool { return limiter.Stats().Remembered == 0 }), "for a second")
-
-	require.NoError(t, process.Kill())
-	require.True(t, becomesTrue(ctx.Done(), func() bool {
-		_, _ = limiter.Allow(ctx, "other", limit)
-		return limiter.Stats().LostServers == 1
-	}))
-	_, err = limiter.Allow(ctx, "other", limit)
-	require.NoError(t, err)
-	require.Equal(t, 1, limiter.Stats().LocalBuckets)
-	require.NoError(t, limiter.Close())
-	require.Zero(t, limiter.Stats().LostServers, "nobody seeks it any more")
-	require.Equal(t, s.Batches, min(s.Batches, limiter.Stats().Batches))
 }
 
 // TestObserverMayBeSlow: it holds up the request that it sees, and nobody else.
@@ -210,8 +172,44 @@ func TestObserverMayBeSlow(t *testing.T) {
 	r := serve(limiter.Handler(ginlimit.PerHour(5)))
 	first := make(chan int)
 	go func() { first <- get(r, "/").Code }()
-	require.True(t, becomesTrue(t.Context().Done(), held.Load))
+	require.True(t, harness.BecomesTrue(t.Context().Done(), held.Load))
 	require.Equal(t, http.StatusOK, get(r, "/").Code)
 	close(release)
 	require.Equal(t, http.StatusOK, <-first)
+}
+
+func TestObserversAddUp(t *testing.T) {
+	t.Parallel()
+	var first, second, third events
+	both := newLocal(t, ginlimit.WithObserver(first.observe), ginlimit.WithObserver(second.observe))
+	one := newLocal(t, ginlimit.WithObserver(third.observe))
+	p := newPolicy(t, both, ginlimit.PerDay(3), ginlimit.WithName("p"), byUser())
+	require.Equal(t, http.StatusOK, get(serve(p.Handler()), "/", user("u")).Code)
+	_, err := p.AllowN(t.Context(), "u", 2)
+	require.NoError(t, err)
+	_, err = p.AllowUpTo(t.Context(), "u", 2)
+	require.NoError(t, err)
+	require.ErrorIs(t, p.WaitN(t.Context(), "u", 4), ginlimit.ErrInvalidLimit)
+	_, err = both.Allow(t.Context(), "u", ginlimit.PerDay(1))
+	require.NoError(t, err)
+	_, err = p.Peek(t.Context(), "u")
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(p.Refund(t.Context(), "u", 1), p.Block(t.Context(), "u", time.Hour), p.Reset(t.Context(), "u")))
+	_, err = p.Allow(t.Context(), "")
+	require.Error(t, err)
+	_, err = one.Allow(t.Context(), "u", ginlimit.PerDay(1))
+	require.NoError(t, err)
+	want := []ginlimit.Event{
+		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3), Cost: 1},
+		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3), Cost: 2},
+		{Name: "p", Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerDay(3), Cost: 2},
+		{Name: "p", Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerDay(3), Cost: 4},
+		{Name: "", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(1), Cost: 1},
+	}
+	require.Equal(t, want, first.take(t))
+	require.Equal(t, want, second.take(t))
+	require.Equal(t, want[4:], third.take(t))
+
+	_, err = ginlimit.NewLocal(ginlimit.WithObserver(first.observe), ginlimit.WithObserver(nil))
+	require.ErrorContains(t, err, "WithObserver: the function is nil")
 }

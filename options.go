@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/denycache"
 )
 
 const (
@@ -18,11 +20,11 @@ const (
 	DefaultPrefix = "ginlimit"
 	// DefaultTimeout is how long a decision may take.
 	DefaultTimeout = 50 * time.Millisecond
-	longestTimeout = 24 * time.Hour
-	leastSecret    = 16
+	maxTimeout     = 24 * time.Hour
+	minSecret      = 16
 )
 
-// Option sets up a [Limiter] or one of its handlers. A nil Option is a fault.
+// Option configures a [Limiter] or a [Policy]. A nil Option is an error.
 type Option func(*config)
 
 // config is what options fill.
@@ -30,199 +32,216 @@ type config struct {
 	prefix   string
 	logger   *slog.Logger
 	timeout  time.Duration
-	denials  int  // to remember
-	eager    bool // to believe the first of them
 	replicas int
 	secret   []byte
-	observer func(context.Context, Event)
+
+	denyEntries int  // refusals to remember
+	trustClock  bool // Redis' clock, from the start
+	observers   []func(context.Context, Event)
 
 	name       string
 	key        KeyFunc
 	keyed      bool // by WithKey
 	limits     []Limit
-	limit      func(*gin.Context, string) (Limit, error)
+	limitFunc  func(context.Context, string) ([]Limit, error)
 	identities []identityOption
 	cost       func(*gin.Context) int
-	refund     func(*gin.Context) bool
+	refundFunc func(*gin.Context) bool
 	skip       func(*gin.Context) bool
 	allow      []netip.Prefix
 	deny       []netip.Prefix
 	dryRun     bool
 	algorithm  Algorithm
 	failure    Failure
+	lease      time.Duration
 	headers    Headers
-	header     func(http.Header, Result)
-	denied     func(*gin.Context, Result)
-	failed     func(*gin.Context, error)
-	faults     []error
-	limiter    []string // the options used that only a limiter has
+	headerFunc func(http.Header, Result)
+
+	deniedHandler func(*gin.Context, Result)
+	errorHandler  func(*gin.Context, error)
+
+	errs    []error
+	limiter []string // the options used that are for a limiter only
 }
 
-// newConfig returns the defaults with opts on top, and every fault in them.
+// newConfig returns the defaults with opts on top, and all errors in them.
 func newConfig(opts []Option) (config, []error) {
 	return config{
-		prefix:   DefaultPrefix,
-		logger:   slog.Default(),
-		timeout:  DefaultTimeout,
-		denials:  DefaultDenyMemory,
-		replicas: 1,
-		key:      ByClientIP,
-		headers:  XRateLimit,
-		denied:   answerDenied,
-		failed:   answerError,
+		prefix:        DefaultPrefix,
+		logger:        slog.Default(),
+		timeout:       DefaultTimeout,
+		denyEntries:   DefaultDenyMemory,
+		replicas:      1,
+		key:           ByClientIP,
+		headers:       XRateLimit,
+		deniedHandler: answerDenied,
+		errorHandler:  answerError,
 	}.with(opts)
 }
 
-// with returns the configuration with opts on top, and every fault in them.
+// with returns the configuration with opts on top, and all errors in them.
 func (c config) with(opts []Option) (config, []error) {
-	c.faults, c.limiter = nil, nil
+	c.errs, c.limiter = nil, nil
 	for i, opt := range opts {
-		if opt == nil {
-			c.fault("option %d is nil", i+1)
-			continue
+		if c.require(opt != nil, "option %d is nil", i+1) {
+			opt(&c)
 		}
-		opt(&c)
 	}
-	return c, c.faults
+	return c, c.errs
 }
 
-func (c *config) fault(format string, args ...any) {
-	c.faults = append(c.faults, fmt.Errorf("ginlimit: "+format, args...))
+// require adds an error unless ok, which it returns.
+func (c *config) require(ok bool, format string, args ...any) bool {
+	if !ok {
+		c.errs = append(c.errs, fmt.Errorf("ginlimit: "+format, args...))
+	}
+	return ok
 }
 
-// WithPrefix sets what every key in Redis begins with; "" for nothing. The default is [DefaultPrefix].
+// WithPrefix sets the prefix of every key in Redis; "" is none. The default is [DefaultPrefix].
 //
 // It is an option of a limiter. Braces are an error: they would put all keys into one slot of a cluster.
 func WithPrefix(s string) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithPrefix")
-		if strings.ContainsAny(s, "{}") {
-			c.fault("WithPrefix(%q): braces are kept for the slot tag", s)
-		}
+		c.require(!strings.ContainsAny(s, "{}"), "WithPrefix(%q): braces are reserved for the slot tag", s)
 		c.prefix = s
 	}
 }
 
-// WithLogger sets where warnings go. The default is what [slog.Default] is when the limiter is made. It
-// is an option of a limiter.
+// WithLogger sets where warnings go. The default is [slog.Default] when the limiter is made.
+// It is an option of a limiter.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithLogger")
-		if l == nil {
-			c.fault("WithLogger: the logger is nil")
-		}
+		c.require(l != nil, "WithLogger: the logger is nil")
 		c.logger = l
 	}
 }
 
-// WithTimeout sets how long Redis may take for a decision. The default is [DefaultTimeout].
+// WithTimeout sets how long a decision waits for Redis. The default is [DefaultTimeout].
 //
-// After that [WithFailure] says what becomes of it. Up to a tenth of it may come on top. It is
-// an option of a limiter. A d of zero or less is an error, and so is one above a day.
+// It may wait up to a tenth longer. After that, [WithFailure] decides. It is an option of a limiter. A d of zero or less
+// is an error, and so is one above a day.
 func WithTimeout(d time.Duration) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithTimeout")
-		if d <= 0 || d > longestTimeout {
-			c.fault("WithTimeout(%s): want more than 0 and at most %s", d, longestTimeout)
-			return
+		if c.require(0 < d && d <= maxTimeout, "WithTimeout(%s): want more than 0 and at most %s", d, maxTimeout) {
+			c.timeout = d
 		}
-		c.timeout = d
 	}
 }
 
 // WithDenyMemory sets how many refusals are remembered; 0 remembers none. The default is [DefaultDenyMemory].
 //
-// A client that Redis has refused is refused in this process, without a round trip, for as long as its bucket,
-// draining since, has no room for what is asked, and for at most a second. So a [Limiter.Reset],
-// [Limiter.Refund] or larger limit elsewhere shows within that time, one of this limiter at once. The number is
-// rounded up to a power of two, at least four. A full memory forgets the oldest refusal of a few.
+// After Redis refused a client, this process refuses it without a round trip until its bucket has refilled enough, for
+// at most a second. So a [Limiter.Reset], [Limiter.Refund] or larger limit takes effect at once in the limiter that
+// makes it, and within a second in others. The number is rounded up to a power of two, at least four. When the memory
+// is full, a new refusal replaces the oldest of a few.
 //
-// Time is that of this process. By default the memory therefore refuses nobody until it has seen a bucket
-// drain at that pace, so that a Redis whose clock a test sets is asked every time. With WithDenyMemory it
-// believes the first refusal.
+// The time is this process' clock. By default the memory refuses no client until it has seen a bucket drain at the pace
+// of that clock, so it does not disturb tests that set Redis' clock. With WithDenyMemory it uses the first refusal.
 //
 // It is an option of a limiter. Below 0 is an error, and so is more than 4,194,304.
 func WithDenyMemory(entries int) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithDenyMemory")
-		if entries < 0 {
-			c.fault("WithDenyMemory(%d): want 0 or more", entries)
-		}
-		if entries > maxDenials {
-			c.fault("WithDenyMemory(%d): want at most %d", entries, maxDenials)
-		}
-		c.denials, c.eager = entries, true
+		c.require(entries >= 0, "WithDenyMemory(%d): want 0 or more", entries)
+		c.require(entries <= denycache.MaxEntries, "WithDenyMemory(%d): want at most %d", entries, denycache.MaxEntries)
+		c.denyEntries, c.trustClock = entries, true
 	}
 }
 
 // WithReplicas sets how many processes share the limits without Redis. The default is 1.
 //
-// With [FailLocal], each has its part of every Rate and Burst, rounded down, but at least 1, for decisions that
-// Redis does not make. It is an option of a limiter. An n below 1 is an error.
+// With [FailLocal], each process uses its share of every Rate and Burst, rounded down but at least 1, for decisions
+// that Redis does not make. It is an option of a limiter. An n below 1 is an error.
 func WithReplicas(n int) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithReplicas")
-		if n < 1 {
-			c.fault("WithReplicas(%d): want at least 1", n)
-			return
+		if c.require(n >= 1, "WithReplicas(%d): want at least 1", n) {
+			c.replicas = n
 		}
-		c.replicas = n
 	}
 }
 
-// WithFailure sets what becomes of decisions that Redis does not make. The default is [FailLocal].
+// WithFailure sets how requests are decided without Redis. The default is [FailLocal].
 //
-// For the limiter it holds for its methods too. A limiter of [NewLocal] has no Redis to lose.
+// Given to a limiter, it applies to the limiter's methods too. A limiter of [NewLocal] does not need it.
 func WithFailure(f Failure) Option {
 	return func(c *config) {
-		if f > FailClosed {
-			c.fault("WithFailure(%d): want FailLocal, FailOpen or FailClosed", f)
-		}
+		c.require(f <= FailClosed, "WithFailure(%d): want FailLocal, FailOpen or FailClosed", f)
 		c.failure = f
 	}
 }
 
 // WithAlgorithm sets how requests are counted. The default is [TokenBucket].
 //
-// For the limiter it holds for its methods too. What another algorithm has counted is left where it is. A window's
-// limit has no Burst of its own.
+// Given to a limiter, it applies to the limiter's methods too. Each algorithm has its own buckets and does not
+// see what another has counted. For windows, a Burst other than the Rate is an error.
 func WithAlgorithm(a Algorithm) Option {
 	return func(c *config) {
-		if int(a) >= len(algorithmNames) {
-			c.fault("WithAlgorithm(%d): want TokenBucket, FixedWindow or SlidingWindow", a)
-			return
+		if c.require(a <= SlidingWindow, "WithAlgorithm(%d): want TokenBucket, FixedWindow or SlidingWindow", a) {
+			c.algorithm = a
 		}
-		c.algorithm = a
 	}
 }
 
-// WithKeySecret has Redis hold keys that tell nothing.
+// WithLease lets this process take tokens ahead of their use, and admit from them without asking Redis. The default is 0,
+// which takes none.
 //
-// Each is an HMAC-SHA256 (RFC 2104) of the client's key. All processes need the same secret; another one has
-// other buckets. It is an option of a limiter. A secret of less than 16 bytes is an error.
+// A decision that goes to Redis then takes as many tokens more as this process used of the key within the last d: at most
+// as many as come back within d, and at most half of what was left when it last asked. So a key that is asked about often
+// needs few calls to Redis. No more is admitted than without leases: tokens that have flowed back into the bucket meanwhile
+// are not used. Leases save most where a key is used at a good part of its rate; in a bucket that is nearly full they do not last.
+// They are not for limits above some ten thousand per second: ages are rounded up to a millisecond, in which such a bucket
+// regains what was leased, so that it is charged for nothing.
+//
+// A lease ends d after the last decision by Redis. A [Limiter.Block], Reset or Refund takes effect at once in the limiter that
+// makes it, and within d in others: for that long, others may admit as many more as were given back. What a process has
+// leased and does not use is missing to others: at most what comes back within d. [Limiter.Close] gives it back.
+//
+// Result.Source is [FromLease], and Remaining is what is left of the lease. A decision by Redis counts what it leases as left.
+// A call for more tokens than the lease holds asks Redis for all of them, and is refused if Redis has fewer, whatever the lease holds.
+//
+// The time is this process' clock. By default there is no lease until a bucket was seen to drain for 3 ms at the pace of that
+// clock, so tests may set Redis' clock. A bucket that is full again at every call does not show that; with [WithDenyMemory]
+// there are leases from the start. If Redis is lost, so are the leased tokens.
+//
+// Given to a limiter, it applies to the limiter's methods too. Requests with a [WithIdentity] have no leases, and
+// neither has a limiter of [NewLocal]. With a [SlidingWindow] it is an error, and so is a d below 0 or above a day.
+func WithLease(d time.Duration) Option {
+	return func(c *config) {
+		if c.require(0 <= d && d <= maxTimeout, "WithLease(%s): want 0 to %s", d, maxTimeout) {
+			c.lease = d
+		}
+	}
+}
+
+// WithKeySecret hides the clients' keys from whoever reads Redis: each is stored as its HMAC-SHA256 (RFC 2104).
+//
+// All processes need the same secret; another secret means other buckets. It is an option of a limiter. A secret of
+// less than 16 bytes is an error.
 func WithKeySecret(secret []byte) Option {
 	secret = slices.Clone(secret)
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithKeySecret")
-		if len(secret) < leastSecret {
-			c.fault("WithKeySecret: %d bytes; want at least %d", len(secret), leastSecret)
-		}
+		c.require(len(secret) >= minSecret, "WithKeySecret: %d bytes; want at least %d", len(secret), minSecret)
 		c.secret = secret
 	}
 }
 
-// WithObserver has f see every decision: one for each request that a handler sees, and one for each call of a method
-// that takes tokens.
+// WithObserver calls f with an [Event] for each request and for each call of a method that takes tokens.
 //
-// Of [Limiter.Wait] each try is one. [Limiter.Peek], [Limiter.Refund], [Limiter.Block], [Limiter.Reset] and arguments that
-// cannot be used are none. f is called in the caller's goroutine before the answer, so it must not wait, and a panic
-// of it is one of the request. It is an option of a limiter.
+// A [Limiter.Wait] is one Event, when it ends: Duration is the whole wait and Outcome that of the last try, or
+// [OutcomeError] if the context ends, or its deadline is too near, before there is a token. [Limiter.Peek],
+// [Limiter.Refund], [Limiter.Block], [Limiter.Reset] and invalid arguments are no Event. f is called in the caller's
+// goroutine before the answer, so f must not wait, and if f panics, the request does. Given again, it adds an observer.
+// It is an option of a limiter.
 func WithObserver(f func(context.Context, Event)) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithObserver")
-		if f == nil {
-			c.fault("WithObserver: the function is nil")
-		}
-		c.observer = f
+		c.require(f != nil, "WithObserver: the function is nil")
+		c.observers = append(slices.Clone(c.observers), f)
 	}
 }

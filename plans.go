@@ -4,233 +4,202 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
 const (
-	// planGlance is how long a process goes by a plan without asking Redis whether it has been invalidated, and how
-	// long after a failure it asks again.
-	planGlance = time.Second
-	// planRest is how long a plan is kept when it is old, to serve while the source fails.
-	planRest = 24 * time.Hour
-	// sourceTimeout is how long the source may take for a plan.
-	sourceTimeout = 5 * time.Second
-	// mostQuestions is how many clients' plans are asked for at a time.
-	mostQuestions = 256
-	// planCalls is how many calls of Redis may be unanswered, each of which may hold a connection.
-	planCalls = 8
-	// mostProcessPlans is how many plans a process keeps at least; it keeps at most twice as many.
-	mostProcessPlans = 1 << 15
-	// unknownPlan stands in Redis for a client without a plan.
-	unknownPlan = "unknown"
+	planRecheck     = time.Second     // a process asks Redis again for a plan after this time, and retries after a failure
+	planRest        = 24 * time.Hour  // an old plan serves this long after its life while the source fails
+	sourceTimeout   = 5 * time.Second // the limit of a question to the source, and of its wait for a slot
+	maxQuestions    = 256             // clients that the source is asked for at a time
+	maxWaiting      = 1 << 12         // clients that wait until the source is asked for them
+	maxFlights      = 2 * maxWaiting  // clients that are looked up at all, in Redis or the source; each takes some 6 KiB
+	maxProcessPlans = 1 << 15         // plans that a process keeps at least; it keeps at most twice as many
+	maxRested       = maxProcessPlans // clients that a process adds, in each planRest, to those whose plans Redis keeps longer
 )
 
 // ErrUnknownClient says that a client has no plan. The default error handler answers it with 403.
 var ErrUnknownClient = errors.New("ginlimit: unknown client")
 
+var (
+	errSourceLate = errors.New("no answer in time")
+	errSourceBusy = errors.New("too many plans are asked for")
+)
+
 // Plans are the limits of clients, from where the application keeps them.
 //
 //	plans, err := ginlimit.NewPlans(rdb, time.Minute, source)
-//	router.Use(limiter.Handler(limit, ginlimit.WithKey(key), ginlimit.WithLimitFunc(plans.Limit)))
+//	router.Use(limiter.Handler(limit, ginlimit.WithKey(key), ginlimit.WithLimitFunc(plans.Limits)))
 //
-// The source, a database say, is asked about once per client and life, for all processes: the answer is kept in
-// Redis, and in the process for a second. Many who ask for one client at once wait for one question. While the
-// source fails, or is slow, the old answer serves, for a day; while Redis fails, each process keeps its answers
-// for their life. The memory of a process is bounded.
+// The source, a database say, is asked once per client and life if the client's requests come to one process. Of several
+// that need a plan at the moment at which its life ends, each may ask. The answer is kept in Redis for all of them, and
+// in the process for a second. Concurrent requests for one client share a question. While the source fails or is slow, the
+// old answer serves, for a day after its life. While Redis fails, each process keeps its answers for their life; once it
+// answers again, they are compared with it within two seconds. The memory of a process is bounded.
 type Plans struct {
-	source func(ctx context.Context, client string) (Limit, error)
-	life   time.Duration
-	rdb    redis.UniversalClient
-	config config
-	macs   *sync.Pool
+	source  func(ctx context.Context, client string) ([]Limit, error)
+	life    time.Duration
+	rdb     redis.UniversalClient
+	config  config
+	prefix  string // of keys in Redis
+	keyName string // what follows it, if the plans have a name
+	macs    *sync.Pool
 
-	mu      sync.Mutex
-	fresh   map[string]*plan // by slot text; used since the last turn
-	old     map[string]*plan
-	flights map[string]*planFlight
+	mu         sync.Mutex             // guards the fields up to restsLeft
+	fresh      map[string]*plan       // by key in Redis; used since the last turn
+	old        map[string]*plan       // used in the turn before
+	flights    map[string]*planFlight // by key in Redis
+	restsSince time.Time              // when restsLeft was last set
+	restsLeft  int                    // clients that may be added to those whose plans Redis keeps longer
 
-	calls chan struct{} // of Redis, unanswered
-	away  atomic.Int64  // 0, or until when Redis is not asked, in Unix milliseconds
+	questions chan struct{}             // slots of questions to the source
+	waiting   atomic.Int64              // questions that wait for a slot
+	calls     chan struct{}             // slots of calls to Redis, each held until the call ends
+	redisLost atomic.Pointer[time.Time] // when Redis last did not answer; nil once it answers
 
-	failed atomic.Int64 // when the source last failed, in Unix milliseconds
-	told   atomic.Int64 // when the log was told so
-	again  atomic.Bool  // it is to be told when the source answers
+	failures redisstore.Throttle       // of log lines that say that the source fails
+	failing  atomic.Pointer[time.Time] // the last failure since such a line; nil once the log says that the source answers
 }
 
-// plan is what is known of a client. It is not changed.
+// plan is what is known of a client. The zero plan is nothing. A plan does not change once it is shared.
 type plan struct {
-	limit   Limit
-	unknown bool
-	err     error     // the source's, with nothing known from before
-	until   time.Time // it is gone by without a question
-	invalid bool      // what Redis keeps may be as old
+	limits  []Limit
+	err     error     // why there are none: ErrUnknownClient, or the source's failure
+	until   time.Time // the process uses it without asking Redis until then
+	ends    time.Time // the end of its life; it serves for planRest longer while the source fails
+	invalid bool      // Invalidate has ended its life
+	ahead   bool      // Redis may keep an older one, as it may not have heard of Invalidate
+	stored  bool      // Redis has stored it
+	rested  bool      // Redis keeps it for planRest after its life
+	token   string    // the token when the source was asked; "" if the plan is from Redis, or Redis gave none
 }
 
-// planFlight is a question that is on its way.
+// planFlight is a lookup of a plan, which many may wait for. The plan belongs to fetch until done is closed.
 type planFlight struct {
-	since time.Time
-	done  chan struct{}
-	plan  *plan
+	done chan struct{}
+	plan *plan
 }
 
-// NewPlans returns the limits that a source knows.
+// NewPlans returns the limits that a source knows, at least one for each client.
 //
-// Each is asked for again after life. For a client that it does not know, the source returns [ErrUnknownClient],
-// which is remembered too, or a limit for all such clients. Any other error, and a limit that cannot be used, mean
-// that it fails. It may be called for several clients at once, with a context that ends after five seconds.
+// Each is asked for again after life. For an unknown client the source returns [ErrUnknownClient], which is remembered
+// too, or a limit for all such clients. Any other error, an invalid limit and a panic are failures; the log has no more of
+// an error than its type. The source is called for at most 256 clients at once, with a context that ends after five
+// seconds. Up to 4,096 further clients wait, for up to five seconds.
 //
-// Of the options [WithPrefix], [WithName], [WithTimeout], [WithKeySecret] and [WithLogger] count. Plans of one Redis
-// with different sources need different names. The error joins all faults: a nil client or source, a life below a
-// second, and those of the options.
-func NewPlans(rdb redis.UniversalClient, life time.Duration, source func(ctx context.Context, client string) (Limit, error),
+// Redis keeps a plan for its life, and a day longer if the client came again after an earlier life, to a process that knew
+// the old plan. Each process starts that for at most 32,768 clients a day. So an invented client leaves Redis after
+// life unless it comes again.
+//
+// The options that count are [WithPrefix], [WithName], [WithTimeout], [WithKeySecret] and [WithLogger]. Plans of one Redis
+// with different sources need different names. The error joins all errors: a nil client or source, a life below a second,
+// and those of the options.
+func NewPlans(rdb redis.UniversalClient, life time.Duration, source func(ctx context.Context, client string) ([]Limit, error),
 	opts ...Option) (*Plans, error) {
-	cfg, faults := newConfig(opts)
-	if isNil(rdb) {
-		faults = append(faults, errors.New("ginlimit: the Redis client is nil"))
+	cfg, errs := newConfig(opts)
+	if redisstore.IsNil(rdb) {
+		errs = append(errs, errors.New("ginlimit: the Redis client is nil"))
 	}
 	if life < time.Second {
-		faults = append(faults, fmt.Errorf("ginlimit: NewPlans: a life of %s; want at least a second", life))
+		errs = append(errs, fmt.Errorf("ginlimit: NewPlans: a life of %s; want at least a second", life))
 	}
 	if source == nil {
-		faults = append(faults, errors.New("ginlimit: NewPlans: the source is nil"))
+		errs = append(errs, errors.New("ginlimit: NewPlans: the source is nil"))
 	}
-	if err := errors.Join(faults...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &Plans{
-		source: source, life: life, rdb: rdb, config: cfg, macs: newMACs(cfg.secret), calls: make(chan struct{}, planCalls),
+	p := &Plans{
+		source: source, life: life, rdb: rdb, config: cfg, prefix: "plan:{", macs: newMACs(cfg.secret),
+		questions: make(chan struct{}, maxQuestions), calls: make(chan struct{}, maxPlanCalls),
 		fresh: map[string]*plan{}, old: map[string]*plan{}, flights: map[string]*planFlight{},
-	}, nil
+	}
+	if cfg.prefix != "" {
+		p.prefix = cfg.prefix + ":" + p.prefix
+	}
+	if cfg.name != "" {
+		p.keyName = Key(cfg.name, "")
+	}
+	return p, nil
 }
 
-// Limit returns the limit of a request's client, for [WithLimitFunc].
+// Limits returns the limits of a client, for [WithLimitFunc].
 //
-// It is [Plans.Get] with the request's context.
-func (p *Plans) Limit(c *gin.Context, key string) (Limit, error) {
-	return p.Get(c.Request.Context(), key)
-}
-
-// Get returns the limit of a client.
-//
-// The error is [ErrUnknownClient], [ErrNoKey] for an empty client, or the context's, or wraps [ErrUnavailable] where
-// the source fails and nothing is known from before.
-func (p *Plans) Get(ctx context.Context, client string) (Limit, error) {
+// The error is [ErrUnknownClient], [ErrNoKey] for an empty client, or the context's, or wraps [ErrUnavailable] if the
+// source fails and nothing is known from before. The limits are not to be changed.
+func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	if client == "" {
-		return Limit{}, fmt.Errorf("%w: the client is empty", ErrNoKey)
+		return nil, fmt.Errorf("%w: the client is empty", ErrNoKey)
 	}
 	now, key := time.Now(), p.key(client)
 	p.mu.Lock()
-	known := p.knownLocked(key)
-	if known != nil && now.Before(known.until) {
-		p.mu.Unlock()
-		return known.get()
-	}
-	flight := p.flights[key]
+	known, flight := p.knownLocked(key), p.flights[key]
 	switch {
-	case flight == nil && len(p.flights) >= mostQuestions:
+	case now.Before(known.until):
 		p.mu.Unlock()
-		return known.or(errors.New("too many plans are asked for"))
+		return known.limits, known.err
+	case flight == nil && len(p.flights) >= maxFlights:
+		p.mu.Unlock()
+		known = fallback(errSourceBusy, known, known)
+		return known.limits, known.err
 	case flight == nil:
-		flight = &planFlight{since: now, done: make(chan struct{})}
+		flight = &planFlight{done: make(chan struct{})}
 		p.flights[key] = flight
-		go p.fly(client, key, flight, known)
+		go p.fetch(client, key, flight, known)
 	}
 	p.mu.Unlock()
 
-	patience := time.Until(flight.since.Add(sourceTimeout))
+	patience := sourceTimeout
 	switch {
-	case known.serves() && known.invalid: // a change is worth waiting for
-		patience = min(patience, max(p.config.timeout, planGlance))
-	case known.serves():
+	case known.serves(now) && known.invalid: // a change is worth waiting for
+		patience = min(patience, max(p.config.timeout, planRecheck))
+	case known.serves(now):
 		patience = min(patience, p.config.timeout)
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	select {
 	case <-flight.done:
-		return flight.plan.get()
-	case <-timer.C:
-		return known.or(errLate)
+		known = flight.plan
+	case <-time.After(patience):
+		known = fallback(errSourceLate, known, known)
 	case <-ctx.Done():
-		return Limit{}, ended(ctx)
+		return nil, ended(ctx)
 	}
+	return known.limits, known.err
 }
 
 // Invalidate has the source asked again at a client's next request.
 //
-// That is at once in this process, and within a second in others. Call it when the change can be read from the
-// source. The error is that of Redis; then other processes may go by the old plan until its life ends.
+// Call it when the change can be read from the source. It takes effect at once in this process, and within a second in
+// others that reach Redis; one that does not goes by the old plan until it does, for its life at most. While the source is
+// slow to answer, the old plan serves. The error is that of Redis; then others may go by the old plan until its life ends.
 func (p *Plans) Invalidate(ctx context.Context, client string) error {
 	if client == "" {
 		return fmt.Errorf("%w: the client is empty", ErrNoKey)
 	}
 	key := p.key(client)
-	invalid := plan{err: errLate, invalid: true}
 	p.mu.Lock()
-	if known := p.knownLocked(key); known != nil {
-		invalid = *known
-		invalid.until, invalid.invalid = time.Time{}, true
-	}
+	invalid := *p.knownLocked(key)
+	invalid.until, invalid.invalid, invalid.ahead = time.Time{}, true, true
 	p.keepLocked(key, &invalid)
-	delete(p.flights, key) // what is on its way may be old
+	delete(p.flights, key) // its answer may be old
 	p.mu.Unlock()
-	done := make(chan error, 1)
-	go func() {
-		_, err := p.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.Incr(ctx, p.changes(key)) // first, so that whoever keeps the old plan after it sees it
-			pipe.PExpire(ctx, p.changes(key), 2*sourceTimeout)
-			pipe.Del(ctx, p.name(key))
-			return nil
-		})
-		done <- err
-	}()
-	timer := time.NewTimer(p.config.timeout)
-	defer timer.Stop()
-	err := errLate
-	select {
-	case err = <-done:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	if err != nil {
+	if err := p.forget(ctx, key); err != nil {
 		return unavailable(ctx, err)
 	}
 	return nil
 }
 
-// serves reports whether a plan is there that can be gone by, be it old.
-func (p *plan) serves() bool { return p != nil && p.err == nil }
-
-func (p *plan) get() (Limit, error) {
-	switch {
-	case p.err != nil:
-		return Limit{}, fmt.Errorf("%w: the source of plans: %w", ErrUnavailable, p.err)
-	case p.unknown:
-		return Limit{}, ErrUnknownClient
-	}
-	return p.limit, nil
-}
-
-// or returns the plan's limit, or an error where there is none.
-func (p *plan) or(err error) (Limit, error) {
-	if p.serves() {
-		return p.get()
-	}
-	return (&plan{err: err}).get()
-}
-
-// key returns the text under which a client is known.
+// key returns a client's key in Redis, by which the process knows it too.
 func (p *Plans) key(client string) string {
-	name := ""
-	if p.config.name != "" {
-		name = Key(p.config.name, "")
-	}
-	return string(appendSlotText(nil, name, client, p.macs))
+	return string(append(appendSlotText([]byte(p.prefix), p.keyName, client, p.macs), '}'))
 }
 
 // knownLocked returns what the process knows of a client, and keeps it.
@@ -239,27 +208,26 @@ func (p *Plans) knownLocked(key string) *plan {
 		return known
 	}
 	known := p.old[key]
-	if known != nil {
-		p.keepLocked(key, known)
+	if known == nil {
+		return &plan{}
 	}
+	p.keepLocked(key, known)
 	return known
 }
 
 // keepLocked keeps a plan, and forgets those that were not used for longest if there are too many.
 func (p *Plans) keepLocked(key string, known *plan) {
-	if len(p.fresh) >= mostProcessPlans {
+	if len(p.fresh) >= maxProcessPlans {
 		p.old, p.fresh = p.fresh, map[string]*plan{}
 	}
 	p.fresh[key] = known
 }
 
-// fly asks for a plan, and answers all who wait for it.
-func (p *Plans) fly(client, key string, flight *planFlight, known *plan) {
-	ctx, cancel := context.WithTimeout(context.Background(), sourceTimeout)
-	defer cancel()
-	flight.plan = p.ask(ctx, client, key, known)
+// fetch finds a plan, and answers all who wait for it.
+func (p *Plans) fetch(client, key string, flight *planFlight, known *plan) {
+	flight.plan = p.find(client, key, known)
 	p.mu.Lock()
-	if p.flights[key] == flight {
+	if p.flights[key] == flight { // there was no Invalidate
 		delete(p.flights, key)
 		p.keepLocked(key, flight.plan)
 	}
@@ -267,60 +235,153 @@ func (p *Plans) fly(client, key string, flight *planFlight, known *plan) {
 	close(flight.done)
 }
 
-// ask asks Redis for a plan, and the source if that does not have it.
-func (p *Plans) ask(ctx context.Context, client, key string, known *plan) *plan {
-	kept := p.kept(ctx, key)
-	if kept.left > 0 && (known == nil || !known.invalid) {
-		kept.plan.until = time.Now().Add(min(kept.left, planGlance))
-		return kept.plan
+// find asks Redis for a plan, and the source if Redis does not have it. The process knows one plan, Redis has kept another.
+func (p *Plans) find(client, key string, known *plan) *plan {
+	kept, err := p.lookUp(key)
+	switch now := time.Now(); {
+	case kept.lives(now) && !known.ahead:
+		return kept.goBy(now, 0)
+	case err != nil && known.lives(now):
+		return known.goBy(now, 0)
 	}
-	limit, err := p.callSource(ctx, client)
-	unknown := errors.Is(err, ErrUnknownClient)
-	if err != nil && !unknown {
-		p.tell(err)
-		stale := plan{err: err}
-		switch {
-		case known.serves():
-			stale = *known
-		case kept.plan != nil:
-			stale = *kept.plan
-		}
-		stale.until = time.Now().Add(planGlance)
-		return &stale
+
+	mayAsk := p.waiting.Add(1) <= maxWaiting && take(p.questions, sourceTimeout)
+	p.waiting.Add(-1)
+	if !mayAsk {
+		return fallback(errSourceBusy, known, &kept)
 	}
-	p.tell(nil)
-	answer := &plan{limit: limit, unknown: unknown, until: time.Now().Add(planGlance)}
-	if !p.keep(ctx, key, answer, kept.changes) {
-		answer.until = time.Now().Add(p.life) // nobody else can say
+	token, err := p.takeToken(key)
+	asked := time.Now()
+	// If Redis cannot store plans, the source is still asked only once per life. Either Redis cannot tell of an Invalidate, or
+	// the same token says that there was none.
+	if known.lives(asked) && !known.stored && (err != nil || token == known.token) {
+		<-p.questions
+		return known.goBy(asked, 0)
 	}
-	return answer
+	answer, err := p.askSource(client)
+	now := time.Now()
+	p.log(err, now.Sub(asked))
+	if err != nil {
+		return fallback(err, known, &kept)
+	}
+	answer.ends, answer.token = now.Add(p.life), token
+	answer.rested = answer.err == nil && p.rests(now, known, &kept)
+	if token != "" {
+		answer.stored, err = p.store(key, answer)
+		answer.invalid = err == nil && !answer.stored // there was an Invalidate since
+	}
+	answer.ahead = known.ahead && !answer.stored
+	if answer.invalid {
+		return &answer
+	}
+	return answer.goBy(time.Now(), 0)
 }
 
-// callSource asks the source, and takes a panic, or a limit that cannot be used, for an error.
-func (p *Plans) callSource(ctx context.Context, client string) (limit Limit, err error) {
-	defer func() {
-		if r := recover(); r != nil { // nobody else could recover in this goroutine
-			err = errors.New("the source of plans panics")
-		}
-	}()
-	if limit, err = p.source(ctx, client); err == nil {
-		_, err = newRules(TokenBucket, limit)
+// take waits until a slot is free, and reports whether it got one.
+func take(slots chan struct{}, patience time.Duration) bool {
+	select {
+	case slots <- struct{}{}:
+		return true
+	case <-time.After(patience):
+		return false
 	}
-	return limit, err
 }
 
-// tell has the log say, at most once a minute, that the source fails, and then when it has not for a second.
-func (p *Plans) tell(err error) {
-	now := time.Now().UnixMilli()
-	if err == nil {
-		if now-p.failed.Load() >= planGlance.Milliseconds() && p.again.CompareAndSwap(true, false) {
-			p.config.logger.Info("ginlimit: the source of plans answers again")
+// askSource returns what the source says. It does not wait for a source that outlives its context by more than a second;
+// such a question keeps its slot until the source returns.
+func (p *Plans) askSource(client string) (plan, error) {
+	late, cancel := context.WithTimeout(context.Background(), sourceTimeout+planRecheck) // an answer that is there counts
+	defer cancel()
+	return dispatch.Bounded(late, 0, func() (plan, error) {
+		defer func() { <-p.questions }()
+		ctx, end := context.WithTimeout(late, sourceTimeout)
+		defer end()
+		limits, err := p.source(ctx, client)
+		if errors.Is(err, ErrUnknownClient) {
+			return plan{err: ErrUnknownClient}, nil
 		}
-		return
+		if err == nil {
+			_, err = newLimitSet(TokenBucket, limits...)
+		}
+		return plan{limits: slices.Clone(limits)}, err // the source may change its own
+	})
+}
+
+// fallback returns the newer of two old plans for a second more, or the error if none serves.
+func fallback(err error, known, kept *plan) *plan {
+	now, old, next := time.Now(), known, &plan{err: fmt.Errorf("%w: the source of plans: %w", ErrUnavailable, err)}
+	if kept.ends.After(known.ends) {
+		old = kept
 	}
-	p.failed.Store(now)
-	if told := p.told.Load(); now-told >= refusalsApart.Milliseconds() && p.told.CompareAndSwap(told, now) {
-		p.again.Store(true)
-		p.config.logger.Warn("ginlimit: the source of plans fails; old plans serve", "reason", reason(err))
+	switch {
+	case old.serves(now):
+		next = old.goBy(now, planRest)
+	case err != errSourceBusy: // the next request waits for a slot of its own
+		next.until = now.Add(planRecheck)
 	}
+	next.ahead, next.invalid = known.ahead, known.invalid
+	return next
+}
+
+// rests reports whether Redis keeps a client's plan longer than its life. That is for clients that come again after a
+// life, as anybody can invent clients and ask for each once.
+func (p *Plans) rests(now time.Time, known, kept *plan) bool {
+	switch {
+	case known.rested || kept.rested:
+		return true
+	case !known.serves(now) || known.err != nil || now.Before(known.ends):
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Sub(p.restsSince) >= planRest {
+		p.restsSince, p.restsLeft = now, maxRested
+	}
+	p.restsLeft--
+	return p.restsLeft >= 0
+}
+
+// reason returns what the log may say of a failure: nothing that the source has put into an error.
+func reason(err error, took time.Duration) string {
+	switch {
+	case err == dispatch.ErrPanic || err == dispatch.ErrGoexit:
+		return err.Error()
+	case errors.Is(err, ErrInvalidLimit):
+		return "invalid limit"
+	case took >= sourceTimeout:
+		return "timeout"
+	}
+	return fmt.Sprintf("%T", err)
+}
+
+// log writes a line when the source has failed, at most once a minute, and then one when it has not for a second.
+func (p *Plans) log(err error, took time.Duration) {
+	last, now, line := p.failing.Load(), time.Now(), func() {}
+	switch {
+	case err != nil && p.failures.Allow():
+		p.failing.Store(&now)
+		text := reason(err, took)
+		line = func() { p.config.logger.Warn("ginlimit: the source of plans fails; old plans serve", "reason", text) }
+	case err != nil && last != nil:
+		p.failing.CompareAndSwap(last, &now)
+	case last != nil && now.Sub(*last) >= planRecheck && p.failing.CompareAndSwap(last, nil):
+		line = func() { p.config.logger.Info("ginlimit: the source of plans answers again") }
+	}
+	<-dispatch.Isolate(func() (any, error) { line(); return nil, nil }) // a log handler may panic too
+}
+
+// lives reports whether the plan may be used without asking the source.
+func (p *plan) lives(now time.Time) bool { return !p.invalid && now.Before(p.ends) }
+
+// serves reports whether the plan may be used while the source fails.
+func (p *plan) serves(now time.Time) bool { return now.Before(p.ends.Add(planRest)) }
+
+// goBy returns the plan as the process uses it until it asks Redis again, or until rest after the plan's life.
+func (p *plan) goBy(now time.Time, rest time.Duration) *plan {
+	next := *p
+	next.until = now.Add(planRecheck)
+	if end := p.ends.Add(rest); end.Before(next.until) {
+		next.until = end
+	}
+	return &next
 }

@@ -1,113 +1,304 @@
 package ginlimit
 
 import (
-	"strconv"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/gin-gonic/gin"
 )
 
-// policy is how a limit is told of, whatever is left of it.
-type policy struct {
-	name    string
-	problem problem // the body of a refusal by it alone
+const (
+	// maxClientLimits is how many sets of limits a policy keeps checked, of those that its function returns.
+	maxClientLimits = 1024
+	// maxCachedLimits is how many limits a set that is kept has at most.
+	maxCachedLimits = 4
+)
+
+// Policy is a limit with a name: which clients it counts, by which limits and algorithm, and what happens without Redis.
+//
+// [Limiter.Policy] makes one. [Policy.Handler] is its middleware; the other methods are for anything else, such as a
+// worker, on the same buckets. They take a client as the policy's [KeyFunc] returns it. Of the policy's options they use
+// its name, limits, [WithLimitFunc], [WithAlgorithm] and [WithFailure]; the others, [WithIdentity] among them, are for
+// requests. It is safe for concurrent use.
+//
+// Errors are those of [Limiter], and those of the function of WithLimitFunc.
+type Policy struct {
+	config
+	limiter    *Limiter
+	name       string // as events, results and keys have it
+	keyName    string // what the keys of its clients begin with
+	limits     limitSet
+	identities []identity
+	allowed    *addressSet
+	forbidden  *addressSet
+
+	warned      atomic.Bool // that another policy charges the same bucket
+	addressUsed atomic.Bool // by its functions or lists, once
+
+	mu      sync.RWMutex // guards clients
+	clients map[clientLimits]*limitSet
 }
 
-// standing is what a client is told of a limit after a decision.
-type standing struct {
-	policy    *policy
-	remaining int64 // tokens
-	held      int64 // tokens there are at most
-	more      time.Duration
-	refuses   bool
+// clientLimits are the limits of a client, as a key of a map.
+type clientLimits struct {
+	n      int
+	limits [maxCachedLimits]Limit
 }
 
-// standings are those of the limits of a decision.
-type standings struct {
-	limits []standing
-	all    bool // are wanted, not only of limits that refuse
-	space  [1]standing
-}
-
-func (s *standings) init(all bool) { s.limits, s.all = s.space[:0], all }
-
-// add adds that of a bucket after a decision, if it is wanted. A wish that passes the whole limit is refused by it
-// though a share may owe it.
-func (s *standings) add(b *bucket, found, after state, n int64) {
-	if s == nil {
-		return
+// Policy returns a policy of the limiter.
+//
+// With [WithLimits] there are more limits, with [WithLimitFunc] each client has its own. The error joins all faults.
+func (l *Limiter) Policy(limit Limit, opts ...Option) (*Policy, error) {
+	if l.store == nil {
+		return nil, errNotMade
 	}
-	refuses := b.fit(found.level, 1, n) == 0 || n > int64(b.limit.burst())
-	if s.all || refuses {
-		s.limits = append(s.limits, standing{b.policy, int64(b.remaining(after.level)), b.burst, b.moreAfter(after), refuses})
+	cfg, errs := l.defaults.with(opts)
+	for _, option := range cfg.limiter {
+		errs = append(errs, fmt.Errorf("ginlimit: %s is an option of the limiter, not of one policy", option))
 	}
-}
-
-// addProhibited adds that of a limit that always denies.
-func (s *standings) addProhibited(p *policy) {
-	s.limits = append(s.limits, standing{policy: p, refuses: true})
-}
-
-// giveBack adds tokens that were given back to the first so many.
-func (s *standings) giveBack(first int, n int64) {
-	for i := range s.limits[:first] {
-		one := &s.limits[i]
-		one.remaining = min(one.remaining+n, one.held)
+	p := &Policy{config: cfg, limiter: l, name: cfg.name, clients: map[clientLimits]*limitSet{}}
+	limits := append([]Limit{limit}, cfg.limits...)
+	if p.name == "" {
+		p.name = limitsName(limits)
+		if cfg.keyed {
+			p.name += " by key"
+		}
 	}
+	p.keyName = Key(p.name, "")
+	if p.lease > 0 && p.algorithm == SlidingWindow {
+		errs = append(errs, errors.New("ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used"))
+	}
+	var err error
+	p.limits, err = p.newLimits(p.name, cfg.name, limits, nil)
+	errs = append(errs, err)
+	p.identities, err = p.newIdentities()
+	errs = append(errs, err)
+	p.allowed, err = newAddressSet(cfg.allow)
+	errs = append(errs, wrapped("WithAllowList", err))
+	p.forbidden, err = newAddressSet(cfg.deny)
+	errs = append(errs, wrapped("WithDenyList", err))
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
-// problem returns the body of a refusal: that of one policy, or of several.
-func (s *standings) problem() problem {
-	var only *policy
-	var names []string
-	for _, limit := range s.limits {
+func wrapped(option string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("ginlimit: %s: %w", option, err)
+}
+
+// limitsName returns the text that equal sets of limits share.
+func limitsName(limits []Limit) string {
+	texts := make([]string, len(limits))
+	for i, l := range limits {
+		if l.Burst == l.Rate {
+			l.Burst = 0
+		}
+		texts[i] = l.String()
+	}
+	slices.Sort(texts)
+	return strings.Join(texts, ", ")
+}
+
+// newLimits returns limits under the name of a policy or an identity, with the policy's failure mode and share. In the
+// fields they have the field name, and none that is taken.
+func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []string) (limitSet, error) {
+	s, err := newLimitSet(p.algorithm, limits...)
+	s.name, s.failure, s.lease = name, p.failure, p.lease
+	s.list(fieldName, len(limits) > 1, taken)
+	if replicas := p.limiter.defaults.replicas; replicas > 1 {
+		s.share = s.shareOf(replicas)
+	}
+	return s, err
+}
+
+// limitsOf returns the limits of a client.
+func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error) {
+	if p.limitFunc == nil {
+		return &p.limits, nil
+	}
+	limits, err := p.limitFunc(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	key := clientLimits{n: len(limits)}
+	if copy(key.limits[:], limits); len(limits) <= maxCachedLimits {
+		p.mu.RLock()
+		s := p.clients[key]
+		p.mu.RUnlock()
+		if s != nil {
+			return s, nil
+		}
+	}
+	var taken []string
+	for i := range p.identities {
+		taken = append(taken, p.identities[i].limits.policyNames()...)
+	}
+	fresh, err := p.newLimits(p.name, p.config.name, limits, taken)
+	if err != nil {
+		return nil, err
+	}
+	if len(limits) <= maxCachedLimits {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if len(p.clients) >= maxClientLimits {
+			clear(p.clients)
+		}
+		p.clients[key] = &fresh
+	}
+	return &fresh, nil
+}
+
+// subject returns a client under its limits, or all faults in a method's arguments.
+func (p *Policy) subject(ctx context.Context, client string, n int) (*subject, error) {
+	if p == nil || p.limiter == nil {
+		return nil, errNoPolicy
+	}
+	if err := checkArguments(client, n, nil); err != nil {
+		return nil, err
+	}
+	limits, err := p.limitsOf(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	return &subject{keyName: p.keyName, client: client, limits: limits}, nil
+}
+
+// errNoPolicy is the error of a zero Policy.
+var errNoPolicy = fmt.Errorf("%w: the policy was not made by Limiter.Policy", ErrUnavailable)
+
+// begin returns a client under its limits, and an Event of a method that takes tokens. An error of the policy's function
+// is an Event too.
+func (p *Policy) begin(ctx context.Context, client string, n int) (*subject, observation, error) {
+	if p == nil || p.limiter == nil {
+		return nil, observation{}, errNoPolicy
+	}
+	o := p.observe(p.name)
+	s, err := p.subject(ctx, client, n)
+	if err != nil && client != "" && n > 0 {
+		o.record(ctx, OutcomeError, n, false, Limit{})
+	}
+	return s, o, err
+}
+
+// Allow takes one token of a client. It is short for AllowN with n = 1.
+func (p *Policy) Allow(ctx context.Context, client string) (Result, error) {
+	return p.AllowN(ctx, client, 1)
+}
+
+// AllowN takes n tokens of a client, or none. See [Limiter.AllowN].
+func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, error) {
+	s, o, err := p.begin(ctx, client, n)
+	if err != nil {
+		return Result{}, err
+	}
+	res, _, err := p.limiter.allow(ctx, s, n)
+	return res, o.end(ctx, p.limiter, s, n, res, err)
+}
+
+// AllowUpTo takes as many tokens of a client as there are, up to n. See [Limiter.AllowUpTo].
+func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, error) {
+	s, o, err := p.begin(ctx, client, n)
+	if err != nil {
+		return Result{}, err
+	}
+	res, err := p.limiter.allowUpTo(ctx, s, n)
+	return res, o.end(ctx, p.limiter, s, n, res, err)
+}
+
+// Wait takes one token of a client as soon as there is one. It is short for WaitN with n = 1.
+func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN(ctx, client, 1) }
+
+// WaitN takes n tokens of a client as soon as there are so many. See [Limiter.WaitN].
+func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
+	s, o, err := p.begin(ctx, client, n)
+	if err != nil {
+		return err
+	}
+	res, err := p.limiter.wait(ctx, s, n)
+	return waited(res, n, o.end(ctx, p.limiter, s, n, res, err))
+}
+
+// Peek tells what one token of a client would meet, and takes nothing: Granted is 0.
+func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
+	s, err := p.subject(ctx, client, 1)
+	if err != nil {
+		return Result{}, err
+	}
+	return p.limiter.peek(ctx, s)
+}
+
+// Refund gives n tokens back to a client. See [Limiter.Refund].
+func (p *Policy) Refund(ctx context.Context, client string, n int) error {
+	s, err := p.subject(ctx, client, n)
+	if err != nil {
+		return err
+	}
+	return p.limiter.refund(ctx, s, n)
+}
+
+// Block denies a client every token for d, in every process. See [Limiter.Block]. It blocks the buckets of the limits that the
+// client has now: a limit of another period, which [WithLimitFunc] returns later, has a bucket of its own.
+func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
+	s, err := p.subject(ctx, client, 1)
+	if err != nil {
+		return err
+	}
+	return p.limiter.block(ctx, s, d)
+}
+
+// Reset fills a client's buckets up and ends a block.
+func (p *Policy) Reset(ctx context.Context, client string) error {
+	s, err := p.subject(ctx, client, 1)
+	if err != nil {
+		return err
+	}
+	return p.limiter.reset(ctx, s)
+}
+
+// FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc] finds a key.
+//
+// So a request counts under its API key, say, or else under its address. A key function finds none if it returns an error
+// that wraps [ErrNoKey], or an empty key. Any other error, and every error after a key was found, such as
+// [ErrUnknownClient] of [WithLimitFunc], is that policy's to answer. If no policy finds a key, the error is the last
+// policy's to answer. It panics without a policy, on a nil one, and on policies of two limiters.
+func FirstOf(policies ...*Policy) gin.HandlerFunc {
+	if len(policies) == 0 {
+		panic(errors.New("ginlimit: FirstOf without a policy"))
+	}
+	policies = slices.Clone(policies)
+	var errs []error
+	first := -1
+	for i, p := range policies {
 		switch {
-		case !limit.refuses:
-			continue
-		case only == nil:
-			only = limit.policy
-		case names == nil:
-			names = []string{only.name}
-		}
-		if only != limit.policy {
-			names = append(names, limit.policy.name)
+		case p == nil || p.limiter == nil:
+			errs = append(errs, fmt.Errorf("ginlimit: FirstOf: policy %d is nil or was not made by Limiter.Policy", i+1))
+		case first < 0:
+			first = i
+		case p.limiter != policies[first].limiter:
+			errs = append(errs, fmt.Errorf("ginlimit: FirstOf: policy %d is of another limiter than policy %d", i+1, first+1))
 		}
 	}
-	if names == nil {
-		return only.problem
+	if err := errors.Join(errs...); err != nil {
+		panic(err)
 	}
-	return newProblem(names...)
-}
-
-// name has the rules' limits told of: by a name, with their periods if there are several, or by their own text if it
-// is "".
-func (r *rules) name(name string, several bool) {
-	var items []byte
-	policyOf := func(l Limit, q, w int64) *policy {
-		own := name
-		switch {
-		case own == "":
-			own = fieldName(l.String())
-		case several:
-			own += "-" + periodText(l.Period)
+	return func(c *gin.Context) {
+		for i, p := range policies {
+			c.Set(policyKey{}, p)
+			client, err := p.clientKey(c)
+			if i == len(policies)-1 || !errors.Is(err, ErrNoKey) {
+				p.serve(c, func(*gin.Context) (string, error) { return client, err })
+				return
+			}
 		}
-		items = appendPolicy(items, own, q, w)
-		return &policy{own, newProblem(own)}
 	}
-	for i := range r.buckets {
-		b := &r.buckets[i]
-		b.policy = policyOf(b.limit, b.burst, seconds(b.spread()))
-	}
-	if r.denies {
-		r.policy = policyOf(r.prohibited, 0, seconds(r.prohibited.Period))
-	}
-	r.policies = string(items)
-}
-
-// newFieldName returns the [fieldName] of a name that no other has.
-func newFieldName(name string, others map[string]bool) string {
-	own := fieldName(name)
-	for i := 2; others[own]; i++ {
-		own = fieldName(name) + "-" + strconv.Itoa(i)
-	}
-	others[own] = true
-	return own
 }

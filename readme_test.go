@@ -6,9 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -40,15 +38,19 @@ var shown = regexp.MustCompile("(?s)<!-- (Example\\w*) (\\d+)-(\\d+) -->\n```go\
 // exampleBodies returns the code of every Example without its indentation, in paragraphs.
 func exampleBodies(t *testing.T) map[string][]string {
 	t.Helper()
-	source, err := os.ReadFile("example_test.go")
-	require.NoError(t, err)
-	file, err := parser.ParseFile(token.NewFileSet(), "example_test.go", source, parser.SkipObjectResolution)
+	names, err := filepath.Glob("example*_test.go")
 	require.NoError(t, err)
 	bodies := map[string][]string{}
-	for _, decl := range file.Decls {
-		if f, ok := decl.(*ast.FuncDecl); ok {
-			body := string(source[f.Body.Lbrace : f.Body.Rbrace-1])
-			bodies[f.Name.Name] = strings.Split(strings.ReplaceAll(strings.TrimPrefix(body, "\n"), "\n\t", "\n")[1:], "\n\n")
+	for _, name := range names {
+		source, err := os.ReadFile(name)
+		require.NoError(t, err)
+		file, err := parser.ParseFile(token.NewFileSet(), name, source, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok {
+				body := string(source[f.Body.Lbrace : f.Body.Rbrace-1])
+				bodies[f.Name.Name] = strings.Split(strings.ReplaceAll(strings.TrimPrefix(body, "\n"), "\n\t", "\n")[1:], "\n\n")
+			}
 		}
 	}
 	return bodies
@@ -79,39 +81,4 @@ func TestReadmeBlocksAreExamples(t *testing.T) {
 		}
 		require.Equal(t, want, string(text), "go test -run TestReadmeBlocks . -readme writes it")
 	}
-}
-
-// TestReadmeProgramRuns builds the quickstart in a module of its own and sends it requests.
-func TestReadmeProgramRuns(t *testing.T) {
-	t.Parallel()
-	root, err := os.Getwd()
-	require.NoError(t, err)
-	dir, listen := t.TempDir(), "127.0.0.1:"+freePort(t)
-	program := strings.NewReplacer("127.0.0.1:6379", startRedis(t), ":8080", listen).Replace(goBlocks(t, "README.md")[0])
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
-	sums, err := os.ReadFile("go.sum")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))
-	for _, args := range [][]string{
-		{"mod", "init", "quickstart"},
-		{"mod", "edit", "-replace", "github.com/ginlimit/ginlimit=" + root, "-require", "github.com/ginlimit/ginlimit@v0.0.0"},
-		{"build", "-mod=mod", "-o", "quickstart", "."},
-	} {
-		cmd := exec.CommandContext(t.Context(), "go", args...)
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, string(out))
-	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "quickstart"))
-	require.NoError(t, cmd.Start())
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-
-	var response *http.Response
-	require.True(t, becomesTrue(t.Context().Done(), func() bool {
-		response, err = http.Get("http://" + listen + "/ping")
-		return err == nil
-	}))
-	defer response.Body.Close()
-	require.Equal(t, http.StatusOK, response.StatusCode)
-	require.Equal(t, "999", response.Header.Get("X-RateLimit-Remaining"))
 }

@@ -2,19 +2,20 @@ package ginlimit
 
 import "time"
 
-// Source tells who made a decision.
+// Source is where a decision was made.
 type Source uint8
 
 const (
-	FromRedis  Source = iota // the buckets in Redis
-	FromMemory               // this process, which remembers that Redis refused
-	FromLocal                // this process, without Redis
-	FromPolicy               // nobody counted: unlimited or prohibited
+	FromRedis  Source = iota // in Redis
+	FromMemory               // in this process, from a refusal of Redis that it remembers
+	FromLease                // in this process, from tokens that it has taken ahead (see [WithLease])
+	FromLocal                // in this process, without Redis
+	FromPolicy               // nowhere: the limit is unlimited or prohibits, or the request was not counted
 )
 
 // String returns the source in one word, or "unknown".
 func (s Source) String() string {
-	names := [...]string{FromRedis: "redis", FromMemory: "memory", FromLocal: "local", FromPolicy: "policy"}
+	names := [...]string{FromRedis: "redis", FromMemory: "memory", FromLease: "lease", FromLocal: "local", FromPolicy: "policy"}
 	if int(s) < len(names) {
 		return names[s]
 	}
@@ -24,13 +25,14 @@ func (s Source) String() string {
 // Result is one decision.
 //
 // With several limits, Limit, Remaining, RetryAfter and ResetAfter are those of the one closest to
-// exhaustion: of a refusal the one to wait for longest, else the one with the fewest tokens left.
+// exhaustion: of a refusal the one with the longest wait, else the one with the fewest tokens left.
 type Result struct {
 	Allowed    bool
 	Granted    int           // tokens taken by this call
-	Limit      Limit         // as it was given
+	Limit      Limit         // as given
+	Name       string        // of the policy or identity it belongs to; "" for a method of a Limiter
 	Remaining  int           // whole tokens left; math.MaxInt if unlimited
-	RetryAfter time.Duration // 0 if allowed; above 0 wait so long and it is; below 0 it never is
+	RetryAfter time.Duration // 0 if allowed; above 0 it is after this wait; below 0 it never is
 	ResetAfter time.Duration // until the bucket is full again
 	Source     Source
 }

@@ -2,44 +2,51 @@
 -- each on a bucket of its own.
 --
 -- KEYS[i]        bucket i, i = 1 … k; all in one hash slot
--- ARGV[1]        charges: > 0 take as many of them as fit, 0 look, < 0 give so many back; or the word each
--- ARGV[3i - 1]   drain of bucket i: units that flow back per millisecond
--- ARGV[3i]       charge of bucket i: units that one charge weighs; when giving back, one token;
---                when blocking, the level to raise the bucket to
--- ARGV[3i + 1]   capacity of bucket i: units it holds
--- ARGV[3k + 2]   the word block or the word reset, or absent
---
--- With the word each, ARGV[2], ARGV[3] and ARGV[4] are those of every bucket, no key comes twice, and
--- ARGV[4 + i] is the charges to take from bucket i; all are absent where each is 1.
+-- ARGV[1]        the verb: take; give or return, which are the same here; block; reset; or each, to take from each bucket
+--                for itself
+-- ARGV[2]        take and each: tokens of a charge; give and return: tokens to give back; block: milliseconds
+-- ARGV[3]        take: charges, of which as many are made as fit, 0 looks; each: 1 if each bucket is charged once
+-- ARGV[3i + 1]   drain of bucket i: units that flow back per millisecond
+-- ARGV[3i + 2]   cost of bucket i: units that one token weighs
+-- ARGV[3i + 3]   capacity of bucket i: units it holds
+--                With each, ARGV[4], ARGV[5] and ARGV[6] are those of every bucket, and no key comes twice
+-- ARGV[6 + i]    each: charges of bucket i; absent if ARGV[3] is 1
 --
 -- Reply: for each bucket
---   1. the level found: units missing from a full bucket. A single integer when k is 1, but not with each.
---      With each, -1 where nothing was done: that bucket is to be asked for alone, and tells why.
+--   1. the level found: units missing from a full bucket; take: of a blocked one, at least as many as until the block ends.
+--      A single integer when k is 1, but not with each. With each, -1 where nothing was done: that bucket is to be asked
+--      for alone, and tells why.
 -- The caller derives what was taken from the levels, by the arithmetic used here.
 --
 -- State: a bucket is one string key.
 --   TTL    milliseconds until it is full: ceil(level / drain)
---   value  what the rounding left over: TTL × drain - level, in 0 … drain - 1;
---          of a blocked bucket, minus one minus that
+--   value  what the rounding left over: TTL × drain - level, in 0 … drain - 1. A blocked bucket has a second number
+--          after it: how many milliseconds before the key expires the block ends. Later the number means nothing.
+--          Version 0.1 wrote minus one minus the number instead, as long as the level was that of a block
+-- A block raises the level so far that the first token comes when it ends, and giving back leaves it so far up until
+-- then. Taking finds the level so far up too, in case the limit is a larger one by now.
 -- A full bucket has no key, so expiry loses nothing, and no clock is read but Redis' own.
 --
 -- Portable: integers below 2^53 only, no TIME, every key in KEYS.
 
-local call, floor, ceil, format = redis.call, math.floor, math.ceil, string.format
+local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
+local format, match = string.format, string.match
 local exact = 9007199254740991 -- 2^53 - 1, the largest level told
 
 -- One bucket to take from, or each of many: in line, as this is nearly every call.
-local each = ARGV[1] == 'each'
-local charges = each and 1 or ARGV[1] + 0
-if charges > 0 and (each or #KEYS == 1) then
-  local drain, charge, capacity = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
+local verb = ARGV[1]
+local each = verb == 'each'
+local charges = (each or verb == 'take') and ARGV[3] + 0 or 0
+if each or charges > 0 and #KEYS == 1 then
+  local once = each and charges == 1
+  local drain, charge, capacity = ARGV[4] + 0, ARGV[2] * ARGV[5], ARGV[6] + 0
   local values = each and call('MGET', unpack(KEYS))
   local found = each and {}
   for i = 1, #KEYS do
     local key = KEYS[i]
     local value
     if each then
-      value, charges = values[i], (ARGV[4 + i] or 1) + 0
+      value, charges = values[i], once and 1 or ARGV[6 + i] + 0
     else
       value = call('GET', key)
     end
@@ -49,13 +56,19 @@ if charges > 0 and (each or #KEYS == 1) then
       if ttl > 0 then
         level = ttl * drain
         if value ~= '0' then
-          local rest = tonumber(value)
+          local rest, before = tonumber(value), nil
+          if not rest then
+            rest, before = match(value, '^(%d+) (%d+)$')
+            rest = tonumber(rest)
+          elseif rest < 0 then -- a block of version 0.1
+            rest = -1 - rest
+          end
           if not rest then
             level = -1
-          else
-            if rest < 0 then rest = -1 - rest end
-            if rest < drain then level = level - rest end -- else it is another limit's
+          elseif rest < drain then -- else it is another limit's
+            level = level - rest
           end
+          if before and ttl > before + 0 then level = max(level, capacity - ARGV[5] + (ttl - before) * drain) end
         end
       elseif ttl == -1 then
         level = -1 -- no expiry, so it is no bucket
@@ -92,60 +105,73 @@ if charges > 0 and (each or #KEYS == 1) then
     end -- else the way of several buckets says what is wrong
   end
   if each then return found end
-  charges = ARGV[1] + 0
+  charges = ARGV[3] + 0
 end
 
-local levels, ttls, rests, blocked = {}, {}, {}, {}
+local levels, ttls, rests, blocks = {}, {}, {}, {}
 for i, key in ipairs(KEYS) do
-  local level, value, ttl = 0, call('GET', key), 0
+  local level, value, ttl, block = 0, call('GET', key), 0, 0
   if value then
     ttl = call('PTTL', key)
     if ttl == -1 then error('the key has no expiry, so it is no bucket') end
   end
   if ttl > 0 then
-    local drain, rest = ARGV[3 * i - 1] + 0, value + 0
-    if rest < 0 then
-      blocked[i] = true
-      rest = -1 - rest
-    end
+    local sign, rest, before = match(value, '^(%-?)(%d+) ?(%d*)$')
+    if not rest then error('the value is not that of a bucket') end
+    if before ~= '' then block = max(0, ttl - before) end
+    if sign == '-' then rest = rest - 1 end
+    local drain = ARGV[3 * i + 1] + 0
+    rest = rest + 0
     level = ttl * drain
     if rest < drain then level = level - rest end
     ttls[i], rests[i] = ttl, rest
   end
-  levels[i] = level < exact and level or exact
+  local capacity = ARGV[3 * i + 3] + 0
+  if verb == 'take' and block > 0 then level = max(level, capacity - ARGV[3 * i + 2] + block * ARGV[3 * i + 1]) end
+  levels[i], blocks[i] = min(level, exact), block
   if charges > 0 then
-    local charge, capacity = ARGV[3 * i] + 0, ARGV[3 * i + 1] + 0
+    local charge = ARGV[2] * ARGV[3 * i + 2]
     if level + charges * charge > capacity then
-      charges = math.max(0, floor((capacity - level) / charge))
+      charges = max(0, floor((capacity - level) / charge))
     end
   end
 end
 
 -- Always SET here: where memory is full the first one fails, and nothing is charged.
-local function write(key, drain, level, block)
-  local ttl = ceil(level / drain)
-  local rest = ttl * drain - level
-  if block then rest = -1 - rest end
-  call('SET', key, format('%d', rest), 'PX', format('%d', ttl))
+local function set(key, rest, ttl, block)
+  if block > 0 then
+    call('SET', key, format('%d %d', rest, ttl - block), 'PX', format('%d', ttl))
+  else
+    call('SET', key, format('%d', rest), 'PX', format('%d', ttl))
+  end
 end
 
-local word = ARGV[3 * #KEYS + 2]
-local block = word == 'block'
+local function write(key, drain, level, block)
+  local ttl = ceil(level / drain)
+  set(key, ttl * drain - level, ttl, block)
+end
+
 for i, key in ipairs(KEYS) do
-  local drain, charge, capacity = ARGV[3 * i - 1] + 0, ARGV[3 * i] + 0, ARGV[3 * i + 1] + 0
-  local level = levels[i]
-  if word == 'reset' then
+  local drain, cost, capacity = ARGV[3 * i + 1] + 0, ARGV[3 * i + 2] + 0, ARGV[3 * i + 3] + 0
+  local level, block = levels[i], blocks[i]
+  if verb == 'take' then
+    if charges > 0 then write(key, drain, level + charges * ARGV[2] * cost, 0) end -- no block holds, or nothing would fit
+  elseif verb == 'reset' then
     call('DEL', key)
-  elseif block and level >= charge then -- as it is, but marked: level may be cut to exact
-    call('SET', key, format('%d', -1 - rests[i]), 'PX', format('%d', ttls[i]))
-  elseif block then
-    write(key, drain, charge, true)
-  elseif charges > 0 then
-    write(key, drain, level + charges * charge)
-  elseif charges < 0 and level > 0 and level < exact and not (blocked[i] and level > capacity - charge) then
-    level = level + charges * charge
+  elseif verb == 'block' then
+    local ms = ARGV[2] + 0
+    local least = capacity - cost + ms * drain
+    block = max(block, ms)
+    if level < least then
+      write(key, drain, least, block)
+    else -- as it is: level may be cut to exact
+      set(key, rests[i], ttls[i], block)
+    end
+  elseif level > 0 and level < exact then -- give and return
+    local least = block > 0 and min(level, capacity - cost + block * drain) or 0
+    level = max(level - ARGV[2] * cost, least)
     if level > 0 then
-      write(key, drain, level)
+      write(key, drain, level, block)
     else
       call('DEL', key)
     end

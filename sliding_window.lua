@@ -24,10 +24,11 @@ local wrap = 4503599627370496 -- 2^52, more than a limit
 -- window.lua: at once where it is the only one, and else in a call of its own.
 local each, alone = ARGV[1] == 'each', ARGV[1] == 'take' and #KEYS == 1
 if each or alone then
-  local n, period, limit = ARGV[2] + 0, ARGV[4] + 0, ARGV[5] + 0
+  local n, period, limit = ARGV[2] + 0, ARGV[4] + 0, ARGV[6] + 0
+  local once = each and ARGV[3] == '1'
   local reply = {}
   for i = 1, #KEYS do
-    local key, charges = KEYS[i], (each and ARGV[5 + i] or ARGV[3]) + 0
+    local key, charges = KEYS[i], (each and not once and ARGV[6 + i] or ARGV[3]) + 0
     local used, left, now, base, total, gone = 0, 0, 0, 0, 0, 0
     local list = try('LRANGE', key, '0', '4')
     local oldest, first -- when it was made, and its tokens
@@ -109,9 +110,10 @@ if each or alone then
         if type(done) == 'table' and done.err then used = nil end
       end
     end
-    if used and alone then return {used, soon, wait, left} end
+    if used and alone then return {used, soon, wait, left, now} end
     if each then
-      reply[4 * i - 3], reply[4 * i - 2], reply[4 * i - 1], reply[4 * i] = used or -1, soon, wait, left
+      local j = 5 * i
+      reply[j - 4], reply[j - 3], reply[j - 2], reply[j - 1], reply[j] = used or -1, soon, wait, left, now
     end
   end
   if each then return reply end
@@ -219,6 +221,37 @@ local function give(w, tokens)
   call('LTRIM', w.key, '0', 2 * last)
   w.entries = last
   keep(w)
+end
+
+-- mark returns the time of the log.
+local function mark(w) return max(0, w.now) end
+
+-- giveMarked removes tokens of the entry made at the time of the mark. The entries after it are written again, as their
+-- totals fall. If they are too many, nothing is given back, so that no call takes long.
+local function giveMarked(w, tokens, mark)
+  if w.used == 0 then return end
+  local i = find(w, 1 + w.gone, function(i) return at(w, i) >= mark end)
+  if at(w, i) ~= mark or w.entries - i > 1000 then return end
+  local own = taken(w, i) - (i > 1 + w.gone and taken(w, i - 1) or 0)
+  if own <= tokens and own == w.used and w.block == 0 then
+    call('DEL', w.key)
+    return
+  end
+  tokens = min(tokens, own)
+  local tail, after = call('LRANGE', w.key, 2 * i - 1, '-1'), {}
+  for j = tokens == own and 3 or 1, #tail, 2 do
+    after[#after + 1], after[#after + 2] = tail[j], format('%d', (tail[j + 1] - tokens) % wrap)
+  end
+  w.used, w.total = w.used - tokens, (w.total - tokens) % wrap
+  if w.used == 0 then
+    w.left = 0
+  elseif #after == 0 then
+    w.left = at(w, i - 1) + w.period - w.now
+  end
+  local before = 2 * (i - w.gone - 1)
+  keep(w)
+  call('LTRIM', w.key, '0', before)
+  for j = 1, #after, 100 do call('RPUSH', w.key, unpack(after, j, min(j + 99, #after))) end
 end
 
 local function block(w, ms)

@@ -2,6 +2,7 @@ package ginlimit_test
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/ginlimit/ginlimit"
@@ -108,6 +109,36 @@ func (m *windowModel) refund(key string, n int64, limits []ginlimit.Limit) {
 	for _, l := range limits {
 		w := m.window(key, l)
 		w.taken = w.taken[:max(0, int64(len(w.taken))-min(n, math.MaxInt32))]
+	}
+}
+
+// left returns for how long a fixed window goes on.
+func (m *windowModel) left(key string, l ginlimit.Limit) int64 {
+	w := m.window(key, l)
+	if len(w.taken) == 0 {
+		return 0
+	}
+	return w.begun + l.Period.Milliseconds() - m.now
+}
+
+// returns returns how what has just been taken is given back, as far as it still counts.
+func (m *windowModel) returns(key string, n int64, limits []ginlimit.Limit) func(*windowModel) {
+	at := m.now
+	begun := make([]int64, len(limits))
+	for i, l := range limits {
+		begun[i] = m.window(key, l).begun
+	}
+	return func(m *windowModel) {
+		for i, l := range limits {
+			w, left := m.window(key, l), n
+			w.taken = slices.DeleteFunc(w.taken, func(taken int64) bool {
+				if left == 0 || m.algorithm == ginlimit.SlidingWindow && taken != at || m.algorithm == ginlimit.FixedWindow && w.begun != begun[i] {
+					return false
+				}
+				left--
+				return true
+			})
+		}
 	}
 }
 

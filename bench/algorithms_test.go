@@ -2,37 +2,58 @@ package bench
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 
-	"github.com/gin-gonic/gin"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/bench/internal/peers"
+	"github.com/ginlimit/ginlimit/bench/internal/redisserver"
+	"github.com/ginlimit/ginlimit/bench/internal/redistest"
 )
 
 var algorithms = []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow}
 
-// BenchmarkAlgorithms is BenchmarkDecisions with each algorithm of ginlimit.
+// BenchmarkAlgorithms sends requests through Gin under each algorithm of ginlimit, a number of callers at a time.
 func BenchmarkAlgorithms(b *testing.B) {
-	for _, s := range scenes[:3] {
+	for _, clients := range []int{1000, 1} {
 		for _, callers := range []int{1, 64} {
 			for _, a := range algorithms {
-				l := library{"ginlimit", func(tb testing.TB, rdb *redis.Client, _, burst int) gin.HandlerFunc {
-					limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithAlgorithm(a),
-						ginlimit.WithKey(func(c *gin.Context) (string, error) { return clientOf(c), nil }))
-					if err != nil {
-						tb.Fatal(err)
-					}
-					tb.Cleanup(func() { _ = limiter.Close() })
-					return limiter.Handler(ginlimit.PerHour(burst), ginlimit.WithName("api"))
-				}}
-				b.Run(fmt.Sprintf("%s/callers=%d/%s", s.name, callers, nameOf(a)), func(b *testing.B) {
-					decisions(b, s, callers, l, connect(b, startRedis(b)))
+				b.Run(fmt.Sprintf("clients=%d/callers=%d/%s", clients, callers, nameOf(a)), func(b *testing.B) {
+					byAlgorithm(b, a, clients, callers)
 				})
 			}
 		}
 	}
+}
+
+func byAlgorithm(b *testing.B, a ginlimit.Algorithm, clients, callers int) {
+	const plenty = 1_000_000_000
+	limiter, err := peers.NewGinlimit(ginlimit.WithAlgorithm(a))(redistest.Connect(b, redistest.Start(b)), plenty, plenty)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer limiter.Close()
+	engine := peers.NewEngine(limiter.Handler)
+	var all sync.WaitGroup
+	var next atomic.Int64
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range callers {
+		c := peers.NewCaller(b.Context())
+		defer c.Close()
+		all.Go(func() {
+			for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
+				if status := c.Call(engine, "client "+strconv.Itoa(int(n)%clients)); status != http.StatusOK {
+					b.Errorf("status %d", status)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 func nameOf(a ginlimit.Algorithm) string {
@@ -47,8 +68,8 @@ func BenchmarkAlgorithmScript(b *testing.B) {
 	const rate = 100
 	for _, a := range algorithms {
 		b.Run(nameOf(a), func(b *testing.B) {
-			ctx, addr := b.Context(), startRedis(b)
-			rdb, spied := connect(b, addr), connect(b, addr)
+			ctx, addr := b.Context(), redistest.Start(b)
+			rdb, spied := redistest.Connect(b, addr), redistest.Connect(b, addr)
 			limiter, err := ginlimit.NewLimiter(spied, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
 			if err != nil {
 				b.Fatal(err)
@@ -63,7 +84,7 @@ func BenchmarkAlgorithmScript(b *testing.B) {
 			}
 			batch := lastOf(*hook.args, clients)
 			memory := func() float64 {
-				bytes, err := stat(ctx, rdb, "memory", `used_memory:(\d+)`)
+				bytes, err := redisserver.Info(ctx, rdb, "memory", `used_memory:(\d+)`)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -1,16 +1,11 @@
 package bench
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,249 +13,19 @@ import (
 
 	ratelimit "github.com/JGLTechnologies/gin-rate-limit"
 	"github.com/didip/tollbooth/v8"
-	tollboothlimiter "github.com/didip/tollbooth/v8/limiter"
 	"github.com/gin-gonic/gin"
 	"github.com/go-redis/redis_rate/v10"
-	"github.com/redis/go-redis/v9"
 	"github.com/ulule/limiter/v3"
 	ululegin "github.com/ulule/limiter/v3/drivers/middleware/gin"
 	ululeredis "github.com/ulule/limiter/v3/drivers/store/redis"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/bench/internal/redistest"
 )
 
-// The functions down to the tests are what docs/migrate.md shows.
-
-func oneLimiter(rdb redis.UniversalClient) (*ginlimit.Limiter, error) {
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		return nil, err
-	}
-	return limiter, nil
-}
-
-func ululeBefore(router *gin.Engine, rdb *redis.Client) error {
-	store, err := ululeredis.NewStoreWithOptions(rdb, limiter.StoreOptions{Prefix: "api"})
-	if err != nil {
-		return err
-	}
-	rate, err := limiter.NewRateFromFormatted("20-H")
-	if err != nil {
-		return err
-	}
-	router.Use(ululegin.NewMiddleware(limiter.New(store, rate)))
-	return nil
-}
-
-func ululeAfter(router *gin.Engine, limiter *ginlimit.Limiter) error {
-	limit, err := ginlimit.ParseLimit("20/h") // or ginlimit.PerHour(20)
-	if err != nil {
-		return err
-	}
-	router.Use(limiter.Handler(limit, ginlimit.WithName("api"),
-		ginlimit.WithAlgorithm(ginlimit.FixedWindow))) // or a token bucket, without this line
-	return nil
-}
-
-// fromUlule reads "100-M" as "100/m".
-func fromUlule(text string) (ginlimit.Limit, error) {
-	return ginlimit.ParseLimit(strings.ToLower(strings.Replace(text, "-", "/", 1)))
-}
-
-func ululeFields() ginlimit.Option {
-	return ginlimit.WithHeaderFunc(func(h http.Header, r ginlimit.Result) {
-		reset := time.Now().Add(r.ResetAfter)
-		h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
-	})
-}
-
-func redisRateBefore(router *gin.Engine, rdb *redis.Client) error {
-	limiter := redis_rate.NewLimiter(rdb)
-	router.Use(func(c *gin.Context) {
-		r, err := limiter.Allow(c.Request.Context(), "api:"+c.ClientIP(), redis_rate.PerHour(20))
-		if err != nil {
-			c.AbortWithStatus(http.StatusInternalServerError)
-			return
-		}
-		c.Header("X-RateLimit-Remaining", strconv.Itoa(r.Remaining))
-		if r.Allowed == 0 {
-			c.Header("Retry-After", strconv.Itoa(int(r.RetryAfter/time.Second)))
-			c.AbortWithStatus(http.StatusTooManyRequests)
-		}
-	})
-	return nil
-}
-
-func redisRateAfter(router *gin.Engine, limiter *ginlimit.Limiter) error {
-	router.Use(limiter.Handler(ginlimit.PerHour(20), ginlimit.WithName("api")))
-	return nil
-}
-
-func redisRateCallBefore(ctx context.Context, limiter *redis_rate.Limiter) (bool, error) {
-	r, err := limiter.Allow(ctx, "user:123", redis_rate.PerHour(20))
-	if err != nil {
-		return false, err
-	}
-	return r.Allowed > 0, nil
-}
-
-func redisRateCallAfter(ctx context.Context, limiter *ginlimit.Limiter) (bool, error) {
-	r, err := limiter.Allow(ctx, "user:123", ginlimit.PerHour(20))
-	if err != nil {
-		return false, err
-	}
-	return r.Allowed, nil
-}
-
-func jglBefore(router *gin.Engine, rdb *redis.Client) error {
-	store := ratelimit.RedisStore(&ratelimit.RedisOptions{
-		RedisClient: rdb,
-		Rate:        time.Hour,
-		Limit:       20,
-	})
-	router.Use(ratelimit.RateLimiter(store, &ratelimit.Options{
-		KeyFunc: func(c *gin.Context) string { return c.ClientIP() },
-	}))
-	return nil
-}
-
-func jglAfter(router *gin.Engine, limiter *ginlimit.Limiter) error {
-	router.Use(limiter.Handler(ginlimit.PerHour(20), ginlimit.WithName("api")))
-	return nil
-}
-
-func jglDefaultKeyAfter(router *gin.Engine, limiter *ginlimit.Limiter) {
-	route := func(c *gin.Context) (string, error) { return "route " + c.FullPath(), nil } // never empty
-	router.Use(limiter.Handler(ginlimit.PerHour(20), ginlimit.WithName("api"),
-		ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByClientIP, route))))
-}
-
-func tollboothBefore(router *gin.Engine, _ *redis.Client) error {
-	lmt := tollbooth.NewLimiter(20.0/3600, nil) // per second
-	lmt.SetBurst(20).SetIgnoreURL(true)
-	lmt.SetIPLookup(tollboothlimiter.IPLookup{Name: "RemoteAddr"})
-	router.Use(func(c *gin.Context) {
-		if refused := tollbooth.LimitByRequest(lmt, c.Writer, c.Request); refused != nil {
-			c.Data(refused.StatusCode, lmt.GetMessageContentType(), []byte(refused.Message))
-			c.Abort()
-		}
-	})
-	return nil
-}
-
-func tollboothAfter(router *gin.Engine, limiter *ginlimit.Limiter) error {
-	router.Use(limiter.Handler(ginlimit.PerHour(20), ginlimit.WithName("api")))
-	return nil
-}
-
-func localLimiter() (*ginlimit.Limiter, error) {
-	limiter, err := ginlimit.NewLocal()
-	if err != nil {
-		return nil, err
-	}
-	return limiter, nil
-}
-
-func sideBySide(router *gin.Engine, limiter *ginlimit.Limiter, old gin.HandlerFunc, logger *slog.Logger) {
-	router.Use(func(c *gin.Context) {
-		c.Next()
-		refused := c.Writer.Status() == http.StatusTooManyRequests
-		if r, decided := ginlimit.FromContext(c); decided && r.Allowed == refused {
-			logger.Info("the limiters differ", "path", c.FullPath(), "refused by the old one", refused)
-		}
-	})
-	router.Use(limiter.Handler(ginlimit.PerHour(20), ginlimit.WithName("api"), ginlimit.WithDryRun()))
-	router.Use(old)
-}
-
-// A move is an application before and after it came to ginlimit, and what its answers say: header fields and, as a
-// regular expression, the value of each.
-type move struct {
-	name                    string
-	before                  func(*gin.Engine, *redis.Client) error
-	after                   func(*gin.Engine, *ginlimit.Limiter) error
-	firstBefore, firstAfter map[string]string // of the first request
-	refusalBefore           map[string]string
-	refusalAfter            map[string]string
-	withoutRedis            int // the status before of a request without Redis; 0 where there is none
-}
-
-// Patterns of a header's value. A test may be a hundred seconds late.
-const (
-	unixTime    = `^[1-9][0-9]{9}$`
-	untilHour   = `^(3600|35[0-9]{2})$`
-	untilToken  = `^(180|1[0-7][0-9]|[89][0-9])$` // 20 an hour
-	problemType = `^application/problem\+json$`
-	plainText   = `^text/plain; charset=utf-8$`
-)
-
-var (
-	bucketFirst = map[string]string{
-		"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^19$", "X-Ratelimit-Reset": untilToken,
-	}
-	bucketRefusal = map[string]string{
-		"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": untilHour, "Retry-After": untilToken,
-		"Cache-Control": "^no-store$", "Content-Type": problemType, "Content-Length": "^[0-9]+$",
-	}
-)
-
-var moves = []move{
-	{
-		name: "ulule", before: ululeBefore, after: ululeAfter,
-		firstBefore: map[string]string{
-			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^19$", "X-Ratelimit-Reset": unixTime,
-		},
-		firstAfter: map[string]string{
-			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^19$", "X-Ratelimit-Reset": untilHour,
-		},
-		refusalBefore: map[string]string{
-			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": unixTime, "Content-Type": plainText,
-		},
-		refusalAfter: map[string]string{
-			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": untilHour, "Retry-After": untilHour,
-			"Cache-Control": "^no-store$", "Content-Type": problemType, "Content-Length": "^[0-9]+$",
-		},
-		withoutRedis: http.StatusInternalServerError,
-	},
-	{
-		name: "redis_rate", before: redisRateBefore, after: redisRateAfter,
-		firstBefore:   map[string]string{"X-Ratelimit-Remaining": "^19$"},
-		firstAfter:    bucketFirst,
-		refusalBefore: map[string]string{"X-Ratelimit-Remaining": "^0$", "Retry-After": untilToken},
-		refusalAfter:  bucketRefusal,
-		withoutRedis:  http.StatusInternalServerError,
-	},
-	{
-		name: "JGL", before: jglBefore, after: jglAfter,
-		firstBefore: map[string]string{
-			"X-Rate-Limit-Limit": "^20$", "X-Rate-Limit-Remaining": "^19$", "X-Rate-Limit-Reset": unixTime,
-		},
-		firstAfter: bucketFirst,
-		refusalBefore: map[string]string{
-			"X-Rate-Limit-Limit": "^20$", "X-Rate-Limit-Remaining": "^0$", "X-Rate-Limit-Reset": unixTime, "Content-Type": plainText,
-		},
-		refusalAfter: bucketRefusal,
-		withoutRedis: http.StatusOK,
-	},
-	{
-		name: "tollbooth", before: tollboothBefore, after: tollboothAfter,
-		firstBefore: map[string]string{
-			"X-Rate-Limit-Limit": `^0\.01$`, "X-Rate-Limit-Duration": "^1$", "X-Rate-Limit-Request-Remote-Addr": "^203",
-			"Ratelimit-Limit": "^0$", "Ratelimit-Remaining": "^19$", "Ratelimit-Reset": "^1$",
-		},
-		firstAfter: bucketFirst,
-		refusalBefore: map[string]string{
-			"X-Rate-Limit-Limit": `^0\.01$`, "X-Rate-Limit-Duration": "^1$", "X-Rate-Limit-Request-Remote-Addr": "^203",
-			"Ratelimit-Limit": "^0$", "Ratelimit-Remaining": "^0$", "Ratelimit-Reset": "^1$", "Content-Type": plainText,
-			"Content-Length": "^[0-9]+$",
-		},
-		refusalAfter: bucketRefusal,
-	},
-}
-
-// TestMigrationBlocksAreCode looks whether every Go block of the notes is a part of this file.
+// TestMigrationBlocksAreCode looks whether every Go block of the notes is a part of the applications.
 func TestMigrationBlocksAreCode(t *testing.T) {
-	code, err := os.ReadFile("migrate_test.go")
+	code, err := os.ReadFile("migrate_applications_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +41,7 @@ func TestMigrationBlocksAreCode(t *testing.T) {
 		}
 		blocks++
 		if !strings.Contains(unindented(string(code)), unindented(block)) {
-			t.Errorf("not in this file:\n%s", block)
+			t.Errorf("not in migrate_applications_test.go:\n%s", block)
 		}
 	}
 	if blocks < 2*len(moves) {
@@ -300,7 +65,7 @@ func unindented(code string) string {
 func TestMigrationAllowsAsMany(t *testing.T) {
 	for _, m := range moves {
 		t.Run(m.name, func(t *testing.T) {
-			rdb := connect(t, startRedis(t))
+			rdb := redistest.Connect(t, redistest.Start(t))
 			before, after := newRouter(t), newRouter(t)
 			must(t, m.before(before, rdb))
 			must(t, m.after(after, patientLimiter(t, rdb)))
@@ -330,7 +95,7 @@ func TestMigrationOfAStoppedRedis(t *testing.T) {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
-			rdb := impatient(t, startRedis(t))
+			rdb := impatient(t, redistest.Start(t))
 			before, after := newRouter(t), newRouter(t)
 			must(t, m.before(before, rdb))
 			limiter, err := oneLimiter(rdb)
@@ -361,7 +126,7 @@ func TestMigrationOfAStoppedRedis(t *testing.T) {
 
 // TestMigrationStartsWithoutRedis makes the limiters while there is no Redis.
 func TestMigrationStartsWithoutRedis(t *testing.T) {
-	rdb := impatient(t, startRedis(t))
+	rdb := impatient(t, redistest.Start(t))
 	stop(t, rdb)
 	if err := ululeBefore(newRouter(t), rdb); err == nil {
 		t.Error("ulule: there is a store")
@@ -384,7 +149,7 @@ func TestMigrationSideBySide(t *testing.T) {
 		log  int   // lines
 	}{{"as many", 20, 0}, {"fewer", 15, 5}} {
 		t.Run(row.name, func(t *testing.T) {
-			rdb := connect(t, startRedis(t))
+			rdb := redistest.Connect(t, redistest.Start(t))
 			store, err := ululeredis.NewStore(rdb)
 			must(t, err)
 			old := ululegin.NewMiddleware(limiter.New(store, limiter.Rate{Period: time.Hour, Limit: row.old}))
@@ -409,43 +174,9 @@ func TestMigrationSideBySide(t *testing.T) {
 	}
 }
 
-// TestMigrationOfUluleTexts reads limits as ulule does.
-func TestMigrationOfUluleTexts(t *testing.T) {
-	for _, text := range []string{"5-S", "10-M", "100-m", "1000-H", "2000-D"} {
-		rate, err := limiter.NewRateFromFormatted(text)
-		must(t, err)
-		limit, err := fromUlule(text)
-		must(t, err)
-		if want := (ginlimit.Limit{Rate: int(rate.Limit), Period: rate.Period}); limit != want {
-			t.Errorf("%s: %s, want %s", text, limit, want)
-		}
-	}
-	for _, text := range []string{"", "5", "5-W", "x-M"} {
-		if _, err := limiter.NewRateFromFormatted(text); err == nil {
-			t.Errorf("ulule reads %q", text)
-		}
-		if _, err := fromUlule(text); err == nil {
-			t.Errorf("fromUlule reads %q", text)
-		}
-	}
-}
-
-// TestMigrationKeepsUluleReset has X-RateLimit-Reset be the time that it was before.
-func TestMigrationKeepsUluleReset(t *testing.T) {
-	router := newRouter(t)
-	router.Use(patientLimiter(t, connect(t, startRedis(t))).Handler(ginlimit.PerHour(20),
-		ginlimit.WithAlgorithm(ginlimit.FixedWindow), ululeFields()))
-	start := time.Now().Unix()
-	reset, err := strconv.ParseInt(get(router, "203.0.113.7").Header().Get("X-RateLimit-Reset"), 10, 64)
-	must(t, err)
-	if end := time.Now().Unix(); reset < start+3599 || reset > end+3600 {
-		t.Errorf("reset at %d, want an hour after %d to %d", reset, start, end)
-	}
-}
-
 // TestMigrationOfCalls is that of redis_rate's methods, and of what the notes say of their results.
 func TestMigrationOfCalls(t *testing.T) {
-	ctx, rdb := t.Context(), connect(t, startRedis(t))
+	ctx, rdb := t.Context(), redistest.Connect(t, redistest.Start(t))
 	before, after := redis_rate.NewLimiter(rdb), patientLimiter(t, rdb)
 	for i := range 22 {
 		was, err := redisRateCallBefore(ctx, before)
@@ -490,9 +221,9 @@ func TestMigrationOfCalls(t *testing.T) {
 	}
 }
 
-// TestMigrationOfKeys is that of whom a request is counted for.
+// TestMigrationOfKeys is that of the key that a request counts under.
 func TestMigrationOfKeys(t *testing.T) {
-	rdb := connect(t, startRedis(t))
+	rdb := redistest.Connect(t, redistest.Start(t))
 
 	t.Run("an IPv6 client is its address there, its /64 here", func(t *testing.T) {
 		for _, m := range moves {
@@ -568,7 +299,7 @@ func TestMigrationOfKeys(t *testing.T) {
 
 // TestMigrationOfJGLTime has a client come every ten minutes: in JGL each request that is allowed starts the hour again.
 func TestMigrationOfJGLTime(t *testing.T) {
-	ctx, rdb, router := t.Context(), connect(t, startRedis(t)), newRouter(t)
+	ctx, rdb, router := t.Context(), redistest.Connect(t, redistest.Start(t)), newRouter(t)
 	must(t, jglBefore(router, rdb))
 	const since = "203.0.113.7ts"
 	for i := range 24 {
@@ -589,7 +320,7 @@ func TestMigrationOfJGLTime(t *testing.T) {
 
 // TestMigrationOfShortPeriods has one request per half a second.
 func TestMigrationOfShortPeriods(t *testing.T) {
-	rdb, before, after := connect(t, startRedis(t)), newRouter(t), newRouter(t)
+	rdb, before, after := redistest.Connect(t, redistest.Start(t)), newRouter(t), newRouter(t)
 	store := ratelimit.RedisStore(&ratelimit.RedisOptions{RedisClient: rdb, Rate: 500 * time.Millisecond, Limit: 1})
 	before.Use(ratelimit.RateLimiter(store, nil))
 	after.Use(patientLimiter(t, rdb).Handler(ginlimit.Limit{Rate: 1, Period: 500 * time.Millisecond}))
@@ -610,95 +341,5 @@ func TestMigrationToLocal(t *testing.T) {
 	requireAnswer(t, "the first request", get(router, "203.0.113.7"), http.StatusOK, bucketFirst)
 	if allowed := count(router, 22, "203.0.113.7", http.StatusOK); allowed != 19 {
 		t.Errorf("%d more allowed, want 19", allowed)
-	}
-}
-
-// newRouter returns an engine that answers GET / when it has got its middleware, and recovers from panics.
-func newRouter(t *testing.T) *gin.Engine {
-	gin.SetMode(gin.ReleaseMode)
-	router := gin.New()
-	must(t, router.SetTrustedProxies(nil))
-	router.Use(gin.RecoveryWithWriter(io.Discard))
-	return router
-}
-
-func ok(c *gin.Context) { c.Status(http.StatusOK) }
-
-// patientLimiter returns a limiter that has Redis decide, however busy the machine is.
-func patientLimiter(t *testing.T, rdb *redis.Client, opts ...ginlimit.Option) *ginlimit.Limiter {
-	limiter, err := ginlimit.NewLimiter(rdb, append(opts, ginlimit.WithTimeout(10*time.Second))...)
-	must(t, err)
-	t.Cleanup(func() { _ = limiter.Close() })
-	return limiter
-}
-
-// impatient returns a client that tries once.
-func impatient(t *testing.T, addr string) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1})
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
-}
-
-// stop stops the server.
-func stop(t *testing.T, rdb *redis.Client) {
-	_ = rdb.ShutdownNoSave(t.Context()).Err() // it is the end of the connection
-	for deadline := time.Now().Add(10 * time.Second); rdb.Ping(t.Context()).Err() == nil; {
-		if time.Now().After(deadline) {
-			t.Fatal("redis-server does not stop")
-		}
-	}
-}
-
-// get requests / for a client.
-func get(router *gin.Engine, client string) *httptest.ResponseRecorder {
-	if !slices.ContainsFunc(router.Routes(), func(r gin.RouteInfo) bool { return r.Path == "/" }) {
-		router.GET("/", ok) // after its middleware
-	}
-	return request(router, "/", client)
-}
-
-func request(router *gin.Engine, path, client string) *httptest.ResponseRecorder {
-	r := httptest.NewRequest(http.MethodGet, path, nil)
-	r.RemoteAddr = client + ":1234"
-	if strings.Contains(client, ":") {
-		r.RemoteAddr = "[" + client + "]:1234"
-	}
-	answer := httptest.NewRecorder()
-	router.ServeHTTP(answer, r)
-	return answer
-}
-
-// count sends n requests for / and returns how many were answered with the status.
-func count(router *gin.Engine, n int, client string, status int) int {
-	found := 0
-	for range n {
-		if get(router, client).Code == status {
-			found++
-		}
-	}
-	return found
-}
-
-// requireAnswer looks for the status, these header fields, and no others.
-func requireAnswer(t *testing.T, name string, answer *httptest.ResponseRecorder, status int, fields map[string]string) {
-	t.Helper()
-	if answer.Code != status {
-		t.Errorf("%s: %d, want %d", name, answer.Code, status)
-	}
-	got := slices.Sorted(maps.Keys(answer.Header()))
-	if want := slices.Sorted(maps.Keys(fields)); !slices.Equal(got, want) {
-		t.Errorf("%s has the fields %q, want %q", name, got, want)
-	}
-	for field, pattern := range fields {
-		if value := answer.Header().Get(field); !regexp.MustCompile(pattern).MatchString(value) {
-			t.Errorf("%s: %s: %s, want %s", name, field, value, pattern)
-		}
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

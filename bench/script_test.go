@@ -10,6 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/bench/internal/redisserver"
+	"github.com/ginlimit/ginlimit/bench/internal/redistest"
 )
 
 const (
@@ -60,8 +62,8 @@ func BenchmarkScript(b *testing.B) {
 	for _, rate := range []int{100, 7} { // drain 1, and one that does not divide the period
 		for _, outcome := range []string{"admitted", "refused"} {
 			b.Run(fmt.Sprintf("limit=%dpermin/%s", rate, outcome), func(b *testing.B) {
-				ctx, addr := b.Context(), startRedis(b)
-				rdb, spied := connect(b, addr), connect(b, addr)
+				ctx, addr := b.Context(), redistest.Start(b)
+				rdb, spied := redistest.Connect(b, addr), redistest.Connect(b, addr)
 				burst := 1000
 				if outcome == "refused" {
 					burst = 1
@@ -130,7 +132,7 @@ func costPerCall(b *testing.B, rdb *redis.Client, batch [][]any) float64 {
 	if _, err := pipe.Exec(ctx); err != nil {
 		b.Fatal(err)
 	}
-	cost, err := stat(ctx, rdb, "commandstats", `cmdstat_evalsha:.*usec_per_call=([\d.]+)`)
+	cost, err := redisserver.Info(ctx, rdb, "commandstats", `cmdstat_evalsha:.*usec_per_call=([\d.]+)`)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -148,7 +150,7 @@ func BenchmarkMemory(b *testing.B) {
 	for b.Loop() {
 		var bytes [2]float64
 		for i := range bytes {
-			ctx, rdb := b.Context(), connect(b, startRedis(b))
+			ctx, rdb := b.Context(), redistest.Connect(b, redistest.Start(b))
 			limiter, err := ginlimit.NewLimiter(rdb)
 			if err != nil {
 				b.Fatal(err)
@@ -168,7 +170,7 @@ func BenchmarkMemory(b *testing.B) {
 				b.Fatal(err)
 			}
 			const used = `used_memory:(\d+)`
-			before, err := stat(ctx, rdb, "memory", used)
+			before, err := redisserver.Info(ctx, rdb, "memory", used)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -177,7 +179,7 @@ func BenchmarkMemory(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			after, err := stat(ctx, rdb, "memory", used)
+			after, err := redisserver.Info(ctx, rdb, "memory", used)
 			if err != nil {
 				b.Fatal(err)
 			}

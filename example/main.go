@@ -66,7 +66,7 @@ func run(ctx context.Context, addr, redisURL string, out io.Writer) error {
 Open http://localhost:%[3]s to see a bucket drain and refill. Or try, from another terminal:
 
     curl -i localhost:%[3]s/ping            # 100 a minute for these routes together
-    curl -i -X POST localhost:%[3]s/login   # 5 per 15 minutes besides: the sixth is 429
+    curl -i -X POST localhost:%[3]s/login   # and 5 per 15 minutes: the sixth is 429
     curl -i localhost:%[3]s/search          # 10 a second, 20 at once, and 300 an hour
     ab -l -n 200 -c 10 http://127.0.0.1:%[3]s/ping
 
@@ -76,7 +76,7 @@ Ctrl-C stops it.
 	return serve(ctx, listener, router(limiter, own))
 }
 
-// serve answers requests until ctx ends, and then those that have begun.
+// serve answers requests until ctx ends, and then those that have begun, for shutdownTimeout.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
 	served := make(chan error, 1)
@@ -88,7 +88,11 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	return server.Shutdown(ctx)
+	if server.Shutdown(ctx) != nil {
+		// A browser opens connections ahead, and Shutdown waits for the first request of each.
+		return server.Close()
+	}
+	return nil
 }
 
 // router limits every route, and two of them further. Those of the page are apart. own is nil if Redis is a server.

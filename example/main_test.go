@@ -35,7 +35,7 @@ func TestExample(t *testing.T) {
 	get := func(path string) *http.Response {
 		response, err := http.Get("http://" + address + path)
 		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
+		discard(t, response)
 		return response
 	}
 	response := get("/ping")
@@ -46,7 +46,7 @@ func TestExample(t *testing.T) {
 	for attempt := range 6 {
 		response, err := http.Post("http://"+address+"/login", "text/plain", nil)
 		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
+		discard(t, response)
 		want := http.StatusOK
 		if attempt == 5 {
 			want = http.StatusTooManyRequests
@@ -58,6 +58,33 @@ func TestExample(t *testing.T) {
 	require.NoError(t, <-ended)
 	_, err := http.Get("http://" + address + "/ping")
 	require.Error(t, err, "it has stopped")
+}
+
+// discard reads the body to its end, so that the next request uses the same connection.
+func discard(t *testing.T, response *http.Response) {
+	_, err := io.Copy(io.Discard, response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+}
+
+func TestConnectionWithoutARequestEndsWithTheServer(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, listener, http.NotFoundHandler()) }()
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	response, err := http.Get("http://" + listener.Addr().String()) // so that the server has accepted the first
+	require.NoError(t, err)
+	discard(t, response)
+	stop()
+	require.NoError(t, <-ended)
+	_, err = conn.Read(make([]byte, 1))
+	require.Error(t, err)
 }
 
 func TestBadArgumentsAreErrors(t *testing.T) {

@@ -14,11 +14,11 @@ import (
 //go:embed page.html
 var page []byte
 
-// pagePolicy has the browser see to it that the page is one file and asks nobody else.
+// pagePolicy has the browser enforce that the page is one file and calls this server only.
 const pagePolicy = "default-src 'none'; connect-src 'self'; img-src data:; " +
 	"script-src 'unsafe-inline'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 
-// addPage adds the live page and what it asks for.
+// addPage adds the live page and the routes that it calls.
 func addPage(r *gin.Engine, limiter *ginlimit.Limiter, own *ownRedis) {
 	r.GET("/", func(c *gin.Context) {
 		c.Header("Content-Security-Policy", pagePolicy)

@@ -1,6 +1,6 @@
 // Command scale has several processes ask one Redis, or one cluster, for decisions. It flushes those servers.
 //
-//	go run ./scale [-addrs 127.0.0.1:7000,…]
+//	go run ./scale [-addrs 127.0.0.1:7000,…] [-callers 64]
 package main
 
 import (
@@ -23,14 +23,15 @@ import (
 )
 
 var (
-	addrs = flag.String("addrs", "127.0.0.1:7000", "the servers, with commas between; several are a cluster")
-	scene = flag.String("scene", "", "what one process asks for; without it, all are measured")
-	ctx   = context.Background()
+	addrs   = flag.String("addrs", "127.0.0.1:7000", "the servers, with commas between; several are a cluster")
+	callers = flag.Int("callers", 64, "how many ask at once in each process")
+	scene   = flag.String("scene", "", "the scene for one process; without it, all are measured")
+	ctx     = context.Background()
 )
 
 const (
-	rounds, span, callers = 7, time.Second, 64
-	plenty                = 1_000_000_000
+	rounds, span = 7, time.Second
+	plenty       = 1_000_000_000
 )
 
 var scenes = map[string]struct {
@@ -48,11 +49,11 @@ func must(err error) {
 	}
 }
 
-// process asks for a span of time, once it is told to, and prints how many decisions were made.
+// process makes decisions for a span of time, once standard input says so, and prints their number.
 func process(list []string) {
-	var rdb redis.UniversalClient = redis.NewClient(&redis.Options{Addr: list[0], ContextTimeoutEnabled: true})
+	var rdb redis.UniversalClient = redis.NewClient(&redis.Options{Addr: list[0]})
 	if len(list) > 1 {
-		rdb = redis.NewClusterClient(&redis.ClusterOptions{Addrs: list, ContextTimeoutEnabled: true})
+		rdb = redis.NewClusterClient(&redis.ClusterOptions{Addrs: list})
 	}
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second), ginlimit.WithFailure(ginlimit.FailClosed))
 	must(err)
@@ -68,7 +69,7 @@ func process(list []string) {
 	fmt.Println("ready")
 	_, _ = fmt.Scanln()
 	end, all := time.Now().Add(span), sync.WaitGroup{}
-	for range callers {
+	for range *callers {
 		all.Go(func() {
 			for ; time.Now().Before(end); decided.Add(1) {
 				ask()
@@ -101,7 +102,7 @@ func run(list []string, scene string, processes int) [4]float64 {
 	var all []*exec.Cmd
 	var ins, outs []*os.File
 	for range processes {
-		cmd := exec.Command(os.Args[0], "-addrs", *addrs, "-scene", scene)
+		cmd := exec.Command(os.Args[0], "-addrs", *addrs, "-callers", strconv.Itoa(*callers), "-scene", scene)
 		r, in, err := os.Pipe()
 		must(err)
 		out, w, err := os.Pipe()

@@ -1,145 +1,109 @@
-// Command table compares ginlimit with the other libraries: it runs the benchmarks, or reads their output
-// from the file named as its argument, prints a table in Markdown, and writes a plot.
+// Command table compares ginlimit with the other libraries. It prints a table in Markdown while it measures, and draws
+// a plot if every situation of the plot was measured.
 //
-//	go run ./table [-count 5] [-decisions 10000] [-plot plot.svg] [output.txt]
+//	go run ./table [-rounds 11] [-round 120ms] [-only regexp] [-json rounds.json] [-plot plot.svg]
 package main
 
 import (
-	"bytes"
-	"errors"
+	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"slices"
-	"strconv"
-	"strings"
+	"os/signal"
+	"regexp"
+	"runtime"
+	"time"
 
-	"golang.org/x/perf/benchfmt"
+	"github.com/ginlimit/ginlimit/bench/internal/peers"
+	"github.com/ginlimit/ginlimit/bench/internal/proxy"
 )
 
+// options are the flags.
+type options struct {
+	rounds int
+	length time.Duration
+	only   *regexp.Regexp
+	json   string
+	plot   string
+}
+
 func main() {
-	count := flag.Int("count", 5, "how often each benchmark is run")
-	decisions := flag.Int("decisions", 10_000, "decisions in each run")
-	plotted := flag.String("plot", "plot.svg", "where the plot goes")
+	proxy.RunIfAsked()
+	var o options
+	flag.IntVar(&o.rounds, "rounds", 11, "rounds in each situation, every library once in each")
+	flag.DurationVar(&o.length, "round", 120*time.Millisecond, "how long a library runs in a round; with wrk whole seconds")
+	only := flag.String("only", "", "regular expression for the situations to measure, like 'hot/|callers=64$|http'")
+	flag.StringVar(&o.json, "json", "", "file for every round as JSON")
+	flag.StringVar(&o.plot, "plot", "plot.svg", "file for the plot")
 	flag.Parse()
-	if err := compare(*count, *decisions, *plotted, flag.Arg(0)); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	var err error
+	if o.only, err = regexp.Compile(*only); err == nil {
+		err = compare(ctx, o, peers.All(), situations(), os.Stdout, os.Stderr)
+	}
+	if err != nil {
+		stop()
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func compare(count, decisions int, plotted, file string) error {
-	var output io.Reader
-	if file != "" {
-		f, err := os.Open(file)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		output = f
-	} else {
-		run := exec.Command("go", "test", "-run", "^$", "-bench", "Decisions|DistantRedis|HTTP", "-timeout", "2h",
-			"-benchtime", strconv.Itoa(decisions)+"x", "-count", strconv.Itoa(count), ".")
-		var out bytes.Buffer
-		run.Stdout, run.Stderr = io.MultiWriter(&out, os.Stderr), os.Stderr
-		if err := run.Run(); err != nil {
-			return err
-		}
-		output = &out
-	}
-	m, err := read(output)
+// compare measures the libraries in the situations.
+func compare(ctx context.Context, o options, libraries []peers.Library, all []situation, out, progress io.Writer) error {
+	contestants, end, err := startAll(ctx, libraries)
 	if err != nil {
 		return err
 	}
-	printTable(m)
-	return os.WriteFile(plotted, plot(m), 0o644)
-}
-
-// measurements are the values of each unit, of each library in each situation.
-type measurements struct {
-	situations []string // in the order of the benchmarks
-	values     map[string]map[string]map[string][]float64
-}
-
-func read(r io.Reader) (measurements, error) {
-	m := measurements{values: map[string]map[string]map[string][]float64{}}
-	reader := benchfmt.NewReader(r, "benchmarks")
-	for reader.Scan() {
-		result, ok := reader.Result().(*benchfmt.Result)
-		if !ok {
+	defer end()
+	start := time.Now()
+	t, measured := table{out: out}, map[string]results{}
+	var rounds []Round
+	for _, s := range all {
+		if !o.only.MatchString(s.name) {
 			continue
 		}
-		name := string(result.Name)
-		name, _, _ = strings.Cut(strings.TrimPrefix(name, "Benchmark"), "-")
-		i := strings.LastIndexByte(name, '/')
-		situation, library := name[:i], name[i+1:]
-		if m.values[situation] == nil {
-			m.situations = append(m.situations, situation)
-			m.values[situation] = map[string]map[string][]float64{}
-		}
-		if m.values[situation][library] == nil {
-			m.values[situation][library] = map[string][]float64{}
-		}
-		for _, v := range result.Values {
-			m.values[situation][library][v.Unit] = append(m.values[situation][library][v.Unit], v.Value)
-		}
-	}
-	if len(m.situations) == 0 {
-		return m, errors.Join(errors.New("no benchmark in the output"), reader.Err())
-	}
-	return m, reader.Err()
-}
-
-// median returns that of a library's values of a unit, and whether there are any.
-func (m measurements) median(situation, library, unit string) (float64, bool) {
-	v := slices.Sorted(slices.Values(m.values[situation][library][unit]))
-	if len(v) == 0 {
-		return 0, false
-	}
-	return v[len(v)/2], true
-}
-
-// bestPeer returns the fastest other library.
-func (m measurements) bestPeer(situation string) string {
-	var best string
-	for library := range m.values[situation] {
-		if library == "ginlimit" || library == "nothing" {
+		if s.tool != nil && !s.tool.installed() {
+			fmt.Fprintf(progress, "no %s: apt-get install %s\n", s.tool.name, s.tool.debian)
 			continue
 		}
-		this, _ := m.median(situation, library, "sec/op")
-		if other, ok := m.median(situation, best, "sec/op"); !ok || this < other {
-			best = library
+		if s.distance > 0 && runtime.GOOS != "linux" {
+			fmt.Fprintf(progress, "%s needs Linux\n", s.name)
+			continue
+		}
+		found, err := trial(ctx, s, contestants, o.rounds, o.length)
+		if err != nil {
+			return err
+		}
+		r := newResults(s, contestants, found)
+		t.add(r)
+		measured[s.name], rounds = r, append(rounds, found...)
+		fmt.Fprintf(progress, "%s after %.0f s\n", s.name, time.Since(start).Seconds())
+	}
+	t.end()
+	if o.json != "" {
+		if err := writeJSON(o, rounds); err != nil {
+			return err
 		}
 	}
-	return best
-}
-
-// printTable prints a line for each situation: medians, and how many times as fast as the best peer ginlimit is.
-func printTable(m measurements) {
-	fmt.Println("| | µs per decision | best peer | times as fast | p99 | its p99 | allocations | Redis CPU | redis_rate's |")
-	fmt.Println("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-	for _, s := range m.situations {
-		peer := m.bestPeer(s)
-		cell := func(library, unit string, scale float64, format string) string {
-			v, ok := m.median(s, library, unit)
-			if !ok {
-				return ""
-			}
-			return fmt.Sprintf(format, v*scale)
-		}
-		ours, _ := m.median(s, "ginlimit", "sec/op")
-		theirs, _ := m.median(s, peer, "sec/op")
-		fmt.Printf("| %s | %s | %s %s | **%.2f** | %s | %s | %s | %s | %s |\n", label(s),
-			cell("ginlimit", "sec/op", 1e6, "%.1f"), cell(peer, "sec/op", 1e6, "%.1f"), peer, theirs/ours,
-			cell("ginlimit", "p99-µs", 1, "%.0f µs")+cell("ginlimit", "p99-ms", 1, "%.0f ms"),
-			cell(peer, "p99-µs", 1, "%.0f µs")+cell(peer, "p99-ms", 1, "%.0f ms"),
-			cell("ginlimit", "allocs/op", 1, "%.0f"), cell("ginlimit", "redis-cpu-µs/op", 1, "%.2f µs"), cell("redis_rate", "redis-cpu-µs/op", 1, "%.1f µs"))
+	if drawing := plot(measured); drawing != nil && o.plot != "" {
+		return os.WriteFile(o.plot, drawing, 0o644)
 	}
+	return nil
 }
 
-var labels = strings.NewReplacer("Decisions/", "", "DistantRedis", "1 ms to Redis", "HTTP", "HTTP with ab, 64 connections", "clients=1000000", "1,000,000 clients",
-	"clients=1000", "1,000 clients", "hot", "one client", "refused", "all refused", "/callers=", ", callers: ")
-
-func label(situation string) string { return labels.Replace(situation) }
+// writeJSON writes every round, and what they were measured with.
+func writeJSON(o options, rounds []Round) error {
+	data, err := json.MarshalIndent(struct {
+		Go      string  `json:"go"`
+		CPUs    int     `json:"cpus"`
+		RoundMS float64 `json:"round_ms"`
+		Rounds  []Round `json:"rounds"`
+	}{runtime.Version(), runtime.NumCPU(), float64(o.length) / 1e6, rounds}, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(o.json, append(data, '\n'), 0o644)
+}

@@ -10,10 +10,15 @@ import (
 var plotLibraries = []string{"ginlimit", "ulule", "redis_rate", "throttled", "JGL"}
 
 // plotSituations are those that the plot shows.
-var plotSituations = []string{"Decisions/clients=1000/callers=64", "Decisions/clients=1000/callers=512", "Decisions/hot/callers=512", "DistantRedis/callers=512"}
+var plotSituations = []string{"clients=1000/callers=64", "clients=1000/callers=512", "hot/callers=512", "distance=1ms/callers=512"}
 
-// plot draws decisions per second as an SVG of horizontal bars.
-func plot(m measurements) []byte {
+// plot draws decisions per second as an SVG of horizontal bars, or returns nil if one of its situations was not measured.
+func plot(measured map[string]results) []byte {
+	for _, s := range plotSituations {
+		if _, ok := measured[s]; !ok {
+			return nil
+		}
+	}
 	const width, left, bar, gap, title = 760, 96, 16, 4, 30
 	panel := title + len(plotLibraries)*(bar+gap) + 12
 	var svg bytes.Buffer
@@ -23,8 +28,8 @@ func plot(m measurements) []byte {
 	for i, s := range plotSituations {
 		top, most := i*panel+8, 0.0
 		perSecond := func(library string) float64 {
-			if v, ok := m.median(s, library, "sec/op"); ok {
-				return 1 / v
+			if v := measured[s].spread(library, timeOf).median; v > 0 {
+				return 1e6 / v
 			}
 			return 0
 		}
@@ -34,7 +39,7 @@ func plot(m measurements) []byte {
 		if most == 0 {
 			continue
 		}
-		fmt.Fprintf(&svg, `<text x="8" y="%d" font-weight="bold">%s: decisions per second</text>`+"\n", top+16, html.EscapeString(label(s)))
+		fmt.Fprintf(&svg, `<text x="8" y="%d" font-weight="bold">%s: decisions per second</text>`+"\n", top+16, html.EscapeString(measured[s].situation.label))
 		for j, library := range plotLibraries {
 			y, v, fill := top+title+j*(bar+gap), perSecond(library), "#9aa5b1"
 			if library == "ginlimit" {

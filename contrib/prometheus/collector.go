@@ -73,6 +73,10 @@ func New() *Collector {
 		func(s ginlimit.Stats) float64 { return float64(s.InFlight) })
 	figure("ginlimit_queued_decisions", "Decisions that wait for a batch.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Queued) })
+	figure("ginlimit_leases", "Keys of which the process has tokens that it took ahead.", prometheus.GaugeValue,
+		func(s ginlimit.Stats) float64 { return float64(s.Leases) })
+	figure("ginlimit_leased_decisions_total", "Decisions without Redis, by tokens taken ahead.", prometheus.CounterValue,
+		func(s ginlimit.Stats) float64 { return float64(s.Leased) })
 	figure("ginlimit_remembered_refusals", "Refusals that may be told without Redis.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Remembered) })
 	figure("ginlimit_local_buckets", "Buckets in the process, which decide without Redis, full ones that are not forgotten yet among them.", prometheus.GaugeValue,

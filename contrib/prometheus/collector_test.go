@@ -103,6 +103,8 @@ func TestScrapeShowsKnownTraffic(t *testing.T) {
 		`ginlimit_batched_decisions_total`: "5",
 		`ginlimit_batches_total`:           "5",
 		`ginlimit_queued_decisions`:        "0",
+		`ginlimit_leases`:                  "0",
+		`ginlimit_leased_decisions_total`:  "0",
 		`ginlimit_remembered_refusals`:     "1",
 		`ginlimit_local_buckets`:           "0",
 	} {
@@ -129,7 +131,7 @@ func TestNamesInDashboardAndAlertsExist(t *testing.T) {
 	for desc := range descs {
 		known = append(known, name.FindString(desc.String()))
 	}
-	require.Len(t, known, 10)
+	require.Len(t, known, 12)
 	used := func(file string) (names []string) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)

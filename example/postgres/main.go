@@ -95,24 +95,24 @@ func router(limiter *ginlimit.Limiter, rdb redis.UniversalClient, db *pgxpool.Po
 	r.Use(limiter.Handler(ginlimit.PerMinute(0), // its place is taken by the plan
 		ginlimit.WithName("quota"),
 		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
-		ginlimit.WithLimitFunc(plans.Limit),
+		ginlimit.WithLimitFunc(plans.Limits),
 		ginlimit.WithHeaders(ginlimit.NoHeaders), ginlimit.WithHeaderFunc(tell)))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
 	return r, nil
 }
 
-// quotas asks the database for a client's limit.
-func quotas(db *pgxpool.Pool) func(context.Context, string) (ginlimit.Limit, error) {
-	return func(ctx context.Context, client string) (ginlimit.Limit, error) {
+// quotas returns the limits of a client from the database.
+func quotas(db *pgxpool.Pool) func(context.Context, string) ([]ginlimit.Limit, error) {
+	return func(ctx context.Context, client string) ([]ginlimit.Limit, error) {
 		if !utf8.ValidString(client) {
-			return ginlimit.Limit{}, ginlimit.ErrUnknownClient // PostgreSQL would refuse the query
+			return nil, ginlimit.ErrUnknownClient // PostgreSQL would refuse the query
 		}
 		var quota int
 		err := db.QueryRow(ctx, "SELECT rate_limit_quota FROM clients WHERE id = $1", client).Scan(&quota)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return ginlimit.Limit{}, ginlimit.ErrUnknownClient // answered 403; or return a limit for strangers
+			return nil, ginlimit.ErrUnknownClient // answered 403; or return a limit for strangers
 		}
-		return ginlimit.PerMinute(quota), err
+		return []ginlimit.Limit{ginlimit.PerMinute(quota)}, err
 	}
 }
 

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ginlimit/ginlimit/bench/internal/peers"
+	"github.com/ginlimit/ginlimit/bench/internal/proxy"
+	"github.com/ginlimit/ginlimit/bench/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	proxy.RunIfAsked()
+	os.Exit(m.Run())
+}
+
+// TestRowsAreComplete measures two libraries, and Gin alone, for two short rounds of every kind of situation.
+func TestRowsAreComplete(t *testing.T) {
+	redistest.Start(t) // or skip
+	const rounds = 2
+	chosen := slices.DeleteFunc(peers.All(), func(l peers.Library) bool { return l.Role == peers.Peer && l.Name != "redis_rate" })
+	only := `^(clients=1000|refused)/callers=16$|ab$`
+	if runtime.GOOS == "linux" {
+		only += `|^distance=1ms/callers=16$`
+	}
+	file := filepath.Join(t.TempDir(), "rounds.json")
+	var out strings.Builder
+	o := options{rounds: rounds, length: 20 * time.Millisecond, only: regexp.MustCompile(only), json: file}
+	if err := compare(t.Context(), o, chosen, situations(), &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+
+	rows := 0
+	for line := range strings.Lines(out.String()) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		if len(cells) < 2 || strings.HasPrefix(line, "| situation") || strings.HasPrefix(line, "| ---") {
+			continue
+		}
+		rows++
+		for i, cell := range cells {
+			bareIsAbsent := strings.Contains(line, "1 ms to Redis") && i == len(cells)-1
+			if strings.Trim(cell, " |") == "" && !bareIsAbsent {
+				t.Errorf("cell %d is empty in %s", i, line)
+			}
+		}
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var written struct{ Rounds []Round }
+	if err := json.Unmarshal(data, &written); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[[2]string]int{}
+	for _, r := range written.Rounds {
+		seen[[2]string{r.Situation, r.Library}]++
+		if r.Decisions == 0 || r.Time <= 0 || r.P50 <= 0 || r.P99 < r.P50 || r.ProcessCPU <= 0 || r.Allocations < 0 {
+			t.Errorf("incomplete: %+v", r)
+		}
+		if r.Library == "redis_rate" && (r.RedisCPU <= 0 || r.Commands < 1 || r.Reads <= 0) {
+			t.Errorf("no trace in Redis: %+v", r)
+		}
+		if r.Library != "ginlimit" && r.Library != "lease" && r.Wrong > 0 { // on a busy machine ginlimit may decide without Redis
+			t.Errorf("wrong answers: %+v", r)
+		}
+	}
+	for key, n := range seen {
+		if n != rounds {
+			t.Errorf("%d rounds of %v", n, key)
+		}
+	}
+	want := 0
+	for key := range seen {
+		if key[1] == "ginlimit" || key[1] == "lease" {
+			want++
+		}
+	}
+	if rows != want || rows < 2 {
+		t.Errorf("%d rows, want %d:\n%s", rows, want, &out)
+	}
+}
+
+// TestRatios compares within a round, so that a slow round of both changes nothing.
+func TestRatios(t *testing.T) {
+	r := results{
+		libraries: []peers.Library{
+			{Name: "ginlimit", Role: peers.Ours}, {Name: "variant", Role: peers.Variant}, {Name: "a"}, {Name: "b"}, {Name: "errs"}, {Name: "bare", Role: peers.Bare},
+		},
+		rounds: map[string][]Round{
+			"ginlimit": {{Time: 2}, {Time: 20}, {Time: 3}},
+			"a":        {{Time: 6}, {Time: 60}, {Time: 9}},
+			"b":        {{Time: 7}, {Time: 70}, {Time: 7}},
+			"variant":  {{Time: 1}, {Time: 1}, {Time: 1}},
+			"errs":     {{Time: 1, Wrong: 0.5}, {Time: 1, Wrong: 0.5}, {Time: 1, Wrong: 0.5}},
+			"bare":     {{Time: 1}, {Time: 10}, {Time: 1}},
+		},
+	}
+	peer := r.bestPeer(timeOf)
+	if peer != "b" {
+		t.Errorf("the best peer is %q", peer)
+	}
+	if got := r.ratio("a", "ginlimit", timeOf); got != (spread{3, 3, 3}) {
+		t.Errorf("times as fast: %v", got)
+	}
+	if got := r.addedRatio("ginlimit", "b", timeOf).median; got != 1./6 {
+		t.Errorf("added: %v, want 1/6", got)
+	}
+}

@@ -1,0 +1,173 @@
+package ginlimit
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/gin-gonic/gin"
+)
+
+// clientPrefixV6 is how many bits of an IPv6 address identify a client: a site has at least a /64 (RFC 6177), and its
+// hosts can take any new address in it (RFC 8981).
+const clientPrefixV6 = 64
+
+// nat64 is the prefix of IPv4 addresses in IPv6, for IPv6-only clients (RFC 6052, section 2.1).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// ByClientIP returns the client's address; an IPv6 client is its /64.
+//
+// The address is that of [gin.Context.ClientIP]. The engine's SetTrustedProxies and TrustedPlatform decide how far
+// it can be trusted. By default Gin trusts X-Forwarded-For from any client, so clients can spoof their IP; the
+// limiter then logs one warning. An IPv4-mapped IPv6 address and a NAT64 address (64:ff9b::/96) count as their IPv4
+// address. An address that cannot be read, such as that of a unix socket, is an error that wraps [ErrNoKey].
+func ByClientIP(c *gin.Context) (string, error) { return byAddress(c, 32, clientPrefixV6) }
+
+// ByClientIPPrefix is [ByClientIP] for networks of v4 bits in IPv4 and v6 bits in IPv6.
+//
+// ByClientIPPrefix(32, 64) is ByClientIP. It panics unless 1 ≤ v4 ≤ 32 and 1 ≤ v6 ≤ 128.
+func ByClientIPPrefix(v4, v6 int) KeyFunc {
+	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
+		panic(fmt.Errorf("ginlimit: ByClientIPPrefix(%d, %d): want 1 to 32 and 1 to 128 bits", v4, v6))
+	}
+	return func(c *gin.Context) (string, error) { return byAddress(c, v4, v6) }
+}
+
+func byAddress(c *gin.Context, v4, v6 int) (string, error) {
+	addr, err := clientAddress(c)
+	if err != nil {
+		return "", err
+	}
+	bits := v6
+	if addr.Is4() {
+		bits = v4
+	}
+	if bits == addr.BitLen() {
+		return addr.String(), nil
+	}
+	prefix, err := addr.Prefix(bits)
+	return prefix.String(), err
+}
+
+// clientAddress returns the client's address in its [canonical] form.
+func clientAddress(c *gin.Context) (netip.Addr, error) {
+	decides, _ := c.Get(policyKey{})
+	if p, ok := decides.(*Policy); ok {
+		p.warnSpoofable(c)
+	}
+	address := c.ClientIP()
+	if address == "" { // Gin cannot read a zone, as in [fe80::1%eth0]:80
+		if remote, err := netip.ParseAddrPort(c.Request.RemoteAddr); err == nil {
+			return canonical(remote.Addr()), nil
+		}
+	}
+	addr, err := netip.ParseAddr(address)
+	if err != nil {
+		return addr, fmt.Errorf("%w: the client address %.64q cannot be read", ErrNoKey, address)
+	}
+	return canonical(addr), nil
+}
+
+// canonical returns the address without a zone, or the IPv4 address that it contains. It must precede taking a prefix, or
+// all of IPv4 would share ::/64.
+func canonical(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	if nat64.Contains(addr) {
+		b := addr.As16()
+		return netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return addr
+}
+
+// policyKey is where a [gin.Context] keeps the policy that decides, which must know whether the client's address is used.
+type policyKey struct{}
+
+// warnSpoofable logs a warning if clients can spoof their address. Each policy looks once, and a limiter warns once.
+func (p *Policy) warnSpoofable(c *gin.Context) {
+	if p.addressUsed.Load() {
+		return
+	}
+	p.addressUsed.Store(true)
+	if header := trustedHeader(c, engineHeaders(c)); header != "" && !p.limiter.warned.Swap(true) {
+		p.logger.WarnContext(c.Request.Context(), "ginlimit: Gin trusts "+header+" from any client; clients can spoof their IP. "+
+			"Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none")
+	}
+}
+
+// trustedHeader returns the first of the headers that Gin trusts from any client, or "". A header of the engine's
+// TrustedPlatform is not one of them: with it the application states that every request comes through the platform.
+func trustedHeader(c *gin.Context, names []string) string {
+	const claimed, noAddress = "198.51.100.1", "no address" // all addresses here are for documentation (RFC 5737, RFC 3849)
+	forged := c.Copy()
+	trusts := func(stranger, name, value string) bool {
+		forged.Request = &http.Request{RemoteAddr: stranger, Header: http.Header{}}
+		forged.Request.Header.Set(name, value)
+		return forged.ClientIP() == value
+	}
+	for _, name := range names {
+		for _, stranger := range []string{"192.0.2.1:1", "[2001:db8::1]:1"} {
+			// Gin takes any text from the platform's header, and only addresses from other headers.
+			if trusts(stranger, name, claimed) && !trusts(stranger, name, noAddress) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// engineHeaders returns the RemoteIPHeaders of a context's engine, for which Gin has no method, or Gin's defaults if this
+// version of Gin has no such field.
+func engineHeaders(context any) []string {
+	if engine := reflect.Indirect(reflect.ValueOf(context).Elem().FieldByName("engine")); engine.Kind() == reflect.Struct {
+		headers := engine.FieldByName("RemoteIPHeaders")
+		if headers.Kind() == reflect.Slice && headers.Type().Elem().Kind() == reflect.String {
+			names := make([]string, headers.Len())
+			for i := range names {
+				names[i] = headers.Index(i).String()
+			}
+			return names
+		}
+	}
+	return []string{"X-Forwarded-For", "X-Real-IP"}
+}
+
+// addressSet is a set of networks.
+type addressSet struct {
+	lengths  []int // of the prefixes
+	prefixes map[netip.Prefix]struct{}
+}
+
+// newAddressSet returns the set of prefixes, in [canonical] form, and all errors in them.
+func newAddressSet(prefixes []netip.Prefix) (*addressSet, error) {
+	set := &addressSet{prefixes: map[netip.Prefix]struct{}{}}
+	var errs []error
+	for _, p := range prefixes {
+		switch wraps := p.Addr().Is4In6() || nat64.Contains(p.Addr()); {
+		case !p.IsValid():
+			errs = append(errs, fmt.Errorf("the prefix %s is not valid", p))
+			continue
+		case wraps && p.Bits() < 96:
+			errs = append(errs, fmt.Errorf("the prefix %s holds IPv4 addresses among others: list the IPv4 networks separately", p))
+			continue
+		case wraps:
+			p = netip.PrefixFrom(canonical(p.Addr()), p.Bits()-96)
+		}
+		set.prefixes[p.Masked()] = struct{}{}
+		if !slices.Contains(set.lengths, p.Bits()) {
+			set.lengths = append(set.lengths, p.Bits())
+		}
+	}
+	return set, errors.Join(errs...)
+}
+
+// contains reports whether an address is in one of the networks.
+func (s *addressSet) contains(addr netip.Addr) bool {
+	return slices.ContainsFunc(s.lengths, func(bits int) bool {
+		p, _ := addr.Prefix(min(bits, addr.BitLen())) // an invalid one is in no set
+		_, ok := s.prefixes[p]
+		return ok
+	})
+}

@@ -1,0 +1,316 @@
+package ginlimit_test
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+// Whose address a request has, and who may forge it.
+
+// clientIP returns what ByClientIP makes of an address that Gin takes from a platform's header, raw.
+func clientIP(t testing.TB, address string) (string, error) {
+	t.Helper()
+	c, engine := gin.CreateTestContext(httptest.NewRecorder())
+	engine.TrustedPlatform = "Cf-Connecting-Ip"
+	c.Request = httptest.NewRequest(http.MethodGet, "/", nil)
+	c.Request.RemoteAddr = "unreadable"
+	c.Request.Header["Cf-Connecting-Ip"] = []string{address}
+	return ginlimit.ByClientIP(c)
+}
+
+func TestByClientIP(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, address, want string }{
+		{"IPv4", "203.0.113.7", "203.0.113.7"},
+		{"IPv4-mapped is the IPv4 address", "::ffff:203.0.113.7", "203.0.113.7"},
+		{"IPv4-mapped in hex", "::ffff:cb00:7107", "203.0.113.7"},
+		{"IPv6 is its /64", "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"},
+		{"IPv6 in capitals", "2001:DB8:1:2::", "2001:db8:1:2::/64"},
+		{"a zone is no part of it", "fe80::1%eth0", "fe80::/64"},
+		{"loopback", "::1", "::/64"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := clientIP(t, c.address)
+			require.NoError(t, err)
+			assert.Equal(t, c.want, got)
+		})
+	}
+	for _, address := range []string{"", " ", "@", "203.0.113.7:80", "203.0.113.7, 198.51.100.1", "203.0.113", "1.2.3.4.5",
+		"01.2.3.4", "::g", "localhost", "203.0.113.7\n", "{203.0.113.7}", "[::1]", "::ffff:1.2.3.4%x\x00{}\x00"} {
+		t.Run("not "+address, func(t *testing.T) {
+			t.Parallel()
+			got, err := clientIP(t, address)
+			if err == nil { // a zone may be any text; it is cut off
+				assert.Equal(t, "1.2.3.4", got)
+				return
+			}
+			assert.ErrorIs(t, err, ginlimit.ErrNoKey)
+			assert.Empty(t, got)
+		})
+	}
+}
+
+func TestEveryClientHasABucket(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	r := serve(middleware(rdb, ginlimit.PerMinute(1)))
+	for _, address := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8:0:1::1]:1", "[fe80::1%eth0]:1"} {
+		assert.Equal(t, http.StatusOK, get(r, "/", from(address)).Code, address)
+	}
+	for _, address := range []string{"192.0.2.1:2", "[::ffff:192.0.2.1]:1", "[2001:db8::ffff]:1", "[2001:db8:0:1:2::]:1", "[fe80::2%eth1]:1"} {
+		assert.Equal(t, http.StatusTooManyRequests, get(r, "/", from(address)).Code, address)
+	}
+}
+
+// Guarantee 8: with no proxy trusted, nobody chooses a bucket by a header.
+func TestForgedHeadersChooseNoBucket(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	r := serve(middleware(rdb, ginlimit.PerMinute(1)))
+	get(r, "/")
+	for _, header := range []string{"X-Forwarded-For", "X-Real-Ip", "Forwarded", "Cf-Connecting-Ip"} {
+		rec := get(r, "/", func(req *http.Request) { req.Header.Set(header, "203.0.113.9") })
+		assert.Equal(t, http.StatusTooManyRequests, rec.Code, header)
+	}
+}
+
+func TestUnreadableAddressIsAnErrorNotABucket(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	r := serve(middleware(rdb, ginlimit.PerMinute(100)))
+	for _, address := range []string{"", "@", "unix", "300.1.1.1:1", "[::g]:1"} {
+		rec := get(r, "/", from(address))
+		assert.Equal(t, http.StatusInternalServerError, rec.Code, address)
+		assert.NotContains(t, rec.Body.String(), "address")
+	}
+	require.Zero(t, rdb.DBSize(t.Context()).Val())
+}
+
+// TestManyNetworks looks an address up among 100,000.
+func TestManyNetworks(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	var networks []netip.Prefix
+	for i := range 100_000 {
+		networks = append(networks, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32))
+	}
+	r := serve(middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyList(networks...)))
+	assert.Equal(t, 403, get(r, "/", from("10.1.134.159:1")).Code)
+	assert.Equal(t, 200, get(r, "/", from("10.1.134.160:1")).Code)
+}
+
+// TestSpoofableAddressesAreLogged wants one line if Gin would believe a stranger, and none if not.
+func TestSpoofableAddressesAreLogged(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		key     ginlimit.KeyFunc
+		trusted []string
+		warned  bool
+		opts    []ginlimit.Option
+	}{
+		{"everyone is trusted", ginlimit.ByClientIP, []string{"0.0.0.0/0", "::/0"}, true, nil},
+		{"networks of others", ginlimit.ByClientIPPrefix(24, 48), []string{"0.0.0.0/0"}, true, nil},
+		{"behind another key", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), []string{"0.0.0.0/0"}, true, nil},
+		{"by a list", ginlimit.ByHeader("X-User"), []string{"0.0.0.0/0"}, true,
+			[]ginlimit.Option{ginlimit.WithAllowList(netip.MustParsePrefix("0.0.0.0/0"))}},
+		{"by another identity", ginlimit.ByHeader("X-User"), []string{"0.0.0.0/0"}, true,
+			[]ginlimit.Option{ginlimit.WithIdentity("address", ginlimit.ByClientIP, ginlimit.PerHour(1000))}},
+		{"nobody is trusted", ginlimit.ByClientIP, nil, false, nil},
+		{"the proxies are", ginlimit.ByClientIP, []string{"10.0.0.0/8"}, false, nil},
+		{"no address counts", ginlimit.ByHeader("X-User"), []string{"0.0.0.0/0"}, false, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := newMiniredis(t)
+			var log harness.Buffer
+			limiter := harness.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			r := gin.New()
+			require.NoError(t, r.SetTrustedProxies(c.trusted))
+			r.GET("/", limiter.Handler(ginlimit.PerMinute(100), append(c.opts, ginlimit.WithKey(c.key))...),
+				limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(c.key)))
+			get(r, "/", with("X-User", "ada")) // by this key first
+			var all sync.WaitGroup
+			for range 20 {
+				all.Go(func() { get(r, "/", with("X-Forwarded-For", "203.0.113.99")) })
+			}
+			all.Wait()
+			lines := strings.Count(log.String(), "\n")
+			assert.Equal(t, c.warned, lines == 1, log.String())
+			assert.Equal(t, c.warned, strings.Contains(log.String(), "SetTrustedProxies"))
+			assert.NotContains(t, log.String(), "203.0.113.99")
+		})
+	}
+}
+
+// spoofable serves handlers of a limiter by an engine that trusts these proxies, and returns its log.
+func spoofable(t *testing.T, trusted []string, handlers func(*ginlimit.Limiter) []gin.HandlerFunc) (*gin.Engine, *harness.Buffer) {
+	t.Helper()
+	rdb, _ := newMiniredis(t)
+	log := &harness.Buffer{}
+	limiter := harness.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	r := gin.New()
+	require.NoError(t, r.SetTrustedProxies(trusted))
+	r.GET("/", handlers(limiter)...)
+	return r, log
+}
+
+// TestSpoofableAddressesAreFoundAfterManyRequests: only requests whose key was asked for end the search.
+func TestSpoofableAddressesAreFoundAfterManyRequests(t *testing.T) {
+	t.Parallel()
+	skip := ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Skip") != "" })
+	byUser := ginlimit.WithKey(ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP))
+	negative := ginlimit.WithCost(func(c *gin.Context) int { return 1 - 2*len(c.GetHeader("X-Skip")) })
+	everybody := []string{"0.0.0.0/0", "::/0"}
+	for name, row := range map[string]struct {
+		trusted []string
+		options []ginlimit.Option
+		first   string // the header that the first 2,000 requests have
+		warned  bool
+	}{
+		"skipped": {everybody, []ginlimit.Option{skip}, "X-Skip", true},
+		"of a missing key": {everybody, []ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("X-Late")),
+			ginlimit.WithIdentity("address", ginlimit.ByClientIP, ginlimit.PerHour(10_000))}, "X-Early", true},
+		"of a cost that cannot be":     {everybody, []ginlimit.Option{negative}, "X-Skip", true},
+		"skipped, nobody is trusted":   {nil, []ginlimit.Option{skip}, "X-Skip", false},
+		"skipped, proxies are trusted": {[]string{"10.0.0.0/8", "192.168.0.0/16", "fd00::/8"}, []ginlimit.Option{skip}, "X-Skip", false},
+		"counted by another key":       {everybody, []ginlimit.Option{byUser}, "X-User", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, log := spoofable(t, row.trusted, func(l *ginlimit.Limiter) []gin.HandlerFunc {
+				return []gin.HandlerFunc{l.Handler(ginlimit.PerMinute(10_000), row.options...)}
+			})
+			for range 2_000 {
+				get(r, "/", with(row.first, "x"))
+			}
+			require.Empty(t, log.String())
+			for range 100 {
+				get(r, "/", with("X-Late", "x"))
+			}
+			if !row.warned {
+				require.Empty(t, log.String())
+				return
+			}
+			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+			require.Contains(t, log.String(), `level=WARN msg="ginlimit: Gin trusts X-Forwarded-For from any client; clients can spoof their IP. `+
+				`Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none"`)
+		})
+	}
+}
+
+// TestSpoofableHeadersAreNamed: the first that Gin trusts from any client, whatever the engine calls it.
+func TestSpoofableHeadersAreNamed(t *testing.T) {
+	t.Parallel()
+	everybody := []string{"0.0.0.0/0"}
+	for name, row := range map[string]struct {
+		trusted []string
+		edit    func(*gin.Engine)
+		named   string // "" if there is nothing to warn of
+	}{
+		"the default":            {everybody, func(*gin.Engine) {}, "X-Forwarded-For"},
+		"another":                {everybody, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"CF-Connecting-IP"} }, "CF-Connecting-IP"},
+		"in odd case":            {everybody, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"x-REAL-client-iP"} }, "x-REAL-client-iP"},
+		"the first of several":   {everybody, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"True-Client-IP", "X-Real-IP"} }, "True-Client-IP"},
+		"IPv6 clients only":      {[]string{"::/0"}, func(*gin.Engine) {}, "X-Forwarded-For"},
+		"nobody is trusted":      {nil, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"CF-Connecting-IP"} }, ""},
+		"only proxies are":       {[]string{"10.0.0.0/8", "fd00::/8"}, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"CF-Connecting-IP"} }, ""},
+		"no header at all":       {everybody, func(r *gin.Engine) { r.RemoteIPHeaders = nil }, ""},
+		"not by headers":         {everybody, func(r *gin.Engine) { r.ForwardedByClientIP = false }, ""},
+		"a platform":             {nil, func(r *gin.Engine) { r.TrustedPlatform = gin.PlatformCloudflare }, ""},
+		"a platform's own":       {nil, func(r *gin.Engine) { r.TrustedPlatform = "X-Real-Ip" }, ""},
+		"a platform's, as both":  {everybody, func(r *gin.Engine) { r.TrustedPlatform, r.RemoteIPHeaders = "X-Real-Ip", []string{"X-Real-Ip"} }, ""},
+		"a platform, and others": {everybody, func(r *gin.Engine) { r.TrustedPlatform = gin.PlatformCloudflare }, "X-Forwarded-For"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, log := spoofable(t, row.trusted, func(l *ginlimit.Limiter) []gin.HandlerFunc {
+				return []gin.HandlerFunc{l.Handler(ginlimit.PerMinute(100)), l.Handler(ginlimit.PerHour(100))}
+			})
+			row.edit(r)
+			for range 3 {
+				get(r, "/", with("Cf-Connecting-Ip", "203.0.113.99"), with("X-Real-Ip", "203.0.113.99"))
+			}
+			if row.named == "" {
+				require.Empty(t, log.String())
+				return
+			}
+			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+			require.Contains(t, log.String(), `"ginlimit: Gin trusts `+row.named+` from any client; `)
+			require.NotContains(t, log.String(), "203.0.113.99")
+		})
+	}
+}
+
+// TestHeadersOfAnotherGinAreItsDefaults: its contexts may not hold an engine with names.
+func TestHeadersOfAnotherGinAreItsDefaults(t *testing.T) {
+	t.Parallel()
+	type engine struct{ RemoteIPHeaders []string }
+	for _, context := range []any{
+		&struct{}{}, &struct{ engine *engine }{}, &struct{ engine any }{}, &struct{ engine *struct{} }{&struct{}{}},
+		&struct {
+			engine struct{ RemoteIPHeaders string }
+		}{}, &struct {
+			engine struct{ RemoteIPHeaders []int }
+		}{},
+	} {
+		assert.Equal(t, gin.New().RemoteIPHeaders, ginlimit.EngineHeaders(context), "%T", context)
+	}
+	for _, context := range []any{
+		&struct{ engine *engine }{&engine{[]string{"A", "b"}}}, &struct{ engine engine }{engine{[]string{"A", "b"}}},
+	} {
+		assert.Equal(t, []string{"A", "b"}, ginlimit.EngineHeaders(context))
+	}
+}
+
+// TestSpoofableAddressesOfASecondEngine are found, though the first engine of the limiter trusts nobody.
+func TestSpoofableAddressesOfASecondEngine(t *testing.T) {
+	t.Parallel()
+	var limiter *ginlimit.Limiter
+	safe, log := spoofable(t, nil, func(l *ginlimit.Limiter) []gin.HandlerFunc {
+		limiter = l
+		return []gin.HandlerFunc{l.Handler(ginlimit.PerMinute(100))}
+	})
+	get(safe, "/")
+	require.Empty(t, log.String())
+	unsafe := gin.New() // it trusts everybody
+	unsafe.GET("/", limiter.Handler(ginlimit.PerHour(100)), limiter.Handler(ginlimit.PerDay(100)))
+	for range 3 {
+		get(unsafe, "/")
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+}
+
+// TestEachLimiterLogsSpoofableAddressesOnce, not by another one of the same request that counts by another key.
+func TestEachLimiterLogsSpoofableAddressesOnce(t *testing.T) {
+	t.Parallel()
+	var first *ginlimit.Limiter
+	_, log := spoofable(t, nil, func(l *ginlimit.Limiter) []gin.HandlerFunc {
+		first = l
+		return []gin.HandlerFunc{l.Handler(ginlimit.PerMinute(100))}
+	})
+	r, own := spoofable(t, []string{"0.0.0.0/0"}, func(l *ginlimit.Limiter) []gin.HandlerFunc {
+		return []gin.HandlerFunc{
+			first.Handler(ginlimit.PerMinute(100), ginlimit.WithKey(ginlimit.ByHeader("X-User"))),
+			l.Handler(ginlimit.PerMinute(100)),
+		}
+	})
+	for range 3 {
+		get(r, "/", with("X-User", "ada"))
+	}
+	require.Empty(t, log.String())
+	require.Equal(t, 1, strings.Count(own.String(), "\n"), own.String())
+}

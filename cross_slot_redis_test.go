@@ -1,0 +1,297 @@
+//go:build integration
+
+package ginlimit_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+// Clients that share calls on a cluster and on a ring.
+
+// reading is what a caller was told who asked for n tokens.
+type reading struct {
+	n int
+	r ginlimit.Result
+}
+
+// crowd is many clients of several processes, and the model of their buckets.
+type crowd struct {
+	limiters []*ginlimit.Limiter
+	clients  []string
+	limit    ginlimit.Limit
+	model    *model
+	random   *rand.Rand
+}
+
+func newCrowd(t *testing.T, size int, connect func() redis.UniversalClient, opts ...ginlimit.Option) *crowd {
+	c := &crowd{limit: ginlimit.PerDay(20), model: newModel(), random: rand.New(rand.NewPCG(7, 7))}
+	for range 3 {
+		rdb := connect()
+		t.Cleanup(func() { _ = rdb.Close() })
+		limiter := harness.NewLimiter(t, rdb, append(opts, ginlimit.WithDenyMemory(0))...)
+		_, err := limiter.Peek(t.Context(), "the servers are known", c.limit)
+		require.NoError(t, err)
+		c.limiters = append(c.limiters, limiter)
+	}
+	for i := range size {
+		c.clients = append(c.clients, fmt.Sprint("client ", i))
+	}
+	return c
+}
+
+// ask has every client take tokens of every process at once, by charges of one size for many.
+func (c *crowd) ask(t *testing.T, fails map[string]bool) {
+	t.Helper()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	told := map[string][]reading{}
+	for _, limiter := range c.limiters {
+		for _, client := range c.clients {
+			n := 1 + c.random.IntN(2)*c.random.IntN(2)*c.random.IntN(4)
+			for range 1 + c.random.IntN(3)*c.random.IntN(2) {
+				all.Go(func() {
+					r, err := limiter.AllowN(t.Context(), client, n, c.limit)
+					if fails[client] {
+						assert.ErrorIs(t, err, ginlimit.ErrUnavailable, client)
+						return
+					}
+					if !assert.NoError(t, err, client) {
+						return
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					told[client] = append(told[client], reading{n, r})
+				})
+			}
+		}
+	}
+	all.Wait()
+	for _, client := range c.clients {
+		c.check(t, client, told[client])
+	}
+}
+
+// check holds what one client's callers were told against the model: there must be an order in which it tells them that.
+func (c *crowd) check(t *testing.T, client string, told []reading) {
+	t.Helper()
+	limits := []ginlimit.Limit{c.limit}
+	left := map[int]bool{c.model.take(client, 0, 1, limits).Remaining: true}
+	slices.SortFunc(told, func(a, b reading) int { return cmp.Compare(b.r.Remaining, a.r.Remaining) })
+	for _, a := range told {
+		if a.r.Allowed {
+			want := c.model.take(client, int64(a.n), int64(a.n), limits)
+			require.True(t, want.Allowed, "%s: %+v", client, a)
+			require.Equal(t, want.Remaining, a.r.Remaining, "%s: %+v", client, a)
+			left[want.Remaining] = true
+		}
+	}
+	for _, a := range told {
+		require.Equal(t, ginlimit.FromRedis, a.r.Source)
+		if !a.r.Allowed {
+			require.Less(t, a.r.Remaining, a.n, client)
+			require.True(t, left[a.r.Remaining], "%s: %+v", client, a)
+		}
+	}
+}
+
+// change has some clients get back tokens, and others all of them.
+func (c *crowd) change(t *testing.T, fails map[string]bool) {
+	limits := []ginlimit.Limit{c.limit}
+	for i, client := range c.clients {
+		if fails[client] {
+			continue
+		}
+		limiter := c.limiters[i%len(c.limiters)]
+		switch n := 1 + c.random.IntN(5); c.random.IntN(8) {
+		case 0, 1:
+			c.model.refund(client, int64(n), limits)
+			require.NoError(t, limiter.Refund(t.Context(), client, n, c.limit))
+		case 2:
+			c.model.reset(client, limits)
+			require.NoError(t, limiter.Reset(t.Context(), client, c.limit))
+		}
+		r, err := limiter.Peek(t.Context(), client, c.limit)
+		require.NoError(t, err)
+		require.Equal(t, c.model.take(client, 0, 1, limits).Remaining, r.Remaining, client)
+	}
+}
+
+// TestClientsOfAClusterEqualTheModel has three processes decide on many clients at once, while slots migrate from node to
+// node, scripts are lost, and some keys are not those of buckets.
+func TestClientsOfAClusterEqualTheModel(t *testing.T) {
+	t.Parallel()
+	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+		t.Run(fmt.Sprint(a), func(t *testing.T) {
+			t.Parallel()
+			addrs := harness.StartCluster(t, 3)
+			connect := func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs}) }
+			c, admin, ctx := newCrowd(t, 120, connect, ginlimit.WithAlgorithm(a)), connect(), t.Context()
+			defer admin.Close()
+			name := func(client string) string { return harness.RedisKeyOf(a, client, c.limit) }
+			require.NoError(t, admin.HSet(ctx, name(c.clients[0]), "a", "b").Err())
+			require.NoError(t, admin.Set(ctx, name(c.clients[1]), "3", 0).Err())
+			require.NoError(t, admin.Set(ctx, name(c.clients[2]), "text", time.Hour).Err())
+			fails := map[string]bool{c.clients[0]: true, c.clients[1]: true, c.clients[2]: true}
+			slots := harness.NewSlots(t, addrs)
+			for range 3 {
+				c.ask(t, fails)
+				moving := map[int64]string{}
+				for _, i := range c.random.Perm(len(c.clients))[:30] {
+					moving[admin.ClusterKeySlot(ctx, name(c.clients[i])).Val()] = name(c.clients[i])
+				}
+				for _, key := range moving {
+					require.NoError(t, slots.Begin(ctx, key, c.random.IntN(2) == 0))
+				}
+				c.ask(t, fails) // some are on either node
+				c.change(t, fails)
+				var flushed sync.WaitGroup
+				flushed.Go(func() { assert.NoError(t, harness.Connect(t, addrs[0]).ScriptFlush(ctx).Err()) })
+				c.ask(t, fails)
+				flushed.Wait()
+				c.change(t, fails)
+			}
+			require.Equal(t, "b", admin.HGet(ctx, name(c.clients[0]), "a").Val())
+			require.Equal(t, "3", admin.Get(ctx, name(c.clients[1])).Val())
+			require.Equal(t, "text", admin.Get(ctx, name(c.clients[2])).Val())
+		})
+	}
+}
+
+// TestClientsOfARingEqualTheModel has three processes decide on many clients at once on three shards.
+func TestClientsOfARingEqualTheModel(t *testing.T) {
+	t.Parallel()
+	addrs := map[string]string{"a": harness.StartRedis(t), "b": harness.StartRedis(t), "c": harness.StartRedis(t)}
+	c := newCrowd(t, 120, func() redis.UniversalClient { return redis.NewRing(&redis.RingOptions{Addrs: addrs}) })
+	require.NoError(t, harness.Connect(t, addrs["a"]).Set(t.Context(), "before", 1, 0).Err())
+	for range 8 {
+		c.ask(t, nil)
+		require.NoError(t, harness.Connect(t, addrs["b"]).ScriptFlush(t.Context()).Err())
+		c.change(t, nil)
+	}
+	keys := int64(-1)
+	for _, addr := range addrs {
+		keys += harness.Connect(t, addr).DBSize(t.Context()).Val()
+	}
+	require.LessOrEqual(t, keys, int64(len(c.clients)), "each client is on one shard")
+}
+
+// TestManyKeysOfAClusterShareACall, and of a ring.
+func TestManyKeysOfAClusterShareACall(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func() ([]string, redis.UniversalClient){
+		"cluster": func() ([]string, redis.UniversalClient) {
+			addrs := harness.StartCluster(t, 3)
+			return addrs, redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+		},
+		"ring": func() ([]string, redis.UniversalClient) {
+			addrs := []string{harness.StartRedis(t), harness.StartRedis(t), harness.StartRedis(t)}
+			return addrs, redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addrs[0], "b": addrs[1], "c": addrs[2]}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addrs, rdb := start()
+			defer rdb.Close()
+			limiter := harness.NewLimiter(t, rdb)
+			_, err := limiter.Peek(t.Context(), "k", ginlimit.PerDay(1))
+			require.NoError(t, err)
+			askMany(t, limiter)
+			calls := 0
+			for _, addr := range addrs {
+				calls += scriptCalls(t, harness.Connect(t, addr))
+			}
+			t.Logf("1,200 decisions on 200 keys in %d calls of the script", calls)
+			require.Less(t, calls, 700)
+		})
+	}
+}
+
+// TestUserOfSomeKeysOnACluster may not use those of some clients: they have no decision, and the others have theirs.
+func TestUserOfSomeKeysOnACluster(t *testing.T) {
+	t.Parallel()
+	addrs := harness.StartCluster(t, 3)
+	for _, addr := range addrs {
+		require.NoError(t, harness.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "+@all",
+			"~ginlimit:{client?1*", "~ginlimit:{the?servers*").Err())
+	}
+	c := newCrowd(t, 120, func() redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "app", Password: "secret"})
+	})
+	fails := map[string]bool{}
+	for i, client := range c.clients {
+		fails[client] = fmt.Sprint(i)[0] != '1'
+	}
+	for range 8 {
+		c.ask(t, fails)
+		c.change(t, fails)
+	}
+}
+
+// noPermission counts the batches in which a command was not permitted.
+type noPermission struct{ batches *atomic.Int64 }
+
+func (noPermission) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h noPermission) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		h.count(cmd)
+		return err
+	}
+}
+
+func (h noPermission) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		h.count(cmds...)
+		return err
+	}
+}
+
+func (h noPermission) count(cmds ...redis.Cmder) {
+	if slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return redis.HasErrorPrefix(cmd.Err(), "NOPERM") }) {
+		h.batches.Add(1)
+	}
+}
+
+// TestServerWithoutScriptsOfSeveralSlots refuses them: it has the others, and the user may not bring any.
+func TestServerWithoutScriptsOfSeveralSlots(t *testing.T) {
+	t.Parallel()
+	addrs := harness.StartCluster(t, 3)
+	source, _, err := ginlimit.Script(ginlimit.TokenBucket, ginlimit.PerDay(1))
+	require.NoError(t, err)
+	for _, addr := range addrs {
+		rdb := harness.Connect(t, addr)
+		require.NoError(t, rdb.ScriptLoad(t.Context(), source).Err())
+		require.NoError(t, rdb.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-eval").Err())
+	}
+	var refused atomic.Int64
+	c := newCrowd(t, 120, func() redis.UniversalClient {
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "app", Password: "secret"})
+		rdb.OnNewNode(func(node *redis.Client) {
+			node.AddHook(noPermission{&refused})
+		})
+		return rdb
+	})
+	for range 8 {
+		c.ask(t, nil)
+		c.change(t, nil)
+	}
+	t.Logf("%d batches refused", refused.Load())
+	require.Positive(t, refused.Load())
+	require.Less(t, refused.Load(), int64(60), "they learn from the first ones")
+}

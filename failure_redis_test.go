@@ -1,0 +1,194 @@
+//go:build integration
+
+package ginlimit_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+func TestEveryMethodWorksWithoutRedis(t *testing.T) {
+	t.Parallel()
+	limiter, limit := lost(t, ginlimit.WithReplicas(2)), ginlimit.PerDay(1).WithBurst(20) // a share of 10
+	allowN := func(key string, n int) ginlimit.Result {
+		t.Helper()
+		r, err := limiter.AllowN(t.Context(), key, n, limit)
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.FromLocal, r.Source)
+		return r
+	}
+	assert.Equal(t, 7, allowN("a", 3).Remaining)
+	r, err := limiter.AllowUpTo(t.Context(), "a", 30, limit)
+	require.NoError(t, err)
+	assert.Equal(t, 7, r.Granted)
+	r, err = limiter.Peek(t.Context(), "a", limit)
+	require.NoError(t, err)
+	assert.False(t, r.Allowed)
+	assert.Zero(t, r.Granted)
+
+	assert.Equal(t, 9, allowN("b", 1).Remaining)
+	some := allowN("b", 15) // more than the share holds, less than the limit allows: when it is full
+	assert.False(t, some.Allowed)
+	assert.Equal(t, 9, some.Remaining)
+	assert.InDelta(t, 24*time.Hour, some.RetryAfter, float64(time.Minute))
+	all := allowN("e", 15)
+	assert.True(t, all.Allowed)
+	assert.Equal(t, 15, all.Granted)
+	assert.Zero(t, all.Remaining)
+	assert.InDelta(t, 15*24*time.Hour, all.ResetAfter, float64(time.Minute), "it owes what it did not have")
+	assert.InDelta(t, 6*24*time.Hour, allowN("e", 1).RetryAfter, float64(time.Minute))
+	assert.InDelta(t, 15*24*time.Hour, allowN("e", 15).RetryAfter, float64(time.Minute))
+	two := []ginlimit.Limit{ginlimit.PerHour(20), ginlimit.PerDay(1000)} // shares of 10 and 500
+	r, err = limiter.AllowN(t.Context(), "f", 20, two...)
+	require.NoError(t, err)
+	assert.True(t, r.Allowed)
+	r, err = limiter.Peek(t.Context(), "f", two[1])
+	require.NoError(t, err)
+	assert.Equal(t, 480, r.Remaining, "each gave all of it")
+	assert.EqualValues(t, -1, allowN("c", 21).RetryAfter, "never")
+	assert.Equal(t, 9, allowN("c", 1).Remaining)
+
+	// What changes a bucket changes that of this process, and says that Redis was not told.
+	require.ErrorIs(t, limiter.Refund(t.Context(), "a", 4, limit), ginlimit.ErrUnavailable)
+	assert.Equal(t, 3, allowN("a", 1).Remaining)
+	require.ErrorIs(t, limiter.Reset(t.Context(), "a", limit), ginlimit.ErrUnavailable)
+	assert.Equal(t, 9, allowN("a", 1).Remaining)
+	require.ErrorIs(t, limiter.Block(t.Context(), "a", time.Hour, limit), ginlimit.ErrUnavailable)
+	assert.InDelta(t, time.Hour, allowN("a", 1).RetryAfter, float64(time.Minute))
+
+	require.NoError(t, limiter.Wait(t.Context(), "d", limit))
+	assert.Equal(t, 8, allowN("d", 1).Remaining)
+	r, err = limiter.Allow(t.Context(), "d", ginlimit.PerDay(-1))
+	require.NoError(t, err)
+	assert.Equal(t, ginlimit.FromPolicy, r.Source)
+}
+
+// TestApplicationStartsWithoutRedis serves and limits at once, and goes over to Redis when that is there.
+func TestApplicationStartsWithoutRedis(t *testing.T) {
+	t.Parallel()
+	addr := "127.0.0.1:" + harness.FreePort(t)
+	var log harness.Buffer
+	r := serve(ginlimit.New(harness.Connect(t, addr), ginlimit.PerDay(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+	for _, code := range []int{200, 200, 429, 429} {
+		rec := get(r, "/")
+		require.Equal(t, code, rec.Code)
+		require.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
+	}
+	ask := func(address string) http.Header { return get(r, "/", from(address)).Header() }
+	for range 200 { // Redis is given up for lost
+		ask("192.0.2.2:1")
+	}
+	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { ask("192.0.2.2:1"); return strings.Contains(log.String(), "circuit breaker open") }))
+	require.NotNil(t, harness.LaunchRedis(t, addr))
+	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return ask("192.0.2.3:1").Get("X-RateLimit-Status") == "" }))
+	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return strings.Contains(log.String(), "Redis is back") }))
+	require.Equal(t, 2, strings.Count(log.String(), "\n"), log.String())
+	require.NotContains(t, log.String(), "192.0.2")
+}
+
+// TestLocalBucketsOutliveTheOutage loses Redis twice: nobody has a second burst.
+func TestLocalBucketsOutliveTheOutage(t *testing.T) {
+	t.Parallel()
+	addr, process := harness.StartRedisProcess(t)
+	limiter := harness.NewLimiter(t, harness.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithReplicas(2), ginlimit.WithDenyMemory(0))
+	limit := ginlimit.PerDay(1).WithBurst(20)
+	ask := func(key string, source ginlimit.Source) ginlimit.Result {
+		var r ginlimit.Result
+		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+			p, err := limiter.Peek(t.Context(), key, limit)
+			require.NoError(t, err)
+			if p.Source != source {
+				return false
+			}
+			r, err = limiter.Allow(t.Context(), key, limit)
+			require.NoError(t, err)
+			return r.Source == source
+		}))
+		return r
+	}
+	require.Equal(t, 19, ask("k", ginlimit.FromRedis).Remaining)
+	require.NoError(t, limiter.Block(t.Context(), "blocked", time.Hour, limit))
+	require.NoError(t, limiter.Block(t.Context(), "reset", time.Hour, limit))
+	require.NoError(t, limiter.Reset(t.Context(), "reset", limit))
+	local := 10
+	for range 2 {
+		require.NoError(t, process.Kill())
+		for range 4 {
+			local--
+			require.Equal(t, local, ask("k", ginlimit.FromLocal).Remaining)
+		}
+		require.False(t, ask("blocked", ginlimit.FromLocal).Allowed)
+		require.True(t, ask("reset", ginlimit.FromLocal).Allowed)
+		process = harness.LaunchRedis(t, addr)
+		require.NotNil(t, process)
+		require.True(t, ask("k", ginlimit.FromRedis).Allowed)
+	}
+}
+
+var million = flag.Bool("million", false, "have TestMemoryIsBounded ask for a million keys")
+
+// TestMemoryIsBounded asks for far more keys than are remembered, of which Redis refuses some, and without Redis: by one
+// algorithm, and by all of them.
+func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
+	const bucket, fixed, sliding = ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow
+	for _, algorithms := range [][]ginlimit.Algorithm{{bucket}, {sliding}, {bucket, fixed, sliding}} {
+		t.Run(fmt.Sprint(algorithms), func(t *testing.T) {
+			addr, process := harness.StartRedisProcess(t)
+			limiter := harness.NewLimiter(t, harness.Connect(t, addr), harness.TrustsClock(), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(time.Second))
+			keys := int64(300_000)
+			if *million {
+				keys = 1_000_000
+			}
+			ask := func(keys int64, source ginlimit.Source, limits ...ginlimit.Limit) (refused int64) {
+				var next, no atomic.Int64
+				var all sync.WaitGroup
+				for range 256 {
+					all.Go(func() {
+						for i := next.Add(1); i <= 2*keys; i = next.Add(1) {
+							// Each key twice, some time apart, and about as long as a key may be.
+							client := i/512*256 + i%256
+							a, key := algorithms[client%int64(len(algorithms))], fmt.Sprintf("%-50s %d", source, client)
+							r, _, err := ginlimit.Take(context.Background(), limiter, a, key, 1, limits...)
+							assert.NoError(t, err)
+							if !r.Allowed {
+								no.Add(1)
+							}
+						}
+					})
+				}
+				all.Wait()
+				return no.Load()
+			}
+			before := heapInUse()
+			require.Greater(t, ask(keys/3, ginlimit.FromRedis, ginlimit.PerDay(1), ginlimit.PerHour(1)), keys/4, "remembered refusals")
+			withRedis := heapInUse() - before
+			require.NoError(t, process.Signal(syscall.SIGKILL))
+			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+				r, err := limiter.Allow(t.Context(), "k", ginlimit.PerDay(1))
+				require.NoError(t, err)
+				return r.Source == ginlimit.FromLocal
+			}))
+			ask(keys, ginlimit.FromLocal, ginlimit.PerDay(3)) // so that windows have logs
+			without := heapInUse() - before
+			t.Logf("%d MiB after %d keys in Redis, %d MiB after %d without", withRedis>>20, keys/3, without>>20, keys)
+			require.Less(t, without, int64(96<<20))
+			require.GreaterOrEqual(t, limiter.Stats().LocalBuckets, ginlimit.LocalBuckets*9/10)
+			require.LessOrEqual(t, limiter.Stats().LocalBuckets, ginlimit.LocalBuckets, "of all algorithms")
+		})
+	}
+}

@@ -1,0 +1,195 @@
+//go:build integration
+
+package ginlimit_test
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+func init() {
+	maps.Copy(identityStores, map[string]func(t *testing.T) *ginlimit.Limiter{
+		"one server": func(t *testing.T) *ginlimit.Limiter {
+			return harness.NewLimiter(t, harness.Connect(t, harness.StartRedis(t)))
+		},
+		"cluster": func(t *testing.T) *ginlimit.Limiter {
+			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: harness.StartCluster(t, 3)})
+			t.Cleanup(func() { _ = rdb.Close() })
+			return harness.NewLimiter(t, rdb)
+		},
+		"a client of a cluster's node": func(t *testing.T) *ginlimit.Limiter {
+			rdb := harness.Connect(t, harness.StartRedis(t, "--cluster-enabled", "yes"))
+			require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
+			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
+			return harness.NewLimiter(t, rdb)
+		},
+	})
+}
+
+// TestIdentitiesUnderLoad has many at once ask for few identities: each bucket gives exactly what it holds, and the
+// rest was given back.
+func TestIdentitiesUnderLoad(t *testing.T) {
+	t.Parallel()
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: harness.StartCluster(t, 3)})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for name, rdb := range map[string]redis.UniversalClient{"one server": harness.Connect(t, harness.StartRedis(t)), "cluster": cluster} {
+		l := harness.NewLimiter(t, rdb)
+		r := serve(l.Handler(ginlimit.PerDay(10), ginlimit.WithName("address"), ginlimit.WithIdentity("all", everybody, ginlimit.PerDay(25))))
+		var passed [8]atomic.Int64
+		var all sync.WaitGroup
+		for i := range 64 {
+			all.Go(func() {
+				for range 5 {
+					if get(r, "/", from(fmt.Sprintf("192.0.2.%d:1", i%8))).Code == 200 {
+						passed[i%8].Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		total := int64(0)
+		for i := range passed {
+			assert.LessOrEqual(t, passed[i].Load(), int64(10), name)
+			total += passed[i].Load()
+			p, err := l.Peek(t.Context(), ginlimit.Key("address", fmt.Sprintf("192.0.2.%d", i)), ginlimit.PerDay(10))
+			require.NoError(t, err)
+			assert.EqualValues(t, 10-passed[i].Load(), p.Remaining, name)
+		}
+		assert.EqualValues(t, 25, total, name)
+	}
+}
+
+// TestIdentitiesWaitOnceForAFrozenRedis sends none of three identities to it after the first, on a server and a cluster.
+func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
+	t.Parallel()
+	addr, process := harness.StartRedisProcess(t)
+	addrs, processes := harness.StartClusterProcesses(t, 3)
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: patience})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for name, c := range map[string]struct {
+		rdb       redis.UniversalClient
+		processes []*os.Process
+	}{
+		"server":  {redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience}), []*os.Process{process}},
+		"cluster": {cluster, processes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer c.rdb.Close()
+			const timeout = time.Second
+			l, err := ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+			require.NoError(t, err)
+			r := identities(l)
+			var calls atomic.Int64
+			c.rdb.AddHook(aroundHook(func(send func() error) error { calls.Add(1); return send() }))
+			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+				return get(r, "/", from("192.0.2.9:1"), with("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
+			}))
+			for _, process := range c.processes {
+				require.NoError(t, process.Signal(syscall.SIGSTOP))
+				defer func() { require.NoError(t, process.Signal(syscall.SIGCONT)) }()
+			}
+			before := calls.Load()
+			rec := get(r, "/", with("X-Api-Key", "a"))
+			assert.EqualValues(t, 1, calls.Load()-before)
+			assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
+			assert.Equal(t, "2", remaining(rec))
+		})
+	}
+}
+
+// TestTimeIsUpAndTokensAreGivenBack has the second of two identities on a frozen node: what was taken of the first one
+// is given back when the decision's time is up, and not within that time.
+func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
+	t.Parallel()
+	addrs, processes := harness.StartClusterProcesses(t, 2)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: patience})
+	t.Cleanup(func() { _ = rdb.Close() })
+	limiter := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(2*time.Second))
+	limit := ginlimit.PerDay(5)
+	on := func(name string, node int) string { // a client whose key is there
+		for i := 0; ; i++ {
+			master, err := rdb.MasterForKey(t.Context(), harness.RedisKey(ginlimit.Key(name, strconv.Itoa(i)), limit))
+			require.NoError(t, err)
+			if master.Options().Addr == addrs[node] {
+				return strconv.Itoa(i)
+			}
+		}
+	}
+	r := serve(limiter.Handler(limit, ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
+		ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), limit)))
+	user, team := on("user", 0), on("team", 1)
+	ask := func() int { return get(r, "/", with("User", user), with("Team", team)).Code }
+	require.Equal(t, 200, ask())
+
+	require.NoError(t, processes[1].Signal(syscall.SIGSTOP))
+	defer func() { require.NoError(t, processes[1].Signal(syscall.SIGCONT)) }()
+	require.Equal(t, 503, ask())
+	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+		p, err := limiter.Peek(t.Context(), ginlimit.Key("user", user), limit)
+		return err == nil && p.Remaining == 4
+	}))
+}
+
+// TestIdentitiesDecidedInDifferentPlaces has one identity decided on in the process, as Redis refuses its key, and the others in
+// Redis: each gets back what was taken of it.
+func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
+	t.Parallel()
+	for _, broken := range []string{ginlimit.Key("address", "192.0.2.1"), ginlimit.Key("all", "all")} {
+		for _, most := range []int{3, 100} { // the identity "all" is the closest to exhaustion, or is not
+			rdb := harness.Connect(t, harness.StartRedis(t))
+			limit, shared := ginlimit.PerDay(10), ginlimit.PerHour(most)
+			for _, l := range []ginlimit.Limit{limit, shared} {
+				require.NoError(t, rdb.RPush(t.Context(), harness.RedisKey(broken, l), "x").Err())
+			}
+			l := harness.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailLocal))
+			refund := false
+			r := serve(l.Handler(limit, ginlimit.WithName("address"), ginlimit.WithIdentity("all", everybody, shared),
+				ginlimit.WithRefund(func(*gin.Context) bool { return refund })))
+			left := func(key string, limit ginlimit.Limit) int {
+				p, err := l.Peek(t.Context(), key, limit)
+				require.NoError(t, err)
+				return p.Remaining
+			}
+			assertLeft := func(taken int) {
+				t.Helper()
+				assert.Equal(t, limit.Rate-taken, left(ginlimit.Key("address", "192.0.2.1"), limit), "%s, %d", broken, most)
+				assert.Equal(t, shared.Rate-taken, left(ginlimit.Key("all", "all"), shared), "%s, %d", broken, most)
+			}
+			rec := get(r, "/")
+			assert.Equal(t, 200, rec.Code)
+			assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
+			assertLeft(1)
+			refund = true
+			get(r, "/")
+			assertLeft(1)
+		}
+	}
+}
+
+// TestRememberedIdentitiesCostNoTrip asks again for what Redis has just refused.
+func TestRememberedIdentitiesCostNoTrip(t *testing.T) {
+	t.Parallel()
+	rdb := harness.Connect(t, harness.StartRedis(t))
+	r := identities(harness.NewLimiter(t, rdb, harness.TrustsClock()))
+	for range 1000 {
+		get(r, "/", with("X-Api-Key", "a"))
+	}
+	require.Less(t, scriptCalls(t, rdb), 100)
+}

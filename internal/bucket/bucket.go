@@ -1,0 +1,269 @@
+// Package bucket is the arithmetic of rate limits, in integers alone.
+//
+// A limit is a [Bucket], what is found of it a [State], and what a caller wants of it an [Op]. Time is in milliseconds and
+// always passed in. The scripts of Redis and the package memory decide by the same arithmetic.
+package bucket
+
+// MaxUnits is 2^53 - 1: up to here a Lua number is an exact integer.
+const MaxUnits = 1<<53 - 1
+
+// MaxLogged is 2^52 - 1, the most tokens in the log of a sliding window (see sliding_window.lua).
+const MaxLogged = 1<<52 - 1
+
+// Never is the wait for what no waiting makes fit.
+const Never = -1
+
+// Kind is how a bucket regains tokens.
+type Kind uint8
+
+const (
+	Token         Kind   = iota // evenly spread
+	FixedWindow                 // all at once, a period after the first was taken
+	SlidingWindow               // each a period after it was taken
+	Kinds         = iota        // how many kinds there are
+)
+
+// Bucket is a counted limit in the integers of script.lua, or of window.lua.
+//
+// With p the period in milliseconds and g = gcd(rate, p), a token weighs p/g units and rate/g units flow back per
+// millisecond, so nothing is ever rounded. The level of a bucket is how many units it is short of full.
+//
+// A window is a bucket to which nothing flows back: a token weighs one unit, and comes back all at once.
+type Bucket struct {
+	ID       string // differs between the buckets of one key
+	Kind     Kind
+	Burst    int64 // tokens it holds
+	Whole    int64 // tokens that may be taken at once; a charge of more than Burst is taken when it is full, into debt
+	Cost     int64 // units a token weighs
+	Drain    int64 // units that flow back per millisecond
+	Capacity int64 // units it holds
+	Period   int64 // milliseconds
+
+	// Args are what a script is told of the bucket: Drain, or Period of a window, then Cost and Capacity. They are boxed
+	// once, not for each call.
+	Args [3]any
+}
+
+// State is what is found of a bucket.
+type State struct {
+	Level int64 // units it is short of full
+
+	// Of a window, in milliseconds:
+	Soon  int64 // until it has more tokens than after the charge
+	Wait  int64 // until a further charge of so many tokens fits
+	Reset int64 // until it is full
+
+	Mark int64 // by which what was taken of a window is found again (see Return), in no unit
+}
+
+// New returns the bucket of a limit whose rate and period are positive and burst is not below 1. It is false if that
+// is too large to be counted exactly.
+func New(kind Kind, id string, rate, burst, period int64) (Bucket, bool) {
+	b := Bucket{ID: id, Kind: kind, Burst: burst, Whole: burst, Cost: 1, Period: period}
+	if kind == Token {
+		g := gcd(rate, period)
+		b.Cost, b.Drain = period/g, rate/g
+	}
+	if burst > MaxUnits/b.Cost || burst*b.Cost > MaxUnits-b.Drain || kind == SlidingWindow && burst > MaxLogged {
+		return Bucket{}, false
+	}
+	b.Capacity = burst * b.Cost
+	b.Args = [...]any{b.Drain, b.Cost, b.Capacity}
+	if kind != Token {
+		b.Args[0] = b.Period
+	}
+	return b, true
+}
+
+// Same reports whether two lists of buckets are of the same limits.
+func Same(a, b []Bucket) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	if &a[0] == &b[0] { // of one policy
+		return true
+	}
+	for i := range a {
+		a, b := &a[i], &b[i]
+		if a.Capacity != b.Capacity || a.Cost != b.Cost || a.Drain != b.Drain || a.Whole != b.Whole || a.Kind != b.Kind || a.ID != b.ID {
+			return false
+		}
+	}
+	return true
+}
+
+// rate returns the tokens that come back per period.
+func (b *Bucket) rate() int64 {
+	if b.Kind != Token {
+		return b.Burst
+	}
+	return b.Drain * (b.Period / b.Cost)
+}
+
+// Share returns the bucket of one of so many processes that share the limit evenly: rate and burst divided by their
+// number, rounded down, but at least 1.
+func (b *Bucket) Share(processes int64) Bucket {
+	rate, burst := max(1, b.rate()/processes), max(1, b.Burst/processes)
+	if b.Kind != Token {
+		burst = rate
+	}
+	share, ok := New(b.Kind, b.ID, rate, burst, b.Period)
+	if !ok { // a divided rate may need units too small: then it is divided a little more
+		if rate >= b.Period {
+			rate -= rate % b.Period // a whole number of tokens per millisecond
+		} else {
+			burst = min(burst, MaxUnits/2/b.Period)
+		}
+		share, _ = New(b.Kind, b.ID, rate, burst, b.Period) // it fits now
+	}
+	share.Whole = b.Whole
+	return share
+}
+
+// Charge returns the units that n tokens weigh, more than any level leaves room for if the bucket never holds so many.
+func (b *Bucket) Charge(n int64) int64 {
+	switch most := MaxUnits - b.Drain - b.Capacity; {
+	case n <= b.Burst:
+		return n * b.Cost
+	case n > b.Whole:
+		return b.Capacity + 1
+	case n > most/b.Cost:
+		return max(b.Capacity, most) // as many as can be counted on top of what is missing
+	default:
+		return n * b.Cost
+	}
+}
+
+// Room returns how far below its capacity a bucket must be for a charge of n tokens.
+func (b *Bucket) Room(n int64) int64 {
+	if n > b.Whole {
+		return b.Charge(n)
+	}
+	return min(n, b.Burst) * b.Cost
+}
+
+// Fit returns how many of the charges, each of n tokens, the level found leaves room for.
+func (b *Bucket) Fit(level, charges, n int64) int64 {
+	if level >= b.Capacity || n > b.Whole {
+		return 0
+	}
+	return min(charges, (b.Capacity-level)/b.Room(n))
+}
+
+// Charged returns the state after so many charges of n tokens, of which there is at least one.
+func (b *Bucket) Charged(s State, charges, n int64) State {
+	s.Level += charges * b.Charge(n)
+	if end := b.Period + b.Overdraft(n); b.Kind == SlidingWindow {
+		s.Reset = max(s.Reset, end)
+	} else if s.Reset == 0 {
+		s.Reset = end
+	}
+	if s.Soon == 0 {
+		s.Soon = b.Period
+	}
+	return s
+}
+
+// Overdraft returns for how many milliseconds longer than others a charge of n tokens counts in a window that never
+// holds so many.
+func (b *Bucket) Overdraft(n int64) int64 {
+	if n <= b.Burst || n > b.Whole {
+		return 0
+	}
+	return min(CeilDiv(n, b.Burst)-1, MaxUnits/b.Period-1) * b.Period
+}
+
+// Remaining returns the whole tokens left at a level.
+func (b *Bucket) Remaining(level int64) int64 { return max(0, b.Capacity-level) / b.Cost }
+
+// RetryAfter returns in how many milliseconds a charge of n tokens fits, 0 if it does, and [Never] if the bucket never
+// holds so many.
+func (b *Bucket) RetryAfter(s State, n int64) int64 {
+	switch {
+	case n > b.Whole:
+		return Never
+	case b.Kind != Token:
+		return s.Wait
+	}
+	return b.duration(s.Level + b.Room(n) - b.Capacity)
+}
+
+// ResetAfter returns in how many milliseconds the bucket is full.
+func (b *Bucket) ResetAfter(s State) int64 {
+	if b.Kind != Token {
+		return s.Reset
+	}
+	return b.duration(s.Level)
+}
+
+// MoreAfter returns in how many milliseconds the bucket has another whole token, 0 if it is full.
+func (b *Bucket) MoreAfter(s State) int64 {
+	if b.Kind != Token {
+		return s.Soon
+	}
+	return b.duration(s.Level - (b.Capacity - min(b.Remaining(s.Level)+1, b.Burst)*b.Cost))
+}
+
+// FillTime returns in how many milliseconds the bucket regains all that it holds.
+func (b *Bucket) FillTime() int64 {
+	if b.Kind != Token {
+		return b.Period
+	}
+	return b.duration(b.Capacity)
+}
+
+// After returns the state so many milliseconds later, without a charge. Of a window it keeps the tokens taken.
+func (b *Bucket) After(s State, ms int64) State {
+	s.Level = max(0, s.Level-b.Drain*ms)
+	s.Soon, s.Wait, s.Reset = max(0, s.Soon-ms), max(0, s.Wait-ms), max(0, s.Reset-ms)
+	if b.Kind != Token && s.Reset == 0 {
+		s.Level = 0
+	}
+	return s
+}
+
+// Refuses reports whether a bucket that refused a charge of n tokens in a state still does so many milliseconds later.
+func (b *Bucket) Refuses(s State, ms, n int64) bool {
+	if b.Kind != Token {
+		return s.Wait > ms
+	}
+	return b.Fit(s.Level-b.Drain*ms, 1, n) == 0
+}
+
+// duration returns in how many milliseconds so many units have flowed back.
+func (b *Bucket) duration(units int64) int64 {
+	if units <= 0 {
+		return 0
+	}
+	return CeilDiv(units, b.Drain)
+}
+
+// BlockLevel returns the lowest level from which not one token is to be had for so many milliseconds, or for
+// [Bucket.MaxBlock] of them.
+func (b *Bucket) BlockLevel(ms int64) int64 {
+	return b.Capacity - b.Cost + min(ms, b.MaxBlock())*b.Drain
+}
+
+// MaxBlock returns for how many milliseconds the bucket can be blocked.
+func (b *Bucket) MaxBlock() int64 {
+	if b.Kind != Token {
+		return MaxUnits // longer than any Duration
+	}
+	return (MaxUnits - b.Drain - b.Capacity) / b.Drain
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// CeilDiv divides a number that is not negative by a positive one and rounds up. Their sum may pass the largest integer.
+func CeilDiv(a, b int64) int64 {
+	q := a / b
+	if a%b != 0 {
+		q++
+	}
+	return q
+}

@@ -1,0 +1,58 @@
+package clocktrust
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const ms = time.Millisecond
+
+// TestWhatIsSeenOfAClock: Redis' clock moved by whole milliseconds, while some time between two bounds passed here. It may
+// have moved two more than the longer one, and one less than the shorter one, as it is read in whole milliseconds.
+func TestWhatIsSeenOfAClock(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		moved             int64
+		shortest, longest time.Duration
+		fast, useful      bool
+		trusted           bool // after it was seen so once
+	}{
+		"like this one":                       {10, 10 * ms, 10 * ms, false, true, true},
+		"a millisecond less":                  {9, 10 * ms, 10 * ms, false, true, true},
+		"two milliseconds less":               {8, 10 * ms, 10 * ms, false, true, false},
+		"two milliseconds more":               {12, 10 * ms, 10 * ms, false, true, true},
+		"three milliseconds more":             {13, 10 * ms, 10 * ms, true, true, false},
+		"two more than the longest":           {52, 10 * ms, 50*ms + ms/2, false, true, true},
+		"three more than the longest":         {53, 10 * ms, 50*ms + ms/2, true, true, false},
+		"stands still":                        {0, 500 * ms, 500 * ms, false, true, false},
+		"the shortest time that tells":        {3, minWatch, minWatch, false, true, true},
+		"too short a time to tell":            {3, minWatch - 1, minWatch, false, false, false},
+		"too far, in however short a time":    {3, 0, 0, true, true, false},
+		"not too far, in however short a one": {2, 0, 0, false, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := New(false)
+			require.False(t, c.Always())
+			require.False(t, c.Trusted())
+			fast, useful := c.Saw(row.moved, row.shortest, row.longest)
+			require.Equal(t, row.fast, fast)
+			require.Equal(t, row.useful, useful)
+			require.Equal(t, row.trusted, c.Trusted())
+		})
+	}
+}
+
+// TestAClockTrustedFromTheStart is so until it was seen to be set twice.
+func TestAClockTrustedFromTheStart(t *testing.T) {
+	t.Parallel()
+	c := New(true)
+	require.True(t, c.Always())
+	for _, want := range []bool{true, false} {
+		require.True(t, c.Trusted())
+		c.Saw(time.Hour.Milliseconds(), ms, ms)
+		require.Equal(t, want, c.Trusted())
+	}
+}

@@ -1,0 +1,220 @@
+package denycache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clocktrust"
+)
+
+// TestRefusesForAsLongAsRedisWould has a bucket of 10 tokens a second that is empty: from its 100th millisecond on there
+// is one.
+func TestRefusesForAsLongAsRedisWould(t *testing.T) {
+	for name, row := range map[string]struct {
+		level    int64
+		n        int64
+		took     time.Duration // from when Redis was asked to when it answered
+		last     time.Duration // after it answered: the last moment of a refusal
+		toldThen int64         // the level told at that moment
+	}{
+		"at once":                          {1000, 1, 0, 99 * ms, 901},
+		"several tokens":                   {1000, 3, 0, 299 * ms, 701},
+		"counted from when it was asked":   {1000, 1, 20 * ms, 79 * ms, 921},
+		"rounded up to whole milliseconds": {1000, 1, 20*ms - 1, 79*ms + 1, 921},
+		"told from when it answered":       {1000, 1, 99 * ms, 0, 1000},
+		"for a second at most":             {5000, 1, 0, life - 1, 4001},
+		"from when it was asked":           {5000, 1, 200 * ms, life - 200*ms - 1, 4201},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+				s := of("k", 1, row.n, one)
+				require.Nil(t, c.lookup(s))
+				require.Zero(t, c.Len())
+				r := refused(bucket.State{Level: row.level})
+				time.Sleep(row.took)
+				r.Received = time.Now()
+				c.Remember(s, r)
+				time.Sleep(row.last)
+				require.Equal(t, []bucket.State{{Level: row.toldThen}}, c.lookup(s))
+				require.Equal(t, 1, c.Len())
+				time.Sleep(time.Nanosecond)
+				require.Nil(t, c.lookup(s))
+				time.Sleep(time.Until(r.Sent.Add(life)))
+				require.Zero(t, c.Len())
+			})
+		})
+	}
+}
+
+// TestRefusesByAnyOfSeveralLimits: and tells of all.
+func TestRefusesByAnyOfSeveralLimits(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c, two := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{60, 60_000})
+		c.Remember(of("k", 1, 1, two), refused(bucket.State{Level: 950}, bucket.State{Level: 59_500}))
+		time.Sleep(50 * ms)
+		require.Equal(t, []bucket.State{{Level: 900}, {Level: 59_450}}, c.lookup(of("k", 1, 1, two)), "of the second")
+		time.Sleep(449 * ms)
+		require.NotNil(t, c.lookup(of("k", 1, 1, two)))
+		time.Sleep(1 * ms)
+		require.Nil(t, c.lookup(of("k", 1, 1, two)))
+	})
+}
+
+// TestWindowsRefuseUntilTheirWaitIsOver: that is a wait for as many tokens.
+func TestWindowsRefuseUntilTheirWaitIsOver(t *testing.T) {
+	for _, kind := range []bucket.Kind{bucket.FixedWindow, bucket.SlidingWindow} {
+		inBubbleRun(t, fmt.Sprint(kind), func(t *testing.T) {
+			c, one := New(64, clocktrust.New(true)), newBuckets(t, kind, [2]int64{10, 1000})
+			c.Remember(of("k", 1, 3, one), refused(bucket.State{Level: 8, Soon: 30, Wait: 70, Reset: 900, Mark: 5}))
+			require.Nil(t, c.lookup(of("k", 1, 4, one)))
+			require.Nil(t, c.lookup(of("k", 1, 1, one)))
+			time.Sleep(40 * ms)
+			require.Equal(t, []bucket.State{{Level: 8, Soon: 0, Wait: 30, Reset: 860, Mark: 5}}, c.lookup(of("k", 1, 3, one)))
+			time.Sleep(29 * ms)
+			require.NotNil(t, c.lookup(of("k", 1, 3, one)))
+			time.Sleep(1 * ms)
+			require.Nil(t, c.lookup(of("k", 1, 3, one)))
+		})
+	}
+}
+
+// TestWhoIsRefused: nobody but the same key under the same limits, for as many tokens as there are not.
+func TestWhoIsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+		mutable := newBuckets(t, bucket.Token, [2]int64{10, 1000})
+		states, key := []bucket.State{{Level: 800}}, []byte("k")
+		c.Remember(Subject{Key: key, Hash: 1, Buckets: mutable, N: 3}, refused(states...))
+		key[0], states[0].Level = 'x', 0 // the caller uses its memory again
+		mutable[0] = newBuckets(t, bucket.Token, [2]int64{9, 999})[0]
+		for name, row := range map[string]struct {
+			s    Subject
+			want bool
+		}{
+			"as many tokens":          {of("k", 1, 3, one), true},
+			"in other memory":         {of("k", 1, 3, newBuckets(t, bucket.Token, [2]int64{10, 1000})), true},
+			"more tokens":             {of("k", 1, 10, one), true},
+			"fewer, of which there":   {of("k", 1, 2, one), false},
+			"another key":             {of("l", 1, 3, one), false},
+			"another hash":            {of("k", 2, 3, one), false},
+			"the key that it now has": {of("x", 1, 3, one), false},
+			"another limit":           {of("k", 1, 3, newBuckets(t, bucket.Token, [2]int64{11, 1000})), false},
+			"more limits":             {of("k", 1, 3, newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{10, 9000})), false},
+			"another algorithm":       {of("k", 1, 3, newBuckets(t, bucket.FixedWindow, [2]int64{10, 1000})), false},
+		} {
+			require.Equal(t, row.want, c.lookup(row.s) != nil, name)
+		}
+	})
+}
+
+// TestBucketsAreShared: refusals under equal limits have them from one place, and no others.
+func TestBucketsAreShared(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := New(64, clocktrust.New(true))
+		var subjects []Subject
+		for i := range 8 { // four that have the same place, twice
+			one := newBuckets(t, bucket.Token, [2]int64{10 + int64(i%4)*shares, 86_400_000})
+			subjects = append(subjects, of(fmt.Sprint("client ", i), uint64(i), 1, one))
+			c.Remember(subjects[i], refused(bucket.State{Level: one[0].Capacity}))
+			c.Remember(of(fmt.Sprint("another ", i), uint64(i+8), 1, slices.Clone(one)), refused(bucket.State{Level: one[0].Capacity}))
+		}
+		for i, s := range subjects {
+			require.NotNil(t, c.lookup(s))
+			require.Same(t, &find(c.places(s.Hash), s).buckets[0], &(*c.places(uint64(i + 8))[0].Load()).buckets[0])
+		}
+	})
+}
+
+// TestAFullSetForgetsTheOldest has more keys than places.
+func TestAFullSetForgetsTheOldest(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c, one := New(ways, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
+		empty := bucket.State{Level: one[0].Capacity}
+		subject := func(i int) Subject { return of(fmt.Sprint("client ", i), uint64(i), 1, one) }
+		for i := range 100 {
+			c.Remember(subject(i), refused(empty))
+			for j := range i + 1 {
+				require.Equal(t, j > i-ways, c.lookup(subject(j)) != nil, "client %d after %d", j, i)
+			}
+			time.Sleep(time.Nanosecond)
+		}
+		c.Remember(subject(97), refused(empty)) // of a key that is there
+		require.Equal(t, ways, c.Len())
+		time.Sleep(time.Nanosecond)
+		c.Remember(subject(100), refused(empty))
+		require.Nil(t, c.lookup(subject(96)))
+		require.NotNil(t, c.lookup(subject(97)), "it is newer now")
+	})
+}
+
+func TestKeysOfOneHashAreRememberedBoth(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c, one := New(ways, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
+		for _, key := range []string{"a", "b"} {
+			c.Remember(of(key, 1, 1, one), refused(bucket.State{Level: one[0].Capacity}))
+		}
+		require.NotNil(t, c.lookup(of("a", 1, 1, one)))
+		require.NotNil(t, c.lookup(of("b", 1, 1, one)))
+	})
+}
+
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	for entries, want := range map[int]int{1: 4, 4: 4, 5: 8, 8: 8, 9: 16, 100: 128, 1 << 16: 1 << 16, MaxEntries: MaxEntries} {
+		assert.Equal(t, want, New(entries, clocktrust.New(true)).sets*ways, entries)
+	}
+	for _, none := range []int{0, -1} {
+		c := New(none, clocktrust.New(true))
+		assert.Nil(t, c)
+		one := newBuckets(t, bucket.Token, [2]int64{1, 1000})
+		c.Remember(of("k", 1, 1, one), refused(bucket.State{Level: 1000}))
+		c.Forget([]byte("k"), 1, true)
+		c.Drop([]byte("k"), 1)
+		assert.Nil(t, c.lookup(of("k", 1, 1, one)))
+		assert.Zero(t, c.Len())
+	}
+}
+
+// TestManyAtOnce has all done to few keys at once, for the race detector: whatever is told is of the right key.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	c := New(8, clocktrust.New(true))
+	var all sync.WaitGroup
+	for g := range 4 {
+		r := rand.New(rand.NewPCG(uint64(g), 2))
+		all.Go(func() {
+			for range 5000 {
+				i := r.Int64N(16)
+				// Each key has a limit of its own, in memory that is used again.
+				own := newBuckets(t, bucket.Token, [2]int64{10 + i, 86_400_000})
+				s, level := of(fmt.Sprint("client ", i), uint64(i), 1, own), own[0].Capacity-own[0].Cost+1
+				switch r.IntN(4) {
+				case 0:
+					c.Forget(s.Key, s.Hash, r.IntN(1000) == 0)
+				case 1:
+					c.Drop(s.Key, s.Hash)
+				case 2:
+					states := []bucket.State{{Level: own[0].Capacity}}
+					c.Remember(s, refused(states...))
+					own[0], s.Key[0] = bucket.Bucket{}, 'x'
+				default:
+					if states := c.lookup(s); states != nil {
+						assert.GreaterOrEqual(t, states[0].Level, level)
+						assert.LessOrEqual(t, states[0].Level, own[0].Capacity)
+					}
+					assert.LessOrEqual(t, c.Len(), 8)
+				}
+			}
+		})
+	}
+	all.Wait()
+}

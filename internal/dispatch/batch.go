@@ -1,0 +1,111 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// Batch is what travels together. It belongs to the goroutine that sends it, but for since and overdue, which are the
+// dispatcher's, behind its lock. Its memory is used again.
+type Batch struct {
+	Merged []*Merged // in the order in which they were asked for
+
+	calls  []*Call
+	newest map[uint64]*Merged // by the hash of a key: the merged call that a further one may join
+	spare  []*Merged
+
+	urgent  bool      // it has a Return, which must not be done late
+	since   time.Time // it took its calls
+	overdue bool      // it was late and has no slot
+}
+
+// Merged is a call for one or several Calls on the same buckets.
+type Merged struct {
+	*Call                  // the first of them, and what they have in common
+	Charges int64          // of all of them
+	First   bool           // on its key in this batch
+	Found   []bucket.State // as the transport has found them, before the first of them
+	Err     error          // why it was not done, as the transport says
+	last    *Call          // the end of the list that begins with the first
+}
+
+func newBatch() *Batch { return &Batch{newest: map[uint64]*Merged{}} }
+
+func (b *Batch) reset() {
+	clear(b.calls)
+	b.calls = b.calls[:0]
+	clear(b.newest)
+	for _, m := range b.Merged {
+		m.Call, m.last, m.Err = nil, nil, nil
+	}
+	b.spare = append(b.spare, b.Merged...)
+	b.Merged = b.Merged[:0]
+}
+
+// coalesce merges the calls that can be. A call joins only the newest one on its key, so that all that is done to one
+// key happens in the order in which it was asked for.
+func (b *Batch) coalesce() {
+	b.urgent = false
+	for _, c := range b.calls {
+		b.urgent = b.urgent || c.Op.Verb == bucket.Return
+		var before *Merged
+		if len(b.calls) > 1 {
+			before = b.newest[c.Hash]
+			if before != nil && before.joins(c) {
+				before.last.next, before.last = c, c
+				before.Charges += c.Op.Charges
+				continue
+			}
+		}
+		var m *Merged
+		if n := len(b.spare); n > 0 {
+			m, b.spare = b.spare[n-1], b.spare[:n-1]
+		} else {
+			m = new(Merged)
+		}
+		m.Call, m.last, m.Charges, m.First = c, c, c.Op.Charges, before == nil
+		m.Found = append(m.Found[:0], c.States...)
+		b.Merged = append(b.Merged, m)
+		if len(b.calls) > 1 {
+			b.newest[c.Hash] = m
+		}
+	}
+}
+
+// joins reports whether c takes from the same buckets by charges of the same size.
+func (m *Merged) joins(c *Call) bool {
+	op := m.Op
+	op.Charges = m.Charges
+	return op.Merges(c.Op) && len(m.Others)+len(c.Others) == 0 && m.sameKey(c) && bucket.Same(m.Buckets, c.Buckets)
+}
+
+// distribute answers the calls, each as if those before it had been asked alone.
+func (m *Merged) distribute(sent, received time.Time) {
+	for c := m.Call; c != nil; {
+		next := c.next
+		if m.Err == nil {
+			copy(c.States, m.Found)
+			c.Sent, c.Received = sent, received
+			if next != nil {
+				m.charge(c)
+			}
+		}
+		c.answer(m.Err)
+		c = next
+	}
+}
+
+// charge has the states be those after a call.
+func (m *Merged) charge(c *Call) {
+	granted := c.Op.Charges
+	for i := range c.Buckets {
+		granted = c.Buckets[i].Fit(m.Found[i].Level, granted, c.Op.N)
+	}
+	if granted == 0 {
+		return
+	}
+	for i := range c.Buckets {
+		m.Found[i] = c.Buckets[i].Charged(m.Found[i], granted, c.Op.N)
+	}
+}

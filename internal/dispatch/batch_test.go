@@ -1,0 +1,216 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/memory"
+)
+
+// TestMergedCallsAreAnsweredInOrder has calls of all kinds on few keys sent in one batch. Each is answered what it
+// would have found if they had been done one after another.
+func TestMergedCallsAreAnsweredInOrder(t *testing.T) {
+	for name, row := range map[string]struct {
+		kind   bucket.Kind
+		bursts []int64
+	}{
+		"a token bucket":   {bucket.Token, []int64{40}},
+		"token buckets":    {bucket.Token, []int64{40, 60}},
+		"a fixed window":   {bucket.FixedWindow, []int64{40}},
+		"fixed windows":    {bucket.FixedWindow, []int64{40, 60}},
+		"a sliding window": {bucket.SlidingWindow, []int64{40}},
+		"sliding windows":  {bucket.SlidingWindow, []int64{60, 40}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				d, s := newServer(t)
+				model, r := memory.New(1024), rand.New(rand.NewPCG(4, 4))
+				buckets := newBuckets(t, row.kind, row.bursts...)
+				same := newBuckets(t, row.kind, row.bursts...) // in other memory
+				for range 20 {
+					release := occupy(t, d, s)
+					s.merged = nil
+					var calls []*Call
+					var want []string
+					for range 120 {
+						op := take(1, 1)
+						switch r.IntN(12) {
+						case 0:
+							op = take(1+r.Int64N(3), 1)
+						case 1:
+							op = take(1, 2)
+						case 2:
+							op = bucket.Peek(1)
+						case 3:
+							op = bucket.Op{Verb: bucket.Give, N: 1 + r.Int64N(5)}
+						}
+						key, of := string(rune('a'+r.IntN(3))), buckets
+						if r.IntN(2) == 0 {
+							of = same
+						}
+						alone := newCall(key, op, of)
+						model.Do(alone.Key, alone.Buckets, op, alone.States)
+						want = append(want, outcome(alone))
+						c := newCall(key, op, of)
+						calls = append(calls, c)
+						go func() { assert.NoError(t, d.Do(t.Context(), c)) }()
+						synctest.Wait()
+					}
+					release()
+					synctest.Wait()
+					for i, c := range calls {
+						require.Equal(t, want[i], outcome(c), "call %d", i)
+						require.False(t, c.Sent.IsZero())
+						require.False(t, c.Abandoned())
+					}
+					require.Less(t, len(s.merged), 90, "of 122 calls")
+					seen := map[string]bool{}
+					for _, m := range s.merged {
+						require.Equal(t, !seen[m.key], m.first)
+						seen[m.key] = true
+					}
+					time.Sleep(time.Duration(r.IntN(600_000)) * time.Millisecond)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatDoesNotMerge has two calls in one batch: one to take a token of k, and another one.
+func TestWhatDoesNotMerge(t *testing.T) {
+	one, two := newBuckets(t, bucket.Token, 10), newBuckets(t, bucket.Token, 10, 20)
+	for name, row := range map[string]struct {
+		key     string
+		op      bucket.Op
+		buckets []bucket.Bucket
+		change  func(c *Call)
+		merges  bool
+	}{
+		"equal":                  {"k", take(1, 1), one, nil, true},
+		"equal in other memory":  {"k", take(2, 1), newBuckets(t, bucket.Token, 10), nil, true},
+		"another key":            {"l", take(1, 1), one, nil, false},
+		"a key of the same hash": {"l", take(1, 1), one, func(c *Call) { c.Hash = maphash.String(seed, "k") }, false},
+		"other limits":           {"k", take(1, 1), newBuckets(t, bucket.Token, 11), nil, false},
+		"more limits":            {"k", take(1, 1), two, nil, false},
+		"another algorithm":      {"k", take(1, 1), newBuckets(t, bucket.FixedWindow, 10), nil, false},
+		"another cost":           {"k", take(1, 2), one, nil, false},
+		"a look":                 {"k", bucket.Peek(1), one, nil, false},
+		"a further key":          {"k", take(1, 1), one, func(c *Call) { c.Others = []OtherKey{{Key: []byte("other"), From: 1}} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				d, s := newServer(t)
+				release := occupy(t, d, s)
+				s.merged = nil
+				calls := []*Call{newCall("k", take(1, 1), one), newCall(row.key, row.op, row.buckets)}
+				if row.change != nil {
+					row.change(calls[1])
+				}
+				for _, c := range calls {
+					go func() { assert.NoError(t, d.Do(t.Context(), c)) }()
+					synctest.Wait()
+				}
+				release()
+				synctest.Wait()
+				require.EqualValues(t, 2+1, d.Stats().Batches-1, "both in one batch")
+				want := d.slots + 2
+				if row.merges {
+					want--
+				}
+				require.Len(t, s.merged, want)
+			})
+		})
+	}
+}
+
+// TestMergedChargesStayCountable: no more calls are merged than there are charges that can be counted exactly.
+func TestMergedChargesStayCountable(t *testing.T) {
+	t.Parallel()
+	b, one := newBatch(), newBuckets(t, bucket.Token, 10)
+	for range 3 {
+		b.calls = append(b.calls, newCall("k", take(bucket.MaxUnits/2, 1), one))
+	}
+	b.coalesce()
+	require.Len(t, b.Merged, 2)
+	require.EqualValues(t, int64(bucket.MaxUnits/2*2), b.Merged[0].Charges)
+	require.EqualValues(t, int64(bucket.MaxUnits/2), b.Merged[1].Charges)
+}
+
+// TestErrorsOfAMergedCallReachItsCallersOnly: the transport refuses one key of a batch.
+func TestErrorsOfAMergedCallReachItsCallersOnly(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		refused := errors.New("refused")
+		d, s := newServer(t)
+		release := occupy(t, d, s)
+		one := newBuckets(t, bucket.Token, 10)
+		errs := make([]error, 20)
+		for i := range errs {
+			go func() { errs[i] = d.Do(t.Context(), newCall(fmt.Sprint("client ", i%2), take(1, 1), one)) }()
+			synctest.Wait()
+		}
+		refusing := &refusingKey{server: s, key: "client 1", err: refused}
+		d.server.Transport = refusing
+		release()
+		synctest.Wait()
+		for i, err := range errs {
+			if i%2 == 0 {
+				require.NoError(t, err)
+			} else {
+				require.Equal(t, refused, err)
+			}
+		}
+		require.Equal(t, closed, stateOf(d))
+		require.Zero(t, failuresOf(d), "the server has answered")
+	})
+}
+
+// refusingKey is a server that refuses all calls on a key.
+type refusingKey struct {
+	*server
+	key string
+	err error
+}
+
+func (r *refusingKey) Send(ctx context.Context, b *Batch) error {
+	err := r.server.Send(ctx, b)
+	for _, m := range b.Merged {
+		if string(m.Key) == r.key {
+			m.Err = r.err
+		}
+	}
+	return err
+}
+
+// TestCallsOfOneMomentAreSentTogether: whoever is scheduled after the caller that starts a batch is still in it. The scheduler
+// may now and then do otherwise, so not every round need be so.
+func TestCallsOfOneMomentAreSentTogether(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	synctest.Test(t, func(t *testing.T) {
+		d, s := newServer(t)
+		one, together := newBuckets(t, bucket.Token, 1000), 0
+		for range 100 {
+			before, _ := s.count()
+			var all sync.WaitGroup
+			for range 3 {
+				all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) })
+			}
+			all.Wait()
+			if sends, _ := s.count(); sends == before+1 {
+				together++
+			}
+		}
+		require.Greater(t, together, 50)
+	})
+}

@@ -1,0 +1,13 @@
+package dispatch
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// inBubble has a test go by simulated time. What is left running when it ends is a fault.
+func inBubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}

@@ -1,0 +1,134 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// Call is one Op on the buckets of a key, on its way to a server and back.
+//
+// It belongs to its caller until [Dispatcher.Do], and again when that returns, unless [Call.Abandoned]: then the
+// dispatcher may still answer it, so it is only read and not used again. In between it belongs to the dispatcher: to its
+// queue, then to one batch. Its owner may change it without a lock, but for two fields: Dispatcher.mu guards progress,
+// and only the caller's goroutine writes and reads abandoned, within Do and after it.
+type Call struct {
+	Op      bucket.Op
+	Key     []byte          // fit for a slot tag
+	Others  []OtherKey      // further keys, which share the call's decision (see AddKey); its own
+	Hash    uint64          // of Key
+	Buckets []bucket.Bucket // of the limits; nobody changes them while the call may be answered
+	States  []bucket.State  // found of each bucket, once the call is answered
+	Names   []Name          // what each bucket is called by the store; its own
+
+	Sent, Received time.Time // when the server was asked, at the earliest, and had answered, at the latest
+
+	done      chan struct{}      // has room for the one answer
+	ends      [2]context.Context // when the caller leaves: its own, and the timeout
+	err       error
+	next      *Call // of those that were merged into one
+	progress  progress
+	abandoned bool
+}
+
+// OtherKey is a further key of a call, for its buckets from one on.
+type OtherKey struct {
+	Key  []byte
+	Hash uint64
+	From int
+}
+
+// Name is a bucket's key in Redis. Its memory is used again for other calls.
+type Name []byte
+
+// MarshalBinary implements [encoding.BinaryMarshaler], by which go-redis writes it without a copy.
+func (n *Name) MarshalBinary() ([]byte, error) { return *n, nil }
+
+// String implements [fmt.Stringer], by which a cluster client finds its slot.
+func (n *Name) String() string { return string(*n) }
+
+// progress is how far a call has come.
+type progress uint8
+
+const (
+	queued progress = iota
+	left            // its caller left while it was queued
+	taken           // from the queue: into a batch, unless its caller was about to leave
+)
+
+// NewCall returns a call that is about nothing before it is Reset.
+func NewCall() *Call { return &Call{done: make(chan struct{}, 1)} }
+
+// Reset has the call be about an Op on buckets, without a key yet. Its memory is used again.
+func (c *Call) Reset(op bucket.Op, buckets []bucket.Bucket) {
+	c.Op, c.Buckets = op, buckets
+	c.Key, c.Others, c.progress = c.Key[:0], c.Others[:0], queued
+	n := len(buckets)
+	c.States, c.Names = slices.Grow(c.States[:0], n)[:n], slices.Grow(c.Names[:0], n)[:n]
+}
+
+// AddKey adds a further key with its hash, for the buckets from one on. It is copied, into memory that is used again.
+func (c *Call) AddKey(key []byte, hash uint64, from int) {
+	n := len(c.Others)
+	c.Others = slices.Grow(c.Others, 1)[:n+1]
+	c.Others[n] = OtherKey{append(c.Others[n].Key[:0], key...), hash, from}
+}
+
+// Abandoned reports whether [Dispatcher.Do] has returned without an answer that may still come.
+func (c *Call) Abandoned() bool { return c.abandoned }
+
+// Release forgets the contexts of a call that is kept for another use.
+func (c *Call) Release() { c.ends = [2]context.Context{} }
+
+// KeyOf returns the key of a bucket.
+func (c *Call) KeyOf(i int) []byte {
+	key, _ := c.keyOf(i)
+	return key
+}
+
+func (c *Call) keyOf(i int) (key []byte, hash uint64) {
+	key, hash = c.Key, c.Hash
+	for _, other := range c.Others {
+		if other.From <= i {
+			key, hash = other.Key, other.Hash
+		}
+	}
+	return key, hash
+}
+
+// Only returns a call of its own for an Op on one of the buckets.
+func (c *Call) Only(i int, op bucket.Op) *Call {
+	one := NewCall()
+	one.Reset(op, []bucket.Bucket{c.Buckets[i]})
+	key, hash := c.keyOf(i)
+	one.Key, one.Hash = bytes.Clone(key), hash
+	return one
+}
+
+// peek returns a call that looks at the same buckets, which changes nothing.
+func (c *Call) peek() *Call {
+	peek := NewCall()
+	peek.Reset(bucket.Peek(1), slices.Clone(c.Buckets))
+	peek.Key, peek.Hash = bytes.Clone(c.Key), c.Hash
+	for i, name := range c.Names {
+		peek.Names[i] = bytes.Clone(name)
+	}
+	return peek
+}
+
+// sameKey reports whether two calls are about one key.
+func (c *Call) sameKey(other *Call) bool {
+	return c.Hash == other.Hash && bytes.Equal(c.Key, other.Key)
+}
+
+// answer hands the outcome to the caller, and with it the call.
+func (c *Call) answer(err error) {
+	c.next, c.err = nil, err
+	c.done <- struct{}{}
+}
+
+// callerLeaves reports whether the caller is about to leave.
+func (c *Call) callerLeaves() bool { return c.ends[0].Err() != nil || c.ends[1].Err() != nil }

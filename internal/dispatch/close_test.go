@@ -1,0 +1,123 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/memory"
+)
+
+// TestClose: who waits is answered at once, who is sent when that ends, and Close is back when nothing is in flight, or
+// after a while.
+func TestClose(t *testing.T) {
+	for name, row := range map[string]struct {
+		timeout, took, want time.Duration
+	}{
+		"nothing takes long": {testTimeout, 30 * time.Millisecond, 30 * time.Millisecond},
+		"calls are late":     {testTimeout, 300 * time.Millisecond, 300 * time.Millisecond},
+		"calls hang":         {testTimeout, time.Hour, closeTimeout},
+		"a long timeout":     {3 * time.Second, time.Hour, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				s := &server{store: memory.New(1024)}
+				d := New(row.timeout, Server{Transport: s, Log: slog.New(slog.DiscardHandler)})
+				one := newBuckets(t, bucket.Token, 100)
+				require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+				s.does(func(context.Context, *Batch) error { time.Sleep(row.took); return nil }, nil)
+				var all sync.WaitGroup
+				var inFlight atomic.Int64
+				start := time.Now()
+				for i := range 50 {
+					all.Go(func() {
+						err := d.Do(t.Context(), newCall(fmt.Sprint("client ", i), take(1, 1), one))
+						switch {
+						case err == ErrClosed:
+							assert.Zero(t, time.Since(start))
+						case row.took < row.timeout:
+							assert.NoError(t, err)
+							inFlight.Add(1)
+						default:
+							assert.Equal(t, ErrLate, err)
+							inFlight.Add(1)
+						}
+					})
+					synctest.Wait()
+				}
+				d.Close()
+				require.Equal(t, row.want, time.Since(start))
+				all.Wait()
+				require.EqualValues(t, MaxInFlight, inFlight.Load())
+				start = time.Now()
+				require.Equal(t, ErrClosed, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+				require.Zero(t, time.Since(start))
+				require.Zero(t, d.Stats().InFlight+d.Stats().Queued)
+				require.Error(t, d.timeout.ctx.Err(), "its timer is stopped")
+				require.Error(t, d.sending.ctx.Err())
+				time.Sleep(row.took)
+				d.Close() // again
+				d.Close()
+			})
+		})
+	}
+}
+
+// TestCloseEndsTheProber: also one whose pings and probes hang.
+func TestCloseEndsTheProber(t *testing.T) {
+	for name, row := range map[string]struct {
+		hangs func(gate chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error)
+		after time.Duration // the breaker has opened
+		want  time.Duration
+	}{
+		"while it pauses": {func(chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+			return failing, refusing
+		}, 0, 0},
+		"while pings hang": {func(gate chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+			return failing, func(context.Context) error { <-gate; return nil }
+		}, 700 * time.Millisecond, EndGrace},
+		"while hanging pings are no longer waited for": {func(gate chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+			return failing, func(context.Context) error { <-gate; return nil }
+		}, time.Minute, 0},
+		"while pings end soon after their context": {func(chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+			return failing, func(ctx context.Context) error { <-ctx.Done(); time.Sleep(20 * time.Millisecond); return ctx.Err() }
+		}, 700 * time.Millisecond, 20 * time.Millisecond},
+		"while probes hang": {func(gate chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+			return func(context.Context, *Batch) error { <-gate; return nil }, nil
+		}, time.Minute, closeTimeout},
+		"while probes end with their context": {func(chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+			return func(ctx context.Context, _ *Batch) error { <-ctx.Done(); return ctx.Err() }, nil
+		}, time.Minute, 0},
+		"while it is half-open": {func(chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+			return nil, nil
+		}, 700 * time.Millisecond, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				d, s := newServer(t)
+				gate := make(chan struct{})
+				defer close(gate)
+				s.does(failing, refusing)
+				failed(t, d)
+				s.does(row.hangs(gate))
+				time.Sleep(row.after)
+				require.False(t, d.Idle())
+				start := time.Now()
+				d.Close()
+				require.Equal(t, row.want, time.Since(start))
+				require.False(t, d.Stats().Open, "a closed one tells of no server")
+				require.Zero(t, s.lines(logBack), "nor that it is back")
+				require.Equal(t, ErrClosed, d.Do(t.Context(), newCall("k", take(1, 1), newBuckets(t, bucket.Token, 10))))
+			})
+		})
+	}
+}

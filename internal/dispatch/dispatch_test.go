@@ -1,0 +1,178 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// TestPanicsAnswerEveryone: a hook of the client may panic, or end the goroutine that sends.
+func TestPanicsAnswerEveryone(t *testing.T) {
+	for name, end := range map[string]func(){
+		"panics": func() { panic("of a hook") },
+		"ends":   runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				d, s := newServer(t)
+				one := newBuckets(t, bucket.Token, 1000)
+				release := occupy(t, d, s)
+				errs := make([]error, 600) // several batches
+				for i := range errs {
+					go func() { errs[i] = d.Do(t.Context(), newCall(fmt.Sprint("client ", i%7), take(1, 1), one)) }()
+					synctest.Wait()
+				}
+				release()
+				s.does(func(context.Context, *Batch) error { end(); return nil }, nil)
+				synctest.Wait()
+				failed := 0
+				for _, err := range errs {
+					if err != nil {
+						failed++
+					}
+				}
+				require.Equal(t, len(errs), failed)
+				require.Zero(t, d.Stats().InFlight, "the slots are free")
+				s.does(nil, nil)
+				time.Sleep(time.Second)
+				require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+				require.Equal(t, closed, stateOf(d))
+			})
+		})
+		t.Run(name+" inline", func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				d, s := newServer(t, inline)
+				one := newBuckets(t, bucket.Token, 1000)
+				require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+				synctest.Wait()
+				s.does(func(context.Context, *Batch) error { end(); return nil }, nil)
+				c, ended := newCall("k", take(1, 1), one), false
+				var err error
+				go func() {
+					defer func() { ended = true }()
+					err = d.Do(t.Context(), c)
+				}()
+				synctest.Wait()
+				require.Equal(t, 1, s.inline)
+				require.True(t, ended)
+				require.Equal(t, name == "ends", c.Abandoned(), "its goroutine has ended before the answer")
+				require.Equal(t, name != "ends", err != nil)
+				synctest.Wait()
+				require.Zero(t, d.Stats().InFlight)
+				s.does(nil, nil)
+				require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+			})
+		})
+	}
+}
+
+// TestCallsAreUsedAgain has callers use their calls again, as a limiter does, unless they are abandoned. A late answer is
+// for nobody else.
+func TestCallsAreUsedAgain(t *testing.T) {
+	for _, direct := range []bool{false, true} {
+		t.Run(fmt.Sprint("inline ", direct), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				d, s := newServer(t, func(to *Server) { to.Inline = direct })
+				s.does(func(_ context.Context, b *Batch) error {
+					time.Sleep(time.Duration(rand.IntN(8)) * 8 * time.Millisecond)
+					return nil
+				}, nil)
+				var pool sync.Pool
+				var all sync.WaitGroup
+				var answered, abandoned atomic.Int64
+				for caller := range 20 {
+					all.Go(func() {
+						// What is taken of each caller's bucket tells its answers from those of others.
+						own := newBuckets(t, bucket.FixedWindow, int64(1000+caller))
+						key, taken := fmt.Sprint("client ", caller), int64(0)
+						for range 50 {
+							c, ok := pool.Get().(*Call)
+							if !ok {
+								c = NewCall()
+							}
+							fill(c, key, take(1, 1), own)
+							ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rand.IntN(100))*time.Millisecond)
+							err := d.Do(ctx, c)
+							cancel()
+							if !c.Abandoned() {
+								if err == nil {
+									assert.GreaterOrEqual(t, c.States[0].Level, taken)
+									assert.LessOrEqual(t, c.States[0].Level, int64(50))
+									assert.Empty(t, c.done)
+									taken = c.States[0].Level + 1
+									answered.Add(1)
+								}
+								c.Release()
+								pool.Put(c)
+							} else {
+								abandoned.Add(1)
+							}
+							time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+						}
+					})
+				}
+				all.Wait()
+				require.Greater(t, answered.Load(), int64(100))
+				require.Greater(t, abandoned.Load(), int64(10))
+			})
+		})
+	}
+}
+
+// TestFurtherKeysAreCopied: the memory of a key may be used again while the call may still be answered.
+func TestFurtherKeysAreCopied(t *testing.T) {
+	c := newCall("first", take(1, 1), newBuckets(t, bucket.Token, 1, 2, 3))
+	for range 2 {
+		c.Reset(c.Op, c.Buckets)
+		c.Key = append(c.Key, "first"...)
+		for i, text := range []string{"second", "third"} {
+			key := []byte(text)
+			c.AddKey(key, 0, i+1)
+			clear(key)
+		}
+		for i, want := range []string{"first", "second", "third"} {
+			require.Equal(t, want, string(c.KeyOf(i)))
+		}
+	}
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		c.Others = c.Others[:0]
+		c.AddKey(c.Key, 0, 1)
+	}), "its memory is used again")
+}
+
+// TestACallOnOneBucketHasTheKeyOfThatBucket, with the hash of that key, and nothing of the call that it was made from.
+func TestACallOnOneBucketHasTheKeyOfThatBucket(t *testing.T) {
+	buckets := newBuckets(t, bucket.Token, 1, 2, 3)
+	c := newCall("first", take(1, 1), slices.Clone(buckets))
+	second := newCall("second", take(1, 1), buckets[1:])
+	c.AddKey(second.Key, second.Hash, 1)
+	first, last := c.Only(0, bucket.Peek(4)), c.Only(2, bucket.Peek(5))
+	clear(c.Key)
+	clear(c.Others[0].Key)
+	clear(c.Buckets)
+	for _, row := range []struct {
+		one  *Call
+		want *Call
+	}{
+		{first, newCall("first", bucket.Peek(4), buckets[:1])},
+		{last, newCall("second", bucket.Peek(5), buckets[2:])},
+	} {
+		require.True(t, row.one.sameKey(row.want))
+		require.Equal(t, row.want.Op, row.one.Op)
+		require.Equal(t, row.want.Buckets, row.one.Buckets)
+		require.Len(t, row.one.States, 1)
+		require.Empty(t, row.one.Others)
+	}
+}

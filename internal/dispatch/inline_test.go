@@ -1,0 +1,151 @@
+package dispatch
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/memory"
+)
+
+// TestInlineCallersLeaveWithTheirContext: a server that is Inline ends a call with the context of Send.
+func TestInlineCallersLeaveWithTheirContext(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d, s := newServer(t, inline)
+		one := newBuckets(t, bucket.Token, 10)
+		require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+		s.does(func(ctx context.Context, _ *Batch) error { <-ctx.Done(); return ctx.Err() }, nil)
+		time.Sleep(time.Second) // so that a timer begins
+		start := time.Now()
+		require.Equal(t, context.DeadlineExceeded, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+		require.Equal(t, testTimeout+testTimeout/10, time.Since(start))
+		require.Equal(t, 1, s.inline)
+	})
+}
+
+// TestWhoSendsInline: a caller sends its call itself only if the server ends that with its context, and the caller's own
+// context cannot end before.
+func TestWhoSendsInline(t *testing.T) {
+	for name, row := range map[string]struct {
+		inline   bool
+		deadline time.Duration // 0 for none
+		ends     bool          // the context can end otherwise
+		timeout  time.Duration
+		busy     bool
+		want     bool
+	}{
+		"a server that is not":               {false, 0, false, testTimeout, false, false},
+		"a context that does not end":        {true, 0, false, testTimeout, false, true},
+		"one that can be cancelled":          {true, 0, true, testTimeout, false, true},
+		"a far deadline":                     {true, time.Second, true, testTimeout, false, true},
+		"a deadline after the slack":         {true, testTimeout + testTimeout/10 + 1, true, testTimeout, false, true},
+		"a deadline within the slack":        {true, testTimeout + testTimeout/10, true, testTimeout, false, false},
+		"a near deadline":                    {true, time.Millisecond, true, testTimeout, false, false},
+		"the longest timeout":                {true, 0, true, maxInline, false, true},
+		"a longer timeout":                   {true, 0, true, maxInline + 1, false, false},
+		"a longer timeout, without an end":   {true, 0, false, maxInline + 1, false, true},
+		"a free slot, while another is busy": {true, 0, false, testTimeout, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				s := &server{store: memory.New(1024)}
+				d := New(row.timeout, Server{Transport: s, Inline: row.inline})
+				defer d.Close()
+				one := newBuckets(t, bucket.Token, 100)
+				require.NoError(t, d.Do(context.Background(), newCall("k", take(1, 1), one)))
+				synctest.Wait()
+				require.Zero(t, s.inline, "not before the server has answered")
+				if row.busy {
+					gate := make(chan struct{})
+					defer close(gate)
+					s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
+					ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+					go func() { _ = d.Do(ctx, newCall("k", take(1, 1), one)) }()
+					defer cancel()
+					synctest.Wait()
+					s.does(nil, nil)
+				}
+				ctx := context.Background()
+				if row.ends {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithCancel(ctx)
+					defer cancel()
+				}
+				if row.deadline > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, row.deadline)
+					defer cancel()
+				}
+				require.NoError(t, d.Do(ctx, newCall("k", take(1, 1), one)))
+				require.Equal(t, row.want, s.inline == 1)
+			})
+		})
+	}
+}
+
+// TestNobodySendsInlineAfterAnOverrun: where a call has outlived its context, the server is not what it is taken for.
+func TestNobodySendsInlineAfterAnOverrun(t *testing.T) {
+	for took, pauses := range map[time.Duration]bool{
+		testTimeout:                          false,
+		testTimeout*6/5 + 5*time.Millisecond: false, // on a busy machine
+		testTimeout*6/5 + inlineGrace:        false,
+		testTimeout*6/5 + inlineGrace + 1:    true,
+		10 * testTimeout:                     true,
+	} {
+		t.Run(took.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				d, s := newServer(t, inline)
+				one := newBuckets(t, bucket.Token, 100)
+				ask := func() (inline bool, err error) {
+					synctest.Wait()
+					before := s.inline
+					err = d.Do(t.Context(), newCall("k", take(1, 1), one))
+					return s.inline > before, err
+				}
+				_, err := ask()
+				require.NoError(t, err)
+				s.does(func(context.Context, *Batch) error { time.Sleep(took); return nil }, nil)
+				direct, err := ask()
+				require.NoError(t, err, "its answer came all the same")
+				require.True(t, direct)
+				s.does(nil, nil)
+				_, err = ask() // the last batch was late
+				require.NoError(t, err)
+				for range 10 {
+					direct, err = ask()
+					require.NoError(t, err)
+					require.Equal(t, !pauses, direct)
+				}
+				time.Sleep(inlinePause)
+				direct, err = ask()
+				require.NoError(t, err)
+				require.True(t, direct, "after a while")
+			})
+		})
+	}
+}
+
+// TestThePauseOfInlineCallsDoublesOnlySoonAfter: it begins anew once callers have sent their calls for as long as it was.
+func TestThePauseOfInlineCallsDoublesOnlySoonAfter(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d, s := newServer(t, inline)
+		one := newBuckets(t, bucket.Token, 100)
+		do := func() { require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) }
+		for i, row := range []struct{ good, pause time.Duration }{
+			{0, inlinePause}, {0, 2 * inlinePause}, {2*inlinePause - time.Second, 4 * inlinePause}, {4 * inlinePause, inlinePause},
+		} {
+			do() // so that the last batch was not late
+			time.Sleep(row.good)
+			s.does(func(context.Context, *Batch) error { time.Sleep(10 * testTimeout); return nil }, nil)
+			do()
+			s.does(nil, nil)
+			synctest.Wait()
+			require.Equal(t, time.Now().Add(row.pause), d.inlineFrom, "overrun %d", i)
+			time.Sleep(row.pause)
+		}
+	})
+}

@@ -1,0 +1,190 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"time"
+)
+
+const (
+	// A probe follows another after a time between these, and up to a half more or less, that doubles each time.
+	minProbeGap, maxProbeGap = 50 * time.Millisecond, 320 * time.Millisecond
+	// probeTimeout is how long a probe may take to make a connection. Its answer counts only if it is in time.
+	probeTimeout = time.Second
+	// maxProbes is how many probes may be unanswered. Each may hold a connection of the client.
+	maxProbes = 4
+	// maxPings is how many pings may be unanswered, as a Dialer may outlive its context.
+	maxPings = 2 * maxProbes
+	// blindGap is how often a probe is sent though the ping before it fails, as a hook of the client may have other ways
+	// to the server.
+	blindGap = 5 * time.Second
+	// settleTime is how long the breaker must not open again until the server is back.
+	settleTime = time.Second
+)
+
+// prober looks whether the server of an open breaker is back. It is one goroutine, from when the breaker opens until it
+// has not been open for settleTime, and owns all its fields. Each probe is a goroutine that says on answers what it saw.
+//
+// A probe first pings the server on a connection of its own, and then looks at a bucket through the client, which
+// changes nothing. So nothing is replayed when the server is back.
+type prober struct {
+	*Dispatcher
+	peek    *Call
+	probes  int // unanswered
+	answers chan probeAnswer
+	pings   chan struct{} // unanswered
+	blind   time.Time     // when a probe was last sent whether the ping failed or not
+}
+
+type probeAnswer uint8
+
+const (
+	noAnswer probeAnswer = iota
+	lateAnswer
+	answerInTime
+)
+
+func newProber(d *Dispatcher, peek *Call) *prober {
+	return &prober{
+		Dispatcher: d, peek: peek, answers: make(chan probeAnswer, maxProbes), pings: make(chan struct{}, maxPings), blind: time.Now(),
+	}
+}
+
+// run probes until the server is back, or the dispatcher is closed. The error is what has opened the breaker.
+func (p *prober) run(err error) {
+	since := time.Now()
+	p.log(func() {
+		ctx, cancel := context.WithTimeout(p.ctx, p.timeout.span)
+		defer cancel()
+		reason := p.server.Transport.Reason(ctx, err)
+		p.server.Log.Warn("ginlimit: Redis unavailable, circuit breaker open", "server", p.server.Addr, "reason", reason)
+	})
+	for gap := minProbeGap; ; gap = min(2*gap, maxProbeGap) { // the more often it opens again, the longer
+		pause := gap
+		for !p.find(pause/2 + rand.N(pause)) {
+			if p.ctx.Err() != nil {
+				return
+			}
+			pause = min(2*pause, maxProbeGap)
+		}
+		found := time.Since(since)
+		if p.settles() {
+			p.log(func() { p.server.Log.Info("ginlimit: Redis is back", "server", p.server.Addr, "after", found) })
+			return
+		}
+		for len(p.answers) > 0 { // what probes saw before it opened again is old
+			<-p.answers
+			p.probes--
+		}
+	}
+}
+
+// log writes a line. The application's log handler may panic.
+func (p *prober) log(line func()) {
+	<-Isolate(func() (any, error) { line(); return nil, nil })
+}
+
+// settles has the breaker half-open, and reports whether it does not open again for a while. Then the prober has ended.
+func (p *prober) settles() bool {
+	p.mu.Lock()
+	p.breaker.found()
+	p.mu.Unlock()
+	select {
+	case <-time.After(settleTime):
+	case <-p.reopened:
+		return false
+	case <-p.ctx.Done():
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.reopened:
+	default:
+	}
+	p.probing = p.breaker.state == open
+	return !p.probing
+}
+
+// find pauses, sends a probe and reports whether the server answers in time. A late answer ends the pause: the server may
+// have woken up, or a new connection be ready now.
+func (p *prober) find(pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	for waits := true; waits; {
+		select {
+		case <-timer.C:
+			waits = false
+		case answer := <-p.answers:
+			p.probes--
+			if answer == answerInTime { // once it had a connection
+				return true
+			}
+			waits = answer == noAnswer
+		case <-p.ctx.Done():
+			return false
+		}
+	}
+	if p.probes == maxProbes {
+		return false
+	}
+	p.probes++
+	blind := time.Since(p.blind) >= blindGap
+	if blind {
+		p.blind = time.Now()
+	}
+	p.ended.Go(func() { p.probe(blind) })
+	timer.Reset(min(p.timeout.span, maxProbeGap))
+	select {
+	case answer := <-p.answers:
+		p.probes--
+		return answer == answerInTime
+	case <-timer.C:
+	case <-p.ctx.Done():
+	}
+	return false
+}
+
+// probe looks at the bucket if the server answers a ping, or blindly.
+func (p *prober) probe(blind bool) {
+	answer := noAnswer
+	defer func() { p.answers <- answer }()
+	ctx, cancel := context.WithTimeout(p.ctx, max(p.timeout.span, probeTimeout))
+	defer cancel()
+	if p.ping(ctx) != nil && !blind {
+		return
+	}
+	b := newBatch()
+	b.calls = append(b.calls, p.peek.peek())
+	b.coalesce()
+	sentAt := time.Now()
+	switch err := p.send(ctx, b); {
+	case err != nil:
+	case time.Since(sentAt) < p.timeout.span:
+		answer = answerInTime
+	default:
+		answer = lateAnswer
+	}
+}
+
+// ping returns why the bucket's server does not answer, or nil. It does not wait for a Dialer that outlives its context by
+// more than EndGrace, as that for TLS may.
+func (p *prober) ping(ctx context.Context) error {
+	select {
+	case p.pings <- struct{}{}:
+	default:
+		return ErrLate // so many Dialers hang
+	}
+	_, err := Bounded(ctx, EndGrace, func() (struct{}, error) {
+		defer func() { <-p.pings }()
+		return struct{}{}, p.server.Transport.Ping(ctx, p.peek.Names[0].String(), p.timeout.span)
+	})
+	return err
+}
+
+// IsLate reports whether an error says that there was no answer in time.
+func IsLate(err error) bool {
+	var network net.Error
+	return errors.Is(err, ErrLate) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()
+}

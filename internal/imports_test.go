@@ -1,0 +1,53 @@
+package internal_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestImportsGoOneWay holds the direction of the imports: root → redisstore → dispatch → bucket, root → memory → bucket, and
+// root → denycache, lease → bucket, clocktrust. A package that is not listed here has no place yet. Tests alone import the harness.
+func TestImportsGoOneWay(t *testing.T) {
+	t.Parallel()
+	const module = "github.com/ginlimit/ginlimit/internal/"
+	allowed := map[string][]string{ // in addition to the standard library
+		"bucket":     {},
+		"clocktrust": {},
+		"memory":     {module + "bucket"},
+		"denycache":  {module + "bucket", module + "clocktrust"},
+		"lease":      {module + "bucket", module + "clocktrust"},
+		"dispatch":   {module + "bucket"},
+		"redisstore": {module + "bucket", module + "dispatch", "github.com/redis/go-redis/v9"},
+		"harness":    {"github.com/ginlimit/ginlimit", "github.com/redis/go-redis/v9", "github.com/stretchr/testify/require"},
+	}
+	forbidden := map[string][]string{ // of the standard library
+		"":       {"net/http"},
+		"bucket": {"time", "math/rand", "math/rand/v2"},
+	}
+	require.NoError(t, filepath.WalkDir(".", func(file string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		name := filepath.ToSlash(filepath.Dir(file))
+		others, ok := allowed[name]
+		require.True(t, ok, "internal/%s is not in this test", name)
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, spec := range parsed.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			require.NoError(t, err)
+			if first, _, _ := strings.Cut(path, "/"); strings.Contains(first, ".") {
+				require.Contains(t, others, path, file)
+			}
+			require.NotContains(t, append(forbidden[""], forbidden[name]...), path, file)
+		}
+		return nil
+	}))
+}

@@ -1,0 +1,289 @@
+package lease
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clocktrust"
+)
+
+const (
+	// MaxKeys is how many keys are watched for how much they are used, and may have leases.
+	MaxKeys = sets * ways
+	sets    = 1024 // a power of two
+	// ways is how many entries a key may be in.
+	ways = 4
+	// visitors is how many keys are remembered that have been asked about lately. A key is watched from its second visit on.
+	visitors = 4096 // a power of two
+	// stripes is how many groups of keys there are, each of which notes its changes together.
+	stripes = 1024
+	// failedLife is for how long a change may still be made that has failed.
+	failedLife = time.Second
+	// maxWatch is how long a reading of a level is of use to learn how fast Redis' clock runs.
+	maxWatch = 10 * time.Second
+)
+
+// Cache is the leases of a process. A nil Cache has none.
+//
+// It is a table of fixed size in which a key has a few places, read and written without a lock.
+type Cache struct {
+	clock *clocktrust.Clock
+	start time.Time
+	table atomic.Pointer[[sets * ways]atomic.Pointer[entry]]
+	seen  [visitors]atomic.Uint64 // hashes
+	epoch atomic.Uint64           // how often Redis was lost; leases of an earlier one are void
+
+	// changes by this process, by their keys' hashes. They are not in the entries: an entry may be replaced while its key is
+	// being changed, and the next one must know.
+	changes [stripes]change
+
+	admitted atomic.Uint64
+}
+
+// change is what is known of the changes to the keys of a stripe.
+type change struct {
+	going atomic.Int32 // changes on their way
+	ended atomic.Int64 // when the last one had ended, or may have, since the cache's start
+}
+
+// New returns an empty cache. It makes no lease until the clock is trusted.
+func New(clock *clocktrust.Clock) *Cache { return &Cache{clock: clock, start: time.Now()} }
+
+// Subject is whose tokens they are: a key, with its hash, and the buckets of its limits.
+type Subject struct {
+	Key     []byte
+	Hash    uint64
+	Buckets []bucket.Bucket
+}
+
+// entry is a key that is used often.
+type entry struct {
+	hash    uint64
+	key     string
+	buckets []bucket.Bucket
+	usage   usage
+	watch   watch
+	lease   atomic.Pointer[lease] // replaced behind mu
+	mu      sync.Mutex
+
+	asking atomic.Int64 // since when a call asks for tokens ahead, since the cache's start; 0 is not
+	room   atomic.Int64 // tokens left in the bucket when Redis was last asked
+	last   atomic.Int64 // when Redis was last asked, since the cache's start
+}
+
+func (e *entry) of(s *Subject) bool {
+	return e.hash == s.Hash && e.key == string(s.Key) && bucket.Same(e.buckets, s.Buckets)
+}
+
+// now returns the time since the cache's start, which is never 0.
+func (c *Cache) now() time.Duration { return max(1, time.Since(c.start)) }
+
+// places returns where a hash may be, nil if no key was ever watched.
+func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
+	table := c.table.Load()
+	if table == nil {
+		return nil
+	}
+	i := int(hash&(sets-1)) * ways
+	return table[i : i+ways]
+}
+
+// find returns the entry of a key under these limits.
+func (c *Cache) find(s *Subject) *entry {
+	places := c.places(s.Hash)
+	for i := range places {
+		if e := places[i].Load(); e != nil && e.of(s) {
+			return e
+		}
+	}
+	return nil
+}
+
+// visited reports whether a key was asked about lately, and remembers that it was.
+func (c *Cache) visited(hash uint64) bool {
+	place := &c.seen[(hash>>20)&(visitors-1)]
+	return place.Load() == hash || place.Swap(hash) == hash
+}
+
+// add has a key be watched, in the place of another if there is none left: of one without a lease if there is one, of those
+// the one that was not asked about for longest.
+func (c *Cache) add(s *Subject) *entry {
+	if c.table.Load() == nil {
+		c.table.CompareAndSwap(nil, new([sets * ways]atomic.Pointer[entry]))
+	}
+	now := c.now()
+	e := &entry{hash: s.Hash, key: string(s.Key), buckets: slices.Clone(s.Buckets)}
+	var place *atomic.Pointer[entry]
+	var old *entry
+	for i, places := 0, c.places(s.Hash); i < len(places); i++ {
+		this := places[i].Load()
+		if this == nil {
+			place, old = &places[i], nil
+			break
+		}
+		if this.of(s) { // another call has just added it
+			return this
+		}
+		if c.usable(this) > 0 {
+			continue
+		}
+		if place == nil || this.last.Load() < old.last.Load() {
+			place, old = &places[i], this
+		}
+	}
+	e.last.Store(int64(now))
+	if place == nil || !place.CompareAndSwap(old, e) {
+		return nil
+	}
+	return e
+}
+
+// remove forgets a key.
+func (c *Cache) remove(e *entry) {
+	places := c.places(e.hash)
+	for i := range places {
+		places[i].CompareAndSwap(e, nil)
+	}
+}
+
+// changed reports whether this process changes the key, or one of its stripe, or has since a time.
+func (c *Cache) changed(hash uint64, since time.Time) bool {
+	change := &c.changes[hash%stripes]
+	return change.going.Load() > 0 || change.ended.Load() >= int64(max(1, since.Sub(c.start)))
+}
+
+// current returns the lease of an entry, or nil if there is none, or Redis was lost or the key changed since.
+func (c *Cache) current(e *entry) *lease {
+	l := e.lease.Load()
+	if l == nil || l.epoch != c.epoch.Load() || c.changed(e.hash, l.sent) {
+		return nil
+	}
+	return l
+}
+
+// usable returns how many tokens of a key may be used.
+func (c *Cache) usable(e *entry) int64 {
+	l := c.current(e)
+	if l == nil {
+		return 0
+	}
+	return l.usable(e.buckets, time.Since(l.sent))
+}
+
+// Take uses n leased tokens, all or none. It returns how many are left to be used, and when Redis was asked for them, and sets
+// the states of the buckets to what they are, as far as this process knows.
+func (c *Cache) Take(s Subject, n int64, states []bucket.State) (left int64, sent time.Time, ok bool) {
+	if c == nil || !c.clock.Trusted() {
+		return 0, sent, false
+	}
+	e := c.find(&s)
+	if e == nil {
+		return 0, sent, false
+	}
+	l := c.current(e)
+	if l == nil {
+		return 0, sent, false
+	}
+	now := time.Now()
+	if left, ok = l.take(e.buckets, now.Sub(l.sent), n); !ok {
+		return 0, sent, false
+	}
+	passed := max(0, now.Sub(l.received).Milliseconds())
+	for i := range e.buckets {
+		states[i] = e.buckets[i].After(l.after[i], passed)
+	}
+	e.usage.add(n)
+	c.admitted.Add(1)
+	return left, l.sent, true
+}
+
+// Forget voids what is leased of a key, and of the others of its stripe, until the function that it returns is called:
+// before and after this process gives tokens back to the key's buckets, or blocks them. That function is told whether the
+// change failed: then Redis may still make it, and for that long there is no lease.
+func (c *Cache) Forget(hash uint64) (done func(failed bool)) {
+	if c == nil {
+		return func(bool) {}
+	}
+	change := &c.changes[hash%stripes]
+	change.going.Add(1)
+	return func(failed bool) {
+		at := c.now()
+		if failed {
+			at += failedLife
+		}
+		for was := change.ended.Load(); was < int64(at) && !change.ended.CompareAndSwap(was, int64(at)); was = change.ended.Load() {
+		}
+		change.going.Add(-1)
+	}
+}
+
+// Lose voids all leases, as Redis is lost.
+func (c *Cache) Lose() {
+	if c != nil {
+		c.epoch.Add(1)
+	}
+}
+
+// Unused are tokens of a key that were not used.
+type Unused struct {
+	Subject
+	Tokens int64
+	Marks  []int64 // of windows
+}
+
+// Drain voids all leases, and returns the tokens that may be given back within a time.
+func (c *Cache) Drain(within time.Duration) []Unused {
+	if c == nil {
+		return nil
+	}
+	table := c.table.Load()
+	if table == nil {
+		return nil
+	}
+	var all []Unused
+	for i := range table {
+		e := table[i].Swap(nil)
+		if e == nil {
+			continue
+		}
+		l := c.current(e)
+		if l == nil {
+			continue
+		}
+		if n := l.void(e.buckets, time.Since(l.sent)+within); n > 0 {
+			u := Unused{Subject: Subject{[]byte(e.key), e.hash, e.buckets}, Tokens: n}
+			if e.buckets[0].Kind != bucket.Token {
+				for _, after := range l.after {
+					u.Marks = append(u.Marks, after.Mark)
+				}
+			}
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
+// Stats are the figures of a cache.
+type Stats struct {
+	Keys     int    // that have leased tokens
+	Admitted uint64 // calls
+}
+
+// Stats returns the figures of now. It looks through the whole table.
+func (c *Cache) Stats() Stats {
+	if c == nil {
+		return Stats{}
+	}
+	s := Stats{Admitted: c.admitted.Load()}
+	if table := c.table.Load(); table != nil {
+		for i := range table {
+			if e := table[i].Load(); e != nil && c.usable(e) > 0 {
+				s.Keys++
+			}
+		}
+	}
+	return s
+}

@@ -1,0 +1,245 @@
+package lease
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clocktrust"
+)
+
+// fixture is a process and the bucket of a key on a server that answers at once. Nothing flows back.
+type fixture struct {
+	cache *Cache
+	s     Subject
+	life  time.Duration
+	level int64
+}
+
+// newFixture has a key be watched of a bucket of 1,000 tokens that regains one per millisecond.
+func newFixture(t *testing.T) *fixture {
+	f := &fixture{New(clocktrust.New(true)), subject(t, 1), 100 * ms, 0}
+	time.Sleep(ms)
+	f.ask(2)
+	require.NotNil(t, f.entry())
+	return f
+}
+
+func subject(t testing.TB, hash uint64) Subject {
+	key := make([]byte, 8)
+	for i := range key {
+		key[i] = byte(hash >> (8 * i))
+	}
+	return Subject{key, hash, []bucket.Bucket{newBucket(t, bucket.Token, 1000, 1000, 1000)}}
+}
+
+func (f *fixture) entry() *entry { return f.cache.find(&f.s) }
+
+func (f *fixture) begin() Trip { return f.cache.Begin(f.s, f.life, 1, 1) }
+
+// end has the server decide and answer at once.
+func (f *fixture) end(t *Trip) {
+	now, found := time.Now(), []bucket.State{{Level: f.level}}
+	f.level += f.s.Buckets[0].Fit(f.level, t.Charges(), t.n) * t.n
+	t.End(f.s, t.Charges(), found, now, now)
+}
+
+// ask makes calls that each go to Redis, and returns what the last one has taken ahead.
+func (f *fixture) ask(calls int) (ahead int64) {
+	for range calls {
+		t := f.begin()
+		f.end(&t)
+		ahead = t.ahead
+	}
+	return ahead
+}
+
+func (f *fixture) take(n int64) bool {
+	_, _, ok := f.cache.Take(f.s, n, make([]bucket.State, 1))
+	return ok
+}
+
+// used has tokens been used now.
+func (f *fixture) used(n int64) {
+	u := &f.entry().usage
+	u.rotate(f.cache.now(), f.life)
+	u.add(n)
+}
+
+// use uses leased tokens one by one until there are none.
+func (f *fixture) use() (n int64) {
+	for f.take(1) {
+		n++
+	}
+	return n
+}
+
+func (f *fixture) leased() int64 { return f.cache.usable(f.entry()) }
+
+// hold has an entry hold tokens, of buckets in these states of which all is its own.
+func (e *entry) hold(tokens int64, after ...bucket.State) *lease {
+	l := newLease(time.Minute, tokens, after...)
+	l.sent, l.received = time.Now(), time.Now()
+	e.lease.Store(l)
+	return l
+}
+
+// TestAKeyIsWatchedFromItsSecondVisit, and has a lease from the next one on.
+func TestAKeyIsWatchedFromItsSecondVisit(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := &fixture{New(clocktrust.New(true)), subject(t, 1), 100 * ms, 0}
+		require.Zero(t, f.ask(1))
+		require.Nil(t, f.entry())
+		require.Zero(t, f.ask(1))
+		require.NotNil(t, f.entry())
+		require.False(t, f.take(1))
+		require.EqualValues(t, 1, f.ask(1))
+		require.True(t, f.take(1))
+		require.False(t, f.take(1))
+		require.EqualValues(t, 3, f.ask(1))
+	})
+}
+
+// TestManyKeysAreNotWatched that are each asked about once: they would drive out those that matter.
+func TestManyKeysAreNotWatched(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newFixture(t)
+		for i := range uint64(10_000) {
+			other := &fixture{f.cache, subject(t, 2+i<<20), f.life, 0}
+			other.ask(1)
+			require.Nil(t, other.entry())
+		}
+		require.NotNil(t, f.entry())
+	})
+}
+
+// TestWant is how many tokens a call takes ahead.
+func TestWant(t *testing.T) {
+	for name, row := range map[string]struct {
+		prepare func(f *fixture)
+		want    int64
+	}{
+		"as many as were used":          {func(f *fixture) { f.used(9) }, 10}, // and one by ask
+		"what is leased is enough":      {func(f *fixture) { f.used(9); f.ask(1) }, 1},
+		"at most what flows back":       {func(f *fixture) { f.used(500) }, 100},
+		"at most half of what is left":  {func(f *fixture) { f.used(90); f.entry().room.Store(41) }, 20},
+		"half of nothing":               {func(f *fixture) { f.used(90); f.entry().room.Store(2) }, 0},
+		"while another asks":            {func(f *fixture) { f.used(90); f.begin() }, 0},
+		"another never ends, after 2 s": {func(f *fixture) { f.begin(); time.Sleep(askingTime); f.used(9) }, 9},
+		"another has failed": {func(f *fixture) {
+			other := f.begin()
+			other.Fail()
+		}, 0}, // the key is not watched any more
+		"while the key is changed": {func(f *fixture) { f.cache.Forget(f.s.Hash) }, 0},
+		"at once after a change":   {func(f *fixture) { f.cache.Forget(f.s.Hash)(false) }, 0},
+		"after a change":           {func(f *fixture) { f.cache.Forget(f.s.Hash)(false); time.Sleep(time.Nanosecond) }, 1},
+		"after a failed change":    {func(f *fixture) { f.cache.Forget(f.s.Hash)(true); time.Sleep(failedLife) }, 0},
+		"after that":               {func(f *fixture) { f.cache.Forget(f.s.Hash)(true); time.Sleep(failedLife + 1); f.used(4) }, 4},
+		"no trust":                 {func(f *fixture) { f.cache.clock = clocktrust.New(false) }, 0},
+		"a life of a nanosecond":   {func(f *fixture) { f.life = 1 }, 0},
+		"one token flows back":     {func(f *fixture) { f.life = ms }, 0},
+		"two do":                   {func(f *fixture) { f.life = 2 * ms }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				f := newFixture(t)
+				row.prepare(f)
+				trip := f.begin()
+				require.Equal(t, row.want, trip.ahead)
+				require.Equal(t, 1+row.want, trip.Charges())
+			})
+		})
+	}
+}
+
+// TestChargesOfSeveralTokens are taken ahead whole.
+func TestChargesOfSeveralTokens(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.used(9)
+		trip := f.cache.Begin(f.s, f.life, 1, 4)
+		require.EqualValues(t, 2, trip.ahead, "of 4, as 10 were used")
+		f.end(&trip)
+		require.EqualValues(t, 8, f.leased())
+		require.False(t, f.take(9))
+		require.True(t, f.take(3))
+		require.EqualValues(t, 5, f.use())
+	})
+}
+
+// TestAnAskerThatWasOvertaken does not have a third one ask beside the second.
+func TestAnAskerThatWasOvertaken(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newFixture(t)
+		first := f.begin()
+		time.Sleep(askingTime)
+		f.used(9)
+		second := f.begin()
+		require.Positive(t, second.ahead)
+		first.stopAsking()
+		third := f.begin()
+		require.Zero(t, third.ahead)
+	})
+}
+
+// TestUsageAcrossSpans counts those of the span before as if they had been used evenly.
+func TestUsageAcrossSpans(t *testing.T) {
+	var u usage
+	const life = 100 * ms
+	u.rotate(1000*ms, life)
+	u.add(80)
+	require.EqualValues(t, 80, u.within(1000*ms, life))
+	require.EqualValues(t, 80, u.within(1099*ms, life))
+	require.EqualValues(t, 80, u.within(1100*ms, life))
+	require.EqualValues(t, 60, u.within(1125*ms, life))
+	u.add(8)
+	require.EqualValues(t, 28, u.within(1175*ms, life))
+	require.EqualValues(t, 8, u.within(1200*ms, life))
+	require.EqualValues(t, 4, u.within(1250*ms, life))
+	require.EqualValues(t, 0, u.within(1500*ms, life), "long ago")
+	u.add(5)
+	require.EqualValues(t, 0, u.within(1700*ms, life), "a whole span ago")
+}
+
+// TestAPartOfWhatWasAskedFor is granted, to the caller first.
+func TestAPartOfWhatWasAskedFor(t *testing.T) {
+	for granted, want := range map[int64]int64{0: 0, 1: 0, 3: 0, 4: 1, 8: 5, 11: 8} {
+		inBubbleRun(t, granted, func(t *testing.T) {
+			f := newFixture(t)
+			f.used(8)
+			trip := f.cache.Begin(f.s, f.life, 3, 1)
+			require.EqualValues(t, 9, trip.ahead)
+			f.level = 1000 - granted
+			f.end(&trip)
+			require.EqualValues(t, want, f.leased())
+		})
+	}
+}
+
+// TestNoMoreIsLeasedThanWasAskedFor, though more was to be had in the end.
+func TestNoMoreIsLeasedThanWasAskedFor(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.used(8)
+		trip := f.begin()
+		now := time.Now()
+		trip.End(f.s, 4, []bucket.State{{}}, now, now)
+		require.EqualValues(t, 3, f.leased())
+	})
+}
+
+// TestHugeCharges neither overflow nor panic.
+func TestHugeCharges(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newFixture(t)
+		for _, n := range []int64{1 << 31, 1 << 53, 1 << 62, math.MaxInt64} {
+			trip := f.cache.Begin(f.s, 24*time.Hour, 1, n)
+			f.end(&trip)
+			require.False(t, f.take(n))
+		}
+		require.Positive(t, f.ask(1))
+	})
+}

@@ -1,0 +1,190 @@
+package lease
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clocktrust"
+)
+
+// watched is a process that learns how a server's clock runs, by a bucket of 1,000 tokens that regains one per millisecond.
+type watched struct {
+	*fixture
+	at time.Time
+}
+
+func newWatched(t *testing.T) *watched {
+	f := &fixture{New(clocktrust.New(false)), subject(t, 1), 100 * ms, 900}
+	f.ask(2)
+	return &watched{f, time.Now()}
+}
+
+// pass has time pass, in which the server's clock moves.
+func (w *watched) pass(d, moved time.Duration) {
+	time.Sleep(d)
+	w.level = max(0, w.level-moved.Milliseconds())
+}
+
+func (w *watched) trusted() bool { return w.cache.clock.Trusted() }
+
+// TestTrust: there is no lease until the server's clock was seen to run like this one.
+func TestTrust(t *testing.T) {
+	type seen struct{ passed, moved time.Duration }
+	for name, row := range map[string]struct {
+		seen []seen
+		want bool
+	}{
+		"at first":                   {nil, false},
+		"it runs":                    {[]seen{{10 * ms, 10 * ms}}, true},
+		"it stands still":            {[]seen{{10 * ms, 0}, {100 * ms, 0}, {50 * ms, 0}}, false},
+		"it is slower":               {[]seen{{20 * ms, 18 * ms}}, false},
+		"it is set forward":          {[]seen{{10 * ms, 500 * ms}}, false},
+		"it runs, and is set":        {[]seen{{10 * ms, 10 * ms}, {10 * ms, 500 * ms}}, false},
+		"it is seen too soon":        {[]seen{{2 * ms, 2 * ms}}, false},
+		"it is seen too soon, twice": {[]seen{{2 * ms, 2 * ms}, {2 * ms, 2 * ms}}, true},
+		"too long ago":               {[]seen{{11 * time.Second, 100 * ms}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWatched(t)
+				for _, s := range row.seen {
+					w.pass(s.passed, s.moved)
+					w.ask(1)
+				}
+				require.Equal(t, row.want, w.trusted())
+				w.used(9)
+				w.level = min(w.level, 500)
+				require.Equal(t, row.want, w.ask(1) > 0)
+			})
+		})
+	}
+}
+
+// TestAClockThatIsSetForwardVoidsAllLeases, though it is still trusted.
+func TestAClockThatIsSetForwardVoidsAllLeases(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWatched(t)
+		for range 10 {
+			w.pass(10*ms, 10*ms)
+			w.ask(1)
+		}
+		w.used(9)
+		require.Positive(t, w.ask(1))
+		require.Positive(t, w.leased())
+		w.pass(10*ms, 300*ms)
+		w.ask(1)
+		require.True(t, w.trusted())
+		require.Zero(t, w.leased())
+	})
+}
+
+// TestOthersChargesDoNotLookLikeAFastClock, nor do they hide that it stands still.
+func TestOthersChargesDoNotLookLikeAFastClock(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWatched(t)
+		w.level = 100
+		w.entry().watch.chain.Store(nil)
+		for range 10 {
+			w.pass(10*ms, 10*ms)
+			w.level += 15 // of others
+			w.ask(1)
+			require.False(t, w.trusted(), "it might stand still")
+		}
+		w.pass(10*ms, 10*ms)
+		w.ask(1)
+		require.True(t, w.trusted(), "it was never taken for fast")
+	})
+}
+
+// TestOwnRefundsDoNotLookLikeAFastClock: the level falls by them.
+func TestOwnRefundsDoNotLookLikeAFastClock(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWatched(t)
+		w.pass(10*ms, 10*ms)
+		w.ask(1)
+		require.True(t, w.trusted())
+		for range 5 {
+			done := w.cache.Forget(w.s.Hash)
+			w.level -= 100
+			w.pass(5*ms, 5*ms)
+			inFlight := w.begin()
+			done(false)
+			time.Sleep(time.Nanosecond)
+			w.end(&inFlight)
+			require.True(t, w.trusted())
+			w.pass(5*ms, 5*ms)
+			w.ask(1)
+			require.True(t, w.trusted())
+			w.pass(5*ms, 5*ms)
+			w.ask(1)
+			require.True(t, w.trusted())
+		}
+	})
+}
+
+// TestOverlappingTrips: which of two calls was decided first is unknown, so that the level may rise and fall by their charges.
+func TestOverlappingTrips(t *testing.T) {
+	for _, firstAnswered := range []int{0, 1} {
+		inBubbleRun(t, firstAnswered, func(t *testing.T) {
+			w := newWatched(t)
+			for range 20 {
+				w.pass(10*ms, 10*ms)
+				var trips [2]Trip
+				var found [2][]bucket.State
+				sent := time.Now()
+				for i := range trips {
+					trips[i] = w.cache.Begin(w.s, w.life, 50, 1)
+					found[i] = []bucket.State{{Level: w.level}}
+					w.level += w.s.Buckets[0].Fit(w.level, trips[i].Charges(), 1)
+				}
+				w.pass(ms, ms)
+				for i := range trips {
+					i = (i + firstAnswered) % 2
+					trips[i].End(w.s, trips[i].Charges(), found[i], sent, time.Now())
+					require.Zero(t, w.cache.epoch.Load(), "it looked like a fast clock")
+				}
+				w.level = min(w.level, 500)
+				w.cache.Forget(w.s.Hash)(false) // as the level falls by this
+			}
+		})
+	}
+}
+
+// TestChargesInBetweenAreKnown, known, as soon as they are answered.
+func TestChargesInBetweenAreKnown(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWatched(t)
+		w.level = 100
+		w.entry().watch.chain.Store(nil)
+		w.ask(1)
+		for range 20 {
+			w.pass(ms, ms)
+			w.ask(1) // too soon to tell, and each is charged
+		}
+		require.True(t, w.trusted(), "20 ms have passed: the level fell by 20 and rose by 20")
+	})
+}
+
+// TestAWindowTellsTheTime by when it ends.
+func TestAWindowTellsTheTime(t *testing.T) {
+	for moved, want := range map[int64]bool{0: false, 8: false, 9: true, 10: true, 12: true, 13: false, 400: false} {
+		inBubbleRun(t, moved, func(t *testing.T) {
+			c, s := New(clocktrust.New(false)), subject(t, 1)
+			s.Buckets = []bucket.Bucket{newBucket(t, bucket.FixedWindow, 1000, 1000, 1000)}
+			ask := func(state bucket.State) {
+				trip, now := c.Begin(s, 100*ms, 1, 1), time.Now()
+				trip.End(s, trip.Charges(), []bucket.State{state}, now, now)
+			}
+			ask(bucket.State{Level: 1, Reset: 900, Mark: 900})
+			ask(bucket.State{Level: 1, Reset: 900, Mark: 900})
+			time.Sleep(10 * ms)
+			ask(bucket.State{Level: 1, Reset: 900 - moved, Mark: 900 - moved})
+			require.Equal(t, want, c.clock.Trusted())
+			ask(bucket.State{Level: 1, Reset: 999, Mark: 999}) // the next one
+			require.Equal(t, want, c.clock.Trusted())
+		})
+	}
+}

@@ -1,0 +1,127 @@
+package memory
+
+import (
+	"slices"
+	"sort"
+)
+
+const (
+	// maxLogs is the room for all logs of sliding windows in a store, in entries of 16 bytes: 8 MiB. Buckets have their own,
+	// so a few clients with long logs push nobody out. If it is used up, a log merges each two entries into the later one,
+	// so that some tokens count for longer.
+	maxLogs = 1 << 19
+	// maxLog is how many entries one of them has. A longer one merges its entries too.
+	maxLog = 1 << 13
+	// logRoom is the room that a log takes in addition to its entries.
+	logRoom = 2
+)
+
+// log has the entries of a sliding window, oldest first.
+type log struct {
+	entries []logEntry
+	gone    int  // of these, no longer in the window
+	merged  bool // entries have been
+}
+
+// logEntry is what was taken in a millisecond.
+type logEntry struct{ at, tokens int64 }
+
+// room returns what a log takes of maxLogs.
+func (l *log) room() int {
+	if l == nil {
+		return 0
+	}
+	return cap(l.entries) + logRoom
+}
+
+// live returns the entries in the window.
+func (l *log) live() []logEntry { return l.entries[l.gone:] }
+
+// add appends an entry. The log grows to twice the entries in the window, and shrinks if these are few.
+func (l *log) add(e logEntry) {
+	if live, room := l.live(), cap(l.entries); len(l.entries) == room {
+		if len(live) == maxLog {
+			live = l.merge()
+		}
+		switch {
+		case len(live) > room/2:
+			room = min(2*room, maxLog)
+		case len(live) < room/8:
+			room = 2 * (len(live) + 1)
+		}
+		if room == cap(l.entries) {
+			l.entries = l.entries[:copy(l.entries, live)]
+		} else {
+			l.entries = append(make([]logEntry, 0, room), live...)
+		}
+		l.gone = 0
+	}
+	l.entries = append(l.entries, e)
+}
+
+// merge merges each two entries into the later one, and returns those that are left in the window.
+func (l *log) merge() []logEntry {
+	live := l.live()
+	for i := range len(live) / 2 {
+		live[i] = logEntry{live[2*i+1].at, live[2*i].tokens + live[2*i+1].tokens}
+	}
+	if len(live)%2 == 1 {
+		live[len(live)/2] = live[len(live)-1]
+	}
+	l.entries, l.merged = l.entries[:l.gone+(len(live)+1)/2], true
+	return l.live()
+}
+
+// shrinkLogLocked merges the entries of the longest of a few logs.
+func (s *shard) shrinkLogLocked(now int64) {
+	var longest *entry
+	looked := 0
+	for _, w := range s.buckets {
+		if w.log == nil {
+			continue
+		}
+		if longest == nil || w.log.room() > longest.log.room() {
+			longest = w
+		}
+		if looked++; looked == sample {
+			break
+		}
+	}
+	if s.expireLocked(longest, now); longest.log == nil {
+		return
+	}
+	l := longest.log
+	s.logged -= l.room()
+	if live := l.merge(); len(live) > 1 {
+		l.entries, l.gone = append(make([]logEntry, 0, len(live)), live...), 0
+		s.logged += l.room()
+	} else {
+		longest.log = nil
+	}
+}
+
+// giveAt removes tokens that were taken at a time, and returns how many.
+func (l *log) giveAt(tokens, at int64) int64 {
+	i := l.gone + sort.Search(len(l.live()), func(i int) bool { return l.live()[i].at >= at })
+	if i == len(l.entries) || l.entries[i].at > at && !l.merged {
+		return 0
+	}
+	tokens = min(tokens, l.entries[i].tokens)
+	if l.entries[i].tokens -= tokens; l.entries[i].tokens == 0 {
+		l.entries = slices.Delete(l.entries, i, i+1)
+	}
+	return tokens
+}
+
+// giveLast removes the tokens that were taken last, and returns how many.
+func (l *log) giveLast(tokens int64) (given int64) {
+	for given < tokens && len(l.entries) > l.gone {
+		last := &l.entries[len(l.entries)-1]
+		some := min(tokens-given, last.tokens)
+		given += some
+		if last.tokens -= some; last.tokens == 0 {
+			l.entries = l.entries[:len(l.entries)-1]
+		}
+	}
+	return given
+}

@@ -1,0 +1,156 @@
+package memory
+
+import "github.com/ginlimit/ginlimit/internal/bucket"
+
+// doWindowsLocked takes from windows, gives back or blocks.
+func (s *shard) doWindowsLocked(r *request) {
+	charges := r.Charges
+	for i := range r.buckets {
+		b := &r.buckets[i]
+		r.states[i] = bucket.State{}
+		if w := s.buckets[r.id(i)]; w != nil {
+			s.expireLocked(w, r.now)
+			r.states[i] = bucket.State{Level: w.kept, Reset: max(0, w.ends()-r.now)}
+			if w.block > r.now {
+				r.states[i].Level = max(w.kept, b.Capacity)
+			}
+		}
+		charges = b.Fit(r.states[i].Level, charges, max(1, r.N))
+	}
+	for i := range r.buckets {
+		b, w := &r.buckets[i], s.buckets[r.id(i)]
+		switch {
+		case r.Verb == bucket.Block:
+			w = s.entryLocked(r, i)
+			w.block = max(w.block, r.now+r.N)
+		case r.Verb == bucket.Take && charges > 0:
+			w = s.entryLocked(r, i)
+			r.states[i].Mark = s.takeLocked(w, b, r.now, charges, r.N)
+			for s.logged > maxLogs/shards {
+				s.shrinkLogLocked(r.now)
+			}
+		case r.Verb == bucket.Give && w != nil:
+			s.giveLocked(w, b, r.N)
+		case r.Verb == bucket.Return && w != nil && r.Marks[i] != bucket.NoMark:
+			s.returnLocked(w, b, r.now, r.N, r.Marks[i])
+		}
+		if w == nil {
+			continue
+		}
+		w.tell(b, r, &r.states[i])
+		if w.ends() <= r.now {
+			s.forgetLocked(r.id(i))
+		}
+	}
+}
+
+// expireLocked removes the tokens that have left a window.
+func (s *shard) expireLocked(w *entry, now int64) {
+	if w.full <= now {
+		s.emptyLocked(w)
+		return
+	}
+	if w.log == nil {
+		return
+	}
+	period := w.full - w.log.entries[len(w.log.entries)-1].at
+	for w.log.live()[0].at+period <= now {
+		w.kept -= w.log.live()[0].tokens
+		w.log.gone++
+	}
+}
+
+// emptyLocked removes all tokens from a window.
+func (s *shard) emptyLocked(w *entry) {
+	s.logged -= w.log.room()
+	w.full, w.kept, w.log = 0, 0, nil
+}
+
+// takeLocked makes charges of n tokens, and returns the mark by which they are found again. One of more than there are in
+// the window takes all, of as many periods as it needs.
+func (s *shard) takeLocked(w *entry, b *bucket.Bucket, now, charges, n int64) (mark int64) {
+	at, tokens := now+b.Overdraft(n), charges*b.Room(n)
+	before := w.kept
+	w.kept += tokens
+	if b.Kind == bucket.FixedWindow {
+		if before == 0 {
+			w.full = at + b.Period
+		}
+		return w.full
+	}
+	newest := w.full - b.Period
+	switch {
+	case before == 0:
+		w.full = at + b.Period
+		return at
+	case newest < at:
+		w.full = at + b.Period
+		s.logged -= w.log.room()
+		if w.log == nil {
+			w.log = &log{entries: append(make([]logEntry, 0, 2), logEntry{newest, before})}
+		}
+		w.log.add(logEntry{at, tokens})
+		s.logged += w.log.room()
+		return at
+	case w.log != nil: // in the same millisecond, or an overdraft
+		w.log.entries[len(w.log.entries)-1].tokens += tokens
+	}
+	return newest
+}
+
+// giveLocked gives back the tokens that were taken last.
+func (s *shard) giveLocked(w *entry, b *bucket.Bucket, tokens int64) {
+	tokens = min(tokens, w.kept)
+	if w.log != nil {
+		tokens = w.log.giveLast(tokens)
+	}
+	s.givenLocked(w, b, tokens)
+}
+
+// returnLocked gives back the tokens that a mark finds, as far as they still count.
+func (s *shard) returnLocked(w *entry, b *bucket.Bucket, now, tokens, mark int64) {
+	var given int64
+	switch {
+	case b.Kind == bucket.SlidingWindow && mark+b.Period <= now: // in a merged log it would find the tokens of others
+	case w.log != nil:
+		given = w.log.giveAt(tokens, mark)
+	case b.Kind == bucket.FixedWindow && mark == w.full, b.Kind == bucket.SlidingWindow && mark == w.full-b.Period:
+		given = min(tokens, w.kept)
+	}
+	s.givenLocked(w, b, given)
+}
+
+func (s *shard) givenLocked(w *entry, b *bucket.Bucket, tokens int64) {
+	w.kept -= tokens
+	if w.kept == 0 {
+		s.emptyLocked(w)
+	} else if w.log != nil {
+		w.full = w.log.entries[len(w.log.entries)-1].at + b.Period
+	}
+}
+
+// tell completes the state of a window for a charge of n tokens.
+func (e *entry) tell(b *bucket.Bucket, r *request, s *bucket.State) {
+	n := max(1, r.N)
+	if e.block > r.now {
+		s.Soon, s.Wait = e.block-r.now, e.block-r.now
+	}
+	if e.kept > 0 {
+		s.Soon = max(s.Soon, e.leaves(b, max(1, e.kept-b.Capacity+1))-r.now)
+	}
+	if short := e.kept + b.Room(n) - b.Capacity; short > 0 && b.Room(n) <= b.Capacity {
+		s.Wait = max(s.Wait, e.leaves(b, short)-r.now)
+	}
+}
+
+// leaves returns when so many of the tokens taken count no more.
+func (e *entry) leaves(b *bucket.Bucket, tokens int64) int64 {
+	if e.log != nil {
+		for _, entry := range e.log.live() {
+			if tokens -= entry.tokens; tokens <= 0 {
+				return entry.at + b.Period
+			}
+		}
+	}
+	return e.full
+}

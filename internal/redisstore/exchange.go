@@ -1,0 +1,339 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+)
+
+const (
+	// maxKeys is how many keys of different clients go into one call of the script. A call of more costs each of them no
+	// less, and keeps Redis from its other clients for longer.
+	maxKeys = 64
+	// maxOpen is how many calls of different limits are looked through for one of the same limit.
+	maxOpen = 8
+)
+
+// exchange is the commands of one batch. It belongs to the goroutine that sends it. Its memory is used again.
+type exchange struct {
+	store    *Store
+	sharing  *sharing // of the commands of several calls
+	commands []*command
+	spare    []*command
+	alone    []*dispatch.Merged
+}
+
+// sharing is how the calls of one server share commands.
+type sharing struct {
+	// crossSlot says that the server is a node of a cluster. The keys of a command may be in several slots, but only the
+	// first is declared. The node leaves alone those that it does not have.
+	crossSlot bool
+	// has reports whether the server has a key now, if that may have changed since the call was queued; the server itself
+	// does not know.
+	has func(key *dispatch.Name) bool
+}
+
+// command is what a client sends for one merged call or for several. go-redis does not send it again, as Redis may have
+// made the charge though no reply came in time; it follows a redirection all the same.
+type command struct {
+	redis.Cmder               // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
+	bounded     *redis.Client // what carries it, if not the client that it is given to
+	args        []any
+	calls       []*dispatch.Merged
+	single      [1]int64 // the reply of an IntCmd
+	first       int      // of several slots: how many args are those of the first key alone; else 0
+	asked       bool     // it goes on with its first key alone
+}
+
+// NoRetry implements [redis.Cmder].
+func (*command) NoRetry() bool { return true }
+
+// SetErr implements [redis.Cmder]. The client does so before it follows a redirection. After ASK it does not take the
+// other keys along: the node that imports the first one's slot would make them anew if it imports theirs, though they have
+// not arrived yet.
+func (c *command) SetErr(err error) {
+	if c.first > 0 && redis.HasErrorPrefix(err, "ASK") {
+		c.asked = true
+	}
+	c.Cmder.SetErr(err)
+}
+
+// Args implements [redis.Cmder].
+func (c *command) Args() []any {
+	if c.asked {
+		return c.args[:c.first]
+	}
+	return c.Cmder.Args()
+}
+
+// plan makes the commands of merged calls. Those that take from a single bucket of the same limit become one, unless
+// sharing is nil; but each key goes only once before what is to be done to it alone, in the order in which it was asked for.
+func (x *exchange) plan(calls []*dispatch.Merged, sharing *sharing) {
+	x.reset()
+	x.sharing = sharing
+	for _, m := range calls {
+		if sharing != nil && m.First && m.Op.Verb == bucket.Take && m.Charges > 0 && len(m.Buckets) == 1 &&
+			(sharing.has == nil || sharing.has(&m.Names[0])) {
+			x.share(m)
+		} else {
+			x.alone = append(x.alone, m)
+		}
+	}
+	for _, m := range x.alone {
+		x.add(m)
+	}
+}
+
+// share adds the call to a command of its limit, or to a new one.
+func (x *exchange) share(m *dispatch.Merged) {
+	for _, c := range x.commands[max(0, len(x.commands)-maxOpen):] {
+		first := c.calls[0]
+		if len(c.calls) < maxKeys && first.Op.N == m.Op.N && bucket.Same(first.Buckets, m.Buckets) {
+			c.calls = append(c.calls, m)
+			return
+		}
+	}
+	x.add(m)
+}
+
+// add adds a command of one call.
+func (x *exchange) add(m *dispatch.Merged) {
+	var c *command
+	if n := len(x.spare); n > 0 {
+		c, x.spare = x.spare[n-1], x.spare[:n-1]
+	} else {
+		c = new(command)
+	}
+	c.calls = append(c.calls, m)
+	x.commands = append(x.commands, c)
+}
+
+// reset makes all commands spare.
+func (x *exchange) reset() {
+	for _, c := range x.commands {
+		c.Cmder, c.first, c.asked = nil, 0, false
+		clear(c.args)
+		clear(c.calls)
+		c.args, c.calls = c.args[:0], c.calls[:0]
+	}
+	x.spare = append(x.spare, x.commands...)
+	clear(x.commands)
+	clear(x.alone)
+	x.commands, x.alone, x.sharing = x.commands[:0], x.alone[:0], nil
+}
+
+// run has the commands done: by the script's SHA, and with its source where Redis does not have it. It reports whether Redis
+// refused a command of several calls, as it does if their keys are in different slots, or the user may not use MGET, or the server knows
+// no scripts of several slots.
+func (x *exchange) run(ctx context.Context) (refused bool) {
+	for _, c := range x.commands {
+		c.encode(ctx, x.store, x.sharing, true)
+	}
+	x.exec(ctx, x.commands)
+	var missing []*command
+	for _, c := range x.commands {
+		if err := c.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			c.encode(ctx, x.store, x.sharing, false)
+			missing = append(missing, c)
+		}
+	}
+	if missing != nil {
+		x.exec(ctx, missing)
+	}
+	for _, c := range x.commands {
+		c.decode()
+		refused = refused || c.calls[0].Err == errRetryAlone && c.Err() != nil
+	}
+	return refused
+}
+
+// exec sends commands and reads their replies. What goes wrong is the commands' error.
+func (x *exchange) exec(ctx context.Context, commands []*command) {
+	if len(commands) == 1 {
+		_ = x.store.rdb.Process(ctx, commands[0])
+		return
+	}
+	pipe := x.store.rdb.Pipeline()
+	for _, c := range commands {
+		_ = pipe.Process(ctx, c)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		for _, c := range commands {
+			c.notSent(err)
+		}
+	}
+}
+
+// The verbs of the scripts.
+var verbs = [...]any{bucket.Take: "take", bucket.Give: "give", bucket.Return: "return", bucket.Block: "block", bucket.Reset: "reset"}
+
+// encode writes the command as script.lua, window.lua and cross_slot.lua document it.
+func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA bool) {
+	c.bounded = s.carriers.bounded()
+	c.first, c.asked = 0, false
+	m := c.calls[0]
+	script := &s.scripts[m.Buckets[0].Kind]
+	crossSlot := len(c.calls) > 1 && sharing.crossSlot
+	if crossSlot {
+		script = &s.crossSlot[m.Buckets[0].Kind]
+	}
+	call := script.bySource
+	if bySHA {
+		call = script.bySHA
+	}
+	c.args = append(c.args[:0], call[0], call[1])
+	switch {
+	case crossSlot:
+		c.encodeEach(c.calls[:1], c.calls[1:])
+	case len(c.calls) > 1:
+		c.encodeEach(c.calls, nil)
+	default:
+		c.args = append(c.args, len(m.Buckets))
+		c.encodeOne(m)
+	}
+	if len(c.calls) == 1 && len(m.Buckets) == 1 && m.Buckets[0].Kind == bucket.Token {
+		// A value that is no answer until there is one: a hook of the client may keep a pipeline from
+		// Redis without an error in its commands.
+		cmd := redis.NewIntCmd(ctx, c.args...)
+		cmd.SetVal(-1)
+		c.Cmder = cmd
+	} else {
+		c.Cmder = redis.NewIntSliceCmd(ctx, c.args...)
+	}
+	c.SetStepCount(1) // known, or a cluster client asks for it with COMMAND
+}
+
+// encodeOne appends the keys of a call's buckets, what is to be done to them, and the buckets.
+func (c *command) encodeOne(m *dispatch.Merged) {
+	for i := range m.Names {
+		c.args = append(c.args, &m.Names[i])
+	}
+	c.args = append(c.args, verbs[m.Op.Verb], m.Op.N, m.Charges)
+	for i := range m.Buckets {
+		c.args = append(c.args, m.Buckets[i].Args[:]...)
+	}
+	for _, mark := range m.Op.Marks {
+		c.args = append(c.args, mark)
+	}
+}
+
+// encodeEach appends the key of every call, the limit that they have in common, and how often each is to be charged
+// unless all are charged once. The keys of those that are not declared come last.
+func (c *command) encodeEach(declared, others []*dispatch.Merged) {
+	c.args = append(c.args, len(declared))
+	for _, m := range declared {
+		c.args = append(c.args, &m.Names[0])
+	}
+	once := int64(1)
+	for _, m := range c.calls {
+		if m.Charges != 1 {
+			once = 0
+		}
+	}
+	m := c.calls[0]
+	c.args = append(c.args, "each", m.Op.N, once)
+	c.args = append(c.args, m.Buckets[0].Args[:]...)
+	first := len(c.args)
+	if once == 0 {
+		first++
+		for _, m := range c.calls {
+			c.args = append(c.args, m.Charges)
+		}
+	}
+	if len(others) == 0 {
+		return
+	}
+	c.first = first
+	for _, m := range others {
+		c.args = append(c.args, &m.Names[0])
+	}
+}
+
+// decode reads the reply into the calls.
+func (c *command) decode() {
+	size := 5 // integers that a script replies for a bucket
+	if c.calls[0].Buckets[0].Kind == bucket.Token {
+		size = 1
+	}
+	ofCall := size * len(c.calls[0].Buckets)
+	done := len(c.calls)
+	if c.asked {
+		done = 1
+	}
+	reply, err := c.reply(ofCall * done)
+	if len(c.calls) > 1 && IsRefusal(err) {
+		err = errRetryAlone
+	}
+	for i, m := range c.calls {
+		switch {
+		case err != nil:
+			m.Err = err
+		case i >= done, len(c.calls) > 1 && reply[i*ofCall] == -1:
+			m.Err = errRetryAlone
+		default:
+			m.Err = decodeStates(m, reply[i*ofCall:(i+1)*ofCall], size)
+		}
+	}
+}
+
+// reply returns the integers in the reply, of which there must be so many.
+func (c *command) reply(want int) ([]int64, error) {
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	switch cmd := c.Cmder.(type) {
+	case *redis.IntCmd:
+		if cmd.Val() < 0 {
+			return nil, fmt.Errorf("the reply is %d", cmd.Val())
+		}
+		c.single[0] = cmd.Val()
+		return c.single[:], nil
+	case *redis.IntSliceCmd:
+		if len(cmd.Val()) == want {
+			return cmd.Val(), nil
+		}
+		return nil, fmt.Errorf("the script replies %d integers, not %d", len(cmd.Val()), want)
+	}
+	return nil, errors.New("the command is of another type")
+}
+
+// notSent gives the command the error of a pipeline, if it has neither an error nor a value: a hook of the client may
+// keep the pipeline from Redis.
+func (c *command) notSent(err error) {
+	if c.Err() != nil {
+		return
+	}
+	switch cmd := c.Cmder.(type) {
+	case *redis.IntCmd:
+		if cmd.Val() < 0 {
+			c.SetErr(err)
+		}
+	case *redis.IntSliceCmd:
+		if cmd.Val() == nil {
+			c.SetErr(err)
+		}
+	}
+}
+
+// decodeStates keeps what a script has replied about a call's buckets.
+func decodeStates(m *dispatch.Merged, reply []int64, size int) error {
+	for _, n := range reply {
+		if n < 0 || n > bucket.MaxUnits {
+			return fmt.Errorf("the script replies %d", n)
+		}
+	}
+	m.Found = m.Found[:0]
+	for ; len(reply) > 0; reply = reply[size:] {
+		s := bucket.State{Level: reply[0]}
+		if size > 1 {
+			s.Soon, s.Wait, s.Reset, s.Mark = reply[1], reply[2], reply[3], reply[4]
+		}
+		m.Found = append(m.Found, s)
+	}
+	return nil
+}

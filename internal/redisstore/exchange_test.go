@@ -1,0 +1,174 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+)
+
+// take returns a merged call that takes single tokens from a bucket of a client.
+func take(client string, charges int64) *dispatch.Merged {
+	c := dispatch.NewCall()
+	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, []bucket.Bucket{
+		{Kind: bucket.Token, ID: "m", Args: [3]any{int64(1), int64(600), int64(6000)}}})
+	c.Names[0] = dispatch.Name("{" + client + "}:m")
+	return &dispatch.Merged{Call: c, Charges: charges, First: true}
+}
+
+// commands returns what merged calls become: the script, and the arguments after it.
+func commands(s *Store, sharing *sharing, calls ...*dispatch.Merged) []string {
+	x := exchange{store: s}
+	x.plan(calls, sharing)
+	var all []string
+	for _, c := range x.commands {
+		c.encode(context.Background(), s, x.sharing, false)
+		all = append(all, text(c))
+	}
+	return all
+}
+
+func text(c *command) string {
+	text := fmt.Sprint(c.Args()[1])
+	for _, arg := range c.Args()[2:] {
+		text += fmt.Sprint(" ", arg)
+	}
+	return text
+}
+
+// sharingOf returns how the server of a key has calls share commands.
+func sharingOf(s *Store, key *dispatch.Name) *sharing {
+	if s.nodes.dispatcher(key) != s.nodes.unknown {
+		node, _ := s.nodes.of(context.Background(), key.String())
+		return s.nodes.transport(node).sharing
+	}
+	one, _ := s.rdb.(*redis.Client)
+	return s.nodes.transport(one).sharing
+}
+
+// oneNode is what a cluster of one node says of its slots.
+func oneNode(context.Context) ([]redis.ClusterSlot, error) {
+	return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}}}, nil
+}
+
+func newStore(t *testing.T, rdb redis.UniversalClient) *Store {
+	s := New(rdb, Config{Log: slog.New(slog.DiscardHandler), Timeout: 1, Sources: [bucket.Kinds]string{"script"}, CrossSlot: "cross-slot "})
+	t.Cleanup(func() {
+		s.Close()
+		require.NoError(t, rdb.Close())
+	})
+	return s
+}
+
+// TestClientsShareCommandsAsTheirServerAllows has what several clients take become one command of a single server and of a
+// ring's shard, with all keys declared; one of a cluster's node, with the first; and one each where it is not known which
+// server has them.
+func TestClientsShareCommandsAsTheirServerAllows(t *testing.T) {
+	t.Parallel()
+	clients := map[string]redis.UniversalClient{
+		"server":  redis.NewClient(&redis.Options{}),
+		"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, ClusterSlots: oneNode}),
+		"ring":    redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}, HeartbeatFrequency: time.Hour}),
+		"other":   struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{})},
+	}
+	together := []string{"script 3 {a}:m {b}:m {c}:m each 1 1 1 600 6000", "script 2 {d}:m {e}:m each 2 0 1 600 6000 3 1"}
+	apart := []string{
+		"script 1 {a}:m take 1 1 1 600 6000", "script 1 {b}:m take 1 1 1 600 6000", "script 1 {c}:m take 1 1 1 600 6000",
+		"script 1 {d}:m take 2 3 1 600 6000", "script 1 {e}:m take 2 1 1 600 6000",
+	}
+	for name, want := range map[string]struct{ known, unknown []string }{
+		"server": {together, together},
+		"ring":   {together, apart},
+		"cluster": {[]string{"cross-slot script 1 {a}:m each 1 1 1 600 6000 {b}:m {c}:m",
+			"cross-slot script 1 {d}:m each 2 0 1 600 6000 3 1 {e}:m"}, apart},
+		"other": {apart, apart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, clients[name])
+			plan := func() []string {
+				d, e := take("d", 3), take("e", 1)
+				d.Op.N, e.Op.N = 2, 2
+				return commands(s, sharingOf(s, &d.Names[0]), take("a", 1), take("b", 1), take("c", 1), d, e)
+			}
+			require.Equal(t, want.unknown, plan())
+			s.nodes.reached.Store(true)
+			require.Equal(t, want.known, plan())
+		})
+	}
+}
+
+// TestWhatHasAnOrderSharesNoCommand of a cluster's node: what is not the first on its key, is about several buckets, or does
+// something else than take.
+func TestWhatHasAnOrderSharesNoCommand(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, redis.NewClient(&redis.Options{}))
+	second, give, peek := take("b", 1), take("c", 1), take("d", 0)
+	second.First, give.Op.Verb = false, bucket.Give
+	require.Equal(t, []string{
+		"cross-slot script 1 {b}:m each 1 1 1 600 6000 {e}:m",
+		"script 1 {b}:m take 1 1 1 600 6000", "script 1 {c}:m give 1 1 1 600 6000", "script 1 {d}:m take 1 0 1 600 6000",
+	}, commands(s, &sharing{crossSlot: true}, take("b", 1), second, give, peek, take("e", 1)))
+}
+
+// TestShardThatIsAnotherOneNow has a ring give a key to another shard while its call waits: the call goes there alone.
+func TestShardThatIsAnotherOneNow(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}, HeartbeatFrequency: time.Hour})
+	s := newStore(t, rdb)
+	s.nodes.reached.Store(true)
+	var calls []*dispatch.Merged
+	for i := range 64 {
+		calls = append(calls, take(fmt.Sprint("client ", i), 1))
+	}
+	shard := sharingOf(s, &calls[0].Names[0])
+	require.Len(t, commands(s, shard, calls...), 1)
+	rdb.SetAddrs(map[string]string{"a": "127.0.0.1:1", "b": "127.0.0.1:2"})
+	stays := 0
+	for _, m := range calls {
+		if node, err := rdb.GetShardClientForKey(m.Names[0].String()); err == nil && node.Options().Addr == "127.0.0.1:1" {
+			stays++
+		}
+	}
+	got := commands(s, shard, calls...)
+	require.Len(t, got, 1+len(calls)-stays)
+	require.True(t, strings.HasPrefix(got[0], fmt.Sprintf("script %d ", stays)), got[0])
+}
+
+// TestAskedCommandTakesItsFirstKeyAlone: the node that imports its slot need not have the others, and would not say so.
+func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, redis.NewClient(&redis.Options{}))
+	for _, c := range []struct {
+		charges int64
+		want    string
+	}{{1, "cross-slot script 1 {a}:m each 1 1 1 600 6000"}, {2, "cross-slot script 1 {a}:m each 1 0 1 600 6000 2"}} {
+		x := exchange{store: s}
+		calls := []*dispatch.Merged{take("a", c.charges), take("b", 1)}
+		x.plan(calls, &sharing{crossSlot: true})
+		one := x.commands[0]
+		one.encode(context.Background(), s, x.sharing, false)
+		whole := text(one)
+		one.SetErr(replyError("MOVED 1 127.0.0.1:1"))
+		require.Equal(t, whole, text(one), "the node has the slot, and knows which others it has")
+		one.SetErr(replyError("ASK 1 127.0.0.1:1"))
+		require.Equal(t, c.want, text(one))
+
+		one.SetErr(nil)
+		one.Cmder.(*redis.IntSliceCmd).SetVal([]int64{7})
+		one.decode()
+		require.NoError(t, calls[0].Err)
+		require.EqualValues(t, 7, calls[0].Found[0].Level)
+		require.Equal(t, errRetryAlone, calls[1].Err)
+		one.encode(context.Background(), s, x.sharing, false)
+		require.Equal(t, whole, text(one), "sent anew")
+	}
+}

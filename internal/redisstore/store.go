@@ -1,0 +1,224 @@
+// Package redisstore keeps buckets in Redis, on one server or several. It alone knows go-redis' commands.
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+)
+
+// separateTime is for how long calls have the keys of one client each, after Redis has refused a call for several
+// clients and done it for one.
+const separateTime = time.Minute
+
+// Config is what a store is made of.
+type Config struct {
+	Prefix  string // of every key; not "" ends it with a colon
+	Timeout time.Duration
+	Log     *slog.Logger
+	Sources [bucket.Kinds]string // of the scripts, in Lua
+	// CrossSlot comes before each of them in calls for several clients on a node of a cluster.
+	CrossSlot string
+}
+
+// Store keeps buckets in Redis, one key each: prefix:{key}:ID.
+type Store struct {
+	rdb       redis.UniversalClient
+	carriers  carriers // of the commands of rdb
+	prefix    string   // up to and with the brace
+	scripts   [bucket.Kinds]script
+	crossSlot [bucket.Kinds]script      // of calls for several clients on a node of a cluster
+	loaded    [bucket.Kinds]atomic.Bool // Redis was asked to load the script
+	separate  atomic.Int64              // until when no call has keys of several clients, in Unix seconds
+	nodes     *nodes
+	log       *slog.Logger
+	refusals  Throttle
+	exchanges sync.Pool // of *exchange
+}
+
+// script is how a script is called.
+type script struct {
+	source   string
+	bySHA    [2]any
+	bySource [2]any
+}
+
+func newScript(source string) script {
+	sha := redis.NewScript(source).Hash() // computed here, not in Redis
+	return script{source, [2]any{"evalsha", sha}, [2]any{"eval", source}}
+}
+
+// New returns the store of a client, which may be nil: then the store is for nobody.
+func New(rdb redis.UniversalClient, c Config) *Store {
+	if c.Prefix != "" {
+		c.Prefix += ":"
+	}
+	s := &Store{rdb: rdb, prefix: c.Prefix + "{", log: c.Log}
+	s.carriers.init(rdb, c.Timeout)
+	for kind, source := range c.Sources {
+		s.scripts[kind], s.crossSlot[kind] = newScript(source), newScript(c.CrossSlot+source)
+	}
+	s.nodes = newNodes(s, c.Timeout)
+	return s
+}
+
+// String names the client and the prefix. Two clients of one server are taken for two stores.
+func (s *Store) String() string { return fmt.Sprintf("%p %s", s.rdb, s.prefix) }
+
+// Close returns when the store has stopped working, or soon after.
+func (s *Store) Close() { s.nodes.close() }
+
+// Do has a call done by the server of its key.
+func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
+	for i := range c.Names {
+		name := append(append(c.Names[i][:0], s.prefix...), c.KeyOf(i)...)
+		c.Names[i] = append(append(name, "}:"...), c.Buckets[i].ID...)
+	}
+	return s.nodes.dispatcher(&c.Names[0]).Do(ctx, c)
+}
+
+// Together reports whether one script may decide on the keys of several clients, all or none: they are on one server.
+func (s *Store) Together() bool { return s.nodes.one && s.mayShare() }
+
+func (s *Store) mayShare() bool { return s.separate.Load() <= time.Now().Unix() }
+
+// Separate has every call have the keys of one client, for a while.
+func (s *Store) Separate() { s.separate.Store(time.Now().Add(separateTime).Unix()) }
+
+// send has a batch done, where calls may share commands as sharing says. The error says that the server answers nobody.
+func (s *Store) send(ctx context.Context, b *dispatch.Batch, sharing *sharing) error {
+	for _, m := range b.Merged {
+		if err := s.load(ctx, m.Buckets[0].Kind); err != nil {
+			for _, m := range b.Merged {
+				m.Err = err
+			}
+			return unanswered(b)
+		}
+	}
+	x, ok := s.exchanges.Get().(*exchange)
+	if !ok {
+		x = &exchange{store: s}
+	}
+	defer s.exchanges.Put(x)
+	defer x.reset()
+	if len(b.Merged) == 1 || !s.mayShare() {
+		sharing = nil
+	}
+	x.plan(b.Merged, sharing)
+	refused := x.run(ctx)
+	var alone []*dispatch.Merged
+	for _, m := range b.Merged {
+		if m.Err == errRetryAlone {
+			alone = append(alone, m)
+		}
+	}
+	if alone != nil {
+		x.plan(alone, nil)
+		x.run(ctx)
+		for _, m := range alone {
+			if refused && m.Err == nil {
+				s.Separate() // what is refused together and done alone
+			}
+		}
+	}
+	for _, m := range b.Merged {
+		if m.Err != nil && IsReply(m.Err) && !IsTryAgain(m.Err, len(m.Buckets)) {
+			s.logRefusal(m.Err)
+		}
+	}
+	return unanswered(b)
+}
+
+// unanswered returns the error that says that the server answers nobody, and nil if it has replied.
+func unanswered(b *dispatch.Batch) error {
+	if err := b.Merged[0].Err; err != nil && !IsReply(err) {
+		return err
+	}
+	return nil
+}
+
+// logRefusal logs, once in a while, that Redis refuses what it is asked.
+func (s *Store) logRefusal(err error) {
+	if !s.refusals.Allow() {
+		return
+	}
+	code := reason(err)
+	if code == "MOVED" && s.nodes.one {
+		code = "MOVED: use redis.NewClusterClient"
+	}
+	s.log.Warn("ginlimit: Redis refuses decisions", "code", code)
+}
+
+// load has Redis keep a script, once. Where Redis is reached and refuses that, EVAL will do.
+func (s *Store) load(ctx context.Context, kind bucket.Kind) error {
+	loaded := &s.loaded[kind]
+	if !s.nodes.one || loaded.Load() || !loaded.CompareAndSwap(false, true) {
+		return nil // of several servers each learns it by EVAL
+	}
+	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[kind].source), bounded: s.carriers.bounded()}
+	load.SetStepCount(1)
+	err := s.rdb.Process(ctx, &load)
+	if err == nil || IsRefusal(err) {
+		return nil
+	}
+	loaded.Store(false)
+	return err
+}
+
+// Throttle allows a log line at most once a minute. The zero Throttle has allowed none yet.
+type Throttle struct{ last atomic.Pointer[time.Time] }
+
+// Allow reports whether a line may be written now.
+func (t *Throttle) Allow() bool {
+	now, last := time.Now(), t.last.Load()
+	return (last == nil || now.Sub(*last) >= time.Minute) && t.last.CompareAndSwap(last, &now)
+}
+
+var errRetryAlone = errors.New("to be asked for alone")
+
+// serverErrors begin the replies by which a server says that it decides for nobody now.
+var serverErrors = []string{"LOADING", "BUSY", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN", "ERR max number of clients"}
+
+// IsRefusal reports whether an error is what Redis replied.
+func IsRefusal(err error) bool {
+	var refusal redis.Error
+	return errors.As(err, &refusal)
+}
+
+// IsReply reports whether an error is what Redis replied to one command, where another one may be done.
+func IsReply(err error) bool {
+	if !IsRefusal(err) {
+		return false
+	}
+	for _, code := range serverErrors {
+		if redis.HasErrorPrefix(err, code) {
+			return false
+		}
+	}
+	return true
+}
+
+// IsTryAgain reports whether Redis has refused a call since it is about several buckets, of which some are on another
+// node already. A call for one is done.
+func IsTryAgain(err error, buckets int) bool {
+	return buckets > 1 && redis.HasErrorPrefix(err, "TRYAGAIN")
+}
+
+// replyCode returns the first word of an error reply, which is its code. Redis writes codes in capitals.
+func replyCode(reply redis.Error) string {
+	code, _, _ := strings.Cut(reply.Error(), " ")
+	if code == "" || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+		return fmt.Sprintf("%T", reply)
+	}
+	return code
+}

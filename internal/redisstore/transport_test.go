@@ -1,0 +1,84 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+)
+
+// TestReasonsNameNoKey has a hook of the client, say, put a key around an error.
+func TestReasonsNameNoKey(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		err  error
+		want string
+	}{
+		{redis.ErrCrossSlot, "CROSSSLOT"},
+		{&net.OpError{Op: "read", Err: errors.New("reset")}, "read: reset"},
+		{&net.DNSError{Err: "no such host", Name: "redis.example"}, "lookup redis.example: no such host"},
+		{io.EOF, "EOF"},
+		{context.DeadlineExceeded, "late"},
+		{replyError("alice@example.org is too large"), "redisstore.replyError"},
+		{errors.New("alice@example.org"), "*fmt.wrapError"},
+	} {
+		require.Equal(t, row.want, reason(fmt.Errorf("alice@example.org: %w", row.err)))
+	}
+}
+
+// replyError is an error that says that Redis has replied it.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
+
+// TestPingEndsWithItsContext pings a server that accepts and never answers, as a stopped one does.
+func TestPingEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ping := transport{dial: func(ctx context.Context, _ string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", listener.Addr().String())
+		time.AfterFunc(10*time.Millisecond, cancel)
+		return conn, err
+	}}
+	require.ErrorIs(t, ping.Ping(ctx, "k", time.Minute), net.ErrClosed)
+}
+
+// TestCauseIsSoughtNoLongerThanItsContext: of a cluster with many addresses too, and a Dialer that outlives its context, as
+// that of go-redis for TLS does.
+func TestCauseIsSoughtNoLongerThanItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var dials atomic.Int32
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: slices.Repeat([]string{"192.0.2.1:6379"}, 40),
+			Dialer: func(context.Context, string, string) (net.Conn, error) {
+				dials.Add(1)
+				time.Sleep(time.Minute)
+				return nil, errors.New("late")
+			},
+		})
+		defer rdb.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		require.Error(t, (&nodes{store: &Store{rdb: rdb}}).connect(ctx))
+		require.Equal(t, 50*time.Millisecond+dispatch.EndGrace, time.Since(start))
+		require.EqualValues(t, 1, dials.Load())
+		time.Sleep(time.Minute) // until the Dialer returns
+	})
+}

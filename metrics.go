@@ -1,0 +1,138 @@
+package ginlimit
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
+)
+
+// Event is one decision, for metrics and logs. It omits the key, so metrics cannot leak it.
+type Event struct {
+	Name     string // of the policy; "" for a method of a Limiter
+	Outcome  Outcome
+	Allowed  bool          // the request passes; in a dry run: would pass
+	Limit    Limit         // the one closest to exhaustion; the zero Limit if no limit was checked
+	Cost     int           // tokens requested
+	Duration time.Duration // of the decision; of a [Limiter.Wait], the whole wait
+}
+
+// Outcome is what happened to a request, and who decided. Version 1 adds no others.
+type Outcome uint8
+
+const (
+	OutcomeAllowed           Outcome = iota // by Redis, by a limiter of [NewLocal], or unlimited
+	OutcomeRefused                          // by Redis, by a limiter of [NewLocal], or prohibited
+	OutcomeAllowedFromLease                 // without a call to Redis, by tokens taken ahead: see [WithLease]
+	OutcomeRefusedFromMemory                // without a call to Redis, which had refused before
+	OutcomeLocal                            // Redis did not decide: see [FailLocal]
+	OutcomeOpen                             // Redis did not decide: see [FailOpen]
+	OutcomeClosed                           // Redis did not decide: see [FailClosed]
+	OutcomeSkipped                          // see [WithSkip]
+	OutcomeListed                           // see [WithAllowList] and [WithDenyList]
+	OutcomeDryRun                           // see [WithDryRun]
+	OutcomeError                            // no decision for another reason, such as a cancelled request or [Limiter.Wait]
+)
+
+var outcomeNames = [...]string{
+	OutcomeAllowed: "allowed", OutcomeRefused: "refused", OutcomeAllowedFromLease: "allowed_from_lease", OutcomeRefusedFromMemory: "refused_from_memory",
+	OutcomeLocal: "local", OutcomeOpen: "open", OutcomeClosed: "closed",
+	OutcomeSkipped: "skipped", OutcomeListed: "listed", OutcomeDryRun: "dry_run", OutcomeError: "error",
+}
+
+// String returns the outcome in lower case, as a metric's label, or "unknown".
+func (o Outcome) String() string {
+	if int(o) < len(outcomeNames) {
+		return outcomeNames[o]
+	}
+	return "unknown"
+}
+
+// observation is an Event in the making. Without observers it does nothing.
+type observation struct {
+	observers []func(context.Context, Event)
+	start     time.Time
+	event     Event
+}
+
+func (c *config) observe(name string) observation {
+	if c.observers == nil {
+		return observation{}
+	}
+	return observation{c.observers, time.Now(), Event{Name: name}}
+}
+
+// record calls the observers.
+func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowed bool, limit Limit) {
+	if o.observers == nil {
+		return
+	}
+	o.event.Duration = time.Since(o.start)
+	o.event.Outcome, o.event.Cost, o.event.Allowed, o.event.Limit = outcome, n, allowed, limit
+	for _, observer := range o.observers {
+		observer(ctx, o.event)
+	}
+}
+
+// end records the decision of a method, and returns its error.
+func (o *observation) end(ctx context.Context, l *Limiter, s *subject, n int, res Result, err error) error {
+	if o.observers != nil {
+		o.record(ctx, l.outcome(res, s.limits.failure, err), n, res.Allowed, res.Limit)
+	}
+	return err
+}
+
+// outcome returns the Outcome of a decision, or of an error on the way to it.
+func (l *Limiter) outcome(r Result, failure Failure, err error) Outcome {
+	switch {
+	case failure == FailClosed && errors.Is(err, ErrUnavailable) && !errors.Is(err, dispatch.ErrClosed):
+		return OutcomeClosed
+	case err != nil:
+		return OutcomeError
+	case r.Source == FromMemory:
+		return OutcomeRefusedFromMemory
+	case r.Source == FromLease:
+		return OutcomeAllowedFromLease
+	case r.Source == FromLocal && l.source != FromLocal && failure == FailOpen:
+		return OutcomeOpen
+	case r.Source == FromLocal && l.source != FromLocal:
+		return OutcomeLocal
+	case r.Allowed:
+		return OutcomeAllowed
+	}
+	return OutcomeRefused
+}
+
+// Stats are the figures of a limiter. Batches, Decisions and Leased count from when it was made.
+//
+// For a limiter of [NewLocal] only LocalBuckets is not zero. A closed limiter has no LostServers.
+type Stats struct {
+	Servers      int    // of Redis that decisions are sent to; a client whose servers are not known yet has one
+	LostServers  int    // of these, with an open circuit breaker
+	Batches      uint64 // sent to Redis
+	Decisions    uint64 // in these
+	InFlight     int    // batches that are sent and not answered, overdue ones among them
+	Queued       int    // decisions that wait for a batch
+	Leases       int    // keys of which this process has tokens that it took ahead
+	Leased       uint64 // decisions by such tokens
+	Remembered   int    // refusals in the deny memory that are still valid
+	LocalBuckets int    // in this process, of all algorithms, full ones that are not forgotten yet among them
+}
+
+// Stats returns the current figures. It is meant for metrics: each call scans the deny memory and the leases.
+func (l *Limiter) Stats() Stats {
+	leases := l.leases.Stats()
+	s := Stats{Remembered: l.denied.Len(), Leases: leases.Keys, Leased: leases.Admitted}
+	switch store := l.store.(type) {
+	case *redisstore.Store:
+		redis := store.Stats()
+		s.Servers, s.LostServers, s.InFlight, s.Queued = redis.Servers, redis.Open, redis.InFlight, redis.Queued
+		s.Batches, s.Decisions = redis.Batches, redis.Calls
+		s.LocalBuckets = l.local.Len()
+	case localStore:
+		s.LocalBuckets = store.Len()
+	}
+	return s
+}

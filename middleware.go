@@ -1,0 +1,193 @@
+package ginlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+)
+
+// Handler returns the policy's middleware.
+//
+// It sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, or what [WithHeaders] says, and aborts a refused
+// request with 429, and with Retry-After unless no waiting helps. If several handlers decide on one request, these headers
+// report the limit closest to exhaustion. It panics on a zero Policy.
+func (p *Policy) Handler() gin.HandlerFunc {
+	if p == nil || p.limiter == nil {
+		panic(errNoPolicy)
+	}
+	return func(c *gin.Context) { p.serve(c, p.clientKey) }
+}
+
+// clientKey returns the key of a request.
+func (p *Policy) clientKey(c *gin.Context) (string, error) {
+	client, err := p.key(c)
+	if err == nil && client == "" {
+		err = fmt.Errorf("%w: the key function returned none", ErrNoKey)
+	}
+	return client, err
+}
+
+// serve decides on a request, counted under the key that the function returns.
+func (p *Policy) serve(c *gin.Context, key KeyFunc) {
+	o := p.observe(p.name)
+	c.Set(policyKey{}, p)
+	if p.bypass(c, &o) {
+		return
+	}
+	n := 1
+	if p.cost != nil {
+		n = p.cost(c)
+	}
+	state := p.newState()
+	state.cost = n
+	d, err := p.decide(c, n, key, state)
+	outcome, free := p.outcome(d, err), n == 0 && errors.Is(err, ErrUnavailable)
+	o.record(c.Request.Context(), outcome, n, free || d.result.Allowed, d.result.Limit)
+	switch {
+	case free:
+		return // whatever is left
+	case err != nil:
+		p.fail(c, err)
+		return
+	}
+	state.set(c, d)
+	if !p.dryRun {
+		state.writeHeaders(c.Writer.Header())
+	}
+	if !d.result.Allowed && !p.dryRun {
+		c.Status(http.StatusTooManyRequests)
+		c.Abort()
+		p.deniedHandler(c, d.result)
+		return
+	}
+	if p.refundFunc != nil && len(d.taken) > 0 {
+		p.serveRefunding(c, d.taken)
+	}
+}
+
+// outcome returns the outcome of a decision, or of an error on the way to one.
+func (p *Policy) outcome(d decision, err error) Outcome {
+	switch {
+	case p.dryRun && err == nil:
+		return OutcomeDryRun
+	case d.limits == nil:
+		return OutcomeError
+	}
+	return p.limiter.outcome(d.result, p.failure, err)
+}
+
+// bypass reports whether a request is not counted. A request from a denied address is answered.
+func (p *Policy) bypass(c *gin.Context, o *observation) bool {
+	outcome := OutcomeSkipped
+	if len(p.allow) > 0 || len(p.deny) > 0 {
+		addr, err := clientAddress(c)
+		switch {
+		case err != nil:
+			o.record(c.Request.Context(), OutcomeError, 0, false, Limit{})
+			p.fail(c, err)
+			return true
+		case p.allowed.contains(addr):
+			outcome = OutcomeListed
+		case p.forbidden.contains(addr):
+			o.record(c.Request.Context(), OutcomeListed, 0, false, Limit{})
+			p.newState().set(c, decision{result: Result{Name: p.name, RetryAfter: never, Source: FromPolicy}})
+			if !p.dryRun {
+				c.Abort()
+				answerStatus(c, http.StatusForbidden)
+			}
+			return true
+		}
+	}
+	if outcome != OutcomeListed && (p.skip == nil || !p.skip(c)) {
+		return false
+	}
+	o.record(c.Request.Context(), outcome, 0, true, Limit{})
+	p.newState().set(c, decision{result: Result{
+		Name: p.name, Allowed: true, Limit: Limit{Rate: -1}, Remaining: math.MaxInt, Source: FromPolicy,
+	}})
+	return true
+}
+
+// decision is what a policy decided on a request.
+type decision struct {
+	result Result
+	hash   uint64    // of the policy's own key; 0 if no bucket was asked
+	taken  []charge  // which may have to be given back
+	limits *limitSet // of the policy's own key; nil if they were not asked
+}
+
+// decide decides on a request of n tokens.
+func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState) (decision, error) {
+	if n < 0 {
+		return decision{}, fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidLimit, n)
+	}
+	client, err := key(c)
+	if err != nil {
+		return decision{}, err
+	}
+	ctx := c.Request.Context()
+	limits, err := p.limitsOf(ctx, client)
+	if err != nil {
+		return decision{}, err
+	}
+	own := &state.subject
+	*own = subject{keyName: p.keyName, client: client, limits: limits, status: &state.statuses}
+	var d decision
+	if len(p.identities) > 0 {
+		var subjects []subject
+		if subjects, err = p.subjects(c, *own); err != nil {
+			return decision{}, err
+		}
+		d, err = p.limiter.allowAll(ctx, subjects, n)
+	} else {
+		if p.refundFunc != nil {
+			own.receipt = p.limiter.newReceipt(limits)
+		}
+		d.result, d.hash, err = p.limiter.allow(ctx, own, n)
+		if p.refundFunc != nil && d.result.Granted > 0 {
+			d.taken = []charge{{*own, d.result.Granted, d.result.Source}}
+		}
+	}
+	d.limits = limits
+	return d, err
+}
+
+// serveRefunding serves the request, and gives back what was taken for it if that is wanted.
+func (p *Policy) serveRefunding(c *gin.Context, taken []charge) {
+	served := false
+	defer func() { // not recover, which would hide where a panic came from
+		if !served && !c.Writer.Written() {
+			c.Status(http.StatusInternalServerError)
+		}
+		if !p.refundFunc(c) {
+			return
+		}
+		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
+		for i := range taken {
+			if err := p.limiter.giveBack(ctx, &taken[i]); err != nil {
+				_ = c.Error(err) // for the application's log; it returns what it was given
+			}
+		}
+	}()
+	c.Next()
+	served = true
+}
+
+func (p *Policy) fail(c *gin.Context, err error) {
+	if p.dryRun {
+		_ = c.Error(err) // for the application's log; it returns what it was given
+		return
+	}
+	if s := stateOf(c); s != nil {
+		s.listLimits(c.Writer.Header(), true)
+	}
+	status, size := c.Writer.Status(), c.Writer.Size() // -1 until something is written
+	p.errorHandler(c, err)
+	if c.Writer.Status() != status || c.Writer.Size() != size {
+		c.Abort()
+	}
+}

@@ -1,0 +1,3 @@
+module github.com/ginlimit/ginlimit/mutate
+
+go 1.26.0

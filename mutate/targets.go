@@ -1,0 +1,42 @@
+package main
+
+// Tests of the root: none of them starts a server. They are chosen so that most mutants of a script are seen in a second.
+var (
+	first  = stage{".", []string{"-test.parallel", "1", "-test.run", "OnMiniredis/seed_[01]$"}}
+	traces = stage{".", []string{"-test.parallel", "1", "-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact"}}
+	rules  = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit",
+		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
+	inProcess  = stage{".", []string{"-test.run", "TraceEqualsModelInProcess|ReturnedTokensEqualModel"}}
+	simulation = stage{".", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}
+	plans      = stage{".", []string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
+
+	bucketTests   = stage{"internal/bucket", nil}
+	clockTests    = stage{"internal/clocktrust", nil}
+	denyTests     = stage{"internal/denycache", nil}
+	memoryTests   = stage{"internal/memory", nil}
+	dispatchTests = stage{"internal/dispatch", []string{"-test.skip", "^TestSimulation$"}}
+	dispatchSim   = stage{"internal/dispatch", []string{"-test.run", "^TestSimulation$", "-seeds", "60"}}
+)
+
+var targets = []target{
+	{"internal/bucket/bucket.go", []stage{bucketTests, memoryTests, denyTests}},
+	{"internal/bucket/op.go", []stage{bucketTests, dispatchTests}},
+	{"script.lua", []stage{first, rules, simulation, traces}},
+	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
+	{"internal/denycache/cache.go", []stage{denyTests}},
+	{"internal/dispatch/breaker.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/batch.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/bounded.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/call.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/deadline.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/dispatch.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
+	{"fixed_window.lua", []stage{first, rules, simulation, traces}},
+	{"sliding_window.lua", []stage{first, rules, simulation, traces}},
+	{"window.lua", []stage{first, rules, simulation, traces}},
+	{"plan.lua", []stage{plans}},
+	{"internal/memory/store.go", []stage{memoryTests, inProcess}},
+	{"internal/memory/window.go", []stage{memoryTests, inProcess}},
+	{"internal/memory/log.go", []stage{memoryTests, inProcess}},
+}

@@ -1,0 +1,130 @@
+//go:build integration
+
+package ginlimit_test
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
+	t.Parallel()
+	rdb := harness.Connect(t, harness.StartRedis(t))
+	gone := harness.ConnectDirect(t, "127.0.0.1:"+harness.FreePort(t))
+	limit, anyone := ginlimit.PerHour(2), netip.MustParsePrefix("192.0.2.0/24")
+	type option = ginlimit.Option
+	for name, row := range map[string]struct {
+		lost     bool
+		limit    ginlimit.Limit
+		options  []option
+		requests int
+		want     []ginlimit.Event // of the last ones
+	}{
+		"allowed, refused, and refused from memory": {false, limit, nil, 4, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
+			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Cost: 1}}},
+		"unlimited": {false, ginlimit.PerHour(-1), nil, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1), Cost: 1}}},
+		"prohibited": {false, ginlimit.PerHour(0), nil, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerHour(0), Cost: 1}}},
+		"cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return 2 })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 2}}},
+		"negative cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return -2 })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeError, Cost: -2}}},
+		"local": {true, limit, nil, 3, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeLocal, Limit: limit, Cost: 1}}},
+		"open": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailOpen)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeOpen, Allowed: true, Limit: limit, Cost: 1}}},
+		"closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeClosed, Cost: 1}}},
+		"skipped": {false, limit, []option{ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeSkipped, Allowed: true}}},
+		"let in": {false, limit, []option{ginlimit.WithAllowList(anyone)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeListed, Allowed: true}}},
+		"free, and closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithCost(func(*gin.Context) int { return 0 })}, 1,
+			[]ginlimit.Event{{Outcome: ginlimit.OutcomeClosed, Allowed: true}}},
+		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1, []ginlimit.Event{{Outcome: ginlimit.OutcomeListed}}},
+		"dry run": {false, limit, []option{ginlimit.WithDryRun()}, 3, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeDryRun, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeDryRun, Limit: limit, Cost: 1}}},
+		"no key": {false, limit, []option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeError, Cost: 1}}},
+		"no plan": {false, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLimitFunc(
+			func(context.Context, string) ([]ginlimit.Limit, error) { return nil, ginlimit.ErrUnavailable })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeError, Cost: 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, seen := rdb, &events{}
+			if row.lost {
+				client = gone
+			}
+			limiter, err := ginlimit.NewLimiter(client, ginlimit.WithObserver(seen.observe), harness.TrustsClock(), harness.Patient())
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+			r := serve(limiter.Handler(row.limit, append(row.options, ginlimit.WithName(name))...))
+			for range row.requests {
+				get(r, "/")
+			}
+			got := seen.take(t)
+			require.Len(t, got, row.requests, "one for each request")
+			for i := range row.want {
+				row.want[i].Name = name
+			}
+			require.Equal(t, row.want, got[len(got)-len(row.want):])
+		})
+	}
+}
+
+func TestStats(t *testing.T) {
+	t.Parallel()
+	addr, process := harness.StartRedisProcess(t)
+	limiter, err := ginlimit.NewLimiter(harness.ConnectDirect(t, addr), harness.TrustsClock(), harness.Patient())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	require.Equal(t, ginlimit.Stats{Servers: 1}, limiter.Stats())
+
+	limit, ctx := ginlimit.PerHour(100), t.Context()
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range 4 {
+				_, err := limiter.Allow(ctx, "k", limit)
+				assert.NoError(t, err)
+			}
+		})
+	}
+	all.Wait()
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().InFlight == 0 }))
+	s := limiter.Stats()
+	require.GreaterOrEqual(t, s.Decisions, uint64(101)) // further ones are refused from memory
+	require.LessOrEqual(t, s.Decisions, uint64(256))
+	require.LessOrEqual(t, s.Batches, s.Decisions)
+	require.Positive(t, s.Batches)
+	require.Zero(t, s.LostServers+s.Queued+s.LocalBuckets)
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {
+		r, err := limiter.Allow(ctx, "k", limit)
+		return err == nil && !r.Allowed && limiter.Stats().Remembered == 1
+	}))
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().Remembered == 0 }), "for a second")
+
+	require.NoError(t, process.Kill())
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {
+		_, _ = limiter.Allow(ctx, "other", limit)
+		return limiter.Stats().LostServers == 1
+	}))
+	_, err = limiter.Allow(ctx, "other", limit)
+	require.NoError(t, err)
+	require.Equal(t, 1, limiter.Stats().LocalBuckets)
+	require.NoError(t, limiter.Close())
+	require.Zero(t, limiter.Stats().LostServers, "nobody seeks it any more")
+	require.Equal(t, s.Batches, min(s.Batches, limiter.Stats().Batches))
+}

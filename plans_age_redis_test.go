@@ -1,0 +1,87 @@
+//go:build integration
+
+package ginlimit_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+// TestPausedRedisPinsNoPlan is the report: 300 plans that were asked for while Redis was paused.
+func TestPausedRedisPinsNoPlan(t *testing.T) {
+	t.Parallel()
+	rdb, s := harness.Connect(t, harness.StartRedis(t)), newSource()
+	here, elsewhere := newPlans(t, rdb, s, ginlimit.WithTimeout(20*time.Millisecond)), newPlans(t, rdb, s)
+	require.NoError(t, rdb.Do(t.Context(), "CLIENT", "PAUSE", 200, "ALL").Err())
+	client := func(i int) string { return fmt.Sprint("client ", i) }
+	for i := range 300 {
+		s.set(client(i), ginlimit.PerMinute(3), nil)
+		has(t, here, client(i), 3)
+	}
+	for i := range 300 {
+		s.set(client(i), ginlimit.PerMinute(4), nil)
+		require.NoError(t, elsewhere.Invalidate(t.Context(), client(i)))
+	}
+	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+		for i := range 300 {
+			if limit, err := limitOf(here, t.Context(), client(i)); err != nil || limit != ginlimit.PerMinute(4) {
+				return false
+			}
+		}
+		return true
+	}))
+}
+
+// TestRefusedWritesAskOncePerLife has Redis answer, and keep nothing. An invalidation that Redis cannot note says so.
+func TestRefusedWritesAskOncePerLife(t *testing.T) {
+	t.Parallel()
+	rdb, s := harness.Connect(t, harness.StartRedis(t)), newSource()
+	here, elsewhere := newPlans(t, rdb, s), newPlans(t, rdb, s)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	for range 5 {
+		has(t, here, "three", 3)
+		ginlimit.AgePlans(here, time.Second)
+	}
+	require.EqualValues(t, 1, s.asked.Load())
+	s.set("three", ginlimit.PerMinute(4), nil)
+	require.ErrorIs(t, elsewhere.Invalidate(t.Context(), "three"), ginlimit.ErrUnavailable)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	has(t, here, "three", 4)
+	require.EqualValues(t, 1, rdb.Exists(t.Context(), "ginlimit:plan:{three}").Val())
+
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	s.set("three", ginlimit.PerMinute(5), nil)
+	require.ErrorIs(t, elsewhere.Invalidate(t.Context(), "three"), ginlimit.ErrUnavailable)
+	ginlimit.AgePlans(here, time.Second)
+	has(t, here, "three", 5) // it has seen that the plan is gone
+}
+
+// TestPlansOnACluster stores and invalidates plans on several nodes, each of which loses the script.
+func TestPlansOnACluster(t *testing.T) {
+	t.Parallel()
+	addrs := harness.StartCluster(t, 3)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+	defer rdb.Close()
+	s := newSource()
+	for round := range 3 {
+		for i := range 20 {
+			client := fmt.Sprint("client {", i)
+			s.set(client, ginlimit.PerMinute(round+1), nil)
+			require.NoError(t, newPlans(t, rdb, s).Invalidate(t.Context(), client))
+			for range 2 {
+				has(t, newPlans(t, rdb, s), client, round+1)
+			}
+			require.EqualValues(t, 20*round+i+1, s.asked.Load(), "Redis has the plan")
+		}
+		for _, addr := range addrs {
+			require.NoError(t, harness.Connect(t, addr).ScriptFlush(t.Context()).Err())
+		}
+	}
+}

@@ -1,0 +1,297 @@
+package ginlimit_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// How old plans become. The tests run in a bubble whose time is simulated, with a Redis in it.
+
+// everyCall wraps each call of a client, alone or a pipeline.
+type everyCall func(send func() error) error
+
+func (h everyCall) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h everyCall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return h(func() error { return next(ctx, cmd) }) }
+}
+
+func (h everyCall) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { return h(func() error { return next(ctx, cmds) }) }
+}
+
+// bubbleRedis is a Redis inside a bubble.
+type bubbleRedis struct {
+	mini *miniredis.Miniredis
+	rdb  *redis.Client
+	late atomic.Bool // every reply is later than any timeout
+}
+
+// inBubble runs a test in a bubble with a Redis.
+func inBubble(t *testing.T, test func(t *testing.T, b *bubbleRedis)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubbleRedis{mini: miniredis.NewMiniRedis()}
+		t.Cleanup(b.mini.Close)
+		b.mini.ClockTTL(true)
+		b.rdb = b.connect(t)
+		defer time.Sleep(2 * time.Minute) // until calls that are late have ended
+		test(t, b)
+	})
+}
+
+func (b *bubbleRedis) connect(t *testing.T) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{
+		Addr:   "127.0.0.1:6379", // a name would be looked up, which a bubble cannot do
+		Dialer: func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() },
+	})
+	rdb.AddHook(everyCall(func(send func() error) error {
+		if b.late.Load() {
+			time.Sleep(time.Second / 4)
+		}
+		return send()
+	}))
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// process returns the plans of a process that knows none yet, whose timeout is the default.
+func (b *bubbleRedis) process(t *testing.T, source func(context.Context, string) (ginlimit.Limit, error), opts ...ginlimit.Option) *ginlimit.Plans {
+	t.Helper()
+	plans, err := ginlimit.NewPlans(b.connect(t), time.Hour, single(source), append([]ginlimit.Option{ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	require.NoError(t, err)
+	return plans
+}
+
+// has requires that a process has a plan of so many a minute.
+func has(t *testing.T, plans *ginlimit.Plans, client string, rate int) {
+	t.Helper()
+	limit, err := limitOf(plans, t.Context(), client)
+	require.NoError(t, err)
+	require.Equal(t, ginlimit.PerMinute(rate), limit)
+}
+
+// TestPlansOfAnOutageAreChecked has the plan of a late Redis checked once Redis answers.
+func TestPlansOfAnOutageAreChecked(t *testing.T) {
+	t.Parallel()
+	for name, invalidate := range map[string]bool{"invalidated": true, "another plan in Redis": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+				s := newSource()
+				here, elsewhere := b.process(t, s.ask), b.process(t, s.ask)
+				b.late.Store(true)
+				has(t, here, "three", 3)
+				b.late.Store(false)
+				s.set("three", ginlimit.PerMinute(4), nil)
+				if invalidate {
+					require.NoError(t, elsewhere.Invalidate(t.Context(), "three"))
+				} else {
+					has(t, elsewhere, "three", 4)
+				}
+				time.Sleep(time.Second)
+				has(t, here, "three", 4)
+				require.EqualValues(t, 2, s.asked.Load())
+			})
+		})
+	}
+}
+
+// TestOutageAsksOncePerLife has Redis late for two lives.
+func TestOutageAsksOncePerLife(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]bool{"Redis has the plan": true, "Redis never had it": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+				s := newSource()
+				plans, begin := b.process(t, s.ask), time.Now()
+				if before {
+					has(t, plans, "three", 3)
+				}
+				b.late.Store(true)
+				for time.Since(begin) < 2*time.Hour {
+					has(t, plans, "three", 3)
+					require.LessOrEqual(t, s.asked.Load(), 1+int64(time.Since(begin)/time.Hour))
+					time.Sleep(time.Second)
+				}
+				require.EqualValues(t, 2, s.asked.Load())
+				s.set("three", ginlimit.PerMinute(4), nil)
+				require.ErrorIs(t, plans.Invalidate(t.Context(), "three"), ginlimit.ErrUnavailable)
+				has(t, plans, "three", 4)
+			})
+		})
+	}
+}
+
+// TestOutageKeepsPlansForALife of their process, where another one has stored a plan for longer.
+func TestOutageKeepsPlansForALife(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		s := newSource()
+		days, err := ginlimit.NewPlans(b.rdb, 48*time.Hour, single(s.ask))
+		require.NoError(t, err)
+		has(t, days, "three", 3)
+		plans := b.process(t, s.ask)
+		has(t, plans, "three", 3)
+		s.set("three", ginlimit.PerMinute(4), nil)
+		b.late.Store(true)
+		time.Sleep(time.Hour)
+		has(t, plans, "three", 3) // since the answer takes longer than the timeout
+		time.Sleep(time.Second)
+		has(t, plans, "three", 4)
+	})
+}
+
+// TestFailedInvalidationOutlastsTheOutage has Redis keep the old plan, which this process must not go by.
+func TestFailedInvalidationOutlastsTheOutage(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ failing, unknown bool }{
+		"the source answers": {}, "the source fails for a while": {failing: true}, "the process does not know the plan": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+				s := newSource()
+				plans := b.process(t, s.ask)
+				has(t, plans, "three", 3)
+				if c.unknown {
+					plans = b.process(t, s.ask)
+				}
+				s.set("three", ginlimit.PerMinute(4), nil)
+				canceled, cancel := context.WithCancel(t.Context())
+				cancel()
+				require.ErrorIs(t, plans.Invalidate(canceled, "three"), context.Canceled)
+				require.True(t, b.mini.Exists("ginlimit:plan:{three}"))
+				if c.failing {
+					s.set("three", ginlimit.PerMinute(4), context.DeadlineExceeded)
+					has(t, plans, "three", 3)
+					time.Sleep(time.Second)
+					s.set("three", ginlimit.PerMinute(4), nil)
+				}
+				b.late.Store(true)
+				has(t, plans, "three", 4)
+				b.late.Store(false)
+				for range 5 {
+					time.Sleep(time.Second)
+					has(t, plans, "three", 4)
+				}
+				has(t, b.process(t, s.ask), "three", 4)
+			})
+		})
+	}
+}
+
+// TestSlowQuestionPutsNoOldPlanBack has a plan invalidated twice, and what Redis keeps of that expires in between.
+func TestSlowQuestionPutsNoOldPlanBack(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ first, asked, second, answered time.Duration }{
+		{0, 6 * time.Second, 10500 * time.Millisecond, 10900 * time.Millisecond},
+		{0, 9 * time.Second, 10 * time.Second, 13 * time.Second},
+		{0, time.Second, 30 * time.Second, 60 * time.Second}, // the source does not heed its context
+		{0, 15 * time.Second, 16 * time.Second, 19 * time.Second},
+	} {
+		t.Run(fmt.Sprint(c.asked, c.second, c.answered), func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+				begin, plan := time.Now(), atomic.Int64{}
+				plan.Store(3)
+				until := func(d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
+				slow := func(context.Context, string) (ginlimit.Limit, error) {
+					limit := ginlimit.PerMinute(int(plan.Load()))
+					until(c.answered)
+					return limit, nil
+				}
+				here, elsewhere := b.process(t, slow), b.process(t, slow)
+				until(c.first)
+				require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
+				until(c.asked)
+				go func() { _, _ = limitOf(here, t.Context(), "c") }()
+				until(c.second)
+				plan.Store(4)
+				require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
+				until(c.answered + 2*time.Second)
+				for _, plans := range []*ginlimit.Plans{b.process(t, slow), here, elsewhere} {
+					has(t, plans, "c", 4)
+				}
+			})
+		})
+	}
+}
+
+// TestOldPlansServeForADay has the source fail for longer.
+func TestOldPlansServeForADay(t *testing.T) {
+	t.Parallel()
+	const day, hour = 24 * time.Hour, time.Hour
+	for name, late := range map[string]bool{"with Redis": false, "without Redis": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+				s, begin := newSource(), time.Now()
+				plans := b.process(t, s.ask)
+				_, err := limitOf(plans, t.Context(), "stranger")
+				require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+				has(t, plans, "three", 3)
+				s.set("three", ginlimit.PerMinute(3), net.ErrClosed)
+				b.late.Store(late)
+				for ; time.Since(begin) < hour+day-15*time.Minute; time.Sleep(10 * time.Minute) {
+					has(t, plans, "three", 3)
+					_, err := limitOf(plans, t.Context(), "stranger")
+					require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+				}
+				time.Sleep(time.Until(begin.Add(hour + day - time.Second/2)))
+				has(t, plans, "three", 3)
+				time.Sleep(time.Until(begin.Add(hour + day)))
+				for range 3 {
+					_, err := limitOf(plans, t.Context(), "three")
+					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+					require.ErrorIs(t, err, net.ErrClosed)
+					_, err = limitOf(plans, t.Context(), "stranger")
+					require.ErrorIs(t, err, net.ErrClosed)
+					time.Sleep(time.Hour)
+				}
+				s.set("three", ginlimit.PerMinute(4), nil)
+				has(t, plans, "three", 4)
+			})
+		})
+	}
+}
+
+// TestOldPlanOfRedisServesForADay in processes that learn it at different times.
+func TestOldPlanOfRedisServesForADay(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		s := newSource()
+		first := b.process(t, s.ask)
+		has(t, first, "three", 3)
+		time.Sleep(time.Hour)
+		has(t, first, "three", 3) // renewed, so that Redis keeps it for a day more
+		renewed := time.Now()
+		require.EqualValues(t, 2, s.asked.Load())
+		s.set("three", ginlimit.PerMinute(4), net.ErrClosed)
+		processes := []*ginlimit.Plans{first}
+		for range 24 {
+			time.Sleep(time.Hour)
+			processes = append(processes, b.process(t, s.ask))
+			for _, plans := range processes {
+				has(t, plans, "three", 3)
+			}
+		}
+		time.Sleep(time.Until(renewed.Add(25*time.Hour + time.Second)))
+		for _, plans := range append(processes, b.process(t, s.ask)) {
+			_, err := limitOf(plans, t.Context(), "three")
+			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		}
+	})
+}

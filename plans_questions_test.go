@@ -1,0 +1,301 @@
+package ginlimit_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// How many questions the source is asked, and who waits for an answer, whatever clients somebody invents.
+
+// TestInventedClientsAreKeptForALife where the source has a limit for strangers.
+func TestInventedClientsAreKeptForALife(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		strangers := func(context.Context, string) (ginlimit.Limit, error) { return ginlimit.PerMinute(3), nil }
+		plans := b.process(t, strangers)
+		ask := func() {
+			for i := range 100 {
+				has(t, plans, fmt.Sprint("client ", i), 3)
+			}
+		}
+		ask()
+		require.Len(t, b.mini.Keys(), 100)
+		time.Sleep(time.Hour)
+		require.Empty(t, b.mini.Keys())
+
+		has(t, b.process(t, strangers), "client 0", 3) // it does not know that the client was there
+		time.Sleep(time.Hour)
+		require.Empty(t, b.mini.Keys())
+
+		ask() // again, after their life
+		time.Sleep(25*time.Hour - time.Second)
+		require.Len(t, b.mini.Keys(), 100)
+		time.Sleep(time.Second)
+		require.Empty(t, b.mini.Keys())
+	})
+}
+
+// TestLongKeepingIsBounded has a process renew more clients in a day than it may have kept for one.
+func TestLongKeepingIsBounded(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		strangers := func(context.Context, string) (ginlimit.Limit, error) { return ginlimit.PerMinute(3), nil }
+		plans := b.process(t, strangers)
+		kept := func(client string) (life time.Duration) {
+			has(t, plans, client, 3)
+			return b.mini.TTL("ginlimit:plan:{" + client + "}").Round(time.Second)
+		}
+		require.Equal(t, time.Hour, kept("early"))
+		require.Equal(t, time.Hour, kept("next"))
+		require.Equal(t, time.Hour, kept("late"))
+		time.Sleep(time.Hour)
+		require.Equal(t, 25*time.Hour, kept("early"))
+		ginlimit.LeaveLongPlans(plans, 1)
+		require.Equal(t, 25*time.Hour, kept("next"))
+		require.Equal(t, time.Hour, kept("late"))
+		time.Sleep(time.Hour)
+		require.Equal(t, 25*time.Hour, kept("early"), "it was kept long before")
+		require.Equal(t, time.Hour, kept("late"))
+		require.NoError(t, plans.Invalidate(t.Context(), "early"))
+		require.Equal(t, 25*time.Hour, kept("early"))
+		time.Sleep(22 * time.Hour)
+		require.Equal(t, time.Hour, kept("late"))
+		time.Sleep(time.Hour)
+		require.Equal(t, 25*time.Hour, kept("late"), "a day later")
+	})
+}
+
+// TestClientsOfRedisNeedNoPlaceOfTheSource has invented clients take all places for good, on a way to Redis of 1 ms.
+func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		var held atomic.Bool
+		source := func(ctx context.Context, _ string) (ginlimit.Limit, error) {
+			if held.Load() {
+				<-ctx.Done()
+			}
+			return ginlimit.PerMinute(3), ctx.Err()
+		}
+		const clients = 500
+		first := b.process(t, source)
+		for i := range clients {
+			has(t, first, fmt.Sprint("client ", i), 3)
+		}
+		held.Store(true)
+		distant := b.connect(t)
+		distant.AddHook(everyCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
+		plans, err := ginlimit.NewPlans(distant, time.Hour, single(source), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for i := range clients {
+			all.Go(func() { _, _ = limitOf(plans, t.Context(), fmt.Sprint("invented ", i)) })
+			all.Go(func() {
+				_, err := limitOf(plans, t.Context(), fmt.Sprint("client ", i))
+				assert.NoError(t, err)
+			})
+		}
+		all.Wait()
+	})
+}
+
+// TestInventedClientsStarveNobody in a bubble, where a trip to Redis takes 1 ms and the source 20 ms.
+func TestInventedClientsStarveNobody(t *testing.T) {
+	t.Parallel()
+	for invented, rounds := range map[int]int{300: 5, 3000: 1} {
+		t.Run(fmt.Sprint(invented), func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+				var asked, legitimate, now atomic.Int64
+				source := func(_ context.Context, client string) (ginlimit.Limit, error) {
+					asked.Add(1)
+					assert.LessOrEqual(t, now.Add(1), int64(256), "questions at a time are bounded")
+					defer now.Add(-1)
+					time.Sleep(20 * time.Millisecond)
+					if strings.HasPrefix(client, "legitimate") {
+						legitimate.Add(1)
+						return ginlimit.PerMinute(3), nil
+					}
+					return ginlimit.Limit{}, ginlimit.ErrUnknownClient
+				}
+				distant := b.connect(t)
+				distant.AddHook(everyCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
+				plans, err := ginlimit.NewPlans(distant, time.Hour, single(source))
+				require.NoError(t, err)
+				for round := range rounds {
+					var all sync.WaitGroup
+					for i := range invented {
+						all.Go(func() {
+							_, err := limitOf(plans, t.Context(), fmt.Sprint("invented ", round, " ", i))
+							assert.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+						})
+					}
+					time.Sleep(time.Millisecond)
+					has(t, plans, fmt.Sprint("legitimate ", round), 3)
+					all.Wait()
+				}
+				require.EqualValues(t, rounds*(invented+1), asked.Load())
+				require.EqualValues(t, rounds, legitimate.Load())
+				require.Len(t, b.mini.Keys(), rounds*(invented+1), "Redis was found to be there all the time")
+			})
+		})
+	}
+}
+
+// TestClientsOfRedisAreServedBesideAnyNumberOfOthers has more invented clients than may wait for the source, which hangs.
+func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		has(t, b.process(t, newSource().ask), "three", 3) // and Redis has the plan
+		hanging := newSource()
+		hanging.held = make(chan struct{})
+		plans := b.process(t, hanging.ask)
+		for i := range 10_000 {
+			go func() { _, _ = limitOf(plans, t.Context(), fmt.Sprint("client ", i)) }()
+		}
+		time.Sleep(time.Second)
+		has(t, plans, "three", 3)
+		close(hanging.held)
+	})
+}
+
+// TestHangingSourceRefusesItsClientForATime: a source that never returns takes up one of the questions, not the client.
+func TestHangingSourceRefusesItsClientForATime(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		var hangs atomic.Bool
+		end := make(chan struct{})
+		defer close(end)
+		hangs.Store(true)
+		plans := b.process(t, func(context.Context, string) (ginlimit.Limit, error) {
+			if hangs.Swap(false) {
+				<-end // whatever its context says
+			}
+			return ginlimit.PerMinute(3), nil
+		})
+		_, err := limitOf(plans, t.Context(), "c")
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		time.Sleep(5 * time.Second)
+		has(t, plans, "c", 3)
+	})
+}
+
+// TestAnswerOlderThanAnInvalidationServesNobodyElse has another process invalidate a client while the source is asked.
+func TestAnswerOlderThanAnInvalidationServesNobodyElse(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		var rate atomic.Int64
+		rate.Store(3)
+		here := b.process(t, func(context.Context, string) (ginlimit.Limit, error) {
+			limit := ginlimit.PerMinute(int(rate.Load()))
+			time.Sleep(500 * time.Millisecond)
+			return limit, nil
+		})
+		there := b.process(t, newSource().ask)
+		go func() { _, _ = limitOf(here, t.Context(), "c") }()
+		time.Sleep(100 * time.Millisecond)
+		rate.Store(30)
+		require.NoError(t, there.Invalidate(t.Context(), "c"))
+		time.Sleep(401 * time.Millisecond)
+		has(t, here, "c", 30) // it waits for the new answer
+	})
+}
+
+// TestWaitingQuestionsAreBounded has more clients than may wait, and none of those is let through.
+func TestWaitingQuestionsAreBounded(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		s := newSource()
+		s.held = make(chan struct{}) // for good
+		plans := b.process(t, s.ask)
+		begin := time.Now()
+		var all sync.WaitGroup
+		var atOnce, later atomic.Int64
+		for i := range 10_000 {
+			all.Go(func() {
+				_, err := limitOf(plans, t.Context(), fmt.Sprint("client ", i))
+				assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+				if time.Since(begin) < time.Second {
+					atOnce.Add(1)
+				} else {
+					later.Add(1)
+					assert.LessOrEqual(t, time.Since(begin), 5*time.Second)
+				}
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, ginlimit.MaxAsked, later.Load())
+		require.EqualValues(t, 10_000-ginlimit.MaxAsked, atOnce.Load())
+		time.Sleep(10 * time.Second)
+		close(s.held)
+		has(t, plans, "three", 3)
+	})
+}
+
+// TestQuestionThatWaitedHasItsTime though all places were taken for long, and no place is no answer to remember.
+func TestQuestionThatWaitedHasItsTime(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ taken, takes, comes time.Duration }{
+		{4 * time.Second, 3 * time.Second, 5500 * time.Millisecond},
+		{5200 * time.Millisecond, 0, 5500 * time.Millisecond},
+	} {
+		t.Run(c.taken.String(), func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+				plans := b.process(t, func(_ context.Context, client string) (ginlimit.Limit, error) {
+					if client == "new" {
+						time.Sleep(c.takes)
+					} else {
+						time.Sleep(c.taken)
+					}
+					return ginlimit.PerMinute(3), nil
+				})
+				for i := range 256 {
+					go func() { _, _ = limitOf(plans, t.Context(), fmt.Sprint("client ", i)) }()
+				}
+				synctest.Wait()
+				begin := time.Now()
+				_, err := limitOf(plans, t.Context(), "new")
+				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+				require.Equal(t, 5*time.Second, time.Since(begin))
+				time.Sleep(time.Until(begin.Add(c.comes)))
+				has(t, plans, "new", 3)
+			})
+		})
+	}
+}
+
+// TestPlanIsStoredOncePerToken, and only with the token that Redis has: the reply says whether it was.
+func TestPlanIsStoredOncePerToken(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	store := func(token, text string) (stored int64) {
+		stored, err := rdb.Eval(t.Context(), ginlimit.PlanScript(), []string{"plan", "token"}, token, text, 60_000).Int64()
+		require.NoError(t, err)
+		return stored
+	}
+	require.Zero(t, store("a", "without a token"))
+	require.Zero(t, rdb.Exists(t.Context(), "plan").Val())
+
+	require.NoError(t, rdb.Set(t.Context(), "token", "a", time.Second).Err())
+	require.Zero(t, store("b", "with another token"))
+	require.Zero(t, rdb.Exists(t.Context(), "plan").Val())
+
+	require.EqualValues(t, 1, store("a", "with its token"))
+	require.Equal(t, "with its token", rdb.Get(t.Context(), "plan").Val())
+	require.Equal(t, time.Minute, rdb.PTTL(t.Context(), "plan").Val())
+
+	require.Zero(t, store("a", "an older answer"))
+	require.Equal(t, "with its token", rdb.Get(t.Context(), "plan").Val())
+}

@@ -1,0 +1,81 @@
+//go:build integration
+
+package ginlimit_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+// TestInventedClientsStarveNobodyOnRedis is the same on a real one.
+func TestInventedClientsStarveNobodyOnRedis(t *testing.T) {
+	t.Parallel()
+	rdb := harness.Connect(t, harness.StartRedis(t))
+	source := func(_ context.Context, client string) (ginlimit.Limit, error) {
+		<-time.After(20 * time.Millisecond)
+		if strings.HasPrefix(client, "legitimate") {
+			return ginlimit.PerMinute(3), nil
+		}
+		return ginlimit.Limit{}, ginlimit.ErrUnknownClient
+	}
+	plans, err := ginlimit.NewPlans(rdb, time.Hour, single(source), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	for round, invented := range []int{300, 300, 300, 300, 300, 3000} {
+		var all sync.WaitGroup
+		var asked atomic.Int64
+		for i := range invented {
+			all.Go(func() {
+				asked.Add(1)
+				_, err := limitOf(plans, t.Context(), fmt.Sprint("invented ", round, " ", i))
+				assert.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+			})
+		}
+		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return asked.Load() >= 280 }))
+		has(t, plans, fmt.Sprint("legitimate ", round), 3)
+		all.Wait()
+	}
+}
+
+// TestPlansWhileTheirSlotMigrates: Redis stores no plan then, as that takes two keys, and the source is not asked again and
+// again for that.
+func TestPlansWhileTheirSlotMigrates(t *testing.T) {
+	t.Parallel()
+	m := harness.StartMigration(t)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
+	defer rdb.Close()
+	s := newSource()
+	plans := newPlans(t, rdb, s)
+	moved := 0
+	for i := range 4 {
+		client := fmt.Sprint("client ", i)
+		s.plans[client] = ginlimit.PerMinute(7)
+		if !m.Begin(t, "ginlimit:plan:{"+client+"}") {
+			continue
+		}
+		moved++
+		before := s.asked.Load()
+		for range 4 {
+			has(t, plans, client, 7)
+			ginlimit.AgePlans(plans, time.Second)
+		}
+		require.EqualValues(t, 1, s.asked.Load()-before)
+		s.plans[client] = ginlimit.PerMinute(8)
+		require.NoError(t, plans.Invalidate(t.Context(), client))
+		has(t, plans, client, 8)
+		require.EqualValues(t, 2, s.asked.Load()-before)
+	}
+	require.Positive(t, moved)
+}

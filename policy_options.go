@@ -1,0 +1,175 @@
+package ginlimit
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"slices"
+
+	"github.com/gin-gonic/gin"
+)
+
+// The options of a policy. Given to [NewLimiter] they are the defaults of its policies.
+
+// WithName names a policy. Policies of one limiter that have the same name and a limit of the same period share buckets;
+// policies with different names never do.
+//
+// The default is the text of the policy's limits, so equal limits share buckets and different ones do not. After
+// [WithKey] it ends in " by key", so that no key is taken for an address. With a name, a changed limit keeps its buckets.
+func WithName(s string) Option {
+	return func(c *config) {
+		c.require(s != "", "WithName: the name is empty")
+		c.name = s
+	}
+}
+
+// WithKey sets the function that returns a request's key. The default is [ByClientIP].
+//
+// Policies with different kinds of keys need different names: two headers can have the same value.
+func WithKey(f KeyFunc) Option {
+	return func(c *config) {
+		c.require(f != nil, "WithKey: the function is nil")
+		c.key, c.keyed = f, true
+	}
+}
+
+// WithLimits adds limits to the policy's first, each of another period. All must allow a request. Given again, it
+// replaces them.
+func WithLimits(more ...Limit) Option {
+	more = slices.Clone(more)
+	return func(c *config) { c.limits = more }
+}
+
+// WithLimitFunc sets a function that returns the limits of a client, those of its plan for example.
+//
+// f returns all limits of the client, at least one. They take the place of the policy's limits, those of [WithLimits]
+// among them. client is what the [KeyFunc] returned; ctx is the request's context for a request, else the method's. An
+// error of f, no limit and an invalid limit go to the error handler. A changed Rate or Burst takes effect at once and
+// keeps the buckets (see [Limiter]). [Plans.Limits] is such a function.
+func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) Option {
+	return func(c *config) {
+		c.require(f != nil, "WithLimitFunc: the function is nil")
+		c.limitFunc = f
+	}
+}
+
+// WithIdentity adds a key to count a request under, with limits of its own.
+//
+// A request may count under its address and its API key, for example, or under one key for all clients. It may be given
+// several times, each with another name. The name is that of [Key].
+//
+// All identities must allow a request, and a refused one takes nothing of any. On a single Redis server, one script
+// decides. On a cluster and in the process, the policy's own key is checked first, then each identity in the order
+// given; if one refuses, what was taken before is given back, and Retry-After is that of this one alone. What has flowed
+// back into a token bucket in between is given twice (see [Limiter.Refund]). The headers report the one closest to exhaustion.
+func WithIdentity(name string, f KeyFunc, limits ...Limit) Option {
+	limits = slices.Clone(limits)
+	return func(c *config) {
+		c.require(name != "", "WithIdentity: the name is empty")
+		c.require(f != nil, "WithIdentity(%q): the function is nil", name)
+		c.identities = append(slices.Clone(c.identities), identityOption{name, f, limits})
+	}
+}
+
+// WithCost sets how many tokens a request takes. The default is 1.
+//
+// A cost of 0 takes nothing: headers are set and the request passes, blocked or not, unless the limit prohibits. A cost
+// below 0 goes to the error handler. A cost above a limit's Burst is refused without Retry-After, and the body says
+// that retrying will not help.
+func WithCost(f func(*gin.Context) int) Option {
+	return func(c *config) {
+		c.require(f != nil, "WithCost: the function is nil")
+		c.cost = f
+	}
+}
+
+// WithRefund gives a request's tokens back if f returns true.
+//
+// So an application can count failed logins only. f is called after the handlers that follow, also if one of them
+// panics; then the status is 500, unless the response has begun. No bucket is filled above full, but part of what a slow
+// request gives back may have flowed back already (see [Limiter.Refund]). A window gets back what this request took, if
+// that still counts, and nothing that other requests took, unless a [Limiter.Reset] or Refund has emptied the window in
+// between. An error of Redis goes to the context's Errors.
+func WithRefund(f func(*gin.Context) bool) Option {
+	return func(c *config) {
+		c.require(f != nil, "WithRefund: the function is nil")
+		c.refundFunc = f
+	}
+}
+
+// WithSkip bypasses the policy if f returns true: the request is not counted and gets no headers.
+func WithSkip(f func(*gin.Context) bool) Option {
+	return func(c *config) {
+		c.require(f != nil, "WithSkip: the function is nil")
+		c.skip = f
+	}
+}
+
+// WithAllowList bypasses the policy for addresses in these networks: their requests are not counted.
+//
+// The address is that of [ByClientIP], whatever the key is; an unreadable one is an error. An address in both lists is
+// allowed. An invalid prefix is an error.
+func WithAllowList(p ...netip.Prefix) Option {
+	p = slices.Clone(p)
+	return func(c *config) { c.allow = p }
+}
+
+// WithDenyList answers requests from addresses in these networks with 403.
+//
+// The address is that of [ByClientIP], whatever the key is; an unreadable one is an error. For temporary bans, prefer
+// [Policy.Block]. An invalid prefix is an error.
+func WithDenyList(p ...netip.Prefix) Option {
+	p = slices.Clone(p)
+	return func(c *config) { c.deny = p }
+}
+
+// WithDryRun counts requests but refuses none, to try a limit. [FromContext] returns what it would have decided.
+//
+// Put it before any limiter that refuses, or it sees only what that one allows. The buckets are the same as without it.
+// It sets no headers, and its errors go to the context's Errors only.
+func WithDryRun() Option {
+	return func(c *config) { c.dryRun = true }
+}
+
+// WithHeaders selects the header fields that report limits: [XRateLimit], [RateLimitDraft], both, or [NoHeaders].
+//
+// The default is XRateLimit. A 429 has Retry-After and Cache-Control in any case.
+func WithHeaders(h Headers) Option {
+	return func(c *config) {
+		c.require(h&^(XRateLimit|RateLimitDraft) == 0, "WithHeaders(%d): want XRateLimit, RateLimitDraft, both, or NoHeaders", h)
+		c.headers = h
+	}
+}
+
+// WithHeaderFunc sets further headers from a Result, in addition to those of [WithHeaders].
+//
+// f is called for every decision that headers report, an unlimited one too.
+func WithHeaderFunc(f func(http.Header, Result)) Option {
+	return func(c *config) {
+		c.require(f != nil, "WithHeaderFunc: the function is nil")
+		c.headerFunc = f
+	}
+}
+
+// WithDeniedHandler sets the function that answers a refused request. The default is 429 with a problem+json body.
+//
+// If the request's Accept prefers text/plain, the default body is text. The status 429 and the headers are set before
+// f is called, and the request is aborted, whatever f does.
+func WithDeniedHandler(f func(*gin.Context, Result)) Option {
+	return func(c *config) {
+		c.require(f != nil, "WithDeniedHandler: the function is nil")
+		c.deniedHandler = f
+	}
+}
+
+// WithErrorHandler sets the function that answers a request without a decision.
+//
+// The default adds the error to the context's Errors. It answers 503 for [ErrUnavailable] or if the request's context
+// has ended, 400 if a header of [ByHeader] is missing, 403 for [ErrUnknownClient], and 500 otherwise. If f neither aborts
+// nor writes nor sets a status, the request goes on, unlimited. The error's text is not for clients.
+func WithErrorHandler(f func(*gin.Context, error)) Option {
+	return func(c *config) {
+		c.require(f != nil, "WithErrorHandler: the function is nil")
+		c.errorHandler = f
+	}
+}

@@ -1,0 +1,170 @@
+package ginlimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+)
+
+// The bodies of the default answers (RFC 9457). quota-exceeded and temporary-reduced-capacity are problem types of
+// draft-ietf-httpapi-ratelimit-headers-11, section 5; the others only repeat their status.
+const (
+	problemQuota = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+		`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,%s"violated-policies":[%s]}`
+	problemCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",` +
+		`"title":"Request cannot be satisfied due to temporary server capacity constraints","status":503}`
+	problemStatus = `{"type":"about:blank","title":"%s","status":%d}`
+	problemHeader = `{"type":"about:blank","title":"Bad Request","status":400,"detail":"%s"}`
+	missingDetail = "The header %s is missing." // its name is a token (see [ByHeader])
+
+	prohibitedDetail = "Requests are not allowed at all, so retrying will not help."
+	costDetail       = "This request costs %d and the limit never allows more than %d at once, so retrying will not help."
+)
+
+const (
+	typeProblem = "application/problem+json"
+	typeText    = "text/plain; charset=utf-8"
+)
+
+// answerDenied is the default of [WithDeniedHandler].
+//
+// It is [gin.Context.Data] with the memory for the header fields in the request's state.
+func answerDenied(c *gin.Context, r Result) {
+	s := stateOf(c)
+	contentType, body, detail := typeProblem, []byte(nil), neverDetail(r, s.cost)
+	switch {
+	case !prefersText(c.Request.Header):
+		body = s.problem(detail)
+	case detail != "":
+		contentType, body = typeText, []byte("Too many requests. "+detail+"\n")
+	default:
+		contentType, body = typeText, fmt.Appendf(nil, "Too many requests: try again in %d s.\n", seconds(r.RetryAfter))
+	}
+	h := c.Writer.Header()
+	s.fields.text(h, "Content-Type", contentType)
+	s.fields.number(h, "Content-Length", int64(len(body)))
+	if _, err := c.Writer.Write(body); err != nil {
+		_ = c.Error(err) // for the application's log; it returns what it was given
+	}
+}
+
+// neverDetail explains a refusal that no retry avoids. It is "" for any other refusal.
+func neverDetail(r Result, cost int) string {
+	switch {
+	case r.RetryAfter >= 0:
+		return ""
+	case r.Limit.Rate == 0:
+		return prohibitedDetail
+	default:
+		return fmt.Sprintf(costDetail, cost, r.Limit.burst())
+	}
+}
+
+// answerStatus answers with a problem that only repeats its status.
+func answerStatus(c *gin.Context, status int) {
+	title := http.StatusText(status)
+	answer(c, status, fmt.Sprintf(problemStatus, title, status), title)
+}
+
+// answer answers with a problem, or with text if the request prefers that.
+func answer(c *gin.Context, status int, problem, text string) {
+	c.Header("Cache-Control", "no-store")
+	if prefersText(c.Request.Header) {
+		c.Data(status, typeText, []byte(text+"\n"))
+	} else {
+		c.Data(status, typeProblem, []byte(problem))
+	}
+}
+
+// answerError is the default of [WithErrorHandler].
+func answerError(c *gin.Context, err error) {
+	_ = c.Error(err) // for the application's log; it returns what it was given
+	c.Abort()
+	var missing *missingHeader
+	switch {
+	case errors.As(err, &missing):
+		detail := fmt.Sprintf(missingDetail, missing.name)
+		answer(c, http.StatusBadRequest, fmt.Sprintf(problemHeader, detail), detail)
+	case errors.Is(err, ErrUnknownClient):
+		answerStatus(c, http.StatusForbidden)
+	case errors.Is(err, ErrUnavailable):
+		c.Header("Retry-After", "1") // Redis decides again within a second of its return
+		answer(c, http.StatusServiceUnavailable, problemCapacity, http.StatusText(http.StatusServiceUnavailable))
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		answerStatus(c, http.StatusServiceUnavailable)
+	default:
+		answerStatus(c, http.StatusInternalServerError)
+	}
+}
+
+// newProblem returns a body of the type quota-exceeded for limits that refuse, by their names, with the detail if it is
+// not "". Neither needs escapes in JSON: names are tokens, and a detail is one of the sentences above.
+func newProblem(detail string, names ...string) []byte {
+	if detail != "" {
+		detail = `"detail":"` + detail + `",`
+	}
+	return fmt.Appendf(nil, problemQuota, detail, `"`+strings.Join(names, `","`)+`"`)
+}
+
+// maxAccept is the longest Accept that is read; a longer one gets JSON.
+const maxAccept = 1024
+
+// prefersText reports whether a request prefers plain text to JSON (RFC 9110, section 12.5.1). If the quality is equal,
+// the more specific range wins, and else JSON. Separators in quoted strings are not told from others.
+func prefersText(h http.Header) bool {
+	accept := strings.Join(h["Accept"], ",")
+	if accept == "" || accept == "*/*" || len(accept) > maxAccept {
+		return false
+	}
+	var text, problem, json preference
+	for media := range strings.SplitSeq(strings.ToLower(accept), ",") {
+		name, parameters, _ := strings.Cut(media, ";")
+		quality := 1.0
+		for parameter := range strings.SplitSeq(parameters, ";") {
+			if q, ok := strings.CutPrefix(strings.TrimSpace(parameter), "q="); ok {
+				var err error
+				if quality, err = strconv.ParseFloat(q, 64); err != nil || !(quality >= 0 && quality <= 1) {
+					quality = 0
+				}
+			}
+		}
+		name = strings.TrimSpace(name)
+		text.consider(name, "text/*", "text/plain", quality)
+		problem.consider(name, "application/*", "application/problem+json", quality)
+		json.consider(name, "application/*", "application/json", quality)
+	}
+	if problem.specificity < exact {
+		problem = json // a client that accepts JSON accepts problem+json
+	}
+	better := cmp.Or(cmp.Compare(text.quality, problem.quality), cmp.Compare(text.specificity, problem.specificity))
+	return text.quality > 0 && better > 0
+}
+
+// preference is the quality of a media type in Accept, by the most specific range that matches it.
+type preference struct {
+	specificity int
+	quality     float64
+}
+
+const exact = 3
+
+func (p *preference) consider(name, kind, media string, quality float64) {
+	specificity := 0
+	switch name {
+	case media:
+		specificity = exact
+	case kind:
+		specificity = 2
+	case "*/*":
+		specificity = 1
+	}
+	if cmp.Or(cmp.Compare(specificity, p.specificity), cmp.Compare(quality, p.quality)) > 0 && specificity > 0 {
+		*p = preference{specificity, quality}
+	}
+}

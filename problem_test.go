@@ -1,0 +1,190 @@
+package ginlimit_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+// The bodies of 4xx and 5xx.
+
+// TestRefusalsThatNeverEndSaySo: a cost above the burst, and a limit of none. Retrying helps neither.
+func TestRefusalsThatNeverEndSaySo(t *testing.T) {
+	t.Parallel()
+	costs := func(n, most int) string {
+		return fmt.Sprintf("This request costs %d and the limit never allows more than %d at once, so retrying will not help.", n, most)
+	}
+	const prohibited = "Requests are not allowed at all, so retrying will not help."
+	identity := func(limits ...ginlimit.Limit) ginlimit.Option {
+		return ginlimit.WithIdentity("key", ginlimit.ByClientIP, limits...)
+	}
+	type options = []ginlimit.Option
+	for name, row := range map[string]struct {
+		limit    ginlimit.Limit
+		cost     int
+		options  options
+		detail   string
+		violated string
+		left     [3]string // X-RateLimit-Limit, -Remaining and -Reset
+	}{
+		"a cost above the burst": {ginlimit.PerMinute(10), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "6"}},
+		"above a smaller burst":  {ginlimit.PerMinute(10).WithBurst(4), 5, nil, costs(5, 4), `"search"`, [3]string{"4", "3", "6"}},
+		"above one of several limits": {ginlimit.PerMinute(100), 7, options{ginlimit.WithLimits(ginlimit.PerHour(6))},
+			costs(7, 6), `"search-h"`, [3]string{"6", "5", "600"}},
+		"above the later one, while the first is short of tokens": {ginlimit.PerHour(3).WithBurst(20), 20, options{ginlimit.WithLimits(ginlimit.PerSecond(19))},
+			costs(20, 19), `"search-h","search-s"`, [3]string{"19", "18", "1"}},
+		"above both": {ginlimit.PerMinute(10), 12, options{ginlimit.WithLimits(ginlimit.PerHour(6))},
+			costs(12, 6), `"search-m","search-h"`, [3]string{"6", "5", "600"}},
+		"above an identity's": {ginlimit.PerMinute(100), 12, options{identity(ginlimit.PerMinute(10))},
+			costs(12, 10), `"key"`, [3]string{"10", "9", "6"}},
+		"a window": {ginlimit.PerMinute(10), 12, options{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)},
+			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
+		"prohibited": {ginlimit.PerMinute(0), 1, nil, prohibited, `"search"`, [3]string{"0", "0", "0"}},
+		"an identity is prohibited": {ginlimit.PerMinute(10), 12, options{identity(ginlimit.PerMinute(0))},
+			prohibited, `"key"`, [3]string{"0", "0", "0"}},
+	} {
+		gone := nowhere(t)
+		for kind, limiter := range map[string]func(*testing.T, ...ginlimit.Option) (*ginlimit.Limiter, error){
+			"Redis": func(t *testing.T, more ...ginlimit.Option) (*ginlimit.Limiter, error) {
+				rdb, _ := newMiniredis(t)
+				return ginlimit.NewLimiter(rdb, append(more, harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))...)
+			},
+			"process": func(_ *testing.T, more ...ginlimit.Option) (*ginlimit.Limiter, error) {
+				return ginlimit.NewLocal(more...)
+			},
+			"without Redis": func(_ *testing.T, more ...ginlimit.Option) (*ginlimit.Limiter, error) {
+				return ginlimit.NewLimiter(gone, append(more, ginlimit.WithReplicas(2))...)
+			},
+		} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				t.Parallel()
+				l, err := limiter(t, ginlimit.WithDenyMemory(0))
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, l.Close()) })
+				cost := 1
+				r := serve(l.Handler(row.limit, append(row.options, ginlimit.WithName("search"),
+					ginlimit.WithCost(func(*gin.Context) int { return cost }))...))
+				get(r, "/") // so that something is missing
+				cost = row.cost
+				body := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+					`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+					`"detail":"` + row.detail + `","violated-policies":[` + row.violated + `]}`
+				for accept, want := range map[string][2]string{
+					"application/json": {"application/problem+json", body},
+					"text/plain":       {"text/plain; charset=utf-8", "Too many requests. " + row.detail + "\n"},
+				} {
+					rec := get(r, "/", with("Accept", accept))
+					assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+					assert.Equal(t, want[1], rec.Body.String())
+					headers := http.Header{
+						"X-Ratelimit-Limit": {row.left[0]}, "X-Ratelimit-Remaining": {row.left[1]}, "X-Ratelimit-Reset": {row.left[2]},
+						"Content-Type": {want[0]}, "Content-Length": {strconv.Itoa(len(want[1]))}, "Cache-Control": {"no-store"},
+					}
+					if kind == "without Redis" { // the figures are those of this process' share
+						if row.detail != prohibited {
+							headers["X-Ratelimit-Status"] = []string{"degraded"}
+						}
+						for _, name := range []string{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"} {
+							headers[name] = rec.Header()[name]
+						}
+					}
+					assert.Equal(t, headers, rec.Header())
+				}
+			})
+		}
+	}
+}
+
+func TestPlainTextIfAccepted(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	limited := serve(middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyMemory(0))) // whose clock goes on
+	get(limited, "/")
+	for accept, wantText := range map[string]bool{
+		"":                                    false,
+		"*/*":                                 false,
+		"application/problem+json":            false,
+		"application/json":                    false,
+		"application/json, text/plain, */*":   false, // as axios asks
+		"text/html,application/xhtml+xml,*/*": false, // as browsers do
+		"image/png":                           false,
+		"text/html":                           false,
+		"text/plain":                          true,
+		"Text/Plain":                          true,
+		"text/plain; charset=utf-8":           true,
+		"text/*":                              true,
+		"text/plain, */*":                     true, // named, not just liked
+		"text/plain;q=0.5, */*;q=0.1":         true,
+		"text/plain;q=0.1, */*":               false,
+		"text/plain;q=0.9, application/json":  false,
+		"text/plain, application/json;q=0.9":  true,
+		"text/plain, application/problem+json;q=0.999, application/json;q=0": true,
+		"text/plain, application/*":                 true,
+		"text/plain;q=0":                            false,
+		"text/plain;q=0, */*;q=0.1":                 false,
+		"text/plain;q=NaN":                          false,
+		"text/plain;q=-1":                           false,
+		"text/plain;q=1.0000":                       true, // read as a number
+		"text/plain;q=":                             false,
+		"text/plain;Q=0.1, application/json;q=0.01": true,
+		"text/plain;format=flowed, text/plain;q=0.1, */*;q=0.5":            true,
+		"text/plain;q=0.1, text/plain;format=flowed, */*;q=0.5":            true,
+		"application/problem+json;q=0, application/json, text/plain;q=0.9": true,
+		`application/json;x="a,text/plain,b"`:                              false,
+		`application/json;x="\",text/plain"`:                               false,
+		`text/plain;x=";q=0"`:                                              false, // quotes are not read
+		"application/json;a=1;a=2, text/plain;q=0.1":                       false,
+		"text/plain" + strings.Repeat(", image/png", 200):                  false, // not read
+		";,;;=,text/": false,
+	} {
+		rec := get(limited, "/", with("Accept", accept))
+		require.Equal(t, http.StatusTooManyRequests, rec.Code)
+		if wantText {
+			assert.Equal(t, "text/plain; charset=utf-8", rec.Header().Get("Content-Type"), accept)
+			assert.Equal(t, "Too many requests: try again in 60 s.\n", rec.Body.String(), accept)
+		} else {
+			assert.Equal(t, "application/problem+json", rec.Header().Get("Content-Type"), accept)
+			assert.True(t, json.Valid(rec.Body.Bytes()), accept)
+		}
+		assert.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"), accept)
+		assert.Equal(t, "60", rec.Header().Get("Retry-After"), accept)
+	}
+	twoLines := func(r *http.Request) { r.Header["Accept"] = []string{"application/json;q=0.2", "text/plain"} }
+	assert.Contains(t, get(limited, "/", twoLines).Body.String(), "try again")
+	text := with("Accept", "text/plain")
+	rec := get(serve(middleware(rdb, ginlimit.PerMinute(0))), "/", text)
+	assert.Equal(t, "Too many requests. Requests are not allowed at all, so retrying will not help.\n", rec.Body.String(), "no advice where no waiting helps")
+	rec = get(serve(middleware(rdb, ginlimit.PerMinute(5), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))), "/", text)
+	assert.Equal(t, "The header X-Client-Id is missing.\n", rec.Body.String())
+	assert.Equal(t, http.StatusBadRequest, rec.Code)
+	limiter := harness.NewLimiter(t, rdb)
+	require.NoError(t, limiter.Close())
+	rec = get(serve(limiter.Handler(ginlimit.PerMinute(5))), "/", text)
+	assert.Equal(t, "Service Unavailable\n", rec.Body.String())
+	assert.Equal(t, "1", rec.Header().Get("Retry-After"))
+}
+
+func FuzzAccept(f *testing.F) {
+	for _, accept := range []string{"", "*/*", "text/plain", "text/plain;q=0.5,*/*;q=0.1", "text/*;q=1.000", `text/plain;x=","`, ",;="} {
+		f.Add(accept)
+	}
+	local, err := ginlimit.NewLocal()
+	require.NoError(f, err)
+	r := serve(local.Handler(ginlimit.PerDay(0)))
+	f.Fuzz(func(t *testing.T, accept string) {
+		rec := get(r, "/", func(r *http.Request) { r.Header["Accept"] = []string{accept} })
+		require.Equal(t, http.StatusTooManyRequests, rec.Code)
+		require.Contains(t, []string{"text/plain; charset=utf-8", "application/problem+json"}, rec.Header().Get("Content-Type"))
+		require.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"))
+	})
+}

@@ -1,0 +1,6 @@
+//go:build race
+
+package ginlimit_test
+
+// raceDetector reports whether the tests run with the race detector, which makes a simulation ten times slower.
+const raceDetector = true

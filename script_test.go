@@ -1,0 +1,366 @@
+package ginlimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+// scriptKeys calls a script on keys of a Redis whose clock is set.
+type scriptKeys struct {
+	mini   *miniredis.Miniredis
+	rdb    *redis.Client
+	now    time.Time
+	source string
+	args   []any // of the limit
+}
+
+func newScriptKeys(t *testing.T, a ginlimit.Algorithm, l ginlimit.Limit) *scriptKeys {
+	s := &scriptKeys{mini: miniredis.NewMiniRedis(), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	s.mini.SetTime(s.now)
+	s.mini.ClockTTL(true)
+	require.NoError(t, s.mini.Start())
+	t.Cleanup(s.mini.Close)
+	s.rdb = harness.ConnectDirect(t, s.mini.Addr())
+	var err error
+	s.source, s.args, err = ginlimit.Script(a, l)
+	require.NoError(t, err)
+	return s
+}
+
+func (s *scriptKeys) advance(d time.Duration) {
+	s.now = s.now.Add(d)
+	s.mini.SetTime(s.now)
+}
+
+// call returns the reply to a verb as integers.
+func (s *scriptKeys) call(t *testing.T, verb string, n, charges int, keys []string, each ...any) ([]int64, error) {
+	args := append(append([]any{verb, n, charges}, s.args...), each...)
+	reply, err := s.rdb.Eval(t.Context(), s.source, keys, args...).Result()
+	if one, ok := reply.(int64); ok {
+		return []int64{one}, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	var list []int64
+	for _, one := range reply.([]any) {
+		list = append(list, one.(int64))
+	}
+	return list, nil
+}
+
+// state returns what a key holds, and how long for.
+func (s *scriptKeys) state(t *testing.T, key string) string {
+	kind, err := s.rdb.Type(t.Context(), key).Result()
+	require.NoError(t, err)
+	ttl := s.rdb.PTTL(t.Context(), key).Val()
+	if kind == "list" {
+		return fmt.Sprint(s.rdb.LRange(t.Context(), key, 0, -1).Val(), ttl)
+	}
+	return fmt.Sprintf("%q %s", s.rdb.Get(t.Context(), key).Val(), ttl)
+}
+
+// TestEachBucketForItself has a call for many keys do to each what a call for that key alone does, and tell the same. Where
+// it tells that nothing was done, the key is as it was.
+func TestEachBucketForItself(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		algorithm ginlimit.Algorithm
+		limit     ginlimit.Limit
+	}{
+		"token bucket":         {ginlimit.TokenBucket, ginlimit.PerSecond(7)},
+		"token bucket, in all": {ginlimit.TokenBucket, ginlimit.PerSecond(1500).WithBurst(40)},
+		"fixed window":         {ginlimit.FixedWindow, ginlimit.PerSecond(9)},
+		"sliding window":       {ginlimit.SlidingWindow, ginlimit.PerSecond(9)},
+		"long sliding window":  {ginlimit.SlidingWindow, ginlimit.PerSecond(60)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, r := newScriptKeys(t, c.algorithm, c.limit), rand.New(rand.NewPCG(1, 1))
+			told, left := 0, 0
+			for step := range 400 {
+				if r.IntN(3) > 0 {
+					s.advance(time.Duration(r.IntN(200)) * time.Millisecond)
+				}
+				if r.IntN(40) == 0 {
+					s.advance(time.Second)
+				}
+				number := r.IntN(6)
+				if verb := []string{"give", "block", "reset", "foreign"}[step/8%4]; step%8 == 0 {
+					for _, copies := range []string{"each", "alone"} {
+						key := fmt.Sprint(copies, number)
+						if verb == "foreign" {
+							s.makeForeign(t, key, step)
+							continue
+						}
+						if _, err := s.call(t, verb, 1+step%100, 0, []string{key}); err != nil { // it was foreign
+							require.NoError(t, s.rdb.Del(t.Context(), key).Err())
+						}
+					}
+				}
+				n, once := 1+r.IntN(3)*r.IntN(2), r.IntN(2)
+				var keys []string
+				var charges []any
+				for _, i := range r.Perm(6)[:1+r.IntN(6)] {
+					keys, charges = append(keys, fmt.Sprint("each", i)), append(charges, 1+(1-once)*r.IntN(4))
+				}
+				about := fmt.Sprintf("step %d: %d tokens, charges %v of %v", step, n, charges, keys)
+				before := map[string]string{}
+				for _, key := range keys {
+					before[key] = s.state(t, key)
+				}
+				var of []any
+				if once == 0 {
+					of = charges
+				}
+				reply, err := s.call(t, "each", n, once, keys, of...)
+				require.NoError(t, err, about)
+				width := len(reply) / len(keys)
+				for i, key := range keys {
+					own, other := reply[i*width:(i+1)*width], "alone"+key[len("each"):]
+					want, err := s.call(t, "take", n, charges[i].(int), []string{other})
+					if own[0] == -1 {
+						left++
+						require.Equal(t, before[key], s.state(t, key), "%s: %s", about, key)
+						if c.algorithm == ginlimit.TokenBucket {
+							require.Error(t, err, "%s: %s", about, key)
+						}
+						_, again := s.call(t, "take", n, charges[i].(int), []string{key})
+						require.Equal(t, err == nil, again == nil, "%s: %s", about, key)
+					} else {
+						told++
+						require.NoError(t, err, "%s: %s", about, key)
+						require.Equal(t, want, own, "%s: %s", about, key)
+					}
+					require.Equal(t, s.state(t, other), s.state(t, key), "%s: %s", about, key)
+				}
+			}
+			t.Logf("%d told, %d left", told, left)
+			require.Greater(t, told, left, "most are told at once")
+		})
+	}
+}
+
+// TestForeignKeysStay: a key that is no bucket is not charged, whatever it is charged with.
+func TestForeignKeysStay(t *testing.T) {
+	t.Parallel()
+	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+		s := newScriptKeys(t, a, ginlimit.PerSecond(7))
+		for _, value := range []string{"x", "1 x", "1 2 3 4", "1.5 2", "a list"} {
+			for _, expires := range []time.Duration{0, time.Second} {
+				require.NoError(t, s.rdb.Set(t.Context(), "k", value, 0).Err())
+				if value == "a list" {
+					require.NoError(t, s.rdb.Del(t.Context(), "k").Err())
+					require.NoError(t, s.rdb.RPush(t.Context(), "k", "x", "y", "z").Err())
+				}
+				if expires > 0 {
+					require.NoError(t, s.rdb.PExpire(t.Context(), "k", expires).Err())
+				}
+				before := s.state(t, "k")
+				reply, err := s.call(t, "each", 1, 1, []string{"k"})
+				require.NoError(t, err)
+				require.EqualValues(t, -1, reply[0], "%s, %q", a, value)
+				for _, charges := range []int{0, 1} {
+					_, err = s.call(t, "take", 1, charges, []string{"k"})
+					require.Error(t, err, "%s, %q", a, value)
+					if a == ginlimit.TokenBucket && value != "a list" {
+						require.ErrorContains(t, err, "bucket", "it says what is wrong")
+					}
+				}
+				require.Equal(t, before, s.state(t, "k"), "%s, %q", a, value)
+			}
+		}
+	}
+}
+
+// TestLevelsOfBuckets has a key's value and the milliseconds that it has left stand for a level. A value has no rest of its
+// limit if it is that of a limit with more drain, and a block that has ended means nothing.
+func TestLevelsOfBuckets(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // drain 7, cost 1000, capacity 7000
+	for _, c := range []struct {
+		value       string
+		left, level int64
+	}{
+		{"0", 501, 3507}, {"6", 501, 3501}, {"7", 501, 3507}, {"8", 501, 3507},
+		{"6 502", 501, 3501}, {"6 501", 501, 3501}, // no block, as the key would have to be there for longer
+		{"6 500", 501, 6007}, {"6 499", 501, 6014}, {"6 1", 501, 9500}, // the first token comes with the end of the block
+	} {
+		for _, call := range []struct {
+			verb    string
+			charges int
+		}{{"take", 1}, {"take", 0}, {"each", 1}} {
+			require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
+			reply, err := s.call(t, call.verb, 1, call.charges, []string{"k"})
+			require.NoError(t, err)
+			require.Equal(t, []int64{c.level}, reply, "%+v, %+v", c, call)
+		}
+	}
+}
+
+// TestRepliesOfWindows: what was taken before; milliseconds until there is more, until one more charge fits if not all were
+// made, and until nothing is left; and the mark.
+func TestRepliesOfWindows(t *testing.T) {
+	t.Parallel()
+	fixed, sliding := newScriptKeys(t, ginlimit.FixedWindow, ginlimit.PerSecond(3)), newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(3))
+	for _, c := range []struct {
+		at         int // milliseconds
+		n, charges int
+		fixed      []int64
+		sliding    []int64
+	}{
+		{0, 1, 0, []int64{0, 0, 0, 0, 0}, []int64{0, 0, 0, 0, 0}},
+		{0, 1, 1, []int64{0, 1000, 0, 0, 1000}, []int64{0, 1000, 0, 0, 0}},
+		{400, 1, 1, []int64{1, 600, 0, 600, 600}, []int64{1, 600, 0, 600, 400}},
+		{400, 1, 0, []int64{2, 600, 0, 600, 600}, []int64{2, 600, 0, 1000, 400}},
+		{500, 1, 2, []int64{2, 500, 500, 500, 500}, []int64{2, 500, 500, 900, 500}},
+		{600, 1, 1, []int64{3, 400, 400, 400, 400}, []int64{3, 400, 400, 900, 600}},
+		{600, 4, 1, []int64{3, 400, 0, 400, 400}, []int64{3, 400, 0, 900, 600}}, // never fits
+		{999, 1, 0, []int64{3, 1, 1, 1, 1}, []int64{3, 1, 1, 501, 999}},
+		{1000, 1, 0, []int64{0, 0, 0, 0, 0}, []int64{2, 400, 0, 500, 1000}},
+	} {
+		for s, want := range map[*scriptKeys][]int64{fixed: c.fixed, sliding: c.sliding} {
+			s.advance(time.Date(2026, 1, 1, 0, 0, 0, c.at*1e6, time.UTC).Sub(s.now))
+			take := func(keys ...string) []int64 {
+				reply, err := s.call(t, "take", c.n, c.charges, keys)
+				require.NoError(t, err)
+				return reply
+			}
+			require.Equal(t, want, take("alone"), "%+v", c)
+			each := []int64{-1}
+			if c.charges > 0 {
+				var err error
+				each, err = s.call(t, "each", c.n, 0, []string{"each"}, c.charges)
+				require.NoError(t, err)
+			}
+			if each[0] == -1 { // it is to be asked for alone
+				each = take("each")
+			}
+			require.Equal(t, want, each, "%+v", c)
+			limit := s.args
+			s.args = append(limit[:3:3], limit...)
+			require.Equal(t, append(want[:5:5], want...), take("one", "other"), "%+v", c)
+			s.args = limit
+		}
+	}
+}
+
+// TestTokensGivenBackToABucketCountToTheUnit: a bucket is gone once it is full, and not a unit before.
+func TestTokensGivenBackToABucketCountToTheUnit(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // drain 7, cost 1000, capacity 7000
+	for _, c := range []struct {
+		value string
+		left  int64 // of a level of 7 × left - value
+		want  string
+	}{
+		{"0", 144, `"6" 2ms`}, {"0", 143, `"6" 1ms`}, {"1", 143, `"" -2ns`}, {"2", 143, `"" -2ns`}, {"0", 1, `"" -2ns`},
+	} {
+		require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
+		_, err := s.call(t, "give", 1, 0, []string{"k"})
+		require.NoError(t, err)
+		require.Equal(t, c.want, s.state(t, "k"), "%+v", c)
+	}
+}
+
+// TestBucketsChargedTogetherAreKeptAsThoseChargedAlone, with the same values, for as long, and as much is told of them: but
+// where a lone sliding window has made all charges, it does not say when one more fits.
+func TestBucketsChargedTogetherAreKeptAsThoseChargedAlone(t *testing.T) {
+	t.Parallel()
+	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+		s, r := newScriptKeys(t, a, ginlimit.PerSecond(7)), rand.New(rand.NewPCG(2, 2))
+		limit := s.args
+		for step := range 200 {
+			s.advance(time.Duration(r.IntN(300)) * time.Millisecond)
+			n, charges := 1+r.IntN(2), r.IntN(3)
+			if charges == 0 {
+				n = 1 + r.IntN(6) // a look at when more tokens than the oldest have left
+			}
+			s.args = append(limit[:3:3], limit...)
+			two, err := s.call(t, "take", n, charges, []string{"one", "other"})
+			require.NoError(t, err)
+			s.args = limit
+			alone, err := s.call(t, "take", n, charges, []string{"alone"})
+			require.NoError(t, err)
+			if a == ginlimit.SlidingWindow && charges > 0 && alone[2] == 0 {
+				alone[2] = two[2]
+			}
+			require.Equal(t, alone, two[:len(alone)], "%s, step %d", a, step)
+			want := s.state(t, "alone")
+			require.Equal(t, want, s.state(t, "one"), "%s, step %d", a, step)
+			require.Equal(t, want, s.state(t, "other"), "%s, step %d", a, step)
+		}
+	}
+}
+
+// TestABlockLastsToItsLastMillisecond, and no longer.
+func TestABlockLastsToItsLastMillisecond(t *testing.T) {
+	t.Parallel()
+	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+		for _, verb := range []string{"take", "each"} {
+			s := newScriptKeys(t, a, ginlimit.PerSecond(7))
+			full := int64(7)
+			if a == ginlimit.TokenBucket {
+				full = 6001 // units, of 7000: a token does not fit
+			}
+			_, err := s.call(t, "block", 5, 0, []string{"k"})
+			require.NoError(t, err)
+			s.advance(4 * time.Millisecond)
+			for _, charges := range []int{0, 1} {
+				reply, err := s.call(t, "take", 1, charges, []string{"k"})
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, reply[0], full, "%s", a)
+			}
+			s.advance(time.Millisecond)
+			reply, err := s.call(t, verb, 1, 1, []string{"k"})
+			require.NoError(t, err)
+			require.Less(t, reply[0], full, "%s", a)
+		}
+	}
+}
+
+// TestBlocksOfVersion01 has buckets as version 0.1 left them.
+func TestBlocksOfVersion01(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // 7 units flow back per millisecond
+	for value, rest := range map[string]int64{"-1": 0, "-2": 1, "-7": 6, "6": 6, "0": 0} {
+		for _, call := range []struct {
+			verb    string
+			charges int
+		}{{"take", 1}, {"take", 0}, {"each", 1}} {
+			require.NoError(t, s.rdb.Set(t.Context(), "k", value, 1001*time.Millisecond).Err())
+			reply, err := s.call(t, call.verb, 1, call.charges, []string{"k"})
+			require.NoError(t, err)
+			require.Equal(t, []int64{7007 - rest}, reply, "%s, %+v", value, call)
+		}
+	}
+}
+
+// makeForeign has a key hold what is no bucket, for 50 ms or until it is reset.
+func (s *scriptKeys) makeForeign(t *testing.T, key string, kind int) {
+	ctx := t.Context()
+	require.NoError(t, s.rdb.Del(ctx, key).Err())
+	switch kind / 32 % 4 {
+	case 0:
+		require.NoError(t, s.rdb.Set(ctx, key, "1", 0).Err())
+	case 1:
+		require.NoError(t, s.rdb.HSet(ctx, key, "a", "b").Err())
+	case 2:
+		require.NoError(t, s.rdb.Set(ctx, key, "x", 0).Err())
+	case 3:
+		require.NoError(t, s.rdb.RPush(ctx, key, "x", "y", "z").Err())
+	}
+	require.NoError(t, s.rdb.PExpire(ctx, key, 50*time.Millisecond).Err())
+	if kind%3 == 0 {
+		require.NoError(t, s.rdb.Persist(ctx, key).Err())
+	}
+}

@@ -1,0 +1,206 @@
+package ginlimit_test
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// checkCharges wants that each process' calls on a key have been charged what they were granted, at any time. A call whose
+// outcome is unknown may have been charged, once.
+func (s *simulation) checkCharges() {
+	type sums struct{ granted, charged, most int64 }
+	type event struct {
+		at    time.Time
+		order int // at one time: starts, executions, ends
+		apply func(*sums)
+	}
+	for process := range s.plan.processes {
+		for key := range s.plan.keys {
+			var events []event
+			for _, a := range s.answers {
+				if a.process != process || a.key != key {
+					continue
+				}
+				known, most := s.charge(a)
+				if a.op != "Peek" {
+					most += s.mostAhead(a)
+				}
+				events = append(events, event{a.start, 0, func(sum *sums) { sum.most += most }}, event{a.end, 2, func(sum *sums) { sum.granted += known }})
+			}
+			for _, e := range s.server.executions {
+				if e.process == process && e.key == key && e.verb == "take" {
+					events = append(events, event{e.at, 1, func(sum *sums) { sum.charged += e.granted }})
+				}
+			}
+			slices.SortFunc(events, func(a, b event) int { return cmp.Or(a.at.Compare(b.at), a.order-b.order) })
+			var sum sums
+			for _, e := range events {
+				e.apply(&sum)
+				if sum.charged < sum.granted || sum.charged > sum.most {
+					s.violated("charges: at %s process %d has had %d tokens of client %d granted, Redis has charged %d, and at most %d were asked for",
+						s.at(e.at), process, sum.granted, key, sum.charged, sum.most)
+					break
+				}
+			}
+		}
+	}
+}
+
+// charge returns how many tokens a call has certainly been charged in Redis, and how many at most.
+func (s *simulation) charge(a *simAnswer) (known, most int64) {
+	n := int64(a.n)
+	switch {
+	case a.op == "Wait" && a.err == nil && !s.broken(a):
+		return 1, 1
+	case a.op == "Wait":
+		return 0, 1
+	case a.op != "AllowN" && a.op != "AllowUpTo":
+		return 0, 0
+	case a.err == nil && a.result.Source == ginlimit.FromRedis:
+		return int64(a.result.Granted), int64(a.result.Granted)
+	case a.err == nil && a.result.Source == ginlimit.FromLease: // before, or it would be too much
+		return int64(a.result.Granted), 0
+	case a.err == nil && a.result.Source == ginlimit.FromMemory:
+		return 0, 0
+	}
+	return 0, n
+}
+
+// checkChanges wants that each Refund, Block and Reset is made once, or at most once if it has failed.
+func (s *simulation) checkChanges() {
+	verbs := map[string]string{"Refund": "give", "Block": "block", "Reset": "reset"}
+	type change struct {
+		process, key int
+		verb         string
+		n            int64
+	}
+	least, most, made := map[change]int{}, map[change]int{}, map[change]int{}
+	for _, a := range s.answers {
+		verb := verbs[a.op]
+		if verb == "" {
+			continue
+		}
+		c := change{a.process, a.key, verb, int64(a.n)}
+		if verb == "block" {
+			c.n = int64((a.block + time.Millisecond - 1) / time.Millisecond)
+		}
+		most[c]++
+		if a.err == nil {
+			least[c]++
+		}
+	}
+	for _, e := range s.server.executions {
+		if e.verb != "take" && e.verb != "return" {
+			made[change{e.process, e.key, e.verb, e.n}]++
+		}
+	}
+	for c, n := range most {
+		if made[c] < least[c] || made[c] > n {
+			s.violated("changes: %+v was made %d times, asked for %d times, and confirmed %d times", c, made[c], n, least[c])
+		}
+		delete(made, c)
+	}
+	for c, n := range made {
+		s.violated("changes: %+v was made %d times, and nobody asked for it", c, n)
+	}
+}
+
+// checkAdmissions is guarantee 1, by what the server has admitted: over any span no more than burst + rate × t. A Reset, a
+// Refund, other limits and an empty server begin anew.
+func (s *simulation) checkAdmissions() {
+	if s.plan.algorithm == ginlimit.FixedWindow {
+		return // it admits up to twice its limit in a span, and the reference knows when
+	}
+	filled := s.filled()
+	for key := range s.plan.keys {
+		for i := range s.plan.keys[key].versions[0] {
+			s.checkSpans(key, i, filled)
+		}
+	}
+}
+
+func (s *simulation) checkSpans(key, limit int, filled []time.Time) {
+	var taken []*simExecution
+	last := time.Time{}
+	for _, e := range s.server.executions {
+		if e.key != key {
+			continue
+		}
+		anew := e.gives() || len(taken) > 0 && taken[0].version != e.version
+		for _, at := range filled {
+			anew = anew || !at.Before(last) && !at.After(e.at)
+		}
+		if last = e.at; anew {
+			taken = nil
+		}
+		if e.granted == 0 {
+			continue
+		}
+		taken = append(taken, e)
+		l, sum := s.plan.keys[key].versions[e.version][limit], int64(0)
+		for j := len(taken) - 1; j >= 0; j-- {
+			sum += taken[j].granted
+			// The server's clock has milliseconds, so a span may be up to one longer on it.
+			span := e.at.Sub(taken[j].at) + time.Millisecond
+			most := burst(l) + int64(span)*int64(l.Rate)/int64(l.Period)
+			if s.plan.algorithm == ginlimit.SlidingWindow {
+				if most = burst(l); span >= l.Period {
+					break
+				}
+			}
+			if sum > most {
+				s.violated("guarantee 1: %d tokens of client %d under %s were admitted from %s to %s", sum, key, l, s.at(taken[j].at), s.at(e.at))
+				return
+			}
+		}
+	}
+}
+
+// checkShares is guarantee 1 without Redis: a process admits no more than its share of a limit. More tokens at once than
+// it holds it admits when it is full.
+func (s *simulation) checkShares() {
+	if s.plan.algorithm != ginlimit.TokenBucket {
+		return
+	}
+	for process, p := range s.plan.processes {
+		if p.failure != ginlimit.FailLocal {
+			continue
+		}
+		for key := range s.plan.keys {
+			var local []*simAnswer
+			for _, a := range s.answers { // in the order of their ends
+				if a.process != process || a.key != key {
+					continue
+				}
+				if len(local) > 0 && (local[0].version != a.version || s.filledLocally(process, key, local[0].end, a.end)) {
+					local = nil
+				}
+				if a.err != nil || a.result.Source != ginlimit.FromLocal || a.result.Granted == 0 {
+					continue
+				}
+				local = append(local, a)
+				for _, l := range s.plan.keys[key].versions[a.version] {
+					rate, holds := max(1, l.Rate/p.replicas), max(1, int(burst(l))/p.replicas)
+					sum := 0
+					for j := len(local) - 1; j >= 0; j-- {
+						sum += local[j].result.Granted
+						span := a.end.Sub(local[j].end) + time.Millisecond
+						if most := max(holds, a.result.Granted) + int(int64(span)*int64(rate)/int64(l.Period)); sum > most {
+							s.complain(a, "guarantee 1: the process has admitted more than its share of "+l.String())
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// filledLocally reports whether a process may have given tokens of a key back within a time.
+func (s *simulation) filledLocally(process, key int, from, to time.Time) bool {
+	return slices.ContainsFunc(s.answers, func(a *simAnswer) bool {
+		return (a.op == "Reset" || a.op == "Refund") && a.process == process && a.key == key && !a.end.Before(from) && !a.start.After(to)
+	})
+}

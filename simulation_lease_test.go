@@ -1,0 +1,159 @@
+package ginlimit_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// Some plans have processes with leases, and keys so hot that they are worth it.
+
+// drawLeases gives some processes leases, and larger limits to all keys, which some callers then ask about often.
+func (p *simPlan) drawLeases(r *rand.Rand, length time.Duration) {
+	for i := range p.processes {
+		if i == 0 || r.IntN(3) > 0 {
+			p.processes[i].lease = 2*time.Millisecond + upTo(r, 98*time.Millisecond)
+		}
+	}
+	times := 4 + r.IntN(30)
+	for i, key := range p.keys {
+		if i > 0 && &key.versions[0] == &p.keys[0].versions[0] {
+			continue
+		}
+		for _, version := range key.versions {
+			for j := range version {
+				version[j].Rate *= times
+				version[j].Burst *= times
+			}
+		}
+	}
+	for range 1 + r.IntN(3) {
+		process, key, at := r.IntN(len(p.processes)), r.IntN(len(p.keys)), upTo(r, length)
+		gap := time.Duration(1 + r.IntN(int(3*time.Millisecond)))
+		for range 100 + r.IntN(200) {
+			c := simCall{process: process, key: key, op: "AllowN", n: 1}
+			switch r.IntN(12) {
+			case 0:
+				c.n = 1 + r.IntN(4)
+			case 1:
+				c.op, c.n = "AllowUpTo", 1+r.IntN(4)
+			case 2:
+				c.process = r.IntN(len(p.processes))
+			}
+			at += upTo(r, 2*gap)
+			c.at = at
+			p.calls = append(p.calls, c)
+		}
+	}
+}
+
+// wanted is how many tokens an answer has been asked for, as far as there are ever so many.
+func (a *simAnswer) wanted(s *simulation) int {
+	if a.op == "AllowUpTo" {
+		return min(a.n, int(leastBurst(s.plan.keys[a.key].versions[a.version])))
+	}
+	return a.n
+}
+
+// mostAhead is how many tokens more than its caller wants a call may be charged: as many as flow back in a lease's life.
+func (s *simulation) mostAhead(a *simAnswer) int64 {
+	life, most := s.plan.processes[a.process].lease, int64(1<<40)
+	for _, l := range s.plan.keys[a.key].versions[a.version] {
+		most = min(most, int64(l.Rate)*int64(life)/int64(l.Period))
+	}
+	return most
+}
+
+// afterSome reports whether a Result is what is left after some of the charges that a call has made, one after another. With
+// leases, the caller is told of its own, and others follow.
+func afterSome(e *simExecution, r ginlimit.Result) bool {
+	for i := range e.single {
+		last := e.single[min(len(e.single)-1, i+max(0, r.Granted-1))]
+		if e.single[i].Allowed == r.Allowed && last.Remaining <= r.Remaining && e.single[i].Remaining >= r.Remaining {
+			return true
+		}
+	}
+	return false
+}
+
+// gives reports whether an execution may have given tokens back.
+func (e *simExecution) gives() bool {
+	return e.verb == "give" || e.verb == "reset" || e.verb == "return"
+}
+
+// filled returns when faults may have filled buckets.
+func (s *simulation) filled() (all []time.Time) {
+	for _, f := range s.plan.faults {
+		switch f.kind {
+		case "FLUSHALL", "restart empty", "other limits", "wrong type":
+			all = append(all, s.start.Add(f.at), s.start.Add(f.end()))
+		}
+	}
+	return all
+}
+
+// checkAnswers is guarantee 1 by what callers were told: those who were granted tokens of Redis, or of a lease, between the
+// start of the first and the end of the last of them are no more than burst + rate × that time. Where something gives tokens
+// back it begins anew, with leases after the longest life: until then, other processes do not know of it.
+func (s *simulation) checkAnswers() {
+	if s.plan.algorithm != ginlimit.TokenBucket {
+		return // it admits up to twice its limit in a span; checkCharges has what is leased
+	}
+	life := time.Duration(0)
+	for _, p := range s.plan.processes {
+		life = max(life, p.lease)
+	}
+	for key := range s.plan.keys {
+		anew := s.filled()
+		var told []*simAnswer
+		for _, e := range s.server.executions {
+			if e.key == key && e.gives() {
+				anew = append(anew, e.at)
+			}
+		}
+		for _, a := range s.answers { // in the order of their ends
+			if known, _ := s.charge(a); a.key == key && known > 0 && (a.op != "Wait" || !s.broken(a)) {
+				told = append(told, a)
+			}
+		}
+		slices.SortFunc(anew, time.Time.Compare)
+		for i := 0; i <= len(anew); i++ {
+			from, to := s.start, s.start.Add(time.Hour)
+			if i > 0 {
+				from = anew[i-1].Add(life + 1)
+			}
+			if i < len(anew) {
+				to = anew[i]
+			}
+			part := slices.DeleteFunc(slices.Clone(told), func(a *simAnswer) bool { return a.start.Before(from) || !a.end.Before(to) })
+			if len(part) > 1 && !s.checkPart(part) {
+				return
+			}
+		}
+	}
+}
+
+// checkPart checks answers about a key, in the order of their ends.
+func (s *simulation) checkPart(told []*simAnswer) bool {
+	for _, l := range s.plan.keys[told[0].key].versions[told[0].version] {
+		for _, first := range told {
+			sum := int64(0)
+			for _, a := range told {
+				if a.start.Before(first.start) {
+					continue
+				}
+				known, _ := s.charge(a)
+				sum += known
+				// The server's clock has milliseconds, so a span may be up to one longer on it.
+				span := a.end.Sub(first.start) + time.Millisecond
+				if most := burst(l) + int64(span)*int64(l.Rate)/int64(l.Period); sum > most && a.version == first.version {
+					s.complain(a, "guarantee 1: with it, "+first.simCall.String()+" and those in between were granted more than "+l.String())
+					return false
+				}
+			}
+		}
+	}
+	return true
+}

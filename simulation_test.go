@@ -1,0 +1,377 @@
+package ginlimit_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// The simulation runs several processes' limiters, each with a go-redis client of its own, against one server, in time
+// that is not real. A seed draws everything: limits, keys, callers, the network, and what happens to it and to the server
+// (simulation_plan_test.go, simulation_fault_test.go).
+//
+// Real: the limiters with their dispatchers, breakers, deny memories and local buckets; go-redis with its pool; the
+// scripts, on miniredis. Simulated: the clock, which is that of a [synctest] bubble, and the network
+// (simulation_network_test.go).
+//
+// Checked: every script's call against the reference models (simulation_server_test.go), and every answer against what
+// the server has done and the guarantees (simulation_check_test.go, simulation_charge_test.go,
+// simulation_lease_test.go). That no goroutine is left, synctest checks itself.
+//
+// Not simulated: clusters, rings and Sentinel; handlers; calls that their caller sends itself, which the limiter leaves to
+// go-redis' own Dialer; clients whose pool is too small (see newSimProcess); and the scheduler, so a seed may go another
+// way each time it runs: calls of the same microsecond come in any order, and the probes' pauses are random.
+var (
+	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
+	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is a hundred, with the race detector ten, or the one")
+)
+
+// simulation is one run of a plan.
+type simulation struct {
+	plan    *simPlan
+	start   time.Time
+	network *simNetwork
+	server  *simServer
+	members []*simMember
+	calls   sync.WaitGroup
+
+	mu         sync.Mutex // guards everything below
+	answers    []*simAnswer
+	trace      []string
+	violations []string
+	over       bool // the bubble has ended
+}
+
+// simMember is a process.
+type simMember struct {
+	rdb     *redis.Client
+	limiter *ginlimit.Limiter
+
+	closing, closed time.Time // when Close was called and had returned; the server's lock guards them
+}
+
+// simAnswer is what a call was answered.
+type simAnswer struct {
+	simCall
+	version    int
+	start, end time.Time
+	result     ginlimit.Result
+	err        error
+	ended      bool       // the caller's context
+	room       bool       // FromMemory: the server had room for it
+	closed     bool       // Close had been called before the answer
+	before     *simAnswer // the refusal after which it waited RetryAfter
+}
+
+// oneSeed reports whether one seed alone is to be run.
+func oneSeed() bool { return *simSeed != 0 && *simSeeds == 0 }
+
+func TestSimulation(t *testing.T) {
+	requireSimSockets(t)
+	if oneSeed() {
+		simulateSeed(t, *simSeed)
+		return
+	}
+	first, count := max(1, *simSeed), *simSeeds
+	switch {
+	case count > 0:
+	case raceDetector:
+		count = 10
+	default:
+		count = 100
+	}
+	var (
+		mu       sync.Mutex // guards everything below
+		done     int
+		answers  = map[string]int{} // by their source
+		start    = time.Now()
+		reported = start
+	)
+	report := func() string {
+		total := 0
+		for _, n := range answers {
+			total += n
+		}
+		return fmt.Sprintf("%d seeds, %d calls, in %s: %v", done, total, time.Since(start).Round(time.Millisecond), answers)
+	}
+	for seed := first; seed < first+count; seed++ {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			s := simulateSeed(t, seed)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, a := range s.answers {
+				answers[a.kind()]++
+			}
+			if done++; time.Since(reported) > 5*time.Second {
+				reported = time.Now()
+				fmt.Fprintln(os.Stderr, report())
+			}
+		})
+	}
+	t.Cleanup(func() { t.Log(report()) })
+}
+
+// shrunk is set once a failing seed has been shrunk: the first one is enough to look at.
+var shrunk atomic.Bool
+
+// simulateSeed runs a seed, and fails the test if a guarantee is violated.
+func simulateSeed(t *testing.T, seed uint64) *simulation {
+	s := simulate(t, newSimPlan(seed))
+	switch {
+	case len(s.violations) > 0:
+		t.Errorf("seed %d violates:\n%s\nreplay: go test . -run TestSimulation -seed %d", seed, strings.Join(s.violations, "\n"), seed)
+		if !oneSeed() && shrunk.CompareAndSwap(false, true) {
+			part := shrink(t, s)
+			t.Logf("the shortest run found that fails has %d calls and %d faults:\n%s", len(part.plan.calls), len(part.plan.faults), part.describe())
+		}
+	case oneSeed():
+		t.Log("no guarantee is violated")
+	}
+	if oneSeed() {
+		t.Logf("seed %d:\n%s", seed, s.describe())
+	}
+	return s
+}
+
+// describe tells the configuration, what happened and what was violated.
+func (s *simulation) describe() string {
+	return s.plan.describe() + strings.Join(s.trace, "\n") + "\n" + strings.Join(s.violations, "\n")
+}
+
+// describe tells the configuration.
+func (p *simPlan) describe() string {
+	text := fmt.Sprintf("%s, timeout %s, latency %s + up to %s\n", p.algorithm, p.timeout, p.latency, p.jitter)
+	for i, m := range p.processes {
+		deny := "by default"
+		if m.denyOrNil != nil {
+			deny = strconv.Itoa(*m.denyOrNil)
+		}
+		text += fmt.Sprintf("process %d: Fail %s, %d replicas, deny memory %s, lease %s, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
+			i, m.failure, m.replicas, deny, m.lease, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
+	}
+	for _, k := range p.keys {
+		text += fmt.Sprintf("%s: %v, later %v\n", k.name, k.versions[0], k.versions[1])
+	}
+	return text
+}
+
+// simMostReal is how long a run may take in real time. It takes a fraction of a second, unless somebody in it tries again and
+// again without a pause: then the bubble's clock stands still.
+const simMostReal = time.Minute
+
+// simulate runs a plan in a bubble.
+func simulate(t *testing.T, plan *simPlan) *simulation {
+	s := &simulation{plan: plan}
+	defer time.AfterFunc(simMostReal, func() { panic(fmt.Sprintf("seed %d goes round in circles", plan.seed)) }).Stop()
+	defer func() {
+		if p := recover(); p != nil {
+			panic(fmt.Sprintf("seed %d: %v", plan.seed, p))
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		s.start = time.Now()
+		if err := s.open(); err != nil {
+			s.violated("it does not start: %v", err)
+			return
+		}
+		for _, f := range plan.faults {
+			s.calls.Go(func() {
+				time.Sleep(f.at)
+				s.inflict(f)
+			})
+		}
+		for _, c := range plan.calls {
+			time.Sleep(c.at - time.Since(s.start))
+			s.calls.Go(func() { s.make(c) })
+		}
+		s.calls.Wait()
+		s.close()
+	})
+	s.over = true
+	s.check()
+	return s
+}
+
+func (s *simulation) open() (err error) {
+	if s.server, err = newSimServer(s); err != nil {
+		return err
+	}
+	s.network = newSimNetwork(s.plan, s.server.server.ServeConn)
+	for i, p := range s.plan.processes {
+		options := p.client
+		options.ClientName = strconv.Itoa(i)
+		options.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) { return s.network.dial(ctx, i) }
+		m := &simMember{rdb: redis.NewClient(&options)}
+		with := []ginlimit.Option{
+			ginlimit.WithTimeout(s.plan.timeout), ginlimit.WithFailure(p.failure), ginlimit.WithReplicas(p.replicas),
+			ginlimit.WithAlgorithm(s.plan.algorithm), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+		}
+		if p.lease > 0 {
+			with = append(with, ginlimit.WithLease(p.lease))
+		}
+		if p.denyOrNil != nil {
+			with = append(with, ginlimit.WithDenyMemory(*p.denyOrNil))
+		}
+		if m.limiter, err = ginlimit.NewLimiter(m.rdb, with...); err != nil {
+			return err
+		}
+		s.members = append(s.members, m)
+	}
+	return nil
+}
+
+// close ends everything.
+func (s *simulation) close() {
+	for i := range s.members {
+		s.closeMember(i)
+	}
+	for _, m := range s.members {
+		if err := m.rdb.Close(); err != nil {
+			s.violated("the client does not close: %v", err)
+		}
+	}
+	time.Sleep(simClientEnds)
+	s.server.close()
+}
+
+// simClientEnds is how long go-redis may go on in the background after Close, with a connection that it had begun to make.
+const simClientEnds = time.Minute
+
+// closeMember closes a limiter, which takes no longer than a second.
+func (s *simulation) closeMember(i int) {
+	m, start := s.members[i], time.Now()
+	s.server.mu.Lock()
+	if m.closing.IsZero() {
+		m.closing = start
+	}
+	s.server.mu.Unlock()
+	s.note("process %d: Close", i)
+	if err := m.limiter.Close(); err != nil {
+		s.violated("Close fails: %v", err)
+	}
+	if took := time.Since(start); took > max(time.Second, s.plan.timeout) {
+		s.violated("Close took %s", took)
+	}
+	s.note("process %d: closed", i)
+	s.server.mu.Lock()
+	m.closed = time.Now()
+	s.server.mu.Unlock()
+}
+
+// make makes a call, and again after RetryAfter if it is refused and says so.
+func (s *simulation) make(c simCall) {
+	var before *simAnswer
+	for try := 0; ; try++ {
+		a := s.ask(c)
+		a.before = before
+		s.mu.Lock()
+		s.answers = append(s.answers, a)
+		s.mu.Unlock()
+		wait := a.result.RetryAfter
+		if a.err != nil || try == c.retries || wait <= 0 || wait > time.Second {
+			return
+		}
+		time.Sleep(wait)
+		before = a
+	}
+}
+
+func (s *simulation) ask(c simCall) *simAnswer {
+	m, ctx, a := s.members[c.process], context.Background(), &simAnswer{simCall: c, start: time.Now()}
+	switch {
+	case c.patience > 0 && c.cancels:
+		cancelled, cancel := context.WithCancel(ctx)
+		timer := time.AfterFunc(c.patience, cancel)
+		defer timer.Stop()
+		defer cancel()
+		ctx = cancelled
+	case c.patience > 0:
+		limited, cancel := context.WithTimeout(ctx, c.patience)
+		defer cancel()
+		ctx = limited
+	}
+	s.server.mu.Lock()
+	a.version = s.server.version[c.key]
+	s.server.mu.Unlock()
+	limits := s.plan.keys[c.key].versions[a.version]
+	s.note("%s", c)
+	a.result, a.err = step{op: c.op, key: s.plan.keys[c.key].name, n: c.n, d: c.block, limits: limits}.apply(ctx, m.limiter)
+	a.end, a.ended = time.Now(), ctx.Err() != nil
+	s.server.mu.Lock()
+	a.closed = !m.closing.IsZero()
+	if a.result.Source == ginlimit.FromMemory {
+		s.server.tickLocked()
+		a.room = s.server.reference.clone().take(s.plan.keys[c.key].name, 0, int64(c.least()), limits).Allowed
+	}
+	s.server.mu.Unlock()
+	s.note("%s, asked %s ago: %s", c, a.end.Sub(a.start), a.says())
+	return a
+}
+
+// least is how many tokens a call wants at least.
+func (c simCall) least() int {
+	if c.op == "AllowN" {
+		return c.n
+	}
+	return 1
+}
+
+func (a *simAnswer) says() string {
+	if a.err != nil {
+		return a.err.Error()
+	}
+	if !a.decides() {
+		return "done"
+	}
+	return fmt.Sprintf("%+v", a.result)
+}
+
+// decides reports whether the answer is a Result.
+func (a *simAnswer) decides() bool { return a.err == nil && a.result != (ginlimit.Result{}) }
+
+// kind is where the answer comes from.
+func (a *simAnswer) kind() string {
+	switch {
+	case a.err != nil:
+		return "error"
+	case !a.decides():
+		return "done"
+	}
+	return a.result.Source.String()
+}
+
+// note adds to the trace.
+func (s *simulation) note(format string, args ...any) {
+	line := fmt.Sprintf("%9.3f ms  ", float64(time.Since(s.start).Microseconds())/1000) + fmt.Sprintf(format, args...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trace = append(s.trace, line)
+}
+
+// violated notes what is not as it must be.
+func (s *simulation) violated(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.trace = append(s.trace, "VIOLATION: "+text)
+	}
+	if len(s.violations) < 10 {
+		s.violations = append(s.violations, text)
+	}
+}

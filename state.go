@@ -1,0 +1,215 @@
+package ginlimit
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/gin-gonic/gin"
+)
+
+// requestState is what one policy has decided on a request, linked to what earlier ones have. Once its
+// headers are written, it does not change but for fields, as a copy of the [gin.Context] shares it.
+type requestState struct {
+	decision
+	cost   int // tokens that the request takes
+	by     *Policy
+	before *requestState // of the policy before; nil if there is none
+
+	subject  subject // the client and its limits
+	statuses limitStatuses
+	names    map[*draftPolicy]string // new names of limits whose own names are taken by earlier policies; nil if none
+	fields   fields
+}
+
+// stateKey is where a [gin.Context] keeps the newest state.
+type stateKey struct{}
+
+// stateOf returns the newest state of a request, or nil.
+func stateOf(c *gin.Context) *requestState {
+	v, _ := c.Get(stateKey{})
+	s, _ := v.(*requestState)
+	return s
+}
+
+// newState returns the state for a decision of the policy.
+func (p *Policy) newState() *requestState {
+	s := &requestState{by: p}
+	s.statuses.init(p.headers&RateLimitDraft != 0)
+	return s
+}
+
+// set keeps a decision in the context, and warns if the same bucket has been charged already.
+func (s *requestState) set(c *gin.Context, d decision) {
+	s.decision, s.before = d, stateOf(c)
+	c.Set(stateKey{}, s)
+	for other := s.before; other != nil && s.hash != 0; other = other.before {
+		if other.hash == s.hash && s.shares(other) && !s.by.warned.Swap(true) {
+			s.by.logger.WarnContext(c.Request.Context(),
+				"ginlimit: two handlers charge one bucket for one request; if that is not meant, name one of them with WithName",
+				"name", s.by.name)
+		}
+	}
+}
+
+// closest returns the refusal, or else the decision closest to exhaustion.
+func (s *requestState) closest() Result {
+	closest := s.result
+	for ; s != nil && closest.Allowed; s = s.before {
+		if s.result.closerThan(closest) {
+			closest = s.result
+		}
+	}
+	return closest
+}
+
+// writeHeaders sets the headers of a decision. Headers that report only one limit do not change if an earlier decision is
+// closer to exhaustion.
+func (s *requestState) writeHeaders(header http.Header) {
+	result, by := s.result, s.by
+	if result.Allowed { // a cost of 0 is allowed, even if a limit has no tokens
+		for i := range s.statuses.limits {
+			s.statuses.limits[i].refuses = false
+		}
+	}
+	if by.headers&RateLimitDraft != 0 || !result.Allowed {
+		s.rename()
+		s.listLimits(header, !result.Allowed)
+	}
+	if by.headers&XRateLimit != 0 && s.reports(func(p *Policy) bool { return p.headers&XRateLimit != 0 }) {
+		s.fields.set(header, result)
+	}
+	if !result.Allowed {
+		s.fields.refuse(header, result)
+	}
+	if by.headers != NoHeaders && result.Source == FromLocal && by.limiter.source != FromLocal {
+		s.fields.text(header, headerStatus, "degraded")
+	}
+	if by.headerFunc != nil && s.reports(func(p *Policy) bool { return p.headerFunc != nil }) {
+		by.headerFunc(header, result)
+	}
+}
+
+// reports whether fields of one limit report this decision: unless an earlier policy that sets them is closer to exhaustion.
+func (s *requestState) reports(sets func(*Policy) bool) bool {
+	for other := s.before; other != nil && s.result.Allowed; other = other.before {
+		if other.reported() && sets(other.by) && other.result.closerThan(s.result) {
+			return false
+		}
+	}
+	return true
+}
+
+// reported reports whether header fields may tell of the decision.
+func (s *requestState) reported() bool { return s.limits != nil && !s.by.dryRun }
+
+// listLimits sets RateLimit-Policy and RateLimit from the decisions so far whose policies set these fields. If the request
+// is refused, by a limit or an error, only limits that refuse have the parameter t: the others' may be longer than
+// Retry-After, and clients need not wait for it.
+func (s *requestState) listLimits(header http.Header, refused bool) {
+	var all []*requestState
+	for ; s != nil; s = s.before {
+		if s.inFields() {
+			all = append(all, s)
+		}
+	}
+	policies, limits := make([]byte, 0, 256), make([]byte, 0, 256) // on the stack
+	for _, one := range slices.Backward(all) {
+		for _, p := range one.policies() {
+			policies = appendPolicy(policies, one.nameOf(p), p.q, p.w)
+		}
+		for _, limit := range one.statuses.limits {
+			more := limit.more
+			if refused && !limit.refuses {
+				more = 0
+			}
+			limits = appendRateLimit(limits, one.nameOf(limit.policy), limit.remaining, seconds(more))
+		}
+	}
+	if len(policies) > 0 { // not all are unlimited
+		header[headerPolicy] = []string{string(policies)}
+	}
+	if len(limits) > 0 {
+		header[headerRateLimit] = []string{string(limits)}
+	}
+}
+
+// inFields reports whether RateLimit-Policy and RateLimit list the limits of the decision.
+func (s *requestState) inFields() bool {
+	return s.by.headers&RateLimitDraft != 0 && s.reported()
+}
+
+// policies returns the fields' policies: of the policy's own limits, then of its identities.
+func (s *requestState) policies() []*draftPolicy {
+	all := slices.Clip(s.limits.policies)
+	for i := range s.by.identities {
+		all = append(all, s.by.identities[i].limits.policies...)
+	}
+	return all
+}
+
+// rename gives limits other names if earlier policies have listed the same names in the fields.
+func (s *requestState) rename() {
+	var taken []string
+	for other := s.before; other != nil; other = other.before {
+		if other.inFields() {
+			for _, p := range other.policies() {
+				taken = append(taken, other.nameOf(p))
+			}
+		}
+	}
+	if taken == nil {
+		return
+	}
+	for _, p := range s.policies() {
+		name := freeName(p.name, taken)
+		taken = append(taken, name)
+		if name == p.name {
+			continue
+		}
+		if s.names == nil {
+			s.names = map[*draftPolicy]string{}
+		}
+		s.names[p] = name
+	}
+}
+
+// nameOf returns the name of a limit in the response.
+func (s *requestState) nameOf(p *draftPolicy) string {
+	if name, ok := s.names[p]; ok {
+		return name
+	}
+	return p.name
+}
+
+// problem returns the body of a refusal, which names the limits that refuse.
+func (s *requestState) problem(detail string) []byte {
+	refusing := make([]*draftPolicy, 0, 8) // on the stack
+	for _, limit := range s.statuses.limits {
+		if limit.refuses && !slices.Contains(refusing, limit.policy) {
+			refusing = append(refusing, limit.policy)
+		}
+	}
+	if first := refusing[0]; len(refusing) == 1 && s.names == nil && detail == first.detail {
+		return first.problem
+	}
+	names := make([]string, len(refusing))
+	for i, p := range refusing {
+		names[i] = s.nameOf(p)
+	}
+	return newProblem(detail, names...)
+}
+
+// shares reports whether two decisions on one key were about the same bucket.
+func (s *requestState) shares(other *requestState) bool {
+	if s.by.limiter.store.String() != other.by.limiter.store.String() {
+		return false
+	}
+	for i := range s.limits.buckets {
+		for j := range other.limits.buckets {
+			if s.limits.buckets[i].ID == other.limits.buckets[j].ID {
+				return true
+			}
+		}
+	}
+	return false
+}

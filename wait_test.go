@@ -1,0 +1,174 @@
+package ginlimit_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// Those who wait for tokens.
+
+func TestCloseEndsAWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := ginlimit.NewLocal()
+		require.NoError(t, err)
+		limit := ginlimit.PerHour(1)
+		require.NoError(t, l.Wait(t.Context(), "k", limit))
+		waited := make(chan error)
+		go func() { waited <- l.Wait(t.Context(), "k", limit) }()
+		synctest.Wait()
+		start := time.Now()
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, <-waited, ginlimit.ErrUnavailable)
+		require.Zero(t, time.Since(start), "at once")
+	})
+}
+
+// TestWaitN waits for several tokens at once, of a limiter and of a policy.
+func TestWaitN(t *testing.T) {
+	t.Parallel()
+	ten := ginlimit.PerSecond(10)
+	for name, row := range map[string]struct {
+		algorithm ginlimit.Algorithm
+		limits    []ginlimit.Limit
+		first, n  int
+		waits     time.Duration
+		err       error
+	}{
+		"there are so many":    {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 5, 5, 0, nil},
+		"some are missing":     {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 8, 5, 300 * time.Millisecond, nil},
+		"all are missing":      {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 10, 10, time.Second, nil},
+		"of several limits":    {ginlimit.TokenBucket, []ginlimit.Limit{ten, ginlimit.PerMinute(60).WithBurst(10)}, 10, 2, 2 * time.Second, nil},
+		"of a fixed window":    {ginlimit.FixedWindow, []ginlimit.Limit{ten}, 9, 2, time.Second, nil},
+		"of a sliding window":  {ginlimit.SlidingWindow, []ginlimit.Limit{ten}, 9, 2, time.Second, nil},
+		"more than there are":  {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 1, 11, 0, ginlimit.ErrInvalidLimit},
+		"more than one holds":  {ginlimit.TokenBucket, []ginlimit.Limit{ten.WithBurst(20), ginlimit.PerHour(12)}, 1, 13, 0, ginlimit.ErrInvalidLimit},
+		"none":                 {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 1, 0, 0, ginlimit.ErrInvalidLimit},
+		"prohibited":           {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerHour(0)}, 1, 2, 0, ginlimit.ErrInvalidLimit},
+		"unlimited":            {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerHour(-1)}, 1, 1 << 30, 0, nil},
+		"at the deadline":      {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerMinute(60)}, 60, 10, 10 * time.Second, nil},
+		"after the deadline":   {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerMinute(60)}, 60, 11, 0, context.DeadlineExceeded},
+		"never before the end": {ginlimit.FixedWindow, []ginlimit.Limit{ginlimit.PerMinute(60)}, 60, 1, 0, context.DeadlineExceeded},
+	} {
+		for _, of := range []string{"limiter", "policy"} {
+			t.Run(name+", "+of, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					limiter := newLocal(t, ginlimit.WithAlgorithm(row.algorithm))
+					p := newPolicy(t, limiter, row.limits[0], ginlimit.WithLimits(row.limits[1:]...))
+					allow := func(n int) (ginlimit.Result, error) { return limiter.AllowN(t.Context(), "k", n, row.limits...) }
+					wait := func(ctx context.Context) error { return limiter.WaitN(ctx, "k", row.n, row.limits...) }
+					if of == "policy" {
+						allow = func(n int) (ginlimit.Result, error) { return p.AllowN(t.Context(), "k", n) }
+						wait = func(ctx context.Context) error { return p.WaitN(ctx, "k", row.n) }
+					}
+					_, err := allow(row.first)
+					require.NoError(t, err)
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Nanosecond)
+					defer cancel()
+					start := time.Now()
+					err = wait(ctx)
+					require.Equal(t, row.waits, time.Since(start))
+					if row.err != nil {
+						require.ErrorIs(t, err, row.err)
+						return
+					}
+					require.NoError(t, err)
+				})
+			})
+		}
+	}
+}
+
+// TestWaitNEnds with its context, and with the limiter.
+func TestWaitNEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limiter := newLocal(t)
+		p := newPolicy(t, limiter, ginlimit.PerHour(10))
+		_, err := p.AllowN(t.Context(), "k", 10)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var canceled, closed error
+		var all sync.WaitGroup
+		all.Go(func() { canceled = p.WaitN(ctx, "k", 5) })
+		all.Go(func() { closed = p.WaitN(t.Context(), "k", 5) })
+		time.Sleep(time.Minute)
+		cancel()
+		synctest.Wait()
+		require.ErrorIs(t, canceled, context.Canceled)
+		require.NoError(t, limiter.Close())
+		all.Wait()
+		require.ErrorIs(t, closed, ginlimit.ErrUnavailable)
+		require.Equal(t, time.Minute, time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)))
+	})
+}
+
+// TestQueuedCallsAreAllServed: in some order, at the rate.
+func TestQueuedCallsAreAllServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPolicy(t, newLocal(t), ginlimit.PerSecond(10))
+		var all sync.WaitGroup
+		start := time.Now()
+		for i := range 50 {
+			all.Go(func() { assert.NoError(t, p.WaitN(t.Context(), "k", 1+i%3)) })
+		}
+		all.Wait()
+		taken := 17 + 17*2 + 16*3 // of which 10 were there
+		require.Equal(t, time.Duration(taken-10)*100*time.Millisecond, time.Since(start))
+	})
+}
+
+func TestWaitTakesTheNextToken(t *testing.T) {
+	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+		if e.frozen {
+			return // the clock does not go on while Wait waits
+		}
+		limit := ginlimit.PerHour(1)
+		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
+		e.advance(time.Hour - 50*time.Millisecond)
+		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
+		e.denied(t, 1, time.Hour, limit)
+	})
+}
+
+func TestEndedContextTakesNothing(t *testing.T) {
+	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(2)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := e.limiter.Allow(ended, "k", limit)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, ginlimit.ErrUnavailable, "the caller's doing, not Redis'")
+		require.ErrorIs(t, e.limiter.Wait(ended, "k", limit), context.Canceled)
+		require.ErrorIs(t, e.limiter.Block(ended, "k", time.Hour, limit), context.Canceled)
+		e.allowed(t, 2, 0, limit)
+	})
+}
+
+func TestWaitDoesNotOutlastItsContext(t *testing.T) {
+	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(1)
+		e.allowed(t, 1, 0, limit)
+		soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		require.ErrorIs(t, e.limiter.Wait(soon, "k", limit), context.DeadlineExceeded)
+		require.Less(t, time.Since(start), 30*time.Second, "at once, not at the deadline")
+
+		ended, cancel := context.WithCancel(t.Context())
+		waited := make(chan error)
+		go func() { waited <- e.limiter.Wait(ended, "k", limit) }()
+		cancel()
+		require.ErrorIs(t, <-waited, context.Canceled)
+	})
+}
