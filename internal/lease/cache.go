@@ -69,9 +69,9 @@ type entry struct {
 	lease   atomic.Pointer[lease] // replaced behind mu
 	mu      sync.Mutex
 
-	asking atomic.Int64 // since when a call asks for tokens ahead, since the cache's start; 0 is not
-	room   atomic.Int64 // tokens left in the bucket when Redis was last asked
-	last   atomic.Int64 // when Redis was last asked, since the cache's start
+	prefetching atomic.Int64 // since when a call asks for tokens ahead, since the cache's start; 0 is not
+	room        atomic.Int64 // tokens left in the bucket when Redis was last asked
+	last        atomic.Int64 // when Redis was last asked, since the cache's start
 }
 
 func (e *entry) of(s *Subject) bool {

@@ -55,7 +55,8 @@ import (
 
 // lease is what a process holds of a key. Only left changes.
 type lease struct {
-	own            []int64        // of each bucket: at least so many units of own charges were left in it at the time sent
+	own            []int64        // of each bucket: at least so many units of own charges were left in it, at the time sent less rest
+	rest           time.Duration  // what the steps of a millisecond by which own is drained have left over
 	after          []bucket.State // of each bucket, when the last decision was made
 	sent, received time.Time      // when Redis was asked for that, at the earliest, and had answered, at the latest
 	life           time.Duration
@@ -73,13 +74,13 @@ func (l *lease) usable(buckets []bucket.Bucket, age time.Duration) int64 {
 
 // standing returns how many of the tokens are not void so long after that.
 func (l *lease) standing(buckets []bucket.Bucket, age time.Duration) int64 {
-	left, ms := l.left.Load(), drained(age)
+	left, ms := l.left.Load(), drained(l.rest+age)
 	for i := range buckets {
 		b := &buckets[i]
 		switch {
 		case b.Kind == bucket.Token:
 			left = min(left, notDrained(b, l.own[i], ms)/b.Cost)
-		case ms >= l.after[i].Reset:
+		case drained(age) >= l.after[i].Reset:
 			return 0
 		}
 	}
@@ -96,7 +97,22 @@ func notDrained(b *bucket.Bucket, units, ms int64) int64 {
 
 // drained returns for how many milliseconds of Redis' clock a bucket has drained at most after so long.
 func drained(age time.Duration) int64 {
-	return bucket.CeilDiv(int64(age)+int64(age)/1024, int64(time.Millisecond))
+	return bucket.CeilDiv(redisTime(age), int64(time.Millisecond))
+}
+
+// redisTime returns how many nanoseconds pass at most by Redis' clock.
+func redisTime(age time.Duration) int64 { return int64(age) + int64(age)/1024 }
+
+// step splits a time into whole milliseconds of Redis' clock and a rest, such that drained of the rest and more is at most
+// so many milliseconds less than drained of the whole and more. If each trip rounded up the time since the one before, a
+// thousand trips a second would drain a bucket twice as fast as it drains.
+func step(age time.Duration) (ms int64, rest time.Duration) {
+	ms = redisTime(age) / int64(time.Millisecond)
+	if ms == 0 {
+		return 0, age
+	}
+	ns := ms * int64(time.Millisecond)
+	return ms, age - time.Duration(ns-ns/1025-2) // each division by 1024 or 1025 may have lost 1
 }
 
 // take uses n tokens, all or none, and returns how many are left to be used.
@@ -118,16 +134,31 @@ func (l *lease) void(buckets []bucket.Bucket, age time.Duration) int64 {
 	return min(standing, l.left.Swap(0))
 }
 
-// charged returns the own units of a bucket after another charge, which was asked for at a time and found a level. They are of
-// that time, or of that of the lease if it is later. At the level found they end, as others may have given back more than was theirs.
-func (l *lease) charged(b *bucket.Bucket, i int, found int64, sent time.Time, units int64) int64 {
-	if b.Kind != bucket.Token {
-		return 0
+// charge adds another charge of so many units of each bucket, which was asked for at a time and found these states. Own ends at
+// the levels found, as others may have given back more than was theirs; but what was asked for later may have been charged since.
+func (l *lease) charge(before *lease, buckets []bucket.Bucket, found []bucket.State, granted, n int64) {
+	age := l.sent.Sub(before.sent) + before.rest
+	ms, rest := int64(0), before.rest
+	late := before.sent.After(l.sent)
+	if !late {
+		ms, rest = step(age)
 	}
-	if later := l.sent.Sub(sent); later > 0 {
-		return l.own[i] + notDrained(b, units, drained(later))
+	l.rest = rest
+	for i := range buckets {
+		b := &buckets[i]
+		if b.Kind != bucket.Token {
+			continue
+		}
+		units := granted * b.Charge(n)
+		switch {
+		case !late:
+			l.own[i] = min(found[i].Level, notDrained(b, before.own[i], ms)) + units
+		case age < 0: // it was asked for before the time of own
+			l.own[i] = before.own[i] + notDrained(b, units, drained(-age))
+		default:
+			l.own[i] = before.own[i] + units
+		}
 	}
-	return min(found, notDrained(b, l.own[i], drained(sent.Sub(l.sent)))) + units
 }
 
 // perLife returns how many tokens of a bucket flow back in a lease's life.

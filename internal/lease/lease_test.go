@@ -80,6 +80,57 @@ func TestDrainedIsRoundedUp(t *testing.T) {
 	}
 }
 
+// TestStepsDrainAsMuchAsOneSpan: whatever time is split into steps, no less drains in all, and less than 2 ms more.
+func TestStepsDrainAsMuchAsOneSpan(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		var span, rest time.Duration
+		var steps int64
+		for longest := 1 + r.Int64N(int64([]time.Duration{ms / 10, ms, 50 * ms, time.Minute, 1000 * time.Hour}[r.IntN(5)])); span < 100*time.Duration(longest); {
+			age := time.Duration(r.Int64N(longest))
+			span += age
+			k, left := step(rest + age)
+			require.GreaterOrEqual(t, left, time.Duration(0))
+			require.Less(t, left, ms)
+			require.LessOrEqual(t, left, rest+age)
+			steps, rest = steps+k, left
+			age = time.Duration(r.Int64N(longest))
+			require.GreaterOrEqual(t, steps+drained(rest+age), drained(span+age), "after %s and %s", span, age)
+			require.Less(t, steps, drained(span)+2, "after %s", span)
+		}
+	}
+}
+
+// TestManyTripsInAMillisecond drain own once and not each of them by a millisecond.
+func TestManyTripsInAMillisecond(t *testing.T) {
+	b := []bucket.Bucket{newBucket(t, bucket.Token, 1, 10, 10)}
+	l := newLease(time.Hour, 0, bucket.State{Level: 2000})
+	for range 10_000 {
+		next := newLease(time.Hour, 0, bucket.State{})
+		next.sent = l.sent.Add(ms / 10)
+		next.charge(l, b, []bucket.State{{Level: 1 << 40}}, 1, 1)
+		l = next
+	}
+	require.EqualValues(t, 2000+100_000-1000, l.own[0])
+	require.Less(t, l.rest, ms)
+}
+
+// TestChargesOutOfOrder: one that was asked for before another answer is added to what that left.
+func TestChargesOutOfOrder(t *testing.T) {
+	b := []bucket.Bucket{newBucket(t, bucket.Token, 1, 10, 10)}
+	for since, want := range map[time.Duration]int64{
+		0: 60, -ms / 5: 60, -ms / 2: 60, -ms/2 - 1: 59, -2 * ms: 58, -20 * ms: 50, // own is of half a millisecond before
+		ms / 4: 60, ms: 59, // 50 and the charge's 10, of which only what was there before drains
+	} {
+		before := newLease(time.Hour, 0, bucket.State{Level: 50})
+		before.rest, before.sent = ms/2, time.Now()
+		l := newLease(time.Hour, 0, bucket.State{})
+		l.sent = before.sent.Add(since)
+		l.charge(before, b, []bucket.State{{Level: 100}}, 1, 1)
+		require.Equal(t, want, l.own[0], "%s", since)
+	}
+}
+
 func TestTakeTakesAllOrNone(t *testing.T) {
 	b := []bucket.Bucket{newBucket(t, bucket.Token, 1, 10, 10)}
 	l := newLease(time.Hour, 5, bucket.State{Level: 60})

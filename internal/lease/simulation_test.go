@@ -102,13 +102,14 @@ func newSimulation(seed uint64) *simulation {
 		kind = bucket.FixedWindow
 	}
 	fastest := 0.0 // tokens per millisecond, of the slowest limit
+	scale := []int64{1, 1, 1, 50}[r.IntN(4)]
 	for range 1 + r.IntN(3) {
 		period := []int64{1, 7, 10, 50, 100, 333, 1000}[r.IntN(7)]
 		if kind == bucket.FixedWindow {
 			period = 10 + r.Int64N(200)
 		}
-		rate := 1 + r.Int64N(4*period+20)
-		most := 1 + r.Int64N(100)
+		rate := scale * (1 + r.Int64N(4*period+20))
+		most := scale * (1 + r.Int64N(100))
 		if kind == bucket.FixedWindow {
 			most = rate
 		}
@@ -130,7 +131,7 @@ func newSimulation(seed uint64) *simulation {
 		s.life += time.Duration(r.IntN(1_000_000))
 	}
 	s.phase = time.Duration(r.Int64N(int64(ms)))
-	s.latency = time.Duration(1 + r.Int64N(int64([]time.Duration{ms / 5, ms, 3 * ms, 20 * ms}[r.IntN(4)])))
+	s.latency = time.Duration(1 + r.Int64N(int64([]time.Duration{ms / 50, ms / 5, ms, 3 * ms, 20 * ms}[r.IntN(5)])))
 	s.processes, s.each = 1+r.IntN(5), 1+r.IntN(3)
 	s.failures = []int{0, 0, 10, 30}[r.IntN(4)]
 	if s.own = r.IntN(3) == 0; s.own {

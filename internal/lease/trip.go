@@ -7,21 +7,21 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// askingTime is after how long another call may ask for tokens ahead, though one that does so has not ended.
-const askingTime = 2 * time.Second
+// prefetchTime is after how long another call may ask for tokens ahead, though one that does so has not ended.
+const prefetchTime = 2 * time.Second
 
 // Trip is a call to Redis about a key, from before it is sent until it was answered. One goroutine owns it.
 type Trip struct {
-	cache   *Cache
-	entry   *entry // nil if the key is not watched
-	worth   bool   // the key is worth watching
-	life    time.Duration
-	charges int64 // that the caller wants, each of n tokens
-	n       int64
-	ahead   int64  // charges on top
-	asking  int64  // what entry.asking was set to
-	epoch   uint64 // of the cache, when it began
-	ended   int64  // tokens that had been charged before, of the key's watch
+	cache       *Cache
+	entry       *entry // nil if the key is not watched
+	worth       bool   // the key is worth watching
+	life        time.Duration
+	charges     int64 // that the caller wants, each of n tokens
+	n           int64
+	ahead       int64  // charges on top
+	prefetching int64  // what entry.prefetching was set to
+	epoch       uint64 // of the cache, when it began
+	ended       int64  // tokens that had been charged before, of the key's watch
 }
 
 // Begin begins a trip of a call for so many charges of n tokens, which may take tokens ahead for a life.
@@ -62,17 +62,17 @@ func (t *Trip) want() int64 {
 	if tokens < t.n {
 		return 0
 	}
-	at, since := int64(c.now()), e.asking.Load()
-	if since != 0 && at-since < int64(askingTime) || !e.asking.CompareAndSwap(since, at) {
+	at, since := int64(c.now()), e.prefetching.Load()
+	if since != 0 && at-since < int64(prefetchTime) || !e.prefetching.CompareAndSwap(since, at) {
 		return 0
 	}
-	t.asking = at
+	t.prefetching = at
 	return tokens / t.n
 }
 
 // End ends a trip by which so many charges were asked for: with the states that Redis found, and when it was asked and had
 // answered. It keeps what was taken ahead.
-func (t *Trip) End(s Subject, asked int64, found []bucket.State, sent, received time.Time) {
+func (t *Trip) End(s Subject, requested int64, found []bucket.State, sent, received time.Time) {
 	c, e := t.cache, t.entry
 	if !t.worth {
 		return
@@ -87,8 +87,8 @@ func (t *Trip) End(s Subject, asked int64, found []bucket.State, sent, received 
 		t.entry = e
 		e.watch.begin(t.charges * t.n) // t.ended stays 0: what has ended since may have been charged later
 	}
-	defer t.stopAsking()
-	granted := min(asked, t.Charges())
+	defer t.endPrefetch()
+	granted := min(requested, t.Charges())
 	for i := range e.buckets {
 		granted = e.buckets[i].Fit(found[i].Level, granted, t.n)
 	}
@@ -137,14 +137,12 @@ func (t *Trip) keep(granted, ahead int64, found, after []bucket.State, sent, rec
 	if before != nil && before.sent.After(sent) && e.buckets[0].Kind != bucket.Token {
 		return // they may be of a window that is over
 	}
-	for i := range e.buckets {
-		b := &e.buckets[i]
-		l.own[i] = granted * b.Charge(t.n)
-		if before != nil {
-			l.own[i] = before.charged(b, i, found[i].Level, sent, l.own[i])
+	if before == nil {
+		for i := range e.buckets {
+			l.own[i] = granted * e.buckets[i].Charge(t.n)
 		}
-	}
-	if before != nil {
+	} else {
+		l.charge(before, e.buckets, found, granted, t.n)
 		left := before.standing(e.buckets, time.Since(before.sent)) // this decision renews its life
 		if before.sent.After(sent) {                                // own may have been less meanwhile: only their own charge answers for these
 			for i := range e.buckets {
@@ -167,14 +165,14 @@ func (t *Trip) keep(granted, ahead int64, found, after []bucket.State, sent, rec
 // Fail ends a trip that was not answered, or was answered by an error. What it has taken ahead, if anything, is lost.
 func (t *Trip) Fail() {
 	if t.entry != nil {
-		t.stopAsking()
+		t.endPrefetch()
 		t.cache.remove(t.entry) // its figures are wrong now
 	}
 }
 
-func (t *Trip) stopAsking() {
-	if t.asking != 0 {
-		t.entry.asking.CompareAndSwap(t.asking, 0)
+func (t *Trip) endPrefetch() {
+	if t.prefetching != 0 {
+		t.entry.prefetching.CompareAndSwap(t.prefetching, 0)
 	}
 }
 

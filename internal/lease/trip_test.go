@@ -128,7 +128,7 @@ func TestWant(t *testing.T) {
 		"at most half of what is left":  {func(f *fixture) { f.used(90); f.entry().room.Store(41) }, 20},
 		"half of nothing":               {func(f *fixture) { f.used(90); f.entry().room.Store(2) }, 0},
 		"while another asks":            {func(f *fixture) { f.used(90); f.begin() }, 0},
-		"another never ends, after 2 s": {func(f *fixture) { f.begin(); time.Sleep(askingTime); f.used(9) }, 9},
+		"another never ends, after 2 s": {func(f *fixture) { f.begin(); time.Sleep(prefetchTime); f.used(9) }, 9},
 		"another has failed": {func(f *fixture) {
 			other := f.begin()
 			other.Fail()
@@ -170,16 +170,16 @@ func TestChargesOfSeveralTokens(t *testing.T) {
 	})
 }
 
-// TestAnAskerThatWasOvertaken does not have a third one ask beside the second.
-func TestAnAskerThatWasOvertaken(t *testing.T) {
+// TestAnOvertakenPrefetch does not have a third one begin beside the second.
+func TestAnOvertakenPrefetch(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newFixture(t)
 		first := f.begin()
-		time.Sleep(askingTime)
+		time.Sleep(prefetchTime)
 		f.used(9)
 		second := f.begin()
 		require.Positive(t, second.ahead)
-		first.stopAsking()
+		first.endPrefetch()
 		third := f.begin()
 		require.Zero(t, third.ahead)
 	})
