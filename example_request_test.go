@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
 )
 
 // What the Examples share: a Redis, and requests whose answers are printed.
@@ -20,7 +23,8 @@ func exampleRedis() (*redis.Client, func()) {
 		panic(err)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
-	return rdb, func() { _ = rdb.Close(); mini.Close() }
+	ginlimit.SetDefaultTimeout(time.Minute)
+	return rdb, func() { ginlimit.SetDefaultTimeout(ginlimit.DefaultTimeout); _ = rdb.Close(); mini.Close() }
 }
 
 // request prints what a client at an address gets.

@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// SetDefaultTimeout sets the timeout of limiters that are made without [WithTimeout]. No test runs beside an Example.
+func SetDefaultTimeout(d time.Duration) { defaultTimeout = d }
+
 // SlotText is how a key stands in a slot tag.
 func SlotText(key string) string { return string(appendSlotText(nil, "", key, nil)) }
 

@@ -64,12 +64,15 @@ type config struct {
 	limiter []string // the options used that are for a limiter only
 }
 
+// defaultTimeout is [DefaultTimeout]. Examples raise it: on a busy machine Redis would be late.
+var defaultTimeout = DefaultTimeout
+
 // newConfig returns the defaults with opts on top, and all errors in them.
 func newConfig(opts []Option) (config, []error) {
 	return config{
 		prefix:        DefaultPrefix,
 		logger:        slog.Default(),
-		timeout:       DefaultTimeout,
+		timeout:       defaultTimeout,
 		denyEntries:   DefaultDenyMemory,
 		replicas:      1,
 		key:           ByClientIP,
