@@ -149,6 +149,18 @@ func (m *movingSlot) agreed(t *testing.T) func() bool {
 	}
 }
 
+// keyOfTheFirst returns a key that the first of so many nodes has.
+func keyOfTheFirst(t *testing.T, rdb *redis.ClusterClient, nodes int) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("hot key %d", i)
+		slot, err := rdb.ClusterKeySlot(t.Context(), key).Result()
+		require.NoError(t, err)
+		if int(slot) < 16384/nodes {
+			return key
+		}
+	}
+}
+
 func masterKilled(t *testing.T) *site {
 	addrs, processes := harness.StartClusterProcesses(t, 3, "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
 	ctx := t.Context()
@@ -175,7 +187,7 @@ func masterKilled(t *testing.T) *site {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return &site{
-		rdb: rdb, degrades: someKeys, bursts: 2,
+		rdb: rdb, degrades: someKeys, bursts: 2, leased: keyOfTheFirst(t, rdb, len(addrs)),
 		fail: func() { require.NoError(t, processes[0].Kill()) },
 		mend: func() {
 			require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {

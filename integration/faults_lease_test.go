@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -31,8 +32,9 @@ const (
 	leasedPace    = 20 * time.Millisecond
 )
 
-// leasedLimit is the limit of the one key that all of them ask for, in the slot of the other hot key. They ask for about four
-// times its rate, so half a second leaves room for leases, and two seconds pass its burst. It is full again after the longer faults.
+// leasedLimit is the limit of the one key that all of them ask for, at about four times its rate. So half a second leaves room for
+// leases, and two seconds pass its burst. What the last one gives back to a server that hangs for two seconds comes too late to
+// matter: the bucket is full by then.
 var leasedLimit = ginlimit.PerSecond(200).WithBurst(400)
 
 // lessees are limiters with leases: processes of one bucket, each of which does something else without Redis. The last
@@ -40,6 +42,7 @@ var leasedLimit = ginlimit.PerSecond(200).WithBurst(400)
 type lessees struct {
 	limiters []*ginlimit.Limiter
 	policies []ginlimit.Failure
+	key      string
 	log      harness.Buffer
 
 	mu   sync.Mutex
@@ -53,7 +56,7 @@ type lessees struct {
 
 func newLessees(t *testing.T, s *site, opts ...ginlimit.Option) *lessees {
 	t.Helper()
-	a := &lessees{policies: append(slices.Clone(policies), ginlimit.FailClosed)}
+	a := &lessees{policies: append(slices.Clone(policies), ginlimit.FailClosed), key: cmp.Or(s.leased, "hot")}
 	a.seen = make([][]seen, len(a.policies))
 	for i, policy := range a.policies {
 		own := append([]ginlimit.Option{
@@ -78,7 +81,7 @@ func (a *lessees) begin(all *sync.WaitGroup, start time.Time, end <-chan struct{
 	for i, limiter := range a.limiters {
 		for caller := range leasedCallers {
 			all.Go(func() {
-				own := callOften(limiter, caller, start, end)
+				own := callOften(limiter, a.key, caller, start, end)
 				a.mu.Lock()
 				defer a.mu.Unlock()
 				a.seen[i] = append(a.seen[i], own...)
@@ -88,7 +91,7 @@ func (a *lessees) begin(all *sync.WaitGroup, start time.Time, end <-chan struct{
 }
 
 // callOften takes one token at a time, and now and then several, at a steady pace until the end or until the limiter is closed.
-func callOften(l *ginlimit.Limiter, caller int, start time.Time, end <-chan struct{}) []seen {
+func callOften(l *ginlimit.Limiter, key string, caller int, start time.Time, end <-chan struct{}) []seen {
 	var all []seen
 	ctx := context.Background()
 	ticker := time.NewTicker(leasedPace)
@@ -99,11 +102,11 @@ func callOften(l *ginlimit.Limiter, caller int, start time.Time, end <-chan stru
 		s.at = began.Sub(start)
 		switch i % 8 {
 		case 0:
-			s.r, s.err = l.AllowN(ctx, "hot", 2, leasedLimit)
+			s.r, s.err = l.AllowN(ctx, key, 2, leasedLimit)
 		case 4:
-			s.r, s.err = l.AllowUpTo(ctx, "hot", 3, leasedLimit)
+			s.r, s.err = l.AllowUpTo(ctx, key, 3, leasedLimit)
 		default:
-			s.r, s.err = l.Allow(ctx, "hot", leasedLimit)
+			s.r, s.err = l.Allow(ctx, key, leasedLimit)
 		}
 		s.took = time.Since(began)
 		if errors.Is(s.err, dispatch.ErrClosed) {
@@ -198,7 +201,7 @@ func (a *lessees) judge(t *testing.T, s *site, o outage) (leased int) {
 	fullest := assertNoMoreThan(t, leasedLimit, admitted, lost)
 	most := leasedLimit.Burst/outageReplicas + int(o.ended.Seconds()*float64(leasedLimit.Rate/outageReplicas)) + 1
 	assert.LessOrEqual(t, locally, most, "admitted locally, with leases")
-	if *faultsTable == "" || s.degrades != noKey {
+	if s.degrades != someKeys && (*faultsTable == "" || s.degrades != noKey) {
 		assert.Equal(t, s.degrades != noKey, degraded > 0, "decisions that Redis did not make, with leases: %d", degraded)
 	}
 	assert.LessOrEqual(t, strings.Count(a.log.String(), "\n"), max(40, decisions/100), a.log.String())

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -127,12 +126,8 @@ func TestLeasesWhileSlotsMigrate(t *testing.T) {
 func TestLeasesWhileAMasterIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := masterKilled(t)
-	key := "hot"
-	for i := 0; s.rdb.ClusterKeySlot(t.Context(), key).Val() >= 16384/3; i++ { // those before are the first node's
-		key = fmt.Sprint("hot ", i)
-	}
 	var lost loss
-	c := ride(t, s.rdb, key, ginlimit.WithTimeout(3*ginlimit.DefaultTimeout), func(start time.Time) {
+	c := ride(t, s.rdb, s.leased, ginlimit.WithTimeout(3*ginlimit.DefaultTimeout), func(start time.Time) {
 		lost = loss{from: time.Since(start), bursts: s.bursts}
 		s.fail()
 		s.mend()

@@ -51,6 +51,8 @@ type site struct {
 	degrades kindOfKey
 	// bursts is how often a bucket may start full, as Redis loses it.
 	bursts int
+	// leased is the key that those with leases ask for; "" is that of the others.
+	leased string
 }
 
 // kindOfKey is what a caller asks for, in turn.
