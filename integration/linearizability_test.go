@@ -169,6 +169,7 @@ type history struct {
 	verbs   []verb
 	callers int // of each process
 	keys    int // at a time
+	leases  bool
 	seed    uint64
 
 	mu         sync.Mutex
@@ -195,7 +196,7 @@ func newHistory(t *testing.T, direct bool, opts ...ginlimit.Option) *history {
 // record has callers of all processes do random operations for a while. A process that ends has one caller.
 func (h *history) record(t *testing.T, disturb disturbance) {
 	t.Logf("seed %d", h.seed)
-	var answered atomic.Int64
+	var answered, leased atomic.Int64
 	var all sync.WaitGroup
 	var limiters []*ginlimit.Limiter
 	for range processes {
@@ -204,7 +205,8 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 	start := time.Now()
 	goesOn := func() bool { // on a busy machine, until there is enough to check
 		passed := time.Since(start)
-		return passed < linearizableTime || answered.Load() < linearizableAnswers && passed < 10*linearizableTime
+		enough := answered.Load() >= linearizableAnswers && (!h.leases || leased.Load() > 0)
+		return passed < linearizableTime || !enough && passed < 10*linearizableTime
 	}
 	for process, limiter := range limiters {
 		for j := range h.callers {
@@ -231,6 +233,9 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 						<-time.After(time.Duration(random.IntN(20)) * time.Millisecond)
 					} else {
 						answered.Add(1)
+						if out.result.Source == ginlimit.FromLease {
+							leased.Add(1)
+						}
 					}
 					keys := []string{in.key}
 					if in.verb == end {
@@ -250,6 +255,10 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 		<-time.After(50 * time.Millisecond)
 	}
 	all.Wait()
+	if h.leases {
+		t.Logf("%d decisions from leases", leased.Load())
+		require.Positive(t, leased.Load())
+	}
 }
 
 func (h *history) add(o porcupine.Operation) {
