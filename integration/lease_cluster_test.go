@@ -21,11 +21,18 @@ import (
 const (
 	waveCallers = 4 // of each process
 	wavePace    = 2 * time.Millisecond
-	wave        = 300 * time.Millisecond // in its first half callers ask, in the other the bucket regains tokens
+	wave        = 400 * time.Millisecond // first callers ask, then the bucket fills up again
+	waveLife    = 500 * time.Millisecond
 )
 
-// waveLimit is passed in each wave; a key that is always used up has no leases.
-var waveLimit = ginlimit.PerSecond(1000).WithBurst(300)
+// waveLimit is passed in the longer waves. The shorter ones leave processes with leases, which outlive the time in which the bucket
+// fills up: in the next wave those tokens must not be used on top of it.
+var waveLimit = ginlimit.PerSecond(1000).WithBurst(200)
+
+// isHigh reports whether callers ask, so long after the start: for 20 ms to 180 ms of each wave.
+func isHigh(at time.Duration) bool {
+	return at%wave < time.Duration(1+at/wave%5*2)*20*time.Millisecond
+}
 
 // crest is what the callers of all processes were told.
 type crest struct {
@@ -42,7 +49,7 @@ func ride(t *testing.T, rdb redis.UniversalClient, key string, timeout ginlimit.
 	var all sync.WaitGroup
 	limiters := make([]*ginlimit.Limiter, 3)
 	for i := range limiters {
-		limiters[i] = harness.NewLimiter(t, another(t, rdb), ginlimit.WithLease(leaseLife), harness.TrustsClock(), timeout)
+		limiters[i] = harness.NewLimiter(t, another(t, rdb), ginlimit.WithLease(waveLife), harness.TrustsClock(), timeout)
 		require.True(t, harness.BecomesTrue(t.Context().Done(), inRedis(limiters[i])))
 	}
 	start, end := time.Now(), make(chan struct{})
@@ -71,7 +78,7 @@ func (c *crest) call(l *ginlimit.Limiter, key string, start time.Time, end <-cha
 	ticker := time.NewTicker(wavePace)
 	defer ticker.Stop()
 	for {
-		if at := time.Since(start); at%wave < wave/2 {
+		if at := time.Since(start); isHigh(at) {
 			n := 1 + rand.IntN(8)/7
 			r, err := l.AllowN(context.Background(), key, n, waveLimit)
 			d := seen{key: hotKey, at: at, took: time.Since(start) - at, r: r, err: err}
