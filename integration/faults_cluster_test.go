@@ -138,9 +138,9 @@ func (m *movingSlot) arrive(t *testing.T) {
 func (m *movingSlot) agreed(t *testing.T) func() bool {
 	return func() bool {
 		for _, node := range m.nodes {
-			slots, err := node.ClusterSlots(t.Context()).Result()
-			if err != nil || !slices.ContainsFunc(slots, func(s redis.ClusterSlot) bool {
-				return int64(s.Start) <= m.slot && m.slot <= int64(s.End) && s.Nodes[0].ID == m.ids[m.at]
+			shards, err := node.ClusterShards(t.Context()).Result()
+			if err != nil || !slices.ContainsFunc(shards, func(s redis.ClusterShard) bool {
+				return s.Nodes[0].ID == m.ids[m.at] && slices.ContainsFunc(s.Slots, func(r redis.SlotRange) bool { return r.Start <= m.slot && m.slot <= r.End })
 			}) {
 				return false
 			}

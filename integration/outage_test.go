@@ -346,6 +346,9 @@ timeout and 20 ms, if Redis is back later than a second after it can be reached,
 
     cd integration && go test -race -run TestFaults -faults ../docs/faults.md .
 
+Four limiters with WithLease meet each fault beside them, on a key of their own. The same must hold for them, and no decision comes from a lease
+that was taken before Redis was known to be lost. The table is of those without leases.
+
 - **degraded**: of the decisions while the fault lasted, those that Redis did not make.
 - **back**: from when Redis can be reached until the last of the three limiters decides there again.
 - **admitted**: on the key that is over its limit, by Redis and by the process (FailLocal, a quarter of the limit), of how many that may be. Where
