@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,42 +56,108 @@ func slotsMigrate(t *testing.T) *site {
 	addrs := harness.StartCluster(t, 3)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	t.Cleanup(func() { _ = rdb.Close() })
-	ctx := t.Context()
-	nodes := make([]*redis.Client, len(addrs))
-	ids := make([]string, len(addrs))
-	for i, addr := range addrs {
-		nodes[i] = harness.Connect(t, addr)
-		id, err := nodes[i].Do(ctx, "CLUSTER", "MYID").Text()
-		require.NoError(t, err)
-		ids[i] = id
-	}
-	slot, err := nodes[0].ClusterKeySlot(ctx, "hot").Result()
-	require.NoError(t, err)
-	from := int(slot) * len(nodes) / 16384
-	to := (from + 1) % len(nodes)
-	do := func(node int, args ...any) { require.NoError(t, nodes[node].Do(ctx, args...).Err()) }
+	slot := newMovingSlot(t, addrs, "hot")
 	return &site{
 		rdb: rdb, lasts: time.Second / 2, bursts: 1,
 		fail: func() {
-			do(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[from])
-			do(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to])
-			host, port, err := net.SplitHostPort(addrs[to])
-			require.NoError(t, err)
+			slot.depart(t)
 			pause(200 * time.Millisecond) // new buckets of the slot are made at its new node now
-			keys, err := nodes[from].ClusterGetKeysInSlot(ctx, int(slot), 1000).Result()
-			require.NoError(t, err)
-			require.NotEmpty(t, keys)
-			args := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
-			for _, key := range keys {
-				args = append(args, key)
-			}
-			do(from, args...)
+			require.NotZero(t, slot.move(t))
 		},
-		mend: func() {
-			for _, node := range []int{to, from, 3 - to - from} {
-				do(node, "CLUSTER", "SETSLOT", slot, "NODE", ids[to])
+		mend: func() { slot.arrive(t) },
+	}
+}
+
+// movingSlot is a slot that moves from node to node.
+type movingSlot struct {
+	addrs []string
+	nodes []*redis.Client
+	ids   []string
+	slot  int64
+	at    int // the node that has it
+}
+
+func newMovingSlot(t *testing.T, addrs []string, key string) *movingSlot {
+	m := &movingSlot{addrs: addrs}
+	for _, addr := range addrs {
+		node := harness.Connect(t, addr)
+		id, err := node.Do(t.Context(), "CLUSTER", "MYID").Text()
+		require.NoError(t, err)
+		m.nodes, m.ids = append(m.nodes, node), append(m.ids, id)
+	}
+	slot, err := m.nodes[0].ClusterKeySlot(t.Context(), key).Result()
+	require.NoError(t, err)
+	m.slot, m.at = slot, int(slot)*len(addrs)/16384
+	return m
+}
+
+func (m *movingSlot) next() int { return (m.at + 1) % len(m.nodes) }
+
+func (m *movingSlot) do(t *testing.T, node int, args ...any) {
+	t.Helper()
+	require.NoError(t, m.nodes[node].Do(t.Context(), args...).Err())
+}
+
+// depart begins to move the slot to the next node.
+func (m *movingSlot) depart(t *testing.T) {
+	m.do(t, m.next(), "CLUSTER", "SETSLOT", m.slot, "IMPORTING", m.ids[m.at])
+	m.do(t, m.at, "CLUSTER", "SETSLOT", m.slot, "MIGRATING", m.ids[m.next()])
+}
+
+// move moves the keys that there are, and returns how many.
+func (m *movingSlot) move(t *testing.T) int {
+	host, port, err := net.SplitHostPort(m.addrs[m.next()])
+	require.NoError(t, err)
+	keys, err := m.nodes[m.at].ClusterGetKeysInSlot(t.Context(), int(m.slot), 1000).Result()
+	require.NoError(t, err)
+	if len(keys) == 0 {
+		return 0
+	}
+	args := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
+	for _, key := range keys {
+		args = append(args, key)
+	}
+	m.do(t, m.at, args...)
+	return len(keys)
+}
+
+// arrive has all nodes know that the slot is at its new one.
+func (m *movingSlot) arrive(t *testing.T) {
+	from, to := m.at, m.next()
+	m.do(t, to, "CLUSTER", "SETSLOT", m.slot, "NODE", m.ids[to])
+	m.do(t, from, "CLUSTER", "SETSLOT", m.slot, "NODE", m.ids[to])
+	for node := range m.nodes {
+		if node != from && node != to {
+			m.do(t, node, "CLUSTER", "SETSLOT", m.slot, "NODE", m.ids[to])
+		}
+	}
+	m.at = to
+}
+
+// agreed returns whether every node has heard from all others of what arrived.
+func (m *movingSlot) agreed(t *testing.T) func() bool {
+	return func() bool {
+		for _, node := range m.nodes {
+			shards, err := node.ClusterShards(t.Context()).Result()
+			if err != nil || !slices.ContainsFunc(shards, func(s redis.ClusterShard) bool {
+				return s.Nodes[0].ID == m.ids[m.at] && slices.ContainsFunc(s.Slots, func(r redis.SlotRange) bool { return r.Start <= m.slot && m.slot <= r.End })
+			}) {
+				return false
 			}
-		},
+		}
+		return true
+	}
+}
+
+// keyOfTheFirst returns a key that the first of so many nodes has.
+func keyOfTheFirst(t *testing.T, rdb *redis.ClusterClient, nodes int) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("hot key %d", i)
+		slot, err := rdb.ClusterKeySlot(t.Context(), key).Result()
+		require.NoError(t, err)
+		if int(slot) < 16384/nodes {
+			return key
+		}
 	}
 }
 
@@ -120,7 +187,7 @@ func masterKilled(t *testing.T) *site {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return &site{
-		rdb: rdb, degrades: someKeys, bursts: 2,
+		rdb: rdb, degrades: someKeys, bursts: 2, leased: keyOfTheFirst(t, rdb, len(addrs)),
 		fail: func() { require.NoError(t, processes[0].Kill()) },
 		mend: func() {
 			require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {

@@ -163,10 +163,7 @@ func readOnly(t *testing.T) *site {
 func wrongType(t *testing.T) *site {
 	addr := harness.StartRedis(t)
 	admin := harness.Connect(t, addr)
-	names := make([]string, len(policies))
-	for i, policy := range policies {
-		names[i] = strings.Replace(harness.RedisKey("hot", hotLimit), "ginlimit", policy.String(), 1)
-	}
+	names := hotNames()
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: 2 * time.Second, degrades: hotKey, bursts: 2,
 		fail: func() {

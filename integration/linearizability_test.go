@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -35,13 +37,15 @@ const (
 	allowUpTo
 	peek
 	refund
+	end // of the process, after which another one takes its place
 )
 
 // operation is what a caller asked for.
 type operation struct {
-	key  string
-	verb verb
-	n    int
+	key     string
+	verb    verb
+	n       int
+	process int
 }
 
 // outcome is what it was told.
@@ -52,19 +56,8 @@ type outcome struct {
 
 // sequentialBucket is the model: its state is how many tokens are taken.
 var sequentialBucket = porcupine.NondeterministicModel{
-	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-		keys := map[string][]porcupine.Operation{}
-		for _, o := range history {
-			key := o.Input.(operation).key
-			keys[key] = append(keys[key], o)
-		}
-		var parts [][]porcupine.Operation
-		for _, part := range keys {
-			parts = append(parts, part)
-		}
-		return parts
-	},
-	Init: func() []any { return []any{0} },
+	Partition: byKey,
+	Init:      func() []any { return []any{0} },
 	Step: func(state, input, output any) []any {
 		taken, in, out := state.(int), input.(operation), output.(outcome)
 		granted, after := 0, taken
@@ -90,70 +83,70 @@ var sequentialBucket = porcupine.NondeterministicModel{
 		}
 		return []any{after}
 	},
-	DescribeOperation: func(input, output any) string {
-		in, out := input.(operation), output.(outcome)
-		return fmt.Sprintf("%s %d (%d): granted %d, remaining %d, lost %t", in.key, in.verb, in.n, out.result.Granted, out.result.Remaining, out.lost)
-	},
+	DescribeOperation: describe,
+}
+
+// byKey has each key be checked alone.
+func byKey(history []porcupine.Operation) (parts [][]porcupine.Operation) {
+	keys := map[string][]porcupine.Operation{}
+	for _, o := range history {
+		key := o.Input.(operation).key
+		keys[key] = append(keys[key], o)
+	}
+	return slices.Collect(maps.Values(keys))
+}
+
+func describe(input, output any) string {
+	in, out := input.(operation), output.(outcome)
+	return fmt.Sprintf("%d: %s %d (%d): %s granted %d, remaining %d, lost %t", in.process, in.key, in.verb, in.n, out.result.Source,
+		out.result.Granted, out.result.Remaining, out.lost)
 }
 
 // do does an operation.
-func do(l *ginlimit.Limiter, o operation) (out outcome, err error) {
+func do(l *ginlimit.Limiter, o operation, limit ginlimit.Limit) (out outcome, err error) {
 	ctx := context.Background()
 	switch o.verb {
 	case allowN:
-		out.result, err = l.AllowN(ctx, o.key, o.n, slowLimit)
+		out.result, err = l.AllowN(ctx, o.key, o.n, limit)
 	case allowUpTo:
-		out.result, err = l.AllowUpTo(ctx, o.key, o.n, slowLimit)
+		out.result, err = l.AllowUpTo(ctx, o.key, o.n, limit)
 	case peek:
-		out.result, err = l.Peek(ctx, o.key, slowLimit)
+		out.result, err = l.Peek(ctx, o.key, limit)
 	case refund:
-		err = l.Refund(ctx, o.key, o.n, slowLimit)
+		err = l.Refund(ctx, o.key, o.n, limit)
+	case end:
+		err = l.Close()
 	}
 	out.lost = err != nil
 	return out, err
 }
 
+// disturbance is done to a server again and again while calls are made.
+type disturbance func(t *testing.T, addr string, process *os.Process, proxy *harness.Proxy)
+
 func TestConcurrentCallsAreLinearizable(t *testing.T) {
 	t.Parallel()
+	usual := []verb{allowN, allowUpTo, peek, refund}
 	for name, row := range map[string]struct {
-		disturb func(t *testing.T, addr string, process *os.Process, proxy *harness.Proxy)
-		verbs   int // so many of the verbs
+		disturb disturbance
+		verbs   []verb
 		opts    []ginlimit.Option
 	}{
-		"undisturbed":         {func(*testing.T, string, *os.Process, *harness.Proxy) {}, 4, nil},
-		"connections cut":     {cutConnections, 4, nil},
-		"scripts flushed":     {flushScripts, 4, nil},
-		"slow Redis":          {delayReplies, 4, nil},
-		"frozen Redis":        {freezeServer, 4, nil},
-		"replies swallowed":   {swallowReplies, 4, nil},
-		"refusals remembered": {cutConnections, 3, []ginlimit.Option{harness.TrustsClock()}}, // a refund elsewhere shows within a second
+		"undisturbed":         {undisturbed, usual, nil},
+		"connections cut":     {cutConnections, usual, nil},
+		"scripts flushed":     {flushScripts, usual, nil},
+		"slow Redis":          {delayReplies, usual, nil},
+		"frozen Redis":        {freezeServer, usual, nil},
+		"replies swallowed":   {swallowReplies, usual, nil},
+		"refusals remembered": {cutConnections, usual[:3], []ginlimit.Option{harness.TrustsClock()}}, // a refund elsewhere shows within a second
 	} {
 		for _, direct := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
 				t.Parallel()
-				addr, process := harness.StartRedisProcess(t)
-				proxy, way := harness.StartProxy(t, addr)
-				var limiters []*ginlimit.Limiter
-				for range 3 {
-					// Calls whose replies are lost end soon, so that there are answers between two disturbances.
-					rdb := redis.NewClient(&redis.Options{Addr: way, ContextTimeoutEnabled: direct, ReadTimeout: 200 * time.Millisecond})
-					t.Cleanup(func() { _ = rdb.Close() })
-					opts := append([]ginlimit.Option{ginlimit.WithDenyMemory(0), ginlimit.WithTimeout(ginlimit.DefaultTimeout)}, row.opts...)
-					limiters = append(limiters, harness.NewLimiter(t, rdb, opts...))
-				}
-				seed := uint64(time.Now().UnixNano())
-				t.Logf("seed %d", seed)
-				history := record(t, limiters, row.verbs, seed, func() { row.disturb(t, addr, process, proxy) })
-				lost := 0
-				for _, o := range history {
-					if o.Output.(outcome).lost {
-						lost++
-					}
-				}
-				t.Logf("%d calls, %d of them without an answer", len(history), lost)
-				require.GreaterOrEqual(t, len(history)-lost, linearizableAnswers, "there is too little to check")
-				result := porcupine.CheckOperationsTimeout(sequentialBucket.ToModel(), history, time.Minute)
-				require.Equal(t, porcupine.Ok, result)
+				h := newHistory(t, direct, row.opts...)
+				h.verbs = row.verbs
+				h.record(t, row.disturb)
+				h.check(t, sequentialBucket)
 			})
 		}
 	}
@@ -162,33 +155,74 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 const (
 	linearizableTime    = 2 * time.Second
 	linearizableAnswers = 500
-	linearizableCallers = 4 // of each limiter
+	processes           = 3
 )
 
-// record has callers of all limiters do random operations for a while, and returns what they saw.
-func record(t *testing.T, limiters []*ginlimit.Limiter, verbs int, seed uint64, disturb func()) []porcupine.Operation {
-	var mu sync.Mutex
-	var history []porcupine.Operation
-	var answered atomic.Int64
+// history is what the callers of several processes have done and seen.
+type history struct {
+	addr   string
+	server *os.Process
+	proxy  *harness.Proxy
+	start  func() *ginlimit.Limiter // of a process
+
+	limit   ginlimit.Limit
+	verbs   []verb
+	callers int // of each process
+	keys    int // at a time
+	leases  bool
+	seed    uint64
+
+	mu         sync.Mutex
+	operations []porcupine.Operation
+	lost       int
+}
+
+// newHistory starts a server, to be asked through a proxy.
+func newHistory(t *testing.T, direct bool, opts ...ginlimit.Option) *history {
+	addr, server := harness.StartRedisProcess(t)
+	proxy, way := harness.StartProxy(t, addr)
+	opts = append([]ginlimit.Option{ginlimit.WithDenyMemory(0), ginlimit.WithTimeout(ginlimit.DefaultTimeout)}, opts...)
+	return &history{
+		addr: addr, server: server, proxy: proxy, limit: slowLimit, callers: 4, keys: 4, seed: uint64(time.Now().UnixNano()),
+		start: func() *ginlimit.Limiter {
+			// Calls whose replies are lost end soon, so that there are answers between two disturbances.
+			rdb := redis.NewClient(&redis.Options{Addr: way, ContextTimeoutEnabled: direct, ReadTimeout: 200 * time.Millisecond})
+			t.Cleanup(func() { _ = rdb.Close() })
+			return harness.NewLimiter(t, rdb, opts...)
+		},
+	}
+}
+
+// record has callers of all processes do random operations for a while. A process that ends has one caller.
+func (h *history) record(t *testing.T, disturb disturbance) {
+	t.Logf("seed %d", h.seed)
+	var answered, leased atomic.Int64
 	var all sync.WaitGroup
+	var limiters []*ginlimit.Limiter
+	for range processes {
+		limiters = append(limiters, h.start())
+	}
 	start := time.Now()
 	goesOn := func() bool { // on a busy machine, until there is enough to check
 		passed := time.Since(start)
-		return passed < linearizableTime || answered.Load() < linearizableAnswers && passed < 10*linearizableTime
+		enough := answered.Load() >= linearizableAnswers && (!h.leases || leased.Load() > 0)
+		return passed < linearizableTime || !enough && passed < 10*linearizableTime
 	}
-	for i, limiter := range limiters {
-		for j := range linearizableCallers {
+	for process, limiter := range limiters {
+		for j := range h.callers {
 			all.Go(func() {
-				caller := i*linearizableCallers + j
-				random := rand.New(rand.NewPCG(seed, uint64(caller)))
+				caller := process*h.callers + j
+				random := rand.New(rand.NewPCG(h.seed, uint64(caller)))
+				used := map[string]bool{} // keys
 				for goesOn() {
 					// Keys change as time goes by, so that the calls without an answer of one key are few.
 					in := operation{
-						key:  fmt.Sprintf("%d, %d", time.Since(start)/(100*time.Millisecond), random.IntN(4)),
-						verb: verb(random.IntN(verbs)), n: 1 + random.IntN(4),
+						key:  fmt.Sprintf("%d, %d", time.Since(start)/(100*time.Millisecond), random.IntN(h.keys)),
+						verb: h.verbs[random.IntN(len(h.verbs))], n: 1 + random.IntN(4), process: process,
 					}
+					used[in.key] = true
 					called := time.Since(start).Nanoseconds()
-					out, err := do(limiter, in)
+					out, err := do(limiter, in, h.limit)
 					returned := time.Since(start).Nanoseconds()
 					if err != nil {
 						assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
@@ -199,22 +233,52 @@ func record(t *testing.T, limiters []*ginlimit.Limiter, verbs int, seed uint64, 
 						<-time.After(time.Duration(random.IntN(20)) * time.Millisecond)
 					} else {
 						answered.Add(1)
+						if out.result.Source == ginlimit.FromLease {
+							leased.Add(1)
+						}
 					}
-					mu.Lock()
-					history = append(history, porcupine.Operation{ClientId: caller, Input: in, Call: called, Output: out, Return: returned})
-					mu.Unlock()
+					keys := []string{in.key}
+					if in.verb == end {
+						keys, used = slices.Collect(maps.Keys(used)), map[string]bool{}
+						limiter = h.start()
+					}
+					for _, in.key = range keys {
+						h.add(porcupine.Operation{ClientId: caller, Input: in, Call: called, Output: out, Return: returned})
+					}
 					<-time.After(time.Duration(random.IntN(3000)) * time.Microsecond)
 				}
 			})
 		}
 	}
 	for time.Since(start) < linearizableTime-200*time.Millisecond {
-		disturb()
+		disturb(t, h.addr, h.server, h.proxy)
 		<-time.After(50 * time.Millisecond)
 	}
 	all.Wait()
-	return history
+	if h.leases {
+		t.Logf("%d decisions from leases", leased.Load())
+		require.Positive(t, leased.Load())
+	}
 }
+
+func (h *history) add(o porcupine.Operation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.operations = append(h.operations, o)
+	if o.Output.(outcome).lost {
+		h.lost++
+	}
+}
+
+// check requires that a model explains what was seen.
+func (h *history) check(t *testing.T, model porcupine.NondeterministicModel) {
+	t.Helper()
+	t.Logf("%d calls, %d of them without an answer", len(h.operations), h.lost)
+	require.GreaterOrEqual(t, len(h.operations)-h.lost, linearizableAnswers, "there is too little to check")
+	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(model.ToModel(), h.operations, time.Minute))
+}
+
+func undisturbed(*testing.T, string, *os.Process, *harness.Proxy) {}
 
 func cutConnections(_ *testing.T, _ string, _ *os.Process, proxy *harness.Proxy) {
 	proxy.CutAll()

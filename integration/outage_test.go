@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"runtime/pprof"
 	"slices"
@@ -50,6 +51,8 @@ type site struct {
 	degrades kindOfKey
 	// bursts is how often a bucket may start full, as Redis loses it.
 	bursts int
+	// leased is the key that those with leases ask for; "" is that of the others.
+	leased string
 }
 
 // kindOfKey is what a caller asks for, in turn.
@@ -80,6 +83,7 @@ type outage struct {
 	ended   time.Duration
 	back    time.Duration // from mended on, until every limiter decided in Redis
 	log     string
+	leased  *lessees // limiters with leases
 }
 
 var policies = []ginlimit.Failure{ginlimit.FailLocal, ginlimit.FailOpen, ginlimit.FailClosed}
@@ -87,6 +91,8 @@ var policies = []ginlimit.Failure{ginlimit.FailLocal, ginlimit.FailOpen, ginlimi
 func TestFaults(t *testing.T) {
 	serial := *faultsTable != ""
 	rows := make([]string, len(faults))
+	var leased atomic.Int64
+	t.Cleanup(func() { assert.Positive(t, leased.Load(), "decisions from leases") }) // when all rows have ended
 	for i, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			if !serial {
@@ -95,11 +101,13 @@ func TestFaults(t *testing.T) {
 			s := f.start(t)
 			o := s.run(t)
 			s.judge(t, o)
+			leased.Add(int64(o.leased.judge(t, s, o)))
 			rows[i] = fmt.Sprintf("| %s | %s", f.name, s.row(t, o))
 			t.Log(rows[i])
 			if serial {
 				assert.LessOrEqual(t, percentile(o.tooks(), 99), ginlimit.DefaultTimeout+20*time.Millisecond)
 				assert.LessOrEqual(t, o.back, time.Second)
+				o.leased.assertInTime(t)
 			}
 		})
 	}
@@ -133,7 +141,12 @@ func (s *site) run(t *testing.T) outage {
 			limiters[policy] = limiter
 			require.True(t, harness.BecomesTrue(ctx.Done(), inRedis(limiter)), policy)
 		}
+		o.leased = newLessees(t, s, timeout)
+		for i, limiter := range o.leased.limiters {
+			require.True(t, harness.BecomesTrue(ctx.Done(), inRedis(limiter)), "%s, with leases", o.leased.policies[i])
+		}
 		start, end := time.Now(), make(chan struct{})
+		o.leased.begin(&all, start, end)
 		var mu sync.Mutex
 		for policy, limiter := range limiters {
 			for caller := range outageCallers {
@@ -146,8 +159,10 @@ func (s *site) run(t *testing.T) outage {
 			}
 		}
 		pause(outagePace * 20)
+		o.leased.awaitLeases(ctx)
 		o.failed = time.Since(start)
 		s.fail()
+		o.leased.leave(&all)
 		pause(s.lasts)
 		o.mending = time.Since(start)
 		s.mend()
@@ -157,11 +172,12 @@ func (s *site) run(t *testing.T) outage {
 			assert.True(t, harness.BecomesTrue(ctx.Done(), inRedis(limiters[policy])), policy)
 		}
 		o.back = time.Since(mended)
+		o.leased.wait(ctx, t, mended)
 		pause(outagePace * 20)
 		close(end)
 		all.Wait()
 		o.ended = time.Since(start)
-		for _, limiter := range limiters {
+		for _, limiter := range append(slices.Collect(maps.Values(limiters)), o.leased.remaining()...) {
 			assert.NoError(t, limiter.Close())
 		}
 	})
@@ -329,6 +345,9 @@ hundred times its limit, half on keys that are new. The command measures and wri
 timeout and 20 ms, if Redis is back later than a second after it can be reached, or if a decision is wrong:
 
     cd integration && go test -race -run TestFaults -faults ../docs/faults.md .
+
+Four limiters with WithLease meet each fault beside them, on a key of their own. The same must hold for them, and no decision comes from a lease
+that was taken before Redis was known to be lost. The table is of those without leases.
 
 - **degraded**: of the decisions while the fault lasted, those that Redis did not make.
 - **back**: from when Redis can be reached until the last of the three limiters decides there again.

@@ -1,0 +1,173 @@
+package integration
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+// Leases of three processes on one hot key, where Redis is a cluster that changes or is far away: guarantee 1 holds for every
+// span of time, but for what a failover is documented to cost.
+
+const (
+	waveCallers = 4 // of each process
+	wavePace    = 2 * time.Millisecond
+	wave        = 400 * time.Millisecond // first callers ask, then the bucket fills up again
+	waveLife    = 500 * time.Millisecond
+)
+
+// waveLimit is passed in the longer waves. The shorter ones leave processes with leases, which outlive the time in which the bucket
+// fills up: in the next wave those tokens must not be used on top of it.
+var waveLimit = ginlimit.PerSecond(1000).WithBurst(200)
+
+// isHigh reports whether callers ask, so long after the start: for 20 ms to 180 ms of each wave.
+func isHigh(at time.Duration) bool {
+	return at%wave < time.Duration(1+at/wave%5*2)*20*time.Millisecond
+}
+
+// crest is what the callers of all processes were told.
+type crest struct {
+	mu       sync.Mutex
+	admitted []admission
+	leased   int
+	failed   []seen
+}
+
+// ride has callers of three processes ask for a key in waves, before, while and after something happens: that is told when they began.
+func ride(t *testing.T, rdb redis.UniversalClient, key string, timeout ginlimit.Option, happens func(start time.Time)) *crest {
+	t.Helper()
+	var c crest
+	var all sync.WaitGroup
+	limiters := make([]*ginlimit.Limiter, 3)
+	for i := range limiters {
+		limiters[i] = harness.NewLimiter(t, another(t, rdb), ginlimit.WithLease(waveLife), harness.TrustsClock(), timeout)
+		require.True(t, harness.BecomesTrue(t.Context().Done(), inRedis(limiters[i])))
+	}
+	start, end := time.Now(), make(chan struct{})
+	for _, limiter := range limiters {
+		for range waveCallers {
+			all.Go(func() { c.call(limiter, key, start, end) })
+		}
+	}
+	pause(2*wave + wave/4)
+	happens(start)
+	pause(3 * wave)
+	assert.True(t, harness.BecomesTrue(t.Context().Done(), c.hasLeases)) // on a busy machine it may take longer
+	close(end)
+	all.Wait()
+	return &c
+}
+
+// hasLeases reports whether any decision was made from a lease.
+func (c *crest) hasLeases() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leased > 0
+}
+
+func (c *crest) call(l *ginlimit.Limiter, key string, start time.Time, end <-chan struct{}) {
+	ticker := time.NewTicker(wavePace)
+	defer ticker.Stop()
+	for {
+		if at := time.Since(start); isHigh(at) {
+			n := 1 + rand.IntN(8)/7
+			r, err := l.AllowN(context.Background(), key, n, waveLimit)
+			d := seen{key: hotKey, at: at, took: time.Since(start) - at, r: r, err: err}
+			c.mu.Lock()
+			if r.Granted > 0 {
+				c.admitted = append(c.admitted, admission{d.at, d.at + d.took, r.Granted})
+			}
+			if r.Source == ginlimit.FromLease {
+				c.leased++
+			}
+			if err != nil {
+				c.failed = append(c.failed, d)
+			}
+			c.mu.Unlock()
+		}
+		select {
+		case <-ticker.C:
+		case <-end:
+			return
+		}
+	}
+}
+
+// judge asserts guarantee 1.
+func (c *crest) judge(t *testing.T, lost loss) {
+	t.Helper()
+	fullest := assertNoMoreThan(t, waveLimit, c.admitted, lost)
+	t.Logf("%d admissions, %d of them from leases, %d failed, %d of a burst of %d in the fullest span", len(c.admitted), c.leased, len(c.failed),
+		fullest, waveLimit.Burst)
+}
+
+func TestLeasesWhileSlotsMigrate(t *testing.T) {
+	t.Parallel()
+	addrs := harness.StartCluster(t, 3)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+	defer rdb.Close()
+	slot, moved := newMovingSlot(t, addrs, "hot"), 0
+	c := ride(t, rdb, "hot", harness.Patient(), func(time.Time) {
+		for i := 0; i < 3 || moved == 0 && i < 20; i++ { // a full bucket has no key to be moved
+			slot.depart(t)
+			pause(100 * time.Millisecond) // the bucket is asked for where it was, or at its new node if it was full
+			moved += slot.move(t)
+			pause(100 * time.Millisecond)
+			slot.arrive(t)
+			require.True(t, harness.BecomesTrue(t.Context().Done(), slot.agreed(t)))
+		}
+	})
+	c.judge(t, loss{from: -1, to: -1})
+	require.Empty(t, c.failed)
+	require.Positive(t, moved)
+	t.Logf("the bucket has moved %d times", moved)
+}
+
+// TestLeasesWhileAMasterIsReplaced has the node of the hot key be killed. Its replica may not have heard of the last charges: at worst
+// the bucket starts full once more.
+func TestLeasesWhileAMasterIsReplaced(t *testing.T) {
+	t.Parallel()
+	s := masterKilled(t)
+	var lost loss
+	c := ride(t, s.rdb, s.leased, ginlimit.WithTimeout(3*ginlimit.DefaultTimeout), func(start time.Time) {
+		lost = loss{from: time.Since(start), bursts: s.bursts}
+		s.fail()
+		s.mend()
+		limiter := harness.NewLimiter(t, s.rdb, ginlimit.WithTimeout(3*ginlimit.DefaultTimeout))
+		require.True(t, harness.BecomesTrue(t.Context().Done(), inRedis(limiter)))
+		lost.to = time.Since(start)
+	})
+	c.judge(t, lost)
+}
+
+// TestLeasesFarFromRedis has answers that take long: what comes back on the way must not be used.
+func TestLeasesFarFromRedis(t *testing.T) {
+	t.Parallel()
+	for name, distance := range map[string]func() time.Duration{
+		"5 ms":               func() time.Duration { return 5 * time.Millisecond },
+		"from 2 ms to 20 ms": func() time.Duration { return 2*time.Millisecond + rand.N(18*time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy, addr := harness.StartProxy(t, harness.StartRedis(t))
+			proxy.Delay.Store(int64(distance()))
+			c := ride(t, harness.Connect(t, addr), "hot", harness.Patient(), func(start time.Time) {
+				for time.Since(start) < 10*wave {
+					proxy.Delay.Store(int64(distance()))
+					pause(10 * time.Millisecond)
+				}
+			})
+			c.judge(t, loss{from: -1, to: -1})
+			require.Empty(t, c.failed)
+		})
+	}
+}
