@@ -37,13 +37,22 @@ func (s *simulation) complain(a *simAnswer, what string) {
 	s.violated("%s: %s, asked at %s, answered at %s: %s", what, a.simCall, s.at(a.start), s.at(a.end), a.says())
 }
 
+// mostInline is the longest timeout for which a caller sends its call itself, and so does not see that its context is
+// cancelled. One whose deadline is nearer than the timeout does not.
+const mostInline = 100 * time.Millisecond
+
 // checkTime is guarantee 5: no decision takes longer than the timeout and a tenth of it, which is the slack of the shared
 // deadline, or than its caller is patient.
 func (s *simulation) checkTime(a *simAnswer) {
-	most := s.plan.timeout + s.plan.timeout/10
-	if a.op == "Wait" {
+	decision := s.plan.timeout + s.plan.timeout/10
+	unseen := a.cancels && s.plan.processes[a.process].inline && s.plan.timeout <= mostInline
+	most := decision
+	switch {
+	case a.op == "Wait" && unseen:
+		most = a.patience + decision
+	case a.op == "Wait":
 		most = a.patience
-	} else if a.patience > 0 {
+	case a.patience > 0 && !unseen:
 		most = min(most, a.patience)
 	}
 	if a.end.Sub(a.start) > most {

@@ -33,6 +33,7 @@ type simProcess struct {
 	replicas  int
 	denyOrNil *int // WithDenyMemory
 	lease     time.Duration
+	inline    bool // callers send their calls themselves where they may
 }
 
 // simKey is a client under its limits, which may change.
@@ -73,7 +74,7 @@ func newSimPlan(seed uint64) *simPlan {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := &simPlan{seed: seed}
 	p.algorithm = pick(r, ginlimit.TokenBucket, ginlimit.TokenBucket, ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow)
-	p.timeout = pick[time.Duration](r, 10, 20, 50, 50, 100) * time.Millisecond
+	p.timeout = pick[time.Duration](r, 10, 20, 50, 50, 100, 120) * time.Millisecond
 	p.latency = p.timeout/200 + upTo(r, p.timeout/60)
 	p.jitter = upTo(r, p.latency/2)
 	p.clock = upTo(r, time.Millisecond)
@@ -143,6 +144,7 @@ func newSimProcess(r *rand.Rand, timeout time.Duration) simProcess {
 		entries := 1 + r.IntN(64)
 		p.denyOrNil = &entries
 	}
+	p.inline = r.IntN(2) == 0
 	return p
 }
 

@@ -32,8 +32,10 @@ import (
 // the server has done and the guarantees (simulation_check_test.go, simulation_charge_test.go,
 // simulation_lease_test.go). That no goroutine is left, synctest checks itself.
 //
-// Not simulated: clusters, rings and Sentinel; handlers; calls that their caller sends itself, which the limiter leaves to
-// go-redis' own Dialer; clients whose pool is too small (see newSimProcess); and the scheduler, so a seed may go another
+// In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
+// context as that does.
+//
+// Not simulated: clusters, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the scheduler, so a seed may go another
 // way each time it runs: calls of the same microsecond come in any order, and the probes' pauses are random.
 var (
 	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
@@ -161,8 +163,8 @@ func (p *simPlan) describe() string {
 		if m.denyOrNil != nil {
 			deny = strconv.Itoa(*m.denyOrNil)
 		}
-		text += fmt.Sprintf("process %d: Fail %s, %d replicas, deny memory %s, lease %s, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
-			i, m.failure, m.replicas, deny, m.lease, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
+		text += fmt.Sprintf("process %d: Fail %s, %d replicas, deny memory %s, lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
+			i, m.failure, m.replicas, deny, m.lease, m.inline, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
 	}
 	for _, k := range p.keys {
 		text += fmt.Sprintf("%s: %v, later %v\n", k.name, k.versions[0], k.versions[1])
@@ -220,6 +222,9 @@ func (s *simulation) open() (err error) {
 		with := []ginlimit.Option{
 			ginlimit.WithTimeout(s.plan.timeout), ginlimit.WithFailure(p.failure), ginlimit.WithReplicas(p.replicas),
 			ginlimit.WithAlgorithm(s.plan.algorithm), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+		}
+		if p.inline {
+			with = append(with, ginlimit.TrustDialer())
 		}
 		if p.lease > 0 {
 			with = append(with, ginlimit.WithLease(p.lease))
