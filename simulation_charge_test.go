@@ -108,7 +108,7 @@ func (s *simulation) checkChanges() {
 	}
 }
 
-// checkAdmissions is guarantee 1, by what the server has admitted: over any span no more than burst + rate × t. A Reset, a
+// checkAdmissions is guarantee 1, by what the server has admitted: over any span of its clock no more than burst + rate × t. A Reset, a
 // Refund, other limits and an empty server begin anew.
 func (s *simulation) checkAdmissions() {
 	if s.plan.algorithm == ginlimit.FixedWindow {
@@ -143,8 +143,7 @@ func (s *simulation) checkSpans(key, limit int, filled []time.Time) {
 		l, sum := s.plan.keys[key].versions[e.version][limit], int64(0)
 		for j := len(taken) - 1; j >= 0; j-- {
 			sum += taken[j].granted
-			// The server's clock has milliseconds, so a span may be up to one longer on it.
-			span := e.at.Sub(taken[j].at) + time.Millisecond
+			span := s.serverTime(taken[j].at, e.at)
 			most := burst(l) + int64(span)*int64(l.Rate)/int64(l.Period)
 			if s.plan.algorithm == ginlimit.SlidingWindow {
 				if most = burst(l); span >= l.Period {

@@ -129,12 +129,15 @@ func (s *simulation) checkSource(a *simAnswer) {
 }
 
 // checkRefusal wants that no remembered refusal refuses what the server would admit, unless the tokens came back by
-// another's doing within a second.
+// another's doing, or by that of the server's clock, within a second.
 func (s *simulation) checkRefusal(a *simAnswer) {
 	if !a.room || a.result.Source != ginlimit.FromMemory {
 		return
 	}
 	since := a.start.Add(-time.Second)
+	if s.setForward(since, a.end) > 0 {
+		return
+	}
 	for _, f := range s.plan.faults {
 		key := f.kind == "FLUSHALL" || f.kind == "restart empty" || (f.kind == "other limits" || f.kind == "wrong type") && f.key == a.key
 		if from, until := s.start.Add(f.at), s.start.Add(f.end()); key && !until.Before(since) && !from.After(a.end) {
@@ -184,6 +187,9 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	since := b.start
 	if b.result.Source == ginlimit.FromMemory { // what it does not know of is no fault of it
 		since = s.remembered(b)
+	}
+	if s.setBetween(since, b.end, a.start, a.end) < 0 { // by the server's clock it has not waited for so long
+		return
 	}
 	for _, e := range s.server.executions {
 		takes := e.verb == "take" && e.granted > 0 || e.verb == "block"

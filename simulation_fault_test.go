@@ -22,7 +22,7 @@ func (f simFault) String() string {
 }
 
 // faults by what they cost. A hard fault may keep a process from the server, for a second longer than it lasts. A soft one
-// costs single decisions while it lasts, a change of data or limits none.
+// costs single decisions while it lasts, a change of data, of limits or of the clock none.
 var (
 	simHardFaults = []string{"freeze", "partition", "cut", "cut one", "half-open", "lost replies", "restart", "restart empty", "slow", "LOADING", "BUSY"}
 	simSoftFaults = []string{"OOM", "READONLY", "wrong type"}
@@ -36,11 +36,13 @@ func (f simFault) end() time.Duration { return f.at + f.lasts }
 
 func (p *simPlan) drawFault(r *rand.Rand, length time.Duration) simFault {
 	f := simFault{at: upTo(r, length), process: r.IntN(len(p.processes)), key: r.IntN(len(p.keys))}
-	switch r.IntN(4) {
+	switch r.IntN(5) {
 	case 0:
 		f.kind = pick(r, simSoftFaults...)
 	case 1:
 		f.kind = pick(r, simChanges...)
+	case 2:
+		f.kind = "clock"
 	default:
 		f.kind = pick(r, simHardFaults...)
 	}
@@ -58,6 +60,8 @@ func (p *simPlan) drawFault(r *rand.Rand, length time.Duration) simFault {
 		f.process = -1
 	case "Close":
 		f.process = max(0, f.process)
+	case "clock":
+		f.drawSetting(r)
 	}
 	return f
 }
@@ -159,6 +163,12 @@ func (s *simulation) onServer(f simFault, begins bool) {
 			v.occupyLocked(f.key)
 		} else {
 			v.vacateLocked(f.key)
+		}
+	case "clock":
+		if begins {
+			v.setClockLocked(f.extra)
+		} else if f.lasts > 0 {
+			v.setClockLocked(-f.extra)
 		}
 	}
 	if !begins {

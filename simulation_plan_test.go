@@ -19,7 +19,7 @@ type simPlan struct {
 	algorithm       ginlimit.Algorithm
 	timeout         time.Duration
 	latency, jitter time.Duration // of the network, one way
-	clock           time.Duration // how far the server's clock is ahead
+	clock           time.Duration // how far the server's clock is ahead at first
 	processes       []simProcess
 	keys            []simKey
 	calls           []simCall // in the order of their times
@@ -149,7 +149,7 @@ func newSimProcess(r *rand.Rand, timeout time.Duration) simProcess {
 }
 
 func drawPeriods(r *rand.Rand) []time.Duration {
-	all := []time.Duration{7, 50, 100, 250, 333, 1000, 3000}
+	all := []time.Duration{7, 50, 100, 250, 333, 1000, 3000, 10_000}
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:pick(r, 1, 1, 1, 2, 3)]
 }
@@ -157,7 +157,7 @@ func drawPeriods(r *rand.Rand) []time.Duration {
 // drawLimits draws limits that a hundred calls in a second or two exhaust.
 func drawLimits(r *rand.Rand, a ginlimit.Algorithm, periods []time.Duration) (limits []ginlimit.Limit) {
 	for _, ms := range periods {
-		l := ginlimit.Limit{Rate: 1 + r.IntN(max(2, int(ms)/12)), Period: ms * time.Millisecond}
+		l := ginlimit.Limit{Rate: 1 + r.IntN(min(120, max(2, int(ms)/12))), Period: ms * time.Millisecond}
 		if a == ginlimit.TokenBucket && r.IntN(2) == 0 {
 			l.Burst = 1 + r.IntN(2*l.Rate)
 		}

@@ -3,6 +3,7 @@ package ginlimit_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/big"
 	"slices"
 	"strconv"
@@ -61,8 +62,7 @@ func (r simReference) stored(key string, l ginlimit.Limit) string {
 		b := r.tokens.bucket(key, l)
 		return describeBucket(b)
 	}
-	w := r.windows.window(key, l)
-	return describeWindow(r.windows.algorithm, r.windows.now, w)
+	return describeWindow(r.windows, r.windows.window(key, l))
 }
 
 // adopt has a token bucket of the reference be as it is in Redis. Windows are the same whatever their limit.
@@ -73,14 +73,21 @@ func (r simReference) adopt(key string, l ginlimit.Limit, found *modelBucket) {
 	}
 }
 
+// adoptWindow has a window of the reference be as it is in Redis.
+func (r simReference) adoptWindow(key string, l ginlimit.Limit, found *modelWindow) {
+	found.shift(r.windows.now)
+	r.windows.windows[key+" "+l.Period.String()] = found
+}
+
 func describeBucket(b *modelBucket) string {
 	return fmt.Sprintf("%s missing, blocked for %d ms", b.missing.RatString(), b.block)
 }
 
 // describeWindow tells how long ago each token was taken, and of a fixed window how long ago it began.
-func describeWindow(a ginlimit.Algorithm, now int64, w *modelWindow) string {
+func describeWindow(m *windowModel, w *modelWindow) string {
+	now := m.clock(w)
 	blocked := max(0, w.blocked-now)
-	if a == ginlimit.FixedWindow {
+	if m.algorithm == ginlimit.FixedWindow {
 		ago := int64(0)
 		if len(w.taken) > 0 {
 			ago = now - w.begun
@@ -144,9 +151,13 @@ func (v *simServer) windowIn(name string, l ginlimit.Limit) *modelWindow {
 	if len(header) == 4 {
 		w.blocked = header[3] - now
 	}
+	newest := int64(math.MinInt64)
+	if len(list) > 1 {
+		newest = fields(list[len(list)-2])[0] - now
+	}
 	for entry := range slices.Chunk(list[1:], 2) {
 		at, total := fields(entry[0])[0]-now, fields(entry[1])[0]
-		if at+period > 0 {
+		if at+period > max(0, newest) {
 			w.taken = append(w.taken, slices.Repeat([]int64{at}, int(total-before))...)
 		}
 		before = total
@@ -159,7 +170,7 @@ func (v *simServer) stored(name string, l ginlimit.Limit) string {
 	if v.plan.algorithm == ginlimit.TokenBucket {
 		return describeBucket(v.bucketIn(name, l))
 	}
-	return describeWindow(v.plan.algorithm, 0, v.windowIn(name, l))
+	return describeWindow(newWindowModel(v.plan.algorithm), v.windowIn(name, l))
 }
 
 // fields reads the numbers in a text.

@@ -35,6 +35,8 @@ type simServer struct {
 	refuses    string // the error with which the server answers every call
 	noWrites   string // the error with which it answers writes
 	foreign    map[string]bool
+	ahead      time.Duration // how far the server's clock is ahead
+	settings   []simSetting  // of that clock
 }
 
 // simBucketName says of what a key in Redis is a bucket.
@@ -59,7 +61,7 @@ const simInside = "the simulation itself"
 func newSimServer(s *simulation) (*simServer, error) {
 	v := &simServer{
 		simulation: s, mini: miniredis.NewMiniRedis(), names: map[string]simBucketName{}, reference: newSimReference(s.plan.algorithm),
-		version: make([]int, len(s.plan.keys)), counted: make([]int, len(s.plan.keys)), foreign: map[string]bool{},
+		version: make([]int, len(s.plan.keys)), counted: make([]int, len(s.plan.keys)), foreign: map[string]bool{}, ahead: s.plan.clock,
 	}
 	for k, key := range s.plan.keys {
 		for i, l := range key.versions[0] { // the others have the same periods
@@ -79,7 +81,7 @@ func newSimServer(s *simulation) (*simServer, error) {
 }
 
 // now is the server's time, in whole milliseconds.
-func (v *simServer) now() time.Time { return time.Now().Add(v.plan.clock).Truncate(time.Millisecond) }
+func (v *simServer) now() time.Time { return time.Now().Add(v.ahead).Truncate(time.Millisecond) }
 
 // name returns the key of a bucket in Redis.
 func (v *simServer) name(key int, l ginlimit.Limit) string {

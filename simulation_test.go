@@ -33,7 +33,7 @@ import (
 // simulation_lease_test.go). That no goroutine is left, synctest checks itself.
 //
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
-// context as that does.
+// context as that does. The server's clock may be set (simulation_clock_test.go).
 //
 // Not simulated: clusters, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the scheduler, so a seed may go another
 // way each time it runs: calls of the same microsecond come in any order, and the probes' pauses are random.
