@@ -62,8 +62,14 @@ func (s *simulation) checkTime(a *simAnswer) {
 
 // broken reports whether a fault may have kept the server from deciding on a call.
 func (s *simulation) broken(a *simAnswer) bool {
+	if s.redirected(a) {
+		return true
+	}
 	for _, f := range s.plan.faults {
 		until := f.end()
+		if s.elsewhere(f, a) {
+			continue
+		}
 		if f.hard() {
 			if f.process >= 0 && f.process != a.process {
 				continue
@@ -188,7 +194,7 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	if b.result.Source == ginlimit.FromMemory { // what it does not know of is no fault of it
 		since = s.remembered(b)
 	}
-	if s.setBetween(since, b.end, a.start, a.end) < 0 { // by the server's clock it has not waited for so long
+	if s.setBetween(since, b.end, a.start, a.end) < 0 || s.logStands(since) { // by that clock it has not waited for so long
 		return
 	}
 	for _, e := range s.server.executions {
@@ -240,6 +246,10 @@ func (s *simulation) foundResult(a *simAnswer) bool {
 		}
 	}
 	for _, e := range s.server.executions {
+		if e.process == a.process && e.key == a.key && len(e.limits) < len(s.plan.keys[a.key].versions[0]) &&
+			e.verb == "take" && !e.at.Before(a.start) && !e.at.After(a.end) {
+			return true // while a slot migrates, one bucket after another, and others in between
+		}
 		if e.process != a.process || e.key != a.key || e.version != a.version || e.verb != "take" || e.n != n ||
 			e.at.Before(a.start) || e.at.After(a.end) || (e.charges == 0) != (charges == 0) {
 			continue

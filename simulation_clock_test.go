@@ -40,9 +40,11 @@ func (v *simServer) setClockLocked(by time.Duration) {
 	v.settings = append(v.settings, simSetting{time.Now(), by})
 	back := before.Sub(v.now())
 	v.note("server: the clock is set from %s to %s", before.Format("15:04:05.000"), v.now().Format("15:04:05.000"))
-	for _, name := range v.mini.Keys() {
-		if ttl := v.mini.TTL(name); ttl > 0 && back > 0 {
-			v.mini.SetTTL(name, ttl+back) // miniredis keeps how long a key has to live, not until when
+	for _, n := range v.nodes {
+		for _, name := range n.mini.Keys() {
+			if ttl := n.mini.TTL(name); ttl > 0 && back > 0 {
+				n.mini.SetTTL(name, ttl+back) // miniredis keeps how long a key has to live, not until when
+			}
 		}
 	}
 	v.tickLocked()
@@ -56,7 +58,7 @@ func (v *simServer) setClockLocked(by time.Duration) {
 func (v *simServer) adoptAllLocked() {
 	for name, b := range v.names {
 		key := v.plan.keys[b.key]
-		l := key.versions[v.counted[b.key]][b.limit]
+		l := key.versions[v.counted[b.key][b.limit]][b.limit]
 		switch {
 		case v.foreign[name]:
 		case v.plan.algorithm == ginlimit.TokenBucket:
@@ -95,6 +97,22 @@ func (s *simulation) setBetween(first, told, again, last time.Time) (sum time.Du
 		}
 	}
 	return sum
+}
+
+// logStands reports whether the log of a sliding window may stand still at a time, since the server's clock was set back and
+// has not caught up (sliding_window.lua). RetryAfter is by the clock of the log.
+func (s *simulation) logStands(at time.Time) bool {
+	ahead, latest := s.plan.clock, s.start
+	for _, set := range s.server.settings {
+		if set.at.After(at) {
+			break
+		}
+		if before := set.at.Add(ahead); before.After(latest) {
+			latest = before
+		}
+		ahead += set.by
+	}
+	return s.plan.algorithm == ginlimit.SlidingWindow && at.Add(ahead).Before(latest)
 }
 
 // leasedWhenSet is how many tokens of a limit the processes had leased at most when the server's clock was set forward: no

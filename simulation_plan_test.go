@@ -2,9 +2,12 @@ package ginlimit_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,6 +23,7 @@ type simPlan struct {
 	timeout         time.Duration
 	latency, jitter time.Duration // of the network, one way
 	clock           time.Duration // how far the server's clock is ahead at first
+	nodes           int           // masters; more than one are a cluster
 	processes       []simProcess
 	keys            []simKey
 	calls           []simCall // in the order of their times
@@ -78,6 +82,7 @@ func newSimPlan(seed uint64) *simPlan {
 	p.latency = p.timeout/200 + upTo(r, p.timeout/60)
 	p.jitter = upTo(r, p.latency/2)
 	p.clock = upTo(r, time.Millisecond)
+	p.nodes = pick(r, 1, 1, 1, 2+r.IntN(2))
 	for range 1 + r.IntN(4) {
 		p.processes = append(p.processes, newSimProcess(r, p.timeout))
 	}
@@ -146,6 +151,27 @@ func newSimProcess(r *rand.Rand, timeout time.Duration) simProcess {
 	}
 	p.inline = r.IntN(2) == 0
 	return p
+}
+
+// connect returns a client of a process: of the server, or of the cluster.
+func (p *simPlan) connect(process int, dial func(context.Context, simPath) (net.Conn, error)) redis.UniversalClient {
+	o := p.processes[process].client
+	o.ClientName = strconv.Itoa(process)
+	o.Dialer = func(ctx context.Context, _, addr string) (net.Conn, error) {
+		return dial(ctx, simPath{process, simNodeAt(addr)})
+	}
+	if p.nodes == 1 {
+		return redis.NewClient(&o)
+	}
+	cluster := redis.ClusterOptions{
+		ClientName: o.ClientName, Dialer: o.Dialer, Protocol: o.Protocol, ContextTimeoutEnabled: o.ContextTimeoutEnabled,
+		ReadTimeout: o.ReadTimeout, DialerRetries: o.DialerRetries, MinIdleConns: o.MinIdleConns, PoolSize: o.PoolSize,
+		MaintNotificationsConfig: o.MaintNotificationsConfig,
+	}
+	for node := range p.nodes {
+		cluster.Addrs = append(cluster.Addrs, simNodeAddr(node))
+	}
+	return redis.NewClusterClient(&cluster)
 }
 
 func drawPeriods(r *rand.Rand) []time.Duration {

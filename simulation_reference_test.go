@@ -108,11 +108,12 @@ func describeWindow(m *windowModel, w *modelWindow) string {
 // bucketIn reads a token bucket as its key says that it is now.
 func (v *simServer) bucketIn(name string, l ginlimit.Limit) *modelBucket {
 	b := &modelBucket{missing: new(big.Rat)}
-	if v.plan.algorithm != ginlimit.TokenBucket || !v.mini.Exists(name) {
+	mini := v.homeLocked(name).mini
+	if v.plan.algorithm != ginlimit.TokenBucket || !mini.Exists(name) {
 		return b
 	}
-	value, _ := v.mini.Get(name)
-	ttl := v.mini.TTL(name).Milliseconds()
+	value, _ := mini.Get(name)
+	ttl := mini.TTL(name).Milliseconds()
 	numbers := fields(value)
 	if len(numbers) == 2 {
 		b.block = max(0, ttl-numbers[1])
@@ -129,13 +130,13 @@ func (v *simServer) bucketIn(name string, l ginlimit.Limit) *modelBucket {
 
 // windowIn reads a window as its key says that it is now, which is 0.
 func (v *simServer) windowIn(name string, l ginlimit.Limit) *modelWindow {
-	w := &modelWindow{}
-	if !v.mini.Exists(name) {
+	w, mini := &modelWindow{}, v.homeLocked(name).mini
+	if !mini.Exists(name) {
 		return w
 	}
-	ttl, period := v.mini.TTL(name).Milliseconds(), l.Period.Milliseconds()
+	ttl, period := mini.TTL(name).Milliseconds(), l.Period.Milliseconds()
 	if v.plan.algorithm == ginlimit.FixedWindow {
-		value, _ := v.mini.Get(name)
+		value, _ := mini.Get(name)
 		numbers, left := fields(value), ttl
 		if len(numbers) == 3 {
 			left, w.blocked = ttl-numbers[1], ttl-numbers[2]
@@ -145,7 +146,7 @@ func (v *simServer) windowIn(name string, l ginlimit.Limit) *modelWindow {
 		}
 		return w
 	}
-	list, _ := v.mini.List(name)
+	list, _ := mini.List(name)
 	header := fields(list[0])
 	before, now := header[0], header[2]-ttl
 	if len(header) == 4 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+
 	"os"
 	"strconv"
 	"strings"
@@ -20,9 +21,9 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// The simulation runs several processes' limiters, each with a go-redis client of its own, against one server, in time
-// that is not real. A seed draws everything: limits, keys, callers, the network, and what happens to it and to the server
-// (simulation_plan_test.go, simulation_fault_test.go).
+// The simulation runs several processes' limiters, each with a go-redis client of its own, against one server, or the masters
+// of a cluster, in time that is not real. A seed draws everything: limits, keys, callers, the network, and what happens to it
+// and to the servers (simulation_plan_test.go, simulation_fault_test.go).
 //
 // Real: the limiters with their dispatchers, breakers, deny memories and local buckets; go-redis with its pool; the
 // scripts, on miniredis. Simulated: the clock, which is that of a [synctest] bubble, and the network
@@ -35,7 +36,11 @@ import (
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
 // context as that does. The server's clock may be set (simulation_clock_test.go).
 //
-// Not simulated: clusters, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the scheduler, so a seed may go another
+// A quarter of the seeds are clusters of two or three masters. Slots migrate (simulation_slots_test.go), nodes are gone and come
+// back with their data or without, and a fault of one node leaves the keys of others alone. The masters have one clock, learn
+// of a slot's new owner all at once, and have no replicas; a slot that migrates always arrives.
+//
+// Not simulated: failover, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the scheduler, so a seed may go another
 // way each time it runs: calls of the same microsecond come in any order, and the probes' pauses are random.
 var (
 	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
@@ -60,7 +65,7 @@ type simulation struct {
 
 // simMember is a process.
 type simMember struct {
-	rdb     *redis.Client
+	rdb     redis.UniversalClient
 	limiter *ginlimit.Limiter
 
 	closing, closed time.Time // when Close was called and had returned; the server's lock guards them
@@ -157,7 +162,7 @@ func (s *simulation) describe() string {
 
 // describe tells the configuration.
 func (p *simPlan) describe() string {
-	text := fmt.Sprintf("%s, timeout %s, latency %s + up to %s\n", p.algorithm, p.timeout, p.latency, p.jitter)
+	text := fmt.Sprintf("%s, %d nodes, timeout %s, latency %s + up to %s\n", p.algorithm, p.nodes, p.timeout, p.latency, p.jitter)
 	for i, m := range p.processes {
 		deny := "by default"
 		if m.denyOrNil != nil {
@@ -213,12 +218,9 @@ func (s *simulation) open() (err error) {
 	if s.server, err = newSimServer(s); err != nil {
 		return err
 	}
-	s.network = newSimNetwork(s.plan, s.server.server.ServeConn)
+	s.network = newSimNetwork(s.plan, func(node int, conn net.Conn) { s.server.nodes[node].server.ServeConn(conn) })
 	for i, p := range s.plan.processes {
-		options := p.client
-		options.ClientName = strconv.Itoa(i)
-		options.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) { return s.network.dial(ctx, i) }
-		m := &simMember{rdb: redis.NewClient(&options)}
+		m := &simMember{rdb: s.plan.connect(i, s.network.dial)}
 		with := []ginlimit.Option{
 			ginlimit.WithTimeout(s.plan.timeout), ginlimit.WithFailure(p.failure), ginlimit.WithReplicas(p.replicas),
 			ginlimit.WithAlgorithm(s.plan.algorithm), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),

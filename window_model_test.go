@@ -148,6 +148,23 @@ func (m *windowModel) left(key string, l ginlimit.Limit) int64 {
 	return w.begun + l.Period.Milliseconds() - m.now
 }
 
+// giveBack gives tokens of a sliding window back that were taken at a time.
+func (m *windowModel) giveBack(key string, at, n int64, l ginlimit.Limit) {
+	w := m.window(key, l)
+	if slices.Contains(w.taken, at) {
+		late := m.clock(w) - (m.now + w.at)
+		m.anchor(w)
+		at -= late
+	}
+	w.taken = slices.DeleteFunc(w.taken, func(taken int64) bool {
+		if n == 0 || taken != at {
+			return false
+		}
+		n--
+		return true
+	})
+}
+
 // returns returns how what has just been taken is given back, as far as it still counts.
 func (m *windowModel) returns(key string, n int64, limits []ginlimit.Limit) func(*windowModel) {
 	at := m.now
