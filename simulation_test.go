@@ -40,8 +40,13 @@ import (
 // back with their data or without, and a fault of one node leaves the keys of others alone. The masters have one clock, learn
 // of a slot's new owner all at once, and have no replicas; a slot that migrates always arrives.
 //
-// Not simulated: failover, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the scheduler, so a seed may go another
-// way each time it runs: calls of the same microsecond come in any order, and the probes' pauses are random.
+// Not checked: for a second after a process of a cluster was redirected, that its decisions are in time
+// ([simulation.redirected]); what a call is told that was made one bucket after another; and of a plan in which slots
+// migrate, that a fault of one node leaves the others alone.
+//
+// Not simulated: failover, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the
+// scheduler, so a seed may go another way each time it runs: calls of the same microsecond come in any order, and the
+// probes' pauses are random.
 var (
 	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
 	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is a hundred, with the race detector ten, or the one")
