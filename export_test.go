@@ -34,6 +34,14 @@ func AgePlans(p *Plans, d time.Duration) {
 	}
 }
 
+// TrustDialer has callers send their calls themselves though the client has a Dialer of its own. It is an option of a limiter.
+func TrustDialer() Option {
+	return func(c *config) {
+		c.limiter = append(c.limiter, "TrustDialer")
+		c.trustDialer = true
+	}
+}
+
 // FieldName is how a name stands in the fields of the draft.
 func FieldName(name string) string { return fieldName(name) }
 

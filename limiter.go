@@ -104,7 +104,7 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 	}
 	store := redisstore.New(rdb, redisstore.Config{
 		Prefix: defaults.prefix, Timeout: defaults.timeout, Log: defaults.logger, Sources: scripts(),
-		CrossSlot: crossSlotSource,
+		CrossSlot: crossSlotSource, TrustDialer: defaults.trustDialer,
 	})
 	l := newLimiter(defaults, store, FromRedis)
 	l.denied = denycache.New(defaults.denyEntries, clocktrust.New(defaults.trustClock))

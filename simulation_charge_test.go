@@ -18,7 +18,8 @@ func (s *simulation) checkCharges() {
 		apply func(*sums)
 	}
 	for process := range s.plan.processes {
-		for key := range s.plan.keys {
+		for name, b := range s.server.names {
+			key := b.key
 			var events []event
 			for _, a := range s.answers {
 				if a.process != process || a.key != key {
@@ -31,7 +32,7 @@ func (s *simulation) checkCharges() {
 				events = append(events, event{a.start, 0, func(sum *sums) { sum.most += most }}, event{a.end, 2, func(sum *sums) { sum.granted += known }})
 			}
 			for _, e := range s.server.executions {
-				if e.process == process && e.key == key && e.verb == "take" {
+				if e.process == process && e.key == key && e.verb == "take" && slices.Contains(e.limits, b.limit) {
 					events = append(events, event{e.at, 1, func(sum *sums) { sum.charged += e.granted }})
 				}
 			}
@@ -40,8 +41,8 @@ func (s *simulation) checkCharges() {
 			for _, e := range events {
 				e.apply(&sum)
 				if sum.charged < sum.granted || sum.charged > sum.most {
-					s.violated("charges: at %s process %d has had %d tokens of client %d granted, Redis has charged %d, and at most %d were asked for",
-						s.at(e.at), process, sum.granted, key, sum.charged, sum.most)
+					s.violated("charges: at %s process %d has had %d tokens of %s granted, Redis has charged %d, and at most %d were asked for",
+						s.at(e.at), process, sum.granted, name, sum.charged, sum.most)
 					break
 				}
 			}
@@ -59,6 +60,8 @@ func (s *simulation) charge(a *simAnswer) (known, most int64) {
 		return 0, 1
 	case a.op != "AllowN" && a.op != "AllowUpTo":
 		return 0, 0
+	case a.err == nil && a.result.Source == ginlimit.FromRedis && s.redirected(a): // one bucket may be charged, and given back
+		return int64(a.result.Granted), n
 	case a.err == nil && a.result.Source == ginlimit.FromRedis:
 		return int64(a.result.Granted), int64(a.result.Granted)
 	case a.err == nil && a.result.Source == ginlimit.FromLease: // before, or it would be too much
@@ -73,9 +76,9 @@ func (s *simulation) charge(a *simAnswer) (known, most int64) {
 func (s *simulation) checkChanges() {
 	verbs := map[string]string{"Refund": "give", "Block": "block", "Reset": "reset"}
 	type change struct {
-		process, key int
-		verb         string
-		n            int64
+		process, key, limit int
+		verb                string
+		n                   int64
 	}
 	least, most, made := map[change]int{}, map[change]int{}, map[change]int{}
 	for _, a := range s.answers {
@@ -83,18 +86,22 @@ func (s *simulation) checkChanges() {
 		if verb == "" {
 			continue
 		}
-		c := change{a.process, a.key, verb, int64(a.n)}
+		c := change{process: a.process, key: a.key, verb: verb, n: int64(a.n)}
 		if verb == "block" {
 			c.n = int64((a.block + time.Millisecond - 1) / time.Millisecond)
 		}
-		most[c]++
-		if a.err == nil {
-			least[c]++
+		for c.limit = range s.plan.keys[a.key].versions[0] {
+			most[c]++
+			if a.err == nil {
+				least[c]++
+			}
 		}
 	}
 	for _, e := range s.server.executions {
 		if e.verb != "take" && e.verb != "return" {
-			made[change{e.process, e.key, e.verb, e.n}]++
+			for _, limit := range e.limits {
+				made[change{e.process, e.key, limit, e.verb, e.n}]++
+			}
 		}
 	}
 	for c, n := range most {
@@ -108,7 +115,7 @@ func (s *simulation) checkChanges() {
 	}
 }
 
-// checkAdmissions is guarantee 1, by what the server has admitted: over any span no more than burst + rate × t. A Reset, a
+// checkAdmissions is guarantee 1, by what the server has admitted: over any span of its clock no more than burst + rate × t. A Reset, a
 // Refund, other limits and an empty server begin anew.
 func (s *simulation) checkAdmissions() {
 	if s.plan.algorithm == ginlimit.FixedWindow {
@@ -126,7 +133,7 @@ func (s *simulation) checkSpans(key, limit int, filled []time.Time) {
 	var taken []*simExecution
 	last := time.Time{}
 	for _, e := range s.server.executions {
-		if e.key != key {
+		if e.key != key || !slices.Contains(e.limits, limit) {
 			continue
 		}
 		anew := e.gives() || len(taken) > 0 && taken[0].version != e.version
@@ -143,8 +150,7 @@ func (s *simulation) checkSpans(key, limit int, filled []time.Time) {
 		l, sum := s.plan.keys[key].versions[e.version][limit], int64(0)
 		for j := len(taken) - 1; j >= 0; j-- {
 			sum += taken[j].granted
-			// The server's clock has milliseconds, so a span may be up to one longer on it.
-			span := e.at.Sub(taken[j].at) + time.Millisecond
+			span := s.serverTime(taken[j].at, e.at)
 			most := burst(l) + int64(span)*int64(l.Rate)/int64(l.Period)
 			if s.plan.algorithm == ginlimit.SlidingWindow {
 				if most = burst(l); span >= l.Period {

@@ -37,13 +37,22 @@ func (s *simulation) complain(a *simAnswer, what string) {
 	s.violated("%s: %s, asked at %s, answered at %s: %s", what, a.simCall, s.at(a.start), s.at(a.end), a.says())
 }
 
+// mostInline is the longest timeout for which a caller sends its call itself, and so does not see that its context is
+// cancelled. One whose deadline is nearer than the timeout does not.
+const mostInline = 100 * time.Millisecond
+
 // checkTime is guarantee 5: no decision takes longer than the timeout and a tenth of it, which is the slack of the shared
 // deadline, or than its caller is patient.
 func (s *simulation) checkTime(a *simAnswer) {
-	most := s.plan.timeout + s.plan.timeout/10
-	if a.op == "Wait" {
+	decision := s.plan.timeout + s.plan.timeout/10
+	unseen := a.cancels && s.plan.processes[a.process].inline && s.plan.timeout <= mostInline
+	most := decision
+	switch {
+	case a.op == "Wait" && unseen:
+		most = a.patience + decision
+	case a.op == "Wait":
 		most = a.patience
-	} else if a.patience > 0 {
+	case a.patience > 0 && !unseen:
 		most = min(most, a.patience)
 	}
 	if a.end.Sub(a.start) > most {
@@ -53,8 +62,14 @@ func (s *simulation) checkTime(a *simAnswer) {
 
 // broken reports whether a fault may have kept the server from deciding on a call.
 func (s *simulation) broken(a *simAnswer) bool {
+	if s.redirected(a) {
+		return true
+	}
 	for _, f := range s.plan.faults {
 		until := f.end()
+		if s.elsewhere(f, a) {
+			continue
+		}
 		if f.hard() {
 			if f.process >= 0 && f.process != a.process {
 				continue
@@ -120,12 +135,15 @@ func (s *simulation) checkSource(a *simAnswer) {
 }
 
 // checkRefusal wants that no remembered refusal refuses what the server would admit, unless the tokens came back by
-// another's doing within a second.
+// another's doing, or by that of the server's clock, within a second.
 func (s *simulation) checkRefusal(a *simAnswer) {
 	if !a.room || a.result.Source != ginlimit.FromMemory {
 		return
 	}
 	since := a.start.Add(-time.Second)
+	if s.setForward(since, a.end) > 0 {
+		return
+	}
 	for _, f := range s.plan.faults {
 		key := f.kind == "FLUSHALL" || f.kind == "restart empty" || (f.kind == "other limits" || f.kind == "wrong type") && f.key == a.key
 		if from, until := s.start.Add(f.at), s.start.Add(f.end()); key && !until.Before(since) && !from.After(a.end) {
@@ -176,6 +194,9 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	if b.result.Source == ginlimit.FromMemory { // what it does not know of is no fault of it
 		since = s.remembered(b)
 	}
+	if s.setBetween(since, b.end, a.start, a.end) < 0 || s.logStands(since) { // by that clock it has not waited for so long
+		return
+	}
 	for _, e := range s.server.executions {
 		takes := e.verb == "take" && e.granted > 0 || e.verb == "block"
 		if e.key == a.key && takes && !e.at.Before(since) && !e.at.After(a.end) {
@@ -225,6 +246,10 @@ func (s *simulation) foundResult(a *simAnswer) bool {
 		}
 	}
 	for _, e := range s.server.executions {
+		if e.process == a.process && e.key == a.key && len(e.limits) < len(s.plan.keys[a.key].versions[0]) &&
+			e.verb == "take" && !e.at.Before(a.start) && !e.at.After(a.end) {
+			return true // while a slot migrates, one bucket after another, and others in between
+		}
 		if e.process != a.process || e.key != a.key || e.version != a.version || e.verb != "take" || e.n != n ||
 			e.at.Before(a.start) || e.at.After(a.end) || (e.charges == 0) != (charges == 0) {
 			continue

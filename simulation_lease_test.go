@@ -146,9 +146,9 @@ func (s *simulation) checkPart(told []*simAnswer) bool {
 				}
 				known, _ := s.charge(a)
 				sum += known
-				// The server's clock has milliseconds, so a span may be up to one longer on it.
-				span := a.end.Sub(first.start) + time.Millisecond
-				if most := burst(l) + int64(span)*int64(l.Rate)/int64(l.Period); sum > most && a.version == first.version {
+				span := s.serverTime(first.start, a.end)
+				most := burst(l) + int64(span)*int64(l.Rate)/int64(l.Period) + s.leasedWhenSet(l, a.end)
+				if sum > most && a.version == first.version {
 					s.complain(a, "guarantee 1: with it, "+first.simCall.String()+" and those in between were granted more than "+l.String())
 					return false
 				}

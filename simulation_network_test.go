@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -14,36 +15,40 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// simNetwork is the network between the processes of a simulation and its server: TCP connections in memory, on the
+// simNetwork is the network between the processes of a simulation and its nodes: TCP connections in memory, on the
 // bubble's clock. Bytes arrive in order, after the latency and some jitter. Its mutex guards all of its connections.
 type simNetwork struct {
 	latency, jitter time.Duration
 	seed            uint64
-	serve           func(net.Conn) // has the server serve a connection
+	serve           func(node int, conn net.Conn) // has a node serve a connection
 
 	mu      sync.Mutex
-	conns   map[*simConn]bool     // the processes' ends
-	dialled uint64                // connections so far
-	down    bool                  // the server is not running: it refuses connections
-	frozen  bool                  // the server does not read
-	blocked map[int]bool          // processes whose bytes do not pass, in either direction, until they may
-	slow    map[int]time.Duration // additional latency of a process
+	conns   map[*simConn]bool         // the processes' ends
+	dialled uint64                    // connections so far
+	down    map[int]bool              // nodes that are not running: they refuse connections
+	frozen  map[int]bool              // nodes that do not read
+	blocked map[simPath]bool          // where bytes do not pass, in either direction, until they may
+	slow    map[simPath]time.Duration // additional latency
 }
 
-func newSimNetwork(p *simPlan, serve func(net.Conn)) *simNetwork {
+// simPath is from a process to a node, and back.
+type simPath struct{ process, node int }
+
+func newSimNetwork(p *simPlan, serve func(node int, conn net.Conn)) *simNetwork {
 	return &simNetwork{
 		latency: p.latency, jitter: p.jitter, seed: p.seed, serve: serve,
-		conns: map[*simConn]bool{}, blocked: map[int]bool{}, slow: map[int]time.Duration{},
+		conns: map[*simConn]bool{}, down: map[int]bool{}, frozen: map[int]bool{},
+		blocked: map[simPath]bool{}, slow: map[simPath]time.Duration{},
 	}
 }
 
 // simConn is one end of a connection.
 type simConn struct {
 	network *simNetwork
-	process int
-	client  bool // the process' end, not the server's
-	peer    *simConn
-	random  *rand.Rand
+	simPath
+	client bool // the process' end, not the server's
+	peer   *simConn
+	random *rand.Rand
 
 	in       []simSegment
 	failure  error         // of a read, once everything is read
@@ -75,15 +80,15 @@ func (c *simConn) wakeLocked() {
 	c.changed = make(chan struct{})
 }
 
-// dial connects a process with the server.
-func (n *simNetwork) dial(ctx context.Context, process int) (net.Conn, error) {
+// dial connects a process with a node.
+func (n *simNetwork) dial(ctx context.Context, path simPath) (net.Conn, error) {
 	n.mu.Lock()
 	n.dialled++
 	random := rand.New(rand.NewPCG(n.seed, n.dialled))
 	n.mu.Unlock()
 	for { // at least one round trip; a SYN is sent again until it passes
 		n.mu.Lock()
-		wait := 2 * n.delayLocked(process, random)
+		wait := 2 * n.delayLocked(path, random)
 		n.mu.Unlock()
 		select {
 		case <-time.After(wait):
@@ -91,7 +96,7 @@ func (n *simNetwork) dial(ctx context.Context, process int) (net.Conn, error) {
 			return nil, ctx.Err()
 		}
 		n.mu.Lock()
-		if !n.blocked[process] {
+		if !n.blocked[path] {
 			break
 		}
 		n.mu.Unlock()
@@ -102,24 +107,24 @@ func (n *simNetwork) dial(ctx context.Context, process int) (net.Conn, error) {
 		}
 	}
 	defer n.mu.Unlock()
-	if n.down {
+	if n.down[path.node] {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}
-	here := &simConn{network: n, process: process, client: true, random: random, changed: make(chan struct{})}
-	there := &simConn{network: n, process: process, random: random, changed: make(chan struct{}), peer: here}
+	here := &simConn{network: n, simPath: path, client: true, random: random, changed: make(chan struct{})}
+	there := &simConn{network: n, simPath: path, random: random, changed: make(chan struct{}), peer: here}
 	here.peer = there
 	n.conns[here] = true
-	n.serve(there)
+	n.serve(path.node, there)
 	return here, nil
 }
 
-func (n *simNetwork) delayLocked(process int, random *rand.Rand) time.Duration {
-	return n.latency + time.Duration(random.Int64N(int64(n.jitter)+1)) + n.slow[process]
+func (n *simNetwork) delayLocked(path simPath, random *rand.Rand) time.Duration {
+	return n.latency + time.Duration(random.Int64N(int64(n.jitter)+1)) + n.slow[path]
 }
 
 // passesLocked reports whether bytes may arrive at this end now.
 func (c *simConn) passesLocked() bool {
-	return !c.network.blocked[c.process] && (c.client || !c.network.frozen)
+	return !c.network.blocked[c.simPath] && (c.client || !c.network.frozen[c.node])
 }
 
 func (c *simConn) Read(p []byte) (int, error) {
@@ -179,7 +184,7 @@ func (c *simConn) Write(p []byte) (int, error) {
 	case c.vanish:
 		return len(p), nil
 	}
-	at := time.Now().Add(c.network.delayLocked(c.process, c.random))
+	at := time.Now().Add(c.network.delayLocked(c.simPath, c.random))
 	if last := len(c.peer.in) - 1; last >= 0 && at.Before(c.peer.in[last].at) {
 		at = c.peer.in[last].at
 	}
@@ -216,10 +221,10 @@ func (c *simConn) resetLocked() {
 	}
 }
 
-// openLocked returns the connections of a process, or of all if it is negative.
-func (n *simNetwork) openLocked(process int) (open []*simConn) {
+// openLocked returns the connections on some paths.
+func (n *simNetwork) openLocked(paths []simPath) (open []*simConn) {
 	for c := range n.conns {
-		if !c.closed && c.failure == nil && (process < 0 || c.process == process) {
+		if !c.closed && c.failure == nil && slices.Contains(paths, c.simPath) {
 			open = append(open, c)
 		}
 	}
@@ -240,7 +245,7 @@ func (c *simConn) SetWriteDeadline(time.Time) error { return nil }
 func (c *simConn) LocalAddr() net.Addr              { return simAddr }
 func (c *simConn) RemoteAddr() net.Addr             { return simAddr }
 
-var simAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6379}
+var simAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: simPort}
 
 // SyscallConn implements [syscall.Conn]: go-redis looks at the socket of an idle connection to see whether it was cut.
 func (c *simConn) SyscallConn() (syscall.RawConn, error) {

@@ -2,9 +2,12 @@ package ginlimit_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,7 +22,8 @@ type simPlan struct {
 	algorithm       ginlimit.Algorithm
 	timeout         time.Duration
 	latency, jitter time.Duration // of the network, one way
-	clock           time.Duration // how far the server's clock is ahead
+	clock           time.Duration // how far the server's clock is ahead at first
+	nodes           int           // masters; more than one are a cluster
 	processes       []simProcess
 	keys            []simKey
 	calls           []simCall // in the order of their times
@@ -33,6 +37,7 @@ type simProcess struct {
 	replicas  int
 	denyOrNil *int // WithDenyMemory
 	lease     time.Duration
+	inline    bool // callers send their calls themselves where they may
 }
 
 // simKey is a client under its limits, which may change.
@@ -73,10 +78,11 @@ func newSimPlan(seed uint64) *simPlan {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := &simPlan{seed: seed}
 	p.algorithm = pick(r, ginlimit.TokenBucket, ginlimit.TokenBucket, ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow)
-	p.timeout = pick[time.Duration](r, 10, 20, 50, 50, 100) * time.Millisecond
+	p.timeout = pick[time.Duration](r, 10, 20, 50, 50, 100, 120) * time.Millisecond
 	p.latency = p.timeout/200 + upTo(r, p.timeout/60)
 	p.jitter = upTo(r, p.latency/2)
 	p.clock = upTo(r, time.Millisecond)
+	p.nodes = pick(r, 1, 1, 1, 2+r.IntN(2))
 	for range 1 + r.IntN(4) {
 		p.processes = append(p.processes, newSimProcess(r, p.timeout))
 	}
@@ -143,11 +149,33 @@ func newSimProcess(r *rand.Rand, timeout time.Duration) simProcess {
 		entries := 1 + r.IntN(64)
 		p.denyOrNil = &entries
 	}
+	p.inline = r.IntN(2) == 0
 	return p
 }
 
+// connect returns a client of a process: of the server, or of the cluster.
+func (p *simPlan) connect(process int, dial func(context.Context, simPath) (net.Conn, error)) redis.UniversalClient {
+	o := p.processes[process].client
+	o.ClientName = strconv.Itoa(process)
+	o.Dialer = func(ctx context.Context, _, addr string) (net.Conn, error) {
+		return dial(ctx, simPath{process, simNodeAt(addr)})
+	}
+	if p.nodes == 1 {
+		return redis.NewClient(&o)
+	}
+	cluster := redis.ClusterOptions{
+		ClientName: o.ClientName, Dialer: o.Dialer, Protocol: o.Protocol, ContextTimeoutEnabled: o.ContextTimeoutEnabled,
+		ReadTimeout: o.ReadTimeout, DialerRetries: o.DialerRetries, MinIdleConns: o.MinIdleConns, PoolSize: o.PoolSize,
+		MaintNotificationsConfig: o.MaintNotificationsConfig,
+	}
+	for node := range p.nodes {
+		cluster.Addrs = append(cluster.Addrs, simNodeAddr(node))
+	}
+	return redis.NewClusterClient(&cluster)
+}
+
 func drawPeriods(r *rand.Rand) []time.Duration {
-	all := []time.Duration{7, 50, 100, 250, 333, 1000, 3000}
+	all := []time.Duration{7, 50, 100, 250, 333, 1000, 3000, 10_000}
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:pick(r, 1, 1, 1, 2, 3)]
 }
@@ -155,7 +183,7 @@ func drawPeriods(r *rand.Rand) []time.Duration {
 // drawLimits draws limits that a hundred calls in a second or two exhaust.
 func drawLimits(r *rand.Rand, a ginlimit.Algorithm, periods []time.Duration) (limits []ginlimit.Limit) {
 	for _, ms := range periods {
-		l := ginlimit.Limit{Rate: 1 + r.IntN(max(2, int(ms)/12)), Period: ms * time.Millisecond}
+		l := ginlimit.Limit{Rate: 1 + r.IntN(min(120, max(2, int(ms)/12))), Period: ms * time.Millisecond}
 		if a == ginlimit.TokenBucket && r.IntN(2) == 0 {
 			l.Burst = 1 + r.IntN(2*l.Rate)
 		}

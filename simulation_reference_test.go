@@ -3,6 +3,7 @@ package ginlimit_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/big"
 	"slices"
 	"strconv"
@@ -61,8 +62,7 @@ func (r simReference) stored(key string, l ginlimit.Limit) string {
 		b := r.tokens.bucket(key, l)
 		return describeBucket(b)
 	}
-	w := r.windows.window(key, l)
-	return describeWindow(r.windows.algorithm, r.windows.now, w)
+	return describeWindow(r.windows, r.windows.window(key, l))
 }
 
 // adopt has a token bucket of the reference be as it is in Redis. Windows are the same whatever their limit.
@@ -73,14 +73,21 @@ func (r simReference) adopt(key string, l ginlimit.Limit, found *modelBucket) {
 	}
 }
 
+// adoptWindow has a window of the reference be as it is in Redis.
+func (r simReference) adoptWindow(key string, l ginlimit.Limit, found *modelWindow) {
+	found.shift(r.windows.now)
+	r.windows.windows[key+" "+l.Period.String()] = found
+}
+
 func describeBucket(b *modelBucket) string {
 	return fmt.Sprintf("%s missing, blocked for %d ms", b.missing.RatString(), b.block)
 }
 
 // describeWindow tells how long ago each token was taken, and of a fixed window how long ago it began.
-func describeWindow(a ginlimit.Algorithm, now int64, w *modelWindow) string {
+func describeWindow(m *windowModel, w *modelWindow) string {
+	now := m.clock(w)
 	blocked := max(0, w.blocked-now)
-	if a == ginlimit.FixedWindow {
+	if m.algorithm == ginlimit.FixedWindow {
 		ago := int64(0)
 		if len(w.taken) > 0 {
 			ago = now - w.begun
@@ -101,11 +108,12 @@ func describeWindow(a ginlimit.Algorithm, now int64, w *modelWindow) string {
 // bucketIn reads a token bucket as its key says that it is now.
 func (v *simServer) bucketIn(name string, l ginlimit.Limit) *modelBucket {
 	b := &modelBucket{missing: new(big.Rat)}
-	if v.plan.algorithm != ginlimit.TokenBucket || !v.mini.Exists(name) {
+	mini := v.homeLocked(name).mini
+	if v.plan.algorithm != ginlimit.TokenBucket || !mini.Exists(name) {
 		return b
 	}
-	value, _ := v.mini.Get(name)
-	ttl := v.mini.TTL(name).Milliseconds()
+	value, _ := mini.Get(name)
+	ttl := mini.TTL(name).Milliseconds()
 	numbers := fields(value)
 	if len(numbers) == 2 {
 		b.block = max(0, ttl-numbers[1])
@@ -122,13 +130,13 @@ func (v *simServer) bucketIn(name string, l ginlimit.Limit) *modelBucket {
 
 // windowIn reads a window as its key says that it is now, which is 0.
 func (v *simServer) windowIn(name string, l ginlimit.Limit) *modelWindow {
-	w := &modelWindow{}
-	if !v.mini.Exists(name) {
+	w, mini := &modelWindow{}, v.homeLocked(name).mini
+	if !mini.Exists(name) {
 		return w
 	}
-	ttl, period := v.mini.TTL(name).Milliseconds(), l.Period.Milliseconds()
+	ttl, period := mini.TTL(name).Milliseconds(), l.Period.Milliseconds()
 	if v.plan.algorithm == ginlimit.FixedWindow {
-		value, _ := v.mini.Get(name)
+		value, _ := mini.Get(name)
 		numbers, left := fields(value), ttl
 		if len(numbers) == 3 {
 			left, w.blocked = ttl-numbers[1], ttl-numbers[2]
@@ -138,15 +146,19 @@ func (v *simServer) windowIn(name string, l ginlimit.Limit) *modelWindow {
 		}
 		return w
 	}
-	list, _ := v.mini.List(name)
+	list, _ := mini.List(name)
 	header := fields(list[0])
 	before, now := header[0], header[2]-ttl
 	if len(header) == 4 {
 		w.blocked = header[3] - now
 	}
+	newest := int64(math.MinInt64)
+	if len(list) > 1 {
+		newest = fields(list[len(list)-2])[0] - now
+	}
 	for entry := range slices.Chunk(list[1:], 2) {
 		at, total := fields(entry[0])[0]-now, fields(entry[1])[0]
-		if at+period > 0 {
+		if at+period > max(0, newest) {
 			w.taken = append(w.taken, slices.Repeat([]int64{at}, int(total-before))...)
 		}
 		before = total
@@ -159,7 +171,7 @@ func (v *simServer) stored(name string, l ginlimit.Limit) string {
 	if v.plan.algorithm == ginlimit.TokenBucket {
 		return describeBucket(v.bucketIn(name, l))
 	}
-	return describeWindow(v.plan.algorithm, 0, v.windowIn(name, l))
+	return describeWindow(newWindowModel(v.plan.algorithm), v.windowIn(name, l))
 }
 
 // fields reads the numbers in a text.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+
 	"os"
 	"strconv"
 	"strings"
@@ -20,9 +21,9 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// The simulation runs several processes' limiters, each with a go-redis client of its own, against one server, in time
-// that is not real. A seed draws everything: limits, keys, callers, the network, and what happens to it and to the server
-// (simulation_plan_test.go, simulation_fault_test.go).
+// The simulation runs several processes' limiters, each with a go-redis client of its own, against one server, or the masters
+// of a cluster, in time that is not real. A seed draws everything: limits, keys, callers, the network, and what happens to it
+// and to the servers (simulation_plan_test.go, simulation_fault_test.go).
 //
 // Real: the limiters with their dispatchers, breakers, deny memories and local buckets; go-redis with its pool; the
 // scripts, on miniredis. Simulated: the clock, which is that of a [synctest] bubble, and the network
@@ -32,9 +33,20 @@ import (
 // the server has done and the guarantees (simulation_check_test.go, simulation_charge_test.go,
 // simulation_lease_test.go). That no goroutine is left, synctest checks itself.
 //
-// Not simulated: clusters, rings and Sentinel; handlers; calls that their caller sends itself, which the limiter leaves to
-// go-redis' own Dialer; clients whose pool is too small (see newSimProcess); and the scheduler, so a seed may go another
-// way each time it runs: calls of the same microsecond come in any order, and the probes' pauses are random.
+// In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
+// context as that does. The server's clock may be set (simulation_clock_test.go).
+//
+// A quarter of the seeds are clusters of two or three masters. Slots migrate (simulation_slots_test.go), nodes are gone and come
+// back with their data or without, and a fault of one node leaves the keys of others alone. The masters have one clock, learn
+// of a slot's new owner all at once, and have no replicas; a slot that migrates always arrives.
+//
+// Not checked: for a second after a process of a cluster was redirected, that its decisions are in time
+// ([simulation.redirected]); what a call is told that was made one bucket after another; and of a plan in which slots
+// migrate, that a fault of one node leaves the others alone.
+//
+// Not simulated: failover, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the
+// scheduler, so a seed may go another way each time it runs: calls of the same microsecond come in any order, and the
+// probes' pauses are random.
 var (
 	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
 	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is a hundred, with the race detector ten, or the one")
@@ -58,7 +70,7 @@ type simulation struct {
 
 // simMember is a process.
 type simMember struct {
-	rdb     *redis.Client
+	rdb     redis.UniversalClient
 	limiter *ginlimit.Limiter
 
 	closing, closed time.Time // when Close was called and had returned; the server's lock guards them
@@ -155,14 +167,14 @@ func (s *simulation) describe() string {
 
 // describe tells the configuration.
 func (p *simPlan) describe() string {
-	text := fmt.Sprintf("%s, timeout %s, latency %s + up to %s\n", p.algorithm, p.timeout, p.latency, p.jitter)
+	text := fmt.Sprintf("%s, %d nodes, timeout %s, latency %s + up to %s\n", p.algorithm, p.nodes, p.timeout, p.latency, p.jitter)
 	for i, m := range p.processes {
 		deny := "by default"
 		if m.denyOrNil != nil {
 			deny = strconv.Itoa(*m.denyOrNil)
 		}
-		text += fmt.Sprintf("process %d: Fail %s, %d replicas, deny memory %s, lease %s, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
-			i, m.failure, m.replicas, deny, m.lease, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
+		text += fmt.Sprintf("process %d: Fail %s, %d replicas, deny memory %s, lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
+			i, m.failure, m.replicas, deny, m.lease, m.inline, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
 	}
 	for _, k := range p.keys {
 		text += fmt.Sprintf("%s: %v, later %v\n", k.name, k.versions[0], k.versions[1])
@@ -211,15 +223,15 @@ func (s *simulation) open() (err error) {
 	if s.server, err = newSimServer(s); err != nil {
 		return err
 	}
-	s.network = newSimNetwork(s.plan, s.server.server.ServeConn)
+	s.network = newSimNetwork(s.plan, func(node int, conn net.Conn) { s.server.nodes[node].server.ServeConn(conn) })
 	for i, p := range s.plan.processes {
-		options := p.client
-		options.ClientName = strconv.Itoa(i)
-		options.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) { return s.network.dial(ctx, i) }
-		m := &simMember{rdb: redis.NewClient(&options)}
+		m := &simMember{rdb: s.plan.connect(i, s.network.dial)}
 		with := []ginlimit.Option{
 			ginlimit.WithTimeout(s.plan.timeout), ginlimit.WithFailure(p.failure), ginlimit.WithReplicas(p.replicas),
 			ginlimit.WithAlgorithm(s.plan.algorithm), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+		}
+		if p.inline {
+			with = append(with, ginlimit.TrustDialer())
 		}
 		if p.lease > 0 {
 			with = append(with, ginlimit.WithLease(p.lease))

@@ -36,10 +36,31 @@ func (m *windowModel) window(key string, l ginlimit.Limit) *modelWindow {
 		w = &modelWindow{}
 		m.windows[id] = w
 	}
-	for len(w.taken) > 0 && m.leaves(w, 0, l) <= m.now+w.at {
+	for len(w.taken) > 0 && m.leaves(w, 0, l) <= m.clock(w) {
 		w.taken = w.taken[1:]
 	}
 	return w
+}
+
+// clock returns the time of a window. The clock of a log is never behind its newest token: if the server's is set back, it
+// stands still until that has caught up, or until the log changes.
+func (m *windowModel) clock(w *modelWindow) int64 {
+	now := m.now + w.at
+	if n := len(w.taken); n > 0 && m.algorithm == ginlimit.SlidingWindow {
+		now = max(now, w.taken[n-1])
+	}
+	return now
+}
+
+// anchor has the clock of a log be that of the server, as every change of the log does.
+func (m *windowModel) anchor(w *modelWindow) { w.shift(m.now + w.at - m.clock(w)) }
+
+// shift moves all of a window's times.
+func (w *modelWindow) shift(ms int64) {
+	for i := range w.taken {
+		w.taken[i] += ms
+	}
+	w.begun, w.blocked = w.begun+ms, w.blocked+ms
 }
 
 // leaves returns when a token counts no more.
@@ -53,7 +74,7 @@ func (m *windowModel) leaves(w *modelWindow, i int, l ginlimit.Limit) int64 {
 // room is how many tokens a window can give.
 func (m *windowModel) room(key string, l ginlimit.Limit) int64 {
 	w := m.window(key, l)
-	if w.blocked > m.now+w.at {
+	if w.blocked > m.clock(w) {
 		return 0
 	}
 	return max(0, int64(l.Rate-len(w.taken)))
@@ -72,7 +93,10 @@ func (m *windowModel) take(key string, n, least int64, limits []ginlimit.Limit) 
 	var results []ginlimit.Result
 	for _, l := range limits {
 		w := m.window(key, l)
-		now := m.now + w.at
+		if granted > 0 {
+			m.anchor(w)
+		}
+		now := m.clock(w)
 		r := ginlimit.Result{Allowed: allowed, Granted: int(granted), Limit: l}
 		if !allowed {
 			r.RetryAfter = m.wait(w, now, least, l)
@@ -108,6 +132,9 @@ func (m *windowModel) wait(w *modelWindow, now, least int64, l ginlimit.Limit) t
 func (m *windowModel) refund(key string, n int64, limits []ginlimit.Limit) {
 	for _, l := range limits {
 		w := m.window(key, l)
+		if n > 0 && len(w.taken) > 0 {
+			m.anchor(w)
+		}
 		w.taken = w.taken[:max(0, int64(len(w.taken))-min(n, math.MaxInt32))]
 	}
 }
@@ -119,6 +146,23 @@ func (m *windowModel) left(key string, l ginlimit.Limit) int64 {
 		return 0
 	}
 	return w.begun + l.Period.Milliseconds() - m.now
+}
+
+// giveBack gives tokens of a sliding window back that were taken at a time.
+func (m *windowModel) giveBack(key string, at, n int64, l ginlimit.Limit) {
+	w := m.window(key, l)
+	if slices.Contains(w.taken, at) {
+		late := m.clock(w) - (m.now + w.at)
+		m.anchor(w)
+		at -= late
+	}
+	w.taken = slices.DeleteFunc(w.taken, func(taken int64) bool {
+		if n == 0 || taken != at {
+			return false
+		}
+		n--
+		return true
+	})
 }
 
 // returns returns how what has just been taken is given back, as far as it still counts.
@@ -144,8 +188,11 @@ func (m *windowModel) returns(key string, n int64, limits []ginlimit.Limit) func
 
 func (m *windowModel) block(key string, d time.Duration, limits []ginlimit.Limit) {
 	for _, l := range limits {
-		w := m.window(key, l)
-		w.blocked = max(w.blocked, m.now+w.at+int64((d+time.Millisecond-1)/time.Millisecond))
+		w, ms := m.window(key, l), int64((d+time.Millisecond-1)/time.Millisecond)
+		if m.clock(w)+ms > w.blocked {
+			m.anchor(w)
+			w.blocked = m.clock(w) + ms
+		}
 	}
 }
 

@@ -119,10 +119,10 @@ func (h *carrier) carries(cmd redis.Cmder) bool {
 
 // endsWithContext reports whether every call of a client with such options ends when its context does, but for its hooks,
 // which nobody can see. A negative timeout sets no deadline on the connection, a connection of the application's own Dialer
-// may know none, and go-redis runs the other functions in the goroutine of the call.
-func endsWithContext(o *redis.Options) bool {
+// may know none unless that Dialer is trusted, and go-redis runs the other functions in the goroutine of the call.
+func endsWithContext(o *redis.Options, trustDialer bool) bool {
 	dialer := runtime.FuncForPC(reflect.ValueOf(o.Dialer).Pointer()).Name()
 	return o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0 && o.OnConnect == nil && o.Limiter == nil &&
 		o.CredentialsProvider == nil && o.CredentialsProviderContext == nil && o.StreamingCredentialsProvider == nil &&
-		strings.HasPrefix(dialer, "github.com/redis/go-redis/v9.") && strings.HasSuffix(dialer, ".NewDialer.func1")
+		(trustDialer || strings.HasPrefix(dialer, "github.com/redis/go-redis/v9.") && strings.HasSuffix(dialer, ".NewDialer.func1"))
 }

@@ -31,7 +31,9 @@ func TestCallersSendOnlyWhatEndsWithTheirContext(t *testing.T) {
 		options := redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true}
 		set(&options)
 		rdb := redis.NewClient(&options)
-		require.False(t, serverOf(newBounded(rdb, time.Second).Options()).Inline, name)
+		bounded := newBounded(rdb, time.Second).Options()
+		require.False(t, serverOf(bounded, false).Inline, name)
+		require.Equal(t, name == "Dialer", serverOf(bounded, true).Inline, "%s, if the Dialer is trusted", name)
 		require.NoError(t, rdb.Close())
 	}
 }
@@ -54,7 +56,7 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 		before := *rdb.Options()
 		options := newBounded(rdb, 50*time.Millisecond).Options()
 		require.Equal(t, []any{row.want, row.want, true}, []any{options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled}, name)
-		require.True(t, serverOf(options).Inline, name)
+		require.True(t, serverOf(options, false).Inline, name)
 		require.Equal(t, []any{before.ReadTimeout, before.WriteTimeout, false},
 			[]any{rdb.Options().ReadTimeout, rdb.Options().WriteTimeout, rdb.Options().ContextTimeoutEnabled}, name)
 		require.NoError(t, rdb.Close())

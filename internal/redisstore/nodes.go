@@ -47,7 +47,7 @@ func newNodes(s *Store, timeout time.Duration) *nodes {
 		if rdb == nil {
 			break
 		}
-		n.one, t, server = true, n.transport(rdb), serverOf(newBounded(rdb, timeout).Options())
+		n.one, t, server = true, n.transport(rdb), serverOf(newBounded(rdb, timeout).Options(), s.trustDialer)
 	case *redis.ClusterClient:
 		n.of, n.refresh = rdb.MasterForKey, rdb.ReloadState
 	case *redis.Ring:
@@ -63,8 +63,8 @@ func (n *nodes) newDispatcher(server dispatch.Server, t *transport) *dispatch.Di
 }
 
 // serverOf returns what is known of the server of a client with such options.
-func serverOf(opts *redis.Options) dispatch.Server {
-	server := dispatch.Server{Addr: opts.Addr, Conns: opts.PoolSize, Inline: endsWithContext(opts)}
+func serverOf(opts *redis.Options, trustDialer bool) dispatch.Server {
+	server := dispatch.Server{Addr: opts.Addr, Conns: opts.PoolSize, Inline: endsWithContext(opts, trustDialer)}
 	if opts.MaxActiveConns > 0 {
 		server.Conns = min(opts.PoolSize, opts.MaxActiveConns)
 	}
@@ -105,7 +105,7 @@ func (n *nodes) dispatcher(key *dispatch.Name) *dispatch.Dispatcher {
 	if n.closed || len(n.known) >= maxNodes {
 		return n.unknown
 	}
-	server := serverOf(node.Options())
+	server := serverOf(node.Options(), n.store.trustDialer)
 	server.OneOfMany = true
 	d = n.newDispatcher(server, n.transport(node))
 	n.known[node] = d
