@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -13,7 +15,7 @@ import (
 const never time.Duration = -1
 
 // limitSet is the limits of one decision, checked: those that are counted as buckets, and what needs none. It is not
-// changed once it is made.
+// changed once it is made. With a calendar it is that of the periods of a time; [limitSet.now] returns that of now.
 type limitSet struct {
 	name       string   // of the policy or identity
 	names      []string // of each bucket, where they differ
@@ -25,7 +27,13 @@ type limitSet struct {
 	denies     bool
 	failure    Failure // what happens if the store does not decide
 	lease      time.Duration
+	floor      int64     // tokens that are left in each bucket
 	share      *limitSet // one process' share of the limits, if it was computed
+	replicas   int       // that it is the share of one of
+
+	mixed        bool                      // with calendar periods and others
+	begins, ends int64                     // the time in which all calendar periods are these, in Unix milliseconds; ends is 0 without one
+	later        *atomic.Pointer[limitSet] // of the periods of another time, shared by all of them; nil without a calendar
 }
 
 // newLimitSet checks limits and reports every fault in them.
@@ -58,20 +66,110 @@ func (s *limitSet) add(a Algorithm, limits []Limit) error {
 			errs = append(errs, fmt.Errorf("%w: %s: a %s has no burst of its own", ErrInvalidLimit, l, a))
 			continue
 		}
-		b, ok := bucket.New(kinds[a], periodText(l.Period)+idSuffixes[a], int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
+		b, ok := s.newBucket(a, l)
 		if !ok {
 			errs = append(errs, fmt.Errorf("%w: %s is too large to be counted exactly", ErrInvalidLimit, l))
 			continue
 		}
 		s.buckets, s.limits = append(s.buckets, b), append(s.limits, l)
 		for _, other := range limits[:i] {
-			if other.Period == l.Period && other.Rate > 0 {
+			if other.Period == l.Period && other.Calendar == l.Calendar && other.Rate > 0 {
 				errs = append(errs, fmt.Errorf("%w: %s and %s have the same period", ErrInvalidLimit, other, l))
 				break
 			}
 		}
+		for j := range s.buckets[:len(s.buckets)-1] {
+			if s.buckets[j].ID == b.ID && s.limits[j].Calendar != l.Calendar { // of zones that are not told apart
+				errs = append(errs, fmt.Errorf("%w: %s and %s have the same period", ErrInvalidLimit, s.limits[j], l))
+			}
+		}
+	}
+	if s.ends != 0 {
+		s.later = new(atomic.Pointer[limitSet])
+		s.mixed = bucket.Timed(s.buckets) >= 0
 	}
 	return errors.Join(errs...)
+}
+
+// newBucket returns the bucket of a limit, of a calendar's that for the period of now.
+func (s *limitSet) newBucket(a Algorithm, l Limit) (bucket.Bucket, bool) {
+	if (l.Calendar == Calendar{}) {
+		return bucket.New(kinds[a], periodText(l.Period)+idSuffixes[a], int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
+	}
+	b, begins, ok := l.calendarBucket(time.Now())
+	if s.begins = max(s.begins, begins); s.ends == 0 || s.ends > b.Ends {
+		s.ends = b.Ends
+	}
+	return b, ok
+}
+
+// calendarBucket returns the bucket of a calendar's period at a time, and when that begins, in Unix milliseconds.
+func (l Limit) calendarBucket(at time.Time) (b bucket.Bucket, begins int64, ok bool) {
+	start, end := l.Calendar.rule.Period(at)
+	b, ok = bucket.NewCalendar(l.Calendar.bucketID(start), int64(l.Rate), end.Sub(start).Milliseconds(), end.UnixMilli())
+	return b, start.UnixMilli(), ok
+}
+
+// maxLater is how many calendar periods after the present one a block may reach into.
+const maxLater = 31
+
+// through returns the set with the later calendar periods up to a time, at most maxLater of each limit: what is done to the
+// buckets is to hold then too.
+func (s *limitSet) through(t time.Time) *limitSet {
+	if s.ends == 0 || t.UnixMilli() < s.ends {
+		return s
+	}
+	all := *s
+	all.buckets, all.limits, all.share = slices.Clone(s.buckets), slices.Clone(s.limits), nil
+	for i, l := range s.limits {
+		for n, ends := 0, s.buckets[i].Ends; ends != 0 && n < maxLater && ends <= t.UnixMilli(); n++ {
+			b, _, _ := l.calendarBucket(time.UnixMilli(ends))
+			b.Leave(s.floor)
+			all.buckets, all.limits, ends = append(all.buckets, b), append(all.limits, l), b.Ends
+		}
+	}
+	return &all
+}
+
+// now returns the set of the calendar periods of now.
+func (s *limitSet) now() *limitSet {
+	if s.ends == 0 || s.covers(time.Now()) {
+		return s
+	}
+	if later := s.later.Load(); later != nil && later.covers(time.Now()) {
+		return later
+	}
+	later := s.renewed()
+	s.later.Store(later)
+	return later
+}
+
+func (s *limitSet) covers(t time.Time) bool {
+	return s.begins <= t.UnixMilli() && t.UnixMilli() < s.ends
+}
+
+// renewed returns the set anew, with the calendar periods of now.
+func (s *limitSet) renewed() *limitSet {
+	later := *s
+	later.begins, later.ends = 0, 0
+	later.buckets, later.policies = slices.Clone(s.buckets), slices.Clone(s.policies)
+	for i, l := range s.limits {
+		if (l.Calendar == Calendar{}) {
+			continue
+		}
+		later.buckets[i], _ = later.newBucket(TokenBucket, l) // it fitted before
+		later.buckets[i].Leave(s.floor)
+		if i < len(s.policies) {
+			policy := *s.policies[i]
+			policy.w = seconds(millis(later.buckets[i].Period))
+			later.policies[i] = &policy
+		}
+	}
+	if s.share != nil {
+		later.share = nil
+		later.share = later.shareOf(s.replicas)
+	}
+	return &later
 }
 
 // The kinds of buckets of the algorithms, and what ends their keys so that no algorithm finds what another has counted.
@@ -129,12 +227,46 @@ func (s *limitSet) static(n int) (Result, bool) {
 func (s *limitSet) checkBlock(d time.Duration) error {
 	var errs []error
 	for i := range s.buckets {
-		if longest := s.buckets[i].MaxBlock(); milliseconds(d) > longest {
+		longest := s.buckets[i].MaxBlock()
+		if s.buckets[i].Ends != 0 {
+			longest = s.last(i) - time.Now().UnixMilli()
+		}
+		if milliseconds(d) > longest {
 			errs = append(errs, fmt.Errorf("%w: a block of %s is too long under %s: at most %s",
 				ErrInvalidLimit, d, s.limits[i], millis(longest)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// leave has each bucket keep tokens for others. The first limit that holds no more prohibits.
+func (s *limitSet) leave(floor int64) {
+	if floor == 0 || s.denies {
+		return
+	}
+	s.floor = floor
+	for i := range s.buckets {
+		if s.buckets[i].Burst <= floor && !s.denies {
+			s.prohibited, s.denies = s.limits[i], true
+		}
+	}
+	if s.denies {
+		s.buckets, s.limits = nil, nil // nothing is counted
+		return
+	}
+	for i := range s.buckets {
+		s.buckets[i].Leave(floor)
+	}
+}
+
+// last returns when the last calendar period of a limit ends that a block may reach into, in Unix milliseconds.
+func (s *limitSet) last(i int) int64 {
+	ends := s.buckets[i].Ends
+	for range maxLater {
+		_, end := s.limits[i].Calendar.rule.Period(time.UnixMilli(ends))
+		ends = end.UnixMilli()
+	}
+	return ends
 }
 
 // result derives the Result of an Op from the states that the store found, by the arithmetic by which the store decided.

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"sync"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/lease"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
@@ -63,7 +65,7 @@ func (l *Limiter) release(c *dispatch.Call) {
 // decide has a call done and derives the Result from the states found. The store is given less time than the caller has
 // if within ends before ctx.
 func (l *Limiter) decide(ctx, within context.Context, c *dispatch.Call, s *subject) (Result, error) {
-	op, leases := c.Op, s.limits.lease > 0 && l.leases != nil && c.Op.Charges > 0
+	op, leases := c.Op, s.limits.lease > 0 && l.leases != nil && c.Op.Charges > 0 && !s.limits.mixed && !s.settles
 	if leases {
 		if res, ok := l.fromLease(c, s); ok {
 			return res, nil
@@ -110,6 +112,57 @@ func (l *Limiter) remember(c *dispatch.Call) {
 	if c.Op.Charges > 0 {
 		l.denied.Remember(subjectOf(c), denycache.Refusal{States: c.States, Sent: c.Sent, Received: c.Received})
 	}
+}
+
+func leaseSubject(c *dispatch.Call) lease.Subject {
+	return lease.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets}
+}
+
+// fromLease decides on a call by tokens that were taken ahead, if there are enough.
+func (l *Limiter) fromLease(c *dispatch.Call, s *subject) (Result, bool) {
+	n := c.Op.Charges * c.Op.N
+	left, sent, ok := l.leases.Take(leaseSubject(c), n, c.States)
+	if !ok {
+		return Result{}, false
+	}
+	s.receipt.fill(sent, c.States)
+	return s.limits.leased(c.States, n, left, s.status), true
+}
+
+// doAhead has a call done that may take tokens ahead for a life. The call is then as if it had taken only its own.
+func (l *Limiter) doAhead(life time.Duration) func(context.Context, *dispatch.Call) error {
+	return func(ctx context.Context, c *dispatch.Call) error {
+		own := c.Op.Charges
+		trip := l.leases.Begin(leaseSubject(c), life, own, c.Op.N)
+		c.Op.Charges = trip.Charges()
+		err := l.do(ctx, c)
+		if err != nil {
+			trip.Fail()
+		} else {
+			trip.End(leaseSubject(c), c.Op.Charges, c.States, c.Sent, c.Received)
+		}
+		if !c.Abandoned() {
+			c.Op.Charges = min(own, c.Op.Charges)
+		}
+		return err
+	}
+}
+
+// returnLeases gives back the leased tokens that were not used. What cannot be given back stays taken.
+func (l *Limiter) returnLeases() {
+	ctx, cancel := context.WithTimeout(context.Background(), l.defaults.timeout)
+	defer cancel()
+	var all sync.WaitGroup
+	late := 2*l.defaults.timeout + l.defaults.timeout/5 // it may be queued, and then in flight, each a tenth longer
+	for _, unused := range l.leases.Drain(late) {
+		all.Go(func() {
+			c := dispatch.NewCall()
+			c.Reset(bucket.Op{Verb: bucket.Return, N: unused.Tokens, Marks: unused.Marks}, unused.Buckets) // not to be done late
+			c.Key, c.Hash = unused.Key, unused.Hash
+			_ = l.do(ctx, c)
+		})
+	}
+	all.Wait()
 }
 
 // movingTime is for how long a client's buckets are asked for one by one without trying them together first, once their
@@ -306,7 +359,11 @@ func (l *Limiter) decideLocally(c *dispatch.Call, op bucket.Op, s *subject) Resu
 	states, sent := make([]bucket.State, len(share.buckets)), time.Now()
 	l.local.Do(c.Key, share.buckets, op, states)
 	s.receipt.fill(sent, states)
-	return share.result(states, op, s.status)
+	res := share.result(states, op, s.status)
+	if res.RetryAfter < 0 && op.N <= s.limits.burst() { // it is more than the share of a calendar period, but not of the whole
+		res.RetryAfter = time.Until(time.UnixMilli(s.limits.ends))
+	}
+	return res
 }
 
 // unavailable is the error if no decision was made: the end of the caller's context, or [ErrUnavailable].

@@ -74,7 +74,7 @@ func ExampleLimit_UnmarshalText() {
 	fmt.Println(err)
 	// Output:
 	// 20 15m0s
-	// ginlimit: invalid limit: "ten a second": want "rate/period" or "rate/period burst n"
+	// ginlimit: invalid limit: "ten a second": want a "/" between rate and period
 }
 
 func ExampleParseLimit() {

@@ -209,18 +209,19 @@ func (s *limitSet) list(name string, several bool, taken []string) {
 		case own == "":
 			own = fieldName(l.String())
 		case several:
-			own += "-" + periodText(l.Period)
+			own += "-" + fieldName(l.per())
 		}
 		own = freeName(own, taken)
 		taken = append(taken, own)
 		s.policies = append(s.policies, &draftPolicy{own, q, w, detail, newProblem(detail, own)})
 	}
 	for i := range s.buckets {
-		b := &s.buckets[i]
-		add(s.limits[i], b.Burst, seconds(millis(b.FillTime())), "")
+		full := s.buckets[i]
+		full.Leave(-s.floor)
+		add(s.limits[i], int64(s.limits[i].burst()), seconds(millis(full.FillTime())), "")
 	}
 	if s.denies {
-		add(s.prohibited, 0, seconds(s.prohibited.Period), prohibitedDetail)
+		add(s.prohibited, 0, seconds(s.prohibited.length(time.Now())), prohibitedDetail)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
@@ -37,7 +36,7 @@ func (p *Policy) newIdentities() ([]identity, error) {
 			errs = append(errs, fmt.Errorf("ginlimit: WithIdentity(%q): there is another of that name", option.name))
 		}
 		names[option.name] = true
-		set, err := p.newLimits(option.name, option.name, option.limits, taken)
+		set, err := p.newLimits(option.name, option.name, option.limits, taken, 0)
 		taken = append(taken, set.policyNames()...)
 		errs = append(errs, wrapped(fmt.Sprintf("WithIdentity(%q)", option.name), err))
 		all = append(all, identity{Key(option.name, ""), option.key, set})
@@ -57,7 +56,7 @@ func (p *Policy) subjects(c *gin.Context, own subject) ([]subject, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, subject{keyName: identity.keyName, client: client, limits: &identity.limits, status: own.status})
+		all = append(all, subject{keyName: identity.keyName, client: client, limits: identity.limits.now(), status: own.status})
 	}
 	return all, nil
 }
@@ -170,7 +169,7 @@ func (l *Limiter) learn(subjects []subject, singles []*dispatch.Call, c *dispatc
 // taken is the decision on subjects that one script decided on together.
 func (l *Limiter) taken(subjects []subject, c *dispatch.Call, res Result) decision {
 	d := decision{result: res, hash: c.Hash}
-	if res.Granted == 0 {
+	if !res.Allowed {
 		return d
 	}
 	from := 0
@@ -218,7 +217,7 @@ func (l *Limiter) inTurn(ctx context.Context, subjects []subject, n int,
 			s.status.giveBack(before, int64(n))
 			return decision{result: res, hash: d.hash}, err
 		}
-		if res.Granted > 0 {
+		if res.Granted > 0 || n == 0 {
 			d.taken = append(d.taken, charge{*s, res.Granted, res.Source})
 		}
 		source = max(source, res.Source) // one that is local makes all so
@@ -241,37 +240,4 @@ func (l *Limiter) giveBackAll(ctx context.Context, taken []charge) {
 			_ = l.giveBack(ctx, &taken[i])
 		}
 	})
-}
-
-// giveBack returns what was taken, to the buckets that it was taken from.
-func (l *Limiter) giveBack(ctx context.Context, taken *charge) error {
-	op := bucket.Op{Verb: bucket.Give, N: int64(taken.n)}
-	if taken.receipt != nil {
-		op.Verb = bucket.Return
-	}
-	set := taken.limits
-	if len(set.buckets) == 0 {
-		return nil
-	}
-	if taken.source == FromLocal && l.source == FromRedis {
-		if set.failure == FailOpen {
-			return nil // nothing was taken
-		}
-		set = set.shareOf(l.defaults.replicas)
-		op.Marks = taken.receipt.marksHere()
-		l.local.Do(appendSlotText(nil, taken.keyName, taken.client, l.macs), set.buckets, op, make([]bucket.State, len(set.buckets)))
-		return nil
-	}
-	op.Marks = taken.receipt.marksNow(set.buckets, time.Now())
-	if l.source == FromLocal {
-		op.Marks = taken.receipt.marksHere()
-	}
-	c := l.call(op, &taken.subject)
-	defer l.release(c)
-	err := l.do(ctx, c)
-	l.denied.Forget(c.Key, c.Hash, mayStillHappen(err))
-	if err != nil {
-		return unavailable(ctx, err)
-	}
-	return nil
 }

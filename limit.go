@@ -2,20 +2,25 @@ package ginlimit
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ginlimit/ginlimit/internal/calendar"
 )
 
 // Limit allows Rate requests per Period, and at most Burst at once.
 //
 // By default it is a token bucket, which holds Burst tokens, starts full, and regains Rate tokens per Period, evenly
-// spread. [WithAlgorithm] has windows, which have no Burst of their own. A Rate below zero is unlimited and never
-// counted. A Rate of zero, with a Period, prohibits: every request is denied. The zero Limit is an error.
+// spread. [WithAlgorithm] has windows, which have no Burst of their own. With a Calendar it is a quota of Rate for each of
+// its periods (see [PerCalendar]). A Rate below zero is unlimited and never counted. A Rate of zero, with a Period or a
+// Calendar, prohibits: every request is denied. The zero Limit is an error.
 type Limit struct {
-	Rate   int           // tokens regained per Period
-	Period time.Duration // whole milliseconds, at least one
-	Burst  int           // tokens the bucket holds; 0 means Rate
+	Rate     int           // tokens regained per Period
+	Period   time.Duration // whole milliseconds, at least one; 0 with a Calendar
+	Burst    int           // tokens the bucket holds; 0 means Rate, as it must with a Calendar
+	Calendar Calendar      // instead of a Period
 }
 
 // PerSecond returns a limit of rate per second.
@@ -49,7 +54,17 @@ func (l Limit) validate() error {
 	var reason string
 	switch {
 	case l == Limit{}:
-		reason = "the zero Limit; a Rate of 0 prohibits only with a Period"
+		reason = "the zero Limit; a Rate of 0 prohibits only with a Period or a Calendar"
+	case l.Calendar != Calendar{}:
+		switch reason = l.Calendar.valid(); {
+		case reason != "":
+		case l.Period != 0:
+			reason = "a calendar quota has no period of its own"
+		case l.Burst != 0:
+			reason = "a calendar quota has no burst"
+		default:
+			return nil
+		}
 	case l.Burst < 0:
 		reason = "the burst is negative"
 	case l.Period < 0:
@@ -68,11 +83,13 @@ func (l Limit) validate() error {
 
 const day = 24 * time.Hour
 
-// ParseLimit reads a limit from text: rate/period, or rate/period burst n.
+// ParseLimit reads a limit from text: rate/period, rate/period burst n, or rate/calendar from first in zone.
 //
 // The period is one of the units ms, s, m, h and d, a duration as [time.ParseDuration] reads it, or a number of
-// whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". A rate below zero is unlimited and a
-// rate of zero prohibits, as in [Limit]. An error wraps [ErrInvalidLimit].
+// whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". The calendar is calendar-day, week or month; the
+// first day, by default monday or 1, and the zone, by default UTC, may be left out: "500/calendar-day", "2000/week from
+// sunday", "10000/month from 15 in Europe/Berlin". A rate below zero is unlimited and a rate of zero prohibits, as in
+// [Limit]. An error wraps [ErrInvalidLimit].
 func ParseLimit(s string) (Limit, error) {
 	l, err := parseLimit(s)
 	if err != nil {
@@ -86,8 +103,8 @@ func ParseLimit(s string) (Limit, error) {
 
 func parseLimit(s string) (Limit, error) {
 	words := strings.Fields(s)
-	if len(words) != 1 && (len(words) != 3 || words[1] != "burst") {
-		return Limit{}, fmt.Errorf(`want "rate/period" or "rate/period burst n"`)
+	if len(words)%2 == 0 {
+		return Limit{}, fmt.Errorf(`want "rate/period", "rate/period burst n" or "rate/calendar from first in zone"`)
 	}
 	rate, period, found := strings.Cut(words[0], "/")
 	if !found {
@@ -100,13 +117,32 @@ func parseLimit(s string) (Limit, error) {
 	if l.Rate, err = strconv.Atoi(rate); err != nil {
 		return Limit{}, fmt.Errorf("rate: want a whole number")
 	}
-	if l.Period, err = parsePeriod(period); err != nil {
-		return Limit{}, err
-	}
-	if len(words) == 3 {
-		if l.Burst, err = strconv.Atoi(words[2]); err != nil || l.Burst < 1 {
-			return Limit{}, fmt.Errorf("burst: want a whole number above zero")
+	var named bool
+	if l.Calendar, named = parseCalendar(period); !named {
+		if l.Period, err = parsePeriod(period); err != nil {
+			return Limit{}, err
 		}
+	}
+	for allowed := []string{"burst", "from", "in"}; len(words) > 1; words = words[2:] {
+		i := slices.Index(allowed, words[1])
+		switch {
+		case i < 0:
+			return Limit{}, fmt.Errorf(`%.64q: want "burst", "from" or "in", each once and in this order`, words[1])
+		case named != (words[1] != "burst"):
+			return Limit{}, fmt.Errorf("%s: a calendar quota has no burst, and nothing else a first day or a zone", words[1])
+		case words[1] == "from":
+			err = l.Calendar.parseFirst(words[2])
+		case words[1] == "in":
+			err = l.Calendar.parseZone(words[2])
+		default:
+			if l.Burst, err = strconv.Atoi(words[2]); err != nil || l.Burst < 1 {
+				err = fmt.Errorf("burst: want a whole number above zero")
+			}
+		}
+		if err != nil {
+			return Limit{}, err
+		}
+		allowed = allowed[i+1:]
 	}
 	return l, nil
 }
@@ -125,7 +161,7 @@ func parsePeriod(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
-		return 0, fmt.Errorf("period: want one of ms, s, m, h, d, or a duration such as 15m")
+		return 0, fmt.Errorf("period: want one of ms, s, m, h, d, a duration such as 15m, or calendar-day, week or month")
 	}
 	return d, nil
 }
@@ -147,19 +183,42 @@ func periodText(d time.Duration) string {
 	return d.String()
 }
 
+// length returns how long the limit's period is at a time.
+func (l Limit) length(now time.Time) time.Duration {
+	if (l.Calendar != Calendar{}) {
+		start, end := l.Calendar.rule.Period(now)
+		return end.Sub(start)
+	}
+	return l.Period
+}
+
+// per returns what follows the rate in the limit's text, without a burst.
+func (l Limit) per() string {
+	if (l.Calendar != Calendar{}) {
+		return l.Calendar.String()
+	}
+	return periodText(l.Period)
+}
+
 // String returns the limit as [ParseLimit] reads it, without a burst of zero.
 func (l Limit) String() string {
-	s := strconv.Itoa(l.Rate) + "/" + periodText(l.Period)
+	s := strconv.Itoa(l.Rate) + "/" + l.per()
 	if l.Burst != 0 {
 		s += " burst " + strconv.Itoa(l.Burst)
 	}
 	return s
 }
 
-// MarshalText returns the text of [Limit.String]. An error wraps [ErrInvalidLimit].
+// MarshalText returns the text of [Limit.String]. An error wraps [ErrInvalidLimit]: the zone of a Calendar must have a name
+// by which [time.LoadLocation] finds it.
 func (l Limit) MarshalText() ([]byte, error) {
 	if _, err := newLimitSet(TokenBucket, l); err != nil {
 		return nil, err
+	}
+	if zone := l.Calendar.rule.Zone; zone != nil {
+		if _, named := calendar.Known(zone); !named {
+			return nil, fmt.Errorf("%w: %s: no time zone has that name", ErrInvalidLimit, l)
+		}
 	}
 	return []byte(l.String()), nil
 }

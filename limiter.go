@@ -12,6 +12,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 	"github.com/ginlimit/ginlimit/internal/denycache"
+	"github.com/ginlimit/ginlimit/internal/fifo"
 	"github.com/ginlimit/ginlimit/internal/lease"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
@@ -62,7 +63,8 @@ type Limiter struct {
 	warned   atomic.Bool      // that clients can spoof their addresses
 	moving   [64]atomic.Int64 // by the hash of a key: until when its slot is taken to migrate, in Unix milliseconds
 
-	background background // what Close waits for
+	waiting    fifo.Queues // of those who wait for tokens
+	background background  // what Close waits for
 
 	close  sync.Once
 	closed chan struct{}
@@ -202,7 +204,11 @@ func (l *Limiter) Wait(ctx context.Context, key string, limits ...Limit) error {
 //
 // It returns at once if the context's deadline comes before the tokens, with an error that wraps
 // [context.DeadlineExceeded], and if a limit never allows n tokens, with [ErrInvalidLimit]. An n below 1 is an error.
-// Callers that wait for the same key are served in no particular order.
+// Callers of one process that wait for the same key under the same limits are served in order of arrival: the first of them
+// tries, and the others wait for their turn. So a deadline that comes before the tokens is known to the first only.
+//
+// With [FailClosed] it goes on through an outage, and tries again a few times a second until the context ends; a try that Redis
+// did not answer may have taken the tokens. Otherwise an error of Redis ends it.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int, limits ...Limit) error {
 	s, err := l.subject(key, n, limits)
 	if err != nil {
@@ -249,7 +255,8 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 // block, only [Limiter.Reset] ends it. If the limit is raised during a block, RetryAfter for several tokens may be too long.
 //
 // A d of zero or less is an error, and so are unlimited limits alone, which have no bucket to block. So is a d whose level would pass 2^53 units: thousands of years for most limits, ten days for
-// 10,000,019 per second, less if the Burst is nearly that.
+// 10,000,019 per second, less if the Burst is nearly that; and of a calendar quota one that lasts longer than 31 periods after
+// this one.
 //
 // If Redis is down it returns [ErrUnavailable], and the block holds in this process all the same, with [FailLocal].
 //

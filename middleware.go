@@ -64,8 +64,8 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 		p.deniedHandler(c, d.result)
 		return
 	}
-	if p.refundFunc != nil && len(d.taken) > 0 {
-		p.serveRefunding(c, d.taken)
+	if p.settleFunc != nil && len(d.taken) > 0 {
+		p.serveSettling(c, n, d.taken)
 	}
 }
 
@@ -144,11 +144,11 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 		}
 		d, err = p.limiter.allowAll(ctx, subjects, n)
 	} else {
-		if p.refundFunc != nil {
-			own.receipt = p.limiter.newReceipt(limits)
+		if p.settleFunc != nil {
+			own.receipt, own.settles = p.limiter.fullReceipt(), p.estimates
 		}
 		d.result, d.hash, err = p.limiter.allow(ctx, own, n)
-		if p.refundFunc != nil && d.result.Granted > 0 {
+		if p.settleFunc != nil && d.result.Allowed {
 			d.taken = []charge{{*own, d.result.Granted, d.result.Source}}
 		}
 	}
@@ -156,19 +156,21 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 	return d, err
 }
 
-// serveRefunding serves the request, and gives back what was taken for it if that is wanted.
-func (p *Policy) serveRefunding(c *gin.Context, taken []charge) {
+// serveSettling serves the request, and has what was taken for it become what it really took.
+func (p *Policy) serveSettling(c *gin.Context, n int, taken []charge) {
 	served := false
 	defer func() { // not recover, which would hide where a panic came from
 		if !served && !c.Writer.Written() {
 			c.Status(http.StatusInternalServerError)
 		}
-		if !p.refundFunc(c) {
+		actual := p.settleFunc(c, n)
+		if actual < 0 {
+			_ = c.Error(fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidLimit, actual))
 			return
 		}
 		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
 		for i := range taken {
-			if err := p.limiter.giveBack(ctx, &taken[i]); err != nil {
+			if err := p.limiter.settle(ctx, &taken[i], actual); err != nil {
 				_ = c.Error(err) // for the application's log; it returns what it was given
 			}
 		}

@@ -47,7 +47,9 @@ type config struct {
 	limitFunc  func(context.Context, string) ([]Limit, error)
 	identities []identityOption
 	cost       func(*gin.Context) int
-	refundFunc func(*gin.Context) bool
+	floor      int
+	estimates  bool                            // the cost is an estimate
+	settleFunc func(c *gin.Context, n int) int // what a request of n tokens really took
 	skip       func(*gin.Context) bool
 	allow      []netip.Prefix
 	deny       []netip.Prefix
@@ -212,7 +214,9 @@ func WithAlgorithm(a Algorithm) Option {
 // clock, so tests may set Redis' clock. A bucket that is full again at every call does not show that; with [WithDenyMemory]
 // there are leases from the start. If Redis is lost, so are the leased tokens.
 //
-// Given to a limiter, it applies to the limiter's methods too. Requests with a [WithIdentity] have no leases, and
+// Given to a limiter, it applies to the limiter's methods too. Limits that are calendar quotas beside others have no leases: what
+// flows back into a bucket would be lost to the quota. Nor have a [Reservation] and a policy with [WithSettle], which would end
+// them each time. Requests with a [WithIdentity] have none, and
 // neither has a limiter of [NewLocal]. With a [SlidingWindow] it is an error, and so is a d below 0 or above a day.
 func WithLease(d time.Duration) Option {
 	return func(c *config) {

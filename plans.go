@@ -303,6 +303,11 @@ func (p *Plans) askSource(client string) (plan, error) {
 		if err == nil {
 			_, err = newLimitSet(TokenBucket, limits...)
 		}
+		for _, limit := range limits {
+			if err == nil {
+				_, err = limit.MarshalText() // Redis keeps it
+			}
+		}
 		return plan{limits: slices.Clone(limits)}, err // the source may change its own
 	})
 }

@@ -24,7 +24,7 @@ const (
 //
 // [Limiter.Policy] makes one. [Policy.Handler] is its middleware; the other methods are for anything else, such as a
 // worker, on the same buckets. They take a client as the policy's [KeyFunc] returns it. Of the policy's options they use
-// its name, limits, [WithLimitFunc], [WithAlgorithm] and [WithFailure]; the others, [WithIdentity] among them, are for
+// its name, limits, [WithLimitFunc], [WithAlgorithm], [WithFloor], [WithLease] and [WithFailure]; the others, [WithIdentity] among them, are for
 // requests. It is safe for concurrent use.
 //
 // Errors are those of [Limiter], and those of the function of WithLimitFunc.
@@ -75,8 +75,11 @@ func (l *Limiter) Policy(limit Limit, opts ...Option) (*Policy, error) {
 		errs = append(errs, errors.New("ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used"))
 	}
 	var err error
-	p.limits, err = p.newLimits(p.name, cfg.name, limits, nil)
+	p.limits, err = p.newLimits(p.name, cfg.name, limits, nil, cfg.floor)
 	errs = append(errs, err)
+	if p.limits.denies && p.limits.prohibited.Rate > 0 {
+		errs = append(errs, fmt.Errorf("%w: WithFloor(%d) leaves nothing of %s", ErrInvalidLimit, cfg.floor, p.limits.prohibited))
+	}
 	p.identities, err = p.newIdentities()
 	errs = append(errs, err)
 	p.allowed, err = newAddressSet(cfg.allow)
@@ -111,12 +114,13 @@ func limitsName(limits []Limit) string {
 
 // newLimits returns limits under the name of a policy or an identity, with the policy's failure mode and share. In the
 // fields they have the field name, and none that is taken.
-func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []string) (limitSet, error) {
+func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []string, floor int) (limitSet, error) {
 	s, err := newLimitSet(p.algorithm, limits...)
 	s.name, s.failure, s.lease = name, p.failure, p.lease
+	s.leave(int64(floor))
 	s.list(fieldName, len(limits) > 1, taken)
-	if replicas := p.limiter.defaults.replicas; replicas > 1 {
-		s.share = s.shareOf(replicas)
+	if s.replicas = p.limiter.defaults.replicas; s.replicas > 1 {
+		s.share = s.shareOf(s.replicas)
 	}
 	return s, err
 }
@@ -124,7 +128,7 @@ func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []strin
 // limitsOf returns the limits of a client.
 func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error) {
 	if p.limitFunc == nil {
-		return &p.limits, nil
+		return p.limits.now(), nil
 	}
 	limits, err := p.limitFunc(ctx, client)
 	if err != nil {
@@ -136,14 +140,14 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 		s := p.clients[key]
 		p.mu.RUnlock()
 		if s != nil {
-			return s, nil
+			return s.now(), nil
 		}
 	}
 	var taken []string
 	for i := range p.identities {
 		taken = append(taken, p.identities[i].limits.policyNames()...)
 	}
-	fresh, err := p.newLimits(p.name, p.config.name, limits, taken)
+	fresh, err := p.newLimits(p.name, p.config.name, limits, taken, p.floor)
 	if err != nil {
 		return nil, err
 	}

@@ -92,8 +92,46 @@ func WithCost(f func(*gin.Context) int) Option {
 // between. An error of Redis goes to the context's Errors.
 func WithRefund(f func(*gin.Context) bool) Option {
 	return func(c *config) {
-		c.require(f != nil, "WithRefund: the function is nil")
-		c.refundFunc = f
+		if c.require(f != nil, "WithRefund: the function is nil") {
+			c.estimates = false
+			c.settleFunc = func(c *gin.Context, n int) int {
+				if f(c) {
+					return 0
+				}
+				return n
+			}
+		}
+	}
+}
+
+// WithSettle sets what a request really took, known only after it was served: tokens, at least 0.
+//
+// The request takes its cost first (see [WithCost]), as an estimate. f is called after the handlers that follow, also if one
+// of them panics or the client is gone; then the status of a panic is 500, unless the response has begun. If the request took
+// less, the rest is given back; if it took more, the difference is charged, into debt if it must: see [Reservation.Settle].
+// Of a request that costs 0, all is charged afterwards. A negative number, and an error of Redis, go to the context's Errors
+// and change nothing. [WithRefund] is the special case of all or nothing; of
+// the two a policy has the last.
+func WithSettle(f func(*gin.Context) int) Option {
+	return func(c *config) {
+		if c.require(f != nil, "WithSettle: the function is nil") {
+			c.estimates = true
+			c.settleFunc = func(c *gin.Context, _ int) int { return f(c) }
+		}
+	}
+}
+
+// WithFloor leaves tokens of each limit for other policies of the same name; the default is 0.
+//
+// So batch jobs stop while people still get through: give both policies one [WithName], the same limits and key, and the batch
+// jobs a floor. Remaining and RetryAfter tell of the policy's own share, Limit and the quota in the fields of the whole. A
+// [Reservation] may be settled with tokens of the floor. n is at least 0 and below each limit's Burst; for a client whose limit by [WithLimitFunc] holds no more than n,
+// the policy prohibits.
+func WithFloor(n int) Option {
+	return func(c *config) {
+		if c.require(n >= 0, "WithFloor(%d): want at least 0", n) {
+			c.floor = n
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ const (
 // It is [gin.Context.Data] with the memory for the header fields in the request's state.
 func answerDenied(c *gin.Context, r Result) {
 	s := stateOf(c)
-	contentType, body, detail := typeProblem, []byte(nil), neverDetail(r, s.cost)
+	contentType, body, detail := typeProblem, []byte(nil), neverDetail(r, s.cost, s.by.floorOf(r))
 	switch {
 	case !prefersText(c.Request.Header):
 		body = s.problem(detail)
@@ -55,15 +55,23 @@ func answerDenied(c *gin.Context, r Result) {
 }
 
 // neverDetail explains a refusal that no retry avoids. It is "" for any other refusal.
-func neverDetail(r Result, cost int) string {
+func neverDetail(r Result, cost, floor int) string {
 	switch {
 	case r.RetryAfter >= 0:
 		return ""
 	case r.Limit.Rate == 0:
 		return prohibitedDetail
 	default:
-		return fmt.Sprintf(costDetail, cost, r.Limit.burst())
+		return fmt.Sprintf(costDetail, cost, max(0, r.Limit.burst()-floor))
 	}
+}
+
+// floorOf returns how many tokens of a limit the policy leaves to others.
+func (p *Policy) floorOf(r Result) int {
+	if r.Name == p.name {
+		return p.floor
+	}
+	return 0
 }
 
 // answerStatus answers with a problem that only repeats its status.

@@ -1,22 +1,9 @@
 -- The token bucket: one decision on the buckets of one key, all charged or none; or many decisions,
 -- each on a bucket of its own.
 --
--- KEYS[i]        bucket i, i = 1 … k; all in one hash slot
--- ARGV[1]        the verb: take; give or return, which are the same here; block; reset; or each, to take from each bucket
---                for itself
--- ARGV[2]        take and each: tokens of a charge; give and return: tokens to give back; block: milliseconds
--- ARGV[3]        take: charges, of which as many are made as fit, 0 looks; each: 1 if each bucket is charged once
--- ARGV[3i + 1]   drain of bucket i: units that flow back per millisecond
--- ARGV[3i + 2]   cost of bucket i: units that one token weighs
--- ARGV[3i + 3]   capacity of bucket i: units it holds
---                With each, ARGV[4], ARGV[5] and ARGV[6] are those of every bucket, and no key comes twice
--- ARGV[6 + i]    each: charges of bucket i; absent if ARGV[3] is 1
---
--- Reply: for each bucket
---   1. the level found: units missing from a full bucket; take: of a blocked one, at least as many as until the block ends.
---      A single integer when k is 1, but not with each. With each, -1 where nothing was done: that bucket is to be asked
---      for alone, and tells why.
--- The caller derives what was taken from the levels, by the arithmetic used here.
+-- A reply has one integer for each bucket, the level found: units missing from a full bucket; to take, of a blocked one, at
+-- least as many as until the block ends. It is a single integer when there is one key, but not with each. The caller derives
+-- what was taken from the levels, by the arithmetic used here.
 --
 -- State: a bucket is one string key.
 --   TTL    milliseconds until it is full: ceil(level / drain)
@@ -27,7 +14,7 @@
 -- then. Taking finds the level so far up too, in case the limit is a larger one by now.
 -- A full bucket has no key, so expiry loses nothing, and no clock is read but Redis' own.
 --
--- Portable: integers below 2^53 only, no TIME, every key in KEYS.
+-- decide.lua follows, with the contract: KEYS, ARGV and the reply.
 
 local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
 local format, match = string.format, string.match
@@ -102,79 +89,79 @@ if each or charges > 0 and #KEYS == 1 then
       found[i] = level
     elseif level >= 0 then
       return level
-    end -- else the way of several buckets says what is wrong
+    end -- else decide.lua says what is wrong
   end
   if each then return found end
   charges = ARGV[3] + 0
 end
 
-local levels, ttls, rests, blocks = {}, {}, {}, {}
-for i, key in ipairs(KEYS) do
-  local level, value, ttl, block = 0, call('GET', key), 0, 0
-  if value then
-    ttl = call('PTTL', key)
-    if ttl == -1 then error('the key has no expiry, so it is no bucket') end
-  end
-  if ttl > 0 then
-    local sign, rest, before = match(value, '^(%-?)(%d+) ?(%d*)$')
-    if not rest then error('the value is not that of a bucket') end
-    if before ~= '' then block = max(0, ttl - before) end
-    if sign == '-' then rest = rest - 1 end
-    local drain = ARGV[3 * i + 1] + 0
-    rest = rest + 0
-    level = ttl * drain
-    if rest < drain then level = level - rest end
-    ttls[i], rests[i] = ttl, rest
-  end
-  local capacity = ARGV[3 * i + 3] + 0
-  if verb == 'take' and block > 0 then level = max(level, capacity - ARGV[3 * i + 2] + block * ARGV[3 * i + 1]) end
-  levels[i], blocks[i] = min(level, exact), block
-  if charges > 0 then
-    local charge = ARGV[2] * ARGV[3 * i + 2]
-    if level + charges * charge > capacity then
-      charges = max(0, floor((capacity - level) / charge))
-    end
-  end
+-- size is how many integers the reply has of each bucket.
+local size = 1
+
+-- read finds the level, and how long a block lasts.
+local function read(w)
+  w.drain, w.level, w.block, w.used, w.left = w.period, 0, 0, 0, 0
+  local value = call('GET', w.key)
+  if not value then return end
+  local ttl = call('PTTL', w.key)
+  if ttl == -1 then error('the key has no expiry, so it is no bucket') end
+  if ttl <= 0 then return end
+  local sign, rest, before = match(value, '^(%-?)(%d+) ?(%d*)$')
+  if not rest then error('the value is not that of a bucket') end
+  if before ~= '' then w.block = max(0, ttl - before) end
+  if sign == '-' then rest = rest - 1 end
+  w.ttl, w.rest = ttl, rest + 0
+  w.level = ttl * w.drain
+  if w.rest < w.drain then w.level = w.level - w.rest end
+  w.used = w.level
+end
+
+-- most returns the level up to which debt may go.
+local function most(w) return min(2 * w.limit, exact - w.drain) end
+
+-- blocked returns the lowest level from which no token is to be had for so many milliseconds.
+local function blocked(w, ms) return w.limit - w.cost + ms * w.drain end
+
+-- found returns the level to decide by.
+local function found(w)
+  if verb == 'take' and w.block > 0 then w.level = max(w.level, blocked(w, w.block)) end
+  return min(w.level, exact)
 end
 
 -- Always SET here: where memory is full the first one fails, and nothing is charged.
-local function set(key, rest, ttl, block)
-  if block > 0 then
-    call('SET', key, format('%d %d', rest, ttl - block), 'PX', format('%d', ttl))
+local function set(w)
+  local text = w.block > 0 and format('%d %d', w.rest, w.ttl - w.block) or format('%d', w.rest)
+  call('SET', w.key, text, 'PX', format('%d', w.ttl))
+end
+
+local function write(w, level)
+  w.ttl = ceil(level / w.drain)
+  w.rest = w.ttl * w.drain - level
+  set(w)
+end
+
+local function take(w, tokens) write(w, w.level + tokens * w.cost) end
+
+local function give(w, tokens)
+  if w.level == 0 or w.level >= exact then return end
+  local least = w.block > 0 and min(w.level, blocked(w, w.block)) or 0
+  local level = max(w.level - tokens * w.cost, least)
+  if level > 0 then write(w, level) else call('DEL', w.key) end
+end
+
+local giveMarked = give -- a token is like any other
+
+local function block(w, ms)
+  w.block = max(w.block, ms)
+  local least = blocked(w, ms)
+  if w.level < least then
+    write(w, least)
   else
-    call('SET', key, format('%d', rest), 'PX', format('%d', ttl))
+    set(w)
   end
 end
 
-local function write(key, drain, level, block)
-  local ttl = ceil(level / drain)
-  set(key, ttl * drain - level, ttl, block)
-end
-
-for i, key in ipairs(KEYS) do
-  local drain, cost, capacity = ARGV[3 * i + 1] + 0, ARGV[3 * i + 2] + 0, ARGV[3 * i + 3] + 0
-  local level, block = levels[i], blocks[i]
-  if verb == 'take' then
-    if charges > 0 then write(key, drain, level + charges * ARGV[2] * cost, 0) end -- no block holds, or nothing would fit
-  elseif verb == 'reset' then
-    call('DEL', key)
-  elseif verb == 'block' then
-    local ms = ARGV[2] + 0
-    local least = capacity - cost + ms * drain
-    block = max(block, ms)
-    if level < least then
-      write(key, drain, least, block)
-    else -- as it is: level may be cut to exact
-      set(key, rests[i], ttls[i], block)
-    end
-  elseif level > 0 and level < exact then -- give and return
-    local least = block > 0 and min(level, capacity - cost + block * drain) or 0
-    level = max(level - ARGV[2] * cost, least)
-    if level > 0 then
-      write(key, drain, level, block)
-    else
-      call('DEL', key)
-    end
-  end
-end
-return #KEYS == 1 and levels[1] or levels
+-- What follows tells of windows alone.
+local function mark() return 0 end
+local function leaves() return 0 end
+local function expire() end

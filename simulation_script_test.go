@@ -10,7 +10,7 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// simScriptCall is the call of a script, as script.lua and window.lua document it.
+// simScriptCall is the call of a script, as script.lua and decide.lua document it.
 type simScriptCall struct {
 	verb  string
 	n     int64

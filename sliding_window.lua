@@ -14,14 +14,14 @@
 -- back, the log's stands still until it has caught up.
 -- Who has no key has taken nothing, so expiry loses nothing.
 --
--- window.lua follows, with the contract: KEYS, ARGV and the reply.
+-- decide.lua follows, with the contract: KEYS, ARGV and the reply.
 
 local call, try, match, format = redis.call, redis.pcall, string.match, string.format
 local floor, max, min = math.floor, math.max, math.min
 local wrap = 4503599627370496 -- 2^52, more than a limit
 
 -- One window to take from, or each of many: in line, as this is nearly every call. What is not plain is left to
--- window.lua: at once where it is the only one, and else in a call of its own.
+-- decide.lua: at once where it is the only one, and else in a call of its own.
 local each, alone = ARGV[1] == 'each', ARGV[1] == 'take' and #KEYS == 1
 if each or alone then
   local n, period, limit = ARGV[2] + 0, ARGV[4] + 0, ARGV[6] + 0
@@ -119,6 +119,9 @@ if each or alone then
   if each then return reply end
 end
 
+-- size is how many integers the reply has of each window.
+local size = 5
+
 -- at returns when entry i was made.
 local function at(w, i) return call('LINDEX', w.key, 2 * i - 1) + 0 end
 
@@ -161,6 +164,12 @@ local function read(w)
   if w.gone > 0 then w.base = call('LINDEX', w.key, 2 * w.gone) + 0 end
   w.used = (w.total - w.base) % wrap
 end
+
+-- most returns how many tokens may be taken with debt.
+local function most(w) return min(2 * w.limit, wrap - 1) end
+
+-- found returns how many tokens to decide by.
+local function found(w) return w.block > 0 and max(w.used, w.limit) or w.used end
 
 -- keep writes the header, and forgets the entries that have left. The log's last token leaves in w.left. Afterwards
 -- expire is to be called.
@@ -218,9 +227,10 @@ local function give(w, tokens)
     w.left = at(w, last) + w.period - w.now
     call('LSET', w.key, 2 * last, format('%d', w.total))
   end
+  last = last - w.gone
+  keep(w) -- before LTRIM, which does not fail where memory is full
   call('LTRIM', w.key, '0', 2 * last)
   w.entries = last
-  keep(w)
 end
 
 -- mark returns the time of the log.

@@ -142,7 +142,7 @@ func (s *requestState) inFields() bool {
 func (s *requestState) policies() []*draftPolicy {
 	all := slices.Clip(s.limits.policies)
 	for i := range s.by.identities {
-		all = append(all, s.by.identities[i].limits.policies...)
+		all = append(all, s.by.identities[i].limits.now().policies...)
 	}
 	return all
 }

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
 // subject is a client under its limits, and what a decision leaves for whoever asked for it.
@@ -17,6 +21,7 @@ type subject struct {
 	status  *limitStatuses // of its limits after the decision; nil if it is not wanted
 	receipt *receipt       // of what the decision took; nil if that is not wanted
 	failed  bool           // a call about it was not answered: it may still be
+	settles bool           // what the decision takes is settled later: a lease would be void each time
 }
 
 // static is that of its limits. It adds the status of a limit that prohibits.
@@ -80,27 +85,98 @@ func (l *Limiter) allowUpTo(ctx context.Context, s *subject, n int) (Result, err
 	return l.decide(ctx, ctx, c, s)
 }
 
+// outagePause is after how long a Wait tries again that may not be decided without Redis.
+const outagePause = 200 * time.Millisecond
+
+// maxSleep is after how long the first of those who wait looks again, as another process may have given tokens back.
+const maxSleep = 10 * time.Second
+
 // wait takes n tokens as soon as there are so many, and returns the Result of the last try. A refusal without an error
 // never ends.
-func (l *Limiter) wait(ctx context.Context, s *subject, n int) (Result, error) {
-	for {
-		res, _, err := l.allow(ctx, s, n)
-		if err != nil || res.Allowed || res.RetryAfter < 0 {
+//
+// Of those who wait for the same tokens in this process, only the first tries; the others follow in order of arrival.
+func (l *Limiter) wait(ctx context.Context, s *subject, n int) (res Result, err error) {
+	if err := l.ready(ctx); err != nil {
+		return res, err
+	}
+	if res, ok := s.static(n); ok {
+		return res, nil
+	}
+	queue := l.queueOf(s)
+	first := l.waiting.Len(queue) == 0 || int64(n) > s.limits.burst() // of the latter, the answer is known
+	if first {
+		if res, _, err = l.allow(ctx, s, n); err == nil && (res.Allowed || res.RetryAfter < 0) || err != nil && !l.waitsOn(s, err) {
 			return res, err
 		}
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < res.RetryAfter {
-			return res, fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
+	}
+	tried := time.Now()
+	deadline, limited := ctx.Deadline()
+	if next := l.waiting.Next(queue); limited && deadline.Before(next) { // of the first
+		return res, errTooLate()
+	}
+	leave, wake, _ := l.waiting.Join(ctx, l.closed, queue)
+	if leave != nil {
+		defer leave()
+	}
+	next := tried.Add(res.RetryAfter)
+	if !first || !time.Now().Before(next) { // it was in the queue
+		next, err = tried, nil
+	}
+	for {
+		if err != nil {
+			next = time.Now().Add(outagePause)
+		} else if limited && deadline.Before(next) {
+			return res, errTooLate()
 		}
-		timer := time.NewTimer(res.RetryAfter)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return res, ended(ctx)
-		case <-l.closed:
-			timer.Stop()
-			return res, errClosed()
+		l.waiting.Expect(queue, next)
+		if err := l.sleep(ctx, min(maxSleep, time.Until(next)), wake); err != nil {
+			return res, err
 		}
+		s.limits = s.limits.now() // a calendar period may be over
+		if res, _, err = l.allow(ctx, s, n); err == nil && (res.Allowed || res.RetryAfter < 0) || err != nil && !l.waitsOn(s, err) {
+			return res, err
+		}
+		next = time.Now().Add(res.RetryAfter)
+	}
+}
+
+// waitsOn reports whether a Wait goes on after an error: through an outage in which nobody else may decide.
+func (l *Limiter) waitsOn(s *subject, err error) bool {
+	return s.limits.failure == FailClosed && !redisstore.IsReply(err) && !errors.Is(err, dispatch.ErrClosed) && errors.Is(err, ErrUnavailable)
+}
+
+// errTooLate is the error of a Wait whose context ends before there are tokens.
+func errTooLate() error {
+	return fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
+}
+
+// wake has those who wait for tokens of a client look again, as some were given back.
+func (l *Limiter) wake(s *subject) {
+	l.waiting.Wake(string(appendSlotText(nil, s.keyName, s.client, l.macs)) + " ")
+}
+
+// queueOf names the queue of those who wait for the same tokens.
+func (l *Limiter) queueOf(s *subject) string {
+	name := string(appendSlotText(nil, s.keyName, s.client, l.macs))
+	for _, limit := range s.limits.limits {
+		name += " " + limit.String()
+	}
+	return name + " " + strconv.FormatInt(s.limits.floor, 10)
+}
+
+// sleep returns after a time, or when it is woken. The error is that the context or the limiter ended before.
+func (l *Limiter) sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-wake:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx)
+	case <-l.closed:
+		return errClosed()
 	}
 }
 
@@ -141,11 +217,15 @@ func (l *Limiter) block(ctx context.Context, s *subject, d time.Duration) error 
 	if err := s.limits.checkBlock(d); err != nil {
 		return err
 	}
+	s.limits = s.limits.through(time.Now().Add(d))
 	return l.change(ctx, s, bucket.Op{Verb: bucket.Block, N: milliseconds(d)})
 }
 
 // reset fills the buckets up and ends a block.
 func (l *Limiter) reset(ctx context.Context, s *subject) error {
+	if s.limits.ends != 0 { // it ends a block of later periods too
+		s.limits = s.limits.through(time.UnixMilli(math.MaxInt64 / 2))
+	}
 	return l.change(ctx, s, bucket.Op{Verb: bucket.Reset, N: 1})
 }
 
@@ -161,6 +241,7 @@ func (l *Limiter) change(ctx context.Context, s *subject, op bucket.Op) error {
 	err := l.do(ctx, c)
 	s.failed = err != nil
 	l.denied.Forget(c.Key, c.Hash, mayStillHappen(err))
+	l.wake(s)
 	if l.local != nil && (err != nil || op.Verb != bucket.Give) {
 		share := s.limits.shareOf(l.defaults.replicas)
 		for i := range share.buckets {
@@ -194,16 +275,22 @@ func checkArguments(key string, n int, err error) error {
 // receipt tells how the tokens that a charge took from windows are found again, to give back these and no others. A token
 // bucket needs none.
 type receipt struct {
-	sent  time.Time     // when the store was asked for them, at the earliest
-	late  time.Duration // how late Redis may do what it is asked
-	marks []int64       // of each window, once the charge is made
+	sent   time.Time     // when the store was asked for them, at the earliest
+	late   time.Duration // how late Redis may do what it is asked
+	marks  []int64       // of each window, once the charge is made
+	levels []int64       // of each bucket, before the charge
 }
 
 // newReceipt returns a receipt to be filled, or nil if none is needed.
 func (l *Limiter) newReceipt(s *limitSet) *receipt {
-	if len(s.buckets) == 0 || s.buckets[0].Kind == bucket.Token {
+	if len(s.buckets) == 0 || bucket.Tokens(s.buckets) {
 		return nil
 	}
+	return l.fullReceipt()
+}
+
+// fullReceipt returns a receipt to be filled that also tells what has flowed back into token buckets.
+func (l *Limiter) fullReceipt() *receipt {
 	return &receipt{late: 2 * l.defaults.timeout} // it may be queued, and then in flight
 }
 
@@ -212,10 +299,20 @@ func (r *receipt) fill(sent time.Time, found []bucket.State) {
 	if r == nil {
 		return
 	}
-	r.sent, r.marks = sent, make([]int64, len(found))
+	r.sent, r.marks, r.levels = sent, make([]int64, len(found)), make([]int64, len(found))
 	for i := range found {
-		r.marks[i] = found[i].Mark
+		r.marks[i], r.levels[i] = found[i].Mark, found[i].Level
 	}
+}
+
+// standing returns how many of the last tokens of a charge of n are left in a bucket, rounded up: of a token bucket, what was
+// charged first has flowed back first.
+func (r *receipt) standing(b *bucket.Bucket, i int, n, last int64) int64 {
+	if b.Kind != bucket.Token || r == nil || len(r.levels) == 0 {
+		return last
+	}
+	level := b.After(bucket.State{Level: r.levels[i] + n*b.Cost}, time.Since(r.sent).Milliseconds()).Level
+	return min(last, bucket.CeilDiv(level, b.Cost))
 }
 
 // marksHere returns the marks of windows in this process.
@@ -227,7 +324,7 @@ func (r *receipt) marksHere() []int64 {
 }
 
 // marksNow returns the marks of windows in Redis. Within a period of the charge, no other window has the same one. There
-// is none if the period may be over before Redis gives back, which may be late, and whose clock may be a little faster:
+// is none if the period may be over, but of a calendar period, which has a key of its own, before Redis gives back, which may be late, and whose clock may be a little faster:
 // then nothing is given back, as it has left by itself or is about to.
 func (r *receipt) marksNow(windows []bucket.Bucket, now time.Time) []int64 {
 	if r == nil {
@@ -236,7 +333,7 @@ func (r *receipt) marksNow(windows []bucket.Bucket, now time.Time) []int64 {
 	marks := make([]int64, len(windows))
 	for i := range windows {
 		passed, whole := now.Sub(r.sent), millis(windows[i].Period)
-		if marks[i] = r.marks[i]; passed+passed/1024+min(r.late, max(2*DefaultTimeout, whole/2)) >= whole {
+		if marks[i] = r.marks[i]; windows[i].Ends == 0 && passed+passed/1024+min(r.late, max(2*DefaultTimeout, whole/2)) >= whole {
 			marks[i] = bucket.NoMark
 		}
 	}

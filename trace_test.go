@@ -126,6 +126,12 @@ func (s step) apply(ctx context.Context, l *ginlimit.Limiter) (r ginlimit.Result
 		return r, l.Block(ctx, s.key, s.d, s.limits...)
 	case "Wait":
 		return r, l.Wait(ctx, s.key, s.limits...)
+	case "Settle":
+		reserved, err := l.Reserve(ctx, s.key, s.n, s.limits...)
+		if err != nil {
+			return r, err
+		}
+		return reserved.Result(), reserved.Settle(ctx, int(s.d))
 	}
 	return r, l.Reset(ctx, s.key, s.limits...)
 }

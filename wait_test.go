@@ -2,6 +2,7 @@ package ginlimit_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 // Those who wait for tokens.
@@ -112,7 +114,124 @@ func TestWaitNEnds(t *testing.T) {
 	})
 }
 
-// TestQueuedCallsAreAllServed: in some order, at the rate.
+// TestOneOfThoseWhoWaitTries: a hundred callers who wait for the same tokens make few decisions for each, and are served in
+// order of arrival.
+func TestOneOfThoseWhoWaitTries(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		ticks := time.NewTicker(time.Millisecond)
+		defer ticks.Stop()
+		go func() {
+			for {
+				select {
+				case <-ticks.C:
+					b.mini.SetTime(time.Now())
+				case <-t.Context().Done():
+					return
+				}
+			}
+		}()
+		b.mini.SetTime(time.Now())
+		limiter := harness.NewLimiter(t, b.rdb, ginlimit.WithDenyMemory(0))
+		limit := ginlimit.PerSecond(10).WithBurst(1)
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var order []int
+		var at []time.Time
+		start := time.Now()
+		for i := range 100 {
+			time.Sleep(100 * time.Microsecond)
+			all.Go(func() {
+				assert.NoError(t, limiter.Wait(t.Context(), "k", limit))
+				mu.Lock()
+				defer mu.Unlock()
+				order, at = append(order, i), append(at, time.Now())
+			})
+		}
+		all.Wait()
+		require.True(t, slices.IsSorted(order), order)
+		require.Less(t, limiter.Stats().Decisions, uint64(300), "of 100 waits")
+		require.Less(t, time.Since(start), 11*time.Second)
+		for i := 1; i < len(at); i++ {
+			require.GreaterOrEqual(t, at[i].Sub(at[i-1]), 99*time.Millisecond, "never more than the rate")
+		}
+	})
+}
+
+// TestWaitBehindAnother knows at once what it knows alone, and is served at once what was given back.
+func TestWaitBehindAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limiter := newLocal(t)
+		limit := ginlimit.PerHour(1).WithBurst(3)
+		_, err := limiter.AllowN(t.Context(), "k", 3, limit)
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		start := time.Now()
+		all.Go(func() { assert.NoError(t, limiter.WaitN(t.Context(), "k", 2, limit)) })
+		synctest.Wait()
+		require.ErrorIs(t, limiter.WaitN(t.Context(), "k", 4, limit), ginlimit.ErrInvalidLimit)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		require.ErrorIs(t, limiter.Wait(ctx, "k", limit), context.DeadlineExceeded)
+		require.Zero(t, time.Since(start))
+		all.Go(func() { assert.NoError(t, limiter.Wait(t.Context(), "k", limit)) })
+		time.Sleep(time.Minute)
+		require.NoError(t, limiter.Reset(t.Context(), "k", limit))
+		all.Wait()
+		require.Equal(t, time.Minute, time.Since(start))
+	})
+}
+
+// TestWaitEndsWhereRedisRefuses: a foreign value at the key is no outage.
+func TestWaitEndsWhereRedisRefuses(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	limiter := harness.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailClosed))
+	require.NoError(t, rdb.Set(t.Context(), harness.RedisKey("k", ginlimit.PerHour(1)), "theirs", 0).Err())
+	require.ErrorIs(t, limiter.Wait(t.Context(), "k", ginlimit.PerHour(1)), ginlimit.ErrUnavailable)
+}
+
+// TestWaitAcrossAPeriodsEnd keeps the order of arrival.
+func TestWaitAcrossAPeriodsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPolicy(t, newLocal(t), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)))
+		var all sync.WaitGroup
+		var order []int
+		var mu sync.Mutex
+		for i := range 6 {
+			all.Go(func() {
+				assert.NoError(t, p.Wait(t.Context(), "k"))
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
+			})
+			time.Sleep(5 * time.Hour)
+		}
+		all.Wait()
+		require.Equal(t, []int{0, 1, 2, 3, 4, 5}, order)
+	})
+}
+
+// TestWaitGoesOnThroughAnOutage if nobody else may decide, until its context ends.
+func TestWaitGoesOnThroughAnOutage(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+		limiter := harness.NewLimiter(t, b.rdb, ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(50*time.Millisecond))
+		b.late.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		start := time.Now()
+		require.ErrorIs(t, limiter.Wait(ctx, "k", ginlimit.PerSecond(1)), context.DeadlineExceeded)
+		require.Equal(t, 10*time.Second, time.Since(start))
+		time.AfterFunc(10*time.Second, func() { b.late.Store(false) })
+		require.NoError(t, limiter.Wait(t.Context(), "k", ginlimit.PerSecond(1)))
+		require.InDelta(t, 20, time.Since(start).Seconds(), 2)
+	})
+}
+
+// TestQueuedCallsAreAllServed at the rate.
 func TestQueuedCallsAreAllServed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

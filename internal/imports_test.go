@@ -19,10 +19,12 @@ func TestImportsGoOneWay(t *testing.T) {
 	const module = "github.com/ginlimit/ginlimit/internal/"
 	allowed := map[string][]string{ // in addition to the standard library
 		"bucket":     {},
+		"calendar":   {},
 		"clocktrust": {},
 		"memory":     {module + "bucket"},
 		"denycache":  {module + "bucket", module + "clocktrust"},
 		"lease":      {module + "bucket", module + "clocktrust"},
+		"fifo":       {},
 		"dispatch":   {module + "bucket"},
 		"redisstore": {module + "bucket", module + "dispatch", "github.com/redis/go-redis/v9"},
 		"harness":    {"github.com/ginlimit/ginlimit", "github.com/redis/go-redis/v9", "github.com/stretchr/testify/require"},

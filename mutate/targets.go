@@ -4,7 +4,8 @@ package main
 var (
 	first  = stage{".", []string{"-test.parallel", "1", "-test.run", "OnMiniredis/seed_[01]$"}}
 	traces = stage{".", []string{"-test.parallel", "1", "-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact"}}
-	rules  = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit",
+	kinds  = stage{".", []string{"-test.parallel", "1", "-test.run", "TestCalendarTrace|TestSettle"}}
+	rules  = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
 		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
 	inProcess  = stage{".", []string{"-test.run", "TraceEqualsModelInProcess|ReturnedTokensEqualModel"}}
 	simulation = stage{".", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}
@@ -16,14 +17,25 @@ var (
 	memoryTests   = stage{"internal/memory", nil}
 	dispatchTests = stage{"internal/dispatch", []string{"-test.skip", "^TestSimulation$"}}
 	dispatchSim   = stage{"internal/dispatch", []string{"-test.run", "^TestSimulation$", "-seeds", "60"}}
+	leaseTests    = stage{"internal/lease", []string{"-test.skip", "^TestSimulation$"}}
+	leaseSim      = stage{"internal/lease", []string{"-test.run", "^TestSimulation$", "-seeds", "150"}}
+	calendarTests = stage{"internal/calendar", nil}
+	fifoTests     = stage{"internal/fifo", nil}
 )
 
 var targets = []target{
 	{"internal/bucket/bucket.go", []stage{bucketTests, memoryTests, denyTests}},
 	{"internal/bucket/op.go", []stage{bucketTests, dispatchTests}},
-	{"script.lua", []stage{first, rules, simulation, traces}},
+	{"script.lua", []stage{first, rules, kinds, simulation, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
 	{"internal/denycache/cache.go", []stage{denyTests}},
+	{"several.lua", []stage{rules, kinds, simulation, traces}},
+	{"internal/calendar/rule.go", []stage{calendarTests}},
+	{"internal/fifo/queue.go", []stage{fifoTests}},
+	{"internal/lease/lease.go", []stage{leaseTests, leaseSim}},
+	{"internal/lease/cache.go", []stage{leaseTests, leaseSim}},
+	{"internal/lease/trip.go", []stage{leaseTests, leaseSim}},
+	{"internal/lease/watch.go", []stage{leaseTests, leaseSim}},
 	{"internal/dispatch/breaker.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/batch.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/bounded.go", []stage{dispatchTests, dispatchSim}},
@@ -32,11 +44,12 @@ var targets = []target{
 	{"internal/dispatch/dispatch.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
-	{"fixed_window.lua", []stage{first, rules, simulation, traces}},
-	{"sliding_window.lua", []stage{first, rules, simulation, traces}},
-	{"window.lua", []stage{first, rules, simulation, traces}},
+	{"fixed_window.lua", []stage{first, rules, kinds, simulation, traces}},
+	{"sliding_window.lua", []stage{first, rules, kinds, simulation, traces}},
+	{"decide.lua", []stage{first, rules, kinds, simulation, traces}},
+	{"mixed.lua", []stage{kinds}},
 	{"plan.lua", []stage{plans}},
-	{"internal/memory/store.go", []stage{memoryTests, inProcess}},
-	{"internal/memory/window.go", []stage{memoryTests, inProcess}},
+	{"internal/memory/store.go", []stage{memoryTests, inProcess, kinds}},
+	{"internal/memory/window.go", []stage{memoryTests, inProcess, kinds}},
 	{"internal/memory/log.go", []stage{memoryTests, inProcess}},
 }

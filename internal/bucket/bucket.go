@@ -18,12 +18,12 @@ type Kind uint8
 
 const (
 	Token         Kind   = iota // evenly spread
-	FixedWindow                 // all at once, a period after the first was taken
+	FixedWindow                 // all at once, a period after the first was taken; or when a calendar period ends
 	SlidingWindow               // each a period after it was taken
 	Kinds         = iota        // how many kinds there are
 )
 
-// Bucket is a counted limit in the integers of script.lua, or of window.lua.
+// Bucket is a counted limit in the integers of script.lua, or of decide.lua.
 //
 // With p the period in milliseconds and g = gcd(rate, p), a token weighs p/g units and rate/g units flow back per
 // millisecond, so nothing is ever rounded. The level of a bucket is how many units it is short of full.
@@ -36,8 +36,10 @@ type Bucket struct {
 	Whole    int64 // tokens that may be taken at once; a charge of more than Burst is taken when it is full, into debt
 	Cost     int64 // units a token weighs
 	Drain    int64 // units that flow back per millisecond
-	Capacity int64 // units it holds
+	Capacity int64 // units it holds, without those of Floor
+	Floor    int64 // units that are left to others; they are taken by a Charge alone
 	Period   int64 // milliseconds
+	Ends     int64 // of a calendar period, when it ends, in Unix milliseconds by this process' clock; else 0
 
 	// Args are what a script is told of the bucket: Drain, or Period of a window, then Cost and Capacity. They are boxed
 	// once, not for each call.
@@ -51,7 +53,7 @@ type State struct {
 	// Of a window, in milliseconds:
 	Soon  int64 // until it has more tokens than after the charge
 	Wait  int64 // until a further charge of so many tokens fits
-	Reset int64 // until it is full
+	Reset int64 // until it is full; of a calendar period, until it ends
 
 	Mark int64 // by which what was taken of a window is found again (see Return), in no unit
 }
@@ -73,6 +75,49 @@ func New(kind Kind, id string, rate, burst, period int64) (Bucket, bool) {
 		b.Args[0] = b.Period
 	}
 	return b, true
+}
+
+// NewCalendar returns the bucket of n tokens, at least one, of a calendar period of so many milliseconds. It is false if n
+// is too large to be counted exactly.
+func NewCalendar(id string, n, period, ends int64) (Bucket, bool) {
+	b, ok := New(FixedWindow, id, n, n, period)
+	b.Ends, b.Args = ends, [...]any{nil, int64(0), n}
+	return b, ok
+}
+
+// Leave has so many tokens, fewer than it holds, be left in the bucket: it is the same one, and takes no more than the others.
+func (b *Bucket) Leave(tokens int64) {
+	b.Burst -= tokens
+	b.Whole, b.Capacity, b.Floor = b.Burst, b.Capacity-tokens*b.Cost, b.Floor+tokens*b.Cost
+	b.Args[2] = b.Capacity
+}
+
+// Left returns for how many milliseconds a window that begins now goes on.
+func (b *Bucket) Left(unixMS int64) int64 {
+	if b.Ends == 0 {
+		return b.Period
+	}
+	return max(1, b.Ends-unixMS)
+}
+
+// Timed returns the first of the buckets whose tokens come back by the clock of their store, or -1 if there is none.
+func Timed(buckets []Bucket) int {
+	for i := range buckets {
+		if buckets[i].Ends == 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// Tokens reports whether all of the buckets are token buckets.
+func Tokens(buckets []Bucket) bool {
+	for i := range buckets {
+		if buckets[i].Kind != Token {
+			return false
+		}
+	}
+	return true
 }
 
 // Same reports whether two lists of buckets are of the same limits.
@@ -116,7 +161,9 @@ func (b *Bucket) Share(processes int64) Bucket {
 		}
 		share, _ = New(b.Kind, b.ID, rate, burst, b.Period) // it fits now
 	}
-	share.Whole = b.Whole
+	if share.Ends = b.Ends; b.Ends == 0 { // the next calendar period would not owe what this one has given
+		share.Whole = b.Whole
+	}
 	return share
 }
 
@@ -148,6 +195,15 @@ func (b *Bucket) Fit(level, charges, n int64) int64 {
 		return 0
 	}
 	return min(charges, (b.Capacity-level)/b.Room(n))
+}
+
+// Debt returns how many of n tokens may be charged at a level, though there is no room: up to a burst more than all.
+func (b *Bucket) Debt(level, n int64) int64 {
+	most := min(2*(b.Capacity+b.Floor), MaxUnits-b.Drain)
+	if b.Kind == SlidingWindow {
+		most = min(most, MaxLogged)
+	}
+	return min(n, max(0, most-level)/b.Cost)
 }
 
 // Charged returns the state after so many charges of n tokens, of which there is at least one.
@@ -190,7 +246,10 @@ func (b *Bucket) RetryAfter(s State, n int64) int64 {
 
 // ResetAfter returns in how many milliseconds the bucket is full.
 func (b *Bucket) ResetAfter(s State) int64 {
-	if b.Kind != Token {
+	switch {
+	case b.Ends != 0 && s.Level == 0: // its period ends all the same
+		return 0
+	case b.Kind != Token:
 		return s.Reset
 	}
 	return b.duration(s.Level)
@@ -198,7 +257,10 @@ func (b *Bucket) ResetAfter(s State) int64 {
 
 // MoreAfter returns in how many milliseconds the bucket has another whole token, 0 if it is full.
 func (b *Bucket) MoreAfter(s State) int64 {
-	if b.Kind != Token {
+	switch {
+	case b.Ends != 0 && s.Level == 0:
+		return 0
+	case b.Kind != Token:
 		return s.Soon
 	}
 	return b.duration(s.Level - (b.Capacity - min(b.Remaining(s.Level)+1, b.Burst)*b.Cost))
@@ -241,7 +303,7 @@ func (b *Bucket) duration(units int64) int64 {
 // BlockLevel returns the lowest level from which not one token is to be had for so many milliseconds, or for
 // [Bucket.MaxBlock] of them.
 func (b *Bucket) BlockLevel(ms int64) int64 {
-	return b.Capacity - b.Cost + min(ms, b.MaxBlock())*b.Drain
+	return b.Capacity + b.Floor - b.Cost + min(ms, b.MaxBlock())*b.Drain
 }
 
 // MaxBlock returns for how many milliseconds the bucket can be blocked.
@@ -249,7 +311,7 @@ func (b *Bucket) MaxBlock() int64 {
 	if b.Kind != Token {
 		return MaxUnits // longer than any Duration
 	}
-	return (MaxUnits - b.Drain - b.Capacity) / b.Drain
+	return (MaxUnits - b.Drain - b.Capacity - b.Floor) / b.Drain
 }
 
 func gcd(a, b int64) int64 {

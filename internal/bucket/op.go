@@ -5,6 +5,7 @@ type Verb uint8
 
 const (
 	Take   Verb = iota // charge all of them or none
+	Charge             // charge each, into debt if it must, up to a burst of it
 	Give               // give tokens back to each: of a window, those that were taken last
 	Return             // give back to each what one call has taken, as far as it still counts
 	Block              // have each refuse for a time; none refuses for less than before
@@ -18,7 +19,7 @@ const NoMark = -1
 type Op struct {
 	Verb    Verb
 	Charges int64   // Take: as many as fit are made; 0 makes none
-	N       int64   // Take: tokens of a charge; Give and Return: tokens; Block: milliseconds; at least 1, of Reset too
+	N       int64   // Take: tokens of a charge; Charge, Give and Return: tokens; Block: milliseconds; at least 1, of Reset too
 	Marks   []int64 // Return: of each window, the mark that the call has left, or NoMark: then nothing is given back
 }
 

@@ -92,7 +92,7 @@ func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
 
 // Lookup reports whether a charge is known to be refused, and if so sets the states of its buckets.
 func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
-	if c == nil || !c.clock.Trusted() {
+	if c == nil || !c.clock.Trusted() && bucket.Timed(s.Buckets) >= 0 {
 		return false
 	}
 	e := find(c.places(s.Hash), s)
@@ -123,7 +123,7 @@ func find(places []atomic.Pointer[entry], s Subject) *entry {
 	for i := range places {
 		e := places[i].Load()
 		if e != nil && e.of(s.Hash, s.Key) && bucket.Same(e.buckets, s.Buckets) &&
-			(e.n == s.N || s.Buckets[0].Kind == bucket.Token) { // a window's waits are those of n tokens
+			(e.n == s.N || bucket.Tokens(s.Buckets)) { // a window's waits are those of n tokens
 			return e
 		}
 	}
@@ -169,9 +169,13 @@ func (c *Cache) share(buckets []bucket.Bucket) []bucket.Bucket {
 }
 
 // watch learns from two refusals whether Redis' clock runs like this one. It is false if that is too soon to tell.
+// Calendar periods say nothing of it.
 func (c *Cache) watch(before *entry, buckets []bucket.Bucket, r Refusal) bool {
-	b := &buckets[0]
-	fell := b.ResetAfter(before.States[0]) - b.ResetAfter(r.States[0])
+	i := bucket.Timed(buckets)
+	if i < 0 {
+		return true
+	}
+	fell := buckets[i].ResetAfter(before.States[i]) - buckets[i].ResetAfter(r.States[i])
 	_, useful := c.clock.Saw(fell, r.Sent.Sub(before.Received), r.Received.Sub(before.Sent))
 	return useful || c.clock.Trusted()
 }

@@ -173,10 +173,16 @@ func (c *Cache) usable(e *entry) int64 {
 	return l.usable(e.buckets, time.Since(l.sent))
 }
 
+// trusted reports whether the clock is trusted by which tokens come back. Those of calendar periods come back by that of
+// this process.
+func (c *Cache) trusted(buckets []bucket.Bucket) bool {
+	return c.clock.Trusted() || bucket.Timed(buckets) < 0
+}
+
 // Take uses n leased tokens, all or none. It returns how many are left to be used, and when Redis was asked for them, and sets
 // the states of the buckets to what they are, as far as this process knows.
 func (c *Cache) Take(s Subject, n int64, states []bucket.State) (left int64, sent time.Time, ok bool) {
-	if c == nil || !c.clock.Trusted() {
+	if c == nil || !c.trusted(s.Buckets) {
 		return 0, sent, false
 	}
 	e := c.find(&s)
@@ -255,7 +261,7 @@ func (c *Cache) Drain(within time.Duration) []Unused {
 		}
 		if n := l.void(e.buckets, time.Since(l.sent)+within); n > 0 {
 			u := Unused{Subject: Subject{[]byte(e.key), e.hash, e.buckets}, Tokens: n}
-			if e.buckets[0].Kind != bucket.Token {
+			if !bucket.Tokens(e.buckets) {
 				for _, after := range l.after {
 					u.Marks = append(u.Marks, after.Mark)
 				}

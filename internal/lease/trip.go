@@ -49,7 +49,7 @@ func (t *Trip) Charges() int64 { return t.charges + t.ahead }
 func (t *Trip) want() int64 {
 	e, c := t.entry, t.cache
 	now := time.Now()
-	if !c.clock.Trusted() || c.changed(e.hash, now) {
+	if !c.trusted(e.buckets) || c.changed(e.hash, now) {
 		return 0
 	}
 	tokens := min(e.usage.within(c.now(), t.life), (e.room.Load()-t.charges*t.n)/2)
@@ -109,9 +109,9 @@ func (t *Trip) End(s Subject, requested int64, found []bucket.State, sent, recei
 	fast := false
 	if !c.clock.Always() {
 		e.watch.end(t.Charges()*t.n, granted*t.n)
-		if !c.changed(e.hash, sent) { // what was given back does not flow back
-			fast = e.watch.learn(c, e, reading{
-				ended: t.ended, found: found[0], after: after[0], sent: sent, received: received,
+		if timed := bucket.Timed(e.buckets); timed >= 0 && !c.changed(e.hash, sent) { // what was given back does not flow back
+			fast = e.watch.learn(c, e, timed, reading{
+				ended: t.ended, found: found[timed], after: after[timed], sent: sent, received: received,
 			})
 		}
 	}
@@ -134,7 +134,7 @@ func (t *Trip) keep(granted, ahead int64, found, after []bucket.State, sent, rec
 	}
 	l := &lease{own: make([]int64, len(after)), after: after, sent: sent, received: received, life: t.life, epoch: t.epoch}
 	before := c.current(e)
-	if before != nil && before.sent.After(sent) && e.buckets[0].Kind != bucket.Token {
+	if before != nil && before.sent.After(sent) && !bucket.Tokens(e.buckets) {
 		return // they may be of a window that is over
 	}
 	if before == nil {

@@ -31,7 +31,7 @@ type reading struct {
 	ended int64 // of the watch, before the call was sent
 	begun int64 // of the watch, after it was answered
 
-	found, after   bucket.State // of the key's first bucket
+	found, after   bucket.State // of the key's first bucket that is no calendar period
 	sent, received time.Time
 }
 
@@ -48,15 +48,15 @@ func (w *watch) end(begun, charged int64) {
 	w.ended.Add(charged)
 }
 
-// learn learns from an answer. It reports whether Redis' clock was seen to run too fast.
-func (w *watch) learn(c *Cache, e *entry, r reading) (fast bool) {
+// learn learns from an answer about a bucket. It reports whether Redis' clock was seen to run too fast.
+func (w *watch) learn(c *Cache, e *entry, timed int, r reading) (fast bool) {
 	r.begun = w.begun.Load()
 	before, next := w.chain.Load(), &chain{first: r, last: r}
 	if before != nil && !c.changed(e.hash, before.last.sent) { // else the level fell by what was given back
 		if r.sent.Before(before.last.received) {
 			return false // which of the two was first, nobody knows
 		}
-		moved, ok := before.last.moved(&e.buckets[0], &r)
+		moved, ok := before.last.moved(&e.buckets[timed], &r)
 		moved += before.moved
 		longest := r.received.Sub(before.first.sent)
 		if ok && longest <= maxWatch {

@@ -74,17 +74,27 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	r := request{op, key, buckets, states, time.Since(s.start).Milliseconds()}
-	switch {
-	case op.Verb == bucket.Reset:
+	if op.Verb == bucket.Reset {
 		for i := range buckets {
 			shard.forgetLocked(r.id(i))
 		}
-	case buckets[0].Kind != bucket.Token:
-		shard.doWindowsLocked(&r)
-	case op.Verb == bucket.Block:
-		shard.blockLocked(&r)
-	default:
-		shard.doLocked(&r)
+		return
+	}
+	charges := op.Charges
+	for i := range buckets {
+		if buckets[i].Kind == bucket.Token {
+			shard.findTokensLocked(&r, i)
+		} else {
+			shard.findWindowLocked(&r, i)
+		}
+		charges = buckets[i].Fit(states[i].Level, charges, max(1, op.N))
+	}
+	for i := range buckets {
+		if buckets[i].Kind == bucket.Token {
+			shard.changeTokensLocked(&r, i, charges)
+		} else {
+			shard.changeWindowLocked(&r, i, charges)
+		}
 	}
 }
 
@@ -102,46 +112,52 @@ func (s *Store) Len() int {
 	return n
 }
 
-// doLocked takes from token buckets, or gives back.
-func (s *shard) doLocked(r *request) {
-	charges := r.Charges
-	for i := range r.buckets {
-		b, e := &r.buckets[i], s.buckets[r.id(i)]
-		level := e.level(b, r.now)
-		if r.Verb == bucket.Take && e != nil && e.block > r.now { // the limit may be a larger one by now
-			level = max(level, b.BlockLevel(e.block-r.now))
-		}
-		r.states[i] = bucket.State{Level: level}
-		charges = b.Fit(r.states[i].Level, charges, max(1, r.N))
+// findTokensLocked sets the state of a token bucket.
+func (s *shard) findTokensLocked(r *request, i int) {
+	b, e := &r.buckets[i], s.buckets[r.id(i)]
+	level := e.level(b, r.now)
+	if r.Verb == bucket.Take && e != nil && e.block > r.now { // the limit may be a larger one by now
+		level = max(level, b.BlockLevel(e.block-r.now))
 	}
-	for i := range r.buckets {
-		b, level := &r.buckets[i], r.states[i].Level
-		switch {
-		case r.Verb == bucket.Take && charges > 0:
-			s.keepLocked(r, i, level+charges*b.Charge(r.N), 0)
-		case r.Verb != bucket.Take && level > 0 && level < bucket.MaxUnits:
-			block, least := s.buckets[r.id(i)].block, int64(0)
-			if block > r.now {
-				least = b.BlockLevel(block - r.now)
-			}
-			back := min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
-			s.keepLocked(r, i, max(level-back, min(level, least)), block)
+	r.states[i] = bucket.State{Level: level}
+}
+
+// changeTokensLocked takes from a token bucket in the state found, gives back, or blocks it.
+func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
+	b, level := &r.buckets[i], r.states[i].Level
+	switch {
+	case r.Verb == bucket.Take && charges > 0:
+		s.keepLocked(r, i, level+charges*b.Charge(r.N), 0)
+	case r.Verb == bucket.Charge:
+		block := int64(0)
+		if e := s.buckets[r.id(i)]; e != nil {
+			block = e.block
 		}
+		if tokens := b.Debt(level, r.N); tokens > 0 {
+			s.keepLocked(r, i, level+tokens*b.Cost, block)
+		}
+	case r.Verb == bucket.Block:
+		s.blockLocked(r, i)
+	case r.Verb != bucket.Take && level > 0 && level < bucket.MaxUnits:
+		block, least := s.buckets[r.id(i)].block, int64(0)
+		if block > r.now {
+			least = b.BlockLevel(block - r.now)
+		}
+		back := min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
+		s.keepLocked(r, i, max(level-back, min(level, least)), block)
 	}
 }
 
-func (s *shard) blockLocked(r *request) {
-	for i := range r.buckets {
-		b, e := &r.buckets[i], s.buckets[r.id(i)]
-		block := r.now + r.N
-		if e != nil {
-			block = max(e.block, block)
-		}
-		if least := b.BlockLevel(r.N); e.level(b, r.now) < least {
-			s.keepLocked(r, i, least, block)
-		} else { // as it is: the level may be cut
-			e.block = block
-		}
+func (s *shard) blockLocked(r *request, i int) {
+	b, e := &r.buckets[i], s.buckets[r.id(i)]
+	block := r.now + r.N
+	if e != nil {
+		block = max(e.block, block)
+	}
+	if least := b.BlockLevel(r.N); e.level(b, r.now) < least {
+		s.keepLocked(r, i, least, block)
+	} else { // as it is: the level may be cut
+		e.block = block
 	}
 }
 

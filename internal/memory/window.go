@@ -1,46 +1,61 @@
 package memory
 
-import "github.com/ginlimit/ginlimit/internal/bucket"
+import (
+	"time"
 
-// doWindowsLocked takes from windows, gives back or blocks.
-func (s *shard) doWindowsLocked(r *request) {
-	charges := r.Charges
-	for i := range r.buckets {
-		b := &r.buckets[i]
-		r.states[i] = bucket.State{}
-		if w := s.buckets[r.id(i)]; w != nil {
-			s.expireLocked(w, r.now)
-			r.states[i] = bucket.State{Level: w.kept, Reset: max(0, w.ends()-r.now)}
-			if w.block > r.now {
-				r.states[i].Level = max(w.kept, b.Capacity)
-			}
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// findWindowLocked sets the state of a window, but for what [entry.tell] completes.
+func (s *shard) findWindowLocked(r *request, i int) {
+	b := &r.buckets[i]
+	r.states[i] = bucket.State{}
+	w := s.buckets[r.id(i)]
+	if w != nil {
+		s.expireLocked(w, r.now)
+		r.states[i] = bucket.State{Level: w.kept, Reset: max(0, w.ends()-r.now)}
+		if w.block > r.now {
+			r.states[i].Level = max(w.kept, b.Capacity)
+			return
 		}
-		charges = b.Fit(r.states[i].Level, charges, max(1, r.N))
 	}
-	for i := range r.buckets {
-		b, w := &r.buckets[i], s.buckets[r.id(i)]
-		switch {
-		case r.Verb == bucket.Block:
-			w = s.entryLocked(r, i)
-			w.block = max(w.block, r.now+r.N)
-		case r.Verb == bucket.Take && charges > 0:
-			w = s.entryLocked(r, i)
-			r.states[i].Mark = s.takeLocked(w, b, r.now, charges, r.N)
+	if b.Ends != 0 {
+		r.states[i].Reset = b.Left(time.Now().UnixMilli())
+	}
+}
+
+// changeWindowLocked takes from a window, gives back, or blocks it.
+func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
+	b, w := &r.buckets[i], s.buckets[r.id(i)]
+	switch {
+	case r.Verb == bucket.Block:
+		w = s.entryLocked(r, i)
+		w.block = max(w.block, r.now+r.N)
+	case r.Verb == bucket.Take && charges > 0:
+		w = s.entryLocked(r, i)
+		r.states[i].Mark = s.takeLocked(w, b, r.now, charges, r.N)
+		for s.logged > maxLogs/shards {
+			s.shrinkLogLocked(r.now)
+		}
+	case r.Verb == bucket.Charge:
+		w = s.entryLocked(r, i)
+		if tokens := b.Debt(w.kept, r.N); tokens > 0 {
+			s.takeLocked(w, b, r.now, tokens, 1)
 			for s.logged > maxLogs/shards {
 				s.shrinkLogLocked(r.now)
 			}
-		case r.Verb == bucket.Give && w != nil:
-			s.giveLocked(w, b, r.N)
-		case r.Verb == bucket.Return && w != nil && r.Marks[i] != bucket.NoMark:
-			s.returnLocked(w, b, r.now, r.N, r.Marks[i])
 		}
-		if w == nil {
-			continue
-		}
-		w.tell(b, r, &r.states[i])
-		if w.ends() <= r.now {
-			s.forgetLocked(r.id(i))
-		}
+	case r.Verb == bucket.Give && w != nil:
+		s.giveLocked(w, b, r.N)
+	case r.Verb == bucket.Return && w != nil && r.Marks[i] != bucket.NoMark:
+		s.returnLocked(w, b, r.now, r.N, r.Marks[i])
+	}
+	if w == nil {
+		return
+	}
+	w.tell(b, r, &r.states[i])
+	if w.ends() <= r.now {
+		s.forgetLocked(r.id(i))
 	}
 }
 
@@ -74,7 +89,7 @@ func (s *shard) takeLocked(w *entry, b *bucket.Bucket, now, charges, n int64) (m
 	w.kept += tokens
 	if b.Kind == bucket.FixedWindow {
 		if before == 0 {
-			w.full = at + b.Period
+			w.full = at + b.Left(time.Now().UnixMilli())
 		}
 		return w.full
 	}

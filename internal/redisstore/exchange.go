@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -170,17 +171,18 @@ func (x *exchange) exec(ctx context.Context, commands []*command) {
 }
 
 // The verbs of the scripts.
-var verbs = [...]any{bucket.Take: "take", bucket.Give: "give", bucket.Return: "return", bucket.Block: "block", bucket.Reset: "reset"}
+var verbs = [...]any{bucket.Take: "take", bucket.Charge: "charge", bucket.Give: "give", bucket.Return: "return", bucket.Block: "block", bucket.Reset: "reset"}
 
-// encode writes the command as script.lua, window.lua and cross_slot.lua document it.
+// encode writes the command as script.lua, decide.lua and cross_slot.lua document it.
 func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA bool) {
 	c.bounded = s.carriers.bounded()
 	c.first, c.asked = 0, false
 	m := c.calls[0]
-	script := &s.scripts[m.Buckets[0].Kind]
+	of := scriptOf(m.Buckets)
+	script := &s.scripts[of]
 	crossSlot := len(c.calls) > 1 && sharing.crossSlot
 	if crossSlot {
-		script = &s.crossSlot[m.Buckets[0].Kind]
+		script = &s.crossSlot[of]
 	}
 	call := script.bySource
 	if bySHA {
@@ -196,7 +198,7 @@ func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA 
 		c.args = append(c.args, len(m.Buckets))
 		c.encodeOne(m)
 	}
-	if len(c.calls) == 1 && len(m.Buckets) == 1 && m.Buckets[0].Kind == bucket.Token {
+	if len(c.calls) == 1 && len(m.Buckets) == 1 && of == int(bucket.Token) {
 		// A value that is no answer until there is one: a hook of the client may keep a pipeline from
 		// Redis without an error in its commands.
 		cmd := redis.NewIntCmd(ctx, c.args...)
@@ -215,10 +217,21 @@ func (c *command) encodeOne(m *dispatch.Merged) {
 	}
 	c.args = append(c.args, verbs[m.Op.Verb], m.Op.N, m.Charges)
 	for i := range m.Buckets {
-		c.args = append(c.args, m.Buckets[i].Args[:]...)
+		c.encodeBucket(&m.Buckets[i])
+		if floor := m.Buckets[i].Floor; floor > 0 && m.Op.Verb != bucket.Take {
+			c.args[len(c.args)-1] = m.Buckets[i].Capacity + floor
+		}
 	}
 	for _, mark := range m.Op.Marks {
 		c.args = append(c.args, mark)
+	}
+}
+
+// encodeBucket appends what a script is told of a bucket.
+func (c *command) encodeBucket(b *bucket.Bucket) {
+	c.args = append(c.args, b.Args[:]...)
+	if b.Ends != 0 {
+		c.args[len(c.args)-len(b.Args)] = b.Left(time.Now().UnixMilli())
 	}
 }
 
@@ -237,7 +250,7 @@ func (c *command) encodeEach(declared, others []*dispatch.Merged) {
 	}
 	m := c.calls[0]
 	c.args = append(c.args, "each", m.Op.N, once)
-	c.args = append(c.args, m.Buckets[0].Args[:]...)
+	c.encodeBucket(&m.Buckets[0])
 	first := len(c.args)
 	if once == 0 {
 		first++
@@ -257,8 +270,11 @@ func (c *command) encodeEach(declared, others []*dispatch.Merged) {
 // decode reads the reply into the calls.
 func (c *command) decode() {
 	size := 5 // integers that a script replies for a bucket
-	if c.calls[0].Buckets[0].Kind == bucket.Token {
+	if scriptOf(c.calls[0].Buckets) == int(bucket.Token) {
 		size = 1
+	}
+	if got := c.length(); got == len(c.calls[0].Buckets) && len(c.calls) == 1 {
+		size = 1 // by several.lua
 	}
 	ofCall := size * len(c.calls[0].Buckets)
 	done := len(c.calls)
@@ -279,6 +295,14 @@ func (c *command) decode() {
 			m.Err = decodeStates(m, reply[i*ofCall:(i+1)*ofCall], size)
 		}
 	}
+}
+
+// length returns how many integers the reply has.
+func (c *command) length() int {
+	if cmd, ok := c.Cmder.(*redis.IntSliceCmd); ok {
+		return len(cmd.Val())
+	}
+	return 1
 }
 
 // reply returns the integers in the reply, of which there must be so many.
@@ -335,5 +359,30 @@ func decodeStates(m *dispatch.Merged, reply []int64, size int) error {
 		}
 		m.Found = append(m.Found, s)
 	}
+	if size == 1 {
+		tellCalendars(m)
+	}
 	return nil
+}
+
+// tellCalendars completes the states of calendar periods that are not blocked, of which several.lua tells only the tokens taken.
+func tellCalendars(m *dispatch.Merged) {
+	charges, now := int64(-1), time.Now().UnixMilli()
+	for i := range m.Buckets {
+		b, s := &m.Buckets[i], &m.Found[i]
+		if b.Ends == 0 {
+			continue
+		}
+		if charges < 0 {
+			charges = m.Charges
+			for j := range m.Buckets {
+				charges = m.Buckets[j].Fit(m.Found[j].Level, charges, m.Op.N)
+			}
+		}
+		s.Reset = b.Left(now)
+		s.Soon = s.Reset
+		if s.Level+charges*m.Op.N+m.Op.N > b.Capacity && m.Op.N <= b.Capacity {
+			s.Wait = s.Reset
+		}
+	}
 }

@@ -60,7 +60,7 @@ func oneNode(context.Context) ([]redis.ClusterSlot, error) {
 }
 
 func newStore(t *testing.T, rdb redis.UniversalClient) *Store {
-	s := New(rdb, Config{Log: slog.New(slog.DiscardHandler), Timeout: 1, Sources: [bucket.Kinds]string{"script"}, CrossSlot: "cross-slot "})
+	s := New(rdb, Config{Log: slog.New(slog.DiscardHandler), Timeout: 1, Sources: [Scripts]string{"script"}, CrossSlot: "cross-slot "})
 	t.Cleanup(func() {
 		s.Close()
 		require.NoError(t, rdb.Close())

@@ -21,12 +21,39 @@ import (
 // clients and done it for one.
 const separateTime = time.Minute
 
+// The scripts are those of each [bucket.Kind], and these.
+const (
+	TokenCalendar   = bucket.Kinds + iota // of token buckets together with calendar periods
+	SlidingCalendar                       // of sliding windows together with calendar periods
+	Scripts         = bucket.Kinds + iota // how many scripts there are
+)
+
+// scriptOf returns the script that decides on buckets.
+func scriptOf(buckets []bucket.Bucket) int {
+	kind, mixed := buckets[0].Kind, false
+	for i := 1; i < len(buckets); i++ {
+		if other := buckets[i].Kind; other != kind {
+			mixed = true
+			if kind == bucket.FixedWindow {
+				kind = other
+			}
+		}
+	}
+	switch {
+	case !mixed:
+		return int(kind)
+	case kind == bucket.Token:
+		return TokenCalendar
+	}
+	return SlidingCalendar
+}
+
 // Config is what a store is made of.
 type Config struct {
 	Prefix  string // of every key; not "" ends it with a colon
 	Timeout time.Duration
 	Log     *slog.Logger
-	Sources [bucket.Kinds]string // of the scripts, in Lua
+	Sources [Scripts]string // of the scripts, in Lua
 	// CrossSlot comes before each of them in calls for several clients on a node of a cluster.
 	CrossSlot string
 	// TrustDialer says that the application's own Dialer ends with its context, and that its connections keep deadlines.
@@ -38,10 +65,10 @@ type Store struct {
 	rdb         redis.UniversalClient
 	carriers    carriers // of the commands of rdb
 	prefix      string   // up to and with the brace
-	scripts     [bucket.Kinds]script
-	crossSlot   [bucket.Kinds]script      // of calls for several clients on a node of a cluster
-	loaded      [bucket.Kinds]atomic.Bool // Redis was asked to load the script
-	separate    atomic.Int64              // until when no call has keys of several clients, in Unix seconds
+	scripts     [Scripts]script
+	crossSlot   [Scripts]script      // of calls for several clients on a node of a cluster
+	loaded      [Scripts]atomic.Bool // Redis was asked to load the script
+	separate    atomic.Int64         // until when no call has keys of several clients, in Unix seconds
 	nodes       *nodes
 	trustDialer bool // see Config
 	log         *slog.Logger
@@ -101,7 +128,7 @@ func (s *Store) Separate() { s.separate.Store(time.Now().Add(separateTime).Unix(
 // send has a batch done, where calls may share commands as sharing says. The error says that the server answers nobody.
 func (s *Store) send(ctx context.Context, b *dispatch.Batch, sharing *sharing) error {
 	for _, m := range b.Merged {
-		if err := s.load(ctx, m.Buckets[0].Kind); err != nil {
+		if err := s.load(ctx, scriptOf(m.Buckets)); err != nil {
 			for _, m := range b.Merged {
 				m.Err = err
 			}
@@ -163,12 +190,12 @@ func (s *Store) logRefusal(err error) {
 }
 
 // load has Redis keep a script, once. Where Redis is reached and refuses that, EVAL will do.
-func (s *Store) load(ctx context.Context, kind bucket.Kind) error {
-	loaded := &s.loaded[kind]
+func (s *Store) load(ctx context.Context, script int) error {
+	loaded := &s.loaded[script]
 	if !s.nodes.one || loaded.Load() || !loaded.CompareAndSwap(false, true) {
 		return nil // of several servers each learns it by EVAL
 	}
-	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[kind].source), bounded: s.carriers.bounded()}
+	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[script].source), bounded: s.carriers.bounded()}
 	load.SetStepCount(1)
 	err := s.rdb.Process(ctx, &load)
 	if err == nil || IsRefusal(err) {

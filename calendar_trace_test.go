@@ -1,0 +1,327 @@
+package ginlimit_test
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/calendar"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+// calendarModel is calendar quotas together with limits of another model, all charged or none. Its time is that of the bubble.
+type calendarModel struct {
+	other  steppable
+	quotas map[string]*modelQuota
+}
+
+// modelQuota is a quota of a key: what was used of each period.
+type modelQuota struct {
+	used    map[time.Time]int64 // by the period's beginning
+	blocked time.Time           // until
+}
+
+func newCalendarModel(a ginlimit.Algorithm) *calendarModel {
+	m := &calendarModel{quotas: map[string]*modelQuota{}}
+	if m.other = newWindowModel(a); a == ginlimit.TokenBucket {
+		m.other = newModel()
+	}
+	return m
+}
+
+func (m *calendarModel) advance(d time.Duration) { m.other.advance(d) }
+
+// traceCalendars are the calendars of traces.
+var traceCalendars = sync.OnceValue(func() (c struct {
+	day, week, month ginlimit.Calendar
+	rules            map[ginlimit.Calendar]calendar.Rule
+}) {
+	berlin, err := calendar.Zone("Europe/Berlin")
+	if err != nil {
+		panic(err)
+	}
+	apia, err := calendar.Zone("Pacific/Apia")
+	if err != nil {
+		panic(err)
+	}
+	c.day, c.week, c.month = ginlimit.CalendarDay(nil), ginlimit.CalendarWeek(apia, time.Saturday), ginlimit.CalendarMonth(berlin, 31)
+	c.rules = map[ginlimit.Calendar]calendar.Rule{
+		c.day:   {Unit: calendar.Day, Zone: time.UTC},
+		c.week:  {Unit: calendar.Week, First: 6, Zone: apia},
+		c.month: {Unit: calendar.Month, First: 31, Zone: berlin},
+	}
+	return c
+})
+
+func (m *calendarModel) quota(key string, l ginlimit.Limit) (q *modelQuota, start, end time.Time) {
+	id := key + " " + l.Calendar.String()
+	if m.quotas[id] == nil {
+		m.quotas[id] = &modelQuota{used: map[time.Time]int64{}}
+	}
+	start, end = traceCalendars().rules[l.Calendar].Period(time.Now())
+	return m.quotas[id], start, end
+}
+
+// one is a step on one limit alone.
+func (m *calendarModel) one(key string, n, least int64, l ginlimit.Limit) ginlimit.Result {
+	if (l.Calendar == ginlimit.Calendar{}) {
+		return m.other.take(key, n, least, []ginlimit.Limit{l})
+	}
+	q, start, end := m.quota(key, l)
+	now := time.Now()
+	room := max(0, int64(l.Rate)-q.used[start])
+	blocked := q.blocked.After(now)
+	if blocked {
+		room = 0
+	}
+	r := ginlimit.Result{Allowed: room >= least, Limit: l}
+	if r.Granted = int(min(n, room)); int64(r.Granted) < least {
+		r.Granted = 0
+	}
+	q.used[start] += int64(r.Granted)
+	r.Remaining = int(room) - r.Granted
+	if blocked {
+		r.ResetAfter = q.blocked.Sub(now)
+	}
+	if q.used[start] > 0 {
+		r.ResetAfter = max(r.ResetAfter, end.Sub(now))
+	}
+	switch {
+	case r.Allowed:
+	case least > int64(l.Rate):
+		r.RetryAfter = -1
+	default:
+		if blocked {
+			r.RetryAfter = q.blocked.Sub(now)
+		}
+		if q.used[start]+least > int64(l.Rate) {
+			r.RetryAfter = max(r.RetryAfter, end.Sub(now))
+		}
+	}
+	return r
+}
+
+func (m *calendarModel) take(key string, n, least int64, limits []ginlimit.Limit) ginlimit.Result {
+	granted, allowed := n, true
+	for _, l := range limits {
+		look := m.one(key, 0, least, l)
+		allowed = allowed && look.Allowed
+		granted = min(granted, int64(look.Remaining))
+	}
+	if granted < least || !allowed {
+		granted = 0
+	}
+	var results []ginlimit.Result
+	for _, l := range limits {
+		wants := least
+		if granted > 0 {
+			wants = granted
+		}
+		r := m.one(key, granted, wants, l)
+		r.Allowed, r.Granted = allowed, int(granted)
+		results = append(results, r)
+	}
+	return closest(results)
+}
+
+func (m *calendarModel) refund(key string, n int64, limits []ginlimit.Limit) {
+	for _, l := range limits {
+		if (l.Calendar == ginlimit.Calendar{}) {
+			m.other.refund(key, n, []ginlimit.Limit{l})
+			continue
+		}
+		q, start, _ := m.quota(key, l)
+		q.used[start] = max(0, q.used[start]-n)
+	}
+}
+
+// charge charges tokens though there may be no room: up to a burst more than all.
+func (m *calendarModel) charge(key string, n int64, limits []ginlimit.Limit) {
+	for _, l := range limits {
+		if (l.Calendar != ginlimit.Calendar{}) {
+			q, start, _ := m.quota(key, l)
+			q.used[start] += max(0, min(n, 2*int64(l.Rate)-q.used[start]))
+			continue
+		}
+		switch other := m.other.(type) {
+		case *model:
+			b := other.bucket(key, l)
+			b.missing.Add(b.missing, tokens(max(0, min(n, floorSigned(new(big.Rat).Sub(tokens(2*burst(l)), b.missing))))))
+		case *windowModel:
+			w := other.window(key, l)
+			more := max(0, min(n, 2*int64(l.Rate)-int64(len(w.taken))))
+			if len(w.taken) == 0 && more > 0 {
+				w.begun = other.now
+			}
+			for range more {
+				w.taken = append(w.taken, other.now)
+			}
+		}
+	}
+}
+
+// settle is a reservation of n tokens that is settled at once.
+func (m *calendarModel) settle(key string, n, actual int64, limits []ginlimit.Limit) ginlimit.Result {
+	r := m.take(key, n, n, limits)
+	switch {
+	case !r.Allowed:
+	case actual < n:
+		m.refund(key, n-actual, limits)
+	default:
+		m.charge(key, actual-n, limits)
+	}
+	return r
+}
+
+func (m *calendarModel) block(key string, d time.Duration, limits []ginlimit.Limit) {
+	for _, l := range limits {
+		if (l.Calendar == ginlimit.Calendar{}) {
+			m.other.block(key, d, []ginlimit.Limit{l})
+			continue
+		}
+		q, _, _ := m.quota(key, l)
+		if until := time.Now().Add((d + time.Millisecond - 1).Truncate(time.Millisecond)); until.After(q.blocked) {
+			q.blocked = until
+		}
+	}
+}
+
+func (m *calendarModel) reset(key string, limits []ginlimit.Limit) {
+	for _, l := range limits {
+		if (l.Calendar == ginlimit.Calendar{}) {
+			m.other.reset(key, []ginlimit.Limit{l})
+			continue
+		}
+		q, start, _ := m.quota(key, l)
+		delete(q.used, start)
+		q.blocked = time.Time{}
+	}
+}
+
+// calendarTrace returns steps under limits of several kinds, over years, around boundaries, and close together.
+func calendarTrace(seed uint64, length int) []step {
+	day, week, month := traceCalendars().day, traceCalendars().week, traceCalendars().month
+	sets := [][]ginlimit.Limit{
+		{ginlimit.PerCalendar(5, day)},
+		{ginlimit.PerCalendar(1, month)},
+		{ginlimit.PerCalendar(20, month), ginlimit.PerCalendar(9, week), ginlimit.PerCalendar(3, day)},
+		{ginlimit.PerSecond(2), ginlimit.PerCalendar(7, day)},
+		{ginlimit.PerCalendar(30, month), ginlimit.PerMinute(3), ginlimit.PerHour(7)},
+		{ginlimit.PerCalendar(math.MaxInt32, month), ginlimit.PerHour(4)},
+	}
+	r := rand.New(rand.NewPCG(seed, 0))
+	steps := make([]step, length)
+	for i := range steps {
+		limits := sets[r.IntN(len(sets))]
+		s := step{op: "AllowN", n: 1, limits: limits, key: "client " + strconv.Itoa(r.IntN(2)) + limits[0].String() + strconv.Itoa(len(limits))}
+		switch r.IntN(12) {
+		case 0:
+			s.wait = time.Duration(1+r.Int64N(1500)) * time.Millisecond
+		case 1:
+			s.wait = time.Duration(1+r.Int64N(3600)) * time.Second
+		case 2:
+			s.wait = time.Duration(1+r.Int64N(30)) * time.Hour
+		case 3:
+			if r.IntN(10) == 0 {
+				s.wait = time.Duration(1+r.Int64N(60)) * 24 * time.Hour
+			}
+		case 4:
+			s.wait = -1 // to a boundary, or the millisecond before
+		}
+		switch r.IntN(20) {
+		case 0, 1:
+			s.n = 1 + r.IntN(6)
+		case 2, 3, 4:
+			s.op, s.n = "AllowUpTo", 1+r.IntN(8)
+		case 5, 6:
+			s.op = "Peek"
+		case 7, 8:
+			s.op, s.n = "Refund", 1+r.IntN(4)
+		case 9:
+			s.op, s.d = "Block", time.Duration(1+r.Int64N(int64([]time.Duration{time.Second, time.Hour, 100 * time.Hour}[r.IntN(3)])))
+		case 10:
+			s.op = "Reset"
+		case 11, 12, 13:
+			s.op, s.n, s.d = "Settle", 1+r.IntN(3), time.Duration([]int{0, r.IntN(5), r.IntN(20)}[r.IntN(3)]) // of the tokens really taken
+		}
+		if i > 0 && r.IntN(4) == 0 { // once more, as a refused client does
+			s = steps[i-1]
+			s.wait = time.Duration(r.IntN(3)) * time.Duration(r.IntN(300)) * time.Millisecond
+		}
+		steps[i] = s
+	}
+	return steps
+}
+
+// followCalendar makes the steps of a trace on an engine in a bubble and on the model, which must agree at each.
+func (e engine) followCalendar(t *testing.T, seed uint64, steps []step, sources ...ginlimit.Source) (remembered int) {
+	m, r := newCalendarModel(e.algorithm), rand.New(rand.NewPCG(seed, 1))
+	for i, s := range steps {
+		if s.wait < 0 {
+			for _, l := range s.limits {
+				if rule := traceCalendars().rules[l.Calendar]; rule.Zone != nil {
+					_, end := rule.Period(time.Now())
+					s.wait = max(0, time.Until(end)-time.Duration(r.IntN(2))*time.Millisecond)
+				}
+			}
+		}
+		e.advance(s.wait)
+		m.advance(s.wait)
+		var want ginlimit.Result
+		if s.op == "Settle" {
+			want = m.settle(s.key, int64(s.n), int64(s.d), s.limits)
+		} else {
+			want = s.expect(m)
+		}
+		got, err := s.apply(t.Context(), e.limiter)
+		if want != (ginlimit.Result{}) {
+			want.Source = sources[0]
+			if slices.Contains(sources, got.Source) && !got.Allowed {
+				want.Source = got.Source
+			}
+			if got.Source == ginlimit.FromMemory {
+				remembered++
+			}
+		}
+		if err != nil || got != want {
+			require.Failf(t, "differs", "seed %d, step %d at %s, %s:\nwant %+v\n got %+v, error %v", seed, i, time.Now(), s, want, got, err)
+		}
+	}
+	return remembered
+}
+
+// TestCalendarTraceEqualsModel has limits of several kinds in one call, on Redis and in the process.
+func TestCalendarTraceEqualsModel(t *testing.T) {
+	t.Parallel()
+	for _, a := range append(windowAlgorithms, ginlimit.TokenBucket) {
+		for seed := range uint64(4) {
+			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
+				t.Parallel()
+				for _, refusals := range []int{0, 1000} {
+					inBubble(t, func(t *testing.T, b *bubbleRedis) {
+						b.mini.SetTime(time.Now())
+						e := engine{
+							limiter: harness.NewLimiter(t, b.rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(refusals)), algorithm: a,
+							advance: func(d time.Duration) { time.Sleep(d); b.mini.SetTime(time.Now()) },
+						}
+						remembered := e.followCalendar(t, seed, calendarTrace(seed, 250), ginlimit.FromRedis, ginlimit.FromMemory)
+						require.Equal(t, refusals > 0, remembered > 0)
+					})
+				}
+				synctest.Test(t, func(t *testing.T) {
+					localEngine(t, a).followCalendar(t, seed, calendarTrace(seed, 1500), ginlimit.FromLocal)
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,152 @@
+// Package calendar knows the days, weeks and months of a time zone.
+package calendar
+
+import (
+	"fmt"
+	"path"
+	"sync"
+	"time"
+)
+
+// Unit is how long a period is.
+type Unit uint8
+
+const (
+	None Unit = iota
+	Day
+	Week
+	Month
+)
+
+// Rule divides time into periods that begin at midnight. The zero Rule has none. Rules are comparable.
+type Rule struct {
+	Unit  Unit
+	First int            // of a week: its first time.Weekday; of a month: its first day, or the month's last if it is shorter
+	Zone  *time.Location // not nil, but in the zero Rule
+}
+
+// date is a day of a calendar. Its month and day may be out of range, as [time.Date] takes them.
+type date struct {
+	year  int
+	month time.Month
+	day   int
+}
+
+// Period returns the period that a time is in: from start up to, but not including, end.
+func (r Rule) Period(now time.Time) (start, end time.Time) {
+	first := r.first(now)
+	start, end = r.midnight(first), r.midnight(r.next(first))
+	for !now.Before(end) { // a day is left out, or has begun twice
+		first = r.next(first)
+		start, end = end, r.midnight(r.next(first))
+	}
+	return start, end
+}
+
+// first returns the first day of the period that the day of a time is in.
+func (r Rule) first(now time.Time) date {
+	now = now.In(r.Zone)
+	d := date{}
+	d.year, d.month, d.day = now.Date()
+	switch r.Unit {
+	case Week:
+		d.day -= (int(now.Weekday()) - r.First + 7) % 7
+	case Month:
+		if d.day < r.begin(d.year, d.month).day {
+			d.month--
+		}
+		d = r.begin(d.year, d.month)
+	}
+	return d
+}
+
+// next returns the first day of the period after that of a first day.
+func (r Rule) next(first date) date {
+	switch r.Unit {
+	case Month:
+		return r.begin(first.year, first.month+1)
+	case Week:
+		return date{first.year, first.month, first.day + 7}
+	}
+	return date{first.year, first.month, first.day + 1}
+}
+
+// begin returns the first day of the period that begins in a month.
+func (r Rule) begin(year int, month time.Month) date {
+	last := time.Date(year, month+1, 0, 0, 0, 0, 0, time.UTC)
+	return date{last.Year(), last.Month(), min(r.First, last.Day())}
+}
+
+// midnight returns the first moment of a day. Where clocks are set forward over midnight, that is when they are set; where
+// they are set back over it, the first midnight of the two.
+func (r Rule) midnight(d date) time.Time {
+	const around = 36 * time.Hour // more than any zone is away from UTC
+	utc := time.Date(d.year, d.month, d.day, 0, 0, 0, 0, time.UTC)
+	before := utc.Add(-around).In(r.Zone)
+	early, late := utc.Add(-offset(before)), utc.Add(-offset(utc.Add(around).In(r.Zone)))
+	if early.Equal(late) {
+		return early
+	}
+	_, change := before.ZoneBounds()
+	switch {
+	case early.Before(change):
+		return early
+	case late.Before(change):
+		return change.In(time.UTC)
+	}
+	return late
+}
+
+// offset returns how far a zone's clocks are ahead of UTC.
+func offset(t time.Time) time.Duration {
+	_, seconds := t.Zone()
+	return time.Duration(seconds) * time.Second
+}
+
+// zones are those that [Zone] has found, so that one name is one pointer: Rules with it are equal. It is not more than there are.
+var zones sync.Map
+
+// Zone returns the zone of a name, as [time.LoadLocation] knows it. There is no zone Local: it is another one elsewhere.
+func Zone(name string) (*time.Location, error) {
+	if name == "Local" || name != path.Clean(name) {
+		return nil, fmt.Errorf("unknown time zone %s", name)
+	}
+	if known, ok := zones.Load(name); ok {
+		return known.(*time.Location), nil
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, err
+	}
+	known, _ := zones.LoadOrStore(name, zone)
+	return known.(*time.Location), nil
+}
+
+// Named reports whether a zone is one that [Zone] returns, or UTC.
+func Named(zone *time.Location) bool {
+	known, ok := zones.Load(zone.String())
+	return zone == time.UTC || ok && known == zone
+}
+
+// ourTime is fifty years long.
+var ourTime = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// Known returns the zone of the name of a zone if the two are the same in our time, and else that zone. No zone is UTC.
+func Known(zone *time.Location) (known *time.Location, named bool) {
+	if zone == nil || zone == time.UTC {
+		return time.UTC, true
+	}
+	if Named(zone) {
+		return zone, true
+	}
+	known, err := Zone(zone.String())
+	if err != nil {
+		return zone, false
+	}
+	for t := ourTime; t.Before(ourTime.AddDate(50, 0, 0)); t = t.AddDate(0, 0, 20) {
+		if offset(t.In(zone)) != offset(t.In(known)) {
+			return zone, false
+		}
+	}
+	return known, true
+}

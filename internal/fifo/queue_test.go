@@ -1,0 +1,157 @@
+package fifo
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestOneAfterAnother in order of arrival, but for those who leave the queue.
+func TestOneAfterAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q Queues
+		var got []int
+		var all sync.WaitGroup
+		for i := range 10 {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if i%3 == 1 {
+				time.AfterFunc(time.Minute, cancel)
+			}
+			all.Go(func() {
+				leave, _, err := q.Join(ctx, nil, "k")
+				if err != nil {
+					require.Equal(t, 1, i%3)
+					return
+				}
+				got = append(got, i)
+				time.Sleep(time.Hour)
+				leave()
+			})
+			synctest.Wait()
+		}
+		require.Equal(t, 10, q.Len("k"))
+		all.Wait()
+		require.Equal(t, []int{0, 2, 3, 5, 6, 8, 9}, got)
+		require.Zero(t, q.Len("k"))
+		require.Empty(t, q.queues)
+	})
+}
+
+// TestWake wakes those who have their turn in the queues of a prefix, once however often it is called.
+func TestWake(t *testing.T) {
+	var q Queues
+	q.Wake("a") // nobody
+	leave, wake, err := q.Join(t.Context(), nil, "a 1")
+	require.NoError(t, err)
+	defer leave()
+	leaveOther, other, err := q.Join(t.Context(), nil, "b 1")
+	require.NoError(t, err)
+	defer leaveOther()
+	for range 3 {
+		q.Wake("a ")
+	}
+	require.Len(t, wake, 1)
+	require.Empty(t, other)
+	<-wake
+	q.Wake("a 1")
+	require.Len(t, wake, 1)
+	q.Wake("a 11")
+	require.Empty(t, other)
+}
+
+// TestNext is what the caller with its turn expects, until the queue is empty.
+func TestNext(t *testing.T) {
+	var q Queues
+	now := time.Now()
+	q.Expect("k", now)
+	require.Zero(t, q.Next("k"))
+	leave, _, err := q.Join(t.Context(), nil, "k")
+	require.NoError(t, err)
+	require.Zero(t, q.Next("k"))
+	q.Expect("k", now)
+	require.Equal(t, now, q.Next("k"))
+	require.Zero(t, q.Next("other"))
+	require.Equal(t, 1, q.Len("k"))
+	leave()
+	require.Zero(t, q.Next("k"))
+	require.Zero(t, q.Len("k"))
+}
+
+// TestKeysDoNotMeet: each has a queue of its own.
+func TestKeysDoNotMeet(t *testing.T) {
+	var q Queues
+	one, _, err := q.Join(t.Context(), nil, "one")
+	require.NoError(t, err)
+	other, _, err := q.Join(t.Context(), nil, "other")
+	require.NoError(t, err)
+	one()
+	other()
+	require.Empty(t, q.queues)
+}
+
+// TestStop ends the wait of those in the queue, without an error.
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q Queues
+		stop := make(chan struct{})
+		first, _, err := q.Join(t.Context(), stop, "k")
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				leave, _, err := q.Join(t.Context(), stop, "k")
+				require.NoError(t, err)
+				require.Nil(t, leave)
+			})
+		}
+		synctest.Wait()
+		close(stop)
+		all.Wait()
+		first()
+		require.Empty(t, q.queues)
+	})
+}
+
+// TestNobodyIsLeftBehind, whoever leaves when: a turn that begins as its caller leaves goes to the next one.
+func TestNobodyIsLeftBehind(t *testing.T) {
+	for seed := range uint64(50) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			var q Queues
+			var all sync.WaitGroup
+			var mu sync.Mutex
+			turns, now := 0, 0
+			for range 50 {
+				patience, hold := time.Duration(1+r.IntN(40)), time.Duration(r.IntN(3))
+				time.Sleep(time.Duration(r.IntN(2)))
+				all.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					leave, _, err := q.Join(ctx, nil, "k")
+					if err != nil {
+						return
+					}
+					mu.Lock()
+					now++
+					turns++
+					require.Equal(t, 1, now)
+					mu.Unlock()
+					time.Sleep(hold)
+					mu.Lock()
+					now--
+					mu.Unlock()
+					leave()
+				})
+			}
+			all.Wait()
+			require.Positive(t, turns)
+			require.Empty(t, q.queues)
+		})
+	}
+}
