@@ -1,0 +1,160 @@
+package memory
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+var allKinds = map[string]bucket.Kind{"token": bucket.Token, "fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow}
+
+// onEachKind runs a test in a bubble on a bucket of 10 a second of each kind, some time after the store's start.
+func onEachKind(t *testing.T, test func(t *testing.T, b bucket.Bucket, do func(op bucket.Op) bucket.State)) {
+	for name, kind := range allKinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := clientsOf(New(MaxBuckets))
+				time.Sleep(12_345 * time.Millisecond)
+				b := newBucket(t, kind, 10, time.Second)
+				test(t, b, func(op bucket.Op) bucket.State { return c.do(0, b, op) })
+			})
+		})
+	}
+}
+
+func take(n int64) bucket.Op { return bucket.Op{Verb: bucket.Take, Charges: 1, N: n} }
+
+// TestABlockStays as long as it lasts, whatever is charged or given back in between.
+func TestABlockStays(t *testing.T) {
+	t.Parallel()
+	for name, op := range map[string]bucket.Op{
+		"nothing":          bucket.Peek(1),
+		"a charge":         {Verb: bucket.Charge, N: 3},
+		"a give":           {Verb: bucket.Give, N: 3},
+		"a give of all":    {Verb: bucket.Give, N: bucket.MaxUnits},
+		"a return":         {Verb: bucket.Return, N: 2, Marks: []int64{bucket.NoMark}},
+		"a shorter block":  {Verb: bucket.Block, N: 700},
+		"a block as long":  {Verb: bucket.Block, N: 4000},
+		"a take in vain":   take(1),
+		"a peek at others": bucket.Peek(5),
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachKind(t, func(t *testing.T, b bucket.Bucket, do func(bucket.Op) bucket.State) {
+				do(take(4))
+				do(bucket.Op{Verb: bucket.Block, N: 5000})
+				time.Sleep(time.Second)
+				do(op)
+				for range 4 {
+					found := do(take(1))
+					require.Zero(t, b.Fit(found.Level, 1, 1))
+					require.Positive(t, b.RetryAfter(found, 1))
+					time.Sleep(999 * time.Millisecond)
+				}
+				found := do(bucket.Peek(1))
+				require.EqualValues(t, 4, b.RetryAfter(found, 1))
+				require.GreaterOrEqual(t, b.MoreAfter(found), int64(4))
+				time.Sleep(3 * time.Millisecond)
+				require.Zero(t, b.Fit(do(take(1)).Level, 1, 1))
+				time.Sleep(time.Millisecond)
+				require.EqualValues(t, 1, b.Fit(do(take(1)).Level, 1, 1))
+			})
+		})
+	}
+}
+
+// TestChargeWithoutABucket makes one, and goes into debt up to a burst; what passes that changes nothing.
+func TestChargeWithoutABucket(t *testing.T) {
+	t.Parallel()
+	onEachKind(t, func(t *testing.T, b bucket.Bucket, do func(bucket.Op) bucket.State) {
+		level := func() int64 { return do(bucket.Peek(1)).Level / b.Cost }
+		do(bucket.Op{Verb: bucket.Charge, N: 3})
+		require.EqualValues(t, 3, level())
+		do(bucket.Op{Verb: bucket.Charge, N: 14})
+		require.EqualValues(t, 17, level())
+		do(bucket.Op{Verb: bucket.Charge, N: 9})
+		require.EqualValues(t, 20, level())
+		do(bucket.Op{Verb: bucket.Charge, N: 1})
+		require.EqualValues(t, 20, level())
+		reset := b.ResetAfter(do(bucket.Peek(1)))
+		if b.Kind == bucket.Token {
+			require.EqualValues(t, 2000, reset)
+		} else {
+			require.EqualValues(t, 1000, reset)
+		}
+		time.Sleep(time.Duration(reset) * time.Millisecond)
+		require.Zero(t, level())
+	})
+}
+
+// TestMoreThanAShareHolds is taken when it is full, and counts for as much longer.
+func TestMoreThanAShareHolds(t *testing.T) {
+	t.Parallel()
+	for name, kind := range allKinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c, whole := clientsOf(New(MaxBuckets)), newBucket(t, kind, 100, time.Second)
+				b := whole.Share(10)
+				require.EqualValues(t, 10, b.Burst)
+				found := c.do(0, b, take(35))
+				require.EqualValues(t, 1, b.Fit(found.Level, 1, 35))
+				found = c.do(0, b, bucket.Peek(1))
+				require.Zero(t, b.Fit(found.Level, 1, 1))
+				wait := b.RetryAfter(found, 1)
+				want := map[bucket.Kind]int64{bucket.Token: 2600, bucket.FixedWindow: 4000, bucket.SlidingWindow: 4000}[kind]
+				require.Equal(t, want, wait)
+				time.Sleep(time.Duration(wait-1) * time.Millisecond)
+				_, taken := c.take(0, b)
+				require.False(t, taken)
+				time.Sleep(time.Millisecond)
+				_, taken = c.take(0, b)
+				require.True(t, taken)
+			})
+		})
+	}
+}
+
+// TestShareOfACalendarPeriod holds no more than its part: the next period would not owe the rest.
+func TestShareOfACalendarPeriod(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ends := time.Now().Add(time.Hour)
+		whole, ok := bucket.NewCalendar("day", 100, (24 * time.Hour).Milliseconds(), ends.UnixMilli())
+		require.True(t, ok)
+		c, b := clientsOf(New(MaxBuckets)), whole.Share(10)
+		require.Zero(t, b.Fit(c.do(0, b, take(11)).Level, 1, 11))
+		require.EqualValues(t, 1, b.Fit(c.do(0, b, take(10)).Level, 1, 10))
+		found := c.do(0, b, bucket.Peek(1))
+		require.EqualValues(t, time.Hour.Milliseconds(), b.RetryAfter(found, 1))
+		time.Sleep(time.Hour - time.Millisecond)
+		require.Zero(t, b.Fit(c.do(0, b, take(1)).Level, 1, 1))
+	})
+}
+
+// TestReturnToTheWindowThatWasCharged, and to no other.
+func TestReturnToTheWindowThatWasCharged(t *testing.T) {
+	t.Parallel()
+	onEachKind(t, func(t *testing.T, b bucket.Bucket, do func(bucket.Op) bucket.State) {
+		if b.Kind == bucket.Token {
+			return
+		}
+		do(take(2))
+		charged := do(take(3))
+		back := bucket.Op{Verb: bucket.Return, N: 2, Marks: []int64{charged.Mark}}
+		do(back)
+		require.EqualValues(t, 3, do(bucket.Peek(1)).Level)
+		wrong := back
+		wrong.Marks = []int64{charged.Mark + 1}
+		do(wrong)
+		require.EqualValues(t, 3, do(bucket.Peek(1)).Level)
+		time.Sleep(time.Second)
+		do(take(4))
+		do(back)
+		require.EqualValues(t, 4, do(bucket.Peek(1)).Level)
+	})
+}
