@@ -15,7 +15,7 @@ import (
 const never time.Duration = -1
 
 // limitSet is the limits of one decision, checked: those that are counted as buckets, and what needs none. It is not
-// changed once it is made. With a calendar it is that of the periods of a time; [limitSet.now] returns that of now.
+// changed once it is made. With calendar quotas it holds until a period ends; [limitSet.now] returns the current one.
 type limitSet struct {
 	name       string   // of the policy or identity
 	names      []string // of each bucket, where they differ
@@ -29,11 +29,11 @@ type limitSet struct {
 	lease      time.Duration
 	floor      int64     // tokens that are left in each bucket
 	share      *limitSet // one process' share of the limits, if it was computed
-	replicas   int       // that it is the share of one of
+	replicas   int       // how many processes share the limits
 
 	mixed        bool                      // with calendar periods and others
 	begins, ends int64                     // the time in which all calendar periods are these, in Unix milliseconds; ends is 0 without one
-	later        *atomic.Pointer[limitSet] // of the periods of another time, shared by all of them; nil without a calendar
+	later        *atomic.Pointer[limitSet] // the current set, once a period of this one has ended; nil without a calendar
 }
 
 // newLimitSet checks limits and reports every fault in them.
@@ -113,9 +113,9 @@ func (l Limit) calendarBucket(at time.Time) (b bucket.Bucket, begins int64, ok b
 // maxLater is how many calendar periods after the present one a block may reach into.
 const maxLater = 31
 
-// through returns the set with the later calendar periods up to a time, at most maxLater of each limit: what is done to the
-// buckets is to hold then too.
-func (s *limitSet) through(t time.Time) *limitSet {
+// withPeriods returns the set with the later calendar periods up to a time, at most maxLater of each limit. Blocks and resets
+// change them too.
+func (s *limitSet) withPeriods(t time.Time) *limitSet {
 	if s.ends == 0 || t.UnixMilli() < s.ends {
 		return s
 	}
@@ -229,7 +229,7 @@ func (s *limitSet) checkBlock(d time.Duration) error {
 	for i := range s.buckets {
 		longest := s.buckets[i].MaxBlock()
 		if s.buckets[i].Ends != 0 {
-			longest = s.last(i) - time.Now().UnixMilli()
+			longest = s.maxBlockEnd(i) - time.Now().UnixMilli()
 		}
 		if milliseconds(d) > longest {
 			errs = append(errs, fmt.Errorf("%w: a block of %s is too long under %s: at most %s",
@@ -239,8 +239,8 @@ func (s *limitSet) checkBlock(d time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// leave has each bucket keep tokens for others. The first limit that holds no more prohibits.
-func (s *limitSet) leave(floor int64) {
+// setFloor leaves tokens in each bucket to others. The first limit that holds no more prohibits.
+func (s *limitSet) setFloor(floor int64) {
 	if floor == 0 || s.denies {
 		return
 	}
@@ -259,8 +259,8 @@ func (s *limitSet) leave(floor int64) {
 	}
 }
 
-// last returns when the last calendar period of a limit ends that a block may reach into, in Unix milliseconds.
-func (s *limitSet) last(i int) int64 {
+// maxBlockEnd returns when the last calendar period ends that a block of a limit may reach into, in Unix milliseconds.
+func (s *limitSet) maxBlockEnd(i int) int64 {
 	ends := s.buckets[i].Ends
 	for range maxLater {
 		_, end := s.limits[i].Calendar.rule.Period(time.UnixMilli(ends))

@@ -36,8 +36,8 @@ func newCalendar(unit calendar.Unit, first int, loc *time.Location) Calendar {
 	return Calendar{calendar.Rule{Unit: unit, First: first, Zone: zone}}
 }
 
-// PerCalendar returns a quota of n for each period of a calendar. It has no Burst and no Period, and is counted as it is
-// whatever the [Algorithm] is. All of n may be taken at once, and all comes back when the next period begins.
+// PerCalendar returns a quota of n for each period of a calendar. It has no Burst and no Period, and the [Algorithm] makes no
+// difference to it. All of n may be taken at once, and all comes back when the next period begins.
 func PerCalendar(n int, c Calendar) Limit { return Limit{Rate: n, Calendar: c} }
 
 // valid returns what is wrong with a calendar, or "".

@@ -17,7 +17,7 @@
 --
 -- Reply: of token buckets alone, the level of each (see script.lua). Else five integers for each key, in one list
 --   1. tokens taken before this call, and the limit if that is more where the window is blocked; or the level. With each,
---      -1 where nothing was done: that key is to be asked for alone, and tells why
+--      -1 if nothing was done; a call for that key alone tells why
 --   2. milliseconds until it has more to give than after this call, 0 if it has all
 --   3. milliseconds until one more charge fits, 0 if it does
 --   4. milliseconds until nothing is left of the window as it was found, 0 if there was none; or until the calendar period

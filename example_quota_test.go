@@ -64,7 +64,7 @@ func ExampleWithSettle() {
 	// complete streams an answer, and counts its tokens.
 	complete := func(c *gin.Context) {
 		used := 100
-		for _, token := range strings.Fields("It depends on whom you ask.") {
+		for _, token := range strings.Fields("It all depends on the question.") {
 			fmt.Fprintln(c.Writer, token)
 			c.Writer.Flush()
 			used += 10

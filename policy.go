@@ -117,7 +117,7 @@ func limitsName(limits []Limit) string {
 func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []string, floor int) (limitSet, error) {
 	s, err := newLimitSet(p.algorithm, limits...)
 	s.name, s.failure, s.lease = name, p.failure, p.lease
-	s.leave(int64(floor))
+	s.setFloor(int64(floor))
 	s.list(fieldName, len(limits) > 1, taken)
 	if s.replicas = p.limiter.defaults.replicas; s.replicas > 1 {
 		s.share = s.shareOf(s.replicas)

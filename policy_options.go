@@ -109,9 +109,8 @@ func WithRefund(f func(*gin.Context) bool) Option {
 // The request takes its cost first (see [WithCost]), as an estimate. f is called after the handlers that follow, also if one
 // of them panics or the client is gone; then the status of a panic is 500, unless the response has begun. If the request took
 // less, the rest is given back; if it took more, the difference is charged, into debt if it must: see [Reservation.Settle].
-// Of a request that costs 0, all is charged afterwards. A negative number, and an error of Redis, go to the context's Errors
-// and change nothing. [WithRefund] is the special case of all or nothing; of
-// the two a policy has the last.
+// If the request costs 0, all is charged afterwards. A negative number and an error of Redis go to the context's Errors and
+// change nothing. [WithRefund] is the special case of all or nothing; if both are given, the last one counts.
 func WithSettle(f func(*gin.Context) int) Option {
 	return func(c *config) {
 		if c.require(f != nil, "WithSettle: the function is nil") {

@@ -85,16 +85,16 @@ func (l *Limiter) allowUpTo(ctx context.Context, s *subject, n int) (Result, err
 	return l.decide(ctx, ctx, c, s)
 }
 
-// outagePause is after how long a Wait tries again that may not be decided without Redis.
+// outagePause is the pause before a Wait tries again after Redis did not answer.
 const outagePause = 200 * time.Millisecond
 
-// maxSleep is after how long the first of those who wait looks again, as another process may have given tokens back.
+// maxSleep is the longest pause between two tries of a Wait: another process may have given tokens back.
 const maxSleep = 10 * time.Second
 
 // wait takes n tokens as soon as there are so many, and returns the Result of the last try. A refusal without an error
 // never ends.
 //
-// Of those who wait for the same tokens in this process, only the first tries; the others follow in order of arrival.
+// Of the callers in this process that wait for the same tokens, only the first tries; the others follow in order of arrival.
 func (l *Limiter) wait(ctx context.Context, s *subject, n int) (res Result, err error) {
 	if err := l.ready(ctx); err != nil {
 		return res, err
@@ -150,12 +150,12 @@ func errTooLate() error {
 	return fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
 }
 
-// wake has those who wait for tokens of a client look again, as some were given back.
+// wake makes the callers that wait for a client's tokens try again, as some were given back.
 func (l *Limiter) wake(s *subject) {
 	l.waiting.Wake(string(appendSlotText(nil, s.keyName, s.client, l.macs)) + " ")
 }
 
-// queueOf names the queue of those who wait for the same tokens.
+// queueOf names the queue of the callers that wait for the same tokens.
 func (l *Limiter) queueOf(s *subject) string {
 	name := string(appendSlotText(nil, s.keyName, s.client, l.macs))
 	for _, limit := range s.limits.limits {
@@ -217,14 +217,14 @@ func (l *Limiter) block(ctx context.Context, s *subject, d time.Duration) error 
 	if err := s.limits.checkBlock(d); err != nil {
 		return err
 	}
-	s.limits = s.limits.through(time.Now().Add(d))
+	s.limits = s.limits.withPeriods(time.Now().Add(d))
 	return l.change(ctx, s, bucket.Op{Verb: bucket.Block, N: milliseconds(d)})
 }
 
 // reset fills the buckets up and ends a block.
 func (l *Limiter) reset(ctx context.Context, s *subject) error {
 	if s.limits.ends != 0 { // it ends a block of later periods too
-		s.limits = s.limits.through(time.UnixMilli(math.MaxInt64 / 2))
+		s.limits = s.limits.withPeriods(time.UnixMilli(math.MaxInt64 / 2))
 	}
 	return l.change(ctx, s, bucket.Op{Verb: bucket.Reset, N: 1})
 }

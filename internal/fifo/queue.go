@@ -1,4 +1,4 @@
-// Package fifo has callers who want the same thing go one after another, in order of arrival.
+// Package fifo serves callers of the same key one at a time, in order of arrival.
 package fifo
 
 import (
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Queues is a queue for each key that somebody waits for. The zero Queues is empty. A key takes memory while it has a queue.
+// Queues holds a queue for each key that callers wait for. The zero Queues is empty. A key without callers takes no memory.
 type Queues struct {
 	mu     sync.Mutex
 	queues map[string]*queue // those that are not empty; guarded by mu
