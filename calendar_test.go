@@ -132,6 +132,49 @@ func TestBadCalendarIsAnError(t *testing.T) {
 	require.NoError(t, l.Block(t.Context(), "k", 31*24*time.Hour, ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil))))
 }
 
+// TestKindsOfLimitsInOneCall are charged all or none, on every engine.
+func TestKindsOfLimitsInOneCall(t *testing.T) {
+	onEveryAlgorithm(t, func(t *testing.T, e engine) { e.chargeKindsTogether(t) })
+}
+
+// chargeKindsTogether has a quota whose period ends in weeks beside a limit of the engine's algorithm. It leaves the quota in debt.
+func (e engine) chargeKindsTogether(t *testing.T) {
+	quota := ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1+(time.Now().UTC().Day()+14)%28))
+	day := ginlimit.PerDay(6)
+	left := func(ofQuota, ofDay int) {
+		t.Helper()
+		require.Equal(t, ofQuota, e.left(t, quota))
+		require.Equal(t, ofDay, e.left(t, day))
+	}
+	e.allowed(t, 1, 9, quota)
+	e.allowed(t, 1, 5, quota, day)
+	left(8, 5)
+	require.NoError(t, e.reserve(t, 3, day, quota).Settle(t.Context(), 5))
+	left(3, 0)
+	require.False(t, e.allowN(t, 1, quota, day).Allowed)
+	left(3, 0) // refused by one, charged by none
+	require.NoError(t, e.limiter.Refund(t.Context(), "k", 2, day, quota))
+	left(5, 2)
+	require.NoError(t, e.reserve(t, 2, day, quota).Cancel(t.Context()))
+	left(5, 2)
+	require.Equal(t, 2, e.allowUpTo(t, 9, day, quota))
+	left(3, 0)
+
+	require.NoError(t, e.limiter.Block(t.Context(), "k", 100*24*time.Hour, quota, day)) // over the ends of months
+	blocked := e.allowN(t, 1, quota, day)
+	require.False(t, blocked.Allowed)
+	require.InDelta(t, (100 * 24 * time.Hour).Seconds(), blocked.RetryAfter.Seconds(), 10)
+	require.NoError(t, e.limiter.Reset(t.Context(), "k", quota, day))
+	left(10, 6)
+
+	require.NoError(t, e.reserve(t, 10, quota).Settle(t.Context(), 100))
+	refused := e.allowN(t, 1, quota)
+	require.False(t, refused.Allowed)
+	require.Greater(t, refused.RetryAfter, 24*time.Hour)
+	require.Less(t, refused.RetryAfter, 32*24*time.Hour)
+	left(0, 6)
+}
+
 // TestCalendarInTheFields: w is the length of the period that it is, and Retry-After its end.
 func TestCalendarInTheFields(t *testing.T) {
 	t.Parallel()

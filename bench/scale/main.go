@@ -37,10 +37,12 @@ const (
 var scenes = map[string]struct {
 	clients int
 	limit   ginlimit.Limit
+	lease   time.Duration
 }{
-	"1,000 clients": {1000, ginlimit.PerMinute(100).WithBurst(plenty)},
-	"one hot key":   {1, ginlimit.PerMinute(100).WithBurst(plenty)},
-	"1,000 refused": {1000, ginlimit.PerHour(1)},
+	"1,000 clients":      {1000, ginlimit.PerMinute(100).WithBurst(plenty), 0},
+	"one hot key":        {1, ginlimit.PerMinute(100).WithBurst(plenty), 0},
+	"one hot key, lease": {1, ginlimit.PerSecond(10_000).WithBurst(plenty), 20 * time.Millisecond},
+	"1,000 refused":      {1000, ginlimit.PerHour(1), 0},
 }
 
 func must(err error) {
@@ -55,9 +57,10 @@ func process(list []string) {
 	if len(list) > 1 {
 		rdb = redis.NewClusterClient(&redis.ClusterOptions{Addrs: list})
 	}
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second), ginlimit.WithFailure(ginlimit.FailClosed))
-	must(err)
 	s := scenes[*scene]
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second), ginlimit.WithFailure(ginlimit.FailClosed),
+		ginlimit.WithLease(s.lease), ginlimit.WithDenyMemory(ginlimit.DefaultDenyMemory)) // which trusts the clock from the start
+	must(err)
 	var next, decided atomic.Int64
 	ask := func() {
 		_, err := limiter.Allow(ctx, "client "+strconv.Itoa(int(uint64(next.Add(1))*2654435761%uint64(s.clients))), s.limit)
@@ -140,7 +143,7 @@ func main() {
 	}
 	fmt.Println("| | processes | decisions, ratio | calls per decision | Redis CPU | CPU of the processes |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- |")
-	for _, scene := range []string{"1,000 clients", "one hot key", "1,000 refused"} {
+	for _, scene := range []string{"1,000 clients", "one hot key", "one hot key, lease", "1,000 refused"} {
 		found := map[int][4][]float64{}
 		for range rounds { // in turns
 			for _, processes := range []int{1, 2, 4} {
