@@ -87,7 +87,7 @@ func TestLeasesSaveTrips(t *testing.T) {
 			}
 			stats := l.Stats()
 			leased, trips := stats.Leased-before.Leased, stats.Decisions-before.Decisions
-			require.EqualValues(t, calls, leased+trips)
+			require.InDelta(t, calls, leased+trips, 1, "the last call may be counted after its answer")
 			require.Greater(t, leased, 20*trips)
 			t.Logf("%d admissions, %d trips, %s each", calls, trips, time.Since(start)/calls)
 		})
