@@ -17,7 +17,7 @@ test: ## the tests that need nothing but Go
 
 integration: ## the tests that need servers, with the race detector: of the root, and of every other module
 	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration ./...
-	@for module in $(MODULES); do [ $$module = . ] || (cd $$module && go test -race -shuffle=on -parallel 4 -timeout 30m ./...) || exit 1; done
+	@for module in $(MODULES); do [ $$module = . ] || (cd $$module && go test -race -shuffle=on -timeout 30m ./...) || exit 1; done
 
 simulate: ## SEEDS simulations of the dispatcher, and of processes, network and Redis, from seed FIRST on
 	go test ./internal/dispatch -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)

@@ -192,7 +192,7 @@ func (a *lessees) judge(t *testing.T, s *site, o outage) (leased int) {
 				assert.True(t, d.r.Allowed)
 			}
 			settled := d.at > o.failed+settleTime && ended < o.mending
-			if settled && (s.degrades == freshKey || s.degrades == hotKey) {
+			if settled && (s.degrades == freshKey || s.degrades == hotKey && d.key == hotKey) {
 				assert.True(t, d.err != nil || d.r.Source != ginlimit.FromRedis && d.r.Source != ginlimit.FromLease,
 					"at %s of %s to %s, with leases: %+v", d.at, o.failed, o.mending, d)
 			}
