@@ -76,7 +76,7 @@ func TestPeriodsTileTime(t *testing.T) {
 			for range 2000 {
 				now := from.Add(time.Duration(r.Int64N(int64(70 * 365 * 24 * time.Hour))))
 				if _, change := now.In(z).ZoneBounds(); !change.IsZero() && r.IntN(2) == 0 {
-					now = change.Add(time.Duration(r.Int64N(int64(100*time.Hour))) - 50*time.Hour).Truncate(time.Duration(1 + r.IntN(int(time.Hour))))
+					now = change.Add(time.Duration(r.Int64N(int64(100*time.Hour))) - 50*time.Hour).Truncate(time.Duration(1 + r.Int64N(int64(time.Hour))))
 				}
 				for _, rule := range []Rule{{Day, 0, z}, {Week, r.IntN(7), z}, {Month, 1 + r.IntN(31), z}} {
 					rule.hold(t, now)
