@@ -56,10 +56,8 @@ func (s *simulation) charge(a *simAnswer) (known, most int64) {
 	switch {
 	case a.op == "Wait" && a.err == nil && !s.broken(a):
 		return 1, 1
-	case a.op == "Wait" && s.plan.processes[a.process].failure == ginlimit.FailClosed: // it tries again through an outage
+	case a.op == "Wait": // each try that Redis has not answered in time may be charged late
 		return 0, 2 + int64(a.end.Sub(a.start)/(200*time.Millisecond))
-	case a.op == "Wait":
-		return 0, 1
 	case a.op != "AllowN" && a.op != "AllowUpTo":
 		return 0, 0
 	case a.err == nil && a.result.Source == ginlimit.FromRedis && s.redirected(a): // one bucket may be charged, and given back
