@@ -151,10 +151,11 @@ func TestFlappingRedisIsLoggedOnce(t *testing.T) {
 		return err == nil
 	}))
 	slow.Store(true)
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+	end := time.Now().Add(3 * time.Second)
+	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
 		_, _ = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-		<-time.After(time.Millisecond)
-	}
+		return time.Now().After(end)
+	}))
 	slow.Store(false)
 	harness.UntilLogged(t, limiter, log, "Redis is back")
 	require.LessOrEqual(t, strings.Count(log.String(), "\n"), 4, log.String())
@@ -169,17 +170,17 @@ func TestOneFailureAfterTheReturnIsEnough(t *testing.T) {
 	broken := errors.New("broken")
 	rdb.AddHook(chargesHook(func() error { return broken }))
 	harness.UntilLogged(t, limiter, log, "circuit breaker open")
-	for returns, before := 0, error(nil); returns < 5; {
+	returns, before := 0, error(nil)
+	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
 		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		if errors.Is(err, broken) {
 			require.NotErrorIs(t, before, broken, "another one was sent")
 			returns++
-		} else {
-			<-time.After(time.Millisecond)
 		}
 		before = err
-	}
+		return returns == 5
+	}))
 }
 
 // chargesHook is called before each call of the script that is not a look, and may keep it from Redis.

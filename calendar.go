@@ -105,7 +105,13 @@ func (c *Calendar) parseZone(word string) error {
 	return nil
 }
 
-func weekdayText(day time.Weekday) string { return strings.ToLower(day.String()) }
+// weekdayText returns a weekday as texts have it, or the number of one that there is not.
+func weekdayText(day time.Weekday) string {
+	if day < time.Sunday || day > time.Saturday {
+		return strconv.Itoa(int(day))
+	}
+	return strings.ToLower(day.String())
+}
 
 // String returns the calendar as [ParseLimit] reads it, or "none".
 func (c Calendar) String() string {
@@ -116,7 +122,7 @@ func (c Calendar) String() string {
 	text := calendarUnits[r.Unit]
 	switch {
 	case r.Unit == calendar.Week && r.First != int(time.Monday):
-		text += " from " + weekdayText(time.Weekday(r.First%7))
+		text += " from " + weekdayText(time.Weekday(r.First))
 	case r.Unit == calendar.Month && r.First != 1:
 		text += " from " + strconv.Itoa(r.First)
 	}

@@ -208,7 +208,7 @@ func WithAlgorithm(a Algorithm) Option {
 // leased and does not use is missing to others: at most what comes back within d. [Limiter.Close] gives it back.
 //
 // Result.Source is [FromLease], and Remaining is what is left of the lease. A decision by Redis counts what it leases as left.
-// A call for more tokens than the lease holds asks Redis for all of them, and is refused if Redis has fewer, whatever the lease holds.
+// A call for more tokens than the lease holds takes all of them from Redis, and is refused if Redis has fewer, whatever the lease holds.
 //
 // The time is this process' clock. By default there is no lease until a bucket was seen to drain for 3 ms at the pace of that
 // clock, so tests may set Redis' clock. A bucket that is full again at every call does not show that; with [WithDenyMemory]

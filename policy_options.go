@@ -86,10 +86,9 @@ func WithCost(f func(*gin.Context) int) Option {
 // WithRefund gives a request's tokens back if f returns true.
 //
 // So an application can count failed logins only. f is called after the handlers that follow, also if one of them
-// panics; then the status is 500, unless the response has begun. No bucket is filled above full, but part of what a slow
-// request gives back may have flowed back already (see [Limiter.Refund]). A window gets back what this request took, if
-// that still counts, and nothing that other requests took, unless a [Limiter.Reset] or Refund has emptied the window in
-// between. An error of Redis goes to the context's Errors.
+// panics; then the status is 500, unless the response has begun. What has flowed back into a token bucket meanwhile is not
+// given back again. A window gets back what this request took, if that still counts, and nothing that other requests took,
+// unless a [Limiter.Reset] or Refund has emptied the window in between. An error of Redis goes to the context's Errors.
 func WithRefund(f func(*gin.Context) bool) Option {
 	return func(c *config) {
 		if c.require(f != nil, "WithRefund: the function is nil") {

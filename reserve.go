@@ -141,6 +141,7 @@ func (l *Limiter) settleAll(ctx context.Context, taken *charge, set *limitSet, h
 	if here {
 		key := appendSlotText(nil, taken.keyName, taken.client, l.macs)
 		l.local.Do(key, set.buckets, op, make([]bucket.State, len(set.buckets)))
+		l.wake(&taken.subject)
 		return nil
 	}
 	s := taken.subject

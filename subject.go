@@ -152,7 +152,9 @@ func errTooLate() error {
 
 // wake makes the callers that wait for a client's tokens try again, as some were given back.
 func (l *Limiter) wake(s *subject) {
-	l.waiting.Wake(string(appendSlotText(nil, s.keyName, s.client, l.macs)) + " ")
+	if !l.waiting.Empty() {
+		l.waiting.Wake(string(appendSlotText(nil, s.keyName, s.client, l.macs)) + " ")
+	}
 }
 
 // queueOf names the queue of the callers that wait for the same tokens.
@@ -272,8 +274,8 @@ func checkArguments(key string, n int, err error) error {
 	return errors.Join(errs...)
 }
 
-// receipt tells how the tokens that a charge took from windows are found again, to give back these and no others. A token
-// bucket needs none.
+// receipt tells how the tokens that a charge took are found again, to give back these and no others: of a window by a mark, of
+// a token bucket by the level at a time.
 type receipt struct {
 	sent   time.Time     // when the store was asked for them, at the earliest
 	late   time.Duration // how late Redis may do what it is asked
@@ -281,7 +283,7 @@ type receipt struct {
 	levels []int64       // of each bucket, before the charge
 }
 
-// newReceipt returns a receipt to be filled, or nil if none is needed.
+// newReceipt returns a receipt for what may be given back at once, or nil if none is needed: token buckets need none then.
 func (l *Limiter) newReceipt(s *limitSet) *receipt {
 	if len(s.buckets) == 0 || bucket.Tokens(s.buckets) {
 		return nil
@@ -289,7 +291,7 @@ func (l *Limiter) newReceipt(s *limitSet) *receipt {
 	return l.fullReceipt()
 }
 
-// fullReceipt returns a receipt to be filled that also tells what has flowed back into token buckets.
+// fullReceipt returns a receipt for what may be given back later, when part of it has flowed back into token buckets.
 func (l *Limiter) fullReceipt() *receipt {
 	return &receipt{late: 2 * l.defaults.timeout} // it may be queued, and then in flight
 }
@@ -324,8 +326,9 @@ func (r *receipt) marksHere() []int64 {
 }
 
 // marksNow returns the marks of windows in Redis. Within a period of the charge, no other window has the same one. There
-// is none if the period may be over, but of a calendar period, which has a key of its own, before Redis gives back, which may be late, and whose clock may be a little faster:
-// then nothing is given back, as it has left by itself or is about to.
+// is none if the period may be over before Redis gives back, which may be late, and whose clock may be a little faster:
+// then nothing is given back, as it has left by itself or is about to. A calendar period has a key of its own, so its mark
+// always serves.
 func (r *receipt) marksNow(windows []bucket.Bucket, now time.Time) []int64 {
 	if r == nil {
 		return nil

@@ -14,7 +14,7 @@ type Queues struct {
 	queues map[string]*queue // those that are not empty; guarded by mu
 }
 
-// queue is the callers of a key, the first of whom has its turn. Queues.mu guards it.
+// queue is the callers of a key. The first one has its turn. Queues.mu guards it.
 type queue struct {
 	waiting []chan struct{} // each closed when its caller's turn begins
 	wake    chan struct{}   // has room for one; whoever has its turn is to look again
@@ -85,6 +85,13 @@ func (q *Queues) Wake(prefix string) {
 			}
 		}
 	}
+}
+
+// Empty reports whether nobody waits.
+func (q *Queues) Empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.queues) == 0
 }
 
 // Len returns how many callers are in the queue of a key.

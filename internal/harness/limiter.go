@@ -40,7 +40,7 @@ func LoggedLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Opt
 	return NewLimiter(t, rdb, append(opts, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))...), &log
 }
 
-// UntilLogged asks until the log has a word.
+// UntilLogged makes decisions until the log has a word.
 func UntilLogged(t testing.TB, limiter *ginlimit.Limiter, log *Buffer, word string) {
 	t.Helper()
 	require.True(t, BecomesTrue(t.Context().Done(), func() bool {

@@ -69,7 +69,7 @@ type entry struct {
 	lease   atomic.Pointer[lease] // replaced behind mu
 	mu      sync.Mutex
 
-	prefetching atomic.Int64 // since when a call asks for tokens ahead, since the cache's start; 0 is not
+	prefetching atomic.Int64 // since when a call takes tokens ahead, since the cache's start; 0 is not
 	room        atomic.Int64 // tokens left in the bucket when Redis was last asked
 	last        atomic.Int64 // when Redis was last asked, since the cache's start
 }

@@ -207,7 +207,7 @@ func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA 
 	} else {
 		c.Cmder = redis.NewIntSliceCmd(ctx, c.args...)
 	}
-	c.SetStepCount(1) // known, or a cluster client asks for it with COMMAND
+	c.SetStepCount(1) // known, or a cluster client looks it up with COMMAND
 }
 
 // encodeOne appends the keys of a call's buckets, what is to be done to them, and the buckets.

@@ -59,7 +59,7 @@ func (t *transport) Ping(ctx context.Context, key string, timeout time.Duration)
 	if _, err := conn.Write([]byte("*1\r\n$4\r\nPING\r\n")); err != nil {
 		return err
 	}
-	_, err = conn.Read(make([]byte, 1)) // a reply that asks for a password counts too
+	_, err = conn.Read(make([]byte, 1)) // a reply that wants a password counts too
 	return err
 }
 
