@@ -363,6 +363,10 @@ func TestNoLeaseOfMixedLimits(t *testing.T) {
 				require.NoError(t, r.Settle(t.Context(), 2))
 			}
 		}
+		router := serve(limiter.Handler(quota, ginlimit.WithName("settling"), ginlimit.WithSettle(func(*gin.Context) int { return 1 })))
+		for range 50 {
+			require.Equal(t, http.StatusOK, get(router, "/").Code)
+		}
 		require.Zero(t, limiter.Stats().Leased)
 		for key, used := range map[string]int{"mixed": 200, "settled": 400} {
 			r, err := limiter.Peek(t.Context(), key, quota)
