@@ -31,6 +31,11 @@ type limitSet struct {
 	share      *limitSet // one process' share of the limits, if it was computed
 	replicas   int       // how many processes share the limits
 
+	guards    *guards   // in addition; nil outside a policy with some
+	taking    *limitSet // with the policy's ban, for what takes tokens; nil without a ban
+	acquiring *limitSet // with its slots too, for what takes one; nil without guards
+	guarding  bool      // the last of the buckets are guards
+
 	mixed        bool                      // with calendar periods and others
 	begins, ends int64                     // the time in which all calendar periods are these, in Unix milliseconds; ends is 0 without one
 	later        *atomic.Pointer[limitSet] // the current set, once a period of this one has ended; nil without a calendar
@@ -128,6 +133,7 @@ func (s *limitSet) withPeriods(t time.Time) *limitSet {
 			all.buckets, all.limits, ends = append(all.buckets, b), append(all.limits, l), b.Ends
 		}
 	}
+	all.withGuards()
 	return &all
 }
 
@@ -169,6 +175,7 @@ func (s *limitSet) renewed() *limitSet {
 		later.share = nil
 		later.share = later.shareOf(s.replicas)
 	}
+	later.withGuards()
 	return &later
 }
 
@@ -196,7 +203,7 @@ func (s *limitSet) shareOf(replicas int) *limitSet {
 	if s.share != nil {
 		return s.share
 	}
-	share := &limitSet{name: s.name, buckets: make([]bucket.Bucket, len(s.buckets)), limits: s.limits, policies: s.policies}
+	share := &limitSet{name: s.name, names: s.names, buckets: make([]bucket.Bucket, len(s.buckets)), limits: s.limits, policies: s.policies, guarding: s.guarding}
 	for i := range s.buckets {
 		share.buckets[i] = s.buckets[i].Share(int64(replicas))
 	}
@@ -277,9 +284,19 @@ func (s *limitSet) result(states []bucket.State, op bucket.Op, status *limitStat
 		granted = s.buckets[i].Fit(states[i].Level, granted, op.N)
 		allowed = allowed && s.buckets[i].Fit(states[i].Level, 1, op.N) == 1
 	}
-	var closest Result
+	var (
+		closest Result
+		found   bool
+		banned  time.Duration
+	)
+	if !allowed {
+		banned = s.banned(states)
+	}
 	for i := range s.buckets {
 		b := &s.buckets[i]
+		if b.Kind == bucket.Ban {
+			continue
+		}
 		after := states[i]
 		if granted > 0 {
 			after = b.Charged(after, granted, op.N)
@@ -298,11 +315,24 @@ func (s *limitSet) result(states []bucket.State, op bucket.Op, status *limitStat
 		if !allowed {
 			this.RetryAfter = millis(b.RetryAfter(after, op.N))
 		}
-		if i == 0 || this.closerThan(closest) {
-			closest = this
+		if banned > 0 {
+			this.Remaining, this.ResetAfter = 0, max(this.ResetAfter, banned)
+			if this.RetryAfter >= 0 {
+				this.RetryAfter = max(this.RetryAfter, banned)
+			}
+		}
+		// A slot is free again when a request ends: it is the closest to exhaustion if there is none, or nothing else.
+		if !found || this.closerThan(closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
+			closest, found = this, true
 		}
 		if status != nil {
-			status.add(s, i, states[i], after, op.N)
+			status.add(s, i, states[i], after, op.N, banned)
+		}
+	}
+	if !found { // there is nothing but a ban
+		closest = Result{
+			Allowed: allowed, Granted: int(granted * op.N), Limit: s.unlimited, Name: s.name, Remaining: math.MaxInt,
+			RetryAfter: banned, ResetAfter: banned,
 		}
 	}
 	return closest

@@ -11,6 +11,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/lease"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
@@ -27,11 +28,14 @@ type store interface {
 }
 
 // localStore is a store in this process.
-type localStore struct{ *memory.Store }
+type localStore struct {
+	*memory.Store
+	slots *inflight.Counts
+}
 
 func (s localStore) Do(_ context.Context, c *dispatch.Call) error {
 	c.Sent = time.Now()
-	s.Store.Do(c.Key, c.Buckets, c.Op, c.States)
+	doHere(s.Store, s.slots, c, c.Buckets, c.Op, c.States, false)
 	return nil
 }
 
@@ -65,7 +69,7 @@ func (l *Limiter) release(c *dispatch.Call) {
 // decide has a call done and derives the Result from the states found. The store is given less time than the caller has
 // if within ends before ctx.
 func (l *Limiter) decide(ctx, within context.Context, c *dispatch.Call, s *subject) (Result, error) {
-	op, leases := c.Op, s.limits.lease > 0 && l.leases != nil && c.Op.Charges > 0 && !s.limits.mixed && !s.settles
+	op, leases := c.Op, s.limits.lease > 0 && l.leases != nil && c.Op.Charges > 0 && !s.limits.mixed && !s.limits.guarding && !s.settles
 	if leases {
 		if res, ok := l.fromLease(c, s); ok {
 			return res, nil
@@ -244,8 +248,14 @@ func (l *Limiter) decideEach(ctx context.Context, c *dispatch.Call) error {
 	if err == nil {
 		kept = fitting(charges, takes...)
 	}
+	if kept < charges && c.Attempt.Number > 0 {
+		l.slots.Settle(c.Key, c.Attempt.Number, inflight.Lost) // it may have taken a slot
+	}
 	var back []*dispatch.Call
 	for _, one := range takes {
+		if one.Buckets[0].Guards() {
+			continue
+		}
 		if n := fitting(charges, one) - kept; n > 0 {
 			op := bucket.Op{Verb: bucket.Return, N: n * one.Op.N}
 			if one.Buckets[0].Kind != bucket.Token {
@@ -343,7 +353,7 @@ func (l *Limiter) fallback(ctx context.Context, c *dispatch.Call, op bucket.Op, 
 	if s.limits.failure == FailOpen {
 		res = s.limits.result(make([]bucket.State, len(s.limits.buckets)), op, s.status)
 	} else {
-		res = l.decideLocally(c, op, s)
+		res = l.decideLocally(c, op, s, err)
 	}
 	res.Source = FromLocal
 	return res, nil
@@ -351,13 +361,13 @@ func (l *Limiter) fallback(ctx context.Context, c *dispatch.Call, op bucket.Op, 
 
 // decideLocally decides on a call by this process' share of its limits. Whoever wants more tokens at once than the share
 // ever holds gets them when it is full, and the share then owes them.
-func (l *Limiter) decideLocally(c *dispatch.Call, op bucket.Op, s *subject) Result {
+func (l *Limiter) decideLocally(c *dispatch.Call, op bucket.Op, s *subject, err error) Result {
 	share := s.limits.shareOf(l.defaults.replicas)
 	if op.Charges > 1 {
 		op.Charges = min(op.Charges, share.burst())
 	}
 	states, sent := make([]bucket.State, len(share.buckets)), time.Now()
-	l.local.Do(c.Key, share.buckets, op, states)
+	doHere(l.local, l.slots, c, share.buckets, op, states, mayStillHappen(err) && !errors.Is(err, dispatch.ErrOpen))
 	s.receipt.fill(sent, states)
 	res := share.result(states, op, s.status)
 	if res.RetryAfter < 0 && op.N <= s.limits.burst() { // it is more than the share of a calendar period, but not of the whole

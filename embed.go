@@ -22,19 +22,31 @@ var (
 	mixedSource string
 	//go:embed decide.lua
 	decideSource string
+	//go:embed slots.lua
+	slotsSource string
+	//go:embed guards.lua
+	guardsSource string
+	//go:embed tell.lua
+	tellSource string
 	//go:embed cross_slot.lua
 	crossSlotSource string
 )
 
 // scripts returns the scripts of all kinds of buckets, and of those that may be mixed.
-func scripts() [redisstore.Scripts]string {
-	return [...]string{
+func scripts() (all [redisstore.Scripts]string) {
+	copy(all[:], []string{
 		bucket.Token:               severalSource + tokenBucketSource + decideSource,
 		bucket.FixedWindow:         fixedWindowSource + decideSource,
 		bucket.SlidingWindow:       slidingWindowSource + decideSource,
 		redisstore.TokenCalendar:   severalSource + mixed(tokenBucketSource),
 		redisstore.SlidingCalendar: mixed(slidingWindowSource),
+	})
+	for i, source := range all[:redisstore.Guarded] {
+		all[redisstore.Guarded+i] = "local function decide(KEYS, ARGV)\n" + source + "\nend\n" + slotsSource + guardsSource
 	}
+	all[redisstore.Guards] = slotsSource + guardsSource
+	all[redisstore.Tell] = slotsSource + tellSource
+	return all
 }
 
 // mixed returns the script of calendar periods together with other buckets, whose source is given.

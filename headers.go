@@ -107,10 +107,13 @@ const (
 	maxName = 64
 )
 
-// appendPolicy appends an Item of RateLimit-Policy: q tokens in w seconds.
-func appendPolicy(dst []byte, name string, q, w int64) []byte {
-	dst = appendParameter(appendName(dst, name), ";q=", q)
-	return appendParameter(dst, ";w=", w)
+// appendPolicy appends an Item of RateLimit-Policy: q tokens in w seconds, or q of a unit at once.
+func appendPolicy(dst []byte, name string, p *draftPolicy) []byte {
+	dst = appendParameter(appendName(dst, name), ";q=", p.q)
+	if p.unit != "" {
+		return append(append(append(dst, `;qu="`...), p.unit...), '"')
+	}
+	return appendParameter(dst, ";w=", p.w)
 }
 
 // appendRateLimit appends an Item of RateLimit: r tokens are left, and more in t seconds. A t of 0 is left out.
@@ -152,6 +155,7 @@ func fieldName(name string) string {
 type draftPolicy struct {
 	name    string // unique in the Policy
 	q, w    int64
+	unit    string // of q, without w; "" is requests
 	detail  string // why no wait helps; "" if one does
 	problem []byte // the body of a refusal by this limit alone
 }
@@ -174,13 +178,16 @@ type limitStatuses struct {
 
 func (s *limitStatuses) init(all bool) { s.limits, s.all = s.space[:0], all }
 
-// add adds the status of a bucket of a set, unless it is not wanted.
-func (s *limitStatuses) add(set *limitSet, i int, found, after bucket.State, n int64) {
+// add adds the status of a bucket of a set, unless it is not wanted. A client that is banned for some time has nothing left.
+func (s *limitStatuses) add(set *limitSet, i int, found, after bucket.State, n int64, banned time.Duration) {
 	b := &set.buckets[i]
-	refuses := b.Fit(found.Level, 1, n) == 0
+	refuses := banned > 0 || b.Fit(found.Level, 1, n) == 0
 	if s.all || refuses {
-		more := millis(b.MoreAfter(after))
-		s.limits = append(s.limits, limitStatus{set.policies[i], b.Remaining(after.Level), b.Burst, more, refuses})
+		left, more := b.Remaining(after.Level), millis(b.MoreAfter(after))
+		if banned > 0 {
+			left, more = 0, max(more, banned)
+		}
+		s.limits = append(s.limits, limitStatus{set.policies[i], left, min(b.Burst, b.Capacity), more, refuses})
 	}
 }
 
@@ -189,11 +196,15 @@ func (s *limitStatuses) addProhibited(set *limitSet) {
 	s.limits = append(s.limits, limitStatus{policy: set.policies[len(set.buckets)], refuses: true})
 }
 
-// giveBack adds n refunded tokens to each of the first limits.
+// giveBack adds n refunded tokens, or a slot, to each of the first limits.
 func (s *limitStatuses) giveBack(first int, n int64) {
 	for i := range s.limits[:first] {
 		one := &s.limits[i]
-		one.remaining = min(one.remaining+n, one.held)
+		back := n
+		if one.policy.unit == slotsUnit {
+			back = 1
+		}
+		one.remaining = min(one.remaining+back, one.held)
 	}
 }
 
@@ -213,7 +224,7 @@ func (s *limitSet) list(name string, several bool, taken []string) {
 		}
 		own = freeName(own, taken)
 		taken = append(taken, own)
-		s.policies = append(s.policies, &draftPolicy{own, q, w, detail, newProblem(detail, own)})
+		s.policies = append(s.policies, &draftPolicy{name: own, q: q, w: w, detail: detail, problem: newProblem(detail, own)})
 	}
 	for i := range s.buckets {
 		full := s.buckets[i]
@@ -228,10 +239,18 @@ func (s *limitSet) list(name string, several bool, taken []string) {
 // policyNames returns the names of a set's limits in the fields.
 func (s *limitSet) policyNames() []string {
 	var names []string
-	for _, p := range s.policies {
+	for _, p := range s.listed() {
 		names = append(names, p.name)
 	}
 	return names
+}
+
+// listed returns the policies of a set as RateLimit-Policy lists them.
+func (s *limitSet) listed() []*draftPolicy {
+	if s.guards == nil || s.guards.policy == nil {
+		return s.policies
+	}
+	return append(slices.Clip(s.policies), s.guards.policy)
 }
 
 // freeName returns the name, followed by a number from 2 if the name is taken.

@@ -75,9 +75,12 @@ func (l *Limiter) allowAll(ctx context.Context, subjects []subject, n int) (deci
 	}
 	var d decision
 	var counted []subject
+	guarded := false
 	for i := range subjects {
 		s := &subjects[i]
-		res, ok := s.static(n)
+		under := s.guarded()
+		guarded = guarded || under != s
+		res, ok := under.static(n)
 		if ok && !res.Allowed {
 			return decision{result: res}, nil // prohibited: nobody is asked
 		}
@@ -91,7 +94,7 @@ func (l *Limiter) allowAll(ctx context.Context, subjects []subject, n int) (deci
 		return d, nil
 	}
 	start := time.Now()
-	if store, ok := l.store.(*redisstore.Store); ok && len(counted) > 1 && store.Together() {
+	if store, ok := l.store.(*redisstore.Store); ok && len(counted) > 1 && !guarded && store.Together() {
 		d, err := l.allowTogether(ctx, counted, n)
 		if err == nil || !redisstore.IsReply(err) {
 			return d, err
@@ -205,8 +208,11 @@ func (l *Limiter) inTurn(ctx context.Context, subjects []subject, n int,
 		s := &subjects[i]
 		s.receipt = l.newReceipt(s.limits)
 		before := len(s.status.limits)
-		c := l.call(takeAll(s.limits, n), s)
-		res, err := decide(s, c)
+		under := s.guarded()
+		c := l.call(takeAll(under.limits, n), under)
+		l.attempt(c, s)
+		res, err := decide(under, c)
+		l.settleAttempt(c, s, res, err)
 		if i == 0 {
 			d.hash = c.Hash
 		}

@@ -2,6 +2,7 @@ package ginlimit
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/fifo"
+	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/lease"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
@@ -63,8 +65,9 @@ type Limiter struct {
 	warned   atomic.Bool      // that clients can spoof their addresses
 	moving   [64]atomic.Int64 // by the hash of a key: until when its slot is taken to migrate, in Unix milliseconds
 
-	waiting    fifo.Queues // of those who wait for tokens
-	background background  // what Close waits for
+	slots      *inflight.Counts // that this process holds
+	waiting    fifo.Queues      // of those who wait for tokens or slots
+	background background       // what Close waits for
 
 	close  sync.Once
 	closed chan struct{}
@@ -105,13 +108,14 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 		errs = append(errs, errors.New("ginlimit: the Redis client is nil"))
 	}
 	store := redisstore.New(rdb, redisstore.Config{
-		Prefix: defaults.prefix, Timeout: defaults.timeout, Log: defaults.logger, Sources: scripts(),
+		Prefix: defaults.prefix, Timeout: defaults.timeout, Log: defaults.logger, Process: rand.Text(), Sources: scripts(),
 		CrossSlot: crossSlotSource, TrustDialer: defaults.trustDialer,
 	})
 	l := newLimiter(defaults, store, FromRedis)
 	l.denied = denycache.New(defaults.denyEntries, clocktrust.New(defaults.trustClock))
 	l.leases = lease.New(clocktrust.New(defaults.trustClock))
 	l.local = memory.New(LocalBuckets)
+	l.slots = inflight.New(store.Tell)
 	return l, errs
 }
 
@@ -123,7 +127,10 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 // [NewLimiter], and so is the error.
 func NewLocal(opts ...Option) (*Limiter, error) {
 	defaults, errs := newConfig(opts)
-	return newLimiter(defaults, localStore{memory.New(LocalBuckets)}, FromLocal).orErrors(errs)
+	store := localStore{memory.New(LocalBuckets), inflight.New(nil)}
+	l := newLimiter(defaults, store, FromLocal)
+	l.slots = store.slots
+	return l.orErrors(errs)
 }
 
 func newLimiter(defaults config, s store, source Source) *Limiter {
@@ -150,6 +157,7 @@ func (l *Limiter) Close() error {
 		if l.store != nil {
 			close(l.closed)
 			l.returnLeases()
+			l.closeSlots()
 			l.background.close()
 			l.store.Close()
 		}

@@ -8,6 +8,8 @@ import (
 	"net/http"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
 // Handler returns the policy's middleware.
@@ -64,8 +66,8 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 		p.deniedHandler(c, d.result)
 		return
 	}
-	if p.settleFunc != nil && len(d.taken) > 0 {
-		p.serveSettling(c, n, d.taken)
+	if d.slot > 0 || p.settleFunc != nil && len(d.taken) > 0 {
+		p.serveHolding(c, n, d, state.subject.client)
 	}
 }
 
@@ -117,6 +119,7 @@ type decision struct {
 	result Result
 	hash   uint64    // of the policy's own key; 0 if no bucket was asked
 	taken  []charge  // which may have to be given back
+	slot   int64     // the attempt that holds a slot; 0 is none
 	limits *limitSet // of the policy's own key; nil if they were not asked
 }
 
@@ -135,7 +138,7 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 		return decision{}, err
 	}
 	own := &state.subject
-	*own = subject{keyName: p.keyName, client: client, limits: limits, status: &state.statuses}
+	*own = subject{keyName: p.keyName, client: client, limits: limits, status: &state.statuses, bans: bucket.AllBans, acquires: p.slots > 0}
 	var d decision
 	if len(p.identities) > 0 {
 		var subjects []subject
@@ -143,17 +146,37 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 			return decision{}, err
 		}
 		d, err = p.limiter.allowAll(ctx, subjects, n)
+		if len(d.taken) > 0 {
+			d.slot = d.taken[0].slot
+		}
 	} else {
 		if p.settleFunc != nil {
 			own.receipt, own.settles = p.limiter.fullReceipt(), p.estimates
 		}
-		d.result, d.hash, err = p.limiter.allow(ctx, own, n)
+		if own.acquires {
+			d.result, d.hash, err = p.acquire(ctx, own, n)
+		} else {
+			d.result, d.hash, err = p.limiter.allow(ctx, own, n)
+		}
+		d.slot = own.slot
 		if p.settleFunc != nil && d.result.Allowed {
 			d.taken = []charge{{*own, d.result.Granted, d.result.Source}}
 		}
 	}
 	d.limits = limits
 	return d, err
+}
+
+// serveHolding serves the request. Then it has what was taken become what the request really took, and releases its slot.
+func (p *Policy) serveHolding(c *gin.Context, n int, d decision, client string) {
+	if d.slot > 0 {
+		defer p.limiter.releaseSlot(appendSlotText(nil, p.keyName, client, p.limiter.macs), d.slot)
+	}
+	if p.settleFunc != nil && len(d.taken) > 0 {
+		p.serveSettling(c, n, d.taken)
+	} else {
+		c.Next()
+	}
 }
 
 // serveSettling serves the request, and has what was taken for it become what it really took.

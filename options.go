@@ -48,6 +48,11 @@ type config struct {
 	identities []identityOption
 	cost       func(*gin.Context) int
 	floor      int
+	slots      int           // for requests in flight; 0 is any number
+	queue      int           // requests that wait for a slot
+	queueWait  time.Duration // for how long
+	banFirst   time.Duration // 0 bans nobody
+	banLongest time.Duration
 	estimates  bool                            // the cost is an estimate
 	settleFunc func(c *gin.Context, n int) int // what a request of n tokens really took
 	skip       func(*gin.Context) bool

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
 const (
@@ -79,6 +81,10 @@ func (l *Limiter) Policy(limit Limit, opts ...Option) (*Policy, error) {
 	errs = append(errs, err)
 	if p.limits.denies && p.limits.prohibited.Rate > 0 {
 		errs = append(errs, fmt.Errorf("%w: WithFloor(%d) leaves nothing of %s", ErrInvalidLimit, cfg.floor, p.limits.prohibited))
+	}
+	p.guard(&p.limits)
+	if p.queue > 0 && p.slots == 0 {
+		errs = append(errs, errors.New("ginlimit: WithQueue: there is no WithConcurrency to wait for"))
 	}
 	p.identities, err = p.newIdentities()
 	errs = append(errs, err)
@@ -151,6 +157,7 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 	if err != nil {
 		return nil, err
 	}
+	p.guard(&fresh)
 	if len(limits) <= maxCachedLimits {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -174,7 +181,7 @@ func (p *Policy) subject(ctx context.Context, client string, n int) (*subject, e
 	if err != nil {
 		return nil, err
 	}
-	return &subject{keyName: p.keyName, client: client, limits: limits}, nil
+	return &subject{keyName: p.keyName, client: client, limits: limits, bans: bucket.AllBans}, nil
 }
 
 // errNoPolicy is the error of a zero Policy.

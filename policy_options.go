@@ -5,8 +5,14 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/gin-gonic/gin"
+)
+
+const (
+	maxSlots = 1 << 20
+	maxBan   = 100 * 365 * day
 )
 
 // The options of a policy. Given to [NewLimiter] they are the defaults of its policies.
@@ -129,6 +135,65 @@ func WithFloor(n int) Option {
 	return func(c *config) {
 		if c.require(n >= 0, "WithFloor(%d): want at least 0", n) {
 			c.floor = n
+		}
+	}
+}
+
+// WithConcurrency limits how many requests of one client are in flight at once, in all processes. The default is any number.
+//
+// A request holds one of n slots until its handler returns, also if that panics, or streams. A slot and the tokens of the limits are
+// taken in one call, all or none. Without a slot the request is refused with Retry-After of a second, as nobody knows when another ends;
+// Result.Name is the policy's with "-c", and so it stands in the fields, with the unit concurrent-requests. A Rate below 0 has slots
+// alone. [Policy.Acquire] takes a slot outside HTTP; the other methods leave slots alone. A cost of 0 takes none.
+//
+// Redis counts the slots of each process, which tells of them every few seconds. Those of a process that dies are free after 10 s.
+// A process that is frozen, or cannot reach Redis, for longer may find its slots taken when it goes on: then more than n are in
+// flight until some of them end, and none is admitted meanwhile. If Redis loses its memory, its count is complete again after 4 s.
+// Without Redis, each process has its share of n, at least 1 (see [WithReplicas]).
+//
+// Policies of one [WithName] share slots. A policy with slots takes no tokens ahead (see [WithLease]). An n below 1 is an error.
+func WithConcurrency(n int) Option {
+	return func(c *config) {
+		if c.require(n >= 1 && n <= maxSlots, "WithConcurrency(%d): want 1 to %d", n, maxSlots) {
+			c.slots = n
+		}
+	}
+}
+
+// WithQueue has a request that finds no slot wait for one: at most for so long, and at most so many requests of a client in this
+// process. The default is none.
+//
+// They are served in order of arrival; those in other processes are not before or behind them. A release in this process is seen at once, one
+// in another within 100 ms. Further requests are refused at once. It needs [WithConcurrency]. A length below 1, and a wait of zero or less or above a
+// day, are errors.
+func WithQueue(length int, wait time.Duration) Option {
+	return func(c *config) {
+		if c.require(length >= 1, "WithQueue(%d, %s): want a length of at least 1", length, wait) &&
+			c.require(0 < wait && wait <= maxTimeout, "WithQueue(%d, %s): want a wait of more than 0 and at most %s", length, wait, maxTimeout) {
+			c.queue, c.queueWait = length, wait
+		}
+	}
+}
+
+// WithBan bans a client that is refused: for first, and if it is refused again soon after, for twice as long, up to longest.
+//
+// While it is banned, everything that takes its tokens is refused, and that prolongs nothing. After a ban it is on
+// probation, for as long again: the next refusal bans it for twice as long. A probation survived clears it, and so does
+// [Policy.Reset]. RetryAfter is the end of the ban, or later if no token is there by then. With [WithRefund] or [WithSettle] only
+// what is not given back leads to a ban: five failed logins, say.
+//
+// A ban is decided in the same call as the limits. A refusal by a limit that prohibits, of a cost above the Burst, of another identity
+// ([WithIdentity]), and a try of [Policy.Wait] or [Policy.AllowUpTo] bans nobody; nor does waiting for a slot ([WithQueue]). While a slot of a
+// cluster migrates, a refusal may ban nobody. Without Redis, each process has bans of its own.
+//
+// Policies of one [WithName] share bans. A policy with a ban takes no tokens ahead (see [WithLease]). A first below a millisecond
+// is an error, and so is a longest below first, or above a hundred years.
+func WithBan(first, longest time.Duration) Option {
+	return func(c *config) {
+		ok := c.require(first >= time.Millisecond, "WithBan(%s, %s): want a first ban of at least 1ms", first, longest)
+		ok = c.require(longest >= first, "WithBan(%s, %s): want a longest ban of at least the first", first, longest) && ok
+		if c.require(longest <= maxBan, "WithBan(%s, %s): want a longest ban of at most %s", first, longest, maxBan) && ok {
+			c.banFirst, c.banLongest = first, longest
 		}
 	}
 }

@@ -173,6 +173,9 @@ func (l *Limiter) giveOp(taken *charge, set *limitSet, here bool) bucket.Op {
 // giveBack returns what was just taken, to the buckets that it was taken from.
 func (l *Limiter) giveBack(ctx context.Context, taken *charge) error {
 	set, here := taken.limits, taken.source == FromLocal && l.source == FromRedis
+	if taken.slot > 0 {
+		l.releaseSlot(appendSlotText(nil, taken.keyName, taken.client, l.macs), taken.slot)
+	}
 	if len(set.buckets) == 0 || here && set.failure == FailOpen {
 		return nil
 	}

@@ -115,7 +115,7 @@ func (s *requestState) listLimits(header http.Header, refused bool) {
 	policies, limits := make([]byte, 0, 256), make([]byte, 0, 256) // on the stack
 	for _, one := range slices.Backward(all) {
 		for _, p := range one.policies() {
-			policies = appendPolicy(policies, one.nameOf(p), p.q, p.w)
+			policies = appendPolicy(policies, one.nameOf(p), p)
 		}
 		for _, limit := range one.statuses.limits {
 			more := limit.more
@@ -140,7 +140,7 @@ func (s *requestState) inFields() bool {
 
 // policies returns the fields' policies: of the policy's own limits, then of its identities.
 func (s *requestState) policies() []*draftPolicy {
-	all := slices.Clip(s.limits.policies)
+	all := slices.Clip(s.limits.listed())
 	for i := range s.by.identities {
 		all = append(all, s.by.identities[i].limits.now().policies...)
 	}

@@ -21,7 +21,11 @@ type subject struct {
 	status  *limitStatuses // of its limits after the decision; nil if it is not wanted
 	receipt *receipt       // of what the decision took; nil if that is not wanted
 	failed  bool           // a call about it was not answered: it may still be
+	bans    bucket.Bans    // which refusals ban the client
 	settles bool           // what the decision takes is settled later: a lease would be void each time
+
+	acquires bool  // it takes a slot too, if there are slots
+	slot     int64 // the attempt that has taken one; 0 is none
 }
 
 // static is that of its limits. It adds the status of a limit that prohibits.
@@ -41,12 +45,15 @@ func (l *Limiter) allow(ctx context.Context, s *subject, n int) (Result, uint64,
 	if err := l.ready(ctx); err != nil {
 		return Result{}, 0, err
 	}
-	if res, ok := s.static(n); ok {
+	under := s.guarded()
+	if res, ok := under.static(n); ok {
 		return res, 0, nil
 	}
-	c := l.call(takeAll(s.limits, n), s)
+	c := l.call(takeAll(under.limits, n), under)
 	defer l.release(c)
-	res, err := l.decide(ctx, ctx, c, s)
+	l.attempt(c, s)
+	res, err := l.decide(ctx, ctx, c, under)
+	l.settleAttempt(c, s, res, err)
 	if err != nil {
 		return Result{}, c.Hash, err
 	}
@@ -77,12 +84,13 @@ func (l *Limiter) allowUpTo(ctx context.Context, s *subject, n int) (Result, err
 	if err := l.ready(ctx); err != nil {
 		return Result{}, err
 	}
-	if res, ok := s.static(n); ok {
+	under := s.guarded()
+	if res, ok := under.static(n); ok {
 		return res, nil
 	}
-	c := l.call(bucket.Op{Verb: bucket.Take, Charges: min(int64(n), s.limits.burst()), N: 1}, s)
+	c := l.call(bucket.Op{Verb: bucket.Take, Charges: min(int64(n), under.limits.burst()), N: 1}, under)
 	defer l.release(c)
-	return l.decide(ctx, ctx, c, s)
+	return l.decide(ctx, ctx, c, under)
 }
 
 // outagePause is the pause before a Wait tries again after Redis did not answer.
@@ -102,6 +110,7 @@ func (l *Limiter) wait(ctx context.Context, s *subject, n int) (res Result, err 
 	if res, ok := s.static(n); ok {
 		return res, nil
 	}
+	s.bans = bucket.NoBans // a try is no refusal
 	queue := l.queueOf(s)
 	first := l.waiting.Len(queue) == 0 || int64(n) > s.limits.burst() // of the latter, the answer is known
 	if first {
@@ -114,7 +123,7 @@ func (l *Limiter) wait(ctx context.Context, s *subject, n int) (res Result, err 
 	if next := l.waiting.Next(queue); limited && deadline.Before(next) { // of the first
 		return res, errTooLate()
 	}
-	leave, wake, _ := l.waiting.Join(ctx, l.closed, queue)
+	leave, wake, _ := l.waiting.Join(ctx, l.closed, queue, math.MaxInt)
 	if leave != nil {
 		defer leave()
 	}
@@ -195,12 +204,14 @@ func (l *Limiter) peek(ctx context.Context, s *subject) (Result, error) {
 	if err := l.ready(ctx); err != nil {
 		return Result{}, err
 	}
-	if res, ok := s.static(0); ok {
+	s.acquires = true // to tell of slots
+	under := s.guarded()
+	if res, ok := under.static(0); ok {
 		return res, nil
 	}
-	c := l.call(bucket.Peek(1), s)
+	c := l.call(bucket.Peek(1), under)
 	defer l.release(c)
-	return l.decide(ctx, ctx, c, s)
+	return l.decide(ctx, ctx, c, under)
 }
 
 // refund gives n tokens back.
@@ -228,7 +239,7 @@ func (l *Limiter) reset(ctx context.Context, s *subject) error {
 	if s.limits.ends != 0 { // it ends a block of later periods too
 		s.limits = s.limits.withPeriods(time.UnixMilli(math.MaxInt64 / 2))
 	}
-	return l.change(ctx, s, bucket.Op{Verb: bucket.Reset, N: 1})
+	return l.change(ctx, s.guarded(), bucket.Op{Verb: bucket.Reset, N: 1})
 }
 
 // change has an Op done that has no Result.

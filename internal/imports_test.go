@@ -13,7 +13,7 @@ import (
 )
 
 // TestImportsGoOneWay holds the direction of the imports: root → redisstore → dispatch → bucket, root → memory → bucket, and
-// root → denycache, lease → bucket, clocktrust. A package that is not listed here has no place yet. Tests alone import the harness.
+// root → denycache, lease → bucket, clocktrust, and root, redisstore → inflight → bucket. A package that is not listed here has no place yet. Tests alone import the harness.
 func TestImportsGoOneWay(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/ginlimit/ginlimit/internal/"
@@ -25,8 +25,9 @@ func TestImportsGoOneWay(t *testing.T) {
 		"denycache":  {module + "bucket", module + "clocktrust"},
 		"lease":      {module + "bucket", module + "clocktrust"},
 		"fifo":       {},
+		"inflight":   {module + "bucket"},
 		"dispatch":   {module + "bucket"},
-		"redisstore": {module + "bucket", module + "dispatch", "github.com/redis/go-redis/v9"},
+		"redisstore": {module + "bucket", module + "dispatch", module + "inflight", "github.com/redis/go-redis/v9"},
 		"harness":    {"github.com/ginlimit/ginlimit", "github.com/redis/go-redis/v9", "github.com/stretchr/testify/require"},
 	}
 	forbidden := map[string][]string{ // of the standard library

@@ -17,10 +17,13 @@ const Never = -1
 type Kind uint8
 
 const (
-	Token         Kind   = iota // evenly spread
-	FixedWindow                 // all at once, a period after the first was taken; or when a calendar period ends
-	SlidingWindow               // each a period after it was taken
-	Kinds         = iota        // how many kinds there are
+	Token         Kind = iota // evenly spread
+	FixedWindow               // all at once, a period after the first was taken; or when a calendar period ends
+	SlidingWindow             // each a period after it was taken
+	Kinds              = iota // how many kinds of limits there are
+
+	Slots Kind = iota - 1 // none: a slot is free when whoever holds it says so
+	Ban                   // none: while it has a level, nobody is admitted
 )
 
 // Bucket is a counted limit in the integers of script.lua, or of decide.lua.
@@ -52,7 +55,7 @@ type State struct {
 
 	// Of a window, in milliseconds:
 	Soon  int64 // until it has more tokens than after the charge
-	Wait  int64 // until a further charge of so many tokens fits
+	Wait  int64 // until a further charge of so many tokens fits; of a ban too, after a refusal that caused it
 	Reset int64 // until it is full; of a calendar period, until it ends
 
 	Mark int64 // by which what was taken of a window is found again (see Return), in no unit
@@ -103,7 +106,7 @@ func (b *Bucket) Left(unixMS int64) int64 {
 // Timed returns the first of the buckets whose tokens come back by the clock of their store, or -1 if there is none.
 func Timed(buckets []Bucket) int {
 	for i := range buckets {
-		if buckets[i].Ends == 0 {
+		if buckets[i].Ends == 0 && buckets[i].Kind != Slots {
 			return i
 		}
 	}
@@ -146,8 +149,15 @@ func (b *Bucket) rate() int64 {
 }
 
 // Share returns the bucket of one of so many processes that share the limit evenly: rate and burst divided by their
-// number, rounded down, but at least 1.
+// number, rounded down, but at least 1; and so are slots.
 func (b *Bucket) Share(processes int64) Bucket {
+	if b.Guards() {
+		share := *b
+		if b.Kind == Slots {
+			share.Capacity = max(1, b.Capacity/processes)
+		}
+		return share
+	}
 	rate, burst := max(1, b.rate()/processes), max(1, b.Burst/processes)
 	if b.Kind != Token {
 		burst = rate
@@ -191,6 +201,9 @@ func (b *Bucket) Room(n int64) int64 {
 
 // Fit returns how many of the charges, each of n tokens, the level found leaves room for.
 func (b *Bucket) Fit(level, charges, n int64) int64 {
+	if b.Guards() {
+		return b.fitGuard(level, charges)
+	}
 	if level >= b.Capacity || n > b.Whole {
 		return 0
 	}
@@ -208,6 +221,13 @@ func (b *Bucket) Debt(level, n int64) int64 {
 
 // Charged returns the state after so many charges of n tokens, of which there is at least one.
 func (b *Bucket) Charged(s State, charges, n int64) State {
+	switch b.Kind {
+	case Slots:
+		s.Level += charges
+		return s
+	case Ban:
+		return s
+	}
 	s.Level += charges * b.Charge(n)
 	if end := b.Period + b.Overdraft(n); b.Kind == SlidingWindow {
 		s.Reset = max(s.Reset, end)
@@ -236,6 +256,8 @@ func (b *Bucket) Remaining(level int64) int64 { return max(0, b.Capacity-level) 
 // holds so many.
 func (b *Bucket) RetryAfter(s State, n int64) int64 {
 	switch {
+	case b.Guards():
+		return b.waitGuard(s)
 	case n > b.Whole:
 		return Never
 	case b.Kind != Token:
@@ -247,6 +269,8 @@ func (b *Bucket) RetryAfter(s State, n int64) int64 {
 // ResetAfter returns in how many milliseconds the bucket is full.
 func (b *Bucket) ResetAfter(s State) int64 {
 	switch {
+	case b.Guards():
+		return b.waitGuard(s)
 	case b.Ends != 0 && s.Level == 0: // its period ends all the same
 		return 0
 	case b.Kind != Token:
@@ -258,6 +282,8 @@ func (b *Bucket) ResetAfter(s State) int64 {
 // MoreAfter returns in how many milliseconds the bucket has another whole token, 0 if it is full.
 func (b *Bucket) MoreAfter(s State) int64 {
 	switch {
+	case b.Guards():
+		return b.waitGuard(s)
 	case b.Ends != 0 && s.Level == 0:
 		return 0
 	case b.Kind != Token:
@@ -278,7 +304,10 @@ func (b *Bucket) FillTime() int64 {
 func (b *Bucket) After(s State, ms int64) State {
 	s.Level = max(0, s.Level-b.Drain*ms)
 	s.Soon, s.Wait, s.Reset = max(0, s.Soon-ms), max(0, s.Wait-ms), max(0, s.Reset-ms)
-	if b.Kind != Token && s.Reset == 0 {
+	switch {
+	case b.Kind == Ban: // one that a refusal has caused, too
+		s.Level = s.Wait
+	case b.Kind != Token && b.Kind != Slots && s.Reset == 0:
 		s.Level = 0
 	}
 	return s
@@ -286,6 +315,9 @@ func (b *Bucket) After(s State, ms int64) State {
 
 // Refuses reports whether a bucket that refused a charge of n tokens in a state still does so many milliseconds later.
 func (b *Bucket) Refuses(s State, ms, n int64) bool {
+	if b.Kind == Slots { // a slot may be free at any moment
+		return false
+	}
 	if b.Kind != Token {
 		return s.Wait > ms
 	}

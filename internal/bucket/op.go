@@ -15,11 +15,21 @@ const (
 // NoMark stands for a mark that is not known.
 const NoMark = -1
 
+// Bans is which refusals ban a client.
+type Bans uint8
+
+const (
+	NoBans    Bans = iota
+	AllBans        // every refusal
+	LimitBans      // one by a limit, and not for want of a slot
+)
+
 // Op is what a caller wants of the buckets of a key. The zero Op looks: it takes nothing.
 type Op struct {
 	Verb    Verb
 	Charges int64   // Take: as many as fit are made; 0 makes none
 	N       int64   // Take: tokens of a charge; Charge, Give and Return: tokens; Block: milliseconds; at least 1, of Reset too
+	Bans    Bans    // Take: which refusals ban the client, if there is a ban
 	Marks   []int64 // Return: of each window, the mark that the call has left, or NoMark: then nothing is given back
 }
 
@@ -29,7 +39,7 @@ func Peek(n int64) Op { return Op{Verb: Take, N: n} }
 // Merges reports whether calls with o and other on the same buckets can be one call, for the sum of their charges.
 func (o Op) Merges(other Op) bool {
 	takes := o.Verb == Take && other.Verb == Take && o.Charges > 0 && other.Charges > 0
-	return takes && o.N == other.N && o.Charges <= MaxUnits-other.Charges
+	return takes && o.N == other.N && o.Bans == other.Bans && o.Charges <= MaxUnits-other.Charges
 }
 
 // Only returns the Op for one of the buckets.

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -78,6 +79,21 @@ func (m *Merged) joins(c *Call) bool {
 	op := m.Op
 	op.Charges = m.Charges
 	return op.Merges(c.Op) && len(m.Others)+len(c.Others) == 0 && m.sameKey(c) && bucket.Same(m.Buckets, c.Buckets)
+}
+
+// Attempts returns what is settled of the slots that this process holds, as the newest of the calls tells it, and the numbers of
+// their attempts, each followed by a comma.
+func (m *Merged) Attempts() (told bucket.Attempt, numbers string) {
+	var text []byte
+	for c := m.Call; c != nil; c = c.next {
+		if c.Attempt.Number > told.Number {
+			told = c.Attempt
+		}
+		if c.Attempt.Number > 0 {
+			text = append(strconv.AppendInt(text, c.Attempt.Number, 10), ',')
+		}
+	}
+	return told, string(text)
 }
 
 // distribute answers the calls, each as if those before it had been asked alone.

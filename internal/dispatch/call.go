@@ -21,6 +21,7 @@ type Call struct {
 	Others  []OtherKey      // further keys, which share the call's decision (see AddKey); its own
 	Hash    uint64          // of Key
 	Buckets []bucket.Bucket // of the limits; nobody changes them while the call may be answered
+	Attempt bucket.Attempt  // to take a slot, if a bucket has slots
 	States  []bucket.State  // found of each bucket, once the call is answered
 	Names   []Name          // what each bucket is called by the store; its own
 
@@ -64,7 +65,7 @@ func NewCall() *Call { return &Call{done: make(chan struct{}, 1)} }
 
 // Reset has the call be about an Op on buckets, without a key yet. Its memory is used again.
 func (c *Call) Reset(op bucket.Op, buckets []bucket.Bucket) {
-	c.Op, c.Buckets = op, buckets
+	c.Op, c.Buckets, c.Attempt = op, buckets, bucket.Attempt{}
 	c.Key, c.Others, c.progress = c.Key[:0], c.Others[:0], queued
 	n := len(buckets)
 	c.States, c.Names = slices.Grow(c.States[:0], n)[:n], slices.Grow(c.Names[:0], n)[:n]
@@ -104,7 +105,7 @@ func (c *Call) Only(i int, op bucket.Op) *Call {
 	one := NewCall()
 	one.Reset(op, []bucket.Bucket{c.Buckets[i]})
 	key, hash := c.keyOf(i)
-	one.Key, one.Hash = bytes.Clone(key), hash
+	one.Key, one.Hash, one.Attempt = bytes.Clone(key), hash, c.Attempt
 	return one
 }
 

@@ -3,6 +3,7 @@ package fifo
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -21,16 +22,23 @@ type queue struct {
 	next    time.Time       // when the first one expects what it waits for
 }
 
+// ErrFull says that as many callers are in a queue as may be.
+var ErrFull = errors.New("the queue is full")
+
 // Join waits for the caller's turn, until a context ends or stop is closed. Unless that is an error, the turn lasts until leave
 // is called, which is to be done once; wake tells of [Queues.Wake]. The error is the context's, or nil with a nil leave if stop was
-// closed.
-func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, key string) (leave func(), wake <-chan struct{}, err error) {
+// closed, or [ErrFull] if so many callers are in the queue.
+func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, key string, most int) (leave func(), wake <-chan struct{}, err error) {
 	turn := make(chan struct{})
 	q.mu.Lock()
 	if q.queues == nil {
 		q.queues = map[string]*queue{}
 	}
 	of := q.queues[key]
+	if of != nil && len(of.waiting) >= most {
+		q.mu.Unlock()
+		return nil, nil, ErrFull
+	}
 	if of == nil {
 		of = &queue{wake: make(chan struct{}, 1)}
 		q.queues[key] = of

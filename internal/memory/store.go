@@ -68,7 +68,8 @@ func New(buckets int) *Store {
 	return s
 }
 
-// Do does what an Op says, to all buckets of a key or to none, and sets the states found.
+// Do does what an Op says, to all buckets of a key or to none, and sets the states found. The caller counts slots, and has set
+// their state.
 func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []bucket.State) {
 	shard := s.shard(key)
 	shard.mu.Lock()
@@ -82,17 +83,25 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 	}
 	charges := op.Charges
 	for i := range buckets {
-		if buckets[i].Kind == bucket.Token {
+		switch buckets[i].Kind {
+		case bucket.Token:
 			shard.findTokensLocked(&r, i)
-		} else {
+		case bucket.Ban:
+			shard.findBanLocked(&r, i)
+		case bucket.Slots: // its state is the caller's
+		default:
 			shard.findWindowLocked(&r, i)
 		}
 		charges = buckets[i].Fit(states[i].Level, charges, max(1, op.N))
 	}
 	for i := range buckets {
-		if buckets[i].Kind == bucket.Token {
+		switch buckets[i].Kind {
+		case bucket.Token:
 			shard.changeTokensLocked(&r, i, charges)
-		} else {
+		case bucket.Ban:
+			shard.banLocked(&r, i, charges)
+		case bucket.Slots:
+		default:
 			shard.changeWindowLocked(&r, i, charges)
 		}
 	}

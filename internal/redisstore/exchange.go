@@ -45,6 +45,7 @@ type command struct {
 	redis.Cmder               // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
 	bounded     *redis.Client // what carries it, if not the client that it is given to
 	args        []any
+	told        []any // what it tells of slots; nil if it decides
 	calls       []*dispatch.Merged
 	single      [1]int64 // the reply of an IntCmd
 	first       int      // of several slots: how many args are those of the first key alone; else 0
@@ -78,7 +79,7 @@ func (x *exchange) plan(calls []*dispatch.Merged, sharing *sharing) {
 	x.reset()
 	x.sharing = sharing
 	for _, m := range calls {
-		if sharing != nil && m.First && m.Op.Verb == bucket.Take && m.Charges > 0 && len(m.Buckets) == 1 &&
+		if sharing != nil && m.First && m.Op.Verb == bucket.Take && m.Charges > 0 && len(m.Buckets) == 1 && !m.Buckets[0].Guards() &&
 			(sharing.has == nil || sharing.has(&m.Names[0])) {
 			x.share(m)
 		} else {
@@ -197,6 +198,9 @@ func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA 
 	default:
 		c.args = append(c.args, len(m.Buckets))
 		c.encodeOne(m)
+		if of >= Guarded {
+			c.encodeGuards(m, s.process)
+		}
 	}
 	if len(c.calls) == 1 && len(m.Buckets) == 1 && of == int(bucket.Token) {
 		// A value that is no answer until there is one: a hook of the client may keep a pipeline from
@@ -216,7 +220,7 @@ func (c *command) encodeOne(m *dispatch.Merged) {
 		c.args = append(c.args, &m.Names[i])
 	}
 	c.args = append(c.args, verbs[m.Op.Verb], m.Op.N, m.Charges)
-	for i := range m.Buckets {
+	for i := range m.Buckets[:bucket.Counted(m.Buckets)] {
 		c.encodeBucket(&m.Buckets[i])
 		if floor := m.Buckets[i].Floor; floor > 0 && m.Op.Verb != bucket.Take {
 			c.args[len(c.args)-1] = m.Buckets[i].Capacity + floor
@@ -225,6 +229,21 @@ func (c *command) encodeOne(m *dispatch.Merged) {
 	for _, mark := range m.Op.Marks {
 		c.args = append(c.args, mark)
 	}
+}
+
+// encodeGuards appends what guards.lua is told of a ban and of slots.
+func (c *command) encodeGuards(m *dispatch.Merged, process string) {
+	var ban, slots bucket.Bucket
+	counted := bucket.Counted(m.Buckets)
+	for _, b := range m.Buckets[counted:] {
+		if b.Kind == bucket.Ban {
+			ban = b
+		} else {
+			slots = b
+		}
+	}
+	told, attempts := m.Attempts()
+	c.args = append(c.args, ban.Cost, ban.Capacity, int(m.Op.Bans), slots.Capacity, process, told.Settled, told.Held, attempts, counted)
 }
 
 // encodeBucket appends what a script is told of a bucket.
@@ -269,14 +288,15 @@ func (c *command) encodeEach(declared, others []*dispatch.Merged) {
 
 // decode reads the reply into the calls.
 func (c *command) decode() {
-	size := 5 // integers that a script replies for a bucket
-	if scriptOf(c.calls[0].Buckets) == int(bucket.Token) {
+	counted, more := guarded(c.calls[0].Buckets)
+	size := 5 // integers that a script replies for a limit's bucket
+	if of := scriptOf(c.calls[0].Buckets) % Guarded; of == int(bucket.Token) {
 		size = 1
 	}
-	if got := c.length(); got == len(c.calls[0].Buckets) && len(c.calls) == 1 {
+	if got := c.length(); got == counted+more && len(c.calls) == 1 {
 		size = 1 // by several.lua
 	}
-	ofCall := size * len(c.calls[0].Buckets)
+	ofCall := size*counted + more
 	done := len(c.calls)
 	if c.asked {
 		done = 1
@@ -292,9 +312,20 @@ func (c *command) decode() {
 		case i >= done, len(c.calls) > 1 && reply[i*ofCall] == -1:
 			m.Err = errRetryAlone
 		default:
-			m.Err = decodeStates(m, reply[i*ofCall:(i+1)*ofCall], size)
+			m.Err = decodeStates(m, reply[i*ofCall:(i+1)*ofCall], counted, size)
 		}
 	}
+}
+
+// guarded returns how many of the buckets are those of limits, and how many integers guards.lua replies for the others.
+func guarded(buckets []bucket.Bucket) (counted, more int) {
+	counted = bucket.Counted(buckets)
+	for i := range buckets[counted:] {
+		if more++; buckets[counted+i].Kind == bucket.Ban {
+			more++
+		}
+	}
+	return counted, more
 }
 
 // length returns how many integers the reply has.
@@ -345,19 +376,26 @@ func (c *command) notSent(err error) {
 }
 
 // decodeStates keeps what a script has replied about a call's buckets.
-func decodeStates(m *dispatch.Merged, reply []int64, size int) error {
+func decodeStates(m *dispatch.Merged, reply []int64, counted, size int) error {
 	for _, n := range reply {
 		if n < 0 || n > bucket.MaxUnits {
 			return fmt.Errorf("the script replies %d", n)
 		}
 	}
 	m.Found = m.Found[:0]
-	for ; len(reply) > 0; reply = reply[size:] {
+	for range counted {
 		s := bucket.State{Level: reply[0]}
 		if size > 1 {
 			s.Soon, s.Wait, s.Reset, s.Mark = reply[1], reply[2], reply[3], reply[4]
 		}
-		m.Found = append(m.Found, s)
+		m.Found, reply = append(m.Found, s), reply[size:]
+	}
+	for i := range m.Buckets[counted:] {
+		s := bucket.State{Level: reply[0]}
+		if m.Buckets[counted+i].Kind == bucket.Ban {
+			s.Wait, reply = reply[1], reply[1:]
+		}
+		m.Found, reply = append(m.Found, s), reply[1:]
 	}
 	if size == 1 {
 		tellCalendars(m)

@@ -21,15 +21,24 @@ import (
 // clients and done it for one.
 const separateTime = time.Minute
 
-// The scripts are those of each [bucket.Kind], and these.
+// The scripts are those of each [bucket.Kind] of limits, and these.
 const (
 	TokenCalendar   = bucket.Kinds + iota // of token buckets together with calendar periods
 	SlidingCalendar                       // of sliding windows together with calendar periods
-	Scripts         = bucket.Kinds + iota // how many scripts there are
+	Guarded         = bucket.Kinds + iota // from here on: each of those before, together with a ban, slots or both
+	Guards          = 2 * Guarded         // of a ban, slots or both alone
+	Tell            = Guards + 1          // of what a process holds of slots
+	Scripts         = Guards + 2          // how many scripts there are
 )
 
 // scriptOf returns the script that decides on buckets.
 func scriptOf(buckets []bucket.Bucket) int {
+	if counted := bucket.Counted(buckets); counted < len(buckets) {
+		if counted == 0 {
+			return Guards
+		}
+		return Guarded + scriptOf(buckets[:counted])
+	}
 	kind, mixed := buckets[0].Kind, false
 	for i := 1; i < len(buckets); i++ {
 		if other := buckets[i].Kind; other != kind {
@@ -53,6 +62,7 @@ type Config struct {
 	Prefix  string // of every key; not "" ends it with a colon
 	Timeout time.Duration
 	Log     *slog.Logger
+	Process string          // names this process in the slots that it holds; without a space
 	Sources [Scripts]string // of the scripts, in Lua
 	// CrossSlot comes before each of them in calls for several clients on a node of a cluster.
 	CrossSlot string
@@ -65,6 +75,7 @@ type Store struct {
 	rdb         redis.UniversalClient
 	carriers    carriers // of the commands of rdb
 	prefix      string   // up to and with the brace
+	process     string
 	scripts     [Scripts]script
 	crossSlot   [Scripts]script      // of calls for several clients on a node of a cluster
 	loaded      [Scripts]atomic.Bool // Redis was asked to load the script
@@ -93,7 +104,7 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix != "" {
 		c.Prefix += ":"
 	}
-	s := &Store{rdb: rdb, prefix: c.Prefix + "{", log: c.Log, trustDialer: c.TrustDialer}
+	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, trustDialer: c.TrustDialer}
 	s.carriers.init(rdb, c.Timeout)
 	for kind, source := range c.Sources {
 		s.scripts[kind], s.crossSlot[kind] = newScript(source), newScript(c.CrossSlot+source)
@@ -111,10 +122,15 @@ func (s *Store) Close() { s.nodes.close() }
 // Do has a call done by the server of its key.
 func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
 	for i := range c.Names {
-		name := append(append(c.Names[i][:0], s.prefix...), c.KeyOf(i)...)
-		c.Names[i] = append(append(name, "}:"...), c.Buckets[i].ID...)
+		c.Names[i] = s.appendName(c.Names[i][:0], c.KeyOf(i), c.Buckets[i].ID)
 	}
 	return s.nodes.dispatcher(&c.Names[0]).Do(ctx, c)
+}
+
+// appendName appends what a bucket of a key is called in Redis.
+func (s *Store) appendName(name dispatch.Name, key []byte, id string) dispatch.Name {
+	name = append(append(name, s.prefix...), key...)
+	return append(append(name, "}:"...), id...)
 }
 
 // Together reports whether one script may decide on the keys of several clients, all or none: they are on one server.

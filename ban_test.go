@@ -1,0 +1,163 @@
+package ginlimit_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// banned is a step of a client: it asks after a time, and is admitted, or refused for as long as it says.
+type banned struct {
+	after time.Duration
+	wait  time.Duration
+}
+
+func TestBansGrow(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	for name, steps := range map[string][]banned{
+		"a refusal bans":                      {{}, {}, {wait: 10 * s}, {after: 4 * s, wait: 6 * s}},
+		"a ban ends to the millisecond":       {{}, {}, {wait: 10 * s}, {after: 10*s - time.Millisecond, wait: time.Millisecond}, {after: time.Millisecond}},
+		"what is refused in it prolongs none": {{}, {}, {wait: 10 * s}, {wait: 10 * s}, {after: 9 * s, wait: 1 * s}, {after: 1 * s}},
+		"on probation twice as long":          {{}, {}, {wait: 10 * s}, {after: 10 * s}, {}, {wait: 20 * s}, {after: 20 * s}, {}, {wait: 40 * s}},
+		"the last moment of probation":        {{}, {}, {wait: 10 * s}, {after: 20*s - time.Millisecond}, {}, {wait: 20 * s}},
+		"a probation survived clears it":      {{}, {}, {wait: 10 * s}, {after: 20 * s}, {}, {wait: 10 * s}},
+		"up to the longest": {
+			{}, {}, {wait: 10 * s}, {after: 10 * s}, {}, {wait: 20 * s}, {after: 20 * s}, {}, {wait: 40 * s},
+			{after: 40 * s}, {}, {wait: 50 * s}, {after: 50 * s}, {}, {wait: 50 * s},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEveryAlgorithm(t, func(t *testing.T, e engine) {
+				if !e.frozen && e.rdb != nil {
+					t.Skip("a clock that goes on: TestBansOnRedis")
+				}
+				p, err := e.limiter.Policy(ginlimit.Limit{Rate: 2, Period: time.Second}, ginlimit.WithName("api"), ginlimit.WithBan(10*s, 50*s))
+				require.NoError(t, err)
+				for i, step := range steps {
+					e.advance(step.after)
+					res, err := p.Allow(t.Context(), "alice")
+					require.NoError(t, err)
+					require.Equal(t, step.wait, res.RetryAfter, "step %d: %+v", i, res)
+					require.Equal(t, step.wait == 0, res.Allowed, "step %d", i)
+					if step.wait > 0 {
+						require.Zero(t, res.Remaining)
+						require.GreaterOrEqual(t, res.ResetAfter, step.wait)
+						peek, err := p.Peek(t.Context(), "alice")
+						require.NoError(t, err)
+						require.False(t, peek.Allowed)
+						require.Equal(t, step.wait, peek.RetryAfter)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestWhatBansNobody(t *testing.T) {
+	t.Parallel()
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		p, err := e.limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 48*time.Hour))
+		require.NoError(t, err)
+		res, err := p.AllowN(t.Context(), "alice", 3)
+		require.NoError(t, err)
+		require.Negative(t, res.RetryAfter, "more than the burst")
+		res, err = p.AllowUpTo(t.Context(), "alice", 3)
+		require.NoError(t, err)
+		require.Equal(t, 2, res.Granted)
+		_, err = p.AllowUpTo(t.Context(), "alice", 3)
+		require.NoError(t, err)
+		_, err = p.Peek(t.Context(), "alice")
+		require.NoError(t, err)
+		require.NoError(t, p.Refund(t.Context(), "alice", 1))
+		res, err = p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.True(t, res.Allowed)
+
+		res, err = p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.InDelta(t, 24*time.Hour, res.RetryAfter, float64(time.Minute))
+		require.NoError(t, p.Refund(t.Context(), "alice", 1))
+		res, err = p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.False(t, res.Allowed, "a refund ends no ban")
+		require.NoError(t, p.Reset(t.Context(), "alice"))
+		res, err = p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.True(t, res.Allowed)
+		require.Equal(t, 1, res.Remaining)
+	})
+}
+
+// TestLoginsThatFailAreBanned is a brute force attack: five failures in a minute, then a ban of a minute, of two, and so on.
+func TestLoginsThatFailAreBanned(t *testing.T) {
+	t.Parallel()
+	gin.SetMode(gin.TestMode)
+	synctest.Test(t, func(t *testing.T) {
+		l, err := ginlimit.NewLocal()
+		require.NoError(t, err)
+		router := gin.New()
+		router.POST("/login", l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("login"), ginlimit.WithBan(time.Minute, time.Hour),
+			ginlimit.WithRefund(func(c *gin.Context) bool { return c.Writer.Status() == http.StatusOK })), func(c *gin.Context) {
+			if c.GetHeader("Password") == "right" {
+				c.Status(http.StatusOK)
+			} else {
+				c.Status(http.StatusUnauthorized)
+			}
+		})
+		login := func(password string) (status, retryAfter int) {
+			r := httptest.NewRequest(http.MethodPost, "/login", nil)
+			r.Header.Set("Password", password)
+			w := httptest.NewRecorder()
+			router.ServeHTTP(w, r)
+			retryAfter, _ = strconv.Atoi(w.Header().Get("Retry-After"))
+			return w.Code, retryAfter
+		}
+		for range 100 {
+			status, _ := login("right")
+			require.Equal(t, http.StatusOK, status)
+		}
+		for _, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
+			for range 5 {
+				status, _ := login("wrong")
+				require.Equal(t, http.StatusUnauthorized, status)
+			}
+			status, retryAfter := login("right")
+			require.Equal(t, http.StatusTooManyRequests, status)
+			require.Equal(t, 60*minutes, retryAfter)
+			time.Sleep(time.Duration(retryAfter) * time.Second)
+		}
+		status, _ := login("right")
+		require.Equal(t, http.StatusOK, status)
+	})
+}
+
+func TestBadGuards(t *testing.T) {
+	t.Parallel()
+	l, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithConcurrency(0), ginlimit.WithQueue(0, 0), ginlimit.WithBan(0, -1))
+	for _, want := range []string{
+		"WithConcurrency(0): want 1 to 1048576",
+		"WithQueue(0, 0s): want a length of at least 1",
+		"WithBan(0s, -1ns): want a first ban of at least 1ms",
+		"WithBan(0s, -1ns): want a longest ban of at least the first",
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithQueue(1, time.Second))
+	require.ErrorContains(t, err, "WithQueue: there is no WithConcurrency to wait for")
+	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, -time.Second))
+	require.ErrorContains(t, err, "want a wait of more than 0")
+	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithBan(time.Second, 1<<62))
+	require.ErrorContains(t, err, "want a longest ban of at most 876000h0m0s")
+}

@@ -1,0 +1,104 @@
+package ginlimit
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// guards is what a policy has in addition to limits: a ban, slots, or both.
+type guards struct {
+	ban, slots *bucket.Bucket
+	policy     *draftPolicy // of the slots in the fields
+	name       string       // of the slots in a Result
+}
+
+// slotsSuffix ends the name of a policy's slots.
+const slotsSuffix = "-c"
+
+// slotsUnit is the unit of slots in the fields (draft-ietf-httpapi-ratelimit-headers-11, section 3.1.4).
+const slotsUnit = "concurrent-requests"
+
+// guard adds the policy's ban and slots to a set of its limits.
+func (p *Policy) guard(s *limitSet) {
+	if s.denies || p.banFirst == 0 && p.slots == 0 {
+		return
+	}
+	g := &guards{}
+	if p.banFirst > 0 {
+		ban := bucket.NewBan(milliseconds(p.banFirst), milliseconds(p.banLongest))
+		g.ban = &ban
+	}
+	if p.slots > 0 {
+		slots := bucket.NewSlots(int64(p.slots))
+		own := freeName(fieldName(p.name)+slotsSuffix, s.policyNames())
+		g.slots, g.name = &slots, p.name+slotsSuffix
+		g.policy = &draftPolicy{name: own, q: int64(p.slots), unit: slotsUnit, problem: newProblem("", own)}
+	}
+	s.guards = g
+	s.withGuards()
+}
+
+// withGuards completes a set whose buckets are those of limits: what takes tokens heeds the ban, and what takes a slot both.
+func (s *limitSet) withGuards() {
+	if s.guards == nil {
+		return
+	}
+	if s.taking = nil; s.guards.ban != nil {
+		s.taking = s.guarded(s.guards.ban)
+	}
+	if s.acquiring = s.taking; s.guards.slots != nil {
+		s.acquiring = s.guarded(s.guards.ban, s.guards.slots)
+	}
+}
+
+// guarded returns the set with further buckets, of which some are nil.
+func (s *limitSet) guarded(buckets ...*bucket.Bucket) *limitSet {
+	all := *s
+	all.buckets, all.limits = slices.Clone(s.buckets), slices.Clone(s.limits)
+	all.names = slices.Repeat([]string{s.name}, len(s.buckets))
+	all.policies = make([]*draftPolicy, len(s.buckets)) // none of what is only blocked or reset
+	copy(all.policies, s.policies)
+	all.guards, all.share, all.later, all.guarding = nil, nil, nil, true
+	for _, b := range buckets {
+		switch {
+		case b == nil:
+			continue
+		case b.Kind == bucket.Slots:
+			all.limits = append(all.limits, Limit{Rate: int(b.Capacity)})
+			all.policies, all.names = append(all.policies, s.guards.policy), append(all.names, s.guards.name)
+		default:
+			all.limits, all.policies, all.names = append(all.limits, Limit{}), append(all.policies, nil), append(all.names, s.name)
+		}
+		all.buckets = append(all.buckets, *b)
+	}
+	if all.replicas > 1 {
+		all.share = all.shareOf(all.replicas)
+	}
+	return &all
+}
+
+// guarded returns the subject under the ban, and with slots if it acquires one.
+func (s *subject) guarded() *subject {
+	set := s.limits.taking
+	if s.acquires {
+		set = s.limits.acquiring
+	}
+	if set == nil {
+		return s
+	}
+	guarded := *s
+	guarded.limits = set
+	return &guarded
+}
+
+// banned returns for how long the client is banned, as of the states found.
+func (s *limitSet) banned(states []bucket.State) time.Duration {
+	for i := len(s.buckets) - 1; i >= 0 && s.buckets[i].Guards(); i-- {
+		if s.buckets[i].Kind == bucket.Ban {
+			return millis(max(states[i].Level, states[i].Wait))
+		}
+	}
+	return 0
+}

@@ -1,0 +1,97 @@
+-- A decision on limits together with a ban, slots or both: all of it or none. It follows a function decide, which decides on the
+-- limits alone (see decide.lua), and slots.lua.
+--
+-- KEYS[1 … k]        buckets and windows of the limits, as decide.lua documents them; there may be none
+-- KEYS[k + 1 …]      the ban, if there is one; then the slots, if there are some
+-- ARGV[1 … 3k + 3]   of the limits, as decide.lua documents them. The verbs are take and reset; a reset leaves slots alone
+-- ARGV[3k + 4]       how long the first ban lasts in milliseconds; 0 without a ban
+-- ARGV[3k + 5]       how long the longest ban lasts in milliseconds
+-- ARGV[3k + 6]       0 if a refusal bans nobody, 1 if every one bans the client, 2 if one for want of a slot does not
+-- ARGV[3k + 7]       how many slots there are; 0 without slots. Each charge takes one
+-- ARGV[3k + 8]       the name of the process
+-- ARGV[3k + 9]       the number up to which its attempts are settled
+-- ARGV[3k + 10]      the slots that these hold
+-- ARGV[3k + 11]      the numbers of the attempts, one for each charge, with a comma after each
+-- ARGV[3k + 12]      k
+--
+-- Reply: what is replied of the limits, in one list; then of a ban, for how many milliseconds it lasts before and after this
+-- call; then of slots, how many were in use.
+--
+-- State of a ban: one string key.
+--   value  for the how many-th time the client is banned
+--   TTL    twice as long as the ban: in the second half the client is on probation, and its next refusal bans it for twice as long
+
+local k = ARGV[#ARGV] + 0
+local at, limits = 3 * k + 3, {unpack(KEYS, 1, k)}
+local first, count = ARGV[at + 1] + 0, ARGV[at + 4] + 0
+local ban = first > 0 and KEYS[k + 1]
+
+if ARGV[1] == 'reset' then
+  local reply = k > 0 and decide(limits, ARGV) or {}
+  if type(reply) ~= 'table' then reply = {reply} end
+  if ban then
+    call('DEL', ban)
+    reply[#reply + 1], reply[#reply + 2] = 0, 0
+  end
+  if count > 0 then reply[#reply + 1] = 0 end
+  return reply
+end
+
+local wanted = ARGV[3] + 0
+local charges, times, before, slots, used = wanted, 0, 0, nil, 0
+local function length(n) return min(first * 2 ^ (n - 1), ARGV[at + 2] + 0) end
+if ban then
+  local value = call('GET', ban)
+  if value then
+    local ttl = call('PTTL', ban)
+    times = tonumber(value)
+    if not times or ttl == -1 then error('the key is no ban') end
+    before = math.max(0, ttl - length(times))
+  end
+  if before > 0 then charges = 0 end
+end
+if count > 0 then
+  slots = look(KEYS[#KEYS], ARGV[at + 5], ARGV[at + 6] + 0, ARGV[at + 7] + 0)
+  used = slots.others + slots.held + slots.count
+  charges = math.max(0, min(charges, count - used))
+  if charges < wanted and ARGV[at + 3] == '2' then wanted = charges end
+  if charges > 0 and match(ARGV[at + 8], '(%d+),$') - slots.settled <= 0 then charges = 0 end -- late
+end
+
+local reply = {}
+if k > 0 then
+  ARGV[3] = format('%d', charges)
+  reply = decide(limits, ARGV)
+  if type(reply) ~= 'table' then reply = {reply} end
+  if charges > 0 then
+    local size = #reply / k
+    for i = 1, k do
+      local cost = ARGV[3 * i + 2] + 0
+      if cost == 0 then cost = 1 end
+      charges = min(charges, math.floor((ARGV[3 * i + 3] - reply[size * (i - 1) + 1]) / (cost * ARGV[2])))
+    end
+    charges = math.max(0, charges)
+  end
+end
+
+if slots and charges > 0 then
+  local number = charges
+  for attempt in gmatch(ARGV[at + 8], '%d+') do
+    if number == 0 then break end
+    number = number - 1
+    if attempt + 0 > slots.settled then slots.later, slots.count = slots.later .. attempt .. ',', slots.count + 1 end
+  end
+  keep(slots)
+end
+
+if ban then
+  local after = before
+  if charges < wanted and before == 0 and ARGV[at + 3] ~= '0' then
+    after = length(times + 1)
+    local done = redis.pcall('SET', ban, format('%d', times + 1), 'PX', format('%d', 2 * after))
+    if type(done) == 'table' and done.err then after = 0 end -- memory is full: it is refused all the same
+  end
+  reply[#reply + 1], reply[#reply + 2] = before, after
+end
+if slots then reply[#reply + 1] = used end
+return reply

@@ -1,0 +1,332 @@
+// Package inflight counts the requests of each client that this process serves, and knows what Redis is to be told of them.
+//
+// A request in flight holds a slot of its key. An attempt to take one has a number, larger than those before it. As of any
+// moment, all attempts of a key up to some number are settled: they hold a slot or never will. The process tells Redis that
+// number and how many slots these attempts hold. Redis keeps the granted attempts beyond it by their numbers, and refuses one
+// that is settled already, as nobody waits for it any more. So whatever is lost, repeated or late, Redis never counts fewer
+// slots than are held, and not for long more.
+package inflight
+
+import (
+	"context"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+const (
+	// Life is for how long Redis believes what it was told: slots.lua has the same.
+	Life = 10 * time.Second
+	// Renewal is after how long it is told again of slots that are held. It may fail twice.
+	Renewal = Life / 3
+	shards  = 64
+	// maxGone is how many keys without a slot a shard remembers until Redis was told of them. Redis forgets others by itself.
+	maxGone = 1024
+	// minChanges is how many changes of keys that are forgotten may be kept.
+	minChanges = 64
+)
+
+// Counts counts requests in flight, of each key.
+type Counts struct {
+	numbers  atomic.Int64 // of attempts
+	versions atomic.Int64 // of what Redis is to be told
+	total    atomic.Int64 // slots
+	seed     maphash.Seed
+	shards   [shards]shard
+	teller   teller
+}
+
+// shard has a share of the keys. Its mutex guards it.
+type shard struct {
+	mu      sync.Mutex
+	keys    map[string]*record
+	changes []string // keys of which Redis is to be told
+	gone    int      // keys without a slot, of which it is to be told
+}
+
+// record is what is known of a key. The mutex of its shard guards it.
+type record struct {
+	pending []attempt // those that are not settled, the oldest first
+	settled int64     // all attempts up to it are
+	held    int       // slots of these
+	later   []int64   // granted attempts beyond it
+	beyond  int64     // the newest attempt beyond it that Redis may have granted and that holds no slot
+	version int64     // of what Redis is to be told
+	told    int64     // the version that it was told
+	listed  bool      // among the shard's changes
+	due     time.Time // when it is to be told again that slots are held
+	doubt   time.Time // until when an attempt may be late that nobody waits for
+}
+
+type attempt struct {
+	number  int64
+	version int64 // of the record, which it tells
+}
+
+func (r *record) slots() int { return r.held + len(r.later) }
+
+// idle reports whether there is nothing to remember.
+func (r *record) idle() bool { return len(r.pending) == 0 && r.slots() == 0 && !r.changed() }
+
+// changed reports whether there is something to tell.
+func (r *record) changed() bool { return r.version > r.told }
+
+// New returns counts without a request. They tell Redis by a function, or nobody if that is nil.
+func New(tell func(context.Context, []Update) error) *Counts {
+	c := &Counts{seed: maphash.MakeSeed()}
+	c.teller.init(tell)
+	return c
+}
+
+func (c *Counts) shard(key []byte) *shard { return &c.shards[maphash.Bytes(c.seed, key)%shards] }
+
+// with calls f with what is known of a key, which it may change, and forgets the key if that is nothing.
+func (c *Counts) with(key []byte, f func(r *record)) {
+	if c.withLocked(c.shard(key), key, f) {
+		c.start()
+	}
+}
+
+// withLocked is with. It reports whether there is something to tell, now or later.
+func (c *Counts) withLocked(s *shard, key []byte, f func(r *record)) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.keys[string(key)]
+	if r == nil {
+		if s.keys == nil {
+			s.keys = map[string]*record{}
+		}
+		r = &record{settled: c.numbers.Load()}
+		s.keys[string(key)] = r
+	}
+	slots, wasGone := r.slots(), r.gone()
+	f(r)
+	c.total.Add(int64(r.slots() - slots))
+	if c.teller.tell == nil {
+		r.told = r.version
+	}
+	s.countGoneLocked(r, wasGone)
+	if r.idle() || r.gone() && s.gone > maxGone {
+		s.forgetLocked(string(key), r)
+		return false
+	}
+	if r.changed() && !r.listed {
+		if len(s.changes) > 2*len(s.keys)+minChanges { // most are of keys that are forgotten
+			s.changes = slices.DeleteFunc(s.changes, func(key string) bool { return s.keys[key] == nil || !s.keys[key].listed })
+		}
+		r.listed, s.changes = true, append(s.changes, string(key))
+		c.teller.wake()
+	}
+	return r.changed() || r.slots() > slots
+}
+
+// gone reports whether the key has no slot, and Redis is yet to be told.
+func (r *record) gone() bool { return len(r.pending) == 0 && r.slots() == 0 && r.changed() }
+
+func (s *shard) countGoneLocked(r *record, was bool) {
+	switch is := r.gone(); {
+	case is && !was:
+		s.gone++
+	case was && !is:
+		s.gone--
+	}
+}
+
+func (s *shard) forgetLocked(key string, r *record) {
+	if r.gone() {
+		s.gone--
+	}
+	delete(s.keys, key)
+}
+
+// Begin returns a new attempt to take a slot of a key. It is to be settled.
+func (c *Counts) Begin(key []byte) (a bucket.Attempt) {
+	c.with(key, func(r *record) {
+		a.Number = c.numbers.Add(1)
+		a.Settled, a.Held = r.settled, int64(r.held)
+		r.pending = append(r.pending, attempt{a.Number, r.version})
+	})
+	return a
+}
+
+// Outcome is how an attempt ends.
+type Outcome uint8
+
+const (
+	Refused Outcome = iota // it holds no slot, and Redis knows of none
+	Granted                // it holds a slot that Redis knows of
+	Lost                   // it holds no slot, though Redis may have granted one, or do so late
+	Local                  // it holds a slot that Redis may not know of
+)
+
+// Settle ends an attempt.
+func (c *Counts) Settle(key []byte, number int64, outcome Outcome) {
+	c.with(key, func(r *record) { c.settle(r, number, outcome) })
+}
+
+// Try ends an attempt without Redis. It holds a slot if f agrees, which is told how many are held. If the attempt was sent, Redis may
+// have granted it.
+func (c *Counts) Try(key []byte, number int64, sent bool, f func(held int64) bool) {
+	c.with(key, func(r *record) {
+		outcome := Refused
+		if f(int64(r.slots())) {
+			outcome = Local
+		} else if sent {
+			outcome = Lost
+		}
+		c.settle(r, number, outcome)
+	})
+}
+
+// change notes that there is something to tell.
+func (c *Counts) change(r *record) { r.version = c.versions.Add(1) }
+
+func (c *Counts) settle(r *record, number int64, outcome Outcome) {
+	i := slices.IndexFunc(r.pending, func(a attempt) bool { return a.number == number })
+	if i < 0 {
+		return
+	}
+	one, newest := r.pending[i], r.pending[len(r.pending)-1].number
+	r.pending = slices.Delete(r.pending, i, i+1)
+	switch outcome {
+	case Granted:
+		r.later = append(r.later, number)
+		r.told, r.due = max(r.told, one.version), time.Now().Add(Renewal)
+	case Local:
+		r.later = append(r.later, number)
+		c.change(r)
+	case Lost:
+		r.beyond = max(r.beyond, number)
+		c.change(r)
+		r.doubt = time.Now().Add(Life)
+	}
+	if len(r.pending) > 0 {
+		newest = r.pending[0].number - 1
+	}
+	c.settleUpTo(r, newest)
+}
+
+// settleUpTo counts the attempts up to a number as settled.
+func (c *Counts) settleUpTo(r *record, number int64) {
+	if number <= r.settled {
+		return
+	}
+	r.settled = number
+	r.later = slices.DeleteFunc(r.later, func(n int64) bool {
+		if n <= number {
+			r.held++
+		}
+		return n <= number
+	})
+	if r.beyond > 0 {
+		c.change(r)
+		if r.beyond <= number {
+			r.beyond = 0
+		}
+	}
+}
+
+// Release gives the slot of an attempt back.
+func (c *Counts) Release(key []byte, number int64) {
+	c.with(key, func(r *record) {
+		if i := slices.Index(r.later, number); i >= 0 {
+			r.later = slices.Delete(r.later, i, i+1)
+			r.beyond = max(r.beyond, number)
+		} else {
+			r.held--
+		}
+		c.change(r)
+	})
+}
+
+// Held returns how many slots of a key are held.
+func (c *Counts) Held(key []byte) int64 {
+	s := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.keys[string(key)]; r != nil {
+		return int64(r.slots())
+	}
+	return 0
+}
+
+// Total returns how many slots of all keys are held.
+func (c *Counts) Total() int { return int(c.total.Load()) }
+
+// Update is what Redis is to be told of a key.
+type Update struct {
+	Key     string
+	Settled int64
+	Held    int64
+	Doubt   bool // an attempt may be late
+
+	version int64
+}
+
+// changes returns what has changed since Redis was told, of at most so many keys.
+func (c *Counts) changes(most int) (updates []Update) {
+	now := time.Now()
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		n := min(len(s.changes), most-len(updates))
+		for _, key := range s.changes[:n] {
+			if r := s.keys[key]; r != nil && r.listed {
+				if r.listed = false; r.changed() {
+					updates = append(updates, r.update(key, now))
+				}
+			}
+		}
+		s.changes = slices.Delete(s.changes, 0, n)
+		s.mu.Unlock()
+	}
+	return updates
+}
+
+func (r *record) update(key string, now time.Time) Update {
+	return Update{key, r.settled, int64(r.held), r.doubt.After(now), r.version}
+}
+
+// renewals returns what Redis is to be told again as of a time, of at most so many keys.
+func (c *Counts) renewals(now time.Time, most int) (updates []Update) {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		for key, r := range s.keys {
+			if len(updates) < most && r.slots() > 0 && !r.due.After(now) {
+				updates = append(updates, r.update(key, now))
+			}
+		}
+		s.mu.Unlock()
+	}
+	return updates
+}
+
+// renewAll has all slots be due: Redis may have forgotten them.
+func (c *Counts) renewAll() {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		for _, r := range s.keys {
+			r.due = time.Time{}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// tellEnded notes that Redis was told, or could not be.
+func (c *Counts) tellEnded(updates []Update, ok bool) {
+	for i := range updates {
+		u := &updates[i]
+		c.with([]byte(u.Key), func(r *record) {
+			r.due = time.Now().Add(Renewal)
+			if ok {
+				r.told = max(r.told, u.version)
+			}
+		})
+	}
+}

@@ -1,0 +1,35 @@
+package memory
+
+import "github.com/ginlimit/ginlimit/internal/bucket"
+
+// findBanLocked sets the state of a ban.
+func (s *shard) findBanLocked(r *request, i int) {
+	left := int64(0)
+	if e := s.buckets[r.id(i)]; e != nil {
+		left = max(0, e.block-r.now)
+	}
+	r.states[i] = bucket.State{Level: left, Wait: left}
+}
+
+// banLocked bans a client that is refused: on probation, which lasts as long after a ban as the ban, for twice as long.
+func (s *shard) banLocked(r *request, i int, charges int64) {
+	wanted := r.Charges
+	if r.Bans == bucket.LimitBans {
+		for j := range r.buckets {
+			if r.buckets[j].Kind == bucket.Slots {
+				wanted = r.buckets[j].Fit(r.states[j].Level, wanted, r.N)
+			}
+		}
+	}
+	if r.Verb != bucket.Take || r.Bans == bucket.NoBans || charges >= wanted || r.states[i].Level > 0 {
+		return
+	}
+	e := s.entryLocked(r, i)
+	if e.full <= r.now {
+		e.kept = 0
+	}
+	e.kept++
+	length := r.buckets[i].BanLength(e.kept)
+	e.block, e.full = r.now+length, r.now+2*length
+	r.states[i].Wait = length
+}

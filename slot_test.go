@@ -1,0 +1,207 @@
+package ginlimit_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// acquire takes a slot of the client "alice".
+func acquire(t testing.TB, p *ginlimit.Policy) *ginlimit.Slot {
+	t.Helper()
+	slot, err := p.Acquire(t.Context(), "alice")
+	require.NoError(t, err)
+	return slot
+}
+
+func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
+	t.Parallel()
+	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+		p, err := e.limiter.Policy(ginlimit.PerHour(4), ginlimit.WithName("api"), ginlimit.WithConcurrency(2))
+		require.NoError(t, err)
+		one, two := acquire(t, p), acquire(t, p)
+		require.True(t, one.Result().Allowed)
+		require.True(t, two.Result().Allowed)
+		require.Equal(t, 2, two.Result().Remaining, "tokens")
+		require.Equal(t, "api", two.Result().Name)
+
+		none := acquire(t, p)
+		require.Equal(t, ginlimit.Result{
+			Limit: ginlimit.Limit{Rate: 2}, Name: "api-c", RetryAfter: time.Second, ResetAfter: time.Second, Source: none.Result().Source,
+		}, none.Result())
+		none.Release() // holds nothing
+
+		two.Release()
+		two.Release()
+		three := acquire(t, p)
+		require.True(t, three.Result().Allowed)
+		require.Equal(t, 1, three.Result().Remaining, "the refusal took no token")
+		require.False(t, acquire(t, p).Result().Allowed, "a slot is released once")
+
+		three.Release()
+		require.True(t, acquire(t, p).Result().Allowed)
+		one.Release()
+		res := acquire(t, p).Result()
+		require.False(t, res.Allowed)
+		require.Equal(t, "api", res.Name, "no token is left")
+		peek, err := p.Peek(t.Context(), "alice")
+		require.NoError(t, err)
+		require.Equal(t, "api", peek.Name)
+
+		require.NoError(t, p.Reset(t.Context(), "alice"))
+		require.True(t, acquire(t, p).Result().Allowed, "a refusal for tokens takes no slot")
+		require.Equal(t, "api-c", acquire(t, p).Result().Name, "a reset leaves slots alone")
+		peek, err = p.Peek(t.Context(), "alice")
+		require.NoError(t, err)
+		require.Equal(t, "api-c", peek.Name)
+		res, err = p.AllowN(t.Context(), "alice", 3)
+		require.NoError(t, err)
+		require.True(t, res.Allowed, "only Acquire wants a slot")
+	})
+}
+
+func TestSlotsAlone(t *testing.T) {
+	t.Parallel()
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		p, err := e.limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
+		require.NoError(t, err)
+		slot := acquire(t, p)
+		require.True(t, slot.Result().Allowed)
+		require.Equal(t, "api-c", slot.Result().Name)
+		require.Equal(t, 0, slot.Result().Remaining)
+		require.False(t, acquire(t, p).Result().Allowed)
+		res, err := p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.True(t, res.Allowed)
+		slot.Release()
+		require.True(t, acquire(t, p).Result().Allowed)
+	})
+}
+
+// TestSlotsAreSharedByProcesses uses limiters in place of processes: each has a name and counts of its own.
+func TestSlotsAreSharedByProcesses(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	var all []*ginlimit.Policy
+	for range 3 {
+		l, err := ginlimit.NewLimiter(rdb)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, l.Close()) })
+		p, err := l.Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
+		require.NoError(t, err)
+		all = append(all, p)
+	}
+	slots := []*ginlimit.Slot{acquire(t, all[0]), acquire(t, all[0]), acquire(t, all[1]), acquire(t, all[2])}
+	for _, slot := range slots {
+		require.True(t, slot.Result().Allowed)
+	}
+	for _, p := range all {
+		require.False(t, acquire(t, p).Result().Allowed)
+	}
+	slots[1].Release()
+	require.Eventually(t, func() bool { return acquire(t, all[2]).Result().Allowed }, 10*time.Second, time.Millisecond, "Redis is told of a release")
+	require.False(t, acquire(t, all[0]).Result().Allowed)
+}
+
+func TestRequestsHoldSlots(t *testing.T) {
+	t.Parallel()
+	gin.SetMode(gin.TestMode)
+	for name, end := range map[string]func(*gin.Context){
+		"returns": func(*gin.Context) {},
+		"panics":  func(*gin.Context) { panic("on purpose") },
+		"aborts":  func(c *gin.Context) { c.AbortWithStatus(http.StatusTeapot) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, err := ginlimit.NewLocal()
+				require.NoError(t, err)
+				began, finish := make(chan struct{}), make(chan struct{})
+				router := gin.New()
+				router.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }))
+				router.Use(l.Handler(ginlimit.PerHour(100), ginlimit.WithName("api"), ginlimit.WithConcurrency(2),
+					ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit), ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })))
+				router.GET("/", func(c *gin.Context) {
+					began <- struct{}{}
+					<-finish
+					end(c)
+				})
+				serve := func() *httptest.ResponseRecorder {
+					w := httptest.NewRecorder()
+					router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+					return w
+				}
+				for range 2 {
+					go serve()
+					<-began
+				}
+				w := serve()
+				require.Equal(t, http.StatusTooManyRequests, w.Code)
+				require.Equal(t, "1", w.Header().Get("Retry-After"))
+				require.Equal(t, `"api";q=100;w=3600, "api-c";q=2;qu="concurrent-requests"`, w.Header().Get("RateLimit-Policy"))
+				require.Equal(t, `"api";r=98, "api-c";r=0;t=1`, w.Header().Get("RateLimit"))
+				require.Equal(t, "2", w.Header().Get("X-RateLimit-Limit"))
+				require.Equal(t, "0", w.Header().Get("X-RateLimit-Remaining"))
+				require.Contains(t, w.Body.String(), `"violated-policies":["api-c"]`)
+				close(finish)
+				synctest.Wait()
+				go func() { <-began }()
+				w = serve()
+				require.NotEqual(t, http.StatusTooManyRequests, w.Code)
+				require.Equal(t, "100", w.Header().Get("X-RateLimit-Limit"), "a slot is the closest limit if there is none left")
+				require.Equal(t, `"api";r=97;t=36, "api-c";r=1`, w.Header().Get("RateLimit"))
+			})
+		})
+	}
+}
+
+// TestSlotQueue has callers wait for a slot, in order of arrival, so many and so long.
+func TestSlotQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := ginlimit.NewLocal()
+		require.NoError(t, err)
+		p, err := l.Policy(ginlimit.PerHour(100), ginlimit.WithConcurrency(1), ginlimit.WithQueue(3, time.Second), ginlimit.WithBan(time.Hour, time.Hour))
+		require.NoError(t, err)
+		holds := acquire(t, p)
+		require.True(t, holds.Result().Allowed)
+		order := make(chan int, 3)
+		for i := range 3 {
+			go func() {
+				slot := acquire(t, p)
+				require.True(t, slot.Result().Allowed)
+				order <- i
+				time.Sleep(100 * time.Millisecond)
+				slot.Release()
+			}()
+			synctest.Wait()
+		}
+		start := time.Now()
+		require.False(t, acquire(t, p).Result().Allowed, "the queue is full")
+		require.Zero(t, time.Since(start))
+		holds.Release()
+		for i := range 3 {
+			require.Equal(t, i, <-order)
+		}
+		require.Equal(t, 200*time.Millisecond, time.Since(start))
+		time.Sleep(100 * time.Millisecond)
+
+		holds = acquire(t, p)
+		start = time.Now()
+		require.False(t, acquire(t, p).Result().Allowed)
+		require.Equal(t, time.Second, time.Since(start), "as long as it may wait")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err = p.Acquire(ctx, "alice")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		holds.Release()
+		require.True(t, acquire(t, p).Result().Allowed, "who waits for a slot is not banned")
+	})
+}

@@ -1,0 +1,17 @@
+-- What a process holds of the slots of many clients. It follows slots.lua.
+--
+-- KEYS[i]       slots of client i
+-- ARGV[1]       the name of the process
+-- ARGV[3i - 1]  the number up to which its attempts for client i are settled
+-- ARGV[3i]      the slots that these hold
+-- ARGV[3i + 1]  1 if a late attempt may still come, else 0
+--
+-- Reply: how many keys were no slots. The others are told all the same.
+
+local wrong = 0
+for i, key in ipairs(KEYS) do
+  if not pcall(function() keep(look(key, ARGV[1], ARGV[3 * i - 1] + 0, ARGV[3 * i] + 0), ARGV[3 * i + 1] == '1') end) then
+    wrong = wrong + 1
+  end
+end
+return wrong
