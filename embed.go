@@ -2,6 +2,7 @@ package ginlimit
 
 import (
 	_ "embed"
+	"fmt"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
@@ -32,21 +33,30 @@ var (
 	crossSlotSource string
 )
 
-// scripts returns the scripts of all kinds of buckets, and of those that may be mixed.
+// scripts returns the scripts of all kinds of buckets, of those that may be mixed, and of each together with a ban or slots.
 func scripts() (all [redisstore.Scripts]string) {
 	copy(all[:], []string{
-		bucket.Token:               severalSource + tokenBucketSource + decideSource,
+		bucket.Token:               several(false) + tokenBucketSource + decideSource,
 		bucket.FixedWindow:         fixedWindowSource + decideSource,
 		bucket.SlidingWindow:       slidingWindowSource + decideSource,
-		redisstore.TokenCalendar:   severalSource + mixed(tokenBucketSource),
+		redisstore.TokenCalendar:   several(false) + mixed(tokenBucketSource),
 		redisstore.SlidingCalendar: mixed(slidingWindowSource),
 	})
 	for i, source := range all[:redisstore.Guarded] {
-		all[redisstore.Guarded+i] = "local function decide(KEYS, ARGV)\n" + source + "\nend\n" + slotsSource + guardsSource
+		inLine := ""
+		if i == int(bucket.Token) || i == redisstore.TokenCalendar {
+			inLine = several(true)
+		}
+		all[redisstore.Guarded+i] = inLine + slotsSource + "local function decide(KEYS, ARGV)\n" + source + "\nend\n" + guardsSource
 	}
 	all[redisstore.Guards] = slotsSource + guardsSource
 	all[redisstore.Tell] = slotsSource + tellSource
 	return all
+}
+
+// several returns the source of several limits in line, together with guards or not.
+func several(guarded bool) string {
+	return fmt.Sprintf("local guarded = %t\n%s", guarded, severalSource)
 }
 
 // mixed returns the script of calendar periods together with other buckets, whose source is given.

@@ -4,15 +4,16 @@
 -- KEYS[1 … k]        buckets and windows of the limits, as decide.lua documents them; there may be none
 -- KEYS[k + 1 …]      the ban, if there is one; then the slots, if there are some
 -- ARGV[1 … 3k + 3]   of the limits, as decide.lua documents them. The verbs are take and reset; a reset leaves slots alone
--- ARGV[3k + 4]       how long the first ban lasts in milliseconds; 0 without a ban
--- ARGV[3k + 5]       how long the longest ban lasts in milliseconds
--- ARGV[3k + 6]       0 if a refusal bans nobody, 1 if every one bans the client, 2 if one for want of a slot does not
--- ARGV[3k + 7]       how many slots there are; 0 without slots. Each charge takes one
--- ARGV[3k + 8]       the name of the process
--- ARGV[3k + 9]       the number up to which its attempts are settled
--- ARGV[3k + 10]      the slots that these hold
--- ARGV[3k + 11]      the numbers of the attempts, one for each charge, with a comma after each
--- ARGV[3k + 12]      k
+-- ARGV[3k + 4]       ban, slots or both
+-- With a ban, next   how long the first one lasts in milliseconds
+--                    how long the longest one lasts
+--                    0 if a refusal bans nobody, 1 if every one bans the client, 2 if one for want of a slot does not
+-- With slots, next   how many there are. Each charge takes one
+--                    the name of the process
+--                    the number up to which its attempts are settled
+--                    the slots that these hold
+--                    the numbers of the attempts, one for each charge, with a comma after each
+-- ARGV[last]         k
 --
 -- Reply: what is replied of the limits, in one list; then of a ban, for how many milliseconds it lasts before and after this
 -- call; then of slots, how many were in use.
@@ -23,8 +24,12 @@
 
 local k = ARGV[#ARGV] + 0
 local at, limits = 3 * k + 3, {unpack(KEYS, 1, k)}
-local first, count = ARGV[at + 1] + 0, ARGV[at + 4] + 0
-local ban = first > 0 and KEYS[k + 1]
+local ban, first, longest, bans, count = nil, 0, 0, '0', 0
+if ARGV[at + 1] ~= 'slots' then
+  ban, first, longest, bans = KEYS[k + 1], ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4]
+  at = at + 3
+end
+if #KEYS > k + (ban and 1 or 0) then count = ARGV[at + 2] + 0 end
 
 if ARGV[1] == 'reset' then
   local reply = k > 0 and decide(limits, ARGV) or {}
@@ -39,7 +44,7 @@ end
 
 local wanted = ARGV[3] + 0
 local charges, times, before, slots, used = wanted, 0, 0, nil, 0
-local function length(n) return min(first * 2 ^ (n - 1), ARGV[at + 2] + 0) end
+local function length(n) return min(first * 2 ^ (n - 1), longest) end
 if ban then
   local value = call('GET', ban)
   if value then
@@ -51,11 +56,17 @@ if ban then
   if before > 0 then charges = 0 end
 end
 if count > 0 then
-  slots = look(KEYS[#KEYS], ARGV[at + 5], ARGV[at + 6] + 0, ARGV[at + 7] + 0)
+  slots = look(KEYS[#KEYS], ARGV[at + 3], ARGV[at + 4] + 0, ARGV[at + 5] + 0)
+  if slots.later ~= '' then -- a repeated call takes nothing more
+    for attempt in gmatch(ARGV[at + 6], '%d+,') do
+      local from, to = string.find(',' .. slots.later, ',' .. attempt, 1, true)
+      if from then slots.later, slots.count = string.sub(slots.later, 1, from - 1) .. string.sub(slots.later, to), slots.count - 1 end
+    end
+  end
   used = slots.others + slots.held + slots.count
   charges = math.max(0, min(charges, count - used))
-  if charges < wanted and ARGV[at + 3] == '2' then wanted = charges end
-  if charges > 0 and match(ARGV[at + 8], '(%d+),$') - slots.settled <= 0 then charges = 0 end -- late
+  if charges < wanted and bans == '2' then wanted = charges end
+  if charges > 0 and match(ARGV[at + 6], '(%d+),$') - slots.settled <= 0 then charges = 0 end -- late
 end
 
 local reply = {}
@@ -76,17 +87,17 @@ end
 
 if slots and charges > 0 then
   local number = charges
-  for attempt in gmatch(ARGV[at + 8], '%d+') do
+  for attempt in gmatch(ARGV[at + 6], '%d+') do
     if number == 0 then break end
     number = number - 1
     if attempt + 0 > slots.settled then slots.later, slots.count = slots.later .. attempt .. ',', slots.count + 1 end
   end
-  keep(slots)
+  keep(KEYS[#KEYS], ARGV[at + 3], slots)
 end
 
 if ban then
   local after = before
-  if charges < wanted and before == 0 and ARGV[at + 3] ~= '0' then
+  if charges < wanted and before == 0 and bans ~= '0' then
     after = length(times + 1)
     local done = redis.pcall('SET', ban, format('%d', times + 1), 'PX', format('%d', 2 * after))
     if type(done) == 'table' and done.err then after = 0 end -- memory is full: it is refused all the same

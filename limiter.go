@@ -108,7 +108,7 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 		errs = append(errs, errors.New("ginlimit: the Redis client is nil"))
 	}
 	store := redisstore.New(rdb, redisstore.Config{
-		Prefix: defaults.prefix, Timeout: defaults.timeout, Log: defaults.logger, Process: rand.Text(), Sources: scripts(),
+		Prefix: defaults.prefix, Timeout: defaults.timeout, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Sources: scripts(),
 		CrossSlot: crossSlotSource, TrustDialer: defaults.trustDialer,
 	})
 	l := newLimiter(defaults, store, FromRedis)

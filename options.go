@@ -21,6 +21,7 @@ const (
 	// DefaultTimeout is how long a decision may take.
 	DefaultTimeout = 50 * time.Millisecond
 	maxTimeout     = 24 * time.Hour
+	maxProcess     = 13 // letters, of 5 bits each, that name a process
 	minSecret      = 16
 )
 

@@ -6,62 +6,79 @@
 -- settled already is late: nobody waits for it, and nothing is taken.
 --
 -- State: one string key.
---   value  the time at which the key expires, then of each process: its name, the number up to which its attempts are
---          settled, the slots that these hold, all slots that it holds, the time until which it holds them, and the
---          numbers of later attempts that hold one
+--   value  if one process holds slots: its name, the number up to which its attempts are settled, the slots that these hold, and the
+--          numbers of later attempts that hold one. Else the time at which the key expires; a time up to which no process' slots are over; all slots; then of each process: its
+--          name, what is settled and held, all slots that it holds, the time until which it holds them, and the later attempts
 --   TTL    milliseconds until the last process holds no slot any more
 -- Times are milliseconds since the key was made. The TTL tells what time it is, so long before the key expires. A process
 -- holds its slots for life after it last told of them, so those of one that has died are free then.
 
-local call, gmatch, match, format = redis.call, string.gmatch, string.match, string.format
+local call, find, gmatch, gsub, match, sub, format = redis.call, string.find, string.gmatch, string.gsub, string.match, string.sub, string.format
 local min = math.min
 local life = 10000
 
 -- look finds the slots of the others and of one process, which says of itself what is settled and held. One that is not known, or
 -- has not told of its slots for life, is taken at its word.
 local function look(key, process, settled, held)
-  local s = {key = key, process = process, settled = settled, held = held, later = '', count = 0, others = 0, list = '', now = 0}
+  local s = {settled = settled, held = held, later = '', count = 0, others = 0, list = '', now = 0}
   local value = call('GET', key)
   if not value then return s end
   local ttl = call('PTTL', key)
   if ttl == -1 then error('the key has no expiry, so it has no slots') end
-  local ends, list = match(value, '^(%d+)(.*)$')
-  if not ends then error('the value is not that of slots') end
+  local ends, first, total, list = match(value, '^(%d+) (%d+) (%d+)(.*)$')
+  if not ends then -- one process
+    local name, known, kept, later = match(value, '^(P%w+) (%d+) (%d+) ([%d,]*)$')
+    if not name then error('the value is not that of slots') end
+    local _, count = gsub(later, ',', ',')
+    ends, first, total = ttl, ttl, kept + count
+    list = format(' %s %s %s %d %d %s;', name, known, kept, total, ttl, later)
+  end
   if ttl <= 0 then return s end
-  s.ends, s.now = ends, ends - ttl
-  for entry, name, known, kept, all, stop, later in gmatch(list, '( (%S+) (%d+) (%d+) (%d+) (%d+) ([%d,]*);)') do
-    if stop - s.now > 0 and name ~= process then
-      s.others, s.list = s.others + all, s.list .. entry
-    elseif stop - s.now > 0 then
-      known = known + 0
-      s.later, s.count = later, all - kept
-      if settled > known then -- later ones may be settled by now
-        if later ~= '' then
-          s.later, s.count = '', 0
-          for number in gmatch(later, '%d+') do
-            if number + 0 > settled then s.later, s.count = s.later .. number .. ',', s.count + 1 end
-          end
-        end
-      elseif settled == known then -- the sooner, the fewer
-        s.held = min(held, kept + 0)
-      else
-        s.settled, s.held = known, kept + 0
+  local now, known, kept, all, later = ends - ttl, nil, nil, nil, nil
+  s.ends, s.now = ends, now
+  if first - now > 0 then -- all of them count
+    local from, to
+    from, to, known, kept, all, later = find(list, ' ' .. process .. ' (%d+) (%d+) (%d+) %d+ ([%d,]*);')
+    s.first, s.others, s.list = first + 0, total + 0, list
+    if from then s.others, s.list = total - all, sub(list, 1, from - 1) .. sub(list, to + 1) end
+  else
+    for entry, name, of, these, slots, stop, more in gmatch(list, '( (%S+) (%d+) (%d+) (%d+) (%d+) ([%d,]*);)') do
+      if stop - now > 0 and name == process then
+        known, kept, all, later = of, these, slots, more
+      elseif stop - now > 0 then
+        s.others, s.list, s.first = s.others + slots, s.list .. entry, min(s.first or stop + 0, stop + 0)
       end
     end
+  end
+  if not known then return s end
+  known = known + 0
+  s.later, s.count = later, all - kept
+  if settled > known then -- later ones may be settled by now
+    s.later, s.count = '', 0
+    for number in gmatch(later, '%d+') do
+      if number + 0 > settled then s.later, s.count = s.later .. number .. ',', s.count + 1 end
+    end
+  elseif settled == known then -- the sooner, the fewer
+    s.held = min(held, kept + 0)
+  else
+    s.settled, s.held = known, kept + 0
   end
   return s
 end
 
 -- keep writes what was found, and the slots that were taken since. A process that holds none is kept if it is in doubt whether an
 -- attempt of it may still come late.
-local function keep(s, doubt)
+local function keep(key, process, s, doubt)
   local all = s.held + s.count
-  if all > 0 or doubt then
+  if (all > 0 or doubt) and s.list == '' then
+    call('SET', key, format('%s %d %d %s', process, s.settled, s.held, s.later), 'PX', life)
+  elseif all > 0 or doubt then
     local ends = s.now + life
-    call('SET', s.key, format('%d%s %s %d %d %d %d %s;', ends, s.list, s.process, s.settled, s.held, all, ends, s.later), 'PX', life)
+    call('SET', key, format('%d %d %d%s %s %d %d %d %d %s;', ends, s.first or ends, s.others + all, s.list, process, s.settled, s.held,
+      all, ends, s.later), 'PX', life)
   elseif s.list ~= '' then
-    call('SET', s.key, s.ends .. s.list, 'KEEPTTL')
+    call('SET', key, format('%s %d %d%s', s.ends, s.first, s.others, s.list), 'KEEPTTL')
   elseif s.ends then
-    call('DEL', s.key)
+    call('DEL', key)
   end
 end

@@ -10,7 +10,10 @@
 
 local wrong = 0
 for i, key in ipairs(KEYS) do
-  if not pcall(function() keep(look(key, ARGV[1], ARGV[3 * i - 1] + 0, ARGV[3 * i] + 0), ARGV[3 * i + 1] == '1') end) then
+  local done, s = pcall(look, key, ARGV[1], ARGV[3 * i - 1] + 0, ARGV[3 * i] + 0)
+  if done then
+    keep(key, ARGV[1], s, ARGV[3 * i + 1] == '1')
+  else
     wrong = wrong + 1
   end
 end

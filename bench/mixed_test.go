@@ -10,7 +10,7 @@ import (
 )
 
 // BenchmarkMixedScript compares what a decision on several limits costs Redis with one on a token bucket, by turns: on three
-// token buckets, and on limits of different kinds.
+// token buckets, on limits of different kinds, and on a bucket together with slots, a ban, or both.
 func BenchmarkMixedScript(b *testing.B) {
 	bucket := ginlimit.PerSecond(10).WithBurst(100)
 	day, month := ginlimit.PerCalendar(10_000, ginlimit.CalendarDay(nil)), ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1))
@@ -18,13 +18,17 @@ func BenchmarkMixedScript(b *testing.B) {
 		name      string
 		algorithm ginlimit.Algorithm
 		limits    []ginlimit.Limit
+		opts      []ginlimit.Option // of a policy with the first limit alone
 	}{
-		{"bucket", ginlimit.TokenBucket, []ginlimit.Limit{bucket}},
-		{"three-buckets", ginlimit.TokenBucket, []ginlimit.Limit{bucket, ginlimit.PerMinute(600), ginlimit.PerHour(10_000)}},
-		{"bucket-and-month", ginlimit.TokenBucket, []ginlimit.Limit{bucket, month}},
-		{"bucket-day-month", ginlimit.TokenBucket, []ginlimit.Limit{bucket, day, month}},
-		{"fixed-day-month", ginlimit.FixedWindow, []ginlimit.Limit{ginlimit.PerMinute(600), day, month}},
-		{"sliding-day-month", ginlimit.SlidingWindow, []ginlimit.Limit{ginlimit.PerMinute(600), day, month}},
+		{name: "bucket", limits: []ginlimit.Limit{bucket}},
+		{name: "bucket-slots", limits: []ginlimit.Limit{bucket}, opts: []ginlimit.Option{ginlimit.WithConcurrency(10)}},
+		{name: "bucket-ban", limits: []ginlimit.Limit{bucket}, opts: []ginlimit.Option{ginlimit.WithBan(time.Minute, time.Hour)}},
+		{name: "bucket-slots-ban", limits: []ginlimit.Limit{bucket}, opts: []ginlimit.Option{ginlimit.WithConcurrency(10), ginlimit.WithBan(time.Minute, time.Hour)}},
+		{name: "three-buckets", algorithm: ginlimit.TokenBucket, limits: []ginlimit.Limit{bucket, ginlimit.PerMinute(600), ginlimit.PerHour(10_000)}},
+		{name: "bucket-and-month", algorithm: ginlimit.TokenBucket, limits: []ginlimit.Limit{bucket, month}},
+		{name: "bucket-day-month", algorithm: ginlimit.TokenBucket, limits: []ginlimit.Limit{bucket, day, month}},
+		{name: "fixed-day-month", algorithm: ginlimit.FixedWindow, limits: []ginlimit.Limit{ginlimit.PerMinute(600), day, month}},
+		{name: "sliding-day-month", algorithm: ginlimit.SlidingWindow, limits: []ginlimit.Limit{ginlimit.PerMinute(600), day, month}},
 	}
 	ctx, addr := b.Context(), redistest.Start(b)
 	rdb := redistest.Connect(b, addr)
@@ -38,8 +42,22 @@ func BenchmarkMixedScript(b *testing.B) {
 		defer limiter.Close()
 		hook := recordHook{args: new([][]any)}
 		spied.AddHook(hook)
+		allow := func(client string) error {
+			_, err := limiter.Allow(ctx, client, set.limits...)
+			return err
+		}
+		if set.opts != nil {
+			policy, err := limiter.Policy(set.limits[0], set.opts...)
+			if err != nil {
+				b.Fatal(err)
+			}
+			allow = func(client string) error {
+				_, err := policy.Acquire(ctx, client)
+				return err
+			}
+		}
 		for i := range scriptClients {
-			if _, err := limiter.Allow(ctx, fmt.Sprint("client ", i), set.limits...); err != nil {
+			if err := allow(fmt.Sprint("client ", i)); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -233,17 +233,25 @@ func (c *command) encodeOne(m *dispatch.Merged) {
 
 // encodeGuards appends what guards.lua is told of a ban and of slots.
 func (c *command) encodeGuards(m *dispatch.Merged, process string) {
-	var ban, slots bucket.Bucket
 	counted := bucket.Counted(m.Buckets)
-	for _, b := range m.Buckets[counted:] {
-		if b.Kind == bucket.Ban {
-			ban = b
-		} else {
-			slots = b
-		}
+	guards := m.Buckets[counted:]
+	kind := "slots"
+	switch {
+	case len(guards) > 1:
+		kind = "both"
+	case guards[0].Kind == bucket.Ban:
+		kind = "ban"
 	}
-	told, attempts := m.Attempts()
-	c.args = append(c.args, ban.Cost, ban.Capacity, int(m.Op.Bans), slots.Capacity, process, told.Settled, told.Held, attempts, counted)
+	c.args = append(c.args, kind)
+	for i := range guards {
+		if guards[i].Kind == bucket.Ban {
+			c.args = append(c.args, guards[i].Cost, guards[i].Capacity, int(m.Op.Bans))
+			continue
+		}
+		told, attempts := m.Attempts()
+		c.args = append(c.args, guards[i].Capacity, process, told.Settled, told.Held, attempts)
+	}
+	c.args = append(c.args, counted)
 }
 
 // encodeBucket appends what a script is told of a bucket.
