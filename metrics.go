@@ -107,7 +107,7 @@ func (l *Limiter) outcome(r Result, failure Failure, err error) Outcome {
 
 // Stats are the figures of a limiter. Batches, Decisions and Leased count from when it was made.
 //
-// For a limiter of [NewLocal] only LocalBuckets is not zero. A closed limiter has no LostServers.
+// For a limiter of [NewLocal] only Slots and LocalBuckets are not zero. A closed limiter has no LostServers.
 type Stats struct {
 	Servers      int    // of Redis that decisions are sent to; a client whose servers are not known yet has one
 	LostServers  int    // of these, with an open circuit breaker
@@ -117,6 +117,7 @@ type Stats struct {
 	Queued       int    // decisions that wait for a batch
 	Leases       int    // keys of which this process has tokens that it took ahead
 	Leased       uint64 // decisions by such tokens
+	Slots        int    // held by requests in flight in this process: see [WithConcurrency]
 	Remembered   int    // refusals in the deny memory that are still valid
 	LocalBuckets int    // in this process, of all algorithms, full ones that are not forgotten yet among them
 }
@@ -125,6 +126,9 @@ type Stats struct {
 func (l *Limiter) Stats() Stats {
 	leases := l.leases.Stats()
 	s := Stats{Remembered: l.denied.Len(), Leases: leases.Keys, Leased: leases.Admitted}
+	if l.slots != nil {
+		s.Slots = l.slots.Total()
+	}
 	switch store := l.store.(type) {
 	case *redisstore.Store:
 		redis := store.Stats()

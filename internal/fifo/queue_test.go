@@ -2,6 +2,7 @@ package fifo
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -24,7 +25,7 @@ func TestOneAfterAnother(t *testing.T) {
 				time.AfterFunc(time.Minute, cancel)
 			}
 			all.Go(func() {
-				leave, _, err := q.Join(ctx, nil, "k")
+				leave, _, err := q.Join(ctx, nil, "k", math.MaxInt)
 				if err != nil {
 					require.Equal(t, 1, i%3)
 					return
@@ -47,10 +48,10 @@ func TestOneAfterAnother(t *testing.T) {
 func TestWake(t *testing.T) {
 	var q Queues
 	q.Wake("a") // nobody
-	leave, wake, err := q.Join(t.Context(), nil, "a 1")
+	leave, wake, err := q.Join(t.Context(), nil, "a 1", math.MaxInt)
 	require.NoError(t, err)
 	defer leave()
-	leaveOther, other, err := q.Join(t.Context(), nil, "b 1")
+	leaveOther, other, err := q.Join(t.Context(), nil, "b 1", math.MaxInt)
 	require.NoError(t, err)
 	defer leaveOther()
 	for range 3 {
@@ -71,7 +72,7 @@ func TestNext(t *testing.T) {
 	now := time.Now()
 	q.Expect("k", now)
 	require.Zero(t, q.Next("k"))
-	leave, _, err := q.Join(t.Context(), nil, "k")
+	leave, _, err := q.Join(t.Context(), nil, "k", math.MaxInt)
 	require.NoError(t, err)
 	require.Zero(t, q.Next("k"))
 	q.Expect("k", now)
@@ -86,9 +87,9 @@ func TestNext(t *testing.T) {
 // TestKeysDoNotMeet: each has a queue of its own.
 func TestKeysDoNotMeet(t *testing.T) {
 	var q Queues
-	one, _, err := q.Join(t.Context(), nil, "one")
+	one, _, err := q.Join(t.Context(), nil, "one", math.MaxInt)
 	require.NoError(t, err)
-	other, _, err := q.Join(t.Context(), nil, "other")
+	other, _, err := q.Join(t.Context(), nil, "other", math.MaxInt)
 	require.NoError(t, err)
 	one()
 	other()
@@ -100,12 +101,12 @@ func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queues
 		stop := make(chan struct{})
-		first, _, err := q.Join(t.Context(), stop, "k")
+		first, _, err := q.Join(t.Context(), stop, "k", math.MaxInt)
 		require.NoError(t, err)
 		var all sync.WaitGroup
 		for range 5 {
 			all.Go(func() {
-				leave, _, err := q.Join(t.Context(), stop, "k")
+				leave, _, err := q.Join(t.Context(), stop, "k", math.MaxInt)
 				require.NoError(t, err)
 				require.Nil(t, leave)
 			})
@@ -133,7 +134,7 @@ func TestNobodyIsLeftBehind(t *testing.T) {
 				all.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					defer cancel()
-					leave, _, err := q.Join(ctx, nil, "k")
+					leave, _, err := q.Join(ctx, nil, "k", math.MaxInt)
 					if err != nil {
 						return
 					}

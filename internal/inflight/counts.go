@@ -51,6 +51,7 @@ type shard struct {
 // record is what is known of a key. The mutex of its shard guards it.
 type record struct {
 	pending []attempt // those that are not settled, the oldest first
+	newest  int64     // attempt
 	settled int64     // all attempts up to it are
 	held    int       // slots of these
 	later   []int64   // granted attempts beyond it
@@ -147,7 +148,7 @@ func (s *shard) forgetLocked(key string, r *record) {
 func (c *Counts) Begin(key []byte) (a bucket.Attempt) {
 	c.with(key, func(r *record) {
 		a.Number = c.numbers.Add(1)
-		a.Settled, a.Held = r.settled, int64(r.held)
+		r.newest, a.Settled, a.Held = a.Number, r.settled, int64(r.held)
 		r.pending = append(r.pending, attempt{a.Number, r.version})
 	})
 	return a
@@ -190,7 +191,7 @@ func (c *Counts) settle(r *record, number int64, outcome Outcome) {
 	if i < 0 {
 		return
 	}
-	one, newest := r.pending[i], r.pending[len(r.pending)-1].number
+	one, upTo := r.pending[i], r.newest
 	r.pending = slices.Delete(r.pending, i, i+1)
 	switch outcome {
 	case Granted:
@@ -205,9 +206,9 @@ func (c *Counts) settle(r *record, number int64, outcome Outcome) {
 		r.doubt = time.Now().Add(Life)
 	}
 	if len(r.pending) > 0 {
-		newest = r.pending[0].number - 1
+		upTo = r.pending[0].number - 1
 	}
-	c.settleUpTo(r, newest)
+	c.settleUpTo(r, upTo)
 }
 
 // settleUpTo counts the attempts up to a number as settled.
