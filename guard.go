@@ -2,6 +2,7 @@ package ginlimit
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -101,4 +102,50 @@ func (s *limitSet) banned(states []bucket.State) time.Duration {
 		}
 	}
 	return 0
+}
+
+// maxBans is how many bans a process counts.
+const maxBans = 1 << 16
+
+// bans counts the bans that this process knows of: by the hash of a key, when each ends.
+type bans struct {
+	mu   sync.Mutex
+	ends map[uint64]time.Time // guarded by mu
+}
+
+// note keeps for how long a client is banned, as was just found.
+func (b *bans) note(hash uint64, d time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if d <= 0 {
+		delete(b.ends, hash)
+		return
+	}
+	if len(b.ends) >= maxBans {
+		b.endLocked()
+	}
+	if b.ends == nil {
+		b.ends = map[uint64]time.Time{}
+	}
+	if len(b.ends) < maxBans {
+		b.ends[hash] = time.Now().Add(d)
+	}
+}
+
+// len returns how many bans last.
+func (b *bans) len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.endLocked()
+	return len(b.ends)
+}
+
+// endLocked forgets the bans that are over.
+func (b *bans) endLocked() {
+	now := time.Now()
+	for hash, end := range b.ends {
+		if !end.After(now) {
+			delete(b.ends, hash)
+		}
+	}
 }

@@ -66,6 +66,7 @@ type Limiter struct {
 	moving   [64]atomic.Int64 // by the hash of a key: until when its slot is taken to migrate, in Unix milliseconds
 
 	slots      *inflight.Counts // that this process holds
+	bans       bans             // that it knows of
 	waiting    fifo.Queues      // of those who wait for tokens or slots
 	background background       // what Close waits for
 

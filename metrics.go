@@ -107,7 +107,7 @@ func (l *Limiter) outcome(r Result, failure Failure, err error) Outcome {
 
 // Stats are the figures of a limiter. Batches, Decisions and Leased count from when it was made.
 //
-// For a limiter of [NewLocal] only Slots and LocalBuckets are not zero. A closed limiter has no LostServers.
+// For a limiter of [NewLocal] only Slots, Bans and LocalBuckets are not zero. A closed limiter has no LostServers.
 type Stats struct {
 	Servers      int    // of Redis that decisions are sent to; a client whose servers are not known yet has one
 	LostServers  int    // of these, with an open circuit breaker
@@ -118,6 +118,7 @@ type Stats struct {
 	Leases       int    // keys of which this process has tokens that it took ahead
 	Leased       uint64 // decisions by such tokens
 	Slots        int    // held by requests in flight in this process: see [WithConcurrency]
+	Bans         int    // of clients that this process has found banned and that last, at most 65,536: see [WithBan]
 	Remembered   int    // refusals in the deny memory that are still valid
 	LocalBuckets int    // in this process, of all algorithms, full ones that are not forgotten yet among them
 }
@@ -127,7 +128,7 @@ func (l *Limiter) Stats() Stats {
 	leases := l.leases.Stats()
 	s := Stats{Remembered: l.denied.Len(), Leases: leases.Keys, Leased: leases.Admitted}
 	if l.slots != nil {
-		s.Slots = l.slots.Total()
+		s.Slots, s.Bans = l.slots.Total(), l.bans.len()
 	}
 	switch store := l.store.(type) {
 	case *redisstore.Store:

@@ -193,7 +193,7 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 			rdb := redis.NewClient(&redis.Options{
 				Addr: "127.0.0.1:6379", PoolSize: 20, DialerRetries: 1,
 				MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, // which locks while it waits
-				Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return s.network.dial(ctx, simPath{p, 0}) },
+				Dialer:                   func(ctx context.Context, _, _ string) (net.Conn, error) { return s.network.dial(ctx, simPath{p, 0}) },
 			})
 			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)

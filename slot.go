@@ -156,8 +156,11 @@ func (l *Limiter) attempt(c *dispatch.Call, s *subject) {
 	}
 }
 
-// settleAttempt notes whether the attempt of a call holds a slot.
+// settleAttempt notes whether the attempt of a call holds a slot, and for how long a client that is refused is banned.
 func (l *Limiter) settleAttempt(c *dispatch.Call, s *subject, res Result, err error) {
+	if s.limits.taking != nil && err == nil && !res.Allowed && res.Source == l.source {
+		l.bans.note(c.Hash, s.limits.taking.banned(c.States))
+	}
 	if c.Attempt.Number == 0 {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 // acquire takes a slot of the client "alice".
@@ -92,7 +93,7 @@ func TestSlotsAreSharedByProcesses(t *testing.T) {
 	rdb, _ := newMiniredis(t)
 	var all []*ginlimit.Policy
 	for range 3 {
-		l, err := ginlimit.NewLimiter(rdb)
+		l, err := ginlimit.NewLimiter(rdb, harness.Patient())
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
 		p, err := l.Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
@@ -109,6 +110,32 @@ func TestSlotsAreSharedByProcesses(t *testing.T) {
 	slots[1].Release()
 	require.Eventually(t, func() bool { return acquire(t, all[2]).Result().Allowed }, 10*time.Second, time.Millisecond, "Redis is told of a release")
 	require.False(t, acquire(t, all[0]).Result().Allowed)
+}
+
+// TestSlotsOfADeadProcess are free 10 s after it last told of them, though others keep the key. That it dies is that Redis' clock runs on,
+// and its own does not.
+func TestSlotsOfADeadProcess(t *testing.T) {
+	t.Parallel()
+	rdb, advance := newMiniredis(t)
+	policy := func() *ginlimit.Policy {
+		p, err := harness.NewLimiter(t, rdb, harness.Patient()).Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(2))
+		require.NoError(t, err)
+		return p
+	}
+	dead, one, two := policy(), policy(), policy()
+	require.True(t, acquire(t, dead).Result().Allowed)
+	advance(6 * time.Second)
+	slot := acquire(t, one)
+	require.True(t, slot.Result().Allowed)
+	advance(4*time.Second - time.Millisecond)
+	require.False(t, acquire(t, two).Result().Allowed)
+	advance(time.Millisecond)
+	last := acquire(t, two)
+	require.True(t, last.Result().Allowed)
+	require.False(t, acquire(t, two).Result().Allowed, "one lives")
+	last.Release()
+	slot.Release()
+	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "ginlimit:{api|alice}:slots").Val() == 0 }, 10*time.Second, time.Millisecond)
 }
 
 func TestRequestsHoldSlots(t *testing.T) {

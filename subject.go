@@ -253,6 +253,9 @@ func (l *Limiter) change(ctx context.Context, s *subject, op bucket.Op) error {
 	defer l.release(c)
 	err := l.do(ctx, c)
 	s.failed = err != nil
+	if op.Verb == bucket.Reset {
+		l.bans.note(c.Hash, 0)
+	}
 	l.denied.Forget(c.Key, c.Hash, mayStillHappen(err))
 	l.wake(s)
 	if l.local != nil && (err != nil || op.Verb != bucket.Give) {

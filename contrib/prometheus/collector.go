@@ -73,6 +73,10 @@ func New() *Collector {
 		func(s ginlimit.Stats) float64 { return float64(s.InFlight) })
 	figure("ginlimit_queued_decisions", "Decisions that wait for a batch.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Queued) })
+	figure("ginlimit_slots", "Slots held by requests in flight in the process.", prometheus.GaugeValue,
+		func(s ginlimit.Stats) float64 { return float64(s.Slots) })
+	figure("ginlimit_bans", "Bans of clients that the process has found and that last.", prometheus.GaugeValue,
+		func(s ginlimit.Stats) float64 { return float64(s.Bans) })
 	figure("ginlimit_leases", "Keys of which the process has tokens that it took ahead.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Leases) })
 	figure("ginlimit_leased_decisions_total", "Decisions without Redis, by tokens taken ahead.", prometheus.CounterValue,

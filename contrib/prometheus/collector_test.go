@@ -103,6 +103,8 @@ func TestScrapeShowsKnownTraffic(t *testing.T) {
 		`ginlimit_batched_decisions_total`: "5",
 		`ginlimit_batches_total`:           "5",
 		`ginlimit_queued_decisions`:        "0",
+		`ginlimit_slots`:                   "0",
+		`ginlimit_bans`:                    "0",
 		`ginlimit_leases`:                  "0",
 		`ginlimit_leased_decisions_total`:  "0",
 		`ginlimit_remembered_refusals`:     "1",

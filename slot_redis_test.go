@@ -1,0 +1,213 @@
+//go:build integration
+
+package ginlimit_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+// slotPolicy returns a policy with three slots on a server.
+func slotPolicy(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Policy {
+	t.Helper()
+	limiter := harness.NewLimiter(t, rdb, append([]ginlimit.Option{harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
+	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
+	require.NoError(t, err)
+	return p
+}
+
+// slotHolder names the environment variable with the server's address, by which the test's program is one that holds slots.
+const slotHolder = "GINLIMIT_HOLD_SLOTS"
+
+// TestHoldSlots is the program of TestKilledProcessFreesItsSlots.
+func TestHoldSlots(t *testing.T) {
+	addr := os.Getenv(slotHolder)
+	if addr == "" {
+		return // it is only for that
+	}
+	p := slotPolicy(t, redis.NewClient(&redis.Options{Addr: addr}))
+	for range 3 {
+		fmt.Println("slot", acquire(t, p).Result().Allowed)
+	}
+	<-t.Context().Done()
+}
+
+// holdSlots starts a process that holds all three slots.
+func holdSlots(t *testing.T, addr string) *os.Process {
+	t.Helper()
+	program, err := os.Executable()
+	require.NoError(t, err)
+	holder := exec.Command(program, "-test.run", "^TestHoldSlots$")
+	holder.Env = append(os.Environ(), slotHolder+"="+addr)
+	out, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	t.Cleanup(func() {
+		_ = holder.Process.Kill() // it may be dead
+		_ = holder.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	for n := 0; n < 3 && lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "slot") {
+			require.Equal(t, "slot true", lines.Text())
+			n++
+		}
+	}
+	return holder.Process
+}
+
+// TestKilledProcessFreesItsSlots has a living process keep its slots for longer than Redis believes it, one that is killed lose them
+// within ten seconds, and one that is frozen for longer lose them and find them taken.
+func TestKilledProcessFreesItsSlots(t *testing.T) {
+	t.Parallel()
+	addr := harness.StartRedis(t)
+	p := slotPolicy(t, harness.Connect(t, addr))
+	process := holdSlots(t, addr)
+	refusedFor := func(d time.Duration) {
+		t.Helper()
+		for start := time.Now(); time.Since(start) < d; time.Sleep(100 * time.Millisecond) {
+			require.False(t, acquire(t, p).Result().Allowed, "the process lives")
+		}
+	}
+	freeWithin := func(d time.Duration) (slots []*ginlimit.Slot) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			slots = append(slots, acquire(t, p))
+			return slots[len(slots)-1].Result().Allowed
+		}, d, 50*time.Millisecond)
+		return slots
+	}
+	refusedFor(12 * time.Second)
+	require.NoError(t, process.Kill())
+	slots := freeWithin(11 * time.Second)
+	for _, slot := range slots {
+		slot.Release()
+	}
+
+	process = holdSlots(t, addr)
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	slots = freeWithin(11 * time.Second)
+	require.NoError(t, process.Signal(syscall.SIGCONT))
+	require.Eventually(t, func() bool { // it goes on with its three, beside ours
+		res, err := p.Peek(t.Context(), "alice")
+		return err == nil && !res.Allowed
+	}, 10*time.Second, 50*time.Millisecond)
+	slots[len(slots)-1].Release()
+	refusedFor(2 * time.Second)
+}
+
+// TestSlotsWhileRedisIsLost has requests begin before, during and after an outage, in which Redis loses its memory.
+func TestSlotsWhileRedisIsLost(t *testing.T) {
+	t.Parallel()
+	addr, process := harness.StartRedisProcess(t)
+	limiter := harness.NewLimiter(t, harness.Connect(t, addr), ginlimit.WithReplicas(2), ginlimit.WithTimeout(200*time.Millisecond),
+		ginlimit.WithFailure(ginlimit.FailLocal))
+	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
+	require.NoError(t, err)
+	other := slotPolicyOf(t, addr, 4)
+	before := acquire(t, p)
+	require.Equal(t, ginlimit.FromRedis, before.Result().Source)
+	require.NoError(t, process.Kill())
+
+	during := acquire(t, p)
+	require.Equal(t, ginlimit.FromLocal, during.Result().Source)
+	require.True(t, during.Result().Allowed, "two are this process' share")
+	require.False(t, acquire(t, p).Result().Allowed, "what began before counts")
+	before.Release()
+	again := acquire(t, p)
+	require.True(t, again.Result().Allowed)
+
+	harness.LaunchRedis(t, addr)
+	// It is told of the two, though it knew only of one that has ended.
+	var others []*ginlimit.Slot
+	require.Eventually(t, func() bool {
+		res, err := other.Peek(t.Context(), "alice")
+		return err == nil && res.Source == ginlimit.FromRedis && res.Remaining == 2
+	}, 10*time.Second, 20*time.Millisecond)
+	for range 2 {
+		others = append(others, acquire(t, other))
+		require.True(t, others[len(others)-1].Result().Allowed)
+	}
+	require.False(t, acquire(t, other).Result().Allowed)
+	during.Release()
+	again.Release()
+	for _, slot := range others {
+		slot.Release()
+	}
+	require.Eventually(t, func() bool {
+		res, err := other.Peek(t.Context(), "alice")
+		return err == nil && res.Remaining == 4
+	}, 10*time.Second, 20*time.Millisecond)
+}
+
+func slotPolicyOf(t testing.TB, addr string, n int) *ginlimit.Policy {
+	t.Helper()
+	limiter := harness.NewLimiter(t, harness.Connect(t, addr), harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
+	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(n))
+	require.NoError(t, err)
+	return p
+}
+
+// TestSlotsAreNeverPassed has many callers of several processes take slots, with limits of every kind beside them, on a server and a cluster.
+func TestSlotsAreNeverPassed(t *testing.T) {
+	t.Parallel()
+	server, cluster := harness.StartRedis(t), harness.StartCluster(t, 3)
+	for name, connect := range map[string]func() redis.UniversalClient{
+		"server": func() redis.UniversalClient { return harness.Connect(t, server) },
+		"cluster": func() redis.UniversalClient {
+			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster})
+			t.Cleanup(func() { require.NoError(t, rdb.Close()) })
+			return rdb
+		},
+	} {
+		for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+			t.Run(name+", "+a.String(), func(t *testing.T) {
+				t.Parallel()
+				const n = 5
+				var inFlight [3]atomic.Int64
+				var admitted atomic.Int64
+				var all sync.WaitGroup
+				for range 4 {
+					limiter := harness.NewLimiter(t, connect(), harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
+					p, err := limiter.Policy(ginlimit.PerSecond(1_000_000), ginlimit.WithName(a.String()), ginlimit.WithAlgorithm(a), ginlimit.WithConcurrency(n),
+						ginlimit.WithLimits(ginlimit.PerCalendar(1_000_000, ginlimit.CalendarMonth(nil, 1))))
+					require.NoError(t, err)
+					for caller := range 12 {
+						client := caller % len(inFlight)
+						all.Go(func() {
+							for range 150 {
+								slot, err := p.Acquire(t.Context(), fmt.Sprint("client ", client))
+								if !assert.NoError(t, err) {
+									return
+								}
+								if slot.Result().Allowed {
+									assert.LessOrEqual(t, inFlight[client].Add(1), int64(n))
+									admitted.Add(1)
+									inFlight[client].Add(-1)
+									slot.Release()
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+				require.Positive(t, admitted.Load())
+			})
+		}
+	}
+}
