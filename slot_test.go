@@ -2,6 +2,7 @@ package ginlimit_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -231,4 +233,51 @@ func TestSlotQueue(t *testing.T) {
 		holds.Release()
 		require.True(t, acquire(t, p).Result().Allowed, "who waits for a slot is not banned")
 	})
+}
+
+// lateHook keeps the first decision from Redis, as if it were late.
+type lateHook struct{ args []any }
+
+func (*lateHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*lateHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *lateHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() != "evalsha" || h.args != nil {
+			return next(ctx, cmd)
+		}
+		for _, arg := range cmd.Args() {
+			h.args = append(h.args, fmt.Sprint(arg))
+		}
+		cmd.SetErr(context.DeadlineExceeded)
+		return context.DeadlineExceeded
+	}
+}
+
+// TestLateAttemptTakesNothing has an attempt reach Redis when nobody waits for it any more.
+func TestLateAttemptTakesNothing(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	hook := &lateHook{}
+	late := redis.NewClient(rdb.Options())
+	late.AddHook(hook)
+	t.Cleanup(func() { require.NoError(t, late.Close()) })
+	limiter := harness.NewLimiter(t, late, harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
+	p, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
+	require.NoError(t, err)
+	_, err = p.Acquire(t.Context(), "alice")
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	const key = "ginlimit:{api|alice}:slots"
+	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), key).Val() == 1 }, 10*time.Second, time.Millisecond, "Redis is told that nobody waits")
+	require.NoError(t, rdb.Do(t.Context(), hook.args...).Err())
+	require.Regexp(t, "^P[A-Z2-7]{13} 1 0 $", rdb.Get(t.Context(), key).Val())
+	slot := acquire(t, p)
+	require.True(t, slot.Result().Allowed)
+	require.Equal(t, 9, slot.Result().Remaining, "nor a token")
+	require.NoError(t, rdb.Do(t.Context(), hook.args...).Err())
+	require.False(t, acquire(t, p).Result().Allowed)
+	slot.Release()
+	require.True(t, acquire(t, p).Result().Allowed)
 }
