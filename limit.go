@@ -86,7 +86,8 @@ const day = 24 * time.Hour
 // ParseLimit reads a limit from text: rate/period, rate/period burst n, or rate/calendar from first in zone.
 //
 // The period is one of the units ms, s, m, h and d, a duration as [time.ParseDuration] reads it, or a number of
-// whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". The calendar is calendar-day, week or month; the
+// whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". For s, m, h and d there are words: sec, second, seconds, min,
+// minute, minutes, hour, hours, day and days, as in "10/sec" and "5/15min". A day is 24 hours. The calendar is calendar-day, week or month; the
 // first day, by default monday or 1, and the zone, by default UTC, may be left out: "500/calendar-day", "2000/week from
 // sunday", "10000/month from 15 in Europe/Berlin". A rate below zero is unlimited and a rate of zero prohibits, as in
 // [Limit]. An error wraps [ErrInvalidLimit].
@@ -147,7 +148,16 @@ func parseLimit(s string) (Limit, error) {
 	return l, nil
 }
 
+// unitWords are what people write for a unit.
+var unitWords = map[string]string{
+	"sec": "s", "second": "s", "seconds": "s", "min": "m", "minute": "m", "minutes": "m", "hour": "h", "hours": "h", "day": "d", "days": "d",
+}
+
 func parsePeriod(s string) (time.Duration, error) {
+	word := strings.TrimLeft(s, "0123456789")
+	if unit, ok := unitWords[word]; ok {
+		s = strings.TrimSuffix(s, word) + unit
+	}
 	switch s {
 	case "ms", "s", "m", "h", "d":
 		s = "1" + s

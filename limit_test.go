@@ -29,6 +29,16 @@ func TestParseLimit(t *testing.T) {
 		" 1/s  burst 2\n": ginlimit.PerSecond(1).WithBurst(2),
 		"-1/m":            ginlimit.PerMinute(-1),
 		"0/m":             ginlimit.PerMinute(0),
+		"10/sec":          ginlimit.PerSecond(10),
+		"10/second":       ginlimit.PerSecond(10),
+		"5/30seconds":     {Rate: 5, Period: 30 * time.Second},
+		"10/min":          ginlimit.PerMinute(10),
+		"10/minute":       ginlimit.PerMinute(10),
+		"5/15minutes":     {Rate: 5, Period: 15 * time.Minute},
+		"1/hour burst 3":  ginlimit.PerHour(1).WithBurst(3),
+		"1/2hours":        {Rate: 1, Period: 2 * time.Hour},
+		"7/day":           ginlimit.PerDay(7),
+		"7/3days":         {Rate: 7, Period: 72 * time.Hour},
 	} {
 		got, err := ginlimit.ParseLimit(text)
 		assert.NoError(t, err, text)
@@ -41,7 +51,7 @@ func TestParseLimitRefuses(t *testing.T) {
 	for _, text := range []string{
 		"", " ", "100", "/", "/m", "100/", "100 / m", "100/m/s", "x/m", "1e3/m", "NaN/m", "1.5/m", "100/x", "100/mm",
 		"100/0s", "100/-1m", "100/1us", "100/1500us", "0/0s", "100/m burst", "100/m burst x", "100/m burst 0",
-		"100/m burst -1", "100/m bursts 5", "100/m burst 5 5", "99999999999999999999/m", "4611686018427387904/m",
+		"100/m burst -1", "100/m bursts 5", "1/secs", "1/1h30min", "1/-1min", "1/ min", "1/MIN", "1/0min", "100/m burst 5 5", "99999999999999999999/m", "4611686018427387904/m",
 		"1/m burst 4611686018427387904", "1/-1d", "1/65536d", "1/999999999999h", "1/infm", "\x00", "１/m",
 		strings.Repeat("9", 1<<16) + "/m",
 	} {

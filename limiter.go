@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -164,6 +165,29 @@ func (l *Limiter) Close() error {
 		}
 	})
 	return nil
+}
+
+// Ping reports whether Redis answers, for readiness checks: every master of a cluster and every shard of a ring, within
+// [WithTimeout]. A limiter of [NewLocal] needs none. The error wraps [ErrUnavailable], or is the end of ctx. It takes no part in
+// decisions: those go on by [WithFailure] without Redis, so an application that can do with that is ready without it.
+func (l *Limiter) Ping(ctx context.Context) error {
+	if err := l.ready(ctx); err != nil {
+		return err
+	}
+	store, ok := l.store.(*redisstore.Store)
+	if !ok {
+		return nil
+	}
+	within, cancel := context.WithTimeout(ctx, l.defaults.timeout)
+	defer cancel()
+	err := store.Ping(within)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ended(ctx)
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // Allow takes one token. It is short for AllowN with n = 1.

@@ -307,7 +307,7 @@ func (b *Bucket) After(s State, ms int64) State {
 	switch {
 	case b.Kind == Ban: // one that a refusal has caused, too
 		s.Level = s.Wait
-	case b.Kind != Token && b.Kind != Slots && s.Reset == 0:
+	case b.Kind == Slots, b.Kind != Token && s.Reset == 0: // slots may all be free by now
 		s.Level = 0
 	}
 	return s
