@@ -26,6 +26,7 @@ func (s *simulation) check() {
 	s.checkAdmissions()
 	s.checkAnswers()
 	s.checkShares()
+	s.checkQuotaShares()
 	s.checkBreaker()
 }
 
@@ -151,7 +152,7 @@ func (s *simulation) checkRefusal(a *simAnswer) {
 		}
 	}
 	for _, e := range s.server.executions {
-		gives := e.verb == "give" || e.verb == "reset" || e.verb == "return"
+		gives := e.gives()
 		if !gives || e.key != a.key || e.at.Before(since) || e.at.After(a.end) {
 			continue
 		}
@@ -199,7 +200,7 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	}
 	for _, e := range s.server.executions {
 		takes := e.verb == "take" && e.granted > 0 || e.verb == "block"
-		if e.key == a.key && takes && !e.at.Before(since) && !e.at.After(a.end) {
+		if e.key == a.key && takes && !e.at.After(a.end) && (!e.at.Before(since) || s.isOfNext(e, a)) {
 			return
 		}
 	}
@@ -254,6 +255,9 @@ func (s *simulation) foundResult(a *simAnswer) bool {
 			e.at.Before(a.start) || e.at.After(a.end) || (e.charges == 0) != (charges == 0) {
 			continue
 		}
+		if !e.isOf(s, a) {
+			continue
+		}
 		if n == 1 && charges > 0 && s.sharesCharges(a, e) {
 			return true // whose charge is whose nobody knows; checkCharges has their sum
 		}
@@ -264,14 +268,14 @@ func (s *simulation) foundResult(a *simAnswer) bool {
 			continue
 		}
 		if a.op == "AllowUpTo" {
-			if e.charges == charges && e.together == a.result && !e.used[0] {
+			if e.charges == charges && s.isTold(a, e.together, e.periods) && !e.used[0] {
 				e.used[0] = true
 				return true
 			}
 			continue
 		}
 		for i, r := range e.single {
-			if !e.used[i] && r == a.result {
+			if !e.used[i] && s.isTold(a, r, e.periods) {
 				e.used[i] = true
 				return true
 			}

@@ -23,7 +23,9 @@ type simPlan struct {
 	timeout         time.Duration
 	latency, jitter time.Duration // of the network, one way
 	clock           time.Duration // how far the server's clock is ahead at first
-	nodes           int           // masters; more than one are a cluster
+	begin           time.Time     // of the run, if that matters
+	calendars       []*simCalendar
+	nodes           int // masters; more than one are a cluster
 	processes       []simProcess
 	keys            []simKey
 	calls           []simCall // in the order of their times
@@ -38,6 +40,8 @@ type simProcess struct {
 	denyOrNil *int // WithDenyMemory
 	lease     time.Duration
 	inline    bool // callers send their calls themselves where they may
+	skew      int  // how many seconds its clock is ahead
+	policies  bool // calls are those of a Policy
 }
 
 // simKey is a client under its limits, which may change.
@@ -99,6 +103,8 @@ func newSimPlan(seed uint64) *simPlan {
 		}
 		p.keys = append(p.keys, key)
 	}
+	ofCalendars := rand.New(rand.NewPCG(seed, 3))
+	p.drawCalendars(ofCalendars)
 	length := 500*time.Millisecond + upTo(r, 2*time.Second)
 	p.drawCalls(r, 100, 0, length)
 	for range pick(r, 0, 1, 1, 2, 3, 4) {
@@ -115,6 +121,7 @@ func newSimPlan(seed uint64) *simPlan {
 	if p.algorithm != ginlimit.SlidingWindow && r.IntN(3) == 0 {
 		p.drawLeases(r, quiet)
 	}
+	p.drawBegin(ofCalendars, quiet)
 	slices.SortStableFunc(p.calls, func(a, b simCall) int { return cmp.Compare(a.at, b.at) })
 	return p
 }

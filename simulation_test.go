@@ -72,6 +72,8 @@ type simulation struct {
 type simMember struct {
 	rdb     redis.UniversalClient
 	limiter *ginlimit.Limiter
+	// policies are those of each version of the limits of each key, if calls are to be theirs.
+	policies [][]*ginlimit.Policy
 
 	closing, closed time.Time // when Close was called and had returned; the server's lock guards them
 }
@@ -173,8 +175,8 @@ func (p *simPlan) describe() string {
 		if m.denyOrNil != nil {
 			deny = strconv.Itoa(*m.denyOrNil)
 		}
-		text += fmt.Sprintf("process %d: Fail %s, %d replicas, deny memory %s, lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
-			i, m.failure, m.replicas, deny, m.lease, m.inline, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
+		text += fmt.Sprintf("process %d: %d s ahead, policies %t, Fail %s, %d replicas, deny memory %s, lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
+			i, m.skew, m.policies, m.failure, m.replicas, deny, m.lease, m.inline, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
 	}
 	for _, k := range p.keys {
 		text += fmt.Sprintf("%s: %v, later %v\n", k.name, k.versions[0], k.versions[1])
@@ -196,6 +198,9 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 		}
 	}()
 	synctest.Test(t, func(t *testing.T) {
+		if !plan.begin.IsZero() {
+			time.Sleep(time.Until(plan.begin))
+		}
 		s.start = time.Now()
 		if err := s.open(); err != nil {
 			s.violated("it does not start: %v", err)
@@ -243,6 +248,9 @@ func (s *simulation) open() (err error) {
 			return err
 		}
 		s.members = append(s.members, m)
+		if err := m.openPolicies(s.plan, i); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -320,15 +328,14 @@ func (s *simulation) ask(c simCall) *simAnswer {
 	s.server.mu.Lock()
 	a.version = s.server.version[c.key]
 	s.server.mu.Unlock()
-	limits := s.plan.keys[c.key].versions[a.version]
 	s.note("%s", c)
-	a.result, a.err = step{op: c.op, key: s.plan.keys[c.key].name, n: c.n, d: c.block, limits: limits}.apply(ctx, m.limiter)
+	a.result, a.err = m.do(ctx, s.plan, a)
 	a.end, a.ended = time.Now(), ctx.Err() != nil
 	s.server.mu.Lock()
 	a.closed = !m.closing.IsZero()
 	if a.result.Source == ginlimit.FromMemory {
 		s.server.tickLocked()
-		a.room = s.server.reference.clone().take(s.plan.keys[c.key].name, 0, int64(c.least()), limits).Allowed
+		a.room = s.server.reference.clone().take(s.server.present(a), 0, int64(c.least()))[0].Allowed
 	}
 	s.server.mu.Unlock()
 	s.note("%s, asked %s ago: %s", c, a.end.Sub(a.start), a.says())
