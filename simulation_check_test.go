@@ -23,6 +23,7 @@ func (s *simulation) check() {
 	s.checkResults()
 	s.checkCharges()
 	s.checkChanges()
+	s.checkMoves()
 	s.checkAdmissions()
 	s.checkAnswers()
 	s.checkShares()
@@ -246,11 +247,10 @@ func (s *simulation) foundResult(a *simAnswer) bool {
 			n = 1
 		}
 	}
+	if s.foundOneByOne(a, n, charges) {
+		return true
+	}
 	for _, e := range s.server.executions {
-		if e.process == a.process && e.key == a.key && len(e.limits) < len(s.plan.keys[a.key].versions[0]) &&
-			e.verb == "take" && !e.at.Before(a.start) && !e.at.After(a.end) {
-			return true // while a slot migrates, one bucket after another, and others in between
-		}
 		if e.process != a.process || e.key != a.key || e.version != a.version || e.verb != "take" || e.n != n ||
 			e.at.Before(a.start) || e.at.After(a.end) || (e.charges == 0) != (charges == 0) {
 			continue

@@ -25,7 +25,8 @@ type simPlan struct {
 	clock           time.Duration // how far the server's clock is ahead at first
 	begin           time.Time     // of the run, if that matters
 	calendars       []*simCalendar
-	nodes           int // masters; more than one are a cluster
+	moves           bool // slots migrate, and nothing else happens
+	nodes           int  // masters; more than one are a cluster
 	processes       []simProcess
 	keys            []simKey
 	calls           []simCall // in the order of their times
@@ -110,6 +111,7 @@ func newSimPlan(seed uint64) *simPlan {
 	for range pick(r, 0, 1, 1, 2, 3, 4) {
 		p.faults = append(p.faults, p.drawFault(r, length))
 	}
+	p.drawMoves(rand.New(rand.NewPCG(seed, 4)), length)
 	quiet := length
 	for _, f := range p.faults {
 		quiet = max(quiet, f.end())
@@ -118,10 +120,15 @@ func newSimPlan(seed uint64) *simPlan {
 		}
 	}
 	p.drawCalls(r, 25, quiet, simTail)
-	if p.algorithm != ginlimit.SlidingWindow && r.IntN(3) == 0 {
+	if p.algorithm != ginlimit.SlidingWindow && r.IntN(3) == 0 && !p.moves {
 		p.drawLeases(r, quiet)
 	}
 	p.drawBegin(ofCalendars, quiet)
+	for i := range p.calls {
+		if c := &p.calls[i]; p.moves && c.op != "Wait" { // nobody leaves before it is known what was charged
+			c.patience = 0
+		}
+	}
 	slices.SortStableFunc(p.calls, func(a, b simCall) int { return cmp.Compare(a.at, b.at) })
 	return p
 }

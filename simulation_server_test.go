@@ -45,9 +45,10 @@ type simExecution struct {
 	verb       string
 	n, charges int64
 	granted    int64
-	single     [][]simTold // of charges made one after another, if they are those of AllowN
-	together   []simTold   // of all charges at once, if they are those of AllowUpTo
-	used       []bool      // single: an answer had this Result
+	single     [][]simTold   // of charges made one after another, if they are those of AllowN
+	together   []simTold     // of all charges at once, if they are those of AllowUpTo
+	used       []bool        // single: an answer had this Result
+	before     *simReference // of one bucket, if the others of its key are asked for apart
 }
 
 // buckets returns the buckets that it was about.
@@ -205,6 +206,10 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 			v.reference.reset(one)
 		}
 	default:
+		if len(k.limits) < len(v.plan.keys[k.key].versions[0]) {
+			before := v.reference.only(all[0])
+			e.before = &before
+		}
 		if k.charges == 0 {
 			e.single = [][]simTold{v.reference.take(all, 0, c.n)}
 		} else if c.n == 1 {
