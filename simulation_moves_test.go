@@ -62,7 +62,7 @@ func (s *simulation) checkMoves() {
 					continue
 				}
 				known, upTo := s.charge(a)
-				if a.op != "Wait" && a.decides() {
+				if a.op != "Wait" && a.decides() && a.result.Source != ginlimit.FromLocal {
 					upTo = known
 				}
 				least, most = least+known, most+upTo
