@@ -109,13 +109,14 @@ type simFound struct {
 	simCounted
 	at     time.Time
 	period int
+	look   simTold // of what its call wants
 }
 
 // foundIn returns how a call may have found a bucket: before all charges that were made together, or after some.
 func (s *simulation) foundIn(e *simExecution) (all []simFound) {
 	one := s.server.countedAs(e.buckets()[0], e.version)
 	for r := e.before.only(one); ; {
-		all = append(all, simFound{r.only(one), one, e.at, e.periods[0]})
+		all = append(all, simFound{r.only(one), one, e.at, e.periods[0], r.one(one, 0, e.n)})
 		if int64(len(all)) > e.charges || !r.take([]simCounted{one}, e.n, e.n)[0].Allowed {
 			return all
 		}
@@ -131,6 +132,9 @@ func (s *simulation) matchesOneOf(a *simAnswer, n, charges int64, found [][]simF
 		if last := len(chosen) - 1; last >= 0 && f.at.Before(chosen[last].at) {
 			continue
 		}
+		if !f.mayBe(a.result) {
+			continue
+		}
 		if s.matchesOneOf(a, n, charges, found, append(slices.Clone(chosen), f)) {
 			return true
 		}
@@ -138,13 +142,29 @@ func (s *simulation) matchesOneOf(a *simAnswer, n, charges int64, found [][]simF
 	return false
 }
 
+// mayBe reports whether a bucket may be one of those of which a Result tells: there are too many to try all.
+func (f *simFound) mayBe(r ginlimit.Result) bool {
+	closest := r.Limit == f.limit
+	switch {
+	case r.Allowed && !f.look.Allowed, closest && f.look.Remaining-r.Granted != r.Remaining:
+		return false
+	case r.Allowed || f.simCounted.quota != "":
+		return true
+	case closest:
+		return f.look.RetryAfter == r.RetryAfter && f.look.ResetAfter == r.ResetAfter
+	}
+	return r.RetryAfter < 0 || f.look.RetryAfter <= r.RetryAfter
+}
+
 // isToldOf reports whether an answer is what is told of buckets.
 func (s *simulation) isToldOf(a *simAnswer, n, charges int64, found []simFound) bool {
 	granted, allowed := n*charges, true
 	for _, f := range found {
-		look := f.only(f.simCounted).one(f.simCounted, 0, n)
-		allowed = allowed && look.Allowed
-		granted = min(granted, int64(look.Remaining)/n*n)
+		allowed = allowed && f.look.Allowed
+		granted = min(granted, int64(f.look.Remaining)/n*n)
+	}
+	if allowed != a.result.Allowed {
+		return false
 	}
 	wants := n
 	if !allowed {
