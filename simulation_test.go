@@ -36,13 +36,15 @@ import (
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
 // context as that does. The server's clock may be set (simulation_clock_test.go).
 //
+// A third of the seeds have calendar quotas (simulation_calendar_test.go).
+//
 // A quarter of the seeds are clusters of two or three masters. Slots migrate (simulation_slots_test.go), nodes are gone and come
 // back with their data or without, and a fault of one node leaves the keys of others alone. The masters have one clock, learn
-// of a slot's new owner all at once, and have no replicas; a slot that migrates always arrives.
+// of a slot's new owner all at once, and have no replicas; a slot that migrates always arrives. In half of these plans nothing else
+// happens (simulation_moves_test.go).
 //
 // Not checked: for a second after a process of a cluster was redirected, that its decisions are in time
-// ([simulation.redirected]); what a call is told that was made one bucket after another; and of a plan in which slots
-// migrate, that a fault of one node leaves the others alone.
+// ([simulation.redirected]); and of a plan in which slots migrate, that a fault of one node leaves the others alone.
 //
 // Not simulated: failover, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the
 // scheduler, so a seed may go another way each time it runs: calls of the same microsecond come in any order, and the
