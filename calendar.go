@@ -12,7 +12,8 @@ import (
 // Calendar is the days, weeks or months of a time zone, each of which has a quota of its own.
 //
 // A period begins at midnight, or where clocks are set forward over midnight, when they are. The clock is that of this process:
-// if it is off by seconds, so is the boundary, and no period's quota is passed. The zero Calendar has no periods. Calendars are
+// if it is off by seconds, so is the boundary, and no period's quota is passed. What was used of a period is known for an hour after
+// its end, in Redis and in a process, so a clock may be set back by as much. The zero Calendar has no periods. Calendars are
 // comparable: those of the same text, or of the same arguments with zones that [time.LoadLocation] finds by their names, are
 // equal. Those names need the time zone database, which an application may embed: import _ "time/tzdata".
 type Calendar struct{ rule calendar.Rule }

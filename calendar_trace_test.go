@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/calendar"
 	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
@@ -27,8 +26,9 @@ type calendarModel struct {
 
 // modelQuota is a quota of a key: what was used of each period.
 type modelQuota struct {
-	used    map[time.Time]int64 // by the period's beginning
-	blocked time.Time           // until
+	used       map[time.Time]int64 // by the period's beginning
+	blocked    time.Time           // until
+	start, end time.Time           // of the period that was looked at last
 }
 
 func newCalendarModel(a ginlimit.Algorithm) *calendarModel {
@@ -41,24 +41,22 @@ func newCalendarModel(a ginlimit.Algorithm) *calendarModel {
 
 func (m *calendarModel) advance(d time.Duration) { m.other.advance(d) }
 
-// traceCalendars are the calendars of traces.
+// traceCalendars are the calendars of traces, and what they are by their documentation.
 var traceCalendars = sync.OnceValue(func() (c struct {
 	day, week, month ginlimit.Calendar
-	rules            map[ginlimit.Calendar]calendar.Rule
+	oracles          map[ginlimit.Calendar]civil
 }) {
-	berlin, err := calendar.Zone("Europe/Berlin")
+	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		panic(err)
 	}
-	apia, err := calendar.Zone("Pacific/Apia")
+	apia, err := time.LoadLocation("Pacific/Apia")
 	if err != nil {
 		panic(err)
 	}
 	c.day, c.week, c.month = ginlimit.CalendarDay(nil), ginlimit.CalendarWeek(apia, time.Saturday), ginlimit.CalendarMonth(berlin, 31)
-	c.rules = map[ginlimit.Calendar]calendar.Rule{
-		c.day:   {Unit: calendar.Day, Zone: time.UTC},
-		c.week:  {Unit: calendar.Week, First: 6, Zone: apia},
-		c.month: {Unit: calendar.Month, First: 31, Zone: berlin},
+	c.oracles = map[ginlimit.Calendar]civil{
+		c.day: {"day", 0, time.UTC}, c.week: {"week", int(time.Saturday), apia}, c.month: {"month", 31, berlin},
 	}
 	return c
 })
@@ -68,8 +66,10 @@ func (m *calendarModel) quota(key string, l ginlimit.Limit) (q *modelQuota, star
 	if m.quotas[id] == nil {
 		m.quotas[id] = &modelQuota{used: map[time.Time]int64{}}
 	}
-	start, end = traceCalendars().rules[l.Calendar].Period(time.Now())
-	return m.quotas[id], start, end
+	if q = m.quotas[id]; !time.Now().Before(q.end) {
+		q.start, q.end = traceCalendars().oracles[l.Calendar].period(time.Now())
+	}
+	return q, q.start, q.end
 }
 
 // one is a step on one limit alone.
@@ -269,8 +269,8 @@ func (e engine) followCalendar(t *testing.T, seed uint64, steps []step, sources 
 	for i, s := range steps {
 		if s.wait < 0 {
 			for _, l := range s.limits {
-				if rule := traceCalendars().rules[l.Calendar]; rule.Zone != nil {
-					_, end := rule.Period(time.Now())
+				if oracle := traceCalendars().oracles[l.Calendar]; oracle.zone != nil {
+					_, end := oracle.period(time.Now())
 					s.wait = max(0, time.Until(end)-time.Duration(r.IntN(2))*time.Millisecond)
 				}
 			}

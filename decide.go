@@ -252,11 +252,14 @@ func (l *Limiter) decideEach(ctx context.Context, c *dispatch.Call) error {
 		l.slots.Settle(c.Key, c.Attempt.Number, inflight.Lost) // it may have taken a slot
 	}
 	var back []*dispatch.Call
-	for _, one := range takes {
+	for i, one := range takes {
 		if one.Buckets[0].Guards() {
 			continue
 		}
 		if n := fitting(charges, one) - kept; n > 0 {
+			if kept == 0 { // the store tells how long to wait after the charge
+				c.States[i].Soon, c.States[i].Wait = looks[i].States[0].Soon, looks[i].States[0].Wait
+			}
 			op := bucket.Op{Verb: bucket.Return, N: n * one.Op.N}
 			if one.Buckets[0].Kind != bucket.Token {
 				op.Marks = []int64{one.States[0].Mark}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
@@ -35,7 +36,7 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 		options  options
 		detail   string
 		violated string
-		left     [3]string // X-RateLimit-Limit, -Remaining and -Reset
+		left     [3]string // X-RateLimit-Limit, -Remaining and -Reset; "" is when a period ends, which is by the clock
 	}{
 		"a cost above the burst": {ginlimit.PerMinute(10), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "6"}},
 		"above a smaller burst":  {ginlimit.PerMinute(10).WithBurst(4), 5, nil, costs(5, 4), `"search"`, [3]string{"4", "3", "6"}},
@@ -49,6 +50,21 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 			costs(12, 10), `"key"`, [3]string{"10", "9", "6"}},
 		"a window": {ginlimit.PerMinute(10), 12, options{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)},
 			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
+		"a fixed window": {ginlimit.PerMinute(10), 12, options{ginlimit.WithAlgorithm(ginlimit.FixedWindow)},
+			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
+		"a day":   {ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", ""}},
+		"a week":  {ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", ""}},
+		"a month": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", ""}},
+		"a month beside a bucket": {ginlimit.PerMinute(100), 12, options{ginlimit.WithLimits(ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)))},
+			costs(12, 10), `"search-month"`, [3]string{"10", "9", ""}},
+		"a bucket beside a month": {ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1)), 12, options{ginlimit.WithLimits(ginlimit.PerMinute(10))},
+			costs(12, 10), `"search-m"`, [3]string{"10", "9", "6"}},
+		"a month beside a window": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, options{
+			ginlimit.WithLimits(ginlimit.PerMinute(100)), ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
+		}, costs(12, 10), `"search-month"`, [3]string{"10", "9", ""}},
+		"a month and a day": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, options{
+			ginlimit.WithLimits(ginlimit.PerCalendar(7, ginlimit.CalendarDay(nil))),
+		}, costs(12, 7), `"search-month","search-calendar-day"`, [3]string{"7", "6", ""}},
 		"prohibited": {ginlimit.PerMinute(0), 1, nil, prohibited, `"search"`, [3]string{"0", "0", "0"}},
 		"an identity is prohibited": {ginlimit.PerMinute(10), 12, options{identity(ginlimit.PerMinute(0))},
 			prohibited, `"key"`, [3]string{"0", "0", "0"}},
@@ -89,6 +105,9 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 					headers := http.Header{
 						"X-Ratelimit-Limit": {row.left[0]}, "X-Ratelimit-Remaining": {row.left[1]}, "X-Ratelimit-Reset": {row.left[2]},
 						"Content-Type": {want[0]}, "Content-Length": {strconv.Itoa(len(want[1]))}, "Cache-Control": {"no-store"},
+					}
+					if row.left[2] == "" {
+						headers["X-Ratelimit-Reset"] = rec.Header()["X-Ratelimit-Reset"]
 					}
 					if kind == "without Redis" { // the figures are those of this process' share
 						if row.detail != prohibited {

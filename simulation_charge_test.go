@@ -18,7 +18,7 @@ func (s *simulation) checkCharges() {
 		apply func(*sums)
 	}
 	for process := range s.plan.processes {
-		for name, b := range s.server.names {
+		for _, b := range s.counters() {
 			key := b.key
 			var events []event
 			for _, a := range s.answers {
@@ -42,12 +42,22 @@ func (s *simulation) checkCharges() {
 				e.apply(&sum)
 				if sum.charged < sum.granted || sum.charged > sum.most {
 					s.violated("charges: at %s process %d has had %d tokens of %s granted, Redis has charged %d, and at most %d were asked for",
-						s.at(e.at), process, sum.granted, name, sum.charged, sum.most)
+						s.at(e.at), process, sum.granted, s.server.name(b), sum.charged, sum.most)
 					break
 				}
 			}
 		}
 	}
+}
+
+// counters returns each limit of each key.
+func (s *simulation) counters() (all []simBucketName) {
+	for key, k := range s.plan.keys {
+		for limit, l := range k.versions[0] {
+			all = append(all, simBucketName{key, limit, s.plan.period(0, l, s.start)})
+		}
+	}
+	return all
 }
 
 // charge returns how many tokens a call has certainly been charged in Redis, and how many at most.
@@ -76,9 +86,10 @@ func (s *simulation) charge(a *simAnswer) (known, most int64) {
 func (s *simulation) checkChanges() {
 	verbs := map[string]string{"Refund": "give", "Block": "block", "Reset": "reset"}
 	type change struct {
-		process, key, limit int
-		verb                string
-		n                   int64
+		process int
+		simBucketName
+		verb string
+		n    int64
 	}
 	least, most, made := map[change]int{}, map[change]int{}, map[change]int{}
 	for _, a := range s.answers {
@@ -86,21 +97,25 @@ func (s *simulation) checkChanges() {
 		if verb == "" {
 			continue
 		}
-		c := change{process: a.process, key: a.key, verb: verb, n: int64(a.n)}
+		c := change{process: a.process, verb: verb, n: int64(a.n)}
+		c.key = a.key
 		if verb == "block" {
 			c.n = int64((a.block + time.Millisecond - 1) / time.Millisecond)
 		}
-		for c.limit = range s.plan.keys[a.key].versions[0] {
-			most[c]++
-			if a.err == nil {
-				least[c]++
+		for limit, l := range s.plan.keys[a.key].versions[0] {
+			c.limit = limit
+			for c.period = s.plan.period(a.process, l, a.start); c.period <= s.plan.lastPeriod(a, l); c.period++ {
+				most[c]++
+				if a.err == nil {
+					least[c]++
+				}
 			}
 		}
 	}
 	for _, e := range s.server.executions {
-		if e.verb != "take" && e.verb != "return" {
-			for _, limit := range e.limits {
-				made[change{e.process, e.key, limit, e.verb, e.n}]++
+		if e.verb != "take" && e.verb != "return" && e.verb != "part" {
+			for _, b := range e.buckets() {
+				made[change{e.process, b, e.verb, e.n}]++
 			}
 		}
 	}
@@ -118,13 +133,15 @@ func (s *simulation) checkChanges() {
 // checkAdmissions is guarantee 1, by what the server has admitted: over any span of its clock no more than burst + rate × t. A Reset, a
 // Refund, other limits and an empty server begin anew.
 func (s *simulation) checkAdmissions() {
-	if s.plan.algorithm == ginlimit.FixedWindow {
-		return // it admits up to twice its limit in a span, and the reference knows when
-	}
 	filled := s.filled()
 	for key := range s.plan.keys {
-		for i := range s.plan.keys[key].versions[0] {
-			s.checkSpans(key, i, filled)
+		for i, l := range s.plan.keys[key].versions[0] {
+			switch {
+			case s.plan.calendarOf(l) != nil:
+				s.checkQuotas(key, i, filled)
+			case s.plan.algorithm != ginlimit.FixedWindow: // it admits up to twice its limit in a span, and the reference knows when
+				s.checkSpans(key, i, filled)
+			}
 		}
 	}
 }
@@ -189,6 +206,9 @@ func (s *simulation) checkShares() {
 				}
 				local = append(local, a)
 				for _, l := range s.plan.keys[key].versions[a.version] {
+					if s.plan.calendarOf(l) != nil {
+						continue // see checkQuotaShares
+					}
 					rate, holds := max(1, l.Rate/p.replicas), max(1, int(burst(l))/p.replicas)
 					sum := 0
 					for j := len(local) - 1; j >= 0; j-- {

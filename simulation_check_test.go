@@ -23,9 +23,11 @@ func (s *simulation) check() {
 	s.checkResults()
 	s.checkCharges()
 	s.checkChanges()
+	s.checkMoves()
 	s.checkAdmissions()
 	s.checkAnswers()
 	s.checkShares()
+	s.checkQuotaShares()
 	s.checkBreaker()
 }
 
@@ -151,7 +153,7 @@ func (s *simulation) checkRefusal(a *simAnswer) {
 		}
 	}
 	for _, e := range s.server.executions {
-		gives := e.verb == "give" || e.verb == "reset" || e.verb == "return"
+		gives := e.gives()
 		if !gives || e.key != a.key || e.at.Before(since) || e.at.After(a.end) {
 			continue
 		}
@@ -199,7 +201,7 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	}
 	for _, e := range s.server.executions {
 		takes := e.verb == "take" && e.granted > 0 || e.verb == "block"
-		if e.key == a.key && takes && !e.at.Before(since) && !e.at.After(a.end) {
+		if e.key == a.key && takes && !e.at.After(a.end) && (!e.at.Before(since) || s.isOfNext(e, a)) {
 			return
 		}
 	}
@@ -245,13 +247,15 @@ func (s *simulation) foundResult(a *simAnswer) bool {
 			n = 1
 		}
 	}
+	if s.foundOneByOne(a, n, charges) {
+		return true
+	}
 	for _, e := range s.server.executions {
-		if e.process == a.process && e.key == a.key && len(e.limits) < len(s.plan.keys[a.key].versions[0]) &&
-			e.verb == "take" && !e.at.Before(a.start) && !e.at.After(a.end) {
-			return true // while a slot migrates, one bucket after another, and others in between
-		}
 		if e.process != a.process || e.key != a.key || e.version != a.version || e.verb != "take" || e.n != n ||
 			e.at.Before(a.start) || e.at.After(a.end) || (e.charges == 0) != (charges == 0) {
+			continue
+		}
+		if !e.isOf(s, a) {
 			continue
 		}
 		if n == 1 && charges > 0 && s.sharesCharges(a, e) {
@@ -264,14 +268,14 @@ func (s *simulation) foundResult(a *simAnswer) bool {
 			continue
 		}
 		if a.op == "AllowUpTo" {
-			if e.charges == charges && e.together == a.result && !e.used[0] {
+			if e.charges == charges && s.isTold(a, e.together, e.periods) && !e.used[0] {
 				e.used[0] = true
 				return true
 			}
 			continue
 		}
 		for i, r := range e.single {
-			if !e.used[i] && r == a.result {
+			if !e.used[i] && s.isTold(a, r, e.periods) {
 				e.used[i] = true
 				return true
 			}

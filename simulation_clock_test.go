@@ -59,8 +59,12 @@ func (v *simServer) adoptAllLocked() {
 	for name, b := range v.names {
 		key := v.plan.keys[b.key]
 		l := key.versions[v.counted[b.key][b.limit]][b.limit]
+		one := v.countedAs(b, v.counted[b.key][b.limit])
 		switch {
 		case v.foreign[name]:
+		case one.quota != "":
+			used, blocked := v.quotaIn(name)
+			v.reference.quotas[one.quota] = &simQuota{used, v.now().UnixMilli() + blocked}
 		case v.plan.algorithm == ginlimit.TokenBucket:
 			v.reference.adopt(key.name, l, v.bucketIn(name, l))
 		default:

@@ -29,6 +29,7 @@ func (p *simPlan) drawLeases(r *rand.Rand, length time.Duration) {
 			}
 		}
 	}
+	p.drawQuotaLeases(r, length)
 	for range 1 + r.IntN(3) {
 		process, key, at := r.IntN(len(p.processes)), r.IntN(len(p.keys)), upTo(r, length)
 		gap := time.Duration(1 + r.IntN(int(3*time.Millisecond)))
@@ -61,7 +62,11 @@ func (a *simAnswer) wanted(s *simulation) int {
 func (s *simulation) mostAhead(a *simAnswer) int64 {
 	life, most := s.plan.processes[a.process].lease, int64(1<<40)
 	for _, l := range s.plan.keys[a.key].versions[a.version] {
-		most = min(most, int64(l.Rate)*int64(life)/int64(l.Period))
+		period := l.Period
+		if s.plan.calendarOf(l) != nil {
+			period = 23 * time.Hour // or more
+		}
+		most = min(most, int64(l.Rate)*int64(life)/int64(period))
 	}
 	return most
 }
@@ -69,18 +74,30 @@ func (s *simulation) mostAhead(a *simAnswer) int64 {
 // afterSome reports whether a Result is what is left after some of the charges that a call has made, one after another. With
 // leases, the caller is told of its own, and others follow.
 func afterSome(e *simExecution, r ginlimit.Result) bool {
+	left := func(i int) (allowed bool, remaining int) {
+		one := closest(results(e.single[i]))
+		return one.Allowed, one.Remaining
+	}
 	for i := range e.single {
-		last := e.single[min(len(e.single)-1, i+max(0, r.Granted-1))]
-		if e.single[i].Allowed == r.Allowed && last.Remaining <= r.Remaining && e.single[i].Remaining >= r.Remaining {
+		allowed, first := left(i)
+		_, last := left(min(len(e.single)-1, i+max(0, r.Granted-1)))
+		if allowed == r.Allowed && last <= r.Remaining && first >= r.Remaining {
 			return true
 		}
 	}
 	return false
 }
 
+func results(told []simTold) (all []ginlimit.Result) {
+	for _, t := range told {
+		all = append(all, t.Result)
+	}
+	return all
+}
+
 // gives reports whether an execution may have given tokens back.
 func (e *simExecution) gives() bool {
-	return e.verb == "give" || e.verb == "reset" || e.verb == "return"
+	return e.verb != "take" && e.verb != "block"
 }
 
 // filled returns when faults may have filled buckets.
@@ -98,9 +115,6 @@ func (s *simulation) filled() (all []time.Time) {
 // start of the first and the end of the last of them are no more than burst + rate × that time. Where something gives tokens
 // back it begins anew, with leases after the longest life: until then, other processes do not know of it.
 func (s *simulation) checkAnswers() {
-	if s.plan.algorithm != ginlimit.TokenBucket {
-		return // it admits up to twice its limit in a span; checkCharges has what is leased
-	}
 	life := time.Duration(0)
 	for _, p := range s.plan.processes {
 		life = max(life, p.lease)
@@ -138,6 +152,15 @@ func (s *simulation) checkAnswers() {
 // checkPart checks answers about a key, in the order of their ends.
 func (s *simulation) checkPart(told []*simAnswer) bool {
 	for _, l := range s.plan.keys[told[0].key].versions[told[0].version] {
+		if s.plan.calendarOf(l) != nil {
+			if !s.checkQuotaPart(told, l) {
+				return false
+			}
+			continue
+		}
+		if s.plan.algorithm != ginlimit.TokenBucket {
+			continue // it admits up to twice its limit in a span; checkCharges has what is leased
+		}
 		for _, first := range told {
 			sum := int64(0)
 			for _, a := range told {

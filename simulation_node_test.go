@@ -94,6 +94,7 @@ func (n *simNode) intercept(peer *server.Peer, command string, args ...string) b
 	case command == "CLUSTER":
 		peer.WriteRaw(v.slots.reply())
 	case strings.HasPrefix(command, "EVAL"):
+		args = v.renamed(args)
 		if redirection := n.redirectionLocked(declared(args)); redirection != "" {
 			v.redirectedLocked(peer.ClientName, redirection)
 			peer.WriteError(redirection)
@@ -195,7 +196,7 @@ func (n *simNode) emptyLocked() {
 	v := n.witness
 	for name, b := range v.names {
 		if v.homeLocked(name) == n {
-			v.reference.reset(v.plan.keys[b.key].name, v.limitsOf(b.key, v.counted[b.key][b.limit], []int{b.limit}))
+			v.reference.reset(v.countedAs(b, v.counted[b.key][b.limit]))
 			delete(v.foreign, name)
 		}
 	}

@@ -23,7 +23,10 @@ type simPlan struct {
 	timeout         time.Duration
 	latency, jitter time.Duration // of the network, one way
 	clock           time.Duration // how far the server's clock is ahead at first
-	nodes           int           // masters; more than one are a cluster
+	begin           time.Time     // of the run, if that matters
+	calendars       []*simCalendar
+	moves           bool // slots migrate, and nothing else happens
+	nodes           int  // masters; more than one are a cluster
 	processes       []simProcess
 	keys            []simKey
 	calls           []simCall // in the order of their times
@@ -38,6 +41,8 @@ type simProcess struct {
 	denyOrNil *int // WithDenyMemory
 	lease     time.Duration
 	inline    bool // callers send their calls themselves where they may
+	skew      int  // how many seconds its clock is ahead
+	policies  bool // calls are those of a Policy
 }
 
 // simKey is a client under its limits, which may change.
@@ -99,11 +104,14 @@ func newSimPlan(seed uint64) *simPlan {
 		}
 		p.keys = append(p.keys, key)
 	}
+	ofCalendars := rand.New(rand.NewPCG(seed, 3))
+	p.drawCalendars(ofCalendars)
 	length := 500*time.Millisecond + upTo(r, 2*time.Second)
 	p.drawCalls(r, 100, 0, length)
 	for range pick(r, 0, 1, 1, 2, 3, 4) {
 		p.faults = append(p.faults, p.drawFault(r, length))
 	}
+	p.drawMoves(rand.New(rand.NewPCG(seed, 4)), length)
 	quiet := length
 	for _, f := range p.faults {
 		quiet = max(quiet, f.end())
@@ -112,8 +120,14 @@ func newSimPlan(seed uint64) *simPlan {
 		}
 	}
 	p.drawCalls(r, 25, quiet, simTail)
-	if p.algorithm != ginlimit.SlidingWindow && r.IntN(3) == 0 {
+	if p.algorithm != ginlimit.SlidingWindow && r.IntN(3) == 0 && !p.moves {
 		p.drawLeases(r, quiet)
+	}
+	p.drawBegin(ofCalendars, quiet)
+	for i := range p.calls {
+		if c := &p.calls[i]; p.moves && c.op != "Wait" { // nobody leaves before it is known what was charged
+			c.patience = 0
+		}
 	}
 	slices.SortStableFunc(p.calls, func(a, b simCall) int { return cmp.Compare(a.at, b.at) })
 	return p

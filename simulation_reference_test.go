@@ -8,24 +8,151 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ginlimit/ginlimit"
 )
 
-// simReference is the reference model of the simulation's algorithm, by the server's clock.
+// simReference is the reference model of the simulation's algorithm, and of calendar quotas, by the server's clock.
 type simReference struct {
-	steppable
-	tokens  *model       // or nil
-	windows *windowModel // or nil
+	timed   steppable
+	tokens  *model               // or nil
+	windows *windowModel         // or nil
+	quotas  map[string]*simQuota // by their keys in Redis
+}
+
+// simQuota is what was used of a quota in one period. It is kept for the whole run.
+type simQuota struct {
+	used    int64
+	blocked int64 // until, in milliseconds
+}
+
+// simCounted is a bucket or window, or a calendar quota in one period.
+type simCounted struct {
+	client string
+	limit  ginlimit.Limit
+	quota  string // its key in Redis; "" is none
 }
 
 func newSimReference(a ginlimit.Algorithm) simReference {
 	if a == ginlimit.TokenBucket {
 		m := newModel()
-		return simReference{m, m, nil}
+		return simReference{m, m, nil, map[string]*simQuota{}}
 	}
 	m := newWindowModel(a)
-	return simReference{m, nil, m}
+	return simReference{m, nil, m, map[string]*simQuota{}}
+}
+
+// only returns a copy of one bucket.
+func (r simReference) only(c simCounted) simReference {
+	all := r
+	all.quotas = map[string]*simQuota{}
+	if q := r.quotas[c.quota]; q != nil {
+		all.quotas[c.quota] = q
+	}
+	id := c.client + " " + c.limit.Period.String()
+	if r.tokens != nil {
+		all.tokens = &model{now: r.tokens.now, buckets: map[string]*modelBucket{}}
+		if b := r.tokens.buckets[id]; b != nil && c.quota == "" {
+			all.tokens.buckets[id] = b
+		}
+		all.timed = all.tokens
+		return all.clone()
+	}
+	all.windows = &windowModel{algorithm: r.windows.algorithm, now: r.windows.now, windows: map[string]*modelWindow{}}
+	if w := r.windows.windows[id]; w != nil && c.quota == "" {
+		all.windows.windows[id] = w
+	}
+	all.timed = all.windows
+	return all.clone()
+}
+
+// now is the time, in milliseconds.
+func (r simReference) now() int64 {
+	if r.tokens != nil {
+		return r.tokens.now
+	}
+	return r.windows.now
+}
+
+func (r simReference) quota(c simCounted) *simQuota {
+	if r.quotas[c.quota] == nil {
+		r.quotas[c.quota] = &simQuota{}
+	}
+	return r.quotas[c.quota]
+}
+
+// one is take, of one bucket.
+func (r simReference) one(c simCounted, n, least int64) (t simTold) {
+	if c.quota == "" {
+		return simTold{Result: r.timed.take(c.client, n, least, []ginlimit.Limit{c.limit})}
+	}
+	q, all := r.quota(c), int64(c.limit.Rate)
+	room, blocked := max(0, all-q.used), millis(max(0, q.blocked-r.now()))
+	if blocked > 0 {
+		room = 0
+	}
+	t.Limit, t.Allowed = c.limit, room >= least
+	if t.Allowed {
+		t.Granted = int(min(n, room))
+	}
+	q.used += int64(t.Granted)
+	t.Remaining, t.ResetAfter, t.reset = int(room)-t.Granted, blocked, q.used > 0
+	switch {
+	case t.Allowed:
+	case least > all:
+		t.RetryAfter = -1
+	default:
+		t.RetryAfter, t.retry = blocked, q.used+least > all
+	}
+	return t
+}
+
+// take takes of all buckets or none, up to n tokens but no fewer than least. It returns what is told of each.
+func (r simReference) take(all []simCounted, n, least int64) (told []simTold) {
+	granted, allowed := n, true
+	for _, c := range all {
+		look := r.one(c, 0, least)
+		allowed = allowed && look.Allowed
+		granted = min(granted, int64(look.Remaining))
+	}
+	wants := granted
+	if granted < least || !allowed {
+		granted, wants = 0, least
+	}
+	if n == 0 {
+		wants = least
+	}
+	for _, c := range all {
+		t := r.one(c, granted, wants)
+		t.Allowed, t.Granted = allowed, int(granted)
+		told = append(told, t)
+	}
+	return told
+}
+
+func (r simReference) refund(c simCounted, n int64) {
+	if c.quota == "" {
+		r.timed.refund(c.client, n, []ginlimit.Limit{c.limit})
+		return
+	}
+	r.quota(c).used = max(0, r.quota(c).used-n)
+}
+
+func (r simReference) block(c simCounted, d time.Duration) {
+	if c.quota == "" {
+		r.timed.block(c.client, d, []ginlimit.Limit{c.limit})
+		return
+	}
+	r.quota(c).blocked = max(r.quota(c).blocked, r.now()+d.Milliseconds())
+}
+
+func (r simReference) reset(c simCounted) {
+	if c.quota == "" {
+		r.timed.reset(c.client, []ginlimit.Limit{c.limit})
+		return
+	}
+	delete(r.quotas, c.quota)
 }
 
 // at sets the time, in milliseconds.
@@ -38,8 +165,14 @@ func (r simReference) at(ms int64) {
 }
 
 func (r simReference) clone() simReference {
+	quotas := map[string]*simQuota{}
+	for name, q := range r.quotas {
+		same := *q
+		quotas[name] = &same
+	}
 	if r.tokens != nil {
 		c := newSimReference(ginlimit.TokenBucket)
+		c.quotas = quotas
 		c.tokens.now = r.tokens.now
 		for id, b := range r.tokens.buckets {
 			c.tokens.buckets[id] = &modelBucket{missing: new(big.Rat).Set(b.missing), at: b.at, block: b.block}
@@ -47,6 +180,7 @@ func (r simReference) clone() simReference {
 		return c
 	}
 	c := newSimReference(r.windows.algorithm)
+	c.quotas = quotas
 	c.windows.now = r.windows.now
 	for id, w := range r.windows.windows {
 		same := *w
@@ -57,12 +191,35 @@ func (r simReference) clone() simReference {
 }
 
 // stored describes a bucket or window of the reference, as [simServer.stored] does.
-func (r simReference) stored(key string, l ginlimit.Limit) string {
-	if r.tokens != nil {
-		b := r.tokens.bucket(key, l)
-		return describeBucket(b)
+func (r simReference) stored(c simCounted) string {
+	switch {
+	case c.quota != "":
+		q := r.quota(c)
+		return describeQuota(q.used, max(0, q.blocked-r.now()))
+	case r.tokens != nil:
+		return describeBucket(r.tokens.bucket(c.client, c.limit))
 	}
-	return describeWindow(r.windows, r.windows.window(key, l))
+	return describeWindow(r.windows, r.windows.window(c.client, c.limit))
+}
+
+func describeQuota(used, blocked int64) string {
+	return fmt.Sprintf("%d taken, blocked for %d ms", used, blocked)
+}
+
+// quotaIn reads a calendar quota as its key says that it is now.
+func (v *simServer) quotaIn(name string) (used, blocked int64) {
+	mini := v.homeLocked(name).mini
+	value, _ := mini.Get(name)
+	ttl, numbers := mini.TTL(name).Milliseconds(), fields(value)
+	switch len(numbers) {
+	case 1:
+		used = numbers[0]
+	case 3:
+		if blocked = max(0, ttl-numbers[2]); ttl > numbers[1] {
+			used = numbers[0]
+		}
+	}
+	return used, blocked
 }
 
 // adopt has a token bucket of the reference be as it is in Redis. Windows are the same whatever their limit.
@@ -167,11 +324,14 @@ func (v *simServer) windowIn(name string, l ginlimit.Limit) *modelWindow {
 }
 
 // stored describes a bucket or window as it is in Redis.
-func (v *simServer) stored(name string, l ginlimit.Limit) string {
-	if v.plan.algorithm == ginlimit.TokenBucket {
-		return describeBucket(v.bucketIn(name, l))
+func (v *simServer) stored(name string, c simCounted) string {
+	switch {
+	case c.quota != "":
+		return describeQuota(v.quotaIn(name))
+	case v.plan.algorithm == ginlimit.TokenBucket:
+		return describeBucket(v.bucketIn(name, c.limit))
 	}
-	return describeWindow(newWindowModel(v.plan.algorithm), v.windowIn(name, l))
+	return describeWindow(newWindowModel(v.plan.algorithm), v.windowIn(name, c.limit))
 }
 
 // fields reads the numbers in a text.

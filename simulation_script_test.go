@@ -21,7 +21,17 @@ type simScriptCall struct {
 type simScriptKey struct {
 	key, version int
 	limits       []int // of the version
+	periods      []int // of each of them
+	later        []simBucketName
 	charges      int64
+}
+
+// buckets returns the buckets of a key in a call, in their order.
+func (k simScriptKey) buckets() (all []simBucketName) {
+	for i, limit := range k.limits {
+		all = append(all, simBucketName{k.key, limit, k.periods[i]})
+	}
+	return append(all, k.later...)
 }
 
 // declared returns the keys that a call declares.
@@ -31,7 +41,7 @@ func declared(args []string) []string {
 }
 
 // parse reads a call.
-func (v *simServer) parse(args []string) (c simScriptCall, err error) {
+func (v *simServer) parse(process int, args []string) (c simScriptCall, err error) {
 	number := func(text string) (n int64) {
 		n, e := strconv.ParseInt(text, 10, 64)
 		if e != nil {
@@ -48,10 +58,11 @@ func (v *simServer) parse(args []string) (c simScriptCall, err error) {
 		}
 		keys = slices.Concat(keys, argv[len(argv)-count+1:])
 	}
+	takes := c.verb == "each" || c.verb == "take" && argv[2] != "0" // a probe looks again at what has failed
 	buckets := func(names []string, triples []string) simScriptKey {
-		k, ok := v.bucketsOf(names, triples)
+		k, ok := v.bucketsOf(process, takes, names, triples)
 		if !ok {
-			err = fmt.Errorf("the script is called with keys %q and buckets %v", names, triples)
+			err = fmt.Errorf("%s is called with keys %q and buckets %v", c.verb, names, triples)
 		}
 		return k
 	}
@@ -74,14 +85,24 @@ func (v *simServer) parse(args []string) (c simScriptCall, err error) {
 	return c, err
 }
 
-// bucketsOf finds what buckets a call is about: all of a client, or one. It is not ok if there are none such.
-func (v *simServer) bucketsOf(names, triples []string) (k simScriptKey, ok bool) {
+// bucketsOf finds what buckets a call is about: all of a client, or one; and after them, calendar quotas in later periods. It is
+// not ok if there are none such.
+func (v *simServer) bucketsOf(process int, takes bool, names, triples []string) (k simScriptKey, ok bool) {
 	for _, name := range names {
 		b, known := v.names[name]
 		if !known || len(k.limits) > 0 && b.key != k.key {
 			return k, false
 		}
-		k.key, k.limits = b.key, append(k.limits, b.limit)
+		k.key = b.key
+		first := slices.Index(k.limits, b.limit)
+		switch {
+		case first < 0 && k.later == nil:
+			k.limits, k.periods = append(k.limits, b.limit), append(k.periods, b.period)
+		case first < 0 || takes || b.period <= k.periods[first]:
+			return k, false
+		default:
+			k.later = append(k.later, b)
+		}
 	}
 	versions := v.plan.keys[k.key].versions
 	if all := len(versions[0]); len(k.limits) != 1 && (len(k.limits) != all || !slices.IsSorted(k.limits)) {
@@ -89,7 +110,12 @@ func (v *simServer) bucketsOf(names, triples []string) (k simScriptKey, ok bool)
 	}
 	for version := range versions {
 		var want []string
-		for _, l := range v.limitsOf(k.key, version, k.limits) {
+		for i, b := range k.buckets() {
+			l := versions[version][b.limit]
+			if v.plan.calendarOf(l) != nil {
+				want = append(want, triples[3*i], "0", strconv.Itoa(l.Rate)) // for the first see checkArguments
+				continue
+			}
 			for _, n := range scriptArguments(v.plan.algorithm, l) {
 				want = append(want, strconv.FormatInt(n, 10))
 			}
@@ -101,6 +127,12 @@ func (v *simServer) bucketsOf(names, triples []string) (k simScriptKey, ok bool)
 	if len(versions[0]) > 1 && len(k.limits) == 1 && v.slots == nil {
 		ok = false // only while a slot migrates
 	}
+	for i, b := range k.buckets() {
+		if l := versions[k.version][b.limit]; ok && v.plan.calendarOf(l) != nil {
+			left, _ := strconv.ParseInt(triples[3*i], 10, 64)
+			v.checkArguments(process, takes, b, l, left)
+		}
+	}
 	return k, ok
 }
 
@@ -108,10 +140,9 @@ func (v *simServer) bucketsOf(names, triples []string) (k simScriptKey, ok bool)
 // a log, which began at some time.
 func (v *simServer) marked(k simScriptKey, marks []int64) (at []int64) {
 	for i, mark := range marks {
-		l := v.plan.keys[k.key].versions[k.version][k.limits[i]]
-		name := v.name(k.key, l)
+		name := v.name(k.buckets()[i])
 		mini := v.homeLocked(name).mini
-		if list, _ := mini.List(name); v.plan.algorithm == ginlimit.SlidingWindow && len(list) > 0 && !v.foreign[name] {
+		if list, _ := mini.List(name); v.plan.algorithm == ginlimit.SlidingWindow && len(list) > 0 && !v.foreign[name] { // of a quota there is no list
 			mark += v.now().UnixMilli() - (fields(list[0])[2] - mini.TTL(name).Milliseconds())
 		}
 		at = append(at, mark)

@@ -31,7 +31,7 @@ type simServer struct {
 }
 
 // simBucketName says of what a key in Redis is a bucket.
-type simBucketName struct{ key, limit int }
+type simBucketName struct{ key, limit, period int }
 
 // simExecution is what a script has done to one key.
 type simExecution struct {
@@ -40,12 +40,20 @@ type simExecution struct {
 	key        int
 	version    int
 	limits     []int // those of the version that it was about: all, or one while a slot migrates
+	periods    []int // of each of them
+	later      []simBucketName
 	verb       string
 	n, charges int64
 	granted    int64
-	single     []ginlimit.Result // of charges made one after another, if they are those of AllowN
-	together   ginlimit.Result   // of all charges at once, if they are those of AllowUpTo
-	used       []bool            // single: an answer had this Result
+	single     [][]simTold   // of charges made one after another, if they are those of AllowN
+	together   []simTold     // of all charges at once, if they are those of AllowUpTo
+	used       []bool        // single: an answer had this Result
+	before     *simReference // of one bucket, if the others of its key are asked for apart
+}
+
+// buckets returns the buckets that it was about.
+func (e *simExecution) buckets() []simBucketName {
+	return simScriptKey{key: e.key, limits: e.limits, periods: e.periods, later: e.later}.buckets()
 }
 
 func newSimServer(s *simulation) (*simServer, error) {
@@ -55,7 +63,9 @@ func newSimServer(s *simulation) (*simServer, error) {
 	}
 	for k, key := range s.plan.keys {
 		for i, l := range key.versions[0] { // the others have the same periods
-			v.names[v.name(k, l)] = simBucketName{k, i}
+			for _, b := range v.allOf(k, i, l) {
+				v.names[v.name(b)] = b
+			}
 		}
 		v.counted[k] = make([]int, len(key.versions[0]))
 	}
@@ -76,8 +86,41 @@ func newSimServer(s *simulation) (*simServer, error) {
 func (v *simServer) now() time.Time { return time.Now().Add(v.ahead).Truncate(time.Millisecond) }
 
 // name returns the key of a bucket in Redis.
-func (v *simServer) name(key int, l ginlimit.Limit) string {
-	return engine{algorithm: v.plan.algorithm}.redisKey(v.plan.keys[key].name, l)
+func (v *simServer) name(b simBucketName) string {
+	key, l := v.plan.keys[b.key].name, v.plan.keys[b.key].versions[0][b.limit]
+	if c := v.plan.calendarOf(l); c != nil {
+		return "ginlimit:{" + key + "}:" + c.quotaID(b.period)
+	}
+	return engine{algorithm: v.plan.algorithm}.redisKey(key, l)
+}
+
+// allOf returns the buckets of a limit of a key: of a calendar, one for each period.
+func (v *simServer) allOf(key, limit int, l ginlimit.Limit) (all []simBucketName) {
+	c := v.plan.calendarOf(l)
+	for period := range 200 {
+		if c == nil && period > 0 || c != nil && period == len(c.starts) {
+			break
+		}
+		all = append(all, simBucketName{key, limit, period})
+	}
+	return all
+}
+
+// counted returns a bucket by a version of its limit.
+func (v *simServer) countedAs(b simBucketName, version int) simCounted {
+	c := simCounted{client: v.plan.keys[b.key].name, limit: v.plan.keys[b.key].versions[version][b.limit]}
+	if v.plan.calendarOf(c.limit) != nil {
+		c.quota = v.name(b)
+	}
+	return c
+}
+
+// present returns the buckets that an answer is about, if it decides.
+func (v *simServer) present(a *simAnswer) (all []simCounted) {
+	for i, l := range v.plan.keys[a.key].versions[a.version] {
+		all = append(all, v.countedAs(simBucketName{a.key, i, v.plan.period(a.process, l, a.start)}, a.version))
+	}
+	return all
 }
 
 // tickLocked brings the clocks of the server and of the reference up to date.
@@ -90,12 +133,12 @@ func (v *simServer) tickLocked() {
 
 // executeLocked has a node do a script's call, and returns the reply.
 func (v *simServer) executeLocked(n *simNode, clientName, command string, args []string) string {
-	c, err := v.parse(args)
+	process, _ := strconv.Atoi(clientName)
+	c, err := v.parse(process, args)
 	if err != nil {
 		v.violated("protocol: %v", err)
 		return "-ERR\r\n"
 	}
-	process, _ := strconv.Atoi(clientName)
 	var marks []int64 // when what is given back was taken, by the reference
 	for _, k := range c.keys {
 		v.recountLocked(k)
@@ -110,8 +153,7 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 	for i, k := range c.keys {
 		failed := strings.HasPrefix(reply, "-") || c.verb == "each" && found[i*len(found)/len(c.keys)] == -1
 		v.note("server: process %d: %s(%s, n=%d, charges=%d), failed=%t", process, c.verb, v.plan.keys[k.key].name, c.n, k.charges, failed)
-		limits := v.limitsOf(k.key, k.version, k.limits)
-		hasForeign := slices.ContainsFunc(limits, func(l ginlimit.Limit) bool { return v.foreign[v.name(k.key, l)] })
+		hasForeign := slices.ContainsFunc(k.buckets(), func(b simBucketName) bool { return v.foreign[v.name(b)] })
 		switch {
 		case strings.HasPrefix(reply, "-") && n.noWrites == "" && !hasForeign:
 			v.violated("the script fails without a cause: %s", reply)
@@ -121,8 +163,8 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 		switch {
 		case !failed:
 			v.executions = append(v.executions, v.mirrorLocked(process, c, k, marks))
-		case (c.verb == "give" || c.verb == "return") && len(limits) > 1:
-			v.mirrorPartLocked(c, k)
+		case (c.verb == "give" || c.verb == "return") && len(k.limits) > 1:
+			v.mirrorPartLocked(process, c, k)
 		}
 		v.compareLocked(k)
 	}
@@ -131,37 +173,51 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 
 // mirrorLocked has the reference do what the script has done to a key.
 func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, marks []int64) *simExecution {
-	e := &simExecution{at: time.Now(), process: process, key: k.key, version: k.version, limits: k.limits, verb: c.verb, n: c.n, charges: k.charges}
-	name, limits := v.plan.keys[k.key].name, v.limitsOf(k.key, k.version, k.limits)
+	e := &simExecution{
+		at: time.Now(), process: process, key: k.key, version: k.version, limits: k.limits, periods: k.periods, later: k.later,
+		verb: c.verb, n: c.n, charges: k.charges,
+	}
+	all := v.countedOf(k)
 	switch c.verb {
-	case "give":
-		v.reference.refund(name, c.n, limits)
-	case "return":
-		for i, l := range limits {
-			switch v.plan.algorithm {
-			case ginlimit.SlidingWindow:
-				v.reference.windows.giveBack(name, marks[i], c.n, l)
-			case ginlimit.FixedWindow:
-				if v.reference.windows.left(name, l) <= c.marks[i] {
-					v.reference.refund(name, c.n, []ginlimit.Limit{l})
+	case "give", "return":
+		for i, one := range all {
+			switch {
+			case c.verb == "give":
+				v.reference.refund(one, c.n)
+			case one.quota != "" && c.marks[i] >= 0:
+				v.reference.refund(one, c.n)
+			case one.quota != "":
+			case v.plan.algorithm == ginlimit.SlidingWindow:
+				v.reference.windows.giveBack(one.client, marks[i], c.n, one.limit)
+			case v.plan.algorithm == ginlimit.FixedWindow:
+				if v.reference.windows.left(one.client, one.limit) <= c.marks[i] {
+					v.reference.refund(one, c.n)
 				}
 			default: // the same as give
-				v.reference.refund(name, c.n, []ginlimit.Limit{l})
+				v.reference.refund(one, c.n)
 			}
 		}
 	case "block":
-		v.reference.block(name, millis(c.n), limits)
+		for _, one := range all {
+			v.reference.block(one, millis(c.n))
+		}
 	case "reset":
-		v.reference.reset(name, limits)
+		for _, one := range all {
+			v.reference.reset(one)
+		}
 	default:
+		if len(k.limits) < len(v.plan.keys[k.key].versions[0]) {
+			before := v.reference.only(all[0])
+			e.before = &before
+		}
 		if k.charges == 0 {
-			e.single = []ginlimit.Result{v.reference.take(name, 0, c.n, limits)}
+			e.single = [][]simTold{v.reference.take(all, 0, c.n)}
 		} else if c.n == 1 {
-			e.together = v.reference.clone().take(name, k.charges, 1, limits)
+			e.together = v.reference.clone().take(all, k.charges, 1)
 		}
 		for range k.charges {
-			r := v.reference.take(name, c.n, c.n, limits)
-			e.single, e.granted = append(e.single, r), e.granted+int64(r.Granted)
+			r := v.reference.take(all, c.n, c.n)
+			e.single, e.granted = append(e.single, r), e.granted+int64(r[0].Granted)
 		}
 		e.verb, e.used = "take", make([]bool, len(e.single))
 	}
@@ -171,19 +227,22 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 // mirrorPartLocked has the reference do what is left of a Refund for which miniredis had no memory: deleting the keys of full
 // buckets needs none, so it may give back to some buckets and not to others. Redis refuses no write of a script that has
 // made one.
-func (v *simServer) mirrorPartLocked(c simScriptCall, k simScriptKey) {
-	name := v.plan.keys[k.key].name
-	for _, l := range v.limitsOf(k.key, k.version, k.limits) {
-		if key := v.name(k.key, l); !v.foreign[key] && v.stored(key, l) != v.reference.stored(name, l) {
-			v.reference.refund(name, c.n, []ginlimit.Limit{l})
+func (v *simServer) mirrorPartLocked(process int, c simScriptCall, k simScriptKey) {
+	for i, b := range k.buckets() {
+		one := v.countedOf(k)[i]
+		if name := v.name(b); !v.foreign[name] && v.stored(name, one) != v.reference.stored(one) {
+			v.reference.refund(one, c.n)
+			v.executions = append(v.executions, &simExecution{
+				at: time.Now(), process: process, key: k.key, version: k.version, limits: []int{b.limit}, periods: []int{b.period}, verb: "part",
+			})
 		}
 	}
 }
 
 // compareLocked wants the buckets of a key in Redis as the reference has them, each with an expiry.
 func (v *simServer) compareLocked(k simScriptKey) {
-	for _, l := range v.limitsOf(k.key, k.version, k.limits) {
-		name := v.name(k.key, l)
+	for i, b := range k.buckets() {
+		name, one := v.name(b), v.countedOf(k)[i]
 		if v.checkHomesLocked(name); v.foreign[name] {
 			continue
 		}
@@ -191,9 +250,8 @@ func (v *simServer) compareLocked(k simScriptKey) {
 			v.violated("%s has no expiry", name)
 			continue
 		}
-		found, want := v.stored(name, l), v.reference.stored(v.plan.keys[k.key].name, l)
-		if found != want {
-			v.violated("guarantee 1, 2: %s under %s holds %s, and by the model %s", name, l, found, want)
+		if found, want := v.stored(name, one), v.reference.stored(one); found != want {
+			v.violated("guarantee 1, 2: %s under %s holds %s, and by the model %s", name, one.limit, found, want)
 		}
 	}
 }
@@ -201,33 +259,35 @@ func (v *simServer) compareLocked(k simScriptKey) {
 // recountLocked has the reference count a key by the limits that the script is called with. By other limits a token
 // bucket is as long from full as before.
 func (v *simServer) recountLocked(k simScriptKey) {
-	for _, i := range k.limits {
-		if v.counted[k.key][i] == k.version {
+	for _, b := range k.buckets() {
+		if v.counted[k.key][b.limit] == k.version {
 			continue
 		}
-		v.counted[k.key][i] = k.version
-		l := v.plan.keys[k.key].versions[k.version][i]
-		if name := v.name(k.key, l); !v.foreign[name] {
-			v.reference.adopt(v.plan.keys[k.key].name, l, v.bucketIn(name, l))
+		v.counted[k.key][b.limit] = k.version
+		one := v.countedAs(b, k.version)
+		if name := v.name(b); !v.foreign[name] && one.quota == "" {
+			v.reference.adopt(one.client, one.limit, v.bucketIn(name, one.limit))
 		}
 	}
 }
 
-// limitsOf returns some limits of a version of a key.
-func (v *simServer) limitsOf(key, version int, which []int) (limits []ginlimit.Limit) {
-	for _, i := range which {
-		limits = append(limits, v.plan.keys[key].versions[version][i])
+// countedOf returns the buckets of a key in a call.
+func (v *simServer) countedOf(k simScriptKey) (all []simCounted) {
+	for _, b := range k.buckets() {
+		all = append(all, v.countedAs(b, k.version))
 	}
-	return limits
+	return all
 }
 
 // occupyLocked puts a value of another type where the first bucket of a key is.
 func (v *simServer) occupyLocked(key int) {
-	name := v.name(key, v.plan.keys[key].versions[0][0])
+	l := v.plan.keys[key].versions[0][0]
+	b := simBucketName{key, 0, v.plan.period(0, l, time.Now())}
+	name := v.name(b)
 	mini := v.homeLocked(name).mini
 	mini.Del(name)
 	v.foreign[name] = true
-	if v.plan.algorithm == ginlimit.SlidingWindow {
+	if v.plan.algorithm == ginlimit.SlidingWindow && v.plan.calendarOf(l) == nil {
 		_ = mini.Set(name, "text")
 	} else {
 		_, _ = mini.Push(name, "text")
@@ -236,20 +296,21 @@ func (v *simServer) occupyLocked(key int) {
 
 // vacateLocked takes it away. It wants to find it as it was.
 func (v *simServer) vacateLocked(key int) {
-	l := v.plan.keys[key].versions[0][0]
-	name := v.name(key, l)
-	if !v.foreign[name] {
-		return // the server was emptied
-	}
-	mini := v.homeLocked(name).mini
-	if text, _ := mini.Get(name); text != "text" {
-		if list, _ := mini.List(name); !slices.Equal(list, []string{"text"}) {
-			v.violated("the value of another type has changed: %q, %q", text, list)
+	for name := range v.foreign { // unless the server was emptied
+		b := v.names[name]
+		if b.key != key {
+			continue
 		}
+		mini := v.homeLocked(name).mini
+		if text, _ := mini.Get(name); text != "text" {
+			if list, _ := mini.List(name); !slices.Equal(list, []string{"text"}) {
+				v.violated("the value of another type has changed: %q, %q", text, list)
+			}
+		}
+		delete(v.foreign, name)
+		mini.Del(name)
+		v.reference.reset(v.countedAs(b, v.counted[key][b.limit]))
 	}
-	delete(v.foreign, name)
-	mini.Del(name)
-	v.reference.reset(v.plan.keys[key].name, []ginlimit.Limit{l})
 }
 
 // close ends the nodes.

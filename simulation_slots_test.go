@@ -101,7 +101,7 @@ func (s *simulation) elsewhere(f simFault, a *simAnswer) bool {
 
 // slotOfClient returns the slot of all keys of a client.
 func (s *simulation) slotOfClient(key int) int {
-	return slotOf(s.server.name(key, s.plan.keys[key].versions[0][0]))
+	return slotOf(s.server.name(simBucketName{key: key}))
 }
 
 // move moves the slot of a client to another node, or of all clients that are on its node.
@@ -142,12 +142,14 @@ func (s *simulation) moveSlot(f simFault) {
 	v.slots.moving[slot] = move
 	v.note("cluster: slot %d migrates from node %d to node %d", slot, move.from, move.to)
 	limits := s.plan.keys[f.key].versions[0]
-	for _, l := range limits {
+	for i, l := range limits {
 		v.mu.Unlock()
 		time.Sleep(f.lasts / time.Duration(len(limits)+1))
 		v.mu.Lock()
 		v.tickLocked()
-		v.moveKeyLocked(v.name(f.key, l), move)
+		for _, b := range v.allOf(f.key, i, l) {
+			v.moveKeyLocked(v.name(b), move)
+		}
 	}
 	v.mu.Unlock()
 	time.Sleep(f.lasts / time.Duration(len(limits)+1))

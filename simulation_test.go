@@ -36,13 +36,15 @@ import (
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
 // context as that does. The server's clock may be set (simulation_clock_test.go).
 //
+// A third of the seeds have calendar quotas (simulation_calendar_test.go).
+//
 // A quarter of the seeds are clusters of two or three masters. Slots migrate (simulation_slots_test.go), nodes are gone and come
 // back with their data or without, and a fault of one node leaves the keys of others alone. The masters have one clock, learn
-// of a slot's new owner all at once, and have no replicas; a slot that migrates always arrives.
+// of a slot's new owner all at once, and have no replicas; a slot that migrates always arrives. In half of these plans nothing else
+// happens (simulation_moves_test.go).
 //
 // Not checked: for a second after a process of a cluster was redirected, that its decisions are in time
-// ([simulation.redirected]); what a call is told that was made one bucket after another; and of a plan in which slots
-// migrate, that a fault of one node leaves the others alone.
+// ([simulation.redirected]); and of a plan in which slots migrate, that a fault of one node leaves the others alone.
 //
 // Not simulated: failover, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the
 // scheduler, so a seed may go another way each time it runs: calls of the same microsecond come in any order, and the
@@ -72,6 +74,8 @@ type simulation struct {
 type simMember struct {
 	rdb     redis.UniversalClient
 	limiter *ginlimit.Limiter
+	// policies are those of each version of the limits of each key, if calls are to be theirs.
+	policies [][]*ginlimit.Policy
 
 	closing, closed time.Time // when Close was called and had returned; the server's lock guards them
 }
@@ -173,8 +177,8 @@ func (p *simPlan) describe() string {
 		if m.denyOrNil != nil {
 			deny = strconv.Itoa(*m.denyOrNil)
 		}
-		text += fmt.Sprintf("process %d: Fail %s, %d replicas, deny memory %s, lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
-			i, m.failure, m.replicas, deny, m.lease, m.inline, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
+		text += fmt.Sprintf("process %d: %d s ahead, policies %t, Fail %s, %d replicas, deny memory %s, lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
+			i, m.skew, m.policies, m.failure, m.replicas, deny, m.lease, m.inline, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
 	}
 	for _, k := range p.keys {
 		text += fmt.Sprintf("%s: %v, later %v\n", k.name, k.versions[0], k.versions[1])
@@ -196,6 +200,9 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 		}
 	}()
 	synctest.Test(t, func(t *testing.T) {
+		if !plan.begin.IsZero() {
+			time.Sleep(time.Until(plan.begin))
+		}
 		s.start = time.Now()
 		if err := s.open(); err != nil {
 			s.violated("it does not start: %v", err)
@@ -243,6 +250,9 @@ func (s *simulation) open() (err error) {
 			return err
 		}
 		s.members = append(s.members, m)
+		if err := m.openPolicies(s.plan, i); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -320,15 +330,14 @@ func (s *simulation) ask(c simCall) *simAnswer {
 	s.server.mu.Lock()
 	a.version = s.server.version[c.key]
 	s.server.mu.Unlock()
-	limits := s.plan.keys[c.key].versions[a.version]
 	s.note("%s", c)
-	a.result, a.err = step{op: c.op, key: s.plan.keys[c.key].name, n: c.n, d: c.block, limits: limits}.apply(ctx, m.limiter)
+	a.result, a.err = m.do(ctx, s.plan, a)
 	a.end, a.ended = time.Now(), ctx.Err() != nil
 	s.server.mu.Lock()
 	a.closed = !m.closing.IsZero()
 	if a.result.Source == ginlimit.FromMemory {
 		s.server.tickLocked()
-		a.room = s.server.reference.clone().take(s.plan.keys[c.key].name, 0, int64(c.least()), limits).Allowed
+		a.room = s.server.reference.clone().take(s.server.present(a), 0, int64(c.least()))[0].Allowed
 	}
 	s.server.mu.Unlock()
 	s.note("%s, asked %s ago: %s", c, a.end.Sub(a.start), a.says())

@@ -136,6 +136,25 @@ func (s step) apply(ctx context.Context, l *ginlimit.Limiter) (r ginlimit.Result
 	return r, l.Reset(ctx, s.key, s.limits...)
 }
 
+// applyTo makes a step by a policy, which knows the limits.
+func (s step) applyTo(ctx context.Context, p *ginlimit.Policy) (r ginlimit.Result, err error) {
+	switch s.op {
+	case "AllowN":
+		return p.AllowN(ctx, s.key, s.n)
+	case "AllowUpTo":
+		return p.AllowUpTo(ctx, s.key, s.n)
+	case "Peek":
+		return p.Peek(ctx, s.key)
+	case "Refund":
+		return r, p.Refund(ctx, s.key, s.n)
+	case "Block":
+		return r, p.Block(ctx, s.key, s.d)
+	case "Wait":
+		return r, p.Wait(ctx, s.key)
+	}
+	return r, p.Reset(ctx, s.key)
+}
+
 // expect makes a step on the model.
 func (s step) expect(m steppable) ginlimit.Result {
 	n := int64(s.n)

@@ -192,11 +192,11 @@ func TestWaitEndsWhereRedisRefuses(t *testing.T) {
 	require.ErrorIs(t, limiter.Wait(t.Context(), "k", ginlimit.PerHour(1)), ginlimit.ErrUnavailable)
 }
 
-// TestWaitAcrossAPeriodsEnd keeps the order of arrival.
+// TestWaitAcrossAPeriodsEnd keeps the order of arrival, and takes of the period that begins when it does.
 func TestWaitAcrossAPeriodsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPolicy(t, newLocal(t), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)))
+		p, start := newPolicy(t, newLocal(t), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))), time.Now() // at midnight
 		var all sync.WaitGroup
 		var order []int
 		var mu sync.Mutex
@@ -205,6 +205,7 @@ func TestWaitAcrossAPeriodsEnd(t *testing.T) {
 				assert.NoError(t, p.Wait(t.Context(), "k"))
 				mu.Lock()
 				defer mu.Unlock()
+				assert.Equal(t, time.Duration(i)*24*time.Hour, time.Since(start))
 				order = append(order, i)
 			})
 			time.Sleep(5 * time.Hour)

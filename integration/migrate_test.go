@@ -26,17 +26,21 @@ func TestSeveralLimitsWhileTheirSlotMigrates(t *testing.T) {
 	m := harness.StartMigration(t)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
 	defer rdb.Close()
+	first := harness.Connect(t, m.Addrs[0])
+	quota := ginlimit.PerCalendar(13, ginlimit.CalendarMonth(nil, 1+(time.Now().UTC().Day()+14)%28))
 	for _, algorithm := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		limits := []ginlimit.Limit{
-			{Rate: 12, Period: 23 * time.Hour}, ginlimit.PerDay(10), {Rate: 15, Period: 25 * time.Hour},
+		sets := [][]ginlimit.Limit{
+			{{Rate: 12, Period: 23 * time.Hour}, ginlimit.PerDay(10), {Rate: 15, Period: 25 * time.Hour}},
+			{{Rate: 12, Period: 23 * time.Hour}, quota},
+			{quota, ginlimit.PerDay(10), {Rate: 15, Period: 25 * time.Hour}},
 		}
 		limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithAlgorithm(algorithm), ginlimit.WithDenyMemory(0))
 		defer func() { require.Empty(t, log.String(), "it is done, so nothing is refused") }()
 		model, err := ginlimit.NewLocal(ginlimit.WithAlgorithm(algorithm))
 		require.NoError(t, err)
 		random := rand.New(rand.NewPCG(1, uint64(algorithm)))
-		for i := range 12 {
-			client := fmt.Sprintf("client %d of %s", i, algorithm)
+		for i := range 24 {
+			client, limits := fmt.Sprintf("client %d of %s", i, algorithm), sets[i%len(sets)]
 			step := func(on *ginlimit.Limiter, op, n int) (ginlimit.Result, error) {
 				switch op {
 				case 0:
@@ -49,20 +53,28 @@ func TestSeveralLimitsWhileTheirSlotMigrates(t *testing.T) {
 					return ginlimit.Result{}, on.Reset(t.Context(), client, limits...)
 				case 4:
 					return ginlimit.Result{}, on.Block(t.Context(), client, time.Hour, limits...)
+				case 5:
+					r, err := on.Reserve(t.Context(), client, n, limits...)
+					if err == nil {
+						err = r.Settle(t.Context(), 7*n%11)
+					}
+					return r.Result(), err
 				}
 				return on.AllowN(t.Context(), client, n, limits...)
 			}
 			blocked := false
 			for j := range 40 {
-				if j == 3 && !m.Begin(t, harness.RedisKeyOf(algorithm, client, limits[0])) {
+				if j == 3 && !m.Begin(t, "{"+client+"}") {
 					break
 				}
 				if j == 10 { // now and then one of the keys is on the other node, and the others are not
-					for _, l := range limits[:random.IntN(3)] {
-						m.Move(t, harness.RedisKeyOf(algorithm, client, l))
+					keys, err := first.Keys(t.Context(), "ginlimit:{"+client+"}:*").Result()
+					require.NoError(t, err)
+					for _, key := range keys[:min(len(keys), random.IntN(3))] {
+						m.Move(t, key)
 					}
 				}
-				op, n := random.IntN(12), 1+random.IntN(6)
+				op, n := random.IntN(13), 1+random.IntN(6)
 				want, err := step(model, op, n)
 				require.NoError(t, err)
 				got, err := step(limiter, op, n)
@@ -73,6 +85,8 @@ func TestSeveralLimitsWhileTheirSlotMigrates(t *testing.T) {
 				require.Equal(t, want.Remaining, got.Remaining, what)
 				if blocked = blocked && op != 3 || op == 4; !blocked { // else which block ends last is a matter of milliseconds
 					require.Equal(t, want.Limit, got.Limit, what)
+					require.InDelta(t, want.RetryAfter.Seconds(), got.RetryAfter.Seconds(), 30, what)
+					require.InDelta(t, want.ResetAfter.Seconds(), got.ResetAfter.Seconds(), 30, what)
 				}
 				if op == 0 || op == 2 || op > 4 {
 					require.Equal(t, ginlimit.FromRedis, got.Source, what)

@@ -6,6 +6,10 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
+// grace is for how many milliseconds the tokens taken of a calendar period are kept after its end: a call may have begun before
+// it, and the process' clock may be set back. It is that of fixed_window.lua.
+const grace = 3_600_000
+
 // findWindowLocked sets the state of a window, but for what [entry.tell] completes.
 func (s *shard) findWindowLocked(r *request, i int) {
 	b := &r.buckets[i]
@@ -13,7 +17,7 @@ func (s *shard) findWindowLocked(r *request, i int) {
 	w := s.buckets[r.id(i)]
 	if w != nil {
 		s.expireLocked(w, r.now)
-		r.states[i] = bucket.State{Level: w.kept, Reset: max(0, w.ends()-r.now)}
+		r.states[i] = bucket.State{Level: w.kept, Reset: max(0, w.leftAt(b, r.now), w.block-r.now)}
 		if w.block > r.now {
 			r.states[i].Level = max(w.kept, b.Capacity)
 			return
@@ -87,9 +91,13 @@ func (s *shard) takeLocked(w *entry, b *bucket.Bucket, now, charges, n int64) (m
 	at, tokens := now+b.Overdraft(n), charges*b.Room(n)
 	before := w.kept
 	w.kept += tokens
-	if b.Kind == bucket.FixedWindow {
+	switch {
+	case b.Ends != 0:
+		w.full = max(w.full, at+b.Left(time.Now().UnixMilli())+grace)
+		return w.full
+	case b.Kind == bucket.FixedWindow:
 		if before == 0 {
-			w.full = at + b.Left(time.Now().UnixMilli())
+			w.full = at + b.Period
 		}
 		return w.full
 	}
@@ -129,7 +137,7 @@ func (s *shard) returnLocked(w *entry, b *bucket.Bucket, now, tokens, mark int64
 	case b.Kind == bucket.SlidingWindow && mark+b.Period <= now: // in a merged log it would find the tokens of others
 	case w.log != nil:
 		given = w.log.giveAt(tokens, mark)
-	case b.Kind == bucket.FixedWindow && mark == w.full, b.Kind == bucket.SlidingWindow && mark == w.full-b.Period:
+	case b.Ends != 0, b.Kind == bucket.FixedWindow && mark == w.full, b.Kind == bucket.SlidingWindow && mark == w.full-b.Period:
 		given = min(tokens, w.kept)
 	}
 	s.givenLocked(w, b, given)
@@ -151,21 +159,29 @@ func (e *entry) tell(b *bucket.Bucket, r *request, s *bucket.State) {
 		s.Soon, s.Wait = e.block-r.now, e.block-r.now
 	}
 	if e.kept > 0 {
-		s.Soon = max(s.Soon, e.leaves(b, max(1, e.kept-b.Capacity+1))-r.now)
+		s.Soon = max(s.Soon, e.leaves(b, max(1, e.kept-b.Capacity+1), r.now))
 	}
 	if short := e.kept + b.Room(n) - b.Capacity; short > 0 && b.Room(n) <= b.Capacity {
-		s.Wait = max(s.Wait, e.leaves(b, short)-r.now)
+		s.Wait = max(s.Wait, e.leaves(b, short, r.now))
 	}
 }
 
-// leaves returns when so many of the tokens taken count no more.
-func (e *entry) leaves(b *bucket.Bucket, tokens int64) int64 {
+// leaves returns in how many milliseconds so many of the tokens taken count no more.
+func (e *entry) leaves(b *bucket.Bucket, tokens, now int64) int64 {
 	if e.log != nil {
 		for _, entry := range e.log.live() {
 			if tokens -= entry.tokens; tokens <= 0 {
-				return entry.at + b.Period
+				return entry.at + b.Period - now
 			}
 		}
 	}
-	return e.full
+	return e.leftAt(b, now)
+}
+
+// leftAt returns for how many milliseconds a window goes on.
+func (e *entry) leftAt(b *bucket.Bucket, now int64) int64 {
+	if b.Ends != 0 {
+		return min(e.full-now, b.Left(time.Now().UnixMilli()))
+	}
+	return e.full - now
 }

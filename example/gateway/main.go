@@ -1,0 +1,149 @@
+// Command gateway is an AI gateway: each API key may use so many tokens a minute and a calendar month. A request takes an estimate
+// before its answer is streamed, and is settled with what it really used.
+//
+//	go run ./example/gateway                            with a Redis of its own, in the process
+//	go run ./example/gateway -redis 127.0.0.1:6379      with a Redis server
+//
+// Then, from another terminal, until a 429 says when to come back:
+//
+//	curl -iN -H 'X-API-Key: alice' -d '{"prompt":"Why is the sky blue?","max_tokens":400}' localhost:8082/v1/complete
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"iter"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// apiKeys are those that exist: a header that anybody may invent is no key to count under.
+var apiKeys = map[string]bool{"alice": true, "bob": true}
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:8082", "the address to listen on")
+	redisAddr := flag.String("redis", "", "the address of a Redis server; without one, a Redis in this process")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *addr, *redisAddr, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run serves until ctx ends.
+func run(ctx context.Context, addr, redisAddr string, out io.Writer) error {
+	if redisAddr == "" {
+		own := miniredis.NewMiniRedis()
+		own.ClockTTL(true) // keys expire as time passes
+		if err := own.Start(); err != nil {
+			return err
+		}
+		defer own.Close()
+		redisAddr = own.Addr()
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
+	defer rdb.Close()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		return err
+	}
+	defer limiter.Close()
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "Listening on %s, counting in Redis at %s.\n", listener.Addr(), redisAddr)
+	server := &http.Server{Handler: router(limiter), ReadHeaderTimeout: 5 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func router(limiter *ginlimit.Limiter) *gin.Engine {
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	r.Use(gin.Recovery())
+	limit := limiter.Handler(ginlimit.PerMinute(3000),
+		ginlimit.WithLimits(ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1))), ginlimit.WithName("tokens"),
+		ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")), ginlimit.WithCost(estimate), ginlimit.WithSettle(used))
+	r.POST("/v1/complete", authenticate, parse, limit, complete)
+	return r
+}
+
+func authenticate(c *gin.Context) {
+	if !apiKeys[c.GetHeader("X-API-Key")] {
+		c.AbortWithStatusJSON(http.StatusUnauthorized, gin.H{"error": "X-API-Key: want alice or bob"})
+	}
+}
+
+type request struct {
+	Prompt    string `json:"prompt"`
+	MaxTokens int    `json:"max_tokens" binding:"min=1,max=1000"`
+}
+
+func parse(c *gin.Context) {
+	c.Request.Body = http.MaxBytesReader(c.Writer, c.Request.Body, 1<<20)
+	req := request{}
+	if c.ShouldBindJSON(&req) != nil || strings.TrimSpace(req.Prompt) == "" {
+		c.AbortWithStatusJSON(http.StatusBadRequest, gin.H{"error": "want a prompt, and max_tokens from 1 to 1000"})
+		return
+	}
+	c.Set("request", req)
+}
+
+// promptTokens is about what a prompt costs: four letters are a token.
+func promptTokens(prompt string) int { return 1 + len(prompt)/4 }
+
+// estimate is the most that a request may use. So much must be left of both limits.
+func estimate(c *gin.Context) int {
+	req := c.MustGet("request").(request)
+	return promptTokens(req.Prompt) + req.MaxTokens
+}
+
+// used is what the request has really used, also if the client has left in the middle of the answer.
+func used(c *gin.Context) int { return c.GetInt("used") }
+
+// complete streams the upstream's answer, and counts its tokens as they come.
+func complete(c *gin.Context) {
+	req := c.MustGet("request").(request)
+	tokens := promptTokens(req.Prompt)
+	c.Set("used", tokens)
+	for word := range upstream(c.Request.Context(), req) {
+		tokens++
+		c.Set("used", tokens)
+		c.SSEvent("token", word)
+		c.Writer.Flush()
+	}
+	c.SSEvent("usage", tokens)
+}
+
+// upstream is a model that says some of the prompt's words again, until ctx ends.
+func upstream(ctx context.Context, req request) iter.Seq[string] {
+	words := strings.Fields(req.Prompt)
+	return func(yield func(string) bool) {
+		for range 1 + rand.N(req.MaxTokens) {
+			if ctx.Err() != nil || !yield(words[rand.N(len(words))]) {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestGateway runs the program on a free port, and uses what a key may use.
+func TestGateway(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, "127.0.0.1:0", "", in) }()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)
+
+	ask := func(key, body string) (*http.Response, string) {
+		req, err := http.NewRequest(http.MethodPost, "http://"+address+"/v1/complete", strings.NewReader(body))
+		require.NoError(t, err)
+		req.Header.Set("X-API-Key", key)
+		response, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		return response, string(text)
+	}
+	left := func(response *http.Response) int {
+		n, err := strconv.Atoi(response.Header.Get("X-RateLimit-Remaining"))
+		require.NoError(t, err)
+		return n
+	}
+	const cheap = `{"prompt":"one two","max_tokens":1}` // 2 tokens and 1
+	first, text := ask("alice", `{"prompt":"Why is the sky blue?","max_tokens":400}`)
+	require.Equal(t, http.StatusOK, first.StatusCode)
+	require.Equal(t, 3000-406, left(first), "the estimate")
+	usage := regexp.MustCompile(`event:usage\ndata:(\d+)`).FindStringSubmatch(text)
+	require.NotNil(t, usage, text)
+	used, err := strconv.Atoi(usage[1])
+	require.NoError(t, err)
+	require.Equal(t, 6+strings.Count(text, "event:token"), used)
+	second, _ := ask("alice", cheap)
+	require.GreaterOrEqual(t, left(second), 3000-used-3, "what was used")
+
+	refused, body := ask("bob", `{"prompt":"`+strings.Repeat("long ", 2200)+`","max_tokens":1000}`)
+	require.Equal(t, http.StatusTooManyRequests, refused.StatusCode)
+	require.Empty(t, refused.Header.Get("Retry-After"), "it is never allowed")
+	require.Contains(t, body, "retrying will not help")
+
+	for body, want := range map[string]int{`{}`: 400, `{"prompt":"x","max_tokens":-1}`: 400, `{"prompt":"  ","max_tokens":1}`: 400, cheap: 200} {
+		response, _ := ask("alice", body)
+		require.Equal(t, want, response.StatusCode, body)
+	}
+	stranger, _ := ask("mallory", cheap)
+	require.Equal(t, http.StatusUnauthorized, stranger.StatusCode)
+	stop()
+	require.NoError(t, <-ended)
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/harness"
+)
+
+// TestWorkers do each job once.
+func TestWorkers(t *testing.T) {
+	const jobs = 15
+	var out harness.Buffer
+	require.NoError(t, run(t.Context(), jobs, "", &out))
+	for job := range jobs {
+		require.Equal(t, 1, strings.Count(out.String(), fmt.Sprintf("calls the partner for job %d\n", job)))
+	}
+	require.Contains(t, out.String(), "Done in ")
+}
+
+// TestWorkersStop when they are told to, in the middle of their jobs.
+func TestWorkersStop(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var out harness.Buffer
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, 1_000_000, "", &out) }()
+	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return strings.Contains(out.String(), "calls the partner") }))
+	stop()
+	require.NoError(t, <-ended)
+}
