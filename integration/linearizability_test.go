@@ -171,6 +171,9 @@ type history struct {
 	keys    int // at a time
 	leases  bool
 	seed    uint64
+	// read is the client's ReadTimeout, which ends calls before the limiter's timeout does: those whose replies are lost end soon,
+	// so that there are answers between two disturbances.
+	read time.Duration
 
 	mu         sync.Mutex
 	operations []porcupine.Operation
@@ -182,15 +185,16 @@ func newHistory(t *testing.T, direct bool, opts ...ginlimit.Option) *history {
 	addr, server := harness.StartRedisProcess(t)
 	proxy, way := harness.StartProxy(t, addr)
 	opts = append([]ginlimit.Option{ginlimit.WithDenyMemory(0), ginlimit.WithTimeout(ginlimit.DefaultTimeout)}, opts...)
-	return &history{
+	h := &history{
 		addr: addr, server: server, proxy: proxy, limit: slowLimit, callers: 4, keys: 4, seed: uint64(time.Now().UnixNano()),
-		start: func() *ginlimit.Limiter {
-			// Calls whose replies are lost end soon, so that there are answers between two disturbances.
-			rdb := redis.NewClient(&redis.Options{Addr: way, ContextTimeoutEnabled: direct, ReadTimeout: 200 * time.Millisecond})
-			t.Cleanup(func() { _ = rdb.Close() })
-			return harness.NewLimiter(t, rdb, opts...)
-		},
+		read: 200 * time.Millisecond,
 	}
+	h.start = func() *ginlimit.Limiter {
+		rdb := redis.NewClient(&redis.Options{Addr: way, ContextTimeoutEnabled: direct, ReadTimeout: h.read})
+		t.Cleanup(func() { _ = rdb.Close() })
+		return harness.NewLimiter(t, rdb, opts...)
+	}
+	return h
 }
 
 // record has callers of all processes do random operations for a while. A process that ends has one caller.
