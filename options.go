@@ -127,8 +127,8 @@ func WithLogger(l *slog.Logger) Option {
 
 // WithTimeout sets how long a decision waits for Redis. The default is [DefaultTimeout].
 //
-// It may wait up to a tenth longer. After that, [WithFailure] decides. It is an option of a limiter. A d of zero or less
-// is an error, and so is one above a day.
+// It may wait up to a tenth longer. After that, [WithFailure] decides. A shorter ReadTimeout or WriteTimeout of the client
+// ends the wait earlier. It is an option of a limiter. A d of zero or less is an error, and so is one above a day.
 func WithTimeout(d time.Duration) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithTimeout")
