@@ -2,9 +2,12 @@ package ginlimit_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,6 +95,68 @@ func TestCallsInFlightFailOnce(t *testing.T) {
 		require.NoError(t, allow())
 		require.Empty(t, log.String())
 		require.NoError(t, limiter.Close())
+	})
+}
+
+// TestFirstDecisionsAreOfADeadNode of a cluster: those of the others are made, and so are its own when another node has its slots, which
+// the client does not notice by itself for a minute.
+func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mini := miniredis.NewMiniRedis()
+		defer mini.Close()
+		const dead, alive = "192.0.2.1:6379", "192.0.2.2:6379"
+		var replaced atomic.Bool
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			Dialer: func(_ context.Context, _, addr string) (net.Conn, error) {
+				if addr == dead {
+					return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+				}
+				return mini.Dial()
+			},
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				first := dead
+				if replaced.Load() {
+					first = alive
+				}
+				return []redis.ClusterSlot{
+					{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: first}}}, {Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: alive}}},
+				}, nil
+			},
+		})
+		defer rdb.Close()
+		limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+		limit := ginlimit.PerHour(1000)
+		keyOf := func(addr string) string {
+			for i := 0; ; i++ {
+				key := fmt.Sprint("client ", i)
+				node, err := rdb.MasterForKey(t.Context(), harness.RedisKey(key, limit))
+				require.NoError(t, err)
+				if node.Options().Addr == addr {
+					return key
+				}
+			}
+		}
+		decides := func(key string) func() bool {
+			return func() bool {
+				_, err := limiter.Allow(t.Context(), key, limit)
+				return err == nil
+			}
+		}
+		lost, other := decides(keyOf(dead)), decides(keyOf(alive))
+		for !strings.Contains(log.String(), "circuit breaker open") {
+			require.False(t, lost())
+			time.Sleep(10 * time.Millisecond)
+		}
+		start := time.Now()
+		require.True(t, harness.BecomesTrue(t.Context().Done(), other))
+		require.LessOrEqual(t, time.Since(start), time.Second)
+		replaced.Store(true)
+		start = time.Now()
+		require.True(t, harness.BecomesTrue(t.Context().Done(), lost))
+		require.LessOrEqual(t, time.Since(start), time.Second)
+		require.NoError(t, limiter.Close())
+		time.Sleep(time.Minute) // until go-redis' own goroutines have ended
 	})
 }
 
