@@ -156,25 +156,6 @@ func TestLeaseOfAFixedWindow(t *testing.T) {
 	})
 }
 
-// TestLeaseNeedsTrust: a clock that stands still has none.
-func TestLeaseNeedsTrust(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := harness.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife))
-		for range 10 {
-			time.Sleep(10 * time.Millisecond)
-			require.Equal(t, "rr", sources(t, l, 2, leasePerMinute))
-		}
-		b.advance(0)
-		limit := ginlimit.PerSecond(1000)
-		for range 3 {
-			_, err := l.AllowN(t.Context(), "k", 100, limit)
-			require.NoError(t, err)
-			b.advance(20 * time.Millisecond)
-		}
-		require.Contains(t, sources(t, l, 4, limit), "l")
-	})
-}
-
 // TestOwnChangesEndALease at once, and those of another limiter within its life.
 func TestOwnChangesEndALease(t *testing.T) {
 	for name, change := range map[string]func(ctx context.Context, l *ginlimit.Limiter) error{

@@ -60,7 +60,7 @@ type lease struct {
 	after          []bucket.State // of each bucket, when the last decision was made
 	sent, received time.Time      // when Redis was asked for that, at the earliest, and had answered, at the latest
 	life           time.Duration
-	epoch          uint64       // of the Cache, when Redis was asked
+	era            uint64       // of the Cache, when Redis was asked
 	left           atomic.Int64 // tokens that are not used; those that are void among them
 }
 

@@ -14,7 +14,8 @@ import (
 // bucket has drained for at least as long as the level says. A fixed window says itself how long it lasts.
 //
 // A bucket that fills up within milliseconds says little: no more than that Redis' clock has moved on. So readings are chained, each
-// asked for after the one before was answered, and what the clock moved at least from one to the next is added up.
+// asked for after the one before was answered, and what the clock moved at least from one to the next is added up. A bucket that others
+// keep busy, or that is full before each call, never shows all of it. But what it shows now and then says that the clock moves by itself.
 type watch struct {
 	begun, ended atomic.Int64 // tokens that this process has begun to charge, and that were charged for it
 	chain        atomic.Pointer[chain]
@@ -48,27 +49,22 @@ func (w *watch) end(begun, charged int64) {
 	w.ended.Add(charged)
 }
 
-// learn learns from an answer about a bucket. It reports whether Redis' clock was seen to run too fast.
-func (w *watch) learn(c *Cache, e *entry, timed int, r reading) (fast bool) {
+// learn learns from an answer about a bucket.
+func (w *watch) learn(c *Cache, e *entry, timed int, r reading) {
 	r.begun = w.begun.Load()
 	before, next := w.chain.Load(), &chain{first: r, last: r}
 	if before != nil && !c.changed(e.hash, before.last.sent) { // else the level fell by what was given back
 		if r.sent.Before(before.last.received) {
-			return false // which of the two was first, nobody knows
+			return // which of the two was first, nobody knows
 		}
 		moved, ok := before.last.moved(&e.buckets[timed], &r)
 		moved += before.moved
 		longest := r.received.Sub(before.first.sent)
-		if ok && longest <= maxWatch {
-			var useful bool
-			fast, useful = c.clock.Saw(moved, r.sent.Sub(before.first.received), longest)
-			if !useful {
-				next.first, next.moved = before.first, moved
-			}
+		if ok && longest <= maxWatch && !c.clock.Saw(moved, r.sent.Sub(before.first.received), longest) {
+			next.first, next.moved = before.first, moved
 		}
 	}
 	w.chain.CompareAndSwap(before, next)
-	return fast
 }
 
 // moved returns by how many milliseconds Redis' clock has moved at least until a later reading.
