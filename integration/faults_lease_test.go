@@ -283,7 +283,12 @@ func another(t *testing.T, rdb redis.UniversalClient) redis.UniversalClient {
 	switch rdb := rdb.(type) {
 	case *redis.ClusterClient:
 		next = redis.NewClusterClient(&redis.ClusterOptions{Addrs: rdb.Options().Addrs})
+	case *redis.Ring:
+		next = redis.NewRing(&redis.RingOptions{Addrs: rdb.Options().Addrs, HeartbeatFrequency: rdb.Options().HeartbeatFrequency})
 	case *redis.Client:
+		if rdb.Options().Addr == "FailoverClient" { // it does not tell its Sentinels
+			return rdb
+		}
 		next = redis.NewClient(&redis.Options{Addr: rdb.Options().Addr})
 	}
 	require.NotNil(t, next)

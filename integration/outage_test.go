@@ -193,10 +193,11 @@ func pause(d time.Duration) { <-time.After(d) }
 // probeKeys makes keys that nobody has asked for.
 var probeKeys atomic.Int64
 
-// inRedis reports, asked again and again, whether a limiter has decided in Redis on keys of every node.
+// inRedis reports, asked again and again, whether a limiter has decided in Redis on each of some keys, of every node.
 func inRedis(l *ginlimit.Limiter) func() bool {
 	const keys = 12
 	var done [keys]atomic.Bool
+	first := probeKeys.Add(1)
 	return func() bool {
 		var all sync.WaitGroup
 		var missing atomic.Int64
@@ -205,7 +206,7 @@ func inRedis(l *ginlimit.Limiter) func() bool {
 				continue
 			}
 			all.Go(func() {
-				r, err := l.Allow(context.Background(), fmt.Sprintf("new %d, %d", i, probeKeys.Add(1)), hotLimit)
+				r, err := l.Allow(context.Background(), fmt.Sprintf("new %d, %d", i, first), hotLimit)
 				if err == nil && r.Source == ginlimit.FromRedis {
 					done[i].Store(true)
 				} else {
