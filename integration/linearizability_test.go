@@ -37,7 +37,9 @@ const (
 	allowUpTo
 	peek
 	refund
-	end // of the process, after which another one takes its place
+	end     // of the process, after which another one takes its place
+	reserve // followed by settle, if it is granted
+	settle  // twice at once, of which one counts
 )
 
 // operation is what a caller asked for.
@@ -46,12 +48,15 @@ type operation struct {
 	verb    verb
 	n       int
 	process int
+	actual  [2]int // what settle replaces n by
 }
 
 // outcome is what it was told.
 type outcome struct {
-	result ginlimit.Result
-	lost   bool // there was no answer
+	result      ginlimit.Result
+	lost        bool // there was no answer
+	reservation *ginlimit.Reservation
+	unsettled   [2]bool // settle has failed
 }
 
 // sequentialBucket is the model: its state is how many tokens are taken.
@@ -61,8 +66,10 @@ var sequentialBucket = porcupine.NondeterministicModel{
 	Step: func(state, input, output any) []any {
 		taken, in, out := state.(int), input.(operation), output.(outcome)
 		granted, after := 0, taken
-		switch room := slowLimit.Burst - taken; in.verb {
-		case allowN:
+		switch room := max(0, slowLimit.Burst-taken); in.verb {
+		case settle:
+			return settled(taken, in, out)
+		case allowN, reserve:
 			if in.n <= room {
 				granted = in.n
 			}
@@ -78,7 +85,7 @@ var sequentialBucket = porcupine.NondeterministicModel{
 			return []any{taken, after}
 		case in.verb != refund && r.Granted != granted:
 			return nil
-		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != slowLimit.Burst-after: // of memory, it may be a second old
+		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != max(0, slowLimit.Burst-after): // of memory, it may be a second old
 			return nil
 		}
 		return []any{after}
@@ -116,6 +123,9 @@ func do(l *ginlimit.Limiter, o operation, limit ginlimit.Limit) (out outcome, er
 		err = l.Refund(ctx, o.key, o.n, limit)
 	case end:
 		err = l.Close()
+	case reserve:
+		out.reservation, err = l.Reserve(ctx, o.key, o.n, limit)
+		out.result = out.reservation.Result()
 	}
 	out.lost = err != nil
 	return out, err
@@ -250,6 +260,9 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 						h.add(porcupine.Operation{ClientId: caller, Input: in, Call: called, Output: out, Return: returned})
 					}
 					<-time.After(time.Duration(random.IntN(3000)) * time.Microsecond)
+					if out.result.Granted > 0 && in.verb == reserve {
+						h.settle(t, caller, in, out.reservation, random, start)
+					}
 				}
 			})
 		}
