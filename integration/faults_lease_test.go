@@ -193,7 +193,7 @@ func (a *lessees) judge(t *testing.T, s *site, o outage) {
 				a.leased++
 				assert.True(t, d.r.Allowed)
 			}
-			settled := d.at > o.failed+settleTime && ended < o.mending
+			settled := d.at > o.settled && ended < o.mending
 			if settled && (s.degrades == freshKey || s.degrades == hotKey && d.key == hotKey) {
 				assert.True(t, d.err != nil || d.r.Source != ginlimit.FromRedis && d.r.Source != ginlimit.FromLease,
 					"at %s of %s to %s, with leases: %+v", d.at, o.failed, o.mending, d)

@@ -168,7 +168,7 @@ func TestConcurrentCallsWithLeasesAreLinearizable(t *testing.T) {
 				}
 				h.record(t, row.disturb)
 				if row.alone {
-					require.Zero(t, h.lost)
+					require.Zero(t, h.lost.Load())
 				}
 				h.check(t, leasedBuckets(row.alone))
 			})

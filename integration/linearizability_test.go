@@ -166,6 +166,7 @@ const (
 	linearizableTime    = 2 * time.Second
 	linearizableAnswers = 500
 	processes           = 3
+	lostPerKey          = 4 // about
 )
 
 // history is what the callers of several processes have done and seen.
@@ -187,7 +188,7 @@ type history struct {
 
 	mu         sync.Mutex
 	operations []porcupine.Operation
-	lost       int
+	lost       atomic.Int64
 }
 
 // newHistory starts a server, to be asked through a proxy.
@@ -229,9 +230,9 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 				random := rand.New(rand.NewPCG(h.seed, uint64(caller)))
 				used := map[string]bool{} // keys
 				for goesOn() {
-					// Keys change as time goes by, so that the calls without an answer of one key are few.
+					// Keys change as time goes by and as calls are lost, so that the calls without an answer of one key are few.
 					in := operation{
-						key:  fmt.Sprintf("%d, %d", time.Since(start)/(100*time.Millisecond), random.IntN(h.keys)),
+						key:  fmt.Sprintf("%d, %d", int64(time.Since(start)/(100*time.Millisecond))+h.lost.Load()/lostPerKey, random.IntN(h.keys)),
 						verb: h.verbs[random.IntN(len(h.verbs))], n: 1 + random.IntN(4), process: process,
 					}
 					used[in.key] = true
@@ -283,15 +284,16 @@ func (h *history) add(o porcupine.Operation) {
 	defer h.mu.Unlock()
 	h.operations = append(h.operations, o)
 	if o.Output.(outcome).lost {
-		h.lost++
+		h.lost.Add(1)
 	}
 }
 
 // check requires that a model explains what was seen.
 func (h *history) check(t *testing.T, model porcupine.NondeterministicModel) {
 	t.Helper()
-	t.Logf("%d calls, %d of them without an answer", len(h.operations), h.lost)
-	require.GreaterOrEqual(t, len(h.operations)-h.lost, linearizableAnswers, "there is too little to check")
+	lost := int(h.lost.Load())
+	t.Logf("%d calls, %d of them without an answer", len(h.operations), lost)
+	require.GreaterOrEqual(t, len(h.operations)-lost, linearizableAnswers, "there is too little to check")
 	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(model.ToModel(), h.operations, time.Minute))
 }
 
