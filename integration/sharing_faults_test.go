@@ -80,8 +80,8 @@ func TestSharedCallsWhileAServerFails(t *testing.T) {
 			c.judge(t, lost)
 			close(end)
 			require.Positive(t, <-charged)
-			limiter := harness.NewLimiter(t, s.rdb, timeout)
-			require.True(t, harness.BecomesTrue(t.Context().Done(), inRedis(limiter)))
+			require.True(t, harness.BecomesTrue(t.Context().Done(), inRedis(harness.NewLimiter(t, s.rdb, timeout))))
+			limiter := harness.NewLimiter(t, s.rdb)
 			for _, key := range refused {
 				r, err := limiter.Peek(t.Context(), key, slowLimit)
 				require.NoError(t, err)

@@ -21,7 +21,6 @@ type Trip struct {
 	ahead       int64  // charges on top
 	prefetching int64  // what entry.prefetching was set to
 	era         uint64 // of the cache, when it began
-	ended       int64  // tokens that had been charged before, of the key's watch
 }
 
 // Begin begins a trip of a call for so many charges of n tokens, which may take tokens ahead for a life.
@@ -37,7 +36,6 @@ func (c *Cache) Begin(s Subject, life time.Duration, charges, n int64) Trip {
 		return t
 	}
 	t.ahead = t.want()
-	t.ended = t.entry.watch.begin(t.Charges() * n)
 	return t
 }
 
@@ -85,7 +83,6 @@ func (t *Trip) End(s Subject, requested int64, found []bucket.State, sent, recei
 			return
 		}
 		t.entry = e
-		e.watch.begin(t.charges * t.n) // t.ended stays 0: what has ended since may have been charged later
 	}
 	defer t.endPrefetch()
 	granted := min(requested, t.Charges())
@@ -107,10 +104,9 @@ func (t *Trip) End(s Subject, requested int64, found []bucket.State, sent, recei
 	e.room.Store(room)
 	e.last.Store(int64(now))
 	if !c.clock.Always() {
-		e.watch.end(t.Charges()*t.n, granted*t.n)
 		if timed := bucket.Timed(e.buckets); timed >= 0 && !c.changed(e.hash, sent) { // what was given back does not flow back
 			e.watch.learn(c, e, timed, reading{
-				ended: t.ended, found: found[timed], after: after[timed], sent: sent, received: received,
+				found: found[timed], after: after[timed], sent: sent, received: received,
 			})
 		}
 	}

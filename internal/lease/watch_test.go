@@ -201,7 +201,7 @@ func TestOverlappingTrips(t *testing.T) {
 				for i := range trips {
 					i = (i + firstAnswered) % 2
 					trips[i].End(w.s, trips[i].Charges(), found[i], sent, time.Now())
-					require.Zero(t, w.cache.epoch.Load(), "it looked like a fast clock")
+					require.Zero(t, w.cache.era(), "it looked like a fast clock")
 				}
 				w.level = min(w.level, 500)
 				w.cache.Forget(w.s.Hash)(false) // as the level falls by this
@@ -210,8 +210,8 @@ func TestOverlappingTrips(t *testing.T) {
 	}
 }
 
-// TestChargesInBetweenAreKnown, known, as soon as they are answered.
-func TestChargesInBetweenAreKnown(t *testing.T) {
+// TestOwnChargesAreKnown as soon as they are answered.
+func TestOwnChargesAreKnown(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWatched(t)
 		w.level = 100
