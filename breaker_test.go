@@ -2,9 +2,12 @@ package ginlimit_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +96,82 @@ func TestCallsInFlightFailOnce(t *testing.T) {
 		require.Empty(t, log.String())
 		require.NoError(t, limiter.Close())
 	})
+}
+
+// TestFirstDecisionsAreOfADeadNode of a cluster or a ring: those of the others are made, and so are its own when another node has its
+// slots, which the client does not notice by itself for a minute, or when the shard is back.
+func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
+	t.Parallel()
+	const dead, alive = "192.0.2.1:6379", "192.0.2.2:6379"
+	for _, ring := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ring %t", ring), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				mini := miniredis.NewMiniRedis()
+				defer mini.Close()
+				var mended atomic.Bool
+				dial := func(_ context.Context, _, addr string) (net.Conn, error) {
+					if addr == dead && !(ring && mended.Load()) {
+						return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+					}
+					return mini.Dial()
+				}
+				slots := func(context.Context) ([]redis.ClusterSlot, error) {
+					first := dead
+					if mended.Load() {
+						first = alive
+					}
+					return []redis.ClusterSlot{
+						{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: first}}}, {Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: alive}}},
+					}, nil
+				}
+				var rdb redis.UniversalClient
+				var nodeOf func(key string) (*redis.Client, error)
+				if ring {
+					shards := redis.NewRing(&redis.RingOptions{
+						Addrs: map[string]string{"a": dead, "b": alive}, Dialer: dial, HeartbeatFn: func(context.Context, *redis.Client) bool { return true },
+					})
+					rdb, nodeOf = shards, shards.GetShardClientForKey
+				} else {
+					nodes := redis.NewClusterClient(&redis.ClusterOptions{Dialer: dial, ClusterSlots: slots})
+					rdb, nodeOf = nodes, func(key string) (*redis.Client, error) { return nodes.MasterForKey(t.Context(), key) }
+				}
+				defer rdb.Close()
+				limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				limit := ginlimit.PerHour(1000)
+				keyOf := func(addr string) string {
+					for i := 0; ; i++ {
+						key := fmt.Sprint("client ", i)
+						node, err := nodeOf(harness.RedisKey(key, limit))
+						require.NoError(t, err)
+						if node.Options().Addr == addr {
+							return key
+						}
+					}
+				}
+				decides := func(key string) func() bool {
+					return func() bool {
+						_, err := limiter.Allow(t.Context(), key, limit)
+						return err == nil
+					}
+				}
+				lost, other := decides(keyOf(dead)), decides(keyOf(alive))
+				for !strings.Contains(log.String(), "circuit breaker open") {
+					require.False(t, lost())
+					time.Sleep(10 * time.Millisecond)
+				}
+				start := time.Now()
+				require.True(t, harness.BecomesTrue(t.Context().Done(), other))
+				require.LessOrEqual(t, time.Since(start), time.Second)
+				mended.Store(true)
+				start = time.Now()
+				require.True(t, harness.BecomesTrue(t.Context().Done(), lost))
+				require.LessOrEqual(t, time.Since(start), time.Second)
+				require.NoError(t, limiter.Close())
+				time.Sleep(time.Minute) // until go-redis' own goroutines have ended
+			})
+		})
+	}
 }
 
 // TestFunctionsOfTheClientHoldNobodyUp has a function among the client's options take its time for a new connection,

@@ -140,6 +140,32 @@ func TestLease(t *testing.T) {
 	})
 }
 
+// TestMoreThanALeaseHolds is taken from Redis, all or none, and the lease stays.
+func TestMoreThanALeaseHolds(t *testing.T) {
+	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
+		l := b.limiter(t)
+		require.Equal(t, "rrrlrlllrl", sources(t, l, 10, leasePerMinute))
+		ask := func(n int) ginlimit.Result {
+			r, err := l.AllowN(t.Context(), "k", n, leasePerMinute)
+			require.NoError(t, err)
+			return r
+		}
+		r := ask(500) // the lease holds 6
+		require.Equal(t, ginlimit.FromRedis, r.Source)
+		require.Equal(t, 500, r.Granted)
+		require.Equal(t, 1000-16-500, r.Remaining)
+		r = ask(490) // and Redis has 484
+		require.Equal(t, ginlimit.FromRedis, r.Source)
+		require.False(t, r.Allowed)
+		require.Equal(t, 484, r.Remaining)
+		r = ask(6)
+		require.Equal(t, ginlimit.FromLease, r.Source)
+		require.True(t, r.Allowed)
+		require.Equal(t, 484, ask(484).Granted)
+		require.False(t, ask(1).Allowed)
+	})
+}
+
 // TestLeaseOfAFixedWindow ends with it. The clock is trusted once it was seen to run.
 func TestLeaseOfAFixedWindow(t *testing.T) {
 	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
@@ -153,25 +179,6 @@ func TestLeaseOfAFixedWindow(t *testing.T) {
 		require.Equal(t, "r", sources(t, l, 1, limit), "a thousandth early")
 		b.advance(time.Second)
 		require.Equal(t, "r", sources(t, l, 1, limit))
-	})
-}
-
-// TestLeaseNeedsTrust: a clock that stands still has none.
-func TestLeaseNeedsTrust(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := harness.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife))
-		for range 10 {
-			time.Sleep(10 * time.Millisecond)
-			require.Equal(t, "rr", sources(t, l, 2, leasePerMinute))
-		}
-		b.advance(0)
-		limit := ginlimit.PerSecond(1000)
-		for range 3 {
-			_, err := l.AllowN(t.Context(), "k", 100, limit)
-			require.NoError(t, err)
-			b.advance(20 * time.Millisecond)
-		}
-		require.Contains(t, sources(t, l, 4, limit), "l")
 	})
 }
 

@@ -114,8 +114,9 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 		CrossSlot: crossSlotSource, TrustDialer: defaults.trustDialer,
 	})
 	l := newLimiter(defaults, store, FromRedis)
-	l.denied = denycache.New(defaults.denyEntries, clocktrust.New(defaults.trustClock))
-	l.leases = lease.New(clocktrust.New(defaults.trustClock))
+	clock := clocktrust.New(defaults.trustClock) // of which each learns from the other
+	l.denied = denycache.New(defaults.denyEntries, clock)
+	l.leases = lease.New(clock)
 	l.local = memory.New(LocalBuckets)
 	l.slots = inflight.New(store.Tell)
 	return l, errs

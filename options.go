@@ -133,8 +133,8 @@ func WithLogger(l *slog.Logger) Option {
 
 // WithTimeout sets how long a decision waits for Redis. The default is [DefaultTimeout].
 //
-// It may wait up to a tenth longer. After that, [WithFailure] decides. It is an option of a limiter. A d of zero or less
-// is an error, and so is one above a day.
+// It may wait up to a tenth longer. After that, [WithFailure] decides. A shorter ReadTimeout or WriteTimeout of the client
+// ends the wait earlier. It is an option of a limiter. A d of zero or less is an error, and so is one above a day.
 func WithTimeout(d time.Duration) Option {
 	return func(c *config) {
 		c.limiter = append(c.limiter, "WithTimeout")
@@ -151,8 +151,8 @@ func WithTimeout(d time.Duration) Option {
 // makes it, and within a second in others. The number is rounded up to a power of two, at least four. When the memory
 // is full, a new refusal replaces the oldest of a few.
 //
-// The time is this process' clock. By default the memory refuses no client until it has seen a bucket drain at the pace
-// of that clock, so it does not disturb tests that set Redis' clock. With WithDenyMemory it uses the first refusal.
+// The time is this process' clock. By default the memory refuses no client until some buckets were seen to drain by themselves,
+// so it does not disturb tests that set Redis' clock. With WithDenyMemory it uses the first refusal.
 //
 // It is an option of a limiter. Below 0 is an error, and so is more than 4,194,304.
 func WithDenyMemory(entries int) Option {
@@ -217,8 +217,8 @@ func WithAlgorithm(a Algorithm) Option {
 // A call for more tokens than the lease holds takes all of them from Redis, and is refused if Redis has fewer, whatever the lease holds.
 //
 // The time is this process' clock. By default there is no lease until a bucket was seen to drain for 3 ms at the pace of that
-// clock, so tests may set Redis' clock. A bucket that is full again at every call does not show that; with [WithDenyMemory]
-// there are leases from the start. If Redis is lost, so are the leased tokens.
+// clock, or eight times for a part of it, as others take from it or it is full again: so tests may set Redis' clock. With
+// [WithDenyMemory] there are leases from the start. If Redis is lost, so are the leased tokens.
 //
 // Given to a limiter, it applies to the limiter's methods too. Limits that are calendar quotas beside others have no leases: what
 // flows back into a bucket would be lost to the quota. Nor have a [Reservation] and a policy with [WithSettle], which would end

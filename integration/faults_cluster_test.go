@@ -19,7 +19,7 @@ import (
 // Faults of a cluster, and of servers behind a Sentinel.
 
 func sentinelFailover(t *testing.T) *site {
-	master, process := harness.StartRedisProcess(t)
+	master, process := harness.StartRedisProcess(t, "--repl-diskless-sync-delay", "0") // it would wait for more replicas
 	host, port, err := net.SplitHostPort(master)
 	require.NoError(t, err)
 	replica := harness.Connect(t, harness.StartRedis(t, "--replicaof", host+" "+port))
@@ -162,7 +162,8 @@ func keyOfTheFirst(t *testing.T, rdb *redis.ClusterClient, nodes int) string {
 }
 
 func masterKilled(t *testing.T) *site {
-	addrs, processes := harness.StartClusterProcesses(t, 3, "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
+	addrs, processes := harness.StartClusterProcesses(t, 3, "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
+		"--repl-diskless-sync-delay", "0")
 	ctx := t.Context()
 	id, err := harness.Connect(t, addrs[0]).Do(ctx, "CLUSTER", "MYID").Text()
 	require.NoError(t, err)

@@ -52,6 +52,8 @@ type lessees struct {
 	close time.Duration // how long Close took in the fault
 	ended atomic.Bool   // it has returned
 	back  time.Duration // as that of the outage
+
+	leased, decisions, fullest int // see judge
 }
 
 func newLessees(t *testing.T, s *site, opts ...ginlimit.Option) *lessees {
@@ -163,13 +165,13 @@ func isLost(err error) bool {
 	return err != nil && !redisstore.IsReply(err) && !errors.Is(err, dispatch.ErrQueueFull)
 }
 
-// judge asserts what must hold in every run, and returns how many decisions were made from leases.
-func (a *lessees) judge(t *testing.T, s *site, o outage) (leased int) {
+// judge asserts what must hold in every run. It counts the decisions, those from leases, and the tokens of the fullest span.
+func (a *lessees) judge(t *testing.T, s *site, o outage) {
 	t.Helper()
 	var admitted []admission
-	degraded, decisions, locally := 0, 0, 0
+	degraded, locally := 0, 0
 	for i, policy := range a.policies {
-		decisions += len(a.seen[i])
+		a.decisions += len(a.seen[i])
 		for _, d := range a.seen[i] {
 			ended := d.at + d.took
 			switch {
@@ -188,10 +190,10 @@ func (a *lessees) judge(t *testing.T, s *site, o outage) (leased int) {
 				admitted = append(admitted, admission{d.at, ended, d.r.Granted})
 			}
 			if d.r.Source == ginlimit.FromLease {
-				leased++
+				a.leased++
 				assert.True(t, d.r.Allowed)
 			}
-			settled := d.at > o.failed+settleTime && ended < o.mending
+			settled := d.at > o.settled && ended < o.mending
 			if settled && (s.degrades == freshKey || s.degrades == hotKey && d.key == hotKey) {
 				assert.True(t, d.err != nil || d.r.Source != ginlimit.FromRedis && d.r.Source != ginlimit.FromLease,
 					"at %s of %s to %s, with leases: %+v", d.at, o.failed, o.mending, d)
@@ -205,19 +207,25 @@ func (a *lessees) judge(t *testing.T, s *site, o outage) (leased int) {
 	if a.close >= ginlimit.DefaultTimeout { // Redis hangs: it may give back later what Close has given up
 		lost.tokens = int(leaseLife * time.Duration(leasedLimit.Rate) / leasedLimit.Period)
 	}
-	fullest := assertNoMoreThan(t, leasedLimit, admitted, lost)
+	a.fullest = assertNoMoreThan(t, leasedLimit, admitted, lost)
 	most := leasedLimit.Burst/outageReplicas + int(o.ended.Seconds()*float64(leasedLimit.Rate/outageReplicas)) + 1
 	assert.LessOrEqual(t, locally, most, "admitted locally, with leases")
 	if s.degrades != someKeys && (*faultsTable == "" || s.degrades != noKey) {
 		assert.Equal(t, s.degrades != noKey, degraded > 0, "decisions that Redis did not make, with leases: %d", degraded)
 	}
-	assert.LessOrEqual(t, strings.Count(a.log.String(), "\n"), max(40, decisions/100), a.log.String())
+	assert.LessOrEqual(t, strings.Count(a.log.String(), "\n"), max(40, a.decisions/100), a.log.String())
 	for _, secret := range []string{"hot", "caller ", outagePassword} {
 		assert.NotContains(t, a.log.String(), secret)
 	}
 	t.Logf("with leases: %d of %d decisions from leases, %d leases when the fault began, %d of a burst of %d in the fullest span, back after %s, Close took %s",
-		leased, decisions, a.held, fullest, leasedLimit.Burst, a.back, a.close)
-	return leased
+		a.leased, a.decisions, a.held, a.fullest, leasedLimit.Burst, a.back, a.close)
+}
+
+// row is the line of the table of those with leases.
+func (a *lessees) row() string {
+	tooks := a.tooks()
+	return fmt.Sprintf("%s | %s | %.0f %% | %s | %s | %d of %d |", inMS(percentile(tooks, 99)), inMS(tooks[len(tooks)-1]),
+		100*float64(a.leased)/float64(max(1, a.decisions)), inMS(a.back), inMS(a.close), a.fullest, leasedLimit.Burst)
 }
 
 // assertNothingOutlivesRedis asserts that no decision is from a lease that is older than one that has failed as Redis was
@@ -275,7 +283,12 @@ func another(t *testing.T, rdb redis.UniversalClient) redis.UniversalClient {
 	switch rdb := rdb.(type) {
 	case *redis.ClusterClient:
 		next = redis.NewClusterClient(&redis.ClusterOptions{Addrs: rdb.Options().Addrs})
+	case *redis.Ring:
+		next = redis.NewRing(&redis.RingOptions{Addrs: rdb.Options().Addrs, HeartbeatFrequency: rdb.Options().HeartbeatFrequency})
 	case *redis.Client:
+		if rdb.Options().Addr == "FailoverClient" { // it does not tell its Sentinels
+			return rdb
+		}
 		next = redis.NewClient(&redis.Options{Addr: rdb.Options().Addr})
 	}
 	require.NotNil(t, next)

@@ -2,7 +2,9 @@ package integration
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,7 +27,7 @@ const (
 	waveLife    = 500 * time.Millisecond
 )
 
-// waveLimit is passed in the longer waves. The shorter ones leave processes with leases, which outlive the time in which the bucket
+// waveLimit is that of a key that all ask for, and is passed in the longer waves. The shorter ones leave processes with leases, which outlive the time in which the bucket
 // fills up: in the next wave those tokens must not be used on top of it.
 var waveLimit = ginlimit.PerSecond(1000).WithBurst(200)
 
@@ -36,16 +38,19 @@ func isHigh(at time.Duration) bool {
 
 // crest is what the callers of all processes were told.
 type crest struct {
+	limits map[string][]ginlimit.Limit // of the keys that are asked for
+
 	mu       sync.Mutex
-	admitted []admission
+	admitted map[string][]admission
 	leased   int
 	failed   []seen
 }
 
-// ride has callers of three processes ask for a key in waves, before, while and after something happens: that is told when they began.
-func ride(t *testing.T, rdb redis.UniversalClient, key string, timeout ginlimit.Option, happens func(start time.Time)) *crest {
+// ride has callers of three processes ask for keys in waves, before, while and after something happens: that is told when they began.
+func ride(t *testing.T, rdb redis.UniversalClient, limits map[string][]ginlimit.Limit, timeout ginlimit.Option,
+	happens func(start time.Time, limiters []*ginlimit.Limiter)) *crest {
 	t.Helper()
-	var c crest
+	c := crest{limits: limits, admitted: map[string][]admission{}}
 	var all sync.WaitGroup
 	limiters := make([]*ginlimit.Limiter, 3)
 	for i := range limiters {
@@ -55,11 +60,11 @@ func ride(t *testing.T, rdb redis.UniversalClient, key string, timeout ginlimit.
 	start, end := time.Now(), make(chan struct{})
 	for _, limiter := range limiters {
 		for range waveCallers {
-			all.Go(func() { c.call(limiter, key, start, end) })
+			all.Go(func() { c.call(limiter, start, end) })
 		}
 	}
 	pause(2*wave + wave/4)
-	happens(start)
+	happens(start, limiters)
 	pause(3 * wave)
 	assert.True(t, harness.BecomesTrue(t.Context().Done(), c.hasLeases)) // on a busy machine it may take longer
 	close(end)
@@ -74,17 +79,18 @@ func (c *crest) hasLeases() bool {
 	return c.leased > 0
 }
 
-func (c *crest) call(l *ginlimit.Limiter, key string, start time.Time, end <-chan struct{}) {
+func (c *crest) call(l *ginlimit.Limiter, start time.Time, end <-chan struct{}) {
 	ticker := time.NewTicker(wavePace)
 	defer ticker.Stop()
+	keys := slices.Collect(maps.Keys(c.limits))
 	for {
 		if at := time.Since(start); isHigh(at) {
-			n := 1 + rand.IntN(8)/7
-			r, err := l.AllowN(context.Background(), key, n, waveLimit)
+			key, n := keys[rand.IntN(len(keys))], 1+rand.IntN(8)/7
+			r, err := l.AllowN(context.Background(), key, n, c.limits[key]...)
 			d := seen{key: hotKey, at: at, took: time.Since(start) - at, r: r, err: err}
 			c.mu.Lock()
 			if r.Granted > 0 {
-				c.admitted = append(c.admitted, admission{d.at, d.at + d.took, r.Granted})
+				c.admitted[key] = append(c.admitted[key], admission{d.at, d.at + d.took, r.Granted})
 			}
 			if r.Source == ginlimit.FromLease {
 				c.leased++
@@ -105,9 +111,17 @@ func (c *crest) call(l *ginlimit.Limiter, key string, start time.Time, end <-cha
 // judge asserts guarantee 1.
 func (c *crest) judge(t *testing.T, lost loss) {
 	t.Helper()
-	fullest := assertNoMoreThan(t, waveLimit, c.admitted, lost)
-	t.Logf("%d admissions, %d of them from leases, %d failed, %d of a burst of %d in the fullest span", len(c.admitted), c.leased, len(c.failed),
-		fullest, waveLimit.Burst)
+	for key, admitted := range c.admitted {
+		limit := c.limits[key][0]
+		fullest := assertNoMoreThan(t, limit, admitted, lost)
+		t.Logf("%s: %d admissions, %d of a burst of %d in the fullest span", key, len(admitted), fullest, limit.Burst)
+	}
+	t.Logf("%d decisions from leases, %d failed", c.leased, len(c.failed))
+}
+
+// hot is one key under waveLimit.
+func hot(key string) map[string][]ginlimit.Limit {
+	return map[string][]ginlimit.Limit{key: {waveLimit}}
 }
 
 func TestLeasesWhileSlotsMigrate(t *testing.T) {
@@ -116,7 +130,7 @@ func TestLeasesWhileSlotsMigrate(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	defer rdb.Close()
 	slot, moved := newMovingSlot(t, addrs, "hot"), 0
-	c := ride(t, rdb, "hot", harness.Patient(), func(time.Time) {
+	c := ride(t, rdb, hot("hot"), harness.Patient(), func(time.Time, []*ginlimit.Limiter) {
 		for i := 0; i < 3 || moved == 0 && i < 20; i++ { // a full bucket has no key to be moved
 			slot.depart(t)
 			pause(100 * time.Millisecond) // the bucket is asked for where it was, or at its new node if it was full
@@ -138,7 +152,7 @@ func TestLeasesWhileAMasterIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := masterKilled(t)
 	var lost loss
-	c := ride(t, s.rdb, s.leased, ginlimit.WithTimeout(3*ginlimit.DefaultTimeout), func(start time.Time) {
+	c := ride(t, s.rdb, hot(s.leased), ginlimit.WithTimeout(3*ginlimit.DefaultTimeout), func(start time.Time, _ []*ginlimit.Limiter) {
 		lost = loss{from: time.Since(start), bursts: s.bursts}
 		s.fail()
 		s.mend()
@@ -160,7 +174,7 @@ func TestLeasesFarFromRedis(t *testing.T) {
 			t.Parallel()
 			proxy, addr := harness.StartProxy(t, harness.StartRedis(t))
 			proxy.Delay.Store(int64(distance()))
-			c := ride(t, harness.Connect(t, addr), "hot", harness.Patient(), func(start time.Time) {
+			c := ride(t, harness.Connect(t, addr), hot("hot"), harness.Patient(), func(start time.Time, _ []*ginlimit.Limiter) {
 				for time.Since(start) < 10*wave {
 					proxy.Delay.Store(int64(distance()))
 					pause(10 * time.Millisecond)

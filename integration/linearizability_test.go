@@ -37,7 +37,9 @@ const (
 	allowUpTo
 	peek
 	refund
-	end // of the process, after which another one takes its place
+	end     // of the process, after which another one takes its place
+	reserve // followed by settle, if it is granted
+	settle  // twice at once, of which one counts
 )
 
 // operation is what a caller asked for.
@@ -46,12 +48,15 @@ type operation struct {
 	verb    verb
 	n       int
 	process int
+	actual  [2]int // what settle replaces n by
 }
 
 // outcome is what it was told.
 type outcome struct {
-	result ginlimit.Result
-	lost   bool // there was no answer
+	result      ginlimit.Result
+	lost        bool // there was no answer
+	reservation *ginlimit.Reservation
+	unsettled   [2]bool // settle has failed
 }
 
 // sequentialBucket is the model: its state is how many tokens are taken.
@@ -61,8 +66,10 @@ var sequentialBucket = porcupine.NondeterministicModel{
 	Step: func(state, input, output any) []any {
 		taken, in, out := state.(int), input.(operation), output.(outcome)
 		granted, after := 0, taken
-		switch room := slowLimit.Burst - taken; in.verb {
-		case allowN:
+		switch room := max(0, slowLimit.Burst-taken); in.verb {
+		case settle:
+			return settled(taken, in, out)
+		case allowN, reserve:
 			if in.n <= room {
 				granted = in.n
 			}
@@ -78,7 +85,7 @@ var sequentialBucket = porcupine.NondeterministicModel{
 			return []any{taken, after}
 		case in.verb != refund && r.Granted != granted:
 			return nil
-		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != slowLimit.Burst-after: // of memory, it may be a second old
+		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != max(0, slowLimit.Burst-after): // of memory, it may be a second old
 			return nil
 		}
 		return []any{after}
@@ -116,6 +123,9 @@ func do(l *ginlimit.Limiter, o operation, limit ginlimit.Limit) (out outcome, er
 		err = l.Refund(ctx, o.key, o.n, limit)
 	case end:
 		err = l.Close()
+	case reserve:
+		out.reservation, err = l.Reserve(ctx, o.key, o.n, limit)
+		out.result = out.reservation.Result()
 	}
 	out.lost = err != nil
 	return out, err
@@ -156,6 +166,7 @@ const (
 	linearizableTime    = 2 * time.Second
 	linearizableAnswers = 500
 	processes           = 3
+	lostPerKey          = 4 // about
 )
 
 // history is what the callers of several processes have done and seen.
@@ -171,10 +182,13 @@ type history struct {
 	keys    int // at a time
 	leases  bool
 	seed    uint64
+	// read is the client's ReadTimeout, which ends calls before the limiter's timeout does: those whose replies are lost end soon,
+	// so that there are answers between two disturbances.
+	read time.Duration
 
 	mu         sync.Mutex
 	operations []porcupine.Operation
-	lost       int
+	lost       atomic.Int64
 }
 
 // newHistory starts a server, to be asked through a proxy.
@@ -182,15 +196,16 @@ func newHistory(t *testing.T, direct bool, opts ...ginlimit.Option) *history {
 	addr, server := harness.StartRedisProcess(t)
 	proxy, way := harness.StartProxy(t, addr)
 	opts = append([]ginlimit.Option{ginlimit.WithDenyMemory(0), ginlimit.WithTimeout(ginlimit.DefaultTimeout)}, opts...)
-	return &history{
+	h := &history{
 		addr: addr, server: server, proxy: proxy, limit: slowLimit, callers: 4, keys: 4, seed: uint64(time.Now().UnixNano()),
-		start: func() *ginlimit.Limiter {
-			// Calls whose replies are lost end soon, so that there are answers between two disturbances.
-			rdb := redis.NewClient(&redis.Options{Addr: way, ContextTimeoutEnabled: direct, ReadTimeout: 200 * time.Millisecond})
-			t.Cleanup(func() { _ = rdb.Close() })
-			return harness.NewLimiter(t, rdb, opts...)
-		},
+		read: 200 * time.Millisecond,
 	}
+	h.start = func() *ginlimit.Limiter {
+		rdb := redis.NewClient(&redis.Options{Addr: way, ContextTimeoutEnabled: direct, ReadTimeout: h.read})
+		t.Cleanup(func() { _ = rdb.Close() })
+		return harness.NewLimiter(t, rdb, opts...)
+	}
+	return h
 }
 
 // record has callers of all processes do random operations for a while. A process that ends has one caller.
@@ -215,9 +230,9 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 				random := rand.New(rand.NewPCG(h.seed, uint64(caller)))
 				used := map[string]bool{} // keys
 				for goesOn() {
-					// Keys change as time goes by, so that the calls without an answer of one key are few.
+					// Keys change as time goes by and as calls are lost, so that the calls without an answer of one key are few.
 					in := operation{
-						key:  fmt.Sprintf("%d, %d", time.Since(start)/(100*time.Millisecond), random.IntN(h.keys)),
+						key:  fmt.Sprintf("%d, %d", int64(time.Since(start)/(100*time.Millisecond))+h.lost.Load()/lostPerKey, random.IntN(h.keys)),
 						verb: h.verbs[random.IntN(len(h.verbs))], n: 1 + random.IntN(4), process: process,
 					}
 					used[in.key] = true
@@ -246,6 +261,9 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 						h.add(porcupine.Operation{ClientId: caller, Input: in, Call: called, Output: out, Return: returned})
 					}
 					<-time.After(time.Duration(random.IntN(3000)) * time.Microsecond)
+					if out.result.Granted > 0 && in.verb == reserve {
+						h.settle(t, caller, in, out.reservation, random, start)
+					}
 				}
 			})
 		}
@@ -266,15 +284,16 @@ func (h *history) add(o porcupine.Operation) {
 	defer h.mu.Unlock()
 	h.operations = append(h.operations, o)
 	if o.Output.(outcome).lost {
-		h.lost++
+		h.lost.Add(1)
 	}
 }
 
 // check requires that a model explains what was seen.
 func (h *history) check(t *testing.T, model porcupine.NondeterministicModel) {
 	t.Helper()
-	t.Logf("%d calls, %d of them without an answer", len(h.operations), h.lost)
-	require.GreaterOrEqual(t, len(h.operations)-h.lost, linearizableAnswers, "there is too little to check")
+	lost := int(h.lost.Load())
+	t.Logf("%d calls, %d of them without an answer", len(h.operations), lost)
+	require.GreaterOrEqual(t, len(h.operations)-lost, linearizableAnswers, "there is too little to check")
 	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(model.ToModel(), h.operations, time.Minute))
 }
 

@@ -37,8 +37,8 @@ func TestWhatIsSeenOfAClock(t *testing.T) {
 			c := New(false)
 			require.False(t, c.Always())
 			require.False(t, c.Trusted())
-			fast, useful := c.Saw(row.moved, row.shortest, row.longest)
-			require.Equal(t, row.fast, fast)
+			useful := c.Saw(row.moved, row.shortest, row.longest)
+			require.Equal(t, row.fast, c.Jumps() > 0)
 			require.Equal(t, row.useful, useful)
 			require.Equal(t, row.trusted, c.Trusted())
 		})
@@ -55,4 +55,29 @@ func TestAClockTrustedFromTheStart(t *testing.T) {
 		c.Saw(time.Hour.Milliseconds(), ms, ms)
 		require.Equal(t, want, c.Trusted())
 	}
+}
+
+// TestAClockThatMovesTellsLess than one that keeps pace: it must be seen to move eight times, and anew after it was set.
+func TestAClockThatMovesTellsLess(t *testing.T) {
+	t.Parallel()
+	c := New(false)
+	moves := func(times int) {
+		for range times {
+			require.False(t, c.Trusted())
+			c.Saw(1, 10*ms, 10*ms)
+			c.Saw(1, ms, ms)
+		}
+		for range 100 {
+			c.Saw(0, 10*ms, 10*ms)
+		}
+	}
+	moves(8)
+	require.True(t, c.Trusted())
+	c.Saw(1, 10*ms, 10*ms)
+	c.Saw(500, 10*ms, 10*ms)
+	require.EqualValues(t, 1, c.Jumps())
+	moves(8 + 7) // it was set, which outweighs the first eight
+	require.False(t, c.Trusted())
+	moves(1)
+	require.True(t, c.Trusted())
 }

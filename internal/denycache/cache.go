@@ -176,8 +176,7 @@ func (c *Cache) watch(before *entry, buckets []bucket.Bucket, r Refusal) bool {
 		return true
 	}
 	fell := buckets[i].ResetAfter(before.States[i]) - buckets[i].ResetAfter(r.States[i])
-	_, useful := c.clock.Saw(fell, r.Sent.Sub(before.Received), r.Received.Sub(before.Sent))
-	return useful || c.clock.Trusted()
+	return c.clock.Saw(fell, r.Sent.Sub(before.Received), r.Received.Sub(before.Sent)) || c.clock.Trusted()
 }
 
 // choose returns the place for an entry, and what is there: one of the same key, none, or the oldest one.

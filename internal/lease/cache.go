@@ -34,7 +34,7 @@ type Cache struct {
 	start time.Time
 	table atomic.Pointer[[sets * ways]atomic.Pointer[entry]]
 	seen  [visitors]atomic.Uint64 // hashes
-	epoch atomic.Uint64           // how often Redis was lost; leases of an earlier one are void
+	epoch atomic.Uint64           // how often Redis was lost
 
 	// changes by this process, by their keys' hashes. They are not in the entries: an entry may be replaced while its key is
 	// being changed, and the next one must know.
@@ -158,7 +158,7 @@ func (c *Cache) changed(hash uint64, since time.Time) bool {
 // current returns the lease of an entry, or nil if there is none, or Redis was lost or the key changed since.
 func (c *Cache) current(e *entry) *lease {
 	l := e.lease.Load()
-	if l == nil || l.epoch != c.epoch.Load() || c.changed(e.hash, l.sent) {
+	if l == nil || l.era != c.era() || c.changed(e.hash, l.sent) {
 		return nil
 	}
 	return l
@@ -225,6 +225,9 @@ func (c *Cache) Forget(hash uint64) (done func(failed bool)) {
 		change.going.Add(-1)
 	}
 }
+
+// era counts how often Redis was lost and its clock seen to be set forward: leases of an earlier one are void.
+func (c *Cache) era() uint64 { return c.epoch.Load() + c.clock.Jumps() }
 
 // Lose voids all leases, as Redis is lost.
 func (c *Cache) Lose() {

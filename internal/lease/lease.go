@@ -32,6 +32,10 @@
 // ends may give back the tokens that it has not used and that are not void. (The level that a charge leaves would be a bound too, and
 // one that voids less; but then what one process gives back could be what another counts on.)
 //
+// A call for more tokens than the process holds asks Redis for all of them, and what is held stays for later calls, so that it is charged by
+// one script, all or none. To use what is held and to ask for the rest would need a give back if Redis refused, and what was held may be void
+// by the time that Redis answers.
+//
 // Times are rounded up to Redis' milliseconds, and by a thousandth for a clock of Redis that is a little faster. A fixed window
 // has no drain: its tokens come back all at once, and its leases end when it does. A sliding window has no leases: there a
 // token counts from when it was used.
@@ -60,7 +64,7 @@ type lease struct {
 	after          []bucket.State // of each bucket, when the last decision was made
 	sent, received time.Time      // when Redis was asked for that, at the earliest, and had answered, at the latest
 	life           time.Duration
-	epoch          uint64       // of the Cache, when Redis was asked
+	era            uint64       // of the Cache, when Redis was asked
 	left           atomic.Int64 // tokens that are not used; those that are void among them
 }
 

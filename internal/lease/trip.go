@@ -20,13 +20,12 @@ type Trip struct {
 	n           int64
 	ahead       int64  // charges on top
 	prefetching int64  // what entry.prefetching was set to
-	epoch       uint64 // of the cache, when it began
-	ended       int64  // tokens that had been charged before, of the key's watch
+	era         uint64 // of the cache, when it began
 }
 
 // Begin begins a trip of a call for so many charges of n tokens, which may take tokens ahead for a life.
 func (c *Cache) Begin(s Subject, life time.Duration, charges, n int64) Trip {
-	t := Trip{cache: c, life: life, charges: charges, n: n, epoch: c.epoch.Load()}
+	t := Trip{cache: c, life: life, charges: charges, n: n, era: c.era()}
 	for i := range s.Buckets {
 		if perLife(&s.Buckets[i], life)/2 < n {
 			return t // nothing to gain
@@ -37,7 +36,6 @@ func (c *Cache) Begin(s Subject, life time.Duration, charges, n int64) Trip {
 		return t
 	}
 	t.ahead = t.want()
-	t.ended = t.entry.watch.begin(t.Charges() * n)
 	return t
 }
 
@@ -85,7 +83,6 @@ func (t *Trip) End(s Subject, requested int64, found []bucket.State, sent, recei
 			return
 		}
 		t.entry = e
-		e.watch.begin(t.charges * t.n) // t.ended stays 0: what has ended since may have been charged later
 	}
 	defer t.endPrefetch()
 	granted := min(requested, t.Charges())
@@ -106,17 +103,12 @@ func (t *Trip) End(s Subject, requested int64, found []bucket.State, sent, recei
 	e.usage.add(own * t.n)
 	e.room.Store(room)
 	e.last.Store(int64(now))
-	fast := false
 	if !c.clock.Always() {
-		e.watch.end(t.Charges()*t.n, granted*t.n)
 		if timed := bucket.Timed(e.buckets); timed >= 0 && !c.changed(e.hash, sent) { // what was given back does not flow back
-			fast = e.watch.learn(c, e, timed, reading{
-				ended: t.ended, found: found[timed], after: after[timed], sent: sent, received: received,
+			e.watch.learn(c, e, timed, reading{
+				found: found[timed], after: after[timed], sent: sent, received: received,
 			})
 		}
-	}
-	if fast {
-		c.Lose()
 	}
 	if granted > 0 {
 		t.keep(granted, (granted-own)*t.n, found, after, sent, received)
@@ -129,10 +121,10 @@ func (t *Trip) keep(granted, ahead int64, found, after []bucket.State, sent, rec
 	c, e := t.cache, t.entry
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if t.epoch != c.epoch.Load() || c.changed(e.hash, sent) {
+	if t.era != c.era() || c.changed(e.hash, sent) {
 		return // nobody knows what is left of it
 	}
-	l := &lease{own: make([]int64, len(after)), after: after, sent: sent, received: received, life: t.life, epoch: t.epoch}
+	l := &lease{own: make([]int64, len(after)), after: after, sent: sent, received: received, life: t.life, era: t.era}
 	before := c.current(e)
 	if before != nil && before.sent.After(sent) && !bucket.Tokens(e.buckets) {
 		return // they may be of a window that is over

@@ -9,16 +9,13 @@ import (
 
 // watch learns from the levels of a key how fast Redis' clock runs.
 //
-// The level of a token bucket falls by what drains, and rises by what is charged. What this process has charged between two
-// answers it knows at least: what was answered after the one and before the other was sent. Others raise the level, or give tokens back, which looks like a fast clock. So else the
-// bucket has drained for at least as long as the level says. A fixed window says itself how long it lasts.
+// The level of a token bucket falls by what drains, and rises by what is charged in between. So the bucket has drained for at least as long as
+// the level says, unless others gave tokens back, which looks like a fast clock. A fixed window says itself how long it lasts.
 //
 // A bucket that fills up within milliseconds says little: no more than that Redis' clock has moved on. So readings are chained, each
-// asked for after the one before was answered, and what the clock moved at least from one to the next is added up.
-type watch struct {
-	begun, ended atomic.Int64 // tokens that this process has begun to charge, and that were charged for it
-	chain        atomic.Pointer[chain]
-}
+// asked for after the one before was answered, and what the clock moved at least from one to the next is added up. A bucket that others
+// keep busy, or that is full before each call, never shows all of it. But what it shows now and then says that the clock moves by itself.
+type watch struct{ chain atomic.Pointer[chain] }
 
 // chain is readings one after another. It is not changed.
 type chain struct {
@@ -28,47 +25,25 @@ type chain struct {
 
 // reading is what was known when a call was sent, and what Redis found.
 type reading struct {
-	ended int64 // of the watch, before the call was sent
-	begun int64 // of the watch, after it was answered
-
 	found, after   bucket.State // of the key's first bucket that is no calendar period
 	sent, received time.Time
 }
 
-// begin notes that a call is about to be sent that charges so many tokens, and returns how many were charged before it.
-func (w *watch) begin(tokens int64) (ended int64) {
-	ended = w.ended.Load()
-	w.begun.Add(tokens)
-	return ended
-}
-
-// end notes an answer by which so many tokens were charged of those that the call has begun to charge.
-func (w *watch) end(begun, charged int64) {
-	w.begun.Add(charged - begun)
-	w.ended.Add(charged)
-}
-
-// learn learns from an answer about a bucket. It reports whether Redis' clock was seen to run too fast.
-func (w *watch) learn(c *Cache, e *entry, timed int, r reading) (fast bool) {
-	r.begun = w.begun.Load()
+// learn learns from an answer about a bucket.
+func (w *watch) learn(c *Cache, e *entry, timed int, r reading) {
 	before, next := w.chain.Load(), &chain{first: r, last: r}
 	if before != nil && !c.changed(e.hash, before.last.sent) { // else the level fell by what was given back
 		if r.sent.Before(before.last.received) {
-			return false // which of the two was first, nobody knows
+			return // which of the two was first, nobody knows
 		}
 		moved, ok := before.last.moved(&e.buckets[timed], &r)
 		moved += before.moved
 		longest := r.received.Sub(before.first.sent)
-		if ok && longest <= maxWatch {
-			var useful bool
-			fast, useful = c.clock.Saw(moved, r.sent.Sub(before.first.received), longest)
-			if !useful {
-				next.first, next.moved = before.first, moved
-			}
+		if ok && longest <= maxWatch && !c.clock.Saw(moved, r.sent.Sub(before.first.received), longest) {
+			next.first, next.moved = before.first, moved
 		}
 	}
 	w.chain.CompareAndSwap(before, next)
-	return fast
 }
 
 // moved returns by how many milliseconds Redis' clock has moved at least until a later reading.
@@ -76,9 +51,5 @@ func (r *reading) moved(b *bucket.Bucket, later *reading) (ms int64, ok bool) {
 	if b.Kind != bucket.Token { // one that began later ends later: then it is less
 		return r.after.Reset - later.found.Reset, later.found.Reset > 0
 	}
-	charged := max(0, later.ended-r.begun)
-	if charged > bucket.MaxUnits/b.Cost {
-		return 0, false
-	}
-	return bucket.CeilDiv(max(0, r.after.Level+charged*b.Cost-later.found.Level), b.Drain), true
+	return bucket.CeilDiv(max(0, r.after.Level-later.found.Level), b.Drain), true
 }

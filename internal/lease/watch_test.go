@@ -63,6 +63,63 @@ func TestTrust(t *testing.T) {
 	}
 }
 
+// TestABusyKeyTellsThatTheClockRuns: others' charges hide some of the time that has passed, and so does a bucket that is full again before
+// each call. What the level falls by without them shows that the clock moves on by itself.
+func TestABusyKeyTellsThatTheClockRuns(t *testing.T) {
+	for name, row := range map[string]struct {
+		others, moves int64 // tokens that others take in 10 ms, and milliseconds that the clock moves
+		full          bool
+		calls         int
+		want          bool
+	}{
+		"others take most of what comes back":  {8, 10, false, 8, true},
+		"too few calls":                        {8, 10, false, 7, false},
+		"the bucket is full before each call":  {0, 10, true, 8, true},
+		"nothing comes back":                   {0, 0, false, 100, false},
+		"others take more than what came back": {12, 10, false, 100, false},
+		"the clock is slow":                    {0, 4, false, 8, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWatched(t)
+				if row.full {
+					w.level = 0
+					w.entry().watch.chain.Store(nil)
+					w.ask(1)
+				}
+				for range row.calls {
+					w.pass(10*ms, time.Duration(row.moves)*ms)
+					w.level += row.others
+					if row.full {
+						w.level = 0
+					}
+					w.ask(1)
+				}
+				require.Equal(t, row.want, w.trusted())
+			})
+		})
+	}
+}
+
+// TestAClockThatIsSetAgainAndAgain is not trusted, however far it is set, and however well it runs in between.
+func TestAClockThatIsSetAgainAndAgain(t *testing.T) {
+	for _, by := range []time.Duration{4 * ms, 20 * ms, 300 * ms} {
+		inBubbleRun(t, by, func(t *testing.T) {
+			w := newWatched(t)
+			for range 50 {
+				w.level = 900
+				w.ask(1)
+				w.pass(ms, by+ms)
+				w.ask(1)
+				require.False(t, w.trusted())
+				w.pass(10*ms, 5*ms)
+				w.ask(1)
+				require.False(t, w.trusted())
+			}
+		})
+	}
+}
+
 // TestAClockThatIsSetForwardVoidsAllLeases, though it is still trusted.
 func TestAClockThatIsSetForwardVoidsAllLeases(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -144,7 +201,7 @@ func TestOverlappingTrips(t *testing.T) {
 				for i := range trips {
 					i = (i + firstAnswered) % 2
 					trips[i].End(w.s, trips[i].Charges(), found[i], sent, time.Now())
-					require.Zero(t, w.cache.epoch.Load(), "it looked like a fast clock")
+					require.Zero(t, w.cache.era(), "it looked like a fast clock")
 				}
 				w.level = min(w.level, 500)
 				w.cache.Forget(w.s.Hash)(false) // as the level falls by this
@@ -153,8 +210,8 @@ func TestOverlappingTrips(t *testing.T) {
 	}
 }
 
-// TestChargesInBetweenAreKnown, known, as soon as they are answered.
-func TestChargesInBetweenAreKnown(t *testing.T) {
+// TestOwnChargesAreKnown as soon as they are answered.
+func TestOwnChargesAreKnown(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWatched(t)
 		w.level = 100

@@ -143,6 +143,20 @@ func (n *nodes) dial(ctx context.Context, key string) (net.Conn, error) {
 	return dial(ctx, node)
 }
 
+// find has the client look for the servers, and notes if it knows that of a key: then no decision waits for those of other
+// servers.
+func (n *nodes) find(ctx context.Context, key string) {
+	if n.of == nil {
+		return
+	}
+	if n.refresh != nil {
+		n.refresh(ctx)
+	}
+	if _, err := n.of(ctx, key); err == nil {
+		n.reached.Store(true)
+	}
+}
+
 // close closes all dispatchers.
 func (n *nodes) close() {
 	n.mu.Lock()

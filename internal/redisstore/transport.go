@@ -42,6 +42,7 @@ var errNoConn = errors.New("the Dialer returned no connection")
 // none for a second.
 func (t *transport) Ping(ctx context.Context, key string, timeout time.Duration) error {
 	if t.dial == nil {
+		t.nodes.find(ctx, key)
 		return nil
 	}
 	conn, err := t.dial(ctx, key)
