@@ -139,9 +139,14 @@ func occupy(t *testing.T, d *Dispatcher, s *server) (release func()) {
 	require.NoError(t, d.Do(t.Context(), newCall("known to answer", take(1, 1), one)))
 	gate := make(chan struct{})
 	s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
+	var all sync.WaitGroup
 	for i := range d.slots {
-		go func() { assert.NoError(t, d.Do(t.Context(), newCall(fmt.Sprint("occupies ", i), take(1, 1), one))) }()
+		all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall(fmt.Sprint("occupies ", i), take(1, 1), one))) })
 		synctest.Wait()
 	}
-	return sync.OnceFunc(func() { s.does(nil, nil); close(gate) })
+	return sync.OnceFunc(func() {
+		s.does(nil, nil)
+		close(gate)
+		all.Wait() // the test's context ends with it
+	})
 }
