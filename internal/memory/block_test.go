@@ -91,6 +91,19 @@ func TestChargeWithoutABucket(t *testing.T) {
 	})
 }
 
+// TestGivingBackEndsAtTheBlock gives back what was charged on top of a block, and no more.
+func TestGivingBackEndsAtTheBlock(t *testing.T) {
+	t.Parallel()
+	onEachKind(t, func(t *testing.T, b bucket.Bucket, do func(bucket.Op) bucket.State) {
+		do(bucket.Op{Verb: bucket.Block, N: 250})
+		blocked := do(bucket.Peek(1)).Level
+		do(bucket.Op{Verb: bucket.Charge, N: 5})
+		do(bucket.Op{Verb: bucket.Give, N: 3})
+		do(bucket.Op{Verb: bucket.Give, N: 3})
+		require.Equal(t, blocked, do(bucket.Peek(1)).Level)
+	})
+}
+
 // TestMoreThanAShareHolds is taken when it is full, and counts for as much longer.
 func TestMoreThanAShareHolds(t *testing.T) {
 	t.Parallel()

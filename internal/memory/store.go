@@ -74,20 +74,17 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	r := request{op, key, buckets, states, time.Since(s.start).Milliseconds()}
-	if op.Verb == bucket.Reset {
-		for i := range buckets {
-			shard.forgetLocked(r.id(i))
-		}
-		return
-	}
 	charges := op.Charges
 	for i := range buckets {
+		if op.Verb == bucket.Reset {
+			shard.forgetLocked(r.id(i))
+		}
 		if buckets[i].Kind == bucket.Token {
 			shard.findTokensLocked(&r, i)
 		} else {
 			shard.findWindowLocked(&r, i)
 		}
-		charges = buckets[i].Fit(states[i].Level, charges, max(1, op.N))
+		charges = buckets[i].Fit(states[i].Level, charges, op.N)
 	}
 	for i := range buckets {
 		if buckets[i].Kind == bucket.Token {
@@ -129,7 +126,7 @@ func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
 	case r.Verb == bucket.Take && charges > 0:
 		s.keepLocked(r, i, level+charges*b.Charge(r.N), 0)
 	case r.Verb == bucket.Charge:
-		block := int64(0)
+		var block int64
 		if e := s.buckets[r.id(i)]; e != nil {
 			block = e.block
 		}
@@ -139,7 +136,8 @@ func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
 	case r.Verb == bucket.Block:
 		s.blockLocked(r, i)
 	case r.Verb != bucket.Take && level > 0 && level < bucket.MaxUnits:
-		block, least := s.buckets[r.id(i)].block, int64(0)
+		block := s.buckets[r.id(i)].block
+		var least int64
 		if block > r.now {
 			least = b.BlockLevel(block - r.now)
 		}

@@ -144,16 +144,15 @@ func (s *shard) givenLocked(w *entry, b *bucket.Bucket, tokens int64) {
 	}
 }
 
-// tell completes the state of a window for a charge of n tokens.
+// tell completes the state of a window, for a charge of as many tokens as the request has.
 func (e *entry) tell(b *bucket.Bucket, r *request, s *bucket.State) {
-	n := max(1, r.N)
 	if e.block > r.now {
 		s.Soon, s.Wait = e.block-r.now, e.block-r.now
 	}
 	if e.kept > 0 {
 		s.Soon = max(s.Soon, e.leaves(b, max(1, e.kept-b.Capacity+1))-r.now)
 	}
-	if short := e.kept + b.Room(n) - b.Capacity; short > 0 && b.Room(n) <= b.Capacity {
+	if short := e.kept + b.Room(r.N) - b.Capacity; short > 0 && b.Room(r.N) <= b.Capacity {
 		s.Wait = max(s.Wait, e.leaves(b, short)-r.now)
 	}
 }
