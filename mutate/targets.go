@@ -10,7 +10,6 @@ var (
 	traces  = stage{".", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
 	rules   = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
 		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
-	inProcess  = stage{".", []string{"-test.run", "TraceEqualsModelInProcess|ReturnedTokensEqualModel"}}
 	simulation = stage{".", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}
 	plans      = stage{".", []string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
 
@@ -53,7 +52,7 @@ var targets = []target{
 	{"decide.lua", []stage{tokens, fixed, sliding, settled, simulation, kinds, rules, traces}},
 	{"mixed.lua", []stage{kinds}},
 	{"plan.lua", []stage{plans}},
-	{"internal/memory/store.go", []stage{memoryTests, inProcess, kinds}},
-	{"internal/memory/window.go", []stage{memoryTests, inProcess, kinds}},
-	{"internal/memory/log.go", []stage{memoryTests, inProcess}},
+	{"internal/memory/store.go", []stage{memoryTests}},
+	{"internal/memory/window.go", []stage{memoryTests}},
+	{"internal/memory/log.go", []stage{memoryTests}},
 }

@@ -34,21 +34,18 @@ func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 	case r.Verb == bucket.Take && charges > 0:
 		w = s.entryLocked(r, i)
 		r.states[i].Mark = s.takeLocked(w, b, r.now, charges, r.N)
-		for s.logged > maxLogs/shards {
-			s.shrinkLogLocked(r.now)
-		}
 	case r.Verb == bucket.Charge:
 		w = s.entryLocked(r, i)
 		if tokens := b.Debt(w.kept, r.N); tokens > 0 {
 			s.takeLocked(w, b, r.now, tokens, 1)
-			for s.logged > maxLogs/shards {
-				s.shrinkLogLocked(r.now)
-			}
 		}
 	case r.Verb == bucket.Give && w != nil:
 		s.giveLocked(w, b, r.N)
 	case r.Verb == bucket.Return && w != nil && r.Marks[i] != bucket.NoMark:
 		s.returnLocked(w, b, r.now, r.N, r.Marks[i])
+	}
+	for s.logged > maxLogs/shards {
+		s.shrinkLogLocked(r.now)
 	}
 	if w == nil {
 		return
@@ -63,7 +60,6 @@ func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 func (s *shard) expireLocked(w *entry, now int64) {
 	if w.full <= now {
 		s.emptyLocked(w)
-		return
 	}
 	if w.log == nil {
 		return
