@@ -3,6 +3,7 @@ package ginlimit_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
@@ -56,6 +57,18 @@ func (s *scriptKeys) call(t *testing.T, verb string, n, charges int, keys []stri
 		list = append(list, one.(int64))
 	}
 	return list, nil
+}
+
+// together calls a verb on an untouched key and another of the same limit, and returns what is told of the other.
+func (s *scriptKeys) together(t *testing.T, verb string, n, charges int, key string) ([]int64, error) {
+	require.NoError(t, s.rdb.Del(t.Context(), "untouched").Err())
+	reply, err := s.call(t, verb, n, charges, []string{"untouched", key}, s.args...)
+	if err != nil {
+		require.Zero(t, s.rdb.Exists(t.Context(), "untouched").Val(), "charged, though the other is not")
+		return nil, err
+	}
+	require.Zero(t, reply[0])
+	return reply[len(reply)/2:], nil
 }
 
 // state returns what a key holds, and how long for.
@@ -172,6 +185,8 @@ func TestForeignKeysStay(t *testing.T) {
 				for _, charges := range []int{0, 1} {
 					_, err = s.call(t, "take", 1, charges, []string{"k"})
 					require.Error(t, err, "%s, %q", a, value)
+					_, err := s.together(t, "take", 1, charges, "k")
+					require.Error(t, err, "%s, %q", a, value)
 					if a == ginlimit.TokenBucket && value != "a list" {
 						require.ErrorContains(t, err, "bucket", "it says what is wrong")
 					}
@@ -183,27 +198,48 @@ func TestForeignKeysStay(t *testing.T) {
 }
 
 // TestLevelsOfBuckets has a key's value and the milliseconds that it has left stand for a level. A value has no rest of its
-// limit if it is that of a limit with more drain, and a block that has ended means nothing.
+// limit if it is that of a limit with more drain, and a block that has ended means nothing. No level above 2^53 - 1 is told.
 func TestLevelsOfBuckets(t *testing.T) {
 	t.Parallel()
+	const drain, exact = 1_000_003, 1<<53 - 1
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // drain 7, cost 1000, capacity 7000
-	for _, c := range []struct {
+	large := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(drain))
+	type row struct {
 		value       string
 		left, level int64
-	}{
-		{"0", 501, 3507}, {"6", 501, 3501}, {"7", 501, 3507}, {"8", 501, 3507},
-		{"6 502", 501, 3501}, {"6 501", 501, 3501}, // no block, as the key would have to be there for longer
-		{"6 500", 501, 6007}, {"6 499", 501, 6014}, {"6 1", 501, 9500}, // the first token comes with the end of the block
-	} {
+	}
+	test := func(s *scriptKeys, c row) {
 		for _, call := range []struct {
 			verb    string
 			charges int
 		}{{"take", 1}, {"take", 0}, {"each", 1}} {
-			require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
+			set := func() {
+				require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
+			}
+			set()
 			reply, err := s.call(t, call.verb, 1, call.charges, []string{"k"})
 			require.NoError(t, err)
 			require.Equal(t, []int64{c.level}, reply, "%+v, %+v", c, call)
+			if call.verb == "take" {
+				set()
+				reply, err := s.together(t, "take", 1, call.charges, "k")
+				require.NoError(t, err)
+				require.Equal(t, []int64{c.level}, reply, "%+v, %+v, together", c, call)
+			}
 		}
+	}
+	for _, c := range []row{
+		{"0", 501, 3507}, {"6", 501, 3501}, {"7", 501, 3507}, {"8", 501, 3507},
+		{"6 502", 501, 3501}, {"6 501", 501, 3501}, // no block, as the key would have to be there for longer
+		{"6 500", 501, 6007}, {"6 499", 501, 6014}, {"6 1", 501, 9500}, // the first token comes with the end of the block
+		{"-1", 501, 3507}, {"-2", 501, 3506}, {"-7", 501, 3501}, // a block of version 0.1
+		{"0", 1, 7}, {"6", 1, 1},
+	} {
+		test(s, c)
+	}
+	const left = exact/drain + 1
+	for rest := int64(left*drain - exact - 2); rest <= left*drain-exact+2; rest++ {
+		test(large, row{strconv.FormatInt(rest, 10), left, min(exact, left*drain-rest)})
 	}
 }
 
@@ -324,23 +360,6 @@ func TestABlockLastsToItsLastMillisecond(t *testing.T) {
 			reply, err := s.call(t, verb, 1, 1, []string{"k"})
 			require.NoError(t, err)
 			require.Less(t, reply[0], full, "%s", a)
-		}
-	}
-}
-
-// TestBlocksOfVersion01 has buckets as version 0.1 left them.
-func TestBlocksOfVersion01(t *testing.T) {
-	t.Parallel()
-	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // 7 units flow back per millisecond
-	for value, rest := range map[string]int64{"-1": 0, "-2": 1, "-7": 6, "6": 6, "0": 0} {
-		for _, call := range []struct {
-			verb    string
-			charges int
-		}{{"take", 1}, {"take", 0}, {"each", 1}} {
-			require.NoError(t, s.rdb.Set(t.Context(), "k", value, 1001*time.Millisecond).Err())
-			reply, err := s.call(t, call.verb, 1, call.charges, []string{"k"})
-			require.NoError(t, err)
-			require.Equal(t, []int64{7007 - rest}, reply, "%s, %+v", value, call)
 		}
 	}
 }

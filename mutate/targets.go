@@ -5,7 +5,8 @@ var (
 	tokens  = stage{".", []string{"-test.run", "TestTraceEqualsModelOnMiniredis/seed_[01]$", "-test.parallel", "1"}}
 	fixed   = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/fixed.*seed_[01]$", "-test.parallel", "1"}}
 	sliding = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
-	settled = stage{".", []string{"-test.run", "TestSettle", "-test.skip", ".*/local|.*/.*/local"}}
+	scripts = stage{".", []string{"-test.run", "TestForeignKeys|TestLevelsOf|TestRepliesOf|TestTokensGivenBack|TestBucketsCharged|TestABlockLasts"}}
+	settled = stage{".", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
 	kinds   = stage{".", []string{"-test.run", "TestCalendarTrace", "-test.parallel", "1"}}
 	traces  = stage{".", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
 	rules   = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
@@ -29,10 +30,10 @@ var (
 var targets = []target{
 	{"internal/bucket/bucket.go", []stage{bucketTests, memoryTests, denyTests}},
 	{"internal/bucket/op.go", []stage{bucketTests, dispatchTests}},
-	{"script.lua", []stage{tokens, settled, simulation, kinds, rules, traces}},
+	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
 	{"internal/denycache/cache.go", []stage{denyTests}},
-	{"several.lua", []stage{tokens, kinds, simulation, rules, traces}},
+	{"several.lua", []stage{tokens, scripts, kinds, simulation, rules, traces}},
 	{"internal/calendar/rule.go", []stage{calendarTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
@@ -47,9 +48,9 @@ var targets = []target{
 	{"internal/dispatch/dispatch.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
-	{"fixed_window.lua", []stage{fixed, settled, simulation, kinds, rules, traces}},
-	{"sliding_window.lua", []stage{sliding, settled, simulation, kinds, rules, traces}},
-	{"decide.lua", []stage{tokens, fixed, sliding, settled, simulation, kinds, rules, traces}},
+	{"fixed_window.lua", []stage{fixed, scripts, settled, simulation, kinds, rules, traces}},
+	{"sliding_window.lua", []stage{sliding, scripts, settled, simulation, kinds, rules, traces}},
+	{"decide.lua", []stage{tokens, fixed, sliding, scripts, settled, simulation, kinds, rules, traces}},
 	{"mixed.lua", []stage{kinds}},
 	{"plan.lua", []stage{plans}},
 	{"internal/memory/store.go", []stage{memoryTests}},

@@ -219,6 +219,7 @@ func TestOneLogIsBounded(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, taken, found.Level)
 			require.LessOrEqual(t, c.room(t), maxLog+logRoom)
+			require.Equal(t, taken == 0, c.room(t) == 0, "one entry needs no log")
 			time.Sleep(time.Millisecond)
 		}
 		_, ok := c.take(0, b)
