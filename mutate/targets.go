@@ -6,6 +6,7 @@ var (
 	fixed   = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/fixed.*seed_[01]$", "-test.parallel", "1"}}
 	sliding = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
 	scripts = stage{".", []string{"-test.run", "TestForeignKeys|TestLevelsOf|TestRepliesOf|TestTokensGivenBack|TestBucketsCharged|TestABlockLasts"}}
+	windows = stage{".", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
 	settled = stage{".", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
 	kinds   = stage{".", []string{"-test.run", "TestCalendarTrace", "-test.parallel", "1"}}
 	traces  = stage{".", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
@@ -48,9 +49,9 @@ var targets = []target{
 	{"internal/dispatch/dispatch.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
-	{"fixed_window.lua", []stage{fixed, scripts, settled, simulation, kinds, rules, traces}},
-	{"sliding_window.lua", []stage{sliding, scripts, settled, simulation, kinds, rules, traces}},
-	{"decide.lua", []stage{tokens, fixed, sliding, scripts, settled, simulation, kinds, rules, traces}},
+	{"fixed_window.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"sliding_window.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"decide.lua", []stage{tokens, fixed, sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
 	{"mixed.lua", []stage{kinds}},
 	{"plan.lua", []stage{plans}},
 	{"internal/memory/store.go", []stage{memoryTests}},
