@@ -3,6 +3,7 @@ package ginlimit_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -245,6 +246,26 @@ func TestLevelsOfBuckets(t *testing.T) {
 	for rest := int64(left*drain - exact - 2); rest <= left*drain-exact+2; rest++ {
 		test(large, row{strconv.FormatInt(rest, 10), left, min(exact, left*drain-rest)})
 	}
+}
+
+// TestBucketsThatAreNotPlain are decided on together too: one whose block has ended, and more than are told of at once.
+func TestBucketsThatAreNotPlain(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // drain 7, cost 1000, capacity 7000
+	set := func(key string) { require.NoError(t, s.rdb.Set(t.Context(), key, "6 502", 501*time.Millisecond).Err()) }
+	set("k")
+	reply, err := s.together(t, "take", 1, 10, "k")
+	require.NoError(t, err)
+	require.Equal(t, []int64{3501}, reply)
+	reply, err = s.call(t, "take", 1, 0, []string{"k"})
+	require.NoError(t, err)
+	require.Equal(t, []int64{6501}, reply, "three more fit")
+
+	set("5")
+	s.args = slices.Repeat(s.args, 6)
+	reply, err = s.call(t, "give", 1, 0, []string{"1", "2", "3", "4", "5", "6"})
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 0, 0, 0, 3501, 0}, reply)
 }
 
 // TestTokensGivenBackToABucketCountToTheUnit: a bucket is gone once it is full, and not a unit before.

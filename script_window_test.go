@@ -90,3 +90,24 @@ func TestRepliesOfCalendarPeriods(t *testing.T) {
 		}
 	}
 }
+
+// TestDebtEndsAtWhatCanBeCounted where twice the limit is more.
+func TestDebtEndsAtWhatCanBeCounted(t *testing.T) {
+	t.Parallel()
+	const exact = 1<<53 - 1
+	for a, c := range map[ginlimit.Algorithm]struct{ limit, most int }{
+		ginlimit.TokenBucket:   {exact - 2_000_000, exact - 1_000_003}, // a drain less
+		ginlimit.FixedWindow:   {exact, exact},
+		ginlimit.SlidingWindow: {1<<52 - 10, 1<<52 - 1},
+	} {
+		s := newScriptKeys(t, a, ginlimit.PerSecond(1000))
+		s.args = []any{1_000_003, 1, c.limit}
+		for _, tokens := range []int{c.most - 3, 2, 4, 1} {
+			_, err := s.call(t, "charge", tokens, 0, []string{"k"})
+			require.NoError(t, err)
+		}
+		reply, err := s.call(t, "give", 1, 0, []string{"k"})
+		require.NoError(t, err)
+		require.EqualValues(t, c.most, reply[0], "%s", a)
+	}
+}
