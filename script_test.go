@@ -244,7 +244,28 @@ func TestLevelsOfBuckets(t *testing.T) {
 	}
 	const left = exact/drain + 1
 	for rest := int64(left*drain - exact - 2); rest <= left*drain-exact+2; rest++ {
-		test(large, row{strconv.FormatInt(rest, 10), left, min(exact, left*drain-rest)})
+		c := row{strconv.FormatInt(rest, 10), left, min(exact, left*drain-rest)}
+		test(large, c)
+		require.NoError(t, large.rdb.Set(t.Context(), "k", c.value, left*time.Millisecond).Err())
+		before := large.state(t, "k")
+		_, err := large.call(t, "give", 1, 0, []string{"k"})
+		require.NoError(t, err)
+		require.Equal(t, c.level == exact, before == large.state(t, "k"), "%+v: nobody knows what is left", c)
+	}
+}
+
+// TestEachHasItsCharges, or one. No bucket is left to a call of its own.
+func TestEachHasItsCharges(t *testing.T) {
+	t.Parallel()
+	s, keys := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(1000)), []string{"one", "other"} // a token is a unit
+	for _, c := range []struct {
+		charges int
+		each    []any
+		want    []int64
+	}{{0, []any{3, 1}, []int64{0, 0}}, {1, nil, []int64{3, 1}}, {0, []any{990, 999}, []int64{4, 2}}, {1, nil, []int64{994, 1000}}, {1, nil, []int64{995, 1000}}} {
+		reply, err := s.call(t, "each", 1, c.charges, keys, c.each...)
+		require.NoError(t, err)
+		require.Equal(t, c.want, reply, "%+v", c)
 	}
 }
 
@@ -278,6 +299,7 @@ func TestTokensGivenBackToABucketCountToTheUnit(t *testing.T) {
 		want  string
 	}{
 		{"0", 144, `"6" 2ms`}, {"0", 143, `"6" 1ms`}, {"1", 143, `"" -2ns`}, {"2", 143, `"" -2ns`}, {"0", 1, `"" -2ns`},
+		{"6 500", 501, `"6 500" 501ms`}, {"6 499", 501, `"6 499" 501ms`}, {"6 501", 501, `"5" 358ms`}, // while it is blocked
 	} {
 		require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
 		_, err := s.call(t, "give", 1, 0, []string{"k"})

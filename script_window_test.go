@@ -106,8 +106,12 @@ func TestDebtEndsAtWhatCanBeCounted(t *testing.T) {
 			_, err := s.call(t, "charge", tokens, 0, []string{"k"})
 			require.NoError(t, err)
 		}
-		reply, err := s.call(t, "give", 1, 0, []string{"k"})
+		_, err := s.call(t, "charge", c.most+1, 0, []string{"at once"})
 		require.NoError(t, err)
-		require.EqualValues(t, c.most, reply[0], "%s", a)
+		for _, key := range []string{"k", "at once"} {
+			reply, err := s.call(t, "give", 1, 0, []string{key})
+			require.NoError(t, err)
+			require.EqualValues(t, c.most, reply[0], "%s", a)
+		}
 	}
 }

@@ -138,8 +138,8 @@ func (l *lease) void(buckets []bucket.Bucket, age time.Duration) int64 {
 // the levels found, as others may have given back more than was theirs; but what was asked for later may have been charged since.
 func (l *lease) charge(before *lease, buckets []bucket.Bucket, found []bucket.State, granted, n int64) {
 	age := l.sent.Sub(before.sent) + before.rest
-	ms, rest := int64(0), before.rest
-	late := before.sent.After(l.sent)
+	late, rest := before.sent.After(l.sent), before.rest
+	var ms int64
 	if !late {
 		ms, rest = step(age)
 	}
