@@ -176,6 +176,10 @@ func TestForget(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		require.Positive(t, f.ask(1))
 		require.True(t, f.take(1))
+		f.used(5)
+		require.Positive(t, f.ask(1))
+		f.cache.Forget(f.s.Hash)
+		require.False(t, f.take(1), "one more change")
 	})
 }
 
@@ -230,6 +234,8 @@ func TestLose(t *testing.T) {
 		require.False(t, f.take(1))
 		require.Positive(t, f.ask(1))
 		require.True(t, f.take(1))
+		f.cache.Lose()
+		require.Empty(t, f.cache.Drain(0))
 	})
 }
 
@@ -272,7 +278,7 @@ func TestDrainGivesBackToWindows(t *testing.T) {
 
 // TestDrainGivesBackToTokenBuckets what is not void when it is back, once.
 func TestDrainGivesBackToTokenBuckets(t *testing.T) {
-	for within, want := range map[time.Duration]int64{0: 20, 4 * ms: 16, time.Minute: 0} {
+	for within, want := range map[time.Duration]int64{0: 20, 4 * ms: 16, 19 * ms: 1, time.Minute: 0} {
 		inBubbleRun(t, within, func(t *testing.T) {
 			f := newLender(t)
 			time.Sleep(time.Minute)
@@ -337,6 +343,15 @@ func TestMaxKeys(t *testing.T) {
 		require.Greater(t, n, MaxKeys/2)
 		require.LessOrEqual(t, n, MaxKeys)
 	})
+}
+
+// TestCalendarPeriodsNeedNoTrust in Redis' clock: they end by that of the process.
+func TestCalendarPeriodsNeedNoTrust(t *testing.T) {
+	c := New(clocktrust.New(false))
+	day, ok := bucket.NewCalendar("", 10, 86_400_000, 86_400_000)
+	require.True(t, ok)
+	require.True(t, c.trusted([]bucket.Bucket{day}))
+	require.False(t, c.trusted([]bucket.Bucket{day, newBucket(t, bucket.Token, 1, 1, 1)}))
 }
 
 // TestNilCache has no leases.

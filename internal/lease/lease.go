@@ -120,7 +120,7 @@ func (l *lease) take(buckets []bucket.Bucket, age time.Duration, n int64) (left 
 	for {
 		held, usable := l.left.Load(), l.usable(buckets, age)
 		if usable < n {
-			return 0, false
+			return left, false
 		}
 		if l.left.CompareAndSwap(held, min(held, usable)-n) {
 			return min(held, usable) - n, true

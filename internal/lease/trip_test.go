@@ -97,6 +97,7 @@ func TestAKeyIsWatchedFromItsSecondVisit(t *testing.T) {
 		require.NotNil(t, f.entry())
 		require.False(t, f.take(1))
 		require.EqualValues(t, 1, f.ask(1))
+		require.Equal(t, 1, f.cache.Stats().Keys)
 		require.True(t, f.take(1))
 		require.False(t, f.take(1))
 		require.EqualValues(t, 3, f.ask(1))
@@ -167,6 +168,34 @@ func TestChargesOfSeveralTokens(t *testing.T) {
 		require.False(t, f.take(9))
 		require.True(t, f.take(3))
 		require.EqualValues(t, 5, f.use())
+	})
+}
+
+// TestHalfOfWhatIsLeft is of what the caller leaves.
+func TestHalfOfWhatIsLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.used(90)
+		f.entry().room.Store(19)
+		trip := f.cache.Begin(f.s, f.life, 1, 4)
+		require.EqualValues(t, 1, trip.ahead, "of 4, as 7 is half of 15")
+	})
+}
+
+// TestNotWatched is a key that has nothing to gain, or whose places all hold tokens.
+func TestNotWatched(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := New(clocktrust.New(true))
+		short := &fixture{c, subject(t, 1), 1, 0}
+		require.Zero(t, short.ask(3))
+		require.Nil(t, short.entry())
+		for i := range uint64(ways) {
+			s := subject(t, 1+i*sets)
+			c.add(&s).hold(5, bucket.State{Level: 500})
+		}
+		other := &fixture{c, subject(t, 1+ways*sets), 100 * ms, 0}
+		require.Zero(t, other.ask(3))
+		require.Nil(t, other.entry())
 	})
 }
 
