@@ -345,15 +345,6 @@ func TestMaxKeys(t *testing.T) {
 	})
 }
 
-// TestCalendarPeriodsNeedNoTrust in Redis' clock: they end by that of the process.
-func TestCalendarPeriodsNeedNoTrust(t *testing.T) {
-	c := New(clocktrust.New(false))
-	day, ok := bucket.NewCalendar("", 10, 86_400_000, 86_400_000)
-	require.True(t, ok)
-	require.True(t, c.trusted([]bucket.Bucket{day}))
-	require.False(t, c.trusted([]bucket.Bucket{day, newBucket(t, bucket.Token, 1, 1, 1)}))
-}
-
 // TestNilCache has no leases.
 func TestNilCache(t *testing.T) {
 	var c *Cache
