@@ -355,7 +355,11 @@ func TestABlockLastsToItsLastMillisecond(t *testing.T) {
 				reply, err := s.call(t, "take", 1, charges, []string{"k"})
 				require.NoError(t, err)
 				require.GreaterOrEqual(t, reply[0], full, "%s", a)
+				_, err = s.call(t, "charge", 1, 0, []string{"k"}) // which the block outlasts
+				require.NoError(t, err)
 			}
+			_, err = s.call(t, "give", 2, 0, []string{"k"})
+			require.NoError(t, err)
 			s.advance(time.Millisecond)
 			reply, err := s.call(t, verb, 1, 1, []string{"k"})
 			require.NoError(t, err)
