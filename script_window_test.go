@@ -115,3 +115,26 @@ func TestDebtEndsAtWhatCanBeCounted(t *testing.T) {
 		}
 	}
 }
+
+// TestABlockOutlastsWhatIsReturned, whether that is all or not.
+func TestABlockOutlastsWhatIsReturned(t *testing.T) {
+	t.Parallel()
+	for _, a := range []ginlimit.Algorithm{ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+		for _, back := range []int{1, 2, 3} {
+			s := newScriptKeys(t, a, ginlimit.PerSecond(3))
+			taken, err := s.call(t, "take", 2, 1, []string{"k"})
+			require.NoError(t, err)
+			for _, verb := range []string{"block", "return"} {
+				_, err = s.call(t, verb, back, 0, []string{"k"}, taken[4])
+				require.NoError(t, err)
+			}
+			reply, err := s.call(t, "take", 1, 1, []string{"k"})
+			require.NoError(t, err)
+			require.Equal(t, []int64{3, int64(back)}, []int64{reply[0], reply[2]}, "%s: it is blocked for so many milliseconds", a)
+			s.advance(time.Duration(back) * time.Millisecond)
+			reply, err = s.call(t, "take", 1, 0, []string{"k"})
+			require.NoError(t, err)
+			require.EqualValues(t, max(0, 2-back), reply[0], "%s", a)
+		}
+	}
+}

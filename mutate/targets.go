@@ -5,7 +5,7 @@ var (
 	tokens  = stage{".", []string{"-test.run", "TestTraceEqualsModelOnMiniredis/seed_[01]$", "-test.parallel", "1"}}
 	fixed   = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/fixed.*seed_[01]$", "-test.parallel", "1"}}
 	sliding = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
-	scripts = stage{".", []string{"-test.run", "TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|TestTokensGivenBack|TestBucketsCharged|TestABlockLasts"}}
+	scripts = stage{".", []string{"-test.run", "TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|TestTokensGivenBack|TestBucketsCharged|TestABlock"}}
 	windows = stage{".", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
 	settled = stage{".", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
 	kinds   = stage{".", []string{"-test.run", "TestCalendarTrace", "-test.parallel", "1"}}
