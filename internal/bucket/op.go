@@ -15,7 +15,7 @@ const (
 // NoMark stands for a mark that is not known.
 const NoMark = -1
 
-// Op is what a caller wants of the buckets of a key.
+// Op is what a caller wants of the buckets of a key. The zero Op looks: it takes nothing.
 type Op struct {
 	Verb    Verb
 	Charges int64   // Take: as many as fit are made; 0 makes none

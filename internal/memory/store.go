@@ -74,17 +74,20 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	r := request{op, key, buckets, states, time.Since(s.start).Milliseconds()}
-	charges := op.Charges
-	for i := range buckets {
-		if op.Verb == bucket.Reset {
+	if op.Verb == bucket.Reset {
+		for i := range buckets {
 			shard.forgetLocked(r.id(i))
 		}
+		return
+	}
+	charges := op.Charges
+	for i := range buckets {
 		if buckets[i].Kind == bucket.Token {
 			shard.findTokensLocked(&r, i)
 		} else {
 			shard.findWindowLocked(&r, i)
 		}
-		charges = buckets[i].Fit(states[i].Level, charges, op.N)
+		charges = buckets[i].Fit(states[i].Level, charges, max(1, op.N))
 	}
 	for i := range buckets {
 		if buckets[i].Kind == bucket.Token {

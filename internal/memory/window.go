@@ -148,7 +148,7 @@ func (e *entry) tell(b *bucket.Bucket, r *request, s *bucket.State) {
 	if e.kept > 0 {
 		s.Soon = max(s.Soon, e.leaves(b, max(1, e.kept-b.Capacity+1))-r.now)
 	}
-	if short := e.kept + b.Room(r.N) - b.Capacity; short > 0 && b.Room(r.N) <= b.Capacity {
+	if short := e.kept + b.Room(max(1, r.N)) - b.Capacity; short > 0 && b.Room(max(1, r.N)) <= b.Capacity {
 		s.Wait = max(s.Wait, e.leaves(b, short)-r.now)
 	}
 }
