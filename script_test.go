@@ -3,6 +3,8 @@ package ginlimit_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -56,6 +58,18 @@ func (s *scriptKeys) call(t *testing.T, verb string, n, charges int, keys []stri
 		list = append(list, one.(int64))
 	}
 	return list, nil
+}
+
+// together calls a verb on an untouched key and another of the same limit, and returns what is told of the other.
+func (s *scriptKeys) together(t *testing.T, verb string, n, charges int, key string) ([]int64, error) {
+	require.NoError(t, s.rdb.Del(t.Context(), "untouched").Err())
+	reply, err := s.call(t, verb, n, charges, []string{"untouched", key}, s.args...)
+	if err != nil {
+		require.Zero(t, s.rdb.Exists(t.Context(), "untouched").Val(), "charged, though the other is not")
+		return nil, err
+	}
+	require.Zero(t, reply[0])
+	return reply[len(reply)/2:], nil
 }
 
 // state returns what a key holds, and how long for.
@@ -155,8 +169,11 @@ func TestForeignKeysStay(t *testing.T) {
 	t.Parallel()
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		s := newScriptKeys(t, a, ginlimit.PerSecond(7))
-		for _, value := range []string{"x", "1 x", "1 2 3 4", "1.5 2", "a list"} {
+		for _, value := range []string{"5", "x", "1 x", "1 2 3 4", "1.5 2", "a list"} {
 			for _, expires := range []time.Duration{0, time.Second} {
+				if value == "5" && expires > 0 && a != ginlimit.SlidingWindow {
+					continue // it is one
+				}
 				require.NoError(t, s.rdb.Set(t.Context(), "k", value, 0).Err())
 				if value == "a list" {
 					require.NoError(t, s.rdb.Del(t.Context(), "k").Err())
@@ -170,10 +187,13 @@ func TestForeignKeysStay(t *testing.T) {
 				require.NoError(t, err)
 				require.EqualValues(t, -1, reply[0], "%s, %q", a, value)
 				for _, charges := range []int{0, 1} {
-					_, err = s.call(t, "take", 1, charges, []string{"k"})
-					require.Error(t, err, "%s, %q", a, value)
-					if a == ginlimit.TokenBucket && value != "a list" {
-						require.ErrorContains(t, err, "bucket", "it says what is wrong")
+					_, alone := s.call(t, "take", 1, charges, []string{"k"})
+					_, together := s.together(t, "take", 1, charges, "k")
+					for _, err := range []error{alone, together} {
+						require.Error(t, err, "%s, %q", a, value)
+						if a == ginlimit.TokenBucket && value != "a list" {
+							require.ErrorContains(t, err, "bucket", "it says what is wrong")
+						}
 					}
 				}
 				require.Equal(t, before, s.state(t, "k"), "%s, %q", a, value)
@@ -183,75 +203,90 @@ func TestForeignKeysStay(t *testing.T) {
 }
 
 // TestLevelsOfBuckets has a key's value and the milliseconds that it has left stand for a level. A value has no rest of its
-// limit if it is that of a limit with more drain, and a block that has ended means nothing.
+// limit if it is that of a limit with more drain, and a block that has ended means nothing. No level above 2^53 - 1 is told.
 func TestLevelsOfBuckets(t *testing.T) {
 	t.Parallel()
+	const drain, exact = 1_000_003, 1<<53 - 1
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // drain 7, cost 1000, capacity 7000
-	for _, c := range []struct {
+	large := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(drain))
+	type row struct {
 		value       string
 		left, level int64
-	}{
-		{"0", 501, 3507}, {"6", 501, 3501}, {"7", 501, 3507}, {"8", 501, 3507},
-		{"6 502", 501, 3501}, {"6 501", 501, 3501}, // no block, as the key would have to be there for longer
-		{"6 500", 501, 6007}, {"6 499", 501, 6014}, {"6 1", 501, 9500}, // the first token comes with the end of the block
-	} {
+	}
+	test := func(s *scriptKeys, c row) {
 		for _, call := range []struct {
 			verb    string
 			charges int
 		}{{"take", 1}, {"take", 0}, {"each", 1}} {
-			require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
+			set := func() {
+				require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
+			}
+			set()
 			reply, err := s.call(t, call.verb, 1, call.charges, []string{"k"})
 			require.NoError(t, err)
 			require.Equal(t, []int64{c.level}, reply, "%+v, %+v", c, call)
+			if call.verb == "take" {
+				set()
+				reply, err := s.together(t, "take", 1, call.charges, "k")
+				require.NoError(t, err)
+				require.Equal(t, []int64{c.level}, reply, "%+v, %+v, together", c, call)
+			}
 		}
+	}
+	for _, c := range []row{
+		{"0", 501, 3507}, {"6", 501, 3501}, {"7", 501, 3507}, {"8", 501, 3507},
+		{"6 502", 501, 3501}, {"6 501", 501, 3501}, // no block, as the key would have to be there for longer
+		{"6 500", 501, 6007}, {"6 499", 501, 6014}, {"6 1", 501, 9500}, // the first token comes with the end of the block
+		{"-1", 501, 3507}, {"-2", 501, 3506}, {"-7", 501, 3501}, // a block of version 0.1
+		{"0", 1, 7}, {"6", 1, 1},
+	} {
+		test(s, c)
+	}
+	const left = exact/drain + 1
+	for rest := int64(left*drain - exact - 2); rest <= left*drain-exact+2; rest++ {
+		c := row{strconv.FormatInt(rest, 10), left, min(exact, left*drain-rest)}
+		test(large, c)
+		require.NoError(t, large.rdb.Set(t.Context(), "k", c.value, left*time.Millisecond).Err())
+		before := large.state(t, "k")
+		_, err := large.call(t, "give", 1, 0, []string{"k"})
+		require.NoError(t, err)
+		require.Equal(t, c.level == exact, before == large.state(t, "k"), "%+v: nobody knows what is left", c)
 	}
 }
 
-// TestRepliesOfWindows: what was taken before; milliseconds until there is more, until one more charge fits if not all were
-// made, and until nothing is left; and the mark.
-func TestRepliesOfWindows(t *testing.T) {
+// TestEachHasItsCharges, or one. No bucket is left to a call of its own.
+func TestEachHasItsCharges(t *testing.T) {
 	t.Parallel()
-	fixed, sliding := newScriptKeys(t, ginlimit.FixedWindow, ginlimit.PerSecond(3)), newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(3))
+	s, keys := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(1000)), []string{"one", "other"} // a token is a unit
 	for _, c := range []struct {
-		at         int // milliseconds
-		n, charges int
-		fixed      []int64
-		sliding    []int64
-	}{
-		{0, 1, 0, []int64{0, 0, 0, 0, 0}, []int64{0, 0, 0, 0, 0}},
-		{0, 1, 1, []int64{0, 1000, 0, 0, 1000}, []int64{0, 1000, 0, 0, 0}},
-		{400, 1, 1, []int64{1, 600, 0, 600, 600}, []int64{1, 600, 0, 600, 400}},
-		{400, 1, 0, []int64{2, 600, 0, 600, 600}, []int64{2, 600, 0, 1000, 400}},
-		{500, 1, 2, []int64{2, 500, 500, 500, 500}, []int64{2, 500, 500, 900, 500}},
-		{600, 1, 1, []int64{3, 400, 400, 400, 400}, []int64{3, 400, 400, 900, 600}},
-		{600, 4, 1, []int64{3, 400, 0, 400, 400}, []int64{3, 400, 0, 900, 600}}, // never fits
-		{999, 1, 0, []int64{3, 1, 1, 1, 1}, []int64{3, 1, 1, 501, 999}},
-		{1000, 1, 0, []int64{0, 0, 0, 0, 0}, []int64{2, 400, 0, 500, 1000}},
-	} {
-		for s, want := range map[*scriptKeys][]int64{fixed: c.fixed, sliding: c.sliding} {
-			s.advance(time.Date(2026, 1, 1, 0, 0, 0, c.at*1e6, time.UTC).Sub(s.now))
-			take := func(keys ...string) []int64 {
-				reply, err := s.call(t, "take", c.n, c.charges, keys)
-				require.NoError(t, err)
-				return reply
-			}
-			require.Equal(t, want, take("alone"), "%+v", c)
-			each := []int64{-1}
-			if c.charges > 0 {
-				var err error
-				each, err = s.call(t, "each", c.n, 0, []string{"each"}, c.charges)
-				require.NoError(t, err)
-			}
-			if each[0] == -1 { // it is to be asked for alone
-				each = take("each")
-			}
-			require.Equal(t, want, each, "%+v", c)
-			limit := s.args
-			s.args = append(limit[:3:3], limit...)
-			require.Equal(t, append(want[:5:5], want...), take("one", "other"), "%+v", c)
-			s.args = limit
-		}
+		charges int
+		each    []any
+		want    []int64
+	}{{0, []any{3, 1}, []int64{0, 0}}, {1, nil, []int64{3, 1}}, {0, []any{990, 999}, []int64{4, 2}}, {1, nil, []int64{994, 1000}}, {1, nil, []int64{995, 1000}}} {
+		reply, err := s.call(t, "each", 1, c.charges, keys, c.each...)
+		require.NoError(t, err)
+		require.Equal(t, c.want, reply, "%+v", c)
 	}
+}
+
+// TestBucketsThatAreNotPlain are decided on together too: one whose block has ended, and more than are told of at once.
+func TestBucketsThatAreNotPlain(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // drain 7, cost 1000, capacity 7000
+	set := func(key string) { require.NoError(t, s.rdb.Set(t.Context(), key, "6 502", 501*time.Millisecond).Err()) }
+	set("k")
+	reply, err := s.together(t, "take", 1, 10, "k")
+	require.NoError(t, err)
+	require.Equal(t, []int64{3501}, reply)
+	reply, err = s.call(t, "take", 1, 0, []string{"k"})
+	require.NoError(t, err)
+	require.Equal(t, []int64{6501}, reply, "three more fit")
+
+	set("5")
+	s.args = slices.Repeat(s.args, 6)
+	reply, err = s.call(t, "give", 1, 0, []string{"1", "2", "3", "4", "5", "6"})
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 0, 0, 0, 3501, 0}, reply)
 }
 
 // TestTokensGivenBackToABucketCountToTheUnit: a bucket is gone once it is full, and not a unit before.
@@ -264,6 +299,7 @@ func TestTokensGivenBackToABucketCountToTheUnit(t *testing.T) {
 		want  string
 	}{
 		{"0", 144, `"6" 2ms`}, {"0", 143, `"6" 1ms`}, {"1", 143, `"" -2ns`}, {"2", 143, `"" -2ns`}, {"0", 1, `"" -2ns`},
+		{"6 500", 501, `"6 500" 501ms`}, {"6 499", 501, `"6 499" 501ms`}, {"6 501", 501, `"5" 358ms`}, // while it is blocked
 	} {
 		require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
 		_, err := s.call(t, "give", 1, 0, []string{"k"})
@@ -319,28 +355,15 @@ func TestABlockLastsToItsLastMillisecond(t *testing.T) {
 				reply, err := s.call(t, "take", 1, charges, []string{"k"})
 				require.NoError(t, err)
 				require.GreaterOrEqual(t, reply[0], full, "%s", a)
+				_, err = s.call(t, "charge", 1, 0, []string{"k"}) // which the block outlasts
+				require.NoError(t, err)
 			}
+			_, err = s.call(t, "give", 2, 0, []string{"k"})
+			require.NoError(t, err)
 			s.advance(time.Millisecond)
 			reply, err := s.call(t, verb, 1, 1, []string{"k"})
 			require.NoError(t, err)
 			require.Less(t, reply[0], full, "%s", a)
-		}
-	}
-}
-
-// TestBlocksOfVersion01 has buckets as version 0.1 left them.
-func TestBlocksOfVersion01(t *testing.T) {
-	t.Parallel()
-	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // 7 units flow back per millisecond
-	for value, rest := range map[string]int64{"-1": 0, "-2": 1, "-7": 6, "6": 6, "0": 0} {
-		for _, call := range []struct {
-			verb    string
-			charges int
-		}{{"take", 1}, {"take", 0}, {"each", 1}} {
-			require.NoError(t, s.rdb.Set(t.Context(), "k", value, 1001*time.Millisecond).Err())
-			reply, err := s.call(t, call.verb, 1, call.charges, []string{"k"})
-			require.NoError(t, err)
-			require.Equal(t, []int64{7007 - rest}, reply, "%s, %+v", value, call)
 		}
 	}
 }

@@ -70,11 +70,12 @@ func main() {
 	root := flag.String("root", ".", "the root of the repository")
 	only := flag.String("only", "", "a regular expression: only the mutants whose file:line it matches")
 	jobs := flag.Int("j", 2, "how many mutants to test at the same time")
+	unlisted := flag.Bool("unlisted", false, "leave out the mutants that accepted.txt lists")
 	verbose := flag.Bool("v", false, "print every mutant with its outcome")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	ok, err := run(ctx, *root, *only, *jobs, *verbose)
+	ok, err := run(ctx, *root, *only, *jobs, *unlisted, *verbose)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		os.Exit(2)
@@ -85,7 +86,7 @@ func main() {
 }
 
 // run tests the mutants of every target and reports whether all is as it should be.
-func run(ctx context.Context, root, only string, jobs int, verbose bool) (bool, error) {
+func run(ctx context.Context, root, only string, jobs int, leaveOut, verbose bool) (bool, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return false, err
@@ -119,7 +120,7 @@ func run(ctx context.Context, root, only string, jobs int, verbose bool) (bool, 
 		}
 		total := len(mutants)
 		mutants = slices.DeleteFunc(mutants, func(m mutant) bool {
-			return !match.MatchString(fmt.Sprintf("%s:%d", m.file, m.line))
+			return leaveOut && list.accept(m) || !match.MatchString(fmt.Sprintf("%s:%d", m.file, m.line))
 		})
 		if len(mutants) == 0 {
 			continue
@@ -144,10 +145,10 @@ func run(ctx context.Context, root, only string, jobs int, verbose bool) (bool, 
 			return false, err
 		}
 		for _, entry := range list.unused(target.file) {
-			if len(mutants) < total {
+			if len(mutants) < total { // not all were tried
 				break
 			}
-			fmt.Printf("accepted.txt:%d is seen now, or no mutant: %s\n", entry.line, entry.before)
+			fmt.Printf("accepted.txt:%d is seen now: %s\n", entry.line, entry.before)
 		}
 		fmt.Printf("%-32s %s, after %s\n", target.file, of, time.Since(begin).Round(time.Second))
 		all.add(of)

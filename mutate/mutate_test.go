@@ -102,3 +102,29 @@ func TestAccepted(t *testing.T) {
 		}
 	}
 }
+
+// TestListedSurvivorsAreMutants of a target: an entry whose line was changed or removed matches nothing any more.
+func TestListedSurvivorsAreMutants(t *testing.T) {
+	list, err := readAccepted("accepted.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range targets {
+		source, err := os.ReadFile(filepath.Join("..", target.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		mutants, err := mutantsOf(target.file, string(source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range mutants {
+			list.accept(m)
+		}
+	}
+	for _, e := range list {
+		if !e.used {
+			t.Errorf("accepted.txt:%d matches no mutant of %s: %s", e.line, e.file, e.after)
+		}
+	}
+}

@@ -2,12 +2,16 @@ package main
 
 // Tests of the root: none of them starts a server. They are chosen so that most mutants of a script are seen in a second.
 var (
-	first  = stage{".", []string{"-test.parallel", "1", "-test.run", "OnMiniredis/seed_[01]$"}}
-	traces = stage{".", []string{"-test.parallel", "1", "-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact"}}
-	kinds  = stage{".", []string{"-test.parallel", "1", "-test.run", "TestCalendarTrace|TestSettle"}}
-	rules  = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
+	tokens  = stage{".", []string{"-test.run", "TestTraceEqualsModelOnMiniredis/seed_[01]$", "-test.parallel", "1"}}
+	fixed   = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/fixed.*seed_[01]$", "-test.parallel", "1"}}
+	sliding = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
+	scripts = stage{".", []string{"-test.run", "TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|TestTokensGivenBack|TestBucketsCharged|TestABlock"}}
+	windows = stage{".", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
+	settled = stage{".", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
+	kinds   = stage{".", []string{"-test.run", "TestCalendarTrace", "-test.parallel", "1"}}
+	traces  = stage{".", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
+	rules   = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
 		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
-	inProcess  = stage{".", []string{"-test.run", "TraceEqualsModelInProcess|ReturnedTokensEqualModel"}}
 	simulation = stage{".", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}
 	plans      = stage{".", []string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
 
@@ -17,7 +21,8 @@ var (
 	memoryTests   = stage{"internal/memory", nil}
 	dispatchTests = stage{"internal/dispatch", []string{"-test.skip", "^TestSimulation$"}}
 	dispatchSim   = stage{"internal/dispatch", []string{"-test.run", "^TestSimulation$", "-seeds", "60"}}
-	leaseTests    = stage{"internal/lease", []string{"-test.skip", "^TestSimulation$"}}
+	leaseTests    = stage{"internal/lease", []string{"-test.skip", "^TestSimulation$|^TestSteps"}}
+	leaseSteps    = stage{"internal/lease", []string{"-test.run", "^TestSteps"}}
 	leaseSim      = stage{"internal/lease", []string{"-test.run", "^TestSimulation$", "-seeds", "150"}}
 	calendarTests = stage{"internal/calendar", nil}
 	fifoTests     = stage{"internal/fifo", nil}
@@ -26,13 +31,13 @@ var (
 var targets = []target{
 	{"internal/bucket/bucket.go", []stage{bucketTests, memoryTests, denyTests}},
 	{"internal/bucket/op.go", []stage{bucketTests, dispatchTests}},
-	{"script.lua", []stage{first, rules, kinds, simulation, traces}},
+	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
 	{"internal/denycache/cache.go", []stage{denyTests}},
-	{"several.lua", []stage{rules, kinds, simulation, traces}},
+	{"several.lua", []stage{tokens, scripts, settled, kinds, simulation, rules, traces}},
 	{"internal/calendar/rule.go", []stage{calendarTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
-	{"internal/lease/lease.go", []stage{leaseTests, leaseSim}},
+	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
 	{"internal/lease/cache.go", []stage{leaseTests, leaseSim}},
 	{"internal/lease/trip.go", []stage{leaseTests, leaseSim}},
 	{"internal/lease/watch.go", []stage{leaseTests, leaseSim}},
@@ -44,12 +49,12 @@ var targets = []target{
 	{"internal/dispatch/dispatch.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
-	{"fixed_window.lua", []stage{first, rules, kinds, simulation, traces}},
-	{"sliding_window.lua", []stage{first, rules, kinds, simulation, traces}},
-	{"decide.lua", []stage{first, rules, kinds, simulation, traces}},
+	{"fixed_window.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"sliding_window.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"decide.lua", []stage{tokens, fixed, sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
 	{"mixed.lua", []stage{kinds}},
 	{"plan.lua", []stage{plans}},
-	{"internal/memory/store.go", []stage{memoryTests, inProcess, kinds}},
-	{"internal/memory/window.go", []stage{memoryTests, inProcess, kinds}},
-	{"internal/memory/log.go", []stage{memoryTests, inProcess}},
+	{"internal/memory/store.go", []stage{memoryTests}},
+	{"internal/memory/window.go", []stage{memoryTests}},
+	{"internal/memory/log.go", []stage{memoryTests}},
 }

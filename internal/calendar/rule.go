@@ -73,7 +73,7 @@ func (r Rule) next(first date) date {
 
 // begin returns the first day of the period that begins in a month.
 func (r Rule) begin(year int, month time.Month) date {
-	last := time.Date(year, month+1, 0, 0, 0, 0, 0, time.UTC)
+	last := date{year, month + 1, 0}.utc()
 	return date{last.Year(), last.Month(), min(r.First, last.Day())}
 }
 
@@ -81,7 +81,7 @@ func (r Rule) begin(year int, month time.Month) date {
 // they are set back over it, the first midnight of the two.
 func (r Rule) midnight(d date) time.Time {
 	const around = 36 * time.Hour // more than any zone is away from UTC
-	utc := time.Date(d.year, d.month, d.day, 0, 0, 0, 0, time.UTC)
+	utc := d.utc()
 	before := utc.Add(-around).In(r.Zone)
 	early, late := utc.Add(-offset(before)), utc.Add(-offset(utc.Add(around).In(r.Zone)))
 	if early.Equal(late) {
@@ -96,6 +96,9 @@ func (r Rule) midnight(d date) time.Time {
 	}
 	return late
 }
+
+// utc returns a day's midnight in UTC.
+func (d date) utc() time.Time { return time.Date(d.year, d.month, d.day, 0, 0, 0, 0, time.UTC) }
 
 // offset returns how far a zone's clocks are ahead of UTC.
 func offset(t time.Time) time.Duration {
@@ -128,9 +131,6 @@ func Named(zone *time.Location) bool {
 	return zone == time.UTC || ok && known == zone
 }
 
-// ourTime is fifty years long.
-var ourTime = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
-
 // Known returns the zone of the name of a zone if the two are the same in our time, and else that zone. No zone is UTC.
 func Known(zone *time.Location) (known *time.Location, named bool) {
 	if zone == nil || zone == time.UTC {
@@ -143,7 +143,8 @@ func Known(zone *time.Location) (known *time.Location, named bool) {
 	if err != nil {
 		return zone, false
 	}
-	for t := ourTime; t.Before(ourTime.AddDate(50, 0, 0)); t = t.AddDate(0, 0, 20) {
+	for unix := int64(950e6); unix < 2530e6; unix += 17e5 { // 2000 to 2050, in steps of 20 days
+		t := time.Unix(unix, 0)
 		if offset(t.In(zone)) != offset(t.In(known)) {
 			return zone, false
 		}

@@ -128,7 +128,7 @@ func TestZone(t *testing.T) {
 	again, err := Zone("Europe/Berlin")
 	require.NoError(t, err)
 	require.True(t, berlin == again)
-	for _, name := range []string{"Europe/Atlantis", "../x", "/etc/localtime", "europe\\berlin", "\x00"} {
+	for _, name := range []string{"Local", "Europe//Berlin", "Europe/Atlantis", "../x", "/etc/localtime", "europe\\berlin", "\x00"} {
 		_, err := Zone(name)
 		require.Error(t, err, name)
 	}
@@ -147,6 +147,7 @@ func TestKnown(t *testing.T) {
 		"none":                       {nil, time.UTC, true},
 		"UTC":                        {time.UTC, time.UTC, true},
 		"one that is loaded anew":    {zone(t, "Europe/Berlin"), berlin, true},
+		"one that Zone returned":     {berlin, berlin, true},
 		"one without a name":         {ours, ours, false},
 		"another of the name":        {winter, winter, false},
 		"another that is UTC's name": {time.FixedZone("UTC", 60), nil, false},
@@ -157,6 +158,17 @@ func TestKnown(t *testing.T) {
 			require.True(t, row.want == known, name)
 		}
 	}
+}
+
+// TestNamed is true of UTC and of what Zone returned, not of others of the name.
+func TestNamed(t *testing.T) {
+	t.Parallel()
+	berlin, err := Zone("Europe/Berlin")
+	require.NoError(t, err)
+	require.True(t, Named(time.UTC))
+	require.True(t, Named(berlin))
+	require.False(t, Named(zone(t, "Europe/Berlin")))
+	require.False(t, Named(time.FixedZone("ours", 3600)))
 }
 
 func BenchmarkPeriod(b *testing.B) {

@@ -4,6 +4,7 @@ package fifo
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -116,17 +117,12 @@ func (q *Queues) Len(key string) int {
 func (q *Queues) leave(key string, of *queue, turn chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i, other := range of.waiting {
-		if other != turn {
-			continue
-		}
-		of.waiting = append(of.waiting[:i], of.waiting[i+1:]...)
-		switch {
-		case len(of.waiting) == 0:
-			delete(q.queues, key)
-		case i == 0:
-			close(of.waiting[0])
-		}
-		return
+	i := slices.Index(of.waiting, turn)
+	of.waiting = slices.Delete(of.waiting, i, i+1)
+	switch {
+	case len(of.waiting) == 0:
+		delete(q.queues, key)
+	case i == 0:
+		close(of.waiting[0])
 	}
 }

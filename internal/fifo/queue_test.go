@@ -40,7 +40,7 @@ func TestOneAfterAnother(t *testing.T) {
 		all.Wait()
 		require.Equal(t, []int{0, 2, 3, 5, 6, 8, 9}, got)
 		require.Zero(t, q.Len("k"))
-		require.Empty(t, q.queues)
+		require.True(t, q.Empty())
 	})
 }
 
@@ -70,6 +70,7 @@ func TestWake(t *testing.T) {
 func TestNext(t *testing.T) {
 	var q Queues
 	now := time.Now()
+	require.True(t, q.Empty())
 	q.Expect("k", now)
 	require.Zero(t, q.Next("k"))
 	leave, _, err := q.Join(t.Context(), nil, "k", math.MaxInt)
@@ -78,6 +79,7 @@ func TestNext(t *testing.T) {
 	q.Expect("k", now)
 	require.Equal(t, now, q.Next("k"))
 	require.Zero(t, q.Next("other"))
+	require.False(t, q.Empty())
 	require.Equal(t, 1, q.Len("k"))
 	leave()
 	require.Zero(t, q.Next("k"))
@@ -93,7 +95,7 @@ func TestKeysDoNotMeet(t *testing.T) {
 	require.NoError(t, err)
 	one()
 	other()
-	require.Empty(t, q.queues)
+	require.True(t, q.Empty())
 }
 
 // TestStop ends the wait of those in the queue, without an error.
@@ -115,7 +117,7 @@ func TestStop(t *testing.T) {
 		close(stop)
 		all.Wait()
 		first()
-		require.Empty(t, q.queues)
+		require.True(t, q.Empty())
 	})
 }
 
@@ -152,7 +154,7 @@ func TestNobodyIsLeftBehind(t *testing.T) {
 			}
 			all.Wait()
 			require.Positive(t, turns)
-			require.Empty(t, q.queues)
+			require.True(t, q.Empty())
 		})
 	}
 }

@@ -183,19 +183,19 @@ func (c *Cache) trusted(buckets []bucket.Bucket) bool {
 // the states of the buckets to what they are, as far as this process knows.
 func (c *Cache) Take(s Subject, n int64, states []bucket.State) (left int64, sent time.Time, ok bool) {
 	if c == nil || !c.trusted(s.Buckets) {
-		return 0, sent, false
+		return left, sent, false
 	}
 	e := c.find(&s)
 	if e == nil {
-		return 0, sent, false
+		return left, sent, false
 	}
 	l := c.current(e)
 	if l == nil {
-		return 0, sent, false
+		return left, sent, false
 	}
 	now := time.Now()
 	if left, ok = l.take(e.buckets, now.Sub(l.sent), n); !ok {
-		return 0, sent, false
+		return left, sent, false
 	}
 	passed := max(0, now.Sub(l.received).Milliseconds())
 	for i := range e.buckets {

@@ -176,6 +176,10 @@ func TestForget(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		require.Positive(t, f.ask(1))
 		require.True(t, f.take(1))
+		f.used(5)
+		require.Positive(t, f.ask(1))
+		f.cache.Forget(f.s.Hash)
+		require.False(t, f.take(1), "one more change")
 	})
 }
 
@@ -230,6 +234,8 @@ func TestLose(t *testing.T) {
 		require.False(t, f.take(1))
 		require.Positive(t, f.ask(1))
 		require.True(t, f.take(1))
+		f.cache.Lose()
+		require.Empty(t, f.cache.Drain(0))
 	})
 }
 
@@ -272,7 +278,7 @@ func TestDrainGivesBackToWindows(t *testing.T) {
 
 // TestDrainGivesBackToTokenBuckets what is not void when it is back, once.
 func TestDrainGivesBackToTokenBuckets(t *testing.T) {
-	for within, want := range map[time.Duration]int64{0: 20, 4 * ms: 16, time.Minute: 0} {
+	for within, want := range map[time.Duration]int64{0: 20, 4 * ms: 16, 19 * ms: 1, time.Minute: 0} {
 		inBubbleRun(t, within, func(t *testing.T) {
 			f := newLender(t)
 			time.Sleep(time.Minute)
@@ -302,7 +308,7 @@ func TestEviction(t *testing.T) {
 			all = append(all, f)
 		}
 		require.Same(t, all[1].entry(), c.add(&all[1].s), "it is there")
-		all[0].entry().hold(5, bucket.State{Level: 500})
+		all[0].entry().hold(1, bucket.State{Level: 500})
 		other := &fixture{c, subject(t, 1+ways*sets), 100 * ms, 0}
 		require.NotNil(t, c.add(&other.s))
 		require.NotNil(t, all[0].entry(), "it holds tokens")
@@ -311,7 +317,7 @@ func TestEviction(t *testing.T) {
 			f.entry().hold(5, bucket.State{Level: 500})
 		}
 		require.Nil(t, c.add(&all[1].s), "all hold tokens")
-		require.EqualValues(t, 5, all[0].use())
+		require.EqualValues(t, 1, all[0].use())
 		require.NotNil(t, c.add(&all[1].s))
 		require.Nil(t, all[0].entry())
 		time.Sleep(time.Minute) // the others' lives are over

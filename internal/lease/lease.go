@@ -124,7 +124,7 @@ func (l *lease) take(buckets []bucket.Bucket, age time.Duration, n int64) (left 
 	for {
 		held, usable := l.left.Load(), l.usable(buckets, age)
 		if usable < n {
-			return 0, false
+			return left, false
 		}
 		if l.left.CompareAndSwap(held, min(held, usable)-n) {
 			return min(held, usable) - n, true
@@ -142,8 +142,8 @@ func (l *lease) void(buckets []bucket.Bucket, age time.Duration) int64 {
 // the levels found, as others may have given back more than was theirs; but what was asked for later may have been charged since.
 func (l *lease) charge(before *lease, buckets []bucket.Bucket, found []bucket.State, granted, n int64) {
 	age := l.sent.Sub(before.sent) + before.rest
-	ms, rest := int64(0), before.rest
-	late := before.sent.After(l.sent)
+	late, rest := before.sent.After(l.sent), before.rest
+	var ms int64
 	if !late {
 		ms, rest = step(age)
 	}

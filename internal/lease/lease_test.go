@@ -158,7 +158,7 @@ func TestTakeTakesAllOrNone(t *testing.T) {
 // TestPerLife is how many tokens flow back within a life.
 func TestPerLife(t *testing.T) {
 	tokens, window := newBucket(t, bucket.Token, 300, 5, 1000), newBucket(t, bucket.FixedWindow, 300, 300, 1000)
-	largest := newBucket(t, bucket.Token, bucket.MaxUnits-10, 5, 1)
+	largest, wide := newBucket(t, bucket.Token, bucket.MaxUnits-10, 5, 1), newBucket(t, bucket.FixedWindow, bucket.MaxUnits, bucket.MaxUnits, 1000)
 	for _, row := range []struct {
 		b    *bucket.Bucket
 		life time.Duration
@@ -172,8 +172,17 @@ func TestPerLife(t *testing.T) {
 		{&window, 10 * ms, 3},
 		{&window, 24 * time.Hour, 300 * 86_400},
 		{&largest, 24 * time.Hour, math.MaxInt64},
+		{&wide, 24 * time.Hour, math.MaxInt64 / 1000},
 	} {
 		require.Equal(t, row.want, perLife(row.b, row.life), "%+v in %s", row.b, row.life)
+	}
+}
+
+// TestNotDrained is what is left of 20 units of which 7 flow back per millisecond.
+func TestNotDrained(t *testing.T) {
+	b := newBucket(t, bucket.Token, 7, 7, 1000)
+	for ms, want := range []int64{20, 13, 6, 0, 0} {
+		require.Equal(t, want, notDrained(&b, 20, int64(ms)))
 	}
 }
 

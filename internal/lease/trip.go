@@ -157,15 +157,12 @@ func (t *Trip) keep(granted, ahead int64, found, after []bucket.State, sent, rec
 // Fail ends a trip that was not answered, or was answered by an error. What it has taken ahead, if anything, is lost.
 func (t *Trip) Fail() {
 	if t.entry != nil {
-		t.endPrefetch()
 		t.cache.remove(t.entry) // its figures are wrong now
 	}
 }
 
 func (t *Trip) endPrefetch() {
-	if t.prefetching != 0 {
-		t.entry.prefetching.CompareAndSwap(t.prefetching, 0)
-	}
+	t.entry.prefetching.CompareAndSwap(t.prefetching, 0)
 }
 
 // usage is how many tokens were used lately.

@@ -91,12 +91,14 @@ func (e *entry) hold(tokens int64, after ...bucket.State) *lease {
 func TestAKeyIsWatchedFromItsSecondVisit(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := &fixture{New(clocktrust.New(true)), subject(t, 1), 100 * ms, 0}
+		time.Sleep(time.Hour)
 		require.Zero(t, f.ask(1))
 		require.Nil(t, f.entry())
 		require.Zero(t, f.ask(1))
 		require.NotNil(t, f.entry())
 		require.False(t, f.take(1))
 		require.EqualValues(t, 1, f.ask(1))
+		require.Equal(t, 1, f.cache.Stats().Keys)
 		require.True(t, f.take(1))
 		require.False(t, f.take(1))
 		require.EqualValues(t, 3, f.ask(1))
@@ -160,13 +162,105 @@ func TestChargesOfSeveralTokens(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.used(9)
+		f.entry().lease.Store(nil)
 		trip := f.cache.Begin(f.s, f.life, 1, 4)
 		require.EqualValues(t, 2, trip.ahead, "of 4, as 10 were used")
 		f.end(&trip)
+		require.EqualValues(t, 14, f.entry().usage.current.Load())
 		require.EqualValues(t, 8, f.leased())
 		require.False(t, f.take(9))
 		require.True(t, f.take(3))
 		require.EqualValues(t, 5, f.use())
+	})
+}
+
+// TestHalfOfWhatIsLeft is of what the caller leaves.
+func TestHalfOfWhatIsLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.used(90)
+		f.entry().room.Store(19)
+		trip := f.cache.Begin(f.s, f.life, 1, 4)
+		require.EqualValues(t, 1, trip.ahead, "of 4, as 7 is half of 15")
+
+		full := newFixture(t)
+		full.level = 1000
+		require.Zero(t, full.ask(2))
+		full.used(90)
+		require.Zero(t, full.ask(1), "half of nothing")
+	})
+}
+
+// TestAnAnswerFromBeforeAChange adds nothing to what was leased after it.
+func TestAnAnswerFromBeforeAChange(t *testing.T) {
+	for name, change := range map[string]func(c *Cache){"a refund": func(c *Cache) { c.Forget(1)(false) }, "Redis was lost": (*Cache).Lose} {
+		inBubbleRun(t, name, func(t *testing.T) {
+			f := newLender(t)
+			late, sent := f.begin(), time.Now()
+			late.ahead = 9
+			time.Sleep(ms)
+			change(f.cache)
+			time.Sleep(time.Nanosecond)
+			f.lend(5, 100)
+			late.End(f.s, 10, []bucket.State{{Level: 100}}, sent, time.Now())
+			require.EqualValues(t, 5, f.leased())
+		})
+	}
+}
+
+// TestAChargeRenewsALease, and a refusal does not.
+func TestAChargeRenewsALease(t *testing.T) {
+	for _, granted := range []int64{0, 1} {
+		inBubbleRun(t, granted, func(t *testing.T) {
+			f := newLender(t)
+			f.lend(5, 200)
+			time.Sleep(60 * ms)
+			f.level = 1000 - granted
+			trip := f.begin()
+			trip.ahead = 0
+			f.end(&trip)
+			time.Sleep(60 * ms)
+			require.Equal(t, 5*granted, f.leased())
+		})
+	}
+}
+
+// TestAKeyThatIsAskedAboutStays when another takes a place.
+func TestAKeyThatIsAskedAboutStays(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := New(clocktrust.New(true))
+		var all []*fixture
+		for i := range uint64(ways) {
+			f := &fixture{c, subject(t, 1+i*sets), 1 * ms, 0}
+			time.Sleep(ms)
+			require.NotNil(t, c.add(&f.s))
+			all = append(all, f)
+		}
+		time.Sleep(ms)
+		all[0].life = 100 * ms
+		all[0].ask(1)
+		time.Sleep(time.Minute)
+		s := subject(t, 1+ways*sets)
+		require.NotNil(t, c.add(&s))
+		require.NotNil(t, all[0].entry())
+		require.Nil(t, all[1].entry())
+	})
+}
+
+// TestNotWatched is a key that has nothing to gain, or whose places all hold tokens.
+func TestNotWatched(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := New(clocktrust.New(true))
+		short := &fixture{c, subject(t, 1), 1, 0}
+		require.Zero(t, short.ask(3))
+		require.Nil(t, short.entry())
+		for i := range uint64(ways) {
+			s := subject(t, 1+i*sets)
+			c.add(&s).hold(5, bucket.State{Level: 500})
+		}
+		other := &fixture{c, subject(t, 1+ways*sets), 100 * ms, 0}
+		require.Zero(t, other.ask(3))
+		require.Nil(t, other.entry())
 	})
 }
 

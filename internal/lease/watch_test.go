@@ -245,3 +245,14 @@ func TestAWindowTellsTheTime(t *testing.T) {
 		})
 	}
 }
+
+// TestCalendarPeriodsNeedNoTrust in Redis' clock: they end by that of the process.
+func TestCalendarPeriodsNeedNoTrust(t *testing.T) {
+	c := New(clocktrust.New(false))
+	day, ok := bucket.NewCalendar("", 10, 86_400_000, 86_400_000)
+	require.True(t, ok)
+	f := &fixture{c, Subject{[]byte("k"), 1, []bucket.Bucket{day}}, 10 * time.Hour, 0}
+	f.ask(3)
+	require.True(t, c.trusted([]bucket.Bucket{day}))
+	require.False(t, c.trusted([]bucket.Bucket{day, newBucket(t, bucket.Token, 1, 1, 1)}))
+}

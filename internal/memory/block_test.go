@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,7 +73,8 @@ func TestChargeWithoutABucket(t *testing.T) {
 	t.Parallel()
 	onEachKind(t, func(t *testing.T, b bucket.Bucket, do func(bucket.Op) bucket.State) {
 		level := func() int64 { return do(bucket.Peek(1)).Level / b.Cost }
-		do(bucket.Op{Verb: bucket.Charge, N: 3})
+		do(bucket.Op{Verb: bucket.Charge, N: 1})
+		do(bucket.Op{Verb: bucket.Charge, N: 2})
 		require.EqualValues(t, 3, level())
 		do(bucket.Op{Verb: bucket.Charge, N: 14})
 		require.EqualValues(t, 17, level())
@@ -88,6 +90,86 @@ func TestChargeWithoutABucket(t *testing.T) {
 		}
 		time.Sleep(time.Duration(reset) * time.Millisecond)
 		require.Zero(t, level())
+	})
+}
+
+// TestGivingBackEndsAtTheBlock gives back what was charged on top of a block, or before it, and no more.
+func TestGivingBackEndsAtTheBlock(t *testing.T) {
+	t.Parallel()
+	for _, before := range []bool{false, true} {
+		onEachKind(t, func(t *testing.T, b bucket.Bucket, do func(bucket.Op) bucket.State) {
+			do(bucket.Op{Verb: bucket.Give, N: 1}) // of nothing
+			ops := []bucket.Op{{Verb: bucket.Block, N: 100}, {Verb: bucket.Block, N: 250}, {Verb: bucket.Block, N: 200}, {Verb: bucket.Charge, N: 15}}
+			if before {
+				slices.Reverse(ops)
+			}
+			for _, op := range ops {
+				do(op)
+			}
+			do(bucket.Op{Verb: bucket.Give, N: 3})
+			do(bucket.Op{Verb: bucket.Give, N: 30})
+			if b.Kind == bucket.Token {
+				require.Equal(t, b.BlockLevel(250), do(bucket.Peek(1)).Level)
+			}
+			require.EqualValues(t, 250, b.RetryAfter(do(bucket.Peek(1)), 1))
+			time.Sleep(250 * time.Millisecond)
+			do(bucket.Op{Verb: bucket.Give, N: 30})
+			require.Zero(t, do(bucket.Peek(1)).Level)
+			do(take(4))
+			do(bucket.Op{Verb: bucket.Give, N: 3})
+			require.Equal(t, b.Cost, do(bucket.Peek(1)).Level)
+		})
+	}
+}
+
+// TestTheLastUnitIsGivenBack, and then nothing is kept.
+func TestTheLastUnitIsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, b := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 10, time.Second)
+		c.take(0, b)
+		time.Sleep(99 * time.Millisecond)
+		require.EqualValues(t, 1, c.do(0, b, bucket.Peek(1)).Level)
+		c.do(0, b, bucket.Op{Verb: bucket.Give, N: 1})
+		require.Zero(t, c.do(0, b, bucket.Peek(1)).Level)
+		require.Zero(t, c.store.Len())
+
+		daily := newBucket(t, bucket.Token, 1, 24*time.Hour)
+		c.take(0, daily)
+		c.do(0, daily, bucket.Op{Verb: bucket.Give, N: bucket.MaxUnits})
+		require.Zero(t, c.do(0, daily, bucket.Peek(1)).Level)
+	})
+}
+
+// TestTheRestOfAnotherLimit is not counted: of 7 per second what rounding has left over may be more than 3 per second have.
+func TestTheRestOfAnotherLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, seven, three := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 7, time.Second), newBucket(t, bucket.Token, 3, time.Second)
+		for i, n := range []int64{1, 2, 3, 5} { // what is left over is as many units
+			c.do(i, seven, take(n))
+			require.Equal(t, 1000*n, c.do(i, seven, bucket.Peek(1)).Level)
+			want := bucket.CeilDiv(1000*n, 7) * 3
+			if n < 3 {
+				want -= n
+			}
+			require.Equal(t, want, c.do(i, three, bucket.Peek(1)).Level)
+		}
+		time.Sleep(143 * time.Millisecond) // one token is back a part of a millisecond before
+		require.Zero(t, c.do(0, seven, bucket.Peek(1)).Level)
+	})
+}
+
+// TestALevelThatCannotBeCounted under a larger limit is left alone: the smaller one still knows it.
+func TestALevelThatCannotBeCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, small, large := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 1, time.Second), newBucket(t, bucket.Token, 999, time.Second)
+		c.do(0, small, bucket.Op{Verb: bucket.Block, N: 1 << 50})
+		require.EqualValues(t, bucket.MaxUnits, c.do(0, large, bucket.Peek(1)).Level)
+		c.do(0, large, bucket.Op{Verb: bucket.Give, N: 1})
+		found := c.do(0, small, bucket.Op{Verb: bucket.Give, N: 1}) // not a Take, which finds a block by its end
+		require.Equal(t, small.BlockLevel(1<<50), found.Level)
 	})
 }
 

@@ -138,7 +138,7 @@ func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
 	case r.Verb == bucket.Take && charges > 0:
 		s.keepLocked(r, i, level+charges*b.Charge(r.N), 0)
 	case r.Verb == bucket.Charge:
-		block := int64(0)
+		var block int64
 		if e := s.buckets[r.id(i)]; e != nil {
 			block = e.block
 		}
@@ -148,7 +148,8 @@ func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
 	case r.Verb == bucket.Block:
 		s.blockLocked(r, i)
 	case r.Verb != bucket.Take && level > 0 && level < bucket.MaxUnits:
-		block, least := s.buckets[r.id(i)].block, int64(0)
+		block := s.buckets[r.id(i)].block
+		var least int64
 		if block > r.now {
 			least = b.BlockLevel(block - r.now)
 		}

@@ -38,21 +38,18 @@ func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 	case r.Verb == bucket.Take && charges > 0:
 		w = s.entryLocked(r, i)
 		r.states[i].Mark = s.takeLocked(w, b, r.now, charges, r.N)
-		for s.logged > maxLogs/shards {
-			s.shrinkLogLocked(r.now)
-		}
 	case r.Verb == bucket.Charge:
 		w = s.entryLocked(r, i)
 		if tokens := b.Debt(w.kept, r.N); tokens > 0 {
 			s.takeLocked(w, b, r.now, tokens, 1)
-			for s.logged > maxLogs/shards {
-				s.shrinkLogLocked(r.now)
-			}
 		}
 	case r.Verb == bucket.Give && w != nil:
 		s.giveLocked(w, b, r.N)
 	case r.Verb == bucket.Return && w != nil && r.Marks[i] != bucket.NoMark:
 		s.returnLocked(w, b, r.now, r.N, r.Marks[i])
+	}
+	for s.logged > maxLogs/shards {
+		s.shrinkLogLocked(r.now)
 	}
 	if w == nil {
 		return
@@ -67,7 +64,6 @@ func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 func (s *shard) expireLocked(w *entry, now int64) {
 	if w.full <= now {
 		s.emptyLocked(w)
-		return
 	}
 	if w.log == nil {
 		return
@@ -152,16 +148,15 @@ func (s *shard) givenLocked(w *entry, b *bucket.Bucket, tokens int64) {
 	}
 }
 
-// tell completes the state of a window for a charge of n tokens.
+// tell completes the state of a window, for a charge of as many tokens as the request has.
 func (e *entry) tell(b *bucket.Bucket, r *request, s *bucket.State) {
-	n := max(1, r.N)
 	if e.block > r.now {
 		s.Soon, s.Wait = e.block-r.now, e.block-r.now
 	}
 	if e.kept > 0 {
 		s.Soon = max(s.Soon, e.leaves(b, max(1, e.kept-b.Capacity+1), r.now))
 	}
-	if short := e.kept + b.Room(n) - b.Capacity; short > 0 && b.Room(n) <= b.Capacity {
+	if short := e.kept + b.Room(max(1, r.N)) - b.Capacity; short > 0 && b.Room(max(1, r.N)) <= b.Capacity {
 		s.Wait = max(s.Wait, e.leaves(b, short, r.now))
 	}
 }

@@ -1,0 +1,148 @@
+package ginlimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/memory"
+)
+
+// scriptWindow is a window in Redis and the same one in the process.
+type scriptWindow struct {
+	*scriptKeys
+	bucket.Bucket
+	store *memory.Store
+	r     *rand.Rand
+}
+
+// scriptMark finds what was taken at a time, in Redis and in the process.
+type scriptMark struct {
+	at              time.Time
+	inRedis, inHere int64
+}
+
+// here has the process do what an Op says, and returns what a script tells of it, but for the mark.
+func (w *scriptWindow) here(op bucket.Op) (told []int64, mark int64) {
+	states := make([]bucket.State, 1)
+	w.store.Do([]byte("k"), []bucket.Bucket{w.Bucket}, op, states)
+	return []int64{states[0].Level, states[0].Soon, states[0].Wait, states[0].Reset}, states[0].Mark
+}
+
+// inRedis has a script do it: of a take, in any of the ways to ask for one.
+func (w *scriptWindow) inRedis(t *testing.T, verb string, op bucket.Op, mark ...any) []int64 {
+	n, charges := int(op.N), int(op.Charges)
+	var reply []int64
+	var err error
+	switch way := w.r.IntN(4); {
+	case verb == "take" && way == 0:
+		reply, err = w.together(t, verb, n, charges, "k")
+	case verb == "take" && way == 1 && charges > 0:
+		require.NoError(t, w.rdb.Del(t.Context(), "untouched").Err())
+		reply, err = w.call(t, "each", n, 0, []string{"untouched", "k"}, 1, charges)
+		require.NoError(t, err)
+		if reply = reply[5:]; reply[0] == -1 { // it is to be asked for alone
+			reply, err = w.call(t, verb, n, charges, []string{"k"})
+		}
+	default:
+		reply, err = w.call(t, verb, n, charges, []string{"k"}, mark...)
+	}
+	require.NoError(t, err)
+	return reply
+}
+
+// TestScriptsOfWindowsEqualTheProcess at every step of calls drawn at random: they tell the same, and a key lives for as long.
+func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
+	t.Parallel()
+	for name, a := range map[string]ginlimit.Algorithm{"fixed": ginlimit.FixedWindow, "sliding": ginlimit.SlidingWindow, "calendar": ginlimit.FixedWindow} {
+		for seed := range uint64(3) {
+			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
+				t.Parallel()
+				inBubble(t, func(t *testing.T, b *bubbleRedis) {
+					r, start := rand.New(rand.NewPCG(seed, 1)), time.Now()
+					limit := ginlimit.Limit{Rate: int(2 + 5*seed), Period: time.Duration(9+26*seed) * time.Millisecond}
+					source, args, err := ginlimit.Script(a, limit)
+					require.NoError(t, err)
+					w := &scriptWindow{scriptKeys: &scriptKeys{mini: b.mini, rdb: b.rdb, source: source, args: args}, store: memory.New(memory.MaxBuckets), r: r}
+					kind := map[ginlimit.Algorithm]bucket.Kind{ginlimit.FixedWindow: bucket.FixedWindow, ginlimit.SlidingWindow: bucket.SlidingWindow}[a]
+					w.Bucket, _ = bucket.New(kind, "", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
+					if name == "calendar" {
+						w.Bucket, _ = bucket.NewCalendar("", int64(limit.Rate), time.Minute.Milliseconds(), start.Add(time.Minute).UnixMilli())
+					}
+					w.follow(t, 400, start)
+				})
+			})
+		}
+	}
+}
+
+// follow makes steps of a trace.
+func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
+	var marks []scriptMark
+	var blocked time.Time // until then
+	r, limit := w.r, w.Burst
+	verbs := [...]string{bucket.Take: "take", bucket.Charge: "charge", bucket.Give: "give", bucket.Return: "return", bucket.Block: "block", bucket.Reset: "reset"}
+	for step := range steps {
+		if r.IntN(3) == 0 {
+			pause := r.Int64N(2 + w.Period/10)
+			if r.IntN(20) == 0 {
+				pause = r.Int64N(2 + 2*w.Period)
+			}
+			time.Sleep(time.Duration(pause%100) * time.Millisecond)
+		}
+		w.mini.SetTime(time.Now())
+		if w.Ends != 0 {
+			w.args = []any{w.Left(time.Now().UnixMilli()), 0, limit}
+		}
+		op, mark := bucket.Op{N: 1 + r.Int64N(limit+1)}, scriptMark{inRedis: bucket.NoMark, inHere: bucket.NoMark}
+		if len(marks) > 0 && r.IntN(8) > 0 {
+			if known := marks[r.IntN(len(marks))]; time.Since(known.at).Milliseconds() < w.Period {
+				mark = known
+			}
+		}
+		var more []any
+		switch x := r.IntN(100); {
+		case x < 65:
+			op.Charges, op.N = r.Int64N(3), 1+r.Int64N(1+limit/4)
+		case x < 70:
+			op.Verb = bucket.Charge
+		case x < 75:
+			op.Verb = bucket.Give
+		case x < 93:
+			op.Verb, op.N, op.Marks, more = bucket.Return, 1+r.Int64N(3), []int64{mark.inHere}, []any{mark.inRedis}
+		case x < 98:
+			op.Verb, op.N = bucket.Block, 1+r.Int64N(50)
+			blocked = time.Now().Add(50 * time.Millisecond)
+		default:
+			op.Verb = bucket.Reset
+		}
+		what := fmt.Sprintf("step %d at %s: %s %+v of %d in %d ms", step, time.Since(start), verbs[op.Verb], op, limit, w.Period)
+		want, here := w.here(op)
+		got := w.inRedis(t, verbs[op.Verb], op, more...)
+		if op.Verb == bucket.Take {
+			if w.Kind == bucket.SlidingWindow && op.Charges > 0 && got[2] == 0 {
+				got[2] = want[2] // it does not say when one more fits if all were made
+			}
+			require.Equal(t, want, got[:4], what)
+			if here != 0 {
+				marks = append(marks[max(0, len(marks)-9):], scriptMark{time.Now(), got[4], here})
+			}
+		} else if op.Verb != bucket.Reset {
+			require.Equal(t, want[0], got[0], what)
+		}
+		look := bucket.Peek(1 + r.Int64N(limit+1))
+		want, _ = w.here(look)
+		require.Equal(t, want, w.inRedis(t, "take", look)[:4], what)
+		if want[0] == 0 || want[0] == limit && time.Now().Before(blocked) { // as much is told of a block
+			marks = nil // a window that begins anew has the same ones
+		}
+		if ttl := w.mini.TTL("k").Milliseconds(); w.Ends == 0 {
+			require.Equal(t, want[3], ttl, what)
+		}
+	}
+}
