@@ -1,6 +1,7 @@
 package ginlimit_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 // banned is a step of a client: it asks after a time, and is admitted, or refused for as long as it says.
@@ -139,6 +141,84 @@ func TestLoginsThatFailAreBanned(t *testing.T) {
 		status, _ := login("right")
 		require.Equal(t, http.StatusOK, status)
 	})
+}
+
+// TestBansOfOtherLengths are as long as they were when they began, whatever other policies of the name have.
+func TestBansOfOtherLengths(t *testing.T) {
+	t.Parallel()
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		policy := func(first, longest time.Duration) *ginlimit.Policy {
+			p, err := e.limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(first, longest))
+			require.NoError(t, err)
+			return p
+		}
+		ten, one, twenty := policy(10*time.Hour, 100*time.Hour), policy(time.Hour, time.Hour), policy(20*time.Hour, 20*time.Hour)
+		for i, p := range []*ginlimit.Policy{ten, ten, one, twenty} {
+			res, err := p.Allow(t.Context(), "alice")
+			require.NoError(t, err)
+			require.Equal(t, i == 0, res.Allowed)
+			if i > 0 {
+				require.InDelta(t, 10*time.Hour, res.RetryAfter, float64(time.Minute))
+			}
+		}
+	})
+}
+
+// TestBannedClientWithoutALimit has a client's limits become unlimited while it is banned.
+func TestBannedClientWithoutALimit(t *testing.T) {
+	t.Parallel()
+	gin.SetMode(gin.TestMode)
+	onEveryEngine(t, func(t *testing.T, e engine) {
+		limit := ginlimit.PerHour(1)
+		router := gin.New()
+		p, err := e.limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(2*time.Hour, 2*time.Hour), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
+			ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }),
+			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return []ginlimit.Limit{limit}, nil }))
+		require.NoError(t, err)
+		router.GET("/", p.Handler())
+		get := func() *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+			return w
+		}
+		require.Equal(t, http.StatusOK, get().Code)
+		require.Equal(t, http.StatusTooManyRequests, get().Code)
+		limit = ginlimit.Limit{Rate: -1}
+		w := get()
+		require.Equal(t, http.StatusTooManyRequests, w.Code)
+		require.Contains(t, w.Body.String(), `"violated-policies":[]`)
+		require.Contains(t, w.Header().Get("Retry-After"), "7")
+		res, err := p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.Zero(t, res.Remaining)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, p.Wait(ctx, "alice"), context.DeadlineExceeded, "a ban holds for all")
+		require.NoError(t, p.Reset(t.Context(), "alice"))
+		require.Equal(t, http.StatusOK, get().Code)
+	})
+}
+
+// TestRememberedRefusalsBanToo has a refusal that bans nobody be remembered, and one that is to ban come after it.
+func TestRememberedRefusalsBanToo(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	l := harness.NewLimiter(t, rdb, harness.Patient(), harness.TrustsClock())
+	p, err := l.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 24*time.Hour))
+	require.NoError(t, err)
+	for range 2 {
+		_, err = p.AllowUpTo(t.Context(), "alice", 1)
+		require.NoError(t, err)
+	}
+	for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
+		res, err := p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.InDelta(t, 24*time.Hour, res.RetryAfter, float64(time.Minute))
+		require.Equal(t, source, res.Source)
+	}
+	require.Equal(t, 1, l.Stats().Bans)
+	require.NoError(t, p.Reset(t.Context(), "alice"))
+	require.Zero(t, l.Stats().Bans)
 }
 
 func TestBadGuards(t *testing.T) {

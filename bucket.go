@@ -334,6 +334,9 @@ func (s *limitSet) result(states []bucket.State, op bucket.Op, status *limitStat
 			Allowed: allowed, Granted: int(granted * op.N), Limit: s.unlimited, Name: s.name, Remaining: math.MaxInt,
 			RetryAfter: banned, ResetAfter: banned,
 		}
+		if !allowed {
+			closest.Remaining = 0
+		}
 	}
 	return closest
 }

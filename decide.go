@@ -108,7 +108,15 @@ func subjectOf(c *dispatch.Call) denycache.Subject {
 
 // knownRefusal reports whether a call is known to be refused, and if so sets its states.
 func (l *Limiter) knownRefusal(c *dispatch.Call) bool {
-	return c.Op.Charges > 0 && l.denied.Lookup(subjectOf(c), c.States)
+	if c.Op.Charges == 0 || !l.denied.Lookup(subjectOf(c), c.States) {
+		return false
+	}
+	for i := range c.Buckets {
+		if c.Buckets[i].Kind == bucket.Ban && c.Op.Bans != bucket.NoBans && c.States[i].Wait == 0 {
+			return false // it was a refusal that banned nobody, and this one is to
+		}
+	}
+	return true
 }
 
 // remember keeps that Redis refused a call.
@@ -248,7 +256,7 @@ func (l *Limiter) decideEach(ctx context.Context, c *dispatch.Call) error {
 	if err == nil {
 		kept = fitting(charges, takes...)
 	}
-	if kept < charges && c.Attempt.Number > 0 {
+	if err == nil && kept < charges && c.Attempt.Number > 0 { // after an error the fallback settles it
 		l.slots.Settle(c.Key, c.Attempt.Number, inflight.Lost) // it may have taken a slot
 	}
 	var back []*dispatch.Call

@@ -80,6 +80,14 @@ func (s *limitSet) guarded(buckets ...*bucket.Bucket) *limitSet {
 	return &all
 }
 
+// all returns the buckets of a set, those of guards among them.
+func (s *limitSet) all() []bucket.Bucket {
+	if s.acquiring != nil {
+		return s.acquiring.buckets
+	}
+	return s.buckets
+}
+
 // guarded returns the subject under the ban, and with slots if it acquires one.
 func (s *subject) guarded() *subject {
 	set := s.limits.taking
@@ -109,8 +117,9 @@ const maxBans = 1 << 16
 
 // bans counts the bans that this process knows of: by the hash of a key, when each ends.
 type bans struct {
-	mu   sync.Mutex
-	ends map[uint64]time.Time // guarded by mu
+	mu    sync.Mutex           // guards everything below
+	ends  map[uint64]time.Time // at most maxBans
+	swept time.Time            // when those that are over were forgotten last
 }
 
 // note keeps for how long a client is banned, as was just found.
@@ -121,28 +130,39 @@ func (b *bans) note(hash uint64, d time.Duration) {
 		delete(b.ends, hash)
 		return
 	}
-	if len(b.ends) >= maxBans {
-		b.endLocked()
+	now := time.Now()
+	if _, known := b.ends[hash]; !known && len(b.ends) >= maxBans {
+		if now.Sub(b.swept) < time.Second {
+			return
+		}
+		if b.sweepLocked(now); len(b.ends) >= maxBans {
+			return
+		}
 	}
 	if b.ends == nil {
 		b.ends = map[uint64]time.Time{}
 	}
-	if len(b.ends) < maxBans {
-		b.ends[hash] = time.Now().Add(d)
-	}
+	b.ends[hash] = now.Add(d)
+}
+
+// left returns for how long a client is known to be banned.
+func (b *bans) left(hash uint64) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(0, time.Until(b.ends[hash]))
 }
 
 // len returns how many bans last.
 func (b *bans) len() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.endLocked()
+	b.sweepLocked(time.Now())
 	return len(b.ends)
 }
 
-// endLocked forgets the bans that are over.
-func (b *bans) endLocked() {
-	now := time.Now()
+// sweepLocked forgets the bans that are over.
+func (b *bans) sweepLocked(now time.Time) {
+	b.swept = now
 	for hash, end := range b.ends {
 		if !end.After(now) {
 			delete(b.ends, hash)

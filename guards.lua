@@ -18,8 +18,10 @@
 -- Reply: what is replied of the limits, in one list; then of a ban, for how many milliseconds it lasts before and after this
 -- call; then of slots, how many were in use.
 --
+-- An attempt that is settled already is late: nobody waits for it, so it takes nothing and is not refused either.
+--
 -- State of a ban: one string key.
---   value  for the how many-th time the client is banned
+--   value  for the how many-th time the client is banned, and for how many milliseconds
 --   TTL    twice as long as the ban: in the second half the client is on probation, and its next refusal bans it for twice as long
 
 local k = ARGV[#ARGV] + 0
@@ -49,11 +51,10 @@ if ban then
   local value = call('GET', ban)
   if value then
     local ttl = call('PTTL', ban)
-    times = tonumber(value)
-    if not times or ttl == -1 then error('the key is no ban') end
-    before = math.max(0, ttl - length(times))
+    local n, lasts = match(value, '^(%d+) (%d+)$')
+    if not n or ttl == -1 then error('the key is no ban') end
+    times, before = n + 0, math.max(0, ttl - lasts)
   end
-  if before > 0 then charges = 0 end
 end
 if count > 0 then
   slots = look(KEYS[#KEYS], ARGV[at + 3], ARGV[at + 4] + 0, ARGV[at + 5] + 0)
@@ -64,10 +65,13 @@ if count > 0 then
     end
   end
   used = slots.others + slots.held + slots.count
-  charges = math.max(0, min(charges, count - used))
-  if charges < wanted and bans == '2' then wanted = charges end
-  if charges > 0 and match(ARGV[at + 6], '(%d+),$') - slots.settled <= 0 then charges = 0 end -- late
+  for attempt in gmatch(ARGV[at + 6], '%d+') do
+    if attempt - slots.settled <= 0 then wanted = wanted - 1 end -- late
+  end
+  charges = math.max(0, min(wanted, count - used))
+  if bans == '2' then wanted = charges end
 end
+if before > 0 then charges = 0 end
 
 local reply = {}
 if k > 0 then
@@ -89,8 +93,9 @@ if slots and charges > 0 then
   local number = charges
   for attempt in gmatch(ARGV[at + 6], '%d+') do
     if number == 0 then break end
-    number = number - 1
-    if attempt + 0 > slots.settled then slots.later, slots.count = slots.later .. attempt .. ',', slots.count + 1 end
+    if attempt - slots.settled > 0 then
+      number, slots.later, slots.count = number - 1, slots.later .. attempt .. ',', slots.count + 1
+    end
   end
   keep(KEYS[#KEYS], ARGV[at + 3], slots)
 end
@@ -99,7 +104,7 @@ if ban then
   local after = before
   if charges < wanted and before == 0 and bans ~= '0' then
     after = length(times + 1)
-    local done = redis.pcall('SET', ban, format('%d', times + 1), 'PX', format('%d', 2 * after))
+    local done = redis.pcall('SET', ban, format('%d %d', times + 1, after), 'PX', format('%d', 2 * after))
     if type(done) == 'table' and done.err then after = 0 end -- memory is full: it is refused all the same
   end
   reply[#reply + 1], reply[#reply + 2] = before, after

@@ -181,6 +181,9 @@ func (s *limitStatuses) init(all bool) { s.limits, s.all = s.space[:0], all }
 // add adds the status of a bucket of a set, unless it is not wanted. A client that is banned for some time has nothing left.
 func (s *limitStatuses) add(set *limitSet, i int, found, after bucket.State, n int64, banned time.Duration) {
 	b := &set.buckets[i]
+	if b.Kind == bucket.Slots {
+		banned = 0 // they are free or not
+	}
 	refuses := banned > 0 || b.Fit(found.Level, 1, n) == 0
 	if s.all || refuses {
 		left, more := b.Remaining(after.Level), millis(b.MoreAfter(after))

@@ -31,6 +31,9 @@ func (p *Policy) newIdentities() ([]identity, error) {
 	var all []identity
 	var errs []error
 	names, taken := map[string]bool{p.name: true}, p.limits.policyNames()
+	if p.slots > 0 {
+		names[p.name+slotsSuffix] = true
+	}
 	for _, option := range p.config.identities {
 		if names[option.name] {
 			errs = append(errs, fmt.Errorf("ginlimit: WithIdentity(%q): there is another of that name", option.name))
@@ -210,9 +213,13 @@ func (l *Limiter) inTurn(ctx context.Context, subjects []subject, n int,
 		before := len(s.status.limits)
 		under := s.guarded()
 		c := l.call(takeAll(under.limits, n), under)
-		l.attempt(c, s)
-		res, err := decide(under, c)
-		l.settleAttempt(c, s, res, err)
+		end := l.attempt(c, s)
+		res, err := func() (Result, error) {
+			defer end()
+			res, err := decide(under, c)
+			l.settleAttempt(c, s, res, err)
+			return res, err
+		}()
 		if i == 0 {
 			d.hash = c.Hash
 		}

@@ -150,7 +150,8 @@ func (l *Limiter) orErrors(errs []error) (*Limiter, error) {
 }
 
 // Close ends the limiter: it makes no more decisions, every Wait returns, and what is in flight to Redis is waited for.
-// Leased tokens that were not used are given back. The Redis client stays open, as it is the caller's. Close may be called
+// Leased tokens that were not used are given back. Slots that are still held (see [WithConcurrency]) are free for others 10 s later, so close
+// the limiter when its requests have ended. The Redis client stays open, as it is the caller's. Close may be called
 // more than once.
 //
 // If Redis hangs, it waits for a second, or for [WithTimeout] if that is longer, and first for as long as that to give leased

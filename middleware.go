@@ -47,6 +47,9 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	state := p.newState()
 	state.cost = n
 	d, err := p.decide(c, n, key, state)
+	if d.slot > 0 { // until the handlers that follow return, or anything before them panics
+		defer p.limiter.releaseSlot(appendSlotText(nil, p.keyName, state.subject.client, p.limiter.macs), d.slot)
+	}
 	outcome, free := p.outcome(d, err), n == 0 && errors.Is(err, ErrUnavailable)
 	o.record(c.Request.Context(), outcome, n, free || d.result.Allowed, d.result.Limit)
 	switch {
@@ -66,8 +69,11 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 		p.deniedHandler(c, d.result)
 		return
 	}
-	if d.slot > 0 || p.settleFunc != nil && len(d.taken) > 0 {
-		p.serveHolding(c, n, d, state.subject.client)
+	switch {
+	case p.settleFunc != nil && len(d.taken) > 0:
+		p.serveSettling(c, n, d.taken)
+	case d.slot > 0:
+		c.Next()
 	}
 }
 
@@ -165,18 +171,6 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 	}
 	d.limits = limits
 	return d, err
-}
-
-// serveHolding serves the request. Then it has what was taken become what the request really took, and releases its slot.
-func (p *Policy) serveHolding(c *gin.Context, n int, d decision, client string) {
-	if d.slot > 0 {
-		defer p.limiter.releaseSlot(appendSlotText(nil, p.keyName, client, p.limiter.macs), d.slot)
-	}
-	if p.settleFunc != nil && len(d.taken) > 0 {
-		p.serveSettling(c, n, d.taken)
-	} else {
-		c.Next()
-	}
 }
 
 // serveSettling serves the request, and has what was taken for it become what it really took.

@@ -26,7 +26,8 @@ const (
 //
 // [Limiter.Policy] makes one. [Policy.Handler] is its middleware; the other methods are for anything else, such as a
 // worker, on the same buckets. They take a client as the policy's [KeyFunc] returns it. Of the policy's options they use
-// its name, limits, [WithLimitFunc], [WithAlgorithm], [WithFloor], [WithLease] and [WithFailure]; the others, [WithIdentity] among them, are for
+// its name, limits, [WithLimitFunc], [WithAlgorithm], [WithFloor], [WithLease], [WithBan] and [WithFailure], and Acquire also
+// [WithConcurrency] and [WithQueue]; the others, [WithIdentity] among them, are for
 // requests. It is safe for concurrent use.
 //
 // Errors are those of [Limiter], and those of the function of WithLimitFunc.
@@ -85,6 +86,9 @@ func (l *Limiter) Policy(limit Limit, opts ...Option) (*Policy, error) {
 	p.guard(&p.limits)
 	if p.queue > 0 && p.slots == 0 {
 		errs = append(errs, errors.New("ginlimit: WithQueue: there is no WithConcurrency to wait for"))
+	}
+	if p.queue > 0 && len(p.config.identities) > 0 {
+		errs = append(errs, errors.New("ginlimit: WithQueue: a request with a WithIdentity waits for nothing"))
 	}
 	p.identities, err = p.newIdentities()
 	errs = append(errs, err)
@@ -239,7 +243,7 @@ func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	return waited(res, n, o.end(ctx, p.limiter, s, n, res, err))
 }
 
-// Peek tells what one token of a client would meet, and takes nothing: Granted is 0.
+// Peek tells what one token of a client would meet, with [WithConcurrency] together with a slot, and takes nothing: Granted is 0.
 func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	s, err := p.subject(ctx, client, 1)
 	if err != nil {
@@ -267,7 +271,7 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 	return p.limiter.block(ctx, s, d)
 }
 
-// Reset fills a client's buckets up and ends a block.
+// Reset fills a client's buckets up, and ends a block and a ban. It leaves slots alone, as their requests are in flight.
 func (p *Policy) Reset(ctx context.Context, client string) error {
 	s, err := p.subject(ctx, client, 1)
 	if err != nil {

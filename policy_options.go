@@ -65,7 +65,7 @@ func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) 
 // several times, each with another name. The name is that of [Key].
 //
 // All identities must allow a request, and a refused one takes nothing of any. On a single Redis server, one script
-// decides. On a cluster and in the process, the policy's own key is checked first, then each identity in the order
+// decides. On a cluster, in the process, and with [WithConcurrency] or [WithBan], the policy's own key is checked first, then each identity in the order
 // given; if one refuses, what was taken before is given back, and Retry-After is that of this one alone. What has flowed
 // back into a token bucket in between is given twice (see [Limiter.Refund]). The headers report the one closest to exhaustion.
 func WithIdentity(name string, f KeyFunc, limits ...Limit) Option {
@@ -148,7 +148,7 @@ func WithFloor(n int) Option {
 //
 // Redis counts the slots of each process, which tells of them every few seconds. Those of a process that dies are free after 10 s.
 // A process that is frozen, or cannot reach Redis, for longer may find its slots taken when it goes on: then more than n are in
-// flight until some of them end, and none is admitted meanwhile. If Redis loses its memory, its count is complete again after 4 s.
+// flight until some of them end, and none is admitted meanwhile. If Redis loses its memory, its count is complete again after 5 s.
 // Without Redis, each process has its share of n, at least 1 (see [WithReplicas]).
 //
 // Policies of one [WithName] share slots. A policy with slots takes no tokens ahead (see [WithLease]). An n below 1 is an error.
@@ -164,8 +164,8 @@ func WithConcurrency(n int) Option {
 // process. The default is none.
 //
 // They are served in order of arrival; those in other processes are not before or behind them. A release in this process is seen at once, one
-// in another within 100 ms. Further requests are refused at once. It needs [WithConcurrency]. A length below 1, and a wait of zero or less or above a
-// day, are errors.
+// in another within 100 ms. Further requests are refused at once. A request that costs 0 and one of a [WithDryRun] wait for nothing. It needs
+// [WithConcurrency], and goes with no [WithIdentity]. A length below 1, and a wait of zero or less or above a day, are errors.
 func WithQueue(length int, wait time.Duration) Option {
 	return func(c *config) {
 		if c.require(length >= 1, "WithQueue(%d, %s): want a length of at least 1", length, wait) &&
@@ -180,7 +180,8 @@ func WithQueue(length int, wait time.Duration) Option {
 // While it is banned, everything that takes its tokens is refused, and that prolongs nothing. After a ban it is on
 // probation, for as long again: the next refusal bans it for twice as long. A probation survived clears it, and so does
 // [Policy.Reset]. RetryAfter is the end of the ban, or later if no token is there by then. With [WithRefund] or [WithSettle] only
-// what is not given back leads to a ban: five failed logins, say.
+// what is not given back leads to a ban: five failed logins, say. A request takes its tokens before it is served, so more at once than the
+// limit holds are refused, and ban, whatever becomes of the others; what is charged afterwards bans nobody.
 //
 // A ban is decided in the same call as the limits. A refusal by a limit that prohibits, of a cost above the Burst, of another identity
 // ([WithIdentity]), and a try of [Policy.Wait] or [Policy.AllowUpTo] bans nobody; nor does waiting for a slot ([WithQueue]). While a slot of a

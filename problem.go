@@ -117,7 +117,11 @@ func newProblem(detail string, names ...string) []byte {
 	if detail != "" {
 		detail = `"detail":"` + detail + `",`
 	}
-	return fmt.Appendf(nil, problemQuota, detail, `"`+strings.Join(names, `","`)+`"`)
+	violated := ""
+	if len(names) > 0 {
+		violated = `"` + strings.Join(names, `","`) + `"`
+	}
+	return fmt.Appendf(nil, problemQuota, detail, violated)
 }
 
 // maxAccept is the longest Accept that is read; a longer one gets JSON.

@@ -1,7 +1,9 @@
 package ginlimit
 
 import (
+	"bytes"
 	"context"
+	"hash/maphash"
 	"sync/atomic"
 	"time"
 
@@ -37,10 +39,17 @@ func (p *Policy) Acquire(ctx context.Context, client string) (*Slot, error) {
 		return nil, err
 	}
 	res, _, err := p.acquire(ctx, s, 1)
+	slot, kept := p.limiter.slotOf(s, res), false
+	defer func() { // an observer may panic
+		if !kept {
+			slot.Release()
+		}
+	}()
 	if err = o.end(ctx, p.limiter, s, 1, res, err); err != nil {
 		return nil, err
 	}
-	return p.limiter.slotOf(s, res), nil
+	kept = true
+	return slot, nil
 }
 
 // Result returns the decision; that of a nil Slot is zero.
@@ -70,7 +79,7 @@ func (l *Limiter) slotOf(s *subject, res Result) *Slot {
 func (l *Limiter) releaseSlot(key []byte, attempt int64) {
 	l.slots.Release(key, attempt)
 	if !l.waiting.Empty() {
-		l.waiting.Wake(slotQueue(key))
+		l.waiting.WakeOne(slotQueue(key))
 	}
 }
 
@@ -82,11 +91,13 @@ func slotQueue(key []byte) string { return "slots " + string(key) }
 // Of the callers in this process that wait for a slot of a client, only the first tries; the others follow in order of arrival.
 func (p *Policy) acquire(ctx context.Context, s *subject, n int) (res Result, hash uint64, err error) {
 	l := p.limiter
-	s.acquires = true
-	if p.queue == 0 {
+	if s.acquires = true; p.queue == 0 {
 		return l.allow(ctx, s, n)
 	}
 	s.bans = bucket.LimitBans // who waits is not refused yet
+	if n == 0 || p.dryRun {   // these are not kept waiting
+		return l.allow(ctx, s, n)
+	}
 	start, key := time.Now(), appendSlotText(nil, s.keyName, s.client, l.macs)
 	queue := slotQueue(key)
 	if l.waiting.Len(queue) == 0 {
@@ -104,7 +115,7 @@ func (p *Policy) acquire(ctx context.Context, s *subject, n int) (res Result, ha
 		}
 		return Result{}, hash, ended(ctx)
 	case err != nil: // it never had its turn
-		return p.noSlot(s), hash, nil
+		return p.noSlot(s, maphash.Bytes(keySeed, key)), hash, nil
 	case leave == nil:
 		return Result{}, hash, errClosed()
 	}
@@ -139,21 +150,40 @@ func (p *Policy) lacksSlot(res Result) bool {
 	return !res.Allowed && res.Name == p.name+slotsSuffix && res.RetryAfter == slotRetry
 }
 
-// noSlot is the refusal of a client that finds no room to wait for a slot, or never had its turn.
-func (p *Policy) noSlot(s *subject) Result {
+// noSlot is the refusal of a client that finds no room to wait for a slot, or never had its turn. If it is known to be banned, it is told
+// of that.
+func (p *Policy) noSlot(s *subject, hash uint64) Result {
+	wait := max(slotRetry, p.limiter.bans.left(hash))
 	if s.retry(); s.status != nil && s.limits.guards != nil {
-		s.status.limits = append(s.status.limits, limitStatus{policy: s.limits.guards.policy, more: slotRetry, refuses: true})
+		s.status.limits = append(s.status.limits, limitStatus{policy: s.limits.guards.policy, more: wait, refuses: true})
 	}
-	return Result{
-		Limit: Limit{Rate: p.slots}, Name: p.name + slotsSuffix, RetryAfter: slotRetry, ResetAfter: slotRetry, Source: FromMemory,
+	source := FromMemory
+	if p.limiter.source == FromLocal {
+		source = FromLocal
 	}
+	return Result{Limit: Limit{Rate: p.slots}, Name: p.name + slotsSuffix, RetryAfter: wait, ResetAfter: wait, Source: source}
 }
 
-// attempt numbers a call's attempt to take a slot.
-func (l *Limiter) attempt(c *dispatch.Call, s *subject) {
-	if c.Op.Bans = s.bans; s.acquires && s.limits.guards != nil && s.limits.guards.slots != nil && c.Op.Charges > 0 {
-		c.Attempt = l.slots.Begin(c.Key)
+// attempt numbers a call's attempt to take a slot. The function returned ends it, unless that is done before: a hook of the client may
+// panic.
+func (l *Limiter) attempt(c *dispatch.Call, s *subject) (end func()) {
+	g := s.limits.guards
+	if g == nil {
+		return func() {}
 	}
+	if g.ban != nil {
+		c.Op.Bans = s.bans
+	}
+	switch {
+	case !s.acquires || g.slots == nil:
+		return func() {}
+	case c.Op.Charges == 0:
+		c.Attempt = l.slots.Look(c.Key)
+		return func() {}
+	}
+	c.Attempt = l.slots.Begin(c.Key)
+	key, number := bytes.Clone(c.Key), c.Attempt.Number
+	return func() { l.slots.Settle(key, number, inflight.Lost) }
 }
 
 // settleAttempt notes whether the attempt of a call holds a slot, and for how long a client that is refused is banned.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -265,7 +266,7 @@ func TestLateAttemptTakesNothing(t *testing.T) {
 	late.AddHook(hook)
 	t.Cleanup(func() { require.NoError(t, late.Close()) })
 	limiter := harness.NewLimiter(t, late, harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
-	p, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
+	p, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithBan(time.Hour, time.Hour))
 	require.NoError(t, err)
 	_, err = p.Acquire(t.Context(), "alice")
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
@@ -275,9 +276,92 @@ func TestLateAttemptTakesNothing(t *testing.T) {
 	require.Regexp(t, "^P[A-Z2-7]{13} 1 0 $", rdb.Get(t.Context(), key).Val())
 	slot := acquire(t, p)
 	require.True(t, slot.Result().Allowed)
-	require.Equal(t, 9, slot.Result().Remaining, "nor a token")
+	require.Equal(t, 9, slot.Result().Remaining, "nor a token, nor is the client banned")
 	require.NoError(t, rdb.Do(t.Context(), hook.args...).Err())
-	require.False(t, acquire(t, p).Result().Allowed)
 	slot.Release()
 	require.True(t, acquire(t, p).Result().Allowed)
+}
+
+// TestSlotsOutliveNoPanic has what an application gives panic, between the decision and the handlers that follow.
+func TestSlotsOutliveNoPanic(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]ginlimit.Option{
+		"observer":    {ginlimit.WithObserver(func(context.Context, ginlimit.Event) { panic("on purpose") })},
+		"header func": {ginlimit.WithHeaderFunc(func(http.Header, ginlimit.Result) { panic("on purpose") })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := ginlimit.NewLocal(opts...)
+			require.NoError(t, err)
+			p, err := l.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithConcurrency(1), ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }))
+			require.NoError(t, err)
+			router := gin.New()
+			router.GET("/", p.Handler())
+			require.Panics(t, func() { router.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)) })
+			require.Zero(t, l.Stats().Slots)
+			if name == "observer" {
+				require.Panics(t, func() { _, _ = p.Acquire(t.Context(), "alice") })
+				require.Zero(t, l.Stats().Slots)
+			}
+		})
+	}
+}
+
+// TestWhoWaitsForNoSlot has requests not be kept waiting: one that is free, one of a dry run, and one that is banned.
+func TestWhoWaitsForNoSlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := ginlimit.NewLocal()
+		require.NoError(t, err)
+		alice := ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })
+		opts := []ginlimit.Option{ginlimit.WithName("api"), alice, ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Hour), ginlimit.WithBan(time.Hour, time.Hour)}
+		p, err := l.Policy(ginlimit.PerHour(3), opts...)
+		require.NoError(t, err)
+		router := gin.New()
+		router.GET("/free", l.Handler(ginlimit.PerHour(3), append(opts, ginlimit.WithCost(func(*gin.Context) int { return 0 }))...))
+		router.GET("/dry", l.Handler(ginlimit.PerHour(3), append(opts, ginlimit.WithDryRun())...))
+		router.GET("/", p.Handler())
+		get := func(path string) *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			return w
+		}
+		holds := acquire(t, p)
+		go func() {
+			slot, err := p.Acquire(context.Background(), "alice")
+			assert.NoError(t, err)
+			slot.Release()
+		}()
+		synctest.Wait()
+		start := time.Now()
+		require.Equal(t, http.StatusOK, get("/free").Code)
+		require.Equal(t, http.StatusOK, get("/dry").Code)
+		require.Equal(t, "1", get("/").Header().Get("Retry-After"), "the queue is full")
+		require.Zero(t, time.Since(start))
+		for range 4 {
+			_, err = p.Allow(t.Context(), "alice")
+			require.NoError(t, err)
+		}
+		require.Equal(t, "3600", get("/").Header().Get("Retry-After"), "it is banned")
+		require.Zero(t, time.Since(start))
+		holds.Release()
+		synctest.Wait()
+	})
+}
+
+// TestPeekKnowsOfAReleaseAtOnce in the process that makes it.
+func TestPeekKnowsOfAReleaseAtOnce(t *testing.T) {
+	t.Parallel()
+	rdb, _ := newMiniredis(t)
+	p, err := harness.NewLimiter(t, rdb, harness.Patient()).Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
+	require.NoError(t, err)
+	for range 50 {
+		slot := acquire(t, p)
+		require.True(t, slot.Result().Allowed)
+		slot.Release()
+		res, err := p.Peek(t.Context(), "alice")
+		require.NoError(t, err)
+		require.True(t, res.Allowed)
+		require.Equal(t, 1, res.Remaining)
+	}
 }

@@ -181,7 +181,7 @@ func (s *requestState) nameOf(p *draftPolicy) string {
 	return p.name
 }
 
-// problem returns the body of a refusal, which names the limits that refuse.
+// problem returns the body of a refusal, which names the limits that refuse: none of a client that is banned and has none.
 func (s *requestState) problem(detail string) []byte {
 	refusing := make([]*draftPolicy, 0, 8) // on the stack
 	for _, limit := range s.statuses.limits {
@@ -189,8 +189,8 @@ func (s *requestState) problem(detail string) []byte {
 			refusing = append(refusing, limit.policy)
 		}
 	}
-	if first := refusing[0]; len(refusing) == 1 && s.names == nil && detail == first.detail {
-		return first.problem
+	if len(refusing) == 1 && s.names == nil && detail == refusing[0].detail {
+		return refusing[0].problem
 	}
 	names := make([]string, len(refusing))
 	for i, p := range refusing {
@@ -204,9 +204,9 @@ func (s *requestState) shares(other *requestState) bool {
 	if s.by.limiter.store.String() != other.by.limiter.store.String() {
 		return false
 	}
-	for i := range s.limits.buckets {
-		for j := range other.limits.buckets {
-			if s.limits.buckets[i].ID == other.limits.buckets[j].ID {
+	for _, b := range s.limits.all() {
+		for _, o := range other.limits.all() {
+			if b.ID == o.ID {
 				return true
 			}
 		}

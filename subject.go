@@ -51,7 +51,7 @@ func (l *Limiter) allow(ctx context.Context, s *subject, n int) (Result, uint64,
 	}
 	c := l.call(takeAll(under.limits, n), under)
 	defer l.release(c)
-	l.attempt(c, s)
+	defer l.attempt(c, s)()
 	res, err := l.decide(ctx, ctx, c, under)
 	l.settleAttempt(c, s, res, err)
 	if err != nil {
@@ -107,7 +107,7 @@ func (l *Limiter) wait(ctx context.Context, s *subject, n int) (res Result, err 
 	if err := l.ready(ctx); err != nil {
 		return res, err
 	}
-	if res, ok := s.static(n); ok {
+	if res, ok := s.guarded().static(n); ok {
 		return res, nil
 	}
 	s.bans = bucket.NoBans // a try is no refusal
@@ -211,6 +211,7 @@ func (l *Limiter) peek(ctx context.Context, s *subject) (Result, error) {
 	}
 	c := l.call(bucket.Peek(1), under)
 	defer l.release(c)
+	defer l.attempt(c, s)()
 	return l.decide(ctx, ctx, c, under)
 }
 

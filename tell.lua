@@ -6,15 +6,11 @@
 -- ARGV[3i]      the slots that these hold
 -- ARGV[3i + 1]  1 if a late attempt may still come, else 0
 --
--- Reply: how many keys were no slots. The others are told all the same.
+-- Reply: the numbers i of the keys that could not be written, as where memory is full. A key of another type is left alone.
 
-local wrong = 0
+local failed = {}
 for i, key in ipairs(KEYS) do
-  local done, s = pcall(look, key, ARGV[1], ARGV[3 * i - 1] + 0, ARGV[3 * i] + 0)
-  if done then
-    keep(key, ARGV[1], s, ARGV[3 * i + 1] == '1')
-  else
-    wrong = wrong + 1
-  end
+  local known, s = pcall(look, key, ARGV[1], ARGV[3 * i - 1] + 0, ARGV[3 * i] + 0)
+  if known and not pcall(keep, key, ARGV[1], s, ARGV[3 * i + 1] == '1') then failed[#failed + 1] = i end
 end
-return wrong
+return failed

@@ -133,7 +133,7 @@ func TestNamesInDashboardAndAlertsExist(t *testing.T) {
 	for desc := range descs {
 		known = append(known, name.FindString(desc.String()))
 	}
-	require.Len(t, known, 12)
+	require.Len(t, known, 14)
 	used := func(file string) (names []string) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)

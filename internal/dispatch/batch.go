@@ -86,7 +86,7 @@ func (m *Merged) joins(c *Call) bool {
 func (m *Merged) Attempts() (told bucket.Attempt, numbers string) {
 	var text []byte
 	for c := m.Call; c != nil; c = c.next {
-		if c.Attempt.Number > told.Number {
+		if c.Attempt.Number >= told.Number {
 			told = c.Attempt
 		}
 		if c.Attempt.Number > 0 {

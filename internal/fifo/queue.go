@@ -88,11 +88,25 @@ func (q *Queues) Wake(prefix string) {
 	defer q.mu.Unlock()
 	for key, of := range q.queues {
 		if strings.HasPrefix(key, prefix) {
-			select {
-			case of.wake <- struct{}{}:
-			default:
-			}
+			of.wakeLocked()
 		}
+	}
+}
+
+// WakeOne wakes whoever has its turn in the queue of a key.
+func (q *Queues) WakeOne(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if of := q.queues[key]; of != nil {
+		of.wakeLocked()
+	}
+}
+
+// wakeLocked wakes whoever has its turn.
+func (of *queue) wakeLocked() {
+	select {
+	case of.wake <- struct{}{}:
+	default:
 	}
 }
 

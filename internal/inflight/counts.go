@@ -8,7 +8,6 @@
 package inflight
 
 import (
-	"context"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -21,10 +20,10 @@ import (
 const (
 	// Life is for how long Redis believes what it was told: slots.lua has the same.
 	Life = 10 * time.Second
-	// Renewal is after how long it is told again of slots that are held. It may fail twice.
+	// Renewal is after how long it is told again of slots that are held.
 	Renewal = Life / 3
 	shards  = 64
-	// maxGone is how many keys without a slot a shard remembers until Redis was told of them. Redis forgets others by itself.
+	// maxGone is how many keys without a slot a shard remembers, until Redis was told of them for sure. Redis forgets others by itself.
 	maxGone = 1024
 	// minChanges is how many changes of keys that are forgotten may be kept.
 	minChanges = 64
@@ -45,7 +44,7 @@ type shard struct {
 	mu      sync.Mutex
 	keys    map[string]*record
 	changes []string // keys of which Redis is to be told
-	gone    int      // keys without a slot, of which it is to be told
+	gone    int      // keys without a slot that are remembered all the same
 }
 
 // record is what is known of a key. The mutex of its shard guards it.
@@ -55,12 +54,14 @@ type record struct {
 	settled int64     // all attempts up to it are
 	held    int       // slots of these
 	later   []int64   // granted attempts beyond it
-	beyond  int64     // the newest attempt beyond it that Redis may have granted and that holds no slot
+	beyond  int64     // the newest attempt beyond it of which Redis is to be told once it is settled: what it knows is not so
 	version int64     // of what Redis is to be told
 	told    int64     // the version that it was told
 	listed  bool      // among the shard's changes
-	due     time.Time // when it is to be told again that slots are held
-	doubt   time.Time // until when an attempt may be late that nobody waits for
+	due     time.Time // when it is to be told again that slots are held, or what it could not be told
+	failed  bool      // it could not be told: it is not tried again before it is due
+	doubt   bool      // an attempt may be late that nobody waits for, or what Redis was told
+	until   time.Time // the doubt lasts
 }
 
 type attempt struct {
@@ -71,13 +72,15 @@ type attempt struct {
 func (r *record) slots() int { return r.held + len(r.later) }
 
 // idle reports whether there is nothing to remember.
-func (r *record) idle() bool { return len(r.pending) == 0 && r.slots() == 0 && !r.changed() }
+func (r *record) idle() bool {
+	return len(r.pending) == 0 && r.slots() == 0 && !r.changed() && !r.doubt
+}
 
 // changed reports whether there is something to tell.
 func (r *record) changed() bool { return r.version > r.told }
 
 // New returns counts without a request. They tell Redis by a function, or nobody if that is nil.
-func New(tell func(context.Context, []Update) error) *Counts {
+func New(tell Tell) *Counts {
 	c := &Counts{seed: maphash.MakeSeed()}
 	c.teller.init(tell)
 	return c
@@ -108,25 +111,30 @@ func (c *Counts) withLocked(s *shard, key []byte, f func(r *record)) bool {
 	f(r)
 	c.total.Add(int64(r.slots() - slots))
 	if c.teller.tell == nil {
-		r.told = r.version
+		r.told, r.doubt = r.version, false
 	}
 	s.countGoneLocked(r, wasGone)
 	if r.idle() || r.gone() && s.gone > maxGone {
 		s.forgetLocked(string(key), r)
 		return false
 	}
-	if r.changed() && !r.listed {
+	if r.changed() && !r.listed && !r.failed {
 		if len(s.changes) > 2*len(s.keys)+minChanges { // most are of keys that are forgotten
 			s.changes = slices.DeleteFunc(s.changes, func(key string) bool { return s.keys[key] == nil || !s.keys[key].listed })
 		}
 		r.listed, s.changes = true, append(s.changes, string(key))
 		c.teller.wake()
 	}
-	return r.changed() || r.slots() > slots
+	return r.changed() || r.doubt || r.slots() > slots
 }
 
-// gone reports whether the key has no slot, and Redis is yet to be told.
-func (r *record) gone() bool { return len(r.pending) == 0 && r.slots() == 0 && r.changed() }
+// gone reports whether the key has no slot, and is remembered all the same: Redis is yet to be told, or there is doubt.
+func (r *record) gone() bool {
+	return len(r.pending) == 0 && r.slots() == 0 && (r.changed() || r.doubt)
+}
+
+// doubts has there be doubt from a time on.
+func (r *record) doubts(now time.Time) { r.doubt, r.until = true, now.Add(Life) }
 
 func (s *shard) countGoneLocked(r *record, was bool) {
 	switch is := r.gone(); {
@@ -134,6 +142,16 @@ func (s *shard) countGoneLocked(r *record, was bool) {
 		s.gone++
 	case was && !is:
 		s.gone--
+	}
+}
+
+// clearLocked notes that the doubt is over.
+func (s *shard) clearLocked(key string, r *record) {
+	was := r.gone()
+	r.doubt = false
+	s.countGoneLocked(r, was)
+	if r.idle() {
+		s.forgetLocked(key, r)
 	}
 }
 
@@ -154,6 +172,17 @@ func (c *Counts) Begin(key []byte) (a bucket.Attempt) {
 	return a
 }
 
+// Look returns what is settled and held of a key, for a call that makes no attempt.
+func (c *Counts) Look(key []byte) (a bucket.Attempt) {
+	s := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.keys[string(key)]; r != nil {
+		a.Settled, a.Held = r.settled, int64(r.held)
+	}
+	return a
+}
+
 // Outcome is how an attempt ends.
 type Outcome uint8
 
@@ -164,7 +193,7 @@ const (
 	Local                  // it holds a slot that Redis may not know of
 )
 
-// Settle ends an attempt.
+// Settle ends an attempt. One that has ended already stays as it is.
 func (c *Counts) Settle(key []byte, number int64, outcome Outcome) {
 	c.with(key, func(r *record) { c.settle(r, number, outcome) })
 }
@@ -179,7 +208,9 @@ func (c *Counts) Try(key []byte, number int64, sent bool, f func(held int64) boo
 		} else if sent {
 			outcome = Lost
 		}
-		c.settle(r, number, outcome)
+		if c.settle(r, number, outcome); sent {
+			r.doubts(time.Now())
+		}
 	})
 }
 
@@ -198,12 +229,12 @@ func (c *Counts) settle(r *record, number int64, outcome Outcome) {
 		r.later = append(r.later, number)
 		r.told, r.due = max(r.told, one.version), time.Now().Add(Renewal)
 	case Local:
-		r.later = append(r.later, number)
+		r.later, r.beyond = append(r.later, number), max(r.beyond, number)
 		c.change(r)
 	case Lost:
 		r.beyond = max(r.beyond, number)
 		c.change(r)
-		r.doubt = time.Now().Add(Life)
+		r.doubts(time.Now())
 	}
 	if len(r.pending) > 0 {
 		upTo = r.pending[0].number - 1
@@ -238,7 +269,7 @@ func (c *Counts) Release(key []byte, number int64) {
 			r.later = slices.Delete(r.later, i, i+1)
 			r.beyond = max(r.beyond, number)
 		} else {
-			r.held--
+			r.held = max(0, r.held-1)
 		}
 		c.change(r)
 	})
@@ -268,41 +299,65 @@ type Update struct {
 	version int64
 }
 
-// changes returns what has changed since Redis was told, of at most so many keys.
-func (c *Counts) changes(most int) (updates []Update) {
-	now := time.Now()
-	for i := range c.shards {
-		s := &c.shards[i]
+// changes adds what has changed since Redis was told, up to so many keys. It begins with another shard each time.
+func (c *Counts) changes(updates []Update, most int) []Update {
+	for range c.shards {
+		s := &c.shards[c.teller.from%shards]
 		s.mu.Lock()
 		n := min(len(s.changes), most-len(updates))
 		for _, key := range s.changes[:n] {
 			if r := s.keys[key]; r != nil && r.listed {
 				if r.listed = false; r.changed() {
-					updates = append(updates, r.update(key, now))
+					updates = append(updates, r.update(key))
 				}
 			}
 		}
 		s.changes = slices.Delete(s.changes, 0, n)
 		s.mu.Unlock()
+		if len(updates) >= most {
+			break
+		}
+		c.teller.from++
 	}
 	return updates
 }
 
-func (r *record) update(key string, now time.Time) Update {
-	return Update{key, r.settled, int64(r.held), r.doubt.After(now), r.version}
+// told reports whether Redis knows all that has changed, and no key is in doubt.
+func (c *Counts) told() bool {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		gone := s.gone
+		s.mu.Unlock()
+		if gone > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *record) update(key string) Update {
+	return Update{key, r.settled, int64(r.held), r.doubt, r.version}
 }
 
 // renewals returns what Redis is to be told again as of a time, of at most so many keys.
 func (c *Counts) renewals(now time.Time, most int) (updates []Update) {
-	for i := range c.shards {
-		s := &c.shards[i]
+	for range c.shards {
+		s := &c.shards[c.teller.scan%shards]
 		s.mu.Lock()
 		for key, r := range s.keys {
-			if len(updates) < most && r.slots() > 0 && !r.due.After(now) {
-				updates = append(updates, r.update(key, now))
+			if r.doubt && !r.until.After(now) {
+				s.clearLocked(key, r)
+			}
+			if len(updates) < most && (r.slots() > 0 || r.failed) && !r.due.After(now) {
+				updates = append(updates, r.update(key))
 			}
 		}
 		s.mu.Unlock()
+		if len(updates) >= most {
+			break
+		}
+		c.teller.scan++
 	}
 	return updates
 }
@@ -319,15 +374,18 @@ func (c *Counts) renewAll() {
 	}
 }
 
-// tellEnded notes that Redis was told, or could not be.
-func (c *Counts) tellEnded(updates []Update, ok bool) {
+// tellEnded notes of which updates Redis was told. The others may reach it late, and are told again with the next tick.
+func (c *Counts) tellEnded(updates []Update, told []bool) {
+	now := time.Now()
 	for i := range updates {
 		u := &updates[i]
 		c.with([]byte(u.Key), func(r *record) {
-			r.due = time.Now().Add(Renewal)
-			if ok {
-				r.told = max(r.told, u.version)
+			if r.failed = !told[i]; r.failed {
+				r.due = now.Add(tick / 2)
+				r.doubts(now)
+				return
 			}
+			r.told, r.due = max(r.told, u.version), now.Add(Renewal)
 		})
 	}
 }

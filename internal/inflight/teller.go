@@ -10,19 +10,24 @@ import (
 const (
 	// maxUpdates is of how many keys Redis is told at once.
 	maxUpdates = 512
-	// tick is how often it is looked what is to be renewed.
+	// tick is how often it is looked what is to be renewed, or told again.
 	tick = time.Second
-	// pause is for how long nothing is told after it could not be.
-	pause = 250 * time.Millisecond
 )
+
+// Tell tells Redis of updates, and returns of which of them it could. It sets lost if a server does not answer.
+type Tell func(ctx context.Context, updates []Update) (told []bool, lost bool)
 
 // teller tells Redis what has changed, and renews what has not. Its goroutine ends when no slot is held and nothing has changed.
 type teller struct {
-	tell    func(context.Context, []Update) error
+	tell    Tell          // nil if there is nobody to tell
 	changed chan struct{} // has room for one: there are changes
 	running atomic.Bool
-	lost    bool      // the last time it could not be told; the goroutine's own
-	looked  time.Time // when it was last looked what is to be renewed; the goroutine's own
+
+	// The goroutine's own:
+	lost   bool      // the last time a server did not answer
+	looked time.Time // when it was last looked what is to be renewed
+	from   int       // the shard whose changes come first
+	scan   int       // and the one whose renewals do
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -31,7 +36,7 @@ type teller struct {
 	all  sync.WaitGroup
 }
 
-func (t *teller) init(tell func(context.Context, []Update) error) {
+func (t *teller) init(tell Tell) {
 	t.tell, t.changed = tell, make(chan struct{}, 1)
 	t.ctx, t.stop = context.WithCancel(context.Background())
 }
@@ -61,21 +66,20 @@ func (c *Counts) run() {
 	t := &c.teller
 	timer := time.NewTimer(tick)
 	defer timer.Stop()
-	for {
-		updates := c.changes(maxUpdates)
-		if now := time.Now(); len(updates) == 0 && now.Sub(t.looked) >= tick {
+	for t.ctx.Err() == nil {
+		var updates []Update
+		if now := time.Now(); now.Sub(t.looked) >= tick { // however much has changed
 			if updates = c.renewals(now, maxUpdates); len(updates) < maxUpdates {
 				t.looked = now
 			}
 		}
+		updates = c.changes(updates, maxUpdates)
 		switch {
 		case len(updates) > 0:
-			if !c.send(updates) {
-				return
-			}
+			c.send(t.ctx, updates)
 			continue
-		case c.Total() == 0 && len(t.changed) == 0:
-			if t.running.Store(false); c.Total() == 0 && len(t.changed) == 0 || !t.running.CompareAndSwap(false, true) {
+		case c.Total() == 0 && c.told() && len(t.changed) == 0:
+			if t.running.Store(false); c.Total() == 0 && c.told() && len(t.changed) == 0 || !t.running.CompareAndSwap(false, true) {
 				return
 			}
 		}
@@ -84,31 +88,20 @@ func (c *Counts) run() {
 		case <-t.changed:
 		case <-timer.C:
 		case <-t.ctx.Done():
-			return
 		}
 	}
 }
 
-// send tells Redis, and waits for a while if that fails. It is false if the counts are closed meanwhile. When Redis is back, it
-// is told of all slots: it may have forgotten them.
-func (c *Counts) send(updates []Update) bool {
+// send tells Redis. When a server that did not answer is back, it is told of all slots: it may have forgotten them.
+func (c *Counts) send(ctx context.Context, updates []Update) {
 	t := &c.teller
-	err := t.tell(t.ctx, updates)
-	c.tellEnded(updates, err == nil)
-	if err != nil {
-		t.lost = true
-		select {
-		case <-time.After(pause):
-			return true
-		case <-t.ctx.Done():
-			return false
-		}
-	}
-	if t.lost {
-		t.lost, t.looked = false, time.Time{}
+	told, lost := t.tell(ctx, updates)
+	c.tellEnded(updates, told)
+	if t.lost && !lost {
+		t.looked = time.Time{}
 		c.renewAll()
 	}
-	return t.ctx.Err() == nil
+	t.lost = lost
 }
 
 // Close tells Redis what has changed, within a context, and ends. Slots that are still held are not renewed any more.
@@ -119,9 +112,11 @@ func (c *Counts) Close(ctx context.Context) {
 	t.mu.Unlock()
 	t.stop()
 	t.all.Wait()
-	for updates := c.changes(maxUpdates); t.tell != nil && len(updates) > 0; updates = c.changes(maxUpdates) {
-		if t.tell(ctx, updates) != nil {
+	for t.tell != nil && ctx.Err() == nil {
+		updates := c.changes(nil, maxUpdates)
+		if len(updates) == 0 {
 			return
 		}
+		c.send(ctx, updates)
 	}
 }

@@ -46,6 +46,7 @@ type command struct {
 	bounded     *redis.Client // what carries it, if not the client that it is given to
 	args        []any
 	told        []any // what it tells of slots; nil if it decides
+	from        int   // the first of the updates that it tells
 	calls       []*dispatch.Merged
 	single      [1]int64 // the reply of an IntCmd
 	first       int      // of several slots: how many args are those of the first key alone; else 0

@@ -107,7 +107,10 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, trustDialer: c.TrustDialer}
 	s.carriers.init(rdb, c.Timeout)
 	for kind, source := range c.Sources {
-		s.scripts[kind], s.crossSlot[kind] = newScript(source), newScript(c.CrossSlot+source)
+		s.scripts[kind] = newScript(source)
+		if kind < Guarded { // others never have keys of several slots
+			s.crossSlot[kind] = newScript(c.CrossSlot + source)
+		}
 	}
 	s.nodes = newNodes(s, c.Timeout)
 	return s

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -19,9 +18,9 @@ const tellTimeout = 900 * time.Millisecond
 // slotsID ends the keys of slots.
 var slotsID = func() string { b := bucket.NewSlots(1); return b.ID }()
 
-// Tell tells Redis which slots this process holds. The error says that a server did not answer. One that refuses, as for a key of
-// another type, knows of no slots there.
-func (s *Store) Tell(ctx context.Context, updates []inflight.Update) error {
+// Tell tells Redis which slots this process holds, and returns of which updates it could. It sets lost if a server does not answer.
+// A server whose circuit breaker is open is not asked.
+func (s *Store) Tell(ctx context.Context, updates []inflight.Update) (told []bool, lost bool) {
 	ctx, cancel := context.WithTimeout(ctx, max(tellTimeout, s.nodes.timeout))
 	defer cancel()
 	each := 1 // of several servers, each key may be on another one
@@ -29,37 +28,58 @@ func (s *Store) Tell(ctx context.Context, updates []inflight.Update) error {
 		each = len(updates)
 	}
 	var commands []*command
-	for part := range slices.Chunk(updates, each) {
-		commands = append(commands, s.tell(part))
+	told = make([]bool, len(updates))
+	for from := 0; from < len(updates); from += each {
+		c := s.tell(updates[from : from+each])
+		if c.from = from; s.nodes.dispatcher(c.told[1].(*dispatch.Name)).Stats().Open {
+			lost = true
+			continue
+		}
+		commands = append(commands, c)
 	}
-	_, err := dispatch.Bounded(ctx, dispatch.EndGrace, func() (struct{}, error) { return struct{}{}, s.tellAll(ctx, commands) })
-	return err
+	_, err := dispatch.Bounded(ctx, dispatch.EndGrace, func() (struct{}, error) {
+		s.tellAll(ctx, commands)
+		return struct{}{}, nil
+	})
+	if err != nil {
+		return told, true // the commands may still be written to
+	}
+	for _, c := range commands {
+		switch err := c.Err(); {
+		case err == nil && c.Cmder.(*redis.IntSliceCmd).Val() != nil:
+			part := told[c.from : c.from+c.told[0].(int)]
+			for i := range part {
+				part[i] = true
+			}
+			for _, failed := range c.Cmder.(*redis.IntSliceCmd).Val() {
+				if 0 < failed && failed <= int64(len(part)) {
+					part[failed-1] = false
+				}
+			}
+		case err != nil && IsReply(err):
+			s.logRefusal(err)
+		default:
+			lost = true
+		}
+	}
+	return told, lost
 }
 
 // tellAll has commands done: by the script's SHA, and with its source where Redis does not have it.
-func (s *Store) tellAll(ctx context.Context, commands []*command) error {
+func (s *Store) tellAll(ctx context.Context, commands []*command) {
 	x := &exchange{store: s}
 	for _, bySHA := range []bool{true, false} {
+		if len(commands) == 0 {
+			return
+		}
 		for _, c := range commands {
 			c.encodeTell(ctx, s, bySHA)
 		}
 		x.exec(ctx, commands)
-		var missing []*command
-		for _, c := range commands {
-			switch err := c.Err(); {
-			case err != nil && bySHA && redis.HasErrorPrefix(err, "NOSCRIPT"):
-				missing = append(missing, c)
-			case err != nil && !IsReply(err):
-				return err
-			case err == nil && c.Cmder.(*redis.IntCmd).Val() < 0:
-				return errors.New("the command was not sent")
-			}
-		}
-		if commands = missing; commands == nil {
-			break
-		}
+		commands = slices.DeleteFunc(slices.Clone(commands), func(c *command) bool {
+			return c.Err() == nil || !redis.HasErrorPrefix(c.Err(), "NOSCRIPT")
+		})
 	}
-	return nil
 }
 
 // encodeTell writes the command as tell.lua documents it.
@@ -70,9 +90,7 @@ func (c *command) encodeTell(ctx context.Context, s *Store, bySHA bool) {
 		call = s.scripts[Tell].bySHA
 	}
 	c.args = append(append(c.args[:0], call[0], call[1]), c.told...)
-	cmd := redis.NewIntCmd(ctx, c.args...)
-	cmd.SetVal(-1) // no answer yet: a hook of the client may keep a pipeline from Redis
-	c.Cmder = cmd
+	c.Cmder = redis.NewIntSliceCmd(ctx, c.args...) // without a value there is no answer: a hook of the client may keep a pipeline from Redis
 	c.SetStepCount(1)
 }
 
