@@ -13,6 +13,8 @@ var (
 	rules   = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
 		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
 	simulation = stage{".", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}
+	guards     = stage{".", []string{"-test.run", "TestMessagesAboutSlots|TestSlots|TestLateAttempt|Ban", "-test.skip", ".*/local|.*/.*/local|Redis"}}
+	slots      = stage{".", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
 	plans      = stage{".", []string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
 
 	bucketTests   = stage{"internal/bucket", nil}
@@ -26,6 +28,7 @@ var (
 	leaseSim      = stage{"internal/lease", []string{"-test.run", "^TestSimulation$", "-seeds", "150"}}
 	calendarTests = stage{"internal/calendar", nil}
 	fifoTests     = stage{"internal/fifo", nil}
+	inflightTests = stage{"internal/inflight", nil}
 )
 
 var targets = []target{
@@ -34,7 +37,12 @@ var targets = []target{
 	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
 	{"internal/denycache/cache.go", []stage{denyTests}},
-	{"several.lua", []stage{tokens, scripts, settled, kinds, simulation, rules, traces}},
+	{"guards.lua", []stage{guards, slots}},
+	{"slots.lua", []stage{guards, slots}},
+	{"tell.lua", []stage{guards, slots}},
+	{"internal/inflight/counts.go", []stage{inflightTests, guards, slots}},
+	{"internal/inflight/teller.go", []stage{inflightTests, slots}},
+	{"several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
 	{"internal/calendar/rule.go", []stage{calendarTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
