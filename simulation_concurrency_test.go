@@ -223,7 +223,7 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 			}
 		}
 		all.Wait()
-		time.Sleep(11 * time.Second) // a dead process is believed for 10 s
+		time.Sleep(13 * time.Second) // a dead process is believed for 10 s, and what could not be told is told again after a second
 		for _, key := range mini.Keys() {
 			value, _ := mini.Get(key)
 			s.failures = append(s.failures, fmt.Sprintf("in the end %s is %q", key, value))
