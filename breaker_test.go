@@ -31,7 +31,7 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 	unknownHost := func(context.Context, string, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "redis.example", IsNotFound: true}}
 	}
-	closed := "127.0.0.1:" + harness.FreePort(t)
+	closed := closedAddr(t)
 	const refused, unknown = "connection refused", "lookup redis.example: no such host"
 	for name, row := range map[string]struct {
 		rdb   redis.UniversalClient
@@ -52,6 +52,18 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 			require.Contains(t, log.String(), row.cause)
 		})
 	}
+}
+
+// closedAddr returns an address at which nobody listens, and nobody will while the test runs: its port is bound.
+func closedAddr(t *testing.T) string {
+	t.Helper()
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, syscall.Close(socket)) })
+	require.NoError(t, syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	addr, err := syscall.Getsockname(socket)
+	require.NoError(t, err)
+	return fmt.Sprint("127.0.0.1:", addr.(*syscall.SockaddrInet4).Port)
 }
 
 // TestCallsInFlightFailOnce has two calls in flight fail by one cause, of which the second failure is noticed later, as on

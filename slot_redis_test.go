@@ -190,7 +190,7 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 					for caller := range 12 {
 						client := caller % len(inFlight)
 						all.Go(func() {
-							for range 150 {
+							for range 50 {
 								slot, err := p.Acquire(t.Context(), fmt.Sprint("client ", client))
 								if !assert.NoError(t, err) {
 									return
