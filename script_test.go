@@ -44,7 +44,7 @@ func (s *scriptKeys) advance(d time.Duration) {
 }
 
 // call returns the reply to a verb as integers.
-func (s *scriptKeys) call(t *testing.T, verb string, n, charges int, keys []string, each ...any) ([]int64, error) {
+func (s *scriptKeys) call(t *testing.T, verb string, n any, charges int, keys []string, each ...any) ([]int64, error) {
 	args := append(append([]any{verb, n, charges}, s.args...), each...)
 	reply, err := s.rdb.Eval(t.Context(), s.source, keys, args...).Result()
 	if one, ok := reply.(int64); ok {

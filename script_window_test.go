@@ -95,14 +95,14 @@ func TestRepliesOfCalendarPeriods(t *testing.T) {
 func TestDebtEndsAtWhatCanBeCounted(t *testing.T) {
 	t.Parallel()
 	const exact = 1<<53 - 1
-	for a, c := range map[ginlimit.Algorithm]struct{ limit, most int }{
+	for a, c := range map[ginlimit.Algorithm]struct{ limit, most int64 }{
 		ginlimit.TokenBucket:   {exact - 2_000_000, exact - 1_000_003}, // a drain less
 		ginlimit.FixedWindow:   {exact, exact},
 		ginlimit.SlidingWindow: {1<<52 - 10, 1<<52 - 1},
 	} {
 		s := newScriptKeys(t, a, ginlimit.PerSecond(1000))
 		s.args = []any{1_000_003, 1, c.limit}
-		for _, tokens := range []int{c.most - 3, 2, 4, 1} {
+		for _, tokens := range []int64{c.most - 3, 2, 4, 1} {
 			_, err := s.call(t, "charge", tokens, 0, []string{"k"})
 			require.NoError(t, err)
 		}

@@ -35,7 +35,7 @@ func TestBan(t *testing.T) {
 		require.Equal(t, length, b.BanLength(n), n)
 	}
 	longest := NewBan(1, MaxUnits/4)
-	require.EqualValues(t, MaxUnits/4, longest.BanLength(1<<60))
+	require.Equal(t, int64(MaxUnits/4), longest.BanLength(1<<60))
 	require.EqualValues(t, 3, b.Fit(0, 3, 100))
 	require.Zero(t, b.Fit(1, 3, 100))
 	caused := State{Wait: 100} // by the refusal that found none

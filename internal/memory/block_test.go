@@ -166,7 +166,7 @@ func TestALevelThatCannotBeCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, small, large := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 1, time.Second), newBucket(t, bucket.Token, 999, time.Second)
 		c.do(0, small, bucket.Op{Verb: bucket.Block, N: 1 << 50})
-		require.EqualValues(t, bucket.MaxUnits, c.do(0, large, bucket.Peek(1)).Level)
+		require.EqualValues(t, int64(bucket.MaxUnits), c.do(0, large, bucket.Peek(1)).Level)
 		c.do(0, large, bucket.Op{Verb: bucket.Give, N: 1})
 		found := c.do(0, small, bucket.Op{Verb: bucket.Give, N: 1}) // not a Take, which finds a block by its end
 		require.Equal(t, small.BlockLevel(1<<50), found.Level)
