@@ -374,12 +374,14 @@ func (c *Counts) renewAll() {
 	}
 }
 
-// tellEnded notes of which updates Redis was told. The others may reach it late, and are told again with the next tick.
-func (c *Counts) tellEnded(updates []Update, told []bool) {
+// tellEnded notes of which updates Redis was told. The others may reach it late, and are told again with the next tick. It reports
+// whether one was told of whose key Redis could not be told before.
+func (c *Counts) tellEnded(updates []Update, told []bool) (back bool) {
 	now := time.Now()
 	for i := range updates {
 		u := &updates[i]
 		c.with([]byte(u.Key), func(r *record) {
+			back = back || r.failed && told[i]
 			if r.failed = !told[i]; r.failed {
 				r.due = now.Add(tick / 2)
 				r.doubts(now)
@@ -388,4 +390,5 @@ func (c *Counts) tellEnded(updates []Update, told []bool) {
 			r.told, r.due = max(r.told, u.version), now.Add(Renewal)
 		})
 	}
+	return back
 }

@@ -25,18 +25,18 @@ type told struct {
 	takes time.Duration
 }
 
-func (r *told) tell(_ context.Context, updates []Update) (done []bool, lost bool) {
+func (r *told) tell(_ context.Context, updates []Update) (done []bool) {
 	time.Sleep(r.takes)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls++
 	for _, u := range updates {
 		ok := !r.down[u.Key] && !r.down["all"]
-		if done, lost = append(done, ok), lost || !ok; ok {
+		if done = append(done, ok); ok {
 			r.lines = append(r.lines, fmt.Sprintf("%s settled %d held %d doubt %t", u.Key, u.Settled, u.Held, u.Doubt))
 		}
 	}
-	return done, lost
+	return done
 }
 
 // says returns what was told since it was asked last.
@@ -259,6 +259,30 @@ func TestALostServerHoldsUpNoOther(t *testing.T) {
 			c.Release([]byte(key), int64(2+i))
 		}
 		redis.says()
+	})
+}
+
+// TestRenewalsAreFewWhileAServerIsLost has slots of another server be released all the time: no slot is told of more often for that.
+func TestRenewalsAreFewWhileAServerIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var redis told
+		c := New(redis.tell)
+		defer c.Close(context.Background())
+		dead := []byte("dead")
+		c.Settle(key, c.Begin(key).Number, Granted)
+		c.Settle(dead, c.Begin(dead).Number, Granted)
+		redis.loses("dead")
+		for i := range 3000 {
+			other := fmt.Append(nil, i)
+			a := c.Begin(other)
+			c.Settle(other, a.Number, Granted)
+			c.Release(other, a.Number)
+			time.Sleep(10 * time.Millisecond)
+		}
+		require.InDelta(t, 30*time.Second/Renewal, renewed(redis.says(), "k"), 3)
+		redis.loses()
+		time.Sleep(2 * tick)
+		require.Equal(t, 1, renewed(redis.says(), "k"), "once more when the server is back, as it may have forgotten")
 	})
 }
 

@@ -14,8 +14,8 @@ const (
 	tick = time.Second
 )
 
-// Tell tells Redis of updates, and returns of which of them it could. It sets lost if a server does not answer.
-type Tell func(ctx context.Context, updates []Update) (told []bool, lost bool)
+// Tell tells Redis of updates, and returns of which of them it could.
+type Tell func(ctx context.Context, updates []Update) (told []bool)
 
 // teller tells Redis what has changed, and renews what has not. Its goroutine ends when no slot is held and nothing has changed.
 type teller struct {
@@ -24,10 +24,10 @@ type teller struct {
 	running atomic.Bool
 
 	// The goroutine's own:
-	lost   bool      // the last time a server did not answer
-	looked time.Time // when it was last looked what is to be renewed
-	from   int       // the shard whose changes come first
-	scan   int       // and the one whose renewals do
+	looked  time.Time // when it was last looked what is to be renewed
+	renewed time.Time // when all slots were last told again, as a server was back
+	from    int       // the shard whose changes come first
+	scan    int       // and the one whose renewals do
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -92,16 +92,14 @@ func (c *Counts) run() {
 	}
 }
 
-// send tells Redis. When a server that did not answer is back, it is told of all slots: it may have forgotten them.
+// send tells Redis. If it could not be told of one of the keys before, all slots are told again: it may have forgotten them.
 func (c *Counts) send(ctx context.Context, updates []Update) {
 	t := &c.teller
-	told, lost := t.tell(ctx, updates)
-	c.tellEnded(updates, told)
-	if t.lost && !lost {
-		t.looked = time.Time{}
+	back := c.tellEnded(updates, t.tell(ctx, updates))
+	if now := time.Now(); back && now.Sub(t.renewed) >= tick {
+		t.looked, t.renewed = time.Time{}, now
 		c.renewAll()
 	}
-	t.lost = lost
 }
 
 // Close tells Redis what has changed, within a context, and ends. Slots that are still held are not renewed any more.

@@ -18,9 +18,9 @@ const tellTimeout = 900 * time.Millisecond
 // slotsID ends the keys of slots.
 var slotsID = func() string { b := bucket.NewSlots(1); return b.ID }()
 
-// Tell tells Redis which slots this process holds, and returns of which updates it could. It sets lost if a server does not answer.
+// Tell tells Redis which slots this process holds, and returns of which updates it could.
 // A server whose circuit breaker is open is not asked.
-func (s *Store) Tell(ctx context.Context, updates []inflight.Update) (told []bool, lost bool) {
+func (s *Store) Tell(ctx context.Context, updates []inflight.Update) (told []bool) {
 	ctx, cancel := context.WithTimeout(ctx, max(tellTimeout, s.nodes.timeout))
 	defer cancel()
 	each := 1 // of several servers, each key may be on another one
@@ -32,7 +32,6 @@ func (s *Store) Tell(ctx context.Context, updates []inflight.Update) (told []boo
 	for from := 0; from < len(updates); from += each {
 		c := s.tell(updates[from : from+each])
 		if c.from = from; s.nodes.dispatcher(c.told[1].(*dispatch.Name)).Stats().Open {
-			lost = true
 			continue
 		}
 		commands = append(commands, c)
@@ -42,7 +41,7 @@ func (s *Store) Tell(ctx context.Context, updates []inflight.Update) (told []boo
 		return struct{}{}, nil
 	})
 	if err != nil {
-		return told, true // the commands may still be written to
+		return told // the commands may still be written to
 	}
 	for _, c := range commands {
 		switch err := c.Err(); {
@@ -58,11 +57,9 @@ func (s *Store) Tell(ctx context.Context, updates []inflight.Update) (told []boo
 			}
 		case err != nil && IsReply(err):
 			s.logRefusal(err)
-		default:
-			lost = true
 		}
 	}
-	return told, lost
+	return told
 }
 
 // tellAll has commands done: by the script's SHA, and with its source where Redis does not have it.
