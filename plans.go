@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	planRecheck     = time.Second     // a process asks Redis again for a plan after this time, and retries after a failure
+	planRecheck     = time.Second     // a process reads a plan in Redis again after this time, and retries after a failure
 	planRest        = 24 * time.Hour  // an old plan serves this long after its life while the source fails
 	sourceTimeout   = 5 * time.Second // the limit of a question to the source, and of its wait for a slot
 	maxQuestions    = 256             // clients that the source is asked for at a time
@@ -235,7 +235,7 @@ func (p *Plans) fetch(client, key string, flight *planFlight, known *plan) {
 	close(flight.done)
 }
 
-// find asks Redis for a plan, and the source if Redis does not have it. The process knows one plan, Redis has kept another.
+// find reads a plan in Redis, or in the source if Redis does not have it. The process knows one plan, Redis has kept another.
 func (p *Plans) find(client, key string, known *plan) *plan {
 	kept, err := p.lookUp(key)
 	switch now := time.Now(); {
@@ -381,7 +381,7 @@ func (p *plan) lives(now time.Time) bool { return !p.invalid && now.Before(p.end
 // serves reports whether the plan may be used while the source fails.
 func (p *plan) serves(now time.Time) bool { return now.Before(p.ends.Add(planRest)) }
 
-// goBy returns the plan as the process uses it until it asks Redis again, or until rest after the plan's life.
+// goBy returns the plan as the process uses it until it reads it in Redis again, or until rest after the plan's life.
 func (p *plan) goBy(now time.Time, rest time.Duration) *plan {
 	next := *p
 	next.until = now.Add(planRecheck)

@@ -32,7 +32,7 @@
 // ends may give back the tokens that it has not used and that are not void. (The level that a charge leaves would be a bound too, and
 // one that voids less; but then what one process gives back could be what another counts on.)
 //
-// A call for more tokens than the process holds asks Redis for all of them, and what is held stays for later calls, so that it is charged by
+// A call for more tokens than the process holds takes all of them from Redis, and what is held stays for later calls, so that it is charged by
 // one script, all or none. To use what is held and to ask for the rest would need a give back if Redis refused, and what was held may be void
 // by the time that Redis answers.
 //

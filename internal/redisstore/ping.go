@@ -9,7 +9,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// Ping asks each server whether it answers. The error says what one of them does, and holds no text of another party.
+// Ping sends PING to each server. The error says what one of them does, and holds no text of another party.
 func (s *Store) Ping(ctx context.Context) error {
 	_, err := dispatch.Bounded(ctx, 0, func() (struct{}, error) {
 		one := func(ctx context.Context, rdb *redis.Client) error { return rdb.Ping(ctx).Err() }
