@@ -59,7 +59,7 @@ func run(ctx context.Context, addr, redisAddr string, out io.Writer) error {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
-	limiter, err := ginlimit.NewLimiter(rdb)
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second)) // an answer takes seconds, so a decision may take one
 	if err != nil {
 		return err
 	}
