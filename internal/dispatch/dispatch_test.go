@@ -28,14 +28,13 @@ func TestPanicsAnswerEveryone(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				d, s := newServer(t)
 				one := newBuckets(t, bucket.Token, 1000)
-				release := occupy(t, d, s)
+				release := occupy(t, d, s, func(context.Context, *Batch) error { end(); return nil })
 				errs := make([]error, 600) // several batches
 				for i := range errs {
 					go func() { errs[i] = d.Do(t.Context(), newCall(fmt.Sprint("client ", i%7), take(1, 1), one)) }()
 					synctest.Wait()
 				}
 				release()
-				s.does(func(context.Context, *Batch) error { end(); return nil }, nil)
 				synctest.Wait()
 				failed := 0
 				for _, err := range errs {

@@ -132,8 +132,9 @@ func newServer(t *testing.T, opts ...func(*Server)) (*Dispatcher, *server) {
 
 func inline(s *Server) { s.Inline = true }
 
-// occupy has all slots taken by batches that wait until the returned function is called.
-func occupy(t *testing.T, d *Dispatcher, s *server) (release func()) {
+// occupy has all slots taken by batches that wait until the returned function is called. What becomes of the batches that follow
+// may be given: they are sent before that function returns.
+func occupy(t *testing.T, d *Dispatcher, s *server, next ...func(context.Context, *Batch) error) (release func()) {
 	t.Helper()
 	one := newBuckets(t, bucket.Token, 100)
 	require.NoError(t, d.Do(t.Context(), newCall("known to answer", take(1, 1), one)))
@@ -144,8 +145,9 @@ func occupy(t *testing.T, d *Dispatcher, s *server) (release func()) {
 		all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall(fmt.Sprint("occupies ", i), take(1, 1), one))) })
 		synctest.Wait()
 	}
+	next = append(next, nil)
 	return sync.OnceFunc(func() {
-		s.does(nil, nil)
+		s.does(next[0], nil)
 		close(gate)
 		all.Wait() // the test's context ends with it
 	})
