@@ -7,7 +7,7 @@ SEEDS ?= 10000
 FIRST ?= 1
 FILES ?= .
 
-.PHONY: help test integration simulate mutate fuzz bench readme lint ci
+.PHONY: help test integration simulate mutate fuzz bench lint ci
 
 help: ## print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
@@ -30,11 +30,8 @@ fuzz: ## every fuzz target for FUZZTIME
 	@for target in $$(go test -list '^Fuzz' . | grep '^Fuzz'); do \
 		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) . || exit 1; done
 
-bench: ## the table and the plot of the README, against other libraries
+bench: ## the table of docs/benchmarks.md and its plot, against other libraries
 	cd bench && go run ./table
-
-readme: ## write the code blocks of the README from the Examples
-	go test -run TestReadmeBlocks . -readme
 
 lint: ## formatting, go.mod, vet and staticcheck of every module
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }

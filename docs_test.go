@@ -1,6 +1,9 @@
 package ginlimit_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -110,4 +113,66 @@ func TestLogLinesAreDocumented(t *testing.T) {
 		assert.True(t, found, "docs/operations.md does not say what %q means", line)
 	}
 	assert.Len(t, documented, len(written), "it documents a line that is not written")
+}
+
+// TestReferenceNamesWhatIsExported looks for each exported name of the package in docs/reference.md, and for each option in the README.
+func TestReferenceNamesWhatIsExported(t *testing.T) {
+	t.Parallel()
+	reference, readme := read(t, "docs/reference.md"), read(t, "README.md")
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	names := 0
+	wants := func(id *ast.Ident) {
+		if goDocHas := []string{"String", "MarshalText", "UnmarshalText", "Error", "Unwrap"}; id.IsExported() && !slices.Contains(goDocHas, id.Name) {
+			names++
+			assert.True(t, regexp.MustCompile(`\b`+id.Name+`\b`).MatchString(reference), "docs/reference.md does not name %s", id.Name)
+		}
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, decl := range parsed.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil || len(d.Recv.List[0].Names) == 0 || exportedReceiver(d) {
+					wants(d.Name)
+				}
+				if name := d.Name.Name; strings.HasPrefix(name, "With") && d.Recv == nil {
+					assert.True(t, strings.Contains(readme, "`"+name+"("), "README.md does not name %s", name)
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch s := spec.(type) {
+					case *ast.ValueSpec:
+						for _, id := range s.Names {
+							wants(id)
+						}
+					case *ast.TypeSpec:
+						wants(s.Name)
+						if fields, ok := s.Type.(*ast.StructType); ok && s.Name.IsExported() {
+							for _, field := range fields.Fields.List {
+								for _, id := range field.Names {
+									wants(id)
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	require.Greater(t, names, 120)
+}
+
+// exportedReceiver reports whether a method is one of an exported type.
+func exportedReceiver(d *ast.FuncDecl) bool {
+	of := d.Recv.List[0].Type
+	if pointer, ok := of.(*ast.StarExpr); ok {
+		of = pointer.X
+	}
+	id, ok := of.(*ast.Ident)
+	return ok && id.IsExported()
 }

@@ -3,10 +3,14 @@
 package ginlimit_test
 
 import (
+	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,7 +19,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
-// TestReadmeProgramRuns builds the quickstart in a module of its own and sends it requests.
+// TestReadmeProgramRuns builds the quickstart in a module of its own, and sends it six requests: the last is answered as the README shows.
 func TestReadmeProgramRuns(t *testing.T) {
 	t.Parallel()
 	root, err := os.Getwd()
@@ -40,12 +44,41 @@ func TestReadmeProgramRuns(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	shown := regexp.MustCompile("(?s)```text\n(HTTP/1.1 429 .*?)\n\n(.*?)\n```").FindSubmatch(text)
+	require.NotNil(t, shown)
+	ask := func() (*http.Response, error) { return http.Get("http://" + listen + "/ping") }
 	var response *http.Response
 	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
-		response, err = http.Get("http://" + listen + "/ping")
+		response, err = ask()
 		return err == nil
 	}))
+	for want := 4; want >= 0; want-- {
+		require.Equal(t, http.StatusOK, response.StatusCode)
+		require.Equal(t, strconv.Itoa(want), response.Header.Get("X-RateLimit-Remaining"))
+		require.NoError(t, response.Body.Close())
+		response, err = ask()
+		require.NoError(t, err)
+	}
 	defer response.Body.Close()
-	require.Equal(t, http.StatusOK, response.StatusCode)
-	require.Equal(t, "999", response.Header.Get("X-RateLimit-Remaining"))
+	var head strings.Builder
+	fmt.Fprintln(&head, response.Proto, response.Status)
+	require.NoError(t, response.Header.WriteSubset(&head, map[string]bool{"Date": true, "Content-Length": true}))
+	require.Equal(t, string(shown[1]), strings.TrimSpace(strings.ReplaceAll(head.String(), "\r", "")))
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, string(shown[2]), string(body))
+}
+
+// TestTestsOfDocumentsPass runs the files of tests in docs/testing.md.
+func TestTestsOfDocumentsPass(t *testing.T) {
+	t.Parallel()
+	for i, block := range goBlocks(t, "docs/testing.md") {
+		file := filepath.Join(t.TempDir(), fmt.Sprintf("block%d_test.go", i))
+		require.NoError(t, os.WriteFile(file, []byte(block), 0o600))
+		out, err := exec.CommandContext(t.Context(), "go", "test", "-v", file).CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.Contains(t, string(out), "--- PASS: Test")
+	}
 }

@@ -1,15 +1,11 @@
 package ginlimit_test
 
 import (
-	"flag"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -30,55 +26,78 @@ func goBlocks(t *testing.T, file string) []string {
 	return blocks
 }
 
-var insert = flag.Bool("readme", false, "write the Examples into README.md and docs")
-
-// shown is a Go block of Markdown, and what it shows: paragraphs of an Example, counted from one.
-var shown = regexp.MustCompile("(?s)<!-- (Example\\w*) (\\d+)-(\\d+) -->\n```go\n(.*?)```\n")
-
-// exampleBodies returns the code of every Example without its indentation, in paragraphs.
-func exampleBodies(t *testing.T) map[string][]string {
-	t.Helper()
-	names, err := filepath.Glob("example*_test.go")
-	require.NoError(t, err)
-	bodies := map[string][]string{}
-	for _, name := range names {
-		source, err := os.ReadFile(name)
-		require.NoError(t, err)
-		file, err := parser.ParseFile(token.NewFileSet(), name, source, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok {
-				body := string(source[f.Body.Lbrace : f.Body.Rbrace-1])
-				bodies[f.Name.Name] = strings.Split(strings.ReplaceAll(strings.TrimPrefix(body, "\n"), "\n\t", "\n")[1:], "\n\n")
-			}
-		}
-	}
-	return bodies
+// packages are those that a block may need and the quickstart does not import: an editor adds them.
+var packages = map[string]string{
+	"context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "log": "log", "math": "math", "netip": "net/netip",
+	"slog": "log/slog", "strconv": "strconv", "time": "time",
+	"gin": "github.com/gin-gonic/gin", "redis": "github.com/redis/go-redis/v9", "ginlimit": "github.com/ginlimit/ginlimit",
 }
 
-// TestReadmeBlocksAreExamples looks whether README.md, but for its first block, which is a program, and docs show the
-// Examples as they are. With -readme it makes it so.
-func TestReadmeBlocksAreExamples(t *testing.T) {
-	bodies := exampleBodies(t)
-	for file, others := range map[string]int{"README.md": 1, "docs/operations.md": 0} {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		blocks := 0
-		want := shown.ReplaceAllStringFunc(string(text), func(block string) string {
-			blocks++
-			m := shown.FindStringSubmatch(block)
-			from, _ := strconv.Atoi(m[2])
-			to, _ := strconv.Atoi(m[3])
-			body := bodies[m[1]]
-			require.True(t, 0 < from && from <= to && to <= len(body), m[0])
-			code := strings.Join(body[from-1:to], "\n\n")
-			return fmt.Sprintf("<!-- %s %d-%d -->\n```go\n%s\n```\n", m[1], from, to, strings.TrimSpace(code))
-		})
-		require.Equal(t, len(goBlocks(t, file))-others, blocks, "%s: every other block names its Example", file)
-		if *insert {
-			require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
-			continue
+// goFile returns a Go file with a function, and the imports that its body needs.
+func goFile(name, body string) string {
+	var imports strings.Builder
+	for short, path := range packages {
+		if regexp.MustCompile(`\b` + short + `\.[A-Z]`).MatchString(body) {
+			fmt.Fprintf(&imports, "\t%q\n", path)
 		}
-		require.Equal(t, want, string(text), "go test -run TestReadmeBlocks . -readme writes it")
 	}
+	return fmt.Sprintf("package blocks\n\nimport (\n%s)\n\nfunc %s() {\n%s}\n", imports.String(), name, body)
+}
+
+// TestBlocksOfDocumentsBuild pastes each Go block of the README into the main of the quickstart, after "router :=" and the block that makes
+// limiter and ctx, and builds the result. Blocks of docs are pasted in braces, as they may replace what there is. A block that is
+// a whole file is built as it is.
+func TestBlocksOfDocumentsBuild(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("go is missing")
+	}
+	readme := goBlocks(t, "README.md")
+	program := readme[0]
+	main := program[strings.Index(program, "func main() {\n")+len("func main() {\n") : strings.LastIndex(program, "}")]
+	at := strings.Index(main, "\trouter.")
+	require.Contains(t, main[:at], "\trouter := ")
+	var names string
+	for _, block := range readme {
+		if strings.HasPrefix(block, "ctx := ") {
+			names = block
+		}
+	}
+	require.Contains(t, names, "limiter, err := ")
+
+	dir := t.TempDir()
+	files := []string{filepath.Join(dir, "quickstart.go")}
+	require.NoError(t, os.WriteFile(files[0], []byte(strings.Replace(program, "package main", "package blocks", 1)), 0o600))
+	for _, document := range []string{"README.md", "docs/guide.md", "docs/headers.md", "docs/algorithms.md", "docs/operations.md", "docs/testing.md"} {
+		blocks := goBlocks(t, document)
+		require.NotEmpty(t, blocks, document)
+		for i, block := range blocks {
+			name := fmt.Sprintf("%s%d", regexp.MustCompile(`\W`).ReplaceAllString(document, ""), i)
+			switch {
+			case block == program:
+				continue
+			case strings.HasPrefix(block, "package "):
+				vet(t, filepath.Join(t.TempDir(), name+"_test.go"), block)
+				continue
+			case block == names, strings.HasPrefix(block, "router.SetTrustedProxies"): // comes before the names
+				block = strings.TrimPrefix(block, names)
+			case document != "README.md":
+				block = "{\n" + block + "}\n"
+			}
+			body := main[:at] + names + "_ = ctx\n" + block + main[at:]
+			file := filepath.Join(dir, name+".go")
+			require.NoError(t, os.WriteFile(file, []byte(goFile(name, body)), 0o600))
+			files = append(files, file)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"build"}, files...)...).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// vet builds a file of tests.
+func vet(t *testing.T, file, code string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(file, []byte(code), 0o600))
+	out, err := exec.CommandContext(t.Context(), "go", "vet", file).CombinedOutput()
+	require.NoError(t, err, string(out))
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// Applications before and after. These functions are what docs/migrate.md shows.
+// Applications before and after. These functions are what docs/migration.md shows.
 
 func oneLimiter(rdb redis.UniversalClient) (*ginlimit.Limiter, error) {
 	limiter, err := ginlimit.NewLimiter(rdb)

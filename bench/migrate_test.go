@@ -29,7 +29,7 @@ func TestMigrationBlocksAreCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	notes, err := os.ReadFile("../docs/migrate.md")
+	notes, err := os.ReadFile("../docs/migration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
