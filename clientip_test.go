@@ -112,7 +112,7 @@ func TestManyNetworks(t *testing.T) {
 	assert.Equal(t, 200, get(r, "/", from("10.1.134.160:1")).Code)
 }
 
-// TestSpoofableAddressesAreLogged wants one line if Gin would believe a stranger, and none if not.
+// TestSpoofableAddressesAreLogged wants one line if Gin trusts headers of a stranger, and none if not.
 func TestSpoofableAddressesAreLogged(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

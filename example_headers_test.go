@@ -44,7 +44,7 @@ func ExampleWithHeaders() {
 	//   Content-Type: text/plain; charset=utf-8
 }
 
-// Header fields as one likes: the count, the state and when it expires (system B).
+// Header fields of your own: the count, the state and when it expires (system B).
 func ExampleWithHeaderFunc() {
 	limiter, err := ginlimit.NewLocal(ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
 	if err != nil {

@@ -28,7 +28,7 @@ func ExampleWithKey() {
 	// GET / 200 remaining 4
 }
 
-// What Gin believes by default, anyone can forge: each request chooses its own bucket.
+// By default Gin trusts X-Forwarded-For from any client, so each request can choose its own bucket.
 func ExampleByClientIP_forged() {
 	rdb, stop := exampleRedis()
 	defer stop()

@@ -98,7 +98,7 @@ func ExampleWithLimits() {
 	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(10), ginlimit.WithLimits(ginlimit.PerDay(2))), ok)
 
 	for range 3 {
-		request(router, "GET", "/", "203.0.113.7") // is told of the one closest to exhaustion
+		request(router, "GET", "/", "203.0.113.7") // the headers report the limit closest to exhaustion
 	}
 	// Output:
 	// GET / 200 remaining 1

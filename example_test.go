@@ -266,7 +266,7 @@ func ExampleWithAllowList() {
 	// GET / 429 remaining 0
 }
 
-// An answer of one's own. The status 429 and the headers are set.
+// An answer of your own. The status 429 and the headers are set.
 func ExampleWithDeniedHandler() {
 	rdb, stop := exampleRedis()
 	defer stop()

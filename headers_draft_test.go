@@ -233,7 +233,7 @@ func TestIntegersInTheDraftsFieldsHaveFifteenDigits(t *testing.T) {
 	}
 }
 
-// A client that believes t comes no later than one that believes Retry-After.
+// A client that waits t comes no later than one that waits Retry-After.
 func TestRetryAfterIsNeverBeforeT(t *testing.T) {
 	t.Parallel()
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {

@@ -181,7 +181,7 @@ func WithQueue(length int, wait time.Duration) Option {
 // probation, for as long again: the next refusal bans it for twice as long. A probation survived clears it, and so does
 // [Policy.Reset]. RetryAfter is the end of the ban, or later if no token is there by then. With [WithRefund] or [WithSettle] only
 // what is not given back leads to a ban: five failed logins, say. A request takes its tokens before it is served, so more at once than the
-// limit holds are refused, and ban, whatever becomes of the others; what is charged afterwards bans nobody.
+// limit holds are refused, and the client is banned, also if the others succeed. What is charged afterwards bans nobody.
 //
 // A ban is decided in the same call as the limits. A refusal by a limit that prohibits, of a cost above the Burst, of another identity
 // ([WithIdentity]), and a try of [Policy.Wait] or [Policy.AllowUpTo] bans nobody; nor does waiting for a slot ([WithQueue]). While a slot of a

@@ -60,8 +60,8 @@ func unindented(code string) string {
 	return out.String()
 }
 
-// TestMigrationAllowsAsMany sends the same requests before and after. That both have one Redis shows besides that what
-// was counted before is not known after.
+// TestMigrationAllowsAsMany sends the same requests before and after. Both use one Redis, which also shows
+// that what was counted before is not known after.
 func TestMigrationAllowsAsMany(t *testing.T) {
 	for _, m := range moves {
 		t.Run(m.name, func(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 //
 // A decision by Redis is that of a bucket without leases: n tokens are granted if taken + n ≤ burst, else the call is refused, whoever
 // holds tokens, its own process included. So a refusal may be owed to tokens that another process holds, of which there are at most held.
-// Remaining is burst − taken, less what was granted to the caller: what it leases besides counts as left. Then it may take a tokens
+// Remaining is burst − taken, less what was granted to the caller: what it also leases counts as left. Then it may take a tokens
 // ahead, in whole charges: a ≤ used[p], a ≤ rate × d, a ≤ half of room[p] without the caller's own, and as many as there are. Taken rises
 // by all of them, and held[p] by a.
 //

@@ -50,7 +50,7 @@ func run(ctx context.Context, jobs int, redisAddr string, out io.Writer) error {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
-	// A partner counts whatever becomes of our Redis: without it, workers wait until it is back.
+	// The partner counts also while Redis is down: workers wait until it is back.
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailure(ginlimit.FailClosed))
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ type Bucket struct {
 	Period   int64 // milliseconds
 	Ends     int64 // of a calendar period, when it ends, in Unix milliseconds by this process' clock; else 0
 
-	// Args are what a script is told of the bucket: Drain, or Period of a window, then Cost and Capacity. They are boxed
+	// Args are the bucket as arguments of a script: Drain, or Period of a window, then Cost and Capacity. They are boxed
 	// once, not for each call.
 	Args [3]any
 }

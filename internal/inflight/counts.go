@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// Life is for how long Redis believes what it was told: slots.lua has the same.
+	// Life is for how long a count in Redis is valid: slots.lua has the same.
 	Life = 10 * time.Second
-	// Renewal is after how long it is told again of slots that are held.
+	// Renewal is after how long slots that are held are told again.
 	Renewal = Life / 3
 	shards  = 64
 	// maxGone is how many keys without a slot a shard remembers, until Redis was told of them for sure. Redis forgets others by itself.

@@ -230,7 +230,7 @@ func (c *command) encodeOne(m *dispatch.Merged) {
 	}
 }
 
-// encodeGuards appends what guards.lua is told of a ban and of slots.
+// encodeGuards appends a ban and slots as arguments of guards.lua.
 func (c *command) encodeGuards(m *dispatch.Merged, process string) {
 	counted := bucket.Counted(m.Buckets)
 	guards := m.Buckets[counted:]
@@ -253,7 +253,7 @@ func (c *command) encodeGuards(m *dispatch.Merged, process string) {
 	c.args = append(c.args, counted)
 }
 
-// encodeBucket appends what a script is told of a bucket.
+// encodeBucket appends a bucket as arguments of a script.
 func (c *command) encodeBucket(b *bucket.Bucket) {
 	c.args = append(c.args, b.Args[:]...)
 	if b.Ends != 0 {
