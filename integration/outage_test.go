@@ -345,19 +345,19 @@ func inMS(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
 }
 
-const faultsText = `# Faults of Redis, and what becomes of decisions
+const faultsText = `# Faults
 
-Each row is a run on real redis-servers: 64 callers for each of FailLocal, FailOpen and FailClosed, with the default timeout of
+What happens to requests in each fault of Redis, measured. Each row is a run on real redis-servers: 64 callers for each of FailLocal, FailOpen and FailClosed, with the default timeout of
 50 ms and a client with its default options, the race detector on. Half of the decisions are on one key that is asked for at a
 hundred times its limit, half on keys that are new. The command measures and writes this file; it fails if a p99 is above the
 timeout and 20 ms, if Redis is back later than a second after it can be reached, or if a decision is wrong:
 
     cd integration && go test -race -run TestFaults -faults ../docs/faults.md .
 
-- **degraded**: of the decisions while the fault lasted, those that Redis did not make.
+- **degraded**: the share of decisions during the fault that Redis did not make.
 - **back**: from when Redis can be reached until the last of the three limiters decides there again.
-- **admitted**: on the key that is over its limit, by Redis and by the process (FailLocal, a quarter of the limit), of how many that may be. Where
-  Redis loses its memory, by a restart or as a copy that lags behind, a bucket starts full once more.
+- **admitted**: on the key that is over its limit, by Redis and by the process (FailLocal, a quarter of the limit), and the most that is allowed. If Redis
+  loses its memory, by a restart or because a copy lags behind, a bucket starts full once more.
 
 | fault | p99 | longest | degraded | back | admitted by Redis | by the process |
 | --- | --- | --- | --- | --- | --- | --- |
