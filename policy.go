@@ -308,7 +308,7 @@ func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	}
 	return func(c *gin.Context) {
 		for i, p := range policies {
-			c.Set(policyKey{}, p)
+			c.Set(policyKey, p)
 			client, err := p.clientKey(c)
 			if i == len(policies)-1 || !errors.Is(err, ErrNoKey) {
 				p.serve(c, func(*gin.Context) (string, error) { return client, err })
