@@ -54,7 +54,7 @@ func byAddress(c *gin.Context, v4, v6 int) (string, error) {
 
 // clientAddress returns the client's address in its [canonical] form.
 func clientAddress(c *gin.Context) (netip.Addr, error) {
-	decides, _ := c.Get(policyKey{})
+	decides, _ := c.Get(policyKey)
 	if p, ok := decides.(*Policy); ok {
 		p.warnSpoofable(c)
 	}
@@ -83,7 +83,7 @@ func canonical(addr netip.Addr) netip.Addr {
 }
 
 // policyKey is where a [gin.Context] keeps the policy that decides, which must know whether the client's address is used.
-type policyKey struct{}
+const policyKey = "github.com/ginlimit/ginlimit.policy"
 
 // warnSpoofable logs a warning if clients can spoof their address. Each policy looks once, and a limiter warns once.
 func (p *Policy) warnSpoofable(c *gin.Context) {

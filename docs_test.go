@@ -64,6 +64,17 @@ func TestLinksOfDocumentsLead(t *testing.T) {
 	}
 }
 
+// TestRequirementsAreThoseOfGoMod: the README names the oldest versions that the module works with.
+func TestRequirementsAreThoseOfGoMod(t *testing.T) {
+	t.Parallel()
+	module, readme := read(t, "go.mod"), read(t, "README.md")
+	for name, line := range map[string]string{"Go": `go`, "Gin": `\tgithub.com/gin-gonic/gin`, "go-redis": `\tgithub.com/redis/go-redis/v9`} {
+		required := regexp.MustCompile(`(?m)^` + line + ` v?(\d+\.\d+)\.0$`).FindStringSubmatch(module)
+		require.NotNil(t, required, "go.mod requires a version of %s whose last number is 0", name)
+		assert.Regexp(t, `(^|\W)`+name+` `+regexp.QuoteMeta(required[1])+`\b[^.]`, readme)
+	}
+}
+
 // TestTestsThatDocumentsNameExist looks for each test, or tests that begin so, that a document names.
 func TestTestsThatDocumentsNameExist(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package ginlimit_test
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
@@ -26,6 +27,46 @@ func ExampleWithKey() {
 	// GET / 200 remaining 4
 	// GET / 200 remaining 3
 	// GET / 200 remaining 4
+}
+
+// A malformed key is the client's fault: 400. Without a key, the address counts.
+func ExampleKeyFunc() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+
+	byToken := func(c *gin.Context) (string, error) {
+		header := c.GetHeader("Authorization")
+		if header == "" {
+			return "", ginlimit.ErrNoKey
+		}
+		token, ok := strings.CutPrefix(header, "Bearer ")
+		if !ok || len(token) != 8 {
+			return "", fmt.Errorf("%w: a malformed token", ginlimit.ErrBadRequest) // the client does not see this text
+		}
+		return token, nil // a real one verifies it first
+	}
+	tokens, err := limiter.Policy(ginlimit.PerMinute(5), ginlimit.WithName("token"), ginlimit.WithKey(byToken))
+	if err != nil {
+		panic(err)
+	}
+	addresses, err := limiter.Policy(ginlimit.PerMinute(2), ginlimit.WithName("address"))
+	if err != nil {
+		panic(err)
+	}
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", ginlimit.FirstOf(tokens, addresses), ok)
+
+	request(router, "GET", "/", "203.0.113.7", "Authorization", "Bearer 12345678")
+	request(router, "GET", "/", "203.0.113.7", "Authorization", "Bearer 1234")
+	request(router, "GET", "/", "203.0.113.7")
+	// Output:
+	// GET / 200 remaining 4
+	// GET / 400
+	// GET / 200 remaining 1
 }
 
 // By default Gin trusts X-Forwarded-For from any client, so each request can choose its own bucket.

@@ -78,7 +78,9 @@ func TestFirstOfEndsAtAnError(t *testing.T) {
 	noKey := func(err error) ginlimit.Option {
 		return ginlimit.WithKey(func(*gin.Context) (string, error) { return "", err })
 	}
-	key := ginlimit.WithKey(func(*gin.Context) (string, error) { return "k", nil })
+	keyed := func(*gin.Context) (string, error) { return "k", nil }
+	malformed := func(*gin.Context) (string, error) { return "k", fmt.Errorf("key: %w", ginlimit.ErrBadRequest) }
+	key := ginlimit.WithKey(keyed)
 	fails := func(err error) ginlimit.Option {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, err })
 	}
@@ -95,6 +97,13 @@ func TestFirstOfEndsAtAnError(t *testing.T) {
 		"none of several":                   {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByFirst(ginlimit.ByHeader("X-A"), ginlimit.ByHeader("X-B")))}, "second", 200},
 		"not all of several":                {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByHeader("Host"), ginlimit.ByHeader("X-B")))}, "second", 200},
 		"an address that cannot be read":    {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByClientIP)}, "second", 200},
+		"a malformed key":                   {[]ginlimit.Option{noKey(ginlimit.ErrBadRequest)}, "first", 400},
+		"a malformed key of several":        {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByFirst(malformed, keyed))}, "first", 400},
+		"a malformed part of a key":         {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByAll(keyed, malformed))}, "first", 400},
+		"a missing key, said to be a fault": {[]ginlimit.Option{noKey(fmt.Errorf("%w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest))}, "second", 200},
+		"an identity with a malformed key":  {[]ginlimit.Option{key, ginlimit.WithIdentity("i", malformed, ginlimit.PerHour(1))}, "first", 400},
+		"a client's own key is not known":   {[]ginlimit.Option{noKey(ginlimit.ErrUnknownClient)}, "first", 403},
+		"a dry run of a malformed key":      {[]ginlimit.Option{noKey(ginlimit.ErrBadRequest), ginlimit.WithDryRun()}, "first", 200},
 		"another error":                     {[]ginlimit.Option{noKey(broken)}, "first", 500},
 		"a source that is unavailable":      {[]ginlimit.Option{noKey(ginlimit.ErrUnavailable)}, "first", 503},
 		"a client that is not known":        {[]ginlimit.Option{key, fails(ginlimit.ErrUnknownClient)}, "first", 403},

@@ -18,7 +18,8 @@ import (
 )
 
 func FuzzParseLimit(f *testing.F) {
-	for _, s := range []string{"100/m", "5/15m", "10/s burst 20", "-1/0s", "0/d", "1/1h30m", "9/ms burst 9007199254740991", "/", ""} {
+	for _, s := range []string{"100/m", "5/15m", "10/s burst 20", "-1/0s", "0/d", "1/1h30m", "9/ms burst 9007199254740991", "/", "",
+		"10/sec", "5/15minutes", "100/hours", "1/0days", "1/70000days", "1/minmin", "1/1.5hour", "1/99999999999999999999sec", "+5/day", "1/007min"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

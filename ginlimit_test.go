@@ -3,6 +3,7 @@ package ginlimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"strconv"
@@ -85,6 +86,8 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 		header http.Header // in addition
 	}{
 		{"no key", func(*gin.Context) (string, error) { return "", nil }, rdb, ginlimit.ErrNoKey, 500, internal, nil},
+		{"a malformed key", func(*gin.Context) (string, error) { return "", fmt.Errorf("%w: not 32 digits", ginlimit.ErrBadRequest) }, rdb,
+			ginlimit.ErrBadRequest, 400, `{"type": "about:blank", "title": "Bad Request", "status": 400}`, nil},
 		{"a key function's own error", func(*gin.Context) (string, error) { return "k", broken }, rdb, broken, 500, internal, nil},
 		{"no Redis", ginlimit.ByClientIP, redis.NewClient(&redis.Options{
 			Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), ginlimit.ErrUnavailable, 503, `{
@@ -108,12 +111,11 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 			assert.Equal(t, c.status, rec.Code)
 			assert.ErrorIs(t, got, c.want, "for the application's log")
 			assert.JSONEq(t, c.body, rec.Body.String())
-			want := http.Header{
-				"Cache-Control":  {"no-store"},
-				"Content-Length": {strconv.Itoa(rec.Body.Len())},
-				"Content-Type":   {"application/problem+json"},
-			}
+			want := http.Header{"Cache-Control": {"no-store"}, "Content-Type": {"application/problem+json"}}
 			maps.Copy(want, c.header)
+			if length := rec.Header().Get("Content-Length"); length != "" { // newer versions of Gin set it; else net/http does
+				want.Set("Content-Length", strconv.Itoa(rec.Body.Len()))
+			}
 			assert.Equal(t, want, rec.Header())
 
 			r = serve(middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),

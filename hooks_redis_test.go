@@ -39,6 +39,32 @@ func TestHooksSeeEveryCall(t *testing.T) {
 	}
 }
 
+// TestFirstDecisionMayComeLate: the limiter adds a hook to the client with its first decision, while the application's
+// commands are in flight. The race detector finds clients that cannot bear it; those before 9.22 cannot.
+func TestFirstDecisionMayComeLate(t *testing.T) {
+	t.Parallel()
+	rdb := harness.Connect(t, harness.StartRedis(t))
+	limiter := harness.NewLimiter(t, rdb)
+	var others sync.WaitGroup
+	decided := make(chan struct{})
+	for range 4 {
+		others.Go(func() {
+			for {
+				assert.NoError(t, rdb.Ping(t.Context()).Err())
+				select {
+				case <-decided:
+					return
+				default:
+				}
+			}
+		})
+	}
+	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(100))
+	close(decided)
+	others.Wait()
+	require.NoError(t, err)
+}
+
 // TestChangeEndsARefusalOnItsWay resets a key while a refusal that Redis has made is on its way: it is not
 // remembered.
 func TestChangeEndsARefusalOnItsWay(t *testing.T) {

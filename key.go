@@ -18,12 +18,13 @@ import (
 
 // KeyFunc returns the key that a request is counted under. A nil KeyFunc is an error.
 //
-// An empty key and an error go to the error handler, and the request is not counted.
+// An empty key and an error go to the error handler, and the request is not counted. The default handler answers 500, 400
+// if the error wraps [ErrBadRequest], and 403 if it wraps [ErrUnknownClient].
 type KeyFunc func(*gin.Context) (string, error)
 
 // ByHeader returns the value of a header, or [Key] of the values of several.
 //
-// If a header is missing, the error wraps [ErrNoKey], and the response is 400 and names the header. If a header comes
+// If a header is missing, the error wraps [ErrNoKey] and [ErrBadRequest], and the response is 400 and names the header. If a header comes
 // several times, the first value counts. Clients can send any header: use one that is checked in front of the
 // application. It panics without names and on an invalid one.
 func ByHeader(names ...string) KeyFunc {
@@ -61,7 +62,7 @@ type missingHeader struct{ name string }
 func (e *missingHeader) Error() string {
 	return ErrNoKey.Error() + ": the request has no header " + e.name
 }
-func (e *missingHeader) Unwrap() error { return ErrNoKey }
+func (e *missingHeader) Unwrap() []error { return []error{ErrNoKey, ErrBadRequest} }
 
 // isTokenByte reports whether a header's name can contain the byte (RFC 9110, section 5.6.2).
 func isTokenByte(c byte) bool {
@@ -88,7 +89,8 @@ func ByParam(name string) KeyFunc {
 
 // ByFirst returns the first key found: an API key, say, or else the address. For other limits with each, use [FirstOf].
 //
-// A function finds none if it returns an empty key or an error that wraps [ErrNoKey]; another error ends the search. The
+// A function finds none if it returns an empty key or an error that wraps [ErrNoKey]; another error ends the search, as
+// [ErrBadRequest] of a malformed key does. The
 // result is [Key] of the function's index, from 0, and its key, so that no client reaches an address' bucket with an
 // API key that looks like the address. It panics without functions and on a nil one.
 func ByFirst(funcs ...KeyFunc) KeyFunc {

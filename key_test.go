@@ -72,6 +72,30 @@ func TestMissingHeaderIsNamed(t *testing.T) {
 	assert.Equal(t, "0", remaining(get(r, "/", with("X-Tenant", "a"), with("X-Client-Id", "b-c"))))
 }
 
+func TestMissingKeysAreTheClientsFaultIfAFunctionSaysSo(t *testing.T) {
+	t.Parallel()
+	none := func(err error) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return "", err } }
+	fault := none(fmt.Errorf("secret: %w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest))
+	l := newLocal(t)
+	policy := func(name string, f ginlimit.KeyFunc) *ginlimit.Policy {
+		return newPolicy(t, l, ginlimit.PerHour(1), ginlimit.WithName(name), ginlimit.WithKey(f))
+	}
+	for name, row := range map[string]struct {
+		handler gin.HandlerFunc
+		code    int
+	}{
+		"the only one":            {policy("a", fault).Handler(), 400},
+		"the last policy":         {ginlimit.FirstOf(policy("a", none(ginlimit.ErrNoKey)), policy("b", fault)), 400},
+		"the first policy":        {ginlimit.FirstOf(policy("a", fault), policy("b", none(ginlimit.ErrNoKey))), 500},
+		"one of several":          {policy("a", ginlimit.ByFirst(fault, none(nil))).Handler(), 400},
+		"none of several says it": {policy("a", ginlimit.ByFirst(none(ginlimit.ErrNoKey), none(nil))).Handler(), 500},
+	} {
+		rec := get(serve(row.handler), "/")
+		assert.Equal(t, row.code, rec.Code, name)
+		assert.NotContains(t, rec.Body.String(), "secret", name)
+	}
+}
+
 // TestKeySecret has nothing of a client stand in Redis.
 func TestKeySecret(t *testing.T) {
 	t.Parallel()

@@ -51,7 +51,7 @@ func TestParseLimitRefuses(t *testing.T) {
 	for _, text := range []string{
 		"", " ", "100", "/", "/m", "100/", "100 / m", "100/m/s", "x/m", "1e3/m", "NaN/m", "1.5/m", "100/x", "100/mm",
 		"100/0s", "100/-1m", "100/1us", "100/1500us", "0/0s", "100/m burst", "100/m burst x", "100/m burst 0",
-		"100/m burst -1", "100/m bursts 5", "1/secs", "1/1h30min", "1/-1min", "1/ min", "1/MIN", "1/0min", "100/m burst 5 5", "99999999999999999999/m", "4611686018427387904/m",
+		"100/m burst -1", "100/m bursts 5", "1/secs", "1/1h30min", "1/-1min", "1/ min", "1/MIN", "1/0min", "1/0days", "1/70000days", "1/minmin", "1/1.5hour", "1/99999999999999999999sec", "1/seconds5", "100/m burst 5 5", "99999999999999999999/m", "4611686018427387904/m",
 		"1/m burst 4611686018427387904", "1/-1d", "1/65536d", "1/999999999999h", "1/infm", "\x00", "１/m",
 		strings.Repeat("9", 1<<16) + "/m",
 	} {

@@ -36,6 +36,10 @@ var (
 	ErrUnavailable = errors.New("ginlimit: unavailable")
 	// ErrNoKey says that there is no key to count under.
 	ErrNoKey = errors.New("ginlimit: no key")
+	// ErrBadRequest says that the client is at fault. A [KeyFunc] that finds a malformed key returns an error that wraps it,
+	// and the default error handler answers 400, without the error's text. [ByFirst] and [FirstOf] do not look for another
+	// key: a client could leave its bucket with a malformed one. If the key is missing, wrap [ErrNoKey] as well, and they do.
+	ErrBadRequest = errors.New("ginlimit: bad request")
 )
 
 // Limiter counts keys against limits. It is safe for concurrent use.

@@ -36,7 +36,7 @@ func (p *Policy) clientKey(c *gin.Context) (string, error) {
 // serve decides on a request, counted under the key that the function returns.
 func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	o := p.observe(p.name)
-	c.Set(policyKey{}, p)
+	c.Set(policyKey, p)
 	if p.bypass(c, &o) {
 		return
 	}

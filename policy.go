@@ -283,7 +283,7 @@ func (p *Policy) Reset(ctx context.Context, client string) error {
 // FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc] finds a key.
 //
 // So a request counts under its API key, say, or else under its address. A key function finds none if it returns an error
-// that wraps [ErrNoKey], or an empty key. Any other error, and every error after a key was found, such as
+// that wraps [ErrNoKey], or an empty key. Any other error, such as [ErrBadRequest], and every error after a key was found, such as
 // [ErrUnknownClient] of [WithLimitFunc], is that policy's to answer. If no policy finds a key, the error is the last
 // policy's to answer. It panics without a policy, on a nil one, and on policies of two limiters.
 func FirstOf(policies ...*Policy) gin.HandlerFunc {
@@ -308,7 +308,7 @@ func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	}
 	return func(c *gin.Context) {
 		for i, p := range policies {
-			c.Set(policyKey{}, p)
+			c.Set(policyKey, p)
 			client, err := p.clientKey(c)
 			if i == len(policies)-1 || !errors.Is(err, ErrNoKey) {
 				p.serve(c, func(*gin.Context) (string, error) { return client, err })

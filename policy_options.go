@@ -267,8 +267,8 @@ func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 // WithErrorHandler sets the function that answers a request without a decision.
 //
 // The default adds the error to the context's Errors. It answers 503 for [ErrUnavailable] or if the request's context
-// has ended, 400 if a header of [ByHeader] is missing, 403 for [ErrUnknownClient], and 500 otherwise. If f neither aborts
-// nor writes nor sets a status, the request goes on, unlimited. The error's text is not for clients.
+// has ended, 400 for [ErrBadRequest], 403 for [ErrUnknownClient], and 500 otherwise. If f neither aborts nor writes nor
+// sets a status, the request goes on, unlimited. The error's text is not for clients.
 func WithErrorHandler(f func(*gin.Context, error)) Option {
 	return func(c *config) {
 		c.require(f != nil, "WithErrorHandler: the function is nil")

@@ -99,6 +99,8 @@ func answerError(c *gin.Context, err error) {
 	case errors.As(err, &missing):
 		detail := fmt.Sprintf(missingDetail, missing.name)
 		answer(c, http.StatusBadRequest, fmt.Sprintf(problemHeader, detail), detail)
+	case errors.Is(err, ErrBadRequest):
+		answerStatus(c, http.StatusBadRequest)
 	case errors.Is(err, ErrUnknownClient):
 		answerStatus(c, http.StatusForbidden)
 	case errors.Is(err, ErrUnavailable):

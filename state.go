@@ -22,11 +22,11 @@ type requestState struct {
 }
 
 // stateKey is where a [gin.Context] keeps the newest state.
-type stateKey struct{}
+const stateKey = "github.com/ginlimit/ginlimit.state"
 
 // stateOf returns the newest state of a request, or nil.
 func stateOf(c *gin.Context) *requestState {
-	v, _ := c.Get(stateKey{})
+	v, _ := c.Get(stateKey)
 	s, _ := v.(*requestState)
 	return s
 }
@@ -41,7 +41,7 @@ func (p *Policy) newState() *requestState {
 // set keeps a decision in the context, and warns if the same bucket has been charged already.
 func (s *requestState) set(c *gin.Context, d decision) {
 	s.decision, s.before = d, stateOf(c)
-	c.Set(stateKey{}, s)
+	c.Set(stateKey, s)
 	for other := s.before; other != nil && s.hash != 0; other = other.before {
 		if other.hash == s.hash && s.shares(other) && !s.by.warned.Swap(true) {
 			s.by.logger.WarnContext(c.Request.Context(),

@@ -3,7 +3,8 @@
 //	DATABASE_URL=postgres://postgres@127.0.0.1:5432/test REDIS_URL=redis://127.0.0.1:6379 go run .
 //
 // These are the defaults. It makes the table of schema.sql, with three clients, if it is not there. A client says who
-// it is by X-Client-Id, as a gateway would say that has checked it.
+// it is by X-Client-Id, as a gateway would say that has checked it. PUT /plans/:client changes a client's plan; a real
+// application lets only its administrators do so.
 package main
 
 import (
@@ -13,11 +14,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log"
+	"math"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -37,16 +42,17 @@ var schema string
 const planLife = time.Minute
 
 func main() {
-	addr := flag.String("addr", ":8080", "the address to listen on")
+	addr := flag.String("addr", "127.0.0.1:8080", "the address to listen on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *addr); err != nil {
+	if err := run(ctx, *addr, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, addr string) error {
+// run serves until ctx ends.
+func run(ctx context.Context, addr string, out io.Writer) error {
 	db, err := pgxpool.New(ctx, cmp.Or(os.Getenv("DATABASE_URL"), "postgres://postgres@127.0.0.1:5432/test"))
 	if err != nil {
 		return err
@@ -72,26 +78,36 @@ func run(ctx context.Context, addr string) error {
 		return err
 	}
 
-	server := &http.Server{Addr: addr, Handler: handler, ReadHeaderTimeout: 5 * time.Second}
-	fmt.Printf("Listening on %s. Try: curl -i -H 'X-Client-Id: three' localhost%s/\n", addr, addr)
-	served := make(chan error, 1)
-	go func() { served <- server.ListenAndServe() }()
-	select {
-	case err := <-served:
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
 		return err
-	case <-ctx.Done():
-		return server.Close()
 	}
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	fmt.Fprintf(out, `Listening on %s. Try, from another terminal:
+
+    curl -i -H 'X-Client-Id: three' http://localhost:%[2]s/           # 3 a minute: the fourth is 429
+    curl -i -X PUT -d quota=5 http://localhost:%[2]s/plans/three      # from now on 5 a minute
+
+Ctrl-C stops it.
+`, listener.Addr(), port)
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
-// router limits each client to its quota.
+// router limits each client to its quota, and changes quotas.
 func router(limiter *ginlimit.Limiter, rdb redis.UniversalClient, db *pgxpool.Pool) (*gin.Engine, error) {
 	plans, err := ginlimit.NewPlans(rdb, planLife, quotas(db))
 	if err != nil {
 		return nil, err
 	}
+	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	_ = r.SetTrustedProxies(nil)                 // no address counts here; nil cannot fail
+	_ = r.SetTrustedProxies(nil) // no address counts here; nil cannot fail
+	r.PUT("/plans/:client", changePlan(db, plans))
 	r.Use(limiter.Handler(ginlimit.PerMinute(0), // its place is taken by the plan
 		ginlimit.WithName("quota"),
 		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
@@ -104,7 +120,7 @@ func router(limiter *ginlimit.Limiter, rdb redis.UniversalClient, db *pgxpool.Po
 // quotas returns the limits of a client from the database.
 func quotas(db *pgxpool.Pool) func(context.Context, string) ([]ginlimit.Limit, error) {
 	return func(ctx context.Context, client string) ([]ginlimit.Limit, error) {
-		if !utf8.ValidString(client) {
+		if !utf8.ValidString(client) || strings.Contains(client, "\x00") {
 			return nil, ginlimit.ErrUnknownClient // PostgreSQL would refuse the query
 		}
 		var quota int
@@ -113,6 +129,29 @@ func quotas(db *pgxpool.Pool) func(context.Context, string) ([]ginlimit.Limit, e
 			return nil, ginlimit.ErrUnknownClient // answered 403; or return a limit for strangers
 		}
 		return []ginlimit.Limit{ginlimit.PerMinute(quota)}, err
+	}
+}
+
+// changePlan sets the quota of a client. It holds here at once, and in other processes within a second.
+func changePlan(db *pgxpool.Pool, plans *ginlimit.Plans) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		client := c.Param("client")
+		quota, err := strconv.ParseInt(c.PostForm("quota"), 10, 32)
+		if err != nil || quota < -1 || !utf8.ValidString(client) || strings.Contains(client, "\x00") {
+			c.String(http.StatusBadRequest, "want a client, and a quota from -1 to %d\n", math.MaxInt32)
+			return
+		}
+		_, err = db.Exec(c.Request.Context(), `INSERT INTO clients (id, rate_limit_quota) VALUES ($1, $2)
+			ON CONFLICT (id) DO UPDATE SET rate_limit_quota = $2`, client, quota)
+		if err == nil { // only now: before, the old plan might be read again
+			err = plans.Invalidate(c.Request.Context(), client)
+		}
+		if err != nil { // the plan may have changed: it is safe to try again
+			_ = c.Error(err)
+			c.String(http.StatusServiceUnavailable, "try again\n")
+			return
+		}
+		c.Status(http.StatusNoContent)
 	}
 }
 

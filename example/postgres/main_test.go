@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
@@ -85,6 +86,90 @@ func connectRedis(t *testing.T) *redis.Client {
 	t.Cleanup(func() { _ = rdb.Close() })
 	require.Eventually(t, func() bool { return rdb.Ping(context.Background()).Err() == nil }, 20*time.Second, 10*time.Millisecond)
 	return rdb
+}
+
+// lines is what a program prints, line by line.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	for line := range strings.Lines(string(p)) {
+		l <- line
+	}
+	return len(p), nil
+}
+
+// TestChangedPlansHold runs the application, at the address that it prints, and changes what clients may do.
+func TestChangedPlansHold(t *testing.T) {
+	db, rdb := connectPostgres(t), connectRedis(t)
+	t.Setenv("REDIS_URL", "redis://"+rdb.Options().Addr)
+	config := db.Config().ConnConfig
+	t.Setenv("DATABASE_URL", fmt.Sprintf("postgres://%s@%s/%s?search_path=%s", url.UserPassword(config.User, config.Password),
+		net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))), config.Database, config.RuntimeParams["search_path"]))
+	ctx, stop := context.WithCancel(t.Context())
+	printed, ended := make(lines, 100), make(chan error, 1)
+	go func() { ended <- run(ctx, "127.0.0.1:0", printed) }()
+	defer func() {
+		stop()
+		require.NoError(t, <-ended)
+	}()
+	var first string
+	select {
+	case first = <-printed:
+	case err := <-ended:
+		ended <- err
+		require.NoError(t, err)
+	}
+	address, _, found := strings.Cut(strings.TrimPrefix(first, "Listening on "), ". ")
+	require.True(t, found, first)
+
+	send := func(method, path, client, body string) (int, http.Header) {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
+		require.NoError(t, err)
+		request.Header.Set("X-Client-Id", client)
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		return response.StatusCode, response.Header
+	}
+	call := func(client string) (int, string) {
+		t.Helper()
+		code, header := send(http.MethodGet, "/", client, "")
+		return code, header.Get("X-Rate-Limit-Policy")
+	}
+	for _, row := range []struct {
+		client, quota string
+		change, code  int
+		policy        string
+	}{
+		{"three", "", 0, 200, "3/m"},
+		{"three", "0", 204, 429, "0/m"},
+		{"three", "-1", 204, 200, "-1/m"},
+		{"three", "2147483647", 204, 200, "2147483647/m"},
+		{"three", "-2", 400, 200, "2147483647/m"},
+		{"three", "2147483648", 400, 200, "2147483647/m"},
+		{"three", "", 400, 200, "2147483647/m"},
+		{"three", "7; DROP TABLE clients", 400, 200, "2147483647/m"},
+		{"new", "", 0, 403, ""},
+		{"new", "5", 204, 200, "5/m"},
+		{"a b", "6", 204, 200, "6/m"},
+		{"x\x00", "6", 400, 0, ""},
+		{"\xff", "6", 400, 403, ""},
+	} {
+		if row.change != 0 {
+			code := http.StatusServiceUnavailable
+			for tries := 0; code == http.StatusServiceUnavailable && tries < 100; tries++ { // Redis may be late on a busy machine
+				code, _ = send(http.MethodPut, "/plans/"+url.PathEscape(row.client), "", url.Values{"quota": {row.quota}}.Encode())
+			}
+			require.Equal(t, row.change, code, "%+v", row)
+		}
+		if row.code != 0 {
+			code, policy := call(row.client)
+			require.Equal(t, row.code, code, "%+v", row)
+			require.Equal(t, row.policy, policy, "%+v", row)
+		}
+	}
 }
 
 // TestQuotasFromPostgres makes four calls with quotas from a table, and looks at what comes after.

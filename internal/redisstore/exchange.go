@@ -54,6 +54,9 @@ type command struct {
 // NoRetry implements [redis.Cmder].
 func (*command) NoRetry() bool { return true }
 
+// A client that would not ask, as those before 9.19 do not, does not compile.
+var _ = redis.Cmder.NoRetry
+
 // SetErr implements [redis.Cmder]. The client does so before it follows a redirection. After ASK it does not take the
 // other keys along: the node that imports the first one's slot would make them anew if it imports theirs, though they have
 // not arrived yet.
