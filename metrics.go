@@ -11,12 +11,14 @@ import (
 
 // Event is one decision, for metrics and logs. It omits the key, so metrics cannot leak it.
 type Event struct {
-	Name     string // of the policy; "" for a method of a Limiter
-	Outcome  Outcome
-	Allowed  bool          // the request passes; in a dry run: would pass
-	Limit    Limit         // the one closest to exhaustion; the zero Limit if no limit was checked
-	Cost     int           // tokens requested
-	Duration time.Duration // of the decision; of a [Limiter.Wait], the whole wait
+	Name      string // of the policy; "" for a method of a Limiter
+	Outcome   Outcome
+	Allowed   bool          // the request passes; in a dry run: would pass
+	Limit     Limit         // the one closest to exhaustion; the zero Limit if no limit was checked
+	Remaining int           // whole tokens left in it; math.MaxInt if unlimited
+	Source    Source        // where the decision was made; FromPolicy if no limit was checked, and without a decision
+	Cost      int           // tokens requested
+	Duration  time.Duration // of the decision; of a [Limiter.Wait], the whole wait
 }
 
 // Outcome is what happened to a request, and who decided. Version 1 adds no others.
@@ -64,13 +66,17 @@ func (c *config) observe(name string) observation {
 	return observation{c.observers, time.Now(), Event{Name: name}}
 }
 
-// record calls the observers.
-func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowed bool, limit Limit) {
+// record calls the observers with the decision, or with what led to none.
+func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowed bool, r Result) {
 	if o.observers == nil {
 		return
 	}
+	if r.Limit == (Limit{}) || outcome == OutcomeError || outcome == OutcomeClosed {
+		r.Source = FromPolicy
+	}
 	o.event.Duration = time.Since(o.start)
-	o.event.Outcome, o.event.Cost, o.event.Allowed, o.event.Limit = outcome, n, allowed, limit
+	o.event.Outcome, o.event.Cost, o.event.Allowed = outcome, n, allowed
+	o.event.Limit, o.event.Remaining, o.event.Source = r.Limit, r.Remaining, r.Source
 	for _, observer := range o.observers {
 		observer(ctx, o.event)
 	}
@@ -79,7 +85,7 @@ func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowe
 // end records the decision of a method, and returns its error.
 func (o *observation) end(ctx context.Context, l *Limiter, s *subject, n int, res Result, err error) error {
 	if o.observers != nil {
-		o.record(ctx, l.outcome(res, s.limits.failure, err), n, res.Allowed, res.Limit)
+		o.record(ctx, l.outcome(res, s.limits.failure, err), n, res.Allowed, res)
 	}
 	return err
 }

@@ -51,7 +51,7 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 		defer p.limiter.releaseSlot(appendSlotText(nil, p.keyName, state.subject.client, p.limiter.macs), d.slot)
 	}
 	outcome, free := p.outcome(d, err), n == 0 && errors.Is(err, ErrUnavailable)
-	o.record(c.Request.Context(), outcome, n, free || d.result.Allowed, d.result.Limit)
+	o.record(c.Request.Context(), outcome, n, free || d.result.Allowed, d.result)
 	switch {
 	case free:
 		return // whatever is left
@@ -95,13 +95,13 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 		addr, err := clientAddress(c)
 		switch {
 		case err != nil:
-			o.record(c.Request.Context(), OutcomeError, 0, false, Limit{})
+			o.record(c.Request.Context(), OutcomeError, 0, false, Result{})
 			p.fail(c, err)
 			return true
 		case p.allowed.contains(addr):
 			outcome = OutcomeListed
 		case p.forbidden.contains(addr):
-			o.record(c.Request.Context(), OutcomeListed, 0, false, Limit{})
+			o.record(c.Request.Context(), OutcomeListed, 0, false, Result{})
 			p.newState().set(c, decision{result: Result{Name: p.name, RetryAfter: never, Source: FromPolicy}})
 			if !p.dryRun {
 				c.Abort()
@@ -113,7 +113,7 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 	if outcome != OutcomeListed && (p.skip == nil || !p.skip(c)) {
 		return false
 	}
-	o.record(c.Request.Context(), outcome, 0, true, Limit{})
+	o.record(c.Request.Context(), outcome, 0, true, Result{})
 	p.newState().set(c, decision{result: Result{
 		Name: p.name, Allowed: true, Limit: Limit{Rate: -1}, Remaining: math.MaxInt, Source: FromPolicy,
 	}})

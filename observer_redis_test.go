@@ -4,6 +4,7 @@ package ginlimit_test
 
 import (
 	"context"
+	"math"
 	"net/netip"
 	"sync"
 	"testing"
@@ -30,36 +31,36 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 		want     []ginlimit.Event // of the last ones
 	}{
 		"allowed, refused, and refused from memory": {false, limit, nil, 4, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
-			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1, Cost: 1}, {Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
+			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Source: ginlimit.FromMemory, Cost: 1}}},
 		"unlimited": {false, ginlimit.PerHour(-1), nil, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1), Cost: 1}}},
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1), Remaining: math.MaxInt, Source: ginlimit.FromPolicy, Cost: 1}}},
 		"prohibited": {false, ginlimit.PerHour(0), nil, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerHour(0), Cost: 1}}},
+			{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerHour(0), Source: ginlimit.FromPolicy, Cost: 1}}},
 		"cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return 2 })}, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 2}}},
 		"negative cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return -2 })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Cost: -2}}},
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Cost: -2}}},
 		"local": {true, limit, nil, 3, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeLocal, Limit: limit, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}, {Outcome: ginlimit.OutcomeLocal, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}}},
 		"open": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailOpen)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeOpen, Allowed: true, Limit: limit, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeOpen, Allowed: true, Limit: limit, Remaining: 1, Source: ginlimit.FromLocal, Cost: 1}}},
 		"closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeClosed, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeClosed, Source: ginlimit.FromPolicy, Cost: 1}}},
 		"skipped": {false, limit, []option{ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeSkipped, Allowed: true}}},
+			{Outcome: ginlimit.OutcomeSkipped, Allowed: true, Source: ginlimit.FromPolicy}}},
 		"let in": {false, limit, []option{ginlimit.WithAllowList(anyone)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeListed, Allowed: true}}},
+			{Outcome: ginlimit.OutcomeListed, Allowed: true, Source: ginlimit.FromPolicy}}},
 		"free, and closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithCost(func(*gin.Context) int { return 0 })}, 1,
-			[]ginlimit.Event{{Outcome: ginlimit.OutcomeClosed, Allowed: true}}},
-		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1, []ginlimit.Event{{Outcome: ginlimit.OutcomeListed}}},
+			[]ginlimit.Event{{Outcome: ginlimit.OutcomeClosed, Allowed: true, Source: ginlimit.FromPolicy}}},
+		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1, []ginlimit.Event{{Outcome: ginlimit.OutcomeListed, Source: ginlimit.FromPolicy}}},
 		"dry run": {false, limit, []option{ginlimit.WithDryRun()}, 3, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeDryRun, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeDryRun, Limit: limit, Cost: 1}}},
 		"no key": {false, limit, []option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Cost: 1}}},
 		"no plan": {false, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLimitFunc(
 			func(context.Context, string) ([]ginlimit.Limit, error) { return nil, ginlimit.ErrUnavailable })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Cost: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
