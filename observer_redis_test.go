@@ -4,10 +4,14 @@ package ginlimit_test
 
 import (
 	"context"
+	"maps"
 	"math"
+	"net/http"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
@@ -40,7 +44,7 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 		"cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return 2 })}, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 2}}},
 		"negative cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return -2 })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Cost: -2}}},
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "invalid_limit", Cost: -2}}},
 		"local": {true, limit, nil, 3, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}, {Outcome: ginlimit.OutcomeLocal, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}}},
 		"open": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailOpen)}, 1, []ginlimit.Event{
@@ -57,10 +61,10 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 		"dry run": {false, limit, []option{ginlimit.WithDryRun()}, 3, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeDryRun, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeDryRun, Limit: limit, Cost: 1}}},
 		"no key": {false, limit, []option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "no_key", Cost: 1}}},
 		"no plan": {false, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLimitFunc(
 			func(context.Context, string) ([]ginlimit.Limit, error) { return nil, ginlimit.ErrUnavailable })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "limit_func", Cost: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -76,6 +80,12 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 				get(r, "/")
 			}
 			got := seen.take(t)
+			for i := range got {
+				if row.lost { // by when the refused connection is seen
+					assert.Contains(t, []string{"late", "connection_refused", "breaker_open"}, got[i].Reason)
+					got[i].Reason = ""
+				}
+			}
 			require.Len(t, got, row.requests, "one for each request")
 			for i := range row.want {
 				row.want[i].Name = name
@@ -125,7 +135,68 @@ func TestStats(t *testing.T) {
 	_, err = limiter.Allow(ctx, "other", limit)
 	require.NoError(t, err)
 	require.Equal(t, 1, limiter.Stats().LocalBuckets)
+	transitions := map[ginlimit.Transition]uint64{{To: "open", Reason: "connection_refused"}: 1}
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().Transitions != nil }))
+	require.Equal(t, transitions, limiter.Stats().Transitions)
+	require.NotNil(t, harness.LaunchRedis(t, addr))
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {
+		r, err := limiter.Allow(ctx, "other", limit)
+		return err == nil && r.Source == ginlimit.FromRedis
+	}))
+	transitions[ginlimit.Transition{To: "half_open"}], transitions[ginlimit.Transition{To: "closed"}] = 1, 1
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return maps.Equal(transitions, limiter.Stats().Transitions) }))
 	require.NoError(t, limiter.Close())
 	require.Zero(t, limiter.Stats().LostServers, "nobody seeks it any more")
 	require.Equal(t, s.Batches, min(s.Batches, limiter.Stats().Batches))
+}
+
+// TestEventsTellWhyRedisDidNotDecide: a late decision is made here, and took the timeout; it is none of Redis.
+func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
+	t.Parallel()
+	var seen events
+	addr, process := harness.StartRedisProcess(t)
+	admin := harness.Connect(t, addr)
+	limiter, err := ginlimit.NewLimiter(harness.ConnectDirect(t, addr), ginlimit.WithObserver(seen.observe))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	user := func(*gin.Context) (string, error) { return "u", nil }
+	handlers := map[string]http.Handler{
+		"one key": serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user))),
+		"several": serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithIdentity("i", user, ginlimit.PerHour(9)))),
+		"a ban":   serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithBan(time.Minute, time.Hour))),
+		"dry run": serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithDryRun())),
+		"closed":  serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithFailure(ginlimit.FailClosed))),
+	}
+	reasons := func(want string) {
+		for name, h := range handlers {
+			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+				get(h, "/")
+				event := seen.take(t)[0]
+				source := ginlimit.FromRedis
+				switch {
+				case want != "" && name == "closed":
+					source = ginlimit.FromPolicy
+				case want != "":
+					source = ginlimit.FromLocal
+				}
+				return event.Reason == want && event.Source == source
+			}), "%s: %q", name, want)
+		}
+	}
+	reasons("") // once there is a connection
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha", "-eval").Err())
+	reasons("NOPERM")
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "+evalsha", "+eval").Err())
+	reasons("")
+
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(5))
+	require.NoError(t, err)
+	late := seen.all[len(seen.all)-1]
+	require.GreaterOrEqual(t, late.Duration, ginlimit.DefaultTimeout)
+	late.Duration = 0
+	require.Equal(t, ginlimit.Event{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: ginlimit.PerHour(5), Remaining: 4, Source: ginlimit.FromLocal, Cost: 1,
+		Reason: "late"}, late)
+	seen.take(t)
+	reasons("breaker_open")
 }
