@@ -199,4 +199,13 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 		Reason: "late"}, late)
 	seen.take(t)
 	reasons("breaker_open")
+
+	worker, err := limiter.Policy(ginlimit.PerHour(5), ginlimit.WithName("worker"), ginlimit.WithFailure(ginlimit.FailClosed))
+	require.NoError(t, err)
+	time.AfterFunc(200*time.Millisecond, func() { _ = process.Signal(syscall.SIGCONT) })
+	require.NoError(t, worker.Wait(t.Context(), "k"), "it goes on through the outage")
+	event := seen.take(t)[0]
+	require.Positive(t, event.Waited)
+	require.Equal(t, ginlimit.FromRedis, event.Source)
+	require.Empty(t, event.Reason, "of the try that Redis decided")
 }
