@@ -85,7 +85,6 @@ func (l *Limiter) decide(ctx, within context.Context, c *dispatch.Call, s *subje
 		do = l.doAhead(s.limits.lease)
 	}
 	if err := do(within, c); err != nil {
-		s.failed = true
 		if ctx.Err() == nil && !redisstore.IsReply(err) && !errors.Is(err, dispatch.ErrQueueFull) { // else Redis may be well
 			l.leases.Lose()
 		}
@@ -357,6 +356,7 @@ func (f Failure) String() string {
 // fallback decides on a call on which the store has not decided. The call may still be on its way: of it, only what its caller
 // has set is read, and the Op is passed apart, as what is asked of Redis may be more.
 func (l *Limiter) fallback(ctx context.Context, c *dispatch.Call, op bucket.Op, s *subject, err error) (Result, error) {
+	s.failure = err
 	if ctx.Err() != nil || l.local == nil || s.limits.failure == FailClosed || errors.Is(err, dispatch.ErrClosed) {
 		return Result{}, unavailable(ctx, err)
 	}

@@ -223,12 +223,15 @@ func (l *Limiter) inTurn(ctx context.Context, subjects []subject, n int,
 		if i == 0 {
 			d.hash = c.Hash
 		}
+		if under.failure != nil {
+			d.failure = under.failure
+		}
 		l.release(c)
 		res = allOrNone(res, n)
 		if err != nil || !res.Allowed {
 			l.giveBackAll(ctx, d.taken)
 			s.status.giveBack(before, int64(n))
-			return decision{result: res, hash: d.hash}, err
+			return decision{result: res, hash: d.hash, failure: d.failure}, err
 		}
 		if res.Granted > 0 || n == 0 {
 			d.taken = append(d.taken, charge{*s, res.Granted, res.Source})

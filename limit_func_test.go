@@ -91,10 +91,10 @@ func TestErrorsOfALimitFuncAreEvents(t *testing.T) {
 			require.Empty(t, seen.take(t), name)
 			continue
 		}
-		require.Equal(t, []ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Cost: cost}}, seen.take(t), name)
+		require.Equal(t, []ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "unknown_client", Cost: cost}}, seen.take(t), name)
 	}
 	require.Equal(t, http.StatusForbidden, get(serve(p.Handler()), "/", user("k")).Code)
-	require.Equal(t, []ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Cost: 1}}, seen.take(t))
+	require.Equal(t, []ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "unknown_client", Cost: 1}}, seen.take(t))
 }
 
 // TestLimitFuncReturnsAllLimits: they take the place of those of the policy, WithLimits among them.

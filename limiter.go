@@ -343,7 +343,7 @@ func (l *Limiter) subject(key string, n int, limits []Limit) (*adHoc, error) {
 
 // putBack keeps a subject's memory for another one, unless a call that was not answered still has it.
 func (l *Limiter) putBack(s *adHoc) {
-	if !s.failed {
+	if s.failure == nil {
 		l.adHocs.Put(s)
 	}
 }

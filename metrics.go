@@ -11,12 +11,27 @@ import (
 
 // Event is one decision, for metrics and logs. It omits the key, so metrics cannot leak it.
 type Event struct {
-	Name     string // of the policy; "" for a method of a Limiter
-	Outcome  Outcome
-	Allowed  bool          // the request passes; in a dry run: would pass
-	Limit    Limit         // the one closest to exhaustion; the zero Limit if no limit was checked
-	Cost     int           // tokens requested
-	Duration time.Duration // of the decision; of a [Limiter.Wait], the whole wait
+	Name      string // of the policy; "" for a method of a Limiter
+	Outcome   Outcome
+	Allowed   bool          // the request passes; in a dry run: would pass
+	Limit     Limit         // the one closest to exhaustion; the zero Limit if no limit was checked
+	Remaining int           // whole tokens left in it; math.MaxInt if unlimited
+	Source    Source        // where the decision was made; FromPolicy if no limit was checked, and without a decision
+	Cost      int           // tokens requested
+	Duration  time.Duration // of the decision; of a [Limiter.Wait], the whole wait
+	Waited    time.Duration // of Duration: for tokens, by a Wait, or for a slot (see [WithQueue])
+
+	// Reason is why Redis did not decide, or why there is no decision; "" of a normal decision. It is one of few words, for metrics.
+	//
+	// Redis did not decide: "late", "breaker_open", "queue_full", "connection_refused", "unknown_host", "tls", "network",
+	// "pool" (the client has no free connection), "client" (another error of the client or a hook of it), the code of a reply ("ASK", "BUSY",
+	// "CLUSTERDOWN", "CROSSSLOT", "ERR", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH", "NOPERM", "NOREPLICAS", "NOSCRIPT", "OOM",
+	// "READONLY", "TRYAGAIN", "WRONGPASS", "WRONGTYPE"), or "reply" for one of another code.
+	//
+	// There is no decision: "canceled" or "deadline" (of the caller's context), "no_key" ([ErrNoKey]), "key_func" (another error of a
+	// [KeyFunc]), "unknown_client" ([ErrUnknownClient]), "limit_func" (another error of the function of [WithLimitFunc]),
+	// "invalid_limit" ([ErrInvalidLimit]), or "closed" (the limiter is).
+	Reason string
 }
 
 // Outcome is what happened to a request, and who decided. Version 1 adds no others.
@@ -64,13 +79,71 @@ func (c *config) observe(name string) observation {
 	return observation{c.observers, time.Now(), Event{Name: name}}
 }
 
-// record calls the observers.
-func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowed bool, limit Limit) {
+// The functions of the application whose errors are reasons why there is no decision.
+const (
+	fromKeyFunc   = "key_func"
+	fromLimitFunc = "limit_func"
+)
+
+// failure is why Redis did not decide, or why there is no decision.
+type failure struct {
+	err    error  // that there is no decision
+	store  error  // what the store said last that did not decide
+	origin string // of err, if that is a function of the application
+}
+
+// reason returns the Event's Reason of a decision, or of an error.
+func (f failure) reason(r Result) string {
+	switch {
+	case f.err == nil && r.Source != FromLocal:
+		return "" // an earlier try of a Wait may have failed
+	case f.err == nil:
+		return storeReason(f.store)
+	case errors.Is(f.err, ErrNoKey):
+		return "no_key"
+	case errors.Is(f.err, ErrUnknownClient):
+		return "unknown_client"
+	case errors.Is(f.err, ErrInvalidLimit):
+		return "invalid_limit"
+	case errors.Is(f.err, ErrUnavailable) && f.origin == "":
+		return storeReason(f.err)
+	case errors.Is(f.err, ErrUnavailable): // of Plans, say
+		return f.origin
+	case errors.Is(f.err, context.Canceled):
+		return "canceled"
+	case errors.Is(f.err, context.DeadlineExceeded):
+		return "deadline"
+	}
+	return f.origin
+}
+
+// storeReason returns the Event's Reason of an error of the store.
+func storeReason(err error) string {
+	switch {
+	case err == nil: // in a limiter of [NewLocal]
+		return ""
+	case errors.Is(err, dispatch.ErrClosed):
+		return "closed"
+	case errors.Is(err, dispatch.ErrOpen):
+		return "breaker_open"
+	case errors.Is(err, dispatch.ErrQueueFull):
+		return "queue_full"
+	}
+	return redisstore.Word(err)
+}
+
+// record calls the observers with the decision, or with what led to none.
+func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowed bool, r Result, f failure) {
 	if o.observers == nil {
 		return
 	}
+	o.event.Reason = f.reason(r)
+	if r.Limit == (Limit{}) || outcome == OutcomeError || outcome == OutcomeClosed {
+		r.Source = FromPolicy
+	}
 	o.event.Duration = time.Since(o.start)
-	o.event.Outcome, o.event.Cost, o.event.Allowed, o.event.Limit = outcome, n, allowed, limit
+	o.event.Outcome, o.event.Cost, o.event.Allowed = outcome, n, allowed
+	o.event.Limit, o.event.Remaining, o.event.Source = r.Limit, r.Remaining, r.Source
 	for _, observer := range o.observers {
 		observer(ctx, o.event)
 	}
@@ -79,7 +152,8 @@ func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowe
 // end records the decision of a method, and returns its error.
 func (o *observation) end(ctx context.Context, l *Limiter, s *subject, n int, res Result, err error) error {
 	if o.observers != nil {
-		o.record(ctx, l.outcome(res, s.limits.failure, err), n, res.Allowed, res.Limit)
+		o.event.Waited = s.waited
+		o.record(ctx, l.outcome(res, s.limits.failure, err), n, res.Allowed, res, failure{err: err, store: s.failure})
 	}
 	return err
 }
@@ -105,7 +179,13 @@ func (l *Limiter) outcome(r Result, failure Failure, err error) Outcome {
 	return OutcomeRefused
 }
 
-// Stats are the figures of a limiter. Batches, Decisions and Leased count from when it was made.
+// Transition is a change of a circuit breaker's state.
+type Transition struct {
+	To     string // "open", "half_open" or "closed"
+	Reason string // what has opened it, one of the first group of [Event].Reason; "" if it has not opened
+}
+
+// Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it was made.
 //
 // For a limiter of [NewLocal] only Slots, Bans and LocalBuckets are not zero. A closed limiter has no LostServers.
 type Stats struct {
@@ -121,6 +201,8 @@ type Stats struct {
 	Bans         int    // of clients that this process has found banned and that last, at most 65,536: see [WithBan]
 	Remembered   int    // refusals in the deny memory that are still valid
 	LocalBuckets int    // in this process, of all algorithms, full ones that are not forgotten yet among them
+
+	Transitions map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
 
 // Stats returns the current figures. It is meant for metrics: each call scans the deny memory and the leases.
@@ -135,6 +217,12 @@ func (l *Limiter) Stats() Stats {
 		redis := store.Stats()
 		s.Servers, s.LostServers, s.InFlight, s.Queued = redis.Servers, redis.Open, redis.InFlight, redis.Queued
 		s.Batches, s.Decisions = redis.Batches, redis.Calls
+		for t, n := range redis.Transitions {
+			if s.Transitions == nil {
+				s.Transitions = map[Transition]uint64{}
+			}
+			s.Transitions[Transition(t)] = n
+		}
 		s.LocalBuckets = l.local.Len()
 	case localStore:
 		s.LocalBuckets = store.Len()

@@ -51,7 +51,8 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 		defer p.limiter.releaseSlot(appendSlotText(nil, p.keyName, state.subject.client, p.limiter.macs), d.slot)
 	}
 	outcome, free := p.outcome(d, err), n == 0 && errors.Is(err, ErrUnavailable)
-	o.record(c.Request.Context(), outcome, n, free || d.result.Allowed, d.result.Limit)
+	o.event.Waited = state.subject.waited
+	o.record(c.Request.Context(), outcome, n, free || d.result.Allowed, d.result, failure{err, d.failure, d.origin})
 	switch {
 	case free:
 		return // whatever is left
@@ -95,13 +96,13 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 		addr, err := clientAddress(c)
 		switch {
 		case err != nil:
-			o.record(c.Request.Context(), OutcomeError, 0, false, Limit{})
+			o.record(c.Request.Context(), OutcomeError, 0, false, Result{}, failure{err: err, origin: fromKeyFunc})
 			p.fail(c, err)
 			return true
 		case p.allowed.contains(addr):
 			outcome = OutcomeListed
 		case p.forbidden.contains(addr):
-			o.record(c.Request.Context(), OutcomeListed, 0, false, Limit{})
+			o.record(c.Request.Context(), OutcomeListed, 0, false, Result{}, failure{})
 			p.newState().set(c, decision{result: Result{Name: p.name, RetryAfter: never, Source: FromPolicy}})
 			if !p.dryRun {
 				c.Abort()
@@ -113,7 +114,7 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 	if outcome != OutcomeListed && (p.skip == nil || !p.skip(c)) {
 		return false
 	}
-	o.record(c.Request.Context(), outcome, 0, true, Limit{})
+	o.record(c.Request.Context(), outcome, 0, true, Result{}, failure{})
 	p.newState().set(c, decision{result: Result{
 		Name: p.name, Allowed: true, Limit: Limit{Rate: -1}, Remaining: math.MaxInt, Source: FromPolicy,
 	}})
@@ -127,6 +128,9 @@ type decision struct {
 	taken  []charge  // which may have to be given back
 	slot   int64     // the attempt that holds a slot; 0 is none
 	limits *limitSet // of the policy's own key; nil if they were not asked
+
+	failure error  // of the store, if it has not decided
+	origin  string // of an error, if that is a function of the application
 }
 
 // decide decides on a request of n tokens.
@@ -136,12 +140,12 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 	}
 	client, err := key(c)
 	if err != nil {
-		return decision{}, err
+		return decision{origin: fromKeyFunc}, err
 	}
 	ctx := c.Request.Context()
 	limits, err := p.limitsOf(ctx, client)
 	if err != nil {
-		return decision{}, err
+		return decision{origin: fromLimitFunc}, err
 	}
 	own := &state.subject
 	*own = subject{keyName: p.keyName, client: client, limits: limits, status: &state.statuses, bans: bucket.AllBans, acquires: p.slots > 0}
@@ -149,7 +153,7 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 	if len(p.identities) > 0 {
 		var subjects []subject
 		if subjects, err = p.subjects(c, *own); err != nil {
-			return decision{}, err
+			return decision{origin: fromKeyFunc}, err
 		}
 		d, err = p.limiter.allowAll(ctx, subjects, n)
 		if len(d.taken) > 0 {
@@ -164,7 +168,7 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 		} else {
 			d.result, d.hash, err = p.limiter.allow(ctx, own, n)
 		}
-		d.slot = own.slot
+		d.slot, d.failure = own.slot, own.failure
 		if p.settleFunc != nil && d.result.Allowed {
 			d.taken = []charge{{*own, d.result.Granted, d.result.Source}}
 		}

@@ -4,9 +4,14 @@ package ginlimit_test
 
 import (
 	"context"
+	"maps"
+	"math"
+	"net/http"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
@@ -30,36 +35,36 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 		want     []ginlimit.Event // of the last ones
 	}{
 		"allowed, refused, and refused from memory": {false, limit, nil, 4, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
-			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1, Cost: 1}, {Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
+			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Source: ginlimit.FromMemory, Cost: 1}}},
 		"unlimited": {false, ginlimit.PerHour(-1), nil, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1), Cost: 1}}},
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1), Remaining: math.MaxInt, Source: ginlimit.FromPolicy, Cost: 1}}},
 		"prohibited": {false, ginlimit.PerHour(0), nil, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerHour(0), Cost: 1}}},
+			{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerHour(0), Source: ginlimit.FromPolicy, Cost: 1}}},
 		"cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return 2 })}, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 2}}},
 		"negative cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return -2 })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Cost: -2}}},
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "invalid_limit", Cost: -2}}},
 		"local": {true, limit, nil, 3, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeLocal, Limit: limit, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}, {Outcome: ginlimit.OutcomeLocal, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}}},
 		"open": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailOpen)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeOpen, Allowed: true, Limit: limit, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeOpen, Allowed: true, Limit: limit, Remaining: 1, Source: ginlimit.FromLocal, Cost: 1}}},
 		"closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeClosed, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeClosed, Source: ginlimit.FromPolicy, Cost: 1}}},
 		"skipped": {false, limit, []option{ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeSkipped, Allowed: true}}},
+			{Outcome: ginlimit.OutcomeSkipped, Allowed: true, Source: ginlimit.FromPolicy}}},
 		"let in": {false, limit, []option{ginlimit.WithAllowList(anyone)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeListed, Allowed: true}}},
+			{Outcome: ginlimit.OutcomeListed, Allowed: true, Source: ginlimit.FromPolicy}}},
 		"free, and closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithCost(func(*gin.Context) int { return 0 })}, 1,
-			[]ginlimit.Event{{Outcome: ginlimit.OutcomeClosed, Allowed: true}}},
-		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1, []ginlimit.Event{{Outcome: ginlimit.OutcomeListed}}},
+			[]ginlimit.Event{{Outcome: ginlimit.OutcomeClosed, Allowed: true, Source: ginlimit.FromPolicy}}},
+		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1, []ginlimit.Event{{Outcome: ginlimit.OutcomeListed, Source: ginlimit.FromPolicy}}},
 		"dry run": {false, limit, []option{ginlimit.WithDryRun()}, 3, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeDryRun, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeDryRun, Limit: limit, Cost: 1}}},
 		"no key": {false, limit, []option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "no_key", Cost: 1}}},
 		"no plan": {false, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLimitFunc(
 			func(context.Context, string) ([]ginlimit.Limit, error) { return nil, ginlimit.ErrUnavailable })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "limit_func", Cost: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -75,6 +80,12 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 				get(r, "/")
 			}
 			got := seen.take(t)
+			for i := range got {
+				if row.lost { // by when the refused connection is seen
+					assert.Contains(t, []string{"late", "connection_refused", "breaker_open"}, got[i].Reason)
+					got[i].Reason = ""
+				}
+			}
 			require.Len(t, got, row.requests, "one for each request")
 			for i := range row.want {
 				row.want[i].Name = name
@@ -124,7 +135,77 @@ func TestStats(t *testing.T) {
 	_, err = limiter.Allow(ctx, "other", limit)
 	require.NoError(t, err)
 	require.Equal(t, 1, limiter.Stats().LocalBuckets)
+	transitions := map[ginlimit.Transition]uint64{{To: "open", Reason: "connection_refused"}: 1}
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().Transitions != nil }))
+	require.Equal(t, transitions, limiter.Stats().Transitions)
+	require.NotNil(t, harness.LaunchRedis(t, addr))
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {
+		r, err := limiter.Allow(ctx, "other", limit)
+		return err == nil && r.Source == ginlimit.FromRedis
+	}))
+	transitions[ginlimit.Transition{To: "half_open"}], transitions[ginlimit.Transition{To: "closed"}] = 1, 1
+	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return maps.Equal(transitions, limiter.Stats().Transitions) }))
 	require.NoError(t, limiter.Close())
 	require.Zero(t, limiter.Stats().LostServers, "nobody seeks it any more")
 	require.Equal(t, s.Batches, min(s.Batches, limiter.Stats().Batches))
+}
+
+// TestEventsTellWhyRedisDidNotDecide: a late decision is made here, and took the timeout; it is none of Redis.
+func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
+	t.Parallel()
+	var seen events
+	addr, process := harness.StartRedisProcess(t)
+	admin := harness.Connect(t, addr)
+	limiter, err := ginlimit.NewLimiter(harness.ConnectDirect(t, addr), ginlimit.WithObserver(seen.observe))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	user := func(*gin.Context) (string, error) { return "u", nil }
+	handlers := map[string]http.Handler{
+		"one key": serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user))),
+		"several": serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithIdentity("i", user, ginlimit.PerHour(9)))),
+		"a ban":   serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithBan(time.Minute, time.Hour))),
+		"dry run": serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithDryRun())),
+		"closed":  serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithFailure(ginlimit.FailClosed))),
+	}
+	reasons := func(want string) {
+		for name, h := range handlers {
+			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+				get(h, "/")
+				event := seen.take(t)[0]
+				source := ginlimit.FromRedis
+				switch {
+				case want != "" && name == "closed":
+					source = ginlimit.FromPolicy
+				case want != "":
+					source = ginlimit.FromLocal
+				}
+				return event.Reason == want && event.Source == source
+			}), "%s: %q", name, want)
+		}
+	}
+	reasons("") // once there is a connection
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha", "-eval").Err())
+	reasons("NOPERM")
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "+evalsha", "+eval").Err())
+	reasons("")
+
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(5))
+	require.NoError(t, err)
+	late := seen.all[len(seen.all)-1]
+	require.GreaterOrEqual(t, late.Duration, ginlimit.DefaultTimeout)
+	late.Duration = 0
+	require.Equal(t, ginlimit.Event{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: ginlimit.PerHour(5), Remaining: 4, Source: ginlimit.FromLocal, Cost: 1,
+		Reason: "late"}, late)
+	seen.take(t)
+	reasons("breaker_open")
+
+	worker, err := limiter.Policy(ginlimit.PerHour(5), ginlimit.WithName("worker"), ginlimit.WithFailure(ginlimit.FailClosed))
+	require.NoError(t, err)
+	time.AfterFunc(200*time.Millisecond, func() { _ = process.Signal(syscall.SIGCONT) })
+	require.NoError(t, worker.Wait(t.Context(), "k"), "it goes on through the outage")
+	event := seen.take(t)[0]
+	require.Positive(t, event.Waited)
+	require.Equal(t, ginlimit.FromRedis, event.Source)
+	require.Empty(t, event.Reason, "of the try that Redis decided")
 }

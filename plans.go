@@ -65,6 +65,8 @@ type Plans struct {
 	calls     chan struct{}             // slots of calls to Redis, each held until the call ends
 	redisLost atomic.Pointer[time.Time] // when Redis last did not answer; nil once it answers
 
+	hits, misses, stale, errors atomic.Uint64 // lookups
+
 	failures redisstore.Throttle       // of log lines that say that the source fails
 	failing  atomic.Pointer[time.Time] // the last failure since such a line; nil once the log says that the source answers
 }
@@ -82,10 +84,39 @@ type plan struct {
 	token   string    // the token when the source was asked; "" if the plan is from Redis, or Redis gave none
 }
 
-// planFlight is a lookup of a plan, which many may wait for. The plan belongs to fetch until done is closed.
+// planFlight is a lookup of a plan, which many may wait for. Plan and asked belong to fetch until done is closed.
 type planFlight struct {
-	done chan struct{}
-	plan *plan
+	done  chan struct{}
+	plan  *plan
+	asked bool // the source has answered
+}
+
+// PlanStats count lookups of plans by [Plans.Limits]: one for each request, though some share a question to the source.
+// Lookups without a client, and those that the caller's context ended, are not counted.
+type PlanStats struct {
+	Hits   uint64 // known in the process or in Redis
+	Misses uint64 // the source was asked, and answered
+	Stale  uint64 // an old plan served, as the source failed or was slow
+	Errors uint64 // the source failed, and nothing was known
+}
+
+// Stats returns the figures since the plans were made. An unknown client is a hit or a miss like any other.
+func (p *Plans) Stats() PlanStats {
+	return PlanStats{Hits: p.hits.Load(), Misses: p.misses.Load(), Stale: p.stale.Load(), Errors: p.errors.Load()}
+}
+
+// count counts a lookup that found a plan.
+func (p *Plans) count(found *plan, asked bool) {
+	switch {
+	case found.err != nil && found.err != ErrUnknownClient:
+		p.errors.Add(1)
+	case asked:
+		p.misses.Add(1)
+	case found.lives(time.Now()):
+		p.hits.Add(1)
+	default:
+		p.stale.Add(1)
+	}
 }
 
 // NewPlans returns the limits that a source knows, at least one for each client.
@@ -145,10 +176,12 @@ func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	switch {
 	case now.Before(known.until):
 		p.mu.Unlock()
+		p.count(known, false)
 		return known.limits, known.err
 	case flight == nil && len(p.flights) >= maxFlights:
 		p.mu.Unlock()
 		known = fallback(errSourceBusy, known, known)
+		p.count(known, false)
 		return known.limits, known.err
 	case flight == nil:
 		flight = &planFlight{done: make(chan struct{})}
@@ -164,14 +197,16 @@ func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	case known.serves(now):
 		patience = min(patience, p.config.timeout)
 	}
+	asked := false
 	select {
 	case <-flight.done:
-		known = flight.plan
+		known, asked = flight.plan, flight.asked
 	case <-time.After(patience):
 		known = fallback(errSourceLate, known, known)
 	case <-ctx.Done():
 		return nil, ended(ctx)
 	}
+	p.count(known, asked)
 	return known.limits, known.err
 }
 
@@ -225,7 +260,7 @@ func (p *Plans) keepLocked(key string, known *plan) {
 
 // fetch finds a plan, and answers all who wait for it.
 func (p *Plans) fetch(client, key string, flight *planFlight, known *plan) {
-	flight.plan = p.find(client, key, known)
+	flight.plan, flight.asked = p.find(client, key, known)
 	p.mu.Lock()
 	if p.flights[key] == flight { // there was no Invalidate
 		delete(p.flights, key)
@@ -235,34 +270,35 @@ func (p *Plans) fetch(client, key string, flight *planFlight, known *plan) {
 	close(flight.done)
 }
 
-// find reads a plan in Redis, or in the source if Redis does not have it. The process knows one plan, Redis has kept another.
-func (p *Plans) find(client, key string, known *plan) *plan {
+// find reads a plan in Redis, or in the source if Redis does not have it, and reports whether the source has answered. The
+// process knows one plan, Redis has kept another.
+func (p *Plans) find(client, key string, known *plan) (found *plan, asked bool) {
 	kept, err := p.lookUp(key)
 	switch now := time.Now(); {
 	case kept.lives(now) && !known.ahead:
-		return kept.goBy(now, 0)
+		return kept.goBy(now, 0), false
 	case err != nil && known.lives(now):
-		return known.goBy(now, 0)
+		return known.goBy(now, 0), false
 	}
 
 	mayAsk := p.waiting.Add(1) <= maxWaiting && take(p.questions, sourceTimeout)
 	p.waiting.Add(-1)
 	if !mayAsk {
-		return fallback(errSourceBusy, known, &kept)
+		return fallback(errSourceBusy, known, &kept), false
 	}
 	token, err := p.takeToken(key)
-	asked := time.Now()
+	began := time.Now()
 	// If Redis cannot store plans, the source is still asked only once per life. Either Redis cannot tell of an Invalidate, or
 	// the same token says that there was none.
-	if known.lives(asked) && !known.stored && (err != nil || token == known.token) {
+	if known.lives(began) && !known.stored && (err != nil || token == known.token) {
 		<-p.questions
-		return known.goBy(asked, 0)
+		return known.goBy(began, 0), false
 	}
 	answer, err := p.askSource(client)
 	now := time.Now()
-	p.log(err, now.Sub(asked))
+	p.log(err, now.Sub(began))
 	if err != nil {
-		return fallback(err, known, &kept)
+		return fallback(err, known, &kept), false
 	}
 	answer.ends, answer.token = now.Add(p.life), token
 	answer.rested = answer.err == nil && p.rests(now, known, &kept)
@@ -272,9 +308,9 @@ func (p *Plans) find(client, key string, known *plan) *plan {
 	}
 	answer.ahead = known.ahead && !answer.stored
 	if answer.invalid {
-		return &answer
+		return &answer, true
 	}
-	return answer.goBy(time.Now(), 0)
+	return answer.goBy(time.Now(), 0), true
 }
 
 // take waits until a slot is free, and reports whether it got one.

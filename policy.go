@@ -200,7 +200,7 @@ func (p *Policy) begin(ctx context.Context, client string, n int) (*subject, obs
 	o := p.observe(p.name)
 	s, err := p.subject(ctx, client, n)
 	if err != nil && client != "" && n > 0 {
-		o.record(ctx, OutcomeError, n, false, Limit{})
+		o.record(ctx, OutcomeError, n, false, Result{}, failure{err: err, origin: fromLimitFunc})
 	}
 	return s, o, err
 }

@@ -107,7 +107,9 @@ func (p *Policy) acquire(ctx context.Context, s *subject, n int) (res Result, ha
 	}
 	within, cancel := context.WithDeadline(ctx, start.Add(p.queueWait))
 	defer cancel()
+	tried := time.Now()
 	leave, wake, err := l.waiting.Join(within, l.closed, queue, p.queue)
+	s.waited += time.Since(tried)
 	switch {
 	case ctx.Err() != nil:
 		if leave != nil {
@@ -125,7 +127,7 @@ func (p *Policy) acquire(ctx context.Context, s *subject, n int) (res Result, ha
 		if res, hash, err = l.allow(ctx, s, n); err != nil || !p.lacksSlot(res) {
 			return res, hash, err
 		}
-		err := l.sleep(within, slotPause, wake)
+		err := s.sleep(within, l, slotPause, wake)
 		switch {
 		case ctx.Err() != nil:
 			return Result{}, hash, ended(ctx)

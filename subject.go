@@ -20,7 +20,8 @@ type subject struct {
 	limits  *limitSet
 	status  *limitStatuses // of its limits after the decision; nil if it is not wanted
 	receipt *receipt       // of what the decision took; nil if that is not wanted
-	failed  bool           // a call about it was not answered: it may still be
+	failure error          // of the last call about it that was not answered: it may still be; nil if all were
+	waited  time.Duration  // for tokens or a slot
 	bans    bucket.Bans    // which refusals ban the client
 	settles bool           // what the decision takes is settled later: a lease would be void each time
 
@@ -53,6 +54,7 @@ func (l *Limiter) allow(ctx context.Context, s *subject, n int) (Result, uint64,
 	defer l.release(c)
 	defer l.attempt(c, s)()
 	res, err := l.decide(ctx, ctx, c, under)
+	s.failure = under.failure
 	l.settleAttempt(c, s, res, err)
 	if err != nil {
 		return Result{}, c.Hash, err
@@ -90,7 +92,9 @@ func (l *Limiter) allowUpTo(ctx context.Context, s *subject, n int) (Result, err
 	}
 	c := l.call(bucket.Op{Verb: bucket.Take, Charges: min(int64(n), under.limits.burst()), N: 1}, under)
 	defer l.release(c)
-	return l.decide(ctx, ctx, c, under)
+	res, err := l.decide(ctx, ctx, c, under)
+	s.failure = under.failure
+	return res, err
 }
 
 // outagePause is the pause before a Wait tries again after Redis did not answer.
@@ -124,6 +128,7 @@ func (l *Limiter) wait(ctx context.Context, s *subject, n int) (res Result, err 
 		return res, errTooLate()
 	}
 	leave, wake, _ := l.waiting.Join(ctx, l.closed, queue, math.MaxInt)
+	s.waited += time.Since(tried)
 	if leave != nil {
 		defer leave()
 	}
@@ -138,7 +143,7 @@ func (l *Limiter) wait(ctx context.Context, s *subject, n int) (res Result, err 
 			return res, errTooLate()
 		}
 		l.waiting.Expect(queue, next)
-		if err := l.sleep(ctx, min(maxSleep, time.Until(next)), wake); err != nil {
+		if err := s.sleep(ctx, l, min(maxSleep, time.Until(next)), wake); err != nil {
 			return res, err
 		}
 		s.limits = s.limits.now() // a calendar period may be over
@@ -176,9 +181,12 @@ func (l *Limiter) queueOf(s *subject) string {
 }
 
 // sleep returns after a time, or when it is woken. The error is that the context or the limiter ended before.
-func (l *Limiter) sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+func (s *subject) sleep(ctx context.Context, l *Limiter, d time.Duration, wake <-chan struct{}) error {
+	timer, start := time.NewTimer(d), time.Now()
+	defer func() {
+		timer.Stop()
+		s.waited += time.Since(start)
+	}()
 	select {
 	case <-timer.C:
 		return nil
@@ -253,7 +261,7 @@ func (l *Limiter) change(ctx context.Context, s *subject, op bucket.Op) error {
 	c := l.call(op, s)
 	defer l.release(c)
 	err := l.do(ctx, c)
-	s.failed = err != nil
+	s.failure = err
 	if op.Verb == bucket.Reset {
 		l.bans.note(c.Hash, 0)
 	}

@@ -8,7 +8,7 @@
 //	metrics.Watch(limiter)
 //	prometheus.MustRegister(metrics)
 //
-// Decisions are told apart by the handler's name and by outcome, never by client.
+// Labels are names of policies and words of small closed sets, never a client's key.
 package ginlimitprom
 
 import (
@@ -32,10 +32,15 @@ var durations = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5
 type Collector struct {
 	decisions *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
+	waited    *prometheus.CounterVec
+	errors    *prometheus.CounterVec
 	figures   []figure
 
-	mu       sync.Mutex
+	transitions, planLookups *prometheus.Desc
+
+	mu       sync.Mutex // guards everything below
 	limiters []*ginlimit.Limiter
+	plans    []*ginlimit.Plans
 }
 
 // figure is one of [ginlimit.Stats], summed over all limiters.
@@ -50,20 +55,31 @@ func New() *Collector {
 	c := &Collector{
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ginlimit_decisions_total",
-			Help: "Decisions by handler, by outcome, and by whether the request was to pass.",
+			Help: "Decisions by policy, by outcome, and by whether the request was to pass.",
 		}, []string{"name", "outcome", "allowed"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "ginlimit_decision_duration_seconds",
-			Help:    "How long decisions took.",
+			Help:    "How long decisions took, by where they were made, without the time that callers waited for tokens or slots.",
 			Buckets: durations,
+		}, []string{"name", "source"}),
+		waited: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ginlimit_wait_seconds_total",
+			Help: "Time that callers waited for tokens or slots; its rate is how many wait.",
 		}, []string{"name"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ginlimit_errors_total",
+			Help: "Decisions that Redis did not make, and requests without a decision, by reason.",
+		}, []string{"name", "reason"}),
+		transitions: prometheus.NewDesc("ginlimit_breaker_transitions_total",
+			"Transitions of circuit breakers, by the new state, and of those that opened by the reason.", []string{"to", "reason"}, nil),
+		planLookups: prometheus.NewDesc("ginlimit_plan_lookups_total", "Lookups of clients' plans, by result.", []string{"result"}, nil),
 	}
 	figure := func(name, help string, kind prometheus.ValueType, of func(ginlimit.Stats) float64) {
 		c.figures = append(c.figures, figure{prometheus.NewDesc(name, help, nil, nil), kind, of})
 	}
 	figure("ginlimit_redis_servers", "Servers of Redis that decisions are sent to, summed over limiters.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Servers) })
-	figure("ginlimit_redis_servers_lost", "Servers of Redis that are given up for lost, summed over limiters.", prometheus.GaugeValue,
+	figure("ginlimit_redis_servers_lost", "Servers of Redis whose circuit breaker is open, summed over limiters.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.LostServers) })
 	figure("ginlimit_batches_total", "Batches sent to Redis.", prometheus.CounterValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Batches) })
@@ -92,7 +108,13 @@ func New() *Collector {
 func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
 	name := strings.ToValidUTF8(e.Name, "\uFFFD") // or Prometheus' client panics
 	c.decisions.WithLabelValues(name, e.Outcome.String(), strconv.FormatBool(e.Allowed)).Inc()
-	c.duration.WithLabelValues(name).Observe(e.Duration.Seconds())
+	c.duration.WithLabelValues(name, e.Source.String()).Observe((e.Duration - e.Waited).Seconds())
+	if e.Waited > 0 {
+		c.waited.WithLabelValues(name).Add(e.Waited.Seconds())
+	}
+	if e.Reason != "" {
+		c.errors.WithLabelValues(name, e.Reason).Inc()
+	}
 }
 
 // Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed; of one that is
@@ -108,10 +130,26 @@ func (c *Collector) Watch(limiters ...*ginlimit.Limiter) {
 	}
 }
 
+// WatchPlans adds plans whose [ginlimit.Plans.Stats] are read, and summed. They are for as long as the process lives. Plans that
+// are watched already, and nil ones, change nothing.
+func (c *Collector) WatchPlans(plans ...*ginlimit.Plans) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range plans {
+		if p != nil && !slices.Contains(c.plans, p) {
+			c.plans = append(c.plans, p)
+		}
+	}
+}
+
 // Describe implements [prometheus.Collector].
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 	c.decisions.Describe(descs)
 	c.duration.Describe(descs)
+	c.waited.Describe(descs)
+	c.errors.Describe(descs)
+	descs <- c.transitions
+	descs <- c.planLookups
 	for _, g := range c.figures {
 		descs <- g.desc
 	}
@@ -121,17 +159,39 @@ func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	c.decisions.Collect(metrics)
 	c.duration.Collect(metrics)
+	c.waited.Collect(metrics)
+	c.errors.Collect(metrics)
 	c.mu.Lock()
-	limiters := slices.Clone(c.limiters)
+	limiters, plans := slices.Clone(c.limiters), slices.Clone(c.plans)
 	c.mu.Unlock()
 	sums := make([]float64, len(c.figures))
+	transitions := map[ginlimit.Transition]uint64{ // Prometheus sees no increase of a counter that was not there before
+		{To: "open", Reason: "late"}: 0, {To: "open", Reason: "connection_refused"}: 0, {To: "half_open"}: 0, {To: "closed"}: 0,
+	}
 	for _, l := range limiters {
 		s := l.Stats()
+		for t, n := range s.Transitions {
+			transitions[t] += n
+		}
 		for i, g := range c.figures {
 			sums[i] += g.of(s)
 		}
 	}
 	for i, g := range c.figures {
 		metrics <- prometheus.MustNewConstMetric(g.desc, g.kind, sums[i])
+	}
+	for t, n := range transitions {
+		metrics <- prometheus.MustNewConstMetric(c.transitions, prometheus.CounterValue, float64(n), t.To, t.Reason)
+	}
+	if len(plans) == 0 {
+		return
+	}
+	var s ginlimit.PlanStats
+	for _, p := range plans {
+		one := p.Stats()
+		s.Hits, s.Misses, s.Stale, s.Errors = s.Hits+one.Hits, s.Misses+one.Misses, s.Stale+one.Stale, s.Errors+one.Errors
+	}
+	for result, n := range map[string]uint64{"hit": s.Hits, "miss": s.Misses, "stale": s.Stale, "error": s.Errors} {
+		metrics <- prometheus.MustNewConstMetric(c.planLookups, prometheus.CounterValue, float64(n), result)
 	}
 }

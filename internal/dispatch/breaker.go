@@ -51,11 +51,15 @@ func (b *breaker) failed(sent, now time.Time) (opened bool) {
 	return true
 }
 
-// answered notes that a call was answered in time. One that was sent before the breaker opened says nothing new.
-func (b *breaker) answered() {
-	if b.state != open {
-		b.state, b.failures = closed, 0
+// answered notes that a call was answered in time, and reports whether that has closed the breaker. A call that was sent
+// before the breaker opened says nothing new.
+func (b *breaker) answered() (changed bool) {
+	if b.state == open {
+		return false
 	}
+	changed = b.state == halfOpen
+	b.state, b.failures = closed, 0
+	return changed
 }
 
 // found notes that a probe was answered in time.
@@ -63,4 +67,14 @@ func (b *breaker) found() {
 	if b.state == open {
 		b.state, b.last = halfOpen, time.Time{}
 	}
+}
+
+// Transition is a change of a breaker's state.
+type Transition struct {
+	To     string // "open", "half_open" or "closed"
+	Reason string // a word for what has opened it; else ""
+}
+
+func (s breakerState) String() string {
+	return [...]string{closed: "closed", open: "open", halfOpen: "half_open"}[s]
 }

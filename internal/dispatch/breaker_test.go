@@ -12,10 +12,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-var breakerStates = [...]string{closed: "closed", open: "open", halfOpen: "half-open"}
-
-func (s breakerState) String() string { return breakerStates[s] }
-
 // TestBreakerStates goes through the table in the comment of breaker, transition by transition. Times are in
 // milliseconds; calls are sent a millisecond before they fail unless a row says when.
 func TestBreakerStates(t *testing.T) {
@@ -138,6 +134,7 @@ func TestOutage(t *testing.T) {
 				s.does(failing, refusing)
 				failed(t, d)
 				require.Equal(t, 2, s.lines(logOpen))
+				require.Equal(t, map[Transition]uint64{{"open", "word"}: 2, {"half_open", ""}: 1, {"closed", ""}: 1}, d.Stats().Transitions)
 			})
 		})
 	}
@@ -173,5 +170,8 @@ func TestHalfOpenOpensAtOneFailure(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, 1, s.lines(logBack))
 		require.True(t, d.Idle())
+		opened := d.Stats().Transitions[Transition{"open", "word"}]
+		require.EqualValues(t, 1+calls-maxFailures, opened, "by each call of a half-open breaker")
+		require.Equal(t, map[Transition]uint64{{"open", "word"}: opened, {"half_open", ""}: opened}, d.Stats().Transitions)
 	})
 }

@@ -5,6 +5,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -73,7 +74,7 @@ type Dispatcher struct {
 	spare    sync.Pool      // of *Batch
 	ctx      context.Context
 	stop     context.CancelFunc // ends the prober
-	reopened chan struct{}      // tells the prober, while it waits whether the server stays
+	reopened chan error         // tells the prober why, while it waits whether the server stays
 	ended    sync.WaitGroup     // the batches in flight, and the prober
 
 	mu         sync.Mutex // guards everything below
@@ -98,12 +99,13 @@ type Stats struct {
 	InFlight       int    // batches, those that are overdue among them
 	Queued         int    // calls that wait for a batch
 	Open           bool   // the breaker
+	Transitions    map[Transition]uint64
 }
 
 // New returns a dispatcher for a server.
 func New(timeout time.Duration, server Server) *Dispatcher {
 	d := &Dispatcher{
-		server: server, slots: MaxInFlight, breaker: newBreaker(timeout), reopened: make(chan struct{}, 1),
+		server: server, slots: MaxInFlight, breaker: newBreaker(timeout), reopened: make(chan error, 1),
 		timeout: sharedDeadline{span: timeout}, sending: sharedDeadline{span: max(timeout, connectTimeout)},
 	}
 	d.farSlots = maxFarInFlight
@@ -280,7 +282,7 @@ func (d *Dispatcher) failedLocked(sentAt, now time.Time, c *Call, err error) {
 	d.failQueueLocked(ErrOpen)
 	if d.probing {
 		select {
-		case d.reopened <- struct{}{}:
+		case d.reopened <- err:
 		default:
 		}
 		return
@@ -288,6 +290,14 @@ func (d *Dispatcher) failedLocked(sentAt, now time.Time, c *Call, err error) {
 	d.probing = true
 	peek := c.peek()
 	d.ended.Go(func() { newProber(d, peek).run(err) })
+}
+
+// countLocked counts a transition of the breaker.
+func (d *Dispatcher) countLocked(to breakerState, reason string) {
+	if d.stats.Transitions == nil {
+		d.stats.Transitions = map[Transition]uint64{}
+	}
+	d.stats.Transitions[Transition{to.String(), reason}]++
 }
 
 // release gives a slot back, and has a goroutine send what waits. It is deferred: a hook of the client may end the
@@ -348,7 +358,7 @@ func (d *Dispatcher) Idle() bool {
 func (d *Dispatcher) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := Stats{Batches: d.stats.Batches, Calls: d.stats.Calls}
+	s := Stats{Batches: d.stats.Batches, Calls: d.stats.Calls, Transitions: maps.Clone(d.stats.Transitions)}
 	if !d.closed {
 		s.InFlight, s.Queued = len(d.inFlight)+d.overdue, len(d.queue)-d.abandoned
 		s.Open = d.breaker.state == open

@@ -55,10 +55,8 @@ func newProber(d *Dispatcher, peek *Call) *prober {
 // run probes until the server is back, or the dispatcher is closed. The error is what has opened the breaker.
 func (p *prober) run(err error) {
 	since := time.Now()
+	reason := p.opened(err)
 	p.log(func() {
-		ctx, cancel := context.WithTimeout(p.ctx, p.timeout.span)
-		defer cancel()
-		reason := p.server.Transport.Reason(ctx, err)
 		p.server.Log.Warn("ginlimit: Redis unavailable, circuit breaker open", "server", p.server.Addr, "reason", reason)
 	})
 	for gap := minProbeGap; ; gap = min(2*gap, maxProbeGap) { // the more often it opens again, the longer
@@ -70,10 +68,11 @@ func (p *prober) run(err error) {
 			pause = min(2*pause, maxProbeGap)
 		}
 		found := time.Since(since)
-		if p.settles() {
+		if err = p.settles(); err == nil {
 			p.log(func() { p.server.Log.Info("ginlimit: Redis is back", "server", p.server.Addr, "after", found) })
 			return
 		}
+		p.opened(err)
 		for len(p.answers) > 0 { // what probes saw before it opened again is old
 			<-p.answers
 			p.probes--
@@ -81,31 +80,50 @@ func (p *prober) run(err error) {
 	}
 }
 
+// opened counts that the breaker has opened, and returns the reason.
+func (p *prober) opened(err error) string {
+	ctx, cancel := context.WithTimeout(p.ctx, p.timeout.span)
+	defer cancel()
+	reason := <-Isolate(func() ([2]string, error) { // a hook of the client may panic
+		text, word := p.server.Transport.Reason(ctx, err)
+		return [2]string{text, word}, nil
+	})
+	if reason.Err != nil {
+		reason.Value = [2]string{reason.Err.Error(), "client"}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.countLocked(open, reason.Value[1])
+	return reason.Value[0]
+}
+
 // log writes a line. The application's log handler may panic.
 func (p *prober) log(line func()) {
 	<-Isolate(func() (any, error) { line(); return nil, nil })
 }
 
-// settles has the breaker half-open, and reports whether it does not open again for a while. Then the prober has ended.
-func (p *prober) settles() bool {
+// settles has the breaker half-open, and returns nil if it does not open again for a while. Then the prober has ended. Else it
+// returns why it does not stay.
+func (p *prober) settles() (err error) {
 	p.mu.Lock()
 	p.breaker.found()
+	p.countLocked(halfOpen, "")
 	p.mu.Unlock()
 	select {
 	case <-time.After(settleTime):
-	case <-p.reopened:
-		return false
+	case err = <-p.reopened:
+		return err
 	case <-p.ctx.Done():
-		return false
+		return p.ctx.Err()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-p.reopened:
+	case err = <-p.reopened:
 	default:
 	}
-	p.probing = p.breaker.state == open
-	return !p.probing
+	p.probing = err != nil
+	return err
 }
 
 // find pauses, sends a probe and reports whether the server answers in time. A late answer ends the pause: the server may

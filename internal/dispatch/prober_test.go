@@ -103,6 +103,7 @@ func TestOpensAgainAsTheProberEnds(t *testing.T) {
 			d.mu.Unlock()
 			synctest.Wait()
 			require.True(t, d.Stats().Open)
+			require.False(t, d.Idle(), "the prober goes on")
 			require.Zero(t, s.lines(logBack))
 			untilFound(t, d)
 			time.Sleep(settleTime)

@@ -79,7 +79,9 @@ func (d *Dispatcher) deliver(ctx context.Context, b *Batch) {
 			d.failedLocked(sentAt, received, peek, err)
 		default:
 			d.healthy = true
-			d.breaker.answered()
+			if d.breaker.answered() {
+				d.countLocked(closed, "")
+			}
 			d.measureLocked(received.Sub(sentAt), calls)
 		}
 	}()

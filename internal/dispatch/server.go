@@ -14,9 +14,9 @@ type Transport interface {
 	// Ping returns why the server of a key does not answer within a timeout on a connection of its own, or nil if it does
 	// or nobody knows how to connect to it. It ends with the context.
 	Ping(ctx context.Context, key string, timeout time.Duration) error
-	// Reason is what the log may say of an error: nothing that a client has sent. If the error says no more than that
-	// there was no answer in time, it connects to see the cause.
-	Reason(ctx context.Context, err error) string
+	// Reason returns what the log may say of an error, nothing that a client has sent, and one of few words for metrics. If
+	// the error says no more than that there was no answer in time, it connects to see the cause.
+	Reason(ctx context.Context, err error) (text, word string)
 }
 
 // Server is what a dispatcher knows of where it sends.

@@ -84,7 +84,9 @@ func (s *server) Ping(ctx context.Context, key string, timeout time.Duration) er
 	return ping(ctx)
 }
 
-func (s *server) Reason(_ context.Context, err error) string { return "because of: " + err.Error() }
+func (s *server) Reason(_ context.Context, err error) (text, word string) {
+	return "because of: " + err.Error(), "word"
+}
 
 // Write takes a line of the log.
 func (s *server) Write(line []byte) (int, error) {

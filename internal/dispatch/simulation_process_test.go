@@ -127,7 +127,7 @@ func (p *process) arriveLocked(flight *simFlight, f fate, probe bool) {
 }
 
 // Reason implements [Transport].
-func (p *process) Reason(ctx context.Context, err error) string {
+func (p *process) Reason(ctx context.Context, err error) (text, word string) {
 	p.s.mu.Lock()
 	f, _ := p.fateLocked(true, false)
 	p.s.mu.Unlock()
@@ -135,7 +135,7 @@ func (p *process) Reason(ctx context.Context, err error) string {
 		f.deaf = false
 		_ = f.wait(ctx, f.before)
 	}
-	return err.Error()
+	return err.Error(), "word"
 }
 
 // Enabled implements [slog.Handler].

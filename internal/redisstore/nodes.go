@@ -98,6 +98,7 @@ func (n *nodes) dispatcher(key *dispatch.Name) *dispatch.Dispatcher {
 				gone := d.Stats()
 				n.gone.Batches += gone.Batches
 				n.gone.Calls += gone.Calls
+				n.gone.Transitions = added(n.gone.Transitions, gone.Transitions)
 			}
 			return idle
 		})
@@ -198,9 +199,21 @@ func (s *Stats) add(d dispatch.Stats) {
 	s.Calls += d.Calls
 	s.InFlight += d.InFlight
 	s.Queued += d.Queued
+	s.Transitions = added(s.Transitions, d.Transitions)
 	if d.Open {
 		s.Open++
 	}
+}
+
+// added returns counts with more of them.
+func added(counts, more map[dispatch.Transition]uint64) map[dispatch.Transition]uint64 {
+	if counts == nil {
+		return maps.Clone(more)
+	}
+	for transition, n := range more {
+		counts[transition] += n
+	}
+	return counts
 }
 
 // IsNil reports whether a client is nil, be it a nil pointer inside the interface.

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -71,14 +72,11 @@ func dial(ctx context.Context, rdb *redis.Client) (net.Conn, error) {
 }
 
 // Reason implements [dispatch.Transport]. go-redis dials again and again, so a refused connection looks late.
-func (t *transport) Reason(ctx context.Context, err error) string {
-	if says(err) {
-		return reason(err)
+func (t *transport) Reason(ctx context.Context, err error) (text, word string) {
+	if !says(err) {
+		err = cmp.Or(t.nodes.connect(ctx), err)
 	}
-	if cause := t.nodes.connect(ctx); cause != nil {
-		err = cause
-	}
-	return reason(err)
+	return reason(err), Word(err)
 }
 
 // connect returns why there is no connection to the servers that the client was given, or nil if there is one to any of
@@ -155,4 +153,39 @@ func reason(err error) string {
 		return io.EOF.Error()
 	}
 	return fmt.Sprintf("%T", err)
+}
+
+// replyWords are the codes of replies that [Word] returns as they are.
+var replyWords = []string{"ASK", "BUSY", "CLUSTERDOWN", "CROSSSLOT", "ERR", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH", "NOPERM", "NOREPLICAS",
+	"NOSCRIPT", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS", "WRONGTYPE"}
+
+// Word returns the kind of an error of Redis or of the way to it, for metrics: a code of replyWords, or one of the words below.
+func Word(err error) string {
+	var (
+		host   *net.DNSError
+		reply  redis.Error
+		cert   *tls.CertificateVerificationError
+		record tls.RecordHeaderError
+		alert  tls.AlertError
+	)
+	switch {
+	case errors.As(err, &host):
+		return "unknown_host"
+	case errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted):
+		return "pool"
+	case dispatch.IsLate(err):
+		return "late"
+	case errors.As(err, &reply):
+		if code := replyCode(reply); slices.Contains(replyWords, code) {
+			return code
+		}
+		return "reply"
+	case errors.As(err, &cert) || errors.As(err, &record) || errors.As(err, &alert):
+		return "tls"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection_refused"
+	case errors.As(err, new(*net.OpError)) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed):
+		return "network"
+	}
+	return "client"
 }

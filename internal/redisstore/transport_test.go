@@ -2,12 +2,14 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,18 +24,29 @@ import (
 func TestReasonsNameNoKey(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		err  error
-		want string
+		err        error
+		want, word string
 	}{
-		{redis.ErrCrossSlot, "CROSSSLOT"},
-		{&net.OpError{Op: "read", Err: errors.New("reset")}, "read: reset"},
-		{&net.DNSError{Err: "no such host", Name: "redis.example"}, "lookup redis.example: no such host"},
-		{io.EOF, "EOF"},
-		{context.DeadlineExceeded, "late"},
-		{replyError("alice@example.org is too large"), "redisstore.replyError"},
-		{errors.New("alice@example.org"), "*fmt.wrapError"},
+		{redis.ErrCrossSlot, "CROSSSLOT", "CROSSSLOT"},
+		{&net.OpError{Op: "read", Err: errors.New("reset")}, "read: reset", "network"},
+		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "dial: connection refused", "connection_refused"},
+		{&net.DNSError{Err: "no such host", Name: "redis.example"}, "lookup redis.example: no such host", "unknown_host"},
+		{io.EOF, "EOF", "network"},
+		{net.ErrClosed, "*fmt.wrapError", "network"},
+		{context.DeadlineExceeded, "late", "late"},
+		{redis.ErrPoolTimeout, "*fmt.wrapError", "pool"},
+		{redis.ErrPoolExhausted, "*fmt.wrapError", "pool"},
+		{tls.RecordHeaderError{Msg: "no TLS"}, "*fmt.wrapError", "tls"},
+		{tls.AlertError(40), "*fmt.wrapError", "tls"},
+		{&tls.CertificateVerificationError{Err: errors.New("expired")}, "tls: failed to verify certificate: expired", "tls"},
+		{replyError("MOVED 1 127.0.0.1:1"), "MOVED", "MOVED"},
+		{replyError("ALICE is too large"), "ALICE", "reply"},
+		{replyError("alice@example.org is too large"), "redisstore.replyError", "reply"},
+		{errors.New("alice@example.org"), "*fmt.wrapError", "client"},
 	} {
-		require.Equal(t, row.want, reason(fmt.Errorf("alice@example.org: %w", row.err)))
+		err := fmt.Errorf("alice@example.org: %w", row.err)
+		require.Equal(t, row.want, reason(err))
+		require.Equal(t, row.word, Word(err), row.err)
 	}
 }
 
