@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"context"
 	"strconv"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 type Batch struct {
 	Merged []*Merged // in the order in which they were asked for
 
+	ctx    *Lent  // of the transport, with the values of one caller: that of the first call
+	unlent []Lent // contexts of further batches
 	calls  []*Call
 	newest map[uint64]*Merged // by the hash of a key: the merged call that a further one may join
 	spare  []*Merged
@@ -33,7 +36,21 @@ type Merged struct {
 
 func newBatch() *Batch { return &Batch{newest: map[uint64]*Merged{}} }
 
+// lentAtOnce is how many contexts are allocated at once.
+const lentAtOnce = 16
+
+// lend gives the batch a context with the values of the caller of its first call. No context is used for two batches, because a
+// hook of the client may keep it.
+func (b *Batch) lend(caller context.Context) {
+	if len(b.unlent) == 0 {
+		b.unlent = make([]Lent, lentAtOnce)
+	}
+	b.ctx, b.unlent = &b.unlent[0], b.unlent[1:]
+	b.ctx.caller, b.calls[0].lent = caller, b.ctx
+}
+
 func (b *Batch) reset() {
+	b.ctx = nil
 	clear(b.calls)
 	b.calls = b.calls[:0]
 	clear(b.newest)

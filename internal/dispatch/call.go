@@ -30,6 +30,7 @@ type Call struct {
 	done      chan struct{}      // has room for the one answer
 	ends      [2]context.Context // when the caller leaves: its own, and the timeout
 	err       error
+	lent      *Lent // the context of a batch that has its caller's values, or nil
 	next      *Call // of those that were merged into one
 	progress  progress
 	abandoned bool
@@ -129,6 +130,14 @@ func (c *Call) sameKey(other *Call) bool {
 func (c *Call) answer(err error) {
 	c.next, c.err = nil, err
 	c.done <- struct{}{}
+}
+
+// endLent ends the reading of the caller's values, before the caller returns.
+func (c *Call) endLent() {
+	if c.lent != nil {
+		c.lent.End()
+		c.lent = nil
+	}
 }
 
 // callerLeaves reports whether the caller is about to leave.

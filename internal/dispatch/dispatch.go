@@ -123,6 +123,7 @@ func New(timeout time.Duration, server Server) *Dispatcher {
 
 // Do has a call done. It returns early with an error if the caller's context or the timeout ends.
 func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
+	defer c.endLent()
 	d.mu.Lock()
 	if err := d.refusedLocked(); err != nil {
 		d.mu.Unlock()
@@ -131,7 +132,7 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 	if d.healthy && len(d.queue) == 0 && len(d.inFlight) < d.slotsLocked() && d.sendsInlineLocked(ctx) {
 		b := d.startLocked()
 		d.mu.Unlock()
-		return d.sendInline(b, c)
+		return d.sendInline(ctx, b, c)
 	}
 	if !d.hasSlotLocked() {
 		d.expireLocked(c)

@@ -45,14 +45,18 @@ func (d *Dispatcher) take(b *Batch) bool {
 		}
 		d.queue = slices.Delete(d.queue, 0, n)
 	}
+	if len(b.calls) > 0 {
+		b.lend(b.calls[0].ends[0])
+	}
 	b.since = time.Now()
 	d.startRunLocked() // the last batch may have found the server healthy, so that there is another slot for the rest
 	return len(b.calls) > 0
 }
 
-// deliver sends a batch and answers everyone in it, even if a hook of the client panics or ends the goroutine. On a
-// cluster and a ring go-redis runs the hooks of a pipeline in goroutines of its own, where nobody can help.
-func (d *Dispatcher) deliver(ctx context.Context, b *Batch) {
+// deliver sends a batch within a deadline and answers everyone in it, even if a hook of the client panics or ends the
+// goroutine. On a cluster and a ring go-redis runs the hooks of a pipeline in goroutines of its own, where nobody can help.
+func (d *Dispatcher) deliver(deadline context.Context, b *Batch) {
+	b.ctx.Context = deadline
 	sentAt, err := b.since, ErrGoexit
 	defer func() {
 		received := time.Now()
@@ -85,7 +89,7 @@ func (d *Dispatcher) deliver(ctx context.Context, b *Batch) {
 			d.measureLocked(received.Sub(sentAt), calls)
 		}
 	}()
-	err = d.send(ctx, b)
+	err = d.send(b.ctx, b)
 }
 
 // send has the transport send a batch, and gives all its calls an error if that does not return.
@@ -105,10 +109,11 @@ func (d *Dispatcher) send(ctx context.Context, b *Batch) (err error) {
 }
 
 // sendInline sends a call alone.
-func (d *Dispatcher) sendInline(b *Batch, c *Call) error {
+func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
 	c.abandoned = true // until it is answered here
 	defer d.release(b)
 	b.calls = append(b.calls, c)
+	b.lend(ctx)
 	b.coalesce()
 	sentAt := b.since
 	defer func() { // a hook may end the goroutine

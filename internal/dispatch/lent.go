@@ -1,0 +1,75 @@
+package dispatch
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Lent is a context that has the values of a caller's context, such as the span of its request, until the caller calls End.
+//
+// It ends when the context inside does, not when the caller's does. After a caller has returned, its context may be used for
+// something else, as Gin does, so no value is read after End. Each value is read in a goroutine of its own, because the
+// application's Value may panic, or wait for a lock that the caller holds.
+type Lent struct {
+	context.Context // has no values but its canceler, which is asked for first: a context derived from this one then needs no goroutine
+
+	mu     sync.Mutex
+	caller context.Context // nil once it has ended
+	reads  int             // of values, unanswered
+	read   chan struct{}   // is closed when these are answered; nil unless End waits for that
+}
+
+// Lend returns a context that ends with one context, and has the values of a caller's.
+func Lend(ends, caller context.Context) *Lent { return &Lent{Context: ends, caller: caller} }
+
+// Value implements [context.Context].
+func (l *Lent) Value(key any) any {
+	if value := l.Context.Value(key); value != nil {
+		return value
+	}
+	l.mu.Lock()
+	caller := l.caller
+	if caller == nil {
+		l.mu.Unlock()
+		return nil
+	}
+	l.reads++
+	l.mu.Unlock()
+	done := Isolate(func() (any, error) {
+		defer l.hasRead()
+		return caller.Value(key), nil
+	})
+	select {
+	case out := <-done:
+		return out.Value
+	case <-l.Done():
+		return nil
+	}
+}
+
+func (l *Lent) hasRead() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reads--; l.reads == 0 && l.read != nil {
+		close(l.read)
+	}
+}
+
+// End has no more values read. It waits for those that are being read, but no longer than EndGrace, as the application's Value
+// may never return. The caller calls it before it returns.
+func (l *Lent) End() {
+	l.mu.Lock()
+	l.caller = nil
+	if l.reads == 0 {
+		l.mu.Unlock()
+		return
+	}
+	read := make(chan struct{})
+	l.read = read
+	l.mu.Unlock()
+	select {
+	case <-read:
+	case <-time.After(EndGrace):
+	}
+}

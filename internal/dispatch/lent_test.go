@@ -1,0 +1,285 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+type spanKey struct{}
+
+// spanOf returns the value that tests give to contexts.
+func spanOf(ctx context.Context) any { return ctx.Value(spanKey{}) }
+
+// requestContext is a context that is used for one request after another, without a lock, like a *gin.Context.
+type requestContext struct {
+	context.Context
+	span string
+}
+
+func (c *requestContext) Value(key any) any {
+	if key == (spanKey{}) && c.span != "" {
+		return c.span
+	}
+	return c.Context.Value(key)
+}
+
+// valueFunc is a context whose values are what a function returns.
+type valueFunc struct {
+	context.Context
+	value func(key any) any
+}
+
+func (c valueFunc) Value(key any) any {
+	if key != (spanKey{}) {
+		return c.Context.Value(key)
+	}
+	return c.value(key)
+}
+
+// forBoth runs a test where the caller sends its call itself, and where a goroutine does.
+func forBoth(t *testing.T, test func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket)) {
+	for name, opts := range map[string][]func(*Server){"inline": {inline}, "in a batch": nil} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				d, s := newServer(t, opts...)
+				one := newBuckets(t, bucket.Token, 1000)
+				require.NoError(t, d.Do(t.Context(), newCall("known to answer", take(1, 1), one)))
+				synctest.Wait()
+				test(t, d, s, one)
+				require.Equal(t, name == "inline", s.inline > 0)
+			})
+		})
+	}
+}
+
+// TestServerSeesTheValuesOfTheCaller, and the end of the batch.
+func TestServerSeesTheValuesOfTheCaller(t *testing.T) {
+	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
+		for _, span := range []string{"a", "b"} {
+			ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), spanKey{}, span), time.Hour)
+			s.does(func(sent context.Context, _ *Batch) error {
+				assert.Equal(t, span, spanOf(sent))
+				deadline, ok := sent.Deadline()
+				assert.True(t, ok)
+				assert.Less(t, time.Until(deadline), 2*time.Second)
+				cancel()
+				assert.NoError(t, sent.Err(), "the caller's end is not that of the batch")
+				derived, stop := context.WithTimeout(sent, time.Millisecond)
+				defer stop()
+				<-derived.Done()
+				assert.NoError(t, sent.Err())
+				return nil
+			}, nil)
+			err := d.Do(ctx, newCall("k", take(1, 1), one))
+			if err != nil {
+				require.Equal(t, context.Canceled, err)
+			}
+			synctest.Wait()
+		}
+	})
+}
+
+// TestBatchHasTheValuesOfItsFirstCaller who has not left.
+func TestBatchHasTheValuesOfItsFirstCaller(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d, s := newServer(t)
+		one := newBuckets(t, bucket.Token, 1000)
+		require.NoError(t, d.Do(t.Context(), newCall("known to answer", take(1, 1), one)))
+		var seen []any
+		gate := make(chan struct{})
+		s.does(func(sent context.Context, b *Batch) error {
+			if string(b.Merged[0].Key) == "occupies" {
+				<-gate
+			} else {
+				seen = append(seen, spanOf(sent))
+			}
+			return nil
+		}, nil)
+		var all sync.WaitGroup
+		for _, name := range []string{"occupies", "occupies", "left", "first", "second"} {
+			ctx, cancel := context.WithCancel(context.WithValue(t.Context(), spanKey{}, name))
+			defer cancel()
+			all.Go(func() { assert.Equal(t, name == "left", d.Do(ctx, newCall(name, take(1, 1), one)) != nil) })
+			synctest.Wait()
+			if name == "left" {
+				cancel()
+			}
+		}
+		close(gate)
+		all.Wait()
+		require.Equal(t, []any{"first"}, seen)
+	})
+}
+
+// TestNoValueIsReadOnceItsCallerHasLeft, whoever keeps the context: the race detector sees it if one is.
+func TestNoValueIsReadOnceItsCallerHasLeft(t *testing.T) {
+	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
+		request := &requestContext{Context: t.Context()}
+		var kept []context.Context
+		var hooks sync.WaitGroup
+		stop := make(chan struct{})
+		for i := range 40 { // of which the first ones leave their contexts to hooks
+			request.span = "span"
+			leave := time.Duration(i%2) * testTimeout // before the batch returns
+			s.does(func(sent context.Context, _ *Batch) error {
+				assert.Equal(t, "span", spanOf(sent))
+				kept = append(kept, sent)
+				hooks.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						case <-time.After(time.Millisecond):
+							spanOf(sent)
+						}
+					}
+				})
+				time.Sleep(leave)
+				return nil
+			}, nil)
+			ctx, cancel := context.WithTimeout(request, 2*testTimeout)
+			_ = d.Do(ctx, newCall("k", take(1, 1), one))
+			cancel()
+			request.span = ""      // another request
+			request.span = "other" // has it now
+			for _, ctx := range kept {
+				require.Nil(t, spanOf(ctx))
+			}
+		}
+		close(stop)
+		hooks.Wait()
+		require.Len(t, kept, 40)
+	})
+}
+
+// TestCallerThatLeavesWaitsForAReading of its context's values, as it may use the context for something else, but not forever.
+func TestCallerThatLeavesWaitsForAReading(t *testing.T) {
+	const never = time.Hour
+	for name, row := range map[string]struct{ takes, waits time.Duration }{
+		"one that ends before":      {3 * time.Millisecond, 8 * time.Millisecond}, // the other one does then
+		"one that ends soon":        {9 * time.Millisecond, 9 * time.Millisecond},
+		"one that takes very long":  {never, 7*time.Millisecond + EndGrace},
+		"one that takes the grace":  {7*time.Millisecond + EndGrace - 1, 7*time.Millisecond + EndGrace - 1},
+		"one that takes a bit more": {7*time.Millisecond + EndGrace + 1, 7*time.Millisecond + EndGrace},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				d, s := newServer(t)
+				one := newBuckets(t, bucket.Token, 10)
+				s.does(func(sent context.Context, _ *Batch) error { go spanOf(sent); spanOf(sent); <-sent.Done(); return nil }, nil)
+				ctx, cancel := context.WithTimeout(t.Context(), 7*time.Millisecond)
+				defer cancel()
+				start, takes := time.Now(), make(chan time.Duration, 2)
+				takes <- 8 * time.Millisecond
+				takes <- row.takes
+				require.Equal(t, context.DeadlineExceeded,
+					d.Do(valueFunc{ctx, func(any) any { time.Sleep(<-takes); return nil }}, newCall("k", take(1, 1), one)))
+				require.Equal(t, row.waits, time.Since(start))
+				time.Sleep(never)
+			})
+		})
+	}
+}
+
+// TestAValueThatDoesNotReturn holds nobody up but its own caller, and that for no longer than the grace.
+func TestAValueThatDoesNotReturn(t *testing.T) {
+	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
+		s.does(func(sent context.Context, _ *Batch) error {
+			spanOf(sent)
+			return nil
+		}, nil)
+		locked := make(chan struct{}) // by the caller, until it returns
+		start := time.Now()
+		_ = d.Do(valueFunc{t.Context(), func(any) any { <-locked; return "span" }}, newCall("k", take(1, 1), one))
+		require.LessOrEqual(t, time.Since(start), testTimeout+testTimeout/10+EndGrace)
+		close(locked)
+		time.Sleep(2 * time.Second)
+		require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+	})
+}
+
+// TestAValueThatFails is none.
+func TestAValueThatFails(t *testing.T) {
+	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
+		s.does(func(sent context.Context, _ *Batch) error {
+			assert.Nil(t, spanOf(sent))
+			derived := make(chan any, 1)
+			go func() { derived <- spanOf(sent) }() // as go-redis has hooks run on a cluster
+			assert.Nil(t, <-derived)
+			return nil
+		}, nil)
+		require.NoError(t, d.Do(valueFunc{t.Context(), func(any) any { panic("fault") }}, newCall("k", take(1, 1), one)))
+	})
+}
+
+// TestContextsOfABatchNeedNoGoroutine to hear of its end, though the caller's has one of its own.
+func TestContextsOfABatchNeedNoGoroutine(t *testing.T) {
+	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
+		s.does(func(sent context.Context, _ *Batch) error {
+			derived, cancel := context.WithCancel(sent)
+			defer cancel()
+			var stacks bytes.Buffer
+			assert.NoError(t, pprof.Lookup("goroutine").WriteTo(&stacks, 1))
+			assert.False(t, strings.Contains(stacks.String(), "propagateCancel"))
+			<-derived.Done()
+			assert.Equal(t, context.DeadlineExceeded, context.Cause(derived))
+			return errors.New("late")
+		}, nil)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		require.Error(t, d.Do(ctx, newCall("k", take(1, 1), one)))
+		time.Sleep(2 * time.Second)
+	})
+}
+
+// BenchmarkDo: what a decision costs beside Redis, with hooks that use the context as those of a tracer do.
+func BenchmarkDo(b *testing.B) {
+	for name, hook := range map[string]func(context.Context){
+		"without a hook": func(context.Context) {},
+		"a context":      func(ctx context.Context) { _, cancel := context.WithTimeout(ctx, time.Second); cancel() },
+		"a value":        func(ctx context.Context) { spanOf(ctx) },
+	} {
+		for way, direct := range map[string]bool{"inline": true, "in a batch": false} {
+			b.Run(name+" "+way, func(b *testing.B) {
+				do := newDo(b, hook, direct)
+				b.ReportAllocs()
+				for b.Loop() {
+					do()
+				}
+			})
+		}
+	}
+}
+
+// newDo returns a function that has a call done by a server that does nothing but call a hook.
+func newDo(t testing.TB, hook func(context.Context), direct bool) func() {
+	d := New(10*time.Second, Server{Transport: hookOnly{hook: hook}, Inline: direct})
+	t.Cleanup(d.Close)
+	ctx, c := context.WithValue(context.Background(), spanKey{}, "span"), newCall("k", take(1, 1), newBuckets(t, bucket.Token, 100))
+	return func() {
+		c.Reset(c.Op, c.Buckets)
+		if err := d.Do(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// hookOnly is a Transport that calls a hook and is done.
+type hookOnly struct {
+	*server
+	hook func(context.Context)
+}
+
+func (h hookOnly) Send(ctx context.Context, _ *Batch) error { h.hook(ctx); return nil }
