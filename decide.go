@@ -285,7 +285,7 @@ func (l *Limiter) decideEach(ctx context.Context, c *dispatch.Call) error {
 }
 
 // finish does f within a timeout of its own. It waits for that as long as the context lasts; then f goes on, and Close
-// waits for it.
+// waits for it. Until finish returns, f has the values of the context.
 func (l *Limiter) finish(ctx context.Context, f func(context.Context)) {
 	l.background.mu.Lock()
 	if l.background.closed {
@@ -294,11 +294,13 @@ func (l *Limiter) finish(ctx context.Context, f func(context.Context)) {
 	}
 	l.background.all.Add(1)
 	l.background.mu.Unlock()
+	within, cancel := context.WithTimeout(context.Background(), l.defaults.timeout)
+	lent := dispatch.Lend(within, ctx)
+	defer lent.End()
 	_, _ = dispatch.Bounded(ctx, 0, func() (struct{}, error) {
 		defer l.background.all.Done()
-		ctx, cancel := context.WithTimeout(context.Background(), l.defaults.timeout)
 		defer cancel()
-		f(ctx)
+		f(lent)
 		return struct{}{}, nil
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 	"github.com/ginlimit/ginlimit/internal/denycache"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/fifo"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/lease"
@@ -184,9 +185,12 @@ func (l *Limiter) Ping(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	within, cancel := context.WithTimeout(ctx, l.defaults.timeout)
+	within, cancel := context.WithTimeout(context.Background(), l.defaults.timeout)
 	defer cancel()
-	err := store.Ping(within)
+	defer context.AfterFunc(ctx, cancel)()
+	lent := dispatch.Lend(within, ctx) // the client may go on after the end
+	defer lent.End()
+	err := store.Ping(lent)
 	switch {
 	case err == nil:
 		return nil

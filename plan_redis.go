@@ -30,8 +30,8 @@ const (
 )
 
 // lookUp returns the plan that Redis keeps, or the zero plan. The error says that Redis cannot tell.
-func (p *Plans) lookUp(key string) (plan, error) {
-	return callRedis(p, func(ctx context.Context) (plan, error) {
+func (p *Plans) lookUp(ctx context.Context, key string) (plan, error) {
+	return callRedis(ctx, p, func(ctx context.Context) (plan, error) {
 		sent, pipe := time.Now(), p.rdb.Pipeline()
 		text, left := pipe.Get(ctx, key), pipe.PTTL(ctx, key)
 		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
@@ -80,8 +80,8 @@ func (p *Plans) encode(answer plan) (string, time.Duration) {
 }
 
 // takeToken returns the token that must not change until the answer is stored. The error says that Redis writes nothing.
-func (p *Plans) takeToken(key string) (string, error) {
-	return callRedis(p, func(ctx context.Context) (string, error) {
+func (p *Plans) takeToken(ctx context.Context, key string) (string, error) {
+	return callRedis(ctx, p, func(ctx context.Context) (string, error) {
 		pipe := p.rdb.Pipeline()
 		pipe.SetNX(ctx, key+tokenSuffix, rand.Text(), tokenLife)
 		token := pipe.Get(ctx, key+tokenSuffix)
@@ -91,9 +91,9 @@ func (p *Plans) takeToken(key string) (string, error) {
 }
 
 // store puts a plan into Redis, and reports whether its token was still there. The error says that Redis cannot.
-func (p *Plans) store(key string, answer plan) (bool, error) {
+func (p *Plans) store(ctx context.Context, key string, answer plan) (bool, error) {
 	text, life := p.encode(answer)
-	return callRedis(p, func(ctx context.Context) (bool, error) {
+	return callRedis(ctx, p, func(ctx context.Context) (bool, error) {
 		return planScript.Run(ctx, p.rdb, []string{key, key + tokenSuffix}, answer.token, text, life.Milliseconds()).Bool()
 	})
 }
@@ -102,8 +102,10 @@ func (p *Plans) store(key string, answer plan) (bool, error) {
 func (p *Plans) forget(ctx context.Context, key string) error {
 	bounded, cancel := context.WithTimeout(ctx, p.config.timeout)
 	defer cancel()
+	lent := dispatch.Lend(context.Background(), ctx)
+	defer lent.End()
 	_, err := dispatch.Bounded(bounded, 0, func() (any, error) { // late, it still takes effect
-		return p.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		return p.rdb.Pipelined(lent, func(pipe redis.Pipeliner) error {
 			// The token is replaced, not deleted: a Redis that refuses writes says so. It is replaced first: an answer that is
 			// stored in between is deleted.
 			pipe.Set(ctx, key+tokenSuffix, rand.Text(), tokenLife)
@@ -115,8 +117,8 @@ func (p *Plans) forget(ctx context.Context, key string) error {
 }
 
 // callRedis calls Redis, and waits for an answer no longer than the timeout. After a failure it calls nothing for a second,
-// then lets one call try. An error that Redis replies is no failure.
-func callRedis[T any](p *Plans, call func(context.Context) (T, error)) (T, error) {
+// then lets one call try. An error that Redis replies is no failure. The call has the values of a context, not its end.
+func callRedis[T any](values context.Context, p *Plans, call func(context.Context) (T, error)) (T, error) {
 	var none T
 	began, lost := time.Now(), p.redisLost.Load()
 	if lost != nil && (began.Sub(*lost) < planRecheck || !p.redisLost.CompareAndSwap(lost, &began)) {
@@ -132,7 +134,7 @@ func callRedis[T any](p *Plans, call func(context.Context) (T, error)) (T, error
 	defer cancel()
 	value, err := dispatch.Bounded(ctx, 0, func() (T, error) {
 		defer func() { <-p.calls }()
-		return call(ctx)
+		return call(dispatch.Lend(ctx, values))
 	})
 	if err == nil || redisstore.IsRefusal(err) {
 		p.redisLost.Store(nil)

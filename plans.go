@@ -186,7 +186,9 @@ func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	case flight == nil:
 		flight = &planFlight{done: make(chan struct{})}
 		p.flights[key] = flight
-		go p.fetch(client, key, flight, known)
+		lent := dispatch.Lend(context.Background(), ctx)
+		defer lent.End()
+		go p.fetch(lent, client, key, flight, known)
 	}
 	p.mu.Unlock()
 
@@ -258,9 +260,10 @@ func (p *Plans) keepLocked(key string, known *plan) {
 	p.fresh[key] = known
 }
 
-// fetch finds a plan, and answers all who wait for it.
-func (p *Plans) fetch(client, key string, flight *planFlight, known *plan) {
-	flight.plan, flight.asked = p.find(client, key, known)
+// fetch finds a plan, and answers all who wait for it. The context has the values of the first of them, for the
+// spans of the calls to Redis, and no end. The source gets none: what one request has there, such as a transaction, is not for the others.
+func (p *Plans) fetch(ctx context.Context, client, key string, flight *planFlight, known *plan) {
+	flight.plan, flight.asked = p.find(ctx, client, key, known)
 	p.mu.Lock()
 	if p.flights[key] == flight { // there was no Invalidate
 		delete(p.flights, key)
@@ -272,8 +275,8 @@ func (p *Plans) fetch(client, key string, flight *planFlight, known *plan) {
 
 // find reads a plan in Redis, or in the source if Redis does not have it, and reports whether the source has answered. The
 // process knows one plan, Redis has kept another.
-func (p *Plans) find(client, key string, known *plan) (found *plan, asked bool) {
-	kept, err := p.lookUp(key)
+func (p *Plans) find(ctx context.Context, client, key string, known *plan) (found *plan, asked bool) {
+	kept, err := p.lookUp(ctx, key)
 	switch now := time.Now(); {
 	case kept.lives(now) && !known.ahead:
 		return kept.goBy(now, 0), false
@@ -286,7 +289,7 @@ func (p *Plans) find(client, key string, known *plan) (found *plan, asked bool) 
 	if !mayAsk {
 		return fallback(errSourceBusy, known, &kept), false
 	}
-	token, err := p.takeToken(key)
+	token, err := p.takeToken(ctx, key)
 	began := time.Now()
 	// If Redis cannot store plans, the source is still asked only once per life. Either Redis cannot tell of an Invalidate, or
 	// the same token says that there was none.
@@ -303,7 +306,7 @@ func (p *Plans) find(client, key string, known *plan) (found *plan, asked bool) 
 	answer.ends, answer.token = now.Add(p.life), token
 	answer.rested = answer.err == nil && p.rests(now, known, &kept)
 	if token != "" {
-		answer.stored, err = p.store(key, answer)
+		answer.stored, err = p.store(ctx, key, answer)
 		answer.invalid = err == nil && !answer.stored // there was an Invalidate since
 	}
 	answer.ahead = known.ahead && !answer.stored
