@@ -1,0 +1,206 @@
+// Package ginlimitotel has traces and metrics of ginlimit for OpenTelemetry.
+//
+//	telemetry, err := ginlimitotel.New()
+//	if err != nil {
+//		panic(err)
+//	}
+//	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(telemetry.Observe))
+//	if err != nil {
+//		panic(err)
+//	}
+//	telemetry.Watch(limiter)
+//
+// Decisions are told apart by policy, outcome and source, never by client.
+package ginlimitotel
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// ScopeName is the instrumentation scope of the metrics.
+const ScopeName = "github.com/ginlimit/ginlimit/contrib/otel"
+
+// Attributes of spans. Those of metrics are the first four.
+const (
+	PolicyKey    = attribute.Key("ginlimit.policy")    // name of the policy; "" for a method of a Limiter
+	OutcomeKey   = attribute.Key("ginlimit.outcome")   // see [ginlimit.Outcome]
+	SourceKey    = attribute.Key("ginlimit.source")    // where the decision was made: see [ginlimit.Source]
+	AllowedKey   = attribute.Key("ginlimit.allowed")   // whether the request passes; in a dry run, whether it would
+	LimitKey     = attribute.Key("ginlimit.limit")     // the limit closest to exhaustion as text; "" if no limit was checked
+	RemainingKey = attribute.Key("ginlimit.remaining") // whole tokens left in it; 0 if no limit was checked
+)
+
+// The buckets of ginlimit.decision.duration: from what the process decides itself to a timeout.
+var durations = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3}
+
+// Observer describes decisions on spans, counts them, and reads the figures of limiters. [New] makes one.
+//
+// One is enough for all limiters of a process: the figures of two would be reported as one or the other. It is safe for concurrent use.
+type Observer struct {
+	decisions metric.Int64Counter
+	duration  metric.Float64Histogram
+	figures   []figure
+	callback  metric.Registration
+
+	mu       sync.Mutex
+	limiters []*ginlimit.Limiter
+}
+
+// figure is one of [ginlimit.Stats], summed over all limiters.
+type figure struct {
+	instrument metric.Int64Observable
+	of         func(ginlimit.Stats) int64
+}
+
+// Option configures an [Observer].
+type Option func(*config)
+
+type config struct{ meters metric.MeterProvider }
+
+// WithMeterProvider sets what records the metrics. The default is the global provider, [otel.GetMeterProvider].
+// A nil provider is an error of [New].
+func WithMeterProvider(provider metric.MeterProvider) Option {
+	return func(c *config) { c.meters = provider }
+}
+
+// New returns an observer of nothing yet: give [Observer.Observe] to limiters, and limiters to [Observer.Watch].
+//
+// The error joins those of the meter provider.
+func New(opts ...Option) (*Observer, error) {
+	c := config{meters: otel.GetMeterProvider()}
+	for _, opt := range opts {
+		opt(&c)
+	}
+	if c.meters == nil {
+		return nil, errors.New("ginlimitotel: the meter provider is nil")
+	}
+	meter := c.meters.Meter(ScopeName)
+	o := &Observer{}
+	var errs [3]error
+	o.decisions, errs[0] = meter.Int64Counter("ginlimit.decisions", metric.WithUnit("{decision}"), metric.WithDescription("Number of decisions."))
+	o.duration, errs[1] = meter.Float64Histogram("ginlimit.decision.duration", metric.WithUnit("s"),
+		metric.WithDescription("Duration of decisions."), metric.WithExplicitBucketBoundaries(durations...))
+	errs[2] = o.register(meter)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, errors.Join(err, o.Unregister())
+	}
+	return o, nil
+}
+
+// register adds the instruments that read [ginlimit.Stats].
+func (o *Observer) register(meter metric.Meter) error {
+	var errs []error
+	var all []metric.Observable
+	add := func(instrument metric.Int64Observable, err error, of func(ginlimit.Stats) int64) {
+		errs, all = append(errs, err), append(all, instrument)
+		o.figures = append(o.figures, figure{instrument, of})
+	}
+	count := func(name, unit, description string, of func(ginlimit.Stats) int64) {
+		c, err := meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		add(c, err, of)
+	}
+	current := func(name, unit, description string, of func(ginlimit.Stats) int64) {
+		c, err := meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		add(c, err, of)
+	}
+	current("ginlimit.redis.server.count", "{server}", "Redis servers that decisions are sent to.",
+		func(s ginlimit.Stats) int64 { return int64(s.Servers) })
+	current("ginlimit.redis.breaker.open", "{server}", "Redis servers whose circuit breaker is open.",
+		func(s ginlimit.Stats) int64 { return int64(s.LostServers) })
+	count("ginlimit.redis.batches", "{batch}", "Batches sent to Redis.",
+		func(s ginlimit.Stats) int64 { return int64(s.Batches) })
+	count("ginlimit.redis.decisions", "{decision}", "Decisions sent to Redis, in batches.",
+		func(s ginlimit.Stats) int64 { return int64(s.Decisions) })
+	current("ginlimit.redis.batch.in_flight", "{batch}", "Batches that are sent and not answered.",
+		func(s ginlimit.Stats) int64 { return int64(s.InFlight) })
+	current("ginlimit.redis.decision.queued", "{decision}", "Decisions that wait for a batch.",
+		func(s ginlimit.Stats) int64 { return int64(s.Queued) })
+	current("ginlimit.slot.usage", "{slot}", "Slots held by requests in flight in this process.",
+		func(s ginlimit.Stats) int64 { return int64(s.Slots) })
+	current("ginlimit.ban.count", "{ban}", "Bans of clients that this process has found and that last.",
+		func(s ginlimit.Stats) int64 { return int64(s.Bans) })
+	current("ginlimit.lease.count", "{key}", "Keys of which this process has tokens that it took ahead.",
+		func(s ginlimit.Stats) int64 { return int64(s.Leases) })
+	count("ginlimit.lease.decisions", "{decision}", "Decisions without Redis, by tokens taken ahead.",
+		func(s ginlimit.Stats) int64 { return int64(s.Leased) })
+	current("ginlimit.refusal.remembered", "{refusal}", "Refusals that are known without Redis.",
+		func(s ginlimit.Stats) int64 { return int64(s.Remembered) })
+	current("ginlimit.local.bucket.count", "{bucket}", "Buckets in this process, which decide without Redis.",
+		func(s ginlimit.Stats) int64 { return int64(s.LocalBuckets) })
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	var err error
+	o.callback, err = meter.RegisterCallback(o.report, all...)
+	return err
+}
+
+// report reads the figures of all limiters.
+func (o *Observer) report(_ context.Context, to metric.Observer) error {
+	o.mu.Lock()
+	limiters := slices.Clone(o.limiters)
+	o.mu.Unlock()
+	sums := make([]int64, len(o.figures))
+	for _, l := range limiters {
+		s := l.Stats()
+		for i, f := range o.figures {
+			sums[i] += f.of(s)
+		}
+	}
+	for i, f := range o.figures {
+		to.ObserveInt64(f.instrument, sums[i])
+	}
+	return nil
+}
+
+// Observe counts a decision and describes it on the span of its context. It is for [ginlimit.WithObserver].
+//
+// If several policies decide on one request, the span has the attributes of the last decision. A refusal ends a request, so that is the
+// refusal; in a dry run the request goes on. The metrics count each decision. A span that does not record is left alone.
+func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
+	set := attribute.NewSet(
+		PolicyKey.String(strings.ToValidUTF8(e.Name, "\uFFFD")), // or OTLP exporters fail
+		OutcomeKey.String(e.Outcome.String()), SourceKey.String(e.Source.String()), AllowedKey.Bool(e.Allowed))
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		limit, remaining := "", 0
+		if e.Limit != (ginlimit.Limit{}) {
+			limit, remaining = e.Limit.String(), e.Remaining
+		}
+		span.SetAttributes(append(set.ToSlice(), LimitKey.String(limit), RemainingKey.Int(remaining))...) // all, so that none is of an earlier decision
+	}
+	with := metric.WithAttributeSet(set)
+	o.decisions.Add(ctx, 1, with)
+	o.duration.Record(ctx, e.Duration.Seconds(), with)
+}
+
+// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed; of one that is
+// closed, the counters stay, and so does its memory: it is for limiters that live as long as the process. A limiter that
+// is watched already, and a nil one, change nothing.
+func (o *Observer) Watch(limiters ...*ginlimit.Limiter) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, l := range limiters {
+		if l != nil && !slices.Contains(o.limiters, l) {
+			o.limiters = append(o.limiters, l)
+		}
+	}
+}
+
+// Unregister ends the reading of figures. Decisions are still counted. More than once is once. The error is that of the meter provider.
+func (o *Observer) Unregister() error {
+	if o.callback == nil {
+		return nil
+	}
+	return o.callback.Unregister()
+}

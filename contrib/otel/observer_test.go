@@ -1,0 +1,243 @@
+package ginlimitotel_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ginlimit/ginlimit"
+	ginlimitotel "github.com/ginlimit/ginlimit/contrib/otel"
+)
+
+// newTracer returns the SDK's tracer, and what exports its spans as they end.
+func newTracer(t *testing.T) (*sdktrace.TracerProvider, *tracetest.InMemoryExporter) {
+	spans := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+	t.Cleanup(func() { assert.NoError(t, provider.Shutdown(context.Background())) })
+	return provider, spans
+}
+
+// newObserver returns an observer and what reads its metrics.
+func newObserver(t *testing.T) (*ginlimitotel.Observer, sdkmetric.Reader) {
+	reader := sdkmetric.NewManualReader()
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	observer, err := ginlimitotel.New(ginlimitotel.WithMeterProvider(provider))
+	require.NoError(t, err)
+	return observer, reader
+}
+
+// traced begins a span for each request.
+func traced(tracer trace.Tracer) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		ctx, span := tracer.Start(c.Request.Context(), "request", trace.WithSpanKind(trace.SpanKindServer))
+		defer span.End()
+		c.Request = c.Request.WithContext(ctx)
+		c.Next()
+	}
+}
+
+func newEngine(t *testing.T) *gin.Engine {
+	gin.SetMode(gin.TestMode)
+	r := gin.New()
+	require.NoError(t, r.SetTrustedProxies(nil))
+	return r
+}
+
+func newLimiter(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Limiter {
+	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.Option{
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(10 * time.Second)}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	return limiter
+}
+
+func connect(t *testing.T) (*redis.Client, *miniredis.Miniredis) {
+	mini := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb, mini
+}
+
+func get(r http.Handler, path string) int {
+	rec := httptest.NewRecorder()
+	req := httptest.NewRequest(http.MethodGet, path, nil)
+	req.Header.Set("X-API-Key", "secret")
+	r.ServeHTTP(rec, req)
+	return rec.Code
+}
+
+// attributesOf returns attributes by their names.
+func attributesOf(all []attribute.KeyValue) map[string]any {
+	byName := map[string]any{}
+	for _, a := range all {
+		byName[string(a.Key)] = a.Value.AsInterface()
+	}
+	return byName
+}
+
+// TestSpanDescribesTheLastDecision: exactly, so that no attribute has the client's key or is of an earlier decision.
+func TestSpanDescribesTheLastDecision(t *testing.T) {
+	rdb, _ := connect(t)
+	tracers, spans := newTracer(t)
+	observer, _ := newObserver(t)
+	limiter := newLimiter(t, rdb, ginlimit.WithObserver(observer.Observe), ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")))
+	r := newEngine(t)
+	r.Use(traced(tracers.Tracer("test")), limiter.Handler(ginlimit.PerHour(100), ginlimit.WithName("all")))
+	skip := ginlimit.WithSkip(func(*gin.Context) bool { return true })
+	r.GET("/search", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("search")))
+	r.GET("/health", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("health"), skip))
+	r.GET("/other", func(*gin.Context) {})
+	for _, row := range []struct {
+		path string
+		want map[string]any
+	}{
+		{"/other", map[string]any{"ginlimit.policy": "all", "ginlimit.outcome": "allowed", "ginlimit.source": "redis", "ginlimit.allowed": true,
+			"ginlimit.limit": "100/h", "ginlimit.remaining": int64(99)}},
+		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "allowed", "ginlimit.source": "redis", "ginlimit.allowed": true,
+			"ginlimit.limit": "1/h", "ginlimit.remaining": int64(0)}},
+		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "refused", "ginlimit.source": "redis", "ginlimit.allowed": false,
+			"ginlimit.limit": "1/h", "ginlimit.remaining": int64(0)}},
+		{"/health", map[string]any{"ginlimit.policy": "health", "ginlimit.outcome": "skipped", "ginlimit.source": "policy", "ginlimit.allowed": true,
+			"ginlimit.limit": "", "ginlimit.remaining": int64(0)}},
+	} {
+		spans.Reset()
+		get(r, row.path)
+		ended := spans.GetSpans()
+		require.Len(t, ended, 1)
+		require.Equal(t, row.want, attributesOf(ended[0].Attributes))
+		require.Empty(t, ended[0].Events)
+	}
+}
+
+// collected returns the values of all metrics by name and attributes; of a histogram, how many values it has.
+func collected(t *testing.T, reader sdkmetric.Reader) (values map[string]int64, units map[string]string) {
+	var all metricdata.ResourceMetrics
+	require.NoError(t, reader.Collect(t.Context(), &all))
+	values, units = map[string]int64{}, map[string]string{}
+	for _, scope := range all.ScopeMetrics {
+		require.Equal(t, ginlimitotel.ScopeName, scope.Scope.Name)
+		for _, m := range scope.Metrics {
+			units[m.Name] = m.Unit
+			require.NotEmpty(t, m.Description)
+			name := func(set attribute.Set) string {
+				if set.Len() == 0 {
+					return m.Name
+				}
+				return m.Name + " " + set.Encoded(attribute.DefaultEncoder())
+			}
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					values[name(p.Attributes)] = p.Value
+				}
+				require.Equal(t, regexp.MustCompile(`s$`).MatchString(m.Name), data.IsMonotonic, "counters are plural: %s", m.Name)
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					values[name(p.Attributes)] = int64(p.Count)
+					require.Len(t, p.Bounds, 14)
+					require.Less(t, p.Sum, 10.0, "seconds")
+				}
+			default:
+				require.Failf(t, "another kind", "%T", data)
+			}
+		}
+	}
+	return values, units
+}
+
+func TestMetricsShowKnownTraffic(t *testing.T) {
+	rdb, mini := connect(t)
+	observer, reader := newObserver(t)
+	limiter := newLimiter(t, rdb, ginlimit.WithObserver(observer.Observe))
+	observer.Watch(limiter, nil)
+	observer.Watch(limiter)
+	r := newEngine(t)
+	r.GET("/search", limiter.Handler(ginlimit.PerHour(3), ginlimit.WithName("search")))
+	r.GET("/free", limiter.Handler(ginlimit.PerHour(-1), ginlimit.WithName("free\xff")))
+	for range 5 {
+		get(r, "/search")
+	}
+	get(r, "/free")
+	var values map[string]int64
+	read := func() map[string]int64 { values, _ = collected(t, reader); return values }
+	require.Eventually(t, func() bool { return read()["ginlimit.redis.batch.in_flight"] == 0 }, 10*time.Second, time.Millisecond)
+	const search = " ginlimit.allowed=true,ginlimit.outcome=allowed,ginlimit.policy=search,ginlimit.source=redis"
+	const refused = " ginlimit.allowed=false,ginlimit.outcome=refused,ginlimit.policy=search,ginlimit.source=redis"
+	const free = " ginlimit.allowed=true,ginlimit.outcome=allowed,ginlimit.policy=free\uFFFD,ginlimit.source=policy"
+	require.Equal(t, map[string]int64{
+		"ginlimit.decisions" + search: 3, "ginlimit.decisions" + refused: 2, "ginlimit.decisions" + free: 1,
+		"ginlimit.decision.duration" + search: 3, "ginlimit.decision.duration" + refused: 2, "ginlimit.decision.duration" + free: 1,
+		"ginlimit.redis.server.count": 1, "ginlimit.redis.breaker.open": 0, "ginlimit.redis.batches": 5, "ginlimit.redis.decisions": 5,
+		"ginlimit.redis.batch.in_flight": 0, "ginlimit.redis.decision.queued": 0, "ginlimit.slot.usage": 0, "ginlimit.ban.count": 0,
+		"ginlimit.lease.count": 0, "ginlimit.lease.decisions": 0, "ginlimit.refusal.remembered": 1, "ginlimit.local.bucket.count": 0,
+	}, values)
+
+	mini.Close()
+	require.Eventually(t, func() bool { get(r, "/search"); return read()["ginlimit.redis.breaker.open"] == 1 }, 10*time.Second, time.Millisecond)
+	require.Positive(t, values["ginlimit.decisions ginlimit.allowed=true,ginlimit.outcome=local,ginlimit.policy=search,ginlimit.source=local"])
+	require.Equal(t, int64(1), values["ginlimit.local.bucket.count"])
+
+	require.NoError(t, observer.Unregister())
+	require.NoError(t, observer.Unregister())
+	require.NotContains(t, read(), "ginlimit.redis.server.count")
+	require.Contains(t, values, "ginlimit.decisions"+search)
+}
+
+// faultyMeters has meters that make no instruments.
+type faultyMeters struct{ metric.MeterProvider }
+
+type faultyMeter struct{ metric.Meter }
+
+var errFault = errors.New("fault")
+
+func (faultyMeters) Meter(string, ...metric.MeterOption) metric.Meter {
+	return faultyMeter{noop.NewMeterProvider().Meter("")}
+}
+
+func (faultyMeter) RegisterCallback(metric.Callback, ...metric.Observable) (metric.Registration, error) {
+	return nil, errFault
+}
+
+func TestFaultsOfTheMeterProvider(t *testing.T) {
+	_, err := ginlimitotel.New(ginlimitotel.WithMeterProvider(nil))
+	require.EqualError(t, err, "ginlimitotel: the meter provider is nil")
+	_, err = ginlimitotel.New(ginlimitotel.WithMeterProvider(faultyMeters{}))
+	require.ErrorIs(t, err, errFault)
+	observer, err := ginlimitotel.New() // the global one
+	require.NoError(t, err)
+	observer.Observe(t.Context(), ginlimit.Event{})
+	require.NoError(t, observer.Unregister())
+}
+
+func TestReadmeNamesEveryMetric(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	observer, reader := newObserver(t)
+	observer.Observe(t.Context(), ginlimit.Event{})
+	_, units := collected(t, reader)
+	named := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(ginlimit[a-z._]+)` \\| [a-z]+ \\| `(.+?)` \\|").FindAllStringSubmatch(string(text), -1) {
+		named[m[1]] = m[2]
+	}
+	require.Equal(t, units, named)
+}
