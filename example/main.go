@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -37,43 +38,87 @@ func main() {
 	}
 }
 
+// replicas is how many processes the page plays with. The second is in this program too, but shares nothing with the first
+// but Redis: it has its own client, limiter, routes and port.
+const replicas = 2
+
+// process is a server of the application.
+type process struct {
+	port    string
+	handler *gin.Engine
+	tries   tries
+}
+
 // run serves until ctx ends.
 func run(ctx context.Context, addr, redisURL string, out io.Writer) error {
-	rdb, own, err := connect(redisURL)
+	connect, own, err := connector(redisURL)
 	if err != nil {
 		return err
 	}
-	defer rdb.Close()
-	where := rdb.Options().Addr
 	if own != nil {
 		defer own.Close()
-		where = "memory, as REDIS_URL is not set"
 	}
 
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		return err
+	where := "memory, as REDIS_URL is not set"
+	p := &playground{redis: own}
+	var listeners [replicas]net.Listener
+	for i := range p.processes {
+		rdb := connect()
+		defer rdb.Close()
+		if own == nil {
+			where = rdb.Options().Addr
+		}
+		limiter, err := newLimiter(rdb)
+		if err != nil {
+			return err
+		}
+		defer limiter.Close()
+		if p.processes[i], err = newProcess(limiter); err != nil {
+			return err
+		}
+		if listeners[i], err = net.Listen("tcp", addr); err != nil {
+			return err
+		}
+		defer listeners[i].Close()
+		var host string
+		host, p.processes[i].port, _ = net.SplitHostPort(listeners[i].Addr().String())
+		addr = net.JoinHostPort(host, "0") // any free port for the second one
 	}
-	defer limiter.Close()
+	addPage(p.processes[0].handler, p)
 
-	listener, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
-	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	fmt.Fprintf(out, `Listening on %s, counting in %s.
 
-Open http://localhost:%[3]s to see a bucket drain and refill. Or try, from another terminal:
+Open http://localhost:%[3]s to compare the algorithms. Or try, from another terminal:
 
     curl -i localhost:%[3]s/ping            # 100 a minute for these routes together
     curl -i -X POST localhost:%[3]s/login   # and 5 per 15 minutes: the sixth is 429
     curl -i localhost:%[3]s/search          # 10 a second, 20 at once, and 300 an hour
+    curl -i localhost:%[4]s/ping            # a second process, which shares the buckets
     ab -l -n 200 -c 10 http://127.0.0.1:%[3]s/ping
 
 Ctrl-C stops it.
-`, listener.Addr(), where, port)
+`, listeners[0].Addr(), where, p.processes[0].port, p.processes[1].port)
 
-	return serve(ctx, listener, router(limiter, own))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	served := make(chan error, replicas)
+	for i, process := range p.processes {
+		go func() { served <- serve(ctx, listeners[i], process.handler) }()
+	}
+	for range p.processes {
+		err = errors.Join(err, <-served)
+		stop() // both end together
+	}
+	return err
+}
+
+// newLimiter returns the limiter of a process.
+func newLimiter(rdb *redis.Client, opts ...ginlimit.Option) (*ginlimit.Limiter, error) {
+	return ginlimit.NewLimiter(rdb, append([]ginlimit.Option{
+		ginlimit.WithReplicas(replicas),
+		// This machine also runs a browser. The default suits a server.
+		ginlimit.WithTimeout(250 * time.Millisecond),
+	}, opts...)...)
 }
 
 // serve answers requests until ctx ends, and then those that have begun, for shutdownTimeout.
@@ -95,42 +140,31 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return nil
 }
 
-// router limits every route, and two of them further. Those of the page are apart. own is nil if Redis is a server.
-func router(limiter *ginlimit.Limiter, own *ownRedis) *gin.Engine {
+// newProcess limits every route, and two of them further. Those of the page are apart.
+func newProcess(limiter *ginlimit.Limiter) (*process, error) {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery())
 	_ = r.SetTrustedProxies(nil) // nobody's X-Forwarded-For is believed; nil cannot fail
 
-	addPage(r, limiter, own) // before the next line, so that playing leaves the other routes their tokens
-	r.Use(limiter.Handler(ginlimit.PerMinute(100)))
-	r.GET("/ping", answer("pong"))
-	r.POST("/login",
+	tries, err := newTries(limiter)
+	if err != nil {
+		return nil, err
+	}
+	r.GET("/try", tries.middleware(), answer("admitted"))
+
+	limited := r.Group("/", limiter.Handler(ginlimit.PerMinute(100)))
+	limited.GET("/ping", answer("pong"))
+	limited.POST("/login",
 		limiter.Handler(ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login")),
 		answer("welcome"))
-	r.GET("/search",
+	limited.GET("/search",
 		limiter.Handler(ginlimit.PerSecond(10).WithBurst(20),
 			ginlimit.WithLimits(ginlimit.PerHour(300)), ginlimit.WithName("search")),
 		answer("found"))
-	return r
+	return &process{handler: r, tries: tries}, nil
 }
 
 func answer(text string) gin.HandlerFunc {
 	return func(c *gin.Context) { c.String(http.StatusOK, text+"\n") }
-}
-
-// connect returns a client of the server at url, or of a Redis inside this process, which it returns too.
-func connect(url string) (*redis.Client, *ownRedis, error) {
-	if url != "" {
-		opts, err := redis.ParseURL(url)
-		if err != nil {
-			return nil, nil, fmt.Errorf("REDIS_URL: %w", err)
-		}
-		return redis.NewClient(opts), nil, nil
-	}
-	own, err := startRedis()
-	if err != nil {
-		return nil, nil, err
-	}
-	return redis.NewClient(&redis.Options{Addr: own.Addr()}), own, nil
 }

@@ -31,6 +31,8 @@ func TestExample(t *testing.T) {
 	}
 	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(said.String())
 	require.NotEmpty(t, address, said.String())
+	second := regexp.MustCompile(`localhost:(\d+)/ping +# a second process`).FindStringSubmatch(said.String())
+	require.NotNil(t, second, said.String())
 
 	get := func(path string) *http.Response {
 		response, err := http.Get("http://" + address + path)
@@ -42,6 +44,10 @@ func TestExample(t *testing.T) {
 	require.Equal(t, http.StatusOK, response.StatusCode)
 	require.Equal(t, "100", response.Header.Get("X-RateLimit-Limit"))
 	require.Equal(t, "99", response.Header.Get("X-RateLimit-Remaining"))
+	shared, err := http.Get("http://127.0.0.1:" + second[1] + "/ping")
+	require.NoError(t, err)
+	discard(t, shared)
+	require.Equal(t, "98", shared.Header.Get("X-RateLimit-Remaining"), "the second process shares the bucket")
 	require.Equal(t, "19", get("/search").Header.Get("X-RateLimit-Remaining"))
 	for attempt := range 6 {
 		response, err := http.Post("http://"+address+"/login", "text/plain", nil)
@@ -56,8 +62,10 @@ func TestExample(t *testing.T) {
 
 	stop()
 	require.NoError(t, <-ended)
-	_, err := http.Get("http://" + address + "/ping")
-	require.Error(t, err, "it has stopped")
+	for _, stopped := range []string{address, "127.0.0.1:" + second[1]} {
+		_, err = http.Get("http://" + stopped + "/ping")
+		require.Error(t, err, "it has stopped")
+	}
 }
 
 // discard reads the body to its end, so that the next request uses the same connection.
@@ -132,8 +140,9 @@ func TestRequestThatHasBegunIsAnswered(t *testing.T) {
 
 func TestServerOfTheEnvironment(t *testing.T) {
 	mini := miniredis.RunT(t)
-	rdb, own, err := connect("redis://" + mini.Addr())
+	connect, own, err := connector("redis://" + mini.Addr())
 	require.NoError(t, err)
+	rdb := connect()
 	defer rdb.Close()
 	require.Nil(t, own)
 	require.Equal(t, mini.Addr(), rdb.Options().Addr)

@@ -1,94 +1,40 @@
 package main
 
 import (
-	_ "embed"
+	"embed"
 	"net/http"
-	"sync"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
-
-	"github.com/ginlimit/ginlimit"
 )
 
-//go:embed page.html
-var page []byte
+//go:embed page.html page.css page.js
+var page embed.FS
 
-// pagePolicy has the browser enforce that the page is one file and calls this server only.
-const pagePolicy = "default-src 'none'; connect-src 'self'; img-src data:; " +
-	"script-src 'unsafe-inline'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+// pagePolicy has the browser enforce that the page consists of these files and calls this server only.
+const pagePolicy = "default-src 'none'; connect-src 'self'; img-src data:; script-src 'self'; style-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // addPage adds the live page and the routes that it calls.
-func addPage(r *gin.Engine, limiter *ginlimit.Limiter, own *ownRedis) {
-	r.GET("/", func(c *gin.Context) {
-		c.Header("Content-Security-Policy", pagePolicy)
-		c.Data(http.StatusOK, "text/html; charset=utf-8", page)
-	})
-
-	play := limiter.Handler(ginlimit.PerMinute(60).WithBurst(20), ginlimit.WithName("play"),
-		ginlimit.WithCost(func(c *gin.Context) int {
-			if c.Request.Method == http.MethodHead {
-				return 0 // the page looks at the bucket
-			}
-			return 1
-		}))
-	r.GET("/play", play, answer("allowed"))
-	r.HEAD("/play", play, answer(""))
-
-	r.GET("/redis", own.tell)
-	if own != nil {
-		r.POST("/redis/stop", sameOrigin, own.stop)
-		r.POST("/redis/start", sameOrigin, own.start)
+func addPage(r *gin.Engine, p *playground) {
+	for path, file := range map[string]string{"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"} {
+		r.GET(path, func(c *gin.Context) {
+			c.Header("Content-Security-Policy", pagePolicy)
+			c.Header("Cache-Control", "no-cache") // the next version of the program has another page
+			http.ServeFileFS(c.Writer, c.Request, page, file)
+		})
+	}
+	r.GET("/play", p.look)
+	r.POST("/play", sameOrigin, p.send)
+	r.POST("/play/reset", sameOrigin, p.reset)
+	if p.redis != nil {
+		r.POST("/redis/stop", sameOrigin, p.redis.stop)
+		r.POST("/redis/start", sameOrigin, p.redis.start)
 	}
 }
 
-// sameOrigin keeps other sites' pages, in the same browser, away from the switch.
+// sameOrigin keeps other sites' pages, in the same browser, away from what changes something.
 func sameOrigin(c *gin.Context) {
 	if http.NewCrossOriginProtection().Check(c.Request) != nil {
 		c.AbortWithStatus(http.StatusForbidden)
 	}
-}
-
-// ownRedis is a Redis inside this process, which can be stopped to see what happens without it.
-type ownRedis struct {
-	*miniredis.Miniredis
-
-	mu      sync.Mutex
-	running bool
-}
-
-func startRedis() (*ownRedis, error) {
-	own := &ownRedis{Miniredis: miniredis.NewMiniRedis(), running: true}
-	own.ClockTTL(true) // keys expire as time passes
-	return own, own.Start()
-}
-
-// tell says whether there is a Redis to switch, and whether it runs.
-func (own *ownRedis) tell(c *gin.Context) {
-	running := false
-	if own != nil {
-		own.mu.Lock()
-		defer own.mu.Unlock()
-		running = own.running
-	}
-	c.Header("Cache-Control", "no-store")
-	c.JSON(http.StatusOK, gin.H{"embedded": own != nil, "running": running})
-}
-
-func (own *ownRedis) stop(c *gin.Context) {
-	own.mu.Lock()
-	own.Close()
-	own.running = false
-	own.mu.Unlock()
-	own.tell(c)
-}
-
-// start fails if somebody has taken the port meanwhile.
-func (own *ownRedis) start(c *gin.Context) {
-	own.mu.Lock()
-	if !own.running {
-		own.running = own.Restart() == nil // with all its keys
-	}
-	own.mu.Unlock()
-	own.tell(c)
 }

@@ -39,26 +39,38 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// example runs the program until the test ends, and returns its address.
-func example(t *testing.T, redisURL string) string {
+// program is one that runs.
+type program struct {
+	address string
+	stop    func() // before the test ends
+}
+
+// example runs the program until the test ends.
+func example(t *testing.T, redisURL string) program {
+	t.Helper()
+	return startAt(t, "127.0.0.1:0", redisURL)
+}
+
+func startAt(t *testing.T, address, redisURL string) program {
 	t.Helper()
 	chromium(t) // without it there is nothing to build for
 	path, err := build()
 	require.NoError(t, err)
-	program := exec.Command(path, "-addr", "127.0.0.1:0")
-	program.Env = append(os.Environ(), "REDIS_URL="+redisURL)
-	out, err := program.StdoutPipe()
+	command := exec.Command(path, "-addr", address)
+	command.Env = append(os.Environ(), "REDIS_URL="+redisURL)
+	out, err := command.StdoutPipe()
 	require.NoError(t, err)
-	require.NoError(t, program.Start())
-	t.Cleanup(func() {
-		assert.NoError(t, program.Process.Signal(syscall.SIGINT))
-		assert.NoError(t, program.Wait())
+	require.NoError(t, command.Start())
+	stop := sync.OnceFunc(func() {
+		assert.NoError(t, command.Process.Signal(syscall.SIGINT))
+		assert.NoError(t, command.Wait())
 	})
+	t.Cleanup(stop)
 	said := bufio.NewReader(out)
 	line, err := said.ReadString('\n')
 	require.NoError(t, err)
 	go func() { _, _ = io.Copy(io.Discard, said) }()
-	address := regexp.MustCompile(`^Listening on (127\.0\.0\.1:\d+),`).FindStringSubmatch(line)
-	require.NotNil(t, address, line)
-	return address[1]
+	listens := regexp.MustCompile(`^Listening on (127\.0\.0\.1:\d+),`).FindStringSubmatch(line)
+	require.NotNil(t, listens, line)
+	return program{listens[1], stop}
 }
