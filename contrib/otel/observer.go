@@ -31,12 +31,13 @@ import (
 // ScopeName is the instrumentation scope of the metrics.
 const ScopeName = "github.com/ginlimit/ginlimit/contrib/otel"
 
-// Attributes of spans. Those of metrics are the first four.
+// Attributes of spans. Those of metrics are the first five.
 const (
 	PolicyKey    = attribute.Key("ginlimit.policy")    // name of the policy; "" for a method of a Limiter
 	OutcomeKey   = attribute.Key("ginlimit.outcome")   // see [ginlimit.Outcome]
 	SourceKey    = attribute.Key("ginlimit.source")    // where the decision was made: see [ginlimit.Source]
 	AllowedKey   = attribute.Key("ginlimit.allowed")   // whether the request passes; in a dry run, whether it would
+	ReasonKey    = attribute.Key("ginlimit.reason")    // why Redis did not decide, or why there is no decision; "" of a normal one: see [ginlimit.Event]
 	LimitKey     = attribute.Key("ginlimit.limit")     // the limit closest to exhaustion as text; "" if no limit was checked
 	RemainingKey = attribute.Key("ginlimit.remaining") // whole tokens left in it; 0 if no limit was checked
 )
@@ -90,7 +91,7 @@ func New(opts ...Option) (*Observer, error) {
 	var errs [3]error
 	o.decisions, errs[0] = meter.Int64Counter("ginlimit.decisions", metric.WithUnit("{decision}"), metric.WithDescription("Number of decisions."))
 	o.duration, errs[1] = meter.Float64Histogram("ginlimit.decision.duration", metric.WithUnit("s"),
-		metric.WithDescription("Duration of decisions."), metric.WithExplicitBucketBoundaries(durations...))
+		metric.WithDescription("Duration of decisions, without the time that callers waited for tokens or slots."), metric.WithExplicitBucketBoundaries(durations...))
 	errs[2] = o.register(meter)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, o.Unregister())
@@ -169,19 +170,23 @@ func (o *Observer) report(_ context.Context, to metric.Observer) error {
 // If several policies decide on one request, the span has the attributes of the last decision. A refusal ends a request, so that is the
 // refusal; in a dry run the request goes on. The metrics count each decision. A span that does not record is left alone.
 func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
-	set := attribute.NewSet(
+	common := []attribute.KeyValue{
 		PolicyKey.String(strings.ToValidUTF8(e.Name, "\uFFFD")), // or OTLP exporters fail
-		OutcomeKey.String(e.Outcome.String()), SourceKey.String(e.Source.String()), AllowedKey.Bool(e.Allowed))
+		OutcomeKey.String(e.Outcome.String()), SourceKey.String(e.Source.String()), AllowedKey.Bool(e.Allowed),
+		ReasonKey.String(e.Reason)}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		limit, remaining := "", 0
 		if e.Limit != (ginlimit.Limit{}) {
 			limit, remaining = e.Limit.String(), e.Remaining
 		}
-		span.SetAttributes(append(set.ToSlice(), LimitKey.String(limit), RemainingKey.Int(remaining))...) // all, so that none is of an earlier decision
+		span.SetAttributes(append(slices.Clip(common), LimitKey.String(limit), RemainingKey.Int(remaining))...) // all, so that none is of an earlier decision
 	}
-	with := metric.WithAttributeSet(set)
+	if e.Reason == "" {
+		common = common[:len(common)-1]
+	}
+	with := metric.WithAttributeSet(attribute.NewSet(common...))
 	o.decisions.Add(ctx, 1, with)
-	o.duration.Record(ctx, e.Duration.Seconds(), with)
+	o.duration.Record(ctx, (e.Duration - e.Waited).Seconds(), with)
 }
 
 // Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed; of one that is

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
@@ -111,13 +112,13 @@ func TestSpanDescribesTheLastDecision(t *testing.T) {
 		path string
 		want map[string]any
 	}{
-		{"/other", map[string]any{"ginlimit.policy": "all", "ginlimit.outcome": "allowed", "ginlimit.source": "redis", "ginlimit.allowed": true,
+		{"/other", map[string]any{"ginlimit.policy": "all", "ginlimit.outcome": "allowed", "ginlimit.source": "redis", "ginlimit.allowed": true, "ginlimit.reason": "",
 			"ginlimit.limit": "100/h", "ginlimit.remaining": int64(99)}},
-		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "allowed", "ginlimit.source": "redis", "ginlimit.allowed": true,
+		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "allowed", "ginlimit.source": "redis", "ginlimit.allowed": true, "ginlimit.reason": "",
 			"ginlimit.limit": "1/h", "ginlimit.remaining": int64(0)}},
-		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "refused", "ginlimit.source": "redis", "ginlimit.allowed": false,
+		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "refused", "ginlimit.source": "redis", "ginlimit.allowed": false, "ginlimit.reason": "",
 			"ginlimit.limit": "1/h", "ginlimit.remaining": int64(0)}},
-		{"/health", map[string]any{"ginlimit.policy": "health", "ginlimit.outcome": "skipped", "ginlimit.source": "policy", "ginlimit.allowed": true,
+		{"/health", map[string]any{"ginlimit.policy": "health", "ginlimit.outcome": "skipped", "ginlimit.source": "policy", "ginlimit.allowed": true, "ginlimit.reason": "",
 			"ginlimit.limit": "", "ginlimit.remaining": int64(0)}},
 	} {
 		spans.Reset()
@@ -140,6 +141,9 @@ func collected(t *testing.T, reader sdkmetric.Reader) (values map[string]int64, 
 			units[m.Name] = m.Unit
 			require.NotEmpty(t, m.Description)
 			name := func(set attribute.Set) string {
+				for _, a := range set.ToSlice() {
+					require.True(t, utf8.ValidString(a.Value.Emit()), "or OTLP exporters fail")
+				}
 				if set.Len() == 0 {
 					return m.Name
 				}
@@ -194,7 +198,7 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 
 	mini.Close()
 	require.Eventually(t, func() bool { get(r, "/search"); return read()["ginlimit.redis.breaker.open"] == 1 }, 10*time.Second, time.Millisecond)
-	require.Positive(t, values["ginlimit.decisions ginlimit.allowed=true,ginlimit.outcome=local,ginlimit.policy=search,ginlimit.source=local"])
+	require.Positive(t, values["ginlimit.decisions ginlimit.allowed=true,ginlimit.outcome=local,ginlimit.policy=search,ginlimit.reason=connection_refused,ginlimit.source=local"])
 	require.Equal(t, int64(1), values["ginlimit.local.bucket.count"])
 
 	require.NoError(t, observer.Unregister())
