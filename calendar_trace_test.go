@@ -314,12 +314,12 @@ func TestCalendarTraceEqualsModel(t *testing.T) {
 							limiter: harness.NewLimiter(t, b.rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(refusals)), algorithm: a,
 							advance: func(d time.Duration) { time.Sleep(d); b.mini.SetTime(time.Now()) },
 						}
-						remembered := e.followCalendar(t, seed, calendarTrace(seed, 250), ginlimit.FromRedis, ginlimit.FromMemory)
+						remembered := e.followCalendar(t, seed, calendarTrace(seed, 250/raceShare), ginlimit.FromRedis, ginlimit.FromMemory)
 						require.Equal(t, refusals > 0, remembered > 0)
 					})
 				}
 				synctest.Test(t, func(t *testing.T) {
-					localEngine(t, a).followCalendar(t, seed, calendarTrace(seed, 1500), ginlimit.FromLocal)
+					localEngine(t, a).followCalendar(t, seed, calendarTrace(seed, 1500/raceShare), ginlimit.FromLocal)
 				})
 			})
 		}

@@ -53,7 +53,7 @@ func TestTraceEqualsModelWithDenyMemory(t *testing.T) {
 				require.NoError(t, err)
 				defer limiter.Close()
 				m, known := newModel(), 0
-				for i, s := range impatientTrace(seed, 5000) {
+				for i, s := range impatientTrace(seed, 5000/raceShare) {
 					time.Sleep(s.wait) // the bubble's clock
 					mini.SetTime(time.Now())
 					m.advance(s.wait)

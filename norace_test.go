@@ -2,4 +2,7 @@
 
 package ginlimit_test
 
-const raceDetector = false
+const (
+	raceDetector = false
+	raceShare    = 1
+)

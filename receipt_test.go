@@ -107,11 +107,11 @@ func TestReturnedTokensEqualModel(t *testing.T) {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s, seed %d, miniredis", a, seed), func(t *testing.T) {
 				t.Parallel()
-				miniredisEngine(t, a).followReturns(t, seed, 4000/traceShare)
+				miniredisEngine(t, a).followReturns(t, seed, 4000/traceShare/raceShare)
 			})
 			t.Run(fmt.Sprintf("%s, seed %d, local", a, seed), func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { localEngine(t, a).followReturns(t, seed, 20_000) })
+				synctest.Test(t, func(t *testing.T) { localEngine(t, a).followReturns(t, seed, 20_000/raceShare) })
 			})
 		}
 	}

@@ -211,7 +211,7 @@ func TestTraceEqualsModelOnMiniredis(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
 			e, m := miniredisEngine(t, ginlimit.TokenBucket), newModel()
-			for i, s := range trace(seed, traceSteps/traceShare, traceLimits, ample) {
+			for i, s := range trace(seed, traceSteps/traceShare/raceShare, traceLimits, ample) {
 				e.advance(s.wait)
 				m.advance(s.wait)
 				want := s.expect(m)
@@ -241,7 +241,7 @@ func TestTraceEqualsModelInProcess(t *testing.T) {
 				limiter, err := ginlimit.NewLocal()
 				require.NoError(t, err)
 				m := newModel()
-				for i, s := range trace(seed, traceSteps, traceLimits, ample) {
+				for i, s := range trace(seed, traceSteps/raceShare, traceLimits, ample) {
 					time.Sleep(s.wait) // the bubble's clock
 					m.advance(s.wait)
 					want := s.expect(m)

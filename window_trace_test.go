@@ -77,7 +77,7 @@ func TestWindowTraceEqualsModelOnMiniredis(t *testing.T) {
 		for seed := range uint64(traceSeeds / 2) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
-				miniredisEngine(t, a).follow(t, seed, windowTrace(seed, windowTraceSteps/2/traceShare), newWindowModel(a), ginlimit.FromRedis)
+				miniredisEngine(t, a).follow(t, seed, windowTrace(seed, windowTraceSteps/2/traceShare/raceShare), newWindowModel(a), ginlimit.FromRedis)
 			})
 		}
 	}
