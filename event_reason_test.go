@@ -43,6 +43,8 @@ func TestReasonsOfNoDecision(t *testing.T) {
 		"an unknown client":          {options: []ginlimit.Option{limits(ginlimit.ErrUnknownClient)}, want: "unknown_client"},
 		"a limit function fails":     {options: []ginlimit.Option{limits(errOwn)}, want: "limit_func"},
 		"plans are unavailable":      {options: []ginlimit.Option{limits(errors.Join(ginlimit.ErrUnavailable, context.DeadlineExceeded))}, want: "limit_func"},
+		"a slow database":            {options: []ginlimit.Option{limits(context.DeadlineExceeded)}, want: "limit_func"},
+		"a key function is cut off":  {options: []ginlimit.Option{key(context.Canceled)}, want: "key_func"},
 		"no limits":                  {options: []ginlimit.Option{limits(nil)}, want: "invalid_limit"},
 		"a negative cost":            {options: []ginlimit.Option{ginlimit.WithCost(func(*gin.Context) int { return -1 })}, want: "invalid_limit"},
 		"the client left":            {request: ended, want: "canceled"},

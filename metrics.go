@@ -92,8 +92,8 @@ type failure struct {
 	origin string // of err, if that is a function of the application
 }
 
-// reason returns the Event's Reason of a decision, or of an error.
-func (f failure) reason(r Result) string {
+// reason returns the Event's Reason of a decision, or of an error. The context is the caller's.
+func (f failure) reason(ctx context.Context, r Result) string {
 	switch {
 	case f.err == nil && r.Source != FromLocal:
 		return "" // an earlier try of a Wait may have failed
@@ -107,7 +107,7 @@ func (f failure) reason(r Result) string {
 		return "invalid_limit"
 	case errors.Is(f.err, ErrUnavailable) && f.origin == "":
 		return storeReason(f.err)
-	case errors.Is(f.err, ErrUnavailable): // of Plans, say
+	case f.origin != "" && ctx.Err() == nil: // it may wrap ErrUnavailable of Plans, or the end of a context of its own
 		return f.origin
 	case errors.Is(f.err, context.Canceled):
 		return "canceled"
@@ -137,7 +137,7 @@ func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowe
 	if o.observers == nil {
 		return
 	}
-	o.event.Reason = f.reason(r)
+	o.event.Reason = f.reason(ctx, r)
 	if r.Limit == (Limit{}) || outcome == OutcomeError || outcome == OutcomeClosed {
 		r.Source = FromPolicy
 	}

@@ -108,8 +108,8 @@ func (p *Plans) forget(ctx context.Context, key string) error {
 		return p.rdb.Pipelined(lent, func(pipe redis.Pipeliner) error {
 			// The token is replaced, not deleted: a Redis that refuses writes says so. It is replaced first: an answer that is
 			// stored in between is deleted.
-			pipe.Set(ctx, key+tokenSuffix, rand.Text(), tokenLife)
-			pipe.Del(ctx, key)
+			pipe.Set(lent, key+tokenSuffix, rand.Text(), tokenLife)
+			pipe.Del(lent, key)
 			return nil
 		})
 	})

@@ -84,7 +84,7 @@ func TestBlocksOfDocumentsBuild(t *testing.T) {
 			case document != "README.md":
 				block = "{\n" + block + "}\n"
 			}
-			body := main[:at] + names + "_ = ctx\n" + block + main[at:]
+			body := main[:at] + names + block + main[at:]
 			file := filepath.Join(dir, name+".go")
 			require.NoError(t, os.WriteFile(file, []byte(goFile(name, body)), 0o600))
 			files = append(files, file)

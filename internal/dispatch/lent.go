@@ -20,6 +20,9 @@ type Lent struct {
 	read   chan struct{}   // is closed when these are answered; nil unless End waits for that
 }
 
+// readGrace is how long the application's Value may take. After one that takes longer, no more values are read.
+const readGrace = 10 * time.Millisecond
+
 // Lend returns a context that ends with one context, and has the values of a caller's.
 func Lend(ends, caller context.Context) *Lent { return &Lent{Context: ends, caller: caller} }
 
@@ -44,8 +47,12 @@ func (l *Lent) Value(key any) any {
 	case out := <-done:
 		return out.Value
 	case <-l.Done():
-		return nil
+	case <-time.After(readGrace):
+		l.mu.Lock() // others wait for this batch too
+		l.caller = nil
+		l.mu.Unlock()
 	}
+	return nil
 }
 
 func (l *Lent) hasRead() {
@@ -56,7 +63,7 @@ func (l *Lent) hasRead() {
 	}
 }
 
-// End has no more values read. It waits for those that are being read, but no longer than EndGrace, as the application's Value
+// End stops the reading of values. It waits for those that are being read, but no longer than EndGrace, because the application's Value
 // may never return. The caller calls it before it returns.
 func (l *Lent) End() {
 	l.mu.Lock()

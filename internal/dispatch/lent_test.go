@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -207,6 +208,36 @@ func TestAValueThatDoesNotReturn(t *testing.T) {
 		close(locked)
 		time.Sleep(2 * time.Second)
 		require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+	})
+}
+
+// TestAValueThatDoesNotReturnHoldsUpNoOtherCaller of its batch for longer than one read may take, however many a hook reads.
+func TestAValueThatDoesNotReturnHoldsUpNoOtherCaller(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d, s := newServer(t)
+		one := newBuckets(t, bucket.Token, 100)
+		release := occupy(t, d, s, func(sent context.Context, _ *Batch) error {
+			for range 5 {
+				assert.Nil(t, spanOf(sent))
+			}
+			return nil
+		})
+		var all sync.WaitGroup
+		locked, start := make(chan struct{}), time.Now()
+		ask := func(ctx context.Context, client string, most time.Duration) {
+			all.Go(func() {
+				assert.NoError(t, d.Do(ctx, newCall(client, take(1, 1), one)))
+				assert.LessOrEqual(t, time.Since(start), most)
+			})
+			synctest.Wait()
+		}
+		ask(valueFunc{t.Context(), func(any) any { <-locked; return "span" }}, "first", readGrace+EndGrace)
+		for i := range 5 {
+			ask(t.Context(), fmt.Sprint("other ", i), readGrace)
+		}
+		release()
+		all.Wait()
+		close(locked)
 	})
 }
 

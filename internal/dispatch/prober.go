@@ -72,6 +72,9 @@ func (p *prober) run(err error) {
 			p.log(func() { p.server.Log.Info("ginlimit: Redis is back", "server", p.server.Addr, "after", found) })
 			return
 		}
+		if p.ctx.Err() != nil { // it has not opened
+			return
+		}
 		p.opened(err)
 		for len(p.answers) > 0 { // what probes saw before it opened again is old
 			<-p.answers
