@@ -252,6 +252,12 @@ func (m *countsModel) look(t *testing.T, what string, quiet bool) {
 		k := &m.keys[i]
 		total += len(k.slots)
 		require.EqualValues(t, len(k.slots), m.c.Held(name(i)), what)
+		if a := m.c.Look(name(i)); len(k.slots)+len(k.pending) > 0 {
+			settled, held := k.told(m.newest)
+			require.Equal(t, held, a.Held, what)
+			require.LessOrEqual(t, a.Settled, settled, what)
+			require.GreaterOrEqual(t, a.Settled, k.settled, what)
+		}
 	}
 	require.Equal(t, total, m.c.Total(), what)
 	if !m.up || time.Since(m.since) < 3*time.Second {
