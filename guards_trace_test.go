@@ -374,7 +374,7 @@ func (g *guardTrace) reset(t *testing.T) {
 func TestABanThatIsNotKept(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	const tooLong = 1 << 62 // Redis does not keep a key for twice as long
+	const tooLong = int64(1 << 62) // Redis does not keep a key for twice as long
 	g := &guardTrace{rdb: rdb}
 	take := []any{"take", 1, 1, 7, 200, 200, "ban", tooLong, tooLong, 1, 1}
 	for _, want := range [][]int64{{0, 0, 0}, {200, 0, 0}, {200, 0, 0}} {
