@@ -3,6 +3,8 @@ package ginlimit
 import (
 	"context"
 	"time"
+
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
 // SetDefaultTimeout sets the timeout of limiters that are made without [WithTimeout]. No test runs beside an Example.
@@ -76,6 +78,9 @@ func Script(a Algorithm, l Limit) (source string, args []any, err error) {
 	b := &set.buckets[0]
 	return scripts()[b.Kind], b.Args[:], nil
 }
+
+// Scripts are all scripts of limits, bans and slots.
+func Scripts() [redisstore.Scripts]string { return scripts() }
 
 // PlanScript is the script that stores a plan.
 func PlanScript() string { return planSource }

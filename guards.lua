@@ -26,12 +26,12 @@
 
 local k = ARGV[#ARGV] + 0
 local at, limits = 3 * k + 3, {unpack(KEYS, 1, k)}
-local ban, first, longest, bans, count = nil, 0, 0, '0', 0
-if ARGV[at + 1] ~= 'slots' then
+local kind, ban, first, longest, bans, count = ARGV[at + 1]
+if kind ~= 'slots' then
   ban, first, longest, bans = KEYS[k + 1], ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4]
   at = at + 3
 end
-if #KEYS > k + (ban and 1 or 0) then count = ARGV[at + 2] + 0 end
+if kind ~= 'ban' then count = ARGV[at + 2] + 0 end
 
 if ARGV[1] == 'reset' then
   local reply = k > 0 and decide(limits, ARGV) or {}
@@ -40,12 +40,12 @@ if ARGV[1] == 'reset' then
     call('DEL', ban)
     reply[#reply + 1], reply[#reply + 2] = 0, 0
   end
-  if count > 0 then reply[#reply + 1] = 0 end
+  if count then reply[#reply + 1] = 0 end
   return reply
 end
 
 local wanted = ARGV[3] + 0
-local charges, times, before, slots, used = wanted, 0, 0, nil, 0
+local charges, times, before, slots, used = wanted, 0, 0
 local function length(n) return min(first * 2 ^ (n - 1), longest) end
 if ban then
   local value = call('GET', ban)
@@ -56,12 +56,12 @@ if ban then
     times, before = n + 0, math.max(0, ttl - lasts)
   end
 end
-if count > 0 then
+if count then
   slots = look(KEYS[#KEYS], ARGV[at + 3], ARGV[at + 4] + 0, ARGV[at + 5] + 0)
   if slots.later ~= '' then -- a repeated call takes nothing more
     for attempt in gmatch(ARGV[at + 6], '%d+,') do
-      local from, to = string.find(',' .. slots.later, ',' .. attempt, 1, true)
-      if from then slots.later, slots.count = string.sub(slots.later, 1, from - 1) .. string.sub(slots.later, to), slots.count - 1 end
+      local later, found = gsub(',' .. slots.later, ',' .. attempt, ',')
+      slots.later, slots.count = sub(later, 2), slots.count - found
     end
   end
   used = slots.others + slots.held + slots.count
@@ -78,15 +78,13 @@ if k > 0 then
   ARGV[3] = format('%d', charges)
   reply = decide(limits, ARGV)
   if type(reply) ~= 'table' then reply = {reply} end
-  if charges > 0 then
-    local size = #reply / k
-    for i = 1, k do
-      local cost = ARGV[3 * i + 2] + 0
-      if cost == 0 then cost = 1 end
-      charges = min(charges, math.floor((ARGV[3 * i + 3] - reply[size * (i - 1) + 1]) / (cost * ARGV[2])))
-    end
-    charges = math.max(0, charges)
+  local size = #reply / k
+  for i = 1, k do
+    local cost = ARGV[3 * i + 2] + 0
+    if cost == 0 then cost = 1 end
+    charges = min(charges, math.floor((ARGV[3 * i + 3] - reply[size * (i - 1) + 1]) / (cost * ARGV[2])))
   end
+  charges = math.max(0, charges)
 end
 
 if slots and charges > 0 then
@@ -105,7 +103,7 @@ if ban then
   if charges < wanted and before == 0 and bans ~= '0' then
     after = length(times + 1)
     local done = redis.pcall('SET', ban, format('%d %d', times + 1, after), 'PX', format('%d', 2 * after))
-    if type(done) == 'table' and done.err then after = 0 end -- memory is full: it is refused all the same
+    if done.err then after = 0 end -- memory is full: it is refused all the same
   end
   reply[#reply + 1], reply[#reply + 2] = before, after
 end

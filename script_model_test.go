@@ -85,6 +85,7 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
 	var marks []scriptMark
 	var blocked time.Time // until then
+	var ends [2]int64     // the milliseconds until more is left, and all is
 	r, limit := w.r, w.Burst
 	verbs := [...]string{bucket.Take: "take", bucket.Charge: "charge", bucket.Give: "give", bucket.Return: "return", bucket.Block: "block", bucket.Reset: "reset"}
 	for step := range steps {
@@ -92,6 +93,9 @@ func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
 			pause := r.Int64N(2 + w.Period/10)
 			if r.IntN(20) == 0 {
 				pause = r.Int64N(2 + 2*w.Period)
+			}
+			if end := ends[r.IntN(2)]; r.IntN(4) == 0 && 0 < end && end <= w.Period {
+				pause = end - r.Int64N(2)
 			}
 			time.Sleep(time.Duration(pause%100) * time.Millisecond)
 		}
@@ -138,6 +142,7 @@ func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
 		look := bucket.Peek(1 + r.Int64N(limit+1))
 		want, _ = w.here(look)
 		require.Equal(t, want, w.inRedis(t, "take", look)[:4], what)
+		ends = [2]int64{want[1], want[3]}
 		if want[0] == 0 || want[0] == limit && time.Now().Before(blocked) { // as much is told of a block
 			marks = nil // a window that begins anew has the same ones
 		}

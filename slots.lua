@@ -20,7 +20,7 @@ local life = 10000
 -- look finds the slots of the others and of one process, which says of itself what is settled and held. One that is not known, or
 -- has not told of its slots for life, is taken at its word.
 local function look(key, process, settled, held)
-  local s = {settled = settled, held = held, later = '', count = 0, others = 0, list = '', now = 0}
+  local s = {settled = settled, held = held, later = '', count = 0, others = 0, list = ''}
   local value = call('GET', key)
   if not value then return s end
   local ttl = call('PTTL', key)
@@ -46,7 +46,7 @@ local function look(key, process, settled, held)
       if stop - now > 0 and name == process then
         known, kept, all, later = of, these, slots, more
       elseif stop - now > 0 then
-        s.others, s.list, s.first = s.others + slots, s.list .. entry, min(s.first or stop + 0, stop + 0)
+        s.others, s.list, s.first = s.others + slots, s.list .. entry, min(s.first or ends, stop)
       end
     end
   end

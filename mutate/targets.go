@@ -13,6 +13,7 @@ var (
 	rules   = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
 		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
 	simulation = stage{".", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}
+	guarded    = stage{".", []string{"-test.run", "TestGuardsEqualTheModel|TestABanThatIsNotKept", "-test.parallel", "1"}}
 	guards     = stage{".", []string{"-test.run", "TestMessagesAboutSlots|TestSlots|TestLateAttempt|Ban", "-test.skip", ".*/local|.*/.*/local|Redis"}}
 	slots      = stage{".", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
 	plans      = stage{".", []string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
@@ -37,10 +38,10 @@ var targets = []target{
 	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
 	{"internal/denycache/cache.go", []stage{denyTests}},
-	{"guards.lua", []stage{guards, slots}},
-	{"slots.lua", []stage{guards, slots}},
-	{"tell.lua", []stage{guards, slots}},
-	{"internal/inflight/counts.go", []stage{inflightTests, guards, slots}},
+	{"guards.lua", []stage{guarded, guards, slots}},
+	{"slots.lua", []stage{guarded, guards, slots}},
+	{"tell.lua", []stage{guarded, guards, slots}},
+	{"internal/inflight/counts.go", []stage{inflightTests, slots}},
 	{"internal/inflight/teller.go", []stage{inflightTests, slots}},
 	{"several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
 	{"internal/calendar/rule.go", []stage{calendarTests}},

@@ -227,13 +227,13 @@ func (c *Counts) settle(r *record, number int64, outcome Outcome) {
 	switch outcome {
 	case Granted:
 		r.later = append(r.later, number)
-		r.told, r.due = max(r.told, one.version), time.Now().Add(Renewal)
+		if r.told = max(r.told, one.version); !r.failed {
+			r.due = time.Now().Add(Renewal)
+		}
 	case Local:
 		r.later, r.beyond = append(r.later, number), max(r.beyond, number)
-		c.change(r)
 	case Lost:
 		r.beyond = max(r.beyond, number)
-		c.change(r)
 		r.doubts(time.Now())
 	}
 	if len(r.pending) > 0 {

@@ -21,15 +21,20 @@ type told struct {
 	mu    sync.Mutex
 	lines []string
 	calls int
+	most  int             // updates at once
 	down  map[string]bool // keys of servers that do not answer
 	takes time.Duration
 }
 
 func (r *told) tell(_ context.Context, updates []Update) (done []bool) {
-	time.Sleep(r.takes)
+	r.mu.Lock()
+	takes := r.takes
+	r.mu.Unlock()
+	time.Sleep(takes)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls++
+	r.most = max(r.most, len(updates))
 	for _, u := range updates {
 		ok := !r.down[u.Key] && !r.down["all"]
 		if done = append(done, ok); ok {
@@ -164,9 +169,11 @@ func TestSlotsAreRenewed(t *testing.T) {
 			c.Release(fmt.Append(nil, i), int64(i+1))
 		}
 		require.Len(t, redis.says(), keys)
+		require.LessOrEqual(t, redis.most, maxUpdates)
 		calls := redis.calls
 		time.Sleep(time.Hour)
 		require.Equal(t, calls, redis.calls)
+		require.False(t, c.teller.running.Load())
 	})
 }
 
@@ -331,6 +338,36 @@ func TestMemoryOfReleasedSlotsIsBounded(t *testing.T) {
 		require.LessOrEqual(t, keys, shards*(maxGone+1))
 		require.LessOrEqual(t, changes, 2*keys+shards*(minChanges+1))
 		c.Close(t.Context())
+	})
+}
+
+// TestChangesOfForgottenKeysAreBounded while a call that tells takes long. Redis is told of the others.
+func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := told{takes: time.Minute}
+		c := New(redis.tell)
+		defer c.Close(context.Background())
+		for i := range 200_000 {
+			key := fmt.Append(nil, i)
+			a := c.Begin(key)
+			c.Try(key, a.Number, false, func(int64) bool { return true })
+			c.Release(key, a.Number)
+		}
+		synctest.Wait()
+		for i := range c.shards {
+			s := &c.shards[i]
+			s.mu.Lock()
+			keys, changes := len(s.keys), len(s.changes)
+			s.mu.Unlock()
+			require.LessOrEqual(t, keys, maxGone+maxUpdates+1)
+			require.LessOrEqual(t, changes, 2*keys+minChanges+1)
+		}
+		redis.mu.Lock()
+		redis.takes = 0
+		redis.mu.Unlock()
+		time.Sleep(time.Hour)
+		require.Zero(t, remembered(c))
+		require.True(t, c.told())
 	})
 }
 

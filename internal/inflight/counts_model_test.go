@@ -1,0 +1,329 @@
+package inflight
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// knownKey is what Redis knows of the slots of this process, as slots.lua keeps it.
+type knownKey struct {
+	settled, held int64
+	later         []int64
+	told          time.Time // last
+	slots         bool      // some are known
+}
+
+// tell has Redis learn what is settled and held.
+func (k *knownKey) tell(settled, held int64) {
+	if !k.slots || time.Since(k.told) >= Life {
+		*k = knownKey{settled: settled, held: held}
+	}
+	switch {
+	case settled > k.settled:
+		k.settled, k.held = settled, held
+		k.later = slices.DeleteFunc(k.later, func(n int64) bool { return n <= settled })
+	case settled == k.settled:
+		k.held = min(k.held, held)
+	}
+	k.told, k.slots = time.Now(), true
+}
+
+func (k *knownKey) inUse() int64 {
+	if time.Since(k.told) >= Life {
+		return 0
+	}
+	return k.held + int64(len(k.later))
+}
+
+// begun is an attempt that has not ended.
+type begun struct {
+	bucket.Attempt
+	began time.Time
+}
+
+// modelKey is the attempts of a key, by what became of them.
+type modelKey struct {
+	pending []begun
+	slots   []int64
+	redis   knownKey
+	settled int64     // at least: as of the last attempt
+	beyond  int64     // the newest attempt of which Redis is to be told once it is settled
+	doubt   time.Time // lasts until then
+}
+
+// countsModel makes attempts for a few keys, ends them in every way, and has Redis be told or not.
+type countsModel struct {
+	t      *testing.T
+	c      *Counts
+	mu     sync.Mutex // guards what follows while something is done
+	r      *rand.Rand
+	keys   [3]modelKey
+	newest int64
+	up     bool
+	since  time.Time // it is up
+	failed bool      // it could not be told, and may be yet to be told again
+	log    []string
+}
+
+// TestCountsEqualTheModel at every step of attempts drawn at random: what is told of them is so, and once all is quiet Redis knows
+// of each slot, and of no other.
+func TestCountsEqualTheModel(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := &countsModel{t: t, since: time.Now(), r: rand.New(rand.NewPCG(seed, 1)), up: true}
+				m.c = New(m.tell)
+				defer m.c.Close(context.Background())
+				for range 300 {
+					m.step(t)
+				}
+				m.end(t)
+			})
+		})
+	}
+}
+
+func name(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
+
+// tell is what the counts tell Redis.
+func (m *countsModel) tell(_ context.Context, updates []Update) (told []bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var late []*modelKey
+	for _, u := range updates {
+		k := &m.keys[u.Key[1]-'0']
+		if time.Now().Before(k.doubt) || time.Since(k.doubt) > 2*tick {
+			assert.Equal(m.t, time.Now().Before(k.doubt), u.Doubt, "%s, doubt ends in %s", u.Key, time.Until(k.doubt))
+		}
+		if told = append(told, m.up); !m.up {
+			late = append(late, k)
+		} else {
+			k.redis.tell(u.Settled, u.Held)
+			m.log = append(m.log, fmt.Sprint(u.Key, " ", u.Settled, " ", u.Held))
+		}
+	}
+	m.failed = m.failed || len(late) > 0
+	for _, k := range late {
+		k.doubt = time.Now().Add(Life)
+	}
+	return told
+}
+
+// settled returns up to which number all attempts of a key are settled, and how many slots these hold.
+func (k *modelKey) told(newest int64) (settled, held int64) {
+	settled = newest
+	for _, a := range k.pending {
+		settled = min(settled, a.Number-1)
+	}
+	for _, number := range k.slots {
+		if number <= settled {
+			held++
+		}
+	}
+	return settled, held
+}
+
+func (m *countsModel) step(t *testing.T) {
+	i := m.r.IntN(len(m.keys))
+	k := &m.keys[i]
+	m.log = m.log[:0]
+	what, quiet, pause, long := m.act(t, i, k)
+	if long {
+		m.sleep(t, pause)
+	} else {
+		time.Sleep(pause)
+	}
+	synctest.Wait()
+	m.look(t, what, quiet)
+}
+
+// act does something, after which nothing is to be told if it is quiet, and says how long to pause.
+func (m *countsModel) act(t *testing.T, i int, k *modelKey) (what string, quiet bool, pause time.Duration, long bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch x := m.r.IntN(100); {
+	case x < 35 && len(k.pending) < 4:
+		a := m.c.Begin(name(i))
+		m.newest++
+		settled, held := k.told(m.newest - 1)
+		what = fmt.Sprintf("attempt %+v", a)
+		require.Equal(t, m.newest, a.Number)
+		require.Equal(t, held, a.Held, what)
+		require.LessOrEqual(t, a.Settled, settled, what)
+		require.GreaterOrEqual(t, a.Settled, k.settled, what)
+		for _, number := range k.slots {
+			require.False(t, number > a.Settled && number <= settled, "%s: slot %d is settled", what, number)
+		}
+		k.settled, k.pending, quiet = a.Settled, append(k.pending, begun{a, time.Now()}), true
+	case x < 70 && len(k.pending) > 0:
+		at := m.r.IntN(len(k.pending))
+		what, quiet = m.settle(t, i, k.pending[at].Attempt, k.pending[at].began)
+		k.pending = slices.Delete(k.pending, at, at+1)
+	case x < 88 && len(k.slots) > 0:
+		at := m.r.IntN(len(k.slots))
+		what = fmt.Sprint("release ", k.slots[at])
+		m.c.Release(name(i), k.slots[at])
+		if settled, _ := k.told(m.newest); k.slots[at] > settled {
+			k.beyond = max(k.beyond, k.slots[at])
+		}
+		k.slots = slices.Delete(k.slots, at, at+1)
+	case x < 91 || !m.up && time.Since(m.since) > 2*time.Second: // it is back before it forgets
+		m.up, m.since = !m.up, time.Now()
+	case x < 97:
+		pause = time.Duration(m.r.Int64N(int64(2 * time.Second)))
+	case !m.up:
+	default:
+		pause, long = time.Duration(m.r.Int64N(int64(2*Life))), true
+	}
+	return what, quiet, pause, long
+}
+
+// settle ends an attempt, of which Redis learned if it came to it.
+func (m *countsModel) settle(t *testing.T, i int, a bucket.Attempt, began time.Time) (what string, quiet bool) {
+	k := &m.keys[i]
+	grant := func() {
+		k.redis.tell(a.Settled, a.Held)
+		if a.Number > k.redis.settled && !slices.Contains(k.redis.later, a.Number) {
+			k.redis.later = append(k.redis.later, a.Number)
+		}
+	}
+	settled, _ := k.told(m.newest)
+	quiet = k.beyond <= settled
+	up := m.up && time.Since(began) < Life/2 // nobody waits for so long
+	came := up && m.r.IntN(2) == 0
+	switch m.r.IntN(5) {
+	case 0:
+		m.c.Settle(name(i), a.Number, Refused)
+		return fmt.Sprint("refused ", a.Number), quiet
+	case 1:
+		if came {
+			grant()
+		}
+		k.beyond, k.doubt = max(k.beyond, a.Number), time.Now().Add(Life)
+		m.c.Settle(name(i), a.Number, Lost)
+		return fmt.Sprint("lost ", a.Number, came), false
+	case 2:
+		sent, agrees := m.r.IntN(2) == 0, m.r.IntN(2) == 0
+		if sent && came {
+			grant()
+		}
+		if sent {
+			k.doubt = time.Now().Add(Life)
+		}
+		held := int64(len(k.slots))
+		m.c.Try(name(i), a.Number, sent, func(n int64) bool {
+			require.Equal(t, held, n)
+			return agrees
+		})
+		if agrees {
+			k.slots = append(k.slots, a.Number)
+		}
+		if agrees || sent {
+			k.beyond = max(k.beyond, a.Number)
+		}
+		return fmt.Sprint("tried ", a.Number, sent, agrees, came), false
+	default:
+		if up {
+			grant()
+			m.c.Settle(name(i), a.Number, Granted)
+		} else {
+			m.c.Settle(name(i), a.Number, Local)
+			k.beyond = max(k.beyond, a.Number)
+		}
+		k.slots = append(k.slots, a.Number)
+		return fmt.Sprint("granted ", a.Number, up), quiet && up
+	}
+}
+
+// sleep has time pass, in which slots that are held are renewed.
+func (m *countsModel) sleep(t *testing.T, d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		m.look(t, "sleep", false)
+	}
+}
+
+// look compares what is known with what is so.
+func (m *countsModel) look(t *testing.T, what string, quiet bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	what = fmt.Sprintf("%s, told %q, up %t", what, m.log, m.up)
+	if quiet && m.up && !m.failed {
+		require.Empty(t, m.log, what)
+	}
+	total := 0
+	for i := range m.keys {
+		k := &m.keys[i]
+		total += len(k.slots)
+		require.EqualValues(t, len(k.slots), m.c.Held(name(i)), what)
+		if a := m.c.Look(name(i)); len(k.slots)+len(k.pending) > 0 {
+			settled, held := k.told(m.newest)
+			require.Equal(t, held, a.Held, what)
+			require.LessOrEqual(t, a.Settled, settled, what)
+			require.GreaterOrEqual(t, a.Settled, k.settled, what)
+		}
+	}
+	require.Equal(t, total, m.c.Total(), what)
+	if !m.up || time.Since(m.since) < 3*time.Second {
+		return
+	}
+	pending := 0
+	for i := range m.keys {
+		k := &m.keys[i]
+		pending += len(k.pending)
+		if _, held := k.told(m.newest); len(k.pending) == 0 {
+			require.Equal(t, held, k.redis.inUse(), "%s: %+v", what, k)
+		} else {
+			require.GreaterOrEqual(t, k.redis.inUse(), held, "%s: %+v", what, k)
+		}
+	}
+	m.failed = m.failed && pending > 0
+}
+
+// end ends all: Redis is told of what is so.
+func (m *countsModel) end(t *testing.T) {
+	m.mu.Lock()
+	m.up, m.since = true, time.Now()
+	m.mu.Unlock()
+	m.sleep(t, 2*tick+Renewal)
+	for i := range m.keys {
+		k := &m.keys[i]
+		for _, a := range k.pending {
+			m.c.Settle(name(i), a.Number, Refused)
+		}
+		k.pending = nil
+	}
+	synctest.Wait()
+	for range 30 {
+		m.sleep(t, 500*time.Millisecond)
+		for i := range m.keys {
+			k := &m.keys[i]
+			require.EqualValues(t, len(k.slots), k.redis.inUse(), "key %d: %+v", i, k)
+		}
+	}
+	for i := range m.keys {
+		for _, number := range m.keys[i].slots {
+			m.c.Release(name(i), number)
+		}
+	}
+	synctest.Wait()
+	for i := range m.keys {
+		require.Zero(t, m.keys[i].redis.inUse(), "key %d", i)
+	}
+	time.Sleep(Life + 2*tick)
+	require.Zero(t, remembered(m.c))
+	require.True(t, m.c.told())
+}
