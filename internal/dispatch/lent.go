@@ -23,6 +23,10 @@ type Lent struct {
 // readGrace is how long the application's Value may take. After one that takes longer, no more values are read.
 const readGrace = 10 * time.Millisecond
 
+// endWaits is how often End waits, each time for a part of EndGrace: if the machine holds the process up for longer than that, one of
+// the waits has passed, and the reading goes on during the others.
+const endWaits = 5
+
 // Lend returns a context that ends with one context, and has the values of a caller's.
 func Lend(ends, caller context.Context) *Lent { return &Lent{Context: ends, caller: caller} }
 
@@ -41,6 +45,9 @@ func (l *Lent) Value(key any) any {
 	l.mu.Unlock()
 	done := Isolate(func() (any, error) {
 		defer l.hasRead()
+		if l.ended() { // a busy machine may run this late
+			return nil, nil
+		}
 		return caller.Value(key), nil
 	})
 	select {
@@ -53,6 +60,12 @@ func (l *Lent) Value(key any) any {
 		l.mu.Unlock()
 	}
 	return nil
+}
+
+func (l *Lent) ended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.caller == nil
 }
 
 func (l *Lent) hasRead() {
@@ -75,8 +88,11 @@ func (l *Lent) End() {
 	read := make(chan struct{})
 	l.read = read
 	l.mu.Unlock()
-	select {
-	case <-read:
-	case <-time.After(EndGrace):
+	for range endWaits {
+		select {
+		case <-read:
+			return
+		case <-time.After(EndGrace / endWaits):
+		}
 	}
 }

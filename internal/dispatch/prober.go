@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -55,6 +56,8 @@ func newProber(d *Dispatcher, peek *Call) *prober {
 // run probes until the server is back, or the dispatcher is closed. The error is what has opened the breaker.
 func (p *prober) run(err error) {
 	since := time.Now()
+	var counting sync.WaitGroup
+	defer counting.Wait()
 	reason := p.opened(err)
 	p.log(func() {
 		p.server.Log.Warn("ginlimit: Redis unavailable, circuit breaker open", "server", p.server.Addr, "reason", reason)
@@ -75,8 +78,8 @@ func (p *prober) run(err error) {
 		if p.ctx.Err() != nil { // it has not opened
 			return
 		}
-		p.opened(err)
-		for len(p.answers) > 0 { // what probes saw before it opened again is old
+		counting.Go(func() { p.opened(err) }) // it may connect, and probes do not wait for that
+		for len(p.answers) > 0 {              // what probes saw before it opened again is old
 			<-p.answers
 			p.probes--
 		}
