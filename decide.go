@@ -331,7 +331,7 @@ var errNotMade = fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLo
 
 func errClosed() error { return fmt.Errorf("%w: %w", ErrUnavailable, dispatch.ErrClosed) }
 
-// Failure tells what becomes of decisions that Redis does not make, as it is unavailable, late, or refuses.
+// Failure chooses what happens when Redis makes no decision: it is unavailable, late, or refuses.
 type Failure uint8
 
 const (

@@ -43,6 +43,7 @@ func TestReasonsOfNoDecision(t *testing.T) {
 		"an unknown client":          {options: []ginlimit.Option{limits(ginlimit.ErrUnknownClient)}, want: "unknown_client"},
 		"a limit function fails":     {options: []ginlimit.Option{limits(errOwn)}, want: "limit_func"},
 		"plans are unavailable":      {options: []ginlimit.Option{limits(errors.Join(ginlimit.ErrUnavailable, context.DeadlineExceeded))}, want: "limit_func"},
+		"a malformed key":            {options: []ginlimit.Option{key(ginlimit.ErrBadRequest)}, want: "bad_request"},
 		"a slow database":            {options: []ginlimit.Option{limits(context.DeadlineExceeded)}, want: "limit_func"},
 		"a key function is cut off":  {options: []ginlimit.Option{key(context.Canceled)}, want: "key_func"},
 		"no limits":                  {options: []ginlimit.Option{limits(nil)}, want: "invalid_limit"},

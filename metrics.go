@@ -28,7 +28,7 @@ type Event struct {
 	// "CLUSTERDOWN", "CROSSSLOT", "ERR", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH", "NOPERM", "NOREPLICAS", "NOSCRIPT", "OOM",
 	// "READONLY", "TRYAGAIN", "WRONGPASS", "WRONGTYPE"), or "reply" for one of another code.
 	//
-	// There is no decision: "canceled" or "deadline" (of the caller's context), "no_key" ([ErrNoKey]), "key_func" (another error of a
+	// There is no decision: "canceled" or "deadline" (of the caller's context), "no_key" ([ErrNoKey]), "bad_request" ([ErrBadRequest]), "key_func" (another error of a
 	// [KeyFunc]), "unknown_client" ([ErrUnknownClient]), "limit_func" (another error of the function of [WithLimitFunc]),
 	// "invalid_limit" ([ErrInvalidLimit]), or "closed" (the limiter is).
 	Reason string
@@ -101,6 +101,8 @@ func (f failure) reason(ctx context.Context, r Result) string {
 		return storeReason(f.store)
 	case errors.Is(f.err, ErrNoKey):
 		return "no_key"
+	case errors.Is(f.err, ErrBadRequest):
+		return "bad_request"
 	case errors.Is(f.err, ErrUnknownClient):
 		return "unknown_client"
 	case errors.Is(f.err, ErrInvalidLimit):

@@ -94,8 +94,8 @@ func (p *Policy) acquire(ctx context.Context, s *subject, n int) (res Result, ha
 	if s.acquires = true; p.queue == 0 {
 		return l.allow(ctx, s, n)
 	}
-	s.bans = bucket.LimitBans // who waits is not refused yet
-	if n == 0 || p.dryRun {   // these are not kept waiting
+	s.bans = bucket.LimitBans // a caller that waits is not refused yet
+	if n == 0 || p.dryRun {   // these do not wait
 		return l.allow(ctx, s, n)
 	}
 	start, key := time.Now(), appendSlotText(nil, s.keyName, s.client, l.macs)

@@ -145,7 +145,7 @@ func newProcess(limiter *ginlimit.Limiter) (*process, error) {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery())
-	_ = r.SetTrustedProxies(nil) // nobody's X-Forwarded-For is believed; nil cannot fail
+	_ = r.SetTrustedProxies(nil) // no client's X-Forwarded-For is trusted; nil cannot fail
 
 	tries, err := newTries(limiter)
 	if err != nil {

@@ -102,7 +102,7 @@ func (p *playground) send(c *gin.Context) {
 	p.tell(c, limit, answers)
 }
 
-// reset has the client's buckets full again.
+// reset fills the client's buckets.
 func (p *playground) reset(c *gin.Context) {
 	limit, ok := p.limit(c)
 	if !ok {

@@ -31,7 +31,7 @@ import (
 // ScopeName is the instrumentation scope of the metrics.
 const ScopeName = "github.com/ginlimit/ginlimit/contrib/otel"
 
-// Attributes of spans. Those of metrics are the first five.
+// Attributes of spans. Those of the metrics of decisions are the first four, and error.type for the reason, if there is one.
 const (
 	PolicyKey    = attribute.Key("ginlimit.policy")    // name of the policy; "" for a method of a Limiter
 	OutcomeKey   = attribute.Key("ginlimit.outcome")   // see [ginlimit.Outcome]
@@ -39,7 +39,14 @@ const (
 	AllowedKey   = attribute.Key("ginlimit.allowed")   // whether the request passes; in a dry run, whether it would
 	ReasonKey    = attribute.Key("ginlimit.reason")    // why Redis did not decide, or why there is no decision; "" of a normal one: see [ginlimit.Event]
 	LimitKey     = attribute.Key("ginlimit.limit")     // the limit closest to exhaustion as text; "" if no limit was checked
-	RemainingKey = attribute.Key("ginlimit.remaining") // whole tokens left in it; 0 if no limit was checked
+	RemainingKey = attribute.Key("ginlimit.remaining") // whole tokens left in it; 0 if no limit was checked, -1 if it is unlimited
+)
+
+// Attributes of other metrics.
+const (
+	ErrorTypeKey    = attribute.Key("error.type")             // of decisions and transitions: the reason
+	BreakerStateKey = attribute.Key("ginlimit.breaker.state") // of transitions: the new state
+	PlanResultKey   = attribute.Key("ginlimit.plan.result")   // of lookups of plans: hit, miss, stale or error
 )
 
 // The buckets of ginlimit.decision.duration: from what the process decides itself to a timeout.
@@ -51,11 +58,15 @@ var durations = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5
 type Observer struct {
 	decisions metric.Int64Counter
 	duration  metric.Float64Histogram
+	waited    metric.Float64Counter
 	figures   []figure
 	callback  metric.Registration
 
+	transitions, planLookups metric.Int64ObservableCounter
+
 	mu       sync.Mutex
 	limiters []*ginlimit.Limiter
+	plans    []*ginlimit.Plans
 }
 
 // figure is one of [ginlimit.Stats], summed over all limiters.
@@ -88,11 +99,13 @@ func New(opts ...Option) (*Observer, error) {
 	}
 	meter := c.meters.Meter(ScopeName)
 	o := &Observer{}
-	var errs [3]error
+	var errs [4]error
 	o.decisions, errs[0] = meter.Int64Counter("ginlimit.decisions", metric.WithUnit("{decision}"), metric.WithDescription("Number of decisions."))
 	o.duration, errs[1] = meter.Float64Histogram("ginlimit.decision.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of decisions, without the time that callers waited for tokens or slots."), metric.WithExplicitBucketBoundaries(durations...))
-	errs[2] = o.register(meter)
+	o.waited, errs[2] = meter.Float64Counter("ginlimit.wait.time", metric.WithUnit("s"),
+		metric.WithDescription("Time that callers waited for tokens or slots, added when the wait ends."))
+	errs[3] = o.register(meter)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, o.Unregister())
 	}
@@ -139,10 +152,16 @@ func (o *Observer) register(meter metric.Meter) error {
 		func(s ginlimit.Stats) int64 { return int64(s.Remembered) })
 	current("ginlimit.local.bucket.count", "{bucket}", "Buckets in this process, which decide without Redis.",
 		func(s ginlimit.Stats) int64 { return int64(s.LocalBuckets) })
-	if err := errors.Join(errs...); err != nil {
+	var err error
+	o.transitions, err = meter.Int64ObservableCounter("ginlimit.redis.breaker.transitions", metric.WithUnit("{transition}"),
+		metric.WithDescription("Transitions of circuit breakers, by the new state, and of those that opened by the reason."))
+	errs = append(errs, err)
+	o.planLookups, err = meter.Int64ObservableCounter("ginlimit.plan.lookups", metric.WithUnit("{lookup}"),
+		metric.WithDescription("Lookups of clients' plans, by result."))
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return err
 	}
-	var err error
+	all = append(all, o.transitions, o.planLookups)
 	o.callback, err = meter.RegisterCallback(o.report, all...)
 	return err
 }
@@ -150,17 +169,39 @@ func (o *Observer) register(meter metric.Meter) error {
 // report reads the figures of all limiters.
 func (o *Observer) report(_ context.Context, to metric.Observer) error {
 	o.mu.Lock()
-	limiters := slices.Clone(o.limiters)
+	limiters, plans := slices.Clone(o.limiters), slices.Clone(o.plans)
 	o.mu.Unlock()
 	sums := make([]int64, len(o.figures))
+	transitions := map[ginlimit.Transition]uint64{}
 	for _, l := range limiters {
 		s := l.Stats()
+		for t, n := range s.Transitions {
+			transitions[t] += n
+		}
 		for i, f := range o.figures {
 			sums[i] += f.of(s)
 		}
 	}
 	for i, f := range o.figures {
 		to.ObserveInt64(f.instrument, sums[i])
+	}
+	for t, n := range transitions {
+		attributes := []attribute.KeyValue{BreakerStateKey.String(t.To)}
+		if t.Reason != "" {
+			attributes = append(attributes, ErrorTypeKey.String(t.Reason))
+		}
+		to.ObserveInt64(o.transitions, int64(n), metric.WithAttributes(attributes...))
+	}
+	if len(plans) == 0 {
+		return nil
+	}
+	var s ginlimit.PlanStats
+	for _, p := range plans {
+		more := p.Stats()
+		s.Hits, s.Misses, s.Stale, s.Errors = s.Hits+more.Hits, s.Misses+more.Misses, s.Stale+more.Stale, s.Errors+more.Errors
+	}
+	for result, n := range map[string]uint64{"hit": s.Hits, "miss": s.Misses, "stale": s.Stale, "error": s.Errors} {
+		to.ObserveInt64(o.planLookups, int64(n), metric.WithAttributes(PlanResultKey.String(result)))
 	}
 	return nil
 }
@@ -172,17 +213,21 @@ func (o *Observer) report(_ context.Context, to metric.Observer) error {
 func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
 	common := []attribute.KeyValue{
 		PolicyKey.String(strings.ToValidUTF8(e.Name, "\uFFFD")), // or OTLP exporters fail
-		OutcomeKey.String(e.Outcome.String()), SourceKey.String(e.Source.String()), AllowedKey.Bool(e.Allowed),
-		ReasonKey.String(e.Reason)}
+		OutcomeKey.String(e.Outcome.String()), SourceKey.String(e.Source.String()), AllowedKey.Bool(e.Allowed)}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		limit, remaining := "", 0
 		if e.Limit != (ginlimit.Limit{}) {
-			limit, remaining = e.Limit.String(), e.Remaining
+			if limit, remaining = e.Limit.String(), e.Remaining; e.Limit.Rate < 0 {
+				remaining = -1
+			}
 		}
-		span.SetAttributes(append(slices.Clip(common), LimitKey.String(limit), RemainingKey.Int(remaining))...) // all, so that none is of an earlier decision
+		span.SetAttributes(append(slices.Clip(common), ReasonKey.String(e.Reason), LimitKey.String(limit), RemainingKey.Int(remaining))...) // all, so that none is of an earlier decision
 	}
-	if e.Reason == "" {
-		common = common[:len(common)-1]
+	if e.Reason != "" {
+		common = append(common, ErrorTypeKey.String(e.Reason))
+	}
+	if e.Waited > 0 {
+		o.waited.Add(ctx, e.Waited.Seconds(), metric.WithAttributes(common[0])) // the policy
 	}
 	with := metric.WithAttributeSet(attribute.NewSet(common...))
 	o.decisions.Add(ctx, 1, with)
@@ -198,6 +243,18 @@ func (o *Observer) Watch(limiters ...*ginlimit.Limiter) {
 	for _, l := range limiters {
 		if l != nil && !slices.Contains(o.limiters, l) {
 			o.limiters = append(o.limiters, l)
+		}
+	}
+}
+
+// WatchPlans adds plans whose [ginlimit.Plans.Stats] are read, and summed. They are for as long as the process lives. Plans that
+// are watched already, and nil ones, change nothing.
+func (o *Observer) WatchPlans(plans ...*ginlimit.Plans) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range plans {
+		if p != nil && !slices.Contains(o.plans, p) {
+			o.plans = append(o.plans, p)
 		}
 	}
 }

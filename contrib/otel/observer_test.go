@@ -155,6 +155,10 @@ func collected(t *testing.T, reader sdkmetric.Reader) (values map[string]int64, 
 					values[name(p.Attributes)] = p.Value
 				}
 				require.Equal(t, regexp.MustCompile(`s$`).MatchString(m.Name), data.IsMonotonic, "counters are plural: %s", m.Name)
+			case metricdata.Sum[float64]:
+				for _, p := range data.DataPoints {
+					values[name(p.Attributes)] = int64(p.Value)
+				}
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
 					values[name(p.Attributes)] = int64(p.Count)
@@ -198,8 +202,11 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 
 	mini.Close()
 	require.Eventually(t, func() bool { get(r, "/search"); return read()["ginlimit.redis.breaker.open"] == 1 }, 10*time.Second, time.Millisecond)
-	require.Positive(t, values["ginlimit.decisions ginlimit.allowed=true,ginlimit.outcome=local,ginlimit.policy=search,ginlimit.reason=connection_refused,ginlimit.source=local"])
+	require.Positive(t, values["ginlimit.decisions error.type=connection_refused,ginlimit.allowed=true,ginlimit.outcome=local,ginlimit.policy=search,ginlimit.source=local"])
 	require.Equal(t, int64(1), values["ginlimit.local.bucket.count"])
+	require.Eventually(t, func() bool {
+		return read()["ginlimit.redis.breaker.transitions error.type=connection_refused,ginlimit.breaker.state=open"] == 1
+	}, 10*time.Second, time.Millisecond)
 
 	require.NoError(t, observer.Unregister())
 	require.NoError(t, observer.Unregister())
@@ -233,11 +240,42 @@ func TestFaultsOfTheMeterProvider(t *testing.T) {
 	require.NoError(t, observer.Unregister())
 }
 
+func TestPlansAndWaits(t *testing.T) {
+	rdb, _ := connect(t)
+	observer, reader := newObserver(t)
+	plans, err := ginlimit.NewPlans(rdb, time.Minute, func(context.Context, string) ([]ginlimit.Limit, error) {
+		return []ginlimit.Limit{ginlimit.PerHour(1)}, nil
+	}, ginlimit.WithTimeout(10*time.Second))
+	require.NoError(t, err)
+	observer.WatchPlans(plans, nil)
+	observer.WatchPlans(plans)
+	for range 3 {
+		_, err := plans.Limits(t.Context(), "k")
+		require.NoError(t, err)
+	}
+	observer.Observe(t.Context(), ginlimit.Event{Name: "p", Duration: 9 * time.Second, Waited: 7 * time.Second, Limit: ginlimit.PerHour(1)})
+	values, _ := collected(t, reader)
+	require.Equal(t, int64(1), values["ginlimit.plan.lookups ginlimit.plan.result=miss"])
+	require.Equal(t, int64(2), values["ginlimit.plan.lookups ginlimit.plan.result=hit"])
+	require.Equal(t, int64(7), values["ginlimit.wait.time ginlimit.policy=p"])
+}
+
 func TestReadmeNamesEveryMetric(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	observer, reader := newObserver(t)
-	observer.Observe(t.Context(), ginlimit.Event{})
+	observer.Observe(t.Context(), ginlimit.Event{Waited: time.Second})
+	rdb, mini := connect(t)
+	plans, err := ginlimit.NewPlans(rdb, time.Minute, func(context.Context, string) ([]ginlimit.Limit, error) { return nil, nil })
+	require.NoError(t, err)
+	observer.WatchPlans(plans)
+	limiter := newLimiter(t, rdb)
+	observer.Watch(limiter)
+	mini.Close()
+	require.Eventually(t, func() bool {
+		_, _ = limiter.Allow(t.Context(), "k", ginlimit.PerHour(9))
+		return limiter.Stats().LostServers == 1 && limiter.Stats().Transitions != nil
+	}, 10*time.Second, time.Millisecond)
 	_, units := collected(t, reader)
 	named := map[string]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `(ginlimit[a-z._]+)` \\| [a-z]+ \\| `(.+?)` \\|").FindAllStringSubmatch(string(text), -1) {

@@ -26,6 +26,10 @@ import (
 // The buckets of ginlimit_decision_duration_seconds: from what the process decides itself to a timeout.
 var durations = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3}
 
+// openings are the usual reasons why a breaker opens. Their counters begin with 0: Prometheus sees no increase of one that was not there before.
+var openings = []string{"late", "connection_refused", "unknown_host", "tls", "network", "pool", "client", "reply",
+	"CLUSTERDOWN", "ERR", "LOADING", "MASTERDOWN", "NOAUTH", "WRONGPASS"}
+
 // Collector counts the decisions of limiters and reads their figures. [New] makes one.
 //
 // One is enough for all limiters of a process, and a registry takes no second one. It is safe for concurrent use.
@@ -64,7 +68,7 @@ func New() *Collector {
 		}, []string{"name", "source"}),
 		waited: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ginlimit_wait_seconds_total",
-			Help: "Time that callers waited for tokens or slots; its rate is how many wait.",
+			Help: "Time that callers waited for tokens or slots, added when the wait ends.",
 		}, []string{"name"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ginlimit_errors_total",
@@ -165,8 +169,9 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	limiters, plans := slices.Clone(c.limiters), slices.Clone(c.plans)
 	c.mu.Unlock()
 	sums := make([]float64, len(c.figures))
-	transitions := map[ginlimit.Transition]uint64{ // Prometheus sees no increase of a counter that was not there before
-		{To: "open", Reason: "late"}: 0, {To: "open", Reason: "connection_refused"}: 0, {To: "half_open"}: 0, {To: "closed"}: 0,
+	transitions := map[ginlimit.Transition]uint64{{To: "half_open"}: 0, {To: "closed"}: 0}
+	for _, reason := range openings {
+		transitions[ginlimit.Transition{To: "open", Reason: reason}] = 0
 	}
 	for _, l := range limiters {
 		s := l.Stats()

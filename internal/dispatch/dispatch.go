@@ -338,7 +338,7 @@ func (d *Dispatcher) Close() {
 	d.sending.end()
 }
 
-// failQueueLocked gives everyone who waits an error.
+// failQueueLocked ends all queued calls with an error.
 func (d *Dispatcher) failQueueLocked(err error) {
 	for _, c := range d.queue {
 		if c.progress == queued {

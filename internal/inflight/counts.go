@@ -232,8 +232,10 @@ func (c *Counts) settle(r *record, number int64, outcome Outcome) {
 		}
 	case Local:
 		r.later, r.beyond = append(r.later, number), max(r.beyond, number)
+		c.change(r)
 	case Lost:
 		r.beyond = max(r.beyond, number)
+		c.change(r)
 		r.doubts(time.Now())
 	}
 	if len(r.pending) > 0 {
