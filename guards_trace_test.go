@@ -83,7 +83,7 @@ func TestGuardsEqualTheModel(t *testing.T) {
 					if g.kind.limits == nil {
 						g.count = 1 + 2*int64(seed)
 					}
-					for step := range 250 / raceShare {
+					for step := range 150 / raceShare {
 						g.pause()
 						g.step(t, step)
 					}

@@ -270,7 +270,7 @@ func TestSlotSimulation(t *testing.T) {
 	requireSimSockets(t)
 	first, count := max(1, *simSeed), *simSeeds
 	if count == 0 {
-		count = 30
+		count = 15
 		if raceDetector {
 			count = 5
 		}
