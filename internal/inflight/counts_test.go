@@ -360,7 +360,7 @@ func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
 			keys, changes := len(s.keys), len(s.changes)
 			s.mu.Unlock()
 			require.LessOrEqual(t, keys, maxGone+maxUpdates+1)
-			require.LessOrEqual(t, changes, 2*keys+minChanges+1)
+			require.LessOrEqual(t, changes, 2*keys+3*minChanges, "some keys may have been forgotten since changes were counted last")
 		}
 		redis.mu.Lock()
 		redis.takes = 0
