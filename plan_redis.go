@@ -100,6 +100,9 @@ func (p *Plans) store(ctx context.Context, key string, answer plan) (bool, error
 
 // forget removes a plan from Redis, so that no answer to a question asked before is stored.
 func (p *Plans) forget(ctx context.Context, key string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	bounded, cancel := context.WithTimeout(ctx, p.config.timeout)
 	defer cancel()
 	lent := dispatch.Lend(context.Background(), ctx)
