@@ -173,6 +173,7 @@ func TestFailedInvalidationOutlastsTheOutage(t *testing.T) {
 				canceled, cancel := context.WithCancel(t.Context())
 				cancel()
 				require.ErrorIs(t, plans.Invalidate(canceled, "three"), context.Canceled)
+				synctest.Wait() // nothing is on its way
 				require.True(t, b.mini.Exists("ginlimit:plan:{three}"))
 				if c.failing {
 					s.set("three", ginlimit.PerMinute(4), context.DeadlineExceeded)
