@@ -250,7 +250,7 @@ func TestRetryAfterIsNeverBeforeT(t *testing.T) {
 					ginlimit.WithLimits(ginlimit.PerMinute(20), ginlimit.Limit{Rate: 30, Period: 2500 * time.Millisecond}),
 					ginlimit.WithCost(func(*gin.Context) int { return cost })))
 			refused := 0
-			for i := range 1000 {
+			for i := range 500 {
 				cost, free = 1+random.IntN(3), random.IntN(2)
 				advance(time.Duration(random.IntN(900)) * time.Millisecond)
 				rec := get(r, "/")

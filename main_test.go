@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"testing"
 
@@ -17,6 +18,7 @@ type quiet struct{}
 func (quiet) Printf(context.Context, string, ...any) {}
 
 func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // miniredis makes a Lua state for every script that it runs
 	gin.SetMode(gin.TestMode)
 	redis.SetLogger(quiet{}) // servers are stopped on purpose
 	os.Exit(m.Run())

@@ -101,7 +101,7 @@ func TestEachBucketForItself(t *testing.T) {
 			t.Parallel()
 			s, r := newScriptKeys(t, c.algorithm, c.limit), rand.New(rand.NewPCG(1, 1))
 			told, left := 0, 0
-			for step := range 400 / raceShare {
+			for step := range 200 / raceShare {
 				if r.IntN(3) > 0 {
 					s.advance(time.Duration(r.IntN(200)) * time.Millisecond)
 				}

@@ -236,7 +236,7 @@ func TestTimesAreExact(t *testing.T) {
 		if r.IntN(3) == 0 {
 			b = b.Share(someNumber(r, 100))
 		}
-		about := func(s State, n int64) string { return fmt.Sprintf("%+v, %+v, %d tokens", b, s, n) }
+		about := func(s State, n int64, what ...string) []any { return []any{"%+v, %+v, %d tokens %s", b, s, n, what} }
 		s, n := State{Level: r.Int64N(b.Capacity + 1)}, 1+r.Int64N(b.Whole)
 		switch r.IntN(4) {
 		case 0:
@@ -248,16 +248,16 @@ func TestTimesAreExact(t *testing.T) {
 		// Tokens and time as fractions.
 		missing := big.NewRat(s.Level, b.Cost)
 		left := new(big.Rat).Sub(big.NewRat(b.Burst, 1), missing)
-		require.Equal(t, max(0, new(big.Int).Div(left.Num(), left.Denom()).Int64()), b.Remaining(s.Level), about(s, n))
+		require.Equal(t, max(0, new(big.Int).Div(left.Num(), left.Denom()).Int64()), b.Remaining(s.Level), about(s, n)...)
 		perMilli := new(big.Rat).SetFrac64(b.rate(), b.Period)
-		require.Zero(t, perMilli.Cmp(big.NewRat(b.Drain, b.Cost)), about(s, n))
+		require.Zero(t, perMilli.Cmp(big.NewRat(b.Drain, b.Cost)), about(s, n)...)
 
 		later := func(ms int64) State { return b.After(s, ms) }
 		first := func(what string, ms int64, holds func(State) bool) {
 			t.Helper()
-			require.GreaterOrEqual(t, ms, int64(0), "%s: %s", what, about(s, n))
-			require.True(t, holds(later(ms)), "%s: %s", what, about(s, n))
-			require.False(t, ms > 0 && holds(later(ms-1)), "%s: %s", what, about(s, n))
+			require.GreaterOrEqual(t, ms, int64(0), about(s, n, what)...)
+			require.True(t, holds(later(ms)), about(s, n, what)...)
+			require.False(t, ms > 0 && holds(later(ms-1)), about(s, n, what)...)
 		}
 		fits := func(s State) bool { return b.Fit(s.Level, 1, n) == 1 }
 		first("retry after", b.RetryAfter(s, n), fits)
@@ -266,24 +266,24 @@ func TestTimesAreExact(t *testing.T) {
 		first("more after", b.MoreAfter(s), func(s State) bool { return b.Remaining(s.Level) >= more })
 		require.Equal(t, b.ResetAfter(State{Level: b.Capacity}), b.FillTime())
 		for _, ms := range []int64{0, 1, 999, 1000} { // as long as a refusal is remembered
-			require.Equal(t, !fits(later(ms)), b.Refuses(s, ms, n), about(s, n))
+			require.Equal(t, !fits(later(ms)), b.Refuses(s, ms, n), about(s, n)...)
 		}
 
 		if charges := b.Fit(s.Level, someNumber(r, MaxUnits), n); charges > 0 {
 			after := b.Charged(s, charges, n)
-			require.Greater(t, after.Level, s.Level, about(s, n))
-			require.LessOrEqual(t, after.Level, int64(MaxUnits)-b.Drain, about(s, n))
+			require.Greater(t, after.Level, s.Level, about(s, n)...)
+			require.LessOrEqual(t, after.Level, int64(MaxUnits)-b.Drain, about(s, n)...)
 			if n <= b.Burst {
-				require.LessOrEqual(t, after.Level, b.Capacity, about(s, n))
-				require.Equal(t, b.Remaining(s.Level)-charges*n, b.Remaining(after.Level), about(s, n))
+				require.LessOrEqual(t, after.Level, b.Capacity, about(s, n)...)
+				require.Equal(t, b.Remaining(s.Level)-charges*n, b.Remaining(after.Level), about(s, n)...)
 			}
 		} else {
-			require.Positive(t, b.RetryAfter(s, n), about(s, n))
+			require.Positive(t, b.RetryAfter(s, n), about(s, n)...)
 		}
 
 		block := someNumber(r, math.MaxInt64)
 		s = State{Level: b.BlockLevel(block)}
-		require.LessOrEqual(t, s.Level, int64(MaxUnits)-b.Drain, about(s, n))
+		require.LessOrEqual(t, s.Level, int64(MaxUnits)-b.Drain, about(s, n)...)
 		n = 1
 		first("blocked", min(block, b.MaxBlock()), fits)
 	}

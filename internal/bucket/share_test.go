@@ -1,7 +1,6 @@
 package bucket
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -28,12 +27,12 @@ func TestAnyLimitHasAShare(t *testing.T) {
 		valid[kind]++
 		processes := someNumber(r, math.MaxInt64)
 		share := b.Share(processes)
-		about := fmt.Sprintf("%+v among %d: %+v", b, processes, share)
-		require.LessOrEqual(t, share.rate(), max(1, rate/processes), about)
-		require.Positive(t, share.rate(), about)
-		require.LessOrEqual(t, share.Burst, max(1, burst/processes), about)
-		require.Positive(t, share.Burst, about)
-		require.Equal(t, burst, share.Whole, about)
+		about := []any{"%+v among %d: %+v", b, processes, share}
+		require.LessOrEqual(t, share.rate(), max(1, rate/processes), about...)
+		require.Positive(t, share.rate(), about...)
+		require.LessOrEqual(t, share.Burst, max(1, burst/processes), about...)
+		require.Positive(t, share.Burst, about...)
+		require.Equal(t, burst, share.Whole, about...)
 		require.Equal(t, b.ID, share.ID)
 		require.Equal(t, b.Period, share.Period)
 		if processes == 1 {

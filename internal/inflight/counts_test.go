@@ -323,7 +323,7 @@ func TestMemoryOfReleasedSlotsIsBounded(t *testing.T) {
 		redis := told{down: map[string]bool{"all": true}}
 		c := New(redis.tell)
 		defer c.Close(context.Background())
-		for i := range 300_000 {
+		for i := range 100_000 {
 			key := fmt.Append(nil, i)
 			a := c.Begin(key)
 			c.Try(key, a.Number, false, func(int64) bool { return true })
@@ -347,7 +347,7 @@ func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
 		redis := told{takes: time.Minute}
 		c := New(redis.tell)
 		defer c.Close(context.Background())
-		for i := range 200_000 {
+		for i := range 100_000 {
 			key := fmt.Append(nil, i)
 			a := c.Begin(key)
 			c.Try(key, a.Number, false, func(int64) bool { return true })

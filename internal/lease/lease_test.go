@@ -83,7 +83,7 @@ func TestDrainedIsRoundedUp(t *testing.T) {
 // TestStepsDrainAsMuchAsOneSpan: whatever time is split into steps, no less drains in all, and less than 2 ms more.
 func TestStepsDrainAsMuchAsOneSpan(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	for range 2000 {
+	for range 500 {
 		var span, rest time.Duration
 		var steps int64
 		for longest := 1 + r.Int64N(int64([]time.Duration{ms / 10, ms, 50 * ms, time.Minute, 1000 * time.Hour}[r.IntN(5)])); span < 100*time.Duration(longest); {

@@ -19,7 +19,7 @@ func onEachKind(t *testing.T, test func(t *testing.T, b bucket.Bucket, do func(o
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				c := clientsOf(New(MaxBuckets))
+				c := clientsOf(New(1000))
 				time.Sleep(12_345 * time.Millisecond)
 				b := newBucket(t, kind, 10, time.Second)
 				test(t, b, func(op bucket.Op) bucket.State { return c.do(0, b, op) })
