@@ -6,6 +6,7 @@ MODULES = $(shell git ls-files '*go.mod' | xargs -n 1 dirname)
 SEEDS ?= 10000
 FIRST ?= 1
 FILES ?= .
+FLAGS ?=
 
 .PHONY: help test integration simulate mutate fuzz bench lint ci
 
@@ -16,7 +17,7 @@ test: ## the tests that need nothing but Go
 	go test ./...
 
 integration: ## the tests that need servers, with the race detector: of the root, and of every other module
-	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration ./...
+	go test $(FLAGS) -race -shuffle=on -parallel 6 -timeout 30m -tags integration ./...
 	@for module in $(MODULES); do [ $$module = . ] || (cd $$module && go test -race -shuffle=on -timeout 30m ./...) || exit 1; done
 
 simulate: ## SEEDS simulations of the dispatcher, and of processes, network and Redis, from seed FIRST on
