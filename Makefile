@@ -6,15 +6,20 @@ MODULES = $(shell git ls-files '*go.mod' | xargs -n 1 dirname)
 SEEDS ?= 10000
 FIRST ?= 1
 FILES ?= .
+RUNS ?= 20
 FLAGS ?=
 
-.PHONY: help test integration simulate mutate fuzz bench lint ci
+.PHONY: help test busy integration simulate mutate fuzz bench lint ci
 
 help: ## print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
 
 test: ## the tests that need nothing but Go
 	go test ./...
+
+busy: ## RUNS runs of these tests beside four busy loops, each also with the race detector on one core
+	@loops=; for i in 1 2 3 4; do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
+	for run in $$(seq $(RUNS)); do echo "run $$run"; go test -count=1 -timeout 30m ./... && GOMAXPROCS=1 go test -race -count=1 -timeout 30m ./... || exit 1; done
 
 integration: ## the tests that need servers, with the race detector: of the root, and of every other module
 	go test $(FLAGS) -race -shuffle=on -parallel 6 -timeout 30m -tags integration ./...
