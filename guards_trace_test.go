@@ -14,6 +14,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/harness"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
@@ -76,8 +77,8 @@ func TestGuardsEqualTheModel(t *testing.T) {
 		for name := range guardKinds(time.Time{}) {
 			t.Run(fmt.Sprintf("seed %d, %s", seed, name), func(t *testing.T) {
 				t.Parallel()
-				inBubble(t, func(t *testing.T, b *bubbleRedis) {
-					g := &guardTrace{mini: b.mini, rdb: b.rdb, r: rand.New(rand.NewPCG(seed, uint64(len(name)))), store: memory.New(memory.MaxBuckets)}
+				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+					g := &guardTrace{mini: b.Mini, rdb: b.Redis, r: rand.New(rand.NewPCG(seed, uint64(len(name)))), store: memory.New(memory.MaxBuckets)}
 					g.kind = guardKinds(time.Now())[name]
 					g.ban, g.count = bucket.NewBan(20, 100), 4
 					if g.kind.limits == nil {

@@ -69,16 +69,16 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 		"an identity is prohibited": {ginlimit.PerMinute(10), 12, options{identity(ginlimit.PerMinute(0))},
 			prohibited, `"key"`, [3]string{"0", "0", "0"}},
 	} {
-		for kind, limiter := range map[string]func(*testing.T, *bubbleRedis) *ginlimit.Limiter{
-			"Redis": func(t *testing.T, b *bubbleRedis) *ginlimit.Limiter {
-				return harness.NewLimiter(t, b.rdb, ginlimit.WithDenyMemory(0))
+		for kind, limiter := range map[string]func(*testing.T, *harness.Bubble) *ginlimit.Limiter{
+			"Redis": func(t *testing.T, b *harness.Bubble) *ginlimit.Limiter {
+				return harness.NewLimiter(t, b.Redis, ginlimit.WithDenyMemory(0))
 			},
-			"process":       func(t *testing.T, _ *bubbleRedis) *ginlimit.Limiter { return newLocal(t) },
-			"without Redis": func(t *testing.T, _ *bubbleRedis) *ginlimit.Limiter { return lost(t, ginlimit.WithReplicas(2)) },
+			"process":       func(t *testing.T, _ *harness.Bubble) *ginlimit.Limiter { return newLocal(t) },
+			"without Redis": func(t *testing.T, _ *harness.Bubble) *ginlimit.Limiter { return lost(t, ginlimit.WithReplicas(2)) },
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				t.Parallel()
-				inBubble(t, func(t *testing.T, b *bubbleRedis) {
+				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 					l := limiter(t, b)
 					cost := 1
 					r := serve(l.Handler(row.limit, append(row.options, ginlimit.WithName("search"),
