@@ -31,39 +31,42 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 	unknownHost := func(context.Context, string, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "redis.example", IsNotFound: true}}
 	}
-	closed := closedAddr(t)
-	const refused, unknown = "connection refused", "lookup redis.example: no such host"
+	const addr, refused, unknown = "127.0.0.1:6379", "connection refused", "lookup redis.example: no such host"
 	for name, row := range map[string]struct {
-		rdb   redis.UniversalClient
+		rdb   func() redis.UniversalClient
 		cause string
 	}{
-		"server refuses":       {redis.NewClient(&redis.Options{Addr: closed}), refused},
-		"server, bad port":     {redis.NewClient(&redis.Options{Addr: "127.0.0.1:99999"}), "invalid port"},
-		"server, unknown host": {redis.NewClient(&redis.Options{Addr: "redis.example:6379", Dialer: unknownHost}), unknown},
-		"cluster refuses":      {redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{closed, closed}}), refused},
-		"cluster, unknown":     {redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"redis.example:6379"}, Dialer: unknownHost}), unknown},
-		"ring refuses":         {redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": closed, "b": closed}}), refused},
+		"server refuses": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: refuse})
+		}, refused},
+		"server, bad port": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: "127.0.0.1:99999"})
+		}, "invalid port"},
+		"server, unknown host": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: unknownHost})
+		}, unknown},
+		"cluster refuses": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr, addr}, Dialer: refuse})
+		}, refused},
+		"cluster, unknown": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Dialer: unknownHost})
+		}, unknown},
+		"ring refuses": {func() redis.UniversalClient {
+			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": addr}, Dialer: refuse})
+		}, refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			defer row.rdb.Close()
-			limiter, log := harness.LoggedLimiter(t, row.rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-			harness.UntilLogged(t, limiter, log, "circuit breaker open")
-			require.Contains(t, log.String(), row.cause)
+			synctest.Test(t, func(t *testing.T) {
+				rdb := row.rdb()
+				defer time.Sleep(time.Minute) // until go-redis' own goroutines have ended
+				defer rdb.Close()
+				limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				harness.UntilLogged(t, limiter, log, "circuit breaker open")
+				require.Contains(t, log.String(), row.cause)
+			})
 		})
 	}
-}
-
-// closedAddr returns an address at which nobody listens, and nobody will while the test runs: its port is bound.
-func closedAddr(t *testing.T) string {
-	t.Helper()
-	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, syscall.Close(socket)) })
-	require.NoError(t, syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	addr, err := syscall.Getsockname(socket)
-	require.NoError(t, err)
-	return fmt.Sprint("127.0.0.1:", addr.(*syscall.SockaddrInet4).Port)
 }
 
 // TestCallsInFlightFailOnce has two calls in flight fail by one cause, of which the second failure is noticed later, as on
