@@ -249,16 +249,26 @@ func TestQueuedCallsAreAllServed(t *testing.T) {
 }
 
 func TestWaitTakesTheNextToken(t *testing.T) {
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
-		if e.frozen {
-			return // the clock does not go on while Wait waits
-		}
+	next := func(t *testing.T, e engine) {
 		limit := ginlimit.PerHour(1)
 		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
 		e.advance(time.Hour - 50*time.Millisecond)
 		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
 		e.denied(t, 1, time.Hour, limit)
+	}
+	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+		if !e.frozen { // or the clock would not go on while Wait waits
+			next(t, e)
+		}
 	})
+	for _, a := range append(windowAlgorithms, ginlimit.TokenBucket) {
+		t.Run("in a bubble, "+a.String(), func(t *testing.T) {
+			t.Parallel()
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				next(t, engine{limiter: harness.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a)), algorithm: a, advance: time.Sleep})
+			})
+		})
+	}
 }
 
 func TestEndedContextTakesNothing(t *testing.T) {
