@@ -7,12 +7,10 @@ import (
 	"net"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/auth"
 	"github.com/stretchr/testify/assert"
@@ -73,20 +71,14 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 // a busy machine. A third call, sent afterwards, fails too: that is the second failure, not the third.
 func TestCallsInFlightFailOnce(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		mini := miniredis.NewMiniRedis()
-		defer mini.Close()
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: func(context.Context, string, string) (net.Conn, error) {
-			return mini.Dial()
-		}})
-		defer rdb.Close()
-		limiter, log := harness.LoggedLimiter(t, rdb)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		limiter, log := harness.LoggedLimiter(t, b.Redis)
 		allow := func() error {
 			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 			return err
 		}
 		var cut chan struct{} // nil lets calls pass
-		rdb.AddHook(aroundHook(func(send func() error) error {
+		b.Redis.AddHook(aroundHook(func(send func() error) error {
 			if cut == nil {
 				return send()
 			}
@@ -109,7 +101,6 @@ func TestCallsInFlightFailOnce(t *testing.T) {
 		cut = nil
 		require.NoError(t, allow())
 		require.Empty(t, log.String())
-		require.NoError(t, limiter.Close())
 	})
 }
 
@@ -121,15 +112,13 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 	for _, ring := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ring %t", ring), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				mini := miniredis.NewMiniRedis()
-				defer mini.Close()
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				var mended atomic.Bool
-				dial := func(_ context.Context, _, addr string) (net.Conn, error) {
+				dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if addr == dead && !(ring && mended.Load()) {
-						return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+						return refuse(ctx, network, addr)
 					}
-					return mini.Dial()
+					return b.Dial(ctx, network, addr)
 				}
 				slots := func(context.Context) ([]redis.ClusterSlot, error) {
 					first := dead
@@ -182,8 +171,6 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 				start = time.Now()
 				require.True(t, harness.BecomesTrue(t.Context().Done(), lost))
 				require.LessOrEqual(t, time.Since(start), time.Second)
-				require.NoError(t, limiter.Close())
-				time.Sleep(time.Minute) // until go-redis' own goroutines have ended
 			})
 		})
 	}
@@ -223,11 +210,8 @@ func TestFunctionsOfTheClientHoldNobodyUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			slow.Store(false)
-			synctest.Test(t, func(t *testing.T) {
-				mini := miniredis.NewMiniRedis()
-				defer mini.Close()
-				options := redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true, ConnMaxIdleTime: idle,
-					Dialer: func(context.Context, string, string) (net.Conn, error) { return mini.Dial() }}
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				options := redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true, ConnMaxIdleTime: idle, Dialer: b.Dial}
 				set(&options)
 				rdb := redis.NewClient(&options)
 				defer rdb.Close()
@@ -245,8 +229,6 @@ func TestFunctionsOfTheClientHoldNobodyUp(t *testing.T) {
 				if err := allow(); err != nil {
 					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				}
-				require.NoError(t, limiter.Close())
-				time.Sleep(2 * idle)
 			})
 		})
 	}
