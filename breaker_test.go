@@ -7,12 +7,10 @@ import (
 	"net"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/auth"
 	"github.com/stretchr/testify/assert"
@@ -31,59 +29,56 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 	unknownHost := func(context.Context, string, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "redis.example", IsNotFound: true}}
 	}
-	closed := closedAddr(t)
-	const refused, unknown = "connection refused", "lookup redis.example: no such host"
+	const addr, refused, unknown = "127.0.0.1:6379", "connection refused", "lookup redis.example: no such host"
 	for name, row := range map[string]struct {
-		rdb   redis.UniversalClient
+		rdb   func() redis.UniversalClient
 		cause string
 	}{
-		"server refuses":       {redis.NewClient(&redis.Options{Addr: closed}), refused},
-		"server, bad port":     {redis.NewClient(&redis.Options{Addr: "127.0.0.1:99999"}), "invalid port"},
-		"server, unknown host": {redis.NewClient(&redis.Options{Addr: "redis.example:6379", Dialer: unknownHost}), unknown},
-		"cluster refuses":      {redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{closed, closed}}), refused},
-		"cluster, unknown":     {redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"redis.example:6379"}, Dialer: unknownHost}), unknown},
-		"ring refuses":         {redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": closed, "b": closed}}), refused},
+		"server refuses": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: refuse})
+		}, refused},
+		"server, bad port": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: "127.0.0.1:99999"})
+		}, "invalid port"},
+		"server, unknown host": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: unknownHost})
+		}, unknown},
+		"cluster refuses": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr, addr}, Dialer: refuse})
+		}, refused},
+		"cluster, unknown": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Dialer: unknownHost})
+		}, unknown},
+		"ring refuses": {func() redis.UniversalClient {
+			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": addr}, Dialer: refuse})
+		}, refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			defer row.rdb.Close()
-			limiter, log := harness.LoggedLimiter(t, row.rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-			harness.UntilLogged(t, limiter, log, "circuit breaker open")
-			require.Contains(t, log.String(), row.cause)
+			synctest.Test(t, func(t *testing.T) {
+				rdb := row.rdb()
+				defer time.Sleep(time.Minute) // until go-redis' own goroutines have ended
+				defer rdb.Close()
+				limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				harness.UntilLogged(t, limiter, log, "circuit breaker open")
+				require.Contains(t, log.String(), row.cause)
+			})
 		})
 	}
-}
-
-// closedAddr returns an address at which nobody listens, and nobody will while the test runs: its port is bound.
-func closedAddr(t *testing.T) string {
-	t.Helper()
-	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, syscall.Close(socket)) })
-	require.NoError(t, syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	addr, err := syscall.Getsockname(socket)
-	require.NoError(t, err)
-	return fmt.Sprint("127.0.0.1:", addr.(*syscall.SockaddrInet4).Port)
 }
 
 // TestCallsInFlightFailOnce has two calls in flight fail by one cause, of which the second failure is noticed later, as on
 // a busy machine. A third call, sent afterwards, fails too: that is the second failure, not the third.
 func TestCallsInFlightFailOnce(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		mini := miniredis.NewMiniRedis()
-		defer mini.Close()
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: func(context.Context, string, string) (net.Conn, error) {
-			return mini.Dial()
-		}})
-		defer rdb.Close()
-		limiter, log := harness.LoggedLimiter(t, rdb)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		limiter, log := harness.LoggedLimiter(t, b.Redis)
 		allow := func() error {
 			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 			return err
 		}
 		var cut chan struct{} // nil lets calls pass
-		rdb.AddHook(aroundHook(func(send func() error) error {
+		b.Redis.AddHook(aroundHook(func(send func() error) error {
 			if cut == nil {
 				return send()
 			}
@@ -106,7 +101,6 @@ func TestCallsInFlightFailOnce(t *testing.T) {
 		cut = nil
 		require.NoError(t, allow())
 		require.Empty(t, log.String())
-		require.NoError(t, limiter.Close())
 	})
 }
 
@@ -118,15 +112,13 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 	for _, ring := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ring %t", ring), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				mini := miniredis.NewMiniRedis()
-				defer mini.Close()
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				var mended atomic.Bool
-				dial := func(_ context.Context, _, addr string) (net.Conn, error) {
+				dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if addr == dead && !(ring && mended.Load()) {
-						return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+						return refuse(ctx, network, addr)
 					}
-					return mini.Dial()
+					return b.Dial(ctx, network, addr)
 				}
 				slots := func(context.Context) ([]redis.ClusterSlot, error) {
 					first := dead
@@ -179,8 +171,6 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 				start = time.Now()
 				require.True(t, harness.BecomesTrue(t.Context().Done(), lost))
 				require.LessOrEqual(t, time.Since(start), time.Second)
-				require.NoError(t, limiter.Close())
-				time.Sleep(time.Minute) // until go-redis' own goroutines have ended
 			})
 		})
 	}
@@ -220,11 +210,8 @@ func TestFunctionsOfTheClientHoldNobodyUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			slow.Store(false)
-			synctest.Test(t, func(t *testing.T) {
-				mini := miniredis.NewMiniRedis()
-				defer mini.Close()
-				options := redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true, ConnMaxIdleTime: idle,
-					Dialer: func(context.Context, string, string) (net.Conn, error) { return mini.Dial() }}
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				options := redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true, ConnMaxIdleTime: idle, Dialer: b.Dial}
 				set(&options)
 				rdb := redis.NewClient(&options)
 				defer rdb.Close()
@@ -242,8 +229,6 @@ func TestFunctionsOfTheClientHoldNobodyUp(t *testing.T) {
 				if err := allow(); err != nil {
 					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				}
-				require.NoError(t, limiter.Close())
-				time.Sleep(2 * idle)
 			})
 		})
 	}

@@ -308,11 +308,11 @@ func TestCalendarTraceEqualsModel(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
 				for _, refusals := range []int{0, 1000} {
-					inBubble(t, func(t *testing.T, b *bubbleRedis) {
-						b.mini.SetTime(time.Now())
+					harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+						b.Mini.SetTime(time.Now())
 						e := engine{
-							limiter: harness.NewLimiter(t, b.rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(refusals)), algorithm: a,
-							advance: func(d time.Duration) { time.Sleep(d); b.mini.SetTime(time.Now()) },
+							limiter: harness.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(refusals)), algorithm: a,
+							advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
 						}
 						remembered := e.followCalendar(t, seed, calendarTrace(seed, 250/raceShare), ginlimit.FromRedis, ginlimit.FromMemory)
 						require.Equal(t, refusals > 0, remembered > 0)

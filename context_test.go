@@ -64,71 +64,74 @@ func (h *valueHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 // TestCommandsHaveTheValuesOfTheirRequest: those that decide, those that give back what a refused request took, and those that settle.
 func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	limiter := harness.NewLimiter(t, struct{ redis.UniversalClient }{rdb}) // whose identities are decided on one after another
-	r := gin.New()
-	require.NoError(t, r.SetTrustedProxies(nil))
-	r.GET("/", limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("all"), ginlimit.WithIdentity("user", ginlimit.ByHeader("User"), ginlimit.PerHour(2)),
-		ginlimit.WithSettle(func(*gin.Context) int { return 0 })), func(*gin.Context) {})
-	hook := &valueHook{}
-	rdb.AddHook(hook)
-	get := func(request string) int {
-		req := httptest.NewRequest(http.MethodGet, "/", nil)
-		req.Header.Set("User", "alice")
-		rec := httptest.NewRecorder()
-		r.ServeHTTP(rec, req.WithContext(context.WithValue(t.Context(), requestKey{}, request)))
-		return rec.Code
-	}
-	require.Equal(t, http.StatusOK, get("first"))
-	noted := hook.noted()
-	require.GreaterOrEqual(t, len(noted), 4, "two identities are charged and settled")
-	require.Equal(t, []any{"first"}, slices.Compact(noted))
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		limiter := harness.NewLimiter(t, struct{ redis.UniversalClient }{b.Redis}) // whose identities are decided on one after another
+		r := gin.New()
+		require.NoError(t, r.SetTrustedProxies(nil))
+		r.GET("/", limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("all"), ginlimit.WithIdentity("user", ginlimit.ByHeader("User"), ginlimit.PerHour(2)),
+			ginlimit.WithSettle(func(*gin.Context) int { return 0 })), func(*gin.Context) {})
+		hook := &valueHook{}
+		b.Redis.AddHook(hook)
+		get := func(request string) int {
+			req := httptest.NewRequest(http.MethodGet, "/", nil)
+			req.Header.Set("User", "alice")
+			rec := httptest.NewRecorder()
+			r.ServeHTTP(rec, req.WithContext(context.WithValue(t.Context(), requestKey{}, request)))
+			return rec.Code
+		}
+		require.Equal(t, http.StatusOK, get("first"))
+		noted := hook.noted()
+		require.GreaterOrEqual(t, len(noted), 4, "two identities are charged and settled")
+		require.Equal(t, []any{"first"}, slices.Compact(noted))
 
-	policy, err := limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("user"))
-	require.NoError(t, err)
-	require.NoError(t, policy.Block(t.Context(), "alice", time.Hour))
-	hook.noted()
-	require.Equal(t, http.StatusTooManyRequests, get("second"))
-	noted = hook.noted()
-	require.GreaterOrEqual(t, len(noted), 3, "what the first identity was charged is given back")
-	require.Equal(t, []any{"second"}, slices.Compact(noted))
+		policy, err := limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("user"))
+		require.NoError(t, err)
+		require.NoError(t, policy.Block(t.Context(), "alice", time.Hour))
+		hook.noted()
+		require.Equal(t, http.StatusTooManyRequests, get("second"))
+		noted = hook.noted()
+		require.GreaterOrEqual(t, len(noted), 3, "what the first identity was charged is given back")
+		require.Equal(t, []any{"second"}, slices.Compact(noted))
+	})
 }
 
 // TestPlansAreReadWithTheValuesOfTheRequest that is the first to need them. The source answers for all, and gets none.
 func TestPlansAreReadWithTheValuesOfTheRequest(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	hook := &valueHook{}
-	rdb.AddHook(hook)
-	plans, err := ginlimit.NewPlans(rdb, time.Hour, func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
-		assert.Nil(t, ctx.Value(requestKey{}))
-		return []ginlimit.Limit{ginlimit.PerHour(1)}, nil
-	}, harness.Patient())
-	require.NoError(t, err)
-	ctx := context.WithValue(t.Context(), requestKey{}, "first")
-	_, err = plans.Limits(ctx, "alice")
-	require.NoError(t, err)
-	noted := hook.noted()
-	require.GreaterOrEqual(t, len(noted), 5)
-	require.Equal(t, []any{"first"}, slices.Compact(noted))
-	require.NoError(t, plans.Invalidate(ctx, "alice"))
-	require.Equal(t, []any{"first"}, slices.Compact(hook.noted()))
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		hook := &valueHook{}
+		b.Redis.AddHook(hook)
+		plans, err := ginlimit.NewPlans(b.Redis, time.Hour, func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+			assert.Nil(t, ctx.Value(requestKey{}))
+			return []ginlimit.Limit{ginlimit.PerHour(1)}, nil
+		}, harness.Patient())
+		require.NoError(t, err)
+		ctx := context.WithValue(t.Context(), requestKey{}, "first")
+		_, err = plans.Limits(ctx, "alice")
+		require.NoError(t, err)
+		noted := hook.noted()
+		require.GreaterOrEqual(t, len(noted), 5)
+		require.Equal(t, []any{"first"}, slices.Compact(noted))
+		require.NoError(t, plans.Invalidate(ctx, "alice"))
+		require.Equal(t, []any{"first"}, slices.Compact(hook.noted()))
+	})
 }
 
 // TestPingHasTheValuesOfItsCaller, and ends with its context.
 func TestPingHasTheValuesOfItsCaller(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	hook := &valueHook{}
-	rdb.AddHook(hook)
-	limiter := harness.NewLimiter(t, rdb)
-	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), requestKey{}, "first"))
-	require.NoError(t, limiter.Ping(ctx))
-	require.Equal(t, []any{"first"}, hook.noted())
-	released := make(chan struct{})
-	defer close(released)
-	rdb.AddHook(pingHook(func() { cancel(); <-released }))
-	require.ErrorIs(t, limiter.Ping(ctx), context.Canceled)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		hook := &valueHook{}
+		b.Redis.AddHook(hook)
+		limiter := harness.NewLimiter(t, b.Redis)
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), requestKey{}, "first"))
+		require.NoError(t, limiter.Ping(ctx))
+		require.Equal(t, []any{"first"}, hook.noted())
+		released := make(chan struct{})
+		defer close(released)
+		b.Redis.AddHook(pingHook(func() { cancel(); <-released }))
+		require.ErrorIs(t, limiter.Ping(ctx), context.Canceled)
+	})
 }
 
 // pingHook calls a function before a ping.

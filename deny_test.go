@@ -4,11 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -42,20 +39,11 @@ func TestTraceEqualsModelWithDenyMemory(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
-			mini := miniredis.NewMiniRedis()
-			mini.ClockTTL(true)
-			require.NoError(t, mini.Start()) // outside the bubble: it waits for connections
-			defer mini.Close()
-			synctest.Test(t, func(t *testing.T) {
-				rdb := redis.NewClient(&redis.Options{Addr: mini.Addr(), ContextTimeoutEnabled: true})
-				defer rdb.Close()
-				limiter, err := ginlimit.NewLimiter(rdb, harness.TrustsClock(), harness.Patient())
-				require.NoError(t, err)
-				defer limiter.Close()
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				limiter := harness.NewLimiter(t, b.Redis, harness.TrustsClock())
 				m, known := newModel(), 0
 				for i, s := range impatientTrace(seed, 5000/raceShare) {
 					time.Sleep(s.wait) // the bubble's clock
-					mini.SetTime(time.Now())
 					m.advance(s.wait)
 					want := s.expect(m)
 					got, err := s.apply(t.Context(), limiter)
@@ -76,18 +64,21 @@ func TestTraceEqualsModelWithDenyMemory(t *testing.T) {
 // TestDefaultDenyMemoryLeavesASetClockAlone is for those who test their applications with miniredis.
 func TestDefaultDenyMemoryLeavesASetClockAlone(t *testing.T) {
 	t.Parallel()
-	e, limit := miniredisEngine(t, ginlimit.TokenBucket), ginlimit.PerMinute(1)
-	for range 3 {
-		r, err := e.limiter.Allow(t.Context(), "k", limit)
-		require.NoError(t, err)
-		require.True(t, r.Allowed)
-		start := time.Now()
-		for time.Since(start) < 20*time.Millisecond {
-			r, err := e.limiter.Allow(t.Context(), "k", limit)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		limiter, limit, now := harness.NewLimiter(t, b.Redis), ginlimit.PerMinute(1), time.Now()
+		for range 3 {
+			b.Mini.SetTime(now)
+			r, err := limiter.Allow(t.Context(), "k", limit)
 			require.NoError(t, err)
-			require.False(t, r.Allowed)
-			require.Equal(t, ginlimit.FromRedis, r.Source)
+			require.True(t, r.Allowed)
+			for range 20 {
+				time.Sleep(time.Millisecond)
+				r, err := limiter.Allow(t.Context(), "k", limit)
+				require.NoError(t, err)
+				require.False(t, r.Allowed)
+				require.Equal(t, ginlimit.FromRedis, r.Source)
+			}
+			now = now.Add(time.Minute)
 		}
-		e.advance(time.Minute)
-	}
+	})
 }

@@ -2,6 +2,7 @@ package ginlimit_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -14,41 +15,10 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/harness"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
-
-// guardKind is limits that come together with a ban or slots, or none.
-type guardKind struct {
-	script int // of the limits alone
-	limits []bucket.Bucket
-}
-
-// guardKinds are the limits of every script.
-func guardKinds(now time.Time) map[string]guardKind {
-	of := func(kind bucket.Kind, id string, rate, burst, period int64) bucket.Bucket {
-		b, _ := bucket.New(kind, id, rate, burst, period)
-		return b
-	}
-	calendar, _ := bucket.NewCalendar("calendar", 90, time.Hour.Milliseconds(), now.Add(10*time.Hour).UnixMilli())
-	tokens := []bucket.Bucket{of(bucket.Token, "a", 3, 5, 100), of(bucket.Token, "b", 1000, 7, 30_000), of(bucket.Token, "c", 7, 9, 20)}
-	fixed := []bucket.Bucket{of(bucket.FixedWindow, "a", 6, 6, 90), of(bucket.FixedWindow, "b", 9, 9, 400)}
-	sliding := []bucket.Bucket{of(bucket.SlidingWindow, "a", 6, 6, 90), of(bucket.SlidingWindow, "b", 9, 9, 300)}
-	return map[string]guardKind{
-		"no limit":                {redisstore.Guards, nil},
-		"token bucket":            {int(bucket.Token), tokens[:1]},
-		"two token buckets":       {int(bucket.Token), tokens[:2]},
-		"three token buckets":     {int(bucket.Token), tokens},
-		"fixed window":            {int(bucket.FixedWindow), fixed[:1]},
-		"two fixed windows":       {int(bucket.FixedWindow), fixed},
-		"sliding window":          {int(bucket.SlidingWindow), sliding[:1]},
-		"two sliding windows":     {int(bucket.SlidingWindow), sliding},
-		"calendar":                {int(bucket.FixedWindow), []bucket.Bucket{calendar}},
-		"token and calendar":      {redisstore.TokenCalendar, []bucket.Bucket{tokens[0], calendar}},
-		"sliding and calendar":    {redisstore.SlidingCalendar, []bucket.Bucket{sliding[0], calendar}},
-		"calendar between tokens": {redisstore.TokenCalendar, []bucket.Bucket{tokens[0], calendar, tokens[2]}},
-	}
-}
 
 // guardTrace makes calls on the limits, the ban and the slots of a client, in Redis and in the process.
 type guardTrace struct {
@@ -73,11 +43,11 @@ const banKey, slotKey, otherSlotKey = "{k}:ban", "{k}:slots", "{other}:slots"
 func TestGuardsEqualTheModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {
-		for name := range guardKinds(time.Time{}) {
+		for i, name := range slices.Sorted(maps.Keys(guardKinds(time.Time{}))) {
 			t.Run(fmt.Sprintf("seed %d, %s", seed, name), func(t *testing.T) {
 				t.Parallel()
-				inBubble(t, func(t *testing.T, b *bubbleRedis) {
-					g := &guardTrace{mini: b.mini, rdb: b.rdb, r: rand.New(rand.NewPCG(seed, uint64(len(name)))), store: memory.New(memory.MaxBuckets)}
+				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+					g := &guardTrace{mini: b.Mini, rdb: b.Redis, r: rand.New(rand.NewPCG(seed, uint64(i))), store: memory.New(memory.MaxBuckets)}
 					g.kind = guardKinds(time.Now())[name]
 					g.ban, g.count = bucket.NewBan(20, 100), 4
 					if g.kind.limits == nil {
@@ -140,8 +110,6 @@ func (g *guardTrace) step(t *testing.T, step int) {
 func (g *guardTrace) state(t *testing.T, key string) string {
 	return (&scriptKeys{rdb: g.rdb}).state(t, key)
 }
-
-func limitKey(b *bucket.Bucket) string { return "{k}:" + b.ID }
 
 // look compares what Redis keeps of the ban and the slots with the model.
 func (g *guardTrace) look(t *testing.T) {

@@ -3,14 +3,11 @@ package ginlimit_test
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -28,7 +25,7 @@ var leasePerMinute = ginlimit.PerMinute(60).WithBurst(1000)
 
 // leaseBench is a server whose clock runs with that of a bubble.
 type leaseBench struct {
-	mini *miniredis.Miniredis
+	*harness.Bubble
 	hook *leaseHook
 }
 
@@ -64,38 +61,23 @@ func (h *leaseHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// patientConn has no deadlines: those of a socket are of real time, also in a bubble, and a busy machine passes them.
-type patientConn struct{ net.Conn }
-
-func (patientConn) SetDeadline(time.Time) error      { return nil }
-func (patientConn) SetReadDeadline(time.Time) error  { return nil }
-func (patientConn) SetWriteDeadline(time.Time) error { return nil }
-
 func onLeaseBench(t *testing.T, test func(t *testing.T, b *leaseBench)) {
 	t.Helper()
 	t.Parallel()
-	mini := miniredis.NewMiniRedis()
-	mini.ClockTTL(true)
-	require.NoError(t, mini.Start()) // outside the bubble: it waits for connections
-	defer mini.Close()
-	synctest.Test(t, func(t *testing.T) {
-		b := &leaseBench{mini, new(leaseHook)}
-		b.advance(0)
-		test(t, b)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		bench := &leaseBench{b, new(leaseHook)}
+		bench.advance(0)
+		test(t, bench)
 	})
 }
 
 func (b *leaseBench) advance(d time.Duration) {
 	time.Sleep(d)
-	b.mini.SetTime(time.Now())
+	b.Mini.SetTime(time.Now())
 }
 
 func (b *leaseBench) client(t *testing.T) *redis.Client {
-	dialer := net.Dialer{}
-	rdb := redis.NewClient(&redis.Options{Addr: b.mini.Addr(), ContextTimeoutEnabled: true, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dialer.DialContext(ctx, network, addr)
-		return patientConn{conn}, err
-	}})
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ContextTimeoutEnabled: true, Dialer: b.Dial})
 	rdb.AddHook(b.hook)
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb

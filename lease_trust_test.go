@@ -81,7 +81,7 @@ func TestRefusalsTellLeasesOfTheClock(t *testing.T) {
 		require.Equal(t, "rrrlrl", sources(t, l, 6, leasePerMinute))
 		require.Equal(t, 1, l.Stats().Leases)
 		time.Sleep(time.Second) // a refusal is remembered for as long
-		b.mini.SetTime(time.Now().Add(time.Minute))
+		b.Mini.SetTime(time.Now().Add(time.Minute))
 		refused()
 		require.Zero(t, l.Stats().Leases)
 	})

@@ -1,7 +1,9 @@
 package ginlimit_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,4 +16,24 @@ func newLocal(t testing.TB, opts ...ginlimit.Option) *ginlimit.Limiter {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
+}
+
+// Guarantee 7, of this process: a million invented clients are not all remembered.
+func TestLocalMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
+	limiter, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	limit := ginlimit.PerDay(5)
+	require.NoError(t, limiter.Block(t.Context(), "banned", 100*24*time.Hour, limit))
+	before := heapInUse()
+	for i := range 400_000 { // half as many again as there is room for
+		if _, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	perBucket := float64(heapInUse()-before) / ginlimit.LocalBuckets
+	t.Logf("%.0f bytes for each of %d buckets", perBucket, ginlimit.LocalBuckets)
+	require.Less(t, perBucket, 400.0)
+	r, err := limiter.Peek(t.Context(), "banned", limit)
+	require.NoError(t, err)
+	require.False(t, r.Allowed, "what takes longest to be full is forgotten last")
 }

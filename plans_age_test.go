@@ -10,66 +10,18 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 // How old plans become. The tests run in a bubble whose time is simulated, with a Redis in it.
 
-// everyCall wraps each call of a client, alone or a pipeline.
-type everyCall func(send func() error) error
-
-func (h everyCall) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h everyCall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { return h(func() error { return next(ctx, cmd) }) }
-}
-
-func (h everyCall) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { return h(func() error { return next(ctx, cmds) }) }
-}
-
-// bubbleRedis is a Redis inside a bubble.
-type bubbleRedis struct {
-	mini *miniredis.Miniredis
-	rdb  *redis.Client
-	late atomic.Bool // every reply is later than any timeout
-}
-
-// inBubble runs a test in a bubble with a Redis.
-func inBubble(t *testing.T, test func(t *testing.T, b *bubbleRedis)) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &bubbleRedis{mini: miniredis.NewMiniRedis()}
-		t.Cleanup(b.mini.Close)
-		b.mini.ClockTTL(true)
-		b.rdb = b.connect(t)
-		defer time.Sleep(2 * time.Minute) // until calls that are late have ended
-		test(t, b)
-	})
-}
-
-func (b *bubbleRedis) connect(t *testing.T) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{
-		Addr:   "127.0.0.1:6379", // a name would be looked up, which a bubble cannot do
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() },
-	})
-	rdb.AddHook(everyCall(func(send func() error) error {
-		if b.late.Load() {
-			time.Sleep(time.Second / 4)
-		}
-		return send()
-	}))
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
-}
-
 // process returns the plans of a process that knows none yet, whose timeout is the default.
-func (b *bubbleRedis) process(t *testing.T, source func(context.Context, string) (ginlimit.Limit, error), opts ...ginlimit.Option) *ginlimit.Plans {
+func process(t *testing.T, b *harness.Bubble, source func(context.Context, string) (ginlimit.Limit, error), opts ...ginlimit.Option) *ginlimit.Plans {
 	t.Helper()
-	plans, err := ginlimit.NewPlans(b.connect(t), time.Hour, single(source), append([]ginlimit.Option{ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	plans, err := ginlimit.NewPlans(b.Connect(t), time.Hour, single(source), append([]ginlimit.Option{ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 	require.NoError(t, err)
 	return plans
 }
@@ -88,12 +40,12 @@ func TestPlansOfAnOutageAreChecked(t *testing.T) {
 	for name, invalidate := range map[string]bool{"invalidated": true, "another plan in Redis": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				s := newSource()
-				here, elsewhere := b.process(t, s.ask), b.process(t, s.ask)
-				b.late.Store(true)
+				here, elsewhere := process(t, b, s.ask), process(t, b, s.ask)
+				b.Late.Store(true)
 				has(t, here, "three", 3)
-				b.late.Store(false)
+				b.Late.Store(false)
 				s.set("three", ginlimit.PerMinute(4), nil)
 				if invalidate {
 					require.NoError(t, elsewhere.Invalidate(t.Context(), "three"))
@@ -114,13 +66,13 @@ func TestOutageAsksOncePerLife(t *testing.T) {
 	for name, before := range map[string]bool{"Redis has the plan": true, "Redis never had it": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				s := newSource()
-				plans, begin := b.process(t, s.ask), time.Now()
+				plans, begin := process(t, b, s.ask), time.Now()
 				if before {
 					has(t, plans, "three", 3)
 				}
-				b.late.Store(true)
+				b.Late.Store(true)
 				for time.Since(begin) < 2*time.Hour {
 					has(t, plans, "three", 3)
 					require.LessOrEqual(t, s.asked.Load(), 1+int64(time.Since(begin)/time.Hour))
@@ -138,15 +90,15 @@ func TestOutageAsksOncePerLife(t *testing.T) {
 // TestOutageKeepsPlansForALife of their process, where another one has stored a plan for longer.
 func TestOutageKeepsPlansForALife(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		s := newSource()
-		days, err := ginlimit.NewPlans(b.rdb, 48*time.Hour, single(s.ask))
+		days, err := ginlimit.NewPlans(b.Redis, 48*time.Hour, single(s.ask))
 		require.NoError(t, err)
 		has(t, days, "three", 3)
-		plans := b.process(t, s.ask)
+		plans := process(t, b, s.ask)
 		has(t, plans, "three", 3)
 		s.set("three", ginlimit.PerMinute(4), nil)
-		b.late.Store(true)
+		b.Late.Store(true)
 		time.Sleep(time.Hour)
 		has(t, plans, "three", 3) // since the answer takes longer than the timeout
 		time.Sleep(time.Second)
@@ -162,33 +114,33 @@ func TestFailedInvalidationOutlastsTheOutage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				s := newSource()
-				plans := b.process(t, s.ask)
+				plans := process(t, b, s.ask)
 				has(t, plans, "three", 3)
 				if c.unknown {
-					plans = b.process(t, s.ask)
+					plans = process(t, b, s.ask)
 				}
 				s.set("three", ginlimit.PerMinute(4), nil)
 				canceled, cancel := context.WithCancel(t.Context())
 				cancel()
 				require.ErrorIs(t, plans.Invalidate(canceled, "three"), context.Canceled)
 				synctest.Wait() // nothing is on its way
-				require.True(t, b.mini.Exists("ginlimit:plan:{three}"))
+				require.True(t, b.Mini.Exists("ginlimit:plan:{three}"))
 				if c.failing {
 					s.set("three", ginlimit.PerMinute(4), context.DeadlineExceeded)
 					has(t, plans, "three", 3)
 					time.Sleep(time.Second)
 					s.set("three", ginlimit.PerMinute(4), nil)
 				}
-				b.late.Store(true)
+				b.Late.Store(true)
 				has(t, plans, "three", 4)
-				b.late.Store(false)
+				b.Late.Store(false)
 				for range 5 {
 					time.Sleep(time.Second)
 					has(t, plans, "three", 4)
 				}
-				has(t, b.process(t, s.ask), "three", 4)
+				has(t, process(t, b, s.ask), "three", 4)
 			})
 		})
 	}
@@ -205,7 +157,7 @@ func TestSlowQuestionPutsNoOldPlanBack(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.asked, c.second, c.answered), func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				begin, plan := time.Now(), atomic.Int64{}
 				plan.Store(3)
 				until := func(d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
@@ -214,7 +166,7 @@ func TestSlowQuestionPutsNoOldPlanBack(t *testing.T) {
 					until(c.answered)
 					return limit, nil
 				}
-				here, elsewhere := b.process(t, slow), b.process(t, slow)
+				here, elsewhere := process(t, b, slow), process(t, b, slow)
 				until(c.first)
 				require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
 				until(c.asked)
@@ -223,7 +175,7 @@ func TestSlowQuestionPutsNoOldPlanBack(t *testing.T) {
 				plan.Store(4)
 				require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
 				until(c.answered + 2*time.Second)
-				for _, plans := range []*ginlimit.Plans{b.process(t, slow), here, elsewhere} {
+				for _, plans := range []*ginlimit.Plans{process(t, b, slow), here, elsewhere} {
 					has(t, plans, "c", 4)
 				}
 			})
@@ -238,14 +190,14 @@ func TestOldPlansServeForADay(t *testing.T) {
 	for name, late := range map[string]bool{"with Redis": false, "without Redis": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				s, begin := newSource(), time.Now()
-				plans := b.process(t, s.ask)
+				plans := process(t, b, s.ask)
 				_, err := limitOf(plans, t.Context(), "stranger")
 				require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
 				has(t, plans, "three", 3)
 				s.set("three", ginlimit.PerMinute(3), net.ErrClosed)
-				b.late.Store(late)
+				b.Late.Store(late)
 				for ; time.Since(begin) < hour+day-15*time.Minute; time.Sleep(10 * time.Minute) {
 					has(t, plans, "three", 3)
 					_, err := limitOf(plans, t.Context(), "stranger")
@@ -272,9 +224,9 @@ func TestOldPlansServeForADay(t *testing.T) {
 // TestOldPlanOfRedisServesForADay in processes that learn it at different times.
 func TestOldPlanOfRedisServesForADay(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		s := newSource()
-		first := b.process(t, s.ask)
+		first := process(t, b, s.ask)
 		has(t, first, "three", 3)
 		time.Sleep(time.Hour)
 		has(t, first, "three", 3) // renewed, so that Redis keeps it for a day more
@@ -284,13 +236,13 @@ func TestOldPlanOfRedisServesForADay(t *testing.T) {
 		processes := []*ginlimit.Plans{first}
 		for range 24 {
 			time.Sleep(time.Hour)
-			processes = append(processes, b.process(t, s.ask))
+			processes = append(processes, process(t, b, s.ask))
 			for _, plans := range processes {
 				has(t, plans, "three", 3)
 			}
 		}
 		time.Sleep(time.Until(renewed.Add(25*time.Hour + time.Second)))
-		for _, plans := range append(processes, b.process(t, s.ask)) {
+		for _, plans := range append(processes, process(t, b, s.ask)) {
 			_, err := limitOf(plans, t.Context(), "three")
 			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 // How many questions the source is asked, and who waits for an answer, whatever clients somebody invents.
@@ -22,40 +23,40 @@ import (
 // TestInventedClientsAreKeptForALife where the source has a limit for strangers.
 func TestInventedClientsAreKeptForALife(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		strangers := func(context.Context, string) (ginlimit.Limit, error) { return ginlimit.PerMinute(3), nil }
-		plans := b.process(t, strangers)
+		plans := process(t, b, strangers)
 		ask := func() {
 			for i := range 100 {
 				has(t, plans, fmt.Sprint("client ", i), 3)
 			}
 		}
 		ask()
-		require.Len(t, b.mini.Keys(), 100)
+		require.Len(t, b.Mini.Keys(), 100)
 		time.Sleep(time.Hour)
-		require.Empty(t, b.mini.Keys())
+		require.Empty(t, b.Mini.Keys())
 
-		has(t, b.process(t, strangers), "client 0", 3) // it does not know that the client was there
+		has(t, process(t, b, strangers), "client 0", 3) // it does not know that the client was there
 		time.Sleep(time.Hour)
-		require.Empty(t, b.mini.Keys())
+		require.Empty(t, b.Mini.Keys())
 
 		ask() // again, after their life
 		time.Sleep(25*time.Hour - time.Second)
-		require.Len(t, b.mini.Keys(), 100)
+		require.Len(t, b.Mini.Keys(), 100)
 		time.Sleep(time.Second)
-		require.Empty(t, b.mini.Keys())
+		require.Empty(t, b.Mini.Keys())
 	})
 }
 
 // TestLongKeepingIsBounded has a process renew more clients in a day than it may have kept for one.
 func TestLongKeepingIsBounded(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		strangers := func(context.Context, string) (ginlimit.Limit, error) { return ginlimit.PerMinute(3), nil }
-		plans := b.process(t, strangers)
+		plans := process(t, b, strangers)
 		kept := func(client string) (life time.Duration) {
 			has(t, plans, client, 3)
-			return b.mini.TTL("ginlimit:plan:{" + client + "}").Round(time.Second)
+			return b.Mini.TTL("ginlimit:plan:{" + client + "}").Round(time.Second)
 		}
 		require.Equal(t, time.Hour, kept("early"))
 		require.Equal(t, time.Hour, kept("next"))
@@ -80,7 +81,7 @@ func TestLongKeepingIsBounded(t *testing.T) {
 // TestClientsOfRedisNeedNoPlaceOfTheSource has invented clients take all places for good, on a way to Redis of 1 ms.
 func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		var held atomic.Bool
 		source := func(ctx context.Context, _ string) (ginlimit.Limit, error) {
 			if held.Load() {
@@ -89,13 +90,13 @@ func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
 			return ginlimit.PerMinute(3), ctx.Err()
 		}
 		const clients = 500
-		first := b.process(t, source)
+		first := process(t, b, source)
 		for i := range clients {
 			has(t, first, fmt.Sprint("client ", i), 3)
 		}
 		held.Store(true)
-		distant := b.connect(t)
-		distant.AddHook(everyCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
+		distant := b.Connect(t)
+		distant.AddHook(harness.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
 		plans, err := ginlimit.NewPlans(distant, time.Hour, single(source), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 		require.NoError(t, err)
 		var all sync.WaitGroup
@@ -116,7 +117,7 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 	for invented, rounds := range map[int]int{300: 3, 3000: 1} {
 		t.Run(fmt.Sprint(invented), func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				var asked, legitimate, now atomic.Int64
 				source := func(_ context.Context, client string) (ginlimit.Limit, error) {
 					asked.Add(1)
@@ -129,8 +130,8 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 					}
 					return ginlimit.Limit{}, ginlimit.ErrUnknownClient
 				}
-				distant := b.connect(t)
-				distant.AddHook(everyCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
+				distant := b.Connect(t)
+				distant.AddHook(harness.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
 				plans, err := ginlimit.NewPlans(distant, time.Hour, single(source))
 				require.NoError(t, err)
 				for round := range rounds {
@@ -147,7 +148,7 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 				}
 				require.EqualValues(t, rounds*(invented+1), asked.Load())
 				require.EqualValues(t, rounds, legitimate.Load())
-				require.Len(t, b.mini.Keys(), rounds*(invented+1), "Redis was found to be there all the time")
+				require.Len(t, b.Mini.Keys(), rounds*(invented+1), "Redis was found to be there all the time")
 			})
 		})
 	}
@@ -156,11 +157,11 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 // TestClientsOfRedisAreServedBesideAnyNumberOfOthers has more invented clients than may wait for the source, which hangs.
 func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
-		has(t, b.process(t, newSource().ask), "three", 3) // and Redis has the plan
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		has(t, process(t, b, newSource().ask), "three", 3) // and Redis has the plan
 		hanging := newSource()
 		hanging.held = make(chan struct{})
-		plans := b.process(t, hanging.ask)
+		plans := process(t, b, hanging.ask)
 		for i := range 10_000 {
 			go func() { _, _ = limitOf(plans, t.Context(), fmt.Sprint("client ", i)) }()
 		}
@@ -173,12 +174,12 @@ func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
 // TestHangingSourceRefusesItsClientForATime: a source that never returns takes up one of the questions, not the client.
 func TestHangingSourceRefusesItsClientForATime(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		var hangs atomic.Bool
 		end := make(chan struct{})
 		defer close(end)
 		hangs.Store(true)
-		plans := b.process(t, func(context.Context, string) (ginlimit.Limit, error) {
+		plans := process(t, b, func(context.Context, string) (ginlimit.Limit, error) {
 			if hangs.Swap(false) {
 				<-end // whatever its context says
 			}
@@ -194,15 +195,15 @@ func TestHangingSourceRefusesItsClientForATime(t *testing.T) {
 // TestAnswerOlderThanAnInvalidationServesNobodyElse has another process invalidate a client while the source is asked.
 func TestAnswerOlderThanAnInvalidationServesNobodyElse(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		var rate atomic.Int64
 		rate.Store(3)
-		here := b.process(t, func(context.Context, string) (ginlimit.Limit, error) {
+		here := process(t, b, func(context.Context, string) (ginlimit.Limit, error) {
 			limit := ginlimit.PerMinute(int(rate.Load()))
 			time.Sleep(500 * time.Millisecond)
 			return limit, nil
 		})
-		there := b.process(t, newSource().ask)
+		there := process(t, b, newSource().ask)
 		go func() { _, _ = limitOf(here, t.Context(), "c") }()
 		time.Sleep(100 * time.Millisecond)
 		rate.Store(30)
@@ -215,10 +216,10 @@ func TestAnswerOlderThanAnInvalidationServesNobodyElse(t *testing.T) {
 // TestWaitingQuestionsAreBounded has more clients than may wait, and none of those is let through.
 func TestWaitingQuestionsAreBounded(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		s := newSource()
 		s.held = make(chan struct{}) // for good
-		plans := b.process(t, s.ask)
+		plans := process(t, b, s.ask)
 		begin := time.Now()
 		var all sync.WaitGroup
 		var atOnce, later atomic.Int64
@@ -252,8 +253,8 @@ func TestQuestionThatWaitedHasItsTime(t *testing.T) {
 	} {
 		t.Run(c.taken.String(), func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
-				plans := b.process(t, func(_ context.Context, client string) (ginlimit.Limit, error) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				plans := process(t, b, func(_ context.Context, client string) (ginlimit.Limit, error) {
 					if client == "new" {
 						time.Sleep(c.takes)
 					} else {

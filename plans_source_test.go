@@ -50,16 +50,16 @@ func TestLogHoldsNothingOfTheSourcesError(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				var log harness.Buffer
-				plans := b.process(t, func(ctx context.Context, _ string) (ginlimit.Limit, error) { return source(ctx) },
+				plans := process(t, b, func(ctx context.Context, _ string) (ginlimit.Limit, error) { return source(ctx) },
 					ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 				_, err := limitOf(plans, t.Context(), secret)
 				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				time.Sleep(time.Second)
 				require.Contains(t, log.String(), " reason="+reason+"\n")
 				require.NotContains(t, log.String(), "alice")
-				rec := get(serve(middleware(b.rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))), "/")
+				rec := get(serve(middleware(b.Redis, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))), "/")
 				require.Equal(t, 503, rec.Code)
 				require.NotContains(t, rec.Body.String(), "alice")
 			})
@@ -76,9 +76,9 @@ func TestPlansSurviveTheSource(t *testing.T) {
 	for name, end := range endings {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				var ends atomic.Bool
-				plans := b.process(t, func(context.Context, string) (ginlimit.Limit, error) {
+				plans := process(t, b, func(context.Context, string) (ginlimit.Limit, error) {
 					if ends.Load() {
 						end()
 					}
@@ -106,11 +106,11 @@ func TestPlansSurviveHooks(t *testing.T) {
 	for name, end := range endings {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				var ends atomic.Bool
 				s := newSource()
-				rdb := b.connect(t)
-				rdb.AddHook(everyCall(func(send func() error) error {
+				rdb := b.Connect(t)
+				rdb.AddHook(harness.EveryCall(func(send func() error) error {
 					if ends.Load() {
 						end()
 					}
@@ -127,7 +127,7 @@ func TestPlansSurviveHooks(t *testing.T) {
 					time.Sleep(time.Second)
 					require.NoError(t, plans.Invalidate(t.Context(), "three"))
 					has(t, plans, "three", 3)
-					require.True(t, b.mini.Exists("ginlimit:plan:{three}"))
+					require.True(t, b.Mini.Exists("ginlimit:plan:{three}"))
 				}
 				s.set("three", ginlimit.PerMinute(4), net.ErrClosed)
 				require.NoError(t, plans.Invalidate(t.Context(), "three"))

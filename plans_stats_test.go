@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 func TestPlanStats(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		s := newSource()
-		here, elsewhere := b.process(t, s.ask), b.process(t, s.ask)
+		here, elsewhere := process(t, b, s.ask), process(t, b, s.ask)
 		has(t, here, "three", 3) // asks the source
 		has(t, here, "three", 3) // is known
 		time.Sleep(time.Second)

@@ -104,9 +104,9 @@ func TestPlanChangeTakesEffectAfterInvalidation(t *testing.T) {
 // TestSlowSourcesHoldNobodyUp who has an old plan, and nobody for longer than the source may take.
 func TestSlowSourcesHoldNobodyUp(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		s := newSource()
-		plans := b.process(t, s.ask)
+		plans := process(t, b, s.ask)
 		has(t, plans, "three", 3)
 		time.Sleep(time.Hour)
 		s.held = make(chan struct{}) // for good

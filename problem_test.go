@@ -36,7 +36,7 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 		options  options
 		detail   string
 		violated string
-		left     [3]string // X-RateLimit-Limit, -Remaining and -Reset; "" is when a period ends, which is by the clock
+		left     [3]string // X-RateLimit-Limit, -Remaining and -Reset
 	}{
 		"a cost above the burst": {ginlimit.PerMinute(10), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "6"}},
 		"above a smaller burst":  {ginlimit.PerMinute(10).WithBurst(4), 5, nil, costs(5, 4), `"search"`, [3]string{"4", "3", "6"}},
@@ -52,73 +52,64 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
 		"a fixed window": {ginlimit.PerMinute(10), 12, options{ginlimit.WithAlgorithm(ginlimit.FixedWindow)},
 			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
-		"a day":   {ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", ""}},
-		"a week":  {ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", ""}},
-		"a month": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", ""}},
+		"a day":   {ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "86400"}},
+		"a week":  {ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "172800"}},
+		"a month": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "2678400"}},
 		"a month beside a bucket": {ginlimit.PerMinute(100), 12, options{ginlimit.WithLimits(ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)))},
-			costs(12, 10), `"search-month"`, [3]string{"10", "9", ""}},
+			costs(12, 10), `"search-month"`, [3]string{"10", "9", "2678400"}},
 		"a bucket beside a month": {ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1)), 12, options{ginlimit.WithLimits(ginlimit.PerMinute(10))},
 			costs(12, 10), `"search-m"`, [3]string{"10", "9", "6"}},
 		"a month beside a window": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, options{
 			ginlimit.WithLimits(ginlimit.PerMinute(100)), ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
-		}, costs(12, 10), `"search-month"`, [3]string{"10", "9", ""}},
+		}, costs(12, 10), `"search-month"`, [3]string{"10", "9", "2678400"}},
 		"a month and a day": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, options{
 			ginlimit.WithLimits(ginlimit.PerCalendar(7, ginlimit.CalendarDay(nil))),
-		}, costs(12, 7), `"search-month","search-calendar-day"`, [3]string{"7", "6", ""}},
+		}, costs(12, 7), `"search-month","search-calendar-day"`, [3]string{"7", "6", "86400"}},
 		"prohibited": {ginlimit.PerMinute(0), 1, nil, prohibited, `"search"`, [3]string{"0", "0", "0"}},
 		"an identity is prohibited": {ginlimit.PerMinute(10), 12, options{identity(ginlimit.PerMinute(0))},
 			prohibited, `"key"`, [3]string{"0", "0", "0"}},
 	} {
-		gone := nowhere(t)
-		for kind, limiter := range map[string]func(*testing.T, ...ginlimit.Option) (*ginlimit.Limiter, error){
-			"Redis": func(t *testing.T, more ...ginlimit.Option) (*ginlimit.Limiter, error) {
-				rdb, _ := newMiniredis(t)
-				return ginlimit.NewLimiter(rdb, append(more, harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))...)
+		for kind, limiter := range map[string]func(*testing.T, *harness.Bubble) *ginlimit.Limiter{
+			"Redis": func(t *testing.T, b *harness.Bubble) *ginlimit.Limiter {
+				return harness.NewLimiter(t, b.Redis, ginlimit.WithDenyMemory(0))
 			},
-			"process": func(_ *testing.T, more ...ginlimit.Option) (*ginlimit.Limiter, error) {
-				return ginlimit.NewLocal(more...)
-			},
-			"without Redis": func(_ *testing.T, more ...ginlimit.Option) (*ginlimit.Limiter, error) {
-				return ginlimit.NewLimiter(gone, append(more, ginlimit.WithReplicas(2))...)
-			},
+			"process":       func(t *testing.T, _ *harness.Bubble) *ginlimit.Limiter { return newLocal(t) },
+			"without Redis": func(t *testing.T, _ *harness.Bubble) *ginlimit.Limiter { return lost(t, ginlimit.WithReplicas(2)) },
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				t.Parallel()
-				l, err := limiter(t, ginlimit.WithDenyMemory(0))
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, l.Close()) })
-				cost := 1
-				r := serve(l.Handler(row.limit, append(row.options, ginlimit.WithName("search"),
-					ginlimit.WithCost(func(*gin.Context) int { return cost }))...))
-				get(r, "/") // so that something is missing
-				cost = row.cost
-				body := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-					`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
-					`"detail":"` + row.detail + `","violated-policies":[` + row.violated + `]}`
-				for accept, want := range map[string][2]string{
-					"application/json": {"application/problem+json", body},
-					"text/plain":       {"text/plain; charset=utf-8", "Too many requests. " + row.detail + "\n"},
-				} {
-					rec := get(r, "/", with("Accept", accept))
-					assert.Equal(t, http.StatusTooManyRequests, rec.Code)
-					assert.Equal(t, want[1], rec.Body.String())
-					headers := http.Header{
-						"X-Ratelimit-Limit": {row.left[0]}, "X-Ratelimit-Remaining": {row.left[1]}, "X-Ratelimit-Reset": {row.left[2]},
-						"Content-Type": {want[0]}, "Content-Length": {strconv.Itoa(len(want[1]))}, "Cache-Control": {"no-store"},
-					}
-					if row.left[2] == "" {
-						headers["X-Ratelimit-Reset"] = rec.Header()["X-Ratelimit-Reset"]
-					}
-					if kind == "without Redis" { // the figures are those of this process' share
-						if row.detail != prohibited {
-							headers["X-Ratelimit-Status"] = []string{"degraded"}
+				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+					l := limiter(t, b)
+					cost := 1
+					r := serve(l.Handler(row.limit, append(row.options, ginlimit.WithName("search"),
+						ginlimit.WithCost(func(*gin.Context) int { return cost }))...))
+					get(r, "/") // so that something is missing
+					cost = row.cost
+					body := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+						`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+						`"detail":"` + row.detail + `","violated-policies":[` + row.violated + `]}`
+					for accept, want := range map[string][2]string{
+						"application/json": {"application/problem+json", body},
+						"text/plain":       {"text/plain; charset=utf-8", "Too many requests. " + row.detail + "\n"},
+					} {
+						rec := get(r, "/", with("Accept", accept))
+						assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+						assert.Equal(t, want[1], rec.Body.String())
+						headers := http.Header{
+							"X-Ratelimit-Limit": {row.left[0]}, "X-Ratelimit-Remaining": {row.left[1]}, "X-Ratelimit-Reset": {row.left[2]},
+							"Content-Type": {want[0]}, "Content-Length": {strconv.Itoa(len(want[1]))}, "Cache-Control": {"no-store"},
 						}
-						for _, name := range []string{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"} {
-							headers[name] = rec.Header()[name]
+						if kind == "without Redis" { // the figures are those of this process' share
+							if row.detail != prohibited {
+								headers["X-Ratelimit-Status"] = []string{"degraded"}
+							}
+							for _, name := range []string{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"} {
+								headers[name] = rec.Header()[name]
+							}
 						}
+						assert.Equal(t, headers, rec.Header())
 					}
-					assert.Equal(t, headers, rec.Header())
-				}
+				})
 			})
 		}
 	}

@@ -147,13 +147,13 @@ func TestSettleAtOnce(t *testing.T) {
 func TestSettleWithoutRedis(t *testing.T) {
 	t.Parallel()
 	limit := ginlimit.PerDay(20)
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
-		limiter, err := ginlimit.NewLimiter(b.rdb)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		limiter, err := ginlimit.NewLimiter(b.Redis)
 		require.NoError(t, err)
 		defer limiter.Close()
 		before, err := limiter.Reserve(t.Context(), "k", 5, limit)
 		require.NoError(t, err)
-		b.late.Store(true)
+		b.Late.Store(true)
 		require.ErrorIs(t, before.Settle(t.Context(), 1), ginlimit.ErrUnavailable)
 		require.NoError(t, before.Settle(t.Context(), 1), "it is not tried again")
 		for _, row := range [][3]int{{5, 2, 18}, {5, 9, 9}, {5, 100, 0}} {
@@ -311,10 +311,10 @@ func TestSettleTakesOfTheFloor(t *testing.T) {
 // TestSettleGivesBackWhatIsStillThere: tokens of a bucket that have flowed back by themselves are not given back again.
 func TestSettleGivesBackWhatIsStillThere(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
-		redisLimiter := harness.NewLimiter(t, b.rdb)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		redisLimiter := harness.NewLimiter(t, b.Redis)
 		for name, limiter := range map[string]*ginlimit.Limiter{"redis": redisLimiter, "local": newLocal(t)} {
-			sleep := func(d time.Duration) { time.Sleep(d); b.mini.SetTime(time.Now()) }
+			sleep := func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) }
 			sleep(0)
 			limit := ginlimit.PerSecond(10).WithBurst(100)
 			e := engine{limiter: limiter}
@@ -345,14 +345,14 @@ func (e engine) allowUpTo(t *testing.T, n int, limits ...ginlimit.Limit) int {
 // TestNoLeaseOfMixedLimits: what flows back into a bucket would be lost to the quota, as what a settle ends would be.
 func TestNoLeaseOfMixedLimits(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
-		b.mini.SetTime(time.Now())
-		limiter := harness.NewLimiter(t, b.rdb, ginlimit.WithLease(time.Second), harness.TrustsClock())
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		b.Mini.SetTime(time.Now())
+		limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second), harness.TrustsClock())
 		quota := ginlimit.PerCalendar(1_000_000, ginlimit.CalendarDay(nil))
 		for _, limits := range [][]ginlimit.Limit{{quota, ginlimit.PerSecond(10_000)}, {quota}} {
 			for range 200 {
 				time.Sleep(time.Millisecond)
-				b.mini.SetTime(time.Now())
+				b.Mini.SetTime(time.Now())
 				if len(limits) > 1 {
 					_, err := limiter.Allow(t.Context(), "mixed", limits...)
 					require.NoError(t, err)

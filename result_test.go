@@ -60,11 +60,11 @@ func TestResultIsNamed(t *testing.T) {
 			"without Redis":         func(t *testing.T) *ginlimit.Limiter { return lost(t) },
 			"without Redis, shared": func(t *testing.T) *ginlimit.Limiter { return lost(t, ginlimit.WithReplicas(1_000_000)) },
 		} {
+			if engine == "without Redis, shared" && strings.Contains(name, "an identity") {
+				continue // of equal shares, none is closer
+			}
 			t.Run(name+", "+engine, func(t *testing.T) {
 				t.Parallel()
-				if engine == "without Redis, shared" && strings.Contains(name, "an identity") {
-					t.Skip("of equal shares, none is closer")
-				}
 				var found, denied ginlimit.Result
 				p := newPolicy(t, make(t), row.limit, append([]ginlimit.Option{byUser(),
 					ginlimit.WithDeniedHandler(func(_ *gin.Context, r ginlimit.Result) { denied = r })}, row.opts...)...)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/harness"
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
@@ -63,12 +64,12 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
 				t.Parallel()
-				inBubble(t, func(t *testing.T, b *bubbleRedis) {
+				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 					r, start := rand.New(rand.NewPCG(seed, 1)), time.Now()
 					limit := ginlimit.Limit{Rate: int(2 + 5*seed), Period: time.Duration(9+26*seed) * time.Millisecond}
 					source, args, err := ginlimit.Script(a, limit)
 					require.NoError(t, err)
-					w := &scriptWindow{scriptKeys: &scriptKeys{mini: b.mini, rdb: b.rdb, source: source, args: args}, store: memory.New(memory.MaxBuckets), r: r}
+					w := &scriptWindow{scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis, source: source, args: args}, store: memory.New(memory.MaxBuckets), r: r}
 					kind := map[ginlimit.Algorithm]bucket.Kind{ginlimit.FixedWindow: bucket.FixedWindow, ginlimit.SlidingWindow: bucket.SlidingWindow}[a]
 					w.Bucket, _ = bucket.New(kind, "", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
 					if name == "calendar" {

@@ -117,14 +117,14 @@ func TestFloorBesideLeases(t *testing.T) {
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow} {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, b *bubbleRedis) {
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 				const burst, floor = 2000, 500
 				limit := ginlimit.PerHour(3_600_000).WithBurst(burst)
 				if a == ginlimit.FixedWindow {
 					limit = ginlimit.Limit{Rate: burst, Period: 2 * time.Second}
 				}
-				limiter := harness.NewLimiter(t, b.rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
-				people := newPolicy(t, harness.NewLimiter(t, b.connect(t), ginlimit.WithAlgorithm(a), ginlimit.WithLease(200*time.Millisecond), harness.TrustsClock()),
+				limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+				people := newPolicy(t, harness.NewLimiter(t, b.Connect(t), ginlimit.WithAlgorithm(a), ginlimit.WithLease(200*time.Millisecond), harness.TrustsClock()),
 					limit, ginlimit.WithName("x"))
 				batch := newPolicy(t, limiter, limit, ginlimit.WithName("x"), ginlimit.WithFloor(floor))
 				start, admitted, leased, owed := time.Now(), 0, 0, false
@@ -132,7 +132,7 @@ func TestFloorBesideLeases(t *testing.T) {
 					if i%4 == 0 {
 						time.Sleep(time.Millisecond)
 					}
-					b.mini.SetTime(time.Now())
+					b.Mini.SetTime(time.Now())
 					r, err := people.Allow(t.Context(), "k")
 					require.NoError(t, err)
 					if admitted += r.Granted; r.Source == ginlimit.FromLease {

@@ -38,7 +38,7 @@ import (
 //
 // A third of the seeds have calendar quotas (simulation_calendar_test.go).
 //
-// A quarter of the seeds are clusters of two or three masters. Slots migrate (simulation_slots_test.go), nodes are gone and come
+// A quarter of the seeds are clusters of two or three masters. Slots migrate (simulation_migration_test.go), nodes are gone and come
 // back with their data or without, and a fault of one node leaves the keys of others alone. The masters have one clock, learn
 // of a slot's new owner all at once, and have no replicas; a slot that migrates always arrives. In half of these plans nothing else
 // happens (simulation_moves_test.go).
@@ -188,7 +188,7 @@ func (p *simPlan) describe() string {
 
 // simMostReal is how long a run may take in real time. It takes a fraction of a second, unless somebody in it tries again and
 // again without a pause: then the bubble's clock stands still.
-const simMostReal = time.Minute
+const simMostReal = 10 * time.Minute
 
 // simulate runs a plan in a bubble.
 func simulate(t *testing.T, plan *simPlan) *simulation {

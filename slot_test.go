@@ -93,52 +93,59 @@ func TestSlotsAlone(t *testing.T) {
 // TestSlotsAreSharedByProcesses uses limiters in place of processes: each has a name and counts of its own.
 func TestSlotsAreSharedByProcesses(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	var all []*ginlimit.Policy
-	for range 3 {
-		l, err := ginlimit.NewLimiter(rdb, harness.Patient())
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, l.Close()) })
-		p, err := l.Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
-		require.NoError(t, err)
-		all = append(all, p)
-	}
-	slots := []*ginlimit.Slot{acquire(t, all[0]), acquire(t, all[0]), acquire(t, all[1]), acquire(t, all[2])}
-	for _, slot := range slots {
-		require.True(t, slot.Result().Allowed)
-	}
-	for _, p := range all {
-		require.False(t, acquire(t, p).Result().Allowed)
-	}
-	slots[1].Release()
-	require.Eventually(t, func() bool { return acquire(t, all[2]).Result().Allowed }, 10*time.Second, time.Millisecond, "Redis is told of a release")
-	require.False(t, acquire(t, all[0]).Result().Allowed)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		var all []*ginlimit.Policy
+		for range 3 {
+			p, err := harness.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
+			require.NoError(t, err)
+			all = append(all, p)
+		}
+		slots := []*ginlimit.Slot{acquire(t, all[0]), acquire(t, all[0]), acquire(t, all[1]), acquire(t, all[2])}
+		for _, slot := range slots {
+			require.True(t, slot.Result().Allowed)
+		}
+		for _, p := range all {
+			require.False(t, acquire(t, p).Result().Allowed)
+		}
+		slots[1].Release()
+		synctest.Wait() // until Redis is told of the release
+		require.True(t, acquire(t, all[2]).Result().Allowed)
+		require.False(t, acquire(t, all[0]).Result().Allowed)
+	})
 }
 
 // TestSlotsOfADeadProcess are free 10 s after it last told of them, though others keep the key. That it dies is that Redis' clock runs on,
 // and its own does not.
 func TestSlotsOfADeadProcess(t *testing.T) {
 	t.Parallel()
-	rdb, advance := newMiniredis(t)
-	policy := func() *ginlimit.Policy {
-		p, err := harness.NewLimiter(t, rdb, harness.Patient()).Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(2))
-		require.NoError(t, err)
-		return p
-	}
-	dead, one, two := policy(), policy(), policy()
-	require.True(t, acquire(t, dead).Result().Allowed)
-	advance(6 * time.Second)
-	slot := acquire(t, one)
-	require.True(t, slot.Result().Allowed)
-	advance(4*time.Second - time.Millisecond)
-	require.False(t, acquire(t, two).Result().Allowed)
-	advance(time.Millisecond)
-	last := acquire(t, two)
-	require.True(t, last.Result().Allowed)
-	require.False(t, acquire(t, two).Result().Allowed, "one lives")
-	last.Release()
-	slot.Release()
-	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "ginlimit:{api|alice}:slots").Val() == 0 }, 10*time.Second, time.Millisecond)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		now := time.Now()
+		b.Mini.SetTime(now)
+		advance := func(d time.Duration) {
+			now = now.Add(d)
+			b.Mini.SetTime(now)
+		}
+		policy := func() *ginlimit.Policy {
+			p, err := harness.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(2))
+			require.NoError(t, err)
+			return p
+		}
+		dead, one, two := policy(), policy(), policy()
+		require.True(t, acquire(t, dead).Result().Allowed)
+		advance(6 * time.Second)
+		slot := acquire(t, one)
+		require.True(t, slot.Result().Allowed)
+		advance(4*time.Second - time.Millisecond)
+		require.False(t, acquire(t, two).Result().Allowed)
+		advance(time.Millisecond)
+		last := acquire(t, two)
+		require.True(t, last.Result().Allowed)
+		require.False(t, acquire(t, two).Result().Allowed, "one lives")
+		last.Release()
+		slot.Release()
+		synctest.Wait()
+		require.False(t, b.Mini.Exists("ginlimit:{api|alice}:slots"))
+	})
 }
 
 func TestRequestsHoldSlots(t *testing.T) {
@@ -260,26 +267,26 @@ func (h *lateHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // TestLateAttemptTakesNothing has an attempt reach Redis when nobody waits for it any more.
 func TestLateAttemptTakesNothing(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	hook := &lateHook{}
-	late := redis.NewClient(rdb.Options())
-	late.AddHook(hook)
-	t.Cleanup(func() { require.NoError(t, late.Close()) })
-	limiter := harness.NewLimiter(t, late, harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
-	p, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithBan(time.Hour, time.Hour))
-	require.NoError(t, err)
-	_, err = p.Acquire(t.Context(), "alice")
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	const key = "ginlimit:{api|alice}:slots"
-	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), key).Val() == 1 }, 10*time.Second, time.Millisecond, "Redis is told that nobody waits")
-	require.NoError(t, rdb.Do(t.Context(), hook.args...).Err())
-	require.Regexp(t, "^P[A-Z2-7]{13} 1 0 $", rdb.Get(t.Context(), key).Val())
-	slot := acquire(t, p)
-	require.True(t, slot.Result().Allowed)
-	require.Equal(t, 9, slot.Result().Remaining, "nor a token, nor is the client banned")
-	require.NoError(t, rdb.Do(t.Context(), hook.args...).Err())
-	slot.Release()
-	require.True(t, acquire(t, p).Result().Allowed)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		hook := &lateHook{}
+		late := b.Connect(t)
+		late.AddHook(hook)
+		limiter := harness.NewLimiter(t, late)
+		p, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithBan(time.Hour, time.Hour))
+		require.NoError(t, err)
+		_, err = p.Acquire(t.Context(), "alice")
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		const key = "ginlimit:{api|alice}:slots"
+		synctest.Wait() // until Redis is told that nobody waits
+		require.NoError(t, b.Redis.Do(t.Context(), hook.args...).Err())
+		require.Regexp(t, "^P[A-Z2-7]{13} 1 0 $", b.Redis.Get(t.Context(), key).Val())
+		slot := acquire(t, p)
+		require.True(t, slot.Result().Allowed)
+		require.Equal(t, 9, slot.Result().Remaining, "nor a token, nor is the client banned")
+		require.NoError(t, b.Redis.Do(t.Context(), hook.args...).Err())
+		slot.Release()
+		require.True(t, acquire(t, p).Result().Allowed)
+	})
 }
 
 // TestSlotsOutliveNoPanic has what an application gives panic, between the decision and the handlers that follow.

@@ -118,21 +118,21 @@ func TestWaitNEnds(t *testing.T) {
 // order of arrival.
 func TestOneOfThoseWhoWaitTries(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
 		ticks := time.NewTicker(time.Millisecond)
 		defer ticks.Stop()
 		go func() {
 			for {
 				select {
 				case <-ticks.C:
-					b.mini.SetTime(time.Now())
+					b.Mini.SetTime(time.Now())
 				case <-t.Context().Done():
 					return
 				}
 			}
 		}()
-		b.mini.SetTime(time.Now())
-		limiter := harness.NewLimiter(t, b.rdb, ginlimit.WithDenyMemory(0))
+		b.Mini.SetTime(time.Now())
+		limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithDenyMemory(0))
 		limit := ginlimit.PerSecond(10).WithBurst(1)
 		var all sync.WaitGroup
 		var mu sync.Mutex
@@ -218,15 +218,15 @@ func TestWaitAcrossAPeriodsEnd(t *testing.T) {
 // TestWaitGoesOnThroughAnOutage if nobody else may decide, until its context ends.
 func TestWaitGoesOnThroughAnOutage(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, b *bubbleRedis) {
-		limiter := harness.NewLimiter(t, b.rdb, ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(50*time.Millisecond))
-		b.late.Store(true)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(50*time.Millisecond))
+		b.Late.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		start := time.Now()
 		require.ErrorIs(t, limiter.Wait(ctx, "k", ginlimit.PerSecond(1)), context.DeadlineExceeded)
 		require.Equal(t, 10*time.Second, time.Since(start))
-		time.AfterFunc(10*time.Second, func() { b.late.Store(false) })
+		time.AfterFunc(10*time.Second, func() { b.Late.Store(false) })
 		require.NoError(t, limiter.Wait(t.Context(), "k", ginlimit.PerSecond(1)))
 		require.InDelta(t, 20, time.Since(start).Seconds(), 2)
 	})
@@ -249,16 +249,26 @@ func TestQueuedCallsAreAllServed(t *testing.T) {
 }
 
 func TestWaitTakesTheNextToken(t *testing.T) {
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
-		if e.frozen {
-			return // the clock does not go on while Wait waits
-		}
+	next := func(t *testing.T, e engine) {
 		limit := ginlimit.PerHour(1)
 		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
 		e.advance(time.Hour - 50*time.Millisecond)
 		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
 		e.denied(t, 1, time.Hour, limit)
+	}
+	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+		if !e.frozen { // or the clock would not go on while Wait waits
+			next(t, e)
+		}
 	})
+	for _, a := range append(windowAlgorithms, ginlimit.TokenBucket) {
+		t.Run("in a bubble, "+a.String(), func(t *testing.T) {
+			t.Parallel()
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				next(t, engine{limiter: harness.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a)), algorithm: a, advance: time.Sleep})
+			})
+		})
+	}
 }
 
 func TestEndedContextTakesNothing(t *testing.T) {

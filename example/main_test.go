@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
@@ -76,24 +77,32 @@ func discard(t *testing.T, response *http.Response) {
 }
 
 func TestConnectionWithoutARequestEndsWithTheServer(t *testing.T) {
-	t.Parallel()
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, listener, http.NotFoundHandler()) }()
-	conn, err := net.Dial("tcp", listener.Addr().String())
-	require.NoError(t, err)
-	defer conn.Close()
-	response, err := http.Get("http://" + listener.Addr().String()) // so that the server has accepted the first
-	require.NoError(t, err)
-	discard(t, response)
-	stop()
-	require.NoError(t, <-ended)
-	_, err = conn.Read(make([]byte, 1))
-	require.Error(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		listener, ended := make(pipes), make(chan error, 1)
+		go func() { ended <- serve(ctx, listener, http.NotFoundHandler()) }()
+		here, there := net.Pipe()
+		listener <- there
+		synctest.Wait() // until the server waits for a request
+		stop()
+		require.NoError(t, <-ended)
+		_, err := here.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
+	})
 }
+
+// pipes is a listener that accepts what is sent to it.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if conn, ok := <-p; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error { close(p); return nil }
+func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 func TestBadArgumentsAreErrors(t *testing.T) {
 	require.Error(t, run(t.Context(), "127.0.0.1:0", "nonsense://", io.Discard))

@@ -28,7 +28,8 @@ func TestImportsGoOneWay(t *testing.T) {
 		"inflight":   {module + "bucket"},
 		"dispatch":   {module + "bucket"},
 		"redisstore": {module + "bucket", module + "dispatch", module + "inflight", "github.com/redis/go-redis/v9"},
-		"harness":    {"github.com/ginlimit/ginlimit", "github.com/redis/go-redis/v9", "github.com/stretchr/testify/require"},
+		"harness": {"github.com/ginlimit/ginlimit", "github.com/alicebob/miniredis/v2", "github.com/redis/go-redis/v9",
+			"github.com/stretchr/testify/require"},
 	}
 	forbidden := map[string][]string{ // of the standard library
 		"":       {"net/http"},

@@ -9,11 +9,11 @@ import (
 )
 
 func TestSpansOfRedisServersAreChildrenOfRequests(t *testing.T) {
-	t.Run("a server", func(t *testing.T) { testSpansOfRedis(t, harness.Connect(t, harness.StartRedis(t))) })
-	t.Run("inline", func(t *testing.T) { testSpansOfRedis(t, harness.ConnectDirect(t, harness.StartRedis(t))) })
+	t.Run("a server", func(t *testing.T) { testSpansOfRedis(t, harness.Connect(t, harness.StartRedis(t)), true) })
+	t.Run("inline", func(t *testing.T) { testSpansOfRedis(t, harness.ConnectDirect(t, harness.StartRedis(t)), true) })
 	t.Run("a cluster", func(t *testing.T) {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: harness.StartCluster(t, 3)})
 		t.Cleanup(func() { _ = rdb.Close() })
-		testSpansOfRedis(t, rdb)
+		testSpansOfRedis(t, rdb, true)
 	})
 }

@@ -15,11 +15,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 // requireChildren wants every span of a script to be a child of the span of a request, and returns how many there are of each name.
-// Those of a cluster client that looks for its nodes are its own.
-func requireChildren(t *testing.T, spans tracetest.SpanStubs) (names map[string]int) {
+// Those of a cluster client that looks for its nodes are its own. On a machine that may be busy, some have no parent: the values of a
+// caller's context are read for so long only.
+func requireChildren(t *testing.T, spans tracetest.SpanStubs, busy bool) map[string]int {
 	t.Helper()
 	requests := map[trace.SpanID]trace.TraceID{}
 	for _, span := range spans {
@@ -27,24 +29,30 @@ func requireChildren(t *testing.T, spans tracetest.SpanStubs) (names map[string]
 			requests[span.SpanContext.SpanID()] = span.SpanContext.TraceID()
 		}
 	}
-	names = map[string]int{}
+	names, children := map[string]int{}, 0
 	for _, span := range spans {
 		if !strings.Contains(span.Name, "eval") && !strings.Contains(span.Name, "script") {
 			continue
 		}
 		names[span.Name]++
 		traceID, ok := requests[span.Parent.SpanID()]
-		assert.True(t, ok, "%s is no child of a request", span.Name)
-		assert.Equal(t, traceID, span.SpanContext.TraceID())
+		if !busy || span.Parent.IsValid() {
+			children++
+			assert.True(t, ok, "%s is no child of a request", span.Name)
+			assert.Equal(t, traceID, span.SpanContext.TraceID())
+		}
 		for _, attribute := range span.Attributes {
 			assert.NotContains(t, attribute.Value.Emit(), "client")
 		}
+	}
+	if len(requests) > 1 {
+		require.Positive(t, children)
 	}
 	return names
 }
 
 // testSpansOfRedis has requests come one after another, and at once.
-func testSpansOfRedis(t *testing.T, rdb redis.UniversalClient) {
+func testSpansOfRedis(t *testing.T, rdb redis.UniversalClient, busy bool) {
 	tracers, spans := newTracer(t)
 	require.NoError(t, redisotel.InstrumentTracing(rdb, redisotel.WithTracerProvider(tracers), redisotel.WithDBStatement(false),
 		redisotel.WithDialFilter(true)))
@@ -56,10 +64,10 @@ func testSpansOfRedis(t *testing.T, rdb redis.UniversalClient) {
 	for i := range 10 { // until connections are made, and every node has the script
 		require.Equal(t, http.StatusOK, get(r, fmt.Sprint("/client-", i)))
 	}
-	require.NotEmpty(t, requireChildren(t, spans.GetSpans()))
+	require.NotEmpty(t, requireChildren(t, spans.GetSpans(), busy))
 	spans.Reset()
 	require.Equal(t, http.StatusOK, get(r, "/client-1"))
-	require.Equal(t, map[string]int{"evalsha": 1}, requireChildren(t, spans.GetSpans()))
+	require.Equal(t, map[string]int{"evalsha": 1}, requireChildren(t, spans.GetSpans(), busy))
 
 	before := limiter.Stats()
 	for range 10 {
@@ -78,13 +86,12 @@ func testSpansOfRedis(t *testing.T, rdb redis.UniversalClient) {
 	require.Equal(t, uint64(640), after.Decisions-before.Decisions)
 	require.Less(t, after.Batches-before.Batches, uint64(640), "some shared a batch")
 	redisSpans := 0
-	for _, n := range requireChildren(t, spans.GetSpans()) {
+	for _, n := range requireChildren(t, spans.GetSpans(), busy) {
 		redisSpans += n
 	}
 	require.GreaterOrEqual(t, redisSpans, int(after.Batches-before.Batches))
 }
 
 func TestSpansOfRedisAreChildrenOfRequests(t *testing.T) {
-	rdb, _ := connect(t)
-	testSpansOfRedis(t, rdb)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) { testSpansOfRedis(t, b.Redis, false) })
 }

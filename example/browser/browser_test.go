@@ -2,7 +2,6 @@ package browser
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,11 +18,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-var screenshot = flag.String("screenshot", "", "the file to write a picture of the page to")
-
-// patience is how long a test waits for what must happen, on a machine that is busy with others.
-const patience = time.Minute
 
 func TestBurst(t *testing.T) {
 	t.Parallel()
@@ -401,38 +395,4 @@ func axe(t *testing.T) string {
 		missing(t, "axe-core (npm install --no-save --prefix bin axe-core@4.14.1, in the root)", err)
 	}
 	return string(source)
-}
-
-// TestScreenshot takes the README's picture: bursts, steady traffic above the limit, a while without Redis.
-func TestScreenshot(t *testing.T) {
-	if *screenshot == "" {
-		t.Skip("-screenshot names no file")
-	}
-	p := open(t, example(t, "").address, chromedp.EmulateViewport(1280, 900), prefers("color-scheme", "light"))
-	until := func(seconds float64) {
-		p.until("it is time", fmt.Sprintf(`(window.begun ??= seconds(), seconds() - window.begun > %f)`, seconds))
-	}
-	until(0)
-	until(1)
-	p.send(10)
-	until(4.5)
-	p.click("[name=via][value='1']")
-	p.send(10)
-	until(6.5)
-	p.press("#traffic", kb.ArrowRight, 4)
-	until(10)
-	p.click("#redis")
-	p.degraded()
-	until(13.5)
-	p.click("#redis")
-	p.recovered()
-	until(15)
-	p.press("#traffic", kb.Home, 1)
-	until(19)
-	p.send(10)
-	until(20)
-	p.run(`document.activeElement.blur()`)
-	picture, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(*screenshot, picture, 0o644))
 }

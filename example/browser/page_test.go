@@ -19,6 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// patience is how long a test waits for what must happen, on a machine that is busy with others.
+const patience = time.Minute
+
 // lanes are the algorithms that the page shows.
 var lanes = []string{"token-bucket", "fixed-window", "sliding-window"}
 

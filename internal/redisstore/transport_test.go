@@ -59,16 +59,15 @@ func (replyError) RedisError()     {}
 // TestPingEndsWithItsContext pings a server that accepts and never answers, as a stopped one does.
 func TestPingEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
+	here, there := net.Pipe()
+	defer there.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	ping := transport{dial: func(ctx context.Context, _ string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", listener.Addr().String())
-		time.AfterFunc(10*time.Millisecond, cancel)
-		return conn, err
-	}}
-	require.ErrorIs(t, ping.Ping(ctx, "k", time.Minute), net.ErrClosed)
+	go func() {
+		_, _ = io.ReadFull(there, make([]byte, len("*1\r\n$4\r\nPING\r\n")))
+		cancel()
+	}()
+	ping := transport{dial: func(context.Context, string) (net.Conn, error) { return here, nil }}
+	require.ErrorIs(t, ping.Ping(ctx, "k", time.Minute), io.ErrClosedPipe)
 }
 
 // TestCauseIsSoughtNoLongerThanItsContext: of a cluster with many addresses too, and a Dialer that outlives its context, as

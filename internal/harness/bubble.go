@@ -1,0 +1,65 @@
+package harness
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// Bubble is a Redis in a bubble of testing/synctest, and a client of it. Both go by the bubble's clock.
+type Bubble struct {
+	Mini  *miniredis.Miniredis
+	Redis *redis.Client
+	Late  atomic.Bool // every reply is later than any timeout
+}
+
+// InBubble runs a test in a bubble with a Redis.
+func InBubble(t *testing.T, test func(t *testing.T, b *Bubble)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &Bubble{Mini: miniredis.NewMiniRedis()}
+		t.Cleanup(b.Mini.Close)
+		b.Mini.ClockTTL(true)
+		b.Redis = b.Connect(t)
+		defer time.Sleep(2 * time.Minute) // until calls that are late have ended
+		test(t, b)
+	})
+}
+
+// Dial is the Dialer of a client in the bubble.
+func (b *Bubble) Dial(context.Context, string, string) (net.Conn, error) { return b.Mini.Dial() }
+
+// Connect returns one more client.
+func (b *Bubble) Connect(t testing.TB) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: b.Dial}) // a name would be looked up, which a bubble cannot do
+	rdb.AddHook(EveryCall(func(send func() error) error {
+		if b.Late.Load() {
+			time.Sleep(time.Second / 4)
+		}
+		return send()
+	}))
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// EveryCall is a hook around each call of a client, alone or a pipeline.
+type EveryCall func(send func() error) error
+
+// DialHook implements [redis.Hook].
+func (h EveryCall) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements [redis.Hook].
+func (h EveryCall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return h(func() error { return next(ctx, cmd) }) }
+}
+
+// ProcessPipelineHook implements [redis.Hook].
+func (h EveryCall) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { return h(func() error { return next(ctx, cmds) }) }
+}
