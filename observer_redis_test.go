@@ -24,7 +24,7 @@ import (
 func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 	t.Parallel()
 	rdb := harness.Connect(t, harness.StartRedis(t))
-	gone := nowhere(t)
+	gone := harness.ConnectDirect(t, harness.RefusedAddr(t))
 	limit, anyone := ginlimit.PerHour(2), netip.MustParsePrefix("192.0.2.0/24")
 	type option = ginlimit.Option
 	for name, row := range map[string]struct {

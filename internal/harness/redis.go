@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -115,6 +116,18 @@ func FreePort(t testing.TB) string {
 		port -= 20000
 	}
 	return strconv.Itoa(port)
+}
+
+// RefusedAddr returns an address that refuses connections until the test ends: its port is taken, and nobody listens there.
+func RefusedAddr(t testing.TB) string {
+	t.Helper()
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, syscall.Close(socket)) })
+	require.NoError(t, syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	addr, err := syscall.Getsockname(socket)
+	require.NoError(t, err)
+	return fmt.Sprint("127.0.0.1:", addr.(*syscall.SockaddrInet4).Port)
 }
 
 // Connect returns a client of the server at addr that ends with the test.
