@@ -207,6 +207,15 @@ func TestReplyBecomesResult(t *testing.T) {
 	}
 }
 
+func TestReplyOfTheWrongShapeIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, reply := range []string{"*1\r\n:1\r\n", "*3\r\n:1\r\n:2\r\n:3\r\n", "*2\r\n:1\r\n:-1\r\n", "*2\r\n:1\r\n:9007199254740992\r\n", "*-1\r\n", ":1\r\n", "*2\r\n:1\r\n"} {
+		r, err := allowByReply(t, reply, ginlimit.TokenBucket, replyLimits[:2])
+		assert.ErrorIsf(t, err, ginlimit.ErrUnavailable, "%q", reply)
+		assert.Zerof(t, r, "%q", reply)
+	}
+}
+
 // allowByReply is a decision on limits by a server that replies so to a script.
 func allowByReply(t *testing.T, reply string, algorithm ginlimit.Algorithm, limits []ginlimit.Limit) (ginlimit.Result, error) {
 	rdb := redis.NewClient(&redis.Options{MaxRetries: -1, Protocol: 2, DisableIdentity: true,
