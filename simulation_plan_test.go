@@ -31,6 +31,7 @@ type simPlan struct {
 	keys            []simKey
 	calls           []simCall // in the order of their times
 	faults          []simFault
+	strangers       []time.Duration // when they come, if memory is small
 }
 
 // simProcess is how one process is configured.
@@ -124,6 +125,7 @@ func newSimPlan(seed uint64) *simPlan {
 		p.drawLeases(r, quiet)
 	}
 	p.drawBegin(ofCalendars, quiet)
+	p.drawStrangers(rand.New(rand.NewPCG(seed, 5)), length)
 	for i := range p.calls {
 		if c := &p.calls[i]; p.moves && c.op != "Wait" { // nobody leaves before it is known what was charged
 			c.patience = 0

@@ -31,7 +31,7 @@ import (
 //
 // Checked: every script's call against the reference models (simulation_server_test.go), and every answer against what
 // the server has done and the guarantees (simulation_check_test.go, simulation_charge_test.go,
-// simulation_lease_test.go). That no goroutine is left, synctest checks itself.
+// simulation_lease_test.go); and that what a process keeps in memory stays within its bounds (simulation_memory_test.go). That no goroutine is left, synctest checks itself.
 //
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
 // context as that does. The server's clock may be set (simulation_clock_test.go).
@@ -214,6 +214,14 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 				s.inflict(f)
 			})
 		}
+		for crowd, at := range plan.strangers {
+			s.calls.Go(func() {
+				time.Sleep(at)
+				for i := range s.members {
+					s.visit(i, crowd)
+				}
+			})
+		}
 		for _, c := range plan.calls {
 			time.Sleep(c.at - time.Since(s.start))
 			s.calls.Go(func() { s.make(c) })
@@ -249,6 +257,9 @@ func (s *simulation) open() (err error) {
 		if m.limiter, err = ginlimit.NewLimiter(m.rdb, with...); err != nil {
 			return err
 		}
+		if s.plan.strangers != nil {
+			ginlimit.SetLocalBuckets(m.limiter, simLocalBuckets)
+		}
 		s.members = append(s.members, m)
 		if err := m.openPolicies(s.plan, i); err != nil {
 			return err
@@ -260,6 +271,7 @@ func (s *simulation) open() (err error) {
 // close ends everything.
 func (s *simulation) close() {
 	for i := range s.members {
+		s.checkMemory(i)
 		s.closeMember(i)
 	}
 	for _, m := range s.members {
