@@ -210,7 +210,7 @@ func newHistory(t *testing.T, direct bool, opts ...ginlimit.Option) *history {
 
 // record has callers of all processes do random operations for a while. A process that ends has one caller.
 func (h *history) record(t *testing.T, disturb disturbance) {
-	t.Logf("seed %d", h.seed)
+	say(t, "seed %d", h.seed)
 	var answered, leased atomic.Int64
 	var all sync.WaitGroup
 	var limiters []*ginlimit.Limiter
@@ -274,7 +274,7 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 	}
 	all.Wait()
 	if h.leases {
-		t.Logf("%d decisions from leases", leased.Load())
+		say(t, "%d decisions from leases", leased.Load())
 		require.Positive(t, leased.Load())
 	}
 }
@@ -292,7 +292,7 @@ func (h *history) add(o porcupine.Operation) {
 func (h *history) check(t *testing.T, model porcupine.NondeterministicModel) {
 	t.Helper()
 	lost := int(h.lost.Load())
-	t.Logf("%d calls, %d of them without an answer", len(h.operations), lost)
+	say(t, "%d calls, %d of them without an answer", len(h.operations), lost)
 	require.GreaterOrEqual(t, len(h.operations)-lost, linearizableAnswers, "there is too little to check")
 	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(model.ToModel(), h.operations, time.Minute))
 }
