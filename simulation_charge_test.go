@@ -227,6 +227,6 @@ func (s *simulation) checkShares() {
 // filledLocally reports whether a process may have given tokens of a key back within a time.
 func (s *simulation) filledLocally(process, key int, from, to time.Time) bool {
 	return slices.ContainsFunc(s.answers, func(a *simAnswer) bool {
-		return (a.op == "Reset" || a.op == "Refund") && a.process == process && a.key == key && !a.end.Before(from) && !a.start.After(to)
+		return (a.op == "Reset" || a.op == "Refund" || a.op == "Settle") && a.process == process && a.key == key && !a.end.Before(from) && !a.start.After(to)
 	})
 }
