@@ -8,7 +8,6 @@ import (
 	"net"
 
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,7 +30,8 @@ import (
 //
 // Checked: every script's call against the reference models (simulation_server_test.go), and every answer against what
 // the server has done and the guarantees (simulation_check_test.go, simulation_charge_test.go,
-// simulation_lease_test.go); and that what a process keeps in memory stays within its bounds (simulation_memory_test.go). That no goroutine is left, synctest checks itself.
+// simulation_lease_test.go); and that what a process keeps in memory stays within its bounds (simulation_memory_test.go);
+// and that what a reservation does not use is given back (simulation_settle_test.go). That no goroutine is left, synctest checks itself.
 //
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
 // context as that does. The server's clock may be set (simulation_clock_test.go).
@@ -90,7 +90,9 @@ type simAnswer struct {
 	ended      bool       // the caller's context
 	room       bool       // FromMemory: the server had room for it
 	closed     bool       // Close had been called before the answer
-	before     *simAnswer // the refusal after which it waited RetryAfter
+	before     *simAnswer // the refusal after which it waited RetryAfter; or what it settles
+
+	reservation *ginlimit.Reservation // to be settled
 }
 
 // oneSeed reports whether one seed alone is to be run.
@@ -162,28 +164,6 @@ func simulateSeed(t *testing.T, seed uint64) *simulation {
 		t.Logf("seed %d:\n%s", seed, s.describe())
 	}
 	return s
-}
-
-// describe tells the configuration, what happened and what was violated.
-func (s *simulation) describe() string {
-	return s.plan.describe() + strings.Join(s.trace, "\n") + "\n" + strings.Join(s.violations, "\n")
-}
-
-// describe tells the configuration.
-func (p *simPlan) describe() string {
-	text := fmt.Sprintf("%s, %d nodes, timeout %s, latency %s + up to %s\n", p.algorithm, p.nodes, p.timeout, p.latency, p.jitter)
-	for i, m := range p.processes {
-		deny := "by default"
-		if m.denyOrNil != nil {
-			deny = strconv.Itoa(*m.denyOrNil)
-		}
-		text += fmt.Sprintf("process %d: %d s ahead, policies %t, Fail %s, %d replicas, deny memory %s, lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
-			i, m.skew, m.policies, m.failure, m.replicas, deny, m.lease, m.inline, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
-	}
-	for _, k := range p.keys {
-		text += fmt.Sprintf("%s: %v, later %v\n", k.name, k.versions[0], k.versions[1])
-	}
-	return text
 }
 
 // simMostReal is how long a run may take in real time. It takes a fraction of a second, unless somebody in it tries again and
@@ -316,6 +296,9 @@ func (s *simulation) make(c simCall) {
 		s.mu.Lock()
 		s.answers = append(s.answers, a)
 		s.mu.Unlock()
+		if a.reservation.Result().Granted > 0 {
+			s.settle(a)
+		}
 		wait := a.result.RetryAfter
 		if a.err != nil || try == c.retries || wait <= 0 || wait > time.Second {
 			return

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -27,8 +28,12 @@ import (
 // beginning and its end, as if calls came in single file. A call without an answer may take effect at any moment from its
 // beginning on, or never.
 
-// slowLimit is one whose buckets regain no token while a test runs: then a bucket is the number of tokens taken from it.
-var slowLimit = ginlimit.PerDay(1).WithBurst(20)
+// slowLimit is one whose buckets regain no token while a test runs: then a bucket is the number of tokens taken from it. So is a window
+// of slowWindow, whatever becomes of its tokens a day later.
+var (
+	slowLimit  = ginlimit.PerDay(1).WithBurst(20)
+	slowWindow = ginlimit.PerDay(20)
+)
 
 type verb uint8
 
@@ -142,6 +147,8 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 		verbs   []verb
 		opts    []ginlimit.Option
 	}{
+		"fixed window":        {cutConnections, usual, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow)}},
+		"sliding window":      {cutConnections, usual, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}},
 		"undisturbed":         {undisturbed, usual, nil},
 		"connections cut":     {cutConnections, usual, nil},
 		"scripts flushed":     {flushScripts, usual, nil},
@@ -154,7 +161,9 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
 				t.Parallel()
 				h := newHistory(t, direct, row.opts...)
-				h.verbs = row.verbs
+				if h.verbs = row.verbs; strings.HasSuffix(name, "window") {
+					h.limit = slowWindow
+				}
 				h.record(t, row.disturb)
 				h.check(t, sequentialBucket)
 			})
