@@ -45,6 +45,7 @@ func (p *simPlan) drawStrangers(r *rand.Rand, length time.Duration) {
 func (s *simulation) visit(process, crowd int) {
 	for i := range simStrangers {
 		s.calls.Go(func() {
+			defer s.tellPanic()
 			for range 2 {
 				_, _ = s.members[process].limiter.Allow(context.Background(), fmt.Sprint(simStranger, crowd, " ", i), simStrangersLimit)
 			}

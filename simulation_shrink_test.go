@@ -2,6 +2,7 @@ package ginlimit_test
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +46,22 @@ func shrink(t *testing.T, failed *simulation) *simulation {
 // describe tells the configuration, what happened and what was violated.
 func (s *simulation) describe() string {
 	return s.plan.describe() + strings.Join(s.trace, "\n") + "\n" + strings.Join(s.violations, "\n")
+}
+
+// tell writes the run so far to the standard error, where the process is about to end.
+func (s *simulation) tell() {
+	if s.mu.TryLock() { // unless who panics has it
+		defer s.mu.Unlock()
+	}
+	fmt.Fprintf(os.Stderr, "seed %d:\n%s\nreplay: go test . -run TestSimulation -seed %d\n", s.plan.seed, s.describe(), s.plan.seed)
+}
+
+// tellPanic tells the run if its goroutine panics, which goes on.
+func (s *simulation) tellPanic() {
+	if p := recover(); p != nil {
+		s.tell()
+		panic(p)
+	}
 }
 
 // describe tells the configuration.

@@ -173,12 +173,11 @@ const simMostReal = time.Minute
 // simulate runs a plan in a bubble.
 func simulate(t *testing.T, plan *simPlan) *simulation {
 	s := &simulation{plan: plan}
-	defer time.AfterFunc(simMostReal, func() { panic(fmt.Sprintf("seed %d goes round in circles", plan.seed)) }).Stop()
-	defer func() {
-		if p := recover(); p != nil {
-			panic(fmt.Sprintf("seed %d: %v", plan.seed, p))
-		}
-	}()
+	defer time.AfterFunc(simMostReal, func() {
+		s.tell()
+		panic(fmt.Sprintf("seed %d goes round in circles", plan.seed))
+	}).Stop()
+	defer s.tellPanic()
 	synctest.Test(t, func(t *testing.T) {
 		if !plan.begin.IsZero() {
 			time.Sleep(time.Until(plan.begin))
@@ -190,6 +189,7 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 		}
 		for _, f := range plan.faults {
 			s.calls.Go(func() {
+				defer s.tellPanic()
 				time.Sleep(f.at)
 				s.inflict(f)
 			})
@@ -204,7 +204,10 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 		}
 		for _, c := range plan.calls {
 			time.Sleep(c.at - time.Since(s.start))
-			s.calls.Go(func() { s.make(c) })
+			s.calls.Go(func() {
+				defer s.tellPanic()
+				s.make(c)
+			})
 		}
 		s.calls.Wait()
 		s.close()
