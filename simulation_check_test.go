@@ -188,14 +188,15 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	if a.op != "AllowN" && a.op != "Peek" && a.op != "AllowUpTo" {
 		return
 	}
-	for _, f := range s.plan.faults {
-		if f.key == a.key && (f.kind == "wrong type" || f.kind == "other limits") {
-			return
-		}
-	}
 	since := b.start
 	if b.result.Source == ginlimit.FromMemory { // what it does not know of is no fault of it
 		since = s.remembered(b)
+	}
+	for _, f := range s.plan.faults {
+		meanwhile := f.at <= s.at(a.end) && f.end()+s.plan.timeout >= s.at(since)
+		if f.key == a.key && meanwhile && (f.kind == "wrong type" || f.kind == "other limits") {
+			return
+		}
 	}
 	if s.setBetween(since, b.end, a.start, a.end) < 0 || s.logStands(since) { // by that clock it has not waited for so long
 		return
