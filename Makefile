@@ -25,9 +25,11 @@ integration: ## the tests that need servers, with the race detector: of the root
 	go test $(FLAGS) -race -shuffle=on -parallel 6 -timeout 30m -tags integration ./...
 	@for module in $(MODULES); do [ $$module = . ] || (cd $$module && go test -race -shuffle=on -timeout 30m ./...) || exit 1; done
 
-simulate: ## SEEDS simulations of the dispatcher, and of processes, network and Redis, from seed FIRST on
-	go test ./internal/dispatch -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
+# A seed of slots takes three times as long as one of processes.
+simulate: ## SEEDS simulations of the dispatcher, of leases, and of processes, network and Redis, and a third of slots, from seed FIRST on
+	go test ./internal/dispatch ./internal/lease -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
 	go test -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
+	go test -run '^TestSlotSimulation$$' -timeout 0 -seeds $$(( ($(SEEDS) + 2) / 3 )) -seed $(FIRST)
 
 mutate: ## break the code in one place at a time, in the files that match FILES, and say what no test sees
 	cd mutate && go run . -root .. -only '$(FILES)'

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
@@ -43,6 +44,9 @@ func TrustDialer() Option {
 		c.trustDialer = true
 	}
 }
+
+// SetLocalBuckets has a limiter that has made no decision keep so many buckets, rounded up, if Redis does not decide.
+func SetLocalBuckets(l *Limiter, n int) { l.local = memory.New(n) }
 
 // FieldName is how a name stands in the fields of the draft.
 func FieldName(name string) string { return fieldName(name) }

@@ -177,9 +177,13 @@ func (m *simMember) openPolicies(p *simPlan, process int) error {
 func (m *simMember) do(ctx context.Context, p *simPlan, a *simAnswer) (r ginlimit.Result, err error) {
 	key := p.keys[a.key]
 	s := step{op: a.op, key: key.name, n: a.n, d: a.block, limits: p.limitsOf(a.process, key.versions[a.version])}
-	if m.policies == nil {
+	switch {
+	case a.settles:
+		a.reservation, err = m.reserve(ctx, p, a)
+		r = a.reservation.Result()
+	case m.policies == nil:
 		r, err = s.apply(ctx, m.limiter)
-	} else {
+	default:
 		s.key = strings.TrimPrefix(s.key, "p|")
 		r, err = s.applyTo(ctx, m.policies[a.key][a.version])
 	}

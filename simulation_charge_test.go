@@ -185,7 +185,7 @@ func (s *simulation) checkSpans(key, limit int, filled []time.Time) {
 // checkShares is guarantee 1 without Redis: a process admits no more than its share of a limit. More tokens at once than
 // it holds it admits when it is full.
 func (s *simulation) checkShares() {
-	if s.plan.algorithm != ginlimit.TokenBucket {
+	if s.plan.algorithm != ginlimit.TokenBucket || s.plan.strangers != nil { // beyond the bound, what is forgotten is full
 		return
 	}
 	for process, p := range s.plan.processes {
@@ -227,6 +227,6 @@ func (s *simulation) checkShares() {
 // filledLocally reports whether a process may have given tokens of a key back within a time.
 func (s *simulation) filledLocally(process, key int, from, to time.Time) bool {
 	return slices.ContainsFunc(s.answers, func(a *simAnswer) bool {
-		return (a.op == "Reset" || a.op == "Refund") && a.process == process && a.key == key && !a.end.Before(from) && !a.start.After(to)
+		return (a.op == "Reset" || a.op == "Refund" || a.op == "Settle") && a.process == process && a.key == key && !a.end.Before(from) && !a.start.After(to)
 	})
 }

@@ -23,6 +23,7 @@ func (s *simulation) check() {
 	s.checkResults()
 	s.checkCharges()
 	s.checkChanges()
+	s.checkSettles()
 	s.checkMoves()
 	s.checkAdmissions()
 	s.checkAnswers()
@@ -92,7 +93,7 @@ func (s *simulation) broken(a *simAnswer) bool {
 
 // checkError wants no error but those that are documented, when they are.
 func (s *simulation) checkError(a *simAnswer) {
-	changes := a.op == "Refund" || a.op == "Block" || a.op == "Reset"
+	changes := slices.Contains([]string{"Refund", "Block", "Reset", "Settle"}, a.op)
 	switch {
 	case a.err == nil:
 	case errors.Is(a.err, context.Canceled) || errors.Is(a.err, context.DeadlineExceeded):
@@ -178,7 +179,7 @@ func (s *simulation) knownBefore(e *simExecution, a *simAnswer) bool {
 // checkRetry is guarantee 3: whoever waits RetryAfter is admitted, if nobody took the tokens meanwhile.
 func (s *simulation) checkRetry(a *simAnswer) {
 	b := a.before
-	if b == nil || a.err != nil || a.result.Allowed || b.version != a.version {
+	if b == nil || a.op == "Settle" || a.err != nil || a.result.Allowed || b.version != a.version {
 		return
 	}
 	if a.result.Source == ginlimit.FromLocal || b.result.Source != a.result.Source && b.result.Source == ginlimit.FromLocal {
@@ -187,14 +188,15 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	if a.op != "AllowN" && a.op != "Peek" && a.op != "AllowUpTo" {
 		return
 	}
-	for _, f := range s.plan.faults {
-		if f.key == a.key && (f.kind == "wrong type" || f.kind == "other limits") {
-			return
-		}
-	}
 	since := b.start
 	if b.result.Source == ginlimit.FromMemory { // what it does not know of is no fault of it
 		since = s.remembered(b)
+	}
+	for _, f := range s.plan.faults {
+		meanwhile := f.at <= s.at(a.end) && f.end()+s.plan.timeout >= s.at(since)
+		if f.key == a.key && meanwhile && (f.kind == "wrong type" || f.kind == "other limits") {
+			return
+		}
 	}
 	if s.setBetween(since, b.end, a.start, a.end) < 0 || s.logStands(since) { // by that clock it has not waited for so long
 		return

@@ -25,12 +25,14 @@ type simPlan struct {
 	clock           time.Duration // how far the server's clock is ahead at first
 	begin           time.Time     // of the run, if that matters
 	calendars       []*simCalendar
+	settles         bool // calls reserve, and are settled
 	moves           bool // slots migrate, and nothing else happens
 	nodes           int  // masters; more than one are a cluster
 	processes       []simProcess
 	keys            []simKey
 	calls           []simCall // in the order of their times
 	faults          []simFault
+	strangers       []time.Duration // when they come, if memory is small
 }
 
 // simProcess is how one process is configured.
@@ -61,6 +63,9 @@ type simCall struct {
 	block    time.Duration
 	patience time.Duration // the end of the caller's context, 0 if it has none
 	cancels  bool          // it ends by being cancelled, not by a deadline
+	settles  bool          // it reserves n, and is settled with fewer, or as many
+	actual   int           // of these
+	holds    time.Duration // until it is settled
 	retries  int           // how often a refused caller waits RetryAfter and asks again
 }
 
@@ -68,6 +73,9 @@ func (c simCall) String() string {
 	text := fmt.Sprintf("process %d: %s(client %d, n=%d)", c.process, c.op, c.key, c.n)
 	if c.block > 0 {
 		text += fmt.Sprintf(" for %s", c.block)
+	}
+	if c.settles {
+		text += fmt.Sprintf(", to be settled with %d after %s", c.actual, c.holds)
 	}
 	if c.patience > 0 {
 		text += fmt.Sprintf(" with %s of patience", c.patience)
@@ -124,6 +132,8 @@ func newSimPlan(seed uint64) *simPlan {
 		p.drawLeases(r, quiet)
 	}
 	p.drawBegin(ofCalendars, quiet)
+	p.drawStrangers(rand.New(rand.NewPCG(seed, 5)), length)
+	p.drawSettles(rand.New(rand.NewPCG(seed, 6)))
 	for i := range p.calls {
 		if c := &p.calls[i]; p.moves && c.op != "Wait" { // nobody leaves before it is known what was charged
 			c.patience = 0

@@ -124,8 +124,8 @@ func (v *simServer) bucketsOf(process int, takes bool, names, triples []string) 
 			k.version, ok = version, true
 		}
 	}
-	if len(versions[0]) > 1 && len(k.limits) == 1 && v.slots == nil {
-		ok = false // only while a slot migrates
+	if len(versions[0]) > 1 && len(k.limits) == 1 && v.slots == nil && !v.plan.settles {
+		ok = false // only while a slot migrates, or for what is settled, of which each limit may have kept another part
 	}
 	for i, b := range k.buckets() {
 		if l := versions[k.version][b.limit]; ok && v.plan.calendarOf(l) != nil {

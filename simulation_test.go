@@ -8,7 +8,6 @@ import (
 	"net"
 
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,7 +30,8 @@ import (
 //
 // Checked: every script's call against the reference models (simulation_server_test.go), and every answer against what
 // the server has done and the guarantees (simulation_check_test.go, simulation_charge_test.go,
-// simulation_lease_test.go). That no goroutine is left, synctest checks itself.
+// simulation_lease_test.go); and that what a process keeps in memory stays within its bounds (simulation_memory_test.go);
+// and that what a reservation does not use is given back (simulation_settle_test.go). That no goroutine is left, synctest checks itself.
 //
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
 // context as that does. The server's clock may be set (simulation_clock_test.go).
@@ -90,7 +90,9 @@ type simAnswer struct {
 	ended      bool       // the caller's context
 	room       bool       // FromMemory: the server had room for it
 	closed     bool       // Close had been called before the answer
-	before     *simAnswer // the refusal after which it waited RetryAfter
+	before     *simAnswer // the refusal after which it waited RetryAfter; or what it settles
+
+	reservation *ginlimit.Reservation // to be settled
 }
 
 // oneSeed reports whether one seed alone is to be run.
@@ -164,28 +166,6 @@ func simulateSeed(t *testing.T, seed uint64) *simulation {
 	return s
 }
 
-// describe tells the configuration, what happened and what was violated.
-func (s *simulation) describe() string {
-	return s.plan.describe() + strings.Join(s.trace, "\n") + "\n" + strings.Join(s.violations, "\n")
-}
-
-// describe tells the configuration.
-func (p *simPlan) describe() string {
-	text := fmt.Sprintf("%s, %d nodes, timeout %s, latency %s + up to %s\n", p.algorithm, p.nodes, p.timeout, p.latency, p.jitter)
-	for i, m := range p.processes {
-		deny := "by default"
-		if m.denyOrNil != nil {
-			deny = strconv.Itoa(*m.denyOrNil)
-		}
-		text += fmt.Sprintf("process %d: %d s ahead, policies %t, Fail %s, %d replicas, deny memory %s, lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
-			i, m.skew, m.policies, m.failure, m.replicas, deny, m.lease, m.inline, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
-	}
-	for _, k := range p.keys {
-		text += fmt.Sprintf("%s: %v, later %v\n", k.name, k.versions[0], k.versions[1])
-	}
-	return text
-}
-
 // simMostReal is how long a run may take in real time. It takes a fraction of a second, unless somebody in it tries again and
 // again without a pause: then the bubble's clock stands still.
 const simMostReal = 10 * time.Minute
@@ -193,12 +173,11 @@ const simMostReal = 10 * time.Minute
 // simulate runs a plan in a bubble.
 func simulate(t *testing.T, plan *simPlan) *simulation {
 	s := &simulation{plan: plan}
-	defer time.AfterFunc(simMostReal, func() { panic(fmt.Sprintf("seed %d goes round in circles", plan.seed)) }).Stop()
-	defer func() {
-		if p := recover(); p != nil {
-			panic(fmt.Sprintf("seed %d: %v", plan.seed, p))
-		}
-	}()
+	defer time.AfterFunc(simMostReal, func() {
+		s.tell()
+		panic(fmt.Sprintf("seed %d goes round in circles", plan.seed))
+	}).Stop()
+	defer s.tellPanic()
 	synctest.Test(t, func(t *testing.T) {
 		if !plan.begin.IsZero() {
 			time.Sleep(time.Until(plan.begin))
@@ -210,13 +189,25 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 		}
 		for _, f := range plan.faults {
 			s.calls.Go(func() {
+				defer s.tellPanic()
 				time.Sleep(f.at)
 				s.inflict(f)
 			})
 		}
+		for crowd, at := range plan.strangers {
+			s.calls.Go(func() {
+				time.Sleep(at)
+				for i := range s.members {
+					s.visit(i, crowd)
+				}
+			})
+		}
 		for _, c := range plan.calls {
 			time.Sleep(c.at - time.Since(s.start))
-			s.calls.Go(func() { s.make(c) })
+			s.calls.Go(func() {
+				defer s.tellPanic()
+				s.make(c)
+			})
 		}
 		s.calls.Wait()
 		s.close()
@@ -249,6 +240,9 @@ func (s *simulation) open() (err error) {
 		if m.limiter, err = ginlimit.NewLimiter(m.rdb, with...); err != nil {
 			return err
 		}
+		if s.plan.strangers != nil {
+			ginlimit.SetLocalBuckets(m.limiter, simLocalBuckets)
+		}
 		s.members = append(s.members, m)
 		if err := m.openPolicies(s.plan, i); err != nil {
 			return err
@@ -260,6 +254,7 @@ func (s *simulation) open() (err error) {
 // close ends everything.
 func (s *simulation) close() {
 	for i := range s.members {
+		s.checkMemory(i)
 		s.closeMember(i)
 	}
 	for _, m := range s.members {
@@ -304,6 +299,9 @@ func (s *simulation) make(c simCall) {
 		s.mu.Lock()
 		s.answers = append(s.answers, a)
 		s.mu.Unlock()
+		if a.reservation.Result().Granted > 0 {
+			s.settle(a)
+		}
 		wait := a.result.RetryAfter
 		if a.err != nil || try == c.retries || wait <= 0 || wait > time.Second {
 			return

@@ -217,7 +217,7 @@ func (a *lessees) judge(t *testing.T, s *site, o outage) {
 	for _, secret := range []string{"hot", "caller ", outagePassword} {
 		assert.NotContains(t, a.log.String(), secret)
 	}
-	t.Logf("with leases: %d of %d decisions from leases, %d leases when the fault began, %d of a burst of %d in the fullest span, back after %s, Close took %s",
+	say(t, "with leases: %d of %d decisions from leases, %d leases when the fault began, %d of a burst of %d in the fullest span, back after %s, Close took %s",
 		a.leased, a.decisions, a.held, a.fullest, leasedLimit.Burst, a.back, a.close)
 }
 

@@ -114,9 +114,9 @@ func (c *crest) judge(t *testing.T, lost loss) {
 	for key, admitted := range c.admitted {
 		limit := c.limits[key][0]
 		fullest := assertNoMoreThan(t, limit, admitted, lost)
-		t.Logf("%s: %d admissions, %d of a burst of %d in the fullest span", key, len(admitted), fullest, limit.Burst)
+		say(t, "%s: %d admissions, %d of a burst of %d in the fullest span", key, len(admitted), fullest, limit.Burst)
 	}
-	t.Logf("%d decisions from leases, %d failed", c.leased, len(c.failed))
+	say(t, "%d decisions from leases, %d failed", c.leased, len(c.failed))
 }
 
 // hot is one key under waveLimit.
@@ -143,7 +143,7 @@ func TestLeasesWhileSlotsMigrate(t *testing.T) {
 	c.judge(t, loss{from: -1, to: -1})
 	require.Empty(t, c.failed)
 	require.Positive(t, moved)
-	t.Logf("the bucket has moved %d times", moved)
+	say(t, "the bucket has moved %d times", moved)
 }
 
 // TestLeasesWhileAMasterIsReplaced has the node of the hot key be killed. Its replica may not have heard of the last charges: at worst

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -27,8 +28,12 @@ import (
 // beginning and its end, as if calls came in single file. A call without an answer may take effect at any moment from its
 // beginning on, or never.
 
-// slowLimit is one whose buckets regain no token while a test runs: then a bucket is the number of tokens taken from it.
-var slowLimit = ginlimit.PerDay(1).WithBurst(20)
+// slowLimit is one whose buckets regain no token while a test runs: then a bucket is the number of tokens taken from it. So is a window
+// of slowWindow, whatever becomes of its tokens a day later.
+var (
+	slowLimit  = ginlimit.PerDay(1).WithBurst(20)
+	slowWindow = ginlimit.PerDay(20)
+)
 
 type verb uint8
 
@@ -142,6 +147,8 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 		verbs   []verb
 		opts    []ginlimit.Option
 	}{
+		"fixed window":        {cutConnections, usual, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow)}},
+		"sliding window":      {cutConnections, usual, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}},
 		"undisturbed":         {undisturbed, usual, nil},
 		"connections cut":     {cutConnections, usual, nil},
 		"scripts flushed":     {flushScripts, usual, nil},
@@ -154,7 +161,9 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
 				t.Parallel()
 				h := newHistory(t, direct, row.opts...)
-				h.verbs = row.verbs
+				if h.verbs = row.verbs; strings.HasSuffix(name, "window") {
+					h.limit = slowWindow
+				}
 				h.record(t, row.disturb)
 				h.check(t, sequentialBucket)
 			})
@@ -210,7 +219,7 @@ func newHistory(t *testing.T, direct bool, opts ...ginlimit.Option) *history {
 
 // record has callers of all processes do random operations for a while. A process that ends has one caller.
 func (h *history) record(t *testing.T, disturb disturbance) {
-	t.Logf("seed %d", h.seed)
+	say(t, "seed %d", h.seed)
 	var answered, leased atomic.Int64
 	var all sync.WaitGroup
 	var limiters []*ginlimit.Limiter
@@ -274,7 +283,7 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 	}
 	all.Wait()
 	if h.leases {
-		t.Logf("%d decisions from leases", leased.Load())
+		say(t, "%d decisions from leases", leased.Load())
 		require.Positive(t, leased.Load())
 	}
 }
@@ -292,7 +301,7 @@ func (h *history) add(o porcupine.Operation) {
 func (h *history) check(t *testing.T, model porcupine.NondeterministicModel) {
 	t.Helper()
 	lost := int(h.lost.Load())
-	t.Logf("%d calls, %d of them without an answer", len(h.operations), lost)
+	say(t, "%d calls, %d of them without an answer", len(h.operations), lost)
 	require.GreaterOrEqual(t, len(h.operations)-lost, linearizableAnswers, "there is too little to check")
 	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(model.ToModel(), h.operations, time.Minute))
 }

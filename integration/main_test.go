@@ -3,6 +3,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 
@@ -18,4 +19,9 @@ func TestMain(m *testing.M) {
 	gin.SetMode(gin.TestMode)
 	redis.SetLogger(quiet{}) // servers are stopped on purpose
 	os.Exit(m.Run())
+}
+
+// say writes what a test does while it does it: what it logs is shown only at its end.
+func say(t testing.TB, format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%s: %s\n", t.Name(), fmt.Sprintf(format, args...))
 }

@@ -99,13 +99,14 @@ func TestFaults(t *testing.T) {
 			if !serial {
 				t.Parallel()
 			}
+			say(t, "begins")
 			s := f.start(t)
 			o := s.run(t)
 			s.judge(t, o)
 			o.leased.judge(t, s, o)
 			leased.Add(int64(o.leased.leased))
 			rows[i], leasedRows[i] = fmt.Sprintf("| %s | %s", f.name, s.row(t, o)), fmt.Sprintf("| %s | %s", f.name, o.leased.row())
-			t.Log(rows[i])
+			say(t, "%s", rows[i])
 			assert.Less(t, percentile(o.tooks(), 99), 2*time.Second, "also on a busy machine")
 			assert.Less(t, o.back, 10*time.Second, "also on a busy machine")
 			if serial {

@@ -91,7 +91,7 @@ func TestSharedCallsWhileAServerFails(t *testing.T) {
 				}))
 				assert.Equal(t, slowLimit.Burst, r.Remaining, "a call that the breaker refused is not made later")
 			}
-			t.Logf("%d calls refused by the breaker", len(refused))
+			say(t, "%d calls refused by the breaker", len(refused))
 		})
 	}
 }

@@ -39,28 +39,32 @@ import (
 //	go test ./internal/dispatch -run TestSimulation -seed 5000 -seeds 1000   seeds 5000 to 5999
 var (
 	firstSeed = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one")
-	seeds     = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is as many as fit in two seconds")
+	seeds     = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is 400, or the one")
 )
 
-// replays is how often one seed is run.
-const replays = 100
+const (
+	replays      = 100 // how often one seed is run
+	defaultSeeds = 400 // some two seconds on one core
+)
 
 func TestSimulation(t *testing.T) {
-	first, count := max(1, *firstSeed), *seeds
+	first, count, step := max(1, *firstSeed), *seeds, uint64(1)
+	switch {
+	case count > 0:
+	case *firstSeed != 0:
+		count, step = replays, 0
+	default:
+		count = defaultSeeds
+	}
 	var next, failed, calls atomic.Uint64
 	var longest atomic.Int64
 	start := time.Now()
 	more := func() (seed uint64, ok bool) {
-		n := next.Add(1) - 1
-		switch {
-		case failed.Load() > 0:
+		if failed.Load() > 0 {
 			return 0, false
-		case *seeds == 0 && *firstSeed != 0:
-			return first, n < replays
-		case *seeds == 0:
-			return first + n, time.Since(start) < 2*time.Second
 		}
-		return first + n, n < count
+		n := next.Add(1) - 1
+		return first + n*step, n < count
 	}
 	done := make(chan struct{})
 	go func() {
@@ -92,7 +96,7 @@ func TestSimulation(t *testing.T) {
 	}
 	workers.Wait()
 	close(done)
-	t.Logf("%d runs, %d calls, %s", next.Load(), calls.Load(), time.Since(start).Round(time.Millisecond))
+	t.Logf("%d runs, %d calls, %s", min(next.Load(), count), calls.Load(), time.Since(start).Round(time.Millisecond))
 }
 
 // simulation is one run. Its mutex guards everything that is not fixed at the start; it is locked before a dispatcher's.

@@ -125,6 +125,7 @@ func (s *simulation) restart(r *rand.Rand, caches []*Cache) {
 	for range s.restarts {
 		time.Sleep(time.Duration(r.Int64N(2 * simCalls * int64(s.gap) / int64(s.restarts))))
 		s.mu.Lock()
+		s.noteLocked("the server begins anew")
 		s.blocked = 0
 		for _, c := range caches {
 			c.Lose()

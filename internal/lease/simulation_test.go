@@ -1,9 +1,11 @@
 package lease
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,30 +25,39 @@ import (
 // clock, never passes its capacity. So there is no tolerance, not of one token. The test wants even more: that the reference
 // is never above the server's own bucket, which never passes its capacity. So an error is seen where the bucket is not full, too.
 var (
-	simSeed  = flag.Uint64("seed", 1, "of TestSimulation: the first seed")
-	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is 300, with the race detector 40")
+	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
+	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is 300, with the race detector 40, or the one")
 )
 
 func TestSimulation(t *testing.T) {
-	seeds := *simSeeds
-	if seeds == 0 {
-		if seeds = 300; raceDetector {
-			seeds = 40
+	first, seeds := max(1, *simSeed), *simSeeds
+	switch {
+	case seeds > 0:
+	case *simSeed != 0:
+		s := newSimulation(first)
+		synctest.Test(t, func(*testing.T) { s.run() })
+		t.Log(s.report())
+		if s.violation != "" {
+			t.Fail()
 		}
+		return
+	case raceDetector:
+		seeds = 40
+	default:
+		seeds = 300
 	}
 	var trips, leased, voided, failed atomic.Int64
 	t.Run("seeds", func(t *testing.T) {
 		for part := range uint64(4) { // in parallel
 			t.Run(fmt.Sprint(part), func(t *testing.T) {
 				t.Parallel()
-				for seed := *simSeed + part; seed < *simSeed+seeds; seed += 4 {
+				for seed := first + part; seed < first+seeds; seed += 4 {
 					s := newSimulation(seed)
 					synctest.Test(t, func(*testing.T) { s.run() })
 					trips.Add(s.trips)
 					leased.Add(s.leased)
-					if s.violation != "" {
-						failed.Add(1)
-						t.Errorf("seed %d, %s: %s", seed, s.describe(), s.violation)
+					if s.violation != "" && failed.Add(1) == 1 { // one trace is enough to look at
+						t.Error(s.report())
 					}
 					voided.Add(s.changes)
 				}
@@ -61,6 +72,7 @@ func TestSimulation(t *testing.T) {
 
 // simulation is one run of a seed.
 type simulation struct {
+	seed            uint64
 	rand            *rand.Rand
 	buckets         []bucket.Bucket
 	life            time.Duration
@@ -80,7 +92,8 @@ type simulation struct {
 	mu        sync.Mutex // guards everything below
 	server    []simBucket
 	reference []simBucket
-	blocked   int64 // until when, by the server's clock
+	blocked   int64    // until when, by the server's clock
+	trace     []string // up to the violation
 	violation string
 	trips     int64
 	leased    int64
@@ -96,7 +109,7 @@ type simBucket struct {
 
 func newSimulation(seed uint64) *simulation {
 	r := rand.New(rand.NewPCG(seed, 7))
-	s := &simulation{rand: r}
+	s := &simulation{seed: seed, rand: r}
 	kind := bucket.Token
 	if r.IntN(4) == 0 {
 		kind = bucket.FixedWindow
@@ -155,6 +168,27 @@ func (s *simulation) describe() string {
 	return text
 }
 
+// report says what is wrong, and what came before it.
+func (s *simulation) report() string {
+	const most = 300
+	return fmt.Sprintf("seed %d, %s\n%s\n%s\nreplay: go test ./internal/lease -run TestSimulation -seed %d -v",
+		s.seed, s.describe(), strings.Join(s.trace[max(0, len(s.trace)-most):], "\n"), cmp.Or(s.violation, "no token too many is used"), s.seed)
+}
+
+func (s *simulation) noteLocked(format string, args ...any) {
+	if s.violation == "" {
+		s.trace = append(s.trace, fmt.Sprintf("%12s  ", time.Since(s.start))+fmt.Sprintf(format, args...))
+	}
+}
+
+// levels returns how far up buckets are.
+func levels(all []simBucket) (levels []int64) {
+	for i := range all {
+		levels = append(levels, all[i].level)
+	}
+	return levels
+}
+
 func (s *simulation) run() {
 	s.start = time.Now()
 	var all sync.WaitGroup
@@ -211,6 +245,7 @@ func (s *simulation) useLocked(tokens int64, how string) {
 		s.violated("%d tokens used %s while this process blocks the key", tokens, how)
 	}
 	s.charge(s.reference, tokens)
+	s.noteLocked("%d tokens used %s: the server is at %d, uses are at %d", tokens, how, levels(s.server), levels(s.reference))
 	for i := range s.buckets {
 		used, held := s.reference[i].level, s.server[i].level
 		if used > s.buckets[i].Capacity {
@@ -223,6 +258,7 @@ func (s *simulation) useLocked(tokens int64, how string) {
 }
 
 func (s *simulation) violated(format string, args ...any) {
+	s.noteLocked(format, args...)
 	if s.violation == "" {
 		s.violation = fmt.Sprintf("at %s ", time.Since(s.start)) + fmt.Sprintf(format, args...)
 	}
@@ -244,6 +280,7 @@ func (s *simulation) decide(own, charges, n int64) []bucket.State {
 		}
 		charges = s.buckets[i].Fit(b.level, charges, n)
 	}
+	s.noteLocked("the server is at %d, and charges %d × %d tokens, %d of them ahead", levels(s.server), charges, n, max(0, charges-own))
 	if charges > 0 {
 		s.charge(s.server, charges*n)
 		s.useLocked(min(own, charges)*n, "at the server")
@@ -257,6 +294,7 @@ func (s *simulation) lower(tokens int64) {
 	defer s.mu.Unlock()
 	s.changes++
 	s.blocked = 0 // a Refund of this server shortens it
+	s.noteLocked("%d tokens are given back", tokens)
 	s.advance(s.server)
 	s.advance(s.reference)
 	for i := range s.server {
@@ -279,6 +317,7 @@ func (s *simulation) block(ms int64) {
 	defer s.mu.Unlock()
 	s.changes++
 	s.advance(s.server)
+	s.noteLocked("the key is blocked for %d ms", ms)
 	if s.buckets[0].Kind == bucket.Token { // a window keeps its blocks apart
 		s.blocked = max(s.blocked, s.now()+ms)
 		for i := range s.server {
@@ -294,6 +333,7 @@ func (s *simulation) takeBack(u Unused) {
 	s.changes++
 	s.advance(s.server)
 	s.advance(s.reference)
+	s.noteLocked("%d leased tokens are given back", u.Tokens)
 	for i := range s.server {
 		if b := &s.server[i]; u.Marks == nil || b.end != 0 && b.end-b.at <= u.Marks[i] {
 			s.lowerTo(i, b.level-u.Tokens*s.buckets[i].Cost, s.reference[i].level)
