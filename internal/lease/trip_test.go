@@ -216,11 +216,12 @@ func TestAChargeRenewsALease(t *testing.T) {
 			f.lend(5, 200)
 			time.Sleep(60 * ms)
 			f.level = 1000 - granted
-			trip := f.begin()
+			trip, before := f.begin(), f.entry().lease.Load()
 			trip.ahead = 0
 			f.end(&trip)
 			time.Sleep(60 * ms)
 			require.Equal(t, 5*granted, f.leased())
+			require.Equal(t, 5-5*granted, before.left.Load(), "nobody else can take what the new one has")
 		})
 	}
 }

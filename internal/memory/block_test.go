@@ -173,6 +173,22 @@ func TestALevelThatCannotBeCounted(t *testing.T) {
 	})
 }
 
+// TestAChargeWithNoRoomForDebt under a limit that counts to no such level leaves it alone: another still knows it.
+func TestAChargeWithNoRoomForDebt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const day = 86_400_000
+		slow, ok := bucket.New(bucket.Token, "d", 1, 1_000_000, day)
+		require.True(t, ok)
+		fast, ok := bucket.New(bucket.Token, "d", 1_000_003, 10, day)
+		require.True(t, ok)
+		c := clientsOf(New(MaxBuckets))
+		c.do(0, slow, take(1_000_000))
+		c.do(0, fast, bucket.Op{Verb: bucket.Charge, N: 1})
+		require.EqualValues(t, int64(1_000_000*day), c.do(0, slow, bucket.Peek(1)).Level)
+	})
+}
+
 // TestMoreThanAShareHolds is taken when it is full, and counts for as much longer.
 func TestMoreThanAShareHolds(t *testing.T) {
 	t.Parallel()
