@@ -193,6 +193,26 @@ func TestCloseTellsWhatHasChanged(t *testing.T) {
 		c.Settle(key, c.Begin(key).Number, Granted)
 		c.Release(key, 2)
 		require.Empty(t, redis.says())
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		c.Close(ended)
+		require.Empty(t, redis.says())
+		c.Close(t.Context())
+		require.Equal(t, []string{"k settled 2 held 0 doubt false"}, redis.says())
+	})
+}
+
+func TestCloseWaitsForWhatIsBeingTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := told{takes: 50 * time.Millisecond}
+		c := New(redis.tell)
+		c.Settle(key, c.Begin(key).Number, Granted)
+		c.Release(key, 1)
+		synctest.Wait()
+		start := time.Now()
+		c.Close(t.Context())
+		require.Equal(t, redis.takes, time.Since(start))
+		require.Equal(t, []string{"k settled 1 held 0 doubt false"}, redis.says())
 	})
 }
 
