@@ -226,6 +226,21 @@ func TestAChargeRenewsALease(t *testing.T) {
 	}
 }
 
+// TestWhatIsLeftIsNoMoreThanWasFound, in whole tokens: others have given back what was not theirs.
+func TestWhatIsLeftIsNoMoreThanWasFound(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newLender(t)
+		f.s.Buckets[0] = newBucket(t, bucket.Token, 500, 500, 1000)
+		f.ask(2)
+		f.lend(5, 100)
+		f.level = 3 // a token and a half
+		trip := f.begin()
+		trip.ahead = 0
+		f.end(&trip)
+		require.EqualValues(t, 1, f.leased())
+	})
+}
+
 // TestAKeyThatIsAskedAboutStays when another takes a place.
 func TestAKeyThatIsAskedAboutStays(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

@@ -68,6 +68,14 @@ func TestABlockStays(t *testing.T) {
 	}
 }
 
+func TestTheZeroOpLooks(t *testing.T) {
+	t.Parallel()
+	onEachKind(t, func(t *testing.T, b bucket.Bucket, do func(bucket.Op) bucket.State) {
+		do(take(4))
+		require.Equal(t, do(bucket.Peek(1)), do(bucket.Op{}))
+	})
+}
+
 // TestChargeWithoutABucket makes one, and goes into debt up to a burst; what passes that changes nothing.
 func TestChargeWithoutABucket(t *testing.T) {
 	t.Parallel()
