@@ -143,9 +143,11 @@ func TestTheLastUnitIsGivenBack(t *testing.T) {
 		require.Zero(t, c.store.Len())
 
 		daily := newBucket(t, bucket.Token, 1, 24*time.Hour)
-		c.take(0, daily)
-		c.do(0, daily, bucket.Op{Verb: bucket.Give, N: bucket.MaxUnits})
-		require.Zero(t, c.do(0, daily, bucket.Peek(1)).Level)
+		for _, n := range []int64{bucket.MaxUnits, 1 << 62} {
+			c.take(0, daily)
+			c.do(0, daily, bucket.Op{Verb: bucket.Give, N: n})
+			require.Zero(t, c.do(0, daily, bucket.Peek(1)).Level)
+		}
 	})
 }
 
