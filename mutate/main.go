@@ -114,13 +114,16 @@ func run(ctx context.Context, root, only string, jobs int, leaveOut, verbose boo
 		if err != nil {
 			return false, err
 		}
-		mutants, err := mutantsOf(target.file, string(source))
+		every, err := mutantsOf(target.file, string(source))
 		if err != nil {
 			return false, err
 		}
-		total := len(mutants)
-		mutants = slices.DeleteFunc(mutants, func(m mutant) bool {
-			return leaveOut && list.accept(m) || !match.MatchString(fmt.Sprintf("%s:%d", m.file, m.line))
+		mutants := every
+		if leaveOut {
+			mutants = list.leaveOut(every)
+		}
+		mutants = slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool {
+			return !match.MatchString(fmt.Sprintf("%s:%d", m.file, m.line))
 		})
 		if len(mutants) == 0 {
 			continue
@@ -144,11 +147,8 @@ func run(ctx context.Context, root, only string, jobs int, leaveOut, verbose boo
 		if err != nil {
 			return false, err
 		}
-		for _, entry := range list.unused(target.file) {
-			if len(mutants) < total { // not all were tried
-				break
-			}
-			fmt.Printf("accepted.txt:%d is seen now: %s\n", entry.line, entry.before)
+		for _, line := range list.differ(target.file, len(mutants) == len(every)) {
+			fmt.Println(line)
 		}
 		fmt.Printf("%-32s %s, after %s\n", target.file, of, time.Since(begin).Round(time.Second))
 		all.add(of)

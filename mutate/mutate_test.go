@@ -84,17 +84,32 @@ func TestAccepted(t *testing.T) {
 		}
 		return readAccepted(name)
 	}
-	list, err := read("# about\n\na.go\n- x < 1\n+ x <= 1\n+ x < 2\n= equivalent\n")
+	list, err := read("# about\n\na.go\n- x < 1\n+ x <= 1\n+ x < 2 ×2\n+ x > 1 ×1/3\n= equivalent\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for after, want := range map[string]bool{"x <= 1": true, "x < 2": true, "x > 1": false} {
-		if got := list.accept(mutant{file: "a.go", before: "x < 1", after: after}); got != want {
-			t.Errorf("%s: %t", after, got)
+	of := func(file, after string, line int) mutant {
+		return mutant{file: file, before: "x < 1", after: after, line: line}
+	}
+	mutants := []mutant{of("a.go", "x <= 1", 1), of("a.go", "x < 2", 1), of("a.go", "x < 2", 2),
+		of("a.go", "x > 1", 1), of("a.go", "x > 1", 2), of("a.go", "x > 1", 3), of("a.go", "x >= 1", 1), of("b.go", "x < 2", 1)}
+	if got := list.leaveOut(mutants); !slices.Equal(got, mutants[3:]) {
+		t.Errorf("of those that may be seen, %v are tried", got)
+	}
+	for i, want := range []bool{true, true, true, true, false, false, false, false} {
+		if got := list.accept(mutants[i]); got != want {
+			t.Errorf("%+v is listed: %t", mutants[i], got)
 		}
 	}
-	if list.accept(mutant{file: "b.go", before: "x < 1", after: "x < 2"}) || len(list.unused("a.go")) > 0 {
-		t.Error("an entry is of one file")
+	if got := list.differ("a.go", true); len(got) != 1 || !strings.Contains(got[0], "stands for 1, but 3 survived, of lines [1 2 3]: x > 1") {
+		t.Errorf("entries that differ: %q", got)
+	}
+	list[0].survived, list[2].survived = nil, nil
+	if got := list.differ("a.go", false); got != nil {
+		t.Errorf("not all were tried, but %q", got)
+	}
+	if got := list.differ("a.go", true); len(got) != 2 {
+		t.Errorf("entries that differ: %q", got)
 	}
 	for _, text := range []string{"a.go\n- x\n+ y\n", "a.go\n- x\n+ y\nb.go\n", "a.go\n+ y\n= z\n", "- x\n+ y\n= z\n"} {
 		if _, err := read(text); err == nil {
@@ -103,28 +118,29 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// TestListedSurvivorsAreMutants of a target: an entry whose line was changed or removed matches nothing any more.
+// TestListedSurvivorsAreMutants of a target, as many as the entry says: one whose line was changed or removed matches nothing
+// any more, and a new line that equals a listed one matches another.
 func TestListedSurvivorsAreMutants(t *testing.T) {
 	list, err := readAccepted("accepted.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
+	mutants := map[string][]mutant{} // by file
 	for _, target := range targets {
 		source, err := os.ReadFile(filepath.Join("..", target.file))
 		if err != nil {
 			t.Fatal(err)
 		}
-		mutants, err := mutantsOf(target.file, string(source))
-		if err != nil {
+		if mutants[target.file], err = mutantsOf(target.file, string(source)); err != nil {
 			t.Fatal(err)
-		}
-		for _, m := range mutants {
-			list.accept(m)
 		}
 	}
 	for _, e := range list {
-		if !e.used {
-			t.Errorf("accepted.txt:%d matches no mutant of %s: %s", e.line, e.file, e.after)
+		if n := e.in(mutants[e.file]); n != e.mutants {
+			t.Errorf("accepted.txt:%d stands for %d mutants of %s, but matches %d: %s", e.line, e.mutants, e.file, n, e.after)
+		}
+		if m := (mutant{file: e.file, before: e.before, after: e.after}); list.find(m) != e {
+			t.Errorf("accepted.txt:%d is listed twice: %s", e.line, e.after)
 		}
 	}
 }

@@ -34,6 +34,7 @@ var (
 
 var targets = []target{
 	{"internal/bucket/bucket.go", []stage{bucketTests, memoryTests, denyTests}},
+	{"internal/bucket/guard.go", []stage{bucketTests, memoryTests}},
 	{"internal/bucket/op.go", []stage{bucketTests, dispatchTests}},
 	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
@@ -56,6 +57,7 @@ var targets = []target{
 	{"internal/dispatch/call.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/deadline.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/dispatch.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/lent.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
 	{"fixed_window.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
@@ -64,6 +66,7 @@ var targets = []target{
 	{"mixed.lua", []stage{kinds}},
 	{"plan.lua", []stage{plans}},
 	{"internal/memory/store.go", []stage{memoryTests}},
+	{"internal/memory/ban.go", []stage{memoryTests}},
 	{"internal/memory/window.go", []stage{memoryTests}},
 	{"internal/memory/log.go", []stage{memoryTests}},
 }

@@ -12,7 +12,7 @@ func NewSlots(n int64) Bucket {
 
 // NewBan returns the bucket whose level is for how many milliseconds a client is banned: at first for first, in the end for longest.
 func NewBan(first, longest int64) Bucket {
-	return Bucket{ID: "ban", Kind: Ban, Burst: math.MaxInt64, Whole: math.MaxInt64, Cost: first, Drain: 1, Capacity: longest}
+	return Bucket{ID: "ban", Kind: Ban, Burst: math.MaxInt64, Whole: math.MaxInt64, Cost: first, Capacity: longest}
 }
 
 // Guards reports whether the bucket is none of a limit's: it has no tokens.

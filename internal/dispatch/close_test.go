@@ -111,9 +111,10 @@ func TestCloseEndsTheProber(t *testing.T) {
 				s.does(row.hangs(gate))
 				time.Sleep(row.after)
 				require.False(t, d.Idle())
-				start := time.Now()
+				start, before := time.Now(), d.Stats().Transitions
 				d.Close()
 				require.Equal(t, row.want, time.Since(start))
+				require.Equal(t, before, d.Stats().Transitions)
 				require.False(t, d.Stats().Open, "a closed one tells of no server")
 				require.Zero(t, s.lines(logBack), "nor that it is back")
 				require.Equal(t, ErrClosed, d.Do(t.Context(), newCall("k", take(1, 1), newBuckets(t, bucket.Token, 10))))

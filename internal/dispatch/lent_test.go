@@ -65,6 +65,19 @@ func forBoth(t *testing.T, test func(t *testing.T, d *Dispatcher, s *server, one
 	}
 }
 
+// TestLend is a context with the end of one and the values of another.
+func TestLend(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		ends, cancel := context.WithCancel(t.Context())
+		lent := Lend(ends, context.WithValue(t.Context(), spanKey{}, "span"))
+		require.Equal(t, "span", spanOf(lent))
+		cancel()
+		require.Equal(t, context.Canceled, lent.Err())
+		lent.End()
+		require.Nil(t, spanOf(lent))
+	})
+}
+
 // TestServerSeesTheValuesOfTheCaller, and the end of the batch.
 func TestServerSeesTheValuesOfTheCaller(t *testing.T) {
 	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {

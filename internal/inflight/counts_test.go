@@ -3,7 +3,7 @@ package inflight
 import (
 	"context"
 	"fmt"
-	"strings"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -114,6 +114,30 @@ func TestLaterSlotsAreReleasedOnceTheyAreSettled(t *testing.T) {
 	})
 }
 
+// TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused is told once it is settled, though nothing was to be told meanwhile.
+func TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var redis told
+		c := New(redis.tell)
+		defer c.Close(context.Background())
+		c.Begin(key)
+		c.Begin(key)
+		c.Settle(key, 2, Granted)
+		c.Release(key, 2)
+		require.Equal(t, []string{"k settled 0 held 0 doubt false"}, redis.says())
+		require.False(t, c.teller.running.Load())
+		c.Settle(key, 1, Refused)
+		require.Equal(t, []string{"k settled 2 held 0 doubt false"}, redis.says())
+	})
+}
+
+func TestRedisKeepsACountForLife(t *testing.T) {
+	t.Parallel()
+	script, err := os.ReadFile("../../slots.lua")
+	require.NoError(t, err)
+	require.Contains(t, string(script), fmt.Sprintf("\nlocal life = %d\n", Life.Milliseconds()))
+}
+
 func TestLostAttemptsAreInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
@@ -150,75 +174,6 @@ func TestLostAttemptsAreInDoubt(t *testing.T) {
 	})
 }
 
-// TestSlotsAreRenewed while they are held, and no goroutine is left when none is.
-func TestSlotsAreRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var redis told
-		c := New(redis.tell)
-		defer c.Close(context.Background())
-		const keys = 1000
-		for i := range keys {
-			key := fmt.Append(nil, i)
-			c.Settle(key, c.Begin(key).Number, Granted)
-		}
-		time.Sleep(time.Minute)
-		lines := len(redis.says())
-		require.InDelta(t, keys*int(time.Minute/Renewal), lines, keys*4, "each every three seconds or so")
-		require.LessOrEqual(t, redis.calls, 60, "at most once a second for a thousand keys")
-		for i := range keys {
-			c.Release(fmt.Append(nil, i), int64(i+1))
-		}
-		require.Len(t, redis.says(), keys)
-		require.LessOrEqual(t, redis.most, maxUpdates)
-		calls := redis.calls
-		time.Sleep(time.Hour)
-		require.Equal(t, calls, redis.calls)
-		require.False(t, c.teller.running.Load())
-	})
-}
-
-// TestChangesAreToldOnceRedisIsBack, and all slots again, as it may have forgotten them.
-func TestChangesAreToldOnceRedisIsBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var redis told
-		c := New(redis.tell)
-		defer c.Close(context.Background())
-		other := []byte("other")
-		c.Settle(other, c.Begin(other).Number, Granted)
-		c.Settle(key, c.Begin(key).Number, Granted)
-		redis.loses("all")
-		c.Release(key, 2)
-		time.Sleep(2 * time.Second)
-		require.Empty(t, redis.says())
-		require.LessOrEqual(t, redis.calls, 10)
-		redis.loses()
-		time.Sleep(time.Second)
-		require.Subset(t, redis.says(), []string{"k settled 2 held 0 doubt true", "other settled 1 held 1 doubt false"})
-		c.Release(other, 1)
-		redis.says()
-	})
-}
-
-// TestSlotsAreRenewedBesideReleases that come faster than Redis can be told of them.
-func TestSlotsAreRenewedBesideReleases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		redis := told{takes: 5 * time.Millisecond}
-		c := New(redis.tell)
-		defer c.Close(context.Background())
-		c.Settle(key, c.Begin(key).Number, Granted)
-		for i := range 30_000 {
-			other := fmt.Append(nil, i)
-			a := c.Begin(other)
-			c.Settle(other, a.Number, Granted)
-			c.Release(other, a.Number)
-			time.Sleep(time.Millisecond)
-		}
-		require.InDelta(t, 30*time.Second/Renewal, renewed(redis.says(), "k"), 3)
-		c.Release(key, 1)
-		redis.says()
-	})
-}
-
 // remembered returns how many keys are.
 func remembered(c *Counts) (n int) {
 	for i := range c.shards {
@@ -227,94 +182,6 @@ func remembered(c *Counts) (n int) {
 		c.shards[i].mu.Unlock()
 	}
 	return n
-}
-
-func renewed(lines []string, key string) (n int) {
-	for _, line := range lines {
-		if strings.HasPrefix(line, key+" ") {
-			n++
-		}
-	}
-	return n
-}
-
-// TestALostServerHoldsUpNoOther has slots be renewed and released beside those of a server that does not answer.
-func TestALostServerHoldsUpNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		redis := told{takes: 10 * time.Millisecond}
-		c := New(redis.tell)
-		defer c.Close(context.Background())
-		c.Settle(key, c.Begin(key).Number, Granted)
-		dead := make([]string, 2000)
-		for i := range dead {
-			dead[i] = fmt.Sprint("dead ", i)
-			c.Settle([]byte(dead[i]), c.Begin([]byte(dead[i])).Number, Granted)
-		}
-		redis.loses(dead...)
-		for i := range dead[1000:] {
-			c.Release([]byte(dead[1000+i]), int64(1002+i))
-		}
-		time.Sleep(time.Minute)
-		require.InDelta(t, time.Minute/Renewal, renewed(redis.says(), "k"), 5)
-		c.Release(key, 1)
-		time.Sleep(100 * time.Millisecond)
-		require.Equal(t, []string{"k settled 1 held 0 doubt false"}, redis.says())
-		redis.loses()
-		time.Sleep(5 * time.Second)
-		require.Contains(t, redis.says(), "dead 1500 settled 1502 held 0 doubt true")
-		for i, key := range dead[:1000] {
-			c.Release([]byte(key), int64(2+i))
-		}
-		redis.says()
-	})
-}
-
-// TestRenewalsAreFewWhileAServerIsLost has slots of another server be released all the time: no slot is told of more often for that.
-func TestRenewalsAreFewWhileAServerIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var redis told
-		c := New(redis.tell)
-		defer c.Close(context.Background())
-		dead := []byte("dead")
-		c.Settle(key, c.Begin(key).Number, Granted)
-		c.Settle(dead, c.Begin(dead).Number, Granted)
-		redis.loses("dead")
-		for i := range 3000 {
-			other := fmt.Append(nil, i)
-			a := c.Begin(other)
-			c.Settle(other, a.Number, Granted)
-			c.Release(other, a.Number)
-			time.Sleep(10 * time.Millisecond)
-		}
-		require.InDelta(t, 30*time.Second/Renewal, renewed(redis.says(), "k"), 3)
-		redis.loses()
-		time.Sleep(2 * tick)
-		require.Equal(t, 1, renewed(redis.says(), "k"), "once more when the server is back, as it may have forgotten")
-	})
-}
-
-// TestAHiccupLosesNoSlot has some tells fail, each of which comes at the worst time.
-func TestAHiccupLosesNoSlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var redis told
-		c := New(redis.tell)
-		defer c.Close(context.Background())
-		c.Settle(key, c.Begin(key).Number, Granted)
-		last := time.Now()
-		for range 10 {
-			time.Sleep(Renewal - 100*time.Millisecond)
-			redis.loses("all")
-			time.Sleep(1500 * time.Millisecond)
-			redis.loses()
-			time.Sleep(1500 * time.Millisecond)
-			if renewed(redis.says(), "k") > 0 {
-				last = time.Now()
-			}
-			require.Less(t, time.Since(last), Life)
-		}
-		c.Release(key, 1)
-		redis.says()
-	})
 }
 
 // TestMemoryOfReleasedSlotsIsBounded while Redis cannot be told.
@@ -368,34 +235,5 @@ func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Zero(t, remembered(c))
 		require.True(t, c.told())
-	})
-}
-
-func TestCloseTellsWhatHasChanged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var redis told
-		c := New(redis.tell)
-		defer c.Close(context.Background())
-		c.Settle(key, c.Begin(key).Number, Granted)
-		c.Release(key, 1)
-		c.Close(t.Context())
-		require.Equal(t, []string{"k settled 1 held 0 doubt false"}, redis.says())
-		c.Settle(key, c.Begin(key).Number, Granted)
-		c.Release(key, 2)
-		require.Empty(t, redis.says())
-	})
-}
-
-func TestAloneNobodyIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := New(nil)
-		for range 2 {
-			a := c.Begin(key)
-			c.Try(key, a.Number, false, func(held int64) bool { return held < 1 })
-		}
-		require.EqualValues(t, 1, c.Held(key))
-		c.Release(key, 1)
-		require.Zero(t, remembered(c))
-		c.Close(t.Context())
 	})
 }

@@ -126,27 +126,30 @@ func TestOwn(t *testing.T) {
 func TestALateAnswer(t *testing.T) {
 	for name, row := range map[string]struct {
 		kind bucket.Kind
+		rate int64
 		late time.Duration
 		want int64
 	}{
-		"at once":    {bucket.Token, 0, 20},
-		"later":      {bucket.Token, 10 * ms, 10},
-		"much later": {bucket.Token, 90 * ms, 0},
-		"a window":   {bucket.FixedWindow, 10 * ms, 0},
+		"at once":     {bucket.Token, 1000, 0, 20},
+		"later":       {bucket.Token, 1000, 10 * ms, 10},
+		"later, slow": {bucket.Token, 500, 10 * ms, 15},
+		"much later":  {bucket.Token, 1000, 90 * ms, 0},
+		"a window":    {bucket.FixedWindow, 1000, 10 * ms, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				c, s := New(clocktrust.New(true)), subject(t, 1)
-				s.Buckets[0] = newBucket(t, row.kind, 1000, 1000, 1000)
+				s.Buckets[0] = newBucket(t, row.kind, row.rate, row.rate, 1000)
 				e := c.add(&s)
 				first, sent := c.Begin(s, time.Second, 1, 1), time.Now()
 				first.ahead = 20
 				time.Sleep(time.Nanosecond)
-				second := c.Begin(s, time.Second, 300, 1)
-				second.End(s, 300, []bucket.State{{Level: 21, Reset: 500}}, time.Now(), time.Now())
+				second, now := c.Begin(s, time.Second, 300, 1), time.Now()
+				second.End(s, 300, []bucket.State{{Level: 21, Reset: 500}}, now, now)
 				time.Sleep(row.late)
 				first.End(s, 21, []bucket.State{{Reset: 500}}, sent, time.Now())
 				require.Equal(t, row.want, c.usable(e))
+				require.Equal(t, now, e.lease.Load().sent, "it is as of the later call")
 			})
 		})
 	}

@@ -216,13 +216,29 @@ func TestAChargeRenewsALease(t *testing.T) {
 			f.lend(5, 200)
 			time.Sleep(60 * ms)
 			f.level = 1000 - granted
-			trip := f.begin()
+			trip, before := f.begin(), f.entry().lease.Load()
 			trip.ahead = 0
 			f.end(&trip)
 			time.Sleep(60 * ms)
 			require.Equal(t, 5*granted, f.leased())
+			require.Equal(t, 5-5*granted, before.left.Load(), "nobody else can take what the new one has")
 		})
 	}
+}
+
+// TestWhatIsLeftIsNoMoreThanWasFound, in whole tokens: others have given back what was not theirs.
+func TestWhatIsLeftIsNoMoreThanWasFound(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newLender(t)
+		f.s.Buckets[0] = newBucket(t, bucket.Token, 500, 500, 1000)
+		f.ask(2)
+		f.lend(5, 100)
+		f.level = 3 // a token and a half
+		trip := f.begin()
+		trip.ahead = 0
+		f.end(&trip)
+		require.EqualValues(t, 1, f.leased())
+	})
 }
 
 // TestAKeyThatIsAskedAboutStays when another takes a place.

@@ -225,25 +225,47 @@ func TestOwnChargesAreKnown(t *testing.T) {
 	})
 }
 
+// askWindow has a cache learn of a window that has so many milliseconds left.
+func askWindow(t *testing.T, c *Cache, left int64) {
+	s := subject(t, 1)
+	s.Buckets = []bucket.Bucket{newBucket(t, bucket.FixedWindow, 1000, 1000, 1000)}
+	trip, now := c.Begin(s, 100*ms, 1, 1), time.Now()
+	found := bucket.State{Reset: left, Mark: left}
+	if left > 0 {
+		found.Level = 1
+	}
+	trip.End(s, trip.Charges(), []bucket.State{found}, now, now)
+}
+
 // TestAWindowTellsTheTime by when it ends.
 func TestAWindowTellsTheTime(t *testing.T) {
 	for moved, want := range map[int64]bool{0: false, 8: false, 9: true, 10: true, 12: true, 13: false, 400: false} {
 		inBubbleRun(t, moved, func(t *testing.T) {
-			c, s := New(clocktrust.New(false)), subject(t, 1)
-			s.Buckets = []bucket.Bucket{newBucket(t, bucket.FixedWindow, 1000, 1000, 1000)}
-			ask := func(state bucket.State) {
-				trip, now := c.Begin(s, 100*ms, 1, 1), time.Now()
-				trip.End(s, trip.Charges(), []bucket.State{state}, now, now)
-			}
-			ask(bucket.State{Level: 1, Reset: 900, Mark: 900})
-			ask(bucket.State{Level: 1, Reset: 900, Mark: 900})
+			c := New(clocktrust.New(false))
+			askWindow(t, c, 900)
+			askWindow(t, c, 900)
 			time.Sleep(10 * ms)
-			ask(bucket.State{Level: 1, Reset: 900 - moved, Mark: 900 - moved})
+			askWindow(t, c, 900-moved)
 			require.Equal(t, want, c.clock.Trusted())
-			ask(bucket.State{Level: 1, Reset: 999, Mark: 999}) // the next one
+			askWindow(t, c, 999) // the next one
 			require.Equal(t, want, c.clock.Trusted())
 		})
 	}
+}
+
+// TestAWindowTellsTheTimeToItsEnd, and not once it is gone: it may have been reset.
+func TestAWindowTellsTheTimeToItsEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := New(clocktrust.New(false))
+		askWindow(t, c, 900)
+		askWindow(t, c, 900)
+		time.Sleep(10 * ms)
+		askWindow(t, c, 0)
+		require.Zero(t, c.clock.Jumps())
+		time.Sleep(999 * ms) // the next one began with that call
+		askWindow(t, c, 1)
+		require.True(t, c.clock.Trusted())
+	})
 }
 
 // TestCalendarPeriodsNeedNoTrust in Redis' clock: they end by that of the process.

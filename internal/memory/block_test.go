@@ -68,6 +68,14 @@ func TestABlockStays(t *testing.T) {
 	}
 }
 
+func TestTheZeroOpLooks(t *testing.T) {
+	t.Parallel()
+	onEachKind(t, func(t *testing.T, b bucket.Bucket, do func(bucket.Op) bucket.State) {
+		do(take(4))
+		require.Equal(t, do(bucket.Peek(1)), do(bucket.Op{}))
+	})
+}
+
 // TestChargeWithoutABucket makes one, and goes into debt up to a burst; what passes that changes nothing.
 func TestChargeWithoutABucket(t *testing.T) {
 	t.Parallel()
@@ -135,9 +143,11 @@ func TestTheLastUnitIsGivenBack(t *testing.T) {
 		require.Zero(t, c.store.Len())
 
 		daily := newBucket(t, bucket.Token, 1, 24*time.Hour)
-		c.take(0, daily)
-		c.do(0, daily, bucket.Op{Verb: bucket.Give, N: bucket.MaxUnits})
-		require.Zero(t, c.do(0, daily, bucket.Peek(1)).Level)
+		for _, n := range []int64{bucket.MaxUnits, 1 << 62} {
+			c.take(0, daily)
+			c.do(0, daily, bucket.Op{Verb: bucket.Give, N: n})
+			require.Zero(t, c.do(0, daily, bucket.Peek(1)).Level)
+		}
 	})
 }
 
@@ -170,6 +180,22 @@ func TestALevelThatCannotBeCounted(t *testing.T) {
 		c.do(0, large, bucket.Op{Verb: bucket.Give, N: 1})
 		found := c.do(0, small, bucket.Op{Verb: bucket.Give, N: 1}) // not a Take, which finds a block by its end
 		require.Equal(t, small.BlockLevel(1<<50), found.Level)
+	})
+}
+
+// TestAChargeWithNoRoomForDebt under a limit that counts to no such level leaves it alone: another still knows it.
+func TestAChargeWithNoRoomForDebt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const day = 86_400_000
+		slow, ok := bucket.New(bucket.Token, "d", 1, 1_000_000, day)
+		require.True(t, ok)
+		fast, ok := bucket.New(bucket.Token, "d", 1_000_003, 10, day)
+		require.True(t, ok)
+		c := clientsOf(New(MaxBuckets))
+		c.do(0, slow, take(1_000_000))
+		c.do(0, fast, bucket.Op{Verb: bucket.Charge, N: 1})
+		require.EqualValues(t, int64(1_000_000*day), c.do(0, slow, bucket.Peek(1)).Level)
 	})
 }
 
