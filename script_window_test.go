@@ -290,6 +290,15 @@ func TestScriptsOfWindowsRewriteLogs(t *testing.T) {
 			}
 			require.Equal(t, want.state(now), s.state(t, "k"), "%v at %d ms: %d given back", l, now, n)
 		}
+		for at := 0; at <= 65; at += 5 {
+			if slices.ContainsFunc(l.entries, func(e logEntry) bool { return e.at == at }) {
+				continue // else nothing has the mark, or it has left
+			}
+			restore("k")
+			_, err := s.try(t, faultCall{"return", 1, 0, at}, "k")
+			require.NoError(t, err)
+			require.Equal(t, s.state(t, "saved"), s.state(t, "k"), "%v at %d ms: returned with mark %d", l, now, at)
+		}
 		for n := 1; n <= 2; n++ {
 			for i, e := range l.entries {
 				restore("k")
@@ -303,6 +312,32 @@ func TestScriptsOfWindowsRewriteLogs(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestScriptsOfWindowsRewriteAThousandEntries of a log to give back what was taken before them, and no more.
+func TestScriptsOfWindowsRewriteAThousandEntries(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.Limit{Rate: 3000, Period: 2 * time.Second})
+	const entries = 1002               // of 2 tokens, in a millisecond each
+	list := func(returned int) []any { // from one of them, or -1
+		total, list := 0, []any{""}
+		for i := range entries {
+			if total += 2; i == returned {
+				total--
+			}
+			list = append(list, i, total)
+		}
+		list[0] = fmt.Sprint(0, total, entries-1+2000)
+		return list
+	}
+	for at, want := range map[int][]any{entries - 1: list(entries - 1), 1: list(1), 0: list(-1)} {
+		require.NoError(t, s.rdb.Del(t.Context(), "k").Err())
+		require.NoError(t, s.rdb.RPush(t.Context(), "k", list(-1)...).Err())
+		require.NoError(t, s.rdb.PExpire(t.Context(), "k", 2*time.Second).Err())
+		_, err := s.try(t, faultCall{"return", 1, 0, at}, "k")
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint(want, 2*time.Second), s.state(t, "k"), "entry %d", at)
+	}
 }
 
 // TestScriptsOfWindowsCountBeyondTheWrap of totals, at 2^52.
