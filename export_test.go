@@ -86,5 +86,8 @@ func Script(a Algorithm, l Limit) (source string, args []any, err error) {
 // Scripts are all scripts of limits, bans and slots.
 func Scripts() [redisstore.Scripts]string { return scripts() }
 
+// CrossSlotScript comes before those of limits, in calls for several clients on a node of a cluster.
+func CrossSlotScript() string { return crossSlotSource }
+
 // PlanScript is the script that stores a plan.
 func PlanScript() string { return planSource }

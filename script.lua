@@ -92,7 +92,6 @@ if each or charges > 0 and #KEYS == 1 then
     end -- else decide.lua says what is wrong
   end
   if each then return found end
-  charges = ARGV[3] + 0
 end
 
 -- size is how many integers the reply has of each bucket.

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
 )
 
 // scriptKeys calls a script on keys of a Redis whose clock is set.
@@ -31,7 +30,8 @@ func newScriptKeys(t *testing.T, a ginlimit.Algorithm, l ginlimit.Limit) *script
 	s.mini.ClockTTL(true)
 	require.NoError(t, s.mini.Start())
 	t.Cleanup(s.mini.Close)
-	s.rdb = harness.ConnectDirect(t, s.mini.Addr())
+	s.rdb = redis.NewClient(&redis.Options{Addr: s.mini.Addr(), MaxRetries: -1, ReadTimeout: -1}) // a call is made once
+	t.Cleanup(func() { _ = s.rdb.Close() })
 	var err error
 	s.source, s.args, err = ginlimit.Script(a, l)
 	require.NoError(t, err)
@@ -136,7 +136,11 @@ func TestEachBucketForItself(t *testing.T) {
 				if once == 0 {
 					of = charges
 				}
-				reply, err := s.call(t, "each", n, once, keys, of...)
+				call := s.each
+				if r.IntN(2) == 0 {
+					call = s.across
+				}
+				reply, err := call(t, n, once, keys, of...)
 				require.NoError(t, err, about)
 				width := len(reply) / len(keys)
 				for i, key := range keys {

@@ -1,6 +1,8 @@
 package ginlimit_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -116,25 +118,257 @@ func TestDebtEndsAtWhatCanBeCounted(t *testing.T) {
 	}
 }
 
-// TestABlockOutlastsWhatIsReturned, whether that is all or not.
+// TestABlockOutlastsWhatIsReturned or given back, whether that is all or not.
 func TestABlockOutlastsWhatIsReturned(t *testing.T) {
 	t.Parallel()
 	for _, a := range []ginlimit.Algorithm{ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		for _, back := range []int{1, 2, 3} {
-			s := newScriptKeys(t, a, ginlimit.PerSecond(3))
-			taken, err := s.call(t, "take", 2, 1, []string{"k"})
-			require.NoError(t, err)
-			for _, verb := range []string{"block", "return"} {
-				_, err = s.call(t, verb, back, 0, []string{"k"}, taken[4])
-				require.NoError(t, err)
+		s := newScriptKeys(t, a, ginlimit.PerSecond(3))
+		for _, verb := range []string{"give", "return"} {
+			for back := 1; back <= 3; back++ {
+				for block := 1; block <= 2; block++ {
+					what := fmt.Sprintf("%s: %s %d, blocked for %d ms", a, verb, back, block)
+					require.NoError(t, s.rdb.Del(t.Context(), "k").Err())
+					taken, err := s.call(t, "take", 2, 1, []string{"k"})
+					require.NoError(t, err)
+					_, err = s.call(t, "block", block, 0, []string{"k"})
+					require.NoError(t, err)
+					_, err = s.call(t, verb, back, 0, []string{"k"}, taken[4])
+					require.NoError(t, err)
+					reply, err := s.call(t, "take", 1, 1, []string{"k"})
+					require.NoError(t, err)
+					require.Equal(t, []int64{3, int64(block)}, []int64{reply[0], reply[2]}, what)
+					if back >= 2 {
+						require.EqualValues(t, block, s.mini.TTL("k").Milliseconds(), what)
+					}
+					s.advance(time.Duration(block) * time.Millisecond)
+					reply, err = s.call(t, "take", 1, 0, []string{"k"})
+					require.NoError(t, err)
+					require.EqualValues(t, max(0, 2-back), reply[0], what)
+				}
 			}
-			reply, err := s.call(t, "take", 1, 1, []string{"k"})
+		}
+	}
+}
+
+// logEntry is tokens taken from a sliding window of a second, at a millisecond.
+type logEntry struct{ at, tokens int }
+
+// takenLog is a log of entries, some of which may have left.
+type takenLog struct {
+	base    int // the total before the first entry
+	entries []logEntry
+}
+
+// counted is the log without the entries that have left.
+func (l takenLog) counted(now int) takenLog {
+	for len(l.entries) > 0 && l.entries[0].at+1000 <= now {
+		l.base, l.entries = l.base+l.entries[0].tokens, l.entries[1:]
+	}
+	return l
+}
+
+// leaves returns in how many milliseconds so many tokens have left: all if there are not as many.
+func (l takenLog) leaves(now, tokens int) (ms int64) {
+	for _, e := range l.entries {
+		if ms = int64(e.at + 1000 - now); tokens <= e.tokens {
+			break
+		}
+		tokens -= e.tokens
+	}
+	return ms
+}
+
+func (l takenLog) used() (n int) {
+	for _, e := range l.entries {
+		n += e.tokens
+	}
+	return n
+}
+
+// list is what a key holds of it.
+func (l takenLog) list() []any {
+	total, list := l.base, []any{""}
+	for _, e := range l.entries {
+		total += e.tokens
+		list = append(list, e.at, total)
+	}
+	list[0] = fmt.Sprint(l.base, total, l.entries[len(l.entries)-1].at+1000)
+	return list
+}
+
+// state is what scriptKeys.state tells of it.
+func (l takenLog) state(now int) string {
+	if len(l.entries) == 0 {
+		return `"" -2ns`
+	}
+	return fmt.Sprint(l.list(), time.Duration(l.leaves(now, l.used()))*time.Millisecond)
+}
+
+// eachLog makes keys of logs of up to 7 entries, some of which have left, in the millisecond in which an entry leaves and beside it.
+func eachLog(t *testing.T, s *scriptKeys, test func(l takenLog, now int, restore func(keys ...string))) {
+	for entries := 1; entries <= 7; entries += raceShare {
+		l := takenLog{base: 4}
+		for i := range entries {
+			l.entries = append(l.entries, logEntry{10 * i, 1 + i%2})
+		}
+		for gone := range entries {
+			for now := 999 + 10*gone; now <= 1001+10*gone && now < 990+10*entries; now++ {
+				require.NoError(t, s.rdb.Del(t.Context(), "saved").Err())
+				require.NoError(t, s.rdb.RPush(t.Context(), "saved", l.list()...).Err())
+				require.NoError(t, s.rdb.PExpire(t.Context(), "saved", time.Duration(990+10*entries-now)*time.Millisecond).Err())
+				test(l.counted(now), now, func(keys ...string) {
+					for _, key := range keys {
+						require.NoError(t, s.rdb.Copy(t.Context(), "saved", key, 0, true).Err())
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestScriptsOfWindowsSearchLogs for what has left. Only where more tokens than those of the oldest entry must leave first, a key
+// among many is left to a call of its own.
+func TestScriptsOfWindowsSearchLogs(t *testing.T) {
+	t.Parallel()
+	const limit = 9 // some logs have debt
+	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(limit))
+	eachLog(t, s, func(l takenLog, now int, restore func(keys ...string)) {
+		for _, c := range []faultCall{{"take", 1, 1, 0}, {"take", 2, 3, 0}, {"take", 8, 1, 0}, {"take", 1, 0, 0}} {
+			what := fmt.Sprintf("%v at %d ms: %+v", l, now, c)
+			restore("alone", "one", "other", "each")
+			after, charged := l, max(0, min(c.charges, (limit-l.used())/c.n))
+			if charged > 0 {
+				after.entries = append(slices.Clone(l.entries), logEntry{now, charged * c.n})
+			}
+			want := []int64{int64(l.used()), after.leaves(now, max(1, after.used()-limit+1)), 0, l.leaves(now, l.used()), int64(now)}
+			if short := after.used() + c.n - limit; short > 0 {
+				want[2] = after.leaves(now, short)
+			}
+			together, err := s.try(t, c, "one", "other")
 			require.NoError(t, err)
-			require.Equal(t, []int64{3, int64(back)}, []int64{reply[0], reply[2]}, "%s: it is blocked for so many milliseconds", a)
-			s.advance(time.Duration(back) * time.Millisecond)
-			reply, err = s.call(t, "take", 1, 0, []string{"k"})
+			require.Equal(t, append(want[:5:5], want...), together, what)
+			if charged == c.charges && charged > 0 {
+				want[2] = 0 // all charges were made, so it is not said when one more fits
+			}
+			alone, err := s.try(t, c, "alone")
 			require.NoError(t, err)
-			require.EqualValues(t, max(0, 2-back), reply[0], "%s", a)
+			require.Equal(t, want, alone, what)
+			if charged > 0 {
+				require.Equal(t, after.state(now), s.state(t, "one"), what)
+				require.Equal(t, after.state(now), s.state(t, "alone"), what)
+			}
+			if c.charges > 0 {
+				each, err := s.try(t, faultCall{"each", c.n, 0, c.charges}, "each")
+				require.NoError(t, err)
+				if want[2] > after.leaves(now, 1) {
+					require.EqualValues(t, -1, each[0], what)
+					require.Equal(t, s.state(t, "saved"), s.state(t, "each"), what)
+					continue
+				}
+				require.Equal(t, want, each, what)
+				require.Equal(t, s.state(t, "alone"), s.state(t, "each"), what)
+			}
+		}
+	})
+}
+
+// TestScriptsOfWindowsRewriteLogs to give back tokens: those that were taken last, or those with a mark.
+func TestScriptsOfWindowsRewriteLogs(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(10))
+	eachLog(t, s, func(l takenLog, now int, restore func(keys ...string)) {
+		for n := 1; n <= 3; n++ {
+			restore("k")
+			_, err := s.try(t, faultCall{"give", n, 0, 0}, "k")
+			require.NoError(t, err)
+			want, left := takenLog{base: l.base}, l.used()-n
+			for _, e := range l.entries {
+				if left > 0 {
+					want.entries = append(want.entries, logEntry{e.at, min(e.tokens, left)})
+				}
+				left -= e.tokens
+			}
+			require.Equal(t, want.state(now), s.state(t, "k"), "%v at %d ms: %d given back", l, now, n)
+		}
+		for at := 0; at <= 65; at += 5 {
+			if slices.ContainsFunc(l.entries, func(e logEntry) bool { return e.at == at }) {
+				continue // else nothing has the mark, or it has left
+			}
+			restore("k")
+			_, err := s.try(t, faultCall{"return", 1, 0, at}, "k")
+			require.NoError(t, err)
+			require.Equal(t, s.state(t, "saved"), s.state(t, "k"), "%v at %d ms: returned with mark %d", l, now, at)
+		}
+		for n := 1; n <= 2; n++ {
+			for i, e := range l.entries {
+				restore("k")
+				_, err := s.try(t, faultCall{"return", n, 0, e.at}, "k")
+				require.NoError(t, err)
+				want := takenLog{l.base, slices.Clone(l.entries)}
+				if want.entries[i].tokens -= n; want.entries[i].tokens <= 0 {
+					want.entries = slices.Delete(want.entries, i, i+1)
+				}
+				require.Equal(t, want.state(now), s.state(t, "k"), "%v at %d ms: %d returned of entry %d", l, now, n, i)
+			}
+		}
+	})
+}
+
+// TestScriptsOfWindowsRewriteAThousandEntries of a log to give back what was taken before them, and no more.
+func TestScriptsOfWindowsRewriteAThousandEntries(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.Limit{Rate: 3000, Period: 2 * time.Second})
+	const entries = 1002               // of 2 tokens, in a millisecond each
+	list := func(returned int) []any { // from one of them, or -1
+		total, list := 0, []any{""}
+		for i := range entries {
+			if total += 2; i == returned {
+				total--
+			}
+			list = append(list, i, total)
+		}
+		list[0] = fmt.Sprint(0, total, entries-1+2000)
+		return list
+	}
+	for at, want := range map[int][]any{entries - 1: list(entries - 1), 1: list(1), 0: list(-1)} {
+		require.NoError(t, s.rdb.Del(t.Context(), "k").Err())
+		require.NoError(t, s.rdb.RPush(t.Context(), "k", list(-1)...).Err())
+		require.NoError(t, s.rdb.PExpire(t.Context(), "k", 2*time.Second).Err())
+		_, err := s.try(t, faultCall{"return", 1, 0, at}, "k")
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint(want, 2*time.Second), s.state(t, "k"), "entry %d", at)
+	}
+}
+
+// TestScriptsOfWindowsCountBeyondTheWrap of totals, at 2^52.
+func TestScriptsOfWindowsCountBeyondTheWrap(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(6))
+	for _, c := range []faultCall{{"take", 1, 1, 0}, {"each", 1, 1, 0}} {
+		for _, keys := range [][]string{{"k"}, {"k", "other"}} {
+			require.NoError(t, s.rdb.Del(t.Context(), "k", "other").Err())
+			require.NoError(t, s.rdb.RPush(t.Context(), "k", "4503599627370493 2 1000", "0", "2").Err())
+			require.NoError(t, s.rdb.PExpire(t.Context(), "k", time.Second).Err())
+			for i, used := range []int64{5, 6, 6} {
+				reply, err := s.try(t, c, keys...)
+				require.NoError(t, err)
+				require.Equal(t, used, reply[0], "%+v of %v, call %d", c, keys, i)
+			}
+			require.Equal(t, "[4503599627370493 3 1000 0 3] 1s", s.state(t, "k"))
+		}
+	}
+}
+
+// TestScriptsOfWindowsForgetTheLastEntryInItsLastMillisecond though the key lives on, for a block.
+func TestScriptsOfWindowsForgetTheLastEntryInItsLastMillisecond(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(7))
+	for _, c := range []faultCall{{"charge", 2, 0, 0}, {"block", 1001, 0, 0}, {"charge", 14, 0, 1000}, {"take", 1, 0, 1}} {
+		s.advance(time.Duration(c.more) * time.Millisecond)
+		reply, err := s.try(t, c, "k")
+		require.NoError(t, err)
+		if c.verb == "take" {
+			require.EqualValues(t, 14, reply[0], "as much debt as there may be")
 		}
 	}
 }

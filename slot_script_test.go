@@ -10,6 +10,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
 // slotMessage is what a process asks of four slots, and what it is told: how many are in use.
@@ -75,6 +76,59 @@ func TestMessagesAboutSlots(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSlotsOfAKeyThatExpires while a script runs are free.
+func TestSlotsOfAKeyThatExpires(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
+	g := &guardTrace{rdb: s.rdb}
+	one, two := "P2 1 1 2,3,", "10000 5000 4 P3 1 1 1 5000 ; P2 1 1 3 10000 2,3,;"
+	for _, value := range []string{one, two} {
+		for _, left := range []int{0, -2} {
+			for _, call := range []func() ([]int64, error){
+				func() ([]int64, error) {
+					return g.eval(t, redisstore.Guards, []string{slotKey}, "take", 1, 1, "slots", 4, "P1", 7, 1, "8,", 0)
+				},
+				func() ([]int64, error) { return g.eval(t, redisstore.Tell, []string{slotKey}, "P1", 7, 1, 0) },
+			} {
+				require.NoError(t, s.rdb.Del(t.Context(), slotKey).Err())
+				want, err := call()
+				require.NoError(t, err)
+				kept := s.state(t, slotKey)
+				require.NotEqual(t, `"" -2ns`, kept)
+				require.NoError(t, s.rdb.Set(t.Context(), slotKey, value, time.Minute).Err())
+				s.expireDuring(slotKey, left)
+				got, err := call()
+				s.noFault()
+				require.NoError(t, err)
+				require.Equal(t, want, got, "%q, PTTL %d", value, left)
+				require.Equal(t, kept, s.state(t, slotKey), "%q, PTTL %d", value, left)
+			}
+		}
+	}
+}
+
+// TestSlotsThatAreNotKept as memory is full: the reply names their keys, and the others are kept.
+func TestSlotsThatAreNotKept(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
+	g, keys := &guardTrace{rdb: s.rdb}, []string{"1", "2", "3", "4"}
+	args := []any{"P1", 7, 1, 0, 7, 1, 0, 7, 1, 0, 7, 1, 0}
+	for _, c := range []struct {
+		refused string
+		want    []int64
+	}{{"1", []int64{1}}, {"3", []int64{3}}, {"", []int64{1, 2, 3, 4}}, {"5", nil}} {
+		require.NoError(t, s.rdb.Del(t.Context(), keys...).Err())
+		s.refuse(c.refused, needMemory...)
+		failed, err := g.eval(t, redisstore.Tell, keys, args...)
+		s.noFault()
+		require.NoError(t, err)
+		require.Equal(t, c.want, failed, "%q is refused", c.refused)
+		for i, key := range keys {
+			require.Equal(t, slices.Contains(failed, int64(i+1)), s.state(t, key) == `"" -2ns`, "%q is refused", c.refused)
+		}
 	}
 }
 

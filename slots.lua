@@ -33,7 +33,6 @@ local function look(key, process, settled, held)
     ends, first, total = ttl, ttl, kept + count
     list = format(' %s %s %s %d %d %s;', name, known, kept, total, ttl, later)
   end
-  if ttl <= 0 then return s end
   local now, known, kept, all, later = ends - ttl, nil, nil, nil, nil
   s.ends, s.now = ends, now
   if first - now > 0 then -- all of them count

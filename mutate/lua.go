@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// luaTokens matches a comment, a string, a number, a name, or a sign.
-var luaTokens = regexp.MustCompile(`--[^\n]*|'[^'\n]*'|\d+|[A-Za-z_]\w*|\.\.\.?|[<>=~]=|[^\s\w]`)
+// luaTokens matches a comment or a first line with flags, a string, a number, a name, or a sign.
+var luaTokens = regexp.MustCompile(`^#![^\n]*|--[^\n]*|'[^'\n]*'|\d+|[A-Za-z_]\w*|\.\.\.?|[<>=~]=|[^\s\w]`)
 
 // luaWords are what a sign or word is replaced by.
 var luaWords = map[string][]string{
@@ -27,7 +27,7 @@ func luaMutants(file, source string) []mutant {
 	var tokens []string
 	var spans [][]int
 	for _, span := range luaTokens.FindAllStringIndex(source, -1) {
-		if text := source[span[0]:span[1]]; !strings.HasPrefix(text, "--") {
+		if text := source[span[0]:span[1]]; !comment(text) {
 			tokens, spans = append(tokens, text), append(spans, span)
 		}
 	}
@@ -74,6 +74,11 @@ func luaMutants(file, source string) []mutant {
 	return mutants
 }
 
+// comment reports whether a token is no code.
+func comment(token string) bool {
+	return strings.HasPrefix(token, "--") || strings.HasPrefix(token, "#!")
+}
+
 // value reports whether a token ends a value, so that a minus after it subtracts.
 func value(token string) bool {
 	switch token {
@@ -91,7 +96,7 @@ func luaStatement(line string) (from, to int, ok bool) {
 	from = -1
 	for _, span := range luaTokens.FindAllStringIndex(line, -1) {
 		text := line[span[0]:span[1]]
-		if strings.HasPrefix(text, "--") {
+		if comment(text) {
 			break
 		}
 		if from < 0 {

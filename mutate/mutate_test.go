@@ -51,6 +51,7 @@ func TestLuaMutants(t *testing.T) {
 		"local a = max(b - c, ceil(d))": {"local a = min(b - c, ceil(d))", "local a = max(b + c, ceil(d))", "local a = max(b - c, floor(d))"},
 		"call('LTRIM', key, '-1') -- 1": {"call('LTRIM', key, '0') -- 1", "call('LTRIM', key, '-2') -- 1", "-- 1"},
 		"else -- a < b":                 nil,
+		"#!lua flags=a-b":               nil,
 		"local max, min = 0":            {"local max, min = 1", "local max, min = -1"},
 		"if a <= 'b' then":              {"if a < 'b' then", "if a > 'b' then"},
 	} {

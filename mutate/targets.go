@@ -5,8 +5,9 @@ var (
 	tokens  = stage{".", []string{"-test.run", "TestTraceEqualsModelOnMiniredis/seed_[01]$", "-test.parallel", "1"}}
 	fixed   = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/fixed.*seed_[01]$", "-test.parallel", "1"}}
 	sliding = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
-	scripts = stage{".", []string{"-test.run", "TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|TestTokensGivenBack|TestBucketsCharged|TestABlock"}}
+	scripts = stage{".", []string{"-test.run", "TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|TestTokensGivenBack|TestBucketsCharged|TestABlock|TestScripts[WU]|TestEachKey"}}
 	windows = stage{".", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
+	across  = stage{".", []string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
 	settled = stage{".", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
 	kinds   = stage{".", []string{"-test.run", "TestCalendarTrace", "-test.parallel", "1"}}
 	traces  = stage{".", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
@@ -63,6 +64,7 @@ var targets = []target{
 	{"fixed_window.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
 	{"sliding_window.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
 	{"decide.lua", []stage{tokens, fixed, sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"cross_slot.lua", []stage{across, simulation}},
 	{"mixed.lua", []stage{kinds}},
 	{"plan.lua", []stage{plans}},
 	{"internal/memory/store.go", []stage{memoryTests}},
