@@ -238,7 +238,7 @@ func TestProbesSurviveTheDialer(t *testing.T) {
 func TestRedisIsFoundByAWayOfAHook(t *testing.T) {
 	t.Parallel()
 	addr, process := harness.StartRedisProcess(t)
-	rdb := nowhere(t)
+	rdb := harness.Connect(t, harness.RefusedAddr(t))
 	rdb.AddHook(detour{addr})
 	limiter, log := harness.LoggedLimiter(t, rdb)
 	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
