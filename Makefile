@@ -7,7 +7,6 @@ SEEDS ?= 10000
 FIRST ?= 1
 FILES ?= .
 RUNS ?= 20
-FLAGS ?=
 
 .PHONY: help test busy integration simulate mutate fuzz bench lint ci
 
@@ -22,8 +21,13 @@ busy: ## RUNS runs of these tests beside four busy loops, each also with the rac
 	for run in $$(seq $(RUNS)); do echo "run $$run"; go test -count=1 -timeout 30m ./... && GOMAXPROCS=1 go test -race -count=1 -timeout 30m ./... || exit 1; done
 
 integration: ## the tests that need servers, with the race detector: of the root, and of every other module
-	go test $(FLAGS) -race -shuffle=on -parallel 6 -timeout 30m -tags integration ./...
-	@for module in $(MODULES); do [ $$module = . ] || (cd $$module && go test -race -shuffle=on -timeout 30m ./...) || exit 1; done
+	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration ./...
+	@$(MAKE) --no-print-directory -j 2 $(OTHERS)
+
+OTHERS = $(patsubst %,integration-%,integration $(filter-out . integration,$(MODULES)))
+.PHONY: $(OTHERS)
+$(OTHERS): integration-%:
+	@cd $* && go test -race -shuffle=on -timeout 30m ./...
 
 # A seed of slots takes three times as long as one of processes.
 simulate: ## SEEDS simulations of the dispatcher, of leases, and of processes, network and Redis, and a third of slots, from seed FIRST on

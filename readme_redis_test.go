@@ -34,7 +34,7 @@ func TestReadmeProgramRuns(t *testing.T) {
 		{"build", "-o", "quickstart", "."},
 	} {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
-		cmd.Dir = dir
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
