@@ -89,10 +89,11 @@ func run(ctx context.Context, jobs int, redisAddr string, out io.Writer) error {
 	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
 		return err
 	}
-	left, err := quota.Peek(context.WithoutCancel(ctx), "calls")
-	if err != nil {
-		return err
+	took := time.Since(start).Seconds()
+	if left, err := quota.Peek(context.WithoutCancel(ctx), "calls"); err != nil {
+		fmt.Fprintf(out, "Done in %.1f s; how much is left is not known: %v\n", took, err)
+	} else {
+		fmt.Fprintf(out, "Done in %.1f s; %d of %s are left.\n", took, left.Remaining, left.Limit)
 	}
-	fmt.Fprintf(out, "Done in %.1f s; %d of %s are left.\n", time.Since(start).Seconds(), left.Remaining, left.Limit)
 	return nil
 }
