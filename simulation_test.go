@@ -168,7 +168,7 @@ func simulateSeed(t *testing.T, seed uint64) *simulation {
 
 // simMostReal is how long a run may take in real time. It takes a fraction of a second, unless somebody in it tries again and
 // again without a pause: then the bubble's clock stands still.
-const simMostReal = 10 * time.Minute
+const simMostReal = 5 * time.Minute
 
 // simulate runs a plan in a bubble.
 func simulate(t *testing.T, plan *simPlan) *simulation {
