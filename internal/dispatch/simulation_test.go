@@ -83,7 +83,7 @@ func TestSimulation(t *testing.T) {
 		workers.Go(func() {
 			for seed, ok := more(); ok; seed, ok = more() {
 				began := time.Now()
-				stuck := time.AfterFunc(10*time.Minute, func() { panic(fmt.Sprintf("seed %d has run for ten minutes", seed)) })
+				stuck := time.AfterFunc(5*time.Minute, func() { panic(fmt.Sprintf("seed %d has run for five minutes", seed)) })
 				s := simulate(t, seed)
 				stuck.Stop()
 				calls.Add(uint64(s.asked))
