@@ -59,8 +59,8 @@ func admitExactly(t *testing.T, want int, limits []ginlimit.Limit) {
 	require.EqualValues(t, want, admitted.Load())
 }
 
-// Guarantee 1, of a bucket that refills: never above burst + rate × t, nor much below. What callers
-// were too slow to take, on a busy machine, is still in the bucket.
+// Guarantee 1, of a bucket that refills: never above burst + rate × t, nor below. What callers were too slow to take, on
+// a busy machine, is still in the bucket.
 func TestEightProcessesAdmitTheRate(t *testing.T) {
 	t.Parallel()
 	limiters := separateLimiters(t, 8)
@@ -68,6 +68,7 @@ func TestEightProcessesAdmitTheRate(t *testing.T) {
 	start := time.Now()
 	_, err := limiters[0].AllowN(t.Context(), "k", 60_000, limit) // from here on it is the rate alone
 	require.NoError(t, err)
+	empty := time.Now()
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
 	defer stop()
 	var admitted atomic.Int64
@@ -85,11 +86,11 @@ func TestEightProcessesAdmitTheRate(t *testing.T) {
 	most := 1000*time.Since(start).Seconds() + 1 // a millisecond that had begun
 	require.LessOrEqual(t, float64(admitted.Load()), most)
 
-	least := 1000 * time.Since(start).Seconds()
+	least := 1000*time.Since(empty).Seconds() - 1
 	left, err := limiters[0].Peek(t.Context(), "k", limit)
 	require.NoError(t, err)
 	t.Logf("%d admitted and %d left of %.0f", admitted.Load(), left.Remaining, least)
-	require.GreaterOrEqual(t, float64(admitted.Load())+float64(left.Remaining), 0.8*least, "a busy machine lets the bucket be full at times")
+	require.GreaterOrEqual(t, float64(admitted.Load())+float64(left.Remaining), least)
 }
 
 // Guarantee 2.

@@ -61,5 +61,5 @@ func TestTraceEqualsModelOnRedis(t *testing.T) {
 		})
 		require.Containsf(t, wants, got, "seed %d, step %d, %s", uint64(seed), i, s)
 	}
-	require.Greater(t, checked, length/2)
+	require.Greater(t, checked, length/10)
 }

@@ -18,6 +18,9 @@ import (
 // maxMemory is how much address space the tests of a mutant may have, in kB.
 const maxMemory = 6 << 20
 
+// unchangedCPU is how much CPU time tests may take with no change.
+const unchangedCPU = time.Hour
+
 // maxOutput is how many bytes are shown of what tests print.
 const maxOutput = 4 << 10
 
@@ -40,15 +43,24 @@ type lab struct {
 	root, dir string
 
 	mu       sync.Mutex
-	binaries map[string]*binary       // by directory: the tests with no change
-	took     map[string]time.Duration // by stage: with no change
-	made     int                      // files made in dir
+	binaries map[string]*binary // by directory: the tests with no change
+	took     map[string]cost    // by stage: with no change
+	made     int                // files made in dir
 }
 
 // binary is the compiled tests of a package.
 type binary struct {
 	file string
 	text []byte
+}
+
+// cost is what tests took.
+type cost struct{ wall, cpu time.Duration }
+
+// limits returns how long a mutant's tests may take that took c with no change. A loop is ended by its CPU time, which
+// other programs do not change; what waits costs none, and has longer, since the machine may be busy.
+func (c cost) limits() cost {
+	return cost{wall: 16*c.wall + 12*time.Second, cpu: (4*c.cpu + 3*time.Second).Round(time.Second)}
 }
 
 // path returns the name of a new file.
@@ -73,14 +85,14 @@ func (l *lab) prepare(ctx context.Context, t target) error {
 			}
 			l.binaries[s.dir] = &binary{file, text}
 		}
-		if l.took[s.name()] > 0 {
+		if _, ok := l.took[s.name()]; ok {
 			continue
 		}
-		begin := time.Now()
-		if output, err := l.execute(ctx, s, l.binaries[s.dir].file); err != nil {
+		output, took, err := l.execute(ctx, s, l.binaries[s.dir].file, unchangedCPU)
+		if err != nil {
 			return fmt.Errorf("%s fails with no change: %w\n%s", s.name(), err, output[max(0, len(output)-maxOutput):])
 		}
-		l.took[s.name()] = time.Since(begin)
+		l.took[s.name()] = took
 	}
 	return nil
 }
@@ -100,12 +112,12 @@ func (l *lab) compile(ctx context.Context, dir, file, overlay string) ([]byte, e
 // errFailed stands for a test that failed.
 var errFailed = errors.New("a test failed")
 
-// execute runs compiled tests until the first one fails. It ends them then, and when ctx is done, with all that they have
-// started.
-func (l *lab) execute(ctx context.Context, s stage, file string) ([]byte, error) {
+// execute runs compiled tests until the first one fails, for at most so much CPU time, in whole seconds. It ends them
+// then, and when ctx is done, with all that they have started.
+func (l *lab) execute(ctx context.Context, s stage, file string, cpu time.Duration) ([]byte, cost, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	args := append([]string{"-c", fmt.Sprintf(`ulimit -v %d; exec "$0" "$@"`, maxMemory), file, "-test.failfast", "-test.v"}, s.args...)
+	args := append([]string{"-c", fmt.Sprintf(`ulimit -v %d && ulimit -t %d && exec "$0" "$@"`, maxMemory, cpu/time.Second), file, "-test.failfast", "-test.v"}, s.args...)
 	command := exec.CommandContext(ctx, "sh", args...)
 	command.Dir = filepath.Join(l.root, s.dir)
 	command.Env = append(os.Environ(), "GOGC=400")
@@ -114,11 +126,16 @@ func (l *lab) execute(ctx context.Context, s stage, file string) ([]byte, error)
 	command.WaitDelay = time.Second
 	output := &firstFailure{found: func() { cancel(errFailed) }}
 	command.Stdout, command.Stderr = output, output
+	begin := time.Now()
 	err := command.Run()
+	took := cost{wall: time.Since(begin)}
+	if state := command.ProcessState; state != nil {
+		took.cpu = state.UserTime() + state.SystemTime()
+	}
 	if cause := context.Cause(ctx); errors.Is(cause, errFailed) {
 		err = cause
 	}
-	return output.text, err
+	return output.text, took, err
 }
 
 // firstFailure keeps the output of tests, and says when one has failed.
@@ -162,9 +179,10 @@ func (l *lab) try(ctx context.Context, t target, source string, m mutant) (outco
 			}
 			files[s.dir] = file
 		}
-		limited, cancel := context.WithTimeout(ctx, 4*l.took[s.name()]+3*time.Second)
-		_, err := l.execute(limited, s, file)
-		tooLate := limited.Err() != nil
+		limits := l.took[s.name()].limits()
+		limited, cancel := context.WithTimeout(ctx, limits.wall)
+		_, took, err := l.execute(limited, s, file, limits.cpu)
+		tooLate := limited.Err() != nil || took.cpu >= limits.cpu
 		cancel()
 		var exit *exec.ExitError
 		switch {

@@ -106,7 +106,7 @@ func run(ctx context.Context, root, only string, jobs int, leaveOut, verbose boo
 	defer os.RemoveAll(dir)
 
 	begin := time.Now()
-	lab := &lab{root: root, dir: dir, binaries: map[string]*binary{}, took: map[string]time.Duration{}}
+	lab := &lab{root: root, dir: dir, binaries: map[string]*binary{}, took: map[string]cost{}}
 	var all tally
 	unlisted := 0
 	for _, target := range targets {
