@@ -7,6 +7,7 @@ SEEDS ?= 10000
 FIRST ?= 1
 FILES ?= .
 RUNS ?= 20
+SKIP ?=
 
 .PHONY: help test busy integration simulate mutate fuzz bench lint ci
 
@@ -21,7 +22,7 @@ busy: ## RUNS runs of these tests beside four busy loops, each also with the rac
 	for run in $$(seq $(RUNS)); do echo "run $$run"; go test -count=1 -timeout 30m ./... && GOMAXPROCS=1 go test -race -count=1 -timeout 30m ./... || exit 1; done
 
 integration: ## the tests that need servers, with the race detector: of the root, and of every other module
-	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration ./...
+	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' ./...
 	@$(MAKE) --no-print-directory -j 2 $(OTHERS)
 
 OTHERS = $(patsubst %,integration-%,integration $(filter-out . integration,$(MODULES)))
@@ -39,17 +40,18 @@ mutate: ## break the code in one place at a time, in the files that match FILES,
 	cd mutate && go run . -root .. -only '$(FILES)'
 
 fuzz: ## every fuzz target for FUZZTIME
-	@for target in $$(go test -list '^Fuzz' . | grep '^Fuzz'); do \
-		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) . || exit 1; done
+	@targets=$$(git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go') || exit 1; \
+	echo "$$targets" | sed 's|[^/]*:func |. |' | while read -r package target; do \
+		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$package" || exit 1; done
 
 bench: ## the table of docs/benchmarks.md and its plot, against other libraries
 	cd bench && go run ./table
 
 lint: ## formatting, go.mod, vet and staticcheck of every module
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
-	GOBIN=$(BIN) go install honnef.co/go/tools/cmd/staticcheck@v0.8.2
+	GOFLAGS= GOBIN=$(BIN) go install honnef.co/go/tools/cmd/staticcheck@v0.8.2
 	@for module in $(MODULES); do echo "module $$module"; \
-		(cd $$module && go mod tidy -diff && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
+		(cd $$module && go mod tidy -diff && go vet -tags integration ./... && $(BIN)/staticcheck -tags integration ./...) || exit 1; done
 
 ci: ## all that decides what lands
 	bash .ci/run
