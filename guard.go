@@ -41,7 +41,7 @@ func (p *Policy) guard(s *limitSet) {
 	s.withGuards()
 }
 
-// withGuards completes a set whose buckets are those of limits: what takes tokens heeds the ban, and what takes a slot both.
+// withGuards completes a set whose buckets are those of limits: what takes tokens is checked for the ban, and what takes a slot for both.
 func (s *limitSet) withGuards() {
 	if s.guards == nil {
 		return

@@ -100,17 +100,17 @@ func (m *Merged) joins(c *Call) bool {
 
 // Attempts returns what is settled of the slots that this process holds, as the newest of the calls tells it, and the numbers of
 // their attempts, each followed by a comma.
-func (m *Merged) Attempts() (told bucket.Attempt, numbers string) {
+func (m *Merged) Attempts() (newest bucket.Attempt, numbers string) {
 	var text []byte
 	for c := m.Call; c != nil; c = c.next {
-		if c.Attempt.Number >= told.Number {
-			told = c.Attempt
+		if c.Attempt.Number >= newest.Number {
+			newest = c.Attempt
 		}
 		if c.Attempt.Number > 0 {
 			text = append(strconv.AppendInt(text, c.Attempt.Number, 10), ',')
 		}
 	}
-	return told, string(text)
+	return newest, string(text)
 }
 
 // distribute answers the calls, each as if those before it had been asked alone.

@@ -148,6 +148,35 @@ func TestMergedChargesStayCountable(t *testing.T) {
 	require.EqualValues(t, int64(bucket.MaxUnits/2), b.Merged[1].Charges)
 }
 
+// TestAttemptsOfMergedCalls: the newest tells what is settled, all have their number told, and those that only look have none.
+func TestAttemptsOfMergedCalls(t *testing.T) {
+	t.Parallel()
+	one := newBuckets(t, bucket.Token, 10)
+	for name, row := range map[string]struct {
+		attempts []bucket.Attempt
+		newest   bucket.Attempt
+		numbers  string
+	}{
+		"one that looks": {[]bucket.Attempt{{Settled: 3, Held: 2}}, bucket.Attempt{Settled: 3, Held: 2}, ""},
+		"some": {[]bucket.Attempt{{Number: 9, Settled: 3, Held: 2}, {}, {Number: 123, Settled: 8, Held: 1}, {Number: 1, Settled: 0, Held: 0}},
+			bucket.Attempt{Number: 123, Settled: 8, Held: 1}, "9,123,1,"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBatch()
+			for _, attempt := range row.attempts {
+				c := newCall("k", take(1, 1), one)
+				c.Attempt = attempt
+				b.calls = append(b.calls, c)
+			}
+			b.coalesce()
+			require.Len(t, b.Merged, 1)
+			newest, numbers := b.Merged[0].Attempts()
+			require.Equal(t, row.newest, newest)
+			require.Equal(t, row.numbers, numbers)
+		})
+	}
+}
+
 // TestErrorsOfAMergedCallReachItsCallersOnly: the transport refuses one key of a batch.
 func TestErrorsOfAMergedCallReachItsCallersOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

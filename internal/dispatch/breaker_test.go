@@ -53,7 +53,7 @@ func TestBreakerStates(t *testing.T) {
 			start := time.Now()
 			at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 			for _, e := range events {
-				opened := false
+				opened, before := false, b.state
 				switch e.what {
 				case "fails":
 					if e.sentAt == 0 {
@@ -61,7 +61,8 @@ func TestBreakerStates(t *testing.T) {
 					}
 					opened = b.failed(at(e.sentAt), at(e.at))
 				case "answers":
-					b.answered()
+					changed := b.answered()
+					require.Equal(t, before != b.state, changed, "%+v", e)
 				case "found":
 					b.found()
 				}

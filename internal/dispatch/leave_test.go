@@ -177,16 +177,16 @@ func TestReturnsAreNotSentLate(t *testing.T) {
 			return nil
 		}, nil)
 		for _, row := range []struct {
-			op   bucket.Op
-			most time.Duration
+			op  bucket.Op
+			max time.Duration
 		}{
 			{take(1, 1), connectTimeout + connectTimeout/10},
 			{bucket.Op{Verb: bucket.Return, N: 1, Marks: []int64{0}}, testTimeout + testTimeout/10},
 			{take(1, 1), connectTimeout + connectTimeout/10},
 		} {
 			require.NoError(t, d.Do(t.Context(), newCall("k", row.op, window)))
-			require.LessOrEqual(t, left, row.most)
-			require.GreaterOrEqual(t, left, row.most*8/10)
+			require.LessOrEqual(t, left, row.max)
+			require.GreaterOrEqual(t, left, row.max*8/10)
 		}
 	})
 }

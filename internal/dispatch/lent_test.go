@@ -237,10 +237,10 @@ func TestAValueThatDoesNotReturnHoldsUpNoOtherCaller(t *testing.T) {
 		})
 		var all sync.WaitGroup
 		locked, start := make(chan struct{}), time.Now()
-		ask := func(ctx context.Context, client string, most time.Duration) {
+		ask := func(ctx context.Context, client string, limit time.Duration) {
 			all.Go(func() {
 				assert.NoError(t, d.Do(ctx, newCall(client, take(1, 1), one)))
-				assert.LessOrEqual(t, time.Since(start), most)
+				assert.LessOrEqual(t, time.Since(start), limit)
 			})
 			synctest.Wait()
 		}

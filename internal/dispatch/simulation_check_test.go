@@ -65,13 +65,13 @@ type instant struct {
 	late    []*simFlight // in flight for the timeout or longer, without a slot for it
 	actual  shadow
 	overdue map[*simFlight]bool // at the end
-	most    int                 // overdue ones that there may be
+	max     int                 // overdue ones that there may be
 }
 
 // explained reports whether the table leads to what is, by the bound of overdue ones from before or by that of now: what has
 // landed may have changed it.
 func (in *instant) explained(w shadow, overdue int, found bool) bool {
-	for _, in.most = range []int{in.p.mostOverdue, in.p.d.slotsLocked() + 2} {
+	for _, in.max = range []int{in.p.maxOverdue, in.p.d.slotsLocked() + 2} {
 		if in.explains(w, 0, 0, overdue, found) {
 			return true
 		}
@@ -127,7 +127,7 @@ func (in *instant) explains(w shadow, landed, expired uint, overdue int, found b
 			if at := slices.Index(in.landed, f); expired&(1<<i) != 0 || at >= 0 && landed&(1<<at) != 0 {
 				continue
 			}
-			if count < in.most {
+			if count < in.max {
 				count++
 				next |= 1 << i
 				if f.sentAt.After(sentAt) {
@@ -254,5 +254,5 @@ func (p *process) checkLocked() {
 	p.probing, p.ended = d.probing, p.backs
 	p.seen, p.landed = is, nil
 	p.answered, p.mayExpire, p.mustExpire, p.flushed, p.saidOpen = false, false, false, false, false
-	p.mostOverdue = d.slotsLocked() + 2
+	p.maxOverdue = d.slotsLocked() + 2
 }

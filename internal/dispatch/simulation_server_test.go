@@ -64,7 +64,7 @@ func (p *process) fateLocked(ping, probe bool) (f fate, r *rand.Rand) {
 		p.nth, p.drawn = 0, p.s.now()
 	}
 	r = p.s.rand(2, uint64(p.index), uint64(p.drawn), uint64(p.nth))
-	ms := func(most int) time.Duration { return time.Duration(r.IntN(most+1)) * time.Millisecond }
+	ms := func(max int) time.Duration { return time.Duration(r.IntN(max+1)) * time.Millisecond }
 	timeout := int(p.timeout / time.Millisecond)
 	f = fate{before: ms(1), after: ms(2), done: -1, reorders: r.IntN(2) == 0, cancels: r.IntN(8) == 0}
 	if r.IntN(12) == 0 {
@@ -123,16 +123,16 @@ func (p *process) fateLocked(ping, probe bool) (f fate, r *rand.Rand) {
 
 // process is a dispatcher and its way to the server, of which it is the Transport and the log.
 type process struct {
-	s           *simulation
-	index       int
-	d           *Dispatcher
-	timeout     time.Duration
-	slots       int // how many batches may be in flight to a server that is near
-	farSlots    int // and to a distant one
-	mostOverdue int // overdue batches that there might be when last looked
-	oneOfMany   bool
-	inline      bool
-	phases      []struct {
+	s          *simulation
+	index      int
+	d          *Dispatcher
+	timeout    time.Duration
+	slots      int // how many batches may be in flight to a server that is near
+	farSlots   int // and to a distant one
+	maxOverdue int // overdue batches that there might be when last looked
+	oneOfMany  bool
+	inline     bool
+	phases     []struct {
 		until   time.Duration
 		weather weather
 	}

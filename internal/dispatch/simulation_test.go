@@ -291,9 +291,9 @@ func (s *simulation) report() string {
 			break
 		}
 	}
-	const most = 300
-	fmt.Fprintf(&b, "trace, up to %d lines before the first fault:\n", most)
-	for _, line := range s.trace[max(0, until-most):until] {
+	const maxLines = 300
+	fmt.Fprintf(&b, "trace, up to %d lines before the first fault:\n", maxLines)
+	for _, line := range s.trace[max(0, until-maxLines):until] {
 		fmt.Fprintf(&b, "%12s  %2d  "+line.text+"\n", append([]any{millis(line.at), line.who}, line.args...)...)
 	}
 	fmt.Fprintf(&b, "replay: go test ./internal/dispatch -run TestSimulation -seed %d", s.seed)

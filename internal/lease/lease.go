@@ -73,11 +73,11 @@ func (l *lease) usable(buckets []bucket.Bucket, age time.Duration) int64 {
 	if age < 0 || age >= l.life {
 		return 0
 	}
-	return l.standing(buckets, age)
+	return l.valid(buckets, age)
 }
 
-// standing returns how many of the tokens are not void so long after that.
-func (l *lease) standing(buckets []bucket.Bucket, age time.Duration) int64 {
+// valid returns how many of the tokens are not void so long after that.
+func (l *lease) valid(buckets []bucket.Bucket, age time.Duration) int64 {
 	left, ms := l.left.Load(), drained(l.rest+age)
 	for i := range buckets {
 		b := &buckets[i]
@@ -134,8 +134,8 @@ func (l *lease) take(buckets []bucket.Bucket, age time.Duration, n int64) (left 
 
 // void uses up all tokens, and returns how many of them are not void so long after the last decision was asked for.
 func (l *lease) void(buckets []bucket.Bucket, age time.Duration) int64 {
-	standing := l.standing(buckets, age)
-	return min(standing, l.left.Swap(0))
+	valid := l.valid(buckets, age)
+	return min(valid, l.left.Swap(0))
 }
 
 // charge adds another charge of so many units of each bucket, which was asked for at a time and found these states. Own ends at

@@ -209,8 +209,8 @@ func FuzzUsable(f *testing.F) {
 			require.Zero(t, got)
 			return
 		}
-		standing := float64(level) - float64(b.Drain)*float64(age)/1e6
-		require.LessOrEqual(t, float64(got)*float64(b.Cost), max(0, standing)*(1+1e-12))
+		valid := float64(level) - float64(b.Drain)*float64(age)/1e6
+		require.LessOrEqual(t, float64(got)*float64(b.Cost), max(0, valid)*(1+1e-12))
 		require.GreaterOrEqual(t, perLife(&b, time.Duration(life)), int64(0))
 	})
 }

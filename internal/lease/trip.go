@@ -55,7 +55,7 @@ func (t *Trip) want() int64 {
 		tokens = min(tokens, perLife(&e.buckets[i], t.life))
 	}
 	if l := c.current(e); l != nil {
-		tokens -= l.standing(e.buckets, now.Sub(l.sent))
+		tokens -= l.valid(e.buckets, now.Sub(l.sent))
 	}
 	if tokens < t.n {
 		return 0
@@ -135,8 +135,8 @@ func (t *Trip) keep(granted, ahead int64, found, after []bucket.State, sent, rec
 		}
 	} else {
 		l.charge(before, e.buckets, found, granted, t.n)
-		left := before.standing(e.buckets, time.Since(before.sent)) // this decision renews its life
-		if before.sent.After(sent) {                                // own may have been less meanwhile: only their own charge answers for these
+		left := before.valid(e.buckets, time.Since(before.sent)) // this decision renews its life
+		if before.sent.After(sent) {                             // own may have been less meanwhile: only their own charge answers for these
 			for i := range e.buckets {
 				if b := &e.buckets[i]; b.Kind == bucket.Token {
 					ahead = min(ahead, notDrained(b, granted*b.Charge(t.n), drained(time.Since(sent)))/b.Cost)

@@ -250,8 +250,8 @@ func (c *command) encodeGuards(m *dispatch.Merged, process string) {
 			c.args = append(c.args, guards[i].Cost, guards[i].Capacity, int(m.Op.Bans))
 			continue
 		}
-		told, attempts := m.Attempts()
-		c.args = append(c.args, guards[i].Capacity, process, told.Settled, told.Held, attempts)
+		newest, attempts := m.Attempts()
+		c.args = append(c.args, guards[i].Capacity, process, newest.Settled, newest.Held, attempts)
 	}
 	c.args = append(c.args, counted)
 }
