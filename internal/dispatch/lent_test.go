@@ -224,6 +224,19 @@ func TestAValueThatDoesNotReturn(t *testing.T) {
 	})
 }
 
+// TestAReadingIsWaitedForOnce, and not again by the next caller that has the same call.
+func TestAReadingIsWaitedForOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := NewCall()
+		c.lent = &Lent{caller: t.Context(), reads: 1}
+		for _, want := range []time.Duration{EndGrace, 0} {
+			start := time.Now()
+			c.endLent()
+			require.Equal(t, want, time.Since(start))
+		}
+	})
+}
+
 // TestAValueThatDoesNotReturnHoldsUpNoOtherCaller of its batch for longer than one read may take, however many a hook reads.
 func TestAValueThatDoesNotReturnHoldsUpNoOtherCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

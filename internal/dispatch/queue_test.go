@@ -87,6 +87,29 @@ func TestSlotsAreNoMoreThanConnections(t *testing.T) {
 	})
 }
 
+// TestRoundTripIsMeasured by small batches: the least, and a sixteenth of the way up to each that takes longer.
+func TestRoundTripIsMeasured(t *testing.T) {
+	t.Parallel()
+	const near, far = 2, 9
+	d := &Dispatcher{slots: near, farSlots: far}
+	for i, row := range []struct {
+		took      time.Duration
+		calls     int
+		roundTrip time.Duration
+		slots     int
+	}{
+		{0, 1, 1, near}, {161, 1, 11, near}, {500 * time.Microsecond, 5, 11, near}, // which has too many calls
+		{171, 4, 21, near}, {time.Second, 1, 62500019, near}, {500 * time.Microsecond, 1, 500 * time.Microsecond, near},
+		{500 * time.Microsecond, 1, 500 * time.Microsecond, near}, {500 * time.Microsecond, 1, 500 * time.Microsecond, near},
+		{500 * time.Microsecond, 1, 500 * time.Microsecond, far}, // the eighth
+		{500*time.Microsecond - 1, 1, 500*time.Microsecond - 1, near}, {500*time.Microsecond + 15, 1, 500 * time.Microsecond, far},
+	} {
+		d.measureLocked(row.took, row.calls)
+		require.Equal(t, row.roundTrip, d.roundTrip, "row %d", i)
+		require.Equal(t, row.slots, d.slotsLocked(), "row %d", i)
+	}
+}
+
 // TestLongWayHasMoreInFlight: there a call that waits for a batch waits for as long as the way is.
 func TestLongWayHasMoreInFlight(t *testing.T) {
 	takes := func(way time.Duration) func(context.Context, *Batch) error {
