@@ -182,7 +182,7 @@ func (l *lab) try(ctx context.Context, t target, source string, m mutant) (outco
 		limits := l.took[s.name()].limits()
 		limited, cancel := context.WithTimeout(ctx, limits.wall)
 		_, took, err := l.execute(limited, s, file, limits.cpu)
-		tooLate := limited.Err() != nil || took.cpu >= limits.cpu
+		tooLate := limited.Err() != nil || took.cpu > limits.cpu-time.Second // two clocks, which differ a little
 		cancel()
 		var exit *exec.ExitError
 		switch {
