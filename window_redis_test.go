@@ -170,7 +170,7 @@ func TestWindowsThatEndInTheirScript(t *testing.T) {
 			var all sync.WaitGroup
 			for caller := range 32 {
 				all.Go(func() {
-					for range 1500 {
+					for range 1500 / raceShare {
 						r, err := limiter.Allow(t.Context(), fmt.Sprint("k", caller), limits...)
 						if !assert.NoError(t, err) || !assert.True(t, r.Allowed) {
 							return
