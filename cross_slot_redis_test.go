@@ -140,7 +140,7 @@ func TestClientsOfAClusterEqualTheModel(t *testing.T) {
 			t.Parallel()
 			addrs := harness.StartCluster(t, 3)
 			connect := func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs}) }
-			c, admin, ctx := newCrowd(t, 120, connect, ginlimit.WithAlgorithm(a)), connect(), t.Context()
+			c, admin, ctx := newCrowd(t, 120/raceShare, connect, ginlimit.WithAlgorithm(a)), connect(), t.Context()
 			defer admin.Close()
 			name := func(client string) string { return harness.RedisKeyOf(a, client, c.limit) }
 			require.NoError(t, admin.HSet(ctx, name(c.clients[0]), "a", "b").Err())
@@ -151,7 +151,7 @@ func TestClientsOfAClusterEqualTheModel(t *testing.T) {
 			for range 3 {
 				c.ask(t, fails)
 				moving := map[int64]string{}
-				for _, i := range c.random.Perm(len(c.clients))[:30] {
+				for _, i := range c.random.Perm(len(c.clients))[:len(c.clients)/4] {
 					moving[admin.ClusterKeySlot(ctx, name(c.clients[i])).Val()] = name(c.clients[i])
 				}
 				for _, key := range moving {

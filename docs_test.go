@@ -25,16 +25,29 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
+// documents returns the names of all documents.
+func documents(t *testing.T) []string {
+	t.Helper()
+	names := filesThatMatch(t, ".md")
+	require.Contains(t, names, "docs/operations.md")
+	return names
+}
+
+// filesThatMatch returns the files of the repository, of all its modules, whose names end so.
+func filesThatMatch(t *testing.T, end string) []string {
+	t.Helper()
+	var names []string
+	for _, folder := range []string{"", "*/", "*/*/", "*/*/*/"} {
+		more, err := filepath.Glob(folder + "*" + end)
+		require.NoError(t, err)
+		names = append(names, more...)
+	}
+	return names
+}
+
 // TestLinksOfDocumentsLead looks for each file, and heading, that a document links to.
 func TestLinksOfDocumentsLead(t *testing.T) {
 	t.Parallel()
-	var documents []string
-	for _, pattern := range []string{"*.md", "*/*.md", "*/*/*.md"} {
-		more, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		documents = append(documents, more...)
-	}
-	require.Contains(t, documents, "docs/operations.md")
 	code := regexp.MustCompile("(?s)```.*?```")
 	heading := regexp.MustCompile(`(?m)^#+ (.*)$`)
 	noAnchor := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
@@ -45,7 +58,7 @@ func TestLinksOfDocumentsLead(t *testing.T) {
 		}
 		return names
 	}
-	for _, document := range documents {
+	for _, document := range documents(t) {
 		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(read(t, document), -1) {
 			if strings.Contains(m[1], "://") {
 				continue
@@ -75,23 +88,21 @@ func TestRequirementsAreThoseOfGoMod(t *testing.T) {
 	}
 }
 
-// TestTestsThatDocumentsNameExist looks for each test, or tests that begin so, that a document names.
+// TestTestsThatDocumentsNameExist looks for each test that a document names; of a name that ends with … for tests that begin so.
 func TestTestsThatDocumentsNameExist(t *testing.T) {
 	t.Parallel()
 	var declared []string
-	for _, pattern := range []string{"*_test.go", "*/*_test.go", "*/*/*_test.go"} {
-		files, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		for _, file := range files {
-			for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`).FindAllStringSubmatch(read(t, file), -1) {
-				declared = append(declared, m[1])
-			}
+	for _, file := range filesThatMatch(t, "_test.go") {
+		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`).FindAllStringSubmatch(read(t, file), -1) {
+			declared = append(declared, m[1])
 		}
 	}
-	for _, document := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md", "docs/architecture.md", "docs/operations.md", "docs/faults.md"} {
-		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Benchmark)\\w+)…?`").FindAllStringSubmatch(read(t, document), -1) {
-			exists := slices.ContainsFunc(declared, func(name string) bool { return strings.HasPrefix(name, m[1]) })
-			assert.True(t, exists, "%s names %s", document, m[1])
+	for _, document := range documents(t) {
+		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Benchmark)\\w+)(…?)`").FindAllStringSubmatch(read(t, document), -1) {
+			exists := slices.ContainsFunc(declared, func(name string) bool {
+				return name == m[1] || m[2] != "" && strings.HasPrefix(name, m[1])
+			})
+			assert.True(t, exists, "%s names %s", document, m[0])
 		}
 	}
 }

@@ -30,7 +30,11 @@ func TestLeasesAdmitNoMore(t *testing.T) {
 				addr := harness.StartRedis(t)
 				var admitted, leased atomic.Int64
 				var all sync.WaitGroup
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				length := 2 * time.Second
+				if raceDetector {
+					length /= 2
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), length)
 				defer cancel()
 				start := time.Now()
 				for range 3 {

@@ -78,6 +78,19 @@ func TestLongKeepingIsBounded(t *testing.T) {
 	})
 }
 
+// TestKeptPlansAreBounded has more clients than a process keeps plans of; with the race detector, a quarter of them.
+func TestKeptPlansAreBounded(t *testing.T) {
+	t.Parallel()
+	plans := newPlans(t, nowhere(t), newSource(), ginlimit.WithTimeout(time.Millisecond))
+	const clients = 70_000 / raceShare
+	for i := range clients {
+		_, err := limitOf(plans, t.Context(), fmt.Sprint("client ", i))
+		require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+	}
+	require.LessOrEqual(t, ginlimit.PlansKept(plans), 1<<16)
+	require.GreaterOrEqual(t, ginlimit.PlansKept(plans), min(clients, 1<<15))
+}
+
 // TestClientsOfRedisNeedNoPlaceOfTheSource has invented clients take all places for good, on a way to Redis of 1 ms.
 func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
 	t.Parallel()
@@ -154,7 +167,8 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 	}
 }
 
-// TestClientsOfRedisAreServedBesideAnyNumberOfOthers has more invented clients than may wait for the source, which hangs.
+// TestClientsOfRedisAreServedBesideAnyNumberOfOthers has more invented clients than may wait for the source, which hangs; with the race
+// detector, more than it is asked for at a time.
 func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
 	t.Parallel()
 	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
@@ -162,7 +176,7 @@ func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
 		hanging := newSource()
 		hanging.held = make(chan struct{})
 		plans := process(t, b, hanging.ask)
-		for i := range 10_000 {
+		for i := range 10_000 / raceShare {
 			go func() { _, _ = limitOf(plans, t.Context(), fmt.Sprint("client ", i)) }()
 		}
 		time.Sleep(time.Second)

@@ -23,8 +23,8 @@ import (
 // slotSimulation is a run of several processes that take slots of one server, over the network of the simulation. A seed draws who
 // takes a slot and for how long, and what happens: lost and late bytes, cut connections, a server that freezes, processes that die.
 //
-// Checked at every moment: never more than n are in flight, of those that live. At every refusal: that n were in flight shortly
-// before, unless something happened. In the end: everything is free again, within the time that a dead process is believed.
+// Checked at every moment: never more than n are in flight, of those that live. At every refusal: that n were in flight at a time
+// shortly before, unless something happened lately. In the end: everything is free again, within simSlotLife.
 //
 // The processes fail closed, so that Redis alone admits; what it costs if Redis loses its memory, and admission without it, are
 // rows of their own (TestSlotsWithoutRedis).
@@ -40,14 +40,25 @@ type slotSimulation struct {
 	held     map[int]int
 	dead     map[int]bool
 	holds    []slotHold
+	first    time.Time // when something happened first
 	quiet    time.Time // since when nothing has happened
 	answers  map[string]int
 	refusals []slotRefusal
+	checked  int // refusals
 	trace    []string
 	failures []string
 }
 
-// slotHold is the time in which a request was in flight, or asked until its context ended.
+const (
+	// simSlotLife is how long what has happened matters: a dead process is believed for 10 s, and what Redis could not be told it is told
+	// again after a second.
+	simSlotLife = 13 * time.Second
+
+	simSlotNews = 20 * time.Millisecond // until Redis knows of a release
+)
+
+// slotHold is the time in which Redis may have counted a slot: from when it was asked for until Redis knew of its release. Of a call that
+// failed it is the time of the call, as Redis may have granted it.
 type slotHold struct{ from, to time.Time }
 
 type slotRefusal struct {
@@ -90,9 +101,10 @@ func (s *slotSimulation) serve(process int, holds, patience time.Duration) {
 	dead := s.dead[process]
 	switch {
 	case dead:
+		s.holdLocked(start, s.quiet)
 	case err != nil:
 		s.answers["error"]++
-		s.holds = append(s.holds, slotHold{start, time.Now()}) // Redis may have granted it
+		s.holdLocked(start, time.Now())
 		s.note("process %d: asked %s ago: %v", process, time.Since(start), err)
 	case !slot.Result().Allowed:
 		s.answers[slot.Result().Source.String()+" refused"]++
@@ -109,21 +121,31 @@ func (s *slotSimulation) serve(process int, holds, patience time.Duration) {
 	time.Sleep(holds)
 	s.mu.Lock()
 	dead = s.dead[process]
+	if dead {
+		s.holdLocked(start, s.quiet) // its death has happened by then
+	} else {
+		s.holdLocked(start, time.Now())
+	}
 	s.mu.Unlock()
 	if !dead {
 		s.change(process, -1, "done")
 		slot.Release()
-		s.mu.Lock()
-		s.holds = append(s.holds, slotHold{time.Now().Add(-holds), time.Now()})
-		s.mu.Unlock()
 	}
+}
+
+// holdLocked notes when a slot was asked for, and when it was released.
+func (s *slotSimulation) holdLocked(asked, released time.Time) {
+	s.holds = append(s.holds, slotHold{asked, released.Add(simSlotNews)})
 }
 
 // happens has something happen for a while.
 func (s *slotSimulation) happens(what string, process int, length time.Duration) {
 	s.mu.Lock()
 	s.note("%s, process %d, for %s", what, process, length)
-	s.quiet = time.Now().Add(length + time.Hour)
+	s.quiet = time.Now()
+	if s.first.IsZero() {
+		s.first = s.quiet
+	}
 	s.mu.Unlock()
 	path := simPath{process, 0}
 	switch what {
@@ -160,10 +182,15 @@ func (s *slotSimulation) happens(what string, process int, length time.Duration)
 	s.mu.Unlock()
 }
 
+// replaySlots says how to run a seed alone.
+func replaySlots(seed uint64) string {
+	return fmt.Sprintf("replay: go test . -run '^TestSlotSimulation$' -seeds 1 -seed %d", seed)
+}
+
 func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 	r := rand.New(rand.NewPCG(seed, 17))
 	s := &slotSimulation{seed: seed, random: r, n: pick(r, 1, 1, 2, 3, 5, 20), held: map[int]int{}, dead: map[int]bool{}, answers: map[string]int{}}
-	defer time.AfterFunc(simMostReal, func() { panic(fmt.Sprintf("seed %d goes round in circles", seed)) }).Stop()
+	defer time.AfterFunc(simMostReal, func() { panic(fmt.Sprintf("seed %d goes round in circles\n%s", seed, replaySlots(seed))) }).Stop()
 	synctest.Test(t, func(t *testing.T) {
 		s.start = time.Now()
 		mini := miniredis.NewMiniRedis()
@@ -223,7 +250,7 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 			}
 		}
 		all.Wait()
-		time.Sleep(13 * time.Second) // a dead process is believed for 10 s, and what could not be told is told again after a second
+		time.Sleep(simSlotLife)
 		for _, key := range mini.Keys() {
 			value, _ := mini.Get(key)
 			s.failures = append(s.failures, fmt.Sprintf("in the end %s is %q", key, value))
@@ -245,24 +272,37 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 	return s
 }
 
-// checkRefusals wants each refusal to have a cause: as many slots in use while it was asked for, or shortly before, as Redis is yet to be
-// told of a release. It looks at seeds in which nothing has happened.
+// checkRefusals wants each refusal to have a cause: n slots held at one moment of its call. It looks at those before anything has happened,
+// and at those after what has happened matters no more.
 func (s *slotSimulation) checkRefusals() {
-	if !s.quiet.IsZero() {
-		return
-	}
 	for _, refusal := range s.refusals {
-		held := 0
-		for _, hold := range s.holds {
-			if hold.to.After(refusal.start.Add(-20*time.Millisecond)) && hold.from.Before(refusal.end.Add(10*time.Millisecond)) {
-				held++
-			}
+		if !s.first.IsZero() && !refusal.end.Before(s.first) && !refusal.start.After(s.quiet.Add(simSlotLife)) {
+			continue
 		}
-		if held < s.n {
-			s.failures = append(s.failures, fmt.Sprintf("process %d is refused at %s though %d of %d are in flight",
+		s.checked++
+		if held := s.mostHeld(refusal.start, refusal.end); held < s.n {
+			s.failures = append(s.failures, fmt.Sprintf("process %d is refused at %s though at most %d of %d are held",
 				refusal.process, refusal.end.Sub(s.start), held, s.n))
 		}
 	}
+}
+
+// mostHeld returns how many slots are held at the moment of a time at which these are most: its start, or when one of them is asked for.
+func (s *slotSimulation) mostHeld(start, end time.Time) int {
+	most := 0
+	for _, moment := range append(s.holds, slotHold{from: start}) {
+		if moment.from.Before(start) || moment.from.After(end) {
+			continue
+		}
+		held := 0
+		for _, hold := range s.holds {
+			if !hold.from.After(moment.from) && !hold.to.Before(moment.from) {
+				held++
+			}
+		}
+		most = max(most, held)
+	}
+	return most
 }
 
 func TestSlotSimulation(t *testing.T) {
@@ -275,15 +315,16 @@ func TestSlotSimulation(t *testing.T) {
 			count = 5
 		}
 	}
-	answers := map[string]int{}
+	answers, checked, refused := map[string]int{}, 0, 0
 	for seed := first; seed < first+count; seed++ {
 		s := simulateSlots(t, seed)
 		for answer, n := range s.answers {
 			answers[answer] += n
 		}
+		checked, refused = checked+s.checked, refused+len(s.refusals)
 		if len(s.failures) > 0 {
-			t.Fatalf("seed %d violates:\n%s\ntrace:\n%s", seed, strings.Join(s.failures, "\n"), strings.Join(s.trace, "\n"))
+			t.Fatalf("seed %d violates:\n%s\ntrace:\n%s\n%s", seed, strings.Join(s.failures, "\n"), strings.Join(s.trace, "\n"), replaySlots(seed))
 		}
 	}
-	t.Log(answers)
+	t.Logf("%v; the cause of %d refusals of %d was looked for", answers, checked, refused)
 }
