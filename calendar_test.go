@@ -120,6 +120,9 @@ func TestBadCalendarIsAnError(t *testing.T) {
 	require.ErrorContains(t, err, "same period")
 	_, err = l.Allow(t.Context(), "k", ginlimit.PerCalendar(5, month), ginlimit.PerCalendar(6, ginlimit.CalendarMonth(nil, 2)), ginlimit.PerDay(6))
 	require.NoError(t, err)
+	zone := func() *time.Location { return time.FixedZone("ours", 3600) } // another pointer each time
+	_, err = l.Allow(t.Context(), "k", ginlimit.PerCalendar(5, ginlimit.CalendarDay(zone())), ginlimit.PerCalendar(6, ginlimit.CalendarDay(zone())))
+	require.ErrorContains(t, err, "same period")
 	nameless := ginlimit.PerCalendar(5, ginlimit.CalendarDay(time.FixedZone("ours", 3600)))
 	_, err = l.Allow(t.Context(), "k", nameless)
 	require.NoError(t, err)

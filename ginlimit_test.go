@@ -188,6 +188,15 @@ func TestSeveralLimitsInOneHandler(t *testing.T) {
 	require.Equal(t, "3", get(r, "/").Header().Get("X-RateLimit-Limit"))
 }
 
+// TestLimitsOfOnePeriodOfWhichOneIsCounted are no fault.
+func TestLimitsOfOnePeriodOfWhichOneIsCounted(t *testing.T) {
+	t.Parallel()
+	for _, rate := range []int{-1, 0} {
+		_, err := newLocal(t).Allow(t.Context(), "k", ginlimit.PerMinute(rate), ginlimit.PerMinute(5))
+		require.NoError(t, err)
+	}
+}
+
 func TestUnlimitedAndProhibitedAnswers(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)

@@ -359,6 +359,20 @@ func TestScriptsOfWindowsCountBeyondTheWrap(t *testing.T) {
 	}
 }
 
+// TestScriptsOfWindowsWithAClockSetBack to before a log began, as a blocked one without tokens shows: no mark is below 0.
+func TestScriptsOfWindowsWithAClockSetBack(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(3))
+	_, err := s.call(t, "block", time.Hour.Milliseconds(), 0, []string{"k"})
+	require.NoError(t, err)
+	left := time.Hour + time.Second
+	require.NoError(t, s.rdb.PExpire(t.Context(), "k", left).Err())
+	reply, err := s.call(t, "take", 1, 1, []string{"k"})
+	require.NoError(t, err)
+	ms := left.Milliseconds()
+	require.Equal(t, []int64{3, ms, ms, ms, 0}, reply)
+}
+
 // TestScriptsOfWindowsForgetTheLastEntryInItsLastMillisecond though the key lives on, for a block.
 func TestScriptsOfWindowsForgetTheLastEntryInItsLastMillisecond(t *testing.T) {
 	t.Parallel()

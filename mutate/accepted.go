@@ -128,12 +128,19 @@ func (a accepted) leaveOut(mutants []mutant) []mutant {
 	})
 }
 
-// differ says of which entries of a file more mutants have survived than they stand for, or fewer if all were tried.
-func (a accepted) differ(file string, all bool) (lines []string) {
+// differ says of which entries of a file more mutants have survived than they stand for, or fewer if all were tried. It
+// returns the number of entries with fewer.
+func (a accepted) differ(file string, all bool) (lines []string, fewer int) {
 	for _, e := range a {
-		if n := len(e.survived); e.file == file && (n > e.survivors || all && n < e.survivors) {
-			lines = append(lines, fmt.Sprintf("accepted.txt:%d stands for %d, but %d survived, of lines %v: %s", e.line, e.survivors, n, e.survived, e.after))
+		n := len(e.survived)
+		less := all && n < e.survivors
+		if e.file != file || n <= e.survivors && !less {
+			continue
 		}
+		if less {
+			fewer++
+		}
+		lines = append(lines, fmt.Sprintf("accepted.txt:%d stands for %d, but %d survived, of lines %v: %s", e.line, e.survivors, n, e.survived, e.after))
 	}
-	return lines
+	return lines, fewer
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,19 +103,49 @@ func TestAccepted(t *testing.T) {
 			t.Errorf("%+v is listed: %t", mutants[i], got)
 		}
 	}
-	if got := list.differ("a.go", true); len(got) != 1 || !strings.Contains(got[0], "stands for 1, but 3 survived, of lines [1 2 3]: x > 1") {
+	if got, fewer := list.differ("a.go", true); len(got) != 1 || fewer != 0 || !strings.Contains(got[0], "stands for 1, but 3 survived, of lines [1 2 3]: x > 1") {
 		t.Errorf("entries that differ: %q", got)
 	}
 	list[0].survived, list[2].survived = nil, nil
-	if got := list.differ("a.go", false); got != nil {
+	if got, fewer := list.differ("a.go", false); len(got) != 0 || fewer != 0 {
 		t.Errorf("not all were tried, but %q", got)
 	}
-	if got := list.differ("a.go", true); len(got) != 2 {
+	if got, fewer := list.differ("a.go", true); len(got) != 2 || fewer != 2 {
 		t.Errorf("entries that differ: %q", got)
 	}
 	for _, text := range []string{"a.go\n- x\n+ y\n", "a.go\n- x\n+ y\nb.go\n", "a.go\n+ y\n= z\n", "- x\n+ y\n= z\n"} {
 		if _, err := read(text); err == nil {
 			t.Errorf("%q is no list", text)
+		}
+	}
+}
+
+// TestAListedMutantThatIsSeenFails once the whole file was run.
+func TestAListedMutantThatIsSeenFails(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module p\n",
+		"p.go":   "package p\n\nfunc less(a, b int) bool {\n\treturn a < b\n}\n",
+		"p_test.go": `package p
+
+import "testing"
+
+func TestLess(t *testing.T) {
+	if !less(1, 2) || less(2, 2) {
+		t.Error()
+	}
+}
+`,
+		"mutate/accepted.txt": "p.go\n- return a < b\n+ return a <= b\n= a mistake\n",
+	} {
+		name = filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for only, want := range map[string]bool{"p.go": false, "p.go:4": true} {
+		if ok, err := run(t.Context(), []target{{"p.go", []stage{{".", nil}}}}, root, only, 1, false, false); ok != want || err != nil {
+			t.Errorf("%s: got %t, error %v", only, ok, err)
 		}
 	}
 }

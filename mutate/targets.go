@@ -31,6 +31,7 @@ var (
 	calendarTests = stage{"internal/calendar", nil}
 	fifoTests     = stage{"internal/fifo", nil}
 	inflightTests = stage{"internal/inflight", nil}
+	storeTests    = stage{"internal/redisstore", nil}
 )
 
 var targets = []target{
@@ -67,6 +68,7 @@ var targets = []target{
 	{"cross_slot.lua", []stage{across, simulation}},
 	{"mixed.lua", []stage{kinds}},
 	{"plan.lua", []stage{plans}},
+	{"internal/redisstore/reply.go", []stage{storeTests}},
 	{"internal/memory/store.go", []stage{memoryTests}},
 	{"internal/memory/ban.go", []stage{memoryTests}},
 	{"internal/memory/window.go", []stage{memoryTests}},

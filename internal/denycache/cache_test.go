@@ -3,6 +3,7 @@ package denycache
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -165,6 +166,25 @@ func TestKeysOfOneHashAreRememberedBoth(t *testing.T) {
 		require.NotNil(t, c.lookup(of("a", 1, 1, one)))
 		require.NotNil(t, c.lookup(of("b", 1, 1, one)))
 	})
+}
+
+// TestRefusalsOfGuardsAreRemembered: a ban and slots have no period.
+func TestRefusalsOfGuardsAreRemembered(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := New(64, clocktrust.New(true))
+		guards := []bucket.Bucket{bucket.NewBan(100, 1000), bucket.NewSlots(1)}
+		c.Remember(of("k", 1, 1, guards), refused(bucket.State{Level: 100, Wait: 100}, bucket.State{Level: 1}))
+		require.NotNil(t, c.lookup(of("k", 1, 1, guards)))
+	})
+}
+
+// TestMaxEntriesIsAsDocumented for WithDenyMemory.
+func TestMaxEntriesIsAsDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/reference.md")
+	require.NoError(t, err)
+	require.Contains(t, string(text), "0 to 4,194,304;")
+	require.Equal(t, 4_194_304, MaxEntries)
 }
 
 func TestSizes(t *testing.T) {

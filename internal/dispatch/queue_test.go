@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -244,4 +245,23 @@ func TestFullQueue(t *testing.T) {
 		require.EqualValues(t, 1+2+MaxQueue*3/4+100, d.Stats().Calls)
 		require.LessOrEqual(t, d.Stats().Batches, uint64(MaxQueue/minCalls))
 	})
+}
+
+// TestNumbersAreAsDocumented: what the documents say of the queue, of deadlines and of connections.
+func TestNumbersAreAsDocumented(t *testing.T) {
+	t.Parallel()
+	for text, document := range map[string]string{
+		"| 16,384 decisions wait for this server |":                     "operations.md",
+		"Above 100 ms a request is no longer sent by its own goroutine": "operations.md",
+		"and up to four\n  probes":                                      "operations.md",
+		"waits for a read in progress, for 50 ms at most":               "architecture.md",
+	} {
+		all, err := os.ReadFile("../../docs/" + document)
+		require.NoError(t, err)
+		require.Contains(t, string(all), text)
+	}
+	require.Equal(t, 16_384, MaxQueue)
+	require.Equal(t, 100*time.Millisecond, maxInline)
+	require.Equal(t, 4, maxProbes)
+	require.Equal(t, 50*time.Millisecond, EndGrace)
 }

@@ -118,6 +118,17 @@ func TestManyKeysAreNotWatched(t *testing.T) {
 	})
 }
 
+// TestAsManyKeysAsVisitorsAreToldApart that are asked about in turn.
+func TestAsManyKeysAsVisitorsAreToldApart(t *testing.T) {
+	t.Parallel()
+	c := New(clocktrust.New(true))
+	for _, again := range []bool{false, true} {
+		for i := range uint64(visitors) {
+			require.Equal(t, again, c.visited(1+i<<20), i)
+		}
+	}
+}
+
 // TestWant is how many tokens a call takes ahead.
 func TestWant(t *testing.T) {
 	for name, row := range map[string]struct {

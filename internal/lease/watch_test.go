@@ -101,6 +101,21 @@ func TestABusyKeyTellsThatTheClockRuns(t *testing.T) {
 	}
 }
 
+// TestOthersChargesMoveNoClock that stands still, also where a millisecond has several units.
+func TestOthersChargesMoveNoClock(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWatched(t)
+		w.s.Buckets[0] = newBucket(t, bucket.Token, 3000, 3000, 1000)
+		w.ask(2)
+		for range 100 {
+			time.Sleep(10 * ms)
+			w.level++
+			w.ask(1)
+		}
+		require.False(t, w.trusted())
+	})
+}
+
 // TestAClockThatIsSetAgainAndAgain is not trusted, however far it is set, and however well it runs in between.
 func TestAClockThatIsSetAgainAndAgain(t *testing.T) {
 	for _, by := range []time.Duration{4 * ms, 20 * ms, 300 * ms} {
@@ -264,6 +279,27 @@ func TestAWindowTellsTheTimeToItsEnd(t *testing.T) {
 		require.Zero(t, c.clock.Jumps())
 		time.Sleep(999 * ms) // the next one began with that call
 		askWindow(t, c, 1)
+		require.True(t, c.clock.Trusted())
+	})
+}
+
+// TestARefusalBeginsNoWindow: a window that was untouched when another one refused has no end yet that tells the time.
+func TestARefusalBeginsNoWindow(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c, s := New(clocktrust.New(false)), subject(t, 1)
+		s.Buckets = []bucket.Bucket{newBucket(t, bucket.FixedWindow, 1000, 1000, 1000), newBucket(t, bucket.FixedWindow, 10, 10, 1000)}
+		ask := func(first, second bucket.State) {
+			trip, now := c.Begin(s, 10*time.Second, 1, 1), time.Now()
+			trip.End(s, trip.Charges(), []bucket.State{first, second}, now, now)
+		}
+		refuses := bucket.State{Level: 10, Reset: 500}
+		ask(bucket.State{}, refuses)
+		ask(bucket.State{}, refuses)
+		time.Sleep(10 * ms)
+		ask(bucket.State{Level: 1, Reset: 990}, refuses)
+		require.False(t, c.clock.Trusted())
+		time.Sleep(10 * ms)
+		ask(bucket.State{Level: 1, Reset: 980}, refuses)
 		require.True(t, c.clock.Trusted())
 	})
 }

@@ -3,6 +3,7 @@ package memory
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -326,4 +327,19 @@ func TestReturnToAMergedLog(t *testing.T) {
 		require.Zero(t, back(1000))
 		require.EqualValues(t, 1, back(1001))
 	})
+}
+
+// TestBoundsAreAsDocumented: how many buckets are kept, and how many entries of a sliding window.
+func TestBoundsAreAsDocumented(t *testing.T) {
+	t.Parallel()
+	for document, text := range map[string]string{
+		"migration.md":  "keeps the 262,144 that take longest",
+		"algorithms.md": "keeps 8,192 entries of a client exactly",
+	} {
+		all, err := os.ReadFile("../../docs/" + document)
+		require.NoError(t, err)
+		require.Contains(t, string(all), text)
+	}
+	require.Equal(t, 262_144, MaxBuckets)
+	require.Equal(t, 8192, maxLog)
 }

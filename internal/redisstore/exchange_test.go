@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -171,4 +172,74 @@ func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 		one.encode(context.Background(), s, x.sharing, false)
 		require.Equal(t, whole, text(one), "sent anew")
 	}
+}
+
+// TestCommandHasAtMost64Keys of several clients.
+func TestCommandHasAtMost64Keys(t *testing.T) {
+	t.Parallel()
+	var calls []*dispatch.Merged
+	for i := range 65 {
+		calls = append(calls, take(fmt.Sprint("client ", i), 1))
+	}
+	got := commands(newStore(t, redis.NewClient(&redis.Options{})), &sharing{}, calls...)
+	require.Len(t, got, 2)
+	require.True(t, strings.HasPrefix(got[0], "script 64 "), got[0])
+}
+
+// TestCommandOfOneCall says what is to be done, the buckets, and what there is besides: marks, a ban and slots.
+func TestCommandOfOneCall(t *testing.T) {
+	t.Parallel()
+	token, fixed, ban, slots := newBucket(bucket.Token), newBucket(bucket.FixedWindow), bucket.NewBan(100, 1000), bucket.NewSlots(3)
+	floor, fixedFloor := newBucket(bucket.Token), newBucket(bucket.FixedWindow)
+	floor.Leave(1)
+	fixedFloor.Leave(1)
+	for want, row := range map[string]struct {
+		op      bucket.Op
+		buckets []bucket.Bucket
+	}{
+		"1 a take 2 3 1 100 1000":                                        {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token}},
+		"1 a take 2 3 1 100 900":                                         {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{floor}},
+		"1 a charge 2 3 1 100 1000":                                      {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{floor}},
+		"1 a charge 2 3 1000 1 10":                                       {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{fixedFloor}},
+		"2 a b return 2 3 1 100 1000 1000 1 10 -1 70":                    {bucket.Op{Verb: bucket.Return, N: 2, Marks: []int64{-1, 70}}, []bucket.Bucket{token, fixed}},
+		"2 a b take 2 3 1 100 1000 ban 100 1000 2 1":                     {bucket.Op{Verb: bucket.Take, N: 2, Bans: bucket.LimitBans}, []bucket.Bucket{token, ban}},
+		"2 a b take 2 3 1 100 1000 slots 3 process 8 2 9, 1":             {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token, slots}},
+		"3 a b c take 2 3 1 100 1000 both 100 1000 0 3 process 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token, ban, slots}},
+		"2 a b take 2 3 both 100 1000 0 3 process 8 2 9, 0":              {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{ban, slots}},
+	} {
+		s := newStore(t, redis.NewClient(&redis.Options{}))
+		s.process = "process"
+		m := merged(3, row.buckets...)
+		m.Op, m.Attempt = row.op, bucket.Attempt{Number: 9, Settled: 8, Held: 2}
+		for i := range row.buckets {
+			m.Names[i] = dispatch.Name("abc"[i : i+1])
+		}
+		for _, bySHA := range []bool{true, false} {
+			c := command{calls: []*dispatch.Merged{m}}
+			c.encode(context.Background(), s, nil, bySHA)
+			script := s.scripts[scriptOf(row.buckets)].bySource
+			if bySHA {
+				script = s.scripts[scriptOf(row.buckets)].bySHA
+			}
+			require.Equal(t, script[0], c.Args()[0])
+			require.Equal(t, fmt.Sprint(script[1], " ", want), text(&c))
+			one, ok := c.Cmder.(*redis.IntCmd)
+			require.Equal(t, len(row.buckets) == 1 && row.buckets[0].Kind == bucket.Token, ok)
+			if ok {
+				require.EqualValues(t, -1, one.Val(), "there is no answer yet")
+			}
+			require.True(t, c.NoRetry())
+		}
+	}
+}
+
+// TestCalendarPeriodIsSentWithWhatIsLeftOfIt, by the process' clock.
+func TestCalendarPeriodIsSentWithWhatIsLeftOfIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, b := command{args: []any{"before"}}, newCalendar(700)
+		time.Sleep(200 * time.Millisecond)
+		c.encodeBucket(&b)
+		require.Equal(t, []any{"before", int64(500), int64(0), int64(10)}, c.args)
+	})
 }
