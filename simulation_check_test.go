@@ -77,10 +77,7 @@ func (s *simulation) broken(a *simAnswer) bool {
 			if f.process >= 0 && f.process != a.process {
 				continue
 			}
-			until += time.Second
-			if s.plan.processes[a.process].client.DialerRetries == 1 { // go-redis may pause for a second (docs/operations.md)
-				until += time.Second
-			}
+			until += s.excused(f, a.process)
 		} else if !slices.Contains(simSoftFaults, f.kind) || f.kind == "wrong type" && f.key != a.key {
 			continue
 		}
@@ -89,6 +86,15 @@ func (s *simulation) broken(a *simAnswer) bool {
 		}
 	}
 	return false
+}
+
+// excused is how long after a hard fault Redis need not decide yet.
+func (s *simulation) excused(f simFault, process int) time.Duration {
+	refuses := f.kind == "restart" || f.kind == "restart empty"
+	if refuses && s.plan.processes[process].client.DialerRetries == 1 { // go-redis may pause for a second (docs/operations.md)
+		return simRecovery + time.Second
+	}
+	return simRecovery
 }
 
 // checkError wants no error but those that are documented, when they are.
@@ -100,7 +106,6 @@ func (s *simulation) checkError(a *simAnswer) {
 		if !a.ended && !(a.op == "Wait" && a.patience > 0 && !a.cancels) {
 			s.complain(a, "the error is that of a context that has not ended")
 		}
-	case errors.Is(a.err, ginlimit.ErrInvalidLimit) && a.op == "Wait":
 	case !errors.Is(a.err, ginlimit.ErrUnavailable):
 		s.complain(a, "the error is none of those documented")
 	case a.closed:
