@@ -19,6 +19,7 @@ func (s *simulation) check() {
 		s.checkSource(a)
 		s.checkRefusal(a)
 		s.checkRetry(a)
+		s.checkRemembered(a)
 	}
 	s.checkResults()
 	s.checkCharges()

@@ -30,7 +30,7 @@ import (
 //
 // Checked: every script's call against the reference models (simulation_server_test.go), and every answer against what
 // the server has done and the guarantees (simulation_check_test.go, simulation_charge_test.go,
-// simulation_lease_test.go); and that what a process keeps in memory stays within its bounds (simulation_memory_test.go);
+// simulation_lease_test.go, simulation_remembered_test.go); and that what a process keeps in memory stays within its bounds (simulation_memory_test.go);
 // and that what a reservation does not use is given back (simulation_settle_test.go). That no goroutine is left, synctest checks itself.
 //
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
