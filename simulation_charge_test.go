@@ -113,7 +113,7 @@ func (s *simulation) checkChanges() {
 		}
 	}
 	for _, e := range s.server.executions {
-		if e.verb != "take" && e.verb != "return" && e.verb != "part" {
+		if slices.Contains([]string{"give", "block", "reset"}, e.verb) {
 			for _, b := range e.buckets() {
 				made[change{e.process, b, e.verb, e.n}]++
 			}
@@ -130,44 +130,49 @@ func (s *simulation) checkChanges() {
 	}
 }
 
-// checkAdmissions is guarantee 1, by what the server has admitted: over any span of its clock no more than burst + rate × t. A Reset, a
-// Refund, other limits and an empty server begin anew.
+// checkAdmissions is guarantee 1, by what the server has admitted: over any span of its clock no more than burst + rate × t, and what was
+// given back. A Reset, other limits and an empty server begin anew.
 func (s *simulation) checkAdmissions() {
-	filled := s.filled()
 	for key := range s.plan.keys {
 		for i, l := range s.plan.keys[key].versions[0] {
 			switch {
 			case s.plan.calendarOf(l) != nil:
-				s.checkQuotas(key, i, filled)
-			case s.plan.algorithm != ginlimit.FixedWindow: // it admits up to twice its limit in a span, and the reference knows when
-				s.checkSpans(key, i, filled)
+				s.checkQuotas(key, i)
+			case s.plan.algorithm == ginlimit.FixedWindow:
+				s.checkWindows(key, i)
+			default:
+				s.checkSpans(key, i)
 			}
 		}
 	}
 }
 
-func (s *simulation) checkSpans(key, limit int, filled []time.Time) {
-	var taken []*simExecution
-	last := time.Time{}
+// executionsOf returns what was done to the buckets of a limit, in order.
+func (s *simulation) executionsOf(key, limit int) (all []*simExecution) {
 	for _, e := range s.server.executions {
-		if e.key != key || !slices.Contains(e.limits, limit) {
+		if e.key == key && slices.Contains(e.limits, limit) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+func (s *simulation) checkSpans(key, limit int) {
+	var since []*simExecution // what takes, and what gives back
+	version := 0
+	for _, e := range s.executionsOf(key, limit) {
+		if e.fills() || e.version != version {
+			since = nil
+		}
+		version = e.version
+		if e.granted == 0 && (len(since) == 0 || e.returned() == 0) {
 			continue
 		}
-		anew := e.gives() || len(taken) > 0 && taken[0].version != e.version
-		for _, at := range filled {
-			anew = anew || !at.Before(last) && !at.After(e.at)
-		}
-		if last = e.at; anew {
-			taken = nil
-		}
-		if e.granted == 0 {
-			continue
-		}
-		taken = append(taken, e)
+		since = append(since, e)
 		l, sum := s.plan.keys[key].versions[e.version][limit], int64(0)
-		for j := len(taken) - 1; j >= 0; j-- {
-			sum += taken[j].granted
-			span := s.serverTime(taken[j].at, e.at)
+		for j := len(since) - 1; j >= 0; j-- {
+			sum += since[j].granted - since[j].returned()
+			span := s.serverTime(since[j].at, e.at)
 			most := burst(l) + int64(span)*int64(l.Rate)/int64(l.Period)
 			if s.plan.algorithm == ginlimit.SlidingWindow {
 				if most = burst(l); span >= l.Period {
@@ -175,9 +180,41 @@ func (s *simulation) checkSpans(key, limit int, filled []time.Time) {
 				}
 			}
 			if sum > most {
-				s.violated("guarantee 1: %d tokens of client %d under %s were admitted from %s to %s", sum, key, l, s.at(taken[j].at), s.at(e.at))
+				s.violated("guarantee 1: %d tokens of client %d under %s were admitted from %s to %s", sum, key, l, s.at(since[j].at), s.at(e.at))
 				return
 			}
+		}
+	}
+}
+
+// checkWindows wants each fixed window to admit no more than its limit. It begins with the first token after the window before has ended.
+// After a call that gives back, that is known again once no token was taken for as long as a window lasts.
+func (s *simulation) checkWindows(key, limit int) {
+	var begun, last time.Time // by the server's clock: of the window, and of the last token
+	sum, version, known, before := int64(0), 0, true, s.start
+	for _, e := range s.executionsOf(key, limit) {
+		if s.setBack(before, e.at) { // a window that had ended has not begun again
+			known = false
+		}
+		before = e.at
+		switch {
+		case e.fills() && e.verb != "limits":
+			begun, known = time.Time{}, true
+			continue
+		case e.verb == "limits" || e.version != version || e.returned() > 0:
+			known = false
+		}
+		if version = e.version; e.granted == 0 {
+			continue
+		}
+		l := s.plan.keys[key].versions[version][limit]
+		if known && e.now.Sub(begun) >= l.Period || e.now.Sub(last) >= l.Period {
+			begun, sum, known = e.now, 0, true
+		}
+		last = e.now
+		if sum += e.granted; known && sum > burst(l) {
+			s.violated("guarantee 1: %d tokens of client %d under %s were admitted in one window, until %s", sum, key, l, s.at(e.at))
+			return
 		}
 	}
 }

@@ -19,6 +19,7 @@ func (s *simulation) check() {
 		s.checkSource(a)
 		s.checkRefusal(a)
 		s.checkRetry(a)
+		s.checkRemembered(a)
 	}
 	s.checkResults()
 	s.checkCharges()
@@ -40,15 +41,15 @@ func (s *simulation) complain(a *simAnswer, what string) {
 	s.violated("%s: %s, asked at %s, answered at %s: %s", what, a.simCall, s.at(a.start), s.at(a.end), a.says())
 }
 
-// mostInline is the longest timeout for which a caller sends its call itself, and so does not see that its context is
+// maxInline is the longest timeout for which a caller sends its call itself, and so does not see that its context is
 // cancelled. One whose deadline is nearer than the timeout does not.
-const mostInline = 100 * time.Millisecond
+const maxInline = 100 * time.Millisecond
 
 // checkTime is guarantee 5: no decision takes longer than the timeout and a tenth of it, which is the slack of the shared
 // deadline, or than its caller is patient.
 func (s *simulation) checkTime(a *simAnswer) {
 	decision := s.plan.timeout + s.plan.timeout/10
-	unseen := a.cancels && s.plan.processes[a.process].inline && s.plan.timeout <= mostInline
+	unseen := a.cancels && s.plan.processes[a.process].inline && s.plan.timeout <= maxInline
 	most := decision
 	switch {
 	case a.op == "Wait" && unseen:
@@ -77,10 +78,7 @@ func (s *simulation) broken(a *simAnswer) bool {
 			if f.process >= 0 && f.process != a.process {
 				continue
 			}
-			until += time.Second
-			if s.plan.processes[a.process].client.DialerRetries == 1 { // go-redis may pause for a second (docs/operations.md)
-				until += time.Second
-			}
+			until += s.excused(f, a.process)
 		} else if !slices.Contains(simSoftFaults, f.kind) || f.kind == "wrong type" && f.key != a.key {
 			continue
 		}
@@ -89,6 +87,15 @@ func (s *simulation) broken(a *simAnswer) bool {
 		}
 	}
 	return false
+}
+
+// excused is how long after a hard fault Redis need not decide yet.
+func (s *simulation) excused(f simFault, process int) time.Duration {
+	refuses := f.kind == "restart" || f.kind == "restart empty"
+	if refuses && s.plan.processes[process].client.DialerRetries == 1 { // go-redis may pause for a second (docs/operations.md)
+		return simRecovery + time.Second
+	}
+	return simRecovery
 }
 
 // checkError wants no error but those that are documented, when they are.
@@ -100,7 +107,6 @@ func (s *simulation) checkError(a *simAnswer) {
 		if !a.ended && !(a.op == "Wait" && a.patience > 0 && !a.cancels) {
 			s.complain(a, "the error is that of a context that has not ended")
 		}
-	case errors.Is(a.err, ginlimit.ErrInvalidLimit) && a.op == "Wait":
 	case !errors.Is(a.err, ginlimit.ErrUnavailable):
 		s.complain(a, "the error is none of those documented")
 	case a.closed:
@@ -147,12 +153,6 @@ func (s *simulation) checkRefusal(a *simAnswer) {
 	if s.setForward(since, a.end) > 0 {
 		return
 	}
-	for _, f := range s.plan.faults {
-		key := f.kind == "FLUSHALL" || f.kind == "restart empty" || (f.kind == "other limits" || f.kind == "wrong type") && f.key == a.key
-		if from, until := s.start.Add(f.at), s.start.Add(f.end()); key && !until.Before(since) && !from.After(a.end) {
-			return
-		}
-	}
 	for _, e := range s.server.executions {
 		gives := e.gives()
 		if !gives || e.key != a.key || e.at.Before(since) || e.at.After(a.end) {
@@ -182,10 +182,14 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	if b == nil || a.op == "Settle" || a.err != nil || a.result.Allowed || b.version != a.version {
 		return
 	}
-	if a.result.Source == ginlimit.FromLocal || b.result.Source != a.result.Source && b.result.Source == ginlimit.FromLocal {
+	if a.op != "AllowN" && a.op != "Peek" && a.op != "AllowUpTo" {
 		return
 	}
-	if a.op != "AllowN" && a.op != "Peek" && a.op != "AllowUpTo" {
+	refused := "guarantee 3: it waited " + b.result.RetryAfter.String() + " as it was told, nobody took a token, and it is refused"
+	if local := b.result.Source == ginlimit.FromLocal; local || a.result.Source == ginlimit.FromLocal {
+		if local && a.result.Source == b.result.Source && !s.takenLocally(b, a) {
+			s.complain(a, refused)
+		}
 		return
 	}
 	since := b.start
@@ -207,7 +211,15 @@ func (s *simulation) checkRetry(a *simAnswer) {
 			return
 		}
 	}
-	s.complain(a, "guarantee 3: it waited "+b.result.RetryAfter.String()+" as it was told, nobody took a token, and it is refused")
+	s.complain(a, refused)
+}
+
+// takenLocally reports whether another call of the process may have taken tokens of a key between two answers, or blocked it.
+func (s *simulation) takenLocally(from, to *simAnswer) bool {
+	return slices.ContainsFunc(s.answers, func(a *simAnswer) bool {
+		takes := a.result.Granted > 0 || a.err != nil || a.op == "Wait" || a.op == "Block"
+		return takes && a.process == to.process && a.key == to.key && !a.end.Before(from.start) && !a.start.After(to.end)
+	})
 }
 
 // remembered returns when the call was asked whose refusal was remembered, or the earliest time at which it may have been.
@@ -295,7 +307,8 @@ func (s *simulation) sharesCharges(a *simAnswer, e *simExecution) bool {
 		return false
 	}
 	return slices.ContainsFunc(s.answers, func(other *simAnswer) bool {
-		return other.op == "AllowUpTo" && other.process == e.process && other.key == e.key && !other.start.After(e.at)
+		late := !other.end.Before(e.at) || other.err != nil || other.result.Source != ginlimit.FromRedis
+		return late && other.op == "AllowUpTo" && other.process == e.process && other.key == e.key && !other.start.After(e.at)
 	})
 }
 

@@ -2,6 +2,7 @@ package ginlimit_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/ginlimit/ginlimit"
@@ -86,6 +87,13 @@ func (s *simulation) setForward(from, to time.Time) (sum time.Duration) {
 		}
 	}
 	return sum
+}
+
+// setBack reports whether the server's clock was set back within a time.
+func (s *simulation) setBack(from, to time.Time) bool {
+	return slices.ContainsFunc(s.server.settings, func(set simSetting) bool {
+		return set.by < 0 && !set.at.Before(from) && !set.at.After(to)
+	})
 }
 
 // setBetween is how far the server's clock was set forward between two of its decisions, at least. The first was made from

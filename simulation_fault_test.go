@@ -204,6 +204,9 @@ func (s *simulation) onServer(f simFault, begins bool) {
 	}
 	if begins && f.kind == "other limits" {
 		v.version[f.key] = 1
+		for limit := range v.counted[f.key] {
+			v.filledLocked(simBucketName{key: f.key, limit: limit}, "limits")
+		}
 	}
 }
 

@@ -190,7 +190,7 @@ func replaySlots(seed uint64) string {
 func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 	r := rand.New(rand.NewPCG(seed, 17))
 	s := &slotSimulation{seed: seed, random: r, n: pick(r, 1, 1, 2, 3, 5, 20), held: map[int]int{}, dead: map[int]bool{}, answers: map[string]int{}}
-	defer time.AfterFunc(simMostReal, func() { panic(fmt.Sprintf("seed %d goes round in circles\n%s", seed, replaySlots(seed))) }).Stop()
+	defer time.AfterFunc(simMaxReal, func() { panic(fmt.Sprintf("seed %d goes round in circles\n%s", seed, replaySlots(seed))) }).Stop()
 	synctest.Test(t, func(t *testing.T) {
 		s.start = time.Now()
 		mini := miniredis.NewMiniRedis()

@@ -96,34 +96,31 @@ func results(told []simTold) (all []ginlimit.Result) {
 }
 
 // gives reports whether an execution may have given tokens back.
-func (e *simExecution) gives() bool {
-	return e.verb != "take" && e.verb != "block"
+func (e *simExecution) gives() bool { return e.fills() || e.returned() > 0 }
+
+// fills reports whether an execution may have given back more than some tokens.
+func (e *simExecution) fills() bool {
+	return slices.Contains([]string{"reset", "fill", "limits"}, e.verb)
 }
 
-// filled returns when faults may have filled buckets.
-func (s *simulation) filled() (all []time.Time) {
-	for _, f := range s.plan.faults {
-		switch f.kind {
-		case "FLUSHALL", "restart empty", "other limits", "wrong type":
-			all = append(all, s.start.Add(f.at), s.start.Add(f.end()))
-		}
+// returned is how many tokens an execution has given back at most, if it does not fill.
+func (e *simExecution) returned() int64 {
+	if slices.Contains([]string{"give", "return", "part"}, e.verb) {
+		return e.n
 	}
-	return all
+	return 0
 }
 
 // checkAnswers is guarantee 1 by what callers were told: those who were granted tokens of Redis, or of a lease, between the
-// start of the first and the end of the last of them are no more than burst + rate × that time. Where something gives tokens
-// back it begins anew, with leases after the longest life: until then, other processes do not know of it.
+// start of the first and the end of the last of them are no more than burst + rate × that time, and what was given back. Where
+// something fills buckets it begins anew, with leases after the longest life: until then, other processes do not know of it.
 func (s *simulation) checkAnswers() {
-	life := time.Duration(0)
-	for _, p := range s.plan.processes {
-		life = max(life, p.lease)
-	}
+	life := s.maxLease()
 	for key := range s.plan.keys {
-		anew := s.filled()
+		var anew []time.Time
 		var told []*simAnswer
 		for _, e := range s.server.executions {
-			if e.key == key && e.gives() {
+			if e.key == key && e.fills() {
 				anew = append(anew, e.at)
 			}
 		}
@@ -149,17 +146,33 @@ func (s *simulation) checkAnswers() {
 	}
 }
 
+// maxLease is how long tokens may be leased at most.
+func (s *simulation) maxLease() (life time.Duration) {
+	for _, p := range s.plan.processes {
+		life = max(life, p.lease)
+	}
+	return life
+}
+
+// returnedIn is how many tokens of a limit were given back within a time. Some were leased before, and are used in it.
+func (s *simulation) returnedIn(key, limit int, from, to time.Time) (n int64) {
+	from = from.Add(-s.maxLease() - 1)
+	for _, e := range s.executionsOf(key, limit) {
+		if !e.at.Before(from) && !e.at.After(to) {
+			n += e.returned()
+		}
+	}
+	return n
+}
+
 // checkPart checks answers about a key, in the order of their ends.
 func (s *simulation) checkPart(told []*simAnswer) bool {
-	for _, l := range s.plan.keys[told[0].key].versions[told[0].version] {
+	for i, l := range s.plan.keys[told[0].key].versions[told[0].version] {
 		if s.plan.calendarOf(l) != nil {
-			if !s.checkQuotaPart(told, l) {
+			if !s.checkQuotaPart(told, i, l) {
 				return false
 			}
 			continue
-		}
-		if s.plan.algorithm != ginlimit.TokenBucket {
-			continue // it admits up to twice its limit in a span; checkCharges has what is leased
 		}
 		for _, first := range told {
 			sum := int64(0)
@@ -169,9 +182,10 @@ func (s *simulation) checkPart(told []*simAnswer) bool {
 				}
 				known, _ := s.charge(a)
 				sum += known
-				span := s.serverTime(first.start, a.end)
-				most := burst(l) + int64(span)*int64(l.Rate)/int64(l.Period) + s.leasedWhenSet(l, a.end)
-				if sum > most && a.version == first.version {
+				if a.version != first.version || sum <= s.maxIn(l, first.start, a.end) {
+					continue
+				}
+				if sum > s.maxIn(l, first.start, a.end)+s.returnedIn(a.key, i, first.start, a.end) {
 					s.complain(a, "guarantee 1: with it, "+first.simCall.String()+" and those in between were granted more than "+l.String())
 					return false
 				}
@@ -179,4 +193,17 @@ func (s *simulation) checkPart(told []*simAnswer) bool {
 		}
 	}
 	return true
+}
+
+// maxIn is how many tokens of a limit may be admitted within a time, if none are given back.
+func (s *simulation) maxIn(l ginlimit.Limit, from, to time.Time) int64 {
+	span := s.serverTime(from, to)
+	windows := int64((span + l.Period - 1) / l.Period) // one after another, of those that slide
+	switch s.plan.algorithm {
+	case ginlimit.FixedWindow:
+		return burst(l)*(windows+1) + s.leasedWhenSet(l, to)
+	case ginlimit.SlidingWindow:
+		return burst(l) * max(1, windows)
+	}
+	return burst(l) + int64(span)*int64(l.Rate)/int64(l.Period) + s.leasedWhenSet(l, to)
 }

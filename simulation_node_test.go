@@ -196,6 +196,9 @@ func (n *simNode) emptyLocked() {
 	v := n.witness
 	for name, b := range v.names {
 		if v.homeLocked(name) == n {
+			if n.mini.Exists(name) {
+				v.filledLocked(b, "fill")
+			}
 			v.reference.reset(v.countedAs(b, v.counted[b.key][b.limit]))
 			delete(v.foreign, name)
 		}

@@ -83,8 +83,12 @@ func (c simCall) String() string {
 	return text
 }
 
-// simTail is how long a run goes on after its faults, to see that decisions return to Redis.
-const simTail = 1500 * time.Millisecond
+// simRecovery and simTail are how long a run goes on after its faults, to see that decisions return to Redis: at first they need
+// not ([simulation.excused]), and then they must have.
+const (
+	simRecovery = time.Second
+	simTail     = 2500 * time.Millisecond
+)
 
 // newSimPlan draws a plan.
 func newSimPlan(seed uint64) *simPlan {
@@ -127,7 +131,8 @@ func newSimPlan(seed uint64) *simPlan {
 			p.drawCalls(r, 12, f.at, f.lasts)
 		}
 	}
-	p.drawCalls(r, 25, quiet, simTail)
+	p.drawCalls(r, 5, quiet, simRecovery)
+	p.drawCalls(r, 20, quiet+simRecovery, simTail)
 	if p.algorithm != ginlimit.SlidingWindow && r.IntN(3) == 0 && !p.moves {
 		p.drawLeases(r, quiet)
 	}

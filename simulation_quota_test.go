@@ -97,21 +97,24 @@ func (v *simServer) checkArguments(process int, takes bool, b simBucketName, l g
 	}
 }
 
-// checkQuotas is guarantee 1 for calendar quotas, by what the server has admitted: no period admits more than its quota, unless
-// something gives back.
-func (s *simulation) checkQuotas(key, limit int, filled []time.Time) {
+// checkQuotas is guarantee 1 for calendar quotas, by what the server has admitted: no period admits more than its quota, and what
+// was given back.
+func (s *simulation) checkQuotas(key, limit int) {
 	type counted struct{ period, version int }
-	taken, last := map[counted]int64{}, s.start
-	for _, e := range s.server.executions {
-		if e.key != key || !slices.Contains(e.limits, limit) {
+	taken := map[counted]int64{}
+	for _, e := range s.executionsOf(key, limit) {
+		if e.fills() {
+			clear(taken)
 			continue
 		}
-		if e.gives() || slices.ContainsFunc(filled, func(at time.Time) bool { return !at.Before(last) && !at.After(e.at) }) {
-			clear(taken)
-		}
-		last = e.at
 		l := s.plan.keys[key].versions[e.version][limit]
 		of := counted{e.periodOf(limit), e.version}
+		if n := e.returned(); n > 0 {
+			for _, version := range []int{0, 1} {
+				one := counted{of.period, version}
+				taken[one] = max(0, taken[one]-n)
+			}
+		}
 		if taken[of] += e.granted; taken[of] > burst(l) {
 			s.violated("guarantee 1: %d tokens of client %d under %s were admitted in one period, until %s", taken[of], key, l, s.at(e.at))
 			return
@@ -120,7 +123,7 @@ func (s *simulation) checkQuotas(key, limit int, filled []time.Time) {
 }
 
 // checkQuotaPart is guarantee 1 for a calendar quota, by what callers were told.
-func (s *simulation) checkQuotaPart(told []*simAnswer, l ginlimit.Limit) bool {
+func (s *simulation) checkQuotaPart(told []*simAnswer, limit int, l ginlimit.Limit) bool {
 	type counted struct{ period, version int }
 	sums := map[counted]int64{}
 	for _, a := range told {
@@ -129,7 +132,8 @@ func (s *simulation) checkQuotaPart(told []*simAnswer, l ginlimit.Limit) bool {
 		}
 		known, _ := s.charge(a)
 		of := counted{s.plan.period(a.process, l, a.start), a.version}
-		if sums[of] += known; a.version == told[0].version && sums[of] > burst(l) {
+		sums[of] += known
+		if a.version == told[0].version && sums[of] > burst(l)+s.returnedIn(a.key, limit, told[0].start, a.end) {
 			s.complain(a, "guarantee 1: in one period, more was granted than "+l.String())
 			return false
 		}

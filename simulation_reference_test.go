@@ -43,27 +43,34 @@ func newSimReference(a ginlimit.Algorithm) simReference {
 	return simReference{m, nil, m, map[string]*simQuota{}}
 }
 
-// only returns a copy of one bucket.
-func (r simReference) only(c simCounted) simReference {
+// only returns a copy of some buckets.
+func (r simReference) only(some ...simCounted) simReference {
 	all := r
 	all.quotas = map[string]*simQuota{}
-	if q := r.quotas[c.quota]; q != nil {
-		all.quotas[c.quota] = q
-	}
-	id := c.client + " " + c.limit.Period.String()
 	if r.tokens != nil {
 		all.tokens = &model{now: r.tokens.now, buckets: map[string]*modelBucket{}}
-		if b := r.tokens.buckets[id]; b != nil && c.quota == "" {
-			all.tokens.buckets[id] = b
-		}
 		all.timed = all.tokens
-		return all.clone()
+	} else {
+		all.windows = &windowModel{algorithm: r.windows.algorithm, now: r.windows.now, windows: map[string]*modelWindow{}}
+		all.timed = all.windows
 	}
-	all.windows = &windowModel{algorithm: r.windows.algorithm, now: r.windows.now, windows: map[string]*modelWindow{}}
-	if w := r.windows.windows[id]; w != nil && c.quota == "" {
-		all.windows.windows[id] = w
+	for _, c := range some {
+		id := c.client + " " + c.limit.Period.String()
+		switch {
+		case c.quota != "":
+			if q := r.quotas[c.quota]; q != nil {
+				all.quotas[c.quota] = q
+			}
+		case r.tokens != nil:
+			if b := r.tokens.buckets[id]; b != nil {
+				all.tokens.buckets[id] = b
+			}
+		default:
+			if w := r.windows.windows[id]; w != nil {
+				all.windows.windows[id] = w
+			}
+		}
 	}
-	all.timed = all.windows
 	return all.clone()
 }
 

@@ -30,12 +30,20 @@ type simServer struct {
 	settings   []simSetting  // of that clock
 }
 
+// filledLocked notes that nobody's call has filled a bucket, or that it has other limits.
+func (v *simServer) filledLocked(b simBucketName, verb string) {
+	v.executions = append(v.executions, &simExecution{
+		at: time.Now(), process: -1, key: b.key, limits: []int{b.limit}, periods: []int{b.period}, verb: verb,
+	})
+}
+
 // simBucketName says of what a key in Redis is a bucket.
 type simBucketName struct{ key, limit, period int }
 
 // simExecution is what a script has done to one key.
 type simExecution struct {
 	at         time.Time
+	now        time.Time // by the server's clock
 	process    int
 	key        int
 	version    int
@@ -49,6 +57,7 @@ type simExecution struct {
 	together   []simTold     // of all charges at once, if they are those of AllowUpTo
 	used       []bool        // single: an answer had this Result
 	before     *simReference // of one bucket, if the others of its key are asked for apart
+	refused    *simReference // of its buckets, if it has refused a call
 }
 
 // buckets returns the buckets that it was about.
@@ -177,7 +186,7 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 // mirrorLocked has the reference do what the script has done to a key.
 func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, marks []int64) *simExecution {
 	e := &simExecution{
-		at: time.Now(), process: process, key: k.key, version: k.version, limits: k.limits, periods: k.periods, later: k.later,
+		at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version, limits: k.limits, periods: k.periods, later: k.later,
 		verb: c.verb, n: c.n, charges: k.charges,
 	}
 	all := v.countedOf(k)
@@ -223,6 +232,10 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 			e.single, e.granted = append(e.single, r), e.granted+int64(r[0].Granted)
 		}
 		e.verb, e.used = "take", make([]bool, len(e.single))
+		if last := e.single[len(e.single)-1]; !last[0].Allowed {
+			refused := v.reference.only(all...)
+			e.refused = &refused
+		}
 	}
 	return e
 }
@@ -236,7 +249,8 @@ func (v *simServer) mirrorPartLocked(process int, c simScriptCall, k simScriptKe
 		if name := v.name(b); !v.foreign[name] && v.stored(name, one) != v.reference.stored(one) {
 			v.reference.refund(one, c.n)
 			v.executions = append(v.executions, &simExecution{
-				at: time.Now(), process: process, key: k.key, version: k.version, limits: []int{b.limit}, periods: []int{b.period}, verb: "part",
+				at: time.Now(), process: process, key: k.key, version: k.version, limits: []int{b.limit}, periods: []int{b.period},
+				verb: "part", n: c.n,
 			})
 		}
 	}
@@ -313,6 +327,7 @@ func (v *simServer) vacateLocked(key int) {
 		delete(v.foreign, name)
 		mini.Del(name)
 		v.reference.reset(v.countedAs(b, v.counted[key][b.limit]))
+		v.filledLocked(b, "fill")
 	}
 }
 

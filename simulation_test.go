@@ -30,7 +30,7 @@ import (
 //
 // Checked: every script's call against the reference models (simulation_server_test.go), and every answer against what
 // the server has done and the guarantees (simulation_check_test.go, simulation_charge_test.go,
-// simulation_lease_test.go); and that what a process keeps in memory stays within its bounds (simulation_memory_test.go);
+// simulation_lease_test.go, simulation_remembered_test.go); and that what a process keeps in memory stays within its bounds (simulation_memory_test.go);
 // and that what a reservation does not use is given back (simulation_settle_test.go). That no goroutine is left, synctest checks itself.
 //
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
@@ -166,18 +166,19 @@ func simulateSeed(t *testing.T, seed uint64) *simulation {
 	return s
 }
 
-// simMostReal is how long a run may take in real time. It takes a fraction of a second, unless somebody in it tries again and
+// simMaxReal is how long a run may take in real time. It takes a fraction of a second, unless somebody in it tries again and
 // again without a pause: then the bubble's clock stands still.
-const simMostReal = 5 * time.Minute
+const simMaxReal = 5 * time.Minute
 
 // simulate runs a plan in a bubble.
 func simulate(t *testing.T, plan *simPlan) *simulation {
 	s := &simulation{plan: plan}
-	defer time.AfterFunc(simMostReal, func() {
+	defer time.AfterFunc(simMaxReal, func() {
 		s.tell()
 		panic(fmt.Sprintf("seed %d goes round in circles", plan.seed))
 	}).Stop()
 	defer s.tellPanic()
+	started := false
 	synctest.Test(t, func(t *testing.T) {
 		if !plan.begin.IsZero() {
 			time.Sleep(time.Until(plan.begin))
@@ -187,6 +188,7 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 			s.violated("it does not start: %v", err)
 			return
 		}
+		started = true
 		for _, f := range plan.faults {
 			s.calls.Go(func() {
 				defer s.tellPanic()
@@ -196,6 +198,7 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 		}
 		for crowd, at := range plan.strangers {
 			s.calls.Go(func() {
+				defer s.tellPanic()
 				time.Sleep(at)
 				for i := range s.members {
 					s.visit(i, crowd)
@@ -212,8 +215,9 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 		s.calls.Wait()
 		s.close()
 	})
-	s.over = true
-	s.check()
+	if s.over = true; started {
+		s.check()
+	}
 	return s
 }
 
