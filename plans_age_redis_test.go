@@ -19,12 +19,13 @@ func TestPausedRedisPinsNoPlan(t *testing.T) {
 	t.Parallel()
 	rdb, s := harness.Connect(t, harness.StartRedis(t)), newSource()
 	here, elsewhere := newPlans(t, rdb, s, ginlimit.WithTimeout(20*time.Millisecond)), newPlans(t, rdb, s)
-	require.NoError(t, rdb.Do(t.Context(), "CLIENT", "PAUSE", 200, "ALL").Err())
+	require.NoError(t, rdb.Do(t.Context(), "CLIENT", "PAUSE", 3000, "ALL").Err())
 	client := func(i int) string { return fmt.Sprint("client ", i) }
 	for i := range 300 {
 		s.set(client(i), ginlimit.PerMinute(3), nil)
 		has(t, here, client(i), 3)
 	}
+	require.NoError(t, rdb.Ping(t.Context()).Err()) // it waits for the pause to end
 	for i := range 300 {
 		s.set(client(i), ginlimit.PerMinute(4), nil)
 		require.NoError(t, elsewhere.Invalidate(t.Context(), client(i)))
