@@ -40,9 +40,11 @@ mutate: ## break the code in one place at a time, in the files that match FILES,
 	cd mutate && go run . -root .. -only '$(FILES)'
 
 fuzz: ## every fuzz target for FUZZTIME
-	@targets=$$(git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go') || exit 1; \
+	@targets=$$(git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go') || exit 1; mkdir -p $(BIN); built=; \
 	echo "$$targets" | sed 's|[^/]*:func |. |' | while read -r package target; do \
-		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$package" || exit 1; done
+		[ "$$package" = "$$built" ] || go test -c -fuzz=Fuzz -o $(BIN)/fuzz.test "./$$package" || exit 1; built=$$package; \
+		echo "$$target"; (cd "$$package" && $(BIN)/fuzz.test -test.run '^$$' -test.fuzz "^$$target\$$" -test.fuzztime $(FUZZTIME) \
+			-test.fuzzcachedir $(BIN)/fuzz) || exit 1; done
 
 bench: ## the table of docs/benchmarks.md and its plot, against other libraries
 	cd bench && go run ./table
