@@ -122,6 +122,8 @@ func TestAccepted(t *testing.T) {
 
 // TestAListedMutantThatIsSeenFails once the whole file was run.
 func TestAListedMutantThatIsSeenFails(t *testing.T) {
+	t.Setenv("GOWORK", "off")
+	t.Setenv("GOFLAGS", "")
 	root := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod": "module p\n",
