@@ -209,9 +209,28 @@ func (l *Limiter) do(ctx context.Context, c *dispatch.Call) (err error) {
 	}
 	var errs []error
 	for i := range c.Buckets {
-		errs = append(errs, l.store.Do(ctx, c.Only(i, c.Op.Only(i))))
+		errs = append(errs, l.doOne(ctx, c.Only(i, c.Op.Only(i))))
 	}
 	return errors.Join(errs...)
+}
+
+// movingPause is how long to wait before a call is sent again whose slot moves.
+const movingPause = 10 * time.Millisecond
+
+// doOne has a call on one bucket done, and sends it again, until the context ends, if its slot moves faster than the client
+// follows.
+func (l *Limiter) doOne(ctx context.Context, c *dispatch.Call) error {
+	for {
+		err := l.do(ctx, c)
+		if !redisstore.IsMoving(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(movingPause):
+		}
+	}
 }
 
 // doEach has an Op done on each of the buckets, one after another: go-redis follows a slot to its new node at once for a
@@ -240,6 +259,10 @@ func fitting(charges int64, calls ...*dispatch.Call) int64 {
 // decideEach looks at every bucket, and then charges each if all have room. What was taken is given back if another
 // request has taken the room of one meanwhile, or if one fails.
 func (l *Limiter) decideEach(ctx context.Context, c *dispatch.Call) error {
+	if !l.background.begin() {
+		return errClosed()
+	}
+	defer l.background.all.Done()
 	looks, err := l.doEach(ctx, c, bucket.Peek(c.Op.N))
 	if err != nil {
 		return err
@@ -277,7 +300,7 @@ func (l *Limiter) decideEach(ctx context.Context, c *dispatch.Call) error {
 	if back != nil {
 		l.finish(ctx, func(ctx context.Context) {
 			for _, one := range back {
-				_ = l.do(ctx, one) // what cannot be given back stays taken
+				_ = l.doOne(ctx, one) // what cannot be given back stays taken
 			}
 		})
 	}
@@ -285,15 +308,9 @@ func (l *Limiter) decideEach(ctx context.Context, c *dispatch.Call) error {
 }
 
 // finish does f within a timeout of its own. It waits for that as long as the context lasts; then f goes on, and Close
-// waits for it. Until finish returns, f has the values of the context.
+// waits for it. Until finish returns, f has the values of the context. It is part of work that has begun.
 func (l *Limiter) finish(ctx context.Context, f func(context.Context)) {
-	l.background.mu.Lock()
-	if l.background.closed {
-		l.background.mu.Unlock()
-		return
-	}
 	l.background.all.Add(1)
-	l.background.mu.Unlock()
 	within, cancel := context.WithTimeout(context.Background(), l.defaults.timeout)
 	lent := dispatch.Lend(within, ctx)
 	defer lent.End()

@@ -205,6 +205,10 @@ func (l *Limiter) allowInTurn(ctx context.Context, start time.Time, subjects []s
 // for that as long as the context lasts.
 func (l *Limiter) inTurn(ctx context.Context, subjects []subject, n int,
 	decide func(*subject, *dispatch.Call) (Result, error)) (decision, error) {
+	if !l.background.begin() {
+		return decision{}, errClosed()
+	}
+	defer l.background.all.Done()
 	var d decision
 	source := l.source
 	for i := range subjects {

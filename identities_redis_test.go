@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
 	"sync"
@@ -192,4 +194,50 @@ func TestRememberedIdentitiesCostNoTrip(t *testing.T) {
 		get(r, "/", with("X-Api-Key", "a"))
 	}
 	require.Less(t, scriptCalls(t, rdb), 100)
+}
+
+// TestCloseLeavesNoChargeOfARefusedRequest: every request but the first is refused by its second identity, also while Close begins.
+func TestCloseLeavesNoChargeOfARefusedRequest(t *testing.T) {
+	t.Parallel()
+	rdb, day := harness.Connect(t, harness.StartRedis(t)), ginlimit.PerDay(100_000)
+	key := func(name string) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return name, nil } }
+	for round := range 10 {
+		l := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(5*time.Second), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithDenyMemory(0))
+		own := []ginlimit.Option{ginlimit.WithName(fmt.Sprint("own", round)), ginlimit.WithKey(key("a"))}
+		// A ban has the identities asked one after another.
+		p, err := l.Policy(day, append(own, ginlimit.WithBan(time.Second, time.Second),
+			ginlimit.WithIdentity(fmt.Sprint("all", round), key("b"), ginlimit.PerDay(1)))...)
+		require.NoError(t, err)
+		router := gin.New()
+		router.GET("/", p.Handler())
+		var all sync.WaitGroup
+		var allowed atomic.Int64
+		asked := make(chan struct{}, 16*200)
+		for range 16 {
+			all.Go(func() {
+				for range 200 {
+					w := httptest.NewRecorder()
+					router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+					if w.Code == http.StatusServiceUnavailable {
+						return
+					}
+					if w.Code == http.StatusOK {
+						allowed.Add(1)
+					}
+					asked <- struct{}{}
+				}
+			})
+		}
+		for range 100 {
+			<-asked
+		}
+		require.NoError(t, l.Close())
+		all.Wait()
+		p, err = harness.NewLimiter(t, rdb).Policy(day, own...)
+		require.NoError(t, err)
+		left, err := p.Peek(t.Context(), "a")
+		require.NoError(t, err)
+		require.EqualValues(t, 100_000-allowed.Load(), left.Remaining)
+		require.EqualValues(t, 1, allowed.Load())
+	}
 }

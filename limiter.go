@@ -80,11 +80,22 @@ type Limiter struct {
 	closed chan struct{}
 }
 
-// background is work that no request waits for. Its mutex guards closed.
+// background is work that no request waits for, and decisions that may have to give back. Its mutex guards closed.
 type background struct {
 	mu     sync.Mutex
 	closed bool
 	all    sync.WaitGroup
+}
+
+// begin notes such work, which ends with all.Done. It is false once Close has begun. During it more may be added.
+func (b *background) begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	b.all.Add(1)
+	return true
 }
 
 func (b *background) close() {

@@ -263,6 +263,12 @@ func IsTryAgain(err error, buckets int) bool {
 	return buckets > 1 && redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
+// IsMoving reports whether Redis has refused a call on one bucket since its slot is moving, so often that the client gave up. It
+// was not done.
+func IsMoving(err error) bool {
+	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN")
+}
+
 // replyCode returns the first word of an error reply, which is its code. Redis writes codes in capitals.
 func replyCode(reply redis.Error) string {
 	code, _, _ := strings.Cut(reply.Error(), " ")
