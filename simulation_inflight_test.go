@@ -310,7 +310,7 @@ func TestSlotSimulation(t *testing.T) {
 	requireSimSockets(t)
 	first, count := max(1, *simSeed), *simSeeds
 	if count == 0 {
-		count = 15
+		count = 10
 		if raceDetector {
 			count = 5
 		}

@@ -51,7 +51,7 @@ import (
 // probes' pauses are random.
 var (
 	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
-	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is a hundred, with the race detector ten, or the one")
+	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is sixty, with the race detector ten, or the one")
 )
 
 // simulation is one run of a plan.
@@ -110,7 +110,7 @@ func TestSimulation(t *testing.T) {
 	case raceDetector:
 		count = 10
 	default:
-		count = 100
+		count = 60
 	}
 	var (
 		mu       sync.Mutex // guards everything below
