@@ -4,9 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -97,49 +95,6 @@ func TestWhatBansNobody(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, res.Allowed)
 		require.Equal(t, 1, res.Remaining)
-	})
-}
-
-// TestLoginsThatFailAreBanned is a brute force attack: five failures in a minute, then a ban of a minute, of two, and so on.
-func TestLoginsThatFailAreBanned(t *testing.T) {
-	t.Parallel()
-	gin.SetMode(gin.TestMode)
-	synctest.Test(t, func(t *testing.T) {
-		l, err := ginlimit.NewLocal()
-		require.NoError(t, err)
-		router := gin.New()
-		router.POST("/login", l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("login"), ginlimit.WithBan(time.Minute, time.Hour),
-			ginlimit.WithRefund(func(c *gin.Context) bool { return c.Writer.Status() == http.StatusOK })), func(c *gin.Context) {
-			if c.GetHeader("Password") == "right" {
-				c.Status(http.StatusOK)
-			} else {
-				c.Status(http.StatusUnauthorized)
-			}
-		})
-		login := func(password string) (status, retryAfter int) {
-			r := httptest.NewRequest(http.MethodPost, "/login", nil)
-			r.Header.Set("Password", password)
-			w := httptest.NewRecorder()
-			router.ServeHTTP(w, r)
-			retryAfter, _ = strconv.Atoi(w.Header().Get("Retry-After"))
-			return w.Code, retryAfter
-		}
-		for range 100 {
-			status, _ := login("right")
-			require.Equal(t, http.StatusOK, status)
-		}
-		for _, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
-			for range 5 {
-				status, _ := login("wrong")
-				require.Equal(t, http.StatusUnauthorized, status)
-			}
-			status, retryAfter := login("right")
-			require.Equal(t, http.StatusTooManyRequests, status)
-			require.Equal(t, 60*minutes, retryAfter)
-			time.Sleep(time.Duration(retryAfter) * time.Second)
-		}
-		status, _ := login("right")
-		require.Equal(t, http.StatusOK, status)
 	})
 }
 

@@ -64,7 +64,9 @@ func (s *limitSet) add(a Algorithm, limits []Limit) error {
 			s.unlimited = l
 			continue
 		case l.Rate == 0:
-			s.prohibited, s.denies = l, true
+			if s.prohibited, s.denies = l, true; l.Calendar != (Calendar{}) {
+				s.holds(l)
+			}
 			continue
 		}
 		if a != TokenBucket && l.burst() != l.Rate {
@@ -102,10 +104,21 @@ func (s *limitSet) newBucket(a Algorithm, l Limit) (bucket.Bucket, bool) {
 		return bucket.New(kinds[a], periodText(l.Period)+idSuffixes[a], int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
 	}
 	b, begins, ok := l.calendarBucket(time.Now())
-	if s.begins = max(s.begins, begins); s.ends == 0 || s.ends > b.Ends {
-		s.ends = b.Ends
-	}
+	s.holdsUntil(begins, b.Ends)
 	return b, ok
+}
+
+// holds has the set hold for the present period of a calendar's limit, at most.
+func (s *limitSet) holds(l Limit) {
+	start, end := l.Calendar.rule.Period(time.Now())
+	s.holdsUntil(start.UnixMilli(), end.UnixMilli())
+}
+
+// holdsUntil has the set hold for a time, at most.
+func (s *limitSet) holdsUntil(begins, ends int64) {
+	if s.begins = max(s.begins, begins); s.ends == 0 || s.ends > ends {
+		s.ends = ends
+	}
 }
 
 // calendarBucket returns the bucket of a calendar's period at a time, and when that begins, in Unix milliseconds.
@@ -169,6 +182,13 @@ func (s *limitSet) renewed() *limitSet {
 			policy := *s.policies[i]
 			policy.w = seconds(millis(later.buckets[i].Period))
 			later.policies[i] = &policy
+		}
+	}
+	if s.denies && s.prohibited.Calendar != (Calendar{}) {
+		if later.holds(s.prohibited); len(s.policies) > 0 {
+			policy := *s.policies[len(s.limits)]
+			policy.w = later.prohibitedWindow()
+			later.policies[len(s.limits)] = &policy
 		}
 	}
 	if s.share != nil {

@@ -1,6 +1,7 @@
 package ginlimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -22,7 +23,8 @@ var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 //
 // The address is that of [gin.Context.ClientIP]. The engine's SetTrustedProxies and TrustedPlatform decide how far
 // it can be trusted. By default Gin trusts X-Forwarded-For from any client, so clients can spoof their IP; the
-// limiter then logs one warning. An IPv4-mapped IPv6 address and a NAT64 address (64:ff9b::/96) count as their IPv4
+// limiter then logs one warning. With TrustedPlatform, call SetTrustedProxies(nil) as well: for a request without the
+// platform's header Gin uses X-Forwarded-For. An IPv4-mapped IPv6 address and a NAT64 address (64:ff9b::/96) count as their IPv4
 // address. An address that cannot be read, such as that of a unix socket, is an error that wraps [ErrNoKey].
 func ByClientIP(c *gin.Context) (string, error) { return byAddress(c, 32, clientPrefixV6) }
 
@@ -95,6 +97,32 @@ func (p *Policy) warnSpoofable(c *gin.Context) {
 		p.logger.WarnContext(c.Request.Context(), "ginlimit: Gin trusts "+header+" from any client; clients can spoof their IP. "+
 			"Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none")
 	}
+}
+
+// warnNoClient logs a warning, at most once a minute, if a method is given a key that [ByClientIP], the policy's KeyFunc,
+// never returns. What reads as an address is meant as one. Other text may be the key of a worker, which needs no KeyFunc,
+// unless the policy serves requests.
+func (p *Policy) warnNoClient(ctx context.Context, client string) {
+	if p.keyed {
+		return
+	}
+	isAddress, isKey := readAddress(client)
+	if !isKey && (isAddress || p.serves.Load()) && p.limiter.noClient.Allow() {
+		p.logger.WarnContext(ctx, "ginlimit: no request counts under the key that a method was given, as ByClientIP never returns it",
+			"name", p.name)
+	}
+}
+
+// readAddress reports whether text reads as an address or a network, and whether [ByClientIP] returns it as a key.
+func readAddress(text string) (isAddress, isKey bool) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return true, addr.Is4() // which has no other spelling
+	}
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return false, false
+	}
+	return true, prefix.Bits() == clientPrefixV6 && prefix.Masked().String() == text
 }
 
 // trustedHeader returns the first of the headers that Gin trusts from any client, or "". A header of the engine's

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
@@ -112,6 +114,125 @@ func TestManyNetworks(t *testing.T) {
 	assert.Equal(t, 200, get(r, "/", from("10.1.134.160:1")).Code)
 }
 
+// TestPlatformAloneLeavesForwardedForTrusted: for a request without the platform's header, Gin looks at those of proxies.
+func TestPlatformAloneLeavesForwardedForTrusted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set    func(*gin.Engine) error // beside TrustedPlatform
+		chosen bool
+	}{
+		"TrustedPlatform alone":       {func(*gin.Engine) error { return nil }, true},
+		"with SetTrustedProxies(nil)": {func(r *gin.Engine) error { return r.SetTrustedProxies(nil) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter := local(t, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+			r := gin.New()
+			r.TrustedPlatform = gin.PlatformCloudflare
+			require.NoError(t, c.set(r))
+			r.GET("/", limiter.Handler(ginlimit.PerMinute(1)), ok)
+			through := func(client string) int { return get(r, "/", with("Cf-Connecting-Ip", client)).Code }
+			past := func(claimed string) int { return get(r, "/", with("X-Forwarded-For", claimed)).Code }
+			require.Equal(t, http.StatusOK, through("203.0.113.7"))
+			require.Equal(t, http.StatusOK, through("203.0.113.8"))
+			require.Equal(t, http.StatusTooManyRequests, through("203.0.113.7"))
+			require.Equal(t, http.StatusOK, past("203.0.113.9"))
+			require.Equal(t, c.chosen, past("203.0.113.10") == http.StatusOK)
+		})
+	}
+}
+
+// TestKeysOfNoClientAreLogged: a method is given a key that ByClientIP never returns, so no request counts under it.
+func TestKeysOfNoClientAreLogged(t *testing.T) {
+	t.Parallel()
+	const served, notServed = true, false
+	for _, c := range []struct {
+		name, key string
+		serves    bool // requests
+		warned    bool
+		opts      []ginlimit.Option
+	}{
+		{"an IPv4 address", "203.0.113.7", served, false, nil},
+		{"a /64", "2001:db8::/64", served, false, nil},
+		{"a /64 that begins as NAT64", "64:ff9b::/64", served, false, nil},
+		{"an IPv6 address", "2001:db8::1", served, true, nil},
+		{"the address that begins a /64", "2001:db8::", served, true, nil},
+		{"an address in capitals", "2001:DB8::1", served, true, nil},
+		{"a /64 in capitals", "2001:DB8::/64", served, true, nil},
+		{"a /64 with all zeros", "2001:db8:0:0::/64", served, true, nil},
+		{"a /64 with an address", "2001:db8::1/64", served, true, nil},
+		{"a /48", "2001:db8::/48", served, true, nil},
+		{"a network of IPv4", "203.0.113.0/24", served, true, nil},
+		{"an IPv4-mapped address", "::ffff:203.0.113.7", served, true, nil},
+		{"an address of NAT64", "64:ff9b::203.0.113.7", served, true, nil},
+		{"an address with a zone", "fe80::1%eth0", served, true, nil},
+		{"an address with a port", "203.0.113.7:443", served, true, nil},
+		{"a user", "ada", served, true, nil},
+		{"a worker's key", "ada", notServed, false, nil},
+		{"a worker's URL", "https://example.com/hook", notServed, false, nil},
+		{"an address in a tool", "203.0.113.7", notServed, false, nil},
+		{"an IPv6 address in a tool", "2001:db8::1", notServed, true, nil},
+		{"a /48 in a tool", "2001:db8::/48", notServed, true, nil},
+		{"a key function of its own", "2001:db8::1", served, false, []ginlimit.Option{byUser()}},
+		{"other networks", "2001:db8::/48", served, false, []ginlimit.Option{ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var log harness.Buffer
+			limiter, err := ginlimit.NewLocal(ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			require.NoError(t, err)
+			defer limiter.Close()
+			p, err := limiter.Policy(ginlimit.PerMinute(5), append(c.opts, ginlimit.WithName("login"))...)
+			require.NoError(t, err)
+			if c.serves {
+				p.Handler()
+			}
+			require.NoError(t, p.Block(t.Context(), c.key, time.Hour))
+			if !c.warned {
+				require.Empty(t, log.String())
+				return
+			}
+			require.Regexp(t, `level=WARN msg="ginlimit: [^"]*ByClientIP[^"]*" name=login\n$`, log.String())
+			require.NotContains(t, log.String(), c.key)
+		})
+	}
+}
+
+// TestKeysOfNoClientAreLoggedOnceAMinute, by every method of a policy.
+func TestKeysOfNoClientAreLoggedOnceAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log harness.Buffer
+		limiter, err := ginlimit.NewLocal(ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		defer limiter.Close()
+		p, err := limiter.Policy(ginlimit.PerMinute(5), ginlimit.WithName("login"), ginlimit.WithConcurrency(2))
+		require.NoError(t, err)
+		ginlimit.FirstOf(p)
+		ctx, lines := t.Context(), func() int { return strings.Count(log.String(), "\n") }
+		for i, method := range []func(client string) error{
+			func(client string) error { return p.Block(ctx, client, time.Second) },
+			func(client string) error { return p.Reset(ctx, client) },
+			func(client string) error { return p.Refund(ctx, client, 1) },
+			func(client string) error { _, err := p.Peek(ctx, client); return err },
+			func(client string) error { _, err := p.Allow(ctx, client); return err },
+			func(client string) error { _, err := p.AllowUpTo(ctx, client, 1); return err },
+			func(client string) error { return p.Wait(ctx, client) },
+			func(client string) error { _, err := p.Reserve(ctx, client, 1); return err },
+			func(client string) error { slot, err := p.Acquire(ctx, client); slot.Release(); return err },
+		} {
+			require.Equal(t, i, lines())
+			require.NoError(t, method("2001:db8::/64"))
+			require.Equal(t, i, lines(), "a client's key")
+			for range 3 {
+				require.NoError(t, method("2001:db8::1"))
+			}
+			require.Equal(t, i+1, lines(), "one line for three calls")
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
 // TestSpoofableAddressesAreLogged wants one line if Gin trusts headers of a stranger, and none if not.
 func TestSpoofableAddressesAreLogged(t *testing.T) {
 	t.Parallel()
@@ -197,15 +318,15 @@ func TestSpoofableAddressesAreFoundAfterManyRequests(t *testing.T) {
 			for range 2_000 {
 				get(r, "/", with(row.first, "x"))
 			}
-			require.Empty(t, log.String())
+			require.NotContains(t, log.String(), "spoof")
 			for range 100 {
 				get(r, "/", with("X-Late", "x"))
 			}
 			if !row.warned {
-				require.Empty(t, log.String())
+				require.NotContains(t, log.String(), "spoof")
 				return
 			}
-			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+			require.Equal(t, 1, strings.Count(log.String(), "spoof"), log.String())
 			require.Contains(t, log.String(), `level=WARN msg="ginlimit: Gin trusts X-Forwarded-For from any client; clients can spoof their IP. `+
 				`Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none"`)
 		})

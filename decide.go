@@ -23,7 +23,7 @@ type store interface {
 	Do(ctx context.Context, c *dispatch.Call) error
 	// Close returns when the store has stopped working.
 	Close()
-	// String names the store. Stores of this process that share no bucket have different names.
+	// String names the store. Stores that share no bucket have different names, and those that do have the same as far as is known.
 	String() string
 }
 
@@ -69,7 +69,8 @@ func (l *Limiter) release(c *dispatch.Call) {
 // decide has a call done and derives the Result from the states found. The store is given less time than the caller has
 // if within ends before ctx.
 func (l *Limiter) decide(ctx, within context.Context, c *dispatch.Call, s *subject) (Result, error) {
-	op, leases := c.Op, s.limits.lease > 0 && l.leases != nil && c.Op.Charges > 0 && !s.limits.mixed && !s.limits.guarding && !s.settles
+	op, leases := c.Op, l.mayLease(c, s)
+	s.receipt.begin(l, c.Hash)
 	if leases {
 		if res, ok := l.fromLease(c, s); ok {
 			return res, nil
@@ -99,6 +100,12 @@ func (l *Limiter) decide(ctx, within context.Context, c *dispatch.Call, s *subje
 		l.remember(c)
 	}
 	return res, nil
+}
+
+// mayLease reports whether leases may serve a call: not for mixed limits, bans and slots, nor where what is taken may be given back.
+func (l *Limiter) mayLease(c *dispatch.Call, s *subject) bool {
+	set := s.limits
+	return set.lease > 0 && l.leases != nil && c.Op.Charges > 0 && !set.mixed && !set.guarding && set.guards == nil && s.receipt == nil
 }
 
 func subjectOf(c *dispatch.Call) denycache.Subject {
@@ -132,17 +139,20 @@ func leaseSubject(c *dispatch.Call) lease.Subject {
 // fromLease decides on a call by tokens that were taken ahead, if there are enough.
 func (l *Limiter) fromLease(c *dispatch.Call, s *subject) (Result, bool) {
 	n := c.Op.Charges * c.Op.N
-	left, sent, ok := l.leases.Take(leaseSubject(c), n, c.States)
+	left, _, ok := l.leases.Take(leaseSubject(c), n, c.States)
 	if !ok {
 		return Result{}, false
 	}
-	s.receipt.fill(sent, c.States)
 	return s.limits.leased(c.States, n, left, s.status), true
 }
 
 // doAhead has a call done that may take tokens ahead for a life. The call is then as if it had taken only its own.
 func (l *Limiter) doAhead(life time.Duration) func(context.Context, *dispatch.Call) error {
 	return func(ctx context.Context, c *dispatch.Call) error {
+		if !l.background.begin() { // Close would not give back what it takes ahead
+			return dispatch.ErrClosed
+		}
+		defer l.background.all.Done()
 		own := c.Op.Charges
 		trip := l.leases.Begin(leaseSubject(c), life, own, c.Op.N)
 		c.Op.Charges = trip.Charges()
@@ -164,16 +174,24 @@ func (l *Limiter) returnLeases() {
 	ctx, cancel := context.WithTimeout(context.Background(), l.defaults.timeout)
 	defer cancel()
 	var all sync.WaitGroup
-	late := 2*l.defaults.timeout + l.defaults.timeout/5 // it may be queued, and then in flight, each a tenth longer
-	for _, unused := range l.leases.Drain(late) {
-		all.Go(func() {
-			c := dispatch.NewCall()
-			c.Reset(bucket.Op{Verb: bucket.Return, N: unused.Tokens, Marks: unused.Marks}, unused.Buckets) // not to be done late
-			c.Key, c.Hash = unused.Key, unused.Hash
-			_ = l.do(ctx, c)
-		})
+	for _, unused := range l.leases.Drain(l.returnsWithin()) {
+		all.Go(func() { _ = l.returnUnused(ctx, &unused) })
 	}
 	all.Wait()
+}
+
+// returnsWithin is for how long what is given back to Redis may be on its way: it may be queued, and then in flight, each a
+// tenth longer than the timeout.
+func (l *Limiter) returnsWithin() time.Duration { return 2*l.defaults.timeout + l.defaults.timeout/5 }
+
+// returnUnused gives leased tokens back to Redis.
+func (l *Limiter) returnUnused(ctx context.Context, unused *lease.Unused) error {
+	c := dispatch.NewCall()
+	c.Reset(unused.Op(), unused.Buckets) // a Return, which is not to be done late
+	c.Key, c.Hash = unused.Key, unused.Hash
+	err := l.do(ctx, c)
+	l.changed(unused.Key, unused.Hash, err)
+	return err
 }
 
 // movingTime is for how long a client's buckets are asked for one by one without trying them together first, once their
@@ -185,19 +203,24 @@ const movingTime = time.Second
 // While a slot of a cluster migrates, Redis answers every call on several of its keys TRYAGAIN, for as long as that takes.
 // A call on one key is done, so a call on several buckets then becomes one call for each.
 //
-// What may give tokens back voids the key's leases.
+// What may give back tokens that others have charged voids the key's leases.
 func (l *Limiter) do(ctx context.Context, c *dispatch.Call) (err error) {
-	if c.Op.Verb != bucket.Take {
-		done := l.leases.Forget(c.Hash)
+	if c.Op.Verb != bucket.Take && c.Op.Verb != bucket.Charge {
+		note := l.leases.Forget
+		if c.Op.Verb == bucket.Return {
+			note = l.leases.Returns
+		}
+		done := note(c.Hash)
 		defer func() { done(mayStillHappen(err)) }()
 	}
-	if len(c.Buckets) == 1 {
+	keys := redisstore.Keys(c)
+	if keys == 1 {
 		return l.store.Do(ctx, c)
 	}
 	start, moving := time.Now(), &l.moving[c.Hash%uint64(len(l.moving))]
 	if start.UnixMilli() >= moving.Load() {
 		err := l.store.Do(ctx, c)
-		if err == nil || !redisstore.IsTryAgain(err, len(c.Buckets)) {
+		if err == nil || !redisstore.IsTryAgain(err, keys) {
 			return err
 		}
 		moving.Store(start.Add(movingTime).UnixMilli())
@@ -209,9 +232,44 @@ func (l *Limiter) do(ctx context.Context, c *dispatch.Call) (err error) {
 	}
 	var errs []error
 	for i := range c.Buckets {
-		errs = append(errs, l.doOne(ctx, c.Only(i, c.Op.Only(i))))
+		errs = append(errs, l.changeOne(ctx, c, i))
 	}
 	return errors.Join(errs...)
+}
+
+// changeOne has a change made to one bucket. What is to be written into its record is written first: what is given back and not
+// written down would be given back twice.
+func (l *Limiter) changeOne(ctx context.Context, c *dispatch.Call, i int) error {
+	op := c.Op.Only(i)
+	if op.Records != bucket.WithRecords || c.Buckets[i].Guards() {
+		return l.doOne(ctx, c.Only(i, op))
+	}
+	op.Records = bucket.RecordsOnly
+	record := c.Only(i, op)
+	if err := l.doOne(ctx, record); err != nil {
+		return err
+	}
+	op.Records = bucket.RecordsWritten
+	if op.Verb == bucket.Return {
+		units := record.States[0].Level
+		if units == 0 {
+			return nil
+		}
+		claim := op.Claims[0]
+		claim.Sure, claim.Behind = units, units
+		op.Claims = []bucket.Claim{claim}
+	}
+	return l.doOne(ctx, c.Only(i, op))
+}
+
+// returnTaken returns the Op that gives back charges of a call on one bucket.
+func (l *Limiter) returnTaken(one *dispatch.Call, charges int64) bucket.Op {
+	n := charges * one.Op.N
+	receipt := l.newReceipt()
+	receipt.fill(one.Sent, one.States)
+	claims := receipt.claims(one.Buckets, n, false, "")
+	takenNow(claims, one.Buckets, n)
+	return bucket.Op{Verb: bucket.Return, N: n, Claims: claims, Records: bucket.WithRecords}
 }
 
 // movingPause is how long to wait before a call is sent again whose slot moves.
@@ -290,17 +348,14 @@ func (l *Limiter) decideEach(ctx context.Context, c *dispatch.Call) error {
 			if kept == 0 { // the store tells how long to wait after the charge
 				c.States[i].Soon, c.States[i].Wait = looks[i].States[0].Soon, looks[i].States[0].Wait
 			}
-			op := bucket.Op{Verb: bucket.Return, N: n * one.Op.N}
-			if one.Buckets[0].Kind != bucket.Token {
-				op.Marks = []int64{one.States[0].Mark}
-			}
-			back = append(back, one.Only(0, op))
+			back = append(back, one.Only(0, l.returnTaken(one, n)))
 		}
 	}
 	if back != nil {
 		l.finish(ctx, func(ctx context.Context) {
 			for _, one := range back {
-				_ = l.doOne(ctx, one) // what cannot be given back stays taken
+				err := l.doOne(ctx, one) // what cannot be given back stays taken
+				l.changed(one.Key, one.Hash, err)
 			}
 		})
 	}

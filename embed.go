@@ -67,7 +67,7 @@ func mixed(source string) string {
 // functions returns a block that gives a name to the functions of a source. It sees no key, so that it decides on none.
 func functions(name, source string) string {
 	return "do\nlocal KEYS, ARGV = {}, {ARGV[1], '0', '0', '0', '0', '0'}\n" + source + name + ` = {
-  read = read, most = most, found = found, take = take, give = give, giveMarked = giveMarked,
+  drainOf = drainOf, read = read, most = most, found = found, take = take, loose = loose, give = give, giveMarked = giveMarked,
   block = block, leaves = leaves, mark = mark, expire = expire
 }
 end

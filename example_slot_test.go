@@ -57,27 +57,30 @@ func ExamplePolicy_Acquire() {
 	// Output: true 2
 }
 
-// Five failed logins a minute, then a ban of a minute, of two, of four, up to an hour.
+// Five failed logins within 15 minutes, then a ban of an hour, of two, of four, up to a day.
 func ExampleWithBan() {
 	rdb, stop := exampleRedis()
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 
-	logIn := func(c *gin.Context) { c.Status(http.StatusUnauthorized) }
+	logIn := func(c *gin.Context) { // the status is the same if the password is right
+		c.Set("login failed", true)
+		c.Redirect(http.StatusSeeOther, "/")
+	}
 
-	loggedIn := func(c *gin.Context) bool { return c.Writer.Status() == http.StatusOK }
-	router.POST("/login", ginlimit.New(rdb, ginlimit.PerMinute(5), ginlimit.WithName("login"),
-		ginlimit.WithRefund(loggedIn), ginlimit.WithBan(time.Minute, time.Hour)), logIn)
+	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") }
+	router.POST("/login", ginlimit.New(rdb, ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login"),
+		ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithRefund(succeeded), ginlimit.WithBan(time.Hour, 24*time.Hour)), logIn)
 
 	for range 6 {
 		request(router, "POST", "/login", "203.0.113.7")
 	}
 	// Output:
-	// POST /login 401 remaining 4
-	// POST /login 401 remaining 3
-	// POST /login 401 remaining 2
-	// POST /login 401 remaining 1
-	// POST /login 401 remaining 0
+	// POST /login 303 remaining 4
+	// POST /login 303 remaining 3
+	// POST /login 303 remaining 2
+	// POST /login 303 remaining 1
+	// POST /login 303 remaining 0
 	// POST /login 429 remaining 0
 }

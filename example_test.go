@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -72,13 +73,13 @@ func ExampleWithRefund() {
 
 	logIn := func(c *gin.Context) {
 		if c.Query("password") != "right" {
-			c.Status(http.StatusUnauthorized)
+			c.Set("login failed", true)
 		}
 	}
 
-	loggedIn := func(c *gin.Context) bool { return c.Writer.Status() == http.StatusOK }
+	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") } // whatever the status is
 	router.POST("/login", ginlimit.New(rdb, ginlimit.Limit{Rate: 2, Period: 15 * time.Minute},
-		ginlimit.WithRefund(loggedIn)), logIn) // so that only failures count
+		ginlimit.WithRefund(succeeded)), logIn) // so that only failures count
 
 	request(router, "POST", "/login?password=right", "203.0.113.7")
 	request(router, "POST", "/login?password=wrong", "203.0.113.7")
@@ -87,9 +88,9 @@ func ExampleWithRefund() {
 	request(router, "POST", "/login?password=right", "203.0.113.7")
 	// Output:
 	// POST /login?password=right 200 remaining 1
-	// POST /login?password=wrong 401 remaining 1
+	// POST /login?password=wrong 200 remaining 1
 	// POST /login?password=right 200 remaining 0
-	// POST /login?password=wrong 401 remaining 0
+	// POST /login?password=wrong 200 remaining 0
 	// POST /login?password=right 429 remaining 0
 }
 
@@ -286,7 +287,7 @@ func ExampleWithDeniedHandler() {
 	// 429 {"error":"slow down","seconds":60}
 }
 
-// Strangers get through, all other errors are as by default.
+// Strangers get through. All other errors have the default's status, and a body of the application's own.
 func ExampleWithErrorHandler() {
 	rdb, stop := exampleRedis()
 	defer stop()
@@ -297,7 +298,8 @@ func ExampleWithErrorHandler() {
 			if errors.Is(err, ginlimit.ErrNoKey) {
 				return // unlimited
 			}
-			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
+			_ = c.Error(err) // for the log
+			c.AbortWithStatusJSON(ginlimit.ErrorStatus(err), gin.H{"error": "not now"})
 		})), ok)
 
 	request(router, "GET", "/", "203.0.113.7")
@@ -305,6 +307,27 @@ func ExampleWithErrorHandler() {
 	// Output:
 	// GET / 200
 	// GET / 200 remaining 0
+}
+
+// A handler of your own answers as the default does, but for the body.
+func ExampleErrorStatus() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
+		ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
+			c.AbortWithStatusJSON(ginlimit.ErrorStatus(err), gin.H{"error": "who are you?"})
+		})), ok)
+
+	rec := httptest.NewRecorder()
+	router.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
+	fmt.Println(rec.Code, rec.Body)
+	// Output:
+	// 400 {"error":"who are you?"}
 }
 
 // For an access log.

@@ -24,6 +24,13 @@ func PlansKept(p *Plans) int {
 	return len(p.fresh) + len(p.old)
 }
 
+// LimitsKept is how many sets of clients' limits a policy keeps.
+func LimitsKept(p *Policy) int {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return len(p.clients)
+}
+
 // AgePlans has a time pass for what a process knows of plans.
 func AgePlans(p *Plans, d time.Duration) {
 	p.mu.Lock()
@@ -40,7 +47,7 @@ func AgePlans(p *Plans, d time.Duration) {
 // TrustDialer has callers send their calls themselves though the client has a Dialer of its own. It is an option of a limiter.
 func TrustDialer() Option {
 	return func(c *config) {
-		c.limiter = append(c.limiter, "TrustDialer")
+		c.use("TrustDialer")
 		c.trustDialer = true
 	}
 }
@@ -58,7 +65,7 @@ func Take(ctx context.Context, l *Limiter, a Algorithm, key string, n int, limit
 	if err != nil {
 		return Result{}, nil, err
 	}
-	s := &subject{client: key, limits: &set, receipt: l.newReceipt(&set)}
+	s := &subject{client: key, limits: &set, receipt: l.newReceipt()}
 	res, _, err := l.allow(ctx, s, n)
 	return res, func() error { return l.giveBack(ctx, &charge{*s, res.Granted, res.Source}) }, err
 }

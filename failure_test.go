@@ -135,9 +135,7 @@ func TestAnswersWithoutRedis(t *testing.T) {
 	}
 	t.Run("a local limiter has lost nothing", func(t *testing.T) {
 		t.Parallel()
-		limiter, err := ginlimit.NewLocal(ginlimit.WithReplicas(4), ginlimit.WithFailure(ginlimit.FailClosed))
-		require.NoError(t, err)
-		rec := get(serve(limiter.Handler(ginlimit.PerHour(8))), "/")
+		rec := get(serve(newLocal(t).Handler(ginlimit.PerHour(8), ginlimit.WithFailure(ginlimit.FailClosed))), "/")
 		assert.Equal(t, http.StatusOK, rec.Code)
 		assert.Equal(t, "7", rec.Header().Get("X-RateLimit-Remaining"))
 		assert.NotContains(t, rec.Header(), "X-Ratelimit-Status")

@@ -199,43 +199,45 @@ func TestFirstOfPanics(t *testing.T) {
 // TestFirstOfLeavesEachPolicyItsOptions: those of the policy that was chosen hold, and no others.
 func TestFirstOfLeavesEachPolicyItsOptions(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	limiter := harness.NewLimiter(t, rdb)
-	near, far := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24")
-	keys := newPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
-		ginlimit.WithDenyList(far), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
-		ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Api-Key") == "internal" }),
-		ginlimit.WithCost(func(c *gin.Context) int { return len(c.GetHeader("X-Cost")) }))
-	addresses := newPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"), ginlimit.WithAllowList(near),
-		ginlimit.WithIdentity("everybody", everybody, ginlimit.PerHour(2)),
-		ginlimit.WithRefund(func(c *gin.Context) bool { return c.GetHeader("X-Back") != "" }))
-	r := serve(ginlimit.FirstOf(keys, addresses))
-	key := func(k string) func(*http.Request) { return with("X-Api-Key", k) }
-	for i, row := range []struct {
-		edit   []func(*http.Request)
-		code   int
-		fields string // which the response has
-	}{
-		{[]func(*http.Request){key("a"), from("198.51.100.1:1")}, 403, ""},
-		{[]func(*http.Request){key("a"), with("X-Cost", "1")}, 200, "RateLimit"},
-		{[]func(*http.Request){key("a"), with("X-Cost", "1")}, 429, "RateLimit"},
-		{[]func(*http.Request){key("a")}, 200, "RateLimit"}, // it takes nothing
-		{[]func(*http.Request){key("internal")}, 200, ""},
-		{[]func(*http.Request){key("internal")}, 200, ""},
-		{nil, 200, ""}, // an address that is allowed
-		{nil, 200, ""},
-		{[]func(*http.Request){from("198.51.100.1:1"), with("X-Back", "1")}, 200, "X-RateLimit-Limit"},
-		{[]func(*http.Request){from("198.51.100.1:1")}, 200, "X-RateLimit-Limit"},
-		{[]func(*http.Request){from("198.51.100.1:1")}, 429, "X-RateLimit-Limit"},
-		{[]func(*http.Request){from("203.0.113.1:1")}, 200, "X-RateLimit-Limit"},
-		{[]func(*http.Request){from("203.0.113.2:1")}, 429, "X-RateLimit-Limit"}, // by the identity
-	} {
-		rec := get(r, "/", row.edit...)
-		require.Equal(t, row.code, rec.Code, "request %d", i)
-		for _, field := range []string{"RateLimit", "X-RateLimit-Limit"} {
-			require.Equal(t, field == row.fields, rec.Header().Get(field) != "", "request %d: %s", i, field)
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		rdb := b.Redis
+		limiter := harness.NewLimiter(t, rdb)
+		near, far := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24")
+		keys := newPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
+			ginlimit.WithDenyList(far), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
+			ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Api-Key") == "internal" }),
+			ginlimit.WithCost(func(c *gin.Context) int { return len(c.GetHeader("X-Cost")) }))
+		addresses := newPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"), ginlimit.WithAllowList(near),
+			ginlimit.WithIdentity("everybody", everybody, ginlimit.PerHour(2)),
+			ginlimit.WithRefund(func(c *gin.Context) bool { return c.GetHeader("X-Back") != "" }))
+		r := serve(ginlimit.FirstOf(keys, addresses))
+		key := func(k string) func(*http.Request) { return with("X-Api-Key", k) }
+		for i, row := range []struct {
+			edit   []func(*http.Request)
+			code   int
+			fields string // which the response has
+		}{
+			{[]func(*http.Request){key("a"), from("198.51.100.1:1")}, 403, ""},
+			{[]func(*http.Request){key("a"), with("X-Cost", "1")}, 200, "RateLimit"},
+			{[]func(*http.Request){key("a"), with("X-Cost", "1")}, 429, "RateLimit"},
+			{[]func(*http.Request){key("a")}, 200, "RateLimit"}, // it takes nothing
+			{[]func(*http.Request){key("internal")}, 200, ""},
+			{[]func(*http.Request){key("internal")}, 200, ""},
+			{nil, 200, ""}, // an address that is allowed
+			{nil, 200, ""},
+			{[]func(*http.Request){from("198.51.100.1:1"), with("X-Back", "1")}, 200, "X-RateLimit-Limit"},
+			{[]func(*http.Request){from("198.51.100.1:1")}, 200, "X-RateLimit-Limit"},
+			{[]func(*http.Request){from("198.51.100.1:1")}, 429, "X-RateLimit-Limit"},
+			{[]func(*http.Request){from("203.0.113.1:1")}, 200, "X-RateLimit-Limit"},
+			{[]func(*http.Request){from("203.0.113.2:1")}, 429, "X-RateLimit-Limit"}, // by the identity
+		} {
+			rec := get(r, "/", row.edit...)
+			require.Equal(t, row.code, rec.Code, "request %d", i)
+			for _, field := range []string{"RateLimit", "X-RateLimit-Limit"} {
+				require.Equal(t, field == row.fields, rec.Header().Get(field) != "", "request %d: %s", i, field)
+			}
 		}
-	}
+	})
 }
 
 // TestFirstOfWarnsOfSpoofableAddresses: once a policy asks for the address, however many requests another one limits before.

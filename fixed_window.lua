@@ -69,6 +69,9 @@ end
 -- size is how many integers the reply has of each window.
 local size = 5
 
+-- drainOf returns nothing: nothing flows back.
+local function drainOf() end
+
 -- read finds the tokens taken, and for how long the window goes on, and the block.
 local function read(w)
   w.used, w.left, w.block = 0, 0, 0
@@ -114,6 +117,9 @@ local function take(w, tokens)
     call('INCRBY', w.key, format('%d', tokens))
   end
 end
+
+-- loose returns how many tokens others may give back.
+local function loose(w) return w.used end
 
 local function give(w, tokens)
   if w.used == 0 then return end

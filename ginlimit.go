@@ -14,7 +14,7 @@
 //
 // Each is a [Policy]: [WithKey] chooses the key, and the limits are its own, one or several ([WithLimits]), or the
 // client's ([WithLimitFunc], [NewPlans]). [WithAlgorithm] chooses token bucket or window, [WithHeaders] the header
-// fields. Policies of one [WithName] share buckets. [FirstOf] takes the first policy that finds a key.
+// fields. Policies of one [WithName] and one algorithm share buckets. [FirstOf] takes the first policy that finds a key.
 //
 // Outside HTTP, [Limiter.Policy] returns a Policy, whose methods count a client: [Policy.Allow] and [Policy.AllowN] take
 // tokens or none, [Policy.AllowUpTo] as many as fit, [Policy.Wait] waits for the next one; [Policy.Peek] looks,
@@ -91,10 +91,12 @@ func (s Source) String() string {
 //
 // With several limits, Limit, Remaining, RetryAfter and ResetAfter are those of the one closest to
 // exhaustion: of a refusal the one with the longest wait, else the one with the fewest tokens left.
+//
+// A Result always marshals to JSON, with the Limit as text (see [Limit.MarshalText]).
 type Result struct {
 	Allowed    bool
 	Granted    int           // tokens taken by this call
-	Limit      Limit         // as given
+	Limit      Limit         // as given; InFlight for a slot of [WithConcurrency]; zero of an address that is denied
 	Name       string        // of the policy or identity it belongs to; "" for a method of a Limiter
 	Remaining  int           // whole tokens left; math.MaxInt if unlimited
 	RetryAfter time.Duration // 0 if allowed; above 0 it is after this wait; below 0 it never is

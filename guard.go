@@ -23,7 +23,11 @@ const slotsUnit = "concurrent-requests"
 
 // guard adds the policy's ban and slots to a set of its limits.
 func (p *Policy) guard(s *limitSet) {
-	if s.denies || p.banFirst == 0 && p.slots == 0 {
+	slots := p.slots
+	if p.dryRun { // it has slots of its own: see trial
+		slots = 0
+	}
+	if s.denies || p.banFirst == 0 && slots == 0 {
 		return
 	}
 	g := &guards{}
@@ -31,14 +35,19 @@ func (p *Policy) guard(s *limitSet) {
 		ban := bucket.NewBan(milliseconds(p.banFirst), milliseconds(p.banLongest))
 		g.ban = &ban
 	}
-	if p.slots > 0 {
-		slots := bucket.NewSlots(int64(p.slots))
-		own := freeName(fieldName(p.name)+slotsSuffix, s.policyNames())
-		g.slots, g.name = &slots, p.name+slotsSuffix
-		g.policy = &draftPolicy{name: own, q: int64(p.slots), unit: slotsUnit, problem: newProblem("", own)}
+	if slots > 0 {
+		g.setSlots(p, s)
 	}
 	s.guards = g
 	s.withGuards()
+}
+
+// setSlots adds the policy's slots, beside a set of its limits.
+func (g *guards) setSlots(p *Policy, s *limitSet) {
+	slots := bucket.NewSlots(int64(p.slots))
+	own := freeName(fieldName(p.name)+slotsSuffix, s.policyNames())
+	g.slots, g.name = &slots, p.name+slotsSuffix
+	g.policy = &draftPolicy{name: own, q: int64(p.slots), unit: slotsUnit, problem: newProblem("", own)}
 }
 
 // withGuards completes a set whose buckets are those of limits: what takes tokens is checked for the ban, and what takes a slot for both.
@@ -67,7 +76,7 @@ func (s *limitSet) guarded(buckets ...*bucket.Bucket) *limitSet {
 		case b == nil:
 			continue
 		case b.Kind == bucket.Slots:
-			all.limits = append(all.limits, Limit{Rate: int(b.Capacity)})
+			all.limits = append(all.limits, Limit{InFlight: int(b.Capacity)})
 			all.policies, all.names = append(all.policies, s.guards.policy), append(all.names, s.guards.name)
 		default:
 			all.limits, all.policies, all.names = append(all.limits, Limit{}), append(all.policies, nil), append(all.names, s.name)

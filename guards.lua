@@ -2,7 +2,8 @@
 -- limits alone (see decide.lua), and slots.lua.
 --
 -- KEYS[1 … k]        buckets and windows of the limits, as decide.lua documents them; there may be none
--- KEYS[k + 1 …]      the ban, if there is one; then the slots, if there are some
+-- KEYS[k + 1 …]      the ban, if there is one; then the slots, if there are some; then for a reset the records of the buckets,
+--                    if decide.lua says so
 -- ARGV[1 … 3k + 3]   of the limits, as decide.lua documents them. The verbs are take and reset; a reset leaves slots alone
 -- ARGV[3k + 4]       ban, slots or both
 -- With a ban, next   how long the first one lasts in milliseconds
@@ -34,6 +35,9 @@ end
 if kind ~= 'ban' then count = ARGV[at + 2] + 0 end
 
 if ARGV[1] == 'reset' then
+  if ARGV[3] ~= '0' then
+    for i = #KEYS - k + 1, #KEYS do limits[#limits + 1] = KEYS[i] end
+  end
   local reply = k > 0 and decide(limits, ARGV) or {}
   if type(reply) ~= 'table' then reply = {reply} end
   if ban then

@@ -238,7 +238,11 @@ func (g *guardTrace) call(verb string) *guardCall {
 		c.keys, c.buckets = append(c.keys, slotKey), append(c.buckets, bucket.NewSlots(g.count))
 		more = append(more, g.count, process, settled, held, text)
 	}
-	c.args = append(append([]any{verb, c.op.N, c.op.Charges}, limits...), []string{"", "ban", "slots", "both"}[guards])
+	charges := c.op.Charges
+	if verb == "reset" { // without records
+		charges = 0
+	}
+	c.args = append(append([]any{verb, c.op.N, charges}, limits...), []string{"", "ban", "slots", "both"}[guards])
 	c.args = append(append(c.args, more...), len(g.kind.limits))
 	return c
 }

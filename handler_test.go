@@ -43,26 +43,28 @@ func TestCost(t *testing.T) { // as of a batch: a token for each of its items
 
 func TestRefund(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	failed := func(c *gin.Context) bool { return c.Writer.Status() >= 400 }
-	r := gin.New()
-	_ = r.SetTrustedProxies(nil)
-	r.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }),
-		middleware(rdb, ginlimit.PerHour(5), ginlimit.WithRefund(failed), ginlimit.WithLimits(ginlimit.PerDay(10)),
-			ginlimit.WithCost(func(c *gin.Context) int { return 2 })))
-	r.GET("/ok", func(c *gin.Context) { c.Status(200) })
-	r.GET("/failed", func(c *gin.Context) { c.Status(400) })
-	r.GET("/panics", func(c *gin.Context) { panic("fault") })
-	r.GET("/panics-late", func(c *gin.Context) { c.String(200, "begun"); panic("fault") })
-	for range 3 {
-		assert.Equal(t, "3", remaining(get(r, "/failed")), "given back each time, and never above full")
-		assert.Equal(t, "3", remaining(get(r, "/panics")))
-	}
-	assert.Zero(t, rdb.DBSize(t.Context()).Val(), "full buckets")
-	assert.Equal(t, "3", remaining(get(r, "/panics-late")), "its answer had begun with 200: it counts")
-	assert.Equal(t, "1", remaining(get(r, "/ok")))
-	assert.Equal(t, 429, get(r, "/failed").Code)
-	assert.Equal(t, 429, get(r, "/failed").Code, "what took nothing gives nothing back")
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		rdb := b.Redis
+		failed := func(c *gin.Context) bool { return c.Writer.Status() >= 400 }
+		r := gin.New()
+		_ = r.SetTrustedProxies(nil)
+		r.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }),
+			middleware(rdb, ginlimit.PerHour(5), ginlimit.WithRefund(failed), ginlimit.WithLimits(ginlimit.PerDay(10)),
+				ginlimit.WithCost(func(c *gin.Context) int { return 2 })))
+		r.GET("/ok", func(c *gin.Context) { c.Status(200) })
+		r.GET("/failed", func(c *gin.Context) { c.Status(400) })
+		r.GET("/panics", func(c *gin.Context) { panic("fault") })
+		r.GET("/panics-late", func(c *gin.Context) { c.String(200, "begun"); panic("fault") })
+		for range 3 {
+			assert.Equal(t, "3", remaining(get(r, "/failed")), "given back each time, and never above full")
+			assert.Equal(t, "3", remaining(get(r, "/panics")))
+		}
+		assert.Zero(t, rdb.DBSize(t.Context()).Val(), "full buckets")
+		assert.Equal(t, "3", remaining(get(r, "/panics-late")), "its answer had begun with 200: it counts")
+		assert.Equal(t, "1", remaining(get(r, "/ok")))
+		assert.Equal(t, 429, get(r, "/failed").Code)
+		assert.Equal(t, 429, get(r, "/failed").Code, "what took nothing gives nothing back")
+	})
 }
 
 func TestListsAndSkip(t *testing.T) {

@@ -235,8 +235,13 @@ func (s *limitSet) list(name string, several bool, taken []string) {
 		add(s.limits[i], int64(s.limits[i].burst()), seconds(millis(full.FillTime())), "")
 	}
 	if s.denies {
-		add(s.prohibited, 0, seconds(s.prohibited.length(time.Now())), prohibitedDetail)
+		add(s.prohibited, 0, s.prohibitedWindow(), prohibitedDetail)
 	}
+}
+
+// prohibitedWindow returns the seconds of the period of the limit that always denies, of a calendar's period that of the set.
+func (s *limitSet) prohibitedWindow() int64 {
+	return seconds(s.prohibited.length(time.UnixMilli(s.begins)))
 }
 
 // policyNames returns the names of a set's limits in the fields.

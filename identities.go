@@ -123,6 +123,7 @@ func (l *Limiter) allowTogether(ctx context.Context, subjects []subject, n int) 
 		c := l.call(takeAll(s.limits, n), s)
 		defer l.release(c)
 		singles[i] = c
+		s.receipt.begin(l, c.Hash)
 		if l.knownRefusal(c) {
 			res := s.limits.result(c.States, c.Op, s.status)
 			if known.hash == 0 || res.closerThan(known.result) {
@@ -181,7 +182,6 @@ func (l *Limiter) taken(subjects []subject, c *dispatch.Call, res Result) decisi
 	from := 0
 	for _, s := range subjects {
 		to := from + len(s.limits.buckets)
-		s.receipt = l.newReceipt(s.limits)
 		s.receipt.fill(c.Sent, c.States[from:to])
 		d.taken = append(d.taken, charge{s, res.Granted, res.Source})
 		from = to
@@ -213,7 +213,7 @@ func (l *Limiter) inTurn(ctx context.Context, subjects []subject, n int,
 	source := l.source
 	for i := range subjects {
 		s := &subjects[i]
-		s.receipt = l.newReceipt(s.limits)
+		s.receipt = l.newReceipt()
 		before := len(s.status.limits)
 		under := s.guarded()
 		c := l.call(takeAll(under.limits, n), under)
@@ -241,7 +241,8 @@ func (l *Limiter) inTurn(ctx context.Context, subjects []subject, n int,
 			d.taken = append(d.taken, charge{*s, res.Granted, res.Source})
 		}
 		source = max(source, res.Source) // one that is local makes all so
-		if i == 0 || res.closerThan(d.result) {
+		// A free slot of a dry run says nothing of the limits.
+		if i == 0 || i == 1 && subjects[0].trial || res.closerThan(d.result) {
 			d.result = res
 		}
 	}

@@ -95,10 +95,12 @@ func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 // TestIdentitiesAreRefunded gives back to each what was taken of it.
 func TestIdentitiesAreRefunded(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	r := identities(harness.NewLimiter(t, rdb), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
-	for range 5 {
-		assert.Equal(t, "2", remaining(get(r, "/", with("X-Api-Key", "a"))))
-	}
-	assert.Zero(t, rdb.DBSize(t.Context()).Val())
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		rdb := b.Redis
+		r := identities(harness.NewLimiter(t, rdb), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
+		for range 5 {
+			assert.Equal(t, "2", remaining(get(r, "/", with("X-Api-Key", "a"))))
+		}
+		assert.Zero(t, rdb.DBSize(t.Context()).Val())
+	})
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -289,16 +291,38 @@ func TestCloseGivesBack(t *testing.T) {
 	}
 }
 
-// TestLeaseOverHTTP: headers, the outcome, a policy's own lease, and WithRefund of a leased token.
+// TestCloseGivesBackWhatIsTakenAheadMeanwhile by a decision that is in flight when it begins.
+func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
+	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
+		l, other := b.limiter(t, ginlimit.WithTimeout(ginlimit.DefaultTimeout)), b.limiter(t)
+		require.Equal(t, "rrrlrlll", sources(t, l, 8, leasePerMinute))
+		b.hook.wait.Store(int64(20 * time.Millisecond))
+		var last sync.WaitGroup
+		last.Go(func() {
+			r, err := l.Allow(t.Context(), "k", leasePerMinute)
+			assert.NoError(t, err)
+			assert.Equal(t, ginlimit.FromRedis, r.Source)
+		})
+		time.Sleep(10 * time.Millisecond)
+		require.NoError(t, l.Close())
+		last.Wait()
+		b.hook.wait.Store(0)
+		r, err := other.Peek(t.Context(), "k", leasePerMinute)
+		require.NoError(t, err)
+		require.Equal(t, 1000-9, r.Remaining)
+	})
+}
+
+// TestLeaseOverHTTP: headers, the outcome, a policy's own lease, and none for what may be given back.
 func TestLeaseOverHTTP(t *testing.T) {
 	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
 		var outcomes []ginlimit.Outcome
 		l := harness.NewLimiter(t, b.client(t), harness.TrustsClock(), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
 			ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) { outcomes = append(outcomes, e.Outcome) }))
-		fails := false
-		handler := l.Handler(leasePerMinute, ginlimit.WithName("api"), ginlimit.WithLease(leaseLife),
-			ginlimit.WithRefund(func(*gin.Context) bool { return fails }))
-		leased, plain := serve(handler), serve(l.Handler(leasePerMinute, ginlimit.WithName("plain")))
+		api := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithLease(leaseLife)}
+		leased := serve(l.Handler(leasePerMinute, api...))
+		refunded := serve(l.Handler(leasePerMinute, append(api, ginlimit.WithRefund(func(*gin.Context) bool { return true }))...))
+		plain := serve(l.Handler(leasePerMinute, ginlimit.WithName("plain")))
 		for range 10 {
 			require.Equal(t, http.StatusOK, get(leased, "/").Code)
 		}
@@ -310,13 +334,13 @@ func TestLeaseOverHTTP(t *testing.T) {
 		require.Empty(t, rec.Header().Get("X-RateLimit-Status"))
 		require.Equal(t, ginlimit.OutcomeAllowedFromLease, outcomes[10])
 
-		fails = true
-		require.Equal(t, http.StatusOK, get(leased, "/").Code)
-		require.Equal(t, ginlimit.OutcomeAllowedFromLease, outcomes[11])
+		require.Equal(t, http.StatusOK, get(refunded, "/").Code)
+		require.Equal(t, ginlimit.OutcomeAllowed, outcomes[11])
 		r, err := l.Peek(t.Context(), ginlimit.Key("api", "192.0.2.1"), leasePerMinute)
 		require.NoError(t, err)
-		require.Equal(t, 1000-16+1, r.Remaining, "its token is given back")
-		require.Zero(t, l.Stats().Leases)
+		require.Equal(t, 1000-16, r.Remaining, "its token is given back")
+		require.Equal(t, 1, l.Stats().Leases, "the lease stays")
+		require.Equal(t, "4", remaining(get(leased, "/")))
 
 		before := l.Stats().Leased
 		for range 20 {
@@ -359,7 +383,4 @@ func TestFaultsOfWithLease(t *testing.T) {
 	}
 	_, err := harness.NewLimiter(t, rdb, ginlimit.WithLease(24*time.Hour)).Policy(ginlimit.PerSecond(1), ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
 	require.ErrorContains(t, err, "WithLease", "of the limiter's lease and the policy's algorithm")
-	local, err := ginlimit.NewLocal(ginlimit.WithLease(time.Second))
-	require.NoError(t, err)
-	require.NoError(t, local.Close())
 }

@@ -1,6 +1,7 @@
 package ginlimit
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,12 +16,14 @@ import (
 // By default it is a token bucket, which holds Burst tokens, starts full, and regains Rate tokens per Period, evenly
 // spread. [WithAlgorithm] has windows, which have no Burst of their own. With a Calendar it is a quota of Rate for each of
 // its periods (see [PerCalendar]). A Rate below zero is unlimited and never counted. A Rate of zero, with a Period or a
-// Calendar, prohibits: every request is denied. The zero Limit is an error.
+// Calendar, prohibits: every request is denied. The zero Limit is an error; only a [Result] or an [Event] of a request for which
+// no limit was checked has it.
 type Limit struct {
 	Rate     int           // tokens regained per Period
 	Period   time.Duration // whole milliseconds, at least one; 0 with a Calendar
 	Burst    int           // tokens the bucket holds; 0 means Rate, as it must with a Calendar
 	Calendar Calendar      // instead of a Period
+	InFlight int           // of a Result alone: requests in flight at once, by [WithConcurrency]; as an argument it is an error
 }
 
 // PerSecond returns a limit of rate per second.
@@ -41,8 +44,11 @@ func (l Limit) WithBurst(n int) Limit {
 	return l
 }
 
-// burst returns the tokens that a full bucket holds; of a limit that is not counted, its Rate.
+// burst returns the tokens that a full bucket holds, or the slots; of a limit that is not counted, its Rate.
 func (l Limit) burst() int {
+	if l.InFlight > 0 {
+		return l.InFlight
+	}
 	if l.Burst == 0 || l.Rate <= 0 {
 		return l.Rate
 	}
@@ -55,6 +61,8 @@ func (l Limit) validate() error {
 	switch {
 	case l == Limit{}:
 		reason = "the zero Limit; a Rate of 0 prohibits only with a Period or a Calendar"
+	case l.InFlight != 0:
+		reason = fmt.Sprintf("requests in flight are not limited by a Limit yet: use WithConcurrency(%d)", max(1, l.InFlight))
 	case l.Calendar != Calendar{}:
 		switch reason = l.Calendar.valid(); {
 		case reason != "":
@@ -86,8 +94,9 @@ const day = 24 * time.Hour
 // ParseLimit reads a limit from text: rate/period, rate/period burst n, or rate/calendar from first in zone.
 //
 // The period is one of the units ms, s, m, h and d, a duration as [time.ParseDuration] reads it, or a number of
-// whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". For s, m, h and d there are words: sec, second, seconds, min,
-// minute, minutes, hour, hours, day and days, as in "10/sec" and "5/15min". A day is 24 hours. The calendar is calendar-day, week or month; the
+// whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". For s, m and h there are words: sec, second, seconds,
+// min, minute, minutes, hour and hours, as in "10/sec" and "5/15min". A period is any span of that length, so d is any 24 hours and 7d any
+// seven days. The calendar is calendar-day, week or month. As people mean either by a day, the words day and days are errors. The
 // first day, by default monday or 1, and the zone, by default UTC, may be left out: "500/calendar-day", "2000/week from
 // sunday", "10000/month from 15 in Europe/Berlin". A rate below zero is unlimited and a rate of zero prohibits, as in
 // [Limit]. An error wraps [ErrInvalidLimit].
@@ -96,14 +105,35 @@ func ParseLimit(s string) (Limit, error) {
 	if err != nil {
 		return Limit{}, fmt.Errorf("%w: %.64q: %w", ErrInvalidLimit, s, err)
 	}
-	if _, err := newLimitSet(TokenBucket, l); err != nil {
+	if err := l.check(); err != nil {
 		return Limit{}, err
 	}
 	return l, nil
 }
 
+// check returns the first error of a limit that no [Algorithm] can count.
+func (l Limit) check() error {
+	_, err := newLimitSet(TokenBucket, l)
+	if err != nil {
+		if _, other := newLimitSet(FixedWindow, l); other == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// inFlightWords end the text of a limit of requests in flight.
+const inFlightWords = " in flight"
+
 func parseLimit(s string) (Limit, error) {
 	words := strings.Fields(s)
+	if len(words) == 3 && strings.HasSuffix(strings.Join(words, " "), inFlightWords) && !strings.Contains(words[0], "/") {
+		n, err := strconv.Atoi(words[0])
+		if err != nil || n < 1 {
+			return Limit{}, fmt.Errorf("in flight: want a whole number above zero")
+		}
+		return Limit{InFlight: n}, nil
+	}
 	if len(words)%2 == 0 {
 		return Limit{}, fmt.Errorf(`want "rate/period", "rate/period burst n" or "rate/calendar from first in zone"`)
 	}
@@ -150,11 +180,14 @@ func parseLimit(s string) (Limit, error) {
 
 // unitWords are what people write for a unit.
 var unitWords = map[string]string{
-	"sec": "s", "second": "s", "seconds": "s", "min": "m", "minute": "m", "minutes": "m", "hour": "h", "hours": "h", "day": "d", "days": "d",
+	"sec": "s", "second": "s", "seconds": "s", "min": "m", "minute": "m", "minutes": "m", "hour": "h", "hours": "h",
 }
 
 func parsePeriod(s string) (time.Duration, error) {
 	word := strings.TrimLeft(s, "0123456789")
+	if word == "day" || word == "days" { // beside week and month, which are the calendar's
+		return 0, errors.New("period: a day may be either: write 10/d or 10/24h for any 24 hours, and 10/calendar-day for the days of a calendar")
+	}
 	if unit, ok := unitWords[word]; ok {
 		s = strings.TrimSuffix(s, word) + unit
 	}
@@ -210,8 +243,15 @@ func (l Limit) per() string {
 	return periodText(l.Period)
 }
 
-// String returns the limit as [ParseLimit] reads it, without a burst of zero.
+// String returns the limit as [ParseLimit] reads it, without a burst of zero. The zero Limit is "none", and a limit of requests in
+// flight is "4 in flight".
 func (l Limit) String() string {
+	switch {
+	case l == Limit{}:
+		return "none"
+	case l.InFlight != 0:
+		return strconv.Itoa(l.InFlight) + inFlightWords
+	}
 	s := strconv.Itoa(l.Rate) + "/" + l.per()
 	if l.Burst != 0 {
 		s += " burst " + strconv.Itoa(l.Burst)
@@ -219,23 +259,47 @@ func (l Limit) String() string {
 	return s
 }
 
-// MarshalText returns the text of [Limit.String]. An error wraps [ErrInvalidLimit]: the zone of a Calendar must have a name
-// by which [time.LoadLocation] finds it.
+// MarshalText returns the text of [Limit.String], or none of the zero Limit. So every limit of a [Result] has a text, and
+// UnmarshalText reads it, with one exception: a zone of a Calendar without a name by which [time.LoadLocation] finds it is in
+// quotes, and such a text is an error to UnmarshalText. An error wraps [ErrInvalidLimit].
 func (l Limit) MarshalText() ([]byte, error) {
-	if _, err := newLimitSet(TokenBucket, l); err != nil {
+	switch {
+	case l == Limit{}:
+		return []byte{}, nil
+	case l.InFlight > 0 && l == Limit{InFlight: l.InFlight}:
+		return []byte(l.String()), nil
+	}
+	if err := l.check(); err != nil {
 		return nil, err
 	}
-	if zone := l.Calendar.rule.Zone; zone != nil {
-		if _, named := calendar.Known(zone); !named {
-			return nil, fmt.Errorf("%w: %s: no time zone has that name", ErrInvalidLimit, l)
-		}
+	text := l.String()
+	if !l.named() { // the name alone may be that of another zone
+		name := l.Calendar.rule.Zone.String()
+		text = strings.TrimSuffix(text, name) + strconv.Quote(name)
 	}
-	return []byte(l.String()), nil
+	return []byte(text), nil
 }
 
-// UnmarshalText reads the text as [ParseLimit] does. An error wraps [ErrInvalidLimit] and leaves l unchanged.
+// named reports whether the limit can be read from its text: the zone of a calendar has a name by which it is found.
+func (l Limit) named() bool {
+	if l.Calendar.rule.Zone == nil {
+		return true
+	}
+	_, named := calendar.Known(l.Calendar.rule.Zone)
+	return named
+}
+
+// UnmarshalText reads the text as [ParseLimit] does, and also what [Limit.MarshalText] returns of limits that only a [Result] has:
+// no text is the zero Limit, and "4 in flight" has InFlight. An error wraps [ErrInvalidLimit] and leaves l unchanged.
 func (l *Limit) UnmarshalText(text []byte) error {
-	parsed, err := ParseLimit(string(text))
+	if len(text) == 0 {
+		*l = Limit{}
+		return nil
+	}
+	parsed, err := parseLimit(string(text))
+	if err != nil || parsed.InFlight == 0 {
+		parsed, err = ParseLimit(string(text))
+	}
 	if err != nil {
 		return err
 	}

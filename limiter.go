@@ -23,7 +23,8 @@ import (
 )
 
 const (
-	// LocalBuckets is how many buckets and windows this process remembers at most, of all algorithms together.
+	// LocalBuckets is how many buckets and windows this process remembers at most, of all algorithms together. What was given
+	// back of a bucket lately takes the place of another one.
 	LocalBuckets = memory.MaxBuckets
 	// DefaultDenyMemory is how many refusals a limiter remembers at most.
 	DefaultDenyMemory = 1 << 16
@@ -69,18 +70,24 @@ type Limiter struct {
 	calls    sync.Pool        // of *dispatch.Call
 	macs     *sync.Pool       // of hash.Hash, with the secret of the keys, if there is one
 	warned   atomic.Bool      // that clients can spoof their addresses
+	resets   [1024]resets     // by the hash of a key
 	moving   [64]atomic.Int64 // by the hash of a key: until when its slot is taken to migrate, in Unix milliseconds
 
 	slots      *inflight.Counts // that this process holds
 	bans       bans             // that it knows of
 	waiting    fifo.Queues      // of those who wait for tokens or slots
+	algorithms algorithms       // of its policies
+	looking    atomic.Int64     // how many of them look for slots now and then, one for each client
 	background background       // what Close waits for
+
+	noClient redisstore.Throttle // of warnings of keys that no request counts under
 
 	close  sync.Once
 	closed chan struct{}
 }
 
-// background is work that no request waits for, and decisions that may have to give back. Its mutex guards closed.
+// background is work that no request waits for, and decisions that may have to give back, take tokens ahead or take a slot. Its
+// mutex guards closed.
 type background struct {
 	mu     sync.Mutex
 	closed bool
@@ -98,12 +105,28 @@ func (b *background) begin() bool {
 	return true
 }
 
-func (b *background) close() {
+// close returns when the work has ended, or after most: a hook of the client may hang.
+func (b *background) close(most time.Duration) {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-	b.all.Wait()
+	ended := make(chan struct{})
+	go func() {
+		b.all.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(most):
+	}
 }
+
+// closeTimeout is how long Close waits for decisions in flight, or closeTimeouts timeouts where these are longer: a decision may take
+// two while a server fails or a slot moves, and as long again to give back what it took.
+const (
+	closeTimeout  = time.Second
+	closeTimeouts = 4
+)
 
 // NewLimiter returns a limiter whose buckets are in Redis.
 //
@@ -112,8 +135,9 @@ func (b *background) close() {
 //
 // The commands of a [redis.Client] end within [WithTimeout], whatever the client's timeouts are: they use its connections,
 // but not its ReadTimeout and WriteTimeout. A hook of the client sees them, and must not keep a command after the call, as
-// its memory is used again. Each limiter adds a hook of its own to the client, for good: make one limiter, not one for each
-// request. A client of another type, such as one that wraps a cluster client, is taken for one server.
+// its memory is used again. The limiters of a client add one hook to it, which stays. Make one limiter and share it: each has
+// a memory and batches of its own, so the log warns of a hundred on one client. A client of another type, such as one that
+// wraps a cluster client, is taken for one server.
 func NewLimiter(rdb redis.UniversalClient, opts ...Option) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
 	return l.orErrors(errs)
@@ -143,9 +167,12 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 // It remembers the [LocalBuckets] buckets and windows that take longest to be full; a forgotten one is full. The log of a
 // [SlidingWindow] is exact up to 8,192 entries; of more it merges two into the later one, so that it may refuse for
 // longer. All logs together take up to 8 MiB; beyond that, those that end soonest are forgotten. The options are those of
-// [NewLimiter], and so is the error.
+// [NewLimiter], and so is the error, but for options that have no effect without Redis: [WithPrefix], [WithTimeout], [WithDenyMemory],
+// [WithReplicas], [WithKeySecret], [WithFailure] and [WithLease] are errors. A policy of the limiter may have a WithFailure and a
+// WithLease, so that the same routes run with and without Redis.
 func NewLocal(opts ...Option) (*Limiter, error) {
 	defaults, errs := newConfig(opts)
+	errs = append(errs, defaults.misused(redisOptions, true, "%s has no effect without Redis: NewLocal does not take it")...)
 	store := localStore{memory.New(LocalBuckets), inflight.New(nil)}
 	l := newLimiter(defaults, store, FromLocal)
 	l.slots = store.slots
@@ -158,27 +185,30 @@ func newLimiter(defaults config, s store, source Source) *Limiter {
 
 // orErrors returns the limiter, or all faults, those of its policies' defaults among them.
 func (l *Limiter) orErrors(errs []error) (*Limiter, error) {
-	_, err := l.Policy(Limit{Rate: -1})
+	_, err := l.policy(Limit{Rate: -1}, nil)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// Close ends the limiter: it makes no more decisions, every Wait returns, and what is in flight to Redis is waited for.
-// Leased tokens that were not used are given back. Slots that are still held (see [WithConcurrency]) are free for others 10 s later, so close
-// the limiter when its requests have ended. The Redis client stays open, as it is the caller's. Close may be called
-// more than once.
+// Close ends the limiter: it makes no more decisions, every Wait returns, and it waits for decisions in flight.
+// Then leased tokens that were not used are given back, and Redis learns which slots are free. Slots that are still held
+// (see [WithConcurrency]) are free for others 10 s later, so close the limiter when its requests have ended. The Redis
+// client stays open, as it is the caller's. Close may be called more than once.
 //
-// If Redis hangs, it waits for a second, or for [WithTimeout] if that is longer, and first for as long as that to give leased
-// tokens back. Calls that still hang then end with the client's own timeouts, or with the client.
+// If Redis answers, Close takes as long as the decisions in flight and two round trips. If Redis hangs, it waits at most a
+// second, or four times [WithTimeout] if that is longer, for decisions that hold slots, take tokens ahead or may have to give
+// back; then a timeout each for leases and slots; then a second, or a timeout if that is longer, for every other call.
+// With the default timeout that is 2.2 s in the worst case, and 1.2 s unless the client's hooks hang too. Calls that still
+// hang then end with the client's own timeouts, or with the client.
 func (l *Limiter) Close() error {
 	l.close.Do(func() {
 		if l.store != nil {
 			close(l.closed)
-			l.returnLeases()
+			l.background.close(max(closeTimeout, closeTimeouts*l.defaults.timeout))
+			l.returnLeases() // those that a decision in flight took ahead among them
 			l.closeSlots()
-			l.background.close()
 			l.store.Close()
 		}
 	})
@@ -186,8 +216,9 @@ func (l *Limiter) Close() error {
 }
 
 // Ping reports whether Redis answers, for readiness checks: every master of a cluster and every shard of a ring, within
-// [WithTimeout]. A limiter of [NewLocal] needs none. The error wraps [ErrUnavailable], or is the end of ctx. It takes no part in
-// decisions: those go on by [WithFailure] without Redis, so an application that can do with that is ready without it.
+// [WithTimeout]. A limiter of [NewLocal] needs none. The error wraps [ErrUnavailable] and names the cause, or is the end of ctx.
+// It takes no part in decisions: those go on by [WithFailure] without Redis, so an application that can do with that is ready
+// without it.
 func (l *Limiter) Ping(ctx context.Context) error {
 	if err := l.ready(ctx); err != nil {
 		return err
@@ -281,7 +312,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 		return Result{}, err
 	}
 	defer l.putBack(s)
-	return l.peek(ctx, &s.subject)
+	return l.peek(ctx, ctx, &s.subject)
 }
 
 // Refund gives n tokens back, to every limit.
@@ -290,8 +321,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 // [Limiter.Block]: during one, it fills a bucket up to where the first token comes when the block ends. An n below 1 is an
 // error.
 //
-// It gives back what was taken long ago too, though that has flowed back meanwhile: over any time, as many more may be
-// taken as are given back in it. If Redis is down it returns [ErrUnavailable], and has given back in this process.
+// It gives back what it is told to, also what was taken long ago and has flowed back meanwhile: as many more may be taken. If
+// those tokens may come back otherwise too, use [Limiter.Reserve] or [WithRefund], which give nothing back twice. If Redis is down it returns [ErrUnavailable], and has given back in this process.
 func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit) error {
 	s, err := l.subject(key, n, limits)
 	if err != nil {

@@ -207,7 +207,7 @@ type Stats struct {
 	Transitions map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
 
-// Stats returns the current figures. It is meant for metrics: each call scans the deny memory and the leases.
+// Stats returns the current figures. It is meant for metrics: each call scans the deny memory, the leases and the bans.
 func (l *Limiter) Stats() Stats {
 	leases := l.leases.Stats()
 	s := Stats{Remembered: l.denied.Len(), Leases: leases.Keys, Leased: leases.Admitted}

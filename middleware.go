@@ -8,8 +8,6 @@ import (
 	"net/http"
 
 	"github.com/gin-gonic/gin"
-
-	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
 // Handler returns the policy's middleware.
@@ -21,6 +19,7 @@ func (p *Policy) Handler() gin.HandlerFunc {
 	if p == nil || p.limiter == nil {
 		panic(errNoPolicy)
 	}
+	p.serves.Store(true)
 	return func(c *gin.Context) { p.serve(c, p.clientKey) }
 }
 
@@ -48,16 +47,17 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	state.cost = n
 	d, err := p.decide(c, n, key, state)
 	if d.slot > 0 { // until the handlers that follow return, or anything before them panics
-		defer p.limiter.releaseSlot(appendSlotText(nil, p.keyName, state.subject.client, p.limiter.macs), d.slot)
+		defer p.limiter.releaseSlot(appendSlotText(nil, p.slotKeyName(), state.subject.client, p.limiter.macs), d.slot)
 	}
 	outcome, free := p.outcome(d, err), n == 0 && errors.Is(err, ErrUnavailable)
 	o.event.Waited = state.subject.waited
-	o.record(c.Request.Context(), outcome, n, free || d.result.Allowed, d.result, failure{err, d.failure, d.origin})
+	why := failure{err, d.failure, d.origin}
+	o.record(c.Request.Context(), outcome, n, free || d.result.Allowed, d.result, why)
 	switch {
 	case free:
 		return // whatever is left
 	case err != nil:
-		p.fail(c, err)
+		p.fail(c, why)
 		return
 	}
 	state.set(c, d)
@@ -96,8 +96,9 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 		addr, err := clientAddress(c)
 		switch {
 		case err != nil:
-			o.record(c.Request.Context(), OutcomeError, 0, false, Result{}, failure{err: err, origin: fromKeyFunc})
-			p.fail(c, err)
+			why := failure{err: err, origin: fromKeyFunc}
+			o.record(c.Request.Context(), OutcomeError, 0, false, Result{}, why)
+			p.fail(c, why)
 			return true
 		case p.allowed.contains(addr):
 			outcome = OutcomeListed
@@ -129,6 +130,8 @@ type decision struct {
 	slot   int64     // the attempt that holds a slot; 0 is none
 	limits *limitSet // of the policy's own key; nil if they were not asked
 
+	identities []subject // with the limits that they had: a calendar period may be over when headers are written
+
 	failure error  // of the store, if it has not decided
 	origin  string // of an error, if that is a function of the application
 }
@@ -148,20 +151,25 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 		return decision{origin: fromLimitFunc}, err
 	}
 	own := &state.subject
-	*own = subject{keyName: p.keyName, client: client, limits: limits, status: &state.statuses, bans: bucket.AllBans, acquires: p.slots > 0}
+	*own = subject{keyName: p.keyName, client: client, limits: limits, status: &state.statuses, bans: p.banning(), acquires: p.slots > 0}
 	var d decision
-	if len(p.identities) > 0 {
-		var subjects []subject
+	var subjects []subject
+	switch {
+	case len(p.identities) > 0 || p.trial != nil:
+		if p.trial != nil && p.settleFunc != nil {
+			own.receipt = p.limiter.newReceipt()
+		}
 		if subjects, err = p.subjects(c, *own); err != nil {
 			return decision{origin: fromKeyFunc}, err
 		}
-		d, err = p.limiter.allowAll(ctx, subjects, n)
-		if len(d.taken) > 0 {
+		if p.trial != nil {
+			d, err = p.tryOut(ctx, n, subjects...)
+		} else if d, err = p.limiter.allowAll(ctx, p.receipted(subjects), n); len(d.taken) > 0 {
 			d.slot = d.taken[0].slot
 		}
-	} else {
+	default:
 		if p.settleFunc != nil {
-			own.receipt, own.settles = p.limiter.fullReceipt(), p.estimates
+			own.receipt = p.limiter.newReceipt()
 		}
 		if own.acquires {
 			d.result, d.hash, err = p.acquire(ctx, own, n)
@@ -173,8 +181,21 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 			d.taken = []charge{{*own, d.result.Granted, d.result.Source}}
 		}
 	}
-	d.limits = limits
+	d.limits = own.limits // later ones, if it has waited into another calendar period
+	if len(subjects) > 1 {
+		d.identities = subjects[1:]
+	}
 	return d, err
+}
+
+// receipted has subjects that are decided on together keep how what is taken is found again, if it may be given back.
+func (p *Policy) receipted(subjects []subject) []subject {
+	if p.settleFunc != nil {
+		for i := range subjects {
+			subjects[i].receipt = p.limiter.newReceipt()
+		}
+	}
+	return subjects
 }
 
 // serveSettling serves the request, and has what was taken for it become what it really took.
@@ -190,27 +211,41 @@ func (p *Policy) serveSettling(c *gin.Context, n int, taken []charge) {
 			return
 		}
 		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
-		for i := range taken {
-			if err := p.limiter.settle(ctx, &taken[i], actual); err != nil {
-				_ = c.Error(err) // for the application's log; it returns what it was given
-			}
+		for _, err := range p.limiter.settleEach(ctx, taken, actual) {
+			_ = c.Error(err) // for the application's log; it returns what it was given
 		}
 	}()
 	c.Next()
 	served = true
 }
 
-func (p *Policy) fail(c *gin.Context, err error) {
+// fail answers a request without a decision, and logs why if the application is at fault.
+func (p *Policy) fail(c *gin.Context, why failure) {
 	if p.dryRun {
-		_ = c.Error(err) // for the application's log; it returns what it was given
+		_ = c.Error(why.err) // for the application's log; it returns what it was given
+		p.logFault(c, why)
 		return
 	}
 	if s := stateOf(c); s != nil {
 		s.listLimits(c.Writer.Header(), true)
 	}
 	status, size := c.Writer.Status(), c.Writer.Size() // -1 until something is written
-	p.errorHandler(c, err)
+	p.errorHandler(c, why.err)
 	if c.Writer.Status() != status || c.Writer.Size() != size {
 		c.Abort()
 	}
+	if c.Writer.Status() == http.StatusInternalServerError {
+		p.logFault(c, why)
+	}
+}
+
+// logFault logs, once in a while, why there is no decision if the application is at fault. The line omits the error's text,
+// which may name a client.
+func (p *Policy) logFault(c *gin.Context, why failure) {
+	if ErrorStatus(why.err) != http.StatusInternalServerError || !p.faults.Allow() {
+		return
+	}
+	ctx := c.Request.Context()
+	p.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost",
+		"name", p.name, "route", c.FullPath(), "reason", why.reason(ctx, Result{}))
 }

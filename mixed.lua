@@ -9,10 +9,12 @@ local size = 5
 -- of returns the functions for a bucket or window.
 local function of(w) return w.calendar and calendar or other end
 
+local function drainOf(w) return of(w).drainOf(w) end
 local function read(w) of(w).read(w) end
 local function most(w) return of(w).most(w) end
 local function found(w) return of(w).found(w) end
 local function take(w, tokens) of(w).take(w, tokens) end
+local function loose(w) return of(w).loose(w) end
 local function give(w, tokens) of(w).give(w, tokens) end
 local function giveMarked(w, tokens, mark) of(w).giveMarked(w, tokens, mark) end
 local function block(w, ms) of(w).block(w, ms) end

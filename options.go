@@ -26,6 +26,9 @@ const (
 )
 
 // Option configures a [Limiter] or a [Policy]. A nil Option is an error.
+//
+// If an option is given twice in a list, the last one counts, so that a helper may append to what it is given. [WithIdentity] and
+// [WithObserver] add. WithLimits, WithAllowList, WithDenyList and WithSkip read as if they added, and are errors the second time.
 type Option func(*config)
 
 // config is what options fill.
@@ -69,8 +72,8 @@ type config struct {
 	deniedHandler func(*gin.Context, Result)
 	errorHandler  func(*gin.Context, error)
 
-	errs    []error
-	limiter []string // the options used that are for a limiter only
+	errs []error
+	used []string // the options of the list, once each
 }
 
 // defaultTimeout is [DefaultTimeout]. Examples raise it: on a busy machine Redis would be late.
@@ -93,13 +96,42 @@ func newConfig(opts []Option) (config, []error) {
 
 // with returns the configuration with opts on top, and all errors in them.
 func (c config) with(opts []Option) (config, []error) {
-	c.errs, c.limiter = nil, nil
+	c.errs, c.used = nil, nil
 	for i, opt := range opts {
 		if c.require(opt != nil, "option %d is nil", i+1) {
 			opt(&c)
 		}
 	}
+	c.require(!slices.Contains(c.used, "WithRefund") || !slices.Contains(c.used, "WithSettle"),
+		"WithRefund and WithSettle do not go together: only one of them can settle a request")
 	return c, c.errs
+}
+
+// The options that count in some places only, and those that read as if they added to what was given before.
+var (
+	limiterOptions = []string{"WithPrefix", "WithLogger", "WithTimeout", "WithDenyMemory", "WithReplicas", "WithKeySecret", "WithObserver"}
+	redisOptions   = []string{"WithPrefix", "WithTimeout", "WithDenyMemory", "WithReplicas", "WithKeySecret", "WithFailure", "WithLease"}
+	plansOptions   = []string{"WithPrefix", "WithName", "WithTimeout", "WithKeySecret", "WithLogger"}
+	onceOptions    = []string{"WithLimits", "WithAllowList", "WithDenyList", "WithSkip"}
+)
+
+// use notes that the list has an option. The same option in the list of the limiter is a default, which this one replaces.
+func (c *config) use(option string) {
+	if !slices.Contains(c.used, option) {
+		c.used = append(c.used, option)
+		return
+	}
+	c.require(!slices.Contains(onceOptions, option), "%s is given twice, and the second would replace the first; give it once, with all", option)
+}
+
+// misused returns an error for each option of the list that is, or is not, among some.
+func (c *config) misused(some []string, among bool, format string) (errs []error) {
+	for _, option := range c.used {
+		if slices.Contains(some, option) == among {
+			errs = append(errs, fmt.Errorf("ginlimit: "+format, option))
+		}
+	}
+	return errs
 }
 
 // require adds an error unless ok, which it returns.
@@ -115,7 +147,7 @@ func (c *config) require(ok bool, format string, args ...any) bool {
 // It is an option of a limiter. Braces are an error: they would put all keys into one slot of a cluster.
 func WithPrefix(s string) Option {
 	return func(c *config) {
-		c.limiter = append(c.limiter, "WithPrefix")
+		c.use("WithPrefix")
 		c.require(!strings.ContainsAny(s, "{}"), "WithPrefix(%q): braces are reserved for the slot tag", s)
 		c.prefix = s
 	}
@@ -125,7 +157,7 @@ func WithPrefix(s string) Option {
 // It is an option of a limiter.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) {
-		c.limiter = append(c.limiter, "WithLogger")
+		c.use("WithLogger")
 		c.require(l != nil, "WithLogger: the logger is nil")
 		c.logger = l
 	}
@@ -137,7 +169,7 @@ func WithLogger(l *slog.Logger) Option {
 // ends the wait earlier. It is an option of a limiter. A d of zero or less is an error, and so is one above a day.
 func WithTimeout(d time.Duration) Option {
 	return func(c *config) {
-		c.limiter = append(c.limiter, "WithTimeout")
+		c.use("WithTimeout")
 		if c.require(0 < d && d <= maxTimeout, "WithTimeout(%s): want more than 0 and at most %s", d, maxTimeout) {
 			c.timeout = d
 		}
@@ -157,7 +189,7 @@ func WithTimeout(d time.Duration) Option {
 // It is an option of a limiter. Below 0 is an error, and so is more than 4,194,304.
 func WithDenyMemory(entries int) Option {
 	return func(c *config) {
-		c.limiter = append(c.limiter, "WithDenyMemory")
+		c.use("WithDenyMemory")
 		c.require(entries >= 0, "WithDenyMemory(%d): want 0 or more", entries)
 		c.require(entries <= denycache.MaxEntries, "WithDenyMemory(%d): want at most %d", entries, denycache.MaxEntries)
 		c.denyEntries, c.trustClock = entries, true
@@ -170,7 +202,7 @@ func WithDenyMemory(entries int) Option {
 // that Redis does not make. It is an option of a limiter. An n below 1 is an error.
 func WithReplicas(n int) Option {
 	return func(c *config) {
-		c.limiter = append(c.limiter, "WithReplicas")
+		c.use("WithReplicas")
 		if c.require(n >= 1, "WithReplicas(%d): want at least 1", n) {
 			c.replicas = n
 		}
@@ -179,9 +211,10 @@ func WithReplicas(n int) Option {
 
 // WithFailure sets how requests are decided without Redis. The default is [FailLocal].
 //
-// Given to a limiter, it applies to the limiter's methods too. A limiter of [NewLocal] does not need it.
+// Given to a limiter, it applies to the limiter's methods too. [NewLocal] does not take it.
 func WithFailure(f Failure) Option {
 	return func(c *config) {
+		c.use("WithFailure")
 		c.require(f <= FailClosed, "WithFailure(%d): want FailLocal, FailOpen or FailClosed", f)
 		c.failure = f
 	}
@@ -193,6 +226,7 @@ func WithFailure(f Failure) Option {
 // see what another has counted. For windows, a Burst other than the Rate is an error.
 func WithAlgorithm(a Algorithm) Option {
 	return func(c *config) {
+		c.use("WithAlgorithm")
 		if c.require(a <= SlidingWindow, "WithAlgorithm(%d): want TokenBucket, FixedWindow or SlidingWindow", a) {
 			c.algorithm = a
 		}
@@ -221,11 +255,13 @@ func WithAlgorithm(a Algorithm) Option {
 // [WithDenyMemory] there are leases from the start. If Redis is lost, so are the leased tokens.
 //
 // Given to a limiter, it applies to the limiter's methods too. Limits that are calendar quotas beside others have no leases: what
-// flows back into a bucket would be lost to the quota. Nor have a [Reservation] and a policy with [WithSettle], which would end
-// them each time. Requests with a [WithIdentity] have none, and
-// neither has a limiter of [NewLocal]. With a [SlidingWindow] it is an error, and so is a d below 0 or above a day.
+// flows back into a bucket would be lost to the quota. Nor have what may be given back, a [Reservation] and a policy with
+// [WithRefund] or [WithSettle], a policy with [WithConcurrency] or [WithBan], requests with a [WithIdentity], and policies of a
+// limiter of [NewLocal]. A Reservation leaves the lease of its key as it is. With a [SlidingWindow] it is an error, and so is a d
+// below 0 or above a day.
 func WithLease(d time.Duration) Option {
 	return func(c *config) {
+		c.use("WithLease")
 		if c.require(0 <= d && d <= maxTimeout, "WithLease(%s): want 0 to %s", d, maxTimeout) {
 			c.lease = d
 		}
@@ -239,7 +275,7 @@ func WithLease(d time.Duration) Option {
 func WithKeySecret(secret []byte) Option {
 	secret = slices.Clone(secret)
 	return func(c *config) {
-		c.limiter = append(c.limiter, "WithKeySecret")
+		c.use("WithKeySecret")
 		c.require(len(secret) >= minSecret, "WithKeySecret: %d bytes; want at least %d", len(secret), minSecret)
 		c.secret = secret
 	}
@@ -254,7 +290,7 @@ func WithKeySecret(secret []byte) Option {
 // It is an option of a limiter.
 func WithObserver(f func(context.Context, Event)) Option {
 	return func(c *config) {
-		c.limiter = append(c.limiter, "WithObserver")
+		c.use("WithObserver")
 		c.require(f != nil, "WithObserver: the function is nil")
 		c.observers = append(slices.Clone(c.observers), f)
 	}

@@ -37,8 +37,8 @@ func (p *Plans) askSource(client string) (plan, error) {
 			_, err = newLimitSet(TokenBucket, limits...)
 		}
 		for _, limit := range limits {
-			if err == nil {
-				_, err = limit.MarshalText() // Redis keeps it
+			if err == nil && !limit.named() { // Redis keeps its text
+				err = fmt.Errorf("%w: %s: no time zone has that name", ErrInvalidLimit, limit)
 			}
 		}
 		return plan{limits: slices.Clone(limits)}, err // the source may change its own

@@ -129,12 +129,13 @@ func (p *Plans) count(found *plan, asked bool) {
 // the old plan. Each process starts that for at most 32,768 clients a day. So an invented client leaves Redis after
 // life unless it comes again.
 //
-// The options that count are [WithPrefix], [WithName], [WithTimeout], [WithKeySecret] and [WithLogger]. Plans of one Redis
+// The options are [WithPrefix], [WithName], [WithTimeout], [WithKeySecret] and [WithLogger]; any other is an error. Plans of one Redis
 // with different sources need different names. The error joins all errors: a nil client or source, a life below a second,
 // and those of the options.
 func NewPlans(rdb redis.UniversalClient, life time.Duration, source func(ctx context.Context, client string) ([]Limit, error),
 	opts ...Option) (*Plans, error) {
 	cfg, errs := newConfig(opts)
+	errs = append(errs, cfg.misused(plansOptions, false, "%s is no option of plans: NewPlans does not take it")...)
 	if redisstore.IsNil(rdb) {
 		errs = append(errs, errors.New("ginlimit: the Redis client is nil"))
 	}

@@ -12,23 +12,27 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
 const (
-	// maxClientLimits is how many sets of limits a policy keeps checked, of those that its function returns.
-	maxClientLimits = 1024
+	// maxClientLimits is how many sets of limits a policy keeps checked, of those that its function returns. Of more, one makes
+	// room for another, whichever it is: a set that is used often is soon there again.
+	maxClientLimits = 2048
 	// maxCachedLimits is how many limits a set that is kept has at most.
-	maxCachedLimits = 4
+	maxCachedLimits = 16
+	// maxAlgorithms is of how many names and periods a limiter remembers the algorithm.
+	maxAlgorithms = 1024
 )
 
 // Policy is a limit with a name: which clients it counts, by which limits and algorithm, and what happens without Redis.
 //
 // [Limiter.Policy] makes one. [Policy.Handler] is its middleware; the other methods are for anything else, such as a
-// worker, on the same buckets. They take a client as the policy's [KeyFunc] returns it. Of the policy's options they use
+// worker, on the same buckets. They take a client as the policy's [KeyFunc] returns it: an IPv6 client of [ByClientIP] is
+// 2001:db8::/64, not 2001:db8::1. A key that ByClientIP never returns is logged as a warning. Of the policy's options they use
 // its name, limits, [WithLimitFunc], [WithAlgorithm], [WithFloor], [WithLease], [WithBan] and [WithFailure], and Acquire also
 // [WithConcurrency] and [WithQueue]; the others, [WithIdentity] among them, are for
-// requests. It is safe for concurrent use.
+// requests. [WithDryRun] says what they do in a dry run. It is safe for concurrent use.
 //
 // Errors are those of [Limiter], and those of the function of WithLimitFunc.
 type Policy struct {
@@ -40,9 +44,12 @@ type Policy struct {
 	identities []identity
 	allowed    *addressSet
 	forbidden  *addressSet
+	trial      *trial // the slots of a dry run; nil without one, and without slots
 
 	warned      atomic.Bool // that another policy charges the same bucket
 	addressUsed atomic.Bool // by its functions or lists, once
+	serves      atomic.Bool // requests, by a handler
+	faults      redisstore.Throttle
 
 	mu      sync.RWMutex // guards clients
 	clients map[clientLimits]*limitSet
@@ -50,21 +57,37 @@ type Policy struct {
 
 // clientLimits are the limits of a client, as a key of a map.
 type clientLimits struct {
-	n      int
-	limits [maxCachedLimits]Limit
+	n      int // of limits
+	limits [4]Limit
+	more   any // clientLimits of those that follow; nil if there are none
+}
+
+func newClientLimits(limits []Limit) (c clientLimits) {
+	c.n = copy(c.limits[:], limits)
+	if c.n < len(limits) {
+		c.more = newClientLimits(limits[c.n:])
+	}
+	return c
 }
 
 // Policy returns a policy of the limiter.
 //
 // With [WithLimits] there are more limits, with [WithLimitFunc] each client has its own. The error joins all faults.
 func (l *Limiter) Policy(limit Limit, opts ...Option) (*Policy, error) {
+	p, err := l.policy(limit, opts)
+	if err == nil {
+		p.compareAlgorithms()
+	}
+	return p, err
+}
+
+// policy returns a policy that others are not compared with yet.
+func (l *Limiter) policy(limit Limit, opts []Option) (*Policy, error) {
 	if l.store == nil {
 		return nil, errNotMade
 	}
 	cfg, errs := l.defaults.with(opts)
-	for _, option := range cfg.limiter {
-		errs = append(errs, fmt.Errorf("ginlimit: %s is an option of the limiter, not of one policy", option))
-	}
+	errs = append(errs, cfg.misused(limiterOptions, true, "%s is an option of the limiter, not of one policy")...)
 	p := &Policy{config: cfg, limiter: l, name: cfg.name, clients: map[clientLimits]*limitSet{}}
 	limits := append([]Limit{limit}, cfg.limits...)
 	if p.name == "" {
@@ -84,6 +107,7 @@ func (l *Limiter) Policy(limit Limit, opts ...Option) (*Policy, error) {
 		errs = append(errs, fmt.Errorf("%w: WithFloor(%d) leaves nothing of %s", ErrInvalidLimit, cfg.floor, p.limits.prohibited))
 	}
 	p.guard(&p.limits)
+	p.trial = p.newTrial()
 	if p.queue > 0 && p.slots == 0 {
 		errs = append(errs, errors.New("ginlimit: WithQueue: there is no WithConcurrency to wait for"))
 	}
@@ -100,6 +124,60 @@ func (l *Limiter) Policy(limit Limit, opts ...Option) (*Policy, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// algorithms are those of a limiter's policies, to find policies of one name that count in different ways. Its mutex guards
+// it.
+type algorithms struct {
+	mu     sync.Mutex
+	known  map[namedPeriod]Algorithm // of the first policy; at most maxAlgorithms
+	warned map[string]bool           // names that known has
+}
+
+type namedPeriod struct {
+	name   string
+	period time.Duration
+}
+
+// compareAlgorithms warns if an earlier policy or identity of the name counts by another algorithm: they share no bucket.
+// Policies that were given no name are not compared: nobody says that they should share any.
+func (p *Policy) compareAlgorithms() {
+	if p.config.name != "" && p.limitFunc == nil { // else its own limits are never counted
+		p.compareAlgorithm(p.name, &p.limits)
+	}
+	for i := range p.identities {
+		p.compareAlgorithm(p.config.identities[i].name, &p.identities[i].limits)
+	}
+}
+
+func (p *Policy) compareAlgorithm(name string, s *limitSet) {
+	for _, limit := range s.limits {
+		if limit.Period == 0 { // a calendar quota, to which the algorithm makes no difference
+			continue
+		}
+		if first, differs := p.limiter.algorithms.compare(namedPeriod{name, limit.Period}, p.algorithm); differs {
+			p.logger.Warn("ginlimit: policies of one name share no bucket, as their algorithms differ",
+				"name", name, "period", periodText(limit.Period), "first", first.String(), "other", p.algorithm.String())
+		}
+	}
+}
+
+// compare reports whether an algorithm is another one than the first of a name and a period, once for each name.
+func (a *algorithms) compare(key namedPeriod, algorithm Algorithm) (first Algorithm, differs bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	first, known := a.known[key]
+	switch {
+	case !known && len(a.known) < maxAlgorithms:
+		if a.known == nil {
+			a.known, a.warned = map[namedPeriod]Algorithm{}, map[string]bool{}
+		}
+		a.known[key] = algorithm
+	case known && first != algorithm && !a.warned[key.name]:
+		a.warned[key.name] = true
+		return first, true
+	}
+	return first, false
 }
 
 func wrapped(option string, err error) error {
@@ -144,8 +222,9 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 	if err != nil {
 		return nil, err
 	}
-	key := clientLimits{n: len(limits)}
-	if copy(key.limits[:], limits); len(limits) <= maxCachedLimits {
+	var key clientLimits
+	if len(limits) <= maxCachedLimits {
+		key = newClientLimits(limits)
 		p.mu.RLock()
 		s := p.clients[key]
 		p.mu.RUnlock()
@@ -166,7 +245,10 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if len(p.clients) >= maxClientLimits {
-			clear(p.clients)
+			for any := range p.clients { // a map begins with any of them
+				delete(p.clients, any)
+				break
+			}
 		}
 		p.clients[key] = &fresh
 	}
@@ -181,11 +263,12 @@ func (p *Policy) subject(ctx context.Context, client string, n int) (*subject, e
 	if err := checkArguments(client, n, nil); err != nil {
 		return nil, err
 	}
+	p.warnNoClient(ctx, client)
 	limits, err := p.limitsOf(ctx, client)
 	if err != nil {
 		return nil, err
 	}
-	return &subject{keyName: p.keyName, client: client, limits: limits, bans: bucket.AllBans}, nil
+	return &subject{keyName: p.keyName, client: client, limits: limits, bans: p.banning()}, nil
 }
 
 // errNoPolicy is the error of a zero Policy.
@@ -249,7 +332,10 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return p.limiter.peek(ctx, s)
+	if p.trial != nil {
+		return p.peekTrial(ctx, s)
+	}
+	return p.limiter.peek(ctx, ctx, s)
 }
 
 // Refund gives n tokens back to a client. See [Limiter.Refund].
@@ -305,6 +391,9 @@ func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	}
 	if err := errors.Join(errs...); err != nil {
 		panic(err)
+	}
+	for _, p := range policies {
+		p.serves.Store(true)
 	}
 	return func(c *gin.Context) {
 		for i, p := range policies {

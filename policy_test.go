@@ -86,6 +86,9 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 			"beside an identity":  {nil, []ginlimit.Option{ginlimit.WithIdentity("all", everybody, ginlimit.PerDay(1000))}, ten},
 			"with an identity of": {nil, []ginlimit.Option{ginlimit.WithRefund(func(*gin.Context) bool { return false })}, ten},
 		} {
+			if engine == "in the process" && name == "with a secret" {
+				continue // it has none
+			}
 			t.Run(engine+", "+name, func(t *testing.T) {
 				t.Parallel()
 				ctx := t.Context()
@@ -251,4 +254,65 @@ func TestZeroPolicyMakesNoDecision(t *testing.T) {
 		}
 		require.Contains(t, panicText(t, func() { p.Handler() }), "not made by Limiter.Policy")
 	}
+}
+
+// TestLimitsOfManyPlansAreKept: those of the clients' plans are checked and prepared once, not for each request, whatever
+// the number of plans up to 2,048, and of limits in each up to 16. Of a few more plans, most are kept.
+func TestLimitsOfManyPlansAreKept(t *testing.T) { // not parallel: it counts allocations
+	if raceDetector {
+		t.Skip("the race detector allocates too")
+	}
+	for name, row := range map[string]struct{ plans, limits int }{
+		"one":                {1, 1},
+		"1,025":              {1025, 1},
+		"2,000":              {2000, 1},
+		"2,100":              {2100, 1},
+		"of several limits":  {1025, 4},
+		"of five limits":     {1025, 5},
+		"of very many":       {2, 16},
+		"of too many limits": {1, 17},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plans := make([][]ginlimit.Limit, row.plans)
+			for i := range plans {
+				for j := range row.limits {
+					plans[i] = append(plans[i], ginlimit.Limit{Rate: 1000 + i, Period: time.Duration(1+j) * time.Hour})
+				}
+			}
+			next := 0
+			p := newPolicy(t, newLocal(t), ginlimit.PerHour(1), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+				next++
+				return plans[next%len(plans)], nil
+			}))
+			peek := func() {
+				_, err := p.Peek(t.Context(), "k")
+				require.NoError(t, err)
+			}
+			for range plans { // each is made once
+				peek()
+			}
+			allocs := testing.AllocsPerRun(2*len(plans), peek)
+			if row.limits > 16 {
+				require.Greater(t, allocs, 50.0, "they are prepared each time, so that memory is bounded")
+				return
+			}
+			require.Less(t, allocs, 12.0)
+		})
+	}
+}
+
+// TestKeptLimitsAreBounded, whatever the number of plans.
+func TestKeptLimitsAreBounded(t *testing.T) {
+	t.Parallel()
+	rate := 0
+	p := newPolicy(t, newLocal(t), ginlimit.PerHour(1), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+		rate++
+		return []ginlimit.Limit{ginlimit.PerHour(rate)}, nil
+	}))
+	for range 5000 {
+		res, err := p.Peek(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, rate, res.Limit.Rate)
+	}
+	require.Equal(t, 2048, ginlimit.LimitsKept(p))
 }

@@ -59,7 +59,7 @@ func neverDetail(r Result, cost, floor int) string {
 	switch {
 	case r.RetryAfter >= 0:
 		return ""
-	case r.Limit.Rate == 0:
+	case r.Limit.Rate == 0 && r.Limit.InFlight == 0:
 		return prohibitedDetail
 	default:
 		return fmt.Sprintf(costDetail, cost, max(0, r.Limit.burst()-floor))
@@ -90,26 +90,39 @@ func answer(c *gin.Context, status int, problem, text string) {
 	}
 }
 
+// ErrorStatus returns the status with which the default of [WithErrorHandler] answers an error.
+//
+// It is 400 for [ErrBadRequest], 403 for [ErrUnknownClient], 503 for [ErrUnavailable] or if a context has ended, and 500
+// otherwise. Of nil it is 200.
+func ErrorStatus(err error) int {
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.Is(err, ErrBadRequest):
+		return http.StatusBadRequest
+	case errors.Is(err, ErrUnknownClient):
+		return http.StatusForbidden
+	case errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
 // answerError is the default of [WithErrorHandler].
 func answerError(c *gin.Context, err error) {
 	_ = c.Error(err) // for the application's log; it returns what it was given
 	c.Abort()
 	var missing *missingHeader
+	status := ErrorStatus(err)
 	switch {
 	case errors.As(err, &missing):
 		detail := fmt.Sprintf(missingDetail, missing.name)
-		answer(c, http.StatusBadRequest, fmt.Sprintf(problemHeader, detail), detail)
-	case errors.Is(err, ErrBadRequest):
-		answerStatus(c, http.StatusBadRequest)
-	case errors.Is(err, ErrUnknownClient):
-		answerStatus(c, http.StatusForbidden)
-	case errors.Is(err, ErrUnavailable):
+		answer(c, status, fmt.Sprintf(problemHeader, detail), detail)
+	case status == http.StatusServiceUnavailable && errors.Is(err, ErrUnavailable):
 		c.Header("Retry-After", "1") // Redis decides again within a second of its return
-		answer(c, http.StatusServiceUnavailable, problemCapacity, http.StatusText(http.StatusServiceUnavailable))
-	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
-		answerStatus(c, http.StatusServiceUnavailable)
+		answer(c, status, problemCapacity, http.StatusText(status))
 	default:
-		answerStatus(c, http.StatusInternalServerError)
+		answerStatus(c, status)
 	}
 }
 

@@ -1,9 +1,13 @@
 package ginlimit_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -197,4 +201,35 @@ func FuzzAccept(f *testing.F) {
 		require.Contains(t, []string{"text/plain; charset=utf-8", "application/problem+json"}, rec.Header().Get("Content-Type"))
 		require.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"))
 	})
+}
+
+// TestErrorStatusIsWhatTheDefaultAnswers for each error, and without an error nothing is wrong.
+func TestErrorStatusIsWhatTheDefaultAnswers(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, http.StatusOK, ginlimit.ErrorStatus(nil))
+	c, _ := gin.CreateTestContext(httptest.NewRecorder())
+	c.Request = httptest.NewRequest(http.MethodGet, "/", nil)
+	_, missing := ginlimit.ByHeader("X-User")(c)
+	require.Error(t, missing)
+	for _, row := range []struct {
+		err  error
+		want int
+	}{
+		{missing, 400},
+		{ginlimit.ErrBadRequest, 400},
+		{fmt.Errorf("%w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest), 400},
+		{ginlimit.ErrUnknownClient, 403},
+		{ginlimit.ErrUnavailable, 503},
+		{fmt.Errorf("%w: %w", ginlimit.ErrUnavailable, context.Canceled), 503},
+		{context.Canceled, 503},
+		{context.DeadlineExceeded, 503},
+		{ginlimit.ErrNoKey, 500},
+		{ginlimit.ErrInvalidLimit, 500},
+		{errors.New("broken"), 500},
+	} {
+		fails := ginlimit.WithKey(func(*gin.Context) (string, error) { return "", fmt.Errorf("wrapped: %w", row.err) })
+		limiter := newLocal(t, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+		require.Equal(t, row.want, get(serve(limiter.Handler(ginlimit.PerHour(1), fails)), "/").Code, row.err)
+		require.Equal(t, row.want, ginlimit.ErrorStatus(fmt.Errorf("wrapped: %w", row.err)), row.err)
+	}
 }

@@ -22,22 +22,10 @@ import (
 // TestReadmeProgramRuns builds the quickstart in a module of its own, and sends it six requests: the last is answered as the README shows.
 func TestReadmeProgramRuns(t *testing.T) {
 	t.Parallel()
-	root, err := os.Getwd()
-	require.NoError(t, err)
-	dir, listen := t.TempDir(), "127.0.0.1:"+harness.FreePort(t)
+	dir, listen := newModule(t), "127.0.0.1:"+harness.FreePort(t)
 	program := strings.NewReplacer("127.0.0.1:6379", harness.StartRedis(t), ":8080", listen).Replace(goBlocks(t, "README.md")[0])
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
-	for _, args := range [][]string{
-		{"mod", "init", "quickstart"},
-		{"mod", "edit", "-replace", "github.com/ginlimit/ginlimit=" + root}, // this commit is not published
-		{"get", "github.com/ginlimit/ginlimit@v0.0.0"},
-		{"build", "-o", "quickstart", "."},
-	} {
-		cmd := exec.CommandContext(t.Context(), "go", args...)
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, string(out))
-	}
+	goIn(t, dir, "build", "-o", "quickstart", ".")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "quickstart"))
 	require.NoError(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
@@ -69,14 +57,43 @@ func TestReadmeProgramRuns(t *testing.T) {
 	require.Equal(t, string(shown[2]), string(body))
 }
 
-// TestTestsOfDocumentsPass runs the files of tests in docs/testing.md.
+// TestTestsOfDocumentsPass puts the files of docs/testing.md into the quickstart's folder, and runs them by go test.
 func TestTestsOfDocumentsPass(t *testing.T) {
 	t.Parallel()
+	dir := newModule(t)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(goBlocks(t, "README.md")[0]), 0o600))
+	tests := 0
 	for i, block := range goBlocks(t, "docs/testing.md") {
-		file := filepath.Join(t.TempDir(), fmt.Sprintf("block%d_test.go", i))
-		require.NoError(t, os.WriteFile(file, []byte(block), 0o600))
-		out, err := exec.CommandContext(t.Context(), "go", "test", "-v", file).CombinedOutput()
-		require.NoError(t, err, string(out))
-		require.Contains(t, string(out), "--- PASS: Test")
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fileName(fmt.Sprintf("block%d", i), block)), []byte(block), 0o600))
+		tests += strings.Count(block, "\nfunc Test")
 	}
+	for _, get := range regexp.MustCompile(`(?m)^go (get \S+)$`).FindAllStringSubmatch(read(t, "docs/testing.md"), -1) {
+		module := strings.TrimPrefix(get[1], "get ")
+		version, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module).Output()
+		require.NoError(t, err)
+		goIn(t, dir, "get", module+"@"+strings.TrimSpace(string(version))) // which was downloaded
+	}
+	require.Equal(t, tests, strings.Count(goIn(t, dir, "test", "-v"), "--- PASS: Test"))
+}
+
+// newModule returns a folder with a module that has done what the README says to get this one.
+func newModule(t *testing.T) string {
+	t.Helper()
+	root, err := os.Getwd()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	goIn(t, dir, "mod", "init", "quickstart")
+	goIn(t, dir, "mod", "edit", "-replace", "github.com/ginlimit/ginlimit="+root) // this commit is not published
+	goIn(t, dir, "get", "github.com/ginlimit/ginlimit@v0.0.0")
+	return dir
+}
+
+// goIn runs the go command in a folder, and returns what it prints.
+func goIn(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	return string(out)
 }

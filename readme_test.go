@@ -28,7 +28,7 @@ func goBlocks(t *testing.T, file string) []string {
 
 // packages are those that a block may need and the quickstart does not import: an editor adds them.
 var packages = map[string]string{
-	"atomic": "sync/atomic", "context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "log": "log", "math": "math", "netip": "net/netip",
+	"atomic": "sync/atomic", "context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "log": "log", "math": "math", "net": "net", "netip": "net/netip",
 	"slog": "log/slog", "strconv": "strconv", "strings": "strings", "time": "time",
 	"gin": "github.com/gin-gonic/gin", "redis": "github.com/redis/go-redis/v9", "ginlimit": "github.com/ginlimit/ginlimit",
 }
@@ -45,8 +45,8 @@ func goFile(name, body string) string {
 }
 
 // TestBlocksOfDocumentsBuild pastes each Go block of the README into the main of the quickstart, after "router :=" and the block that makes
-// limiter and ctx, and builds the result. Blocks of docs are pasted in braces, as they may replace what there is. A block that is
-// a whole file is built as it is.
+// limiter and ctx, and builds the result. Blocks of docs are pasted in braces, as they may replace what there is. Blocks that are
+// whole files are built with the quickstart, as they are.
 func TestBlocksOfDocumentsBuild(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("go"); err != nil {
@@ -68,16 +68,20 @@ func TestBlocksOfDocumentsBuild(t *testing.T) {
 	dir := t.TempDir()
 	files := []string{filepath.Join(dir, "quickstart.go")}
 	require.NoError(t, os.WriteFile(files[0], []byte(strings.Replace(program, "package main", "package blocks", 1)), 0o600))
+	whole := []string{filepath.Join(t.TempDir(), "main.go")} // files, of the quickstart's folder
+	require.NoError(t, os.WriteFile(whole[0], []byte(program), 0o600))
 	for _, document := range []string{"README.md", "docs/guide.md", "docs/headers.md", "docs/algorithms.md", "docs/operations.md", "docs/testing.md"} {
 		blocks := goBlocks(t, document)
 		require.NotEmpty(t, blocks, document)
 		for i, block := range blocks {
 			name := fmt.Sprintf("%s%d", regexp.MustCompile(`\W`).ReplaceAllString(document, ""), i)
 			switch {
-			case block == program:
+			case block == program, strings.Contains(block, "cors.New("): // which example/browser builds
 				continue
 			case strings.HasPrefix(block, "package "):
-				vet(t, filepath.Join(t.TempDir(), name+"_test.go"), block)
+				file := filepath.Join(filepath.Dir(whole[0]), fileName(name, block))
+				require.NoError(t, os.WriteFile(file, []byte(block), 0o600))
+				whole = append(whole, file)
 				continue
 			case block == names, strings.HasPrefix(block, "router.SetTrustedProxies"): // comes before the names
 				block = strings.TrimPrefix(block, names)
@@ -92,12 +96,14 @@ func TestBlocksOfDocumentsBuild(t *testing.T) {
 	}
 	out, err := exec.CommandContext(t.Context(), "go", append([]string{"build"}, files...)...).CombinedOutput()
 	require.NoError(t, err, string(out))
+	out, err = exec.CommandContext(t.Context(), "go", append([]string{"vet"}, whole...)...).CombinedOutput()
+	require.NoError(t, err, string(out))
 }
 
-// vet builds a file of tests.
-func vet(t *testing.T, file, code string) {
-	t.Helper()
-	require.NoError(t, os.WriteFile(file, []byte(code), 0o600))
-	out, err := exec.CommandContext(t.Context(), "go", "vet", file).CombinedOutput()
-	require.NoError(t, err, string(out))
+// fileName returns the name of a block's file; a file of tests ends in _test.go.
+func fileName(name, block string) string {
+	if strings.Contains(block, "*testing.T") {
+		name += "_test"
+	}
+	return name + ".go"
 }

@@ -176,10 +176,13 @@ func TestBucketsAreBoundedByTheTimeToFull(t *testing.T) {
 	require.LessOrEqual(t, ttl, 3*time.Second)
 	require.Greater(t, ttl, 2*time.Second)
 	require.NoError(t, limiter.Refund(ctx, "k", 3, limit))
-	require.Zero(t, rdb.DBSize(ctx).Val(), "a full bucket has no key")
+	require.Zero(t, rdb.Exists(ctx, harness.RedisKey("k", limit)).Val(), "a full bucket has no key")
 	_, err = limiter.Peek(ctx, "k", limit)
 	require.NoError(t, err)
-	require.Zero(t, rdb.DBSize(ctx).Val())
+	require.Zero(t, rdb.Exists(ctx, harness.RedisKey("k", limit)).Val())
+	record := rdb.PTTL(ctx, harness.RedisKey("k", limit)+":back").Val()
+	require.Positive(t, record, "what was given back is known as long as it matters")
+	require.LessOrEqual(t, record, 6*time.Second)
 }
 
 func TestPrefixesKeepLimitersApart(t *testing.T) {

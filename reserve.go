@@ -2,12 +2,12 @@ package ginlimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"hash/maphash"
 	"sync/atomic"
-	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
 // Reservation is tokens taken for work whose cost is known only afterwards.
@@ -48,7 +48,7 @@ func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservatio
 }
 
 func (l *Limiter) reserve(ctx context.Context, s *subject, n int) (*Reservation, error) {
-	s.receipt, s.settles = l.fullReceipt(), true
+	s.receipt = l.newReceipt()
 	res, _, err := l.allow(ctx, s, n)
 	if err != nil {
 		return nil, err
@@ -66,8 +66,10 @@ func (r *Reservation) Result() Result {
 
 // Settle replaces the estimate by what the work took. It does so once; further calls, of Cancel too, do nothing and return nil.
 //
-// If actual is less, the rest is given back, as far as it still counts, to a token bucket rounded up to whole tokens: what has
-// flowed back by itself is not given back again. If it is more, the difference is charged, though there
+// If actual is less, the rest is given back, as far as it still counts: what has flowed back into a token bucket by itself, or
+// was given back by a [Limiter.Reset], is not given back again. A bucket drains by what was taken first; where it is not
+// certain how much is left, as other requests gave back meanwhile, the least that may be left is given back. The time is
+// this process' clock, and Redis' may be faster by a thousandth. If it is more, the difference is charged, though there
 // may be no room for it: a limit goes into debt up to another burst of it, and what passes that is not charged. A window's debt
 // ends with the window. A refused Reservation has nothing to settle. One that was decided without Redis is settled in this process.
 //
@@ -96,6 +98,24 @@ func (r *Reservation) Cancel(ctx context.Context) error { return r.Settle(ctx, 0
 // errNotReserved is the error of a zero Reservation.
 var errNotReserved = fmt.Errorf("%w: the reservation was not made by Reserve", ErrUnavailable)
 
+// settleEach settles charges at the same time: one timeout is enough for all. It returns the errors.
+func (l *Limiter) settleEach(ctx context.Context, taken []charge, actual int) (errs []error) {
+	settle := func(i int) error { return l.settle(ctx, &taken[i], actual) }
+	var others []<-chan dispatch.Outcome[struct{}]
+	for i := 1; i < len(taken); i++ {
+		others = append(others, dispatch.Isolate(func() (struct{}, error) { return struct{}{}, settle(i) }))
+	}
+	if err := settle(0); err != nil {
+		errs = append(errs, err)
+	}
+	for _, other := range others {
+		if out := <-other; out.Err != nil {
+			errs = append(errs, out.Err)
+		}
+	}
+	return errs
+}
+
 // settle has a charge become one of so many tokens.
 func (l *Limiter) settle(ctx context.Context, taken *charge, actual int) error {
 	set, more := taken.limits, actual-taken.n
@@ -109,39 +129,15 @@ func (l *Limiter) settle(ctx context.Context, taken *charge, actual int) error {
 	if more > 0 {
 		return l.settleAll(ctx, taken, set, here, bucket.Op{Verb: bucket.Charge, N: int64(more)})
 	}
-	var errs []error
-	back, same := make([]int64, len(set.buckets)), true
-	for i := range set.buckets {
-		b := &set.buckets[i]
-		if back[i] = taken.receipt.standing(b, i, int64(taken.n), int64(-more)); here && b.Kind != bucket.Token && int64(taken.n) > b.Burst {
-			back[i] = 0 // more than the window holds: it is not known which of them are gone
-		}
-		same = same && back[i] == back[0]
-	}
-	op := l.giveOp(taken, set, here)
-	if same {
-		op.N = back[0]
-		return l.settleAll(ctx, taken, set, here, op)
-	}
-	for i := range set.buckets {
-		one := *set
-		one.buckets = set.buckets[i : i+1]
-		op := op.Only(i)
-		op.N = back[i]
-		errs = append(errs, l.settleAll(ctx, taken, &one, here, op))
-	}
-	return errors.Join(errs...)
+	return l.settleAll(ctx, taken, set, here, l.returnOp(taken, set, here, int64(-more)))
 }
 
 // settleAll has an Op done on buckets from which a charge was taken, here or by the store.
 func (l *Limiter) settleAll(ctx context.Context, taken *charge, set *limitSet, here bool, op bucket.Op) error {
-	if op.N == 0 {
-		return nil
-	}
 	if here {
 		key := appendSlotText(nil, taken.keyName, taken.client, l.macs)
 		l.local.Do(key, set.buckets, op, make([]bucket.State, len(set.buckets)))
-		l.wake(&taken.subject)
+		l.changed(key, maphash.Bytes(keySeed, key), nil)
 		return nil
 	}
 	s := taken.subject
@@ -149,25 +145,21 @@ func (l *Limiter) settleAll(ctx context.Context, taken *charge, set *limitSet, h
 	c := l.call(op, &s)
 	defer l.release(c)
 	err := l.do(ctx, c)
-	l.denied.Forget(c.Key, c.Hash, mayStillHappen(err))
-	l.wake(&taken.subject)
+	l.changed(c.Key, c.Hash, err)
 	if err != nil {
 		return unavailable(ctx, err)
 	}
 	return nil
 }
 
-// giveOp returns the Op that gives back what was taken.
-func (l *Limiter) giveOp(taken *charge, set *limitSet, here bool) bucket.Op {
-	op := bucket.Op{Verb: bucket.Give, N: int64(taken.n)}
-	if taken.receipt == nil {
-		return op
+// returnOp returns the Op that gives back the last n of the tokens that were taken.
+func (l *Limiter) returnOp(taken *charge, set *limitSet, here bool, n int64) bucket.Op {
+	where := ""
+	if here {
+		where = inOutage
 	}
-	op.Verb = bucket.Return
-	if op.Marks = taken.receipt.marksHere(); !here && l.source == FromRedis {
-		op.Marks = taken.receipt.marksNow(set.buckets, time.Now())
-	}
-	return op
+	claims := taken.receipt.claims(set.buckets, int64(taken.n), here || l.source == FromLocal, where)
+	return bucket.Op{Verb: bucket.Return, N: n, Claims: claims, Records: bucket.WithRecords}
 }
 
 // giveBack returns what was just taken, to the buckets that it was taken from.
@@ -176,11 +168,13 @@ func (l *Limiter) giveBack(ctx context.Context, taken *charge) error {
 	if taken.slot > 0 {
 		l.releaseSlot(appendSlotText(nil, taken.keyName, taken.client, l.macs), taken.slot)
 	}
-	if len(set.buckets) == 0 || here && set.failure == FailOpen {
+	if len(set.buckets) == 0 || taken.n == 0 || here && set.failure == FailOpen {
 		return nil
 	}
 	if here {
 		set = set.shareOf(l.defaults.replicas)
 	}
-	return l.settleAll(ctx, taken, set, here, l.giveOp(taken, set, here))
+	op := l.returnOp(taken, set, here, int64(taken.n))
+	takenNow(op.Claims, set.buckets, int64(taken.n))
+	return l.settleAll(ctx, taken, set, here, op)
 }

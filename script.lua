@@ -97,6 +97,9 @@ end
 -- size is how many integers the reply has of each bucket.
 local size = 1
 
+-- drainOf returns the units that flow back per millisecond.
+local function drainOf(w) return w.period end
+
 -- read finds the level, and how long a block lasts.
 local function read(w)
   w.drain, w.level, w.block, w.used, w.left = w.period, 0, 0, 0, 0
@@ -141,10 +144,15 @@ end
 
 local function take(w, tokens) write(w, w.level + tokens * w.cost) end
 
-local function give(w, tokens)
+-- loose returns how many units may be given back: none of a block.
+local function loose(w)
+  if w.level >= exact then return 0 end
+  return w.level - (w.block > 0 and min(w.level, blocked(w, w.block)) or 0)
+end
+
+local function give(w, units)
   if w.level == 0 or w.level >= exact then return end
-  local least = w.block > 0 and min(w.level, blocked(w, w.block)) or 0
-  local level = max(w.level - tokens * w.cost, least)
+  local level = w.level - min(units, loose(w))
   if level > 0 then write(w, level) else call('DEL', w.key) end
 end
 

@@ -119,7 +119,7 @@ func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
 		case x < 75:
 			op.Verb = bucket.Give
 		case x < 93:
-			op.Verb, op.N, op.Marks, more = bucket.Return, 1+r.Int64N(3), []int64{mark.inHere}, []any{mark.inRedis}
+			op.Verb, op.N, op.Claims, more = bucket.Return, 1+r.Int64N(3), []bucket.Claim{{Mark: mark.inHere}}, []any{mark.inRedis}
 		case x < 98:
 			op.Verb, op.N = bucket.Block, 1+r.Int64N(50)
 			blocked = time.Now().Add(50 * time.Millisecond)

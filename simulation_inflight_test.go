@@ -54,6 +54,9 @@ const (
 	// again after a second.
 	simSlotLife = 13 * time.Second
 
+	// simSlotOutage is for how long a process that cannot reach Redis loses no slot, and simSlotFound is within which time it then reports.
+	simSlotOutage, simSlotFound = 7 * time.Second, 1250 * time.Millisecond
+
 	simSlotNews = 20 * time.Millisecond // until Redis knows of a release
 )
 
@@ -230,9 +233,12 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 		}
 		length := time.Duration(1+r.IntN(30)) * time.Second
 		var all sync.WaitGroup
+		outage := simSlotOutage
 		for range r.IntN(4) {
 			at, what := time.Duration(r.Int64N(int64(length))), pick(r, "freeze", "block", "slow", "cut", "die")
-			process, lasts := r.IntN(processes), time.Duration(r.Int64N(int64(pick(r, 100*time.Millisecond, 2*time.Second, 8*time.Second))))
+			process, lasts := r.IntN(processes), pick(r, time.Duration(r.Int64N(int64(100*time.Millisecond))), time.Duration(r.Int64N(int64(2*time.Second))), outage)
+			lasts = max(0, min(lasts, outage))
+			outage -= lasts + simSlotFound // one may begin before Redis is found again after another
 			all.Go(func() {
 				time.Sleep(at)
 				s.happens(what, process, lasts)

@@ -16,6 +16,9 @@ type simScriptCall struct {
 	n     int64
 	keys  []simScriptKey
 	marks []int64 // of return
+
+	recordsOnly bool    // the buckets' call follows
+	used        []int64 // of each fixed window, before a return
 }
 
 type simScriptKey struct {
@@ -67,11 +70,32 @@ func (v *simServer) parse(process int, args []string) (c simScriptCall, err erro
 		return k
 	}
 	if c.verb != "each" {
+		records := slices.Contains([]string{"give", "return", "reset"}, c.verb) && argv[2] != "0"
+		switch {
+		case records && argv[2] == "1":
+			count /= 2
+			for i, name := range keys[count:] {
+				if name != keys[i]+":back" {
+					err = fmt.Errorf("%s is called with the record %q of %q", c.verb, name, keys[i])
+				}
+			}
+			keys = keys[:count]
+		case records && argv[2] == "2":
+			c.recordsOnly = true
+			keys = slices.Clone(keys)
+			for i := range keys {
+				keys[i] = strings.TrimSuffix(keys[i], ":back")
+			}
+		}
 		k := buckets(keys, argv[3:3+3*count])
-		k.charges = number(argv[2])
+		if !records {
+			k.charges = number(argv[2])
+		}
 		c.keys = []simScriptKey{k}
-		for _, mark := range argv[3+3*count:] {
-			c.marks = append(c.marks, number(mark))
+		if c.verb == "return" {
+			for _, mark := range argv[3+3*count : 3+4*count] {
+				c.marks = append(c.marks, number(mark))
+			}
 		}
 		return c, err
 	}

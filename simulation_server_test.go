@@ -156,6 +156,21 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 		v.recountLocked(k)
 		marks = append(marks, v.marked(k, c.marks)...)
 	}
+	if c.recordsOnly {
+		v.note("server: process %d: records of %s(%s, n=%d)", process, c.verb, v.plan.keys[c.keys[0].key].name, c.n)
+		reply := n.do(nil, append([]string{command}, args...)...)
+		if left := integers(reply); c.verb == "return" && len(left) > 0 && left[0] == 0 { // all has flowed back: no call follows
+			k := c.keys[0]
+			v.executions = append(v.executions, &simExecution{
+				at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version, limits: k.limits, periods: k.periods,
+				verb: "return", n: c.n,
+			})
+		}
+		return reply
+	}
+	if c.verb == "return" {
+		c.used = v.usedIn(c.keys[0])
+	}
 	reply := n.do(nil, append([]string{command}, args...)...)
 	if strings.HasPrefix(reply, "-NOSCRIPT") {
 		v.note("server: NOSCRIPT for process %d", process)
@@ -191,24 +206,12 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 	}
 	all := v.countedOf(k)
 	switch c.verb {
-	case "give", "return":
-		for i, one := range all {
-			switch {
-			case c.verb == "give":
-				v.reference.refund(one, c.n)
-			case one.quota != "" && c.marks[i] >= 0:
-				v.reference.refund(one, c.n)
-			case one.quota != "":
-			case v.plan.algorithm == ginlimit.SlidingWindow:
-				v.reference.windows.giveBack(one.client, marks[i], c.n, one.limit)
-			case v.plan.algorithm == ginlimit.FixedWindow:
-				if v.reference.windows.left(one.client, one.limit) <= c.marks[i] {
-					v.reference.refund(one, c.n)
-				}
-			default: // the same as give
-				v.reference.refund(one, c.n)
-			}
+	case "give":
+		for _, one := range all {
+			v.reference.refund(one, c.n)
 		}
+	case "return":
+		v.mirrorReturn(c, k, marks)
 	case "block":
 		for _, one := range all {
 			v.reference.block(one, millis(c.n))
@@ -238,6 +241,52 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 		}
 	}
 	return e
+}
+
+// mirrorReturn has the reference give back as much as Redis has, which is at most what is asked for: what is left of a call depends
+// on what others have given back.
+func (v *simServer) mirrorReturn(c simScriptCall, k simScriptKey, marks []int64) {
+	now := v.usedIn(k)
+	for i, one := range v.countedOf(k) {
+		name := v.name(k.buckets()[i])
+		switch back := c.used[i] - now[i]; {
+		case v.foreign[name]:
+		case one.quota == "" && v.plan.algorithm == ginlimit.SlidingWindow:
+			if v.stored(name, one) != v.reference.stored(one) { // else it was not clear whether a reset came before
+				v.reference.windows.giveBack(one.client, marks[i], c.n, one.limit)
+			}
+		case one.quota != "" || v.plan.algorithm == ginlimit.FixedWindow:
+			if back < 0 || back > c.n || back > 0 && c.marks[i] < 0 {
+				v.violated("a return of %d tokens gives %d of %s back", c.n, back, name)
+			}
+			if back > 0 {
+				v.reference.refund(one, back)
+			}
+		default:
+			before := v.reference.clone()
+			before.refund(one, c.n)
+			least, most := before.tokens.bucket(one.client, one.limit).missing, v.reference.tokens.bucket(one.client, one.limit).missing
+			v.reference.adopt(one.client, one.limit, v.bucketIn(name, one.limit))
+			if is := v.reference.tokens.bucket(one.client, one.limit).missing; is.Cmp(least) < 0 || is.Cmp(most) > 0 {
+				v.violated("a return of %d tokens leaves %s missing of %s", c.n, is, name)
+			}
+		}
+	}
+}
+
+// usedIn returns the tokens taken of each fixed window and calendar period; of others, 0.
+func (v *simServer) usedIn(k simScriptKey) (used []int64) {
+	for _, b := range k.buckets() {
+		name := v.name(b)
+		text, err := v.homeLocked(name).mini.Get(name)
+		first, _, _ := strings.Cut(text, " ")
+		n, e := strconv.ParseInt(first, 10, 64)
+		if err != nil || e != nil || v.plan.algorithm != ginlimit.FixedWindow && v.countedAs(b, k.version).quota == "" {
+			n = 0
+		}
+		used = append(used, n)
+	}
+	return used
 }
 
 // mirrorPartLocked has the reference do what is left of a Refund for which miniredis had no memory: deleting the keys of full

@@ -122,6 +122,9 @@ end
 -- size is how many integers the reply has of each window.
 local size = 5
 
+-- drainOf returns nothing: nothing flows back.
+local function drainOf() end
+
 -- at returns when entry i was made.
 local function at(w, i) return call('LINDEX', w.key, 2 * i - 1) + 0 end
 
@@ -210,6 +213,9 @@ local function take(w, tokens)
     w.entries = w.entries + 1
   end
 end
+
+-- loose returns 0: an entry of the log that is given back is gone, so no other call gives it back.
+local function loose() return 0 end
 
 -- give removes the tokens that were taken last.
 local function give(w, tokens)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/fifo"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
@@ -16,8 +17,12 @@ import (
 // slotRetry is when a client is told to try again that finds no slot, as nobody knows when a request ends.
 const slotRetry = bucket.SlotRetry * time.Millisecond
 
-// slotPause is after how long a caller that waits for a slot looks again: another process may have released one.
-const slotPause = 100 * time.Millisecond
+const (
+	// slotPause is after how long a caller that waits for a slot looks again: another process may have released one.
+	slotPause = 100 * time.Millisecond
+	// maxLooks is how often a second a limiter looks for slots of all clients together. If many wait, each looks more seldom.
+	maxLooks = 500
+)
 
 // Slot is one of the slots of [WithConcurrency], or a refusal.
 type Slot struct {
@@ -83,19 +88,23 @@ func (l *Limiter) releaseSlot(key []byte, attempt int64) {
 	}
 }
 
-// slotQueue names the queue of those who wait for a slot of a key.
-func slotQueue(key []byte) string { return "slots " + string(key) }
+// slotQueue names the queue of those who wait for a slot of a key. No key has a line break, so those who wait for tokens have others.
+func slotQueue(key []byte) fifo.Name { return fifo.Name{Key: "slots\n" + string(key)} }
 
 // acquire decides on a slot and n tokens. If there is no slot, it waits for one as long as [WithQueue] says.
 //
 // Of the callers in this process that wait for a slot of a client, only the first tries; the others follow in order of arrival.
 func (p *Policy) acquire(ctx context.Context, s *subject, n int) (res Result, hash uint64, err error) {
 	l := p.limiter
+	if p.trial != nil {
+		return p.acquireTrial(ctx, s, n)
+	}
 	if s.acquires = true; p.queue == 0 {
 		return l.allow(ctx, s, n)
 	}
 	s.bans = bucket.LimitBans // a caller that waits is not refused yet
-	if n == 0 || p.dryRun {   // these do not wait
+	under := s.guarded().limits
+	if _, static := under.static(n); n == 0 || static || int64(n) > under.burst() { // no slot would change the answer
 		return l.allow(ctx, s, n)
 	}
 	start, key := time.Now(), appendSlotText(nil, s.keyName, s.client, l.macs)
@@ -122,12 +131,18 @@ func (p *Policy) acquire(ctx context.Context, s *subject, n int) (res Result, ha
 		return Result{}, hash, errClosed()
 	}
 	defer leave()
+	l.looking.Add(1)
+	defer l.looking.Add(-1)
 	for {
 		s.retry()
 		if res, hash, err = l.allow(ctx, s, n); err != nil || !p.lacksSlot(res) {
 			return res, hash, err
 		}
-		err := s.sleep(within, l, slotPause, wake)
+		pause := max(slotPause, time.Duration(l.looking.Load())*time.Second/maxLooks)
+		if last := time.Until(start.Add(p.queueWait - l.defaults.timeout)); last > 0 {
+			pause = min(pause, last) // it looks once more before it leaves
+		}
+		err := s.sleep(within, l, pause, wake)
 		switch {
 		case ctx.Err() != nil:
 			return Result{}, hash, ended(ctx)
@@ -163,7 +178,7 @@ func (p *Policy) noSlot(s *subject, hash uint64) Result {
 	if p.limiter.source == FromLocal {
 		source = FromLocal
 	}
-	return Result{Limit: Limit{Rate: p.slots}, Name: p.name + slotsSuffix, RetryAfter: wait, ResetAfter: wait, Source: source}
+	return Result{Limit: Limit{InFlight: p.slots}, Name: p.name + slotsSuffix, RetryAfter: wait, ResetAfter: wait, Source: source}
 }
 
 // attempt numbers a call's attempt to take a slot. The function returned ends it, unless that is done before: a hook of the client may

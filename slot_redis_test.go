@@ -211,3 +211,63 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 		}
 	}
 }
+
+// TestSlotsWhileRedisIsFull of invented clients: four processes hold as many of three slots as they get. By volatile-ttl Redis
+// evicts the slots' key, and each process then knows its own alone, so that up to three are in flight in each. Where Redis evicts
+// nothing, no more than three are. docs/operations.md has what this finds.
+func TestSlotsWhileRedisIsFull(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		policy     string
+		least, max int
+	}{{"volatile-ttl", 4, 12}, {"noeviction", 3, 3}} {
+		t.Run(c.policy, func(t *testing.T) {
+			t.Parallel()
+			addr := harness.StartRedis(t)
+			rdb := harness.Connect(t, addr)
+			for name, value := range map[string]string{"maxmemory-policy": c.policy, "maxmemory": "6mb"} {
+				require.NoError(t, rdb.ConfigSet(t.Context(), name, value).Err())
+			}
+			var all []*ginlimit.Policy
+			for range 4 {
+				all = append(all, slotPolicy(t, harness.Connect(t, addr)))
+			}
+			require.True(t, acquire(t, all[0]).Result().Allowed)
+			inFlight, full := 1, atomic.Int64{}
+			flood := harness.NewLimiter(t, harness.Connect(t, addr))
+			done := make(chan struct{})
+			var clients sync.WaitGroup
+			defer clients.Wait()
+			defer close(done)
+			var next atomic.Int64
+			for range 64 {
+				clients.Go(func() {
+					for {
+						select {
+						case <-done:
+							return
+						default:
+						}
+						if _, err := flood.Allow(t.Context(), fmt.Sprint("invented ", next.Add(1)), ginlimit.PerHour(100)); err != nil {
+							full.Add(1)
+						}
+					}
+				})
+			}
+			for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(5 * time.Millisecond) {
+				for _, p := range all {
+					slot, err := p.Acquire(t.Context(), "alice")
+					if err == nil && slot.Result().Allowed {
+						inFlight++
+					}
+				}
+				if inFlight >= c.least && (c.policy != "noeviction" || full.Load() > 100_000) {
+					break
+				}
+			}
+			t.Logf("%d in flight of 3 after %d invented clients, of whom %d were refused", inFlight, next.Load(), full.Load())
+			require.GreaterOrEqual(t, inFlight, c.least)
+			require.LessOrEqual(t, inFlight, c.max)
+		})
+	}
+}

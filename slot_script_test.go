@@ -85,7 +85,7 @@ func TestSlotsOfAKeyThatExpires(t *testing.T) {
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
 	g := &guardTrace{rdb: s.rdb}
 	one, two := "P2 1 1 2,3,", "10000 5000 4 P3 1 1 1 5000 ; P2 1 1 3 10000 2,3,;"
-	for _, value := range []string{one, two} {
+	for _, value := range []string{one, two, "P1 7 1 "} {
 		for _, left := range []int{0, -2} {
 			for _, call := range []func() ([]int64, error){
 				func() ([]int64, error) {
@@ -120,15 +120,52 @@ func TestSlotsThatAreNotKept(t *testing.T) {
 		refused string
 		want    []int64
 	}{{"1", []int64{1}}, {"3", []int64{3}}, {"", []int64{1, 2, 3, 4}}, {"5", nil}} {
-		require.NoError(t, s.rdb.Del(t.Context(), keys...).Err())
-		s.refuse(c.refused, needMemory...)
-		failed, err := g.eval(t, redisstore.Tell, keys, args...)
-		s.noFault()
-		require.NoError(t, err)
-		require.Equal(t, c.want, failed, "%q is refused", c.refused)
-		for i, key := range keys {
-			require.Equal(t, slices.Contains(failed, int64(i+1)), s.state(t, key) == `"" -2ns`, "%q is refused", c.refused)
+		for _, known := range []bool{false, true} {
+			require.NoError(t, s.rdb.Del(t.Context(), keys...).Err())
+			before, kept := `"" -2ns`, `"P1 7 1 " 10s`
+			if known { // it is only to live on
+				for _, key := range keys {
+					require.NoError(t, s.rdb.Set(t.Context(), key, "P1 7 1 ", time.Second).Err())
+				}
+				before = `"P1 7 1 " 1s`
+			}
+			s.refuse(c.refused, needMemory...)
+			failed, err := g.eval(t, redisstore.Tell, keys, args...)
+			s.noFault()
+			require.NoError(t, err)
+			require.Equal(t, c.want, failed, "%q is refused", c.refused)
+			for i, key := range keys {
+				want := kept
+				if slices.Contains(failed, int64(i+1)) {
+					want = before
+				}
+				require.Equal(t, want, s.state(t, key), "%q is refused", c.refused)
+			}
 		}
+	}
+}
+
+// TestSlotsOfAReportThatSaysNothingNew has the slots live on, or go if there are none, and leaves a key alone that is somebody else's.
+func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
+	g := &guardTrace{rdb: s.rdb}
+	for _, c := range []struct {
+		value       string
+		ttl         time.Duration
+		held, doubt int
+		want        string
+	}{
+		{"P1 7 2 ", time.Second, 2, 0, `"P1 7 2 " 10s`},
+		{"P1 7 0 ", time.Second, 0, 1, `"P1 7 0 " 10s`},
+		{"P1 7 0 ", time.Second, 0, 0, `"" -2ns`},
+		{"P1 7 2 ", 0, 2, 0, `"P1 7 2 " -1ns`},
+	} {
+		require.NoError(t, s.rdb.Set(t.Context(), slotKey, c.value, c.ttl).Err())
+		failed, err := g.eval(t, redisstore.Tell, []string{slotKey}, "P1", 7, c.held, c.doubt)
+		require.NoError(t, err)
+		require.Empty(t, failed)
+		require.Equal(t, c.want, s.state(t, slotKey), "%+v", c)
 	}
 }
 

@@ -3,8 +3,12 @@ package ginlimit_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +43,7 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 
 		none := acquire(t, p)
 		require.Equal(t, ginlimit.Result{
-			Limit: ginlimit.Limit{Rate: 2}, Name: "api-c", RetryAfter: time.Second, ResetAfter: time.Second, Source: none.Result().Source,
+			Limit: ginlimit.Limit{InFlight: 2}, Name: "api-c", RetryAfter: time.Second, ResetAfter: time.Second, Source: none.Result().Source,
 		}, none.Result())
 		none.Release() // holds nothing
 
@@ -370,5 +374,226 @@ func TestPeekKnowsOfAReleaseAtOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, res.Allowed)
 		require.Equal(t, 1, res.Remaining)
+	}
+}
+
+// TestCloseFreesTheSlotsOfDecisionsInFlight that end without one: Redis knows when Close returns.
+func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
+	t.Parallel()
+	key := func(name string) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return name, nil } }
+	for name, ask := range map[string]func(t *testing.T, l *ginlimit.Limiter, p *ginlimit.Policy){
+		"the caller leaves": func(t *testing.T, _ *ginlimit.Limiter, p *ginlimit.Policy) {
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Millisecond)
+			defer cancel()
+			_, err := p.Acquire(ctx, "alice")
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+		},
+		"another identity is refused": func(t *testing.T, l *ginlimit.Limiter, _ *ginlimit.Policy) {
+			router := gin.New()
+			router.GET("/", l.Handler(ginlimit.PerHour(100), ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithKey(key("alice")),
+				ginlimit.WithIdentity("all", key("all"), ginlimit.PerDay(1))))
+			w := httptest.NewRecorder()
+			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+			assert.Equal(t, http.StatusTooManyRequests, w.Code)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				rdb, slow := b.Connect(t), false
+				rdb.AddHook(harness.EveryCall(func(send func() error) error {
+					err := send()
+					if slow {
+						time.Sleep(20 * time.Millisecond)
+					}
+					return err
+				}))
+				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1)}
+				limiter := harness.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailClosed))
+				p, err := limiter.Policy(ginlimit.PerHour(100), opts...)
+				require.NoError(t, err)
+				acquire(t, p).Release() // connects
+				_, err = limiter.Allow(t.Context(), ginlimit.Key("all", "all"), ginlimit.PerDay(1))
+				require.NoError(t, err)
+				synctest.Wait()
+
+				slow = true
+				var asks sync.WaitGroup
+				asks.Go(func() { ask(t, limiter, p) })
+				time.Sleep(10 * time.Millisecond)
+				require.NoError(t, limiter.Close())
+				other, err := harness.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(100), opts...)
+				require.NoError(t, err)
+				require.True(t, acquire(t, other).Result().Allowed)
+				asks.Wait()
+			})
+		})
+	}
+}
+
+// TestCloseIsBounded though a hook of the client hangs in a decision, and then in what Close sends itself.
+func TestCloseIsBounded(t *testing.T) {
+	t.Parallel()
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		var hangs atomic.Bool
+		rdb := b.Connect(t)
+		rdb.AddHook(harness.EveryCall(func(send func() error) error {
+			if hangs.Load() {
+				time.Sleep(time.Minute)
+			}
+			return send()
+		}))
+		limiter := harness.NewLimiter(t, rdb, ginlimit.TrustDialer(), harness.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+		p, err := limiter.Policy(ginlimit.PerHour(100), ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
+		require.NoError(t, err)
+		leased, err := limiter.Policy(leasePerMinute, ginlimit.WithName("leased"), ginlimit.WithLease(leaseLife))
+		require.NoError(t, err)
+		held := acquire(t, p)
+		for range 10 {
+			_, err = leased.Allow(t.Context(), "alice")
+			require.NoError(t, err)
+		}
+		require.Positive(t, limiter.Stats().Leases)
+
+		hangs.Store(true)
+		var asks sync.WaitGroup
+		asks.Go(func() {
+			begin := time.Now()
+			_, err := p.Acquire(t.Context(), "alice")
+			assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+			assert.Equal(t, time.Minute, time.Since(begin), "the hook hangs in its caller")
+		})
+		synctest.Wait()
+		held.Release()
+		start := time.Now()
+		require.NoError(t, limiter.Close())
+		require.Greater(t, time.Since(start), 2*time.Second, "it waits for the decision, and then for its call")
+		require.LessOrEqual(t, time.Since(start), 2200*time.Millisecond)
+		asks.Wait()
+	})
+}
+
+// TestAProcessThatIsCutOffKeepsItsSlots for as long as WithConcurrency says, whenever the cut begins. If it is cut off for good, its slots
+// are free within 10 s.
+func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
+	t.Parallel()
+	const promised = 7 * time.Second
+	for _, what := range []string{"makes no decision", "makes decisions", "dies"} { // decisions notice the cut, and have Redis searched for
+		for begins := 10 * time.Second; begins < 14*time.Second; begins += 500 * time.Millisecond {
+			t.Run(fmt.Sprintf("%s, after %s", what, begins), func(t *testing.T) {
+				t.Parallel()
+				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+					var cut atomic.Bool
+					rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+						if cut.Load() {
+							<-ctx.Done()
+							return nil, ctx.Err()
+						}
+						return b.Dial(ctx, network, addr)
+					}})
+					defer rdb.Close()
+					rdb.AddHook(harness.EveryCall(func(send func() error) error {
+						if cut.Load() {
+							time.Sleep(200 * time.Millisecond)
+							return io.ErrUnexpectedEOF
+						}
+						return send()
+					}))
+					opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1)}
+					l := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+					one, err := l.Policy(ginlimit.Limit{Rate: -1}, opts...)
+					require.NoError(t, err)
+					other, err := harness.NewLimiter(t, b.Redis).Policy(ginlimit.Limit{Rate: -1}, opts...)
+					require.NoError(t, err)
+					slot := acquire(t, one)
+					require.True(t, slot.Result().Allowed)
+					time.Sleep(begins)
+
+					cut.Store(true)
+					defer cut.Store(false)
+					start := time.Now()
+					for time.Since(start) < promised || what == "dies" {
+						if what == "makes decisions" {
+							_, err := l.Allow(t.Context(), "k", ginlimit.PerSecond(100))
+							require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+						}
+						if acquire(t, other).Result().Allowed {
+							require.Equal(t, "dies", what, "%s after the cut began", time.Since(start))
+							require.Greater(t, time.Since(start), promised)
+							require.LessOrEqual(t, time.Since(start), 10*time.Second+20*time.Millisecond, "one try more")
+							return
+						}
+						time.Sleep(20 * time.Millisecond)
+					}
+					cut.Store(false)
+					for time.Since(start) < 12*time.Second {
+						require.False(t, acquire(t, other).Result().Allowed, "%s after the cut began", time.Since(start))
+						time.Sleep(20 * time.Millisecond)
+					}
+					slot.Release()
+				})
+			})
+		}
+	}
+}
+
+// TestWhoWaitsAsksRedisSomeHundredTimesASecond, however many clients wait for slots of other processes: a slot that another process
+// releases is found within 100 ms, or 2 ms for each client that waits. One that this process releases is taken at once.
+func TestWhoWaitsAsksRedisSomeHundredTimesASecond(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		clients int
+		within  time.Duration
+	}{{1, 100 * time.Millisecond}, {100, 200 * time.Millisecond}} {
+		t.Run(fmt.Sprint(row.clients, " clients"), func(t *testing.T) {
+			t.Parallel()
+			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Hour)}
+				l, rdb := harness.NewLimiter(t, b.Redis), b.Connect(t)
+				p, err := l.Policy(ginlimit.Limit{Rate: -1}, opts...)
+				require.NoError(t, err)
+				other, err := harness.NewLimiter(t, rdb).Policy(ginlimit.Limit{Rate: -1}, opts...)
+				require.NoError(t, err)
+				ctx, leave := context.WithCancel(t.Context())
+				var held []*ginlimit.Slot
+				var all sync.WaitGroup
+				var taken atomic.Int64
+				wait := func(client string, holder *ginlimit.Policy) {
+					slot, err := holder.Acquire(t.Context(), client)
+					require.NoError(t, err)
+					require.True(t, slot.Result().Allowed)
+					held = append(held, slot)
+					all.Go(func() {
+						if slot, err := p.Acquire(ctx, client); err == nil {
+							taken.Add(1)
+							slot.Release()
+						}
+					})
+					time.Sleep(2 * time.Millisecond) // as the connections of a bubble carry no large pipeline
+				}
+				for i := range row.clients - 1 {
+					wait(fmt.Sprint("client ", i), other)
+				}
+				wait("alice", other)
+				time.Sleep(row.within)
+				before, start := l.Stats().Decisions, time.Now()
+				time.Sleep(400 * time.Millisecond)
+				decisions := float64(l.Stats().Decisions - before)
+				require.InDelta(t, float64(row.clients)/row.within.Seconds(), decisions/time.Since(start).Seconds(), 30)
+
+				held[len(held)-1].Release()
+				time.Sleep(row.within)
+				require.EqualValues(t, 1, taken.Load())
+				wait("bob", p)
+				held[len(held)-1].Release()
+				synctest.Wait()
+				require.EqualValues(t, 2, taken.Load())
+				leave()
+				all.Wait()
+				for _, slot := range held {
+					slot.Release()
+				}
+			})
+		})
 	}
 }

@@ -18,36 +18,39 @@ local min = math.min
 local life = 10000
 
 -- look finds the slots of the others and of one process, which says of itself what is settled and held. One that is not known, or
--- has not told of its slots for life, is taken at its word.
+-- has not told of its slots for life, is taken at its word. The entries of the others stay where they are in list, from one byte to
+-- another and after a third: a string that Lua makes costs time for each byte, and the list of many processes is long.
 local function look(key, process, settled, held)
-  local s = {settled = settled, held = held, later = '', count = 0, others = 0, list = ''}
+  local s = {settled = settled, held = held, later = '', count = 0, others = 0, list = '', from = 1, to = 0, after = 1}
   local value = call('GET', key)
   if not value then return s end
   local ttl = call('PTTL', key)
   if ttl == -1 then error('the key has no expiry, so it has no slots') end
-  local ends, first, total, list = match(value, '^(%d+) (%d+) (%d+)(.*)$')
+  local ends, first, total, from = match(value, '^(%d+) (%d+) (%d+)()')
   if not ends then -- one process
     local name, known, kept, later = match(value, '^(P%w+) (%d+) (%d+) ([%d,]*)$')
     if not name then error('the value is not that of slots') end
     local _, count = gsub(later, ',', ',')
-    ends, first, total = ttl, ttl, kept + count
-    list = format(' %s %s %s %d %d %s;', name, known, kept, total, ttl, later)
+    ends, first, total, from = ttl, ttl, kept + count, 1
+    value = format(' %s %s %s %d %d %s;', name, known, kept, total, ttl, later)
   end
   local now, known, kept, all, later = ends - ttl, nil, nil, nil, nil
   s.ends, s.now = ends, now
   if first - now > 0 then -- all of them count
-    local from, to
-    from, to, known, kept, all, later = find(list, ' ' .. process .. ' (%d+) (%d+) (%d+) %d+ ([%d,]*);')
-    s.first, s.others, s.list = first + 0, total + 0, list
-    if from then s.others, s.list = total - all, sub(list, 1, from - 1) .. sub(list, to + 1) end
+    s.first, s.others, s.list, s.from, s.after = first + 0, total + 0, value, from, from
+    local at, last = find(value, ' ' .. process .. ' ', from, true), nil
+    if at then at, last, known, kept, all, later = find(value, '^ %S+ (%d+) (%d+) (%d+) %d+ ([%d,]*);', at) end
+    if at then s.others, s.to, s.after = total - all, at - 1, last + 1 end
   else
-    for entry, name, of, these, slots, stop, more in gmatch(list, '( (%S+) (%d+) (%d+) (%d+) (%d+) ([%d,]*);)') do
+    local list = {}
+    for entry, name, of, these, slots, stop, more in gmatch(value, '( (%S+) (%d+) (%d+) (%d+) (%d+) ([%d,]*);)') do
       if stop - now > 0 and name == process then
         known, kept, all, later = of, these, slots, more
       elseif stop - now > 0 then
-        s.others, s.list, s.first = s.others + slots, s.list .. entry, min(s.first or ends, stop)
+        s.others, list[#list + 1], s.first = s.others + slots, entry, min(s.first or ends, stop)
       end
     end
+    s.list = table.concat(list)
   end
   if not known then return s end
   known = known + 0
@@ -69,14 +72,15 @@ end
 -- attempt of it may still come late.
 local function keep(key, process, s, doubt)
   local all = s.held + s.count
-  if (all > 0 or doubt) and s.list == '' then
+  local alone = s.from > s.to and s.after > #s.list
+  if (all > 0 or doubt) and alone then
     call('SET', key, format('%s %d %d %s', process, s.settled, s.held, s.later), 'PX', life)
   elseif all > 0 or doubt then
     local ends = s.now + life
-    call('SET', key, format('%d %d %d%s %s %d %d %d %d %s;', ends, s.first or ends, s.others + all, s.list, process, s.settled, s.held,
-      all, ends, s.later), 'PX', life)
-  elseif s.list ~= '' then
-    call('SET', key, format('%s %d %d%s', s.ends, s.first, s.others, s.list), 'KEEPTTL')
+    call('SET', key, format('%d %d %d', ends, s.first or ends, s.others + all) .. sub(s.list, s.from, s.to) .. sub(s.list, s.after) ..
+      format(' %s %d %d %d %d %s;', process, s.settled, s.held, all, ends, s.later), 'PX', life)
+  elseif not alone then
+    call('SET', key, format('%s %d %d', s.ends, s.first, s.others) .. sub(s.list, s.from, s.to) .. sub(s.list, s.after), 'KEEPTTL')
   elseif s.ends then
     call('DEL', key)
   end

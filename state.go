@@ -141,8 +141,8 @@ func (s *requestState) inFields() bool {
 // policies returns the fields' policies: of the policy's own limits, then of its identities.
 func (s *requestState) policies() []*draftPolicy {
 	all := slices.Clip(s.limits.listed())
-	for i := range s.by.identities {
-		all = append(all, s.by.identities[i].limits.now().policies...)
+	for i := range s.identities {
+		all = append(all, s.identities[i].limits.policies...)
 	}
 	return all
 }

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/fifo"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
@@ -23,10 +25,10 @@ type subject struct {
 	failure error          // of the last call about it that was not answered: it may still be; nil if all were
 	waited  time.Duration  // for tokens or a slot
 	bans    bucket.Bans    // which refusals ban the client
-	settles bool           // what the decision takes is settled later: a lease would be void each time
 
 	acquires bool  // it takes a slot too, if there are slots
 	slot     int64 // the attempt that has taken one; 0 is none
+	trial    bool  // it is the slots of a dry run
 }
 
 // static is that of its limits. It adds the status of a limit that prohibits.
@@ -49,6 +51,12 @@ func (l *Limiter) allow(ctx context.Context, s *subject, n int) (Result, uint64,
 	under := s.guarded()
 	if res, ok := under.static(n); ok {
 		return res, 0, nil
+	}
+	if s.acquires && s.limits.guards != nil { // Close would not tell Redis how its attempt ends
+		if !l.background.begin() {
+			return Result{}, 0, errClosed()
+		}
+		defer l.background.all.Done()
 	}
 	c := l.call(takeAll(under.limits, n), under)
 	defer l.release(c)
@@ -133,7 +141,8 @@ func (l *Limiter) wait(ctx context.Context, s *subject, n int) (res Result, err 
 		defer leave()
 	}
 	next := tried.Add(res.RetryAfter)
-	if !first || !time.Now().Before(next) { // it was in the queue
+	// If others came at the same moment and had their turn before, its answer is old: tokens may have been given back since.
+	if !first || !l.waiting.Next(queue).IsZero() || !time.Now().Before(next) {
 		next, err = tried, nil
 	}
 	for {
@@ -164,20 +173,32 @@ func errTooLate() error {
 	return fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
 }
 
-// wake makes the callers that wait for a client's tokens try again, as some were given back.
-func (l *Limiter) wake(s *subject) {
+// changed forgets the denials of a key, and makes the callers that wait for its tokens try again, as Redis was asked to change its
+// buckets, or this process has.
+func (l *Limiter) changed(key []byte, hash uint64, err error) {
+	l.denied.Forget(key, hash, mayStillHappen(err))
 	if !l.waiting.Empty() {
-		l.waiting.Wake(string(appendSlotText(nil, s.keyName, s.client, l.macs)) + " ")
+		l.waiting.Wake(string(key))
 	}
 }
 
-// queueOf names the queue of the callers that wait for the same tokens.
-func (l *Limiter) queueOf(s *subject) string {
-	name := string(appendSlotText(nil, s.keyName, s.client, l.macs))
-	for _, limit := range s.limits.limits {
-		name += " " + limit.String()
+// queueOf names the queue of the callers that wait for the same tokens: of the same buckets, down to the same floor, under the
+// same ban, and with the same answer to an outage.
+func (l *Limiter) queueOf(s *subject) fifo.Name {
+	text := strconv.AppendUint(nil, uint64(s.limits.failure), 10)
+	buckets := s.guarded().limits.buckets
+	for i := range buckets {
+		b := &buckets[i]
+		id := b.ID
+		if b.Ends != 0 { // callers of several periods keep their order
+			id = id[:strings.LastIndexByte(id, ':')]
+		}
+		text = strconv.AppendQuote(append(text, ' '), id)
+		for _, n := range [...]int64{b.Cost, b.Drain, b.Capacity} {
+			text = strconv.AppendInt(append(text, ' '), n, 10)
+		}
 	}
-	return name + " " + strconv.FormatInt(s.limits.floor, 10)
+	return fifo.Name{Key: string(appendSlotText(nil, s.keyName, s.client, l.macs)), Of: string(text)}
 }
 
 // sleep returns after a time, or when it is woken. The error is that the context or the limiter ended before.
@@ -207,8 +228,8 @@ func waited(res Result, n int, err error) error {
 	return err
 }
 
-// peek looks at what one token would meet.
-func (l *Limiter) peek(ctx context.Context, s *subject) (Result, error) {
+// peek looks at what one token would meet. The store is given less time than the caller has if within ends before ctx.
+func (l *Limiter) peek(ctx, within context.Context, s *subject) (Result, error) {
 	if err := l.ready(ctx); err != nil {
 		return Result{}, err
 	}
@@ -220,12 +241,13 @@ func (l *Limiter) peek(ctx context.Context, s *subject) (Result, error) {
 	c := l.call(bucket.Peek(1), under)
 	defer l.release(c)
 	defer l.attempt(c, s)()
-	return l.decide(ctx, ctx, c, under)
+	return l.decide(ctx, within, c, under)
 }
 
 // refund gives n tokens back.
 func (l *Limiter) refund(ctx context.Context, s *subject, n int) error {
-	return l.change(ctx, s, bucket.Op{Verb: bucket.Give, N: min(int64(n), bucket.MaxUnits)})
+	op := bucket.Op{Verb: bucket.Give, N: min(int64(n), bucket.MaxUnits), Records: bucket.WithRecords}
+	return l.change(ctx, s, op)
 }
 
 // block denies every token for d.
@@ -248,7 +270,7 @@ func (l *Limiter) reset(ctx context.Context, s *subject) error {
 	if s.limits.ends != 0 { // it ends a block of later periods too
 		s.limits = s.limits.withPeriods(time.UnixMilli(math.MaxInt64 / 2))
 	}
-	return l.change(ctx, s.guarded(), bucket.Op{Verb: bucket.Reset, N: 1})
+	return l.change(ctx, s.guarded(), bucket.Op{Verb: bucket.Reset, N: 1, Records: bucket.WithRecords})
 }
 
 // change has an Op done that has no Result.
@@ -260,13 +282,18 @@ func (l *Limiter) change(ctx context.Context, s *subject, op bucket.Op) error {
 	}
 	c := l.call(op, s)
 	defer l.release(c)
-	err := l.do(ctx, c)
+	within, cancel := context.WithTimeout(ctx, l.defaults.timeout+l.defaults.timeout/10)
+	defer cancel()
+	began := time.Now()
+	err := l.do(within, c)
 	s.failure = err
 	if op.Verb == bucket.Reset {
 		l.bans.note(c.Hash, 0)
+		if err == nil {
+			l.resetsOf(c.Hash).add(began, "", c.Buckets, c.States)
+		}
 	}
-	l.denied.Forget(c.Key, c.Hash, mayStillHappen(err))
-	l.wake(s)
+	l.changed(c.Key, c.Hash, err)
 	if l.local != nil && (err != nil || op.Verb != bucket.Give) {
 		share := s.limits.shareOf(l.defaults.replicas)
 		for i := range share.buckets {
@@ -274,7 +301,11 @@ func (l *Limiter) change(ctx context.Context, s *subject, op bucket.Op) error {
 				op.N = min(op.N, share.buckets[i].MaxBlock())
 			}
 		}
-		l.local.Do(c.Key, share.buckets, op, make([]bucket.State, len(share.buckets)))
+		states := make([]bucket.State, len(share.buckets))
+		l.local.Do(c.Key, share.buckets, op, states)
+		if op.Verb == bucket.Reset {
+			l.resetsOf(c.Hash).add(began, inOutage, share.buckets, states)
+		}
 	}
 	if err != nil {
 		return unavailable(ctx, err)
@@ -295,73 +326,4 @@ func checkArguments(key string, n int, err error) error {
 		errs = append(errs, fmt.Errorf("%w: a cost of %d; want at least 1", ErrInvalidLimit, n))
 	}
 	return errors.Join(errs...)
-}
-
-// receipt tells how the tokens that a charge took are found again, to give back these and no others: of a window by a mark, of
-// a token bucket by the level at a time.
-type receipt struct {
-	sent   time.Time     // when the store was asked for them, at the earliest
-	late   time.Duration // how late Redis may do what it is asked
-	marks  []int64       // of each window, once the charge is made
-	levels []int64       // of each bucket, before the charge
-}
-
-// newReceipt returns a receipt for what may be given back at once, or nil if none is needed: token buckets need none then.
-func (l *Limiter) newReceipt(s *limitSet) *receipt {
-	if len(s.buckets) == 0 || bucket.Tokens(s.buckets) {
-		return nil
-	}
-	return l.fullReceipt()
-}
-
-// fullReceipt returns a receipt for what may be given back later, when part of it has flowed back into token buckets.
-func (l *Limiter) fullReceipt() *receipt {
-	return &receipt{late: 2 * l.defaults.timeout} // it may be queued, and then in flight
-}
-
-// fill keeps when a charge was sent and what was found, if that is wanted.
-func (r *receipt) fill(sent time.Time, found []bucket.State) {
-	if r == nil {
-		return
-	}
-	r.sent, r.marks, r.levels = sent, make([]int64, len(found)), make([]int64, len(found))
-	for i := range found {
-		r.marks[i], r.levels[i] = found[i].Mark, found[i].Level
-	}
-}
-
-// standing returns how many of the last tokens of a charge of n are left in a bucket, rounded up: of a token bucket, what was
-// charged first has flowed back first.
-func (r *receipt) standing(b *bucket.Bucket, i int, n, last int64) int64 {
-	if b.Kind != bucket.Token || r == nil || len(r.levels) == 0 {
-		return last
-	}
-	level := b.After(bucket.State{Level: r.levels[i] + n*b.Cost}, time.Since(r.sent).Milliseconds()).Level
-	return min(last, bucket.CeilDiv(level, b.Cost))
-}
-
-// marksHere returns the marks of windows in this process.
-func (r *receipt) marksHere() []int64 {
-	if r == nil {
-		return nil
-	}
-	return r.marks
-}
-
-// marksNow returns the marks of windows in Redis. Within a period of the charge, no other window has the same one. There
-// is none if the period may be over before Redis gives back, which may be late, and whose clock may be a little faster:
-// then nothing is given back, as it has left by itself or is about to. A calendar period has a key of its own, so its mark
-// always serves.
-func (r *receipt) marksNow(windows []bucket.Bucket, now time.Time) []int64 {
-	if r == nil {
-		return nil
-	}
-	marks := make([]int64, len(windows))
-	for i := range windows {
-		passed, whole := now.Sub(r.sent), millis(windows[i].Period)
-		if marks[i] = r.marks[i]; windows[i].Ends == 0 && passed+passed/1024+min(r.late, max(2*DefaultTimeout, whole/2)) >= whole {
-			marks[i] = bucket.NoMark
-		}
-	}
-	return marks
 }

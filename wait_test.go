@@ -183,6 +183,116 @@ func TestWaitBehindAnother(t *testing.T) {
 	})
 }
 
+// TestWaitsForOtherTokensShareNoQueue: nobody waits behind a caller who waits for other tokens.
+func TestWaitsForOtherTokensShareNoQueue(t *testing.T) {
+	t.Parallel()
+	ten, one := ginlimit.PerHour(10), ginlimit.PerMinute(1)
+	policy := func(t *testing.T, l *ginlimit.Limiter, limit ginlimit.Limit, opts ...ginlimit.Option) *ginlimit.Policy {
+		return newPolicy(t, l, limit, append(opts, ginlimit.WithName("p"))...)
+	}
+	for name, row := range map[string]func(t *testing.T, l *ginlimit.Limiter) (drain, behind, free func(context.Context) error){
+		"a key that looks like a key and a limit": func(_ *testing.T, l *ginlimit.Limiter) (drain, behind, free func(context.Context) error) {
+			drain = func(ctx context.Context) error { return l.WaitN(ctx, "k", 10, ten) }
+			behind = func(ctx context.Context) error { return l.Wait(ctx, "k", one, ten) }
+			return drain, behind, func(ctx context.Context) error { return l.Wait(ctx, "k 1/m", ten) }
+		},
+		"another algorithm": func(t *testing.T, l *ginlimit.Limiter) (drain, behind, free func(context.Context) error) {
+			fixed := policy(t, l, ten, ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+			sliding := policy(t, l, ten, ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
+			drain = func(ctx context.Context) error { return fixed.WaitN(ctx, "k", 10) }
+			behind = func(ctx context.Context) error { return fixed.Wait(ctx, "k") }
+			return drain, behind, func(ctx context.Context) error { return sliding.Wait(ctx, "k") }
+		},
+		"a larger burst": func(t *testing.T, l *ginlimit.Limiter) (drain, behind, free func(context.Context) error) {
+			drain = func(ctx context.Context) error { return l.WaitN(ctx, "k", 10, ten) }
+			behind = func(ctx context.Context) error { return l.Wait(ctx, "k", ten) }
+			return drain, behind, func(ctx context.Context) error { return l.Wait(ctx, "k", ten.WithBurst(20)) }
+		},
+		"no floor": func(t *testing.T, l *ginlimit.Limiter) (drain, behind, free func(context.Context) error) {
+			batch, people := policy(t, l, ten, ginlimit.WithFloor(5)), policy(t, l, ten)
+			drain = func(ctx context.Context) error { return batch.WaitN(ctx, "k", 5) }
+			behind = func(ctx context.Context) error { return batch.Wait(ctx, "k") }
+			return drain, behind, func(ctx context.Context) error { return people.Wait(ctx, "k") }
+		},
+		"no ban": func(t *testing.T, l *ginlimit.Limiter) (drain, behind, free func(context.Context) error) {
+			banning, plain := policy(t, l, ten, ginlimit.WithBan(time.Hour, time.Hour)), policy(t, l, ten)
+			drain = func(ctx context.Context) error {
+				for range 11 {
+					if _, err := banning.Allow(ctx, "k"); err != nil {
+						return err
+					}
+				}
+				return plain.Refund(ctx, "k", 10)
+			}
+			behind = func(ctx context.Context) error { return banning.Wait(ctx, "k") }
+			return drain, behind, func(ctx context.Context) error { return plain.Wait(ctx, "k") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				limiter := newLocal(t)
+				drain, behind, free := row(t, limiter)
+				require.NoError(t, drain(t.Context()))
+				var all sync.WaitGroup
+				defer all.Wait()
+				start := time.Now()
+				all.Go(func() { assert.NoError(t, behind(t.Context())) })
+				synctest.Wait()
+				soon, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				require.NoError(t, free(soon), "there are tokens")
+				require.Zero(t, time.Since(start), "at once")
+				all.Wait()
+				require.Positive(t, time.Since(start), "the other one had to wait")
+			})
+		})
+	}
+}
+
+// TestWaitThatMayBeDecidedHereWaitsForNoOutage: it is not behind a caller whom only Redis may answer.
+func TestWaitThatMayBeDecidedHereWaitsForNoOutage(t *testing.T) {
+	t.Parallel()
+	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithName("p"))
+		closed := newPolicy(t, limiter, ginlimit.PerHour(10))
+		local := newPolicy(t, limiter, ginlimit.PerHour(10), ginlimit.WithFailure(ginlimit.FailLocal))
+		b.Late.Store(true)
+		var all sync.WaitGroup
+		defer all.Wait()
+		defer b.Late.Store(false)
+		all.Go(func() { assert.NoError(t, closed.Wait(t.Context(), "k")) })
+		time.Sleep(time.Second)
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.NoError(t, local.Wait(soon, "k"))
+	})
+}
+
+// TestEqualLimitsShareAQueue however they are written: one caller tries, and the others follow in order of arrival.
+func TestEqualLimitsShareAQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limiter := newLocal(t)
+		limits := []ginlimit.Limit{ginlimit.PerHour(1), ginlimit.PerHour(1).WithBurst(1)}
+		require.NoError(t, limiter.Wait(t.Context(), "k", limits[0]))
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var order []int
+		for i := range 4 {
+			all.Go(func() {
+				assert.NoError(t, limiter.Wait(t.Context(), "k", limits[i%2]))
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
+			})
+			time.Sleep(time.Minute)
+		}
+		all.Wait()
+		require.Equal(t, []int{0, 1, 2, 3}, order)
+	})
+}
+
 // TestWaitEndsWhereRedisRefuses: a foreign value at the key is no outage.
 func TestWaitEndsWhereRedisRefuses(t *testing.T) {
 	t.Parallel()

@@ -139,15 +139,6 @@ func (m *windowModel) refund(key string, n int64, limits []ginlimit.Limit) {
 	}
 }
 
-// left returns for how long a fixed window goes on.
-func (m *windowModel) left(key string, l ginlimit.Limit) int64 {
-	w := m.window(key, l)
-	if len(w.taken) == 0 {
-		return 0
-	}
-	return w.begun + l.Period.Milliseconds() - m.now
-}
-
 // giveBack gives tokens of a sliding window back that were taken at a time.
 func (m *windowModel) giveBack(key string, at, n int64, l ginlimit.Limit) {
 	w := m.window(key, l)

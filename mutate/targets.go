@@ -19,6 +19,8 @@ var (
 	slots      = stage{".", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
 	plans      = stage{".", []string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
 
+	leases = stage{".", []string{"-test.run", "Lease|ByHand"}}
+
 	bucketTests   = stage{"internal/bucket", nil}
 	clockTests    = stage{"internal/clocktrust", nil}
 	denyTests     = stage{"internal/denycache", nil}
@@ -37,7 +39,7 @@ var (
 var targets = []target{
 	{"internal/bucket/bucket.go", []stage{bucketTests, memoryTests, denyTests}},
 	{"internal/bucket/guard.go", []stage{bucketTests, memoryTests}},
-	{"internal/bucket/op.go", []stage{bucketTests, dispatchTests}},
+	{"internal/bucket/op.go", []stage{bucketTests, dispatchTests, memoryTests, scripts}},
 	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
 	{"internal/denycache/cache.go", []stage{denyTests}},
@@ -51,6 +53,7 @@ var targets = []target{
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
 	{"internal/lease/cache.go", []stage{leaseTests, leaseSim}},
+	{"internal/lease/reclaim.go", []stage{leaseTests, leases}},
 	{"internal/lease/trip.go", []stage{leaseTests, leaseSim}},
 	{"internal/lease/watch.go", []stage{leaseTests, leaseSim}},
 	{"internal/dispatch/breaker.go", []stage{dispatchTests, dispatchSim}},
@@ -70,6 +73,7 @@ var targets = []target{
 	{"plan.lua", []stage{plans}},
 	{"internal/redisstore/reply.go", []stage{storeTests}},
 	{"internal/memory/store.go", []stage{memoryTests}},
+	{"internal/memory/record.go", []stage{memoryTests, scripts}},
 	{"internal/memory/ban.go", []stage{memoryTests}},
 	{"internal/memory/window.go", []stage{memoryTests}},
 	{"internal/memory/log.go", []stage{memoryTests}},

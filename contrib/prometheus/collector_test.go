@@ -52,6 +52,20 @@ func application(t *testing.T) (*gin.Engine, *miniredis.Miniredis) {
 	return r, mini
 }
 
+// TestExampleLimitsNoScrape: the example's limit is for its pages.
+func TestExampleLimitsNoScrape(t *testing.T) {
+	gin.SetMode(gin.TestMode)
+	limiter, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	defer limiter.Close()
+	router := newRouter(limiter)
+	for range 200 {
+		get(router, "/")
+	}
+	require.Equal(t, http.StatusTooManyRequests, get(router, "/").Code)
+	require.Equal(t, http.StatusOK, get(router, "/metrics").Code)
+}
+
 func get(r http.Handler, path string) *httptest.ResponseRecorder {
 	rec := httptest.NewRecorder()
 	r.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))

@@ -1,6 +1,8 @@
 package ginlimitprom_test
 
 import (
+	"net/http"
+
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -23,7 +25,15 @@ func Example() {
 	metrics.Watch(limiter)
 	prometheus.MustRegister(metrics)
 
+	router := newRouter(limiter)
+	_ = router.Run("127.0.0.1:8080")
+}
+
+func newRouter(limiter *ginlimit.Limiter) *gin.Engine {
 	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/metrics", gin.WrapH(promhttp.Handler())) // before the limiter, which would deny scrapes
 	router.Use(limiter.Handler(ginlimit.PerMinute(100), ginlimit.WithName("api")))
-	router.GET("/metrics", gin.WrapH(promhttp.Handler()))
+	router.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
+	return router
 }

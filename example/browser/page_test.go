@@ -46,17 +46,7 @@ type events struct {
 // open shows the page at address after setup. The test fails if the page errs or asks another host for anything.
 func open(t *testing.T, address string, setup ...chromedp.Action[chromedp.Void]) page {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 2*patience)
-	t.Cleanup(stop)
-	ctx, stop = chromedp.NewExecAllocator(ctx, append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(chromium(t)),
-		chromedp.NoSandbox, // root has none
-		chromedp.DisableGPU,
-		chromedp.Flag("disable-dev-shm-usage", true),
-		chromedp.WindowSize(1280, 900))...)
-	t.Cleanup(stop)
-	ctx, stop = chromedp.NewContext(ctx)
-	t.Cleanup(stop)
+	ctx := tab(t)
 
 	seen := &events{}
 	fault := func(format string, args ...any) { seen.faults = append(seen.faults, fmt.Sprintf(format, args...)) }
@@ -90,6 +80,23 @@ func open(t *testing.T, address string, setup ...chromedp.Action[chromedp.Void])
 	p.do(chromedp.Navigate("http://" + address))
 	p.until("loaded", loaded)
 	return p
+}
+
+// tab starts a browser until the test ends.
+func tab(t *testing.T) context.Context {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(stop)
+	ctx, stop = chromedp.NewExecAllocator(ctx, append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+		chromedp.ExecPath(chromium(t)),
+		chromedp.NoSandbox, // root has none
+		chromedp.DisableGPU,
+		chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.WindowSize(1280, 900))...)
+	t.Cleanup(stop)
+	ctx, stop = chromedp.NewContext(ctx)
+	t.Cleanup(stop)
+	return ctx
 }
 
 // connectionsMayFail has the browser's notes of them be no fault.

@@ -158,10 +158,8 @@ func (b *Bucket) Share(processes int64) Bucket {
 		}
 		return share
 	}
-	rate, burst := max(1, b.rate()/processes), max(1, b.Burst/processes)
-	if b.Kind != Token {
-		burst = rate
-	}
+	rate, burst := max(1, b.rate()/processes), max(1, (b.Burst+b.Floor/b.Cost)/processes)
+	own := max(1, b.Burst/processes) // the rest is its part of the floor
 	share, ok := New(b.Kind, b.ID, rate, burst, b.Period)
 	if !ok { // a divided rate may need units too small: then it is divided a little more
 		if rate >= b.Period {
@@ -170,6 +168,9 @@ func (b *Bucket) Share(processes int64) Bucket {
 			burst = min(burst, MaxUnits/2/b.Period)
 		}
 		share, _ = New(b.Kind, b.ID, rate, burst, b.Period) // it fits now
+	}
+	if own < burst {
+		share.Leave(burst - own)
 	}
 	if share.Ends = b.Ends; b.Ends == 0 { // the next calendar period would not owe what this one has given
 		share.Whole = b.Whole

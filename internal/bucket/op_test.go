@@ -34,8 +34,8 @@ func TestOpsMerge(t *testing.T) {
 func TestOpForOneBucket(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, Op{Verb: Take, N: 3}, Peek(3))
-	all := Op{Verb: Return, N: 3, Marks: []int64{7, NoMark, 9}}
-	assert.Equal(t, Op{Verb: Return, N: 3, Marks: []int64{-1}}, all.Only(1))
+	all := Op{Verb: Return, N: 3, Claims: []Claim{{Mark: 7}, {Mark: NoMark}, {Mark: 9}}}
+	assert.Equal(t, Op{Verb: Return, N: 3, Claims: []Claim{{Mark: -1}}}, all.Only(1))
 	assert.Equal(t, Op{Verb: Block, N: 5}, Op{Verb: Block, N: 5}.Only(2))
-	assert.Len(t, all.Marks, 3)
+	assert.Len(t, all.Claims, 3)
 }

@@ -62,3 +62,21 @@ func TestShareOfALargeLimit(t *testing.T) {
 		require.Equal(t, want, b.Share(c.processes))
 	}
 }
+
+// TestShareOfAFloor is a part of it, and leaves at least one token to take.
+func TestShareOfAFloor(t *testing.T) {
+	for _, c := range []struct{ burst, floor, processes, shareBurst, shareFloor int64 }{
+		{100, 40, 4, 15, 10}, {100, 40, 3, 20, 13}, {100, 97, 4, 1, 24}, {3, 2, 4, 1, 0}, {100, 40, 1, 60, 40}, {100, 0, 4, 25, 0},
+	} {
+		for kind := range Kind(Kinds) {
+			b := newBucket(t, kind, 100, c.burst, second)
+			b.Leave(c.floor)
+			share := b.Share(c.processes)
+			require.Equal(t, c.shareBurst, share.Burst, "%v of kind %d", c, kind)
+			require.Equal(t, c.shareBurst*share.Cost, share.Capacity, "%v of kind %d", c, kind)
+			require.Equal(t, c.shareFloor*share.Cost, share.Floor, "%v of kind %d", c, kind)
+			require.Equal(t, c.burst-c.floor, share.Whole, "%v of kind %d", c, kind)
+			require.Equal(t, share.Debt(0, MaxUnits), 2*(c.shareBurst+c.shareFloor), "%v of kind %d", c, kind)
+		}
+	}
+}

@@ -122,3 +122,43 @@ func TestCloseEndsTheProber(t *testing.T) {
 		})
 	}
 }
+
+// TestRetire: a dispatcher with a call in any place stays; one that has retired sends nothing, and has no news.
+func TestRetire(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d, s := newServer(t)
+		one := newBuckets(t, bucket.Token, 100)
+		stays := func(why string) {
+			t.Helper()
+			_, ok := d.Retire()
+			require.False(t, ok, why)
+		}
+		release := occupyLate(t, d, s)
+		stays("two batches are overdue")
+		s.does(failing, refusing)
+		release()
+		failed(t, d)
+		stays("the prober runs")
+		s.does(nil, nil)
+		untilFound(t, d)
+		time.Sleep(settleTime)
+		gate := make(chan struct{})
+		s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
+		go func() { _ = d.Do(t.Context(), newCall("k", take(1, 1), one)) }()
+		synctest.Wait()
+		stays("a batch is in flight")
+		close(gate)
+		synctest.Wait()
+		before, sent := d.Stats(), s.sends
+		last, ok := d.Retire()
+		require.True(t, ok)
+		require.NotEmpty(t, last.Transitions)
+		require.Equal(t, before, last)
+		require.Error(t, d.ctx.Err())
+		require.Equal(t, ErrRetired, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+		d.Close()
+		require.Equal(t, ErrRetired, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+		require.Equal(t, last, d.Stats())
+		require.Equal(t, sent, s.sends)
+	})
+}

@@ -48,6 +48,7 @@ const (
 // Errors of [Dispatcher.Do] that are the dispatcher's own.
 var (
 	ErrClosed    = errors.New("the limiter is closed")
+	ErrRetired   = errors.New("the dispatcher was retired")
 	ErrOpen      = errors.New("circuit breaker open")
 	ErrLate      = errors.New("no answer from Redis in time")
 	ErrQueueFull = errors.New("too many decisions wait for Redis")
@@ -91,6 +92,7 @@ type Dispatcher struct {
 	probing    bool // the prober runs
 	stats      Stats
 	closed     bool
+	retired    bool // its server was forgotten
 }
 
 // Stats are the figures of a dispatcher.
@@ -179,6 +181,8 @@ func (d *Dispatcher) refusedLocked() error {
 		d.queue = slices.DeleteFunc(d.queue, func(c *Call) bool { return c.progress == left })
 	}
 	switch {
+	case d.retired:
+		return ErrRetired
 	case d.closed:
 		return ErrClosed
 	case d.breaker.state == open:
@@ -352,7 +356,24 @@ func (d *Dispatcher) failQueueLocked(err error) {
 func (d *Dispatcher) Idle() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.idleLocked()
+}
+
+func (d *Dispatcher) idleLocked() bool {
 	return len(d.queue)+len(d.inFlight)+d.overdue == 0 && !d.probing
+}
+
+// Retire ends the dispatcher if it is idle, and returns its last figures. A caller that was about to call Do gets
+// [ErrRetired], and nothing is sent: another dispatcher is to do its call.
+func (d *Dispatcher) Retire() (last Stats, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.idleLocked() {
+		return Stats{}, false
+	}
+	d.retired = true
+	d.stop()
+	return Stats{Batches: d.stats.Batches, Calls: d.stats.Calls, Transitions: d.stats.Transitions}, true
 }
 
 // Stats returns the figures of now.

@@ -181,7 +181,7 @@ func TestReturnsAreNotSentLate(t *testing.T) {
 			max time.Duration
 		}{
 			{take(1, 1), connectTimeout + connectTimeout/10},
-			{bucket.Op{Verb: bucket.Return, N: 1, Marks: []int64{0}}, testTimeout + testTimeout/10},
+			{bucket.Op{Verb: bucket.Return, N: 1, Claims: []bucket.Claim{{Mark: 0}}}, testTimeout + testTimeout/10},
 			{take(1, 1), connectTimeout + connectTimeout/10},
 		} {
 			require.NoError(t, d.Do(t.Context(), newCall("k", row.op, window)))

@@ -72,7 +72,9 @@ func (p *prober) run(err error) {
 		}
 		found := time.Since(since)
 		if err = p.settles(); err == nil {
-			p.log(func() { p.server.Log.Info("ginlimit: Redis is back", "server", p.server.Addr, "after", found) })
+			p.log(func() { // the duration as text: in JSON slog has nanoseconds
+				p.server.Log.Info("ginlimit: Redis is back", "server", p.server.Addr, "after", found.Round(time.Millisecond).String())
+			})
 			return
 		}
 		if p.ctx.Err() != nil { // it has not opened

@@ -43,12 +43,12 @@ type caller struct {
 	pace  int
 	calm  bool // the server is well, so it must answer
 	spare *Call
-	marks map[*simKey][]int64 // of what it has taken
+	marks map[*simKey][]bucket.Claim // of what it has taken
 }
 
 func newCaller(s *simulation, p *process, i int) *caller {
 	r := s.rand(1, uint64(i))
-	return &caller{s: s, p: p, r: r, pace: r.IntN(4), marks: map[*simKey][]int64{}}
+	return &caller{s: s, p: p, r: r, pace: r.IntN(4), marks: map[*simKey][]bucket.Claim{}}
 }
 
 func (c *caller) run(ops int) {
@@ -85,9 +85,9 @@ func (c *caller) drawOp() *simOp {
 	case n == 0:
 		o.op = bucket.Op{Verb: bucket.Give, N: 1 + c.r.Int64N(5)}
 	case n <= 2:
-		o.op = bucket.Op{Verb: bucket.Return, N: 1 + c.r.Int64N(2), Marks: c.marks[k]}
+		o.op = bucket.Op{Verb: bucket.Return, N: 1 + c.r.Int64N(2), Claims: c.marks[k]}
 		for range len(k.buckets) - len(c.marks[k]) {
-			o.op.Marks = append(o.op.Marks, bucket.NoMark)
+			o.op.Claims = append(o.op.Claims, bucket.Claim{Mark: bucket.NoMark})
 		}
 	case n == 3:
 		o.op = bucket.Op{Verb: bucket.Block, N: 1 + c.r.Int64N(200)}
@@ -235,7 +235,7 @@ func (c *caller) checkLocked(o *simOp, err error) {
 		if o.op.Verb == bucket.Take && o.op.Charges > 0 && fits(call, call.States) > 0 {
 			c.marks[o.key] = nil
 			for i := range call.States {
-				c.marks[o.key] = append(c.marks[o.key], call.States[i].Mark)
+				c.marks[o.key] = append(c.marks[o.key], bucket.Claim{Mark: call.States[i].Mark})
 			}
 		}
 	}

@@ -2,25 +2,34 @@
 package fifo
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
 
-// Queues holds a queue for each key that callers wait for. The zero Queues is empty. A key without callers takes no memory.
-type Queues struct {
-	mu     sync.Mutex
-	queues map[string]*queue // those that are not empty; guarded by mu
+// Name is what the callers of a queue wait for.
+type Name struct {
+	Key string // whose queues are woken together; a key has few
+	Of  string // which of them it is
 }
 
-// queue is the callers of a key. The first one has its turn. Queues.mu guards it.
+// Queues holds a queue for each name that callers wait for. The zero Queues is empty. A name without callers takes no memory.
+//
+// A call takes time for the queues of its key alone, however many callers wait in them and for other keys.
+type Queues struct {
+	mu   sync.Mutex
+	keys map[string][]*queue // the queues of each key that are not empty; guarded by mu
+}
+
+// queue is the callers of a name. The first one has its turn. Queues.mu guards it.
 type queue struct {
-	waiting []chan struct{} // each closed when its caller's turn begins
-	wake    chan struct{}   // has room for one; whoever has its turn is to look again
-	next    time.Time       // when the first one expects what it waits for
+	of      string
+	waiting list.List     // of chan struct{}, each closed when its caller's turn begins
+	wake    chan struct{} // has room for one; whoever has its turn is to look again
+	next    time.Time     // when the first one expects what it waits for
 }
 
 // ErrFull says that as many callers are in a queue as may be.
@@ -29,75 +38,69 @@ var ErrFull = errors.New("the queue is full")
 // Join waits for the caller's turn, until a context ends or stop is closed. Unless that is an error, the turn lasts until leave
 // is called, which is to be done once; wake tells of [Queues.Wake]. The error is the context's, or nil with a nil leave if stop was
 // closed, or [ErrFull] if so many callers are in the queue.
-func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, key string, most int) (leave func(), wake <-chan struct{}, err error) {
+func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, name Name, most int) (leave func(), wake <-chan struct{}, err error) {
 	turn := make(chan struct{})
 	q.mu.Lock()
-	if q.queues == nil {
-		q.queues = map[string]*queue{}
-	}
-	of := q.queues[key]
-	if of != nil && len(of.waiting) >= most {
+	of := q.findLocked(name)
+	if of != nil && of.waiting.Len() >= most {
 		q.mu.Unlock()
 		return nil, nil, ErrFull
 	}
 	if of == nil {
-		of = &queue{wake: make(chan struct{}, 1)}
-		q.queues[key] = of
+		of = q.addLocked(name)
 		close(turn)
 	}
-	of.waiting = append(of.waiting, turn)
+	place := of.waiting.PushBack(turn)
 	q.mu.Unlock()
 	select {
 	case <-turn:
-		return func() { q.leave(key, of, turn) }, of.wake, nil
+		return func() { q.leave(name, of, place) }, of.wake, nil
 	default:
 	}
 	select {
 	case <-turn:
-		return func() { q.leave(key, of, turn) }, of.wake, nil
+		return func() { q.leave(name, of, place) }, of.wake, nil
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-stop:
 	}
-	q.leave(key, of, turn)
+	q.leave(name, of, place)
 	return nil, nil, err
 }
 
 // Expect says when the caller who has its turn expects what it waits for.
-func (q *Queues) Expect(key string, next time.Time) {
+func (q *Queues) Expect(name Name, next time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if of := q.queues[key]; of != nil {
+	if of := q.findLocked(name); of != nil {
 		of.next = next
 	}
 }
 
 // Next returns what the caller who has its turn expects; the zero time is not known.
-func (q *Queues) Next(key string) time.Time {
+func (q *Queues) Next(name Name) time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if of := q.queues[key]; of != nil {
+	if of := q.findLocked(name); of != nil {
 		return of.next
 	}
 	return time.Time{}
 }
 
-// Wake wakes those who have their turn in the queues whose keys begin so.
-func (q *Queues) Wake(prefix string) {
+// Wake wakes those who have their turn in the queues of a key.
+func (q *Queues) Wake(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for key, of := range q.queues {
-		if strings.HasPrefix(key, prefix) {
-			of.wakeLocked()
-		}
+	for _, of := range q.keys[key] {
+		of.wakeLocked()
 	}
 }
 
-// WakeOne wakes whoever has its turn in the queue of a key.
-func (q *Queues) WakeOne(key string) {
+// WakeOne wakes whoever has its turn in the queue of a name.
+func (q *Queues) WakeOne(name Name) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if of := q.queues[key]; of != nil {
+	if of := q.findLocked(name); of != nil {
 		of.wakeLocked()
 	}
 }
@@ -114,29 +117,59 @@ func (of *queue) wakeLocked() {
 func (q *Queues) Empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.queues) == 0
+	return len(q.keys) == 0
 }
 
-// Len returns how many callers are in the queue of a key.
-func (q *Queues) Len(key string) int {
+// Len returns how many callers are in the queue of a name.
+func (q *Queues) Len(name Name) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if of := q.queues[key]; of != nil {
-		return len(of.waiting)
+	if of := q.findLocked(name); of != nil {
+		return of.waiting.Len()
 	}
 	return 0
 }
 
 // leave removes a caller, and begins the turn of the next one if it was the first.
-func (q *Queues) leave(key string, of *queue, turn chan struct{}) {
+func (q *Queues) leave(name Name, of *queue, place *list.Element) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	i := slices.Index(of.waiting, turn)
-	of.waiting = slices.Delete(of.waiting, i, i+1)
+	first := of.waiting.Front() == place
+	of.waiting.Remove(place)
 	switch {
-	case len(of.waiting) == 0:
-		delete(q.queues, key)
-	case i == 0:
-		close(of.waiting[0])
+	case of.waiting.Len() == 0:
+		q.removeLocked(name)
+	case first:
+		close(of.waiting.Front().Value.(chan struct{}))
 	}
+}
+
+// findLocked returns the queue of a name, or nil if nobody is in it.
+func (q *Queues) findLocked(name Name) *queue {
+	for _, of := range q.keys[name.Key] {
+		if of.of == name.Of {
+			return of
+		}
+	}
+	return nil
+}
+
+// addLocked adds the queue of a name that has none.
+func (q *Queues) addLocked(name Name) *queue {
+	if q.keys == nil {
+		q.keys = map[string][]*queue{}
+	}
+	of := &queue{of: name.Of, wake: make(chan struct{}, 1)}
+	q.keys[name.Key] = append(q.keys[name.Key], of)
+	return of
+}
+
+// removeLocked removes the queue of a name.
+func (q *Queues) removeLocked(name Name) {
+	left := slices.DeleteFunc(q.keys[name.Key], func(of *queue) bool { return of.of == name.Of })
+	if len(left) == 0 {
+		delete(q.keys, name.Key)
+		return
+	}
+	q.keys[name.Key] = left
 }

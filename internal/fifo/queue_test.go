@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var k = Name{"k", "tokens"}
+
 // TestOneAfterAnother in order of arrival, but for those who leave the queue.
 func TestOneAfterAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -25,7 +27,7 @@ func TestOneAfterAnother(t *testing.T) {
 				time.AfterFunc(time.Minute, cancel)
 			}
 			all.Go(func() {
-				leave, _, err := q.Join(ctx, nil, "k", math.MaxInt)
+				leave, _, err := q.Join(ctx, nil, k, math.MaxInt)
 				if err != nil {
 					require.Equal(t, 1, i%3)
 					return
@@ -36,34 +38,47 @@ func TestOneAfterAnother(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		require.Equal(t, 10, q.Len("k"))
+		require.Equal(t, 10, q.Len(k))
 		all.Wait()
 		require.Equal(t, []int{0, 2, 3, 5, 6, 8, 9}, got)
-		require.Zero(t, q.Len("k"))
+		require.Zero(t, q.Len(k))
 		require.True(t, q.Empty())
 	})
 }
 
-// TestWake wakes those who have their turn in the queues of a prefix, once however often it is called.
+// TestWake wakes those who have their turn in the queues of a key, or of one name, once however often it is called.
 func TestWake(t *testing.T) {
 	var q Queues
 	q.Wake("a") // nobody
-	leave, wake, err := q.Join(t.Context(), nil, "a 1", math.MaxInt)
-	require.NoError(t, err)
-	defer leave()
-	leaveOther, other, err := q.Join(t.Context(), nil, "b 1", math.MaxInt)
-	require.NoError(t, err)
-	defer leaveOther()
-	for range 3 {
-		q.Wake("a ")
+	names := []Name{{"a", "1"}, {"a", "2"}, {"a 1", "1"}, {"b", "1"}}
+	var wakes []<-chan struct{}
+	for _, name := range names {
+		leave, wake, err := q.Join(t.Context(), nil, name, math.MaxInt)
+		require.NoError(t, err)
+		defer leave()
+		wakes = append(wakes, wake)
 	}
-	require.Len(t, wake, 1)
-	require.Empty(t, other)
-	<-wake
-	q.Wake("a 1")
-	require.Len(t, wake, 1)
-	q.Wake("a 11")
-	require.Empty(t, other)
+	woken := func() (all []bool) {
+		for _, wake := range wakes {
+			select {
+			case <-wake:
+				all = append(all, true)
+			default:
+				all = append(all, false)
+			}
+		}
+		return all
+	}
+	for range 3 {
+		q.Wake("a")
+	}
+	require.Equal(t, []bool{true, true, false, false}, woken())
+	require.Equal(t, []bool{false, false, false, false}, woken(), "once")
+	q.WakeOne(names[1])
+	q.WakeOne(names[1])
+	q.WakeOne(Name{"a", "3"}) // nobody
+	require.Equal(t, []bool{false, true, false, false}, woken())
+	require.Equal(t, []bool{false, false, false, false}, woken(), "once")
 }
 
 // TestNext is what the caller with its turn expects, until the queue is empty.
@@ -71,31 +86,66 @@ func TestNext(t *testing.T) {
 	var q Queues
 	now := time.Now()
 	require.True(t, q.Empty())
-	q.Expect("k", now)
-	require.Zero(t, q.Next("k"))
-	leave, _, err := q.Join(t.Context(), nil, "k", math.MaxInt)
+	q.Expect(k, now)
+	require.Zero(t, q.Next(k))
+	leave, _, err := q.Join(t.Context(), nil, k, math.MaxInt)
 	require.NoError(t, err)
-	require.Zero(t, q.Next("k"))
-	q.Expect("k", now)
-	require.Equal(t, now, q.Next("k"))
-	require.Zero(t, q.Next("other"))
+	require.Zero(t, q.Next(k))
+	q.Expect(k, now)
+	require.Equal(t, now, q.Next(k))
+	require.Zero(t, q.Next(Name{Key: "other"}))
 	require.False(t, q.Empty())
-	require.Equal(t, 1, q.Len("k"))
+	require.Equal(t, 1, q.Len(k))
 	leave()
-	require.Zero(t, q.Next("k"))
-	require.Zero(t, q.Len("k"))
+	require.Zero(t, q.Next(k))
+	require.Zero(t, q.Len(k))
 }
 
-// TestKeysDoNotMeet: each has a queue of its own.
-func TestKeysDoNotMeet(t *testing.T) {
-	var q Queues
-	one, _, err := q.Join(t.Context(), nil, "one", math.MaxInt)
-	require.NoError(t, err)
-	other, _, err := q.Join(t.Context(), nil, "other", math.MaxInt)
-	require.NoError(t, err)
-	one()
-	other()
-	require.True(t, q.Empty())
+// TestNamesDoNotMeet: each has a queue of its own, also those of one key, in whatever order they are left.
+func TestNamesDoNotMeet(t *testing.T) {
+	names := []Name{{"k", "one"}, {"k", "other"}, {"k", "third"}, {"k one", ""}}
+	for first := range names {
+		var q Queues
+		var leaves []func()
+		for i, name := range names {
+			require.Zero(t, q.Len(name))
+			leave, _, err := q.Join(t.Context(), nil, name, 1)
+			require.NoError(t, err)
+			q.Expect(name, time.Unix(int64(i), 0))
+			leaves = append(leaves, leave)
+		}
+		for i := range names {
+			i = (first + i) % len(names)
+			require.Equal(t, 1, q.Len(names[i]))
+			require.Equal(t, time.Unix(int64(i), 0), q.Next(names[i]))
+			require.False(t, q.Empty())
+			leaves[i]()
+			require.Zero(t, q.Len(names[i]))
+		}
+		require.True(t, q.Empty())
+	}
+}
+
+// TestFull: no more callers are in a queue than may be, whoever has its turn among them.
+func TestFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q Queues
+		first, _, err := q.Join(t.Context(), nil, k, 2)
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		all.Go(func() {
+			second, _, err := q.Join(t.Context(), nil, k, 2)
+			require.NoError(t, err)
+			second()
+		})
+		synctest.Wait()
+		_, _, err = q.Join(t.Context(), nil, k, 2)
+		require.Equal(t, ErrFull, err)
+		require.Equal(t, 2, q.Len(k))
+		first()
+		all.Wait()
+		require.True(t, q.Empty())
+	})
 }
 
 // TestStop ends the wait of those in the queue, without an error.
@@ -103,12 +153,12 @@ func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queues
 		stop := make(chan struct{})
-		first, _, err := q.Join(t.Context(), stop, "k", math.MaxInt)
+		first, _, err := q.Join(t.Context(), stop, k, math.MaxInt)
 		require.NoError(t, err)
 		var all sync.WaitGroup
 		for range 5 {
 			all.Go(func() {
-				leave, _, err := q.Join(t.Context(), stop, "k", math.MaxInt)
+				leave, _, err := q.Join(t.Context(), stop, k, math.MaxInt)
 				require.NoError(t, err)
 				require.Nil(t, leave)
 			})
@@ -136,7 +186,7 @@ func TestNobodyIsLeftBehind(t *testing.T) {
 				all.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					defer cancel()
-					leave, _, err := q.Join(ctx, nil, "k", math.MaxInt)
+					leave, _, err := q.Join(ctx, nil, k, math.MaxInt)
 					if err != nil {
 						return
 					}

@@ -20,8 +20,9 @@ import (
 const (
 	// Life is for how long a count in Redis is valid: slots.lua has the same.
 	Life = 10 * time.Second
-	// Renewal is after how long slots that are held are told again.
-	Renewal = Life / 3
+	// Renewal is after how long slots that are held are reported again. A process that cannot reach Redis for up to 7 s loses
+	// none: the last report before may be as old as Renewal and a tick, and Redis is found again, and told, within 1.25 s.
+	Renewal = time.Second
 	shards  = 64
 	// maxGone is how many keys without a slot a shard remembers, until Redis was told of them for sure. Redis forgets others by itself.
 	maxGone = 1024
@@ -376,9 +377,24 @@ func (c *Counts) renewAll() {
 	}
 }
 
-// tellEnded notes of which updates Redis was told. The others may reach it late, and are told again with the next tick. It reports
+// retryFailed lists what could not be told among the changes.
+func (c *Counts) retryFailed() {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		for key, r := range s.keys {
+			if r.failed && r.changed() && !r.listed {
+				r.listed, s.changes = true, append(s.changes, key)
+			}
+			r.failed = false
+		}
+		s.mu.Unlock()
+	}
+}
+
+// tellEnded notes of which updates, sent at a time, Redis was told. The others may reach it late, and are told again with the next tick. It reports
 // whether one was told of whose key Redis could not be told before.
-func (c *Counts) tellEnded(updates []Update, told []bool) (back bool) {
+func (c *Counts) tellEnded(updates []Update, told []bool, sent time.Time) (back bool) {
 	now := time.Now()
 	for i := range updates {
 		u := &updates[i]
@@ -389,7 +405,7 @@ func (c *Counts) tellEnded(updates []Update, told []bool) (back bool) {
 				r.doubts(now)
 				return
 			}
-			r.told, r.due = max(r.told, u.version), now.Add(Renewal)
+			r.told, r.due = max(r.told, u.version), sent.Add(Renewal)
 		})
 	}
 	return back

@@ -293,6 +293,13 @@ func (m *countsModel) look(t *testing.T, what string, quiet bool) {
 	m.failed = m.failed && pending > 0
 }
 
+// inUse returns how many slots of a key Redis counts.
+func (m *countsModel) inUse(i int) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.keys[i].redis.inUse()
+}
+
 // end ends all: Redis is told of what is so.
 func (m *countsModel) end(t *testing.T) {
 	m.mu.Lock()
@@ -311,7 +318,7 @@ func (m *countsModel) end(t *testing.T) {
 		m.sleep(t, 500*time.Millisecond)
 		for i := range m.keys {
 			k := &m.keys[i]
-			require.EqualValues(t, len(k.slots), k.redis.inUse(), "key %d: %+v", i, k)
+			require.EqualValues(t, len(k.slots), m.inUse(i), "key %d: %+v", i, k)
 		}
 	}
 	for i := range m.keys {
@@ -321,7 +328,7 @@ func (m *countsModel) end(t *testing.T) {
 	}
 	synctest.Wait()
 	for i := range m.keys {
-		require.Zero(t, m.keys[i].redis.inUse(), "key %d", i)
+		require.Zero(t, m.inUse(i), "key %d", i)
 	}
 	time.Sleep(Life + 2*tick)
 	require.Zero(t, remembered(m.c))

@@ -24,13 +24,18 @@ type told struct {
 	most  int             // updates at once
 	down  map[string]bool // keys of servers that do not answer
 	takes time.Duration
+	last  time.Time // when it was told of anything last
 }
 
-func (r *told) tell(_ context.Context, updates []Update) (done []bool) {
+func (r *told) tell(ctx context.Context, updates []Update) (done []bool) {
 	r.mu.Lock()
 	takes := r.takes
 	r.mu.Unlock()
-	time.Sleep(takes)
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+		return make([]bool, len(updates))
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls++
@@ -38,6 +43,7 @@ func (r *told) tell(_ context.Context, updates []Update) (done []bool) {
 	for _, u := range updates {
 		ok := !r.down[u.Key] && !r.down["all"]
 		if done = append(done, ok); ok {
+			r.last = time.Now()
 			r.lines = append(r.lines, fmt.Sprintf("%s settled %d held %d doubt %t", u.Key, u.Settled, u.Held, u.Doubt))
 		}
 	}

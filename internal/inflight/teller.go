@@ -11,7 +11,7 @@ const (
 	// maxUpdates is of how many keys Redis is told at once.
 	maxUpdates = 512
 	// tick is how often it is looked what is to be renewed, or told again.
-	tick = time.Second
+	tick = Renewal / 4
 )
 
 // Tell tells Redis of updates, and returns of which of them it could.
@@ -29,16 +29,19 @@ type teller struct {
 	from    int       // the shard whose changes come first
 	scan    int       // and the one whose renewals do
 
-	ctx  context.Context
-	stop context.CancelFunc
-	mu   sync.Mutex // guards done, and that nothing is added to all once it is set
-	done bool
-	all  sync.WaitGroup
+	ctx     context.Context // of the goroutine
+	stop    context.CancelFunc
+	sending context.Context // of what it sends, which may take longer
+	abandon context.CancelFunc
+	mu      sync.Mutex // guards done, and that nothing is added to all once it is set
+	done    bool
+	all     sync.WaitGroup
 }
 
 func (t *teller) init(tell Tell) {
 	t.tell, t.changed = tell, make(chan struct{}, 1)
 	t.ctx, t.stop = context.WithCancel(context.Background())
+	t.sending, t.abandon = context.WithCancel(context.Background())
 }
 
 // wake says that there are changes.
@@ -76,14 +79,14 @@ func (c *Counts) run() {
 		updates = c.changes(updates, maxUpdates)
 		switch {
 		case len(updates) > 0:
-			c.send(t.ctx, updates)
+			c.send(t.sending, updates)
 			continue
 		case c.Total() == 0 && c.told() && len(t.changed) == 0:
 			if t.running.Store(false); c.Total() == 0 && c.told() && len(t.changed) == 0 || !t.running.CompareAndSwap(false, true) {
 				return
 			}
 		}
-		timer.Reset(tick)
+		timer.Reset(time.Until(t.looked.Add(tick)))
 		select {
 		case <-t.changed:
 		case <-timer.C:
@@ -95,21 +98,26 @@ func (c *Counts) run() {
 // send tells Redis. If it could not be told of one of the keys before, all slots are told again: it may have forgotten them.
 func (c *Counts) send(ctx context.Context, updates []Update) {
 	t := &c.teller
-	back := c.tellEnded(updates, t.tell(ctx, updates))
-	if now := time.Now(); back && now.Sub(t.renewed) >= tick {
+	sent := time.Now()
+	back := c.tellEnded(updates, t.tell(ctx, updates), sent)
+	if now := time.Now(); back && now.Sub(t.renewed) >= Renewal {
 		t.looked, t.renewed = time.Time{}, now
 		c.renewAll()
 	}
 }
 
-// Close tells Redis what has changed, within a context, and ends. Slots that are still held are not renewed any more.
+// Close tells Redis what has changed, within a context, and ends. What could not be told before is tried once more. Slots that
+// are still held are not renewed any more.
 func (c *Counts) Close(ctx context.Context) {
 	t := &c.teller
 	t.mu.Lock()
 	t.done = true
 	t.mu.Unlock()
 	t.stop()
+	defer t.abandon()
+	defer context.AfterFunc(ctx, t.abandon)()
 	t.all.Wait()
+	c.retryFailed()
 	for t.tell != nil && ctx.Err() == nil {
 		updates := c.changes(nil, maxUpdates)
 		if len(updates) == 0 {

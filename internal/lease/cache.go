@@ -39,6 +39,7 @@ type Cache struct {
 	// changes by this process, by their keys' hashes. They are not in the entries: an entry may be replaced while its key is
 	// being changed, and the next one must know.
 	changes [stripes]change
+	returns [stripes]change // what gives back no more than this process' own charges: they void nothing
 
 	admitted atomic.Uint64
 }
@@ -151,7 +152,15 @@ func (c *Cache) remove(e *entry) {
 
 // changed reports whether this process changes the key, or one of its stripe, or has since a time.
 func (c *Cache) changed(hash uint64, since time.Time) bool {
-	change := &c.changes[hash%stripes]
+	return c.changes[hash%stripes].since(c, since)
+}
+
+// fell reports whether the key's levels may have fallen since a time because this process gave back.
+func (c *Cache) fell(hash uint64, since time.Time) bool {
+	return c.changed(hash, since) || c.returns[hash%stripes].since(c, since)
+}
+
+func (change *change) since(c *Cache, since time.Time) bool {
 	return change.going.Load() > 0 || change.ended.Load() >= int64(max(1, since.Sub(c.start)))
 }
 
@@ -213,7 +222,19 @@ func (c *Cache) Forget(hash uint64) (done func(failed bool)) {
 	if c == nil {
 		return func(bool) {}
 	}
-	change := &c.changes[hash%stripes]
+	return c.changes[hash%stripes].begin(c)
+}
+
+// Returns notes that this process gives back to a key's buckets what it has charged, until the function that it returns is
+// called: the buckets seem to drain faster then. That function is told whether it failed.
+func (c *Cache) Returns(hash uint64) (done func(failed bool)) {
+	if c == nil {
+		return func(bool) {}
+	}
+	return c.returns[hash%stripes].begin(c)
+}
+
+func (change *change) begin(c *Cache) (done func(failed bool)) {
 	change.going.Add(1)
 	return func(failed bool) {
 		at := c.now()
@@ -240,7 +261,21 @@ func (c *Cache) Lose() {
 type Unused struct {
 	Subject
 	Tokens int64
-	Marks  []int64 // of windows
+	Marks  []int64       // of windows
+	Age    time.Duration // since Redis was last asked
+}
+
+// Op returns the Op that gives the tokens back.
+func (u *Unused) Op() bucket.Op {
+	claims, age := make([]bucket.Claim, len(u.Buckets)), (u.Age+u.Age/1024).Milliseconds()+1
+	for i := range claims {
+		units := u.Tokens * u.Buckets[i].Cost // as far as they are not void
+		claims[i] = bucket.Claim{Sure: units, Behind: units, Age: age, Resets: age}
+		if u.Marks != nil {
+			claims[i].Mark = u.Marks[i]
+		}
+	}
+	return bucket.Op{Verb: bucket.Return, N: u.Tokens, Claims: claims, Records: bucket.WithRecords}
 }
 
 // Drain voids all leases, and returns the tokens that may be given back within a time.
@@ -258,17 +293,10 @@ func (c *Cache) Drain(within time.Duration) []Unused {
 		if e == nil {
 			continue
 		}
-		l := c.current(e)
-		if l == nil {
-			continue
-		}
-		if n := l.void(e.buckets, time.Since(l.sent)+within); n > 0 {
-			u := Unused{Subject: Subject{[]byte(e.key), e.hash, e.buckets}, Tokens: n}
-			if !bucket.Tokens(e.buckets) {
-				for _, after := range l.after {
-					u.Marks = append(u.Marks, after.Mark)
-				}
-			}
+		e.mu.Lock()
+		u, ok := c.reclaimLocked(e, within)
+		e.mu.Unlock()
+		if ok {
 			all = append(all, u)
 		}
 	}

@@ -104,7 +104,7 @@ func (t *Trip) End(s Subject, requested int64, found []bucket.State, sent, recei
 	e.room.Store(room)
 	e.last.Store(int64(now))
 	if !c.clock.Always() {
-		if timed := bucket.Timed(e.buckets); timed >= 0 && !c.changed(e.hash, sent) { // what was given back does not flow back
+		if timed := bucket.Timed(e.buckets); timed >= 0 && !c.fell(e.hash, sent) { // what was given back does not flow back
 			e.watch.learn(c, e, timed, reading{
 				found: found[timed], after: after[timed], sent: sent, received: received,
 			})

@@ -32,7 +32,7 @@ type reading struct {
 // learn learns from an answer about a bucket.
 func (w *watch) learn(c *Cache, e *entry, timed int, r reading) {
 	before, next := w.chain.Load(), &chain{first: r, last: r}
-	if before != nil && !c.changed(e.hash, before.last.sent) { // else the level fell by what was given back
+	if before != nil && !c.fell(e.hash, before.last.sent) { // else the level fell by what was given back
 		if r.sent.Before(before.last.received) {
 			return // which of the two was first, nobody knows
 		}

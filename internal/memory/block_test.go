@@ -38,7 +38,7 @@ func TestABlockStays(t *testing.T) {
 		"a charge":         {Verb: bucket.Charge, N: 3},
 		"a give":           {Verb: bucket.Give, N: 3},
 		"a give of all":    {Verb: bucket.Give, N: bucket.MaxUnits},
-		"a return":         {Verb: bucket.Return, N: 2, Marks: []int64{bucket.NoMark}},
+		"a return":         {Verb: bucket.Return, N: 2, Claims: []bucket.Claim{{Mark: bucket.NoMark}}},
 		"a shorter block":  {Verb: bucket.Block, N: 700},
 		"a block as long":  {Verb: bucket.Block, N: 4000},
 		"a take in vain":   take(1),
@@ -253,11 +253,11 @@ func TestReturnToTheWindowThatWasCharged(t *testing.T) {
 		}
 		do(take(2))
 		charged := do(take(3))
-		back := bucket.Op{Verb: bucket.Return, N: 2, Marks: []int64{charged.Mark}}
+		back := bucket.Op{Verb: bucket.Return, N: 2, Claims: []bucket.Claim{{Mark: charged.Mark}}}
 		do(back)
 		require.EqualValues(t, 3, do(bucket.Peek(1)).Level)
 		wrong := back
-		wrong.Marks = []int64{charged.Mark + 1}
+		wrong.Claims = []bucket.Claim{{Mark: charged.Mark + 1}}
 		do(wrong)
 		require.EqualValues(t, 3, do(bucket.Peek(1)).Level)
 		time.Sleep(time.Second)

@@ -71,7 +71,7 @@ func TestAPeriodIsForgotten(t *testing.T) {
 		charged := c.do(0, b, take(4))
 		time.Sleep(time.Until(ends) + time.Hour - time.Millisecond)
 		require.EqualValues(t, 4, c.do(0, b, bucket.Peek(1)).Level)
-		c.do(0, b, bucket.Op{Verb: bucket.Return, N: 1, Marks: []int64{charged.Mark}})
+		c.do(0, b, bucket.Op{Verb: bucket.Return, N: 1, Claims: []bucket.Claim{{Mark: charged.Mark}}})
 		require.EqualValues(t, 3, c.do(0, b, bucket.Peek(1)).Level)
 		require.Equal(t, 1, s.Len())
 		time.Sleep(time.Millisecond)

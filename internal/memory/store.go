@@ -42,6 +42,8 @@ type entry struct {
 	kept  int64 // the key's value: what rounding up to that millisecond left over; of a window, tokens taken
 	block int64 // the millisecond at which a block ends
 	log   *log  // of a sliding window, unless all its tokens were taken a period before full
+
+	record *record // of what was given back of a bucket; nil of a bucket itself
 }
 
 // ends returns when there is nothing to remember any more.
@@ -77,7 +79,7 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 	r := request{op, key, buckets, states, time.Since(s.start).Milliseconds()}
 	if op.Verb == bucket.Reset {
 		for i := range buckets {
-			shard.forgetLocked(r.id(i))
+			shard.resetLocked(&r, i)
 		}
 		return
 	}
@@ -153,9 +155,32 @@ func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
 		if block > r.now {
 			least = b.BlockLevel(block - r.now)
 		}
-		back := min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
-		s.keepLocked(r, i, max(level-back, min(level, least)), block)
+		back, drained := min(s.backLocked(r, i), level-min(level, least)), s.drainedLocked(r, i)
+		if r.Verb == bucket.Give || back < level { // else nothing is left
+			s.noteLocked(r, i, back, 0, drained)
+		}
+		s.keepLocked(r, i, level-back, block)
 	}
+}
+
+// backLocked returns how many units the request gives back to a bucket.
+func (s *shard) backLocked(r *request, i int) int64 {
+	if r.Verb == bucket.Return {
+		return s.claimedLocked(r, i)
+	}
+	b := &r.buckets[i]
+	return min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
+}
+
+// resetLocked fills a bucket up.
+func (s *shard) resetLocked(r *request, i int) {
+	b, e := &r.buckets[i], s.buckets[r.id(i)]
+	r.states[i] = bucket.State{}
+	if e != nil && e.full > r.now && !b.Guards() {
+		r.states[i].Level = 1                                            // at least: it is written down
+		s.noteLocked(r, i, 0, b.Capacity+b.Floor, s.drainedLocked(r, i)) // as much as any call may claim
+	}
+	s.forgetLocked(r.id(i))
 }
 
 func (s *shard) blockLocked(r *request, i int) {
@@ -199,16 +224,21 @@ func (s *shard) keepLocked(r *request, i int, level, block int64) {
 
 // entryLocked returns what is kept of a bucket, which is made if there is none.
 func (s *shard) entryLocked(r *request, i int) *entry {
-	e := s.buckets[r.id(i)]
-	if e != nil {
+	if e := s.buckets[r.id(i)]; e != nil {
 		return e
 	}
+	return s.newEntryLocked(r, r.id(i))
+}
+
+// newEntryLocked makes an entry.
+func (s *shard) newEntryLocked(r *request, id id) *entry {
 	s.makeRoomLocked(r)
-	if e = s.spare; e == nil {
+	e := s.spare
+	if e == nil {
 		e = new(entry)
 	}
 	s.spare = nil
-	s.buckets[r.id(i)] = e
+	s.buckets[id] = e
 	return e
 }
 

@@ -142,7 +142,7 @@ func TestCrowdedLogsAdmitNoMore(t *testing.T) {
 				switch {
 				case !taken:
 				case r.IntN(4) == 0:
-					c.do(i, b, bucket.Op{Verb: bucket.Return, N: 1, Marks: []int64{found.Mark}})
+					c.do(i, b, bucket.Op{Verb: bucket.Return, N: 1, Claims: []bucket.Claim{{Mark: found.Mark}}})
 				default:
 					admitted[i] = append(admitted[i], time.Now())
 				}
@@ -171,7 +171,7 @@ func TestRoomOfLogsIsKnown(t *testing.T) {
 				store := New(shards * 6) // so that windows are forgotten too
 				c, r := clientsOf(store), rand.New(rand.NewPCG(seed, 1))
 				two := []bucket.Bucket{newBucket(t, bucket.SlidingWindow, 300, time.Second), newBucket(t, bucket.SlidingWindow, 900, time.Minute)}
-				var marks [8][]int64
+				var marks [8][]bucket.Claim
 				longest := 0
 				for range 15_000 {
 					client, states, op := r.IntN(8), make([]bucket.State, 2), bucket.Op{N: 1 + r.Int64N(3)}
@@ -182,7 +182,7 @@ func TestRoomOfLogsIsKnown(t *testing.T) {
 					case x < 700:
 						op.Verb, op.Charges = bucket.Take, 1+r.Int64N(2)
 					case x < 900 && marks[client] != nil:
-						op.Verb, op.Marks = bucket.Return, marks[client]
+						op.Verb, op.Claims = bucket.Return, marks[client]
 					case x < 980:
 						op.Verb = bucket.Give
 					case x < 985:
@@ -193,7 +193,7 @@ func TestRoomOfLogsIsKnown(t *testing.T) {
 					}
 					store.Do(c.key(client), two, op, states)
 					if op.Verb == bucket.Take {
-						marks[client] = []int64{states[0].Mark, states[1].Mark}
+						marks[client] = []bucket.Claim{{Mark: states[0].Mark}, {Mark: states[1].Mark}}
 					}
 					longest = max(longest, c.room(t))
 					require.LessOrEqual(t, len(c.buckets), 6+len(two))
@@ -313,7 +313,7 @@ func TestReturnToAMergedLog(t *testing.T) {
 		}
 		back := func(i int) int64 {
 			before := c.do(0, b, bucket.Peek(1)).Level
-			c.do(0, b, bucket.Op{Verb: bucket.Return, N: 1, Marks: marks[i : i+1]})
+			c.do(0, b, bucket.Op{Verb: bucket.Return, N: 1, Claims: []bucket.Claim{{Mark: marks[i]}}})
 			c.room(t)
 			return before - c.do(0, b, bucket.Peek(1)).Level
 		}

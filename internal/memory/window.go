@@ -45,8 +45,10 @@ func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 		}
 	case r.Verb == bucket.Give && w != nil:
 		s.giveLocked(w, b, r.N)
-	case r.Verb == bucket.Return && w != nil && r.Marks[i] != bucket.NoMark:
-		s.returnLocked(w, b, r.now, r.N, r.Marks[i])
+	case r.Verb == bucket.Return && w != nil && r.Claims[i].Mark != bucket.NoMark:
+		if back := s.claimedLocked(r, i); back > 0 {
+			s.returnLocked(w, b, r.now, back, r.Claims[i].Mark)
+		}
 	}
 	for s.logged > maxLogs/shards {
 		s.shrinkLogLocked(r.now)

@@ -96,7 +96,7 @@ func (m *modelWindow) do(op bucket.Op) (s bucket.State) {
 	case bucket.Give:
 		m.give(op.N, bucket.NoMark)
 	case bucket.Return:
-		if mark := op.Marks[0]; mark != bucket.NoMark && (m.Kind == bucket.SlidingWindow || mark == m.mark()) {
+		if mark := op.Claims[0].Mark; mark != bucket.NoMark && (m.Kind == bucket.SlidingWindow || mark == m.mark()) {
 			m.give(op.N, mark)
 		}
 	case bucket.Block:
@@ -133,7 +133,7 @@ func TestWindowsEqualAModel(t *testing.T) {
 					}
 					marks := []int64{bucket.NoMark}
 					for step := range 1500 {
-						op := bucket.Op{N: 1 + r.Int64N(b.Burst+1), Marks: []int64{marks[r.IntN(len(marks))]}}
+						op := bucket.Op{N: 1 + r.Int64N(b.Burst+1), Claims: []bucket.Claim{{Mark: marks[r.IntN(len(marks))]}}}
 						switch x := r.IntN(100); {
 						case x < 50:
 							op.Verb, op.Charges, op.N = bucket.Take, r.Int64N(3), 1+r.Int64N(1+b.Burst/2)

@@ -2,12 +2,15 @@ package redisstore
 
 import (
 	"context"
+	"log/slog"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -34,64 +37,186 @@ func newBounded(rdb *redis.Client, timeout time.Duration) *redis.Client {
 	return bounded
 }
 
-// carriers are what carries a store's commands: the bounded copy of the client of a single server, as its last hook.
+// carriers are what carries a store's commands: the bounded copy of the client of a single server, to which the last hook of
+// that client hands them.
 type carriers struct {
-	rdb     *redis.Client // nil if nothing but the client itself carries them
-	timeout time.Duration
-	last    atomic.Pointer[carrier]
-	mu      sync.Mutex // is held while another one is installed
+	rdb   redis.UniversalClient
+	copy  *redis.Client // nil if nothing but the client itself carries them
+	log   *slog.Logger
+	used  atomic.Pointer[usedClient] // nil before the first command
+	mu    sync.Mutex                 // guards ended
+	ended bool
 }
 
-func (c *carriers) init(rdb redis.UniversalClient, timeout time.Duration) {
-	one, ok := rdb.(*redis.Client)
-	if ok && one != nil && newBounded(one, timeout) != one {
-		c.rdb, c.timeout = one, timeout
+// route is how a client carries a command: its hook hands it to a copy. The zero route is the client itself.
+type route struct {
+	hook *carrier
+	copy *redis.Client
+}
+
+func (c *carriers) init(rdb redis.UniversalClient, timeout time.Duration, log *slog.Logger) {
+	c.rdb, c.log = rdb, log
+	if one, ok := rdb.(*redis.Client); ok && one != nil {
+		if bounded := newBounded(one, timeout); bounded != one {
+			c.copy = bounded
+		}
 	}
 }
 
-// bounded returns the copy that carries a command now, or nil. It adds a hook to the client with the first command, and again if
-// the application has added one since.
-func (c *carriers) bounded() *redis.Client {
-	if c.rdb == nil {
-		return nil
+// bounded returns how a command is carried now. It adds a hook to the client with the first command of all its limiters, and
+// again if the application has added one since.
+func (c *carriers) bounded() route {
+	used := c.used.Load()
+	if used == nil {
+		used = c.begin()
 	}
-	if last := c.last.Load(); last != nil && !last.passed.Load() {
-		return last.bounded
+	if c.copy == nil {
+		return route{}
 	}
+	return route{used.lastHook(c.rdb.(*redis.Client)), c.copy}
+}
+
+// begin counts the limiter as one that uses the client.
+func (c *carriers) begin() *usedClient {
+	c.mu.Lock()
+	used := c.used.Load()
+	warn := false
+	if used == nil {
+		used = useOf(c.rdb)
+		if !c.ended {
+			warn = used.count(1)
+		}
+		c.used.Store(used)
+	}
+	c.mu.Unlock()
+	if warn {
+		c.log.Warn("ginlimit: 100 limiters use one Redis client; make one limiter and share it")
+	}
+	return used
+}
+
+// end counts the limiter no more.
+func (c *carriers) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if last := c.last.Load(); last != nil && !last.passed.Load() {
-		return last.bounded
+	if used := c.used.Load(); used != nil && !c.ended {
+		used.count(-1)
 	}
-	next := &carrier{bounded: newBounded(c.rdb, c.timeout)}
-	installing.Add(1)
-	c.rdb.AddHook(next)
-	installing.Add(-1)
-	c.last.Store(next)
-	return next.bounded
+	c.ended = true
 }
 
-// installing is how many carriers are being added to clients. Those of other stores need not come after these.
-var installing atomic.Int32
+// maxLimiters is how many open limiters of a client are worth a warning.
+const maxLimiters = 100
 
-// carrier is the last hook of a client, after those of the application: it hands the commands that name the bounded copy to
-// that.
+// usedClient is what the limiters of a client have in common. It does not keep the client alive.
+type usedClient struct {
+	last atomic.Pointer[carrier] // the last hook; nil if there is none
+
+	mu       sync.Mutex // guards what follows, and is held while a hook is added
+	limiters int
+	warned   bool
+}
+
+// usedClients are those of this process, by weak pointers to the clients. Limiters of a client must know of each other
+// though they are made apart, and a client has no room for a note.
+var usedClients = struct {
+	mu sync.Mutex
+	by map[any]*usedClient
+}{by: map[any]*usedClient{}}
+
+// useOf returns what is known of a client. What wraps a client is one of its own each time.
+func useOf(rdb redis.UniversalClient) *usedClient {
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		return useOfPointer(rdb)
+	case *redis.ClusterClient:
+		return useOfPointer(rdb)
+	case *redis.Ring:
+		return useOfPointer(rdb)
+	}
+	return &usedClient{}
+}
+
+func useOfPointer[T any](rdb *T) *usedClient {
+	key := any(weak.Make(rdb))
+	usedClients.mu.Lock()
+	defer usedClients.mu.Unlock()
+	used := usedClients.by[key]
+	if used == nil {
+		used = &usedClient{}
+		usedClients.by[key] = used
+		runtime.AddCleanup(rdb, func(key any) {
+			usedClients.mu.Lock()
+			defer usedClients.mu.Unlock()
+			delete(usedClients.by, key)
+		}, key)
+	}
+	return used
+}
+
+// count adds limiters, and reports whether there are so many that a warning is due, once.
+func (u *usedClient) count(n int) (warn bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.limiters += n
+	warn = u.limiters >= maxLimiters && !u.warned
+	u.warned = u.warned || warn
+	return warn
+}
+
+// lastHook returns the hook that is the client's last. It adds one if there is none.
+func (u *usedClient) lastHook(rdb *redis.Client) *carrier {
+	if last := u.last.Load(); last != nil && !last.passed.Load() {
+		return last
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	last := u.last.Load()
+	if last == nil || last.passed.Load() {
+		last = &carrier{}
+		rdb.AddHook(last)
+		u.last.Store(last)
+	}
+	return last
+}
+
+// carrier is the last hook of a client, after those of the application: it hands the commands that name it to the copy
+// that they name.
 type carrier struct {
-	bounded *redis.Client
-	passed  atomic.Bool // the application has added a hook since
+	// ends are the functions that follow the last hook of a client, for commands, pipelines and transactions, by their code.
+	// AddHook names them before anyone else sees the carrier.
+	ends   []uintptr
+	passed atomic.Bool // the application has added a hook since
+}
+
+// goRedis begins the names of go-redis' functions, but for those of its modules with hooks.
+const goRedis = "github.com/redis/go-redis/v9."
+
+// maxEnds is how many functions AddHook has a hook wrap, without the dialer.
+const maxEnds = 3
+
+// follow notes what follows the hook: a function of go-redis, or a hook that was added since. The client calls it whenever a
+// hook is added, and with the same functions for each connection and transaction; for automatic pipelines with others of
+// its own.
+func (h *carrier) follow(next any) {
+	code := reflect.ValueOf(next).Pointer()
+	switch {
+	case len(h.ends) < maxEnds:
+		h.ends = append(h.ends, code)
+	case !slices.Contains(h.ends, code) && !strings.HasPrefix(runtime.FuncForPC(code).Name(), goRedis):
+		h.passed.Store(true)
+	}
 }
 
 // DialHook implements [redis.Hook].
 func (*carrier) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook implements [redis.Hook]. The client calls it whenever a hook is added.
+// ProcessHook implements [redis.Hook].
 func (h *carrier) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	if installing.Load() == 0 {
-		h.passed.Store(true)
-	}
+	h.follow(next)
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if h.carries(cmd) {
-			return h.bounded.Process(ctx, cmd)
+		if bounded := h.copyOf(cmd); bounded != nil {
+			return bounded.Process(ctx, cmd)
 		}
 		return next(ctx, cmd)
 	}
@@ -99,11 +224,16 @@ func (h *carrier) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // ProcessPipelineHook implements [redis.Hook].
 func (h *carrier) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	h.follow(next)
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if len(cmds) == 0 || !h.carries(cmds[0]) {
+		var bounded *redis.Client
+		if len(cmds) > 0 {
+			bounded = h.copyOf(cmds[0])
+		}
+		if bounded == nil {
 			return next(ctx, cmds)
 		}
-		pipe := h.bounded.Pipeline()
+		pipe := bounded.Pipeline()
 		for _, cmd := range cmds {
 			_ = pipe.Process(ctx, cmd)
 		}
@@ -112,17 +242,25 @@ func (h *carrier) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-func (h *carrier) carries(cmd redis.Cmder) bool {
-	c, ok := cmd.(*command)
-	return ok && c.bounded == h.bounded
+// copyOf returns what carries a command after this hook, or nil if that is nothing but the client.
+func (h *carrier) copyOf(cmd redis.Cmder) *redis.Client {
+	if c, ok := cmd.(*command); ok && c.bounded.hook == h {
+		return c.bounded.copy
+	}
+	return nil
 }
 
 // endsWithContext reports whether every call of a client with such options ends when its context does, but for its hooks,
 // which nobody can see. A negative timeout sets no deadline on the connection, a connection of the application's own Dialer
 // may know none unless that Dialer is trusted, and go-redis runs the other functions in the goroutine of the call.
 func endsWithContext(o *redis.Options, trustDialer bool) bool {
-	dialer := runtime.FuncForPC(reflect.ValueOf(o.Dialer).Pointer()).Name()
 	return o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0 && o.OnConnect == nil && o.Limiter == nil &&
 		o.CredentialsProvider == nil && o.CredentialsProviderContext == nil && o.StreamingCredentialsProvider == nil &&
-		(trustDialer || strings.HasPrefix(dialer, "github.com/redis/go-redis/v9.") && strings.HasSuffix(dialer, ".NewDialer.func1"))
+		(trustDialer || dialsItself(o))
+}
+
+// dialsItself reports whether a client with such options connects to its address by go-redis' own Dialer.
+func dialsItself(o *redis.Options) bool {
+	dialer := runtime.FuncForPC(reflect.ValueOf(o.Dialer).Pointer()).Name()
+	return strings.HasPrefix(dialer, goRedis) && strings.HasSuffix(dialer, ".NewDialer.func1")
 }

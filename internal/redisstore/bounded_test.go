@@ -3,8 +3,12 @@ package redisstore
 import (
 	"context"
 	"net"
+	"reflect"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/auth"
@@ -70,6 +74,110 @@ func TestClientWithoutDeadlinesIsKept(t *testing.T) {
 		rdb := redis.NewClient(&options)
 		require.Same(t, rdb, newBounded(rdb, time.Second))
 		require.NoError(t, rdb.Close())
+	}
+}
+
+// hookCalls is a hook of a client that notes what it is asked to wrap, and what passes it.
+type hookCalls struct {
+	wrapped []any // in order
+	passed  []redis.Cmder
+}
+
+func (h *hookCalls) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *hookCalls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	h.wrapped = append(h.wrapped, next)
+	return func(_ context.Context, cmd redis.Cmder) error { h.passed = append(h.passed, cmd); return nil }
+}
+
+func (h *hookCalls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	h.wrapped = append(h.wrapped, next)
+	return func(_ context.Context, cmds []redis.Cmder) error { h.passed = append(h.passed, cmds...); return nil }
+}
+
+// codes returns what is wrapped, by its code.
+func (h *hookCalls) codes() (codes []uintptr) {
+	for _, f := range h.wrapped {
+		codes = append(codes, reflect.ValueOf(f).Pointer())
+	}
+	h.wrapped = nil
+	return codes
+}
+
+// TestWhatIsAssumedOfGoRedis has a line for all that the hook of the limiters takes for granted.
+func TestWhatIsAssumedOfGoRedis(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	first, last := &hookCalls{}, &hookCalls{}
+	rdb.AddHook(last)
+	ends := last.codes()
+	require.Len(t, ends, maxEnds, "AddHook has a hook wrap commands, pipelines and transactions, each once")
+	for _, code := range ends {
+		require.True(t, strings.HasPrefix(runtime.FuncForPC(code).Name(), goRedis), "what follows the last hook is go-redis itself")
+	}
+	rdb.AddHook(first)
+	require.NotEqual(t, ends, last.codes(), "a hook that is added later comes after those before")
+	require.Equal(t, ends, first.codes(), "so it is the last")
+	first.wrapped, last.wrapped = nil, nil
+
+	cmd, ctx := &command{Cmder: redis.NewStatusCmd(t.Context(), "ping")}, t.Context()
+	require.NoError(t, rdb.Process(ctx, cmd))
+	pipe := rdb.Pipeline()
+	require.NoError(t, pipe.Process(ctx, cmd))
+	_, err := pipe.Exec(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []redis.Cmder{cmd, cmd}, last.passed, "a hook sees the command that the client was given, alone and in a pipeline")
+
+	conn := rdb.Conn()
+	require.Equal(t, ends, first.codes(), "a connection has the hooks wrap the same functions")
+	require.NoError(t, conn.Close())
+	_ = rdb.Watch(ctx, func(*redis.Tx) error { return nil })
+	require.Equal(t, ends, first.codes(), "and a transaction")
+
+	first.passed, last.passed = nil, nil
+	require.Error(t, rdb.WithTimeout(time.Second).Ping(ctx).Err())
+	require.Empty(t, last.passed, "a copy has none of the hooks")
+}
+
+// TestLastHookNeedsNoNames: a program's functions may have none that are known, as an obfuscator changes them.
+func TestLastHookNeedsNoNames(t *testing.T) {
+	t.Parallel()
+	var h carrier
+	own := func(context.Context, redis.Cmder) error { return nil }
+	for range maxEnds + 1 {
+		h.ProcessHook(own)
+	}
+	require.False(t, h.passed.Load())
+	h.ProcessHook(func(context.Context, redis.Cmder) error { return nil })
+	require.True(t, h.passed.Load())
+}
+
+// TestClientsAreNotKept by what is known of their limiters, though a copy of a client with a cache keeps the client itself.
+func TestClientsAreNotKept(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]redis.Options{
+		"plain": {}, "with a cache": {Protocol: 3, ClientSideCacheConfig: &redis.ClientSideCacheConfig{MaxEntries: 1}},
+	} {
+		key := func() any {
+			rdb := redis.NewClient(&options)
+			var c carriers
+			c.init(rdb, time.Second, nil)
+			require.NotNil(t, c.bounded().hook)
+			require.NoError(t, rdb.Close())
+			return weak.Make(rdb)
+		}()
+		known := func() bool {
+			usedClients.mu.Lock()
+			defer usedClients.mu.Unlock()
+			return usedClients.by[key] != nil
+		}
+		require.True(t, known(), name)
+		for n := 0; known(); n++ {
+			require.Less(t, n, 1_000, name)
+			runtime.GC()
+			runtime.Gosched()
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -40,8 +41,8 @@ type sharing struct {
 // command is what a client sends for one merged call or for several. go-redis does not send it again, as Redis may have
 // made the charge though no reply came in time; it follows a redirection all the same.
 type command struct {
-	redis.Cmder               // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
-	bounded     *redis.Client // what carries it, if not the client that it is given to
+	redis.Cmder       // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
+	bounded     route // how the client that it is given to carries it
 	args        []any
 	told        []any // what it tells of slots; nil if it decides
 	from        int   // the first of the updates that it tells
@@ -198,7 +199,11 @@ func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA 
 	case len(c.calls) > 1:
 		c.encodeEach(c.calls, nil)
 	default:
-		c.args = append(c.args, len(m.Buckets))
+		keys := len(m.Buckets)
+		if m.Op.Records == bucket.WithRecords {
+			keys += bucket.Counted(m.Buckets)
+		}
+		c.args = append(c.args, keys)
 		c.encodeOne(m)
 		if of >= Guarded {
 			c.encodeGuards(m, s.process)
@@ -218,18 +223,45 @@ func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA 
 
 // encodeOne appends the keys of a call's buckets, what is to be done to them, and the buckets.
 func (c *command) encodeOne(m *dispatch.Merged) {
-	for i := range m.Names {
-		c.args = append(c.args, &m.Names[i])
+	records, second := m.Op.Records, m.Charges
+	if records != bucket.RecordsOnly {
+		for i := range m.Names {
+			c.args = append(c.args, &m.Names[i])
+		}
 	}
-	c.args = append(c.args, verbs[m.Op.Verb], m.Op.N, m.Charges)
+	if records == bucket.WithRecords || records == bucket.RecordsOnly {
+		c.encodeRecords(m, bucket.Counted(m.Buckets))
+	}
+	if records != bucket.NoRecords {
+		second = int64(records)
+	}
+	c.args = append(c.args, verbs[m.Op.Verb], m.Op.N, second)
 	for i := range m.Buckets[:bucket.Counted(m.Buckets)] {
 		c.encodeBucket(&m.Buckets[i])
 		if floor := m.Buckets[i].Floor; floor > 0 && m.Op.Verb != bucket.Take {
 			c.args[len(c.args)-1] = m.Buckets[i].Capacity + floor
 		}
 	}
-	for _, mark := range m.Op.Marks {
-		c.args = append(c.args, mark)
+	for i := range m.Op.Claims {
+		c.args = append(c.args, m.Op.Claims[i].Mark)
+	}
+	if m.Op.Records == bucket.NoRecords {
+		return
+	}
+	for i := range m.Op.Claims {
+		claim := &m.Op.Claims[i]
+		c.args = append(c.args, claim.Sure, min(claim.Behind, bucket.MaxUnits), claim.Age, claim.Made, claim.Resets, claim.Known)
+	}
+}
+
+// recordSuffix follows the name of a bucket in the name of its record.
+const recordSuffix = ":back"
+
+// encodeRecords appends the names of the records of limits' buckets.
+func (c *command) encodeRecords(m *dispatch.Merged, counted int) {
+	for i := range m.Names[:counted] {
+		record := append(slices.Clone(m.Names[i]), recordSuffix...)
+		c.args = append(c.args, &record)
 	}
 }
 

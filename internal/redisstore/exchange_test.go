@@ -201,7 +201,7 @@ func TestCommandOfOneCall(t *testing.T) {
 		"1 a take 2 3 1 100 900":                                         {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{floor}},
 		"1 a charge 2 3 1 100 1000":                                      {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{floor}},
 		"1 a charge 2 3 1000 1 10":                                       {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{fixedFloor}},
-		"2 a b return 2 3 1 100 1000 1000 1 10 -1 70":                    {bucket.Op{Verb: bucket.Return, N: 2, Marks: []int64{-1, 70}}, []bucket.Bucket{token, fixed}},
+		"2 a b return 2 3 1 100 1000 1000 1 10 -1 70":                    {bucket.Op{Verb: bucket.Return, N: 2, Claims: []bucket.Claim{{Mark: -1}, {Mark: 70}}}, []bucket.Bucket{token, fixed}},
 		"2 a b take 2 3 1 100 1000 ban 100 1000 2 1":                     {bucket.Op{Verb: bucket.Take, N: 2, Bans: bucket.LimitBans}, []bucket.Bucket{token, ban}},
 		"2 a b take 2 3 1 100 1000 slots 3 process 8 2 9, 1":             {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token, slots}},
 		"3 a b c take 2 3 1 100 1000 both 100 1000 0 3 process 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token, ban, slots}},

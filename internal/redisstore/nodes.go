@@ -62,16 +62,34 @@ func (n *nodes) newDispatcher(server dispatch.Server, t *transport) *dispatch.Di
 	return dispatch.New(n.timeout, server)
 }
 
+// serversOf names the servers of a client by their addresses. If functions of the application, or sentinels, say where the
+// servers are, or for a ring, only the client itself has its name: nothing else says that two clients lead to the same keys.
+func serversOf(rdb redis.UniversalClient) string {
+	if !IsNil(rdb) {
+		switch rdb := rdb.(type) {
+		case *redis.Client:
+			if o := rdb.Options(); dialsItself(o) {
+				return fmt.Sprintf("%s %s %d", o.Network, o.Addr, o.DB)
+			}
+		case *redis.ClusterClient:
+			if o := rdb.Options(); o.Dialer == nil && o.ClusterSlots == nil {
+				return fmt.Sprintf("cluster %q", slices.Sorted(slices.Values(o.Addrs)))
+			}
+		}
+	}
+	return fmt.Sprintf("%p", rdb)
+}
+
 // serverOf returns what is known of the server of a client with such options.
 func serverOf(opts *redis.Options, trustDialer bool) dispatch.Server {
-	server := dispatch.Server{Addr: opts.Addr, Conns: opts.PoolSize, Inline: endsWithContext(opts, trustDialer)}
+	server := dispatch.Server{Addr: withoutPassword(opts.Addr), Conns: opts.PoolSize, Inline: endsWithContext(opts, trustDialer)}
 	if opts.MaxActiveConns > 0 {
 		server.Conns = min(opts.PoolSize, opts.MaxActiveConns)
 	}
 	return server
 }
 
-// dispatcher returns that of a key's server.
+// dispatcher returns that of a key's server. It may be retired before it is used; then there is another one.
 func (n *nodes) dispatcher(key *dispatch.Name) *dispatch.Dispatcher {
 	if n.of == nil || !n.reached.Load() {
 		return n.unknown
@@ -93,14 +111,13 @@ func (n *nodes) dispatcher(key *dispatch.Name) *dispatch.Dispatcher {
 	}
 	if len(n.known) >= maxNodes {
 		maps.DeleteFunc(n.known, func(_ *redis.Client, d *dispatch.Dispatcher) bool {
-			idle := d.Idle()
-			if idle {
-				gone := d.Stats()
+			gone, retired := d.Retire()
+			if retired {
 				n.gone.Batches += gone.Batches
 				n.gone.Calls += gone.Calls
 				n.gone.Transitions = added(n.gone.Transitions, gone.Transitions)
 			}
-			return idle
+			return retired
 		})
 	}
 	if n.closed || len(n.known) >= maxNodes {

@@ -74,7 +74,9 @@ type Config struct {
 type Store struct {
 	rdb         redis.UniversalClient
 	carriers    carriers // of the commands of rdb
-	prefix      string   // up to and with the brace
+	shards      ringShards
+	prefix      string // up to and with the brace
+	name        string // what it has in common with stores of the same keys
 	process     string
 	scripts     [Scripts]script
 	crossSlot   [Scripts]script      // of calls for several clients on a node of a cluster
@@ -105,7 +107,7 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 		c.Prefix += ":"
 	}
 	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, trustDialer: c.TrustDialer}
-	s.carriers.init(rdb, c.Timeout)
+	s.carriers.init(rdb, c.Timeout, c.Log)
 	for kind, source := range c.Sources {
 		s.scripts[kind] = newScript(source)
 		if kind < Guarded { // others never have keys of several slots
@@ -113,21 +115,32 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 		}
 	}
 	s.nodes = newNodes(s, c.Timeout)
+	if ring, ok := rdb.(*redis.Ring); ok && ring != nil {
+		s.shards.see(ring) // before it finds that one is down
+	}
+	s.name = fmt.Sprintf("%s %s", serversOf(rdb), s.prefix)
 	return s
 }
 
-// String names the client and the prefix. Two clients of one server are taken for two stores.
-func (s *Store) String() string { return fmt.Sprintf("%p %s", s.rdb, s.prefix) }
+// String names the servers and the prefix: stores of one name have the same keys.
+func (s *Store) String() string { return s.name }
 
 // Close returns when the store has stopped working, or soon after.
-func (s *Store) Close() { s.nodes.close() }
+func (s *Store) Close() {
+	s.nodes.close()
+	s.carriers.end()
+}
 
 // Do has a call done by the server of its key.
 func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
 	for i := range c.Names {
 		c.Names[i] = s.appendName(c.Names[i][:0], c.KeyOf(i), c.Buckets[i].ID)
 	}
-	return s.nodes.dispatcher(&c.Names[0]).Do(ctx, c)
+	for {
+		if err := s.nodes.dispatcher(&c.Names[0]).Do(ctx, c); err != dispatch.ErrRetired {
+			return err
+		}
+	}
 }
 
 // appendName appends what a bucket of a key is called in Redis.
@@ -181,7 +194,7 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, sharing *sharing) e
 		}
 	}
 	for _, m := range b.Merged {
-		if m.Err != nil && IsReply(m.Err) && !IsTryAgain(m.Err, len(m.Buckets)) {
+		if m.Err != nil && IsReply(m.Err) && !IsTryAgain(m.Err, Keys(m.Call)) {
 			s.logRefusal(m.Err)
 		}
 	}
@@ -257,10 +270,18 @@ func IsReply(err error) bool {
 	return true
 }
 
-// IsTryAgain reports whether Redis has refused a call since it is about several buckets, of which some are on another
+// Keys returns how many keys of Redis a call is about.
+func Keys(c *dispatch.Call) int {
+	if c.Op.Records == bucket.WithRecords {
+		return len(c.Buckets) + bucket.Counted(c.Buckets)
+	}
+	return len(c.Buckets)
+}
+
+// IsTryAgain reports whether Redis has refused a call since it is about several keys, of which some are on another
 // node already. A call for one is done.
-func IsTryAgain(err error, buckets int) bool {
-	return buckets > 1 && redis.HasErrorPrefix(err, "TRYAGAIN")
+func IsTryAgain(err error, keys int) bool {
+	return keys > 1 && redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
 // IsMoving reports whether Redis has refused a call on one bucket since its slot is moving, so often that the client gave up. It

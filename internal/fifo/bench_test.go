@@ -1,0 +1,83 @@
+package fifo
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+// What a call costs beside 50,000 callers who wait: as much as beside none.
+
+const crowd = 50_000
+
+// BenchmarkWake wakes the one caller of a key, while each of the others waits for a key of its own.
+func BenchmarkWake(b *testing.B) {
+	for _, others := range []int{0, crowd} {
+		b.Run(strconv.Itoa(others), func(b *testing.B) {
+			var q Queues
+			for i := range others + 1 {
+				_, _, err := q.Join(b.Context(), nil, Name{strconv.Itoa(i), "tokens"}, math.MaxInt)
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			for b.Loop() {
+				q.Wake("0")
+			}
+		})
+	}
+}
+
+// BenchmarkJoin joins a queue at its end, and leaves it there.
+func BenchmarkJoin(b *testing.B) {
+	for _, others := range []int{1, crowd} {
+		b.Run(strconv.Itoa(others), func(b *testing.B) {
+			var q Queues
+			defer fill(b, &q, others)()
+			ended, cancel := context.WithCancel(b.Context())
+			cancel()
+			for b.Loop() {
+				if _, _, err := q.Join(ended, nil, k, math.MaxInt); err == nil {
+					b.Fatal("it had its turn")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkLeave has all callers of a queue join it, and leave it at the same moment.
+func BenchmarkLeave(b *testing.B) {
+	for _, callers := range []int{100, crowd} {
+		b.Run(strconv.Itoa(callers), func(b *testing.B) {
+			for b.Loop() {
+				var q Queues
+				fill(b, &q, callers)()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*callers), "ns/caller")
+		})
+	}
+}
+
+// fill has so many callers wait in a queue, until the function returned is called.
+func fill(b *testing.B, q *Queues, callers int) (empty func()) {
+	ctx, cancel := context.WithCancel(b.Context())
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			if leave, _, err := q.Join(ctx, nil, k, math.MaxInt); err == nil {
+				<-ctx.Done()
+				leave()
+			}
+		})
+	}
+	for q.Len(k) < callers {
+		runtime.Gosched()
+	}
+	return func() {
+		cancel()
+		all.Wait()
+	}
+}

@@ -1,0 +1,108 @@
+package memory
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// charged is a charge of a trace, with what was given back of it.
+type charged struct {
+	at    time.Time
+	level int64 // before
+	units int64
+	back  int64
+}
+
+// giveBackTrace charges a bucket at random, gives back some charges late and in any order, refunds, and resets.
+type giveBackTrace struct {
+	r       *rand.Rand
+	c       *clients
+	b       bucket.Bucket
+	charges []charged
+	given   int64 // by refunds by hand
+}
+
+// net is how much more than burst + rate × time was charged in any span until now, less what was given back of these charges,
+// and less what refunds by hand have given back.
+func (g *giveBackTrace) net() (most int64) {
+	now, net := time.Now(), int64(0)
+	for i := len(g.charges) - 1; i >= 0; i-- {
+		one := g.charges[i]
+		net += one.units - max(0, one.back)
+		most = max(most, net-g.given-g.b.Capacity-g.b.Drain*now.Sub(one.at).Milliseconds())
+	}
+	return most
+}
+
+func (g *giveBackTrace) step(t *testing.T) {
+	level := g.c.do(0, g.b, bucket.Peek(1)).Level
+	switch x := g.r.IntN(100); {
+	case x < 55:
+		n := 1 + g.r.Int64N(g.b.Burst)
+		if g.r.IntN(3) > 0 {
+			n = 1 + n/4
+		}
+		op := bucket.Op{Verb: bucket.Take, Charges: 1, N: n}
+		if found := g.c.do(0, g.b, op); g.b.Fit(found.Level, 1, n) == 1 {
+			g.charges = append(g.charges, charged{time.Now(), found.Level, n * g.b.Cost, 0})
+		}
+	case x < 90 && len(g.charges) > 0:
+		one := &g.charges[len(g.charges)-1-g.r.IntN(min(len(g.charges), 12))]
+		if one.back != 0 {
+			return
+		}
+		n := 1 + g.r.Int64N(one.units/g.b.Cost)
+		claim := g.b.NewClaim(one.level, one.units, time.Since(one.at).Nanoseconds(), 0)
+		claim.Made = time.Since(one.at).Milliseconds()
+		g.c.do(0, g.b, bucket.Op{Verb: bucket.Return, N: n, Claims: []bucket.Claim{claim}, Records: bucket.WithRecords})
+		one.back = level - g.c.do(0, g.b, bucket.Peek(1)).Level
+		require.GreaterOrEqual(t, one.back, int64(0))
+		require.LessOrEqual(t, one.back, n*g.b.Cost)
+		if one.back == 0 {
+			one.back = -1 // once
+		}
+	case x < 96:
+		g.c.do(0, g.b, bucket.Op{Verb: bucket.Give, N: 1 + g.r.Int64N(g.b.Burst), Records: bucket.WithRecords})
+		g.given += level - g.c.do(0, g.b, bucket.Peek(1)).Level
+	case x < 98:
+		time.Sleep(time.Millisecond)
+		g.c.do(0, g.b, bucket.Op{Verb: bucket.Reset, N: 1, Records: bucket.WithRecords})
+		g.charges, g.given = nil, 0 // it begins anew
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestNothingIsGivenBackTwice: whatever is given back, when and in which order, no span of time has more than burst + rate × time
+// of what stays, but for what clocks differ by.
+func TestNothingIsGivenBackTwice(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, 1))
+				rate := []int64{1, 7, 10, 100, 1000, 60_000}[r.IntN(6)]
+				burst := []int64{1, 5, rate, 2 * rate, 100}[r.IntN(5)]
+				b, ok := bucket.New(bucket.Token, "b", rate, burst, []int64{1000, 60_000, 3_600_000}[r.IntN(3)])
+				require.True(t, ok)
+				g := &giveBackTrace{r: r, c: clientsOf(New(MaxBuckets)), b: b}
+				pause := float64(b.FillTime()) / []float64{2, 20, 200}[r.IntN(3)]
+				for range 400 {
+					if r.IntN(4) > 0 {
+						time.Sleep(time.Duration(r.Float64()*pause) * time.Millisecond)
+					}
+					g.step(t)
+					slack := max(b.Cost/100, 4*b.Drain+b.Drain*b.FillTime()/500)
+					require.LessOrEqual(t, g.net(), slack, "%+v", b)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,141 @@
+package ginlimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/memory"
+)
+
+// recorded is a charge of a trace, which may be given back.
+type recorded struct {
+	at              time.Time
+	n, level        int64
+	inRedis, inHere int64 // marks
+	reset           bool  // since
+}
+
+// TestScriptsWithRecordsEqualTheProcess gives back what some of many calls have taken, in any order, beside refunds, resets, blocks
+// and debts: Redis and the process give back as much.
+func TestScriptsWithRecordsEqualTheProcess(t *testing.T) {
+	t.Parallel()
+	kinds := map[ginlimit.Algorithm]bucket.Kind{
+		ginlimit.TokenBucket: bucket.Token, ginlimit.FixedWindow: bucket.FixedWindow, ginlimit.SlidingWindow: bucket.SlidingWindow,
+	}
+	for a, kind := range kinds {
+		for seed := range uint64(6) {
+			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
+				t.Parallel()
+				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+					r := rand.New(rand.NewPCG(seed, uint64(a)))
+					limit := ginlimit.Limit{Rate: 3 + r.IntN(40), Period: time.Duration(20+r.IntN(400)) * time.Millisecond}
+					source, args, err := ginlimit.Script(a, limit)
+					require.NoError(t, err)
+					one, ok := bucket.New(kind, "b", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
+					require.True(t, ok)
+					w := &recordTrace{
+						scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis, source: source, args: args}, Bucket: one,
+						store: memory.New(memory.MaxBuckets), r: r,
+					}
+					for step := range 400 / raceShare {
+						w.step(t, step)
+					}
+				})
+			})
+		}
+	}
+}
+
+// recordTrace has the script of a limit and the process do the same.
+type recordTrace struct {
+	*scriptKeys
+	bucket.Bucket
+	store *memory.Store
+	r     *rand.Rand
+	taken []recorded
+}
+
+func (w *recordTrace) do(t *testing.T, verb string, op bucket.Op, second int64, keys []string, more ...any) (inRedis []int64, here bucket.State) {
+	t.Helper()
+	args := append([]any{verb, op.N, second}, w.args...)
+	reply, err := w.rdb.Eval(t.Context(), w.source, keys, append(args, more...)...).Result()
+	require.NoError(t, err)
+	switch reply := reply.(type) {
+	case int64:
+		inRedis = []int64{reply}
+	case []any:
+		for _, n := range reply {
+			inRedis = append(inRedis, n.(int64))
+		}
+	}
+	states := make([]bucket.State, 1)
+	w.store.Do([]byte("k"), []bucket.Bucket{w.Bucket}, op, states)
+	return inRedis, states[0]
+}
+
+func (w *recordTrace) step(t *testing.T, step int) {
+	r := w.r
+	if r.IntN(3) == 0 {
+		time.Sleep(time.Duration(r.Int64N(2+w.Period/8)) * time.Millisecond)
+	}
+	w.mini.SetTime(time.Now())
+	alone, both := []string{"k"}, []string{"k", "k:back"}
+	what := fmt.Sprintf("step %d of %+v", step, w.Bucket)
+	switch x := r.IntN(100); {
+	case x < 50:
+		op := bucket.Op{Verb: bucket.Take, Charges: 1, N: 1 + r.Int64N(max(1, w.Burst/3))}
+		found, here := w.do(t, "take", op, 1, alone)
+		require.Equal(t, here.Level, found[0], what)
+		if w.Fit(here.Level, 1, op.N) == 1 {
+			w.taken = append(w.taken, recorded{time.Now(), op.N, here.Level, found[len(found)-1], here.Mark, false})
+		}
+	case x < 85 && len(w.taken) > 0:
+		i := r.IntN(len(w.taken))
+		one := w.taken[i]
+		w.taken = append(w.taken[:i], w.taken[i+1:]...)
+		age := time.Since(one.at)
+		if w.Kind != bucket.Token && age.Milliseconds() >= w.Period {
+			return
+		}
+		claim := w.NewClaim(one.level, one.n*w.Cost, age.Nanoseconds(), int64(r.IntN(3))*1e6)
+		if !one.reset && r.IntN(2) == 0 {
+			claim.Known = 1
+		}
+		claim.Made = max(0, age.Milliseconds()-int64(r.IntN(2)))
+		claim.Mark = one.inHere
+		op := bucket.Op{Verb: bucket.Return, N: 1 + r.Int64N(one.n), Claims: []bucket.Claim{claim}, Records: bucket.WithRecords}
+		mark := one.inRedis
+		if w.Kind == bucket.Token {
+			mark = 0
+		}
+		what += fmt.Sprintf(": return %+v of %+v", op, one)
+		w.do(t, "return", op, 1, both, mark, claim.Sure, claim.Behind, claim.Age, claim.Made, claim.Resets, claim.Known)
+	case x < 92:
+		w.do(t, "give", bucket.Op{Verb: bucket.Give, N: 1 + r.Int64N(w.Burst), Records: bucket.WithRecords}, 1, both)
+		if w.Kind != bucket.Token {
+			w.taken = nil // it may have emptied the window, and one that begins anew has the same marks
+		}
+	case x < 94:
+		w.do(t, "block", bucket.Op{Verb: bucket.Block, N: 1 + r.Int64N(w.Period/4)}, 0, alone)
+	case x < 96:
+		w.do(t, "charge", bucket.Op{Verb: bucket.Charge, N: 1 + r.Int64N(w.Burst)}, 0, alone)
+	case x < 98:
+		w.do(t, "reset", bucket.Op{Verb: bucket.Reset, N: 1, Records: bucket.WithRecords}, 1, both)
+		for i := range w.taken {
+			w.taken[i].reset = true
+		}
+	}
+	found, here := w.do(t, "take", bucket.Peek(1), 0, alone)
+	require.Equal(t, here.Level, found[0], what)
+	if w.mini.Exists("k:back") {
+		require.Positive(t, w.mini.TTL("k:back"), what)
+		require.LessOrEqual(t, w.mini.TTL("k:back"), time.Duration(2*w.Period+1)*time.Millisecond, what)
+	}
+}
