@@ -6,18 +6,29 @@
 -- ARGV[3i]      the slots that these hold
 -- ARGV[3i + 1]  1 if a late attempt may still come, else 0
 --
--- Reply: the numbers i of the keys that could not be written, as where memory is full. A key of another type is left alone.
+-- Reply: the numbers i of the keys that could not be written, as where memory is full and the
+-- key is new. A key of another type is left alone.
 
 local failed = {}
 local try = redis.pcall
+
+-- unlocked tells whether a key can be written where memory is full. Redis then refuses SET, unless the script has written
+-- before: so the TTL is written as it is. A client's slots are known for as long as their processes report them.
+local function unlocked(key)
+  return try('PEXPIRE', key, call('PTTL', key)) == 1
+end
+
 for i, key in ipairs(KEYS) do
   local settled, held, doubt = ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1]
   local plain = ARGV[1] .. ' ' .. settled .. ' ' .. held .. ' ' -- nobody else has slots, and Redis knows it all, as nearly always
+  local write, s
   if held ~= '0' and try('GET', key) == plain and call('PTTL', key) ~= -1 then
-    if try('SET', key, plain, 'PX', life).err then failed[#failed + 1] = i end
+    write = function() call('SET', key, plain, 'PX', life) end
   else
-    local known, s = pcall(look, key, ARGV[1], settled + 0, held + 0)
-    if known and not pcall(keep, key, ARGV[1], s, doubt == '1') then failed[#failed + 1] = i end
+    local known
+    known, s = pcall(look, key, ARGV[1], settled + 0, held + 0)
+    if known then write = function() keep(key, ARGV[1], s, doubt == '1') end end
   end
+  if write and not pcall(write) and not (unlocked(key) and pcall(write)) then failed[#failed + 1] = i end
 end
 return failed
