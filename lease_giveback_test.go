@@ -57,6 +57,29 @@ func TestRefundsUnderALeaseLeaveTokensToOthers(t *testing.T) {
 	})
 }
 
+// TestRefundsByHandLeaveTokensToOthers: each voids what is leased, so that nothing is leased while there are many.
+func TestRefundsByHandLeaveTokensToOthers(t *testing.T) {
+	limit := ginlimit.PerSecond(2000)
+	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
+		l := b.limiter(t, ginlimit.WithLease(200*time.Millisecond))
+		allow := func() (ginlimit.Result, error) { return l.Allow(t.Context(), "k", limit) }
+		b.busy(t, allow)
+		b.advance(2 * time.Second)
+		for range 3000 {
+			r, err := allow()
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.NoError(t, l.Refund(t.Context(), "k", 1, limit))
+			b.advance(500 * time.Microsecond)
+		}
+		require.Greater(t, b.leftTo(t, "k", limit), 1950)
+		leased := l.Stats().Leased
+		b.advance(5 * time.Second)
+		b.busy(t, allow)
+		require.Greater(t, l.Stats().Leased, leased, "a while later there are leases again")
+	})
+}
+
 // TestCancelsBesideALeaseVoidNothing: reservations that are canceled leave the lease of their key as it is.
 func TestCancelsBesideALeaseVoidNothing(t *testing.T) {
 	limit := ginlimit.PerMinute(60_000)

@@ -150,6 +150,7 @@ func TestAnotherPlanEndsALease(t *testing.T) {
 		}
 		for _, other := range []ginlimit.Limit{ginlimit.PerHour(0), ginlimit.PerMinute(1), leasePerMinute.WithBurst(2000), ginlimit.PerHour(50)} {
 			plan = []ginlimit.Limit{leasePerMinute}
+			b.advance(5 * time.Second) // after two changes within this time there is no lease
 			require.NoError(t, p.Reset(t.Context(), "alice"))
 			used := b.leases(t, p)
 			plan = []ginlimit.Limit{other}

@@ -22,6 +22,9 @@ const (
 	stripes = 1024
 	// failedLife is for how long a change may still be made that has failed.
 	failedLife = time.Second
+	// quiet is for how long nothing is taken ahead of a key after two changes within that time: each of many refunds would
+	// void what is leased, and so take it from others.
+	quiet = 5 * time.Second
 	// maxWatch is how long a reading of a level is of use to learn how fast Redis' clock runs.
 	maxWatch = 10 * time.Second
 )
@@ -48,6 +51,7 @@ type Cache struct {
 type change struct {
 	going atomic.Int32 // changes on their way
 	ended atomic.Int64 // when the last one had ended, or may have, since the cache's start
+	again atomic.Int64 // when one last began within the time quiet after another, since the cache's start
 }
 
 // New returns an empty cache. It makes no lease until the clock is trusted.
@@ -155,6 +159,12 @@ func (c *Cache) changed(hash uint64, since time.Time) bool {
 	return c.changes[hash%stripes].since(c, since)
 }
 
+// restless reports whether this process has lately changed the key, or one of its stripe, again and again.
+func (c *Cache) restless(hash uint64) bool {
+	again := time.Duration(c.changes[hash%stripes].again.Load())
+	return again > 0 && c.now()-again < quiet
+}
+
 // fell reports whether the key's levels may have fallen since a time because this process gave back.
 func (c *Cache) fell(hash uint64, since time.Time) bool {
 	return c.changed(hash, since) || c.returns[hash%stripes].since(c, since)
@@ -235,6 +245,10 @@ func (c *Cache) Returns(hash uint64) (done func(failed bool)) {
 }
 
 func (change *change) begin(c *Cache) (done func(failed bool)) {
+	now := c.now()
+	if ended := time.Duration(change.ended.Load()); ended > 0 && now-ended < quiet {
+		change.again.Store(int64(now))
+	}
 	change.going.Add(1)
 	return func(failed bool) {
 		at := c.now()

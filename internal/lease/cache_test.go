@@ -216,6 +216,7 @@ func TestAFailedChange(t *testing.T) {
 			require.Zero(t, f.ask(1))
 			time.Sleep(failedLife / 20)
 		}
+		f.cache.changes[f.s.Hash%stripes].again.Store(0)
 		time.Sleep(time.Nanosecond)
 		f.used(5)
 		require.Positive(t, f.ask(1))

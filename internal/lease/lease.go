@@ -40,7 +40,8 @@
 // has no drain: its tokens come back all at once, and its leases end when it does. A sliding window has no leases: there a
 // token counts from when it was used.
 //
-// A Reset, Refund or Block of this process voids the leases on its key, and none is made until that is done. A Reset of another
+// A Reset, Refund or Block of this process voids the leases on its key, and none is made until that is done. After
+// two within a few seconds, nothing is taken ahead for as long: what is void is missing to others. A Reset of another
 // process, or a Refund of what had flowed back already, shows at the next decision by Redis, as own is no more than the level
 // found, and else when the lease ends, within its life; so does a Block. Until then as many tokens more may be used as were given back.
 //

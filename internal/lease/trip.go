@@ -47,7 +47,7 @@ func (t *Trip) Charges() int64 { return t.charges + t.ahead }
 func (t *Trip) want() int64 {
 	e, c := t.entry, t.cache
 	now := time.Now()
-	if !c.trusted(e.buckets) || c.changed(e.hash, now) {
+	if !c.trusted(e.buckets) || c.changed(e.hash, now) || c.restless(e.hash) {
 		return 0
 	}
 	tokens := min(e.usage.within(c.now(), t.life), (e.room.Load()-t.charges*t.n)/2)

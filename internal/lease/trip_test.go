@@ -129,6 +129,13 @@ func TestAsManyKeysAsVisitorsAreToldApart(t *testing.T) {
 	}
 }
 
+// changes makes two changes, one a time after the other.
+func (f *fixture) changes(apart time.Duration) {
+	f.cache.Forget(f.s.Hash)(false)
+	time.Sleep(apart)
+	f.cache.Forget(f.s.Hash)(false)
+}
+
 // TestWant is how many tokens a call takes ahead.
 func TestWant(t *testing.T) {
 	for name, row := range map[string]struct {
@@ -151,6 +158,9 @@ func TestWant(t *testing.T) {
 		"after a change":           {func(f *fixture) { f.cache.Forget(f.s.Hash)(false); time.Sleep(time.Nanosecond) }, 1},
 		"after a failed change":    {func(f *fixture) { f.cache.Forget(f.s.Hash)(true); time.Sleep(failedLife) }, 0},
 		"after that":               {func(f *fixture) { f.cache.Forget(f.s.Hash)(true); time.Sleep(failedLife + 1); f.used(4) }, 4},
+		"many changes":             {func(f *fixture) { f.changes(quiet - 1); time.Sleep(quiet - 1); f.used(4) }, 0},
+		"many, and then none":      {func(f *fixture) { f.changes(quiet - 1); time.Sleep(quiet); f.used(4) }, 4},
+		"few changes":              {func(f *fixture) { f.changes(quiet); time.Sleep(1); f.used(4) }, 4},
 		"no trust":                 {func(f *fixture) { f.cache.clock = clocktrust.New(false) }, 0},
 		"a life of a nanosecond":   {func(f *fixture) { f.life = 1 }, 0},
 		"one token flows back":     {func(f *fixture) { f.life = ms }, 0},
