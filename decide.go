@@ -249,6 +249,7 @@ func (l *Limiter) changeOne(ctx context.Context, c *dispatch.Call, i int) error 
 	if err := l.doOne(ctx, record); err != nil {
 		return err
 	}
+	c.States[i] = record.States[0] // what was written down, of a full bucket too
 	op.Records = bucket.RecordsWritten
 	if op.Verb == bucket.Return {
 		units := record.States[0].Level

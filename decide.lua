@@ -117,9 +117,13 @@ local function claimed(w, i, h)
   local age = ARGV[at + 2] + 0
   if h then given, reset = since(h, age, ARGV[at + 3] + 0, ARGV[at + 4] + 0) end
   local units = max(0, min(all, max(ARGV[at] + 0, ARGV[at + 1] - given)) - max(0, reset - ARGV[at + 5] * w.limit))
-  local rest = w.used and w.used - units or 0
-  if drainOf(w) and 0 < units and units < all and 0 < rest then -- what clocks differ by, or less than a token's hundredth
-    if rest <= max(floor(w.cost / 100), drainOf(w) * (2 + floor(age / 1000))) then units = units + min(rest, all - units) end
+  if drainOf(w) and 0 < units and units < all then -- what clocks differ by, or less than a token's hundredth
+    local rest, hundredth = w.used and w.used - units or 0, floor(w.cost / 100)
+    if all - units <= hundredth then
+      units = all
+    elseif 0 < rest and rest <= max(hundredth, drainOf(w) * (2 + floor(age / 1000))) then
+      units = units + min(rest, all - units)
+    end
   end
   return units
 end

@@ -128,9 +128,15 @@ func (s *shard) claimedLocked(r *request, i int) int64 {
 	claim := &r.Claims[i]
 	given, reset := s.sinceLocked(r, i)
 	all, units := min(r.N, bucket.MaxUnits/b.Cost)*b.Cost, claim.Left(b, r.N, given, reset)
-	rest := r.states[i].Level - units
-	if b.Kind == bucket.Token && 0 < units && units < all && 0 < rest && rest <= max(b.Cost/100, b.Drain*(2+claim.Age/1000)) {
-		units += min(rest, all-units) // what clocks differ by, or less than a token's hundredth
+	if b.Kind != bucket.Token || units == 0 || units == all {
+		return units
+	}
+	rest, hundredth := r.states[i].Level-units, b.Cost/100
+	switch { // what clocks differ by, or less than a token's hundredth
+	case all-units <= hundredth:
+		units = all
+	case 0 < rest && rest <= max(hundredth, b.Drain*(2+claim.Age/1000)):
+		units += min(rest, all-units)
 	}
 	return units
 }
