@@ -42,13 +42,13 @@ type resets struct {
 
 // ownReset is a reset by this process.
 type ownReset struct {
-	at  time.Time // when it began
-	ids []string  // of the buckets in whose records it is: there is nothing to write of a full one
+	began, ended time.Time
+	ids          []string // of the buckets in whose records it is: there is nothing to write of a full one
 }
 
-// add notes that buckets, which were found in these states, were reset from a time on.
-func (r *resets) add(at time.Time, where string, buckets []bucket.Bucket, found []bucket.State) {
-	one := ownReset{at: at}
+// add notes that buckets, which were found in these states, were reset since a time.
+func (r *resets) add(began time.Time, where string, buckets []bucket.Bucket, found []bucket.State) {
+	one := ownReset{began: began, ended: time.Now()}
 	for i := range buckets[:bucket.Counted(buckets)] {
 		if found[i].Level > 0 {
 			one.ids = append(one.ids, where+buckets[i].ID)
@@ -79,14 +79,22 @@ func (r *receipt) begin(l *Limiter, hash uint64) {
 	}
 }
 
-// resetsSince returns how many resets of a bucket by this process were before the charge, and not before a time.
-func (r *receipt) resetsSince(since time.Time, id string) (n int64) {
-	for i := range r.before {
-		if one := &r.before[i]; !one.at.Before(since) && slices.Contains(one.ids, id) {
-			n++
+// resetSlack is how far a store may round the time of a reset, and more.
+const resetSlack = 4 * time.Millisecond
+
+// resetsSince returns how many resets of a bucket by this process were before the charge and may have been made after a time, and
+// since when all of these were made.
+func (r *receipt) resetsSince(since time.Time, id string) (n int64, began time.Time) {
+	for i := len(r.before) - 1; i >= 0; i-- {
+		one := &r.before[i]
+		if one.ended.Before(since.Add(-resetSlack)) || !slices.Contains(one.ids, id) {
+			continue
+		}
+		if n++; one.began.Before(since) {
+			since = one.began
 		}
 	}
-	return n
+	return n, since
 }
 
 // fill keeps when a charge was sent and what was found, if that is wanted.
@@ -105,14 +113,13 @@ func (r *receipt) fill(sent time.Time, found []bucket.State) {
 func (r *receipt) claims(buckets []bucket.Bucket, n int64, here bool, where string) []bucket.Claim {
 	claims, age := make([]bucket.Claim, len(buckets)), time.Since(r.sent)
 	// Redis tells the time of a reset by milliseconds, and the way to it may be as long as that of the charge. So it counts resets from
-	// somewhat before the charge on, but for those that this process has made before, and a little sooner.
+	// somewhat before the charge on, but for those that this process has made before.
 	margin := r.known.Sub(r.sent) + resetMargin
-	since := r.sent.Add(-margin - 4*time.Millisecond)
 	for i := range claims {
 		b := &buckets[i]
-		claims[i] = b.NewClaim(r.levels[i], b.Charge(n), age.Nanoseconds(), (margin + 2*time.Millisecond).Nanoseconds())
-		claims[i].Made = max(0, time.Since(r.known).Milliseconds()-1)
-		claims[i].Known = r.resetsSince(since, where+b.ID)
+		known, since := r.resetsSince(r.sent.Add(-margin), where+b.ID)
+		claims[i] = b.NewClaim(r.levels[i], b.Charge(n), age.Nanoseconds(), (r.sent.Sub(since) + 2*time.Millisecond).Nanoseconds())
+		claims[i].Made, claims[i].Known = max(0, time.Since(r.known).Milliseconds()-1), known
 		if claims[i].Mark = r.marks[i]; b.Kind != bucket.Token && (here && n > b.Burst || !here && r.over(b, age)) {
 			claims[i].Mark = bucket.NoMark // of more than the window holds it is not known which of them are gone
 		}
