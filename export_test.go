@@ -87,14 +87,20 @@ func Script(a Algorithm, l Limit) (source string, args []any, err error) {
 		return "", nil, err
 	}
 	b := &set.buckets[0]
-	return scripts()[b.Kind], b.Args[:], nil
+	return sources().Server[b.Kind], b.Args[:], nil
 }
 
 // Scripts are all scripts of limits, bans and slots.
-func Scripts() [redisstore.Scripts]string { return scripts() }
+func Scripts() [redisstore.Scripts]string { return sources().Server }
 
-// CrossSlotScript comes before those of limits, in calls for several clients on a node of a cluster.
-func CrossSlotScript() string { return crossSlotSource }
+// NodeScript returns the script of an algorithm for a node of a cluster.
+func NodeScript(a Algorithm, l Limit) (string, error) {
+	set, err := newLimitSet(a, l)
+	if err != nil {
+		return "", err
+	}
+	return sources().Node[set.buckets[0].Kind], nil
+}
 
 // PlanScript is the script that stores a plan.
 func PlanScript() string { return planSource }

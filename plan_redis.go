@@ -3,7 +3,6 @@ package ginlimit
 import (
 	"context"
 	"crypto/rand"
-	_ "embed"
 	"errors"
 	"strings"
 	"time"
@@ -14,10 +13,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
-// What Redis keeps: each plan as text that expires, and a token while the source is asked for it (see plan.lua).
-
-//go:embed plan.lua
-var planSource string
+// What Redis keeps: each plan as text that expires, and a token while the source is asked for it (see lua/plan.lua).
 
 var planScript = redis.NewScript(planSource)
 

@@ -102,7 +102,7 @@ func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
 		}
 		w.mini.SetTime(time.Now())
 		if w.Ends != 0 {
-			w.args = []any{w.Left(time.Now().UnixMilli()), 0, limit}
+			w.args = []any{w.Left(time.Now().UnixMilli()), "calendar", limit}
 		}
 		op, mark := bucket.Op{N: 1 + r.Int64N(limit+1)}, scriptMark{inRedis: bucket.NoMark, inHere: bucket.NoMark}
 		if len(marks) > 0 && r.IntN(8) > 0 {

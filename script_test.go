@@ -21,7 +21,8 @@ type scriptKeys struct {
 	rdb    *redis.Client
 	now    time.Time
 	source string
-	args   []any // of the limit
+	ofNode string // the source of the same script for a node of a cluster
+	args   []any  // of the limit
 }
 
 func newScriptKeys(t *testing.T, a ginlimit.Algorithm, l ginlimit.Limit) *scriptKeys {
@@ -34,6 +35,8 @@ func newScriptKeys(t *testing.T, a ginlimit.Algorithm, l ginlimit.Limit) *script
 	t.Cleanup(func() { _ = s.rdb.Close() })
 	var err error
 	s.source, s.args, err = ginlimit.Script(a, l)
+	require.NoError(t, err)
+	s.ofNode, err = ginlimit.NodeScript(a, l)
 	require.NoError(t, err)
 	return s
 }
