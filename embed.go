@@ -43,19 +43,23 @@ var (
 
 // recipe is what a script for limits is made of.
 type recipe struct {
-	fast    string   // decides in line on one key, or on each of many
-	several bool     // decides in line on several keys together, too
-	kinds   []string // of limits that it knows
+	fast    string // decides in line on one key, or on each of many
+	several bool   // decides in line on several keys together, too
+	kinds   []kind // of limits that it knows
 }
+
+// kind is a kind of limits in scripts: by its name in arguments, or token.
+type kind struct{ name, source string }
 
 // recipes are the scripts for limits. Each is made a second time, with a ban or slots.
 func recipes() [redisstore.Limits]recipe {
+	token, fixed, sliding := kind{"token", tokenKindSource}, kind{"fixed", fixedKindSource}, kind{"sliding", slidingKindSource}
 	return [redisstore.Limits]recipe{
-		redisstore.Tokens:         {tokenFastSource, true, []string{"token"}},
-		redisstore.Fixed:          {fixedFastSource, false, []string{"fixed"}},
-		redisstore.Sliding:        {slidingFastSource, false, []string{"sliding"}},
-		redisstore.TokensCalendar: {"", true, []string{"token", "fixed"}},
-		redisstore.Mixed:          {"", false, []string{"token", "fixed", "sliding"}},
+		redisstore.Tokens:         {tokenFastSource, true, []kind{token}},
+		redisstore.Fixed:          {fixedFastSource, false, []kind{fixed}},
+		redisstore.Sliding:        {slidingFastSource, false, []kind{sliding}},
+		redisstore.TokensCalendar: {"", true, []kind{token, fixed}},
+		redisstore.Mixed:          {"", false, []kind{token, fixed, sliding}},
 	}
 }
 
@@ -81,10 +85,11 @@ func (r recipe) compose(guarded bool) string {
 		return begin + "local guarded = false\n" + severalFastSource + decide
 	case !guarded:
 		return begin + decide
-	case r.several:
-		begin += "local function several(KEYS, ARGV, guarded)\n" + severalFastSource + "end\n" +
-			"local reply = several(KEYS, ARGV, true)\nif reply then return reply end\n"
-		decide = "local reply, charges = several(KEYS, ARGV, false)\n" +
+	case r.several: // a function whose names are parameters: upvalues would cost Redis time
+		const names = "call, try, floor, ceil, format, match, exact, grace, life)\n"
+		begin += "local function several(KEYS, ARGV, guarded, " + names + severalFastSource + "end\n" +
+			"local reply = several(KEYS, ARGV, true, " + names + "if reply then return reply end\n"
+		decide = "local reply, charges = several(KEYS, ARGV, false, " + names +
 			"if reply then return reply, charges end\n" + decide
 	}
 	return begin + slotsSource + "local function decide(KEYS, ARGV)\n" + decide + "end\n" + guardsSource
@@ -92,12 +97,11 @@ func (r recipe) compose(guarded bool) string {
 
 // modules returns the kinds of limits: a table of functions, each of which makes the module of one.
 func (r recipe) modules() string {
-	text := "local kind = {}\n"
-	for _, name := range r.kinds {
-		source := map[string]string{"token": tokenKindSource, "fixed": fixedKindSource, "sliding": slidingKindSource}[name]
-		text += "function kind." + name + "()\n" + source + "end\n"
+	text := "local kind = {\n"
+	for _, k := range r.kinds {
+		text += k.name + " = function()\n" + k.source + "end,\n"
 	}
-	return text + "kind.calendar = kind.fixed\n"
+	return text + "}\n"
 }
 
 // constants returns the values that Go shares with the scripts, as locals. prelude.lua says what they are.

@@ -90,6 +90,9 @@ func Script(a Algorithm, l Limit) (source string, args []any, err error) {
 	return sources().Server[b.Kind], b.Args[:], nil
 }
 
+// Sources are the scripts of a store in Redis.
+func Sources() redisstore.Sources { return sources() }
+
 // Scripts are all scripts of limits, bans and slots.
 func Scripts() [redisstore.Scripts]string { return sources().Server }
 

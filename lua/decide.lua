@@ -65,8 +65,8 @@ local records = back and charges or 0
 local k = records == withRecords and #KEYS / 2 or #KEYS
 
 local history, note, claimed
-if back then
-  local concat, gmatch, remove = table.concat, string.gmatch, table.remove
+if returns or records == withRecords or records == recordsOnly then
+  local concat, gmatch = table.concat, string.gmatch
 
   -- history reads the record of a bucket.
   function history(w, key)
@@ -117,7 +117,7 @@ if back then
       times[#times + 1] = {h.now, given, reset, age}
     end
     if #times > maxTimes then -- after many resets
-      local first, second = remove(times, 1), times[1]
+      local first, second = table.remove(times, 1), times[1]
       second[4] = second[1] - min(first[1] - first[4], second[1] - second[4])
       second[2], second[3] = first[2] + second[2], first[3] + second[3]
     end
@@ -154,17 +154,21 @@ if back then
 end
 
 -- First decide: read every key.
-local modules, all, reply, size = {}, {}, {}, 0
+local all, reply, size = {}, {}, 0
 for i = 1, k do
   local word = ARGV[3 * i + 2]
-  local make = kind[word] or kind.token
-  local m = modules[make] or make()
-  modules[make] = m
+  local calendar = word == 'calendar'
+  local name = calendar and 'fixed' or kind[word] and word or 'token'
+  local m = kind[name]
+  if type(m) == 'function' then -- the module is made for the first key that needs it
+    m = m()
+    kind[name] = m
+  end
   local first, rate = ARGV[3 * i + 1] + 0, nil
   if m.drains then rate = first end
   local w = {
     key = KEYS[i], kind = m, at = size + 1, drain = rate, period = first,
-    cost = m.drains and word + 0 or 1, calendar = word == 'calendar', limit = ARGV[3 * i + 3] + 0
+    cost = m.drains and word + 0 or 1, calendar = calendar, limit = ARGV[3 * i + 3] + 0
   }
   local at = w.at
   for _ = 1, m.size do

@@ -9,6 +9,7 @@
 --   withRecords, recordsOnly, noBans, limitBans    values of arguments, see decide.lua, guards.lua
 --   spans, maxTimes, ever                          bounds of records, see decide.lua
 
+local redis, math, string = redis, math, string -- globals take longer
 local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local format, match = string.format, string.match

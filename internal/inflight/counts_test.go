@@ -3,7 +3,6 @@ package inflight
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -135,13 +134,6 @@ func TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused(t *testing.T) {
 		c.Settle(key, 1, Refused)
 		require.Equal(t, []string{"k settled 2 held 0 doubt false"}, redis.says())
 	})
-}
-
-func TestRedisKeepsACountForLife(t *testing.T) {
-	t.Parallel()
-	script, err := os.ReadFile("../../slots.lua")
-	require.NoError(t, err)
-	require.Contains(t, string(script), fmt.Sprintf("\nlocal life = %d\n", Life.Milliseconds()))
 }
 
 func TestLostAttemptsAreInDoubt(t *testing.T) {

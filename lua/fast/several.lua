@@ -104,8 +104,9 @@ if #KEYS > 1 and ARGV[1] == 'take' then
     if k < 2 then levels[2] = nil end
     if ban then levels[k + 1], levels[k + 2] = 0, 0 end
     if used then
-      local attempt = ARGV[at + 3] .. ' ' .. ARGV[at + 4] .. ' ' .. ARGV[at + 5] .. ' '
-      call('SET', KEYS[#KEYS], attempt .. ARGV[at + 6], 'PX', life)
+      local value = ARGV[at + 3] .. ' ' .. ARGV[at + 4] .. ' ' .. ARGV[at + 5] ..
+        ' ' .. ARGV[at + 6]
+      call('SET', KEYS[#KEYS], value, 'PX', life)
       levels[#levels + 1] = used
     end
     return levels, charges
