@@ -53,13 +53,14 @@ type kind struct{ name, source string }
 
 // recipes are the scripts for limits. Each is made a second time, with a ban or slots.
 func recipes() [redisstore.Limits]recipe {
-	token, fixed, sliding := kind{"token", tokenKindSource}, kind{"fixed", fixedKindSource}, kind{"sliding", slidingKindSource}
+	token, fixed := kind{"token", tokenKindSource}, kind{"fixed", fixedKindSource}
+	sliding := kind{"sliding", slidingKindSource}
 	return [redisstore.Limits]recipe{
-		redisstore.Tokens:         {tokenFastSource, true, []kind{token}},
-		redisstore.Fixed:          {fixedFastSource, false, []kind{fixed}},
-		redisstore.Sliding:        {slidingFastSource, false, []kind{sliding}},
-		redisstore.TokensCalendar: {"", true, []kind{token, fixed}},
-		redisstore.Mixed:          {"", false, []kind{token, fixed, sliding}},
+		redisstore.Tokens:         {fast: tokenFastSource, several: true, kinds: []kind{token}},
+		redisstore.Fixed:          {fast: fixedFastSource, kinds: []kind{fixed}},
+		redisstore.Sliding:        {fast: slidingFastSource, kinds: []kind{sliding}},
+		redisstore.TokensCalendar: {several: true, kinds: []kind{token, fixed}},
+		redisstore.Mixed:          {kinds: []kind{token, fixed, sliding}},
 	}
 }
 

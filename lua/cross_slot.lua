@@ -9,7 +9,7 @@
 -- KEYS[1]         key 1, which routes the call
 -- ARGV[1 … 6]     as the fast path documents them for each
 -- ARGV[6 + i]     charges of key i, i = 1 … k; absent if ARGV[3] is 1
--- ARGV[last …]    the last k - 1 arguments: keys 2 … k, which the caller believes to be on this node
+-- ARGV[last …]    keys 2 … k, which the caller believes to be on this node
 --
 -- Reply: as the fast path documents it. It is -1 also for a key that is not on this node, has left
 -- it, or may not be used by this user: nothing was done there, and the other keys are charged.

@@ -1,5 +1,5 @@
--- A decision on limits of any kinds: all of them are charged, or none. The modules of the kinds come
--- before it, and in most scripts a fast path, which decides on what is plain.
+-- A decision on limits of any kinds: all of them are charged, or none. The modules of the kinds
+-- come before it, and in most scripts a fast path, which decides on what is plain.
 --
 -- KEYS[i]           bucket or window i, i = 1 … k; all in one hash slot
 -- ARGV[1]           the verb
@@ -11,7 +11,7 @@
 --                     reset   forget what was taken, and blocks
 --                     each    see the fast paths; decide.lua does not know it
 --                   For give, return and reset, KEYS may also have the records of buckets 1 … k
--- ARGV[2]           take: tokens of one charge; charge, give and return: tokens; block: milliseconds
+-- ARGV[2]           take: tokens of one charge; charge, give, return: tokens; block: milliseconds
 -- ARGV[3]           take: charges; as many are made as fit, and 0 makes none
 --                   give, return and reset: 1 if KEYS has the records too, 2 if it has only the
 --                   records, 0 or 3 if it has none
@@ -22,26 +22,29 @@
 --                   window: fixed, sliding or calendar
 -- ARGV[3i + 3]      token bucket: capacity, the units that it holds
 --                   window: limit, the tokens that may be taken in a period
--- ARGV[3k + 3 + i]  return: the mark in the reply to the call that took, at most a period ago; or -1,
---                   and nothing is given back. A token bucket has no mark. If all are token buckets
---                   and ARGV[3] is 0, these arguments may be absent
+-- ARGV[3k + 3 + i]  return: the mark in the reply to the call that took, at most a period ago; or
+--                   -1, and nothing is given back. A token bucket has no mark. If all are token
+--                   buckets and ARGV[3] is 0, these arguments may be absent
 -- ARGV[4k + 6i - 2 …]  return, unless ARGV[3] is 0: six numbers, the claim of the call (see
---                   bucket.Claim). Units that are left for certain without a reset; units that are
---                   left, with what was there before, if nothing was given back since; milliseconds
---                   until now in which others may have given back since; milliseconds since the call
---                   at least; milliseconds until now in which the bucket may have been reset; and
---                   how many resets in these came before the call
+--                   bucket.Claim)
+--                     1. units that are left for certain if there was no reset
+--                     2. units that are left, with what was there before, if nothing was given back
+--                        since
+--                     3. milliseconds until now in which others may have given back since
+--                     4. milliseconds since the call, at least
+--                     5. milliseconds until now in which the bucket may have been reset
+--                     6. how many resets in these milliseconds came before the call
 --
 -- Reply: one integer if the script knows only token buckets and there is one; else a list. If the
 -- script knows both token buckets and windows, the list begins with -1. It has
 --   of each token bucket one integer: the level found (see script.lua)
 --   of each window five integers
---     1. tokens taken before this call; the limit, if that is more and the window is blocked. In the
---        reply to each it is -1 if nothing was done there, and a call for that key alone says why
+--     1. tokens taken before this call; the limit, if that is more and the window is blocked. In
+--        the reply to each it is -1 if nothing was done there: a call for that key alone says why
 --     2. milliseconds until there are more tokens than after this call, 0 if it has all
 --     3. milliseconds until one more charge fits, 0 if it does
---     4. milliseconds until nothing is left of the window as it was found, 0 if nothing was taken; or
---        until the calendar period ends, and a block of it
+--     4. milliseconds until nothing is left of the window as it was found, 0 if nothing was taken;
+--        or until the calendar period ends, and a block of it
 --     5. the mark, by which return finds the tokens that this call has taken
 -- With only the records, the first integer is how many units may be given back, or were noted.
 --
@@ -53,8 +56,9 @@
 --          was, the units that were given back, how long before the oldest of them were taken, and
 --          the units that a reset took away. Times that are close are one
 --   TTL    milliseconds until nothing is left of what was in the bucket at the last of these times
--- Times are milliseconds since the key was made, which the TTL tells. A missing key says that nothing
--- was given back, and when it expires no call is left to which that matters: expiry loses nothing.
+-- Times are milliseconds since the key was made, which the TTL tells. A missing key says that
+-- nothing was given back. When a record expires, no call is left to which it matters: expiry loses
+-- nothing.
 --
 -- Portable: integers below 2^53, no TIME, every key in KEYS.
 
@@ -100,8 +104,8 @@ if returns or records == withRecords or records == recordsOnly then
   end
 
   -- note writes into a record what is given back now. What was in the bucket until now is drained
-  -- in drained milliseconds. What was given back before twice the time in which a full bucket drains
-  -- matters to no call any more.
+  -- in drained milliseconds. What was given back longer ago than twice the time in which a full
+  -- bucket drains matters to no call any more.
   function note(w, h, given, age, reset, drained)
     local horizon, times, text, units = 2 * drained, {}, {}, 0
     if w.drain then horizon = 2 * ceil(w.limit / w.drain) end

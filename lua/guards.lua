@@ -9,8 +9,8 @@
 -- ARGV[3k + 4]       ban, slots or both
 -- With a ban, next   milliseconds that the first ban lasts
 --                    milliseconds that the longest ban lasts
---                    0 if no denial bans the client, 1 if every denial does, 2 if only a denial by a
---                    limit does, and none for want of a slot
+--                    0 if no denial bans the client, 1 if every denial does, 2 if a denial by a
+--                    limit does, but not for want of a slot
 -- With slots, next   how many slots there are. Each charge takes one
 --                    the name of the process
 --                    the number up to which its attempts have ended

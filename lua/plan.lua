@@ -12,8 +12,8 @@
 --
 -- Reply: 1 if the plan was stored, 0 if the token has changed or expired
 --
--- State: two strings that expire. Without the plan, the source is asked again; without its token, an
--- answer is not stored. So expiry loses nothing.
+-- State: two strings that expire. Without the plan, the source is asked again; without its token,
+-- an answer is not stored. So expiry loses nothing.
 
 if redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])

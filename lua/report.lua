@@ -13,9 +13,9 @@
 
 local failed = {}
 
--- unlocked reports whether a key can be written where memory is full. Redis then refuses SET, unless
--- the script has written before: so the TTL is written as it is. A client's slots are known for as
--- long as their processes report them.
+-- unlocked returns whether a key can be written where memory is full. Redis then refuses SET,
+-- unless the script has written before: so the TTL is written as it is. Redis knows a client's
+-- slots for as long as their processes report them.
 local function unlocked(key)
   return try('PEXPIRE', key, call('PTTL', key)) == 1
 end

@@ -2,22 +2,22 @@
 -- here read and write them; guards.lua and report.lua use them.
 --
 -- A process says how many slots it holds, not how many more or fewer, so that a lost reply or a
--- repeated call changes nothing for long. Its attempts to take a slot are numbered. All attempts up
--- to some number have ended, and the process says how many slots they hold. A later attempt that was
--- granted is kept by its number until the process reports that it has ended. An attempt that has
--- ended already is late: nobody waits for it, and it takes nothing.
+-- repeated call changes nothing for long. Its attempts to take a slot are numbered. All attempts
+-- up to some number have ended, and the process says how many slots they hold. A later attempt
+-- that was granted is kept by its number until the process reports that it has ended. An attempt
+-- that has ended already is late: nobody waits for it, and it takes nothing.
 --
 -- State: one string key.
---   value  if one process holds slots: its name; the number up to which its attempts have ended; how
---          many slots these hold; and the numbers of later attempts that hold one, with a comma after
---          each.
+--   value  if one process holds slots: its name; the number up to which its attempts have ended;
+--          how many slots these hold; and the numbers of later attempts that hold one, with a comma
+--          after each.
 --          Else: when the key expires; a time up to which the slots of every process count; all
 --          slots; then of each process its name, the two numbers as above, all slots that it holds,
 --          until when it holds them, and the later attempts
 --   TTL    milliseconds until no process holds a slot any more
 -- Times are milliseconds since the key was made. The TTL says how long before the key expires it is
--- now. A process holds its slots for life after it last reported them, so the slots of a process that
--- died are free then. A missing key means that nobody holds a slot, so expiry loses nothing.
+-- now. A process holds its slots for life after it last reported them, so the slots of a process
+-- that died are free then. A missing key means that nobody holds a slot, so expiry loses nothing.
 
 local find, gmatch, gsub, sub = string.find, string.gmatch, string.gsub, string.sub
 
@@ -25,7 +25,8 @@ local find, gmatch, gsub, sub = string.find, string.gmatch, string.gsub, string.
 -- attempts have ended, settled, and how many slots these hold, held. A process that Redis does not
 -- know, or that has not reported for life, is taken at its word.
 -- The entries of the others stay where they are in list: from byte from to byte to, and from byte
--- after on. A string that Lua makes costs time for each byte, and the list of many processes is long.
+-- after on. A string that Lua makes costs time for each byte, and the list of many processes is
+-- long.
 local function look(key, process, settled, held)
   local s = {
     settled = settled, held = held, later = '', count = 0, others = 0,

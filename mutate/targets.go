@@ -9,7 +9,7 @@ var (
 	windows = stage{".", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
 	across  = stage{".", []string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
 	settled = stage{".", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
-	kinds   = stage{".", []string{"-test.run", "TestCalendarTrace", "-test.parallel", "1"}}
+	kinds   = stage{".", []string{"-test.run", "TestCalendarTrace|TestLimitsOfDifferentAlgorithms", "-test.parallel", "1"}}
 	traces  = stage{".", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
 	rules   = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
 		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
@@ -43,12 +43,12 @@ var targets = []target{
 	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
 	{"internal/denycache/cache.go", []stage{denyTests}},
-	{"guards.lua", []stage{guarded, guards, slots}},
-	{"slots.lua", []stage{guarded, guards, slots}},
-	{"tell.lua", []stage{guarded, guards, slots}},
+	{"lua/guards.lua", []stage{guarded, guards, slots}},
+	{"lua/slots.lua", []stage{guarded, guards, slots}},
+	{"lua/report.lua", []stage{guarded, guards, slots}},
 	{"internal/inflight/counts.go", []stage{inflightTests, slots}},
-	{"internal/inflight/teller.go", []stage{inflightTests, slots}},
-	{"several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
+	{"internal/inflight/reporter.go", []stage{inflightTests, slots}},
+	{"lua/fast/several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
 	{"internal/calendar/rule.go", []stage{calendarTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
@@ -65,13 +65,16 @@ var targets = []target{
 	{"internal/dispatch/lent.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
-	{"fixed_window.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
-	{"sliding_window.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
-	{"decide.lua", []stage{tokens, fixed, sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
-	{"cross_slot.lua", []stage{across, simulation}},
-	{"mixed.lua", []stage{kinds}},
-	{"plan.lua", []stage{plans}},
+	{"lua/kind/token.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
+	{"lua/fast/fixed.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/kind/fixed.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/fast/sliding.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/kind/sliding.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/decide.lua", []stage{tokens, fixed, sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/cross_slot.lua", []stage{across, simulation}},
+	{"lua/plan.lua", []stage{plans}},
 	{"internal/redisstore/reply.go", []stage{storeTests}},
+	{"internal/redisstore/script.go", []stage{storeTests}},
 	{"internal/memory/store.go", []stage{memoryTests}},
 	{"internal/memory/record.go", []stage{memoryTests, scripts}},
 	{"internal/memory/ban.go", []stage{memoryTests}},

@@ -1,5 +1,6 @@
 -- The fixed window and the calendar period: one, or each of many for itself, in line, as this is
--- nearly every call on them. Keys that are not plain are left to decide.lua, in the same call or in another.
+-- nearly every call on them. Keys that are not plain are left to decide.lua, in the same call or in
+-- another.
 --
 -- KEYS[i]      window i
 -- ARGV[1]      take: charge the only window. each: charge every window for itself

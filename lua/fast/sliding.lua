@@ -1,4 +1,4 @@
--- The sliding window: one, or each of many for itself, in line, as this is nearly every call on one.
+-- The sliding window: one, or each of many for itself, in line, as this is nearly every call on it.
 -- Keys that are not plain are left to decide.lua, in the same call or in another.
 --
 -- KEYS[i]      window i
@@ -14,8 +14,8 @@
 -- Reply: five integers for each window, in one list: see decide.lua. If all charges were made, the
 -- third may be 0 though one more does not fit.
 --
--- State: see kind/sliding.lua. A missing key is a window of which nothing was taken, so expiry loses
--- nothing.
+-- State: see kind/sliding.lua. A missing key is a window of which nothing was taken, so expiry
+-- loses nothing.
 
 local each, alone = ARGV[1] == 'each', ARGV[1] == 'take' and #KEYS == 1
 if each or alone then

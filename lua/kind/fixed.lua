@@ -7,9 +7,8 @@
 -- behind.
 --
 -- State: a window is one string key.
---   value  tokens taken. If it was blocked, two numbers follow: how many milliseconds before the key
---          expires the window ends, and how many milliseconds before the key
---          expires the block ends
+--   value  tokens taken. If it was blocked, two numbers follow: how many milliseconds before the
+--          key expires the window ends, and how many before the key expires the block ends
 --   TTL    milliseconds until the window and the block have ended
 -- A missing key is a window of which nothing was taken, so expiry loses nothing.
 
