@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What a user of Redis must be allowed to do.
@@ -25,13 +25,13 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			addr := harness.StartRedis(t)
+			addr := testkit.StartRedis(t)
 			user := restrict(t, addr, name)
 			rdb := redis.NewClient(&user)
 			defer rdb.Close()
 			doEverything(t, rdb, a)
 			if a != ginlimit.TokenBucket {
-				limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
+				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
 				for i, s := range windowTrace(5, 300) {
 					_, err := s.apply(t.Context(), limiter)
 					require.NoError(t, err, "%s, step %d, %s", a, i, s)
@@ -42,22 +42,22 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 	}
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
-		addrs := harness.StartCluster(t, 3)
+		addrs := testkit.StartCluster(t, 3)
 		for _, addr := range addrs {
 			restrict(t, addr, "TokenBucket", privilegesOf(t, "On a cluster add")...)
 		}
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "app", Password: "secret"})
 		defer rdb.Close()
 		doEverything(t, rdb, ginlimit.TokenBucket)
-		askMany(t, harness.NewLimiter(t, rdb))
+		askMany(t, testkit.NewLimiter(t, rdb))
 		for _, addr := range addrs {
-			assert.NotContains(t, commandCalls(t, harness.Connect(t, addr)), "command", "asked for by a client that does not know")
+			assert.NotContains(t, commandCalls(t, testkit.Connect(t, addr)), "command", "asked for by a client that does not know")
 			forbiddenNothing(t, addr)
 		}
 	})
 	t.Run("plans", func(t *testing.T) {
 		t.Parallel()
-		addr := harness.StartRedis(t)
+		addr := testkit.StartRedis(t)
 		user := restrict(t, addr, "TokenBucket", append([]string{"-@all"}, privilegesOf(t, "`NewPlans` also needs")...)...)
 		rdb := redis.NewClient(&user)
 		defer rdb.Close()
@@ -77,13 +77,13 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 // forbiddenNothing looks whether Redis has refused a user a command.
 func forbiddenNothing(t *testing.T, addr string) {
 	t.Helper()
-	refused, err := harness.Connect(t, addr).Do(t.Context(), "ACL", "LOG").Slice()
+	refused, err := testkit.Connect(t, addr).Do(t.Context(), "ACL", "LOG").Slice()
 	require.NoError(t, err)
 	assert.Empty(t, refused)
 }
 
 func doEverything(t *testing.T, rdb redis.UniversalClient, a ginlimit.Algorithm) {
-	limiter, ctx := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), t.Context()
+	limiter, ctx := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), t.Context()
 	for _, limits := range [][]ginlimit.Limit{{ginlimit.PerHour(7)}, {ginlimit.PerMinute(7), ginlimit.PerHour(7)}} {
 		for range 3 {
 			r, err := limiter.Allow(ctx, "k", limits...)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // banned is a step of a client: it asks after a time, and is admitted, or refused for as long as it says.
@@ -158,7 +158,7 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 func TestRememberedRefusalsBanToo(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	l := harness.NewLimiter(t, rdb, harness.Patient(), harness.TrustsClock())
+	l := testkit.NewLimiter(t, rdb, testkit.Patient(), testkit.TrustsClock())
 	p, err := l.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 24*time.Hour))
 	require.NoError(t, err)
 	for range 2 {

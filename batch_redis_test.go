@@ -17,7 +17,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Batches that hooks of the client hold up.
@@ -43,7 +43,7 @@ func hold(rdb *redis.Client, calls int64) *heldCalls {
 // await returns when so many wait.
 func (h *heldCalls) await(t *testing.T, calls int64) {
 	t.Helper()
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return h.came.Load() >= calls }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return h.came.Load() >= calls }))
 }
 
 func (h *heldCalls) release() { h.once.Do(func() { close(h.gate) }) }
@@ -52,8 +52,8 @@ func (h *heldCalls) release() { h.once.Do(func() { close(h.gate) }) }
 // as in single file.
 func TestBatchDecidesInOrder(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, limit := harness.NewLimiter(t, rdb), ginlimit.PerDay(1).WithBurst(10)
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(1).WithBurst(10)
 	other := limit.WithBurst(20)
 	_, err := limiter.Allow(t.Context(), "known to answer", limit)
 	require.NoError(t, err)
@@ -87,7 +87,7 @@ func TestBatchDecidesInOrder(t *testing.T) {
 			assert.NoError(t, err)
 			assert.Equal(t, ask.remaining, r.Remaining, "ask %d: %+v", i, ask)
 		})
-		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return limiter.Stats().Queued == i+1 }))
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return limiter.Stats().Queued == i+1 }))
 	}
 	held.release()
 	all.Wait()
@@ -101,10 +101,10 @@ func TestBatchDecidesInOrder(t *testing.T) {
 // TestStuckBatchesReleaseTheirSlots goes on while two calls never return.
 func TestStuckBatchesReleaseTheirSlots(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range clients(t, harness.StartRedis(t)) {
+	for name, rdb := range clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limiter, limit := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond)), ginlimit.PerHour(100)
+			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond)), ginlimit.PerHour(100)
 			held := hold(rdb, 2)
 			defer held.release()
 			var all sync.WaitGroup
@@ -117,7 +117,7 @@ func TestStuckBatchesReleaseTheirSlots(t *testing.T) {
 				})
 				held.await(t, int64(i+1))
 			}
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				r, err := limiter.Allow(t.Context(), "k", limit)
 				return err == nil && r.Allowed
 			}))
@@ -129,10 +129,10 @@ func TestStuckBatchesReleaseTheirSlots(t *testing.T) {
 // TestHangingBatchesReleaseTheirSlots goes on though as many never return as may leave until Redis is lost.
 func TestHangingBatchesReleaseTheirSlots(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range clients(t, harness.StartRedis(t)) {
+	for name, rdb := range clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limiter, limit := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(100*time.Millisecond)), ginlimit.PerDay(100_000)
+			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(100*time.Millisecond)), ginlimit.PerDay(100_000)
 			const hanging = dispatch.MaxInFlight + 2
 			held := hold(rdb, hanging)
 			defer held.release()
@@ -147,7 +147,7 @@ func TestHangingBatchesReleaseTheirSlots(t *testing.T) {
 					}
 				})
 			}
-			require.True(t, harness.BecomesTrue(t.Context().Done(), done.Load))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), done.Load))
 			held.release() // callers that go themselves hang with it
 			all.Wait()
 		})

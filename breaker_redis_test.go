@@ -23,22 +23,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestOpenBreakerSendsNoCalls(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
+	addr, process := testkit.StartRedisProcess(t)
 	for name, rdb := range clients(t, addr) {
-		limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+		limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		var calls atomic.Int64
 		rdb.AddHook(aroundHook(func(send func() error) error { calls.Add(1); return send() }))
-		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 			return err == nil
 		}))
 		require.NoError(t, process.Signal(syscall.SIGSTOP))
-		harness.UntilLogged(t, limiter, log, "circuit breaker open")
+		testkit.UntilLogged(t, limiter, log, "circuit breaker open")
 		before := calls.Load()
 		for i := range 10_000 {
 			_, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), ginlimit.PerHour(1))
@@ -46,9 +46,9 @@ func TestOpenBreakerSendsNoCalls(t *testing.T) {
 		}
 		require.LessOrEqual(t, calls.Load()-before, int64(10), "a blind probe every five seconds, %s", name)
 		require.NoError(t, process.Signal(syscall.SIGCONT))
-		harness.UntilLogged(t, limiter, log, "Redis is back")
+		testkit.UntilLogged(t, limiter, log, "Redis is back")
 		for i := range 10 { // and nothing was kept to be asked later
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				r, err := limiter.Peek(t.Context(), fmt.Sprint("client ", 1000*i), ginlimit.PerHour(1))
 				return err == nil && r.Allowed
 			}))
@@ -60,13 +60,13 @@ func TestOpenBreakerSendsNoCalls(t *testing.T) {
 // Redis up.
 func TestOneCutLosesNothing(t *testing.T) {
 	t.Parallel()
-	p, addr := harness.StartProxy(t, harness.StartRedis(t))
-	limiter, log := harness.LoggedLimiter(t, harness.Connect(t, addr))
+	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
+	limiter, log := testkit.LoggedLimiter(t, testkit.Connect(t, addr))
 	works := func() bool {
 		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 		return err == nil
 	}
-	require.True(t, harness.BecomesTrue(t.Context().Done(), works))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), works))
 	p.Swallow.Store(true)
 	var all sync.WaitGroup
 	for i := range 20 {
@@ -77,20 +77,20 @@ func TestOneCutLosesNothing(t *testing.T) {
 			}
 		})
 	}
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return p.Swallowed.Load() > 0 }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return p.Swallowed.Load() > 0 }))
 	p.Swallow.Store(false)
 	p.CutAll()
 	p.Cut.Store(false)
 	all.Wait()
-	require.True(t, harness.BecomesTrue(t.Context().Done(), works))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), works))
 	require.Empty(t, log.String())
 }
 
 // TestCallersWhoLeaveAreNoFailure has callers give up on a Redis that is slower than they are patient.
 func TestCallersWhoLeaveAreNoFailure(t *testing.T) {
 	t.Parallel()
-	p, addr := harness.StartProxy(t, harness.StartRedis(t))
-	limiter, log := harness.LoggedLimiter(t, harness.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal))
+	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
+	limiter, log := testkit.LoggedLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal))
 	limit := ginlimit.PerDay(1000)
 	r, err := limiter.Allow(t.Context(), "k", limit)
 	require.NoError(t, err)
@@ -113,13 +113,13 @@ func TestCallersWhoLeaveAreNoFailure(t *testing.T) {
 // TestRefusedConnectionsAreNotTriedByEveryone counts the connections to a Redis that refuses the password.
 func TestRefusedConnectionsAreNotTriedByEveryone(t *testing.T) {
 	t.Parallel()
-	addr := harness.StartRedis(t)
-	admin := harness.Connect(t, addr)
+	addr := testkit.StartRedis(t)
+	admin := testkit.Connect(t, addr)
 	require.NoError(t, admin.ConfigSet(t.Context(), "requirepass", "right").Err())
 	rdb := redis.NewClient(&redis.Options{Addr: addr, Password: "wrong"})
 	defer rdb.Close()
-	limiter, log := harness.LoggedLimiter(t, rdb)
-	harness.UntilLogged(t, limiter, log, "reason=WRONGPASS")
+	limiter, log := testkit.LoggedLimiter(t, rdb)
+	testkit.UntilLogged(t, limiter, log, "reason=WRONGPASS")
 	connections := func() (n int) {
 		stats := admin.Info(t.Context(), "stats").Val()
 		_, err := fmt.Sscanf(stats[strings.Index(stats, "total_connections_received:"):], "total_connections_received:%d", &n)
@@ -137,8 +137,8 @@ func TestRefusedConnectionsAreNotTriedByEveryone(t *testing.T) {
 // TestFlappingRedisIsLoggedOnce has Redis answer looks and keep charges waiting.
 func TestFlappingRedisIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 	var slow atomic.Bool
 	rdb.AddHook(chargesHook(func() error {
 		if slow.Load() {
@@ -146,18 +146,18 @@ func TestFlappingRedisIsLoggedOnce(t *testing.T) {
 		}
 		return nil
 	}))
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 		return err == nil
 	}))
 	slow.Store(true)
 	end := time.Now().Add(3 * time.Second)
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		_, _ = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 		return time.Now().After(end)
 	}))
 	slow.Store(false)
-	harness.UntilLogged(t, limiter, log, "Redis is back")
+	testkit.UntilLogged(t, limiter, log, "Redis is back")
 	require.LessOrEqual(t, strings.Count(log.String(), "\n"), 4, log.String())
 }
 
@@ -165,13 +165,13 @@ func TestFlappingRedisIsLoggedOnce(t *testing.T) {
 // caller finds out, not several.
 func TestOneFailureAfterTheReturnIsEnough(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, log := harness.LoggedLimiter(t, rdb)
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, log := testkit.LoggedLimiter(t, rdb)
 	broken := errors.New("broken")
 	rdb.AddHook(chargesHook(func() error { return broken }))
-	harness.UntilLogged(t, limiter, log, "circuit breaker open")
+	testkit.UntilLogged(t, limiter, log, "circuit breaker open")
 	returns, before := 0, error(nil)
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		if errors.Is(err, broken) {
@@ -207,7 +207,7 @@ func TestProbesSurviveTheDialer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			addr, process := harness.StartRedisProcess(t)
+			addr, process := testkit.StartRedisProcess(t)
 			var broken atomic.Bool
 			var dials atomic.Int64 // while it is broken
 			rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
@@ -218,18 +218,18 @@ func TestProbesSurviveTheDialer(t *testing.T) {
 				return net.Dial("tcp", addr)
 			}})
 			defer rdb.Close()
-			limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+			limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 				return err == nil
 			}))
 			require.NoError(t, process.Signal(syscall.SIGSTOP))
-			harness.UntilLogged(t, limiter, log, "circuit breaker open")
+			testkit.UntilLogged(t, limiter, log, "circuit breaker open")
 			broken.Store(true)
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return dials.Load() >= 3 }))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return dials.Load() >= 3 }))
 			broken.Store(false)
 			require.NoError(t, process.Signal(syscall.SIGCONT))
-			harness.UntilLogged(t, limiter, log, "Redis is back")
+			testkit.UntilLogged(t, limiter, log, "Redis is back")
 		})
 	}
 }
@@ -237,16 +237,16 @@ func TestProbesSurviveTheDialer(t *testing.T) {
 // TestRedisIsFoundByAWayOfAHook has a hook connect to a server whose address the client does not have.
 func TestRedisIsFoundByAWayOfAHook(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	rdb := harness.Connect(t, harness.RefusedAddr(t))
+	addr, process := testkit.StartRedisProcess(t)
+	rdb := testkit.Connect(t, testkit.RefusedAddr(t))
 	rdb.AddHook(detour{addr})
-	limiter, log := harness.LoggedLimiter(t, rdb)
+	limiter, log := testkit.LoggedLimiter(t, rdb)
 	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 	require.NoError(t, err)
 	require.NoError(t, process.Kill())
-	harness.UntilLogged(t, limiter, log, "circuit breaker open")
-	require.NotNil(t, harness.LaunchRedis(t, addr))
-	harness.UntilLogged(t, limiter, log, "Redis is back")
+	testkit.UntilLogged(t, limiter, log, "circuit breaker open")
+	require.NotNil(t, testkit.LaunchRedis(t, addr))
+	testkit.UntilLogged(t, limiter, log, "Redis is back")
 }
 
 // detour is a client's hook that connects to another address.
@@ -260,22 +260,22 @@ func (d detour) DialHook(next redis.DialHook) redis.DialHook {
 func TestCloseEndsTheSearch(t *testing.T) {
 	t.Parallel()
 	pprof.Do(t.Context(), pprof.Labels("test", t.Name()), func(context.Context) {
-		limiter, log := harness.LoggedLimiter(t, nowhere(t))
-		harness.UntilLogged(t, limiter, log, "circuit breaker open")
-		require.Positive(t, harness.GoroutinesLeft(t))
+		limiter, log := testkit.LoggedLimiter(t, nowhere(t))
+		testkit.UntilLogged(t, limiter, log, "circuit breaker open")
+		require.Positive(t, testkit.GoroutinesLeft(t))
 		require.NoError(t, limiter.Close())
 		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	})
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return harness.GoroutinesLeft(t) == 0 }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return testkit.GoroutinesLeft(t) == 0 }))
 }
 
 // TestRefusalsAreLoggedOnce has the log told of errors of Redis now and then, without their text.
 func TestRefusalsAreLoggedOnce(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, log := harness.LoggedLimiter(t, rdb)
-	require.NoError(t, rdb.RPush(t.Context(), harness.RedisKey("secret", ginlimit.PerHour(1)), "x").Err())
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, log := testkit.LoggedLimiter(t, rdb)
+	require.NoError(t, rdb.RPush(t.Context(), testkit.RedisKey("secret", ginlimit.PerHour(1)), "x").Err())
 	for range 100 {
 		_, err := limiter.Allow(t.Context(), "secret", ginlimit.PerHour(1))
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
@@ -294,19 +294,19 @@ func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 	for _, c := range []struct{ pool, callers int }{{pool: 10, callers: 4}, {pool: 3, callers: 4}, {pool: 1, callers: 2}, {pool: 10, callers: 2}} {
 		t.Run(fmt.Sprintf("%d connections, %d callers", c.pool, c.callers), func(t *testing.T) {
 			t.Parallel()
-			p, addr := harness.StartProxy(t, harness.StartRedis(t))
+			p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 			rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, PoolSize: c.pool})
 			defer rdb.Close()
 			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			defer limiter.Close()
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { // by one connection, so that Redis is not lost meanwhile
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { // by one connection, so that Redis is not lost meanwhile
 				r, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1_000_000))
 				return err == nil && r.Source == ginlimit.FromRedis
 			}))
 			p.Delay.Store(int64(20 * time.Millisecond))
 			inARow := 0
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				var inRedis atomic.Int64
 				var all sync.WaitGroup
 				for caller := range c.callers {
@@ -330,8 +330,8 @@ func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 // TestClientOfOneServerIsToldOfTheCluster asks one node of two, with a client that follows no redirection.
 func TestClientOfOneServerIsToldOfTheCluster(t *testing.T) {
 	t.Parallel()
-	limiter, log := harness.LoggedLimiter(t, harness.Connect(t, harness.StartCluster(t, 2)[0]))
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	limiter, log := testkit.LoggedLimiter(t, testkit.Connect(t, testkit.StartCluster(t, 2)[0]))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		_, _ = limiter.Allow(t.Context(), rand.Text(), ginlimit.PerHour(1))
 		return strings.Contains(log.String(), "redis.NewClusterClient")
 	}))
@@ -346,8 +346,8 @@ func TestCloseDoesNotWaitForATLSHandshake(t *testing.T) {
 	defer silent.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), TLSConfig: &tls.Config{ServerName: "redis.example"}, DialTimeout: patience})
 	defer rdb.Close()
-	limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-	harness.UntilLogged(t, limiter, log, "circuit breaker open")
+	limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+	testkit.UntilLogged(t, limiter, log, "circuit breaker open")
 	require.NoError(t, limiter.Close())
 }
 

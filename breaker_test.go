@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // How Redis is given up for lost and found back.
@@ -59,8 +59,8 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 				rdb := row.rdb()
 				defer time.Sleep(time.Minute) // until go-redis' own goroutines have ended
 				defer rdb.Close()
-				limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-				harness.UntilLogged(t, limiter, log, "circuit breaker open")
+				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				testkit.UntilLogged(t, limiter, log, "circuit breaker open")
 				require.Contains(t, log.String(), row.cause)
 			})
 		})
@@ -71,8 +71,8 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 // a busy machine. A third call, sent afterwards, fails too: that is the second failure, not the third.
 func TestCallsInFlightFailOnce(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		limiter, log := harness.LoggedLimiter(t, b.Redis)
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter, log := testkit.LoggedLimiter(t, b.Redis)
 		allow := func() error {
 			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 			return err
@@ -112,7 +112,7 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 	for _, ring := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ring %t", ring), func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				var mended atomic.Bool
 				dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if addr == dead && !(ring && mended.Load()) {
@@ -141,12 +141,12 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 					rdb, nodeOf = nodes, func(key string) (*redis.Client, error) { return nodes.MasterForKey(t.Context(), key) }
 				}
 				defer rdb.Close()
-				limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 				limit := ginlimit.PerHour(1000)
 				keyOf := func(addr string) string {
 					for i := 0; ; i++ {
 						key := fmt.Sprint("client ", i)
-						node, err := nodeOf(harness.RedisKey(key, limit))
+						node, err := nodeOf(testkit.RedisKey(key, limit))
 						require.NoError(t, err)
 						if node.Options().Addr == addr {
 							return key
@@ -165,11 +165,11 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 					time.Sleep(10 * time.Millisecond)
 				}
 				start := time.Now()
-				require.True(t, harness.BecomesTrue(t.Context().Done(), other))
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), other))
 				require.LessOrEqual(t, time.Since(start), time.Second)
 				mended.Store(true)
 				start = time.Now()
-				require.True(t, harness.BecomesTrue(t.Context().Done(), lost))
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), lost))
 				require.LessOrEqual(t, time.Since(start), time.Second)
 			})
 		})
@@ -210,13 +210,13 @@ func TestFunctionsOfTheClientHoldNobodyUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			slow.Store(false)
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				options := redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true, ConnMaxIdleTime: idle, Dialer: b.Dial}
 				set(&options)
 				rdb := redis.NewClient(&options)
 				t.Cleanup(func() { _ = rdb.Close() }) // once no connection is on its way: go-redis 9.22 has a data race there
 				const timeout = 50 * time.Millisecond
-				limiter, _ := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(timeout))
+				limiter, _ := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(timeout))
 				allow := func() error {
 					start := time.Now()
 					_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))

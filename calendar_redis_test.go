@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestKindsOfLimitsOnRedis has a quota that ends in weeks beside a limit of each algorithm, on servers whose user may do no more
@@ -24,13 +24,13 @@ func TestKindsOfLimitsOnRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			addr := harness.StartRedis(t)
+			addr := testkit.StartRedis(t)
 			user := restrict(t, addr, name, privilegesOf(t, "Calendar quotas also need")...)
 			rdb := redis.NewClient(&user)
 			defer rdb.Close()
-			e := engine{limiter: harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), algorithm: a, ahead: 10 * time.Second}
+			e := engine{limiter: testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), algorithm: a, ahead: 10 * time.Second}
 			e.chargeKindsTogether(t)
-			keys, err := harness.Connect(t, addr).Keys(t.Context(), "*").Result()
+			keys, err := testkit.Connect(t, addr).Keys(t.Context(), "*").Result()
 			require.NoError(t, err)
 			keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasSuffix(key, ":back") })
 			require.Len(t, keys, 1, "none of later months")

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // calendarModel is calendar quotas together with limits of another model, all charged or none. Its time is that of the bubble.
@@ -308,10 +308,10 @@ func TestCalendarTraceEqualsModel(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
 				for _, refusals := range []int{0, 1000} {
-					harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 						b.Mini.SetTime(time.Now())
 						e := engine{
-							limiter: harness.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(refusals)), algorithm: a,
+							limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(refusals)), algorithm: a,
 							advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
 						}
 						remembered := e.followCalendar(t, seed, calendarTrace(seed, 250/raceShare), ginlimit.FromRedis, ginlimit.FromMemory)

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What limiters leave on the client that they are given.
@@ -70,7 +70,7 @@ func TestLimitersShareAHook(t *testing.T) {
 	rdb := newWatched(t, miniredisDialer(t))
 	before := rdb.depthOf(t)
 	for i := range 20 {
-		_, err := harness.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i))).Allow(t.Context(), "k", ginlimit.PerHour(1))
+		_, err := testkit.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i))).Allow(t.Context(), "k", ginlimit.PerHour(1))
 		require.NoError(t, err)
 	}
 	require.LessOrEqual(t, rdb.depthOf(t), before+framesOfHook)
@@ -81,7 +81,7 @@ func TestLimitersShareAHook(t *testing.T) {
 func TestHookIsAddedAgainOnlyForHooks(t *testing.T) {
 	t.Parallel()
 	rdb := newWatched(t, miniredisDialer(t))
-	limiter := harness.NewLimiter(t, rdb.Client)
+	limiter := testkit.NewLimiter(t, rdb.Client)
 	auto, err := rdb.AutoPipeline()
 	require.NoError(t, err)
 	defer auto.Close()
@@ -113,11 +113,11 @@ func TestHookIsAddedAgainOnlyForHooks(t *testing.T) {
 
 // TestLimitersOfAClientKeepTheirTimeouts, though they share a hook.
 func TestLimitersOfAClientKeepTheirTimeouts(t *testing.T) {
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		rdb := newWatched(t, b.Mini.Dial)
 		limiters := map[time.Duration]*ginlimit.Limiter{}
 		for _, timeout := range []time.Duration{time.Second, time.Minute, 30 * time.Minute} {
-			limiters[timeout] = harness.NewLimiter(t, rdb.Client, ginlimit.WithTimeout(timeout))
+			limiters[timeout] = testkit.NewLimiter(t, rdb.Client, ginlimit.WithTimeout(timeout))
 		}
 		for range 3 {
 			for timeout, limiter := range limiters {
@@ -140,12 +140,12 @@ func TestManyLimitersOfAClientAreWarnedOf(t *testing.T) {
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 		return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: addr}}}}, nil
 	}})
-	for name, rdb := range map[string]redis.UniversalClient{"server": harness.Connect(t, addr), "cluster": cluster, "ring": ring} {
+	for name, rdb := range map[string]redis.UniversalClient{"server": testkit.Connect(t, addr), "cluster": cluster, "ring": ring} {
 		t.Run(name, func(t *testing.T) {
 			defer rdb.Close()
-			var logs []*harness.Buffer
+			var logs []*testkit.Buffer
 			use := func() *ginlimit.Limiter {
-				limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithDenyMemory(4))
+				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithDenyMemory(4))
 				logs = append(logs, log)
 				_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 				require.NoError(t, err)
@@ -180,7 +180,7 @@ func TestHooksAndLimitersComeAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	const hooks = 8
 	for i := range hooks {
-		limiter := harness.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i)))
+		limiter := testkit.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i)))
 		all.Go(func() { rdb.AddHook(aroundHook(func(send func() error) error { return send() })) })
 		all.Go(func() {
 			for range 20 {

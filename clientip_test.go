@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Whose address a request has, and who may forge it.
@@ -178,7 +178,7 @@ func TestKeysOfNoClientAreLogged(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			var log harness.Buffer
+			var log testkit.Buffer
 			limiter, err := ginlimit.NewLocal(ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.NoError(t, err)
 			defer limiter.Close()
@@ -202,7 +202,7 @@ func TestKeysOfNoClientAreLogged(t *testing.T) {
 func TestKeysOfNoClientAreLoggedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var log harness.Buffer
+		var log testkit.Buffer
 		limiter, err := ginlimit.NewLocal(ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		require.NoError(t, err)
 		defer limiter.Close()
@@ -257,8 +257,8 @@ func TestSpoofableAddressesAreLogged(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			rdb, _ := newMiniredis(t)
-			var log harness.Buffer
-			limiter := harness.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			var log testkit.Buffer
+			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			r := gin.New()
 			require.NoError(t, r.SetTrustedProxies(c.trusted))
 			r.GET("/", limiter.Handler(ginlimit.PerMinute(100), append(c.opts, ginlimit.WithKey(c.key))...),
@@ -278,11 +278,11 @@ func TestSpoofableAddressesAreLogged(t *testing.T) {
 }
 
 // spoofable serves handlers of a limiter by an engine that trusts these proxies, and returns its log.
-func spoofable(t *testing.T, trusted []string, handlers func(*ginlimit.Limiter) []gin.HandlerFunc) (*gin.Engine, *harness.Buffer) {
+func spoofable(t *testing.T, trusted []string, handlers func(*ginlimit.Limiter) []gin.HandlerFunc) (*gin.Engine, *testkit.Buffer) {
 	t.Helper()
 	rdb, _ := newMiniredis(t)
-	log := &harness.Buffer{}
-	limiter := harness.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	log := &testkit.Buffer{}
+	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 	r := gin.New()
 	require.NoError(t, r.SetTrustedProxies(trusted))
 	r.GET("/", handlers(limiter)...)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Decisions on a cluster.
@@ -22,10 +22,10 @@ import (
 // apart.
 func TestClusterCarriesManyAtOnce(t *testing.T) {
 	t.Parallel()
-	addrs := harness.StartCluster(t, 3)
+	addrs := testkit.StartCluster(t, 3)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	defer rdb.Close()
-	limiter := harness.NewLimiter(t, rdb)
+	limiter := testkit.NewLimiter(t, rdb)
 	askMany(t, limiter)
 
 	const callers, each = 256, 20
@@ -44,7 +44,7 @@ func TestClusterCarriesManyAtOnce(t *testing.T) {
 	require.EqualValues(t, 3000, granted.Load())
 	calls := 0
 	for _, addr := range addrs {
-		calls += scriptCalls(t, harness.Connect(t, addr))
+		calls += scriptCalls(t, testkit.Connect(t, addr))
 	}
 	t.Logf("%d calls of the script", calls)
 	require.Less(t, calls, 1200+callers*each/4)
@@ -53,11 +53,11 @@ func TestClusterCarriesManyAtOnce(t *testing.T) {
 // TestWindowsOnACluster has several processes ask for windows on all nodes, which lose their scripts meanwhile.
 func TestWindowsOnACluster(t *testing.T) {
 	t.Parallel()
-	addrs := harness.StartCluster(t, 3)
+	addrs := testkit.StartCluster(t, 3)
 	for _, a := range windowAlgorithms {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 		t.Cleanup(func() { _ = rdb.Close() })
-		limiters := []*ginlimit.Limiter{harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))}
+		limiters := []*ginlimit.Limiter{testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))}
 		limit, day := ginlimit.PerHour(10), ginlimit.PerDay(15)
 		const keys, callers = 20, 40
 		var granted [keys]atomic.Int64
@@ -66,7 +66,7 @@ func TestWindowsOnACluster(t *testing.T) {
 			all.Go(func() {
 				if caller == callers/2 {
 					for _, addr := range addrs {
-						assert.NoError(t, harness.Connect(t, addr).ScriptFlush(t.Context()).Err())
+						assert.NoError(t, testkit.Connect(t, addr).ScriptFlush(t.Context()).Err())
 					}
 				}
 				for key := range keys {
@@ -85,10 +85,10 @@ func TestWindowsOnACluster(t *testing.T) {
 
 func TestClusterDecidesOnManyKeysAndLimits(t *testing.T) {
 	t.Parallel()
-	addrs := harness.StartCluster(t, 3)
+	addrs := testkit.StartCluster(t, 3)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	defer rdb.Close()
-	limiter := harness.NewLimiter(t, rdb)
+	limiter := testkit.NewLimiter(t, rdb)
 	limits := []ginlimit.Limit{ginlimit.PerMinute(2), ginlimit.PerHour(3), ginlimit.PerDay(100)}
 	var all sync.WaitGroup
 	for caller := range 10 {
@@ -110,7 +110,7 @@ func TestClusterDecidesOnManyKeysAndLimits(t *testing.T) {
 	require.NoError(t, limiter.Reset(t.Context(), "client 1 of 1 {}", limits...))
 
 	// The script is lost on one node alone, as on one that has just joined.
-	require.NoError(t, harness.Connect(t, addrs[1]).ScriptFlush(t.Context()).Err())
+	require.NoError(t, testkit.Connect(t, addrs[1]).ScriptFlush(t.Context()).Err())
 	for i := range 30 {
 		r, err := limiter.Allow(t.Context(), fmt.Sprint("after ", i), limits...)
 		require.NoError(t, err)

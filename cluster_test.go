@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestGivingBackIsSentAgainWhileASlotMoves: each bucket of two is given back, though the client has given up five times.
 func TestGivingBackIsSentAgainWhileASlotMoves(t *testing.T) {
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		l := harness.NewLimiter(t, b.Redis, ginlimit.WithTimeout(time.Second))
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(time.Second))
 		limits := []ginlimit.Limit{ginlimit.PerHour(10), ginlimit.PerDay(20)}
 		r, err := l.AllowN(t.Context(), "k", 7, limits...)
 		require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 type requestKey struct{}
@@ -64,8 +64,8 @@ func (h *valueHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 // TestCommandsHaveTheValuesOfTheirRequest: those that decide, those that give back what a refused request took, and those that settle.
 func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		limiter := harness.NewLimiter(t, struct{ redis.UniversalClient }{b.Redis}) // whose identities are decided on one after another
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter := testkit.NewLimiter(t, struct{ redis.UniversalClient }{b.Redis}) // whose identities are decided on one after another
 		r := gin.New()
 		require.NoError(t, r.SetTrustedProxies(nil))
 		r.GET("/", limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("all"), ginlimit.WithIdentity("user", ginlimit.ByHeader("User"), ginlimit.PerHour(2)),
@@ -98,13 +98,13 @@ func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 // TestPlansAreReadWithTheValuesOfTheRequest that is the first to need them. The source answers for all, and gets none.
 func TestPlansAreReadWithTheValuesOfTheRequest(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		hook := &valueHook{}
 		b.Redis.AddHook(hook)
 		plans, err := ginlimit.NewPlans(b.Redis, time.Hour, func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
 			assert.Nil(t, ctx.Value(requestKey{}))
 			return []ginlimit.Limit{ginlimit.PerHour(1)}, nil
-		}, harness.Patient())
+		}, testkit.Patient())
 		require.NoError(t, err)
 		ctx := context.WithValue(t.Context(), requestKey{}, "first")
 		_, err = plans.Limits(ctx, "alice")
@@ -120,10 +120,10 @@ func TestPlansAreReadWithTheValuesOfTheRequest(t *testing.T) {
 // TestPingHasTheValuesOfItsCaller, and ends with its context.
 func TestPingHasTheValuesOfItsCaller(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		hook := &valueHook{}
 		b.Redis.AddHook(hook)
-		limiter := harness.NewLimiter(t, b.Redis)
+		limiter := testkit.NewLimiter(t, b.Redis)
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), requestKey{}, "first"))
 		require.NoError(t, limiter.Ping(ctx))
 		require.Equal(t, []any{"first"}, hook.noted())

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // scriptCalls returns how often the script was called.
@@ -32,15 +32,15 @@ func scriptCalls(t *testing.T, rdb *redis.Client) int {
 // TestRememberedRefusalCostsNoTrip sends 100,000 requests of a client that is over its limit.
 func TestRememberedRefusalCostsNoTrip(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]ginlimit.Option{"believing": {harness.TrustsClock()}, "by default": nil} {
+	for name, opts := range map[string][]ginlimit.Option{"believing": {testkit.TrustsClock()}, "by default": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb := harness.Connect(t, harness.StartRedis(t))
-			limiter, limit := harness.NewLimiter(t, rdb, opts...), ginlimit.PerDay(1)
+			rdb := testkit.Connect(t, testkit.StartRedis(t))
+			limiter, limit := testkit.NewLimiter(t, rdb, opts...), ginlimit.PerDay(1)
 			_, err := limiter.Allow(t.Context(), "k", limit)
 			require.NoError(t, err)
 			if opts == nil { // it first watches the bucket
-				require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 					r, err := limiter.Allow(t.Context(), "k", limit)
 					return err == nil && r.Source == ginlimit.FromMemory
 				}))
@@ -68,8 +68,8 @@ func TestRememberedRefusalCostsNoTrip(t *testing.T) {
 // each refusal.
 func TestDenyMemoryRefusesNoClientThatRedisWouldAdmit(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, looker := harness.NewLimiter(t, rdb, harness.TrustsClock()), harness.NewLimiter(t, rdb)
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, looker := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), testkit.NewLimiter(t, rdb)
 	var known atomic.Int64
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
@@ -103,7 +103,7 @@ func TestDenyMemoryRefusesNoClientThatRedisWouldAdmit(t *testing.T) {
 // refused.
 func TestDenyMemoryKnowsTheCost(t *testing.T) {
 	t.Parallel()
-	limiter, limit := harness.NewLimiter(t, harness.Connect(t, harness.StartRedis(t)), harness.TrustsClock()), ginlimit.PerDay(10)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.TrustsClock()), ginlimit.PerDay(10)
 	allowN := func(n int, limits ...ginlimit.Limit) ginlimit.Result {
 		r, err := limiter.AllowN(t.Context(), "k", n, limits...)
 		require.NoError(t, err)
@@ -138,8 +138,8 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb := harness.Connect(t, harness.StartRedis(t))
-			limiter, other := harness.NewLimiter(t, rdb, harness.TrustsClock()), harness.NewLimiter(t, rdb)
+			rdb := testkit.Connect(t, testkit.StartRedis(t))
+			limiter, other := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), testkit.NewLimiter(t, rdb)
 			refused := func(source ginlimit.Source) {
 				r, err := limiter.Allow(t.Context(), "k", limit)
 				require.NoError(t, err)
@@ -162,7 +162,7 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 			refused(ginlimit.FromRedis)
 			start := time.Now()
 			require.NoError(t, change(t, other))
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				r, err := limiter.Allow(t.Context(), "k", limit)
 				return err == nil && r.Allowed
 			}), "that of another process, in a second")
@@ -171,7 +171,7 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 	}
 	t.Run("Block", func(t *testing.T) {
 		t.Parallel()
-		limiter := harness.NewLimiter(t, harness.Connect(t, harness.StartRedis(t)), harness.TrustsClock())
+		limiter := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.TrustsClock())
 		_, err := limiter.AllowN(t.Context(), "k", 2, limit)
 		require.NoError(t, err)
 		for range 2 {
@@ -187,7 +187,7 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 
 func TestDenyMemoryCanBeTurnedOff(t *testing.T) {
 	t.Parallel()
-	limiter, limit := harness.NewLimiter(t, harness.Connect(t, harness.StartRedis(t)), ginlimit.WithDenyMemory(0)), ginlimit.PerDay(1)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyMemory(0)), ginlimit.PerDay(1)
 	start := time.Now()
 	for time.Since(start) < 50*time.Millisecond {
 		r, err := limiter.Allow(t.Context(), "k", limit)
@@ -198,7 +198,7 @@ func TestDenyMemoryCanBeTurnedOff(t *testing.T) {
 
 // TestDenyMemoryIsBounded refuses many more clients than it remembers.
 func TestDenyMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
-	limiter, limit := harness.NewLimiter(t, harness.Connect(t, harness.StartRedis(t)), ginlimit.WithDenyMemory(100)), ginlimit.PerDay(1)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyMemory(100)), ginlimit.PerDay(1)
 	refuse := func(from, to int) {
 		for i := from; i < to; i++ {
 			for range 2 {
@@ -218,8 +218,8 @@ func TestDenyMemoryIsBounded(t *testing.T) { // not parallel: it measures the he
 // TestChangeThatMayStillBeMadeEndsRefusals: nothing is remembered for a while after a change without a reply.
 func TestChangeThatMayStillBeMadeEndsRefusals(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, limit := harness.NewLimiter(t, rdb, harness.TrustsClock()), ginlimit.PerDay(1)
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, limit := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), ginlimit.PerDay(1)
 	rdb.AddHook(refundsHook{})
 	for range 2 {
 		_, err := limiter.Allow(t.Context(), "k", limit)
@@ -260,8 +260,8 @@ func TestDenyMemoryOfWindows(t *testing.T) {
 	for _, a := range windowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			rdb := harness.Connect(t, harness.StartRedis(t))
-			limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), harness.TrustsClock())
+			rdb := testkit.Connect(t, testkit.StartRedis(t))
+			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), testkit.TrustsClock())
 			limit, ctx := ginlimit.PerHour(5), t.Context()
 			ask := func(n int) ginlimit.Result {
 				r, err := limiter.AllowN(ctx, "k", n, limit)
@@ -294,9 +294,9 @@ func TestDenyMemoryNeverOutlastsAWindow(t *testing.T) {
 	for _, a := range windowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			rdb := harness.Connect(t, harness.StartRedis(t))
-			limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), harness.TrustsClock())
-			plain := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+			rdb := testkit.Connect(t, testkit.StartRedis(t))
+			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), testkit.TrustsClock())
+			plain := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
 			limit := ginlimit.Limit{Rate: 3, Period: 20 * time.Millisecond}
 			fromMemory := 0
 			for range 5000 {

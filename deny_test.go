@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The deny memory.
@@ -39,8 +39,8 @@ func TestTraceEqualsModelWithDenyMemory(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-				limiter := harness.NewLimiter(t, b.Redis, harness.TrustsClock())
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				limiter := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
 				m, known := newModel(), 0
 				for i, s := range impatientTrace(seed, 5000/raceShare) {
 					time.Sleep(s.wait) // the bubble's clock
@@ -64,8 +64,8 @@ func TestTraceEqualsModelWithDenyMemory(t *testing.T) {
 // TestDefaultDenyMemoryLeavesASetClockAlone is for those who test their applications with miniredis.
 func TestDefaultDenyMemoryLeavesASetClockAlone(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		limiter, limit, now := harness.NewLimiter(t, b.Redis), ginlimit.PerMinute(1), time.Now()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter, limit, now := testkit.NewLimiter(t, b.Redis), ginlimit.PerMinute(1), time.Now()
 		for range 3 {
 			b.Mini.SetTime(now)
 			r, err := limiter.Allow(t.Context(), "k", limit)

@@ -23,7 +23,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The dispatcher, on real redis-servers.
@@ -46,8 +46,8 @@ func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, limits := harness.Connect(t, harness.StartRedis(t)), row.limits
-			limiter := harness.NewLimiter(t, rdb, harness.TrustsClock(), ginlimit.WithAlgorithm(row.algorithm))
+			rdb, limits := testkit.Connect(t, testkit.StartRedis(t)), row.limits
+			limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), ginlimit.WithAlgorithm(row.algorithm))
 			const callers, each = 512, 8 // 4,096 decisions on 3,000 tokens
 			remaining := make([]atomic.Int32, 3000)
 			var refused atomic.Int64
@@ -87,8 +87,8 @@ func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 // granted, at most as much more as those took who did not stay to hear of it.
 func TestMixedDecisionsOnFewKeys(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter := harness.NewLimiter(t, rdb, harness.TrustsClock())
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
 	limit := ginlimit.Limit{Rate: 1, Period: 24 * time.Hour, Burst: 10_000} // fewer than are asked for
 	const callers, each, keys = 256, 100, 3
 	var granted, unheard [keys]atomic.Int64
@@ -145,8 +145,8 @@ func TestMixedDecisionsOnFewKeys(t *testing.T) {
 // TestCallersLeaveAFrozenRedis has every caller back while Redis is still frozen.
 func TestCallersLeaveAFrozenRedis(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	limiter, limit := harness.NewLimiter(t, harness.Connect(t, addr)), ginlimit.PerHour(10)
+	addr, process := testkit.StartRedisProcess(t)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, addr)), ginlimit.PerHour(10)
 	_, err := limiter.Allow(t.Context(), "k", limit)
 	require.NoError(t, err)
 	require.NoError(t, process.Signal(syscall.SIGSTOP))
@@ -170,8 +170,8 @@ func TestCallersLeaveAFrozenRedis(t *testing.T) {
 
 func TestFullQueueIsUnavailable(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	limiter, limit := harness.NewLimiter(t, harness.Connect(t, addr)), ginlimit.PerHour(10)
+	addr, process := testkit.StartRedisProcess(t)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, addr)), ginlimit.PerHour(10)
 	_, err := limiter.Allow(t.Context(), "k", limit)
 	require.NoError(t, err)
 	require.NoError(t, process.Signal(syscall.SIGSTOP))
@@ -185,7 +185,7 @@ func TestFullQueueIsUnavailable(t *testing.T) {
 			}
 		})
 	}
-	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return full.Load() > 0 }))
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return full.Load() > 0 }))
 	cancel()
 	all.Wait()
 	require.NoError(t, process.Signal(syscall.SIGCONT))
@@ -194,8 +194,8 @@ func TestFullQueueIsUnavailable(t *testing.T) {
 // TestAbandonedCallsDoNotFillTheQueue has more callers give up than the queue holds.
 func TestAbandonedCallsDoNotFillTheQueue(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	limiter, limit := harness.NewLimiter(t, harness.Connect(t, addr)), ginlimit.PerHour(10)
+	addr, process := testkit.StartRedisProcess(t)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, addr)), ginlimit.PerHour(10)
 	_, err := limiter.Allow(t.Context(), "k", limit)
 	require.NoError(t, err)
 	require.NoError(t, process.Signal(syscall.SIGSTOP))
@@ -217,13 +217,13 @@ func TestAbandonedCallsDoNotFillTheQueue(t *testing.T) {
 
 func TestErrorsOfABatchTouchOnlyTheirCallers(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, limit := harness.NewLimiter(t, rdb), ginlimit.PerHour(1_000_000)
-	require.NoError(t, rdb.RPush(t.Context(), harness.RedisKey("foreign 0", limit), "x").Err())
-	require.NoError(t, rdb.Set(t.Context(), harness.RedisKey("foreign 1", limit), "text", time.Hour).Err())
-	require.NoError(t, rdb.Set(t.Context(), harness.RedisKey("foreign 2", limit), "0", 0).Err())
-	require.NoError(t, rdb.SAdd(t.Context(), harness.RedisKey("foreign 3", limit), "x").Err())
-	require.NoError(t, rdb.Expire(t.Context(), harness.RedisKey("foreign 3", limit), time.Hour).Err())
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerHour(1_000_000)
+	require.NoError(t, rdb.RPush(t.Context(), testkit.RedisKey("foreign 0", limit), "x").Err())
+	require.NoError(t, rdb.Set(t.Context(), testkit.RedisKey("foreign 1", limit), "text", time.Hour).Err())
+	require.NoError(t, rdb.Set(t.Context(), testkit.RedisKey("foreign 2", limit), "0", 0).Err())
+	require.NoError(t, rdb.SAdd(t.Context(), testkit.RedisKey("foreign 3", limit), "x").Err())
+	require.NoError(t, rdb.Expire(t.Context(), testkit.RedisKey("foreign 3", limit), time.Hour).Err())
 	var all sync.WaitGroup
 	for i := range 64 {
 		all.Go(func() {
@@ -239,10 +239,10 @@ func TestErrorsOfABatchTouchOnlyTheirCallers(t *testing.T) {
 		})
 	}
 	all.Wait()
-	kept, err := rdb.LRange(t.Context(), harness.RedisKey("foreign 0", limit), 0, -1).Result()
+	kept, err := rdb.LRange(t.Context(), testkit.RedisKey("foreign 0", limit), 0, -1).Result()
 	require.NoError(t, err)
 	require.Equal(t, []string{"x"}, kept)
-	require.EqualValues(t, 1, rdb.SCard(t.Context(), harness.RedisKey("foreign 3", limit)).Val())
+	require.EqualValues(t, 1, rdb.SCard(t.Context(), testkit.RedisKey("foreign 3", limit)).Val())
 }
 
 // askMany has many callers ask for many keys at once, each key's bucket as often as it holds tokens and once more.
@@ -274,8 +274,8 @@ func askMany(t *testing.T, limiter *ginlimit.Limiter) {
 
 func TestManyKeysShareACall(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	askMany(t, harness.NewLimiter(t, rdb))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	askMany(t, testkit.NewLimiter(t, rdb))
 	calls := scriptCalls(t, rdb)
 	t.Logf("1,200 decisions on 200 keys in %d calls of the script", calls)
 	require.Less(t, calls, 400)
@@ -287,19 +287,19 @@ func TestKeysGoApartWhereTheyMust(t *testing.T) {
 	t.Parallel()
 	t.Run("a client of a cluster's node", func(t *testing.T) {
 		t.Parallel()
-		rdb := harness.Connect(t, harness.StartRedis(t, "--cluster-enabled", "yes"))
+		rdb := testkit.Connect(t, testkit.StartRedis(t, "--cluster-enabled", "yes"))
 		require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
-		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
-		askMany(t, harness.NewLimiter(t, rdb))
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
+		askMany(t, testkit.NewLimiter(t, rdb))
 	})
 	t.Run("a user without MGET", func(t *testing.T) {
 		t.Parallel()
-		addr := harness.StartRedis(t)
-		require.NoError(t, harness.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-mget").Err())
+		addr := testkit.StartRedis(t)
+		require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-mget").Err())
 		rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
 		defer rdb.Close()
-		askMany(t, harness.NewLimiter(t, rdb))
-		stats := harness.Connect(t, addr).Info(t.Context(), "commandstats").Val()
+		askMany(t, testkit.NewLimiter(t, rdb))
+		stats := testkit.Connect(t, addr).Info(t.Context(), "commandstats").Val()
 		failed := regexp.MustCompile(`cmdstat_evalsha:.*failed_calls=(\d+)`).FindStringSubmatch(stats)
 		require.NotNil(t, failed)
 		calls, err := strconv.Atoi(failed[1])
@@ -308,19 +308,19 @@ func TestKeysGoApartWhereTheyMust(t *testing.T) {
 	})
 	t.Run("a client of another type", func(t *testing.T) {
 		t.Parallel()
-		askMany(t, harness.NewLimiter(t, struct{ redis.UniversalClient }{harness.Connect(t, harness.StartRedis(t))}))
+		askMany(t, testkit.NewLimiter(t, struct{ redis.UniversalClient }{testkit.Connect(t, testkit.StartRedis(t))}))
 	})
 	t.Run("a ring", func(t *testing.T) {
 		t.Parallel()
-		rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": harness.StartRedis(t), "b": harness.StartRedis(t)}})
+		rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": testkit.StartRedis(t), "b": testkit.StartRedis(t)}})
 		defer rdb.Close()
-		askMany(t, harness.NewLimiter(t, rdb))
+		askMany(t, testkit.NewLimiter(t, rdb))
 	})
 }
 
 func TestCloseLeavesNoGoroutine(t *testing.T) { // not parallel: other limiters have goroutines too
-	addr, process := harness.StartRedisProcess(t)
-	limiter := harness.NewLimiter(t, harness.Connect(t, addr))
+	addr, process := testkit.StartRedisProcess(t)
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr))
 	var all sync.WaitGroup
 	for i := range 100 {
 		all.Go(func() {
@@ -343,8 +343,8 @@ func TestCloseLeavesNoGoroutine(t *testing.T) { // not parallel: other limiters 
 	require.NoError(t, limiter.Close())
 	all.Wait()
 	stacks := make([]byte, 1<<20)
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { // what has said that it is done is about to end
-		left := strings.ReplaceAll(string(stacks[:runtime.Stack(stacks, true)]), "ginlimit/internal/harness", "")
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { // what has said that it is done is about to end
+		left := strings.ReplaceAll(string(stacks[:runtime.Stack(stacks, true)]), "ginlimit/internal/testkit", "")
 		return !strings.Contains(left, "ginlimit/internal/") && !strings.Contains(left, "ginlimit.(*")
 	}))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // restrict makes a user who may do what docs/operations.md says that an algorithm needs, and more.
@@ -26,12 +26,12 @@ func restrict(t *testing.T, addr, algorithm string, more ...string) redis.Option
 	for _, rule := range append(strings.Fields(m[1]), more...) {
 		rules = append(rules, rule)
 	}
-	require.NoError(t, harness.Connect(t, addr).Do(t.Context(), rules...).Err())
+	require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), rules...).Err())
 	user := redis.Options{Addr: addr, Username: "app", Password: "secret"}
 	rdb := redis.NewClient(&user)
 	defer rdb.Close()
 	require.ErrorContains(t, rdb.Time(t.Context()).Err(), "NOPERM")
-	require.NoError(t, harness.Connect(t, addr).Do(t.Context(), "ACL", "LOG", "RESET").Err())
+	require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "ACL", "LOG", "RESET").Err())
 	return user
 }
 
@@ -46,8 +46,8 @@ func privilegesOf(t *testing.T, begin string) []string {
 // TestHashedTagIsFoundByTheDocumentedCommand runs the command of docs/operations.md that works out a slot tag.
 func TestHashedTagIsFoundByTheDocumentedCommand(t *testing.T) {
 	t.Parallel()
-	bash := harness.Need(t, "bash")
-	harness.Need(t, "openssl")
+	bash := testkit.Need(t, "bash")
+	testkit.Need(t, "openssl")
 	m := regexp.MustCompile("(?s)```sh\n(printf %s '([^']*)' [^\n]*)\n```").FindStringSubmatch(read(t, "docs/operations.md"))
 	require.NotNil(t, m)
 	require.Equal(t, ginlimit.Key("h", "a{b}"), m[2], "the client that the document speaks of")
@@ -59,17 +59,17 @@ func TestHashedTagIsFoundByTheDocumentedCommand(t *testing.T) {
 // TestUnblockingByHandLeavesOnlySlots runs the command of docs/operations.md that unblocks a client.
 func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
 	t.Parallel()
-	bash := harness.Need(t, "bash")
-	harness.Need(t, "redis-cli")
+	bash := testkit.Need(t, "bash")
+	testkit.Need(t, "redis-cli")
 	m := regexp.MustCompile("(?s)```sh\n(redis-cli --scan [^\n]* unlink)\n```").FindStringSubmatch(read(t, "docs/operations.md"))
 	require.NotNil(t, m)
-	addr := harness.StartRedis(t)
+	addr := testkit.StartRedis(t)
 	_, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
 	for _, algorithm := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			logins := func() *ginlimit.Policy { // of a process of its own
-				p, err := harness.NewLimiter(t, harness.Connect(t, addr)).Policy(ginlimit.Limit{Rate: 1, Period: 15 * time.Minute}, ginlimit.WithName("login"),
+				p, err := testkit.NewLimiter(t, testkit.Connect(t, addr)).Policy(ginlimit.Limit{Rate: 1, Period: 15 * time.Minute}, ginlimit.WithName("login"),
 					ginlimit.WithAlgorithm(algorithm), ginlimit.WithLimits(ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil))),
 					ginlimit.WithBan(time.Hour, 24*time.Hour), ginlimit.WithConcurrency(2))
 				require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
 			allowed, err := second.Allow(t.Context(), client)
 			require.NoError(t, err)
 			require.True(t, allowed.Allowed)
-			held, err := harness.Connect(t, addr).Exists(t.Context(), "ginlimit:{login|"+client+"}:slots").Result()
+			held, err := testkit.Connect(t, addr).Exists(t.Context(), "ginlimit:{login|"+client+"}:slots").Result()
 			require.NoError(t, err)
 			require.EqualValues(t, 1, held)
 			denied, err := second.Allow(t.Context(), other)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestDryRunBansNobody: a policy of the same name is in force, and shares bans with other policies of its name.
@@ -117,7 +117,7 @@ func TestDryRunTakesSlotsOfItsOwn(t *testing.T) {
 func TestDryRunOfABucketInForceIsLogged(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	l, log := harness.LoggedLimiter(t, rdb)
+	l, log := testkit.LoggedLimiter(t, rdb)
 	opts := []ginlimit.Option{ginlimit.WithName("api"), byUser(), ginlimit.WithConcurrency(2)}
 	router := serve(newPolicy(t, l, ginlimit.PerHour(10), append(opts, ginlimit.WithDryRun())...).Handler(),
 		newPolicy(t, l, ginlimit.PerHour(10), opts...).Handler())
@@ -182,8 +182,8 @@ func TestDryRunSettlesAsWithoutIt(t *testing.T) {
 // TestDryRunWaitsForRedisOnce, though it asks for slots and limits one after the other.
 func TestDryRunWaitsForRedisOnce(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		l := harness.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(ginlimit.FailLocal))
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(ginlimit.FailLocal))
 		p := newPolicy(t, l, ginlimit.PerHour(10), byUser(), ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
 		b.Late.Store(true)
 		router, start := serve(p.Handler()), time.Now()

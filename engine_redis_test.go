@@ -10,17 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func init() { engines["redis-server"] = redisEngine }
 
 // redisEngine moves the clock of a redis-server by shortening what its keys have left to live.
 func redisEngine(t testing.TB, a ginlimit.Algorithm) engine {
-	rdb := harness.Connect(t, harness.StartRedis(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	ctx := t.Context()
 	return engine{
-		limiter:   harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0)), // it knows nothing of such a clock
+		limiter:   testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0)), // it knows nothing of such a clock
 		algorithm: a,
 		rdb:       rdb,
 		ahead:     3 * time.Second,
@@ -36,7 +36,7 @@ func redisEngine(t testing.TB, a ginlimit.Algorithm) engine {
 			}
 		},
 		state: func(key string, l ginlimit.Limit) (int64, string) {
-			name := harness.RedisKey(key, l)
+			name := testkit.RedisKey(key, l)
 			var ttl *redis.DurationCmd
 			var value *redis.StringCmd
 			_, err := rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {

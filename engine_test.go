@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // engine is one place where buckets are kept, with a clock that the test moves.
@@ -79,9 +79,9 @@ func miniredisEngine(t testing.TB, a ginlimit.Algorithm) engine {
 	mini.ClockTTL(true)
 	require.NoError(t, mini.Start())
 	t.Cleanup(mini.Close)
-	rdb := harness.ConnectDirect(t, mini.Addr())
+	rdb := testkit.ConnectDirect(t, mini.Addr())
 	return engine{
-		limiter:   harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)),
+		limiter:   testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)),
 		algorithm: a,
 		rdb:       rdb,
 		frozen:    true,
@@ -90,7 +90,7 @@ func miniredisEngine(t testing.TB, a ginlimit.Algorithm) engine {
 			mini.SetTime(now)
 		},
 		state: func(key string, l ginlimit.Limit) (int64, string) {
-			name := harness.RedisKey(key, l)
+			name := testkit.RedisKey(key, l)
 			if !mini.Exists(name) {
 				return 0, ""
 			}
@@ -103,7 +103,7 @@ func miniredisEngine(t testing.TB, a ginlimit.Algorithm) engine {
 
 // redisKey is the key of what is counted by the engine's algorithm.
 func (e engine) redisKey(key string, l ginlimit.Limit) string {
-	return harness.RedisKeyOf(e.algorithm, key, l)
+	return testkit.RedisKeyOf(e.algorithm, key, l)
 }
 
 // requireDuration wants a duration that a clock which ran ahead may have shortened.

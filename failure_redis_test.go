@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestEveryMethodWorksWithoutRedis(t *testing.T) {
@@ -81,9 +81,9 @@ func TestEveryMethodWorksWithoutRedis(t *testing.T) {
 // TestApplicationStartsWithoutRedis serves and limits at once, and goes over to Redis when that is there.
 func TestApplicationStartsWithoutRedis(t *testing.T) {
 	t.Parallel()
-	addr := "127.0.0.1:" + harness.FreePort(t)
-	var log harness.Buffer
-	r := serve(ginlimit.New(harness.Connect(t, addr), ginlimit.PerDay(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+	addr := "127.0.0.1:" + testkit.FreePort(t)
+	var log testkit.Buffer
+	r := serve(ginlimit.New(testkit.Connect(t, addr), ginlimit.PerDay(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
 	for _, code := range []int{200, 200, 429, 429} {
 		rec := get(r, "/")
 		require.Equal(t, code, rec.Code)
@@ -93,10 +93,10 @@ func TestApplicationStartsWithoutRedis(t *testing.T) {
 	for range 200 { // Redis is given up for lost
 		ask("192.0.2.2:1")
 	}
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { ask("192.0.2.2:1"); return strings.Contains(log.String(), "circuit breaker open") }))
-	require.NotNil(t, harness.LaunchRedis(t, addr))
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return ask("192.0.2.3:1").Get("X-RateLimit-Status") == "" }))
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return strings.Contains(log.String(), "Redis is back") }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { ask("192.0.2.2:1"); return strings.Contains(log.String(), "circuit breaker open") }))
+	require.NotNil(t, testkit.LaunchRedis(t, addr))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return ask("192.0.2.3:1").Get("X-RateLimit-Status") == "" }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return strings.Contains(log.String(), "Redis is back") }))
 	require.Equal(t, 2, strings.Count(log.String(), "\n"), log.String())
 	require.NotContains(t, log.String(), "192.0.2")
 }
@@ -104,12 +104,12 @@ func TestApplicationStartsWithoutRedis(t *testing.T) {
 // TestLocalBucketsOutliveTheOutage loses Redis twice: nobody has a second burst.
 func TestLocalBucketsOutliveTheOutage(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	limiter := harness.NewLimiter(t, harness.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithReplicas(2), ginlimit.WithDenyMemory(0))
+	addr, process := testkit.StartRedisProcess(t)
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithReplicas(2), ginlimit.WithDenyMemory(0))
 	limit := ginlimit.PerDay(1).WithBurst(20)
 	ask := func(key string, source ginlimit.Source) ginlimit.Result {
 		var r ginlimit.Result
-		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 			p, err := limiter.Peek(t.Context(), key, limit)
 			require.NoError(t, err)
 			if p.Source != source {
@@ -134,7 +134,7 @@ func TestLocalBucketsOutliveTheOutage(t *testing.T) {
 		}
 		require.False(t, ask("blocked", ginlimit.FromLocal).Allowed)
 		require.True(t, ask("reset", ginlimit.FromLocal).Allowed)
-		process = harness.LaunchRedis(t, addr)
+		process = testkit.LaunchRedis(t, addr)
 		require.NotNil(t, process)
 		require.True(t, ask("k", ginlimit.FromRedis).Allowed)
 	}
@@ -146,12 +146,12 @@ var million = flag.Bool("million", false, "have TestMemoryIsBounded ask for a mi
 // internal/memory holds each algorithm to its bound. With the race detector all is a quarter: what is remembered, its memory, and the keys.
 func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 	algorithms := []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow}
-	addr, process := harness.StartRedisProcess(t)
+	addr, process := testkit.StartRedisProcess(t)
 	keys, share := int64(300_000/raceShare), raceShare
 	if *million {
 		keys, share = 1_000_000, 1
 	}
-	limiter := harness.NewLimiter(t, harness.Connect(t, addr), harness.TrustsClock(), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(time.Second),
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock(), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(time.Second),
 		ginlimit.WithDenyMemory(ginlimit.DefaultDenyMemory/share))
 	buckets := ginlimit.LocalBuckets / share
 	ginlimit.SetLocalBuckets(limiter, buckets)
@@ -181,7 +181,7 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 	require.Greater(t, ask(keys/4, ginlimit.FromRedis, ginlimit.PerDay(1), ginlimit.PerHour(1)), keys/5, "remembered refusals")
 	withRedis := heapInUse() - before
 	require.NoError(t, process.Signal(syscall.SIGKILL))
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		r, err := limiter.Allow(t.Context(), "k", ginlimit.PerDay(1))
 		require.NoError(t, err)
 		return r.Source == ginlimit.FromLocal

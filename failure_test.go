@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What becomes of decisions that Redis does not make. Its faults under load are in integration/faults_test.go.
@@ -36,7 +36,7 @@ func refuse(context.Context, string, string) (net.Conn, error) {
 
 // lost returns a limiter without its Redis.
 func lost(t testing.TB, opts ...ginlimit.Option) *ginlimit.Limiter {
-	return harness.NewLimiter(t, nowhere(t), append([]ginlimit.Option{ginlimit.WithFailure(ginlimit.FailLocal)}, opts...)...)
+	return testkit.NewLimiter(t, nowhere(t), append([]ginlimit.Option{ginlimit.WithFailure(ginlimit.FailLocal)}, opts...)...)
 }
 
 func TestReplicasShareTheLimit(t *testing.T) {

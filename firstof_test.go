@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // countingKey is a key function that counts its calls.
@@ -26,7 +26,7 @@ func countingKey(calls *int, f ginlimit.KeyFunc) ginlimit.Option {
 func TestFirstOf(t *testing.T) {
 	t.Parallel()
 	for engine, make := range map[string]func(*testing.T) *ginlimit.Limiter{
-		"miniredis":      func(t *testing.T) *ginlimit.Limiter { rdb, _ := newMiniredis(t); return harness.NewLimiter(t, rdb) },
+		"miniredis":      func(t *testing.T) *ginlimit.Limiter { rdb, _ := newMiniredis(t); return testkit.NewLimiter(t, rdb) },
 		"in the process": func(t *testing.T) *ginlimit.Limiter { return newLocal(t) },
 	} {
 		t.Run(engine, func(t *testing.T) {
@@ -199,9 +199,9 @@ func TestFirstOfPanics(t *testing.T) {
 // TestFirstOfLeavesEachPolicyItsOptions: those of the policy that was chosen hold, and no others.
 func TestFirstOfLeavesEachPolicyItsOptions(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		rdb := b.Redis
-		limiter := harness.NewLimiter(t, rdb)
+		limiter := testkit.NewLimiter(t, rdb)
 		near, far := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24")
 		keys := newPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
 			ginlimit.WithDenyList(far), ginlimit.WithHeaders(ginlimit.RateLimitDraft),

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func FuzzParseLimit(f *testing.F) {
@@ -224,7 +224,7 @@ func allowByReply(t *testing.T, reply string, algorithm ginlimit.Algorithm, limi
 			return client, nil
 		}})
 	defer rdb.Close()
-	limiter, err := ginlimit.NewLimiter(rdb, harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithAlgorithm(algorithm),
+	limiter, err := ginlimit.NewLimiter(rdb, testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithAlgorithm(algorithm),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The Gin side.
@@ -150,7 +150,7 @@ func TestDeniedHandlerAnswersAndTheRequestIsAborted(t *testing.T) {
 func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	l := harness.NewLimiter(t, rdb)
+	l := testkit.NewLimiter(t, rdb)
 	var told ginlimit.Result
 	r := serve(func(c *gin.Context) {
 		_, ok := ginlimit.FromContext(c)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Nothing is given back twice: what has flowed back by itself, or was given back by others, is not given back again.
@@ -25,19 +25,19 @@ type backend struct {
 // an outage.
 func onEveryBackend(t *testing.T, test func(t *testing.T, b backend)) {
 	t.Helper()
-	for name, start := range map[string]func(t *testing.T, b *harness.Bubble) backend{
-		"server": func(t *testing.T, b *harness.Bubble) backend {
-			return backend{harness.NewLimiter(t, b.Redis), harness.NewLimiter(t, b.Connect(t))}
+	for name, start := range map[string]func(t *testing.T, b *testkit.Bubble) backend{
+		"server": func(t *testing.T, b *testkit.Bubble) backend {
+			return backend{testkit.NewLimiter(t, b.Redis), testkit.NewLimiter(t, b.Connect(t))}
 		},
-		"in turn": func(t *testing.T, b *harness.Bubble) backend {
+		"in turn": func(t *testing.T, b *testkit.Bubble) backend {
 			wrap := func() redis.UniversalClient { return struct{ redis.UniversalClient }{b.Connect(t)} }
-			return backend{harness.NewLimiter(t, wrap()), harness.NewLimiter(t, wrap())}
+			return backend{testkit.NewLimiter(t, wrap()), testkit.NewLimiter(t, wrap())}
 		},
-		"local": func(t *testing.T, _ *harness.Bubble) backend {
+		"local": func(t *testing.T, _ *testkit.Bubble) backend {
 			l := newLocal(t)
 			return backend{l, l}
 		},
-		"outage": func(t *testing.T, b *harness.Bubble) backend {
+		"outage": func(t *testing.T, b *testkit.Bubble) backend {
 			b.Late.Store(true)
 			l, err := ginlimit.NewLimiter(b.Redis)
 			require.NoError(t, err)
@@ -51,7 +51,7 @@ func onEveryBackend(t *testing.T, test func(t *testing.T, b backend)) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) { test(t, start(t, b)) })
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { test(t, start(t, b)) })
 		})
 	}
 }
@@ -213,8 +213,8 @@ func TestReservationsOfWindowsGiveBackWhatIsLeft(t *testing.T) {
 			for _, local := range []bool{false, true} {
 				t.Run(a.String(), func(t *testing.T) {
 					t.Parallel()
-					harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-						l := harness.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a))
+					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+						l := testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a))
 						if local {
 							l = newLocal(t, ginlimit.WithAlgorithm(a))
 						}

@@ -14,15 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // separateLimiters returns limiters with a client each, as in so many processes, that remember refusals.
 func separateLimiters(t *testing.T, n int) []*ginlimit.Limiter {
-	addr := harness.StartRedis(t)
+	addr := testkit.StartRedis(t)
 	limiters := make([]*ginlimit.Limiter, n)
 	for i := range limiters {
-		limiters[i] = harness.NewLimiter(t, harness.Connect(t, addr), harness.TrustsClock())
+		limiters[i] = testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock())
 	}
 	return limiters
 }

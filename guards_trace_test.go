@@ -15,9 +15,9 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/harness"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // guardTrace makes calls on the limits, the ban and the slots of a client, in Redis and in the process.
@@ -46,7 +46,7 @@ func TestGuardsEqualTheModel(t *testing.T) {
 		for i, name := range slices.Sorted(maps.Keys(guardKinds(time.Time{}))) {
 			t.Run(fmt.Sprintf("seed %d, %s", seed, name), func(t *testing.T) {
 				t.Parallel()
-				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					g := &guardTrace{mini: b.Mini, rdb: b.Redis, r: rand.New(rand.NewPCG(seed, uint64(i))), store: memory.New(memory.MaxBuckets)}
 					g.kind = guardKinds(time.Now())[name]
 					g.ban, g.count = bucket.NewBan(20, 100), 4

@@ -14,15 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestRefundGoesWhereItWasTaken loses Redis between a decision and its refund, and the other way round.
 func TestRefundGoesWhereItWasTaken(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	var log harness.Buffer
-	limiter := harness.NewLimiter(t, harness.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(200*time.Millisecond),
+	addr, process := testkit.StartRedisProcess(t)
+	var log testkit.Buffer
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(200*time.Millisecond),
 		ginlimit.WithReplicas(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	limit := ginlimit.PerDay(8)
 	told := func(what string) bool {
@@ -33,18 +33,18 @@ func TestRefundGoesWhereItWasTaken(t *testing.T) {
 	}
 	freeze := func() { // and wait until nothing more is sent there
 		require.NoError(t, process.Signal(syscall.SIGSTOP))
-		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return told("circuit breaker open") }))
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return told("circuit breaker open") }))
 	}
 	resume := func() { // and wait until it is there to stay
 		require.NoError(t, process.Signal(syscall.SIGCONT))
-		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return told("Redis is back") }))
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return told("Redis is back") }))
 	}
 	everything := func(*gin.Context) bool { return true }
 	during := func() {}
 	r := serve(limiter.Handler(limit, ginlimit.WithName("n"), ginlimit.WithRefund(everything),
 		ginlimit.WithCost(func(*gin.Context) int { return 3 })), func(*gin.Context) { during() })
 	peek := func(source ginlimit.Source) (left int) {
-		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 			r, err := limiter.Peek(t.Context(), ginlimit.Key("n", "192.0.2.1"), limit)
 			left = r.Remaining
 			return err == nil && r.Source == source

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The options of a handler.
@@ -43,7 +43,7 @@ func TestCost(t *testing.T) { // as of a batch: a token for each of its items
 
 func TestRefund(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		rdb := b.Redis
 		failed := func(c *gin.Context) bool { return c.Writer.Status() >= 400 }
 		r := gin.New()
@@ -115,7 +115,7 @@ func TestListsAndSkip(t *testing.T) {
 func TestDryRunBesideARealLimit(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	l := harness.NewLimiter(t, rdb)
+	l := testkit.NewLimiter(t, rdb)
 	for name, handlers := range map[string][]gin.HandlerFunc{
 		"after":  {l.Handler(ginlimit.PerMinute(3)), l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithName("tried"))},
 		"before": {l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithName("tried before")), l.Handler(ginlimit.PerMinute(3), ginlimit.WithName("real"))},

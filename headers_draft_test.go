@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What the fields of the draft tell of limits.
@@ -73,7 +73,7 @@ func TestDraftOfWindows(t *testing.T) {
 func TestDraftOfSeveralHandlersListsThemInOrder(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	limiter := harness.NewLimiter(t, rdb, draft)
+	limiter := testkit.NewLimiter(t, rdb, draft)
 	r := serve(
 		limiter.Handler(ginlimit.PerHour(100)),
 		limiter.Handler(ginlimit.PerHour(50), ginlimit.WithName("tried"), ginlimit.WithDryRun()),
@@ -109,7 +109,7 @@ func TestDraftOfIdentities(t *testing.T) {
 		assert.Equal(t, []item{{"address", -1, -1, 7, -1}, {"api-key", -1, -1, 0, 43200}}, limitsOf(t, rec)[:2])
 		assert.Equal(t, []string{"api-key"}, violated(t, rec))
 	}
-	t.Run("together", func(t *testing.T) { test(t, harness.NewLimiter(t, rdb, ginlimit.WithDenyMemory(0))) })
+	t.Run("together", func(t *testing.T) { test(t, testkit.NewLimiter(t, rdb, ginlimit.WithDenyMemory(0))) })
 	t.Run("in turn", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			local, err := ginlimit.NewLocal()
@@ -122,7 +122,7 @@ func TestDraftOfIdentities(t *testing.T) {
 func TestFreeRequestsAreNotReportedAsRefused(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	limiter, cost := harness.NewLimiter(t, rdb, draft, ginlimit.WithDenyMemory(0)), 1
+	limiter, cost := testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyMemory(0)), 1
 	r := serve(limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("writes"), ginlimit.WithCost(func(*gin.Context) int { return cost })),
 		limiter.Handler(ginlimit.PerSecond(2), ginlimit.WithName("all")))
 	get(r, "/")
@@ -138,8 +138,8 @@ func TestFreeRequestsAreNotReportedAsRefused(t *testing.T) {
 func TestRefundTakesBackTheParameterT(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	limiter := harness.NewLimiter(t, rdb)
-	closed := harness.NewLimiter(t, rdb)
+	limiter := testkit.NewLimiter(t, rdb)
+	closed := testkit.NewLimiter(t, rdb)
 	require.NoError(t, closed.Close())
 	outer := limiter.Handler(ginlimit.PerHour(9), draft, ginlimit.WithName("outer"))
 	for name, inner := range map[string]gin.HandlerFunc{
@@ -242,7 +242,7 @@ func TestRetryAfterIsNeverBeforeT(t *testing.T) {
 			const seed = 7
 			random := rand.New(rand.NewPCG(seed, uint64(a)))
 			rdb, advance := newMiniredis(t)
-			limiter := harness.NewLimiter(t, rdb, draft, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+			limiter := testkit.NewLimiter(t, rdb, draft, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
 			cost, free := 0, 0
 			r := serve(limiter.Handler(ginlimit.PerHour(500), ginlimit.WithName("outer"),
 				ginlimit.WithCost(func(*gin.Context) int { return free })),

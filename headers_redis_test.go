@@ -15,14 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What the memory tells of several identities is what Redis told of them.
 func TestRefusalOfIdentitiesFromMemory(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter := harness.NewLimiter(t, rdb, harness.TrustsClock())
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
 	r := serve(limiter.Handler(ginlimit.PerHour(1), draft, ginlimit.WithName("fast"),
 		ginlimit.WithIdentity("slow", ginlimit.ByClientIP, ginlimit.PerDay(1))))
 	get(r, "/")
@@ -40,8 +40,8 @@ func TestRefusalOfIdentitiesFromMemory(t *testing.T) {
 // TestMemoryKnowsWhenAWindowHasEnded, of a limit that did not refuse.
 func TestMemoryKnowsWhenAWindowHasEnded(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter := harness.NewLimiter(t, rdb, harness.TrustsClock(), draft, ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), draft, ginlimit.WithAlgorithm(ginlimit.FixedWindow))
 	short := ginlimit.Limit{Rate: 9, Period: 100 * time.Millisecond}
 	r := serve(limiter.Handler(short, ginlimit.WithName("x"), ginlimit.WithLimits(ginlimit.PerDay(1)), ginlimit.WithKey(ginlimit.ByHeader("K"))))
 	for try := range 50 { // until nothing is so slow that the memory has forgotten
@@ -61,7 +61,7 @@ func TestMemoryKnowsWhenAWindowHasEnded(t *testing.T) {
 // Guarantee 3, from end to end: over a connection, by the clock of a real server.
 func TestClientThatHonoursRetryAfterIsAdmittedNext(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()

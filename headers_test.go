@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Which fields tell of a limit.
@@ -53,7 +53,7 @@ func TestExactHeaderSets(t *testing.T) {
 func TestEveryHandlersFieldsAreThere(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	limiter := harness.NewLimiter(t, rdb)
+	limiter := testkit.NewLimiter(t, rdb)
 	own := ginlimit.WithHeaderFunc(func(h http.Header, r ginlimit.Result) { h.Set("Left", strconv.Itoa(r.Remaining)) })
 	r := serve(limiter.Handler(ginlimit.PerHour(3), ginlimit.WithHeaders(ginlimit.NoHeaders)),
 		limiter.Handler(ginlimit.PerMinute(100)),

@@ -17,18 +17,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The dispatcher behind hooks of the client, which hold calls up, refuse them, or fail.
 
 func TestHooksSeeEveryCall(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range clients(t, harness.StartRedis(t)) {
+	for name, rdb := range clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			calls := 0
-			limiter := harness.NewLimiter(t, rdb)
+			limiter := testkit.NewLimiter(t, rdb)
 			rdb.AddHook(aroundHook(func(send func() error) error { calls++; return send() }))
 			for range 10 {
 				_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(100))
@@ -43,8 +43,8 @@ func TestHooksSeeEveryCall(t *testing.T) {
 // commands are in flight. The race detector finds clients that cannot bear it; those before 9.22 cannot.
 func TestFirstDecisionMayComeLate(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter := harness.NewLimiter(t, rdb)
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb)
 	var others sync.WaitGroup
 	decided := make(chan struct{})
 	for range 4 {
@@ -69,8 +69,8 @@ func TestFirstDecisionMayComeLate(t *testing.T) {
 // remembered.
 func TestChangeEndsARefusalOnItsWay(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, limit := harness.NewLimiter(t, rdb, harness.TrustsClock()), ginlimit.PerDay(1)
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, limit := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), ginlimit.PerDay(1)
 	_, err := limiter.Allow(t.Context(), "k", limit)
 	require.NoError(t, err)
 
@@ -105,10 +105,10 @@ func TestChangeEndsARefusalOnItsWay(t *testing.T) {
 // TestEndOfAGoroutineLeavesNobodyWaiting has a hook end the goroutine that sends a batch, as t.FailNow does.
 func TestEndOfAGoroutineLeavesNobodyWaiting(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range clients(t, harness.StartRedis(t)) {
+	for name, rdb := range clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limiter, limit := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(100)
+			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(100)
 			_, err := limiter.Allow(t.Context(), "k", limit)
 			require.NoError(t, err)
 			held := hold(rdb, 2)
@@ -142,7 +142,7 @@ func TestEndOfAGoroutineLeavesNobodyWaiting(t *testing.T) {
 			for i := range 6 {
 				ask(2 + i)
 			}
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return limiter.Stats().Queued == 6 }))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return limiter.Stats().Queued == 6 }))
 			held.release()
 			all.Wait()
 		})
@@ -157,9 +157,9 @@ type refusingHook struct{ panicHook }
 
 func TestPipelineThatIsNotSentAllowsNothing(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	rdb.AddHook(refusingHook{})
-	limiter, limit := harness.NewLimiter(t, rdb), ginlimit.PerDay(1)
+	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(1)
 	var allowed atomic.Int64
 	var all sync.WaitGroup
 	for range 64 {
@@ -178,9 +178,9 @@ func TestPipelineThatIsNotSentAllowsNothing(t *testing.T) {
 
 func TestPanicOfTheClientIsUnavailable(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	rdb.AddHook(panicHook{})
-	_, err := harness.NewLimiter(t, rdb).Allow(t.Context(), "k", ginlimit.PerHour(1))
+	_, err := testkit.NewLimiter(t, rdb).Allow(t.Context(), "k", ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 }
 

@@ -22,24 +22,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func init() {
 	maps.Copy(identityStores, map[string]func(t *testing.T) *ginlimit.Limiter{
 		"one server": func(t *testing.T) *ginlimit.Limiter {
-			return harness.NewLimiter(t, harness.Connect(t, harness.StartRedis(t)))
+			return testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)))
 		},
 		"cluster": func(t *testing.T) *ginlimit.Limiter {
-			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: harness.StartCluster(t, 3)})
+			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testkit.StartCluster(t, 3)})
 			t.Cleanup(func() { _ = rdb.Close() })
-			return harness.NewLimiter(t, rdb)
+			return testkit.NewLimiter(t, rdb)
 		},
 		"a client of a cluster's node": func(t *testing.T) *ginlimit.Limiter {
-			rdb := harness.Connect(t, harness.StartRedis(t, "--cluster-enabled", "yes"))
+			rdb := testkit.Connect(t, testkit.StartRedis(t, "--cluster-enabled", "yes"))
 			require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
-			return harness.NewLimiter(t, rdb)
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
+			return testkit.NewLimiter(t, rdb)
 		},
 	})
 }
@@ -48,10 +48,10 @@ func init() {
 // rest was given back.
 func TestIdentitiesUnderLoad(t *testing.T) {
 	t.Parallel()
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: harness.StartCluster(t, 3)})
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testkit.StartCluster(t, 3)})
 	t.Cleanup(func() { _ = cluster.Close() })
-	for name, rdb := range map[string]redis.UniversalClient{"one server": harness.Connect(t, harness.StartRedis(t)), "cluster": cluster} {
-		l := harness.NewLimiter(t, rdb)
+	for name, rdb := range map[string]redis.UniversalClient{"one server": testkit.Connect(t, testkit.StartRedis(t)), "cluster": cluster} {
+		l := testkit.NewLimiter(t, rdb)
 		r := serve(l.Handler(ginlimit.PerDay(10), ginlimit.WithName("address"), ginlimit.WithIdentity("all", everybody, ginlimit.PerDay(25))))
 		var passed [8]atomic.Int64
 		var all sync.WaitGroup
@@ -80,8 +80,8 @@ func TestIdentitiesUnderLoad(t *testing.T) {
 // TestIdentitiesWaitOnceForAFrozenRedis sends none of three identities to it after the first, on a server and a cluster.
 func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	addrs, processes := harness.StartClusterProcesses(t, 3)
+	addr, process := testkit.StartRedisProcess(t)
+	addrs, processes := testkit.StartClusterProcesses(t, 3)
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: patience})
 	t.Cleanup(func() { _ = cluster.Close() })
 	for name, c := range map[string]struct {
@@ -100,7 +100,7 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 			r := identities(l)
 			var calls atomic.Int64
 			c.rdb.AddHook(aroundHook(func(send func() error) error { calls.Add(1); return send() }))
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				return get(r, "/", from("192.0.2.9:1"), with("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
 			}))
 			for _, process := range c.processes {
@@ -120,14 +120,14 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 // is given back when the decision's time is up, and not within that time.
 func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
 	t.Parallel()
-	addrs, processes := harness.StartClusterProcesses(t, 2)
+	addrs, processes := testkit.StartClusterProcesses(t, 2)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: patience})
 	t.Cleanup(func() { _ = rdb.Close() })
-	limiter := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(2*time.Second))
+	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(2*time.Second))
 	limit := ginlimit.PerDay(5)
 	on := func(name string, node int) string { // a client whose key is there
 		for i := 0; ; i++ {
-			master, err := rdb.MasterForKey(t.Context(), harness.RedisKey(ginlimit.Key(name, strconv.Itoa(i)), limit))
+			master, err := rdb.MasterForKey(t.Context(), testkit.RedisKey(ginlimit.Key(name, strconv.Itoa(i)), limit))
 			require.NoError(t, err)
 			if master.Options().Addr == addrs[node] {
 				return strconv.Itoa(i)
@@ -143,7 +143,7 @@ func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
 	require.NoError(t, processes[1].Signal(syscall.SIGSTOP))
 	defer func() { require.NoError(t, processes[1].Signal(syscall.SIGCONT)) }()
 	require.Equal(t, 503, ask())
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		p, err := limiter.Peek(t.Context(), ginlimit.Key("user", user), limit)
 		return err == nil && p.Remaining == 4
 	}))
@@ -155,12 +155,12 @@ func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []string{ginlimit.Key("address", "192.0.2.1"), ginlimit.Key("all", "all")} {
 		for _, most := range []int{3, 100} { // the identity "all" is the closest to exhaustion, or is not
-			rdb := harness.Connect(t, harness.StartRedis(t))
+			rdb := testkit.Connect(t, testkit.StartRedis(t))
 			limit, shared := ginlimit.PerDay(10), ginlimit.PerHour(most)
 			for _, l := range []ginlimit.Limit{limit, shared} {
-				require.NoError(t, rdb.RPush(t.Context(), harness.RedisKey(broken, l), "x").Err())
+				require.NoError(t, rdb.RPush(t.Context(), testkit.RedisKey(broken, l), "x").Err())
 			}
-			l := harness.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailLocal))
+			l := testkit.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailLocal))
 			refund := false
 			r := serve(l.Handler(limit, ginlimit.WithName("address"), ginlimit.WithIdentity("all", everybody, shared),
 				ginlimit.WithRefund(func(*gin.Context) bool { return refund })))
@@ -188,8 +188,8 @@ func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
 // TestRememberedIdentitiesCostNoTrip asks again for what Redis has just refused.
 func TestRememberedIdentitiesCostNoTrip(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	r := identities(harness.NewLimiter(t, rdb, harness.TrustsClock()))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	r := identities(testkit.NewLimiter(t, rdb, testkit.TrustsClock()))
 	for range 1000 {
 		get(r, "/", with("X-Api-Key", "a"))
 	}
@@ -199,10 +199,10 @@ func TestRememberedIdentitiesCostNoTrip(t *testing.T) {
 // TestCloseLeavesNoChargeOfARefusedRequest: every request but the first is refused by its second identity, also while Close begins.
 func TestCloseLeavesNoChargeOfARefusedRequest(t *testing.T) {
 	t.Parallel()
-	rdb, day := harness.Connect(t, harness.StartRedis(t)), ginlimit.PerDay(100_000)
+	rdb, day := testkit.Connect(t, testkit.StartRedis(t)), ginlimit.PerDay(100_000)
 	key := func(name string) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return name, nil } }
 	for round := range 10 {
-		l := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(5*time.Second), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithDenyMemory(0))
+		l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(5*time.Second), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithDenyMemory(0))
 		own := []ginlimit.Option{ginlimit.WithName(fmt.Sprint("own", round)), ginlimit.WithKey(key("a"))}
 		// A ban has the identities asked one after another.
 		p, err := l.Policy(day, append(own, ginlimit.WithBan(time.Second, time.Second),
@@ -233,7 +233,7 @@ func TestCloseLeavesNoChargeOfARefusedRequest(t *testing.T) {
 		}
 		require.NoError(t, l.Close())
 		all.Wait()
-		p, err = harness.NewLimiter(t, rdb).Policy(day, own...)
+		p, err = testkit.NewLimiter(t, rdb).Policy(day, own...)
 		require.NoError(t, err)
 		left, err := p.Peek(t.Context(), "a")
 		require.NoError(t, err)

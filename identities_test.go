@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Several identities of one request.
@@ -24,7 +24,7 @@ func identities(l *ginlimit.Limiter, opts ...ginlimit.Option) *gin.Engine {
 
 // identityStores are where a request's identities are decided on. With the tag integration there are more.
 var identityStores = map[string]func(t *testing.T) *ginlimit.Limiter{
-	"miniredis": func(t *testing.T) *ginlimit.Limiter { rdb, _ := newMiniredis(t); return harness.NewLimiter(t, rdb) },
+	"miniredis": func(t *testing.T) *ginlimit.Limiter { rdb, _ := newMiniredis(t); return testkit.NewLimiter(t, rdb) },
 	"in the process": func(t *testing.T) *ginlimit.Limiter {
 		l, err := ginlimit.NewLocal()
 		require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestIdentitiesAllOrNone(t *testing.T) {
 func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	l := harness.NewLimiter(t, rdb)
+	l := testkit.NewLimiter(t, rdb)
 	status := func(limit ginlimit.Limit, opts ...ginlimit.Option) (int, string) {
 		rec := get(serve(l.Handler(limit, append(opts, ginlimit.WithName("n"))...)), "/")
 		return rec.Code, remaining(rec)
@@ -95,9 +95,9 @@ func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 // TestIdentitiesAreRefunded gives back to each what was taken of it.
 func TestIdentitiesAreRefunded(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		rdb := b.Redis
-		r := identities(harness.NewLimiter(t, rdb), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
+		r := identities(testkit.NewLimiter(t, rdb), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 		for range 5 {
 			assert.Equal(t, "2", remaining(get(r, "/", with("X-Api-Key", "a"))))
 		}

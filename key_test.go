@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestKeyTellsTuplesApart(t *testing.T) {
@@ -33,7 +33,7 @@ func TestKeyTellsTuplesApart(t *testing.T) {
 func TestKeyReachesTheHandlersBucket(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	l := harness.NewLimiter(t, rdb)
+	l := testkit.NewLimiter(t, rdb)
 	limit := ginlimit.PerHour(3)
 	r := serve(l.Handler(limit, ginlimit.WithName("login")))
 	get(r, "/", from("192.0.2.7:1"))
@@ -101,10 +101,10 @@ func TestKeySecret(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
 	secret := bytes.Repeat([]byte("s"), 16)
-	limiter := harness.NewLimiter(t, rdb, ginlimit.WithKeySecret(secret))
+	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(secret))
 	clear(secret) // the limiter has its own
-	same := harness.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("s"), 16)))
-	other := harness.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("t"), 16)))
+	same := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("s"), 16)))
+	other := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("t"), 16)))
 	r := serve(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithName("login")))
 	get(r, "/", from("203.0.113.7:1"))
 	for l, want := range map[*ginlimit.Limiter]int{limiter: 4, same: 4, other: 5} {

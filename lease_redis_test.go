@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Guarantee 1, with leases: callers of several limiters ask about one key as often as they can. Over the run, no more is
@@ -27,7 +27,7 @@ func TestLeasesAdmitNoMore(t *testing.T) {
 			{ginlimit.PerSecond(5000).WithBurst(500), ginlimit.PerMinute(200_000).WithBurst(1000)},
 		} {
 			t.Run(fmt.Sprint(callers, " callers ", limits), func(t *testing.T) {
-				addr := harness.StartRedis(t)
+				addr := testkit.StartRedis(t)
 				var admitted, leased atomic.Int64
 				var all sync.WaitGroup
 				length := 2 * time.Second
@@ -38,7 +38,7 @@ func TestLeasesAdmitNoMore(t *testing.T) {
 				defer cancel()
 				start := time.Now()
 				for range 3 {
-					l := harness.NewLimiter(t, harness.Connect(t, addr), ginlimit.WithLease(20*time.Millisecond))
+					l := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithLease(20*time.Millisecond))
 					for range callers {
 						all.Go(func() {
 							for ctx.Err() == nil {
@@ -76,8 +76,8 @@ func TestLeasesSaveTrips(t *testing.T) {
 			if algorithm == ginlimit.TokenBucket {
 				limit = ginlimit.PerSecond(10_000).WithBurst(10_000_000)
 			}
-			l := harness.NewLimiter(t, harness.Connect(t, harness.StartRedis(t)), ginlimit.WithLease(20*time.Millisecond), ginlimit.WithAlgorithm(algorithm),
-				harness.TrustsClock())
+			l := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithLease(20*time.Millisecond), ginlimit.WithAlgorithm(algorithm),
+				testkit.TrustsClock())
 			const calls = 50_000
 			for start := time.Now(); time.Since(start) < 100*time.Millisecond; { // it learns how much is used
 				_, err := l.Allow(t.Context(), "k", limit)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Leases, by what a caller sees of them.
@@ -27,7 +27,7 @@ var leasePerMinute = ginlimit.PerMinute(60).WithBurst(1000)
 
 // leaseBench is a server whose clock runs with that of a bubble.
 type leaseBench struct {
-	*harness.Bubble
+	*testkit.Bubble
 	hook *leaseHook
 }
 
@@ -66,7 +66,7 @@ func (h *leaseHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 func onLeaseBench(t *testing.T, test func(t *testing.T, b *leaseBench)) {
 	t.Helper()
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		bench := &leaseBench{b, new(leaseHook)}
 		bench.advance(0)
 		test(t, bench)
@@ -86,7 +86,7 @@ func (b *leaseBench) client(t *testing.T) *redis.Client {
 }
 
 func (b *leaseBench) limiter(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
-	return harness.NewLimiter(t, b.client(t), append([]ginlimit.Option{ginlimit.WithLease(leaseLife), harness.TrustsClock()}, opts...)...)
+	return testkit.NewLimiter(t, b.client(t), append([]ginlimit.Option{ginlimit.WithLease(leaseLife), testkit.TrustsClock()}, opts...)...)
 }
 
 // sources makes calls for a token, and returns where they were decided, by a letter each.
@@ -161,7 +161,7 @@ func TestMoreThanALeaseHolds(t *testing.T) {
 // TestLeaseOfAFixedWindow ends with it. The clock is trusted once it was seen to run.
 func TestLeaseOfAFixedWindow(t *testing.T) {
 	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := harness.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+		l := testkit.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
 		limit := ginlimit.PerMinute(100)
 		require.Equal(t, "rrrr", sources(t, l, 4, limit))
 		b.advance(10 * time.Millisecond)
@@ -317,7 +317,7 @@ func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
 func TestLeaseOverHTTP(t *testing.T) {
 	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
 		var outcomes []ginlimit.Outcome
-		l := harness.NewLimiter(t, b.client(t), harness.TrustsClock(), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
+		l := testkit.NewLimiter(t, b.client(t), testkit.TrustsClock(), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
 			ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) { outcomes = append(outcomes, e.Outcome) }))
 		api := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithLease(leaseLife)}
 		leased := serve(l.Handler(leasePerMinute, api...))
@@ -377,10 +377,10 @@ func TestFaultsOfWithLease(t *testing.T) {
 	} {
 		_, err := ginlimit.NewLimiter(rdb, opts...)
 		require.ErrorContains(t, err, "WithLease", name)
-		l := harness.NewLimiter(t, rdb)
+		l := testkit.NewLimiter(t, rdb)
 		_, err = l.Policy(ginlimit.PerSecond(1), opts...)
 		require.ErrorContains(t, err, "WithLease", name)
 	}
-	_, err := harness.NewLimiter(t, rdb, ginlimit.WithLease(24*time.Hour)).Policy(ginlimit.PerSecond(1), ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
+	_, err := testkit.NewLimiter(t, rdb, ginlimit.WithLease(24*time.Hour)).Policy(ginlimit.PerSecond(1), ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
 	require.ErrorContains(t, err, "WithLease", "of the limiter's lease and the policy's algorithm")
 }

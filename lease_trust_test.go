@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Leases need trust in the clock of Redis, which a process learns from whatever it asks about.
@@ -15,7 +15,7 @@ import (
 // TestLeaseNeedsTrust: a clock that stands still has none.
 func TestLeaseNeedsTrust(t *testing.T) {
 	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := harness.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife))
+		l := testkit.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife))
 		for range 10 {
 			time.Sleep(10 * time.Millisecond)
 			require.Equal(t, "rr", sources(t, l, 2, leasePerMinute))
@@ -36,7 +36,7 @@ func TestABusyKeyHasLeases(t *testing.T) {
 	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
 		var all []*ginlimit.Limiter
 		for range 4 {
-			all = append(all, harness.NewLimiter(t, b.client(t), ginlimit.WithLease(100*time.Millisecond)))
+			all = append(all, testkit.NewLimiter(t, b.client(t), ginlimit.WithLease(100*time.Millisecond)))
 		}
 		limit := ginlimit.PerSecond(1000)
 		_, err := all[0].AllowN(t.Context(), "k", 500, limit)
@@ -56,7 +56,7 @@ func TestABusyKeyHasLeases(t *testing.T) {
 // TestAKeyThatIsFullTellsOfTheClock, for the leases of others.
 func TestAKeyThatIsFullTellsOfTheClock(t *testing.T) {
 	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := harness.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife))
+		l := testkit.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife))
 		for range 12 {
 			_, err := l.Allow(t.Context(), "full again", ginlimit.PerSecond(1000))
 			require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestAKeyThatIsFullTellsOfTheClock(t *testing.T) {
 // TestRefusalsTellLeasesOfTheClock, and a clock that is set as they show ends leases.
 func TestRefusalsTellLeasesOfTheClock(t *testing.T) {
 	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := harness.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife))
+		l := testkit.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife))
 		refused := func() {
 			_, err := l.AllowN(t.Context(), "used up", 2, ginlimit.PerHour(2))
 			require.NoError(t, err)

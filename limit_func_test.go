@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Limits per client.
@@ -130,7 +130,7 @@ func TestLimitFuncReturnsAllLimits(t *testing.T) {
 		}
 		return plans[client], nil
 	}
-	limiter := harness.NewLimiter(t, rdb)
+	limiter := testkit.NewLimiter(t, rdb)
 	r := serve(func(c *gin.Context) {
 		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), key{}, "of the request"))
 	}, limiter.Handler(ginlimit.PerDay(0), ginlimit.WithLimits(ginlimit.PerMinute(0)), ginlimit.WithName("plan"), byUser(), ginlimit.WithLimitFunc(limitFunc),

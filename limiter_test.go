@@ -6,13 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestClosedLimiterMakesNoDecision(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	l, err := ginlimit.NewLimiter(rdb, harness.Patient())
+	l, err := ginlimit.NewLimiter(rdb, testkit.Patient())
 	require.NoError(t, err)
 	limit := ginlimit.PerHour(1)
 	require.NoError(t, l.Close())

@@ -18,22 +18,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What the log says. Why Redis is away is in ping_test.go.
 
 // jsonLog is a log of lines in JSON.
-func jsonLog() (*harness.Buffer, ginlimit.Option) {
-	log := &harness.Buffer{}
+func jsonLog() (*testkit.Buffer, ginlimit.Option) {
+	log := &testkit.Buffer{}
 	return log, ginlimit.WithLogger(slog.New(slog.NewJSONHandler(log, nil)))
 }
 
 // TestLogsInJSONHaveDurationsAsText: slog writes a time.Duration as nanoseconds there.
 func TestLogsInJSONHaveDurationsAsText(t *testing.T) {
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		log, logger := jsonLog()
-		limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), logger)
+		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), logger)
 		b.Late.Store(true)
 		for range 5 {
 			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))

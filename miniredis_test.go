@@ -7,7 +7,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // A Redis in this process. Its clock is set, so that every header is exact.
@@ -18,7 +18,7 @@ func newMiniredis(t testing.TB) (*redis.Client, func(time.Duration)) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	mini.SetTime(now)
 	mini.ClockTTL(true)
-	return harness.Connect(t, mini.Addr()), func(d time.Duration) {
+	return testkit.Connect(t, mini.Addr()), func(d time.Duration) {
 		now = now.Add(d)
 		mini.SetTime(now)
 	}

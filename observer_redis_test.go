@@ -18,13 +18,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	gone := harness.ConnectDirect(t, harness.RefusedAddr(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	gone := testkit.ConnectDirect(t, testkit.RefusedAddr(t))
 	limit, anyone := ginlimit.PerHour(2), netip.MustParsePrefix("192.0.2.0/24")
 	type option = ginlimit.Option
 	for name, row := range map[string]struct {
@@ -72,7 +72,7 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 			if row.lost {
 				client = gone
 			}
-			limiter, err := ginlimit.NewLimiter(client, ginlimit.WithObserver(seen.observe), harness.TrustsClock(), harness.Patient())
+			limiter, err := ginlimit.NewLimiter(client, ginlimit.WithObserver(seen.observe), testkit.TrustsClock(), testkit.Patient())
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 			r := serve(limiter.Handler(row.limit, append(row.options, ginlimit.WithName(name))...))
@@ -97,8 +97,8 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 
 func TestStats(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	limiter, err := ginlimit.NewLimiter(harness.ConnectDirect(t, addr), harness.TrustsClock(), harness.Patient())
+	addr, process := testkit.StartRedisProcess(t)
+	limiter, err := ginlimit.NewLimiter(testkit.ConnectDirect(t, addr), testkit.TrustsClock(), testkit.Patient())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	require.Equal(t, ginlimit.Stats{Servers: 1}, limiter.Stats())
@@ -114,21 +114,21 @@ func TestStats(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().InFlight == 0 }))
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().InFlight == 0 }))
 	s := limiter.Stats()
 	require.GreaterOrEqual(t, s.Decisions, uint64(101)) // further ones are refused from memory
 	require.LessOrEqual(t, s.Decisions, uint64(256))
 	require.LessOrEqual(t, s.Batches, s.Decisions)
 	require.Positive(t, s.Batches)
 	require.Zero(t, s.LostServers+s.Queued+s.LocalBuckets)
-	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
 		r, err := limiter.Allow(ctx, "k", limit)
 		return err == nil && !r.Allowed && limiter.Stats().Remembered == 1
 	}))
-	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().Remembered == 0 }), "for a second")
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().Remembered == 0 }), "for a second")
 
 	require.NoError(t, process.Kill())
-	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
 		_, _ = limiter.Allow(ctx, "other", limit)
 		return limiter.Stats().LostServers == 1
 	}))
@@ -136,15 +136,15 @@ func TestStats(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, limiter.Stats().LocalBuckets)
 	transitions := map[ginlimit.Transition]uint64{{To: "open", Reason: "connection_refused"}: 1}
-	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().Transitions != nil }))
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().Transitions != nil }))
 	require.Equal(t, transitions, limiter.Stats().Transitions)
-	require.NotNil(t, harness.LaunchRedis(t, addr))
-	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {
+	require.NotNil(t, testkit.LaunchRedis(t, addr))
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
 		r, err := limiter.Allow(ctx, "other", limit)
 		return err == nil && r.Source == ginlimit.FromRedis
 	}))
 	transitions[ginlimit.Transition{To: "half_open"}], transitions[ginlimit.Transition{To: "closed"}] = 1, 1
-	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return maps.Equal(transitions, limiter.Stats().Transitions) }))
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return maps.Equal(transitions, limiter.Stats().Transitions) }))
 	require.NoError(t, limiter.Close())
 	require.Zero(t, limiter.Stats().LostServers, "nobody seeks it any more")
 	require.Equal(t, s.Batches, min(s.Batches, limiter.Stats().Batches))
@@ -154,9 +154,9 @@ func TestStats(t *testing.T) {
 func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	t.Parallel()
 	var seen events
-	addr, process := harness.StartRedisProcess(t)
-	admin := harness.Connect(t, addr)
-	limiter, err := ginlimit.NewLimiter(harness.ConnectDirect(t, addr), ginlimit.WithObserver(seen.observe))
+	addr, process := testkit.StartRedisProcess(t)
+	admin := testkit.Connect(t, addr)
+	limiter, err := ginlimit.NewLimiter(testkit.ConnectDirect(t, addr), ginlimit.WithObserver(seen.observe))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	user := func(*gin.Context) (string, error) { return "u", nil }
@@ -169,7 +169,7 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	}
 	reasons := func(want string) {
 		for name, h := range handlers {
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				get(h, "/")
 				event := seen.take(t)[0]
 				source := ginlimit.FromRedis

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // validOptions are all options, each with a valid value.
@@ -117,7 +117,7 @@ func TestOptionsWithoutEffectAreErrors(t *testing.T) {
 func TestOptionsGivenTwice(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	l := harness.NewLimiter(t, rdb)
+	l := testkit.NewLimiter(t, rdb)
 	for name, option := range validOptions {
 		opts := []ginlimit.Option{option, option}
 		if name == "WithQueue" {

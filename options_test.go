@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestOptionsHoldWhatTheyWereGiven uses options again, and changes what they were made of.
@@ -72,7 +72,7 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 		assert.True(t, strings.HasPrefix(line, "ginlimit: "), line)
 	}
 
-	good := harness.NewLimiter(t, rdb)
+	good := testkit.NewLimiter(t, rdb)
 	text = panicText(t, func() {
 		good.Handler(ginlimit.PerMinute(5), ginlimit.WithLimits(ginlimit.PerMinute(6)), ginlimit.WithPrefix("x"),
 			ginlimit.WithLogger(slog.Default()), ginlimit.WithName(""))
@@ -86,7 +86,7 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 func TestOptionsOfTheLimiterAreDefaultsOfItsHandlers(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	l := harness.NewLimiter(t, rdb, ginlimit.WithKey(func(c *gin.Context) (string, error) { return c.Query("user"), nil }),
+	l := testkit.NewLimiter(t, rdb, ginlimit.WithKey(func(c *gin.Context) (string, error) { return c.Query("user"), nil }),
 		ginlimit.WithName("default"))
 	r := gin.New()
 	r.GET("/a", l.Handler(ginlimit.PerHour(1)))
@@ -100,7 +100,7 @@ func TestOptionsOfTheLimiterAreDefaultsOfItsHandlers(t *testing.T) {
 func TestAllFaultsOfAHandlerAtOnce(t *testing.T) {
 	t.Parallel()
 	text := panicText(t, func() {
-		harness.NewLimiter(t, nowhere(t)).Handler(ginlimit.PerMinute(1), ginlimit.WithCost(nil), ginlimit.WithRefund(nil), ginlimit.WithSkip(nil),
+		testkit.NewLimiter(t, nowhere(t)).Handler(ginlimit.PerMinute(1), ginlimit.WithCost(nil), ginlimit.WithRefund(nil), ginlimit.WithSkip(nil),
 			ginlimit.WithLimitFunc(nil), ginlimit.WithHeaderFunc(nil), ginlimit.WithKeySecret([]byte("short")), ginlimit.WithReplicas(0),
 			ginlimit.WithFailure(9), ginlimit.WithIdentity("", nil), ginlimit.WithIdentity("a", ginlimit.ByClientIP, ginlimit.Limit{}),
 			ginlimit.WithIdentity("a", ginlimit.ByClientIP, ginlimit.PerHour(1)),

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestBanByAFloor: a batch policy that is denied by its floor is banned, and so are the policies of its name that have a ban. A
@@ -33,9 +33,9 @@ func TestBanByAFloor(t *testing.T) {
 func TestBanAcrossACalendarPeriod(t *testing.T) {
 	t.Parallel()
 	const h = time.Hour
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) { // from midnight
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
 		for name, l := range map[string]*ginlimit.Limiter{
-			"redis": harness.NewLimiter(t, b.Redis), "remembered": harness.NewLimiter(t, b.Connect(t), harness.TrustsClock()), "local": newLocal(t),
+			"redis": testkit.NewLimiter(t, b.Redis), "remembered": testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), "local": newLocal(t),
 		} {
 			p := newPolicy(t, l, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)), ginlimit.WithName(name), ginlimit.WithBan(6*h, 12*h))
 			time.Sleep(time.Until(time.Now().Truncate(24 * h).Add(22*h + 24*h)))
@@ -91,7 +91,7 @@ func TestBanWhereverItIsDecided(t *testing.T) {
 // an outage of the bans in Redis.
 func TestBansOfAnOutageStayInTheProcess(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
 		p := newPolicy(t, l, ginlimit.PerHour(4), ginlimit.WithName("api"), ginlimit.WithBan(10*time.Hour, 20*time.Hour))
 		for left := 3; left >= 0; left-- {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 const day = 24 * time.Hour
@@ -37,7 +37,7 @@ func TestCalendarWhereverItIsDecided(t *testing.T) {
 // back, its count of the period is as it was.
 func TestCalendarShareOfAnOutage(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) { // from midnight
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
 		p := newPolicy(t, l, ginlimit.PerCalendar(6, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
 		time.Sleep(day - 10*time.Second)
@@ -63,14 +63,14 @@ func TestCalendarShareOfAnOutage(t *testing.T) {
 // TestCalendarQuotaOfAPlan: from the source, and by way of Redis in another process. A changed quota keeps what was used.
 func TestCalendarQuotaOfAPlan(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) { // from midnight in UTC
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight in UTC
 		berlin := ginlimit.CalendarDay(location(t, "Europe/Berlin"))
 		plan, asked := []ginlimit.Limit{ginlimit.PerCalendar(3, berlin), ginlimit.PerCalendar(50, ginlimit.CalendarMonth(nil, 15))}, 0
 		source := func(context.Context, string) ([]ginlimit.Limit, error) { asked++; return plan, nil }
 		process := func() (*ginlimit.Plans, *ginlimit.Policy) {
-			plans, err := ginlimit.NewPlans(b.Connect(t), 48*time.Hour, source, harness.Patient())
+			plans, err := ginlimit.NewPlans(b.Connect(t), 48*time.Hour, source, testkit.Patient())
 			require.NoError(t, err)
-			return plans, newPolicy(t, harness.NewLimiter(t, b.Connect(t)), ginlimit.PerMinute(0), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))
+			return plans, newPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerMinute(0), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))
 		}
 		plans, here := process()
 		_, elsewhere := process()
@@ -116,8 +116,8 @@ func TestCalendarInADryRun(t *testing.T) {
 // clock, as they end by the process'.
 func TestDenyCacheKnowsWhenAPeriodEnds(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) { // from midnight
-		p := newPolicy(t, harness.NewLimiter(t, b.Redis), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
+		p := newPolicy(t, testkit.NewLimiter(t, b.Redis), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
 		time.Sleep(day - 500*time.Millisecond)
 		asks(t, p, verdict{true, 0, 0})
 		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{false, 0, 500 * time.Millisecond}).Source)

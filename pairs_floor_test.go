@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // batchAndPeople returns two policies of one name, of which the first leaves tokens to the second.
@@ -45,7 +45,7 @@ func TestFloorOfAShare(t *testing.T) {
 		algorithms := map[string]ginlimit.Algorithm{"fixed window": ginlimit.FixedWindow, "sliding window": ginlimit.SlidingWindow}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				l := failingLocal(t, b, ginlimit.WithReplicas(4), ginlimit.WithAlgorithm(algorithms[name]))
 				loseRedis(t, b, l)
 				batch, people := batchAndPeople(t, l, 40, limit)
@@ -82,8 +82,8 @@ func TestFloorOfAShare(t *testing.T) {
 // TestFloorOfACalendarQuota is left until the period ends. The next period has a floor too.
 func TestFloorOfACalendarQuota(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) { // from midnight
-		for name, l := range map[string]*ginlimit.Limiter{"redis": harness.NewLimiter(t, b.Redis), "local": newLocal(t)} {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
+		for name, l := range map[string]*ginlimit.Limiter{"redis": testkit.NewLimiter(t, b.Redis), "local": newLocal(t)} {
 			batch, people := batchAndPeople(t, l, 3, ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))
 			midnight := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
 			for range 2 {
@@ -124,8 +124,8 @@ func TestDenialByAFloorIsRememberedForItAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-				l := harness.NewLimiter(t, b.Redis, harness.TrustsClock())
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				l := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
 				batch, people := batchAndPeople(t, l, 3, limits[0], ginlimit.WithLimits(limits[1:]...))
 				asks(t, batch, verdict{true, 0, 0})
 				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Identities beside other features. See docs/pairs.md.
@@ -250,13 +250,13 @@ func TestADryRunCountsEveryIdentity(t *testing.T) {
 func TestADenialOfAnIdentityIsRemembered(t *testing.T) {
 	t.Parallel()
 	for _, inTurn := range []bool{false, true} {
-		harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 			var rdb redis.UniversalClient = b.Redis
 			if inTurn {
 				rdb = struct{ redis.UniversalClient }{rdb}
 			}
 			all := ginlimit.PerHour(2)
-			p := backend{limiter: harness.NewLimiter(t, rdb, harness.TrustsClock())}.counts(t, ginlimit.PerHour(5), withAll(all))
+			p := backend{limiter: testkit.NewLimiter(t, rdb, testkit.TrustsClock())}.counts(t, ginlimit.PerHour(5), withAll(all))
 			p.wants(t, "alice", 200, 200, 429)
 			require.Equal(t, ginlimit.FromRedis, p.found.Source)
 			p.wants(t, "alice", 429)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Leases beside each other feature: see docs/pairs.md.
@@ -52,8 +52,8 @@ func (b *leaseBench) leases(t *testing.T, p *ginlimit.Policy) (n int) {
 // TestWaitsUnderALease are served from it, and neither sooner nor later than the limit admits.
 func TestWaitsUnderALease(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		l := harness.NewLimiter(t, b.Redis, ginlimit.WithLease(100*time.Millisecond), harness.TrustsClock())
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(100*time.Millisecond), testkit.TrustsClock())
 		p := newPolicy(t, l, ginlimit.PerSecond(100).WithBurst(200), ginlimit.WithName("api"))
 		var all sync.WaitGroup
 		start := time.Now()

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestDryRunWhereverItIsDecided: a dry run with slots counts, and denies nobody, on a server, while a hash slot migrates and in an
@@ -41,8 +41,8 @@ func TestDryRunWhereverItIsDecided(t *testing.T) {
 // TestDenialOfADryRunIsRemembered: the next one costs no call. It bans nobody in the policy in force, whose own denial does.
 func TestDenialOfADryRunIsRemembered(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		l := harness.NewLimiter(t, b.Redis, harness.TrustsClock())
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
 		opts := []ginlimit.Option{ginlimit.WithName("api"), byUser(), ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
 		trial, force := newPolicy(t, l, ginlimit.PerHour(1), append(opts, ginlimit.WithDryRun())...), newPolicy(t, l, ginlimit.PerHour(1), opts...)
 		var found ginlimit.Result
@@ -61,7 +61,7 @@ func TestDenialOfADryRunIsRemembered(t *testing.T) {
 }
 
 // planOf returns a policy whose clients' plan is that of a source.
-func planOf(t *testing.T, b *harness.Bubble, l *ginlimit.Limiter, s *source, opts ...ginlimit.Option) (*ginlimit.Policy, *ginlimit.Plans) {
+func planOf(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter, s *source, opts ...ginlimit.Option) (*ginlimit.Policy, *ginlimit.Plans) {
 	t.Helper()
 	plans := process(t, b, s.ask)
 	return newPolicy(t, l, ginlimit.PerMinute(0), append(opts, ginlimit.WithName("plan"), byUser(), ginlimit.WithLimitFunc(plans.Limits))...), plans
@@ -70,8 +70,8 @@ func planOf(t *testing.T, b *harness.Bubble, l *ginlimit.Limiter, s *source, opt
 // TestPlanInADryRun: a client that has used up its plan passes, and so does one that has none.
 func TestPlanInADryRun(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		p, _ := planOf(t, b, harness.NewLimiter(t, b.Redis), newSource(), ginlimit.WithDryRun())
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p, _ := planOf(t, b, testkit.NewLimiter(t, b.Redis), newSource(), ginlimit.WithDryRun())
 		var found ginlimit.Result
 		var errs []*gin.Error
 		router := serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c); errs = c.Errors }, p.Handler())
@@ -91,10 +91,10 @@ func TestPlanInADryRun(t *testing.T) {
 // TestRaisedPlanEndsARememberedDenial at once, as that was one of other limits.
 func TestRaisedPlanEndsARememberedDenial(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := newSource()
 		s.set("alice", ginlimit.PerHour(2), nil)
-		p, plans := planOf(t, b, harness.NewLimiter(t, b.Redis, harness.TrustsClock()), s)
+		p, plans := planOf(t, b, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), s)
 		asks(t, p, verdict{true, 1, 0})
 		asks(t, p, verdict{true, 0, 0})
 		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
@@ -113,7 +113,7 @@ func TestRaisedPlanEndsARememberedDenial(t *testing.T) {
 // know.
 func TestPlanInAnOutage(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := newSource()
 		s.set("alice", ginlimit.PerMinute(4), nil)
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
@@ -146,8 +146,8 @@ func TestPlanInAnOutage(t *testing.T) {
 // remembered when Redis decides again.
 func TestRememberedDenialsInAnOutage(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		l := failingLocal(t, b, harness.TrustsClock(), ginlimit.WithReplicas(2))
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := failingLocal(t, b, testkit.TrustsClock(), ginlimit.WithReplicas(2))
 		p := newPolicy(t, l, ginlimit.PerMinute(4), ginlimit.WithName("api"))
 		loseRedis(t, b, l)
 		findRedis(t, b, l)
@@ -173,8 +173,8 @@ func TestRememberedDenialsInAnOutage(t *testing.T) {
 // it at once.
 func TestDenialWhileAHashSlotMigratesIsRemembered(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		p := newPolicy(t, harness.NewLimiter(t, b.Redis, harness.TrustsClock()), ginlimit.PerHour(2), ginlimit.WithName("api"),
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := newPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), ginlimit.PerHour(2), ginlimit.WithName("api"),
 			ginlimit.WithLimits(ginlimit.PerDay(3)))
 		denied := new(atomic.Int64)
 		migrateSlots(t, b, denied)
@@ -193,7 +193,7 @@ func TestDenialWhileAHashSlotMigratesIsRemembered(t *testing.T) {
 // TestOutageOfOneNode: the clients of a node that is lost are decided on in the process, and the others by Redis.
 func TestOutageOfOneNode(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		const lostNode, otherNode = "192.0.2.1:6379", "192.0.2.2:6379"
 		var cut atomic.Bool
 		var conns []net.Conn // of the node that will be lost
@@ -216,12 +216,12 @@ func TestOutageOfOneNode(t *testing.T) {
 		})
 		defer rdb.Close()
 		limit := ginlimit.PerHour(4)
-		l := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithReplicas(2),
+		l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithReplicas(2),
 			ginlimit.WithDenyMemory(0))
 		clientOf := func(addr string) string {
 			for i := 0; ; i++ {
 				client := fmt.Sprint("client ", i)
-				node, err := rdb.MasterForKey(t.Context(), harness.RedisKey(client, limit))
+				node, err := rdb.MasterForKey(t.Context(), testkit.RedisKey(client, limit))
 				require.NoError(t, err)
 				if node.Options().Addr == addr {
 					return client
@@ -251,7 +251,7 @@ func TestOutageOfOneNode(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second) // until calls that wait for a connection have ended
 		cut.Store(false)
-		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 			r, err := l.Allow(t.Context(), lost, limit)
 			require.NoError(t, err)
 			return r.Source == ginlimit.FromRedis

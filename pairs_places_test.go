@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The tests of the files pairs_*_test.go use two features together. docs/pairs.md names them.
@@ -29,7 +29,7 @@ func onEveryPlace(t *testing.T, test func(t *testing.T, p place)) {
 	for _, name := range []string{"server", "migrating", "outage"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				p := place{name: name, limiter: failingLocal(t, b), source: ginlimit.FromRedis, begin: func() {}}
 				switch name {
 				case "migrating":
@@ -46,15 +46,15 @@ func onEveryPlace(t *testing.T, test func(t *testing.T, p place)) {
 }
 
 // failingLocal returns a limiter that decides by itself in an outage.
-func failingLocal(t *testing.T, b *harness.Bubble, opts ...ginlimit.Option) *ginlimit.Limiter {
+func failingLocal(t *testing.T, b *testkit.Bubble, opts ...ginlimit.Option) *ginlimit.Limiter {
 	t.Helper()
-	return harness.NewLimiter(t, b.Connect(t), append([]ginlimit.Option{
+	return testkit.NewLimiter(t, b.Connect(t), append([]ginlimit.Option{
 		ginlimit.WithTimeout(ginlimit.DefaultTimeout), ginlimit.WithFailure(ginlimit.FailLocal),
 	}, opts...)...)
 }
 
 // migrateSlots makes Redis answer as a cluster whose hash slots migrate: TRYAGAIN to every call on several keys. It counts them.
-func migrateSlots(t *testing.T, b *harness.Bubble, denied *atomic.Int64) {
+func migrateSlots(t *testing.T, b *testkit.Bubble, denied *atomic.Int64) {
 	t.Helper()
 	require.NoError(t, b.Redis.Ping(t.Context()).Err())
 	b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {
@@ -68,7 +68,7 @@ func migrateSlots(t *testing.T, b *harness.Bubble, denied *atomic.Int64) {
 }
 
 // loseRedis makes Redis too late, until the limiter's circuit breaker is open.
-func loseRedis(t *testing.T, b *harness.Bubble, l *ginlimit.Limiter) {
+func loseRedis(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter) {
 	t.Helper()
 	b.Late.Store(true)
 	for range 5 {
@@ -82,7 +82,7 @@ func loseRedis(t *testing.T, b *harness.Bubble, l *ginlimit.Limiter) {
 }
 
 // findRedis ends the lateness, and waits until Redis decides again.
-func findRedis(t *testing.T, b *harness.Bubble, l *ginlimit.Limiter) {
+func findRedis(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter) {
 	t.Helper()
 	b.Late.Store(false)
 	for range 200 {

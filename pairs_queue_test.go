@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // queued are the options of policies with one slot and a queue of two.
@@ -81,9 +81,9 @@ func TestQueueWhereverItIsDecided(t *testing.T) {
 // TestQueueThroughAnOutage: a caller that waits for a slot of another process gets one of this process' share when Redis is lost.
 func TestQueueThroughAnOutage(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b)
-		other := newPolicy(t, harness.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(10), queued()...)
+		other := newPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(10), queued()...)
 		held := acquire(t, other)
 		require.True(t, held.Result().Allowed)
 		waits := acquiring(t, newPolicy(t, l, ginlimit.PerHour(10), queued()...))
@@ -196,9 +196,9 @@ func TestDryRunDoesNotWaitForASlot(t *testing.T) {
 // one, releases. That there is no token is remembered.
 func TestDenyCacheHoldsUpNoQueue(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		p := newPolicy(t, harness.NewLimiter(t, b.Redis, harness.TrustsClock()), ginlimit.PerHour(3), queued()...)
-		other := newPolicy(t, harness.NewLimiter(t, b.Connect(t), harness.TrustsClock()), ginlimit.PerHour(3), queued()...)
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := newPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
+		other := newPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
 		held := acquire(t, other)
 		first, second := acquiring(t, p), acquiring(t, p)
 		time.Sleep(500 * time.Millisecond)

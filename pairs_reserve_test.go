@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Reservations beside each other feature: see docs/pairs.md.
@@ -41,7 +41,7 @@ func endingDay() ginlimit.Calendar {
 
 // migrate has the hash slots of all keys migrate, until the function returned is called: a script of several keys is to be
 // tried again, and a script of one key is done.
-func migrate(b *harness.Bubble) (end func()) {
+func migrate(b *testkit.Bubble) (end func()) {
 	b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {
 		if !strings.HasPrefix(command, "EVAL") || args[1] == "1" {
 			return false
@@ -253,8 +253,8 @@ func TestReservationsWhileAHashSlotMigrates(t *testing.T) {
 	for _, a := range append(windowAlgorithms, ginlimit.TokenBucket) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-				l := harness.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
 				hour, day := ginlimit.PerHour(10), ginlimit.PerDay(20)
 				left := func(ofHour, ofDay int) {
 					t.Helper()
@@ -308,8 +308,8 @@ func TestAReservationOfAnOutageIsSettledInTheProcess(t *testing.T) {
 	for _, failure := range []ginlimit.Failure{ginlimit.FailLocal, ginlimit.FailOpen} {
 		t.Run(failure.String(), func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-				l := harness.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
 				p := newPolicy(t, l, ginlimit.PerDay(20), ginlimit.WithName("api"))
 				before := reserve(t, p, 8, true)
 				b.Late.Store(true)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Requests that settle beside other features. See docs/pairs.md.
@@ -228,8 +228,8 @@ func TestADryRunSettles(t *testing.T) {
 // TestARequestThatSettlesEndsARememberedDenial: what it did not use is there at once.
 func TestARequestThatSettlesEndsARememberedDenial(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		p := backend{limiter: harness.NewLimiter(t, b.Redis, harness.TrustsClock())}.counts(t, ginlimit.PerHour(10), settles()...)
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := backend{limiter: testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())}.counts(t, ginlimit.PerHour(10), settles()...)
 		p.during = func() {
 			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
 				p.uses(t, "alice", 1, 1, 429, with("X-Inner", "1"))
@@ -248,8 +248,8 @@ func TestARequestThatSettlesEndsARememberedDenial(t *testing.T) {
 func TestARequestSettlesWhileAHashSlotMigrates(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ used, left int }{{2, 8}, {9, 1}} {
-		harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-			l := harness.NewLimiter(t, b.Redis, ginlimit.WithTimeout(time.Second))
+		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+			l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(time.Second))
 			p := backend{limiter: l}.counts(t, ginlimit.PerHour(10), settles(ginlimit.WithLimits(ginlimit.PerDay(20)))...)
 			refused := 0
 			p.during = func() {

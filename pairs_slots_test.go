@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Slots beside each other feature: see docs/pairs.md.
@@ -171,9 +171,9 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 	for name, limit := range map[string]ginlimit.Limit{"with tokens": ginlimit.PerHour(3), "slots alone": {Rate: -1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				policy := func() (*ginlimit.Limiter, *ginlimit.Policy) {
-					l := harness.NewLimiter(t, b.Connect(t), harness.TrustsClock())
+					l := testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock())
 					return l, newPolicy(t, l, limit, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
 				}
 				l, p := policy()
@@ -214,11 +214,11 @@ func TestSlotsInAnOutage(t *testing.T) {
 	for name, failure := range map[string]ginlimit.Failure{"local": ginlimit.FailLocal, "open": ginlimit.FailOpen, "closed": ginlimit.FailClosed} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(4)}
-				l := harness.NewLimiter(t, b.Redis, ginlimit.WithReplicas(2), ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
+				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(2), ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
 				p := newPolicy(t, l, ginlimit.PerHour(100), opts...)
-				other := newPolicy(t, harness.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(100), opts...)
+				other := newPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(100), opts...)
 				held := []*ginlimit.Slot{admits(t, p)}
 				b.Late.Store(true)
 				switch failure {
@@ -259,10 +259,10 @@ func TestSlotsInAnOutage(t *testing.T) {
 // TestSlotsWhileAHashSlotMigrates are taken together with tokens, or neither is, though each key is asked for alone.
 func TestSlotsWhileAHashSlotMigrates(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(2)}
-		p := newPolicy(t, harness.NewLimiter(t, b.Redis), ginlimit.PerHour(5), opts...)
-		other := newPolicy(t, harness.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(5), opts...)
+		p := newPolicy(t, testkit.NewLimiter(t, b.Redis), ginlimit.PerHour(5), opts...)
+		other := newPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(5), opts...)
 		one := admits(t, p)
 		end := migrate(b)
 		two := admits(t, other)

@@ -19,12 +19,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestLimiterNeedsNoRedisToStart(t *testing.T) {
 	t.Parallel()
-	limiter := harness.NewLimiter(t, nowhere(t))
+	limiter := testkit.NewLimiter(t, nowhere(t))
 	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.True(t, strings.HasPrefix(err.Error(), "ginlimit: "), err)
@@ -33,7 +33,7 @@ func TestLimiterNeedsNoRedisToStart(t *testing.T) {
 func TestPing(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
-	limiter := harness.NewLimiter(t, harness.Connect(t, mini.Addr()), harness.Patient())
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, mini.Addr()), testkit.Patient())
 	require.NoError(t, limiter.Ping(t.Context()))
 	mini.SetError("LOADING Redis is loading the dataset in memory")
 	err := limiter.Ping(t.Context())
@@ -69,7 +69,7 @@ func unusable(t *testing.T) map[string]struct {
 	t.Cleanup(encrypted.Close)
 	_, err := net.LookupHost("no such") // what the resolver keeps for good must not be of a bubble
 	require.Error(t, err)
-	refused, alive := harness.RefusedAddr(t), miniredis.RunT(t).Addr()
+	refused, alive := testkit.RefusedAddr(t), miniredis.RunT(t).Addr()
 	server := func(o redis.Options) func() redis.UniversalClient {
 		return func() redis.UniversalClient { return redis.NewClient(&o) }
 	}
@@ -161,7 +161,7 @@ func TestPingNamesTheCause(t *testing.T) {
 				rdb := row.client()
 				defer time.Sleep(2 * time.Minute) // until calls that are late have ended
 				defer rdb.Close()
-				limiter := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond))
+				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond))
 				for range 3 {
 					start := time.Now()
 					err := limiter.Ping(t.Context())
@@ -188,7 +188,7 @@ func TestLogNamesTheCause(t *testing.T) {
 				rdb := row.client()
 				defer time.Sleep(2 * time.Minute) // until calls that are late have ended
 				defer rdb.Close()
-				limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond))
+				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond))
 				for range 3 {
 					_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
 					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
@@ -207,7 +207,7 @@ func TestLogNamesTheCause(t *testing.T) {
 // and one that was dead before the limiter was made may not either.
 func TestPingGoesByTheShardsOfNow(t *testing.T) {
 	t.Parallel()
-	addr, refused := miniredis.RunT(t).Addr(), harness.RefusedAddr(t)
+	addr, refused := miniredis.RunT(t).Addr(), testkit.RefusedAddr(t)
 	former := miniredis.NewMiniRedis()
 	require.NoError(t, former.Start())
 	defer former.Close()
@@ -215,13 +215,13 @@ func TestPingGoesByTheShardsOfNow(t *testing.T) {
 		rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": former.Addr()}})
 		defer time.Sleep(2 * time.Minute) // until calls that are late have ended
 		defer rdb.Close()
-		limiter := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond))
+		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond))
 		require.NoError(t, limiter.Ping(t.Context()))
 		former.Close()
 		require.ErrorIs(t, limiter.Ping(t.Context()), ginlimit.ErrUnavailable)
 		time.Sleep(20 * time.Second) // until the ring leaves it out
 		require.ErrorContains(t, limiter.Ping(t.Context()), "connection refused")
-		second := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond))
+		second := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond))
 		require.ErrorContains(t, second.Ping(t.Context()), "connection refused")
 		rdb.SetAddrs(map[string]string{"a": addr})
 		require.NoError(t, limiter.Ping(t.Context()))
@@ -246,7 +246,7 @@ func TestPingOfARingThatUsesNoShard(t *testing.T) {
 		})
 		defer time.Sleep(2 * time.Minute) // until calls that are late have ended
 		defer rdb.Close()
-		limiter := harness.NewLimiter(t, rdb)
+		limiter := testkit.NewLimiter(t, rdb)
 		time.Sleep(20 * time.Second)
 		require.NoError(t, limiter.Ping(t.Context()))
 		up.Store(false)

@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestPausedRedisPinsNoPlan is the report: 300 plans that were asked for while Redis was paused.
 func TestPausedRedisPinsNoPlan(t *testing.T) {
 	t.Parallel()
-	rdb, s := harness.Connect(t, harness.StartRedis(t)), newSource()
+	rdb, s := testkit.Connect(t, testkit.StartRedis(t)), newSource()
 	here, elsewhere := newPlans(t, rdb, s, ginlimit.WithTimeout(20*time.Millisecond)), newPlans(t, rdb, s)
 	require.NoError(t, rdb.Do(t.Context(), "CLIENT", "PAUSE", 3000, "ALL").Err())
 	client := func(i int) string { return fmt.Sprint("client ", i) }
@@ -30,7 +30,7 @@ func TestPausedRedisPinsNoPlan(t *testing.T) {
 		s.set(client(i), ginlimit.PerMinute(4), nil)
 		require.NoError(t, elsewhere.Invalidate(t.Context(), client(i)))
 	}
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		for i := range 300 {
 			if limit, err := limitOf(here, t.Context(), client(i)); err != nil || limit != ginlimit.PerMinute(4) {
 				return false
@@ -43,7 +43,7 @@ func TestPausedRedisPinsNoPlan(t *testing.T) {
 // TestRefusedWritesAskOncePerLife has Redis answer, and keep nothing. An invalidation that Redis cannot note says so.
 func TestRefusedWritesAskOncePerLife(t *testing.T) {
 	t.Parallel()
-	rdb, s := harness.Connect(t, harness.StartRedis(t)), newSource()
+	rdb, s := testkit.Connect(t, testkit.StartRedis(t)), newSource()
 	here, elsewhere := newPlans(t, rdb, s), newPlans(t, rdb, s)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	for range 5 {
@@ -67,7 +67,7 @@ func TestRefusedWritesAskOncePerLife(t *testing.T) {
 // TestPlansOnACluster stores and invalidates plans on several nodes, each of which loses the script.
 func TestPlansOnACluster(t *testing.T) {
 	t.Parallel()
-	addrs := harness.StartCluster(t, 3)
+	addrs := testkit.StartCluster(t, 3)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	defer rdb.Close()
 	s := newSource()
@@ -82,7 +82,7 @@ func TestPlansOnACluster(t *testing.T) {
 			require.EqualValues(t, 20*round+i+1, s.asked.Load(), "Redis has the plan")
 		}
 		for _, addr := range addrs {
-			require.NoError(t, harness.Connect(t, addr).ScriptFlush(t.Context()).Err())
+			require.NoError(t, testkit.Connect(t, addr).ScriptFlush(t.Context()).Err())
 		}
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // How old plans become. The tests run in a bubble whose time is simulated, with a Redis in it.
 
 // process returns the plans of a process that knows none yet, whose timeout is the default.
-func process(t *testing.T, b *harness.Bubble, source func(context.Context, string) (ginlimit.Limit, error), opts ...ginlimit.Option) *ginlimit.Plans {
+func process(t *testing.T, b *testkit.Bubble, source func(context.Context, string) (ginlimit.Limit, error), opts ...ginlimit.Option) *ginlimit.Plans {
 	t.Helper()
 	plans, err := ginlimit.NewPlans(b.Connect(t), time.Hour, single(source), append([]ginlimit.Option{ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestPlansOfAnOutageAreChecked(t *testing.T) {
 	for name, invalidate := range map[string]bool{"invalidated": true, "another plan in Redis": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				s := newSource()
 				here, elsewhere := process(t, b, s.ask), process(t, b, s.ask)
 				b.Late.Store(true)
@@ -66,7 +66,7 @@ func TestOutageAsksOncePerLife(t *testing.T) {
 	for name, before := range map[string]bool{"Redis has the plan": true, "Redis never had it": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				s := newSource()
 				plans, begin := process(t, b, s.ask), time.Now()
 				if before {
@@ -90,7 +90,7 @@ func TestOutageAsksOncePerLife(t *testing.T) {
 // TestOutageKeepsPlansForALife of their process, where another one has stored a plan for longer.
 func TestOutageKeepsPlansForALife(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := newSource()
 		days, err := ginlimit.NewPlans(b.Redis, 48*time.Hour, single(s.ask))
 		require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestFailedInvalidationOutlastsTheOutage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				s := newSource()
 				plans := process(t, b, s.ask)
 				has(t, plans, "three", 3)
@@ -157,7 +157,7 @@ func TestSlowQuestionPutsNoOldPlanBack(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.asked, c.second, c.answered), func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				begin, plan := time.Now(), atomic.Int64{}
 				plan.Store(3)
 				until := func(d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
@@ -190,7 +190,7 @@ func TestOldPlansServeForADay(t *testing.T) {
 	for name, late := range map[string]bool{"with Redis": false, "without Redis": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				s, begin := newSource(), time.Now()
 				plans := process(t, b, s.ask)
 				_, err := limitOf(plans, t.Context(), "stranger")
@@ -224,7 +224,7 @@ func TestOldPlansServeForADay(t *testing.T) {
 // TestOldPlanOfRedisServesForADay in processes that learn it at different times.
 func TestOldPlanOfRedisServesForADay(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := newSource()
 		first := process(t, b, s.ask)
 		has(t, first, "three", 3)

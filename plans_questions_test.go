@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // How many questions the source is asked, and who waits for an answer, whatever clients somebody invents.
@@ -23,7 +23,7 @@ import (
 // TestInventedClientsAreKeptForALife where the source has a limit for strangers.
 func TestInventedClientsAreKeptForALife(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		strangers := func(context.Context, string) (ginlimit.Limit, error) { return ginlimit.PerMinute(3), nil }
 		plans := process(t, b, strangers)
 		ask := func() {
@@ -51,7 +51,7 @@ func TestInventedClientsAreKeptForALife(t *testing.T) {
 // TestLongKeepingIsBounded has a process renew more clients in a day than it may have kept for one.
 func TestLongKeepingIsBounded(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		strangers := func(context.Context, string) (ginlimit.Limit, error) { return ginlimit.PerMinute(3), nil }
 		plans := process(t, b, strangers)
 		kept := func(client string) (life time.Duration) {
@@ -94,7 +94,7 @@ func TestKeptPlansAreBounded(t *testing.T) {
 // TestClientsOfRedisNeedNoPlaceOfTheSource has invented clients take all places for good, on a way to Redis of 1 ms.
 func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var held atomic.Bool
 		source := func(ctx context.Context, _ string) (ginlimit.Limit, error) {
 			if held.Load() {
@@ -109,7 +109,7 @@ func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
 		}
 		held.Store(true)
 		distant := b.Connect(t)
-		distant.AddHook(harness.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
+		distant.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
 		plans, err := ginlimit.NewPlans(distant, time.Hour, single(source), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 		require.NoError(t, err)
 		var all sync.WaitGroup
@@ -130,7 +130,7 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 	for invented, rounds := range map[int]int{300: 3, 3000: 1} {
 		t.Run(fmt.Sprint(invented), func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				var asked, legitimate, now atomic.Int64
 				source := func(_ context.Context, client string) (ginlimit.Limit, error) {
 					asked.Add(1)
@@ -144,7 +144,7 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 					return ginlimit.Limit{}, ginlimit.ErrUnknownClient
 				}
 				distant := b.Connect(t)
-				distant.AddHook(harness.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
+				distant.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
 				plans, err := ginlimit.NewPlans(distant, time.Hour, single(source))
 				require.NoError(t, err)
 				for round := range rounds {
@@ -171,7 +171,7 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 // detector, more than it is asked for at a time.
 func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		has(t, process(t, b, newSource().ask), "three", 3) // and Redis has the plan
 		hanging := newSource()
 		hanging.held = make(chan struct{})
@@ -188,7 +188,7 @@ func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
 // TestHangingSourceRefusesItsClientForATime: a source that never returns takes up one of the questions, not the client.
 func TestHangingSourceRefusesItsClientForATime(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var hangs atomic.Bool
 		end := make(chan struct{})
 		defer close(end)
@@ -209,7 +209,7 @@ func TestHangingSourceRefusesItsClientForATime(t *testing.T) {
 // TestAnswerOlderThanAnInvalidationServesNobodyElse has another process invalidate a client while the source is asked.
 func TestAnswerOlderThanAnInvalidationServesNobodyElse(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var rate atomic.Int64
 		rate.Store(3)
 		here := process(t, b, func(context.Context, string) (ginlimit.Limit, error) {
@@ -230,7 +230,7 @@ func TestAnswerOlderThanAnInvalidationServesNobodyElse(t *testing.T) {
 // TestWaitingQuestionsAreBounded has more clients than may wait, and none of those is let through.
 func TestWaitingQuestionsAreBounded(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := newSource()
 		s.held = make(chan struct{}) // for good
 		plans := process(t, b, s.ask)
@@ -267,7 +267,7 @@ func TestQuestionThatWaitedHasItsTime(t *testing.T) {
 	} {
 		t.Run(c.taken.String(), func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				plans := process(t, b, func(_ context.Context, client string) (ginlimit.Limit, error) {
 					if client == "new" {
 						time.Sleep(c.takes)

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // aging shortens what keys have left to live, as time does.
@@ -30,7 +30,7 @@ func aging(t *testing.T, rdb *redis.Client, d time.Duration) {
 
 func TestPlansAskOncePerClientAndLife(t *testing.T) { // the published limiter with plans in a database: the quota is cached in Redis
 	t.Parallel()
-	rdb, s := harness.Connect(t, harness.StartRedis(t)), newSource()
+	rdb, s := testkit.Connect(t, testkit.StartRedis(t)), newSource()
 	for range 3 { // processes
 		plans := newPlans(t, rdb, s)
 		for range 100 {
@@ -58,7 +58,7 @@ func TestManyMissesAreOneQuestion(t *testing.T) {
 	t.Parallel()
 	s := newSource()
 	s.held = make(chan struct{})
-	plans := newPlans(t, harness.Connect(t, harness.StartRedis(t)), s)
+	plans := newPlans(t, testkit.Connect(t, testkit.StartRedis(t)), s)
 	var all sync.WaitGroup
 	for range 1000 {
 		all.Go(func() {
@@ -67,7 +67,7 @@ func TestManyMissesAreOneQuestion(t *testing.T) {
 			assert.Equal(t, ginlimit.PerMinute(3), limit)
 		})
 	}
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return s.asked.Load() == 1 }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return s.asked.Load() == 1 }))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := limitOf(plans, ctx, "three")
@@ -80,9 +80,9 @@ func TestManyMissesAreOneQuestion(t *testing.T) {
 // TestOldPlansServeWhileTheSourceFails stops the source, then Redis, then both.
 func TestOldPlansServeWhileTheSourceFails(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	rdb, s := harness.Connect(t, addr), newSource()
-	var log harness.Buffer
+	addr, process := testkit.StartRedisProcess(t)
+	rdb, s := testkit.Connect(t, addr), newSource()
+	var log testkit.Buffer
 	plans := newPlans(t, rdb, s, ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	get := func(p *ginlimit.Plans, client string) (ginlimit.Limit, error) { return limitOf(p, t.Context(), client) }
 	renewing := newPlans(t, rdb, s)
@@ -117,7 +117,7 @@ func TestOldPlansServeWhileTheSourceFails(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, ginlimit.PerMinute(3), limit)
 	s.set("three", ginlimit.PerMinute(4), nil)
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { // each process for itself
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { // each process for itself
 		_ = plans.Invalidate(canceled(t), "three")
 		limit, err := get(plans, "three")
 		require.NoError(t, err)
@@ -142,7 +142,7 @@ func TestOpenBreakerPreventsAStampede(t *testing.T) {
 // TestInventedClientsLeaveRedis keeps none of them for longer than a life, and a long one as its hash.
 func TestInventedClientsLeaveRedis(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	plans := newPlans(t, rdb, newSource(), ginlimit.WithName("users"))
 	for _, client := range []string{"nobody", strings.Repeat("long ", 1000), "{}", "three"} {
 		_, _ = limitOf(plans, t.Context(), client)
@@ -161,12 +161,12 @@ func TestInventedClientsLeaveRedis(t *testing.T) {
 // TestInvalidationElsewhereOvertakesAQuestion has another process change the plan while the old one is on its way.
 func TestInvalidationElsewhereOvertakesAQuestion(t *testing.T) {
 	t.Parallel()
-	rdb, s := harness.Connect(t, harness.StartRedis(t)), newSource()
+	rdb, s := testkit.Connect(t, testkit.StartRedis(t)), newSource()
 	s.held = make(chan struct{})
 	here, elsewhere := newPlans(t, rdb, s), newPlans(t, rdb, s)
 	var all sync.WaitGroup
 	all.Go(func() { _, _ = limitOf(here, t.Context(), "three") })
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return s.asked.Load() == 1 }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return s.asked.Load() == 1 }))
 	s.mu.Lock()
 	old := s.held
 	s.plans["three"], s.held = ginlimit.PerMinute(4), nil
@@ -185,7 +185,7 @@ func TestInvalidationElsewhereOvertakesAQuestion(t *testing.T) {
 // TestFailedInvalidationHoldsHere has Redis keep the old plan.
 func TestFailedInvalidationHoldsHere(t *testing.T) {
 	t.Parallel()
-	rdb, s := harness.Connect(t, harness.StartRedis(t)), newSource()
+	rdb, s := testkit.Connect(t, testkit.StartRedis(t)), newSource()
 	plans := newPlans(t, rdb, s)
 	_, err := limitOf(plans, t.Context(), "three")
 	require.NoError(t, err)
@@ -200,7 +200,7 @@ func TestFailedInvalidationHoldsHere(t *testing.T) {
 // TestInvalidationOvertakesAQuestion changes a plan while the old one is on its way.
 func TestInvalidationOvertakesAQuestion(t *testing.T) {
 	t.Parallel()
-	rdb, s := harness.Connect(t, harness.StartRedis(t)), newSource()
+	rdb, s := testkit.Connect(t, testkit.StartRedis(t)), newSource()
 	s.held = make(chan struct{})
 	plans := newPlans(t, rdb, s)
 	var all sync.WaitGroup
@@ -209,7 +209,7 @@ func TestInvalidationOvertakesAQuestion(t *testing.T) {
 		assert.NoError(t, err)
 		assert.Equal(t, ginlimit.PerMinute(3), limit)
 	})
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return s.asked.Load() == 1 }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return s.asked.Load() == 1 }))
 	s.mu.Lock()
 	old := s.held
 	s.plans["three"], s.held = ginlimit.PerMinute(4), nil
@@ -233,8 +233,8 @@ func TestInvalidationOvertakesAQuestion(t *testing.T) {
 // TestPlansSurvive a source that panics, and a foreign value in Redis.
 func TestPlansSurvive(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	panics, err := ginlimit.NewPlans(rdb, time.Hour, func(context.Context, string) ([]ginlimit.Limit, error) { panic("fault") }, harness.Patient())
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	panics, err := ginlimit.NewPlans(rdb, time.Hour, func(context.Context, string) ([]ginlimit.Limit, error) { panic("fault") }, testkit.Patient())
 	require.NoError(t, err)
 	for range 2 {
 		_, err = limitOf(panics, t.Context(), "k")

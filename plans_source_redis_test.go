@@ -17,13 +17,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestInventedClientsStarveNobodyOnRedis is the same on a real one.
 func TestInventedClientsStarveNobodyOnRedis(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	source := func(_ context.Context, client string) (ginlimit.Limit, error) {
 		<-time.After(20 * time.Millisecond)
 		if strings.HasPrefix(client, "legitimate") {
@@ -43,7 +43,7 @@ func TestInventedClientsStarveNobodyOnRedis(t *testing.T) {
 				assert.ErrorIs(t, err, ginlimit.ErrUnknownClient)
 			})
 		}
-		require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return asked.Load() >= 280 }))
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return asked.Load() >= 280 }))
 		has(t, plans, fmt.Sprint("legitimate ", round), 3)
 		all.Wait()
 	}
@@ -53,7 +53,7 @@ func TestInventedClientsStarveNobodyOnRedis(t *testing.T) {
 // again for that.
 func TestPlansWhileTheirSlotMigrates(t *testing.T) {
 	t.Parallel()
-	m := harness.StartMigration(t)
+	m := testkit.StartMigration(t)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
 	defer rdb.Close()
 	s := newSource()

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Sources and hooks that fail.
@@ -50,8 +50,8 @@ func TestLogHoldsNothingOfTheSourcesError(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-				var log harness.Buffer
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				var log testkit.Buffer
 				plans := process(t, b, func(ctx context.Context, _ string) (ginlimit.Limit, error) { return source(ctx) },
 					ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 				_, err := limitOf(plans, t.Context(), secret)
@@ -76,7 +76,7 @@ func TestPlansSurviveTheSource(t *testing.T) {
 	for name, end := range endings {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				var ends atomic.Bool
 				plans := process(t, b, func(context.Context, string) (ginlimit.Limit, error) {
 					if ends.Load() {
@@ -106,11 +106,11 @@ func TestPlansSurviveHooks(t *testing.T) {
 	for name, end := range endings {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				var ends atomic.Bool
 				s := newSource()
 				rdb := b.Connect(t)
-				rdb.AddHook(harness.EveryCall(func(send func() error) error {
+				rdb.AddHook(testkit.EveryCall(func(send func() error) error {
 					if ends.Load() {
 						end()
 					}

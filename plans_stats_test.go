@@ -12,12 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestPlanStats(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := newSource()
 		here, elsewhere := process(t, b, s.ask), process(t, b, s.ask)
 		has(t, here, "three", 3) // asks the source

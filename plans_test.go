@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Plans, from a source that the tests change.
@@ -64,7 +64,7 @@ func newSource() *source {
 
 func newPlans(t *testing.T, rdb redis.UniversalClient, s *source, opts ...ginlimit.Option) *ginlimit.Plans {
 	t.Helper()
-	plans, err := ginlimit.NewPlans(rdb, time.Hour, single(s.ask), append([]ginlimit.Option{harness.Patient(), ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	plans, err := ginlimit.NewPlans(rdb, time.Hour, single(s.ask), append([]ginlimit.Option{testkit.Patient(), ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 	require.NoError(t, err)
 	return plans
 }
@@ -104,7 +104,7 @@ func TestPlanChangeTakesEffectAfterInvalidation(t *testing.T) {
 // TestSlowSourcesHoldNobodyUp who has an old plan, and nobody for longer than the source may take.
 func TestSlowSourcesHoldNobodyUp(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := newSource()
 		plans := process(t, b, s.ask)
 		has(t, plans, "three", 3)
@@ -172,9 +172,9 @@ func TestPlansHaveSeveralLimits(t *testing.T) {
 		return plan, nil
 	}
 	process := func() (*ginlimit.Plans, *gin.Engine) {
-		plans, err := ginlimit.NewPlans(rdb, time.Hour, source, harness.Patient())
+		plans, err := ginlimit.NewPlans(rdb, time.Hour, source, testkit.Patient())
 		require.NoError(t, err)
-		return plans, serve(harness.NewLimiter(t, rdb).Handler(ginlimit.PerMinute(0), ginlimit.WithName("plan"), byUser(), ginlimit.WithLimitFunc(plans.Limits)))
+		return plans, serve(testkit.NewLimiter(t, rdb).Handler(ginlimit.PerMinute(0), ginlimit.WithName("plan"), byUser(), ginlimit.WithLimitFunc(plans.Limits)))
 	}
 	plans, r := process()
 	others, other := process()
@@ -214,8 +214,8 @@ func TestPlansWithoutLimitsAreFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb, _ := newMiniredis(t)
-			var log harness.Buffer
-			plans, err := ginlimit.NewPlans(rdb, time.Hour, func(context.Context, string) ([]ginlimit.Limit, error) { return answer, nil }, harness.Patient(),
+			var log testkit.Buffer
+			plans, err := ginlimit.NewPlans(rdb, time.Hour, func(context.Context, string) ([]ginlimit.Limit, error) { return answer, nil }, testkit.Patient(),
 				ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.NoError(t, err)
 			limits, err := plans.Limits(t.Context(), "c")

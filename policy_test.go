@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // newPolicy returns a policy of a limiter.
@@ -64,7 +64,7 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 	for engine, make := range map[string]func(*testing.T, ...ginlimit.Option) *ginlimit.Limiter{
 		"miniredis": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
 			rdb, _ := newMiniredis(t)
-			return harness.NewLimiter(t, rdb, opts...)
+			return testkit.NewLimiter(t, rdb, opts...)
 		},
 		"in the process": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return newLocal(t, opts...) },
 	} {
@@ -166,7 +166,7 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 func TestBlockByKeyMissesOtherAlgorithms(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	limiter, limit := harness.NewLimiter(t, rdb), ginlimit.PerDay(10)
+	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(10)
 	p := newPolicy(t, limiter, limit, ginlimit.WithName("fw"), byUser(), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
 	r := serve(p.Handler())
 	require.NoError(t, limiter.Block(t.Context(), ginlimit.Key("fw", "c"), time.Hour, limit))

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The bodies of 4xx and 5xx.
@@ -73,16 +73,16 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 		"an identity is prohibited": {ginlimit.PerMinute(10), 12, options{identity(ginlimit.PerMinute(0))},
 			prohibited, `"key"`, [3]string{"0", "0", "0"}},
 	} {
-		for kind, limiter := range map[string]func(*testing.T, *harness.Bubble) *ginlimit.Limiter{
-			"Redis": func(t *testing.T, b *harness.Bubble) *ginlimit.Limiter {
-				return harness.NewLimiter(t, b.Redis, ginlimit.WithDenyMemory(0))
+		for kind, limiter := range map[string]func(*testing.T, *testkit.Bubble) *ginlimit.Limiter{
+			"Redis": func(t *testing.T, b *testkit.Bubble) *ginlimit.Limiter {
+				return testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyMemory(0))
 			},
-			"process":       func(t *testing.T, _ *harness.Bubble) *ginlimit.Limiter { return newLocal(t) },
-			"without Redis": func(t *testing.T, _ *harness.Bubble) *ginlimit.Limiter { return lost(t, ginlimit.WithReplicas(2)) },
+			"process":       func(t *testing.T, _ *testkit.Bubble) *ginlimit.Limiter { return newLocal(t) },
+			"without Redis": func(t *testing.T, _ *testkit.Bubble) *ginlimit.Limiter { return lost(t, ginlimit.WithReplicas(2)) },
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				t.Parallel()
-				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					l := limiter(t, b)
 					cost := 1
 					r := serve(l.Handler(row.limit, append(row.options, ginlimit.WithName("search"),
@@ -181,7 +181,7 @@ func TestPlainTextIfAccepted(t *testing.T) {
 	rec = get(serve(middleware(rdb, ginlimit.PerMinute(5), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))), "/", text)
 	assert.Equal(t, "The header X-Client-Id is missing.\n", rec.Body.String())
 	assert.Equal(t, http.StatusBadRequest, rec.Code)
-	limiter := harness.NewLimiter(t, rdb)
+	limiter := testkit.NewLimiter(t, rdb)
 	require.NoError(t, limiter.Close())
 	rec = get(serve(limiter.Handler(ginlimit.PerMinute(5))), "/", text)
 	assert.Equal(t, "Service Unavailable\n", rec.Body.String())

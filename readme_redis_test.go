@@ -16,14 +16,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestReadmeProgramRuns builds the quickstart in a module of its own, and sends it six requests: the last is answered as the README shows.
 func TestReadmeProgramRuns(t *testing.T) {
 	t.Parallel()
-	dir, listen := newModule(t), "127.0.0.1:"+harness.FreePort(t)
-	program := strings.NewReplacer("127.0.0.1:6379", harness.StartRedis(t), ":8080", listen).Replace(goBlocks(t, "README.md")[0])
+	dir, listen := newModule(t), "127.0.0.1:"+testkit.FreePort(t)
+	program := strings.NewReplacer("127.0.0.1:6379", testkit.StartRedis(t), ":8080", listen).Replace(goBlocks(t, "README.md")[0])
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	goIn(t, dir, "build", "-o", "quickstart", ".")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "quickstart"))
@@ -36,7 +36,7 @@ func TestReadmeProgramRuns(t *testing.T) {
 	require.NotNil(t, shown)
 	ask := func() (*http.Response, error) { return http.Get("http://" + listen + "/ping") }
 	var response *http.Response
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		response, err = ask()
 		return err == nil
 	}))

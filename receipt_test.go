@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What is given back to a window is what the request took, whatever others took meanwhile.
@@ -73,7 +73,7 @@ func TestRefusedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
 		process := func() (func(user, team string) int, *redis.Ring, *ginlimit.Limiter) {
 			rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": e.rdb.Options().Addr}})
 			t.Cleanup(func() { _ = rdb.Close() })
-			limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(e.algorithm), ginlimit.WithDenyMemory(0))
+			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(e.algorithm), ginlimit.WithDenyMemory(0))
 			r := serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
 				ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), ginlimit.PerDay(1000))))
 			return func(user, team string) int { return get(r, "/", with("User", user), with("Team", team)).Code }, rdb, limiter

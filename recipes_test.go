@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Recipes of the documents do what the text around them says. The body of each function whose name ends in Recipe is a
@@ -232,7 +232,7 @@ func dryRunRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 
 // TestDryRunsAreLoggedAlone: what another policy denies is not in the log of the dry run. It runs alone, as it has a default logger.
 func TestDryRunsAreLoggedAlone(t *testing.T) {
-	var lines harness.Buffer
+	var lines testkit.Buffer
 	logger, writer, flags := slog.Default(), log.Writer(), log.Flags()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&lines, nil)))
 	defer func() { slog.SetDefault(logger); log.SetOutput(writer); log.SetFlags(flags) }()

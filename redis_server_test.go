@@ -17,26 +17,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestDecisionsGoOnAfterARestart(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	limiter := harness.NewLimiter(t, harness.Connect(t, addr))
+	addr, process := testkit.StartRedisProcess(t)
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr))
 	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
 	require.NoError(t, err)
 
 	require.NoError(t, process.Kill())
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
 		return err != nil
 	}))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 
-	require.NotNil(t, harness.LaunchRedis(t, addr))
+	require.NotNil(t, testkit.LaunchRedis(t, addr))
 	var r ginlimit.Result
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		r, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
 		return err == nil
 	}))
@@ -50,12 +50,12 @@ func TestNoChargeIsSentTwice(t *testing.T) {
 	patience := 100 * time.Millisecond
 	for name, start := range map[string]func(t *testing.T) (redis.UniversalClient, *os.Process){
 		"server": func(t *testing.T) (redis.UniversalClient, *os.Process) {
-			addr, process := harness.StartRedisProcess(t)
+			addr, process := testkit.StartRedisProcess(t)
 			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience, MinIdleConns: 8}), process
 		},
 		"cluster": func(t *testing.T) (redis.UniversalClient, *os.Process) {
-			addr, process := harness.StartRedisProcess(t, "--cluster-enabled", "yes")
-			require.NoError(t, harness.Connect(t, addr).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
+			addr, process := testkit.StartRedisProcess(t, "--cluster-enabled", "yes")
+			require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
 			return redis.NewClusterClient(&redis.ClusterOptions{
 				Addrs: []string{addr}, ReadTimeout: patience, MinIdleConns: 8}), process
 		},
@@ -65,8 +65,8 @@ func TestNoChargeIsSentTwice(t *testing.T) {
 				t.Parallel()
 				rdb, process := start(t)
 				defer rdb.Close()
-				limiter, limit := harness.NewLimiter(t, rdb), ginlimit.PerHour(100)
-				require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+				limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerHour(100)
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 					_, err := limiter.Peek(t.Context(), "k", limit)
 					return err == nil && rdb.PoolStats().IdleConns >= 8
 				}))
@@ -86,7 +86,7 @@ func TestNoChargeIsSentTwice(t *testing.T) {
 				all.Wait()
 				for i := range callers {
 					var r ginlimit.Result
-					require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+					require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 						var err error
 						r, err = limiter.Peek(t.Context(), fmt.Sprint("client ", i), limit)
 						return err == nil
@@ -100,10 +100,10 @@ func TestNoChargeIsSentTwice(t *testing.T) {
 
 func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, ctx := harness.NewLimiter(t, rdb), t.Context()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
 	hour, minute := ginlimit.PerHour(7), ginlimit.PerMinute(7)
-	name := harness.RedisKey("k", hour)
+	name := testkit.RedisKey("k", hour)
 	for _, c := range []struct {
 		what  string
 		write func() error
@@ -135,7 +135,7 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 			after, err := rdb.Dump(ctx, name).Result()
 			require.NoError(t, err)
 			require.Equal(t, before, after)
-			require.Zero(t, rdb.Exists(ctx, harness.RedisKey("k", minute)).Val(), "all or none")
+			require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", minute)).Val(), "all or none")
 		})
 	}
 }
@@ -151,8 +151,8 @@ func errorsOf(errs ...error) error {
 
 func TestFullMemoryChargesAllOrNone(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, ctx := harness.NewLimiter(t, rdb), t.Context()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
 	minute, hour := ginlimit.PerMinute(5), ginlimit.PerHour(5)
 	_, err := limiter.Allow(ctx, "k", minute) // one of the two buckets exists
 	require.NoError(t, err)
@@ -167,30 +167,30 @@ func TestFullMemoryChargesAllOrNone(t *testing.T) {
 
 func TestBucketsAreBoundedByTheTimeToFull(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter, ctx := harness.NewLimiter(t, rdb), t.Context()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
 	limit := ginlimit.PerMinute(60)
 	_, err := limiter.AllowN(ctx, "k", 3, limit)
 	require.NoError(t, err)
-	ttl := rdb.PTTL(ctx, harness.RedisKey("k", limit)).Val()
+	ttl := rdb.PTTL(ctx, testkit.RedisKey("k", limit)).Val()
 	require.LessOrEqual(t, ttl, 3*time.Second)
 	require.Greater(t, ttl, 2*time.Second)
 	require.NoError(t, limiter.Refund(ctx, "k", 3, limit))
-	require.Zero(t, rdb.Exists(ctx, harness.RedisKey("k", limit)).Val(), "a full bucket has no key")
+	require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", limit)).Val(), "a full bucket has no key")
 	_, err = limiter.Peek(ctx, "k", limit)
 	require.NoError(t, err)
-	require.Zero(t, rdb.Exists(ctx, harness.RedisKey("k", limit)).Val())
-	record := rdb.PTTL(ctx, harness.RedisKey("k", limit)+":back").Val()
+	require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", limit)).Val())
+	record := rdb.PTTL(ctx, testkit.RedisKey("k", limit)+":back").Val()
 	require.Positive(t, record, "what was given back is known as long as it matters")
 	require.LessOrEqual(t, record, 6*time.Second)
 }
 
 func TestPrefixesKeepLimitersApart(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limit, ctx := ginlimit.PerHour(1), t.Context()
 	for _, prefix := range []string{"", "a", "b"} {
-		r, err := harness.NewLimiter(t, rdb, ginlimit.WithPrefix(prefix)).Allow(ctx, "k", limit)
+		r, err := testkit.NewLimiter(t, rdb, ginlimit.WithPrefix(prefix)).Allow(ctx, "k", limit)
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 	}
@@ -199,15 +199,15 @@ func TestPrefixesKeepLimitersApart(t *testing.T) {
 
 func TestFailoverClientDecides(t *testing.T) {
 	t.Parallel()
-	master := harness.StartRedis(t)
+	master := testkit.StartRedis(t)
 	_, port, err := net.SplitHostPort(master)
 	require.NoError(t, err)
 	config := filepath.Join(t.TempDir(), "sentinel.conf")
 	require.NoError(t, os.WriteFile(config, []byte("sentinel monitor main 127.0.0.1 "+port+" 1\n"), 0o600))
-	sentinel, _ := harness.StartRedisProcess(t, config, "--sentinel")
+	sentinel, _ := testkit.StartRedisProcess(t, config, "--sentinel")
 	rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel}})
 	defer rdb.Close()
-	limiter := harness.NewLimiter(t, rdb)
+	limiter := testkit.NewLimiter(t, rdb)
 	for want := 2; want >= 0; want-- {
 		r, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(3))
 		require.NoError(t, err)

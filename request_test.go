@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Requests to an engine, and who sends them.
@@ -24,7 +24,7 @@ func serve(handlers ...gin.HandlerFunc) *gin.Engine {
 
 // middleware is [ginlimit.New] with the patience of a busy machine, and no decision that Redis has not made.
 func middleware(rdb redis.UniversalClient, limit ginlimit.Limit, opts ...ginlimit.Option) gin.HandlerFunc {
-	return ginlimit.New(rdb, limit, append([]ginlimit.Option{harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
+	return ginlimit.New(rdb, limit, append([]ginlimit.Option{testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
 }
 
 func get(h http.Handler, path string, edit ...func(*http.Request)) *httptest.ResponseRecorder {

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // left is how many tokens of 20 an hour, or of another limit, are left.
@@ -150,7 +150,7 @@ func TestSettleAtOnce(t *testing.T) {
 func TestSettleWithoutRedis(t *testing.T) {
 	t.Parallel()
 	limit := ginlimit.PerDay(20)
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limiter, err := ginlimit.NewLimiter(b.Redis)
 		require.NoError(t, err)
 		defer limiter.Close()
@@ -193,7 +193,7 @@ func TestWithSettle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb, _ := newMiniredis(t)
-			limiter := harness.NewLimiter(t, rdb)
+			limiter := testkit.NewLimiter(t, rdb)
 			limit := ginlimit.PerDay(100)
 			opts := []ginlimit.Option{
 				ginlimit.WithName("x"), ginlimit.WithCost(func(*gin.Context) int { return row.cost }),
@@ -314,8 +314,8 @@ func TestSettleTakesOfTheFloor(t *testing.T) {
 // TestSettleGivesBackWhatIsStillThere: tokens of a bucket that have flowed back by themselves are not given back again.
 func TestSettleGivesBackWhatIsStillThere(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		redisLimiter := harness.NewLimiter(t, b.Redis)
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		redisLimiter := testkit.NewLimiter(t, b.Redis)
 		for name, limiter := range map[string]*ginlimit.Limiter{"redis": redisLimiter, "local": newLocal(t)} {
 			sleep := func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) }
 			sleep(0)
@@ -352,9 +352,9 @@ func (e engine) allowUpTo(t *testing.T, n int, limits ...ginlimit.Limit) int {
 // TestNoLeaseOfMixedLimits: what flows back into a bucket would be lost to the quota, as what a settle ends would be.
 func TestNoLeaseOfMixedLimits(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		b.Mini.SetTime(time.Now())
-		limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second), harness.TrustsClock())
+		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second), testkit.TrustsClock())
 		quota := ginlimit.PerCalendar(1_000_000, ginlimit.CalendarDay(nil))
 		for _, limits := range [][]ginlimit.Limit{{quota, ginlimit.PerSecond(10_000)}, {quota}} {
 			for range 200 {

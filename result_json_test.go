@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestEveryResultIsJSON has an application send each kind of Result.
@@ -20,7 +20,7 @@ func TestEveryResultIsJSON(t *testing.T) {
 	unnamed := time.FixedZone("ours", 3600)
 	onMiniredis := func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
 		rdb, _ := newMiniredis(t)
-		return harness.NewLimiter(t, rdb, append(opts, harness.TrustsClock())...)
+		return testkit.NewLimiter(t, rdb, append(opts, testkit.TrustsClock())...)
 	}
 	local := func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return newLocal(t, opts...) }
 	for name, row := range map[string]struct {

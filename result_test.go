@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestSourceNames(t *testing.T) {
@@ -51,10 +51,10 @@ func TestResultIsNamed(t *testing.T) {
 			[]string{"all", "all", "all"}},
 	} {
 		for engine, make := range map[string]func(*testing.T) *ginlimit.Limiter{
-			"miniredis": func(t *testing.T) *ginlimit.Limiter { rdb, _ := newMiniredis(t); return harness.NewLimiter(t, rdb) },
+			"miniredis": func(t *testing.T) *ginlimit.Limiter { rdb, _ := newMiniredis(t); return testkit.NewLimiter(t, rdb) },
 			"remembering refusals": func(t *testing.T) *ginlimit.Limiter {
 				rdb, _ := newMiniredis(t)
-				return harness.NewLimiter(t, rdb, harness.TrustsClock())
+				return testkit.NewLimiter(t, rdb, testkit.TrustsClock())
 			},
 			"in the process":        func(t *testing.T) *ginlimit.Limiter { return newLocal(t) },
 			"without Redis":         func(t *testing.T) *ginlimit.Limiter { return lost(t) },

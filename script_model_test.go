@@ -10,8 +10,8 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/harness"
 	"github.com/ginlimit/ginlimit/internal/memory"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // scriptWindow is a window in Redis and the same one in the process.
@@ -64,7 +64,7 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
 				t.Parallel()
-				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					r, start := rand.New(rand.NewPCG(seed, 1)), time.Now()
 					limit := ginlimit.Limit{Rate: int(2 + 5*seed), Period: time.Duration(9+26*seed) * time.Millisecond}
 					source, args, err := ginlimit.Script(a, limit)

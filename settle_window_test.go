@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestDebtOfAWindow keeps it from everybody until the tokens have left, and no longer.
@@ -90,7 +90,7 @@ func TestSettleEndsARememberedRefusal(t *testing.T) {
 			t.Parallel()
 			rdb, _ := newMiniredis(t)
 			limit := ginlimit.PerDay(20)
-			e := engine{limiter: harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(10), harness.TrustsClock()), algorithm: a}
+			e := engine{limiter: testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(10), testkit.TrustsClock()), algorithm: a}
 			more, less := e.reserve(t, 8, limit), e.reserve(t, 12, limit)
 			refused := func(from ginlimit.Source) {
 				t.Helper()
@@ -117,14 +117,14 @@ func TestFloorBesideLeases(t *testing.T) {
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow} {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				const burst, floor = 2000, 500
 				limit := ginlimit.PerHour(3_600_000).WithBurst(burst)
 				if a == ginlimit.FixedWindow {
 					limit = ginlimit.Limit{Rate: burst, Period: 2 * time.Second}
 				}
-				limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
-				people := newPolicy(t, harness.NewLimiter(t, b.Connect(t), ginlimit.WithAlgorithm(a), ginlimit.WithLease(200*time.Millisecond), harness.TrustsClock()),
+				limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+				people := newPolicy(t, testkit.NewLimiter(t, b.Connect(t), ginlimit.WithAlgorithm(a), ginlimit.WithLease(200*time.Millisecond), testkit.TrustsClock()),
 					limit, ginlimit.WithName("x"))
 				batch := newPolicy(t, limiter, limit, ginlimit.WithName("x"), ginlimit.WithFloor(floor))
 				start, admitted, leased, owed := time.Now(), 0, 0, false

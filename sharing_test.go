@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Who shares a bucket.
@@ -81,7 +81,7 @@ func TestNamesDecideWhoShares(t *testing.T) {
 			t.Parallel()
 			rdb, _ := newMiniredis(t)
 			var log bytes.Buffer
-			l := harness.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			l := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			r := gin.New()
 			_ = r.SetTrustedProxies(nil)
 			done := func(c *gin.Context) {}

@@ -19,13 +19,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // slotPolicy returns a policy with three slots on a server.
 func slotPolicy(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Policy {
 	t.Helper()
-	limiter := harness.NewLimiter(t, rdb, append([]ginlimit.Option{harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
+	limiter := testkit.NewLimiter(t, rdb, append([]ginlimit.Option{testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
 	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
 	require.NoError(t, err)
 	return p
@@ -75,8 +75,8 @@ func holdSlots(t *testing.T, addr string) *os.Process {
 // within ten seconds, and one that is frozen for longer lose them and find them taken.
 func TestKilledProcessFreesItsSlots(t *testing.T) {
 	t.Parallel()
-	addr := harness.StartRedis(t)
-	p := slotPolicy(t, harness.Connect(t, addr))
+	addr := testkit.StartRedis(t)
+	p := slotPolicy(t, testkit.Connect(t, addr))
 	process := holdSlots(t, addr)
 	refusedFor := func(d time.Duration) {
 		t.Helper()
@@ -114,8 +114,8 @@ func TestKilledProcessFreesItsSlots(t *testing.T) {
 // TestSlotsWhileRedisIsLost has requests begin before, during and after an outage, in which Redis loses its memory.
 func TestSlotsWhileRedisIsLost(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
-	limiter := harness.NewLimiter(t, harness.Connect(t, addr), ginlimit.WithReplicas(2), ginlimit.WithTimeout(200*time.Millisecond),
+	addr, process := testkit.StartRedisProcess(t)
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithReplicas(2), ginlimit.WithTimeout(200*time.Millisecond),
 		ginlimit.WithFailure(ginlimit.FailLocal))
 	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
 	require.NoError(t, err)
@@ -132,7 +132,7 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 	again := acquire(t, p)
 	require.True(t, again.Result().Allowed)
 
-	harness.LaunchRedis(t, addr)
+	testkit.LaunchRedis(t, addr)
 	// It is told of the two, though it knew only of one that has ended.
 	var others []*ginlimit.Slot
 	require.Eventually(t, func() bool {
@@ -157,7 +157,7 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 
 func slotPolicyOf(t testing.TB, addr string, n int) *ginlimit.Policy {
 	t.Helper()
-	limiter := harness.NewLimiter(t, harness.Connect(t, addr), harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
 	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(n))
 	require.NoError(t, err)
 	return p
@@ -166,9 +166,9 @@ func slotPolicyOf(t testing.TB, addr string, n int) *ginlimit.Policy {
 // TestSlotsAreNeverPassed has many callers of several processes take slots, with limits of every kind beside them, on a server and a cluster.
 func TestSlotsAreNeverPassed(t *testing.T) {
 	t.Parallel()
-	server, cluster := harness.StartRedis(t), harness.StartCluster(t, 3)
+	server, cluster := testkit.StartRedis(t), testkit.StartCluster(t, 3)
 	for name, connect := range map[string]func() redis.UniversalClient{
-		"server": func() redis.UniversalClient { return harness.Connect(t, server) },
+		"server": func() redis.UniversalClient { return testkit.Connect(t, server) },
 		"cluster": func() redis.UniversalClient {
 			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster})
 			t.Cleanup(func() { require.NoError(t, rdb.Close()) })
@@ -183,7 +183,7 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 				var admitted atomic.Int64
 				var all sync.WaitGroup
 				for range 4 {
-					limiter := harness.NewLimiter(t, connect(), harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
+					limiter := testkit.NewLimiter(t, connect(), testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
 					p, err := limiter.Policy(ginlimit.PerSecond(1_000_000), ginlimit.WithName(a.String()), ginlimit.WithAlgorithm(a), ginlimit.WithConcurrency(n),
 						ginlimit.WithLimits(ginlimit.PerCalendar(1_000_000, ginlimit.CalendarMonth(nil, 1))))
 					require.NoError(t, err)
@@ -223,18 +223,18 @@ func TestSlotsWhileRedisIsFull(t *testing.T) {
 	}{{"volatile-ttl", 4, 12}, {"noeviction", 3, 3}} {
 		t.Run(c.policy, func(t *testing.T) {
 			t.Parallel()
-			addr := harness.StartRedis(t)
-			rdb := harness.Connect(t, addr)
+			addr := testkit.StartRedis(t)
+			rdb := testkit.Connect(t, addr)
 			for name, value := range map[string]string{"maxmemory-policy": c.policy, "maxmemory": "6mb"} {
 				require.NoError(t, rdb.ConfigSet(t.Context(), name, value).Err())
 			}
 			var all []*ginlimit.Policy
 			for range 4 {
-				all = append(all, slotPolicy(t, harness.Connect(t, addr)))
+				all = append(all, slotPolicy(t, testkit.Connect(t, addr)))
 			}
 			require.True(t, acquire(t, all[0]).Result().Allowed)
 			inFlight, full := 1, atomic.Int64{}
-			flood := harness.NewLimiter(t, harness.Connect(t, addr))
+			flood := testkit.NewLimiter(t, testkit.Connect(t, addr))
 			done := make(chan struct{})
 			var clients sync.WaitGroup
 			defer clients.Wait()

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // slotMessage is what a process asks of four slots, and what it is told: how many are in use.
@@ -176,7 +176,7 @@ func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
 	seen := redis.NewClient(rdb.Options())
 	seen.AddHook(hook)
 	t.Cleanup(func() { require.NoError(t, seen.Close()) })
-	limiter := harness.NewLimiter(t, seen, harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
+	limiter := testkit.NewLimiter(t, seen, testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
 	p, err := limiter.Policy(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
 	require.NoError(t, err)
 	_, err = p.Acquire(t.Context(), "alice")

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // acquire takes a slot of the client "alice".
@@ -97,10 +97,10 @@ func TestSlotsAlone(t *testing.T) {
 // TestSlotsAreSharedByProcesses uses limiters in place of processes: each has a name and counts of its own.
 func TestSlotsAreSharedByProcesses(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var all []*ginlimit.Policy
 		for range 3 {
-			p, err := harness.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
+			p, err := testkit.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
 			require.NoError(t, err)
 			all = append(all, p)
 		}
@@ -122,7 +122,7 @@ func TestSlotsAreSharedByProcesses(t *testing.T) {
 // and its own does not.
 func TestSlotsOfADeadProcess(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		now := time.Now()
 		b.Mini.SetTime(now)
 		advance := func(d time.Duration) {
@@ -130,7 +130,7 @@ func TestSlotsOfADeadProcess(t *testing.T) {
 			b.Mini.SetTime(now)
 		}
 		policy := func() *ginlimit.Policy {
-			p, err := harness.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(2))
+			p, err := testkit.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(2))
 			require.NoError(t, err)
 			return p
 		}
@@ -271,11 +271,11 @@ func (h *lateHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // TestLateAttemptTakesNothing has an attempt reach Redis when nobody waits for it any more.
 func TestLateAttemptTakesNothing(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		hook := &lateHook{}
 		late := b.Connect(t)
 		late.AddHook(hook)
-		limiter := harness.NewLimiter(t, late)
+		limiter := testkit.NewLimiter(t, late)
 		p, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithBan(time.Hour, time.Hour))
 		require.NoError(t, err)
 		_, err = p.Acquire(t.Context(), "alice")
@@ -364,7 +364,7 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 func TestPeekKnowsOfAReleaseAtOnce(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	p, err := harness.NewLimiter(t, rdb, harness.Patient()).Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
+	p, err := testkit.NewLimiter(t, rdb, testkit.Patient()).Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
 	require.NoError(t, err)
 	for range 50 {
 		slot := acquire(t, p)
@@ -399,9 +399,9 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				rdb, slow := b.Connect(t), false
-				rdb.AddHook(harness.EveryCall(func(send func() error) error {
+				rdb.AddHook(testkit.EveryCall(func(send func() error) error {
 					err := send()
 					if slow {
 						time.Sleep(20 * time.Millisecond)
@@ -409,7 +409,7 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 					return err
 				}))
 				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1)}
-				limiter := harness.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailClosed))
+				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailClosed))
 				p, err := limiter.Policy(ginlimit.PerHour(100), opts...)
 				require.NoError(t, err)
 				acquire(t, p).Release() // connects
@@ -422,7 +422,7 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 				asks.Go(func() { ask(t, limiter, p) })
 				time.Sleep(10 * time.Millisecond)
 				require.NoError(t, limiter.Close())
-				other, err := harness.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(100), opts...)
+				other, err := testkit.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(100), opts...)
 				require.NoError(t, err)
 				require.True(t, acquire(t, other).Result().Allowed)
 				asks.Wait()
@@ -434,16 +434,16 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 // TestCloseIsBounded though a hook of the client hangs in a decision, and then in what Close sends itself.
 func TestCloseIsBounded(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var hangs atomic.Bool
 		rdb := b.Connect(t)
-		rdb.AddHook(harness.EveryCall(func(send func() error) error {
+		rdb.AddHook(testkit.EveryCall(func(send func() error) error {
 			if hangs.Load() {
 				time.Sleep(time.Minute)
 			}
 			return send()
 		}))
-		limiter := harness.NewLimiter(t, rdb, ginlimit.TrustDialer(), harness.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+		limiter := testkit.NewLimiter(t, rdb, ginlimit.TrustDialer(), testkit.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		p, err := limiter.Policy(ginlimit.PerHour(100), ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
 		require.NoError(t, err)
 		leased, err := limiter.Policy(leasePerMinute, ginlimit.WithName("leased"), ginlimit.WithLease(leaseLife))
@@ -482,7 +482,7 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 		for begins := 10 * time.Second; begins < 14*time.Second; begins += 500 * time.Millisecond {
 			t.Run(fmt.Sprintf("%s, after %s", what, begins), func(t *testing.T) {
 				t.Parallel()
-				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					var cut atomic.Bool
 					rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 						if cut.Load() {
@@ -492,7 +492,7 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 						return b.Dial(ctx, network, addr)
 					}})
 					defer rdb.Close()
-					rdb.AddHook(harness.EveryCall(func(send func() error) error {
+					rdb.AddHook(testkit.EveryCall(func(send func() error) error {
 						if cut.Load() {
 							time.Sleep(200 * time.Millisecond)
 							return io.ErrUnexpectedEOF
@@ -500,10 +500,10 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 						return send()
 					}))
 					opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1)}
-					l := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+					l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 					one, err := l.Policy(ginlimit.Limit{Rate: -1}, opts...)
 					require.NoError(t, err)
-					other, err := harness.NewLimiter(t, b.Redis).Policy(ginlimit.Limit{Rate: -1}, opts...)
+					other, err := testkit.NewLimiter(t, b.Redis).Policy(ginlimit.Limit{Rate: -1}, opts...)
 					require.NoError(t, err)
 					slot := acquire(t, one)
 					require.True(t, slot.Result().Allowed)
@@ -547,12 +547,12 @@ func TestWhoWaitsAsksRedisSomeHundredTimesASecond(t *testing.T) {
 	}{{1, 100 * time.Millisecond}, {100, 200 * time.Millisecond}} {
 		t.Run(fmt.Sprint(row.clients, " clients"), func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Hour)}
-				l, rdb := harness.NewLimiter(t, b.Redis), b.Connect(t)
+				l, rdb := testkit.NewLimiter(t, b.Redis), b.Connect(t)
 				p, err := l.Policy(ginlimit.Limit{Rate: -1}, opts...)
 				require.NoError(t, err)
-				other, err := harness.NewLimiter(t, rdb).Policy(ginlimit.Limit{Rate: -1}, opts...)
+				other, err := testkit.NewLimiter(t, rdb).Policy(ginlimit.Limit{Rate: -1}, opts...)
 				require.NoError(t, err)
 				ctx, leave := context.WithCancel(t.Context())
 				var held []*ginlimit.Slot

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // How long a decision takes, whatever Redis does.
@@ -27,20 +27,20 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)){
 		"server": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
-			addr, process := harness.StartRedisProcess(t)
+			addr, process := testkit.StartRedisProcess(t)
 			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 		"server, direct": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
-			addr, process := harness.StartRedisProcess(t)
+			addr, process := testkit.StartRedisProcess(t)
 			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience, ContextTimeoutEnabled: true}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 		"server, direct, without a deadline": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
-			addr, process := harness.StartRedisProcess(t)
+			addr, process := testkit.StartRedisProcess(t)
 			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: -2, ContextTimeoutEnabled: true}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 		"cluster": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
-			addr, process := harness.StartRedisProcess(t, "--cluster-enabled", "yes")
-			require.NoError(t, harness.Connect(t, addr).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
+			addr, process := testkit.StartRedisProcess(t, "--cluster-enabled", "yes")
+			require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
 			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: patience}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 	} {
@@ -49,12 +49,12 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 				t.Parallel()
 				rdb, signal := start(t)
 				defer rdb.Close()
-				limiter, limit := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(100*time.Millisecond)), ginlimit.PerHour(10)
+				limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(100*time.Millisecond)), ginlimit.PerHour(10)
 				works := func() bool {
 					_, err := limiter.Allow(t.Context(), "k", limit)
 					return err == nil
 				}
-				require.True(t, harness.BecomesTrue(t.Context().Done(), works))
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), works))
 				signal(syscall.SIGSTOP)
 				resume := sync.OnceFunc(func() { signal(syscall.SIGCONT) })
 				defer resume()
@@ -71,7 +71,7 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 					all.Wait()
 				}
 				resume()
-				require.True(t, harness.BecomesTrue(t.Context().Done(), works))
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), works))
 			})
 		}
 	}
@@ -80,9 +80,9 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 // TestCancelledCallerLeaves has callers leave a frozen Redis whose context has no deadline.
 func TestCancelledCallerLeaves(t *testing.T) {
 	t.Parallel()
-	addr, process := harness.StartRedisProcess(t)
+	addr, process := testkit.StartRedisProcess(t)
 	for name, rdb := range clients(t, addr) {
-		limiter, limit := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(10)
+		limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(10)
 		_, err := limiter.Allow(t.Context(), "k", limit)
 		require.NoError(t, err)
 		require.NoError(t, process.Signal(syscall.SIGSTOP))
@@ -98,16 +98,16 @@ func TestCancelledCallerLeaves(t *testing.T) {
 // TestFrozenNodeHoldsUpItsOwnKeys asks a cluster of which a node is frozen.
 func TestFrozenNodeHoldsUpItsOwnKeys(t *testing.T) {
 	t.Parallel()
-	addrs, processes := harness.StartClusterProcesses(t, 3)
+	addrs, processes := testkit.StartClusterProcesses(t, 3)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: patience})
 	defer rdb.Close()
-	limiter, limit := harness.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(10)
+	limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(10)
 	frozen := map[string]bool{}
 	for i := range 60 {
 		key := fmt.Sprint("client ", i)
 		_, err := limiter.Allow(t.Context(), key, limit)
 		require.NoError(t, err)
-		node, err := rdb.MasterForKey(t.Context(), harness.RedisKey(key, limit))
+		node, err := rdb.MasterForKey(t.Context(), testkit.RedisKey(key, limit))
 		require.NoError(t, err)
 		frozen[key] = node.Options().Addr == addrs[1]
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Those who wait for tokens.
@@ -118,7 +118,7 @@ func TestWaitNEnds(t *testing.T) {
 // order of arrival.
 func TestOneOfThoseWhoWaitTries(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		ticks := time.NewTicker(time.Millisecond)
 		defer ticks.Stop()
 		go func() {
@@ -132,7 +132,7 @@ func TestOneOfThoseWhoWaitTries(t *testing.T) {
 			}
 		}()
 		b.Mini.SetTime(time.Now())
-		limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithDenyMemory(0))
+		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyMemory(0))
 		limit := ginlimit.PerSecond(10).WithBurst(1)
 		var all sync.WaitGroup
 		var mu sync.Mutex
@@ -253,8 +253,8 @@ func TestWaitsForOtherTokensShareNoQueue(t *testing.T) {
 // TestWaitThatMayBeDecidedHereWaitsForNoOutage: it is not behind a caller whom only Redis may answer.
 func TestWaitThatMayBeDecidedHereWaitsForNoOutage(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithName("p"))
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithName("p"))
 		closed := newPolicy(t, limiter, ginlimit.PerHour(10))
 		local := newPolicy(t, limiter, ginlimit.PerHour(10), ginlimit.WithFailure(ginlimit.FailLocal))
 		b.Late.Store(true)
@@ -297,8 +297,8 @@ func TestEqualLimitsShareAQueue(t *testing.T) {
 func TestWaitEndsWhereRedisRefuses(t *testing.T) {
 	t.Parallel()
 	rdb, _ := newMiniredis(t)
-	limiter := harness.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailClosed))
-	require.NoError(t, rdb.Set(t.Context(), harness.RedisKey("k", ginlimit.PerHour(1)), "theirs", 0).Err())
+	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailClosed))
+	require.NoError(t, rdb.Set(t.Context(), testkit.RedisKey("k", ginlimit.PerHour(1)), "theirs", 0).Err())
 	require.ErrorIs(t, limiter.Wait(t.Context(), "k", ginlimit.PerHour(1)), ginlimit.ErrUnavailable)
 }
 
@@ -328,8 +328,8 @@ func TestWaitAcrossAPeriodsEnd(t *testing.T) {
 // TestWaitGoesOnThroughAnOutage if nobody else may decide, until its context ends.
 func TestWaitGoesOnThroughAnOutage(t *testing.T) {
 	t.Parallel()
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-		limiter := harness.NewLimiter(t, b.Redis, ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(50*time.Millisecond))
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(50*time.Millisecond))
 		b.Late.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -374,8 +374,8 @@ func TestWaitTakesTheNextToken(t *testing.T) {
 	for _, a := range append(windowAlgorithms, ginlimit.TokenBucket) {
 		t.Run("in a bubble, "+a.String(), func(t *testing.T) {
 			t.Parallel()
-			harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
-				next(t, engine{limiter: harness.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a)), algorithm: a, advance: time.Sleep})
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				next(t, engine{limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a)), algorithm: a, advance: time.Sleep})
 			})
 		})
 	}

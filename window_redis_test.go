@@ -18,15 +18,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestAlgorithmsDoNotMeet(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limit := ginlimit.PerHour(3)
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
+		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
 		r, err := limiter.AllowN(t.Context(), "k", 3, limit)
 		require.NoError(t, err)
 		require.True(t, r.Allowed, a)
@@ -40,8 +40,8 @@ func TestManyWindowsShareACall(t *testing.T) {
 	for _, a := range windowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			rdb := harness.Connect(t, harness.StartRedis(t))
-			limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+			rdb := testkit.Connect(t, testkit.StartRedis(t))
+			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
 			const callers, each, keys = 256, 40, 50
 			limit := ginlimit.PerDay(100) // half of what is asked for
 			require.NoError(t, limiter.Block(t.Context(), "key 0", time.Hour, limit))
@@ -117,8 +117,8 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(a, " ", limit), func(t *testing.T) {
 				t.Parallel()
-				rdb := harness.Connect(t, harness.StartRedis(t))
-				limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+				rdb := testkit.Connect(t, testkit.StartRedis(t))
+				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
 				var admissions []admission
 				admitted := 0
 				start, err := rdb.Time(t.Context()).Result() // the clock that they go by, which may be set
@@ -164,8 +164,8 @@ func TestWindowsThatEndInTheirScript(t *testing.T) {
 	for _, a := range windowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			rdb := harness.Connect(t, harness.StartRedis(t))
-			limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
+			rdb := testkit.Connect(t, testkit.StartRedis(t))
+			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
 			limits := []ginlimit.Limit{{Rate: 1000, Period: time.Millisecond}, {Rate: 1000, Period: 2 * time.Millisecond}}
 			var all sync.WaitGroup
 			for caller := range 32 {
@@ -179,7 +179,7 @@ func TestWindowsThatEndInTheirScript(t *testing.T) {
 				})
 			}
 			all.Wait()
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return rdb.DBSize(t.Context()).Val() == 0 }))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return rdb.DBSize(t.Context()).Val() == 0 }))
 		})
 	}
 }
@@ -256,8 +256,8 @@ func TestLongLogsAreSearchedByHalves(t *testing.T) {
 // TestMixedAlgorithmsShareABatch has handlers of one limiter, all of them busy, that count differently.
 func TestMixedAlgorithmsShareABatch(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter := harness.NewLimiter(t, rdb, ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))
 	var routes []*gin.Engine
 	for a := range ginlimit.Algorithm(3) {
 		routes = append(routes, serve(limiter.Handler(ginlimit.PerDay(100), ginlimit.WithAlgorithm(a))))
@@ -286,12 +286,12 @@ func TestMixedAlgorithmsShareABatch(t *testing.T) {
 // TestLogWithoutAnEndIsNotLeft: where a charge cannot be completed, it is not begun.
 func TestLogWithoutAnEndIsNotLeft(t *testing.T) {
 	t.Parallel()
-	addr := harness.StartRedis(t)
-	admin := harness.Connect(t, addr)
+	addr := testkit.StartRedis(t)
+	admin := testkit.Connect(t, addr)
 	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-pexpire").Err())
 	rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
 	t.Cleanup(func() { _ = rdb.Close() })
-	limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
+	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
 	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(5))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.Zero(t, admin.DBSize(t.Context()).Val())
@@ -300,10 +300,10 @@ func TestLogWithoutAnEndIsNotLeft(t *testing.T) {
 // The state of a window that is none is an error of that key alone, and nothing is written.
 func TestForeignWindowsAreErrors(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	ctx, limit := t.Context(), ginlimit.PerHour(5)
 	for _, a := range windowAlgorithms {
-		limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
+		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
 		name := engine{algorithm: a}.redisKey("k", limit)
 		for what, set := range map[string]func(){
 			"a list":              func() { rdb.RPush(ctx, name, "x", "y") },
@@ -333,10 +333,10 @@ func TestForeignWindowsAreErrors(t *testing.T) {
 // Guarantee 2 where memory is full: nothing is charged, and no log is left half written.
 func TestFullMemoryChargesNoWindow(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	ctx, limit := t.Context(), ginlimit.PerHour(50)
 	for _, a := range windowAlgorithms {
-		limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
 		for range 3 {
 			_, err := limiter.Allow(ctx, "k", limit, ginlimit.PerDay(60))
 			require.NoError(t, err)

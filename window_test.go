@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What windows do that a token bucket does not. What all algorithms do is in conformance_test.go.
@@ -294,7 +294,7 @@ func TestDoubleBurstAtTheEdge(t *testing.T) {
 func TestHandlersOfALimiterMayCountDifferently(t *testing.T) {
 	t.Parallel()
 	rdb, advance := newMiniredis(t)
-	limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithDenyMemory(0))
+	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithDenyMemory(0))
 	fixed := serve(limiter.Handler(ginlimit.PerMinute(2)))
 	bucket := serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithAlgorithm(ginlimit.TokenBucket)))
 	for _, r := range []*gin.Engine{fixed, bucket} {

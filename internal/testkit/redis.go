@@ -1,6 +1,6 @@
-// Package harness is what the tests of several packages have in common: redis-servers of their own, proxies that fail on
+// Package testkit is what the tests of several packages have in common: redis-servers of their own, proxies that fail on
 // demand, bubbles with a Redis, and limiters that have the patience of a busy machine. Nothing but tests imports it.
-package harness
+package testkit
 
 import (
 	"context"
