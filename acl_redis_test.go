@@ -26,60 +26,52 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			addr := testkit.StartRedis(t)
-			user := restrict(t, addr, name)
+			user := testkit.Restrict(t, addr, name)
 			rdb := redis.NewClient(&user)
 			defer rdb.Close()
 			doEverything(t, rdb, a)
 			if a != ginlimit.TokenBucket {
 				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
-				for i, s := range windowTrace(5, 300) {
-					_, err := s.apply(t.Context(), limiter)
+				for i, s := range testkit.WindowTrace(5, 300) {
+					_, err := s.Apply(t.Context(), limiter)
 					require.NoError(t, err, "%s, step %d, %s", a, i, s)
 				}
 			}
-			forbiddenNothing(t, addr)
+			testkit.RequireNothingDenied(t, addr)
 		})
 	}
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		addrs := testkit.StartCluster(t, 3)
 		for _, addr := range addrs {
-			restrict(t, addr, "TokenBucket", privilegesOf(t, "On a cluster add")...)
+			testkit.Restrict(t, addr, "TokenBucket", testkit.PrivilegesOf(t, "On a cluster add")...)
 		}
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "app", Password: "secret"})
 		defer rdb.Close()
 		doEverything(t, rdb, ginlimit.TokenBucket)
-		askMany(t, testkit.NewLimiter(t, rdb))
+		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
 		for _, addr := range addrs {
-			assert.NotContains(t, commandCalls(t, testkit.Connect(t, addr)), "command", "asked for by a client that does not know")
-			forbiddenNothing(t, addr)
+			assert.NotContains(t, testkit.CommandCalls(t, testkit.Connect(t, addr)), "command", "asked for by a client that does not know")
+			testkit.RequireNothingDenied(t, addr)
 		}
 	})
 	t.Run("plans", func(t *testing.T) {
 		t.Parallel()
 		addr := testkit.StartRedis(t)
-		user := restrict(t, addr, "TokenBucket", append([]string{"-@all"}, privilegesOf(t, "`NewPlans` also needs")...)...)
+		user := testkit.Restrict(t, addr, "TokenBucket", append([]string{"-@all"}, testkit.PrivilegesOf(t, "`NewPlans` also needs")...)...)
 		rdb := redis.NewClient(&user)
 		defer rdb.Close()
-		s := newSource()
-		plans := newPlans(t, rdb, s)
+		s := testkit.NewSource()
+		plans := testkit.NewPlans(t, rdb, s)
 		for want := range int64(3) {
-			limit, err := limitOf(newPlans(t, rdb, s), t.Context(), "three")
+			limit, err := testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three")
 			require.NoError(t, err)
 			require.Equal(t, ginlimit.PerMinute(3), limit)
-			require.Equal(t, want+1, s.asked.Load(), "kept in Redis, until it is invalidated")
+			require.Equal(t, want+1, s.Asked.Load(), "kept in Redis, until it is invalidated")
 			require.NoError(t, plans.Invalidate(t.Context(), "three"))
 		}
-		forbiddenNothing(t, addr)
+		testkit.RequireNothingDenied(t, addr)
 	})
-}
-
-// forbiddenNothing looks whether Redis has refused a user a command.
-func forbiddenNothing(t *testing.T, addr string) {
-	t.Helper()
-	refused, err := testkit.Connect(t, addr).Do(t.Context(), "ACL", "LOG").Slice()
-	require.NoError(t, err)
-	assert.Empty(t, refused)
 }
 
 func doEverything(t *testing.T, rdb redis.UniversalClient, a ginlimit.Algorithm) {

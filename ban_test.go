@@ -37,14 +37,14 @@ func TestBansGrow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			onEveryAlgorithm(t, func(t *testing.T, e engine) {
-				if !e.frozen && e.rdb != nil {
+			testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+				if !e.Frozen && e.Rdb != nil {
 					t.Skip("a clock that goes on: TestBansOnRedis")
 				}
-				p, err := e.limiter.Policy(ginlimit.Limit{Rate: 2, Period: time.Second}, ginlimit.WithName("api"), ginlimit.WithBan(10*s, 50*s))
+				p, err := e.Limiter.Policy(ginlimit.Limit{Rate: 2, Period: time.Second}, ginlimit.WithName("api"), ginlimit.WithBan(10*s, 50*s))
 				require.NoError(t, err)
 				for i, step := range steps {
-					e.advance(step.after)
+					e.Advance(step.after)
 					res, err := p.Allow(t.Context(), "alice")
 					require.NoError(t, err)
 					require.Equal(t, step.wait, res.RetryAfter, "step %d: %+v", i, res)
@@ -65,8 +65,8 @@ func TestBansGrow(t *testing.T) {
 
 func TestWhatBansNobody(t *testing.T) {
 	t.Parallel()
-	onEveryEngine(t, func(t *testing.T, e engine) {
-		p, err := e.limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 48*time.Hour))
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		p, err := e.Limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 48*time.Hour))
 		require.NoError(t, err)
 		res, err := p.AllowN(t.Context(), "alice", 3)
 		require.NoError(t, err)
@@ -101,9 +101,9 @@ func TestWhatBansNobody(t *testing.T) {
 // TestBansOfOtherLengths are as long as they were when they began, whatever other policies of the name have.
 func TestBansOfOtherLengths(t *testing.T) {
 	t.Parallel()
-	onEveryEngine(t, func(t *testing.T, e engine) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		policy := func(first, longest time.Duration) *ginlimit.Policy {
-			p, err := e.limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(first, longest))
+			p, err := e.Limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(first, longest))
 			require.NoError(t, err)
 			return p
 		}
@@ -123,10 +123,10 @@ func TestBansOfOtherLengths(t *testing.T) {
 func TestBannedClientWithoutALimit(t *testing.T) {
 	t.Parallel()
 	gin.SetMode(gin.TestMode)
-	onEveryEngine(t, func(t *testing.T, e engine) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerHour(1)
 		router := gin.New()
-		p, err := e.limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(2*time.Hour, 2*time.Hour), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
+		p, err := e.Limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(2*time.Hour, 2*time.Hour), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
 			ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }),
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return []ginlimit.Limit{limit}, nil }))
 		require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 // TestRememberedRefusalsBanToo has a refusal that bans nobody be remembered, and one that is to ban come after it.
 func TestRememberedRefusalsBanToo(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb, testkit.Patient(), testkit.TrustsClock())
 	p, err := l.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 24*time.Hour))
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ type heldCalls struct {
 
 func hold(rdb *redis.Client, calls int64) *heldCalls {
 	h := &heldCalls{gate: make(chan struct{})}
-	rdb.AddHook(aroundHook(func(send func() error) error {
+	rdb.AddHook(testkit.EveryScript(func(send func() error) error {
 		if h.came.Add(1) <= calls {
 			<-h.gate
 		}
@@ -101,7 +101,7 @@ func TestBatchDecidesInOrder(t *testing.T) {
 // TestStuckBatchesReleaseTheirSlots goes on while two calls never return.
 func TestStuckBatchesReleaseTheirSlots(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range clients(t, testkit.StartRedis(t)) {
+	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond)), ginlimit.PerHour(100)
@@ -129,7 +129,7 @@ func TestStuckBatchesReleaseTheirSlots(t *testing.T) {
 // TestHangingBatchesReleaseTheirSlots goes on though as many never return as may leave until Redis is lost.
 func TestHangingBatchesReleaseTheirSlots(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range clients(t, testkit.StartRedis(t)) {
+	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(100*time.Millisecond)), ginlimit.PerDay(100_000)

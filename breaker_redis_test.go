@@ -29,10 +29,10 @@ import (
 func TestOpenBreakerSendsNoCalls(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
-	for name, rdb := range clients(t, addr) {
+	for name, rdb := range testkit.Clients(t, addr) {
 		limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		var calls atomic.Int64
-		rdb.AddHook(aroundHook(func(send func() error) error { calls.Add(1); return send() }))
+		rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
 		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 			return err == nil
@@ -260,7 +260,7 @@ func (d detour) DialHook(next redis.DialHook) redis.DialHook {
 func TestCloseEndsTheSearch(t *testing.T) {
 	t.Parallel()
 	pprof.Do(t.Context(), pprof.Labels("test", t.Name()), func(context.Context) {
-		limiter, log := testkit.LoggedLimiter(t, nowhere(t))
+		limiter, log := testkit.LoggedLimiter(t, testkit.Unreachable(t))
 		testkit.UntilLogged(t, limiter, log, "circuit breaker open")
 		require.Positive(t, testkit.GoroutinesLeft(t))
 		require.NoError(t, limiter.Close())
@@ -344,7 +344,7 @@ func TestCloseDoesNotWaitForATLSHandshake(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), TLSConfig: &tls.Config{ServerName: "redis.example"}, DialTimeout: patience})
+	rdb := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), TLSConfig: &tls.Config{ServerName: "redis.example"}, DialTimeout: testkit.Patience})
 	defer rdb.Close()
 	limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 	testkit.UntilLogged(t, limiter, log, "circuit breaker open")

@@ -35,7 +35,7 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 		cause string
 	}{
 		"server refuses": {func() redis.UniversalClient {
-			return redis.NewClient(&redis.Options{Addr: addr, Dialer: refuse})
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: testkit.RefuseConnection})
 		}, refused},
 		"server, bad port": {func() redis.UniversalClient {
 			return redis.NewClient(&redis.Options{Addr: "127.0.0.1:99999"})
@@ -44,13 +44,13 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 			return redis.NewClient(&redis.Options{Addr: addr, Dialer: unknownHost})
 		}, unknown},
 		"cluster refuses": {func() redis.UniversalClient {
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr, addr}, Dialer: refuse})
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr, addr}, Dialer: testkit.RefuseConnection})
 		}, refused},
 		"cluster, unknown": {func() redis.UniversalClient {
 			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Dialer: unknownHost})
 		}, unknown},
 		"ring refuses": {func() redis.UniversalClient {
-			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": addr}, Dialer: refuse})
+			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": addr}, Dialer: testkit.RefuseConnection})
 		}, refused},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestCallsInFlightFailOnce(t *testing.T) {
 			return err
 		}
 		var cut chan struct{} // nil lets calls pass
-		b.Redis.AddHook(aroundHook(func(send func() error) error {
+		b.Redis.AddHook(testkit.EveryScript(func(send func() error) error {
 			if cut == nil {
 				return send()
 			}
@@ -116,7 +116,7 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 				var mended atomic.Bool
 				dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if addr == dead && !(ring && mended.Load()) {
-						return refuse(ctx, network, addr)
+						return testkit.RefuseConnection(ctx, network, addr)
 					}
 					return b.Dial(ctx, network, addr)
 				}

@@ -25,16 +25,16 @@ func TestKindsOfLimitsOnRedis(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			addr := testkit.StartRedis(t)
-			user := restrict(t, addr, name, privilegesOf(t, "Calendar quotas also need")...)
+			user := testkit.Restrict(t, addr, name, testkit.PrivilegesOf(t, "Calendar quotas also need")...)
 			rdb := redis.NewClient(&user)
 			defer rdb.Close()
-			e := engine{limiter: testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), algorithm: a, ahead: 10 * time.Second}
-			e.chargeKindsTogether(t)
+			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), Algorithm: a, Ahead: 10 * time.Second}
+			chargeKindsTogether(t, e)
 			keys, err := testkit.Connect(t, addr).Keys(t.Context(), "*").Result()
 			require.NoError(t, err)
 			keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasSuffix(key, ":back") })
 			require.Len(t, keys, 1, "none of later months")
-			forbiddenNothing(t, addr)
+			testkit.RequireNothingDenied(t, addr)
 		})
 	}
 }

@@ -11,19 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-func location(t testing.TB, name string) *time.Location {
-	t.Helper()
-	loc, err := time.LoadLocation(name)
-	require.NoError(t, err)
-	return loc
-}
 
 // TestCalendarText is read and written as it is.
 func TestCalendarText(t *testing.T) {
 	t.Parallel()
-	berlin, auckland := location(t, "Europe/Berlin"), location(t, "Pacific/Auckland")
+	berlin, auckland := testkit.Location(t, "Europe/Berlin"), testkit.Location(t, "Pacific/Auckland")
 	for text, want := range map[string]ginlimit.Calendar{
 		"500/calendar-day":                         ginlimit.CalendarDay(nil),
 		"500/calendar-day in Europe/Berlin":        ginlimit.CalendarDay(berlin),
@@ -110,12 +104,12 @@ func TestBadCalendarIsAnError(t *testing.T) {
 		"nothing":          ginlimit.PerCalendar(0, ginlimit.Calendar{}),
 		"unlimited, day 0": ginlimit.PerCalendar(-1, ginlimit.CalendarMonth(nil, 0)),
 	} {
-		_, err := newLocal(t).Allow(t.Context(), "k", limit)
+		_, err := testkit.NewLocal(t).Allow(t.Context(), "k", limit)
 		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit, name)
-		_, err = newLocal(t).Policy(limit)
+		_, err = testkit.NewLocal(t).Policy(limit)
 		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit, name)
 	}
-	l := newLocal(t)
+	l := testkit.NewLocal(t)
 	_, err := l.Allow(t.Context(), "k", ginlimit.PerCalendar(5, month), ginlimit.PerCalendar(6, month))
 	require.ErrorContains(t, err, "same period")
 	_, err = l.Allow(t.Context(), "k", ginlimit.PerCalendar(5, month), ginlimit.PerCalendar(6, ginlimit.CalendarMonth(nil, 2)), ginlimit.PerDay(6))
@@ -139,41 +133,41 @@ func TestBadCalendarIsAnError(t *testing.T) {
 
 // TestKindsOfLimitsInOneCall are charged all or none, on every engine.
 func TestKindsOfLimitsInOneCall(t *testing.T) {
-	onEveryAlgorithm(t, func(t *testing.T, e engine) { e.chargeKindsTogether(t) })
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) { chargeKindsTogether(t, e) })
 }
 
 // chargeKindsTogether has a quota whose period ends in weeks beside a limit of the engine's algorithm. It leaves the quota in debt.
-func (e engine) chargeKindsTogether(t *testing.T) {
+func chargeKindsTogether(t *testing.T, e testkit.Engine) {
 	quota := ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1+(time.Now().UTC().Day()+14)%28))
 	day := ginlimit.PerDay(6)
 	left := func(ofQuota, ofDay int) {
 		t.Helper()
-		require.Equal(t, ofQuota, e.left(t, quota))
-		require.Equal(t, ofDay, e.left(t, day))
+		require.Equal(t, ofQuota, e.Left(t, quota))
+		require.Equal(t, ofDay, e.Left(t, day))
 	}
-	e.allowed(t, 1, 9, quota)
-	e.allowed(t, 1, 5, quota, day)
+	e.Allowed(t, 1, 9, quota)
+	e.Allowed(t, 1, 5, quota, day)
 	left(8, 5)
-	require.NoError(t, e.reserve(t, 3, day, quota).Settle(t.Context(), 5))
+	require.NoError(t, e.Reserve(t, 3, day, quota).Settle(t.Context(), 5))
 	left(3, 0)
-	require.False(t, e.allowN(t, 1, quota, day).Allowed)
+	require.False(t, e.AllowN(t, 1, quota, day).Allowed)
 	left(3, 0) // refused by one, charged by none
-	require.NoError(t, e.limiter.Refund(t.Context(), "k", 2, day, quota))
+	require.NoError(t, e.Limiter.Refund(t.Context(), "k", 2, day, quota))
 	left(5, 2)
-	require.NoError(t, e.reserve(t, 2, day, quota).Cancel(t.Context()))
+	require.NoError(t, e.Reserve(t, 2, day, quota).Cancel(t.Context()))
 	left(5, 2)
-	require.Equal(t, 2, e.allowUpTo(t, 9, day, quota))
+	require.Equal(t, 2, e.AllowUpTo(t, 9, day, quota))
 	left(3, 0)
 
-	require.NoError(t, e.limiter.Block(t.Context(), "k", 100*24*time.Hour, quota, day)) // over the ends of months
-	blocked := e.allowN(t, 1, quota, day)
+	require.NoError(t, e.Limiter.Block(t.Context(), "k", 100*24*time.Hour, quota, day)) // over the ends of months
+	blocked := e.AllowN(t, 1, quota, day)
 	require.False(t, blocked.Allowed)
 	require.InDelta(t, (100 * 24 * time.Hour).Seconds(), blocked.RetryAfter.Seconds(), 10)
-	require.NoError(t, e.limiter.Reset(t.Context(), "k", quota, day))
+	require.NoError(t, e.Limiter.Reset(t.Context(), "k", quota, day))
 	left(10, 6)
 
-	require.NoError(t, e.reserve(t, 10, quota).Settle(t.Context(), 100))
-	refused := e.allowN(t, 1, quota)
+	require.NoError(t, e.Reserve(t, 10, quota).Settle(t.Context(), 100))
+	refused := e.AllowN(t, 1, quota)
 	require.False(t, refused.Allowed)
 	require.Greater(t, refused.RetryAfter, 24*time.Hour)
 	require.Less(t, refused.RetryAfter, 32*24*time.Hour)
@@ -184,15 +178,15 @@ func (e engine) chargeKindsTogether(t *testing.T) {
 func TestCalendarInTheFields(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // from the first of January, 2000, in UTC
-		berlin := location(t, "Europe/Berlin")
+		berlin := testkit.Location(t, "Europe/Berlin")
 		router := gin.New()
-		router.Use(newLocal(t).Handler(ginlimit.PerCalendar(2, ginlimit.CalendarMonth(berlin, 1)), ginlimit.WithName("plan"),
+		router.Use(testkit.NewLocal(t).Handler(ginlimit.PerCalendar(2, ginlimit.CalendarMonth(berlin, 1)), ginlimit.WithName("plan"),
 			ginlimit.WithLimits(ginlimit.PerSecond(5)), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
 			ginlimit.WithIdentity("all", func(*gin.Context) (string, error) { return "all", nil }, ginlimit.PerCalendar(90, ginlimit.CalendarDay(nil)))))
-		router.GET("/", ok)
+		router.GET("/", testkit.OK)
 		fields := func(code int, policy, limit, retry string) {
 			t.Helper()
-			rec := get(router, "/")
+			rec := testkit.Get(router, "/")
 			require.Equal(t, code, rec.Code)
 			require.Equal(t, policy, rec.Header().Get("RateLimit-Policy"))
 			require.Equal(t, limit, rec.Header().Get("RateLimit"))
@@ -218,9 +212,9 @@ func TestCalendarInTheFields(t *testing.T) {
 func TestRefundGoesToThePeriodThatWasCharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		limiter := newLocal(t)
+		limiter := testkit.NewLocal(t)
 		quota := ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1))
-		p := newPolicy(t, limiter, quota)
+		p := testkit.NewPolicy(t, limiter, quota)
 		old, err := p.Reserve(t.Context(), "k", 4)
 		require.NoError(t, err)
 		time.Sleep(31 * 24 * time.Hour)

@@ -20,7 +20,7 @@ import (
 
 // calendarModel is calendar quotas together with limits of another model, all charged or none. Its time is that of the bubble.
 type calendarModel struct {
-	other  steppable
+	other  testkit.Steppable
 	quotas map[string]*modelQuota
 }
 
@@ -33,18 +33,18 @@ type modelQuota struct {
 
 func newCalendarModel(a ginlimit.Algorithm) *calendarModel {
 	m := &calendarModel{quotas: map[string]*modelQuota{}}
-	if m.other = newWindowModel(a); a == ginlimit.TokenBucket {
-		m.other = newModel()
+	if m.other = testkit.NewWindowModel(a); a == ginlimit.TokenBucket {
+		m.other = testkit.NewBucketModel()
 	}
 	return m
 }
 
-func (m *calendarModel) advance(d time.Duration) { m.other.advance(d) }
+func (m *calendarModel) Advance(d time.Duration) { m.other.Advance(d) }
 
 // traceCalendars are the calendars of traces, and what they are by their documentation.
 var traceCalendars = sync.OnceValue(func() (c struct {
 	day, week, month ginlimit.Calendar
-	oracles          map[ginlimit.Calendar]civil
+	oracles          map[ginlimit.Calendar]testkit.Civil
 }) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -55,8 +55,8 @@ var traceCalendars = sync.OnceValue(func() (c struct {
 		panic(err)
 	}
 	c.day, c.week, c.month = ginlimit.CalendarDay(nil), ginlimit.CalendarWeek(apia, time.Saturday), ginlimit.CalendarMonth(berlin, 31)
-	c.oracles = map[ginlimit.Calendar]civil{
-		c.day: {"day", 0, time.UTC}, c.week: {"week", int(time.Saturday), apia}, c.month: {"month", 31, berlin},
+	c.oracles = map[ginlimit.Calendar]testkit.Civil{
+		c.day: {Unit: "day", Zone: time.UTC}, c.week: {Unit: "week", First: int(time.Saturday), Zone: apia}, c.month: {Unit: "month", First: 31, Zone: berlin},
 	}
 	return c
 })
@@ -67,7 +67,7 @@ func (m *calendarModel) quota(key string, l ginlimit.Limit) (q *modelQuota, star
 		m.quotas[id] = &modelQuota{used: map[time.Time]int64{}}
 	}
 	if q = m.quotas[id]; !time.Now().Before(q.end) {
-		q.start, q.end = traceCalendars().oracles[l.Calendar].period(time.Now())
+		q.start, q.end = traceCalendars().oracles[l.Calendar].Period(time.Now())
 	}
 	return q, q.start, q.end
 }
@@ -75,7 +75,7 @@ func (m *calendarModel) quota(key string, l ginlimit.Limit) (q *modelQuota, star
 // one is a step on one limit alone.
 func (m *calendarModel) one(key string, n, least int64, l ginlimit.Limit) ginlimit.Result {
 	if (l.Calendar == ginlimit.Calendar{}) {
-		return m.other.take(key, n, least, []ginlimit.Limit{l})
+		return m.other.Take(key, n, least, []ginlimit.Limit{l})
 	}
 	q, start, end := m.quota(key, l)
 	now := time.Now()
@@ -111,7 +111,7 @@ func (m *calendarModel) one(key string, n, least int64, l ginlimit.Limit) ginlim
 	return r
 }
 
-func (m *calendarModel) take(key string, n, least int64, limits []ginlimit.Limit) ginlimit.Result {
+func (m *calendarModel) Take(key string, n, least int64, limits []ginlimit.Limit) ginlimit.Result {
 	granted, allowed := n, true
 	for _, l := range limits {
 		look := m.one(key, 0, least, l)
@@ -131,13 +131,13 @@ func (m *calendarModel) take(key string, n, least int64, limits []ginlimit.Limit
 		r.Allowed, r.Granted = allowed, int(granted)
 		results = append(results, r)
 	}
-	return closest(results)
+	return testkit.Closest(results)
 }
 
-func (m *calendarModel) refund(key string, n int64, limits []ginlimit.Limit) {
+func (m *calendarModel) Refund(key string, n int64, limits []ginlimit.Limit) {
 	for _, l := range limits {
 		if (l.Calendar == ginlimit.Calendar{}) {
-			m.other.refund(key, n, []ginlimit.Limit{l})
+			m.other.Refund(key, n, []ginlimit.Limit{l})
 			continue
 		}
 		q, start, _ := m.quota(key, l)
@@ -154,17 +154,17 @@ func (m *calendarModel) charge(key string, n int64, limits []ginlimit.Limit) {
 			continue
 		}
 		switch other := m.other.(type) {
-		case *model:
-			b := other.bucket(key, l)
-			b.missing.Add(b.missing, tokens(max(0, min(n, floorSigned(new(big.Rat).Sub(tokens(2*burst(l)), b.missing))))))
-		case *windowModel:
-			w := other.window(key, l)
-			more := max(0, min(n, 2*int64(l.Rate)-int64(len(w.taken))))
-			if len(w.taken) == 0 && more > 0 {
-				w.begun = other.now
+		case *testkit.BucketModel:
+			b := other.Bucket(key, l)
+			b.Missing.Add(b.Missing, testkit.Tokens(max(0, min(n, testkit.FloorSigned(new(big.Rat).Sub(testkit.Tokens(2*testkit.Burst(l)), b.Missing))))))
+		case *testkit.WindowModel:
+			w := other.Window(key, l)
+			more := max(0, min(n, 2*int64(l.Rate)-int64(len(w.Taken))))
+			if len(w.Taken) == 0 && more > 0 {
+				w.Begun = other.Now
 			}
 			for range more {
-				w.taken = append(w.taken, other.now)
+				w.Taken = append(w.Taken, other.Now)
 			}
 		}
 	}
@@ -172,21 +172,21 @@ func (m *calendarModel) charge(key string, n int64, limits []ginlimit.Limit) {
 
 // settle is a reservation of n tokens that is settled at once.
 func (m *calendarModel) settle(key string, n, actual int64, limits []ginlimit.Limit) ginlimit.Result {
-	r := m.take(key, n, n, limits)
+	r := m.Take(key, n, n, limits)
 	switch {
 	case !r.Allowed:
 	case actual < n:
-		m.refund(key, n-actual, limits)
+		m.Refund(key, n-actual, limits)
 	default:
 		m.charge(key, actual-n, limits)
 	}
 	return r
 }
 
-func (m *calendarModel) block(key string, d time.Duration, limits []ginlimit.Limit) {
+func (m *calendarModel) Block(key string, d time.Duration, limits []ginlimit.Limit) {
 	for _, l := range limits {
 		if (l.Calendar == ginlimit.Calendar{}) {
-			m.other.block(key, d, []ginlimit.Limit{l})
+			m.other.Block(key, d, []ginlimit.Limit{l})
 			continue
 		}
 		q, _, _ := m.quota(key, l)
@@ -196,10 +196,10 @@ func (m *calendarModel) block(key string, d time.Duration, limits []ginlimit.Lim
 	}
 }
 
-func (m *calendarModel) reset(key string, limits []ginlimit.Limit) {
+func (m *calendarModel) Reset(key string, limits []ginlimit.Limit) {
 	for _, l := range limits {
 		if (l.Calendar == ginlimit.Calendar{}) {
-			m.other.reset(key, []ginlimit.Limit{l})
+			m.other.Reset(key, []ginlimit.Limit{l})
 			continue
 		}
 		q, start, _ := m.quota(key, l)
@@ -209,7 +209,7 @@ func (m *calendarModel) reset(key string, limits []ginlimit.Limit) {
 }
 
 // calendarTrace returns steps under limits of several kinds, over years, around boundaries, and close together.
-func calendarTrace(seed uint64, length int) []step {
+func calendarTrace(seed uint64, length int) []testkit.Step {
 	day, week, month := traceCalendars().day, traceCalendars().week, traceCalendars().month
 	sets := [][]ginlimit.Limit{
 		{ginlimit.PerCalendar(5, day)},
@@ -220,43 +220,43 @@ func calendarTrace(seed uint64, length int) []step {
 		{ginlimit.PerCalendar(math.MaxInt32, month), ginlimit.PerHour(4)},
 	}
 	r := rand.New(rand.NewPCG(seed, 0))
-	steps := make([]step, length)
+	steps := make([]testkit.Step, length)
 	for i := range steps {
 		limits := sets[r.IntN(len(sets))]
-		s := step{op: "AllowN", n: 1, limits: limits, key: "client " + strconv.Itoa(r.IntN(2)) + limits[0].String() + strconv.Itoa(len(limits))}
+		s := testkit.Step{Op: "AllowN", N: 1, Limits: limits, Key: "client " + strconv.Itoa(r.IntN(2)) + limits[0].String() + strconv.Itoa(len(limits))}
 		switch r.IntN(12) {
 		case 0:
-			s.wait = time.Duration(1+r.Int64N(1500)) * time.Millisecond
+			s.Wait = time.Duration(1+r.Int64N(1500)) * time.Millisecond
 		case 1:
-			s.wait = time.Duration(1+r.Int64N(3600)) * time.Second
+			s.Wait = time.Duration(1+r.Int64N(3600)) * time.Second
 		case 2:
-			s.wait = time.Duration(1+r.Int64N(30)) * time.Hour
+			s.Wait = time.Duration(1+r.Int64N(30)) * time.Hour
 		case 3:
 			if r.IntN(10) == 0 {
-				s.wait = time.Duration(1+r.Int64N(60)) * 24 * time.Hour
+				s.Wait = time.Duration(1+r.Int64N(60)) * 24 * time.Hour
 			}
 		case 4:
-			s.wait = -1 // to a boundary, or the millisecond before
+			s.Wait = -1 // to a boundary, or the millisecond before
 		}
 		switch r.IntN(20) {
 		case 0, 1:
-			s.n = 1 + r.IntN(6)
+			s.N = 1 + r.IntN(6)
 		case 2, 3, 4:
-			s.op, s.n = "AllowUpTo", 1+r.IntN(8)
+			s.Op, s.N = "AllowUpTo", 1+r.IntN(8)
 		case 5, 6:
-			s.op = "Peek"
+			s.Op = "Peek"
 		case 7, 8:
-			s.op, s.n = "Refund", 1+r.IntN(4)
+			s.Op, s.N = "Refund", 1+r.IntN(4)
 		case 9:
-			s.op, s.d = "Block", time.Duration(1+r.Int64N(int64([]time.Duration{time.Second, time.Hour, 100 * time.Hour}[r.IntN(3)])))
+			s.Op, s.D = "Block", time.Duration(1+r.Int64N(int64([]time.Duration{time.Second, time.Hour, 100 * time.Hour}[r.IntN(3)])))
 		case 10:
-			s.op = "Reset"
+			s.Op = "Reset"
 		case 11, 12, 13:
-			s.op, s.n, s.d = "Settle", 1+r.IntN(3), time.Duration([]int{0, r.IntN(5), r.IntN(20)}[r.IntN(3)]) // of the tokens really taken
+			s.Op, s.N, s.D = "Settle", 1+r.IntN(3), time.Duration([]int{0, r.IntN(5), r.IntN(20)}[r.IntN(3)]) // of the tokens really taken
 		}
 		if i > 0 && r.IntN(4) == 0 { // once more, as a refused client does
 			s = steps[i-1]
-			s.wait = time.Duration(r.IntN(3)) * time.Duration(r.IntN(300)) * time.Millisecond
+			s.Wait = time.Duration(r.IntN(3)) * time.Duration(r.IntN(300)) * time.Millisecond
 		}
 		steps[i] = s
 	}
@@ -264,26 +264,26 @@ func calendarTrace(seed uint64, length int) []step {
 }
 
 // followCalendar makes the steps of a trace on an engine in a bubble and on the model, which must agree at each.
-func (e engine) followCalendar(t *testing.T, seed uint64, steps []step, sources ...ginlimit.Source) (remembered int) {
-	m, r := newCalendarModel(e.algorithm), rand.New(rand.NewPCG(seed, 1))
+func followCalendar(t *testing.T, e testkit.Engine, seed uint64, steps []testkit.Step, sources ...ginlimit.Source) (remembered int) {
+	m, r := newCalendarModel(e.Algorithm), rand.New(rand.NewPCG(seed, 1))
 	for i, s := range steps {
-		if s.wait < 0 {
-			for _, l := range s.limits {
-				if oracle := traceCalendars().oracles[l.Calendar]; oracle.zone != nil {
-					_, end := oracle.period(time.Now())
-					s.wait = max(0, time.Until(end)-time.Duration(r.IntN(2))*time.Millisecond)
+		if s.Wait < 0 {
+			for _, l := range s.Limits {
+				if oracle := traceCalendars().oracles[l.Calendar]; oracle.Zone != nil {
+					_, end := oracle.Period(time.Now())
+					s.Wait = max(0, time.Until(end)-time.Duration(r.IntN(2))*time.Millisecond)
 				}
 			}
 		}
-		e.advance(s.wait)
-		m.advance(s.wait)
+		e.Advance(s.Wait)
+		m.Advance(s.Wait)
 		var want ginlimit.Result
-		if s.op == "Settle" {
-			want = m.settle(s.key, int64(s.n), int64(s.d), s.limits)
+		if s.Op == "Settle" {
+			want = m.settle(s.Key, int64(s.N), int64(s.D), s.Limits)
 		} else {
-			want = s.expect(m)
+			want = s.Expect(m)
 		}
-		got, err := s.apply(t.Context(), e.limiter)
+		got, err := s.Apply(t.Context(), e.Limiter)
 		if want != (ginlimit.Result{}) {
 			want.Source = sources[0]
 			if slices.Contains(sources, got.Source) && !got.Allowed {
@@ -303,23 +303,23 @@ func (e engine) followCalendar(t *testing.T, seed uint64, steps []step, sources 
 // TestCalendarTraceEqualsModel has limits of several kinds in one call, on Redis and in the process.
 func TestCalendarTraceEqualsModel(t *testing.T) {
 	t.Parallel()
-	for _, a := range append(windowAlgorithms, ginlimit.TokenBucket) {
+	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
 				for _, refusals := range []int{0, 1000} {
 					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 						b.Mini.SetTime(time.Now())
-						e := engine{
-							limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(refusals)), algorithm: a,
-							advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
+						e := testkit.Engine{
+							Limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(refusals)), Algorithm: a,
+							Advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
 						}
-						remembered := e.followCalendar(t, seed, calendarTrace(seed, 250/raceShare), ginlimit.FromRedis, ginlimit.FromMemory)
+						remembered := followCalendar(t, e, seed, calendarTrace(seed, 250/testkit.RaceShare), ginlimit.FromRedis, ginlimit.FromMemory)
 						require.Equal(t, refusals > 0, remembered > 0)
 					})
 				}
 				synctest.Test(t, func(t *testing.T) {
-					localEngine(t, a).followCalendar(t, seed, calendarTrace(seed, 1500/raceShare), ginlimit.FromLocal)
+					followCalendar(t, testkit.LocalEngine(t, a), seed, calendarTrace(seed, 1500/testkit.RaceShare), ginlimit.FromLocal)
 				})
 			})
 		}

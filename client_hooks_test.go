@@ -104,7 +104,7 @@ func TestHookIsAddedAgainOnlyForHooks(t *testing.T) {
 	require.LessOrEqual(t, rdb.depthOf(t), before+framesOfHook)
 	for range 3 {
 		var seen atomic.Int64
-		rdb.AddHook(aroundHook(func(send func() error) error { seen.Add(1); return send() }))
+		rdb.AddHook(testkit.EveryScript(func(send func() error) error { seen.Add(1); return send() }))
 		allow()
 		allow()
 		require.EqualValues(t, 2, seen.Load(), "a hook that is added later sees the limiter's commands")
@@ -181,7 +181,7 @@ func TestHooksAndLimitersComeAtOnce(t *testing.T) {
 	const hooks = 8
 	for i := range hooks {
 		limiter := testkit.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i)))
-		all.Go(func() { rdb.AddHook(aroundHook(func(send func() error) error { return send() })) })
+		all.Go(func() { rdb.AddHook(testkit.EveryScript(func(send func() error) error { return send() })) })
 		all.Go(func() {
 			for range 20 {
 				_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))

@@ -67,34 +67,34 @@ func TestByClientIP(t *testing.T) {
 
 func TestEveryClientHasABucket(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	r := serve(middleware(rdb, ginlimit.PerMinute(1)))
+	rdb, _ := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1)))
 	for _, address := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8:0:1::1]:1", "[fe80::1%eth0]:1"} {
-		assert.Equal(t, http.StatusOK, get(r, "/", from(address)).Code, address)
+		assert.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.From(address)).Code, address)
 	}
 	for _, address := range []string{"192.0.2.1:2", "[::ffff:192.0.2.1]:1", "[2001:db8::ffff]:1", "[2001:db8:0:1:2::]:1", "[fe80::2%eth1]:1"} {
-		assert.Equal(t, http.StatusTooManyRequests, get(r, "/", from(address)).Code, address)
+		assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.From(address)).Code, address)
 	}
 }
 
 // Guarantee 8: with no proxy trusted, nobody chooses a bucket by a header.
 func TestForgedHeadersChooseNoBucket(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	r := serve(middleware(rdb, ginlimit.PerMinute(1)))
-	get(r, "/")
+	rdb, _ := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1)))
+	testkit.Get(r, "/")
 	for _, header := range []string{"X-Forwarded-For", "X-Real-Ip", "Forwarded", "Cf-Connecting-Ip"} {
-		rec := get(r, "/", func(req *http.Request) { req.Header.Set(header, "203.0.113.9") })
+		rec := testkit.Get(r, "/", func(req *http.Request) { req.Header.Set(header, "203.0.113.9") })
 		assert.Equal(t, http.StatusTooManyRequests, rec.Code, header)
 	}
 }
 
 func TestUnreadableAddressIsAnErrorNotABucket(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	r := serve(middleware(rdb, ginlimit.PerMinute(100)))
+	rdb, _ := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(100)))
 	for _, address := range []string{"", "@", "unix", "300.1.1.1:1", "[::g]:1"} {
-		rec := get(r, "/", from(address))
+		rec := testkit.Get(r, "/", testkit.From(address))
 		assert.Equal(t, http.StatusInternalServerError, rec.Code, address)
 		assert.NotContains(t, rec.Body.String(), "address")
 	}
@@ -104,14 +104,14 @@ func TestUnreadableAddressIsAnErrorNotABucket(t *testing.T) {
 // TestManyNetworks looks an address up among 100,000.
 func TestManyNetworks(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	var networks []netip.Prefix
 	for i := range 100_000 {
 		networks = append(networks, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32))
 	}
-	r := serve(middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyList(networks...)))
-	assert.Equal(t, 403, get(r, "/", from("10.1.134.159:1")).Code)
-	assert.Equal(t, 200, get(r, "/", from("10.1.134.160:1")).Code)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyList(networks...)))
+	assert.Equal(t, 403, testkit.Get(r, "/", testkit.From("10.1.134.159:1")).Code)
+	assert.Equal(t, 200, testkit.Get(r, "/", testkit.From("10.1.134.160:1")).Code)
 }
 
 // TestPlatformAloneLeavesForwardedForTrusted: for a request without the platform's header, Gin looks at those of proxies.
@@ -126,13 +126,13 @@ func TestPlatformAloneLeavesForwardedForTrusted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limiter := local(t, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+			limiter := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			r := gin.New()
 			r.TrustedPlatform = gin.PlatformCloudflare
 			require.NoError(t, c.set(r))
-			r.GET("/", limiter.Handler(ginlimit.PerMinute(1)), ok)
-			through := func(client string) int { return get(r, "/", with("Cf-Connecting-Ip", client)).Code }
-			past := func(claimed string) int { return get(r, "/", with("X-Forwarded-For", claimed)).Code }
+			r.GET("/", limiter.Handler(ginlimit.PerMinute(1)), testkit.OK)
+			through := func(client string) int { return testkit.Get(r, "/", testkit.With("Cf-Connecting-Ip", client)).Code }
+			past := func(claimed string) int { return testkit.Get(r, "/", testkit.With("X-Forwarded-For", claimed)).Code }
 			require.Equal(t, http.StatusOK, through("203.0.113.7"))
 			require.Equal(t, http.StatusOK, through("203.0.113.8"))
 			require.Equal(t, http.StatusTooManyRequests, through("203.0.113.7"))
@@ -173,7 +173,7 @@ func TestKeysOfNoClientAreLogged(t *testing.T) {
 		{"an address in a tool", "203.0.113.7", notServed, false, nil},
 		{"an IPv6 address in a tool", "2001:db8::1", notServed, true, nil},
 		{"a /48 in a tool", "2001:db8::/48", notServed, true, nil},
-		{"a key function of its own", "2001:db8::1", served, false, []ginlimit.Option{byUser()}},
+		{"a key function of its own", "2001:db8::1", served, false, []ginlimit.Option{testkit.ByUser()}},
 		{"other networks", "2001:db8::/48", served, false, []ginlimit.Option{ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -256,17 +256,17 @@ func TestSpoofableAddressesAreLogged(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			rdb, _ := newMiniredis(t)
+			rdb, _ := testkit.NewMiniredis(t)
 			var log testkit.Buffer
 			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			r := gin.New()
 			require.NoError(t, r.SetTrustedProxies(c.trusted))
 			r.GET("/", limiter.Handler(ginlimit.PerMinute(100), append(c.opts, ginlimit.WithKey(c.key))...),
 				limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(c.key)))
-			get(r, "/", with("X-User", "ada")) // by this key first
+			testkit.Get(r, "/", testkit.With("X-User", "ada")) // by this key first
 			var all sync.WaitGroup
 			for range 20 {
-				all.Go(func() { get(r, "/", with("X-Forwarded-For", "203.0.113.99")) })
+				all.Go(func() { testkit.Get(r, "/", testkit.With("X-Forwarded-For", "203.0.113.99")) })
 			}
 			all.Wait()
 			lines := strings.Count(log.String(), "\n")
@@ -280,7 +280,7 @@ func TestSpoofableAddressesAreLogged(t *testing.T) {
 // spoofable serves handlers of a limiter by an engine that trusts these proxies, and returns its log.
 func spoofable(t *testing.T, trusted []string, handlers func(*ginlimit.Limiter) []gin.HandlerFunc) (*gin.Engine, *testkit.Buffer) {
 	t.Helper()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	log := &testkit.Buffer{}
 	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 	r := gin.New()
@@ -316,11 +316,11 @@ func TestSpoofableAddressesAreFoundAfterManyRequests(t *testing.T) {
 				return []gin.HandlerFunc{l.Handler(ginlimit.PerMinute(10_000), row.options...)}
 			})
 			for range 2_000 {
-				get(r, "/", with(row.first, "x"))
+				testkit.Get(r, "/", testkit.With(row.first, "x"))
 			}
 			require.NotContains(t, log.String(), "spoof")
 			for range 100 {
-				get(r, "/", with("X-Late", "x"))
+				testkit.Get(r, "/", testkit.With("X-Late", "x"))
 			}
 			if !row.warned {
 				require.NotContains(t, log.String(), "spoof")
@@ -363,7 +363,7 @@ func TestSpoofableHeadersAreNamed(t *testing.T) {
 			})
 			row.edit(r)
 			for range 3 {
-				get(r, "/", with("Cf-Connecting-Ip", "203.0.113.99"), with("X-Real-Ip", "203.0.113.99"))
+				testkit.Get(r, "/", testkit.With("Cf-Connecting-Ip", "203.0.113.99"), testkit.With("X-Real-Ip", "203.0.113.99"))
 			}
 			if row.named == "" {
 				require.Empty(t, log.String())
@@ -405,12 +405,12 @@ func TestSpoofableAddressesOfASecondEngine(t *testing.T) {
 		limiter = l
 		return []gin.HandlerFunc{l.Handler(ginlimit.PerMinute(100))}
 	})
-	get(safe, "/")
+	testkit.Get(safe, "/")
 	require.Empty(t, log.String())
 	unsafe := gin.New() // it trusts everybody
 	unsafe.GET("/", limiter.Handler(ginlimit.PerHour(100)), limiter.Handler(ginlimit.PerDay(100)))
 	for range 3 {
-		get(unsafe, "/")
+		testkit.Get(unsafe, "/")
 	}
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 }
@@ -430,7 +430,7 @@ func TestEachLimiterLogsSpoofableAddressesOnce(t *testing.T) {
 		}
 	})
 	for range 3 {
-		get(r, "/", with("X-User", "ada"))
+		testkit.Get(r, "/", testkit.With("X-User", "ada"))
 	}
 	require.Empty(t, log.String())
 	require.Equal(t, 1, strings.Count(own.String(), "\n"), own.String())

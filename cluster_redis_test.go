@@ -26,7 +26,7 @@ func TestClusterCarriesManyAtOnce(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	defer rdb.Close()
 	limiter := testkit.NewLimiter(t, rdb)
-	askMany(t, limiter)
+	testkit.AskMany(t, limiter)
 
 	const callers, each = 256, 20
 	var granted atomic.Int64
@@ -44,7 +44,7 @@ func TestClusterCarriesManyAtOnce(t *testing.T) {
 	require.EqualValues(t, 3000, granted.Load())
 	calls := 0
 	for _, addr := range addrs {
-		calls += scriptCalls(t, testkit.Connect(t, addr))
+		calls += testkit.ScriptCalls(t, testkit.Connect(t, addr))
 	}
 	t.Logf("%d calls of the script", calls)
 	require.Less(t, calls, 1200+callers*each/4)
@@ -54,7 +54,7 @@ func TestClusterCarriesManyAtOnce(t *testing.T) {
 func TestWindowsOnACluster(t *testing.T) {
 	t.Parallel()
 	addrs := testkit.StartCluster(t, 3)
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 		t.Cleanup(func() { _ = rdb.Close() })
 		limiters := []*ginlimit.Limiter{testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))}

@@ -34,12 +34,12 @@ type crowd struct {
 	limiters []*ginlimit.Limiter
 	clients  []string
 	limit    ginlimit.Limit
-	model    *model
+	model    *testkit.BucketModel
 	random   *rand.Rand
 }
 
 func newCrowd(t *testing.T, size int, connect func() redis.UniversalClient, opts ...ginlimit.Option) *crowd {
-	c := &crowd{limit: ginlimit.PerDay(20), model: newModel(), random: rand.New(rand.NewPCG(7, 7))}
+	c := &crowd{limit: ginlimit.PerDay(20), model: testkit.NewBucketModel(), random: rand.New(rand.NewPCG(7, 7))}
 	for range 3 {
 		rdb := connect()
 		t.Cleanup(func() { _ = rdb.Close() })
@@ -90,11 +90,11 @@ func (c *crowd) ask(t *testing.T, fails map[string]bool) {
 func (c *crowd) check(t *testing.T, client string, told []reading) {
 	t.Helper()
 	limits := []ginlimit.Limit{c.limit}
-	left := map[int]bool{c.model.take(client, 0, 1, limits).Remaining: true}
+	left := map[int]bool{c.model.Take(client, 0, 1, limits).Remaining: true}
 	slices.SortFunc(told, func(a, b reading) int { return cmp.Compare(b.r.Remaining, a.r.Remaining) })
 	for _, a := range told {
 		if a.r.Allowed {
-			want := c.model.take(client, int64(a.n), int64(a.n), limits)
+			want := c.model.Take(client, int64(a.n), int64(a.n), limits)
 			require.True(t, want.Allowed, "%s: %+v", client, a)
 			require.Equal(t, want.Remaining, a.r.Remaining, "%s: %+v", client, a)
 			left[want.Remaining] = true
@@ -119,15 +119,15 @@ func (c *crowd) change(t *testing.T, fails map[string]bool) {
 		limiter := c.limiters[i%len(c.limiters)]
 		switch n := 1 + c.random.IntN(5); c.random.IntN(8) {
 		case 0, 1:
-			c.model.refund(client, int64(n), limits)
+			c.model.Refund(client, int64(n), limits)
 			require.NoError(t, limiter.Refund(t.Context(), client, n, c.limit))
 		case 2:
-			c.model.reset(client, limits)
+			c.model.Reset(client, limits)
 			require.NoError(t, limiter.Reset(t.Context(), client, c.limit))
 		}
 		r, err := limiter.Peek(t.Context(), client, c.limit)
 		require.NoError(t, err)
-		require.Equal(t, c.model.take(client, 0, 1, limits).Remaining, r.Remaining, client)
+		require.Equal(t, c.model.Take(client, 0, 1, limits).Remaining, r.Remaining, client)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestClientsOfAClusterEqualTheModel(t *testing.T) {
 			t.Parallel()
 			addrs := testkit.StartCluster(t, 3)
 			connect := func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs}) }
-			c, admin, ctx := newCrowd(t, 120/raceShare, connect, ginlimit.WithAlgorithm(a)), connect(), t.Context()
+			c, admin, ctx := newCrowd(t, 120/testkit.RaceShare, connect, ginlimit.WithAlgorithm(a)), connect(), t.Context()
 			defer admin.Close()
 			name := func(client string) string { return testkit.RedisKeyOf(a, client, c.limit) }
 			require.NoError(t, admin.HSet(ctx, name(c.clients[0]), "a", "b").Err())
@@ -210,10 +210,10 @@ func TestManyKeysOfAClusterShareACall(t *testing.T) {
 			limiter := testkit.NewLimiter(t, rdb)
 			_, err := limiter.Peek(t.Context(), "k", ginlimit.PerDay(1))
 			require.NoError(t, err)
-			askMany(t, limiter)
+			testkit.AskMany(t, limiter)
 			calls := 0
 			for _, addr := range addrs {
-				calls += scriptCalls(t, testkit.Connect(t, addr))
+				calls += testkit.ScriptCalls(t, testkit.Connect(t, addr))
 			}
 			t.Logf("1,200 decisions on 200 keys in %d calls of the script", calls)
 			require.Less(t, calls, 700)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,14 +19,6 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-// scriptCalls returns how often the script was called.
-func scriptCalls(t *testing.T, rdb *redis.Client) int {
-	t.Helper()
-	calls, err := strconv.Atoi(commandCalls(t, rdb)["evalsha"])
-	require.NoError(t, err)
-	return calls
-}
 
 // TestRememberedRefusalCostsNoTrip sends 100,000 requests of a client that is over its limit.
 func TestRememberedRefusalCostsNoTrip(t *testing.T) {
@@ -45,7 +36,7 @@ func TestRememberedRefusalCostsNoTrip(t *testing.T) {
 					return err == nil && r.Source == ginlimit.FromMemory
 				}))
 			}
-			before, start := scriptCalls(t, rdb), time.Now()
+			before, start := testkit.ScriptCalls(t, rdb), time.Now()
 			var all sync.WaitGroup
 			for range 64 {
 				all.Go(func() {
@@ -57,7 +48,7 @@ func TestRememberedRefusalCostsNoTrip(t *testing.T) {
 				})
 			}
 			all.Wait()
-			calls, seconds := scriptCalls(t, rdb)-before, int(time.Since(start)/time.Second)
+			calls, seconds := testkit.ScriptCalls(t, rdb)-before, int(time.Since(start)/time.Second)
 			t.Logf("%d calls of the script in %d s", calls, seconds+1)
 			require.LessOrEqual(t, calls, 10*(1+seconds), "a handful each second")
 		})
@@ -208,9 +199,9 @@ func TestDenyMemoryIsBounded(t *testing.T) { // not parallel: it measures the he
 		}
 	}
 	refuse(0, 500)
-	before := heapInUse()
+	before := testkit.HeapInUse()
 	refuse(500, 5500)
-	perClient := float64(heapInUse()-before) / 5000
+	perClient := float64(testkit.HeapInUse()-before) / 5000
 	t.Logf("%.0f bytes more for each of 5,000 clients", perClient)
 	require.Less(t, perClient, 40.0)
 }
@@ -257,7 +248,7 @@ func (refundsHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // TestDenyMemoryOfWindows: a client that is over costs no trip, and is told the same as by Redis.
 func TestDenyMemoryOfWindows(t *testing.T) {
 	t.Parallel()
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
@@ -291,7 +282,7 @@ func TestDenyMemoryOfWindows(t *testing.T) {
 // TestDenyMemoryNeverOutlastsAWindow compares short windows with what a limiter without memory is told.
 func TestDenyMemoryNeverOutlastsAWindow(t *testing.T) {
 	t.Parallel()
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))

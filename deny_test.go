@@ -15,18 +15,18 @@ import (
 // The deny memory.
 
 // impatientTrace is a trace of few keys that ask again soon, so that much is refused from memory.
-func impatientTrace(seed uint64, length int) []step {
+func impatientTrace(seed uint64, length int) []testkit.Step {
 	r := rand.New(rand.NewPCG(seed, 1))
-	steps := trace(seed, length, traceLimits, ample)
+	steps := testkit.Trace(seed, length, traceLimits, ample)
 	for i := range steps {
 		s := &steps[i]
-		s.limits = traceLimits[:5][r.IntN(5)]
-		s.key = "client " + s.limits[0].String()
-		s.wait = time.Duration(r.IntN(30)) * time.Millisecond
-		s.n = 1 + r.IntN(min(int(burst(s.limits[0])), 10))
-		s.d = time.Duration(1+r.IntN(300)) * time.Millisecond
+		s.Limits = traceLimits[:5][r.IntN(5)]
+		s.Key = "client " + s.Limits[0].String()
+		s.Wait = time.Duration(r.IntN(30)) * time.Millisecond
+		s.N = 1 + r.IntN(min(int(testkit.Burst(s.Limits[0])), 10))
+		s.D = time.Duration(1+r.IntN(300)) * time.Millisecond
 		if r.IntN(4) > 0 {
-			s.op = "AllowN"
+			s.Op = "AllowN"
 		}
 	}
 	return steps
@@ -41,12 +41,12 @@ func TestTraceEqualsModelWithDenyMemory(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				limiter := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
-				m, known := newModel(), 0
-				for i, s := range impatientTrace(seed, 5000/raceShare) {
-					time.Sleep(s.wait) // the bubble's clock
-					m.advance(s.wait)
-					want := s.expect(m)
-					got, err := s.apply(t.Context(), limiter)
+				m, known := testkit.NewBucketModel(), 0
+				for i, s := range impatientTrace(seed, 5000/testkit.RaceShare) {
+					time.Sleep(s.Wait) // the bubble's clock
+					m.Advance(s.Wait)
+					want := s.Expect(m)
+					got, err := s.Apply(t.Context(), limiter)
 					if got.Source == ginlimit.FromMemory {
 						known++
 						got.Source = 0

@@ -75,7 +75,7 @@ func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 				require.EqualValues(t, 1, remaining[i].Load(), "remaining %d", i)
 			}
 			require.EqualValues(t, callers*each-3000, refused.Load())
-			calls := scriptCalls(t, rdb)
+			calls := testkit.ScriptCalls(t, rdb)
 			t.Logf("%d decisions in %d calls of the script", callers*each, calls)
 			require.Less(t, calls, callers*each/8)
 		})
@@ -245,38 +245,11 @@ func TestErrorsOfABatchTouchOnlyTheirCallers(t *testing.T) {
 	require.EqualValues(t, 1, rdb.SCard(t.Context(), testkit.RedisKey("foreign 3", limit)).Val())
 }
 
-// askMany has many callers ask for many keys at once, each key's bucket as often as it holds tokens and once more.
-func askMany(t *testing.T, limiter *ginlimit.Limiter) {
-	const callers, keys, burst = 128, 200, 5
-	limit := ginlimit.PerDay(1).WithBurst(burst)
-	var next atomic.Int64
-	var admitted [keys]atomic.Int64
-	var all sync.WaitGroup
-	for range callers {
-		all.Go(func() {
-			for {
-				i := next.Add(1) - 1
-				if i >= keys*(burst+1) {
-					return
-				}
-				r, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i%keys), limit)
-				if assert.NoError(t, err) && r.Allowed {
-					admitted[i%keys].Add(1)
-				}
-			}
-		})
-	}
-	all.Wait()
-	for i := range admitted {
-		require.EqualValues(t, burst, admitted[i].Load(), "client %d", i)
-	}
-}
-
 func TestManyKeysShareACall(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	askMany(t, testkit.NewLimiter(t, rdb))
-	calls := scriptCalls(t, rdb)
+	testkit.AskMany(t, testkit.NewLimiter(t, rdb))
+	calls := testkit.ScriptCalls(t, rdb)
 	t.Logf("1,200 decisions on 200 keys in %d calls of the script", calls)
 	require.Less(t, calls, 400)
 }
@@ -290,7 +263,7 @@ func TestKeysGoApartWhereTheyMust(t *testing.T) {
 		rdb := testkit.Connect(t, testkit.StartRedis(t, "--cluster-enabled", "yes"))
 		require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
 		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
-		askMany(t, testkit.NewLimiter(t, rdb))
+		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
 	})
 	t.Run("a user without MGET", func(t *testing.T) {
 		t.Parallel()
@@ -298,7 +271,7 @@ func TestKeysGoApartWhereTheyMust(t *testing.T) {
 		require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-mget").Err())
 		rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
 		defer rdb.Close()
-		askMany(t, testkit.NewLimiter(t, rdb))
+		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
 		stats := testkit.Connect(t, addr).Info(t.Context(), "commandstats").Val()
 		failed := regexp.MustCompile(`cmdstat_evalsha:.*failed_calls=(\d+)`).FindStringSubmatch(stats)
 		require.NotNil(t, failed)
@@ -308,13 +281,13 @@ func TestKeysGoApartWhereTheyMust(t *testing.T) {
 	})
 	t.Run("a client of another type", func(t *testing.T) {
 		t.Parallel()
-		askMany(t, testkit.NewLimiter(t, struct{ redis.UniversalClient }{testkit.Connect(t, testkit.StartRedis(t))}))
+		testkit.AskMany(t, testkit.NewLimiter(t, struct{ redis.UniversalClient }{testkit.Connect(t, testkit.StartRedis(t))}))
 	})
 	t.Run("a ring", func(t *testing.T) {
 		t.Parallel()
 		rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": testkit.StartRedis(t), "b": testkit.StartRedis(t)}})
 		defer rdb.Close()
-		askMany(t, testkit.NewLimiter(t, rdb))
+		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
 	})
 }
 

@@ -13,17 +13,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What the documents say of log lines, links and commands. Their Go is in readme_test.go.
-
-// read returns a file as text.
-func read(t *testing.T, file string) string {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	return string(text)
-}
 
 // documents returns the names of all documents.
 func documents(t *testing.T) []string {
@@ -53,13 +47,13 @@ func TestLinksOfDocumentsLead(t *testing.T) {
 	noAnchor := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 	anchors := func(document string) []string {
 		var names []string
-		for _, m := range heading.FindAllStringSubmatch(code.ReplaceAllString(read(t, document), ""), -1) {
+		for _, m := range heading.FindAllStringSubmatch(code.ReplaceAllString(testkit.Read(t, document), ""), -1) {
 			names = append(names, strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
 		}
 		return names
 	}
 	for _, document := range documents(t) {
-		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(read(t, document), -1) {
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(testkit.Read(t, document), -1) {
 			if strings.Contains(m[1], "://") {
 				continue
 			}
@@ -80,7 +74,7 @@ func TestLinksOfDocumentsLead(t *testing.T) {
 // TestRequirementsAreThoseOfGoMod: the README names the oldest versions that the module works with.
 func TestRequirementsAreThoseOfGoMod(t *testing.T) {
 	t.Parallel()
-	module, readme := read(t, "go.mod"), read(t, "README.md")
+	module, readme := testkit.Read(t, "go.mod"), testkit.Read(t, "README.md")
 	for name, line := range map[string]string{"Go": `go`, "Gin": `\tgithub.com/gin-gonic/gin`, "go-redis": `\tgithub.com/redis/go-redis/v9`} {
 		required := regexp.MustCompile(`(?m)^` + line + ` v?(\d+\.\d+)\.0$`).FindStringSubmatch(module)
 		require.NotNil(t, required, "go.mod requires a version of %s whose last number is 0", name)
@@ -93,12 +87,12 @@ func TestTestsThatDocumentsNameExist(t *testing.T) {
 	t.Parallel()
 	var declared []string
 	for _, file := range filesThatMatch(t, "_test.go") {
-		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`).FindAllStringSubmatch(read(t, file), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`).FindAllStringSubmatch(testkit.Read(t, file), -1) {
 			declared = append(declared, m[1])
 		}
 	}
 	for _, document := range documents(t) {
-		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Benchmark)\\w+)(…?)`").FindAllStringSubmatch(read(t, document), -1) {
+		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Benchmark)\\w+)(…?)`").FindAllStringSubmatch(testkit.Read(t, document), -1) {
 			exists := slices.ContainsFunc(declared, func(name string) bool {
 				return name == m[1] || m[2] != "" && strings.HasPrefix(name, m[1])
 			})
@@ -121,12 +115,12 @@ func TestLogLinesAreDocumented(t *testing.T) {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		for _, m := range call.FindAllStringSubmatch(read(t, file), -1) {
+		for _, m := range call.FindAllStringSubmatch(testkit.Read(t, file), -1) {
 			written = append(written, strings.ToUpper(m[1])+" "+m[2])
 		}
 	}
 	require.GreaterOrEqual(t, len(written), 7)
-	documented := regexp.MustCompile("(?m)^\\| (WARN|INFO) `(ginlimit: [^`…]*)…?`").FindAllStringSubmatch(read(t, "docs/operations.md"), -1)
+	documented := regexp.MustCompile("(?m)^\\| (WARN|INFO) `(ginlimit: [^`…]*)…?`").FindAllStringSubmatch(testkit.Read(t, "docs/operations.md"), -1)
 	for _, line := range written {
 		found := false
 		for _, m := range documented {
@@ -140,7 +134,7 @@ func TestLogLinesAreDocumented(t *testing.T) {
 // TestReferenceNamesWhatIsExported looks for each exported name of the package in docs/reference.md, and for each option in the README.
 func TestReferenceNamesWhatIsExported(t *testing.T) {
 	t.Parallel()
-	reference, readme := read(t, "docs/reference.md"), read(t, "README.md")
+	reference, readme := testkit.Read(t, "docs/reference.md"), testkit.Read(t, "README.md")
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	names := 0

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestReasonsOfNoDecision are words for what the application or the client did, never the text of an error.
@@ -53,12 +54,12 @@ func TestReasonsOfNoDecision(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var seen events
-			limiter := newLocal(t, ginlimit.WithObserver(seen.observe))
+			limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
 			request := row.request
 			if request == nil {
 				request = func(*http.Request) {}
 			}
-			get(serve(limiter.Handler(ginlimit.PerHour(1), append([]ginlimit.Option{byUser()}, row.options...)...)), "/", user("u"), request)
+			testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerHour(1), append([]ginlimit.Option{testkit.ByUser()}, row.options...)...)), "/", testkit.User("u"), request)
 			got := seen.take(t)
 			require.Len(t, got, 1)
 			require.Equal(t, row.want, got[0].Reason)
@@ -74,14 +75,14 @@ func TestEventsTellHowLongARequestWaitedForASlot(t *testing.T) {
 		limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
 		require.NoError(t, err)
 		defer limiter.Close()
-		p := newPolicy(t, limiter, ginlimit.PerHour(100), ginlimit.WithConcurrency(1), ginlimit.WithQueue(10, time.Minute), byUser())
+		p := testkit.NewPolicy(t, limiter, ginlimit.PerHour(100), ginlimit.WithConcurrency(1), ginlimit.WithQueue(10, time.Minute), testkit.ByUser())
 		slot, err := p.Acquire(t.Context(), "u")
 		require.NoError(t, err)
 		time.AfterFunc(3*time.Second, slot.Release)
-		h := serve(p.Handler())
+		h := testkit.Serve(p.Handler())
 		var all sync.WaitGroup
 		for range 2 { // the second waits for its turn
-			all.Go(func() { assert.Equal(t, http.StatusOK, get(h, "/", user("u")).Code) })
+			all.Go(func() { assert.Equal(t, http.StatusOK, testkit.Get(h, "/", testkit.User("u")).Code) })
 		}
 		all.Wait()
 		require.Len(t, seen.all, 3)

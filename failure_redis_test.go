@@ -24,7 +24,7 @@ import (
 
 func TestEveryMethodWorksWithoutRedis(t *testing.T) {
 	t.Parallel()
-	limiter, limit := lost(t, ginlimit.WithReplicas(2)), ginlimit.PerDay(1).WithBurst(20) // a share of 10
+	limiter, limit := testkit.WithoutRedis(t, ginlimit.WithReplicas(2)), ginlimit.PerDay(1).WithBurst(20) // a share of 10
 	allowN := func(key string, n int) ginlimit.Result {
 		t.Helper()
 		r, err := limiter.AllowN(t.Context(), key, n, limit)
@@ -83,13 +83,13 @@ func TestApplicationStartsWithoutRedis(t *testing.T) {
 	t.Parallel()
 	addr := "127.0.0.1:" + testkit.FreePort(t)
 	var log testkit.Buffer
-	r := serve(ginlimit.New(testkit.Connect(t, addr), ginlimit.PerDay(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+	r := testkit.Serve(ginlimit.New(testkit.Connect(t, addr), ginlimit.PerDay(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
 	for _, code := range []int{200, 200, 429, 429} {
-		rec := get(r, "/")
+		rec := testkit.Get(r, "/")
 		require.Equal(t, code, rec.Code)
 		require.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
 	}
-	ask := func(address string) http.Header { return get(r, "/", from(address)).Header() }
+	ask := func(address string) http.Header { return testkit.Get(r, "/", testkit.From(address)).Header() }
 	for range 200 { // Redis is given up for lost
 		ask("192.0.2.2:1")
 	}
@@ -147,7 +147,7 @@ var million = flag.Bool("million", false, "have TestMemoryIsBounded ask for a mi
 func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 	algorithms := []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow}
 	addr, process := testkit.StartRedisProcess(t)
-	keys, share := int64(300_000/raceShare), raceShare
+	keys, share := int64(300_000/testkit.RaceShare), testkit.RaceShare
 	if *million {
 		keys, share = 1_000_000, 1
 	}
@@ -177,9 +177,9 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 		all.Wait()
 		return no.Load()
 	}
-	before := heapInUse()
+	before := testkit.HeapInUse()
 	require.Greater(t, ask(keys/4, ginlimit.FromRedis, ginlimit.PerDay(1), ginlimit.PerHour(1)), keys/5, "remembered refusals")
-	withRedis := heapInUse() - before
+	withRedis := testkit.HeapInUse() - before
 	require.NoError(t, process.Signal(syscall.SIGKILL))
 	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		r, err := limiter.Allow(t.Context(), "k", ginlimit.PerDay(1))
@@ -187,7 +187,7 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 		return r.Source == ginlimit.FromLocal
 	}))
 	ask(keys, ginlimit.FromLocal, ginlimit.PerDay(3)) // so that windows have logs
-	without := heapInUse() - before
+	without := testkit.HeapInUse() - before
 	t.Logf("%d MiB after %d keys in Redis, %d MiB after %d without", withRedis>>20, keys/4, without>>20, keys)
 	require.Less(t, without, int64(96<<20/share))
 	require.GreaterOrEqual(t, limiter.Stats().LocalBuckets, buckets*9/10)

@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net"
 	"net/http"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -20,24 +17,6 @@ import (
 )
 
 // What becomes of decisions that Redis does not make. Its faults under load are in integration/faults_test.go.
-
-// nowhere is a client of a server that refuses connections, and that does not try again. It may be in a bubble: it uses no network, and
-// go-redis only dials in the background after as many failures as its pool is large.
-func nowhere(t testing.TB) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1, PoolSize: 1000, Dialer: refuse})
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
-}
-
-// refuse is the Dialer of a server that refuses connections.
-func refuse(context.Context, string, string) (net.Conn, error) {
-	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-}
-
-// lost returns a limiter without its Redis.
-func lost(t testing.TB, opts ...ginlimit.Option) *ginlimit.Limiter {
-	return testkit.NewLimiter(t, nowhere(t), append([]ginlimit.Option{ginlimit.WithFailure(ginlimit.FailLocal)}, opts...)...)
-}
 
 func TestReplicasShareTheLimit(t *testing.T) {
 	t.Parallel()
@@ -58,7 +37,7 @@ func TestReplicasShareTheLimit(t *testing.T) {
 		t.Run(fmt.Sprintf("%s among %d", c.limit, c.replicas), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				limiter := lost(t, ginlimit.WithReplicas(c.replicas))
+				limiter := testkit.WithoutRedis(t, ginlimit.WithReplicas(c.replicas))
 				for want := c.admitted - 1; want >= 0; want-- {
 					r, err := limiter.Allow(t.Context(), "k", c.limit)
 					require.NoError(t, err)
@@ -79,7 +58,7 @@ func TestReplicasShareTheLimit(t *testing.T) {
 
 func TestCancelledAndClosedAreNotDecidedLocally(t *testing.T) {
 	t.Parallel()
-	limiter, limit := lost(t), ginlimit.PerHour(10)
+	limiter, limit := testkit.WithoutRedis(t), ginlimit.PerHour(10)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := limiter.Allow(ctx, "k", limit)
@@ -113,10 +92,10 @@ func TestAnswersWithoutRedis(t *testing.T) {
 		t.Run(c.failure.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				limiter := lost(t, ginlimit.WithReplicas(4))
-				r := serve(limiter.Handler(ginlimit.PerHour(8), ginlimit.WithFailure(c.failure)))
+				limiter := testkit.WithoutRedis(t, ginlimit.WithReplicas(4))
+				r := testkit.Serve(limiter.Handler(ginlimit.PerHour(8), ginlimit.WithFailure(c.failure)))
 				for i, code := range c.codes {
-					rec := get(r, "/")
+					rec := testkit.Get(r, "/")
 					require.Equal(t, code, rec.Code)
 					if i == 0 && c.first != nil {
 						want := degraded.Clone()
@@ -135,7 +114,7 @@ func TestAnswersWithoutRedis(t *testing.T) {
 	}
 	t.Run("a local limiter has lost nothing", func(t *testing.T) {
 		t.Parallel()
-		rec := get(serve(newLocal(t).Handler(ginlimit.PerHour(8), ginlimit.WithFailure(ginlimit.FailClosed))), "/")
+		rec := testkit.Get(testkit.Serve(testkit.NewLocal(t).Handler(ginlimit.PerHour(8), ginlimit.WithFailure(ginlimit.FailClosed))), "/")
 		assert.Equal(t, http.StatusOK, rec.Code)
 		assert.Equal(t, "7", rec.Header().Get("X-RateLimit-Remaining"))
 		assert.NotContains(t, rec.Header(), "X-Ratelimit-Status")

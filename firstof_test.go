@@ -26,28 +26,31 @@ func countingKey(calls *int, f ginlimit.KeyFunc) ginlimit.Option {
 func TestFirstOf(t *testing.T) {
 	t.Parallel()
 	for engine, make := range map[string]func(*testing.T) *ginlimit.Limiter{
-		"miniredis":      func(t *testing.T) *ginlimit.Limiter { rdb, _ := newMiniredis(t); return testkit.NewLimiter(t, rdb) },
-		"in the process": func(t *testing.T) *ginlimit.Limiter { return newLocal(t) },
+		"miniredis": func(t *testing.T) *ginlimit.Limiter {
+			rdb, _ := testkit.NewMiniredis(t)
+			return testkit.NewLimiter(t, rdb)
+		},
+		"in the process": func(t *testing.T) *ginlimit.Limiter { return testkit.NewLocal(t) },
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			limiter := make(t)
 			var byKey, byUser, byAddress int
-			keys := newPolicy(t, limiter, ginlimit.PerHour(3), ginlimit.WithName("api key"), countingKey(&byKey, ginlimit.ByHeader("X-Api-Key")))
-			users := newPolicy(t, limiter, ginlimit.PerHour(2), ginlimit.WithName("user"), countingKey(&byUser, ginlimit.ByHeader("X-User")))
-			addresses := newPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"), countingKey(&byAddress, ginlimit.ByClientIP))
+			keys := testkit.NewPolicy(t, limiter, ginlimit.PerHour(3), ginlimit.WithName("api key"), countingKey(&byKey, ginlimit.ByHeader("X-Api-Key")))
+			users := testkit.NewPolicy(t, limiter, ginlimit.PerHour(2), ginlimit.WithName("user"), countingKey(&byUser, ginlimit.ByHeader("X-User")))
+			addresses := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"), countingKey(&byAddress, ginlimit.ByClientIP))
 			policies := []*ginlimit.Policy{keys, users, addresses}
 			var found ginlimit.Result
-			r := serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, ginlimit.FirstOf(policies...))
+			r := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, ginlimit.FirstOf(policies...))
 			clear(policies) // what is changed afterwards has no effect
 			ask := func(code int, name string, edit ...func(*http.Request)) {
 				t.Helper()
-				rec := get(r, "/", edit...)
+				rec := testkit.Get(r, "/", edit...)
 				require.Equal(t, code, rec.Code)
 				require.Equal(t, name, found.Name)
 				require.Equal(t, rec.Header().Get("X-RateLimit-Limit"), fmt.Sprint(found.Limit.Rate))
 			}
-			key, user := with("X-Api-Key", "k"), with("X-User", "u")
+			key, user := testkit.With("X-Api-Key", "k"), testkit.With("X-User", "u")
 			for range 3 {
 				ask(200, "api key", key, user)
 			}
@@ -59,8 +62,8 @@ func TestFirstOf(t *testing.T) {
 			ask(429, "address")
 			ask(200, "user", user)
 			ask(429, "user", user)
-			ask(200, "api key", with("X-Api-Key", "another"))
-			ask(200, "address", from("198.51.100.7:1"))
+			ask(200, "api key", testkit.With("X-Api-Key", "another"))
+			ask(200, "address", testkit.From("198.51.100.7:1"))
 			for p, left := range map[*ginlimit.Policy]int{keys: 0, users: 0, addresses: 0} {
 				client := map[*ginlimit.Policy]string{keys: "k", users: "u", addresses: "192.0.2.1"}[p]
 				res, err := p.Peek(t.Context(), client)
@@ -118,10 +121,10 @@ func TestFirstOfEndsAtAnError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var seen events
-			limiter := newLocal(t, ginlimit.WithObserver(seen.observe))
-			first := newPolicy(t, limiter, ginlimit.PerHour(5), append(row.first, ginlimit.WithName("first"))...)
-			second := newPolicy(t, limiter, ginlimit.PerHour(5), ginlimit.WithName("second"), key)
-			rec := get(serve(ginlimit.FirstOf(first, second)), "/", from("@"))
+			limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
+			first := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), append(row.first, ginlimit.WithName("first"))...)
+			second := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), ginlimit.WithName("second"), key)
+			rec := testkit.Get(testkit.Serve(ginlimit.FirstOf(first, second)), "/", testkit.From("@"))
 			require.Equal(t, row.code, rec.Code)
 			events := seen.take(t)
 			require.Len(t, events, 1)
@@ -140,8 +143,8 @@ func limits(all ...ginlimit.Limit) func(context.Context, string) ([]ginlimit.Lim
 // TestFirstOfWithoutAKey: the last policy answers.
 func TestFirstOfWithoutAKey(t *testing.T) {
 	t.Parallel()
-	limiter := newLocal(t)
-	first := newPolicy(t, limiter, ginlimit.PerHour(5), ginlimit.WithName("first"), ginlimit.WithKey(ginlimit.ByHeader("X-First")),
+	limiter := testkit.NewLocal(t)
+	first := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), ginlimit.WithName("first"), ginlimit.WithKey(ginlimit.ByHeader("X-First")),
 		ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.AbortWithStatus(http.StatusTeapot) }))
 	for name, row := range map[string]struct {
 		last []ginlimit.Option
@@ -150,17 +153,17 @@ func TestFirstOfWithoutAKey(t *testing.T) {
 	}{
 		"a header is missing": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("X-Last"))}, 400, "X-Last"},
 		"an empty key":        {[]ginlimit.Option{ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil })}, 500, ""},
-		"its own handler": {[]ginlimit.Option{byUser(), ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
+		"its own handler": {[]ginlimit.Option{testkit.ByUser(), ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
 			require.ErrorIs(t, err, ginlimit.ErrNoKey)
 			c.AbortWithStatus(http.StatusUnauthorized)
 		})}, 401, ""},
-		"a handler that lets pass": {[]ginlimit.Option{byUser(), ginlimit.WithErrorHandler(func(*gin.Context, error) {})}, 200, "served"},
+		"a handler that lets pass": {[]ginlimit.Option{testkit.ByUser(), ginlimit.WithErrorHandler(func(*gin.Context, error) {})}, 200, "served"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			last := newPolicy(t, limiter, ginlimit.PerHour(5), append(row.last, ginlimit.WithName("last"))...)
-			for _, r := range []*gin.Engine{serve(ginlimit.FirstOf(first, last)), serve(ginlimit.FirstOf(last))} {
-				rec := get(r, "/")
+			last := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), append(row.last, ginlimit.WithName("last"))...)
+			for _, r := range []*gin.Engine{testkit.Serve(ginlimit.FirstOf(first, last)), testkit.Serve(ginlimit.FirstOf(last))} {
+				rec := testkit.Get(r, "/")
 				require.Equal(t, row.code, rec.Code)
 				require.Contains(t, rec.Body.String(), row.body)
 			}
@@ -170,8 +173,8 @@ func TestFirstOfWithoutAKey(t *testing.T) {
 
 func TestFirstOfPanics(t *testing.T) {
 	t.Parallel()
-	one, another := newLocal(t), newLocal(t)
-	a, b := newPolicy(t, one, ginlimit.PerHour(1)), newPolicy(t, another, ginlimit.PerHour(1))
+	one, another := testkit.NewLocal(t), testkit.NewLocal(t)
+	a, b := testkit.NewPolicy(t, one, ginlimit.PerHour(1)), testkit.NewPolicy(t, another, ginlimit.PerHour(1))
 	for name, row := range map[string]struct {
 		policies []*ginlimit.Policy
 		want     []string
@@ -186,7 +189,7 @@ func TestFirstOfPanics(t *testing.T) {
 		"two limiters, zero first":    {[]*ginlimit.Policy{{}, a, a}, []string{"policy 1 is nil"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text := panicText(t, func() { ginlimit.FirstOf(row.policies...) })
+			text := testkit.PanicText(t, func() { ginlimit.FirstOf(row.policies...) })
 			for _, want := range row.want {
 				assert.Contains(t, text, want)
 			}
@@ -203,35 +206,35 @@ func TestFirstOfLeavesEachPolicyItsOptions(t *testing.T) {
 		rdb := b.Redis
 		limiter := testkit.NewLimiter(t, rdb)
 		near, far := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24")
-		keys := newPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
+		keys := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
 			ginlimit.WithDenyList(far), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
 			ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Api-Key") == "internal" }),
 			ginlimit.WithCost(func(c *gin.Context) int { return len(c.GetHeader("X-Cost")) }))
-		addresses := newPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"), ginlimit.WithAllowList(near),
-			ginlimit.WithIdentity("everybody", everybody, ginlimit.PerHour(2)),
+		addresses := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"), ginlimit.WithAllowList(near),
+			ginlimit.WithIdentity("everybody", testkit.Everybody, ginlimit.PerHour(2)),
 			ginlimit.WithRefund(func(c *gin.Context) bool { return c.GetHeader("X-Back") != "" }))
-		r := serve(ginlimit.FirstOf(keys, addresses))
-		key := func(k string) func(*http.Request) { return with("X-Api-Key", k) }
+		r := testkit.Serve(ginlimit.FirstOf(keys, addresses))
+		key := func(k string) func(*http.Request) { return testkit.With("X-Api-Key", k) }
 		for i, row := range []struct {
 			edit   []func(*http.Request)
 			code   int
 			fields string // which the response has
 		}{
-			{[]func(*http.Request){key("a"), from("198.51.100.1:1")}, 403, ""},
-			{[]func(*http.Request){key("a"), with("X-Cost", "1")}, 200, "RateLimit"},
-			{[]func(*http.Request){key("a"), with("X-Cost", "1")}, 429, "RateLimit"},
+			{[]func(*http.Request){key("a"), testkit.From("198.51.100.1:1")}, 403, ""},
+			{[]func(*http.Request){key("a"), testkit.With("X-Cost", "1")}, 200, "RateLimit"},
+			{[]func(*http.Request){key("a"), testkit.With("X-Cost", "1")}, 429, "RateLimit"},
 			{[]func(*http.Request){key("a")}, 200, "RateLimit"}, // it takes nothing
 			{[]func(*http.Request){key("internal")}, 200, ""},
 			{[]func(*http.Request){key("internal")}, 200, ""},
 			{nil, 200, ""}, // an address that is allowed
 			{nil, 200, ""},
-			{[]func(*http.Request){from("198.51.100.1:1"), with("X-Back", "1")}, 200, "X-RateLimit-Limit"},
-			{[]func(*http.Request){from("198.51.100.1:1")}, 200, "X-RateLimit-Limit"},
-			{[]func(*http.Request){from("198.51.100.1:1")}, 429, "X-RateLimit-Limit"},
-			{[]func(*http.Request){from("203.0.113.1:1")}, 200, "X-RateLimit-Limit"},
-			{[]func(*http.Request){from("203.0.113.2:1")}, 429, "X-RateLimit-Limit"}, // by the identity
+			{[]func(*http.Request){testkit.From("198.51.100.1:1"), testkit.With("X-Back", "1")}, 200, "X-RateLimit-Limit"},
+			{[]func(*http.Request){testkit.From("198.51.100.1:1")}, 200, "X-RateLimit-Limit"},
+			{[]func(*http.Request){testkit.From("198.51.100.1:1")}, 429, "X-RateLimit-Limit"},
+			{[]func(*http.Request){testkit.From("203.0.113.1:1")}, 200, "X-RateLimit-Limit"},
+			{[]func(*http.Request){testkit.From("203.0.113.2:1")}, 429, "X-RateLimit-Limit"}, // by the identity
 		} {
-			rec := get(r, "/", row.edit...)
+			rec := testkit.Get(r, "/", row.edit...)
 			require.Equal(t, row.code, rec.Code, "request %d", i)
 			for _, field := range []string{"RateLimit", "X-RateLimit-Limit"} {
 				require.Equal(t, field == row.fields, rec.Header().Get(field) != "", "request %d: %s", i, field)
@@ -255,16 +258,16 @@ func TestFirstOfWarnsOfSpoofableAddresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, log := spoofable(t, row.trusted, func(l *ginlimit.Limiter) []gin.HandlerFunc {
-				keys := newPolicy(t, l, ginlimit.PerMinute(10_000), append(row.byKey, ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))...)
-				addresses := newPolicy(t, l, ginlimit.PerMinute(10_000), ginlimit.WithName("address"))
+				keys := testkit.NewPolicy(t, l, ginlimit.PerMinute(10_000), append(row.byKey, ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))...)
+				addresses := testkit.NewPolicy(t, l, ginlimit.PerMinute(10_000), ginlimit.WithName("address"))
 				return []gin.HandlerFunc{ginlimit.FirstOf(keys, addresses)}
 			})
 			for range 2_000 {
-				get(r, "/", with("X-Api-Key", "k"))
+				testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
 			}
 			require.Equal(t, row.warned && row.byKey != nil, log.String() != "")
 			for range 10 {
-				get(r, "/")
+				testkit.Get(r, "/")
 			}
 			want := 0
 			if row.warned {

@@ -40,9 +40,9 @@ func FuzzParseLimit(f *testing.F) {
 		if err != nil || back != limit {
 			t.Fatalf("%q is %+v, whose text %q is %+v, %v", s, limit, limit.String(), back, err)
 		}
-		r, err := newLocal(t).Allow(t.Context(), "k", limit)
+		r, err := testkit.NewLocal(t).Allow(t.Context(), "k", limit)
 		if errors.Is(err, ginlimit.ErrInvalidLimit) { // a window may count what a token bucket does not
-			r, err = newLocal(t, ginlimit.WithAlgorithm(ginlimit.FixedWindow)).Allow(t.Context(), "k", limit)
+			r, err = testkit.NewLocal(t, ginlimit.WithAlgorithm(ginlimit.FixedWindow)).Allow(t.Context(), "k", limit)
 		}
 		if err != nil || r.Allowed != (limit.Rate != 0) {
 			t.Fatalf("%q: a limit that parses does not limit: %+v, %v", s, r, err)

@@ -23,10 +23,10 @@ import (
 
 func TestAllowedAndRefusedAnswers(t *testing.T) {
 	t.Parallel()
-	rdb, advance := newMiniredis(t)
-	r := serve(middleware(rdb, ginlimit.PerMinute(2)))
+	rdb, advance := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2)))
 
-	rec := get(r, "/")
+	rec := testkit.Get(r, "/")
 	assert.Equal(t, http.StatusOK, rec.Code)
 	assert.Equal(t, "served", rec.Body.String())
 	assert.Equal(t, http.Header{
@@ -36,10 +36,10 @@ func TestAllowedAndRefusedAnswers(t *testing.T) {
 		"X-Ratelimit-Reset":     {"30"},
 	}, rec.Header())
 	advance(time.Millisecond) // then everything is rounded up
-	assert.Equal(t, "0", get(r, "/").Header().Get("X-RateLimit-Remaining"))
+	assert.Equal(t, "0", testkit.Get(r, "/").Header().Get("X-RateLimit-Remaining"))
 
 	advance(time.Millisecond)
-	rec = get(r, "/")
+	rec = testkit.Get(r, "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.JSONEq(t, `{
 		"type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -58,22 +58,22 @@ func TestAllowedAndRefusedAnswers(t *testing.T) {
 	}, rec.Header())
 
 	advance(29998 * time.Millisecond)
-	rec = get(r, "/")
+	rec = testkit.Get(r, "/")
 	assert.Equal(t, http.StatusOK, rec.Code)
 	assert.Equal(t, "0", rec.Header().Get("X-RateLimit-Remaining"))
 }
 
 func TestRetryAfterIsAtLeastASecond(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	r := serve(middleware(rdb, ginlimit.PerSecond(1000).WithBurst(1)))
-	get(r, "/")
-	assert.Equal(t, "1", get(r, "/").Header().Get("Retry-After"))
+	rdb, _ := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerSecond(1000).WithBurst(1)))
+	testkit.Get(r, "/")
+	assert.Equal(t, "1", testkit.Get(r, "/").Header().Get("Retry-After"))
 }
 
 func TestErrorsGoToTheErrorHandler(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	broken := errors.New("broken")
 	const internal = `{"type": "about:blank", "title": "Internal Server Error", "status": 500}`
 	for _, c := range []struct {
@@ -99,15 +99,15 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var got error
-			r := serve(middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+			r := testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
 				ginlimit.WithErrorHandler(func(_ *gin.Context, err error) { got = err })))
-			rec := get(r, "/")
+			rec := testkit.Get(r, "/")
 			assert.ErrorIs(t, got, c.want)
 			assert.Equal(t, "served", rec.Body.String(), "neither aborted nor answered: it goes on")
 
-			r = serve(func(c *gin.Context) { c.Next(); got = c.Errors.Last() },
-				middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key)))
-			rec = get(r, "/")
+			r = testkit.Serve(func(c *gin.Context) { c.Next(); got = c.Errors.Last() },
+				testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key)))
+			rec = testkit.Get(r, "/")
 			assert.Equal(t, c.status, rec.Code)
 			assert.ErrorIs(t, got, c.want, "for the application's log")
 			assert.JSONEq(t, c.body, rec.Body.String())
@@ -118,15 +118,15 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 			}
 			assert.Equal(t, want, rec.Header())
 
-			r = serve(middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+			r = testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
 				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.String(http.StatusTeapot, "no") })))
-			rec = get(r, "/")
+			rec = testkit.Get(r, "/")
 			assert.Equal(t, http.StatusTeapot, rec.Code)
 			assert.Equal(t, "no", rec.Body.String(), "answered: it does not go on")
 
-			r = serve(middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+			r = testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
 				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.Status(http.StatusTeapot) })))
-			rec = get(r, "/")
+			rec = testkit.Get(r, "/")
 			assert.Equal(t, http.StatusTeapot, rec.Code)
 			assert.Empty(t, rec.Body.String(), "another status: it does not go on")
 		})
@@ -135,13 +135,13 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 
 func TestDeniedHandlerAnswersAndTheRequestIsAborted(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	r := serve(middleware(rdb, ginlimit.PerHour(1), ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+	rdb, _ := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerHour(1), ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
 		assert.False(t, r.Allowed)
 		assert.Equal(t, time.Hour, r.RetryAfter)
 	})))
-	get(r, "/")
-	rec := get(r, "/")
+	testkit.Get(r, "/")
+	rec := testkit.Get(r, "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Empty(t, rec.Body.String())
 	assert.Equal(t, "3600", rec.Header().Get("Retry-After"))
@@ -149,10 +149,10 @@ func TestDeniedHandlerAnswersAndTheRequestIsAborted(t *testing.T) {
 
 func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
 	var told ginlimit.Result
-	r := serve(func(c *gin.Context) {
+	r := testkit.Serve(func(c *gin.Context) {
 		_, ok := ginlimit.FromContext(c)
 		assert.False(t, ok, "nothing decided yet")
 		c.Next()
@@ -160,15 +160,15 @@ func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
 		assert.True(t, ok)
 	}, l.Handler(ginlimit.PerMinute(3)), l.Handler(ginlimit.PerHour(10)))
 
-	rec := get(r, "/")
+	rec := testkit.Get(r, "/")
 	assert.Equal(t, "3", rec.Header().Get("X-RateLimit-Limit"))
 	assert.Equal(t, "2", rec.Header().Get("X-RateLimit-Remaining"))
 	assert.Equal(t, ginlimit.Result{Allowed: true, Granted: 1, Limit: ginlimit.PerMinute(3), Name: "3/m", Remaining: 2,
 		ResetAfter: 20 * time.Second}, told)
 
 	r.GET("/deep", l.Handler(ginlimit.PerDay(1)))
-	assert.Equal(t, "1", get(r, "/deep").Header().Get("X-RateLimit-Limit"))
-	rec = get(r, "/deep")
+	assert.Equal(t, "1", testkit.Get(r, "/deep").Header().Get("X-RateLimit-Limit"))
+	rec = testkit.Get(r, "/deep")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, "1", rec.Header().Get("X-RateLimit-Limit"))
 	assert.Equal(t, "86400", rec.Header().Get("Retry-After"))
@@ -177,34 +177,34 @@ func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
 
 func TestSeveralLimitsInOneHandler(t *testing.T) {
 	t.Parallel()
-	rdb, advance := newMiniredis(t)
-	r := serve(middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithLimits(ginlimit.PerHour(3))))
+	rdb, advance := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithLimits(ginlimit.PerHour(3))))
 	for range 2 {
-		require.Equal(t, http.StatusOK, get(r, "/").Code)
+		require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
 	}
-	require.Equal(t, "30", get(r, "/").Header().Get("Retry-After"))
+	require.Equal(t, "30", testkit.Get(r, "/").Header().Get("Retry-After"))
 	advance(time.Minute)
-	require.Equal(t, http.StatusOK, get(r, "/").Code)
-	require.Equal(t, "3", get(r, "/").Header().Get("X-RateLimit-Limit"))
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+	require.Equal(t, "3", testkit.Get(r, "/").Header().Get("X-RateLimit-Limit"))
 }
 
 // TestLimitsOfOnePeriodOfWhichOneIsCounted are no fault.
 func TestLimitsOfOnePeriodOfWhichOneIsCounted(t *testing.T) {
 	t.Parallel()
 	for _, rate := range []int{-1, 0} {
-		_, err := newLocal(t).Allow(t.Context(), "k", ginlimit.PerMinute(rate), ginlimit.PerMinute(5))
+		_, err := testkit.NewLocal(t).Allow(t.Context(), "k", ginlimit.PerMinute(rate), ginlimit.PerMinute(5))
 		require.NoError(t, err)
 	}
 }
 
 func TestUnlimitedAndProhibitedAnswers(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	rec := get(serve(middleware(rdb, ginlimit.PerMinute(-1))), "/")
+	rdb, _ := testkit.NewMiniredis(t)
+	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(-1))), "/")
 	assert.Equal(t, http.StatusOK, rec.Code)
 	assert.Equal(t, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, rec.Header(), "no limit to tell of")
 
-	rec = get(serve(middleware(rdb, ginlimit.PerMinute(0))), "/")
+	rec = testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0))), "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, http.Header{
 		"Cache-Control":         {"no-store"},
@@ -222,26 +222,26 @@ func TestCopiedContextIsSafe(t *testing.T) {
 	l, err := ginlimit.NewLocal()
 	require.NoError(t, err)
 	logged := make(chan ginlimit.Result, 1)
-	r := serve(l.Handler(ginlimit.PerHour(5)), func(c *gin.Context) {
+	r := testkit.Serve(l.Handler(ginlimit.PerHour(5)), func(c *gin.Context) {
 		copied := c.Copy()
 		go func() {
 			result, _ := ginlimit.FromContext(copied)
 			logged <- result
 		}()
 	}, l.Handler(ginlimit.PerMinute(3)))
-	get(r, "/")
+	testkit.Get(r, "/")
 	assert.Equal(t, ginlimit.PerHour(5), (<-logged).Limit, "what was decided when it was copied")
 }
 
 func TestRequestDeadlineIsAnswered503(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, ctx := range []context.Context{late, gone} {
-		rec := get(serve(middleware(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) { *r = *r.WithContext(ctx) })
+		rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) { *r = *r.WithContext(ctx) })
 		assert.Equal(t, http.StatusServiceUnavailable, rec.Code)
 	}
 }

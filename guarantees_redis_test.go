@@ -128,7 +128,7 @@ func TestWaitingRetryAfterAdmits(t *testing.T) {
 			for attempt := 0; ; attempt++ {
 				require.Less(t, attempt, 50, "every wait took too long")
 				key := fmt.Sprint(i, attempt)
-				_, err := limiter.AllowN(t.Context(), key, int(burst(limit)), limit)
+				_, err := limiter.AllowN(t.Context(), key, int(testkit.Burst(limit)), limit)
 				require.NoError(t, err)
 				asked := time.Now()
 				r, err := limiter.Allow(t.Context(), key, limit)

@@ -53,7 +53,7 @@ func TestGuardsEqualTheModel(t *testing.T) {
 					if g.kind.limits == nil {
 						g.count = 1 + 2*int64(seed)
 					}
-					for step := range 150 / raceShare {
+					for step := range 150 / testkit.RaceShare {
 						g.pause()
 						g.step(t, step)
 					}
@@ -345,7 +345,7 @@ func (g *guardTrace) reset(t *testing.T) {
 // TestABanThatIsNotKept refuses all the same, and is not told of: nobody is banned by it.
 func TestABanThatIsNotKept(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	const tooLong = int64(1 << 62) // Redis does not keep a key for twice as long
 	g := &guardTrace{rdb: rdb}
 	take := []any{"take", 1, 1, 7, 200, 200, "ban", tooLong, tooLong, 1, 1}

@@ -41,7 +41,7 @@ func TestRefundGoesWhereItWasTaken(t *testing.T) {
 	}
 	everything := func(*gin.Context) bool { return true }
 	during := func() {}
-	r := serve(limiter.Handler(limit, ginlimit.WithName("n"), ginlimit.WithRefund(everything),
+	r := testkit.Serve(limiter.Handler(limit, ginlimit.WithName("n"), ginlimit.WithRefund(everything),
 		ginlimit.WithCost(func(*gin.Context) int { return 3 })), func(*gin.Context) { during() })
 	peek := func(source ginlimit.Source) (left int) {
 		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
@@ -52,13 +52,13 @@ func TestRefundGoesWhereItWasTaken(t *testing.T) {
 		return left
 	}
 	peek(ginlimit.FromRedis)
-	get(r, "/")
+	testkit.Get(r, "/")
 	assert.Equal(t, 8, peek(ginlimit.FromRedis))
 
 	freeze()
 	peek(ginlimit.FromLocal)
 	during = func() { assert.Equal(t, 1, peek(ginlimit.FromLocal)); resume(); peek(ginlimit.FromRedis) }
-	get(r, "/") // taken locally, given back when Redis is there again
+	testkit.Get(r, "/") // taken locally, given back when Redis is there again
 	assert.Equal(t, 8, peek(ginlimit.FromRedis))
 	freeze()
 	assert.Equal(t, 4, peek(ginlimit.FromLocal))
@@ -70,7 +70,7 @@ func TestRefundGoesWhereItWasTaken(t *testing.T) {
 		_, err := limiter.AllowN(t.Context(), ginlimit.Key("n", "192.0.2.1"), 4, limit)
 		require.NoError(t, err)
 	}
-	get(r, "/") // taken in Redis, which is down when it is given back
+	testkit.Get(r, "/") // taken in Redis, which is down when it is given back
 	assert.Equal(t, 0, peek(ginlimit.FromLocal), "not what Redis has taken")
 	resume()
 	assert.Equal(t, 5, peek(ginlimit.FromRedis), "nor is it asked for again")

@@ -19,9 +19,9 @@ import (
 
 func TestCost(t *testing.T) { // as of a batch: a token for each of its items
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	cost := func(c *gin.Context) int { n, _ := strconv.Atoi(c.Query("n")); return n }
-	r := serve(middleware(rdb, ginlimit.PerMinute(10), ginlimit.WithCost(cost)))
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(10), ginlimit.WithCost(cost)))
 	for _, c := range []struct {
 		n         int
 		code      int
@@ -29,16 +29,16 @@ func TestCost(t *testing.T) { // as of a batch: a token for each of its items
 	}{
 		{4, 200, "6"}, {0, 200, "6"}, {7, 429, "6"}, {6, 200, "0"}, {0, 200, "0"}, {1, 429, "0"}, {-1, 500, ""}, {11, 429, "0"},
 	} {
-		rec := get(r, "/?n="+strconv.Itoa(c.n))
+		rec := testkit.Get(r, "/?n="+strconv.Itoa(c.n))
 		assert.Equal(t, c.code, rec.Code, c.n)
-		assert.Equal(t, c.remaining, remaining(rec), c.n)
+		assert.Equal(t, c.remaining, testkit.Remaining(rec), c.n)
 		assert.Equal(t, c.code == 429 && c.n <= 10, rec.Header().Get("Retry-After") != "", c.n)
 	}
 	free := func(*gin.Context) int { return 0 }
-	prohibited := serve(middleware(rdb, ginlimit.PerMinute(0), ginlimit.WithCost(free)))
-	assert.Equal(t, 429, get(prohibited, "/").Code)
-	without := serve(middleware(nowhere(t), ginlimit.PerMinute(1), ginlimit.WithCost(free)))
-	assert.Equal(t, 200, get(without, "/").Code, "free, even if Redis is down and nothing else passes")
+	prohibited := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0), ginlimit.WithCost(free)))
+	assert.Equal(t, 429, testkit.Get(prohibited, "/").Code)
+	without := testkit.Serve(testkit.Middleware(testkit.Unreachable(t), ginlimit.PerMinute(1), ginlimit.WithCost(free)))
+	assert.Equal(t, 200, testkit.Get(without, "/").Code, "free, even if Redis is down and nothing else passes")
 }
 
 func TestRefund(t *testing.T) {
@@ -49,34 +49,34 @@ func TestRefund(t *testing.T) {
 		r := gin.New()
 		_ = r.SetTrustedProxies(nil)
 		r.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }),
-			middleware(rdb, ginlimit.PerHour(5), ginlimit.WithRefund(failed), ginlimit.WithLimits(ginlimit.PerDay(10)),
+			testkit.Middleware(rdb, ginlimit.PerHour(5), ginlimit.WithRefund(failed), ginlimit.WithLimits(ginlimit.PerDay(10)),
 				ginlimit.WithCost(func(c *gin.Context) int { return 2 })))
 		r.GET("/ok", func(c *gin.Context) { c.Status(200) })
 		r.GET("/failed", func(c *gin.Context) { c.Status(400) })
 		r.GET("/panics", func(c *gin.Context) { panic("fault") })
 		r.GET("/panics-late", func(c *gin.Context) { c.String(200, "begun"); panic("fault") })
 		for range 3 {
-			assert.Equal(t, "3", remaining(get(r, "/failed")), "given back each time, and never above full")
-			assert.Equal(t, "3", remaining(get(r, "/panics")))
+			assert.Equal(t, "3", testkit.Remaining(testkit.Get(r, "/failed")), "given back each time, and never above full")
+			assert.Equal(t, "3", testkit.Remaining(testkit.Get(r, "/panics")))
 		}
 		assert.Zero(t, rdb.DBSize(t.Context()).Val(), "full buckets")
-		assert.Equal(t, "3", remaining(get(r, "/panics-late")), "its answer had begun with 200: it counts")
-		assert.Equal(t, "1", remaining(get(r, "/ok")))
-		assert.Equal(t, 429, get(r, "/failed").Code)
-		assert.Equal(t, 429, get(r, "/failed").Code, "what took nothing gives nothing back")
+		assert.Equal(t, "3", testkit.Remaining(testkit.Get(r, "/panics-late")), "its answer had begun with 200: it counts")
+		assert.Equal(t, "1", testkit.Remaining(testkit.Get(r, "/ok")))
+		assert.Equal(t, 429, testkit.Get(r, "/failed").Code)
+		assert.Equal(t, 429, testkit.Get(r, "/failed").Code, "what took nothing gives nothing back")
 	})
 }
 
 func TestListsAndSkip(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	prefix := netip.MustParsePrefix
-	r := serve(func(c *gin.Context) {
+	r := testkit.Serve(func(c *gin.Context) {
 		c.Next()
 		if result, ok := ginlimit.FromContext(c); ok {
 			c.Writer.Header().Set("Source", result.Source.String())
 		}
-	}, middleware(rdb, ginlimit.PerMinute(1),
+	}, testkit.Middleware(rdb, ginlimit.PerMinute(1),
 		ginlimit.WithAllowList(prefix("192.0.2.128/25"), prefix("2001:db8::/48"), prefix("::ffff:198.51.100.0/120")),
 		ginlimit.WithDenyList(prefix("192.0.2.0/24"), prefix("2001:db8::/32"), prefix("64:ff9b::203.0.113.0/120")),
 		ginlimit.WithSkip(func(c *gin.Context) bool { return c.Query("health") != "" })))
@@ -98,15 +98,15 @@ func TestListsAndSkip(t *testing.T) {
 		{"@", "/?health=1", []int{500}}, // who cannot be looked up is not let in
 	} {
 		for _, code := range c.codes {
-			rec := get(r, c.path, from(c.address))
+			rec := testkit.Get(r, c.path, testkit.From(c.address))
 			assert.Equal(t, code, rec.Code, "%s %s", c.address, c.path)
-			assert.Equal(t, code == 429 || c.address == "203.0.112.9:1" && c.path == "/", remaining(rec) != "")
+			assert.Equal(t, code == 429 || c.address == "203.0.112.9:1" && c.path == "/", testkit.Remaining(rec) != "")
 			if code == 403 {
 				assert.JSONEq(t, `{"type": "about:blank", "title": "Forbidden", "status": 403}`, rec.Body.String())
 			}
 		}
 	}
-	rec := get(r, "/", from("192.0.2.1:1"))
+	rec := testkit.Get(r, "/", testkit.From("192.0.2.1:1"))
 	assert.Equal(t, "no-store", rec.Header().Get("Cache-Control"))
 	require.ElementsMatch(t, []string{"ginlimit:{1/m|203.0.112.9}:m"}, rdb.Keys(t.Context(), "*").Val())
 }
@@ -114,39 +114,39 @@ func TestListsAndSkip(t *testing.T) {
 // TestDryRunBesideARealLimit refuses nobody by the one, and tells of it.
 func TestDryRunBesideARealLimit(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
 	for name, handlers := range map[string][]gin.HandlerFunc{
 		"after":  {l.Handler(ginlimit.PerMinute(3)), l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithName("tried"))},
 		"before": {l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithName("tried before")), l.Handler(ginlimit.PerMinute(3), ginlimit.WithName("real"))},
 	} {
 		var told ginlimit.Result
-		r := serve(append([]gin.HandlerFunc{func(c *gin.Context) { c.Next(); told, _ = ginlimit.FromContext(c) }}, handlers...)...)
+		r := testkit.Serve(append([]gin.HandlerFunc{func(c *gin.Context) { c.Next(); told, _ = ginlimit.FromContext(c) }}, handlers...)...)
 		for i, want := range []string{"2", "1", "0"} {
-			rec := get(r, "/")
+			rec := testkit.Get(r, "/")
 			assert.Equal(t, 200, rec.Code, name)
-			assert.Equal(t, want, remaining(rec), name)
+			assert.Equal(t, want, testkit.Remaining(rec), name)
 			assert.Equal(t, "3", rec.Header().Get("X-RateLimit-Limit"), name)
 			assert.Equal(t, i == 0, told.Allowed, name)
 			assert.Equal(t, 1, told.Limit.Rate, name)
 		}
-		assert.Equal(t, 429, get(r, "/").Code, name)
+		assert.Equal(t, 429, testkit.Get(r, "/").Code, name)
 	}
 	broken := errors.New("broken")
-	r := serve(l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24")),
+	r := testkit.Serve(l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24")),
 		ginlimit.WithKey(func(*gin.Context) (string, error) { return "", broken })))
-	assert.Equal(t, 200, get(r, "/").Code, "its errors are nobody's")
-	assert.Equal(t, 200, get(r, "/", from("203.0.113.1:1")).Code, "and its lists")
+	assert.Equal(t, 200, testkit.Get(r, "/").Code, "its errors are nobody's")
+	assert.Equal(t, 200, testkit.Get(r, "/", testkit.From("203.0.113.1:1")).Code, "and its lists")
 }
 
 func TestHeaderFunc(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	set := func(h http.Header, r ginlimit.Result) { h.Set("X-Left", strconv.Itoa(r.Remaining)) }
-	r := serve(middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithHeaderFunc(set)),
-		middleware(rdb, ginlimit.PerMinute(9), ginlimit.WithHeaderFunc(set)), // further from exhaustion: not told
-		middleware(rdb, ginlimit.PerHour(1), ginlimit.WithHeaderFunc(set), ginlimit.WithDryRun()))
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithHeaderFunc(set)),
+		testkit.Middleware(rdb, ginlimit.PerMinute(9), ginlimit.WithHeaderFunc(set)), // further from exhaustion: not told
+		testkit.Middleware(rdb, ginlimit.PerHour(1), ginlimit.WithHeaderFunc(set), ginlimit.WithDryRun()))
 	for _, want := range []string{"1", "0", "0"} {
-		assert.Equal(t, want, get(r, "/").Header().Get("X-Left"))
+		assert.Equal(t, want, testkit.Get(r, "/").Header().Get("X-Left"))
 	}
 }

@@ -22,10 +22,10 @@ import (
 
 func TestDraftReportsEveryLimit(t *testing.T) {
 	t.Parallel()
-	rdb, advance := newMiniredis(t)
-	r := serve(middleware(rdb, ginlimit.PerSecond(10).WithBurst(20), draft,
+	rdb, advance := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerSecond(10).WithBurst(20), draft,
 		ginlimit.WithName("search"), ginlimit.WithLimits(ginlimit.PerMinute(21), ginlimit.PerHour(3600))))
-	rec := get(r, "/")
+	rec := testkit.Get(r, "/")
 	assert.Equal(t, []item{ // a bucket of 20 that is full in two seconds
 		{"search-s", 20, 2, -1, -1}, {"search-m", 21, 60, -1, -1}, {"search-h", 3600, 3600, -1, -1},
 	}, policiesOf(t, rec))
@@ -34,9 +34,9 @@ func TestDraftReportsEveryLimit(t *testing.T) {
 	}, limitsOf(t, rec))
 
 	for range 19 {
-		get(r, "/")
+		testkit.Get(r, "/")
 	}
-	rec = get(r, "/")
+	rec = testkit.Get(r, "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, []item{ // t of what refuses only: of the others it might be after Retry-After
 		{"search-s", -1, -1, 0, 1}, {"search-m", -1, -1, 1, -1}, {"search-h", -1, -1, 3580, -1},
@@ -44,8 +44,8 @@ func TestDraftReportsEveryLimit(t *testing.T) {
 	assert.Equal(t, []string{"search-s"}, violated(t, rec))
 
 	advance(100 * time.Millisecond)
-	get(r, "/")
-	rec = get(r, "/") // two refuse
+	testkit.Get(r, "/")
+	rec = testkit.Get(r, "/") // two refuse
 	assert.Equal(t, []string{"search-s", "search-m"}, violated(t, rec))
 	assert.Equal(t, "3", rec.Header().Get("Retry-After"))
 	assert.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"))
@@ -53,17 +53,17 @@ func TestDraftReportsEveryLimit(t *testing.T) {
 
 func TestDraftOfWindows(t *testing.T) {
 	t.Parallel()
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			rdb, advance := newMiniredis(t)
-			r := serve(middleware(rdb, ginlimit.PerMinute(2), draft, ginlimit.WithName("search"), ginlimit.WithAlgorithm(a)))
-			assert.Equal(t, []item{{"search", -1, -1, 1, 60}}, limitsOf(t, get(r, "/")))
+			rdb, advance := testkit.NewMiniredis(t)
+			r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), draft, ginlimit.WithName("search"), ginlimit.WithAlgorithm(a)))
+			assert.Equal(t, []item{{"search", -1, -1, 1, 60}}, limitsOf(t, testkit.Get(r, "/")))
 			advance(20 * time.Second)
-			rec := get(r, "/")
+			rec := testkit.Get(r, "/")
 			assert.Equal(t, []item{{"search", 2, 60, -1, -1}}, policiesOf(t, rec))
 			assert.Equal(t, []item{{"search", -1, -1, 0, 40}}, limitsOf(t, rec), "when the first one counts no more")
-			rec = get(r, "/")
+			rec = testkit.Get(r, "/")
 			assert.Equal(t, []item{{"search", -1, -1, 0, 40}}, limitsOf(t, rec))
 			assert.Equal(t, "40", rec.Header().Get("Retry-After"))
 		})
@@ -72,19 +72,19 @@ func TestDraftOfWindows(t *testing.T) {
 
 func TestDraftOfSeveralHandlersListsThemInOrder(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	limiter := testkit.NewLimiter(t, rdb, draft)
-	r := serve(
+	r := testkit.Serve(
 		limiter.Handler(ginlimit.PerHour(100)),
 		limiter.Handler(ginlimit.PerHour(50), ginlimit.WithName("tried"), ginlimit.WithDryRun()),
 		limiter.Handler(ginlimit.PerMinute(-1), ginlimit.WithName("unlimited")),
 		limiter.Handler(ginlimit.PerDay(7), ginlimit.WithName("x"), ginlimit.WithHeaders(ginlimit.XRateLimit)),
 		limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithName("route")),
 	)
-	rec := get(r, "/")
+	rec := testkit.Get(r, "/")
 	assert.Equal(t, []item{{"limit-100/h", 100, 3600, -1, -1}, {"route", 1, 60, -1, -1}}, policiesOf(t, rec))
 	assert.Equal(t, []item{{"limit-100/h", -1, -1, 99, 36}, {"route", -1, -1, 0, 60}}, limitsOf(t, rec))
-	rec = get(r, "/")
+	rec = testkit.Get(r, "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, []item{{"limit-100/h", -1, -1, 98, -1}, {"route", -1, -1, 0, 60}}, limitsOf(t, rec))
 	assert.Equal(t, []string{"route"}, violated(t, rec))
@@ -92,16 +92,16 @@ func TestDraftOfSeveralHandlersListsThemInOrder(t *testing.T) {
 
 func TestDraftOfIdentities(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	test := func(t *testing.T, limiter *ginlimit.Limiter) {
-		r := serve(limiter.Handler(ginlimit.PerHour(9), draft, ginlimit.WithName("address"),
+		r := testkit.Serve(limiter.Handler(ginlimit.PerHour(9), draft, ginlimit.WithName("address"),
 			ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(2)),
 			ginlimit.WithIdentity("nobody", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(-1)),
 			ginlimit.WithIdentity("api-key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(90))))
 		for range 2 {
-			get(r, "/", with("X-Api-Key", "k"))
+			testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
 		}
-		rec := get(r, "/", with("X-Api-Key", "k"))
+		rec := testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
 		assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 		assert.Equal(t, []item{
 			{"address", 9, 3600, -1, -1}, {"api-key", 2, 86400, -1, -1}, {"api-key-2", 90, 86400, -1, -1},
@@ -121,14 +121,14 @@ func TestDraftOfIdentities(t *testing.T) {
 
 func TestFreeRequestsAreNotReportedAsRefused(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	limiter, cost := testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyMemory(0)), 1
-	r := serve(limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("writes"), ginlimit.WithCost(func(*gin.Context) int { return cost })),
+	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("writes"), ginlimit.WithCost(func(*gin.Context) int { return cost })),
 		limiter.Handler(ginlimit.PerSecond(2), ginlimit.WithName("all")))
-	get(r, "/")
+	testkit.Get(r, "/")
 	cost = 0
-	assert.Equal(t, []item{{"writes", -1, -1, 0, 3600}, {"all", -1, -1, 0, 1}}, limitsOf(t, get(r, "/")))
-	rec := get(r, "/")
+	assert.Equal(t, []item{{"writes", -1, -1, 0, 3600}, {"all", -1, -1, 0, 1}}, limitsOf(t, testkit.Get(r, "/")))
+	rec := testkit.Get(r, "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, []item{{"writes", -1, -1, 0, -1}, {"all", -1, -1, 0, 1}}, limitsOf(t, rec))
 	assert.Equal(t, []string{"all"}, violated(t, rec))
@@ -137,7 +137,7 @@ func TestFreeRequestsAreNotReportedAsRefused(t *testing.T) {
 // TestRefundTakesBackTheParameterT: a refusal, or an error, of a handler that sets other fields.
 func TestRefundTakesBackTheParameterT(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	limiter := testkit.NewLimiter(t, rdb)
 	closed := testkit.NewLimiter(t, rdb)
 	require.NoError(t, closed.Close())
@@ -147,7 +147,7 @@ func TestRefundTakesBackTheParameterT(t *testing.T) {
 		"none":         limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("inner"), ginlimit.WithHeaders(ginlimit.NoHeaders)),
 		"an error":     closed.Handler(ginlimit.PerMinute(5), ginlimit.WithName("inner")),
 	} {
-		limits := limitsOf(t, get(serve(outer, inner), "/"))
+		limits := limitsOf(t, testkit.Get(testkit.Serve(outer, inner), "/"))
 		require.Len(t, limits, 1, name)
 		assert.EqualValues(t, -1, limits[0].t, name)
 	}
@@ -156,10 +156,10 @@ func TestRefundTakesBackTheParameterT(t *testing.T) {
 // TestGivenBackIsNoMoreThanThereIs: a share that owed tokens, which another identity made it give back.
 func TestGivenBackIsNoMoreThanThereIs(t *testing.T) {
 	t.Parallel()
-	gone := nowhere(t)
-	r := serve(ginlimit.New(gone, ginlimit.PerHour(10), draft, ginlimit.WithReplicas(5), ginlimit.WithName("a"),
+	gone := testkit.Unreachable(t)
+	r := testkit.Serve(ginlimit.New(gone, ginlimit.PerHour(10), draft, ginlimit.WithReplicas(5), ginlimit.WithName("a"),
 		ginlimit.WithCost(func(*gin.Context) int { return 5 }), ginlimit.WithIdentity("b", ginlimit.ByClientIP, ginlimit.PerHour(4))))
-	rec := get(r, "/")
+	rec := testkit.Get(r, "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, []item{{"a", -1, -1, 2, -1}, {"b", -1, -1, 1, -1}}, limitsOf(t, rec))
 	assert.Equal(t, []string{"b"}, violated(t, rec))
@@ -168,38 +168,38 @@ func TestGivenBackIsNoMoreThanThereIs(t *testing.T) {
 // TestLoweredWindowIsReportedUntilItHasMore: until so many have left that one fits, not just the first.
 func TestLoweredWindowIsReportedUntilItHasMore(t *testing.T) {
 	t.Parallel()
-	rdb, advance := newMiniredis(t)
+	rdb, advance := testkit.NewMiniredis(t)
 	rate := 10
-	r := serve(middleware(rdb, ginlimit.PerMinute(1), draft, ginlimit.WithName("plan"), ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), draft, ginlimit.WithName("plan"), ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
 		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
 			return []ginlimit.Limit{ginlimit.PerMinute(rate), ginlimit.PerDay(-1)}, nil
 		})))
 	for range 10 {
-		get(r, "/")
+		testkit.Get(r, "/")
 		advance(time.Second)
 	}
 	rate = 3
-	rec := get(r, "/")
+	rec := testkit.Get(r, "/")
 	assert.Equal(t, "57", rec.Header().Get("Retry-After"))
 	assert.Equal(t, []item{{"plan-m", -1, -1, 0, 57}}, limitsOf(t, rec))
 }
 
 func TestDraftOfProhibitedAndNeverAllowed(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	rec := get(serve(middleware(rdb, ginlimit.PerMinute(0), draft, ginlimit.WithName("closed"))), "/")
+	rdb, _ := testkit.NewMiniredis(t)
+	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0), draft, ginlimit.WithName("closed"))), "/")
 	assert.Equal(t, []item{{"closed", 0, 60, -1, -1}}, policiesOf(t, rec))
 	assert.Equal(t, []item{{"closed", -1, -1, 0, -1}}, limitsOf(t, rec))
 	assert.Equal(t, []string{"closed"}, violated(t, rec))
 	assert.Empty(t, rec.Header().Get("Retry-After"))
 
 	cost := ginlimit.WithCost(func(*gin.Context) int { return 6 })
-	gone := nowhere(t)
+	gone := testkit.Unreachable(t)
 	for name, handler := range map[string]gin.HandlerFunc{
-		"in Redis":   middleware(rdb, ginlimit.PerMinute(5), draft, cost, ginlimit.WithName("small")),
+		"in Redis":   testkit.Middleware(rdb, ginlimit.PerMinute(5), draft, cost, ginlimit.WithName("small")),
 		"without it": ginlimit.New(gone, ginlimit.PerMinute(5), draft, cost, ginlimit.WithName("small"), ginlimit.WithReplicas(3)),
 	} {
-		rec = get(serve(handler), "/")
+		rec = testkit.Get(testkit.Serve(handler), "/")
 		assert.Equal(t, http.StatusTooManyRequests, rec.Code, name)
 		assert.Equal(t, []string{"small"}, violated(t, rec), name)
 		assert.Equal(t, "small", limitsOf(t, rec)[0].name, name)
@@ -217,14 +217,14 @@ func TestIntegersInTheDraftsFieldsHaveFifteenDigits(t *testing.T) {
 		{Rate: 1, Period: 2500 * time.Millisecond, Burst: 1}:       {"x", 1, 3, -1, -1},
 		{Rate: 60, Period: time.Minute, Burst: 1}:                  {"x", 1, 1, -1, -1},
 	}
-	if has64Bits {
-		rows[ginlimit.Limit{Rate: 1 << 10, Period: time.Millisecond, Burst: asInt(1 << 52)}] = item{"x", 999999999999999, 4398046512, -1, -1}
-		rows[ginlimit.Limit{Rate: 1, Period: time.Millisecond, Burst: asInt(math.MaxInt32 * 4)}] = item{"x", 8589934588, 8589935, -1, -1}
+	if testkit.Has64Bits {
+		rows[ginlimit.Limit{Rate: 1 << 10, Period: time.Millisecond, Burst: testkit.AsInt(1 << 52)}] = item{"x", 999999999999999, 4398046512, -1, -1}
+		rows[ginlimit.Limit{Rate: 1, Period: time.Millisecond, Burst: testkit.AsInt(math.MaxInt32 * 4)}] = item{"x", 8589934588, 8589935, -1, -1}
 	}
 	for limit, want := range rows {
 		local, err := ginlimit.NewLocal(draft)
 		require.NoError(t, err)
-		rec := get(serve(local.Handler(limit, ginlimit.WithName("x"))), "/")
+		rec := testkit.Get(testkit.Serve(local.Handler(limit, ginlimit.WithName("x"))), "/")
 		require.Equal(t, http.StatusOK, rec.Code, limit)
 		assert.Equal(t, []item{want}, policiesOf(t, rec), limit)
 		left := limitsOf(t, rec)[0]
@@ -241,10 +241,10 @@ func TestRetryAfterIsNeverBeforeT(t *testing.T) {
 			t.Parallel()
 			const seed = 7
 			random := rand.New(rand.NewPCG(seed, uint64(a)))
-			rdb, advance := newMiniredis(t)
+			rdb, advance := testkit.NewMiniredis(t)
 			limiter := testkit.NewLimiter(t, rdb, draft, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
 			cost, free := 0, 0
-			r := serve(limiter.Handler(ginlimit.PerHour(500), ginlimit.WithName("outer"),
+			r := testkit.Serve(limiter.Handler(ginlimit.PerHour(500), ginlimit.WithName("outer"),
 				ginlimit.WithCost(func(*gin.Context) int { return free })),
 				limiter.Handler(ginlimit.PerSecond(3), ginlimit.WithName("inner"),
 					ginlimit.WithLimits(ginlimit.PerMinute(20), ginlimit.Limit{Rate: 30, Period: 2500 * time.Millisecond}),
@@ -253,7 +253,7 @@ func TestRetryAfterIsNeverBeforeT(t *testing.T) {
 			for i := range 500 {
 				cost, free = 1+random.IntN(3), random.IntN(2)
 				advance(time.Duration(random.IntN(900)) * time.Millisecond)
-				rec := get(r, "/")
+				rec := testkit.Get(r, "/")
 				if rec.Code != http.StatusTooManyRequests {
 					continue
 				}

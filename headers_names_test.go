@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The names of policies in the fields of the draft.
@@ -38,12 +39,12 @@ func TestNamesInTheDraftsFields(t *testing.T) {
 		"a\r\nSet-Cookie": "a--Set-Cookie",
 		long:              long[:64],
 	} {
-		rdb, _ := newMiniredis(t)
-		rec := get(serve(middleware(rdb, ginlimit.PerMinute(1), draft, ginlimit.WithName(name))), "/")
+		rdb, _ := testkit.NewMiniredis(t)
+		rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), draft, ginlimit.WithName(name))), "/")
 		assert.Equal(t, []item{{want, 1, 60, -1, -1}}, policiesOf(t, rec), "%q", name)
 	}
-	rdb, _ := newMiniredis(t)
-	rec := get(serve(middleware(rdb, ginlimit.PerSecond(10).WithBurst(20), draft,
+	rdb, _ := testkit.NewMiniredis(t)
+	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerSecond(10).WithBurst(20), draft,
 		ginlimit.WithLimits(ginlimit.Limit{Rate: 100, Period: 90 * time.Second}))), "/")
 	assert.Equal(t, []item{{"limit-10/s-burst-20", 20, 2, -1, -1}, {"limit-100/90s", 100, 90, -1, -1}}, policiesOf(t, rec))
 }
@@ -107,10 +108,10 @@ func TestPoliciesOfOneHandlerHaveDifferentNames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, _ := newMiniredis(t)
-			r := serve(middleware(rdb, row.limit, append(row.options, draft)...))
+			rdb, _ := testkit.NewMiniredis(t)
+			r := testkit.Serve(testkit.Middleware(rdb, row.limit, append(row.options, draft)...))
 			for range 2 {
-				checkNames(t, get(r, "/"), row.want...)
+				checkNames(t, testkit.Get(r, "/"), row.want...)
 			}
 		})
 	}
@@ -123,39 +124,39 @@ func TestPoliciesOfSeveralHandlersHaveDifferentNames(t *testing.T) {
 		return append([]ginlimit.Option{draft, ginlimit.WithName(name), ginlimit.WithDenyMemory(0)}, more...)
 	}
 	byUser := ginlimit.WithKey(ginlimit.ByHeader("X-User"))
-	rdb, _ := newMiniredis(t)
-	first := middleware(rdb, ginlimit.PerMinute(3), named("x", ginlimit.WithIdentity("y", ginlimit.ByClientIP, ginlimit.PerHour(100)))...)
-	second := middleware(rdb, ginlimit.PerHour(1), named("x", byUser, ginlimit.WithLimits(ginlimit.PerDay(100)))...)
+	rdb, _ := testkit.NewMiniredis(t)
+	first := testkit.Middleware(rdb, ginlimit.PerMinute(3), named("x", ginlimit.WithIdentity("y", ginlimit.ByClientIP, ginlimit.PerHour(100)))...)
+	second := testkit.Middleware(rdb, ginlimit.PerHour(1), named("x", byUser, ginlimit.WithLimits(ginlimit.PerDay(100)))...)
 	for name, row := range map[string]struct {
 		handlers []gin.HandlerFunc
 		names    []string // of a request that all handlers allow
 		violated []string // of the first that one refuses
 	}{
 		"a name and a token": {[]gin.HandlerFunc{
-			middleware(rdb, ginlimit.PerMinute(2), named("a b")...), middleware(rdb, ginlimit.PerHour(1), named("a-b")...)},
+			testkit.Middleware(rdb, ginlimit.PerMinute(2), named("a b")...), testkit.Middleware(rdb, ginlimit.PerHour(1), named("a-b")...)},
 			[]string{"a-b", "a-b-2"}, []string{"a-b-2"}},
 		"without names": {[]gin.HandlerFunc{
-			middleware(rdb, ginlimit.PerMinute(2), draft, byUser), middleware(rdb, ginlimit.PerMinute(2), draft)},
+			testkit.Middleware(rdb, ginlimit.PerMinute(2), draft, byUser), testkit.Middleware(rdb, ginlimit.PerMinute(2), draft)},
 			[]string{"limit-2/m", "limit-2/m-2"}, []string{"limit-2/m"}},
-		"identities": {[]gin.HandlerFunc{first, second, middleware(rdb, ginlimit.PerDay(9), named("y")...)},
+		"identities": {[]gin.HandlerFunc{first, second, testkit.Middleware(rdb, ginlimit.PerDay(9), named("y")...)},
 			[]string{"x", "y", "x-h", "x-d", "y-2"}, []string{"x-h"}},
 		"the same handler": {[]gin.HandlerFunc{first, first}, []string{"x", "y", "x-2", "y-2"}, []string{"x-2"}},
 		"several limits refuse": {[]gin.HandlerFunc{
-			middleware(rdb, ginlimit.PerMinute(9), named("z", ginlimit.WithIdentity("z-m", ginlimit.ByClientIP, ginlimit.PerMinute(9)))...),
-			middleware(rdb, ginlimit.PerMinute(1), named("z", byUser, ginlimit.WithLimits(ginlimit.PerHour(1)))...)},
+			testkit.Middleware(rdb, ginlimit.PerMinute(9), named("z", ginlimit.WithIdentity("z-m", ginlimit.ByClientIP, ginlimit.PerMinute(9)))...),
+			testkit.Middleware(rdb, ginlimit.PerMinute(1), named("z", byUser, ginlimit.WithLimits(ginlimit.PerHour(1)))...)},
 			[]string{"z", "z-m", "z-m-2", "z-h"}, []string{"z-m-2", "z-h"}},
 		"other fields": {[]gin.HandlerFunc{
-			middleware(rdb, ginlimit.PerMinute(9), named("o")...),
-			middleware(rdb, ginlimit.PerHour(1), ginlimit.WithName("o"), byUser)},
+			testkit.Middleware(rdb, ginlimit.PerMinute(9), named("o")...),
+			testkit.Middleware(rdb, ginlimit.PerHour(1), ginlimit.WithName("o"), byUser)},
 			[]string{"o"}, []string{"o-2"}},
 	} {
-		client := from("192.0.2." + strconv.Itoa(len(name)) + ":1")
-		r, user := serve(row.handlers...), with("X-User", name)
-		rec := get(r, "/", user, client)
+		client := testkit.From("192.0.2." + strconv.Itoa(len(name)) + ":1")
+		r, user := testkit.Serve(row.handlers...), testkit.With("X-User", name)
+		rec := testkit.Get(r, "/", user, client)
 		require.Equal(t, http.StatusOK, rec.Code, name)
 		checkNames(t, rec, row.names...)
 		for rec.Code == http.StatusOK {
-			rec = get(r, "/", user, client)
+			rec = testkit.Get(r, "/", user, client)
 		}
 		assert.Equal(t, row.violated, violated(t, rec), name)
 		for i, one := range policiesOf(t, rec) {

@@ -23,18 +23,18 @@ func TestRefusalOfIdentitiesFromMemory(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
-	r := serve(limiter.Handler(ginlimit.PerHour(1), draft, ginlimit.WithName("fast"),
+	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(1), draft, ginlimit.WithName("fast"),
 		ginlimit.WithIdentity("slow", ginlimit.ByClientIP, ginlimit.PerDay(1))))
-	get(r, "/")
+	testkit.Get(r, "/")
 	for range 3 { // the first from Redis, the others from memory
-		rec := get(r, "/")
+		rec := testkit.Get(r, "/")
 		wait, err := strconv.Atoi(rec.Header().Get("Retry-After"))
 		require.NoError(t, err)
 		assert.InDelta(t, 86400, wait, 60)
 		assert.Equal(t, []string{"fast", "slow"}, violated(t, rec))
 		assert.Len(t, limitsOf(t, rec), 2)
 	}
-	assert.Equal(t, 2, scriptCalls(t, rdb))
+	assert.Equal(t, 2, testkit.ScriptCalls(t, rdb))
 }
 
 // TestMemoryKnowsWhenAWindowHasEnded, of a limit that did not refuse.
@@ -43,14 +43,14 @@ func TestMemoryKnowsWhenAWindowHasEnded(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), draft, ginlimit.WithAlgorithm(ginlimit.FixedWindow))
 	short := ginlimit.Limit{Rate: 9, Period: 100 * time.Millisecond}
-	r := serve(limiter.Handler(short, ginlimit.WithName("x"), ginlimit.WithLimits(ginlimit.PerDay(1)), ginlimit.WithKey(ginlimit.ByHeader("K"))))
+	r := testkit.Serve(limiter.Handler(short, ginlimit.WithName("x"), ginlimit.WithLimits(ginlimit.PerDay(1)), ginlimit.WithKey(ginlimit.ByHeader("K"))))
 	for try := range 50 { // until nothing is so slow that the memory has forgotten
-		client := with("K", strconv.Itoa(try))
-		get(r, "/", client)
-		assert.Equal(t, http.StatusTooManyRequests, get(r, "/", client).Code)
-		asked := scriptCalls(t, rdb)
+		client := testkit.With("K", strconv.Itoa(try))
+		testkit.Get(r, "/", client)
+		assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", client).Code)
+		asked := testkit.ScriptCalls(t, rdb)
 		<-time.After(2 * short.Period)
-		if limits := limitsOf(t, get(r, "/", client)); scriptCalls(t, rdb) == asked {
+		if limits := limitsOf(t, testkit.Get(r, "/", client)); testkit.ScriptCalls(t, rdb) == asked {
 			require.EqualValues(t, 9, limits[0].r)
 			return
 		}
@@ -65,7 +65,7 @@ func TestClientThatHonoursRetryAfterIsAdmittedNext(t *testing.T) {
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			server := httptest.NewServer(serve(middleware(rdb, ginlimit.Limit{Rate: 1, Period: 1900 * time.Millisecond},
+			server := httptest.NewServer(testkit.Serve(testkit.Middleware(rdb, ginlimit.Limit{Rate: 1, Period: 1900 * time.Millisecond},
 				ginlimit.WithAlgorithm(a), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))))
 			defer server.Close()
 			client := honouring{server.Client()}

@@ -30,9 +30,9 @@ func TestExactHeaderSets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, _ := newMiniredis(t)
-			r := serve(middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithName("search"), ginlimit.WithHeaders(row.headers)))
-			get(r, "/")
+			rdb, _ := testkit.NewMiniredis(t)
+			r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithName("search"), ginlimit.WithHeaders(row.headers)))
+			testkit.Get(r, "/")
 			allowed := http.Header{"Content-Type": {"text/plain; charset=utf-8"}}
 			refused := http.Header{"Content-Type": {"application/problem+json"}, "Content-Length": {"191"},
 				"Retry-After": {"30"}, "Cache-Control": {"no-store"}}
@@ -41,8 +41,8 @@ func TestExactHeaderSets(t *testing.T) {
 					allowed[field], refused[field] = value, value
 				}
 			}
-			assert.Equal(t, allowed, get(r, "/").Header())
-			rec := get(r, "/")
+			assert.Equal(t, allowed, testkit.Get(r, "/").Header())
+			rec := testkit.Get(r, "/")
 			assert.Equal(t, refused, rec.Header())
 			assert.Equal(t, []string{"search"}, violated(t, rec))
 		})
@@ -52,35 +52,35 @@ func TestExactHeaderSets(t *testing.T) {
 // TestEveryHandlersFieldsAreThere, though an earlier handler that sets others is closer to exhaustion.
 func TestEveryHandlersFieldsAreThere(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	limiter := testkit.NewLimiter(t, rdb)
 	own := ginlimit.WithHeaderFunc(func(h http.Header, r ginlimit.Result) { h.Set("Left", strconv.Itoa(r.Remaining)) })
-	r := serve(limiter.Handler(ginlimit.PerHour(3), ginlimit.WithHeaders(ginlimit.NoHeaders)),
+	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(3), ginlimit.WithHeaders(ginlimit.NoHeaders)),
 		limiter.Handler(ginlimit.PerMinute(100)),
 		limiter.Handler(ginlimit.PerMinute(50), ginlimit.WithName("own"), ginlimit.WithHeaders(ginlimit.NoHeaders), own),
 		limiter.Handler(ginlimit.PerMinute(70), ginlimit.WithName("looser"), own))
-	h := get(r, "/").Header()
+	h := testkit.Get(r, "/").Header()
 	assert.Equal(t, "69", h.Get("X-RateLimit-Remaining"))
 	assert.Equal(t, "49", h.Get("Left"))
 }
 
 func TestDegradedHeaderOfAnyHandler(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	lost := ginlimit.New(nowhere(t), ginlimit.PerMinute(1000))
-	rec := get(serve(middleware(rdb, ginlimit.PerMinute(2)), lost), "/")
+	rdb, _ := testkit.NewMiniredis(t)
+	lost := ginlimit.New(testkit.Unreachable(t), ginlimit.PerMinute(1000))
+	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2)), lost), "/")
 	assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
 	assert.Equal(t, "1", rec.Header().Get("X-RateLimit-Remaining"))
 }
 
 func TestDegradedHeaderUnlessNoHeaders(t *testing.T) {
 	t.Parallel()
-	gone := nowhere(t)
+	gone := testkit.Unreachable(t)
 	for headers, want := range map[ginlimit.Headers]string{
 		ginlimit.XRateLimit: "degraded", ginlimit.RateLimitDraft: "degraded", ginlimit.NoHeaders: "",
 	} {
-		r := serve(ginlimit.New(gone, ginlimit.PerMinute(4), ginlimit.WithHeaders(headers), ginlimit.WithName("x"), ginlimit.WithReplicas(2)))
-		rec := get(r, "/")
+		r := testkit.Serve(ginlimit.New(gone, ginlimit.PerMinute(4), ginlimit.WithHeaders(headers), ginlimit.WithName("x"), ginlimit.WithReplicas(2)))
+		rec := testkit.Get(r, "/")
 		assert.Equal(t, want, rec.Header().Get("X-RateLimit-Status"))
 		if headers == ginlimit.RateLimitDraft {
 			assert.Equal(t, []item{{"x", 4, 60, -1, -1}}, policiesOf(t, rec), "of the whole limit")

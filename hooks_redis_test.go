@@ -24,12 +24,12 @@ import (
 
 func TestHooksSeeEveryCall(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range clients(t, testkit.StartRedis(t)) {
+	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			calls := 0
 			limiter := testkit.NewLimiter(t, rdb)
-			rdb.AddHook(aroundHook(func(send func() error) error { calls++; return send() }))
+			rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls++; return send() }))
 			for range 10 {
 				_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(100))
 				require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestChangeEndsARefusalOnItsWay(t *testing.T) {
 		<-gate
 	})
 	var once atomic.Bool
-	rdb.AddHook(aroundHook(func(send func() error) error {
+	rdb.AddHook(testkit.EveryScript(func(send func() error) error {
 		err := send()
 		if !once.Swap(true) {
 			first()
@@ -105,7 +105,7 @@ func TestChangeEndsARefusalOnItsWay(t *testing.T) {
 // TestEndOfAGoroutineLeavesNobodyWaiting has a hook end the goroutine that sends a batch, as t.FailNow does.
 func TestEndOfAGoroutineLeavesNobodyWaiting(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range clients(t, testkit.StartRedis(t)) {
+	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(100)
@@ -113,7 +113,7 @@ func TestEndOfAGoroutineLeavesNobodyWaiting(t *testing.T) {
 			require.NoError(t, err)
 			held := hold(rdb, 2)
 			var ends atomic.Int64
-			rdb.AddHook(aroundHook(func(send func() error) error {
+			rdb.AddHook(testkit.EveryScript(func(send func() error) error {
 				err := send()
 				if ends.Add(1) <= 2 {
 					runtime.Goexit()

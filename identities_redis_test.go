@@ -52,13 +52,13 @@ func TestIdentitiesUnderLoad(t *testing.T) {
 	t.Cleanup(func() { _ = cluster.Close() })
 	for name, rdb := range map[string]redis.UniversalClient{"one server": testkit.Connect(t, testkit.StartRedis(t)), "cluster": cluster} {
 		l := testkit.NewLimiter(t, rdb)
-		r := serve(l.Handler(ginlimit.PerDay(10), ginlimit.WithName("address"), ginlimit.WithIdentity("all", everybody, ginlimit.PerDay(25))))
+		r := testkit.Serve(l.Handler(ginlimit.PerDay(10), ginlimit.WithName("address"), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(25))))
 		var passed [8]atomic.Int64
 		var all sync.WaitGroup
 		for i := range 64 {
 			all.Go(func() {
 				for range 5 {
-					if get(r, "/", from(fmt.Sprintf("192.0.2.%d:1", i%8))).Code == 200 {
+					if testkit.Get(r, "/", testkit.From(fmt.Sprintf("192.0.2.%d:1", i%8))).Code == 200 {
 						passed[i%8].Add(1)
 					}
 				}
@@ -82,13 +82,13 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
 	addrs, processes := testkit.StartClusterProcesses(t, 3)
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: patience})
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: testkit.Patience})
 	t.Cleanup(func() { _ = cluster.Close() })
 	for name, c := range map[string]struct {
 		rdb       redis.UniversalClient
 		processes []*os.Process
 	}{
-		"server":  {redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience}), []*os.Process{process}},
+		"server":  {redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: testkit.Patience}), []*os.Process{process}},
 		"cluster": {cluster, processes},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,19 +99,19 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 			require.NoError(t, err)
 			r := identities(l)
 			var calls atomic.Int64
-			c.rdb.AddHook(aroundHook(func(send func() error) error { calls.Add(1); return send() }))
+			c.rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-				return get(r, "/", from("192.0.2.9:1"), with("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
+				return testkit.Get(r, "/", testkit.From("192.0.2.9:1"), testkit.With("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
 			}))
 			for _, process := range c.processes {
 				require.NoError(t, process.Signal(syscall.SIGSTOP))
 				defer func() { require.NoError(t, process.Signal(syscall.SIGCONT)) }()
 			}
 			before := calls.Load()
-			rec := get(r, "/", with("X-Api-Key", "a"))
+			rec := testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))
 			assert.EqualValues(t, 1, calls.Load()-before)
 			assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
-			assert.Equal(t, "2", remaining(rec))
+			assert.Equal(t, "2", testkit.Remaining(rec))
 		})
 	}
 }
@@ -121,7 +121,7 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
 	t.Parallel()
 	addrs, processes := testkit.StartClusterProcesses(t, 2)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: patience})
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: testkit.Patience})
 	t.Cleanup(func() { _ = rdb.Close() })
 	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(2*time.Second))
 	limit := ginlimit.PerDay(5)
@@ -134,10 +134,10 @@ func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
 			}
 		}
 	}
-	r := serve(limiter.Handler(limit, ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
+	r := testkit.Serve(limiter.Handler(limit, ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
 		ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), limit)))
 	user, team := on("user", 0), on("team", 1)
-	ask := func() int { return get(r, "/", with("User", user), with("Team", team)).Code }
+	ask := func() int { return testkit.Get(r, "/", testkit.With("User", user), testkit.With("Team", team)).Code }
 	require.Equal(t, 200, ask())
 
 	require.NoError(t, processes[1].Signal(syscall.SIGSTOP))
@@ -162,7 +162,7 @@ func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
 			}
 			l := testkit.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailLocal))
 			refund := false
-			r := serve(l.Handler(limit, ginlimit.WithName("address"), ginlimit.WithIdentity("all", everybody, shared),
+			r := testkit.Serve(l.Handler(limit, ginlimit.WithName("address"), ginlimit.WithIdentity("all", testkit.Everybody, shared),
 				ginlimit.WithRefund(func(*gin.Context) bool { return refund })))
 			left := func(key string, limit ginlimit.Limit) int {
 				p, err := l.Peek(t.Context(), key, limit)
@@ -174,12 +174,12 @@ func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
 				assert.Equal(t, limit.Rate-taken, left(ginlimit.Key("address", "192.0.2.1"), limit), "%s, %d", broken, most)
 				assert.Equal(t, shared.Rate-taken, left(ginlimit.Key("all", "all"), shared), "%s, %d", broken, most)
 			}
-			rec := get(r, "/")
+			rec := testkit.Get(r, "/")
 			assert.Equal(t, 200, rec.Code)
 			assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
 			assertLeft(1)
 			refund = true
-			get(r, "/")
+			testkit.Get(r, "/")
 			assertLeft(1)
 		}
 	}
@@ -191,9 +191,9 @@ func TestRememberedIdentitiesCostNoTrip(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	r := identities(testkit.NewLimiter(t, rdb, testkit.TrustsClock()))
 	for range 1000 {
-		get(r, "/", with("X-Api-Key", "a"))
+		testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))
 	}
-	require.Less(t, scriptCalls(t, rdb), 100)
+	require.Less(t, testkit.ScriptCalls(t, rdb), 100)
 }
 
 // TestCloseLeavesNoChargeOfARefusedRequest: every request but the first is refused by its second identity, also while Close begins.

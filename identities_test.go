@@ -13,24 +13,25 @@ import (
 
 // Several identities of one request.
 
-func everybody(*gin.Context) (string, error) { return "all", nil }
-
 // identities limits per address, per API key and all clients together.
 func identities(l *ginlimit.Limiter, opts ...ginlimit.Option) *gin.Engine {
-	return serve(l.Handler(ginlimit.PerDay(3), append([]ginlimit.Option{ginlimit.WithName("address"),
+	return testkit.Serve(l.Handler(ginlimit.PerDay(3), append([]ginlimit.Option{ginlimit.WithName("address"),
 		ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(5), ginlimit.PerHour(50)),
-		ginlimit.WithIdentity("all", everybody, ginlimit.PerDay(8))}, opts...)...))
+		ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(8))}, opts...)...))
 }
 
 // identityStores are where a request's identities are decided on. With the tag integration there are more.
 var identityStores = map[string]func(t *testing.T) *ginlimit.Limiter{
-	"miniredis": func(t *testing.T) *ginlimit.Limiter { rdb, _ := newMiniredis(t); return testkit.NewLimiter(t, rdb) },
+	"miniredis": func(t *testing.T) *ginlimit.Limiter {
+		rdb, _ := testkit.NewMiniredis(t)
+		return testkit.NewLimiter(t, rdb)
+	},
 	"in the process": func(t *testing.T) *ginlimit.Limiter {
 		l, err := ginlimit.NewLocal()
 		require.NoError(t, err)
 		return l
 	},
-	"without Redis": func(t *testing.T) *ginlimit.Limiter { return lost(t) },
+	"without Redis": func(t *testing.T) *ginlimit.Limiter { return testkit.WithoutRedis(t) },
 }
 
 func TestIdentitiesAllOrNone(t *testing.T) {
@@ -41,8 +42,8 @@ func TestIdentitiesAllOrNone(t *testing.T) {
 			l := make(t)
 			r := identities(l)
 			ask := func(address, key string) (int, string, string) {
-				rec := get(r, "/", from(address+":1"), with("X-Api-Key", key))
-				return rec.Code, rec.Header().Get("X-RateLimit-Limit"), remaining(rec)
+				rec := testkit.Get(r, "/", testkit.From(address+":1"), testkit.With("X-Api-Key", key))
+				return rec.Code, rec.Header().Get("X-RateLimit-Limit"), testkit.Remaining(rec)
 			}
 			for i, c := range []struct {
 				address, key string
@@ -70,11 +71,11 @@ func TestIdentitiesAllOrNone(t *testing.T) {
 
 func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
 	status := func(limit ginlimit.Limit, opts ...ginlimit.Option) (int, string) {
-		rec := get(serve(l.Handler(limit, append(opts, ginlimit.WithName("n"))...)), "/")
-		return rec.Code, remaining(rec)
+		rec := testkit.Get(testkit.Serve(l.Handler(limit, append(opts, ginlimit.WithName("n"))...)), "/")
+		return rec.Code, testkit.Remaining(rec)
 	}
 	expect := func(code int, left string) func(int, string) {
 		return func(gotCode int, gotLeft string) {
@@ -82,11 +83,11 @@ func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 			assert.Equal(t, []any{code, left}, []any{gotCode, gotLeft})
 		}
 	}
-	unlimited := ginlimit.WithIdentity("unlimited", everybody, ginlimit.PerDay(-1))
+	unlimited := ginlimit.WithIdentity("unlimited", testkit.Everybody, ginlimit.PerDay(-1))
 	expect(200, "")(status(ginlimit.PerDay(-1), unlimited))
 	expect(200, "1")(status(ginlimit.PerDay(2), unlimited))
-	expect(200, "1")(status(ginlimit.PerDay(-1), ginlimit.WithIdentity("two", everybody, ginlimit.PerDay(2))))
-	expect(429, "0")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("none", everybody, ginlimit.PerDay(0))))
+	expect(200, "1")(status(ginlimit.PerDay(-1), ginlimit.WithIdentity("two", testkit.Everybody, ginlimit.PerDay(2))))
+	expect(429, "0")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("none", testkit.Everybody, ginlimit.PerDay(0))))
 	expect(400, "")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("user", ginlimit.ByHeader("X-User"), ginlimit.PerDay(2))))
 	expect(500, "")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("nobody", func(*gin.Context) (string, error) { return "", nil }, ginlimit.PerDay(2))))
 	expect(200, "0")(status(ginlimit.PerDay(2))) // what was refused or failed took nothing
@@ -99,7 +100,7 @@ func TestIdentitiesAreRefunded(t *testing.T) {
 		rdb := b.Redis
 		r := identities(testkit.NewLimiter(t, rdb), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 		for range 5 {
-			assert.Equal(t, "2", remaining(get(r, "/", with("X-Api-Key", "a"))))
+			assert.Equal(t, "2", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))))
 		}
 		assert.Zero(t, rdb.DBSize(t.Context()).Val())
 	})

@@ -32,17 +32,17 @@ func TestKeyTellsTuplesApart(t *testing.T) {
 
 func TestKeyReachesTheHandlersBucket(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
 	limit := ginlimit.PerHour(3)
-	r := serve(l.Handler(limit, ginlimit.WithName("login")))
-	get(r, "/", from("192.0.2.7:1"))
+	r := testkit.Serve(l.Handler(limit, ginlimit.WithName("login")))
+	testkit.Get(r, "/", testkit.From("192.0.2.7:1"))
 	key := ginlimit.Key("login", "192.0.2.7")
 	p, err := l.Peek(t.Context(), key, limit)
 	require.NoError(t, err)
 	require.Equal(t, 2, p.Remaining)
 	require.NoError(t, l.Block(t.Context(), key, time.Minute, limit))
-	require.Equal(t, "60", get(r, "/", from("192.0.2.7:1")).Header().Get("Retry-After"))
+	require.Equal(t, "60", testkit.Get(r, "/", testkit.From("192.0.2.7:1")).Header().Get("Retry-After"))
 }
 
 func TestKeyReachesTheBucketOfAnyClient(t *testing.T) {
@@ -51,7 +51,7 @@ func TestKeyReachesTheBucketOfAnyClient(t *testing.T) {
 		l, err := ginlimit.NewLocal(ginlimit.WithKey(func(*gin.Context) (string, error) { return client, nil }))
 		require.NoError(t, err)
 		limit := ginlimit.PerHour(3)
-		get(serve(l.Handler(limit, ginlimit.WithName(`a|\name`))), "/")
+		testkit.Get(testkit.Serve(l.Handler(limit, ginlimit.WithName(`a|\name`))), "/")
 		p, err := l.Peek(t.Context(), ginlimit.Key(`a|\name`, client), limit)
 		require.NoError(t, err)
 		require.Equal(t, 2, p.Remaining, client)
@@ -60,25 +60,25 @@ func TestKeyReachesTheBucketOfAnyClient(t *testing.T) {
 
 func TestMissingHeaderIsNamed(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	r := serve(middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByHeader("X-Tenant", "x-client-id"))))
-	rec := get(r, "/", with("X-Tenant", "a"))
+	rdb, _ := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByHeader("X-Tenant", "x-client-id"))))
+	rec := testkit.Get(r, "/", testkit.With("X-Tenant", "a"))
 	assert.Equal(t, http.StatusBadRequest, rec.Code)
 	assert.JSONEq(t, `{"type": "about:blank", "title": "Bad Request", "status": 400, "detail": "The header X-Client-Id is missing."}`,
 		rec.Body.String())
 	assert.Zero(t, rdb.DBSize(t.Context()).Val())
-	assert.Equal(t, "1", remaining(get(r, "/", with("X-Tenant", "a-b"), with("X-Client-Id", "c"))))
-	assert.Equal(t, "1", remaining(get(r, "/", with("X-Tenant", "a"), with("X-Client-Id", "b-c"))), "the parts of a key are not just joined")
-	assert.Equal(t, "0", remaining(get(r, "/", with("X-Tenant", "a"), with("X-Client-Id", "b-c"))))
+	assert.Equal(t, "1", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a-b"), testkit.With("X-Client-Id", "c"))))
+	assert.Equal(t, "1", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a"), testkit.With("X-Client-Id", "b-c"))), "the parts of a key are not just joined")
+	assert.Equal(t, "0", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a"), testkit.With("X-Client-Id", "b-c"))))
 }
 
 func TestMissingKeysAreTheClientsFaultIfAFunctionSaysSo(t *testing.T) {
 	t.Parallel()
 	none := func(err error) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return "", err } }
 	fault := none(fmt.Errorf("secret: %w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest))
-	l := newLocal(t)
+	l := testkit.NewLocal(t)
 	policy := func(name string, f ginlimit.KeyFunc) *ginlimit.Policy {
-		return newPolicy(t, l, ginlimit.PerHour(1), ginlimit.WithName(name), ginlimit.WithKey(f))
+		return testkit.NewPolicy(t, l, ginlimit.PerHour(1), ginlimit.WithName(name), ginlimit.WithKey(f))
 	}
 	for name, row := range map[string]struct {
 		handler gin.HandlerFunc
@@ -90,7 +90,7 @@ func TestMissingKeysAreTheClientsFaultIfAFunctionSaysSo(t *testing.T) {
 		"one of several":          {policy("a", ginlimit.ByFirst(fault, none(nil))).Handler(), 400},
 		"none of several says it": {policy("a", ginlimit.ByFirst(none(ginlimit.ErrNoKey), none(nil))).Handler(), 500},
 	} {
-		rec := get(serve(row.handler), "/")
+		rec := testkit.Get(testkit.Serve(row.handler), "/")
 		assert.Equal(t, row.code, rec.Code, name)
 		assert.NotContains(t, rec.Body.String(), "secret", name)
 	}
@@ -99,14 +99,14 @@ func TestMissingKeysAreTheClientsFaultIfAFunctionSaysSo(t *testing.T) {
 // TestKeySecret has nothing of a client stand in Redis.
 func TestKeySecret(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	secret := bytes.Repeat([]byte("s"), 16)
 	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(secret))
 	clear(secret) // the limiter has its own
 	same := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("s"), 16)))
 	other := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("t"), 16)))
-	r := serve(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithName("login")))
-	get(r, "/", from("203.0.113.7:1"))
+	r := testkit.Serve(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithName("login")))
+	testkit.Get(r, "/", testkit.From("203.0.113.7:1"))
 	for l, want := range map[*ginlimit.Limiter]int{limiter: 4, same: 4, other: 5} {
 		p, err := l.Peek(t.Context(), ginlimit.Key("login", "203.0.113.7"), ginlimit.PerMinute(5))
 		require.NoError(t, err)
@@ -125,7 +125,7 @@ func TestFaultyKeyFunctionsPanicAtOnce(t *testing.T) {
 		"ByHeader": func() { ginlimit.ByHeader() }, `ByHeader: ""`: func() { ginlimit.ByHeader("X-A", "") }, `ByHeader: "X A"`: func() { ginlimit.ByHeader("X A") },
 		"ByParam": func() { ginlimit.ByParam("") }, "ByFirst": func() { ginlimit.ByFirst() }, "ByAll: function 2": func() { ginlimit.ByAll(ginlimit.ByClientIP, nil) },
 	} {
-		assert.Contains(t, panicText(t, f), "ginlimit: "+name)
+		assert.Contains(t, testkit.PanicText(t, f), "ginlimit: "+name)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestKeyFunctions(t *testing.T) {
 		r := gin.New()
 		_ = r.SetTrustedProxies(nil)
 		r.GET("/users/:id", func(c *gin.Context) { key, err = f(c) })
-		get(r, path, append([]func(*http.Request){from("203.0.113.7:1")}, edit...)...)
+		testkit.Get(r, path, append([]func(*http.Request){testkit.From("203.0.113.7:1")}, edit...)...)
 		return key, err
 	}
 	for _, c := range []struct {
@@ -144,24 +144,24 @@ func TestKeyFunctions(t *testing.T) {
 		edit func(*http.Request)
 		want string
 	}{
-		{"a /24", ginlimit.ByClientIPPrefix(24, 56), from("203.0.113.7:1"), "203.0.113.0/24"},
-		{"a /56", ginlimit.ByClientIPPrefix(24, 56), from("[2001:db8:1:2ff:1::]:1"), "2001:db8:1:200::/56"},
-		{"a whole address", ginlimit.ByClientIPPrefix(32, 128), from("[2001:db8::7%eth0]:1"), "2001:db8::7"},
-		{"IPv4 behind NAT64", ginlimit.ByClientIP, from("[64:ff9b::203.0.113.7]:1"), "203.0.113.7"},
-		{"a neighbour of NAT64", ginlimit.ByClientIP, from("[64:ff9b:1::203.0.113.7]:1"), "64:ff9b:1::/64"},
-		{"a header", ginlimit.ByHeader("x-user"), with("X-User", "ada"), "ada"},
-		{"a header with a separator", ginlimit.ByHeader("X-User"), with("X-User", "auth0|b"), "auth0|b"},
-		{"headers with a separator", ginlimit.ByHeader("X-User", "host"), with("X-User", "a|b"), `a\|b|example.com`},
-		{"a parameter", ginlimit.ByParam("id"), from("203.0.113.7:1"), "42"},
-		{"the first there is", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), with("X-User", "ada"), "0|ada"},
-		{"the second", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), with("X-Other", "ada"), "1|203.0.113.7"},
-		{"all", ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByClientIP), with("X-Other", "ada"), "42|203.0.113.7"},
+		{"a /24", ginlimit.ByClientIPPrefix(24, 56), testkit.From("203.0.113.7:1"), "203.0.113.0/24"},
+		{"a /56", ginlimit.ByClientIPPrefix(24, 56), testkit.From("[2001:db8:1:2ff:1::]:1"), "2001:db8:1:200::/56"},
+		{"a whole address", ginlimit.ByClientIPPrefix(32, 128), testkit.From("[2001:db8::7%eth0]:1"), "2001:db8::7"},
+		{"IPv4 behind NAT64", ginlimit.ByClientIP, testkit.From("[64:ff9b::203.0.113.7]:1"), "203.0.113.7"},
+		{"a neighbour of NAT64", ginlimit.ByClientIP, testkit.From("[64:ff9b:1::203.0.113.7]:1"), "64:ff9b:1::/64"},
+		{"a header", ginlimit.ByHeader("x-user"), testkit.With("X-User", "ada"), "ada"},
+		{"a header with a separator", ginlimit.ByHeader("X-User"), testkit.With("X-User", "auth0|b"), "auth0|b"},
+		{"headers with a separator", ginlimit.ByHeader("X-User", "host"), testkit.With("X-User", "a|b"), `a\|b|example.com`},
+		{"a parameter", ginlimit.ByParam("id"), testkit.From("203.0.113.7:1"), "42"},
+		{"the first there is", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), testkit.With("X-User", "ada"), "0|ada"},
+		{"the second", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), testkit.With("X-Other", "ada"), "1|203.0.113.7"},
+		{"all", ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByClientIP), testkit.With("X-Other", "ada"), "42|203.0.113.7"},
 	} {
 		got, err := key(c.f, "/users/42", c.edit)
 		require.NoError(t, err, c.name)
 		assert.Equal(t, c.want, got, c.name)
 	}
-	forged, err := key(ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), "/users/42", with("X-User", "203.0.113.7"))
+	forged, err := key(ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), "/users/42", testkit.With("X-User", "203.0.113.7"))
 	require.NoError(t, err)
 	assert.Equal(t, "0|203.0.113.7", forged, "nobody reaches an address' bucket by a user's name")
 

@@ -9,47 +9,48 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestKindsOfLimitsEqualTheProcess has every method called on limits of two kinds. Periods are so long, and quotas end so late, that
 // a clock that runs makes no difference but for seconds.
 func TestKindsOfLimitsEqualTheProcess(t *testing.T) {
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
-		model := newLocal(t, ginlimit.WithAlgorithm(e.algorithm))
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		model := testkit.NewLocal(t, ginlimit.WithAlgorithm(e.Algorithm))
 		now := time.Now().UTC()
 		month := ginlimit.PerCalendar(23, ginlimit.CalendarMonth(nil, 1+(now.Day()+14)%28))
 		week := ginlimit.PerCalendar(14, ginlimit.CalendarWeek(nil, (now.Weekday()+3)%7))
 		for i, limits := range [][]ginlimit.Limit{
 			{month}, {week, month}, {ginlimit.PerDay(10), month}, {month, {Rate: 12, Period: 23 * time.Hour}, ginlimit.PerDay(10)}, {week, ginlimit.PerDay(17), month},
 		} {
-			r := rand.New(rand.NewPCG(uint64(i), uint64(e.algorithm)))
+			r := rand.New(rand.NewPCG(uint64(i), uint64(e.Algorithm)))
 			for client := range 4 {
 				blocked := false
 				for range 40 {
-					s := step{op: "AllowN", n: 1 + r.IntN(5), key: fmt.Sprintf("client %d of %d", client, i), limits: limits}
+					s := testkit.Step{Op: "AllowN", N: 1 + r.IntN(5), Key: fmt.Sprintf("client %d of %d", client, i), Limits: limits}
 					switch r.IntN(24) {
 					case 0, 1, 2, 3:
-						s.op, s.n = "AllowUpTo", 1+r.IntN(9)
+						s.Op, s.N = "AllowUpTo", 1+r.IntN(9)
 					case 4, 5:
-						s.op = "Refund"
+						s.Op = "Refund"
 					case 6, 7, 8:
-						s.op = "Peek"
+						s.Op = "Peek"
 					case 9:
-						s.op = "Reset"
+						s.Op = "Reset"
 					case 10:
-						s.op, s.d = "Block", time.Duration(1+r.IntN(50))*time.Hour
+						s.Op, s.D = "Block", time.Duration(1+r.IntN(50))*time.Hour
 					case 11, 12, 13, 14:
-						s.op, s.d = "Settle", time.Duration(r.IntN([]int{1, 6, 40}[r.IntN(3)])) // so many tokens
+						s.Op, s.D = "Settle", time.Duration(r.IntN([]int{1, 6, 40}[r.IntN(3)])) // so many tokens
 					}
-					want, err := s.apply(t.Context(), model)
+					want, err := s.Apply(t.Context(), model)
 					require.NoError(t, err)
-					got, err := s.apply(t.Context(), e.limiter)
-					if e.frozen && (s.op == "Settle" || s.op == "Reset") { // the time goes on by which claims are reckoned
-						e.advance(100 * time.Millisecond)
+					got, err := s.Apply(t.Context(), e.Limiter)
+					if e.Frozen && (s.Op == "Settle" || s.Op == "Reset") { // the time goes on by which claims are reckoned
+						e.Advance(100 * time.Millisecond)
 					}
 					require.NoError(t, err)
 					require.InDelta(t, want.RetryAfter.Seconds(), got.RetryAfter.Seconds(), 30, "%s: %+v, want %+v", s, got, want)
-					if blocked = (blocked || s.op == "Block") && s.op != "Reset"; !blocked { // else which limit's block ends last is a matter of milliseconds
+					if blocked = (blocked || s.Op == "Block") && s.Op != "Reset"; !blocked { // else which limit's block ends last is a matter of milliseconds
 						require.InDelta(t, want.ResetAfter.Seconds(), got.ResetAfter.Seconds(), 30, "%s: %+v, want %+v", s, got, want)
 						require.Equal(t, want.Limit, got.Limit, s)
 					}

@@ -10,72 +10,51 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What is given back beside a lease leaves others what they had.
 
-// leftTo is how many tokens of a key another process finds.
-func (b *leaseBench) leftTo(t *testing.T, key string, limit ginlimit.Limit) int {
-	t.Helper()
-	r, err := b.limiter(t).Peek(t.Context(), key, limit)
-	require.NoError(t, err)
-	return r.Remaining
-}
-
-// busy has a limiter used so much that it takes tokens ahead.
-func (b *leaseBench) busy(t *testing.T, allow func() (ginlimit.Result, error)) {
-	t.Helper()
-	for range 400 {
-		r, err := allow()
-		require.NoError(t, err)
-		if r.Source == ginlimit.FromLease {
-			return
-		}
-		b.advance(time.Millisecond)
-	}
-	t.Fatal("there is no lease")
-}
-
 // TestRefundsUnderALeaseLeaveTokensToOthers: of requests whose tokens all come back, others notice next to nothing.
 func TestRefundsUnderALeaseLeaveTokensToOthers(t *testing.T) {
 	limit := ginlimit.PerSecond(2000)
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t)
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
 		r := gin.New()
 		_ = r.SetTrustedProxies(nil)
 		r.GET("/", l.Handler(limit, ginlimit.WithName("api"), ginlimit.WithLease(200*time.Millisecond),
 			ginlimit.WithRefund(func(*gin.Context) bool { return true })), func(*gin.Context) { time.Sleep(100 * time.Microsecond) })
 		p, err := l.Policy(limit, ginlimit.WithName("api"), ginlimit.WithLease(200*time.Millisecond))
 		require.NoError(t, err)
-		b.busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
-		b.advance(2 * time.Second)
+		b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
+		b.Advance(2 * time.Second)
 		for range 3000 {
-			require.Equal(t, http.StatusOK, get(r, "/").Code)
-			b.advance(0)
+			require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+			b.Advance(0)
 		}
-		require.Greater(t, b.leftTo(t, ginlimit.Key("api", "192.0.2.1"), limit), 1950)
+		require.Greater(t, b.LeftTo(t, ginlimit.Key("api", "192.0.2.1"), limit), 1950)
 	})
 }
 
 // TestRefundsByHandLeaveTokensToOthers: each voids what is leased, so that nothing is leased while there are many.
 func TestRefundsByHandLeaveTokensToOthers(t *testing.T) {
 	limit := ginlimit.PerSecond(2000)
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t, ginlimit.WithLease(200*time.Millisecond))
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond))
 		allow := func() (ginlimit.Result, error) { return l.Allow(t.Context(), "k", limit) }
-		b.busy(t, allow)
-		b.advance(2 * time.Second)
+		b.Busy(t, allow)
+		b.Advance(2 * time.Second)
 		for range 3000 {
 			r, err := allow()
 			require.NoError(t, err)
 			require.True(t, r.Allowed)
 			require.NoError(t, l.Refund(t.Context(), "k", 1, limit))
-			b.advance(500 * time.Microsecond)
+			b.Advance(500 * time.Microsecond)
 		}
-		require.Greater(t, b.leftTo(t, "k", limit), 1950)
+		require.Greater(t, b.LeftTo(t, "k", limit), 1950)
 		leased := l.Stats().Leased
-		b.advance(5 * time.Second)
-		b.busy(t, allow)
+		b.Advance(5 * time.Second)
+		b.Busy(t, allow)
 		require.Greater(t, l.Stats().Leased, leased, "a while later there are leases again")
 	})
 }
@@ -83,10 +62,10 @@ func TestRefundsByHandLeaveTokensToOthers(t *testing.T) {
 // TestCancelsBesideALeaseVoidNothing: reservations that are canceled leave the lease of their key as it is.
 func TestCancelsBesideALeaseVoidNothing(t *testing.T) {
 	limit := ginlimit.PerMinute(60_000)
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t, ginlimit.WithLease(200*time.Millisecond))
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond))
 		allow := func() (ginlimit.Result, error) { return l.Allow(t.Context(), "k", limit) }
-		b.busy(t, allow)
+		b.Busy(t, allow)
 		leased := l.Stats().Leased
 		for range 2000 {
 			r, err := l.Reserve(t.Context(), "k", 10, limit)
@@ -95,10 +74,10 @@ func TestCancelsBesideALeaseVoidNothing(t *testing.T) {
 			require.NoError(t, r.Cancel(t.Context()))
 			_, err = allow()
 			require.NoError(t, err)
-			b.advance(500 * time.Microsecond)
+			b.Advance(500 * time.Microsecond)
 		}
 		require.Greater(t, l.Stats().Leased-leased, uint64(1500), "most are admitted by the lease")
-		require.Greater(t, b.leftTo(t, "k", limit), 58_000)
+		require.Greater(t, b.LeftTo(t, "k", limit), 58_000)
 	})
 }
 
@@ -111,13 +90,13 @@ func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
 		back  int           // tokens of the 40 that it has taken
 	}{"at once": {0, 40}, "half of it has flowed back": {100 * time.Millisecond, 20}, "all has": {time.Second, 0}} {
 		t.Run(name, func(t *testing.T) {
-			onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-				l := b.limiter(t)
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				l := b.Limiter(t)
 				p, err := l.Policy(limit, ginlimit.WithName("api"), ginlimit.WithLease(time.Second))
 				require.NoError(t, err)
-				b.busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
+				b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
 				for range 100 { // so that enough is leased
-					b.advance(5 * time.Millisecond)
+					b.Advance(5 * time.Millisecond)
 					_, err := p.Allow(t.Context(), "192.0.2.1")
 					require.NoError(t, err)
 				}
@@ -131,16 +110,16 @@ func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
 						n++
 					}
 				}
-				b.advance(2 * time.Second) // the bucket is full
+				b.Advance(2 * time.Second) // the bucket is full
 				r := gin.New()
 				_ = r.SetTrustedProxies(nil)
 				r.GET("/", l.Handler(limit, ginlimit.WithName("api"), ginlimit.WithLease(time.Second),
 					ginlimit.WithCost(func(*gin.Context) int { return 40 }), ginlimit.WithRefund(func(*gin.Context) bool { return true })),
 					func(c *gin.Context) {
-						b.advance(row.takes)
+						b.Advance(row.takes)
 						take()
 					})
-				require.Equal(t, http.StatusOK, get(r, "/").Code)
+				require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
 				require.InDelta(t, row.back, take(), 1)
 			})
 		})
@@ -159,8 +138,8 @@ func TestWhoHasNoLease(t *testing.T) {
 	} {
 		for _, inTurn := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-					var rdb redis.UniversalClient = b.client(t)
+				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+					var rdb redis.UniversalClient = b.Client(t)
 					if inTurn {
 						rdb = struct{ redis.UniversalClient }{rdb}
 					}
@@ -174,8 +153,8 @@ func TestWhoHasNoLease(t *testing.T) {
 					_ = r.SetTrustedProxies(nil)
 					r.GET("/", p.Handler(), func(c *gin.Context) { result, _ = ginlimit.FromContext(c) })
 					for range 200 {
-						b.advance(time.Millisecond)
-						require.Equal(t, http.StatusOK, get(r, "/").Code)
+						b.Advance(time.Millisecond)
+						require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
 						require.Equal(t, ginlimit.FromRedis, result.Source)
 						if name != "identities" && name != "refunds" { // which are for requests
 							mine, err := p.Allow(t.Context(), "k")

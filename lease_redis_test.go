@@ -31,7 +31,7 @@ func TestLeasesAdmitNoMore(t *testing.T) {
 				var admitted, leased atomic.Int64
 				var all sync.WaitGroup
 				length := 2 * time.Second
-				if raceDetector {
+				if testkit.RaceDetector {
 					length /= 2
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), length)
@@ -58,7 +58,7 @@ func TestLeasesAdmitNoMore(t *testing.T) {
 				all.Wait()
 				took := time.Since(start) + time.Millisecond
 				for _, l := range limits {
-					require.LessOrEqual(t, admitted.Load(), burst(l)+int64(took)*int64(l.Rate)/int64(l.Period))
+					require.LessOrEqual(t, admitted.Load(), testkit.Burst(l)+int64(took)*int64(l.Rate)/int64(l.Period))
 				}
 				everLeased += leased.Load()
 				t.Logf("%d admitted in %s, %d of them from leases", admitted.Load(), took, leased.Load())

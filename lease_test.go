@@ -2,15 +2,12 @@ package ginlimit_test
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -20,104 +17,24 @@ import (
 
 // Leases, by what a caller sees of them.
 
-// leaseLife and leasePerMinute have up to 60 tokens flow back in the life of a lease, one per second.
-const leaseLife = time.Minute
-
-var leasePerMinute = ginlimit.PerMinute(60).WithBurst(1000)
-
-// leaseBench is a server whose clock runs with that of a bubble.
-type leaseBench struct {
-	*testkit.Bubble
-	hook *leaseHook
-}
-
-// leaseHook has commands wait, or fail.
-type leaseHook struct {
-	wait atomic.Int64
-	fail atomic.Bool
-}
-
-func (h *leaseHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h *leaseHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		time.Sleep(time.Duration(h.wait.Load()))
-		if h.fail.Load() {
-			cmd.SetErr(io.ErrUnexpectedEOF)
-			return io.ErrUnexpectedEOF
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (h *leaseHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		time.Sleep(time.Duration(h.wait.Load()))
-		if h.fail.Load() {
-			for _, cmd := range cmds {
-				cmd.SetErr(io.ErrUnexpectedEOF)
-			}
-			return io.ErrUnexpectedEOF
-		}
-		return next(ctx, cmds)
-	}
-}
-
-func onLeaseBench(t *testing.T, test func(t *testing.T, b *leaseBench)) {
-	t.Helper()
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		bench := &leaseBench{b, new(leaseHook)}
-		bench.advance(0)
-		test(t, bench)
-	})
-}
-
-func (b *leaseBench) advance(d time.Duration) {
-	time.Sleep(d)
-	b.Mini.SetTime(time.Now())
-}
-
-func (b *leaseBench) client(t *testing.T) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ContextTimeoutEnabled: true, Dialer: b.Dial})
-	rdb.AddHook(b.hook)
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
-}
-
-func (b *leaseBench) limiter(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
-	return testkit.NewLimiter(t, b.client(t), append([]ginlimit.Option{ginlimit.WithLease(leaseLife), testkit.TrustsClock()}, opts...)...)
-}
-
-// sources makes calls for a token, and returns where they were decided, by a letter each.
-func sources(t *testing.T, limiter *ginlimit.Limiter, calls int, limit ginlimit.Limit) (letters string) {
-	t.Helper()
-	for range calls {
-		r, err := limiter.Allow(t.Context(), "k", limit)
-		require.NoError(t, err)
-		letters += r.Source.String()[:1]
-	}
-	return letters
-}
-
 // TestLease: from the third call on, each call to Redis takes as many tokens ahead as were used before.
 func TestLease(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t)
-		require.Equal(t, "rrrlrlllrlllllll", sources(t, l, 16, leasePerMinute))
-		r, err := l.Peek(t.Context(), "k", leasePerMinute)
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		require.Equal(t, "rrrlrlllrlllllll", testkit.Sources(t, l, 16, testkit.LeasePerMinute))
+		r, err := l.Peek(t.Context(), "k", testkit.LeasePerMinute)
 		require.NoError(t, err)
 		require.Equal(t, 1000-16, r.Remaining)
-		require.Equal(t, "r", sources(t, l, 1, leasePerMinute))
+		require.Equal(t, "r", testkit.Sources(t, l, 1, testkit.LeasePerMinute))
 
-		want, err := l.Peek(t.Context(), "k", leasePerMinute)
+		want, err := l.Peek(t.Context(), "k", testkit.LeasePerMinute)
 		require.NoError(t, err)
-		r, err = l.AllowN(t.Context(), "k", 3, leasePerMinute)
+		r, err = l.AllowN(t.Context(), "k", 3, testkit.LeasePerMinute)
 		require.NoError(t, err)
 		require.Equal(t, ginlimit.Result{
-			Allowed: true, Granted: 3, Limit: leasePerMinute, Remaining: r.Remaining, ResetAfter: want.ResetAfter, Source: ginlimit.FromLease,
+			Allowed: true, Granted: 3, Limit: testkit.LeasePerMinute, Remaining: r.Remaining, ResetAfter: want.ResetAfter, Source: ginlimit.FromLease,
 		}, r)
-		next, err := l.AllowUpTo(t.Context(), "k", 2, leasePerMinute)
+		next, err := l.AllowUpTo(t.Context(), "k", 2, testkit.LeasePerMinute)
 		require.NoError(t, err)
 		require.Equal(t, ginlimit.FromLease, next.Source)
 		require.Equal(t, 2, next.Granted)
@@ -126,19 +43,19 @@ func TestLease(t *testing.T) {
 		require.Equal(t, 1, stats.Leases)
 		require.EqualValues(t, 13, stats.Leased)
 
-		b.advance(leaseLife)
+		b.Advance(testkit.LeaseLife)
 		require.Zero(t, l.Stats().Leases)
-		require.Equal(t, "r", sources(t, l, 1, leasePerMinute))
+		require.Equal(t, "r", testkit.Sources(t, l, 1, testkit.LeasePerMinute))
 	})
 }
 
 // TestMoreThanALeaseHolds is taken from Redis, all or none, and the lease stays.
 func TestMoreThanALeaseHolds(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t)
-		require.Equal(t, "rrrlrlllrl", sources(t, l, 10, leasePerMinute))
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, testkit.LeasePerMinute))
 		ask := func(n int) ginlimit.Result {
-			r, err := l.AllowN(t.Context(), "k", n, leasePerMinute)
+			r, err := l.AllowN(t.Context(), "k", n, testkit.LeasePerMinute)
 			require.NoError(t, err)
 			return r
 		}
@@ -160,17 +77,17 @@ func TestMoreThanALeaseHolds(t *testing.T) {
 
 // TestLeaseOfAFixedWindow ends with it. The clock is trusted once it was seen to run.
 func TestLeaseOfAFixedWindow(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := testkit.NewLimiter(t, b.client(t), ginlimit.WithLease(leaseLife), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(testkit.LeaseLife), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
 		limit := ginlimit.PerMinute(100)
-		require.Equal(t, "rrrr", sources(t, l, 4, limit))
-		b.advance(10 * time.Millisecond)
-		require.Equal(t, "r", sources(t, l, 1, limit))
-		require.Equal(t, "rl", sources(t, l, 2, limit), "it runs")
-		b.advance(time.Minute - 15*time.Millisecond)
-		require.Equal(t, "r", sources(t, l, 1, limit), "a thousandth early")
-		b.advance(time.Second)
-		require.Equal(t, "r", sources(t, l, 1, limit))
+		require.Equal(t, "rrrr", testkit.Sources(t, l, 4, limit))
+		b.Advance(10 * time.Millisecond)
+		require.Equal(t, "r", testkit.Sources(t, l, 1, limit))
+		require.Equal(t, "rl", testkit.Sources(t, l, 2, limit), "it runs")
+		b.Advance(time.Minute - 15*time.Millisecond)
+		require.Equal(t, "r", testkit.Sources(t, l, 1, limit), "a thousandth early")
+		b.Advance(time.Second)
+		require.Equal(t, "r", testkit.Sources(t, l, 1, limit))
 	})
 }
 
@@ -178,21 +95,23 @@ func TestLeaseOfAFixedWindow(t *testing.T) {
 func TestOwnChangesEndALease(t *testing.T) {
 	for name, change := range map[string]func(ctx context.Context, l *ginlimit.Limiter) error{
 		"Block": func(ctx context.Context, l *ginlimit.Limiter) error {
-			return l.Block(ctx, "k", 3*time.Hour, leasePerMinute)
+			return l.Block(ctx, "k", 3*time.Hour, testkit.LeasePerMinute)
 		},
-		"Refund": func(ctx context.Context, l *ginlimit.Limiter) error { return l.Refund(ctx, "k", 1, leasePerMinute) },
-		"Reset":  func(ctx context.Context, l *ginlimit.Limiter) error { return l.Reset(ctx, "k", leasePerMinute) },
+		"Refund": func(ctx context.Context, l *ginlimit.Limiter) error {
+			return l.Refund(ctx, "k", 1, testkit.LeasePerMinute)
+		},
+		"Reset": func(ctx context.Context, l *ginlimit.Limiter) error { return l.Reset(ctx, "k", testkit.LeasePerMinute) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-				l, other := b.limiter(t), b.limiter(t)
-				sources(t, l, 9, leasePerMinute)
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				l, other := b.Limiter(t), b.Limiter(t)
+				testkit.Sources(t, l, 9, testkit.LeasePerMinute)
 				require.Equal(t, 1, l.Stats().Leases)
 				require.NoError(t, change(t.Context(), other))
-				require.Equal(t, "l", sources(t, l, 1, leasePerMinute), "it cannot know")
+				require.Equal(t, "l", testkit.Sources(t, l, 1, testkit.LeasePerMinute), "it cannot know")
 				require.NoError(t, change(t.Context(), l))
 				require.Zero(t, l.Stats().Leases)
-				r, err := l.Allow(t.Context(), "k", leasePerMinute)
+				r, err := l.Allow(t.Context(), "k", testkit.LeasePerMinute)
 				require.NoError(t, err)
 				require.Equal(t, ginlimit.FromRedis, r.Source)
 				require.Equal(t, name != "Block", r.Allowed)
@@ -200,12 +119,12 @@ func TestOwnChangesEndALease(t *testing.T) {
 		})
 	}
 	t.Run("within its life", func(t *testing.T) {
-		onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-			l, other := b.limiter(t), b.limiter(t)
-			sources(t, l, 9, leasePerMinute)
-			require.NoError(t, other.Block(t.Context(), "k", 3*time.Hour, leasePerMinute))
-			b.advance(leaseLife)
-			r, err := l.Allow(t.Context(), "k", leasePerMinute)
+		testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+			l, other := b.Limiter(t), b.Limiter(t)
+			testkit.Sources(t, l, 9, testkit.LeasePerMinute)
+			require.NoError(t, other.Block(t.Context(), "k", 3*time.Hour, testkit.LeasePerMinute))
+			b.Advance(testkit.LeaseLife)
+			r, err := l.Allow(t.Context(), "k", testkit.LeasePerMinute)
 			require.NoError(t, err)
 			require.False(t, r.Allowed)
 		})
@@ -214,23 +133,23 @@ func TestOwnChangesEndALease(t *testing.T) {
 
 // TestLosingRedisEndsLeases, and a caller who leaves does not.
 func TestLosingRedisEndsLeases(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t)
-		sources(t, l, 9, leasePerMinute)
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		testkit.Sources(t, l, 9, testkit.LeasePerMinute)
 		ctx, cancel := context.WithCancel(t.Context())
-		b.hook.wait.Store(int64(time.Second))
+		b.Hook.Wait.Store(int64(time.Second))
 		time.AfterFunc(time.Millisecond, cancel)
-		_, err := l.Allow(ctx, "another", leasePerMinute)
+		_, err := l.Allow(ctx, "another", testkit.LeasePerMinute)
 		require.ErrorIs(t, err, context.Canceled)
-		b.hook.wait.Store(0)
+		b.Hook.Wait.Store(0)
 		time.Sleep(time.Second)
 		require.Equal(t, 1, l.Stats().Leases)
 
-		b.hook.fail.Store(true)
-		_, err = l.Allow(t.Context(), "another", leasePerMinute)
+		b.Hook.Fail.Store(true)
+		_, err = l.Allow(t.Context(), "another", testkit.LeasePerMinute)
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		require.Zero(t, l.Stats().Leases)
-		b.hook.fail.Store(false)
+		b.Hook.Fail.Store(false)
 	})
 }
 
@@ -238,23 +157,23 @@ func TestLosingRedisEndsLeases(t *testing.T) {
 func TestALateTripTakesWhatItsCallerWants(t *testing.T) {
 	for _, late := range []bool{true, false} {
 		t.Run(map[bool]string{true: "late", false: "failed"}[late], func(t *testing.T) {
-			onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-				l := b.limiter(t, ginlimit.WithTimeout(200*time.Millisecond), ginlimit.WithFailure(ginlimit.FailLocal))
-				require.Equal(t, "rrrlrlllrlllllll", sources(t, l, 16, leasePerMinute))
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				l := b.Limiter(t, ginlimit.WithTimeout(200*time.Millisecond), ginlimit.WithFailure(ginlimit.FailLocal))
+				require.Equal(t, "rrrlrlllrlllllll", testkit.Sources(t, l, 16, testkit.LeasePerMinute))
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if late {
-					b.hook.wait.Store(int64(time.Second))
+					b.Hook.Wait.Store(int64(time.Second))
 				} else {
-					b.hook.fail.Store(true)
+					b.Hook.Fail.Store(true)
 				}
-				r, err := l.AllowUpTo(ctx, "k", 3, leasePerMinute)
+				r, err := l.AllowUpTo(ctx, "k", 3, testkit.LeasePerMinute)
 				require.NoError(t, err)
 				require.Equal(t, ginlimit.FromLocal, r.Source)
 				require.Equal(t, 3, r.Granted)
 				require.Equal(t, 1000-3, r.Remaining)
-				b.hook.wait.Store(0)
-				b.hook.fail.Store(false)
+				b.Hook.Wait.Store(0)
+				b.Hook.Fail.Store(false)
 				time.Sleep(2 * time.Second)
 			})
 		})
@@ -270,15 +189,15 @@ func TestCloseGivesBack(t *testing.T) {
 		left      int
 	}{
 		"to a window":                     {ginlimit.FixedWindow, ginlimit.PerMinute(1000), ginlimit.DefaultTimeout, 1000 - 10},
-		"to a token bucket":               {ginlimit.TokenBucket, leasePerMinute, ginlimit.DefaultTimeout, 1000 - 10},
-		"nothing, as the way may be long": {ginlimit.TokenBucket, leasePerMinute, 10 * time.Second, 1000 - 16},
+		"to a token bucket":               {ginlimit.TokenBucket, testkit.LeasePerMinute, ginlimit.DefaultTimeout, 1000 - 10},
+		"nothing, as the way may be long": {ginlimit.TokenBucket, testkit.LeasePerMinute, 10 * time.Second, 1000 - 16},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-				l := b.limiter(t, ginlimit.WithAlgorithm(row.algorithm), ginlimit.WithTimeout(row.timeout))
-				other := b.limiter(t, ginlimit.WithAlgorithm(row.algorithm))
-				b.advance(0)
-				require.Equal(t, "rrrlrlllrl", sources(t, l, 10, row.limit))
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				l := b.Limiter(t, ginlimit.WithAlgorithm(row.algorithm), ginlimit.WithTimeout(row.timeout))
+				other := b.Limiter(t, ginlimit.WithAlgorithm(row.algorithm))
+				b.Advance(0)
+				require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, row.limit))
 				require.NoError(t, l.Close())
 				r, err := other.Peek(t.Context(), "k", row.limit)
 				require.NoError(t, err)
@@ -293,21 +212,21 @@ func TestCloseGivesBack(t *testing.T) {
 
 // TestCloseGivesBackWhatIsTakenAheadMeanwhile by a decision that is in flight when it begins.
 func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l, other := b.limiter(t, ginlimit.WithTimeout(ginlimit.DefaultTimeout)), b.limiter(t)
-		require.Equal(t, "rrrlrlll", sources(t, l, 8, leasePerMinute))
-		b.hook.wait.Store(int64(20 * time.Millisecond))
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l, other := b.Limiter(t, ginlimit.WithTimeout(ginlimit.DefaultTimeout)), b.Limiter(t)
+		require.Equal(t, "rrrlrlll", testkit.Sources(t, l, 8, testkit.LeasePerMinute))
+		b.Hook.Wait.Store(int64(20 * time.Millisecond))
 		var last sync.WaitGroup
 		last.Go(func() {
-			r, err := l.Allow(t.Context(), "k", leasePerMinute)
+			r, err := l.Allow(t.Context(), "k", testkit.LeasePerMinute)
 			assert.NoError(t, err)
 			assert.Equal(t, ginlimit.FromRedis, r.Source)
 		})
 		time.Sleep(10 * time.Millisecond)
 		require.NoError(t, l.Close())
 		last.Wait()
-		b.hook.wait.Store(0)
-		r, err := other.Peek(t.Context(), "k", leasePerMinute)
+		b.Hook.Wait.Store(0)
+		r, err := other.Peek(t.Context(), "k", testkit.LeasePerMinute)
 		require.NoError(t, err)
 		require.Equal(t, 1000-9, r.Remaining)
 	})
@@ -315,36 +234,36 @@ func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
 
 // TestLeaseOverHTTP: headers, the outcome, a policy's own lease, and none for what may be given back.
 func TestLeaseOverHTTP(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		var outcomes []ginlimit.Outcome
-		l := testkit.NewLimiter(t, b.client(t), testkit.TrustsClock(), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
+		l := testkit.NewLimiter(t, b.Client(t), testkit.TrustsClock(), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
 			ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) { outcomes = append(outcomes, e.Outcome) }))
-		api := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithLease(leaseLife)}
-		leased := serve(l.Handler(leasePerMinute, api...))
-		refunded := serve(l.Handler(leasePerMinute, append(api, ginlimit.WithRefund(func(*gin.Context) bool { return true }))...))
-		plain := serve(l.Handler(leasePerMinute, ginlimit.WithName("plain")))
+		api := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithLease(testkit.LeaseLife)}
+		leased := testkit.Serve(l.Handler(testkit.LeasePerMinute, api...))
+		refunded := testkit.Serve(l.Handler(testkit.LeasePerMinute, append(api, ginlimit.WithRefund(func(*gin.Context) bool { return true }))...))
+		plain := testkit.Serve(l.Handler(testkit.LeasePerMinute, ginlimit.WithName("plain")))
 		for range 10 {
-			require.Equal(t, http.StatusOK, get(leased, "/").Code)
+			require.Equal(t, http.StatusOK, testkit.Get(leased, "/").Code)
 		}
-		rec := get(leased, "/") // one of those that the ninth has taken ahead
-		require.Equal(t, "5", remaining(rec))
+		rec := testkit.Get(leased, "/") // one of those that the ninth has taken ahead
+		require.Equal(t, "5", testkit.Remaining(rec))
 		require.Equal(t, "1000", rec.Header().Get("X-RateLimit-Limit"))
 		require.Equal(t, "16", rec.Header().Get("X-RateLimit-Reset"), "by the bucket")
 		require.Contains(t, rec.Header().Get("RateLimit"), `"api";r=5`)
 		require.Empty(t, rec.Header().Get("X-RateLimit-Status"))
 		require.Equal(t, ginlimit.OutcomeAllowedFromLease, outcomes[10])
 
-		require.Equal(t, http.StatusOK, get(refunded, "/").Code)
+		require.Equal(t, http.StatusOK, testkit.Get(refunded, "/").Code)
 		require.Equal(t, ginlimit.OutcomeAllowed, outcomes[11])
-		r, err := l.Peek(t.Context(), ginlimit.Key("api", "192.0.2.1"), leasePerMinute)
+		r, err := l.Peek(t.Context(), ginlimit.Key("api", "192.0.2.1"), testkit.LeasePerMinute)
 		require.NoError(t, err)
 		require.Equal(t, 1000-16, r.Remaining, "its token is given back")
 		require.Equal(t, 1, l.Stats().Leases, "the lease stays")
-		require.Equal(t, "4", remaining(get(leased, "/")))
+		require.Equal(t, "4", testkit.Remaining(testkit.Get(leased, "/")))
 
 		before := l.Stats().Leased
 		for range 20 {
-			get(plain, "/")
+			testkit.Get(plain, "/")
 		}
 		require.Equal(t, before, l.Stats().Leased, "the limiter has none by default")
 	})
@@ -352,9 +271,9 @@ func TestLeaseOverHTTP(t *testing.T) {
 
 // TestAPolicyMayHaveNoLease though the limiter has one by default.
 func TestAPolicyMayHaveNoLease(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t)
-		p, err := l.Policy(leasePerMinute, ginlimit.WithName("without"), ginlimit.WithLease(0))
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		p, err := l.Policy(testkit.LeasePerMinute, ginlimit.WithName("without"), ginlimit.WithLease(0))
 		require.NoError(t, err)
 		_, err = l.Policy(ginlimit.PerMinute(60), ginlimit.WithAlgorithm(ginlimit.SlidingWindow), ginlimit.WithLease(0))
 		require.NoError(t, err)
@@ -369,7 +288,7 @@ func TestAPolicyMayHaveNoLease(t *testing.T) {
 // TestFaultsOfWithLease are found with all others.
 func TestFaultsOfWithLease(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	for name, opts := range map[string][]ginlimit.Option{
 		"negative":       {ginlimit.WithLease(-1)},
 		"above a day":    {ginlimit.WithLease(24*time.Hour + 1)},

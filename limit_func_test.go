@@ -23,7 +23,7 @@ import (
 // TestLimitFunc gives each client the limit of its plan, now.
 func TestLimitFunc(t *testing.T) { // a quota of -1 is unlimited, 0 prohibits, n is n per minute
 	t.Parallel()
-	rdb, advance := newMiniredis(t)
+	rdb, advance := testkit.NewMiniredis(t)
 	var mu sync.Mutex
 	quotas := map[string]int{"unlimited": -1, "prohibited": 0, "three": 3}
 	quota := func(_ context.Context, key string) ([]ginlimit.Limit, error) {
@@ -40,9 +40,11 @@ func TestLimitFunc(t *testing.T) { // a quota of -1 is unlimited, 0 prohibits, n
 		}
 		return []ginlimit.Limit{ginlimit.PerMinute(n), ginlimit.PerDay(100)}, nil
 	}
-	r := serve(middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
 		ginlimit.WithLimitFunc(quota)))
-	ask := func(client string) *httptest.ResponseRecorder { return get(r, "/", with("X-Client-Id", client)) }
+	ask := func(client string) *httptest.ResponseRecorder {
+		return testkit.Get(r, "/", testkit.With("X-Client-Id", client))
+	}
 	for range 5 {
 		assert.Equal(t, 200, ask("unlimited").Code)
 		assert.Equal(t, 429, ask("prohibited").Code)
@@ -51,7 +53,7 @@ func TestLimitFunc(t *testing.T) { // a quota of -1 is unlimited, 0 prohibits, n
 		assert.Equal(t, 500, ask("none").Code)
 	}
 	for _, want := range []string{"2", "1", "0"} {
-		assert.Equal(t, want, remaining(ask("three")))
+		assert.Equal(t, want, testkit.Remaining(ask("three")))
 	}
 	assert.Equal(t, 429, ask("three").Code)
 	advance(20 * time.Second) // 40 s are missing
@@ -60,7 +62,7 @@ func TestLimitFunc(t *testing.T) { // a quota of -1 is unlimited, 0 prohibits, n
 	mu.Unlock()
 	rec := ask("three")
 	assert.Equal(t, 200, rec.Code)
-	assert.Equal(t, "9", remaining(rec))
+	assert.Equal(t, "9", testkit.Remaining(rec))
 	for i := range 3000 { // more limits than are kept
 		mu.Lock()
 		quotas["three"] = 31 + i
@@ -71,16 +73,11 @@ func TestLimitFunc(t *testing.T) { // a quota of -1 is unlimited, 0 prohibits, n
 	}
 }
 
-// limitsFrom gives every client the same limits.
-func limitsFrom(limits ...ginlimit.Limit) ginlimit.Option {
-	return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return limits, nil })
-}
-
 // TestErrorsOfALimitFuncAreEvents of the methods that take tokens, as of requests.
 func TestErrorsOfALimitFuncAreEvents(t *testing.T) {
 	t.Parallel()
 	var seen events
-	p := newPolicy(t, newLocal(t, ginlimit.WithObserver(seen.observe)), ginlimit.PerHour(1), ginlimit.WithName("plan"), byUser(),
+	p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithObserver(seen.observe)), ginlimit.PerHour(1), ginlimit.WithName("plan"), testkit.ByUser(),
 		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, ginlimit.ErrUnknownClient }))
 	ctx, n := t.Context(), 2
 	for name, method := range methodsOf(p, &ctx, &n) {
@@ -93,7 +90,7 @@ func TestErrorsOfALimitFuncAreEvents(t *testing.T) {
 		}
 		require.Equal(t, []ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "unknown_client", Cost: cost}}, seen.take(t), name)
 	}
-	require.Equal(t, http.StatusForbidden, get(serve(p.Handler()), "/", user("k")).Code)
+	require.Equal(t, http.StatusForbidden, testkit.Get(testkit.Serve(p.Handler()), "/", testkit.User("k")).Code)
 	require.Equal(t, []ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "unknown_client", Cost: 1}}, seen.take(t))
 }
 
@@ -101,7 +98,7 @@ func TestErrorsOfALimitFuncAreEvents(t *testing.T) {
 func TestLimitFuncReturnsAllLimits(t *testing.T) {
 	t.Parallel()
 	type key struct{}
-	rdb, advance := newMiniredis(t)
+	rdb, advance := testkit.NewMiniredis(t)
 	var mu sync.Mutex
 	plans := map[string][]ginlimit.Limit{
 		"both":       {ginlimit.PerHour(3), ginlimit.PerMinute(2)},
@@ -131,14 +128,14 @@ func TestLimitFuncReturnsAllLimits(t *testing.T) {
 		return plans[client], nil
 	}
 	limiter := testkit.NewLimiter(t, rdb)
-	r := serve(func(c *gin.Context) {
+	r := testkit.Serve(func(c *gin.Context) {
 		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), key{}, "of the request"))
-	}, limiter.Handler(ginlimit.PerDay(0), ginlimit.WithLimits(ginlimit.PerMinute(0)), ginlimit.WithName("plan"), byUser(), ginlimit.WithLimitFunc(limitFunc),
+	}, limiter.Handler(ginlimit.PerDay(0), ginlimit.WithLimits(ginlimit.PerMinute(0)), ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(limitFunc),
 		ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit), ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Skip") != "" })))
 	codes := func(client string, want ...int) {
 		t.Helper()
 		for i, code := range want {
-			require.Equal(t, code, get(r, "/", user(client)).Code, "%s, request %d", client, i)
+			require.Equal(t, code, testkit.Get(r, "/", testkit.User(client)).Code, "%s, request %d", client, i)
 		}
 	}
 	codes("both", 200, 200, 429)
@@ -158,7 +155,7 @@ func TestLimitFuncReturnsAllLimits(t *testing.T) {
 	codes("unknown", 403)
 	codes("broken", 500)
 	codes("late", 503)
-	rec := get(r, "/", user("both"))
+	rec := testkit.Get(r, "/", testkit.User("both"))
 	require.Equal(t, `"plan-h";q=3;w=3600, "plan-m";q=2;w=60`, rec.Header().Get("RateLimit-Policy"), "it lists all")
 
 	// What is changed takes effect at once, on the same buckets.
@@ -174,7 +171,7 @@ func TestLimitFuncReturnsAllLimits(t *testing.T) {
 	require.Contains(t, asked, "both of the request")
 	asked = nil
 	mu.Unlock()
-	require.Equal(t, http.StatusOK, get(r, "/", user("unknown"), with("X-Skip", "1")).Code)
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("unknown"), testkit.With("X-Skip", "1")).Code)
 	mu.Lock()
 	require.Empty(t, asked, "nobody is asked about who is not counted")
 }
@@ -182,7 +179,7 @@ func TestLimitFuncReturnsAllLimits(t *testing.T) {
 // TestManyPlansOfClients are more than a policy keeps checked.
 func TestManyPlansOfClients(t *testing.T) {
 	t.Parallel()
-	p := newPolicy(t, newLocal(t), ginlimit.PerDay(1), ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+	p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerDay(1), ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 		var rate, more int
 		_, err := fmt.Sscanf(client, "%d %d", &rate, &more)
 		var limits []ginlimit.Limit

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 func TestParseLimit(t *testing.T) {
@@ -104,8 +105,8 @@ func TestLimitTextRoundTrips(t *testing.T) {
 		"1/m burst 1":   ginlimit.PerMinute(1).WithBurst(1),
 		"7/9223372036s": {Rate: 7, Period: 9223372036 * time.Second},
 	}
-	if has64Bits {
-		limits["9000000000/m"] = ginlimit.PerMinute(asInt(9_000_000_000))
+	if testkit.Has64Bits {
+		limits["9000000000/m"] = ginlimit.PerMinute(testkit.AsInt(9_000_000_000))
 	}
 	for want, limit := range limits {
 		assert.Equal(t, want, limit.String())
@@ -145,11 +146,11 @@ func TestLimitOfRequestsInFlightIsNoArgument(t *testing.T) {
 	t.Parallel()
 	limit := ginlimit.Limit{InFlight: 4}
 	require.Equal(t, "4 in flight", limit.String())
-	l := newLocal(t)
+	l := testkit.NewLocal(t)
 	_, err := ginlimit.ParseLimit("4 in flight")
 	for _, err := range []error{err, limitError(l.Allow(t.Context(), "k", limit)), limitError(l.Policy(limit)),
 		limitError(l.Policy(ginlimit.PerHour(1), ginlimit.WithLimits(limit))),
-		limitError(l.Policy(ginlimit.PerHour(1), ginlimit.WithIdentity("all", everybody, limit)))} {
+		limitError(l.Policy(ginlimit.PerHour(1), ginlimit.WithIdentity("all", testkit.Everybody, limit)))} {
 		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
 		require.ErrorContains(t, err, "use WithConcurrency(4)")
 	}
@@ -163,13 +164,13 @@ func limitError[T any](_ T, err error) error { return err }
 // TestLimitThatOnlyWindowsCountIsText too: a window holds more tokens than a bucket of as long a period.
 func TestLimitThatOnlyWindowsCountIsText(t *testing.T) {
 	t.Parallel()
-	if !has64Bits {
+	if !testkit.Has64Bits {
 		t.Skip("it has no such limits")
 	}
-	limit := ginlimit.Limit{Rate: asInt(1 << 52), Period: 7 * time.Millisecond}
-	_, err := newLocal(t).Policy(limit)
+	limit := ginlimit.Limit{Rate: testkit.AsInt(1 << 52), Period: 7 * time.Millisecond}
+	_, err := testkit.NewLocal(t).Policy(limit)
 	require.ErrorContains(t, err, "too large")
-	p := newPolicy(t, newLocal(t, ginlimit.WithAlgorithm(ginlimit.FixedWindow)), limit)
+	p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithAlgorithm(ginlimit.FixedWindow)), limit)
 	result, err := p.Allow(t.Context(), "k")
 	require.NoError(t, err)
 	text, err := json.Marshal(result)
@@ -189,8 +190,8 @@ func TestHostileLimitsAreErrors(t *testing.T) {
 		{Rate: math.MaxInt, Period: math.MaxInt64}, {Rate: 0, Period: -time.Second}, {Rate: -1, Period: -1},
 		{Rate: 0, Period: time.Second, Burst: -1}, {InFlight: -1}, {Rate: 1, Period: time.Second, InFlight: 1}, {Rate: -1, InFlight: 1},
 	}
-	if has64Bits { // or these can be counted
-		limits = append(limits, ginlimit.Limit{Rate: asInt(1 << 62), Period: time.Second}, ginlimit.Limit{Rate: 1, Period: time.Second, Burst: asInt(1 << 62)},
+	if testkit.Has64Bits { // or these can be counted
+		limits = append(limits, ginlimit.Limit{Rate: testkit.AsInt(1 << 62), Period: time.Second}, ginlimit.Limit{Rate: 1, Period: time.Second, Burst: testkit.AsInt(1 << 62)},
 			ginlimit.Limit{Rate: math.MaxInt, Period: time.Millisecond, Burst: 1})
 	}
 	for _, limit := range limits {

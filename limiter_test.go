@@ -11,7 +11,7 @@ import (
 
 func TestClosedLimiterMakesNoDecision(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	l, err := ginlimit.NewLimiter(rdb, testkit.Patient())
 	require.NoError(t, err)
 	limit := ginlimit.PerHour(1)
@@ -30,6 +30,6 @@ func TestZeroLimiterMakesNoDecision(t *testing.T) {
 	require.ErrorIs(t, l.Reset(t.Context(), "k", ginlimit.PerHour(1)), ginlimit.ErrUnavailable)
 	_, err = l.Allow(t.Context(), "k", ginlimit.PerHour(-1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	require.Contains(t, panicText(t, func() { l.Handler(ginlimit.PerHour(1)) }), "not made by NewLimiter")
+	require.Contains(t, testkit.PanicText(t, func() { l.Handler(ginlimit.PerHour(1)) }), "not made by NewLimiter")
 	require.NoError(t, l.Close())
 }

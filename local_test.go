@@ -8,15 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-func newLocal(t testing.TB, opts ...ginlimit.Option) *ginlimit.Limiter {
-	t.Helper()
-	l, err := ginlimit.NewLocal(opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	return l
-}
 
 // Guarantee 7, of this process: invented clients, of whom there are more than there is room for, are not all remembered.
 func TestLocalMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
@@ -27,13 +20,13 @@ func TestLocalMemoryIsBounded(t *testing.T) { // not parallel: it measures the h
 	for i := range banned {
 		require.NoError(t, limiter.Block(t.Context(), fmt.Sprint("banned ", i), 100*24*time.Hour, limit))
 	}
-	before := heapInUse()
+	before := testkit.HeapInUse()
 	for i := range invented {
 		if _, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), limit); err != nil {
 			t.Fatal(err)
 		}
 	}
-	perBucket := float64(heapInUse()-before) / ginlimit.LocalBuckets
+	perBucket := float64(testkit.HeapInUse()-before) / ginlimit.LocalBuckets
 	t.Logf("%.0f bytes for each of %d buckets", perBucket, ginlimit.LocalBuckets)
 	require.Less(t, perBucket, 400.0)
 	kept := limiter.Stats().LocalBuckets

@@ -75,9 +75,9 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 			limiter, err := ginlimit.NewLimiter(client, ginlimit.WithObserver(seen.observe), testkit.TrustsClock(), testkit.Patient())
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, limiter.Close()) })
-			r := serve(limiter.Handler(row.limit, append(row.options, ginlimit.WithName(name))...))
+			r := testkit.Serve(limiter.Handler(row.limit, append(row.options, ginlimit.WithName(name))...))
 			for range row.requests {
-				get(r, "/")
+				testkit.Get(r, "/")
 			}
 			got := seen.take(t)
 			for i := range got {
@@ -161,16 +161,16 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	user := func(*gin.Context) (string, error) { return "u", nil }
 	handlers := map[string]http.Handler{
-		"one key": serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user))),
-		"several": serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithIdentity("i", user, ginlimit.PerHour(9)))),
-		"a ban":   serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithBan(time.Minute, time.Hour))),
-		"dry run": serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithDryRun())),
-		"closed":  serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithFailure(ginlimit.FailClosed))),
+		"one key": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user))),
+		"several": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithIdentity("i", user, ginlimit.PerHour(9)))),
+		"a ban":   testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithBan(time.Minute, time.Hour))),
+		"dry run": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithDryRun())),
+		"closed":  testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithFailure(ginlimit.FailClosed))),
 	}
 	reasons := func(want string) {
 		for name, h := range handlers {
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-				get(h, "/")
+				testkit.Get(h, "/")
 				event := seen.take(t)[0]
 				source := ginlimit.FromRedis
 				switch {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // events collects what an observer sees.
@@ -144,7 +145,7 @@ func TestObserverIsTheLimiters(t *testing.T) {
 	require.ErrorContains(t, err, "WithObserver: the function is nil")
 	limiter, err := ginlimit.NewLocal()
 	require.NoError(t, err)
-	require.ErrorContains(t, panicError(func() {
+	require.ErrorContains(t, testkit.PanicError(func() {
 		limiter.Handler(ginlimit.PerHour(1), ginlimit.WithObserver(new(events).observe))
 	}), "WithObserver is an option of the limiter")
 }
@@ -171,11 +172,11 @@ func TestObserverMayBeSlow(t *testing.T) {
 		}
 	}))
 	require.NoError(t, err)
-	r := serve(limiter.Handler(ginlimit.PerHour(5)))
+	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(5)))
 	first := make(chan int)
-	go func() { first <- get(r, "/").Code }()
+	go func() { first <- testkit.Get(r, "/").Code }()
 	<-begun
-	require.Equal(t, http.StatusOK, get(r, "/").Code)
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
 	close(release)
 	require.Equal(t, http.StatusOK, <-first)
 }
@@ -183,10 +184,10 @@ func TestObserverMayBeSlow(t *testing.T) {
 func TestObserversAddUp(t *testing.T) {
 	t.Parallel()
 	var first, second, third events
-	both := newLocal(t, ginlimit.WithObserver(first.observe), ginlimit.WithObserver(second.observe))
-	one := newLocal(t, ginlimit.WithObserver(third.observe))
-	p := newPolicy(t, both, ginlimit.PerDay(3), ginlimit.WithName("p"), byUser())
-	require.Equal(t, http.StatusOK, get(serve(p.Handler()), "/", user("u")).Code)
+	both := testkit.NewLocal(t, ginlimit.WithObserver(first.observe), ginlimit.WithObserver(second.observe))
+	one := testkit.NewLocal(t, ginlimit.WithObserver(third.observe))
+	p := testkit.NewPolicy(t, both, ginlimit.PerDay(3), ginlimit.WithName("p"), testkit.ByUser())
+	require.Equal(t, http.StatusOK, testkit.Get(testkit.Serve(p.Handler()), "/", testkit.User("u")).Code)
 	_, err := p.AllowN(t.Context(), "u", 2)
 	require.NoError(t, err)
 	_, err = p.AllowUpTo(t.Context(), "u", 2)

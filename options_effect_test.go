@@ -29,10 +29,10 @@ var validOptions = map[string]ginlimit.Option{
 	"WithKeySecret":     ginlimit.WithKeySecret([]byte("sixteen bytes...")),
 	"WithObserver":      ginlimit.WithObserver(func(context.Context, ginlimit.Event) {}),
 	"WithName":          ginlimit.WithName("n"),
-	"WithKey":           byUser(),
+	"WithKey":           testkit.ByUser(),
 	"WithLimits":        ginlimit.WithLimits(ginlimit.PerDay(9)),
-	"WithLimitFunc":     limitsFrom(ginlimit.PerDay(9)),
-	"WithIdentity":      ginlimit.WithIdentity("i", everybody, ginlimit.PerDay(9)),
+	"WithLimitFunc":     testkit.LimitsFrom(ginlimit.PerDay(9)),
+	"WithIdentity":      ginlimit.WithIdentity("i", testkit.Everybody, ginlimit.PerDay(9)),
 	"WithCost":          ginlimit.WithCost(func(*gin.Context) int { return 1 }),
 	"WithRefund":        ginlimit.WithRefund(func(*gin.Context) bool { return false }),
 	"WithSettle":        ginlimit.WithSettle(func(*gin.Context) int { return 1 }),
@@ -81,7 +81,7 @@ func requireFaults(t *testing.T, err error, names ...string) {
 // TestOptionsWithoutEffectAreErrors, all at once.
 func TestOptionsWithoutEffectAreErrors(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	conflicts := []string{"WithIdentity", "WithSettle"} // with WithQueue, and with WithRefund
 	l, err := ginlimit.NewLimiter(rdb, valid(conflicts...)...)
 	requireFaults(t, err)
@@ -116,7 +116,7 @@ func TestOptionsWithoutEffectAreErrors(t *testing.T) {
 // TestOptionsGivenTwice: one that would silently drop what was given before is an error. Others may be given again.
 func TestOptionsGivenTwice(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
 	for name, option := range validOptions {
 		opts := []ginlimit.Option{option, option}
@@ -148,7 +148,7 @@ func TestOptionsGivenTwice(t *testing.T) {
 		limiter, err := ginlimit.NewLimiter(rdb, both...)
 		requireFaults(t, err, "WithRefund and WithSettle")
 		require.Nil(t, limiter)
-		_, err = newLocal(t, both[0]).Policy(ginlimit.PerHour(5), both[1])
+		_, err = testkit.NewLocal(t, both[0]).Policy(ginlimit.PerHour(5), both[1])
 		requireFaults(t, err)
 	}
 }
@@ -159,13 +159,13 @@ func TestOptionsOfAPolicyReplaceDefaults(t *testing.T) {
 	skip := func(path string) ginlimit.Option {
 		return ginlimit.WithSkip(func(c *gin.Context) bool { return c.Query("skip") == path })
 	}
-	l := newLocal(t, byUser(), ginlimit.WithLimits(ginlimit.PerMinute(1)), skip("limiter"),
+	l := testkit.NewLocal(t, testkit.ByUser(), ginlimit.WithLimits(ginlimit.PerMinute(1)), skip("limiter"),
 		ginlimit.WithSettle(func(*gin.Context) int { return 0 }))
-	r := serve(newPolicy(t, l, ginlimit.PerHour(9), ginlimit.WithLimits(ginlimit.PerDay(2)), skip("policy"),
+	r := testkit.Serve(testkit.NewPolicy(t, l, ginlimit.PerHour(9), ginlimit.WithLimits(ginlimit.PerDay(2)), skip("policy"),
 		ginlimit.WithRefund(func(*gin.Context) bool { return false })).Handler())
 	for range 2 {
-		require.Equal(t, http.StatusOK, get(r, "/?skip=limiter", user("alice")).Code)
+		require.Equal(t, http.StatusOK, testkit.Get(r, "/?skip=limiter", testkit.User("alice")).Code)
 	}
-	require.Equal(t, http.StatusTooManyRequests, get(r, "/?skip=limiter", user("alice")).Code)
-	require.Equal(t, http.StatusOK, get(r, "/?skip=policy", user("alice")).Code)
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/?skip=limiter", testkit.User("alice")).Code)
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/?skip=policy", testkit.User("alice")).Code)
 }

@@ -36,15 +36,15 @@ func TestOptionsHoldWhatTheyWereGiven(t *testing.T) {
 	local, err := ginlimit.NewLocal(opts...)
 	require.NoError(t, err)
 	for _, list := range []ginlimit.Option{allow, deny} {
-		r := serve(local.Handler(ginlimit.PerMinute(0), list))
-		assert.Equal(t, http.StatusTooManyRequests, get(r, "/", from("198.51.100.1:1")).Code)
-		assert.NotEqual(t, http.StatusTooManyRequests, get(r, "/", from("192.0.2.1:1")).Code)
+		r := testkit.Serve(local.Handler(ginlimit.PerMinute(0), list))
+		assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.From("198.51.100.1:1")).Code)
+		assert.NotEqual(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.From("192.0.2.1:1")).Code)
 	}
 }
 
 func TestBadConfigurationNamesEveryFault(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	var nilClient *redis.Client
 	bad := []ginlimit.Option{nil, ginlimit.WithName(""), ginlimit.WithKey(nil), ginlimit.WithDeniedHandler(nil),
 		ginlimit.WithErrorHandler(nil), ginlimit.WithLogger(nil), ginlimit.WithPrefix("{a}"),
@@ -64,7 +64,7 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 		assert.ErrorContains(t, err, fault)
 	}
 
-	text := panicText(t, func() { ginlimit.New(nil, ginlimit.Limit{}, bad...) })
+	text := testkit.PanicText(t, func() { ginlimit.New(nil, ginlimit.Limit{}, bad...) })
 	for _, fault := range append(faults, "client is nil", "zero Limit") {
 		assert.Contains(t, text, fault)
 	}
@@ -73,7 +73,7 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 	}
 
 	good := testkit.NewLimiter(t, rdb)
-	text = panicText(t, func() {
+	text = testkit.PanicText(t, func() {
 		good.Handler(ginlimit.PerMinute(5), ginlimit.WithLimits(ginlimit.PerMinute(6)), ginlimit.WithPrefix("x"),
 			ginlimit.WithLogger(slog.Default()), ginlimit.WithName(""))
 	})
@@ -85,22 +85,22 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 
 func TestOptionsOfTheLimiterAreDefaultsOfItsHandlers(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb, ginlimit.WithKey(func(c *gin.Context) (string, error) { return c.Query("user"), nil }),
 		ginlimit.WithName("default"))
 	r := gin.New()
 	r.GET("/a", l.Handler(ginlimit.PerHour(1)))
 	r.GET("/b", l.Handler(ginlimit.PerHour(1), ginlimit.WithName("other")))
-	assert.Equal(t, http.StatusOK, get(r, "/a?user=1").Code)
-	assert.Equal(t, http.StatusOK, get(r, "/a?user=2").Code)
-	assert.Equal(t, http.StatusTooManyRequests, get(r, "/a?user=1").Code)
-	assert.Equal(t, http.StatusOK, get(r, "/b?user=1").Code)
+	assert.Equal(t, http.StatusOK, testkit.Get(r, "/a?user=1").Code)
+	assert.Equal(t, http.StatusOK, testkit.Get(r, "/a?user=2").Code)
+	assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/a?user=1").Code)
+	assert.Equal(t, http.StatusOK, testkit.Get(r, "/b?user=1").Code)
 }
 
 func TestAllFaultsOfAHandlerAtOnce(t *testing.T) {
 	t.Parallel()
-	text := panicText(t, func() {
-		testkit.NewLimiter(t, nowhere(t)).Handler(ginlimit.PerMinute(1), ginlimit.WithCost(nil), ginlimit.WithRefund(nil), ginlimit.WithSkip(nil),
+	text := testkit.PanicText(t, func() {
+		testkit.NewLimiter(t, testkit.Unreachable(t)).Handler(ginlimit.PerMinute(1), ginlimit.WithCost(nil), ginlimit.WithRefund(nil), ginlimit.WithSkip(nil),
 			ginlimit.WithLimitFunc(nil), ginlimit.WithHeaderFunc(nil), ginlimit.WithKeySecret([]byte("short")), ginlimit.WithReplicas(0),
 			ginlimit.WithFailure(9), ginlimit.WithIdentity("", nil), ginlimit.WithIdentity("a", ginlimit.ByClientIP, ginlimit.Limit{}),
 			ginlimit.WithIdentity("a", ginlimit.ByClientIP, ginlimit.PerHour(1)),

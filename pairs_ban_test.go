@@ -14,10 +14,10 @@ import (
 // policy of the name that has none goes on.
 func TestBanByAFloor(t *testing.T) {
 	t.Parallel()
-	onEveryEngine(t, func(t *testing.T, e engine) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		ban := ginlimit.WithBan(10*time.Hour, 20*time.Hour)
-		batch, guarded := batchAndPeople(t, e.limiter, 2, ginlimit.PerHour(4), ban)
-		_, people := batchAndPeople(t, e.limiter, 2, ginlimit.PerHour(4))
+		batch, guarded := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4), ban)
+		_, people := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4))
 		asks(t, batch, verdict{true, 1, 0})
 		asks(t, batch, verdict{true, 0, 0})
 		for range 2 {
@@ -35,9 +35,9 @@ func TestBanAcrossACalendarPeriod(t *testing.T) {
 	const h = time.Hour
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
 		for name, l := range map[string]*ginlimit.Limiter{
-			"redis": testkit.NewLimiter(t, b.Redis), "remembered": testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), "local": newLocal(t),
+			"redis": testkit.NewLimiter(t, b.Redis), "remembered": testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), "local": testkit.NewLocal(t),
 		} {
-			p := newPolicy(t, l, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)), ginlimit.WithName(name), ginlimit.WithBan(6*h, 12*h))
+			p := testkit.NewPolicy(t, l, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)), ginlimit.WithName(name), ginlimit.WithBan(6*h, 12*h))
 			time.Sleep(time.Until(time.Now().Truncate(24 * h).Add(22*h + 24*h)))
 			asks(t, p, verdict{true, 1, 0})
 			asks(t, p, verdict{true, 0, 0})
@@ -61,7 +61,7 @@ func TestBanAcrossACalendarPeriod(t *testing.T) {
 // ban that was made before lasts.
 func TestBanWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
-		policy := newPolicy(t, p.limiter, ginlimit.PerSecond(2), ginlimit.WithName("api"), ginlimit.WithBan(10*time.Second, 40*time.Second))
+		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerSecond(2), ginlimit.WithName("api"), ginlimit.WithBan(10*time.Second, 40*time.Second))
 		if p.name == "outage" {
 			p.begin()
 		}
@@ -93,7 +93,7 @@ func TestBansOfAnOutageStayInTheProcess(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
-		p := newPolicy(t, l, ginlimit.PerHour(4), ginlimit.WithName("api"), ginlimit.WithBan(10*time.Hour, 20*time.Hour))
+		p := testkit.NewPolicy(t, l, ginlimit.PerHour(4), ginlimit.WithName("api"), ginlimit.WithBan(10*time.Hour, 20*time.Hour))
 		for left := 3; left >= 0; left-- {
 			asks(t, p, verdict{true, left, 0})
 		}

@@ -19,7 +19,7 @@ const day = 24 * time.Hour
 // TestCalendarWhereverItIsDecided: a quota for days beside one for months, on a server, while a hash slot migrates and in an outage.
 func TestCalendarWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) { // from the first of January, 2000
-		policy := newPolicy(t, p.limiter, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"),
+		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"),
 			ginlimit.WithLimits(ginlimit.PerCalendar(3, ginlimit.CalendarMonth(nil, 3))))
 		time.Sleep(day - 10*time.Second)
 		p.begin()
@@ -39,7 +39,7 @@ func TestCalendarShareOfAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
-		p := newPolicy(t, l, ginlimit.PerCalendar(6, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
+		p := testkit.NewPolicy(t, l, ginlimit.PerCalendar(6, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
 		time.Sleep(day - 10*time.Second)
 		asks(t, p, verdict{true, 5, 0})
 		loseRedis(t, b, l)
@@ -64,13 +64,13 @@ func TestCalendarShareOfAnOutage(t *testing.T) {
 func TestCalendarQuotaOfAPlan(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight in UTC
-		berlin := ginlimit.CalendarDay(location(t, "Europe/Berlin"))
+		berlin := ginlimit.CalendarDay(testkit.Location(t, "Europe/Berlin"))
 		plan, asked := []ginlimit.Limit{ginlimit.PerCalendar(3, berlin), ginlimit.PerCalendar(50, ginlimit.CalendarMonth(nil, 15))}, 0
 		source := func(context.Context, string) ([]ginlimit.Limit, error) { asked++; return plan, nil }
 		process := func() (*ginlimit.Plans, *ginlimit.Policy) {
 			plans, err := ginlimit.NewPlans(b.Connect(t), 48*time.Hour, source, testkit.Patient())
 			require.NoError(t, err)
-			return plans, newPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerMinute(0), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))
+			return plans, testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerMinute(0), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))
 		}
 		plans, here := process()
 		_, elsewhere := process()
@@ -93,14 +93,14 @@ func TestCalendarQuotaOfAPlan(t *testing.T) {
 func TestCalendarInADryRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // from midnight
-		l, quota := newLocal(t), ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil))
-		trial := newPolicy(t, l, quota, ginlimit.WithName("api"), byUser(), ginlimit.WithDryRun())
-		force := newPolicy(t, l, quota, ginlimit.WithName("api"), byUser())
+		l, quota := testkit.NewLocal(t), ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil))
+		trial := testkit.NewPolicy(t, l, quota, ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithDryRun())
+		force := testkit.NewPolicy(t, l, quota, ginlimit.WithName("api"), testkit.ByUser())
 		var found ginlimit.Result
-		router := serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
+		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		for range 2 {
 			for i := range 4 {
-				rec := get(router, "/", user("alice"))
+				rec := testkit.Get(router, "/", testkit.User("alice"))
 				require.Equal(t, http.StatusOK, rec.Code)
 				require.Empty(t, rec.Header().Get("Retry-After"))
 				require.Equal(t, i < 2, found.Allowed)
@@ -117,7 +117,7 @@ func TestCalendarInADryRun(t *testing.T) {
 func TestDenyCacheKnowsWhenAPeriodEnds(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
-		p := newPolicy(t, testkit.NewLimiter(t, b.Redis), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
 		time.Sleep(day - 500*time.Millisecond)
 		asks(t, p, verdict{true, 0, 0})
 		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{false, 0, 500 * time.Millisecond}).Source)

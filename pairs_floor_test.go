@@ -15,8 +15,8 @@ import (
 // batchAndPeople returns two policies of one name, of which the first leaves tokens to the second.
 func batchAndPeople(t *testing.T, l *ginlimit.Limiter, floor int, limit ginlimit.Limit, opts ...ginlimit.Option) (batch, people *ginlimit.Policy) {
 	t.Helper()
-	opts = append(opts, ginlimit.WithName("api"), byUser())
-	return newPolicy(t, l, limit, append(opts, ginlimit.WithFloor(floor))...), newPolicy(t, l, limit, opts...)
+	opts = append(opts, ginlimit.WithName("api"), testkit.ByUser())
+	return testkit.NewPolicy(t, l, limit, append(opts, ginlimit.WithFloor(floor))...), testkit.NewPolicy(t, l, limit, opts...)
 }
 
 // TestFloorWhereverItIsDecided: the batch policy stops at its floor on a server, while a hash slot migrates and in an outage.
@@ -63,16 +63,16 @@ func TestFloorOfAShare(t *testing.T) {
 				require.Equal(t, 15, allowed(batch))
 				require.Equal(t, 10, allowed(people))
 
-				made(t, people.Reset(t.Context(), "alice"))
-				made(t, batch.Block(t.Context(), "alice", time.Hour))
+				testkit.RequireMade(t, people.Reset(t.Context(), "alice"))
+				testkit.RequireMade(t, batch.Block(t.Context(), "alice", time.Hour))
 				require.Zero(t, allowed(people), "a block is for everybody")
-				made(t, people.Reset(t.Context(), "alice"))
+				testkit.RequireMade(t, people.Reset(t.Context(), "alice"))
 				res, err := batch.Reserve(t.Context(), "alice", 10)
 				require.NoError(t, err)
 				require.NoError(t, res.Settle(t.Context(), 50), "into debt")
-				made(t, people.Refund(t.Context(), "alice", 25))
+				testkit.RequireMade(t, people.Refund(t.Context(), "alice", 25))
 				require.Zero(t, allowed(people), "the debt was paid")
-				made(t, people.Refund(t.Context(), "alice", 25))
+				testkit.RequireMade(t, people.Refund(t.Context(), "alice", 25))
 				require.Equal(t, 25, allowed(people))
 			})
 		})
@@ -83,7 +83,7 @@ func TestFloorOfAShare(t *testing.T) {
 func TestFloorOfACalendarQuota(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
-		for name, l := range map[string]*ginlimit.Limiter{"redis": testkit.NewLimiter(t, b.Redis), "local": newLocal(t)} {
+		for name, l := range map[string]*ginlimit.Limiter{"redis": testkit.NewLimiter(t, b.Redis), "local": testkit.NewLocal(t)} {
 			batch, people := batchAndPeople(t, l, 3, ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))
 			midnight := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
 			for range 2 {
@@ -101,13 +101,13 @@ func TestFloorOfACalendarQuota(t *testing.T) {
 // TestFloorInADryRun: a dry run of a batch policy finds the floor, and takes no token of it.
 func TestFloorInADryRun(t *testing.T) {
 	t.Parallel()
-	onEveryEngine(t, func(t *testing.T, e engine) {
-		_, people := batchAndPeople(t, e.limiter, 2, ginlimit.PerHour(4))
-		trial, _ := batchAndPeople(t, e.limiter, 2, ginlimit.PerHour(4), ginlimit.WithDryRun())
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		_, people := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4))
+		trial, _ := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4), ginlimit.WithDryRun())
 		var found ginlimit.Result
-		router := serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
+		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		for i := range 4 {
-			require.Equal(t, http.StatusOK, get(router, "/", user("alice")).Code)
+			require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 			require.Equal(t, i < 2, found.Allowed)
 		}
 		require.Positive(t, found.RetryAfter)

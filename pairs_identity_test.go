@@ -20,7 +20,7 @@ import (
 
 // withAll counts all clients together, too.
 func withAll(limit ginlimit.Limit) ginlimit.Option {
-	return ginlimit.WithIdentity("all", everybody, limit)
+	return ginlimit.WithIdentity("all", testkit.Everybody, limit)
 }
 
 // westOfUTC has the day of a bubble end a minute after the bubble begins.
@@ -37,10 +37,10 @@ type counted struct {
 }
 
 // counts returns a policy named "p" that counts by user.
-func (b backend) counts(t *testing.T, limit ginlimit.Limit, opts ...ginlimit.Option) *counted {
+func counts(t *testing.T, b testkit.Backend, limit ginlimit.Limit, opts ...ginlimit.Option) *counted {
 	t.Helper()
-	c := &counted{limiter: b.limiter, during: func() {}}
-	c.Policy = newPolicy(t, b.limiter, limit, append([]ginlimit.Option{ginlimit.WithName("p"), byUser()}, opts...)...)
+	c := &counted{limiter: b.Limiter, during: func() {}}
+	c.Policy = testkit.NewPolicy(t, b.Limiter, limit, append([]ginlimit.Option{ginlimit.WithName("p"), testkit.ByUser()}, opts...)...)
 	var mu sync.Mutex // of what is found: requests may come at once
 	look := func(g *gin.Context) {
 		g.Next()
@@ -49,7 +49,7 @@ func (b backend) counts(t *testing.T, limit ginlimit.Limit, opts ...ginlimit.Opt
 		c.found, _ = ginlimit.FromContext(g)
 		c.errs = g.Errors
 	}
-	c.router = serve(look, c.Handler(), func(g *gin.Context) {
+	c.router = testkit.Serve(look, c.Handler(), func(g *gin.Context) {
 		if g.GetHeader("X-Inner") == "" {
 			c.during()
 		}
@@ -58,7 +58,7 @@ func (b backend) counts(t *testing.T, limit ginlimit.Limit, opts ...ginlimit.Opt
 }
 
 func (c *counted) send(client string, edit ...func(*http.Request)) *httptest.ResponseRecorder {
-	return get(c.router, "/", append(edit, user(client))...)
+	return testkit.Get(c.router, "/", append(edit, testkit.User(client))...)
 }
 
 // wants sends requests and wants their statuses.
@@ -88,9 +88,9 @@ func (c *counted) leftOfAll(t *testing.T, want int, limit ginlimit.Limit) {
 // TestMethodsLeaveIdentitiesAlone: identities are of requests, so a reservation and a refund by hand count under the
 // policy's own key alone.
 func TestMethodsLeaveIdentitiesAlone(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit := ginlimit.PerHour(10)
-		p := b.counts(t, limit, withAll(limit))
+		p := counts(t, b, limit, withAll(limit))
 		p.wants(t, "alice", 200, 200)
 		r, err := p.Reserve(t.Context(), "alice", 3)
 		require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestMethodsLeaveIdentitiesAlone(t *testing.T) {
 		require.NoError(t, r.Settle(t.Context(), 1))
 		p.left(t, "alice", 7)
 		p.leftOfAll(t, 8, limit)
-		made(t, p.Refund(t.Context(), "alice", 1))
+		testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1))
 		p.left(t, "alice", 8)
 		p.leftOfAll(t, 8, limit)
 	})
@@ -109,21 +109,21 @@ func TestMethodsLeaveIdentitiesAlone(t *testing.T) {
 // TestSlotsAndIdentitiesAreTakenTogether: a request that finds no slot takes nothing of an identity, and one that an identity
 // denies has no slot.
 func TestSlotsAndIdentitiesAreTakenTogether(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit, all := ginlimit.PerHour(10), ginlimit.PerHour(2)
-		p := b.counts(t, limit, withAll(all), ginlimit.WithConcurrency(1))
+		p := counts(t, b, limit, withAll(all), ginlimit.WithConcurrency(1))
 		p.during = func() {
-			require.Equal(t, 429, p.send("alice", with("X-Inner", "1")).Code)
+			require.Equal(t, 429, p.send("alice", testkit.With("X-Inner", "1")).Code)
 			require.Equal(t, "p-c", p.found.Name)
 			p.leftOfAll(t, 1, all)
-			require.Equal(t, 200, p.send("bob", with("X-Inner", "1")).Code)
+			require.Equal(t, 200, p.send("bob", testkit.With("X-Inner", "1")).Code)
 		}
 		p.wants(t, "alice", 200)
 		p.wants(t, "alice", 429)
 		require.Equal(t, "all", p.found.Name)
-		require.Zero(t, b.limiter.Stats().Slots)
+		require.Zero(t, b.Limiter.Stats().Slots)
 		p.left(t, "alice", 9)
-		require.True(t, acquire(t, p.Policy).Result().Allowed)
+		require.True(t, testkit.Acquire(t, p.Policy).Result().Allowed)
 	})
 }
 
@@ -132,19 +132,19 @@ func TestAQueueGoesWithNoIdentity(t *testing.T) {
 	t.Parallel()
 	queue := []ginlimit.Option{ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Second)}
 	identity := withAll(ginlimit.PerHour(1))
-	_, err := newLocal(t).Policy(ginlimit.PerHour(1), append(queue, identity)...)
+	_, err := testkit.NewLocal(t).Policy(ginlimit.PerHour(1), append(queue, identity)...)
 	require.ErrorContains(t, err, "WithQueue: a request with a WithIdentity waits for nothing")
-	_, err = newLocal(t, queue...).Policy(ginlimit.PerHour(1), identity)
+	_, err = testkit.NewLocal(t, queue...).Policy(ginlimit.PerHour(1), identity)
 	require.ErrorContains(t, err, "WithQueue: a request with a WithIdentity waits for nothing")
-	_, err = newLocal(t, identity).Policy(ginlimit.PerHour(1), queue...)
+	_, err = testkit.NewLocal(t, identity).Policy(ginlimit.PerHour(1), queue...)
 	require.ErrorContains(t, err, "WithQueue: a request with a WithIdentity waits for nothing")
 }
 
 // TestABanIsOfThePolicysOwnKey: a banned client takes nothing of an identity, and what an identity denies bans nobody.
 func TestABanIsOfThePolicysOwnKey(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		all := ginlimit.PerHour(3)
-		p := b.counts(t, ginlimit.PerHour(1), withAll(all), ginlimit.WithBan(10*time.Hour, 10*time.Hour))
+		p := counts(t, b, ginlimit.PerHour(1), withAll(all), ginlimit.WithBan(10*time.Hour, 10*time.Hour))
 		p.wants(t, "alice", 200, 429, 429)
 		require.Equal(t, "p", p.found.Name)
 		require.InDelta(t, 10*time.Hour, p.found.RetryAfter, float64(time.Minute))
@@ -154,7 +154,7 @@ func TestABanIsOfThePolicysOwnKey(t *testing.T) {
 		p.wants(t, "dave", 429, 429)
 		require.Equal(t, "all", p.found.Name)
 		require.Less(t, p.found.RetryAfter, time.Hour)
-		made(t, b.limiter.Reset(t.Context(), ginlimit.Key("all", "all"), all))
+		testkit.RequireMade(t, b.Limiter.Reset(t.Context(), ginlimit.Key("all", "all"), all))
 		p.wants(t, "dave", 200)
 		p.wants(t, "alice", 429)
 	})
@@ -162,9 +162,9 @@ func TestABanIsOfThePolicysOwnKey(t *testing.T) {
 
 // TestAFloorIsOfThePolicysOwnLimits: identities have none.
 func TestAFloorIsOfThePolicysOwnLimits(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit := ginlimit.PerHour(10)
-		p := b.counts(t, limit, withAll(limit), ginlimit.WithFloor(8))
+		p := counts(t, b, limit, withAll(limit), ginlimit.WithFloor(8))
 		p.wants(t, "alice", 200, 200, 429)
 		require.Equal(t, "p", p.found.Name)
 		p.leftOfAll(t, 8, limit)
@@ -180,9 +180,9 @@ func TestAFloorIsOfThePolicysOwnLimits(t *testing.T) {
 
 // TestAnIdentityMayHaveAQuota of the calendar beside a policy's bucket: requests take of both, or of neither.
 func TestAnIdentityMayHaveAQuota(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		quota := ginlimit.PerCalendar(3, ginlimit.CalendarDay(westOfUTC))
-		p := b.counts(t, ginlimit.PerDay(2), withAll(quota))
+		p := counts(t, b, ginlimit.PerDay(2), withAll(quota))
 		p.wants(t, "alice", 200, 200, 429)
 		p.leftOfAll(t, 1, quota)
 		p.wants(t, "bob", 200, 429)
@@ -209,9 +209,9 @@ func plansOf(plans map[string][]ginlimit.Limit) ginlimit.Option {
 
 // TestAPlanIsOfThePolicysOwnKey: identities keep their limits, whatever the client's plan is.
 func TestAPlanIsOfThePolicysOwnKey(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		all := ginlimit.PerHour(4)
-		p := b.counts(t, ginlimit.PerHour(0), withAll(all), plansOf(map[string][]ginlimit.Limit{
+		p := counts(t, b, ginlimit.PerHour(0), withAll(all), plansOf(map[string][]ginlimit.Limit{
 			"free": {ginlimit.PerHour(1)}, "pro": {{Rate: -1}}, "none": {ginlimit.PerHour(0)}, "late": {ginlimit.PerHour(5)},
 		}))
 		p.wants(t, "free", 200, 429)
@@ -227,14 +227,14 @@ func TestAPlanIsOfThePolicysOwnKey(t *testing.T) {
 
 // TestADryRunCountsEveryIdentity and denies nobody; what it would deny takes nothing.
 func TestADryRunCountsEveryIdentity(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		all := ginlimit.PerHour(3)
-		p := b.counts(t, ginlimit.PerHour(2), withAll(all), ginlimit.WithDryRun())
+		p := counts(t, b, ginlimit.PerHour(2), withAll(all), ginlimit.WithDryRun())
 		p.wants(t, "alice", 200, 200)
 		require.True(t, p.found.Allowed)
 		rec := p.send("alice")
 		require.Equal(t, 200, rec.Code)
-		require.Empty(t, remaining(rec))
+		require.Empty(t, testkit.Remaining(rec))
 		require.False(t, p.found.Allowed)
 		require.Equal(t, "p", p.found.Name)
 		p.leftOfAll(t, 1, all)
@@ -256,7 +256,7 @@ func TestADenialOfAnIdentityIsRemembered(t *testing.T) {
 				rdb = struct{ redis.UniversalClient }{rdb}
 			}
 			all := ginlimit.PerHour(2)
-			p := backend{limiter: testkit.NewLimiter(t, rdb, testkit.TrustsClock())}.counts(t, ginlimit.PerHour(5), withAll(all))
+			p := counts(t, testkit.Backend{Limiter: testkit.NewLimiter(t, rdb, testkit.TrustsClock())}, ginlimit.PerHour(5), withAll(all))
 			p.wants(t, "alice", 200, 200, 429)
 			require.Equal(t, ginlimit.FromRedis, p.found.Source)
 			p.wants(t, "alice", 429)

@@ -34,27 +34,12 @@ func admittedBy(t *testing.T, policies ...*ginlimit.Policy) (n int) {
 	return n
 }
 
-// leases uses a policy until it admits from a lease, and returns how many tokens that took.
-func (b *leaseBench) leases(t *testing.T, p *ginlimit.Policy) (n int) {
-	t.Helper()
-	for range 400 {
-		r, err := p.Allow(t.Context(), "alice")
-		require.NoError(t, err)
-		if n += r.Granted; r.Source == ginlimit.FromLease {
-			return n
-		}
-		b.advance(time.Millisecond)
-	}
-	t.Fatal("there is no lease")
-	return n
-}
-
 // TestWaitsUnderALease are served from it, and neither sooner nor later than the limit admits.
 func TestWaitsUnderALease(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(100*time.Millisecond), testkit.TrustsClock())
-		p := newPolicy(t, l, ginlimit.PerSecond(100).WithBurst(200), ginlimit.WithName("api"))
+		p := testkit.NewPolicy(t, l, ginlimit.PerSecond(100).WithBurst(200), ginlimit.WithName("api"))
 		var all sync.WaitGroup
 		start := time.Now()
 		for range 3 {
@@ -71,11 +56,11 @@ func TestWaitsUnderALease(t *testing.T) {
 		require.Less(t, time.Since(start), 7500*time.Millisecond)
 
 		leased := l.Stats().Leased
-		queued := newPolicy(t, l, ginlimit.PerMinute(60_000), ginlimit.WithName("queued"), ginlimit.WithConcurrency(1),
+		queued := testkit.NewPolicy(t, l, ginlimit.PerMinute(60_000), ginlimit.WithName("queued"), ginlimit.WithConcurrency(1),
 			ginlimit.WithQueue(1, time.Hour))
 		for range 50 {
-			slot, next := acquire(t, queued), make(chan *ginlimit.Slot, 1)
-			all.Go(func() { next <- acquire(t, queued) })
+			slot, next := testkit.Acquire(t, queued), make(chan *ginlimit.Slot, 1)
+			all.Go(func() { next <- testkit.Acquire(t, queued) })
 			time.Sleep(10 * time.Millisecond)
 			slot.Release()
 			slot = <-next
@@ -95,21 +80,21 @@ func TestALeaseLeavesTheFloor(t *testing.T) {
 		for name, of := range map[string]struct {
 			same  bool
 			lease time.Duration
-		}{"one process": {true, leaseLife}, "two processes": {false, leaseLife}, "without a lease": {false, 0}} {
+		}{"one process": {true, testkit.LeaseLife}, "two processes": {false, testkit.LeaseLife}, "without a lease": {false, 0}} {
 			t.Run(a.String()+", "+name, func(t *testing.T) {
-				onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-					limit := leasePerMinute
+				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+					limit := testkit.LeasePerMinute
 					if a == ginlimit.FixedWindow {
 						limit = ginlimit.PerMinute(1000)
 					}
-					l := b.limiter(t, ginlimit.WithAlgorithm(a))
+					l := b.Limiter(t, ginlimit.WithAlgorithm(a))
 					other := l
 					if !of.same {
-						other = b.limiter(t, ginlimit.WithAlgorithm(a))
+						other = b.Limiter(t, ginlimit.WithAlgorithm(a))
 					}
 					name := ginlimit.WithName("api")
-					batch := newPolicy(t, l, limit, name, ginlimit.WithFloor(400))
-					people := newPolicy(t, other, limit, name, ginlimit.WithLease(of.lease))
+					batch := testkit.NewPolicy(t, l, limit, name, ginlimit.WithFloor(400))
+					people := testkit.NewPolicy(t, other, limit, name, ginlimit.WithLease(of.lease))
 					require.Equal(t, 600, admittedBy(t, batch))
 					require.Positive(t, l.Stats().Leased)
 					require.Equal(t, 400, admittedBy(t, people))
@@ -122,37 +107,37 @@ func TestALeaseLeavesTheFloor(t *testing.T) {
 
 // TestALeaseOfACalendarQuota ends with its period: in each, processes with leases admit exactly the quota.
 func TestALeaseOfACalendarQuota(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		life := ginlimit.WithLease(2 * time.Hour) // in which 200 tokens flow back
-		one, two := b.limiter(t, life), b.limiter(t, life)
+		one, two := b.Limiter(t, life), b.Limiter(t, life)
 		quota, name := ginlimit.PerCalendar(2400, endingDay()), ginlimit.WithName("api")
-		p, q := newPolicy(t, one, quota, name), newPolicy(t, two, quota, name)
-		used := b.leases(t, p) + b.leases(t, q)
+		p, q := testkit.NewPolicy(t, one, quota, name), testkit.NewPolicy(t, two, quota, name)
+		used := b.Leases(t, p) + b.Leases(t, q)
 		require.Less(t, used, 2000)
-		b.advance(time.Minute)
+		b.Advance(time.Minute)
 		require.Equal(t, 2400, admittedBy(t, p, q), "nothing is left of the period that has ended")
-		b.advance(24 * time.Hour)
-		used = b.leases(t, p) + b.leases(t, q)
+		b.Advance(24 * time.Hour)
+		used = b.Leases(t, p) + b.Leases(t, q)
 		require.Equal(t, 2400, used+admittedBy(t, p, q))
 	})
 }
 
 // TestAnotherPlanEndsALease at once in the process that asks for the plan.
 func TestAnotherPlanEndsALease(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		plan := []ginlimit.Limit{leasePerMinute}
-		p := newPolicy(t, b.limiter(t), leasePerMinute, ginlimit.WithName("api"),
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		plan := []ginlimit.Limit{testkit.LeasePerMinute}
+		p := testkit.NewPolicy(t, b.Limiter(t), testkit.LeasePerMinute, ginlimit.WithName("api"),
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
 		allow := func() ginlimit.Result {
 			r, err := p.Allow(t.Context(), "alice")
 			require.NoError(t, err)
 			return r
 		}
-		for _, other := range []ginlimit.Limit{ginlimit.PerHour(0), ginlimit.PerMinute(1), leasePerMinute.WithBurst(2000), ginlimit.PerHour(50)} {
-			plan = []ginlimit.Limit{leasePerMinute}
-			b.advance(5 * time.Second) // after two changes within this time there is no lease
+		for _, other := range []ginlimit.Limit{ginlimit.PerHour(0), ginlimit.PerMinute(1), testkit.LeasePerMinute.WithBurst(2000), ginlimit.PerHour(50)} {
+			plan = []ginlimit.Limit{testkit.LeasePerMinute}
+			b.Advance(5 * time.Second) // after two changes within this time there is no lease
 			require.NoError(t, p.Reset(t.Context(), "alice"))
-			used := b.leases(t, p)
+			used := b.Leases(t, p)
 			plan = []ginlimit.Limit{other}
 			got := allow()
 			require.NotEqual(t, ginlimit.FromLease, got.Source, "%s", other)
@@ -160,7 +145,7 @@ func TestAnotherPlanEndsALease(t *testing.T) {
 			if other.Rate == 1 {
 				require.Greater(t, got.RetryAfter, time.Minute, "what was used under the other plan counts")
 			}
-			plan = []ginlimit.Limit{leasePerMinute}
+			plan = []ginlimit.Limit{testkit.LeasePerMinute}
 			used += admittedBy(t, p)
 			require.LessOrEqual(t, used, 1000, "%s: no token is used twice", other)
 			require.Greater(t, used, 980, "%s: few tokens are lost", other)
@@ -170,27 +155,27 @@ func TestAnotherPlanEndsALease(t *testing.T) {
 
 // TestADryRunUnderALease counts as without one, and denies nobody. It shares the lease with the policy in force of its name.
 func TestADryRunUnderALease(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t)
-		opts := []ginlimit.Option{ginlimit.WithName("api"), byUser()}
-		trial := newPolicy(t, l, leasePerMinute, append(opts, ginlimit.WithDryRun())...)
-		force := newPolicy(t, l, leasePerMinute, opts...)
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser()}
+		trial := testkit.NewPolicy(t, l, testkit.LeasePerMinute, append(opts, ginlimit.WithDryRun())...)
+		force := testkit.NewPolicy(t, l, testkit.LeasePerMinute, opts...)
 		var found ginlimit.Result
-		router := serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
+		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		sources := map[ginlimit.Source]int{}
 		for range 1000 {
-			require.Equal(t, http.StatusOK, get(router, "/", user("alice")).Code)
+			require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 			require.True(t, found.Allowed)
 			sources[found.Source]++
 		}
 		require.Greater(t, sources[ginlimit.FromLease], 500)
-		require.Equal(t, http.StatusOK, get(router, "/", user("alice")).Code)
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 		require.False(t, found.Allowed)
 		require.Zero(t, admittedBy(t, force), "its tokens are the dry run's")
 
 		require.NoError(t, force.Reset(t.Context(), "alice"))
-		b.leases(t, force)
-		require.Equal(t, http.StatusOK, get(router, "/", user("alice")).Code)
+		b.Leases(t, force)
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 		require.True(t, found.Allowed)
 	})
 }
@@ -198,37 +183,37 @@ func TestADryRunUnderALease(t *testing.T) {
 // TestARememberedDenialLeavesTheLease: who wants more than there is is denied from memory, and who wants less is admitted from
 // the lease. A refund ends the denial and the lease.
 func TestARememberedDenialLeavesTheLease(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t)
-		require.Equal(t, "rrrlrlllrl", sources(t, l, 10, leasePerMinute)) // and holds 6
-		e := engine{limiter: l}
-		require.True(t, e.allowN(t, 984, leasePerMinute).Allowed)
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, testkit.LeasePerMinute)) // and holds 6
+		e := testkit.Engine{Limiter: l}
+		require.True(t, e.AllowN(t, 984, testkit.LeasePerMinute).Allowed)
 		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {
-			r := e.allowN(t, 7, leasePerMinute)
+			r := e.AllowN(t, 7, testkit.LeasePerMinute)
 			require.False(t, r.Allowed)
 			require.Equal(t, source, r.Source)
 		}
-		r := e.allowN(t, 2, leasePerMinute)
+		r := e.AllowN(t, 2, testkit.LeasePerMinute)
 		require.True(t, r.Allowed)
 		require.Equal(t, ginlimit.FromLease, r.Source)
 		require.Equal(t, 4, r.Remaining)
-		require.False(t, e.allowN(t, 5, leasePerMinute).Allowed)
-		require.Equal(t, ginlimit.FromMemory, e.allowN(t, 5, leasePerMinute).Source)
-		require.NoError(t, l.Refund(t.Context(), "k", 1, leasePerMinute))
-		r = e.allowN(t, 1, leasePerMinute)
+		require.False(t, e.AllowN(t, 5, testkit.LeasePerMinute).Allowed)
+		require.Equal(t, ginlimit.FromMemory, e.AllowN(t, 5, testkit.LeasePerMinute).Source)
+		require.NoError(t, l.Refund(t.Context(), "k", 1, testkit.LeasePerMinute))
+		r = e.AllowN(t, 1, testkit.LeasePerMinute)
 		require.True(t, r.Allowed)
 		require.Equal(t, ginlimit.FromRedis, r.Source)
-		require.False(t, e.allowN(t, 1, leasePerMinute).Allowed)
+		require.False(t, e.AllowN(t, 1, testkit.LeasePerMinute).Allowed)
 	})
 }
 
 // TestLeasesWhileAHashSlotMigrates of several limits: no more is admitted than each allows, and what was not used goes back.
 func TestLeasesWhileAHashSlotMigrates(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t)
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
 		day := ginlimit.PerDay(100_000).WithBurst(2000)
-		p := newPolicy(t, l, leasePerMinute, ginlimit.WithName("api"), ginlimit.WithLimits(day))
-		used := b.leases(t, p)
+		p := testkit.NewPolicy(t, l, testkit.LeasePerMinute, ginlimit.WithName("api"), ginlimit.WithLimits(day))
+		used := b.Leases(t, p)
 		end := migrate(b.Bubble)
 		for range 200 {
 			r, err := p.Allow(t.Context(), "alice")
@@ -239,8 +224,8 @@ func TestLeasesWhileAHashSlotMigrates(t *testing.T) {
 		require.Positive(t, l.Stats().Leases)
 		require.NoError(t, l.Close())
 		end()
-		other := b.limiter(t)
-		for limit, whole := range map[ginlimit.Limit]int{leasePerMinute: 1000, day: 2000} {
+		other := b.Limiter(t)
+		for limit, whole := range map[ginlimit.Limit]int{testkit.LeasePerMinute: 1000, day: 2000} {
 			r, err := other.Peek(t.Context(), ginlimit.Key("api", "alice"), limit)
 			require.NoError(t, err)
 			require.InDelta(t, whole-used, r.Remaining, 2, limit)

@@ -21,13 +21,13 @@ import (
 // outage.
 func TestDryRunWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
-		trial := newPolicy(t, p.limiter, ginlimit.PerHour(2), ginlimit.WithName("api"), byUser(), ginlimit.WithLimits(ginlimit.PerDay(9)),
+		trial := testkit.NewPolicy(t, p.limiter, ginlimit.PerHour(2), ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithLimits(ginlimit.PerDay(9)),
 			ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
 		var found ginlimit.Result
-		router := serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
+		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		p.begin()
 		for i := range 4 {
-			rec := get(router, "/", user("alice"))
+			rec := testkit.Get(router, "/", testkit.User("alice"))
 			require.Equal(t, http.StatusOK, rec.Code)
 			require.Empty(t, rec.Header().Get("X-RateLimit-Status"))
 			require.Equal(t, i < 2, found.Allowed, "%+v", found)
@@ -43,46 +43,46 @@ func TestDenialOfADryRunIsRemembered(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
-		opts := []ginlimit.Option{ginlimit.WithName("api"), byUser(), ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
-		trial, force := newPolicy(t, l, ginlimit.PerHour(1), append(opts, ginlimit.WithDryRun())...), newPolicy(t, l, ginlimit.PerHour(1), opts...)
+		opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
+		trial, force := testkit.NewPolicy(t, l, ginlimit.PerHour(1), append(opts, ginlimit.WithDryRun())...), testkit.NewPolicy(t, l, ginlimit.PerHour(1), opts...)
 		var found ginlimit.Result
-		router := serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
+		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {
-			require.Equal(t, http.StatusOK, get(router, "/", user("alice")).Code)
+			require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 			require.Equal(t, source, found.Source)
 		}
 		require.False(t, found.Allowed)
 		require.InDelta(t, time.Hour, found.RetryAfter, float64(time.Second))
 		require.Equal(t, ginlimit.FromRedis, asks(t, force, verdict{false, 0, 10 * time.Hour}).Source)
-		require.Equal(t, http.StatusOK, get(router, "/", user("alice")).Code)
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 		require.Equal(t, ginlimit.FromMemory, found.Source)
 		require.InDelta(t, 10*time.Hour, found.RetryAfter, float64(time.Second))
 	})
 }
 
 // planOf returns a policy whose clients' plan is that of a source.
-func planOf(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter, s *source, opts ...ginlimit.Option) (*ginlimit.Policy, *ginlimit.Plans) {
+func planOf(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter, s *testkit.Source, opts ...ginlimit.Option) (*ginlimit.Policy, *ginlimit.Plans) {
 	t.Helper()
-	plans := process(t, b, s.ask)
-	return newPolicy(t, l, ginlimit.PerMinute(0), append(opts, ginlimit.WithName("plan"), byUser(), ginlimit.WithLimitFunc(plans.Limits))...), plans
+	plans := testkit.PlansOfProcess(t, b, s.Ask)
+	return testkit.NewPolicy(t, l, ginlimit.PerMinute(0), append(opts, ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits))...), plans
 }
 
 // TestPlanInADryRun: a client that has used up its plan passes, and so does one that has none.
 func TestPlanInADryRun(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p, _ := planOf(t, b, testkit.NewLimiter(t, b.Redis), newSource(), ginlimit.WithDryRun())
+		p, _ := planOf(t, b, testkit.NewLimiter(t, b.Redis), testkit.NewSource(), ginlimit.WithDryRun())
 		var found ginlimit.Result
 		var errs []*gin.Error
-		router := serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c); errs = c.Errors }, p.Handler())
+		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c); errs = c.Errors }, p.Handler())
 		for client, want := range map[string][]bool{"three": {true, true, true, false}, "prohibited": {false}, "unlimited": {true, true, true, true}} {
 			for _, allowed := range want {
-				require.Equal(t, http.StatusOK, get(router, "/", user(client)).Code)
+				require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User(client)).Code)
 				require.Equal(t, allowed, found.Allowed, client)
 				require.Empty(t, errs)
 			}
 		}
-		require.Equal(t, http.StatusOK, get(router, "/", user("nobody")).Code)
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("nobody")).Code)
 		require.Len(t, errs, 1)
 		require.ErrorIs(t, errs[0], ginlimit.ErrUnknownClient)
 	})
@@ -92,18 +92,18 @@ func TestPlanInADryRun(t *testing.T) {
 func TestRaisedPlanEndsARememberedDenial(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := newSource()
-		s.set("alice", ginlimit.PerHour(2), nil)
+		s := testkit.NewSource()
+		s.Set("alice", ginlimit.PerHour(2), nil)
 		p, plans := planOf(t, b, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), s)
 		asks(t, p, verdict{true, 1, 0})
 		asks(t, p, verdict{true, 0, 0})
 		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
 			require.Equal(t, source, asks(t, p, verdict{false, 0, 30 * time.Minute}).Source)
 		}
-		s.set("alice", ginlimit.PerHour(2).WithBurst(10), nil)
+		s.Set("alice", ginlimit.PerHour(2).WithBurst(10), nil)
 		require.NoError(t, plans.Invalidate(t.Context(), "alice"))
 		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{true, 7, 0}).Source)
-		s.set("alice", ginlimit.PerHour(2), nil)
+		s.Set("alice", ginlimit.PerHour(2), nil)
 		require.NoError(t, plans.Invalidate(t.Context(), "alice"))
 		asks(t, p, verdict{false, 0, time.Hour}, "three are missing of two")
 	})
@@ -114,8 +114,8 @@ func TestRaisedPlanEndsARememberedDenial(t *testing.T) {
 func TestPlanInAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := newSource()
-		s.set("alice", ginlimit.PerMinute(4), nil)
+		s := testkit.NewSource()
+		s.Set("alice", ginlimit.PerMinute(4), nil)
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
 		p, plans := planOf(t, b, l, s)
 		asks(t, p, verdict{true, 3, 0})
@@ -123,7 +123,7 @@ func TestPlanInAnOutage(t *testing.T) {
 		asks(t, p, verdict{true, 1, 0})
 		asks(t, p, verdict{true, 0, 0})
 		require.Equal(t, ginlimit.FromLocal, asks(t, p, verdict{false, 0, 30 * time.Second}).Source)
-		require.EqualValues(t, 1, s.asked.Load())
+		require.EqualValues(t, 1, s.Asked.Load())
 		r, err := p.Allow(t.Context(), "three")
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
@@ -132,8 +132,8 @@ func TestPlanInAnOutage(t *testing.T) {
 		_, err = p.Allow(t.Context(), "nobody")
 		require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
 
-		s.set("alice", ginlimit.PerMinute(40), nil)
-		made(t, plans.Invalidate(t.Context(), "alice"))
+		s.Set("alice", ginlimit.PerMinute(40), nil)
+		testkit.RequireMade(t, plans.Invalidate(t.Context(), "alice"))
 		r = asks(t, p, verdict{false, 0, -1}, "a minute is missing from its share, as before")
 		require.Equal(t, ginlimit.PerMinute(40), r.Limit)
 		require.InDelta(t, 3*time.Second, r.RetryAfter, float64(200*time.Millisecond))
@@ -148,7 +148,7 @@ func TestRememberedDenialsInAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b, testkit.TrustsClock(), ginlimit.WithReplicas(2))
-		p := newPolicy(t, l, ginlimit.PerMinute(4), ginlimit.WithName("api"))
+		p := testkit.NewPolicy(t, l, ginlimit.PerMinute(4), ginlimit.WithName("api"))
 		loseRedis(t, b, l)
 		findRedis(t, b, l)
 		for left := 3; left >= 0; left-- {
@@ -174,7 +174,7 @@ func TestRememberedDenialsInAnOutage(t *testing.T) {
 func TestDenialWhileAHashSlotMigratesIsRemembered(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := newPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), ginlimit.PerHour(2), ginlimit.WithName("api"),
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), ginlimit.PerHour(2), ginlimit.WithName("api"),
 			ginlimit.WithLimits(ginlimit.PerDay(3)))
 		denied := new(atomic.Int64)
 		migrateSlots(t, b, denied)
@@ -200,7 +200,7 @@ func TestOutageOfOneNode(t *testing.T) {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{
 			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 				if addr == lostNode && cut.Load() {
-					return refuse(ctx, network, addr)
+					return testkit.RefuseConnection(ctx, network, addr)
 				}
 				conn, err := b.Dial(ctx, network, addr)
 				if addr == lostNode {

@@ -17,7 +17,7 @@ import (
 
 // queued are the options of policies with one slot and a queue of two.
 func queued(opts ...ginlimit.Option) []ginlimit.Option {
-	return append([]ginlimit.Option{ginlimit.WithName("api"), byUser(), ginlimit.WithConcurrency(1), ginlimit.WithQueue(2, time.Hour)}, opts...)
+	return append([]ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithConcurrency(1), ginlimit.WithQueue(2, time.Hour)}, opts...)
 }
 
 // acquired is what Acquire returned, and how long it took.
@@ -55,9 +55,9 @@ func atOnce(t *testing.T, done <-chan acquired) ginlimit.Result {
 // TestQueueWhereverItIsDecided: callers wait for a slot, in order of arrival, on a server, while a hash slot migrates and in an outage.
 func TestQueueWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
-		policy := newPolicy(t, p.limiter, ginlimit.PerHour(10), queued()...)
+		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerHour(10), queued()...)
 		p.begin()
-		first := acquire(t, policy)
+		first := testkit.Acquire(t, policy)
 		require.True(t, first.Result().Allowed)
 		require.Equal(t, p.source, first.Result().Source)
 		second, third := acquiring(t, policy), acquiring(t, policy)
@@ -83,10 +83,10 @@ func TestQueueThroughAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b)
-		other := newPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(10), queued()...)
-		held := acquire(t, other)
+		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(10), queued()...)
+		held := testkit.Acquire(t, other)
 		require.True(t, held.Result().Allowed)
-		waits := acquiring(t, newPolicy(t, l, ginlimit.PerHour(10), queued()...))
+		waits := acquiring(t, testkit.NewPolicy(t, l, ginlimit.PerHour(10), queued()...))
 		time.Sleep(5 * time.Second)
 		require.Empty(t, waits)
 		b.Late.Store(true)
@@ -104,10 +104,10 @@ func TestQueueThroughAnOutage(t *testing.T) {
 func TestQueueWithAFloor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLocal(t)
-		people := newPolicy(t, l, ginlimit.PerHour(4), queued()...)
-		batch := newPolicy(t, l, ginlimit.PerHour(4), queued(ginlimit.WithFloor(2))...)
-		holds := acquire(t, people)
+		l := testkit.NewLocal(t)
+		people := testkit.NewPolicy(t, l, ginlimit.PerHour(4), queued()...)
+		batch := testkit.NewPolicy(t, l, ginlimit.PerHour(4), queued(ginlimit.WithFloor(2))...)
+		holds := testkit.Acquire(t, people)
 		waits := acquiring(t, batch)
 		time.Sleep(time.Second)
 		holds.Release()
@@ -137,17 +137,17 @@ func TestQueueOfAClientWhosePlanChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, limit := newLocal(t), ginlimit.PerHour(4)
-				p := newPolicy(t, l, ginlimit.PerHour(9), queued(ginlimit.WithFloor(1), ginlimit.WithCost(func(c *gin.Context) int {
+				l, limit := testkit.NewLocal(t), ginlimit.PerHour(4)
+				p := testkit.NewPolicy(t, l, ginlimit.PerHour(9), queued(ginlimit.WithFloor(1), ginlimit.WithCost(func(c *gin.Context) int {
 					return len(c.Query("n"))
 				}), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return []ginlimit.Limit{limit}, nil }))...)
-				router := serve(p.Handler())
+				router := testkit.Serve(p.Handler())
 				request := func(path string) (*httptest.ResponseRecorder, time.Duration) {
 					start := time.Now()
-					rec := get(router, path, user("alice"))
+					rec := testkit.Get(router, path, testkit.User("alice"))
 					return rec, time.Since(start)
 				}
-				holds := acquire(t, p)
+				holds := testkit.Acquire(t, p)
 				require.True(t, holds.Result().Allowed)
 				waits := acquiring(t, p)
 				time.AfterFunc(time.Minute, holds.Release)
@@ -177,13 +177,13 @@ func TestQueueOfAClientWhosePlanChanges(t *testing.T) {
 func TestDryRunDoesNotWaitForASlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPolicy(t, newLocal(t), ginlimit.PerHour(4), queued(ginlimit.WithDryRun())...)
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(4), queued(ginlimit.WithDryRun())...)
 		var found ginlimit.Result
-		router := serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, p.Handler())
-		holds := acquire(t, p)
+		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, p.Handler())
+		holds := testkit.Acquire(t, p)
 		require.True(t, holds.Result().Allowed)
 		start := time.Now()
-		require.Equal(t, http.StatusOK, get(router, "/", user("alice")).Code)
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 		require.False(t, found.Allowed)
 		require.Equal(t, "api-c", found.Name)
 		atOnce(t, acquiring(t, p))
@@ -197,9 +197,9 @@ func TestDryRunDoesNotWaitForASlot(t *testing.T) {
 func TestDenyCacheHoldsUpNoQueue(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := newPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
-		other := newPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
-		held := acquire(t, other)
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
+		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
+		held := testkit.Acquire(t, other)
 		first, second := acquiring(t, p), acquiring(t, p)
 		time.Sleep(500 * time.Millisecond)
 		held.Release()

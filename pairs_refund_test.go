@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Refunds beside other features. See docs/pairs.md.
@@ -20,16 +21,16 @@ func refunded() ginlimit.Option { return ginlimit.WithRefund(func(*gin.Context) 
 
 // TestARefundByHandAddsToWhatARequestGivesBack: they are not taken for one another.
 func TestARefundByHandAddsToWhatARequestGivesBack(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit := ginlimit.PerDay(20)
-		p := b.counts(t, limit, settles()...)
-		p.during = func() { made(t, p.Refund(t.Context(), "alice", 4)) }
+		p := counts(t, b, limit, settles()...)
+		p.during = func() { testkit.RequireMade(t, p.Refund(t.Context(), "alice", 4)) }
 		p.uses(t, "alice", 10, 8, 200)
 		p.left(t, "alice", 16)
-		made(t, p.Reset(t.Context(), "alice"))
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
 		p.during = func() {
-			made(t, p.Refund(t.Context(), "alice", 15)) // ten fill it
-			require.Equal(t, 20, admittedNow(t, b.limiter, ginlimit.Key("p", "alice"), limit))
+			testkit.RequireMade(t, p.Refund(t.Context(), "alice", 15)) // ten fill it
+			require.Equal(t, 20, testkit.AdmittedNow(t, b.Limiter, ginlimit.Key("p", "alice"), limit))
 		}
 		p.uses(t, "alice", 10, 1, 200)
 		p.left(t, "alice", 9)
@@ -38,25 +39,25 @@ func TestARefundByHandAddsToWhatARequestGivesBack(t *testing.T) {
 
 // TestRefundsLeaveSlotsAlone: a refund by hand frees no slot, and a request that is refunded holds its slot until it ends.
 func TestRefundsLeaveSlotsAlone(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		p := b.counts(t, ginlimit.PerHour(10), refunded(), ginlimit.WithConcurrency(1))
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := counts(t, b, ginlimit.PerHour(10), refunded(), ginlimit.WithConcurrency(1))
 		p.during = func() {
-			made(t, p.Refund(t.Context(), "alice", 1))
-			require.Equal(t, 429, p.send("alice", with("X-Inner", "1")).Code)
+			testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1))
+			require.Equal(t, 429, p.send("alice", testkit.With("X-Inner", "1")).Code)
 			require.Equal(t, "p-c", p.found.Name)
-			require.Equal(t, 1, b.limiter.Stats().Slots)
+			require.Equal(t, 1, b.Limiter.Stats().Slots)
 		}
 		p.wants(t, "alice", 200, 200)
-		require.Zero(t, b.limiter.Stats().Slots)
+		require.Zero(t, b.Limiter.Stats().Slots)
 		p.left(t, "alice", 10)
-		require.True(t, acquire(t, p.Policy).Result().Allowed)
+		require.True(t, testkit.Acquire(t, p.Policy).Result().Allowed)
 	})
 }
 
 // TestARefundComesBeforeWhoeverWaitsForTheSlot: with two tokens, four requests at once are served one after another.
 func TestARefundComesBeforeWhoeverWaitsForTheSlot(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		p := b.counts(t, ginlimit.PerDay(2), refunded(), ginlimit.WithConcurrency(1), ginlimit.WithQueue(3, time.Minute))
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := counts(t, b, ginlimit.PerDay(2), refunded(), ginlimit.WithConcurrency(1), ginlimit.WithQueue(3, time.Minute))
 		p.during = func() { time.Sleep(time.Second) }
 		var all sync.WaitGroup
 		for range 4 {
@@ -71,9 +72,9 @@ func TestARefundComesBeforeWhoeverWaitsForTheSlot(t *testing.T) {
 
 // TestARefundServesWhoeverWaitsForATokenAtOnce, if it is made in the same process.
 func TestARefundServesWhoeverWaitsForATokenAtOnce(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		const waiting = 10 // who all find no token at the same time
-		p := b.counts(t, ginlimit.PerHour(waiting))
+		p := counts(t, b, ginlimit.PerHour(waiting))
 		_, err := p.AllowN(t.Context(), "alice", waiting)
 		require.NoError(t, err)
 		var all sync.WaitGroup
@@ -82,7 +83,7 @@ func TestARefundServesWhoeverWaitsForATokenAtOnce(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		start := time.Now()
-		made(t, p.Refund(t.Context(), "alice", waiting))
+		testkit.RequireMade(t, p.Refund(t.Context(), "alice", waiting))
 		all.Wait()
 		require.Less(t, time.Since(start), time.Second)
 		p.left(t, "alice", 0)
@@ -91,19 +92,19 @@ func TestARefundServesWhoeverWaitsForATokenAtOnce(t *testing.T) {
 
 // TestARefundFillsTheBucketBelowTheFloorFirst: what a policy with a floor gives back is there for the others of its name.
 func TestARefundFillsTheBucketBelowTheFloorFirst(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		people := b.counts(t, ginlimit.PerHour(10))
-		batch := b.counts(t, ginlimit.PerHour(10), ginlimit.WithFloor(8), refunded())
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		people := counts(t, b, ginlimit.PerHour(10))
+		batch := counts(t, b, ginlimit.PerHour(10), ginlimit.WithFloor(8), refunded())
 		batch.wants(t, "alice", 200, 200, 200)
 		people.left(t, "alice", 10)
 		batch.during = func() { people.wants(t, "alice", 200, 200, 200, 200) }
 		batch.wants(t, "alice", 200)
 		people.left(t, "alice", 6)
 		batch.left(t, "alice", 0)
-		made(t, batch.Refund(t.Context(), "alice", 2))
+		testkit.RequireMade(t, batch.Refund(t.Context(), "alice", 2))
 		people.left(t, "alice", 8)
 		batch.left(t, "alice", 0)
-		made(t, batch.Refund(t.Context(), "alice", 100))
+		testkit.RequireMade(t, batch.Refund(t.Context(), "alice", 100))
 		people.left(t, "alice", 10)
 		batch.left(t, "alice", 2)
 	})
@@ -111,9 +112,9 @@ func TestARefundFillsTheBucketBelowTheFloorFirst(t *testing.T) {
 
 // TestARequestIsRefundedInThePeriodThatItBeganIn, and a refund by hand goes to the period of now.
 func TestARequestIsRefundedInThePeriodThatItBeganIn(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		quota := ginlimit.PerCalendar(5, ginlimit.CalendarDay(westOfUTC))
-		p := b.counts(t, quota, refunded())
+		p := counts(t, b, quota, refunded())
 		p.wants(t, "alice", 200, 200, 200, 200, 200, 200)
 		p.left(t, "alice", 5)
 		p.during = func() {
@@ -124,28 +125,28 @@ func TestARequestIsRefundedInThePeriodThatItBeganIn(t *testing.T) {
 		}
 		p.wants(t, "alice", 200)
 		p.left(t, "alice", 2)
-		made(t, p.Refund(t.Context(), "alice", 1))
+		testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1))
 		p.left(t, "alice", 3)
-		made(t, p.Refund(t.Context(), "alice", 9))
+		testkit.RequireMade(t, p.Refund(t.Context(), "alice", 9))
 		p.left(t, "alice", 5)
 	})
 }
 
 // TestRefundsUnderAPlan: one by hand goes to the limits that the client has now, that of a request to those that it began with.
 func TestRefundsUnderAPlan(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		hour, day := ginlimit.PerHour(10), ginlimit.PerDay(20)
 		plans := map[string][]ginlimit.Limit{"alice": {hour, day}}
-		p := b.counts(t, ginlimit.PerHour(1), plansOf(plans), refunded(), ginlimit.WithCost(func(*gin.Context) int { return 4 }))
+		p := counts(t, b, ginlimit.PerHour(1), plansOf(plans), refunded(), ginlimit.WithCost(func(*gin.Context) int { return 4 }))
 		left := func(want int, limit ginlimit.Limit) {
 			t.Helper()
-			r, err := b.limiter.Peek(t.Context(), ginlimit.Key("p", "alice"), limit)
+			r, err := b.Limiter.Peek(t.Context(), ginlimit.Key("p", "alice"), limit)
 			require.NoError(t, err)
 			require.Equal(t, want, r.Remaining)
 		}
 		_, err := p.AllowN(t.Context(), "alice", 9)
 		require.NoError(t, err)
-		made(t, p.Refund(t.Context(), "alice", 3))
+		testkit.RequireMade(t, p.Refund(t.Context(), "alice", 3))
 		left(4, hour)
 		left(14, day)
 		for _, plan := range [][]ginlimit.Limit{{day}, {{Rate: -1}}, {ginlimit.PerHour(0)}, {ginlimit.PerMinute(7)}} {
@@ -159,10 +160,10 @@ func TestRefundsUnderAPlan(t *testing.T) {
 			left(4, hour)
 			left(14, day)
 		}
-		made(t, p.Refund(t.Context(), "alice", 2))
+		testkit.RequireMade(t, p.Refund(t.Context(), "alice", 2))
 		left(4, hour)
 		plans["alice"] = []ginlimit.Limit{day}
-		made(t, p.Refund(t.Context(), "alice", 2))
+		testkit.RequireMade(t, p.Refund(t.Context(), "alice", 2))
 		left(4, hour)
 		left(16, day)
 		require.ErrorIs(t, p.Refund(t.Context(), "nobody", 1), ginlimit.ErrUnknownClient)
@@ -171,9 +172,9 @@ func TestRefundsUnderAPlan(t *testing.T) {
 
 // TestADryRunIsRefunded as a policy in force is; what it would deny has taken nothing, and gives nothing back.
 func TestADryRunIsRefunded(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		for _, opts := range [][]ginlimit.Option{nil, {ginlimit.WithConcurrency(1)}} {
-			p := b.counts(t, ginlimit.PerDay(3), append(opts, ginlimit.WithDryRun(), refunded())...)
+			p := counts(t, b, ginlimit.PerDay(3), append(opts, ginlimit.WithDryRun(), refunded())...)
 			p.wants(t, "alice", 200, 200, 200, 200)
 			p.left(t, "alice", 3)
 			r, err := p.AllowN(t.Context(), "alice", 3)
@@ -182,9 +183,9 @@ func TestADryRunIsRefunded(t *testing.T) {
 			p.wants(t, "alice", 200, 200)
 			require.False(t, p.found.Allowed)
 			p.left(t, "alice", 0)
-			made(t, p.Refund(t.Context(), "alice", 2))
+			testkit.RequireMade(t, p.Refund(t.Context(), "alice", 2))
 			p.left(t, "alice", 2)
-			made(t, p.Reset(t.Context(), "alice"))
+			testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
 		}
 	})
 }

@@ -55,21 +55,21 @@ func migrate(b *testkit.Bubble) (end func()) {
 // TestReservationsTakeNoSlot and need none: what becomes of their tokens and of the slots is independent.
 func TestReservationsTakeNoSlot(t *testing.T) {
 	t.Parallel()
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit, name := ginlimit.PerHour(10), ginlimit.WithName("api")
-		p, plain := newPolicy(t, b.limiter, limit, name, ginlimit.WithConcurrency(1)), newPolicy(t, b.limiter, limit, name)
-		slot := acquire(t, p)
+		p, plain := testkit.NewPolicy(t, b.Limiter, limit, name, ginlimit.WithConcurrency(1)), testkit.NewPolicy(t, b.Limiter, limit, name)
+		slot := testkit.Acquire(t, p)
 		require.True(t, slot.Result().Allowed)
 		r := reserve(t, p, 5, true)
 		remains(t, 4, plain)
 		require.NoError(t, r.Cancel(t.Context()))
 		remains(t, 9, plain)
-		require.Equal(t, 1, b.limiter.Stats().Slots)
-		require.False(t, acquire(t, p).Result().Allowed, "the slot is still held")
+		require.Equal(t, 1, b.Limiter.Stats().Slots)
+		require.False(t, testkit.Acquire(t, p).Result().Allowed, "the slot is still held")
 		slot.Release()
 
 		r = reserve(t, p, 5, true)
-		slot = acquire(t, p)
+		slot = testkit.Acquire(t, p)
 		require.True(t, slot.Result().Allowed, "an open reservation holds no slot")
 		slot.Release()
 		require.NoError(t, r.Settle(t.Context(), 7))
@@ -81,10 +81,10 @@ func TestReservationsTakeNoSlot(t *testing.T) {
 // wait behind those who wait for a slot.
 func TestReservationsAndQueues(t *testing.T) {
 	t.Parallel()
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		p := newPolicy(t, b.limiter, ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1),
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1),
 			ginlimit.WithQueue(1, time.Hour))
-		slot := acquire(t, p)
+		slot := testkit.Acquire(t, p)
 		r := reserve(t, p, 9, true)
 		start, waited := time.Now(), make(chan time.Duration, 2)
 		for range 2 {
@@ -103,8 +103,8 @@ func TestReservationsAndQueues(t *testing.T) {
 			require.LessOrEqual(t, <-waited, time.Minute+time.Millisecond)
 		}
 
-		here := newPolicy(t, b.limiter, ginlimit.PerHour(10), ginlimit.WithName("shared"))
-		elsewhere := reserve(t, newPolicy(t, b.other, ginlimit.PerHour(10), ginlimit.WithName("shared")), 10, true)
+		here := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("shared"))
+		elsewhere := reserve(t, testkit.NewPolicy(t, b.Other, ginlimit.PerHour(10), ginlimit.WithName("shared")), 10, true)
 		start = time.Now()
 		go func() {
 			assert.NoError(t, here.Wait(t.Context(), "alice"))
@@ -114,7 +114,7 @@ func TestReservationsAndQueues(t *testing.T) {
 		require.NoError(t, elsewhere.Cancel(t.Context()))
 		require.LessOrEqual(t, <-waited, 70*time.Second, "a caller in another process finds them within ten seconds")
 
-		made(t, p.Reset(t.Context(), "alice"))
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
 		acquired := make(chan *ginlimit.Slot, 1)
 		go func() {
 			next, err := p.Acquire(t.Context(), "alice")
@@ -138,8 +138,8 @@ func TestReservationsAndQueues(t *testing.T) {
 // no ban.
 func TestReservationsAndBans(t *testing.T) {
 	t.Parallel()
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		p := newPolicy(t, b.limiter, ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 48*time.Hour))
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 48*time.Hour))
 		for range 3 {
 			require.NoError(t, reserve(t, p, 10, true).Cancel(t.Context()))
 		}
@@ -149,7 +149,7 @@ func TestReservationsAndBans(t *testing.T) {
 		require.NoError(t, err)
 		require.InDelta(t, 36*time.Minute, looked.RetryAfter, float64(time.Second), "a debt, and no ban")
 
-		made(t, p.Reset(t.Context(), "alice"))
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
 		r = reserve(t, p, 6, true)
 		denied := reserve(t, p, 5, false)
 		require.InDelta(t, 24*time.Hour, denied.Result().RetryAfter, float64(time.Second))
@@ -157,7 +157,7 @@ func TestReservationsAndBans(t *testing.T) {
 		require.NoError(t, denied.Cancel(t.Context()))
 		again := reserve(t, p, 1, false)
 		require.Greater(t, again.Result().RetryAfter, 23*time.Hour)
-		made(t, p.Reset(t.Context(), "alice"))
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
 		reserve(t, p, 10, true)
 	})
 }
@@ -170,8 +170,8 @@ func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			onEveryBackend(t, func(t *testing.T, b backend) {
-				p := newPolicy(t, b.limiter, limits[0], ginlimit.WithName("api"), ginlimit.WithLimits(limits[1:]...))
+			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+				p := testkit.NewPolicy(t, b.Limiter, limits[0], ginlimit.WithName("api"), ginlimit.WithLimits(limits[1:]...))
 				less, more, late := reserve(t, p, 3, true), reserve(t, p, 3, true), reserve(t, p, 4, true)
 				reserve(t, p, 1, false)
 				require.NoError(t, less.Settle(t.Context(), 1))
@@ -193,9 +193,9 @@ func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
 // TestReservationsAreSettledByThePlanTheyWereMadeUnder, whatever plan the client has by then.
 func TestReservationsAreSettledByThePlanTheyWereMadeUnder(t *testing.T) {
 	t.Parallel()
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		plan := []ginlimit.Limit{ginlimit.PerHour(10)}
-		p := newPolicy(t, b.limiter, ginlimit.PerHour(1), ginlimit.WithName("api"),
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(1), ginlimit.WithName("api"),
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
 		r, more := reserve(t, p, 5, true), reserve(t, p, 2, true)
 		plan = []ginlimit.Limit{ginlimit.PerDay(10)} // a bucket of its own
@@ -224,11 +224,11 @@ func TestReservationsAreSettledByThePlanTheyWereMadeUnder(t *testing.T) {
 // TestReservationsOfADryRun take, give back and deny as those of the policy in force of its name, and ban nobody.
 func TestReservationsOfADryRun(t *testing.T) {
 	t.Parallel()
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}
-		force := newPolicy(t, b.limiter, ginlimit.PerHour(10), opts...)
-		trial := newPolicy(t, b.limiter, ginlimit.PerHour(10), append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(1))...)
-		slot := acquire(t, trial)
+		force := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), opts...)
+		trial := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(1))...)
+		slot := testkit.Acquire(t, trial)
 		r := reserve(t, trial, 6, true)
 		remains(t, 3, force)
 		denied := reserve(t, trial, 4, false)
@@ -237,7 +237,7 @@ func TestReservationsOfADryRun(t *testing.T) {
 		require.NoError(t, r.Settle(t.Context(), 2))
 		remains(t, 7, force)
 		slot.Release()
-		slot = acquire(t, trial)
+		slot = testkit.Acquire(t, trial)
 		require.True(t, slot.Result().Allowed)
 		slot.Release()
 
@@ -250,7 +250,7 @@ func TestReservationsOfADryRun(t *testing.T) {
 // TestReservationsWhileAHashSlotMigrates are made and settled on each of their limits, as on a slot that stays.
 func TestReservationsWhileAHashSlotMigrates(t *testing.T) {
 	t.Parallel()
-	for _, a := range append(windowAlgorithms, ginlimit.TokenBucket) {
+	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -259,14 +259,14 @@ func TestReservationsWhileAHashSlotMigrates(t *testing.T) {
 				left := func(ofHour, ofDay int) {
 					t.Helper()
 					for limit, want := range map[ginlimit.Limit]int{hour: ofHour, day: ofDay} {
-						require.Equal(t, want, engine{limiter: l}.left(t, limit), limit)
+						require.Equal(t, want, testkit.Engine{Limiter: l}.Left(t, limit), limit)
 					}
 				}
-				e := engine{limiter: l}
-				before := e.reserve(t, 2, hour, day)
+				e := testkit.Engine{Limiter: l}
+				before := e.Reserve(t, 2, hour, day)
 				end := migrate(b)
-				less, more := e.reserve(t, 3, hour, day), e.reserve(t, 1, hour, day)
-				require.False(t, e.reserve(t, 5, hour, day).Result().Allowed)
+				less, more := e.Reserve(t, 3, hour, day), e.Reserve(t, 1, hour, day)
+				require.False(t, e.Reserve(t, 5, hour, day).Result().Allowed)
 				left(4, 14)
 				require.NoError(t, before.Cancel(t.Context()))
 				left(6, 16)
@@ -274,7 +274,7 @@ func TestReservationsWhileAHashSlotMigrates(t *testing.T) {
 				left(8, 18)
 				require.NoError(t, more.Settle(t.Context(), 4))
 				left(5, 15)
-				last := e.reserve(t, 5, hour, day)
+				last := e.Reserve(t, 5, hour, day)
 				end()
 				time.Sleep(2 * time.Second)
 				require.NoError(t, last.Settle(t.Context(), 1))
@@ -286,19 +286,19 @@ func TestReservationsWhileAHashSlotMigrates(t *testing.T) {
 
 // TestAReservationUsesNoLease of its key, and ends none: what is leased is missing to it as to any other process.
 func TestAReservationUsesNoLease(t *testing.T) {
-	onLeaseBench(t, func(t *testing.T, b *leaseBench) {
-		l := b.limiter(t)
-		require.Equal(t, "rrrlrlllrl", sources(t, l, 10, leasePerMinute)) // and holds 6
-		e := engine{limiter: l}
-		r := e.reserve(t, 984, leasePerMinute)
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, testkit.LeasePerMinute)) // and holds 6
+		e := testkit.Engine{Limiter: l}
+		r := e.Reserve(t, 984, testkit.LeasePerMinute)
 		require.Equal(t, ginlimit.FromRedis, r.Result().Source)
 		require.True(t, r.Result().Allowed)
-		require.False(t, e.reserve(t, 1, leasePerMinute).Result().Allowed)
-		require.Equal(t, "lll", sources(t, l, 3, leasePerMinute))
+		require.False(t, e.Reserve(t, 1, testkit.LeasePerMinute).Result().Allowed)
+		require.Equal(t, "lll", testkit.Sources(t, l, 3, testkit.LeasePerMinute))
 		require.NoError(t, r.Settle(t.Context(), 983))
-		require.Equal(t, "lll", sources(t, l, 3, leasePerMinute))
-		require.True(t, e.reserve(t, 1, leasePerMinute).Result().Allowed)
-		require.False(t, e.allowN(t, 1, leasePerMinute).Allowed)
+		require.Equal(t, "lll", testkit.Sources(t, l, 3, testkit.LeasePerMinute))
+		require.True(t, e.Reserve(t, 1, testkit.LeasePerMinute).Result().Allowed)
+		require.False(t, e.AllowN(t, 1, testkit.LeasePerMinute).Allowed)
 	})
 }
 
@@ -310,7 +310,7 @@ func TestAReservationOfAnOutageIsSettledInTheProcess(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
-				p := newPolicy(t, l, ginlimit.PerDay(20), ginlimit.WithName("api"))
+				p := testkit.NewPolicy(t, l, ginlimit.PerDay(20), ginlimit.WithName("api"))
 				before := reserve(t, p, 8, true)
 				b.Late.Store(true)
 				less, more := reserve(t, p, 5, true), reserve(t, p, 1, true)

@@ -30,15 +30,15 @@ func settles(opts ...ginlimit.Option) []ginlimit.Option {
 // uses sends a request that takes an estimate, and uses another number of tokens.
 func (c *counted) uses(t *testing.T, client string, cost, used, code int, edit ...func(*http.Request)) {
 	t.Helper()
-	rec := c.send(client, append(edit, with("X-Cost", strconv.Itoa(cost)), with("X-Used", strconv.Itoa(used)))...)
+	rec := c.send(client, append(edit, testkit.With("X-Cost", strconv.Itoa(cost)), testkit.With("X-Used", strconv.Itoa(used)))...)
 	require.Equal(t, code, rec.Code)
 	require.Empty(t, c.errs)
 }
 
 // TestRequestsSettleBesideReservations of the same bucket: each settles its own estimate.
 func TestRequestsSettleBesideReservations(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		p := b.counts(t, ginlimit.PerHour(100), settles()...)
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := counts(t, b, ginlimit.PerHour(100), settles()...)
 		before, err := p.Reserve(t.Context(), "alice", 20)
 		require.NoError(t, err)
 		p.during = func() {
@@ -58,26 +58,26 @@ func TestRequestsSettleBesideReservations(t *testing.T) {
 func TestRequestsThatSettleTakeNothingAhead(t *testing.T) {
 	for _, used := range []int{0, 3, 20} {
 		t.Run(strconv.Itoa(used), func(t *testing.T) {
-			onLeaseBench(t, func(t *testing.T, bench *leaseBench) {
+			testkit.OnLeaseBench(t, func(t *testing.T, bench *testkit.LeaseBench) {
 				limit := ginlimit.PerHour(2000)
 				fixed := ginlimit.WithAlgorithm(ginlimit.FixedWindow) // so that no token flows back
-				l := bench.limiter(t, ginlimit.WithTimeout(ginlimit.DefaultTimeout), fixed)
-				p := backend{limiter: l}.counts(t, limit, settles()...)
+				l := bench.Limiter(t, ginlimit.WithTimeout(ginlimit.DefaultTimeout), fixed)
+				p := counts(t, testkit.Backend{Limiter: l}, limit, settles()...)
 				for range 20 {
 					p.uses(t, "alice", 5, used, 200)
-					bench.advance(10 * time.Millisecond)
+					bench.Advance(10 * time.Millisecond)
 				}
 				require.Zero(t, l.Stats().Leased)
-				plain := backend{limiter: l}.counts(t, limit)
+				plain := counts(t, testkit.Backend{Limiter: l}, limit)
 				for range 40 {
 					plain.wants(t, "alice", 200)
 					p.uses(t, "alice", 5, used, 200)
 					plain.wants(t, "alice", 200, 200, 200)
-					bench.advance(10 * time.Millisecond)
+					bench.Advance(10 * time.Millisecond)
 				}
 				require.Positive(t, l.Stats().Leased)
 				require.NoError(t, l.Close())
-				other := backend{limiter: bench.limiter(t, fixed)}.counts(t, limit)
+				other := counts(t, testkit.Backend{Limiter: bench.Limiter(t, fixed)}, limit)
 				other.left(t, "alice", 2000-60*used-160)
 			})
 		})
@@ -86,20 +86,20 @@ func TestRequestsThatSettleTakeNothingAhead(t *testing.T) {
 
 // TestRequestsThatSettleHoldTheirSlot until they are settled; what finds no slot is not settled.
 func TestRequestsThatSettleHoldTheirSlot(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		p := b.counts(t, ginlimit.PerHour(100), settles(ginlimit.WithConcurrency(1))...)
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := counts(t, b, ginlimit.PerHour(100), settles(ginlimit.WithConcurrency(1))...)
 		p.during = func() {
-			p.uses(t, "alice", 10, 99, 429, with("X-Inner", "1"))
+			p.uses(t, "alice", 10, 99, 429, testkit.With("X-Inner", "1"))
 			require.Equal(t, "p-c", p.found.Name)
-			require.Equal(t, 1, b.limiter.Stats().Slots)
+			require.Equal(t, 1, b.Limiter.Stats().Slots)
 		}
 		for _, left := range []int{70, 40, 10} {
 			p.uses(t, "alice", 10, 30, 200)
-			require.Zero(t, b.limiter.Stats().Slots)
-			slot := acquire(t, p.Policy)
+			require.Zero(t, b.Limiter.Stats().Slots)
+			slot := testkit.Acquire(t, p.Policy)
 			require.True(t, slot.Result().Allowed)
 			slot.Release()
-			made(t, p.Refund(t.Context(), "alice", 1)) // the token of Acquire
+			testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1)) // the token of Acquire
 			p.left(t, "alice", left)
 		}
 	})
@@ -107,18 +107,18 @@ func TestRequestsThatSettleHoldTheirSlot(t *testing.T) {
 
 // TestWhoWaitsForASlotSettles once it was served; what finds no place in the queue does not.
 func TestWhoWaitsForASlotSettles(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		p := b.counts(t, ginlimit.PerHour(100), settles(ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, 10*time.Second))...)
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := counts(t, b, ginlimit.PerHour(100), settles(ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, 10*time.Second))...)
 		p.during = func() { time.Sleep(time.Second) }
 		var all sync.WaitGroup
 		for range 2 {
 			all.Go(func() {
-				rec := p.send("alice", with("X-Cost", "5"), with("X-Used", "30"))
+				rec := p.send("alice", testkit.With("X-Cost", "5"), testkit.With("X-Used", "30"))
 				assert.Equal(t, 200, rec.Code)
 			})
 			time.Sleep(time.Millisecond)
 		}
-		require.Equal(t, 429, p.send("alice", with("X-Cost", "5"), with("X-Used", "99")).Code)
+		require.Equal(t, 429, p.send("alice", testkit.With("X-Cost", "5"), testkit.With("X-Used", "99")).Code)
 		all.Wait()
 		require.Empty(t, p.errs)
 		synctest.Wait()
@@ -128,8 +128,8 @@ func TestWhoWaitsForASlotSettles(t *testing.T) {
 
 // TestWhatIsSettledBansNobody: neither an estimate that is given back, nor a debt. What is denied because of the debt does.
 func TestWhatIsSettledBansNobody(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		p := b.counts(t, ginlimit.PerHour(10), settles(ginlimit.WithBan(24*time.Hour, 24*time.Hour))...)
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := counts(t, b, ginlimit.PerHour(10), settles(ginlimit.WithBan(24*time.Hour, 24*time.Hour))...)
 		for range 3 {
 			p.uses(t, "alice", 10, 0, 200)
 		}
@@ -144,9 +144,9 @@ func TestWhatIsSettledBansNobody(t *testing.T) {
 
 // TestARequestSettlesWithTokensOfTheFloor, which it could not take.
 func TestARequestSettlesWithTokensOfTheFloor(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		people := b.counts(t, ginlimit.PerHour(100))
-		batch := b.counts(t, ginlimit.PerHour(100), settles(ginlimit.WithFloor(80))...)
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		people := counts(t, b, ginlimit.PerHour(100))
+		batch := counts(t, b, ginlimit.PerHour(100), settles(ginlimit.WithFloor(80))...)
 		batch.uses(t, "alice", 21, 0, 429)
 		batch.uses(t, "alice", 5, 50, 200)
 		people.left(t, "alice", 50)
@@ -157,8 +157,8 @@ func TestARequestSettlesWithTokensOfTheFloor(t *testing.T) {
 
 // TestARequestSettlesInThePeriodThatItBeganIn: the next one is as if it had not been.
 func TestARequestSettlesInThePeriodThatItBeganIn(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		p := b.counts(t, ginlimit.PerCalendar(100, ginlimit.CalendarDay(westOfUTC)), settles()...)
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := counts(t, b, ginlimit.PerCalendar(100, ginlimit.CalendarDay(westOfUTC)), settles()...)
 		p.uses(t, "alice", 10, 30, 200)
 		p.left(t, "alice", 70)
 		p.uses(t, "alice", 10, 4, 200)
@@ -166,7 +166,7 @@ func TestARequestSettlesInThePeriodThatItBeganIn(t *testing.T) {
 		p.during = func() { // alice's request has bob's begin, and both end on the next day
 			p.during = func() {
 				time.Sleep(time.Minute)
-				p.uses(t, "alice", 10, 7, 200, with("X-Inner", "1"))
+				p.uses(t, "alice", 10, 7, 200, testkit.With("X-Inner", "1"))
 				p.left(t, "alice", 93)
 			}
 			p.uses(t, "bob", 10, 500, 200)
@@ -195,9 +195,9 @@ func TestARequestSettlesUnderThePlanThatItBeganWith(t *testing.T) {
 		"less, of none":             {0, []ginlimit.Limit{ginlimit.PerHour(0)}, 0, 100},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onEveryBackend(t, func(t *testing.T, b backend) {
+			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 				plans := map[string][]ginlimit.Limit{"alice": {ginlimit.PerHour(100)}}
-				p := b.counts(t, ginlimit.PerHour(1), settles(plansOf(plans))...)
+				p := counts(t, b, ginlimit.PerHour(1), settles(plansOf(plans))...)
 				p.during = func() { plans["alice"] = row.plan }
 				p.uses(t, "alice", 10, row.used, 200)
 				p.left(t, "alice", row.left)
@@ -210,9 +210,9 @@ func TestARequestSettlesUnderThePlanThatItBeganWith(t *testing.T) {
 
 // TestADryRunSettles what it counts; what it would deny takes nothing, whatever it used.
 func TestADryRunSettles(t *testing.T) {
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		for _, opts := range [][]ginlimit.Option{nil, {ginlimit.WithConcurrency(1)}} {
-			p := b.counts(t, ginlimit.PerHour(100), settles(append(opts, ginlimit.WithDryRun())...)...)
+			p := counts(t, b, ginlimit.PerHour(100), settles(append(opts, ginlimit.WithDryRun())...)...)
 			p.uses(t, "alice", 10, 30, 200)
 			p.left(t, "alice", 70)
 			p.uses(t, "alice", 10, 4, 200)
@@ -220,7 +220,7 @@ func TestADryRunSettles(t *testing.T) {
 			p.uses(t, "alice", 80, 90, 200)
 			require.False(t, p.found.Allowed)
 			p.left(t, "alice", 66)
-			made(t, p.Reset(t.Context(), "alice"))
+			testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
 		}
 	})
 }
@@ -229,10 +229,10 @@ func TestADryRunSettles(t *testing.T) {
 func TestARequestThatSettlesEndsARememberedDenial(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := backend{limiter: testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())}.counts(t, ginlimit.PerHour(10), settles()...)
+		p := counts(t, testkit.Backend{Limiter: testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())}, ginlimit.PerHour(10), settles()...)
 		p.during = func() {
 			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
-				p.uses(t, "alice", 1, 1, 429, with("X-Inner", "1"))
+				p.uses(t, "alice", 1, 1, 429, testkit.With("X-Inner", "1"))
 				require.Equal(t, source, p.found.Source)
 			}
 		}
@@ -250,7 +250,7 @@ func TestARequestSettlesWhileAHashSlotMigrates(t *testing.T) {
 	for _, row := range []struct{ used, left int }{{2, 8}, {9, 1}} {
 		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 			l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(time.Second))
-			p := backend{limiter: l}.counts(t, ginlimit.PerHour(10), settles(ginlimit.WithLimits(ginlimit.PerDay(20)))...)
+			p := counts(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(10), settles(ginlimit.WithLimits(ginlimit.PerDay(20)))...)
 			refused := 0
 			p.during = func() {
 				b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {

@@ -17,7 +17,7 @@ import (
 // admits acquires a slot of the client "alice".
 func admits(t *testing.T, p *ginlimit.Policy) *ginlimit.Slot {
 	t.Helper()
-	slot := acquire(t, p)
+	slot := testkit.Acquire(t, p)
 	require.True(t, slot.Result().Allowed, "%+v", slot.Result())
 	return slot
 }
@@ -25,7 +25,7 @@ func admits(t *testing.T, p *ginlimit.Policy) *ginlimit.Slot {
 // denies wants the client "alice" to be denied a slot, by a limit or the slots, and returns for how long.
 func denies(t *testing.T, p *ginlimit.Policy, name string) time.Duration {
 	t.Helper()
-	res := acquire(t, p).Result()
+	res := testkit.Acquire(t, p).Result()
 	require.False(t, res.Allowed, "%+v", res)
 	require.Equal(t, name, res.Name)
 	return res.RetryAfter
@@ -34,22 +34,22 @@ func denies(t *testing.T, p *ginlimit.Policy, name string) time.Duration {
 // TestADenialForWantOfASlotBans, unless there is a queue for slots. A client that is banned takes no slot.
 func TestADenialForWantOfASlotBans(t *testing.T) {
 	t.Parallel()
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithBan(time.Minute, time.Minute)}
-		p := newPolicy(t, b.limiter, ginlimit.PerMinute(100), opts...)
-		queued := newPolicy(t, b.limiter, ginlimit.PerMinute(100), append(opts, ginlimit.WithQueue(1, time.Second))...)
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerMinute(100), opts...)
+		queued := testkit.NewPolicy(t, b.Limiter, ginlimit.PerMinute(100), append(opts, ginlimit.WithQueue(1, time.Second))...)
 		slot := admits(t, queued)
 		require.Equal(t, time.Second, denies(t, queued, "api-c"), "after it has waited")
 		slot.Release()
 		slot = admits(t, p)
-		require.InDelta(t, time.Minute, acquire(t, p).Result().RetryAfter, float64(time.Second))
+		require.InDelta(t, time.Minute, testkit.Acquire(t, p).Result().RetryAfter, float64(time.Second))
 		slot.Release()
 		for range 2 {
-			res := acquire(t, p).Result()
+			res := testkit.Acquire(t, p).Result()
 			require.False(t, res.Allowed)
 			require.InDelta(t, time.Minute, res.RetryAfter, float64(time.Second))
 		}
-		require.Zero(t, b.limiter.Stats().Slots)
+		require.Zero(t, b.Limiter.Stats().Slots)
 		time.Sleep(time.Minute)
 		admits(t, p).Release()
 
@@ -57,8 +57,8 @@ func TestADenialForWantOfASlotBans(t *testing.T) {
 			admits(t, p).Release()
 		}
 		require.Greater(t, denies(t, p, "api"), 50*time.Second)
-		require.Zero(t, b.limiter.Stats().Slots)
-		made(t, p.Reset(t.Context(), "alice"))
+		require.Zero(t, b.Limiter.Stats().Slots)
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
 		admits(t, p).Release()
 	})
 }
@@ -66,10 +66,10 @@ func TestADenialForWantOfASlotBans(t *testing.T) {
 // TestSlotsBesideAFloor: policies of one name share slots, whatever floor each has, and who is denied for the floor takes none.
 func TestSlotsBesideAFloor(t *testing.T) {
 	t.Parallel()
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(2)}
-		people := newPolicy(t, b.limiter, ginlimit.PerHour(6), opts...)
-		batch := newPolicy(t, b.limiter, ginlimit.PerHour(6), append(opts, ginlimit.WithFloor(3))...)
+		people := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(6), opts...)
+		batch := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(6), append(opts, ginlimit.WithFloor(3))...)
 		one, two := admits(t, batch), admits(t, people)
 		denies(t, batch, "api-c")
 		denies(t, people, "api-c")
@@ -78,7 +78,7 @@ func TestSlotsBesideAFloor(t *testing.T) {
 		require.Zero(t, one.Result().Remaining)
 		two.Release()
 		denies(t, batch, "api")
-		require.Equal(t, 1, b.limiter.Stats().Slots)
+		require.Equal(t, 1, b.Limiter.Stats().Slots)
 		two = admits(t, people)
 		require.Equal(t, 2, two.Result().Remaining)
 		one.Release()
@@ -94,10 +94,10 @@ func TestSlotsOutliveACalendarPeriod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			onEveryBackend(t, func(t *testing.T, b backend) {
+			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(2), ginlimit.WithLimits(limits[1:]...)}
-				p := newPolicy(t, b.limiter, limits[0], opts...)
-				queued := newPolicy(t, b.limiter, limits[0], append(opts, ginlimit.WithQueue(1, time.Hour))...)
+				p := testkit.NewPolicy(t, b.Limiter, limits[0], opts...)
+				queued := testkit.NewPolicy(t, b.Limiter, limits[0], append(opts, ginlimit.WithQueue(1, time.Hour))...)
 				one, two := admits(t, p), admits(t, p)
 				two.Release()
 				two = admits(t, p)
@@ -115,7 +115,7 @@ func TestSlotsOutliveACalendarPeriod(t *testing.T) {
 				require.Equal(t, 1, one.Result().Remaining)
 				one.Release()
 				two.Release()
-				require.Zero(t, b.limiter.Stats().Slots)
+				require.Zero(t, b.Limiter.Stats().Slots)
 			})
 		})
 	}
@@ -124,8 +124,8 @@ func TestSlotsOutliveACalendarPeriod(t *testing.T) {
 // TestAClientInAQueueIsChargedInThePeriodThatItIsServedIn.
 func TestAClientInAQueueIsChargedInThePeriodThatItIsServedIn(t *testing.T) {
 	t.Parallel()
-	onEveryBackend(t, func(t *testing.T, b backend) {
-		p := newPolicy(t, b.limiter, ginlimit.PerCalendar(3, endingDay()), ginlimit.WithName("api"),
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerCalendar(3, endingDay()), ginlimit.WithName("api"),
 			ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Hour))
 		slot := admits(t, p)
 		time.AfterFunc(2*time.Minute, slot.Release)
@@ -139,9 +139,9 @@ func TestAClientInAQueueIsChargedInThePeriodThatItIsServedIn(t *testing.T) {
 // one, and a plan of none takes none.
 func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
 	t.Parallel()
-	onEveryBackend(t, func(t *testing.T, b backend) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		plan := []ginlimit.Limit{ginlimit.PerHour(2)}
-		p := newPolicy(t, b.limiter, ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithConcurrency(2),
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithConcurrency(2),
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
 		one, two := admits(t, p), admits(t, p)
 		for _, other := range [][]ginlimit.Limit{
@@ -157,11 +157,11 @@ func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
 		require.Negative(t, denies(t, p, "api"))
 		two.Release()
 		require.Negative(t, denies(t, p, "api"))
-		require.Equal(t, 1, b.limiter.Stats().Slots)
+		require.Equal(t, 1, b.Limiter.Stats().Slots)
 		plan = []ginlimit.Limit{ginlimit.PerHour(2)}
 		denies(t, p, "api")
 		one.Release()
-		require.Zero(t, b.limiter.Stats().Slots)
+		require.Zero(t, b.Limiter.Stats().Slots)
 	})
 }
 
@@ -174,13 +174,13 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				policy := func() (*ginlimit.Limiter, *ginlimit.Policy) {
 					l := testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock())
-					return l, newPolicy(t, l, limit, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
+					return l, testkit.NewPolicy(t, l, limit, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
 				}
 				l, p := policy()
 				_, other := policy()
 				slot := admits(t, other)
 				for range 3 {
-					res := acquire(t, p).Result()
+					res := testkit.Acquire(t, p).Result()
 					require.Equal(t, "api-c", res.Name)
 					require.Equal(t, ginlimit.FromRedis, res.Source)
 				}
@@ -195,7 +195,7 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 					return
 				}
 				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {
-					res := acquire(t, p).Result()
+					res := testkit.Acquire(t, p).Result()
 					require.False(t, res.Allowed)
 					require.Equal(t, "api", res.Name)
 					require.Equal(t, source, res.Source)
@@ -217,8 +217,8 @@ func TestSlotsInAnOutage(t *testing.T) {
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(4)}
 				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(2), ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
-				p := newPolicy(t, l, ginlimit.PerHour(100), opts...)
-				other := newPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(100), opts...)
+				p := testkit.NewPolicy(t, l, ginlimit.PerHour(100), opts...)
+				other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(100), opts...)
 				held := []*ginlimit.Slot{admits(t, p)}
 				b.Late.Store(true)
 				switch failure {
@@ -261,8 +261,8 @@ func TestSlotsWhileAHashSlotMigrates(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(2)}
-		p := newPolicy(t, testkit.NewLimiter(t, b.Redis), ginlimit.PerHour(5), opts...)
-		other := newPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(5), opts...)
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis), ginlimit.PerHour(5), opts...)
+		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(5), opts...)
 		one := admits(t, p)
 		end := migrate(b)
 		two := admits(t, other)

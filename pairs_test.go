@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestEveryPairIsTested: docs/pairs.md has each pair of features once, under the feature that comes first, with a sentence
@@ -20,7 +22,7 @@ func TestEveryPairIsTested(t *testing.T) {
 	}
 	tests := map[string]bool{}
 	for _, file := range filesThatMatch(t, "_test.go") {
-		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`).FindAllStringSubmatch(read(t, file), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`).FindAllStringSubmatch(testkit.Read(t, file), -1) {
 			tests[m[1]] = true
 		}
 	}
@@ -33,7 +35,7 @@ func TestEveryPairIsTested(t *testing.T) {
 	}
 	require.Len(t, missing, 105)
 	heading, headings := "", []string(nil)
-	for line := range strings.Lines(read(t, "docs/pairs.md")) {
+	for line := range strings.Lines(testkit.Read(t, "docs/pairs.md")) {
 		line = strings.TrimSpace(line)
 		if after, ok := strings.CutPrefix(line, "## "); ok {
 			heading = strings.ToLower(after)

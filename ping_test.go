@@ -24,7 +24,7 @@ import (
 
 func TestLimiterNeedsNoRedisToStart(t *testing.T) {
 	t.Parallel()
-	limiter := testkit.NewLimiter(t, nowhere(t))
+	limiter := testkit.NewLimiter(t, testkit.Unreachable(t))
 	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.True(t, strings.HasPrefix(err.Error(), "ginlimit: "), err)
@@ -141,7 +141,7 @@ func unusable(t *testing.T) map[string]struct {
 				Addrs: map[string]string{"dead": "dead:1", "silent": "silent:1"}, DialerRetries: 1,
 				Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if addr == "dead:1" {
-						return refuse(ctx, network, addr)
+						return testkit.RefuseConnection(ctx, network, addr)
 					}
 					here, _ := net.Pipe()
 					return here, nil

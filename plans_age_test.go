@@ -3,7 +3,6 @@ package ginlimit_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -18,18 +17,10 @@ import (
 
 // How old plans become. The tests run in a bubble whose time is simulated, with a Redis in it.
 
-// process returns the plans of a process that knows none yet, whose timeout is the default.
-func process(t *testing.T, b *testkit.Bubble, source func(context.Context, string) (ginlimit.Limit, error), opts ...ginlimit.Option) *ginlimit.Plans {
-	t.Helper()
-	plans, err := ginlimit.NewPlans(b.Connect(t), time.Hour, single(source), append([]ginlimit.Option{ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
-	require.NoError(t, err)
-	return plans
-}
-
 // has requires that a process has a plan of so many a minute.
 func has(t *testing.T, plans *ginlimit.Plans, client string, rate int) {
 	t.Helper()
-	limit, err := limitOf(plans, t.Context(), client)
+	limit, err := testkit.LimitOf(plans, t.Context(), client)
 	require.NoError(t, err)
 	require.Equal(t, ginlimit.PerMinute(rate), limit)
 }
@@ -41,12 +32,12 @@ func TestPlansOfAnOutageAreChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				s := newSource()
-				here, elsewhere := process(t, b, s.ask), process(t, b, s.ask)
+				s := testkit.NewSource()
+				here, elsewhere := testkit.PlansOfProcess(t, b, s.Ask), testkit.PlansOfProcess(t, b, s.Ask)
 				b.Late.Store(true)
 				has(t, here, "three", 3)
 				b.Late.Store(false)
-				s.set("three", ginlimit.PerMinute(4), nil)
+				s.Set("three", ginlimit.PerMinute(4), nil)
 				if invalidate {
 					require.NoError(t, elsewhere.Invalidate(t.Context(), "three"))
 				} else {
@@ -54,7 +45,7 @@ func TestPlansOfAnOutageAreChecked(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 				has(t, here, "three", 4)
-				require.EqualValues(t, 2, s.asked.Load())
+				require.EqualValues(t, 2, s.Asked.Load())
 			})
 		})
 	}
@@ -67,19 +58,19 @@ func TestOutageAsksOncePerLife(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				s := newSource()
-				plans, begin := process(t, b, s.ask), time.Now()
+				s := testkit.NewSource()
+				plans, begin := testkit.PlansOfProcess(t, b, s.Ask), time.Now()
 				if before {
 					has(t, plans, "three", 3)
 				}
 				b.Late.Store(true)
 				for time.Since(begin) < 2*time.Hour {
 					has(t, plans, "three", 3)
-					require.LessOrEqual(t, s.asked.Load(), 1+int64(time.Since(begin)/time.Hour))
+					require.LessOrEqual(t, s.Asked.Load(), 1+int64(time.Since(begin)/time.Hour))
 					time.Sleep(time.Second)
 				}
-				require.EqualValues(t, 2, s.asked.Load())
-				s.set("three", ginlimit.PerMinute(4), nil)
+				require.EqualValues(t, 2, s.Asked.Load())
+				s.Set("three", ginlimit.PerMinute(4), nil)
 				require.ErrorIs(t, plans.Invalidate(t.Context(), "three"), ginlimit.ErrUnavailable)
 				has(t, plans, "three", 4)
 			})
@@ -91,13 +82,13 @@ func TestOutageAsksOncePerLife(t *testing.T) {
 func TestOutageKeepsPlansForALife(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := newSource()
-		days, err := ginlimit.NewPlans(b.Redis, 48*time.Hour, single(s.ask))
+		s := testkit.NewSource()
+		days, err := ginlimit.NewPlans(b.Redis, 48*time.Hour, testkit.SingleLimit(s.Ask))
 		require.NoError(t, err)
 		has(t, days, "three", 3)
-		plans := process(t, b, s.ask)
+		plans := testkit.PlansOfProcess(t, b, s.Ask)
 		has(t, plans, "three", 3)
-		s.set("three", ginlimit.PerMinute(4), nil)
+		s.Set("three", ginlimit.PerMinute(4), nil)
 		b.Late.Store(true)
 		time.Sleep(time.Hour)
 		has(t, plans, "three", 3) // since the answer takes longer than the timeout
@@ -115,23 +106,23 @@ func TestFailedInvalidationOutlastsTheOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				s := newSource()
-				plans := process(t, b, s.ask)
+				s := testkit.NewSource()
+				plans := testkit.PlansOfProcess(t, b, s.Ask)
 				has(t, plans, "three", 3)
 				if c.unknown {
-					plans = process(t, b, s.ask)
+					plans = testkit.PlansOfProcess(t, b, s.Ask)
 				}
-				s.set("three", ginlimit.PerMinute(4), nil)
+				s.Set("three", ginlimit.PerMinute(4), nil)
 				canceled, cancel := context.WithCancel(t.Context())
 				cancel()
 				require.ErrorIs(t, plans.Invalidate(canceled, "three"), context.Canceled)
 				synctest.Wait() // nothing is on its way
 				require.True(t, b.Mini.Exists("ginlimit:plan:{three}"))
 				if c.failing {
-					s.set("three", ginlimit.PerMinute(4), context.DeadlineExceeded)
+					s.Set("three", ginlimit.PerMinute(4), context.DeadlineExceeded)
 					has(t, plans, "three", 3)
 					time.Sleep(time.Second)
-					s.set("three", ginlimit.PerMinute(4), nil)
+					s.Set("three", ginlimit.PerMinute(4), nil)
 				}
 				b.Late.Store(true)
 				has(t, plans, "three", 4)
@@ -140,7 +131,7 @@ func TestFailedInvalidationOutlastsTheOutage(t *testing.T) {
 					time.Sleep(time.Second)
 					has(t, plans, "three", 4)
 				}
-				has(t, process(t, b, s.ask), "three", 4)
+				has(t, testkit.PlansOfProcess(t, b, s.Ask), "three", 4)
 			})
 		})
 	}
@@ -166,16 +157,16 @@ func TestSlowQuestionPutsNoOldPlanBack(t *testing.T) {
 					until(c.answered)
 					return limit, nil
 				}
-				here, elsewhere := process(t, b, slow), process(t, b, slow)
+				here, elsewhere := testkit.PlansOfProcess(t, b, slow), testkit.PlansOfProcess(t, b, slow)
 				until(c.first)
 				require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
 				until(c.asked)
-				go func() { _, _ = limitOf(here, t.Context(), "c") }()
+				go func() { _, _ = testkit.LimitOf(here, t.Context(), "c") }()
 				until(c.second)
 				plan.Store(4)
 				require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
 				until(c.answered + 2*time.Second)
-				for _, plans := range []*ginlimit.Plans{process(t, b, slow), here, elsewhere} {
+				for _, plans := range []*ginlimit.Plans{testkit.PlansOfProcess(t, b, slow), here, elsewhere} {
 					has(t, plans, "c", 4)
 				}
 			})
@@ -191,30 +182,30 @@ func TestOldPlansServeForADay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				s, begin := newSource(), time.Now()
-				plans := process(t, b, s.ask)
-				_, err := limitOf(plans, t.Context(), "stranger")
+				s, begin := testkit.NewSource(), time.Now()
+				plans := testkit.PlansOfProcess(t, b, s.Ask)
+				_, err := testkit.LimitOf(plans, t.Context(), "stranger")
 				require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
 				has(t, plans, "three", 3)
-				s.set("three", ginlimit.PerMinute(3), net.ErrClosed)
+				s.Set("three", ginlimit.PerMinute(3), net.ErrClosed)
 				b.Late.Store(late)
 				for ; time.Since(begin) < hour+day-15*time.Minute; time.Sleep(10 * time.Minute) {
 					has(t, plans, "three", 3)
-					_, err := limitOf(plans, t.Context(), "stranger")
+					_, err := testkit.LimitOf(plans, t.Context(), "stranger")
 					require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
 				}
 				time.Sleep(time.Until(begin.Add(hour + day - time.Second/2)))
 				has(t, plans, "three", 3)
 				time.Sleep(time.Until(begin.Add(hour + day)))
 				for range 3 {
-					_, err := limitOf(plans, t.Context(), "three")
+					_, err := testkit.LimitOf(plans, t.Context(), "three")
 					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 					require.ErrorIs(t, err, net.ErrClosed)
-					_, err = limitOf(plans, t.Context(), "stranger")
+					_, err = testkit.LimitOf(plans, t.Context(), "stranger")
 					require.ErrorIs(t, err, net.ErrClosed)
 					time.Sleep(time.Hour)
 				}
-				s.set("three", ginlimit.PerMinute(4), nil)
+				s.Set("three", ginlimit.PerMinute(4), nil)
 				has(t, plans, "three", 4)
 			})
 		})
@@ -225,25 +216,25 @@ func TestOldPlansServeForADay(t *testing.T) {
 func TestOldPlanOfRedisServesForADay(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := newSource()
-		first := process(t, b, s.ask)
+		s := testkit.NewSource()
+		first := testkit.PlansOfProcess(t, b, s.Ask)
 		has(t, first, "three", 3)
 		time.Sleep(time.Hour)
 		has(t, first, "three", 3) // renewed, so that Redis keeps it for a day more
 		renewed := time.Now()
-		require.EqualValues(t, 2, s.asked.Load())
-		s.set("three", ginlimit.PerMinute(4), net.ErrClosed)
+		require.EqualValues(t, 2, s.Asked.Load())
+		s.Set("three", ginlimit.PerMinute(4), net.ErrClosed)
 		processes := []*ginlimit.Plans{first}
 		for range 24 {
 			time.Sleep(time.Hour)
-			processes = append(processes, process(t, b, s.ask))
+			processes = append(processes, testkit.PlansOfProcess(t, b, s.Ask))
 			for _, plans := range processes {
 				has(t, plans, "three", 3)
 			}
 		}
 		time.Sleep(time.Until(renewed.Add(25*time.Hour + time.Second)))
-		for _, plans := range append(processes, process(t, b, s.ask)) {
-			_, err := limitOf(plans, t.Context(), "three")
+		for _, plans := range append(processes, testkit.PlansOfProcess(t, b, s.Ask)) {
+			_, err := testkit.LimitOf(plans, t.Context(), "three")
 			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		}
 	})

@@ -25,7 +25,7 @@ func TestInventedClientsAreKeptForALife(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		strangers := func(context.Context, string) (ginlimit.Limit, error) { return ginlimit.PerMinute(3), nil }
-		plans := process(t, b, strangers)
+		plans := testkit.PlansOfProcess(t, b, strangers)
 		ask := func() {
 			for i := range 100 {
 				has(t, plans, fmt.Sprint("client ", i), 3)
@@ -36,7 +36,7 @@ func TestInventedClientsAreKeptForALife(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Empty(t, b.Mini.Keys())
 
-		has(t, process(t, b, strangers), "client 0", 3) // it does not know that the client was there
+		has(t, testkit.PlansOfProcess(t, b, strangers), "client 0", 3) // it does not know that the client was there
 		time.Sleep(time.Hour)
 		require.Empty(t, b.Mini.Keys())
 
@@ -53,7 +53,7 @@ func TestLongKeepingIsBounded(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		strangers := func(context.Context, string) (ginlimit.Limit, error) { return ginlimit.PerMinute(3), nil }
-		plans := process(t, b, strangers)
+		plans := testkit.PlansOfProcess(t, b, strangers)
 		kept := func(client string) (life time.Duration) {
 			has(t, plans, client, 3)
 			return b.Mini.TTL("ginlimit:plan:{" + client + "}").Round(time.Second)
@@ -81,10 +81,10 @@ func TestLongKeepingIsBounded(t *testing.T) {
 // TestKeptPlansAreBounded has more clients than a process keeps plans of; with the race detector, a quarter of them.
 func TestKeptPlansAreBounded(t *testing.T) {
 	t.Parallel()
-	plans := newPlans(t, nowhere(t), newSource(), ginlimit.WithTimeout(time.Millisecond))
-	const clients = 70_000 / raceShare
+	plans := testkit.NewPlans(t, testkit.Unreachable(t), testkit.NewSource(), ginlimit.WithTimeout(time.Millisecond))
+	const clients = 70_000 / testkit.RaceShare
 	for i := range clients {
-		_, err := limitOf(plans, t.Context(), fmt.Sprint("client ", i))
+		_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("client ", i))
 		require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
 	}
 	require.LessOrEqual(t, ginlimit.PlansKept(plans), 1<<16)
@@ -103,20 +103,20 @@ func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
 			return ginlimit.PerMinute(3), ctx.Err()
 		}
 		const clients = 500
-		first := process(t, b, source)
+		first := testkit.PlansOfProcess(t, b, source)
 		for i := range clients {
 			has(t, first, fmt.Sprint("client ", i), 3)
 		}
 		held.Store(true)
 		distant := b.Connect(t)
 		distant.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
-		plans, err := ginlimit.NewPlans(distant, time.Hour, single(source), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+		plans, err := ginlimit.NewPlans(distant, time.Hour, testkit.SingleLimit(source), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 		require.NoError(t, err)
 		var all sync.WaitGroup
 		for i := range clients {
-			all.Go(func() { _, _ = limitOf(plans, t.Context(), fmt.Sprint("invented ", i)) })
+			all.Go(func() { _, _ = testkit.LimitOf(plans, t.Context(), fmt.Sprint("invented ", i)) })
 			all.Go(func() {
-				_, err := limitOf(plans, t.Context(), fmt.Sprint("client ", i))
+				_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("client ", i))
 				assert.NoError(t, err)
 			})
 		}
@@ -145,13 +145,13 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 				}
 				distant := b.Connect(t)
 				distant.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
-				plans, err := ginlimit.NewPlans(distant, time.Hour, single(source))
+				plans, err := ginlimit.NewPlans(distant, time.Hour, testkit.SingleLimit(source))
 				require.NoError(t, err)
 				for round := range rounds {
 					var all sync.WaitGroup
 					for i := range invented {
 						all.Go(func() {
-							_, err := limitOf(plans, t.Context(), fmt.Sprint("invented ", round, " ", i))
+							_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("invented ", round, " ", i))
 							assert.ErrorIs(t, err, ginlimit.ErrUnknownClient)
 						})
 					}
@@ -172,16 +172,16 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		has(t, process(t, b, newSource().ask), "three", 3) // and Redis has the plan
-		hanging := newSource()
-		hanging.held = make(chan struct{})
-		plans := process(t, b, hanging.ask)
-		for i := range 10_000 / raceShare {
-			go func() { _, _ = limitOf(plans, t.Context(), fmt.Sprint("client ", i)) }()
+		has(t, testkit.PlansOfProcess(t, b, testkit.NewSource().Ask), "three", 3) // and Redis has the plan
+		hanging := testkit.NewSource()
+		hanging.Held = make(chan struct{})
+		plans := testkit.PlansOfProcess(t, b, hanging.Ask)
+		for i := range 10_000 / testkit.RaceShare {
+			go func() { _, _ = testkit.LimitOf(plans, t.Context(), fmt.Sprint("client ", i)) }()
 		}
 		time.Sleep(time.Second)
 		has(t, plans, "three", 3)
-		close(hanging.held)
+		close(hanging.Held)
 	})
 }
 
@@ -193,13 +193,13 @@ func TestHangingSourceRefusesItsClientForATime(t *testing.T) {
 		end := make(chan struct{})
 		defer close(end)
 		hangs.Store(true)
-		plans := process(t, b, func(context.Context, string) (ginlimit.Limit, error) {
+		plans := testkit.PlansOfProcess(t, b, func(context.Context, string) (ginlimit.Limit, error) {
 			if hangs.Swap(false) {
 				<-end // whatever its context says
 			}
 			return ginlimit.PerMinute(3), nil
 		})
-		_, err := limitOf(plans, t.Context(), "c")
+		_, err := testkit.LimitOf(plans, t.Context(), "c")
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		time.Sleep(5 * time.Second)
 		has(t, plans, "c", 3)
@@ -212,13 +212,13 @@ func TestAnswerOlderThanAnInvalidationServesNobodyElse(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var rate atomic.Int64
 		rate.Store(3)
-		here := process(t, b, func(context.Context, string) (ginlimit.Limit, error) {
+		here := testkit.PlansOfProcess(t, b, func(context.Context, string) (ginlimit.Limit, error) {
 			limit := ginlimit.PerMinute(int(rate.Load()))
 			time.Sleep(500 * time.Millisecond)
 			return limit, nil
 		})
-		there := process(t, b, newSource().ask)
-		go func() { _, _ = limitOf(here, t.Context(), "c") }()
+		there := testkit.PlansOfProcess(t, b, testkit.NewSource().Ask)
+		go func() { _, _ = testkit.LimitOf(here, t.Context(), "c") }()
 		time.Sleep(100 * time.Millisecond)
 		rate.Store(30)
 		require.NoError(t, there.Invalidate(t.Context(), "c"))
@@ -231,15 +231,15 @@ func TestAnswerOlderThanAnInvalidationServesNobodyElse(t *testing.T) {
 func TestWaitingQuestionsAreBounded(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := newSource()
-		s.held = make(chan struct{}) // for good
-		plans := process(t, b, s.ask)
+		s := testkit.NewSource()
+		s.Held = make(chan struct{}) // for good
+		plans := testkit.PlansOfProcess(t, b, s.Ask)
 		begin := time.Now()
 		var all sync.WaitGroup
 		var atOnce, later atomic.Int64
 		for i := range 10_000 {
 			all.Go(func() {
-				_, err := limitOf(plans, t.Context(), fmt.Sprint("client ", i))
+				_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("client ", i))
 				assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				if time.Since(begin) < time.Second {
 					atOnce.Add(1)
@@ -253,7 +253,7 @@ func TestWaitingQuestionsAreBounded(t *testing.T) {
 		require.EqualValues(t, ginlimit.MaxAsked, later.Load())
 		require.EqualValues(t, 10_000-ginlimit.MaxAsked, atOnce.Load())
 		time.Sleep(10 * time.Second)
-		close(s.held)
+		close(s.Held)
 		has(t, plans, "three", 3)
 	})
 }
@@ -268,7 +268,7 @@ func TestQuestionThatWaitedHasItsTime(t *testing.T) {
 		t.Run(c.taken.String(), func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				plans := process(t, b, func(_ context.Context, client string) (ginlimit.Limit, error) {
+				plans := testkit.PlansOfProcess(t, b, func(_ context.Context, client string) (ginlimit.Limit, error) {
 					if client == "new" {
 						time.Sleep(c.takes)
 					} else {
@@ -277,11 +277,11 @@ func TestQuestionThatWaitedHasItsTime(t *testing.T) {
 					return ginlimit.PerMinute(3), nil
 				})
 				for i := range 256 {
-					go func() { _, _ = limitOf(plans, t.Context(), fmt.Sprint("client ", i)) }()
+					go func() { _, _ = testkit.LimitOf(plans, t.Context(), fmt.Sprint("client ", i)) }()
 				}
 				synctest.Wait()
 				begin := time.Now()
-				_, err := limitOf(plans, t.Context(), "new")
+				_, err := testkit.LimitOf(plans, t.Context(), "new")
 				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				require.Equal(t, 5*time.Second, time.Since(begin))
 				time.Sleep(time.Until(begin.Add(c.comes)))
@@ -294,7 +294,7 @@ func TestQuestionThatWaitedHasItsTime(t *testing.T) {
 // TestPlanIsStoredOncePerToken, and only with the token that Redis has: the reply says whether it was.
 func TestPlanIsStoredOncePerToken(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	store := func(token, text string) (stored int64) {
 		stored, err := rdb.Eval(t.Context(), ginlimit.PlanScript(), []string{"plan", "token"}, token, text, 60_000).Int64()
 		require.NoError(t, err)

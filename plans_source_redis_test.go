@@ -31,7 +31,7 @@ func TestInventedClientsStarveNobodyOnRedis(t *testing.T) {
 		}
 		return ginlimit.Limit{}, ginlimit.ErrUnknownClient
 	}
-	plans, err := ginlimit.NewPlans(rdb, time.Hour, single(source), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	plans, err := ginlimit.NewPlans(rdb, time.Hour, testkit.SingleLimit(source), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	for round, invented := range []int{300, 300, 300, 300, 300, 3000} {
 		var all sync.WaitGroup
@@ -39,7 +39,7 @@ func TestInventedClientsStarveNobodyOnRedis(t *testing.T) {
 		for i := range invented {
 			all.Go(func() {
 				asked.Add(1)
-				_, err := limitOf(plans, t.Context(), fmt.Sprint("invented ", round, " ", i))
+				_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("invented ", round, " ", i))
 				assert.ErrorIs(t, err, ginlimit.ErrUnknownClient)
 			})
 		}
@@ -56,26 +56,26 @@ func TestPlansWhileTheirSlotMigrates(t *testing.T) {
 	m := testkit.StartMigration(t)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
 	defer rdb.Close()
-	s := newSource()
-	plans := newPlans(t, rdb, s)
+	s := testkit.NewSource()
+	plans := testkit.NewPlans(t, rdb, s)
 	moved := 0
 	for i := range 4 {
 		client := fmt.Sprint("client ", i)
-		s.plans[client] = ginlimit.PerMinute(7)
+		s.Plans[client] = ginlimit.PerMinute(7)
 		if !m.Begin(t, "ginlimit:plan:{"+client+"}") {
 			continue
 		}
 		moved++
-		before := s.asked.Load()
+		before := s.Asked.Load()
 		for range 4 {
 			has(t, plans, client, 7)
 			ginlimit.AgePlans(plans, time.Second)
 		}
-		require.EqualValues(t, 1, s.asked.Load()-before)
-		s.plans[client] = ginlimit.PerMinute(8)
+		require.EqualValues(t, 1, s.Asked.Load()-before)
+		s.Plans[client] = ginlimit.PerMinute(8)
 		require.NoError(t, plans.Invalidate(t.Context(), client))
 		has(t, plans, client, 8)
-		require.EqualValues(t, 2, s.asked.Load()-before)
+		require.EqualValues(t, 2, s.Asked.Load()-before)
 	}
 	require.Positive(t, moved)
 }

@@ -52,14 +52,14 @@ func TestLogHoldsNothingOfTheSourcesError(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				var log testkit.Buffer
-				plans := process(t, b, func(ctx context.Context, _ string) (ginlimit.Limit, error) { return source(ctx) },
+				plans := testkit.PlansOfProcess(t, b, func(ctx context.Context, _ string) (ginlimit.Limit, error) { return source(ctx) },
 					ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-				_, err := limitOf(plans, t.Context(), secret)
+				_, err := testkit.LimitOf(plans, t.Context(), secret)
 				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				time.Sleep(time.Second)
 				require.Contains(t, log.String(), " reason="+reason+"\n")
 				require.NotContains(t, log.String(), "alice")
-				rec := get(serve(middleware(b.Redis, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))), "/")
+				rec := testkit.Get(testkit.Serve(testkit.Middleware(b.Redis, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))), "/")
 				require.Equal(t, 503, rec.Code)
 				require.NotContains(t, rec.Body.String(), "alice")
 			})
@@ -78,7 +78,7 @@ func TestPlansSurviveTheSource(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				var ends atomic.Bool
-				plans := process(t, b, func(context.Context, string) (ginlimit.Limit, error) {
+				plans := testkit.PlansOfProcess(t, b, func(context.Context, string) (ginlimit.Limit, error) {
 					if ends.Load() {
 						end()
 					}
@@ -89,7 +89,7 @@ func TestPlansSurviveTheSource(t *testing.T) {
 				ends.Store(true)
 				for range 1000 { // more than may be asked for at a time
 					has(t, plans, "old", 3)
-					_, err := limitOf(plans, t.Context(), "new")
+					_, err := testkit.LimitOf(plans, t.Context(), "new")
 					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 					time.Sleep(time.Second)
 				}
@@ -108,7 +108,7 @@ func TestPlansSurviveHooks(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				var ends atomic.Bool
-				s := newSource()
+				s := testkit.NewSource()
 				rdb := b.Connect(t)
 				rdb.AddHook(testkit.EveryCall(func(send func() error) error {
 					if ends.Load() {
@@ -116,7 +116,7 @@ func TestPlansSurviveHooks(t *testing.T) {
 					}
 					return send()
 				}))
-				plans, err := ginlimit.NewPlans(rdb, time.Hour, single(s.ask), ginlimit.WithLogger(slog.New(endingHandler{end: end})))
+				plans, err := ginlimit.NewPlans(rdb, time.Hour, testkit.SingleLimit(s.Ask), ginlimit.WithLogger(slog.New(endingHandler{end: end})))
 				require.NoError(t, err)
 				for range 3 {
 					ends.Store(true)
@@ -129,13 +129,13 @@ func TestPlansSurviveHooks(t *testing.T) {
 					has(t, plans, "three", 3)
 					require.True(t, b.Mini.Exists("ginlimit:plan:{three}"))
 				}
-				s.set("three", ginlimit.PerMinute(4), net.ErrClosed)
+				s.Set("three", ginlimit.PerMinute(4), net.ErrClosed)
 				require.NoError(t, plans.Invalidate(t.Context(), "three"))
 				has(t, plans, "three", 3)
-				_, err = limitOf(plans, t.Context(), "new")
+				_, err = testkit.LimitOf(plans, t.Context(), "new")
 				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				time.Sleep(time.Second)
-				s.set("three", ginlimit.PerMinute(4), nil)
+				s.Set("three", ginlimit.PerMinute(4), nil)
 				has(t, plans, "three", 4)
 			})
 		})

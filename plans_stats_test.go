@@ -18,31 +18,31 @@ import (
 func TestPlanStats(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := newSource()
-		here, elsewhere := process(t, b, s.ask), process(t, b, s.ask)
+		s := testkit.NewSource()
+		here, elsewhere := testkit.PlansOfProcess(t, b, s.Ask), testkit.PlansOfProcess(t, b, s.Ask)
 		has(t, here, "three", 3) // asks the source
 		has(t, here, "three", 3) // is known
 		time.Sleep(time.Second)
 		has(t, here, "three", 3) // is in Redis
-		_, err := limitOf(here, t.Context(), "nobody")
+		_, err := testkit.LimitOf(here, t.Context(), "nobody")
 		require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
-		_, err = limitOf(here, t.Context(), "nobody")
+		_, err = testkit.LimitOf(here, t.Context(), "nobody")
 		require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
-		_, err = limitOf(here, t.Context(), "")
+		_, err = testkit.LimitOf(here, t.Context(), "")
 		require.ErrorIs(t, err, ginlimit.ErrNoKey)
 		require.Equal(t, ginlimit.PlanStats{Hits: 3, Misses: 2}, here.Stats())
 
 		time.Sleep(time.Hour)
-		s.set("three", ginlimit.PerMinute(3), errors.New("down"))
+		s.Set("three", ginlimit.PerMinute(3), errors.New("down"))
 		has(t, here, "three", 3)
 		has(t, here, "three", 3) // it is kept for a second
-		_, err = limitOf(here, t.Context(), "stranger")
+		_, err = testkit.LimitOf(here, t.Context(), "stranger")
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		require.Equal(t, ginlimit.PlanStats{Hits: 3, Misses: 2, Stale: 2, Errors: 1}, here.Stats())
 
 		time.Sleep(time.Second)
-		s.set("three", ginlimit.PerMinute(3), nil)
-		s.held = make(chan struct{})
+		s.Set("three", ginlimit.PerMinute(3), nil)
+		s.Held = make(chan struct{})
 		var all sync.WaitGroup
 		for range 10 { // which share a question
 			all.Go(func() { has(t, elsewhere, "three", 3) })
@@ -50,14 +50,14 @@ func TestPlanStats(t *testing.T) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := limitOf(elsewhere, ctx, "three")
+			_, err := testkit.LimitOf(elsewhere, ctx, "three")
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 		})
 		all.Go(func() { has(t, here, "three", 3) }) // it does not wait for a slow source
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		require.Equal(t, ginlimit.PlanStats{Hits: 3, Misses: 2, Stale: 3, Errors: 1}, here.Stats())
-		close(s.held)
+		close(s.Held)
 		all.Wait()
 		require.Equal(t, ginlimit.PlanStats{Misses: 10}, elsewhere.Stats())
 	})

@@ -6,12 +6,10 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -21,95 +19,47 @@ import (
 
 // Plans, from a source that the tests change.
 
-// source is what a database would be.
-type source struct {
-	mu    sync.Mutex
-	plans map[string]ginlimit.Limit
-	err   error
-	asked atomic.Int64
-	held  chan struct{} // a question waits for it, if it is not nil
-}
-
-func (s *source) ask(ctx context.Context, client string) (ginlimit.Limit, error) {
-	s.asked.Add(1)
-	s.mu.Lock()
-	limit, ok := s.plans[client]
-	err, held := s.err, s.held
-	s.mu.Unlock()
-	if held != nil {
-		select {
-		case <-held:
-		case <-ctx.Done():
-			return ginlimit.Limit{}, ctx.Err()
-		}
-	}
-	switch {
-	case err != nil:
-		return ginlimit.Limit{}, err
-	case !ok:
-		return ginlimit.Limit{}, ginlimit.ErrUnknownClient
-	}
-	return limit, nil
-}
-
-func (s *source) set(client string, limit ginlimit.Limit, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.plans[client], s.err = limit, err
-}
-
-func newSource() *source {
-	return &source{plans: map[string]ginlimit.Limit{"three": ginlimit.PerMinute(3), "unlimited": ginlimit.PerMinute(-1), "prohibited": ginlimit.PerMinute(0)}}
-}
-
-func newPlans(t *testing.T, rdb redis.UniversalClient, s *source, opts ...ginlimit.Option) *ginlimit.Plans {
-	t.Helper()
-	plans, err := ginlimit.NewPlans(rdb, time.Hour, single(s.ask), append([]ginlimit.Option{testkit.Patient(), ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
-	require.NoError(t, err)
-	return plans
-}
-
 // TestPlanChangeTakesEffectAfterInvalidation wants the next request to go by the new plan, in proportion to what is missing.
 func TestPlanChangeTakesEffectAfterInvalidation(t *testing.T) {
 	t.Parallel()
-	rdb, advance := newMiniredis(t)
-	s := newSource()
-	plans := newPlans(t, rdb, s)
-	r := serve(middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
+	rdb, advance := testkit.NewMiniredis(t)
+	s := testkit.NewSource()
+	plans := testkit.NewPlans(t, rdb, s)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
 		ginlimit.WithLimitFunc(plans.Limits)))
-	client := with("X-Client-Id", "three")
+	client := testkit.With("X-Client-Id", "three")
 	for _, want := range []string{"2", "1", "0"} {
-		assert.Equal(t, want, remaining(get(r, "/", client)))
+		assert.Equal(t, want, testkit.Remaining(testkit.Get(r, "/", client)))
 	}
-	s.set("three", ginlimit.PerMinute(30), nil)
+	s.Set("three", ginlimit.PerMinute(30), nil)
 	advance(20 * time.Second)
-	assert.Equal(t, "0", remaining(get(r, "/", client)), "still the old plan")
+	assert.Equal(t, "0", testkit.Remaining(testkit.Get(r, "/", client)), "still the old plan")
 	require.NoError(t, plans.Invalidate(t.Context(), "three"))
-	rec := get(r, "/", client)
+	rec := testkit.Get(r, "/", client)
 	assert.Equal(t, "30", rec.Header().Get("X-RateLimit-Limit"))
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code, "a minute is missing from the bucket, as before")
 	advance(20 * time.Second)
-	assert.Equal(t, "9", remaining(get(r, "/", client)))
-	assert.Equal(t, http.StatusForbidden, get(r, "/", with("X-Client-Id", "nobody")).Code)
-	s.set("nobody", ginlimit.PerMinute(5), nil)
+	assert.Equal(t, "9", testkit.Remaining(testkit.Get(r, "/", client)))
+	assert.Equal(t, http.StatusForbidden, testkit.Get(r, "/", testkit.With("X-Client-Id", "nobody")).Code)
+	s.Set("nobody", ginlimit.PerMinute(5), nil)
 	require.NoError(t, plans.Invalidate(t.Context(), "nobody"))
-	assert.Equal(t, "4", remaining(get(r, "/", with("X-Client-Id", "nobody"))))
-	s.set("zero", ginlimit.Limit{}, nil)
-	assert.Equal(t, http.StatusServiceUnavailable, get(r, "/", with("X-Client-Id", "zero")).Code)
-	s.set("three", ginlimit.Limit{}, nil)
+	assert.Equal(t, "4", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Client-Id", "nobody"))))
+	s.Set("zero", ginlimit.Limit{}, nil)
+	assert.Equal(t, http.StatusServiceUnavailable, testkit.Get(r, "/", testkit.With("X-Client-Id", "zero")).Code)
+	s.Set("three", ginlimit.Limit{}, nil)
 	require.NoError(t, plans.Invalidate(t.Context(), "three"))
-	assert.Equal(t, "30", get(r, "/", client).Header().Get("X-RateLimit-Limit"), "the old plan, where the new one cannot be used")
+	assert.Equal(t, "30", testkit.Get(r, "/", client).Header().Get("X-RateLimit-Limit"), "the old plan, where the new one cannot be used")
 }
 
 // TestSlowSourcesHoldNobodyUp who has an old plan, and nobody for longer than the source may take.
 func TestSlowSourcesHoldNobodyUp(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := newSource()
-		plans := process(t, b, s.ask)
+		s := testkit.NewSource()
+		plans := testkit.PlansOfProcess(t, b, s.Ask)
 		has(t, plans, "three", 3)
 		time.Sleep(time.Hour)
-		s.held = make(chan struct{}) // for good
+		s.Held = make(chan struct{}) // for good
 		for range 10 {
 			begin := time.Now()
 			has(t, plans, "three", 3)
@@ -119,13 +69,13 @@ func TestSlowSourcesHoldNobodyUp(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 1000 {
 			all.Go(func() {
-				_, err := limitOf(plans, t.Context(), fmt.Sprint("new ", i))
+				_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("new ", i))
 				assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				assert.LessOrEqual(t, time.Since(begin), 5*time.Second)
 			})
 		}
 		time.Sleep(4 * time.Second)
-		require.LessOrEqual(t, s.asked.Load(), int64(257), "questions at a time are bounded")
+		require.LessOrEqual(t, s.Asked.Load(), int64(257), "questions at a time are bounded")
 		all.Wait()
 	})
 }
@@ -138,27 +88,10 @@ func TestAllFaultsOfPlansAtOnce(t *testing.T) {
 	}
 }
 
-// single is a source of one limit for each client.
-func single(source func(context.Context, string) (ginlimit.Limit, error)) func(context.Context, string) ([]ginlimit.Limit, error) {
-	return func(ctx context.Context, client string) ([]ginlimit.Limit, error) {
-		l, err := source(ctx, client)
-		return []ginlimit.Limit{l}, err
-	}
-}
-
-// limitOf returns the one limit of a client.
-func limitOf(p *ginlimit.Plans, ctx context.Context, client string) (ginlimit.Limit, error) {
-	limits, err := p.Limits(ctx, client)
-	if err != nil {
-		return ginlimit.Limit{}, err
-	}
-	return limits[0], nil
-}
-
 // TestPlansHaveSeveralLimits: from the source, by way of Redis, in another process, and after Invalidate.
 func TestPlansHaveSeveralLimits(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	var mu sync.Mutex
 	asked := 0
 	plan := []ginlimit.Limit{ginlimit.PerMinute(5).WithBurst(2), ginlimit.PerHour(3), ginlimit.PerDay(-1)}
@@ -174,7 +107,7 @@ func TestPlansHaveSeveralLimits(t *testing.T) {
 	process := func() (*ginlimit.Plans, *gin.Engine) {
 		plans, err := ginlimit.NewPlans(rdb, time.Hour, source, testkit.Patient())
 		require.NoError(t, err)
-		return plans, serve(testkit.NewLimiter(t, rdb).Handler(ginlimit.PerMinute(0), ginlimit.WithName("plan"), byUser(), ginlimit.WithLimitFunc(plans.Limits)))
+		return plans, testkit.Serve(testkit.NewLimiter(t, rdb).Handler(ginlimit.PerMinute(0), ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits)))
 	}
 	plans, r := process()
 	others, other := process()
@@ -184,10 +117,10 @@ func TestPlansHaveSeveralLimits(t *testing.T) {
 		require.Equal(t, plan, limits, "in the order of the source")
 	}
 	require.Equal(t, 1, asked, "the second process has it from Redis")
-	require.Equal(t, http.StatusOK, get(r, "/", user("c")).Code)
-	require.Equal(t, http.StatusOK, get(other, "/", user("c")).Code)
-	require.Equal(t, http.StatusTooManyRequests, get(r, "/", user("c")).Code, "by the burst")
-	require.Equal(t, http.StatusForbidden, get(r, "/", user("nobody")).Code)
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
+	require.Equal(t, http.StatusOK, testkit.Get(other, "/", testkit.User("c")).Code)
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code, "by the burst")
+	require.Equal(t, http.StatusForbidden, testkit.Get(r, "/", testkit.User("nobody")).Code)
 
 	mu.Lock()
 	plan = []ginlimit.Limit{ginlimit.PerHour(4)}
@@ -196,8 +129,8 @@ func TestPlansHaveSeveralLimits(t *testing.T) {
 	limits, err := plans.Limits(t.Context(), "c")
 	require.NoError(t, err)
 	require.Equal(t, plan, limits)
-	require.Equal(t, http.StatusOK, get(r, "/", user("c")).Code)
-	require.Equal(t, http.StatusTooManyRequests, get(r, "/", user("c")).Code, "the hour's bucket was kept: of it 40 minutes are missing")
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code, "the hour's bucket was kept: of it 40 minutes are missing")
 	third, _ := process()
 	limits, err = third.Limits(t.Context(), "c")
 	require.NoError(t, err)
@@ -213,7 +146,7 @@ func TestPlansWithoutLimitsAreFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, _ := newMiniredis(t)
+			rdb, _ := testkit.NewMiniredis(t)
 			var log testkit.Buffer
 			plans, err := ginlimit.NewPlans(rdb, time.Hour, func(context.Context, string) ([]ginlimit.Limit, error) { return answer, nil }, testkit.Patient(),
 				ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))

@@ -19,23 +19,15 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// newPolicy returns a policy of a limiter.
-func newPolicy(t testing.TB, l *ginlimit.Limiter, limit ginlimit.Limit, opts ...ginlimit.Option) *ginlimit.Policy {
-	t.Helper()
-	p, err := l.Policy(limit, opts...)
-	require.NoError(t, err)
-	return p
-}
-
 func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
-	limiter := newLocal(t)
+	limiter := testkit.NewLocal(t)
 	opts := []ginlimit.Option{
 		ginlimit.WithLimits(ginlimit.PerHour(1), ginlimit.PerHour(2), ginlimit.PerSecond(1).WithBurst(-1)), ginlimit.WithPrefix("{"),
 		ginlimit.WithName(""), ginlimit.WithKey(nil), ginlimit.WithAlgorithm(9), ginlimit.WithFailure(9), ginlimit.WithHeaders(99),
 		ginlimit.WithObserver(nil), ginlimit.WithLimitFunc(nil), ginlimit.WithCost(nil), nil,
-		ginlimit.WithIdentity("", nil, ginlimit.Limit{}), ginlimit.WithIdentity("a", everybody, ginlimit.PerDay(1)),
-		ginlimit.WithIdentity("a", everybody, ginlimit.PerDay(1)),
+		ginlimit.WithIdentity("", nil, ginlimit.Limit{}), ginlimit.WithIdentity("a", testkit.Everybody, ginlimit.PerDay(1)),
+		ginlimit.WithIdentity("a", testkit.Everybody, ginlimit.PerDay(1)),
 		ginlimit.WithAllowList(netip.Prefix{}), ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/90")),
 	}
 	p, err := limiter.Policy(ginlimit.Limit{}, opts...)
@@ -49,9 +41,9 @@ func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
 	} {
 		assert.ErrorContains(t, err, fault)
 	}
-	require.Equal(t, err.Error(), panicText(t, func() { limiter.Handler(ginlimit.Limit{}, opts...) }), "a Handler panics with the same")
+	require.Equal(t, err.Error(), testkit.PanicText(t, func() { limiter.Handler(ginlimit.Limit{}, opts...) }), "a Handler panics with the same")
 
-	_, err = limiter.Policy(ginlimit.PerHour(1), ginlimit.WithIdentity("1/h", everybody, ginlimit.PerDay(1)))
+	_, err = limiter.Policy(ginlimit.PerHour(1), ginlimit.WithIdentity("1/h", testkit.Everybody, ginlimit.PerDay(1)))
 	require.ErrorContains(t, err, "there is another of that name", "that of the policy")
 	_, err = new(ginlimit.Limiter).Policy(ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
@@ -63,10 +55,10 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 	ten := ginlimit.PerDay(10)
 	for engine, make := range map[string]func(*testing.T, ...ginlimit.Option) *ginlimit.Limiter{
 		"miniredis": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
-			rdb, _ := newMiniredis(t)
+			rdb, _ := testkit.NewMiniredis(t)
 			return testkit.NewLimiter(t, rdb, opts...)
 		},
-		"in the process": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return newLocal(t, opts...) },
+		"in the process": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return testkit.NewLocal(t, opts...) },
 	} {
 		for name, row := range map[string]struct {
 			limiter []ginlimit.Option
@@ -80,10 +72,10 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 			"several limits":      {nil, []ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(100), ginlimit.Limit{Rate: 11, Period: 30 * 24 * time.Hour})}, ten},
 			"with a secret":       {[]ginlimit.Option{ginlimit.WithKeySecret([]byte("sixteen bytes...")), ginlimit.WithName("n")}, nil, ten},
 			"the limiter's":       {[]ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, nil, ten},
-			"a limit per client":  {nil, []ginlimit.Option{limitsFrom(ten)}, ginlimit.PerHour(0)},
-			"limits per client":   {nil, []ginlimit.Option{limitsFrom(ginlimit.PerHour(100), ten), ginlimit.WithName("n")}, ginlimit.PerDay(3)},
-			"windows per client":  {nil, []ginlimit.Option{limitsFrom(ten), ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, ginlimit.PerHour(0)},
-			"beside an identity":  {nil, []ginlimit.Option{ginlimit.WithIdentity("all", everybody, ginlimit.PerDay(1000))}, ten},
+			"a limit per client":  {nil, []ginlimit.Option{testkit.LimitsFrom(ten)}, ginlimit.PerHour(0)},
+			"limits per client":   {nil, []ginlimit.Option{testkit.LimitsFrom(ginlimit.PerHour(100), ten), ginlimit.WithName("n")}, ginlimit.PerDay(3)},
+			"windows per client":  {nil, []ginlimit.Option{testkit.LimitsFrom(ten), ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, ginlimit.PerHour(0)},
+			"beside an identity":  {nil, []ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(1000))}, ten},
 			"with an identity of": {nil, []ginlimit.Option{ginlimit.WithRefund(func(*gin.Context) bool { return false })}, ten},
 		} {
 			if engine == "in the process" && name == "with a secret" {
@@ -92,8 +84,8 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 			t.Run(engine+", "+name, func(t *testing.T) {
 				t.Parallel()
 				ctx := t.Context()
-				p := newPolicy(t, make(t, row.limiter...), row.limit, append(row.policy, byUser())...)
-				r := serve(p.Handler())
+				p := testkit.NewPolicy(t, make(t, row.limiter...), row.limit, append(row.policy, testkit.ByUser())...)
+				r := testkit.Serve(p.Handler())
 				const client = "b|c" // as the KeyFunc returns it
 				left := func(want int) {
 					t.Helper()
@@ -105,13 +97,13 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 				}
 				request := func(remains int) { // fewer than none: it is refused
 					t.Helper()
-					rec := get(r, "/", user(client))
+					rec := testkit.Get(r, "/", testkit.User(client))
 					if remains < 0 {
 						require.Equal(t, http.StatusTooManyRequests, rec.Code)
 						return
 					}
 					require.Equal(t, http.StatusOK, rec.Code)
-					require.Equal(t, fmt.Sprint(remains), remaining(rec))
+					require.Equal(t, fmt.Sprint(remains), testkit.Remaining(rec))
 				}
 				left(10)
 				request(9)
@@ -147,10 +139,10 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 				request(9)
 
 				require.NoError(t, p.Block(ctx, client, time.Hour))
-				rec := get(r, "/", user(client))
+				rec := testkit.Get(r, "/", testkit.User(client))
 				require.Equal(t, http.StatusTooManyRequests, rec.Code)
 				require.Contains(t, []string{"3600", "3599"}, rec.Header().Get("Retry-After"))
-				require.Equal(t, http.StatusOK, get(r, "/", user("another")).Code)
+				require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("another")).Code)
 				near, cancel := context.WithTimeout(ctx, time.Minute)
 				defer cancel()
 				require.ErrorIs(t, p.Wait(near, client), context.DeadlineExceeded, "at once")
@@ -165,21 +157,21 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 // TestBlockByKeyMissesOtherAlgorithms is the trap that [ginlimit.Policy.Block] closes.
 func TestBlockByKeyMissesOtherAlgorithms(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(10)
-	p := newPolicy(t, limiter, limit, ginlimit.WithName("fw"), byUser(), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
-	r := serve(p.Handler())
+	p := testkit.NewPolicy(t, limiter, limit, ginlimit.WithName("fw"), testkit.ByUser(), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+	r := testkit.Serve(p.Handler())
 	require.NoError(t, limiter.Block(t.Context(), ginlimit.Key("fw", "c"), time.Hour, limit))
-	require.Equal(t, http.StatusOK, get(r, "/", user("c")).Code)
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
 	require.NoError(t, p.Block(t.Context(), "c", time.Hour))
-	require.Equal(t, http.StatusTooManyRequests, get(r, "/", user("c")).Code)
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code)
 }
 
 func TestPolicyMethodsRefuseWhatCannotBe(t *testing.T) {
 	t.Parallel()
 	fail := errors.New("no such client")
-	limiter := newLocal(t)
-	p := newPolicy(t, limiter, ginlimit.PerDay(10), ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+	limiter := testkit.NewLocal(t)
+	p := testkit.NewPolicy(t, limiter, ginlimit.PerDay(10), ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 		switch client {
 		case "unknown":
 			return nil, fail
@@ -252,14 +244,14 @@ func TestZeroPolicyMakesNoDecision(t *testing.T) {
 		for name, method := range methodsOf(p, &ctx, &n) {
 			require.ErrorIs(t, method("k"), ginlimit.ErrUnavailable, name)
 		}
-		require.Contains(t, panicText(t, func() { p.Handler() }), "not made by Limiter.Policy")
+		require.Contains(t, testkit.PanicText(t, func() { p.Handler() }), "not made by Limiter.Policy")
 	}
 }
 
 // TestLimitsOfManyPlansAreKept: those of the clients' plans are checked and prepared once, not for each request, whatever
 // the number of plans up to 2,048, and of limits in each up to 16. Of a few more plans, most are kept.
 func TestLimitsOfManyPlansAreKept(t *testing.T) { // not parallel: it counts allocations
-	if raceDetector {
+	if testkit.RaceDetector {
 		t.Skip("the race detector allocates too")
 	}
 	for name, row := range map[string]struct{ plans, limits int }{
@@ -280,7 +272,7 @@ func TestLimitsOfManyPlansAreKept(t *testing.T) { // not parallel: it counts all
 				}
 			}
 			next := 0
-			p := newPolicy(t, newLocal(t), ginlimit.PerHour(1), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+			p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(1), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
 				next++
 				return plans[next%len(plans)], nil
 			}))
@@ -305,7 +297,7 @@ func TestLimitsOfManyPlansAreKept(t *testing.T) { // not parallel: it counts all
 func TestKeptLimitsAreBounded(t *testing.T) {
 	t.Parallel()
 	rate := 0
-	p := newPolicy(t, newLocal(t), ginlimit.PerHour(1), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+	p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(1), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
 		rate++
 		return []ginlimit.Limit{ginlimit.PerHour(rate)}, nil
 	}))

@@ -77,17 +77,19 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 			"Redis": func(t *testing.T, b *testkit.Bubble) *ginlimit.Limiter {
 				return testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyMemory(0))
 			},
-			"process":       func(t *testing.T, _ *testkit.Bubble) *ginlimit.Limiter { return newLocal(t) },
-			"without Redis": func(t *testing.T, _ *testkit.Bubble) *ginlimit.Limiter { return lost(t, ginlimit.WithReplicas(2)) },
+			"process": func(t *testing.T, _ *testkit.Bubble) *ginlimit.Limiter { return testkit.NewLocal(t) },
+			"without Redis": func(t *testing.T, _ *testkit.Bubble) *ginlimit.Limiter {
+				return testkit.WithoutRedis(t, ginlimit.WithReplicas(2))
+			},
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				t.Parallel()
 				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					l := limiter(t, b)
 					cost := 1
-					r := serve(l.Handler(row.limit, append(row.options, ginlimit.WithName("search"),
+					r := testkit.Serve(l.Handler(row.limit, append(row.options, ginlimit.WithName("search"),
 						ginlimit.WithCost(func(*gin.Context) int { return cost }))...))
-					get(r, "/") // so that something is missing
+					testkit.Get(r, "/") // so that something is missing
 					cost = row.cost
 					body := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 						`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
@@ -96,7 +98,7 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 						"application/json": {"application/problem+json", body},
 						"text/plain":       {"text/plain; charset=utf-8", "Too many requests. " + row.detail + "\n"},
 					} {
-						rec := get(r, "/", with("Accept", accept))
+						rec := testkit.Get(r, "/", testkit.With("Accept", accept))
 						assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 						assert.Equal(t, want[1], rec.Body.String())
 						headers := http.Header{
@@ -121,9 +123,9 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 
 func TestPlainTextIfAccepted(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
-	limited := serve(middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyMemory(0))) // whose clock goes on
-	get(limited, "/")
+	rdb, _ := testkit.NewMiniredis(t)
+	limited := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyMemory(0))) // whose clock goes on
+	testkit.Get(limited, "/")
 	for accept, wantText := range map[string]bool{
 		"":                                    false,
 		"*/*":                                 false,
@@ -161,7 +163,7 @@ func TestPlainTextIfAccepted(t *testing.T) {
 		"text/plain" + strings.Repeat(", image/png", 200):                  false, // not read
 		";,;;=,text/": false,
 	} {
-		rec := get(limited, "/", with("Accept", accept))
+		rec := testkit.Get(limited, "/", testkit.With("Accept", accept))
 		require.Equal(t, http.StatusTooManyRequests, rec.Code)
 		if wantText {
 			assert.Equal(t, "text/plain; charset=utf-8", rec.Header().Get("Content-Type"), accept)
@@ -174,16 +176,16 @@ func TestPlainTextIfAccepted(t *testing.T) {
 		assert.Equal(t, "60", rec.Header().Get("Retry-After"), accept)
 	}
 	twoLines := func(r *http.Request) { r.Header["Accept"] = []string{"application/json;q=0.2", "text/plain"} }
-	assert.Contains(t, get(limited, "/", twoLines).Body.String(), "try again")
-	text := with("Accept", "text/plain")
-	rec := get(serve(middleware(rdb, ginlimit.PerMinute(0))), "/", text)
+	assert.Contains(t, testkit.Get(limited, "/", twoLines).Body.String(), "try again")
+	text := testkit.With("Accept", "text/plain")
+	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0))), "/", text)
 	assert.Equal(t, "Too many requests. Requests are not allowed at all, so retrying will not help.\n", rec.Body.String(), "no advice where no waiting helps")
-	rec = get(serve(middleware(rdb, ginlimit.PerMinute(5), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))), "/", text)
+	rec = testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(5), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))), "/", text)
 	assert.Equal(t, "The header X-Client-Id is missing.\n", rec.Body.String())
 	assert.Equal(t, http.StatusBadRequest, rec.Code)
 	limiter := testkit.NewLimiter(t, rdb)
 	require.NoError(t, limiter.Close())
-	rec = get(serve(limiter.Handler(ginlimit.PerMinute(5))), "/", text)
+	rec = testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerMinute(5))), "/", text)
 	assert.Equal(t, "Service Unavailable\n", rec.Body.String())
 	assert.Equal(t, "1", rec.Header().Get("Retry-After"))
 }
@@ -194,9 +196,9 @@ func FuzzAccept(f *testing.F) {
 	}
 	local, err := ginlimit.NewLocal()
 	require.NoError(f, err)
-	r := serve(local.Handler(ginlimit.PerDay(0)))
+	r := testkit.Serve(local.Handler(ginlimit.PerDay(0)))
 	f.Fuzz(func(t *testing.T, accept string) {
-		rec := get(r, "/", func(r *http.Request) { r.Header["Accept"] = []string{accept} })
+		rec := testkit.Get(r, "/", func(r *http.Request) { r.Header["Accept"] = []string{accept} })
 		require.Equal(t, http.StatusTooManyRequests, rec.Code)
 		require.Contains(t, []string{"text/plain; charset=utf-8", "application/problem+json"}, rec.Header().Get("Content-Type"))
 		require.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"))
@@ -228,8 +230,8 @@ func TestErrorStatusIsWhatTheDefaultAnswers(t *testing.T) {
 		{errors.New("broken"), 500},
 	} {
 		fails := ginlimit.WithKey(func(*gin.Context) (string, error) { return "", fmt.Errorf("wrapped: %w", row.err) })
-		limiter := newLocal(t, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-		require.Equal(t, row.want, get(serve(limiter.Handler(ginlimit.PerHour(1), fails)), "/").Code, row.err)
+		limiter := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+		require.Equal(t, row.want, testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerHour(1), fails)), "/").Code, row.err)
 		require.Equal(t, row.want, ginlimit.ErrorStatus(fmt.Errorf("wrapped: %w", row.err)), row.err)
 	}
 }

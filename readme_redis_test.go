@@ -67,7 +67,7 @@ func TestTestsOfDocumentsPass(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fileName(fmt.Sprintf("block%d", i), block)), []byte(block), 0o600))
 		tests += strings.Count(block, "\nfunc Test")
 	}
-	for _, get := range regexp.MustCompile(`(?m)^go (get \S+)$`).FindAllStringSubmatch(read(t, "docs/testing.md"), -1) {
+	for _, get := range regexp.MustCompile(`(?m)^go (get \S+)$`).FindAllStringSubmatch(testkit.Read(t, "docs/testing.md"), -1) {
 		module := strings.TrimPrefix(get[1], "get ")
 		version, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module).Output()
 		require.NoError(t, err)

@@ -23,11 +23,11 @@ import (
 
 // interleaved has a request take a token, one of another kind take one 54 s later, and then the first one's given back.
 // It wants two per minute, counted from the second one.
-func (e engine) interleaved(t *testing.T, limiter *ginlimit.Limiter, first, other func() int) {
+func interleaved(t *testing.T, e testkit.Engine, limiter *ginlimit.Limiter, first, other func() int) {
 	limit := ginlimit.PerMinute(2)
-	if e.algorithm == ginlimit.FixedWindow {
+	if e.Algorithm == ginlimit.FixedWindow {
 		require.Equal(t, 200, other()) // the window begins 10 s before, and has ended when the first one gives back
-		e.advance(10 * time.Second)
+		e.Advance(10 * time.Second)
 	}
 	first()
 	left := func() int {
@@ -37,46 +37,48 @@ func (e engine) interleaved(t *testing.T, limiter *ginlimit.Limiter, first, othe
 	}
 	require.Equal(t, 1, left())
 	require.Equal(t, 200, other())
-	e.advance(10 * time.Second) // the first one would have left, or its window would have ended
+	e.Advance(10 * time.Second) // the first one would have left, or its window would have ended
 	require.Zero(t, left())
 	require.Equal(t, 429, other())
-	e.advance(44 * time.Second)
+	e.Advance(44 * time.Second)
 	require.Equal(t, 429, other(), "a third one in 54 seconds")
-	e.advance(6 * time.Second)
+	e.Advance(6 * time.Second)
 	require.Equal(t, 200, other())
 }
 
 func TestRefundGivesBackWhatItsRequestTook(t *testing.T) {
-	onEveryWindow(t, func(t *testing.T, e engine) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		var meanwhile func()
 		r := gin.New()
-		r.Use(e.limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
+		r.Use(e.Limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
 			ginlimit.WithRefund(func(c *gin.Context) bool { return c.FullPath() == "/failed" })))
 		r.GET("/", func(*gin.Context) {})
 		r.GET("/failed", func(*gin.Context) { meanwhile() })
-		other := func() int { return get(r, "/", with("User", "u")).Code }
+		other := func() int { return testkit.Get(r, "/", testkit.With("User", "u")).Code }
 		meanwhile = func() {
-			e.advance(54 * time.Second)
+			e.Advance(54 * time.Second)
 			require.Equal(t, 200, other())
 		}
-		e.interleaved(t, e.limiter, func() int { return get(r, "/failed", with("User", "u")).Code }, other)
+		interleaved(t, e, e.Limiter, func() int { return testkit.Get(r, "/failed", testkit.With("User", "u")).Code }, other)
 	})
 }
 
 // TestRefusedIdentityGivesBackWhatItsRequestTook decides on identities one after another.
 func TestRefusedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
-	onEveryWindow(t, func(t *testing.T, e engine) {
-		if e.rdb == nil {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
 			return // nobody comes in between
 		}
 		// A process: what asks it, its client and its limiter.
 		process := func() (func(user, team string) int, *redis.Ring, *ginlimit.Limiter) {
-			rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": e.rdb.Options().Addr}})
+			rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": e.Rdb.Options().Addr}})
 			t.Cleanup(func() { _ = rdb.Close() })
-			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(e.algorithm), ginlimit.WithDenyMemory(0))
-			r := serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
+			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(e.Algorithm), ginlimit.WithDenyMemory(0))
+			r := testkit.Serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
 				ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), ginlimit.PerDay(1000))))
-			return func(user, team string) int { return get(r, "/", with("User", user), with("Team", team)).Code }, rdb, limiter
+			return func(user, team string) int {
+				return testkit.Get(r, "/", testkit.With("User", user), testkit.With("Team", team)).Code
+			}, rdb, limiter
 		}
 		ask, rdb, limiter := process()
 		askElsewhere, _, _ := process()
@@ -86,14 +88,14 @@ func TestRefusedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
 
 		var calls atomic.Int64
 		calls.Store(100)
-		rdb.AddHook(aroundHook(func(send func() error) error {
+		rdb.AddHook(testkit.EveryScript(func(send func() error) error {
 			if calls.Add(1) == 2 { // the team's
-				e.advance(54 * time.Second)
+				e.Advance(54 * time.Second)
 				assert.Equal(t, 200, askElsewhere("u", "free"))
 			}
 			return send()
 		}))
-		e.interleaved(t, limiter, func() int {
+		interleaved(t, e, limiter, func() int {
 			calls.Store(0)
 			return ask("u", "full")
 		}, func() int { return ask("u", "free") })
@@ -103,15 +105,15 @@ func TestRefusedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
 // TestReturnedTokensEqualModel gives back what some of many calls have taken, in any order.
 func TestReturnedTokensEqualModel(t *testing.T) {
 	t.Parallel()
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s, seed %d, miniredis", a, seed), func(t *testing.T) {
 				t.Parallel()
-				miniredisEngine(t, a).followReturns(t, seed, 4000/traceShare/raceShare)
+				followReturns(t, testkit.MiniredisEngine(t, a), seed, 4000/traceShare/testkit.RaceShare)
 			})
 			t.Run(fmt.Sprintf("%s, seed %d, local", a, seed), func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { localEngine(t, a).followReturns(t, seed, 20_000/raceShare) })
+				synctest.Test(t, func(t *testing.T) { followReturns(t, testkit.LocalEngine(t, a), seed, 20_000/testkit.RaceShare) })
 			})
 		}
 	}
@@ -121,20 +123,20 @@ func TestReturnedTokensEqualModel(t *testing.T) {
 type returnable struct {
 	limits []ginlimit.Limit
 	back   func() error
-	in     func(m *windowModel)
+	in     func(m *testkit.WindowModel)
 	until  int64
 }
 
-func (e engine) followReturns(t *testing.T, seed uint64, steps int) {
-	r, m := rand.New(rand.NewPCG(seed, 1)), newWindowModel(e.algorithm)
+func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
+	r, m := rand.New(rand.NewPCG(seed, 1)), testkit.NewWindowModel(e.Algorithm)
 	sets := [][]ginlimit.Limit{
 		{ginlimit.PerSecond(7)}, {ginlimit.PerMinute(40)}, {ginlimit.PerMinute(3), ginlimit.PerHour(60)}, {{Rate: 9, Period: 200 * time.Millisecond}},
 	}
-	if e.frozen { // but time of this process goes on, by which a receipt of a short window ends
+	if e.Frozen { // but time of this process goes on, by which a receipt of a short window ends
 		sets[0], sets[3] = []ginlimit.Limit{{Rate: 7, Period: 10 * time.Second}}, []ginlimit.Limit{{Rate: 9, Period: 20 * time.Second}}
 	}
 	var taken []returnable
-	pass := func(d time.Duration) { e.advance(d); m.advance(d) }
+	pass := func(d time.Duration) { e.Advance(d); m.Advance(d) }
 	returned := 0
 	for i := range steps {
 		limits := sets[r.IntN(len(sets))]
@@ -142,12 +144,12 @@ func (e engine) followReturns(t *testing.T, seed uint64, steps int) {
 		if r.IntN(3) > 0 {
 			pass(time.Duration(r.Int64N(int64(l.Period)/int64(l.Rate) + 1)).Truncate(time.Millisecond))
 		}
-		taken = slices.DeleteFunc(taken, func(c returnable) bool { return c.until <= m.now })
+		taken = slices.DeleteFunc(taken, func(c returnable) bool { return c.until <= m.Now })
 		switch kind := r.IntN(10); {
 		case kind == 0:
 			d := time.Duration(1 + r.Int64N(int64(l.Period)/4))
-			require.NoError(t, e.limiter.Block(t.Context(), key, d, limits...))
-			m.block(key, d, limits)
+			require.NoError(t, e.Limiter.Block(t.Context(), key, d, limits...))
+			m.Block(key, d, limits)
 		case kind < 5 && len(taken) > 0:
 			j := r.IntN(len(taken))
 			require.NoError(t, taken[j].back())
@@ -156,19 +158,19 @@ func (e engine) followReturns(t *testing.T, seed uint64, steps int) {
 			returned++
 		default:
 			n := 1 + r.IntN(3)
-			got, back, err := ginlimit.Take(t.Context(), e.limiter, e.algorithm, key, n, limits...)
+			got, back, err := ginlimit.Take(t.Context(), e.Limiter, e.Algorithm, key, n, limits...)
 			require.NoError(t, err)
-			want := m.take(key, int64(n), int64(n), limits)
+			want := m.Take(key, int64(n), int64(n), limits)
 			got.Source = 0
 			require.Equal(t, want, got, "seed %d, step %d", seed, i)
 			if got.Granted > 0 {
-				taken = append(taken, returnable{limits, back, m.returns(key, int64(n), limits), m.now + l.Period.Milliseconds()})
+				taken = append(taken, returnable{limits, back, m.Returns(key, int64(n), limits), m.Now + l.Period.Milliseconds()})
 			}
 		}
-		peek, err := e.limiter.Peek(t.Context(), key, limits...)
+		peek, err := e.Limiter.Peek(t.Context(), key, limits...)
 		require.NoError(t, err)
 		peek.Source = 0
-		require.Equal(t, m.take(key, 0, 1, limits), peek, "seed %d, step %d", seed, i)
+		require.Equal(t, m.Take(key, 0, 1, limits), peek, "seed %d, step %d", seed, i)
 	}
 	require.Greater(t, returned, steps/10)
 }
@@ -179,24 +181,24 @@ func TestReturnWritesNoLongTail(t *testing.T) {
 	for _, later := range []int{0, 1, 150, 1000, 1001} {
 		t.Run(fmt.Sprint(later), func(t *testing.T) {
 			t.Parallel()
-			e, limit := miniredisEngine(t, ginlimit.SlidingWindow), ginlimit.PerHour(5000)
-			e.allowed(t, 2, 4998, limit)
-			e.advance(time.Millisecond)
-			_, back, err := ginlimit.Take(t.Context(), e.limiter, e.algorithm, "k", 3, limit)
+			e, limit := testkit.MiniredisEngine(t, ginlimit.SlidingWindow), ginlimit.PerHour(5000)
+			e.Allowed(t, 2, 4998, limit)
+			e.Advance(time.Millisecond)
+			_, back, err := ginlimit.Take(t.Context(), e.Limiter, e.Algorithm, "k", 3, limit)
 			require.NoError(t, err)
 			for range later {
-				e.advance(time.Millisecond)
-				e.allowN(t, 1, limit)
+				e.Advance(time.Millisecond)
+				e.AllowN(t, 1, limit)
 			}
 			require.NoError(t, back())
 			want := 4998 - later
 			if later > 1000 {
 				want -= 3
 			}
-			r, err := e.limiter.Peek(t.Context(), "k", limit)
+			r, err := e.Limiter.Peek(t.Context(), "k", limit)
 			require.NoError(t, err)
 			require.Equal(t, want, r.Remaining)
-			require.Len(t, e.found(t, "k", limit).taken, 5000-want)
+			require.Len(t, e.Found(t, "k", limit).Taken, 5000-want)
 		})
 	}
 }
@@ -204,20 +206,20 @@ func TestReturnWritesNoLongTail(t *testing.T) {
 // TestNothingIsReturnedThatMayHaveLeft: a window of a few milliseconds may have ended, and another one begun, before
 // Redis gives back.
 func TestNothingIsReturnedThatMayHaveLeft(t *testing.T) {
-	onEveryWindow(t, func(t *testing.T, e engine) {
-		if e.rdb == nil {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
 			return // the process knows
 		}
 		limit := ginlimit.Limit{Rate: 3, Period: 20 * time.Millisecond}
-		_, back, err := ginlimit.Take(t.Context(), e.limiter, e.algorithm, "k", 1, limit)
+		_, back, err := ginlimit.Take(t.Context(), e.Limiter, e.Algorithm, "k", 1, limit)
 		require.NoError(t, err)
-		e.advance(limit.Period)
-		_, _, err = ginlimit.Take(t.Context(), e.limiter, e.algorithm, "k", 1, limit)
+		e.Advance(limit.Period)
+		_, _, err = ginlimit.Take(t.Context(), e.Limiter, e.Algorithm, "k", 1, limit)
 		require.NoError(t, err)
-		before := e.found(t, "k", limit)
+		before := e.Found(t, "k", limit)
 		require.NoError(t, back())
-		if e.frozen {
-			require.Equal(t, before, e.found(t, "k", limit))
+		if e.Frozen {
+			require.Equal(t, before, e.Found(t, "k", limit))
 		}
 	})
 }
@@ -225,15 +227,15 @@ func TestNothingIsReturnedThatMayHaveLeft(t *testing.T) {
 // TestWindowsAreRefundedInTheProcess gives back what a share of the limit gave, and what it owes, without Redis.
 func TestWindowsAreRefundedInTheProcess(t *testing.T) {
 	t.Parallel()
-	for _, a := range windowAlgorithms {
-		limiter := lost(t, ginlimit.WithAlgorithm(a), ginlimit.WithReplicas(4))
+	for _, a := range testkit.WindowAlgorithms {
+		limiter := testkit.WithoutRedis(t, ginlimit.WithAlgorithm(a), ginlimit.WithReplicas(4))
 		cost := 1
-		r := serve(limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("n"), ginlimit.WithKey(everybody),
+		r := testkit.Serve(limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("n"), ginlimit.WithKey(testkit.Everybody),
 			ginlimit.WithCost(func(*gin.Context) int { return cost }), ginlimit.WithRefund(func(*gin.Context) bool { return true })))
 		for range 3 {
-			rec := get(r, "/")
+			rec := testkit.Get(r, "/")
 			require.Equal(t, http.StatusOK, rec.Code)
-			require.Equal(t, "1", remaining(rec), "of a share of two")
+			require.Equal(t, "1", testkit.Remaining(rec), "of a share of two")
 		}
 		p, err := limiter.Peek(t.Context(), ginlimit.Key("n", "all"), ginlimit.PerHour(10))
 		require.NoError(t, err)

@@ -33,7 +33,7 @@ func TestRecipesAreThoseOfTheDocuments(t *testing.T) {
 			blocks[unindented(block)] = true
 		}
 	}
-	recipes := regexp.MustCompile(`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(read(t, "recipes_test.go"), -1)
+	recipes := regexp.MustCompile(`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(testkit.Read(t, "recipes_test.go"), -1)
 	require.NotEmpty(t, recipes)
 	for _, recipe := range recipes {
 		assert.True(t, blocks[unindented(recipe[2])], "no block of a document is the body of %s", recipe[1])
@@ -104,11 +104,11 @@ func TestStaffBlockAnAddressInAnySpelling(t *testing.T) {
 				require.NoError(t, router.SetTrustedProxies(trusted))
 				staffRecipe(router, limiter)
 				signup := func() int {
-					return send(router, http.MethodPost, "/signup", from("["+c.client+"]:1234")).Code
+					return send(router, http.MethodPost, "/signup", testkit.From("["+c.client+"]:1234")).Code
 				}
 				staff := func(path string) int {
-					return send(router, http.MethodPost, path, from("10.0.0.1:1"), func(r *http.Request) { r.SetBasicAuth("admin", "secret") },
-						with("X-Forwarded-For", "10.0.0.1")).Code
+					return send(router, http.MethodPost, path, testkit.From("10.0.0.1:1"), func(r *http.Request) { r.SetBasicAuth("admin", "secret") },
+						testkit.With("X-Forwarded-For", "10.0.0.1")).Code
 				}
 				require.Equal(t, http.StatusCreated, signup())
 				require.Equal(t, http.StatusOK, staff("/staff/block/"+strings.ReplaceAll(c.block, "%", "%25")))
@@ -151,7 +151,7 @@ func TestLoginsThatFailAreBanned(t *testing.T) {
 				_ = router.SetTrustedProxies(nil)
 				recipe(router, local(t))
 				attempt := func(password string) (retryAfter time.Duration) { // 0 if it is not denied
-					rec := send(router, http.MethodPost, "/login", with("Content-Type", "application/x-www-form-urlencoded"),
+					rec := send(router, http.MethodPost, "/login", testkit.With("Content-Type", "application/x-www-form-urlencoded"),
 						func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("password=" + password)) })
 					seconds, _ := strconv.Atoi(rec.Header().Get("Retry-After"))
 					require.Equal(t, rec.Code == http.StatusTooManyRequests, seconds > 0)
@@ -199,7 +199,7 @@ func TestMoreLoginsAtOnceThanTheLimitAreBanned(t *testing.T) {
 			}
 			return strings.NewReader("password=secret")
 		}
-		rec := send(router, http.MethodPost, "/login", with("Content-Type", "application/x-www-form-urlencoded"),
+		rec := send(router, http.MethodPost, "/login", testkit.With("Content-Type", "application/x-www-form-urlencoded"),
 			func(r *http.Request) { r.Body = io.NopCloser(&lazyReader{make: body}) })
 		statuses = append(statuses, rec.Code)
 	}
@@ -242,19 +242,19 @@ func TestDryRunsAreLoggedAlone(t *testing.T) {
 	_ = router.SetTrustedProxies(nil)
 	router.Use(limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithName("stricter"), ginlimit.WithDryRun()))
 	dryRunRecipe(router, limiter)
-	router.GET("/", ok)
-	router.GET("/once", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("once")), ok)
+	router.GET("/", testkit.OK)
+	router.GET("/once", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("once")), testkit.OK)
 
 	for range 10 {
-		get(router, "/once")
+		testkit.Get(router, "/once")
 	}
-	require.Equal(t, http.StatusTooManyRequests, get(router, "/once").Code)
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(router, "/once").Code)
 	for range 60 - 11 {
-		require.Equal(t, http.StatusOK, get(router, "/").Code)
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
 	}
 	require.Empty(t, lines.String(), "denied by others alone")
-	require.Equal(t, http.StatusOK, get(router, "/").Code)
-	require.Equal(t, http.StatusTooManyRequests, get(router, "/once").Code)
+	require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(router, "/once").Code)
 	require.Regexp(t, `^[^\n]*msg="would be denied" policy=api path=/ [^\n]*\n[^\n]*msg="would be denied" policy=api path=/once [^\n]*\n$`, lines.String())
 }
 
@@ -269,5 +269,5 @@ func local(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
 
 // send is get with another method.
 func send(h http.Handler, method, path string, edit ...func(*http.Request)) *httptest.ResponseRecorder {
-	return get(h, path, append([]func(*http.Request){func(r *http.Request) { r.Method = method }}, edit...)...)
+	return testkit.Get(h, path, append([]func(*http.Request){func(r *http.Request) { r.Method = method }}, edit...)...)
 }

@@ -19,21 +19,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// left is how many tokens of 20 an hour, or of another limit, are left.
-func (e engine) left(t *testing.T, limits ...ginlimit.Limit) int {
-	t.Helper()
-	r, err := e.limiter.Peek(t.Context(), "k", limits...)
-	require.NoError(t, err)
-	return r.Remaining
-}
-
-func (e engine) reserve(t *testing.T, n int, limits ...ginlimit.Limit) *ginlimit.Reservation {
-	t.Helper()
-	r, err := e.limiter.Reserve(t.Context(), "k", n, limits...)
-	require.NoError(t, err)
-	return r
-}
-
 // TestSettle replaces an estimate by what was taken, once.
 func TestSettle(t *testing.T) {
 	limit := ginlimit.PerDay(20)
@@ -52,18 +37,18 @@ func TestSettle(t *testing.T) {
 		"one more than nought": {1, 2, 18},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onEveryAlgorithm(t, func(t *testing.T, e engine) {
-				r := e.reserve(t, row.estimate, limit)
+			testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+				r := e.Reserve(t, row.estimate, limit)
 				require.True(t, r.Result().Allowed)
 				require.Equal(t, 20-row.estimate, r.Result().Remaining)
 				require.NoError(t, r.Settle(t.Context(), row.actual))
-				if e.frozen { // while the time went on by which what has drained is reckoned
-					e.advance(time.Second)
+				if e.Frozen { // while the time went on by which what has drained is reckoned
+					e.Advance(time.Second)
 				}
-				require.Equal(t, row.left, e.left(t, limit))
+				require.Equal(t, row.left, e.Left(t, limit))
 				debt := min(row.actual, 40) - 20
-				if debt > 0 && e.algorithm == ginlimit.TokenBucket { // it is paid back before there is a token again
-					got, err := e.limiter.Allow(t.Context(), "k", limit)
+				if debt > 0 && e.Algorithm == ginlimit.TokenBucket { // it is paid back before there is a token again
+					got, err := e.Limiter.Allow(t.Context(), "k", limit)
 					require.NoError(t, err)
 					require.InDelta(t, (time.Duration(debt+1) * 24 * time.Hour / 20).Seconds(), got.RetryAfter.Seconds(), 1)
 				}
@@ -71,7 +56,7 @@ func TestSettle(t *testing.T) {
 					require.NoError(t, r.Settle(t.Context(), again), "more than once is once")
 				}
 				require.NoError(t, r.Cancel(t.Context()))
-				require.Equal(t, row.left, e.left(t, limit))
+				require.Equal(t, row.left, e.Left(t, limit))
 			})
 		})
 	}
@@ -79,39 +64,39 @@ func TestSettle(t *testing.T) {
 
 // TestSettleOfARefusal does nothing: nothing was taken.
 func TestSettleOfARefusal(t *testing.T) {
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerDay(5)
-		r := e.reserve(t, 6, limit)
+		r := e.Reserve(t, 6, limit)
 		require.False(t, r.Result().Allowed)
 		require.Negative(t, r.Result().RetryAfter)
 		require.NoError(t, r.Settle(t.Context(), 3))
 		require.NoError(t, r.Cancel(t.Context()))
-		require.Equal(t, 5, e.left(t, limit))
+		require.Equal(t, 5, e.Left(t, limit))
 	})
 }
 
 // TestSettleChangesNothing where it cannot be done, and can be done later.
 func TestSettleChangesNothing(t *testing.T) {
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerDay(20)
-		r := e.reserve(t, 5, limit)
+		r := e.Reserve(t, 5, limit)
 		require.ErrorIs(t, r.Settle(t.Context(), -1), ginlimit.ErrInvalidLimit)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.ErrorIs(t, r.Settle(ended, 3), context.Canceled)
-		require.Equal(t, 15, e.left(t, limit))
+		require.Equal(t, 15, e.Left(t, limit))
 		require.NoError(t, r.Settle(t.Context(), 3))
-		require.Equal(t, 17, e.left(t, limit))
+		require.Equal(t, 17, e.Left(t, limit))
 
-		r = e.reserve(t, 5, limit)
-		require.NoError(t, e.limiter.Close())
+		r = e.Reserve(t, 5, limit)
+		require.NoError(t, e.Limiter.Close())
 		require.ErrorIs(t, r.Settle(t.Context(), 3), ginlimit.ErrUnavailable)
 	})
 }
 
 // TestReserveRefusesArguments as AllowN does.
 func TestReserveRefusesArguments(t *testing.T) {
-	l := newLocal(t)
+	l := testkit.NewLocal(t)
 	for _, n := range []int{0, -1, math.MinInt} {
 		r, err := l.Reserve(t.Context(), "k", n, ginlimit.PerDay(1))
 		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
@@ -135,15 +120,15 @@ func TestReserveRefusesArguments(t *testing.T) {
 // TestSettleAtOnce by many callers is done once.
 func TestSettleAtOnce(t *testing.T) {
 	t.Parallel()
-	e := miniredisEngine(t, ginlimit.TokenBucket)
+	e := testkit.MiniredisEngine(t, ginlimit.TokenBucket)
 	limit := ginlimit.PerDay(100)
-	r := e.reserve(t, 50, limit)
+	r := e.Reserve(t, 50, limit)
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() { assert.NoError(t, r.Settle(t.Context(), 40)) })
 	}
 	all.Wait()
-	require.Equal(t, 60, e.left(t, limit))
+	require.Equal(t, 60, e.Left(t, limit))
 }
 
 // TestSettleWithoutRedis: what was taken in this process is settled there; what was taken of Redis stays as it is.
@@ -179,20 +164,20 @@ func TestWithSettle(t *testing.T) {
 		fails              bool // with an error in the context
 		serve              gin.HandlerFunc
 	}{
-		"less":                  {3, 10, 97, false, ok},
-		"more":                  {30, 10, 70, false, ok},
-		"into debt":             {150, 10, 0, false, ok},
-		"all afterwards":        {30, 0, 70, false, ok},
-		"nothing":               {0, 0, 100, false, ok},
-		"a negative number":     {-1, 10, 90, true, ok},
+		"less":                  {3, 10, 97, false, testkit.OK},
+		"more":                  {30, 10, 70, false, testkit.OK},
+		"into debt":             {150, 10, 0, false, testkit.OK},
+		"all afterwards":        {30, 0, 70, false, testkit.OK},
+		"nothing":               {0, 0, 100, false, testkit.OK},
+		"a negative number":     {-1, 10, 90, true, testkit.OK},
 		"after a panic":         {3, 10, 97, false, func(*gin.Context) { panic("a handler's") }},
 		"after an abort":        {3, 10, 97, false, func(c *gin.Context) { c.AbortWithStatus(http.StatusTeapot) }},
 		"with nobody waiting":   {3, 10, 97, false, func(c *gin.Context) { c.Request.Context().Value(cancelKey{}).(context.CancelFunc)() }},
-		"of several identities": {30, 10, 70, false, ok},
+		"of several identities": {30, 10, 70, false, testkit.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, _ := newMiniredis(t)
+			rdb, _ := testkit.NewMiniredis(t)
 			limiter := testkit.NewLimiter(t, rdb)
 			limit := ginlimit.PerDay(100)
 			opts := []ginlimit.Option{
@@ -234,7 +219,7 @@ type cancelKey struct{}
 // TestFloor: a policy with a floor stops where others of the same name go on.
 func TestFloor(t *testing.T) {
 	t.Parallel()
-	for _, a := range append(windowAlgorithms, ginlimit.TokenBucket) {
+	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
 		for _, limits := range [][]ginlimit.Limit{
 			{ginlimit.PerDay(10)},
 			{ginlimit.PerDay(10), ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1))},
@@ -242,9 +227,9 @@ func TestFloor(t *testing.T) {
 			t.Run(a.String()+strconv.Itoa(len(limits)), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					limiter := newLocal(t, ginlimit.WithAlgorithm(a))
-					people := newPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("x"))
-					batch := newPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("x"), ginlimit.WithFloor(4))
+					limiter := testkit.NewLocal(t, ginlimit.WithAlgorithm(a))
+					people := testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("x"))
+					batch := testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("x"), ginlimit.WithFloor(4))
 					allow := func(p *ginlimit.Policy, allowed bool, remaining int) ginlimit.Result {
 						t.Helper()
 						r, err := p.Allow(t.Context(), "k")
@@ -286,10 +271,10 @@ func TestFloor(t *testing.T) {
 
 // TestSettleTakesOfTheFloor: a floor keeps tokens from being taken, not from being charged for what was used.
 func TestSettleTakesOfTheFloor(t *testing.T) {
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerDay(100)
-		people := newPolicy(t, e.limiter, limit, ginlimit.WithName("x"), ginlimit.WithAlgorithm(e.algorithm))
-		batch := newPolicy(t, e.limiter, limit, ginlimit.WithName("x"), ginlimit.WithAlgorithm(e.algorithm), ginlimit.WithFloor(80))
+		people := testkit.NewPolicy(t, e.Limiter, limit, ginlimit.WithName("x"), ginlimit.WithAlgorithm(e.Algorithm))
+		batch := testkit.NewPolicy(t, e.Limiter, limit, ginlimit.WithName("x"), ginlimit.WithAlgorithm(e.Algorithm), ginlimit.WithFloor(80))
 		r, err := batch.Reserve(t.Context(), "c", 5)
 		require.NoError(t, err)
 		require.True(t, r.Result().Allowed)
@@ -303,7 +288,7 @@ func TestSettleTakesOfTheFloor(t *testing.T) {
 		require.NoError(t, batch.Block(t.Context(), "c", time.Hour))
 		blocked, err := people.Allow(t.Context(), "c")
 		require.NoError(t, err)
-		e.requireDuration(t, time.Hour, blocked.RetryAfter)
+		e.RequireDuration(t, time.Hour, blocked.RetryAfter)
 		require.NoError(t, people.Reset(t.Context(), "c"))
 		left, err = batch.Peek(t.Context(), "c")
 		require.NoError(t, err)
@@ -316,22 +301,22 @@ func TestSettleGivesBackWhatIsStillThere(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		redisLimiter := testkit.NewLimiter(t, b.Redis)
-		for name, limiter := range map[string]*ginlimit.Limiter{"redis": redisLimiter, "local": newLocal(t)} {
+		for name, limiter := range map[string]*ginlimit.Limiter{"redis": redisLimiter, "local": testkit.NewLocal(t)} {
 			sleep := func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) }
 			sleep(0)
 			limit := ginlimit.PerSecond(10).WithBurst(100)
-			e := engine{limiter: limiter}
+			e := testkit.Engine{Limiter: limiter}
 			for _, row := range []struct {
 				after       time.Duration
 				back, again int // given back, and taken at once thereafter
 			}{{0, 90, 90}, {5 * time.Second, 90, 90}, {10 * time.Second, 0, 0}, {6 * time.Second, 40, 40}} {
 				require.NoError(t, limiter.Reset(t.Context(), "k", limit))
-				r := e.reserve(t, 100, limit)
+				r := e.Reserve(t, 100, limit)
 				sleep(row.after)
-				flowed := e.allowUpTo(t, 1000, limit) // by others
+				flowed := e.AllowUpTo(t, 1000, limit) // by others
 				require.Equal(t, int(row.after.Seconds())*10, flowed, name)
 				require.NoError(t, r.Settle(t.Context(), 10))
-				got := e.allowUpTo(t, 1000, limit)
+				got := e.AllowUpTo(t, 1000, limit)
 				want := min(row.back, 100-flowed)
 				if 0 < want && want < 90 {
 					want-- // not quite all of it: Redis' clock may be a little faster
@@ -340,13 +325,6 @@ func TestSettleGivesBackWhatIsStillThere(t *testing.T) {
 			}
 		}
 	})
-}
-
-func (e engine) allowUpTo(t *testing.T, n int, limits ...ginlimit.Limit) int {
-	t.Helper()
-	r, err := e.limiter.AllowUpTo(t.Context(), "k", n, limits...)
-	require.NoError(t, err)
-	return r.Granted
 }
 
 // TestNoLeaseOfMixedLimits: what flows back into a bucket would be lost to the quota, as what a settle ends would be.
@@ -370,9 +348,9 @@ func TestNoLeaseOfMixedLimits(t *testing.T) {
 				require.NoError(t, r.Settle(t.Context(), 2))
 			}
 		}
-		router := serve(limiter.Handler(quota, ginlimit.WithName("settling"), ginlimit.WithSettle(func(*gin.Context) int { return 1 })))
+		router := testkit.Serve(limiter.Handler(quota, ginlimit.WithName("settling"), ginlimit.WithSettle(func(*gin.Context) int { return 1 })))
 		for range 50 {
-			require.Equal(t, http.StatusOK, get(router, "/").Code)
+			require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
 		}
 		require.Zero(t, limiter.Stats().Leased)
 		for key, used := range map[string]int{"mixed": 200, "settled": 400} {
@@ -386,12 +364,12 @@ func TestNoLeaseOfMixedLimits(t *testing.T) {
 // TestFloorIsChecked at construction; of a client's own limits that hold no more, it prohibits.
 func TestFloorIsChecked(t *testing.T) {
 	t.Parallel()
-	limiter := newLocal(t)
+	limiter := testkit.NewLocal(t)
 	for floor, ok := range map[int]bool{-1: false, 0: true, 9: true, 10: false, math.MaxInt: false} {
 		_, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithFloor(floor))
 		require.Equal(t, ok, err == nil, "%d: %v", floor, err)
 	}
-	p := newPolicy(t, limiter, ginlimit.PerHour(100), ginlimit.WithFloor(10),
+	p := testkit.NewPolicy(t, limiter, ginlimit.PerHour(100), ginlimit.WithFloor(10),
 		ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 			n, err := strconv.Atoi(client)
 			return []ginlimit.Limit{ginlimit.PerHour(n)}, err

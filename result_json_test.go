@@ -19,10 +19,10 @@ func TestEveryResultIsJSON(t *testing.T) {
 	t.Parallel()
 	unnamed := time.FixedZone("ours", 3600)
 	onMiniredis := func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
-		rdb, _ := newMiniredis(t)
+		rdb, _ := testkit.NewMiniredis(t)
 		return testkit.NewLimiter(t, rdb, append(opts, testkit.TrustsClock())...)
 	}
-	local := func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return newLocal(t, opts...) }
+	local := func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return testkit.NewLocal(t, opts...) }
 	for name, row := range map[string]struct {
 		limit    ginlimit.Limit
 		make     func(*testing.T, ...ginlimit.Option) *ginlimit.Limiter
@@ -51,13 +51,13 @@ func TestEveryResultIsJSON(t *testing.T) {
 		"unlimited":            {ginlimit.PerMinute(-1), local, nil, 1, "-1/m", true, true},
 		"prohibited":           {ginlimit.PerDay(0), local, nil, 1, "0/d", true, false},
 		"a prohibited quota":   {ginlimit.PerCalendar(0, ginlimit.CalendarMonth(nil, 1)), local, nil, 1, "0/month", true, false},
-		"a quota":              {ginlimit.PerCalendar(1, ginlimit.CalendarWeek(location(t, "Europe/Berlin"), 0)), local, nil, 2, "1/week from sunday in Europe/Berlin", true, false},
+		"a quota":              {ginlimit.PerCalendar(1, ginlimit.CalendarWeek(testkit.Location(t, "Europe/Berlin"), 0)), local, nil, 2, "1/week from sunday in Europe/Berlin", true, false},
 		"an unnamed zone":      {ginlimit.PerCalendar(1, ginlimit.CalendarMonth(unnamed, 15)), local, nil, 2, `1/month from 15 in "ours"`, false, false},
 		"a zone named nothing": {ginlimit.PerCalendar(1, ginlimit.CalendarDay(time.FixedZone("", 60))), local, nil, 2, `1/calendar-day in ""`, false, false},
 		"a zone of a name that another has": {ginlimit.PerCalendar(1, ginlimit.CalendarDay(time.FixedZone("CET", 60))), local, nil, 2,
 			`1/calendar-day in "CET"`, false, false},
 		"leased":        {ginlimit.PerHour(10_000), onMiniredis, []ginlimit.Option{ginlimit.WithLease(time.Minute)}, 4, "10000/h", true, true},
-		"without Redis": {ginlimit.PerHour(1), func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return lost(t, opts...) }, nil, 2, "1/h", true, false},
+		"without Redis": {ginlimit.PerHour(1), func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return testkit.WithoutRedis(t, opts...) }, nil, 2, "1/h", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -66,14 +66,14 @@ func TestEveryResultIsJSON(t *testing.T) {
 				sent = &r
 				c.JSON(status, r)
 			}
-			p := newPolicy(t, row.make(t), row.limit, append([]ginlimit.Option{byUser(), ginlimit.WithName("api"),
+			p := testkit.NewPolicy(t, row.make(t), row.limit, append([]ginlimit.Option{testkit.ByUser(), ginlimit.WithName("api"),
 				ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) { send(c, http.StatusTooManyRequests, r) })}, row.opts...)...)
 			for range -row.requests - 1 {
 				slot, err := p.Acquire(t.Context(), "alice")
 				require.NoError(t, err)
 				defer slot.Release()
 			}
-			r := serve(func(c *gin.Context) {
+			r := testkit.Serve(func(c *gin.Context) {
 				if c.Next(); sent == nil {
 					found, ok := ginlimit.FromContext(c)
 					require.True(t, ok)
@@ -83,7 +83,7 @@ func TestEveryResultIsJSON(t *testing.T) {
 			var body string
 			for range max(1, row.requests) {
 				sent = nil
-				body = get(r, "/", user("alice")).Body.String()
+				body = testkit.Get(r, "/", testkit.User("alice")).Body.String()
 			}
 			require.Equal(t, row.allowed, sent.Allowed)
 			text, err := json.Marshal(sent)

@@ -75,7 +75,7 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 					if name == "calendar" {
 						w.Bucket, _ = bucket.NewCalendar("", int64(limit.Rate), time.Minute.Milliseconds(), start.Add(time.Minute).UnixMilli())
 					}
-					w.follow(t, 400/raceShare, start)
+					w.follow(t, 400/testkit.RaceShare, start)
 				})
 			})
 		}

@@ -44,7 +44,7 @@ func TestScriptsWithRecordsEqualTheProcess(t *testing.T) {
 						scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis, source: source, args: args}, Bucket: one,
 						store: memory.New(memory.MaxBuckets), r: r,
 					}
-					for step := range 400 / raceShare {
+					for step := range 400 / testkit.RaceShare {
 						w.step(t, step)
 					}
 				})

@@ -26,7 +26,7 @@ func TestScriptIsLoadedOnceAndCalledBySHA(t *testing.T) {
 		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(50))
 		require.NoError(t, err)
 	}
-	calls := commandCalls(t, rdb)
+	calls := testkit.CommandCalls(t, rdb)
 	assert.Equal(t, "1", calls["script|load"])
 	assert.Equal(t, "10", calls["evalsha"])
 	assert.NotContains(t, calls, "eval")
@@ -83,7 +83,7 @@ func TestScriptIsLoadedWhenRedisIsFirstReached(t *testing.T) {
 		_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
 		return err == nil
 	}))
-	calls := commandCalls(t, rdb)
+	calls := testkit.CommandCalls(t, rdb)
 	assert.Equal(t, "1", calls["script|load"])
 	assert.NotContains(t, calls, "eval")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // scriptKeys calls a script on keys of a Redis whose clock is set.
@@ -101,7 +102,7 @@ func TestEachBucketForItself(t *testing.T) {
 			t.Parallel()
 			s, r := newScriptKeys(t, c.algorithm, c.limit), rand.New(rand.NewPCG(1, 1))
 			told, left := 0, 0
-			for step := range 200 / raceShare {
+			for step := range 200 / testkit.RaceShare {
 				if r.IntN(3) > 0 {
 					s.advance(time.Duration(r.IntN(200)) * time.Millisecond)
 				}

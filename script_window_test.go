@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestRepliesOfWindows: what was taken before; milliseconds until there is more, until one more charge fits if not all were
@@ -206,7 +207,7 @@ func (l takenLog) state(now int) string {
 
 // eachLog makes keys of logs of up to 7 entries, some of which have left, in the millisecond in which an entry leaves and beside it.
 func eachLog(t *testing.T, s *scriptKeys, test func(l takenLog, now int, restore func(keys ...string))) {
-	for entries := 1; entries <= 7; entries += raceShare {
+	for entries := 1; entries <= 7; entries += testkit.RaceShare {
 		l := takenLog{base: 4}
 		for i := range entries {
 			l.entries = append(l.entries, logEntry{10 * i, 1 + i%2})

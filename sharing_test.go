@@ -79,7 +79,7 @@ func TestNamesDecideWhoShares(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			rdb, _ := newMiniredis(t)
+			rdb, _ := testkit.NewMiniredis(t)
 			var log bytes.Buffer
 			l := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			r := gin.New()
@@ -89,17 +89,17 @@ func TestNamesDecideWhoShares(t *testing.T) {
 			r.GET("/second", c.second(l), done)
 			r.GET("/both", c.first(l), c.second(l), done)
 
-			get(r, "/first")
-			remaining, err := strconv.Atoi(get(r, "/second").Header().Get("X-RateLimit-Remaining"))
+			testkit.Get(r, "/first")
+			remaining, err := strconv.Atoi(testkit.Get(r, "/second").Header().Get("X-RateLimit-Remaining"))
 			require.NoError(t, err)
-			limit, err := strconv.Atoi(get(r, "/second").Header().Get("X-RateLimit-Limit"))
+			limit, err := strconv.Atoi(testkit.Get(r, "/second").Header().Get("X-RateLimit-Limit"))
 			require.NoError(t, err)
 			assert.Equal(t, c.share, remaining < limit-1)
 
 			const warning = "two handlers charge one bucket"
 			require.NotContains(t, log.String(), warning)
-			get(r, "/both")
-			get(r, "/both")
+			testkit.Get(r, "/both")
+			testkit.Get(r, "/both")
 			warnings := strings.Count(log.String(), warning)
 			if c.share {
 				assert.Equal(t, 1, warnings, log.String())
@@ -113,20 +113,20 @@ func TestNamesDecideWhoShares(t *testing.T) {
 
 func TestOtherLimitersAreOtherBuckets(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	var log bytes.Buffer
 	logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
 	local, err := ginlimit.NewLocal(logger)
 	require.NoError(t, err)
-	r := serve(
-		middleware(rdb, ginlimit.PerMinute(5), logger),
-		middleware(rdb, ginlimit.PerMinute(5), logger, ginlimit.WithPrefix("other")),
+	r := testkit.Serve(
+		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger),
+		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger, ginlimit.WithPrefix("other")),
 		local.Handler(ginlimit.PerMinute(5)))
-	assert.Equal(t, "4", get(r, "/").Header().Get("X-RateLimit-Remaining"))
+	assert.Equal(t, "4", testkit.Get(r, "/").Header().Get("X-RateLimit-Remaining"))
 	assert.Empty(t, log.String())
 
-	r = serve(middleware(rdb, ginlimit.PerMinute(5), logger), middleware(rdb, ginlimit.PerMinute(5), logger))
-	get(r, "/")
+	r = testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(5), logger), testkit.Middleware(rdb, ginlimit.PerMinute(5), logger))
+	testkit.Get(r, "/")
 	assert.Contains(t, log.String(), "WithName", "two limiters, one bucket")
 }
 
@@ -162,7 +162,7 @@ func TestOneNameWithSeveralAlgorithmsIsWarnedOf(t *testing.T) {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
 			var log bytes.Buffer
-			l := newLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			l := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			for range 3 {
 				_, _ = l.Policy(row.limits[0], row.first...)
 				_, err := l.Policy(row.limits[1], row.second...)
@@ -184,11 +184,11 @@ func TestOneNameWithSeveralAlgorithmsIsWarnedOf(t *testing.T) {
 func TestAlgorithmOfADefaultIdentity(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	l := newLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
+	l := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
 		ginlimit.WithIdentity("user", ginlimit.ByHeader("X-User"), ginlimit.PerMinute(5)))
-	newPolicy(t, l, ginlimit.PerMinute(5), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+	testkit.NewPolicy(t, l, ginlimit.PerMinute(5), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
 	require.Empty(t, log.String())
-	newPolicy(t, l, ginlimit.PerMinute(5))
+	testkit.NewPolicy(t, l, ginlimit.PerMinute(5))
 	require.Contains(t, log.String(), "name=user")
 }
 
@@ -196,11 +196,11 @@ func TestAlgorithmOfADefaultIdentity(t *testing.T) {
 func TestNamesThatAreComparedAreBounded(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	l := newLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	l := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	const names = 3000
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow} {
 		for i := range names {
-			newPolicy(t, l, ginlimit.PerMinute(5), ginlimit.WithName(strconv.Itoa(i)), ginlimit.WithAlgorithm(a))
+			testkit.NewPolicy(t, l, ginlimit.PerMinute(5), ginlimit.WithName(strconv.Itoa(i)), ginlimit.WithAlgorithm(a))
 		}
 	}
 	require.Equal(t, 1024, strings.Count(log.String(), "\n"))
@@ -209,7 +209,7 @@ func TestNamesThatAreComparedAreBounded(t *testing.T) {
 // TestClientsOfOneServerShareBuckets: they are warned of as two handlers of one client are, also in two limiters.
 func TestClientsOfOneServerShareBuckets(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	addr := rdb.Options().Addr
 	own := func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr)
@@ -230,7 +230,7 @@ func TestClientsOfOneServerShareBuckets(t *testing.T) {
 			t.Cleanup(func() { _ = other.Close() })
 			var log bytes.Buffer
 			logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
-			get(serve(middleware(rdb, ginlimit.PerMinute(100), logger), middleware(other, ginlimit.PerMinute(100), logger)), "/")
+			testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(100), logger), testkit.Middleware(other, ginlimit.PerMinute(100), logger)), "/")
 			require.Equal(t, row.warns, strings.Contains(log.String(), "WithName"), log.String())
 		})
 	}
@@ -247,7 +247,7 @@ func TestKeysWithoutANameAreNoAddresses(t *testing.T) {
 	r.GET("/page", local.Handler(ginlimit.PerMinute(1)), ok)
 	r.GET("/api", local.Handler(ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))), ok)
 	forged := func(r *http.Request) { r.Header["X-Api-Key"] = []string{"192.0.2.9"} }
-	require.Equal(t, http.StatusOK, get(r, "/api", from("198.51.100.6:1"), forged).Code)
-	require.Equal(t, http.StatusTooManyRequests, get(r, "/api", from("198.51.100.6:1"), forged).Code)
-	require.Equal(t, http.StatusOK, get(r, "/page", from("192.0.2.9:1")).Code)
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/api", testkit.From("198.51.100.6:1"), forged).Code)
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/api", testkit.From("198.51.100.6:1"), forged).Code)
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/page", testkit.From("192.0.2.9:1")).Code)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Some plans have calendar quotas, alone, with others, or beside limits of the algorithm, and a boundary of a period in their span.
@@ -20,7 +21,7 @@ import (
 
 // simCalendar is a calendar of a plan.
 type simCalendar struct {
-	civil
+	testkit.Civil
 	right  ginlimit.Calendar   // by a clock that is right
 	of     []ginlimit.Calendar // by the clock of each process
 	starts []time.Time         // of its periods by a clock that is right
@@ -47,24 +48,24 @@ func (p *simPlan) drawCalendars(r *rand.Rand) {
 	}
 	p.begin = simFirstDay.AddDate(0, 0, -r.IntN(2))
 	for i, name := range []string{"simA", "simB"} {
-		c := &simCalendar{civil: civil{unit: pick(r, "day", "week", "month")}}
-		switch c.unit {
+		c := &simCalendar{Civil: testkit.Civil{Unit: pick(r, "day", "week", "month")}}
+		switch c.Unit {
 		case "week":
-			c.first = int(p.begin.Weekday() + time.Weekday(r.IntN(4)/3)) // at times no week begins in this run
+			c.First = int(p.begin.Weekday() + time.Weekday(r.IntN(4)/3)) // at times no week begins in this run
 		case "month":
-			if c.first = 1; p.begin.Day() > 1 {
-				c.first = pick(r, 29, 30, 31)
+			if c.First = 1; p.begin.Day() > 1 {
+				c.First = pick(r, 29, 30, 31)
 			}
 		}
 		p.calendars = append(p.calendars, c)
 		offset := i * pick(r, 0, 0, 1, -1)
-		c.right, c.zone = c.in(name, offset)
+		c.right, c.Zone = c.in(name, offset)
 		for _, process := range p.processes {
 			of, _ := c.in(name, offset+process.skew)
 			c.of = append(c.of, of)
 		}
 		for day := simFirstDay.AddDate(0, 0, -70); len(c.starts) < simLater+75; day = day.AddDate(0, 0, 1) {
-			if c.begins(day) {
+			if c.Begins(day) {
 				c.starts = append(c.starts, day.Add(-time.Duration(offset)*time.Second))
 			}
 		}
@@ -89,11 +90,11 @@ func (p *simPlan) drawCalendars(r *rand.Rand) {
 // in returns the calendar in a zone so many seconds to the east.
 func (c *simCalendar) in(name string, offset int) (ginlimit.Calendar, *time.Location) {
 	zone := time.FixedZone(name, offset)
-	switch c.unit {
+	switch c.Unit {
 	case "week":
-		return ginlimit.CalendarWeek(zone, time.Weekday(c.first)), zone
+		return ginlimit.CalendarWeek(zone, time.Weekday(c.First)), zone
 	case "month":
-		return ginlimit.CalendarMonth(zone, c.first), zone
+		return ginlimit.CalendarMonth(zone, c.First), zone
 	}
 	return ginlimit.CalendarDay(zone), zone
 }
@@ -176,16 +177,16 @@ func (m *simMember) openPolicies(p *simPlan, process int) error {
 // do makes a call.
 func (m *simMember) do(ctx context.Context, p *simPlan, a *simAnswer) (r ginlimit.Result, err error) {
 	key := p.keys[a.key]
-	s := step{op: a.op, key: key.name, n: a.n, d: a.block, limits: p.limitsOf(a.process, key.versions[a.version])}
+	s := testkit.Step{Op: a.op, Key: key.name, N: a.n, D: a.block, Limits: p.limitsOf(a.process, key.versions[a.version])}
 	switch {
 	case a.settles:
 		a.reservation, err = m.reserve(ctx, p, a)
 		r = a.reservation.Result()
 	case m.policies == nil:
-		r, err = s.apply(ctx, m.limiter)
+		r, err = s.Apply(ctx, m.limiter)
 	default:
-		s.key = strings.TrimPrefix(s.key, "p|")
-		r, err = s.applyTo(ctx, m.policies[a.key][a.version])
+		s.Key = strings.TrimPrefix(s.Key, "p|")
+		r, err = s.ApplyTo(ctx, m.policies[a.key][a.version])
 	}
 	return p.rightly(a.process, r), err
 }
@@ -223,16 +224,16 @@ func (p *simPlan) lastPeriod(a *simAnswer, l ginlimit.Limit) int {
 
 // quotaID is what ends the key of a period.
 func (c *simCalendar) quotaID(period int) string {
-	id, layout := c.unit, time.DateOnly
+	id, layout := c.Unit, time.DateOnly
 	switch {
-	case c.unit == "week":
-		id += map[int]string{2: "tue", 3: "wed", 4: "thu"}[c.first]
-	case c.unit == "month" && c.first == 1:
+	case c.Unit == "week":
+		id += map[int]string{2: "tue", 3: "wed", 4: "thu"}[c.First]
+	case c.Unit == "month" && c.First == 1:
 		layout = "2006-01"
-	case c.unit == "month":
-		id += fmt.Sprint(c.first)
+	case c.Unit == "month":
+		id += fmt.Sprint(c.First)
 	}
-	return id + "@" + c.zone.String() + ":" + c.starts[period].In(c.zone).Format(layout)
+	return id + "@" + c.Zone.String() + ":" + c.starts[period].In(c.Zone).Format(layout)
 }
 
 var simZone = regexp.MustCompile(`@(sim[AB])-?\d+:`)

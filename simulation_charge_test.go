@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // checkCharges wants that each process' calls on a key have been charged what they were granted, at any time. A call whose
@@ -173,9 +174,9 @@ func (s *simulation) checkSpans(key, limit int) {
 		for j := len(since) - 1; j >= 0; j-- {
 			sum += since[j].granted - since[j].returned()
 			span := s.serverTime(since[j].at, e.at)
-			most := burst(l) + int64(span)*int64(l.Rate)/int64(l.Period)
+			most := testkit.Burst(l) + int64(span)*int64(l.Rate)/int64(l.Period)
 			if s.plan.algorithm == ginlimit.SlidingWindow {
-				if most = burst(l); span >= l.Period {
+				if most = testkit.Burst(l); span >= l.Period {
 					break
 				}
 			}
@@ -212,7 +213,7 @@ func (s *simulation) checkWindows(key, limit int) {
 			begun, sum, known = e.now, 0, true
 		}
 		last = e.now
-		if sum += e.granted; known && sum > burst(l) {
+		if sum += e.granted; known && sum > testkit.Burst(l) {
 			s.violated("guarantee 1: %d tokens of client %d under %s were admitted in one window, until %s", sum, key, l, s.at(e.at))
 			return
 		}
@@ -246,7 +247,7 @@ func (s *simulation) checkShares() {
 					if s.plan.calendarOf(l) != nil {
 						continue // see checkQuotaShares
 					}
-					rate, holds := max(1, l.Rate/p.replicas), max(1, int(burst(l))/p.replicas)
+					rate, holds := max(1, l.Rate/p.replicas), max(1, int(testkit.Burst(l))/p.replicas)
 					sum := 0
 					for j := len(local) - 1; j >= 0; j-- {
 						sum += local[j].result.Granted

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // check holds a run against the guarantees, by their numbers in the documentation. What the server does is checked while
@@ -314,9 +315,9 @@ func (s *simulation) sharesCharges(a *simAnswer, e *simExecution) bool {
 
 // leastBurst is how many tokens a call can take at most.
 func leastBurst(limits []ginlimit.Limit) int64 {
-	least := burst(limits[0])
+	least := testkit.Burst(limits[0])
 	for _, l := range limits {
-		least = min(least, burst(l))
+		least = min(least, testkit.Burst(l))
 	}
 	return least
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // slotSimulation is a run of several processes that take slots of one server, over the network of the simulation. A seed draws who
@@ -317,7 +318,7 @@ func TestSlotSimulation(t *testing.T) {
 	first, count := max(1, *simSeed), *simSeeds
 	if count == 0 {
 		count = 10
-		if raceDetector {
+		if testkit.RaceDetector {
 			count = 5
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Some plans have processes with leases, and keys so hot that they are worth it.
@@ -75,7 +76,7 @@ func (s *simulation) mostAhead(a *simAnswer) int64 {
 // leases, the caller is told of its own, and others follow.
 func afterSome(e *simExecution, r ginlimit.Result) bool {
 	left := func(i int) (allowed bool, remaining int) {
-		one := closest(results(e.single[i]))
+		one := testkit.Closest(results(e.single[i]))
 		return one.Allowed, one.Remaining
 	}
 	for i := range e.single {
@@ -201,9 +202,9 @@ func (s *simulation) maxIn(l ginlimit.Limit, from, to time.Time) int64 {
 	windows := int64((span + l.Period - 1) / l.Period) // one after another, of those that slide
 	switch s.plan.algorithm {
 	case ginlimit.FixedWindow:
-		return burst(l)*(windows+1) + s.leasedWhenSet(l, to)
+		return testkit.Burst(l)*(windows+1) + s.leasedWhenSet(l, to)
 	case ginlimit.SlidingWindow:
-		return burst(l) * max(1, windows)
+		return testkit.Burst(l) * max(1, windows)
 	}
-	return burst(l) + int64(span)*int64(l.Rate)/int64(l.Period) + s.leasedWhenSet(l, to)
+	return testkit.Burst(l) + int64(span)*int64(l.Rate)/int64(l.Period) + s.leasedWhenSet(l, to)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // simPlan is all that a seed stands for.
@@ -253,7 +254,7 @@ func (p *simPlan) drawCalls(r *rand.Rand, calls int, from, length time.Duration)
 
 func (p *simPlan) drawCall(r *rand.Rand, process, key int) simCall {
 	limits := p.keys[key].versions[0]
-	most := int(burst(limits[0]))
+	most := int(testkit.Burst(limits[0]))
 	c := simCall{process: process, key: key, op: "AllowN", n: 1, retries: pick(r, 0, 0, 1, 2)}
 	switch r.IntN(30) {
 	case 0, 1, 2, 3:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // simTold is what a caller is told of one limit. Some of it may last until the period ends, by the caller's clock.
@@ -18,7 +19,7 @@ func (p *simPlan) tell(process int, told []simTold, periods []int, now time.Time
 	var results []ginlimit.Result
 	for i, t := range told {
 		if p.calendarOf(t.Limit) != nil {
-			left := millis(max(1, p.ends(process, t.Limit, periods[i]).UnixMilli()-now.UnixMilli()))
+			left := testkit.Millis(max(1, p.ends(process, t.Limit, periods[i]).UnixMilli()-now.UnixMilli()))
 			if t.retry && t.RetryAfter >= 0 {
 				t.RetryAfter = max(t.RetryAfter, left)
 			}
@@ -28,7 +29,7 @@ func (p *simPlan) tell(process int, told []simTold, periods []int, now time.Time
 		}
 		results = append(results, t.Result)
 	}
-	return closest(results)
+	return testkit.Closest(results)
 }
 
 // isTold reports whether an answer is what its caller is to be told. What lasts until a period ends is by the time of the
@@ -115,7 +116,7 @@ func (s *simulation) checkQuotas(key, limit int) {
 				taken[one] = max(0, taken[one]-n)
 			}
 		}
-		if taken[of] += e.granted; taken[of] > burst(l) {
+		if taken[of] += e.granted; taken[of] > testkit.Burst(l) {
 			s.violated("guarantee 1: %d tokens of client %d under %s were admitted in one period, until %s", taken[of], key, l, s.at(e.at))
 			return
 		}
@@ -133,7 +134,7 @@ func (s *simulation) checkQuotaPart(told []*simAnswer, limit int, l ginlimit.Lim
 		known, _ := s.charge(a)
 		of := counted{s.plan.period(a.process, l, a.start), a.version}
 		sums[of] += known
-		if a.version == told[0].version && sums[of] > burst(l)+s.returnedIn(a.key, limit, told[0].start, a.end) {
+		if a.version == told[0].version && sums[of] > testkit.Burst(l)+s.returnedIn(a.key, limit, told[0].start, a.end) {
 			s.complain(a, "guarantee 1: in one period, more was granted than "+l.String())
 			return false
 		}

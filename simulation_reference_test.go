@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // simReference is the reference model of the simulation's algorithm, and of calendar quotas, by the server's clock.
 type simReference struct {
-	timed   steppable
-	tokens  *model               // or nil
-	windows *windowModel         // or nil
+	timed   testkit.Steppable
+	tokens  *testkit.BucketModel // or nil
+	windows *testkit.WindowModel // or nil
 	quotas  map[string]*simQuota // by their keys in Redis
 }
 
@@ -36,10 +37,10 @@ type simCounted struct {
 
 func newSimReference(a ginlimit.Algorithm) simReference {
 	if a == ginlimit.TokenBucket {
-		m := newModel()
+		m := testkit.NewBucketModel()
 		return simReference{m, m, nil, map[string]*simQuota{}}
 	}
-	m := newWindowModel(a)
+	m := testkit.NewWindowModel(a)
 	return simReference{m, nil, m, map[string]*simQuota{}}
 }
 
@@ -48,10 +49,10 @@ func (r simReference) only(some ...simCounted) simReference {
 	all := r
 	all.quotas = map[string]*simQuota{}
 	if r.tokens != nil {
-		all.tokens = &model{now: r.tokens.now, buckets: map[string]*modelBucket{}}
+		all.tokens = &testkit.BucketModel{Now: r.tokens.Now, Buckets: map[string]*testkit.ModelBucket{}}
 		all.timed = all.tokens
 	} else {
-		all.windows = &windowModel{algorithm: r.windows.algorithm, now: r.windows.now, windows: map[string]*modelWindow{}}
+		all.windows = &testkit.WindowModel{Algorithm: r.windows.Algorithm, Now: r.windows.Now, Windows: map[string]*testkit.ModelWindow{}}
 		all.timed = all.windows
 	}
 	for _, c := range some {
@@ -62,12 +63,12 @@ func (r simReference) only(some ...simCounted) simReference {
 				all.quotas[c.quota] = q
 			}
 		case r.tokens != nil:
-			if b := r.tokens.buckets[id]; b != nil {
-				all.tokens.buckets[id] = b
+			if b := r.tokens.Buckets[id]; b != nil {
+				all.tokens.Buckets[id] = b
 			}
 		default:
-			if w := r.windows.windows[id]; w != nil {
-				all.windows.windows[id] = w
+			if w := r.windows.Windows[id]; w != nil {
+				all.windows.Windows[id] = w
 			}
 		}
 	}
@@ -77,9 +78,9 @@ func (r simReference) only(some ...simCounted) simReference {
 // now is the time, in milliseconds.
 func (r simReference) now() int64 {
 	if r.tokens != nil {
-		return r.tokens.now
+		return r.tokens.Now
 	}
-	return r.windows.now
+	return r.windows.Now
 }
 
 func (r simReference) quota(c simCounted) *simQuota {
@@ -92,10 +93,10 @@ func (r simReference) quota(c simCounted) *simQuota {
 // one is take, of one bucket.
 func (r simReference) one(c simCounted, n, least int64) (t simTold) {
 	if c.quota == "" {
-		return simTold{Result: r.timed.take(c.client, n, least, []ginlimit.Limit{c.limit})}
+		return simTold{Result: r.timed.Take(c.client, n, least, []ginlimit.Limit{c.limit})}
 	}
 	q, all := r.quota(c), int64(c.limit.Rate)
-	room, blocked := max(0, all-q.used), millis(max(0, q.blocked-r.now()))
+	room, blocked := max(0, all-q.used), testkit.Millis(max(0, q.blocked-r.now()))
 	if blocked > 0 {
 		room = 0
 	}
@@ -140,7 +141,7 @@ func (r simReference) take(all []simCounted, n, least int64) (told []simTold) {
 
 func (r simReference) refund(c simCounted, n int64) {
 	if c.quota == "" {
-		r.timed.refund(c.client, n, []ginlimit.Limit{c.limit})
+		r.timed.Refund(c.client, n, []ginlimit.Limit{c.limit})
 		return
 	}
 	r.quota(c).used = max(0, r.quota(c).used-n)
@@ -148,7 +149,7 @@ func (r simReference) refund(c simCounted, n int64) {
 
 func (r simReference) block(c simCounted, d time.Duration) {
 	if c.quota == "" {
-		r.timed.block(c.client, d, []ginlimit.Limit{c.limit})
+		r.timed.Block(c.client, d, []ginlimit.Limit{c.limit})
 		return
 	}
 	r.quota(c).blocked = max(r.quota(c).blocked, r.now()+d.Milliseconds())
@@ -156,7 +157,7 @@ func (r simReference) block(c simCounted, d time.Duration) {
 
 func (r simReference) reset(c simCounted) {
 	if c.quota == "" {
-		r.timed.reset(c.client, []ginlimit.Limit{c.limit})
+		r.timed.Reset(c.client, []ginlimit.Limit{c.limit})
 		return
 	}
 	delete(r.quotas, c.quota)
@@ -165,9 +166,9 @@ func (r simReference) reset(c simCounted) {
 // at sets the time, in milliseconds.
 func (r simReference) at(ms int64) {
 	if r.tokens != nil {
-		r.tokens.now = ms
+		r.tokens.Now = ms
 	} else {
-		r.windows.now = ms
+		r.windows.Now = ms
 	}
 }
 
@@ -180,19 +181,19 @@ func (r simReference) clone() simReference {
 	if r.tokens != nil {
 		c := newSimReference(ginlimit.TokenBucket)
 		c.quotas = quotas
-		c.tokens.now = r.tokens.now
-		for id, b := range r.tokens.buckets {
-			c.tokens.buckets[id] = &modelBucket{missing: new(big.Rat).Set(b.missing), at: b.at, block: b.block}
+		c.tokens.Now = r.tokens.Now
+		for id, b := range r.tokens.Buckets {
+			c.tokens.Buckets[id] = &testkit.ModelBucket{Missing: new(big.Rat).Set(b.Missing), At: b.At, Block: b.Block}
 		}
 		return c
 	}
-	c := newSimReference(r.windows.algorithm)
+	c := newSimReference(r.windows.Algorithm)
 	c.quotas = quotas
-	c.windows.now = r.windows.now
-	for id, w := range r.windows.windows {
+	c.windows.Now = r.windows.Now
+	for id, w := range r.windows.Windows {
 		same := *w
-		same.taken = slices.Clone(w.taken)
-		c.windows.windows[id] = &same
+		same.Taken = slices.Clone(w.Taken)
+		c.windows.Windows[id] = &same
 	}
 	return c
 }
@@ -204,9 +205,9 @@ func (r simReference) stored(c simCounted) string {
 		q := r.quota(c)
 		return describeQuota(q.used, max(0, q.blocked-r.now()))
 	case r.tokens != nil:
-		return describeBucket(r.tokens.bucket(c.client, c.limit))
+		return describeBucket(r.tokens.Bucket(c.client, c.limit))
 	}
-	return describeWindow(r.windows, r.windows.window(c.client, c.limit))
+	return describeWindow(r.windows, r.windows.Window(c.client, c.limit))
 }
 
 func describeQuota(used, blocked int64) string {
@@ -230,36 +231,36 @@ func (v *simServer) quotaIn(name string) (used, blocked int64) {
 }
 
 // adopt has a token bucket of the reference be as it is in Redis. Windows are the same whatever their limit.
-func (r simReference) adopt(key string, l ginlimit.Limit, found *modelBucket) {
+func (r simReference) adopt(key string, l ginlimit.Limit, found *testkit.ModelBucket) {
 	if r.tokens != nil {
-		found.at = r.tokens.now
-		r.tokens.buckets[key+" "+l.Period.String()] = found
+		found.At = r.tokens.Now
+		r.tokens.Buckets[key+" "+l.Period.String()] = found
 	}
 }
 
 // adoptWindow has a window of the reference be as it is in Redis.
-func (r simReference) adoptWindow(key string, l ginlimit.Limit, found *modelWindow) {
-	found.shift(r.windows.now)
-	r.windows.windows[key+" "+l.Period.String()] = found
+func (r simReference) adoptWindow(key string, l ginlimit.Limit, found *testkit.ModelWindow) {
+	found.Shift(r.windows.Now)
+	r.windows.Windows[key+" "+l.Period.String()] = found
 }
 
-func describeBucket(b *modelBucket) string {
-	return fmt.Sprintf("%s missing, blocked for %d ms", b.missing.RatString(), b.block)
+func describeBucket(b *testkit.ModelBucket) string {
+	return fmt.Sprintf("%s missing, blocked for %d ms", b.Missing.RatString(), b.Block)
 }
 
 // describeWindow tells how long ago each token was taken, and of a fixed window how long ago it began.
-func describeWindow(m *windowModel, w *modelWindow) string {
-	now := m.clock(w)
-	blocked := max(0, w.blocked-now)
-	if m.algorithm == ginlimit.FixedWindow {
+func describeWindow(m *testkit.WindowModel, w *testkit.ModelWindow) string {
+	now := m.Clock(w)
+	blocked := max(0, w.Blocked-now)
+	if m.Algorithm == ginlimit.FixedWindow {
 		ago := int64(0)
-		if len(w.taken) > 0 {
-			ago = now - w.begun
+		if len(w.Taken) > 0 {
+			ago = now - w.Begun
 		}
-		return fmt.Sprintf("%d taken, begun %d ms ago, blocked for %d ms", len(w.taken), ago, blocked)
+		return fmt.Sprintf("%d taken, begun %d ms ago, blocked for %d ms", len(w.Taken), ago, blocked)
 	}
 	ago := map[int64]int{}
-	for _, at := range w.taken {
+	for _, at := range w.Taken {
 		ago[now-at]++
 	}
 	text := ""
@@ -270,8 +271,8 @@ func describeWindow(m *windowModel, w *modelWindow) string {
 }
 
 // bucketIn reads a token bucket as its key says that it is now.
-func (v *simServer) bucketIn(name string, l ginlimit.Limit) *modelBucket {
-	b := &modelBucket{missing: new(big.Rat)}
+func (v *simServer) bucketIn(name string, l ginlimit.Limit) *testkit.ModelBucket {
+	b := &testkit.ModelBucket{Missing: new(big.Rat)}
 	mini := v.homeLocked(name).mini
 	if v.plan.algorithm != ginlimit.TokenBucket || !mini.Exists(name) {
 		return b
@@ -280,7 +281,7 @@ func (v *simServer) bucketIn(name string, l ginlimit.Limit) *modelBucket {
 	ttl := mini.TTL(name).Milliseconds()
 	numbers := fields(value)
 	if len(numbers) == 2 {
-		b.block = max(0, ttl-numbers[1])
+		b.Block = max(0, ttl-numbers[1])
 	}
 	arguments := scriptArguments(v.plan.algorithm, l)
 	drain, cost := arguments[0], arguments[1]
@@ -288,13 +289,13 @@ func (v *simServer) bucketIn(name string, l ginlimit.Limit) *modelBucket {
 	if len(numbers) > 0 && numbers[0] < drain { // else it is another limit's
 		level -= numbers[0]
 	}
-	b.missing = big.NewRat(level, cost)
+	b.Missing = big.NewRat(level, cost)
 	return b
 }
 
 // windowIn reads a window as its key says that it is now, which is 0.
-func (v *simServer) windowIn(name string, l ginlimit.Limit) *modelWindow {
-	w, mini := &modelWindow{}, v.homeLocked(name).mini
+func (v *simServer) windowIn(name string, l ginlimit.Limit) *testkit.ModelWindow {
+	w, mini := &testkit.ModelWindow{}, v.homeLocked(name).mini
 	if !mini.Exists(name) {
 		return w
 	}
@@ -303,10 +304,10 @@ func (v *simServer) windowIn(name string, l ginlimit.Limit) *modelWindow {
 		value, _ := mini.Get(name)
 		numbers, left := fields(value), ttl
 		if len(numbers) == 3 {
-			left, w.blocked = ttl-numbers[1], ttl-numbers[2]
+			left, w.Blocked = ttl-numbers[1], ttl-numbers[2]
 		}
-		if w.begun = left - period; left > 0 && len(numbers) > 0 {
-			w.taken = make([]int64, numbers[0])
+		if w.Begun = left - period; left > 0 && len(numbers) > 0 {
+			w.Taken = make([]int64, numbers[0])
 		}
 		return w
 	}
@@ -314,7 +315,7 @@ func (v *simServer) windowIn(name string, l ginlimit.Limit) *modelWindow {
 	header := fields(list[0])
 	before, now := header[0], header[2]-ttl
 	if len(header) == 4 {
-		w.blocked = header[3] - now
+		w.Blocked = header[3] - now
 	}
 	newest := int64(math.MinInt64)
 	if len(list) > 1 {
@@ -323,7 +324,7 @@ func (v *simServer) windowIn(name string, l ginlimit.Limit) *modelWindow {
 	for entry := range slices.Chunk(list[1:], 2) {
 		at, total := fields(entry[0])[0]-now, fields(entry[1])[0]
 		if at+period > max(0, newest) {
-			w.taken = append(w.taken, slices.Repeat([]int64{at}, int(total-before))...)
+			w.Taken = append(w.Taken, slices.Repeat([]int64{at}, int(total-before))...)
 		}
 		before = total
 	}
@@ -338,7 +339,7 @@ func (v *simServer) stored(name string, c simCounted) string {
 	case v.plan.algorithm == ginlimit.TokenBucket:
 		return describeBucket(v.bucketIn(name, c.limit))
 	}
-	return describeWindow(newWindowModel(v.plan.algorithm), v.windowIn(name, c.limit))
+	return describeWindow(testkit.NewWindowModel(v.plan.algorithm), v.windowIn(name, c.limit))
 }
 
 // fields reads the numbers in a text.

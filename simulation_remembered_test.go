@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // checkRemembered is guarantee 4 of a refusal from memory: its Result is what the reference tells of the buckets as Redis
@@ -56,11 +57,11 @@ func (s *simulation) tellRemembered(e *simExecution, c simCounted, n, passed int
 	} else {
 		t = r.one(c, 0, n)
 		if t.RetryAfter > 0 {
-			t.RetryAfter = max(0, t.RetryAfter-millis(passed))
+			t.RetryAfter = max(0, t.RetryAfter-testkit.Millis(passed))
 		}
-		t.ResetAfter = max(0, t.ResetAfter-millis(passed))
+		t.ResetAfter = max(0, t.ResetAfter-testkit.Millis(passed))
 		if c.quota == "" && t.ResetAfter == 0 {
-			t.Remaining = int(burst(c.limit))
+			t.Remaining = int(testkit.Burst(c.limit))
 		}
 	}
 	t.Allowed, t.Granted = false, 0

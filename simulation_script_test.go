@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // simScriptCall is the call of a script, as script.lua and decide.lua document it.
@@ -181,7 +182,7 @@ func scriptArguments(a ginlimit.Algorithm, l ginlimit.Limit) [3]int64 {
 	}
 	p := l.Period.Milliseconds()
 	g := new(big.Int).GCD(nil, nil, big.NewInt(int64(l.Rate)), big.NewInt(p)).Int64()
-	return [3]int64{int64(l.Rate) / g, p / g, burst(l) * p / g}
+	return [3]int64{int64(l.Rate) / g, p / g, testkit.Burst(l) * p / g}
 }
 
 // integers reads a reply of integers.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // simServer is the server of a simulation, or the masters of a cluster, which have one clock. It has milliseconds, as that of Redis.
@@ -100,7 +101,7 @@ func (v *simServer) name(b simBucketName) string {
 	if c := v.plan.calendarOf(l); c != nil {
 		return "ginlimit:{" + key + "}:" + c.quotaID(b.period)
 	}
-	return engine{algorithm: v.plan.algorithm}.redisKey(key, l)
+	return testkit.Engine{Algorithm: v.plan.algorithm}.RedisKey(key, l)
 }
 
 // allOf returns the buckets of a limit of a key: of a calendar, one for each period.
@@ -214,7 +215,7 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 		v.mirrorReturn(c, k, marks)
 	case "block":
 		for _, one := range all {
-			v.reference.block(one, millis(c.n))
+			v.reference.block(one, testkit.Millis(c.n))
 		}
 	case "reset":
 		for _, one := range all {
@@ -253,7 +254,7 @@ func (v *simServer) mirrorReturn(c simScriptCall, k simScriptKey, marks []int64)
 		case v.foreign[name]:
 		case one.quota == "" && v.plan.algorithm == ginlimit.SlidingWindow:
 			if v.stored(name, one) != v.reference.stored(one) { // else it was not clear whether a reset came before
-				v.reference.windows.giveBack(one.client, marks[i], c.n, one.limit)
+				v.reference.windows.GiveBack(one.client, marks[i], c.n, one.limit)
 			}
 		case one.quota != "" || v.plan.algorithm == ginlimit.FixedWindow:
 			if back < 0 || back > c.n || back > 0 && c.marks[i] < 0 {
@@ -265,9 +266,9 @@ func (v *simServer) mirrorReturn(c simScriptCall, k simScriptKey, marks []int64)
 		default:
 			before := v.reference.clone()
 			before.refund(one, c.n)
-			least, most := before.tokens.bucket(one.client, one.limit).missing, v.reference.tokens.bucket(one.client, one.limit).missing
+			least, most := before.tokens.Bucket(one.client, one.limit).Missing, v.reference.tokens.Bucket(one.client, one.limit).Missing
 			v.reference.adopt(one.client, one.limit, v.bucketIn(name, one.limit))
-			if is := v.reference.tokens.bucket(one.client, one.limit).missing; is.Cmp(least) < 0 || is.Cmp(most) > 0 {
+			if is := v.reference.tokens.Bucket(one.client, one.limit).Missing; is.Cmp(least) < 0 || is.Cmp(most) > 0 {
 				v.violated("a return of %d tokens leaves %s missing of %s", c.n, is, name)
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-
 	"os"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The simulation runs several processes' limiters, each with a go-redis client of its own, against one server, or the masters
@@ -107,7 +107,7 @@ func TestSimulation(t *testing.T) {
 	first, count := max(1, *simSeed), *simSeeds
 	switch {
 	case count > 0:
-	case raceDetector:
+	case testkit.RaceDetector:
 		count = 10
 	default:
 		count = 60

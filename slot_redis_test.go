@@ -42,7 +42,7 @@ func TestHoldSlots(t *testing.T) {
 	}
 	p := slotPolicy(t, redis.NewClient(&redis.Options{Addr: addr}))
 	for range 3 {
-		fmt.Println("slot", acquire(t, p).Result().Allowed)
+		fmt.Println("slot", testkit.Acquire(t, p).Result().Allowed)
 	}
 	<-t.Context().Done()
 }
@@ -81,13 +81,13 @@ func TestKilledProcessFreesItsSlots(t *testing.T) {
 	refusedFor := func(d time.Duration) {
 		t.Helper()
 		for start := time.Now(); time.Since(start) < d; time.Sleep(100 * time.Millisecond) {
-			require.False(t, acquire(t, p).Result().Allowed, "the process lives")
+			require.False(t, testkit.Acquire(t, p).Result().Allowed, "the process lives")
 		}
 	}
 	freeWithin := func(d time.Duration) (slots []*ginlimit.Slot) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			slots = append(slots, acquire(t, p))
+			slots = append(slots, testkit.Acquire(t, p))
 			return slots[len(slots)-1].Result().Allowed
 		}, d, 50*time.Millisecond)
 		return slots
@@ -120,16 +120,16 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
 	require.NoError(t, err)
 	other := slotPolicyOf(t, addr, 4)
-	before := acquire(t, p)
+	before := testkit.Acquire(t, p)
 	require.Equal(t, ginlimit.FromRedis, before.Result().Source)
 	require.NoError(t, process.Kill())
 
-	during := acquire(t, p)
+	during := testkit.Acquire(t, p)
 	require.Equal(t, ginlimit.FromLocal, during.Result().Source)
 	require.True(t, during.Result().Allowed, "two are this process' share")
-	require.False(t, acquire(t, p).Result().Allowed, "what began before counts")
+	require.False(t, testkit.Acquire(t, p).Result().Allowed, "what began before counts")
 	before.Release()
-	again := acquire(t, p)
+	again := testkit.Acquire(t, p)
 	require.True(t, again.Result().Allowed)
 
 	testkit.LaunchRedis(t, addr)
@@ -140,10 +140,10 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 		return err == nil && res.Source == ginlimit.FromRedis && res.Remaining == 2
 	}, 10*time.Second, 20*time.Millisecond)
 	for range 2 {
-		others = append(others, acquire(t, other))
+		others = append(others, testkit.Acquire(t, other))
 		require.True(t, others[len(others)-1].Result().Allowed)
 	}
-	require.False(t, acquire(t, other).Result().Allowed)
+	require.False(t, testkit.Acquire(t, other).Result().Allowed)
 	during.Release()
 	again.Release()
 	for _, slot := range others {
@@ -232,7 +232,7 @@ func TestSlotsWhileRedisIsFull(t *testing.T) {
 			for range 4 {
 				all = append(all, slotPolicy(t, testkit.Connect(t, addr)))
 			}
-			require.True(t, acquire(t, all[0]).Result().Allowed)
+			require.True(t, testkit.Acquire(t, all[0]).Result().Allowed)
 			inFlight, full := 1, atomic.Int64{}
 			flood := testkit.NewLimiter(t, testkit.Connect(t, addr))
 			done := make(chan struct{})

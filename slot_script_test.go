@@ -55,7 +55,7 @@ func TestMessagesAboutSlots(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, advance := newMiniredis(t)
+			rdb, advance := testkit.NewMiniredis(t)
 			for _, limits := range [][]ginlimit.Limit{
 				{ginlimit.PerHour(1000)}, {{Rate: -1}}, {ginlimit.PerHour(1000), ginlimit.PerCalendar(1000, ginlimit.CalendarMonth(nil, 1))},
 			} {
@@ -172,7 +172,7 @@ func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 // slotArgs returns the command that takes one of four slots, from which nothing is taken yet.
 func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
 	t.Helper()
-	hook := &lateHook{}
+	hook := &testkit.LateHook{}
 	seen := redis.NewClient(rdb.Options())
 	seen.AddHook(hook)
 	t.Cleanup(func() { require.NoError(t, seen.Close()) })
@@ -183,5 +183,5 @@ func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.NoError(t, limiter.Close())
 	require.NoError(t, rdb.Del(t.Context(), "ginlimit:{api|alice}:slots").Err())
-	return hook.args
+	return hook.Args
 }

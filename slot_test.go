@@ -22,26 +22,18 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// acquire takes a slot of the client "alice".
-func acquire(t testing.TB, p *ginlimit.Policy) *ginlimit.Slot {
-	t.Helper()
-	slot, err := p.Acquire(t.Context(), "alice")
-	require.NoError(t, err)
-	return slot
-}
-
 func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 	t.Parallel()
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
-		p, err := e.limiter.Policy(ginlimit.PerHour(4), ginlimit.WithName("api"), ginlimit.WithConcurrency(2))
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		p, err := e.Limiter.Policy(ginlimit.PerHour(4), ginlimit.WithName("api"), ginlimit.WithConcurrency(2))
 		require.NoError(t, err)
-		one, two := acquire(t, p), acquire(t, p)
+		one, two := testkit.Acquire(t, p), testkit.Acquire(t, p)
 		require.True(t, one.Result().Allowed)
 		require.True(t, two.Result().Allowed)
 		require.Equal(t, 2, two.Result().Remaining, "tokens")
 		require.Equal(t, "api", two.Result().Name)
 
-		none := acquire(t, p)
+		none := testkit.Acquire(t, p)
 		require.Equal(t, ginlimit.Result{
 			Limit: ginlimit.Limit{InFlight: 2}, Name: "api-c", RetryAfter: time.Second, ResetAfter: time.Second, Source: none.Result().Source,
 		}, none.Result())
@@ -49,15 +41,15 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 
 		two.Release()
 		two.Release()
-		three := acquire(t, p)
+		three := testkit.Acquire(t, p)
 		require.True(t, three.Result().Allowed)
 		require.Equal(t, 1, three.Result().Remaining, "the refusal took no token")
-		require.False(t, acquire(t, p).Result().Allowed, "a slot is released once")
+		require.False(t, testkit.Acquire(t, p).Result().Allowed, "a slot is released once")
 
 		three.Release()
-		require.True(t, acquire(t, p).Result().Allowed)
+		require.True(t, testkit.Acquire(t, p).Result().Allowed)
 		one.Release()
-		res := acquire(t, p).Result()
+		res := testkit.Acquire(t, p).Result()
 		require.False(t, res.Allowed)
 		require.Equal(t, "api", res.Name, "no token is left")
 		peek, err := p.Peek(t.Context(), "alice")
@@ -65,8 +57,8 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 		require.Equal(t, "api", peek.Name)
 
 		require.NoError(t, p.Reset(t.Context(), "alice"))
-		require.True(t, acquire(t, p).Result().Allowed, "a refusal for tokens takes no slot")
-		require.Equal(t, "api-c", acquire(t, p).Result().Name, "a reset leaves slots alone")
+		require.True(t, testkit.Acquire(t, p).Result().Allowed, "a refusal for tokens takes no slot")
+		require.Equal(t, "api-c", testkit.Acquire(t, p).Result().Name, "a reset leaves slots alone")
 		peek, err = p.Peek(t.Context(), "alice")
 		require.NoError(t, err)
 		require.Equal(t, "api-c", peek.Name)
@@ -78,19 +70,19 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 
 func TestSlotsAlone(t *testing.T) {
 	t.Parallel()
-	onEveryEngine(t, func(t *testing.T, e engine) {
-		p, err := e.limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		p, err := e.Limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
 		require.NoError(t, err)
-		slot := acquire(t, p)
+		slot := testkit.Acquire(t, p)
 		require.True(t, slot.Result().Allowed)
 		require.Equal(t, "api-c", slot.Result().Name)
 		require.Equal(t, 0, slot.Result().Remaining)
-		require.False(t, acquire(t, p).Result().Allowed)
+		require.False(t, testkit.Acquire(t, p).Result().Allowed)
 		res, err := p.Allow(t.Context(), "alice")
 		require.NoError(t, err)
 		require.True(t, res.Allowed)
 		slot.Release()
-		require.True(t, acquire(t, p).Result().Allowed)
+		require.True(t, testkit.Acquire(t, p).Result().Allowed)
 	})
 }
 
@@ -104,17 +96,17 @@ func TestSlotsAreSharedByProcesses(t *testing.T) {
 			require.NoError(t, err)
 			all = append(all, p)
 		}
-		slots := []*ginlimit.Slot{acquire(t, all[0]), acquire(t, all[0]), acquire(t, all[1]), acquire(t, all[2])}
+		slots := []*ginlimit.Slot{testkit.Acquire(t, all[0]), testkit.Acquire(t, all[0]), testkit.Acquire(t, all[1]), testkit.Acquire(t, all[2])}
 		for _, slot := range slots {
 			require.True(t, slot.Result().Allowed)
 		}
 		for _, p := range all {
-			require.False(t, acquire(t, p).Result().Allowed)
+			require.False(t, testkit.Acquire(t, p).Result().Allowed)
 		}
 		slots[1].Release()
 		synctest.Wait() // until Redis is told of the release
-		require.True(t, acquire(t, all[2]).Result().Allowed)
-		require.False(t, acquire(t, all[0]).Result().Allowed)
+		require.True(t, testkit.Acquire(t, all[2]).Result().Allowed)
+		require.False(t, testkit.Acquire(t, all[0]).Result().Allowed)
 	})
 }
 
@@ -135,16 +127,16 @@ func TestSlotsOfADeadProcess(t *testing.T) {
 			return p
 		}
 		dead, one, two := policy(), policy(), policy()
-		require.True(t, acquire(t, dead).Result().Allowed)
+		require.True(t, testkit.Acquire(t, dead).Result().Allowed)
 		advance(6 * time.Second)
-		slot := acquire(t, one)
+		slot := testkit.Acquire(t, one)
 		require.True(t, slot.Result().Allowed)
 		advance(4*time.Second - time.Millisecond)
-		require.False(t, acquire(t, two).Result().Allowed)
+		require.False(t, testkit.Acquire(t, two).Result().Allowed)
 		advance(time.Millisecond)
-		last := acquire(t, two)
+		last := testkit.Acquire(t, two)
 		require.True(t, last.Result().Allowed)
-		require.False(t, acquire(t, two).Result().Allowed, "one lives")
+		require.False(t, testkit.Acquire(t, two).Result().Allowed, "one lives")
 		last.Release()
 		slot.Release()
 		synctest.Wait()
@@ -211,12 +203,12 @@ func TestSlotQueue(t *testing.T) {
 		require.NoError(t, err)
 		p, err := l.Policy(ginlimit.PerHour(100), ginlimit.WithConcurrency(1), ginlimit.WithQueue(3, time.Second), ginlimit.WithBan(time.Hour, time.Hour))
 		require.NoError(t, err)
-		holds := acquire(t, p)
+		holds := testkit.Acquire(t, p)
 		require.True(t, holds.Result().Allowed)
 		order := make(chan int, 3)
 		for i := range 3 {
 			go func() {
-				slot := acquire(t, p)
+				slot := testkit.Acquire(t, p)
 				require.True(t, slot.Result().Allowed)
 				order <- i
 				time.Sleep(100 * time.Millisecond)
@@ -225,7 +217,7 @@ func TestSlotQueue(t *testing.T) {
 			synctest.Wait()
 		}
 		start := time.Now()
-		require.False(t, acquire(t, p).Result().Allowed, "the queue is full")
+		require.False(t, testkit.Acquire(t, p).Result().Allowed, "the queue is full")
 		require.Zero(t, time.Since(start))
 		holds.Release()
 		for i := range 3 {
@@ -234,45 +226,24 @@ func TestSlotQueue(t *testing.T) {
 		require.Equal(t, 200*time.Millisecond, time.Since(start))
 		time.Sleep(100 * time.Millisecond)
 
-		holds = acquire(t, p)
+		holds = testkit.Acquire(t, p)
 		start = time.Now()
-		require.False(t, acquire(t, p).Result().Allowed)
+		require.False(t, testkit.Acquire(t, p).Result().Allowed)
 		require.Equal(t, time.Second, time.Since(start), "as long as it may wait")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err = p.Acquire(ctx, "alice")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		holds.Release()
-		require.True(t, acquire(t, p).Result().Allowed, "who waits for a slot is not banned")
+		require.True(t, testkit.Acquire(t, p).Result().Allowed, "who waits for a slot is not banned")
 	})
-}
-
-// lateHook keeps the first decision from Redis, as if it were late.
-type lateHook struct{ args []any }
-
-func (*lateHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (*lateHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (h *lateHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() != "evalsha" || h.args != nil {
-			return next(ctx, cmd)
-		}
-		for _, arg := range cmd.Args() {
-			h.args = append(h.args, fmt.Sprint(arg))
-		}
-		cmd.SetErr(context.DeadlineExceeded)
-		return context.DeadlineExceeded
-	}
 }
 
 // TestLateAttemptTakesNothing has an attempt reach Redis when nobody waits for it any more.
 func TestLateAttemptTakesNothing(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		hook := &lateHook{}
+		hook := &testkit.LateHook{}
 		late := b.Connect(t)
 		late.AddHook(hook)
 		limiter := testkit.NewLimiter(t, late)
@@ -282,14 +253,14 @@ func TestLateAttemptTakesNothing(t *testing.T) {
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		const key = "ginlimit:{api|alice}:slots"
 		synctest.Wait() // until Redis is told that nobody waits
-		require.NoError(t, b.Redis.Do(t.Context(), hook.args...).Err())
+		require.NoError(t, b.Redis.Do(t.Context(), hook.Args...).Err())
 		require.Regexp(t, "^P[A-Z2-7]{13} 1 0 $", b.Redis.Get(t.Context(), key).Val())
-		slot := acquire(t, p)
+		slot := testkit.Acquire(t, p)
 		require.True(t, slot.Result().Allowed)
 		require.Equal(t, 9, slot.Result().Remaining, "nor a token, nor is the client banned")
-		require.NoError(t, b.Redis.Do(t.Context(), hook.args...).Err())
+		require.NoError(t, b.Redis.Do(t.Context(), hook.Args...).Err())
 		slot.Release()
-		require.True(t, acquire(t, p).Result().Allowed)
+		require.True(t, testkit.Acquire(t, p).Result().Allowed)
 	})
 }
 
@@ -337,7 +308,7 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 			return w
 		}
-		holds := acquire(t, p)
+		holds := testkit.Acquire(t, p)
 		go func() {
 			slot, err := p.Acquire(context.Background(), "alice")
 			assert.NoError(t, err)
@@ -363,11 +334,11 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 // TestPeekKnowsOfAReleaseAtOnce in the process that makes it.
 func TestPeekKnowsOfAReleaseAtOnce(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	p, err := testkit.NewLimiter(t, rdb, testkit.Patient()).Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
 	require.NoError(t, err)
 	for range 50 {
-		slot := acquire(t, p)
+		slot := testkit.Acquire(t, p)
 		require.True(t, slot.Result().Allowed)
 		slot.Release()
 		res, err := p.Peek(t.Context(), "alice")
@@ -412,7 +383,7 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailClosed))
 				p, err := limiter.Policy(ginlimit.PerHour(100), opts...)
 				require.NoError(t, err)
-				acquire(t, p).Release() // connects
+				testkit.Acquire(t, p).Release() // connects
 				_, err = limiter.Allow(t.Context(), ginlimit.Key("all", "all"), ginlimit.PerDay(1))
 				require.NoError(t, err)
 				synctest.Wait()
@@ -424,7 +395,7 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 				require.NoError(t, limiter.Close())
 				other, err := testkit.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(100), opts...)
 				require.NoError(t, err)
-				require.True(t, acquire(t, other).Result().Allowed)
+				require.True(t, testkit.Acquire(t, other).Result().Allowed)
 				asks.Wait()
 			})
 		})
@@ -446,9 +417,9 @@ func TestCloseIsBounded(t *testing.T) {
 		limiter := testkit.NewLimiter(t, rdb, ginlimit.TrustDialer(), testkit.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		p, err := limiter.Policy(ginlimit.PerHour(100), ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
 		require.NoError(t, err)
-		leased, err := limiter.Policy(leasePerMinute, ginlimit.WithName("leased"), ginlimit.WithLease(leaseLife))
+		leased, err := limiter.Policy(testkit.LeasePerMinute, ginlimit.WithName("leased"), ginlimit.WithLease(testkit.LeaseLife))
 		require.NoError(t, err)
-		held := acquire(t, p)
+		held := testkit.Acquire(t, p)
 		for range 10 {
 			_, err = leased.Allow(t.Context(), "alice")
 			require.NoError(t, err)
@@ -505,7 +476,7 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 					require.NoError(t, err)
 					other, err := testkit.NewLimiter(t, b.Redis).Policy(ginlimit.Limit{Rate: -1}, opts...)
 					require.NoError(t, err)
-					slot := acquire(t, one)
+					slot := testkit.Acquire(t, one)
 					require.True(t, slot.Result().Allowed)
 					time.Sleep(begins)
 
@@ -517,7 +488,7 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 							_, err := l.Allow(t.Context(), "k", ginlimit.PerSecond(100))
 							require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 						}
-						if acquire(t, other).Result().Allowed {
+						if testkit.Acquire(t, other).Result().Allowed {
 							require.Equal(t, "dies", what, "%s after the cut began", time.Since(start))
 							require.Greater(t, time.Since(start), promised)
 							require.LessOrEqual(t, time.Since(start), 10*time.Second+20*time.Millisecond, "one try more")
@@ -527,7 +498,7 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 					}
 					cut.Store(false)
 					for time.Since(start) < 12*time.Second {
-						require.False(t, acquire(t, other).Result().Allowed, "%s after the cut began", time.Since(start))
+						require.False(t, testkit.Acquire(t, other).Result().Allowed, "%s after the cut began", time.Since(start))
 						time.Sleep(20 * time.Millisecond)
 					}
 					slot.Release()

@@ -28,11 +28,11 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)){
 		"server": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
 			addr, process := testkit.StartRedisProcess(t)
-			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
+			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: testkit.Patience}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 		"server, direct": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
 			addr, process := testkit.StartRedisProcess(t)
-			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience, ContextTimeoutEnabled: true}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
+			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: testkit.Patience, ContextTimeoutEnabled: true}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 		"server, direct, without a deadline": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
 			addr, process := testkit.StartRedisProcess(t)
@@ -41,7 +41,7 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 		"cluster": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
 			addr, process := testkit.StartRedisProcess(t, "--cluster-enabled", "yes")
 			require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: patience}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: testkit.Patience}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 	} {
 		for _, callers := range []int{1, 64} {
@@ -81,7 +81,7 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 func TestCancelledCallerLeaves(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
-	for name, rdb := range clients(t, addr) {
+	for name, rdb := range testkit.Clients(t, addr) {
 		limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(10)
 		_, err := limiter.Allow(t.Context(), "k", limit)
 		require.NoError(t, err)
@@ -99,7 +99,7 @@ func TestCancelledCallerLeaves(t *testing.T) {
 func TestFrozenNodeHoldsUpItsOwnKeys(t *testing.T) {
 	t.Parallel()
 	addrs, processes := testkit.StartClusterProcesses(t, 3)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: patience})
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: testkit.Patience})
 	defer rdb.Close()
 	limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(10)
 	frozen := map[string]bool{}

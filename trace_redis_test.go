@@ -10,16 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // laterBy calls try with every choice of how many milliseconds have passed for each bucket: before
 // version 7.2 the clock of Redis goes on while a script runs.
-func laterBy(buckets map[string]*modelBucket, passed int64, try func()) {
+func laterBy(buckets map[string]*testkit.ModelBucket, passed int64, try func()) {
 	choices := []func(){try}
 	for _, b := range buckets {
 		next := choices[len(choices)-1]
 		choices = append(choices, func() {
-			for b.at = 0; b.at <= passed; b.at++ {
+			for b.At = 0; b.At <= passed; b.At++ {
 				next()
 			}
 		})
@@ -33,14 +34,14 @@ func TestTraceEqualsModelOnRedis(t *testing.T) {
 	t.Parallel()
 	const seed, length = 101, 2000
 	checked := 0
-	e := redisEngine(t, ginlimit.TokenBucket)
-	for i, s := range trace(seed, length, traceLimits, ample) {
-		m := newModel()
+	e := testkit.RedisEngine(t, ginlimit.TokenBucket)
+	for i, s := range testkit.Trace(seed, length, traceLimits, ample) {
+		m := testkit.NewBucketModel()
 		start := time.Now()
-		for _, l := range s.limits {
-			*m.bucket(s.key, l) = *found(t, e, s.key, l)
+		for _, l := range s.Limits {
+			*m.Bucket(s.Key, l) = *found(t, e, s.Key, l)
 		}
-		got, err := s.apply(t.Context(), e.limiter)
+		got, err := s.Apply(t.Context(), e.Limiter)
 		passed := time.Since(start).Milliseconds() + 1
 		require.NoError(t, err)
 		got.Source = 0
@@ -50,14 +51,14 @@ func TestTraceEqualsModelOnRedis(t *testing.T) {
 		checked++
 
 		wants := []ginlimit.Result{}
-		m.now = passed
-		laterBy(m.buckets, passed, func() {
-			copied := newModel()
-			copied.now = m.now
-			for id, b := range m.buckets {
-				copied.buckets[id] = &modelBucket{missing: new(big.Rat).Set(b.missing), at: b.at, block: b.block}
+		m.Now = passed
+		laterBy(m.Buckets, passed, func() {
+			copied := testkit.NewBucketModel()
+			copied.Now = m.Now
+			for id, b := range m.Buckets {
+				copied.Buckets[id] = &testkit.ModelBucket{Missing: new(big.Rat).Set(b.Missing), At: b.At, Block: b.Block}
 			}
-			wants = append(wants, s.expect(copied))
+			wants = append(wants, s.Expect(copied))
 		})
 		require.Containsf(t, wants, got, "seed %d, step %d, %s", uint64(seed), i, s)
 	}

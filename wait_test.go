@@ -64,8 +64,8 @@ func TestWaitN(t *testing.T) {
 			t.Run(name+", "+of, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					limiter := newLocal(t, ginlimit.WithAlgorithm(row.algorithm))
-					p := newPolicy(t, limiter, row.limits[0], ginlimit.WithLimits(row.limits[1:]...))
+					limiter := testkit.NewLocal(t, ginlimit.WithAlgorithm(row.algorithm))
+					p := testkit.NewPolicy(t, limiter, row.limits[0], ginlimit.WithLimits(row.limits[1:]...))
 					allow := func(n int) (ginlimit.Result, error) { return limiter.AllowN(t.Context(), "k", n, row.limits...) }
 					wait := func(ctx context.Context) error { return limiter.WaitN(ctx, "k", row.n, row.limits...) }
 					if of == "policy" {
@@ -94,8 +94,8 @@ func TestWaitN(t *testing.T) {
 func TestWaitNEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		limiter := newLocal(t)
-		p := newPolicy(t, limiter, ginlimit.PerHour(10))
+		limiter := testkit.NewLocal(t)
+		p := testkit.NewPolicy(t, limiter, ginlimit.PerHour(10))
 		_, err := p.AllowN(t.Context(), "k", 10)
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -162,7 +162,7 @@ func TestOneOfThoseWhoWaitTries(t *testing.T) {
 func TestWaitBehindAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		limiter := newLocal(t)
+		limiter := testkit.NewLocal(t)
 		limit := ginlimit.PerHour(1).WithBurst(3)
 		_, err := limiter.AllowN(t.Context(), "k", 3, limit)
 		require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestWaitsForOtherTokensShareNoQueue(t *testing.T) {
 	t.Parallel()
 	ten, one := ginlimit.PerHour(10), ginlimit.PerMinute(1)
 	policy := func(t *testing.T, l *ginlimit.Limiter, limit ginlimit.Limit, opts ...ginlimit.Option) *ginlimit.Policy {
-		return newPolicy(t, l, limit, append(opts, ginlimit.WithName("p"))...)
+		return testkit.NewPolicy(t, l, limit, append(opts, ginlimit.WithName("p"))...)
 	}
 	for name, row := range map[string]func(t *testing.T, l *ginlimit.Limiter) (drain, behind, free func(context.Context) error){
 		"a key that looks like a key and a limit": func(_ *testing.T, l *ginlimit.Limiter) (drain, behind, free func(context.Context) error) {
@@ -231,7 +231,7 @@ func TestWaitsForOtherTokensShareNoQueue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				limiter := newLocal(t)
+				limiter := testkit.NewLocal(t)
 				drain, behind, free := row(t, limiter)
 				require.NoError(t, drain(t.Context()))
 				var all sync.WaitGroup
@@ -255,8 +255,8 @@ func TestWaitThatMayBeDecidedHereWaitsForNoOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithName("p"))
-		closed := newPolicy(t, limiter, ginlimit.PerHour(10))
-		local := newPolicy(t, limiter, ginlimit.PerHour(10), ginlimit.WithFailure(ginlimit.FailLocal))
+		closed := testkit.NewPolicy(t, limiter, ginlimit.PerHour(10))
+		local := testkit.NewPolicy(t, limiter, ginlimit.PerHour(10), ginlimit.WithFailure(ginlimit.FailLocal))
 		b.Late.Store(true)
 		var all sync.WaitGroup
 		defer all.Wait()
@@ -273,7 +273,7 @@ func TestWaitThatMayBeDecidedHereWaitsForNoOutage(t *testing.T) {
 func TestEqualLimitsShareAQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		limiter := newLocal(t)
+		limiter := testkit.NewLocal(t)
 		limits := []ginlimit.Limit{ginlimit.PerHour(1), ginlimit.PerHour(1).WithBurst(1)}
 		require.NoError(t, limiter.Wait(t.Context(), "k", limits[0]))
 		var all sync.WaitGroup
@@ -296,7 +296,7 @@ func TestEqualLimitsShareAQueue(t *testing.T) {
 // TestWaitEndsWhereRedisRefuses: a foreign value at the key is no outage.
 func TestWaitEndsWhereRedisRefuses(t *testing.T) {
 	t.Parallel()
-	rdb, _ := newMiniredis(t)
+	rdb, _ := testkit.NewMiniredis(t)
 	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailClosed))
 	require.NoError(t, rdb.Set(t.Context(), testkit.RedisKey("k", ginlimit.PerHour(1)), "theirs", 0).Err())
 	require.ErrorIs(t, limiter.Wait(t.Context(), "k", ginlimit.PerHour(1)), ginlimit.ErrUnavailable)
@@ -306,7 +306,7 @@ func TestWaitEndsWhereRedisRefuses(t *testing.T) {
 func TestWaitAcrossAPeriodsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p, start := newPolicy(t, newLocal(t), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))), time.Now() // at midnight
+		p, start := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))), time.Now() // at midnight
 		var all sync.WaitGroup
 		var order []int
 		var mu sync.Mutex
@@ -346,7 +346,7 @@ func TestWaitGoesOnThroughAnOutage(t *testing.T) {
 func TestQueuedCallsAreAllServed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPolicy(t, newLocal(t), ginlimit.PerSecond(10))
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerSecond(10))
 		var all sync.WaitGroup
 		start := time.Now()
 		for i := range 50 {
@@ -359,55 +359,55 @@ func TestQueuedCallsAreAllServed(t *testing.T) {
 }
 
 func TestWaitTakesTheNextToken(t *testing.T) {
-	next := func(t *testing.T, e engine) {
+	next := func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerHour(1)
-		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
-		e.advance(time.Hour - 50*time.Millisecond)
-		require.NoError(t, e.limiter.Wait(t.Context(), "k", limit))
-		e.denied(t, 1, time.Hour, limit)
+		require.NoError(t, e.Limiter.Wait(t.Context(), "k", limit))
+		e.Advance(time.Hour - 50*time.Millisecond)
+		require.NoError(t, e.Limiter.Wait(t.Context(), "k", limit))
+		e.Denied(t, 1, time.Hour, limit)
 	}
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
-		if !e.frozen { // or the clock would not go on while Wait waits
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		if !e.Frozen { // or the clock would not go on while Wait waits
 			next(t, e)
 		}
 	})
-	for _, a := range append(windowAlgorithms, ginlimit.TokenBucket) {
+	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
 		t.Run("in a bubble, "+a.String(), func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				next(t, engine{limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a)), algorithm: a, advance: time.Sleep})
+				next(t, testkit.Engine{Limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a)), Algorithm: a, Advance: time.Sleep})
 			})
 		})
 	}
 }
 
 func TestEndedContextTakesNothing(t *testing.T) {
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerHour(2)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := e.limiter.Allow(ended, "k", limit)
+		_, err := e.Limiter.Allow(ended, "k", limit)
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, ginlimit.ErrUnavailable, "the caller's doing, not Redis'")
-		require.ErrorIs(t, e.limiter.Wait(ended, "k", limit), context.Canceled)
-		require.ErrorIs(t, e.limiter.Block(ended, "k", time.Hour, limit), context.Canceled)
-		e.allowed(t, 2, 0, limit)
+		require.ErrorIs(t, e.Limiter.Wait(ended, "k", limit), context.Canceled)
+		require.ErrorIs(t, e.Limiter.Block(ended, "k", time.Hour, limit), context.Canceled)
+		e.Allowed(t, 2, 0, limit)
 	})
 }
 
 func TestWaitDoesNotOutlastItsContext(t *testing.T) {
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerHour(1)
-		e.allowed(t, 1, 0, limit)
+		e.Allowed(t, 1, 0, limit)
 		soon, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		start := time.Now()
-		require.ErrorIs(t, e.limiter.Wait(soon, "k", limit), context.DeadlineExceeded)
+		require.ErrorIs(t, e.Limiter.Wait(soon, "k", limit), context.DeadlineExceeded)
 		require.Less(t, time.Since(start), 30*time.Second, "at once, not at the deadline")
 
 		ended, cancel := context.WithCancel(t.Context())
 		waited := make(chan error)
-		go func() { waited <- e.limiter.Wait(ended, "k", limit) }()
+		go func() { waited <- e.Limiter.Wait(ended, "k", limit) }()
 		cancel()
 		require.ErrorIs(t, <-waited, context.Canceled)
 	})

@@ -37,7 +37,7 @@ func TestAlgorithmsDoNotMeet(t *testing.T) {
 // TestManyWindowsShareACall has callers on many keys at once: each key is decided on for itself.
 func TestManyWindowsShareACall(t *testing.T) {
 	t.Parallel()
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
@@ -45,9 +45,9 @@ func TestManyWindowsShareACall(t *testing.T) {
 			const callers, each, keys = 256, 40, 50
 			limit := ginlimit.PerDay(100) // half of what is asked for
 			require.NoError(t, limiter.Block(t.Context(), "key 0", time.Hour, limit))
-			e := engine{algorithm: a}
-			require.NoError(t, rdb.Set(t.Context(), e.redisKey("key 1", limit), "foreign", 0).Err())
-			if junk := e.redisKey("key 2", limit); a == ginlimit.SlidingWindow {
+			e := testkit.Engine{Algorithm: a}
+			require.NoError(t, rdb.Set(t.Context(), e.RedisKey("key 1", limit), "foreign", 0).Err())
+			if junk := e.RedisKey("key 2", limit); a == ginlimit.SlidingWindow {
 				require.NoError(t, rdb.RPush(t.Context(), junk, "0 7 86400000", "junk", "junk").Err())
 				require.NoError(t, rdb.Expire(t.Context(), junk, time.Hour).Err())
 			} else {
@@ -78,7 +78,7 @@ func TestManyWindowsShareACall(t *testing.T) {
 				}
 				require.EqualValues(t, want, granted[key].Load(), "key %d", key)
 			}
-			require.Less(t, scriptCalls(t, rdb), callers*each/2)
+			require.Less(t, testkit.ScriptCalls(t, rdb), callers*each/2)
 		})
 	}
 }
@@ -110,7 +110,7 @@ func requireSliding(t *testing.T, limit ginlimit.Limit, admissions []admission) 
 // has begun: most of that window is then taken at its end, shortly before the next one begins.
 func TestShortWindowsNeverAdmitMore(t *testing.T) {
 	t.Parallel()
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		for _, limit := range []ginlimit.Limit{
 			{Rate: 1, Period: time.Millisecond}, {Rate: 3, Period: 2 * time.Millisecond},
 			{Rate: 40, Period: 9 * time.Millisecond}, {Rate: 20, Period: 30 * time.Millisecond},
@@ -132,7 +132,7 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 					}
 					limits := []ginlimit.Limit{limit}
 					if i%2 == 1 {
-						limits = append(limits, ampleWindow)
+						limits = append(limits, testkit.AmpleWindow)
 					}
 					asked := time.Now().Round(0) // without the monotonic clock
 					r, err := limiter.AllowUpTo(t.Context(), "k", 1+i%3, limits...)
@@ -161,7 +161,7 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 // of a script. None fails, and none is left without an end.
 func TestWindowsThatEndInTheirScript(t *testing.T) {
 	t.Parallel()
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
@@ -170,7 +170,7 @@ func TestWindowsThatEndInTheirScript(t *testing.T) {
 			var all sync.WaitGroup
 			for caller := range 32 {
 				all.Go(func() {
-					for range 1500 / raceShare {
+					for range 1500 / testkit.RaceShare {
 						r, err := limiter.Allow(t.Context(), fmt.Sprint("k", caller), limits...)
 						if !assert.NoError(t, err) || !assert.True(t, r.Allowed) {
 							return
@@ -187,35 +187,35 @@ func TestWindowsThatEndInTheirScript(t *testing.T) {
 // TestClockSetBack: where the clock of Redis goes back, as in a failover, a window lasts longer, and stays sound.
 func TestClockSetBack(t *testing.T) {
 	t.Parallel()
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			e := redisEngine(t, a)
-			limit, ctx, name := ginlimit.PerMinute(5), t.Context(), e.redisKey("k", ginlimit.PerMinute(5))
+			e := testkit.RedisEngine(t, a)
+			limit, ctx, name := ginlimit.PerMinute(5), t.Context(), e.RedisKey("k", ginlimit.PerMinute(5))
 			back := func(d time.Duration) {
-				ttl, err := e.rdb.PTTL(ctx, name).Result()
+				ttl, err := e.Rdb.PTTL(ctx, name).Result()
 				require.NoError(t, err)
-				require.NoError(t, e.rdb.PExpire(ctx, name, ttl+d).Err())
+				require.NoError(t, e.Rdb.PExpire(ctx, name, ttl+d).Err())
 			}
-			e.allowed(t, 1, 4, limit)
-			e.advance(30 * time.Second)
-			e.allowed(t, 1, 3, limit)
+			e.Allowed(t, 1, 4, limit)
+			e.Advance(30 * time.Second)
+			e.Allowed(t, 1, 3, limit)
 			back(40 * time.Second)
-			e.allowed(t, 1, 2, limit)
+			e.Allowed(t, 1, 2, limit)
 			back(40 * time.Second)
-			e.allowed(t, 1, 1, limit, ginlimit.PerHour(9)) // by the way of several limits
+			e.Allowed(t, 1, 1, limit, ginlimit.PerHour(9)) // by the way of several limits
 			back(40 * time.Second)
-			require.NoError(t, e.limiter.Refund(ctx, "k", 1, limit))
-			require.NoError(t, e.limiter.Block(ctx, "k", time.Second, limit))
+			require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit))
+			require.NoError(t, e.Limiter.Block(ctx, "k", time.Second, limit))
 			back(2 * time.Second)
-			e.advance(10 * time.Second)
-			e.allowed(t, 2, 0, limit)
-			require.Len(t, e.found(t, "k", limit).taken, 5)
+			e.Advance(10 * time.Second)
+			e.Allowed(t, 2, 0, limit)
+			require.Len(t, e.Found(t, "k", limit).Taken, 5)
 			if a == ginlimit.SlidingWindow {
-				require.LessOrEqual(t, e.allowN(t, 1, limit).RetryAfter, limit.Period)
+				require.LessOrEqual(t, e.AllowN(t, 1, limit).RetryAfter, limit.Period)
 			}
-			e.advance(4 * time.Minute)
-			e.allowed(t, 5, 0, limit)
+			e.Advance(4 * time.Minute)
+			e.Allowed(t, 5, 0, limit)
 		})
 	}
 }
@@ -223,34 +223,34 @@ func TestClockSetBack(t *testing.T) {
 // TestLongLogsAreSearchedByHalves counts what a script does with a log of which nearly all has left.
 func TestLongLogsAreSearchedByHalves(t *testing.T) {
 	t.Parallel()
-	e := redisEngine(t, ginlimit.SlidingWindow)
+	e := testkit.RedisEngine(t, ginlimit.SlidingWindow)
 	const entries = 20_000
 	limit, ctx := ginlimit.PerHour(entries), t.Context()
 	list := []any{fmt.Sprintf("0 %d %d", entries, entries+limit.Period.Milliseconds())}
 	for i := range entries {
 		list = append(list, i+1, i+1)
 	}
-	name := e.redisKey("k", limit)
-	require.NoError(t, e.rdb.RPush(ctx, name, list...).Err())
-	require.NoError(t, e.rdb.PExpire(ctx, name, 10*time.Second).Err()) // so that the others have left
+	name := e.RedisKey("k", limit)
+	require.NoError(t, e.Rdb.RPush(ctx, name, list...).Err())
+	require.NoError(t, e.Rdb.PExpire(ctx, name, 10*time.Second).Err()) // so that the others have left
 	do := func(what string, do func() error) {
-		require.NoError(t, e.rdb.ConfigResetStat(ctx).Err())
+		require.NoError(t, e.Rdb.ConfigResetStat(ctx).Err())
 		require.NoError(t, do(), what)
 		sum := 0
-		for _, calls := range commandCalls(t, e.rdb) {
+		for _, calls := range testkit.CommandCalls(t, e.Rdb) {
 			n, err := strconv.Atoi(calls)
 			require.NoError(t, err)
 			sum += n
 		}
 		require.Less(t, sum, 90, what)
 	}
-	do("Peek", func() error { _, err := e.limiter.Peek(ctx, "k", limit); return err })
-	do("Peek beside another limit", func() error { _, err := e.limiter.Peek(ctx, "k", limit, ginlimit.PerDay(1)); return err })
-	do("a lower limit", func() error { _, err := e.limiter.Allow(ctx, "k", ginlimit.PerHour(10)); return err })
-	do("a large cost", func() error { _, err := e.limiter.AllowN(ctx, "k", entries-3, limit); return err })
-	do("Refund", func() error { return e.limiter.Refund(ctx, "k", 5000, limit) })
-	do("Block", func() error { return e.limiter.Block(ctx, "k", time.Second, limit) })
-	do("Peek of what is blocked", func() error { _, err := e.limiter.Peek(ctx, "k", limit); return err })
+	do("Peek", func() error { _, err := e.Limiter.Peek(ctx, "k", limit); return err })
+	do("Peek beside another limit", func() error { _, err := e.Limiter.Peek(ctx, "k", limit, ginlimit.PerDay(1)); return err })
+	do("a lower limit", func() error { _, err := e.Limiter.Allow(ctx, "k", ginlimit.PerHour(10)); return err })
+	do("a large cost", func() error { _, err := e.Limiter.AllowN(ctx, "k", entries-3, limit); return err })
+	do("Refund", func() error { return e.Limiter.Refund(ctx, "k", 5000, limit) })
+	do("Block", func() error { return e.Limiter.Block(ctx, "k", time.Second, limit) })
+	do("Peek of what is blocked", func() error { _, err := e.Limiter.Peek(ctx, "k", limit); return err })
 }
 
 // TestMixedAlgorithmsShareABatch has handlers of one limiter, all of them busy, that count differently.
@@ -260,7 +260,7 @@ func TestMixedAlgorithmsShareABatch(t *testing.T) {
 	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))
 	var routes []*gin.Engine
 	for a := range ginlimit.Algorithm(3) {
-		routes = append(routes, serve(limiter.Handler(ginlimit.PerDay(100), ginlimit.WithAlgorithm(a))))
+		routes = append(routes, testkit.Serve(limiter.Handler(ginlimit.PerDay(100), ginlimit.WithAlgorithm(a))))
 	}
 	const callers, each, clients = 128, 60, 4 // 640 requests of each client on each route
 	var served [3][clients]atomic.Int64
@@ -269,7 +269,7 @@ func TestMixedAlgorithmsShareABatch(t *testing.T) {
 		all.Go(func() {
 			for i := range each {
 				route, client := (caller+i)%3, (caller+i/3)%clients
-				if get(routes[route], "/", with("X-Client-Id", fmt.Sprint("client ", client))).Code == http.StatusOK {
+				if testkit.Get(routes[route], "/", testkit.With("X-Client-Id", fmt.Sprint("client ", client))).Code == http.StatusOK {
 					served[route][client].Add(1)
 				}
 			}
@@ -302,9 +302,9 @@ func TestForeignWindowsAreErrors(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	ctx, limit := t.Context(), ginlimit.PerHour(5)
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
-		name := engine{algorithm: a}.redisKey("k", limit)
+		name := testkit.Engine{Algorithm: a}.RedisKey("k", limit)
 		for what, set := range map[string]func(){
 			"a list":              func() { rdb.RPush(ctx, name, "x", "y") },
 			"an expiring list":    func() { rdb.RPush(ctx, name, "x", "y"); rdb.Expire(ctx, name, time.Hour) },
@@ -335,7 +335,7 @@ func TestFullMemoryChargesNoWindow(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	ctx, limit := t.Context(), ginlimit.PerHour(50)
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
 		for range 3 {
 			_, err := limiter.Allow(ctx, "k", limit, ginlimit.PerDay(60))

@@ -18,55 +18,55 @@ import (
 
 // A fixed window, whose count and expiry come back to the caller.
 func TestFixedWindowBeginsWithTheFirstRequestAndEndsWithAll(t *testing.T) {
-	onEveryEngineOf(t, ginlimit.FixedWindow, func(t *testing.T, e engine) {
+	testkit.OnEveryEngineOf(t, ginlimit.FixedWindow, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerMinute(3)
-		e.advance(37 * time.Second) // no matter what the clock says
-		e.allowed(t, 1, 2, limit)
-		e.advance(50 * time.Second)
-		r := e.allowN(t, 2, limit)
-		e.requireDuration(t, 10*time.Second, r.ResetAfter)
-		e.denied(t, 1, 10*time.Second, limit)
-		e.denied(t, 3, 10*time.Second, limit)
-		e.advance(10 * time.Second)
-		e.allowed(t, 3, 0, limit)
+		e.Advance(37 * time.Second) // no matter what the clock says
+		e.Allowed(t, 1, 2, limit)
+		e.Advance(50 * time.Second)
+		r := e.AllowN(t, 2, limit)
+		e.RequireDuration(t, 10*time.Second, r.ResetAfter)
+		e.Denied(t, 1, 10*time.Second, limit)
+		e.Denied(t, 3, 10*time.Second, limit)
+		e.Advance(10 * time.Second)
+		e.Allowed(t, 3, 0, limit)
 	})
 }
 
 // A rolling window.
 func TestSlidingWindowCountsTheLastPeriod(t *testing.T) {
-	onEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e engine) {
+	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerMinute(4)
-		e.allowed(t, 1, 3, limit)
-		e.advance(20 * time.Second)
-		r := e.allowN(t, 2, limit)
-		e.requireDuration(t, time.Minute, r.ResetAfter)
-		e.advance(20 * time.Second)
-		e.allowed(t, 1, 0, limit)
-		e.denied(t, 1, 20*time.Second, limit) // the first one leaves
-		e.denied(t, 2, 40*time.Second, limit) // the second entry, of two tokens
-		e.denied(t, 4, time.Minute, limit)
-		e.advance(20 * time.Second)
-		e.allowed(t, 1, 0, limit)
-		e.advance(20 * time.Second)
-		e.allowed(t, 2, 0, limit)
+		e.Allowed(t, 1, 3, limit)
+		e.Advance(20 * time.Second)
+		r := e.AllowN(t, 2, limit)
+		e.RequireDuration(t, time.Minute, r.ResetAfter)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 0, limit)
+		e.Denied(t, 1, 20*time.Second, limit) // the first one leaves
+		e.Denied(t, 2, 40*time.Second, limit) // the second entry, of two tokens
+		e.Denied(t, 4, time.Minute, limit)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 0, limit)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 2, 0, limit)
 	})
 }
 
 // A refused request does not grow the counter.
 func TestRefusedRequestGrowsNoWindow(t *testing.T) {
-	onEveryWindow(t, func(t *testing.T, e engine) {
-		if e.rdb == nil {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
 			return // nothing to look at
 		}
 		limit, ctx := ginlimit.PerMinute(3), t.Context()
-		e.allowed(t, 3, 0, limit)
-		before := e.found(t, "k", limit)
+		e.Allowed(t, 3, 0, limit)
+		before := e.Found(t, "k", limit)
 		for range 20 {
-			require.False(t, e.allowN(t, 1, limit).Allowed)
-			require.False(t, e.allowN(t, 1, limit, ginlimit.PerHour(9)).Allowed)
+			require.False(t, e.AllowN(t, 1, limit).Allowed)
+			require.False(t, e.AllowN(t, 1, limit, ginlimit.PerHour(9)).Allowed)
 		}
-		require.Equal(t, len(before.taken), len(e.found(t, "k", limit).taken))
-		others, err := e.rdb.Exists(ctx, e.redisKey("k", ginlimit.PerHour(9))).Result()
+		require.Equal(t, len(before.Taken), len(e.Found(t, "k", limit).Taken))
+		others, err := e.Rdb.Exists(ctx, e.RedisKey("k", ginlimit.PerHour(9))).Result()
 		require.NoError(t, err)
 		require.Zero(t, others)
 	})
@@ -74,29 +74,29 @@ func TestRefusedRequestGrowsNoWindow(t *testing.T) {
 
 // Each has an expiry, also after a single request.
 func TestEveryWindowExpires(t *testing.T) {
-	onEveryWindow(t, func(t *testing.T, e engine) {
-		if e.rdb == nil {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
 			return // nothing to look at
 		}
 		limit, ctx := ginlimit.PerMinute(3), t.Context()
 		expires := func(within time.Duration) {
 			t.Helper()
-			ttl, err := e.rdb.PTTL(ctx, e.redisKey("k", limit)).Result()
+			ttl, err := e.Rdb.PTTL(ctx, e.RedisKey("k", limit)).Result()
 			require.NoError(t, err)
-			e.requireDuration(t, within, ttl)
+			e.RequireDuration(t, within, ttl)
 		}
-		e.allowed(t, 1, 2, limit)
+		e.Allowed(t, 1, 2, limit)
 		expires(time.Minute)
-		e.advance(20 * time.Second)
-		e.allowed(t, 1, 1, limit, ginlimit.PerHour(5)) // by the way of several limits
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 1, limit, ginlimit.PerHour(5)) // by the way of several limits
 		last := map[ginlimit.Algorithm]time.Duration{ginlimit.FixedWindow: 40 * time.Second, ginlimit.SlidingWindow: time.Minute}
-		expires(last[e.algorithm])
-		require.NoError(t, e.limiter.Refund(ctx, "k", 1, limit))
+		expires(last[e.Algorithm])
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit))
 		expires(40 * time.Second)
-		require.NoError(t, e.limiter.Block(ctx, "k", time.Hour, limit))
+		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, limit))
 		expires(time.Hour)
-		e.advance(time.Hour)
-		keys, err := e.rdb.Keys(ctx, "*:m:*").Result()
+		e.Advance(time.Hour)
+		keys, err := e.Rdb.Keys(ctx, "*:m:*").Result()
 		require.NoError(t, err)
 		require.Empty(t, keys)
 	})
@@ -104,208 +104,194 @@ func TestEveryWindowExpires(t *testing.T) {
 
 // The log is written by one script, and bounded by the limit.
 func TestLogHasNoMoreEntriesThanTheLimit(t *testing.T) {
-	onEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e engine) {
-		if e.rdb == nil {
+	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
 			return // see TestMemoryOfWindowsIsBounded
 		}
 		limit := ginlimit.PerMinute(20)
 		for range 100 {
-			e.allowN(t, 1, limit)
-			e.advance(time.Second)
+			e.AllowN(t, 1, limit)
+			e.Advance(time.Second)
 		}
-		entries, err := e.rdb.LLen(t.Context(), e.redisKey("k", limit)).Result()
+		entries, err := e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result()
 		require.NoError(t, err)
 		require.LessOrEqual(t, entries, int64(2*20+1), "with the header")
-		require.NoError(t, e.limiter.Reset(t.Context(), "k", limit))
-		e.allowed(t, 20, 0, limit)
-		entries, err = e.rdb.LLen(t.Context(), e.redisKey("k", limit)).Result()
+		require.NoError(t, e.Limiter.Reset(t.Context(), "k", limit))
+		e.Allowed(t, 20, 0, limit)
+		entries, err = e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result()
 		require.NoError(t, err)
 		require.EqualValues(t, 3, entries, "many tokens at once are one entry")
 	})
 }
 
 func TestRefundGivesBackWhatWasTakenLast(t *testing.T) {
-	onEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e engine) {
+	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
 		limit, ctx := ginlimit.PerMinute(5), t.Context()
-		e.allowed(t, 1, 4, limit)
-		e.advance(10 * time.Second)
-		e.allowed(t, 2, 2, limit)
-		e.advance(10 * time.Second)
-		e.allowed(t, 1, 1, limit)
-		require.NoError(t, e.limiter.Refund(ctx, "k", 2, limit)) // that one, and one of the two
-		r, err := e.limiter.Peek(ctx, "k", limit)
+		e.Allowed(t, 1, 4, limit)
+		e.Advance(10 * time.Second)
+		e.Allowed(t, 2, 2, limit)
+		e.Advance(10 * time.Second)
+		e.Allowed(t, 1, 1, limit)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit)) // that one, and one of the two
+		r, err := e.Limiter.Peek(ctx, "k", limit)
 		require.NoError(t, err)
 		require.Equal(t, 3, r.Remaining)
-		e.requireDuration(t, 50*time.Second, r.ResetAfter)
-		e.allowed(t, 3, 0, limit)
-		e.denied(t, 1, 40*time.Second, limit)
-		e.denied(t, 2, 50*time.Second, limit)
+		e.RequireDuration(t, 50*time.Second, r.ResetAfter)
+		e.Allowed(t, 3, 0, limit)
+		e.Denied(t, 1, 40*time.Second, limit)
+		e.Denied(t, 2, 50*time.Second, limit)
 	})
 }
 
 // TestTakenAndGivenBackIsAsBefore: a request that is refunded leaves no trace.
 func TestTakenAndGivenBackIsAsBefore(t *testing.T) {
-	onEveryWindow(t, func(t *testing.T, e engine) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		limit, ctx := ginlimit.PerMinute(5), t.Context()
 		peek := func() ginlimit.Result {
-			r, err := e.limiter.Peek(ctx, "k", limit)
+			r, err := e.Limiter.Peek(ctx, "k", limit)
 			require.NoError(t, err)
 			return r
 		}
 		fresh := peek()
-		e.allowed(t, 2, 3, limit)
-		require.NoError(t, e.limiter.Refund(ctx, "k", 2, limit))
+		e.Allowed(t, 2, 3, limit)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit))
 		require.Equal(t, fresh, peek(), "no window has begun")
-		e.allowed(t, 1, 4, limit)
-		e.advance(10 * time.Second)
+		e.Allowed(t, 1, 4, limit)
+		e.Advance(10 * time.Second)
 		before := peek()
-		e.allowed(t, 2, 2, limit)
-		require.NoError(t, e.limiter.Refund(ctx, "k", 2, limit))
+		e.Allowed(t, 2, 2, limit)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit))
 		after := peek()
 		require.Equal(t, before.Remaining, after.Remaining)
-		e.requireDuration(t, before.ResetAfter, after.ResetAfter)
+		e.RequireDuration(t, before.ResetAfter, after.ResetAfter)
 	})
 }
 
 func TestBlockKeepsWhatWasCounted(t *testing.T) {
-	onEveryWindow(t, func(t *testing.T, e engine) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		limit, ctx := ginlimit.PerMinute(5), t.Context()
-		e.allowed(t, 3, 2, limit)
-		require.NoError(t, e.limiter.Block(ctx, "k", 20*time.Second, limit))
-		e.denied(t, 1, 20*time.Second, limit)
-		e.denied(t, 3, time.Minute, limit) // which is later than the block
-		e.denied(t, 1, 20*time.Second, limit, ginlimit.PerHour(9))
-		r, err := e.limiter.Peek(ctx, "k", limit)
+		e.Allowed(t, 3, 2, limit)
+		require.NoError(t, e.Limiter.Block(ctx, "k", 20*time.Second, limit))
+		e.Denied(t, 1, 20*time.Second, limit)
+		e.Denied(t, 3, time.Minute, limit) // which is later than the block
+		e.Denied(t, 1, 20*time.Second, limit, ginlimit.PerHour(9))
+		r, err := e.Limiter.Peek(ctx, "k", limit)
 		require.NoError(t, err)
 		require.Zero(t, r.Remaining)
-		e.requireDuration(t, time.Minute, r.ResetAfter)
-		require.NoError(t, e.limiter.Refund(ctx, "k", 1, limit)) // shortens no block
-		e.denied(t, 1, 20*time.Second, limit)
-		e.advance(20 * time.Second)
-		e.allowed(t, 1, 2, limit) // two were taken before
-		e.advance(30 * time.Second)
-		e.allowed(t, 1, 1, limit)
-		require.NoError(t, e.limiter.Block(ctx, "k", time.Hour, limit)) // beyond the window
-		e.advance(time.Hour)
-		e.allowed(t, 5, 0, limit)
+		e.RequireDuration(t, time.Minute, r.ResetAfter)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit)) // shortens no block
+		e.Denied(t, 1, 20*time.Second, limit)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 2, limit) // two were taken before
+		e.Advance(30 * time.Second)
+		e.Allowed(t, 1, 1, limit)
+		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, limit)) // beyond the window
+		e.Advance(time.Hour)
+		e.Allowed(t, 5, 0, limit)
 	})
 }
 
 func TestChangedLimitKeepsWhatWasCounted(t *testing.T) {
-	onEveryWindow(t, func(t *testing.T, e engine) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		free, paid := ginlimit.PerHour(10), ginlimit.PerHour(1000)
 		for range 10 {
-			e.allowN(t, 1, free)
-			e.advance(time.Minute)
+			e.AllowN(t, 1, free)
+			e.Advance(time.Minute)
 		}
-		e.allowed(t, 1, 989, paid)
-		e.denied(t, 1, e.oldest(49*time.Minute, 51*time.Minute), free) // 11 of 10: two must leave
-		e.allowed(t, 1, 988, paid)
+		e.Allowed(t, 1, 989, paid)
+		e.Denied(t, 1, e.Oldest(49*time.Minute, 51*time.Minute), free) // 11 of 10: two must leave
+		e.Allowed(t, 1, 988, paid)
 	})
 }
 
-// oldest is when a window is over, or enough of a log has left.
-func (e engine) oldest(fixed, sliding time.Duration) time.Duration {
-	if e.algorithm == ginlimit.FixedWindow {
-		return fixed + time.Minute
-	}
-	return sliding
-}
-
 func TestLargestWindowsStayExact(t *testing.T) {
-	onEveryWindow(t, func(t *testing.T, e engine) {
-		if !has64Bits {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if !testkit.Has64Bits {
 			t.Skip("an int has 32 bits")
 		}
-		most := asInt(1<<53 - 1)
-		if e.algorithm == ginlimit.SlidingWindow {
-			most = asInt(1<<52 - 1)
+		most := testkit.AsInt(1<<53 - 1)
+		if e.Algorithm == ginlimit.SlidingWindow {
+			most = testkit.AsInt(1<<52 - 1)
 		}
 		limit := ginlimit.Limit{Rate: most, Period: 10 * 365 * 24 * time.Hour}
-		e.allowed(t, most-1, 1, limit)
-		e.allowed(t, 1, 0, limit)
-		r := e.allowN(t, most, limit)
+		e.Allowed(t, most-1, 1, limit)
+		e.Allowed(t, 1, 0, limit)
+		r := e.AllowN(t, most, limit)
 		require.False(t, r.Allowed)
-		e.requireDuration(t, limit.Period, r.RetryAfter)
-		r = e.allowN(t, math.MaxInt, limit)
+		e.RequireDuration(t, limit.Period, r.RetryAfter)
+		r = e.AllowN(t, math.MaxInt, limit)
 		require.Negative(t, r.RetryAfter)
-		require.NoError(t, e.limiter.Refund(t.Context(), "k", math.MaxInt, limit))
-		e.allowed(t, most-1, 1, limit)
+		require.NoError(t, e.Limiter.Refund(t.Context(), "k", math.MaxInt, limit))
+		e.Allowed(t, most-1, 1, limit)
 		for range 5 { // its log is never empty, and totals go round
-			e.advance(limit.Period / 2)
-			if e.algorithm == ginlimit.SlidingWindow {
-				e.allowed(t, 1, 0, limit)
+			e.Advance(limit.Period / 2)
+			if e.Algorithm == ginlimit.SlidingWindow {
+				e.Allowed(t, 1, 0, limit)
 			}
-			e.advance(limit.Period / 2)
-			require.True(t, e.allowN(t, most-1, limit).Allowed)
+			e.Advance(limit.Period / 2)
+			require.True(t, e.AllowN(t, most-1, limit).Allowed)
 		}
-		r, err := e.limiter.Allow(t.Context(), "k", ginlimit.Limit{Rate: most + 1, Period: time.Hour})
+		r, err := e.Limiter.Allow(t.Context(), "k", ginlimit.Limit{Rate: most + 1, Period: time.Hour})
 		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
 		require.Zero(t, r)
 	})
 }
 
 func TestWindowHasNoBurst(t *testing.T) {
-	onEveryWindow(t, func(t *testing.T, e engine) {
-		_, err := e.limiter.Allow(t.Context(), "k", ginlimit.PerMinute(10).WithBurst(20))
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		_, err := e.Limiter.Allow(t.Context(), "k", ginlimit.PerMinute(10).WithBurst(20))
 		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
 		require.ErrorContains(t, err, "burst")
-		e.allowed(t, 1, 9, ginlimit.PerMinute(10).WithBurst(10))
-		require.ErrorContains(t, panicError(func() { e.limiter.Handler(ginlimit.PerMinute(10).WithBurst(1)) }), "burst")
+		e.Allowed(t, 1, 9, ginlimit.PerMinute(10).WithBurst(10))
+		require.ErrorContains(t, testkit.PanicError(func() { e.Limiter.Handler(ginlimit.PerMinute(10).WithBurst(1)) }), "burst")
 	})
-}
-
-func panicError(f func()) (err error) {
-	defer func() { err, _ = recover().(error) }()
-	f()
-	return nil
 }
 
 // TestDoubleBurstAtTheEdge is what the fixed window lets through, and the others do not: twice the limit within
 // moments, at the end of one window and the beginning of the next.
 func TestDoubleBurstAtTheEdge(t *testing.T) {
-	onEveryAlgorithm(t, func(t *testing.T, e engine) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerMinute(100)
-		e.allowN(t, 1, limit)
-		e.advance(55 * time.Second)
+		e.AllowN(t, 1, limit)
+		e.Advance(55 * time.Second)
 		burst := func() (admitted int) {
 			for range 110 {
-				admitted += e.allowN(t, 1, limit).Granted
+				admitted += e.AllowN(t, 1, limit).Granted
 			}
 			return admitted
 		}
 		before := burst()
-		e.advance(5 * time.Second)
+		e.Advance(5 * time.Second)
 		within := before + burst()
 		switch {
-		case e.algorithm == ginlimit.FixedWindow:
+		case e.Algorithm == ginlimit.FixedWindow:
 			require.Equal(t, 99+100, within, "in five seconds")
-		case e.algorithm == ginlimit.TokenBucket && e.ahead > 0: // it goes on by itself
+		case e.Algorithm == ginlimit.TokenBucket && e.Ahead > 0: // it goes on by itself
 			require.InDelta(t, 100+5*100/60, within, 6)
 		default:
 			require.Equal(t, map[ginlimit.Algorithm]int{
 				ginlimit.TokenBucket:   100 + 5*100/60, // what it regained in five seconds, and no more
 				ginlimit.SlidingWindow: 99 + 1,         // the first one has left
-			}[e.algorithm], within)
+			}[e.Algorithm], within)
 		}
 	})
 }
 
 func TestHandlersOfALimiterMayCountDifferently(t *testing.T) {
 	t.Parallel()
-	rdb, advance := newMiniredis(t)
+	rdb, advance := testkit.NewMiniredis(t)
 	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithDenyMemory(0))
-	fixed := serve(limiter.Handler(ginlimit.PerMinute(2)))
-	bucket := serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithAlgorithm(ginlimit.TokenBucket)))
+	fixed := testkit.Serve(limiter.Handler(ginlimit.PerMinute(2)))
+	bucket := testkit.Serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithAlgorithm(ginlimit.TokenBucket)))
 	for _, r := range []*gin.Engine{fixed, bucket} {
-		get(r, "/")
-		assert.Equal(t, "0", remaining(get(r, "/")))
+		testkit.Get(r, "/")
+		assert.Equal(t, "0", testkit.Remaining(testkit.Get(r, "/")))
 	}
-	assert.Equal(t, "60", get(fixed, "/").Header().Get("Retry-After"))
-	assert.Equal(t, "30", get(bucket, "/").Header().Get("Retry-After"))
+	assert.Equal(t, "60", testkit.Get(fixed, "/").Header().Get("Retry-After"))
+	assert.Equal(t, "30", testkit.Get(bucket, "/").Header().Get("Retry-After"))
 	advance(59 * time.Second)
-	assert.Equal(t, "1", get(fixed, "/").Header().Get("Retry-After"))
-	assert.Equal(t, "0", remaining(get(bucket, "/")))
+	assert.Equal(t, "1", testkit.Get(fixed, "/").Header().Get("Retry-After"))
+	assert.Equal(t, "0", testkit.Remaining(testkit.Get(bucket, "/")))
 }
 
 // TestLogsAreCoarserInTheProcessWhereTheyAreLong, which only keeps tokens for longer.
@@ -336,11 +322,11 @@ func TestLogsAreCoarserInTheProcessWhereTheyAreLong(t *testing.T) {
 // TestWindowsAreSharedWithoutRedis: what a share cannot give at once it owes.
 func TestWindowsAreSharedWithoutRedis(t *testing.T) {
 	t.Parallel()
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				limiter := lost(t, ginlimit.WithAlgorithm(a), ginlimit.WithReplicas(4))
+				limiter := testkit.WithoutRedis(t, ginlimit.WithAlgorithm(a), ginlimit.WithReplicas(4))
 				limit, ctx := ginlimit.PerMinute(10), t.Context()
 				ask := func(key string, n int) ginlimit.Result {
 					r, err := limiter.AllowN(ctx, key, n, limit)

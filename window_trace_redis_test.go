@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestWindowTraceEqualsModelOnRedis gives the model what is in Redis before each step; the step may then
@@ -17,21 +18,21 @@ import (
 func TestWindowTraceEqualsModelOnRedis(t *testing.T) {
 	t.Parallel()
 	const seed, length = 101, 2000
-	for _, a := range windowAlgorithms {
+	for _, a := range testkit.WindowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			checked, e := 0, redisEngine(t, a)
-			steps := windowTrace(seed, length/2)
-			for i, s := range append(steps, windowTrace(seed+1, length/2)...) {
-				if s.wait > 10*time.Millisecond {
-					e.advance(s.wait)
+			checked, e := 0, testkit.RedisEngine(t, a)
+			steps := testkit.WindowTrace(seed, length/2)
+			for i, s := range append(steps, testkit.WindowTrace(seed+1, length/2)...) {
+				if s.Wait > 10*time.Millisecond {
+					e.Advance(s.Wait)
 				}
 				start := time.Now()
-				before := map[string]modelWindow{}
-				for _, l := range s.limits {
-					before[s.key+" "+l.Period.String()] = *e.found(t, s.key, l)
+				before := map[string]testkit.ModelWindow{}
+				for _, l := range s.Limits {
+					before[s.Key+" "+l.Period.String()] = *e.Found(t, s.Key, l)
 				}
-				got, err := s.apply(t.Context(), e.limiter)
+				got, err := s.Apply(t.Context(), e.Limiter)
 				passed := time.Since(start).Milliseconds() + 1
 				require.NoError(t, err)
 				got.Source = 0
@@ -40,28 +41,28 @@ func TestWindowTraceEqualsModelOnRedis(t *testing.T) {
 				}
 				checked++
 				var wants []ginlimit.Result
-				m := newWindowModel(a)
+				m := testkit.NewWindowModel(a)
 				var choose func(periods []ginlimit.Limit)
 				choose = func(rest []ginlimit.Limit) { // each window may be looked at in another millisecond
 					if len(rest) > 0 {
-						id := s.key + " " + rest[0].Period.String()
+						id := s.Key + " " + rest[0].Period.String()
 						for at := range passed + 1 {
 							w := before[id]
-							w.at = at
-							m.windows[id] = &w
+							w.At = at
+							m.Windows[id] = &w
 							choose(rest[1:])
 						}
 						return
 					}
-					copied := newWindowModel(a)
-					for id, w := range m.windows {
+					copied := testkit.NewWindowModel(a)
+					for id, w := range m.Windows {
 						same := *w
-						same.taken = slices.Clone(w.taken)
-						copied.windows[id] = &same
+						same.Taken = slices.Clone(w.Taken)
+						copied.Windows[id] = &same
 					}
-					wants = append(wants, s.expect(copied))
+					wants = append(wants, s.Expect(copied))
 				}
-				choose(s.limits)
+				choose(s.Limits)
 				require.Containsf(t, wants, got, "seed %d, step %d, %s, found %v", uint64(seed), i, s, before)
 			}
 			require.Greater(t, checked, length/10)

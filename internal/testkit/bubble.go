@@ -47,19 +47,3 @@ func (b *Bubble) Connect(t testing.TB) *redis.Client {
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }
-
-// EveryCall is a hook around each call of a client, alone or a pipeline.
-type EveryCall func(send func() error) error
-
-// DialHook implements [redis.Hook].
-func (h EveryCall) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessHook implements [redis.Hook].
-func (h EveryCall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { return h(func() error { return next(ctx, cmd) }) }
-}
-
-// ProcessPipelineHook implements [redis.Hook].
-func (h EveryCall) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { return h(func() error { return next(ctx, cmds) }) }
-}

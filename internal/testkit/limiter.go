@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"runtime/pprof"
@@ -67,12 +68,14 @@ type Buffer struct {
 	b  bytes.Buffer
 }
 
+// Write implements [io.Writer].
 func (b *Buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.Write(p)
 }
 
+// String returns what was written.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -91,4 +94,34 @@ func GoroutinesLeft(t testing.TB) int {
 		}
 	}
 	return left
+}
+
+// LimitsFrom gives every client the same limits.
+func LimitsFrom(limits ...ginlimit.Limit) ginlimit.Option {
+	return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return limits, nil })
+}
+
+// NewLocal returns a limiter that decides in the process.
+func NewLocal(t testing.TB, opts ...ginlimit.Option) *ginlimit.Limiter {
+	t.Helper()
+	l, err := ginlimit.NewLocal(opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// NewPolicy returns a policy of a limiter.
+func NewPolicy(t testing.TB, l *ginlimit.Limiter, limit ginlimit.Limit, opts ...ginlimit.Option) *ginlimit.Policy {
+	t.Helper()
+	p, err := l.Policy(limit, opts...)
+	require.NoError(t, err)
+	return p
+}
+
+// Acquire takes a slot of the client "alice".
+func Acquire(t testing.TB, p *ginlimit.Policy) *ginlimit.Slot {
+	t.Helper()
+	slot, err := p.Acquire(t.Context(), "alice")
+	require.NoError(t, err)
+	return slot
 }

@@ -178,3 +178,18 @@ func StartClusterProcesses(t testing.TB, n int, args ...string) ([]string, []*os
 	}
 	return addrs, processes
 }
+
+// Patience is how long clients wait for a reply, where that must not be what ends a decision.
+const Patience = time.Hour
+
+// Clients are two of one server: one that ends calls with their context, so that callers go themselves, and
+// one that does not.
+func Clients(t *testing.T, addr string) map[string]*redis.Client {
+	both := map[string]*redis.Client{}
+	for name, direct := range map[string]bool{"direct": true, "by a goroutine": false} {
+		rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: direct, ReadTimeout: Patience})
+		t.Cleanup(func() { _ = rdb.Close() })
+		both[name] = rdb
+	}
+	return both
+}

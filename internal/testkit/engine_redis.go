@@ -1,6 +1,6 @@
 //go:build integration
 
-package ginlimit_test
+package testkit
 
 import (
 	"testing"
@@ -10,21 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-func init() { engines["redis-server"] = redisEngine }
+func servers() map[string]startEngine { return map[string]startEngine{"redis-server": RedisEngine} }
 
-// redisEngine moves the clock of a redis-server by shortening what its keys have left to live.
-func redisEngine(t testing.TB, a ginlimit.Algorithm) engine {
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
+// RedisEngine moves the clock of a redis-server by shortening what its keys have left to live.
+func RedisEngine(t testing.TB, a ginlimit.Algorithm) Engine {
+	rdb := Connect(t, StartRedis(t))
 	ctx := t.Context()
-	return engine{
-		limiter:   testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0)), // it knows nothing of such a clock
-		algorithm: a,
-		rdb:       rdb,
-		ahead:     3 * time.Second,
-		advance: func(d time.Duration) {
+	return Engine{
+		Limiter:   NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0)), // it knows nothing of such a clock
+		Algorithm: a,
+		Rdb:       rdb,
+		Ahead:     3 * time.Second,
+		Advance: func(d time.Duration) {
 			keys, err := rdb.Keys(ctx, "*").Result()
 			require.NoError(t, err)
 			for _, key := range keys {
@@ -35,8 +34,8 @@ func redisEngine(t testing.TB, a ginlimit.Algorithm) engine {
 				}
 			}
 		},
-		state: func(key string, l ginlimit.Limit) (int64, string) {
-			name := testkit.RedisKey(key, l)
+		State: func(key string, l ginlimit.Limit) (int64, string) {
+			name := RedisKey(key, l)
 			var ttl *redis.DurationCmd
 			var value *redis.StringCmd
 			_, err := rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {

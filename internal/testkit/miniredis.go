@@ -1,4 +1,4 @@
-package ginlimit_test
+package testkit
 
 import (
 	"testing"
@@ -6,19 +6,18 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // A Redis in this process. Its clock is set, so that every header is exact.
 
-func newMiniredis(t testing.TB) (*redis.Client, func(time.Duration)) {
+// NewMiniredis returns a client of that Redis, and a function that sets its clock forward.
+func NewMiniredis(t testing.TB) (*redis.Client, func(time.Duration)) {
 	t.Helper()
 	mini := miniredis.RunT(t)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	mini.SetTime(now)
 	mini.ClockTTL(true)
-	return testkit.Connect(t, mini.Addr()), func(d time.Duration) {
+	return Connect(t, mini.Addr()), func(d time.Duration) {
 		now = now.Add(d)
 		mini.SetTime(now)
 	}
