@@ -1,3 +1,0 @@
-//go:build integration
-
-package ginlimit_test
