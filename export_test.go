@@ -11,9 +11,6 @@ import (
 // SetDefaultTimeout sets the timeout of limiters that are made without [WithTimeout]. No test runs beside an Example.
 func SetDefaultTimeout(d time.Duration) { defaultTimeout = d }
 
-// SlotText is how a key stands in a slot tag.
-func SlotText(key string) string { return string(appendSlotText(nil, "", key, nil)) }
-
 // MaxAsked is how many clients the source is asked for, or waits to be.
 const MaxAsked = maxQuestions + maxWaiting
 

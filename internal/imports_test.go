@@ -20,6 +20,7 @@ func TestImportsGoOneWay(t *testing.T) {
 	allowed := map[string][]string{ // in addition to the standard library
 		"bucket":     {},
 		"calendar":   {},
+		"clientkey":  {},
 		"clocktrust": {},
 		"memory":     {module + "bucket"},
 		"denycache":  {module + "bucket", module + "clocktrust"},

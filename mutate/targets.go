@@ -22,6 +22,7 @@ var (
 	leases = stage{".", []string{"-test.run", "Lease|ByHand"}}
 
 	bucketTests   = stage{"internal/bucket", nil}
+	keyTests      = stage{"internal/clientkey", nil}
 	clockTests    = stage{"internal/clocktrust", nil}
 	denyTests     = stage{"internal/denycache", nil}
 	memoryTests   = stage{"internal/memory", nil}
@@ -50,6 +51,9 @@ var targets = []target{
 	{"internal/inflight/teller.go", []stage{inflightTests, slots}},
 	{"several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
 	{"internal/calendar/rule.go", []stage{calendarTests}},
+	{"internal/clientkey/key.go", []stage{keyTests}},
+	{"internal/clientkey/address.go", []stage{keyTests}},
+	{"internal/clientkey/networks.go", []stage{keyTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
 	{"internal/lease/cache.go", []stage{leaseTests, leaseSim}},
