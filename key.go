@@ -4,13 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
 // KeyFunc returns the key that a request is counted under. A nil KeyFunc is an error.
@@ -30,7 +29,7 @@ func ByHeader(names ...string) KeyFunc {
 	}
 	canonical := make([]string, len(names))
 	for i, name := range names {
-		if name == "" || slices.ContainsFunc([]byte(name), func(b byte) bool { return !isTokenByte(b) }) {
+		if !httpfields.IsToken(name) {
 			panic(fmt.Errorf("ginlimit: ByHeader: %q is not the name of a header", name))
 		}
 		canonical[i] = http.CanonicalHeaderKey(name)
@@ -60,13 +59,6 @@ func (e *missingHeader) Error() string {
 	return ErrNoKey.Error() + ": the request has no header " + e.name
 }
 func (e *missingHeader) Unwrap() []error { return []error{ErrNoKey, ErrBadRequest} }
-
-// isTokenByte reports whether a header's name can contain the byte (RFC 9110, section 5.6.2).
-func isTokenByte(c byte) bool {
-	return '0' <= c && c <= '9' || isAlpha(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
-}
-
-func isAlpha(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
 
 // ByParam returns a parameter of the route, such as id in /users/:id.
 //

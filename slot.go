@@ -10,6 +10,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/fifo"
+	"github.com/ginlimit/ginlimit/internal/httpfields"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
@@ -172,7 +173,9 @@ func (p *Policy) lacksSlot(res Result) bool {
 func (p *Policy) noSlot(s *subject, hash uint64) Result {
 	wait := max(slotRetry, p.limiter.bans.left(hash))
 	if s.retry(); s.status != nil && s.limits.guards != nil {
-		s.status.limits = append(s.status.limits, limitStatus{policy: s.limits.guards.policy, more: wait, refuses: true})
+		s.status.limits = append(s.status.limits, limitStatus{s.limits.guards.policy, httpfields.Status{
+			More: httpfields.Seconds(wait), Denies: true,
+		}})
 	}
 	source := FromMemory
 	if p.limiter.source == FromLocal {

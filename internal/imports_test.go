@@ -26,6 +26,7 @@ func TestImportsGoOneWay(t *testing.T) {
 		"denycache":  {module + "bucket", module + "clocktrust"},
 		"lease":      {module + "bucket", module + "clocktrust"},
 		"fifo":       {},
+		"httpfields": {},
 		"inflight":   {module + "bucket"},
 		"dispatch":   {module + "bucket"},
 		"redisstore": {module + "bucket", module + "dispatch", module + "inflight", "github.com/redis/go-redis/v9"},

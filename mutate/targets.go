@@ -32,6 +32,7 @@ var (
 	leaseSteps    = stage{"internal/lease", []string{"-test.run", "^TestSteps"}}
 	leaseSim      = stage{"internal/lease", []string{"-test.run", "^TestSimulation$", "-seeds", "150"}}
 	calendarTests = stage{"internal/calendar", nil}
+	fieldTests    = stage{"internal/httpfields", nil}
 	fifoTests     = stage{"internal/fifo", nil}
 	inflightTests = stage{"internal/inflight", nil}
 	storeTests    = stage{"internal/redisstore", nil}
@@ -54,6 +55,11 @@ var targets = []target{
 	{"internal/clientkey/key.go", []stage{keyTests}},
 	{"internal/clientkey/address.go", []stage{keyTests}},
 	{"internal/clientkey/networks.go", []stage{keyTests}},
+	{"internal/httpfields/accept.go", []stage{fieldTests}},
+	{"internal/httpfields/fields.go", []stage{fieldTests}},
+	{"internal/httpfields/list.go", []stage{fieldTests}},
+	{"internal/httpfields/name.go", []stage{fieldTests}},
+	{"internal/httpfields/problem.go", []stage{fieldTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
 	{"internal/lease/cache.go", []stage{leaseTests, leaseSim}},
