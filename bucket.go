@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
 // never is the RetryAfter of what no waiting makes allowed.
@@ -20,10 +21,10 @@ type limitSet struct {
 	name       string   // of the policy or identity
 	names      []string // of each bucket, where they differ
 	buckets    []bucket.Bucket
-	limits     []Limit        // of the buckets, as they were given
-	policies   []*draftPolicy // as RateLimit-Policy lists them: of the buckets, then of prohibited; nil outside a Policy
-	unlimited  Limit          // one that is never counted, if there is one
-	prohibited Limit          // one that always denies, if denies is set
+	limits     []Limit            // of the buckets, as they were given
+	policies   []httpfields.Limit // as RateLimit-Policy lists them: of the buckets, then of prohibited; nil outside a Policy
+	unlimited  Limit              // one that is never counted, if there is one
+	prohibited Limit              // one that always denies, if denies is set
 	denies     bool
 	failure    Failure // what happens if the store does not decide
 	lease      time.Duration
@@ -179,16 +180,12 @@ func (s *limitSet) renewed() *limitSet {
 		later.buckets[i], _ = later.newBucket(TokenBucket, l) // it fitted before
 		later.buckets[i].Leave(s.floor)
 		if i < len(s.policies) {
-			policy := *s.policies[i]
-			policy.w = seconds(millis(later.buckets[i].Period))
-			later.policies[i] = &policy
+			later.policies[i].Window = httpfields.Seconds(millis(later.buckets[i].Period))
 		}
 	}
 	if s.denies && s.prohibited.Calendar != (Calendar{}) {
 		if later.holds(s.prohibited); len(s.policies) > 0 {
-			policy := *s.policies[len(s.limits)]
-			policy.w = later.prohibitedWindow()
-			later.policies[len(s.limits)] = &policy
+			later.policies[len(s.limits)].Window = later.prohibitedWindow()
 		}
 	}
 	if s.share != nil {
@@ -375,7 +372,9 @@ func (s *limitSet) leased(states []bucket.State, n, left int64, status *limitSta
 			closest = this
 		}
 		if status != nil && status.all {
-			status.limits = append(status.limits, limitStatus{s.policies[i], left, b.Burst, millis(b.MoreAfter(states[i])), false})
+			status.limits = append(status.limits, limitStatus{&s.policies[i], httpfields.Status{
+				Remaining: left, Full: b.Burst, More: httpfields.Seconds(millis(b.MoreAfter(states[i]))),
+			}})
 		}
 	}
 	return closest

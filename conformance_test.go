@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -241,7 +242,7 @@ func TestKeysDoNotMeet(t *testing.T) {
 			"01234567890123456789012345678901234567890123456789012345678901234",
 			"01234567890123456789012345678901234567890123456789012345678901235"}
 		for _, key := range keys { // nobody gets another's bucket by naming its text in the slot
-			if text := ginlimit.SlotText(key); text != key {
+			if text := string(clientkey.Text{}.Append(nil, "", key)); text != key {
 				keys = append(keys, text)
 			}
 		}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"sync"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/inflight"
@@ -43,9 +43,6 @@ func (localStore) Close() {}
 
 func (s localStore) String() string { return fmt.Sprintf("%p", s.Store) }
 
-// keySeed makes the hashes of keys. All limiters share it, to see if they charge one bucket.
-var keySeed = maphash.MakeSeed()
-
 // call returns a call for an Op on the buckets of a subject.
 func (l *Limiter) call(op bucket.Op, s *subject) *dispatch.Call {
 	c, ok := l.calls.Get().(*dispatch.Call)
@@ -53,8 +50,8 @@ func (l *Limiter) call(op bucket.Op, s *subject) *dispatch.Call {
 		c = dispatch.NewCall()
 	}
 	c.Reset(op, s.limits.buckets)
-	c.Key = appendSlotText(c.Key, s.keyName, s.client, l.macs)
-	c.Hash = maphash.Bytes(keySeed, c.Key)
+	c.Key = l.keys.Append(c.Key, s.keyName, s.client)
+	c.Hash = clientkey.Hash(c.Key)
 	return c
 }
 

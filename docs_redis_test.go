@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -26,7 +27,7 @@ func TestHashedTagIsFoundByTheDocumentedCommand(t *testing.T) {
 	require.Equal(t, ginlimit.Key("h", "a{b}"), m[2], "the client that the document speaks of")
 	tag, err := exec.CommandContext(t.Context(), bash, "-c", m[1]).Output()
 	require.NoError(t, err)
-	require.Equal(t, ginlimit.SlotText(m[2]), strings.TrimSpace(string(tag)))
+	require.Equal(t, string(clientkey.Text{}.Append(nil, "", m[2])), strings.TrimSpace(string(tag)))
 }
 
 // TestUnblockingByHandLeavesOnlySlots runs the command of docs/operations.md that unblocks a client.

@@ -2,10 +2,10 @@ package ginlimit
 
 import (
 	"context"
-	"hash/maphash"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 )
 
 // trial is what a policy with [WithDryRun] and [WithConcurrency] has instead of slots: slots of its own, so that a policy in force
@@ -47,7 +47,7 @@ func (p *Policy) tryOut(ctx context.Context, n int, subjects ...subject) (decisi
 		d.slot = d.taken[0].slot
 	}
 	if d.hash != 0 { // of the policy's own key, not of the slots
-		d.hash = maphash.Bytes(keySeed, appendSlotText(nil, own.keyName, own.client, p.limiter.macs))
+		d.hash = clientkey.Hash(p.limiter.keys.Append(nil, own.keyName, own.client))
 	}
 	return d, err
 }

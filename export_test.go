@@ -11,9 +11,6 @@ import (
 // SetDefaultTimeout sets the timeout of limiters that are made without [WithTimeout]. No test runs beside an Example.
 func SetDefaultTimeout(d time.Duration) { defaultTimeout = d }
 
-// SlotText is how a key stands in a slot tag.
-func SlotText(key string) string { return string(appendSlotText(nil, "", key, nil)) }
-
 // MaxAsked is how many clients the source is asked for, or waits to be.
 const MaxAsked = maxQuestions + maxWaiting
 
@@ -54,9 +51,6 @@ func TrustDialer() Option {
 
 // SetLocalBuckets has a limiter that has made no decision keep so many buckets, rounded up, if Redis does not decide.
 func SetLocalBuckets(l *Limiter, n int) { l.local = memory.New(n) }
-
-// FieldName is how a name stands in the fields of the draft.
-func FieldName(name string) string { return fieldName(name) }
 
 // Take takes n tokens as a handler of an algorithm does, and returns how they are given back.
 func Take(ctx context.Context, l *Limiter, a Algorithm, key string, n int, limits ...Limit) (Result, func() error, error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -46,36 +47,6 @@ func FuzzParseLimit(f *testing.F) {
 		}
 		if err != nil || r.Allowed != (limit.Rate != 0) {
 			t.Fatalf("%q: a limit that parses does not limit: %+v, %v", s, r, err)
-		}
-	})
-}
-
-func FuzzKey(f *testing.F) {
-	f.Add("a", "b|c", "a|b", "c")
-	f.Add("a", "", "a", "|")
-	f.Add(`a\`, "|b", `a`, `\|b`)
-	f.Add("{", "}", "\x00", "\n")
-	f.Add("a", strings.Repeat("b", 63), "a", strings.Repeat("b", 62))
-	f.Fuzz(func(t *testing.T, name1, part1, name2, part2 string) {
-		same := name1 == name2 && part1 == part2
-		key1, key2 := ginlimit.Key(name1, part1), ginlimit.Key(name2, part2)
-		if (key1 == key2) != same {
-			t.Fatalf("Key(%q, %q) = %q, Key(%q, %q) = %q", name1, part1, key1, name2, part2, key2)
-		}
-		if ginlimit.Key(name1) == key2 || ginlimit.Key(name1, part1, part2) == key2 {
-			t.Fatalf("tuples of different lengths meet: %q", key2)
-		}
-		text1, text2 := ginlimit.SlotText(key1), ginlimit.SlotText(key2)
-		if (text1 == text2) != same {
-			t.Fatalf("%q and %q in the slot: %q and %q", key1, key2, text1, text2)
-		}
-		for _, r := range text1 {
-			if r < ' ' || r > '~' || strings.ContainsRune("{}", r) {
-				t.Fatalf("%q in the slot tag", text1)
-			}
-		}
-		if len(text1) > 64 {
-			t.Fatalf("%d bytes in the slot tag", len(text1))
 		}
 	})
 }
@@ -108,7 +79,7 @@ func FuzzByHeader(f *testing.F) {
 		if key(one, a1, "") != a1 {
 			t.Fatalf("one header is its value, not %q of %q", key(one, a1, ""), a1)
 		}
-		for _, r := range ginlimit.SlotText(ginlimit.Key("name", key1)) {
+		for _, r := range string(clientkey.Text{}.Append(nil, "", ginlimit.Key("name", key1))) {
 			if r < ' ' || r > '~' || r == '{' || r == '}' {
 				t.Fatalf("%q in the slot tag", r)
 			}

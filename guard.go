@@ -6,20 +6,18 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
 // guards is what a policy has in addition to limits: a ban, slots, or both.
 type guards struct {
 	ban, slots *bucket.Bucket
-	policy     *draftPolicy // of the slots in the fields
-	name       string       // of the slots in a Result
+	policy     *httpfields.Limit // of the slots in the fields
+	name       string            // of the slots in a Result
 }
 
 // slotsSuffix ends the name of a policy's slots.
 const slotsSuffix = "-c"
-
-// slotsUnit is the unit of slots in the fields (draft-ietf-httpapi-ratelimit-headers-11, section 3.1.4).
-const slotsUnit = "concurrent-requests"
 
 // guard adds the policy's ban and slots to a set of its limits.
 func (p *Policy) guard(s *limitSet) {
@@ -45,9 +43,11 @@ func (p *Policy) guard(s *limitSet) {
 // setSlots adds the policy's slots, beside a set of its limits.
 func (g *guards) setSlots(p *Policy, s *limitSet) {
 	slots := bucket.NewSlots(int64(p.slots))
-	own := freeName(fieldName(p.name)+slotsSuffix, s.policyNames())
+	own := httpfields.FreeName(httpfields.Name(p.name)+slotsSuffix, s.policyNames())
 	g.slots, g.name = &slots, p.name+slotsSuffix
-	g.policy = &draftPolicy{name: own, q: int64(p.slots), unit: slotsUnit, problem: newProblem("", own)}
+	g.policy = &httpfields.Limit{
+		Name: own, Quota: int64(p.slots), Unit: httpfields.ConcurrentRequests, Problem: httpfields.QuotaProblem("", own),
+	}
 }
 
 // withGuards completes a set whose buckets are those of limits: what takes tokens is checked for the ban, and what takes a slot for both.
@@ -68,7 +68,7 @@ func (s *limitSet) guarded(buckets ...*bucket.Bucket) *limitSet {
 	all := *s
 	all.buckets, all.limits = slices.Clone(s.buckets), slices.Clone(s.limits)
 	all.names = slices.Repeat([]string{s.name}, len(s.buckets))
-	all.policies = make([]*draftPolicy, len(s.buckets)) // none of what is only blocked or reset
+	all.policies = make([]httpfields.Limit, len(s.buckets)) // none of what is only blocked or reset
 	copy(all.policies, s.policies)
 	all.guards, all.share, all.later, all.guarding = nil, nil, nil, true
 	for _, b := range buckets {
@@ -77,9 +77,9 @@ func (s *limitSet) guarded(buckets ...*bucket.Bucket) *limitSet {
 			continue
 		case b.Kind == bucket.Slots:
 			all.limits = append(all.limits, Limit{InFlight: int(b.Capacity)})
-			all.policies, all.names = append(all.policies, s.guards.policy), append(all.names, s.guards.name)
+			all.policies, all.names = append(all.policies, *s.guards.policy), append(all.names, s.guards.name)
 		default:
-			all.limits, all.policies, all.names = append(all.limits, Limit{}), append(all.policies, nil), append(all.names, s.name)
+			all.limits, all.policies, all.names = append(all.limits, Limit{}), append(all.policies, httpfields.Limit{}), append(all.names, s.name)
 		}
 		all.buckets = append(all.buckets, *b)
 	}

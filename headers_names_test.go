@@ -2,7 +2,6 @@ package ginlimit_test
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dunglas/httpsfv"
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -163,22 +161,4 @@ func TestPoliciesOfSeveralHandlersHaveDifferentNames(t *testing.T) {
 			assert.Equal(t, row.names[i], one.name, name)
 		}
 	}
-}
-
-func FuzzNamesInTheDraftsFields(f *testing.F) {
-	for _, name := range []string{"search", "", "2nd", `"`, "\\", "日本", "*x", "a b", strings.Repeat("é", 40)} {
-		f.Add(name)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		got := ginlimit.FieldName(name)
-		item, err := httpsfv.UnmarshalItem([]string{got})
-		require.NoError(t, err)
-		require.Equal(t, httpsfv.Token(got), item.Value)
-		item, err = httpsfv.UnmarshalItem([]string{`"` + got + `"`})
-		require.NoError(t, err)
-		require.Equal(t, got, item.Value)
-		text, err := json.Marshal(got)
-		require.NoError(t, err)
-		require.Equal(t, strconv.Quote(got), strings.ReplaceAll(string(text), `\u0026`, "&"))
-	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
@@ -68,7 +69,7 @@ type Limiter struct {
 	local    *memory.Store    // decides if the store does not; nil in the process
 	adHocs   sync.Pool        // of *adHoc
 	calls    sync.Pool        // of *dispatch.Call
-	macs     *sync.Pool       // of hash.Hash, with the secret of the keys, if there is one
+	keys     clientkey.Text   // writes keys as they stand in Redis
 	warned   atomic.Bool      // that clients can spoof their addresses
 	resets   [1024]resets     // by the hash of a key
 	moving   [64]atomic.Int64 // by the hash of a key: until when its slot is taken to migrate, in Unix milliseconds
@@ -180,7 +181,7 @@ func NewLocal(opts ...Option) (*Limiter, error) {
 }
 
 func newLimiter(defaults config, s store, source Source) *Limiter {
-	return &Limiter{defaults: defaults, store: s, source: source, macs: newMACs(defaults.secret), closed: make(chan struct{})}
+	return &Limiter{defaults: defaults, store: s, source: source, keys: clientkey.NewText(defaults.secret), closed: make(chan struct{})}
 }
 
 // orErrors returns the limiter, or all faults, those of its policies' defaults among them.

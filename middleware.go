@@ -47,7 +47,7 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	state.cost = n
 	d, err := p.decide(c, n, key, state)
 	if d.slot > 0 { // until the handlers that follow return, or anything before them panics
-		defer p.limiter.releaseSlot(appendSlotText(nil, p.slotKeyName(), state.subject.client, p.limiter.macs), d.slot)
+		defer p.limiter.releaseSlot(p.limiter.keys.Append(nil, p.slotKeyName(), state.subject.client), d.slot)
 	}
 	outcome, free := p.outcome(d, err), n == 0 && errors.Is(err, ErrUnavailable)
 	o.event.Waited = state.subject.waited
@@ -100,9 +100,9 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 			o.record(c.Request.Context(), OutcomeError, 0, false, Result{}, why)
 			p.fail(c, why)
 			return true
-		case p.allowed.contains(addr):
+		case p.allowed.Contains(addr):
 			outcome = OutcomeListed
-		case p.forbidden.contains(addr):
+		case p.forbidden.Contains(addr):
 			o.record(c.Request.Context(), OutcomeListed, 0, false, Result{}, failure{})
 			p.newState().set(c, decision{result: Result{Name: p.name, RetryAfter: never, Source: FromPolicy}})
 			if !p.dryRun {

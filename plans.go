@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
@@ -50,7 +51,7 @@ type Plans struct {
 	config  config
 	prefix  string // of keys in Redis
 	keyName string // what follows it, if the plans have a name
-	macs    *sync.Pool
+	keys    clientkey.Text
 
 	mu         sync.Mutex             // guards the fields up to restsLeft
 	fresh      map[string]*plan       // by key in Redis; used since the last turn
@@ -149,7 +150,7 @@ func NewPlans(rdb redis.UniversalClient, life time.Duration, source func(ctx con
 		return nil, err
 	}
 	p := &Plans{
-		source: source, life: life, rdb: rdb, config: cfg, prefix: "plan:{", macs: newMACs(cfg.secret),
+		source: source, life: life, rdb: rdb, config: cfg, prefix: "plan:{", keys: clientkey.NewText(cfg.secret),
 		questions: make(chan struct{}, maxQuestions), calls: make(chan struct{}, maxPlanCalls),
 		fresh: map[string]*plan{}, old: map[string]*plan{}, flights: map[string]*planFlight{},
 	}
@@ -236,7 +237,7 @@ func (p *Plans) Invalidate(ctx context.Context, client string) error {
 
 // key returns a client's key in Redis, by which the process knows it too.
 func (p *Plans) key(client string) string {
-	return string(append(appendSlotText([]byte(p.prefix), p.keyName, client, p.macs), '}'))
+	return string(append(p.keys.Append([]byte(p.prefix), p.keyName, client), '}'))
 }
 
 // knownLocked returns what the process knows of a client, and keeps it.

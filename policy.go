@@ -12,6 +12,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
@@ -42,8 +43,8 @@ type Policy struct {
 	keyName    string // what the keys of its clients begin with
 	limits     limitSet
 	identities []identity
-	allowed    *addressSet
-	forbidden  *addressSet
+	allowed    *clientkey.Networks
+	forbidden  *clientkey.Networks
 	trial      *trial // the slots of a dry run; nil without one, and without slots
 
 	warned      atomic.Bool // that another policy charges the same bucket
@@ -116,9 +117,9 @@ func (l *Limiter) policy(limit Limit, opts []Option) (*Policy, error) {
 	}
 	p.identities, err = p.newIdentities()
 	errs = append(errs, err)
-	p.allowed, err = newAddressSet(cfg.allow)
+	p.allowed, err = clientkey.NewNetworks(cfg.allow)
 	errs = append(errs, wrapped("WithAllowList", err))
-	p.forbidden, err = newAddressSet(cfg.deny)
+	p.forbidden, err = clientkey.NewNetworks(cfg.deny)
 	errs = append(errs, wrapped("WithDenyList", err))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

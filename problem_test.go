@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -126,43 +125,8 @@ func TestPlainTextIfAccepted(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	limited := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyMemory(0))) // whose clock goes on
 	testkit.Get(limited, "/")
-	for accept, wantText := range map[string]bool{
-		"":                                    false,
-		"*/*":                                 false,
-		"application/problem+json":            false,
-		"application/json":                    false,
-		"application/json, text/plain, */*":   false, // as axios asks
-		"text/html,application/xhtml+xml,*/*": false, // as browsers do
-		"image/png":                           false,
-		"text/html":                           false,
-		"text/plain":                          true,
-		"Text/Plain":                          true,
-		"text/plain; charset=utf-8":           true,
-		"text/*":                              true,
-		"text/plain, */*":                     true, // named, not just liked
-		"text/plain;q=0.5, */*;q=0.1":         true,
-		"text/plain;q=0.1, */*":               false,
-		"text/plain;q=0.9, application/json":  false,
-		"text/plain, application/json;q=0.9":  true,
-		"text/plain, application/problem+json;q=0.999, application/json;q=0": true,
-		"text/plain, application/*":                 true,
-		"text/plain;q=0":                            false,
-		"text/plain;q=0, */*;q=0.1":                 false,
-		"text/plain;q=NaN":                          false,
-		"text/plain;q=-1":                           false,
-		"text/plain;q=1.0000":                       true, // read as a number
-		"text/plain;q=":                             false,
-		"text/plain;Q=0.1, application/json;q=0.01": true,
-		"text/plain;format=flowed, text/plain;q=0.1, */*;q=0.5":            true,
-		"text/plain;q=0.1, text/plain;format=flowed, */*;q=0.5":            true,
-		"application/problem+json;q=0, application/json, text/plain;q=0.9": true,
-		`application/json;x="a,text/plain,b"`:                              false,
-		`application/json;x="\",text/plain"`:                               false,
-		`text/plain;x=";q=0"`:                                              false, // quotes are not read
-		"application/json;a=1;a=2, text/plain;q=0.1":                       false,
-		"text/plain" + strings.Repeat(", image/png", 200):                  false, // not read
-		";,;;=,text/": false,
-	} {
+	for accept, wantText := range map[string]bool{"": false, "application/json, text/plain, */*": false, "text/plain, */*": true} {
+
 		rec := testkit.Get(limited, "/", testkit.With("Accept", accept))
 		require.Equal(t, http.StatusTooManyRequests, rec.Code)
 		if wantText {
@@ -188,21 +152,6 @@ func TestPlainTextIfAccepted(t *testing.T) {
 	rec = testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerMinute(5))), "/", text)
 	assert.Equal(t, "Service Unavailable\n", rec.Body.String())
 	assert.Equal(t, "1", rec.Header().Get("Retry-After"))
-}
-
-func FuzzAccept(f *testing.F) {
-	for _, accept := range []string{"", "*/*", "text/plain", "text/plain;q=0.5,*/*;q=0.1", "text/*;q=1.000", `text/plain;x=","`, ",;="} {
-		f.Add(accept)
-	}
-	local, err := ginlimit.NewLocal()
-	require.NoError(f, err)
-	r := testkit.Serve(local.Handler(ginlimit.PerDay(0)))
-	f.Fuzz(func(t *testing.T, accept string) {
-		rec := testkit.Get(r, "/", func(r *http.Request) { r.Header["Accept"] = []string{accept} })
-		require.Equal(t, http.StatusTooManyRequests, rec.Code)
-		require.Contains(t, []string{"text/plain; charset=utf-8", "application/problem+json"}, rec.Header().Get("Content-Type"))
-		require.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"))
-	})
 }
 
 // TestErrorStatusIsWhatTheDefaultAnswers for each error, and without an error nothing is wrong.

@@ -3,10 +3,10 @@ package ginlimit
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"sync/atomic"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
@@ -135,9 +135,9 @@ func (l *Limiter) settle(ctx context.Context, taken *charge, actual int) error {
 // settleAll has an Op done on buckets from which a charge was taken, here or by the store.
 func (l *Limiter) settleAll(ctx context.Context, taken *charge, set *limitSet, here bool, op bucket.Op) error {
 	if here {
-		key := appendSlotText(nil, taken.keyName, taken.client, l.macs)
+		key := l.keys.Append(nil, taken.keyName, taken.client)
 		l.local.Do(key, set.buckets, op, make([]bucket.State, len(set.buckets)))
-		l.changed(key, maphash.Bytes(keySeed, key), nil)
+		l.changed(key, clientkey.Hash(key), nil)
 		return nil
 	}
 	s := taken.subject
@@ -166,7 +166,7 @@ func (l *Limiter) returnOp(taken *charge, set *limitSet, here bool, n int64) buc
 func (l *Limiter) giveBack(ctx context.Context, taken *charge) error {
 	set, here := taken.limits, taken.source == FromLocal && l.source == FromRedis
 	if taken.slot > 0 {
-		l.releaseSlot(appendSlotText(nil, taken.keyName, taken.client, l.macs), taken.slot)
+		l.releaseSlot(l.keys.Append(nil, taken.keyName, taken.client), taken.slot)
 	}
 	if len(set.buckets) == 0 || taken.n == 0 || here && set.failure == FailOpen {
 		return nil

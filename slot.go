@@ -3,13 +3,14 @@ package ginlimit
 import (
 	"bytes"
 	"context"
-	"hash/maphash"
 	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/fifo"
+	"github.com/ginlimit/ginlimit/internal/httpfields"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
@@ -76,7 +77,7 @@ func (s *Slot) Release() {
 func (l *Limiter) slotOf(s *subject, res Result) *Slot {
 	slot := &Slot{limiter: l, attempt: s.slot, result: res}
 	if s.slot > 0 {
-		slot.key = appendSlotText(nil, s.keyName, s.client, l.macs)
+		slot.key = l.keys.Append(nil, s.keyName, s.client)
 	}
 	return slot
 }
@@ -107,7 +108,7 @@ func (p *Policy) acquire(ctx context.Context, s *subject, n int) (res Result, ha
 	if _, static := under.static(n); n == 0 || static || int64(n) > under.burst() { // no slot would change the answer
 		return l.allow(ctx, s, n)
 	}
-	start, key := time.Now(), appendSlotText(nil, s.keyName, s.client, l.macs)
+	start, key := time.Now(), l.keys.Append(nil, s.keyName, s.client)
 	queue := slotQueue(key)
 	if l.waiting.Len(queue) == 0 {
 		if res, hash, err = l.allow(ctx, s, n); err != nil || !p.lacksSlot(res) {
@@ -126,7 +127,7 @@ func (p *Policy) acquire(ctx context.Context, s *subject, n int) (res Result, ha
 		}
 		return Result{}, hash, ended(ctx)
 	case err != nil: // it never had its turn
-		return p.noSlot(s, maphash.Bytes(keySeed, key)), hash, nil
+		return p.noSlot(s, clientkey.Hash(key)), hash, nil
 	case leave == nil:
 		return Result{}, hash, errClosed()
 	}
@@ -172,7 +173,9 @@ func (p *Policy) lacksSlot(res Result) bool {
 func (p *Policy) noSlot(s *subject, hash uint64) Result {
 	wait := max(slotRetry, p.limiter.bans.left(hash))
 	if s.retry(); s.status != nil && s.limits.guards != nil {
-		s.status.limits = append(s.status.limits, limitStatus{policy: s.limits.guards.policy, more: wait, refuses: true})
+		s.status.limits = append(s.status.limits, limitStatus{s.limits.guards.policy, httpfields.Status{
+			More: httpfields.Seconds(wait), Denies: true,
+		}})
 	}
 	source := FromMemory
 	if p.limiter.source == FromLocal {

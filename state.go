@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
 // requestState is what one policy has decided on a request, linked to what earlier ones have. Once its
@@ -17,8 +19,8 @@ type requestState struct {
 
 	subject  subject // the client and its limits
 	statuses limitStatuses
-	names    map[*draftPolicy]string // new names of limits whose own names are taken by earlier policies; nil if none
-	fields   fields
+	names    []string // of the limits in the fields, if earlier policies have taken some of their own names
+	fields   httpfields.Fields
 }
 
 // stateKey is where a [gin.Context] keeps the newest state.
@@ -68,7 +70,7 @@ func (s *requestState) writeHeaders(header http.Header) {
 	result, by := s.result, s.by
 	if result.Allowed { // a cost of 0 is allowed, even if a limit has no tokens
 		for i := range s.statuses.limits {
-			s.statuses.limits[i].refuses = false
+			s.statuses.limits[i].Denies = false
 		}
 	}
 	if by.headers&RateLimitDraft != 0 || !result.Allowed {
@@ -76,13 +78,13 @@ func (s *requestState) writeHeaders(header http.Header) {
 		s.listLimits(header, !result.Allowed)
 	}
 	if by.headers&XRateLimit != 0 && s.reports(func(p *Policy) bool { return p.headers&XRateLimit != 0 }) {
-		s.fields.set(header, result)
+		setXRateLimit(&s.fields, header, result)
 	}
 	if !result.Allowed {
-		s.fields.refuse(header, result)
+		s.fields.SetDenied(header, httpfields.Seconds(result.RetryAfter))
 	}
 	if by.headers != NoHeaders && result.Source == FromLocal && by.limiter.source != FromLocal {
-		s.fields.text(header, headerStatus, "degraded")
+		s.fields.Text(header, httpfields.XRateLimitStatus, httpfields.Degraded)
 	}
 	if by.headerFunc != nil && s.reports(func(p *Policy) bool { return p.headerFunc != nil }) {
 		by.headerFunc(header, result)
@@ -114,23 +116,11 @@ func (s *requestState) listLimits(header http.Header, refused bool) {
 	}
 	policies, limits := make([]byte, 0, 256), make([]byte, 0, 256) // on the stack
 	for _, one := range slices.Backward(all) {
-		for _, p := range one.policies() {
-			policies = appendPolicy(policies, one.nameOf(p), p)
-		}
-		for _, limit := range one.statuses.limits {
-			more := limit.more
-			if refused && !limit.refuses {
-				more = 0
-			}
-			limits = appendRateLimit(limits, one.nameOf(limit.policy), limit.remaining, seconds(more))
-		}
+		list := one.listed(make([]httpfields.Status, 0, 8))
+		policies = list.AppendPolicy(policies)
+		limits = list.AppendRateLimit(limits, refused)
 	}
-	if len(policies) > 0 { // not all are unlimited
-		header[headerPolicy] = []string{string(policies)}
-	}
-	if len(limits) > 0 {
-		header[headerRateLimit] = []string{string(limits)}
-	}
+	httpfields.SetDraft(header, policies, limits) // without a field if all are unlimited
 }
 
 // inFields reports whether RateLimit-Policy and RateLimit list the limits of the decision.
@@ -139,7 +129,7 @@ func (s *requestState) inFields() bool {
 }
 
 // policies returns the fields' policies: of the policy's own limits, then of its identities.
-func (s *requestState) policies() []*draftPolicy {
+func (s *requestState) policies() []httpfields.Limit {
 	all := slices.Clip(s.limits.listed())
 	for i := range s.identities {
 		all = append(all, s.identities[i].limits.policies...)
@@ -152,51 +142,45 @@ func (s *requestState) rename() {
 	var taken []string
 	for other := s.before; other != nil; other = other.before {
 		if other.inFields() {
-			for _, p := range other.policies() {
-				taken = append(taken, other.nameOf(p))
-			}
+			list := other.list()
+			taken = list.AppendNames(taken)
 		}
 	}
 	if taken == nil {
 		return
 	}
-	for _, p := range s.policies() {
-		name := freeName(p.name, taken)
-		taken = append(taken, name)
-		if name == p.name {
-			continue
-		}
-		if s.names == nil {
-			s.names = map[*draftPolicy]string{}
-		}
-		s.names[p] = name
-	}
+	list := s.list()
+	list.Rename(taken)
+	s.names = list.Names
 }
 
-// nameOf returns the name of a limit in the response.
-func (s *requestState) nameOf(p *draftPolicy) string {
-	if name, ok := s.names[p]; ok {
-		return name
+// list returns what the fields say of the decision, without the statuses.
+func (s *requestState) list() httpfields.List {
+	return httpfields.List{Limits: s.policies(), Names: s.names}
+}
+
+// listed returns what the fields say of the decision, with the statuses in the given memory.
+func (s *requestState) listed(statuses []httpfields.Status) httpfields.List {
+	list := s.list()
+	for i := range s.statuses.limits {
+		one := &s.statuses.limits[i]
+		for j := range list.Limits {
+			if list.Limits[j].Name == one.policy.Name {
+				status := one.Status
+				status.Limit = j
+				statuses = append(statuses, status)
+				break
+			}
+		}
 	}
-	return p.name
+	list.Statuses = statuses
+	return list
 }
 
 // problem returns the body of a refusal, which names the limits that refuse: none of a client that is banned and has none.
 func (s *requestState) problem(detail string) []byte {
-	refusing := make([]*draftPolicy, 0, 8) // on the stack
-	for _, limit := range s.statuses.limits {
-		if limit.refuses && !slices.Contains(refusing, limit.policy) {
-			refusing = append(refusing, limit.policy)
-		}
-	}
-	if len(refusing) == 1 && s.names == nil && detail == refusing[0].detail {
-		return refusing[0].problem
-	}
-	names := make([]string, len(refusing))
-	for i, p := range refusing {
-		names[i] = s.nameOf(p)
-	}
-	return newProblem(detail, names...)
+	list := s.listed(make([]httpfields.Status, 0, 8)) // on the stack
+	return list.Problem(detail)
 }
 
 // shares reports whether two decisions on one key were about the same bucket.

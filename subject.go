@@ -198,7 +198,7 @@ func (l *Limiter) queueOf(s *subject) fifo.Name {
 			text = strconv.AppendInt(append(text, ' '), n, 10)
 		}
 	}
-	return fifo.Name{Key: string(appendSlotText(nil, s.keyName, s.client, l.macs)), Of: string(text)}
+	return fifo.Name{Key: string(l.keys.Append(nil, s.keyName, s.client)), Of: string(text)}
 }
 
 // sleep returns after a time, or when it is woken. The error is that the context or the limiter ended before.

@@ -20,11 +20,13 @@ func TestImportsGoOneWay(t *testing.T) {
 	allowed := map[string][]string{ // in addition to the standard library
 		"bucket":     {},
 		"calendar":   {},
+		"clientkey":  {},
 		"clocktrust": {},
 		"memory":     {module + "bucket"},
 		"denycache":  {module + "bucket", module + "clocktrust"},
 		"lease":      {module + "bucket", module + "clocktrust"},
 		"fifo":       {},
+		"httpfields": {},
 		"inflight":   {module + "bucket"},
 		"dispatch":   {module + "bucket"},
 		"redisstore": {module + "bucket", module + "dispatch", module + "inflight", "github.com/redis/go-redis/v9"},

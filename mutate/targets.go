@@ -22,6 +22,7 @@ var (
 	leases = stage{".", []string{"-test.run", "Lease|ByHand"}}
 
 	bucketTests   = stage{"internal/bucket", nil}
+	keyTests      = stage{"internal/clientkey", nil}
 	clockTests    = stage{"internal/clocktrust", nil}
 	denyTests     = stage{"internal/denycache", nil}
 	memoryTests   = stage{"internal/memory", nil}
@@ -31,6 +32,7 @@ var (
 	leaseSteps    = stage{"internal/lease", []string{"-test.run", "^TestSteps"}}
 	leaseSim      = stage{"internal/lease", []string{"-test.run", "^TestSimulation$", "-seeds", "150"}}
 	calendarTests = stage{"internal/calendar", nil}
+	fieldTests    = stage{"internal/httpfields", nil}
 	fifoTests     = stage{"internal/fifo", nil}
 	inflightTests = stage{"internal/inflight", nil}
 	storeTests    = stage{"internal/redisstore", nil}
@@ -50,6 +52,14 @@ var targets = []target{
 	{"internal/inflight/teller.go", []stage{inflightTests, slots}},
 	{"several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
 	{"internal/calendar/rule.go", []stage{calendarTests}},
+	{"internal/clientkey/key.go", []stage{keyTests}},
+	{"internal/clientkey/address.go", []stage{keyTests}},
+	{"internal/clientkey/networks.go", []stage{keyTests}},
+	{"internal/httpfields/accept.go", []stage{fieldTests}},
+	{"internal/httpfields/fields.go", []stage{fieldTests}},
+	{"internal/httpfields/list.go", []stage{fieldTests}},
+	{"internal/httpfields/name.go", []stage{fieldTests}},
+	{"internal/httpfields/problem.go", []stage{fieldTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
 	{"internal/lease/cache.go", []stage{leaseTests, leaseSim}},
