@@ -85,12 +85,12 @@ func TestOldPlansServeWhileTheSourceFails(t *testing.T) {
 	var log harness.Buffer
 	plans := newPlans(t, rdb, s, ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	get := func(p *ginlimit.Plans, client string) (ginlimit.Limit, error) { return limitOf(p, t.Context(), client) }
-	renewing := newPlans(t, rdb, s)
+	renewing, err := ginlimit.NewPlans(rdb, time.Second, single(s.ask), harness.Patient())
+	require.NoError(t, err)
 	for range 2 { // Redis keeps a plan that is asked for again when it is old
 		_, err := get(renewing, "three")
 		require.NoError(t, err)
-		ginlimit.AgePlans(renewing, time.Hour)
-		aging(t, rdb, time.Hour)
+		<-time.After(time.Second)
 	}
 	require.EqualValues(t, 1, rdb.Exists(t.Context(), "ginlimit:plan:{three}").Val())
 	broken := errors.New("the database is away")
@@ -175,7 +175,7 @@ func TestInvalidationElsewhereOvertakesAQuestion(t *testing.T) {
 	close(old)
 	all.Wait()
 	for _, plans := range []*ginlimit.Plans{here, elsewhere, newPlans(t, rdb, s)} {
-		ginlimit.AgePlans(plans, time.Second)
+		untilChecked()
 		limit, err := limitOf(plans, t.Context(), "three")
 		require.NoError(t, err)
 		require.Equal(t, ginlimit.PerMinute(4), limit)
