@@ -65,8 +65,8 @@ func (p *Plans) Stats() PlanStats { return PlanStats(p.cache.Stats()) }
 // The options are [WithPrefix], [WithName], [WithTimeout], [WithKeySecret] and [WithLogger]; any
 // other is an error. Plans of one Redis with different sources need different names. The error
 // joins all errors: a nil client or source, a life below a second, and the options' errors.
-func NewPlans(rdb redis.UniversalClient, life time.Duration, source func(ctx context.Context, client string) ([]Limit, error),
-	opts ...Option) (*Plans, error) {
+func NewPlans(rdb redis.UniversalClient, life time.Duration,
+	source func(ctx context.Context, client string) ([]Limit, error), opts ...Option) (*Plans, error) {
 	cfg, errs := newConfig(opts)
 	errs = append(errs, cfg.misused(plansOptions, false, "%s is no option of plans: NewPlans does not take it")...)
 	if redisstore.IsNil(rdb) {

@@ -12,9 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestImportsGoOneWay holds the direction of the imports: root → redisstore → dispatch → bucket, root → memory → bucket, and
-// root → denycache, lease → bucket, clocktrust, root, redisstore → inflight → bucket, and
-// root → plancache → redisstore, dispatch. A package that is not listed here has no place yet. Tests alone import the harness.
+// TestImportsGoOneWay holds the direction of the imports: root → redisstore → dispatch → bucket,
+// root → memory → bucket, root → denycache, lease → bucket, clocktrust, root, redisstore → inflight
+// → bucket, and root → plancache → redisstore, dispatch. A package that is not listed here has no
+// place yet. Tests alone import the harness.
 func TestImportsGoOneWay(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/ginlimit/ginlimit/internal/"

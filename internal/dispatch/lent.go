@@ -9,15 +9,15 @@ import (
 // Lent is a context that has the values of a caller's context, such as the span of its request,
 // until the caller calls End.
 //
-// It ends when the context inside does, not when the caller's does. After a caller has returned, its
-// context may be used for something else, as Gin does, so no value is read after End.
+// It ends when the context inside does, not when the caller's does. After a caller has returned,
+// its context may be used for something else, as Gin does, so no value is read after End.
 //
 // Each value is read in a goroutine of its own, with a timer. That costs some 2 µs for a value, and
 // nothing where no hook reads one. Nothing simpler keeps the promise, because Value is the
 // application's code. It may panic, or wait for a lock that the caller holds until it is answered.
 // A hook that called it directly would then wait for ever, in the caller's goroutine or in that of
-// a batch with other callers in it. Only a goroutine can be left behind, and only a timer says when.
-// A lock around Value would make End wait for it too. Values cannot be copied before, as nobody
+// a batch with other callers in it. Only a goroutine can be left behind, and only a timer says
+// when. A lock around Value would make End wait for it too. Values cannot be copied before, as nobody
 // knows which keys a hook will ask for.
 type Lent struct {
 	// Context has no values but its canceler, which is asked for first: a context derived from this
@@ -89,7 +89,8 @@ func (l *Lent) hasRead() {
 }
 
 // End stops the reading of values. It waits for values that are being read, but no longer than
-// EndGrace, because the application's Value may never return. The caller calls it before it returns.
+// EndGrace, because the application's Value may never return. The caller calls End before it
+// returns.
 func (l *Lent) End() {
 	l.mu.Lock()
 	l.caller = nil

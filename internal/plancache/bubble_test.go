@@ -71,8 +71,10 @@ var (
 	errForeign = errors.New("foreign")
 )
 
+type source = func(ctx context.Context, client string) (string, error)
+
 // newCache returns the cache of a process that knows no plan yet.
-func newCache(t testing.TB, rdb redis.UniversalClient, source func(context.Context, string) (string, error)) *Cache[string] {
+func newCache(t testing.TB, rdb redis.UniversalClient, source source) *Cache[string] {
 	t.Helper()
 	script, err := os.ReadFile("../../plan.lua")
 	require.NoError(t, err)
@@ -96,7 +98,7 @@ func newCache(t testing.TB, rdb redis.UniversalClient, source func(context.Conte
 }
 
 // process returns a cache on the Redis of the bubble.
-func (b *bubble) process(source func(context.Context, string) (string, error)) *Cache[string] {
+func (b *bubble) process(source source) *Cache[string] {
 	b.t.Helper()
 	dial := func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() }
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: dial})
@@ -106,7 +108,7 @@ func (b *bubble) process(source func(context.Context, string) (string, error)) *
 }
 
 // fixed is a source that has the same plan for everybody.
-func fixed(plan string) func(context.Context, string) (string, error) {
+func fixed(plan string) source {
 	return func(context.Context, string) (string, error) { return plan, nil }
 }
 

@@ -4,13 +4,12 @@
 // say, is asked once per client and life. Redis keeps the answer for all processes, a process keeps
 // it for a second. While the source or Redis fails, old answers serve.
 //
-// Lookups in Redis do not use the dispatcher of decisions, though both are bounded by
-// [dispatch.Bounded] and see the caller's values through [dispatch.Lend]. The rest differs, so one
-// mechanism for both would have two modes. The dispatcher merges thousands of calls a second on
-// buckets, and a decision never waits longer than its timeout. A plan is read once a second at
-// most, so there is nothing to merge, and a client without a plan gets an error, so a lookup waits
-// seconds for a place while Redis is well. The dispatcher looks for a lost Redis in the background,
-// as no decision may wait for that. Here one lookup a second tries it, as the others have old plans.
+// What lookups and decisions have in common exists once: [dispatch.Bounded] bounds their calls, and
+// [dispatch.Lend] lends them the caller's values. The dispatcher itself is not for lookups. It
+// merges thousands of calls on buckets, none of which waits longer than its timeout, and probes a
+// lost Redis in the background. A process reads a client's plan once a second at most, so there is
+// nothing to merge. A client without a plan gets an error, so a lookup waits seconds for a place
+// while Redis is well. While Redis is lost, one lookup a second is the probe.
 package plancache
 
 import (
@@ -173,19 +172,14 @@ func (c *Cache[T]) Invalidate(ctx context.Context, client string) error {
 	return c.forget(ctx, key)
 }
 
-// Stats count lookups: one for each Get, though several may share a question to the source. A Get
-// that its context ended is not counted.
-type Stats struct {
-	Hits   uint64 // known in the process or in Redis
-	Misses uint64 // the source was asked, and answered
-	Stale  uint64 // an old plan served, as the source failed or was slow
-	Errors uint64 // the source failed, and nothing was known
-}
+// Stats count each Get that its context did not end. An old plan is stale, an answer of the source
+// is a miss.
+type Stats struct{ Hits, Misses, Stale, Errors uint64 }
 
 // Stats returns the figures since New.
 func (c *Cache[T]) Stats() Stats {
 	l := &c.lookups
-	return Stats{Hits: l.hits.Load(), Misses: l.misses.Load(), Stale: l.stale.Load(), Errors: l.errors.Load()}
+	return Stats{l.hits.Load(), l.misses.Load(), l.stale.Load(), l.errors.Load()}
 }
 
 // knownLocked returns what the process knows of a client, and keeps it.
@@ -201,7 +195,7 @@ func (c *Cache[T]) knownLocked(key string) *plan[T] {
 	return known
 }
 
-// keepLocked keeps a plan. If there are too many, it forgets the plans that were unused for longest.
+// keepLocked keeps a plan. If there are too many, it forgets plans that were unused for longest.
 func (c *Cache[T]) keepLocked(key string, known *plan[T]) {
 	if len(c.fresh) >= maxKept {
 		c.old, c.fresh = c.fresh, map[string]*plan[T]{}

@@ -33,6 +33,7 @@ func inCalls(t *testing.T, test func(t *testing.T, c *calls)) {
 // TestCalls: what a call returns, and for how long none is made afterwards.
 func TestCalls(t *testing.T) {
 	failure := errors.New("failure")
+	hangs := func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, nil }
 	for name, row := range map[string]struct {
 		f    func(context.Context) (int, error)
 		want int
@@ -44,7 +45,7 @@ func TestCalls(t *testing.T) {
 		"a refusal": {func(context.Context) (int, error) { return 1, refusal("OOM") }, 1, refusal("OOM"), 0, false},
 		"a failure": {func(context.Context) (int, error) { return 1, failure }, 0, failure, 0, true},
 		"a panic":   {func(context.Context) (int, error) { panic("fault") }, 0, dispatch.ErrPanic, 0, true},
-		"no answer": {func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, nil }, 0, context.DeadlineExceeded, timeout, true},
+		"no answer": {hangs, 0, context.DeadlineExceeded, timeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inCalls(t, func(t *testing.T, c *calls) {

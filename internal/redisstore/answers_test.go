@@ -20,7 +20,8 @@ func newAnswers(t *testing.T) (*Answers, *redis.Client) {
 	return NewAnswers(rdb, string(script)), rdb
 }
 
-// TestPlanIsStoredOncePerToken, and only with the token that Redis has: the reply says whether it was.
+// TestPlanIsStoredOncePerToken, and only with the token that Redis has. The reply says whether it
+// was stored.
 func TestPlanIsStoredOncePerToken(t *testing.T) {
 	t.Parallel()
 	answers, rdb := newAnswers(t)
