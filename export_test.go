@@ -11,34 +11,11 @@ import (
 // SetDefaultTimeout sets the timeout of limiters that are made without [WithTimeout]. No test runs beside an Example.
 func SetDefaultTimeout(d time.Duration) { defaultTimeout = d }
 
-// MaxAsked is how many clients the source is asked for, or waits to be.
-const MaxAsked = maxQuestions + maxWaiting
-
-// PlansKept is how many plans a process keeps.
-func PlansKept(p *Plans) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.fresh) + len(p.old)
-}
-
 // LimitsKept is how many sets of clients' limits a policy keeps.
 func LimitsKept(p *Policy) int {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return len(p.clients)
-}
-
-// AgePlans has a time pass for what a process knows of plans.
-func AgePlans(p *Plans, d time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, plans := range []map[string]*plan{p.fresh, p.old} {
-		for key, known := range plans {
-			older := *known
-			older.until, older.ends = older.until.Add(-d), older.ends.Add(-d)
-			plans[key] = &older
-		}
-	}
 }
 
 // TrustDialer has callers send their calls themselves though the client has a Dialer of its own. It is an option of a limiter.
@@ -67,13 +44,6 @@ func Take(ctx context.Context, l *Limiter, a Algorithm, key string, n int, limit
 // EngineHeaders are the RemoteIPHeaders of a context's engine, or Gin's defaults.
 func EngineHeaders(context any) []string { return engineHeaders(context) }
 
-// LeaveLongPlans leaves a process so many clients that it may have Redis keep for longer than their life, today.
-func LeaveLongPlans(p *Plans, clients int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.restsLeft = clients
-}
-
 // Script returns the script of an algorithm, and what it is told of a limit.
 func Script(a Algorithm, l Limit) (source string, args []any, err error) {
 	set, err := newLimitSet(a, l)
@@ -89,6 +59,3 @@ func Scripts() [redisstore.Scripts]string { return scripts() }
 
 // CrossSlotScript comes before those of limits, in calls for several clients on a node of a cluster.
 func CrossSlotScript() string { return crossSlotSource }
-
-// PlanScript is the script that stores a plan.
-func PlanScript() string { return planSource }

@@ -48,49 +48,6 @@ func TestInventedClientsAreKeptForALife(t *testing.T) {
 	})
 }
 
-// TestLongKeepingIsBounded has a process renew more clients in a day than it may have kept for one.
-func TestLongKeepingIsBounded(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		strangers := func(context.Context, string) (ginlimit.Limit, error) { return ginlimit.PerMinute(3), nil }
-		plans := testkit.PlansOfProcess(t, b, strangers)
-		kept := func(client string) (life time.Duration) {
-			has(t, plans, client, 3)
-			return b.Mini.TTL("ginlimit:plan:{" + client + "}").Round(time.Second)
-		}
-		require.Equal(t, time.Hour, kept("early"))
-		require.Equal(t, time.Hour, kept("next"))
-		require.Equal(t, time.Hour, kept("late"))
-		time.Sleep(time.Hour)
-		require.Equal(t, 25*time.Hour, kept("early"))
-		ginlimit.LeaveLongPlans(plans, 1)
-		require.Equal(t, 25*time.Hour, kept("next"))
-		require.Equal(t, time.Hour, kept("late"))
-		time.Sleep(time.Hour)
-		require.Equal(t, 25*time.Hour, kept("early"), "it was kept long before")
-		require.Equal(t, time.Hour, kept("late"))
-		require.NoError(t, plans.Invalidate(t.Context(), "early"))
-		require.Equal(t, 25*time.Hour, kept("early"))
-		time.Sleep(22 * time.Hour)
-		require.Equal(t, time.Hour, kept("late"))
-		time.Sleep(time.Hour)
-		require.Equal(t, 25*time.Hour, kept("late"), "a day later")
-	})
-}
-
-// TestKeptPlansAreBounded has more clients than a process keeps plans of; with the race detector, a quarter of them.
-func TestKeptPlansAreBounded(t *testing.T) {
-	t.Parallel()
-	plans := testkit.NewPlans(t, testkit.Unreachable(t), testkit.NewSource(), ginlimit.WithTimeout(time.Millisecond))
-	const clients = 70_000 / testkit.RaceShare
-	for i := range clients {
-		_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("client ", i))
-		require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
-	}
-	require.LessOrEqual(t, ginlimit.PlansKept(plans), 1<<16)
-	require.GreaterOrEqual(t, ginlimit.PlansKept(plans), min(clients, 1<<15))
-}
-
 // TestClientsOfRedisNeedNoPlaceOfTheSource has invented clients take all places for good, on a way to Redis of 1 ms.
 func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
 	t.Parallel()
@@ -227,37 +184,6 @@ func TestAnswerOlderThanAnInvalidationServesNobodyElse(t *testing.T) {
 	})
 }
 
-// TestWaitingQuestionsAreBounded has more clients than may wait, and none of those is let through.
-func TestWaitingQuestionsAreBounded(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := testkit.NewSource()
-		s.Held = make(chan struct{}) // for good
-		plans := testkit.PlansOfProcess(t, b, s.Ask)
-		begin := time.Now()
-		var all sync.WaitGroup
-		var atOnce, later atomic.Int64
-		for i := range 10_000 {
-			all.Go(func() {
-				_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("client ", i))
-				assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
-				if time.Since(begin) < time.Second {
-					atOnce.Add(1)
-				} else {
-					later.Add(1)
-					assert.LessOrEqual(t, time.Since(begin), 5*time.Second)
-				}
-			})
-		}
-		all.Wait()
-		require.EqualValues(t, ginlimit.MaxAsked, later.Load())
-		require.EqualValues(t, 10_000-ginlimit.MaxAsked, atOnce.Load())
-		time.Sleep(10 * time.Second)
-		close(s.Held)
-		has(t, plans, "three", 3)
-	})
-}
-
 // TestQuestionThatWaitedHasItsTime though all places were taken for long, and no place is no answer to remember.
 func TestQuestionThatWaitedHasItsTime(t *testing.T) {
 	t.Parallel()
@@ -289,28 +215,4 @@ func TestQuestionThatWaitedHasItsTime(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestPlanIsStoredOncePerToken, and only with the token that Redis has: the reply says whether it was.
-func TestPlanIsStoredOncePerToken(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	store := func(token, text string) (stored int64) {
-		stored, err := rdb.Eval(t.Context(), ginlimit.PlanScript(), []string{"plan", "token"}, token, text, 60_000).Int64()
-		require.NoError(t, err)
-		return stored
-	}
-	require.Zero(t, store("a", "without a token"))
-	require.Zero(t, rdb.Exists(t.Context(), "plan").Val())
-
-	require.NoError(t, rdb.Set(t.Context(), "token", "a", time.Second).Err())
-	require.Zero(t, store("b", "with another token"))
-	require.Zero(t, rdb.Exists(t.Context(), "plan").Val())
-
-	require.EqualValues(t, 1, store("a", "with its token"))
-	require.Equal(t, "with its token", rdb.Get(t.Context(), "plan").Val())
-	require.Equal(t, time.Minute, rdb.PTTL(t.Context(), "plan").Val())
-
-	require.Zero(t, store("a", "an older answer"))
-	require.Equal(t, "with its token", rdb.Get(t.Context(), "plan").Val())
 }

@@ -87,12 +87,12 @@ func TestOldPlansServeWhileTheSourceFails(t *testing.T) {
 	get := func(p *ginlimit.Plans, client string) (ginlimit.Limit, error) {
 		return testkit.LimitOf(p, t.Context(), client)
 	}
-	renewing := testkit.NewPlans(t, rdb, s)
+	renewing, err := ginlimit.NewPlans(rdb, time.Second, testkit.SingleLimit(s.Ask), testkit.Patient())
+	require.NoError(t, err)
 	for range 2 { // Redis keeps a plan that is asked for again when it is old
 		_, err := get(renewing, "three")
 		require.NoError(t, err)
-		ginlimit.AgePlans(renewing, time.Hour)
-		aging(t, rdb, time.Hour)
+		<-time.After(time.Second)
 	}
 	require.EqualValues(t, 1, rdb.Exists(t.Context(), "ginlimit:plan:{three}").Val())
 	broken := errors.New("the database is away")
@@ -177,7 +177,7 @@ func TestInvalidationElsewhereOvertakesAQuestion(t *testing.T) {
 	close(old)
 	all.Wait()
 	for _, plans := range []*ginlimit.Plans{here, elsewhere, testkit.NewPlans(t, rdb, s)} {
-		ginlimit.AgePlans(plans, time.Second)
+		untilChecked()
 		limit, err := testkit.LimitOf(plans, t.Context(), "three")
 		require.NoError(t, err)
 		require.Equal(t, ginlimit.PerMinute(4), limit)

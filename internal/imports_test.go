@@ -12,8 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestImportsGoOneWay holds the direction of the imports: root → redisstore → dispatch → bucket, root → memory → bucket, and
-// root → denycache, lease → bucket, clocktrust, and root, redisstore → inflight → bucket. A package that is not listed here has no place yet. Tests alone import the testkit.
+// TestImportsGoOneWay holds the direction of the imports: root → redisstore → dispatch → bucket,
+// root → memory → bucket, root → denycache, lease → bucket, clocktrust, root, redisstore → inflight
+// → bucket, and root → plancache → redisstore, dispatch. A package that is not listed here has no
+// place yet. Tests alone import the testkit.
 func TestImportsGoOneWay(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/ginlimit/ginlimit/internal/"
@@ -30,6 +32,7 @@ func TestImportsGoOneWay(t *testing.T) {
 		"inflight":   {module + "bucket"},
 		"dispatch":   {module + "bucket"},
 		"redisstore": {module + "bucket", module + "dispatch", module + "inflight", "github.com/redis/go-redis/v9"},
+		"plancache":  {module + "dispatch", module + "redisstore"},
 		"testkit": {"github.com/ginlimit/ginlimit", "github.com/alicebob/miniredis/v2", "github.com/gin-gonic/gin",
 			"github.com/redis/go-redis/v9", "github.com/stretchr/testify/assert", "github.com/stretchr/testify/require"},
 	}

@@ -36,6 +36,7 @@ var (
 	fifoTests     = stage{"internal/fifo", nil}
 	inflightTests = stage{"internal/inflight", nil}
 	storeTests    = stage{"internal/redisstore", nil}
+	planTests     = stage{"internal/plancache", []string{"-test.skip", "^TestKeptPlans"}}
 )
 
 var targets = []target{
@@ -80,7 +81,13 @@ var targets = []target{
 	{"decide.lua", []stage{tokens, fixed, sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
 	{"cross_slot.lua", []stage{across, simulation}},
 	{"mixed.lua", []stage{kinds}},
-	{"plan.lua", []stage{plans}},
+	{"plan.lua", []stage{storeTests, planTests, plans}},
+	{"internal/plancache/cache.go", []stage{planTests, plans}},
+	{"internal/plancache/flight.go", []stage{planTests, plans}},
+	{"internal/plancache/plan.go", []stage{planTests, plans}},
+	{"internal/plancache/redis.go", []stage{planTests, plans}},
+	{"internal/plancache/source.go", []stage{planTests, plans}},
+	{"internal/redisstore/answers.go", []stage{storeTests, planTests, plans}},
 	{"internal/redisstore/reply.go", []stage{storeTests}},
 	{"internal/memory/store.go", []stage{memoryTests}},
 	{"internal/memory/record.go", []stage{memoryTests, scripts}},
