@@ -18,14 +18,6 @@ func LimitsKept(p *Policy) int {
 	return len(p.clients)
 }
 
-// TrustDialer has callers send their calls themselves though the client has a Dialer of its own. It is an option of a limiter.
-func TrustDialer() Option {
-	return func(c *config) {
-		c.use("TrustDialer")
-		c.trustDialer = true
-	}
-}
-
 // SetLocalBuckets has a limiter that has made no decision keep so many buckets, rounded up, if Redis does not decide.
 func SetLocalBuckets(l *Limiter, n int) { l.local = memory.New(n) }
 

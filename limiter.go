@@ -152,7 +152,7 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 	}
 	store := redisstore.New(rdb, redisstore.Config{
 		Prefix: defaults.prefix, Timeout: defaults.timeout, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Sources: scripts(),
-		CrossSlot: crossSlotSource, TrustDialer: defaults.trustDialer,
+		CrossSlot: crossSlotSource,
 	})
 	l := newLimiter(defaults, store, FromRedis)
 	clock := clocktrust.New(defaults.trustClock) // of which each learns from the other

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -189,6 +190,9 @@ func (p *simPlan) connect(process int, dial func(context.Context, simPath) (net.
 	o.ClientName = strconv.Itoa(process)
 	o.Dialer = func(ctx context.Context, _, addr string) (net.Conn, error) {
 		return dial(ctx, simPath{process, simNodeAt(addr)})
+	}
+	if p.processes[process].inline {
+		o.Dialer = redisstore.KeepsDeadlines(o.Dialer)
 	}
 	if p.nodes == 1 {
 		return redis.NewClient(&o)

@@ -232,9 +232,6 @@ func (s *simulation) open() (err error) {
 			ginlimit.WithTimeout(s.plan.timeout), ginlimit.WithFailure(p.failure), ginlimit.WithReplicas(p.replicas),
 			ginlimit.WithAlgorithm(s.plan.algorithm), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
 		}
-		if p.inline {
-			with = append(with, ginlimit.TrustDialer())
-		}
 		if p.lease > 0 {
 			with = append(with, ginlimit.WithLease(p.lease))
 		}

@@ -407,14 +407,14 @@ func TestCloseIsBounded(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var hangs atomic.Bool
-		rdb := b.Connect(t)
+		rdb := b.ConnectInline(t)
 		rdb.AddHook(testkit.EveryCall(func(send func() error) error {
 			if hangs.Load() {
 				time.Sleep(time.Minute)
 			}
 			return send()
 		}))
-		limiter := testkit.NewLimiter(t, rdb, ginlimit.TrustDialer(), testkit.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+		limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		p, err := limiter.Policy(ginlimit.PerHour(100), ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
 		require.NoError(t, err)
 		leased, err := limiter.Policy(testkit.LeasePerMinute, ginlimit.WithName("leased"), ginlimit.WithLease(testkit.LeaseLife))

@@ -66,27 +66,24 @@ type Config struct {
 	Sources [Scripts]string // of the scripts, in Lua
 	// CrossSlot comes before each of them in calls for several clients on a node of a cluster.
 	CrossSlot string
-	// TrustDialer says that the application's own Dialer ends with its context, and that its connections keep deadlines.
-	TrustDialer bool
 }
 
 // Store keeps buckets in Redis, one key each: prefix:{key}:ID.
 type Store struct {
-	rdb         redis.UniversalClient
-	carriers    carriers // of the commands of rdb
-	shards      ringShards
-	prefix      string // up to and with the brace
-	name        string // what it has in common with stores of the same keys
-	process     string
-	scripts     [Scripts]script
-	crossSlot   [Scripts]script      // of calls for several clients on a node of a cluster
-	loaded      [Scripts]atomic.Bool // Redis was asked to load the script
-	separate    atomic.Int64         // until when no call has keys of several clients, in Unix seconds
-	nodes       *nodes
-	trustDialer bool // see Config
-	log         *slog.Logger
-	refusals    Throttle
-	exchanges   sync.Pool // of *exchange
+	rdb       redis.UniversalClient
+	carriers  carriers // of the commands of rdb
+	shards    ringShards
+	prefix    string // up to and with the brace
+	name      string // what it has in common with stores of the same keys
+	process   string
+	scripts   [Scripts]script
+	crossSlot [Scripts]script      // of calls for several clients on a node of a cluster
+	loaded    [Scripts]atomic.Bool // Redis was asked to load the script
+	separate  atomic.Int64         // until when no call has keys of several clients, in Unix seconds
+	nodes     *nodes
+	log       *slog.Logger
+	refusals  Throttle
+	exchanges sync.Pool // of *exchange
 }
 
 // script is how a script is called.
@@ -106,7 +103,7 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix != "" {
 		c.Prefix += ":"
 	}
-	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, trustDialer: c.TrustDialer}
+	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log}
 	s.carriers.init(rdb, c.Timeout, c.Log)
 	for kind, source := range c.Sources {
 		s.scripts[kind] = newScript(source)

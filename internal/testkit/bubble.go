@@ -10,6 +10,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
 // Bubble is a Redis in a bubble of testing/synctest, and a client of it. Both go by the bubble's clock.
@@ -36,8 +38,15 @@ func InBubble(t *testing.T, test func(t *testing.T, b *Bubble)) {
 func (b *Bubble) Dial(context.Context, string, string) (net.Conn, error) { return b.Mini.Dial() }
 
 // Connect returns one more client.
-func (b *Bubble) Connect(t testing.TB) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: b.Dial}) // a name would be looked up, which a bubble cannot do
+func (b *Bubble) Connect(t testing.TB) *redis.Client { return b.connect(t, b.Dial) }
+
+// ConnectInline is [Bubble.Connect], with a client whose callers send their calls themselves.
+func (b *Bubble) ConnectInline(t testing.TB) *redis.Client {
+	return b.connect(t, redisstore.KeepsDeadlines(b.Dial))
+}
+
+func (b *Bubble) connect(t testing.TB, dial redisstore.Dialer) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: dial}) // a name would be looked up, which a bubble cannot do
 	rdb.AddHook(EveryCall(func(send func() error) error {
 		if b.Late.Load() {
 			time.Sleep(time.Second / 4)
