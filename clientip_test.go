@@ -363,27 +363,6 @@ func TestSpoofableHeadersAreNamed(t *testing.T) {
 	}
 }
 
-// TestHeadersOfAnotherGinAreItsDefaults: its contexts may not hold an engine with names.
-func TestHeadersOfAnotherGinAreItsDefaults(t *testing.T) {
-	t.Parallel()
-	type engine struct{ RemoteIPHeaders []string }
-	for _, context := range []any{
-		&struct{}{}, &struct{ engine *engine }{}, &struct{ engine any }{}, &struct{ engine *struct{} }{&struct{}{}},
-		&struct {
-			engine struct{ RemoteIPHeaders string }
-		}{}, &struct {
-			engine struct{ RemoteIPHeaders []int }
-		}{},
-	} {
-		assert.Equal(t, gin.New().RemoteIPHeaders, ginlimit.EngineHeaders(context), "%T", context)
-	}
-	for _, context := range []any{
-		&struct{ engine *engine }{&engine{[]string{"A", "b"}}}, &struct{ engine engine }{engine{[]string{"A", "b"}}},
-	} {
-		assert.Equal(t, []string{"A", "b"}, ginlimit.EngineHeaders(context))
-	}
-}
-
 // TestSpoofableAddressesOfASecondEngine are found, though the first engine of the limiter trusts nobody.
 func TestSpoofableAddressesOfASecondEngine(t *testing.T) {
 	t.Parallel()

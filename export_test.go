@@ -2,21 +2,10 @@ package ginlimit
 
 import (
 	"context"
-	"time"
 
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
-
-// SetDefaultTimeout sets the timeout of limiters that are made without [WithTimeout]. No test runs beside an Example.
-func SetDefaultTimeout(d time.Duration) { defaultTimeout = d }
-
-// LimitsKept is how many sets of clients' limits a policy keeps.
-func LimitsKept(p *Policy) int {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return len(p.clients)
-}
 
 // SetLocalBuckets has a limiter that has made no decision keep so many buckets, rounded up, if Redis does not decide.
 func SetLocalBuckets(l *Limiter, n int) { l.local = memory.New(n) }
@@ -32,9 +21,6 @@ func Take(ctx context.Context, l *Limiter, a Algorithm, key string, n int, limit
 	res, _, err := l.allow(ctx, s, n)
 	return res, func() error { return l.giveBack(ctx, &charge{*s, res.Granted, res.Source}) }, err
 }
-
-// EngineHeaders are the RemoteIPHeaders of a context's engine, or Gin's defaults.
-func EngineHeaders(context any) []string { return engineHeaders(context) }
 
 // Script returns the script of an algorithm, and what it is told of a limit.
 func Script(a Algorithm, l Limit) (source string, args []any, err error) {

@@ -292,19 +292,3 @@ func TestLimitsOfManyPlansAreKept(t *testing.T) { // not parallel: it counts all
 		})
 	}
 }
-
-// TestKeptLimitsAreBounded, whatever the number of plans.
-func TestKeptLimitsAreBounded(t *testing.T) {
-	t.Parallel()
-	rate := 0
-	p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(1), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
-		rate++
-		return []ginlimit.Limit{ginlimit.PerHour(rate)}, nil
-	}))
-	for range 5000 {
-		res, err := p.Peek(t.Context(), "k")
-		require.NoError(t, err)
-		require.Equal(t, rate, res.Limit.Rate)
-	}
-	require.Equal(t, 2048, ginlimit.LimitsKept(p))
-}

@@ -1,34 +1,27 @@
-package ginlimit_test
+package testkit
 
 import (
 	"cmp"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/ginlimit/ginlimit"
 )
 
-// What the Examples share: a Redis, and requests whose answers are printed.
-
-// exampleRedis returns a client of a Redis in this process. Production has a real one.
-func exampleRedis() (*redis.Client, func()) {
+// ExampleRedis returns a client of a Redis in this process. Production has a real one.
+func ExampleRedis() (*redis.Client, func()) {
 	mini, err := miniredis.Run()
 	if err != nil {
 		panic(err)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
-	ginlimit.SetDefaultTimeout(time.Minute)
-	return rdb, func() { ginlimit.SetDefaultTimeout(ginlimit.DefaultTimeout); _ = rdb.Close(); mini.Close() }
+	return rdb, func() { _ = rdb.Close(); mini.Close() }
 }
 
-// request prints what a client at an address gets.
-func request(router http.Handler, method, path, address string, header ...string) {
+// PrintRequest prints what a client at an address gets.
+func PrintRequest(router http.Handler, method, path, address string, header ...string) {
 	req := httptest.NewRequest(method, path, nil)
 	req.RemoteAddr = address + ":1234"
 	for i := 0; i+1 < len(header); i += 2 {
@@ -43,10 +36,8 @@ func request(router http.Handler, method, path, address string, header ...string
 	fmt.Println()
 }
 
-func ok(c *gin.Context) { c.Status(http.StatusOK) }
-
-// answer prints the status and some header fields of what a client gets.
-func answer(router http.Handler, header http.Header, fields ...string) {
+// PrintAnswer prints the status and some header fields of what a client gets.
+func PrintAnswer(router http.Handler, header http.Header, fields ...string) {
 	req := httptest.NewRequest(http.MethodGet, "/", nil)
 	req.Header = header
 	rec := httptest.NewRecorder()

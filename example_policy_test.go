@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -226,4 +228,167 @@ func ExampleLimiter_AllowN() {
 	// 4 false 3 false <nil>
 	// 3 true 0 false <nil>
 	// 11 false 0 true <nil>
+}
+
+// Reports are slow: each client has two at a time, in all processes, and a hundred an hour.
+func ExampleWithConcurrency() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	report := func(c *gin.Context) { // asks for another one while it is served
+		request(router, "GET", "/report?depth="+c.Query("depth")+"1", "203.0.113.7")
+		c.Status(http.StatusOK)
+	}
+
+	router.GET("/report", ginlimit.New(rdb, ginlimit.PerHour(100), ginlimit.WithName("reports"), ginlimit.WithConcurrency(2)), report)
+
+	request(router, "GET", "/report?depth=", "203.0.113.7")
+	// Output:
+	// GET /report?depth=11 429 remaining 0
+	// GET /report?depth=1 200 remaining 98
+	// GET /report?depth= 200 remaining 99
+}
+
+// Outside HTTP: three workers at a time for each customer.
+func ExamplePolicy_Acquire() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+
+	jobs, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("jobs"), ginlimit.WithConcurrency(3))
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	slot, err := jobs.Acquire(ctx, "customer 7")
+	if err != nil {
+		panic(err)
+	}
+	defer slot.Release()
+
+	fmt.Println(slot.Result().Allowed, slot.Result().Remaining)
+	// Output: true 2
+}
+
+// Five failed logins within 15 minutes, then a ban of an hour, of two, of four, up to a day.
+func ExampleWithBan() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	logIn := func(c *gin.Context) { // the status is the same if the password is right
+		c.Set("login failed", true)
+		c.Redirect(http.StatusSeeOther, "/")
+	}
+
+	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") }
+	router.POST("/login", ginlimit.New(rdb, ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login"),
+		ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithRefund(succeeded), ginlimit.WithBan(time.Hour, 24*time.Hour)), logIn)
+
+	for range 6 {
+		request(router, "POST", "/login", "203.0.113.7")
+	}
+	// Output:
+	// POST /login 303 remaining 4
+	// POST /login 303 remaining 3
+	// POST /login 303 remaining 2
+	// POST /login 303 remaining 1
+	// POST /login 303 remaining 0
+	// POST /login 429 remaining 0
+}
+
+// A gateway to a language model: a request takes the tokens of its prompt at first, and what the answer took in the end.
+func ExampleWithSettle() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	// complete streams an answer, and counts its tokens.
+	complete := func(c *gin.Context) {
+		used := 100
+		for _, token := range strings.Fields("It all depends on the question.") {
+			fmt.Fprintln(c.Writer, token)
+			c.Writer.Flush()
+			used += 10
+		}
+		c.Set("used", used)
+	}
+
+	prompt := func(c *gin.Context) int { return 100 } // an estimate
+	used := func(c *gin.Context) int { return c.GetInt("used") }
+	router.POST("/complete", ginlimit.New(rdb, ginlimit.PerDay(250), ginlimit.WithName("tokens"),
+		ginlimit.WithCost(prompt), ginlimit.WithSettle(used)), complete)
+
+	for range 3 {
+		request(router, "POST", "/complete", "203.0.113.7")
+	}
+	// Output:
+	// POST /complete 200 remaining 150
+	// POST /complete 429 remaining 90
+	// POST /complete 429 remaining 90
+}
+
+// A job whose cost is known when it is done.
+func ExampleLimiter_Reserve() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	ctx, limit := context.Background(), ginlimit.PerDay(1000)
+	work := func() (cost int) { return 420 }
+
+	job, err := limiter.Reserve(ctx, "user123", 300, limit)
+	if err != nil {
+		panic(err) // no decision was made
+	}
+	if job.Result().Allowed {
+		if err := job.Settle(ctx, work()); err != nil {
+			panic(err) // the estimate stands
+		}
+	}
+
+	r, err := limiter.Peek(ctx, "user123", limit)
+	fmt.Println(r.Remaining, err)
+	// Output:
+	// 580 <nil>
+}
+
+// Batch jobs stop at a fifth of the tokens, and people go on.
+func ExampleWithFloor() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	limit := ginlimit.PerHour(5)
+	router.GET("/search", limiter.Handler(limit, ginlimit.WithName("search")), ok)
+	router.GET("/batch", limiter.Handler(limit, ginlimit.WithName("search"), ginlimit.WithFloor(1)), ok)
+
+	for range 5 {
+		request(router, http.MethodGet, "/batch", "203.0.113.7")
+	}
+	request(router, http.MethodGet, "/search", "203.0.113.7")
+	// Output:
+	// GET /batch 200 remaining 3
+	// GET /batch 200 remaining 2
+	// GET /batch 200 remaining 1
+	// GET /batch 200 remaining 0
+	// GET /batch 429 remaining 0
+	// GET /search 200 remaining 0
 }
