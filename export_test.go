@@ -3,12 +3,8 @@ package ginlimit
 import (
 	"context"
 
-	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
-
-// SetLocalBuckets has a limiter that has made no decision keep so many buckets, rounded up, if Redis does not decide.
-func SetLocalBuckets(l *Limiter, n int) { l.local = memory.New(n) }
 
 // Take takes n tokens as a handler of an algorithm does, and returns how they are given back.
 func Take(ctx context.Context, l *Limiter, a Algorithm, key string, n int, limits ...Limit) (Result, func() error, error) {

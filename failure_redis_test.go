@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -154,17 +155,21 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock(), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(time.Second),
 		ginlimit.WithDenyMemory(ginlimit.DefaultDenyMemory/share))
 	buckets := ginlimit.LocalBuckets / share
-	ginlimit.SetLocalBuckets(limiter, buckets)
+	require.NoError(t, testkit.SetLocalBuckets(limiter, buckets))
 	ask := func(keys int64, source ginlimit.Source, limits ...ginlimit.Limit) (refused int64) {
 		var next, no atomic.Int64
 		var all sync.WaitGroup
+		var policies []*ginlimit.Policy
+		for i, a := range algorithms {
+			policies = append(policies, testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...),
+				ginlimit.WithName(strconv.Itoa(i)), ginlimit.WithAlgorithm(a)))
+		}
 		for range 256 {
 			all.Go(func() {
 				for i := next.Add(1); i <= 2*keys; i = next.Add(1) {
 					// Each key twice, some time apart, and about as long as a key may be.
 					client := i/512*256 + i%256
-					a, key := algorithms[client%int64(len(algorithms))], fmt.Sprintf("%-50s %d", source, client)
-					r, _, err := ginlimit.Take(context.Background(), limiter, a, key, 1, limits...)
+					r, err := policies[client%int64(len(policies))].Allow(context.Background(), fmt.Sprintf("%-50s %d", source, client))
 					if err != nil {
 						t.Error(err)
 					}

@@ -109,7 +109,7 @@ func TestReturnedTokensEqualModel(t *testing.T) {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s, seed %d, miniredis", a, seed), func(t *testing.T) {
 				t.Parallel()
-				followReturns(t, testkit.MiniredisEngine(t, a), seed, 4000/traceShare/testkit.RaceShare)
+				followReturns(t, testkit.MiniredisEngine(t, a), seed, 4000/testkit.TraceShare/testkit.RaceShare)
 			})
 			t.Run(fmt.Sprintf("%s, seed %d, local", a, seed), func(t *testing.T) {
 				t.Parallel()

@@ -242,7 +242,9 @@ func (s *simulation) open() (err error) {
 			return err
 		}
 		if s.plan.strangers != nil {
-			ginlimit.SetLocalBuckets(m.limiter, simLocalBuckets)
+			if err = testkit.SetLocalBuckets(m.limiter, simLocalBuckets); err != nil {
+				return err
+			}
 		}
 		s.members = append(s.members, m)
 		if err := m.openPolicies(s.plan, i); err != nil {

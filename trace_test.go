@@ -63,9 +63,6 @@ func found(t testing.TB, e testkit.Engine, key string, l ginlimit.Limit) *testki
 
 const traceSeeds, traceSteps = 8, 13000 // 104,000 steps
 
-// traceShare is what part of their steps traces have on miniredis, which is the slowest engine.
-const traceShare = 10
-
 func TestTraceEqualsModelOnMiniredis(t *testing.T) {
 	t.Parallel()
 	if !testkit.Has64Bits {
@@ -75,7 +72,7 @@ func TestTraceEqualsModelOnMiniredis(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
 			e, m := testkit.MiniredisEngine(t, ginlimit.TokenBucket), testkit.NewBucketModel()
-			for i, s := range testkit.Trace(seed, traceSteps/traceShare/testkit.RaceShare, traceLimits, ample) {
+			for i, s := range testkit.Trace(seed, traceSteps/testkit.TraceShare/testkit.RaceShare, traceLimits, ample) {
 				e.Advance(s.Wait)
 				m.Advance(s.Wait)
 				want := s.Expect(m)

@@ -17,7 +17,7 @@ func TestWindowTraceEqualsModelOnMiniredis(t *testing.T) {
 		for seed := range uint64(traceSeeds / 2) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
-				testkit.MiniredisEngine(t, a).Follow(t, seed, testkit.WindowTrace(seed, windowTraceSteps/2/traceShare/testkit.RaceShare), testkit.NewWindowModel(a), ginlimit.FromRedis)
+				testkit.MiniredisEngine(t, a).Follow(t, seed, testkit.WindowTrace(seed, windowTraceSteps/2/testkit.TraceShare/testkit.RaceShare), testkit.NewWindowModel(a), ginlimit.FromRedis)
 			})
 		}
 	}

@@ -145,3 +145,6 @@ func (s Step) Expect(m Steppable) ginlimit.Result {
 	}
 	return ginlimit.Result{}
 }
+
+// TraceShare is the divisor of a trace's length on miniredis, which is the slowest engine.
+const TraceShare = 10
