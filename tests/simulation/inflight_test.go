@@ -1,4 +1,4 @@
-package ginlimit_test
+package simulation_test
 
 import (
 	"context"
