@@ -1,4 +1,4 @@
-package ginlimit_test
+package plans_test
 
 import (
 	"context"
