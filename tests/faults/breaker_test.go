@@ -1,4 +1,4 @@
-package ginlimit_test
+package faults_test
 
 import (
 	"context"
