@@ -1,4 +1,4 @@
-package ginlimit_test
+package pairs_test
 
 import (
 	"context"
