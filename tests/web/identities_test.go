@@ -1,4 +1,4 @@
-package ginlimit_test
+package web_test
 
 import (
 	"testing"
