@@ -188,7 +188,7 @@ func (s *slotSimulation) happens(what string, process int, length time.Duration)
 
 // replaySlots says how to run a seed alone.
 func replaySlots(seed uint64) string {
-	return fmt.Sprintf("replay: go test . -run '^TestSlotSimulation$' -seeds 1 -seed %d", seed)
+	return fmt.Sprintf("replay: go test ./tests/simulation -run '^TestSlotSimulation$' -seeds 1 -seed %d", seed)
 }
 
 func simulateSlots(t *testing.T, seed uint64) *slotSimulation {

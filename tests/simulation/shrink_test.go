@@ -53,7 +53,7 @@ func (s *simulation) tell() {
 	if s.mu.TryLock() { // unless who panics has it
 		defer s.mu.Unlock()
 	}
-	fmt.Fprintf(os.Stderr, "seed %d:\n%s\nreplay: go test . -run TestSimulation -seed %d\n", s.plan.seed, s.describe(), s.plan.seed)
+	fmt.Fprintf(os.Stderr, "seed %d:\n%s\nreplay: go test ./tests/simulation -run TestSimulation -seed %d\n", s.plan.seed, s.describe(), s.plan.seed)
 }
 
 // tellPanic tells the run if its goroutine panics, which goes on.

@@ -1,4 +1,4 @@
-package ginlimit_test
+package docs_test
 
 import (
 	"regexp"

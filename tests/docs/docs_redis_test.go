@@ -1,6 +1,6 @@
 //go:build integration
 
-package ginlimit_test
+package docs_test
 
 import (
 	"net"

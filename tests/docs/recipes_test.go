@@ -1,4 +1,4 @@
-package ginlimit_test
+package docs_test
 
 import (
 	"io"
@@ -33,7 +33,7 @@ func TestRecipesAreThoseOfTheDocuments(t *testing.T) {
 			blocks[unindented(block)] = true
 		}
 	}
-	recipes := regexp.MustCompile(`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(testkit.Read(t, "recipes_test.go"), -1)
+	recipes := regexp.MustCompile(`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(testkit.Read(t, "tests/docs/recipes_test.go"), -1)
 	require.NotEmpty(t, recipes)
 	for _, recipe := range recipes {
 		assert.True(t, blocks[unindented(recipe[2])], "no block of a document is the body of %s", recipe[1])
