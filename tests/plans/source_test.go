@@ -39,7 +39,7 @@ func TestLogHoldsNothingOfTheSourcesError(t *testing.T) {
 		"*net.OpError":          fails(dial),
 		"*net.DNSError":         fails(&net.DNSError{Err: secret, Name: secret, IsTimeout: true}),
 		"*errors.joinError":     fails(errors.Join(errors.New(secret), io.EOF, context.DeadlineExceeded)),
-		"ginlimit_test.refusal": fails(refusal(secret + " is not known")),
+		"plans_test.refusal": fails(refusal(secret + " is not known")),
 		"panic":                 func(context.Context) (ginlimit.Limit, error) { panic(secret) },
 		"goexit":                func(context.Context) (ginlimit.Limit, error) { runtime.Goexit(); panic("not reached") },
 		`"invalid limit"`:       func(context.Context) (ginlimit.Limit, error) { return ginlimit.Limit{}, nil },
