@@ -19,7 +19,7 @@ type requestState struct {
 
 	subject  subject // the client and its limits
 	statuses limitStatuses
-	names    []string // of the limits in the fields, if earlier policies have taken some of their own names
+	renamed  *httpfields.List // with other names, as earlier policies have taken some of the limits' own; nil if none
 	fields   httpfields.Fields
 }
 
@@ -150,13 +150,17 @@ func (s *requestState) rename() {
 		return
 	}
 	list := s.list()
-	list.Rename(taken)
-	s.names = list.Names
+	if _ = list.Rename(taken); list.Names != nil {
+		s.renamed = &httpfields.List{Limits: list.Limits, Names: list.Names}
+	}
 }
 
 // list returns what the fields say of the decision, without the statuses.
 func (s *requestState) list() httpfields.List {
-	return httpfields.List{Limits: s.policies(), Names: s.names}
+	if s.renamed != nil {
+		return *s.renamed
+	}
+	return httpfields.List{Limits: s.policies()}
 }
 
 // listed returns what the fields say of the decision, with the statuses in the given memory.
