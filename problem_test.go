@@ -123,7 +123,9 @@ func TestPlainTextIfAccepted(t *testing.T) {
 	rdb, _ := newMiniredis(t)
 	limited := serve(middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyMemory(0))) // whose clock goes on
 	get(limited, "/")
-	for accept, wantText := range map[string]bool{"": false, "application/json, text/plain, */*": false, "text/plain, */*": true} {
+	for accept, wantText := range map[string]bool{
+		"": false, "application/json, text/plain, */*": false, "text/plain, */*": true,
+	} {
 
 		rec := get(limited, "/", with("Accept", accept))
 		require.Equal(t, http.StatusTooManyRequests, rec.Code)

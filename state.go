@@ -181,7 +181,7 @@ func (s *requestState) listed(statuses []httpfields.Status) httpfields.List {
 	return list
 }
 
-// problem returns the body of a refusal, which names the limits that refuse: none of a client that is banned and has none.
+// problem returns the body of a denial, which names the limits that deny: none if the client is banned and has no limits.
 func (s *requestState) problem(detail string) []byte {
 	list := s.listed(make([]httpfields.Status, 0, 8)) // on the stack
 	return list.Problem(detail)

@@ -29,7 +29,8 @@ func TestNetworks(t *testing.T) {
 	}
 	require.False(t, networks.Contains(netip.Addr{}))
 
-	everything, err := clientkey.NewNetworks([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")})
+	everything, err := clientkey.NewNetworks([]netip.Prefix{
+		netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")})
 	require.NoError(t, err)
 	none, err := clientkey.NewNetworks(nil)
 	require.NoError(t, err)

@@ -65,7 +65,8 @@ func TestPlainTextIfAccepted(t *testing.T) {
 // FuzzAccept wants text for no client whose Accept excludes it, and whatever the case of its
 // letters.
 func FuzzAccept(f *testing.F) {
-	for _, accept := range []string{"", "*/*", "text/plain", "text/plain;q=0.5,*/*;q=0.1", "text/*;q=1.000", `text/plain;x=","`, ",;="} {
+	for _, accept := range []string{"", "*/*", "text/plain", "text/plain;q=0.5,*/*;q=0.1",
+		"text/*;q=1.000", `text/plain;x=","`, ",;="} {
 		f.Add(accept)
 	}
 	f.Fuzz(func(t *testing.T, accept string) {
