@@ -23,6 +23,8 @@ func TestFields(t *testing.T) {
 			http.Header{"X-Ratelimit-Limit": {"10"}, "X-Ratelimit-Remaining": {"9"}, "X-Ratelimit-Reset": {"60"}}},
 		"a denial": {func(f *httpfields.Fields, h http.Header) { f.SetDenied(h, 60) },
 			http.Header{"Retry-After": {"60"}, "Cache-Control": {"no-store"}}},
+		"a denial for a second": {func(f *httpfields.Fields, h http.Header) { f.SetDenied(h, 1) },
+			http.Header{"Retry-After": {"1"}, "Cache-Control": {"no-store"}}},
 		"a denial after which no wait helps": {func(f *httpfields.Fields, h http.Header) { f.SetDenied(h, 0) },
 			http.Header{"Cache-Control": {"no-store"}}},
 		"degraded": {func(f *httpfields.Fields, h http.Header) {

@@ -51,6 +51,8 @@ func TestDraft(t *testing.T) {
 			{Limit: 0, More: 6, Denies: true}, {Limit: 1, Remaining: 50, More: 36}}},
 			true, header{"Ratelimit-Policy": {`"x-m";q=10;w=60, "x-h";q=100;w=3600`},
 				"Ratelimit": {`"x-m";r=0;t=6, "x-h";r=50`}}},
+		"a second": {httpfields.List{Limits: all[:1], Statuses: statuses{{More: 1}}},
+			false, header{"Ratelimit-Policy": {`"x-m";q=10;w=60`}, "Ratelimit": {`"x-m";r=0;t=1`}}},
 		"no time that is not positive": {httpfields.List{Limits: all[:1], Statuses: statuses{{More: -1, Denies: true}}},
 			true, header{"Ratelimit-Policy": {`"x-m";q=10;w=60`},
 				"Ratelimit": {`"x-m";r=0`}}},
