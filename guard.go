@@ -79,7 +79,8 @@ func (s *limitSet) guarded(buckets ...*bucket.Bucket) *limitSet {
 			all.limits = append(all.limits, Limit{InFlight: int(b.Capacity)})
 			all.policies, all.names = append(all.policies, *s.guards.policy), append(all.names, s.guards.name)
 		default:
-			all.limits, all.policies, all.names = append(all.limits, Limit{}), append(all.policies, httpfields.Limit{}), append(all.names, s.name)
+			all.limits, all.names = append(all.limits, Limit{}), append(all.names, s.name)
+			all.policies = append(all.policies, httpfields.Limit{})
 		}
 		all.buckets = append(all.buckets, *b)
 	}

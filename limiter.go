@@ -181,7 +181,9 @@ func NewLocal(opts ...Option) (*Limiter, error) {
 }
 
 func newLimiter(defaults config, s store, source Source) *Limiter {
-	return &Limiter{defaults: defaults, store: s, source: source, keys: clientkey.NewText(defaults.secret), closed: make(chan struct{})}
+	return &Limiter{
+		defaults: defaults, store: s, source: source, keys: clientkey.NewText(defaults.secret), closed: make(chan struct{}),
+	}
 }
 
 // orErrors returns the limiter, or all faults, those of its policies' defaults among them.

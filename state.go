@@ -19,7 +19,7 @@ type requestState struct {
 
 	subject  subject // the client and its limits
 	statuses limitStatuses
-	names    []string // of the limits in the fields, if earlier policies have taken some of their own names
+	renamed  *httpfields.List // with other names, as earlier policies have taken some of the limits' own; nil if none
 	fields   httpfields.Fields
 }
 
@@ -150,13 +150,17 @@ func (s *requestState) rename() {
 		return
 	}
 	list := s.list()
-	list.Rename(taken)
-	s.names = list.Names
+	if _ = list.Rename(taken); list.Names != nil {
+		s.renamed = &httpfields.List{Limits: list.Limits, Names: list.Names}
+	}
 }
 
 // list returns what the fields say of the decision, without the statuses.
 func (s *requestState) list() httpfields.List {
-	return httpfields.List{Limits: s.policies(), Names: s.names}
+	if s.renamed != nil {
+		return *s.renamed
+	}
+	return httpfields.List{Limits: s.policies()}
 }
 
 // listed returns what the fields say of the decision, with the statuses in the given memory.
@@ -177,7 +181,7 @@ func (s *requestState) listed(statuses []httpfields.Status) httpfields.List {
 	return list
 }
 
-// problem returns the body of a refusal, which names the limits that refuse: none of a client that is banned and has none.
+// problem returns the body of a denial, which names the limits that deny: none if the client is banned and has no limits.
 func (s *requestState) problem(detail string) []byte {
 	list := s.listed(make([]httpfields.Status, 0, 8)) // on the stack
 	return list.Problem(detail)

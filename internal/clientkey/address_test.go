@@ -72,7 +72,8 @@ func TestReadAddress(t *testing.T) {
 // FuzzAddress wants the key of each address to be read as one, and equal keys for all spellings of
 // a client's addresses.
 func FuzzAddress(f *testing.F) {
-	for _, s := range []string{"203.0.113.7", "::ffff:203.0.113.7", "2001:db8::1", "fe80::1%eth0", "64:ff9b::1.2.3.4", "::"} {
+	for _, s := range []string{"203.0.113.7", "::ffff:203.0.113.7", "2001:db8::1", "fe80::1%eth0",
+		"64:ff9b::1.2.3.4", "::"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -17,7 +17,8 @@ func TestJoinTellsTuplesApart(t *testing.T) {
 	assert.Equal(t, "login|203.0.113.7", clientkey.Join("login", "203.0.113.7"))
 	assert.Equal(t, `a\|b|c\\`, clientkey.Join("a|b", `c\`))
 	tuples := [][]string{{"a-b", "c"}, {"a", "b-c"}, {"a", "b", "c"}, {"a", "b|c"}, {"a|b", "c"}, {"a|b|c"}, {"abc"},
-		{"a", ""}, {"", "a"}, {"a"}, {"a", "", ""}, {`a\`, "b"}, {`a\|b`}, {`a`, `\b`}, {`a\\`, "b"}, {"|"}, {`\`}, {""}, {"", ""}}
+		{"a", ""}, {"", "a"}, {"a"}, {"a", "", ""}, {`a\`, "b"}, {`a\|b`}, {`a`, `\b`},
+		{`a\\`, "b"}, {"|"}, {`\`}, {""}, {"", ""}}
 	seen := map[string][]string{}
 	for _, tuple := range tuples {
 		key := clientkey.Join(tuple[0], tuple[1:]...)

@@ -22,14 +22,15 @@ func TestNetworks(t *testing.T) {
 	for text, want := range map[string]bool{
 		"192.0.2.128": true, "192.0.2.255": true, "192.0.2.127": false, "192.0.3.128": false,
 		"2001:db8::ffff": true, "2001:db8:0:ffff::": true, "2001:db8:1::": false,
-		"198.51.100.7": true, "::ffff:198.51.100.7": true, "64:ff9b::198.51.100.7": true, "198.51.101.7": false,
+		"198.51.100.7": true, "198.51.100.255": true, "198.51.99.255": false, "::ffff:198.51.100.7": true, "64:ff9b::198.51.100.7": true, "198.51.101.7": false,
 		"203.0.113.7": true, "10.0.0.1": true, "10.0.0.2": false, "::": false, "::1": false, "0.0.0.0": false,
 	} {
 		assert.Equal(t, want, networks.Contains(clientkey.Canonical(netip.MustParseAddr(text))), text)
 	}
 	require.False(t, networks.Contains(netip.Addr{}))
 
-	everything, err := clientkey.NewNetworks([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")})
+	everything, err := clientkey.NewNetworks([]netip.Prefix{
+		netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")})
 	require.NoError(t, err)
 	none, err := clientkey.NewNetworks(nil)
 	require.NoError(t, err)

@@ -47,13 +47,15 @@ func TestPlainTextIfAccepted(t *testing.T) {
 		`text/plain;x=";q=0"`:                                              false, // quotes are not read
 		"application/json;a=1;a=2, text/plain;q=0.1":                       false,
 		"text/plain" + strings.Repeat(", image/png", 200):                  false, // not read
-		";,;;=,text/":                             false,
-		"application/json;q=0.2,text/plain":       true,
-		"application/json;q=0, */*":               true, // anything but JSON
-		"text/plain;q=1.1":                        false,
-		"text/plain;q=0.5, application/*;q=0.5":   true,
-		"text/*;q=0.5, application/json;q=0.5":    false,
-		"text/plain;q=0.5, application/json;q=.5": false,
+		";,;;=,text/":                               false,
+		"application/json;q=0.2,text/plain":         true,
+		"application/json;q=0, */*":                 true, // anything but JSON
+		"text/plain;q=1.1":                          false,
+		"text/plain;q=0.5, application/*;q=0.5":     true,
+		"text/*;q=0.5, application/json;q=0.5":      false,
+		"text/plain;q=0.5, application/json;q=.5":   false,
+		"image/png, application/json;q=0":           false,
+		"text/*;q=0.1, */*, application/json;q=0.5": false, // the most specific range counts
 	} {
 		assert.Equal(t, want, httpfields.PrefersText(accept), "%q", accept)
 	}
@@ -65,7 +67,8 @@ func TestPlainTextIfAccepted(t *testing.T) {
 // FuzzAccept wants text for no client whose Accept excludes it, and whatever the case of its
 // letters.
 func FuzzAccept(f *testing.F) {
-	for _, accept := range []string{"", "*/*", "text/plain", "text/plain;q=0.5,*/*;q=0.1", "text/*;q=1.000", `text/plain;x=","`, ",;="} {
+	for _, accept := range []string{"", "*/*", "text/plain", "text/plain;q=0.5,*/*;q=0.1",
+		"text/*;q=1.000", `text/plain;x=","`, ",;="} {
 		f.Add(accept)
 	}
 	f.Fuzz(func(t *testing.T, accept string) {

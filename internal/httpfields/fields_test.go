@@ -23,9 +23,13 @@ func TestFields(t *testing.T) {
 			http.Header{"X-Ratelimit-Limit": {"10"}, "X-Ratelimit-Remaining": {"9"}, "X-Ratelimit-Reset": {"60"}}},
 		"a denial": {func(f *httpfields.Fields, h http.Header) { f.SetDenied(h, 60) },
 			http.Header{"Retry-After": {"60"}, "Cache-Control": {"no-store"}}},
+		"a denial for a second": {func(f *httpfields.Fields, h http.Header) { f.SetDenied(h, 1) },
+			http.Header{"Retry-After": {"1"}, "Cache-Control": {"no-store"}}},
 		"a denial after which no wait helps": {func(f *httpfields.Fields, h http.Header) { f.SetDenied(h, 0) },
 			http.Header{"Cache-Control": {"no-store"}}},
-		"degraded": {func(f *httpfields.Fields, h http.Header) { f.Text(h, httpfields.XRateLimitStatus, httpfields.Degraded) },
+		"degraded": {func(f *httpfields.Fields, h http.Header) {
+			f.Text(h, httpfields.XRateLimitStatus, httpfields.Degraded)
+		},
 			http.Header{"X-Ratelimit-Status": {"degraded"}}},
 		"the later value": {func(f *httpfields.Fields, h http.Header) { f.Number(h, "A", 1); f.Number(h, "A", 2) },
 			http.Header{"A": {"2"}}},

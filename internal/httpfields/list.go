@@ -56,9 +56,9 @@ func (l *List) Name(i int) string {
 	return l.Limits[i].Name
 }
 
-// Rename gives other names to limits whose names are taken by earlier lists of the response.
-func (l *List) Rename(taken []string) {
-	taken = slices.Clip(taken)
+// Rename gives other names to limits whose names are taken by earlier lists of the response. It
+// appends the names of the limits to the taken ones.
+func (l *List) Rename(taken []string) []string {
 	for i := range l.Limits {
 		own := l.Limits[i].Name
 		name := FreeName(own, taken)
@@ -73,6 +73,7 @@ func (l *List) Rename(taken []string) {
 			l.Names[i] = name
 		}
 	}
+	return taken
 }
 
 // AppendNames appends the names of the limits in the response.

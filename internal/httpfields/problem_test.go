@@ -19,14 +19,17 @@ func TestProblems(t *testing.T) {
 		costs = "This request costs 12 and the limit never allows more than 10 at once, so retrying will not help."
 	)
 	for want, got := range map[string]string{
-		quota + `"violated-policies":[]}`:                             string(httpfields.QuotaProblem("")),
-		quota + `"violated-policies":["a"]}`:                          string(httpfields.QuotaProblem("", "a")),
-		quota + `"violated-policies":["a","b"]}`:                      string(httpfields.QuotaProblem("", "a", "b")),
-		quota + `"detail":"` + costs + `","violated-policies":["a"]}`: string(httpfields.QuotaProblem(httpfields.CostDetail(12, 10), "a")),
-		`{"type":"about:blank","title":"Forbidden","status":403}`:     httpfields.StatusProblem(http.StatusText(403), 403),
+		quota + `"violated-policies":[]}`:        string(httpfields.QuotaProblem("")),
+		quota + `"violated-policies":["a"]}`:     string(httpfields.QuotaProblem("", "a")),
+		quota + `"violated-policies":["a","b"]}`: string(httpfields.QuotaProblem("", "a", "b")),
+		quota + `"detail":"` + costs + `","violated-policies":["a"]}`: string(
+			httpfields.QuotaProblem(httpfields.CostDetail(12, 10), "a")),
+		`{"type":"about:blank","title":"Forbidden","status":403}`: httpfields.StatusProblem(http.StatusText(403), 403),
 		`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",` +
-			`"title":"Request cannot be satisfied due to temporary server capacity constraints","status":503}`: httpfields.CapacityProblem,
-		`{"type":"about:blank","title":"Bad Request","status":400,"detail":"The header X-A is missing."}`: httpfields.HeaderProblem(
+			`"title":"Request cannot be satisfied due to temporary server capacity constraints",` +
+			`"status":503}`: httpfields.CapacityProblem,
+		`{"type":"about:blank","title":"Bad Request","status":400,` +
+			`"detail":"The header X-A is missing."}`: httpfields.HeaderProblem(
 			httpfields.MissingHeader("X-A")),
 	} {
 		assert.Equal(t, want, got)

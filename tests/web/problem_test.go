@@ -125,7 +125,9 @@ func TestPlainTextIfAccepted(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	limited := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyMemory(0))) // whose clock goes on
 	testkit.Get(limited, "/")
-	for accept, wantText := range map[string]bool{"": false, "application/json, text/plain, */*": false, "text/plain, */*": true} {
+	for accept, wantText := range map[string]bool{
+		"": false, "application/json, text/plain, */*": false, "text/plain, */*": true,
+	} {
 
 		rec := testkit.Get(limited, "/", testkit.With("Accept", accept))
 		require.Equal(t, http.StatusTooManyRequests, rec.Code)
