@@ -23,8 +23,9 @@ import (
 type bubble struct {
 	t    *testing.T
 	mini *miniredis.Miniredis
-	late atomic.Bool  // every reply is later than any timeout
-	sent atomic.Int64 // calls
+	late atomic.Bool                     // every reply is later than any timeout
+	sent atomic.Int64                    // calls
+	ctx  atomic.Pointer[context.Context] // of the last pipeline
 }
 
 // inBubble runs a test in a bubble with a Redis.
@@ -50,7 +51,11 @@ func (b *bubble) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // ProcessPipelineHook implements [redis.Hook].
 func (b *bubble) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { b.call(); return next(ctx, cmds) }
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		b.ctx.Store(&ctx)
+		b.call()
+		return next(ctx, cmds)
+	}
 }
 
 func (b *bubble) call() {

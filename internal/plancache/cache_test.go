@@ -16,21 +16,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKeptPlansAreBounded has more clients than a process keeps plans of.
+// TestKeptPlansAreBounded has more clients than a process keeps plans of, and no Redis.
 func TestKeptPlansAreBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *bubble) {
+		nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1,
+			Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }})
+		defer nowhere.Close()
+		c := newCache(t, nowhere, func(context.Context, string) (string, error) { return "", errUnknown })
+		const clients = 70_000 / raceShare
+		for i := range clients {
+			_, err := c.Get(t.Context(), fmt.Sprint("client ", i))
+			require.ErrorIs(t, err, errUnknown)
+		}
+		kept := len(c.fresh) + len(c.old)
+		require.LessOrEqual(t, kept, 1<<16)
+		require.GreaterOrEqual(t, kept, min(clients, 1<<15))
+	})
+}
+
+// TestBounds are the figures in the documentation of NewPlans, and those that belong to them.
+func TestBounds(t *testing.T) {
 	t.Parallel()
-	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1,
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }})
-	defer nowhere.Close()
-	c := newCache(t, nowhere, func(context.Context, string) (string, error) { return "", errUnknown })
-	const clients = 70_000 / raceShare
-	for i := range clients {
-		_, err := c.Get(t.Context(), fmt.Sprint("client ", i))
-		require.ErrorIs(t, err, errUnknown)
-	}
-	kept := len(c.fresh) + len(c.old)
-	require.LessOrEqual(t, kept, 1<<16)
-	require.GreaterOrEqual(t, kept, min(clients, 1<<15))
+	require.Equal(t, []int{256, 4096, 8192, 8, 32768, 32768},
+		[]int{maxQuestions, maxWaiting, maxFlights, maxCalls, maxKept, maxRested})
+	require.Equal(t, []time.Duration{time.Second, 24 * time.Hour, 5 * time.Second, 10 * time.Second},
+		[]time.Duration{recheck, rest, sourceTimeout, tokenLife})
 }
 
 // TestPlansInUseAreKept though as many others come as a process keeps.
@@ -44,7 +54,11 @@ func TestPlansInUseAreKept(t *testing.T) {
 			require.Equal(t, "plan", c.knownLocked("in use").value)
 		}
 		c.keepLocked(fmt.Sprint(i), &plan[string]{})
+		if len(c.fresh) > maxKept || len(c.old) > maxKept {
+			t.Fatal("too many are kept")
+		}
 	}
+	require.Len(t, c.old, maxKept)
 	require.Empty(t, c.knownLocked("unheard of").value)
 	require.NotContains(t, c.fresh, "unheard of")
 }
@@ -236,6 +250,26 @@ func TestACallerMayLeave(t *testing.T) {
 		synctest.Wait()
 		has(t, c, "c", "a")
 		require.Equal(t, Stats{Hits: 1}, c.Stats())
+	})
+}
+
+// TestALookupLendsItsContext, until it returns.
+func TestALookupLendsItsContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.process(fixed("a"))
+		has(t, c, "known", "a") // and there is a connection
+		span := func() any { return (*b.ctx.Load()).Value(spanKey{}) }
+		b.late.Store(true)
+		go func() {
+			time.Sleep(timeout / 4)
+			assert.Equal(t, "span", span())
+		}()
+		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), spanKey{}, "span"), timeout/2)
+		defer cancel()
+		_, err := c.Get(ctx, "new")
+		require.Equal(t, context.DeadlineExceeded, err)
+		require.NoError(t, (*b.ctx.Load()).Err())
+		require.Nil(t, span())
 	})
 }
 

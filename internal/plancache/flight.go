@@ -33,9 +33,9 @@ func (c *Cache[T]) find(ctx context.Context, client, key string, known *plan[T])
 	kept, err := c.lookUp(ctx, key)
 	switch now := time.Now(); {
 	case kept.lives(now) && !known.ahead:
-		return kept.goBy(now, 0), false
+		return kept.goBy(now, kept.ends), false
 	case err != nil && known.lives(now):
-		return known.goBy(now, 0), false
+		return known.goBy(now, known.ends), false
 	}
 
 	mayAsk := c.waiting.Add(1) <= maxWaiting && c.questions.take(sourceTimeout)
@@ -49,7 +49,7 @@ func (c *Cache[T]) find(ctx context.Context, client, key string, known *plan[T])
 	// it cannot report an Invalidate, or the same token says that there was none.
 	if known.lives(began) && !known.stored && (err != nil || token == known.token) {
 		c.questions.leave()
-		return known.goBy(began, 0), false
+		return known.goBy(began, known.ends), false
 	}
 	answer, err := c.ask(client)
 	now := time.Now()
@@ -67,7 +67,7 @@ func (c *Cache[T]) find(ctx context.Context, client, key string, known *plan[T])
 	if answer.invalid {
 		return &answer, true
 	}
-	return answer.goBy(time.Now(), 0), true
+	return answer.goBy(time.Now(), answer.ends), true
 }
 
 // rests reports whether Redis keeps a client's plan longer than its life. Only clients that come

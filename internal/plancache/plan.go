@@ -25,12 +25,11 @@ func (p *plan[T]) lives(now time.Time) bool { return !p.invalid && now.Before(p.
 // serves reports whether the plan may be used while the source fails.
 func (p *plan[T]) serves(now time.Time) bool { return now.Before(p.ends.Add(rest)) }
 
-// goBy returns the plan as the process uses it until it reads Redis again, or until some time after
-// the plan's life.
-func (p *plan[T]) goBy(now time.Time, after time.Duration) *plan[T] {
+// goBy returns the plan as the process uses it until it reads Redis again, or until an end.
+func (p *plan[T]) goBy(now, end time.Time) *plan[T] {
 	next := *p
 	next.until = now.Add(recheck)
-	if end := p.ends.Add(after); end.Before(next.until) {
+	if end.Before(next.until) {
 		next.until = end
 	}
 	return &next

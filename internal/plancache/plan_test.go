@@ -59,8 +59,8 @@ func TestAges(t *testing.T) {
 			require.Equal(t, row.lives, row.plan.lives(now))
 			require.Equal(t, row.serves, row.plan.serves(now))
 			if row.until >= -rest && row.until != -1 {
-				require.Equal(t, row.until, row.plan.goBy(now, 0).until.Sub(now))
-				require.Equal(t, row.rested, row.plan.goBy(now, rest).until.Sub(now))
+				require.Equal(t, row.until, row.plan.goBy(now, row.plan.ends).until.Sub(now))
+				require.Equal(t, row.rested, row.plan.goBy(now, row.plan.ends.Add(rest)).until.Sub(now))
 			}
 		})
 	}

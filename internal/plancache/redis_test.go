@@ -182,3 +182,21 @@ func TestOutagesOfRedis(t *testing.T) {
 		})
 	}
 }
+
+// TestInvalidateLendsItsContext, until it returns.
+func TestInvalidateLendsItsContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.process(fixed("a"))
+		has(t, c, "c", "a") // and there is a connection
+		span := func() any { return (*b.ctx.Load()).Value(spanKey{}) }
+		b.late.Store(true)
+		go func() {
+			time.Sleep(timeout / 2)
+			assert.Equal(t, "span", span())
+		}()
+		ctx := context.WithValue(t.Context(), spanKey{}, "span")
+		require.Equal(t, context.DeadlineExceeded, c.Invalidate(ctx, "c"))
+		require.Nil(t, span())
+		require.NoError(t, (*b.ctx.Load()).Err(), "it may still take effect")
+	})
+}

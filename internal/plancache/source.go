@@ -53,7 +53,7 @@ func (c *Cache[T]) fallback(err error, known, kept *plan[T]) *plan[T] {
 	}
 	switch {
 	case old.serves(now):
-		next = old.goBy(now, rest)
+		next = old.goBy(now, old.ends.Add(rest))
 	case err != errBusy: // the next request waits for a place of its own
 		next.until = now.Add(recheck)
 	}
