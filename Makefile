@@ -33,8 +33,8 @@ $(OTHERS): integration-%:
 # A seed of slots takes three times as long as one of processes.
 simulate: ## SEEDS simulations of the dispatcher, of leases, and of processes, network and Redis, and a third of slots, from seed FIRST on
 	go test ./internal/dispatch ./internal/lease -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
-	go test -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
-	go test -run '^TestSlotSimulation$$' -timeout 0 -seeds $$(( ($(SEEDS) + 2) / 3 )) -seed $(FIRST)
+	go test ./tests/simulation -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
+	go test ./tests/simulation -run '^TestSlotSimulation$$' -timeout 0 -seeds $$(( ($(SEEDS) + 2) / 3 )) -seed $(FIRST)
 
 mutate: ## break the code in one place at a time, in the files that match FILES, and say what no test sees
 	cd mutate && go run . -root .. -only '$(FILES)'

@@ -2,22 +2,15 @@ package ginlimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"reflect"
-	"slices"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 )
-
-// clientPrefixV6 is how many bits of an IPv6 address identify a client: a site has at least a /64 (RFC 6177), and its
-// hosts can take any new address in it (RFC 8981).
-const clientPrefixV6 = 64
-
-// nat64 is the prefix of IPv4 addresses in IPv6, for IPv6-only clients (RFC 6052, section 2.1).
-var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 // ByClientIP returns the client's address; an IPv6 client is its /64.
 //
@@ -26,7 +19,9 @@ var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 // limiter then logs one warning. With TrustedPlatform, call SetTrustedProxies(nil) as well: for a request without the
 // platform's header Gin uses X-Forwarded-For. An IPv4-mapped IPv6 address and a NAT64 address (64:ff9b::/96) count as their IPv4
 // address. An address that cannot be read, such as that of a unix socket, is an error that wraps [ErrNoKey].
-func ByClientIP(c *gin.Context) (string, error) { return byAddress(c, 32, clientPrefixV6) }
+func ByClientIP(c *gin.Context) (string, error) {
+	return byAddress(c, clientkey.BitsV4, clientkey.BitsV6)
+}
 
 // ByClientIPPrefix is [ByClientIP] for networks of v4 bits in IPv4 and v6 bits in IPv6.
 //
@@ -43,18 +38,10 @@ func byAddress(c *gin.Context, v4, v6 int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	bits := v6
-	if addr.Is4() {
-		bits = v4
-	}
-	if bits == addr.BitLen() {
-		return addr.String(), nil
-	}
-	prefix, err := addr.Prefix(bits)
-	return prefix.String(), err
+	return clientkey.Address(addr, v4, v6), nil
 }
 
-// clientAddress returns the client's address in its [canonical] form.
+// clientAddress returns the client's address in its canonical form.
 func clientAddress(c *gin.Context) (netip.Addr, error) {
 	decides, _ := c.Get(policyKey)
 	if p, ok := decides.(*Policy); ok {
@@ -63,25 +50,14 @@ func clientAddress(c *gin.Context) (netip.Addr, error) {
 	address := c.ClientIP()
 	if address == "" { // Gin cannot read a zone, as in [fe80::1%eth0]:80
 		if remote, err := netip.ParseAddrPort(c.Request.RemoteAddr); err == nil {
-			return canonical(remote.Addr()), nil
+			return clientkey.Canonical(remote.Addr()), nil
 		}
 	}
 	addr, err := netip.ParseAddr(address)
 	if err != nil {
 		return addr, fmt.Errorf("%w: the client address %.64q cannot be read", ErrNoKey, address)
 	}
-	return canonical(addr), nil
-}
-
-// canonical returns the address without a zone, or the IPv4 address that it contains. It must precede taking a prefix, or
-// all of IPv4 would share ::/64.
-func canonical(addr netip.Addr) netip.Addr {
-	addr = addr.Unmap().WithZone("")
-	if nat64.Contains(addr) {
-		b := addr.As16()
-		return netip.AddrFrom4([4]byte(b[12:]))
-	}
-	return addr
+	return clientkey.Canonical(addr), nil
 }
 
 // policyKey is where a [gin.Context] keeps the policy that decides, which must know whether the client's address is used.
@@ -106,23 +82,11 @@ func (p *Policy) warnNoClient(ctx context.Context, client string) {
 	if p.keyed {
 		return
 	}
-	isAddress, isKey := readAddress(client)
+	isAddress, isKey := clientkey.ReadAddress(client)
 	if !isKey && (isAddress || p.serves.Load()) && p.limiter.noClient.Allow() {
 		p.logger.WarnContext(ctx, "ginlimit: no request counts under the key that a method was given, as ByClientIP never returns it",
 			"name", p.name)
 	}
-}
-
-// readAddress reports whether text reads as an address or a network, and whether [ByClientIP] returns it as a key.
-func readAddress(text string) (isAddress, isKey bool) {
-	if addr, err := netip.ParseAddr(text); err == nil {
-		return true, addr.Is4() // which has no other spelling
-	}
-	prefix, err := netip.ParsePrefix(text)
-	if err != nil {
-		return false, false
-	}
-	return true, prefix.Bits() == clientPrefixV6 && prefix.Masked().String() == text
 }
 
 // trustedHeader returns the first of the headers that Gin trusts from any client, or "". A header of the engine's
@@ -160,42 +124,4 @@ func engineHeaders(context any) []string {
 		}
 	}
 	return []string{"X-Forwarded-For", "X-Real-IP"}
-}
-
-// addressSet is a set of networks.
-type addressSet struct {
-	lengths  []int // of the prefixes
-	prefixes map[netip.Prefix]struct{}
-}
-
-// newAddressSet returns the set of prefixes, in [canonical] form, and all errors in them.
-func newAddressSet(prefixes []netip.Prefix) (*addressSet, error) {
-	set := &addressSet{prefixes: map[netip.Prefix]struct{}{}}
-	var errs []error
-	for _, p := range prefixes {
-		switch wraps := p.Addr().Is4In6() || nat64.Contains(p.Addr()); {
-		case !p.IsValid():
-			errs = append(errs, fmt.Errorf("the prefix %s is not valid", p))
-			continue
-		case wraps && p.Bits() < 96:
-			errs = append(errs, fmt.Errorf("the prefix %s holds IPv4 addresses among others: list the IPv4 networks separately", p))
-			continue
-		case wraps:
-			p = netip.PrefixFrom(canonical(p.Addr()), p.Bits()-96)
-		}
-		set.prefixes[p.Masked()] = struct{}{}
-		if !slices.Contains(set.lengths, p.Bits()) {
-			set.lengths = append(set.lengths, p.Bits())
-		}
-	}
-	return set, errors.Join(errs...)
-}
-
-// contains reports whether an address is in one of the networks.
-func (s *addressSet) contains(addr netip.Addr) bool {
-	return slices.ContainsFunc(s.lengths, func(bits int) bool {
-		p, _ := addr.Prefix(min(bits, addr.BitLen())) // an invalid one is in no set
-		_, ok := s.prefixes[p]
-		return ok
-	})
 }

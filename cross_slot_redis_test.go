@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Clients that share calls on a cluster and on a ring.
@@ -34,16 +34,16 @@ type crowd struct {
 	limiters []*ginlimit.Limiter
 	clients  []string
 	limit    ginlimit.Limit
-	model    *model
+	model    *testkit.BucketModel
 	random   *rand.Rand
 }
 
 func newCrowd(t *testing.T, size int, connect func() redis.UniversalClient, opts ...ginlimit.Option) *crowd {
-	c := &crowd{limit: ginlimit.PerDay(20), model: newModel(), random: rand.New(rand.NewPCG(7, 7))}
+	c := &crowd{limit: ginlimit.PerDay(20), model: testkit.NewBucketModel(), random: rand.New(rand.NewPCG(7, 7))}
 	for range 3 {
 		rdb := connect()
 		t.Cleanup(func() { _ = rdb.Close() })
-		limiter := harness.NewLimiter(t, rdb, append(opts, ginlimit.WithDenyMemory(0))...)
+		limiter := testkit.NewLimiter(t, rdb, append(opts, ginlimit.WithDenyMemory(0))...)
 		_, err := limiter.Peek(t.Context(), "the servers are known", c.limit)
 		require.NoError(t, err)
 		c.limiters = append(c.limiters, limiter)
@@ -90,11 +90,11 @@ func (c *crowd) ask(t *testing.T, fails map[string]bool) {
 func (c *crowd) check(t *testing.T, client string, told []reading) {
 	t.Helper()
 	limits := []ginlimit.Limit{c.limit}
-	left := map[int]bool{c.model.take(client, 0, 1, limits).Remaining: true}
+	left := map[int]bool{c.model.Take(client, 0, 1, limits).Remaining: true}
 	slices.SortFunc(told, func(a, b reading) int { return cmp.Compare(b.r.Remaining, a.r.Remaining) })
 	for _, a := range told {
 		if a.r.Allowed {
-			want := c.model.take(client, int64(a.n), int64(a.n), limits)
+			want := c.model.Take(client, int64(a.n), int64(a.n), limits)
 			require.True(t, want.Allowed, "%s: %+v", client, a)
 			require.Equal(t, want.Remaining, a.r.Remaining, "%s: %+v", client, a)
 			left[want.Remaining] = true
@@ -119,15 +119,15 @@ func (c *crowd) change(t *testing.T, fails map[string]bool) {
 		limiter := c.limiters[i%len(c.limiters)]
 		switch n := 1 + c.random.IntN(5); c.random.IntN(8) {
 		case 0, 1:
-			c.model.refund(client, int64(n), limits)
+			c.model.Refund(client, int64(n), limits)
 			require.NoError(t, limiter.Refund(t.Context(), client, n, c.limit))
 		case 2:
-			c.model.reset(client, limits)
+			c.model.Reset(client, limits)
 			require.NoError(t, limiter.Reset(t.Context(), client, c.limit))
 		}
 		r, err := limiter.Peek(t.Context(), client, c.limit)
 		require.NoError(t, err)
-		require.Equal(t, c.model.take(client, 0, 1, limits).Remaining, r.Remaining, client)
+		require.Equal(t, c.model.Take(client, 0, 1, limits).Remaining, r.Remaining, client)
 	}
 }
 
@@ -138,16 +138,16 @@ func TestClientsOfAClusterEqualTheModel(t *testing.T) {
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		t.Run(fmt.Sprint(a), func(t *testing.T) {
 			t.Parallel()
-			addrs := harness.StartCluster(t, 3)
+			addrs := testkit.StartCluster(t, 3)
 			connect := func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs}) }
-			c, admin, ctx := newCrowd(t, 120/raceShare, connect, ginlimit.WithAlgorithm(a)), connect(), t.Context()
+			c, admin, ctx := newCrowd(t, 120/testkit.RaceShare, connect, ginlimit.WithAlgorithm(a)), connect(), t.Context()
 			defer admin.Close()
-			name := func(client string) string { return harness.RedisKeyOf(a, client, c.limit) }
+			name := func(client string) string { return testkit.RedisKeyOf(a, client, c.limit) }
 			require.NoError(t, admin.HSet(ctx, name(c.clients[0]), "a", "b").Err())
 			require.NoError(t, admin.Set(ctx, name(c.clients[1]), "3", 0).Err())
 			require.NoError(t, admin.Set(ctx, name(c.clients[2]), "text", time.Hour).Err())
 			fails := map[string]bool{c.clients[0]: true, c.clients[1]: true, c.clients[2]: true}
-			slots := harness.NewSlots(t, addrs)
+			slots := testkit.NewSlots(t, addrs)
 			for range 3 {
 				c.ask(t, fails)
 				moving := map[int64]string{}
@@ -160,7 +160,7 @@ func TestClientsOfAClusterEqualTheModel(t *testing.T) {
 				c.ask(t, fails) // some are on either node
 				c.change(t, fails)
 				var flushed sync.WaitGroup
-				flushed.Go(func() { assert.NoError(t, harness.Connect(t, addrs[0]).ScriptFlush(ctx).Err()) })
+				flushed.Go(func() { assert.NoError(t, testkit.Connect(t, addrs[0]).ScriptFlush(ctx).Err()) })
 				c.ask(t, fails)
 				flushed.Wait()
 				c.change(t, fails)
@@ -175,17 +175,17 @@ func TestClientsOfAClusterEqualTheModel(t *testing.T) {
 // TestClientsOfARingEqualTheModel has three processes decide on many clients at once on three shards.
 func TestClientsOfARingEqualTheModel(t *testing.T) {
 	t.Parallel()
-	addrs := map[string]string{"a": harness.StartRedis(t), "b": harness.StartRedis(t), "c": harness.StartRedis(t)}
+	addrs := map[string]string{"a": testkit.StartRedis(t), "b": testkit.StartRedis(t), "c": testkit.StartRedis(t)}
 	c := newCrowd(t, 120, func() redis.UniversalClient { return redis.NewRing(&redis.RingOptions{Addrs: addrs}) })
-	require.NoError(t, harness.Connect(t, addrs["a"]).Set(t.Context(), "before", 1, 0).Err())
+	require.NoError(t, testkit.Connect(t, addrs["a"]).Set(t.Context(), "before", 1, 0).Err())
 	for range 8 {
 		c.ask(t, nil)
-		require.NoError(t, harness.Connect(t, addrs["b"]).ScriptFlush(t.Context()).Err())
+		require.NoError(t, testkit.Connect(t, addrs["b"]).ScriptFlush(t.Context()).Err())
 		c.change(t, nil)
 	}
 	keys := int64(-1)
 	for _, addr := range addrs {
-		rdb := harness.Connect(t, addr)
+		rdb := testkit.Connect(t, addr)
 		keys += rdb.DBSize(t.Context()).Val() - int64(len(rdb.Keys(t.Context(), "*:back").Val())) // records of what was given back
 	}
 	require.LessOrEqual(t, keys, int64(len(c.clients)), "each client is on one shard")
@@ -196,24 +196,24 @@ func TestManyKeysOfAClusterShareACall(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func() ([]string, redis.UniversalClient){
 		"cluster": func() ([]string, redis.UniversalClient) {
-			addrs := harness.StartCluster(t, 3)
+			addrs := testkit.StartCluster(t, 3)
 			return addrs, redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 		},
 		"ring": func() ([]string, redis.UniversalClient) {
-			addrs := []string{harness.StartRedis(t), harness.StartRedis(t), harness.StartRedis(t)}
+			addrs := []string{testkit.StartRedis(t), testkit.StartRedis(t), testkit.StartRedis(t)}
 			return addrs, redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addrs[0], "b": addrs[1], "c": addrs[2]}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			addrs, rdb := start()
 			defer rdb.Close()
-			limiter := harness.NewLimiter(t, rdb)
+			limiter := testkit.NewLimiter(t, rdb)
 			_, err := limiter.Peek(t.Context(), "k", ginlimit.PerDay(1))
 			require.NoError(t, err)
-			askMany(t, limiter)
+			testkit.AskMany(t, limiter)
 			calls := 0
 			for _, addr := range addrs {
-				calls += scriptCalls(t, harness.Connect(t, addr))
+				calls += testkit.ScriptCalls(t, testkit.Connect(t, addr))
 			}
 			t.Logf("1,200 decisions on 200 keys in %d calls of the script", calls)
 			require.Less(t, calls, 700)
@@ -224,9 +224,9 @@ func TestManyKeysOfAClusterShareACall(t *testing.T) {
 // TestUserOfSomeKeysOnACluster may not use those of some clients: they have no decision, and the others have theirs.
 func TestUserOfSomeKeysOnACluster(t *testing.T) {
 	t.Parallel()
-	addrs := harness.StartCluster(t, 3)
+	addrs := testkit.StartCluster(t, 3)
 	for _, addr := range addrs {
-		require.NoError(t, harness.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "+@all",
+		require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "+@all",
 			"~ginlimit:{client?1*", "~ginlimit:{the?servers*").Err())
 	}
 	c := newCrowd(t, 120, func() redis.UniversalClient {
@@ -272,11 +272,11 @@ func (h noPermission) count(cmds ...redis.Cmder) {
 // TestServerWithoutScriptsOfSeveralSlots refuses them: it has the others, and the user may not bring any.
 func TestServerWithoutScriptsOfSeveralSlots(t *testing.T) {
 	t.Parallel()
-	addrs := harness.StartCluster(t, 3)
+	addrs := testkit.StartCluster(t, 3)
 	source, _, err := ginlimit.Script(ginlimit.TokenBucket, ginlimit.PerDay(1))
 	require.NoError(t, err)
 	for _, addr := range addrs {
-		rdb := harness.Connect(t, addr)
+		rdb := testkit.Connect(t, addr)
 		require.NoError(t, rdb.ScriptLoad(t.Context(), source).Err())
 		require.NoError(t, rdb.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-eval").Err())
 	}

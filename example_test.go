@@ -15,12 +15,20 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What the Examples share: a Redis in the process, and requests whose answers are printed.
+var (
+	exampleRedis = testkit.ExampleRedis
+	request      = testkit.PrintRequest
+	answer       = testkit.PrintAnswer
+	ok           = testkit.OK
 )
 
 func ExampleNew() {
 	rdb, stop := exampleRedis()
 	defer stop()
-
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(2)))
@@ -42,13 +50,11 @@ func ExampleLimiter_Handler() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-
 	limiter, err := ginlimit.NewLimiter(rdb)
 	if err != nil {
 		panic(err)
 	}
 	defer limiter.Close()
-
 	router.Use(limiter.Handler(ginlimit.PerMinute(100))) // every route together
 	router.GET("/search", limiter.Handler(
 		ginlimit.PerSecond(10).WithBurst(20),
@@ -57,7 +63,6 @@ func ExampleLimiter_Handler() {
 	router.POST("/login", limiter.Handler(
 		ginlimit.Limit{Rate: 5, Period: 15 * time.Minute},
 		ginlimit.WithName("login")), ok)
-
 	request(router, "GET", "/search", "203.0.113.7")
 	request(router, "POST", "/login", "203.0.113.7")
 	// Output:
@@ -70,7 +75,6 @@ func ExampleWithRefund() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-
 	logIn := func(c *gin.Context) {
 		if c.Query("password") != "right" {
 			c.Set("login failed", true)
@@ -80,7 +84,6 @@ func ExampleWithRefund() {
 	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") } // whatever the status is
 	router.POST("/login", ginlimit.New(rdb, ginlimit.Limit{Rate: 2, Period: 15 * time.Minute},
 		ginlimit.WithRefund(succeeded)), logIn) // so that only failures count
-
 	request(router, "POST", "/login?password=right", "203.0.113.7")
 	request(router, "POST", "/login?password=wrong", "203.0.113.7")
 	request(router, "POST", "/login?password=right", "203.0.113.7")
@@ -121,7 +124,6 @@ func ExampleFirstOf() {
 		panic(err)
 	}
 	router.GET("/", ginlimit.FirstOf(keys, addresses), ok)
-
 	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "paying")
 	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "invented") // unknown: its address does not help
 	request(router, "GET", "/", "203.0.113.7")
@@ -146,7 +148,6 @@ func ExampleLimiter_Policy() {
 	}
 	defer limiter.Close()
 	router := gin.New()
-
 	logins, err := limiter.Policy(ginlimit.PerHour(5), ginlimit.WithName("login"),
 		ginlimit.WithKey(ginlimit.ByHeader("X-User")), ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
 	if err != nil {
@@ -158,7 +159,6 @@ func ExampleLimiter_Policy() {
 			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
 		}
 	})
-
 	request(router, "POST", "/login", "203.0.113.7", "X-User", "anna")
 	if err := logins.Refund(context.Background(), "anna", 1); err != nil { // as a support tool may
 		panic(err)
@@ -183,7 +183,6 @@ func ExampleWithDryRun() {
 	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-
 	router.Use(limiter.Handler(ginlimit.PerMinute(100)),
 		limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithName("stricter"), ginlimit.WithDryRun()))
 	router.GET("/", func(c *gin.Context) {
@@ -191,7 +190,6 @@ func ExampleWithDryRun() {
 			fmt.Println("would be refused by", r.Limit)
 		}
 	})
-
 	request(router, "GET", "/", "203.0.113.7")
 	request(router, "GET", "/", "203.0.113.7")
 	// Output:
@@ -203,7 +201,6 @@ func ExampleWithDryRun() {
 func ExampleWithObserver() {
 	rdb, stop := exampleRedis()
 	defer stop()
-
 	var outcomes [ginlimit.OutcomeError + 1]atomic.Int64
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
 		outcomes[e.Outcome].Add(1) // and e.Name, e.Limit, e.Cost, e.Duration
@@ -239,7 +236,6 @@ func ExampleWithCost() {
 		}
 		return 1
 	})), ok)
-
 	request(router, "GET", "/search", "203.0.113.7")
 	request(router, "GET", "/search?deep=yes", "203.0.113.7")
 	// Output:
@@ -301,7 +297,6 @@ func ExampleWithErrorHandler() {
 			_ = c.Error(err) // for the log
 			c.AbortWithStatusJSON(ginlimit.ErrorStatus(err), gin.H{"error": "not now"})
 		})), ok)
-
 	request(router, "GET", "/", "203.0.113.7")
 	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
 	// Output:
@@ -370,4 +365,32 @@ func ExampleWithSkip() {
 	// GET /health 200
 	// GET /health 200
 	// GET / 429 remaining 0
+}
+
+// The key under which a handler counts a client, and others that cannot be mistaken for it.
+func ExampleKey() {
+	fmt.Println(ginlimit.Key("login", "203.0.113.7"))
+	fmt.Println(ginlimit.Key("api", "a|b", "c"))
+	fmt.Println(ginlimit.Key("api", "a", "b|c"))
+	// Output:
+	// login|203.0.113.7
+	// api|a\|b|c
+	// api|a|b\|c
+}
+
+// The API key where there is one, and else the address.
+func ExampleByFirst() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(2),
+		ginlimit.WithKey(ginlimit.ByFirst(ginlimit.ByHeader("X-Api-Key"), ginlimit.ByClientIP))), ok)
+	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
+	request(router, "GET", "/", "198.51.100.1", "X-Api-Key", "a")
+	request(router, "GET", "/", "203.0.113.7")
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 200 remaining 1
 }

@@ -2,82 +2,24 @@ package ginlimit
 
 import (
 	"context"
-	"time"
 
-	"github.com/ginlimit/ginlimit/internal/memory"
+	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
-
-// SetDefaultTimeout sets the timeout of limiters that are made without [WithTimeout]. No test runs beside an Example.
-func SetDefaultTimeout(d time.Duration) { defaultTimeout = d }
-
-// SlotText is how a key stands in a slot tag.
-func SlotText(key string) string { return string(appendSlotText(nil, "", key, nil)) }
-
-// MaxAsked is how many clients the source is asked for, or waits to be.
-const MaxAsked = maxQuestions + maxWaiting
-
-// PlansKept is how many plans a process keeps.
-func PlansKept(p *Plans) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.fresh) + len(p.old)
-}
-
-// LimitsKept is how many sets of clients' limits a policy keeps.
-func LimitsKept(p *Policy) int {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return len(p.clients)
-}
-
-// AgePlans has a time pass for what a process knows of plans.
-func AgePlans(p *Plans, d time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, plans := range []map[string]*plan{p.fresh, p.old} {
-		for key, known := range plans {
-			older := *known
-			older.until, older.ends = older.until.Add(-d), older.ends.Add(-d)
-			plans[key] = &older
-		}
-	}
-}
-
-// TrustDialer has callers send their calls themselves though the client has a Dialer of its own. It is an option of a limiter.
-func TrustDialer() Option {
-	return func(c *config) {
-		c.use("TrustDialer")
-		c.trustDialer = true
-	}
-}
-
-// SetLocalBuckets has a limiter that has made no decision keep so many buckets, rounded up, if Redis does not decide.
-func SetLocalBuckets(l *Limiter, n int) { l.local = memory.New(n) }
-
-// FieldName is how a name stands in the fields of the draft.
-func FieldName(name string) string { return fieldName(name) }
 
 // Take takes n tokens as a handler of an algorithm does, and returns how they are given back.
 func Take(ctx context.Context, l *Limiter, a Algorithm, key string, n int, limits ...Limit) (Result, func() error, error) {
 	set, err := newLimitSet(a, limits...)
-	set.failure = l.defaults.failure
 	if err != nil {
 		return Result{}, nil, err
 	}
-	s := &subject{client: key, limits: &set, receipt: l.newReceipt()}
-	res, _, err := l.allow(ctx, s, n)
-	return res, func() error { return l.giveBack(ctx, &charge{*s, res.Granted, res.Source}) }, err
-}
-
-// EngineHeaders are the RemoteIPHeaders of a context's engine, or Gin's defaults.
-func EngineHeaders(context any) []string { return engineHeaders(context) }
-
-// LeaveLongPlans leaves a process so many clients that it may have Redis keep for longer than their life, today.
-func LeaveLongPlans(p *Plans, clients int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.restsLeft = clients
+	q := l.adHoc()
+	q.set, q.asks[0] = set, engine.Ask{
+		Client: key, Set: &set.rules, Scope: rules.Tokens, Failure: engine.Failure(l.defaults.failure), Settles: true,
+	}
+	r, err := q.end(ctx, n, l.engine.Take(ctx, int64(n), q.asks[:], q.answers[:]))
+	return r, func() error { return l.engine.GiveBack(ctx, &q.answers[0].Charge) }, err
 }
 
 // Script returns the script of an algorithm, and what it is told of a limit.
@@ -86,15 +28,21 @@ func Script(a Algorithm, l Limit) (source string, args []any, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	b := &set.buckets[0]
-	return scripts()[b.Kind], b.Args[:], nil
+	b := &set.rules.Buckets(rules.Limits)[0]
+	return sources().Server[b.Kind], b.Args[:], nil
 }
 
+// Sources are the scripts of a store in Redis.
+func Sources() redisstore.Sources { return sources() }
+
 // Scripts are all scripts of limits, bans and slots.
-func Scripts() [redisstore.Scripts]string { return scripts() }
+func Scripts() [redisstore.Scripts]string { return sources().Server }
 
-// CrossSlotScript comes before those of limits, in calls for several clients on a node of a cluster.
-func CrossSlotScript() string { return crossSlotSource }
-
-// PlanScript is the script that stores a plan.
-func PlanScript() string { return planSource }
+// NodeScript returns the script of an algorithm for a node of a cluster.
+func NodeScript(a Algorithm, l Limit) (string, error) {
+	set, err := newLimitSet(a, l)
+	if err != nil {
+		return "", err
+	}
+	return sources().Node[set.rules.Buckets(rules.Limits)[0].Kind], nil
+}

@@ -1,19 +1,15 @@
 package ginlimit
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"hash"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
-	"sync"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
 // KeyFunc returns the key that a request is counted under. A nil KeyFunc is an error.
@@ -33,7 +29,7 @@ func ByHeader(names ...string) KeyFunc {
 	}
 	canonical := make([]string, len(names))
 	for i, name := range names {
-		if name == "" || slices.ContainsFunc([]byte(name), func(b byte) bool { return !isTokenByte(b) }) {
+		if !httpfields.IsToken(name) {
 			panic(fmt.Errorf("ginlimit: ByHeader: %q is not the name of a header", name))
 		}
 		canonical[i] = http.CanonicalHeaderKey(name)
@@ -63,13 +59,6 @@ func (e *missingHeader) Error() string {
 	return ErrNoKey.Error() + ": the request has no header " + e.name
 }
 func (e *missingHeader) Unwrap() []error { return []error{ErrNoKey, ErrBadRequest} }
-
-// isTokenByte reports whether a header's name can contain the byte (RFC 9110, section 5.6.2).
-func isTokenByte(c byte) bool {
-	return '0' <= c && c <= '9' || isAlpha(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
-}
-
-func isAlpha(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
 
 // ByParam returns a parameter of the route, such as id in /users/:id.
 //
@@ -145,72 +134,5 @@ func check(name string, funcs []KeyFunc) {
 //
 // Different tuples have different keys. To change the buckets of a policy's client, prefer the methods of [Policy].
 func Key(name string, parts ...string) string {
-	size, escape := len(name)+len(parts), strings.ContainsAny(name, `|\`)
-	for _, part := range parts {
-		size += len(part)
-		escape = escape || strings.ContainsAny(part, `|\`)
-	}
-	var key strings.Builder
-	key.Grow(size)
-	write := func(s string) {
-		if escape {
-			s = keyEscaper.Replace(s)
-		}
-		key.WriteString(s)
-	}
-	write(name)
-	for _, part := range parts {
-		key.WriteByte('|')
-		write(part)
-	}
-	return key.String()
-}
-
-var keyEscaper = strings.NewReplacer(`|`, `\|`, `\`, `\\`)
-
-const (
-	maxPlainKey = 64
-	hashMark    = '#'
-)
-
-// appendSlotText appends a key in the form of a slot tag: the key itself, or its hash if it is long or holds a brace or
-// anything but printable ASCII. Different keys have different texts. With the name of a policy, as [Key] begins with it,
-// it appends Key(name, key). With a secret it always appends a hash, made with the secret.
-func appendSlotText(dst []byte, name, key string, macs *sync.Pool) []byte {
-	start := len(dst)
-	dst = append(dst, name...)
-	if name != "" && strings.ContainsAny(key, `|\`) {
-		key = keyEscaper.Replace(key)
-	}
-	dst = append(dst, key...)
-	text := dst[start:]
-	if macs != nil {
-		mac := macs.Get().(hash.Hash)
-		defer macs.Put(mac)
-		mac.Reset()
-		_, _ = mac.Write(text) // it has no error
-		var sum [sha256.Size]byte
-		return appendHash(dst[:start], mac.Sum(sum[:0]))
-	}
-	plain := len(text) <= maxPlainKey && text[0] != hashMark
-	for i := 0; plain && i < len(text); i++ {
-		plain = ' ' <= text[i] && text[i] <= '~' && text[i] != '{' && text[i] != '}'
-	}
-	if plain {
-		return dst
-	}
-	sum := sha256.Sum256(text)
-	return appendHash(dst[:start], sum[:])
-}
-
-func appendHash(dst, sum []byte) []byte {
-	return base64.RawURLEncoding.AppendEncode(append(dst, hashMark), sum)
-}
-
-// newMACs returns a pool of hashes with a secret, nil without one.
-func newMACs(secret []byte) *sync.Pool {
-	if secret == nil {
-		return nil
-	}
-	return &sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
+	return clientkey.Join(name, parts...)
 }

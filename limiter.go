@@ -4,20 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/clocktrust"
-	"github.com/ginlimit/ginlimit/internal/denycache"
-	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/fifo"
-	"github.com/ginlimit/ginlimit/internal/inflight"
-	"github.com/ginlimit/ginlimit/internal/lease"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
@@ -35,7 +29,7 @@ var (
 	// ErrInvalidLimit says that a limit or another argument cannot be used.
 	ErrInvalidLimit = errors.New("ginlimit: invalid limit")
 	// ErrUnavailable says that no decision could be made: by Redis, by a plan, or by a closed limiter.
-	ErrUnavailable = errors.New("ginlimit: unavailable")
+	ErrUnavailable = engine.ErrUnavailable
 	// ErrNoKey says that there is no key to count under.
 	ErrNoKey = errors.New("ginlimit: no key")
 	// ErrBadRequest says that the client is at fault. A [KeyFunc] that finds a malformed key returns an error that wraps it,
@@ -60,73 +54,13 @@ var (
 // An error means that no decision was made. It wraps [ErrInvalidLimit] or [ErrNoKey] for an argument that cannot be used,
 // the context's error if that has ended, and [ErrUnavailable] otherwise.
 type Limiter struct {
-	defaults config // of its policies
-	store    store
-	source   Source           // of what the store decides
-	denied   *denycache.Cache // what Redis is not asked for again; nil in the process
-	leases   *lease.Cache     // what was taken of Redis ahead of its use; nil in the process
-	local    *memory.Store    // decides if the store does not; nil in the process
-	adHocs   sync.Pool        // of *adHoc
-	calls    sync.Pool        // of *dispatch.Call
-	macs     *sync.Pool       // of hash.Hash, with the secret of the keys, if there is one
-	warned   atomic.Bool      // that clients can spoof their addresses
-	resets   [1024]resets     // by the hash of a key
-	moving   [64]atomic.Int64 // by the hash of a key: until when its slot is taken to migrate, in Unix milliseconds
-
-	slots      *inflight.Counts // that this process holds
-	bans       bans             // that it knows of
-	waiting    fifo.Queues      // of those who wait for tokens or slots
-	algorithms algorithms       // of its policies
-	looking    atomic.Int64     // how many of them look for slots now and then, one for each client
-	background background       // what Close waits for
-
-	noClient redisstore.Throttle // of warnings of keys that no request counts under
-
-	close  sync.Once
-	closed chan struct{}
+	defaults   config // of its policies
+	engine     *engine.Engine
+	adHocs     sync.Pool           // of *adHoc
+	warned     atomic.Bool         // that clients can spoof their addresses
+	algorithms algorithms          // of its policies
+	noClient   redisstore.Throttle // of warnings of keys that no request counts under
 }
-
-// background is work that no request waits for, and decisions that may have to give back, take tokens ahead or take a slot. Its
-// mutex guards closed.
-type background struct {
-	mu     sync.Mutex
-	closed bool
-	all    sync.WaitGroup
-}
-
-// begin notes such work, which ends with all.Done. It is false once Close has begun. During it more may be added.
-func (b *background) begin() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return false
-	}
-	b.all.Add(1)
-	return true
-}
-
-// close returns when the work has ended, or after most: a hook of the client may hang.
-func (b *background) close(most time.Duration) {
-	b.mu.Lock()
-	b.closed = true
-	b.mu.Unlock()
-	ended := make(chan struct{})
-	go func() {
-		b.all.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-time.After(most):
-	}
-}
-
-// closeTimeout is how long Close waits for decisions in flight, or closeTimeouts timeouts where these are longer: a decision may take
-// two while a server fails or a slot moves, and as long again to give back what it took.
-const (
-	closeTimeout  = time.Second
-	closeTimeouts = 4
-)
 
 // NewLimiter returns a limiter whose buckets are in Redis.
 //
@@ -149,17 +83,15 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 	if redisstore.IsNil(rdb) {
 		errs = append(errs, errors.New("ginlimit: the Redis client is nil"))
 	}
-	store := redisstore.New(rdb, redisstore.Config{
-		Prefix: defaults.prefix, Timeout: defaults.timeout, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Sources: scripts(),
-		CrossSlot: crossSlotSource, TrustDialer: defaults.trustDialer,
+	e := engine.NewRedis(defaults.engine(), rdb, defaults.denyEntries, defaults.trustClock, redisstore.Config{
+		Prefix: defaults.prefix, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Sources: sources(),
 	})
-	l := newLimiter(defaults, store, FromRedis)
-	clock := clocktrust.New(defaults.trustClock) // of which each learns from the other
-	l.denied = denycache.New(defaults.denyEntries, clock)
-	l.leases = lease.New(clock)
-	l.local = memory.New(LocalBuckets)
-	l.slots = inflight.New(store.Tell)
-	return l, errs
+	return &Limiter{defaults: defaults, engine: e}, errs
+}
+
+// engine returns the configuration of the limiter's engine.
+func (c *config) engine() engine.Config {
+	return engine.Config{Keys: clientkey.NewText(c.secret), Timeout: c.timeout, Replicas: int64(c.replicas)}
 }
 
 // NewLocal returns a limiter whose buckets are in this process alone.
@@ -173,14 +105,8 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 func NewLocal(opts ...Option) (*Limiter, error) {
 	defaults, errs := newConfig(opts)
 	errs = append(errs, defaults.misused(redisOptions, true, "%s has no effect without Redis: NewLocal does not take it")...)
-	store := localStore{memory.New(LocalBuckets), inflight.New(nil)}
-	l := newLimiter(defaults, store, FromLocal)
-	l.slots = store.slots
+	l := &Limiter{defaults: defaults, engine: engine.NewLocal(defaults.engine())}
 	return l.orErrors(errs)
-}
-
-func newLimiter(defaults config, s store, source Source) *Limiter {
-	return &Limiter{defaults: defaults, store: s, source: source, macs: newMACs(defaults.secret), closed: make(chan struct{})}
 }
 
 // orErrors returns the limiter, or all faults, those of its policies' defaults among them.
@@ -203,15 +129,9 @@ func (l *Limiter) orErrors(errs []error) (*Limiter, error) {
 // With the default timeout that is 2.2 s in the worst case, and 1.2 s unless the client's hooks hang too. Calls that still
 // hang then end with the client's own timeouts, or with the client.
 func (l *Limiter) Close() error {
-	l.close.Do(func() {
-		if l.store != nil {
-			close(l.closed)
-			l.background.close(max(closeTimeout, closeTimeouts*l.defaults.timeout))
-			l.returnLeases() // those that a decision in flight took ahead among them
-			l.closeSlots()
-			l.store.Close()
-		}
-	})
+	if l.engine != nil {
+		l.engine.Close()
+	}
 	return nil
 }
 
@@ -220,26 +140,10 @@ func (l *Limiter) Close() error {
 // It takes no part in decisions: those go on by [WithFailure] without Redis, so an application that can do with that is ready
 // without it.
 func (l *Limiter) Ping(ctx context.Context) error {
-	if err := l.ready(ctx); err != nil {
-		return err
+	if l.engine == nil {
+		return errNotMade
 	}
-	store, ok := l.store.(*redisstore.Store)
-	if !ok {
-		return nil
-	}
-	within, cancel := context.WithTimeout(context.Background(), l.defaults.timeout)
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
-	lent := dispatch.Lend(within, ctx) // the client may go on after the end
-	defer lent.End()
-	err := store.Ping(lent)
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return ended(ctx)
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	return l.engine.Ping(ctx)
 }
 
 // Allow takes one token. It is short for AllowN with n = 1.
@@ -255,14 +159,12 @@ func (l *Limiter) Allow(ctx context.Context, key string, limits ...Limit) (Resul
 // An n above a limit's Burst is refused with RetryAfter below 0. An n below 1 is an error.
 // Use [Limiter.AllowUpTo] if fewer than n are of use too.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
-	s, err := l.subject(key, n, limits)
+	s, err := l.ask(key, n, limits)
 	if err != nil {
 		return Result{}, err
 	}
-	defer l.putBack(s)
-	o := l.defaults.observe("")
-	res, _, err := l.allow(ctx, &s.subject, n)
-	return res, o.end(ctx, l, &s.subject, n, res, err)
+	defer s.putBack()
+	return s.end(ctx, n, l.engine.Take(ctx, int64(n), s.asks[:], s.answers[:]))
 }
 
 // AllowUpTo takes as many tokens as there are, up to n.
@@ -270,14 +172,12 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...Limit
 // Of several limits it takes the same number. Result.Granted says how many; Allowed if there was one. RetryAfter is the
 // wait for one token. An n below 1 is an error.
 func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
-	s, err := l.subject(key, n, limits)
+	s, err := l.ask(key, n, limits)
 	if err != nil {
 		return Result{}, err
 	}
-	defer l.putBack(s)
-	o := l.defaults.observe("")
-	res, err := l.allowUpTo(ctx, &s.subject, n)
-	return res, o.end(ctx, l, &s.subject, n, res, err)
+	defer s.putBack()
+	return s.end(ctx, n, l.engine.TakeUpTo(ctx, int64(n), &s.asks[0], &s.answers[0]))
 }
 
 // Wait takes one token as soon as there is one. It is short for WaitN with n = 1.
@@ -295,24 +195,26 @@ func (l *Limiter) Wait(ctx context.Context, key string, limits ...Limit) error {
 // With [FailClosed] it goes on through an outage, and tries again a few times a second until the context ends; a try that Redis
 // did not answer may have taken the tokens. Otherwise an error of Redis ends it.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int, limits ...Limit) error {
-	s, err := l.subject(key, n, limits)
+	s, err := l.ask(key, n, limits)
 	if err != nil {
 		return err
 	}
-	defer l.putBack(s)
-	o := l.defaults.observe("")
-	res, err := l.wait(ctx, &s.subject, n)
-	return waited(res, n, o.end(ctx, l, &s.subject, n, res, err))
+	defer s.putBack()
+	res, err := s.end(ctx, n, l.engine.Wait(ctx, int64(n), &s.asks[0], &s.answers[0]))
+	return waited(res, n, err)
 }
 
 // Peek tells what one token would meet, and takes nothing: Granted is 0.
 func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result, error) {
-	s, err := l.subject(key, 1, limits)
+	s, err := l.ask(key, 1, limits)
 	if err != nil {
 		return Result{}, err
 	}
-	defer l.putBack(s)
-	return l.peek(ctx, ctx, &s.subject)
+	defer s.putBack()
+	if err := l.engine.Peek(ctx, s.asks[:], s.answers[:]); err != nil {
+		return Result{}, err
+	}
+	return s.result(), nil
 }
 
 // Refund gives n tokens back, to every limit.
@@ -324,12 +226,12 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 // It gives back what it is told to, also what was taken long ago and has flowed back meanwhile: as many more may be taken. If
 // those tokens may come back otherwise too, use [Limiter.Reserve] or [WithRefund], which give nothing back twice. If Redis is down it returns [ErrUnavailable], and has given back in this process.
 func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit) error {
-	s, err := l.subject(key, n, limits)
+	s, err := l.ask(key, n, limits)
 	if err != nil {
 		return err
 	}
-	defer l.putBack(s)
-	return l.refund(ctx, &s.subject, n)
+	defer s.putBack()
+	return s.keepsSet(l.engine.Refund(ctx, int64(n), &s.asks[0]))
 }
 
 // Block denies the key every token for d, in every process.
@@ -348,48 +250,25 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 // It blocks the buckets of these limits, as the limiter's algorithm counts them. To block a policy's client, use
 // [Policy.Block], which knows its limits and algorithm.
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {
-	s, err := l.subject(key, 1, limits)
+	s, err := l.ask(key, 1, limits)
 	if err != nil {
 		return err
 	}
-	defer l.putBack(s)
-	return l.block(ctx, &s.subject, d)
+	defer s.putBack()
+	if err := s.set.checkBlockable(d); err != nil {
+		return err
+	}
+	return s.keepsSet(l.engine.Block(ctx, d, &s.asks[0]))
 }
 
 // Reset fills the key's buckets up and ends a block.
 //
 // If Redis is down it returns [ErrUnavailable], and has done so in this process all the same.
 func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error {
-	s, err := l.subject(key, 1, limits)
+	s, err := l.ask(key, 1, limits)
 	if err != nil {
 		return err
 	}
-	defer l.putBack(s)
-	return l.reset(ctx, &s.subject)
-}
-
-// adHoc is the memory of a method's subject under up to two limits. It is used again.
-type adHoc struct {
-	subject
-	set          limitSet
-	bucketMemory [2]bucket.Bucket
-	limitMemory  [2]Limit
-}
-
-// subject returns the subject of a method's arguments, or all faults in them. It is to be put back.
-func (l *Limiter) subject(key string, n int, limits []Limit) (*adHoc, error) {
-	s, ok := l.adHocs.Get().(*adHoc)
-	if !ok {
-		s = new(adHoc)
-	}
-	s.set = limitSet{buckets: s.bucketMemory[:0], limits: s.limitMemory[:0], failure: l.defaults.failure, lease: l.defaults.lease}
-	s.subject = subject{client: key, limits: &s.set}
-	return s, checkArguments(key, n, s.set.add(l.defaults.algorithm, limits))
-}
-
-// putBack keeps a subject's memory for another one, unless a call that was not answered still has it.
-func (l *Limiter) putBack(s *adHoc) {
-	if s.failure == nil {
-		l.adHocs.Put(s)
-	}
+	defer s.putBack()
+	return s.keepsSet(l.engine.Reset(ctx, &s.asks[0]))
 }

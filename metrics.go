@@ -5,8 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
 // Event is one decision, for metrics and logs. It omits the key, so metrics cannot leak it.
@@ -98,7 +97,7 @@ func (f failure) reason(ctx context.Context, r Result) string {
 	case f.err == nil && r.Source != FromLocal:
 		return "" // an earlier try of a Wait may have failed
 	case f.err == nil:
-		return storeReason(f.store)
+		return engine.Reason(f.store)
 	case errors.Is(f.err, ErrNoKey):
 		return "no_key"
 	case errors.Is(f.err, ErrBadRequest):
@@ -108,7 +107,7 @@ func (f failure) reason(ctx context.Context, r Result) string {
 	case errors.Is(f.err, ErrInvalidLimit):
 		return "invalid_limit"
 	case errors.Is(f.err, ErrUnavailable) && f.origin == "":
-		return storeReason(f.err)
+		return engine.Reason(f.err)
 	case f.origin != "" && ctx.Err() == nil: // it may wrap ErrUnavailable of Plans, or the end of a context of its own
 		return f.origin
 	case errors.Is(f.err, context.Canceled):
@@ -117,21 +116,6 @@ func (f failure) reason(ctx context.Context, r Result) string {
 		return "deadline"
 	}
 	return f.origin
-}
-
-// storeReason returns the Event's Reason of an error of the store.
-func storeReason(err error) string {
-	switch {
-	case err == nil: // in a limiter of [NewLocal]
-		return ""
-	case errors.Is(err, dispatch.ErrClosed):
-		return "closed"
-	case errors.Is(err, dispatch.ErrOpen):
-		return "breaker_open"
-	case errors.Is(err, dispatch.ErrQueueFull):
-		return "queue_full"
-	}
-	return redisstore.Word(err)
 }
 
 // record calls the observers with the decision, or with what led to none.
@@ -151,19 +135,18 @@ func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowe
 	}
 }
 
-// end records the decision of a method, and returns its error.
-func (o *observation) end(ctx context.Context, l *Limiter, s *subject, n int, res Result, err error) error {
+// end records the decision of a method.
+func (o *observation) end(ctx context.Context, l *Limiter, mode Failure, a *engine.Answer, n int, r Result, err error) {
 	if o.observers != nil {
-		o.event.Waited = s.waited
-		o.record(ctx, l.outcome(res, s.limits.failure, err), n, res.Allowed, res, failure{err: err, store: s.failure})
+		o.event.Waited = a.Waited
+		o.record(ctx, l.outcome(r, mode, err), n, r.Allowed, r, failure{err: err, store: a.Err})
 	}
-	return err
 }
 
 // outcome returns the Outcome of a decision, or of an error on the way to it.
 func (l *Limiter) outcome(r Result, failure Failure, err error) Outcome {
 	switch {
-	case failure == FailClosed && errors.Is(err, ErrUnavailable) && !errors.Is(err, dispatch.ErrClosed):
+	case failure == FailClosed && errors.Is(err, ErrUnavailable) && !engine.IsClosed(err):
 		return OutcomeClosed
 	case err != nil:
 		return OutcomeError
@@ -171,9 +154,9 @@ func (l *Limiter) outcome(r Result, failure Failure, err error) Outcome {
 		return OutcomeRefusedFromMemory
 	case r.Source == FromLease:
 		return OutcomeAllowedFromLease
-	case r.Source == FromLocal && l.source != FromLocal && failure == FailOpen:
+	case r.Source == FromLocal && !l.isLocal() && failure == FailOpen:
 		return OutcomeOpen
-	case r.Source == FromLocal && l.source != FromLocal:
+	case r.Source == FromLocal && !l.isLocal():
 		return OutcomeLocal
 	case r.Allowed:
 		return OutcomeAllowed
@@ -209,25 +192,23 @@ type Stats struct {
 
 // Stats returns the current figures. It is meant for metrics: each call scans the deny memory, the leases and the bans.
 func (l *Limiter) Stats() Stats {
-	leases := l.leases.Stats()
-	s := Stats{Remembered: l.denied.Len(), Leases: leases.Keys, Leased: leases.Admitted}
-	if l.slots != nil {
-		s.Slots, s.Bans = l.slots.Total(), l.bans.len()
+	if l.engine == nil {
+		return Stats{}
 	}
-	switch store := l.store.(type) {
-	case *redisstore.Store:
-		redis := store.Stats()
-		s.Servers, s.LostServers, s.InFlight, s.Queued = redis.Servers, redis.Open, redis.InFlight, redis.Queued
-		s.Batches, s.Decisions = redis.Batches, redis.Calls
-		for t, n := range redis.Transitions {
-			if s.Transitions == nil {
-				s.Transitions = map[Transition]uint64{}
-			}
-			s.Transitions[Transition(t)] = n
+	of := l.engine.Stats()
+	s := Stats{
+		Servers: of.Redis.Servers, LostServers: of.Redis.Open, Batches: of.Redis.Batches, Decisions: of.Redis.Calls,
+		InFlight: of.Redis.InFlight, Queued: of.Redis.Queued, Leases: of.Leases, Leased: of.Leased, Slots: of.Slots, Bans: of.Bans,
+		Remembered: of.Denials, LocalBuckets: of.Local,
+	}
+	for t, n := range of.Redis.Transitions {
+		if s.Transitions == nil {
+			s.Transitions = map[Transition]uint64{}
 		}
-		s.LocalBuckets = l.local.Len()
-	case localStore:
-		s.LocalBuckets = store.Len()
+		s.Transitions[Transition(t)] = n
 	}
 	return s
 }
+
+// isLocal reports whether the limiter's store is this process.
+func (l *Limiter) isLocal() bool { return l.engine != nil && l.engine.IsLocal() }

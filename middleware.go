@@ -8,6 +8,8 @@ import (
 	"net/http"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
 // Handler returns the policy's middleware.
@@ -24,13 +26,7 @@ func (p *Policy) Handler() gin.HandlerFunc {
 }
 
 // clientKey returns the key of a request.
-func (p *Policy) clientKey(c *gin.Context) (string, error) {
-	client, err := p.key(c)
-	if err == nil && client == "" {
-		err = fmt.Errorf("%w: the key function returned none", ErrNoKey)
-	}
-	return client, err
-}
+func (p *Policy) clientKey(c *gin.Context) (string, error) { return keyOf(p.key, c) }
 
 // serve decides on a request, counted under the key that the function returns.
 func (p *Policy) serve(c *gin.Context, key KeyFunc) {
@@ -43,50 +39,50 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	if p.cost != nil {
 		n = p.cost(c)
 	}
-	state := p.newState()
-	state.cost = n
-	d, err := p.decide(c, n, key, state)
-	if d.slot > 0 { // until the handlers that follow return, or anything before them panics
-		defer p.limiter.releaseSlot(appendSlotText(nil, p.slotKeyName(), state.subject.client, p.limiter.macs), d.slot)
+	state := &requestState{by: p, cost: n}
+	result, why := p.decide(c, n, key, state)
+	if slot := state.slot(); slot != nil { // until the handlers that follow return, or anything before them panics
+		defer p.limiter.engine.Release(slot)
 	}
-	outcome, free := p.outcome(d, err), n == 0 && errors.Is(err, ErrUnavailable)
-	o.event.Waited = state.subject.waited
-	why := failure{err, d.failure, d.origin}
-	o.record(c.Request.Context(), outcome, n, free || d.result.Allowed, d.result, why)
+	free := n == 0 && errors.Is(why.err, ErrUnavailable)
+	if len(state.answers) > 0 {
+		o.event.Waited = state.answers[state.own].Waited
+	}
+	o.record(c.Request.Context(), p.outcome(state, result, why.err), n, free || result.Allowed, result, why)
 	switch {
 	case free:
 		return // whatever is left
-	case err != nil:
+	case why.err != nil:
 		p.fail(c, why)
 		return
 	}
-	state.set(c, d)
+	state.set(c, result)
 	if !p.dryRun {
 		state.writeHeaders(c.Writer.Header())
 	}
-	if !d.result.Allowed && !p.dryRun {
+	if !result.Allowed && !p.dryRun {
 		c.Status(http.StatusTooManyRequests)
 		c.Abort()
-		p.deniedHandler(c, d.result)
+		p.deniedHandler(c, result)
 		return
 	}
 	switch {
-	case p.settleFunc != nil && len(d.taken) > 0:
-		p.serveSettling(c, n, d.taken)
-	case d.slot > 0:
+	case p.settleFunc != nil && result.Allowed:
+		p.serveSettling(c, n, state.taken())
+	case state.slot() != nil:
 		c.Next()
 	}
 }
 
 // outcome returns the outcome of a decision, or of an error on the way to one.
-func (p *Policy) outcome(d decision, err error) Outcome {
+func (p *Policy) outcome(state *requestState, result Result, err error) Outcome {
 	switch {
 	case p.dryRun && err == nil:
 		return OutcomeDryRun
-	case d.limits == nil:
+	case len(state.answers) == 0:
 		return OutcomeError
 	}
-	return p.limiter.outcome(d.result, p.failure, err)
+	return p.limiter.outcome(result, p.failure, err)
 }
 
 // bypass reports whether a request is not counted. A request from a denied address is answered.
@@ -100,11 +96,11 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 			o.record(c.Request.Context(), OutcomeError, 0, false, Result{}, why)
 			p.fail(c, why)
 			return true
-		case p.allowed.contains(addr):
+		case p.allowed.Contains(addr):
 			outcome = OutcomeListed
-		case p.forbidden.contains(addr):
+		case p.forbidden.Contains(addr):
 			o.record(c.Request.Context(), OutcomeListed, 0, false, Result{}, failure{})
-			p.newState().set(c, decision{result: Result{Name: p.name, RetryAfter: never, Source: FromPolicy}})
+			(&requestState{by: p}).set(c, Result{Name: p.name, RetryAfter: never, Source: FromPolicy})
 			if !p.dryRun {
 				c.Abort()
 				answerStatus(c, http.StatusForbidden)
@@ -116,90 +112,37 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 		return false
 	}
 	o.record(c.Request.Context(), outcome, 0, true, Result{}, failure{})
-	p.newState().set(c, decision{result: Result{
+	(&requestState{by: p}).set(c, Result{
 		Name: p.name, Allowed: true, Limit: Limit{Rate: -1}, Remaining: math.MaxInt, Source: FromPolicy,
-	}})
+	})
 	return true
 }
 
-// decision is what a policy decided on a request.
-type decision struct {
-	result Result
-	hash   uint64    // of the policy's own key; 0 if no bucket was asked
-	taken  []charge  // which may have to be given back
-	slot   int64     // the attempt that holds a slot; 0 is none
-	limits *limitSet // of the policy's own key; nil if they were not asked
-
-	identities []subject // with the limits that they had: a calendar period may be over when headers are written
-
-	failure error  // of the store, if it has not decided
-	origin  string // of an error, if that is a function of the application
-}
-
-// decide decides on a request of n tokens.
-func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState) (decision, error) {
+// decide decides on a request of n tokens, or says why there is no decision.
+func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState) (Result, failure) {
 	if n < 0 {
-		return decision{}, fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidLimit, n)
+		return Result{}, failure{err: fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidLimit, n)}
 	}
 	client, err := key(c)
 	if err != nil {
-		return decision{origin: fromKeyFunc}, err
+		return Result{}, failure{err: err, origin: fromKeyFunc}
 	}
 	ctx := c.Request.Context()
 	limits, err := p.limitsOf(ctx, client)
 	if err != nil {
-		return decision{origin: fromLimitFunc}, err
+		return Result{}, failure{err: err, origin: fromLimitFunc}
 	}
-	own := &state.subject
-	*own = subject{keyName: p.keyName, client: client, limits: limits, status: &state.statuses, bans: p.banning(), acquires: p.slots > 0}
-	var d decision
-	var subjects []subject
-	switch {
-	case len(p.identities) > 0 || p.trial != nil:
-		if p.trial != nil && p.settleFunc != nil {
-			own.receipt = p.limiter.newReceipt()
-		}
-		if subjects, err = p.subjects(c, *own); err != nil {
-			return decision{origin: fromKeyFunc}, err
-		}
-		if p.trial != nil {
-			d, err = p.tryOut(ctx, n, subjects...)
-		} else if d, err = p.limiter.allowAll(ctx, p.receipted(subjects), n); len(d.taken) > 0 {
-			d.slot = d.taken[0].slot
-		}
-	default:
-		if p.settleFunc != nil {
-			own.receipt = p.limiter.newReceipt()
-		}
-		if own.acquires {
-			d.result, d.hash, err = p.acquire(ctx, own, n)
-		} else {
-			d.result, d.hash, err = p.limiter.allow(ctx, own, n)
-		}
-		d.slot, d.failure = own.slot, own.failure
-		if p.settleFunc != nil && d.result.Allowed {
-			d.taken = []charge{{*own, d.result.Granted, d.result.Source}}
-		}
+	if err := state.ask(c, p, client, limits); err != nil {
+		return Result{}, failure{err: err, origin: fromKeyFunc}
 	}
-	d.limits = own.limits // later ones, if it has waited into another calendar period
-	if len(subjects) > 1 {
-		d.identities = subjects[1:]
+	if err := state.take(ctx, p, n); err != nil {
+		return Result{}, failure{err: err, store: state.failure()}
 	}
-	return d, err
-}
-
-// receipted has subjects that are decided on together keep how what is taken is found again, if it may be given back.
-func (p *Policy) receipted(subjects []subject) []subject {
-	if p.settleFunc != nil {
-		for i := range subjects {
-			subjects[i].receipt = p.limiter.newReceipt()
-		}
-	}
-	return subjects
+	return state.decision.result(p.limiter.engine), failure{store: state.failure()}
 }
 
 // serveSettling serves the request, and has what was taken for it become what it really took.
-func (p *Policy) serveSettling(c *gin.Context, n int, taken []charge) {
+func (p *Policy) serveSettling(c *gin.Context, n int, taken []engine.Charge) {
 	served := false
 	defer func() { // not recover, which would hide where a panic came from
 		if !served && !c.Writer.Written() {
@@ -211,7 +154,7 @@ func (p *Policy) serveSettling(c *gin.Context, n int, taken []charge) {
 			return
 		}
 		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
-		for _, err := range p.limiter.settleEach(ctx, taken, actual) {
+		for _, err := range p.limiter.engine.Settle(ctx, int64(actual), taken...) {
 			_ = c.Error(err) // for the application's log; it returns what it was given
 		}
 	}()

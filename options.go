@@ -41,7 +41,6 @@ type config struct {
 
 	denyEntries int  // refusals to remember
 	trustClock  bool // Redis' clock, from the start
-	trustDialer bool // see redisstore.Config; tests alone set it
 	observers   []func(context.Context, Event)
 
 	name       string

@@ -12,7 +12,11 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 const (
@@ -39,11 +43,11 @@ type Policy struct {
 	config
 	limiter    *Limiter
 	name       string // as events, results and keys have it
-	keyName    string // what the keys of its clients begin with
-	limits     limitSet
+	prefix     string // of the keys of its clients
+	limits     *limitSet
 	identities []identity
-	allowed    *addressSet
-	forbidden  *addressSet
+	allowed    *clientkey.Networks
+	forbidden  *clientkey.Networks
 	trial      *trial // the slots of a dry run; nil without one, and without slots
 
 	warned      atomic.Bool // that another policy charges the same bucket
@@ -83,7 +87,7 @@ func (l *Limiter) Policy(limit Limit, opts ...Option) (*Policy, error) {
 
 // policy returns a policy that others are not compared with yet.
 func (l *Limiter) policy(limit Limit, opts []Option) (*Policy, error) {
-	if l.store == nil {
+	if l.engine == nil {
 		return nil, errNotMade
 	}
 	cfg, errs := l.defaults.with(opts)
@@ -96,17 +100,17 @@ func (l *Limiter) policy(limit Limit, opts []Option) (*Policy, error) {
 			p.name += " by key"
 		}
 	}
-	p.keyName = Key(p.name, "")
+	p.prefix = Key(p.name, "")
 	if p.lease > 0 && p.algorithm == SlidingWindow {
 		errs = append(errs, errors.New("ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used"))
 	}
 	var err error
 	p.limits, err = p.newLimits(p.name, cfg.name, limits, nil, cfg.floor)
 	errs = append(errs, err)
-	if p.limits.denies && p.limits.prohibited.Rate > 0 {
+	if p.limits.rules.Prohibits() && p.limits.prohibited.Rate > 0 {
 		errs = append(errs, fmt.Errorf("%w: WithFloor(%d) leaves nothing of %s", ErrInvalidLimit, cfg.floor, p.limits.prohibited))
 	}
-	p.guard(&p.limits)
+	p.guard(p.limits)
 	p.trial = p.newTrial()
 	if p.queue > 0 && p.slots == 0 {
 		errs = append(errs, errors.New("ginlimit: WithQueue: there is no WithConcurrency to wait for"))
@@ -116,9 +120,9 @@ func (l *Limiter) policy(limit Limit, opts []Option) (*Policy, error) {
 	}
 	p.identities, err = p.newIdentities()
 	errs = append(errs, err)
-	p.allowed, err = newAddressSet(cfg.allow)
+	p.allowed, err = clientkey.NewNetworks(cfg.allow)
 	errs = append(errs, wrapped("WithAllowList", err))
-	p.forbidden, err = newAddressSet(cfg.deny)
+	p.forbidden, err = clientkey.NewNetworks(cfg.deny)
 	errs = append(errs, wrapped("WithDenyList", err))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -143,10 +147,10 @@ type namedPeriod struct {
 // Policies that were given no name are not compared: nobody says that they should share any.
 func (p *Policy) compareAlgorithms() {
 	if p.config.name != "" && p.limitFunc == nil { // else its own limits are never counted
-		p.compareAlgorithm(p.name, &p.limits)
+		p.compareAlgorithm(p.name, p.limits)
 	}
 	for i := range p.identities {
-		p.compareAlgorithm(p.config.identities[i].name, &p.identities[i].limits)
+		p.compareAlgorithm(p.config.identities[i].name, p.identities[i].limits)
 	}
 }
 
@@ -200,23 +204,35 @@ func limitsName(limits []Limit) string {
 	return strings.Join(texts, ", ")
 }
 
-// newLimits returns limits under the name of a policy or an identity, with the policy's failure mode and share. In the
-// fields they have the field name, and none that is taken.
-func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []string, floor int) (limitSet, error) {
+// newLimits returns limits under the name of a policy or an identity. In the header fields they have
+// the field name, and no name that is taken.
+func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []string, floor int) (*limitSet, error) {
 	s, err := newLimitSet(p.algorithm, limits...)
-	s.name, s.failure, s.lease = name, p.failure, p.lease
-	s.setFloor(int64(floor))
-	s.list(fieldName, len(limits) > 1, taken)
-	if s.replicas = p.limiter.defaults.replicas; s.replicas > 1 {
-		s.share = s.shareOf(s.replicas)
-	}
+	s.name = name
+	s.leave(floor)
+	s.nameFields(fieldName, len(limits) > 1, taken)
 	return s, err
+}
+
+// guard completes a set of the policy's limits with its ban and slots, and with its share without
+// Redis.
+func (p *Policy) guard(s *limitSet) {
+	var ban, slots *bucket.Bucket
+	if p.banFirst > 0 {
+		b := bucket.NewBan(milliseconds(p.banFirst), milliseconds(p.banLongest))
+		ban = &b
+	}
+	if p.slots > 0 && !p.dryRun && !s.rules.Prohibits() { // a dry run has slots of its own: see trial
+		slots = s.addSlots(p)
+	}
+	s.rules.Guard(ban, slots)
+	s.rules.Divide(int64(p.limiter.defaults.replicas))
 }
 
 // limitsOf returns the limits of a client.
 func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error) {
 	if p.limitFunc == nil {
-		return p.limits.now(), nil
+		return p.limits, nil
 	}
 	limits, err := p.limitFunc(ctx, client)
 	if err != nil {
@@ -229,18 +245,18 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 		s := p.clients[key]
 		p.mu.RUnlock()
 		if s != nil {
-			return s.now(), nil
+			return s, nil
 		}
 	}
 	var taken []string
 	for i := range p.identities {
-		taken = append(taken, p.identities[i].limits.policyNames()...)
+		taken = append(taken, p.identities[i].limits.fieldNames()...)
 	}
 	fresh, err := p.newLimits(p.name, p.config.name, limits, taken, p.floor)
 	if err != nil {
 		return nil, err
 	}
-	p.guard(&fresh)
+	p.guard(fresh)
 	if len(limits) <= maxCachedLimits {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -250,13 +266,13 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 				break
 			}
 		}
-		p.clients[key] = &fresh
+		p.clients[key] = fresh
 	}
-	return &fresh, nil
+	return fresh, nil
 }
 
-// subject returns a client under its limits, or all faults in a method's arguments.
-func (p *Policy) subject(ctx context.Context, client string, n int) (*subject, error) {
+// ask returns the question of a method's arguments, or all faults in them. It is to be put back.
+func (p *Policy) ask(ctx context.Context, client string, n int) (*adHoc, error) {
 	if p == nil || p.limiter == nil {
 		return nil, errNoPolicy
 	}
@@ -268,24 +284,37 @@ func (p *Policy) subject(ctx context.Context, client string, n int) (*subject, e
 	if err != nil {
 		return nil, err
 	}
-	return &subject{keyName: p.keyName, client: client, limits: limits, bans: p.banning()}, nil
+	q := p.limiter.adHoc()
+	q.set, q.asks[0] = limits, p.askOf(client, limits)
+	return q, nil
+}
+
+// askOf returns the question about a client under limits.
+func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
+	return engine.Ask{
+		Prefix: p.prefix, Client: client, Set: limits.rules.Now(), Scope: rules.Tokens, Bans: p.banning(),
+		Failure: engine.Failure(p.failure), Lease: p.lease,
+	}
 }
 
 // errNoPolicy is the error of a zero Policy.
 var errNoPolicy = fmt.Errorf("%w: the policy was not made by Limiter.Policy", ErrUnavailable)
 
-// begin returns a client under its limits, and an Event of a method that takes tokens. An error of the policy's function
-// is an Event too.
-func (p *Policy) begin(ctx context.Context, client string, n int) (*subject, observation, error) {
+// observed is ask of a method that takes tokens, and that observers see. An error of the policy's
+// function is an Event too.
+func (p *Policy) observed(ctx context.Context, client string, n int) (*adHoc, error) {
 	if p == nil || p.limiter == nil {
-		return nil, observation{}, errNoPolicy
+		return nil, errNoPolicy
 	}
 	o := p.observe(p.name)
-	s, err := p.subject(ctx, client, n)
+	q, err := p.ask(ctx, client, n)
 	if err != nil && client != "" && n > 0 {
 		o.record(ctx, OutcomeError, n, false, Result{}, failure{err: err, origin: fromLimitFunc})
 	}
-	return s, o, err
+	if q != nil {
+		q.observed = o
+	}
+	return q, err
 }
 
 // Allow takes one token of a client. It is short for AllowN with n = 1.
@@ -295,22 +324,22 @@ func (p *Policy) Allow(ctx context.Context, client string) (Result, error) {
 
 // AllowN takes n tokens of a client, or none. See [Limiter.AllowN].
 func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, error) {
-	s, o, err := p.begin(ctx, client, n)
+	q, err := p.observed(ctx, client, n)
 	if err != nil {
 		return Result{}, err
 	}
-	res, _, err := p.limiter.allow(ctx, s, n)
-	return res, o.end(ctx, p.limiter, s, n, res, err)
+	defer q.putBack()
+	return q.end(ctx, n, p.limiter.engine.Take(ctx, int64(n), q.asks[:], q.answers[:]))
 }
 
 // AllowUpTo takes as many tokens of a client as there are, up to n. See [Limiter.AllowUpTo].
 func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, error) {
-	s, o, err := p.begin(ctx, client, n)
+	q, err := p.observed(ctx, client, n)
 	if err != nil {
 		return Result{}, err
 	}
-	res, err := p.limiter.allowUpTo(ctx, s, n)
-	return res, o.end(ctx, p.limiter, s, n, res, err)
+	defer q.putBack()
+	return q.end(ctx, n, p.limiter.engine.TakeUpTo(ctx, int64(n), &q.asks[0], &q.answers[0]))
 }
 
 // Wait takes one token of a client as soon as there is one. It is short for WaitN with n = 1.
@@ -318,52 +347,61 @@ func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN
 
 // WaitN takes n tokens of a client as soon as there are so many. See [Limiter.WaitN].
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
-	s, o, err := p.begin(ctx, client, n)
+	q, err := p.observed(ctx, client, n)
 	if err != nil {
 		return err
 	}
-	res, err := p.limiter.wait(ctx, s, n)
-	return waited(res, n, o.end(ctx, p.limiter, s, n, res, err))
+	defer q.putBack()
+	res, err := q.end(ctx, n, p.limiter.engine.Wait(ctx, int64(n), &q.asks[0], &q.answers[0]))
+	return waited(res, n, err)
 }
 
 // Peek tells what one token of a client would meet, with [WithConcurrency] together with a slot, and takes nothing: Granted is 0.
 func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
-	s, err := p.subject(ctx, client, 1)
+	q, err := p.ask(ctx, client, 1)
 	if err != nil {
 		return Result{}, err
 	}
+	defer q.putBack()
+	q.asks[0].Scope = rules.All
 	if p.trial != nil {
-		return p.peekTrial(ctx, s)
+		return p.peekTrial(ctx, q)
 	}
-	return p.limiter.peek(ctx, ctx, s)
+	if err := p.limiter.engine.Peek(ctx, q.asks[:], q.answers[:]); err != nil {
+		return Result{}, err
+	}
+	return q.result(), nil
 }
 
 // Refund gives n tokens back to a client. See [Limiter.Refund].
 func (p *Policy) Refund(ctx context.Context, client string, n int) error {
-	s, err := p.subject(ctx, client, n)
+	q, err := p.ask(ctx, client, n)
 	if err != nil {
 		return err
 	}
-	return p.limiter.refund(ctx, s, n)
+	return p.limiter.engine.Refund(ctx, int64(n), &q.asks[0])
 }
 
 // Block denies a client every token for d, in every process. See [Limiter.Block]. It blocks the buckets of the limits that the
 // client has now: a limit of another period, which [WithLimitFunc] returns later, has a bucket of its own.
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
-	s, err := p.subject(ctx, client, 1)
+	q, err := p.ask(ctx, client, 1)
 	if err != nil {
 		return err
 	}
-	return p.limiter.block(ctx, s, d)
+	if err := q.set.checkBlockable(d); err != nil {
+		return err
+	}
+	return p.limiter.engine.Block(ctx, d, &q.asks[0])
 }
 
 // Reset fills a client's buckets up, and ends a block and a ban. It leaves slots alone, as their requests are in flight.
 func (p *Policy) Reset(ctx context.Context, client string) error {
-	s, err := p.subject(ctx, client, 1)
+	q, err := p.ask(ctx, client, 1)
 	if err != nil {
 		return err
 	}
-	return p.limiter.reset(ctx, s)
+	return p.limiter.engine.Reset(ctx, &q.asks[0])
 }
 
 // FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc] finds a key.

@@ -1,35 +1,14 @@
 package ginlimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/gin-gonic/gin"
-)
 
-// The bodies of the default answers (RFC 9457). quota-exceeded and temporary-reduced-capacity are problem types of
-// draft-ietf-httpapi-ratelimit-headers-11, section 5; the others only repeat their status.
-const (
-	problemQuota = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-		`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,%s"violated-policies":[%s]}`
-	problemCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",` +
-		`"title":"Request cannot be satisfied due to temporary server capacity constraints","status":503}`
-	problemStatus = `{"type":"about:blank","title":"%s","status":%d}`
-	problemHeader = `{"type":"about:blank","title":"Bad Request","status":400,"detail":"%s"}`
-	missingDetail = "The header %s is missing." // its name is a token (see [ByHeader])
-
-	prohibitedDetail = "Requests are not allowed at all, so retrying will not help."
-	costDetail       = "This request costs %d and the limit never allows more than %d at once, so retrying will not help."
-)
-
-const (
-	typeProblem = "application/problem+json"
-	typeText    = "text/plain; charset=utf-8"
+	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
 // answerDenied is the default of [WithDeniedHandler].
@@ -37,18 +16,15 @@ const (
 // It is [gin.Context.Data] with the memory for the header fields in the request's state.
 func answerDenied(c *gin.Context, r Result) {
 	s := stateOf(c)
-	contentType, body, detail := typeProblem, []byte(nil), neverDetail(r, s.cost, s.by.floorOf(r))
-	switch {
-	case !prefersText(c.Request.Header):
+	contentType, body, detail := httpfields.TypeProblem, []byte(nil), neverDetail(r, s.cost, s.by.floorOf(r))
+	if prefersText(c.Request.Header) {
+		contentType, body = httpfields.TypeText, httpfields.QuotaText(detail, httpfields.Seconds(r.RetryAfter))
+	} else {
 		body = s.problem(detail)
-	case detail != "":
-		contentType, body = typeText, []byte("Too many requests. "+detail+"\n")
-	default:
-		contentType, body = typeText, fmt.Appendf(nil, "Too many requests: try again in %d s.\n", seconds(r.RetryAfter))
 	}
 	h := c.Writer.Header()
-	s.fields.text(h, "Content-Type", contentType)
-	s.fields.number(h, "Content-Length", int64(len(body)))
+	s.fields.Text(h, httpfields.ContentType, contentType)
+	s.fields.Number(h, httpfields.ContentLength, int64(len(body)))
 	if _, err := c.Writer.Write(body); err != nil {
 		_ = c.Error(err) // for the application's log; it returns what it was given
 	}
@@ -60,9 +36,9 @@ func neverDetail(r Result, cost, floor int) string {
 	case r.RetryAfter >= 0:
 		return ""
 	case r.Limit.Rate == 0 && r.Limit.InFlight == 0:
-		return prohibitedDetail
+		return httpfields.ProhibitedDetail
 	default:
-		return fmt.Sprintf(costDetail, cost, max(0, r.Limit.burst()-floor))
+		return httpfields.CostDetail(cost, max(0, r.Limit.burst()-floor))
 	}
 }
 
@@ -77,16 +53,16 @@ func (p *Policy) floorOf(r Result) int {
 // answerStatus answers with a problem that only repeats its status.
 func answerStatus(c *gin.Context, status int) {
 	title := http.StatusText(status)
-	answer(c, status, fmt.Sprintf(problemStatus, title, status), title)
+	answer(c, status, httpfields.StatusProblem(title, status), title)
 }
 
 // answer answers with a problem, or with text if the request prefers that.
 func answer(c *gin.Context, status int, problem, text string) {
-	c.Header("Cache-Control", "no-store")
+	c.Header(httpfields.CacheControl, httpfields.NoStore)
 	if prefersText(c.Request.Header) {
-		c.Data(status, typeText, []byte(text+"\n"))
+		c.Data(status, httpfields.TypeText, []byte(text+"\n"))
 	} else {
-		c.Data(status, typeProblem, []byte(problem))
+		c.Data(status, httpfields.TypeProblem, []byte(problem))
 	}
 }
 
@@ -116,82 +92,15 @@ func answerError(c *gin.Context, err error) {
 	status := ErrorStatus(err)
 	switch {
 	case errors.As(err, &missing):
-		detail := fmt.Sprintf(missingDetail, missing.name)
-		answer(c, status, fmt.Sprintf(problemHeader, detail), detail)
+		detail := httpfields.MissingHeader(missing.name)
+		answer(c, status, httpfields.HeaderProblem(detail), detail)
 	case status == http.StatusServiceUnavailable && errors.Is(err, ErrUnavailable):
-		c.Header("Retry-After", "1") // Redis decides again within a second of its return
-		answer(c, status, problemCapacity, http.StatusText(status))
+		c.Header(httpfields.RetryAfter, "1") // Redis decides again within a second of its return
+		answer(c, status, httpfields.CapacityProblem, http.StatusText(status))
 	default:
 		answerStatus(c, status)
 	}
 }
 
-// newProblem returns a body of the type quota-exceeded for limits that refuse, by their names, with the detail if it is
-// not "". Neither needs escapes in JSON: names are tokens, and a detail is one of the sentences above.
-func newProblem(detail string, names ...string) []byte {
-	if detail != "" {
-		detail = `"detail":"` + detail + `",`
-	}
-	violated := ""
-	if len(names) > 0 {
-		violated = `"` + strings.Join(names, `","`) + `"`
-	}
-	return fmt.Appendf(nil, problemQuota, detail, violated)
-}
-
-// maxAccept is the longest Accept that is read; a longer one gets JSON.
-const maxAccept = 1024
-
-// prefersText reports whether a request prefers plain text to JSON (RFC 9110, section 12.5.1). If the quality is equal,
-// the more specific range wins, and else JSON. Separators in quoted strings are not told from others.
-func prefersText(h http.Header) bool {
-	accept := strings.Join(h["Accept"], ",")
-	if accept == "" || accept == "*/*" || len(accept) > maxAccept {
-		return false
-	}
-	var text, problem, json preference
-	for media := range strings.SplitSeq(strings.ToLower(accept), ",") {
-		name, parameters, _ := strings.Cut(media, ";")
-		quality := 1.0
-		for parameter := range strings.SplitSeq(parameters, ";") {
-			if q, ok := strings.CutPrefix(strings.TrimSpace(parameter), "q="); ok {
-				var err error
-				if quality, err = strconv.ParseFloat(q, 64); err != nil || !(quality >= 0 && quality <= 1) {
-					quality = 0
-				}
-			}
-		}
-		name = strings.TrimSpace(name)
-		text.consider(name, "text/*", "text/plain", quality)
-		problem.consider(name, "application/*", "application/problem+json", quality)
-		json.consider(name, "application/*", "application/json", quality)
-	}
-	if problem.specificity < exact {
-		problem = json // a client that accepts JSON accepts problem+json
-	}
-	better := cmp.Or(cmp.Compare(text.quality, problem.quality), cmp.Compare(text.specificity, problem.specificity))
-	return text.quality > 0 && better > 0
-}
-
-// preference is the quality of a media type in Accept, by the most specific range that matches it.
-type preference struct {
-	specificity int
-	quality     float64
-}
-
-const exact = 3
-
-func (p *preference) consider(name, kind, media string, quality float64) {
-	specificity := 0
-	switch name {
-	case media:
-		specificity = exact
-	case kind:
-		specificity = 2
-	case "*/*":
-		specificity = 1
-	}
-	if cmp.Or(cmp.Compare(specificity, p.specificity), cmp.Compare(quality, p.quality)) > 0 && specificity > 0 {
-		*p = preference{specificity, quality}
-	}
-}
+// prefersText reports whether a request prefers plain text to JSON.
+func prefersText(h http.Header) bool { return httpfields.PrefersText(strings.Join(h["Accept"], ",")) }

@@ -2,12 +2,11 @@ package ginlimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"hash/maphash"
 	"sync/atomic"
 
-	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
 // Reservation is tokens taken for work whose cost is known only afterwards.
@@ -17,7 +16,7 @@ import (
 // several goroutines.
 type Reservation struct {
 	limiter *Limiter
-	taken   charge
+	taken   engine.Charge
 	result  Result
 	settled atomic.Bool
 }
@@ -25,35 +24,32 @@ type Reservation struct {
 // Reserve takes n tokens of a key, or none, to be settled later. n is at least 1; errors are those of [Limiter.AllowN]. An
 // error comes without a Reservation, a refusal with one that has nothing to settle.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int, limits ...Limit) (*Reservation, error) {
-	if l == nil || l.store == nil {
+	if l == nil || l.engine == nil {
 		return nil, errNotMade
 	}
-	s, err := l.subject(key, n, limits) // not put back: the Reservation keeps it
+	q, err := l.ask(key, n, limits) // not put back: the Reservation keeps its limits
 	if err != nil {
 		return nil, err
 	}
-	o := l.defaults.observe("")
-	r, err := l.reserve(ctx, &s.subject, n)
-	return r, o.end(ctx, l, &s.subject, n, r.Result(), err)
+	return q.reserve(ctx, n)
 }
 
 // Reserve takes n tokens of a client, or none, to be settled later. See [Limiter.Reserve].
 func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservation, error) {
-	s, o, err := p.begin(ctx, client, n)
+	q, err := p.observed(ctx, client, n)
 	if err != nil {
 		return nil, err
 	}
-	r, err := p.limiter.reserve(ctx, s, n)
-	return r, o.end(ctx, p.limiter, s, n, r.Result(), err)
+	return q.reserve(ctx, n)
 }
 
-func (l *Limiter) reserve(ctx context.Context, s *subject, n int) (*Reservation, error) {
-	s.receipt = l.newReceipt()
-	res, _, err := l.allow(ctx, s, n)
+func (q *adHoc) reserve(ctx context.Context, n int) (*Reservation, error) {
+	q.asks[0].Settles = true
+	res, err := q.end(ctx, n, q.limiter.engine.Take(ctx, int64(n), q.asks[:], q.answers[:]))
 	if err != nil {
 		return nil, err
 	}
-	return &Reservation{limiter: l, taken: charge{*s, res.Granted, res.Source}, result: res}, nil
+	return &Reservation{limiter: q.limiter, taken: q.answers[0].Charge, result: res}, nil
 }
 
 // Result returns the decision on the estimate; that of a nil Reservation is zero.
@@ -83,13 +79,13 @@ func (r *Reservation) Settle(ctx context.Context, actual int) error {
 	case actual < 0:
 		return fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidLimit, actual)
 	}
-	if err := r.limiter.ready(ctx); err != nil {
+	if err := r.limiter.engine.Ready(ctx); err != nil {
 		return err
 	}
 	if r.settled.Swap(true) || !r.result.Allowed {
 		return nil
 	}
-	return r.limiter.settle(ctx, &r.taken, actual)
+	return errors.Join(r.limiter.engine.Settle(ctx, int64(actual), r.taken)...)
 }
 
 // Cancel gives the estimate back. It is Settle with 0.
@@ -97,84 +93,3 @@ func (r *Reservation) Cancel(ctx context.Context) error { return r.Settle(ctx, 0
 
 // errNotReserved is the error of a zero Reservation.
 var errNotReserved = fmt.Errorf("%w: the reservation was not made by Reserve", ErrUnavailable)
-
-// settleEach settles charges at the same time: one timeout is enough for all. It returns the errors.
-func (l *Limiter) settleEach(ctx context.Context, taken []charge, actual int) (errs []error) {
-	settle := func(i int) error { return l.settle(ctx, &taken[i], actual) }
-	var others []<-chan dispatch.Outcome[struct{}]
-	for i := 1; i < len(taken); i++ {
-		others = append(others, dispatch.Isolate(func() (struct{}, error) { return struct{}{}, settle(i) }))
-	}
-	if err := settle(0); err != nil {
-		errs = append(errs, err)
-	}
-	for _, other := range others {
-		if out := <-other; out.Err != nil {
-			errs = append(errs, out.Err)
-		}
-	}
-	return errs
-}
-
-// settle has a charge become one of so many tokens.
-func (l *Limiter) settle(ctx context.Context, taken *charge, actual int) error {
-	set, more := taken.limits, actual-taken.n
-	here := taken.source == FromLocal && l.source == FromRedis
-	switch {
-	case more == 0 || len(set.buckets) == 0 || here && set.failure == FailOpen: // of the last, nothing was taken
-		return nil
-	case here:
-		set = set.shareOf(l.defaults.replicas)
-	}
-	if more > 0 {
-		return l.settleAll(ctx, taken, set, here, bucket.Op{Verb: bucket.Charge, N: int64(more)})
-	}
-	return l.settleAll(ctx, taken, set, here, l.returnOp(taken, set, here, int64(-more)))
-}
-
-// settleAll has an Op done on buckets from which a charge was taken, here or by the store.
-func (l *Limiter) settleAll(ctx context.Context, taken *charge, set *limitSet, here bool, op bucket.Op) error {
-	if here {
-		key := appendSlotText(nil, taken.keyName, taken.client, l.macs)
-		l.local.Do(key, set.buckets, op, make([]bucket.State, len(set.buckets)))
-		l.changed(key, maphash.Bytes(keySeed, key), nil)
-		return nil
-	}
-	s := taken.subject
-	s.limits = set
-	c := l.call(op, &s)
-	defer l.release(c)
-	err := l.do(ctx, c)
-	l.changed(c.Key, c.Hash, err)
-	if err != nil {
-		return unavailable(ctx, err)
-	}
-	return nil
-}
-
-// returnOp returns the Op that gives back the last n of the tokens that were taken.
-func (l *Limiter) returnOp(taken *charge, set *limitSet, here bool, n int64) bucket.Op {
-	where := ""
-	if here {
-		where = inOutage
-	}
-	claims := taken.receipt.claims(set.buckets, int64(taken.n), here || l.source == FromLocal, where)
-	return bucket.Op{Verb: bucket.Return, N: n, Claims: claims, Records: bucket.WithRecords}
-}
-
-// giveBack returns what was just taken, to the buckets that it was taken from.
-func (l *Limiter) giveBack(ctx context.Context, taken *charge) error {
-	set, here := taken.limits, taken.source == FromLocal && l.source == FromRedis
-	if taken.slot > 0 {
-		l.releaseSlot(appendSlotText(nil, taken.keyName, taken.client, l.macs), taken.slot)
-	}
-	if len(set.buckets) == 0 || taken.n == 0 || here && set.failure == FailOpen {
-		return nil
-	}
-	if here {
-		set = set.shareOf(l.defaults.replicas)
-	}
-	op := l.returnOp(taken, set, here, int64(taken.n))
-	takenNow(op.Claims, set.buckets, int64(taken.n))
-	return l.settleAll(ctx, taken, set, here, op)
-}

@@ -74,7 +74,7 @@ func TestScriptsUseFewCommands(t *testing.T) {
 	}
 
 	s := kinds["slow token bucket"]
-	s.source = ginlimit.Scripts()[redisstore.TokenCalendar]
+	s.source = ginlimit.Scripts()[redisstore.TokensCalendar]
 	s.args = append(kinds["calendar period"].args, s.args...)
 	for _, want := range []string{"GET GET SET SET", "GET GET PTTL INCRBY PEXPIRE"} {
 		require.Equal(t, want, s.commands(func() {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // What scripts do where a key expires while they run, and where Redis refuses their commands. A hook of the server sees the
@@ -58,7 +59,7 @@ func faultKinds(t *testing.T) map[string]*scriptKeys {
 		"sliding window":    newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(7)),
 		"calendar period":   newScriptKeys(t, ginlimit.FixedWindow, ginlimit.PerSecond(7)),
 	}
-	kinds["calendar period"].args = []any{700, 0, 7}
+	kinds["calendar period"].args = []any{700, "calendar", 7}
 	return kinds
 }
 
@@ -111,7 +112,7 @@ func TestScriptsWhereAKeyExpires(t *testing.T) {
 	}
 	for kind, s := range faultKinds(t) {
 		for name, state := range faultStates {
-			if raceShare > 1 && name != "charged" {
+			if testkit.RaceShare > 1 && name != "charged" {
 				continue
 			}
 			restore := s.save(t, state)
@@ -150,7 +151,7 @@ func TestScriptsWhereMemoryIsFull(t *testing.T) {
 	for kind, s := range faultKinds(t) {
 		refused := 0
 		for name, state := range faultStates {
-			if raceShare > 1 && name != "charged" {
+			if testkit.RaceShare > 1 && name != "charged" {
 				continue
 			}
 			restore := s.save(t, state)
@@ -197,7 +198,7 @@ func TestScriptsWhereMemoryIsFull(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %d calls refused", kind, refused)
-		require.Greater(t, refused, 50/raceShare/raceShare, kind)
+		require.Greater(t, refused, 50/testkit.RaceShare/testkit.RaceShare, kind)
 	}
 }
 

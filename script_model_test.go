@@ -10,8 +10,8 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/harness"
 	"github.com/ginlimit/ginlimit/internal/memory"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // scriptWindow is a window in Redis and the same one in the process.
@@ -64,7 +64,7 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
 				t.Parallel()
-				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					r, start := rand.New(rand.NewPCG(seed, 1)), time.Now()
 					limit := ginlimit.Limit{Rate: int(2 + 5*seed), Period: time.Duration(9+26*seed) * time.Millisecond}
 					source, args, err := ginlimit.Script(a, limit)
@@ -75,7 +75,7 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 					if name == "calendar" {
 						w.Bucket, _ = bucket.NewCalendar("", int64(limit.Rate), time.Minute.Milliseconds(), start.Add(time.Minute).UnixMilli())
 					}
-					w.follow(t, 400/raceShare, start)
+					w.follow(t, 400/testkit.RaceShare, start)
 				})
 			})
 		}
@@ -102,7 +102,7 @@ func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
 		}
 		w.mini.SetTime(time.Now())
 		if w.Ends != 0 {
-			w.args = []any{w.Left(time.Now().UnixMilli()), 0, limit}
+			w.args = []any{w.Left(time.Now().UnixMilli()), "calendar", limit}
 		}
 		op, mark := bucket.Op{N: 1 + r.Int64N(limit+1)}, scriptMark{inRedis: bucket.NoMark, inHere: bucket.NoMark}
 		if len(marks) > 0 && r.IntN(8) > 0 {

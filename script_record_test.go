@@ -10,8 +10,8 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/harness"
 	"github.com/ginlimit/ginlimit/internal/memory"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // recorded is a charge of a trace, which may be given back.
@@ -33,7 +33,7 @@ func TestScriptsWithRecordsEqualTheProcess(t *testing.T) {
 		for seed := range uint64(6) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
-				harness.InBubble(t, func(t *testing.T, b *harness.Bubble) {
+				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					r := rand.New(rand.NewPCG(seed, uint64(a)))
 					limit := ginlimit.Limit{Rate: 3 + r.IntN(40), Period: time.Duration(20+r.IntN(400)) * time.Millisecond}
 					source, args, err := ginlimit.Script(a, limit)
@@ -44,7 +44,7 @@ func TestScriptsWithRecordsEqualTheProcess(t *testing.T) {
 						scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis, source: source, args: args}, Bucket: one,
 						store: memory.New(memory.MaxBuckets), r: r,
 					}
-					for step := range 400 / raceShare {
+					for step := range 400 / testkit.RaceShare {
 						w.step(t, step)
 					}
 				})

@@ -13,20 +13,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // How the script comes to a server.
 
 func TestScriptIsLoadedOnceAndCalledBySHA(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter := harness.NewLimiter(t, rdb)
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb)
 	for range 10 {
 		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(50))
 		require.NoError(t, err)
 	}
-	calls := commandCalls(t, rdb)
+	calls := testkit.CommandCalls(t, rdb)
 	assert.Equal(t, "1", calls["script|load"])
 	assert.Equal(t, "10", calls["evalsha"])
 	assert.NotContains(t, calls, "eval")
@@ -35,8 +35,8 @@ func TestScriptIsLoadedOnceAndCalledBySHA(t *testing.T) {
 // TestScriptFlushLosesNoDecision answers the fault of system A: after SCRIPT FLUSH every request was refused.
 func TestScriptFlushLosesNoDecision(t *testing.T) {
 	t.Parallel()
-	rdb := harness.Connect(t, harness.StartRedis(t))
-	limiter := harness.NewLimiter(t, rdb)
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb)
 	const callers, each = 8, 200
 	limit := ginlimit.Limit{Rate: 1, Period: 24 * time.Hour, Burst: callers * each / 2}
 
@@ -72,18 +72,18 @@ func TestScriptFlushLosesNoDecision(t *testing.T) {
 
 func TestScriptIsLoadedWhenRedisIsFirstReached(t *testing.T) {
 	t.Parallel()
-	addr := "127.0.0.1:" + harness.FreePort(t)
+	addr := "127.0.0.1:" + testkit.FreePort(t)
 	rdb := redis.NewClient(&redis.Options{Addr: addr, DialerRetries: 1, MaxRetries: -1})
 	defer rdb.Close()
-	limiter := harness.NewLimiter(t, rdb)
+	limiter := testkit.NewLimiter(t, rdb)
 	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	require.NotNil(t, harness.LaunchRedis(t, addr))
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.NotNil(t, testkit.LaunchRedis(t, addr))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
 		return err == nil
 	}))
-	calls := commandCalls(t, rdb)
+	calls := testkit.CommandCalls(t, rdb)
 	assert.Equal(t, "1", calls["script|load"])
 	assert.NotContains(t, calls, "eval")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // scriptKeys calls a script on keys of a Redis whose clock is set.
@@ -21,7 +22,8 @@ type scriptKeys struct {
 	rdb    *redis.Client
 	now    time.Time
 	source string
-	args   []any // of the limit
+	ofNode string // the source of the same script for a node of a cluster
+	args   []any  // of the limit
 }
 
 func newScriptKeys(t *testing.T, a ginlimit.Algorithm, l ginlimit.Limit) *scriptKeys {
@@ -34,6 +36,8 @@ func newScriptKeys(t *testing.T, a ginlimit.Algorithm, l ginlimit.Limit) *script
 	t.Cleanup(func() { _ = s.rdb.Close() })
 	var err error
 	s.source, s.args, err = ginlimit.Script(a, l)
+	require.NoError(t, err)
+	s.ofNode, err = ginlimit.NodeScript(a, l)
 	require.NoError(t, err)
 	return s
 }
@@ -101,7 +105,7 @@ func TestEachBucketForItself(t *testing.T) {
 			t.Parallel()
 			s, r := newScriptKeys(t, c.algorithm, c.limit), rand.New(rand.NewPCG(1, 1))
 			told, left := 0, 0
-			for step := range 200 / raceShare {
+			for step := range 200 / testkit.RaceShare {
 				if r.IntN(3) > 0 {
 					s.advance(time.Duration(r.IntN(200)) * time.Millisecond)
 				}

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // slotMessage is what a process asks of four slots, and what it is told: how many are in use.
@@ -55,7 +55,7 @@ func TestMessagesAboutSlots(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, advance := newMiniredis(t)
+			rdb, advance := testkit.NewMiniredis(t)
 			for _, limits := range [][]ginlimit.Limit{
 				{ginlimit.PerHour(1000)}, {{Rate: -1}}, {ginlimit.PerHour(1000), ginlimit.PerCalendar(1000, ginlimit.CalendarMonth(nil, 1))},
 			} {
@@ -91,7 +91,7 @@ func TestSlotsOfAKeyThatExpires(t *testing.T) {
 				func() ([]int64, error) {
 					return g.eval(t, redisstore.Guards, []string{slotKey}, "take", 1, 1, "slots", 4, "P1", 7, 1, "8,", 0)
 				},
-				func() ([]int64, error) { return g.eval(t, redisstore.Tell, []string{slotKey}, "P1", 7, 1, 0) },
+				func() ([]int64, error) { return g.eval(t, redisstore.Report, []string{slotKey}, "P1", 7, 1, 0) },
 			} {
 				require.NoError(t, s.rdb.Del(t.Context(), slotKey).Err())
 				want, err := call()
@@ -130,7 +130,7 @@ func TestSlotsThatAreNotKept(t *testing.T) {
 				before = `"P1 7 1 " 1s`
 			}
 			s.refuse(c.refused, needMemory...)
-			failed, err := g.eval(t, redisstore.Tell, keys, args...)
+			failed, err := g.eval(t, redisstore.Report, keys, args...)
 			s.noFault()
 			require.NoError(t, err)
 			require.Equal(t, c.want, failed, "%q is refused", c.refused)
@@ -162,7 +162,7 @@ func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 		{"P1 7 2 ", 0, 2, 0, `"P1 7 2 " -1ns`},
 	} {
 		require.NoError(t, s.rdb.Set(t.Context(), slotKey, c.value, c.ttl).Err())
-		failed, err := g.eval(t, redisstore.Tell, []string{slotKey}, "P1", 7, c.held, c.doubt)
+		failed, err := g.eval(t, redisstore.Report, []string{slotKey}, "P1", 7, c.held, c.doubt)
 		require.NoError(t, err)
 		require.Empty(t, failed)
 		require.Equal(t, c.want, s.state(t, slotKey), "%+v", c)
@@ -172,16 +172,16 @@ func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 // slotArgs returns the command that takes one of four slots, from which nothing is taken yet.
 func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
 	t.Helper()
-	hook := &lateHook{}
+	hook := &testkit.LateHook{}
 	seen := redis.NewClient(rdb.Options())
 	seen.AddHook(hook)
 	t.Cleanup(func() { require.NoError(t, seen.Close()) })
-	limiter := harness.NewLimiter(t, seen, harness.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
+	limiter := testkit.NewLimiter(t, seen, testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
 	p, err := limiter.Policy(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
 	require.NoError(t, err)
 	_, err = p.Acquire(t.Context(), "alice")
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.NoError(t, limiter.Close())
 	require.NoError(t, rdb.Del(t.Context(), "ginlimit:{api|alice}:slots").Err())
-	return hook.args
+	return hook.Args
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestApacheBenchGetsExactlyTheLimit runs the command of docs/benchmarks.md: of 1,200 requests to a
 // limit of 1,000, exactly 1,000 pass.
 func TestApacheBenchGetsExactlyTheLimit(t *testing.T) { // not parallel: a token comes back every 3.6 s
-	harness.Need(t, "ab")
+	testkit.Need(t, "ab")
 	var mu sync.Mutex
 	statuses := map[int]int{}
 	r := gin.New()
@@ -29,7 +29,7 @@ func TestApacheBenchGetsExactlyTheLimit(t *testing.T) { // not parallel: a token
 		mu.Lock()
 		defer mu.Unlock()
 		statuses[c.Writer.Status()]++
-	}, harness.NewLimiter(t, harness.Connect(t, harness.StartRedis(t))).Handler(ginlimit.PerHour(1000)))
+	}, testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t))).Handler(ginlimit.PerHour(1000)))
 	r.GET("/", func(*gin.Context) {})
 	server := httptest.NewServer(r)
 	defer server.Close()

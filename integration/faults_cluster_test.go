@@ -13,27 +13,27 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Faults of a cluster, and of servers behind a Sentinel.
 
 func sentinelFailover(t *testing.T) *site {
-	master, process := harness.StartRedisProcess(t, "--repl-diskless-sync-delay", "0") // it would wait for more replicas
+	master, process := testkit.StartRedisProcess(t, "--repl-diskless-sync-delay", "0") // it would wait for more replicas
 	host, port, err := net.SplitHostPort(master)
 	require.NoError(t, err)
-	replica := harness.Connect(t, harness.StartRedis(t, "--replicaof", host+" "+port))
+	replica := testkit.Connect(t, testkit.StartRedis(t, "--replicaof", host+" "+port))
 	linked := func() bool {
 		return strings.Contains(replica.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	}
-	require.True(t, harness.BecomesTrue(t.Context().Done(), linked))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), linked))
 	config := filepath.Join(t.TempDir(), "sentinel.conf")
 	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil,
 		"sentinel monitor main %s %s 1\nsentinel down-after-milliseconds main 500\nsentinel failover-timeout main 5000\n", host, port), 0o600))
-	sentinelAddr, _ := harness.StartRedisProcess(t, config, "--sentinel")
+	sentinelAddr, _ := testkit.StartRedisProcess(t, config, "--sentinel")
 	sentinel := redis.NewSentinelClient(&redis.Options{Addr: sentinelAddr})
 	t.Cleanup(func() { _ = sentinel.Close() })
-	require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		replicas, err := sentinel.Replicas(t.Context(), "main").Result()
 		return err == nil && len(replicas) == 1 && replicas[0]["flags"] == "slave"
 	}))
@@ -43,7 +43,7 @@ func sentinelFailover(t *testing.T) *site {
 		rdb: rdb, lasts: 0, degrades: someKeys, bursts: 2,
 		fail: func() { require.NoError(t, process.Kill()) },
 		mend: func() {
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool {
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				addr, err := sentinel.GetMasterAddrByName(t.Context(), "main").Result()
 				return err == nil && net.JoinHostPort(addr[0], addr[1]) != master
 			}))
@@ -53,7 +53,7 @@ func sentinelFailover(t *testing.T) *site {
 
 // slotsMigrate moves the slot of the hot key to another node while it is asked for.
 func slotsMigrate(t *testing.T) *site {
-	addrs := harness.StartCluster(t, 3)
+	addrs := testkit.StartCluster(t, 3)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	t.Cleanup(func() { _ = rdb.Close() })
 	slot := newMovingSlot(t, addrs, "hot")
@@ -80,7 +80,7 @@ type movingSlot struct {
 func newMovingSlot(t *testing.T, addrs []string, key string) *movingSlot {
 	m := &movingSlot{addrs: addrs}
 	for _, addr := range addrs {
-		node := harness.Connect(t, addr)
+		node := testkit.Connect(t, addr)
 		id, err := node.Do(t.Context(), "CLUSTER", "MYID").Text()
 		require.NoError(t, err)
 		m.nodes, m.ids = append(m.nodes, node), append(m.ids, id)
@@ -162,23 +162,23 @@ func keyOfTheFirst(t *testing.T, rdb *redis.ClusterClient, nodes int) string {
 }
 
 func masterKilled(t *testing.T) *site {
-	addrs, processes := harness.StartClusterProcesses(t, 3, "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
+	addrs, processes := testkit.StartClusterProcesses(t, 3, "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
 		"--repl-diskless-sync-delay", "0")
 	ctx := t.Context()
-	id, err := harness.Connect(t, addrs[0]).Do(ctx, "CLUSTER", "MYID").Text()
+	id, err := testkit.Connect(t, addrs[0]).Do(ctx, "CLUSTER", "MYID").Text()
 	require.NoError(t, err)
-	replica := harness.Connect(t, harness.StartRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
+	replica := testkit.Connect(t, testkit.StartRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
 		"--cluster-replica-validity-factor", "0"))
 	host, port, err := net.SplitHostPort(addrs[0])
 	require.NoError(t, err)
 	require.NoError(t, replica.ClusterMeet(ctx, host, port).Err())
-	others := []*redis.Client{harness.Connect(t, addrs[1]), harness.Connect(t, addrs[2])}
-	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool { return replica.ClusterReplicate(ctx, id).Err() == nil }))
-	require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {
+	others := []*redis.Client{testkit.Connect(t, addrs[1]), testkit.Connect(t, addrs[2])}
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return replica.ClusterReplicate(ctx, id).Err() == nil }))
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
 		if !strings.Contains(replica.Info(ctx, "replication").Val(), "master_link_status:up") {
 			return false
 		}
-		for _, node := range append(others, harness.Connect(t, addrs[0])) {
+		for _, node := range append(others, testkit.Connect(t, addrs[0])) {
 			if !strings.Contains(node.ClusterNodes(ctx).Val(), "slave "+id) {
 				return false
 			}
@@ -191,7 +191,7 @@ func masterKilled(t *testing.T) *site {
 		rdb: rdb, degrades: someKeys, bursts: 2, leased: keyOfTheFirst(t, rdb, len(addrs)),
 		fail: func() { require.NoError(t, processes[0].Kill()) },
 		mend: func() {
-			require.True(t, harness.BecomesTrue(ctx.Done(), func() bool {
+			require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
 				for _, node := range others { // all know that it is the replica's turn
 					if strings.Contains(node.ClusterNodes(ctx).Val(), "slave "+id) {
 						return false

@@ -19,8 +19,8 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/harness"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Every fault is met by limiters with leases too, beside those without and at the same time.
@@ -43,7 +43,7 @@ type lessees struct {
 	limiters []*ginlimit.Limiter
 	policies []ginlimit.Failure
 	key      string
-	log      harness.Buffer
+	log      testkit.Buffer
 
 	mu   sync.Mutex
 	seen [][]seen // by limiter
@@ -66,7 +66,7 @@ func newLessees(t *testing.T, s *site, opts ...ginlimit.Option) *lessees {
 			ginlimit.WithLogger(slog.New(slog.NewTextHandler(&a.log, nil))),
 		}, opts...)
 		if i > 0 { // the first one learns that Redis' clock runs
-			own = append(own, harness.TrustsClock())
+			own = append(own, testkit.TrustsClock())
 		}
 		limiter, err := ginlimit.NewLimiter(s.rdb, own...)
 		require.NoError(t, err)
@@ -131,7 +131,7 @@ func callOften(l *ginlimit.Limiter, key string, caller int, start time.Time, end
 func (a *lessees) awaitLeases(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second/2)
 	defer cancel()
-	harness.BecomesTrue(ctx.Done(), func() bool {
+	testkit.BecomesTrue(ctx.Done(), func() bool {
 		a.held = 0
 		for _, limiter := range a.limiters {
 			a.held += limiter.Stats().Leases
@@ -153,10 +153,10 @@ func (a *lessees) leave(all *sync.WaitGroup) {
 // wait waits until all decide in Redis.
 func (a *lessees) wait(ctx context.Context, t *testing.T, mended time.Time) {
 	for i, limiter := range a.remaining() {
-		assert.True(t, harness.BecomesTrue(ctx.Done(), inRedis(limiter)), "%s, with leases", a.policies[i])
+		assert.True(t, testkit.BecomesTrue(ctx.Done(), inRedis(limiter)), "%s, with leases", a.policies[i])
 	}
 	a.back = time.Since(mended)
-	assert.True(t, harness.BecomesTrue(ctx.Done(), a.ended.Load), "Close, with leases")
+	assert.True(t, testkit.BecomesTrue(ctx.Done(), a.ended.Load), "Close, with leases")
 }
 
 // isLost reports whether an error says that Redis is lost, which ends all leases of the process. What Redis replies to one call, and
@@ -271,9 +271,9 @@ func (a *lessees) assertInTime(t *testing.T) {
 // hotNames are the keys in Redis that are asked for at more than their rate.
 func hotNames() (names []string) {
 	for _, policy := range policies {
-		names = append(names, strings.Replace(harness.RedisKey("hot", hotLimit), "ginlimit", policy.String(), 1))
+		names = append(names, strings.Replace(testkit.RedisKey("hot", hotLimit), "ginlimit", policy.String(), 1))
 	}
-	return append(names, strings.Replace(harness.RedisKey("hot", leasedLimit), "ginlimit", leasedPrefix, 1))
+	return append(names, strings.Replace(testkit.RedisKey("hot", leasedLimit), "ginlimit", leasedPrefix, 1))
 }
 
 // another returns another client of the servers that a client has, as another process would have it.

@@ -9,13 +9,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Faults of the way to Redis.
 
 func slower(t *testing.T) *site {
-	p, addr := harness.StartProxy(t, harness.StartRedis(t))
+	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
 		fail: func() { p.Delay.Store(int64(200 * time.Millisecond)) },
@@ -25,7 +25,7 @@ func slower(t *testing.T) *site {
 
 // slowerThanTheClient has replies come after the client's timeout, and before the limiter's.
 func slowerThanTheClient(t *testing.T) *site {
-	p, addr := harness.StartProxy(t, harness.StartRedis(t))
+	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}).WithTimeout(20 * time.Millisecond), lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
 		fail: func() { p.Delay.Store(int64(40 * time.Millisecond)) },
@@ -35,7 +35,7 @@ func slowerThanTheClient(t *testing.T) *site {
 
 // nameNotFound cuts connections, and then has the server's name be unknown.
 func nameNotFound(t *testing.T) *site {
-	p, addr := harness.StartProxy(t, harness.StartRedis(t))
+	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 	var unknown atomic.Bool
 	var dialer net.Dialer
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -63,7 +63,7 @@ func cutFartherDirect(t *testing.T) *site {
 }
 
 func cutAt(t *testing.T, distance time.Duration, opts redis.Options) *site {
-	p, addr := harness.StartProxy(t, harness.StartRedis(t))
+	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 	p.Delay.Store(int64(distance))
 	opts.Addr = addr
 	return &site{
@@ -74,7 +74,7 @@ func cutAt(t *testing.T, distance time.Duration, opts redis.Options) *site {
 }
 
 func swallowed(t *testing.T) *site {
-	p, addr := harness.StartProxy(t, harness.StartRedis(t))
+	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
 		fail: func() { p.Swallow.Store(true) },

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The faults that TestFaults has its limiters survive, each on servers of its own.
@@ -71,7 +71,7 @@ func frozenSocket(t *testing.T) *site {
 
 func frozenTLS(t *testing.T) *site {
 	files, client := certificates(t)
-	address := "127.0.0.1:" + harness.FreePort(t)
+	address := "127.0.0.1:" + testkit.FreePort(t)
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
 	return freeze(t, redis.Options{Addr: address, TLSConfig: client}, "--tls-port", port, "--tls-auth-clients", "no",
@@ -80,7 +80,7 @@ func frozenTLS(t *testing.T) *site {
 
 // freeze stops a server. Without an address in the options, the client has the server's own.
 func freeze(t *testing.T, opts redis.Options, args ...string) *site {
-	addr, process := harness.StartRedisProcess(t, args...)
+	addr, process := testkit.StartRedisProcess(t, args...)
 	if opts.Addr == "" {
 		opts.Addr = addr
 	}
@@ -95,18 +95,18 @@ func killed(t *testing.T) *site      { return kill(t, redis.Options{}) }
 func killedRESP2(t *testing.T) *site { return kill(t, redis.Options{Protocol: 2}) }
 
 func kill(t *testing.T, opts redis.Options) *site {
-	addr, process := harness.StartRedisProcess(t)
+	addr, process := testkit.StartRedisProcess(t)
 	opts.Addr = addr
 	return &site{
 		rdb: outageClient(t, opts), lasts: 3 * time.Second, degrades: freshKey, bursts: 2,
 		fail: func() { require.NoError(t, process.Kill()) },
-		mend: func() { require.NotNil(t, harness.LaunchRedis(t, addr)) },
+		mend: func() { require.NotNil(t, testkit.LaunchRedis(t, addr)) },
 	}
 }
 
 func flushed(t *testing.T) *site {
-	addr := harness.StartRedis(t)
-	admin := harness.Connect(t, addr)
+	addr := testkit.StartRedis(t)
+	admin := testkit.Connect(t, addr)
 	flush := func() { require.NoError(t, admin.ScriptFlush(t.Context()).Err()) }
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: time.Second, bursts: 1, fail: flush, mend: flush,
@@ -114,30 +114,30 @@ func flushed(t *testing.T) *site {
 }
 
 func paused(t *testing.T) *site {
-	addr := harness.StartRedis(t)
-	admin := harness.Connect(t, addr)
+	addr := testkit.StartRedis(t)
+	admin := testkit.Connect(t, addr)
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
 		fail: func() { require.NoError(t, admin.Do(t.Context(), "CLIENT", "PAUSE", 2000, "ALL").Err()) },
 		mend: func() { // UNPAUSE would wait too
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return admin.Ping(t.Context()).Err() == nil }))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return admin.Ping(t.Context()).Err() == nil }))
 		},
 	}
 }
 
 func busy(t *testing.T) *site {
-	addr := harness.StartRedis(t, "--busy-reply-threshold", "10")
-	admin := harness.Connect(t, addr)
+	addr := testkit.StartRedis(t, "--busy-reply-threshold", "10")
+	admin := testkit.Connect(t, addr)
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
-		fail: func() { go harness.Connect(t, addr).Eval(context.Background(), "while true do end", nil) },
+		fail: func() { go testkit.Connect(t, addr).Eval(context.Background(), "while true do end", nil) },
 		mend: func() { require.NoError(t, admin.ScriptKill(t.Context()).Err()) },
 	}
 }
 
 func full(t *testing.T) *site {
-	addr := harness.StartRedis(t, "--maxmemory-policy", "noeviction")
-	admin := harness.Connect(t, addr)
+	addr := testkit.StartRedis(t, "--maxmemory-policy", "noeviction")
+	admin := testkit.Connect(t, addr)
 	memory := func(bytes string) { require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory", bytes).Err()) }
 	return &site{
 		// Redis refuses no write of a script that has made one: a new bucket may be made beside one that exists.
@@ -148,8 +148,8 @@ func full(t *testing.T) *site {
 }
 
 func readOnly(t *testing.T) *site {
-	addr, master := harness.StartRedis(t), harness.StartRedis(t)
-	admin := harness.Connect(t, addr)
+	addr, master := testkit.StartRedis(t), testkit.StartRedis(t)
+	admin := testkit.Connect(t, addr)
 	host, port, err := net.SplitHostPort(master)
 	require.NoError(t, err)
 	follow := func(host, port string) { require.NoError(t, admin.ReplicaOf(t.Context(), host, port).Err()) }
@@ -161,8 +161,8 @@ func readOnly(t *testing.T) *site {
 }
 
 func wrongType(t *testing.T) *site {
-	addr := harness.StartRedis(t)
-	admin := harness.Connect(t, addr)
+	addr := testkit.StartRedis(t)
+	admin := testkit.Connect(t, addr)
 	names := hotNames()
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: 2 * time.Second, degrades: hotKey, bursts: 2,
@@ -181,8 +181,8 @@ func wrongType(t *testing.T) *site {
 }
 
 func passwordRefused(t *testing.T) *site {
-	addr := harness.StartRedis(t)
-	admin := harness.Connect(t, addr)
+	addr := testkit.StartRedis(t)
+	admin := testkit.Connect(t, addr)
 	password := func(p string) { require.NoError(t, admin.ConfigSet(t.Context(), "requirepass", p).Err()) }
 	password(outagePassword)
 	return &site{
@@ -198,8 +198,8 @@ func passwordRefused(t *testing.T) *site {
 // loading kills a server with so much data that it is not ready for a while when it is started again.
 func loading(t *testing.T) *site {
 	dir := t.TempDir()
-	addr, process := harness.StartRedisProcess(t, "--dir", dir)
-	admin := harness.Connect(t, addr)
+	addr, process := testkit.StartRedisProcess(t, "--dir", dir)
+	admin := testkit.Connect(t, addr)
 	for i := range 4000 {
 		require.NoError(t, admin.Set(t.Context(), fmt.Sprint("ballast ", i), strings.Repeat("x", 1000), 0).Err())
 	}
@@ -208,19 +208,19 @@ func loading(t *testing.T) *site {
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: time.Second, degrades: freshKey, bursts: 2,
 		fail: func() {
 			require.NoError(t, process.Kill())
-			require.NotNil(t, harness.LaunchRedis(t, addr, "--dir", dir, "--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"))
+			require.NotNil(t, testkit.LaunchRedis(t, addr, "--dir", dir, "--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"))
 			info, err := admin.Info(t.Context(), "persistence").Result()
 			require.NoError(t, err)
 			require.Contains(t, info, "\nloading:1", "it has loaded its data already")
 		},
 		mend: func() {
-			require.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return admin.Ping(t.Context()).Err() == nil }))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return admin.Ping(t.Context()).Err() == nil }))
 		},
 	}
 }
 
 func connectionsTaken(t *testing.T) *site {
-	rdb := outageClient(t, redis.Options{Addr: harness.StartRedis(t), PoolSize: 10})
+	rdb := outageClient(t, redis.Options{Addr: testkit.StartRedis(t), PoolSize: 10})
 	var taken []*redis.Conn
 	return &site{
 		rdb: rdb, lasts: 2 * time.Second, degrades: freshKey, bursts: 1,

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Leases of three processes on one hot key, where Redis is a cluster that changes or is far away: guarantee 1 holds for every
@@ -54,8 +54,8 @@ func ride(t *testing.T, rdb redis.UniversalClient, limits map[string][]ginlimit.
 	var all sync.WaitGroup
 	limiters := make([]*ginlimit.Limiter, 3)
 	for i := range limiters {
-		limiters[i] = harness.NewLimiter(t, another(t, rdb), ginlimit.WithLease(waveLife), harness.TrustsClock(), timeout)
-		require.True(t, harness.BecomesTrue(t.Context().Done(), inRedis(limiters[i])))
+		limiters[i] = testkit.NewLimiter(t, another(t, rdb), ginlimit.WithLease(waveLife), testkit.TrustsClock(), timeout)
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), inRedis(limiters[i])))
 	}
 	start, end := time.Now(), make(chan struct{})
 	for _, limiter := range limiters {
@@ -66,7 +66,7 @@ func ride(t *testing.T, rdb redis.UniversalClient, limits map[string][]ginlimit.
 	pause(2*wave + wave/4)
 	happens(start, limiters)
 	pause(3 * wave)
-	assert.True(t, harness.BecomesTrue(t.Context().Done(), c.hasLeases)) // on a busy machine it may take longer
+	assert.True(t, testkit.BecomesTrue(t.Context().Done(), c.hasLeases)) // on a busy machine it may take longer
 	close(end)
 	all.Wait()
 	return &c
@@ -126,18 +126,18 @@ func hot(key string) map[string][]ginlimit.Limit {
 
 func TestLeasesWhileSlotsMigrate(t *testing.T) {
 	t.Parallel()
-	addrs := harness.StartCluster(t, 3)
+	addrs := testkit.StartCluster(t, 3)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	defer rdb.Close()
 	slot, moved := newMovingSlot(t, addrs, "hot"), 0
-	c := ride(t, rdb, hot("hot"), harness.Patient(), func(time.Time, []*ginlimit.Limiter) {
+	c := ride(t, rdb, hot("hot"), testkit.Patient(), func(time.Time, []*ginlimit.Limiter) {
 		for i := 0; i < 3 || moved == 0 && i < 20; i++ { // a full bucket has no key to be moved
 			slot.depart(t)
 			pause(100 * time.Millisecond) // the bucket is asked for where it was, or at its new node if it was full
 			moved += slot.move(t)
 			pause(100 * time.Millisecond)
 			slot.arrive(t)
-			require.True(t, harness.BecomesTrue(t.Context().Done(), slot.agreed(t)))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), slot.agreed(t)))
 		}
 	})
 	c.judge(t, loss{from: -1, to: -1})
@@ -156,8 +156,8 @@ func TestLeasesWhileAMasterIsReplaced(t *testing.T) {
 		lost = loss{from: time.Since(start), bursts: s.bursts}
 		s.fail()
 		s.mend()
-		limiter := harness.NewLimiter(t, s.rdb, ginlimit.WithTimeout(3*ginlimit.DefaultTimeout))
-		require.True(t, harness.BecomesTrue(t.Context().Done(), inRedis(limiter)))
+		limiter := testkit.NewLimiter(t, s.rdb, ginlimit.WithTimeout(3*ginlimit.DefaultTimeout))
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), inRedis(limiter)))
 		lost.to = time.Since(start)
 	})
 	c.judge(t, lost)
@@ -172,9 +172,9 @@ func TestLeasesFarFromRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			proxy, addr := harness.StartProxy(t, harness.StartRedis(t))
+			proxy, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 			proxy.Delay.Store(int64(distance()))
-			c := ride(t, harness.Connect(t, addr), hot("hot"), harness.Patient(), func(start time.Time, _ []*ginlimit.Limiter) {
+			c := ride(t, testkit.Connect(t, addr), hot("hot"), testkit.Patient(), func(start time.Time, _ []*ginlimit.Limiter) {
 				for time.Since(start) < 10*wave {
 					proxy.Delay.Store(int64(distance()))
 					pause(10 * time.Millisecond)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Histories of several processes with leases are linearizable too. The sequential specification of a bucket from which processes
@@ -159,7 +159,7 @@ func TestConcurrentCallsWithLeasesAreLinearizable(t *testing.T) {
 				t.Parallel()
 				opts := []ginlimit.Option{ginlimit.WithLease(longLease)}
 				if row.alone {
-					opts = append(opts, harness.Patient())
+					opts = append(opts, testkit.Patient())
 				}
 				h := newHistory(t, direct, opts...)
 				h.limit, h.verbs, h.keys, h.leases = leasedSlowLimit, row.verbs, 2, true

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Histories of concurrent calls are linearizable (Herlihy and Wing, 1990): each call takes effect at one moment between its
@@ -137,7 +137,7 @@ func do(l *ginlimit.Limiter, o operation, limit ginlimit.Limit) (out outcome, er
 }
 
 // disturbance is done to a server again and again while calls are made.
-type disturbance func(t *testing.T, addr string, process *os.Process, proxy *harness.Proxy)
+type disturbance func(t *testing.T, addr string, process *os.Process, proxy *testkit.Proxy)
 
 func TestConcurrentCallsAreLinearizable(t *testing.T) {
 	t.Parallel()
@@ -155,7 +155,7 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 		"slow Redis":          {delayReplies, usual, nil},
 		"frozen Redis":        {freezeServer, usual, nil},
 		"replies swallowed":   {swallowReplies, usual, nil},
-		"refusals remembered": {cutConnections, usual[:3], []ginlimit.Option{harness.TrustsClock()}}, // a refund elsewhere shows within a second
+		"refusals remembered": {cutConnections, usual[:3], []ginlimit.Option{testkit.TrustsClock()}}, // a refund elsewhere shows within a second
 	} {
 		for _, direct := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
@@ -182,7 +182,7 @@ const (
 type history struct {
 	addr   string
 	server *os.Process
-	proxy  *harness.Proxy
+	proxy  *testkit.Proxy
 	start  func() *ginlimit.Limiter // of a process
 
 	limit   ginlimit.Limit
@@ -202,8 +202,8 @@ type history struct {
 
 // newHistory starts a server, to be asked through a proxy.
 func newHistory(t *testing.T, direct bool, opts ...ginlimit.Option) *history {
-	addr, server := harness.StartRedisProcess(t)
-	proxy, way := harness.StartProxy(t, addr)
+	addr, server := testkit.StartRedisProcess(t)
+	proxy, way := testkit.StartProxy(t, addr)
 	opts = append([]ginlimit.Option{ginlimit.WithDenyMemory(0), ginlimit.WithTimeout(ginlimit.DefaultTimeout)}, opts...)
 	h := &history{
 		addr: addr, server: server, proxy: proxy, limit: slowLimit, callers: 4, keys: 4, seed: uint64(time.Now().UnixNano()),
@@ -212,7 +212,7 @@ func newHistory(t *testing.T, direct bool, opts ...ginlimit.Option) *history {
 	h.start = func() *ginlimit.Limiter {
 		rdb := redis.NewClient(&redis.Options{Addr: way, ContextTimeoutEnabled: direct, ReadTimeout: h.read})
 		t.Cleanup(func() { _ = rdb.Close() })
-		return harness.NewLimiter(t, rdb, opts...)
+		return testkit.NewLimiter(t, rdb, opts...)
 	}
 	return h
 }
@@ -306,29 +306,29 @@ func (h *history) check(t *testing.T, model porcupine.NondeterministicModel) {
 	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(model.ToModel(), h.operations, time.Minute))
 }
 
-func undisturbed(*testing.T, string, *os.Process, *harness.Proxy) {}
+func undisturbed(*testing.T, string, *os.Process, *testkit.Proxy) {}
 
-func cutConnections(_ *testing.T, _ string, _ *os.Process, proxy *harness.Proxy) {
+func cutConnections(_ *testing.T, _ string, _ *os.Process, proxy *testkit.Proxy) {
 	proxy.CutAll()
 	proxy.Cut.Store(false)
 }
 
-func flushScripts(t *testing.T, addr string, _ *os.Process, _ *harness.Proxy) {
-	assert.NoError(t, harness.Connect(t, addr).ScriptFlush(t.Context()).Err())
+func flushScripts(t *testing.T, addr string, _ *os.Process, _ *testkit.Proxy) {
+	assert.NoError(t, testkit.Connect(t, addr).ScriptFlush(t.Context()).Err())
 }
 
-func delayReplies(_ *testing.T, _ string, _ *os.Process, proxy *harness.Proxy) {
+func delayReplies(_ *testing.T, _ string, _ *os.Process, proxy *testkit.Proxy) {
 	proxy.Delay.Store(int64(rand.N(30 * time.Millisecond)))
 }
 
-func swallowReplies(_ *testing.T, _ string, _ *os.Process, proxy *harness.Proxy) {
+func swallowReplies(_ *testing.T, _ string, _ *os.Process, proxy *testkit.Proxy) {
 	proxy.Swallow.Store(true)
 	<-time.After(100 * time.Millisecond)
 	proxy.Swallow.Store(false)
 	<-time.After(300 * time.Millisecond)
 }
 
-func freezeServer(t *testing.T, _ string, process *os.Process, _ *harness.Proxy) {
+func freezeServer(t *testing.T, _ string, process *os.Process, _ *testkit.Proxy) {
 	assert.NoError(t, process.Signal(syscall.SIGSTOP))
 	<-time.After(120 * time.Millisecond)
 	assert.NoError(t, process.Signal(syscall.SIGCONT))

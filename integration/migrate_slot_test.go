@@ -10,19 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestSlotsWhileTheirSlotMigrates takes slots and tokens of a client whose keys are on either node of a cluster, where each key is asked for
 // alone. Never more than three are in flight, one that ends is free at once in its own process, and soon in another, and no token is lost to a refusal.
 func TestSlotsWhileTheirSlotMigrates(t *testing.T) {
 	t.Parallel()
-	m := harness.StartMigration(t)
+	m := testkit.StartMigration(t)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
 	defer rdb.Close()
-	first := harness.Connect(t, m.Addrs[0])
+	first := testkit.Connect(t, m.Addrs[0])
 	policy := func() *ginlimit.Policy {
-		limiter := harness.NewLimiter(t, rdb, harness.Patient(), ginlimit.WithDenyMemory(0), ginlimit.WithFailure(ginlimit.FailClosed))
+		limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyMemory(0), ginlimit.WithFailure(ginlimit.FailClosed))
 		p, err := limiter.Policy(ginlimit.Limit{Rate: 20, Period: 24 * time.Hour}, ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
 		require.NoError(t, err)
 		return p

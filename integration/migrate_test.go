@@ -16,17 +16,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestSeveralLimitsWhileTheirSlotMigrates has keys of one client on either node, where Redis answers every call on several
 // of them TRYAGAIN. Each decision must be that of Redis, and that of a limiter in this process.
 func TestSeveralLimitsWhileTheirSlotMigrates(t *testing.T) {
 	t.Parallel()
-	m := harness.StartMigration(t)
+	m := testkit.StartMigration(t)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
 	defer rdb.Close()
-	first := harness.Connect(t, m.Addrs[0])
+	first := testkit.Connect(t, m.Addrs[0])
 	quota := ginlimit.PerCalendar(13, ginlimit.CalendarMonth(nil, 1+(time.Now().UTC().Day()+14)%28))
 	for _, algorithm := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		sets := [][]ginlimit.Limit{
@@ -34,7 +34,7 @@ func TestSeveralLimitsWhileTheirSlotMigrates(t *testing.T) {
 			{{Rate: 12, Period: 23 * time.Hour}, quota},
 			{quota, ginlimit.PerDay(10), {Rate: 15, Period: 25 * time.Hour}},
 		}
-		limiter, log := harness.LoggedLimiter(t, rdb, ginlimit.WithAlgorithm(algorithm), ginlimit.WithDenyMemory(0))
+		limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithAlgorithm(algorithm), ginlimit.WithDenyMemory(0))
 		defer func() { require.Empty(t, log.String(), "it is done, so nothing is refused") }()
 		model, err := ginlimit.NewLocal(ginlimit.WithAlgorithm(algorithm))
 		require.NoError(t, err)
@@ -99,14 +99,14 @@ func TestSeveralLimitsWhileTheirSlotMigrates(t *testing.T) {
 // TestNoLimitIsPassedWhileItsSlotMigrates has many callers take tokens of one client whose keys are on either node.
 func TestNoLimitIsPassedWhileItsSlotMigrates(t *testing.T) {
 	t.Parallel()
-	m := harness.StartMigration(t)
+	m := testkit.StartMigration(t)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
 	defer rdb.Close()
-	limiter := harness.NewLimiter(t, rdb)
+	limiter := testkit.NewLimiter(t, rdb)
 	limits := []ginlimit.Limit{ginlimit.PerDay(50), {Rate: 40, Period: 23 * time.Hour}}
 	for i := range 4 {
 		client := fmt.Sprint("client ", i)
-		if !m.Begin(t, harness.RedisKey(client, limits[0])) {
+		if !m.Begin(t, testkit.RedisKey(client, limits[0])) {
 			continue
 		}
 		var admitted sync.Map
@@ -169,24 +169,24 @@ func (h *takes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // again for a while.
 func TestWhatWasTakenOfAMigratingClientIsGivenBackAfterAnError(t *testing.T) {
 	t.Parallel()
-	m := harness.StartMigration(t)
+	m := testkit.StartMigration(t)
 	for _, algorithm := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
 		defer rdb.Close()
 		hook := &takes{}
 		rdb.AddHook(hook)
-		limiter := harness.NewLimiter(t, rdb, ginlimit.WithAlgorithm(algorithm), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(time.Second))
+		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(algorithm), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(time.Second))
 		limits := []ginlimit.Limit{ginlimit.PerDay(5), {Rate: 4, Period: 23 * time.Hour}}
 		client, i := "", 0
 		for client = "client"; ; i++ {
 			client = fmt.Sprintf("client %d of %s", i, algorithm)
 			_, err := limiter.Allow(t.Context(), client, limits...)
 			require.NoError(t, err)
-			if m.Begin(t, harness.RedisKeyOf(algorithm, client, limits[0])) {
+			if m.Begin(t, testkit.RedisKeyOf(algorithm, client, limits[0])) {
 				break
 			}
 		}
-		m.Move(t, harness.RedisKeyOf(algorithm, client, limits[0]))
+		m.Move(t, testkit.RedisKeyOf(algorithm, client, limits[0]))
 		before := hook.several.Load()
 		r, err := limiter.Allow(t.Context(), client, limits...)
 		require.NoError(t, err)
@@ -201,7 +201,7 @@ func TestWhatWasTakenOfAMigratingClientIsGivenBackAfterAnError(t *testing.T) {
 			require.False(t, again, "it was seen to migrate a moment ago")
 		}
 
-		hook.kept = harness.RedisKeyOf(algorithm, client, limits[1])
+		hook.kept = testkit.RedisKeyOf(algorithm, client, limits[1])
 		_, err = limiter.Allow(t.Context(), client, limits...)
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		hook.kept = ""
@@ -221,8 +221,8 @@ func TestWhatWasTakenOfAMigratingClientIsGivenBackAfterAnError(t *testing.T) {
 // cluster client of the test is told wrong slots.
 func TestMovedNamesTheClientToUse(t *testing.T) {
 	t.Parallel()
-	addrs := harness.StartCluster(t, 2)
-	one := harness.Connect(t, addrs[0])
+	addrs := testkit.StartCluster(t, 2)
+	one := testkit.Connect(t, addrs[0])
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{
 		MaxRedirects: -1,
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
@@ -231,7 +231,7 @@ func TestMovedNamesTheClientToUse(t *testing.T) {
 	})
 	defer cluster.Close()
 	for _, rdb := range []redis.UniversalClient{one, cluster} {
-		limiter, log := harness.LoggedLimiter(t, rdb)
+		limiter, log := testkit.LoggedLimiter(t, rdb)
 		for i := range 20 {
 			_, _ = limiter.Allow(t.Context(), fmt.Sprint("client ", i), ginlimit.PerDay(5)) // those of the other node fail
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Every fault of faults_test.go, under the load of 64 callers for each of the three policies. What must hold is
@@ -126,7 +126,7 @@ func TestFaults(t *testing.T) {
 // run puts the site under load, has it fail and mends it.
 func (s *site) run(t *testing.T) outage {
 	t.Helper()
-	var log harness.Buffer
+	var log testkit.Buffer
 	limiters := map[ginlimit.Failure]*ginlimit.Limiter{}
 	var all sync.WaitGroup
 	o := outage{seen: map[ginlimit.Failure][]seen{}}
@@ -134,7 +134,7 @@ func (s *site) run(t *testing.T) outage {
 	switch { // what is late on a busy machine is not the fault's
 	case *faultsTable != "":
 	case s.degrades == noKey:
-		timeout = harness.Patient()
+		timeout = testkit.Patient()
 	default:
 		timeout = ginlimit.WithTimeout(3 * ginlimit.DefaultTimeout)
 	}
@@ -145,11 +145,11 @@ func (s *site) run(t *testing.T) outage {
 				ginlimit.WithReplicas(outageReplicas), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.NoError(t, err)
 			limiters[policy] = limiter
-			require.True(t, harness.BecomesTrue(ctx.Done(), inRedis(limiter)), policy)
+			require.True(t, testkit.BecomesTrue(ctx.Done(), inRedis(limiter)), policy)
 		}
 		o.leased = newLessees(t, s, timeout)
 		for i, limiter := range o.leased.limiters {
-			require.True(t, harness.BecomesTrue(ctx.Done(), inRedis(limiter)), "%s, with leases", o.leased.policies[i])
+			require.True(t, testkit.BecomesTrue(ctx.Done(), inRedis(limiter)), "%s, with leases", o.leased.policies[i])
 		}
 		start, end := time.Now(), make(chan struct{})
 		o.leased.begin(&all, start, end)
@@ -176,7 +176,7 @@ func (s *site) run(t *testing.T) outage {
 		mended := time.Now()
 		o.mended = mended.Sub(start)
 		for _, policy := range policies {
-			assert.True(t, harness.BecomesTrue(ctx.Done(), inRedis(limiters[policy])), policy)
+			assert.True(t, testkit.BecomesTrue(ctx.Done(), inRedis(limiters[policy])), policy)
 		}
 		o.back = time.Since(mended)
 		o.leased.wait(ctx, t, mended)
@@ -291,7 +291,7 @@ func (s *site) judge(t *testing.T, o outage) {
 	for _, secret := range []string{"hot", "caller ", outagePassword} {
 		assert.NotContains(t, o.log, secret)
 	}
-	assert.True(t, harness.BecomesTrue(t.Context().Done(), func() bool { return harness.GoroutinesLeft(t) == 0 }), "goroutines left")
+	assert.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return testkit.GoroutinesLeft(t) == 0 }), "goroutines left")
 }
 
 // mostInRedis is burst + rate × time, for each time the bucket was lost.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Calls of several keys share a pipeline, and commands in it, and leases are on, while a server goes away and returns or is replaced.
@@ -67,7 +67,7 @@ func TestSharedCallsWhileAServerFails(t *testing.T) {
 				close(mended)
 				<-asked
 				for _, limiter := range limiters {
-					assert.True(t, harness.BecomesTrue(t.Context().Done(), inRedis(limiter)))
+					assert.True(t, testkit.BecomesTrue(t.Context().Done(), inRedis(limiter)))
 					stats := limiter.Stats()
 					assert.Greater(t, stats.Decisions, stats.Batches, "calls share pipelines")
 				}
@@ -80,11 +80,11 @@ func TestSharedCallsWhileAServerFails(t *testing.T) {
 			c.judge(t, lost)
 			close(end)
 			require.Positive(t, <-charged)
-			require.True(t, harness.BecomesTrue(t.Context().Done(), inRedis(harness.NewLimiter(t, s.rdb, timeout))))
-			limiter := harness.NewLimiter(t, s.rdb)
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), inRedis(testkit.NewLimiter(t, s.rdb, timeout))))
+			limiter := testkit.NewLimiter(t, s.rdb)
 			for _, key := range refused {
 				var r ginlimit.Result
-				require.True(t, harness.BecomesTrue(t.Context().Done(), func() (ok bool) { // the client may still ask for a node that is gone
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), func() (ok bool) { // the client may still ask for a node that is gone
 					var err error
 					r, err = limiter.Peek(t.Context(), key, slowLimit)
 					return err == nil
@@ -123,7 +123,7 @@ func assertChargedTogether(t *testing.T, rdb redis.UniversalClient, limits map[s
 				continue
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			ms, err := ttls.Run(ctx, rdb, []string{harness.RedisKey(key, all[0]), harness.RedisKey(key, all[1])}).Int64Slice()
+			ms, err := ttls.Run(ctx, rdb, []string{testkit.RedisKey(key, all[0]), testkit.RedisKey(key, all[1])}).Int64Slice()
 			cancel()
 			if cluster, ok := rdb.(*redis.ClusterClient); ok && err != nil {
 				cluster.ReloadState(context.Background())
@@ -149,9 +149,9 @@ func keysOn(t *testing.T, s *site) (keys []string) {
 		var err error
 		switch rdb := s.rdb.(type) {
 		case *redis.ClusterClient:
-			node, err = rdb.MasterForKey(t.Context(), harness.RedisKey(key, oneLimit[0]))
+			node, err = rdb.MasterForKey(t.Context(), testkit.RedisKey(key, oneLimit[0]))
 		case *redis.Ring:
-			node, err = rdb.GetShardClientForKey(harness.RedisKey(key, oneLimit[0]))
+			node, err = rdb.GetShardClientForKey(testkit.RedisKey(key, oneLimit[0]))
 		default:
 			return ""
 		}
@@ -172,16 +172,16 @@ func keysOn(t *testing.T, s *site) (keys []string) {
 }
 
 func ringKilled(t *testing.T) *site {
-	addr, process := harness.StartRedisProcess(t)
+	addr, process := testkit.StartRedisProcess(t)
 	return ringOf(t, addr, site{
 		bursts: 3, // on the shard, on the other one, and on the shard when it is back
 		fail:   func() { require.NoError(t, process.Kill()) },
-		mend:   func() { require.NotNil(t, harness.LaunchRedis(t, addr)) },
+		mend:   func() { require.NotNil(t, testkit.LaunchRedis(t, addr)) },
 	})
 }
 
 func ringFrozen(t *testing.T) *site {
-	addr, process := harness.StartRedisProcess(t)
+	addr, process := testkit.StartRedisProcess(t)
 	return ringOf(t, addr, site{
 		bursts: 2,
 		fail:   func() { require.NoError(t, process.Signal(syscall.SIGSTOP)) },
@@ -191,12 +191,12 @@ func ringFrozen(t *testing.T) *site {
 
 // ringOf completes the site of a ring, of which the shard at an address fails.
 func ringOf(t *testing.T, addr string, s site) *site {
-	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": harness.StartRedis(t)}, HeartbeatFrequency: ringHeartbeat})
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": testkit.StartRedis(t)}, HeartbeatFrequency: ringHeartbeat})
 	t.Cleanup(func() { _ = rdb.Close() })
 	s.rdb, s.lasts, s.degrades = rdb, time.Second, someKeys
 	for i := 0; ; i++ {
 		s.leased = fmt.Sprint("hot ", i)
-		shard, err := rdb.GetShardClientForKey(harness.RedisKey(s.leased, oneLimit[0]))
+		shard, err := rdb.GetShardClientForKey(testkit.RedisKey(s.leased, oneLimit[0]))
 		require.NoError(t, err)
 		if shard.Options().Addr == addr {
 			return &s

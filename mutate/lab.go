@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -30,10 +31,20 @@ type target struct {
 	stages []stage
 }
 
-// A stage is tests of one package.
+// A stage is tests of one package, or of several whose directories are separated by spaces.
 type stage struct {
 	dir  string
 	args []string
+}
+
+// each returns the stages of a target, each of one package.
+func (t target) each() (all []stage) {
+	for _, s := range t.stages {
+		for dir := range strings.FieldsSeq(s.dir) {
+			all = append(all, stage{dir, s.args})
+		}
+	}
+	return all
 }
 
 func (s stage) name() string { return fmt.Sprint(s.dir, s.args) }
@@ -73,7 +84,7 @@ func (l *lab) path(suffix string) string {
 
 // prepare runs every stage of a target with no change, and takes its time.
 func (l *lab) prepare(ctx context.Context, t target) error {
-	for _, s := range t.stages {
+	for _, s := range t.each() {
 		if l.binaries[s.dir] == nil {
 			file := l.path(".test")
 			if output, err := l.compile(ctx, s.dir, file, ""); err != nil {
@@ -167,7 +178,7 @@ func (l *lab) try(ctx context.Context, t target, source string, m mutant) (outco
 	if filepath.Ext(m.file) == ".lua" {
 		make = l.makeLua
 	}
-	for _, s := range t.stages {
+	for _, s := range t.each() {
 		file := files[s.dir]
 		if file == "" {
 			var err error

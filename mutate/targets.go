@@ -1,27 +1,29 @@
 package main
 
-// Tests of the root: none of them starts a server. They are chosen so that most mutants of a script are seen in a second.
+// Tests of the public API: none of them starts a server. They are chosen so that most mutants of a
+// script are seen in a second.
 var (
-	tokens  = stage{".", []string{"-test.run", "TestTraceEqualsModelOnMiniredis/seed_[01]$", "-test.parallel", "1"}}
-	fixed   = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/fixed.*seed_[01]$", "-test.parallel", "1"}}
-	sliding = stage{".", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
-	scripts = stage{".", []string{"-test.run", "TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|TestTokensGivenBack|TestBucketsCharged|TestABlock|TestScripts[WU]|TestEachKey"}}
-	windows = stage{".", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
-	across  = stage{".", []string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
-	settled = stage{".", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
-	kinds   = stage{".", []string{"-test.run", "TestCalendarTrace", "-test.parallel", "1"}}
-	traces  = stage{".", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
-	rules   = stage{".", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
+	tokens  = stage{"tests/limits", []string{"-test.run", "TestTraceEqualsModelOnMiniredis/seed_[01]$", "-test.parallel", "1"}}
+	fixed   = stage{"tests/limits", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/fixed.*seed_[01]$", "-test.parallel", "1"}}
+	sliding = stage{"tests/limits", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
+	scripts = stage{"tests/scripts", []string{"-test.run", "TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|TestTokensGivenBack|TestBucketsCharged|TestABlock|TestScripts[WU]|TestEachKey"}}
+	windows = stage{"tests/scripts", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
+	across  = stage{"tests/scripts", []string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
+	settled = stage{"tests/limits .", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
+	kinds   = stage{"tests/limits", []string{"-test.run", "TestCalendarTrace|TestLimitsOfDifferentAlgorithms", "-test.parallel", "1"}}
+	traces  = stage{"tests/limits .", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
+	rules   = stage{"tests/limits tests/scripts tests/limits/pairs tests/web .", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
 		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
-	simulation = stage{".", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}
-	guarded    = stage{".", []string{"-test.run", "TestGuardsEqualTheModel|TestABanThatIsNotKept", "-test.parallel", "1"}}
-	guards     = stage{".", []string{"-test.run", "TestMessagesAboutSlots|TestSlots|TestLateAttempt|Ban", "-test.skip", ".*/local|.*/.*/local|Redis"}}
-	slots      = stage{".", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
-	plans      = stage{".", []string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
+	simulation = stage{"tests/simulation", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}
+	guarded    = stage{"tests/scripts", []string{"-test.run", "TestGuardsEqualTheModel|TestABanThatIsNotKept", "-test.parallel", "1"}}
+	guards     = stage{"tests/scripts tests/limits tests/limits/pairs tests/web", []string{"-test.run", "TestMessagesAboutSlots|TestSlots|TestLateAttempt|Ban", "-test.skip", ".*/local|.*/.*/local|Redis"}}
+	slots      = stage{"tests/simulation", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
+	plans      = stage{"tests/plans tests/limits/pairs tests/faults", []string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
 
-	leases = stage{".", []string{"-test.run", "Lease|ByHand"}}
+	leases = stage{"tests/limits tests/limits/pairs", []string{"-test.run", "Lease|ByHand"}}
 
 	bucketTests   = stage{"internal/bucket", nil}
+	keyTests      = stage{"internal/clientkey", nil}
 	clockTests    = stage{"internal/clocktrust", nil}
 	denyTests     = stage{"internal/denycache", nil}
 	memoryTests   = stage{"internal/memory", nil}
@@ -31,9 +33,11 @@ var (
 	leaseSteps    = stage{"internal/lease", []string{"-test.run", "^TestSteps"}}
 	leaseSim      = stage{"internal/lease", []string{"-test.run", "^TestSimulation$", "-seeds", "150"}}
 	calendarTests = stage{"internal/calendar", nil}
+	fieldTests    = stage{"internal/httpfields", nil}
 	fifoTests     = stage{"internal/fifo", nil}
 	inflightTests = stage{"internal/inflight", nil}
 	storeTests    = stage{"internal/redisstore", nil}
+	planTests     = stage{"internal/plancache", []string{"-test.skip", "^TestKeptPlans"}}
 )
 
 var targets = []target{
@@ -43,13 +47,21 @@ var targets = []target{
 	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
 	{"internal/denycache/cache.go", []stage{denyTests}},
-	{"guards.lua", []stage{guarded, guards, slots}},
-	{"slots.lua", []stage{guarded, guards, slots}},
-	{"tell.lua", []stage{guarded, guards, slots}},
+	{"lua/guards.lua", []stage{guarded, guards, slots}},
+	{"lua/slots.lua", []stage{guarded, guards, slots}},
+	{"lua/report.lua", []stage{guarded, guards, slots}},
 	{"internal/inflight/counts.go", []stage{inflightTests, slots}},
-	{"internal/inflight/teller.go", []stage{inflightTests, slots}},
-	{"several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
+	{"internal/inflight/reporter.go", []stage{inflightTests, slots}},
+	{"lua/fast/several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
 	{"internal/calendar/rule.go", []stage{calendarTests}},
+	{"internal/clientkey/key.go", []stage{keyTests}},
+	{"internal/clientkey/address.go", []stage{keyTests}},
+	{"internal/clientkey/networks.go", []stage{keyTests}},
+	{"internal/httpfields/accept.go", []stage{fieldTests}},
+	{"internal/httpfields/fields.go", []stage{fieldTests}},
+	{"internal/httpfields/list.go", []stage{fieldTests}},
+	{"internal/httpfields/name.go", []stage{fieldTests}},
+	{"internal/httpfields/problem.go", []stage{fieldTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
 	{"internal/lease/cache.go", []stage{leaseTests, leaseSim}},
@@ -65,13 +77,22 @@ var targets = []target{
 	{"internal/dispatch/lent.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
-	{"fixed_window.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
-	{"sliding_window.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
-	{"decide.lua", []stage{tokens, fixed, sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
-	{"cross_slot.lua", []stage{across, simulation}},
-	{"mixed.lua", []stage{kinds}},
-	{"plan.lua", []stage{plans}},
+	{"lua/kind/token.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
+	{"lua/fast/fixed.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/kind/fixed.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/fast/sliding.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/kind/sliding.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/decide.lua", []stage{tokens, fixed, sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/cross_slot.lua", []stage{across, simulation}},
+	{"lua/plan.lua", []stage{storeTests, planTests, plans}},
+	{"internal/plancache/cache.go", []stage{planTests, plans}},
+	{"internal/plancache/flight.go", []stage{planTests, plans}},
+	{"internal/plancache/plan.go", []stage{planTests, plans}},
+	{"internal/plancache/redis.go", []stage{planTests, plans}},
+	{"internal/plancache/source.go", []stage{planTests, plans}},
+	{"internal/redisstore/answers.go", []stage{storeTests, planTests, plans}},
 	{"internal/redisstore/reply.go", []stage{storeTests}},
+	{"internal/redisstore/script.go", []stage{storeTests}},
 	{"internal/memory/store.go", []stage{memoryTests}},
 	{"internal/memory/record.go", []stage{memoryTests, scripts}},
 	{"internal/memory/ban.go", []stage{memoryTests}},

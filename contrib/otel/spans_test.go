@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // requireChildren wants every span of a script to be a child of the span of a request, and returns how many there are of each name.
@@ -93,5 +93,5 @@ func testSpansOfRedis(t *testing.T, rdb redis.UniversalClient, busy bool) {
 }
 
 func TestSpansOfRedisAreChildrenOfRequests(t *testing.T) {
-	harness.InBubble(t, func(t *testing.T, b *harness.Bubble) { testSpansOfRedis(t, b.Redis, false) })
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { testSpansOfRedis(t, b.Redis, false) })
 }

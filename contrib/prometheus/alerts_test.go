@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // dashboard is what the tests read of dashboard.json.
@@ -74,7 +74,7 @@ func expressions(t *testing.T, interval string) (all []string) {
 // TestExpressionsParse has promtool read the alert rules, and the dashboard's expressions as rules.
 func TestExpressionsParse(t *testing.T) {
 	t.Parallel()
-	promtool := harness.Need(t, "promtool")
+	promtool := testkit.Need(t, "promtool")
 	var rules strings.Builder
 	rules.WriteString("groups:\n- name: dashboard\n  rules:\n")
 	for i, expr := range expressions(t, "5m") {
@@ -91,7 +91,7 @@ func TestExpressionsParse(t *testing.T) {
 // TestAlertRules has promtool run the tests of alerts_test.yml.
 func TestAlertRules(t *testing.T) {
 	t.Parallel()
-	out, err := exec.CommandContext(t.Context(), harness.Need(t, "promtool"), "test", "rules", "alerts_test.yml").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), testkit.Need(t, "promtool"), "test", "rules", "alerts_test.yml").CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 

@@ -27,7 +27,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	ginlimitprom "github.com/ginlimit/ginlimit/contrib/prometheus"
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // busyApplication is an application that has something of every metric, with a client that sends requests until the test ends.
@@ -92,7 +92,7 @@ func busyApplication(t *testing.T, rdb *redis.Client) *httptest.Server {
 // startPrometheus starts a Prometheus that scrapes a server, with the alert rules in a time that runs thirty times as fast, and
 // returns its address.
 func startPrometheus(t *testing.T, target *httptest.Server) string {
-	program, folder, addr := harness.Need(t, "prometheus"), t.TempDir(), "127.0.0.1:"+harness.FreePort(t)
+	program, folder, addr := testkit.Need(t, "prometheus"), t.TempDir(), "127.0.0.1:"+testkit.FreePort(t)
 	rules, err := os.ReadFile("alerts.yml")
 	require.NoError(t, err)
 	rules = regexp.MustCompile(`\b\d+m\b`).ReplaceAllFunc(rules, func(span []byte) []byte {
@@ -117,7 +117,7 @@ scrape_configs: [{job_name: api, static_configs: [{targets: [%q]}]}]
 		_ = cmd.Wait()
 		_ = log.Close()
 	})
-	if !harness.BecomesTrue(t.Context().Done(), func() bool {
+	if !testkit.BecomesTrue(t.Context().Done(), func() bool {
 		response, err := http.Get("http://" + addr + "/-/ready")
 		if err != nil {
 			return false
@@ -146,8 +146,8 @@ func call(t *testing.T, addr, path string, query url.Values, data any) {
 
 // TestOutageInPrometheus has a real Prometheus scrape a real application whose Redis is killed.
 func TestOutageInPrometheus(t *testing.T) {
-	redisAddr, process := harness.StartRedisProcess(t)
-	addr := startPrometheus(t, busyApplication(t, harness.ConnectDirect(t, redisAddr)))
+	redisAddr, process := testkit.StartRedisProcess(t)
+	addr := startPrometheus(t, busyApplication(t, testkit.ConnectDirect(t, redisAddr)))
 	type alert struct {
 		State  string
 		Labels map[string]string
@@ -169,7 +169,7 @@ func TestOutageInPrometheus(t *testing.T) {
 	}
 	becomes := func(condition func() bool, text ...any) {
 		t.Helper()
-		require.True(t, harness.BecomesTrue(t.Context().Done(), condition), text...)
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), condition), text...)
 	}
 	const rate = `rate(ginlimit_decision_duration_seconds_count{source="redis"}[4s])`
 	becomes(func() bool { return query(rate+" > 0") > 0 }, "decisions of Redis")
@@ -200,7 +200,7 @@ func TestOutageInPrometheus(t *testing.T) {
 		return query(`ginlimit_breaker_transitions_total{to="open", reason="connection_refused"} == 1`) == 1
 	}, "the reason")
 
-	require.NotNil(t, harness.LaunchRedis(t, redisAddr))
+	require.NotNil(t, testkit.LaunchRedis(t, redisAddr))
 	becomes(func() bool { return len(alerts()) == 0 }, "Redis is back")
 	becomes(func() bool { return query(`ginlimit_breaker_transitions_total{to="closed"} == 1`) == 1 }, "closed")
 }

@@ -10,13 +10,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit/internal/harness"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestWorkers do each job once.
 func TestWorkers(t *testing.T) {
 	const jobs = 15
-	var out harness.Buffer
+	var out testkit.Buffer
 	require.NoError(t, run(t.Context(), jobs, "", &out))
 	for job := range jobs {
 		require.Equal(t, 1, strings.Count(out.String(), fmt.Sprintf("calls the partner for job %d\n", job)))

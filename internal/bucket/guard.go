@@ -64,4 +64,5 @@ type Attempt struct {
 	Number  int64 // of the attempt; a later one of this process has a larger number; 0 if it only looks
 	Settled int64 // all attempts up to this number hold a slot or never will
 	Held    int64 // the slots that these hold
+	Doubt   bool  // set by a store that denied the call: it may have granted the attempt all the same
 }

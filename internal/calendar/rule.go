@@ -4,6 +4,8 @@ package calendar
 import (
 	"fmt"
 	"path"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -75,6 +77,30 @@ func (r Rule) next(first date) date {
 func (r Rule) begin(year int, month time.Month) date {
 	last := date{year, month + 1, 0}.utc()
 	return date{last.Year(), last.Month(), min(r.First, last.Day())}
+}
+
+// idUnits are the units in IDs.
+var idUnits = [...]string{Day: "day", Week: "week", Month: "month"}
+
+// ID names the period that begins at start, apart from the periods of other rules.
+func (r Rule) ID(start time.Time) string {
+	id, layout := idUnits[r.Unit], time.DateOnly
+	switch {
+	case r.Unit == Week:
+		id += strings.ToLower(time.Weekday(r.First).String()[:3])
+	case r.Unit == Month && r.First == 1:
+		layout = "2006-01"
+	case r.Unit == Month:
+		id += strconv.Itoa(r.First)
+	}
+	if r.Zone != time.UTC {
+		id += "@" + r.Zone.String()
+	}
+	if !Named(r.Zone) { // another one may have the name
+		_, offset := start.In(r.Zone).Zone()
+		id += strconv.Itoa(offset)
+	}
+	return id + ":" + start.In(r.Zone).Format(layout)
 }
 
 // midnight returns the first moment of a day. Where clocks are set forward over midnight, that is when they are set; where

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"log/slog"
+	"net"
 	"reflect"
 	"runtime"
 	"slices"
@@ -250,13 +251,29 @@ func (h *carrier) copyOf(cmd redis.Cmder) *redis.Client {
 	return nil
 }
 
-// endsWithContext reports whether every call of a client with such options ends when its context does, but for its hooks,
-// which nobody can see. A negative timeout sets no deadline on the connection, a connection of the application's own Dialer
-// may know none unless that Dialer is trusted, and go-redis runs the other functions in the goroutine of the call.
-func endsWithContext(o *redis.Options, trustDialer bool) bool {
+// endsWithContext reports whether every call of a client with such options ends when its context
+// does. Hooks cannot be seen. A negative timeout sets no deadline on the connection, and go-redis
+// runs the other functions in the goroutine of the call.
+func endsWithContext(o *redis.Options) bool {
 	return o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0 && o.OnConnect == nil && o.Limiter == nil &&
 		o.CredentialsProvider == nil && o.CredentialsProviderContext == nil && o.StreamingCredentialsProvider == nil &&
-		(trustDialer || dialsItself(o))
+		(dialsItself(o) || isMarked(o.Dialer))
+}
+
+// Dialer connects to a server, as the Dialer of [redis.Options] does.
+type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// KeepsDeadlines marks a Dialer that ends with its context and whose connections keep deadlines.
+// Callers may then send their calls themselves. Tests mark the Dialers of servers in their process.
+//
+//go:noinline
+func KeepsDeadlines(dial Dialer) Dialer {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return dial(ctx, network, addr) }
+}
+
+// isMarked reports whether [KeepsDeadlines] has marked a Dialer.
+func isMarked(dial Dialer) bool {
+	return reflect.ValueOf(dial).Pointer() == reflect.ValueOf(KeepsDeadlines(nil)).Pointer()
 }
 
 // dialsItself reports whether a client with such options connects to its address by go-redis' own Dialer.

@@ -36,8 +36,9 @@ func TestCallersSendOnlyWhatEndsWithTheirContext(t *testing.T) {
 		set(&options)
 		rdb := redis.NewClient(&options)
 		bounded := newBounded(rdb, time.Second).Options()
-		require.False(t, serverOf(bounded, false).Inline, name)
-		require.Equal(t, name == "Dialer", serverOf(bounded, true).Inline, "%s, if the Dialer is trusted", name)
+		require.False(t, serverOf(bounded).Inline, name)
+		bounded.Dialer = KeepsDeadlines(bounded.Dialer)
+		require.Equal(t, name == "Dialer", serverOf(bounded).Inline, "%s, if the Dialer is marked", name)
 		require.NoError(t, rdb.Close())
 	}
 }
@@ -60,7 +61,7 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 		before := *rdb.Options()
 		options := newBounded(rdb, 50*time.Millisecond).Options()
 		require.Equal(t, []any{row.want, row.want, true}, []any{options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled}, name)
-		require.True(t, serverOf(options, false).Inline, name)
+		require.True(t, serverOf(options).Inline, name)
 		require.Equal(t, []any{before.ReadTimeout, before.WriteTimeout, false},
 			[]any{rdb.Options().ReadTimeout, rdb.Options().WriteTimeout, rdb.Options().ContextTimeoutEnabled}, name)
 		require.NoError(t, rdb.Close())

@@ -47,7 +47,7 @@ func newNodes(s *Store, timeout time.Duration) *nodes {
 		if rdb == nil {
 			break
 		}
-		n.one, t, server = true, n.transport(rdb), serverOf(newBounded(rdb, timeout).Options(), s.trustDialer)
+		n.one, t, server = true, n.transport(rdb), serverOf(newBounded(rdb, timeout).Options())
 	case *redis.ClusterClient:
 		n.of, n.refresh = rdb.MasterForKey, rdb.ReloadState
 	case *redis.Ring:
@@ -81,8 +81,8 @@ func serversOf(rdb redis.UniversalClient) string {
 }
 
 // serverOf returns what is known of the server of a client with such options.
-func serverOf(opts *redis.Options, trustDialer bool) dispatch.Server {
-	server := dispatch.Server{Addr: withoutPassword(opts.Addr), Conns: opts.PoolSize, Inline: endsWithContext(opts, trustDialer)}
+func serverOf(opts *redis.Options) dispatch.Server {
+	server := dispatch.Server{Addr: withoutPassword(opts.Addr), Conns: opts.PoolSize, Inline: endsWithContext(opts)}
 	if opts.MaxActiveConns > 0 {
 		server.Conns = min(opts.PoolSize, opts.MaxActiveConns)
 	}
@@ -123,7 +123,7 @@ func (n *nodes) dispatcher(key *dispatch.Name) *dispatch.Dispatcher {
 	if n.closed || len(n.known) >= maxNodes {
 		return n.unknown
 	}
-	server := serverOf(node.Options(), n.store.trustDialer)
+	server := serverOf(node.Options())
 	server.OneOfMany = true
 	d = n.newDispatcher(server, n.transport(node))
 	n.known[node] = d

@@ -21,72 +21,34 @@ import (
 // clients and done it for one.
 const separateTime = time.Minute
 
-// The scripts are those of each [bucket.Kind] of limits, and these.
-const (
-	TokenCalendar   = bucket.Kinds + iota // of token buckets together with calendar periods
-	SlidingCalendar                       // of sliding windows together with calendar periods
-	Guarded         = bucket.Kinds + iota // from here on: each of those before, together with a ban, slots or both
-	Guards          = 2 * Guarded         // of a ban, slots or both alone
-	Tell            = Guards + 1          // of what a process holds of slots
-	Scripts         = Guards + 2          // how many scripts there are
-)
-
-// scriptOf returns the script that decides on buckets.
-func scriptOf(buckets []bucket.Bucket) int {
-	if counted := bucket.Counted(buckets); counted < len(buckets) {
-		if counted == 0 {
-			return Guards
-		}
-		return Guarded + scriptOf(buckets[:counted])
-	}
-	kind, mixed := buckets[0].Kind, false
-	for i := 1; i < len(buckets); i++ {
-		if other := buckets[i].Kind; other != kind {
-			mixed = true
-			if kind == bucket.FixedWindow {
-				kind = other
-			}
-		}
-	}
-	switch {
-	case !mixed:
-		return int(kind)
-	case kind == bucket.Token:
-		return TokenCalendar
-	}
-	return SlidingCalendar
-}
-
 // Config is what a store is made of.
 type Config struct {
 	Prefix  string // of every key; not "" ends it with a colon
 	Timeout time.Duration
 	Log     *slog.Logger
-	Process string          // names this process in the slots that it holds; without a space
-	Sources [Scripts]string // of the scripts, in Lua
-	// CrossSlot comes before each of them in calls for several clients on a node of a cluster.
-	CrossSlot string
-	// TrustDialer says that the application's own Dialer ends with its context, and that its connections keep deadlines.
-	TrustDialer bool
+	Process string // names this process in the slots that it holds; without a space
+	Sources Sources
+	// Changed is called after the store has given tokens back by itself; err says whether it could.
+	Changed func(key []byte, hash uint64, err error)
 }
 
 // Store keeps buckets in Redis, one key each: prefix:{key}:ID.
 type Store struct {
-	rdb         redis.UniversalClient
-	carriers    carriers // of the commands of rdb
-	shards      ringShards
-	prefix      string // up to and with the brace
-	name        string // what it has in common with stores of the same keys
-	process     string
-	scripts     [Scripts]script
-	crossSlot   [Scripts]script      // of calls for several clients on a node of a cluster
-	loaded      [Scripts]atomic.Bool // Redis was asked to load the script
-	separate    atomic.Int64         // until when no call has keys of several clients, in Unix seconds
-	nodes       *nodes
-	trustDialer bool // see Config
-	log         *slog.Logger
-	refusals    Throttle
-	exchanges   sync.Pool // of *exchange
+	rdb       redis.UniversalClient
+	carriers  carriers // of the commands of rdb
+	shards    ringShards
+	prefix    string // up to and with the brace
+	name      string // what it has in common with stores of the same keys
+	process   string
+	scripts   [Scripts]script
+	ofNode    [Single]script       // of calls for several clients on a node of a cluster
+	loaded    [Scripts]atomic.Bool // Redis was asked to load the script
+	separate  atomic.Int64         // until when no call has keys of several clients, in Unix seconds
+	nodes     *nodes
+	migration migration
+	log       *slog.Logger
+	refusals  Throttle
+	exchanges sync.Pool // of *exchange
 }
 
 // script is how a script is called.
@@ -106,13 +68,14 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix != "" {
 		c.Prefix += ":"
 	}
-	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, trustDialer: c.TrustDialer}
+	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log}
+	s.migration.init(&c)
 	s.carriers.init(rdb, c.Timeout, c.Log)
-	for kind, source := range c.Sources {
-		s.scripts[kind] = newScript(source)
-		if kind < Guarded { // others never have keys of several slots
-			s.crossSlot[kind] = newScript(c.CrossSlot + source)
-		}
+	for i, source := range c.Sources.Server {
+		s.scripts[i] = newScript(source)
+	}
+	for i, source := range c.Sources.Node {
+		s.ofNode[i] = newScript(source)
 	}
 	s.nodes = newNodes(s, c.Timeout)
 	if ring, ok := rdb.(*redis.Ring); ok && ring != nil {
@@ -127,12 +90,13 @@ func (s *Store) String() string { return s.name }
 
 // Close returns when the store has stopped working, or soon after.
 func (s *Store) Close() {
+	s.migration.close()
 	s.nodes.close()
 	s.carriers.end()
 }
 
-// Do has a call done by the server of its key.
-func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
+// do has a call done by the server of its key.
+func (s *Store) do(ctx context.Context, c *dispatch.Call) error {
 	for i := range c.Names {
 		c.Names[i] = s.appendName(c.Names[i][:0], c.KeyOf(i), c.Buckets[i].ID)
 	}
@@ -194,7 +158,7 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, sharing *sharing) e
 		}
 	}
 	for _, m := range b.Merged {
-		if m.Err != nil && IsReply(m.Err) && !IsTryAgain(m.Err, Keys(m.Call)) {
+		if m.Err != nil && IsReply(m.Err) && !isTryAgain(m.Err, Keys(m.Call)) {
 			s.logRefusal(m.Err)
 		}
 	}
@@ -278,15 +242,15 @@ func Keys(c *dispatch.Call) int {
 	return len(c.Buckets)
 }
 
-// IsTryAgain reports whether Redis has refused a call since it is about several keys, of which some are on another
+// isTryAgain reports whether Redis has refused a call since it is about several keys, of which some are on another
 // node already. A call for one is done.
-func IsTryAgain(err error, keys int) bool {
+func isTryAgain(err error, keys int) bool {
 	return keys > 1 && redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
-// IsMoving reports whether Redis has refused a call on one bucket since its slot is moving, so often that the client gave up. It
-// was not done.
-func IsMoving(err error) bool {
+// isMoving reports whether Redis has refused a call on one bucket since its hash slot is moving, so often that the
+// client gave up. It was not done.
+func isMoving(err error) bool {
 	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 

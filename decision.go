@@ -1,0 +1,177 @@
+package ginlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// identityOption is what [WithIdentity] was given.
+type identityOption struct {
+	name   string
+	key    KeyFunc
+	limits []Limit
+}
+
+// identity is an additional key to count a policy's requests under.
+type identity struct {
+	prefix string
+	key    KeyFunc
+	limits *limitSet
+}
+
+// newIdentities returns the identities of the policy's configuration, and all errors in them.
+func (p *Policy) newIdentities() ([]identity, error) {
+	var all []identity
+	var errs []error
+	names, taken := map[string]bool{p.name: true}, p.limits.fieldNames()
+	if p.slots > 0 {
+		names[p.name+slotsSuffix] = true
+	}
+	for _, option := range p.config.identities {
+		if names[option.name] {
+			errs = append(errs, fmt.Errorf("ginlimit: WithIdentity(%q): there is another of that name", option.name))
+		}
+		names[option.name] = true
+		set, err := p.newLimits(option.name, option.name, option.limits, taken, 0)
+		set.rules.Divide(int64(p.limiter.defaults.replicas))
+		taken = append(taken, set.fieldNames()...)
+		errs = append(errs, wrapped(fmt.Sprintf("WithIdentity(%q)", option.name), err))
+		all = append(all, identity{Key(option.name, ""), option.key, set})
+	}
+	return all, errors.Join(errs...)
+}
+
+// decision is what a policy decided on a request: on its own key first, then on its identities. A dry
+// run with slots decides on these before.
+type decision struct {
+	sets    []*limitSet
+	asks    []engine.Ask // empty if nobody was asked
+	answers []engine.Answer
+	own     int // index of the policy's own key
+
+	one struct { // memory for a policy without identities
+		sets     [1]*limitSet
+		asks     [1]engine.Ask
+		answers  [1]engine.Answer
+		statuses [1]rules.Status
+	}
+}
+
+// add adds a question.
+func (d *decision) add(set *limitSet, ask engine.Ask) {
+	d.sets, d.asks, d.answers = append(d.sets, set), append(d.asks, ask), append(d.answers, engine.Answer{})
+}
+
+// ask prepares the questions of a request.
+func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSet) error {
+	report := rules.ReportDenying
+	if p.headers&RateLimitDraft != 0 {
+		report = rules.ReportEvery
+	}
+	own := p.askOf(client, limits)
+	own.Report, own.Settles = report, p.settleFunc != nil
+	if p.slots > 0 && p.trial == nil {
+		own.Scope = rules.All
+	}
+	var others []engine.Ask
+	for i := range p.identities {
+		key, err := keyOf(p.identities[i].key, c)
+		if err != nil {
+			return err
+		}
+		others = append(others, engine.Ask{
+			Prefix: p.identities[i].prefix, Client: key, Set: p.identities[i].limits.rules.Now(), Scope: rules.Tokens,
+			Failure: own.Failure, Lease: own.Lease, Settles: own.Settles, Report: report,
+		})
+	}
+	d.sets, d.asks, d.answers = d.one.sets[:0], d.one.asks[:0], d.one.answers[:0]
+	if p.trial != nil {
+		d.own = 1
+		d.add(p.trial.limits, p.trial.askOf(&own))
+	}
+	d.add(limits, own)
+	for i := range others {
+		d.add(p.identities[i].limits, others[i])
+	}
+	d.answers[0].Statuses = d.one.statuses[:0]
+	return nil
+}
+
+// keyOf returns the key of a request, or an error that wraps [ErrNoKey] if it is empty.
+func keyOf(f KeyFunc, c *gin.Context) (string, error) {
+	key, err := f(c)
+	if err == nil && key == "" {
+		err = fmt.Errorf("%w: the key function returned none", ErrNoKey)
+	}
+	return key, err
+}
+
+// take decides on n tokens.
+func (d *decision) take(ctx context.Context, p *Policy, n int) error {
+	e := p.limiter.engine
+	if len(d.asks) == 1 && p.queue > 0 && p.slots > 0 {
+		return e.TakeQueued(ctx, int64(n), &d.asks[0], &d.answers[0], p.queue, p.queueWait)
+	}
+	return e.Take(ctx, int64(n), d.asks, d.answers)
+}
+
+// result returns the decision as one Result: of a denial that of the key that denies, else that of
+// the key closest to exhaustion.
+func (d *decision) result(e *engine.Engine) (r Result) {
+	found, denied, counted, local := false, false, false, false
+	for i := range d.answers {
+		a := &d.answers[i]
+		denied = denied || a.Decided && !a.Allowed
+		counted = counted || a.Decided && a.Source != engine.FromStatic
+		local = local || a.Source == engine.FromLocal
+	}
+	trial := false // r is a free slot of a dry run, which says nothing of the limits
+	for i := range d.answers {
+		a := &d.answers[i]
+		if !a.Decided || a.Allowed == denied || counted && !denied && a.Source == engine.FromStatic {
+			continue
+		}
+		this := d.sets[i].result(e, a)
+		if !found || trial || this.closerThan(r) {
+			r, found, trial = this, true, i < d.own && !denied
+		}
+	}
+	if local && !denied {
+		r.Source = FromLocal
+	}
+	return r
+}
+
+// taken returns what was taken, which may have to be given back.
+func (d *decision) taken() (charges []engine.Charge) {
+	for i := range d.answers {
+		charges = append(charges, d.answers[i].Charge)
+	}
+	return charges
+}
+
+// slot returns the charge that holds a slot, or nil.
+func (d *decision) slot() *engine.Charge {
+	for i := range d.answers {
+		if d.answers[i].Charge.HasSlot() {
+			return &d.answers[i].Charge
+		}
+	}
+	return nil
+}
+
+// failure returns why the store did not decide, or nil.
+func (d *decision) failure() (err error) {
+	for i := range d.answers {
+		if d.answers[i].Err != nil {
+			err = d.answers[i].Err
+		}
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+// Package clientkey has the keys of clients as text: keys of several parts, keys in Redis, and keys
+// of addresses.
+package clientkey
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"hash"
+	"hash/maphash"
+	"strings"
+	"sync"
+)
+
+const (
+	separator = `|`
+	special   = `|\` // what escapes begin with or stand for
+)
+
+var escaper = strings.NewReplacer(`|`, `\|`, `\`, `\\`)
+
+// Join returns one key for a name and parts. Different tuples have different keys.
+func Join(name string, parts ...string) string {
+	size, escape := len(name)+len(parts), strings.ContainsAny(name, special)
+	for _, part := range parts {
+		size += len(part)
+		escape = escape || strings.ContainsAny(part, special)
+	}
+	var key strings.Builder
+	key.Grow(size)
+	write := func(s string) {
+		if escape {
+			s = escaper.Replace(s)
+		}
+		key.WriteString(s)
+	}
+	write(name)
+	for _, part := range parts {
+		key.WriteString(separator)
+		write(part)
+	}
+	return key.String()
+}
+
+const (
+	maxPlain = 64 // bytes of a key that needs no hash
+	hashMark = '#'
+)
+
+// Text writes keys as they stand in Redis. The zero Text has no secret.
+type Text struct{ macs *sync.Pool } // of hash.Hash; nil without a secret
+
+// NewText returns a Text that hides each key with the secret, or the zero Text if the secret is
+// nil.
+func NewText(secret []byte) Text {
+	if secret == nil {
+		return Text{}
+	}
+	return Text{&sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}}
+}
+
+// Append appends a key as it stands in a slot tag: the key itself, or a hash of it. Different keys
+// have different texts.
+//
+// The text is a hash if the key is longer than 64 bytes, begins as a hash does, or holds a brace or
+// anything but printable ASCII. With a secret it is always a hash, made with the secret. If the
+// prefix is a policy's, which ends in a separator, the key is escaped: the text is that of [Join]
+// of the policy's name and the key.
+func (t Text) Append(dst []byte, prefix, key string) []byte {
+	start := len(dst)
+	dst = append(dst, prefix...)
+	if prefix != "" && strings.ContainsAny(key, special) {
+		key = escaper.Replace(key)
+	}
+	dst = append(dst, key...)
+	text := dst[start:]
+	if t.macs != nil {
+		mac := t.macs.Get().(hash.Hash)
+		defer t.macs.Put(mac)
+		mac.Reset()
+		_, _ = mac.Write(text) // it has no error
+		var sum [sha256.Size]byte
+		return appendHash(dst[:start], mac.Sum(sum[:0]))
+	}
+	if plain(text) {
+		return dst
+	}
+	sum := sha256.Sum256(text)
+	return appendHash(dst[:start], sum[:])
+}
+
+// plain reports whether a key can stand in a slot tag as it is.
+func plain(text []byte) bool {
+	if len(text) > maxPlain {
+		return false
+	}
+	for i, b := range text {
+		if b < ' ' || b > '~' || b == '{' || b == '}' || i == 0 && b == hashMark {
+			return false
+		}
+	}
+	return true
+}
+
+func appendHash(dst, sum []byte) []byte {
+	return base64.RawURLEncoding.AppendEncode(append(dst, hashMark), sum)
+}
+
+// seed makes the hashes of keys. A process has one, so that equal keys of different limiters have
+// equal hashes.
+var seed = maphash.MakeSeed()
+
+// Hash returns the hash of a key that [Text.Append] wrote. It holds in this process alone.
+func Hash(text []byte) uint64 { return maphash.Bytes(seed, text) }

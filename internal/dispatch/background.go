@@ -1,0 +1,61 @@
+package dispatch
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Background is work that Close must wait for: decisions that may have to give back, and what goes
+// on after a caller has left. The zero Background has none.
+type Background struct {
+	mu     sync.Mutex // guards closed
+	closed bool
+	all    sync.WaitGroup
+}
+
+// Begin notes the beginning of work, which ends with Done. It is false once Close has begun.
+func (b *Background) Begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	b.all.Add(1)
+	return true
+}
+
+// Done notes the end of work.
+func (b *Background) Done() { b.all.Done() }
+
+// Close returns when all work has ended, or after a time: a hook of the client may hang.
+func (b *Background) Close(most time.Duration) {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		b.all.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(most):
+	}
+}
+
+// Detached calls f within a timeout of its own. It returns early if ctx ends; f continues in the
+// background, and Close waits for it. Until Detached returns, f has the values of ctx. It is called
+// by work that has begun.
+func (b *Background) Detached(ctx context.Context, timeout time.Duration, f func(context.Context)) {
+	b.all.Add(1)
+	within, cancel := context.WithTimeout(context.Background(), timeout)
+	lent := Lend(within, ctx)
+	defer lent.End()
+	_, _ = Bounded(ctx, 0, func() (struct{}, error) {
+		defer b.all.Done()
+		defer cancel()
+		f(lent)
+		return struct{}{}, nil
+	})
+}

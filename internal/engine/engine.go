@@ -1,0 +1,263 @@
+// Package engine makes decisions on keys: by leased tokens, by the deny cache, by the store, or
+// without it, for one key or for several.
+//
+// Its callers put an [Ask] in and get an [Answer] out. They name limits, know policies, and speak
+// HTTP; the engine does not.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/clocktrust"
+	"github.com/ginlimit/ginlimit/internal/denycache"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/fifo"
+	"github.com/ginlimit/ginlimit/internal/inflight"
+	"github.com/ginlimit/ginlimit/internal/lease"
+	"github.com/ginlimit/ginlimit/internal/memory"
+	"github.com/ginlimit/ginlimit/internal/receipt"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// ErrUnavailable says that no decision could be made.
+var ErrUnavailable = errors.New("ginlimit: unavailable")
+
+// Failure is what happens if the store does not decide.
+type Failure uint8
+
+const (
+	FailLocal  Failure = iota // this process decides
+	FailOpen                  // the request is allowed
+	FailClosed                // there is no decision
+)
+
+// Source is where a decision was made.
+type Source uint8
+
+const (
+	FromStore  Source = iota // by the store: Redis, or this process if it has no Redis
+	FromCache                // by the deny cache
+	FromLease                // by tokens taken ahead
+	FromLocal                // in this process, without the store
+	FromStatic               // nowhere: nothing is counted, or the set prohibits
+)
+
+// Ask is a client under a set of rules, and how it may be decided on.
+type Ask struct {
+	Prefix  string // of the client's key; "" is none
+	Client  string
+	Set     *rules.Set
+	Scope   rules.Scope   // what a request takes; changes have their own
+	Bans    bucket.Bans   // which denials ban the client
+	Failure Failure       // what happens if the store does not decide
+	Lease   time.Duration // if above 0, leased tokens may serve, and tokens are taken ahead for this life
+	Settles bool          // what is taken may be given back
+	Report  rules.Report  // which statuses are wanted
+}
+
+// Answer is a decision on an Ask.
+type Answer struct {
+	rules.Verdict
+	Decided  bool // else another Ask of the same request was denied first
+	Source   Source
+	Set      *rules.Set     // by which it was decided: a calendar period may be over since
+	Statuses []rules.Status // as the Ask wants them; the memory is the caller's
+	Hash     uint64         // of the key; 0 if no bucket was asked
+	Charge   Charge         // what was taken
+	Waited   time.Duration  // for tokens or a slot
+	Err      error          // why the store did not decide, last; then it may still have the Ask's set
+}
+
+// reset prepares an answer for another decision.
+func (a *Answer) reset() { *a = Answer{Statuses: a.Statuses[:0], Waited: a.Waited, Err: a.Err} }
+
+// store keeps buckets.
+type store interface {
+	// Do has a call done: on all its buckets at once or on none.
+	Do(ctx context.Context, c *dispatch.Call) error
+	// Close returns when the store has stopped working.
+	Close()
+	// String names the store. Stores of the same buckets have the same name, as far as is known.
+	String() string
+}
+
+// Engine makes decisions. It is safe for concurrent use. The zero Engine makes none.
+type Engine struct {
+	Config
+	store      store
+	redis      *redisstore.Store // the store; nil if it is this process
+	denied     *denycache.Cache  // what Redis is not asked again; nil without Redis
+	leases     *lease.Cache      // what was taken ahead of Redis; nil without Redis
+	local      *memory.Store     // decides if the store does not; nil without Redis
+	calls      sync.Pool         // of *dispatch.Call
+	resets     receipt.Resets
+	slots      *inflight.Counts // that this process holds
+	bans       bans             // that it knows of
+	waiting    fifo.Queues      // of callers that wait for tokens or slots
+	looking    atomic.Int64     // callers that look for slots now and then, one for each client
+	background dispatch.Background
+
+	closing sync.Once
+	closed  chan struct{}
+}
+
+// Config is what an engine is made of.
+type Config struct {
+	Keys     clientkey.Text
+	Timeout  time.Duration // of a decision by Redis
+	Replicas int64         // processes that share the limits without Redis
+}
+
+// closeTimeout is how long Close waits for decisions in flight, or closeTimeouts timeouts if these
+// are longer: a decision may take two while a server fails or a hash slot migrates, and as long
+// again to give back what it took.
+const (
+	closeTimeout  = time.Second
+	closeTimeouts = 4
+)
+
+// NewRedis returns an engine whose store is Redis. It remembers at most so many denials, and trusts
+// Redis' clock from the start if trustClock is set.
+func NewRedis(c Config, rdb redis.UniversalClient, denials int, trustClock bool, s redisstore.Config) *Engine {
+	e := newEngine(c)
+	s.Timeout, s.Changed = c.Timeout, e.changed
+	e.redis = redisstore.New(rdb, s)
+	e.store = e.redis
+	clock := clocktrust.New(trustClock) // both learn from each other
+	e.denied = denycache.New(denials, clock)
+	e.leases = lease.New(clock)
+	e.local = memory.New(memory.MaxBuckets)
+	e.slots = inflight.New(e.redis.Report)
+	return e
+}
+
+// NewLocal returns an engine whose store is this process.
+func NewLocal(c Config) *Engine {
+	e := newEngine(c)
+	e.slots = inflight.New(nil)
+	e.store = localStore{memory.New(memory.MaxBuckets), e.slots}
+	return e
+}
+
+func newEngine(c Config) *Engine { return &Engine{Config: c, closed: make(chan struct{})} }
+
+// Name names the store. Engines that share buckets have the same name, as far as is known.
+func (e *Engine) Name() string { return e.store.String() }
+
+// IsLocal reports whether the store is this process.
+func (e *Engine) IsLocal() bool { return e.redis == nil }
+
+// Close ends the engine. It waits for decisions in flight, gives back leased tokens, and reports the
+// slots that are free.
+func (e *Engine) Close() {
+	e.closing.Do(func() {
+		close(e.closed)
+		e.background.Close(max(closeTimeout, closeTimeouts*e.Timeout))
+		e.returnLeases() // also what a decision in flight took ahead
+		e.closeSlots()
+		e.store.Close()
+	})
+}
+
+// Ping reports whether Redis answers, within the timeout.
+func (e *Engine) Ping(ctx context.Context) error {
+	if err := e.ready(ctx); err != nil || e.redis == nil {
+		return err
+	}
+	within, cancel := context.WithTimeout(context.Background(), e.Timeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	lent := dispatch.Lend(within, ctx) // the client may go on after the end
+	defer lent.End()
+	err := e.redis.Ping(lent)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ended(ctx)
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// ready reports why the engine makes no decision.
+func (e *Engine) ready(ctx context.Context) error {
+	select {
+	case <-e.closed:
+		return errClosed()
+	default:
+	}
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	return nil
+}
+
+// Ready reports why the engine makes no decision, if it makes none.
+func (e *Engine) Ready(ctx context.Context) error { return e.ready(ctx) }
+
+// ended says that the caller's context ended before there was a decision.
+func ended(ctx context.Context) error { return fmt.Errorf("ginlimit: %w", ctx.Err()) }
+
+func errClosed() error { return fmt.Errorf("%w: %w", ErrUnavailable, dispatch.ErrClosed) }
+
+// Unavailable is the error if no answer was had for another reason than a closed engine: the end of
+// the caller's context, or [ErrUnavailable].
+func Unavailable(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case errors.Is(err, context.DeadlineExceeded): // not the caller's
+		err = dispatch.ErrLate
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// mayStillHappen reports whether Redis may do a change that has failed.
+func mayStillHappen(err error) bool { return err != nil && !redisstore.IsRefusal(err) }
+
+// key returns the key of an Ask as the store has it.
+func (e *Engine) key(a *Ask) []byte { return e.Keys.Append(nil, a.Prefix, a.Client) }
+
+// call returns a call for an operation on the buckets of an Ask in a scope.
+func (e *Engine) call(op bucket.Op, a *Ask, scope rules.Scope) *dispatch.Call {
+	c, ok := e.calls.Get().(*dispatch.Call)
+	if !ok {
+		c = dispatch.NewCall()
+	}
+	c.Reset(op, a.Set.Buckets(scope))
+	c.Key = e.Keys.Append(c.Key, a.Prefix, a.Client)
+	c.Hash = clientkey.Hash(c.Key)
+	return c
+}
+
+// release keeps a call for another use, unless it may still be answered.
+func (e *Engine) release(c *dispatch.Call) {
+	if !c.Abandoned() {
+		c.Release()
+		e.calls.Put(c)
+	}
+}
+
+// do has a call done by the store. What may give back tokens that others have charged voids the
+// key's leases.
+func (e *Engine) do(ctx context.Context, c *dispatch.Call) (err error) {
+	if c.Op.Verb != bucket.Take && c.Op.Verb != bucket.Charge {
+		note := e.leases.Forget
+		if c.Op.Verb == bucket.Return {
+			note = e.leases.Returns
+		}
+		done := note(c.Hash)
+		defer func() { done(mayStillHappen(err)) }()
+	}
+	return e.store.Do(ctx, c)
+}

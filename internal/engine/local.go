@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/inflight"
+	"github.com/ginlimit/ginlimit/internal/memory"
+)
+
+// localStore is a store in this process.
+type localStore struct {
+	*memory.Store
+	slots *inflight.Counts
+}
+
+func (s localStore) Do(_ context.Context, c *dispatch.Call) error {
+	c.Sent = time.Now()
+	doLocally(s.Store, s.slots, c, c.Buckets, c.Op, c.States, false)
+	return nil
+}
+
+func (localStore) Close() {}
+
+func (s localStore) String() string { return fmt.Sprintf("%p", s.Store) }
+
+// doLocally has an operation done in this process. If there are slots, it takes one too. If the call
+// was sent, it may have taken one in Redis.
+func doLocally(store *memory.Store, slots *inflight.Counts, c *dispatch.Call, buckets []bucket.Bucket, op bucket.Op,
+	states []bucket.State, sent bool) {
+	last := len(buckets) - 1
+	if last < 0 || buckets[last].Kind != bucket.Slots {
+		store.Do(c.Key, buckets, op, states)
+		return
+	}
+	if c.Attempt.Number == 0 {
+		states[last] = bucket.State{Level: slots.Held(c.Key)}
+		store.Do(c.Key, buckets, op, states)
+		return
+	}
+	slots.Try(c.Key, c.Attempt.Number, sent, func(held int64) bool {
+		states[last] = bucket.State{Level: held}
+		store.Do(c.Key, buckets, op, states)
+		for i := range buckets {
+			if buckets[i].Fit(states[i].Level, 1, op.N) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// fallBack decides on a call on which the store has not decided. The call may still be on its way: of
+// it, only what its caller has set is read. The operation is passed apart, as Redis may have been
+// asked for more.
+func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, ask *Ask, answer *Answer, err error) error {
+	answer.Err = err
+	if ctx.Err() != nil || e.local == nil || ask.Failure == FailClosed || errors.Is(err, dispatch.ErrClosed) {
+		return Unavailable(ctx, err)
+	}
+	set, states := ask.Set, make([]bucket.State, len(c.Buckets))
+	if ask.Failure == FailLocal {
+		set = ask.Set.Share(e.Replicas)
+		if op.Charges > 1 {
+			op.Charges = min(op.Charges, set.Burst())
+		}
+		sent, mayBeTaken := time.Now(), mayStillHappen(err) && !errors.Is(err, dispatch.ErrOpen)
+		doLocally(e.local, e.slots, c, set.Buckets(ask.Scope), op, states, mayBeTaken)
+		answer.Charge.receipt.Fill(sent, states)
+	}
+	answer.Verdict, answer.Statuses = set.Judge(ask.Scope, states, op, ask.Report, answer.Statuses)
+	answer.Decided, answer.Source = true, FromLocal
+	if answer.RetryAfter < 0 && ask.Failure == FailLocal && op.N <= ask.Set.Burst() {
+		// It is more than the share of a calendar period, but not of the whole.
+		answer.RetryAfter = time.Until(time.UnixMilli(ask.Set.Ends()))
+	}
+	return nil
+}
+
+// inOutage is what the resets of this process call the store that decides without Redis.
+const inOutage = "outage"

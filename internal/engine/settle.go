@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/receipt"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// Charge is what a decision took.
+type Charge struct {
+	prefix, client string
+	set            *rules.Set
+	failure        Failure
+	n              int64            // tokens
+	local          bool             // of this process, without the store
+	attempt        int64            // that holds a slot; 0 is none
+	receipt        *receipt.Receipt // nil if nothing is to be given back
+}
+
+func (a *Ask) charge(n int64) Charge {
+	return Charge{prefix: a.Prefix, client: a.Client, set: a.Set, failure: a.Failure, n: n}
+}
+
+func (e *Engine) newReceipt() *receipt.Receipt { return receipt.New(e.Timeout) }
+
+// ask returns an Ask about the client of a charge.
+func (c *Charge) ask() Ask { return Ask{Prefix: c.prefix, Client: c.client, Set: c.set} }
+
+// Settle has charges become charges of so many tokens, all at the same time: one timeout is enough
+// for all. It returns the errors.
+func (e *Engine) Settle(ctx context.Context, actual int64, charges ...Charge) (errs []error) {
+	settle := func(i int) error { return e.settle(ctx, &charges[i], actual) }
+	var others []<-chan dispatch.Outcome[struct{}]
+	for i := 1; i < len(charges); i++ {
+		others = append(others, dispatch.Isolate(func() (struct{}, error) { return struct{}{}, settle(i) }))
+	}
+	if err := settle(0); err != nil {
+		errs = append(errs, err)
+	}
+	for _, other := range others {
+		if out := <-other; out.Err != nil {
+			errs = append(errs, out.Err)
+		}
+	}
+	return errs
+}
+
+// settle has a charge become one of so many tokens.
+func (e *Engine) settle(ctx context.Context, charge *Charge, actual int64) error {
+	more := actual - charge.n
+	switch {
+	case more == 0 || !charge.hasBuckets():
+		return nil
+	case more > 0:
+		return e.correct(ctx, charge, bucket.Op{Verb: bucket.Charge, N: more})
+	}
+	return e.correct(ctx, charge, e.returnOf(charge, -more, (*receipt.Receipt).Claims))
+}
+
+// hasBuckets reports whether tokens were taken of buckets.
+func (c *Charge) hasBuckets() bool {
+	return c.set != nil && c.set.Counts(rules.Limits) && !(c.local && c.failure == FailOpen)
+}
+
+// correct has an operation done on the buckets from which a charge was taken, in this process or by
+// the store.
+func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) error {
+	ask := charge.ask()
+	if charge.local {
+		key, buckets := e.key(&ask), charge.set.Share(e.Replicas).Buckets(rules.Limits)
+		e.local.Do(key, buckets, op, make([]bucket.State, len(buckets)))
+		e.changed(key, clientkey.Hash(key), nil)
+		return nil
+	}
+	c := e.call(op, &ask, rules.Limits)
+	defer e.release(c)
+	err := e.do(ctx, c)
+	e.changed(c.Key, c.Hash, err)
+	if err != nil {
+		return Unavailable(ctx, err)
+	}
+	return nil
+}
+
+// returnOf returns the operation that gives back the last n of a charge's tokens, by the claims that
+// its receipt makes.
+func (e *Engine) returnOf(charge *Charge, n int64,
+	claims func(*receipt.Receipt, []bucket.Bucket, int64, bool, string) []bucket.Claim) bucket.Op {
+	set, where := charge.set, ""
+	if charge.local {
+		set, where = set.Share(e.Replicas), inOutage
+	}
+	own := charge.local || e.redis == nil
+	return bucket.Op{
+		Verb: bucket.Return, N: n, Claims: claims(charge.receipt, set.Buckets(rules.Limits), charge.n, own, where),
+		Records: bucket.WithRecords,
+	}
+}
+
+// GiveBack gives back what was just taken.
+func (e *Engine) GiveBack(ctx context.Context, charge *Charge) error {
+	e.Release(charge)
+	if !charge.hasBuckets() || charge.n == 0 {
+		return nil
+	}
+	return e.correct(ctx, charge, e.returnOf(charge, charge.n, (*receipt.Receipt).ClaimsAtOnce))
+}

@@ -1,0 +1,221 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/denycache"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// Take takes n tokens of each Ask, or none of any, and fills in the answers. 0 tokens only look, and
+// are allowed unless a set prohibits.
+//
+// Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
+func (e *Engine) Take(ctx context.Context, n int64, asks []Ask, answers []Answer) error {
+	if len(asks) == 1 {
+		return e.takeOne(ctx, n, &asks[0], &answers[0])
+	}
+	if err := e.ready(ctx); err != nil {
+		return err
+	}
+	counted := 0
+	for i := range asks {
+		ask, answer := &asks[i], &answers[i]
+		answer.reset()
+		if !e.static(n, ask, answer) {
+			counted++
+		} else if !answer.Allowed {
+			for j := range answers[:i] {
+				answers[j].Decided = false
+			}
+			return nil // nobody else is asked
+		}
+	}
+	if counted == 0 {
+		return nil
+	}
+	return e.takeSeveral(ctx, n, asks, answers, counted)
+}
+
+// takeOne takes n tokens of an Ask, or none.
+func (e *Engine) takeOne(ctx context.Context, n int64, ask *Ask, answer *Answer) error {
+	if err := e.ready(ctx); err != nil {
+		return err
+	}
+	if answer.reset(); e.static(n, ask, answer) {
+		return nil
+	}
+	return e.take(ctx, ctx, takeAll(n, ask), n, ask, answer)
+}
+
+// TakeUpTo takes as many tokens as there are, up to n.
+func (e *Engine) TakeUpTo(ctx context.Context, n int64, ask *Ask, answer *Answer) error {
+	if err := e.ready(ctx); err != nil {
+		return err
+	}
+	answer.reset()
+	if e.static(n, ask, answer) {
+		return nil
+	}
+	ask.Bans = bucket.NoBans // who takes fewer tokens than n is not denied
+	return e.take(ctx, ctx, bucket.Op{Verb: bucket.Take, Charges: min(n, ask.Set.Burst()), N: 1}, n, ask, answer)
+}
+
+// Peek looks at what one token would meet under each Ask, one after another, within one timeout.
+func (e *Engine) Peek(ctx context.Context, asks []Ask, answers []Answer) error {
+	if err := e.ready(ctx); err != nil {
+		return err
+	}
+	within := ctx
+	if len(asks) > 1 {
+		var cancel context.CancelFunc
+		within, cancel = e.within(ctx, time.Now())
+		defer cancel()
+	}
+	for i := range asks {
+		answers[i].reset()
+		if e.static(0, &asks[i], &answers[i]) {
+			continue
+		}
+		if err := e.take(ctx, within, bucket.Peek(1), 1, &asks[i], &answers[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// static answers an Ask that needs no bucket.
+func (e *Engine) static(n int64, ask *Ask, answer *Answer) bool {
+	verdict, ok := ask.Set.Static(ask.Scope, n)
+	if !ok {
+		return false
+	}
+	answer.Verdict, answer.Decided, answer.Source, answer.Set = verdict, true, FromStatic, ask.Set
+	if !verdict.Allowed && ask.Report != rules.ReportNone {
+		answer.Statuses = append(answer.Statuses, rules.Status{Resource: rules.Prohibited, Denies: true})
+	}
+	answer.Charge = ask.charge(n)
+	return true
+}
+
+// takeAll returns the operation that takes n tokens or none. It only looks for 0 tokens, and for
+// more than there ever are.
+func takeAll(n int64, ask *Ask) bucket.Op {
+	switch {
+	case n == 0:
+		return bucket.Peek(1)
+	case n > ask.Set.Burst():
+		return bucket.Peek(n)
+	}
+	return bucket.Op{Verb: bucket.Take, Charges: 1, N: n}
+}
+
+// take decides on one Ask that has buckets. The store is given less time than the caller has if
+// within ends before ctx.
+func (e *Engine) take(ctx, within context.Context, op bucket.Op, n int64, ask *Ask, answer *Answer) error {
+	attempts := ask.Scope == rules.All && ask.Set.Slots() >= 0
+	if attempts { // Close reports how the attempt ends
+		if !e.background.Begin() {
+			return errClosed()
+		}
+		defer e.background.Done()
+	}
+	c := e.call(op, ask, ask.Scope)
+	defer e.release(c)
+	answer.begin(e, ask, c)
+	if ask.Set.Bans() && ask.Scope != rules.Limits {
+		c.Op.Bans = ask.Bans
+	}
+	if attempts {
+		defer e.beginAttempt(c)()
+	}
+	err := e.decide(ctx, within, c, ask, answer)
+	e.note(c, ask, answer, err)
+	answer.finish(n)
+	return err
+}
+
+// begin fills in what is known of an answer before the decision.
+func (a *Answer) begin(e *Engine, ask *Ask, c *dispatch.Call) {
+	a.Hash, a.Set, a.Charge = c.Hash, ask.Set, ask.charge(0)
+	if ask.Settles {
+		a.Charge.receipt = e.newReceipt()
+		a.Charge.receipt.Begin(&e.resets, c.Hash)
+	}
+}
+
+// finish completes the answer to a request for n tokens.
+func (a *Answer) finish(n int64) {
+	a.Charge.n, a.Charge.local = a.Granted, a.Source == FromLocal
+	if n == 0 { // allowed, whatever is left
+		a.Allowed, a.RetryAfter = true, 0
+	}
+}
+
+// decide decides by the first of these that can: a lease, the deny cache, the store, this process.
+func (e *Engine) decide(ctx, within context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
+	op, leases := c.Op, e.mayLease(c, ask)
+	if leases && e.decideByLease(c, ask, answer) {
+		return nil
+	}
+	if e.isDenied(c) {
+		answer.judge(c, c.Op, ask, FromCache)
+		return nil
+	}
+	var err error
+	if leases {
+		err = e.doAhead(within, c, ask)
+	} else {
+		err = e.do(within, c)
+	}
+	if err != nil {
+		if ctx.Err() == nil && !redisstore.IsReply(err) && !errors.Is(err, dispatch.ErrQueueFull) { // else Redis may be well
+			e.leases.Lose()
+		}
+		return e.fallBack(ctx, c, op, ask, answer, err)
+	}
+	answer.Charge.receipt.Fill(c.Sent, c.States)
+	answer.judge(c, c.Op, ask, FromStore)
+	if answer.Allowed {
+		e.denied.Drop(c.Key, c.Hash)
+	} else {
+		e.remember(c)
+	}
+	return nil
+}
+
+// judge fills in the answer from the states of a call.
+func (a *Answer) judge(c *dispatch.Call, op bucket.Op, ask *Ask, source Source) {
+	a.Verdict, a.Statuses = ask.Set.Judge(ask.Scope, c.States, op, ask.Report, a.Statuses)
+	a.Decided, a.Source = true, source
+}
+
+// denial returns what the deny cache knows a call by.
+func denial(c *dispatch.Call) denycache.Subject {
+	return denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N}
+}
+
+// isDenied reports whether a call is known to be denied, and if so sets its states.
+func (e *Engine) isDenied(c *dispatch.Call) bool {
+	if c.Op.Charges == 0 || !e.denied.Lookup(denial(c), c.States) {
+		return false
+	}
+	for i := range c.Buckets {
+		if c.Buckets[i].Kind == bucket.Ban && c.Op.Bans != bucket.NoBans && c.States[i].Wait == 0 {
+			return false // that denial banned nobody, and this one is to
+		}
+	}
+	return true
+}
+
+// remember keeps that Redis denied a call.
+func (e *Engine) remember(c *dispatch.Call) {
+	if c.Op.Charges > 0 {
+		e.denied.Remember(denial(c), denycache.Refusal{States: c.States, Sent: c.Sent, Received: c.Received})
+	}
+}

@@ -1,0 +1,159 @@
+package httpfields
+
+import (
+	"slices"
+	"strconv"
+)
+
+// The fields of draft-ietf-httpapi-ratelimit-headers-11, each a List of Items with Parameters (RFC
+// 9651). Only this file writes them, as another draft may rename the parameters.
+const (
+	RateLimitPolicy = "Ratelimit-Policy"
+	RateLimit       = "Ratelimit"
+)
+
+// ConcurrentRequests is the unit of a limit of requests in flight
+// (draft-ietf-httpapi-ratelimit-headers-11, section 3.1.4).
+const ConcurrentRequests = "concurrent-requests"
+
+// maxInteger is the largest Integer, of 15 digits (RFC 9651, section 3.3.1).
+const maxInteger = 999_999_999_999_999
+
+// Limit is a limit as clients see it in RateLimit-Policy.
+type Limit struct {
+	Name    string // as [Name] returns it; other limits of the policy have other names
+	Quota   int64  // tokens
+	Window  int64  // seconds; not written if there is a unit
+	Unit    string // of the quota; "" is requests
+	Detail  string // why no wait helps; "" if one does
+	Problem []byte // the body of a denial by this limit alone: [QuotaProblem] of its detail and name
+}
+
+// Status is the status of a limit after a decision, as clients see it in RateLimit.
+type Status struct {
+	Limit     int   // its index in the list
+	Remaining int64 // tokens
+	Full      int64 // tokens of a full bucket
+	More      int64 // seconds until there is another token; not written if it is 0
+	Denies    bool
+}
+
+// GiveBack adds tokens that were given back.
+func (s *Status) GiveBack(n int64) { s.Remaining = min(s.Remaining+n, s.Full) }
+
+// List is what a response says of the limits of one policy.
+type List struct {
+	Limits   []Limit  // never changed, so responses can share them
+	Names    []string // of the limits in this response, if some differ; see [List.Rename]
+	Statuses []Status // in order; a limit may have none, and more than one
+}
+
+// Name returns the name of a limit in the response.
+func (l *List) Name(i int) string {
+	if l.Names != nil {
+		return l.Names[i]
+	}
+	return l.Limits[i].Name
+}
+
+// Rename gives other names to limits whose names are taken by earlier lists of the response. It
+// appends the names of the limits to the taken ones.
+func (l *List) Rename(taken []string) []string {
+	for i := range l.Limits {
+		own := l.Limits[i].Name
+		name := FreeName(own, taken)
+		taken = append(taken, name)
+		if name != own && l.Names == nil {
+			l.Names = make([]string, len(l.Limits))
+			for j := range l.Limits[:i] {
+				l.Names[j] = l.Limits[j].Name
+			}
+		}
+		if l.Names != nil {
+			l.Names[i] = name
+		}
+	}
+	return taken
+}
+
+// AppendNames appends the names of the limits in the response.
+func (l *List) AppendNames(dst []string) []string {
+	for i := range l.Limits {
+		dst = append(dst, l.Name(i))
+	}
+	return dst
+}
+
+// AppendPolicy appends the Items of RateLimit-Policy, one for each limit: a quota in a window, or a
+// quota of a unit at once.
+func (l *List) AppendPolicy(dst []byte) []byte {
+	for i := range l.Limits {
+		limit := &l.Limits[i]
+		dst = appendParameter(appendName(dst, l.Name(i)), ";q=", limit.Quota)
+		if limit.Unit != "" {
+			dst = append(append(append(dst, `;qu="`...), limit.Unit...), '"')
+		} else {
+			dst = appendParameter(dst, ";w=", limit.Window)
+		}
+	}
+	return dst
+}
+
+// AppendRateLimit appends the Items of RateLimit, one for each status: r tokens are left, and there
+// are more in t seconds.
+//
+// In a response that denies, only limits that deny have a t: the others' may be longer than
+// Retry-After, and clients need not wait for it.
+func (l *List) AppendRateLimit(dst []byte, denied bool) []byte {
+	for i := range l.Statuses {
+		status := &l.Statuses[i]
+		dst = appendParameter(appendName(dst, l.Name(status.Limit)), ";r=", status.Remaining)
+		if status.More > 0 && (status.Denies || !denied) {
+			dst = appendParameter(dst, ";t=", status.More)
+		}
+	}
+	return dst
+}
+
+// SetDraft sets RateLimit-Policy and RateLimit to what lists have appended. A field without Items
+// is not set.
+func SetDraft(h map[string][]string, policies, limits []byte) {
+	if len(policies) > 0 {
+		h[RateLimitPolicy] = []string{string(policies)}
+	}
+	if len(limits) > 0 {
+		h[RateLimit] = []string{string(limits)}
+	}
+}
+
+// Problem returns the body of a denial, which names the limits that deny, each once. There may be
+// none.
+func (l *List) Problem(detail string) []byte {
+	denying := make([]int, 0, 8) // on the stack
+	for i := range l.Statuses {
+		if status := &l.Statuses[i]; status.Denies && !slices.Contains(denying, status.Limit) {
+			denying = append(denying, status.Limit)
+		}
+	}
+	if len(denying) == 1 && l.Names == nil {
+		if only := &l.Limits[denying[0]]; only.Problem != nil && only.Detail == detail {
+			return only.Problem
+		}
+	}
+	names := make([]string, len(denying))
+	for i, limit := range denying {
+		names[i] = l.Name(limit)
+	}
+	return QuotaProblem(detail, names...)
+}
+
+func appendName(dst []byte, name string) []byte {
+	if len(dst) > 0 {
+		dst = append(dst, ", "...)
+	}
+	return append(append(append(dst, '"'), name...), '"')
+}
+
+func appendParameter(dst []byte, key string, n int64) []byte {
+	return strconv.AppendInt(append(dst, key...), min(n, maxInteger), 10)
+}

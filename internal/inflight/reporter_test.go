@@ -1,0 +1,273 @@
+package inflight
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSlotsAreRenewed while they are held, and no goroutine is left when none is.
+func TestSlotsAreRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var redis told
+		c := New(redis.tell)
+		defer c.Close(context.Background())
+		const keys = 1000
+		for i := range keys {
+			key := fmt.Append(nil, i)
+			c.Settle(key, c.Begin(key).Number, Granted)
+		}
+		time.Sleep(4*tick + time.Millisecond)
+		require.Len(t, redis.says(), keys, "all with the first tick after a renewal is due, though more than are told at once")
+		time.Sleep(time.Minute)
+		lines := len(redis.says())
+		require.InDelta(t, keys*int(time.Minute/Renewal), lines, keys*4, "each every second")
+		require.LessOrEqual(t, redis.calls, 2*62, "at most twice a second for a thousand keys")
+		for i := range keys {
+			c.Release(fmt.Append(nil, i), int64(i+1))
+		}
+		require.Len(t, redis.says(), keys)
+		require.LessOrEqual(t, redis.most, maxUpdates)
+		calls := redis.calls
+		time.Sleep(time.Hour)
+		require.Equal(t, calls, redis.calls)
+		require.False(t, c.reporter.running.Load())
+		ended := make(chan struct{})
+		go func() {
+			c.reporter.all.Wait()
+			close(ended)
+		}()
+		synctest.Wait()
+		select {
+		case <-ended:
+		default:
+			require.Fail(t, "the goroutine has not ended")
+		}
+	})
+}
+
+// TestChangesAreToldOnceRedisIsBack, and all slots again, as it may have forgotten them.
+func TestChangesAreToldOnceRedisIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var redis told
+		c := New(redis.tell)
+		defer c.Close(context.Background())
+		other := []byte("other")
+		c.Settle(other, c.Begin(other).Number, Granted)
+		c.Settle(key, c.Begin(key).Number, Granted)
+		redis.loses("all")
+		c.Release(key, 2)
+		time.Sleep(Renewal / 2)
+		require.Empty(t, redis.says())
+		require.LessOrEqual(t, redis.calls, 3)
+		redis.loses()
+		time.Sleep(tick)
+		require.Subset(t, redis.says(), []string{"k settled 2 held 0 doubt true", "other settled 1 held 1 doubt false"})
+		c.Release(other, 1)
+		redis.says()
+	})
+}
+
+// TestSlotsAreRenewedBesideReleases that come faster than Redis can be told of them.
+func TestSlotsAreRenewedBesideReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := told{takes: 5 * time.Millisecond}
+		c := New(redis.tell)
+		defer c.Close(context.Background())
+		c.Settle(key, c.Begin(key).Number, Granted)
+		for i := range 30_000 {
+			other := fmt.Append(nil, i)
+			a := c.Begin(other)
+			c.Settle(other, a.Number, Granted)
+			c.Release(other, a.Number)
+			time.Sleep(time.Millisecond)
+		}
+		require.InDelta(t, 30*time.Second/Renewal, renewed(redis.says(), "k"), 3)
+		c.Release(key, 1)
+		redis.says()
+	})
+}
+
+func renewed(lines []string, key string) (n int) {
+	for _, line := range lines {
+		if strings.HasPrefix(line, key+" ") {
+			n++
+		}
+	}
+	return n
+}
+
+// TestALostServerHoldsUpNoOther has slots be renewed and released beside those of a server that does not answer.
+func TestALostServerHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := told{takes: 10 * time.Millisecond}
+		c := New(redis.tell)
+		defer c.Close(context.Background())
+		c.Settle(key, c.Begin(key).Number, Granted)
+		dead := make([]string, 2000)
+		for i := range dead {
+			dead[i] = fmt.Sprint("dead ", i)
+			c.Settle([]byte(dead[i]), c.Begin([]byte(dead[i])).Number, Granted)
+		}
+		redis.loses(dead...)
+		for i := range dead[1000:] {
+			c.Release([]byte(dead[1000+i]), int64(1002+i))
+		}
+		time.Sleep(time.Minute)
+		require.GreaterOrEqual(t, renewed(redis.says(), "k"), int(time.Minute/(Renewal+tick)))
+		c.Release(key, 1)
+		time.Sleep(100 * time.Millisecond)
+		require.Equal(t, []string{"k settled 1 held 0 doubt false"}, redis.says())
+		redis.loses()
+		time.Sleep(5 * time.Second)
+		require.Contains(t, redis.says(), "dead 1500 settled 1502 held 0 doubt true")
+		for i, key := range dead[:1000] {
+			c.Release([]byte(key), int64(2+i))
+		}
+		redis.says()
+	})
+}
+
+// TestRenewalsAreFewWhileAServerIsLost has slots of another server be released all the time: no slot is told of more often for that.
+func TestRenewalsAreFewWhileAServerIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var redis told
+		c := New(redis.tell)
+		defer c.Close(context.Background())
+		dead := []byte("dead")
+		c.Settle(key, c.Begin(key).Number, Granted)
+		c.Settle(dead, c.Begin(dead).Number, Granted)
+		redis.loses("dead")
+		for i := range 3000 {
+			other := fmt.Append(nil, i)
+			a := c.Begin(other)
+			c.Settle(other, a.Number, Granted)
+			c.Release(other, a.Number)
+			time.Sleep(10 * time.Millisecond)
+		}
+		require.InDelta(t, 30*time.Second/Renewal, renewed(redis.says(), "k"), 3)
+		redis.loses()
+		time.Sleep(2 * tick)
+		require.Equal(t, 1, renewed(redis.says(), "k"), "once more when the server is back, as it may have forgotten")
+	})
+}
+
+// TestAnOutageLosesNoSlot: whenever it begins, the last report before is as old as a renewal and a tick at most, and after 7 s one
+// comes with the next tick. That leaves Redis a second to be found.
+func TestAnOutageLosesNoSlot(t *testing.T) {
+	const outage, found = 7 * time.Second, time.Second
+	for begins := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			var redis told
+			c := New(redis.tell)
+			defer c.Close(context.Background())
+			c.Settle(key, c.Begin(key).Number, Granted)
+			time.Sleep(10*time.Second + time.Duration(begins)*Renewal/10)
+			redis.says()
+			last := redis.last
+			redis.loses("all")
+			time.Sleep(outage)
+			redis.loses()
+			time.Sleep(tick)
+			require.Positive(t, renewed(redis.says(), "k"))
+			require.LessOrEqual(t, redis.last.Sub(last), Life-found)
+			c.Release(key, 1)
+			redis.says()
+		})
+	}
+}
+
+func TestCloseTellsWhatHasChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var redis told
+		c := New(redis.tell)
+		defer c.Close(context.Background())
+		c.Settle(key, c.Begin(key).Number, Granted)
+		c.Release(key, 1)
+		c.Close(t.Context())
+		require.Equal(t, []string{"k settled 1 held 0 doubt false"}, redis.says())
+		c.Settle(key, c.Begin(key).Number, Granted)
+		c.Release(key, 2)
+		require.Empty(t, redis.says())
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		c.Close(ended)
+		require.Empty(t, redis.says())
+		c.Close(t.Context())
+		require.Equal(t, []string{"k settled 2 held 0 doubt false"}, redis.says())
+	})
+}
+
+// TestCloseTellsWhatCouldNotBeTold before, once more.
+func TestCloseTellsWhatCouldNotBeTold(t *testing.T) {
+	for _, back := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var redis told
+			c := New(redis.tell)
+			c.Settle(key, c.Begin(key).Number, Granted)
+			redis.loses("all")
+			c.Release(key, 1)
+			synctest.Wait()
+			if back {
+				redis.loses()
+			}
+			calls := redis.calls
+			c.Close(t.Context())
+			require.Equal(t, calls+1, redis.calls)
+			if back {
+				require.Equal(t, []string{"k settled 1 held 0 doubt true"}, redis.says())
+			}
+		})
+	}
+}
+
+func TestCloseWaitsForWhatIsBeingTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := told{takes: 50 * time.Millisecond}
+		c := New(redis.tell)
+		c.Settle(key, c.Begin(key).Number, Granted)
+		c.Release(key, 1)
+		synctest.Wait()
+		start := time.Now()
+		c.Close(t.Context())
+		require.Equal(t, redis.takes, time.Since(start))
+		require.Equal(t, []string{"k settled 1 held 0 doubt false"}, redis.says())
+	})
+}
+
+// TestCloseWaitsNoLongerThanItMay for a report that is on its way.
+func TestCloseWaitsNoLongerThanItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := told{takes: time.Second}
+		c := New(redis.tell)
+		c.Settle(key, c.Begin(key).Number, Granted)
+		c.Release(key, 1)
+		synctest.Wait()
+		start := time.Now()
+		within, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		c.Close(within)
+		require.Equal(t, 50*time.Millisecond, time.Since(start))
+		require.Empty(t, redis.says())
+	})
+}
+
+func TestAloneNobodyIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(nil)
+		for range 2 {
+			a := c.Begin(key)
+			c.Try(key, a.Number, false, func(held int64) bool { return held < 1 })
+		}
+		require.EqualValues(t, 1, c.Held(key))
+		require.False(t, c.reporter.running.Load())
+		c.Release(key, 1)
+		require.Zero(t, remembered(c))
+		c.Close(t.Context())
+	})
+}

@@ -1,0 +1,345 @@
+package plancache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestKeptPlansAreBounded has more clients than a process keeps plans of, and no Redis.
+func TestKeptPlansAreBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *bubble) {
+		nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1,
+			Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }})
+		defer nowhere.Close()
+		c := newCache(t, nowhere, func(context.Context, string) (string, error) { return "", errUnknown })
+		const clients = 70_000 / raceShare
+		for i := range clients {
+			_, err := c.Get(t.Context(), fmt.Sprint("client ", i))
+			require.ErrorIs(t, err, errUnknown)
+		}
+		kept := len(c.fresh) + len(c.old)
+		require.LessOrEqual(t, kept, 1<<16)
+		require.GreaterOrEqual(t, kept, min(clients, 1<<15))
+	})
+}
+
+// TestBounds are the figures in the documentation of NewPlans, and those that belong to them.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []int{256, 4096, 8192, 8, 32768, 32768},
+		[]int{maxQuestions, maxWaiting, maxFlights, maxCalls, maxKept, maxRested})
+	require.Equal(t, []time.Duration{time.Second, 24 * time.Hour, 5 * time.Second, 10 * time.Second},
+		[]time.Duration{recheck, rest, sourceTimeout, tokenLife})
+}
+
+// TestPlansInUseAreKept though as many others come as a process keeps.
+func TestPlansInUseAreKept(t *testing.T) {
+	c := New(Config[string]{})
+	for i := range 3 * maxKept {
+		if i%(maxKept/2) == 0 {
+			if i == 0 {
+				c.keepLocked("in use", &plan[string]{value: "plan"})
+			}
+			require.Equal(t, "plan", c.knownLocked("in use").value)
+		}
+		c.keepLocked(fmt.Sprint(i), &plan[string]{})
+		if len(c.fresh) > maxKept || len(c.old) > maxKept {
+			t.Fatal("too many are kept")
+		}
+	}
+	require.Len(t, c.old, maxKept)
+	require.Empty(t, c.knownLocked("unheard of").value)
+	require.NotContains(t, c.fresh, "unheard of")
+}
+
+// TestLongKeepingIsBounded has a process renew more clients in a day than Redis may keep for one.
+func TestLongKeepingIsBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.process(fixed("a"))
+		kept := func(client string) time.Duration {
+			has(t, c, client, "a")
+			return b.mini.TTL("plan:{" + client + "}").Round(time.Second)
+		}
+		require.Equal(t, life, kept("early"))
+		require.Equal(t, life, kept("next"))
+		require.Equal(t, life, kept("late"))
+		time.Sleep(life)
+		require.Equal(t, life+rest, kept("early"))
+		require.Equal(t, 1<<15-1, c.restsLeft)
+		c.restsLeft = 1
+		require.Equal(t, life+rest, kept("next"))
+		require.Equal(t, life, kept("late"))
+		time.Sleep(life)
+		require.Equal(t, life+rest, kept("early"), "it was kept long before")
+		require.Equal(t, life, kept("late"))
+		require.NoError(t, c.Invalidate(t.Context(), "early"))
+		require.Equal(t, life+rest, kept("early"))
+		time.Sleep(22 * time.Hour)
+		require.Equal(t, life, kept("late"))
+		time.Sleep(time.Hour)
+		require.Equal(t, life+rest, kept("late"), "a day later")
+	})
+}
+
+// TestWaitingQuestionsAreBounded has more clients than may wait, and lets none of those through.
+func TestWaitingQuestionsAreBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		d := newDatabase("a")
+		d.takes.Store(int64(time.Hour))
+		c := b.process(d.ask)
+		begin := time.Now()
+		var all sync.WaitGroup
+		var atOnce, later atomic.Int64
+		for i := range 10_000 {
+			all.Go(func() {
+				_, err := c.Get(t.Context(), fmt.Sprint("client ", i))
+				assert.ErrorIs(t, err, errFailed)
+				if time.Since(begin) < time.Second {
+					atOnce.Add(1)
+				} else {
+					later.Add(1)
+					assert.LessOrEqual(t, time.Since(begin), 5*time.Second)
+				}
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, maxQuestions+maxWaiting, later.Load())
+		require.EqualValues(t, 10_000-maxQuestions-maxWaiting, atOnce.Load())
+		time.Sleep(10 * time.Second)
+		d.takes.Store(0)
+		has(t, c, "new", "a")
+		require.Zero(t, c.waiting.Load())
+		require.Empty(t, c.flights)
+		require.Empty(t, c.questions)
+	})
+}
+
+// TestFlightsAreBounded: a client beyond the bound gets its old plan, or an error that is not kept.
+func TestFlightsAreBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.process(fixed("a"))
+		has(t, c, "known", "a")
+		time.Sleep(life)
+		for i := range maxFlights {
+			c.flights[fmt.Sprint(i)] = nil
+		}
+		fails(t, c, "new", errBusy)
+		has(t, c, "known", "a")
+		require.Equal(t, Stats{Misses: 1, Stale: 1, Errors: 1}, c.Stats())
+		delete(c.flights, "0")
+		has(t, c, "new", "a")
+	})
+}
+
+// TestPlansAreShared: by a flight, in the process for a second, and in Redis for a life.
+func TestPlansAreShared(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		d := newDatabase("a")
+		d.takes.Store(int64(time.Second))
+		here, elsewhere := b.process(d.ask), b.process(d.ask)
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				plan, err := here.Get(t.Context(), "c")
+				assert.NoError(t, err)
+				assert.Equal(t, "a", plan)
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, 1, d.asked.Load())
+		require.Equal(t, Stats{Misses: 10}, here.Stats())
+
+		sent := b.sent.Load()
+		has(t, here, "c", "a")
+		time.Sleep(time.Second - 1)
+		has(t, here, "c", "a")
+		require.Equal(t, sent, b.sent.Load())
+		time.Sleep(1)
+		has(t, here, "c", "a")
+		require.Equal(t, sent+1, b.sent.Load())
+		has(t, elsewhere, "c", "a")
+		require.EqualValues(t, 1, d.asked.Load())
+		require.Equal(t, Stats{Hits: 3, Misses: 10}, here.Stats())
+		require.Equal(t, Stats{Hits: 1}, elsewhere.Stats())
+
+		time.Sleep(life)
+		d.takes.Store(0)
+		d.set("b", nil)
+		has(t, elsewhere, "c", "b")
+		has(t, here, "c", "b")
+		require.EqualValues(t, 2, d.asked.Load())
+	})
+}
+
+// TestUnknownClientsAreCached for a life, and never rest.
+func TestUnknownClientsAreCached(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		d := newDatabase("")
+		d.set("", fmt.Errorf("no row: %w", errUnknown))
+		c := b.process(d.ask)
+		for range 3 {
+			for range 3 {
+				_, err := c.Get(t.Context(), "c")
+				require.Equal(t, errUnknown, err, "without what the source has put around it")
+			}
+			fails(t, b.process(d.ask), "c", errUnknown)
+			require.Equal(t, life, b.mini.TTL("plan:{c}"))
+			time.Sleep(life)
+		}
+		require.EqualValues(t, 3, d.asked.Load())
+		require.Equal(t, Stats{Hits: 6, Misses: 3}, c.Stats())
+	})
+}
+
+// TestCallersWaitAsLongAsItPays: for a first plan as long as the source may take, beside an old one
+// for the timeout, and after an Invalidate for a second.
+func TestCallersWaitAsLongAsItPays(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		d := newDatabase("a")
+		c := b.process(d.ask)
+		waits := func(client, want string, err error, patience time.Duration) {
+			t.Helper()
+			start := time.Now()
+			plan, got := c.Get(t.Context(), client)
+			require.ErrorIs(t, got, err)
+			require.Equal(t, want, plan)
+			require.Equal(t, patience, time.Since(start))
+		}
+		waits("c", "a", nil, 0)
+		d.set("b", nil)
+		d.takes.Store(int64(time.Hour))
+		waits("new", "", errLate, sourceTimeout)
+		require.NoError(t, c.Invalidate(t.Context(), "c"))
+		waits("c", "a", nil, time.Second)
+		time.Sleep(life)
+		d.takes.Store(int64(time.Minute))
+		waits("c", "a", nil, time.Second)
+		time.Sleep(10 * time.Second)
+		d.takes.Store(0)
+		waits("c", "b", nil, 0)
+		time.Sleep(life)
+		d.takes.Store(int64(time.Minute))
+		waits("c", "b", nil, timeout)
+		require.Equal(t, Stats{Misses: 2, Stale: 3, Errors: 1}, c.Stats())
+	})
+}
+
+// TestACallerMayLeave, which ends no flight and is not counted.
+func TestACallerMayLeave(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		d := newDatabase("a")
+		d.takes.Store(int64(2 * time.Second))
+		c := b.process(d.ask)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Get(ctx, "c")
+		require.Equal(t, context.DeadlineExceeded, err)
+		require.Equal(t, Stats{}, c.Stats())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		has(t, c, "c", "a")
+		require.Equal(t, Stats{Hits: 1}, c.Stats())
+	})
+}
+
+// TestALookupLendsItsContext, until it returns.
+func TestALookupLendsItsContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.process(fixed("a"))
+		has(t, c, "known", "a") // and there is a connection
+		span := func() any { return (*b.ctx.Load()).Value(spanKey{}) }
+		b.late.Store(true)
+		go func() {
+			time.Sleep(timeout / 4)
+			assert.Equal(t, "span", span())
+		}()
+		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), spanKey{}, "span"), timeout/2)
+		defer cancel()
+		_, err := c.Get(ctx, "new")
+		require.Equal(t, context.DeadlineExceeded, err)
+		require.NoError(t, (*b.ctx.Load()).Err())
+		require.Nil(t, span())
+	})
+}
+
+// TestInvalidate: the next lookup asks the source, in this process at once and in others within a
+// second, and an answer of before is for nobody else.
+func TestInvalidate(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		d := newDatabase("a")
+		here, elsewhere := b.process(d.ask), b.process(d.ask)
+		has(t, here, "c", "a")
+		has(t, elsewhere, "c", "a")
+		d.set("b", nil)
+		require.NoError(t, here.Invalidate(t.Context(), "c"))
+		has(t, elsewhere, "c", "a")
+		has(t, here, "c", "b")
+		time.Sleep(recheck)
+		has(t, elsewhere, "c", "b")
+		require.EqualValues(t, 2, d.asked.Load())
+
+		time.Sleep(life)
+		d.takes.Store(int64(500 * time.Millisecond))
+		go func() { _, _ = here.Get(t.Context(), "c") }()
+		time.Sleep(100 * time.Millisecond)
+		d.set("c", nil)
+		require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
+		time.Sleep(400 * time.Millisecond)
+		synctest.Wait()
+		require.False(t, b.mini.Exists("plan:{c}"))
+		has(t, here, "c", "c")
+		require.EqualValues(t, 4, d.asked.Load())
+
+		time.Sleep(life)
+		go func() { _, _ = here.Get(t.Context(), "c") }()
+		time.Sleep(100 * time.Millisecond)
+		d.set("d", nil)
+		require.NoError(t, here.Invalidate(t.Context(), "c"))
+		has(t, here, "c", "d") // it does not wait for the answer of before
+		time.Sleep(time.Second)
+		has(t, here, "c", "d")
+	})
+}
+
+// TestAFailedInvalidationHoldsHere, whatever Redis keeps.
+func TestAFailedInvalidationHoldsHere(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		d := newDatabase("a")
+		c := b.process(d.ask)
+		has(t, c, "c", "a")
+		d.set("b", nil)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		sent := b.sent.Load()
+		require.Equal(t, context.Canceled, c.Invalidate(ended, "c"))
+		synctest.Wait()
+		require.Equal(t, sent, b.sent.Load(), "it does not begin")
+		require.True(t, b.mini.Exists("plan:{c}"))
+		d.set("b", errors.New("down"))
+		has(t, c, "c", "a")
+		time.Sleep(recheck)
+		d.set("b", nil)
+		has(t, c, "c", "b")
+		time.Sleep(recheck)
+		has(t, c, "c", "b")
+		has(t, b.process(d.ask), "c", "b")
+
+		b.late.Store(true)
+		start := time.Now()
+		require.Equal(t, context.DeadlineExceeded, c.Invalidate(t.Context(), "c"))
+		require.Equal(t, timeout, time.Since(start))
+		time.Sleep(time.Second)
+		require.False(t, b.mini.Exists("plan:{c}"), "it takes effect late")
+	})
+}

@@ -1,0 +1,240 @@
+package plancache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+)
+
+// TestOldPlansServe while the source fails, for a rest after their life, and then its error.
+func TestOldPlansServe(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		d, down := newDatabase("a"), errors.New("down")
+		first := b.process(d.ask)
+		has(t, first, "c", "a")
+		time.Sleep(life)
+		has(t, first, "c", "a") // again after its life, so Redis keeps it longer
+		renewed := time.Now()
+		d.set("", down)
+		time.Sleep(life)
+		second := b.process(d.ask)
+		for ; time.Since(renewed) < life+rest-2*time.Second; time.Sleep(time.Hour - time.Second) {
+			has(t, first, "c", "a")
+			has(t, second, "c", "a")
+			has(t, first, "c", "a")
+		}
+		time.Sleep(time.Until(renewed.Add(life + rest)))
+		for range 3 {
+			fails(t, first, "c", errFailed)
+			fails(t, second, "c", down)
+			time.Sleep(time.Minute)
+		}
+		asked := d.asked.Load()
+		fails(t, first, "c", down)
+		fails(t, first, "c", down)
+		require.Equal(t, asked+1, d.asked.Load(), "a failure is kept for a second")
+		time.Sleep(recheck)
+		d.set("b", nil)
+		has(t, first, "c", "b")
+		require.EqualValues(t, 5, first.Stats().Errors)
+	})
+}
+
+// TestTheNewerOldPlanServes, that of the process or that of Redis.
+func TestTheNewerOldPlanServes(t *testing.T) {
+	t.Parallel()
+	now, c := time.Now(), newCache(t, nil, nil)
+	older := &plan[string]{value: "older", ends: now.Add(-2 * time.Hour)}
+	newer := &plan[string]{value: "newer", ends: now.Add(-1 * time.Hour)}
+	require.Equal(t, "newer", c.fallback(errLate, older, newer).value)
+	require.Equal(t, "newer", c.fallback(errLate, newer, older).value)
+	none := &plan[string]{invalid: true, ahead: true}
+	for err, kept := range map[error]bool{errLate: true, errBusy: false} {
+		got := c.fallback(err, none, none)
+		require.ErrorIs(t, got.err, err)
+		require.Equal(t, kept, got.until.After(now))
+		require.True(t, got.invalid && got.ahead)
+	}
+}
+
+// TestOneQuestionAtATimeForEachPlace, each of which a source that never returns keeps.
+func TestOneQuestionAtATimeForEachPlace(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		var now, most atomic.Int64
+		end := make(chan struct{})
+		release := sync.OnceFunc(func() { close(end) })
+		defer release()
+		c := b.process(func(_ context.Context, client string) (string, error) {
+			n := now.Add(1)
+			defer now.Add(-1)
+			most.Store(max(most.Load(), n))
+			if client == "hangs" {
+				<-end
+			}
+			time.Sleep(20 * time.Millisecond)
+			return "a", nil
+		})
+		start := time.Now()
+		fails(t, c, "hangs", errLate)
+		require.Equal(t, sourceTimeout, time.Since(start))
+		require.Len(t, c.questions, 1)
+		var all sync.WaitGroup
+		for i := range 1000 {
+			all.Go(func() {
+				_, err := c.Get(t.Context(), fmt.Sprint(i))
+				assert.NoError(t, err)
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, maxQuestions, most.Load())
+		time.Sleep(time.Until(start.Add(sourceTimeout + recheck)))
+		fails(t, c, "hangs", context.DeadlineExceeded) // for a second after the source was given up
+		release()
+		time.Sleep(recheck)
+		require.Empty(t, c.questions)
+		has(t, c, "hangs", "a")
+	})
+}
+
+// TestASourceHasFiveSeconds, and its context ends then.
+func TestASourceHasFiveSeconds(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		took := make(chan time.Duration, 1)
+		c := b.process(func(ctx context.Context, _ string) (string, error) {
+			start := time.Now()
+			<-ctx.Done()
+			took <- time.Since(start)
+			time.Sleep(recheck - 1)
+			return "a", nil // an answer that is there counts
+		})
+		fails(t, c, "c", errLate)
+		time.Sleep(recheck)
+		require.Equal(t, sourceTimeout, <-took)
+		has(t, c, "c", "a")
+		require.Equal(t, Stats{Hits: 1, Errors: 1}, c.Stats())
+	})
+}
+
+// TestLogOfASource that fails and recovers.
+func TestLogOfASource(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		d := newDatabase("a")
+		c := b.process(d.ask)
+		var log strings.Builder
+		c.health.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{
+			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey {
+					return slog.Attr{}
+				}
+				return a
+			},
+		}))
+		const (
+			fails = `level=WARN msg="ginlimit: the source of plans fails; old plans serve" reason=*errors.errorString` + "\n"
+			well  = `level=INFO msg="ginlimit: the source of plans answers again"` + "\n"
+		)
+		n := 0
+		logs := func(err error, want string) {
+			t.Helper()
+			log.Reset()
+			d.set("a", err)
+			n++
+			_, _ = c.Get(t.Context(), fmt.Sprint(n))
+			require.Equal(t, want, log.String())
+		}
+		down := errors.New("secret")
+		logs(nil, "")
+		logs(down, fails)
+		logs(down, "")
+		time.Sleep(recheck - 1)
+		logs(nil, "")
+		time.Sleep(1)
+		logs(nil, well)
+		logs(nil, "")
+		time.Sleep(time.Minute - recheck - 1)
+		logs(down, "")
+		time.Sleep(recheck)
+		logs(nil, "") // nothing was said
+		logs(down, fails)
+		time.Sleep(recheck - 1)
+		logs(down, "")
+		time.Sleep(recheck - 1)
+		logs(nil, "")
+		time.Sleep(1)
+		logs(nil, well)
+	})
+}
+
+// TestReasons of failures have nothing that the source has put into an error.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	own := func(err error) string {
+		if err == errForeign {
+			return "foreign"
+		}
+		return ""
+	}
+	for want, row := range map[string]struct {
+		err  error
+		took time.Duration
+	}{
+		"panic":               {dispatch.ErrPanic, 0},
+		"goexit":              {dispatch.ErrGoexit, 0},
+		"foreign":             {errForeign, time.Hour},
+		"timeout":             {errors.New("secret"), sourceTimeout},
+		"*errors.errorString": {errors.New("secret"), sourceTimeout - 1},
+	} {
+		require.Equal(t, want, reasonOf(row.err, row.took, own))
+	}
+}
+
+// TestFunctionsThatDoNotReturn, of the source and of the logger.
+func TestFunctionsThatDoNotReturn(t *testing.T) {
+	for name, end := range map[string]func(){"panic": func() { panic("fault") }, "goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				var ends atomic.Bool
+				ends.Store(true)
+				c := b.process(func(context.Context, string) (string, error) {
+					if ends.Load() {
+						end()
+					}
+					return "a", nil
+				})
+				c.health.log = slog.New(endingHandler{end: end})
+				for range 3 {
+					fails(t, c, "c", errFailed)
+					time.Sleep(recheck)
+				}
+				require.Empty(t, c.questions)
+				ends.Store(false)
+				has(t, c, "c", "a")
+			})
+		})
+	}
+}
+
+// endingHandler is a handler of log lines that does not return.
+type endingHandler struct {
+	slog.Handler
+	end func()
+}
+
+func (endingHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h endingHandler) Handle(context.Context, slog.Record) error {
+	h.end()
+	return nil
+}

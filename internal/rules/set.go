@@ -1,0 +1,196 @@
+// Package rules says what a decision is about, and what the answer is.
+//
+// A [Set] is an ordered array of resources: limits, then a ban, then requests in flight. An
+// operation uses the first of them, as its [Scope] says. A [Verdict] refers to a resource by its
+// index. Names, texts and HTTP are the caller's.
+package rules
+
+import (
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/calendar"
+)
+
+// Scope is how many resources of a set an operation uses.
+type Scope uint8
+
+const (
+	Limits Scope = iota // to give back, charge, and block
+	Tokens              // limits and the ban: to take, wait, and reset
+	All                 // requests in flight too: to acquire, and to peek
+)
+
+// Set is what a decision is about. Once it is made, it does not change.
+//
+// With calendar quotas it holds until a period ends. [Set.Now] returns the current one. The zero
+// Set counts nothing.
+type Set struct {
+	resources []bucket.Bucket // limits, then the ban, then the slots
+	limits    int             // how many of the resources are limits
+	bans      int             // how many are a ban: 0 or 1
+	calendars []calendar.Rule // of the limits; nil if none has one
+	floor     int64           // tokens that stay in each bucket
+
+	prohibits  bool          // a limit denies everything
+	prohibited calendar.Rule // of that limit, if it has one
+
+	mixed        bool                 // calendar quotas beside other limits
+	begins, ends int64                // the time in which its periods last, in Unix ms; ends is 0 without a calendar
+	later        *atomic.Pointer[Set] // the current set, once a period has ended; nil without a calendar
+
+	replicas int64 // processes that share the limits
+	share    *Set  // of one of them; nil if it is computed each time
+}
+
+// Reuse empties a set and gives it memory for its limits.
+func (s *Set) Reuse(memory []bucket.Bucket) { *s = Set{resources: memory[:0]} }
+
+// Add adds a limit that is no calendar quota. Limits come before all else.
+func (s *Set) Add(b bucket.Bucket) {
+	s.resources = append(s.resources, b)
+	s.limits++
+	if s.calendars != nil {
+		s.calendars = append(s.calendars, calendar.Rule{})
+		s.mixed = true
+	}
+}
+
+// AddCalendar adds a quota of n for each period of a calendar. It is false if n is too large.
+func (s *Set) AddCalendar(rule calendar.Rule, n int64) bool {
+	b, begins, ok := calendarBucket(rule, n, time.Now())
+	if !ok {
+		return false
+	}
+	if s.calendars == nil {
+		s.calendars = make([]calendar.Rule, s.limits)
+		s.mixed = s.limits > 0
+	}
+	s.holdUntil(begins, b.Ends)
+	s.resources, s.calendars = append(s.resources, b), append(s.calendars, rule)
+	s.limits++
+	return true
+}
+
+// Prohibit has the set deny everything. The rule is the calendar of the limit that does, or zero.
+func (s *Set) Prohibit(rule calendar.Rule) {
+	s.prohibits, s.prohibited = true, rule
+	if rule != (calendar.Rule{}) {
+		s.holdPeriod(rule)
+	}
+}
+
+// Leave reserves tokens of each limit for others. If a limit holds no more, the set prohibits and
+// counts nothing; first is the index of that limit, else -1.
+func (s *Set) Leave(floor int64) (first int) {
+	if floor == 0 || s.prohibits {
+		return -1
+	}
+	s.floor = floor
+	for i := range s.resources {
+		if s.resources[i].Burst <= floor {
+			var rule calendar.Rule
+			if s.calendars != nil {
+				rule = s.calendars[i]
+			}
+			s.resources, s.calendars, s.limits = nil, nil, 0
+			s.prohibits, s.prohibited = true, rule
+			return i
+		}
+	}
+	for i := range s.resources {
+		s.resources[i].Leave(floor)
+	}
+	return -1
+}
+
+// Guard adds a ban and slots of requests in flight, each if it is not nil, unless the set prohibits.
+func (s *Set) Guard(ban, slots *bucket.Bucket) {
+	if s.prohibits {
+		return
+	}
+	if ban != nil {
+		s.resources, s.bans = append(s.resources, *ban), 1
+	}
+	if slots != nil {
+		s.resources = append(s.resources, *slots)
+	}
+}
+
+// Divide prepares the share of one of several processes.
+func (s *Set) Divide(replicas int64) {
+	s.share, s.replicas = nil, replicas
+	if replicas > 1 {
+		s.share = s.Share(replicas)
+	}
+}
+
+// Share returns the set of one of several processes that share it evenly.
+func (s *Set) Share(replicas int64) *Set {
+	switch {
+	case replicas <= 1: // of a limiter without Redis too
+		return s
+	case s.share != nil && s.replicas == replicas:
+		return s.share
+	}
+	share := *s
+	share.share, share.later, share.resources = nil, nil, make([]bucket.Bucket, len(s.resources))
+	for i := range s.resources {
+		share.resources[i] = s.resources[i].Share(replicas)
+	}
+	return &share
+}
+
+// Buckets returns the resources in a scope.
+func (s *Set) Buckets(scope Scope) []bucket.Bucket {
+	switch scope {
+	case Limits:
+		return s.resources[:s.limits:s.limits]
+	case Tokens:
+		n := s.limits + s.bans
+		return s.resources[:n:n]
+	}
+	return s.resources
+}
+
+// Counts reports whether there is anything to count in a scope.
+func (s *Set) Counts(scope Scope) bool { return len(s.Buckets(scope)) > 0 }
+
+// Guarded reports whether there is a ban or slots.
+func (s *Set) Guarded() bool { return len(s.resources) > s.limits }
+
+// Bans reports whether there is a ban.
+func (s *Set) Bans() bool { return s.bans > 0 }
+
+// Slots returns the index of the slots, or -1.
+func (s *Set) Slots() int {
+	if last := len(s.resources) - 1; last >= 0 && s.resources[last].Kind == bucket.Slots {
+		return last
+	}
+	return -1
+}
+
+// Prohibits reports whether the set denies everything.
+func (s *Set) Prohibits() bool { return s.prohibits }
+
+// Mixed reports whether calendar quotas stand beside other limits.
+func (s *Set) Mixed() bool { return s.mixed }
+
+// Burst returns the most tokens that one decision can take.
+func (s *Set) Burst() int64 {
+	least := int64(math.MaxInt64)
+	for i := range s.resources[:s.limits] {
+		least = min(least, s.resources[i].Burst)
+	}
+	return least
+}
+
+// Shares reports whether two sets have a bucket in common, for clients of one key.
+func (s *Set) Shares(other *Set) bool {
+	return slices.ContainsFunc(s.resources, func(b bucket.Bucket) bool {
+		return slices.ContainsFunc(other.resources, func(o bucket.Bucket) bool { return b.ID == o.ID })
+	})
+}

@@ -1,0 +1,202 @@
+package rules
+
+import (
+	"math"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// Never is the RetryAfter of what no waiting makes allowed.
+const Never time.Duration = -1
+
+// What a verdict is about, if it is about no resource.
+const (
+	Uncounted  = -1 // nothing is counted, or nothing but a ban
+	Prohibited = -2 // the limit that prohibits
+)
+
+// Verdict is the answer to a request for tokens, by the resource that is closest to exhaustion.
+type Verdict struct {
+	Allowed    bool
+	Granted    int64 // tokens
+	Resource   int   // its index in the set, Uncounted or Prohibited
+	Remaining  int64 // whole tokens; math.MaxInt64 if they are not counted
+	RetryAfter time.Duration
+	ResetAfter time.Duration
+}
+
+// CloserThan reports whether a verdict is closer to exhaustion than another: of two denials the one
+// that lasts longer, else the one with fewer tokens left, else the one that is full later.
+func (v *Verdict) CloserThan(other *Verdict) bool {
+	// As unsigned numbers, Never is the longest wait.
+	if wait, others := uint64(v.RetryAfter), uint64(other.RetryAfter); wait != others {
+		return wait > others
+	}
+	if v.Remaining != other.Remaining {
+		return v.Remaining < other.Remaining
+	}
+	return v.ResetAfter > other.ResetAfter
+}
+
+// Report is which statuses are wanted beside a verdict.
+type Report uint8
+
+const (
+	ReportNone    Report = iota
+	ReportDenying        // of the resources that deny
+	ReportEvery
+)
+
+// Status is the status of a resource after a decision.
+type Status struct {
+	Resource  int           // its index in the set, or Prohibited
+	Remaining int64         // whole tokens
+	Full      int64         // tokens in a full bucket
+	More      time.Duration // until there is another token
+	Denies    bool
+}
+
+// GiveBack adds n tokens, or a slot, that were given back.
+func (s *Status) GiveBack(set *Set, n int64) {
+	if s.Resource == set.Slots() {
+		n = 1
+	}
+	s.Remaining = min(s.Remaining+n, s.Full)
+}
+
+// Static returns the verdict on n tokens that needs no bucket, if there is one.
+func (s *Set) Static(scope Scope, n int64) (Verdict, bool) {
+	switch {
+	case s.prohibits:
+		return Verdict{Resource: Prohibited, RetryAfter: Never}, true
+	case !s.Counts(scope):
+		return Verdict{Allowed: true, Granted: n, Resource: Uncounted, Remaining: math.MaxInt64}, true
+	}
+	return Verdict{}, false
+}
+
+// Fit returns how many of an operation's charges fit the states found, and whether one does.
+func (s *Set) Fit(scope Scope, found []bucket.State, op bucket.Op) (charges int64, allowed bool) {
+	buckets := s.Buckets(scope)
+	charges, allowed = op.Charges, true
+	for i := range buckets {
+		charges = buckets[i].Fit(found[i].Level, charges, op.N)
+		allowed = allowed && buckets[i].Fit(found[i].Level, 1, op.N) == 1
+	}
+	return charges, allowed
+}
+
+// Judge returns the verdict on an operation from the states that the store found, by the arithmetic
+// by which the store decided, and appends the statuses that are wanted.
+func (s *Set) Judge(scope Scope, found []bucket.State, op bucket.Op, report Report, statuses []Status) (Verdict, []Status) {
+	charges, allowed := s.Fit(scope, found, op)
+	return s.JudgeOf(scope, found, op.N, charges, allowed, report, statuses)
+}
+
+// JudgeOf is Judge of a decision on several sets together, by which so many charges of n tokens are
+// made of each.
+func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allowed bool, report Report,
+	statuses []Status) (Verdict, []Status) {
+	var (
+		buckets = s.Buckets(scope)
+		closest = Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
+		banned  time.Duration
+	)
+	if !allowed {
+		if banned = s.Banned(scope, found); banned > 0 {
+			closest.Remaining, closest.RetryAfter, closest.ResetAfter = 0, banned, banned
+		}
+	}
+	for i := range buckets {
+		b := &buckets[i]
+		if b.Kind == bucket.Ban {
+			continue
+		}
+		after := found[i]
+		if charges > 0 {
+			after = b.Charged(after, charges, n)
+		}
+		this := Verdict{
+			Allowed: allowed, Granted: charges * n, Resource: i,
+			Remaining: b.Remaining(after.Level), ResetAfter: duration(b.ResetAfter(after)),
+		}
+		if !allowed {
+			this.RetryAfter = duration(b.RetryAfter(after, n))
+		}
+		if banned > 0 {
+			this.Remaining, this.ResetAfter = 0, max(this.ResetAfter, banned)
+			if this.RetryAfter >= 0 {
+				this.RetryAfter = max(this.RetryAfter, banned)
+			}
+		}
+		// A slot is free again when a request ends: slots are closest if there is none, or nothing else.
+		if closest.Resource < 0 || this.CloserThan(&closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
+			closest = this
+		}
+		statuses = appendStatus(statuses, i, b, found[i], after, n, banned, report)
+	}
+	if closest.Resource == Uncounted && !allowed {
+		closest.Remaining = 0
+	}
+	return closest, statuses
+}
+
+// appendStatus appends the status of a resource if it is wanted. A banned client has nothing left.
+func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucket.State, n int64, banned time.Duration,
+	report Report) []Status {
+	if report == ReportNone {
+		return statuses
+	}
+	if b.Kind == bucket.Slots {
+		banned = 0 // they are free or not
+	}
+	denies := banned > 0 || b.Fit(found.Level, 1, n) == 0
+	if report == ReportDenying && !denies {
+		return statuses
+	}
+	left, more := b.Remaining(after.Level), duration(b.MoreAfter(after))
+	if banned > 0 {
+		left, more = 0, max(more, banned)
+	}
+	return append(statuses, Status{i, left, min(b.Burst, b.Capacity), more, denies})
+}
+
+// JudgeLeased returns the verdict on n tokens that were taken ahead, of which some are left. These
+// are all that this process can vouch for.
+func (s *Set) JudgeLeased(states []bucket.State, n, left int64, report Report, statuses []Status) (Verdict, []Status) {
+	var closest Verdict
+	for i := range s.resources[:s.limits] {
+		b := &s.resources[i]
+		this := Verdict{
+			Allowed: true, Granted: n, Resource: i, Remaining: left, ResetAfter: duration(b.ResetAfter(states[i])),
+		}
+		if i == 0 || this.CloserThan(&closest) {
+			closest = this
+		}
+		if report == ReportEvery {
+			statuses = append(statuses, Status{i, left, b.Burst, duration(b.MoreAfter(states[i])), false})
+		}
+	}
+	return closest, statuses
+}
+
+// Banned returns for how long the client is banned, by the states found.
+func (s *Set) Banned(scope Scope, found []bucket.State) time.Duration {
+	if s.bans == 0 || scope == Limits {
+		return 0
+	}
+	ban := &found[s.limits]
+	return duration(max(ban.Level, ban.Wait))
+}
+
+// duration returns milliseconds as a Duration: Never for [bucket.Never], at most the longest one.
+func duration(ms int64) time.Duration {
+	switch {
+	case ms < 0:
+		return Never
+	case ms > math.MaxInt64/int64(time.Millisecond):
+		return math.MaxInt64
+	}
+	return time.Duration(ms) * time.Millisecond
+}

@@ -1,0 +1,58 @@
+package testkit
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/redisstore"
+)
+
+// Bubble is a Redis in a bubble of testing/synctest, and a client of it. Both go by the bubble's clock.
+type Bubble struct {
+	Mini  *miniredis.Miniredis
+	Redis *redis.Client
+	Late  atomic.Bool // every reply is later than any timeout
+}
+
+// InBubble runs a test in a bubble with a Redis.
+func InBubble(t *testing.T, test func(t *testing.T, b *Bubble)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &Bubble{Mini: miniredis.NewMiniRedis()}
+		t.Cleanup(b.Mini.Close)
+		b.Mini.ClockTTL(true)
+		b.Redis = b.Connect(t)
+		defer time.Sleep(2 * time.Minute) // until calls that are late have ended
+		test(t, b)
+	})
+}
+
+// Dial is the Dialer of a client in the bubble.
+func (b *Bubble) Dial(context.Context, string, string) (net.Conn, error) { return b.Mini.Dial() }
+
+// Connect returns one more client.
+func (b *Bubble) Connect(t testing.TB) *redis.Client { return b.connect(t, b.Dial) }
+
+// ConnectInline is [Bubble.Connect], with a client whose callers send their calls themselves.
+func (b *Bubble) ConnectInline(t testing.TB) *redis.Client {
+	return b.connect(t, redisstore.KeepsDeadlines(b.Dial))
+}
+
+func (b *Bubble) connect(t testing.TB, dial redisstore.Dialer) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: dial}) // a name would be looked up, which a bubble cannot do
+	rdb.AddHook(EveryCall(func(send func() error) error {
+		if b.Late.Load() {
+			time.Sleep(time.Second / 4)
+		}
+		return send()
+	}))
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}

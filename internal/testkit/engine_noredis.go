@@ -1,0 +1,5 @@
+//go:build !integration
+
+package testkit
+
+func servers() map[string]startEngine { return nil }

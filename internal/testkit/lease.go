@@ -1,0 +1,139 @@
+package testkit
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// LeaseLife is the life of a lease in these tests.
+const LeaseLife = time.Minute
+
+// LeasePerMinute has up to 60 tokens flow back in [LeaseLife], one per second.
+var LeasePerMinute = ginlimit.PerMinute(60).WithBurst(1000)
+
+// LeaseBench is a server whose clock runs with that of a bubble.
+type LeaseBench struct {
+	*Bubble
+	Hook *LeaseHook
+}
+
+// LeaseHook has commands wait, or fail.
+type LeaseHook struct {
+	Wait atomic.Int64
+	Fail atomic.Bool
+}
+
+// DialHook implements [redis.Hook].
+func (h *LeaseHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements [redis.Hook].
+func (h *LeaseHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		time.Sleep(time.Duration(h.Wait.Load()))
+		if h.Fail.Load() {
+			cmd.SetErr(io.ErrUnexpectedEOF)
+			return io.ErrUnexpectedEOF
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// ProcessPipelineHook implements [redis.Hook].
+func (h *LeaseHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		time.Sleep(time.Duration(h.Wait.Load()))
+		if h.Fail.Load() {
+			for _, cmd := range cmds {
+				cmd.SetErr(io.ErrUnexpectedEOF)
+			}
+			return io.ErrUnexpectedEOF
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// OnLeaseBench runs a test in a bubble with a server whose clock is the bubble's.
+func OnLeaseBench(t *testing.T, test func(t *testing.T, b *LeaseBench)) {
+	t.Helper()
+	t.Parallel()
+	InBubble(t, func(t *testing.T, b *Bubble) {
+		bench := &LeaseBench{b, new(LeaseHook)}
+		bench.Advance(0)
+		test(t, bench)
+	})
+}
+
+// Advance lets time pass for the process and for Redis.
+func (b *LeaseBench) Advance(d time.Duration) {
+	time.Sleep(d)
+	b.Mini.SetTime(time.Now())
+}
+
+// Client returns one more client, whose commands the hook delays.
+func (b *LeaseBench) Client(t *testing.T) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ContextTimeoutEnabled: true, Dialer: b.Dial})
+	rdb.AddHook(b.Hook)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// Limiter returns one more process, with leases.
+func (b *LeaseBench) Limiter(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
+	return NewLimiter(t, b.Client(t), append([]ginlimit.Option{ginlimit.WithLease(LeaseLife), TrustsClock()}, opts...)...)
+}
+
+// Sources makes calls for a token, and returns where they were decided, by a letter each.
+func Sources(t *testing.T, limiter *ginlimit.Limiter, calls int, limit ginlimit.Limit) (letters string) {
+	t.Helper()
+	for range calls {
+		r, err := limiter.Allow(t.Context(), "k", limit)
+		require.NoError(t, err)
+		letters += r.Source.String()[:1]
+	}
+	return letters
+}
+
+// Leases uses a policy until it admits from a lease, and returns how many tokens that took.
+func (b *LeaseBench) Leases(t *testing.T, p *ginlimit.Policy) (n int) {
+	t.Helper()
+	for range 400 {
+		r, err := p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		if n += r.Granted; r.Source == ginlimit.FromLease {
+			return n
+		}
+		b.Advance(time.Millisecond)
+	}
+	t.Fatal("there is no lease")
+	return n
+}
+
+// LeftTo is how many tokens of a key another process finds.
+func (b *LeaseBench) LeftTo(t *testing.T, key string, limit ginlimit.Limit) int {
+	t.Helper()
+	r, err := b.Limiter(t).Peek(t.Context(), key, limit)
+	require.NoError(t, err)
+	return r.Remaining
+}
+
+// Busy has a limiter used so much that it takes tokens ahead.
+func (b *LeaseBench) Busy(t *testing.T, allow func() (ginlimit.Result, error)) {
+	t.Helper()
+	for range 400 {
+		r, err := allow()
+		require.NoError(t, err)
+		if r.Source == ginlimit.FromLease {
+			return
+		}
+		b.Advance(time.Millisecond)
+	}
+	t.Fatal("there is no lease")
+}

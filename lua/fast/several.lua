@@ -1,0 +1,114 @@
+-- Token buckets and calendar periods that are charged together, all or none, in line, as nearly
+-- every call on several limits is one. If a ban and slots come with them, it decides on these too:
+-- in guarded scripts it is a function, which is also called for the limits alone. What is not
+-- plain, such as a block, is left to decide.lua and guards.lua, which document KEYS and ARGV.
+--
+-- Reply: of each limit one integer in a list, the level of a token bucket or the tokens taken of a
+-- calendar period, whose other numbers the caller knows. Then what guards.lua replies of a ban and
+-- slots.
+--
+-- State: see script.lua, kind/fixed.lua, guards.lua and slots.lua, which say why expiry loses
+-- nothing.
+
+if #KEYS > 1 and ARGV[1] == 'take' then
+  local n, charges, plain = ARGV[2] + 0, ARGV[3] + 0, true
+  local values, levels = {0, 0, 0}, {0, 0, 0}
+  local k, at, ban, used = #KEYS, nil, nil, nil
+  if guarded then
+    k = ARGV[#ARGV] + 0
+    at = 3 * k + 3
+    plain = charges == 1
+    if ARGV[at + 1] ~= 'slots' then
+      plain, ban, at = plain and not try('GET', KEYS[k + 1]), true, at + 3
+    end
+    if plain and #ARGV - at == 7 then -- slots, of which no other process has one
+      used = ARGV[at + 5] + 0
+      plain = used < ARGV[at + 2] + 0
+      local value = try('GET', KEYS[#KEYS])
+      if value then
+        local process, known, held, later = match(value, '^(%S+) (%d+) (%d+) (%d*),?$')
+        plain = plain and process == ARGV[at + 3] and ARGV[at + 4] - known >= 0
+        if plain and ARGV[at + 4] == known then -- the attempt may be repeated
+          plain = held - used >= 0 and (later == '' or later .. ',' == ARGV[at + 6])
+        elseif plain then -- the later attempt must be settled by now
+          plain = later == '' or ARGV[at + 4] - later >= 0
+        end
+      end
+    end
+  end
+  for i = 1, plain and k or 0 do
+    local at = 3 * i
+    local drain, calendar, level, charge = ARGV[at + 1], ARGV[at + 2] == 'calendar', 0, n
+    local value = try('GET', KEYS[i])
+    if not calendar then charge = n * ARGV[at + 2] end
+    if value then
+      level = tonumber(value)
+      if not level or level < 0 then
+        plain = false
+        break
+      end
+      if not calendar then
+        local ttl = call('PTTL', KEYS[i])
+        if ttl <= 0 then
+          plain = false
+          break
+        end
+        drain = drain + 0
+        if level < drain then -- else the value is that of another limit
+          level = ttl * drain - level
+        else
+          level = ttl * drain
+        end
+      end
+      if level > exact then
+        plain = false
+        break
+      end
+    end
+    local room = ARGV[at + 3] - level
+    if charges * charge > room then charges = floor(room / charge) end
+    values[i], levels[i] = value, level
+  end
+
+  if plain and (charges > 0 or not guarded) then
+    if charges > 0 then
+      local charged = false -- by a command that fails where memory is full: then no other one does
+      local tokens = charges * n
+      for i = 1, k do
+        local at = 3 * i
+        if ARGV[at + 2] == 'calendar' then
+          if values[i] then
+            call('INCRBY', KEYS[i], format('%d', tokens))
+          else
+            call('SET', KEYS[i], format('%d', tokens), 'PX', format('%d', ARGV[at + 1] + grace))
+          end
+          charged = true
+        end
+      end
+      for i = 1, k do
+        local at = 3 * i
+        if ARGV[at + 2] ~= 'calendar' then
+          local drain, after = ARGV[at + 1] + 0, levels[i] + tokens * ARGV[at + 2]
+          local ttl = ceil(after / drain)
+          local rest = ttl * drain - after
+          if charged and rest == 0 and values[i] == '0' then
+            call('PEXPIRE', KEYS[i], format('%d', ttl))
+          else
+            call('SET', KEYS[i], format('%d', rest), 'PX', format('%d', ttl))
+            charged = true
+          end
+        end
+      end
+    end
+    if k < 3 then levels[3] = nil end
+    if k < 2 then levels[2] = nil end
+    if ban then levels[k + 1], levels[k + 2] = 0, 0 end
+    if used then
+      local value = ARGV[at + 3] .. ' ' .. ARGV[at + 4] .. ' ' .. ARGV[at + 5] ..
+        ' ' .. ARGV[at + 6]
+      call('SET', KEYS[#KEYS], value, 'PX', life)
+      levels[#levels + 1] = used
+    end
+    return levels, charges
+  end
+end

@@ -1,8 +1,0 @@
-//go:build !race
-
-package ginlimit_test
-
-const (
-	raceDetector = false
-	raceShare    = 1
-)

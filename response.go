@@ -1,0 +1,229 @@
+package ginlimit
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/httpfields"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// Headers selects the header fields that report limits.
+type Headers uint8
+
+const (
+	// XRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for the limit closest to exhaustion.
+	XRateLimit Headers = 1 << iota
+	// RateLimitDraft sets RateLimit-Policy and RateLimit, for every limit.
+	//
+	// They are the fields of draft-ietf-httpapi-ratelimit-headers-11: q tokens may be taken in w seconds, r are left, and
+	// there are more in t seconds. In a refusal only the limits that refuse have t. A limit is named after its policy or
+	// identity, followed by the period if there are several limits; without a name, its text is the name. A hyphen
+	// replaces what a name cannot contain. If two limits of a response have the same name, the later one ends in -2, -3
+	// and so on.
+	RateLimitDraft
+	// NoHeaders sets none of these fields.
+	NoHeaders Headers = 0
+)
+
+// setXRateLimit sets the X-RateLimit fields, unless the request is unlimited.
+func setXRateLimit(f *httpfields.Fields, h http.Header, r Result) {
+	if r.Limit.Rate >= 0 {
+		f.SetXRateLimit(h, int64(r.Limit.burst()), int64(r.Remaining), httpfields.Seconds(r.ResetAfter))
+	}
+}
+
+// requestState is what one policy has decided on a request, linked to what earlier policies have.
+// Once its headers are written it does not change, but for fields, as a copy of the [gin.Context]
+// shares it.
+type requestState struct {
+	decision
+	result  Result
+	cost    int // tokens that the request takes
+	by      *Policy
+	before  *requestState     // of the policy before; nil if there is none
+	renamed *httpfields.List  // with other names, as earlier policies have taken some; nil if none
+	fields  httpfields.Fields // memory
+}
+
+// stateKey is where a [gin.Context] keeps the newest state.
+const stateKey = "github.com/ginlimit/ginlimit.state"
+
+// stateOf returns the newest state of a request, or nil.
+func stateOf(c *gin.Context) *requestState {
+	v, _ := c.Get(stateKey)
+	s, _ := v.(*requestState)
+	return s
+}
+
+// set keeps a result in the context, and warns if the same bucket has been charged already.
+func (s *requestState) set(c *gin.Context, r Result) {
+	s.result, s.before = r, stateOf(c)
+	c.Set(stateKey, s)
+	for other := s.before; other != nil; other = other.before {
+		if s.shares(other) && !s.by.warned.Swap(true) {
+			s.by.logger.WarnContext(c.Request.Context(),
+				"ginlimit: two handlers charge one bucket for one request; if that is not meant, name one of them with WithName",
+				"name", s.by.name)
+		}
+	}
+}
+
+// hash returns the hash of the policy's own key, or 0 if no bucket was asked.
+func (s *requestState) hash() uint64 {
+	if len(s.answers) == 0 {
+		return 0
+	}
+	return s.answers[s.own].Hash
+}
+
+// shares reports whether two decisions were about the same bucket.
+func (s *requestState) shares(other *requestState) bool {
+	return s.hash() != 0 && s.hash() == other.hash() && s.asks[s.own].Set.Shares(other.asks[other.own].Set) &&
+		s.by.limiter.engine.Name() == other.by.limiter.engine.Name()
+}
+
+// closest returns the denial, or else the decision closest to exhaustion.
+func (s *requestState) closest() Result {
+	closest := s.result
+	for ; s != nil && closest.Allowed; s = s.before {
+		if s.result.closerThan(closest) {
+			closest = s.result
+		}
+	}
+	return closest
+}
+
+// writeHeaders sets the headers of a decision. Headers that report only one limit do not change if an earlier decision is
+// closer to exhaustion.
+func (s *requestState) writeHeaders(header http.Header) {
+	result, by := s.result, s.by
+	if result.Allowed { // a cost of 0 is allowed, even if a limit has no tokens
+		for i := range s.answers {
+			for j := range s.answers[i].Statuses {
+				s.answers[i].Statuses[j].Denies = false
+			}
+		}
+	}
+	if by.headers&RateLimitDraft != 0 || !result.Allowed {
+		s.rename()
+		s.listLimits(header, !result.Allowed)
+	}
+	if by.headers&XRateLimit != 0 && s.reports(func(p *Policy) bool { return p.headers&XRateLimit != 0 }) {
+		setXRateLimit(&s.fields, header, result)
+	}
+	if !result.Allowed {
+		s.fields.SetDenied(header, httpfields.Seconds(result.RetryAfter))
+	}
+	if by.headers != NoHeaders && result.Source == FromLocal && !by.limiter.engine.IsLocal() {
+		s.fields.Text(header, httpfields.XRateLimitStatus, httpfields.Degraded)
+	}
+	if by.headerFunc != nil && s.reports(func(p *Policy) bool { return p.headerFunc != nil }) {
+		by.headerFunc(header, result)
+	}
+}
+
+// reports whether fields of one limit report this decision: unless an earlier policy that sets them is closer to exhaustion.
+func (s *requestState) reports(sets func(*Policy) bool) bool {
+	for other := s.before; other != nil && s.result.Allowed; other = other.before {
+		if other.reported() && sets(other.by) && other.result.closerThan(s.result) {
+			return false
+		}
+	}
+	return true
+}
+
+// reported reports whether header fields may tell of the decision.
+func (s *requestState) reported() bool { return len(s.answers) > 0 && !s.by.dryRun }
+
+// listLimits sets RateLimit-Policy and RateLimit from the decisions so far whose policies set these fields. If the request
+// is refused, by a limit or an error, only limits that refuse have the parameter t: the others' may be longer than
+// Retry-After, and clients need not wait for it.
+func (s *requestState) listLimits(header http.Header, refused bool) {
+	var all []*requestState
+	for ; s != nil; s = s.before {
+		if s.inFields() {
+			all = append(all, s)
+		}
+	}
+	policies, limits := make([]byte, 0, 256), make([]byte, 0, 256) // on the stack
+	for _, one := range slices.Backward(all) {
+		list := one.listed(make([]httpfields.Status, 0, 8))
+		policies = list.AppendPolicy(policies)
+		limits = list.AppendRateLimit(limits, refused)
+	}
+	httpfields.SetDraft(header, policies, limits) // without a field if all are unlimited
+}
+
+// inFields reports whether RateLimit-Policy and RateLimit list the limits of the decision.
+func (s *requestState) inFields() bool {
+	return s.by.headers&RateLimitDraft != 0 && s.reported()
+}
+
+// rename gives limits other names if earlier policies have listed the same names in the fields.
+func (s *requestState) rename() {
+	var taken []string
+	for other := s.before; other != nil; other = other.before {
+		if other.inFields() {
+			list := other.list()
+			taken = list.AppendNames(taken)
+		}
+	}
+	if taken == nil {
+		return
+	}
+	list := s.list()
+	if _ = list.Rename(taken); list.Names != nil {
+		s.renamed = &httpfields.List{Limits: list.Limits, Names: list.Names}
+	}
+}
+
+// list returns the limits in the header fields, without their statuses.
+func (s *requestState) list() httpfields.List {
+	if s.renamed != nil {
+		return *s.renamed
+	}
+	var list httpfields.List
+	for i, set := range s.sets {
+		fields := set.fieldsOf(s.setOf(i))
+		if i == 0 {
+			list.Limits = slices.Clip(fields)
+		} else {
+			list.Limits = append(list.Limits, fields...)
+		}
+	}
+	return list
+}
+
+// setOf returns the rules by which a question was decided, or was to be.
+func (s *requestState) setOf(i int) *rules.Set {
+	if set := s.answers[i].Set; set != nil {
+		return set
+	}
+	return s.asks[i].Set
+}
+
+// listed returns the limits in the header fields, with their statuses in the given memory.
+func (s *requestState) listed(statuses []httpfields.Status) httpfields.List {
+	list, first := s.list(), 0
+	for i, set := range s.sets {
+		for _, one := range s.answers[i].Statuses {
+			statuses = append(statuses, httpfields.Status{
+				Limit: first + set.fieldOf(one.Resource), Remaining: one.Remaining, Full: one.Full,
+				More: httpfields.Seconds(one.More), Denies: one.Denies,
+			})
+		}
+		first += len(set.fields)
+	}
+	list.Statuses = statuses
+	return list
+}
+
+// problem returns the body of a denial, which names the limits that deny: none if the client is
+// banned and no limit denies.
+func (s *requestState) problem(detail string) []byte {
+	list := s.listed(make([]httpfields.Status, 0, 8)) // on the stack
+	return list.Problem(detail)
+}

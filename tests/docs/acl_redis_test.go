@@ -1,0 +1,96 @@
+//go:build integration
+
+package docs_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What a user of Redis must be allowed to do.
+
+// TestDocumentedPrivilegesAreEnough lets a user run nothing but what docs/operations.md says: no TIME, as on some
+// managed servers. A cluster client must also be told of the slots.
+func TestDocumentedPrivilegesAreEnough(t *testing.T) {
+	t.Parallel()
+	for name, a := range map[string]ginlimit.Algorithm{
+		"TokenBucket": ginlimit.TokenBucket, "FixedWindow": ginlimit.FixedWindow, "SlidingWindow": ginlimit.SlidingWindow,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr := testkit.StartRedis(t)
+			user := testkit.Restrict(t, addr, name)
+			rdb := redis.NewClient(&user)
+			defer rdb.Close()
+			doEverything(t, rdb, a)
+			if a != ginlimit.TokenBucket {
+				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
+				for i, s := range testkit.WindowTrace(5, 300) {
+					_, err := s.Apply(t.Context(), limiter)
+					require.NoError(t, err, "%s, step %d, %s", a, i, s)
+				}
+			}
+			testkit.RequireNothingDenied(t, addr)
+		})
+	}
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		addrs := testkit.StartCluster(t, 3)
+		for _, addr := range addrs {
+			testkit.Restrict(t, addr, "TokenBucket", testkit.PrivilegesOf(t, "On a cluster add")...)
+		}
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "app", Password: "secret"})
+		defer rdb.Close()
+		doEverything(t, rdb, ginlimit.TokenBucket)
+		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
+		for _, addr := range addrs {
+			assert.NotContains(t, testkit.CommandCalls(t, testkit.Connect(t, addr)), "command", "asked for by a client that does not know")
+			testkit.RequireNothingDenied(t, addr)
+		}
+	})
+	t.Run("plans", func(t *testing.T) {
+		t.Parallel()
+		addr := testkit.StartRedis(t)
+		user := testkit.Restrict(t, addr, "TokenBucket", append([]string{"-@all"}, testkit.PrivilegesOf(t, "`NewPlans` also needs")...)...)
+		rdb := redis.NewClient(&user)
+		defer rdb.Close()
+		s := testkit.NewSource()
+		plans := testkit.NewPlans(t, rdb, s)
+		for want := range int64(3) {
+			limit, err := testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three")
+			require.NoError(t, err)
+			require.Equal(t, ginlimit.PerMinute(3), limit)
+			require.Equal(t, want+1, s.Asked.Load(), "kept in Redis, until it is invalidated")
+			require.NoError(t, plans.Invalidate(t.Context(), "three"))
+		}
+		testkit.RequireNothingDenied(t, addr)
+	})
+}
+
+func doEverything(t *testing.T, rdb redis.UniversalClient, a ginlimit.Algorithm) {
+	limiter, ctx := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), t.Context()
+	for _, limits := range [][]ginlimit.Limit{{ginlimit.PerHour(7)}, {ginlimit.PerMinute(7), ginlimit.PerHour(7)}} {
+		for range 3 {
+			r, err := limiter.Allow(ctx, "k", limits...)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+		}
+		_, err := limiter.AllowUpTo(ctx, "k", 10, limits...)
+		require.NoError(t, err)
+		_, err = limiter.Peek(ctx, "k", limits...)
+		require.NoError(t, err)
+		require.NoError(t, limiter.Refund(ctx, "k", 1, limits...))
+		require.NoError(t, limiter.Refund(ctx, "k", 100, limits...))
+		require.NoError(t, limiter.Block(ctx, "k", time.Hour, limits...))
+		require.NoError(t, limiter.Reset(ctx, "k", limits...))
+		require.NoError(t, limiter.Wait(ctx, "k", limits...))
+		require.NoError(t, limiter.Reset(ctx, "k", limits...))
+	}
+}

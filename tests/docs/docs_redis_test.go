@@ -1,0 +1,79 @@
+//go:build integration
+
+package docs_test
+
+import (
+	"net"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestHashedTagIsFoundByTheDocumentedCommand runs the command of docs/operations.md that works out a slot tag.
+func TestHashedTagIsFoundByTheDocumentedCommand(t *testing.T) {
+	t.Parallel()
+	bash := testkit.Need(t, "bash")
+	testkit.Need(t, "openssl")
+	m := regexp.MustCompile("(?s)```sh\n(printf %s '([^']*)' [^\n]*)\n```").FindStringSubmatch(testkit.Read(t, "docs/operations.md"))
+	require.NotNil(t, m)
+	require.Equal(t, ginlimit.Key("h", "a{b}"), m[2], "the client that the document speaks of")
+	tag, err := exec.CommandContext(t.Context(), bash, "-c", m[1]).Output()
+	require.NoError(t, err)
+	require.Equal(t, string(clientkey.Text{}.Append(nil, "", m[2])), strings.TrimSpace(string(tag)))
+}
+
+// TestUnblockingByHandLeavesOnlySlots runs the command of docs/operations.md that unblocks a client.
+func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
+	t.Parallel()
+	bash := testkit.Need(t, "bash")
+	testkit.Need(t, "redis-cli")
+	m := regexp.MustCompile("(?s)```sh\n(redis-cli --scan [^\n]* unlink)\n```").FindStringSubmatch(testkit.Read(t, "docs/operations.md"))
+	require.NotNil(t, m)
+	addr := testkit.StartRedis(t)
+	_, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	for _, algorithm := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			logins := func() *ginlimit.Policy { // of a process of its own
+				p, err := testkit.NewLimiter(t, testkit.Connect(t, addr)).Policy(ginlimit.Limit{Rate: 1, Period: 15 * time.Minute}, ginlimit.WithName("login"),
+					ginlimit.WithAlgorithm(algorithm), ginlimit.WithLimits(ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil))),
+					ginlimit.WithBan(time.Hour, 24*time.Hour), ginlimit.WithConcurrency(2))
+				require.NoError(t, err)
+				return p
+			}
+			first := logins()
+			const client, other = "203.0.113.7", "203.0.113.8"
+			for _, client := range []string{client, other} {
+				slot, err := first.Acquire(t.Context(), client)
+				require.NoError(t, err)
+				defer slot.Release()
+				denied, err := first.Allow(t.Context(), client)
+				require.NoError(t, err)
+				require.Equal(t, time.Hour, denied.RetryAfter.Round(time.Minute), "a ban")
+			}
+
+			out, err := exec.CommandContext(t.Context(), bash, "-c", strings.ReplaceAll(m[1], "redis-cli ", "redis-cli -p "+port+" ")).CombinedOutput()
+			require.NoError(t, err, string(out))
+			second := logins()
+			allowed, err := second.Allow(t.Context(), client)
+			require.NoError(t, err)
+			require.True(t, allowed.Allowed)
+			held, err := testkit.Connect(t, addr).Exists(t.Context(), "ginlimit:{login|"+client+"}:slots").Result()
+			require.NoError(t, err)
+			require.EqualValues(t, 1, held)
+			denied, err := second.Allow(t.Context(), other)
+			require.NoError(t, err)
+			require.False(t, denied.Allowed)
+			require.NoError(t, second.Reset(t.Context(), client))
+			require.NoError(t, second.Reset(t.Context(), other))
+		})
+	}
+}

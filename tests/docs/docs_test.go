@@ -1,0 +1,194 @@
+package docs_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What the documents say of log lines, links and commands. Their Go is in readme_test.go.
+
+// documents returns the names of all documents.
+func documents(t *testing.T) []string {
+	t.Helper()
+	names := filesThatMatch(t, ".md")
+	require.Contains(t, names, "docs/operations.md")
+	return names
+}
+
+// filesThatMatch returns the files of the repository, of all its modules, whose names end so; without bin/, which tools fill.
+func filesThatMatch(t *testing.T, end string) []string {
+	t.Helper()
+	var names []string
+	for _, folder := range []string{"", "*/", "*/*/", "*/*/*/"} {
+		more, err := filepath.Glob(folder + "*" + end)
+		require.NoError(t, err)
+		names = append(names, more...)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(filepath.ToSlash(name), "bin/") })
+}
+
+// TestLinksOfDocumentsLead looks for each file, and heading, that a document links to.
+func TestLinksOfDocumentsLead(t *testing.T) {
+	t.Parallel()
+	code := regexp.MustCompile("(?s)```.*?```")
+	heading := regexp.MustCompile(`(?m)^#+ (.*)$`)
+	noAnchor := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	anchors := func(document string) []string {
+		var names []string
+		for _, m := range heading.FindAllStringSubmatch(code.ReplaceAllString(testkit.Read(t, document), ""), -1) {
+			names = append(names, strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+		}
+		return names
+	}
+	for _, document := range documents(t) {
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(testkit.Read(t, document), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			file, anchor, named := strings.Cut(m[1], "#")
+			target := document
+			if file != "" {
+				target = filepath.Join(filepath.Dir(document), file)
+			}
+			_, err := os.Stat(target)
+			assert.NoError(t, err, "%s links to %s", document, m[1])
+			if named {
+				assert.Contains(t, anchors(target), anchor, "%s links to %s", document, m[1])
+			}
+		}
+	}
+}
+
+// TestRequirementsAreThoseOfGoMod: the README names the oldest versions that the module works with.
+func TestRequirementsAreThoseOfGoMod(t *testing.T) {
+	t.Parallel()
+	module, readme := testkit.Read(t, "go.mod"), testkit.Read(t, "README.md")
+	for name, line := range map[string]string{"Go": `go`, "Gin": `\tgithub.com/gin-gonic/gin`, "go-redis": `\tgithub.com/redis/go-redis/v9`} {
+		required := regexp.MustCompile(`(?m)^` + line + ` v?(\d+\.\d+)\.0$`).FindStringSubmatch(module)
+		require.NotNil(t, required, "go.mod requires a version of %s whose last number is 0", name)
+		assert.Regexp(t, `(^|\W)`+name+` `+regexp.QuoteMeta(required[1])+`\b[^.]`, readme)
+	}
+}
+
+// TestTestsThatDocumentsNameExist looks for each test that a document names; of a name that ends with … for tests that begin so.
+func TestTestsThatDocumentsNameExist(t *testing.T) {
+	t.Parallel()
+	var declared []string
+	for _, file := range filesThatMatch(t, "_test.go") {
+		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`).FindAllStringSubmatch(testkit.Read(t, file), -1) {
+			declared = append(declared, m[1])
+		}
+	}
+	for _, document := range documents(t) {
+		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Benchmark)\\w+)(…?)`").FindAllStringSubmatch(testkit.Read(t, document), -1) {
+			exists := slices.ContainsFunc(declared, func(name string) bool {
+				return name == m[1] || m[2] != "" && strings.HasPrefix(name, m[1])
+			})
+			assert.True(t, exists, "%s names %s", document, m[0])
+		}
+	}
+}
+
+// TestLogLinesAreDocumented compares docs/operations.md with what the package writes.
+func TestLogLinesAreDocumented(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	internal, err := filepath.Glob("internal/*/*.go")
+	require.NoError(t, err)
+	files = append(files, internal...)
+	var written []string
+	call := regexp.MustCompile(`\.(Warn|Info|Error|Debug)(?:Context)?\((?:[^"\n]*,)?\s*"(ginlimit: [^"]*)"`)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, m := range call.FindAllStringSubmatch(testkit.Read(t, file), -1) {
+			written = append(written, strings.ToUpper(m[1])+" "+m[2])
+		}
+	}
+	require.GreaterOrEqual(t, len(written), 7)
+	documented := regexp.MustCompile("(?m)^\\| (WARN|INFO) `(ginlimit: [^`…]*)…?`").FindAllStringSubmatch(testkit.Read(t, "docs/operations.md"), -1)
+	for _, line := range written {
+		found := false
+		for _, m := range documented {
+			found = found || strings.HasPrefix(line, m[1]+" "+m[2])
+		}
+		assert.True(t, found, "docs/operations.md does not say what %q means", line)
+	}
+	assert.Len(t, documented, len(written), "it documents a line that is not written")
+}
+
+// TestReferenceNamesWhatIsExported looks for each exported name of the package in docs/reference.md, and for each option in the README.
+func TestReferenceNamesWhatIsExported(t *testing.T) {
+	t.Parallel()
+	reference, readme := testkit.Read(t, "docs/reference.md"), testkit.Read(t, "README.md")
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	names := 0
+	wants := func(id *ast.Ident) {
+		if goDocHas := []string{"String", "MarshalText", "UnmarshalText", "Error", "Unwrap"}; id.IsExported() && !slices.Contains(goDocHas, id.Name) {
+			names++
+			assert.True(t, regexp.MustCompile(`\b`+id.Name+`\b`).MatchString(reference), "docs/reference.md does not name %s", id.Name)
+		}
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, decl := range parsed.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil || len(d.Recv.List[0].Names) == 0 || exportedReceiver(d) {
+					wants(d.Name)
+				}
+				if name := d.Name.Name; strings.HasPrefix(name, "With") && d.Recv == nil {
+					assert.True(t, strings.Contains(readme, "`"+name+"("), "README.md does not name %s", name)
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch s := spec.(type) {
+					case *ast.ValueSpec:
+						for _, id := range s.Names {
+							wants(id)
+						}
+					case *ast.TypeSpec:
+						wants(s.Name)
+						if fields, ok := s.Type.(*ast.StructType); ok && s.Name.IsExported() {
+							for _, field := range fields.Fields.List {
+								for _, id := range field.Names {
+									wants(id)
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	require.Greater(t, names, 120)
+}
+
+// exportedReceiver reports whether a method is one of an exported type.
+func exportedReceiver(d *ast.FuncDecl) bool {
+	of := d.Recv.List[0].Type
+	if pointer, ok := of.(*ast.StarExpr); ok {
+		of = pointer.X
+	}
+	id, ok := of.(*ast.Ident)
+	return ok && id.IsExported()
+}

@@ -1,0 +1,99 @@
+//go:build integration
+
+package docs_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestReadmeProgramRuns builds the quickstart in a module of its own, and sends it six requests: the last is answered as the README shows.
+func TestReadmeProgramRuns(t *testing.T) {
+	t.Parallel()
+	dir, listen := newModule(t), "127.0.0.1:"+testkit.FreePort(t)
+	program := strings.NewReplacer("127.0.0.1:6379", testkit.StartRedis(t), ":8080", listen).Replace(goBlocks(t, "README.md")[0])
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
+	goIn(t, dir, "build", "-o", "quickstart", ".")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "quickstart"))
+	require.NoError(t, cmd.Start())
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	shown := regexp.MustCompile("(?s)```text\n(HTTP/1.1 429 .*?)\n\n(.*?)\n```").FindSubmatch(text)
+	require.NotNil(t, shown)
+	ask := func() (*http.Response, error) { return http.Get("http://" + listen + "/ping") }
+	var response *http.Response
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		response, err = ask()
+		return err == nil
+	}))
+	for want := 4; want >= 0; want-- {
+		require.Equal(t, http.StatusOK, response.StatusCode)
+		require.Equal(t, strconv.Itoa(want), response.Header.Get("X-RateLimit-Remaining"))
+		require.NoError(t, response.Body.Close())
+		response, err = ask()
+		require.NoError(t, err)
+	}
+	defer response.Body.Close()
+	var head strings.Builder
+	fmt.Fprintln(&head, response.Proto, response.Status)
+	require.NoError(t, response.Header.WriteSubset(&head, map[string]bool{"Date": true, "Content-Length": true}))
+	require.Equal(t, string(shown[1]), strings.TrimSpace(strings.ReplaceAll(head.String(), "\r", "")))
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, string(shown[2]), string(body))
+}
+
+// TestTestsOfDocumentsPass puts the files of docs/testing.md into the quickstart's folder, and runs them by go test.
+func TestTestsOfDocumentsPass(t *testing.T) {
+	t.Parallel()
+	dir := newModule(t)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(goBlocks(t, "README.md")[0]), 0o600))
+	tests := 0
+	for i, block := range goBlocks(t, "docs/testing.md") {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fileName(fmt.Sprintf("block%d", i), block)), []byte(block), 0o600))
+		tests += strings.Count(block, "\nfunc Test")
+	}
+	for _, get := range regexp.MustCompile(`(?m)^go (get \S+)$`).FindAllStringSubmatch(testkit.Read(t, "docs/testing.md"), -1) {
+		module := strings.TrimPrefix(get[1], "get ")
+		version, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module).Output()
+		require.NoError(t, err)
+		goIn(t, dir, "get", module+"@"+strings.TrimSpace(string(version))) // which was downloaded
+	}
+	require.Equal(t, tests, strings.Count(goIn(t, dir, "test", "-v"), "--- PASS: Test"))
+}
+
+// newModule returns a folder with a module that has done what the README says to get this one.
+func newModule(t *testing.T) string {
+	t.Helper()
+	root, err := os.Getwd()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	goIn(t, dir, "mod", "init", "quickstart")
+	goIn(t, dir, "mod", "edit", "-replace", "github.com/ginlimit/ginlimit="+root) // this commit is not published
+	goIn(t, dir, "get", "github.com/ginlimit/ginlimit@v0.0.0")
+	return dir
+}
+
+// goIn runs the go command in a folder, and returns what it prints.
+func goIn(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	return string(out)
+}

@@ -1,0 +1,273 @@
+package docs_test
+
+import (
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Recipes of the documents do what the text around them says. The body of each function whose name ends in Recipe is a
+// block of a document.
+
+func TestRecipesAreThoseOfTheDocuments(t *testing.T) {
+	t.Parallel()
+	blocks := map[string]bool{}
+	for _, document := range []string{"README.md", "docs/guide.md"} {
+		for _, block := range goBlocks(t, document) {
+			blocks[unindented(block)] = true
+		}
+	}
+	recipes := regexp.MustCompile(`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(testkit.Read(t, "tests/docs/recipes_test.go"), -1)
+	require.NotEmpty(t, recipes)
+	for _, recipe := range recipes {
+		assert.True(t, blocks[unindented(recipe[2])], "no block of a document is the body of %s", recipe[1])
+	}
+}
+
+// unindented returns code without indentation and blank lines, as a block is not indented as a function is.
+func unindented(code string) string {
+	var lines strings.Builder
+	for line := range strings.Lines(code) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines.WriteString(line + "\n")
+		}
+	}
+	return lines.String()
+}
+
+func staffRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	signups, err := limiter.Policy(ginlimit.PerHour(5), ginlimit.WithName("signup"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	router.POST("/signup", signups.Handler(), func(c *gin.Context) { c.Status(http.StatusCreated) })
+	keyOf := func(c *gin.Context, address string) (string, error) { // as for a request from that address
+		request := c.Copy()
+		request.Request = &http.Request{RemoteAddr: net.JoinHostPort(address, "0")}
+		return ginlimit.ByClientIP(request) // or the key function of the policy
+	}
+	staff := router.Group("/staff", gin.BasicAuth(gin.Accounts{"admin": "secret"}))
+	staff.POST("/block/:address", func(c *gin.Context) { // for an hour, in every process
+		client, err := keyOf(c, c.Param("address"))
+		if err != nil {
+			_ = c.AbortWithError(http.StatusBadRequest, err) // not an address
+			return
+		}
+		if err := signups.Block(c.Request.Context(), client, time.Hour); err != nil {
+			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
+		}
+	})
+	staff.POST("/unblock/:address", func(c *gin.Context) { // ends a block and a ban, and fills the bucket
+		client, err := keyOf(c, c.Param("address"))
+		if err != nil {
+			_ = c.AbortWithError(http.StatusBadRequest, err)
+			return
+		}
+		if err := signups.Reset(c.Request.Context(), client); err != nil {
+			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
+		}
+	})
+}
+
+// TestStaffBlockAnAddressInAnySpelling: the client behind it is denied until it is unblocked in another one.
+func TestStaffBlockAnAddressInAnySpelling(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, client, block, unblock string }{
+		{"IPv4", "203.0.113.7", "203.0.113.7", "::ffff:203.0.113.7"},
+		{"IPv4-mapped", "203.0.113.7", "::ffff:cb00:7107", "203.0.113.7"},
+		{"NAT64", "203.0.113.7", "64:ff9b::203.0.113.7", "203.0.113.7"},
+		{"IPv6", "2001:db8::1", "2001:db8::1", "2001:db8:0:0:0:0:0:1"},
+		{"another address of its network", "2001:db8::1", "2001:DB8::", "2001:db8::ffff"},
+		{"a zone", "fe80::1", "fe80::1%eth0", "fe80::2"},
+	} {
+		for name, trusted := range map[string][]string{"nobody": nil, "proxies": {"0.0.0.0/0", "::/0"}} {
+			t.Run(c.name+", "+name+" trusted", func(t *testing.T) {
+				t.Parallel()
+				limiter := local(t)
+				router := gin.New()
+				require.NoError(t, router.SetTrustedProxies(trusted))
+				staffRecipe(router, limiter)
+				signup := func() int {
+					return send(router, http.MethodPost, "/signup", testkit.From("["+c.client+"]:1234")).Code
+				}
+				staff := func(path string) int {
+					return send(router, http.MethodPost, path, testkit.From("10.0.0.1:1"), func(r *http.Request) { r.SetBasicAuth("admin", "secret") },
+						testkit.With("X-Forwarded-For", "10.0.0.1")).Code
+				}
+				require.Equal(t, http.StatusCreated, signup())
+				require.Equal(t, http.StatusOK, staff("/staff/block/"+strings.ReplaceAll(c.block, "%", "%25")))
+				require.Equal(t, http.StatusTooManyRequests, signup())
+				require.Equal(t, http.StatusOK, staff("/staff/unblock/"+c.unblock))
+				require.Equal(t, http.StatusCreated, signup())
+				require.Equal(t, http.StatusBadRequest, staff("/staff/block/somebody"))
+			})
+		}
+	}
+}
+
+func loginRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") }
+	router.POST("/login", limiter.Handler(ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login"),
+		ginlimit.WithAlgorithm(ginlimit.FixedWindow), // a token bucket would allow one more every three minutes
+		ginlimit.WithRefund(succeeded), ginlimit.WithBan(time.Hour, 24*time.Hour)),
+		func(c *gin.Context) {
+			if c.PostForm("password") != "secret" { // your check
+				c.Set("login failed", true)
+			}
+			c.Redirect(http.StatusSeeOther, "/")
+		})
+}
+
+func shortLoginRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	login := limiter.Handler(ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login"), ginlimit.WithAlgorithm(ginlimit.FixedWindow),
+		ginlimit.WithBan(time.Hour, 24*time.Hour), ginlimit.WithRefund(func(c *gin.Context) bool { return !c.GetBool("login failed") }))
+	router.POST("/login", login, func(c *gin.Context) { c.Set("login failed", true) }) // set it if the password is wrong
+}
+
+// TestLoginsThatFailAreBanned is a brute force attack: five failures, then a ban of an hour, of two, and so on.
+func TestLoginsThatFailAreBanned(t *testing.T) {
+	t.Parallel()
+	for name, recipe := range map[string]func(*gin.Engine, *ginlimit.Limiter){"guide": loginRecipe, "README": shortLoginRecipe} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				router := gin.New()
+				_ = router.SetTrustedProxies(nil)
+				recipe(router, local(t))
+				attempt := func(password string) (retryAfter time.Duration) { // 0 if it is not denied
+					rec := send(router, http.MethodPost, "/login", testkit.With("Content-Type", "application/x-www-form-urlencoded"),
+						func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("password=" + password)) })
+					seconds, _ := strconv.Atoi(rec.Header().Get("Retry-After"))
+					require.Equal(t, rec.Code == http.StatusTooManyRequests, seconds > 0)
+					return time.Duration(seconds) * time.Second
+				}
+				for range 100 {
+					if name == "guide" { // the README's handler never succeeds
+						require.Zero(t, attempt("secret"))
+					}
+				}
+				failFiveTimes := func() {
+					for range 5 {
+						require.Zero(t, attempt("wrong"))
+					}
+				}
+				for _, hours := range []time.Duration{1, 2, 4, 8, 16, 24, 24} {
+					failFiveTimes()
+					require.Equal(t, hours*time.Hour, attempt("secret"))
+					time.Sleep(time.Hour / 2)
+					require.Equal(t, hours*time.Hour-time.Hour/2, attempt("secret"))
+					time.Sleep(hours*time.Hour - time.Hour/2)
+				}
+				time.Sleep(24 * time.Hour) // without a denial
+				failFiveTimes()
+				require.Equal(t, time.Hour, attempt("secret"))
+				time.Sleep(time.Hour)
+				require.Zero(t, attempt("secret"))
+			})
+		})
+	}
+}
+
+// TestMoreLoginsAtOnceThanTheLimitAreBanned: each begins while the ones before it are in flight, and has the right password.
+func TestMoreLoginsAtOnceThanTheLimitAreBanned(t *testing.T) {
+	t.Parallel()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	loginRecipe(router, local(t))
+	var statuses []int // the innermost login's first
+	var login func(more int)
+	login = func(more int) {
+		body := func() io.Reader { // which the handler reads
+			if more > 0 {
+				login(more - 1)
+			}
+			return strings.NewReader("password=secret")
+		}
+		rec := send(router, http.MethodPost, "/login", testkit.With("Content-Type", "application/x-www-form-urlencoded"),
+			func(r *http.Request) { r.Body = io.NopCloser(&lazyReader{make: body}) })
+		statuses = append(statuses, rec.Code)
+	}
+	login(5)
+	require.Equal(t, []int{429, 303, 303, 303, 303, 303}, statuses)
+	login(0)
+	require.Equal(t, http.StatusTooManyRequests, statuses[6], "banned")
+}
+
+// lazyReader makes what it reads when it is read.
+type lazyReader struct {
+	make func() io.Reader
+	made io.Reader
+}
+
+func (r *lazyReader) Read(p []byte) (int, error) {
+	if r.made == nil {
+		r.made = r.make()
+	}
+	return r.made.Read(p)
+}
+
+func dryRunRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	router.Use(limiter.Handler(ginlimit.PerMinute(60), ginlimit.WithName("api"), ginlimit.WithDryRun()), func(c *gin.Context) {
+		if r, ok := ginlimit.FromContext(c); ok && r.Name == "api" && !r.Allowed {
+			slog.Info("would be denied", "policy", r.Name, "path", c.FullPath(), "retry_after", r.RetryAfter)
+		}
+	})
+}
+
+// TestDryRunsAreLoggedAlone: what another policy denies is not in the log of the dry run. It runs alone, as it has a default logger.
+func TestDryRunsAreLoggedAlone(t *testing.T) {
+	var lines testkit.Buffer
+	logger, writer, flags := slog.Default(), log.Writer(), log.Flags()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&lines, nil)))
+	defer func() { slog.SetDefault(logger); log.SetOutput(writer); log.SetFlags(flags) }()
+
+	limiter := local(t)
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.Use(limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithName("stricter"), ginlimit.WithDryRun()))
+	dryRunRecipe(router, limiter)
+	router.GET("/", testkit.OK)
+	router.GET("/once", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("once")), testkit.OK)
+
+	for range 10 {
+		testkit.Get(router, "/once")
+	}
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(router, "/once").Code)
+	for range 60 - 11 {
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
+	}
+	require.Empty(t, lines.String(), "denied by others alone")
+	require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(router, "/once").Code)
+	require.Regexp(t, `^[^\n]*msg="would be denied" policy=api path=/ [^\n]*\n[^\n]*msg="would be denied" policy=api path=/once [^\n]*\n$`, lines.String())
+}
+
+// local returns a limiter in this process.
+func local(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
+	t.Helper()
+	limiter, err := ginlimit.NewLocal(opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = limiter.Close() })
+	return limiter
+}
+
+// send is get with another method.
+func send(h http.Handler, method, path string, edit ...func(*http.Request)) *httptest.ResponseRecorder {
+	return testkit.Get(h, path, append([]func(*http.Request){func(r *http.Request) { r.Method = method }}, edit...)...)
+}

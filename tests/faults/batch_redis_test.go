@@ -1,0 +1,155 @@
+//go:build integration
+
+package faults_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Batches that hooks of the client hold up.
+
+// heldCalls are the first calls of a client, which wait until they are let go.
+type heldCalls struct {
+	came atomic.Int64
+	gate chan struct{}
+	once sync.Once
+}
+
+func hold(rdb *redis.Client, calls int64) *heldCalls {
+	h := &heldCalls{gate: make(chan struct{})}
+	rdb.AddHook(testkit.EveryScript(func(send func() error) error {
+		if h.came.Add(1) <= calls {
+			<-h.gate
+		}
+		return send()
+	}))
+	return h
+}
+
+// await returns when so many wait.
+func (h *heldCalls) await(t *testing.T, calls int64) {
+	t.Helper()
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return h.came.Load() >= calls }))
+}
+
+func (h *heldCalls) release() { h.once.Do(func() { close(h.gate) }) }
+
+// TestBatchDecidesInOrder has a batch of known asks, of different costs on the same keys, decided
+// as in single file.
+func TestBatchDecidesInOrder(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(1).WithBurst(10)
+	other := limit.WithBurst(20)
+	_, err := limiter.Allow(t.Context(), "known to answer", limit)
+	require.NoError(t, err)
+	held := hold(rdb, 2)
+	defer held.release()
+	var all sync.WaitGroup
+	all.Go(func() { _, _ = limiter.Allow(t.Context(), "first", limit) })
+	held.await(t, 1)
+	all.Go(func() { _, _ = limiter.Allow(t.Context(), "second", limit) })
+	held.await(t, 2)
+	asks := []struct {
+		key       string
+		n         int
+		limit     ginlimit.Limit
+		remaining int
+	}{
+		{"a", 1, limit, 9}, {"a", 1, limit, 8}, {"a", 2, limit, 6}, {"a", 1, limit, 5}, // the last one may not join the first
+		{"b", 1, limit, 9}, {"b", 1, limit, 8}, {"b", 1, limit, 7}, // merged, and in a call with others that are not
+		{"c", 1, limit, 9}, {"d", 3, limit, 7}, {"e", 3, limit, 7}, {"f", 1, other, 19}, {"g", 1, other, 18 + 1},
+		{"b", 3, limit, 4}, {"c", 1, other, 18}, {"a", 0, limit, 5}, {"a", 5, limit, 0},
+	}
+	for i, ask := range asks {
+		all.Go(func() {
+			var r ginlimit.Result
+			var err error
+			if ask.n == 0 {
+				r, err = limiter.Peek(t.Context(), ask.key, ask.limit)
+			} else {
+				r, err = limiter.AllowN(t.Context(), ask.key, ask.n, ask.limit)
+			}
+			assert.NoError(t, err)
+			assert.Equal(t, ask.remaining, r.Remaining, "ask %d: %+v", i, ask)
+		})
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return limiter.Stats().Queued == i+1 }))
+	}
+	held.release()
+	all.Wait()
+	for key, remaining := range map[string]int{"a": 0, "b": 4, "c": 8, "d": 7, "e": 7} {
+		r, err := limiter.Peek(t.Context(), key, limit)
+		require.NoError(t, err)
+		require.Equal(t, remaining, r.Remaining, key)
+	}
+}
+
+// TestStuckBatchesReleaseTheirSlots goes on while two calls never return.
+func TestStuckBatchesReleaseTheirSlots(t *testing.T) {
+	t.Parallel()
+	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond)), ginlimit.PerHour(100)
+			held := hold(rdb, 2)
+			defer held.release()
+			var all sync.WaitGroup
+			for i := range 2 {
+				all.Go(func() {
+					for held.came.Load() <= int64(i) { // a decision may be late before it is sent
+						_, err := limiter.Allow(t.Context(), fmt.Sprint("stuck ", i), limit)
+						assert.True(t, err == nil || errors.Is(err, ginlimit.ErrUnavailable), err) // a look for a connection may be the stuck one
+					}
+				})
+				held.await(t, int64(i+1))
+			}
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+				r, err := limiter.Allow(t.Context(), "k", limit)
+				return err == nil && r.Allowed
+			}))
+			all.Wait()
+		})
+	}
+}
+
+// TestHangingBatchesReleaseTheirSlots goes on though as many never return as may leave until Redis is lost.
+func TestHangingBatchesReleaseTheirSlots(t *testing.T) {
+	t.Parallel()
+	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(100*time.Millisecond)), ginlimit.PerDay(100_000)
+			const hanging = dispatch.MaxInFlight + 2
+			held := hold(rdb, hanging)
+			defer held.release()
+			var done atomic.Bool
+			var all sync.WaitGroup
+			for caller := range 2 * hanging {
+				all.Go(func() {
+					for !done.Load() {
+						_, err := limiter.Allow(t.Context(), fmt.Sprint("k", caller), limit)
+						done.CompareAndSwap(false, err == nil && held.came.Load() >= hanging)
+						runtime.Gosched()
+					}
+				})
+			}
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), done.Load))
+			held.release() // callers that go themselves hang with it
+			all.Wait()
+		})
+	}
+}

@@ -1,0 +1,247 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/auth"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// How Redis is given up for lost and found back.
+
+// TestCauseOfTheOutageIsLogged has the log say why Redis cannot be reached, though go-redis dials for longer than the
+// timeout.
+func TestCauseOfTheOutageIsLogged(t *testing.T) {
+	t.Parallel()
+	unknownHost := func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "redis.example", IsNotFound: true}}
+	}
+	const addr, refused, unknown = "127.0.0.1:6379", "connection refused", "lookup redis.example: no such host"
+	for name, row := range map[string]struct {
+		rdb   func() redis.UniversalClient
+		cause string
+	}{
+		"server refuses": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: testkit.RefuseConnection})
+		}, refused},
+		"server, bad port": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: "127.0.0.1:99999"})
+		}, "invalid port"},
+		"server, unknown host": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: unknownHost})
+		}, unknown},
+		"cluster refuses": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr, addr}, Dialer: testkit.RefuseConnection})
+		}, refused},
+		"cluster, unknown": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Dialer: unknownHost})
+		}, unknown},
+		"ring refuses": {func() redis.UniversalClient {
+			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": addr}, Dialer: testkit.RefuseConnection})
+		}, refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb := row.rdb()
+				defer time.Sleep(time.Minute) // until go-redis' own goroutines have ended
+				defer rdb.Close()
+				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				testkit.UntilLogged(t, limiter, log, "circuit breaker open")
+				require.Contains(t, log.String(), row.cause)
+			})
+		})
+	}
+}
+
+// TestCallsInFlightFailOnce has two calls in flight fail by one cause, of which the second failure is noticed later, as on
+// a busy machine. A third call, sent afterwards, fails too: that is the second failure, not the third.
+func TestCallsInFlightFailOnce(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter, log := testkit.LoggedLimiter(t, b.Redis)
+		allow := func() error {
+			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
+			return err
+		}
+		var cut chan struct{} // nil lets calls pass
+		b.Redis.AddHook(testkit.EveryScript(func(send func() error) error {
+			if cut == nil {
+				return send()
+			}
+			<-cut
+			return io.EOF
+		}))
+		require.NoError(t, allow())
+		cut = make(chan struct{})
+		for range 2 {
+			go func() { assert.ErrorIs(t, allow(), ginlimit.ErrUnavailable) }()
+			synctest.Wait()
+		}
+		go func() { assert.ErrorIs(t, allow(), ginlimit.ErrUnavailable) }() // it waits for one of them
+		for range 3 {
+			synctest.Wait()
+			time.Sleep(100 * time.Millisecond)
+			cut <- struct{}{}
+		}
+		synctest.Wait()
+		cut = nil
+		require.NoError(t, allow())
+		require.Empty(t, log.String())
+	})
+}
+
+// TestFirstDecisionsAreOfADeadNode of a cluster or a ring: those of the others are made, and so are its own when another node has its
+// slots, which the client does not notice by itself for a minute, or when the shard is back.
+func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
+	t.Parallel()
+	const dead, alive = "192.0.2.1:6379", "192.0.2.2:6379"
+	for _, ring := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ring %t", ring), func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				var mended atomic.Bool
+				dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if addr == dead && !(ring && mended.Load()) {
+						return testkit.RefuseConnection(ctx, network, addr)
+					}
+					return b.Dial(ctx, network, addr)
+				}
+				slots := func(context.Context) ([]redis.ClusterSlot, error) {
+					first := dead
+					if mended.Load() {
+						first = alive
+					}
+					return []redis.ClusterSlot{
+						{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: first}}}, {Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: alive}}},
+					}, nil
+				}
+				var rdb redis.UniversalClient
+				var nodeOf func(key string) (*redis.Client, error)
+				if ring {
+					shards := redis.NewRing(&redis.RingOptions{
+						Addrs: map[string]string{"a": dead, "b": alive}, Dialer: dial, HeartbeatFn: func(context.Context, *redis.Client) bool { return true },
+					})
+					rdb, nodeOf = shards, shards.GetShardClientForKey
+				} else {
+					nodes := redis.NewClusterClient(&redis.ClusterOptions{Dialer: dial, ClusterSlots: slots})
+					rdb, nodeOf = nodes, func(key string) (*redis.Client, error) { return nodes.MasterForKey(t.Context(), key) }
+				}
+				defer rdb.Close()
+				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				limit := ginlimit.PerHour(1000)
+				keyOf := func(addr string) string {
+					for i := 0; ; i++ {
+						key := fmt.Sprint("client ", i)
+						node, err := nodeOf(testkit.RedisKey(key, limit))
+						require.NoError(t, err)
+						if node.Options().Addr == addr {
+							return key
+						}
+					}
+				}
+				decides := func(key string) func() bool {
+					return func() bool {
+						_, err := limiter.Allow(t.Context(), key, limit)
+						return err == nil
+					}
+				}
+				lost, other := decides(keyOf(dead)), decides(keyOf(alive))
+				for !strings.Contains(log.String(), "circuit breaker open") {
+					require.False(t, lost())
+					time.Sleep(10 * time.Millisecond)
+				}
+				start := time.Now()
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), other))
+				require.LessOrEqual(t, time.Since(start), time.Second)
+				mended.Store(true)
+				start = time.Now()
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), lost))
+				require.LessOrEqual(t, time.Since(start), time.Second)
+			})
+		})
+	}
+}
+
+// TestFunctionsOfTheClientHoldNobodyUp has a function among the client's options take its time for a new connection,
+// which a caller that sends its call itself would have to wait for.
+func TestFunctionsOfTheClientHoldNobodyUp(t *testing.T) {
+	t.Parallel()
+	const idle = 10 * time.Second
+	var slow atomic.Bool
+	pause := func() {
+		if slow.Load() {
+			time.Sleep(2 * time.Second)
+		}
+	}
+	for name, set := range map[string]func(*redis.Options){
+		"none": func(*redis.Options) {},
+		"OnConnect": func(o *redis.Options) {
+			o.OnConnect = func(context.Context, *redis.Conn) error { pause(); return nil }
+		},
+		"CredentialsProvider": func(o *redis.Options) {
+			o.CredentialsProvider = func() (string, string) { pause(); return "", "" }
+		},
+		"CredentialsProviderContext": func(o *redis.Options) {
+			o.CredentialsProviderContext = func(context.Context) (string, string, error) { pause(); return "", "", nil }
+		},
+		"StreamingCredentialsProvider": func(o *redis.Options) { o.StreamingCredentialsProvider = slowCredentials(pause) },
+		"Limiter":                      func(o *redis.Options) { o.Limiter = slowLimiter(pause) },
+		"Dialer": func(o *redis.Options) {
+			dial := o.Dialer
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				pause()
+				return dial(ctx, network, addr)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slow.Store(false)
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				options := redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true, ConnMaxIdleTime: idle, Dialer: b.Dial}
+				set(&options)
+				rdb := redis.NewClient(&options)
+				t.Cleanup(func() { _ = rdb.Close() }) // once no connection is on its way: go-redis 9.22 has a data race there
+				const timeout = 50 * time.Millisecond
+				limiter, _ := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(timeout))
+				allow := func() error {
+					start := time.Now()
+					_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
+					require.LessOrEqual(t, time.Since(start), timeout+timeout/10)
+					return err
+				}
+				require.NoError(t, allow())
+				slow.Store(true)
+				time.Sleep(2 * idle) // and the next call makes a connection
+				if err := allow(); err != nil {
+					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+				}
+			})
+		})
+	}
+}
+
+type slowCredentials func()
+
+func (pause slowCredentials) Subscribe(auth.CredentialsListener) (auth.Credentials, auth.UnsubscribeFunc, error) {
+	pause()
+	return auth.NewBasicCredentials("", ""), func() error { return nil }, nil
+}
+
+type slowLimiter func()
+
+func (pause slowLimiter) Allow() error       { pause(); return nil }
+func (pause slowLimiter) ReportResult(error) {}

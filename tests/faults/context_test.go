@@ -1,0 +1,153 @@
+package faults_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+type requestKey struct{}
+
+// valueHook is a hook that notes which request each command of the client is for, by a value of its context, as tracers do.
+type valueHook struct {
+	mu       sync.Mutex
+	requests []any
+}
+
+func (h *valueHook) note(ctx context.Context, cmds ...redis.Cmder) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, cmd := range cmds {
+		if name := cmd.Name(); name != "hello" && name != "client" { // of a new connection
+			h.requests = append(h.requests, ctx.Value(requestKey{}))
+		}
+	}
+}
+
+// noted returns what was noted since the last time.
+func (h *valueHook) noted() []any {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	noted := h.requests
+	h.requests = nil
+	return noted
+}
+
+func (*valueHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *valueHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.note(ctx, cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (h *valueHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		h.note(ctx, cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+// TestCommandsHaveTheValuesOfTheirRequest: those that decide, those that give back what a refused request took, and those that settle.
+func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter := testkit.NewLimiter(t, struct{ redis.UniversalClient }{b.Redis}) // whose identities are decided on one after another
+		r := gin.New()
+		require.NoError(t, r.SetTrustedProxies(nil))
+		r.GET("/", limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("all"), ginlimit.WithIdentity("user", ginlimit.ByHeader("User"), ginlimit.PerHour(2)),
+			ginlimit.WithSettle(func(*gin.Context) int { return 0 })), func(*gin.Context) {})
+		hook := &valueHook{}
+		b.Redis.AddHook(hook)
+		get := func(request string) int {
+			req := httptest.NewRequest(http.MethodGet, "/", nil)
+			req.Header.Set("User", "alice")
+			rec := httptest.NewRecorder()
+			r.ServeHTTP(rec, req.WithContext(context.WithValue(t.Context(), requestKey{}, request)))
+			return rec.Code
+		}
+		require.Equal(t, http.StatusOK, get("first"))
+		noted := hook.noted()
+		require.GreaterOrEqual(t, len(noted), 4, "two identities are charged and settled")
+		require.Equal(t, []any{"first"}, slices.Compact(noted))
+
+		policy, err := limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("user"))
+		require.NoError(t, err)
+		require.NoError(t, policy.Block(t.Context(), "alice", time.Hour))
+		hook.noted()
+		require.Equal(t, http.StatusTooManyRequests, get("second"))
+		noted = hook.noted()
+		require.GreaterOrEqual(t, len(noted), 3, "what the first identity was charged is given back")
+		require.Equal(t, []any{"second"}, slices.Compact(noted))
+	})
+}
+
+// TestPlansAreReadWithTheValuesOfTheRequest that is the first to need them. The source answers for all, and gets none.
+func TestPlansAreReadWithTheValuesOfTheRequest(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		hook := &valueHook{}
+		b.Redis.AddHook(hook)
+		plans, err := ginlimit.NewPlans(b.Redis, time.Hour, func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+			assert.Nil(t, ctx.Value(requestKey{}))
+			return []ginlimit.Limit{ginlimit.PerHour(1)}, nil
+		}, testkit.Patient())
+		require.NoError(t, err)
+		ctx := context.WithValue(t.Context(), requestKey{}, "first")
+		_, err = plans.Limits(ctx, "alice")
+		require.NoError(t, err)
+		noted := hook.noted()
+		require.GreaterOrEqual(t, len(noted), 5)
+		require.Equal(t, []any{"first"}, slices.Compact(noted))
+		require.NoError(t, plans.Invalidate(ctx, "alice"))
+		require.Equal(t, []any{"first"}, slices.Compact(hook.noted()))
+	})
+}
+
+// TestPingHasTheValuesOfItsCaller, and ends with its context.
+func TestPingHasTheValuesOfItsCaller(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		hook := &valueHook{}
+		b.Redis.AddHook(hook)
+		limiter := testkit.NewLimiter(t, b.Redis)
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), requestKey{}, "first"))
+		require.NoError(t, limiter.Ping(ctx))
+		require.Equal(t, []any{"first"}, hook.noted())
+		released := make(chan struct{})
+		defer close(released)
+		b.Redis.AddHook(pingHook(func() { cancel(); <-released }))
+		require.ErrorIs(t, limiter.Ping(ctx), context.Canceled)
+	})
+}
+
+// pingHook calls a function before a ping.
+type pingHook func()
+
+func (pingHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h pingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "ping" {
+			h()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (pingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}

@@ -1,0 +1,323 @@
+//go:build integration
+
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// The dispatcher, on real redis-servers.
+
+// TestMergedDecisionsAreDistributedInOrder wants of many callers at once what one after another
+// would get: each whole token is somebody's last but so many.
+func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
+	t.Parallel()
+	bucket, window := ginlimit.PerDay(1).WithBurst(3000), ginlimit.PerDay(3000)
+	for name, row := range map[string]struct {
+		algorithm ginlimit.Algorithm
+		limits    []ginlimit.Limit
+	}{
+		"one limit":       {ginlimit.TokenBucket, []ginlimit.Limit{bucket}},
+		"several limits":  {ginlimit.TokenBucket, []ginlimit.Limit{bucket, {Rate: 1, Period: 96 * time.Hour, Burst: 5000}}},
+		"fixed window":    {ginlimit.FixedWindow, []ginlimit.Limit{window}},
+		"fixed windows":   {ginlimit.FixedWindow, []ginlimit.Limit{window, {Rate: 5000, Period: 96 * time.Hour}}},
+		"sliding window":  {ginlimit.SlidingWindow, []ginlimit.Limit{window}},
+		"sliding windows": {ginlimit.SlidingWindow, []ginlimit.Limit{window, {Rate: 5000, Period: 96 * time.Hour}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, limits := testkit.Connect(t, testkit.StartRedis(t)), row.limits
+			limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), ginlimit.WithAlgorithm(row.algorithm))
+			const callers, each = 512, 8 // 4,096 decisions on 3,000 tokens
+			remaining := make([]atomic.Int32, 3000)
+			var refused atomic.Int64
+			var all sync.WaitGroup
+			for range callers {
+				all.Go(func() {
+					for range each {
+						r, err := limiter.Allow(t.Context(), "hot", limits...)
+						switch {
+						case !assert.NoError(t, err):
+							return
+						case r.Allowed:
+							remaining[r.Remaining].Add(1)
+							assert.Zero(t, r.RetryAfter)
+						default:
+							refused.Add(1)
+							assert.Zero(t, r.Remaining)
+							assert.Positive(t, r.RetryAfter)
+						}
+					}
+				})
+			}
+			all.Wait()
+			for i := range remaining {
+				require.EqualValues(t, 1, remaining[i].Load(), "remaining %d", i)
+			}
+			require.EqualValues(t, callers*each-3000, refused.Load())
+			calls := testkit.ScriptCalls(t, rdb)
+			t.Logf("%d decisions in %d calls of the script", callers*each, calls)
+			require.Less(t, calls, callers*each/8)
+		})
+	}
+}
+
+// TestMixedDecisionsOnFewKeys mixes all that may not merge with what may, while the script is flushed
+// and callers give up at random. What is missing from each bucket in the end is what its callers were
+// granted, at most as much more as those took who did not stay to hear of it.
+func TestMixedDecisionsOnFewKeys(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
+	limit := ginlimit.Limit{Rate: 1, Period: 24 * time.Hour, Burst: 10_000} // fewer than are asked for
+	const callers, each, keys = 256, 100, 3
+	var granted, unheard [keys]atomic.Int64
+	var all sync.WaitGroup
+	for caller := range callers {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(caller), 1))
+			for range each {
+				k, n := r.IntN(keys), 1+r.IntN(3)
+				key := fmt.Sprint("key ", k)
+				ctx, cancel := t.Context(), func() {}
+				if r.IntN(4) == 0 {
+					ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(2000))*time.Microsecond)
+				}
+				var res ginlimit.Result
+				var err error
+				switch r.IntN(8) {
+				case 0:
+					_, err = limiter.Peek(ctx, key, limit)
+					n = 0
+				case 1:
+					res, err = limiter.AllowUpTo(ctx, key, n, limit)
+				case 2:
+					if caller == 0 {
+						assert.NoError(t, rdb.ScriptFlush(t.Context()).Err())
+					}
+					fallthrough
+				default:
+					res, err = limiter.AllowN(ctx, key, n, limit)
+				}
+				switch {
+				case err == nil:
+					granted[k].Add(int64(res.Granted))
+				case errors.Is(err, context.DeadlineExceeded):
+					unheard[k].Add(int64(n))
+				default:
+					assert.NoError(t, err)
+				}
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	for k := range keys {
+		p, err := limiter.Peek(t.Context(), fmt.Sprint("key ", k), limit)
+		require.NoError(t, err)
+		taken := int64(limit.Burst - p.Remaining)
+		t.Logf("key %d: %d granted, %d taken, %d unheard", k, granted[k].Load(), taken, unheard[k].Load())
+		require.GreaterOrEqual(t, taken, granted[k].Load())
+		require.LessOrEqual(t, taken, granted[k].Load()+unheard[k].Load())
+	}
+}
+
+// TestCallersLeaveAFrozenRedis has every caller back while Redis is still frozen.
+func TestCallersLeaveAFrozenRedis(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, addr)), ginlimit.PerHour(10)
+	_, err := limiter.Allow(t.Context(), "k", limit)
+	require.NoError(t, err)
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	var all sync.WaitGroup
+	for i := range 100 {
+		all.Go(func() {
+			_, err := limiter.Allow(ctx, fmt.Sprint("client ", i), limit)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+		})
+	}
+	all.Wait()
+	require.NoError(t, process.Signal(syscall.SIGCONT))
+	for i := range 100 { // at most two of them were on their way
+		r, err := limiter.Peek(t.Context(), fmt.Sprint("client ", i), limit)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, r.Remaining, 9)
+	}
+}
+
+func TestFullQueueIsUnavailable(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, addr)), ginlimit.PerHour(10)
+	_, err := limiter.Allow(t.Context(), "k", limit)
+	require.NoError(t, err)
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	var full atomic.Int64
+	for range dispatch.MaxQueue + 1000 {
+		all.Go(func() {
+			if _, err := limiter.Allow(ctx, "k", limit); errors.Is(err, ginlimit.ErrUnavailable) {
+				full.Add(1)
+			}
+		})
+	}
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return full.Load() > 0 }))
+	cancel()
+	all.Wait()
+	require.NoError(t, process.Signal(syscall.SIGCONT))
+}
+
+// TestAbandonedCallsDoNotFillTheQueue has more callers give up than the queue holds.
+func TestAbandonedCallsDoNotFillTheQueue(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, addr)), ginlimit.PerHour(10)
+	_, err := limiter.Allow(t.Context(), "k", limit)
+	require.NoError(t, err)
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	for range 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range dispatch.MaxQueue / 4 {
+			all.Go(func() {
+				_, err := limiter.Allow(ctx, "k", limit) // a few go to Redis themselves, and hear nothing
+				assert.ErrorContains(t, err, "ginlimit: ")
+				assert.NotContains(t, fmt.Sprint(err), "too many")
+			})
+		}
+		time.AfterFunc(20*time.Millisecond, cancel)
+		all.Wait()
+	}
+	require.NoError(t, process.Signal(syscall.SIGCONT))
+}
+
+func TestErrorsOfABatchTouchOnlyTheirCallers(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerHour(1_000_000)
+	require.NoError(t, rdb.RPush(t.Context(), testkit.RedisKey("foreign 0", limit), "x").Err())
+	require.NoError(t, rdb.Set(t.Context(), testkit.RedisKey("foreign 1", limit), "text", time.Hour).Err())
+	require.NoError(t, rdb.Set(t.Context(), testkit.RedisKey("foreign 2", limit), "0", 0).Err())
+	require.NoError(t, rdb.SAdd(t.Context(), testkit.RedisKey("foreign 3", limit), "x").Err())
+	require.NoError(t, rdb.Expire(t.Context(), testkit.RedisKey("foreign 3", limit), time.Hour).Err())
+	var all sync.WaitGroup
+	for i := range 64 {
+		all.Go(func() {
+			for range 50 {
+				if i%2 == 0 {
+					_, err := limiter.Allow(t.Context(), fmt.Sprint("foreign ", i/2%4), limit)
+					assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+				} else {
+					_, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), limit.WithBurst(1000+i%3))
+					assert.NoError(t, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	kept, err := rdb.LRange(t.Context(), testkit.RedisKey("foreign 0", limit), 0, -1).Result()
+	require.NoError(t, err)
+	require.Equal(t, []string{"x"}, kept)
+	require.EqualValues(t, 1, rdb.SCard(t.Context(), testkit.RedisKey("foreign 3", limit)).Val())
+}
+
+func TestManyKeysShareACall(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	testkit.AskMany(t, testkit.NewLimiter(t, rdb))
+	calls := testkit.ScriptCalls(t, rdb)
+	t.Logf("1,200 decisions on 200 keys in %d calls of the script", calls)
+	require.Less(t, calls, 400)
+}
+
+// TestKeysGoApartWhereTheyMust wants no error, nor a token too many or too few, where Redis refuses a call
+// for several keys.
+func TestKeysGoApartWhereTheyMust(t *testing.T) {
+	t.Parallel()
+	t.Run("a client of a cluster's node", func(t *testing.T) {
+		t.Parallel()
+		rdb := testkit.Connect(t, testkit.StartRedis(t, "--cluster-enabled", "yes"))
+		require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
+		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
+	})
+	t.Run("a user without MGET", func(t *testing.T) {
+		t.Parallel()
+		addr := testkit.StartRedis(t)
+		require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-mget").Err())
+		rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
+		defer rdb.Close()
+		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
+		stats := testkit.Connect(t, addr).Info(t.Context(), "commandstats").Val()
+		failed := regexp.MustCompile(`cmdstat_evalsha:.*failed_calls=(\d+)`).FindStringSubmatch(stats)
+		require.NotNil(t, failed)
+		calls, err := strconv.Atoi(failed[1])
+		require.NoError(t, err)
+		require.LessOrEqual(t, calls, 10, "they learn from the first ones")
+	})
+	t.Run("a client of another type", func(t *testing.T) {
+		t.Parallel()
+		testkit.AskMany(t, testkit.NewLimiter(t, struct{ redis.UniversalClient }{testkit.Connect(t, testkit.StartRedis(t))}))
+	})
+	t.Run("a ring", func(t *testing.T) {
+		t.Parallel()
+		rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": testkit.StartRedis(t), "b": testkit.StartRedis(t)}})
+		defer rdb.Close()
+		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
+	})
+}
+
+func TestCloseLeavesNoGoroutine(t *testing.T) { // not parallel: other limiters have goroutines too
+	addr, process := testkit.StartRedisProcess(t)
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr))
+	var all sync.WaitGroup
+	for i := range 100 {
+		all.Go(func() {
+			_, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), ginlimit.PerHour(1))
+			assert.NoError(t, err)
+		})
+	}
+	all.Wait()
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	ctx, cancel := context.WithCancel(t.Context())
+	for i := range 100 {
+		all.Go(func() {
+			_, err := limiter.Allow(ctx, fmt.Sprint("client ", i), ginlimit.PerHour(1))
+			assert.Error(t, err)
+		})
+	}
+	resumed := time.AfterFunc(100*time.Millisecond, func() { _ = process.Signal(syscall.SIGCONT) })
+	defer resumed.Stop()
+	cancel()
+	require.NoError(t, limiter.Close())
+	all.Wait()
+	stacks := make([]byte, 1<<20)
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { // what has said that it is done is about to end
+		left := strings.ReplaceAll(string(stacks[:runtime.Stack(stacks, true)]), "ginlimit/internal/testkit", "")
+		return !strings.Contains(left, "ginlimit/internal/") && !strings.Contains(left, "ginlimit.(*")
+	}))
+}

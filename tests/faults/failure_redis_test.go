@@ -1,0 +1,200 @@
+//go:build integration
+
+package faults_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestEveryMethodWorksWithoutRedis(t *testing.T) {
+	t.Parallel()
+	limiter, limit := testkit.WithoutRedis(t, ginlimit.WithReplicas(2)), ginlimit.PerDay(1).WithBurst(20) // a share of 10
+	allowN := func(key string, n int) ginlimit.Result {
+		t.Helper()
+		r, err := limiter.AllowN(t.Context(), key, n, limit)
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.FromLocal, r.Source)
+		return r
+	}
+	assert.Equal(t, 7, allowN("a", 3).Remaining)
+	r, err := limiter.AllowUpTo(t.Context(), "a", 30, limit)
+	require.NoError(t, err)
+	assert.Equal(t, 7, r.Granted)
+	r, err = limiter.Peek(t.Context(), "a", limit)
+	require.NoError(t, err)
+	assert.False(t, r.Allowed)
+	assert.Zero(t, r.Granted)
+
+	assert.Equal(t, 9, allowN("b", 1).Remaining)
+	some := allowN("b", 15) // more than the share holds, less than the limit allows: when it is full
+	assert.False(t, some.Allowed)
+	assert.Equal(t, 9, some.Remaining)
+	assert.InDelta(t, 24*time.Hour, some.RetryAfter, float64(time.Minute))
+	all := allowN("e", 15)
+	assert.True(t, all.Allowed)
+	assert.Equal(t, 15, all.Granted)
+	assert.Zero(t, all.Remaining)
+	assert.InDelta(t, 15*24*time.Hour, all.ResetAfter, float64(time.Minute), "it owes what it did not have")
+	assert.InDelta(t, 6*24*time.Hour, allowN("e", 1).RetryAfter, float64(time.Minute))
+	assert.InDelta(t, 15*24*time.Hour, allowN("e", 15).RetryAfter, float64(time.Minute))
+	two := []ginlimit.Limit{ginlimit.PerHour(20), ginlimit.PerDay(1000)} // shares of 10 and 500
+	r, err = limiter.AllowN(t.Context(), "f", 20, two...)
+	require.NoError(t, err)
+	assert.True(t, r.Allowed)
+	r, err = limiter.Peek(t.Context(), "f", two[1])
+	require.NoError(t, err)
+	assert.Equal(t, 480, r.Remaining, "each gave all of it")
+	assert.EqualValues(t, -1, allowN("c", 21).RetryAfter, "never")
+	assert.Equal(t, 9, allowN("c", 1).Remaining)
+
+	// What changes a bucket changes that of this process, and says that Redis was not told.
+	require.ErrorIs(t, limiter.Refund(t.Context(), "a", 4, limit), ginlimit.ErrUnavailable)
+	assert.Equal(t, 3, allowN("a", 1).Remaining)
+	require.ErrorIs(t, limiter.Reset(t.Context(), "a", limit), ginlimit.ErrUnavailable)
+	assert.Equal(t, 9, allowN("a", 1).Remaining)
+	require.ErrorIs(t, limiter.Block(t.Context(), "a", time.Hour, limit), ginlimit.ErrUnavailable)
+	assert.InDelta(t, time.Hour, allowN("a", 1).RetryAfter, float64(time.Minute))
+
+	require.NoError(t, limiter.Wait(t.Context(), "d", limit))
+	assert.Equal(t, 8, allowN("d", 1).Remaining)
+	r, err = limiter.Allow(t.Context(), "d", ginlimit.PerDay(-1))
+	require.NoError(t, err)
+	assert.Equal(t, ginlimit.FromPolicy, r.Source)
+}
+
+// TestApplicationStartsWithoutRedis serves and limits at once, and goes over to Redis when that is there.
+func TestApplicationStartsWithoutRedis(t *testing.T) {
+	t.Parallel()
+	addr := "127.0.0.1:" + testkit.FreePort(t)
+	var log testkit.Buffer
+	r := testkit.Serve(ginlimit.New(testkit.Connect(t, addr), ginlimit.PerDay(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+	for _, code := range []int{200, 200, 429, 429} {
+		rec := testkit.Get(r, "/")
+		require.Equal(t, code, rec.Code)
+		require.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
+	}
+	ask := func(address string) http.Header { return testkit.Get(r, "/", testkit.From(address)).Header() }
+	for range 200 { // Redis is given up for lost
+		ask("192.0.2.2:1")
+	}
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { ask("192.0.2.2:1"); return strings.Contains(log.String(), "circuit breaker open") }))
+	require.NotNil(t, testkit.LaunchRedis(t, addr))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return ask("192.0.2.3:1").Get("X-RateLimit-Status") == "" }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return strings.Contains(log.String(), "Redis is back") }))
+	require.Equal(t, 2, strings.Count(log.String(), "\n"), log.String())
+	require.NotContains(t, log.String(), "192.0.2")
+}
+
+// TestLocalBucketsOutliveTheOutage loses Redis twice: nobody has a second burst.
+func TestLocalBucketsOutliveTheOutage(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithReplicas(2), ginlimit.WithDenyMemory(0))
+	limit := ginlimit.PerDay(1).WithBurst(20)
+	ask := func(key string, source ginlimit.Source) ginlimit.Result {
+		var r ginlimit.Result
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+			p, err := limiter.Peek(t.Context(), key, limit)
+			require.NoError(t, err)
+			if p.Source != source {
+				return false
+			}
+			r, err = limiter.Allow(t.Context(), key, limit)
+			require.NoError(t, err)
+			return r.Source == source
+		}))
+		return r
+	}
+	require.Equal(t, 19, ask("k", ginlimit.FromRedis).Remaining)
+	require.NoError(t, limiter.Block(t.Context(), "blocked", time.Hour, limit))
+	require.NoError(t, limiter.Block(t.Context(), "reset", time.Hour, limit))
+	require.NoError(t, limiter.Reset(t.Context(), "reset", limit))
+	local := 10
+	for range 2 {
+		require.NoError(t, process.Kill())
+		for range 4 {
+			local--
+			require.Equal(t, local, ask("k", ginlimit.FromLocal).Remaining)
+		}
+		require.False(t, ask("blocked", ginlimit.FromLocal).Allowed)
+		require.True(t, ask("reset", ginlimit.FromLocal).Allowed)
+		process = testkit.LaunchRedis(t, addr)
+		require.NotNil(t, process)
+		require.True(t, ask("k", ginlimit.FromRedis).Allowed)
+	}
+}
+
+var million = flag.Bool("million", false, "have TestMemoryIsBounded ask for a million keys")
+
+// TestMemoryIsBounded asks by all algorithms for far more keys than are remembered, of which Redis refuses some, and without Redis.
+// internal/memory holds each algorithm to its bound. With the race detector all is a quarter: what is remembered, its memory, and the keys.
+func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
+	algorithms := []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow}
+	addr, process := testkit.StartRedisProcess(t)
+	keys, share := int64(300_000/testkit.RaceShare), testkit.RaceShare
+	if *million {
+		keys, share = 1_000_000, 1
+	}
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock(), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(time.Second),
+		ginlimit.WithDenyMemory(ginlimit.DefaultDenyMemory/share))
+	buckets := ginlimit.LocalBuckets / share
+	require.NoError(t, testkit.SetLocalBuckets(limiter, buckets))
+	ask := func(keys int64, source ginlimit.Source, limits ...ginlimit.Limit) (refused int64) {
+		var next, no atomic.Int64
+		var all sync.WaitGroup
+		var policies []*ginlimit.Policy
+		for i, a := range algorithms {
+			policies = append(policies, testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...),
+				ginlimit.WithName(strconv.Itoa(i)), ginlimit.WithAlgorithm(a)))
+		}
+		for range 256 {
+			all.Go(func() {
+				for i := next.Add(1); i <= 2*keys; i = next.Add(1) {
+					// Each key twice, some time apart, and about as long as a key may be.
+					client := i/512*256 + i%256
+					r, err := policies[client%int64(len(policies))].Allow(context.Background(), fmt.Sprintf("%-50s %d", source, client))
+					if err != nil {
+						t.Error(err)
+					}
+					if !r.Allowed {
+						no.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		return no.Load()
+	}
+	before := testkit.HeapInUse()
+	require.Greater(t, ask(keys/4, ginlimit.FromRedis, ginlimit.PerDay(1), ginlimit.PerHour(1)), keys/5, "remembered refusals")
+	withRedis := testkit.HeapInUse() - before
+	require.NoError(t, process.Signal(syscall.SIGKILL))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		r, err := limiter.Allow(t.Context(), "k", ginlimit.PerDay(1))
+		require.NoError(t, err)
+		return r.Source == ginlimit.FromLocal
+	}))
+	ask(keys, ginlimit.FromLocal, ginlimit.PerDay(3)) // so that windows have logs
+	without := testkit.HeapInUse() - before
+	t.Logf("%d MiB after %d keys in Redis, %d MiB after %d without", withRedis>>20, keys/4, without>>20, keys)
+	require.Less(t, without, int64(96<<20/share))
+	require.GreaterOrEqual(t, limiter.Stats().LocalBuckets, buckets*9/10)
+	require.LessOrEqual(t, limiter.Stats().LocalBuckets, buckets, "of all algorithms")
+}

@@ -1,0 +1,216 @@
+//go:build integration
+
+package faults_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestDecisionsGoOnAfterARestart(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr))
+	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
+	require.NoError(t, err)
+
+	require.NoError(t, process.Kill())
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
+		return err != nil
+	}))
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+
+	require.NotNil(t, testkit.LaunchRedis(t, addr))
+	var r ginlimit.Result
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		r, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
+		return err == nil
+	}))
+	require.True(t, r.Allowed, "the buckets went with the server")
+}
+
+// TestNoChargeIsSentTwice freezes Redis for longer than the client waits for a reply: the charge that
+// was on its way is made once, whatever the client makes of it.
+func TestNoChargeIsSentTwice(t *testing.T) {
+	t.Parallel()
+	patience := 100 * time.Millisecond
+	for name, start := range map[string]func(t *testing.T) (redis.UniversalClient, *os.Process){
+		"server": func(t *testing.T) (redis.UniversalClient, *os.Process) {
+			addr, process := testkit.StartRedisProcess(t)
+			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience, MinIdleConns: 8}), process
+		},
+		"cluster": func(t *testing.T) (redis.UniversalClient, *os.Process) {
+			addr, process := testkit.StartRedisProcess(t, "--cluster-enabled", "yes")
+			require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
+			return redis.NewClusterClient(&redis.ClusterOptions{
+				Addrs: []string{addr}, ReadTimeout: patience, MinIdleConns: 8}), process
+		},
+	} {
+		for _, callers := range []int{1, 8} { // alone, and some in a pipeline
+			t.Run(fmt.Sprint(name, " ", callers), func(t *testing.T) {
+				t.Parallel()
+				rdb, process := start(t)
+				defer rdb.Close()
+				limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerHour(100)
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+					_, err := limiter.Peek(t.Context(), "k", limit)
+					return err == nil && rdb.PoolStats().IdleConns >= 8
+				}))
+				// It goes on while a client that sends again would do so, on a connection of which Redis
+				// has heard by then.
+				require.NoError(t, process.Signal(syscall.SIGSTOP))
+				resumed := time.AfterFunc(3*patience, func() { _ = process.Signal(syscall.SIGCONT) })
+				defer resumed.Stop()
+				var all sync.WaitGroup
+				for i := range callers {
+					all.Go(func() {
+						if _, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), limit); err != nil {
+							assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+						}
+					})
+				}
+				all.Wait()
+				for i := range callers {
+					var r ginlimit.Result
+					require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+						var err error
+						r, err = limiter.Peek(t.Context(), fmt.Sprint("client ", i), limit)
+						return err == nil
+					}))
+					require.GreaterOrEqual(t, r.Remaining, 99, "charged once, or never if it was not sent")
+				}
+			})
+		}
+	}
+}
+
+func TestForeignValuesAreErrorsAndStay(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
+	hour, minute := ginlimit.PerHour(7), ginlimit.PerMinute(7)
+	name := testkit.RedisKey("k", hour)
+	for _, c := range []struct {
+		what  string
+		write func() error
+	}{
+		{"a list", func() error { return rdb.RPush(ctx, name, "x").Err() }},
+		{"a list that expires", func() error {
+			return errorsOf(rdb.RPush(ctx, name, "x").Err(), rdb.PExpire(ctx, name, time.Hour).Err())
+		}},
+		{"a hash", func() error { return rdb.HSet(ctx, name, "a", "b").Err() }},
+		{"text", func() error { return rdb.Set(ctx, name, "text", time.Hour).Err() }},
+		{"a word below zero", func() error { return rdb.Set(ctx, name, "-x", time.Hour).Err() }},
+		{"a block without an end", func() error { return rdb.Set(ctx, name, "3 x", time.Hour).Err() }},
+		{"three numbers", func() error { return rdb.Set(ctx, name, "0 5 5", time.Hour).Err() }},
+		{"a number without expiry", func() error { return rdb.Set(ctx, name, "0", 0).Err() }},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			require.NoError(t, rdb.Del(ctx, name).Err())
+			require.NoError(t, c.write())
+			before, err := rdb.Dump(ctx, name).Result()
+			require.NoError(t, err)
+			for _, limits := range [][]ginlimit.Limit{{hour}, {minute, hour}} {
+				_, err = limiter.Allow(ctx, "k", limits...)
+				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+				_, err = limiter.Peek(ctx, "k", limits...)
+				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+				require.ErrorIs(t, limiter.Refund(ctx, "k", 1, limits...), ginlimit.ErrUnavailable)
+				require.ErrorIs(t, limiter.Block(ctx, "k", time.Hour, limits...), ginlimit.ErrUnavailable)
+			}
+			after, err := rdb.Dump(ctx, name).Result()
+			require.NoError(t, err)
+			require.Equal(t, before, after)
+			require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", minute)).Val(), "all or none")
+		})
+	}
+}
+
+func errorsOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestFullMemoryChargesAllOrNone(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
+	minute, hour := ginlimit.PerMinute(5), ginlimit.PerHour(5)
+	_, err := limiter.Allow(ctx, "k", minute) // one of the two buckets exists
+	require.NoError(t, err)
+	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+	_, err = limiter.Allow(ctx, "k", minute, hour)
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "0").Err())
+	r, err := limiter.Peek(ctx, "k", minute)
+	require.NoError(t, err)
+	require.Equal(t, 4, r.Remaining)
+}
+
+func TestBucketsAreBoundedByTheTimeToFull(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
+	limit := ginlimit.PerMinute(60)
+	_, err := limiter.AllowN(ctx, "k", 3, limit)
+	require.NoError(t, err)
+	ttl := rdb.PTTL(ctx, testkit.RedisKey("k", limit)).Val()
+	require.LessOrEqual(t, ttl, 3*time.Second)
+	require.Greater(t, ttl, 2*time.Second)
+	require.NoError(t, limiter.Refund(ctx, "k", 3, limit))
+	require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", limit)).Val(), "a full bucket has no key")
+	_, err = limiter.Peek(ctx, "k", limit)
+	require.NoError(t, err)
+	require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", limit)).Val())
+	record := rdb.PTTL(ctx, testkit.RedisKey("k", limit)+":back").Val()
+	require.Positive(t, record, "what was given back is known as long as it matters")
+	require.LessOrEqual(t, record, 6*time.Second)
+}
+
+func TestPrefixesKeepLimitersApart(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limit, ctx := ginlimit.PerHour(1), t.Context()
+	for _, prefix := range []string{"", "a", "b"} {
+		r, err := testkit.NewLimiter(t, rdb, ginlimit.WithPrefix(prefix)).Allow(ctx, "k", limit)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+	}
+	require.ElementsMatch(t, []string{"{k}:h", "a:{k}:h", "b:{k}:h"}, rdb.Keys(ctx, "*").Val())
+}
+
+func TestFailoverClientDecides(t *testing.T) {
+	t.Parallel()
+	master := testkit.StartRedis(t)
+	_, port, err := net.SplitHostPort(master)
+	require.NoError(t, err)
+	config := filepath.Join(t.TempDir(), "sentinel.conf")
+	require.NoError(t, os.WriteFile(config, []byte("sentinel monitor main 127.0.0.1 "+port+" 1\n"), 0o600))
+	sentinel, _ := testkit.StartRedisProcess(t, config, "--sentinel")
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel}})
+	defer rdb.Close()
+	limiter := testkit.NewLimiter(t, rdb)
+	for want := 2; want >= 0; want-- {
+		r, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(3))
+		require.NoError(t, err)
+		require.Equal(t, want, r.Remaining)
+	}
+}

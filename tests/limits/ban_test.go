@@ -1,0 +1,198 @@
+package limits_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// banned is a step of a client: it asks after a time, and is admitted, or refused for as long as it says.
+type banned struct {
+	after time.Duration
+	wait  time.Duration
+}
+
+func TestBansGrow(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	for name, steps := range map[string][]banned{
+		"a refusal bans":                      {{}, {}, {wait: 10 * s}, {after: 4 * s, wait: 6 * s}},
+		"a ban ends to the millisecond":       {{}, {}, {wait: 10 * s}, {after: 10*s - time.Millisecond, wait: time.Millisecond}, {after: time.Millisecond}},
+		"what is refused in it prolongs none": {{}, {}, {wait: 10 * s}, {wait: 10 * s}, {after: 9 * s, wait: 1 * s}, {after: 1 * s}},
+		"on probation twice as long":          {{}, {}, {wait: 10 * s}, {after: 10 * s}, {}, {wait: 20 * s}, {after: 20 * s}, {}, {wait: 40 * s}},
+		"the last moment of probation":        {{}, {}, {wait: 10 * s}, {after: 20*s - time.Millisecond}, {}, {wait: 20 * s}},
+		"a probation survived clears it":      {{}, {}, {wait: 10 * s}, {after: 20 * s}, {}, {wait: 10 * s}},
+		"up to the longest": {
+			{}, {}, {wait: 10 * s}, {after: 10 * s}, {}, {wait: 20 * s}, {after: 20 * s}, {}, {wait: 40 * s},
+			{after: 40 * s}, {}, {wait: 50 * s}, {after: 50 * s}, {}, {wait: 50 * s},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+				if !e.Frozen && e.Rdb != nil {
+					t.Skip("a clock that goes on: TestBansOnRedis")
+				}
+				p, err := e.Limiter.Policy(ginlimit.Limit{Rate: 2, Period: time.Second}, ginlimit.WithName("api"), ginlimit.WithBan(10*s, 50*s))
+				require.NoError(t, err)
+				for i, step := range steps {
+					e.Advance(step.after)
+					res, err := p.Allow(t.Context(), "alice")
+					require.NoError(t, err)
+					require.Equal(t, step.wait, res.RetryAfter, "step %d: %+v", i, res)
+					require.Equal(t, step.wait == 0, res.Allowed, "step %d", i)
+					if step.wait > 0 {
+						require.Zero(t, res.Remaining)
+						require.GreaterOrEqual(t, res.ResetAfter, step.wait)
+						peek, err := p.Peek(t.Context(), "alice")
+						require.NoError(t, err)
+						require.False(t, peek.Allowed)
+						require.Equal(t, step.wait, peek.RetryAfter)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestWhatBansNobody(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		p, err := e.Limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 48*time.Hour))
+		require.NoError(t, err)
+		res, err := p.AllowN(t.Context(), "alice", 3)
+		require.NoError(t, err)
+		require.Negative(t, res.RetryAfter, "more than the burst")
+		res, err = p.AllowUpTo(t.Context(), "alice", 3)
+		require.NoError(t, err)
+		require.Equal(t, 2, res.Granted)
+		_, err = p.AllowUpTo(t.Context(), "alice", 3)
+		require.NoError(t, err)
+		_, err = p.Peek(t.Context(), "alice")
+		require.NoError(t, err)
+		require.NoError(t, p.Refund(t.Context(), "alice", 1))
+		res, err = p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.True(t, res.Allowed)
+
+		res, err = p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.InDelta(t, 24*time.Hour, res.RetryAfter, float64(time.Minute))
+		require.NoError(t, p.Refund(t.Context(), "alice", 1))
+		res, err = p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.False(t, res.Allowed, "a refund ends no ban")
+		require.NoError(t, p.Reset(t.Context(), "alice"))
+		res, err = p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.True(t, res.Allowed)
+		require.Equal(t, 1, res.Remaining)
+	})
+}
+
+// TestBansOfOtherLengths are as long as they were when they began, whatever other policies of the name have.
+func TestBansOfOtherLengths(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		policy := func(first, longest time.Duration) *ginlimit.Policy {
+			p, err := e.Limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(first, longest))
+			require.NoError(t, err)
+			return p
+		}
+		ten, one, twenty := policy(10*time.Hour, 100*time.Hour), policy(time.Hour, time.Hour), policy(20*time.Hour, 20*time.Hour)
+		for i, p := range []*ginlimit.Policy{ten, ten, one, twenty} {
+			res, err := p.Allow(t.Context(), "alice")
+			require.NoError(t, err)
+			require.Equal(t, i == 0, res.Allowed)
+			if i > 0 {
+				require.InDelta(t, 10*time.Hour, res.RetryAfter, float64(time.Minute))
+			}
+		}
+	})
+}
+
+// TestBannedClientWithoutALimit has a client's limits become unlimited while it is banned.
+func TestBannedClientWithoutALimit(t *testing.T) {
+	t.Parallel()
+	gin.SetMode(gin.TestMode)
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerHour(1)
+		router := gin.New()
+		p, err := e.Limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(2*time.Hour, 2*time.Hour), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
+			ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }),
+			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return []ginlimit.Limit{limit}, nil }))
+		require.NoError(t, err)
+		router.GET("/", p.Handler())
+		get := func() *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+			return w
+		}
+		require.Equal(t, http.StatusOK, get().Code)
+		require.Equal(t, http.StatusTooManyRequests, get().Code)
+		limit = ginlimit.Limit{Rate: -1}
+		w := get()
+		require.Equal(t, http.StatusTooManyRequests, w.Code)
+		require.Contains(t, w.Body.String(), `"violated-policies":[]`)
+		require.Contains(t, w.Header().Get("Retry-After"), "7")
+		res, err := p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.Zero(t, res.Remaining)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, p.Wait(ctx, "alice"), context.DeadlineExceeded, "a ban holds for all")
+		require.NoError(t, p.Reset(t.Context(), "alice"))
+		require.Equal(t, http.StatusOK, get().Code)
+	})
+}
+
+// TestRememberedRefusalsBanToo has a refusal that bans nobody be remembered, and one that is to ban come after it.
+func TestRememberedRefusalsBanToo(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb, testkit.Patient(), testkit.TrustsClock())
+	p, err := l.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 24*time.Hour))
+	require.NoError(t, err)
+	for range 2 {
+		_, err = p.AllowUpTo(t.Context(), "alice", 1)
+		require.NoError(t, err)
+	}
+	for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
+		res, err := p.Allow(t.Context(), "alice")
+		require.NoError(t, err)
+		require.InDelta(t, 24*time.Hour, res.RetryAfter, float64(time.Minute))
+		require.Equal(t, source, res.Source)
+	}
+	require.Equal(t, 1, l.Stats().Bans)
+	require.NoError(t, p.Reset(t.Context(), "alice"))
+	require.Zero(t, l.Stats().Bans)
+}
+
+func TestBadGuards(t *testing.T) {
+	t.Parallel()
+	l, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithConcurrency(0), ginlimit.WithQueue(0, 0), ginlimit.WithBan(0, -1))
+	for _, want := range []string{
+		"WithConcurrency(0): want 1 to 1048576",
+		"WithQueue(0, 0s): want a length of at least 1",
+		"WithBan(0s, -1ns): want a first ban of at least 1ms",
+		"WithBan(0s, -1ns): want a longest ban of at least the first",
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithQueue(1, time.Second))
+	require.ErrorContains(t, err, "WithQueue: there is no WithConcurrency to wait for")
+	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, -time.Second))
+	require.ErrorContains(t, err, "want a wait of more than 0")
+	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithBan(time.Second, 1<<62))
+	require.ErrorContains(t, err, "want a longest ban of at most 876000h0m0s")
+}

@@ -1,0 +1,348 @@
+package limits_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// The suite that every engine passes. Limits are of minutes and more, so that a real clock, which runs
+// ahead by milliseconds, does not show in whole tokens.
+
+func TestBucketStartsFullAndRefillsEvenly(t *testing.T) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerMinute(2).WithBurst(3) // a token in 30 s
+		e.Allowed(t, 1, 2, limit)
+		e.Allowed(t, 1, 1, limit)
+		e.Allowed(t, 1, 0, limit)
+		e.Denied(t, 1, 30*time.Second, limit)
+		e.Advance(10 * time.Second)
+		e.Denied(t, 1, 20*time.Second, limit)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 0, limit)
+		e.Advance(time.Hour) // full, and no fuller
+		e.Allowed(t, 3, 0, limit)
+	})
+}
+
+func TestResetAfterIsTheTimeToFull(t *testing.T) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerMinute(7) // does not divide the period
+		r := e.AllowN(t, 1, limit)
+		e.RequireDuration(t, 8572*time.Millisecond, r.ResetAfter) // 60 s / 7, rounded up
+		r = e.AllowN(t, 6, limit)
+		e.RequireDuration(t, time.Minute, r.ResetAfter)
+	})
+}
+
+func TestAllowNTakesAllOrNone(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerHour(10)
+		e.Allowed(t, 7, 3, limit)
+		e.Denied(t, 4, e.Token(6*time.Minute, limit), limit)
+		e.Allowed(t, 3, 0, limit)
+	})
+}
+
+func TestCostAboveBurstIsNeverAllowedAndTakesNothing(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerHour(10)
+		for _, n := range []int{11, testkit.AsInt(1 << 40), math.MaxInt} {
+			r := e.AllowN(t, n, limit)
+			assert.False(t, r.Allowed)
+			assert.Negative(t, r.RetryAfter)
+			assert.Equal(t, 10, r.Remaining)
+		}
+		e.Allowed(t, 10, 0, limit)
+	})
+}
+
+func TestAllowUpToTakesWhatFits(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerHour(10)
+		upTo := func(n int) ginlimit.Result {
+			r, err := e.Limiter.AllowUpTo(t.Context(), "k", n, limit)
+			require.NoError(t, err)
+			return r
+		}
+		r := upTo(4)
+		require.True(t, r.Allowed)
+		require.Equal(t, 4, r.Granted)
+		require.Equal(t, 6, r.Remaining)
+		r = upTo(math.MaxInt)
+		require.True(t, r.Allowed)
+		require.Equal(t, 6, r.Granted)
+		require.Equal(t, 0, r.Remaining)
+		require.Zero(t, r.RetryAfter)
+		r = upTo(2)
+		require.False(t, r.Allowed)
+		require.Zero(t, r.Granted)
+		e.RequireDuration(t, e.Token(6*time.Minute, limit), r.RetryAfter) // for one token
+	})
+}
+
+func TestPeekTakesNothing(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerHour(2)
+		for range 5 {
+			r, err := e.Limiter.Peek(t.Context(), "k", limit)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.Zero(t, r.Granted)
+			require.Equal(t, 2, r.Remaining)
+		}
+		e.Allowed(t, 2, 0, limit)
+		r, err := e.Limiter.Peek(t.Context(), "k", limit)
+		require.NoError(t, err)
+		require.False(t, r.Allowed)
+		e.RequireDuration(t, e.Token(30*time.Minute, limit), r.RetryAfter)
+	})
+}
+
+func TestRefundNeverFillsAboveFull(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerHour(5)
+		ctx := t.Context()
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 3, limit))
+		e.Allowed(t, 5, 0, limit)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit))
+		e.Allowed(t, 1, 1, limit)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", math.MaxInt, limit))
+		e.Allowed(t, 5, 0, limit)
+	})
+}
+
+func TestSeveralLimitsAreChargedAllOrNone(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		minute, hour := ginlimit.PerMinute(3), ginlimit.PerHour(5)
+		r := e.AllowN(t, 3, minute, hour)
+		require.Equal(t, minute, r.Limit)
+		require.Equal(t, 0, r.Remaining)
+
+		r = e.AllowN(t, 1, minute, hour) // the minute refuses …
+		require.False(t, r.Allowed)
+		require.Equal(t, minute, r.Limit)
+		e.RequireDuration(t, e.Token(20*time.Second, minute), r.RetryAfter)
+		e.Advance(time.Minute)
+		r = e.AllowN(t, 2, minute, hour) // … and the hour was not charged
+		require.True(t, r.Allowed)
+		require.Equal(t, hour, r.Limit)
+		require.Equal(t, 0, r.Remaining)
+
+		r = e.AllowN(t, 1, minute, hour) // the hour refuses, and the minute keeps its token
+		require.False(t, r.Allowed)
+		require.Equal(t, hour, r.Limit)
+		p, err := e.Limiter.Peek(t.Context(), "k", minute)
+		require.NoError(t, err)
+		require.Equal(t, 1, p.Remaining)
+	})
+}
+
+func TestAllowUpToGrantsTheSameOfEveryLimit(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		minute, hour := ginlimit.PerMinute(10), ginlimit.PerHour(4)
+		r, err := e.Limiter.AllowUpTo(t.Context(), "k", 7, minute, hour)
+		require.NoError(t, err)
+		require.Equal(t, 4, r.Granted)
+		require.Equal(t, hour, r.Limit)
+		e.Allowed(t, 6, 0, minute)
+	})
+}
+
+func TestRefundBlockAndResetReachEveryLimit(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		minute, hour, ctx := ginlimit.PerMinute(2), ginlimit.PerHour(2), t.Context()
+		e.AllowN(t, 2, minute, hour)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, minute, hour))
+		e.Allowed(t, 1, 0, minute)
+		e.Allowed(t, 1, 0, hour)
+		require.NoError(t, e.Limiter.Reset(ctx, "k", minute, hour))
+		require.NoError(t, e.Limiter.Block(ctx, "k", 2*time.Hour, minute, hour))
+		e.Denied(t, 1, 2*time.Hour, minute)
+		e.Denied(t, 1, 2*time.Hour, hour)
+	})
+}
+
+func TestChangedLimitKeepsTheTimeToFull(t *testing.T) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		free, paid := ginlimit.PerHour(10), ginlimit.PerHour(1000)
+		e.Allowed(t, 10, 0, free) // full in an hour
+		r := e.AllowN(t, 1, paid)
+		require.False(t, r.Allowed, "as empty as before")
+		e.RequireDuration(t, 3600*time.Millisecond, r.RetryAfter) // but refilled at the new rate
+		e.Advance(30 * time.Minute)
+		e.Allowed(t, 1, 499, paid) // half full: half of the new limit
+	})
+}
+
+func TestChangedDrainGivesNothingBack(t *testing.T) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		// Half empty, and kept with a rest of 29,999 units, which under the other limit would be 30 seconds.
+		many, one := ginlimit.PerMinute(59999), ginlimit.PerMinute(1)
+		e.Allowed(t, 30000, 29999, many)
+		e.Denied(t, 1, 30001*time.Millisecond, one)
+		e.Denied(t, 1, 30001*time.Millisecond, one, ginlimit.PerDay(5))
+	})
+}
+
+func TestChangedLimitBesideAnotherConsumesNothingWhenRefused(t *testing.T) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		days := ginlimit.PerDay(1000)
+		e.AllowN(t, 100, ginlimit.PerHour(100), days)
+		e.Advance(time.Minute)
+		tight := ginlimit.PerHour(2).WithBurst(1)
+		for range 3 { // far above the new capacity
+			r := e.AllowN(t, 1, tight, days)
+			require.False(t, r.Allowed)
+			e.RequireDuration(t, 59*time.Minute, r.ResetAfter)
+		}
+	})
+}
+
+func TestUnlimitedAndProhibitedAreNotCounted(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		unlimited, prohibited, ctx := ginlimit.PerMinute(-1), ginlimit.PerMinute(0), t.Context()
+		r := e.AllowN(t, testkit.AsInt(1<<40), unlimited)
+		require.Equal(t, ginlimit.Result{
+			Allowed: true, Granted: testkit.AsInt(1 << 40), Limit: unlimited, Remaining: math.MaxInt, Source: ginlimit.FromPolicy}, r)
+		r = e.AllowN(t, 1, prohibited)
+		require.Equal(t, ginlimit.Result{Limit: prohibited, RetryAfter: -1, Source: ginlimit.FromPolicy}, r)
+
+		// Prohibited wins, and charges no other limit; unlimited adds nothing to one.
+		hour := ginlimit.PerHour(2)
+		require.False(t, e.AllowN(t, 1, hour, prohibited).Allowed)
+		e.Allowed(t, 1, 1, hour, unlimited)
+
+		for _, limit := range []ginlimit.Limit{unlimited, prohibited} {
+			require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit))
+			require.NoError(t, e.Limiter.Reset(ctx, "k", limit))
+		}
+		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, prohibited))
+		require.NoError(t, e.Limiter.Block(ctx, "b", time.Hour, hour, prohibited))
+		r, err := e.Limiter.Peek(ctx, "b", hour)
+		require.NoError(t, err)
+		require.False(t, r.Allowed, "the limit that is counted is blocked")
+		require.ErrorIs(t, e.Limiter.Block(ctx, "k", time.Hour, unlimited), ginlimit.ErrInvalidLimit)
+	})
+}
+
+func TestKeysDoNotMeet(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerHour(1)
+		keys := []string{"a", "A", "a ", "a:h", "a}", "a{", "{a}", "{}", "}", "é", "\x00", "a\n", "#", "##",
+			"0123456789012345678901234567890123456789012345678901234567890123",
+			"01234567890123456789012345678901234567890123456789012345678901234",
+			"01234567890123456789012345678901234567890123456789012345678901235"}
+		for _, key := range keys { // nobody gets another's bucket by naming its text in the slot
+			if text := string(clientkey.Text{}.Append(nil, "", key)); text != key {
+				keys = append(keys, text)
+			}
+		}
+		for _, key := range keys {
+			r, err := e.Limiter.Allow(t.Context(), key, limit)
+			require.NoError(t, err, "%q", key)
+			require.True(t, r.Allowed, "%q", key)
+		}
+	})
+}
+
+func TestLargestLimitsStayExact(t *testing.T) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		if !testkit.Has64Bits {
+			t.Skip("an int has 32 bits")
+		}
+		const drain = 1 << 20
+		burst := testkit.AsInt(1<<53 - 1 - drain) // the largest: with the drain it is just exact
+		limit := ginlimit.Limit{Rate: drain, Period: time.Millisecond, Burst: burst}
+		r := e.AllowN(t, burst-1, limit)
+		require.True(t, r.Allowed)
+		require.GreaterOrEqual(t, r.Remaining, 1)
+		r = e.AllowN(t, burst, limit)
+		require.False(t, r.Allowed)
+		e.RequireDuration(t, 8589934591*time.Millisecond, r.RetryAfter)
+
+		r, err := e.Limiter.Allow(t.Context(), "k", limit.WithBurst(burst+1))
+		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+		require.Zero(t, r)
+
+		require.NoError(t, e.Limiter.Block(t.Context(), "b", 1<<62, ginlimit.PerMinute(1)))
+		for _, ask := range []func(context.Context, string, ...ginlimit.Limit) (ginlimit.Result, error){e.Limiter.Peek, e.Limiter.Allow} {
+			r, err = ask(t.Context(), "b", ginlimit.Limit{Rate: testkit.AsInt(1 << 40), Period: time.Minute})
+			require.NoError(t, err, "a level that passes every number is told as the largest one")
+			require.False(t, r.Allowed)
+
+			r, err = ask(t.Context(), "b", ginlimit.Limit{Rate: 120_000_000, Period: time.Minute, Burst: 991})
+			require.NoError(t, err)
+			require.Equal(t, (1<<53-1-990+1999)/2000*time.Millisecond, r.RetryAfter, "by the unit")
+		}
+	})
+}
+
+func TestBadArgumentsAreErrorsAndTakeNothing(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		ctx, l, ok := t.Context(), e.Limiter, ginlimit.PerHour(3)
+		with := map[string]func(key string, n int, limits ...ginlimit.Limit) error{
+			"AllowN": func(key string, n int, limits ...ginlimit.Limit) error {
+				r, err := l.AllowN(ctx, key, n, limits...)
+				assert.Zero(t, r)
+				return err
+			},
+			"AllowUpTo": func(key string, n int, limits ...ginlimit.Limit) error {
+				_, err := l.AllowUpTo(ctx, key, n, limits...)
+				return err
+			},
+			"Refund": func(key string, n int, limits ...ginlimit.Limit) error {
+				return l.Refund(ctx, key, n, limits...)
+			},
+			"Allow": func(key string, n int, limits ...ginlimit.Limit) error {
+				_, err := l.Allow(ctx, key, limits...)
+				return err
+			},
+			"Peek": func(key string, n int, limits ...ginlimit.Limit) error {
+				_, err := l.Peek(ctx, key, limits...)
+				return err
+			},
+			"Wait": func(key string, n int, limits ...ginlimit.Limit) error {
+				return l.Wait(ctx, key, limits...)
+			},
+			"Reset": func(key string, n int, limits ...ginlimit.Limit) error {
+				return l.Reset(ctx, key, limits...)
+			},
+			"Block": func(key string, n int, limits ...ginlimit.Limit) error {
+				return l.Block(ctx, key, time.Second, limits...)
+			},
+		}
+		for name, call := range with {
+			assert.ErrorIs(t, call("", 1, ok), ginlimit.ErrNoKey, name)
+			assert.ErrorIs(t, call("k", 1), ginlimit.ErrInvalidLimit, name)
+			assert.ErrorIs(t, call("k", 1, ginlimit.Limit{}), ginlimit.ErrInvalidLimit, name)
+			assert.ErrorIs(t, call("k", 1, ok, ginlimit.PerHour(4)), ginlimit.ErrInvalidLimit, name)
+			both := call("", 1, ginlimit.Limit{Rate: 1, Period: -1}, ginlimit.Limit{Rate: math.MaxInt, Period: 7, Burst: -1})
+			assert.ErrorIs(t, both, ginlimit.ErrNoKey, name)
+			assert.ErrorIs(t, both, ginlimit.ErrInvalidLimit, name)
+			assert.Contains(t, both.Error(), "burst is negative", name)
+			assert.Contains(t, both.Error(), "period is negative", name)
+		}
+		for _, name := range []string{"AllowN", "AllowUpTo", "Refund"} {
+			for _, n := range []int{0, -1, math.MinInt} {
+				assert.ErrorIs(t, with[name]("k", n, ok), ginlimit.ErrInvalidLimit, name)
+			}
+		}
+		for _, d := range []time.Duration{0, -1, math.MinInt64} {
+			assert.ErrorIs(t, l.Block(ctx, "k", d, ok), ginlimit.ErrInvalidLimit)
+		}
+		if e.Algorithm == ginlimit.TokenBucket {
+			assert.ErrorIs(t, l.Block(ctx, "k", math.MaxInt64, ginlimit.PerSecond(testkit.AsInt(1<<40))), ginlimit.ErrInvalidLimit)
+		}
+		assert.ErrorIs(t, l.Wait(ctx, "k", ginlimit.PerHour(0)), ginlimit.ErrInvalidLimit)
+		e.Allowed(t, 3, 0, ok)
+	})
+}

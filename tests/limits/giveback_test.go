@@ -1,0 +1,215 @@
+package limits_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Nothing is given back twice: what has flowed back by itself, or was given back by others, is not given back again.
+
+// TestSlowRequestsGiveBackNothingTwice serves five requests, each of which takes a whole bucket that is full again when the
+// next one comes. Their refunds come together, and others take what there is after each.
+func TestSlowRequestsGiveBackNothingTwice(t *testing.T) {
+	limit, everybody := ginlimit.PerSecond(10), ginlimit.PerSecond(10)
+	for name, option := range map[string]ginlimit.Option{
+		"refund": ginlimit.WithRefund(func(*gin.Context) bool { return true }),
+		"settle": ginlimit.WithSettle(func(*gin.Context) int { return 0 }),
+	} {
+		for _, identities := range []int{0, 1, 2} {
+			t.Run(name+[]string{"", ", an identity", ", two identities"}[identities], func(t *testing.T) {
+				testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+					opts := []ginlimit.Option{
+						ginlimit.WithName("slow"), option, ginlimit.WithCost(func(*gin.Context) int { return 10 }),
+					}
+					for i := range identities {
+						opts = append(opts, ginlimit.WithIdentity([]string{"all", "each"}[i],
+							func(*gin.Context) (string, error) { return "everybody", nil }, everybody))
+					}
+					release, ended := make(chan struct{}), make(chan int)
+					r := gin.New()
+					_ = r.SetTrustedProxies(nil)
+					r.GET("/", b.Limiter.Handler(limit, opts...), func(*gin.Context) { <-release })
+					for range 5 {
+						go func() { ended <- testkit.Get(r, "/").Code }()
+						time.Sleep(time.Second)
+					}
+					key := ginlimit.Key("slow", "192.0.2.1")
+					admitted := testkit.AdmittedNow(t, b.Limiter, key, limit)
+					for range 5 {
+						release <- struct{}{}
+						require.Equal(t, http.StatusOK, <-ended)
+						admitted += testkit.AdmittedNow(t, b.Other, key, limit)
+					}
+					require.Equal(t, 10, admitted, "in no time")
+				})
+			})
+		}
+	}
+}
+
+// TestReservationsGiveBackWhatIsLeft: a reservation that has flowed back since another was given back, or since a reset, gives
+// back nothing of what others have taken meanwhile.
+func TestReservationsGiveBackWhatIsLeft(t *testing.T) {
+	limit := ginlimit.PerSecond(100)
+	for name, between := range map[string]func(t *testing.T, b testkit.Backend, first *ginlimit.Reservation){
+		"another is canceled": func(t *testing.T, _ testkit.Backend, first *ginlimit.Reservation) {
+			require.NoError(t, first.Cancel(t.Context()))
+			time.Sleep(500 * time.Millisecond)
+		},
+		"another process cancels": func(t *testing.T, b testkit.Backend, first *ginlimit.Reservation) {
+			time.Sleep(time.Millisecond)
+			require.NoError(t, first.Cancel(t.Context()))
+			mine, err := b.Other.Reserve(t.Context(), "k", 30, limit)
+			require.NoError(t, err)
+			require.NoError(t, mine.Cancel(t.Context()))
+			time.Sleep(500 * time.Millisecond)
+		},
+		"a refund": func(t *testing.T, b testkit.Backend, _ *ginlimit.Reservation) {
+			testkit.RequireMade(t, b.Other.Refund(t.Context(), "k", 50, limit))
+			time.Sleep(500 * time.Millisecond)
+		},
+		"a reset": func(t *testing.T, b testkit.Backend, _ *ginlimit.Reservation) {
+			testkit.RequireMade(t, b.Limiter.Reset(t.Context(), "k", limit))
+		},
+		"another process resets": func(t *testing.T, b testkit.Backend, _ *ginlimit.Reservation) {
+			time.Sleep(time.Millisecond)
+			testkit.RequireMade(t, b.Other.Reset(t.Context(), "k", limit))
+			time.Sleep(time.Millisecond)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+				first, err := b.Limiter.Reserve(t.Context(), "k", 50, limit)
+				require.NoError(t, err)
+				second, err := b.Limiter.Reserve(t.Context(), "k", 49, limit)
+				require.NoError(t, err)
+				between(t, b, first)
+				require.Equal(t, 100, testkit.AdmittedNow(t, b.Limiter, "k", limit))
+				require.NoError(t, second.Cancel(t.Context()))
+				require.Zero(t, testkit.AdmittedNow(t, b.Other, "k", limit))
+			})
+		})
+	}
+}
+
+// TestAGiveBackBeforeAReservationIsNotCountedAgainstIt: its level has that already.
+func TestAGiveBackBeforeAReservationIsNotCountedAgainstIt(t *testing.T) {
+	limit := ginlimit.PerSecond(1000)
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		_, err := b.Other.AllowN(t.Context(), "k", 470, limit)
+		require.NoError(t, err)
+		before, err := b.Limiter.Reserve(t.Context(), "k", 437, limit)
+		require.NoError(t, err)
+		require.NoError(t, before.Cancel(t.Context()))
+		time.Sleep(2 * time.Millisecond)
+		r, err := b.Limiter.Reserve(t.Context(), "k", 185, limit)
+		require.NoError(t, err)
+		time.Sleep(210 * time.Millisecond)
+		least, err := b.Other.Peek(t.Context(), "k", limit)
+		require.NoError(t, err)
+		require.NoError(t, r.Cancel(t.Context()))
+		after, err := b.Other.Peek(t.Context(), "k", limit)
+		require.NoError(t, err)
+		require.Equal(t, 185, after.Remaining-least.Remaining)
+	})
+}
+
+// TestResetsOfTwoProcesses right after one another: the reservation between them gives nothing back.
+func TestResetsOfTwoProcesses(t *testing.T) {
+	limit := ginlimit.PerMinute(100)
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		testkit.RequireMade(t, b.Limiter.Reset(t.Context(), "k", limit))
+		_, err := b.Limiter.Allow(t.Context(), "k", limit)
+		require.NoError(t, err)
+		testkit.RequireMade(t, b.Limiter.Reset(t.Context(), "k", limit))
+		time.Sleep(time.Millisecond)
+		r, err := b.Limiter.Reserve(t.Context(), "k", 50, limit)
+		require.NoError(t, err)
+		testkit.RequireMade(t, b.Other.Reset(t.Context(), "k", limit))
+		require.Equal(t, 100, testkit.AdmittedNow(t, b.Other, "k", limit))
+		require.NoError(t, r.Cancel(t.Context()))
+		require.Zero(t, testkit.AdmittedNow(t, b.Limiter, "k", limit))
+	})
+}
+
+// TestReservationsOfWindowsGiveBackWhatIsLeft after a reset, in the window that began then.
+func TestReservationsOfWindowsGiveBackWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	for _, a := range testkit.WindowAlgorithms {
+		for _, limits := range [][]ginlimit.Limit{
+			{ginlimit.PerMinute(100)}, {ginlimit.PerMinute(100), ginlimit.PerHour(1000)},
+			{ginlimit.PerMinute(100), ginlimit.PerCalendar(1000, ginlimit.CalendarMonth(nil, 1))},
+		} {
+			for _, local := range []bool{false, true} {
+				t.Run(a.String(), func(t *testing.T) {
+					t.Parallel()
+					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+						l := testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a))
+						if local {
+							l = testkit.NewLocal(t, ginlimit.WithAlgorithm(a))
+						}
+						r, err := l.Reserve(t.Context(), "k", 49, limits...)
+						require.NoError(t, err)
+						require.NoError(t, l.Reset(t.Context(), "k", limits...))
+						require.Equal(t, 100, testkit.AdmittedNow(t, l, "k", limits...))
+						require.NoError(t, r.Cancel(t.Context()))
+						require.Zero(t, testkit.AdmittedNow(t, l, "k", limits...))
+
+						require.NoError(t, l.Reset(t.Context(), "k", limits...))
+						r, err = l.Reserve(t.Context(), "k", 49, limits...)
+						require.NoError(t, err)
+						require.NoError(t, r.Cancel(t.Context()), "it was taken after the reset")
+						require.Equal(t, 100, testkit.AdmittedNow(t, l, "k", limits...))
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestReservationsGiveBackAllThatIsLeft, in any order, while nothing has flowed back of them.
+func TestReservationsGiveBackAllThatIsLeft(t *testing.T) {
+	limit := ginlimit.PerHour(100)
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		for _, order := range [][]int{{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {2, 0, 4, 1, 3}} {
+			var all []*ginlimit.Reservation
+			for range order {
+				r, err := b.Limiter.Reserve(t.Context(), "k", 20, limit)
+				require.NoError(t, err)
+				require.True(t, r.Result().Allowed)
+				all = append(all, r)
+			}
+			for _, i := range order {
+				require.NoError(t, all[i].Cancel(t.Context()))
+			}
+			r, err := b.Other.Peek(t.Context(), "k", limit)
+			require.NoError(t, err)
+			require.Equal(t, 100, r.Remaining)
+		}
+	})
+}
+
+// TestBusyBucketsGiveBackWhatIsLeft: in a bucket that others keep empty, what a request took long ago is still there.
+func TestBusyBucketsGiveBackWhatIsLeft(t *testing.T) {
+	limit := ginlimit.PerMinute(6000)
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		_, err := b.Other.AllowN(t.Context(), "k", 5000, limit)
+		require.NoError(t, err)
+		r, err := b.Limiter.Reserve(t.Context(), "k", 1000, limit)
+		require.NoError(t, err)
+		time.Sleep(20 * time.Second) // 2000 of the 5000 have flowed back
+		_, err = b.Other.AllowUpTo(t.Context(), "k", 6000, limit)
+		require.NoError(t, err)
+		require.NoError(t, r.Settle(t.Context(), 412))
+		after, err := b.Other.Peek(t.Context(), "k", limit)
+		require.NoError(t, err)
+		require.Equal(t, 588, after.Remaining)
+	})
+}

@@ -1,0 +1,179 @@
+//go:build integration
+
+package limits_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// separateLimiters returns limiters with a client each, as in so many processes, that remember refusals.
+func separateLimiters(t *testing.T, n int) []*ginlimit.Limiter {
+	addr := testkit.StartRedis(t)
+	limiters := make([]*ginlimit.Limiter, n)
+	for i := range limiters {
+		limiters[i] = testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock())
+	}
+	return limiters
+}
+
+// Guarantee 1, of a bucket so slow that no token comes back.
+func TestEightProcessesAdmitExactlyTheBurst(t *testing.T) {
+	t.Parallel()
+	for _, limits := range [][]ginlimit.Limit{
+		{ginlimit.PerDay(1).WithBurst(1000)},
+		{ginlimit.PerDay(1).WithBurst(1000), {Rate: 1, Period: 48 * time.Hour, Burst: 1001}},
+	} {
+		t.Run(fmt.Sprint(limits), func(t *testing.T) {
+			t.Parallel()
+			admitExactly(t, 1000, limits)
+		})
+	}
+}
+
+func admitExactly(t *testing.T, want int, limits []ginlimit.Limit) {
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	for _, limiter := range separateLimiters(t, 8) {
+		for range 4 {
+			all.Go(func() {
+				for range 100 {
+					r, err := limiter.Allow(t.Context(), "k", limits...)
+					assert.NoError(t, err)
+					admitted.Add(int64(r.Granted))
+				}
+			})
+		}
+	}
+	all.Wait()
+	require.EqualValues(t, want, admitted.Load())
+}
+
+// Guarantee 1, of a bucket that refills: never above burst + rate × t, nor much below. What callers were too slow to
+// take, on a busy machine, is still in the bucket; but before Redis 7.2, time that passes within a script refills nothing.
+func TestEightProcessesAdmitTheRate(t *testing.T) {
+	t.Parallel()
+	limiters := separateLimiters(t, 8)
+	limit := ginlimit.PerSecond(1000).WithBurst(60_000) // which is not full again before the test ends
+	start := time.Now()
+	_, err := limiters[0].AllowN(t.Context(), "k", 60_000, limit) // from here on it is the rate alone
+	require.NoError(t, err)
+	empty := time.Now()
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
+	defer stop()
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	for _, limiter := range limiters {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				r, err := limiter.Allow(t.Context(), "k", limit)
+				assert.NoError(t, err)
+				admitted.Add(int64(r.Granted))
+			}
+		})
+	}
+	all.Wait()
+	most := 1000*time.Since(start).Seconds() + 1 // a millisecond that had begun
+	require.LessOrEqual(t, float64(admitted.Load()), most)
+
+	least := 1000*time.Since(empty).Seconds() - 1
+	left, err := limiters[0].Peek(t.Context(), "k", limit)
+	require.NoError(t, err)
+	t.Logf("%d admitted and %d left of %.0f", admitted.Load(), left.Remaining, least)
+	require.GreaterOrEqual(t, float64(admitted.Load())+float64(left.Remaining), 0.9*least)
+}
+
+// Guarantee 2.
+func TestARefusedRequestConsumesNothing(t *testing.T) {
+	t.Parallel()
+	limiter := separateLimiters(t, 1)[0]
+	limit := ginlimit.PerHour(4)
+	_, err := limiter.AllowN(t.Context(), "k", 3, limit)
+	require.NoError(t, err)
+	first, err := limiter.AllowN(t.Context(), "k", 2, limit)
+	require.NoError(t, err)
+	for range 200 {
+		r, err := limiter.AllowN(t.Context(), "k", 2, limit)
+		require.NoError(t, err)
+		require.False(t, r.Allowed)
+		require.LessOrEqual(t, r.RetryAfter, first.RetryAfter)
+		require.LessOrEqual(t, r.ResetAfter, first.ResetAfter)
+	}
+	r, err := limiter.Allow(t.Context(), "k", limit)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+}
+
+// Guarantee 3: waiting RetryAfter admits, and 5 ms less does not. The clock of the server is real, so
+// a wait that took too long to tell is tried again.
+func TestWaitingRetryAfterAdmits(t *testing.T) {
+	t.Parallel()
+	limiter := separateLimiters(t, 1)[0]
+	for i, limit := range []ginlimit.Limit{
+		ginlimit.PerSecond(10).WithBurst(1), ginlimit.PerSecond(7).WithBurst(2),
+		ginlimit.PerMinute(700).WithBurst(1), {Rate: 3, Period: 250 * time.Millisecond},
+	} {
+		t.Run(limit.String(), func(t *testing.T) {
+			t.Parallel()
+			for attempt := 0; ; attempt++ {
+				require.Less(t, attempt, 50, "every wait took too long")
+				key := fmt.Sprint(i, attempt)
+				_, err := limiter.AllowN(t.Context(), key, int(testkit.Burst(limit)), limit)
+				require.NoError(t, err)
+				asked := time.Now()
+				r, err := limiter.Allow(t.Context(), key, limit)
+				require.NoError(t, err)
+				if r.Allowed {
+					continue // a token came back in between
+				}
+				answered := time.Now()
+
+				<-time.After(time.Until(answered.Add(r.RetryAfter - 5*time.Millisecond)))
+				early, err := limiter.Peek(t.Context(), key, limit)
+				require.NoError(t, err)
+				if time.Since(asked) < r.RetryAfter-time.Millisecond {
+					require.False(t, early.Allowed, "5 ms early")
+				}
+				onTime := time.Since(asked) < r.RetryAfter-time.Millisecond
+				<-time.After(time.Until(answered.Add(r.RetryAfter)))
+				r, err = limiter.Allow(t.Context(), key, limit)
+				require.NoError(t, err)
+				require.True(t, r.Allowed, "after RetryAfter")
+				if onTime {
+					return
+				}
+			}
+		})
+	}
+}
+
+// Guarantee 4, for rates that divide the period and that do not.
+func TestRemainingIsExactAfterTheFirstHit(t *testing.T) {
+	t.Parallel()
+	limiter := separateLimiters(t, 1)[0]
+	periods := []time.Duration{10 * time.Millisecond, 700 * time.Millisecond, time.Second, 90 * time.Second,
+		time.Minute, 15 * time.Minute, time.Hour, 24 * time.Hour, 30 * 24 * time.Hour}
+	pairs := 0
+	for _, period := range periods {
+		for _, rate := range []int{1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 17, 29, 30, 33, 60, 69, 77, 99, 100, 101,
+			113, 128, 300, 333, 500, 997, 1000, 1001, 3600, 5000, 9999, 10007, 86400} {
+			limit := ginlimit.Limit{Rate: rate, Period: period}
+			r, err := limiter.Allow(t.Context(), limit.String(), limit)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.Equal(t, rate-1, r.Remaining, limit)
+			pairs++
+		}
+	}
+	require.GreaterOrEqual(t, pairs, 200)
+}

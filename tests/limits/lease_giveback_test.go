@@ -1,0 +1,170 @@
+package limits_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What is given back beside a lease leaves others what they had.
+
+// TestRefundsUnderALeaseLeaveTokensToOthers: of requests whose tokens all come back, others notice next to nothing.
+func TestRefundsUnderALeaseLeaveTokensToOthers(t *testing.T) {
+	limit := ginlimit.PerSecond(2000)
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		r := gin.New()
+		_ = r.SetTrustedProxies(nil)
+		r.GET("/", l.Handler(limit, ginlimit.WithName("api"), ginlimit.WithLease(200*time.Millisecond),
+			ginlimit.WithRefund(func(*gin.Context) bool { return true })), func(*gin.Context) { time.Sleep(100 * time.Microsecond) })
+		p, err := l.Policy(limit, ginlimit.WithName("api"), ginlimit.WithLease(200*time.Millisecond))
+		require.NoError(t, err)
+		b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
+		b.Advance(2 * time.Second)
+		for range 3000 {
+			require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+			b.Advance(0)
+		}
+		require.Greater(t, b.LeftTo(t, ginlimit.Key("api", "192.0.2.1"), limit), 1950)
+	})
+}
+
+// TestRefundsByHandLeaveTokensToOthers: each voids what is leased, so that nothing is leased while there are many.
+func TestRefundsByHandLeaveTokensToOthers(t *testing.T) {
+	limit := ginlimit.PerSecond(2000)
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond))
+		allow := func() (ginlimit.Result, error) { return l.Allow(t.Context(), "k", limit) }
+		b.Busy(t, allow)
+		b.Advance(2 * time.Second)
+		for range 3000 {
+			r, err := allow()
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.NoError(t, l.Refund(t.Context(), "k", 1, limit))
+			b.Advance(500 * time.Microsecond)
+		}
+		require.Greater(t, b.LeftTo(t, "k", limit), 1950)
+		leased := l.Stats().Leased
+		b.Advance(5 * time.Second)
+		b.Busy(t, allow)
+		require.Greater(t, l.Stats().Leased, leased, "a while later there are leases again")
+	})
+}
+
+// TestCancelsBesideALeaseVoidNothing: reservations that are canceled leave the lease of their key as it is.
+func TestCancelsBesideALeaseVoidNothing(t *testing.T) {
+	limit := ginlimit.PerMinute(60_000)
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond))
+		allow := func() (ginlimit.Result, error) { return l.Allow(t.Context(), "k", limit) }
+		b.Busy(t, allow)
+		leased := l.Stats().Leased
+		for range 2000 {
+			r, err := l.Reserve(t.Context(), "k", 10, limit)
+			require.NoError(t, err)
+			require.True(t, r.Result().Allowed)
+			require.NoError(t, r.Cancel(t.Context()))
+			_, err = allow()
+			require.NoError(t, err)
+			b.Advance(500 * time.Microsecond)
+		}
+		require.Greater(t, l.Stats().Leased-leased, uint64(1500), "most are admitted by the lease")
+		require.Greater(t, b.LeftTo(t, "k", limit), 58_000)
+	})
+}
+
+// TestARefundUnderALeaseGivesBackOnce: at once all of it, later what has not flowed back, and nothing of a bucket that was
+// full again.
+func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
+	limit := ginlimit.PerSecond(200)
+	for name, row := range map[string]struct {
+		takes time.Duration // the request
+		back  int           // tokens of the 40 that it has taken
+	}{"at once": {0, 40}, "half of it has flowed back": {100 * time.Millisecond, 20}, "all has": {time.Second, 0}} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				l := b.Limiter(t)
+				p, err := l.Policy(limit, ginlimit.WithName("api"), ginlimit.WithLease(time.Second))
+				require.NoError(t, err)
+				b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
+				for range 100 { // so that enough is leased
+					b.Advance(5 * time.Millisecond)
+					_, err := p.Allow(t.Context(), "192.0.2.1")
+					require.NoError(t, err)
+				}
+				take := func() (n int) { // all that there is now
+					for {
+						mine, err := p.Allow(t.Context(), "192.0.2.1")
+						require.NoError(t, err)
+						if !mine.Allowed {
+							return n
+						}
+						n++
+					}
+				}
+				b.Advance(2 * time.Second) // the bucket is full
+				r := gin.New()
+				_ = r.SetTrustedProxies(nil)
+				r.GET("/", l.Handler(limit, ginlimit.WithName("api"), ginlimit.WithLease(time.Second),
+					ginlimit.WithCost(func(*gin.Context) int { return 40 }), ginlimit.WithRefund(func(*gin.Context) bool { return true })),
+					func(c *gin.Context) {
+						b.Advance(row.takes)
+						take()
+					})
+				require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+				require.InDelta(t, row.back, take(), 1)
+			})
+		})
+	}
+}
+
+// TestWhoHasNoLease: neither a policy with slots or a ban, nor requests that count under several keys.
+func TestWhoHasNoLease(t *testing.T) {
+	limit := ginlimit.PerSecond(1000)
+	for name, option := range map[string]ginlimit.Option{
+		"slots": ginlimit.WithConcurrency(500),
+		"a ban": ginlimit.WithBan(time.Minute, time.Hour),
+		"identities": ginlimit.WithIdentity("all", func(*gin.Context) (string, error) { return "everybody", nil },
+			ginlimit.PerSecond(2000)),
+		"refunds": ginlimit.WithRefund(func(*gin.Context) bool { return false }),
+	} {
+		for _, inTurn := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+					var rdb redis.UniversalClient = b.Client(t)
+					if inTurn {
+						rdb = struct{ redis.UniversalClient }{rdb}
+					}
+					l, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithDenyMemory(100))
+					require.NoError(t, err)
+					defer l.Close()
+					p, err := l.Policy(limit, ginlimit.WithName("x"), ginlimit.WithLease(100*time.Millisecond), option)
+					require.NoError(t, err)
+					var result ginlimit.Result
+					r := gin.New()
+					_ = r.SetTrustedProxies(nil)
+					r.GET("/", p.Handler(), func(c *gin.Context) { result, _ = ginlimit.FromContext(c) })
+					for range 200 {
+						b.Advance(time.Millisecond)
+						require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+						require.Equal(t, ginlimit.FromRedis, result.Source)
+						if name != "identities" && name != "refunds" { // which are for requests
+							mine, err := p.Allow(t.Context(), "k")
+							require.NoError(t, err)
+							require.Equal(t, ginlimit.FromRedis, mine.Source)
+						}
+					}
+					require.Zero(t, l.Stats().Leased)
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package limits_test
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestParseLimit(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]ginlimit.Limit{
+		"100/m":           ginlimit.PerMinute(100),
+		"5/15m":           {Rate: 5, Period: 15 * time.Minute},
+		"10/s burst 20":   ginlimit.PerSecond(10).WithBurst(20),
+		"1/h":             ginlimit.PerHour(1),
+		"10000/d":         ginlimit.PerDay(10000),
+		"10/7d":           {Rate: 10, Period: 7 * 24 * time.Hour},
+		"3/100ms":         {Rate: 3, Period: 100 * time.Millisecond},
+		"3/ms":            {Rate: 3, Period: time.Millisecond},
+		"9/1h30m":         {Rate: 9, Period: 90 * time.Minute},
+		"9/1.5s":          {Rate: 9, Period: 1500 * time.Millisecond},
+		" 1/s  burst 2\n": ginlimit.PerSecond(1).WithBurst(2),
+		"-1/m":            ginlimit.PerMinute(-1),
+		"0/m":             ginlimit.PerMinute(0),
+		"10/sec":          ginlimit.PerSecond(10),
+		"10/second":       ginlimit.PerSecond(10),
+		"5/30seconds":     {Rate: 5, Period: 30 * time.Second},
+		"10/min":          ginlimit.PerMinute(10),
+		"10/minute":       ginlimit.PerMinute(10),
+		"5/15minutes":     {Rate: 5, Period: 15 * time.Minute},
+		"1/hour burst 3":  ginlimit.PerHour(1).WithBurst(3),
+		"1/2hours":        {Rate: 1, Period: 2 * time.Hour},
+		"7/d":             ginlimit.PerDay(7),
+		"7/24h":           ginlimit.PerDay(7),
+		"7/3d":            {Rate: 7, Period: 72 * time.Hour},
+	} {
+		got, err := ginlimit.ParseLimit(text)
+		assert.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+}
+
+func TestParseLimitRefuses(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"", " ", "100", "/", "/m", "100/", "100 / m", "100/m/s", "x/m", "1e3/m", "NaN/m", "1.5/m", "100/x", "100/mm",
+		"100/0s", "100/-1m", "100/1us", "100/1500us", "0/0s", "100/m burst", "100/m burst x", "100/m burst 0",
+		"100/m burst -1", "100/m bursts 5", "1/secs", "1/1h30min", "1/-1min", "1/ min", "1/MIN", "1/0min", "1/0d", "1/70000d", "1/day", "1/days", "1/2days", "1/1day", "1/calendar-days", "1/minmin", "1/1.5hour", "1/99999999999999999999sec", "1/seconds5", "100/m burst 5 5", "99999999999999999999/m", "4611686018427387904/m",
+		"1/m burst 4611686018427387904", "1/-1d", "1/65536d", "1/999999999999h", "1/infm", "\x00", "１/m",
+		strings.Repeat("9", 1<<16) + "/m",
+	} {
+		got, err := ginlimit.ParseLimit(text)
+		assert.ErrorIs(t, err, ginlimit.ErrInvalidLimit, text)
+		assert.Zero(t, got, text)
+		if err != nil {
+			assert.Less(t, len(err.Error()), 400)
+		}
+	}
+}
+
+// TestADayMayBeEither, of 24 hours or the calendar's, so the text says which.
+func TestADayMayBeEither(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"10/day", "10/days", "5/2days", "10/day burst 20", "10/day in Europe/Berlin", "10/99999999day"} {
+		_, err := ginlimit.ParseLimit(text)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit, text)
+		require.ErrorContains(t, err, "write 10/d or 10/24h for any 24 hours, and 10/calendar-day for the days of a calendar", text)
+	}
+	for text, want := range map[string]ginlimit.Limit{
+		"10/d": ginlimit.PerDay(10), "10/24h": ginlimit.PerDay(10), "10/1d": ginlimit.PerDay(10), "10/7d": {Rate: 10, Period: 7 * 24 * time.Hour},
+		"10/calendar-day": ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil)), "10/week": ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)),
+		"10/month": ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)),
+	} {
+		got, err := ginlimit.ParseLimit(text)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		text, err := ginlimit.ParseLimit(got.String())
+		require.NoError(t, err)
+		require.Equal(t, want, text)
+	}
+}
+
+func TestLimitTextRoundTrips(t *testing.T) {
+	t.Parallel()
+	limits := map[string]ginlimit.Limit{
+		"100/m":         ginlimit.PerMinute(100),
+		"100/m burst 7": ginlimit.PerMinute(100).WithBurst(7),
+		"5/15m":         {Rate: 5, Period: 15 * time.Minute},
+		"5/36h":         {Rate: 5, Period: 36 * time.Hour},
+		"5/1500ms":      {Rate: 5, Period: 1500 * time.Millisecond},
+		"5/2d":          {Rate: 5, Period: 48 * time.Hour},
+		"-1/s":          ginlimit.PerSecond(-1),
+		"-1/0s":         {Rate: -1},
+		"0/d burst 3":   ginlimit.PerDay(0).WithBurst(3),
+		"1/1572888h":    {Rate: 1, Period: 65537 * 24 * time.Hour},
+		"1/65535d":      {Rate: 1, Period: 65535 * 24 * time.Hour},
+		"1/m burst 1":   ginlimit.PerMinute(1).WithBurst(1),
+		"7/9223372036s": {Rate: 7, Period: 9223372036 * time.Second},
+	}
+	if testkit.Has64Bits {
+		limits["9000000000/m"] = ginlimit.PerMinute(testkit.AsInt(9_000_000_000))
+	}
+	for want, limit := range limits {
+		assert.Equal(t, want, limit.String())
+		text, err := limit.MarshalText()
+		require.NoError(t, err)
+		var back ginlimit.Limit
+		require.NoError(t, back.UnmarshalText(text), want)
+		assert.Equal(t, limit, back)
+	}
+}
+
+func TestLimitInJSON(t *testing.T) {
+	t.Parallel()
+	var policy map[string]ginlimit.Limit
+	require.NoError(t, json.Unmarshal([]byte(`{"login": "5/15m", "search": "10/s burst 20"}`), &policy))
+	assert.Equal(t, ginlimit.PerSecond(10).WithBurst(20), policy["search"])
+	text, err := json.Marshal(policy)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"login": "5/15m", "search": "10/s burst 20"}`, string(text))
+
+	require.ErrorIs(t, json.Unmarshal([]byte(`{"login": "5"}`), &policy), ginlimit.ErrInvalidLimit)
+	text, err = json.Marshal(map[string]ginlimit.Limit{"none": {}, "slots": {InFlight: 4}})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"none": "", "slots": "4 in flight"}`, string(text))
+	back := map[string]ginlimit.Limit{}
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.Equal(t, map[string]ginlimit.Limit{"none": {}, "slots": {InFlight: 4}}, back)
+	_, err = json.Marshal(ginlimit.Limit{Rate: 1})
+	require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+	kept := ginlimit.PerDay(1)
+	require.Error(t, kept.UnmarshalText([]byte("no")))
+	require.Equal(t, ginlimit.PerDay(1), kept)
+}
+
+// TestLimitOfRequestsInFlightIsNoArgument says what to write instead.
+func TestLimitOfRequestsInFlightIsNoArgument(t *testing.T) {
+	t.Parallel()
+	limit := ginlimit.Limit{InFlight: 4}
+	require.Equal(t, "4 in flight", limit.String())
+	l := testkit.NewLocal(t)
+	_, err := ginlimit.ParseLimit("4 in flight")
+	for _, err := range []error{err, limitError(l.Allow(t.Context(), "k", limit)), limitError(l.Policy(limit)),
+		limitError(l.Policy(ginlimit.PerHour(1), ginlimit.WithLimits(limit))),
+		limitError(l.Policy(ginlimit.PerHour(1), ginlimit.WithIdentity("all", testkit.Everybody, limit)))} {
+		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+		require.ErrorContains(t, err, "use WithConcurrency(4)")
+	}
+	for _, text := range []string{"0 in flight", "-1 in flight", "x in flight", "4 in  flight more", "in flight", "4/m in flight"} {
+		require.ErrorIs(t, new(ginlimit.Limit).UnmarshalText([]byte(text)), ginlimit.ErrInvalidLimit, text)
+	}
+}
+
+func limitError[T any](_ T, err error) error { return err }
+
+// TestLimitThatOnlyWindowsCountIsText too: a window holds more tokens than a bucket of as long a period.
+func TestLimitThatOnlyWindowsCountIsText(t *testing.T) {
+	t.Parallel()
+	if !testkit.Has64Bits {
+		t.Skip("it has no such limits")
+	}
+	limit := ginlimit.Limit{Rate: testkit.AsInt(1 << 52), Period: 7 * time.Millisecond}
+	_, err := testkit.NewLocal(t).Policy(limit)
+	require.ErrorContains(t, err, "too large")
+	p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithAlgorithm(ginlimit.FixedWindow)), limit)
+	result, err := p.Allow(t.Context(), "k")
+	require.NoError(t, err)
+	text, err := json.Marshal(result)
+	require.NoError(t, err)
+	var back ginlimit.Result
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.Equal(t, result, back)
+}
+
+func TestHostileLimitsAreErrors(t *testing.T) {
+	t.Parallel()
+	l, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	limits := []ginlimit.Limit{
+		{}, {Burst: 1}, {Rate: 1}, {Rate: 1, Burst: 1}, {Rate: 1, Period: -1}, {Rate: 1, Period: 1},
+		{Rate: 1, Period: time.Millisecond + 1}, {Rate: 1, Period: time.Second, Burst: -1}, {Rate: 1, Period: time.Second, Burst: math.MinInt},
+		{Rate: math.MaxInt, Period: math.MaxInt64}, {Rate: 0, Period: -time.Second}, {Rate: -1, Period: -1},
+		{Rate: 0, Period: time.Second, Burst: -1}, {InFlight: -1}, {Rate: 1, Period: time.Second, InFlight: 1}, {Rate: -1, InFlight: 1},
+	}
+	if testkit.Has64Bits { // or these can be counted
+		limits = append(limits, ginlimit.Limit{Rate: testkit.AsInt(1 << 62), Period: time.Second}, ginlimit.Limit{Rate: 1, Period: time.Second, Burst: testkit.AsInt(1 << 62)},
+			ginlimit.Limit{Rate: math.MaxInt, Period: time.Millisecond, Burst: 1})
+	}
+	for _, limit := range limits {
+		assert.NotPanics(t, func() { _ = limit.String() })
+		_, err := l.Allow(t.Context(), "k", limit)
+		assert.ErrorIs(t, err, ginlimit.ErrInvalidLimit, limit)
+		if limit != (ginlimit.Limit{}) {
+			_, err = limit.MarshalText()
+			assert.ErrorIs(t, err, ginlimit.ErrInvalidLimit, limit)
+		}
+	}
+}

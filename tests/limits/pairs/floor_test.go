@@ -1,0 +1,140 @@
+package pairs_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// batchAndPeople returns two policies of one name, of which the first leaves tokens to the second.
+func batchAndPeople(t *testing.T, l *ginlimit.Limiter, floor int, limit ginlimit.Limit, opts ...ginlimit.Option) (batch, people *ginlimit.Policy) {
+	t.Helper()
+	opts = append(opts, ginlimit.WithName("api"), testkit.ByUser())
+	return testkit.NewPolicy(t, l, limit, append(opts, ginlimit.WithFloor(floor))...), testkit.NewPolicy(t, l, limit, opts...)
+}
+
+// TestFloorWhereverItIsDecided: the batch policy stops at its floor on a server, while a hash slot migrates and in an outage.
+func TestFloorWhereverItIsDecided(t *testing.T) {
+	onEveryPlace(t, func(t *testing.T, p place) {
+		batch, people := batchAndPeople(t, p.limiter, 2, ginlimit.PerHour(4), ginlimit.WithLimits(ginlimit.PerDay(5)))
+		p.begin()
+		asks(t, people, verdict{true, 3, 0})
+		r := asks(t, batch, verdict{true, 0, 0})
+		require.Equal(t, p.source, r.Source)
+		asks(t, batch, verdict{false, 0, 15 * time.Minute})
+		asks(t, people, verdict{true, 1, 0})
+		asks(t, people, verdict{true, 0, 0})
+		asks(t, people, verdict{false, 0, 15 * time.Minute})
+	})
+}
+
+// TestFloorOfAShare: a process that has a share of the limits in an outage leaves its part of the floor, of every algorithm.
+// What the batch policy blocks and settles is the whole share.
+func TestFloorOfAShare(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]ginlimit.Limit{
+		"token bucket": ginlimit.PerDay(100), "fixed window": ginlimit.PerDay(100), "sliding window": ginlimit.PerDay(100),
+		"calendar": ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)),
+	} {
+		algorithms := map[string]ginlimit.Algorithm{"fixed window": ginlimit.FixedWindow, "sliding window": ginlimit.SlidingWindow}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				l := failingLocal(t, b, ginlimit.WithReplicas(4), ginlimit.WithAlgorithm(algorithms[name]))
+				loseRedis(t, b, l)
+				batch, people := batchAndPeople(t, l, 40, limit)
+				allowed := func(p *ginlimit.Policy) (n int) {
+					for {
+						r, err := p.Allow(t.Context(), "alice")
+						require.NoError(t, err)
+						require.Equal(t, ginlimit.FromLocal, r.Source)
+						if !r.Allowed {
+							return n
+						}
+						n++
+					}
+				}
+				require.Equal(t, 15, allowed(batch))
+				require.Equal(t, 10, allowed(people))
+
+				testkit.RequireMade(t, people.Reset(t.Context(), "alice"))
+				testkit.RequireMade(t, batch.Block(t.Context(), "alice", time.Hour))
+				require.Zero(t, allowed(people), "a block is for everybody")
+				testkit.RequireMade(t, people.Reset(t.Context(), "alice"))
+				res, err := batch.Reserve(t.Context(), "alice", 10)
+				require.NoError(t, err)
+				require.NoError(t, res.Settle(t.Context(), 50), "into debt")
+				testkit.RequireMade(t, people.Refund(t.Context(), "alice", 25))
+				require.Zero(t, allowed(people), "the debt was paid")
+				testkit.RequireMade(t, people.Refund(t.Context(), "alice", 25))
+				require.Equal(t, 25, allowed(people))
+			})
+		})
+	}
+}
+
+// TestFloorOfACalendarQuota is left until the period ends. The next period has a floor too.
+func TestFloorOfACalendarQuota(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
+		for name, l := range map[string]*ginlimit.Limiter{"redis": testkit.NewLimiter(t, b.Redis), "local": testkit.NewLocal(t)} {
+			batch, people := batchAndPeople(t, l, 3, ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))
+			midnight := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
+			for range 2 {
+				asks(t, batch, verdict{true, 1, 0}, name)
+				asks(t, batch, verdict{true, 0, 0}, name)
+				asks(t, batch, verdict{false, 0, time.Until(midnight)}, name)
+				asks(t, people, verdict{true, 2, 0}, name)
+				time.Sleep(time.Until(midnight))
+				midnight = midnight.Add(24 * time.Hour)
+			}
+		}
+	})
+}
+
+// TestFloorInADryRun: a dry run of a batch policy finds the floor, and takes no token of it.
+func TestFloorInADryRun(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		_, people := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4))
+		trial, _ := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4), ginlimit.WithDryRun())
+		var found ginlimit.Result
+		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
+		for i := range 4 {
+			require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
+			require.Equal(t, i < 2, found.Allowed)
+		}
+		require.Positive(t, found.RetryAfter)
+		asks(t, people, verdict{true, 1, 0})
+	})
+}
+
+// TestDenialByAFloorIsRememberedForItAlone: the policy without the floor goes on, and the one with it costs no call.
+func TestDenialByAFloorIsRememberedForItAlone(t *testing.T) {
+	t.Parallel()
+	for name, limits := range map[string][]ginlimit.Limit{
+		"token bucket": {ginlimit.PerHour(4)},
+		"calendar":     {ginlimit.PerCalendar(4, ginlimit.CalendarDay(nil)), ginlimit.PerHour(4)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				l := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
+				batch, people := batchAndPeople(t, l, 3, limits[0], ginlimit.WithLimits(limits[1:]...))
+				asks(t, batch, verdict{true, 0, 0})
+				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {
+					require.Equal(t, source, asks(t, batch, verdict{false, 0, -1}).Source)
+				}
+				require.Equal(t, ginlimit.FromRedis, asks(t, people, verdict{true, 2, 0}).Source)
+				require.NoError(t, people.Refund(t.Context(), "alice", 2))
+				asks(t, batch, verdict{true, 0, 0}, "a refund ends it at once")
+			})
+		})
+	}
+}

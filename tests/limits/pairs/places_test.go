@@ -1,0 +1,117 @@
+package pairs_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// The tests of this folder use two features together. docs/pairs.md names them.
+
+// place is where the decisions of a test are made.
+type place struct {
+	name    string
+	limiter *ginlimit.Limiter
+	source  ginlimit.Source // once begin was called
+	begin   func()          // makes hash slots migrate, or Redis too late
+}
+
+// onEveryPlace runs a test in a bubble: with a server, while the hash slots of a cluster migrate, and in an outage.
+func onEveryPlace(t *testing.T, test func(t *testing.T, p place)) {
+	t.Helper()
+	for _, name := range []string{"server", "migrating", "outage"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				p := place{name: name, limiter: failingLocal(t, b), source: ginlimit.FromRedis, begin: func() {}}
+				switch name {
+				case "migrating":
+					denied := new(atomic.Int64)
+					defer func() { require.Positive(t, denied.Load(), "no call was on several keys") }()
+					p.begin = func() { migrateSlots(t, b, denied) }
+				case "outage":
+					p.source, p.begin = ginlimit.FromLocal, func() { loseRedis(t, b, p.limiter) }
+				}
+				test(t, p)
+			})
+		})
+	}
+}
+
+// failingLocal returns a limiter that decides by itself in an outage.
+func failingLocal(t *testing.T, b *testkit.Bubble, opts ...ginlimit.Option) *ginlimit.Limiter {
+	t.Helper()
+	return testkit.NewLimiter(t, b.Connect(t), append([]ginlimit.Option{
+		ginlimit.WithTimeout(ginlimit.DefaultTimeout), ginlimit.WithFailure(ginlimit.FailLocal),
+	}, opts...)...)
+}
+
+// migrateSlots makes Redis answer as a cluster whose hash slots migrate: TRYAGAIN to every call on several keys. It counts them.
+func migrateSlots(t *testing.T, b *testkit.Bubble, denied *atomic.Int64) {
+	t.Helper()
+	require.NoError(t, b.Redis.Ping(t.Context()).Err())
+	b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {
+		if !strings.HasPrefix(command, "EVAL") || args[1] == "0" || args[1] == "1" {
+			return false
+		}
+		denied.Add(1)
+		peer.WriteError("TRYAGAIN Multiple keys request during rehashing of slot")
+		return true
+	})
+}
+
+// loseRedis makes Redis too late, until the limiter's circuit breaker is open.
+func loseRedis(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter) {
+	t.Helper()
+	b.Late.Store(true)
+	for range 5 {
+		_, err := l.Allow(t.Context(), "breaker", ginlimit.PerHour(100))
+		require.NoError(t, err)
+	}
+	start := time.Now()
+	_, err := l.Allow(t.Context(), "breaker", ginlimit.PerHour(100))
+	require.NoError(t, err)
+	require.Zero(t, time.Since(start), "the breaker is open")
+}
+
+// findRedis ends the lateness, and waits until Redis decides again.
+func findRedis(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter) {
+	t.Helper()
+	b.Late.Store(false)
+	for range 200 {
+		time.Sleep(10 * time.Millisecond)
+		r, err := l.Allow(t.Context(), "found", ginlimit.PerHour(1000))
+		require.NoError(t, err)
+		if r.Source == ginlimit.FromRedis {
+			return
+		}
+	}
+	t.Fatal("Redis does not decide")
+}
+
+// verdict is what a decision on a client's token is expected to be.
+type verdict struct {
+	allowed   bool
+	remaining int
+	retry     time.Duration
+}
+
+// asks takes a token of alice, and requires a verdict. A retry below 0 may be any.
+func asks(t *testing.T, p *ginlimit.Policy, want verdict, why ...string) ginlimit.Result {
+	t.Helper()
+	r, err := p.Allow(t.Context(), "alice")
+	require.NoError(t, err)
+	require.Equal(t, want.allowed, r.Allowed, "%+v %s", r, why)
+	require.Equal(t, want.remaining, r.Remaining, "%+v %s", r, why)
+	if want.retry >= 0 {
+		require.InDelta(t, want.retry, r.RetryAfter, float64(50*time.Millisecond), "%+v %s", r, why)
+	}
+	return r
+}

@@ -1,0 +1,221 @@
+package pairs_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// queued are the options of policies with one slot and a queue of two.
+func queued(opts ...ginlimit.Option) []ginlimit.Option {
+	return append([]ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithConcurrency(1), ginlimit.WithQueue(2, time.Hour)}, opts...)
+}
+
+// acquired is what Acquire returned, and how long it took.
+type acquired struct {
+	slot *ginlimit.Slot
+	took time.Duration
+}
+
+// acquiring takes a slot of alice in another goroutine, which has begun to wait when acquiring returns.
+func acquiring(t *testing.T, p *ginlimit.Policy) <-chan acquired {
+	t.Helper()
+	done := make(chan acquired, 1)
+	go func() {
+		start := time.Now()
+		slot, err := p.Acquire(context.Background(), "alice")
+		if err == nil {
+			done <- acquired{slot, time.Since(start)}
+		}
+		close(done)
+	}()
+	synctest.Wait()
+	return done
+}
+
+// atOnce requires that a denial came at once.
+func atOnce(t *testing.T, done <-chan acquired) ginlimit.Result {
+	t.Helper()
+	got := <-done
+	require.NotNil(t, got.slot)
+	require.False(t, got.slot.Result().Allowed)
+	require.Zero(t, got.took)
+	return got.slot.Result()
+}
+
+// TestQueueWhereverItIsDecided: callers wait for a slot, in order of arrival, on a server, while a hash slot migrates and in an outage.
+func TestQueueWhereverItIsDecided(t *testing.T) {
+	onEveryPlace(t, func(t *testing.T, p place) {
+		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerHour(10), queued()...)
+		p.begin()
+		first := testkit.Acquire(t, policy)
+		require.True(t, first.Result().Allowed)
+		require.Equal(t, p.source, first.Result().Source)
+		second, third := acquiring(t, policy), acquiring(t, policy)
+		require.Equal(t, "api-c", atOnce(t, acquiring(t, policy)).Name, "the queue is full")
+		time.Sleep(time.Second)
+		first.Release()
+		got := <-second
+		require.True(t, got.slot.Result().Allowed)
+		require.Equal(t, p.source, got.slot.Result().Source)
+		require.Equal(t, 8, got.slot.Result().Remaining, "a caller that waits takes no tokens")
+		require.InDelta(t, time.Second, got.took, float64(20*time.Millisecond))
+		time.Sleep(time.Second)
+		got.slot.Release()
+		got = <-third
+		require.True(t, got.slot.Result().Allowed)
+		require.Equal(t, 7, got.slot.Result().Remaining)
+		got.slot.Release()
+	})
+}
+
+// TestQueueThroughAnOutage: a caller that waits for a slot of another process gets one of this process' share when Redis is lost.
+func TestQueueThroughAnOutage(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := failingLocal(t, b)
+		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(10), queued()...)
+		held := testkit.Acquire(t, other)
+		require.True(t, held.Result().Allowed)
+		waits := acquiring(t, testkit.NewPolicy(t, l, ginlimit.PerHour(10), queued()...))
+		time.Sleep(5 * time.Second)
+		require.Empty(t, waits)
+		b.Late.Store(true)
+		got := <-waits
+		require.True(t, got.slot.Result().Allowed)
+		require.Equal(t, ginlimit.FromLocal, got.slot.Result().Source)
+		require.Less(t, got.took, 6*time.Second)
+		b.Late.Store(false)
+		got.slot.Release()
+		held.Release()
+	})
+}
+
+// TestQueueWithAFloor: a batch policy that has used up its share is denied at once, and people wait for the slot, and take of the floor.
+func TestQueueWithAFloor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		people := testkit.NewPolicy(t, l, ginlimit.PerHour(4), queued()...)
+		batch := testkit.NewPolicy(t, l, ginlimit.PerHour(4), queued(ginlimit.WithFloor(2))...)
+		holds := testkit.Acquire(t, people)
+		waits := acquiring(t, batch)
+		time.Sleep(time.Second)
+		holds.Release()
+		got := <-waits
+		require.True(t, got.slot.Result().Allowed)
+		require.Zero(t, got.slot.Result().Remaining)
+
+		waits = acquiring(t, people)
+		require.Empty(t, waits)
+		time.Sleep(time.Second)
+		got.slot.Release()
+		got = <-waits
+		require.True(t, got.slot.Result().Allowed)
+		require.Equal(t, 1, got.slot.Result().Remaining)
+		res := atOnce(t, acquiring(t, batch))
+		require.Equal(t, "api", res.Name, "it is denied by the floor")
+		require.Greater(t, res.RetryAfter, 15*time.Minute)
+		got.slot.Release()
+	})
+}
+
+// TestQueueOfAClientWhosePlanChanges: a caller goes by the limits of when it came. A client that is prohibited meanwhile, or asks for
+// more than its plan ever holds, is denied at once, though others wait.
+func TestQueueOfAClientWhosePlanChanges(t *testing.T) {
+	t.Parallel()
+	for name, prohibited := range map[string]ginlimit.Limit{"prohibited": ginlimit.PerHour(0), "by the floor": ginlimit.PerHour(1)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l, limit := testkit.NewLocal(t), ginlimit.PerHour(4)
+				p := testkit.NewPolicy(t, l, ginlimit.PerHour(9), queued(ginlimit.WithFloor(1), ginlimit.WithCost(func(c *gin.Context) int {
+					return len(c.Query("n"))
+				}), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return []ginlimit.Limit{limit}, nil }))...)
+				router := testkit.Serve(p.Handler())
+				request := func(path string) (*httptest.ResponseRecorder, time.Duration) {
+					start := time.Now()
+					rec := testkit.Get(router, path, testkit.User("alice"))
+					return rec, time.Since(start)
+				}
+				holds := testkit.Acquire(t, p)
+				require.True(t, holds.Result().Allowed)
+				waits := acquiring(t, p)
+				time.AfterFunc(time.Minute, holds.Release)
+
+				rec, took := request("/?n=nnnn") // more than there ever are
+				require.Equal(t, http.StatusTooManyRequests, rec.Code)
+				require.Zero(t, took)
+				require.Empty(t, rec.Header().Get("Retry-After"))
+				limit = prohibited
+				rec, took = request("/?n=n")
+				require.Equal(t, http.StatusTooManyRequests, rec.Code)
+				require.Zero(t, took)
+				require.Empty(t, rec.Header().Get("Retry-After"))
+				require.Negative(t, atOnce(t, acquiring(t, p)).RetryAfter)
+
+				got := <-waits
+				require.True(t, got.slot.Result().Allowed)
+				require.Equal(t, 1, got.slot.Result().Remaining)
+				require.Equal(t, time.Minute, got.took)
+				got.slot.Release()
+			})
+		})
+	}
+}
+
+// TestDryRunDoesNotWaitForASlot, not even of its own.
+func TestDryRunDoesNotWaitForASlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(4), queued(ginlimit.WithDryRun())...)
+		var found ginlimit.Result
+		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, p.Handler())
+		holds := testkit.Acquire(t, p)
+		require.True(t, holds.Result().Allowed)
+		start := time.Now()
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
+		require.False(t, found.Allowed)
+		require.Equal(t, "api-c", found.Name)
+		atOnce(t, acquiring(t, p))
+		require.Zero(t, time.Since(start))
+		holds.Release()
+	})
+}
+
+// TestDenyCacheHoldsUpNoQueue: that there is no slot is not remembered, so callers that wait find one that this process, or another
+// one, releases. That there is no token is remembered.
+func TestDenyCacheHoldsUpNoQueue(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
+		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
+		held := testkit.Acquire(t, other)
+		first, second := acquiring(t, p), acquiring(t, p)
+		time.Sleep(500 * time.Millisecond)
+		held.Release()
+		got := <-first
+		require.True(t, got.slot.Result().Allowed)
+		require.InDelta(t, 550*time.Millisecond, got.took, float64(60*time.Millisecond))
+		released := time.Now()
+		got.slot.Release()
+		got = <-second
+		require.True(t, got.slot.Result().Allowed)
+		require.Zero(t, time.Since(released))
+		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
+			res := atOnce(t, acquiring(t, p))
+			require.Equal(t, "api", res.Name)
+			require.Equal(t, source, res.Source)
+		}
+		got.slot.Release()
+	})
+}

@@ -1,0 +1,338 @@
+package pairs_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Reservations beside each other feature: see docs/pairs.md.
+
+// reserve reserves n tokens of the client "alice", and wants them to be admitted or denied.
+func reserve(t *testing.T, p *ginlimit.Policy, n int, admitted bool) *ginlimit.Reservation {
+	t.Helper()
+	r, err := p.Reserve(t.Context(), "alice", n)
+	require.NoError(t, err)
+	require.Equal(t, admitted, r.Result().Allowed, "%+v", r.Result())
+	return r
+}
+
+// remains wants n tokens of the client "alice" to be left.
+func remains(t *testing.T, n int, p *ginlimit.Policy) {
+	t.Helper()
+	r, err := p.Peek(t.Context(), "alice")
+	require.NoError(t, err)
+	require.Equal(t, n, r.Remaining)
+}
+
+// endingDay returns a calendar day that ends a minute after a bubble begins.
+func endingDay() ginlimit.Calendar {
+	return ginlimit.CalendarDay(time.FixedZone("late", int((24*time.Hour - time.Minute).Seconds())))
+}
+
+// migrate has the hash slots of all keys migrate, until the function returned is called: a script of several keys is to be
+// tried again, and a script of one key is done.
+func migrate(b *testkit.Bubble) (end func()) {
+	b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {
+		if !strings.HasPrefix(command, "EVAL") || args[1] == "1" {
+			return false
+		}
+		peer.WriteError("TRYAGAIN Multiple keys request during rehashing of slot")
+		return true
+	})
+	return func() { b.Mini.Server().SetPreHook(nil) }
+}
+
+// TestReservationsTakeNoSlot and need none: what becomes of their tokens and of the slots is independent.
+func TestReservationsTakeNoSlot(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		limit, name := ginlimit.PerHour(10), ginlimit.WithName("api")
+		p, plain := testkit.NewPolicy(t, b.Limiter, limit, name, ginlimit.WithConcurrency(1)), testkit.NewPolicy(t, b.Limiter, limit, name)
+		slot := testkit.Acquire(t, p)
+		require.True(t, slot.Result().Allowed)
+		r := reserve(t, p, 5, true)
+		remains(t, 4, plain)
+		require.NoError(t, r.Cancel(t.Context()))
+		remains(t, 9, plain)
+		require.Equal(t, 1, b.Limiter.Stats().Slots)
+		require.False(t, testkit.Acquire(t, p).Result().Allowed, "the slot is still held")
+		slot.Release()
+
+		r = reserve(t, p, 5, true)
+		slot = testkit.Acquire(t, p)
+		require.True(t, slot.Result().Allowed, "an open reservation holds no slot")
+		slot.Release()
+		require.NoError(t, r.Settle(t.Context(), 7))
+		remains(t, 1, plain)
+	})
+}
+
+// TestReservationsAndQueues: what a reservation gives back serves who waits for tokens at once, and a reservation does not
+// wait behind those who wait for a slot.
+func TestReservationsAndQueues(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1),
+			ginlimit.WithQueue(1, time.Hour))
+		slot := testkit.Acquire(t, p)
+		r := reserve(t, p, 9, true)
+		start, waited := time.Now(), make(chan time.Duration, 2)
+		for range 2 {
+			go func() {
+				assert.NoError(t, p.Wait(t.Context(), "alice"))
+				waited <- time.Since(start)
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		require.Empty(t, waited)
+		require.NoError(t, r.Settle(t.Context(), 7))
+		synctest.Wait()
+		require.Len(t, waited, 2)
+		for range 2 {
+			require.LessOrEqual(t, <-waited, time.Minute+time.Millisecond)
+		}
+
+		here := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("shared"))
+		elsewhere := reserve(t, testkit.NewPolicy(t, b.Other, ginlimit.PerHour(10), ginlimit.WithName("shared")), 10, true)
+		start = time.Now()
+		go func() {
+			assert.NoError(t, here.Wait(t.Context(), "alice"))
+			waited <- time.Since(start)
+		}()
+		time.Sleep(time.Minute)
+		require.NoError(t, elsewhere.Cancel(t.Context()))
+		require.LessOrEqual(t, <-waited, 70*time.Second, "a caller in another process finds them within ten seconds")
+
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
+		acquired := make(chan *ginlimit.Slot, 1)
+		go func() {
+			next, err := p.Acquire(t.Context(), "alice")
+			assert.NoError(t, err)
+			acquired <- next
+		}()
+		time.Sleep(time.Second)
+		require.Empty(t, acquired, "the slot is held")
+		start = time.Now()
+		reserve(t, p, 9, true)
+		require.LessOrEqual(t, time.Since(start), time.Millisecond)
+		slot.Release()
+		synctest.Wait()
+		next := <-acquired
+		require.True(t, next.Result().Allowed, "one token is left for it")
+		next.Release()
+	})
+}
+
+// TestReservationsAndBans: a reservation that is denied bans; what is charged afterwards bans nobody; what is given back ends
+// no ban.
+func TestReservationsAndBans(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 48*time.Hour))
+		for range 3 {
+			require.NoError(t, reserve(t, p, 10, true).Cancel(t.Context()))
+		}
+		r := reserve(t, p, 6, true)
+		require.NoError(t, r.Settle(t.Context(), 15))
+		looked, err := p.Peek(t.Context(), "alice")
+		require.NoError(t, err)
+		require.InDelta(t, 36*time.Minute, looked.RetryAfter, float64(time.Second), "a debt, and no ban")
+
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
+		r = reserve(t, p, 6, true)
+		denied := reserve(t, p, 5, false)
+		require.InDelta(t, 24*time.Hour, denied.Result().RetryAfter, float64(time.Second))
+		require.NoError(t, r.Cancel(t.Context()))
+		require.NoError(t, denied.Cancel(t.Context()))
+		again := reserve(t, p, 1, false)
+		require.Greater(t, again.Result().RetryAfter, 23*time.Hour)
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
+		reserve(t, p, 10, true)
+	})
+}
+
+// TestReservationsBelongToTheirCalendarPeriod: one that is settled in the next period neither charges nor fills that one.
+func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
+	t.Parallel()
+	for name, limits := range map[string][]ginlimit.Limit{
+		"alone": {ginlimit.PerCalendar(10, endingDay())}, "beside a bucket": {ginlimit.PerCalendar(10, endingDay()), ginlimit.PerSecond(100)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+				p := testkit.NewPolicy(t, b.Limiter, limits[0], ginlimit.WithName("api"), ginlimit.WithLimits(limits[1:]...))
+				less, more, late := reserve(t, p, 3, true), reserve(t, p, 3, true), reserve(t, p, 4, true)
+				reserve(t, p, 1, false)
+				require.NoError(t, less.Settle(t.Context(), 1))
+				remains(t, 2, p)
+				time.Sleep(time.Minute)
+				remains(t, 10, p)
+				fresh := reserve(t, p, 3, true)
+				require.NoError(t, late.Cancel(t.Context()))
+				remains(t, 7, p)
+				require.NoError(t, more.Settle(t.Context(), 9))
+				remains(t, 7, p)
+				require.NoError(t, fresh.Settle(t.Context(), 1))
+				remains(t, 9, p)
+			})
+		})
+	}
+}
+
+// TestReservationsAreSettledByThePlanTheyWereMadeUnder, whatever plan the client has by then.
+func TestReservationsAreSettledByThePlanTheyWereMadeUnder(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		plan := []ginlimit.Limit{ginlimit.PerHour(10)}
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(1), ginlimit.WithName("api"),
+			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
+		r, more := reserve(t, p, 5, true), reserve(t, p, 2, true)
+		plan = []ginlimit.Limit{ginlimit.PerDay(10)} // a bucket of its own
+		reserve(t, p, 3, true)
+		require.NoError(t, r.Cancel(t.Context()))
+		require.NoError(t, more.Settle(t.Context(), 4))
+		remains(t, 7, p)
+		plan = []ginlimit.Limit{ginlimit.PerHour(10)}
+		remains(t, 6, p)
+
+		r = reserve(t, p, 5, true)
+		plan = []ginlimit.Limit{ginlimit.PerHour(100)} // the same bucket, of which nine tenths are used
+		remains(t, 10, p)
+		require.NoError(t, r.Cancel(t.Context()))
+		remains(t, 60, p)
+		plan = []ginlimit.Limit{ginlimit.PerHour(0)}
+		reserve(t, p, 1, false)
+		plan = []ginlimit.Limit{ginlimit.PerHour(-1)}
+		free := reserve(t, p, 1000, true)
+		plan = []ginlimit.Limit{ginlimit.PerHour(10)}
+		require.NoError(t, free.Settle(t.Context(), 2000), "nothing was counted")
+		remains(t, 6, p)
+	})
+}
+
+// TestReservationsOfADryRun take, give back and deny as those of the policy in force of its name, and ban nobody.
+func TestReservationsOfADryRun(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}
+		force := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), opts...)
+		trial := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(1))...)
+		slot := testkit.Acquire(t, trial)
+		r := reserve(t, trial, 6, true)
+		remains(t, 3, force)
+		denied := reserve(t, trial, 4, false)
+		require.Less(t, denied.Result().RetryAfter, time.Hour, "it bans nobody")
+		require.NoError(t, denied.Cancel(t.Context()))
+		require.NoError(t, r.Settle(t.Context(), 2))
+		remains(t, 7, force)
+		slot.Release()
+		slot = testkit.Acquire(t, trial)
+		require.True(t, slot.Result().Allowed)
+		slot.Release()
+
+		reserve(t, force, 7, false)
+		banned := reserve(t, trial, 1, false)
+		require.Greater(t, banned.Result().RetryAfter, 23*time.Hour, "by the policy in force")
+	})
+}
+
+// TestReservationsWhileAHashSlotMigrates are made and settled on each of their limits, as on a slot that stays.
+func TestReservationsWhileAHashSlotMigrates(t *testing.T) {
+	t.Parallel()
+	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+				hour, day := ginlimit.PerHour(10), ginlimit.PerDay(20)
+				left := func(ofHour, ofDay int) {
+					t.Helper()
+					for limit, want := range map[ginlimit.Limit]int{hour: ofHour, day: ofDay} {
+						require.Equal(t, want, testkit.Engine{Limiter: l}.Left(t, limit), limit)
+					}
+				}
+				e := testkit.Engine{Limiter: l}
+				before := e.Reserve(t, 2, hour, day)
+				end := migrate(b)
+				less, more := e.Reserve(t, 3, hour, day), e.Reserve(t, 1, hour, day)
+				require.False(t, e.Reserve(t, 5, hour, day).Result().Allowed)
+				left(4, 14)
+				require.NoError(t, before.Cancel(t.Context()))
+				left(6, 16)
+				require.NoError(t, less.Settle(t.Context(), 1))
+				left(8, 18)
+				require.NoError(t, more.Settle(t.Context(), 4))
+				left(5, 15)
+				last := e.Reserve(t, 5, hour, day)
+				end()
+				time.Sleep(2 * time.Second)
+				require.NoError(t, last.Settle(t.Context(), 1))
+				left(4, 14)
+			})
+		})
+	}
+}
+
+// TestAReservationUsesNoLease of its key, and ends none: what is leased is missing to it as to any other process.
+func TestAReservationUsesNoLease(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, testkit.LeasePerMinute)) // and holds 6
+		e := testkit.Engine{Limiter: l}
+		r := e.Reserve(t, 984, testkit.LeasePerMinute)
+		require.Equal(t, ginlimit.FromRedis, r.Result().Source)
+		require.True(t, r.Result().Allowed)
+		require.False(t, e.Reserve(t, 1, testkit.LeasePerMinute).Result().Allowed)
+		require.Equal(t, "lll", testkit.Sources(t, l, 3, testkit.LeasePerMinute))
+		require.NoError(t, r.Settle(t.Context(), 983))
+		require.Equal(t, "lll", testkit.Sources(t, l, 3, testkit.LeasePerMinute))
+		require.True(t, e.Reserve(t, 1, testkit.LeasePerMinute).Result().Allowed)
+		require.False(t, e.AllowN(t, 1, testkit.LeasePerMinute).Allowed)
+	})
+}
+
+// TestAReservationOfAnOutageIsSettledInTheProcess that has made it, also when Redis is back: Redis' bucket is left alone.
+func TestAReservationOfAnOutageIsSettledInTheProcess(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []ginlimit.Failure{ginlimit.FailLocal, ginlimit.FailOpen} {
+		t.Run(failure.String(), func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
+				p := testkit.NewPolicy(t, l, ginlimit.PerDay(20), ginlimit.WithName("api"))
+				before := reserve(t, p, 8, true)
+				b.Late.Store(true)
+				less, more := reserve(t, p, 5, true), reserve(t, p, 1, true)
+				require.Equal(t, ginlimit.FromLocal, less.Result().Source)
+				time.Sleep(2 * time.Second)
+				b.Late.Store(false)
+				time.Sleep(2 * time.Second)
+				looked, err := p.Peek(t.Context(), "alice")
+				require.NoError(t, err)
+				require.Equal(t, ginlimit.FromRedis, looked.Source)
+				require.NoError(t, less.Cancel(t.Context()))
+				require.NoError(t, more.Settle(t.Context(), 9))
+				late := looked.Remaining // what Redis was asked for late may have been taken there too
+				remains(t, late, p)
+				require.NoError(t, before.Settle(t.Context(), 3))
+				remains(t, late+5, p)
+
+				b.Late.Store(true)
+				looked, err = p.Peek(t.Context(), "alice")
+				require.NoError(t, err)
+				require.Equal(t, map[ginlimit.Failure]int{ginlimit.FailLocal: 11, ginlimit.FailOpen: 20}[failure], looked.Remaining)
+			})
+		})
+	}
+}

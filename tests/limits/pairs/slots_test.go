@@ -1,0 +1,293 @@
+package pairs_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Slots beside each other feature: see docs/pairs.md.
+
+// admits acquires a slot of the client "alice".
+func admits(t *testing.T, p *ginlimit.Policy) *ginlimit.Slot {
+	t.Helper()
+	slot := testkit.Acquire(t, p)
+	require.True(t, slot.Result().Allowed, "%+v", slot.Result())
+	return slot
+}
+
+// denies wants the client "alice" to be denied a slot, by a limit or the slots, and returns for how long.
+func denies(t *testing.T, p *ginlimit.Policy, name string) time.Duration {
+	t.Helper()
+	res := testkit.Acquire(t, p).Result()
+	require.False(t, res.Allowed, "%+v", res)
+	require.Equal(t, name, res.Name)
+	return res.RetryAfter
+}
+
+// TestADenialForWantOfASlotBans, unless there is a queue for slots. A client that is banned takes no slot.
+func TestADenialForWantOfASlotBans(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithBan(time.Minute, time.Minute)}
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerMinute(100), opts...)
+		queued := testkit.NewPolicy(t, b.Limiter, ginlimit.PerMinute(100), append(opts, ginlimit.WithQueue(1, time.Second))...)
+		slot := admits(t, queued)
+		require.Equal(t, time.Second, denies(t, queued, "api-c"), "after it has waited")
+		slot.Release()
+		slot = admits(t, p)
+		require.InDelta(t, time.Minute, testkit.Acquire(t, p).Result().RetryAfter, float64(time.Second))
+		slot.Release()
+		for range 2 {
+			res := testkit.Acquire(t, p).Result()
+			require.False(t, res.Allowed)
+			require.InDelta(t, time.Minute, res.RetryAfter, float64(time.Second))
+		}
+		require.Zero(t, b.Limiter.Stats().Slots)
+		time.Sleep(time.Minute)
+		admits(t, p).Release()
+
+		for range 99 { // what the limit denies bans too, and takes no slot
+			admits(t, p).Release()
+		}
+		require.Greater(t, denies(t, p, "api"), 50*time.Second)
+		require.Zero(t, b.Limiter.Stats().Slots)
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
+		admits(t, p).Release()
+	})
+}
+
+// TestSlotsBesideAFloor: policies of one name share slots, whatever floor each has, and who is denied for the floor takes none.
+func TestSlotsBesideAFloor(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(2)}
+		people := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(6), opts...)
+		batch := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(6), append(opts, ginlimit.WithFloor(3))...)
+		one, two := admits(t, batch), admits(t, people)
+		denies(t, batch, "api-c")
+		denies(t, people, "api-c")
+		one.Release()
+		one = admits(t, batch) // the last token above the floor
+		require.Zero(t, one.Result().Remaining)
+		two.Release()
+		denies(t, batch, "api")
+		require.Equal(t, 1, b.Limiter.Stats().Slots)
+		two = admits(t, people)
+		require.Equal(t, 2, two.Result().Remaining)
+		one.Release()
+		two.Release()
+	})
+}
+
+// TestSlotsOutliveACalendarPeriod: what is in flight when a period ends holds its slot in the next, and the quota is whole.
+func TestSlotsOutliveACalendarPeriod(t *testing.T) {
+	t.Parallel()
+	for name, limits := range map[string][]ginlimit.Limit{
+		"alone": {ginlimit.PerCalendar(3, endingDay())}, "beside a bucket": {ginlimit.PerCalendar(3, endingDay()), ginlimit.PerSecond(100)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(2), ginlimit.WithLimits(limits[1:]...)}
+				p := testkit.NewPolicy(t, b.Limiter, limits[0], opts...)
+				queued := testkit.NewPolicy(t, b.Limiter, limits[0], append(opts, ginlimit.WithQueue(1, time.Hour))...)
+				one, two := admits(t, p), admits(t, p)
+				two.Release()
+				two = admits(t, p)
+				require.Zero(t, two.Result().Remaining)
+				two.Release()
+				require.InDelta(t, time.Minute, denies(t, p, "api"), float64(time.Second), "the quota is used up")
+				time.Sleep(time.Minute)
+				two = admits(t, p)
+				require.Equal(t, 2, two.Result().Remaining)
+				denies(t, p, "api-c")
+				start := time.Now()
+				time.AfterFunc(time.Minute, one.Release)
+				one = admits(t, queued)
+				require.InDelta(t, time.Minute, time.Since(start), float64(time.Second))
+				require.Equal(t, 1, one.Result().Remaining)
+				one.Release()
+				two.Release()
+				require.Zero(t, b.Limiter.Stats().Slots)
+			})
+		})
+	}
+}
+
+// TestAClientInAQueueIsChargedInThePeriodThatItIsServedIn.
+func TestAClientInAQueueIsChargedInThePeriodThatItIsServedIn(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerCalendar(3, endingDay()), ginlimit.WithName("api"),
+			ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Hour))
+		slot := admits(t, p)
+		time.AfterFunc(2*time.Minute, slot.Release)
+		slot = admits(t, p)
+		require.Equal(t, 2, slot.Result().Remaining)
+		slot.Release()
+	})
+}
+
+// TestSlotsOfAClientWhosePlanChanges: slots are the policy's, whatever plan the client has. A plan without a limit still needs
+// one, and a plan of none takes none.
+func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		plan := []ginlimit.Limit{ginlimit.PerHour(2)}
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithConcurrency(2),
+			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
+		one, two := admits(t, p), admits(t, p)
+		for _, other := range [][]ginlimit.Limit{
+			{ginlimit.PerDay(100)}, {ginlimit.PerHour(-1)}, {ginlimit.PerMinute(50), ginlimit.PerCalendar(9, ginlimit.CalendarMonth(nil, 1))},
+		} {
+			plan = other
+			denies(t, p, "api-c")
+			two.Release()
+			two = admits(t, p)
+			denies(t, p, "api-c")
+		}
+		plan = []ginlimit.Limit{ginlimit.PerHour(0)}
+		require.Negative(t, denies(t, p, "api"))
+		two.Release()
+		require.Negative(t, denies(t, p, "api"))
+		require.Equal(t, 1, b.Limiter.Stats().Slots)
+		plan = []ginlimit.Limit{ginlimit.PerHour(2)}
+		denies(t, p, "api")
+		one.Release()
+		require.Zero(t, b.Limiter.Stats().Slots)
+	})
+}
+
+// TestADenialForWantOfASlotIsNotRemembered, as a slot may be free at any time. One for want of tokens is, and takes no slot.
+func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]ginlimit.Limit{"with tokens": ginlimit.PerHour(3), "slots alone": {Rate: -1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				policy := func() (*ginlimit.Limiter, *ginlimit.Policy) {
+					l := testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock())
+					return l, testkit.NewPolicy(t, l, limit, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
+				}
+				l, p := policy()
+				_, other := policy()
+				slot := admits(t, other)
+				for range 3 {
+					res := testkit.Acquire(t, p).Result()
+					require.Equal(t, "api-c", res.Name)
+					require.Equal(t, ginlimit.FromRedis, res.Source)
+				}
+				slot.Release()
+				synctest.Wait() // until Redis knows
+				slot = admits(t, p)
+				denies(t, p, "api-c")
+				slot.Release()
+				slot = admits(t, p)
+				slot.Release()
+				if limit.Rate < 0 {
+					return
+				}
+				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {
+					res := testkit.Acquire(t, p).Result()
+					require.False(t, res.Allowed)
+					require.Equal(t, "api", res.Name)
+					require.Equal(t, source, res.Source)
+				}
+				require.Zero(t, l.Stats().Slots)
+				require.NoError(t, p.Refund(t.Context(), "alice", 1))
+				admits(t, p).Release()
+			})
+		})
+	}
+}
+
+// TestSlotsInAnOutage: each process has its share, in which what it held before counts. When Redis is back, it counts them all.
+func TestSlotsInAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]ginlimit.Failure{"local": ginlimit.FailLocal, "open": ginlimit.FailOpen, "closed": ginlimit.FailClosed} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(4)}
+				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(2), ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
+				p := testkit.NewPolicy(t, l, ginlimit.PerHour(100), opts...)
+				other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(100), opts...)
+				held := []*ginlimit.Slot{admits(t, p)}
+				b.Late.Store(true)
+				switch failure {
+				case ginlimit.FailLocal:
+					held = append(held, admits(t, p))
+					require.Equal(t, ginlimit.FromLocal, held[1].Result().Source)
+					denies(t, p, "api-c")
+				case ginlimit.FailOpen:
+					for range 9 {
+						held = append(held, admits(t, p))
+					}
+				case ginlimit.FailClosed:
+					_, err := p.Acquire(t.Context(), "alice")
+					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+				}
+				require.Equal(t, len(held), l.Stats().Slots)
+				time.Sleep(3 * time.Second)
+				b.Late.Store(false)
+				time.Sleep(3 * time.Second)
+				peek, err := other.Peek(t.Context(), "alice")
+				require.NoError(t, err)
+				require.Equal(t, len(held) < 4, peek.Allowed)
+				for range max(0, 4-len(held)) {
+					admits(t, other)
+				}
+				denies(t, other, "api-c")
+				for _, slot := range held {
+					slot.Release()
+				}
+				time.Sleep(time.Second)
+				require.Zero(t, l.Stats().Slots)
+				admits(t, p).Release()
+			})
+		})
+	}
+}
+
+// TestSlotsWhileAHashSlotMigrates are taken together with tokens, or neither is, though each key is asked for alone.
+func TestSlotsWhileAHashSlotMigrates(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(2)}
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis), ginlimit.PerHour(5), opts...)
+		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(5), opts...)
+		one := admits(t, p)
+		end := migrate(b)
+		two := admits(t, other)
+		require.Equal(t, 3, two.Result().Remaining)
+		denies(t, p, "api-c")
+		denies(t, other, "api-c")
+		one.Release()
+		synctest.Wait()
+		one = admits(t, other)
+		require.Equal(t, 2, one.Result().Remaining, "a denial takes no token")
+		one.Release()
+		two.Release()
+		synctest.Wait()
+		for range 2 {
+			admits(t, p).Release()
+		}
+		synctest.Wait()
+		denies(t, p, "api")
+		end()
+		time.Sleep(2 * time.Second)
+		denies(t, other, "api")
+		require.NoError(t, p.Refund(t.Context(), "alice", 3))
+		one, two = admits(t, p), admits(t, other)
+		denies(t, p, "api-c")
+		one.Release()
+		two.Release()
+	})
+}

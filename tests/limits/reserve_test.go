@@ -1,0 +1,385 @@
+package limits_test
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestSettle replaces an estimate by what was taken, once.
+func TestSettle(t *testing.T) {
+	limit := ginlimit.PerDay(20)
+	for name, row := range map[string]struct{ estimate, actual, left int }{
+		"less":                 {8, 3, 17},
+		"nothing":              {8, 0, 20},
+		"as estimated":         {8, 8, 12},
+		"more":                 {8, 11, 9},
+		"all":                  {8, 20, 0},
+		"into debt":            {8, 30, 0},
+		"a burst of debt":      {8, 40, 0},
+		"more than that":       {8, 41, 0},
+		"more than there are":  {8, math.MaxInt, 0},
+		"from all to debt":     {20, 21, 0},
+		"from all to nothing":  {20, 0, 20},
+		"one more than nought": {1, 2, 18},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+				r := e.Reserve(t, row.estimate, limit)
+				require.True(t, r.Result().Allowed)
+				require.Equal(t, 20-row.estimate, r.Result().Remaining)
+				require.NoError(t, r.Settle(t.Context(), row.actual))
+				if e.Frozen { // while the time went on by which what has drained is reckoned
+					e.Advance(time.Second)
+				}
+				require.Equal(t, row.left, e.Left(t, limit))
+				debt := min(row.actual, 40) - 20
+				if debt > 0 && e.Algorithm == ginlimit.TokenBucket { // it is paid back before there is a token again
+					got, err := e.Limiter.Allow(t.Context(), "k", limit)
+					require.NoError(t, err)
+					require.InDelta(t, (time.Duration(debt+1) * 24 * time.Hour / 20).Seconds(), got.RetryAfter.Seconds(), 1)
+				}
+				for _, again := range []int{0, 1, 20, math.MaxInt} {
+					require.NoError(t, r.Settle(t.Context(), again), "more than once is once")
+				}
+				require.NoError(t, r.Cancel(t.Context()))
+				require.Equal(t, row.left, e.Left(t, limit))
+			})
+		})
+	}
+}
+
+// TestSettleOfARefusal does nothing: nothing was taken.
+func TestSettleOfARefusal(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerDay(5)
+		r := e.Reserve(t, 6, limit)
+		require.False(t, r.Result().Allowed)
+		require.Negative(t, r.Result().RetryAfter)
+		require.NoError(t, r.Settle(t.Context(), 3))
+		require.NoError(t, r.Cancel(t.Context()))
+		require.Equal(t, 5, e.Left(t, limit))
+	})
+}
+
+// TestSettleChangesNothing where it cannot be done, and can be done later.
+func TestSettleChangesNothing(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerDay(20)
+		r := e.Reserve(t, 5, limit)
+		require.ErrorIs(t, r.Settle(t.Context(), -1), ginlimit.ErrInvalidLimit)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, r.Settle(ended, 3), context.Canceled)
+		require.Equal(t, 15, e.Left(t, limit))
+		require.NoError(t, r.Settle(t.Context(), 3))
+		require.Equal(t, 17, e.Left(t, limit))
+
+		r = e.Reserve(t, 5, limit)
+		require.NoError(t, e.Limiter.Close())
+		require.ErrorIs(t, r.Settle(t.Context(), 3), ginlimit.ErrUnavailable)
+	})
+}
+
+// TestReserveRefusesArguments as AllowN does.
+func TestReserveRefusesArguments(t *testing.T) {
+	l := testkit.NewLocal(t)
+	for _, n := range []int{0, -1, math.MinInt} {
+		r, err := l.Reserve(t.Context(), "k", n, ginlimit.PerDay(1))
+		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+		require.Nil(t, r)
+	}
+	_, err := l.Reserve(t.Context(), "", 1, ginlimit.PerDay(1))
+	require.ErrorIs(t, err, ginlimit.ErrNoKey)
+	_, err = l.Reserve(t.Context(), "k", 1)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+	_, err = new(ginlimit.Limiter).Reserve(t.Context(), "k", 1, ginlimit.PerDay(1))
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	_, err = new(ginlimit.Policy).Reserve(t.Context(), "k", 1)
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.ErrorIs(t, new(ginlimit.Reservation).Settle(t.Context(), 1), ginlimit.ErrUnavailable)
+	require.ErrorIs(t, (*ginlimit.Reservation)(nil).Cancel(t.Context()), ginlimit.ErrUnavailable)
+	r, err := l.Reserve(t.Context(), "k", 5, ginlimit.PerDay(-1))
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(t.Context(), 500), "unlimited")
+}
+
+// TestSettleAtOnce by many callers is done once.
+func TestSettleAtOnce(t *testing.T) {
+	t.Parallel()
+	e := testkit.MiniredisEngine(t, ginlimit.TokenBucket)
+	limit := ginlimit.PerDay(100)
+	r := e.Reserve(t, 50, limit)
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() { assert.NoError(t, r.Settle(t.Context(), 40)) })
+	}
+	all.Wait()
+	require.Equal(t, 60, e.Left(t, limit))
+}
+
+// TestSettleWithoutRedis: what was taken in this process is settled there; what was taken of Redis stays as it is.
+func TestSettleWithoutRedis(t *testing.T) {
+	t.Parallel()
+	limit := ginlimit.PerDay(20)
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter, err := ginlimit.NewLimiter(b.Redis)
+		require.NoError(t, err)
+		defer limiter.Close()
+		before, err := limiter.Reserve(t.Context(), "k", 5, limit)
+		require.NoError(t, err)
+		b.Late.Store(true)
+		require.ErrorIs(t, before.Settle(t.Context(), 1), ginlimit.ErrUnavailable)
+		require.NoError(t, before.Settle(t.Context(), 1), "it is not tried again")
+		for _, row := range [][3]int{{5, 2, 18}, {5, 9, 9}, {5, 100, 0}} {
+			r, err := limiter.Reserve(t.Context(), "k", row[0], limit)
+			require.NoError(t, err)
+			require.Equal(t, ginlimit.FromLocal, r.Result().Source)
+			require.NoError(t, r.Settle(t.Context(), row[1]))
+			got, err := limiter.Peek(t.Context(), "k", limit)
+			require.NoError(t, err)
+			require.Equal(t, row[2], got.Remaining)
+		}
+	})
+}
+
+// TestWithSettle charges what a request took, whatever becomes of it.
+func TestWithSettle(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		actual, cost, left int
+		fails              bool // with an error in the context
+		serve              gin.HandlerFunc
+	}{
+		"less":                  {3, 10, 97, false, testkit.OK},
+		"more":                  {30, 10, 70, false, testkit.OK},
+		"into debt":             {150, 10, 0, false, testkit.OK},
+		"all afterwards":        {30, 0, 70, false, testkit.OK},
+		"nothing":               {0, 0, 100, false, testkit.OK},
+		"a negative number":     {-1, 10, 90, true, testkit.OK},
+		"after a panic":         {3, 10, 97, false, func(*gin.Context) { panic("a handler's") }},
+		"after an abort":        {3, 10, 97, false, func(c *gin.Context) { c.AbortWithStatus(http.StatusTeapot) }},
+		"with nobody waiting":   {3, 10, 97, false, func(c *gin.Context) { c.Request.Context().Value(cancelKey{}).(context.CancelFunc)() }},
+		"of several identities": {30, 10, 70, false, testkit.OK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := testkit.NewMiniredis(t)
+			limiter := testkit.NewLimiter(t, rdb)
+			limit := ginlimit.PerDay(100)
+			opts := []ginlimit.Option{
+				ginlimit.WithName("x"), ginlimit.WithCost(func(*gin.Context) int { return row.cost }),
+				ginlimit.WithSettle(func(*gin.Context) int { return row.actual }),
+			}
+			if name == "of several identities" {
+				opts = append(opts, ginlimit.WithIdentity("other", func(*gin.Context) (string, error) { return "z", nil }, limit))
+			}
+			router := gin.New()
+			var errs []*gin.Error
+			router.Use(func(c *gin.Context) {
+				defer func() { errs = c.Errors; _ = recover() }()
+				c.Next()
+			}, limiter.Handler(limit, opts...))
+			router.GET("/", row.serve)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			req, err := http.NewRequestWithContext(context.WithValue(ctx, cancelKey{}, cancel), http.MethodGet, "/", nil)
+			require.NoError(t, err)
+			req.RemoteAddr = "192.0.2.1:1"
+			router.ServeHTTP(httptest.NewRecorder(), req)
+			require.Equal(t, row.fails, len(errs) > 0, errs)
+			keys := []string{ginlimit.Key("x", "192.0.2.1")}
+			if name == "of several identities" {
+				keys = append(keys, ginlimit.Key("other", "z"))
+			}
+			for _, key := range keys {
+				r, err := limiter.Peek(t.Context(), key, limit)
+				require.NoError(t, err)
+				require.Equal(t, row.left, r.Remaining, key)
+			}
+		})
+	}
+}
+
+type cancelKey struct{}
+
+// TestFloor: a policy with a floor stops where others of the same name go on.
+func TestFloor(t *testing.T) {
+	t.Parallel()
+	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
+		for _, limits := range [][]ginlimit.Limit{
+			{ginlimit.PerDay(10)},
+			{ginlimit.PerDay(10), ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1))},
+		} {
+			t.Run(a.String()+strconv.Itoa(len(limits)), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					limiter := testkit.NewLocal(t, ginlimit.WithAlgorithm(a))
+					people := testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("x"))
+					batch := testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("x"), ginlimit.WithFloor(4))
+					allow := func(p *ginlimit.Policy, allowed bool, remaining int) ginlimit.Result {
+						t.Helper()
+						r, err := p.Allow(t.Context(), "k")
+						require.NoError(t, err)
+						require.Equal(t, allowed, r.Allowed)
+						require.Equal(t, remaining, r.Remaining)
+						return r
+					}
+					allow(people, true, 9)
+					allow(people, true, 8)
+					for left := range 4 {
+						allow(batch, true, 3-left)
+					}
+					refused := allow(batch, false, 0)
+					for left := range 4 {
+						allow(people, true, 3-left)
+					}
+					allow(people, false, 0)
+					allow(batch, false, 0)
+					if a != ginlimit.TokenBucket {
+						time.Sleep(24 * time.Hour)
+						allow(batch, true, 5)
+						return
+					}
+					require.Equal(t, 24*time.Hour/10, refused.RetryAfter)
+					r, err := batch.Peek(t.Context(), "k")
+					require.NoError(t, err)
+					require.Equal(t, 5*24*time.Hour/10, r.RetryAfter)
+					time.Sleep(r.RetryAfter - time.Millisecond)
+					allow(batch, false, 0)
+					time.Sleep(time.Millisecond)
+					allow(batch, true, 0)
+					allow(people, true, 3)
+				})
+			})
+		}
+	}
+}
+
+// TestSettleTakesOfTheFloor: a floor keeps tokens from being taken, not from being charged for what was used.
+func TestSettleTakesOfTheFloor(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerDay(100)
+		people := testkit.NewPolicy(t, e.Limiter, limit, ginlimit.WithName("x"), ginlimit.WithAlgorithm(e.Algorithm))
+		batch := testkit.NewPolicy(t, e.Limiter, limit, ginlimit.WithName("x"), ginlimit.WithAlgorithm(e.Algorithm), ginlimit.WithFloor(80))
+		r, err := batch.Reserve(t.Context(), "c", 5)
+		require.NoError(t, err)
+		require.True(t, r.Result().Allowed)
+		_, err = people.AllowN(t.Context(), "c", 45)
+		require.NoError(t, err)
+		require.NoError(t, r.Settle(t.Context(), 25))
+		left, err := people.Peek(t.Context(), "c")
+		require.NoError(t, err)
+		require.Equal(t, 30, left.Remaining)
+
+		require.NoError(t, batch.Block(t.Context(), "c", time.Hour))
+		blocked, err := people.Allow(t.Context(), "c")
+		require.NoError(t, err)
+		e.RequireDuration(t, time.Hour, blocked.RetryAfter)
+		require.NoError(t, people.Reset(t.Context(), "c"))
+		left, err = batch.Peek(t.Context(), "c")
+		require.NoError(t, err)
+		require.Equal(t, 20, left.Remaining)
+	})
+}
+
+// TestSettleGivesBackWhatIsStillThere: tokens of a bucket that have flowed back by themselves are not given back again.
+func TestSettleGivesBackWhatIsStillThere(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		redisLimiter := testkit.NewLimiter(t, b.Redis)
+		for name, limiter := range map[string]*ginlimit.Limiter{"redis": redisLimiter, "local": testkit.NewLocal(t)} {
+			sleep := func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) }
+			sleep(0)
+			limit := ginlimit.PerSecond(10).WithBurst(100)
+			e := testkit.Engine{Limiter: limiter}
+			for _, row := range []struct {
+				after       time.Duration
+				back, again int // given back, and taken at once thereafter
+			}{{0, 90, 90}, {5 * time.Second, 90, 90}, {10 * time.Second, 0, 0}, {6 * time.Second, 40, 40}} {
+				require.NoError(t, limiter.Reset(t.Context(), "k", limit))
+				r := e.Reserve(t, 100, limit)
+				sleep(row.after)
+				flowed := e.AllowUpTo(t, 1000, limit) // by others
+				require.Equal(t, int(row.after.Seconds())*10, flowed, name)
+				require.NoError(t, r.Settle(t.Context(), 10))
+				got := e.AllowUpTo(t, 1000, limit)
+				want := min(row.back, 100-flowed)
+				if 0 < want && want < 90 {
+					want-- // not quite all of it: Redis' clock may be a little faster
+				}
+				require.Equal(t, want, got, "%s after %s", name, row.after)
+			}
+		}
+	})
+}
+
+// TestNoLeaseOfMixedLimits: what flows back into a bucket would be lost to the quota, as what a settle ends would be.
+func TestNoLeaseOfMixedLimits(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		b.Mini.SetTime(time.Now())
+		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second), testkit.TrustsClock())
+		quota := ginlimit.PerCalendar(1_000_000, ginlimit.CalendarDay(nil))
+		for _, limits := range [][]ginlimit.Limit{{quota, ginlimit.PerSecond(10_000)}, {quota}} {
+			for range 200 {
+				time.Sleep(time.Millisecond)
+				b.Mini.SetTime(time.Now())
+				if len(limits) > 1 {
+					_, err := limiter.Allow(t.Context(), "mixed", limits...)
+					require.NoError(t, err)
+					continue
+				}
+				r, err := limiter.Reserve(t.Context(), "settled", 1, limits...)
+				require.NoError(t, err)
+				require.NoError(t, r.Settle(t.Context(), 2))
+			}
+		}
+		router := testkit.Serve(limiter.Handler(quota, ginlimit.WithName("settling"), ginlimit.WithSettle(func(*gin.Context) int { return 1 })))
+		for range 50 {
+			require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
+		}
+		require.Zero(t, limiter.Stats().Leased)
+		for key, used := range map[string]int{"mixed": 200, "settled": 400} {
+			r, err := limiter.Peek(t.Context(), key, quota)
+			require.NoError(t, err)
+			require.Equal(t, 1_000_000-used, r.Remaining)
+		}
+	})
+}
+
+// TestFloorIsChecked at construction; of a client's own limits that hold no more, it prohibits.
+func TestFloorIsChecked(t *testing.T) {
+	t.Parallel()
+	limiter := testkit.NewLocal(t)
+	for floor, ok := range map[int]bool{-1: false, 0: true, 9: true, 10: false, math.MaxInt: false} {
+		_, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithFloor(floor))
+		require.Equal(t, ok, err == nil, "%d: %v", floor, err)
+	}
+	p := testkit.NewPolicy(t, limiter, ginlimit.PerHour(100), ginlimit.WithFloor(10),
+		ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+			n, err := strconv.Atoi(client)
+			return []ginlimit.Limit{ginlimit.PerHour(n)}, err
+		}))
+	for client, allowed := range map[string]bool{"9": false, "10": false, "11": true, "-1": true} {
+		r, err := p.Allow(t.Context(), client)
+		require.NoError(t, err)
+		require.Equal(t, allowed, r.Allowed, client)
+		if !allowed {
+			require.Negative(t, r.RetryAfter)
+		}
+	}
+}

@@ -1,0 +1,281 @@
+//go:build integration
+
+package limits_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// slotPolicy returns a policy with three slots on a server.
+func slotPolicy(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Policy {
+	t.Helper()
+	limiter := testkit.NewLimiter(t, rdb, append([]ginlimit.Option{testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
+	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
+	require.NoError(t, err)
+	return p
+}
+
+// slotHolder names the environment variable with the server's address, by which the test's program is one that holds slots.
+const slotHolder = "GINLIMIT_HOLD_SLOTS"
+
+// TestHoldSlots is the program of TestKilledProcessFreesItsSlots.
+func TestHoldSlots(t *testing.T) {
+	addr := os.Getenv(slotHolder)
+	if addr == "" {
+		return // it is only for that
+	}
+	p := slotPolicy(t, redis.NewClient(&redis.Options{Addr: addr}))
+	for range 3 {
+		fmt.Println("slot", testkit.Acquire(t, p).Result().Allowed)
+	}
+	<-t.Context().Done()
+}
+
+// holdSlots starts a process that holds all three slots.
+func holdSlots(t *testing.T, addr string) *os.Process {
+	t.Helper()
+	program, err := os.Executable()
+	require.NoError(t, err)
+	holder := exec.Command(program, "-test.run", "^TestHoldSlots$")
+	holder.Env = append(os.Environ(), slotHolder+"="+addr)
+	out, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	t.Cleanup(func() {
+		_ = holder.Process.Kill() // it may be dead
+		_ = holder.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	for n := 0; n < 3 && lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "slot") {
+			require.Equal(t, "slot true", lines.Text())
+			n++
+		}
+	}
+	return holder.Process
+}
+
+// TestKilledProcessFreesItsSlots has a living process keep its slots for longer than Redis believes it, one that is killed lose them
+// within ten seconds, and one that is frozen for longer lose them and find them taken.
+func TestKilledProcessFreesItsSlots(t *testing.T) {
+	t.Parallel()
+	addr := testkit.StartRedis(t)
+	p := slotPolicy(t, testkit.Connect(t, addr))
+	process := holdSlots(t, addr)
+	refusedFor := func(d time.Duration) {
+		t.Helper()
+		for start := time.Now(); time.Since(start) < d; time.Sleep(100 * time.Millisecond) {
+			require.False(t, testkit.Acquire(t, p).Result().Allowed, "the process lives")
+		}
+	}
+	freeWithin := func(d time.Duration) (slots []*ginlimit.Slot) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			slots = append(slots, testkit.Acquire(t, p))
+			return slots[len(slots)-1].Result().Allowed
+		}, d, 50*time.Millisecond)
+		return slots
+	}
+	refusedFor(12 * time.Second)
+	require.NoError(t, process.Kill())
+	slots := freeWithin(11 * time.Second)
+	for _, slot := range slots {
+		slot.Release()
+	}
+
+	process = holdSlots(t, addr)
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	slots = freeWithin(11 * time.Second)
+	require.NoError(t, process.Signal(syscall.SIGCONT))
+	require.Eventually(t, func() bool { // it goes on with its three, beside ours
+		res, err := p.Peek(t.Context(), "alice")
+		return err == nil && !res.Allowed
+	}, 10*time.Second, 50*time.Millisecond)
+	slots[len(slots)-1].Release()
+	refusedFor(2 * time.Second)
+}
+
+// TestSlotsWhileRedisIsLost has requests begin before, during and after an outage, in which Redis loses its memory.
+func TestSlotsWhileRedisIsLost(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithReplicas(2), ginlimit.WithTimeout(200*time.Millisecond),
+		ginlimit.WithFailure(ginlimit.FailLocal))
+	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
+	require.NoError(t, err)
+	other := slotPolicyOf(t, addr, 4)
+	before := testkit.Acquire(t, p)
+	require.Equal(t, ginlimit.FromRedis, before.Result().Source)
+	require.NoError(t, process.Kill())
+
+	during := testkit.Acquire(t, p)
+	require.Equal(t, ginlimit.FromLocal, during.Result().Source)
+	require.True(t, during.Result().Allowed, "two are this process' share")
+	require.False(t, testkit.Acquire(t, p).Result().Allowed, "what began before counts")
+	before.Release()
+	again := testkit.Acquire(t, p)
+	require.True(t, again.Result().Allowed)
+
+	testkit.LaunchRedis(t, addr)
+	// It is told of the two, though it knew only of one that has ended.
+	var others []*ginlimit.Slot
+	require.Eventually(t, func() bool {
+		res, err := other.Peek(t.Context(), "alice")
+		return err == nil && res.Source == ginlimit.FromRedis && res.Remaining == 2
+	}, 10*time.Second, 20*time.Millisecond)
+	for range 2 {
+		others = append(others, testkit.Acquire(t, other))
+		require.True(t, others[len(others)-1].Result().Allowed)
+	}
+	require.False(t, testkit.Acquire(t, other).Result().Allowed)
+	during.Release()
+	again.Release()
+	for _, slot := range others {
+		slot.Release()
+	}
+	require.Eventually(t, func() bool {
+		res, err := other.Peek(t.Context(), "alice")
+		return err == nil && res.Remaining == 4
+	}, 10*time.Second, 20*time.Millisecond)
+}
+
+func slotPolicyOf(t testing.TB, addr string, n int) *ginlimit.Policy {
+	t.Helper()
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
+	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(n))
+	require.NoError(t, err)
+	return p
+}
+
+// TestSlotsAreNeverPassed has many callers of several processes take slots, with limits of every kind beside them, on a server and a cluster.
+func TestSlotsAreNeverPassed(t *testing.T) {
+	t.Parallel()
+	server, cluster := testkit.StartRedis(t), testkit.StartCluster(t, 3)
+	for name, connect := range map[string]func() redis.UniversalClient{
+		"server": func() redis.UniversalClient { return testkit.Connect(t, server) },
+		"cluster": func() redis.UniversalClient {
+			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster})
+			t.Cleanup(func() { require.NoError(t, rdb.Close()) })
+			return rdb
+		},
+	} {
+		for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+			t.Run(name+", "+a.String(), func(t *testing.T) {
+				t.Parallel()
+				const n = 5
+				var inFlight [3]atomic.Int64
+				var admitted atomic.Int64
+				var all sync.WaitGroup
+				for range 4 {
+					limiter := testkit.NewLimiter(t, connect(), testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
+					p, err := limiter.Policy(ginlimit.PerSecond(1_000_000), ginlimit.WithName(a.String()), ginlimit.WithAlgorithm(a), ginlimit.WithConcurrency(n),
+						ginlimit.WithLimits(ginlimit.PerCalendar(1_000_000, ginlimit.CalendarMonth(nil, 1))))
+					require.NoError(t, err)
+					for caller := range 12 {
+						client := caller % len(inFlight)
+						all.Go(func() {
+							for range 50 {
+								slot, err := p.Acquire(t.Context(), fmt.Sprint("client ", client))
+								if !assert.NoError(t, err) {
+									return
+								}
+								if slot.Result().Allowed {
+									assert.LessOrEqual(t, inFlight[client].Add(1), int64(n))
+									admitted.Add(1)
+									inFlight[client].Add(-1)
+									slot.Release()
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+				require.Positive(t, admitted.Load())
+			})
+		}
+	}
+}
+
+// TestSlotsWhileRedisIsFull of invented clients: four processes hold as many of three slots as they get. By volatile-ttl Redis
+// evicts the slots' key, and each process then knows its own alone, so that up to three are in flight in each. Where Redis evicts
+// nothing, no more than three are, for as long as Redis is full. docs/operations.md has what this finds.
+func TestSlotsWhileRedisIsFull(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		policy     string
+		least, max int
+	}{{"volatile-ttl", 4, 12}, {"noeviction", 3, 3}} {
+		t.Run(c.policy, func(t *testing.T) {
+			t.Parallel()
+			addr := testkit.StartRedis(t)
+			rdb := testkit.Connect(t, addr)
+			for name, value := range map[string]string{"maxmemory-policy": c.policy, "maxmemory": "6mb"} {
+				require.NoError(t, rdb.ConfigSet(t.Context(), name, value).Err())
+			}
+			var all []*ginlimit.Policy
+			for range 4 {
+				all = append(all, slotPolicy(t, testkit.Connect(t, addr)))
+			}
+			require.True(t, testkit.Acquire(t, all[0]).Result().Allowed)
+			inFlight, full := 1, atomic.Int64{}
+			flood := testkit.NewLimiter(t, testkit.Connect(t, addr))
+			done := make(chan struct{})
+			var clients sync.WaitGroup
+			defer clients.Wait()
+			defer close(done)
+			var next atomic.Int64
+			for range 64 {
+				clients.Go(func() {
+					for {
+						select {
+						case <-done:
+							return
+						default:
+						}
+						if _, err := flood.Allow(t.Context(), fmt.Sprint("invented ", next.Add(1)), ginlimit.PerHour(100)); err != nil {
+							full.Add(1)
+						}
+					}
+				})
+			}
+			var fullAt time.Time // nothing can be written that was not there
+			for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(5 * time.Millisecond) {
+				for _, p := range all {
+					slot, err := p.Acquire(t.Context(), "alice")
+					if err == nil && slot.Result().Allowed {
+						inFlight++
+					}
+				}
+				if fullAt.IsZero() && full.Load() > 10_000 {
+					fullAt = time.Now()
+					require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "4mb").Err()) // at no moment is there room
+				}
+				if inFlight >= c.least && (c.policy != "noeviction" || !fullAt.IsZero() && time.Since(fullAt) > 13*time.Second) {
+					break
+				}
+				if !fullAt.IsZero() && time.Since(fullAt) > 12*time.Second { // slots that nobody reports are lost after 10 s
+					require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+				}
+			}
+			t.Logf("%d in flight of 3 after %d invented clients, of whom %d were refused", inFlight, next.Load(), full.Load())
+			require.GreaterOrEqual(t, inFlight, c.least)
+			require.LessOrEqual(t, inFlight, c.max)
+		})
+	}
+}

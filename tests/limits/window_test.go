@@ -1,0 +1,361 @@
+package limits_test
+
+import (
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What windows do that a token bucket does not. What all algorithms do is in conformance_test.go.
+
+// A fixed window, whose count and expiry come back to the caller.
+func TestFixedWindowBeginsWithTheFirstRequestAndEndsWithAll(t *testing.T) {
+	testkit.OnEveryEngineOf(t, ginlimit.FixedWindow, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerMinute(3)
+		e.Advance(37 * time.Second) // no matter what the clock says
+		e.Allowed(t, 1, 2, limit)
+		e.Advance(50 * time.Second)
+		r := e.AllowN(t, 2, limit)
+		e.RequireDuration(t, 10*time.Second, r.ResetAfter)
+		e.Denied(t, 1, 10*time.Second, limit)
+		e.Denied(t, 3, 10*time.Second, limit)
+		e.Advance(10 * time.Second)
+		e.Allowed(t, 3, 0, limit)
+	})
+}
+
+// A rolling window.
+func TestSlidingWindowCountsTheLastPeriod(t *testing.T) {
+	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerMinute(4)
+		e.Allowed(t, 1, 3, limit)
+		e.Advance(20 * time.Second)
+		r := e.AllowN(t, 2, limit)
+		e.RequireDuration(t, time.Minute, r.ResetAfter)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 0, limit)
+		e.Denied(t, 1, 20*time.Second, limit) // the first one leaves
+		e.Denied(t, 2, 40*time.Second, limit) // the second entry, of two tokens
+		e.Denied(t, 4, time.Minute, limit)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 0, limit)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 2, 0, limit)
+	})
+}
+
+// A refused request does not grow the counter.
+func TestRefusedRequestGrowsNoWindow(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
+			return // nothing to look at
+		}
+		limit, ctx := ginlimit.PerMinute(3), t.Context()
+		e.Allowed(t, 3, 0, limit)
+		before := e.Found(t, "k", limit)
+		for range 20 {
+			require.False(t, e.AllowN(t, 1, limit).Allowed)
+			require.False(t, e.AllowN(t, 1, limit, ginlimit.PerHour(9)).Allowed)
+		}
+		require.Equal(t, len(before.Taken), len(e.Found(t, "k", limit).Taken))
+		others, err := e.Rdb.Exists(ctx, e.RedisKey("k", ginlimit.PerHour(9))).Result()
+		require.NoError(t, err)
+		require.Zero(t, others)
+	})
+}
+
+// Each has an expiry, also after a single request.
+func TestEveryWindowExpires(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
+			return // nothing to look at
+		}
+		limit, ctx := ginlimit.PerMinute(3), t.Context()
+		expires := func(within time.Duration) {
+			t.Helper()
+			ttl, err := e.Rdb.PTTL(ctx, e.RedisKey("k", limit)).Result()
+			require.NoError(t, err)
+			e.RequireDuration(t, within, ttl)
+		}
+		e.Allowed(t, 1, 2, limit)
+		expires(time.Minute)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 1, limit, ginlimit.PerHour(5)) // by the way of several limits
+		last := map[ginlimit.Algorithm]time.Duration{ginlimit.FixedWindow: 40 * time.Second, ginlimit.SlidingWindow: time.Minute}
+		expires(last[e.Algorithm])
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit))
+		expires(40 * time.Second)
+		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, limit))
+		expires(time.Hour)
+		e.Advance(time.Hour)
+		keys, err := e.Rdb.Keys(ctx, "*:m:*").Result()
+		require.NoError(t, err)
+		require.Empty(t, keys)
+	})
+}
+
+// The log is written by one script, and bounded by the limit.
+func TestLogHasNoMoreEntriesThanTheLimit(t *testing.T) {
+	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
+			return // see TestMemoryOfWindowsIsBounded
+		}
+		limit := ginlimit.PerMinute(20)
+		for range 100 {
+			e.AllowN(t, 1, limit)
+			e.Advance(time.Second)
+		}
+		entries, err := e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result()
+		require.NoError(t, err)
+		require.LessOrEqual(t, entries, int64(2*20+1), "with the header")
+		require.NoError(t, e.Limiter.Reset(t.Context(), "k", limit))
+		e.Allowed(t, 20, 0, limit)
+		entries, err = e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result()
+		require.NoError(t, err)
+		require.EqualValues(t, 3, entries, "many tokens at once are one entry")
+	})
+}
+
+func TestRefundGivesBackWhatWasTakenLast(t *testing.T) {
+	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
+		limit, ctx := ginlimit.PerMinute(5), t.Context()
+		e.Allowed(t, 1, 4, limit)
+		e.Advance(10 * time.Second)
+		e.Allowed(t, 2, 2, limit)
+		e.Advance(10 * time.Second)
+		e.Allowed(t, 1, 1, limit)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit)) // that one, and one of the two
+		r, err := e.Limiter.Peek(ctx, "k", limit)
+		require.NoError(t, err)
+		require.Equal(t, 3, r.Remaining)
+		e.RequireDuration(t, 50*time.Second, r.ResetAfter)
+		e.Allowed(t, 3, 0, limit)
+		e.Denied(t, 1, 40*time.Second, limit)
+		e.Denied(t, 2, 50*time.Second, limit)
+	})
+}
+
+// TestTakenAndGivenBackIsAsBefore: a request that is refunded leaves no trace.
+func TestTakenAndGivenBackIsAsBefore(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		limit, ctx := ginlimit.PerMinute(5), t.Context()
+		peek := func() ginlimit.Result {
+			r, err := e.Limiter.Peek(ctx, "k", limit)
+			require.NoError(t, err)
+			return r
+		}
+		fresh := peek()
+		e.Allowed(t, 2, 3, limit)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit))
+		require.Equal(t, fresh, peek(), "no window has begun")
+		e.Allowed(t, 1, 4, limit)
+		e.Advance(10 * time.Second)
+		before := peek()
+		e.Allowed(t, 2, 2, limit)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit))
+		after := peek()
+		require.Equal(t, before.Remaining, after.Remaining)
+		e.RequireDuration(t, before.ResetAfter, after.ResetAfter)
+	})
+}
+
+func TestBlockKeepsWhatWasCounted(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		limit, ctx := ginlimit.PerMinute(5), t.Context()
+		e.Allowed(t, 3, 2, limit)
+		require.NoError(t, e.Limiter.Block(ctx, "k", 20*time.Second, limit))
+		e.Denied(t, 1, 20*time.Second, limit)
+		e.Denied(t, 3, time.Minute, limit) // which is later than the block
+		e.Denied(t, 1, 20*time.Second, limit, ginlimit.PerHour(9))
+		r, err := e.Limiter.Peek(ctx, "k", limit)
+		require.NoError(t, err)
+		require.Zero(t, r.Remaining)
+		e.RequireDuration(t, time.Minute, r.ResetAfter)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit)) // shortens no block
+		e.Denied(t, 1, 20*time.Second, limit)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 2, limit) // two were taken before
+		e.Advance(30 * time.Second)
+		e.Allowed(t, 1, 1, limit)
+		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, limit)) // beyond the window
+		e.Advance(time.Hour)
+		e.Allowed(t, 5, 0, limit)
+	})
+}
+
+func TestChangedLimitKeepsWhatWasCounted(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		free, paid := ginlimit.PerHour(10), ginlimit.PerHour(1000)
+		for range 10 {
+			e.AllowN(t, 1, free)
+			e.Advance(time.Minute)
+		}
+		e.Allowed(t, 1, 989, paid)
+		e.Denied(t, 1, e.Oldest(49*time.Minute, 51*time.Minute), free) // 11 of 10: two must leave
+		e.Allowed(t, 1, 988, paid)
+	})
+}
+
+func TestLargestWindowsStayExact(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if !testkit.Has64Bits {
+			t.Skip("an int has 32 bits")
+		}
+		most := testkit.AsInt(1<<53 - 1)
+		if e.Algorithm == ginlimit.SlidingWindow {
+			most = testkit.AsInt(1<<52 - 1)
+		}
+		limit := ginlimit.Limit{Rate: most, Period: 10 * 365 * 24 * time.Hour}
+		e.Allowed(t, most-1, 1, limit)
+		e.Allowed(t, 1, 0, limit)
+		r := e.AllowN(t, most, limit)
+		require.False(t, r.Allowed)
+		e.RequireDuration(t, limit.Period, r.RetryAfter)
+		r = e.AllowN(t, math.MaxInt, limit)
+		require.Negative(t, r.RetryAfter)
+		require.NoError(t, e.Limiter.Refund(t.Context(), "k", math.MaxInt, limit))
+		e.Allowed(t, most-1, 1, limit)
+		for range 5 { // its log is never empty, and totals go round
+			e.Advance(limit.Period / 2)
+			if e.Algorithm == ginlimit.SlidingWindow {
+				e.Allowed(t, 1, 0, limit)
+			}
+			e.Advance(limit.Period / 2)
+			require.True(t, e.AllowN(t, most-1, limit).Allowed)
+		}
+		r, err := e.Limiter.Allow(t.Context(), "k", ginlimit.Limit{Rate: most + 1, Period: time.Hour})
+		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+		require.Zero(t, r)
+	})
+}
+
+func TestWindowHasNoBurst(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		_, err := e.Limiter.Allow(t.Context(), "k", ginlimit.PerMinute(10).WithBurst(20))
+		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+		require.ErrorContains(t, err, "burst")
+		e.Allowed(t, 1, 9, ginlimit.PerMinute(10).WithBurst(10))
+		require.ErrorContains(t, testkit.PanicError(func() { e.Limiter.Handler(ginlimit.PerMinute(10).WithBurst(1)) }), "burst")
+	})
+}
+
+// TestDoubleBurstAtTheEdge is what the fixed window lets through, and the others do not: twice the limit within
+// moments, at the end of one window and the beginning of the next.
+func TestDoubleBurstAtTheEdge(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerMinute(100)
+		e.AllowN(t, 1, limit)
+		e.Advance(55 * time.Second)
+		burst := func() (admitted int) {
+			for range 110 {
+				admitted += e.AllowN(t, 1, limit).Granted
+			}
+			return admitted
+		}
+		before := burst()
+		e.Advance(5 * time.Second)
+		within := before + burst()
+		switch {
+		case e.Algorithm == ginlimit.FixedWindow:
+			require.Equal(t, 99+100, within, "in five seconds")
+		case e.Algorithm == ginlimit.TokenBucket && e.Ahead > 0: // it goes on by itself
+			require.InDelta(t, 100+5*100/60, within, 6)
+		default:
+			require.Equal(t, map[ginlimit.Algorithm]int{
+				ginlimit.TokenBucket:   100 + 5*100/60, // what it regained in five seconds, and no more
+				ginlimit.SlidingWindow: 99 + 1,         // the first one has left
+			}[e.Algorithm], within)
+		}
+	})
+}
+
+func TestHandlersOfALimiterMayCountDifferently(t *testing.T) {
+	t.Parallel()
+	rdb, advance := testkit.NewMiniredis(t)
+	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithDenyMemory(0))
+	fixed := testkit.Serve(limiter.Handler(ginlimit.PerMinute(2)))
+	bucket := testkit.Serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithAlgorithm(ginlimit.TokenBucket)))
+	for _, r := range []*gin.Engine{fixed, bucket} {
+		testkit.Get(r, "/")
+		assert.Equal(t, "0", testkit.Remaining(testkit.Get(r, "/")))
+	}
+	assert.Equal(t, "60", testkit.Get(fixed, "/").Header().Get("Retry-After"))
+	assert.Equal(t, "30", testkit.Get(bucket, "/").Header().Get("Retry-After"))
+	advance(59 * time.Second)
+	assert.Equal(t, "1", testkit.Get(fixed, "/").Header().Get("Retry-After"))
+	assert.Equal(t, "0", testkit.Remaining(testkit.Get(bucket, "/")))
+}
+
+// TestLogsAreCoarserInTheProcessWhereTheyAreLong, which only keeps tokens for longer.
+func TestLogsAreCoarserInTheProcessWhereTheyAreLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limiter, err := ginlimit.NewLocal(ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
+		require.NoError(t, err)
+		const rate = 20_000
+		limit, ctx := ginlimit.PerHour(rate), t.Context()
+		for i := range rate {
+			r, err := limiter.Allow(ctx, "k", limit)
+			require.NoError(t, err)
+			require.Equal(t, rate-1-i, r.Remaining)
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Hour - rate*time.Millisecond) // the first one leaves now
+		for left := 1; left < rate; left += 977 {
+			r, err := limiter.Peek(ctx, "k", limit)
+			require.NoError(t, err)
+			require.LessOrEqual(t, r.Remaining, left)
+			require.Greater(t, r.Remaining, left-9)
+			time.Sleep(977 * time.Millisecond)
+		}
+	})
+}
+
+// TestWindowsAreSharedWithoutRedis: what a share cannot give at once it owes.
+func TestWindowsAreSharedWithoutRedis(t *testing.T) {
+	t.Parallel()
+	for _, a := range testkit.WindowAlgorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				limiter := testkit.WithoutRedis(t, ginlimit.WithAlgorithm(a), ginlimit.WithReplicas(4))
+				limit, ctx := ginlimit.PerMinute(10), t.Context()
+				ask := func(key string, n int) ginlimit.Result {
+					r, err := limiter.AllowN(ctx, key, n, limit)
+					require.NoError(t, err)
+					require.Equal(t, ginlimit.FromLocal, r.Source)
+					require.Equal(t, limit, r.Limit)
+					return r
+				}
+				require.Equal(t, 1, ask("k", 1).Remaining, "two of ten")
+				require.True(t, ask("k", 1).Allowed)
+				r := ask("k", 1)
+				require.False(t, r.Allowed)
+				require.Equal(t, time.Minute, r.RetryAfter)
+
+				require.True(t, ask("large", 7).Allowed, "four windows' worth")
+				r = ask("large", 1)
+				require.False(t, r.Allowed)
+				require.Equal(t, 4*time.Minute, r.RetryAfter)
+				require.Negative(t, ask("larger", 11).RetryAfter)
+				require.Equal(t, 5*time.Minute, ask("all", 10).ResetAfter)
+				require.Error(t, limiter.Refund(ctx, "all", 1, limit), "there is no Redis, but it is done here")
+				require.True(t, ask("all", 1).Allowed)
+				r = ask("all", 1)
+				require.False(t, r.Allowed)
+				require.Equal(t, 5*time.Minute, r.ResetAfter, "what is owed stays owed")
+
+				require.Error(t, limiter.Block(ctx, "blocked", time.Hour, limit), "there is no Redis, but it is done here")
+				require.Equal(t, time.Hour, ask("blocked", 1).RetryAfter)
+			})
+		})
+	}
+}

@@ -1,0 +1,241 @@
+package plans_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// How old plans become. The tests run in a bubble whose time is simulated, with a Redis in it.
+
+// has requires that a process has a plan of so many a minute.
+func has(t *testing.T, plans *ginlimit.Plans, client string, rate int) {
+	t.Helper()
+	limit, err := testkit.LimitOf(plans, t.Context(), client)
+	require.NoError(t, err)
+	require.Equal(t, ginlimit.PerMinute(rate), limit)
+}
+
+// TestPlansOfAnOutageAreChecked has the plan of a late Redis checked once Redis answers.
+func TestPlansOfAnOutageAreChecked(t *testing.T) {
+	t.Parallel()
+	for name, invalidate := range map[string]bool{"invalidated": true, "another plan in Redis": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				s := testkit.NewSource()
+				here, elsewhere := testkit.PlansOfProcess(t, b, s.Ask), testkit.PlansOfProcess(t, b, s.Ask)
+				b.Late.Store(true)
+				has(t, here, "three", 3)
+				b.Late.Store(false)
+				s.Set("three", ginlimit.PerMinute(4), nil)
+				if invalidate {
+					require.NoError(t, elsewhere.Invalidate(t.Context(), "three"))
+				} else {
+					has(t, elsewhere, "three", 4)
+				}
+				time.Sleep(time.Second)
+				has(t, here, "three", 4)
+				require.EqualValues(t, 2, s.Asked.Load())
+			})
+		})
+	}
+}
+
+// TestOutageAsksOncePerLife has Redis late for two lives.
+func TestOutageAsksOncePerLife(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]bool{"Redis has the plan": true, "Redis never had it": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				s := testkit.NewSource()
+				plans, begin := testkit.PlansOfProcess(t, b, s.Ask), time.Now()
+				if before {
+					has(t, plans, "three", 3)
+				}
+				b.Late.Store(true)
+				for time.Since(begin) < 2*time.Hour {
+					has(t, plans, "three", 3)
+					require.LessOrEqual(t, s.Asked.Load(), 1+int64(time.Since(begin)/time.Hour))
+					time.Sleep(time.Second)
+				}
+				require.EqualValues(t, 2, s.Asked.Load())
+				s.Set("three", ginlimit.PerMinute(4), nil)
+				require.ErrorIs(t, plans.Invalidate(t.Context(), "three"), ginlimit.ErrUnavailable)
+				has(t, plans, "three", 4)
+			})
+		})
+	}
+}
+
+// TestOutageKeepsPlansForALife of their process, where another one has stored a plan for longer.
+func TestOutageKeepsPlansForALife(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		s := testkit.NewSource()
+		days, err := ginlimit.NewPlans(b.Redis, 48*time.Hour, testkit.SingleLimit(s.Ask))
+		require.NoError(t, err)
+		has(t, days, "three", 3)
+		plans := testkit.PlansOfProcess(t, b, s.Ask)
+		has(t, plans, "three", 3)
+		s.Set("three", ginlimit.PerMinute(4), nil)
+		b.Late.Store(true)
+		time.Sleep(time.Hour)
+		has(t, plans, "three", 3) // since the answer takes longer than the timeout
+		time.Sleep(time.Second)
+		has(t, plans, "three", 4)
+	})
+}
+
+// TestFailedInvalidationOutlastsTheOutage has Redis keep the old plan, which this process must not go by.
+func TestFailedInvalidationOutlastsTheOutage(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ failing, unknown bool }{
+		"the source answers": {}, "the source fails for a while": {failing: true}, "the process does not know the plan": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				s := testkit.NewSource()
+				plans := testkit.PlansOfProcess(t, b, s.Ask)
+				has(t, plans, "three", 3)
+				if c.unknown {
+					plans = testkit.PlansOfProcess(t, b, s.Ask)
+				}
+				s.Set("three", ginlimit.PerMinute(4), nil)
+				canceled, cancel := context.WithCancel(t.Context())
+				cancel()
+				require.ErrorIs(t, plans.Invalidate(canceled, "three"), context.Canceled)
+				synctest.Wait() // nothing is on its way
+				require.True(t, b.Mini.Exists("ginlimit:plan:{three}"))
+				if c.failing {
+					s.Set("three", ginlimit.PerMinute(4), context.DeadlineExceeded)
+					has(t, plans, "three", 3)
+					time.Sleep(time.Second)
+					s.Set("three", ginlimit.PerMinute(4), nil)
+				}
+				b.Late.Store(true)
+				has(t, plans, "three", 4)
+				b.Late.Store(false)
+				for range 5 {
+					time.Sleep(time.Second)
+					has(t, plans, "three", 4)
+				}
+				has(t, testkit.PlansOfProcess(t, b, s.Ask), "three", 4)
+			})
+		})
+	}
+}
+
+// TestSlowQuestionPutsNoOldPlanBack has a plan invalidated twice, and what Redis keeps of that expires in between.
+func TestSlowQuestionPutsNoOldPlanBack(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ first, asked, second, answered time.Duration }{
+		{0, 6 * time.Second, 10500 * time.Millisecond, 10900 * time.Millisecond},
+		{0, 9 * time.Second, 10 * time.Second, 13 * time.Second},
+		{0, time.Second, 30 * time.Second, 60 * time.Second}, // the source does not heed its context
+		{0, 15 * time.Second, 16 * time.Second, 19 * time.Second},
+	} {
+		t.Run(fmt.Sprint(c.asked, c.second, c.answered), func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				begin, plan := time.Now(), atomic.Int64{}
+				plan.Store(3)
+				until := func(d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
+				slow := func(context.Context, string) (ginlimit.Limit, error) {
+					limit := ginlimit.PerMinute(int(plan.Load()))
+					until(c.answered)
+					return limit, nil
+				}
+				here, elsewhere := testkit.PlansOfProcess(t, b, slow), testkit.PlansOfProcess(t, b, slow)
+				until(c.first)
+				require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
+				until(c.asked)
+				go func() { _, _ = testkit.LimitOf(here, t.Context(), "c") }()
+				until(c.second)
+				plan.Store(4)
+				require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
+				until(c.answered + 2*time.Second)
+				for _, plans := range []*ginlimit.Plans{testkit.PlansOfProcess(t, b, slow), here, elsewhere} {
+					has(t, plans, "c", 4)
+				}
+			})
+		})
+	}
+}
+
+// TestOldPlansServeForADay has the source fail for longer.
+func TestOldPlansServeForADay(t *testing.T) {
+	t.Parallel()
+	const day, hour = 24 * time.Hour, time.Hour
+	for name, late := range map[string]bool{"with Redis": false, "without Redis": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				s, begin := testkit.NewSource(), time.Now()
+				plans := testkit.PlansOfProcess(t, b, s.Ask)
+				_, err := testkit.LimitOf(plans, t.Context(), "stranger")
+				require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+				has(t, plans, "three", 3)
+				s.Set("three", ginlimit.PerMinute(3), net.ErrClosed)
+				b.Late.Store(late)
+				for ; time.Since(begin) < hour+day-15*time.Minute; time.Sleep(10 * time.Minute) {
+					has(t, plans, "three", 3)
+					_, err := testkit.LimitOf(plans, t.Context(), "stranger")
+					require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+				}
+				time.Sleep(time.Until(begin.Add(hour + day - time.Second/2)))
+				has(t, plans, "three", 3)
+				time.Sleep(time.Until(begin.Add(hour + day)))
+				for range 3 {
+					_, err := testkit.LimitOf(plans, t.Context(), "three")
+					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+					require.ErrorIs(t, err, net.ErrClosed)
+					_, err = testkit.LimitOf(plans, t.Context(), "stranger")
+					require.ErrorIs(t, err, net.ErrClosed)
+					time.Sleep(time.Hour)
+				}
+				s.Set("three", ginlimit.PerMinute(4), nil)
+				has(t, plans, "three", 4)
+			})
+		})
+	}
+}
+
+// TestOldPlanOfRedisServesForADay in processes that learn it at different times.
+func TestOldPlanOfRedisServesForADay(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		s := testkit.NewSource()
+		first := testkit.PlansOfProcess(t, b, s.Ask)
+		has(t, first, "three", 3)
+		time.Sleep(time.Hour)
+		has(t, first, "three", 3) // renewed, so that Redis keeps it for a day more
+		renewed := time.Now()
+		require.EqualValues(t, 2, s.Asked.Load())
+		s.Set("three", ginlimit.PerMinute(4), net.ErrClosed)
+		processes := []*ginlimit.Plans{first}
+		for range 24 {
+			time.Sleep(time.Hour)
+			processes = append(processes, testkit.PlansOfProcess(t, b, s.Ask))
+			for _, plans := range processes {
+				has(t, plans, "three", 3)
+			}
+		}
+		time.Sleep(time.Until(renewed.Add(25*time.Hour + time.Second)))
+		for _, plans := range append(processes, testkit.PlansOfProcess(t, b, s.Ask)) {
+			_, err := testkit.LimitOf(plans, t.Context(), "three")
+			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		}
+	})
+}

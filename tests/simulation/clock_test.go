@@ -1,0 +1,144 @@
+package simulation_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// The server's clock may be set, forward or back. Redis keeps the time of day at which a key expires. So a clock that is set
+// forward drains all buckets by as much at once, and one that is set back keeps them for as much longer.
+//
+// What is promised by the server's clock is checked by that clock: guarantee 1, and what RetryAfter says. The memory of refusals
+// and leases go by the process' clock, which they trust once the server's was seen to run like it. So for a second
+// after the server's clock was set forward, a refusal may be remembered that Redis would no longer make; and what was
+// leased by then may be admitted, though it has flowed back by the server's clock.
+
+// simSetting is one time that the clock was set.
+type simSetting struct {
+	at time.Time
+	by time.Duration
+}
+
+// drawSetting draws how far a clock is set, and whether it is set right again.
+func (f *simFault) drawSetting(r *rand.Rand) {
+	f.process = -1
+	if f.extra = upTo(r, pick(r, 20*time.Millisecond, 300*time.Millisecond, 3*time.Second)); r.IntN(2) == 0 {
+		f.extra = -f.extra
+	}
+	if r.IntN(2) == 0 {
+		f.lasts = 0 // it stays so
+	}
+}
+
+// setClockLocked sets the server's clock forward, or back if by is negative.
+func (v *simServer) setClockLocked(by time.Duration) {
+	v.tickLocked()
+	before := v.now()
+	v.ahead += by
+	v.settings = append(v.settings, simSetting{time.Now(), by})
+	back := before.Sub(v.now())
+	v.note("server: the clock is set from %s to %s", before.Format("15:04:05.000"), v.now().Format("15:04:05.000"))
+	for _, n := range v.nodes {
+		for _, name := range n.mini.Keys() {
+			if ttl := n.mini.TTL(name); ttl > 0 && back > 0 {
+				n.mini.SetTTL(name, ttl+back) // miniredis keeps how long a key has to live, not until when
+			}
+		}
+	}
+	v.tickLocked()
+	if back > 0 {
+		v.adoptAllLocked()
+	}
+}
+
+// adoptAllLocked has the reference go on from what the keys say. What has expired does not come back with the time at
+// which it was there, but a block that had ended, and tokens of a window that had left, may.
+func (v *simServer) adoptAllLocked() {
+	for name, b := range v.names {
+		key := v.plan.keys[b.key]
+		l := key.versions[v.counted[b.key][b.limit]][b.limit]
+		one := v.countedAs(b, v.counted[b.key][b.limit])
+		switch {
+		case v.foreign[name]:
+		case one.quota != "":
+			used, blocked := v.quotaIn(name)
+			v.reference.quotas[one.quota] = &simQuota{used, v.now().UnixMilli() + blocked}
+		case v.plan.algorithm == ginlimit.TokenBucket:
+			v.reference.adopt(key.name, l, v.bucketIn(name, l))
+		default:
+			v.reference.adoptWindow(key.name, l, v.windowIn(name, l))
+		}
+	}
+}
+
+// serverTime is how far the server's clock has gone on at most from one time to another, by running and by being set forward.
+func (s *simulation) serverTime(from, to time.Time) time.Duration {
+	return to.Sub(from) + time.Millisecond + s.setForward(from, to) // it shows whole milliseconds
+}
+
+// setForward is how far the server's clock was set forward within a time.
+func (s *simulation) setForward(from, to time.Time) (sum time.Duration) {
+	for _, set := range s.server.settings {
+		if !set.at.Before(from) && !set.at.After(to) {
+			sum += max(0, set.by)
+		}
+	}
+	return sum
+}
+
+// setBack reports whether the server's clock was set back within a time.
+func (s *simulation) setBack(from, to time.Time) bool {
+	return slices.ContainsFunc(s.server.settings, func(set simSetting) bool {
+		return set.by < 0 && !set.at.Before(from) && !set.at.After(to)
+	})
+}
+
+// setBetween is how far the server's clock was set forward between two of its decisions, at least. The first was made from
+// first to told, the second from again to last.
+func (s *simulation) setBetween(first, told, again, last time.Time) (sum time.Duration) {
+	for _, set := range s.server.settings {
+		switch {
+		case set.at.Before(first) || set.at.After(last):
+		case set.at.After(told) && set.at.Before(again):
+			sum += set.by
+		default: // before or after one of them
+			sum += min(0, set.by)
+		}
+	}
+	return sum
+}
+
+// logStands reports whether the log of a sliding window may stand still at a time, since the server's clock was set back and
+// has not caught up (lua/kind/sliding.lua). RetryAfter is by the clock of the log.
+func (s *simulation) logStands(at time.Time) bool {
+	ahead, latest := s.plan.clock, s.start
+	for _, set := range s.server.settings {
+		if set.at.After(at) {
+			break
+		}
+		if before := set.at.Add(ahead); before.After(latest) {
+			latest = before
+		}
+		ahead += set.by
+	}
+	return s.plan.algorithm == ginlimit.SlidingWindow && at.Add(ahead).Before(latest)
+}
+
+// leasedWhenSet is how many tokens of a limit the processes had leased at most when the server's clock was set forward: no
+// more than flow back in a lease's life, of which those are too many that have flowed back.
+func (s *simulation) leasedWhenSet(l ginlimit.Limit, until time.Time) (tokens int64) {
+	for _, set := range s.server.settings {
+		if set.by <= 0 || set.at.After(until) {
+			continue
+		}
+		for _, p := range s.plan.processes {
+			if p.lease > 0 {
+				tokens += 1 + int64(l.Rate)*int64(min(set.by+time.Millisecond, p.lease))/int64(l.Period)
+			}
+		}
+	}
+	return tokens
+}

@@ -1,0 +1,394 @@
+package simulation_test
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// simServer is the server of a simulation, or the masters of a cluster, which have one clock. It has milliseconds, as that of Redis.
+//
+// It is the simulation's witness too. It reads every script's call, has the reference model do the same, and wants the
+// buckets afterwards as the model has them. What it has seen it keeps for the checks at the end.
+type simServer struct {
+	*simulation
+	nodes []*simNode
+	names map[string]simBucketName // of the keys in Redis
+
+	mu         sync.Mutex // guards everything below, and the data of the nodes
+	slots      *simSlots  // nil if it is one server
+	reference  simReference
+	executions []*simExecution
+	version    []int   // of the limits of each key, that calls are to be made with
+	counted    [][]int // of the limits by which the reference has each bucket of each key
+	foreign    map[string]bool
+	ahead      time.Duration // how far the server's clock is ahead
+	settings   []simSetting  // of that clock
+}
+
+// filledLocked notes that nobody's call has filled a bucket, or that it has other limits.
+func (v *simServer) filledLocked(b simBucketName, verb string) {
+	v.executions = append(v.executions, &simExecution{
+		at: time.Now(), process: -1, key: b.key, limits: []int{b.limit}, periods: []int{b.period}, verb: verb,
+	})
+}
+
+// simBucketName says of what a key in Redis is a bucket.
+type simBucketName struct{ key, limit, period int }
+
+// simExecution is what a script has done to one key.
+type simExecution struct {
+	at         time.Time
+	now        time.Time // by the server's clock
+	process    int
+	key        int
+	version    int
+	limits     []int // those of the version that it was about: all, or one while a slot migrates
+	periods    []int // of each of them
+	later      []simBucketName
+	verb       string
+	n, charges int64
+	granted    int64
+	single     [][]simTold   // of charges made one after another, if they are those of AllowN
+	together   []simTold     // of all charges at once, if they are those of AllowUpTo
+	used       []bool        // single: an answer had this Result
+	before     *simReference // of one bucket, if the others of its key are asked for apart
+	refused    *simReference // of its buckets, if it has refused a call
+}
+
+// buckets returns the buckets that it was about.
+func (e *simExecution) buckets() []simBucketName {
+	return simScriptKey{key: e.key, limits: e.limits, periods: e.periods, later: e.later}.buckets()
+}
+
+func newSimServer(s *simulation) (*simServer, error) {
+	v := &simServer{
+		simulation: s, names: map[string]simBucketName{}, reference: newSimReference(s.plan.algorithm),
+		version: make([]int, len(s.plan.keys)), counted: make([][]int, len(s.plan.keys)), foreign: map[string]bool{}, ahead: s.plan.clock,
+	}
+	for k, key := range s.plan.keys {
+		for i, l := range key.versions[0] { // the others have the same periods
+			for _, b := range v.allOf(k, i, l) {
+				v.names[v.name(b)] = b
+			}
+		}
+		v.counted[k] = make([]int, len(key.versions[0]))
+	}
+	for i := range s.plan.nodes {
+		n, err := newSimNode(v, i)
+		if err != nil {
+			return nil, err
+		}
+		v.nodes = append(v.nodes, n)
+	}
+	if s.plan.nodes > 1 {
+		v.slots = newSimSlots(s.plan.nodes)
+	}
+	return v, nil
+}
+
+// now is the server's time, in whole milliseconds.
+func (v *simServer) now() time.Time { return time.Now().Add(v.ahead).Truncate(time.Millisecond) }
+
+// name returns the key of a bucket in Redis.
+func (v *simServer) name(b simBucketName) string {
+	key, l := v.plan.keys[b.key].name, v.plan.keys[b.key].versions[0][b.limit]
+	if c := v.plan.calendarOf(l); c != nil {
+		return "ginlimit:{" + key + "}:" + c.quotaID(b.period)
+	}
+	return testkit.Engine{Algorithm: v.plan.algorithm}.RedisKey(key, l)
+}
+
+// allOf returns the buckets of a limit of a key: of a calendar, one for each period.
+func (v *simServer) allOf(key, limit int, l ginlimit.Limit) (all []simBucketName) {
+	c := v.plan.calendarOf(l)
+	for period := range 200 {
+		if c == nil && period > 0 || c != nil && period == len(c.starts) {
+			break
+		}
+		all = append(all, simBucketName{key, limit, period})
+	}
+	return all
+}
+
+// counted returns a bucket by a version of its limit.
+func (v *simServer) countedAs(b simBucketName, version int) simCounted {
+	c := simCounted{client: v.plan.keys[b.key].name, limit: v.plan.keys[b.key].versions[version][b.limit]}
+	if v.plan.calendarOf(c.limit) != nil {
+		c.quota = v.name(b)
+	}
+	return c
+}
+
+// present returns the buckets that an answer is about, if it decides.
+func (v *simServer) present(a *simAnswer) (all []simCounted) {
+	for i, l := range v.plan.keys[a.key].versions[a.version] {
+		all = append(all, v.countedAs(simBucketName{a.key, i, v.plan.period(a.process, l, a.start)}, a.version))
+	}
+	return all
+}
+
+// tickLocked brings the clocks of the server and of the reference up to date.
+func (v *simServer) tickLocked() {
+	for _, n := range v.nodes {
+		n.mini.SetTime(v.now())
+	}
+	v.reference.at(v.now().UnixMilli())
+}
+
+// executeLocked has a node do a script's call, and returns the reply.
+func (v *simServer) executeLocked(n *simNode, clientName, command string, args []string) string {
+	process, _ := strconv.Atoi(clientName)
+	if ofStrangers(args) {
+		return n.do(nil, append([]string{command}, args...)...)
+	}
+	c, err := v.parse(process, args)
+	if err != nil {
+		v.violated("protocol: %v", err)
+		return "-ERR\r\n"
+	}
+	var marks []int64 // when what is given back was taken, by the reference
+	for _, k := range c.keys {
+		v.recountLocked(k)
+		marks = append(marks, v.marked(k, c.marks)...)
+	}
+	if c.recordsOnly {
+		v.note("server: process %d: records of %s(%s, n=%d)", process, c.verb, v.plan.keys[c.keys[0].key].name, c.n)
+		reply := n.do(nil, append([]string{command}, args...)...)
+		left := integers(reply)
+		if len(left) > 0 && left[0] == redisstore.Whole {
+			left = left[1:]
+		}
+		if c.verb == "return" && len(left) > 0 && left[0] == 0 { // all has flowed back: no call follows
+			k := c.keys[0]
+			v.executions = append(v.executions, &simExecution{
+				at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version, limits: k.limits, periods: k.periods,
+				verb: "return", n: c.n,
+			})
+		}
+		return reply
+	}
+	if c.verb == "return" {
+		c.used = v.usedIn(c.keys[0])
+	}
+	reply := n.do(nil, append([]string{command}, args...)...)
+	if strings.HasPrefix(reply, "-NOSCRIPT") {
+		v.note("server: NOSCRIPT for process %d", process)
+		return reply
+	}
+	found := integers(reply)
+	for i, k := range c.keys {
+		failed := strings.HasPrefix(reply, "-") || c.verb == "each" && found[i*len(found)/len(c.keys)] == -1
+		v.note("server: process %d: %s(%s, n=%d, charges=%d), failed=%t", process, c.verb, v.plan.keys[k.key].name, c.n, k.charges, failed)
+		hasForeign := slices.ContainsFunc(k.buckets(), func(b simBucketName) bool { return v.foreign[v.name(b)] })
+		switch {
+		case strings.HasPrefix(reply, "-") && n.noWrites == "" && !hasForeign:
+			v.violated("the script fails without a cause: %s", reply)
+		case !failed && hasForeign:
+			v.violated("the script succeeds on a key of another type: %s", reply)
+		}
+		switch {
+		case !failed:
+			v.executions = append(v.executions, v.mirrorLocked(process, c, k, marks))
+		case (c.verb == "give" || c.verb == "return") && len(k.limits) > 1:
+			v.mirrorPartLocked(process, c, k)
+		}
+		v.compareLocked(k)
+	}
+	return reply
+}
+
+// mirrorLocked has the reference do what the script has done to a key.
+func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, marks []int64) *simExecution {
+	e := &simExecution{
+		at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version, limits: k.limits, periods: k.periods, later: k.later,
+		verb: c.verb, n: c.n, charges: k.charges,
+	}
+	all := v.countedOf(k)
+	switch c.verb {
+	case "give":
+		for _, one := range all {
+			v.reference.refund(one, c.n)
+		}
+	case "return":
+		v.mirrorReturn(c, k, marks)
+	case "block":
+		for _, one := range all {
+			v.reference.block(one, testkit.Millis(c.n))
+		}
+	case "reset":
+		for _, one := range all {
+			v.reference.reset(one)
+		}
+	default:
+		if len(k.limits) < len(v.plan.keys[k.key].versions[0]) {
+			before := v.reference.only(all[0])
+			e.before = &before
+		}
+		if k.charges == 0 {
+			e.single = [][]simTold{v.reference.take(all, 0, c.n)}
+		} else if c.n == 1 {
+			e.together = v.reference.clone().take(all, k.charges, 1)
+		}
+		for range k.charges {
+			r := v.reference.take(all, c.n, c.n)
+			e.single, e.granted = append(e.single, r), e.granted+int64(r[0].Granted)
+		}
+		e.verb, e.used = "take", make([]bool, len(e.single))
+		if last := e.single[len(e.single)-1]; !last[0].Allowed {
+			refused := v.reference.only(all...)
+			e.refused = &refused
+		}
+	}
+	return e
+}
+
+// mirrorReturn has the reference give back as much as Redis has, which is at most what is asked for: what is left of a call depends
+// on what others have given back.
+func (v *simServer) mirrorReturn(c simScriptCall, k simScriptKey, marks []int64) {
+	now := v.usedIn(k)
+	for i, one := range v.countedOf(k) {
+		name := v.name(k.buckets()[i])
+		switch back := c.used[i] - now[i]; {
+		case v.foreign[name]:
+		case one.quota == "" && v.plan.algorithm == ginlimit.SlidingWindow:
+			if v.stored(name, one) != v.reference.stored(one) { // else it was not clear whether a reset came before
+				v.reference.windows.GiveBack(one.client, marks[i], c.n, one.limit)
+			}
+		case one.quota != "" || v.plan.algorithm == ginlimit.FixedWindow:
+			if back < 0 || back > c.n || back > 0 && c.marks[i] < 0 {
+				v.violated("a return of %d tokens gives %d of %s back", c.n, back, name)
+			}
+			if back > 0 {
+				v.reference.refund(one, back)
+			}
+		default:
+			before := v.reference.clone()
+			before.refund(one, c.n)
+			least, most := before.tokens.Bucket(one.client, one.limit).Missing, v.reference.tokens.Bucket(one.client, one.limit).Missing
+			v.reference.adopt(one.client, one.limit, v.bucketIn(name, one.limit))
+			if is := v.reference.tokens.Bucket(one.client, one.limit).Missing; is.Cmp(least) < 0 || is.Cmp(most) > 0 {
+				v.violated("a return of %d tokens leaves %s missing of %s", c.n, is, name)
+			}
+		}
+	}
+}
+
+// usedIn returns the tokens taken of each fixed window and calendar period; of others, 0.
+func (v *simServer) usedIn(k simScriptKey) (used []int64) {
+	for _, b := range k.buckets() {
+		name := v.name(b)
+		text, err := v.homeLocked(name).mini.Get(name)
+		first, _, _ := strings.Cut(text, " ")
+		n, e := strconv.ParseInt(first, 10, 64)
+		if err != nil || e != nil || v.plan.algorithm != ginlimit.FixedWindow && v.countedAs(b, k.version).quota == "" {
+			n = 0
+		}
+		used = append(used, n)
+	}
+	return used
+}
+
+// mirrorPartLocked has the reference do what is left of a Refund for which miniredis had no memory: deleting the keys of full
+// buckets needs none, so it may give back to some buckets and not to others. Redis refuses no write of a script that has
+// made one.
+func (v *simServer) mirrorPartLocked(process int, c simScriptCall, k simScriptKey) {
+	for i, b := range k.buckets() {
+		one := v.countedOf(k)[i]
+		if name := v.name(b); !v.foreign[name] && v.stored(name, one) != v.reference.stored(one) {
+			v.reference.refund(one, c.n)
+			v.executions = append(v.executions, &simExecution{
+				at: time.Now(), process: process, key: k.key, version: k.version, limits: []int{b.limit}, periods: []int{b.period},
+				verb: "part", n: c.n,
+			})
+		}
+	}
+}
+
+// compareLocked wants the buckets of a key in Redis as the reference has them, each with an expiry.
+func (v *simServer) compareLocked(k simScriptKey) {
+	for i, b := range k.buckets() {
+		name, one := v.name(b), v.countedOf(k)[i]
+		if v.checkHomesLocked(name); v.foreign[name] {
+			continue
+		}
+		if mini := v.homeLocked(name).mini; mini.Exists(name) && mini.TTL(name) <= 0 {
+			v.violated("%s has no expiry", name)
+			continue
+		}
+		if found, want := v.stored(name, one), v.reference.stored(one); found != want {
+			v.violated("guarantee 1, 2: %s under %s holds %s, and by the model %s", name, one.limit, found, want)
+		}
+	}
+}
+
+// recountLocked has the reference count a key by the limits that the script is called with. By other limits a token
+// bucket is as long from full as before.
+func (v *simServer) recountLocked(k simScriptKey) {
+	for _, b := range k.buckets() {
+		if v.counted[k.key][b.limit] == k.version {
+			continue
+		}
+		v.counted[k.key][b.limit] = k.version
+		one := v.countedAs(b, k.version)
+		if name := v.name(b); !v.foreign[name] && one.quota == "" {
+			v.reference.adopt(one.client, one.limit, v.bucketIn(name, one.limit))
+		}
+	}
+}
+
+// countedOf returns the buckets of a key in a call.
+func (v *simServer) countedOf(k simScriptKey) (all []simCounted) {
+	for _, b := range k.buckets() {
+		all = append(all, v.countedAs(b, k.version))
+	}
+	return all
+}
+
+// occupyLocked puts a value of another type where the first bucket of a key is.
+func (v *simServer) occupyLocked(key int) {
+	l := v.plan.keys[key].versions[0][0]
+	b := simBucketName{key, 0, v.plan.period(0, l, time.Now())}
+	name := v.name(b)
+	mini := v.homeLocked(name).mini
+	mini.Del(name)
+	v.foreign[name] = true
+	if v.plan.algorithm == ginlimit.SlidingWindow && v.plan.calendarOf(l) == nil {
+		_ = mini.Set(name, "text")
+	} else {
+		_, _ = mini.Push(name, "text")
+	}
+}
+
+// vacateLocked takes it away. It wants to find it as it was.
+func (v *simServer) vacateLocked(key int) {
+	for name := range v.foreign { // unless the server was emptied
+		b := v.names[name]
+		if b.key != key {
+			continue
+		}
+		mini := v.homeLocked(name).mini
+		if text, _ := mini.Get(name); text != "text" {
+			if list, _ := mini.List(name); !slices.Equal(list, []string{"text"}) {
+				v.violated("the value of another type has changed: %q, %q", text, list)
+			}
+		}
+		delete(v.foreign, name)
+		mini.Del(name)
+		v.reference.reset(v.countedAs(b, v.counted[key][b.limit]))
+		v.filledLocked(b, "fill")
+	}
+}
+
+// close ends the nodes.
+func (v *simServer) close() {
+	for _, n := range v.nodes {
+		n.mini.Close()
+	}
+}

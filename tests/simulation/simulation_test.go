@@ -1,0 +1,399 @@
+package simulation_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// The simulation runs several processes' limiters, each with a go-redis client of its own, against one server, or the masters
+// of a cluster, in time that is not real. A seed draws everything: limits, keys, callers, the network, and what happens to it
+// and to the servers (plan_test.go, fault_test.go).
+//
+// Real: the limiters with their dispatchers, breakers, deny memories and local buckets; go-redis with its pool; the
+// scripts, on miniredis. Simulated: the clock, which is that of a [synctest] bubble, and the network
+// (network_test.go).
+//
+// Checked: every script's call against the reference models (server_test.go), and every answer against what
+// the server has done and the guarantees (check_test.go, charge_test.go,
+// lease_test.go, remembered_test.go); and that what a process keeps in memory stays within its bounds (memory_test.go);
+// and that what a reservation does not use is given back (settle_test.go). That no goroutine is left, synctest checks itself.
+//
+// In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
+// context as that does. The server's clock may be set (clock_test.go).
+//
+// A third of the seeds have calendar quotas (calendar_test.go).
+//
+// A quarter of the seeds are clusters of two or three masters. Slots migrate (migration_test.go), nodes are gone and come
+// back with their data or without, and a fault of one node leaves the keys of others alone. The masters have one clock, learn
+// of a slot's new owner all at once, and have no replicas; a slot that migrates always arrives. In half of these plans nothing else
+// happens (moves_test.go).
+//
+// Not checked: for a second after a process of a cluster was redirected, that its decisions are in time
+// ([simulation.redirected]); and of a plan in which slots migrate, that a fault of one node leaves the others alone.
+//
+// Not simulated: failover, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the
+// scheduler, so a seed may go another way each time it runs: calls of the same microsecond come in any order, and the
+// probes' pauses are random.
+var (
+	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
+	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is sixty, with the race detector ten, or the one")
+)
+
+// simulation is one run of a plan.
+type simulation struct {
+	plan    *simPlan
+	start   time.Time
+	network *simNetwork
+	server  *simServer
+	members []*simMember
+	calls   sync.WaitGroup
+
+	mu         sync.Mutex // guards everything below
+	answers    []*simAnswer
+	trace      []string
+	violations []string
+	over       bool // the bubble has ended
+}
+
+// simMember is a process.
+type simMember struct {
+	rdb     redis.UniversalClient
+	limiter *ginlimit.Limiter
+	// policies are those of each version of the limits of each key, if calls are to be theirs.
+	policies [][]*ginlimit.Policy
+
+	closing, closed time.Time // when Close was called and had returned; the server's lock guards them
+}
+
+// simAnswer is what a call was answered.
+type simAnswer struct {
+	simCall
+	version    int
+	start, end time.Time
+	result     ginlimit.Result
+	err        error
+	ended      bool       // the caller's context
+	room       bool       // FromMemory: the server had room for it
+	closed     bool       // Close had been called before the answer
+	before     *simAnswer // the refusal after which it waited RetryAfter; or what it settles
+
+	reservation *ginlimit.Reservation // to be settled
+}
+
+// oneSeed reports whether one seed alone is to be run.
+func oneSeed() bool { return *simSeed != 0 && *simSeeds == 0 }
+
+func TestSimulation(t *testing.T) {
+	requireSimSockets(t)
+	if oneSeed() {
+		simulateSeed(t, *simSeed)
+		return
+	}
+	first, count := max(1, *simSeed), *simSeeds
+	switch {
+	case count > 0:
+	case testkit.RaceDetector:
+		count = 10
+	default:
+		count = 60
+	}
+	var (
+		mu       sync.Mutex // guards everything below
+		done     int
+		answers  = map[string]int{} // by their source
+		start    = time.Now()
+		reported = start
+	)
+	report := func() string {
+		total := 0
+		for _, n := range answers {
+			total += n
+		}
+		return fmt.Sprintf("%d seeds, %d calls, in %s: %v", done, total, time.Since(start).Round(time.Millisecond), answers)
+	}
+	for seed := first; seed < first+count; seed++ {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			s := simulateSeed(t, seed)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, a := range s.answers {
+				answers[a.kind()]++
+			}
+			if done++; time.Since(reported) > 5*time.Second {
+				reported = time.Now()
+				fmt.Fprintln(os.Stderr, report())
+			}
+		})
+	}
+	t.Cleanup(func() { t.Log(report()) })
+}
+
+// shrunk is set once a failing seed has been shrunk: the first one is enough to look at.
+var shrunk atomic.Bool
+
+// simulateSeed runs a seed, and fails the test if a guarantee is violated.
+func simulateSeed(t *testing.T, seed uint64) *simulation {
+	s := simulate(t, newSimPlan(seed))
+	switch {
+	case len(s.violations) > 0:
+		t.Errorf("seed %d violates:\n%s\nreplay: go test ./tests/simulation -run TestSimulation -seed %d", seed, strings.Join(s.violations, "\n"), seed)
+		if !oneSeed() && shrunk.CompareAndSwap(false, true) {
+			part := shrink(t, s)
+			t.Logf("the shortest run found that fails has %d calls and %d faults:\n%s", len(part.plan.calls), len(part.plan.faults), part.describe())
+		}
+	case oneSeed():
+		t.Log("no guarantee is violated")
+	}
+	if oneSeed() {
+		t.Logf("seed %d:\n%s", seed, s.describe())
+	}
+	return s
+}
+
+// simMaxReal is how long a run may take in real time. It takes a fraction of a second, unless somebody in it tries again and
+// again without a pause: then the bubble's clock stands still.
+const simMaxReal = 5 * time.Minute
+
+// simulate runs a plan in a bubble.
+func simulate(t *testing.T, plan *simPlan) *simulation {
+	s := &simulation{plan: plan}
+	defer time.AfterFunc(simMaxReal, func() {
+		s.tell()
+		panic(fmt.Sprintf("seed %d goes round in circles", plan.seed))
+	}).Stop()
+	defer s.tellPanic()
+	started := false
+	synctest.Test(t, func(t *testing.T) {
+		if !plan.begin.IsZero() {
+			time.Sleep(time.Until(plan.begin))
+		}
+		s.start = time.Now()
+		if err := s.open(); err != nil {
+			s.violated("it does not start: %v", err)
+			return
+		}
+		started = true
+		for _, f := range plan.faults {
+			s.calls.Go(func() {
+				defer s.tellPanic()
+				time.Sleep(f.at)
+				s.inflict(f)
+			})
+		}
+		for crowd, at := range plan.strangers {
+			s.calls.Go(func() {
+				defer s.tellPanic()
+				time.Sleep(at)
+				for i := range s.members {
+					s.visit(i, crowd)
+				}
+			})
+		}
+		for _, c := range plan.calls {
+			time.Sleep(c.at - time.Since(s.start))
+			s.calls.Go(func() {
+				defer s.tellPanic()
+				s.make(c)
+			})
+		}
+		s.calls.Wait()
+		s.close()
+	})
+	if s.over = true; started {
+		s.check()
+	}
+	return s
+}
+
+func (s *simulation) open() (err error) {
+	if s.server, err = newSimServer(s); err != nil {
+		return err
+	}
+	s.network = newSimNetwork(s.plan, func(node int, conn net.Conn) { s.server.nodes[node].server.ServeConn(conn) })
+	for i, p := range s.plan.processes {
+		m := &simMember{rdb: s.plan.connect(i, s.network.dial)}
+		with := []ginlimit.Option{
+			ginlimit.WithTimeout(s.plan.timeout), ginlimit.WithFailure(p.failure), ginlimit.WithReplicas(p.replicas),
+			ginlimit.WithAlgorithm(s.plan.algorithm), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+		}
+		if p.lease > 0 {
+			with = append(with, ginlimit.WithLease(p.lease))
+		}
+		if p.denyOrNil != nil {
+			with = append(with, ginlimit.WithDenyMemory(*p.denyOrNil))
+		}
+		if m.limiter, err = ginlimit.NewLimiter(m.rdb, with...); err != nil {
+			return err
+		}
+		if s.plan.strangers != nil {
+			if err = testkit.SetLocalBuckets(m.limiter, simLocalBuckets); err != nil {
+				return err
+			}
+		}
+		s.members = append(s.members, m)
+		if err := m.openPolicies(s.plan, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close ends everything.
+func (s *simulation) close() {
+	for i := range s.members {
+		s.checkMemory(i)
+		s.closeMember(i)
+	}
+	for _, m := range s.members {
+		if err := m.rdb.Close(); err != nil {
+			s.violated("the client does not close: %v", err)
+		}
+	}
+	time.Sleep(simClientEnds)
+	s.server.close()
+}
+
+// simClientEnds is how long go-redis may go on in the background after Close, with a connection that it had begun to make.
+const simClientEnds = time.Minute
+
+// closeMember closes a limiter, which takes no longer than a second.
+func (s *simulation) closeMember(i int) {
+	m, start := s.members[i], time.Now()
+	s.server.mu.Lock()
+	if m.closing.IsZero() {
+		m.closing = start
+	}
+	s.server.mu.Unlock()
+	s.note("process %d: Close", i)
+	if err := m.limiter.Close(); err != nil {
+		s.violated("Close fails: %v", err)
+	}
+	if took := time.Since(start); took > max(time.Second, s.plan.timeout) {
+		s.violated("Close took %s", took)
+	}
+	s.note("process %d: closed", i)
+	s.server.mu.Lock()
+	m.closed = time.Now()
+	s.server.mu.Unlock()
+}
+
+// make makes a call, and again after RetryAfter if it is refused and says so.
+func (s *simulation) make(c simCall) {
+	var before *simAnswer
+	for try := 0; ; try++ {
+		a := s.ask(c)
+		a.before = before
+		s.mu.Lock()
+		s.answers = append(s.answers, a)
+		s.mu.Unlock()
+		if a.reservation.Result().Granted > 0 {
+			s.settle(a)
+		}
+		wait := a.result.RetryAfter
+		if a.err != nil || try == c.retries || wait <= 0 || wait > time.Second {
+			return
+		}
+		time.Sleep(wait)
+		before = a
+	}
+}
+
+func (s *simulation) ask(c simCall) *simAnswer {
+	m, ctx, a := s.members[c.process], context.Background(), &simAnswer{simCall: c, start: time.Now()}
+	switch {
+	case c.patience > 0 && c.cancels:
+		cancelled, cancel := context.WithCancel(ctx)
+		timer := time.AfterFunc(c.patience, cancel)
+		defer timer.Stop()
+		defer cancel()
+		ctx = cancelled
+	case c.patience > 0:
+		limited, cancel := context.WithTimeout(ctx, c.patience)
+		defer cancel()
+		ctx = limited
+	}
+	s.server.mu.Lock()
+	a.version = s.server.version[c.key]
+	s.server.mu.Unlock()
+	s.note("%s", c)
+	a.result, a.err = m.do(ctx, s.plan, a)
+	a.end, a.ended = time.Now(), ctx.Err() != nil
+	s.server.mu.Lock()
+	a.closed = !m.closing.IsZero()
+	if a.result.Source == ginlimit.FromMemory {
+		s.server.tickLocked()
+		a.room = s.server.reference.clone().take(s.server.present(a), 0, int64(c.least()))[0].Allowed
+	}
+	s.server.mu.Unlock()
+	s.note("%s, asked %s ago: %s", c, a.end.Sub(a.start), a.says())
+	return a
+}
+
+// least is how many tokens a call wants at least.
+func (c simCall) least() int {
+	if c.op == "AllowN" {
+		return c.n
+	}
+	return 1
+}
+
+func (a *simAnswer) says() string {
+	if a.err != nil {
+		return a.err.Error()
+	}
+	if !a.decides() {
+		return "done"
+	}
+	return fmt.Sprintf("%+v", a.result)
+}
+
+// decides reports whether the answer is a Result.
+func (a *simAnswer) decides() bool { return a.err == nil && a.result != (ginlimit.Result{}) }
+
+// kind is where the answer comes from.
+func (a *simAnswer) kind() string {
+	switch {
+	case a.err != nil:
+		return "error"
+	case !a.decides():
+		return "done"
+	}
+	return a.result.Source.String()
+}
+
+// note adds to the trace.
+func (s *simulation) note(format string, args ...any) {
+	line := fmt.Sprintf("%9.3f ms  ", float64(time.Since(s.start).Microseconds())/1000) + fmt.Sprintf(format, args...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trace = append(s.trace, line)
+}
+
+// violated notes what is not as it must be.
+func (s *simulation) violated(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.trace = append(s.trace, "VIOLATION: "+text)
+	}
+	if len(s.violations) < 10 {
+		s.violations = append(s.violations, text)
+	}
+}

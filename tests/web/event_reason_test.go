@@ -1,0 +1,95 @@
+package web_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestReasonsOfNoDecision are words for what the application or the client did, never the text of an error.
+func TestReasonsOfNoDecision(t *testing.T) {
+	t.Parallel()
+	errOwn := errors.New("alice@example.org")
+	limits := func(err error) ginlimit.Option {
+		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, err })
+	}
+	key := func(err error) ginlimit.Option {
+		return ginlimit.WithKey(func(*gin.Context) (string, error) { return "", err })
+	}
+	ended := func(r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
+		cancel()
+		*r = *r.WithContext(ctx)
+	}
+	for name, row := range map[string]struct {
+		options []ginlimit.Option
+		request func(*http.Request)
+		want    string
+	}{
+		"a decision":                 {},
+		"no key":                     {options: []ginlimit.Option{key(nil)}, want: "no_key"},
+		"a key function fails":       {options: []ginlimit.Option{key(errOwn)}, want: "key_func"},
+		"a key of an identity fails": {options: []ginlimit.Option{ginlimit.WithIdentity("i", func(*gin.Context) (string, error) { return "", errOwn }, ginlimit.PerHour(1))}, want: "key_func"},
+		"an unknown client":          {options: []ginlimit.Option{limits(ginlimit.ErrUnknownClient)}, want: "unknown_client"},
+		"a limit function fails":     {options: []ginlimit.Option{limits(errOwn)}, want: "limit_func"},
+		"plans are unavailable":      {options: []ginlimit.Option{limits(errors.Join(ginlimit.ErrUnavailable, context.DeadlineExceeded))}, want: "limit_func"},
+		"a malformed key":            {options: []ginlimit.Option{key(ginlimit.ErrBadRequest)}, want: "bad_request"},
+		"a slow database":            {options: []ginlimit.Option{limits(context.DeadlineExceeded)}, want: "limit_func"},
+		"a key function is cut off":  {options: []ginlimit.Option{key(context.Canceled)}, want: "key_func"},
+		"no limits":                  {options: []ginlimit.Option{limits(nil)}, want: "invalid_limit"},
+		"a negative cost":            {options: []ginlimit.Option{ginlimit.WithCost(func(*gin.Context) int { return -1 })}, want: "invalid_limit"},
+		"the client left":            {request: ended, want: "canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var seen events
+			limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
+			request := row.request
+			if request == nil {
+				request = func(*http.Request) {}
+			}
+			testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerHour(1), append([]ginlimit.Option{testkit.ByUser()}, row.options...)...)), "/", testkit.User("u"), request)
+			got := seen.take(t)
+			require.Len(t, got, 1)
+			require.Equal(t, row.want, got[0].Reason)
+		})
+	}
+}
+
+// TestEventsTellHowLongARequestWaitedForASlot apart from the decision.
+func TestEventsTellHowLongARequestWaitedForASlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen events
+		limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
+		require.NoError(t, err)
+		defer limiter.Close()
+		p := testkit.NewPolicy(t, limiter, ginlimit.PerHour(100), ginlimit.WithConcurrency(1), ginlimit.WithQueue(10, time.Minute), testkit.ByUser())
+		slot, err := p.Acquire(t.Context(), "u")
+		require.NoError(t, err)
+		time.AfterFunc(3*time.Second, slot.Release)
+		h := testkit.Serve(p.Handler())
+		var all sync.WaitGroup
+		for range 2 { // the second waits for its turn
+			all.Go(func() { assert.Equal(t, http.StatusOK, testkit.Get(h, "/", testkit.User("u")).Code) })
+		}
+		all.Wait()
+		require.Len(t, seen.all, 3)
+		require.Zero(t, seen.all[0].Waited)
+		for _, event := range seen.all[1:] {
+			require.GreaterOrEqual(t, event.Waited, 3*time.Second)
+			require.Equal(t, event.Duration, event.Waited)
+		}
+	})
+}

@@ -1,0 +1,279 @@
+package web_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// countingKey is a key function that counts its calls.
+func countingKey(calls *int, f ginlimit.KeyFunc) ginlimit.Option {
+	return ginlimit.WithKey(func(c *gin.Context) (string, error) { *calls++; return f(c) })
+}
+
+// TestFirstOf: the first policy that finds a key limits the request, and the others do not see it.
+func TestFirstOf(t *testing.T) {
+	t.Parallel()
+	for engine, make := range map[string]func(*testing.T) *ginlimit.Limiter{
+		"miniredis": func(t *testing.T) *ginlimit.Limiter {
+			rdb, _ := testkit.NewMiniredis(t)
+			return testkit.NewLimiter(t, rdb)
+		},
+		"in the process": func(t *testing.T) *ginlimit.Limiter { return testkit.NewLocal(t) },
+	} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			limiter := make(t)
+			var byKey, byUser, byAddress int
+			keys := testkit.NewPolicy(t, limiter, ginlimit.PerHour(3), ginlimit.WithName("api key"), countingKey(&byKey, ginlimit.ByHeader("X-Api-Key")))
+			users := testkit.NewPolicy(t, limiter, ginlimit.PerHour(2), ginlimit.WithName("user"), countingKey(&byUser, ginlimit.ByHeader("X-User")))
+			addresses := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"), countingKey(&byAddress, ginlimit.ByClientIP))
+			policies := []*ginlimit.Policy{keys, users, addresses}
+			var found ginlimit.Result
+			r := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, ginlimit.FirstOf(policies...))
+			clear(policies) // what is changed afterwards has no effect
+			ask := func(code int, name string, edit ...func(*http.Request)) {
+				t.Helper()
+				rec := testkit.Get(r, "/", edit...)
+				require.Equal(t, code, rec.Code)
+				require.Equal(t, name, found.Name)
+				require.Equal(t, rec.Header().Get("X-RateLimit-Limit"), fmt.Sprint(found.Limit.Rate))
+			}
+			key, user := testkit.With("X-Api-Key", "k"), testkit.With("X-User", "u")
+			for range 3 {
+				ask(200, "api key", key, user)
+			}
+			require.Equal(t, []int{3, 0, 0}, []int{byKey, byUser, byAddress}, "one call for each request, and none behind it")
+			ask(429, "api key", key, user)
+			ask(200, "user", user)
+			require.Equal(t, []int{5, 1, 0}, []int{byKey, byUser, byAddress})
+			ask(200, "address")
+			ask(429, "address")
+			ask(200, "user", user)
+			ask(429, "user", user)
+			ask(200, "api key", testkit.With("X-Api-Key", "another"))
+			ask(200, "address", testkit.From("198.51.100.7:1"))
+			for p, left := range map[*ginlimit.Policy]int{keys: 0, users: 0, addresses: 0} {
+				client := map[*ginlimit.Policy]string{keys: "k", users: "u", addresses: "192.0.2.1"}[p]
+				res, err := p.Peek(t.Context(), client)
+				require.NoError(t, err)
+				require.Equal(t, left, res.Remaining)
+			}
+		})
+	}
+}
+
+// TestFirstOfEndsAtAnError: only a key that is not there sends a request on to the next policy.
+func TestFirstOfEndsAtAnError(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	noKey := func(err error) ginlimit.Option {
+		return ginlimit.WithKey(func(*gin.Context) (string, error) { return "", err })
+	}
+	keyed := func(*gin.Context) (string, error) { return "k", nil }
+	malformed := func(*gin.Context) (string, error) { return "k", fmt.Errorf("key: %w", ginlimit.ErrBadRequest) }
+	key := ginlimit.WithKey(keyed)
+	fails := func(err error) ginlimit.Option {
+		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, err })
+	}
+	for name, row := range map[string]struct {
+		first []ginlimit.Option
+		by    string // which policy answers
+		code  int
+	}{
+		"a header is missing":               {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))}, "second", 200},
+		"one of its headers is missing":     {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("Host", "X-Api-Key"))}, "second", 200},
+		"an empty key":                      {[]ginlimit.Option{noKey(nil)}, "second", 200},
+		"ErrNoKey":                          {[]ginlimit.Option{noKey(ginlimit.ErrNoKey)}, "second", 200},
+		"an error that wraps it":            {[]ginlimit.Option{noKey(fmt.Errorf("%w, as it happens", ginlimit.ErrNoKey))}, "second", 200},
+		"none of several":                   {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByFirst(ginlimit.ByHeader("X-A"), ginlimit.ByHeader("X-B")))}, "second", 200},
+		"not all of several":                {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByHeader("Host"), ginlimit.ByHeader("X-B")))}, "second", 200},
+		"an address that cannot be read":    {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByClientIP)}, "second", 200},
+		"a malformed key":                   {[]ginlimit.Option{noKey(ginlimit.ErrBadRequest)}, "first", 400},
+		"a malformed key of several":        {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByFirst(malformed, keyed))}, "first", 400},
+		"a malformed part of a key":         {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByAll(keyed, malformed))}, "first", 400},
+		"a missing key, said to be a fault": {[]ginlimit.Option{noKey(fmt.Errorf("%w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest))}, "second", 200},
+		"an identity with a malformed key":  {[]ginlimit.Option{key, ginlimit.WithIdentity("i", malformed, ginlimit.PerHour(1))}, "first", 400},
+		"a client's own key is not known":   {[]ginlimit.Option{noKey(ginlimit.ErrUnknownClient)}, "first", 403},
+		"a dry run of a malformed key":      {[]ginlimit.Option{noKey(ginlimit.ErrBadRequest), ginlimit.WithDryRun()}, "first", 200},
+		"another error":                     {[]ginlimit.Option{noKey(broken)}, "first", 500},
+		"a source that is unavailable":      {[]ginlimit.Option{noKey(ginlimit.ErrUnavailable)}, "first", 503},
+		"a client that is not known":        {[]ginlimit.Option{key, fails(ginlimit.ErrUnknownClient)}, "first", 403},
+		"a plan that is not there":          {[]ginlimit.Option{key, fails(ginlimit.ErrNoKey)}, "first", 500},
+		"no limit":                          {[]ginlimit.Option{key, fails(nil)}, "first", 500},
+		"a refusal":                         {[]ginlimit.Option{key, ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 429},
+		"an identity without a key":         {[]ginlimit.Option{key, ginlimit.WithIdentity("i", ginlimit.ByHeader("X-I"), ginlimit.PerHour(1))}, "first", 400},
+		"a cost that cannot be":             {[]ginlimit.Option{key, ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "first", 500},
+		"a dry run":                         {[]ginlimit.Option{key, ginlimit.WithDryRun(), ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 200},
+		"a dry run of a key that is broken": {[]ginlimit.Option{noKey(broken), ginlimit.WithDryRun()}, "first", 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var seen events
+			limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
+			first := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), append(row.first, ginlimit.WithName("first"))...)
+			second := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), ginlimit.WithName("second"), key)
+			rec := testkit.Get(testkit.Serve(ginlimit.FirstOf(first, second)), "/", testkit.From("@"))
+			require.Equal(t, row.code, rec.Code)
+			events := seen.take(t)
+			require.Len(t, events, 1)
+			require.Equal(t, row.by, events[0].Name)
+			res, err := second.Peek(t.Context(), "k")
+			require.NoError(t, err)
+			require.Equal(t, row.by == "first", res.Remaining == 5)
+		})
+	}
+}
+
+func limits(all ...ginlimit.Limit) func(context.Context, string) ([]ginlimit.Limit, error) {
+	return func(context.Context, string) ([]ginlimit.Limit, error) { return all, nil }
+}
+
+// TestFirstOfWithoutAKey: the last policy answers.
+func TestFirstOfWithoutAKey(t *testing.T) {
+	t.Parallel()
+	limiter := testkit.NewLocal(t)
+	first := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), ginlimit.WithName("first"), ginlimit.WithKey(ginlimit.ByHeader("X-First")),
+		ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.AbortWithStatus(http.StatusTeapot) }))
+	for name, row := range map[string]struct {
+		last []ginlimit.Option
+		code int
+		body string
+	}{
+		"a header is missing": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("X-Last"))}, 400, "X-Last"},
+		"an empty key":        {[]ginlimit.Option{ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil })}, 500, ""},
+		"its own handler": {[]ginlimit.Option{testkit.ByUser(), ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
+			require.ErrorIs(t, err, ginlimit.ErrNoKey)
+			c.AbortWithStatus(http.StatusUnauthorized)
+		})}, 401, ""},
+		"a handler that lets pass": {[]ginlimit.Option{testkit.ByUser(), ginlimit.WithErrorHandler(func(*gin.Context, error) {})}, 200, "served"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			last := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), append(row.last, ginlimit.WithName("last"))...)
+			for _, r := range []*gin.Engine{testkit.Serve(ginlimit.FirstOf(first, last)), testkit.Serve(ginlimit.FirstOf(last))} {
+				rec := testkit.Get(r, "/")
+				require.Equal(t, row.code, rec.Code)
+				require.Contains(t, rec.Body.String(), row.body)
+			}
+		})
+	}
+}
+
+func TestFirstOfPanics(t *testing.T) {
+	t.Parallel()
+	one, another := testkit.NewLocal(t), testkit.NewLocal(t)
+	a, b := testkit.NewPolicy(t, one, ginlimit.PerHour(1)), testkit.NewPolicy(t, another, ginlimit.PerHour(1))
+	for name, row := range map[string]struct {
+		policies []*ginlimit.Policy
+		want     []string
+	}{
+		"none":                        {nil, []string{"FirstOf without a policy"}},
+		"nil":                         {[]*ginlimit.Policy{nil}, []string{"policy 1 is nil"}},
+		"nil among others":            {[]*ginlimit.Policy{a, nil, a}, []string{"policy 2 is nil"}},
+		"a zero Policy":               {[]*ginlimit.Policy{a, {}}, []string{"policy 2 is nil or was not made by Limiter.Policy"}},
+		"two limiters":                {[]*ginlimit.Policy{a, b}, []string{"policy 2 is of another limiter"}},
+		"all at once":                 {[]*ginlimit.Policy{a, nil, b, {}}, []string{"policy 2 is nil", "policy 3 is of another limiter", "policy 4 is nil"}},
+		"two limiters, and nil first": {[]*ginlimit.Policy{nil, a, b}, []string{"policy 1 is nil", "another limiter"}},
+		"two limiters, zero first":    {[]*ginlimit.Policy{{}, a, a}, []string{"policy 1 is nil"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := testkit.PanicText(t, func() { ginlimit.FirstOf(row.policies...) })
+			for _, want := range row.want {
+				assert.Contains(t, text, want)
+			}
+			assert.Equal(t, len(row.want), strings.Count(text, "ginlimit: "), text)
+		})
+	}
+	require.NotPanics(t, func() { ginlimit.FirstOf(a, a) })
+}
+
+// TestFirstOfLeavesEachPolicyItsOptions: those of the policy that was chosen hold, and no others.
+func TestFirstOfLeavesEachPolicyItsOptions(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		rdb := b.Redis
+		limiter := testkit.NewLimiter(t, rdb)
+		near, far := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24")
+		keys := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
+			ginlimit.WithDenyList(far), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
+			ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Api-Key") == "internal" }),
+			ginlimit.WithCost(func(c *gin.Context) int { return len(c.GetHeader("X-Cost")) }))
+		addresses := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"), ginlimit.WithAllowList(near),
+			ginlimit.WithIdentity("everybody", testkit.Everybody, ginlimit.PerHour(2)),
+			ginlimit.WithRefund(func(c *gin.Context) bool { return c.GetHeader("X-Back") != "" }))
+		r := testkit.Serve(ginlimit.FirstOf(keys, addresses))
+		key := func(k string) func(*http.Request) { return testkit.With("X-Api-Key", k) }
+		for i, row := range []struct {
+			edit   []func(*http.Request)
+			code   int
+			fields string // which the response has
+		}{
+			{[]func(*http.Request){key("a"), testkit.From("198.51.100.1:1")}, 403, ""},
+			{[]func(*http.Request){key("a"), testkit.With("X-Cost", "1")}, 200, "RateLimit"},
+			{[]func(*http.Request){key("a"), testkit.With("X-Cost", "1")}, 429, "RateLimit"},
+			{[]func(*http.Request){key("a")}, 200, "RateLimit"}, // it takes nothing
+			{[]func(*http.Request){key("internal")}, 200, ""},
+			{[]func(*http.Request){key("internal")}, 200, ""},
+			{nil, 200, ""}, // an address that is allowed
+			{nil, 200, ""},
+			{[]func(*http.Request){testkit.From("198.51.100.1:1"), testkit.With("X-Back", "1")}, 200, "X-RateLimit-Limit"},
+			{[]func(*http.Request){testkit.From("198.51.100.1:1")}, 200, "X-RateLimit-Limit"},
+			{[]func(*http.Request){testkit.From("198.51.100.1:1")}, 429, "X-RateLimit-Limit"},
+			{[]func(*http.Request){testkit.From("203.0.113.1:1")}, 200, "X-RateLimit-Limit"},
+			{[]func(*http.Request){testkit.From("203.0.113.2:1")}, 429, "X-RateLimit-Limit"}, // by the identity
+		} {
+			rec := testkit.Get(r, "/", row.edit...)
+			require.Equal(t, row.code, rec.Code, "request %d", i)
+			for _, field := range []string{"RateLimit", "X-RateLimit-Limit"} {
+				require.Equal(t, field == row.fields, rec.Header().Get(field) != "", "request %d: %s", i, field)
+			}
+		}
+	})
+}
+
+// TestFirstOfWarnsOfSpoofableAddresses: once a policy asks for the address, however many requests another one limits before.
+func TestFirstOfWarnsOfSpoofableAddresses(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		trusted []string
+		byKey   []ginlimit.Option
+		warned  bool
+	}{
+		"everybody is trusted":                       {[]string{"0.0.0.0/0", "::/0"}, nil, true},
+		"nobody is trusted":                          {nil, nil, false},
+		"by the list of the policy that has the key": {[]string{"0.0.0.0/0", "::/0"}, []ginlimit.Option{ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24"))}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, log := spoofable(t, row.trusted, func(l *ginlimit.Limiter) []gin.HandlerFunc {
+				keys := testkit.NewPolicy(t, l, ginlimit.PerMinute(10_000), append(row.byKey, ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))...)
+				addresses := testkit.NewPolicy(t, l, ginlimit.PerMinute(10_000), ginlimit.WithName("address"))
+				return []gin.HandlerFunc{ginlimit.FirstOf(keys, addresses)}
+			})
+			for range 2_000 {
+				testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
+			}
+			require.Equal(t, row.warned && row.byKey != nil, log.String() != "")
+			for range 10 {
+				testkit.Get(r, "/")
+			}
+			want := 0
+			if row.warned {
+				want = 1
+			}
+			require.Equal(t, want, strings.Count(log.String(), "Gin trusts X-Forwarded-For"), log.String())
+		})
+	}
+}

@@ -1,0 +1,110 @@
+package web_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// A bubble begins with January 2000, and February has 29 days then.
+const (
+	january  = 31 * 24 * time.Hour
+	february = 29 * 24 * time.Hour
+)
+
+// TestWindowOfAProhibitedQuotaIsThatOfItsMonth, whenever the process has begun.
+func TestWindowOfAProhibitedQuotaIsThatOfItsMonth(t *testing.T) {
+	t.Parallel()
+	month := ginlimit.CalendarMonth(nil, 1)
+	for name, row := range map[string]struct {
+		limit   ginlimit.Limit
+		opts    []ginlimit.Option
+		windows [3]string // in January, February and March
+	}{
+		"prohibited":      {ginlimit.PerCalendar(0, month), nil, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"beside a period": {ginlimit.PerCalendar(0, month), []ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(3))}, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"beside a shorter quota": {ginlimit.PerCalendar(0, month), []ginlimit.Option{ginlimit.WithLimits(ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"of a client":    {ginlimit.PerHour(1), []ginlimit.Option{testkit.LimitsFrom(ginlimit.PerCalendar(0, month))}, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"of an identity": {ginlimit.PerHour(1), []ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerCalendar(0, month))}, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"a quota that a floor takes": {ginlimit.PerHour(9), []ginlimit.Option{ginlimit.WithFloor(3), testkit.LimitsFrom(ginlimit.PerCalendar(3, month))},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), row.limit, append([]ginlimit.Option{testkit.ByUser(), ginlimit.WithName("api"),
+					ginlimit.WithHeaders(ginlimit.RateLimitDraft)}, row.opts...)...).Handler())
+				for i, passed := range []time.Duration{0, january, february} {
+					time.Sleep(passed)
+					for range 2 { // the second one finds what the first has made
+						rec := testkit.Get(r, "/", testkit.User("alice"))
+						require.Equal(t, http.StatusTooManyRequests, rec.Code)
+						require.Contains(t, rec.Header().Get("RateLimit-Policy"), ";q=0;"+row.windows[i])
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestHeadersAreThoseOfTheDecision, though a month ends before they are written.
+func TestHeadersAreThoseOfTheDecision(t *testing.T) {
+	t.Parallel()
+	month := ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1))
+	synctest.Test(t, func(t *testing.T) {
+		end := false
+		l := testkit.NewLocal(t, ginlimit.WithHeaders(ginlimit.RateLimitDraft), testkit.ByUser(), ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
+			if end && e.Name == "second" { // the decision is made
+				time.Sleep(time.Second)
+			}
+		}))
+		opts := []ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, month)}
+		r := testkit.Serve(testkit.NewPolicy(t, l, month, append(opts, ginlimit.WithName("first"))...).Handler(),
+			testkit.NewPolicy(t, l, month, append(opts, ginlimit.WithName("second"))...).Handler())
+		check := func(header http.Header, windows string) {
+			require.Equal(t, strings.ReplaceAll(`"first";q=5;W, "all";q=5;W, "second";q=5;W, "all-2";q=5;W`, "W", windows), header.Get("RateLimit-Policy"))
+			for _, name := range []string{`"first";`, `"all";`, `"second";`, `"all-2";`} {
+				require.Equal(t, 1, strings.Count(header.Get("RateLimit"), name), header.Get("RateLimit"))
+			}
+		}
+		check(testkit.Get(r, "/", testkit.User("alice")).Header(), "w=2678400")
+		time.Sleep(january - time.Second/2)
+		end = true
+		check(testkit.Get(r, "/", testkit.User("alice")).Header(), "w=2678400")
+		require.Equal(t, time.February, time.Now().UTC().Month())
+		end = false
+		check(testkit.Get(r, "/", testkit.User("alice")).Header(), "w=2505600")
+	})
+}
+
+// TestHeadersOfARequestThatWaited for a slot into the next month are that month's.
+func TestHeadersOfARequestThatWaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1)), ginlimit.WithName("api"), testkit.ByUser(),
+			ginlimit.WithHeaders(ginlimit.RateLimitDraft), ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Hour))
+		time.Sleep(january - time.Second)
+		slot := testkit.Acquire(t, p)
+		go func() {
+			time.Sleep(2 * time.Second)
+			slot.Release()
+		}()
+		before := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(9), ginlimit.WithName("api"), testkit.ByUser(),
+			ginlimit.WithHeaders(ginlimit.RateLimitDraft)).Handler(), p.Handler(), func(c *gin.Context) { c.AbortWithStatus(http.StatusNoContent) })
+		rec := testkit.Get(before, "/", testkit.User("alice"))
+		require.Equal(t, http.StatusNoContent, rec.Code)
+		assert.Equal(t, `"api";q=9;w=3600, "api-2";q=5;w=2505600, "api-c";q=1;qu="concurrent-requests"`, rec.Header().Get("RateLimit-Policy"))
+		assert.Contains(t, rec.Header().Get("RateLimit"), `"api-2";r=4;t=`)
+	})
+}

@@ -1,0 +1,270 @@
+package web_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What the fields of the draft tell of limits.
+
+func TestDraftReportsEveryLimit(t *testing.T) {
+	t.Parallel()
+	rdb, advance := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerSecond(10).WithBurst(20), draft,
+		ginlimit.WithName("search"), ginlimit.WithLimits(ginlimit.PerMinute(21), ginlimit.PerHour(3600))))
+	rec := testkit.Get(r, "/")
+	assert.Equal(t, []item{ // a bucket of 20 that is full in two seconds
+		{"search-s", 20, 2, -1, -1}, {"search-m", 21, 60, -1, -1}, {"search-h", 3600, 3600, -1, -1},
+	}, policiesOf(t, rec))
+	assert.Equal(t, []item{
+		{"search-s", -1, -1, 19, 1}, {"search-m", -1, -1, 20, 3}, {"search-h", -1, -1, 3599, 1},
+	}, limitsOf(t, rec))
+
+	for range 19 {
+		testkit.Get(r, "/")
+	}
+	rec = testkit.Get(r, "/")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.Equal(t, []item{ // t of what refuses only: of the others it might be after Retry-After
+		{"search-s", -1, -1, 0, 1}, {"search-m", -1, -1, 1, -1}, {"search-h", -1, -1, 3580, -1},
+	}, limitsOf(t, rec))
+	assert.Equal(t, []string{"search-s"}, violated(t, rec))
+
+	advance(100 * time.Millisecond)
+	testkit.Get(r, "/")
+	rec = testkit.Get(r, "/") // two refuse
+	assert.Equal(t, []string{"search-s", "search-m"}, violated(t, rec))
+	assert.Equal(t, "3", rec.Header().Get("Retry-After"))
+	assert.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"))
+}
+
+func TestDraftOfWindows(t *testing.T) {
+	t.Parallel()
+	for _, a := range testkit.WindowAlgorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			rdb, advance := testkit.NewMiniredis(t)
+			r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), draft, ginlimit.WithName("search"), ginlimit.WithAlgorithm(a)))
+			assert.Equal(t, []item{{"search", -1, -1, 1, 60}}, limitsOf(t, testkit.Get(r, "/")))
+			advance(20 * time.Second)
+			rec := testkit.Get(r, "/")
+			assert.Equal(t, []item{{"search", 2, 60, -1, -1}}, policiesOf(t, rec))
+			assert.Equal(t, []item{{"search", -1, -1, 0, 40}}, limitsOf(t, rec), "when the first one counts no more")
+			rec = testkit.Get(r, "/")
+			assert.Equal(t, []item{{"search", -1, -1, 0, 40}}, limitsOf(t, rec))
+			assert.Equal(t, "40", rec.Header().Get("Retry-After"))
+		})
+	}
+}
+
+func TestDraftOfSeveralHandlersListsThemInOrder(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	limiter := testkit.NewLimiter(t, rdb, draft)
+	r := testkit.Serve(
+		limiter.Handler(ginlimit.PerHour(100)),
+		limiter.Handler(ginlimit.PerHour(50), ginlimit.WithName("tried"), ginlimit.WithDryRun()),
+		limiter.Handler(ginlimit.PerMinute(-1), ginlimit.WithName("unlimited")),
+		limiter.Handler(ginlimit.PerDay(7), ginlimit.WithName("x"), ginlimit.WithHeaders(ginlimit.XRateLimit)),
+		limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithName("route")),
+	)
+	rec := testkit.Get(r, "/")
+	assert.Equal(t, []item{{"limit-100/h", 100, 3600, -1, -1}, {"route", 1, 60, -1, -1}}, policiesOf(t, rec))
+	assert.Equal(t, []item{{"limit-100/h", -1, -1, 99, 36}, {"route", -1, -1, 0, 60}}, limitsOf(t, rec))
+	rec = testkit.Get(r, "/")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.Equal(t, []item{{"limit-100/h", -1, -1, 98, -1}, {"route", -1, -1, 0, 60}}, limitsOf(t, rec))
+	assert.Equal(t, []string{"route"}, violated(t, rec))
+}
+
+func TestDraftOfIdentities(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	test := func(t *testing.T, limiter *ginlimit.Limiter) {
+		r := testkit.Serve(limiter.Handler(ginlimit.PerHour(9), draft, ginlimit.WithName("address"),
+			ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(2)),
+			ginlimit.WithIdentity("nobody", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(-1)),
+			ginlimit.WithIdentity("api-key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(90))))
+		for range 2 {
+			testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
+		}
+		rec := testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
+		assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+		assert.Equal(t, []item{
+			{"address", 9, 3600, -1, -1}, {"api-key", 2, 86400, -1, -1}, {"api-key-2", 90, 86400, -1, -1},
+		}, policiesOf(t, rec), "all of them, whoever was asked")
+		assert.Equal(t, []item{{"address", -1, -1, 7, -1}, {"api-key", -1, -1, 0, 43200}}, limitsOf(t, rec)[:2])
+		assert.Equal(t, []string{"api-key"}, violated(t, rec))
+	}
+	t.Run("together", func(t *testing.T) { test(t, testkit.NewLimiter(t, rdb, ginlimit.WithDenyMemory(0))) })
+	t.Run("in turn", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			local, err := ginlimit.NewLocal()
+			require.NoError(t, err)
+			test(t, local)
+		})
+	})
+}
+
+func TestFreeRequestsAreNotReportedAsRefused(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	limiter, cost := testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyMemory(0)), 1
+	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("writes"), ginlimit.WithCost(func(*gin.Context) int { return cost })),
+		limiter.Handler(ginlimit.PerSecond(2), ginlimit.WithName("all")))
+	testkit.Get(r, "/")
+	cost = 0
+	assert.Equal(t, []item{{"writes", -1, -1, 0, 3600}, {"all", -1, -1, 0, 1}}, limitsOf(t, testkit.Get(r, "/")))
+	rec := testkit.Get(r, "/")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.Equal(t, []item{{"writes", -1, -1, 0, -1}, {"all", -1, -1, 0, 1}}, limitsOf(t, rec))
+	assert.Equal(t, []string{"all"}, violated(t, rec))
+}
+
+// TestRefundTakesBackTheParameterT: a refusal, or an error, of a handler that sets other fields.
+func TestRefundTakesBackTheParameterT(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	limiter := testkit.NewLimiter(t, rdb)
+	closed := testkit.NewLimiter(t, rdb)
+	require.NoError(t, closed.Close())
+	outer := limiter.Handler(ginlimit.PerHour(9), draft, ginlimit.WithName("outer"))
+	for name, inner := range map[string]gin.HandlerFunc{
+		"other fields": limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("inner")),
+		"none":         limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("inner"), ginlimit.WithHeaders(ginlimit.NoHeaders)),
+		"an error":     closed.Handler(ginlimit.PerMinute(5), ginlimit.WithName("inner")),
+	} {
+		limits := limitsOf(t, testkit.Get(testkit.Serve(outer, inner), "/"))
+		require.Len(t, limits, 1, name)
+		assert.EqualValues(t, -1, limits[0].t, name)
+	}
+}
+
+// TestGivenBackIsNoMoreThanThereIs: a share that owed tokens, which another identity made it give back.
+func TestGivenBackIsNoMoreThanThereIs(t *testing.T) {
+	t.Parallel()
+	gone := testkit.Unreachable(t)
+	r := testkit.Serve(ginlimit.New(gone, ginlimit.PerHour(10), draft, ginlimit.WithReplicas(5), ginlimit.WithName("a"),
+		ginlimit.WithCost(func(*gin.Context) int { return 5 }), ginlimit.WithIdentity("b", ginlimit.ByClientIP, ginlimit.PerHour(4))))
+	rec := testkit.Get(r, "/")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.Equal(t, []item{{"a", -1, -1, 2, -1}, {"b", -1, -1, 1, -1}}, limitsOf(t, rec))
+	assert.Equal(t, []string{"b"}, violated(t, rec))
+}
+
+// TestLoweredWindowIsReportedUntilItHasMore: until so many have left that one fits, not just the first.
+func TestLoweredWindowIsReportedUntilItHasMore(t *testing.T) {
+	t.Parallel()
+	rdb, advance := testkit.NewMiniredis(t)
+	rate := 10
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), draft, ginlimit.WithName("plan"), ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
+		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+			return []ginlimit.Limit{ginlimit.PerMinute(rate), ginlimit.PerDay(-1)}, nil
+		})))
+	for range 10 {
+		testkit.Get(r, "/")
+		advance(time.Second)
+	}
+	rate = 3
+	rec := testkit.Get(r, "/")
+	assert.Equal(t, "57", rec.Header().Get("Retry-After"))
+	assert.Equal(t, []item{{"plan-m", -1, -1, 0, 57}}, limitsOf(t, rec))
+}
+
+func TestDraftOfProhibitedAndNeverAllowed(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0), draft, ginlimit.WithName("closed"))), "/")
+	assert.Equal(t, []item{{"closed", 0, 60, -1, -1}}, policiesOf(t, rec))
+	assert.Equal(t, []item{{"closed", -1, -1, 0, -1}}, limitsOf(t, rec))
+	assert.Equal(t, []string{"closed"}, violated(t, rec))
+	assert.Empty(t, rec.Header().Get("Retry-After"))
+
+	cost := ginlimit.WithCost(func(*gin.Context) int { return 6 })
+	gone := testkit.Unreachable(t)
+	for name, handler := range map[string]gin.HandlerFunc{
+		"in Redis":   testkit.Middleware(rdb, ginlimit.PerMinute(5), draft, cost, ginlimit.WithName("small")),
+		"without it": ginlimit.New(gone, ginlimit.PerMinute(5), draft, cost, ginlimit.WithName("small"), ginlimit.WithReplicas(3)),
+	} {
+		rec = testkit.Get(testkit.Serve(handler), "/")
+		assert.Equal(t, http.StatusTooManyRequests, rec.Code, name)
+		assert.Equal(t, []string{"small"}, violated(t, rec), name)
+		assert.Equal(t, "small", limitsOf(t, rec)[0].name, name)
+		assert.Empty(t, rec.Header().Get("Retry-After"), name)
+	}
+}
+
+func TestIntegersInTheDraftsFieldsHaveFifteenDigits(t *testing.T) {
+	t.Parallel()
+	rows := map[ginlimit.Limit]item{
+		{Rate: 1, Period: 100 * 365 * 24 * time.Hour}:              {"x", 1, 3153600000, -1, -1},
+		{Rate: 1, Period: 100 * 365 * 24 * time.Hour, Burst: 2000}: {"x", 2000, 9223372037, -1, -1}, // the longest Duration
+		{Rate: 3, Period: 100 * time.Millisecond}:                  {"x", 3, 1, -1, -1},             // whole seconds, rounded up
+		{Rate: 1000, Period: time.Millisecond}:                     {"x", 1000, 1, -1, -1},
+		{Rate: 1, Period: 2500 * time.Millisecond, Burst: 1}:       {"x", 1, 3, -1, -1},
+		{Rate: 60, Period: time.Minute, Burst: 1}:                  {"x", 1, 1, -1, -1},
+	}
+	if testkit.Has64Bits {
+		rows[ginlimit.Limit{Rate: 1 << 10, Period: time.Millisecond, Burst: testkit.AsInt(1 << 52)}] = item{"x", 999999999999999, 4398046512, -1, -1}
+		rows[ginlimit.Limit{Rate: 1, Period: time.Millisecond, Burst: testkit.AsInt(math.MaxInt32 * 4)}] = item{"x", 8589934588, 8589935, -1, -1}
+	}
+	for limit, want := range rows {
+		local, err := ginlimit.NewLocal(draft)
+		require.NoError(t, err)
+		rec := testkit.Get(testkit.Serve(local.Handler(limit, ginlimit.WithName("x"))), "/")
+		require.Equal(t, http.StatusOK, rec.Code, limit)
+		assert.Equal(t, []item{want}, policiesOf(t, rec), limit)
+		left := limitsOf(t, rec)[0]
+		assert.LessOrEqual(t, left.r, want.q, limit)
+		assert.LessOrEqual(t, left.t, want.w, limit)
+	}
+}
+
+// A client that waits t comes no later than one that waits Retry-After.
+func TestRetryAfterIsNeverBeforeT(t *testing.T) {
+	t.Parallel()
+	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			const seed = 7
+			random := rand.New(rand.NewPCG(seed, uint64(a)))
+			rdb, advance := testkit.NewMiniredis(t)
+			limiter := testkit.NewLimiter(t, rdb, draft, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+			cost, free := 0, 0
+			r := testkit.Serve(limiter.Handler(ginlimit.PerHour(500), ginlimit.WithName("outer"),
+				ginlimit.WithCost(func(*gin.Context) int { return free })),
+				limiter.Handler(ginlimit.PerSecond(3), ginlimit.WithName("inner"),
+					ginlimit.WithLimits(ginlimit.PerMinute(20), ginlimit.Limit{Rate: 30, Period: 2500 * time.Millisecond}),
+					ginlimit.WithCost(func(*gin.Context) int { return cost })))
+			refused := 0
+			for i := range 500 {
+				cost, free = 1+random.IntN(3), random.IntN(2)
+				advance(time.Duration(random.IntN(900)) * time.Millisecond)
+				rec := testkit.Get(r, "/")
+				if rec.Code != http.StatusTooManyRequests {
+					continue
+				}
+				refused++
+				wait, err := strconv.ParseInt(rec.Header().Get("Retry-After"), 10, 64)
+				require.NoError(t, err)
+				for _, limit := range limitsOf(t, rec) {
+					require.LessOrEqual(t, limit.t, wait, "seed %d, request %d, %v", seed, i, rec.Header())
+				}
+			}
+			require.Greater(t, refused, 100)
+		})
+	}
+}

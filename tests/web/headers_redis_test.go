@@ -1,0 +1,116 @@
+//go:build integration
+
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What the memory tells of several identities is what Redis told of them.
+func TestRefusalOfIdentitiesFromMemory(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
+	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(1), draft, ginlimit.WithName("fast"),
+		ginlimit.WithIdentity("slow", ginlimit.ByClientIP, ginlimit.PerDay(1))))
+	testkit.Get(r, "/")
+	for range 3 { // the first from Redis, the others from memory
+		rec := testkit.Get(r, "/")
+		wait, err := strconv.Atoi(rec.Header().Get("Retry-After"))
+		require.NoError(t, err)
+		assert.InDelta(t, 86400, wait, 60)
+		assert.Equal(t, []string{"fast", "slow"}, violated(t, rec))
+		assert.Len(t, limitsOf(t, rec), 2)
+	}
+	assert.Equal(t, 2, testkit.ScriptCalls(t, rdb))
+}
+
+// TestMemoryKnowsWhenAWindowHasEnded, of a limit that did not refuse.
+func TestMemoryKnowsWhenAWindowHasEnded(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), draft, ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+	short := ginlimit.Limit{Rate: 9, Period: 100 * time.Millisecond}
+	r := testkit.Serve(limiter.Handler(short, ginlimit.WithName("x"), ginlimit.WithLimits(ginlimit.PerDay(1)), ginlimit.WithKey(ginlimit.ByHeader("K"))))
+	for try := range 50 { // until nothing is so slow that the memory has forgotten
+		client := testkit.With("K", strconv.Itoa(try))
+		testkit.Get(r, "/", client)
+		assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", client).Code)
+		asked := testkit.ScriptCalls(t, rdb)
+		<-time.After(2 * short.Period)
+		if limits := limitsOf(t, testkit.Get(r, "/", client)); testkit.ScriptCalls(t, rdb) == asked {
+			require.EqualValues(t, 9, limits[0].r)
+			return
+		}
+	}
+	require.Fail(t, "nothing was known")
+}
+
+// Guarantee 3, from end to end: over a connection, by the clock of a real server.
+func TestClientThatHonoursRetryAfterIsAdmittedNext(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(testkit.Serve(testkit.Middleware(rdb, ginlimit.Limit{Rate: 1, Period: 1900 * time.Millisecond},
+				ginlimit.WithAlgorithm(a), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))))
+			defer server.Close()
+			client := honouring{server.Client()}
+			refused := 0
+			for try := 0; refused < 2 && try < 100; try++ {
+				tries, err := client.get(t.Context(), server.URL)
+				require.NoError(t, err)
+				require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, tries[0])
+				if len(tries) > 1 {
+					refused++
+					assert.Equal(t, []int{http.StatusTooManyRequests, http.StatusOK}, tries)
+				}
+			}
+			assert.Equal(t, 2, refused)
+		})
+	}
+}
+
+// honouring is a client that waits as long as it is told to.
+type honouring struct{ *http.Client }
+
+// get returns the statuses of all tries.
+func (c honouring) get(ctx context.Context, url string) (tries []int, err error) {
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return tries, err
+		}
+		res, err := c.Do(req)
+		if err != nil {
+			return tries, err
+		}
+		_ = res.Body.Close()
+		tries = append(tries, res.StatusCode)
+		if res.StatusCode != http.StatusTooManyRequests || len(tries) == 5 {
+			return tries, nil
+		}
+		wait, err := strconv.Atoi(res.Header.Get("Retry-After"))
+		if err != nil {
+			return tries, fmt.Errorf("Retry-After: %w", err)
+		}
+		select {
+		case <-time.After(time.Duration(wait) * time.Second):
+		case <-ctx.Done():
+			return tries, ctx.Err()
+		}
+	}
+}

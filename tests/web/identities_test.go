@@ -1,0 +1,107 @@
+package web_test
+
+import (
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Several identities of one request.
+
+// identities limits per address, per API key and all clients together.
+func identities(l *ginlimit.Limiter, opts ...ginlimit.Option) *gin.Engine {
+	return testkit.Serve(l.Handler(ginlimit.PerDay(3), append([]ginlimit.Option{ginlimit.WithName("address"),
+		ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(5), ginlimit.PerHour(50)),
+		ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(8))}, opts...)...))
+}
+
+// identityStores are where a request's identities are decided on. With the tag integration there are more.
+var identityStores = map[string]func(t *testing.T) *ginlimit.Limiter{
+	"miniredis": func(t *testing.T) *ginlimit.Limiter {
+		rdb, _ := testkit.NewMiniredis(t)
+		return testkit.NewLimiter(t, rdb)
+	},
+	"in the process": func(t *testing.T) *ginlimit.Limiter {
+		l, err := ginlimit.NewLocal()
+		require.NoError(t, err)
+		return l
+	},
+	"without Redis": func(t *testing.T) *ginlimit.Limiter { return testkit.WithoutRedis(t) },
+}
+
+func TestIdentitiesAllOrNone(t *testing.T) {
+	t.Parallel()
+	for name, make := range identityStores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := make(t)
+			r := identities(l)
+			ask := func(address, key string) (int, string, string) {
+				rec := testkit.Get(r, "/", testkit.From(address+":1"), testkit.With("X-Api-Key", key))
+				return rec.Code, rec.Header().Get("X-RateLimit-Limit"), testkit.Remaining(rec)
+			}
+			for i, c := range []struct {
+				address, key string
+				code         int
+				limit, left  string
+			}{
+				{"192.0.2.1", "a", 200, "3", "2"}, {"192.0.2.1", "a", 200, "3", "1"}, {"192.0.2.1", "a", 200, "3", "0"},
+				{"192.0.2.1", "a", 429, "3", "0"}, {"192.0.2.1", "b", 429, "3", "0"},
+				{"192.0.2.2", "a", 200, "5", "1"}, {"192.0.2.2", "a", 200, "5", "0"},
+				{"192.0.2.2", "a", 429, "5", "0"},
+				{"192.0.2.2", "b", 200, "3", "0"}, // the refusals cost its address nothing
+				{"192.0.2.3", "b", 200, "8", "1"}, {"192.0.2.4", "c", 200, "8", "0"}, {"192.0.2.5", "c", 429, "8", "0"},
+			} {
+				code, limit, left := ask(c.address, c.key)
+				assert.Equal(t, []any{c.code, c.limit, c.left}, []any{code, limit, left}, "request %d", i)
+			}
+			for key, want := range map[string]int{ginlimit.Key("address", "192.0.2.5"): 3, ginlimit.Key("address", "192.0.2.3"): 2} {
+				p, err := l.Peek(t.Context(), key, ginlimit.PerDay(3))
+				require.NoError(t, err)
+				assert.Equal(t, want, p.Remaining, key)
+			}
+		})
+	}
+}
+
+func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb)
+	status := func(limit ginlimit.Limit, opts ...ginlimit.Option) (int, string) {
+		rec := testkit.Get(testkit.Serve(l.Handler(limit, append(opts, ginlimit.WithName("n"))...)), "/")
+		return rec.Code, testkit.Remaining(rec)
+	}
+	expect := func(code int, left string) func(int, string) {
+		return func(gotCode int, gotLeft string) {
+			t.Helper()
+			assert.Equal(t, []any{code, left}, []any{gotCode, gotLeft})
+		}
+	}
+	unlimited := ginlimit.WithIdentity("unlimited", testkit.Everybody, ginlimit.PerDay(-1))
+	expect(200, "")(status(ginlimit.PerDay(-1), unlimited))
+	expect(200, "1")(status(ginlimit.PerDay(2), unlimited))
+	expect(200, "1")(status(ginlimit.PerDay(-1), ginlimit.WithIdentity("two", testkit.Everybody, ginlimit.PerDay(2))))
+	expect(429, "0")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("none", testkit.Everybody, ginlimit.PerDay(0))))
+	expect(400, "")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("user", ginlimit.ByHeader("X-User"), ginlimit.PerDay(2))))
+	expect(500, "")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("nobody", func(*gin.Context) (string, error) { return "", nil }, ginlimit.PerDay(2))))
+	expect(200, "0")(status(ginlimit.PerDay(2))) // what was refused or failed took nothing
+}
+
+// TestIdentitiesAreRefunded gives back to each what was taken of it.
+func TestIdentitiesAreRefunded(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		rdb := b.Redis
+		r := identities(testkit.NewLimiter(t, rdb), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
+		for range 5 {
+			assert.Equal(t, "2", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))))
+		}
+		assert.Zero(t, rdb.DBSize(t.Context()).Val())
+	})
+}

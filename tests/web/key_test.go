@@ -1,0 +1,176 @@
+package web_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestKeyEscapesItsParts(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "login|203.0.113.7", ginlimit.Key("login", "203.0.113.7"))
+	require.Equal(t, `a\|b|c`, ginlimit.Key("a|b", "c"))
+}
+
+func TestKeyReachesTheHandlersBucket(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb)
+	limit := ginlimit.PerHour(3)
+	r := testkit.Serve(l.Handler(limit, ginlimit.WithName("login")))
+	testkit.Get(r, "/", testkit.From("192.0.2.7:1"))
+	key := ginlimit.Key("login", "192.0.2.7")
+	p, err := l.Peek(t.Context(), key, limit)
+	require.NoError(t, err)
+	require.Equal(t, 2, p.Remaining)
+	require.NoError(t, l.Block(t.Context(), key, time.Minute, limit))
+	require.Equal(t, "60", testkit.Get(r, "/", testkit.From("192.0.2.7:1")).Header().Get("Retry-After"))
+}
+
+func TestKeyReachesTheBucketOfAnyClient(t *testing.T) {
+	t.Parallel()
+	for _, client := range []string{"a|b", `a\b`, `|\`, "{a}", "é", strings.Repeat("long", 40), "#"} {
+		l, err := ginlimit.NewLocal(ginlimit.WithKey(func(*gin.Context) (string, error) { return client, nil }))
+		require.NoError(t, err)
+		limit := ginlimit.PerHour(3)
+		testkit.Get(testkit.Serve(l.Handler(limit, ginlimit.WithName(`a|\name`))), "/")
+		p, err := l.Peek(t.Context(), ginlimit.Key(`a|\name`, client), limit)
+		require.NoError(t, err)
+		require.Equal(t, 2, p.Remaining, client)
+	}
+}
+
+func TestMissingHeaderIsNamed(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByHeader("X-Tenant", "x-client-id"))))
+	rec := testkit.Get(r, "/", testkit.With("X-Tenant", "a"))
+	assert.Equal(t, http.StatusBadRequest, rec.Code)
+	assert.JSONEq(t, `{"type": "about:blank", "title": "Bad Request", "status": 400, "detail": "The header X-Client-Id is missing."}`,
+		rec.Body.String())
+	assert.Zero(t, rdb.DBSize(t.Context()).Val())
+	assert.Equal(t, "1", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a-b"), testkit.With("X-Client-Id", "c"))))
+	assert.Equal(t, "1", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a"), testkit.With("X-Client-Id", "b-c"))), "the parts of a key are not just joined")
+	assert.Equal(t, "0", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a"), testkit.With("X-Client-Id", "b-c"))))
+}
+
+func TestMissingKeysAreTheClientsFaultIfAFunctionSaysSo(t *testing.T) {
+	t.Parallel()
+	none := func(err error) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return "", err } }
+	fault := none(fmt.Errorf("secret: %w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest))
+	l := testkit.NewLocal(t)
+	policy := func(name string, f ginlimit.KeyFunc) *ginlimit.Policy {
+		return testkit.NewPolicy(t, l, ginlimit.PerHour(1), ginlimit.WithName(name), ginlimit.WithKey(f))
+	}
+	for name, row := range map[string]struct {
+		handler gin.HandlerFunc
+		code    int
+	}{
+		"the only one":            {policy("a", fault).Handler(), 400},
+		"the last policy":         {ginlimit.FirstOf(policy("a", none(ginlimit.ErrNoKey)), policy("b", fault)), 400},
+		"the first policy":        {ginlimit.FirstOf(policy("a", fault), policy("b", none(ginlimit.ErrNoKey))), 500},
+		"one of several":          {policy("a", ginlimit.ByFirst(fault, none(nil))).Handler(), 400},
+		"none of several says it": {policy("a", ginlimit.ByFirst(none(ginlimit.ErrNoKey), none(nil))).Handler(), 500},
+	} {
+		rec := testkit.Get(testkit.Serve(row.handler), "/")
+		assert.Equal(t, row.code, rec.Code, name)
+		assert.NotContains(t, rec.Body.String(), "secret", name)
+	}
+}
+
+// TestKeySecret has nothing of a client stand in Redis.
+func TestKeySecret(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	secret := bytes.Repeat([]byte("s"), 16)
+	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(secret))
+	clear(secret) // the limiter has its own
+	same := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("s"), 16)))
+	other := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("t"), 16)))
+	r := testkit.Serve(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithName("login")))
+	testkit.Get(r, "/", testkit.From("203.0.113.7:1"))
+	for l, want := range map[*ginlimit.Limiter]int{limiter: 4, same: 4, other: 5} {
+		p, err := l.Peek(t.Context(), ginlimit.Key("login", "203.0.113.7"), ginlimit.PerMinute(5))
+		require.NoError(t, err)
+		assert.Equal(t, want, p.Remaining)
+	}
+	keys := rdb.Keys(t.Context(), "*").Val()
+	require.Len(t, keys, 1)
+	assert.Regexp(t, `^ginlimit:\{#[A-Za-z0-9_-]{43}\}:m$`, keys[0])
+}
+
+func TestFaultyKeyFunctionsPanicAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]func(){
+		"ByClientIPPrefix(0, 64)": func() { ginlimit.ByClientIPPrefix(0, 64) }, "ByClientIPPrefix(33, 64)": func() { ginlimit.ByClientIPPrefix(33, 64) },
+		"ByClientIPPrefix(32, 129)": func() { ginlimit.ByClientIPPrefix(32, 129) }, "ByClientIPPrefix(32, -1)": func() { ginlimit.ByClientIPPrefix(32, -1) },
+		"ByHeader": func() { ginlimit.ByHeader() }, `ByHeader: ""`: func() { ginlimit.ByHeader("X-A", "") }, `ByHeader: "X A"`: func() { ginlimit.ByHeader("X A") },
+		"ByParam": func() { ginlimit.ByParam("") }, "ByFirst": func() { ginlimit.ByFirst() }, "ByAll: function 2": func() { ginlimit.ByAll(ginlimit.ByClientIP, nil) },
+	} {
+		assert.Contains(t, testkit.PanicText(t, f), "ginlimit: "+name)
+	}
+}
+
+func TestKeyFunctions(t *testing.T) {
+	t.Parallel()
+	key := func(f ginlimit.KeyFunc, path string, edit ...func(*http.Request)) (key string, err error) {
+		r := gin.New()
+		_ = r.SetTrustedProxies(nil)
+		r.GET("/users/:id", func(c *gin.Context) { key, err = f(c) })
+		testkit.Get(r, path, append([]func(*http.Request){testkit.From("203.0.113.7:1")}, edit...)...)
+		return key, err
+	}
+	for _, c := range []struct {
+		name string
+		f    ginlimit.KeyFunc
+		edit func(*http.Request)
+		want string
+	}{
+		{"a /24", ginlimit.ByClientIPPrefix(24, 56), testkit.From("203.0.113.7:1"), "203.0.113.0/24"},
+		{"a /56", ginlimit.ByClientIPPrefix(24, 56), testkit.From("[2001:db8:1:2ff:1::]:1"), "2001:db8:1:200::/56"},
+		{"a whole address", ginlimit.ByClientIPPrefix(32, 128), testkit.From("[2001:db8::7%eth0]:1"), "2001:db8::7"},
+		{"IPv4 behind NAT64", ginlimit.ByClientIP, testkit.From("[64:ff9b::203.0.113.7]:1"), "203.0.113.7"},
+		{"a neighbour of NAT64", ginlimit.ByClientIP, testkit.From("[64:ff9b:1::203.0.113.7]:1"), "64:ff9b:1::/64"},
+		{"a header", ginlimit.ByHeader("x-user"), testkit.With("X-User", "ada"), "ada"},
+		{"a header with a separator", ginlimit.ByHeader("X-User"), testkit.With("X-User", "auth0|b"), "auth0|b"},
+		{"headers with a separator", ginlimit.ByHeader("X-User", "host"), testkit.With("X-User", "a|b"), `a\|b|example.com`},
+		{"a parameter", ginlimit.ByParam("id"), testkit.From("203.0.113.7:1"), "42"},
+		{"the first there is", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), testkit.With("X-User", "ada"), "0|ada"},
+		{"the second", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), testkit.With("X-Other", "ada"), "1|203.0.113.7"},
+		{"all", ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByClientIP), testkit.With("X-Other", "ada"), "42|203.0.113.7"},
+	} {
+		got, err := key(c.f, "/users/42", c.edit)
+		require.NoError(t, err, c.name)
+		assert.Equal(t, c.want, got, c.name)
+	}
+	forged, err := key(ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), "/users/42", testkit.With("X-User", "203.0.113.7"))
+	require.NoError(t, err)
+	assert.Equal(t, "0|203.0.113.7", forged, "nobody reaches an address' bucket by a user's name")
+
+	broken := errors.New("broken")
+	fails := func(*gin.Context) (string, error) { return "", broken }
+	none := func(*gin.Context) (string, error) { return "", nil }
+	for i, f := range []ginlimit.KeyFunc{ginlimit.ByHeader("X-User"), ginlimit.ByParam("name"), ginlimit.ByFirst(none, none),
+		ginlimit.ByFirst(ginlimit.ByHeader("X-User"), none), ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByHeader("X-User"))} {
+		got, err := key(f, "/users/42")
+		assert.ErrorIs(t, err, ginlimit.ErrNoKey, i)
+		assert.Empty(t, got)
+	}
+	for _, f := range []ginlimit.KeyFunc{ginlimit.ByFirst(none, fails, ginlimit.ByClientIP), ginlimit.ByAll(ginlimit.ByClientIP, fails)} {
+		_, err := key(f, "/users/42")
+		assert.ErrorIs(t, err, broken)
+	}
+	got, err := key(ginlimit.ByAll(none), "/users/42")
+	assert.Empty(t, got, fmt.Sprint(err))
+}

@@ -1,0 +1,199 @@
+package web_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Limits per client.
+
+// TestLimitFunc gives each client the limit of its plan, now.
+func TestLimitFunc(t *testing.T) { // a quota of -1 is unlimited, 0 prohibits, n is n per minute
+	t.Parallel()
+	rdb, advance := testkit.NewMiniredis(t)
+	var mu sync.Mutex
+	quotas := map[string]int{"unlimited": -1, "prohibited": 0, "three": 3}
+	quota := func(_ context.Context, key string) ([]ginlimit.Limit, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		n, ok := quotas[key]
+		switch {
+		case key == "zero":
+			return []ginlimit.Limit{{}}, nil
+		case key == "none":
+			return nil, nil
+		case !ok:
+			return nil, ginlimit.ErrUnknownClient
+		}
+		return []ginlimit.Limit{ginlimit.PerMinute(n), ginlimit.PerDay(100)}, nil
+	}
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
+		ginlimit.WithLimitFunc(quota)))
+	ask := func(client string) *httptest.ResponseRecorder {
+		return testkit.Get(r, "/", testkit.With("X-Client-Id", client))
+	}
+	for range 5 {
+		assert.Equal(t, 200, ask("unlimited").Code)
+		assert.Equal(t, 429, ask("prohibited").Code)
+		assert.Equal(t, 403, ask("nobody").Code)
+		assert.Equal(t, 500, ask("zero").Code)
+		assert.Equal(t, 500, ask("none").Code)
+	}
+	for _, want := range []string{"2", "1", "0"} {
+		assert.Equal(t, want, testkit.Remaining(ask("three")))
+	}
+	assert.Equal(t, 429, ask("three").Code)
+	advance(20 * time.Second) // 40 s are missing
+	mu.Lock()
+	quotas["three"] = 30 // in proportion: 20 of 30 are missing
+	mu.Unlock()
+	rec := ask("three")
+	assert.Equal(t, 200, rec.Code)
+	assert.Equal(t, "9", testkit.Remaining(rec))
+	for i := range 3000 { // more limits than are kept
+		mu.Lock()
+		quotas["three"] = 31 + i
+		mu.Unlock()
+		if rec := ask("three"); rec.Code != 200 && rec.Code != 429 {
+			require.Fail(t, "status", rec.Code)
+		}
+	}
+}
+
+// TestErrorsOfALimitFuncAreEvents of the methods that take tokens, as of requests.
+func TestErrorsOfALimitFuncAreEvents(t *testing.T) {
+	t.Parallel()
+	var seen events
+	p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithObserver(seen.observe)), ginlimit.PerHour(1), ginlimit.WithName("plan"), testkit.ByUser(),
+		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, ginlimit.ErrUnknownClient }))
+	ctx, n := t.Context(), 2
+	for name, method := range methodsOf(p, &ctx, &n) {
+		require.ErrorIs(t, method("k"), ginlimit.ErrUnknownClient, name)
+		require.ErrorIs(t, method(""), ginlimit.ErrNoKey, name)
+		cost, takes := map[string]int{"Allow": 1, "AllowN": 2, "AllowUpTo": 2, "Wait": 1, "WaitN": 2}[name]
+		if !takes {
+			require.Empty(t, seen.take(t), name)
+			continue
+		}
+		require.Equal(t, []ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "unknown_client", Cost: cost}}, seen.take(t), name)
+	}
+	require.Equal(t, http.StatusForbidden, testkit.Get(testkit.Serve(p.Handler()), "/", testkit.User("k")).Code)
+	require.Equal(t, []ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "unknown_client", Cost: 1}}, seen.take(t))
+}
+
+// TestLimitFuncReturnsAllLimits: they take the place of those of the policy, WithLimits among them.
+func TestLimitFuncReturnsAllLimits(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	rdb, advance := testkit.NewMiniredis(t)
+	var mu sync.Mutex
+	plans := map[string][]ginlimit.Limit{
+		"both":       {ginlimit.PerHour(3), ginlimit.PerMinute(2)},
+		"one":        {ginlimit.PerMinute(1)},
+		"many":       {ginlimit.PerSecond(50), ginlimit.PerMinute(40), ginlimit.PerHour(30), ginlimit.PerDay(2), {Rate: 10, Period: time.Hour * 48}, {Rate: 9, Period: time.Hour * 49}},
+		"unlimited":  {ginlimit.PerHour(-1)},
+		"half":       {ginlimit.PerHour(-1), ginlimit.PerDay(1)},
+		"prohibited": {ginlimit.PerHour(5), ginlimit.PerDay(0)},
+		"none":       {},
+		"zero":       {{}},
+		"one or two": {ginlimit.PerMinute(1), {}},
+		"twice":      {ginlimit.PerHour(5), ginlimit.PerHour(6)},
+	}
+	var asked []string
+	limitFunc := func(ctx context.Context, client string) ([]ginlimit.Limit, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, fmt.Sprint(client, " ", ctx.Value(key{})))
+		switch client {
+		case "unknown":
+			return nil, fmt.Errorf("the database: %w", ginlimit.ErrUnknownClient)
+		case "broken":
+			return plans["one"], errors.New("out of order")
+		case "late":
+			return nil, fmt.Errorf("the database: %w", ginlimit.ErrUnavailable)
+		}
+		return plans[client], nil
+	}
+	limiter := testkit.NewLimiter(t, rdb)
+	r := testkit.Serve(func(c *gin.Context) {
+		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), key{}, "of the request"))
+	}, limiter.Handler(ginlimit.PerDay(0), ginlimit.WithLimits(ginlimit.PerMinute(0)), ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(limitFunc),
+		ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit), ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Skip") != "" })))
+	codes := func(client string, want ...int) {
+		t.Helper()
+		for i, code := range want {
+			require.Equal(t, code, testkit.Get(r, "/", testkit.User(client)).Code, "%s, request %d", client, i)
+		}
+	}
+	codes("both", 200, 200, 429)
+	advance(time.Minute)
+	codes("both", 200, 429, 429)
+	advance(time.Minute)
+	codes("both", 429) // by the hour
+	codes("one", 200, 429)
+	codes("many", 200, 200, 429)
+	codes("unlimited", 200, 200, 200, 200)
+	codes("half", 200, 429)
+	codes("prohibited", 429)
+	codes("none", 500)
+	codes("zero", 500)
+	codes("one or two", 500)
+	codes("twice", 500)
+	codes("unknown", 403)
+	codes("broken", 500)
+	codes("late", 503)
+	rec := testkit.Get(r, "/", testkit.User("both"))
+	require.Equal(t, `"plan-h";q=3;w=3600, "plan-m";q=2;w=60`, rec.Header().Get("RateLimit-Policy"), "it lists all")
+
+	// What is changed takes effect at once, on the same buckets.
+	advance(time.Minute)
+	plans["one"][0] = ginlimit.PerMinute(5)
+	codes("one", 200, 200, 200, 200, 200, 429)
+	advance(12 * time.Second)
+	plans["one"] = []ginlimit.Limit{ginlimit.PerMinute(10)} // of which eight are missing
+	codes("one", 200, 200, 429)
+
+	mu.Lock()
+	defer mu.Unlock()
+	require.Contains(t, asked, "both of the request")
+	asked = nil
+	mu.Unlock()
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("unknown"), testkit.With("X-Skip", "1")).Code)
+	mu.Lock()
+	require.Empty(t, asked, "nobody is asked about who is not counted")
+}
+
+// TestManyPlansOfClients are more than a policy keeps checked.
+func TestManyPlansOfClients(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerDay(1), ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+		var rate, more int
+		_, err := fmt.Sscanf(client, "%d %d", &rate, &more)
+		var limits []ginlimit.Limit
+		for i := range more { // which all have
+			limits = append(limits, ginlimit.Limit{Rate: 10_000, Period: time.Duration(2+i) * time.Hour})
+		}
+		return append(limits, ginlimit.PerDay(rate)), err
+	}))
+	for range 2 {
+		for rate := 1; rate < 3000; rate++ {
+			r, err := p.Peek(t.Context(), fmt.Sprint(rate, " ", rate%7))
+			require.NoError(t, err)
+			require.Equal(t, ginlimit.PerDay(rate), r.Limit)
+			require.Equal(t, rate, r.Remaining)
+		}
+	}
+}

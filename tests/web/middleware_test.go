@@ -1,0 +1,247 @@
+package web_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// The Gin side.
+
+func TestAllowedAndRefusedAnswers(t *testing.T) {
+	t.Parallel()
+	rdb, advance := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2)))
+
+	rec := testkit.Get(r, "/")
+	assert.Equal(t, http.StatusOK, rec.Code)
+	assert.Equal(t, "served", rec.Body.String())
+	assert.Equal(t, http.Header{
+		"Content-Type":          {"text/plain; charset=utf-8"},
+		"X-Ratelimit-Limit":     {"2"},
+		"X-Ratelimit-Remaining": {"1"},
+		"X-Ratelimit-Reset":     {"30"},
+	}, rec.Header())
+	advance(time.Millisecond) // then everything is rounded up
+	assert.Equal(t, "0", testkit.Get(r, "/").Header().Get("X-RateLimit-Remaining"))
+
+	advance(time.Millisecond)
+	rec = testkit.Get(r, "/")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.JSONEq(t, `{
+		"type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+		"title": "Request cannot be satisfied as assigned quota has been exceeded",
+		"status": 429,
+		"violated-policies": ["limit-2/m"]
+	}`, rec.Body.String())
+	assert.Equal(t, http.Header{
+		"Cache-Control":         {"no-store"},
+		"Content-Length":        {"194"},
+		"Content-Type":          {"application/problem+json"},
+		"Retry-After":           {"30"},
+		"X-Ratelimit-Limit":     {"2"},
+		"X-Ratelimit-Remaining": {"0"},
+		"X-Ratelimit-Reset":     {"60"},
+	}, rec.Header())
+
+	advance(29998 * time.Millisecond)
+	rec = testkit.Get(r, "/")
+	assert.Equal(t, http.StatusOK, rec.Code)
+	assert.Equal(t, "0", rec.Header().Get("X-RateLimit-Remaining"))
+}
+
+func TestRetryAfterIsAtLeastASecond(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerSecond(1000).WithBurst(1)))
+	testkit.Get(r, "/")
+	assert.Equal(t, "1", testkit.Get(r, "/").Header().Get("Retry-After"))
+}
+
+func TestErrorsGoToTheErrorHandler(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	broken := errors.New("broken")
+	const internal = `{"type": "about:blank", "title": "Internal Server Error", "status": 500}`
+	for _, c := range []struct {
+		name   string
+		key    ginlimit.KeyFunc
+		rdb    redis.UniversalClient
+		want   error
+		status int
+		body   string
+		header http.Header // in addition
+	}{
+		{"no key", func(*gin.Context) (string, error) { return "", nil }, rdb, ginlimit.ErrNoKey, 500, internal, nil},
+		{"a malformed key", func(*gin.Context) (string, error) { return "", fmt.Errorf("%w: not 32 digits", ginlimit.ErrBadRequest) }, rdb,
+			ginlimit.ErrBadRequest, 400, `{"type": "about:blank", "title": "Bad Request", "status": 400}`, nil},
+		{"a key function's own error", func(*gin.Context) (string, error) { return "k", broken }, rdb, broken, 500, internal, nil},
+		{"no Redis", ginlimit.ByClientIP, redis.NewClient(&redis.Options{
+			Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), ginlimit.ErrUnavailable, 503, `{
+			"type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+			"title": "Request cannot be satisfied due to temporary server capacity constraints",
+			"status": 503
+		}`, http.Header{"Retry-After": {"1"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var got error
+			r := testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+				ginlimit.WithErrorHandler(func(_ *gin.Context, err error) { got = err })))
+			rec := testkit.Get(r, "/")
+			assert.ErrorIs(t, got, c.want)
+			assert.Equal(t, "served", rec.Body.String(), "neither aborted nor answered: it goes on")
+
+			r = testkit.Serve(func(c *gin.Context) { c.Next(); got = c.Errors.Last() },
+				testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key)))
+			rec = testkit.Get(r, "/")
+			assert.Equal(t, c.status, rec.Code)
+			assert.ErrorIs(t, got, c.want, "for the application's log")
+			assert.JSONEq(t, c.body, rec.Body.String())
+			want := http.Header{"Cache-Control": {"no-store"}, "Content-Type": {"application/problem+json"}}
+			maps.Copy(want, c.header)
+			if length := rec.Header().Get("Content-Length"); length != "" { // newer versions of Gin set it; else net/http does
+				want.Set("Content-Length", strconv.Itoa(rec.Body.Len()))
+			}
+			assert.Equal(t, want, rec.Header())
+
+			r = testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.String(http.StatusTeapot, "no") })))
+			rec = testkit.Get(r, "/")
+			assert.Equal(t, http.StatusTeapot, rec.Code)
+			assert.Equal(t, "no", rec.Body.String(), "answered: it does not go on")
+
+			r = testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.Status(http.StatusTeapot) })))
+			rec = testkit.Get(r, "/")
+			assert.Equal(t, http.StatusTeapot, rec.Code)
+			assert.Empty(t, rec.Body.String(), "another status: it does not go on")
+		})
+	}
+}
+
+func TestDeniedHandlerAnswersAndTheRequestIsAborted(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerHour(1), ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+		assert.False(t, r.Allowed)
+		assert.Equal(t, time.Hour, r.RetryAfter)
+	})))
+	testkit.Get(r, "/")
+	rec := testkit.Get(r, "/")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.Empty(t, rec.Body.String())
+	assert.Equal(t, "3600", rec.Header().Get("Retry-After"))
+}
+
+func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb)
+	var told ginlimit.Result
+	r := testkit.Serve(func(c *gin.Context) {
+		_, ok := ginlimit.FromContext(c)
+		assert.False(t, ok, "nothing decided yet")
+		c.Next()
+		told, ok = ginlimit.FromContext(c)
+		assert.True(t, ok)
+	}, l.Handler(ginlimit.PerMinute(3)), l.Handler(ginlimit.PerHour(10)))
+
+	rec := testkit.Get(r, "/")
+	assert.Equal(t, "3", rec.Header().Get("X-RateLimit-Limit"))
+	assert.Equal(t, "2", rec.Header().Get("X-RateLimit-Remaining"))
+	assert.Equal(t, ginlimit.Result{Allowed: true, Granted: 1, Limit: ginlimit.PerMinute(3), Name: "3/m", Remaining: 2,
+		ResetAfter: 20 * time.Second}, told)
+
+	r.GET("/deep", l.Handler(ginlimit.PerDay(1)))
+	assert.Equal(t, "1", testkit.Get(r, "/deep").Header().Get("X-RateLimit-Limit"))
+	rec = testkit.Get(r, "/deep")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.Equal(t, "1", rec.Header().Get("X-RateLimit-Limit"))
+	assert.Equal(t, "86400", rec.Header().Get("Retry-After"))
+	assert.False(t, told.Allowed)
+}
+
+func TestSeveralLimitsInOneHandler(t *testing.T) {
+	t.Parallel()
+	rdb, advance := testkit.NewMiniredis(t)
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithLimits(ginlimit.PerHour(3))))
+	for range 2 {
+		require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+	}
+	require.Equal(t, "30", testkit.Get(r, "/").Header().Get("Retry-After"))
+	advance(time.Minute)
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+	require.Equal(t, "3", testkit.Get(r, "/").Header().Get("X-RateLimit-Limit"))
+}
+
+// TestLimitsOfOnePeriodOfWhichOneIsCounted are no fault.
+func TestLimitsOfOnePeriodOfWhichOneIsCounted(t *testing.T) {
+	t.Parallel()
+	for _, rate := range []int{-1, 0} {
+		_, err := testkit.NewLocal(t).Allow(t.Context(), "k", ginlimit.PerMinute(rate), ginlimit.PerMinute(5))
+		require.NoError(t, err)
+	}
+}
+
+func TestUnlimitedAndProhibitedAnswers(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(-1))), "/")
+	assert.Equal(t, http.StatusOK, rec.Code)
+	assert.Equal(t, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, rec.Header(), "no limit to tell of")
+
+	rec = testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0))), "/")
+	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+	assert.Equal(t, http.Header{
+		"Cache-Control":         {"no-store"},
+		"Content-Length":        {"265"},
+		"Content-Type":          {"application/problem+json"},
+		"X-Ratelimit-Limit":     {"0"},
+		"X-Ratelimit-Remaining": {"0"},
+		"X-Ratelimit-Reset":     {"0"},
+	}, rec.Header(), "no Retry-After: no waiting helps")
+}
+
+// TestCopiedContextIsSafe has an access log look at a copy while a further handler decides.
+func TestCopiedContextIsSafe(t *testing.T) {
+	t.Parallel()
+	l, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	logged := make(chan ginlimit.Result, 1)
+	r := testkit.Serve(l.Handler(ginlimit.PerHour(5)), func(c *gin.Context) {
+		copied := c.Copy()
+		go func() {
+			result, _ := ginlimit.FromContext(copied)
+			logged <- result
+		}()
+	}, l.Handler(ginlimit.PerMinute(3)))
+	testkit.Get(r, "/")
+	assert.Equal(t, ginlimit.PerHour(5), (<-logged).Limit, "what was decided when it was copied")
+}
+
+func TestRequestDeadlineIsAnswered503(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, ctx := range []context.Context{late, gone} {
+		rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) { *r = *r.WithContext(ctx) })
+		assert.Equal(t, http.StatusServiceUnavailable, rec.Code)
+	}
+}

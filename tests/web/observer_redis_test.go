@@ -1,0 +1,211 @@
+//go:build integration
+
+package web_test
+
+import (
+	"context"
+	"maps"
+	"math"
+	"net/http"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	gone := testkit.ConnectDirect(t, testkit.RefusedAddr(t))
+	limit, anyone := ginlimit.PerHour(2), netip.MustParsePrefix("192.0.2.0/24")
+	type option = ginlimit.Option
+	for name, row := range map[string]struct {
+		lost     bool
+		limit    ginlimit.Limit
+		options  []option
+		requests int
+		want     []ginlimit.Event // of the last ones
+	}{
+		"allowed, refused, and refused from memory": {false, limit, nil, 4, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1, Cost: 1}, {Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
+			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Source: ginlimit.FromMemory, Cost: 1}}},
+		"unlimited": {false, ginlimit.PerHour(-1), nil, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1), Remaining: math.MaxInt, Source: ginlimit.FromPolicy, Cost: 1}}},
+		"prohibited": {false, ginlimit.PerHour(0), nil, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerHour(0), Source: ginlimit.FromPolicy, Cost: 1}}},
+		"cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return 2 })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 2}}},
+		"negative cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return -2 })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "invalid_limit", Cost: -2}}},
+		"local": {true, limit, nil, 3, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}, {Outcome: ginlimit.OutcomeLocal, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}}},
+		"open": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailOpen)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeOpen, Allowed: true, Limit: limit, Remaining: 1, Source: ginlimit.FromLocal, Cost: 1}}},
+		"closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeClosed, Source: ginlimit.FromPolicy, Cost: 1}}},
+		"skipped": {false, limit, []option{ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeSkipped, Allowed: true, Source: ginlimit.FromPolicy}}},
+		"let in": {false, limit, []option{ginlimit.WithAllowList(anyone)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeListed, Allowed: true, Source: ginlimit.FromPolicy}}},
+		"free, and closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithCost(func(*gin.Context) int { return 0 })}, 1,
+			[]ginlimit.Event{{Outcome: ginlimit.OutcomeClosed, Allowed: true, Source: ginlimit.FromPolicy}}},
+		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1, []ginlimit.Event{{Outcome: ginlimit.OutcomeListed, Source: ginlimit.FromPolicy}}},
+		"dry run": {false, limit, []option{ginlimit.WithDryRun()}, 3, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeDryRun, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeDryRun, Limit: limit, Cost: 1}}},
+		"no key": {false, limit, []option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "no_key", Cost: 1}}},
+		"no plan": {false, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLimitFunc(
+			func(context.Context, string) ([]ginlimit.Limit, error) { return nil, ginlimit.ErrUnavailable })}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "limit_func", Cost: 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, seen := rdb, &events{}
+			if row.lost {
+				client = gone
+			}
+			limiter, err := ginlimit.NewLimiter(client, ginlimit.WithObserver(seen.observe), testkit.TrustsClock(), testkit.Patient())
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+			r := testkit.Serve(limiter.Handler(row.limit, append(row.options, ginlimit.WithName(name))...))
+			for range row.requests {
+				testkit.Get(r, "/")
+			}
+			got := seen.take(t)
+			for i := range got {
+				if row.lost { // by when the refused connection is seen
+					assert.Contains(t, []string{"late", "connection_refused", "breaker_open"}, got[i].Reason)
+					got[i].Reason = ""
+				}
+			}
+			require.Len(t, got, row.requests, "one for each request")
+			for i := range row.want {
+				row.want[i].Name = name
+			}
+			require.Equal(t, row.want, got[len(got)-len(row.want):])
+		})
+	}
+}
+
+func TestStats(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	limiter, err := ginlimit.NewLimiter(testkit.ConnectDirect(t, addr), testkit.TrustsClock(), testkit.Patient())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	require.Equal(t, ginlimit.Stats{Servers: 1}, limiter.Stats())
+
+	limit, ctx := ginlimit.PerHour(100), t.Context()
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range 4 {
+				_, err := limiter.Allow(ctx, "k", limit)
+				assert.NoError(t, err)
+			}
+		})
+	}
+	all.Wait()
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().InFlight == 0 }))
+	s := limiter.Stats()
+	require.GreaterOrEqual(t, s.Decisions, uint64(101)) // further ones are refused from memory
+	require.LessOrEqual(t, s.Decisions, uint64(256))
+	require.LessOrEqual(t, s.Batches, s.Decisions)
+	require.Positive(t, s.Batches)
+	require.Zero(t, s.LostServers+s.Queued+s.LocalBuckets)
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
+		r, err := limiter.Allow(ctx, "k", limit)
+		return err == nil && !r.Allowed && limiter.Stats().Remembered == 1
+	}))
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().Remembered == 0 }), "for a second")
+
+	require.NoError(t, process.Kill())
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
+		_, _ = limiter.Allow(ctx, "other", limit)
+		return limiter.Stats().LostServers == 1
+	}))
+	_, err = limiter.Allow(ctx, "other", limit)
+	require.NoError(t, err)
+	require.Equal(t, 1, limiter.Stats().LocalBuckets)
+	transitions := map[ginlimit.Transition]uint64{{To: "open", Reason: "connection_refused"}: 1}
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().Transitions != nil }))
+	require.Equal(t, transitions, limiter.Stats().Transitions)
+	require.NotNil(t, testkit.LaunchRedis(t, addr))
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
+		r, err := limiter.Allow(ctx, "other", limit)
+		return err == nil && r.Source == ginlimit.FromRedis
+	}))
+	transitions[ginlimit.Transition{To: "half_open"}], transitions[ginlimit.Transition{To: "closed"}] = 1, 1
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return maps.Equal(transitions, limiter.Stats().Transitions) }))
+	require.NoError(t, limiter.Close())
+	require.Zero(t, limiter.Stats().LostServers, "nobody seeks it any more")
+	require.Equal(t, s.Batches, min(s.Batches, limiter.Stats().Batches))
+}
+
+// TestEventsTellWhyRedisDidNotDecide: a late decision is made here, and took the timeout; it is none of Redis.
+func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
+	t.Parallel()
+	var seen events
+	addr, process := testkit.StartRedisProcess(t)
+	admin := testkit.Connect(t, addr)
+	limiter, err := ginlimit.NewLimiter(testkit.ConnectDirect(t, addr), ginlimit.WithObserver(seen.observe))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	user := func(*gin.Context) (string, error) { return "u", nil }
+	handlers := map[string]http.Handler{
+		"one key": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user))),
+		"several": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithIdentity("i", user, ginlimit.PerHour(9)))),
+		"a ban":   testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithBan(time.Minute, time.Hour))),
+		"dry run": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithDryRun())),
+		"closed":  testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithFailure(ginlimit.FailClosed))),
+	}
+	reasons := func(want string) {
+		for name, h := range handlers {
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+				testkit.Get(h, "/")
+				event := seen.take(t)[0]
+				source := ginlimit.FromRedis
+				switch {
+				case want != "" && name == "closed":
+					source = ginlimit.FromPolicy
+				case want != "":
+					source = ginlimit.FromLocal
+				}
+				return event.Reason == want && event.Source == source
+			}), "%s: %q", name, want)
+		}
+	}
+	reasons("") // once there is a connection
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha", "-eval").Err())
+	reasons("NOPERM")
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "+evalsha", "+eval").Err())
+	reasons("")
+
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(5))
+	require.NoError(t, err)
+	late := seen.all[len(seen.all)-1]
+	require.GreaterOrEqual(t, late.Duration, ginlimit.DefaultTimeout)
+	late.Duration = 0
+	require.Equal(t, ginlimit.Event{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: ginlimit.PerHour(5), Remaining: 4, Source: ginlimit.FromLocal, Cost: 1,
+		Reason: "late"}, late)
+	seen.take(t)
+	reasons("breaker_open")
+
+	worker, err := limiter.Policy(ginlimit.PerHour(5), ginlimit.WithName("worker"), ginlimit.WithFailure(ginlimit.FailClosed))
+	require.NoError(t, err)
+	time.AfterFunc(200*time.Millisecond, func() { _ = process.Signal(syscall.SIGCONT) })
+	require.NoError(t, worker.Wait(t.Context(), "k"), "it goes on through the outage")
+	event := seen.take(t)[0]
+	require.Positive(t, event.Waited)
+	require.Equal(t, ginlimit.FromRedis, event.Source)
+	require.Empty(t, event.Reason, "of the try that Redis decided")
+}

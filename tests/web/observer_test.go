@@ -1,0 +1,218 @@
+package web_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// events collects what an observer sees.
+type events struct {
+	mu  sync.Mutex
+	all []ginlimit.Event
+}
+
+func (e *events) observe(_ context.Context, event ginlimit.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, event)
+}
+
+// take returns what was seen since, without how long it took, which is more than nothing.
+func (e *events) take(t *testing.T) []ginlimit.Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := e.all
+	e.all = nil
+	for i := range all {
+		assert.Positive(t, all[i].Duration)
+		all[i].Duration = 0
+	}
+	return all
+}
+
+func TestObserverSeesTheMethods(t *testing.T) {
+	t.Parallel()
+	seen, limit, ctx := &events{}, ginlimit.PerHour(5), t.Context()
+	limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
+	require.NoError(t, err)
+	_, _ = limiter.Allow(ctx, "k", limit)
+	_, _ = limiter.AllowN(ctx, "k", 9, limit)
+	_, _ = limiter.AllowUpTo(ctx, "k", 3, limit)
+	require.NoError(t, limiter.Wait(ctx, "k", limit))
+	_, _ = limiter.Peek(ctx, "k", limit) // takes nothing
+	_, _ = limiter.Allow(ctx, "", limit) // decides nothing
+	require.NoError(t, limiter.Close())
+	_, _ = limiter.Allow(ctx, "k", limit)
+	require.Equal(t, []ginlimit.Event{
+		{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 4, Source: ginlimit.FromLocal, Cost: 1},
+		{Outcome: ginlimit.OutcomeRefused, Limit: limit, Remaining: 4, Source: ginlimit.FromLocal, Cost: 9},
+		{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1, Source: ginlimit.FromLocal, Cost: 3},
+		{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1},
+		{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "closed", Cost: 1},
+	}, seen.take(t))
+}
+
+// TestObserverSeesAWaitOnce: one Event when it ends, however often it has tried.
+func TestObserverSeesAWaitOnce(t *testing.T) {
+	t.Parallel()
+	limit := ginlimit.PerSecond(1)
+	for name, row := range map[string]struct {
+		wait func(t *testing.T, l *ginlimit.Limiter) // on a bucket that is empty
+		want ginlimit.Event
+	}{
+		"until there is a token": {func(t *testing.T, l *ginlimit.Limiter) {
+			require.NoError(t, l.Wait(t.Context(), "k", limit))
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1, Duration: time.Second, Waited: time.Second}},
+		"until its context ends": {func(t *testing.T, l *ginlimit.Limiter) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(500*time.Millisecond, cancel)
+			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.Canceled)
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy, Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "canceled"}},
+		"not at all before the deadline": {func(t *testing.T, l *ginlimit.Limiter) {
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.DeadlineExceeded)
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy, Cost: 1, Reason: "deadline"}},
+		"until the limiter is closed": {func(t *testing.T, l *ginlimit.Limiter) {
+			time.AfterFunc(500*time.Millisecond, func() { _ = l.Close() })
+			require.ErrorIs(t, l.Wait(t.Context(), "k", limit), ginlimit.ErrUnavailable)
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy, Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "closed"}},
+		"with a context that has ended": {func(t *testing.T, l *ginlimit.Limiter) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.Canceled)
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Cost: 1, Reason: "canceled"}},
+		"in vain": {func(t *testing.T, l *ginlimit.Limiter) {
+			require.ErrorIs(t, l.Wait(t.Context(), "k", ginlimit.PerSecond(0)), ginlimit.ErrInvalidLimit)
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerSecond(0), Source: ginlimit.FromPolicy, Cost: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				seen := &events{}
+				limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
+				require.NoError(t, err)
+				defer limiter.Close()
+				require.NoError(t, limiter.Wait(t.Context(), "k", limit))
+				synctest.Wait()
+				seen.all = nil
+				row.wait(t, limiter)
+				synctest.Wait()
+				require.Equal(t, []ginlimit.Event{row.want}, seen.all)
+			})
+		})
+	}
+}
+
+// TestObserverSeesEachOfManyWaitsOnce, though all of them try each second and only one gets the token.
+func TestObserverSeesEachOfManyWaitsOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		seen, limit := &events{}, ginlimit.PerSecond(1)
+		limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
+		require.NoError(t, err)
+		defer limiter.Close()
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() { assert.NoError(t, limiter.Wait(t.Context(), "k", limit)) })
+		}
+		all.Wait()
+		var want []ginlimit.Event
+		for i := range 20 {
+			waited := time.Duration(i) * time.Second
+			want = append(want, ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1,
+				Duration: waited, Waited: waited})
+		}
+		require.Equal(t, want, seen.all)
+	})
+}
+
+func TestObserverIsTheLimiters(t *testing.T) {
+	t.Parallel()
+	_, err := ginlimit.NewLocal(ginlimit.WithObserver(nil))
+	require.ErrorContains(t, err, "WithObserver: the function is nil")
+	limiter, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	require.ErrorContains(t, testkit.PanicError(func() {
+		limiter.Handler(ginlimit.PerHour(1), ginlimit.WithObserver(new(events).observe))
+	}), "WithObserver is an option of the limiter")
+}
+
+func TestOutcomesAreNamed(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for o := range ginlimit.OutcomeError + 2 {
+		names = append(names, o.String())
+	}
+	require.Equal(t, []string{"allowed", "refused", "allowed_from_lease", "refused_from_memory", "local", "open", "closed",
+		"skipped", "listed", "dry_run", "error", "unknown"}, names)
+}
+
+// TestObserverMayBeSlow: it holds up the request that it sees, and nobody else.
+func TestObserverMayBeSlow(t *testing.T) {
+	t.Parallel()
+	var held atomic.Bool
+	begun, release := make(chan struct{}), make(chan struct{})
+	limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(func(context.Context, ginlimit.Event) {
+		if held.CompareAndSwap(false, true) {
+			close(begun)
+			<-release
+		}
+	}))
+	require.NoError(t, err)
+	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(5)))
+	first := make(chan int)
+	go func() { first <- testkit.Get(r, "/").Code }()
+	<-begun
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+	close(release)
+	require.Equal(t, http.StatusOK, <-first)
+}
+
+func TestObserversAddUp(t *testing.T) {
+	t.Parallel()
+	var first, second, third events
+	both := testkit.NewLocal(t, ginlimit.WithObserver(first.observe), ginlimit.WithObserver(second.observe))
+	one := testkit.NewLocal(t, ginlimit.WithObserver(third.observe))
+	p := testkit.NewPolicy(t, both, ginlimit.PerDay(3), ginlimit.WithName("p"), testkit.ByUser())
+	require.Equal(t, http.StatusOK, testkit.Get(testkit.Serve(p.Handler()), "/", testkit.User("u")).Code)
+	_, err := p.AllowN(t.Context(), "u", 2)
+	require.NoError(t, err)
+	_, err = p.AllowUpTo(t.Context(), "u", 2)
+	require.NoError(t, err)
+	require.ErrorIs(t, p.WaitN(t.Context(), "u", 4), ginlimit.ErrInvalidLimit)
+	_, err = both.Allow(t.Context(), "u", ginlimit.PerDay(1))
+	require.NoError(t, err)
+	_, err = p.Peek(t.Context(), "u")
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(p.Refund(t.Context(), "u", 1), p.Block(t.Context(), "u", time.Hour), p.Reset(t.Context(), "u")))
+	_, err = p.Allow(t.Context(), "")
+	require.Error(t, err)
+	_, err = one.Allow(t.Context(), "u", ginlimit.PerDay(1))
+	require.NoError(t, err)
+	want := []ginlimit.Event{
+		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3), Remaining: 2, Source: ginlimit.FromLocal, Cost: 1},
+		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3), Source: ginlimit.FromLocal, Cost: 2},
+		{Name: "p", Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerDay(3), Source: ginlimit.FromLocal, Cost: 2},
+		{Name: "p", Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerDay(3), Source: ginlimit.FromLocal, Cost: 4},
+		{Name: "", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(1), Source: ginlimit.FromLocal, Cost: 1},
+	}
+	require.Equal(t, want, first.take(t))
+	require.Equal(t, want, second.take(t))
+	require.Equal(t, want[4:], third.take(t))
+
+	_, err = ginlimit.NewLocal(ginlimit.WithObserver(first.observe), ginlimit.WithObserver(nil))
+	require.ErrorContains(t, err, "WithObserver: the function is nil")
+}

@@ -1,0 +1,294 @@
+package web_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
+	t.Parallel()
+	limiter := testkit.NewLocal(t)
+	opts := []ginlimit.Option{
+		ginlimit.WithLimits(ginlimit.PerHour(1), ginlimit.PerHour(2), ginlimit.PerSecond(1).WithBurst(-1)), ginlimit.WithPrefix("{"),
+		ginlimit.WithName(""), ginlimit.WithKey(nil), ginlimit.WithAlgorithm(9), ginlimit.WithFailure(9), ginlimit.WithHeaders(99),
+		ginlimit.WithObserver(nil), ginlimit.WithLimitFunc(nil), ginlimit.WithCost(nil), nil,
+		ginlimit.WithIdentity("", nil, ginlimit.Limit{}), ginlimit.WithIdentity("a", testkit.Everybody, ginlimit.PerDay(1)),
+		ginlimit.WithIdentity("a", testkit.Everybody, ginlimit.PerDay(1)),
+		ginlimit.WithAllowList(netip.Prefix{}), ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/90")),
+	}
+	p, err := limiter.Policy(ginlimit.Limit{}, opts...)
+	require.Nil(t, p)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+	for _, fault := range []string{
+		"the zero Limit", "same period", "the burst is negative", "WithPrefix is an option of the limiter", "braces", "WithName: the name is empty",
+		"WithKey: the function is nil", "WithAlgorithm(9)", "WithFailure(9)", "WithHeaders(99)", "WithObserver: the function is nil",
+		"WithObserver is an option of the limiter", "WithLimitFunc: the function is nil", "WithCost: the function is nil", "option 11 is nil",
+		"WithIdentity: the name is empty", `WithIdentity("a"): there is another of that name`, "WithAllowList: the prefix", "WithDenyList: the prefix",
+	} {
+		assert.ErrorContains(t, err, fault)
+	}
+	require.Equal(t, err.Error(), testkit.PanicText(t, func() { limiter.Handler(ginlimit.Limit{}, opts...) }), "a Handler panics with the same")
+
+	_, err = limiter.Policy(ginlimit.PerHour(1), ginlimit.WithIdentity("1/h", testkit.Everybody, ginlimit.PerDay(1)))
+	require.ErrorContains(t, err, "there is another of that name", "that of the policy")
+	_, err = new(ginlimit.Limiter).Policy(ginlimit.PerHour(1))
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+}
+
+// TestPolicyMethodsAreForTheBucketsOfItsHandler, whatever they are counted by.
+func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
+	t.Parallel()
+	ten := ginlimit.PerDay(10)
+	for engine, make := range map[string]func(*testing.T, ...ginlimit.Option) *ginlimit.Limiter{
+		"miniredis": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
+			rdb, _ := testkit.NewMiniredis(t)
+			return testkit.NewLimiter(t, rdb, opts...)
+		},
+		"in the process": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return testkit.NewLocal(t, opts...) },
+	} {
+		for name, row := range map[string]struct {
+			limiter []ginlimit.Option
+			policy  []ginlimit.Option
+			limit   ginlimit.Limit
+		}{
+			"token bucket":        {nil, nil, ten},
+			"with a name":         {nil, []ginlimit.Option{ginlimit.WithName("a|name")}, ten},
+			"fixed window":        {nil, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithName("fw")}, ten},
+			"sliding window":      {nil, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}, ten},
+			"several limits":      {nil, []ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(100), ginlimit.Limit{Rate: 11, Period: 30 * 24 * time.Hour})}, ten},
+			"with a secret":       {[]ginlimit.Option{ginlimit.WithKeySecret([]byte("sixteen bytes...")), ginlimit.WithName("n")}, nil, ten},
+			"the limiter's":       {[]ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, nil, ten},
+			"a limit per client":  {nil, []ginlimit.Option{testkit.LimitsFrom(ten)}, ginlimit.PerHour(0)},
+			"limits per client":   {nil, []ginlimit.Option{testkit.LimitsFrom(ginlimit.PerHour(100), ten), ginlimit.WithName("n")}, ginlimit.PerDay(3)},
+			"windows per client":  {nil, []ginlimit.Option{testkit.LimitsFrom(ten), ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, ginlimit.PerHour(0)},
+			"beside an identity":  {nil, []ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(1000))}, ten},
+			"with an identity of": {nil, []ginlimit.Option{ginlimit.WithRefund(func(*gin.Context) bool { return false })}, ten},
+		} {
+			if engine == "in the process" && name == "with a secret" {
+				continue // it has none
+			}
+			t.Run(engine+", "+name, func(t *testing.T) {
+				t.Parallel()
+				ctx := t.Context()
+				p := testkit.NewPolicy(t, make(t, row.limiter...), row.limit, append(row.policy, testkit.ByUser())...)
+				r := testkit.Serve(p.Handler())
+				const client = "b|c" // as the KeyFunc returns it
+				left := func(want int) {
+					t.Helper()
+					res, err := p.Peek(ctx, client)
+					require.NoError(t, err)
+					require.Equal(t, want, res.Remaining)
+					require.Zero(t, res.Granted)
+					require.Equal(t, ten, res.Limit)
+				}
+				request := func(remains int) { // fewer than none: it is refused
+					t.Helper()
+					rec := testkit.Get(r, "/", testkit.User(client))
+					if remains < 0 {
+						require.Equal(t, http.StatusTooManyRequests, rec.Code)
+						return
+					}
+					require.Equal(t, http.StatusOK, rec.Code)
+					require.Equal(t, fmt.Sprint(remains), testkit.Remaining(rec))
+				}
+				left(10)
+				request(9)
+				left(9)
+				res, err := p.Allow(ctx, client)
+				require.NoError(t, err)
+				require.True(t, res.Allowed)
+				require.Equal(t, 1, res.Granted)
+				require.Equal(t, 8, res.Remaining)
+				res, err = p.AllowN(ctx, client, 9)
+				require.NoError(t, err)
+				require.False(t, res.Allowed)
+				require.Positive(t, res.RetryAfter)
+				res, err = p.AllowN(ctx, client, 3)
+				require.NoError(t, err)
+				require.True(t, res.Allowed)
+				request(4)
+				require.NoError(t, p.Wait(ctx, client))
+				request(2)
+				require.NoError(t, p.WaitN(ctx, client, 2))
+				left(0)
+				request(-1)
+				res, err = p.AllowUpTo(ctx, client, 100)
+				require.NoError(t, err)
+				require.False(t, res.Allowed)
+				require.NoError(t, p.Refund(ctx, client, 3))
+				request(2)
+				res, err = p.AllowUpTo(ctx, client, 100)
+				require.NoError(t, err)
+				require.Equal(t, 2, res.Granted)
+				request(-1)
+				require.NoError(t, p.Reset(ctx, client))
+				request(9)
+
+				require.NoError(t, p.Block(ctx, client, time.Hour))
+				rec := testkit.Get(r, "/", testkit.User(client))
+				require.Equal(t, http.StatusTooManyRequests, rec.Code)
+				require.Contains(t, []string{"3600", "3599"}, rec.Header().Get("Retry-After"))
+				require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("another")).Code)
+				near, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				require.ErrorIs(t, p.Wait(near, client), context.DeadlineExceeded, "at once")
+				require.NoError(t, p.Reset(ctx, client))
+				request(9)
+				require.ErrorIs(t, p.WaitN(ctx, client, 11), ginlimit.ErrInvalidLimit, "it never holds so many")
+			})
+		}
+	}
+}
+
+// TestBlockByKeyMissesOtherAlgorithms is the trap that [ginlimit.Policy.Block] closes.
+func TestBlockByKeyMissesOtherAlgorithms(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(10)
+	p := testkit.NewPolicy(t, limiter, limit, ginlimit.WithName("fw"), testkit.ByUser(), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+	r := testkit.Serve(p.Handler())
+	require.NoError(t, limiter.Block(t.Context(), ginlimit.Key("fw", "c"), time.Hour, limit))
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
+	require.NoError(t, p.Block(t.Context(), "c", time.Hour))
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code)
+}
+
+func TestPolicyMethodsRefuseWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	fail := errors.New("no such client")
+	limiter := testkit.NewLocal(t)
+	p := testkit.NewPolicy(t, limiter, ginlimit.PerDay(10), ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+		switch client {
+		case "unknown":
+			return nil, fail
+		case "none":
+			return nil, nil
+		case "invalid":
+			return []ginlimit.Limit{ginlimit.PerDay(1), {}}, nil
+		case "unlimited":
+			return []ginlimit.Limit{ginlimit.PerDay(-1)}, nil
+		}
+		return []ginlimit.Limit{ginlimit.PerDay(10)}, nil
+	}))
+	ctx, n := t.Context(), 1
+	methods := methodsOf(p, &ctx, &n)
+	for name, method := range methods {
+		n = 1
+		require.NoError(t, p.Reset(ctx, "k")) // a block leaves one token
+		require.NoError(t, method("k"), name)
+		require.ErrorIs(t, method(""), ginlimit.ErrNoKey, name)
+		require.ErrorIs(t, method("unknown"), fail, name)
+		require.ErrorIs(t, method("none"), ginlimit.ErrInvalidLimit, name)
+		require.ErrorIs(t, method("invalid"), ginlimit.ErrInvalidLimit, name)
+		if name == "Block" {
+			require.ErrorIs(t, method("unlimited"), ginlimit.ErrInvalidLimit)
+		} else {
+			require.NoError(t, method("unlimited"), name)
+		}
+		n = 0
+		if strings.HasSuffix(name, "N") || slices.Contains([]string{"AllowUpTo", "Refund", "Block"}, name) {
+			require.ErrorIs(t, method("k"), ginlimit.ErrInvalidLimit, name)
+		}
+		if strings.HasSuffix(name, "N") {
+			require.ErrorIs(t, method(""), ginlimit.ErrInvalidLimit, name)
+			require.ErrorIs(t, method(""), ginlimit.ErrNoKey, "%s: both faults", name)
+		}
+	}
+	n = 1
+	var cancel context.CancelFunc
+	ctx, cancel = context.WithCancel(ctx)
+	cancel()
+	for name, method := range methods {
+		require.ErrorIs(t, method("k"), context.Canceled, name)
+	}
+	ctx = t.Context()
+	require.NoError(t, limiter.Close())
+	for name, method := range methods {
+		require.ErrorIs(t, method("k"), ginlimit.ErrUnavailable, name)
+	}
+}
+
+// methodsOf are all methods of a policy, with a context, a client and a number.
+func methodsOf(p *ginlimit.Policy, ctx *context.Context, n *int) map[string]func(client string) error {
+	return map[string]func(client string) error{
+		"Allow":     func(c string) error { _, err := p.Allow(*ctx, c); return err },
+		"AllowN":    func(c string) error { _, err := p.AllowN(*ctx, c, *n); return err },
+		"AllowUpTo": func(c string) error { _, err := p.AllowUpTo(*ctx, c, *n); return err },
+		"Wait":      func(c string) error { return p.Wait(*ctx, c) },
+		"WaitN":     func(c string) error { return p.WaitN(*ctx, c, *n) },
+		"Peek":      func(c string) error { _, err := p.Peek(*ctx, c); return err },
+		"Refund":    func(c string) error { return p.Refund(*ctx, c, *n) },
+		"Block":     func(c string) error { return p.Block(*ctx, c, time.Duration(*n)) },
+		"Reset":     func(c string) error { return p.Reset(*ctx, c) },
+	}
+}
+
+func TestZeroPolicyMakesNoDecision(t *testing.T) {
+	t.Parallel()
+	ctx, n := t.Context(), 1
+	for _, p := range []*ginlimit.Policy{nil, {}} {
+		for name, method := range methodsOf(p, &ctx, &n) {
+			require.ErrorIs(t, method("k"), ginlimit.ErrUnavailable, name)
+		}
+		require.Contains(t, testkit.PanicText(t, func() { p.Handler() }), "not made by Limiter.Policy")
+	}
+}
+
+// TestLimitsOfManyPlansAreKept: those of the clients' plans are checked and prepared once, not for each request, whatever
+// the number of plans up to 2,048, and of limits in each up to 16. Of a few more plans, most are kept.
+func TestLimitsOfManyPlansAreKept(t *testing.T) { // not parallel: it counts allocations
+	if testkit.RaceDetector {
+		t.Skip("the race detector allocates too")
+	}
+	for name, row := range map[string]struct{ plans, limits int }{
+		"one":                {1, 1},
+		"1,025":              {1025, 1},
+		"2,000":              {2000, 1},
+		"2,100":              {2100, 1},
+		"of several limits":  {1025, 4},
+		"of five limits":     {1025, 5},
+		"of very many":       {2, 16},
+		"of too many limits": {1, 17},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plans := make([][]ginlimit.Limit, row.plans)
+			for i := range plans {
+				for j := range row.limits {
+					plans[i] = append(plans[i], ginlimit.Limit{Rate: 1000 + i, Period: time.Duration(1+j) * time.Hour})
+				}
+			}
+			next := 0
+			p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(1), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+				next++
+				return plans[next%len(plans)], nil
+			}))
+			peek := func() {
+				_, err := p.Peek(t.Context(), "k")
+				require.NoError(t, err)
+			}
+			for range plans { // each is made once
+				peek()
+			}
+			allocs := testing.AllocsPerRun(2*len(plans), peek)
+			if row.limits > 16 {
+				require.Greater(t, allocs, 50.0, "they are prepared each time, so that memory is bounded")
+				return
+			}
+			require.Less(t, allocs, 12.0)
+		})
+	}
+}

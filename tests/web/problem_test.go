@@ -1,0 +1,188 @@
+package web_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// The bodies of 4xx and 5xx.
+
+// TestRefusalsThatNeverEndSaySo: a cost above the burst, and a limit of none. Retrying helps neither.
+func TestRefusalsThatNeverEndSaySo(t *testing.T) {
+	t.Parallel()
+	costs := func(n, most int) string {
+		return fmt.Sprintf("This request costs %d and the limit never allows more than %d at once, so retrying will not help.", n, most)
+	}
+	const prohibited = "Requests are not allowed at all, so retrying will not help."
+	identity := func(limits ...ginlimit.Limit) ginlimit.Option {
+		return ginlimit.WithIdentity("key", ginlimit.ByClientIP, limits...)
+	}
+	type options = []ginlimit.Option
+	for name, row := range map[string]struct {
+		limit    ginlimit.Limit
+		cost     int
+		options  options
+		detail   string
+		violated string
+		left     [3]string // X-RateLimit-Limit, -Remaining and -Reset
+	}{
+		"a cost above the burst": {ginlimit.PerMinute(10), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "6"}},
+		"above a smaller burst":  {ginlimit.PerMinute(10).WithBurst(4), 5, nil, costs(5, 4), `"search"`, [3]string{"4", "3", "6"}},
+		"above one of several limits": {ginlimit.PerMinute(100), 7, options{ginlimit.WithLimits(ginlimit.PerHour(6))},
+			costs(7, 6), `"search-h"`, [3]string{"6", "5", "600"}},
+		"above the later one, while the first is short of tokens": {ginlimit.PerHour(3).WithBurst(20), 20, options{ginlimit.WithLimits(ginlimit.PerSecond(19))},
+			costs(20, 19), `"search-h","search-s"`, [3]string{"19", "18", "1"}},
+		"above both": {ginlimit.PerMinute(10), 12, options{ginlimit.WithLimits(ginlimit.PerHour(6))},
+			costs(12, 6), `"search-m","search-h"`, [3]string{"6", "5", "600"}},
+		"above an identity's": {ginlimit.PerMinute(100), 12, options{identity(ginlimit.PerMinute(10))},
+			costs(12, 10), `"key"`, [3]string{"10", "9", "6"}},
+		"a window": {ginlimit.PerMinute(10), 12, options{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)},
+			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
+		"a fixed window": {ginlimit.PerMinute(10), 12, options{ginlimit.WithAlgorithm(ginlimit.FixedWindow)},
+			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
+		"a day":   {ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "86400"}},
+		"a week":  {ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "172800"}},
+		"a month": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "2678400"}},
+		"a month beside a bucket": {ginlimit.PerMinute(100), 12, options{ginlimit.WithLimits(ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)))},
+			costs(12, 10), `"search-month"`, [3]string{"10", "9", "2678400"}},
+		"a bucket beside a month": {ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1)), 12, options{ginlimit.WithLimits(ginlimit.PerMinute(10))},
+			costs(12, 10), `"search-m"`, [3]string{"10", "9", "6"}},
+		"a month beside a window": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, options{
+			ginlimit.WithLimits(ginlimit.PerMinute(100)), ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
+		}, costs(12, 10), `"search-month"`, [3]string{"10", "9", "2678400"}},
+		"a month and a day": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, options{
+			ginlimit.WithLimits(ginlimit.PerCalendar(7, ginlimit.CalendarDay(nil))),
+		}, costs(12, 7), `"search-month","search-calendar-day"`, [3]string{"7", "6", "86400"}},
+		"prohibited": {ginlimit.PerMinute(0), 1, nil, prohibited, `"search"`, [3]string{"0", "0", "0"}},
+		"an identity is prohibited": {ginlimit.PerMinute(10), 12, options{identity(ginlimit.PerMinute(0))},
+			prohibited, `"key"`, [3]string{"0", "0", "0"}},
+	} {
+		for kind, limiter := range map[string]func(*testing.T, *testkit.Bubble) *ginlimit.Limiter{
+			"Redis": func(t *testing.T, b *testkit.Bubble) *ginlimit.Limiter {
+				return testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyMemory(0))
+			},
+			"process": func(t *testing.T, _ *testkit.Bubble) *ginlimit.Limiter { return testkit.NewLocal(t) },
+			"without Redis": func(t *testing.T, _ *testkit.Bubble) *ginlimit.Limiter {
+				return testkit.WithoutRedis(t, ginlimit.WithReplicas(2))
+			},
+		} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				t.Parallel()
+				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+					l := limiter(t, b)
+					cost := 1
+					r := testkit.Serve(l.Handler(row.limit, append(row.options, ginlimit.WithName("search"),
+						ginlimit.WithCost(func(*gin.Context) int { return cost }))...))
+					testkit.Get(r, "/") // so that something is missing
+					cost = row.cost
+					body := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+						`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+						`"detail":"` + row.detail + `","violated-policies":[` + row.violated + `]}`
+					for accept, want := range map[string][2]string{
+						"application/json": {"application/problem+json", body},
+						"text/plain":       {"text/plain; charset=utf-8", "Too many requests. " + row.detail + "\n"},
+					} {
+						rec := testkit.Get(r, "/", testkit.With("Accept", accept))
+						assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+						assert.Equal(t, want[1], rec.Body.String())
+						headers := http.Header{
+							"X-Ratelimit-Limit": {row.left[0]}, "X-Ratelimit-Remaining": {row.left[1]}, "X-Ratelimit-Reset": {row.left[2]},
+							"Content-Type": {want[0]}, "Content-Length": {strconv.Itoa(len(want[1]))}, "Cache-Control": {"no-store"},
+						}
+						if kind == "without Redis" { // the figures are those of this process' share
+							if row.detail != prohibited {
+								headers["X-Ratelimit-Status"] = []string{"degraded"}
+							}
+							for _, name := range []string{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"} {
+								headers[name] = rec.Header()[name]
+							}
+						}
+						assert.Equal(t, headers, rec.Header())
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestPlainTextIfAccepted(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	limited := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyMemory(0))) // whose clock goes on
+	testkit.Get(limited, "/")
+	for accept, wantText := range map[string]bool{
+		"": false, "application/json, text/plain, */*": false, "text/plain, */*": true,
+	} {
+
+		rec := testkit.Get(limited, "/", testkit.With("Accept", accept))
+		require.Equal(t, http.StatusTooManyRequests, rec.Code)
+		if wantText {
+			assert.Equal(t, "text/plain; charset=utf-8", rec.Header().Get("Content-Type"), accept)
+			assert.Equal(t, "Too many requests: try again in 60 s.\n", rec.Body.String(), accept)
+		} else {
+			assert.Equal(t, "application/problem+json", rec.Header().Get("Content-Type"), accept)
+			assert.True(t, json.Valid(rec.Body.Bytes()), accept)
+		}
+		assert.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"), accept)
+		assert.Equal(t, "60", rec.Header().Get("Retry-After"), accept)
+	}
+	twoLines := func(r *http.Request) { r.Header["Accept"] = []string{"application/json;q=0.2", "text/plain"} }
+	assert.Contains(t, testkit.Get(limited, "/", twoLines).Body.String(), "try again")
+	text := testkit.With("Accept", "text/plain")
+	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0))), "/", text)
+	assert.Equal(t, "Too many requests. Requests are not allowed at all, so retrying will not help.\n", rec.Body.String(), "no advice where no waiting helps")
+	rec = testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(5), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))), "/", text)
+	assert.Equal(t, "The header X-Client-Id is missing.\n", rec.Body.String())
+	assert.Equal(t, http.StatusBadRequest, rec.Code)
+	limiter := testkit.NewLimiter(t, rdb)
+	require.NoError(t, limiter.Close())
+	rec = testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerMinute(5))), "/", text)
+	assert.Equal(t, "Service Unavailable\n", rec.Body.String())
+	assert.Equal(t, "1", rec.Header().Get("Retry-After"))
+}
+
+// TestErrorStatusIsWhatTheDefaultAnswers for each error, and without an error nothing is wrong.
+func TestErrorStatusIsWhatTheDefaultAnswers(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, http.StatusOK, ginlimit.ErrorStatus(nil))
+	c, _ := gin.CreateTestContext(httptest.NewRecorder())
+	c.Request = httptest.NewRequest(http.MethodGet, "/", nil)
+	_, missing := ginlimit.ByHeader("X-User")(c)
+	require.Error(t, missing)
+	for _, row := range []struct {
+		err  error
+		want int
+	}{
+		{missing, 400},
+		{ginlimit.ErrBadRequest, 400},
+		{fmt.Errorf("%w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest), 400},
+		{ginlimit.ErrUnknownClient, 403},
+		{ginlimit.ErrUnavailable, 503},
+		{fmt.Errorf("%w: %w", ginlimit.ErrUnavailable, context.Canceled), 503},
+		{context.Canceled, 503},
+		{context.DeadlineExceeded, 503},
+		{ginlimit.ErrNoKey, 500},
+		{ginlimit.ErrInvalidLimit, 500},
+		{errors.New("broken"), 500},
+	} {
+		fails := ginlimit.WithKey(func(*gin.Context) (string, error) { return "", fmt.Errorf("wrapped: %w", row.err) })
+		limiter := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+		require.Equal(t, row.want, testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerHour(1), fails)), "/").Code, row.err)
+		require.Equal(t, row.want, ginlimit.ErrorStatus(fmt.Errorf("wrapped: %w", row.err)), row.err)
+	}
+}
