@@ -69,7 +69,7 @@ local records = back and charges or 0
 local k = records == withRecords and #KEYS / 2 or #KEYS
 
 local history, note, claimed
-if returns or records == withRecords or records == recordsOnly then
+if records == withRecords or records == recordsOnly then
   local concat, gmatch = table.concat, string.gmatch
 
   -- history reads the record of a bucket.
@@ -89,18 +89,6 @@ if returns or records == withRecords or records == recordsOnly then
       h.now = max(h.now, at) -- where Redis' clock is set back
     end
     return h
-  end
-
-  -- since returns what was given back in the last age milliseconds of what was taken more than made
-  -- milliseconds ago, and what a reset took away in the last resets milliseconds.
-  local function since(h, age, made, resets)
-    local given, reset = 0, 0
-    for _, time in ipairs(h.times) do
-      local ago = h.now - time[1]
-      if ago <= age and ago + time[4] >= made then given = given + time[2] end
-      if ago <= resets then reset = reset + time[3] end
-    end
-    return given, reset
   end
 
   -- note writes into a record what is given back now. What was in the bucket until now is drained
@@ -136,6 +124,20 @@ if returns or records == withRecords or records == recordsOnly then
     local value = format('%d %d', h.now + ttl, h.drain) .. concat(text)
     call('SET', h.key, value, 'PX', format('%d', ttl))
   end
+end
+
+if returns then
+  -- since returns what was given back in the last age milliseconds of what was taken more than made
+  -- milliseconds ago, and what a reset took away in the last resets milliseconds.
+  local function since(h, age, made, resets)
+    local given, reset = 0, 0
+    for _, time in ipairs(h.times) do
+      local ago = h.now - time[1]
+      if ago <= age and ago + time[4] >= made then given = given + time[2] end
+      if ago <= resets then reset = reset + time[3] end
+    end
+    return given, reset
+  end
 
   -- claimed returns how many units of a call bucket i may still give back.
   function claimed(w, i, h)
@@ -160,23 +162,31 @@ if returns or records == withRecords or records == recordsOnly then
 end
 
 -- First decide: read every key.
-local all, reply, size = {}, {}, 0
+local all, reply, size, m, last = {}, {}, 0, nil, nil
 for i = 1, k do
   local word = ARGV[3 * i + 2]
-  local calendar = word == 'calendar'
-  local name = calendar and 'fixed' or kind[word] and word or 'token'
-  local m = kind[name]
-  if type(m) == 'function' then -- the module is made for the first key that needs it
-    m = m()
-    kind[name] = m
+  local name = word == 'calendar' and 'fixed' or kind[word] and word or 'token'
+  if name ~= last then
+    m, last = kind[name], name
+    if type(m) == 'function' then -- the module is made for the first key that needs it
+      m = m()
+      kind[name] = m
+    end
   end
-  local first, rate = ARGV[3 * i + 1] + 0, nil
-  if m.drains then rate = first end
-  local w = {
-    key = KEYS[i], kind = m, at = size + 1, drain = rate, period = first,
-    cost = m.drains and word + 0 or 1, calendar = calendar, limit = ARGV[3 * i + 3] + 0
-  }
-  local at = w.at
+  local w
+  if m.drains then
+    w = {
+      key = KEYS[i], kind = m, drain = ARGV[3 * i + 1] + 0, cost = word + 0,
+      limit = ARGV[3 * i + 3] + 0
+    }
+  else
+    w = {
+      key = KEYS[i], kind = m, period = ARGV[3 * i + 1] + 0, cost = 1,
+      limit = ARGV[3 * i + 3] + 0
+    }
+    if word == 'calendar' then w.calendar = true end
+  end
+  local at = size + 1
   for _ = 1, m.size do
     size = size + 1
     reply[size] = 0
@@ -203,9 +213,11 @@ for i = 1, k do
 end
 
 -- Then commit.
+size = 0
 for i, w in ipairs(all) do
-  local m = w.kind
+  local m, at = w.kind, size + 1
   local h, drained
+  size = size + m.size
   if records == withRecords and w.used > 0 and (verb ~= 'give' or w.drain) then
     h, drained = history(w, KEYS[k + i]), max(1, w.left)
     if w.drain then drained = min(w.left, ceil(w.limit / h.drain)) end
@@ -216,7 +228,7 @@ for i, w in ipairs(all) do
       local soon, wait, short = w.block, w.block, w.used + n - w.limit
       if w.used > 0 then soon = max(soon, m.leaves(w, max(1, w.used - w.limit + 1))) end
       if short > 0 and n <= w.limit then wait = max(wait, m.leaves(w, short)) end
-      reply[w.at + 1], reply[w.at + 2] = soon, wait
+      reply[at + 1], reply[at + 2] = soon, wait
     end
   elseif verb == 'charge' then
     local tokens = min(n, floor((m.debt(w) - w.used) / w.cost))
@@ -241,7 +253,7 @@ for i, w in ipairs(all) do
     if h then pcall(note, w, h, 0, 0, w.limit, drained) end
     call('DEL', w.key)
   end
-  if m.mark then reply[w.at + 4] = m.mark(w) end
+  if m.mark then reply[at + 4] = m.mark(w) end
   if m.expire then m.expire(w) end
 end
 

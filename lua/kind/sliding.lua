@@ -36,12 +36,16 @@ end
 local function scan(w)
   w.used, w.left, w.block, w.now, w.gone, w.entries, w.base, w.total = 0, 0, 0, 0, 0, 0, 0, 0
   local header = call('LINDEX', w.key, '0')
-  if not header then return end
+  if not header then
+    w.fresh = true
+    return
+  end
   local ttl = call('PTTL', w.key)
   if ttl == -1 then error('the key has no expiry, so it is no window') end
-  w.exists = true
-  w.over = ttl <= 0 -- it is at its last moment, or gone since
-  if w.over then return end
+  if ttl <= 0 then -- it is at its last moment, or gone since
+    w.fresh, w.over = true, true
+    return
+  end
   local base, total, stop, block = match(header, '^(%d+) (%d+) (%d+) ?(%d*)$')
   w.base, w.total, w.now = base + 0, total + 0, stop - ttl
   w.entries = floor((call('LLEN', w.key) - 1) / 2)
@@ -72,7 +76,7 @@ local function debt(w) return min(2 * w.limit, wrap - 1) end
 -- keep writes the header, and forgets the entries that have left. The log's last token leaves in
 -- w.left. The caller then calls expire.
 local function keep(w)
-  w.fresh, w.ttl = w.over or not w.exists, max(w.left, w.block)
+  w.ttl = max(w.left, w.block)
   local stop = w.now + w.ttl
   local header = format('%d %d %d', w.base, w.total, stop)
   if w.block > 0 then header = format('%s %d', header, w.now + w.block) end
