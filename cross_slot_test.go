@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/ginlimit/ginlimit"
 )
 
 // each has each of some keys decided on for itself.
@@ -20,7 +18,7 @@ func (s *scriptKeys) each(t *testing.T, n, once int, keys []string, charges ...a
 func (s *scriptKeys) across(t *testing.T, n, once int, keys []string, charges ...any) ([]int64, error) {
 	alone := s.source
 	defer func() { s.source = alone }()
-	s.source = "--" + strings.TrimPrefix(ginlimit.CrossSlotScript(), "#!") + alone
+	s.source = "--" + strings.TrimPrefix(s.ofNode, "#!")
 	for _, key := range keys[1:] {
 		charges = append(charges[:len(charges):len(charges)], key)
 	}

@@ -5,71 +5,112 @@ import (
 	"fmt"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
-// The scripts. Each is how the state of a kind is kept, or of two, and then the decision on several. On a node of a
-// cluster, calls for several clients have crossSlotSource before it.
+// The parts of the scripts.
 var (
-	//go:embed script.lua
-	tokenBucketSource string
-	//go:embed fixed_window.lua
-	fixedWindowSource string
-	//go:embed sliding_window.lua
-	slidingWindowSource string
-	//go:embed several.lua
-	severalSource string
-	//go:embed mixed.lua
-	mixedSource string
-	//go:embed decide.lua
-	decideSource string
-	//go:embed slots.lua
-	slotsSource string
-	//go:embed guards.lua
-	guardsSource string
-	//go:embed tell.lua
-	tellSource string
-	//go:embed cross_slot.lua
+	//go:embed lua/prelude.lua
+	preludeSource string
+	//go:embed lua/cross_slot.lua
 	crossSlotSource string
+	//go:embed script.lua
+	tokenFastSource string
+	//go:embed lua/fast/fixed.lua
+	fixedFastSource string
+	//go:embed lua/fast/sliding.lua
+	slidingFastSource string
+	//go:embed lua/fast/several.lua
+	severalFastSource string
+	//go:embed lua/kind/token.lua
+	tokenKindSource string
+	//go:embed lua/kind/fixed.lua
+	fixedKindSource string
+	//go:embed lua/kind/sliding.lua
+	slidingKindSource string
+	//go:embed lua/decide.lua
+	decideSource string
+	//go:embed lua/slots.lua
+	slotsSource string
+	//go:embed lua/guards.lua
+	guardsSource string
+	//go:embed lua/report.lua
+	reportSource string
+	//go:embed lua/plan.lua
+	planSource string // needs no prelude
 )
 
-// scripts returns the scripts of all kinds of buckets, of those that may be mixed, and of each together with a ban or slots.
-func scripts() (all [redisstore.Scripts]string) {
-	copy(all[:], []string{
-		bucket.Token:               several(false) + tokenBucketSource + decideSource,
-		bucket.FixedWindow:         fixedWindowSource + decideSource,
-		bucket.SlidingWindow:       slidingWindowSource + decideSource,
-		redisstore.TokenCalendar:   several(false) + mixed(tokenBucketSource),
-		redisstore.SlidingCalendar: mixed(slidingWindowSource),
-	})
-	for i, source := range all[:redisstore.Guarded] {
-		inLine := ""
-		if i == int(bucket.Token) || i == redisstore.TokenCalendar {
-			inLine = several(true)
-		}
-		all[redisstore.Guarded+i] = inLine + slotsSource + "local function decide(KEYS, ARGV)\n" + source + "\nend\n" + guardsSource
+// recipe is what a script for limits is made of.
+type recipe struct {
+	fast    string // decides in line on one key, or on each of many
+	several bool   // decides in line on several keys together, too
+	kinds   []kind // of limits that it knows
+}
+
+// kind is a kind of limits in scripts: by its name in arguments, or token.
+type kind struct{ name, source string }
+
+// recipes are the scripts for limits. Each is made a second time, with a ban or slots.
+func recipes() [redisstore.Limits]recipe {
+	token, fixed := kind{"token", tokenKindSource}, kind{"fixed", fixedKindSource}
+	sliding := kind{"sliding", slidingKindSource}
+	return [redisstore.Limits]recipe{
+		redisstore.Tokens:         {fast: tokenFastSource, several: true, kinds: []kind{token}},
+		redisstore.Fixed:          {fast: fixedFastSource, kinds: []kind{fixed}},
+		redisstore.Sliding:        {fast: slidingFastSource, kinds: []kind{sliding}},
+		redisstore.TokensCalendar: {several: true, kinds: []kind{token, fixed}},
+		redisstore.Mixed:          {kinds: []kind{token, fixed, sliding}},
 	}
-	all[redisstore.Guards] = slotsSource + guardsSource
-	all[redisstore.Tell] = slotsSource + tellSource
-	return all
 }
 
-// several returns the source of several limits in line, together with guards or not.
-func several(guarded bool) string {
-	return fmt.Sprintf("local guarded = %t\n%s", guarded, severalSource)
+// sources returns all scripts.
+func sources() (s redisstore.Sources) {
+	for i, r := range recipes() {
+		s.Server[i] = r.compose(false)
+		s.Server[redisstore.Guarded+i] = r.compose(true)
+		if i < redisstore.Single {
+			s.Node[i] = crossSlotSource + constants() + r.fast
+		}
+	}
+	s.Server[redisstore.Guards] = preludeSource + constants() + slotsSource + guardsSource
+	s.Server[redisstore.Report] = preludeSource + constants() + slotsSource + reportSource
+	return s
 }
 
-// mixed returns the script of calendar periods together with other buckets, whose source is given.
-func mixed(source string) string {
-	return "local calendar, other\n" + functions("calendar", fixedWindowSource) + functions("other", source) + mixedSource + decideSource
+// compose returns the script for limits alone, or for limits together with a ban or slots.
+func (r recipe) compose(guarded bool) string {
+	begin, decide := preludeSource+constants(), r.fast+r.modules()+decideSource
+	switch {
+	case !guarded && r.several:
+		return begin + "local guarded = false\n" + severalFastSource + decide
+	case !guarded:
+		return begin + decide
+	case r.several: // a function whose names are parameters: upvalues would cost Redis time
+		const names = "call, try, floor, ceil, format, match, exact, grace, life)\n"
+		begin += "local function several(KEYS, ARGV, guarded, " + names + severalFastSource + "end\n" +
+			"local reply = several(KEYS, ARGV, true, " + names + "if reply then return reply end\n"
+		decide = "local reply, charges = several(KEYS, ARGV, false, " + names +
+			"if reply then return reply, charges end\n" + decide
+	}
+	return begin + slotsSource + "local function decide(KEYS, ARGV)\n" + decide + "end\n" + guardsSource
 }
 
-// functions returns a block that gives a name to the functions of a source. It sees no key, so that it decides on none.
-func functions(name, source string) string {
-	return "do\nlocal KEYS, ARGV = {}, {ARGV[1], '0', '0', '0', '0', '0'}\n" + source + name + ` = {
-  drainOf = drainOf, read = read, most = most, found = found, take = take, loose = loose, give = give, giveMarked = giveMarked,
-  block = block, leaves = leaves, mark = mark, expire = expire
+// modules returns the kinds of limits: a table of functions, each of which makes the module of one.
+func (r recipe) modules() string {
+	text := "local kind = {\n"
+	for _, k := range r.kinds {
+		text += k.name + " = function()\n" + k.source + "end,\n"
+	}
+	return text + "}\n"
 }
-end
-`
+
+// constants returns the values that Go shares with the scripts, as locals. prelude.lua says what they are.
+func constants() string {
+	return fmt.Sprintf("local exact, wrap, grace, life, whole = %d, %d, %d, '%d', %d\n",
+		bucket.MaxUnits, bucket.MaxLogged+1, bucket.Grace, inflight.Life.Milliseconds(), redisstore.Whole) +
+		fmt.Sprintf("local withRecords, recordsOnly, noBans, limitBans = %d, %d, %d, %d\n",
+			bucket.WithRecords, bucket.RecordsOnly, bucket.NoBans, bucket.LimitBans) +
+		fmt.Sprintf("local spans, maxTimes, ever = %d, %d, %d\n",
+			bucket.RecordSpans, bucket.MaxRecordTimes, int64(bucket.MaxAge))
 }

@@ -21,8 +21,8 @@ func guardKinds(now time.Time) map[string]guardKind {
 	}
 	calendar, _ := bucket.NewCalendar("calendar", 90, time.Hour.Milliseconds(), now.Add(10*time.Hour).UnixMilli())
 	tokens := []bucket.Bucket{of(bucket.Token, "a", 3, 5, 100), of(bucket.Token, "b", 1000, 7, 30_000), of(bucket.Token, "c", 7, 9, 20)}
-	fixed := []bucket.Bucket{of(bucket.FixedWindow, "a", 6, 6, 90), of(bucket.FixedWindow, "b", 9, 9, 400)}
-	sliding := []bucket.Bucket{of(bucket.SlidingWindow, "a", 6, 6, 90), of(bucket.SlidingWindow, "b", 9, 9, 300)}
+	fixed := []bucket.Bucket{of(bucket.FixedWindow, "a", 6, 6, 90), of(bucket.FixedWindow, "d", 9, 9, 400)}
+	sliding := []bucket.Bucket{of(bucket.SlidingWindow, "a", 6, 6, 90), of(bucket.SlidingWindow, "e", 9, 9, 300)}
 	return map[string]guardKind{
 		"no limit":                {redisstore.Guards, nil},
 		"token bucket":            {int(bucket.Token), tokens[:1]},
@@ -33,9 +33,10 @@ func guardKinds(now time.Time) map[string]guardKind {
 		"sliding window":          {int(bucket.SlidingWindow), sliding[:1]},
 		"two sliding windows":     {int(bucket.SlidingWindow), sliding},
 		"calendar":                {int(bucket.FixedWindow), []bucket.Bucket{calendar}},
-		"token and calendar":      {redisstore.TokenCalendar, []bucket.Bucket{tokens[0], calendar}},
-		"sliding and calendar":    {redisstore.SlidingCalendar, []bucket.Bucket{sliding[0], calendar}},
-		"calendar between tokens": {redisstore.TokenCalendar, []bucket.Bucket{tokens[0], calendar, tokens[2]}},
+		"token and calendar":      {redisstore.TokensCalendar, []bucket.Bucket{tokens[0], calendar}},
+		"sliding and calendar":    {redisstore.Mixed, []bucket.Bucket{sliding[0], calendar}},
+		"every kind":              {redisstore.Mixed, []bucket.Bucket{tokens[0], fixed[1], sliding[1], calendar}},
+		"calendar between tokens": {redisstore.TokensCalendar, []bucket.Bucket{tokens[0], calendar, tokens[2]}},
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
@@ -141,7 +140,7 @@ func (g *guardTrace) limitArgs() (keys []string, args []any) {
 
 // eval calls a script.
 func (g *guardTrace) eval(t *testing.T, script int, keys []string, args ...any) ([]int64, error) {
-	reply, err := g.rdb.Eval(t.Context(), ginlimit.Scripts()[script], keys, args...).Result()
+	reply, err := g.rdb.Eval(t.Context(), testkit.ScriptSources(t).Server[script], keys, args...).Result()
 	if one, ok := reply.(int64); ok {
 		return []int64{one}, err
 	}
@@ -199,7 +198,7 @@ func (g *guardTrace) tell(t *testing.T) {
 		m.keep(g.now(), m.look(g.now(), process, settled, held), doubt == 1)
 		settled, held = settled+1, held+1
 	}
-	failed, err := g.eval(t, redisstore.Tell, told, args...)
+	failed, err := g.eval(t, redisstore.Report, told, args...)
 	g.what = fmt.Sprintf("%s, %v told %v", g.what, told, args)
 	require.NoError(t, err, g.what)
 	require.Empty(t, failed, g.what)
@@ -284,15 +283,13 @@ func (g *guardTrace) take(t *testing.T) {
 		g.ends(slotLife)
 	}
 
+	got, whole := g.whole(got)
 	var want []int64
-	inLine := len(got) < 5*limits
 	for i, s := range states[:limits] {
 		want = append(want, s.Level)
-		if b := &c.buckets[i]; !inLine {
-			reply := got[5*i:]
-			if b.Kind == bucket.Token { // the level tells the others
-				s.Soon, s.Wait, s.Reset = reply[1], reply[2], reply[3]
-			} else if b.Kind == bucket.SlidingWindow && fits > 0 && reply[2] == 0 {
+		if b := &c.buckets[i]; whole && b.Kind != bucket.Token {
+			reply := got[len(want)-1:]
+			if b.Kind == bucket.SlidingWindow && fits > 0 && reply[2] == 0 {
 				s.Wait = 0 // it does not say when one more fits if all were made
 			}
 			want = append(want, s.Soon, s.Wait, s.Reset, reply[4])
@@ -308,6 +305,17 @@ func (g *guardTrace) take(t *testing.T) {
 		}
 	}
 	require.Equal(t, want, got, g.what)
+}
+
+// whole returns a reply without what it begins with if it has all integers of windows, and whether it has.
+func (g *guardTrace) whole(reply []int64) ([]int64, bool) {
+	if g.kind.script < redisstore.Single || g.kind.script == redisstore.Guards {
+		return reply, true
+	}
+	if reply[0] == redisstore.Whole {
+		return reply[1:], true
+	}
+	return reply, false
 }
 
 // banned notes that the client is banned for so many milliseconds.
@@ -334,11 +342,14 @@ func (g *guardTrace) reset(t *testing.T) {
 		}
 	}
 	require.Equal(t, make([]int64, more), got[len(got)-more:], g.what)
-	size := 5
-	if g.kind.script == int(bucket.Token) {
-		size = 1
+	for i := range g.kind.limits {
+		if more++; g.kind.limits[i].Kind != bucket.Token {
+			more += 4
+		}
 	}
-	require.Len(t, got, size*limits+more, g.what)
+	got, whole := g.whole(got)
+	require.True(t, whole, g.what)
+	require.Len(t, got, more, g.what)
 	g.store.Do([]byte("k"), c.buckets, bucket.Op{Verb: bucket.Reset, N: 1}, make([]bucket.State, len(c.buckets)))
 }
 
@@ -388,7 +399,7 @@ func (g *guardTrace) foreign(t *testing.T) {
 	_, err := g.eval(t, g.script(), c.keys, c.args...)
 	require.Error(t, err, g.what)
 	if key == slotKey {
-		failed, err := g.eval(t, redisstore.Tell, []string{key}, "P1", 1, 1, 1)
+		failed, err := g.eval(t, redisstore.Report, []string{key}, "P1", 1, 1, 1)
 		require.NoError(t, err, g.what)
 		require.Empty(t, failed, g.what)
 	}

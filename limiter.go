@@ -151,15 +151,14 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []erro
 		errs = append(errs, errors.New("ginlimit: the Redis client is nil"))
 	}
 	store := redisstore.New(rdb, redisstore.Config{
-		Prefix: defaults.prefix, Timeout: defaults.timeout, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Sources: scripts(),
-		CrossSlot: crossSlotSource,
+		Prefix: defaults.prefix, Timeout: defaults.timeout, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Sources: sources(),
 	})
 	l := newLimiter(defaults, store, FromRedis)
 	clock := clocktrust.New(defaults.trustClock) // of which each learns from the other
 	l.denied = denycache.New(defaults.denyEntries, clock)
 	l.leases = lease.New(clock)
 	l.local = memory.New(LocalBuckets)
-	l.slots = inflight.New(store.Tell)
+	l.slots = inflight.New(store.Report)
 	return l, errs
 }
 

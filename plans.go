@@ -16,9 +16,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
-//go:embed plan.lua
-var planSource string
-
 // ErrUnknownClient says that a client has no plan. The default error handler answers it with 403.
 var ErrUnknownClient = errors.New("ginlimit: unknown client")
 

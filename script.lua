@@ -1,26 +1,34 @@
--- The token bucket: one decision on the buckets of one key, all charged or none; or many decisions,
--- each on a bucket of its own.
+-- The token bucket: one bucket, or each of many for itself. This is nearly every call, so it is
+-- written in line. Everything else is left to what follows: several buckets that are charged
+-- together, other verbs, and keys that are no buckets (see lua/decide.lua, lua/kind/token.lua).
 --
--- A reply has one integer for each bucket, the level found: units missing from a full bucket; to take, of a blocked one, at
--- least as many as until the block ends. It is a single integer when there is one key, but not with each. The caller derives
--- what was taken from the levels, by the arithmetic used here.
+-- A bucket refills evenly. Its level is how many units it is short of full, in units so small that
+-- nothing is ever rounded.
+--
+-- KEYS[i]      bucket i
+-- ARGV[1]      take: charge the only bucket. each: charge every bucket for itself
+-- ARGV[2]      tokens of one charge
+-- ARGV[3]      take: charges; as many are made as fit. each: 1 to charge every bucket once, else 0
+-- ARGV[4]      drain: units that flow back per millisecond
+-- ARGV[5]      cost: units that one token weighs
+-- ARGV[6]      capacity: units that a bucket holds
+-- ARGV[6 + i]  each: charges of bucket i; absent if ARGV[3] is 1
+--
+-- Reply
+--   take  the level found, an integer
+--   each  a list: of each bucket the level found, or -1 if nothing was done there. A call for that
+--         bucket alone says why
+-- The level is at most 2^53 - 1. A blocked bucket has at least the level from which its first token
+-- comes when the block ends. The caller derives from the level what was charged, by the same
+-- arithmetic.
 --
 -- State: a bucket is one string key.
---   TTL    milliseconds until it is full: ceil(level / drain)
---   value  what the rounding left over: TTL × drain - level, in 0 … drain - 1. A blocked bucket has a second number
---          after it: how many milliseconds before the key expires the block ends. Later the number means nothing.
---          Version 0.1 wrote minus one minus the number instead, as long as the level was that of a block
--- A block raises the level so far that the first token comes when it ends, and giving back leaves it so far up until
--- then. Taking finds the level so far up too, in case the limit is a larger one by now.
--- A full bucket has no key, so expiry loses nothing, and no clock is read but Redis' own.
---
--- decide.lua follows, with the contract: KEYS, ARGV and the reply.
+--   TTL    milliseconds until the bucket is full: ceil(level / drain)
+--   value  what the rounding left over: TTL × drain - level, in 0 … drain - 1. A blocked bucket has
+--          a second number: how many milliseconds before the key expires the block ends. Later that
+--          number means nothing. Version 0.1 wrote minus one minus the first number instead
+-- A missing key is a full bucket, so expiry loses nothing. The expiry is the only clock.
 
-local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
-local format, match = string.format, string.match
-local exact = 9007199254740991 -- 2^53 - 1, the largest level told
-
--- One bucket to take from, or each of many: in line, as this is nearly every call.
 local verb = ARGV[1]
 local each = verb == 'each'
 local charges = (each or verb == 'take') and ARGV[3] + 0 or 0
@@ -37,7 +45,9 @@ if each or charges > 0 and #KEYS == 1 then
     else
       value = call('GET', key)
     end
-    local level, fresh = 0, not value -- without a key
+
+    -- Read the level: -1 is that of no bucket.
+    local level, fresh = 0, not value
     if value then
       local ttl = call('PTTL', key)
       if ttl > 0 then
@@ -52,18 +62,21 @@ if each or charges > 0 and #KEYS == 1 then
           end
           if not rest then
             level = -1
-          elseif rest < drain then -- else it is another limit's
+          elseif rest < drain then -- else the value is that of another limit
             level = level - rest
           end
-          if before and ttl > before + 0 then level = max(level, capacity - ARGV[5] + (ttl - before) * drain) end
+          if before and ttl > before + 0 then -- blocked
+            level = max(level, capacity - ARGV[5] + (ttl - before) * drain)
+          end
         end
       elseif ttl == -1 then
-        level = -1 -- no expiry, so it is no bucket
+        level = -1 -- a bucket expires
       else
         value = false
       end
     end
 
+    -- Charge as often as fits.
     if level >= 0 then
       local after = level + charges * charge
       if after > capacity then
@@ -75,11 +88,11 @@ if each or charges > 0 and #KEYS == 1 then
         local ttl = ceil(after / drain)
         local rest = ttl * drain - after
         if rest == 0 and value == '0' then
-          reply = redis.pcall('PEXPIRE', key, format('%d', ttl))
-        elseif fresh and each then -- or of another type, as MGET does not tell
-          reply = redis.pcall('SET', key, format('%d', rest), 'PX', format('%d', ttl), 'NX')
+          reply = try('PEXPIRE', key, format('%d', ttl))
+        elseif fresh and each then -- MGET finds nothing in a key of another type, too
+          reply = try('SET', key, format('%d', rest), 'PX', format('%d', ttl), 'NX')
         else
-          reply = redis.pcall('SET', key, format('%d', rest), 'PX', format('%d', ttl))
+          reply = try('SET', key, format('%d', rest), 'PX', format('%d', ttl))
         end
         if not reply or type(reply) == 'table' and reply.err then level = -1 end
       end
@@ -88,87 +101,8 @@ if each or charges > 0 and #KEYS == 1 then
     if each then
       found[i] = level
     elseif level >= 0 then
-      return level
+      return level, charges
     end -- else decide.lua says what is wrong
   end
   if each then return found end
 end
-
--- size is how many integers the reply has of each bucket.
-local size = 1
-
--- drainOf returns the units that flow back per millisecond.
-local function drainOf(w) return w.period end
-
--- read finds the level, and how long a block lasts.
-local function read(w)
-  w.drain, w.level, w.block, w.used, w.left = w.period, 0, 0, 0, 0
-  local value = call('GET', w.key)
-  if not value then return end
-  local ttl = call('PTTL', w.key)
-  if ttl == -1 then error('the key has no expiry, so it is no bucket') end
-  if ttl <= 0 then return end
-  local sign, rest, before = match(value, '^(%-?)(%d+) ?(%d*)$')
-  if not rest then error('the value is not that of a bucket') end
-  if before ~= '' then w.block = max(0, ttl - before) end
-  if sign == '-' then rest = rest - 1 end
-  w.ttl, w.rest = ttl, rest + 0
-  w.level = ttl * w.drain
-  if w.rest < w.drain then w.level = w.level - w.rest end
-  w.used = w.level
-end
-
--- most returns the level up to which debt may go.
-local function most(w) return min(2 * w.limit, exact - w.drain) end
-
--- blocked returns the lowest level from which no token is to be had for so many milliseconds.
-local function blocked(w, ms) return w.limit - w.cost + ms * w.drain end
-
--- found returns the level to decide by.
-local function found(w)
-  if verb == 'take' and w.block > 0 then w.level = max(w.level, blocked(w, w.block)) end
-  return min(w.level, exact)
-end
-
--- Always SET here: where memory is full the first one fails, and nothing is charged.
-local function set(w)
-  local text = w.block > 0 and format('%d %d', w.rest, w.ttl - w.block) or format('%d', w.rest)
-  call('SET', w.key, text, 'PX', format('%d', w.ttl))
-end
-
-local function write(w, level)
-  w.ttl = ceil(level / w.drain)
-  w.rest = w.ttl * w.drain - level
-  set(w)
-end
-
-local function take(w, tokens) write(w, w.level + tokens * w.cost) end
-
--- loose returns how many units may be given back: none of a block.
-local function loose(w)
-  if w.level >= exact then return 0 end
-  return w.level - (w.block > 0 and min(w.level, blocked(w, w.block)) or 0)
-end
-
-local function give(w, units)
-  if w.level == 0 or w.level >= exact then return end
-  local level = w.level - min(units, loose(w))
-  if level > 0 then write(w, level) else call('DEL', w.key) end
-end
-
-local giveMarked = give -- a token is like any other
-
-local function block(w, ms)
-  w.block = max(w.block, ms)
-  local least = blocked(w, ms)
-  if w.level < least then
-    write(w, least)
-  else
-    set(w)
-  end
-end
-
--- What follows tells of windows alone.
-local function mark() return 0 end
-local function leaves() return 0 end
-local function expire() end

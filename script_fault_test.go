@@ -59,7 +59,7 @@ func faultKinds(t *testing.T) map[string]*scriptKeys {
 		"sliding window":    newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(7)),
 		"calendar period":   newScriptKeys(t, ginlimit.FixedWindow, ginlimit.PerSecond(7)),
 	}
-	kinds["calendar period"].args = []any{700, 0, 7}
+	kinds["calendar period"].args = []any{700, "calendar", 7}
 	return kinds
 }
 

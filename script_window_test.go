@@ -78,7 +78,7 @@ func TestRepliesOfCalendarPeriods(t *testing.T) {
 		{999, 1, 1, []int64{3, 1, 1, 1, grace + 1}},
 	} {
 		s.advance(time.Date(2026, 1, 1, 0, 0, 0, c.at*1e6, time.UTC).Sub(s.now))
-		s.args = []any{1000 - c.at, 0, 3}
+		s.args = []any{1000 - c.at, "calendar", 3}
 		alone, err := s.call(t, "take", c.n, c.charges, []string{"alone"})
 		require.NoError(t, err)
 		require.Equal(t, c.want, alone, "%+v", c)
@@ -104,7 +104,7 @@ func TestDebtEndsAtWhatCanBeCounted(t *testing.T) {
 		ginlimit.SlidingWindow: {1<<52 - 10, 1<<52 - 1},
 	} {
 		s := newScriptKeys(t, a, ginlimit.PerSecond(1000))
-		s.args = []any{1_000_003, 1, c.limit}
+		s.args = []any{1_000_003, s.args[1], c.limit}
 		for _, tokens := range []int64{c.most - 3, 2, 4, 1} {
 			_, err := s.call(t, "charge", tokens, 0, []string{"k"})
 			require.NoError(t, err)

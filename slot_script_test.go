@@ -91,7 +91,7 @@ func TestSlotsOfAKeyThatExpires(t *testing.T) {
 				func() ([]int64, error) {
 					return g.eval(t, redisstore.Guards, []string{slotKey}, "take", 1, 1, "slots", 4, "P1", 7, 1, "8,", 0)
 				},
-				func() ([]int64, error) { return g.eval(t, redisstore.Tell, []string{slotKey}, "P1", 7, 1, 0) },
+				func() ([]int64, error) { return g.eval(t, redisstore.Report, []string{slotKey}, "P1", 7, 1, 0) },
 			} {
 				require.NoError(t, s.rdb.Del(t.Context(), slotKey).Err())
 				want, err := call()
@@ -130,7 +130,7 @@ func TestSlotsThatAreNotKept(t *testing.T) {
 				before = `"P1 7 1 " 1s`
 			}
 			s.refuse(c.refused, needMemory...)
-			failed, err := g.eval(t, redisstore.Tell, keys, args...)
+			failed, err := g.eval(t, redisstore.Report, keys, args...)
 			s.noFault()
 			require.NoError(t, err)
 			require.Equal(t, c.want, failed, "%q is refused", c.refused)
@@ -162,7 +162,7 @@ func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 		{"P1 7 2 ", 0, 2, 0, `"P1 7 2 " -1ns`},
 	} {
 		require.NoError(t, s.rdb.Set(t.Context(), slotKey, c.value, c.ttl).Err())
-		failed, err := g.eval(t, redisstore.Tell, []string{slotKey}, "P1", 7, c.held, c.doubt)
+		failed, err := g.eval(t, redisstore.Report, []string{slotKey}, "P1", 7, c.held, c.doubt)
 		require.NoError(t, err)
 		require.Empty(t, failed)
 		require.Equal(t, c.want, s.state(t, slotKey), "%+v", c)

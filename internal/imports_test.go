@@ -33,7 +33,8 @@ func TestImportsGoOneWay(t *testing.T) {
 		"dispatch":   {module + "bucket"},
 		"redisstore": {module + "bucket", module + "dispatch", module + "inflight", "github.com/redis/go-redis/v9"},
 		"plancache":  {module + "dispatch", module + "redisstore"},
-		"testkit": {module + "redisstore", module + "memory", "github.com/ginlimit/ginlimit", "github.com/alicebob/miniredis/v2", "github.com/gin-gonic/gin",
+		"testkit": {module + "redisstore", module + "memory", "github.com/ginlimit/ginlimit", "github.com/alicebob/miniredis/v2",
+			"github.com/alicebob/miniredis/v2/server", "github.com/gin-gonic/gin",
 			"github.com/redis/go-redis/v9", "github.com/stretchr/testify/assert", "github.com/stretchr/testify/require"},
 	}
 	forbidden := map[string][]string{ // of the standard library

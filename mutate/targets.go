@@ -10,7 +10,7 @@ var (
 	windows = stage{"tests/scripts", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
 	across  = stage{"tests/scripts", []string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
 	settled = stage{"tests/limits .", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
-	kinds   = stage{"tests/limits", []string{"-test.run", "TestCalendarTrace", "-test.parallel", "1"}}
+	kinds   = stage{"tests/limits", []string{"-test.run", "TestCalendarTrace|TestLimitsOfDifferentAlgorithms", "-test.parallel", "1"}}
 	traces  = stage{"tests/limits .", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
 	rules   = stage{"tests/limits tests/scripts tests/limits/pairs tests/web .", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
 		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
@@ -47,12 +47,12 @@ var targets = []target{
 	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
 	{"internal/denycache/cache.go", []stage{denyTests}},
-	{"guards.lua", []stage{guarded, guards, slots}},
-	{"slots.lua", []stage{guarded, guards, slots}},
-	{"tell.lua", []stage{guarded, guards, slots}},
+	{"lua/guards.lua", []stage{guarded, guards, slots}},
+	{"lua/slots.lua", []stage{guarded, guards, slots}},
+	{"lua/report.lua", []stage{guarded, guards, slots}},
 	{"internal/inflight/counts.go", []stage{inflightTests, slots}},
-	{"internal/inflight/teller.go", []stage{inflightTests, slots}},
-	{"several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
+	{"internal/inflight/reporter.go", []stage{inflightTests, slots}},
+	{"lua/fast/several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
 	{"internal/calendar/rule.go", []stage{calendarTests}},
 	{"internal/clientkey/key.go", []stage{keyTests}},
 	{"internal/clientkey/address.go", []stage{keyTests}},
@@ -77,12 +77,14 @@ var targets = []target{
 	{"internal/dispatch/lent.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
-	{"fixed_window.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
-	{"sliding_window.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
-	{"decide.lua", []stage{tokens, fixed, sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
-	{"cross_slot.lua", []stage{across, simulation}},
-	{"mixed.lua", []stage{kinds}},
-	{"plan.lua", []stage{storeTests, planTests, plans}},
+	{"lua/kind/token.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
+	{"lua/fast/fixed.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/kind/fixed.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/fast/sliding.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/kind/sliding.lua", []stage{sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/decide.lua", []stage{tokens, fixed, sliding, scripts, windows, settled, simulation, kinds, rules, traces}},
+	{"lua/cross_slot.lua", []stage{across, simulation}},
+	{"lua/plan.lua", []stage{storeTests, planTests, plans}},
 	{"internal/plancache/cache.go", []stage{planTests, plans}},
 	{"internal/plancache/flight.go", []stage{planTests, plans}},
 	{"internal/plancache/plan.go", []stage{planTests, plans}},
@@ -90,6 +92,7 @@ var targets = []target{
 	{"internal/plancache/source.go", []stage{planTests, plans}},
 	{"internal/redisstore/answers.go", []stage{storeTests, planTests, plans}},
 	{"internal/redisstore/reply.go", []stage{storeTests}},
+	{"internal/redisstore/script.go", []stage{storeTests}},
 	{"internal/memory/store.go", []stage{memoryTests}},
 	{"internal/memory/record.go", []stage{memoryTests, scripts}},
 	{"internal/memory/ban.go", []stage{memoryTests}},

@@ -7,8 +7,12 @@ package bucket
 // MaxUnits is 2^53 - 1: up to here a Lua number is an exact integer.
 const MaxUnits = 1<<53 - 1
 
-// MaxLogged is 2^52 - 1, the most tokens in the log of a sliding window (see sliding_window.lua).
+// MaxLogged is 2^52 - 1, the most tokens in the log of a sliding window (see kind/sliding.lua).
 const MaxLogged = 1<<52 - 1
+
+// Grace is for how many milliseconds the tokens taken of a calendar period are kept after its end: a call may
+// have begun before it, the caller's clock may be set back, and another caller's may be behind.
+const Grace = 3_600_000
 
 // Never is the wait for what no waiting makes fit.
 const Never = -1
@@ -44,8 +48,8 @@ type Bucket struct {
 	Period   int64 // milliseconds
 	Ends     int64 // of a calendar period, when it ends, in Unix milliseconds by this process' clock; else 0
 
-	// Args are the bucket as arguments of a script: Drain, or Period of a window, then Cost and Capacity. They are boxed
-	// once, not for each call.
+	// Args are the bucket as arguments of a script, see decide.lua: Drain, or Period of a window; Cost, or the kind of
+	// a window; then Capacity. They are boxed once, not for each call.
 	Args [3]any
 }
 
@@ -73,9 +77,13 @@ func New(kind Kind, id string, rate, burst, period int64) (Bucket, bool) {
 		return Bucket{}, false
 	}
 	b.Capacity = burst * b.Cost
-	b.Args = [...]any{b.Drain, b.Cost, b.Capacity}
-	if kind != Token {
-		b.Args[0] = b.Period
+	switch kind {
+	case FixedWindow:
+		b.Args = [...]any{b.Period, "fixed", b.Capacity}
+	case SlidingWindow:
+		b.Args = [...]any{b.Period, "sliding", b.Capacity}
+	default:
+		b.Args = [...]any{b.Drain, b.Cost, b.Capacity}
 	}
 	return b, true
 }
@@ -84,7 +92,7 @@ func New(kind Kind, id string, rate, burst, period int64) (Bucket, bool) {
 // is too large to be counted exactly.
 func NewCalendar(id string, n, period, ends int64) (Bucket, bool) {
 	b, ok := New(FixedWindow, id, n, n, period)
-	b.Ends, b.Args = ends, [...]any{nil, int64(0), n}
+	b.Ends, b.Args = ends, [...]any{nil, "calendar", n}
 	return b, ok
 }
 

@@ -67,7 +67,7 @@ func TestNew(t *testing.T) {
 			}
 			want := Bucket{ID: "id", Kind: c.kind, Burst: c.burst, Whole: c.burst, Cost: c.cost, Drain: c.drain, Capacity: c.capacity, Period: c.period}
 			if want.Args = [3]any{c.drain, c.cost, c.capacity}; c.kind != Token {
-				want.Args[0] = c.period
+				want.Args[0], want.Args[1] = c.period, map[Kind]string{FixedWindow: "fixed", SlidingWindow: "sliding"}[c.kind]
 			}
 			require.Equal(t, want, b)
 			again, _ := New(c.kind, "id", c.rate, c.burst, c.period)

@@ -88,6 +88,13 @@ const (
 	RecordsWritten                // the buckets' call then
 )
 
+// The bounds of a record.
+const (
+	RecordSpans    = 16      // parts that it keeps apart of the time for which it matters
+	MaxRecordTimes = 48      // times that it has at most, after many resets
+	MaxAge         = 1 << 52 // age in milliseconds of what may have been taken at any time
+)
+
 // Peek returns the Op that looks at what a charge of n tokens would meet.
 func Peek(n int64) Op { return Op{Verb: Take, N: n} }
 

@@ -1,7 +1,7 @@
-// Package inflight counts the requests of each client that this process serves, and knows what Redis is to be told of them.
+// Package inflight counts the requests of each client that this process serves, and knows what to report to Redis.
 //
 // A request in flight holds a slot of its key. An attempt to take one has a number, larger than those before it. As of any
-// moment, all attempts of a key up to some number are settled: they hold a slot or never will. The process tells Redis that
+// moment, all attempts of a key up to some number are settled: they hold a slot or never will. The process reports that
 // number and how many slots these attempts hold. Redis keeps the granted attempts beyond it by their numbers, and refuses one
 // that is settled already, as nobody waits for it any more. So whatever is lost, repeated or late, Redis never counts fewer
 // slots than are held, and not for long more.
@@ -21,10 +21,10 @@ const (
 	// Life is for how long a count in Redis is valid: slots.lua has the same.
 	Life = 10 * time.Second
 	// Renewal is after how long slots that are held are reported again. A process that cannot reach Redis for up to 7 s loses
-	// none: the last report before may be as old as Renewal and a tick, and Redis is found again, and told, within 1.25 s.
+	// none: the last report before may be as old as Renewal and a tick, and Redis is found again, and gets a report, within 1.25 s.
 	Renewal = time.Second
 	shards  = 64
-	// maxGone is how many keys without a slot a shard remembers, until Redis was told of them for sure. Redis forgets others by itself.
+	// maxGone is how many keys without a slot a shard remembers, until a report of them has reached Redis. Redis forgets others by itself.
 	maxGone = 1024
 	// minChanges is how many changes of keys that are forgotten may be kept.
 	minChanges = 64
@@ -33,18 +33,18 @@ const (
 // Counts counts requests in flight, of each key.
 type Counts struct {
 	numbers  atomic.Int64 // of attempts
-	versions atomic.Int64 // of what Redis is to be told
+	versions atomic.Int64 // of what is to be reported
 	total    atomic.Int64 // slots
 	seed     maphash.Seed
 	shards   [shards]shard
-	teller   teller
+	reporter reporter
 }
 
 // shard has a share of the keys. Its mutex guards it.
 type shard struct {
 	mu      sync.Mutex
 	keys    map[string]*record
-	changes []string // keys of which Redis is to be told
+	changes []string // keys to be reported
 	gone    int      // keys without a slot that are remembered all the same
 }
 
@@ -55,19 +55,19 @@ type record struct {
 	settled int64     // all attempts up to it are
 	held    int       // slots of these
 	later   []int64   // granted attempts beyond it
-	beyond  int64     // the newest attempt beyond it of which Redis is to be told once it is settled: what it knows is not so
-	version int64     // of what Redis is to be told
-	told    int64     // the version that it was told
+	beyond  int64     // the newest attempt beyond it to be reported once it is settled: what Redis knows of it is not so
+	version int64     // of what is to be reported
+	known   int64     // the version that Redis knows
 	listed  bool      // among the shard's changes
-	due     time.Time // when it is to be told again that slots are held, or what it could not be told
-	failed  bool      // it could not be told: it is not tried again before it is due
-	doubt   bool      // an attempt may be late that nobody waits for, or what Redis was told
+	due     time.Time // when slots that are held are to be reported again, or a report that has failed
+	failed  bool      // its report has failed: it is not tried again before it is due
+	doubt   bool      // an attempt may be late that nobody waits for, or a report
 	until   time.Time // the doubt lasts
 }
 
 type attempt struct {
 	number  int64
-	version int64 // of the record, which it tells
+	version int64 // of the record, which it reports
 }
 
 func (r *record) slots() int { return r.held + len(r.later) }
@@ -77,13 +77,13 @@ func (r *record) idle() bool {
 	return len(r.pending) == 0 && r.slots() == 0 && !r.changed() && !r.doubt
 }
 
-// changed reports whether there is something to tell.
-func (r *record) changed() bool { return r.version > r.told }
+// changed reports whether there is something to report.
+func (r *record) changed() bool { return r.version > r.known }
 
-// New returns counts without a request. They tell Redis by a function, or nobody if that is nil.
-func New(tell Tell) *Counts {
+// New returns counts without a request. They report to Redis by a function, or to nobody if that is nil.
+func New(report Report) *Counts {
 	c := &Counts{seed: maphash.MakeSeed()}
-	c.teller.init(tell)
+	c.reporter.init(report)
 	return c
 }
 
@@ -96,7 +96,7 @@ func (c *Counts) with(key []byte, f func(r *record)) {
 	}
 }
 
-// withLocked is with. It reports whether there is something to tell, now or later.
+// withLocked is with. It reports whether there is something to report, now or later.
 func (c *Counts) withLocked(s *shard, key []byte, f func(r *record)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +111,8 @@ func (c *Counts) withLocked(s *shard, key []byte, f func(r *record)) bool {
 	slots, wasGone := r.slots(), r.gone()
 	f(r)
 	c.total.Add(int64(r.slots() - slots))
-	if c.teller.tell == nil {
-		r.told, r.doubt = r.version, false
+	if c.reporter.report == nil {
+		r.known, r.doubt = r.version, false
 	}
 	s.countGoneLocked(r, wasGone)
 	if r.idle() || r.gone() && s.gone > maxGone {
@@ -124,12 +124,12 @@ func (c *Counts) withLocked(s *shard, key []byte, f func(r *record)) bool {
 			s.changes = slices.DeleteFunc(s.changes, func(key string) bool { return s.keys[key] == nil || !s.keys[key].listed })
 		}
 		r.listed, s.changes = true, append(s.changes, string(key))
-		c.teller.wake()
+		c.reporter.wake()
 	}
 	return r.changed() || r.doubt || r.slots() > slots
 }
 
-// gone reports whether the key has no slot, and is remembered all the same: Redis is yet to be told, or there is doubt.
+// gone reports whether the key has no slot, and is remembered all the same: there is something to report, or there is doubt.
 func (r *record) gone() bool {
 	return len(r.pending) == 0 && r.slots() == 0 && (r.changed() || r.doubt)
 }
@@ -215,7 +215,7 @@ func (c *Counts) Try(key []byte, number int64, sent bool, f func(held int64) boo
 	})
 }
 
-// change notes that there is something to tell.
+// change notes that there is something to report.
 func (c *Counts) change(r *record) { r.version = c.versions.Add(1) }
 
 func (c *Counts) settle(r *record, number int64, outcome Outcome) {
@@ -228,7 +228,7 @@ func (c *Counts) settle(r *record, number int64, outcome Outcome) {
 	switch outcome {
 	case Granted:
 		r.later = append(r.later, number)
-		if r.told = max(r.told, one.version); !r.failed {
+		if r.known = max(r.known, one.version); !r.failed {
 			r.due = time.Now().Add(Renewal)
 		}
 	case Local:
@@ -292,7 +292,7 @@ func (c *Counts) Held(key []byte) int64 {
 // Total returns how many slots of all keys are held.
 func (c *Counts) Total() int { return int(c.total.Load()) }
 
-// Update is what Redis is to be told of a key.
+// Update is what is to be reported of a key.
 type Update struct {
 	Key     string
 	Settled int64
@@ -302,10 +302,10 @@ type Update struct {
 	version int64
 }
 
-// changes adds what has changed since Redis was told, up to so many keys. It begins with another shard each time.
+// changes adds what has changed since the last report, up to most keys. It begins with another shard each time.
 func (c *Counts) changes(updates []Update, most int) []Update {
 	for range c.shards {
-		s := &c.shards[c.teller.from%shards]
+		s := &c.shards[c.reporter.from%shards]
 		s.mu.Lock()
 		n := min(len(s.changes), most-len(updates))
 		for _, key := range s.changes[:n] {
@@ -320,13 +320,13 @@ func (c *Counts) changes(updates []Update, most int) []Update {
 		if len(updates) >= most {
 			break
 		}
-		c.teller.from++
+		c.reporter.from++
 	}
 	return updates
 }
 
-// told reports whether Redis knows all that has changed, and no key is in doubt.
-func (c *Counts) told() bool {
+// reported returns whether Redis knows all that has changed, and no key is in doubt.
+func (c *Counts) reported() bool {
 	for i := range c.shards {
 		s := &c.shards[i]
 		s.mu.Lock()
@@ -343,10 +343,10 @@ func (r *record) update(key string) Update {
 	return Update{key, r.settled, int64(r.held), r.doubt, r.version}
 }
 
-// renewals returns what Redis is to be told again as of a time, of at most so many keys.
+// renewals returns what is to be reported again as of a time, of at most that many keys.
 func (c *Counts) renewals(now time.Time, most int) (updates []Update) {
 	for range c.shards {
-		s := &c.shards[c.teller.scan%shards]
+		s := &c.shards[c.reporter.scan%shards]
 		s.mu.Lock()
 		for key, r := range s.keys {
 			if r.doubt && !r.until.After(now) {
@@ -360,7 +360,7 @@ func (c *Counts) renewals(now time.Time, most int) (updates []Update) {
 		if len(updates) >= most {
 			break
 		}
-		c.teller.scan++
+		c.reporter.scan++
 	}
 	return updates
 }
@@ -377,7 +377,7 @@ func (c *Counts) renewAll() {
 	}
 }
 
-// retryFailed lists what could not be told among the changes.
+// retryFailed lists failed reports among the changes.
 func (c *Counts) retryFailed() {
 	for i := range c.shards {
 		s := &c.shards[i]
@@ -392,20 +392,20 @@ func (c *Counts) retryFailed() {
 	}
 }
 
-// tellEnded notes of which updates, sent at a time, Redis was told. The others may reach it late, and are told again with the next tick. It reports
-// whether one was told of whose key Redis could not be told before.
-func (c *Counts) tellEnded(updates []Update, told []bool, sent time.Time) (back bool) {
+// reportEnded notes which updates, sent at a time, have reached Redis. The others may reach it late, and are sent again
+// with the next tick. It returns whether one has whose report had failed before.
+func (c *Counts) reportEnded(updates []Update, reached []bool, sent time.Time) (back bool) {
 	now := time.Now()
 	for i := range updates {
 		u := &updates[i]
 		c.with([]byte(u.Key), func(r *record) {
-			back = back || r.failed && told[i]
-			if r.failed = !told[i]; r.failed {
+			back = back || r.failed && reached[i]
+			if r.failed = !reached[i]; r.failed {
 				r.due = now.Add(tick / 2)
 				r.doubts(now)
 				return
 			}
-			r.told, r.due = max(r.told, u.version), sent.Add(Renewal)
+			r.known, r.due = max(r.known, u.version), sent.Add(Renewal)
 		})
 	}
 	return back

@@ -332,5 +332,5 @@ func (m *countsModel) end(t *testing.T) {
 	}
 	time.Sleep(Life + 2*tick)
 	require.Zero(t, remembered(m.c))
-	require.True(t, m.c.told())
+	require.True(t, m.c.reported())
 }

@@ -3,7 +3,6 @@ package inflight
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -131,17 +130,10 @@ func TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused(t *testing.T) {
 		c.Settle(key, 2, Granted)
 		c.Release(key, 2)
 		require.Equal(t, []string{"k settled 0 held 0 doubt false"}, redis.says())
-		require.False(t, c.teller.running.Load())
+		require.False(t, c.reporter.running.Load())
 		c.Settle(key, 1, Refused)
 		require.Equal(t, []string{"k settled 2 held 0 doubt false"}, redis.says())
 	})
-}
-
-func TestRedisKeepsACountForLife(t *testing.T) {
-	t.Parallel()
-	script, err := os.ReadFile("../../slots.lua")
-	require.NoError(t, err)
-	require.Contains(t, string(script), fmt.Sprintf("\nlocal life = %d\n", Life.Milliseconds()))
 }
 
 func TestLostAttemptsAreInDoubt(t *testing.T) {
@@ -240,6 +232,6 @@ func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
 		redis.mu.Unlock()
 		time.Sleep(time.Hour)
 		require.Zero(t, remembered(c))
-		require.True(t, c.told())
+		require.True(t, c.reported())
 	})
 }

@@ -6,15 +6,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// spans is how many parts of the time for which it matters a record keeps apart.
-const spans = 16
-
-// maxTimes is how many times a record has at most, after many resets.
-const maxTimes = 48
-
-// maxAge is the age of what may have been taken at any time.
-const maxAge = 1 << 52
-
 // recordSuffix ends the ID of a bucket's record.
 const recordSuffix = ":back"
 
@@ -85,13 +76,13 @@ func (s *shard) noteLocked(r *request, i int, given, reset, drained int64) {
 		horizon = 2 * bucket.CeilDiv(r.buckets[i].Capacity+r.buckets[i].Floor, drain)
 	}
 	c.times = slices.DeleteFunc(c.times, func(one returned) bool { return r.now-c.start-one.at > horizon }) // it matters to no call any more
-	age := int64(maxAge)
+	age := int64(bucket.MaxAge)
 	if r.Verb == bucket.Return {
 		age = r.Claims[i].Age
 	} else if r.Verb == bucket.Reset {
 		age = 0
 	}
-	c.add(returned{r.now - c.start, given, age, reset}, max(1, horizon/spans))
+	c.add(returned{r.now - c.start, given, age, reset}, max(1, horizon/bucket.RecordSpans))
 	if token {
 		units := int64(0)
 		for _, one := range c.times {
@@ -110,7 +101,7 @@ func (c *record) add(one returned, span int64) {
 		*last = returned{one.at, last.given + one.given, one.at - oldest, last.reset + one.reset}
 		return
 	}
-	if c.times = append(c.times, one); len(c.times) <= maxTimes {
+	if c.times = append(c.times, one); len(c.times) <= bucket.MaxRecordTimes {
 		return
 	}
 	first, second := c.times[0], &c.times[1]

@@ -6,10 +6,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// grace is for how many milliseconds the tokens taken of a calendar period are kept after its end: a call may have begun before
-// it, and the process' clock may be set back. It is that of fixed_window.lua.
-const grace = 3_600_000
-
 // findWindowLocked sets the state of a window, but for what [entry.tell] completes.
 func (s *shard) findWindowLocked(r *request, i int) {
 	b := &r.buckets[i]
@@ -91,7 +87,7 @@ func (s *shard) takeLocked(w *entry, b *bucket.Bucket, now, charges, n int64) (m
 	w.kept += tokens
 	switch {
 	case b.Ends != 0:
-		w.full = max(w.full, at+b.Left(time.Now().UnixMilli())+grace)
+		w.full = max(w.full, at+b.Left(time.Now().UnixMilli())+bucket.Grace)
 		return w.full
 	case b.Kind == bucket.FixedWindow:
 		if before == 0 {

@@ -35,7 +35,7 @@ func (m *modelWindow) end() int64 {
 func (m *modelWindow) mark() int64 {
 	switch {
 	case m.Ends != 0:
-		return m.ends + grace
+		return m.ends + bucket.Grace
 	case m.Kind == bucket.FixedWindow:
 		return m.ends
 	}

@@ -81,7 +81,7 @@ type source = func(ctx context.Context, client string) (string, error)
 // newCache returns the cache of a process that knows no plan yet.
 func newCache(t testing.TB, rdb redis.UniversalClient, source source) *Cache[string] {
 	t.Helper()
-	script, err := os.ReadFile("../../plan.lua")
+	script, err := os.ReadFile("../../lua/plan.lua")
 	require.NoError(t, err)
 	return New(Config[string]{
 		Source:  source,

@@ -13,7 +13,7 @@ import (
 // newAnswers returns the answers of a Redis, and a client of it.
 func newAnswers(t *testing.T) (*Answers, *redis.Client) {
 	t.Helper()
-	script, err := os.ReadFile("../../plan.lua")
+	script, err := os.ReadFile("../../lua/plan.lua")
 	require.NoError(t, err)
 	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })

@@ -30,8 +30,8 @@ type exchange struct {
 
 // sharing is how the calls of one server share commands.
 type sharing struct {
-	// crossSlot says that the server is a node of a cluster. The keys of a command may be in several slots, but only the
-	// first is declared. The node leaves alone those that it does not have.
+	// crossSlot says that the server is a node of a cluster. The keys of a command may be in several hash slots, but
+	// only the first is declared. The node leaves alone those that it does not have.
 	crossSlot bool
 	// has reports whether the server has a key now, if that may have changed since the call was queued; the server itself
 	// does not know.
@@ -44,11 +44,11 @@ type command struct {
 	redis.Cmder       // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
 	bounded     route // how the client that it is given to carries it
 	args        []any
-	told        []any // what it tells of slots; nil if it decides
-	from        int   // the first of the updates that it tells
+	reported    []any // what it reports of slots; nil if it decides
+	from        int   // the first of the updates that it reports
 	calls       []*dispatch.Merged
 	single      [1]int64 // the reply of an IntCmd
-	first       int      // of several slots: how many args are those of the first key alone; else 0
+	first       int      // of several hash slots: how many args are those of the first key alone; else 0
 	asked       bool     // it goes on with its first key alone
 }
 
@@ -59,8 +59,8 @@ func (*command) NoRetry() bool { return true }
 var _ = redis.Cmder.NoRetry
 
 // SetErr implements [redis.Cmder]. The client does so before it follows a redirection. After ASK it does not take the
-// other keys along: the node that imports the first one's slot would make them anew if it imports theirs, though they have
-// not arrived yet.
+// other keys along: the node that imports the first one's hash slot would make them anew if it imports theirs, though
+// they have not arrived yet.
 func (c *command) SetErr(err error) {
 	if c.first > 0 && redis.HasErrorPrefix(err, "ASK") {
 		c.asked = true
@@ -133,8 +133,8 @@ func (x *exchange) reset() {
 }
 
 // run has the commands done: by the script's SHA, and with its source where Redis does not have it. It reports whether Redis
-// refused a command of several calls, as it does if their keys are in different slots, or the user may not use MGET, or the server knows
-// no scripts of several slots.
+// refused a command of several calls, as it does if their keys are in different hash slots, or the user may not use
+// MGET, or the server knows no scripts of several hash slots.
 func (x *exchange) run(ctx context.Context) (refused bool) {
 	for _, c := range x.commands {
 		c.encode(ctx, x.store, x.sharing, true)
@@ -186,7 +186,7 @@ func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA 
 	script := &s.scripts[of]
 	crossSlot := len(c.calls) > 1 && sharing.crossSlot
 	if crossSlot {
-		script = &s.crossSlot[of]
+		script = &s.ofNode[of]
 	}
 	call := script.bySource
 	if bySHA {
@@ -209,7 +209,7 @@ func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA 
 			c.encodeGuards(m, s.process)
 		}
 	}
-	if len(c.calls) == 1 && len(m.Buckets) == 1 && of == int(bucket.Token) {
+	if len(c.calls) == 1 && len(m.Buckets) == 1 && of == Tokens {
 		// A value that is no answer until there is one: a hook of the client may keep a pipeline from
 		// Redis without an error in its commands.
 		cmd := redis.NewIntCmd(ctx, c.args...)

@@ -61,7 +61,8 @@ func oneNode(context.Context) ([]redis.ClusterSlot, error) {
 }
 
 func newStore(t *testing.T, rdb redis.UniversalClient) *Store {
-	s := New(rdb, Config{Log: slog.New(slog.DiscardHandler), Timeout: 1, Sources: [Scripts]string{"script"}, CrossSlot: "cross-slot "})
+	s := New(rdb, Config{Log: slog.New(slog.DiscardHandler), Timeout: 1, Sources: Sources{
+		Server: [Scripts]string{"script"}, Node: [Single]string{"cross-slot script"}}})
 	t.Cleanup(func() {
 		s.Close()
 		require.NoError(t, rdb.Close())
@@ -200,8 +201,8 @@ func TestCommandOfOneCall(t *testing.T) {
 		"1 a take 2 3 1 100 1000":                                        {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token}},
 		"1 a take 2 3 1 100 900":                                         {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{floor}},
 		"1 a charge 2 3 1 100 1000":                                      {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{floor}},
-		"1 a charge 2 3 1000 1 10":                                       {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{fixedFloor}},
-		"2 a b return 2 3 1 100 1000 1000 1 10 -1 70":                    {bucket.Op{Verb: bucket.Return, N: 2, Claims: []bucket.Claim{{Mark: -1}, {Mark: 70}}}, []bucket.Bucket{token, fixed}},
+		"1 a charge 2 3 1000 fixed 10":                                   {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{fixedFloor}},
+		"2 a b return 2 3 1 100 1000 1000 fixed 10 -1 70":                {bucket.Op{Verb: bucket.Return, N: 2, Claims: []bucket.Claim{{Mark: -1}, {Mark: 70}}}, []bucket.Bucket{token, fixed}},
 		"2 a b take 2 3 1 100 1000 ban 100 1000 2 1":                     {bucket.Op{Verb: bucket.Take, N: 2, Bans: bucket.LimitBans}, []bucket.Bucket{token, ban}},
 		"2 a b take 2 3 1 100 1000 slots 3 process 8 2 9, 1":             {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token, slots}},
 		"3 a b c take 2 3 1 100 1000 both 100 1000 0 3 process 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token, ban, slots}},
@@ -240,6 +241,6 @@ func TestCalendarPeriodIsSentWithWhatIsLeftOfIt(t *testing.T) {
 		c, b := command{args: []any{"before"}}, newCalendar(700)
 		time.Sleep(200 * time.Millisecond)
 		c.encodeBucket(&b)
-		require.Equal(t, []any{"before", int64(500), int64(0), int64(10)}, c.args)
+		require.Equal(t, []any{"before", int64(500), "calendar", int64(10)}, c.args)
 	})
 }

@@ -28,7 +28,7 @@ func newServers(t *testing.T, n int) *servers {
 	mini := miniredis.RunT(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": mini.Addr()}, HeartbeatFrequency: time.Hour})
 	s := &servers{Store: New(ring, Config{
-		Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second, Sources: [Scripts]string{"return 0"},
+		Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second, Sources: Sources{Server: [Scripts]string{"return 0"}},
 	})}
 	ring.AddHook(counter{&s.calls})
 	clients := map[string]*redis.Client{}

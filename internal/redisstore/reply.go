@@ -13,20 +13,20 @@ import (
 
 // decode reads the reply into the calls.
 func (c *command) decode() {
-	counted, more := guarded(c.calls[0].Buckets)
-	size := 5 // integers that a script replies for a limit's bucket
-	if of := scriptOf(c.calls[0].Buckets) % Guarded; of == int(bucket.Token) {
-		size = 1
+	buckets := c.calls[0].Buckets
+	reply, err := c.reply()
+	whole := len(reply) > 0 && reply[0] == Whole && scriptOf(buckets)%Guarded >= Single
+	if whole {
+		reply = reply[1:]
 	}
-	if got := c.length(); got == counted+more && len(c.calls) == 1 {
-		size = 1 // by several.lua
-	}
-	ofCall := size*counted + more
-	done := len(c.calls)
+	shape := shapeOf(buckets, whole)
+	ofCall, done := shape.all+shape.guards, len(c.calls)
 	if c.asked {
 		done = 1
 	}
-	reply, err := c.reply(ofCall * done)
+	if err == nil && len(reply) != ofCall*done {
+		err = fmt.Errorf("the script replies %d integers, not %d", len(reply), ofCall*done)
+	}
 	if len(c.calls) > 1 && IsRefusal(err) {
 		err = errRetryAlone
 	}
@@ -37,32 +37,13 @@ func (c *command) decode() {
 		case i >= done, len(c.calls) > 1 && reply[i*ofCall] == -1:
 			m.Err = errRetryAlone
 		default:
-			m.Err = decodeStates(m, reply[i*ofCall:(i+1)*ofCall], counted, size)
+			m.Err = decodeStates(m, reply[i*ofCall:(i+1)*ofCall], &shape)
 		}
 	}
 }
 
-// guarded returns how many of the buckets are those of limits, and how many integers guards.lua replies for the others.
-func guarded(buckets []bucket.Bucket) (counted, more int) {
-	counted = bucket.Counted(buckets)
-	for i := range buckets[counted:] {
-		if more++; buckets[counted+i].Kind == bucket.Ban {
-			more++
-		}
-	}
-	return counted, more
-}
-
-// length returns how many integers the reply has.
-func (c *command) length() int {
-	if cmd, ok := c.Cmder.(*redis.IntSliceCmd); ok {
-		return len(cmd.Val())
-	}
-	return 1
-}
-
-// reply returns the integers in the reply, of which there must be so many.
-func (c *command) reply(want int) ([]int64, error) {
+// reply returns the integers in the reply.
+func (c *command) reply() ([]int64, error) {
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
@@ -74,10 +55,7 @@ func (c *command) reply(want int) ([]int64, error) {
 		c.single[0] = cmd.Val()
 		return c.single[:], nil
 	case *redis.IntSliceCmd:
-		if len(cmd.Val()) == want {
-			return cmd.Val(), nil
-		}
-		return nil, fmt.Errorf("the script replies %d integers, not %d", len(cmd.Val()), want)
+		return cmd.Val(), nil
 	}
 	return nil, errors.New("the command is of another type")
 }
@@ -101,35 +79,36 @@ func (c *command) notSent(err error) {
 }
 
 // decodeStates keeps what a script has replied about a call's buckets.
-func decodeStates(m *dispatch.Merged, reply []int64, counted, size int) error {
+func decodeStates(m *dispatch.Merged, reply []int64, shape *shape) error {
 	for _, n := range reply {
 		if n < 0 || n > bucket.MaxUnits {
 			return fmt.Errorf("the script replies %d", n)
 		}
 	}
 	m.Found = m.Found[:0]
-	for range counted {
-		s := bucket.State{Level: reply[0]}
+	for i := range shape.limits {
+		s, size := bucket.State{Level: reply[0]}, shape.sizeOf(&shape.limits[i])
 		if size > 1 {
 			s.Soon, s.Wait, s.Reset, s.Mark = reply[1], reply[2], reply[3], reply[4]
 		}
 		m.Found, reply = append(m.Found, s), reply[size:]
 	}
-	for i := range m.Buckets[counted:] {
+	for i := range m.Buckets[len(shape.limits):] {
 		s := bucket.State{Level: reply[0]}
-		if m.Buckets[counted+i].Kind == bucket.Ban {
+		if m.Buckets[len(shape.limits)+i].Kind == bucket.Ban {
 			s.Wait, reply = reply[1], reply[1:]
 		}
 		m.Found, reply = append(m.Found, s), reply[1:]
 	}
-	if size == 1 {
-		tellCalendars(m)
+	if shape.window == 1 {
+		completeCalendars(m)
 	}
 	return nil
 }
 
-// tellCalendars completes the states of calendar periods that are not blocked, of which several.lua tells only the tokens taken.
-func tellCalendars(m *dispatch.Merged) {
+// completeCalendars completes the states of calendar periods that are not blocked, of which the script has replied
+// only the tokens taken.
+func completeCalendars(m *dispatch.Merged) {
 	charges, now := int64(-1), time.Now().UnixMilli()
 	for i := range m.Buckets {
 		b, s := &m.Buckets[i], &m.Found[i]

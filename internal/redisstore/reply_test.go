@@ -52,6 +52,7 @@ func single(reply int64) redis.Cmder {
 func TestReplyToOneCall(t *testing.T) {
 	t.Parallel()
 	token, fixed, ban, slots := newBucket(bucket.Token), newBucket(bucket.FixedWindow), bucket.NewBan(100, 1000), bucket.NewSlots(3)
+	sliding, period := newBucket(bucket.SlidingWindow), newCalendar(500)
 	const most = bucket.MaxUnits
 	for name, row := range map[string]struct {
 		buckets []bucket.Bucket
@@ -76,6 +77,10 @@ func TestReplyToOneCall(t *testing.T) {
 		"both alone":             {[]bucket.Bucket{ban, slots}, list(nil, 6, 9, 2), []bucket.State{{Level: 6, Wait: 9}, {Level: 2}}, ""},
 		"a window and slots":     {[]bucket.Bucket{fixed, slots}, list(nil, 1, 2, 3, 4, 5, 2), []bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 2}}, ""},
 		"two windows":            {[]bucket.Bucket{fixed, fixed}, list(nil, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10), []bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 6, Soon: 7, Wait: 8, Reset: 9, Mark: 10}}, ""},
+		"a bucket and a period":  {[]bucket.Bucket{token, period}, list(nil, Whole, 7, 1, 2, 3, 4, 5), []bucket.State{{Level: 7}, {Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}}, ""},
+		"several kinds":          {[]bucket.Bucket{fixed, token, sliding, slots}, list(nil, Whole, 1, 2, 3, 4, 5, 7, 1, 2, 3, 4, 6, 9), []bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 7}, {Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 6}, {Level: 9}}, ""},
+		"too few of a period":    {[]bucket.Bucket{token, period}, list(nil, Whole, 7, 1), nil, "the script replies 2 integers, not 6"},
+		"a window is not whole":  {[]bucket.Bucket{fixed}, list(nil, Whole, 2, 3, 4, 5), nil, "the script replies -1"},
 		"an error":               {[]bucket.Bucket{fixed}, list(replyError("OOM no memory")), nil, "OOM no memory"},
 		"a command of no reply":  {[]bucket.Bucket{fixed}, redis.NewStringCmd(context.Background()), nil, "the command is of another type"},
 		"one that was not known": {[]bucket.Bucket{token, token}, list(nil), nil, "the script replies 0 integers, not 2"},

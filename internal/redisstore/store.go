@@ -21,51 +21,13 @@ import (
 // clients and done it for one.
 const separateTime = time.Minute
 
-// The scripts are those of each [bucket.Kind] of limits, and these.
-const (
-	TokenCalendar   = bucket.Kinds + iota // of token buckets together with calendar periods
-	SlidingCalendar                       // of sliding windows together with calendar periods
-	Guarded         = bucket.Kinds + iota // from here on: each of those before, together with a ban, slots or both
-	Guards          = 2 * Guarded         // of a ban, slots or both alone
-	Tell            = Guards + 1          // of what a process holds of slots
-	Scripts         = Guards + 2          // how many scripts there are
-)
-
-// scriptOf returns the script that decides on buckets.
-func scriptOf(buckets []bucket.Bucket) int {
-	if counted := bucket.Counted(buckets); counted < len(buckets) {
-		if counted == 0 {
-			return Guards
-		}
-		return Guarded + scriptOf(buckets[:counted])
-	}
-	kind, mixed := buckets[0].Kind, false
-	for i := 1; i < len(buckets); i++ {
-		if other := buckets[i].Kind; other != kind {
-			mixed = true
-			if kind == bucket.FixedWindow {
-				kind = other
-			}
-		}
-	}
-	switch {
-	case !mixed:
-		return int(kind)
-	case kind == bucket.Token:
-		return TokenCalendar
-	}
-	return SlidingCalendar
-}
-
 // Config is what a store is made of.
 type Config struct {
 	Prefix  string // of every key; not "" ends it with a colon
 	Timeout time.Duration
 	Log     *slog.Logger
-	Process string          // names this process in the slots that it holds; without a space
-	Sources [Scripts]string // of the scripts, in Lua
-	// CrossSlot comes before each of them in calls for several clients on a node of a cluster.
-	CrossSlot string
+	Process string // names this process in the slots that it holds; without a space
+	Sources Sources
 }
 
 // Store keeps buckets in Redis, one key each: prefix:{key}:ID.
@@ -77,7 +39,7 @@ type Store struct {
 	name      string // what it has in common with stores of the same keys
 	process   string
 	scripts   [Scripts]script
-	crossSlot [Scripts]script      // of calls for several clients on a node of a cluster
+	ofNode    [Single]script       // of calls for several clients on a node of a cluster
 	loaded    [Scripts]atomic.Bool // Redis was asked to load the script
 	separate  atomic.Int64         // until when no call has keys of several clients, in Unix seconds
 	nodes     *nodes
@@ -105,11 +67,11 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	}
 	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log}
 	s.carriers.init(rdb, c.Timeout, c.Log)
-	for kind, source := range c.Sources {
-		s.scripts[kind] = newScript(source)
-		if kind < Guarded { // others never have keys of several slots
-			s.crossSlot[kind] = newScript(c.CrossSlot + source)
-		}
+	for i, source := range c.Sources.Server {
+		s.scripts[i] = newScript(source)
+	}
+	for i, source := range c.Sources.Node {
+		s.ofNode[i] = newScript(source)
 	}
 	s.nodes = newNodes(s, c.Timeout)
 	if ring, ok := rdb.(*redis.Ring); ok && ring != nil {
@@ -281,8 +243,8 @@ func IsTryAgain(err error, keys int) bool {
 	return keys > 1 && redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
-// IsMoving reports whether Redis has refused a call on one bucket since its slot is moving, so often that the client gave up. It
-// was not done.
+// IsMoving reports whether Redis has refused a call on one bucket since its hash slot is moving, so often that the
+// client gave up. It was not done.
 func IsMoving(err error) bool {
 	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN")
 }

@@ -138,11 +138,17 @@ func (v *simServer) bucketsOf(process int, takes bool, names, triples []string) 
 		for i, b := range k.buckets() {
 			l := versions[version][b.limit]
 			if v.plan.calendarOf(l) != nil {
-				want = append(want, triples[3*i], "0", strconv.Itoa(l.Rate)) // for the first see checkArguments
+				want = append(want, triples[3*i], "calendar", strconv.Itoa(l.Rate)) // for the first see checkArguments
 				continue
 			}
 			for _, n := range scriptArguments(v.plan.algorithm, l) {
 				want = append(want, strconv.FormatInt(n, 10))
+			}
+			switch v.plan.algorithm {
+			case ginlimit.FixedWindow:
+				want[len(want)-2] = "fixed"
+			case ginlimit.SlidingWindow:
+				want[len(want)-2] = "sliding"
 			}
 		}
 		if slices.Equal(want, triples) && (!ok || version == v.counted[k.key][k.limits[0]]) { // one limit may be in both

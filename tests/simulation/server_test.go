@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -160,7 +161,11 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 	if c.recordsOnly {
 		v.note("server: process %d: records of %s(%s, n=%d)", process, c.verb, v.plan.keys[c.keys[0].key].name, c.n)
 		reply := n.do(nil, append([]string{command}, args...)...)
-		if left := integers(reply); c.verb == "return" && len(left) > 0 && left[0] == 0 { // all has flowed back: no call follows
+		left := integers(reply)
+		if len(left) > 0 && left[0] == redisstore.Whole {
+			left = left[1:]
+		}
+		if c.verb == "return" && len(left) > 0 && left[0] == 0 { // all has flowed back: no call follows
 			k := c.keys[0]
 			v.executions = append(v.executions, &simExecution{
 				at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version, limits: k.limits, periods: k.periods,

@@ -1,15 +1,16 @@
--- A decision on several token buckets and calendar periods at once, in line, as nearly every call on several limits is one.
--- What is not plain, such as a block, is left to decide.lua, which has the contract of KEYS and ARGV. It comes first in the
--- scripts of those kinds.
+-- Token buckets and calendar periods that are charged together, all or none, in line, as nearly
+-- every call on several limits is one. If a ban and slots come with them, it decides on these too:
+-- in guarded scripts it is a function, which is also called for the limits alone. What is not
+-- plain, such as a block, is left to decide.lua and guards.lua, which document KEYS and ARGV.
 --
--- It decides on slots too, and on a client that is not banned, where they come with the limits: see guards.lua.
+-- Reply: of each limit one integer in a list, the level of a token bucket or the tokens taken of a
+-- calendar period, whose other numbers the caller knows. Then what guards.lua replies of a ban and
+-- slots.
 --
--- Reply: for each key one integer, the level of a bucket or the tokens taken of a calendar period. The caller knows the rest. Then
--- what guards.lua replies of a ban and of slots.
+-- State: see script.lua, kind/fixed.lua, guards.lua and slots.lua, which say why expiry loses
+-- nothing.
 
 if #KEYS > 1 and ARGV[1] == 'take' then
-  local KEYS, ARGV = KEYS, ARGV
-  local call, try, floor, ceil, format, match = redis.call, redis.pcall, math.floor, math.ceil, string.format, string.match
   local n, charges, plain = ARGV[2] + 0, ARGV[3] + 0, true
   local values, levels = {0, 0, 0}, {0, 0, 0}
   local k, at, ban, used = #KEYS, nil, nil, nil
@@ -27,17 +28,17 @@ if #KEYS > 1 and ARGV[1] == 'take' then
       if value then
         local process, known, held, later = match(value, '^(%S+) (%d+) (%d+) (%d*),?$')
         plain = plain and process == ARGV[at + 3] and ARGV[at + 4] - known >= 0
-        if plain and ARGV[at + 4] == known then
-          plain = held - used >= 0 and (later == '' or later .. ',' == ARGV[at + 6]) -- or it is repeated
-        elseif plain then
-          plain = later == '' or ARGV[at + 4] - later >= 0 -- it is settled
+        if plain and ARGV[at + 4] == known then -- the attempt may be repeated
+          plain = held - used >= 0 and (later == '' or later .. ',' == ARGV[at + 6])
+        elseif plain then -- the later attempt must be settled by now
+          plain = later == '' or ARGV[at + 4] - later >= 0
         end
       end
     end
   end
   for i = 1, plain and k or 0 do
     local at = 3 * i
-    local drain, calendar, level, charge = ARGV[at + 1], ARGV[at + 2] == '0', 0, n
+    local drain, calendar, level, charge = ARGV[at + 1], ARGV[at + 2] == 'calendar', 0, n
     local value = try('GET', KEYS[i])
     if not calendar then charge = n * ARGV[at + 2] end
     if value then
@@ -53,13 +54,13 @@ if #KEYS > 1 and ARGV[1] == 'take' then
           break
         end
         drain = drain + 0
-        if level < drain then -- else it is another limit's
+        if level < drain then -- else the value is that of another limit
           level = ttl * drain - level
         else
           level = ttl * drain
         end
       end
-      if level > 9007199254740991 then -- 2^53 - 1
+      if level > exact then
         plain = false
         break
       end
@@ -71,22 +72,22 @@ if #KEYS > 1 and ARGV[1] == 'take' then
 
   if plain and (charges > 0 or not guarded) then
     if charges > 0 then
-      local charged = false -- by a command that fails where memory is full: then nothing is
+      local charged = false -- by a command that fails where memory is full: then no other one does
       local tokens = charges * n
       for i = 1, k do
         local at = 3 * i
-        if ARGV[at + 2] == '0' then
+        if ARGV[at + 2] == 'calendar' then
           if values[i] then
             call('INCRBY', KEYS[i], format('%d', tokens))
-          else -- an hour of grace: see fixed_window.lua
-            call('SET', KEYS[i], format('%d', tokens), 'PX', format('%d', ARGV[at + 1] + 3600000))
+          else
+            call('SET', KEYS[i], format('%d', tokens), 'PX', format('%d', ARGV[at + 1] + grace))
           end
           charged = true
         end
       end
       for i = 1, k do
         local at = 3 * i
-        if ARGV[at + 2] ~= '0' then
+        if ARGV[at + 2] ~= 'calendar' then
           local drain, after = ARGV[at + 1] + 0, levels[i] + tokens * ARGV[at + 2]
           local ttl = ceil(after / drain)
           local rest = ttl * drain - after
@@ -103,10 +104,11 @@ if #KEYS > 1 and ARGV[1] == 'take' then
     if k < 2 then levels[2] = nil end
     if ban then levels[k + 1], levels[k + 2] = 0, 0 end
     if used then
-      call('SET', KEYS[#KEYS], ARGV[at + 3] .. ' ' .. ARGV[at + 4] .. ' ' .. ARGV[at + 5] .. ' ' .. ARGV[at + 6], 'PX', '10000')
+      local value = ARGV[at + 3] .. ' ' .. ARGV[at + 4] .. ' ' .. ARGV[at + 5] ..
+        ' ' .. ARGV[at + 6]
+      call('SET', KEYS[#KEYS], value, 'PX', life)
       levels[#levels + 1] = used
     end
-    return levels
+    return levels, charges
   end
 end
-

@@ -36,10 +36,10 @@ func TestSlotsAreRenewed(t *testing.T) {
 		calls := redis.calls
 		time.Sleep(time.Hour)
 		require.Equal(t, calls, redis.calls)
-		require.False(t, c.teller.running.Load())
+		require.False(t, c.reporter.running.Load())
 		ended := make(chan struct{})
 		go func() {
-			c.teller.all.Wait()
+			c.reporter.all.Wait()
 			close(ended)
 		}()
 		synctest.Wait()
@@ -265,7 +265,7 @@ func TestAloneNobodyIsTold(t *testing.T) {
 			c.Try(key, a.Number, false, func(held int64) bool { return held < 1 })
 		}
 		require.EqualValues(t, 1, c.Held(key))
-		require.False(t, c.teller.running.Load())
+		require.False(t, c.reporter.running.Load())
 		c.Release(key, 1)
 		require.Zero(t, remembered(c))
 		c.Close(t.Context())

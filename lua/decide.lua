@@ -1,0 +1,251 @@
+-- A decision on limits of any kinds: all of them are charged, or none. The modules of the kinds
+-- come before it, and in most scripts a fast path, which decides on what is plain.
+--
+-- KEYS[i]           bucket or window i, i = 1 … k; all in one hash slot
+-- ARGV[1]           the verb
+--                     take    charge all or none
+--                     charge  charge each, into debt if it must, up to a burst of debt
+--                     give    give back the tokens that were taken last
+--                     return  give back what one call has taken
+--                     block   deny everything for a while
+--                     reset   forget what was taken, and blocks
+--                     each    see the fast paths; decide.lua does not know it
+--                   For give, return and reset, KEYS may also have the records of buckets 1 … k
+-- ARGV[2]           take: tokens of one charge; charge, give, return: tokens; block: milliseconds
+-- ARGV[3]           take: charges; as many are made as fit, and 0 makes none
+--                   give, return and reset: 1 if KEYS has the records too, 2 if it has only the
+--                   records, 0 or 3 if it has none
+-- ARGV[3i + 1]      token bucket: drain, the units that flow back per millisecond
+--                   window: milliseconds of a period
+--                   calendar period: milliseconds until it ends
+-- ARGV[3i + 2]      token bucket: cost, the units that one token weighs
+--                   window: fixed, sliding or calendar
+-- ARGV[3i + 3]      token bucket: capacity, the units that it holds
+--                   window: limit, the tokens that may be taken in a period
+-- ARGV[3k + 3 + i]  return: the mark in the reply to the call that took, at most a period ago; or
+--                   -1, and nothing is given back. A token bucket has no mark. If all are token
+--                   buckets and ARGV[3] is 0, these arguments may be absent
+-- ARGV[4k + 6i - 2 …]  return, unless ARGV[3] is 0: six numbers, the claim of the call (see
+--                   bucket.Claim)
+--                     1. units that are left for certain if there was no reset
+--                     2. units that are left, with what was there before, if nothing was given back
+--                        since
+--                     3. milliseconds until now in which others may have given back since
+--                     4. milliseconds since the call, at least
+--                     5. milliseconds until now in which the bucket may have been reset
+--                     6. how many resets in these milliseconds came before the call
+--
+-- Reply: one integer if the script knows only token buckets and there is one; else a list. If the
+-- script knows both token buckets and windows, the list begins with -1. It has
+--   of each token bucket one integer: the level found (see script.lua)
+--   of each window five integers
+--     1. tokens taken before this call; the limit, if that is more and the window is blocked. In
+--        the reply to each it is -1 if nothing was done there: a call for that key alone says why
+--     2. milliseconds until there are more tokens than after this call, 0 if it has all
+--     3. milliseconds until one more charge fits, 0 if it does
+--     4. milliseconds until nothing is left of the window as it was found, 0 if nothing was taken;
+--        or until the calendar period ends, and a block of it
+--     5. the mark, by which return finds the tokens that this call has taken
+-- With only the records, the first integer is how many units may be given back, or were noted.
+--
+-- State of a bucket or window: see script.lua and kind/*.lua.
+-- State of a record: one string key, bucket:back. It says what has left a bucket other than by
+-- draining, as long as an earlier call may have tokens to give back. Without a record, tokens that
+-- have drained since could be given back.
+--   value  when the key expires; the drain of the bucket; then four numbers for each time: when it
+--          was, the units that were given back, how long before the oldest of them were taken, and
+--          the units that a reset took away. Times that are close are one
+--   TTL    milliseconds until nothing is left of what was in the bucket at the last of these times
+-- Times are milliseconds since the key was made, which the TTL tells. A missing key says that
+-- nothing was given back. When a record expires, no call is left to which it matters: expiry loses
+-- nothing.
+--
+-- Portable: integers below 2^53, no TIME, every key in KEYS.
+
+local verb, n, charges = ARGV[1], ARGV[2] + 0, ARGV[3] + 0
+local returns = verb == 'return'
+local back = returns or verb == 'give' or verb == 'reset'
+local records = back and charges or 0
+local k = records == withRecords and #KEYS / 2 or #KEYS
+
+local history, note, claimed
+if returns or records == withRecords or records == recordsOnly then
+  local concat, gmatch = table.concat, string.gmatch
+
+  -- history reads the record of a bucket.
+  function history(w, key)
+    local h = {key = key, now = 0, stop = 0, drain = w.drain or 1, times = {}}
+    local value = call('GET', key)
+    if not value then return h end
+    local ttl = call('PTTL', key)
+    if ttl == -1 then error('the key has no expiry, so it is no record') end
+    if ttl <= 0 then return h end
+    local stop, drain, list = match(value, '^(%d+) (%d+)(.*)$')
+    if not stop then error('the value is not that of a record') end
+    h.now, h.stop = max(0, stop - ttl), stop + 0
+    local ratio = h.drain / drain -- the limit may be another one by now
+    for at, given, age, reset in gmatch(list, ' (%d+) (%d+) (%d+) (%d+)') do
+      h.times[#h.times + 1] = {at + 0, ceil(given * ratio), ceil(reset * ratio), age + 0}
+      h.now = max(h.now, at) -- where Redis' clock is set back
+    end
+    return h
+  end
+
+  -- since returns what was given back in the last age milliseconds of what was taken more than made
+  -- milliseconds ago, and what a reset took away in the last resets milliseconds.
+  local function since(h, age, made, resets)
+    local given, reset = 0, 0
+    for _, time in ipairs(h.times) do
+      local ago = h.now - time[1]
+      if ago <= age and ago + time[4] >= made then given = given + time[2] end
+      if ago <= resets then reset = reset + time[3] end
+    end
+    return given, reset
+  end
+
+  -- note writes into a record what is given back now. What was in the bucket until now is drained
+  -- in drained milliseconds. What was given back longer ago than twice the time in which a full
+  -- bucket drains matters to no call any more.
+  function note(w, h, given, age, reset, drained)
+    local horizon, times, text, units = 2 * drained, {}, {}, 0
+    if w.drain then horizon = 2 * ceil(w.limit / w.drain) end
+    for _, time in ipairs(h.times) do
+      if h.now - time[1] <= horizon then times[#times + 1] = time end
+    end
+    -- What is given back in one span is one time, the latest.
+    local last, span = times[#times], max(1, floor(horizon / spans))
+    if last and floor(last[1] / span) == floor(h.now / span) and last[3] + reset == 0 then
+      local oldest = min(last[1] - last[4], h.now - age)
+      last[1], last[2], last[3], last[4] = h.now, last[2] + given, last[3] + reset, h.now - oldest
+    else
+      times[#times + 1] = {h.now, given, reset, age}
+    end
+    if #times > maxTimes then -- after many resets
+      local first, second = table.remove(times, 1), times[1]
+      second[4] = second[1] - min(first[1] - first[4], second[1] - second[4])
+      second[2], second[3] = first[2] + second[2], first[3] + second[3]
+    end
+    for i, time in ipairs(times) do
+      units = units + time[2] + time[3]
+      text[i] = format(' %d %d %d %d', time[1], min(time[2], ever), min(time[4], ever),
+        min(time[3], ever))
+    end
+    local ttl = drained
+    if w.drain then ttl = min(ttl + ceil(units / h.drain), horizon) end
+    ttl = max(h.stop - h.now, ttl)
+    local value = format('%d %d', h.now + ttl, h.drain) .. concat(text)
+    call('SET', h.key, value, 'PX', format('%d', ttl))
+  end
+
+  -- claimed returns how many units of a call bucket i may still give back.
+  function claimed(w, i, h)
+    local all = n * w.cost
+    if charges == 0 then return all end
+    local at, given, reset = 4 * k + 6 * i - 2, 0, 0
+    local age = ARGV[at + 2] + 0
+    if h then given, reset = since(h, age, ARGV[at + 3] + 0, ARGV[at + 4] + 0) end
+    local units = min(all, max(ARGV[at] + 0, ARGV[at + 1] - given))
+    units = max(0, units - max(0, reset - ARGV[at + 5] * w.limit))
+    local rest = w.used and w.used - units or 0
+    if w.drain and 0 < units and units < all and 0 < rest then
+      -- What clocks differ by, or less than a token's hundredth, is given back too.
+      if rest <= max(floor(w.cost / 100), w.drain * (2 + floor(age / 1000))) then
+        units = units + min(rest, all - units)
+      end
+    end
+    return units
+  end
+end
+
+-- First decide: read every key.
+local all, reply, size = {}, {}, 0
+for i = 1, k do
+  local word = ARGV[3 * i + 2]
+  local calendar = word == 'calendar'
+  local name = calendar and 'fixed' or kind[word] and word or 'token'
+  local m = kind[name]
+  if type(m) == 'function' then -- the module is made for the first key that needs it
+    m = m()
+    kind[name] = m
+  end
+  local first, rate = ARGV[3 * i + 1] + 0, nil
+  if m.drains then rate = first end
+  local w = {
+    key = KEYS[i], kind = m, at = size + 1, drain = rate, period = first,
+    cost = m.drains and word + 0 or 1, calendar = calendar, limit = ARGV[3 * i + 3] + 0
+  }
+  local at = w.at
+  for _ = 1, m.size do
+    size = size + 1
+    reply[size] = 0
+  end
+  if records == recordsOnly then
+    local h, given, age, reset = history(w, KEYS[i]), 0, ever, 0
+    if returns then
+      given, age = claimed(w, i, h), ARGV[4 * k + 6 * i] + 0
+    elseif verb == 'give' then
+      given = min(n * w.cost, w.limit)
+    else
+      reset = w.limit
+    end
+    note(w, h, given, age, reset, w.drain and ceil(w.limit / h.drain) or w.period)
+    reply[at] = given + reset
+  else
+    local used, ends = m.read(w)
+    if verb == 'take' then
+      charges = max(0, min(charges, floor((w.limit - used) / (n * w.cost))))
+    end
+    all[i], reply[at] = w, used
+    if m.size > 1 then reply[at + 3] = ends end
+  end
+end
+
+-- Then commit.
+for i, w in ipairs(all) do
+  local m = w.kind
+  local h, drained
+  if records == withRecords and w.used > 0 and (verb ~= 'give' or w.drain) then
+    h, drained = history(w, KEYS[k + i]), max(1, w.left)
+    if w.drain then drained = min(w.left, ceil(w.limit / h.drain)) end
+  end
+  if verb == 'take' then
+    if charges > 0 then m.take(w, charges * n) end
+    if m.leaves then
+      local soon, wait, short = w.block, w.block, w.used + n - w.limit
+      if w.used > 0 then soon = max(soon, m.leaves(w, max(1, w.used - w.limit + 1))) end
+      if short > 0 and n <= w.limit then wait = max(wait, m.leaves(w, short)) end
+      reply[w.at + 1], reply[w.at + 2] = soon, wait
+    end
+  elseif verb == 'charge' then
+    local tokens = min(n, floor((m.debt(w) - w.used) / w.cost))
+    if tokens > 0 then m.take(w, tokens) end
+  elseif verb == 'give' then
+    local units = min(n * w.cost, m.loose(w))
+    if h and units > 0 then note(w, h, units, ever, 0, drained) end
+    m.give(w, n * w.cost)
+  elseif returns then
+    local units = claimed(w, i, h)
+    if units > 0 then
+      local gone = min(units, m.loose(w))
+      if h and w.drain and gone > 0 and gone < w.used then -- else nothing is left
+        note(w, h, gone, ARGV[4 * k + 6 * i] + 0, 0, drained)
+      end
+      m.give(w, units, (ARGV[3 * k + 3 + i] or 0) + 0)
+    end
+  elseif verb == 'block' then
+    m.block(w, n)
+  else
+    -- A reset is made where memory is full, too, without its record.
+    if h then pcall(note, w, h, 0, 0, w.limit, drained) end
+    call('DEL', w.key)
+  end
+  if m.mark then reply[w.at + 4] = m.mark(w) end
+  if m.expire then m.expire(w) end
+end
+
+if kind.token and kind.fixed then
+  table.insert(reply, 1, whole)
+elseif kind.token and k == 1 then
+  return reply[1], charges
+end
+return reply, charges

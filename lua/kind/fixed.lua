@@ -1,0 +1,96 @@
+-- Fixed windows and calendar periods: how decide.lua reads and changes one.
+--
+-- A window starts with a client's first charge and ends a period later. Then all tokens are back.
+--
+-- A calendar period is a window too. Its key names it, so it needs no end of its own. The key lives
+-- longer than the caller's clock says that the period does, by grace: another caller's clock may be
+-- behind.
+--
+-- State: a window is one string key.
+--   value  tokens taken. If it was blocked, two numbers follow: how many milliseconds before the
+--          key expires the window ends, and how many before the key expires the block ends
+--   TTL    milliseconds until the window and the block have ended
+-- A missing key is a window of which nothing was taken, so expiry loses nothing.
+
+-- read finds the tokens taken, and how long the window and the block last. It returns the tokens to
+-- decide by, and the milliseconds until nothing is left of the window, or until its period ends.
+local function read(w)
+  w.used, w.left, w.block = 0, 0, 0
+  local value = call('GET', w.key)
+  local ttl = value and call('PTTL', w.key) or 0
+  if ttl == -1 then error('the key has no expiry, so it is no window') end
+  if ttl > 0 then
+    local used = tonumber(value)
+    if used then
+      w.used, w.left = used, ttl
+    else
+      local before, block
+      used, before, block = match(value, '^(%d+) (%d+) (%d+)$')
+      w.marked, w.block = true, max(0, ttl - block)
+      if ttl > before + 0 then w.used, w.left = used + 0, ttl - before end
+    end
+  end
+  local ends = w.left
+  if w.calendar then ends = w.block == 0 and w.period or min(ends, w.period) end
+  return w.block > 0 and max(w.used, w.limit) or w.used, max(ends, w.block)
+end
+
+-- debt returns how many tokens a charge without room may leave taken.
+local function debt(w) return min(2 * w.limit, exact) end
+
+local function write(w)
+  if w.block == 0 then
+    call('SET', w.key, format('%d', w.used), 'PX', format('%d', w.left))
+  else
+    local ttl = max(w.left, w.block)
+    local text = format('%d %d %d', w.used, ttl - w.left, ttl - w.block)
+    call('SET', w.key, text, 'PX', format('%d', ttl))
+  end
+end
+
+local function take(w, tokens)
+  w.used = w.used + tokens
+  if w.left == 0 then
+    w.left = w.calendar and w.period + grace or w.period
+    write(w)
+  elseif w.marked then
+    write(w)
+  else
+    call('INCRBY', w.key, format('%d', tokens))
+  end
+end
+
+-- loose returns how many tokens others may give back.
+local function loose(w) return w.used end
+
+-- give gives tokens back, unless a mark says that their window has ended: within a period, a window
+-- that began later goes on for longer. A calendar period has a key of its own.
+local function give(w, tokens, mark)
+  if w.used == 0 then return end
+  if mark and (mark < 0 or not w.calendar and w.left > mark) then return end
+  w.used = max(0, w.used - tokens)
+  if w.used == 0 then w.left = 0 end
+  if w.left == 0 and w.block == 0 then
+    call('DEL', w.key)
+  else
+    write(w)
+  end
+end
+
+-- mark returns how long the window goes on.
+local function mark(w) return w.left end
+
+local function block(w, ms)
+  if ms > w.block then
+    w.block = ms
+    write(w)
+  end
+end
+
+-- leaves returns in how many milliseconds the oldest tokens taken, in any number, are back.
+local function leaves(w, _) return w.calendar and min(w.left, w.period) or w.left end
+
+return {
+  size = 5, read = read, debt = debt, take = take, loose = loose, give = give, block = block,
+  mark = mark, leaves = leaves
+}

@@ -1,0 +1,189 @@
+-- Sliding windows: how decide.lua reads and changes one.
+--
+-- A window is an exact log of the last period: each token counts until a period after it was taken.
+--
+-- State: a window is one list key.
+--   [0]  the header: the total before the first entry; the total at the last one; when the key
+--        expires; and, if it was blocked, when the block ends
+--   [2i - 1], [2i]  entry i of the log, oldest first: when tokens were taken, and the total of all
+--        tokens up to then
+--   TTL  milliseconds until the last token has left, and the block has ended
+-- There are no more entries than tokens: what is taken in one millisecond is one entry. Totals are
+-- counted modulo wrap, so that they never pass 2^53. They are searched by halves, so that the time
+-- of a call grows with the logarithm of the log's length.
+-- Times are milliseconds since the log began. The TTL says how long before the key expires it is
+-- now: no clock is read but that of Redis' expiry, not even by TIME, which some servers refuse. If
+-- that clock is set back, the log's clock stands still until it has caught up.
+-- A missing key is a window of which nothing was taken, so expiry loses nothing.
+
+-- at returns when entry i was made.
+local function at(w, i) return call('LINDEX', w.key, 2 * i - 1) + 0 end
+
+-- taken returns the tokens of the entries that count, up to entry i.
+local function taken(w, i) return (call('LINDEX', w.key, 2 * i) - w.base) % wrap end
+
+-- find returns the first entry, from one on, that passes a test. All entries after it pass too.
+local function find(w, from, test)
+  local to = w.entries
+  while from < to do
+    local middle = floor((from + to) / 2)
+    if test(middle) then to = middle else from = middle + 1 end
+  end
+  return from
+end
+
+-- scan finds the tokens in the log, and how many of its first entries have left: w.gone.
+local function scan(w)
+  w.used, w.left, w.block, w.now, w.gone, w.entries, w.base, w.total = 0, 0, 0, 0, 0, 0, 0, 0
+  local header = call('LINDEX', w.key, '0')
+  if not header then return end
+  local ttl = call('PTTL', w.key)
+  if ttl == -1 then error('the key has no expiry, so it is no window') end
+  w.exists = true
+  w.over = ttl <= 0 -- it is at its last moment, or gone since
+  if w.over then return end
+  local base, total, stop, block = match(header, '^(%d+) (%d+) (%d+) ?(%d*)$')
+  w.base, w.total, w.now = base + 0, total + 0, stop - ttl
+  w.entries = floor((call('LLEN', w.key) - 1) / 2)
+  local newest = w.entries > 0 and at(w, w.entries)
+  if newest then w.now = max(w.now, newest) end
+  if block ~= '' then w.block = max(0, block - w.now) end
+  if not newest or newest + w.period <= w.now then
+    w.gone = w.entries
+    w.base = w.total
+    return
+  end
+  w.left = newest + w.period - w.now
+  w.gone = find(w, 1, function(i) return at(w, i) + w.period > w.now end) - 1
+  if w.gone > 0 then w.base = call('LINDEX', w.key, 2 * w.gone) + 0 end
+  w.used = (w.total - w.base) % wrap
+end
+
+-- read scans the log. It returns the tokens to decide by, and the milliseconds until nothing is
+-- left of the window.
+local function read(w)
+  scan(w)
+  return w.block > 0 and max(w.used, w.limit) or w.used, max(w.left, w.block)
+end
+
+-- debt returns how many tokens a charge without room may leave taken.
+local function debt(w) return min(2 * w.limit, wrap - 1) end
+
+-- keep writes the header, and forgets the entries that have left. The log's last token leaves in
+-- w.left. The caller then calls expire.
+local function keep(w)
+  w.fresh, w.ttl = w.over or not w.exists, max(w.left, w.block)
+  local stop = w.now + w.ttl
+  local header = format('%d %d %d', w.base, w.total, stop)
+  if w.block > 0 then header = format('%s %d', header, w.now + w.block) end
+  if w.over then call('DEL', w.key) end
+  if w.fresh then
+    call('RPUSH', w.key, header)
+  else
+    call('LSET', w.key, 2 * w.gone, header)
+    if w.gone > 0 then call('LTRIM', w.key, 2 * w.gone, '-1') end
+    w.entries, w.gone = w.entries - w.gone, 0
+  end
+end
+
+-- expire sets when the key expires, as the last change to it: before Redis 7.2 the clock goes on
+-- while a script runs, and a key whose last millisecond has ended is gone at once.
+local function expire(w)
+  if not w.ttl then return end
+  local done = try('PEXPIRE', w.key, format('%d', w.ttl))
+  if type(done) ~= 'number' then
+    if w.fresh then call('DEL', w.key) end
+    error(done.err)
+  end
+end
+
+local function take(w, tokens)
+  local same = w.left == w.period
+  w.used, w.total, w.left = w.used + tokens, (w.total + tokens) % wrap, w.period
+  keep(w)
+  if same then
+    call('LSET', w.key, '-1', format('%d', w.total))
+  else
+    call('RPUSH', w.key, format('%d', w.now), format('%d', w.total))
+    w.entries = w.entries + 1
+  end
+end
+
+-- loose returns 0: an entry that is given back is gone from the log, so no other call gives it
+-- back.
+local function loose() return 0 end
+
+-- giveLast removes the tokens that were taken last.
+local function giveLast(w, tokens)
+  tokens = min(tokens, w.used)
+  if tokens == 0 then return end
+  if tokens == w.used and w.block == 0 then
+    call('DEL', w.key)
+    return
+  end
+  w.used, w.total = w.used - tokens, (w.total - tokens) % wrap
+  w.left = 0
+  local last = w.gone
+  if w.used > 0 then
+    last = find(w, 1 + w.gone, function(i) return taken(w, i) >= w.used end)
+    w.left = at(w, last) + w.period - w.now
+    call('LSET', w.key, 2 * last, format('%d', w.total))
+  end
+  last = last - w.gone
+  keep(w) -- before LTRIM, which does not fail where memory is full
+  call('LTRIM', w.key, '0', 2 * last)
+  w.entries = last
+end
+
+-- mark returns the time of the log.
+local function mark(w) return max(0, w.now) end
+
+-- giveMarked removes tokens of the entry made at the time of the mark. The entries after it are
+-- written again, as their totals fall. If they are too many, nothing is given back, so that no call
+-- takes long.
+local function giveMarked(w, tokens, mark)
+  if w.used == 0 then return end
+  local i = find(w, 1 + w.gone, function(i) return at(w, i) >= mark end)
+  if at(w, i) ~= mark or w.entries - i > 1000 then return end
+  local own = taken(w, i) - (i > 1 + w.gone and taken(w, i - 1) or 0)
+  if own <= tokens and own == w.used and w.block == 0 then
+    call('DEL', w.key)
+    return
+  end
+  tokens = min(tokens, own)
+  local tail, after = call('LRANGE', w.key, 2 * i - 1, '-1'), {}
+  for j = tokens == own and 3 or 1, #tail, 2 do
+    after[#after + 1], after[#after + 2] = tail[j], format('%d', (tail[j + 1] - tokens) % wrap)
+  end
+  w.used, w.total = w.used - tokens, (w.total - tokens) % wrap
+  if w.used == 0 then
+    w.left = 0
+  elseif #after == 0 then
+    w.left = at(w, i - 1) + w.period - w.now
+  end
+  local before = 2 * (i - w.gone - 1)
+  keep(w)
+  call('LTRIM', w.key, '0', before)
+  for j = 1, #after, 100 do call('RPUSH', w.key, unpack(after, j, min(j + 99, #after))) end
+end
+
+local function give(w, tokens, mark)
+  if mark then giveMarked(w, tokens, mark) else giveLast(w, tokens) end
+end
+
+local function block(w, ms)
+  if ms > w.block then
+    w.block = ms
+    keep(w)
+  end
+end
+
+-- leaves returns in how many milliseconds the oldest tokens taken, in that number, have left.
+local function leaves(w, tokens)
+  return at(w, find(w, 1 + w.gone, function(i) return taken(w, i) >= tokens end)) + w.period - w.now
+end
+
+return {
+  size = 5, read = read, debt = debt, take = take, loose = loose, give = give, block = block,
+  mark = mark, leaves = leaves, expire = expire
+}

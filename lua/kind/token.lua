@@ -1,0 +1,77 @@
+-- Token buckets: how decide.lua reads and changes one. script.lua documents the state, and why
+-- expiry loses nothing.
+--
+-- w.level is the level to decide by, w.used the level without what a block raises it by for takes.
+
+-- blocked returns the lowest level from which no token is to be had for that many milliseconds.
+local function blocked(w, ms) return w.limit - w.cost + ms * w.drain end
+
+-- read finds the level, and how long a block lasts. It returns the level to decide by.
+local function read(w)
+  w.level, w.block, w.used, w.left = 0, 0, 0, 0
+  local value = call('GET', w.key)
+  if not value then return 0 end
+  local ttl = call('PTTL', w.key)
+  if ttl == -1 then error('the key has no expiry, so it is no bucket') end
+  if ttl <= 0 then return 0 end
+  local sign, rest, before = match(value, '^(%-?)(%d+) ?(%d*)$')
+  if not rest then error('the value is not that of a bucket') end
+  if before ~= '' then w.block = max(0, ttl - before) end
+  if sign == '-' then rest = rest - 1 end
+  w.left, w.rest = ttl, rest + 0
+  w.level = ttl * w.drain
+  if w.rest < w.drain then w.level = w.level - w.rest end
+  w.used = w.level
+  if w.block > 0 and ARGV[1] == 'take' then -- the limit may be larger than when it was blocked
+    w.level = max(w.level, blocked(w, w.block))
+  end
+  return min(w.level, exact)
+end
+
+-- debt returns the highest level that a charge without room may reach.
+local function debt(w) return min(2 * w.limit, exact - w.drain) end
+
+-- set writes the key. It always uses SET: where memory is full the first one fails, and nothing is
+-- charged.
+local function set(w)
+  local text = format('%d', w.rest)
+  if w.block > 0 then text = format('%d %d', w.rest, w.left - w.block) end
+  call('SET', w.key, text, 'PX', format('%d', w.left))
+end
+
+local function write(w, level)
+  w.left = ceil(level / w.drain)
+  w.rest = w.left * w.drain - level
+  set(w)
+end
+
+local function take(w, tokens) write(w, w.level + tokens * w.cost) end
+
+-- loose returns how many units may be given back: none of a block.
+local function loose(w)
+  if w.level >= exact then return 0 end
+  return w.level - (w.block > 0 and min(w.level, blocked(w, w.block)) or 0)
+end
+
+-- give gives units back. A token is like any other, so there are no marks.
+local function give(w, units)
+  if w.level == 0 or w.level >= exact then return end
+  local level = w.level - min(units, loose(w))
+  if level > 0 then write(w, level) else call('DEL', w.key) end
+end
+
+-- block raises the level so far that the first token comes when the block ends.
+local function block(w, ms)
+  w.block = max(w.block, ms)
+  local least = blocked(w, ms)
+  if w.level < least then
+    write(w, least)
+  else
+    set(w)
+  end
+end
+
+return {
+  size = 1, drains = true, read = read, debt = debt, take = take, loose = loose, give = give,
+  block = block
+}
