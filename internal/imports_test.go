@@ -40,7 +40,7 @@ func TestImportsGoOneWay(t *testing.T) {
 			module + "receipt", module + "redisstore", module + "rules", "github.com/redis/go-redis/v9"},
 		"plancache": {module + "dispatch", module + "redisstore"},
 		"testkit": {module + "redisstore", module + "memory", "github.com/ginlimit/ginlimit",
-			"github.com/alicebob/miniredis/v2", "github.com/gin-gonic/gin",
+			"github.com/alicebob/miniredis/v2", "github.com/alicebob/miniredis/v2/server", "github.com/gin-gonic/gin",
 			"github.com/redis/go-redis/v9", "github.com/stretchr/testify/assert", "github.com/stretchr/testify/require"},
 	}
 	forbidden := map[string][]string{ // of the standard library

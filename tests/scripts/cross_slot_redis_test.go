@@ -1,6 +1,6 @@
 //go:build integration
 
-package ginlimit_test
+package scripts_test
 
 import (
 	"cmp"
@@ -273,7 +273,7 @@ func (h noPermission) count(cmds ...redis.Cmder) {
 func TestServerWithoutScriptsOfSeveralSlots(t *testing.T) {
 	t.Parallel()
 	addrs := testkit.StartCluster(t, 3)
-	source, _, err := ginlimit.Script(ginlimit.TokenBucket, ginlimit.PerDay(1))
+	source, _, err := testkit.ScriptOfLimit(ginlimit.TokenBucket, ginlimit.PerDay(1))
 	require.NoError(t, err)
 	for _, addr := range addrs {
 		rdb := testkit.Connect(t, addr)

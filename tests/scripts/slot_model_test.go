@@ -1,4 +1,4 @@
-package ginlimit_test
+package scripts_test
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package ginlimit_test
+package scripts_test
 
 import (
 	"fmt"
@@ -36,7 +36,7 @@ func TestScriptsWithRecordsEqualTheProcess(t *testing.T) {
 				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					r := rand.New(rand.NewPCG(seed, uint64(a)))
 					limit := ginlimit.Limit{Rate: 3 + r.IntN(40), Period: time.Duration(20+r.IntN(400)) * time.Millisecond}
-					source, args, err := ginlimit.Script(a, limit)
+					source, args, err := testkit.ScriptOfLimit(a, limit)
 					require.NoError(t, err)
 					one, ok := bucket.New(kind, "b", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
 					require.True(t, ok)

@@ -1,4 +1,4 @@
-package ginlimit_test
+package scripts_test
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -35,10 +36,11 @@ func newScriptKeys(t *testing.T, a ginlimit.Algorithm, l ginlimit.Limit) *script
 	s.rdb = redis.NewClient(&redis.Options{Addr: s.mini.Addr(), MaxRetries: -1, ReadTimeout: -1}) // a call is made once
 	t.Cleanup(func() { _ = s.rdb.Close() })
 	var err error
-	s.source, s.args, err = ginlimit.Script(a, l)
+	s.source, s.args, err = testkit.ScriptOfLimit(a, l)
 	require.NoError(t, err)
-	s.ofNode, err = ginlimit.NodeScript(a, l)
-	require.NoError(t, err)
+	s.ofNode = testkit.ScriptSources(t).Node[map[ginlimit.Algorithm]int{
+		ginlimit.TokenBucket: redisstore.Tokens, ginlimit.FixedWindow: redisstore.Fixed, ginlimit.SlidingWindow: redisstore.Sliding,
+	}[a]]
 	return s
 }
 

@@ -1,6 +1,6 @@
 //go:build integration
 
-package ginlimit_test
+package scripts_test
 
 import (
 	"context"

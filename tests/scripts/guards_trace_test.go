@@ -1,4 +1,4 @@
-package ginlimit_test
+package scripts_test
 
 import (
 	"fmt"
@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
@@ -141,7 +140,7 @@ func (g *guardTrace) limitArgs() (keys []string, args []any) {
 
 // eval calls a script.
 func (g *guardTrace) eval(t *testing.T, script int, keys []string, args ...any) ([]int64, error) {
-	reply, err := g.rdb.Eval(t.Context(), ginlimit.Scripts()[script], keys, args...).Result()
+	reply, err := g.rdb.Eval(t.Context(), testkit.ScriptSources(t).Server[script], keys, args...).Result()
 	if one, ok := reply.(int64); ok {
 		return []int64{one}, err
 	}

@@ -1,4 +1,4 @@
-package ginlimit_test
+package scripts_test
 
 import (
 	"fmt"
@@ -7,10 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestScriptsHaveTheConstantsOfGo once, and no part of a script twice.
@@ -18,7 +18,7 @@ func TestScriptsHaveTheConstantsOfGo(t *testing.T) {
 	t.Parallel()
 	constants := fmt.Sprintf("\nlocal exact, wrap, grace, life, whole = %d, %d, %d, '%d', %d\n", int64(1<<53-1), int64(1<<52), bucket.Grace,
 		inflight.Life.Milliseconds(), redisstore.Whole)
-	for i, source := range ginlimit.Scripts() {
+	for i, source := range testkit.ScriptSources(t).Server {
 		require.Equal(t, 1, strings.Count(source, constants), "script %d", i)
 		for _, begin := range []string{
 			"-- The beginning of every script", "-- The token bucket: ", "-- The fixed window ", "-- The sliding window: ",

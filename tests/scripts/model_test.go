@@ -1,4 +1,4 @@
-package ginlimit_test
+package scripts_test
 
 import (
 	"fmt"
@@ -67,7 +67,7 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					r, start := rand.New(rand.NewPCG(seed, 1)), time.Now()
 					limit := ginlimit.Limit{Rate: int(2 + 5*seed), Period: time.Duration(9+26*seed) * time.Millisecond}
-					source, args, err := ginlimit.Script(a, limit)
+					source, args, err := testkit.ScriptOfLimit(a, limit)
 					require.NoError(t, err)
 					w := &scriptWindow{scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis, source: source, args: args}, store: memory.New(memory.MaxBuckets), r: r}
 					kind := map[ginlimit.Algorithm]bucket.Kind{ginlimit.FixedWindow: bucket.FixedWindow, ginlimit.SlidingWindow: bucket.SlidingWindow}[a]
