@@ -32,7 +32,7 @@ func (l *Limiter) ask(key string, n int, limits []Limit) (*adHoc, error) {
 	q := l.adHoc()
 	q.own = limitSet{limits: q.limitMemory[:0]}
 	q.own.rules.Reuse(q.bucketMemory[:])
-	q.set, q.observed = &q.own, l.defaults.observe("")
+	q.set, q.observed = &q.own, observe(l.defaults.observers, "")
 	err := checkArguments(key, n, q.own.add(l.defaults.algorithm, limits))
 	if err == nil && l.engine == nil {
 		err = errNotMade
@@ -80,7 +80,12 @@ func (q *adHoc) end(ctx context.Context, n int, err error) (Result, error) {
 
 // endWith records a result, and returns it.
 func (q *adHoc) endWith(ctx context.Context, n int, r Result, err error) (Result, error) {
-	q.observed.end(ctx, q.limiter, Failure(q.asks[0].Failure), &q.answers[0], n, r, err)
+	if q.observed.observers != nil {
+		a, local := &q.answers[0], q.limiter.engine.IsLocal()
+		q.observed.event.Waited = a.Waited
+		outcome := outcomeOf(r, Failure(q.asks[0].Failure), local, err)
+		q.observed.record(ctx, outcome, n, r.Allowed, r, failure{err: err, store: a.Err})
+	}
 	return r, err
 }
 

@@ -31,13 +31,6 @@ type limitSet struct {
 	fields     []httpfields.Limit // of limits, then of prohibited or slots; nil outside a Policy
 }
 
-// The kinds of buckets of the algorithms, and the ends of their keys, by which no algorithm finds
-// what another has counted.
-var (
-	kinds      = [...]bucket.Kind{TokenBucket: bucket.Token, FixedWindow: bucket.FixedWindow, SlidingWindow: bucket.SlidingWindow}
-	idSuffixes = [...]string{TokenBucket: "", FixedWindow: ":fixed", SlidingWindow: ":sliding"}
-)
-
 // newLimitSet checks limits and reports every fault in them.
 func newLimitSet(a Algorithm, limits ...Limit) (*limitSet, error) {
 	s := new(limitSet)
@@ -64,30 +57,21 @@ func (s *limitSet) add(a Algorithm, limits []Limit) error {
 			s.prohibited = l
 			s.rules.Prohibit(l.Calendar.rule)
 			continue
-		case a != TokenBucket && l.burst() != l.Rate:
-			errs = append(errs, fmt.Errorf("%w: %s: a %s has no burst of its own", ErrInvalidLimit, l, a))
+		}
+		b, err := l.bucket(a)
+		if err != nil {
+			errs = append(errs, err)
 			continue
-		case !s.count(a, l):
-			errs = append(errs, fmt.Errorf("%w: %s is too large to be counted exactly", ErrInvalidLimit, l))
-			continue
+		}
+		if (l.Calendar != Calendar{}) {
+			s.rules.AddCalendar(l.Calendar.rule, int64(l.Rate))
+		} else {
+			s.rules.Add(b)
 		}
 		s.limits = append(s.limits, l)
 		errs = append(errs, s.findTwin(limits[:i], l))
 	}
 	return errors.Join(errs...)
-}
-
-// count adds a limit to the rules, unless it is too large.
-func (s *limitSet) count(a Algorithm, l Limit) bool {
-	if (l.Calendar != Calendar{}) {
-		return s.rules.AddCalendar(l.Calendar.rule, int64(l.Rate))
-	}
-	id := periodText(l.Period) + idSuffixes[a]
-	b, ok := bucket.New(kinds[a], id, int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
-	if ok {
-		s.rules.Add(b)
-	}
-	return ok
 }
 
 // findTwin reports limits whose bucket is that of the last limit.
@@ -203,14 +187,14 @@ func (s *limitSet) prohibitedWindow(set *rules.Set) time.Duration {
 	return s.prohibited.Period
 }
 
-// addSlots names the policy's slots, and returns their bucket.
-func (s *limitSet) addSlots(p *Policy) *bucket.Bucket {
-	own := httpfields.FreeName(httpfields.Name(p.name)+slotsSuffix, s.fieldNames())
-	s.slots = p.slots
+// addSlots names the slots of a policy in the header fields, and returns their bucket.
+func (s *limitSet) addSlots(policy string, n int) *bucket.Bucket {
+	own := httpfields.FreeName(httpfields.Name(policy)+slotsSuffix, s.fieldNames())
+	s.slots = n
 	s.fields = append(s.fields, httpfields.Limit{
-		Name: own, Quota: int64(p.slots), Unit: httpfields.ConcurrentRequests, Problem: httpfields.QuotaProblem("", own),
+		Name: own, Quota: int64(n), Unit: httpfields.ConcurrentRequests, Problem: httpfields.QuotaProblem("", own),
 	})
-	slots := bucket.NewSlots(int64(p.slots))
+	slots := bucket.NewSlots(int64(n))
 	return &slots
 }
 

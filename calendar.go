@@ -1,9 +1,6 @@
 package ginlimit
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/calendar"
@@ -41,116 +38,5 @@ func newCalendar(unit calendar.Unit, first int, loc *time.Location) Calendar {
 // difference to it. All of n may be taken at once, and all comes back when the next period begins.
 func PerCalendar(n int, c Calendar) Limit { return Limit{Rate: n, Calendar: c} }
 
-// valid returns what is wrong with a calendar, or "".
-func (c Calendar) valid() string {
-	switch r := c.rule; {
-	case r.Unit == calendar.Week && (r.First < 0 || r.First > 6):
-		return fmt.Sprintf("a week's first day is %d; want 0 for Sunday to 6", r.First)
-	case r.Unit == calendar.Month && (r.First < 1 || r.First > 31):
-		return fmt.Sprintf("a month's first day is %d; want 1 to 31", r.First)
-	}
-	if _, offset := time.Now().In(c.rule.Zone).Zone(); offset <= -86400 || offset >= 86400 {
-		return fmt.Sprintf("the zone is %d s ahead of UTC; want less than a day", offset)
-	}
-	return ""
-}
-
-// The words of calendars in texts.
-var (
-	calendarUnits = [...]string{calendar.Day: "calendar-day", calendar.Week: "week", calendar.Month: "month"}
-	keyUnits      = [...]string{calendar.Day: "day", calendar.Week: "week", calendar.Month: "month"}
-)
-
-// parseCalendar returns the calendar of a word, with its default first day in UTC.
-func parseCalendar(word string) (Calendar, bool) {
-	switch word {
-	case calendarUnits[calendar.Day]:
-		return CalendarDay(nil), true
-	case calendarUnits[calendar.Week]:
-		return CalendarWeek(nil, time.Monday), true
-	case calendarUnits[calendar.Month]:
-		return CalendarMonth(nil, 1), true
-	}
-	return Calendar{}, false
-}
-
-// parseFirst reads what follows "from".
-func (c *Calendar) parseFirst(word string) error {
-	switch c.rule.Unit {
-	case calendar.Week:
-		for day := time.Sunday; day <= time.Saturday; day++ {
-			if word == weekdayText(day) {
-				c.rule.First = int(day)
-				return nil
-			}
-		}
-		return fmt.Errorf("from: want a weekday, such as monday")
-	case calendar.Month:
-		day, err := strconv.Atoi(word)
-		if err != nil || day < 1 || day > 31 {
-			return fmt.Errorf("from: want a day of the month, 1 to 31")
-		}
-		c.rule.First = day
-		return nil
-	}
-	return fmt.Errorf("from: only weeks and months have a first day")
-}
-
-// parseZone reads what follows "in".
-func (c *Calendar) parseZone(word string) error {
-	zone, err := calendar.Zone(word)
-	if err != nil {
-		return fmt.Errorf("in: unknown time zone %.64q; want a name such as Europe/Berlin", word)
-	}
-	c.rule.Zone = zone
-	return nil
-}
-
-// weekdayText returns a weekday as texts have it, or the number of one that there is not.
-func weekdayText(day time.Weekday) string {
-	if day < time.Sunday || day > time.Saturday {
-		return strconv.Itoa(int(day))
-	}
-	return strings.ToLower(day.String())
-}
-
 // String returns the calendar as [ParseLimit] reads it, or "none".
-func (c Calendar) String() string {
-	r := c.rule
-	if r.Unit == calendar.None {
-		return "none"
-	}
-	text := calendarUnits[r.Unit]
-	switch {
-	case r.Unit == calendar.Week && r.First != int(time.Monday):
-		text += " from " + weekdayText(time.Weekday(r.First))
-	case r.Unit == calendar.Month && r.First != 1:
-		text += " from " + strconv.Itoa(r.First)
-	}
-	if r.Zone != time.UTC {
-		text += " in " + r.Zone.String()
-	}
-	return text
-}
-
-// bucketID returns what ends the keys of the period that begins at start.
-func (c Calendar) bucketID(start time.Time) string {
-	r := c.rule
-	id, layout := keyUnits[r.Unit], time.DateOnly
-	switch {
-	case r.Unit == calendar.Week:
-		id += weekdayText(time.Weekday(r.First))[:3]
-	case r.Unit == calendar.Month && r.First == 1:
-		layout = "2006-01"
-	case r.Unit == calendar.Month:
-		id += strconv.Itoa(r.First)
-	}
-	if r.Zone != time.UTC {
-		id += "@" + r.Zone.String()
-	}
-	if !calendar.Named(r.Zone) { // another one may have the name
-		_, offset := start.In(r.Zone).Zone()
-		id += strconv.Itoa(offset)
-	}
-	return id + ":" + start.In(r.Zone).Format(layout)
-}
+func (c Calendar) String() string { return c.rule.String() }

@@ -44,8 +44,8 @@ func byAddress(c *gin.Context, v4, v6 int) (string, error) {
 // clientAddress returns the client's address in its canonical form.
 func clientAddress(c *gin.Context) (netip.Addr, error) {
 	decides, _ := c.Get(policyKey)
-	if p, ok := decides.(*Policy); ok {
-		p.warnSpoofable(c)
+	if user, ok := decides.(addressUser); ok {
+		user.warnSpoofable(c)
 	}
 	address := c.ClientIP()
 	if address == "" { // Gin cannot read a zone, as in [fe80::1%eth0]:80
@@ -60,7 +60,10 @@ func clientAddress(c *gin.Context) (netip.Addr, error) {
 	return clientkey.Canonical(addr), nil
 }
 
-// policyKey is where a [gin.Context] keeps the policy that decides, which must know whether the client's address is used.
+// addressUser is told that a request's address is used.
+type addressUser interface{ warnSpoofable(*gin.Context) }
+
+// policyKey is where a [gin.Context] keeps the policy that decides, an addressUser.
 const policyKey = "github.com/ginlimit/ginlimit.policy"
 
 // warnSpoofable logs a warning if clients can spoof their address. Each policy looks once, and a limiter warns once.

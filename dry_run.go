@@ -22,7 +22,7 @@ func (p *Policy) newTrial() *trial {
 	}
 	t := &trial{prefix: Key(p.name, "dry run", "")}
 	t.limits, _ = p.newLimits(p.name, "", []Limit{{Rate: -1}}, nil, 0) // it is valid
-	t.limits.rules.Guard(nil, t.limits.addSlots(p))
+	t.limits.rules.Guard(nil, t.limits.addSlots(p.name, p.slots))
 	t.limits.rules.Divide(int64(p.limiter.defaults.replicas))
 	return t
 }

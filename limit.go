@@ -8,8 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/calendar"
 )
+
+// ErrInvalidLimit says that a limit or another argument cannot be used. Match it with [errors.Is].
+var ErrInvalidLimit = errors.New("ginlimit: invalid limit")
 
 // Limit allows Rate requests per Period, and at most Burst at once.
 //
@@ -64,7 +68,7 @@ func (l Limit) validate() error {
 	case l.InFlight != 0:
 		reason = fmt.Sprintf("requests in flight are not limited by a Limit yet: use WithConcurrency(%d)", max(1, l.InFlight))
 	case l.Calendar != Calendar{}:
-		switch reason = l.Calendar.valid(); {
+		switch reason = l.Calendar.rule.Fault(); {
 		case reason != "":
 		case l.Period != 0:
 			reason = "a calendar quota has no period of its own"
@@ -113,13 +117,42 @@ func ParseLimit(s string) (Limit, error) {
 
 // check returns the first error of a limit that no [Algorithm] can count.
 func (l Limit) check() error {
-	_, err := newLimitSet(TokenBucket, l)
+	if err := l.validate(); err != nil || l.Rate <= 0 {
+		return err
+	}
+	_, err := l.bucket(TokenBucket)
 	if err != nil {
-		if _, other := newLimitSet(FixedWindow, l); other == nil {
+		if _, other := l.bucket(FixedWindow); other == nil {
 			return nil
 		}
 	}
 	return err
+}
+
+// The kinds of buckets of the algorithms, and the ends of their keys, by which no algorithm finds
+// what another has counted.
+var (
+	kinds      = [...]bucket.Kind{TokenBucket: bucket.Token, FixedWindow: bucket.FixedWindow, SlidingWindow: bucket.SlidingWindow}
+	idSuffixes = [...]string{TokenBucket: "", FixedWindow: ":fixed", SlidingWindow: ":sliding"}
+)
+
+// bucket returns the bucket of a valid limit, if the algorithm can count it. A calendar quota has
+// one for each period; this one only says that there can be one.
+func (l Limit) bucket(a Algorithm) (b bucket.Bucket, err error) {
+	var ok bool
+	switch {
+	case a != TokenBucket && l.burst() != l.Rate:
+		return b, fmt.Errorf("%w: %s: a %s has no burst of its own", ErrInvalidLimit, l, a)
+	case l.Calendar != Calendar{}:
+		b, ok = bucket.NewCalendar("", int64(l.Rate), 1, 1)
+	default:
+		id := periodText(l.Period) + idSuffixes[a]
+		b, ok = bucket.New(kinds[a], id, int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
+	}
+	if !ok {
+		err = fmt.Errorf("%w: %s is too large to be counted exactly", ErrInvalidLimit, l)
+	}
+	return b, err
 }
 
 // inFlightWords end the text of a limit of requests in flight.
@@ -149,7 +182,7 @@ func parseLimit(s string) (Limit, error) {
 		return Limit{}, fmt.Errorf("rate: want a whole number")
 	}
 	var named bool
-	if l.Calendar, named = parseCalendar(period); !named {
+	if l.Calendar.rule, named = calendar.Parse(period); !named {
 		if l.Period, err = parsePeriod(period); err != nil {
 			return Limit{}, err
 		}
@@ -162,9 +195,9 @@ func parseLimit(s string) (Limit, error) {
 		case named != (words[1] != "burst"):
 			return Limit{}, fmt.Errorf("%s: a calendar quota has no burst, and nothing else a first day or a zone", words[1])
 		case words[1] == "from":
-			err = l.Calendar.parseFirst(words[2])
+			err = l.Calendar.rule.ParseFirst(words[2])
 		case words[1] == "in":
-			err = l.Calendar.parseZone(words[2])
+			err = l.Calendar.rule.ParseZone(words[2])
 		default:
 			if l.Burst, err = strconv.Atoi(words[2]); err != nil || l.Burst < 1 {
 				err = fmt.Errorf("burst: want a whole number above zero")
@@ -224,15 +257,6 @@ func periodText(d time.Duration) string {
 		}
 	}
 	return d.String()
-}
-
-// length returns how long the limit's period is at a time.
-func (l Limit) length(now time.Time) time.Duration {
-	if (l.Calendar != Calendar{}) {
-		start, end := l.Calendar.rule.Period(now)
-		return end.Sub(start)
-	}
-	return l.Period
 }
 
 // per returns what follows the rate in the limit's text, without a burst.

@@ -26,8 +26,6 @@ const (
 
 // Match these with [errors.Is].
 var (
-	// ErrInvalidLimit says that a limit or another argument cannot be used.
-	ErrInvalidLimit = errors.New("ginlimit: invalid limit")
 	// ErrUnavailable says that no decision could be made: by Redis, by a plan, or by a closed limiter.
 	ErrUnavailable = engine.ErrUnavailable
 	// ErrNoKey says that there is no key to count under.

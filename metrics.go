@@ -71,11 +71,12 @@ type observation struct {
 	event     Event
 }
 
-func (c *config) observe(name string) observation {
-	if c.observers == nil {
+// observe begins an Event, for each of the observers.
+func observe(observers []func(context.Context, Event), name string) observation {
+	if observers == nil {
 		return observation{}
 	}
-	return observation{c.observers, time.Now(), Event{Name: name}}
+	return observation{observers, time.Now(), Event{Name: name}}
 }
 
 // The functions of the application whose errors are reasons why there is no decision.
@@ -135,16 +136,8 @@ func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowe
 	}
 }
 
-// end records the decision of a method.
-func (o *observation) end(ctx context.Context, l *Limiter, mode Failure, a *engine.Answer, n int, r Result, err error) {
-	if o.observers != nil {
-		o.event.Waited = a.Waited
-		o.record(ctx, l.outcome(r, mode, err), n, r.Allowed, r, failure{err: err, store: a.Err})
-	}
-}
-
-// outcome returns the Outcome of a decision, or of an error on the way to it.
-func (l *Limiter) outcome(r Result, failure Failure, err error) Outcome {
+// outcomeOf returns the Outcome of a decision, or of an error on the way to it.
+func outcomeOf(r Result, failure Failure, local bool, err error) Outcome {
 	switch {
 	case failure == FailClosed && errors.Is(err, ErrUnavailable) && !engine.IsClosed(err):
 		return OutcomeClosed
@@ -154,9 +147,9 @@ func (l *Limiter) outcome(r Result, failure Failure, err error) Outcome {
 		return OutcomeRefusedFromMemory
 	case r.Source == FromLease:
 		return OutcomeAllowedFromLease
-	case r.Source == FromLocal && !l.isLocal() && failure == FailOpen:
+	case r.Source == FromLocal && !local && failure == FailOpen:
 		return OutcomeOpen
-	case r.Source == FromLocal && !l.isLocal():
+	case r.Source == FromLocal && !local:
 		return OutcomeLocal
 	case r.Allowed:
 		return OutcomeAllowed
@@ -209,6 +202,3 @@ func (l *Limiter) Stats() Stats {
 	}
 	return s
 }
-
-// isLocal reports whether the limiter's store is this process.
-func (l *Limiter) isLocal() bool { return l.engine != nil && l.engine.IsLocal() }

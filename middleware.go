@@ -30,7 +30,7 @@ func (p *Policy) clientKey(c *gin.Context) (string, error) { return keyOf(p.key,
 
 // serve decides on a request, counted under the key that the function returns.
 func (p *Policy) serve(c *gin.Context, key KeyFunc) {
-	o := p.observe(p.name)
+	o := observe(p.observers, p.name)
 	c.Set(policyKey, p)
 	if p.bypass(c, &o) {
 		return
@@ -63,7 +63,11 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	if !result.Allowed && !p.dryRun {
 		c.Status(http.StatusTooManyRequests)
 		c.Abort()
-		p.deniedHandler(c, result)
+		if p.deniedHandler != nil {
+			p.deniedHandler(c, result)
+		} else {
+			answerDenied(c, result)
+		}
 		return
 	}
 	switch {
@@ -82,7 +86,7 @@ func (p *Policy) outcome(state *requestState, result Result, err error) Outcome 
 	case len(state.answers) == 0:
 		return OutcomeError
 	}
-	return p.limiter.outcome(result, p.failure, err)
+	return outcomeOf(result, p.failure, p.limiter.engine.IsLocal(), err)
 }
 
 // bypass reports whether a request is not counted. A request from a denied address is answered.
@@ -173,7 +177,11 @@ func (p *Policy) fail(c *gin.Context, why failure) {
 		s.listLimits(c.Writer.Header(), true)
 	}
 	status, size := c.Writer.Status(), c.Writer.Size() // -1 until something is written
-	p.errorHandler(c, why.err)
+	if p.errorHandler != nil {
+		p.errorHandler(c, why.err)
+	} else {
+		answerError(c, why.err)
+	}
 	if c.Writer.Status() != status || c.Writer.Size() != size {
 		c.Abort()
 	}

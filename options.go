@@ -33,46 +33,62 @@ type Option func(*config)
 
 // config is what options fill.
 type config struct {
-	prefix   string
-	logger   *slog.Logger
-	timeout  time.Duration
-	replicas int
-	secret   []byte
+	limiterConfig
+	countingConfig
+	requestConfig
+	answerConfig
 
-	denyEntries int  // refusals to remember
+	errs []error
+	used []string // the options of the list, once each
+}
+
+// limiterConfig is what options of a limiter fill.
+type limiterConfig struct {
+	prefix      string
+	logger      *slog.Logger
+	timeout     time.Duration
+	replicas    int
+	secret      []byte
+	denyEntries int  // denials to remember
 	trustClock  bool // Redis' clock, from the start
 	observers   []func(context.Context, Event)
+}
 
+// countingConfig is how a policy counts a client.
+type countingConfig struct {
 	name       string
-	key        KeyFunc
-	keyed      bool // by WithKey
 	limits     []Limit
 	limitFunc  func(context.Context, string) ([]Limit, error)
-	identities []identityOption
-	cost       func(*gin.Context) int
 	floor      int
 	slots      int           // for requests in flight; 0 is any number
 	queue      int           // requests that wait for a slot
 	queueWait  time.Duration // for how long
 	banFirst   time.Duration // 0 bans nobody
 	banLongest time.Duration
-	estimates  bool                            // the cost is an estimate
+	algorithm  Algorithm
+	failure    Failure
+	lease      time.Duration
+}
+
+// requestConfig is which requests a policy counts, and what they cost.
+type requestConfig struct {
+	key        KeyFunc
+	keyed      bool // by WithKey
+	identities []identityOption
+	cost       func(*gin.Context) int
 	settleFunc func(c *gin.Context, n int) int // what a request of n tokens really took
 	skip       func(*gin.Context) bool
 	allow      []netip.Prefix
 	deny       []netip.Prefix
 	dryRun     bool
-	algorithm  Algorithm
-	failure    Failure
-	lease      time.Duration
-	headers    Headers
-	headerFunc func(http.Header, Result)
+}
 
+// answerConfig is what a policy says to clients. A nil handler is the default.
+type answerConfig struct {
+	headers       Headers
+	headerFunc    func(http.Header, Result)
 	deniedHandler func(*gin.Context, Result)
 	errorHandler  func(*gin.Context, error)
-
-	errs []error
-	used []string // the options of the list, once each
 }
 
 // defaultTimeout is [DefaultTimeout]. Examples raise it: on a busy machine Redis would be late.
@@ -81,15 +97,11 @@ var defaultTimeout = DefaultTimeout
 // newConfig returns the defaults with opts on top, and all errors in them.
 func newConfig(opts []Option) (config, []error) {
 	return config{
-		prefix:        DefaultPrefix,
-		logger:        slog.Default(),
-		timeout:       defaultTimeout,
-		denyEntries:   DefaultDenyMemory,
-		replicas:      1,
-		key:           ByClientIP,
-		headers:       XRateLimit,
-		deniedHandler: answerDenied,
-		errorHandler:  answerError,
+		limiterConfig: limiterConfig{
+			prefix: DefaultPrefix, logger: slog.Default(), timeout: defaultTimeout, denyEntries: DefaultDenyMemory, replicas: 1,
+		},
+		requestConfig: requestConfig{key: ByClientIP},
+		answerConfig:  answerConfig{headers: XRateLimit},
 	}.with(opts)
 }
 

@@ -223,7 +223,7 @@ func (p *Policy) guard(s *limitSet) {
 		ban = &b
 	}
 	if p.slots > 0 && !p.dryRun && !s.rules.Prohibits() { // a dry run has slots of its own: see trial
-		slots = s.addSlots(p)
+		slots = s.addSlots(p.name, p.slots)
 	}
 	s.rules.Guard(ban, slots)
 	s.rules.Divide(int64(p.limiter.defaults.replicas))
@@ -306,7 +306,7 @@ func (p *Policy) observed(ctx context.Context, client string, n int) (*adHoc, er
 	if p == nil || p.limiter == nil {
 		return nil, errNoPolicy
 	}
-	o := p.observe(p.name)
+	o := observe(p.observers, p.name)
 	q, err := p.ask(ctx, client, n)
 	if err != nil && client != "" && n > 0 {
 		o.record(ctx, OutcomeError, n, false, Result{}, failure{err: err, origin: fromLimitFunc})

@@ -108,7 +108,6 @@ func WithRefund(f func(*gin.Context) bool) Option {
 	return func(c *config) {
 		c.use("WithRefund")
 		if c.require(f != nil, "WithRefund: the function is nil") {
-			c.estimates = false
 			c.settleFunc = func(c *gin.Context, n int) int {
 				if f(c) {
 					return 0
@@ -131,7 +130,6 @@ func WithSettle(f func(*gin.Context) int) Option {
 	return func(c *config) {
 		c.use("WithSettle")
 		if c.require(f != nil, "WithSettle: the function is nil") {
-			c.estimates = true
 			c.settleFunc = func(c *gin.Context, _ int) int { return f(c) }
 		}
 	}
