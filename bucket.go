@@ -5,12 +5,24 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/httpfields"
 	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+const (
+	// maxClientLimits is how many sets of limits a policy keeps checked, of those that its function returns. Of more, one makes
+	// room for another, whichever it is: a set that is used often is soon there again.
+	maxClientLimits = 2048
+	// maxCachedLimits is how many limits a set that is kept has at most.
+	maxCachedLimits = 16
+	// maxAlgorithms is of how many names and periods a limiter remembers the algorithm.
+	maxAlgorithms = 1024
 )
 
 // never is the RetryAfter of what no waiting makes allowed.
@@ -95,13 +107,6 @@ func (s *limitSet) findTwin(before []Limit, last Limit) error {
 	return errors.Join(errs...)
 }
 
-// leave reserves tokens of each limit for others. The first limit that holds no more prohibits.
-func (s *limitSet) leave(floor int) {
-	if i := s.rules.Leave(int64(floor)); i >= 0 {
-		s.prohibited, s.limits = s.limits[i], nil
-	}
-}
-
 // checkBlock reports the limits that cannot be blocked for d, as it is too long.
 func (s *limitSet) checkBlock(d time.Duration) error {
 	var errs []error
@@ -131,25 +136,6 @@ func (s *limitSet) result(e *engine.Engine, a *engine.Answer) Result {
 	}
 	return r
 }
-
-// sourceOf returns a Source by its name in this package.
-func sourceOf(e *engine.Engine, source engine.Source) Source {
-	if source == engine.FromStore && e.IsLocal() {
-		return FromLocal
-	}
-	return [...]Source{
-		engine.FromStore: FromRedis, engine.FromCache: FromMemory, engine.FromLease: FromLease,
-		engine.FromLocal: FromLocal, engine.FromStatic: FromPolicy,
-	}[source]
-}
-
-// millis returns ms milliseconds, at most the longest Duration there is.
-func millis(ms int64) time.Duration {
-	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-}
-
-// milliseconds returns a duration in whole milliseconds, rounded up.
-func milliseconds(d time.Duration) int64 { return bucket.CeilDiv(int64(d), int64(time.Millisecond)) }
 
 // nameFields names the limits of a set in the header fields: by the given name, followed by the
 // limit's period if there are several limits, or by the limit's own text if the given name is "". No
@@ -228,3 +214,135 @@ func (s *limitSet) fieldOf(resource int) int {
 	}
 	return len(s.limits) // it prohibits, or is the slots
 }
+
+// algorithms are those of a limiter's policies, to find policies of one name that count in different ways. Its mutex guards
+// it.
+type algorithms struct {
+	mu     sync.Mutex
+	known  map[namedPeriod]Algorithm // of the first policy; at most maxAlgorithms
+	warned map[string]bool           // names that known has
+}
+
+type namedPeriod struct {
+	name   string
+	period time.Duration
+}
+
+// compare reports whether an algorithm is another one than the first of a name and a period, once for each name.
+func (a *algorithms) compare(key namedPeriod, algorithm Algorithm) (first Algorithm, differs bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	first, known := a.known[key]
+	switch {
+	case !known && len(a.known) < maxAlgorithms:
+		if a.known == nil {
+			a.known, a.warned = map[namedPeriod]Algorithm{}, map[string]bool{}
+		}
+		a.known[key] = algorithm
+	case known && first != algorithm && !a.warned[key.name]:
+		a.warned[key.name] = true
+		return first, true
+	}
+	return first, false
+}
+
+// clientLimits are the limits of a client, as a key of a map.
+type clientLimits struct {
+	n      int // of limits
+	limits [4]Limit
+	more   any // clientLimits of those that follow; nil if there are none
+}
+
+func newClientLimits(limits []Limit) (c clientLimits) {
+	c.n = copy(c.limits[:], limits)
+	if c.n < len(limits) {
+		c.more = newClientLimits(limits[c.n:])
+	}
+	return c
+}
+
+// limitsName returns the text that equal sets of limits share.
+func limitsName(limits []Limit) string {
+	texts := make([]string, len(limits))
+	for i, l := range limits {
+		if l.Burst == l.Rate {
+			l.Burst = 0
+		}
+		texts[i] = l.String()
+	}
+	slices.Sort(texts)
+	return strings.Join(texts, ", ")
+}
+
+// limitCache keeps limits of clients that were checked. The zero limitCache is empty.
+type limitCache struct {
+	mu   sync.RWMutex // guards sets
+	sets map[clientLimits]*limitSet
+}
+
+// get returns the set of a client's limits, or nil.
+func (c *limitCache) get(limits []Limit) *limitSet {
+	if len(limits) > maxCachedLimits {
+		return nil
+	}
+	key := newClientLimits(limits)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.sets[key]
+}
+
+// keep keeps the set of a client's limits.
+func (c *limitCache) keep(limits []Limit, s *limitSet) {
+	if len(limits) > maxCachedLimits {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.sets) >= maxClientLimits {
+		for some := range c.sets { // a map begins with any of its keys
+			delete(c.sets, some)
+			break
+		}
+	}
+	if c.sets == nil {
+		c.sets = map[clientLimits]*limitSet{}
+	}
+	c.sets[newClientLimits(limits)] = s
+}
+
+// checkBlockable reports why the limits cannot be blocked for d.
+func (s *limitSet) checkBlockable(d time.Duration) error {
+	switch {
+	case d <= 0:
+		return fmt.Errorf("%w: a block of %s; want more than zero", ErrInvalidLimit, d)
+	case len(s.limits) == 0 && !s.rules.Prohibits():
+		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidLimit, s.unlimited)
+	}
+	return s.checkBlock(d)
+}
+
+// leave reserves tokens of each limit for others. The first limit that holds no more prohibits.
+func (s *limitSet) leave(floor int) {
+	if i := s.rules.Leave(int64(floor)); i >= 0 {
+		s.prohibited, s.limits = s.limits[i], nil
+	}
+}
+
+// sourceOf returns a Source by its name in this package.
+func sourceOf(e *engine.Engine, source engine.Source) Source {
+	if source == engine.FromStore && e.IsLocal() {
+		return FromLocal
+	}
+	return [...]Source{
+		engine.FromStore: FromRedis, engine.FromCache: FromMemory, engine.FromLease: FromLease,
+		engine.FromLocal: FromLocal, engine.FromStatic: FromPolicy,
+	}[source]
+}
+
+// millis returns ms milliseconds, at most the longest Duration there is.
+func millis(ms int64) time.Duration {
+	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+}
+
+// milliseconds returns a duration in whole milliseconds, rounded up.
+func milliseconds(d time.Duration) int64 { return bucket.CeilDiv(int64(d), int64(time.Millisecond)) }

@@ -2,50 +2,12 @@ package ginlimit
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
-
-// identityOption is what [WithIdentity] was given.
-type identityOption struct {
-	name   string
-	key    KeyFunc
-	limits []Limit
-}
-
-// identity is an additional key to count a policy's requests under.
-type identity struct {
-	prefix string
-	key    KeyFunc
-	limits *limitSet
-}
-
-// newIdentities returns the identities of the policy's configuration, and all errors in them.
-func (p *Policy) newIdentities() ([]identity, error) {
-	var all []identity
-	var errs []error
-	names, taken := map[string]bool{p.name: true}, p.limits.fieldNames()
-	if p.slots > 0 {
-		names[p.name+slotsSuffix] = true
-	}
-	for _, option := range p.config.identities {
-		if names[option.name] {
-			errs = append(errs, fmt.Errorf("ginlimit: WithIdentity(%q): there is another of that name", option.name))
-		}
-		names[option.name] = true
-		set, err := p.newLimits(option.name, option.name, option.limits, taken, 0)
-		set.rules.Divide(int64(p.limiter.defaults.replicas))
-		taken = append(taken, set.fieldNames()...)
-		errs = append(errs, wrapped(fmt.Sprintf("WithIdentity(%q)", option.name), err))
-		all = append(all, identity{Key(option.name, ""), option.key, set})
-	}
-	return all, errors.Join(errs...)
-}
 
 // decision is what a policy decided on a request: on its own key first, then on its identities. A dry
 // run with slots decides on these before.
@@ -101,15 +63,6 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 	}
 	d.answers[0].Statuses = d.one.statuses[:0]
 	return nil
-}
-
-// keyOf returns the key of a request, or an error that wraps [ErrNoKey] if it is empty.
-func keyOf(f KeyFunc, c *gin.Context) (string, error) {
-	key, err := f(c)
-	if err == nil && key == "" {
-		err = fmt.Errorf("%w: the key function returned none", ErrNoKey)
-	}
-	return key, err
 }
 
 // take decides on n tokens.

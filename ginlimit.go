@@ -27,11 +27,15 @@
 package ginlimit
 
 import (
+	"crypto/rand"
 	"errors"
-	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
 // New returns middleware that limits every client to limit: [NewLimiter] and [Limiter.Handler] in one.
@@ -67,52 +71,58 @@ func FromContext(c *gin.Context) (Result, bool) {
 	return Result{}, false
 }
 
-// Source is where a decision was made.
-type Source uint8
-
-const (
-	FromRedis  Source = iota // in Redis
-	FromMemory               // in this process, from a refusal of Redis that it remembers
-	FromLease                // in this process, from tokens that it has taken ahead (see [WithLease])
-	FromLocal                // in this process, without Redis
-	FromPolicy               // nowhere: the limit is unlimited or prohibits, or the request was not counted
-)
-
-// String returns the source in one word, or "unknown".
-func (s Source) String() string {
-	names := [...]string{FromRedis: "redis", FromMemory: "memory", FromLease: "lease", FromLocal: "local", FromPolicy: "policy"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return "unknown"
+// NewLimiter returns a limiter whose buckets are in Redis.
+//
+// It works with a client, a cluster client, a ring and a failover client, and connects with the first decision only: Redis
+// need not be there yet. Options of a policy are the defaults of its policies. The error joins all faults.
+//
+// The commands of a [redis.Client] end within [WithTimeout], whatever the client's timeouts are: they use its connections,
+// but not its ReadTimeout and WriteTimeout. A hook of the client sees them, and must not keep a command after the call, as
+// its memory is used again. The limiters of a client add one hook to it, which stays. Make one limiter and share it: each has
+// a memory and batches of its own, so the log warns of a hundred on one client. A client of another type, such as one that
+// wraps a cluster client, is taken for one server.
+func NewLimiter(rdb redis.UniversalClient, opts ...Option) (*Limiter, error) {
+	l, errs := newRedisLimiter(rdb, opts)
+	return l.orErrors(errs)
 }
 
-// Result is one decision.
-//
-// With several limits, Limit, Remaining, RetryAfter and ResetAfter are those of the one closest to
-// exhaustion: of a refusal the one with the longest wait, else the one with the fewest tokens left.
-//
-// A Result always marshals to JSON, with the Limit as text (see [Limit.MarshalText]).
-type Result struct {
-	Allowed    bool
-	Granted    int           // tokens taken by this call
-	Limit      Limit         // as given; InFlight for a slot of [WithConcurrency]; zero of an address that is denied
-	Name       string        // of the policy or identity it belongs to; "" for a method of a Limiter
-	Remaining  int           // whole tokens left; math.MaxInt if unlimited
-	RetryAfter time.Duration // 0 if allowed; above 0 it is after this wait; below 0 it never is
-	ResetAfter time.Duration // until the bucket is full again
-	Source     Source
+// newRedisLimiter returns the limiter even if there are faults, to find those of its first policy too.
+func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []error) {
+	defaults, errs := newConfig(opts)
+	if redisstore.IsNil(rdb) {
+		errs = append(errs, errors.New("ginlimit: the Redis client is nil"))
+	}
+	e := engine.NewRedis(engineConfig(&defaults), rdb, defaults.denyEntries, defaults.trustClock, redisstore.Config{
+		Prefix: defaults.prefix, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Sources: sources(),
+	})
+	return &Limiter{defaults: defaults, engine: e}, errs
 }
 
-// closerThan reports whether r is closer to exhaustion than s: of two refusals the one that lasts
-// longer, else the one with fewer tokens left, else the one that is full later.
-func (r Result) closerThan(s Result) bool {
-	// As unsigned numbers, never is the longest wait.
-	if wait, other := uint64(r.RetryAfter), uint64(s.RetryAfter); wait != other {
-		return wait > other
+// engineConfig returns what a limiter's engine is made of.
+func engineConfig(c *config) engine.Config {
+	return engine.Config{Keys: clientkey.NewText(c.secret), Timeout: c.timeout, Replicas: int64(c.replicas)}
+}
+
+// NewLocal returns a limiter whose buckets are in this process alone.
+//
+// It remembers the [LocalBuckets] buckets and windows that take longest to be full; a forgotten one is full. The log of a
+// [SlidingWindow] is exact up to 8,192 entries; of more it merges two into the later one, so that it may refuse for
+// longer. All logs together take up to 8 MiB; beyond that, those that end soonest are forgotten. The options are those of
+// [NewLimiter], and so is the error, but for options that have no effect without Redis: [WithPrefix], [WithTimeout], [WithDenyMemory],
+// [WithReplicas], [WithKeySecret], [WithFailure] and [WithLease] are errors. A policy of the limiter may have a WithFailure and a
+// WithLease, so that the same routes run with and without Redis.
+func NewLocal(opts ...Option) (*Limiter, error) {
+	defaults, errs := newConfig(opts)
+	errs = append(errs, defaults.misused(redisOptions, true, "%s has no effect without Redis: NewLocal does not take it")...)
+	l := &Limiter{defaults: defaults, engine: engine.NewLocal(engineConfig(&defaults))}
+	return l.orErrors(errs)
+}
+
+// orErrors returns the limiter, or all faults, those of its policies' defaults among them.
+func (l *Limiter) orErrors(errs []error) (*Limiter, error) {
+	_, err := l.policy(Limit{Rate: -1}, nil)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, err
 	}
-	if r.Remaining != s.Remaining {
-		return r.Remaining < s.Remaining
-	}
-	return r.ResetAfter > s.ResetAfter
+	return l, nil
 }

@@ -36,7 +36,7 @@ func TestKeptLimitsAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, rate, res.Limit.Rate)
 	}
-	require.Len(t, p.clients, 2048)
+	require.Len(t, p.clients.sets, 2048)
 }
 
 // TestHeadersOfAnotherGinAreItsDefaults: its contexts may not hold an engine with names.

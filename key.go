@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
+	"reflect"
 	"strconv"
 
 	"github.com/gin-gonic/gin"
@@ -58,6 +60,7 @@ type missingHeader struct{ name string }
 func (e *missingHeader) Error() string {
 	return ErrNoKey.Error() + ": the request has no header " + e.name
 }
+
 func (e *missingHeader) Unwrap() []error { return []error{ErrNoKey, ErrBadRequest} }
 
 // ByParam returns a parameter of the route, such as id in /users/:id.
@@ -83,7 +86,7 @@ func ByParam(name string) KeyFunc {
 // result is [Key] of the function's index, from 0, and its key, so that no client reaches an address' bucket with an
 // API key that looks like the address. It panics without functions and on a nil one.
 func ByFirst(funcs ...KeyFunc) KeyFunc {
-	check("ByFirst", funcs)
+	checkKeyFuncs("ByFirst", funcs)
 	return func(c *gin.Context) (string, error) {
 		var missing []error
 		for i, f := range funcs {
@@ -105,7 +108,7 @@ func ByFirst(funcs ...KeyFunc) KeyFunc {
 // The result is [Key] of what the functions returned. If one returns an error or an empty key, so does ByAll. It
 // panics without functions and on a nil one.
 func ByAll(funcs ...KeyFunc) KeyFunc {
-	check("ByAll", funcs)
+	checkKeyFuncs("ByAll", funcs)
 	return func(c *gin.Context) (string, error) {
 		keys := make([]string, len(funcs))
 		for i, f := range funcs {
@@ -119,7 +122,7 @@ func ByAll(funcs ...KeyFunc) KeyFunc {
 	}
 }
 
-func check(name string, funcs []KeyFunc) {
+func checkKeyFuncs(name string, funcs []KeyFunc) {
 	if len(funcs) == 0 {
 		panic(fmt.Errorf("ginlimit: %s without functions", name))
 	}
@@ -135,4 +138,104 @@ func check(name string, funcs []KeyFunc) {
 // Different tuples have different keys. To change the buckets of a policy's client, prefer the methods of [Policy].
 func Key(name string, parts ...string) string {
 	return clientkey.Join(name, parts...)
+}
+
+// ByClientIP returns the client's address; an IPv6 client is its /64.
+//
+// The address is that of [gin.Context.ClientIP]. The engine's SetTrustedProxies and TrustedPlatform decide how far
+// it can be trusted. By default Gin trusts X-Forwarded-For from any client, so clients can spoof their IP; the
+// limiter then logs one warning. With TrustedPlatform, call SetTrustedProxies(nil) as well: for a request without the
+// platform's header Gin uses X-Forwarded-For. An IPv4-mapped IPv6 address and a NAT64 address (64:ff9b::/96) count as their IPv4
+// address. An address that cannot be read, such as that of a unix socket, is an error that wraps [ErrNoKey].
+func ByClientIP(c *gin.Context) (string, error) {
+	return byAddress(c, clientkey.BitsV4, clientkey.BitsV6)
+}
+
+// ByClientIPPrefix is [ByClientIP] for networks of v4 bits in IPv4 and v6 bits in IPv6.
+//
+// ByClientIPPrefix(32, 64) is ByClientIP. It panics unless 1 ≤ v4 ≤ 32 and 1 ≤ v6 ≤ 128.
+func ByClientIPPrefix(v4, v6 int) KeyFunc {
+	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
+		panic(fmt.Errorf("ginlimit: ByClientIPPrefix(%d, %d): want 1 to 32 and 1 to 128 bits", v4, v6))
+	}
+	return func(c *gin.Context) (string, error) { return byAddress(c, v4, v6) }
+}
+
+func byAddress(c *gin.Context, v4, v6 int) (string, error) {
+	addr, err := clientAddress(c)
+	if err != nil {
+		return "", err
+	}
+	return clientkey.Address(addr, v4, v6), nil
+}
+
+// clientAddress returns the client's address in its canonical form.
+func clientAddress(c *gin.Context) (netip.Addr, error) {
+	decides, _ := c.Get(policyKey)
+	if user, ok := decides.(addressUser); ok {
+		user.warnSpoofable(c)
+	}
+	address := c.ClientIP()
+	if address == "" { // Gin cannot read a zone, as in [fe80::1%eth0]:80
+		if remote, err := netip.ParseAddrPort(c.Request.RemoteAddr); err == nil {
+			return clientkey.Canonical(remote.Addr()), nil
+		}
+	}
+	addr, err := netip.ParseAddr(address)
+	if err != nil {
+		return addr, fmt.Errorf("%w: the client address %.64q cannot be read", ErrNoKey, address)
+	}
+	return clientkey.Canonical(addr), nil
+}
+
+// addressUser is told that a request's address is used.
+type addressUser interface{ warnSpoofable(*gin.Context) }
+
+// policyKey is where a [gin.Context] keeps the policy that decides, an addressUser.
+const policyKey = "github.com/ginlimit/ginlimit.policy"
+
+// trustedHeader returns the first of the headers that Gin trusts from any client, or "". A header of the engine's
+// TrustedPlatform is not one of them: with it the application states that every request comes through the platform.
+func trustedHeader(c *gin.Context, names []string) string {
+	const claimed, noAddress = "198.51.100.1", "no address" // all addresses here are for documentation (RFC 5737, RFC 3849)
+	forged := c.Copy()
+	trusts := func(stranger, name, value string) bool {
+		forged.Request = &http.Request{RemoteAddr: stranger, Header: http.Header{}}
+		forged.Request.Header.Set(name, value)
+		return forged.ClientIP() == value
+	}
+	for _, name := range names {
+		for _, stranger := range []string{"192.0.2.1:1", "[2001:db8::1]:1"} {
+			// Gin takes any text from the platform's header, and only addresses from other headers.
+			if trusts(stranger, name, claimed) && !trusts(stranger, name, noAddress) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// engineHeaders returns the RemoteIPHeaders of a context's engine, for which Gin has no method, or Gin's defaults if this
+// version of Gin has no such field.
+func engineHeaders(context any) []string {
+	if engine := reflect.Indirect(reflect.ValueOf(context).Elem().FieldByName("engine")); engine.Kind() == reflect.Struct {
+		headers := engine.FieldByName("RemoteIPHeaders")
+		if headers.Kind() == reflect.Slice && headers.Type().Elem().Kind() == reflect.String {
+			names := make([]string, headers.Len())
+			for i := range names {
+				names[i] = headers.Index(i).String()
+			}
+			return names
+		}
+	}
+	return []string{"X-Forwarded-For", "X-Real-IP"}
+}
+
+// keyOf returns the key of a request, or an error that wraps [ErrNoKey] if it is empty.
+func keyOf(f KeyFunc, c *gin.Context) (string, error) {
+	key, err := f(c)
+	if err == nil && key == "" {
+		err = fmt.Errorf("%w: the key function returned none", ErrNoKey)
+	}
+	return key, err
 }

@@ -2,38 +2,17 @@ package ginlimit
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
-)
-
-const (
-	// LocalBuckets is how many buckets and windows this process remembers at most, of all algorithms together. What was given
-	// back of a bucket lately takes the place of another one.
-	LocalBuckets = memory.MaxBuckets
-	// DefaultDenyMemory is how many refusals a limiter remembers at most.
-	DefaultDenyMemory = 1 << 16
-)
-
-// Match these with [errors.Is].
-var (
-	// ErrUnavailable says that no decision could be made: by Redis, by a plan, or by a closed limiter.
-	ErrUnavailable = engine.ErrUnavailable
-	// ErrNoKey says that there is no key to count under.
-	ErrNoKey = errors.New("ginlimit: no key")
-	// ErrBadRequest says that the client is at fault. A [KeyFunc] that finds a malformed key returns an error that wraps it,
-	// and the default error handler answers 400, without the error's text. [ByFirst] and [FirstOf] do not look for another
-	// key: a client could leave its bucket with a malformed one. If the key is missing, wrap [ErrNoKey] as well, and they do.
-	ErrBadRequest = errors.New("ginlimit: bad request")
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // Limiter counts keys against limits. It is safe for concurrent use.
@@ -58,62 +37,6 @@ type Limiter struct {
 	warned     atomic.Bool         // that clients can spoof their addresses
 	algorithms algorithms          // of its policies
 	noClient   redisstore.Throttle // of warnings of keys that no request counts under
-}
-
-// NewLimiter returns a limiter whose buckets are in Redis.
-//
-// It works with a client, a cluster client, a ring and a failover client, and connects with the first decision only: Redis
-// need not be there yet. Options of a policy are the defaults of its policies. The error joins all faults.
-//
-// The commands of a [redis.Client] end within [WithTimeout], whatever the client's timeouts are: they use its connections,
-// but not its ReadTimeout and WriteTimeout. A hook of the client sees them, and must not keep a command after the call, as
-// its memory is used again. The limiters of a client add one hook to it, which stays. Make one limiter and share it: each has
-// a memory and batches of its own, so the log warns of a hundred on one client. A client of another type, such as one that
-// wraps a cluster client, is taken for one server.
-func NewLimiter(rdb redis.UniversalClient, opts ...Option) (*Limiter, error) {
-	l, errs := newRedisLimiter(rdb, opts)
-	return l.orErrors(errs)
-}
-
-// newRedisLimiter returns the limiter even if there are faults, to find those of its first policy too.
-func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []error) {
-	defaults, errs := newConfig(opts)
-	if redisstore.IsNil(rdb) {
-		errs = append(errs, errors.New("ginlimit: the Redis client is nil"))
-	}
-	e := engine.NewRedis(defaults.engine(), rdb, defaults.denyEntries, defaults.trustClock, redisstore.Config{
-		Prefix: defaults.prefix, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Sources: sources(),
-	})
-	return &Limiter{defaults: defaults, engine: e}, errs
-}
-
-// engine returns the configuration of the limiter's engine.
-func (c *config) engine() engine.Config {
-	return engine.Config{Keys: clientkey.NewText(c.secret), Timeout: c.timeout, Replicas: int64(c.replicas)}
-}
-
-// NewLocal returns a limiter whose buckets are in this process alone.
-//
-// It remembers the [LocalBuckets] buckets and windows that take longest to be full; a forgotten one is full. The log of a
-// [SlidingWindow] is exact up to 8,192 entries; of more it merges two into the later one, so that it may refuse for
-// longer. All logs together take up to 8 MiB; beyond that, those that end soonest are forgotten. The options are those of
-// [NewLimiter], and so is the error, but for options that have no effect without Redis: [WithPrefix], [WithTimeout], [WithDenyMemory],
-// [WithReplicas], [WithKeySecret], [WithFailure] and [WithLease] are errors. A policy of the limiter may have a WithFailure and a
-// WithLease, so that the same routes run with and without Redis.
-func NewLocal(opts ...Option) (*Limiter, error) {
-	defaults, errs := newConfig(opts)
-	errs = append(errs, defaults.misused(redisOptions, true, "%s has no effect without Redis: NewLocal does not take it")...)
-	l := &Limiter{defaults: defaults, engine: engine.NewLocal(defaults.engine())}
-	return l.orErrors(errs)
-}
-
-// orErrors returns the limiter, or all faults, those of its policies' defaults among them.
-func (l *Limiter) orErrors(errs []error) (*Limiter, error) {
-	_, err := l.policy(Limit{Rate: -1}, nil)
-	if err := errors.Join(append(errs, err)...); err != nil {
-		return nil, err
-	}
-	return l, nil
 }
 
 // Close ends the limiter: it makes no more decisions, every Wait returns, and it waits for decisions in flight.
@@ -269,4 +192,159 @@ func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error 
 	}
 	defer s.putBack()
 	return s.keepsSet(l.engine.Reset(ctx, &s.asks[0]))
+}
+
+const (
+	// LocalBuckets is how many buckets and windows this process remembers at most, of all algorithms together. What was given
+	// back of a bucket lately takes the place of another one.
+	LocalBuckets = memory.MaxBuckets
+	// DefaultDenyMemory is how many refusals a limiter remembers at most.
+	DefaultDenyMemory = 1 << 16
+)
+
+// adHoc is a question of a method about a key or a client, and its memory for up to two limits. It is
+// used again.
+type adHoc struct {
+	limiter      *Limiter
+	observed     observation
+	set          *limitSet
+	asks         [1]engine.Ask
+	answers      [1]engine.Answer
+	inUse        bool // the store may still have the memory, as it did not answer
+	own          limitSet
+	bucketMemory [2]bucket.Bucket
+	limitMemory  [2]Limit
+}
+
+var errNotMade = fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLocal", ErrUnavailable)
+
+// ask returns the question of a method's arguments, or all faults in them. It is to be put back.
+func (l *Limiter) ask(key string, n int, limits []Limit) (*adHoc, error) {
+	q := l.adHoc()
+	q.own = limitSet{limits: q.limitMemory[:0]}
+	q.own.rules.Reuse(q.bucketMemory[:])
+	q.set, q.observed = &q.own, observe(l.defaults.observers, "")
+	err := checkArguments(key, n, q.own.add(l.defaults.algorithm, limits))
+	if err == nil && l.engine == nil {
+		err = errNotMade
+	}
+	q.asks[0] = engine.Ask{
+		Client: key, Set: &q.own.rules, Scope: rules.Tokens, Failure: engine.Failure(l.defaults.failure), Lease: l.defaults.lease,
+	}
+	return q, err
+}
+
+// adHoc returns memory for a question.
+func (l *Limiter) adHoc() *adHoc {
+	q, ok := l.adHocs.Get().(*adHoc)
+	if !ok {
+		q = &adHoc{limiter: l}
+	}
+	q.answers[0] = engine.Answer{}
+	return q
+}
+
+// putBack keeps the memory of a question for another one, unless the store may still have it.
+func (q *adHoc) putBack() {
+	if !q.inUse && q.answers[0].Err == nil {
+		q.limiter.adHocs.Put(q)
+	}
+}
+
+// keepsSet returns the error of a change, of which the store may still have the set.
+func (q *adHoc) keepsSet(err error) error {
+	q.inUse = err != nil
+	return err
+}
+
+// result returns the Result of the answer.
+func (q *adHoc) result() Result { return q.set.result(q.limiter.engine, &q.answers[0]) }
+
+// end records the decision on n tokens, and returns its Result.
+func (q *adHoc) end(ctx context.Context, n int, err error) (Result, error) {
+	var r Result
+	if q.answers[0].Decided {
+		r = q.result()
+	}
+	return q.endWith(ctx, n, r, err)
+}
+
+// endWith records a result, and returns it.
+func (q *adHoc) endWith(ctx context.Context, n int, r Result, err error) (Result, error) {
+	if q.observed.observers != nil {
+		a, local := &q.answers[0], q.limiter.engine.IsLocal()
+		q.observed.event.Waited = a.Waited
+		outcome := outcomeOf(r, Failure(q.asks[0].Failure), local, err)
+		q.observed.record(ctx, outcome, n, r.Allowed, r, failure{err: err, store: a.Err})
+	}
+	return r, err
+}
+
+// waited returns the error of a Wait from the result and the error of its last try.
+func waited(res Result, n int, err error) error {
+	if err == nil && !res.Allowed {
+		return fmt.Errorf("%w: %s never allows %d at once, so there is nothing to wait for", ErrInvalidLimit, res.Limit, n)
+	}
+	return err
+}
+
+// checkArguments reports every error in the arguments that all methods have.
+func checkArguments(key string, n int, err error) error {
+	if err == nil && key != "" && n >= 1 {
+		return nil
+	}
+	errs := []error{err}
+	if key == "" {
+		errs = append(errs, fmt.Errorf("%w: the key is empty", ErrNoKey))
+	}
+	if n < 1 {
+		errs = append(errs, fmt.Errorf("%w: a cost of %d; want at least 1", ErrInvalidLimit, n))
+	}
+	return errors.Join(errs...)
+}
+
+// Transition is a change of a circuit breaker's state.
+type Transition struct {
+	To     string // "open", "half_open" or "closed"
+	Reason string // what has opened it, one of the first group of [Event].Reason; "" if it has not opened
+}
+
+// Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it was made.
+//
+// For a limiter of [NewLocal] only Slots, Bans and LocalBuckets are not zero. A closed limiter has no LostServers.
+type Stats struct {
+	Servers      int    // of Redis that decisions are sent to; a client whose servers are not known yet has one
+	LostServers  int    // of these, with an open circuit breaker
+	Batches      uint64 // sent to Redis
+	Decisions    uint64 // in these
+	InFlight     int    // batches that are sent and not answered, overdue ones among them
+	Queued       int    // decisions that wait for a batch
+	Leases       int    // keys of which this process has tokens that it took ahead
+	Leased       uint64 // decisions by such tokens
+	Slots        int    // held by requests in flight in this process: see [WithConcurrency]
+	Bans         int    // of clients that this process has found banned and that last, at most 65,536: see [WithBan]
+	Remembered   int    // refusals in the deny memory that are still valid
+	LocalBuckets int    // in this process, of all algorithms, full ones that are not forgotten yet among them
+
+	Transitions map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
+}
+
+// Stats returns the current figures. It is meant for metrics: each call scans the deny memory, the leases and the bans.
+func (l *Limiter) Stats() Stats {
+	if l.engine == nil {
+		return Stats{}
+	}
+	of := l.engine.Stats()
+	s := Stats{
+		Servers: of.Redis.Servers, LostServers: of.Redis.Open, Batches: of.Redis.Batches, Decisions: of.Redis.Calls,
+		InFlight: of.Redis.InFlight, Queued: of.Redis.Queued, Leases: of.Leases, Leased: of.Leased, Slots: of.Slots, Bans: of.Bans,
+		Remembered: of.Denials, LocalBuckets: of.Local,
+	}
+	for t, n := range of.Redis.Transitions {
+		if s.Transitions == nil {
+			s.Transitions = map[Transition]uint64{}
+		}
+		s.Transitions[Transition(t)] = n
+	}
+	return s
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 
 	"github.com/gin-gonic/gin"
 
@@ -199,4 +200,45 @@ func (p *Policy) logFault(c *gin.Context, why failure) {
 	ctx := c.Request.Context()
 	p.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost",
 		"name", p.name, "route", c.FullPath(), "reason", why.reason(ctx, Result{}))
+}
+
+// FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc] finds a key.
+//
+// So a request counts under its API key, say, or else under its address. A key function finds none if it returns an error
+// that wraps [ErrNoKey], or an empty key. Any other error, such as [ErrBadRequest], and every error after a key was found, such as
+// [ErrUnknownClient] of [WithLimitFunc], is that policy's to answer. If no policy finds a key, the error is the last
+// policy's to answer. It panics without a policy, on a nil one, and on policies of two limiters.
+func FirstOf(policies ...*Policy) gin.HandlerFunc {
+	if len(policies) == 0 {
+		panic(errors.New("ginlimit: FirstOf without a policy"))
+	}
+	policies = slices.Clone(policies)
+	var errs []error
+	first := -1
+	for i, p := range policies {
+		switch {
+		case p == nil || p.limiter == nil:
+			errs = append(errs, fmt.Errorf("ginlimit: FirstOf: policy %d is nil or was not made by Limiter.Policy", i+1))
+		case first < 0:
+			first = i
+		case p.limiter != policies[first].limiter:
+			errs = append(errs, fmt.Errorf("ginlimit: FirstOf: policy %d is of another limiter than policy %d", i+1, first+1))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		panic(err)
+	}
+	for _, p := range policies {
+		p.serves.Store(true)
+	}
+	return func(c *gin.Context) {
+		for i, p := range policies {
+			c.Set(policyKey, p)
+			client, err := p.clientKey(c)
+			if i == len(policies)-1 || !errors.Is(err, ErrNoKey) {
+				p.serve(c, func(*gin.Context) (string, error) { return client, err })
+				return
+			}
+		}
+	}
 }

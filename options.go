@@ -91,6 +91,31 @@ type answerConfig struct {
 	errorHandler  func(*gin.Context, error)
 }
 
+// Headers selects the header fields that report limits.
+type Headers uint8
+
+const (
+	// XRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for the limit closest to exhaustion.
+	XRateLimit Headers = 1 << iota
+	// RateLimitDraft sets RateLimit-Policy and RateLimit, for every limit.
+	//
+	// They are the fields of draft-ietf-httpapi-ratelimit-headers-11: q tokens may be taken in w seconds, r are left, and
+	// there are more in t seconds. In a refusal only the limits that refuse have t. A limit is named after its policy or
+	// identity, followed by the period if there are several limits; without a name, its text is the name. A hyphen
+	// replaces what a name cannot contain. If two limits of a response have the same name, the later one ends in -2, -3
+	// and so on.
+	RateLimitDraft
+	// NoHeaders sets none of these fields.
+	NoHeaders Headers = 0
+)
+
+// identityOption is what [WithIdentity] was given.
+type identityOption struct {
+	name   string
+	key    KeyFunc
+	limits []Limit
+}
+
 // defaultTimeout is [DefaultTimeout]. Examples raise it: on a busy machine Redis would be late.
 var defaultTimeout = DefaultTimeout
 

@@ -2,7 +2,6 @@ package ginlimit
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,9 +15,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/plancache"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
-
-// ErrUnknownClient says that a client has no plan. The default error handler answers it with 403.
-var ErrUnknownClient = errors.New("ginlimit: unknown client")
 
 // Plans are the limits of clients, from where the application keeps them.
 //

@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -17,16 +13,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
-)
-
-const (
-	// maxClientLimits is how many sets of limits a policy keeps checked, of those that its function returns. Of more, one makes
-	// room for another, whichever it is: a set that is used often is soon there again.
-	maxClientLimits = 2048
-	// maxCachedLimits is how many limits a set that is kept has at most.
-	maxCachedLimits = 16
-	// maxAlgorithms is of how many names and periods a limiter remembers the algorithm.
-	maxAlgorithms = 1024
 )
 
 // Policy is a limit with a name: which clients it counts, by which limits and algorithm, and what happens without Redis.
@@ -55,23 +41,7 @@ type Policy struct {
 	serves      atomic.Bool // requests, by a handler
 	faults      redisstore.Throttle
 
-	mu      sync.RWMutex // guards clients
-	clients map[clientLimits]*limitSet
-}
-
-// clientLimits are the limits of a client, as a key of a map.
-type clientLimits struct {
-	n      int // of limits
-	limits [4]Limit
-	more   any // clientLimits of those that follow; nil if there are none
-}
-
-func newClientLimits(limits []Limit) (c clientLimits) {
-	c.n = copy(c.limits[:], limits)
-	if c.n < len(limits) {
-		c.more = newClientLimits(limits[c.n:])
-	}
-	return c
+	clients limitCache
 }
 
 // Policy returns a policy of the limiter.
@@ -92,7 +62,7 @@ func (l *Limiter) policy(limit Limit, opts []Option) (*Policy, error) {
 	}
 	cfg, errs := l.defaults.with(opts)
 	errs = append(errs, cfg.misused(limiterOptions, true, "%s is an option of the limiter, not of one policy")...)
-	p := &Policy{config: cfg, limiter: l, name: cfg.name, clients: map[clientLimits]*limitSet{}}
+	p := &Policy{config: cfg, limiter: l, name: cfg.name}
 	limits := append([]Limit{limit}, cfg.limits...)
 	if p.name == "" {
 		p.name = limitsName(limits)
@@ -130,19 +100,6 @@ func (l *Limiter) policy(limit Limit, opts []Option) (*Policy, error) {
 	return p, nil
 }
 
-// algorithms are those of a limiter's policies, to find policies of one name that count in different ways. Its mutex guards
-// it.
-type algorithms struct {
-	mu     sync.Mutex
-	known  map[namedPeriod]Algorithm // of the first policy; at most maxAlgorithms
-	warned map[string]bool           // names that known has
-}
-
-type namedPeriod struct {
-	name   string
-	period time.Duration
-}
-
 // compareAlgorithms warns if an earlier policy or identity of the name counts by another algorithm: they share no bucket.
 // Policies that were given no name are not compared: nobody says that they should share any.
 func (p *Policy) compareAlgorithms() {
@@ -166,42 +123,11 @@ func (p *Policy) compareAlgorithm(name string, s *limitSet) {
 	}
 }
 
-// compare reports whether an algorithm is another one than the first of a name and a period, once for each name.
-func (a *algorithms) compare(key namedPeriod, algorithm Algorithm) (first Algorithm, differs bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	first, known := a.known[key]
-	switch {
-	case !known && len(a.known) < maxAlgorithms:
-		if a.known == nil {
-			a.known, a.warned = map[namedPeriod]Algorithm{}, map[string]bool{}
-		}
-		a.known[key] = algorithm
-	case known && first != algorithm && !a.warned[key.name]:
-		a.warned[key.name] = true
-		return first, true
-	}
-	return first, false
-}
-
 func wrapped(option string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("ginlimit: %s: %w", option, err)
-}
-
-// limitsName returns the text that equal sets of limits share.
-func limitsName(limits []Limit) string {
-	texts := make([]string, len(limits))
-	for i, l := range limits {
-		if l.Burst == l.Rate {
-			l.Burst = 0
-		}
-		texts[i] = l.String()
-	}
-	slices.Sort(texts)
-	return strings.Join(texts, ", ")
 }
 
 // newLimits returns limits under the name of a policy or an identity. In the header fields they have
@@ -238,15 +164,8 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 	if err != nil {
 		return nil, err
 	}
-	var key clientLimits
-	if len(limits) <= maxCachedLimits {
-		key = newClientLimits(limits)
-		p.mu.RLock()
-		s := p.clients[key]
-		p.mu.RUnlock()
-		if s != nil {
-			return s, nil
-		}
+	if s := p.clients.get(limits); s != nil {
+		return s, nil
 	}
 	var taken []string
 	for i := range p.identities {
@@ -257,36 +176,8 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 		return nil, err
 	}
 	p.guard(fresh)
-	if len(limits) <= maxCachedLimits {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if len(p.clients) >= maxClientLimits {
-			for any := range p.clients { // a map begins with any of them
-				delete(p.clients, any)
-				break
-			}
-		}
-		p.clients[key] = fresh
-	}
+	p.clients.keep(limits, fresh)
 	return fresh, nil
-}
-
-// ask returns the question of a method's arguments, or all faults in them. It is to be put back.
-func (p *Policy) ask(ctx context.Context, client string, n int) (*adHoc, error) {
-	if p == nil || p.limiter == nil {
-		return nil, errNoPolicy
-	}
-	if err := checkArguments(client, n, nil); err != nil {
-		return nil, err
-	}
-	p.warnNoClient(ctx, client)
-	limits, err := p.limitsOf(ctx, client)
-	if err != nil {
-		return nil, err
-	}
-	q := p.limiter.adHoc()
-	q.set, q.asks[0] = limits, p.askOf(client, limits)
-	return q, nil
 }
 
 // askOf returns the question about a client under limits.
@@ -300,147 +191,91 @@ func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
 // errNoPolicy is the error of a zero Policy.
 var errNoPolicy = fmt.Errorf("%w: the policy was not made by Limiter.Policy", ErrUnavailable)
 
-// observed is ask of a method that takes tokens, and that observers see. An error of the policy's
-// function is an Event too.
-func (p *Policy) observed(ctx context.Context, client string, n int) (*adHoc, error) {
-	if p == nil || p.limiter == nil {
-		return nil, errNoPolicy
-	}
-	o := observe(p.observers, p.name)
-	q, err := p.ask(ctx, client, n)
-	if err != nil && client != "" && n > 0 {
-		o.record(ctx, OutcomeError, n, false, Result{}, failure{err: err, origin: fromLimitFunc})
-	}
-	if q != nil {
-		q.observed = o
-	}
-	return q, err
+// identity is an additional key to count a policy's requests under.
+type identity struct {
+	prefix string
+	key    KeyFunc
+	limits *limitSet
 }
 
-// Allow takes one token of a client. It is short for AllowN with n = 1.
-func (p *Policy) Allow(ctx context.Context, client string) (Result, error) {
-	return p.AllowN(ctx, client, 1)
-}
-
-// AllowN takes n tokens of a client, or none. See [Limiter.AllowN].
-func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, error) {
-	q, err := p.observed(ctx, client, n)
-	if err != nil {
-		return Result{}, err
-	}
-	defer q.putBack()
-	return q.end(ctx, n, p.limiter.engine.Take(ctx, int64(n), q.asks[:], q.answers[:]))
-}
-
-// AllowUpTo takes as many tokens of a client as there are, up to n. See [Limiter.AllowUpTo].
-func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, error) {
-	q, err := p.observed(ctx, client, n)
-	if err != nil {
-		return Result{}, err
-	}
-	defer q.putBack()
-	return q.end(ctx, n, p.limiter.engine.TakeUpTo(ctx, int64(n), &q.asks[0], &q.answers[0]))
-}
-
-// Wait takes one token of a client as soon as there is one. It is short for WaitN with n = 1.
-func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN(ctx, client, 1) }
-
-// WaitN takes n tokens of a client as soon as there are so many. See [Limiter.WaitN].
-func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
-	q, err := p.observed(ctx, client, n)
-	if err != nil {
-		return err
-	}
-	defer q.putBack()
-	res, err := q.end(ctx, n, p.limiter.engine.Wait(ctx, int64(n), &q.asks[0], &q.answers[0]))
-	return waited(res, n, err)
-}
-
-// Peek tells what one token of a client would meet, with [WithConcurrency] together with a slot, and takes nothing: Granted is 0.
-func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
-	q, err := p.ask(ctx, client, 1)
-	if err != nil {
-		return Result{}, err
-	}
-	defer q.putBack()
-	q.asks[0].Scope = rules.All
-	if p.trial != nil {
-		return p.peekTrial(ctx, q)
-	}
-	if err := p.limiter.engine.Peek(ctx, q.asks[:], q.answers[:]); err != nil {
-		return Result{}, err
-	}
-	return q.result(), nil
-}
-
-// Refund gives n tokens back to a client. See [Limiter.Refund].
-func (p *Policy) Refund(ctx context.Context, client string, n int) error {
-	q, err := p.ask(ctx, client, n)
-	if err != nil {
-		return err
-	}
-	return p.limiter.engine.Refund(ctx, int64(n), &q.asks[0])
-}
-
-// Block denies a client every token for d, in every process. See [Limiter.Block]. It blocks the buckets of the limits that the
-// client has now: a limit of another period, which [WithLimitFunc] returns later, has a bucket of its own.
-func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
-	q, err := p.ask(ctx, client, 1)
-	if err != nil {
-		return err
-	}
-	if err := q.set.checkBlockable(d); err != nil {
-		return err
-	}
-	return p.limiter.engine.Block(ctx, d, &q.asks[0])
-}
-
-// Reset fills a client's buckets up, and ends a block and a ban. It leaves slots alone, as their requests are in flight.
-func (p *Policy) Reset(ctx context.Context, client string) error {
-	q, err := p.ask(ctx, client, 1)
-	if err != nil {
-		return err
-	}
-	return p.limiter.engine.Reset(ctx, &q.asks[0])
-}
-
-// FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc] finds a key.
-//
-// So a request counts under its API key, say, or else under its address. A key function finds none if it returns an error
-// that wraps [ErrNoKey], or an empty key. Any other error, such as [ErrBadRequest], and every error after a key was found, such as
-// [ErrUnknownClient] of [WithLimitFunc], is that policy's to answer. If no policy finds a key, the error is the last
-// policy's to answer. It panics without a policy, on a nil one, and on policies of two limiters.
-func FirstOf(policies ...*Policy) gin.HandlerFunc {
-	if len(policies) == 0 {
-		panic(errors.New("ginlimit: FirstOf without a policy"))
-	}
-	policies = slices.Clone(policies)
+// newIdentities returns the identities of the policy's configuration, and all errors in them.
+func (p *Policy) newIdentities() ([]identity, error) {
+	var all []identity
 	var errs []error
-	first := -1
-	for i, p := range policies {
-		switch {
-		case p == nil || p.limiter == nil:
-			errs = append(errs, fmt.Errorf("ginlimit: FirstOf: policy %d is nil or was not made by Limiter.Policy", i+1))
-		case first < 0:
-			first = i
-		case p.limiter != policies[first].limiter:
-			errs = append(errs, fmt.Errorf("ginlimit: FirstOf: policy %d is of another limiter than policy %d", i+1, first+1))
+	names, taken := map[string]bool{p.name: true}, p.limits.fieldNames()
+	if p.slots > 0 {
+		names[p.name+slotsSuffix] = true
+	}
+	for _, option := range p.config.identities {
+		if names[option.name] {
+			errs = append(errs, fmt.Errorf("ginlimit: WithIdentity(%q): there is another of that name", option.name))
 		}
+		names[option.name] = true
+		set, err := p.newLimits(option.name, option.name, option.limits, taken, 0)
+		set.rules.Divide(int64(p.limiter.defaults.replicas))
+		taken = append(taken, set.fieldNames()...)
+		errs = append(errs, wrapped(fmt.Sprintf("WithIdentity(%q)", option.name), err))
+		all = append(all, identity{Key(option.name, ""), option.key, set})
 	}
-	if err := errors.Join(errs...); err != nil {
-		panic(err)
+	return all, errors.Join(errs...)
+}
+
+// trial is what a policy with [WithDryRun] and [WithConcurrency] has instead of slots: slots of its
+// own, so that a policy in force of the same name denies nobody because of it.
+type trial struct {
+	prefix string // of the keys of its slots; no client's key of a policy begins so
+	limits *limitSet
+}
+
+// newTrial returns the slots of a dry run, or nil if it needs none.
+func (p *Policy) newTrial() *trial {
+	if !p.dryRun || p.slots == 0 {
+		return nil
 	}
-	for _, p := range policies {
-		p.serves.Store(true)
+	t := &trial{prefix: Key(p.name, "dry run", "")}
+	t.limits, _ = p.newLimits(p.name, "", []Limit{{Rate: -1}}, nil, 0) // it is valid
+	t.limits.rules.Guard(nil, t.limits.addSlots(p.name, p.slots))
+	t.limits.rules.Divide(int64(p.limiter.defaults.replicas))
+	return t
+}
+
+// askOf returns the question about the slots of the client of another question.
+func (t *trial) askOf(own *engine.Ask) engine.Ask {
+	ask := *own
+	ask.Prefix, ask.Set, ask.Scope, ask.Lease = t.prefix, &t.limits.rules, rules.All, 0
+	return ask
+}
+
+// banning returns which denials ban a client: none in a dry run.
+func (p *Policy) banning() bucket.Bans {
+	if p.dryRun {
+		return bucket.NoBans
 	}
-	return func(c *gin.Context) {
-		for i, p := range policies {
-			c.Set(policyKey, p)
-			client, err := p.clientKey(c)
-			if i == len(policies)-1 || !errors.Is(err, ErrNoKey) {
-				p.serve(c, func(*gin.Context) (string, error) { return client, err })
-				return
-			}
-		}
+	return bucket.AllBans
+}
+
+// warnSpoofable logs a warning if clients can spoof their address. Each policy looks once, and a limiter warns once.
+func (p *Policy) warnSpoofable(c *gin.Context) {
+	if p.addressUsed.Load() {
+		return
+	}
+	p.addressUsed.Store(true)
+	if header := trustedHeader(c, engineHeaders(c)); header != "" && !p.limiter.warned.Swap(true) {
+		p.logger.WarnContext(c.Request.Context(), "ginlimit: Gin trusts "+header+" from any client; clients can spoof their IP. "+
+			"Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none")
+	}
+}
+
+// warnNoClient logs a warning, at most once a minute, if a method is given a key that [ByClientIP], the policy's KeyFunc,
+// never returns. What reads as an address is meant as one. Other text may be the key of a worker, which needs no KeyFunc,
+// unless the policy serves requests.
+func (p *Policy) warnNoClient(ctx context.Context, client string) {
+	if p.keyed {
+		return
+	}
+	isAddress, isKey := clientkey.ReadAddress(client)
+	if !isKey && (isAddress || p.serves.Load()) && p.limiter.noClient.Allow() {
+		p.logger.WarnContext(ctx, "ginlimit: no request counts under the key that a method was given, as ByClientIP never returns it",
+			"name", p.name)
 	}
 }

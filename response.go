@@ -1,31 +1,16 @@
 package ginlimit
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/httpfields"
 	"github.com/ginlimit/ginlimit/internal/rules"
-)
-
-// Headers selects the header fields that report limits.
-type Headers uint8
-
-const (
-	// XRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for the limit closest to exhaustion.
-	XRateLimit Headers = 1 << iota
-	// RateLimitDraft sets RateLimit-Policy and RateLimit, for every limit.
-	//
-	// They are the fields of draft-ietf-httpapi-ratelimit-headers-11: q tokens may be taken in w seconds, r are left, and
-	// there are more in t seconds. In a refusal only the limits that refuse have t. A limit is named after its policy or
-	// identity, followed by the period if there are several limits; without a name, its text is the name. A hyphen
-	// replaces what a name cannot contain. If two limits of a response have the same name, the later one ends in -2, -3
-	// and so on.
-	RateLimitDraft
-	// NoHeaders sets none of these fields.
-	NoHeaders Headers = 0
 )
 
 // setXRateLimit sets the X-RateLimit fields, unless the request is unlimited.
@@ -227,3 +212,97 @@ func (s *requestState) problem(detail string) []byte {
 	list := s.listed(make([]httpfields.Status, 0, 8)) // on the stack
 	return list.Problem(detail)
 }
+
+// answerDenied is the default of [WithDeniedHandler].
+//
+// It is [gin.Context.Data] with the memory for the header fields in the request's state.
+func answerDenied(c *gin.Context, r Result) {
+	s := stateOf(c)
+	contentType, body, detail := httpfields.TypeProblem, []byte(nil), neverDetail(r, s.cost, s.by.floorOf(r))
+	if prefersText(c.Request.Header) {
+		contentType, body = httpfields.TypeText, httpfields.QuotaText(detail, httpfields.Seconds(r.RetryAfter))
+	} else {
+		body = s.problem(detail)
+	}
+	h := c.Writer.Header()
+	s.fields.Text(h, httpfields.ContentType, contentType)
+	s.fields.Number(h, httpfields.ContentLength, int64(len(body)))
+	if _, err := c.Writer.Write(body); err != nil {
+		_ = c.Error(err) // for the application's log; it returns what it was given
+	}
+}
+
+// neverDetail explains a refusal that no retry avoids. It is "" for any other refusal.
+func neverDetail(r Result, cost, floor int) string {
+	switch {
+	case r.RetryAfter >= 0:
+		return ""
+	case r.Limit.Rate == 0 && r.Limit.InFlight == 0:
+		return httpfields.ProhibitedDetail
+	default:
+		return httpfields.CostDetail(cost, max(0, r.Limit.burst()-floor))
+	}
+}
+
+// floorOf returns how many tokens of a limit the policy leaves to others.
+func (p *Policy) floorOf(r Result) int {
+	if r.Name == p.name {
+		return p.floor
+	}
+	return 0
+}
+
+// answerStatus answers with a problem that only repeats its status.
+func answerStatus(c *gin.Context, status int) {
+	title := http.StatusText(status)
+	answer(c, status, httpfields.StatusProblem(title, status), title)
+}
+
+// answer answers with a problem, or with text if the request prefers that.
+func answer(c *gin.Context, status int, problem, text string) {
+	c.Header(httpfields.CacheControl, httpfields.NoStore)
+	if prefersText(c.Request.Header) {
+		c.Data(status, httpfields.TypeText, []byte(text+"\n"))
+	} else {
+		c.Data(status, httpfields.TypeProblem, []byte(problem))
+	}
+}
+
+// ErrorStatus returns the status with which the default of [WithErrorHandler] answers an error.
+//
+// It is 400 for [ErrBadRequest], 403 for [ErrUnknownClient], 503 for [ErrUnavailable] or if a context has ended, and 500
+// otherwise. Of nil it is 200.
+func ErrorStatus(err error) int {
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.Is(err, ErrBadRequest):
+		return http.StatusBadRequest
+	case errors.Is(err, ErrUnknownClient):
+		return http.StatusForbidden
+	case errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// answerError is the default of [WithErrorHandler].
+func answerError(c *gin.Context, err error) {
+	_ = c.Error(err) // for the application's log; it returns what it was given
+	c.Abort()
+	var missing *missingHeader
+	status := ErrorStatus(err)
+	switch {
+	case errors.As(err, &missing):
+		detail := httpfields.MissingHeader(missing.name)
+		answer(c, status, httpfields.HeaderProblem(detail), detail)
+	case status == http.StatusServiceUnavailable && errors.Is(err, ErrUnavailable):
+		c.Header(httpfields.RetryAfter, "1") // Redis decides again within a second of its return
+		answer(c, status, httpfields.CapacityProblem, http.StatusText(status))
+	default:
+		answerStatus(c, status)
+	}
+}
+
+// prefersText reports whether a request prefers plain text to JSON.
+func prefersText(h http.Header) bool { return httpfields.PrefersText(strings.Join(h["Accept"], ",")) }
