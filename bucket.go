@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// maxClientLimits is how many sets of limits a policy keeps checked, of those that its function returns. Of more, one makes
-	// room for another, whichever it is: a set that is used often is soon there again.
+	// maxClientLimits is how many sets of limits a policy keeps checked, of those that its function
+	// returns. Of more, one makes room for another, whichever it is: a set that is used often is
+	// soon there again.
 	maxClientLimits = 2048
 	// maxCachedLimits is how many limits a set that is kept has at most.
 	maxCachedLimits = 16
@@ -31,8 +32,8 @@ const never = rules.Never
 // slotsSuffix ends the name of a policy's slots.
 const slotsSuffix = "-c"
 
-// limitSet is limits that were checked: as rules, and as results and header fields name them. It does
-// not change once it is made.
+// limitSet is limits that were checked: as rules, and as results and header fields name them. It
+// does not change once it is made.
 type limitSet struct {
 	name       string // of the policy or identity
 	rules      rules.Set
@@ -86,7 +87,7 @@ func (s *limitSet) add(a Algorithm, limits []Limit) error {
 	return errors.Join(errs...)
 }
 
-// findTwin reports limits whose bucket is that of the last limit.
+// findTwin reports earlier limits that have the bucket of the last limit.
 func (s *limitSet) findTwin(before []Limit, last Limit) error {
 	var errs []error
 	twin := func(other Limit) {
@@ -123,8 +124,9 @@ func (s *limitSet) checkBlock(d time.Duration) error {
 // result returns the Result of an answer under the set.
 func (s *limitSet) result(e *engine.Engine, a *engine.Answer) Result {
 	r := Result{
-		Allowed: a.Allowed, Granted: int(a.Granted), Limit: s.unlimited, Name: s.name, Remaining: int(min(a.Remaining, math.MaxInt)),
-		RetryAfter: a.RetryAfter, ResetAfter: a.ResetAfter, Source: sourceOf(e, a.Source),
+		Allowed: a.Allowed, Granted: int(a.Granted), Limit: s.unlimited, Name: s.name,
+		Remaining: int(min(a.Remaining, math.MaxInt)), RetryAfter: a.RetryAfter, ResetAfter: a.ResetAfter,
+		Source: sourceOf(e, a.Source),
 	}
 	switch {
 	case a.Resource == rules.Prohibited:
@@ -138,8 +140,8 @@ func (s *limitSet) result(e *engine.Engine, a *engine.Answer) Result {
 }
 
 // nameFields names the limits of a set in the header fields: by the given name, followed by the
-// limit's period if there are several limits, or by the limit's own text if the given name is "". No
-// limit gets a name that is taken.
+// limit's period if there are several limits, or by the limit's own text if the given name is "".
+// No limit gets a name that is taken.
 func (s *limitSet) nameFields(name string, several bool, taken []string) {
 	if name != "" {
 		name = httpfields.Name(name)
@@ -155,7 +157,8 @@ func (s *limitSet) nameFields(name string, several bool, taken []string) {
 		own = httpfields.FreeName(own, taken)
 		taken = append(taken, own)
 		s.fields = append(s.fields, httpfields.Limit{
-			Name: own, Quota: quota, Window: httpfields.Seconds(window), Detail: detail, Problem: httpfields.QuotaProblem(detail, own),
+			Name: own, Quota: quota, Window: httpfields.Seconds(window),
+			Detail: detail, Problem: httpfields.QuotaProblem(detail, own),
 		})
 	}
 	for i, l := range s.limits {
@@ -215,8 +218,8 @@ func (s *limitSet) fieldOf(resource int) int {
 	return len(s.limits) // it prohibits, or is the slots
 }
 
-// algorithms are those of a limiter's policies, to find policies of one name that count in different ways. Its mutex guards
-// it.
+// algorithms are how a limiter's policies count, to find policies of one name that count in
+// different ways. Its mutex guards it.
 type algorithms struct {
 	mu     sync.Mutex
 	known  map[namedPeriod]Algorithm // of the first policy; at most maxAlgorithms
@@ -228,7 +231,8 @@ type namedPeriod struct {
 	period time.Duration
 }
 
-// compare reports whether an algorithm is another one than the first of a name and a period, once for each name.
+// compare reports whether an algorithm is another one than the first of a name and a period, once
+// for each name.
 func (a *algorithms) compare(key namedPeriod, algorithm Algorithm) (first Algorithm, differs bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -61,7 +61,7 @@ func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, erro
 	return q.end(ctx, n, p.limiter.engine.Take(ctx, int64(n), q.asks[:], q.answers[:]))
 }
 
-// AllowUpTo takes as many tokens of a client as there are, up to n. See [Limiter.AllowUpTo].
+// AllowUpTo takes up to n tokens of a client, whatever is available. See [Limiter.AllowUpTo].
 func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, error) {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
@@ -74,7 +74,7 @@ func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, e
 // Wait takes one token of a client as soon as there is one. It is short for WaitN with n = 1.
 func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN(ctx, client, 1) }
 
-// WaitN takes n tokens of a client as soon as there are so many. See [Limiter.WaitN].
+// WaitN takes n tokens of a client as soon as they are available. See [Limiter.WaitN].
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
@@ -85,7 +85,8 @@ func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	return waited(res, n, err)
 }
 
-// Peek tells what one token of a client would meet, with [WithConcurrency] together with a slot, and takes nothing: Granted is 0.
+// Peek tells what one token of a client would meet, with [WithConcurrency] together with a slot,
+// and takes nothing: Granted is 0.
 func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -125,8 +126,9 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	return p.limiter.engine.Refund(ctx, int64(n), &q.asks[0])
 }
 
-// Block denies a client every token for d, in every process. See [Limiter.Block]. It blocks the buckets of the limits that the
-// client has now: a limit of another period, which [WithLimitFunc] returns later, has a bucket of its own.
+// Block denies a client every token for d, in every process. See [Limiter.Block]. It blocks the
+// buckets of the limits that the client has now: a limit of another period, which [WithLimitFunc]
+// returns later, has a bucket of its own.
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -138,7 +140,8 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 	return p.limiter.engine.Block(ctx, d, &q.asks[0])
 }
 
-// Reset fills a client's buckets up, and ends a block and a ban. It leaves slots alone, as their requests are in flight.
+// Reset fills a client's buckets up, and ends a block and a ban. It leaves slots alone, as their
+// requests are in flight.
 func (p *Policy) Reset(ctx context.Context, client string) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -149,9 +152,9 @@ func (p *Policy) Reset(ctx context.Context, client string) error {
 
 // Reservation is tokens taken for work whose cost is known only afterwards.
 //
-// Take an estimate with [Policy.Reserve] or [Limiter.Reserve], do the work if [Reservation.Result] allows it, and call
-// Settle with what it took, or Cancel. A Reservation that is never settled stays as it was estimated. It may be used by
-// several goroutines.
+// Take an estimate with [Policy.Reserve] or [Limiter.Reserve], do the work if [Reservation.Result]
+// allows it, and call Settle with what it took, or Cancel. A Reservation that is never settled
+// stays as it was estimated. It may be used by several goroutines.
 type Reservation struct {
 	limiter *Limiter
 	taken   engine.Charge
@@ -159,8 +162,9 @@ type Reservation struct {
 	settled atomic.Bool
 }
 
-// Reserve takes n tokens of a key, or none, to be settled later. n is at least 1; errors are those of [Limiter.AllowN]. An
-// error comes without a Reservation, a refusal with one that has nothing to settle.
+// Reserve takes n tokens of a key, or none, to be settled later. n is at least 1; errors are those
+// of [Limiter.AllowN]. An error comes without a Reservation, a denial with one that has nothing to
+// settle.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int, limits ...Limit) (*Reservation, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
@@ -190,7 +194,7 @@ func (q *adHoc) reserve(ctx context.Context, n int) (*Reservation, error) {
 	return &Reservation{limiter: q.limiter, taken: q.answers[0].Charge, result: res}, nil
 }
 
-// Result returns the decision on the estimate; that of a nil Reservation is zero.
+// Result returns the decision on the estimate, or zero for a nil Reservation.
 func (r *Reservation) Result() Result {
 	if r == nil {
 		return Result{}
@@ -198,18 +202,22 @@ func (r *Reservation) Result() Result {
 	return r.result
 }
 
-// Settle replaces the estimate by what the work took. It does so once; further calls, of Cancel too, do nothing and return nil.
+// Settle replaces the estimate by what the work took. It does so once; further calls, of Cancel
+// too, do nothing and return nil.
 //
-// If actual is less, the rest is given back, as far as it still counts: what has flowed back into a token bucket by itself, or
-// was given back by a [Limiter.Reset], is not given back again. A bucket drains by what was taken first; where it is not
-// certain how much is left, as other requests gave back meanwhile, the least that may be left is given back. The time is
-// this process' clock, and Redis' may be faster by a thousandth. If it is more, the difference is charged, though there
-// may be no room for it: a limit goes into debt up to another burst of it, and what passes that is not charged. A window's debt
-// ends with the window. A refused Reservation has nothing to settle. One that was decided without Redis is settled in this process.
+// If actual is less, the rest is given back, as far as it still counts: what has flowed back into a
+// token bucket by itself, or was given back by a [Limiter.Reset], is not given back again. A bucket
+// drains by what was taken first; where it is not certain how much is left, as other requests gave
+// back meanwhile, the least that may be left is given back. The time is this process' clock, and
+// Redis' may be faster by a thousandth. If it is more, the difference is charged, though there may
+// be no room for it: a limit goes into debt up to another burst of it, and what passes that is not
+// charged. A window's debt ends with the window. A denied Reservation has nothing to settle. One
+// that was decided without Redis is settled in this process.
 //
-// A negative actual is [ErrInvalidLimit], and the end of ctx before the call, or a closed limiter, is the error of
-// [Limiter.Allow]; all of them change nothing. [ErrUnavailable] says that Redis did not answer: the estimate stands, or Redis
-// settles it late. It is not tried again, as that could charge or give back twice.
+// A negative actual is [ErrInvalidLimit], and the end of ctx before the call, or a closed limiter,
+// is the error of [Limiter.Allow]; all of them change nothing. [ErrUnavailable] says that Redis did
+// not answer: the estimate stands, or Redis settles it late. It is not tried again, as that could
+// charge or give back twice.
 func (r *Reservation) Settle(ctx context.Context, actual int) error {
 	switch {
 	case r == nil || r.limiter == nil:
@@ -232,7 +240,7 @@ func (r *Reservation) Cancel(ctx context.Context) error { return r.Settle(ctx, 0
 // errNotReserved is the error of a zero Reservation.
 var errNotReserved = fmt.Errorf("%w: the reservation was not made by Reserve", ErrUnavailable)
 
-// Slot is one of the slots of [WithConcurrency], or a refusal.
+// Slot is one of the slots of [WithConcurrency], or a denial.
 type Slot struct {
 	engine   *engine.Engine
 	charge   engine.Charge
@@ -240,11 +248,12 @@ type Slot struct {
 	released atomic.Bool
 }
 
-// Acquire takes a slot of a client and one token of each limit, or nothing. The policy has [WithConcurrency].
+// Acquire takes a slot of a client and one token of each limit, or nothing. The policy has
+// [WithConcurrency].
 //
-// If [Slot.Result] allows it, do the work and call Release. A refusal comes with a Slot that holds nothing, an error
-// without one; errors are those of [Limiter.Allow]. With [WithQueue] it waits for a slot. A policy without WithConcurrency has a slot
-// for everybody.
+// If [Slot.Result] allows it, do the work and call Release. A denial comes with a Slot that holds
+// nothing, an error without one; for errors see [Limiter.Allow]. With [WithQueue] it waits for
+// a slot. A policy without WithConcurrency has a slot for everybody.
 func (p *Policy) Acquire(ctx context.Context, client string) (*Slot, error) {
 	q, err := p.observed(ctx, client, 1)
 	if err != nil {
@@ -287,7 +296,7 @@ func (p *Policy) acquire(ctx context.Context, q *adHoc, slot *Slot) error {
 	return nil
 }
 
-// Result returns the decision; that of a nil Slot is zero.
+// Result returns the decision, or zero for a nil Slot.
 func (s *Slot) Result() Result {
 	if s == nil {
 		return Result{}

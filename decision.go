@@ -9,8 +9,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// decision is what a policy decided on a request: on its own key first, then on its identities. A dry
-// run with slots decides on these before.
+// decision is what a policy decided on a request: on its own key first, then on its identities. A
+// dry run with slots decides on these before.
 type decision struct {
 	sets    []*limitSet
 	asks    []engine.Ask // empty if nobody was asked

@@ -105,7 +105,8 @@ func (r recipe) modules() string {
 	return text + "}\n"
 }
 
-// constants returns the values that Go shares with the scripts, as locals. prelude.lua says what they are.
+// constants returns the values that Go shares with the scripts, as locals. prelude.lua says what
+// they are.
 func constants() string {
 	return fmt.Sprintf("local exact, wrap, grace, life, whole = %d, %d, %d, '%d', %d\n",
 		bucket.MaxUnits, bucket.MaxLogged+1, bucket.Grace, inflight.Life.Milliseconds(), redisstore.Whole) +

@@ -2,9 +2,9 @@
 //
 //	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(100)))
 //
-// gives every client address a token bucket in Redis, shared by all processes of the application. One atomic script
-// decides, in one round trip. A refused request is answered 429 and consumes nothing. Response headers report what is
-// left.
+// gives every client address a token bucket in Redis, shared by all processes of the application.
+// One atomic script decides, in one round trip. A denied request is answered 429 and consumes
+// nothing. Response headers report what is left.
 //
 // For limits per route, make one [Limiter] and a [Limiter.Handler] for each:
 //
@@ -12,18 +12,21 @@
 //	router.Use(limiter.Handler(ginlimit.PerMinute(100)))
 //	router.POST("/login", limiter.Handler(ginlimit.PerHour(5), ginlimit.WithName("login")), login)
 //
-// Each is a [Policy]: [WithKey] chooses the key, and the limits are its own, one or several ([WithLimits]), or the
-// client's ([WithLimitFunc], [NewPlans]). [WithAlgorithm] chooses token bucket or window, [WithHeaders] the header
-// fields. Policies of one [WithName] and one algorithm share buckets. [FirstOf] takes the first policy that finds a key.
+// Each is a [Policy]: [WithKey] chooses the key, and the limits are its own, one or several
+// ([WithLimits]), or the client's ([WithLimitFunc], [NewPlans]). [WithAlgorithm] chooses token
+// bucket or window, [WithHeaders] the header fields. Policies of one [WithName] and one algorithm
+// share buckets. [FirstOf] takes the first policy that finds a key.
 //
-// Outside HTTP, [Limiter.Policy] returns a Policy, whose methods count a client: [Policy.Allow] and [Policy.AllowN] take
-// tokens or none, [Policy.AllowUpTo] as many as fit, [Policy.Wait] waits for the next one; [Policy.Peek] looks,
-// [Policy.Refund] gives back, [Policy.Block] bans for a time, [Policy.Reset] starts over. The methods of a Limiter do
-// the same for any key and limits. [NewLocal] is the same without Redis.
+// Outside HTTP, [Limiter.Policy] returns a Policy, whose methods count a client: [Policy.Allow] and
+// [Policy.AllowN] take tokens or none, [Policy.AllowUpTo] as many as fit, [Policy.Wait] waits for
+// the next one; [Policy.Peek] looks, [Policy.Refund] gives back, [Policy.Block] bans for a time,
+// [Policy.Reset] starts over. The methods of a Limiter do the same for any key and limits.
+// [NewLocal] is the same without Redis.
 //
-// A decision waits for Redis no longer than [WithTimeout], 50 ms, and not at all while the circuit breaker is open. Then
-// [WithFailure] applies: by default each process decides by its share of the limit ([WithReplicas]). Behind a proxy,
-// set Gin's trusted proxies: see [ByClientIP]. For metrics there are [WithObserver] and [Limiter.Stats].
+// A decision waits for Redis no longer than [WithTimeout], 50 ms, and not at all while the circuit
+// breaker is open. Then [WithFailure] applies: by default each process decides by its share of the
+// limit ([WithReplicas]). Behind a proxy, set Gin's trusted proxies: see [ByClientIP]. For metrics
+// there are [WithObserver] and [Limiter.Stats].
 package ginlimit
 
 import (
@@ -38,7 +41,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
-// New returns middleware that limits every client to limit: [NewLimiter] and [Limiter.Handler] in one.
+// New returns middleware that limits every client to limit: [NewLimiter] and [Limiter.Handler] in
+// one.
 //
 // It panics on a bad configuration, with all errors at once. Redis need not be there yet.
 func New(rdb redis.UniversalClient, limit Limit, opts ...Option) gin.HandlerFunc {
@@ -50,7 +54,8 @@ func New(rdb redis.UniversalClient, limit Limit, opts ...Option) gin.HandlerFunc
 	return p.Handler()
 }
 
-// Handler returns middleware that limits every client to limit: [Limiter.Policy] and [Policy.Handler] in one.
+// Handler returns middleware that limits every client to limit: [Limiter.Policy] and
+// [Policy.Handler] in one.
 //
 // It panics on a bad configuration, with all errors at once.
 func (l *Limiter) Handler(limit Limit, opts ...Option) gin.HandlerFunc {
@@ -63,7 +68,8 @@ func (l *Limiter) Handler(limit Limit, opts ...Option) gin.HandlerFunc {
 
 // FromContext returns what ginlimit decided on the request, for handlers and access logs.
 //
-// If several policies decided, it is the refusal, or the Result closest to exhaustion. It is false if none has decided.
+// If several policies decided, it is the denial, or the Result closest to exhaustion. It is false
+// if none has decided.
 func FromContext(c *gin.Context) (Result, bool) {
 	if s := stateOf(c); s != nil {
 		return s.closest(), true
@@ -73,20 +79,23 @@ func FromContext(c *gin.Context) (Result, bool) {
 
 // NewLimiter returns a limiter whose buckets are in Redis.
 //
-// It works with a client, a cluster client, a ring and a failover client, and connects with the first decision only: Redis
-// need not be there yet. Options of a policy are the defaults of its policies. The error joins all faults.
+// It works with a client, a cluster client, a ring and a failover client, and connects with the
+// first decision only: Redis need not be there yet. Options of a policy are the defaults of its
+// policies. The error joins all faults.
 //
-// The commands of a [redis.Client] end within [WithTimeout], whatever the client's timeouts are: they use its connections,
-// but not its ReadTimeout and WriteTimeout. A hook of the client sees them, and must not keep a command after the call, as
-// its memory is used again. The limiters of a client add one hook to it, which stays. Make one limiter and share it: each has
-// a memory and batches of its own, so the log warns of a hundred on one client. A client of another type, such as one that
-// wraps a cluster client, is taken for one server.
+// The commands of a [redis.Client] end within [WithTimeout], whatever the client's timeouts are:
+// they use its connections, but not its ReadTimeout and WriteTimeout. A hook of the client sees
+// them, and must not keep a command after the call, as its memory is used again. The limiters of a
+// client add one hook to it, which stays. Make one limiter and share it: each has a memory and
+// batches of its own, so the log warns of a hundred on one client. A client of another type, such
+// as one that wraps a cluster client, is taken for one server.
 func NewLimiter(rdb redis.UniversalClient, opts ...Option) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
 	return l.orErrors(errs)
 }
 
-// newRedisLimiter returns the limiter even if there are faults, to find those of its first policy too.
+// newRedisLimiter returns the limiter even if there are faults, so that faults of its first policy
+// are found too.
 func newRedisLimiter(rdb redis.UniversalClient, opts []Option) (*Limiter, []error) {
 	defaults, errs := newConfig(opts)
 	if redisstore.IsNil(rdb) {
@@ -105,20 +114,23 @@ func engineConfig(c *config) engine.Config {
 
 // NewLocal returns a limiter whose buckets are in this process alone.
 //
-// It remembers the [LocalBuckets] buckets and windows that take longest to be full; a forgotten one is full. The log of a
-// [SlidingWindow] is exact up to 8,192 entries; of more it merges two into the later one, so that it may refuse for
-// longer. All logs together take up to 8 MiB; beyond that, those that end soonest are forgotten. The options are those of
-// [NewLimiter], and so is the error, but for options that have no effect without Redis: [WithPrefix], [WithTimeout], [WithDenyMemory],
-// [WithReplicas], [WithKeySecret], [WithFailure] and [WithLease] are errors. A policy of the limiter may have a WithFailure and a
-// WithLease, so that the same routes run with and without Redis.
+// It remembers the [LocalBuckets] buckets and windows that take longest to be full; a forgotten one
+// is full. The log of a [SlidingWindow] is exact up to 8,192 entries; of more it merges two into
+// the later one, so that it may deny for longer. All logs together take up to 8 MiB; beyond that,
+// the logs that end soonest are forgotten. The options and the error are as for [NewLimiter],
+// but for options that have no effect without Redis: [WithPrefix], [WithTimeout], [WithDenyMemory],
+// [WithReplicas], [WithKeySecret], [WithFailure] and [WithLease] are errors. A policy of the
+// limiter may have a WithFailure and a WithLease, so that the same routes run with and without
+// Redis.
 func NewLocal(opts ...Option) (*Limiter, error) {
 	defaults, errs := newConfig(opts)
-	errs = append(errs, defaults.misused(redisOptions, true, "%s has no effect without Redis: NewLocal does not take it")...)
+	const useless = "%s has no effect without Redis: NewLocal does not take it"
+	errs = append(errs, defaults.misused(redisOptions, true, useless)...)
 	l := &Limiter{defaults: defaults, engine: engine.NewLocal(engineConfig(&defaults))}
 	return l.orErrors(errs)
 }
 
-// orErrors returns the limiter, or all faults, those of its policies' defaults among them.
+// orErrors returns the limiter, or all faults, including faults of its policies' defaults.
 func (l *Limiter) orErrors(errs []error) (*Limiter, error) {
 	_, err := l.policy(Limit{Rate: -1}, nil)
 	if err := errors.Join(append(errs, err)...); err != nil {

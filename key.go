@@ -16,15 +16,17 @@ import (
 
 // KeyFunc returns the key that a request is counted under. A nil KeyFunc is an error.
 //
-// An empty key and an error go to the error handler, and the request is not counted. The default handler answers 500, 400
-// if the error wraps [ErrBadRequest], and 403 if it wraps [ErrUnknownClient].
+// An empty key and an error go to the error handler, and the request is not counted. The default
+// handler answers 500, 400 if the error wraps [ErrBadRequest], and 403 if it wraps
+// [ErrUnknownClient].
 type KeyFunc func(*gin.Context) (string, error)
 
 // ByHeader returns the value of a header, or [Key] of the values of several.
 //
-// If a header is missing, the error wraps [ErrNoKey] and [ErrBadRequest], and the response is 400 and names the header. If a header comes
-// several times, the first value counts. Clients can send any header: use one that is checked in front of the
-// application. It panics without names and on an invalid one.
+// If a header is missing, the error wraps [ErrNoKey] and [ErrBadRequest], and the response is 400
+// and names the header. If a header comes several times, the first value counts. Clients can send
+// any header: use one that is checked in front of the application. It panics without names and on
+// an invalid one.
 func ByHeader(names ...string) KeyFunc {
 	if len(names) == 0 {
 		panic(errors.New("ginlimit: ByHeader without a header"))
@@ -79,12 +81,13 @@ func ByParam(name string) KeyFunc {
 	}
 }
 
-// ByFirst returns the first key found: an API key, say, or else the address. For other limits with each, use [FirstOf].
+// ByFirst returns the first key found: an API key, say, or else the address. For other limits with
+// each, use [FirstOf].
 //
-// A function finds none if it returns an empty key or an error that wraps [ErrNoKey]; another error ends the search, as
-// [ErrBadRequest] of a malformed key does. The
-// result is [Key] of the function's index, from 0, and its key, so that no client reaches an address' bucket with an
-// API key that looks like the address. It panics without functions and on a nil one.
+// A function finds none if it returns an empty key or an error that wraps [ErrNoKey]; another error
+// ends the search, as [ErrBadRequest] of a malformed key does. The result is [Key] of the
+// function's index, from 0, and its key, so that no client reaches an address' bucket with an API
+// key that looks like the address. It panics without functions and on a nil one.
 func ByFirst(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByFirst", funcs)
 	return func(c *gin.Context) (string, error) {
@@ -105,8 +108,8 @@ func ByFirst(funcs ...KeyFunc) KeyFunc {
 
 // ByAll combines all keys into one: each user of each tenant, say.
 //
-// The result is [Key] of what the functions returned. If one returns an error or an empty key, so does ByAll. It
-// panics without functions and on a nil one.
+// The result is [Key] of what the functions returned. If one returns an error or an empty key, so
+// does ByAll. It panics without functions and on a nil one.
 func ByAll(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAll", funcs)
 	return func(c *gin.Context) (string, error) {
@@ -135,18 +138,21 @@ func checkKeyFuncs(name string, funcs []KeyFunc) {
 
 // Key returns the key that a policy named name uses: Key(name, what its [KeyFunc] returned).
 //
-// Different tuples have different keys. To change the buckets of a policy's client, prefer the methods of [Policy].
+// Different tuples have different keys. To change the buckets of a policy's client, prefer the
+// methods of [Policy].
 func Key(name string, parts ...string) string {
 	return clientkey.Join(name, parts...)
 }
 
 // ByClientIP returns the client's address; an IPv6 client is its /64.
 //
-// The address is that of [gin.Context.ClientIP]. The engine's SetTrustedProxies and TrustedPlatform decide how far
-// it can be trusted. By default Gin trusts X-Forwarded-For from any client, so clients can spoof their IP; the
-// limiter then logs one warning. With TrustedPlatform, call SetTrustedProxies(nil) as well: for a request without the
-// platform's header Gin uses X-Forwarded-For. An IPv4-mapped IPv6 address and a NAT64 address (64:ff9b::/96) count as their IPv4
-// address. An address that cannot be read, such as that of a unix socket, is an error that wraps [ErrNoKey].
+// The address is what [gin.Context.ClientIP] returns. The engine's SetTrustedProxies and
+// TrustedPlatform decide how far it can be trusted. By default Gin trusts X-Forwarded-For from any
+// client, so clients can spoof their IP; the limiter then logs one warning. With TrustedPlatform,
+// call SetTrustedProxies(nil) as well: for a request without the platform's header Gin uses
+// X-Forwarded-For. An IPv4-mapped IPv6 address and a NAT64 address (64:ff9b::/96) count as their
+// IPv4 address. An address that cannot be read, such as a unix socket's, is an error that wraps
+// [ErrNoKey].
 func ByClientIP(c *gin.Context) (string, error) {
 	return byAddress(c, clientkey.BitsV4, clientkey.BitsV6)
 }
@@ -194,10 +200,12 @@ type addressUser interface{ warnSpoofable(*gin.Context) }
 // policyKey is where a [gin.Context] keeps the policy that decides, an addressUser.
 const policyKey = "github.com/ginlimit/ginlimit.policy"
 
-// trustedHeader returns the first of the headers that Gin trusts from any client, or "". A header of the engine's
-// TrustedPlatform is not one of them: with it the application states that every request comes through the platform.
+// trustedHeader returns the first of the headers that Gin trusts from any client, or "". A header
+// of the engine's TrustedPlatform is not one of them: with it the application states that every
+// request comes through the platform.
 func trustedHeader(c *gin.Context, names []string) string {
-	const claimed, noAddress = "198.51.100.1", "no address" // all addresses here are for documentation (RFC 5737, RFC 3849)
+	// All addresses here are for documentation (RFC 5737, RFC 3849).
+	const claimed, noAddress = "198.51.100.1", "no address"
 	forged := c.Copy()
 	trusts := func(stranger, name, value string) bool {
 		forged.Request = &http.Request{RemoteAddr: stranger, Header: http.Header{}}
@@ -215,8 +223,8 @@ func trustedHeader(c *gin.Context, names []string) string {
 	return ""
 }
 
-// engineHeaders returns the RemoteIPHeaders of a context's engine, for which Gin has no method, or Gin's defaults if this
-// version of Gin has no such field.
+// engineHeaders returns the RemoteIPHeaders of a context's engine, for which Gin has no method, or
+// Gin's defaults if this version of Gin has no such field.
 func engineHeaders(context any) []string {
 	if engine := reflect.Indirect(reflect.ValueOf(context).Elem().FieldByName("engine")); engine.Kind() == reflect.Struct {
 		headers := engine.FieldByName("RemoteIPHeaders")

@@ -17,17 +17,18 @@ var ErrInvalidLimit = errors.New("ginlimit: invalid limit")
 
 // Limit allows Rate requests per Period, and at most Burst at once.
 //
-// By default it is a token bucket, which holds Burst tokens, starts full, and regains Rate tokens per Period, evenly
-// spread. [WithAlgorithm] has windows, which have no Burst of their own. With a Calendar it is a quota of Rate for each of
-// its periods (see [PerCalendar]). A Rate below zero is unlimited and never counted. A Rate of zero, with a Period or a
-// Calendar, prohibits: every request is denied. The zero Limit is an error; only a [Result] or an [Event] of a request for which
-// no limit was checked has it.
+// By default it is a token bucket, which holds Burst tokens, starts full, and regains Rate tokens
+// per Period, evenly spread. [WithAlgorithm] has windows, which have no Burst of their own. With a
+// Calendar it is a quota of Rate for each of its periods (see [PerCalendar]). A Rate below zero is
+// unlimited and never counted. A Rate of zero, with a Period or a Calendar, prohibits: every
+// request is denied. The zero Limit is an error; only a [Result] or an [Event] of a request for
+// which no limit was checked has it.
 type Limit struct {
 	Rate     int           // tokens regained per Period
 	Period   time.Duration // whole milliseconds, at least one; 0 with a Calendar
 	Burst    int           // tokens the bucket holds; 0 means Rate, as it must with a Calendar
 	Calendar Calendar      // instead of a Period
-	InFlight int           // of a Result alone: requests in flight at once, by [WithConcurrency]; as an argument it is an error
+	InFlight int           // of a Result alone: requests in flight at once (see [WithConcurrency])
 }
 
 // PerSecond returns a limit of rate per second.
@@ -48,7 +49,8 @@ func (l Limit) WithBurst(n int) Limit {
 	return l
 }
 
-// burst returns the tokens that a full bucket holds, or the slots; of a limit that is not counted, its Rate.
+// burst returns the tokens that a full bucket holds, or the slots; of a limit that is not counted,
+// its Rate.
 func (l Limit) burst() int {
 	if l.InFlight > 0 {
 		return l.InFlight
@@ -95,15 +97,17 @@ func (l Limit) validate() error {
 
 const day = 24 * time.Hour
 
-// ParseLimit reads a limit from text: rate/period, rate/period burst n, or rate/calendar from first in zone.
+// ParseLimit reads a limit from text: rate/period, rate/period burst n, or rate/calendar from first
+// in zone.
 //
-// The period is one of the units ms, s, m, h and d, a duration as [time.ParseDuration] reads it, or a number of
-// whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". For s, m and h there are words: sec, second, seconds,
-// min, minute, minutes, hour and hours, as in "10/sec" and "5/15min". A period is any span of that length, so d is any 24 hours and 7d any
-// seven days. The calendar is calendar-day, week or month. As people mean either by a day, the words day and days are errors. The
-// first day, by default monday or 1, and the zone, by default UTC, may be left out: "500/calendar-day", "2000/week from
-// sunday", "10000/month from 15 in Europe/Berlin". A rate below zero is unlimited and a rate of zero prohibits, as in
-// [Limit]. An error wraps [ErrInvalidLimit].
+// The period is one of the units ms, s, m, h and d, a duration as [time.ParseDuration] reads it, or
+// a number of whole days: "100/m", "5/15m", "1000/1h30m", "10000/7d", "10/s burst 20". For s, m and
+// h there are words: sec, second, seconds, min, minute, minutes, hour and hours, as in "10/sec" and
+// "5/15min". A period is any span of that length, so d is any 24 hours and 7d any seven days. The
+// calendar is calendar-day, week or month. As people mean either by a day, the words day and days
+// are errors. The first day, by default monday or 1, and the zone, by default UTC, may be left out:
+// "500/calendar-day", "2000/week from sunday", "10000/month from 15 in Europe/Berlin". A rate below
+// zero is unlimited and a rate of zero prohibits, as in [Limit]. An error wraps [ErrInvalidLimit].
 func ParseLimit(s string) (Limit, error) {
 	l, err := parseLimit(s)
 	if err != nil {
@@ -121,10 +125,8 @@ func (l Limit) check() error {
 		return err
 	}
 	_, err := l.bucket(TokenBucket)
-	if err != nil {
-		if _, other := l.bucket(FixedWindow); other == nil {
-			return nil
-		}
+	if _, other := l.bucket(FixedWindow); other == nil {
+		return nil
 	}
 	return err
 }
@@ -132,7 +134,9 @@ func (l Limit) check() error {
 // The kinds of buckets of the algorithms, and the ends of their keys, by which no algorithm finds
 // what another has counted.
 var (
-	kinds      = [...]bucket.Kind{TokenBucket: bucket.Token, FixedWindow: bucket.FixedWindow, SlidingWindow: bucket.SlidingWindow}
+	kinds = [...]bucket.Kind{
+		TokenBucket: bucket.Token, FixedWindow: bucket.FixedWindow, SlidingWindow: bucket.SlidingWindow,
+	}
 	idSuffixes = [...]string{TokenBucket: "", FixedWindow: ":fixed", SlidingWindow: ":sliding"}
 )
 
@@ -219,7 +223,8 @@ var unitWords = map[string]string{
 func parsePeriod(s string) (time.Duration, error) {
 	word := strings.TrimLeft(s, "0123456789")
 	if word == "day" || word == "days" { // beside week and month, which are the calendar's
-		return 0, errors.New("period: a day may be either: write 10/d or 10/24h for any 24 hours, and 10/calendar-day for the days of a calendar")
+		return 0, errors.New("period: a day may be either: write 10/d or 10/24h for any 24 hours, " +
+			"and 10/calendar-day for the days of a calendar")
 	}
 	if unit, ok := unitWords[word]; ok {
 		s = strings.TrimSuffix(s, word) + unit
@@ -267,8 +272,8 @@ func (l Limit) per() string {
 	return periodText(l.Period)
 }
 
-// String returns the limit as [ParseLimit] reads it, without a burst of zero. The zero Limit is "none", and a limit of requests in
-// flight is "4 in flight".
+// String returns the limit as [ParseLimit] reads it, without a burst of zero. The zero Limit is
+// "none", and a limit of requests in flight is "4 in flight".
 func (l Limit) String() string {
 	switch {
 	case l == Limit{}:
@@ -283,9 +288,10 @@ func (l Limit) String() string {
 	return s
 }
 
-// MarshalText returns the text of [Limit.String], or none of the zero Limit. So every limit of a [Result] has a text, and
-// UnmarshalText reads it, with one exception: a zone of a Calendar without a name by which [time.LoadLocation] finds it is in
-// quotes, and such a text is an error to UnmarshalText. An error wraps [ErrInvalidLimit].
+// MarshalText returns the text of [Limit.String], or none of the zero Limit. So every limit of a
+// [Result] has a text, and UnmarshalText reads it, with one exception: a zone of a Calendar without
+// a name by which [time.LoadLocation] finds it is in quotes, and such a text is an error to
+// UnmarshalText. An error wraps [ErrInvalidLimit].
 func (l Limit) MarshalText() ([]byte, error) {
 	switch {
 	case l == Limit{}:
@@ -297,14 +303,15 @@ func (l Limit) MarshalText() ([]byte, error) {
 		return nil, err
 	}
 	text := l.String()
-	if !l.named() { // the name alone may be that of another zone
+	if !l.named() { // another zone may have the name
 		name := l.Calendar.rule.Zone.String()
 		text = strings.TrimSuffix(text, name) + strconv.Quote(name)
 	}
 	return []byte(text), nil
 }
 
-// named reports whether the limit can be read from its text: the zone of a calendar has a name by which it is found.
+// named reports whether the limit can be read from its text: the zone of a calendar has a name by
+// which it is found.
 func (l Limit) named() bool {
 	if l.Calendar.rule.Zone == nil {
 		return true
@@ -313,8 +320,9 @@ func (l Limit) named() bool {
 	return named
 }
 
-// UnmarshalText reads the text as [ParseLimit] does, and also what [Limit.MarshalText] returns of limits that only a [Result] has:
-// no text is the zero Limit, and "4 in flight" has InFlight. An error wraps [ErrInvalidLimit] and leaves l unchanged.
+// UnmarshalText reads the text as [ParseLimit] does, and also what [Limit.MarshalText] returns of
+// limits that only a [Result] has: no text is the zero Limit, and "4 in flight" has InFlight. An
+// error wraps [ErrInvalidLimit] and leaves l unchanged.
 func (l *Limit) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*l = Limit{}
@@ -335,18 +343,21 @@ func (l *Limit) UnmarshalText(text []byte) error {
 type Algorithm uint8
 
 const (
-	// TokenBucket regains Rate tokens per Period, evenly spread, up to Burst. It takes the same memory in Redis whatever
-	// the limit is, and over any time t admits at most Burst + Rate × t.
+	// TokenBucket regains Rate tokens per Period, evenly spread, up to Burst. It takes the same
+	// memory in Redis whatever the limit is, and over any time t admits at most Burst + Rate × t.
 	TokenBucket Algorithm = iota
-	// FixedWindow allows Rate requests in a window, which begins with a client's first request and ends a Period later.
-	// Around that end twice the Rate may pass at once.
+	// FixedWindow allows Rate requests in a window, which begins with a client's first request and
+	// ends a Period later. Around that end twice the Rate may pass at once.
 	FixedWindow
-	// SlidingWindow allows Rate requests in any Period, exactly. It keeps a log of them, in Redis 6 to 16 bytes for each
-	// entry, of at most Rate entries and at most one for each millisecond of the Period.
+	// SlidingWindow allows Rate requests in any Period, exactly. It keeps a log of them, in Redis 6
+	// to 16 bytes for each entry, of at most Rate entries and at most one for each millisecond of
+	// the Period.
 	SlidingWindow
 )
 
-var algorithmNames = [...]string{TokenBucket: "token bucket", FixedWindow: "fixed window", SlidingWindow: "sliding window"}
+var algorithmNames = [...]string{
+	TokenBucket: "token bucket", FixedWindow: "fixed window", SlidingWindow: "sliding window",
+}
 
 // String returns the algorithm in two words, or "unknown".
 func (a Algorithm) String() string {
@@ -358,11 +369,10 @@ func (a Algorithm) String() string {
 
 // Calendar is the days, weeks or months of a time zone, each of which has a quota of its own.
 //
-// A period begins at midnight, or where clocks are set forward over midnight, when they are. The clock is that of this process:
-// if it is off by seconds, so is the boundary, and no period's quota is passed. What was used of a period is known for an hour after
-// its end, in Redis and in a process, so a clock may be set back by as much. The zero Calendar has no periods. Calendars are
-// comparable: those of the same text, or of the same arguments with zones that [time.LoadLocation] finds by their names, are
-// equal. Those names need the time zone database, which an application may embed: import _ "time/tzdata".
+// A period begins at midnight, by the application host's clock. If that clock is off by seconds, so
+// is the boundary, and no quota is passed. Usage is known for an hour after the end of a period, so
+// a clock may be set back by an hour. The zero Calendar has no periods. Calendars of the same text
+// are equal. Zones by name need the time zone database: import _ "time/tzdata" embeds it.
 type Calendar struct{ rule calendar.Rule }
 
 // CalendarDay returns the days of a zone; nil is UTC.
@@ -373,8 +383,8 @@ func CalendarWeek(loc *time.Location, first time.Weekday) Calendar {
 	return newCalendar(calendar.Week, int(first), loc)
 }
 
-// CalendarMonth returns the months of a zone that begin on a day, from 1 to 31; in a month that is shorter, on its last. A nil
-// zone is UTC.
+// CalendarMonth returns the months of a zone that begin on a day, from 1 to 31; in a month that is
+// shorter, on its last. A nil zone is UTC.
 func CalendarMonth(loc *time.Location, firstDay int) Calendar {
 	return newCalendar(calendar.Month, firstDay, loc)
 }
@@ -384,8 +394,9 @@ func newCalendar(unit calendar.Unit, first int, loc *time.Location) Calendar {
 	return Calendar{calendar.Rule{Unit: unit, First: first, Zone: zone}}
 }
 
-// PerCalendar returns a quota of n for each period of a calendar. It has no Burst and no Period, and the [Algorithm] makes no
-// difference to it. All of n may be taken at once, and all comes back when the next period begins.
+// PerCalendar returns a quota of n for each period of a calendar. It has no Burst and no Period,
+// and the [Algorithm] makes no difference to it. All of n may be taken at once, and all comes back
+// when the next period begins.
 func PerCalendar(n int, c Calendar) Limit { return Limit{Rate: n, Calendar: c} }
 
 // String returns the calendar as [ParseLimit] reads it, or "none".

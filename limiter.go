@@ -17,19 +17,22 @@ import (
 
 // Limiter counts keys against limits. It is safe for concurrent use.
 //
-// [NewLimiter] and [NewLocal] make one; the zero Limiter makes no decision, and says so by an error. [Limiter.Policy] and
-// [Limiter.Handler] limit clients under a name. The other methods are for keys of your own: a policy without a name.
+// [NewLimiter] and [NewLocal] make one; the zero Limiter makes no decision, and says so by an
+// error. [Limiter.Policy] and [Limiter.Handler] limit clients under a name. The other methods are
+// for keys of your own: a policy without a name.
 //
-// These methods take the limits to count under, each of another period, and need at least one. A key has a bucket
-// for each period and algorithm, so a changed Rate or Burst takes over the bucket as it is: what is missing from it takes
-// as long to come back as before. A changed window keeps what it has counted.
+// These methods take the limits to count under, each of another period, and need at least one. A
+// key has a bucket for each period and algorithm, so a changed Rate or Burst takes over the bucket
+// as it is: what is missing from it takes as long to come back as before. A changed window keeps
+// what it has counted.
 //
-// A decision waits for Redis no longer than [WithTimeout] says, and than its context. A caller that finds Redis idle may
-// look at the end of its context only afterwards. If either ends while the call is in flight, the tokens may have been
-// taken all the same.
+// A decision waits for Redis no longer than [WithTimeout] says, and than its context. A caller that
+// finds Redis idle may look at the end of its context only afterwards. If either ends while the
+// call is in flight, the tokens may have been taken all the same.
 //
-// An error means that no decision was made. It wraps [ErrInvalidLimit] or [ErrNoKey] for an argument that cannot be used,
-// the context's error if that has ended, and [ErrUnavailable] otherwise.
+// An error means that no decision was made. It wraps [ErrInvalidLimit] or [ErrNoKey] for an
+// argument that cannot be used, the context's error if that has ended, and [ErrUnavailable]
+// otherwise.
 type Limiter struct {
 	defaults   config // of its policies
 	engine     *engine.Engine
@@ -39,16 +42,18 @@ type Limiter struct {
 	noClient   redisstore.Throttle // of warnings of keys that no request counts under
 }
 
-// Close ends the limiter: it makes no more decisions, every Wait returns, and it waits for decisions in flight.
-// Then leased tokens that were not used are given back, and Redis learns which slots are free. Slots that are still held
-// (see [WithConcurrency]) are free for others 10 s later, so close the limiter when its requests have ended. The Redis
-// client stays open, as it is the caller's. Close may be called more than once.
+// Close ends the limiter: it makes no more decisions, every Wait returns, and it waits for
+// decisions in flight. Then leased tokens that were not used are given back, and Redis learns which
+// slots are free. Slots that are still held (see [WithConcurrency]) are free for others 10 s later,
+// so close the limiter when its requests have ended. The Redis client stays open, as it is the
+// caller's. Close may be called more than once.
 //
-// If Redis answers, Close takes as long as the decisions in flight and two round trips. If Redis hangs, it waits at most a
-// second, or four times [WithTimeout] if that is longer, for decisions that hold slots, take tokens ahead or may have to give
-// back; then a timeout each for leases and slots; then a second, or a timeout if that is longer, for every other call.
-// With the default timeout that is 2.2 s in the worst case, and 1.2 s unless the client's hooks hang too. Calls that still
-// hang then end with the client's own timeouts, or with the client.
+// If Redis answers, Close takes as long as the decisions in flight and two round trips. If Redis
+// hangs, it waits at most a second, or four times [WithTimeout] if that is longer, for decisions
+// that hold slots, take tokens ahead or may have to give back; then a timeout each for leases and
+// slots; then a second, or a timeout if that is longer, for every other call. With the default
+// timeout that is 2.2 s in the worst case, and 1.2 s unless the client's hooks hang too. Calls that
+// still hang then end with the client's own timeouts, or with the client.
 func (l *Limiter) Close() error {
 	if l.engine != nil {
 		l.engine.Close()
@@ -56,10 +61,11 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
-// Ping reports whether Redis answers, for readiness checks: every master of a cluster and every shard of a ring, within
-// [WithTimeout]. A limiter of [NewLocal] needs none. The error wraps [ErrUnavailable] and names the cause, or is the end of ctx.
-// It takes no part in decisions: those go on by [WithFailure] without Redis, so an application that can do with that is ready
-// without it.
+// Ping reports whether Redis answers, for readiness checks: every master of a cluster and every
+// shard of a ring, within [WithTimeout]. A limiter of [NewLocal] needs none. The error wraps
+// [ErrUnavailable] and names the cause, or is the end of ctx. It takes no part in decisions: those
+// go on by [WithFailure] without Redis, so an application that can do with that is ready without
+// it.
 func (l *Limiter) Ping(ctx context.Context) error {
 	if l.engine == nil {
 		return errNotMade
@@ -69,15 +75,15 @@ func (l *Limiter) Ping(ctx context.Context) error {
 
 // Allow takes one token. It is short for AllowN with n = 1.
 //
-// Keys of these methods and of policies are one space: a key that comes from a client goes through [Key], with a name of
-// its own.
+// Keys of these methods and of policies are one space: a key that comes from a client goes through
+// [Key], with a name of its own.
 func (l *Limiter) Allow(ctx context.Context, key string, limits ...Limit) (Result, error) {
 	return l.AllowN(ctx, key, 1, limits...)
 }
 
 // AllowN takes n tokens, or none: of every limit, or of none.
 //
-// An n above a limit's Burst is refused with RetryAfter below 0. An n below 1 is an error.
+// An n above a limit's Burst is denied with RetryAfter below 0. An n below 1 is an error.
 // Use [Limiter.AllowUpTo] if fewer than n are of use too.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
 	s, err := l.ask(key, n, limits)
@@ -88,10 +94,10 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...Limit
 	return s.end(ctx, n, l.engine.Take(ctx, int64(n), s.asks[:], s.answers[:]))
 }
 
-// AllowUpTo takes as many tokens as there are, up to n.
+// AllowUpTo takes up to n tokens, whatever is available.
 //
-// Of several limits it takes the same number. Result.Granted says how many; Allowed if there was one. RetryAfter is the
-// wait for one token. An n below 1 is an error.
+// Of several limits it takes the same number. Result.Granted says how many; Allowed if there was
+// one. RetryAfter is the wait for one token. An n below 1 is an error.
 func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...Limit) (Result, error) {
 	s, err := l.ask(key, n, limits)
 	if err != nil {
@@ -106,15 +112,17 @@ func (l *Limiter) Wait(ctx context.Context, key string, limits ...Limit) error {
 	return l.WaitN(ctx, key, 1, limits...)
 }
 
-// WaitN takes n tokens as soon as there are so many.
+// WaitN takes n tokens as soon as they are available.
 //
 // It returns at once if the context's deadline comes before the tokens, with an error that wraps
-// [context.DeadlineExceeded], and if a limit never allows n tokens, with [ErrInvalidLimit]. An n below 1 is an error.
-// Callers of one process that wait for the same key under the same limits are served in order of arrival: the first of them
-// tries, and the others wait for their turn. So a deadline that comes before the tokens is known to the first only.
+// [context.DeadlineExceeded], and if a limit never allows n tokens, with [ErrInvalidLimit]. An n
+// below 1 is an error. Callers of one process that wait for the same key under the same limits are
+// served in order of arrival: the first of them tries, and the others wait for their turn. So a
+// deadline that comes before the tokens is known to the first only.
 //
-// With [FailClosed] it goes on through an outage, and tries again a few times a second until the context ends; a try that Redis
-// did not answer may have taken the tokens. Otherwise an error of Redis ends it.
+// With [FailClosed] it goes on through an outage, and tries again a few times a second until the
+// context ends; a try that Redis did not answer may have taken the tokens. Otherwise an error of
+// Redis ends it.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int, limits ...Limit) error {
 	s, err := l.ask(key, n, limits)
 	if err != nil {
@@ -140,12 +148,14 @@ func (l *Limiter) Peek(ctx context.Context, key string, limits ...Limit) (Result
 
 // Refund gives n tokens back, to every limit.
 //
-// It never fills a bucket above full. Of a [SlidingWindow] it gives back what was taken last. It does not shorten a
-// [Limiter.Block]: during one, it fills a bucket up to where the first token comes when the block ends. An n below 1 is an
-// error.
+// It never fills a bucket above full. Of a [SlidingWindow] it gives back what was taken last. It
+// does not shorten a [Limiter.Block]: during one, it fills a bucket up to where the first token
+// comes when the block ends. An n below 1 is an error.
 //
-// It gives back what it is told to, also what was taken long ago and has flowed back meanwhile: as many more may be taken. If
-// those tokens may come back otherwise too, use [Limiter.Reserve] or [WithRefund], which give nothing back twice. If Redis is down it returns [ErrUnavailable], and has given back in this process.
+// It gives back what it is told to, also what was taken long ago and has flowed back meanwhile: as
+// many more may be taken. If those tokens may come back otherwise too, use [Limiter.Reserve] or
+// [WithRefund], which give nothing back twice. If Redis is down it returns [ErrUnavailable], and
+// has given back in this process.
 func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit) error {
 	s, err := l.ask(key, n, limits)
 	if err != nil {
@@ -157,19 +167,23 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...Limit
 
 // Block denies the key every token for d, in every process.
 //
-// It works at once. Requests that cost nothing pass (see [WithCost]). The time is rounded up to a millisecond. After it
-// there is one token, unless the bucket was emptier: a block never makes a token come sooner. The bucket regains the rest
-// at its rate; a window has what it would have without the block. Neither another block nor a [Limiter.Refund] shortens a
-// block, only [Limiter.Reset] ends it. If the limit is raised during a block, RetryAfter for several tokens may be too long.
+// It works at once. Requests that cost nothing pass (see [WithCost]). The time is rounded up to a
+// millisecond. After it there is one token, unless the bucket was emptier: a block never makes a
+// token come sooner. The bucket regains the rest at its rate; a window has what it would have
+// without the block. Neither another block nor a [Limiter.Refund] shortens a block, only
+// [Limiter.Reset] ends it. If the limit is raised during a block, RetryAfter for several tokens may
+// be too long.
 //
-// A d of zero or less is an error, and so are unlimited limits alone, which have no bucket to block. So is a d whose level would pass 2^53 units: thousands of years for most limits, ten days for
-// 10,000,019 per second, less if the Burst is nearly that; and of a calendar quota one that lasts longer than 31 periods after
-// this one.
+// A d of zero or less is an error, and so are unlimited limits alone, which have no bucket to
+// block. So is a d whose level would pass 2^53 units: thousands of years for most limits, ten days
+// for 10,000,019 per second, less if the Burst is nearly that; and of a calendar quota one that
+// lasts longer than 31 periods after this one.
 //
-// If Redis is down it returns [ErrUnavailable], and the block holds in this process all the same, with [FailLocal].
+// If Redis is down it returns [ErrUnavailable], and the block holds in this process all the same,
+// with [FailLocal].
 //
-// It blocks the buckets of these limits, as the limiter's algorithm counts them. To block a policy's client, use
-// [Policy.Block], which knows its limits and algorithm.
+// It blocks the buckets of these limits, as the limiter's algorithm counts them. To block a
+// policy's client, use [Policy.Block], which knows its limits and algorithm.
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...Limit) error {
 	s, err := l.ask(key, 1, limits)
 	if err != nil {
@@ -195,15 +209,15 @@ func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error 
 }
 
 const (
-	// LocalBuckets is how many buckets and windows this process remembers at most, of all algorithms together. What was given
-	// back of a bucket lately takes the place of another one.
+	// LocalBuckets is how many buckets and windows this process remembers at most, of all
+	// algorithms together. What was given back of a bucket lately takes the place of another one.
 	LocalBuckets = memory.MaxBuckets
-	// DefaultDenyMemory is how many refusals a limiter remembers at most.
+	// DefaultDenyMemory is how many denials a limiter remembers at most.
 	DefaultDenyMemory = 1 << 16
 )
 
-// adHoc is a question of a method about a key or a client, and its memory for up to two limits. It is
-// used again.
+// adHoc is a question of a method about a key or a client, and its memory for up to two limits. It
+// is used again.
 type adHoc struct {
 	limiter      *Limiter
 	observed     observation
@@ -229,7 +243,8 @@ func (l *Limiter) ask(key string, n int, limits []Limit) (*adHoc, error) {
 		err = errNotMade
 	}
 	q.asks[0] = engine.Ask{
-		Client: key, Set: &q.own.rules, Scope: rules.Tokens, Failure: engine.Failure(l.defaults.failure), Lease: l.defaults.lease,
+		Client: key, Set: &q.own.rules, Scope: rules.Tokens,
+		Failure: engine.Failure(l.defaults.failure), Lease: l.defaults.lease,
 	}
 	return q, err
 }
@@ -309,9 +324,11 @@ type Transition struct {
 	Reason string // what has opened it, one of the first group of [Event].Reason; "" if it has not opened
 }
 
-// Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it was made.
+// Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it
+// was made.
 //
-// For a limiter of [NewLocal] only Slots, Bans and LocalBuckets are not zero. A closed limiter has no LostServers.
+// For a limiter of [NewLocal] only Slots, Bans and LocalBuckets are not zero. A closed limiter has
+// no LostServers.
 type Stats struct {
 	Servers      int    // of Redis that decisions are sent to; a client whose servers are not known yet has one
 	LostServers  int    // of these, with an open circuit breaker
@@ -323,13 +340,14 @@ type Stats struct {
 	Leased       uint64 // decisions by such tokens
 	Slots        int    // held by requests in flight in this process: see [WithConcurrency]
 	Bans         int    // of clients that this process has found banned and that last, at most 65,536: see [WithBan]
-	Remembered   int    // refusals in the deny memory that are still valid
+	Remembered   int    // denials in the deny memory that are still valid
 	LocalBuckets int    // in this process, of all algorithms, full ones that are not forgotten yet among them
 
 	Transitions map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
 
-// Stats returns the current figures. It is meant for metrics: each call scans the deny memory, the leases and the bans.
+// Stats returns the current figures. It is meant for metrics: each call scans the deny memory, the
+// leases and the bans.
 func (l *Limiter) Stats() Stats {
 	if l.engine == nil {
 		return Stats{}
@@ -337,7 +355,8 @@ func (l *Limiter) Stats() Stats {
 	of := l.engine.Stats()
 	s := Stats{
 		Servers: of.Redis.Servers, LostServers: of.Redis.Open, Batches: of.Redis.Batches, Decisions: of.Redis.Calls,
-		InFlight: of.Redis.InFlight, Queued: of.Redis.Queued, Leases: of.Leases, Leased: of.Leased, Slots: of.Slots, Bans: of.Bans,
+		InFlight: of.Redis.InFlight, Queued: of.Redis.Queued,
+		Leases: of.Leases, Leased: of.Leased, Slots: of.Slots, Bans: of.Bans,
 		Remembered: of.Denials, LocalBuckets: of.Local,
 	}
 	for t, n := range of.Redis.Transitions {

@@ -20,16 +20,20 @@ type Event struct {
 	Duration  time.Duration // of the decision; of a [Limiter.Wait], the whole wait
 	Waited    time.Duration // of Duration: for tokens, by a Wait, or for a slot (see [WithQueue])
 
-	// Reason is why Redis did not decide, or why there is no decision; "" of a normal decision. It is one of few words, for metrics.
+	// Reason is why Redis did not decide, or why there is no decision; "" of a normal decision. It
+	// is one of few words, for metrics.
 	//
-	// Redis did not decide: "late", "breaker_open", "queue_full", "connection_refused", "unknown_host", "tls", "network",
-	// "pool" (the client has no free connection), "client" (another error of the client or a hook of it), the code of a reply ("ASK", "BUSY",
-	// "CLUSTERDOWN", "CROSSSLOT", "ERR", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH", "NOPERM", "NOREPLICAS", "NOSCRIPT", "OOM",
-	// "READONLY", "TRYAGAIN", "WRONGPASS", "WRONGTYPE"), or "reply" for one of another code.
+	// Redis did not decide: "late", "breaker_open", "queue_full", "connection_refused",
+	// "unknown_host", "tls", "network", "pool" (the client has no free connection), "client"
+	// (another error of the client or a hook of it), the code of a reply ("ASK", "BUSY",
+	// "CLUSTERDOWN", "CROSSSLOT", "ERR", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH",
+	// "NOPERM", "NOREPLICAS", "NOSCRIPT", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS", "WRONGTYPE"),
+	// or "reply" for one of another code.
 	//
-	// There is no decision: "canceled" or "deadline" (of the caller's context), "no_key" ([ErrNoKey]), "bad_request" ([ErrBadRequest]), "key_func" (another error of a
-	// [KeyFunc]), "unknown_client" ([ErrUnknownClient]), "limit_func" (another error of the function of [WithLimitFunc]),
-	// "invalid_limit" ([ErrInvalidLimit]), or "closed" (the limiter is).
+	// There is no decision: "canceled" or "deadline" (of the caller's context), "no_key"
+	// ([ErrNoKey]), "bad_request" ([ErrBadRequest]), "key_func" (another error of a [KeyFunc]),
+	// "unknown_client" ([ErrUnknownClient]), "limit_func" (another error of the function of
+	// [WithLimitFunc]), "invalid_limit" ([ErrInvalidLimit]), or "closed" (the limiter is).
 	Reason string
 }
 
@@ -40,18 +44,19 @@ const (
 	OutcomeAllowed           Outcome = iota // by Redis, by a limiter of [NewLocal], or unlimited
 	OutcomeRefused                          // by Redis, by a limiter of [NewLocal], or prohibited
 	OutcomeAllowedFromLease                 // without a call to Redis, by tokens taken ahead: see [WithLease]
-	OutcomeRefusedFromMemory                // without a call to Redis, which had refused before
+	OutcomeRefusedFromMemory                // without a call to Redis, which had denied before
 	OutcomeLocal                            // Redis did not decide: see [FailLocal]
 	OutcomeOpen                             // Redis did not decide: see [FailOpen]
 	OutcomeClosed                           // Redis did not decide: see [FailClosed]
 	OutcomeSkipped                          // see [WithSkip]
 	OutcomeListed                           // see [WithAllowList] and [WithDenyList]
 	OutcomeDryRun                           // see [WithDryRun]
-	OutcomeError                            // no decision for another reason, such as a cancelled request or [Limiter.Wait]
+	OutcomeError                            // no decision for another reason, such as a canceled request
 )
 
 var outcomeNames = [...]string{
-	OutcomeAllowed: "allowed", OutcomeRefused: "refused", OutcomeAllowedFromLease: "allowed_from_lease", OutcomeRefusedFromMemory: "refused_from_memory",
+	OutcomeAllowed: "allowed", OutcomeRefused: "refused",
+	OutcomeAllowedFromLease: "allowed_from_lease", OutcomeRefusedFromMemory: "refused_from_memory",
 	OutcomeLocal: "local", OutcomeOpen: "open", OutcomeClosed: "closed",
 	OutcomeSkipped: "skipped", OutcomeListed: "listed", OutcomeDryRun: "dry_run", OutcomeError: "error",
 }

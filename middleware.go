@@ -15,9 +15,10 @@ import (
 
 // Handler returns the policy's middleware.
 //
-// It sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, or what [WithHeaders] says, and aborts a refused
-// request with 429, and with Retry-After unless no waiting helps. If several handlers decide on one request, these headers
-// report the limit closest to exhaustion. It panics on a zero Policy.
+// It sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, or what [WithHeaders]
+// says, and aborts a denied request with 429, and with Retry-After unless no waiting helps. If
+// several handlers decide on one request, these headers report the limit closest to exhaustion. It
+// panics on a zero Policy.
 func (p *Policy) Handler() gin.HandlerFunc {
 	if p == nil || p.limiter == nil {
 		panic(errNoPolicy)
@@ -191,8 +192,8 @@ func (p *Policy) fail(c *gin.Context, why failure) {
 	}
 }
 
-// logFault logs, once in a while, why there is no decision if the application is at fault. The line omits the error's text,
-// which may name a client.
+// logFault logs, once in a while, why there is no decision if the application is at fault. The line
+// omits the error's text, which may name a client.
 func (p *Policy) logFault(c *gin.Context, why failure) {
 	if ErrorStatus(why.err) != http.StatusInternalServerError || !p.faults.Allow() {
 		return
@@ -202,11 +203,13 @@ func (p *Policy) logFault(c *gin.Context, why failure) {
 		"name", p.name, "route", c.FullPath(), "reason", why.reason(ctx, Result{}))
 }
 
-// FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc] finds a key.
+// FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc]
+// finds a key.
 //
-// So a request counts under its API key, say, or else under its address. A key function finds none if it returns an error
-// that wraps [ErrNoKey], or an empty key. Any other error, such as [ErrBadRequest], and every error after a key was found, such as
-// [ErrUnknownClient] of [WithLimitFunc], is that policy's to answer. If no policy finds a key, the error is the last
+// So a request counts under its API key, say, or else under its address. A key function finds none
+// if it returns an error that wraps [ErrNoKey], or an empty key. Any other error, such as
+// [ErrBadRequest], and every error after a key was found, such as [ErrUnknownClient] of
+// [WithLimitFunc], is that policy's to answer. If no policy finds a key, the error is the last
 // policy's to answer. It panics without a policy, on a nil one, and on policies of two limiters.
 func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	if len(policies) == 0 {

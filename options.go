@@ -27,8 +27,9 @@ const (
 
 // Option configures a [Limiter] or a [Policy]. A nil Option is an error.
 //
-// If an option is given twice in a list, the last one counts, so that a helper may append to what it is given. [WithIdentity] and
-// [WithObserver] add. WithLimits, WithAllowList, WithDenyList and WithSkip read as if they added, and are errors the second time.
+// If an option is given twice in a list, the last one counts, so that a helper may append to what
+// it is given. [WithIdentity] and [WithObserver] add. WithLimits, WithAllowList, WithDenyList and
+// WithSkip read as if they added, and are errors the second time.
 type Option func(*config)
 
 // config is what options fill.
@@ -95,15 +96,17 @@ type answerConfig struct {
 type Headers uint8
 
 const (
-	// XRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for the limit closest to exhaustion.
+	// XRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for the limit closest to
+	// exhaustion.
 	XRateLimit Headers = 1 << iota
 	// RateLimitDraft sets RateLimit-Policy and RateLimit, for every limit.
 	//
-	// They are the fields of draft-ietf-httpapi-ratelimit-headers-11: q tokens may be taken in w seconds, r are left, and
-	// there are more in t seconds. In a refusal only the limits that refuse have t. A limit is named after its policy or
-	// identity, followed by the period if there are several limits; without a name, its text is the name. A hyphen
-	// replaces what a name cannot contain. If two limits of a response have the same name, the later one ends in -2, -3
-	// and so on.
+	// They are the fields of draft-ietf-httpapi-ratelimit-headers-11: q tokens may be taken in w
+	// seconds, r are left, and there are more in t seconds. In a denial only the limits that deny
+	// have t. A limit is named after its policy or identity, followed by the period if there are
+	// several limits; without a name, its text is the name. A hyphen replaces what a name cannot
+	// contain. If two limits of a response have the same name, the later one ends in -2, -3 and so
+	// on.
 	RateLimitDraft
 	// NoHeaders sets none of these fields.
 	NoHeaders Headers = 0
@@ -143,21 +146,26 @@ func (c config) with(opts []Option) (config, []error) {
 	return c, c.errs
 }
 
-// The options that count in some places only, and those that read as if they added to what was given before.
+// The options that count in some places only, and those that read as if they added to what was
+// given before.
 var (
-	limiterOptions = []string{"WithPrefix", "WithLogger", "WithTimeout", "WithDenyMemory", "WithReplicas", "WithKeySecret", "WithObserver"}
-	redisOptions   = []string{"WithPrefix", "WithTimeout", "WithDenyMemory", "WithReplicas", "WithKeySecret", "WithFailure", "WithLease"}
-	plansOptions   = []string{"WithPrefix", "WithName", "WithTimeout", "WithKeySecret", "WithLogger"}
-	onceOptions    = []string{"WithLimits", "WithAllowList", "WithDenyList", "WithSkip"}
+	limiterOptions = []string{"WithPrefix", "WithLogger", "WithTimeout", "WithDenyMemory", "WithReplicas",
+		"WithKeySecret", "WithObserver"}
+	redisOptions = []string{"WithPrefix", "WithTimeout", "WithDenyMemory", "WithReplicas", "WithKeySecret",
+		"WithFailure", "WithLease"}
+	plansOptions = []string{"WithPrefix", "WithName", "WithTimeout", "WithKeySecret", "WithLogger"}
+	onceOptions  = []string{"WithLimits", "WithAllowList", "WithDenyList", "WithSkip"}
 )
 
-// use notes that the list has an option. The same option in the list of the limiter is a default, which this one replaces.
+// use notes that the list has an option. The same option in the list of the limiter is a default,
+// which this one replaces.
 func (c *config) use(option string) {
 	if !slices.Contains(c.used, option) {
 		c.used = append(c.used, option)
 		return
 	}
-	c.require(!slices.Contains(onceOptions, option), "%s is given twice, and the second would replace the first; give it once, with all", option)
+	c.require(!slices.Contains(onceOptions, option),
+		"%s is given twice, and the second would replace the first; give it once, with all", option)
 }
 
 // misused returns an error for each option of the list that is, or is not, among some.
@@ -180,7 +188,8 @@ func (c *config) require(ok bool, format string, args ...any) bool {
 
 // WithPrefix sets the prefix of every key in Redis; "" is none. The default is [DefaultPrefix].
 //
-// It is an option of a limiter. Braces are an error: they would put all keys into one slot of a cluster.
+// It is an option of a limiter. Braces are an error: they would put all keys into one slot of a
+// cluster.
 func WithPrefix(s string) Option {
 	return func(c *config) {
 		c.use("WithPrefix")
@@ -201,8 +210,9 @@ func WithLogger(l *slog.Logger) Option {
 
 // WithTimeout sets how long a decision waits for Redis. The default is [DefaultTimeout].
 //
-// It may wait up to a tenth longer. After that, [WithFailure] decides. A shorter ReadTimeout or WriteTimeout of the client
-// ends the wait earlier. It is an option of a limiter. A d of zero or less is an error, and so is one above a day.
+// It may wait up to a tenth longer. After that, [WithFailure] decides. A shorter ReadTimeout or
+// WriteTimeout of the client ends the wait earlier. It is an option of a limiter. A d of zero or
+// less is an error, and so is one above a day.
 func WithTimeout(d time.Duration) Option {
 	return func(c *config) {
 		c.use("WithTimeout")
@@ -212,15 +222,18 @@ func WithTimeout(d time.Duration) Option {
 	}
 }
 
-// WithDenyMemory sets how many refusals are remembered; 0 remembers none. The default is [DefaultDenyMemory].
+// WithDenyMemory sets how many denials are remembered; 0 remembers none. The default is
+// [DefaultDenyMemory].
 //
-// After Redis refused a client, this process refuses it without a round trip until its bucket has refilled enough, for
-// at most a second. So a [Limiter.Reset], [Limiter.Refund] or larger limit takes effect at once in the limiter that
-// makes it, and within a second in others. The number is rounded up to a power of two, at least four. When the memory
-// is full, a new refusal replaces the oldest of a few.
+// After Redis refused a client, this process refuses it without a round trip until its bucket has
+// refilled enough, for at most a second. So a [Limiter.Reset], [Limiter.Refund] or larger limit
+// takes effect at once in the limiter that makes it, and within a second in others. The number is
+// rounded up to a power of two, at least four. When the memory is full, a new denial replaces the
+// oldest of a few.
 //
-// The time is this process' clock. By default the memory refuses no client until some buckets were seen to drain by themselves,
-// so it does not disturb tests that set Redis' clock. With WithDenyMemory it uses the first refusal.
+// The time is this process' clock. By default the memory denies no client until some buckets were
+// seen to drain by themselves, so it does not disturb tests that set Redis' clock. With
+// WithDenyMemory it uses the first denial.
 //
 // It is an option of a limiter. Below 0 is an error, and so is more than 4,194,304.
 func WithDenyMemory(entries int) Option {
@@ -234,8 +247,9 @@ func WithDenyMemory(entries int) Option {
 
 // WithReplicas sets how many processes share the limits without Redis. The default is 1.
 //
-// With [FailLocal], each process uses its share of every Rate and Burst, rounded down but at least 1, for decisions
-// that Redis does not make. It is an option of a limiter. An n below 1 is an error.
+// With [FailLocal], each process uses its share of every Rate and Burst, rounded down but at least
+// 1, for decisions that Redis does not make. It is an option of a limiter. An n below 1 is an
+// error.
 func WithReplicas(n int) Option {
 	return func(c *config) {
 		c.use("WithReplicas")
@@ -258,8 +272,8 @@ func WithFailure(f Failure) Option {
 
 // WithAlgorithm sets how requests are counted. The default is [TokenBucket].
 //
-// Given to a limiter, it applies to the limiter's methods too. Each algorithm has its own buckets and does not
-// see what another has counted. For windows, a Burst other than the Rate is an error.
+// Given to a limiter, it applies to the limiter's methods too. Each algorithm has its own buckets
+// and does not see what another has counted. For windows, a Burst other than the Rate is an error.
 func WithAlgorithm(a Algorithm) Option {
 	return func(c *config) {
 		c.use("WithAlgorithm")
@@ -269,32 +283,37 @@ func WithAlgorithm(a Algorithm) Option {
 	}
 }
 
-// WithLease lets this process take tokens ahead of their use, and admit from them without asking Redis. The default is 0,
-// which takes none.
+// WithLease lets this process take tokens ahead of their use, and admit from them without asking
+// Redis. The default is 0, which takes none.
 //
-// A decision that goes to Redis then takes as many tokens more as this process used of the key within the last d: at most
-// as many as come back within d, and at most half of what was left when it last asked. So a key that is asked about often
-// needs few calls to Redis. No more is admitted than without leases: tokens that have flowed back into the bucket meanwhile
-// are not used. Leases save most where a key is used at a good part of its rate; in a bucket that is nearly full they do not last.
-// They are not for limits above some ten thousand per second: ages are rounded up to a millisecond, in which such a bucket
-// regains what was leased, so that it is charged for nothing.
+// A decision that goes to Redis also takes ahead what this process used of the key
+// within the last d: at most what comes back within d, and at most half of what was left when
+// it last asked. So a key that is asked about often needs few calls to Redis. No more is admitted
+// than without leases: tokens that have flowed back into the bucket meanwhile are not used. Leases
+// save most where a key is used at a good part of its rate; in a bucket that is nearly full they do
+// not last. They are not for limits above some ten thousand per second: ages are rounded up to a
+// millisecond, in which such a bucket regains what was leased, so that it is charged for nothing.
 //
-// A lease ends d after the last decision by Redis. A [Limiter.Block], Reset or Refund takes effect at once in the limiter that
-// makes it, and within d in others: for that long, others may admit as many more as were given back. What a process has
-// leased and does not use is missing to others: at most what comes back within d. [Limiter.Close] gives it back.
+// A lease ends d after the last decision by Redis. A [Limiter.Block], Reset or Refund takes effect
+// at once in the limiter that makes it, and within d in others: for that long, others may admit as
+// many more as were given back. What a process has leased and does not use is missing to others: at
+// most what comes back within d. [Limiter.Close] gives it back.
 //
-// Result.Source is [FromLease], and Remaining is what is left of the lease. A decision by Redis counts what it leases as left.
-// A call for more tokens than the lease holds takes all of them from Redis, and is refused if Redis has fewer, whatever the lease holds.
+// Result.Source is [FromLease], and Remaining is what is left of the lease. A decision by Redis
+// counts what it leases as left. A call for more tokens than the lease holds takes all of them from
+// Redis, and is denied if Redis has fewer, whatever the lease holds.
 //
-// The time is this process' clock. By default there is no lease until a bucket was seen to drain for 3 ms at the pace of that
-// clock, or eight times for a part of it, as others take from it or it is full again: so tests may set Redis' clock. With
-// [WithDenyMemory] there are leases from the start. If Redis is lost, so are the leased tokens.
+// The time is this process' clock. By default there is no lease until a bucket was seen to drain
+// for 3 ms at the pace of that clock, or eight times for a part of it, as others take from it or it
+// is full again: so tests may set Redis' clock. With [WithDenyMemory] there are leases from the
+// start. If Redis is lost, so are the leased tokens.
 //
-// Given to a limiter, it applies to the limiter's methods too. Limits that are calendar quotas beside others have no leases: what
-// flows back into a bucket would be lost to the quota. Nor have what may be given back, a [Reservation] and a policy with
-// [WithRefund] or [WithSettle], a policy with [WithConcurrency] or [WithBan], requests with a [WithIdentity], and policies of a
-// limiter of [NewLocal]. A Reservation leaves the lease of its key as it is. With a [SlidingWindow] it is an error, and so is a d
-// below 0 or above a day.
+// Given to a limiter, it applies to the limiter's methods too. Limits that are calendar quotas
+// beside others have no leases: what flows back into a bucket would be lost to the quota. Nor have
+// what may be given back, a [Reservation] and a policy with [WithRefund] or [WithSettle], a policy
+// with [WithConcurrency] or [WithBan], requests with a [WithIdentity], and policies of a limiter of
+// [NewLocal]. A Reservation leaves the lease of its key as it is. With a [SlidingWindow] it is an
+// error, and so is a d below 0 or above a day.
 func WithLease(d time.Duration) Option {
 	return func(c *config) {
 		c.use("WithLease")
@@ -304,10 +323,11 @@ func WithLease(d time.Duration) Option {
 	}
 }
 
-// WithKeySecret hides the clients' keys from whoever reads Redis: each is stored as its HMAC-SHA256 (RFC 2104).
+// WithKeySecret hides the clients' keys from whoever reads Redis: each is stored as its HMAC-SHA256
+// (RFC 2104).
 //
-// All processes need the same secret; another secret means other buckets. It is an option of a limiter. A secret of
-// less than 16 bytes is an error.
+// All processes need the same secret; another secret means other buckets. It is an option of a
+// limiter. A secret of less than 16 bytes is an error.
 func WithKeySecret(secret []byte) Option {
 	secret = slices.Clone(secret)
 	return func(c *config) {
@@ -317,13 +337,14 @@ func WithKeySecret(secret []byte) Option {
 	}
 }
 
-// WithObserver calls f with an [Event] for each request and for each call of a method that takes tokens.
+// WithObserver calls f with an [Event] for each request and for each call of a method that takes
+// tokens.
 //
-// A [Limiter.Wait] is one Event, when it ends: Duration is the whole wait and Outcome that of the last try, or
-// [OutcomeError] if the context ends, or its deadline is too near, before there is a token. [Limiter.Peek],
-// [Limiter.Refund], [Limiter.Block], [Limiter.Reset] and invalid arguments are no Event. f is called in the caller's
-// goroutine before the answer, so f must not wait, and if f panics, the request does. Given again, it adds an observer.
-// It is an option of a limiter.
+// A [Limiter.Wait] is one Event, when it ends: Duration is the whole wait and Outcome describes the
+// last try, or [OutcomeError] if the context ends, or its deadline is too near, before there is a
+// token. [Limiter.Peek], [Limiter.Refund], [Limiter.Block], [Limiter.Reset] and invalid arguments
+// are no Event. f is called in the caller's goroutine before the answer, so f must not wait, and if
+// f panics, the request does. Given again, it adds an observer. It is an option of a limiter.
 func WithObserver(f func(context.Context, Event)) Option {
 	return func(c *config) {
 		c.use("WithObserver")

@@ -104,7 +104,7 @@ func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 // Call it when the change can be read from the source. It takes effect at once in this process, and
 // within a second in others that reach Redis. A process that does not reach Redis keeps the old
 // plan until it does, for its life at most. While the source is slow to answer, the old plan
-// serves. The error is that of Redis; then other processes may keep the old plan for its life.
+// serves. An error is Redis'; then other processes may keep the old plan for its life.
 func (p *Plans) Invalidate(ctx context.Context, client string) error {
 	if client == "" {
 		return errEmptyClient()

@@ -15,16 +15,18 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// Policy is a limit with a name: which clients it counts, by which limits and algorithm, and what happens without Redis.
+// Policy is a limit with a name: which clients it counts, by which limits and algorithm, and what
+// happens without Redis.
 //
-// [Limiter.Policy] makes one. [Policy.Handler] is its middleware; the other methods are for anything else, such as a
-// worker, on the same buckets. They take a client as the policy's [KeyFunc] returns it: an IPv6 client of [ByClientIP] is
-// 2001:db8::/64, not 2001:db8::1. A key that ByClientIP never returns is logged as a warning. Of the policy's options they use
-// its name, limits, [WithLimitFunc], [WithAlgorithm], [WithFloor], [WithLease], [WithBan] and [WithFailure], and Acquire also
-// [WithConcurrency] and [WithQueue]; the others, [WithIdentity] among them, are for
-// requests. [WithDryRun] says what they do in a dry run. It is safe for concurrent use.
+// [Limiter.Policy] makes one. [Policy.Handler] is its middleware; the other methods are for
+// anything else, such as a worker, on the same buckets. They take a client as the policy's
+// [KeyFunc] returns it: an IPv6 client of [ByClientIP] is 2001:db8::/64, not 2001:db8::1. A key
+// that ByClientIP never returns is logged as a warning. Of the policy's options they use its name,
+// limits, [WithLimitFunc], [WithAlgorithm], [WithFloor], [WithLease], [WithBan] and [WithFailure],
+// and Acquire also [WithConcurrency] and [WithQueue]; the others, [WithIdentity] among them, are
+// for requests. [WithDryRun] says what they do in a dry run. It is safe for concurrent use.
 //
-// Errors are those of [Limiter], and those of the function of WithLimitFunc.
+// For errors see [Limiter]; errors of WithLimitFunc's function are returned as they are.
 type Policy struct {
 	config
 	limiter    *Limiter
@@ -46,7 +48,8 @@ type Policy struct {
 
 // Policy returns a policy of the limiter.
 //
-// With [WithLimits] there are more limits, with [WithLimitFunc] each client has its own. The error joins all faults.
+// With [WithLimits] there are more limits, with [WithLimitFunc] each client has its own. The error
+// joins all faults.
 func (l *Limiter) Policy(limit Limit, opts ...Option) (*Policy, error) {
 	p, err := l.policy(limit, opts)
 	if err == nil {
@@ -72,13 +75,15 @@ func (l *Limiter) policy(limit Limit, opts []Option) (*Policy, error) {
 	}
 	p.prefix = Key(p.name, "")
 	if p.lease > 0 && p.algorithm == SlidingWindow {
-		errs = append(errs, errors.New("ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used"))
+		errs = append(errs, errors.New(
+			"ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used"))
 	}
 	var err error
 	p.limits, err = p.newLimits(p.name, cfg.name, limits, nil, cfg.floor)
 	errs = append(errs, err)
 	if p.limits.rules.Prohibits() && p.limits.prohibited.Rate > 0 {
-		errs = append(errs, fmt.Errorf("%w: WithFloor(%d) leaves nothing of %s", ErrInvalidLimit, cfg.floor, p.limits.prohibited))
+		errs = append(errs, fmt.Errorf("%w: WithFloor(%d) leaves nothing of %s",
+			ErrInvalidLimit, cfg.floor, p.limits.prohibited))
 	}
 	p.guard(p.limits)
 	p.trial = p.newTrial()
@@ -100,8 +105,9 @@ func (l *Limiter) policy(limit Limit, opts []Option) (*Policy, error) {
 	return p, nil
 }
 
-// compareAlgorithms warns if an earlier policy or identity of the name counts by another algorithm: they share no bucket.
-// Policies that were given no name are not compared: nobody says that they should share any.
+// compareAlgorithms warns if an earlier policy or identity of the name counts by another algorithm:
+// they share no bucket. Policies that were given no name are not compared: nobody says that they
+// should share any.
 func (p *Policy) compareAlgorithms() {
 	if p.config.name != "" && p.limitFunc == nil { // else its own limits are never counted
 		p.compareAlgorithm(p.name, p.limits)
@@ -130,8 +136,8 @@ func wrapped(option string, err error) error {
 	return fmt.Errorf("ginlimit: %s: %w", option, err)
 }
 
-// newLimits returns limits under the name of a policy or an identity. In the header fields they have
-// the field name, and no name that is taken.
+// newLimits returns limits under the name of a policy or an identity. In the header fields they
+// have the field name, and no name that is taken.
 func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []string, floor int) (*limitSet, error) {
 	s, err := newLimitSet(p.algorithm, limits...)
 	s.name = name
@@ -254,28 +260,31 @@ func (p *Policy) banning() bucket.Bans {
 	return bucket.AllBans
 }
 
-// warnSpoofable logs a warning if clients can spoof their address. Each policy looks once, and a limiter warns once.
+// warnSpoofable logs a warning if clients can spoof their address. Each policy looks once, and a
+// limiter warns once.
 func (p *Policy) warnSpoofable(c *gin.Context) {
 	if p.addressUsed.Load() {
 		return
 	}
 	p.addressUsed.Store(true)
 	if header := trustedHeader(c, engineHeaders(c)); header != "" && !p.limiter.warned.Swap(true) {
-		p.logger.WarnContext(c.Request.Context(), "ginlimit: Gin trusts "+header+" from any client; clients can spoof their IP. "+
+		p.logger.WarnContext(c.Request.Context(), "ginlimit: Gin trusts "+header+
+			" from any client; clients can spoof their IP. "+
 			"Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none")
 	}
 }
 
-// warnNoClient logs a warning, at most once a minute, if a method is given a key that [ByClientIP], the policy's KeyFunc,
-// never returns. What reads as an address is meant as one. Other text may be the key of a worker, which needs no KeyFunc,
-// unless the policy serves requests.
+// warnNoClient logs a warning, at most once a minute, if a method is given a key that [ByClientIP],
+// the policy's KeyFunc, never returns. What reads as an address is meant as one. Other text may be
+// the key of a worker, which needs no KeyFunc, unless the policy serves requests.
 func (p *Policy) warnNoClient(ctx context.Context, client string) {
 	if p.keyed {
 		return
 	}
 	isAddress, isKey := clientkey.ReadAddress(client)
 	if !isKey && (isAddress || p.serves.Load()) && p.limiter.noClient.Allow() {
-		p.logger.WarnContext(ctx, "ginlimit: no request counts under the key that a method was given, as ByClientIP never returns it",
+		p.logger.WarnContext(ctx,
+			"ginlimit: no request counts under the key that a method was given, as ByClientIP never returns it",
 			"name", p.name)
 	}
 }

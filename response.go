@@ -81,8 +81,8 @@ func (s *requestState) closest() Result {
 	return closest
 }
 
-// writeHeaders sets the headers of a decision. Headers that report only one limit do not change if an earlier decision is
-// closer to exhaustion.
+// writeHeaders sets the headers of a decision. Headers that report only one limit do not change if
+// an earlier decision is closer to exhaustion.
 func (s *requestState) writeHeaders(header http.Header) {
 	result, by := s.result, s.by
 	if result.Allowed { // a cost of 0 is allowed, even if a limit has no tokens
@@ -110,7 +110,8 @@ func (s *requestState) writeHeaders(header http.Header) {
 	}
 }
 
-// reports whether fields of one limit report this decision: unless an earlier policy that sets them is closer to exhaustion.
+// reports whether fields of one limit report this decision: unless an earlier policy that sets them
+// is closer to exhaustion.
 func (s *requestState) reports(sets func(*Policy) bool) bool {
 	for other := s.before; other != nil && s.result.Allowed; other = other.before {
 		if other.reported() && sets(other.by) && other.result.closerThan(s.result) {
@@ -123,9 +124,9 @@ func (s *requestState) reports(sets func(*Policy) bool) bool {
 // reported reports whether header fields may tell of the decision.
 func (s *requestState) reported() bool { return len(s.answers) > 0 && !s.by.dryRun }
 
-// listLimits sets RateLimit-Policy and RateLimit from the decisions so far whose policies set these fields. If the request
-// is refused, by a limit or an error, only limits that refuse have the parameter t: the others' may be longer than
-// Retry-After, and clients need not wait for it.
+// listLimits sets RateLimit-Policy and RateLimit from the decisions so far whose policies set these
+// fields. If the request is denied, by a limit or an error, only limits that deny have the
+// parameter t: the others' may be longer than Retry-After, and clients need not wait for it.
 func (s *requestState) listLimits(header http.Header, refused bool) {
 	var all []*requestState
 	for ; s != nil; s = s.before {
@@ -232,7 +233,7 @@ func answerDenied(c *gin.Context, r Result) {
 	}
 }
 
-// neverDetail explains a refusal that no retry avoids. It is "" for any other refusal.
+// neverDetail explains a denial that no retry avoids. It is "" for any other denial.
 func neverDetail(r Result, cost, floor int) string {
 	switch {
 	case r.RetryAfter >= 0:
@@ -270,8 +271,8 @@ func answer(c *gin.Context, status int, problem, text string) {
 
 // ErrorStatus returns the status with which the default of [WithErrorHandler] answers an error.
 //
-// It is 400 for [ErrBadRequest], 403 for [ErrUnknownClient], 503 for [ErrUnavailable] or if a context has ended, and 500
-// otherwise. Of nil it is 200.
+// It is 400 for [ErrBadRequest], 403 for [ErrUnknownClient], 503 for [ErrUnavailable] or if a
+// context has ended, and 500 otherwise. Of nil it is 200.
 func ErrorStatus(err error) int {
 	switch {
 	case err == nil:

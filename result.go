@@ -9,13 +9,15 @@ import (
 
 // Match these with [errors.Is].
 var (
-	// ErrUnavailable says that no decision could be made: by Redis, by a plan, or by a closed limiter.
+	// ErrUnavailable says that no decision could be made: by Redis, by a plan, or by a closed
+	// limiter.
 	ErrUnavailable = engine.ErrUnavailable
 	// ErrNoKey says that there is no key to count under.
 	ErrNoKey = errors.New("ginlimit: no key")
-	// ErrBadRequest says that the client is at fault. A [KeyFunc] that finds a malformed key returns an error that wraps it,
-	// and the default error handler answers 400, without the error's text. [ByFirst] and [FirstOf] do not look for another
-	// key: a client could leave its bucket with a malformed one. If the key is missing, wrap [ErrNoKey] as well, and they do.
+	// ErrBadRequest says that the client is at fault. A [KeyFunc] that finds a malformed key
+	// returns an error that wraps it, and the default error handler answers 400, without the
+	// error's text. [ByFirst] and [FirstOf] do not look for another key: a client could leave its
+	// bucket with a malformed one. If the key is missing, wrap [ErrNoKey] as well, and they do.
 	ErrBadRequest = errors.New("ginlimit: bad request")
 )
 
@@ -24,7 +26,7 @@ type Source uint8
 
 const (
 	FromRedis  Source = iota // in Redis
-	FromMemory               // in this process, from a refusal of Redis that it remembers
+	FromMemory               // in this process, from a denial of Redis that it remembers
 	FromLease                // in this process, from tokens that it has taken ahead (see [WithLease])
 	FromLocal                // in this process, without Redis
 	FromPolicy               // nowhere: the limit is unlimited or prohibits, or the request was not counted
@@ -32,7 +34,9 @@ const (
 
 // String returns the source in one word, or "unknown".
 func (s Source) String() string {
-	names := [...]string{FromRedis: "redis", FromMemory: "memory", FromLease: "lease", FromLocal: "local", FromPolicy: "policy"}
+	names := [...]string{
+		FromRedis: "redis", FromMemory: "memory", FromLease: "lease", FromLocal: "local", FromPolicy: "policy",
+	}
 	if int(s) < len(names) {
 		return names[s]
 	}
@@ -41,8 +45,8 @@ func (s Source) String() string {
 
 // Result is one decision.
 //
-// With several limits, Limit, Remaining, RetryAfter and ResetAfter are those of the one closest to
-// exhaustion: of a refusal the one with the longest wait, else the one with the fewest tokens left.
+// With several limits, Limit, Remaining, RetryAfter and ResetAfter are of the limit closest to
+// exhaustion: of a denial the one with the longest wait, else the one with the fewest tokens left.
 //
 // A Result always marshals to JSON, with the Limit as text (see [Limit.MarshalText]).
 type Result struct {
@@ -56,7 +60,7 @@ type Result struct {
 	Source     Source
 }
 
-// closerThan reports whether r is closer to exhaustion than s: of two refusals the one that lasts
+// closerThan reports whether r is closer to exhaustion than s: of two denials the one that lasts
 // longer, else the one with fewer tokens left, else the one that is full later.
 func (r Result) closerThan(s Result) bool {
 	// As unsigned numbers, never is the longest wait.
@@ -72,18 +76,19 @@ func (r Result) closerThan(s Result) bool {
 // ErrUnknownClient says that a client has no plan. The default error handler answers it with 403.
 var ErrUnknownClient = errors.New("ginlimit: unknown client")
 
-// Failure chooses what happens when Redis makes no decision: it is unavailable, late, or refuses.
+// Failure chooses what happens when Redis makes no decision: it is unavailable, late, or denies.
 type Failure uint8
 
 const (
-	// FailLocal has this process decide, by buckets of its own that hold and regain its share of each limit (see
-	// [WithReplicas]). They start full, and are kept when Redis is back, so that an outage that follows soon
-	// gives nobody another burst. A decision on more tokens than the share holds is made when it is full, and
-	// leaves it as much longer to fill up.
+	// FailLocal has this process decide, by buckets of its own that hold and regain its share of
+	// each limit (see [WithReplicas]). They start full, and are kept when Redis is back, so that an
+	// outage that follows soon gives nobody another burst. A decision on more tokens than the share
+	// holds is made when it is full, and leaves it as much longer to fill up.
 	FailLocal Failure = iota
 	// FailOpen allows, as if every bucket were full, and also what is blocked.
 	FailOpen
-	// FailClosed makes no decision: the error is [ErrUnavailable], which a handler answers with 503.
+	// FailClosed makes no decision: the error is [ErrUnavailable], which a handler answers with
+	// 503.
 	FailClosed
 )
 
