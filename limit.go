@@ -355,14 +355,11 @@ const (
 	SlidingWindow
 )
 
-var algorithmNames = [...]string{
-	TokenBucket: "token bucket", FixedWindow: "fixed window", SlidingWindow: "sliding window",
-}
-
 // String returns the algorithm in two words, or "unknown".
 func (a Algorithm) String() string {
-	if int(a) < len(algorithmNames) {
-		return algorithmNames[a]
+	names := [...]string{"token bucket", "fixed window", "sliding window"}
+	if int(a) < len(names) {
+		return names[a]
 	}
 	return "unknown"
 }
@@ -394,9 +391,8 @@ func newCalendar(unit calendar.Unit, first int, loc *time.Location) Calendar {
 	return Calendar{calendar.Rule{Unit: unit, First: first, Zone: zone}}
 }
 
-// PerCalendar returns a quota of n for each period of a calendar. It has no Burst and no Period,
-// and the [Algorithm] makes no difference to it. All of n may be taken at once, and all comes back
-// when the next period begins.
+// PerCalendar returns a quota of n for each period of a calendar, whatever the [Algorithm]. All of n
+// may be taken at once, and all comes back when the next period begins.
 func PerCalendar(n int, c Calendar) Limit { return Limit{Rate: n, Calendar: c} }
 
 // String returns the calendar as [ParseLimit] reads it, or "none".

@@ -11,7 +11,7 @@ var (
 	across  = stage{"tests/scripts", []string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
 	settled = stage{"tests/limits .", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
 	kinds   = stage{"tests/limits", []string{"-test.run", "TestCalendarTrace|TestLimitsOfDifferentAlgorithms", "-test.parallel", "1"}}
-	traces  = stage{"tests/limits .", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
+	traces  = stage{"tests/limits", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
 	rules   = stage{"tests/limits tests/scripts tests/limits/pairs tests/web .", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
 		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
 	simulation = stage{"tests/simulation", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}

@@ -1,13 +1,18 @@
-package ginlimit_test
+package limits_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -31,10 +36,93 @@ func TestReturnedTokensEqualModel(t *testing.T) {
 	}
 }
 
+// taker takes tokens by requests that go on until their tokens are given back, or until the test ends.
+type taker struct {
+	limiter *ginlimit.Limiter
+	open    sync.WaitGroup
+	ended   chan struct{} // closed at the end of the test
+	routers map[string]http.Handler
+}
+
+func newTaker(t *testing.T, l *ginlimit.Limiter) *taker {
+	k := &taker{limiter: l, ended: make(chan struct{}), routers: map[string]http.Handler{}}
+	t.Cleanup(func() {
+		close(k.ended)
+		k.open.Wait()
+	})
+	return k
+}
+
+// clientOfTaker is the key under which a taker counts a client, for the methods of its limiter.
+func clientOfTaker(client string) string { return ginlimit.Key("taken", client) }
+
+// takenRequest is what a request of a taker has: its cost, where its result goes, and when it ends.
+type takenRequest struct {
+	client string
+	n      int
+	result chan ginlimit.Result
+	back   chan struct{} // closed if the tokens are given back
+}
+
+type takenKey struct{}
+
+func requestOf(c *gin.Context) *takenRequest {
+	return c.Request.Context().Value(takenKey{}).(*takenRequest)
+}
+
+// router returns the handler of limits.
+func (k *taker) router(limits []ginlimit.Limit) http.Handler {
+	name := fmt.Sprint(limits)
+	if k.routers[name] == nil {
+		r := gin.New()
+		_ = r.SetTrustedProxies(nil)
+		r.GET("/", k.limiter.Handler(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("taken"),
+			ginlimit.WithKey(func(c *gin.Context) (string, error) { return requestOf(c).client, nil }),
+			ginlimit.WithCost(func(c *gin.Context) int { return requestOf(c).n }),
+			ginlimit.WithRefund(func(c *gin.Context) bool {
+				select {
+				case <-requestOf(c).back:
+					return true
+				default:
+					return false
+				}
+			}),
+			ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) { requestOf(c).result <- r }),
+			ginlimit.WithErrorHandler(func(c *gin.Context, err error) { panic(err) }),
+		), func(c *gin.Context) {
+			r, _ := ginlimit.FromContext(c)
+			requestOf(c).result <- r
+			select {
+			case <-requestOf(c).back:
+			case <-k.ended:
+			}
+		})
+		k.routers[name] = r
+	}
+	return k.routers[name]
+}
+
+// take takes n tokens, and returns how they are given back.
+func (k *taker) take(client string, n int, limits ...ginlimit.Limit) (ginlimit.Result, func()) {
+	request := &takenRequest{client: client, n: n, result: make(chan ginlimit.Result, 1), back: make(chan struct{})}
+	router, done := k.router(limits), make(chan struct{})
+	k.open.Go(func() {
+		defer close(done)
+		req := httptest.NewRequest(http.MethodGet, "/", nil)
+		router.ServeHTTP(httptest.NewRecorder(), req.WithContext(context.WithValue(req.Context(), takenKey{}, request)))
+	})
+	result := <-request.result
+	result.Name = ""
+	return result, func() {
+		close(request.back)
+		<-done
+	}
+}
+
 // returnable is a call whose tokens may be given back.
 type returnable struct {
 	limits []ginlimit.Limit
-	back   func() error
+	back   func()
 	in     func(m *testkit.WindowModel)
 	until  int64
 }
@@ -48,11 +136,13 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 		sets[0], sets[3] = []ginlimit.Limit{{Rate: 7, Period: 10 * time.Second}}, []ginlimit.Limit{{Rate: 9, Period: 20 * time.Second}}
 	}
 	var taken []returnable
+	k := newTaker(t, e.Limiter)
 	pass := func(d time.Duration) { e.Advance(d); m.Advance(d) }
 	returned := 0
 	for i := range steps {
 		limits := sets[r.IntN(len(sets))]
-		key, l := limits[0].String(), limits[0]
+		client, l := limits[0].String(), limits[0]
+		key := clientOfTaker(client)
 		if r.IntN(3) > 0 {
 			pass(time.Duration(r.Int64N(int64(l.Period)/int64(l.Rate) + 1)).Truncate(time.Millisecond))
 		}
@@ -64,14 +154,13 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 			m.Block(key, d, limits)
 		case kind < 5 && len(taken) > 0:
 			j := r.IntN(len(taken))
-			require.NoError(t, taken[j].back())
+			taken[j].back()
 			taken[j].in(m)
 			taken = slices.Delete(taken, j, j+1)
 			returned++
 		default:
 			n := 1 + r.IntN(3)
-			got, back, err := ginlimit.Take(t.Context(), e.Limiter, e.Algorithm, key, n, limits...)
-			require.NoError(t, err)
+			got, back := k.take(client, n, limits...)
 			want := m.Take(key, int64(n), int64(n), limits)
 			got.Source = 0
 			require.Equal(t, want, got, "seed %d, step %d", seed, i)
@@ -94,23 +183,26 @@ func TestReturnWritesNoLongTail(t *testing.T) {
 		t.Run(fmt.Sprint(later), func(t *testing.T) {
 			t.Parallel()
 			e, limit := testkit.MiniredisEngine(t, ginlimit.SlidingWindow), ginlimit.PerHour(5000)
-			e.Allowed(t, 2, 4998, limit)
-			e.Advance(time.Millisecond)
-			_, back, err := ginlimit.Take(t.Context(), e.Limiter, e.Algorithm, "k", 3, limit)
+			key, takes := clientOfTaker("k"), newTaker(t, e.Limiter)
+			r, err := e.Limiter.AllowN(t.Context(), key, 2, limit)
 			require.NoError(t, err)
+			require.Equal(t, 4998, r.Remaining)
+			e.Advance(time.Millisecond)
+			_, back := takes.take("k", 3, limit)
 			for range later {
 				e.Advance(time.Millisecond)
-				e.AllowN(t, 1, limit)
+				_, err := e.Limiter.Allow(t.Context(), key, limit)
+				require.NoError(t, err)
 			}
-			require.NoError(t, back())
+			back()
 			want := 4998 - later
 			if later > 1000 {
 				want -= 3
 			}
-			r, err := e.Limiter.Peek(t.Context(), "k", limit)
+			r, err = e.Limiter.Peek(t.Context(), key, limit)
 			require.NoError(t, err)
 			require.Equal(t, want, r.Remaining)
-			require.Len(t, e.Found(t, "k", limit).Taken, 5000-want)
+			require.Len(t, e.Found(t, key, limit).Taken, 5000-want)
 		})
 	}
 }
@@ -123,15 +215,14 @@ func TestNothingIsReturnedThatMayHaveLeft(t *testing.T) {
 			return // the process knows
 		}
 		limit := ginlimit.Limit{Rate: 3, Period: 20 * time.Millisecond}
-		_, back, err := ginlimit.Take(t.Context(), e.Limiter, e.Algorithm, "k", 1, limit)
-		require.NoError(t, err)
+		key, takes := clientOfTaker("k"), newTaker(t, e.Limiter)
+		_, back := takes.take("k", 1, limit)
 		e.Advance(limit.Period)
-		_, _, err = ginlimit.Take(t.Context(), e.Limiter, e.Algorithm, "k", 1, limit)
-		require.NoError(t, err)
-		before := e.Found(t, "k", limit)
-		require.NoError(t, back())
+		takes.take("k", 1, limit)
+		before := e.Found(t, key, limit)
+		back()
 		if e.Frozen {
-			require.Equal(t, before, e.Found(t, "k", limit))
+			require.Equal(t, before, e.Found(t, key, limit))
 		}
 	})
 }
