@@ -67,7 +67,7 @@ func (s *requestState) hash() uint64 {
 // shares reports whether two decisions were about the same bucket.
 func (s *requestState) shares(other *requestState) bool {
 	return s.hash() != 0 && s.hash() == other.hash() && s.asks[s.own].Set.Shares(other.asks[other.own].Set) &&
-		s.by.limiter.engine.Name() == other.by.limiter.engine.Name()
+		s.by.limiter.engine.SharesStore(other.by.limiter.engine)
 }
 
 // closest returns the denial, or else the decision closest to exhaustion.

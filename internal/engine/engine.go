@@ -87,8 +87,6 @@ type store interface {
 	Do(ctx context.Context, c *dispatch.Call) error
 	// Close returns when the store has stopped working.
 	Close()
-	// String names the store. Stores of the same buckets have the same name, as far as is known.
-	String() string
 }
 
 // Engine makes decisions. It is safe for concurrent use. The zero Engine makes none.
@@ -151,8 +149,10 @@ func NewLocal(c Config) *Engine {
 
 func newEngine(c Config) *Engine { return &Engine{Config: c, closed: make(chan struct{})} }
 
-// Name names the store. Engines that share buckets have the same name, as far as is known.
-func (e *Engine) Name() string { return e.store.String() }
+// SharesStore reports whether two engines have the same buckets, as far as is known.
+func (e *Engine) SharesStore(other *Engine) bool {
+	return e == other || e.redis != nil && other.redis != nil && e.redis.String() == other.redis.String()
+}
 
 // IsLocal reports whether the store is this process.
 func (e *Engine) IsLocal() bool { return e.redis == nil }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -25,8 +24,6 @@ func (s localStore) Do(_ context.Context, c *dispatch.Call) error {
 }
 
 func (localStore) Close() {}
-
-func (s localStore) String() string { return fmt.Sprintf("%p", s.Store) }
 
 // doLocally has an operation done in this process. If there are slots, it takes one too. If the call
 // was sent, it may have taken one in Redis.
