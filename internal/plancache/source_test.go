@@ -160,7 +160,7 @@ func TestLogOfASource(t *testing.T) {
 		logs(down, "")
 		time.Sleep(recheck - 1)
 		logs(nil, "")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		logs(nil, well)
 		logs(nil, "")
 		time.Sleep(time.Minute - recheck - 1)
@@ -172,7 +172,7 @@ func TestLogOfASource(t *testing.T) {
 		logs(down, "")
 		time.Sleep(recheck - 1)
 		logs(nil, "")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		logs(nil, well)
 	})
 }
