@@ -1,6 +1,7 @@
 package pairs_test
 
 import (
+	"math"
 	"net/http"
 	"strconv"
 	"sync"
@@ -191,7 +192,7 @@ func TestARequestSettlesUnderThePlanThatItBeganWith(t *testing.T) {
 		"less, of a larger plan":    {0, []ginlimit.Limit{ginlimit.PerHour(200)}, 200, 100},
 		"more, of another period":   {50, []ginlimit.Limit{ginlimit.PerDay(10)}, 10, 50},
 		"less, of another period":   {3, []ginlimit.Limit{ginlimit.PerDay(10)}, 10, 97},
-		"more, of an unlimited one": {50, []ginlimit.Limit{{Rate: -1}}, 1<<63 - 1, 50},
+		"more, of an unlimited one": {50, []ginlimit.Limit{{Rate: -1}}, math.MaxInt, 50},
 		"less, of none":             {0, []ginlimit.Limit{ginlimit.PerHour(0)}, 0, 100},
 	} {
 		t.Run(name, func(t *testing.T) {
