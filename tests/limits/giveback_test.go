@@ -145,7 +145,7 @@ func TestReservationsOfWindowsGiveBackWhatIsLeft(t *testing.T) {
 	for _, a := range testkit.WindowAlgorithms {
 		for _, limits := range [][]ginlimit.Limit{
 			{ginlimit.PerMinute(100)}, {ginlimit.PerMinute(100), ginlimit.PerHour(1000)},
-			{ginlimit.PerMinute(100), ginlimit.PerCalendar(1000, ginlimit.CalendarMonth(nil, 1))},
+			{ginlimit.PerMinute(100), ginlimit.PerCalendar(1000, ginlimit.CalendarDay(nil))},
 		} {
 			for _, local := range []bool{false, true} {
 				t.Run(a.String(), func(t *testing.T) {

@@ -145,7 +145,7 @@ func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
 		one, two := admits(t, p), admits(t, p)
 		for _, other := range [][]ginlimit.Limit{
-			{ginlimit.PerDay(100)}, {ginlimit.PerHour(-1)}, {ginlimit.PerMinute(50), ginlimit.PerCalendar(9, ginlimit.CalendarMonth(nil, 1))},
+			{ginlimit.PerDay(100)}, {ginlimit.PerHour(-1)}, {ginlimit.PerMinute(50), ginlimit.PerCalendar(9, ginlimit.CalendarDay(nil))},
 		} {
 			plan = other
 			denies(t, p, "api-c")
