@@ -191,7 +191,7 @@ func (q *adHoc) reserve(ctx context.Context, n int) (*Reservation, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Reservation{limiter: q.limiter, taken: q.answers[0].Charge, result: res}, nil
+	return &Reservation{limiter: q.limiter, taken: q.answers[0].Charge(&q.asks[0]), result: res}, nil
 }
 
 // Result returns the decision on the estimate, or zero for a nil Reservation.
@@ -283,7 +283,7 @@ func (p *Policy) acquire(ctx context.Context, q *adHoc, slot *Slot) error {
 		err := d.take(ctx, p, 1)
 		q.answers[0].Err, q.answers[0].Waited = d.failure(), d.answers[1].Waited
 		if err == nil {
-			slot.result, slot.charge = d.result(slot.engine), d.answers[0].Charge
+			slot.result, slot.charge = d.result(slot.engine), d.answers[0].Charge(&d.asks[0])
 		}
 		return err
 	}
@@ -292,7 +292,7 @@ func (p *Policy) acquire(ctx context.Context, q *adHoc, slot *Slot) error {
 	if err := d.take(ctx, p, 1); err != nil {
 		return err
 	}
-	slot.result, slot.charge = q.result(), q.answers[0].Charge
+	slot.result, slot.charge = q.result(), q.answers[0].Charge(&q.asks[0])
 	return nil
 }
 
@@ -306,7 +306,7 @@ func (s *Slot) Result() Result {
 
 // Release gives the slot back, without waiting for Redis. More than once is once.
 func (s *Slot) Release() {
-	if s != nil && s.charge.HasSlot() && !s.released.Swap(true) {
+	if s != nil && s.engine != nil && !s.released.Swap(true) {
 		s.engine.Release(&s.charge)
 	}
 }

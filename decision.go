@@ -2,6 +2,7 @@ package ginlimit
 
 import (
 	"context"
+	"slices"
 
 	"github.com/gin-gonic/gin"
 
@@ -104,19 +105,14 @@ func (d *decision) result(e *engine.Engine) (r Result) {
 // taken returns what was taken, which may have to be given back.
 func (d *decision) taken() (charges []engine.Charge) {
 	for i := range d.answers {
-		charges = append(charges, d.answers[i].Charge)
+		charges = append(charges, d.answers[i].Charge(&d.asks[i]))
 	}
 	return charges
 }
 
-// slot returns the charge that holds a slot, or nil.
-func (d *decision) slot() *engine.Charge {
-	for i := range d.answers {
-		if d.answers[i].Charge.HasSlot() {
-			return &d.answers[i].Charge
-		}
-	}
-	return nil
+// slot returns the index of the answer that holds a slot, or -1.
+func (d *decision) slot() int {
+	return slices.IndexFunc(d.answers, func(a engine.Answer) bool { return a.HasSlot() })
 }
 
 // failure returns why the store did not decide, or nil.

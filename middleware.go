@@ -43,8 +43,10 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	}
 	state := &requestState{by: p, cost: n}
 	result, why := p.decide(c, n, key, state)
-	if slot := state.slot(); slot != nil { // until the handlers that follow return, or anything before them panics
-		defer p.limiter.engine.Release(slot)
+	slot := state.slot()
+	if slot >= 0 { // until the handlers that follow return, or anything before them panics
+		charge := state.answers[slot].Charge(&state.asks[slot])
+		defer p.limiter.engine.Release(&charge)
 	}
 	free := n == 0 && errors.Is(why.err, ErrUnavailable)
 	if len(state.answers) > 0 {
@@ -75,7 +77,7 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	switch {
 	case p.settleFunc != nil && result.Allowed:
 		p.serveSettling(c, n, state.taken())
-	case state.slot() != nil:
+	case slot >= 0:
 		c.Next()
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/httpfields"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // setXRateLimit sets the X-RateLimit fields, unless the request is unlimited.
@@ -173,7 +172,7 @@ func (s *requestState) list() httpfields.List {
 	}
 	var list httpfields.List
 	for i, set := range s.sets {
-		fields := set.fieldsOf(s.setOf(i))
+		fields := set.fieldsOf(s.asks[i].Set)
 		if i == 0 {
 			list.Limits = slices.Clip(fields)
 		} else {
@@ -183,21 +182,13 @@ func (s *requestState) list() httpfields.List {
 	return list
 }
 
-// setOf returns the rules by which a question was decided, or was to be.
-func (s *requestState) setOf(i int) *rules.Set {
-	if set := s.answers[i].Set; set != nil {
-		return set
-	}
-	return s.asks[i].Set
-}
-
 // listed returns the limits in the header fields, with their statuses in the given memory.
 func (s *requestState) listed(statuses []httpfields.Status) httpfields.List {
 	list, first := s.list(), 0
 	for i, set := range s.sets {
 		for _, one := range s.answers[i].Statuses {
 			statuses = append(statuses, httpfields.Status{
-				Limit: first + set.fieldOf(one.Resource), Remaining: one.Remaining, Full: one.Full,
+				Limit: first + set.fieldOf(int(one.Resource)), Remaining: one.Remaining, Full: one.Full,
 				More: httpfields.Seconds(one.More), Denies: one.Denies,
 			})
 		}

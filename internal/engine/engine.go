@@ -56,11 +56,11 @@ const (
 type Ask struct {
 	Prefix  string // of the client's key; "" is none
 	Client  string
-	Set     *rules.Set
+	Set     *rules.Set    // the current one; waiting for another calendar period renews it
+	Lease   time.Duration // if above 0, leased tokens may serve, and tokens are taken ahead for this life
 	Scope   rules.Scope   // what a request takes; changes have their own
 	Bans    bucket.Bans   // which denials ban the client
 	Failure Failure       // what happens if the store does not decide
-	Lease   time.Duration // if above 0, leased tokens may serve, and tokens are taken ahead for this life
 	Settles bool          // what is taken may be given back
 	Report  rules.Report  // which statuses are wanted
 }
@@ -70,12 +70,12 @@ type Answer struct {
 	rules.Verdict
 	Decided  bool // else another Ask of the same request was denied first
 	Source   Source
-	Set      *rules.Set     // by which it was decided: a calendar period may be over since
-	Statuses []rules.Status // as the Ask wants them; the memory is the caller's
-	Hash     uint64         // of the key; 0 if no bucket was asked
-	Charge   Charge         // what was taken
-	Waited   time.Duration  // for tokens or a slot
-	Err      error          // why the store did not decide, last; then it may still have the Ask's set
+	Statuses []rules.Status   // as the Ask wants them; the memory is the caller's
+	Hash     uint64           // of the key; 0 if no bucket was asked
+	Waited   time.Duration    // for tokens or a slot
+	Err      error            // why the store did not decide, last; then it may still have the Ask's set
+	attempt  int64            // that holds a slot; 0 is none
+	receipt  *receipt.Receipt // of what was taken; nil if nothing is to be given back
 }
 
 // reset prepares an answer for another decision.

@@ -67,7 +67,7 @@ func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, a
 		}
 		sent, mayBeTaken := time.Now(), mayStillHappen(err) && !errors.Is(err, dispatch.ErrOpen)
 		doLocally(e.local, e.slots, c, set.Buckets(ask.Scope), op, states, mayBeTaken)
-		answer.Charge.receipt.Fill(sent, states)
+		answer.receipt.Fill(sent, states)
 	}
 	answer.Verdict, answer.Statuses = set.Judge(ask.Scope, states, op, ask.Report, answer.Statuses)
 	answer.Decided, answer.Source = true, FromLocal

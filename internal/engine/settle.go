@@ -21,8 +21,12 @@ type Charge struct {
 	receipt        *receipt.Receipt // nil if nothing is to be given back
 }
 
-func (a *Ask) charge(n int64) Charge {
-	return Charge{prefix: a.Prefix, client: a.Client, set: a.Set, failure: a.Failure, n: n}
+// Charge returns what the decision on an Ask took.
+func (a *Answer) Charge(ask *Ask) Charge {
+	return Charge{
+		prefix: ask.Prefix, client: ask.Client, set: ask.Set, failure: ask.Failure,
+		n: a.Granted, local: a.Source == FromLocal, attempt: a.attempt, receipt: a.receipt,
+	}
 }
 
 func (e *Engine) newReceipt() *receipt.Receipt { return receipt.New(e.Timeout) }

@@ -94,7 +94,7 @@ func (e *Engine) takeTogether(ctx context.Context, n int64, asks []Ask, answers 
 		defer e.release(c)
 		answer.begin(e, ask, c)
 		err := e.fallBack(ctx, c, c.Op, ask, answer, err)
-		answer.finish(n)
+		answer.allowFree(n)
 		return err
 	})
 }
@@ -165,8 +165,8 @@ func (t *together) judge(e *Engine, n int64, c *dispatch.Call) {
 		answer.Decided, answer.Source = true, FromStore
 		answer.Verdict, answer.Statuses = ask.Set.JudgeOf(
 			ask.Scope, found, c.Op.N, charges, allowed, ask.Report, answer.Statuses)
-		answer.Charge.receipt.Fill(c.Sent, found)
-		answer.finish(n)
+		answer.receipt.Fill(c.Sent, found)
+		answer.allowFree(n)
 		copy(single.States, found)
 		single.Sent, single.Received = c.Sent, c.Received
 		if charges > 0 {
@@ -193,7 +193,7 @@ func (e *Engine) takeInTurn(ctx context.Context, n int64, asks []Ask, answers []
 		answers[i].Statuses = answers[i].Statuses[:0]
 		err := take(&asks[i], &answers[i])
 		if err != nil || !answers[i].Allowed {
-			e.giveBackAll(ctx, n, answers[:i])
+			e.giveBackAll(ctx, n, asks[:i], answers[:i])
 			return err
 		}
 	}
@@ -202,17 +202,17 @@ func (e *Engine) takeInTurn(ctx context.Context, n int64, asks []Ask, answers []
 
 // giveBackAll gives back what was just taken, as another Ask was denied, and waits for that as long
 // as the context lasts. What cannot be given back stays taken.
-func (e *Engine) giveBackAll(ctx context.Context, n int64, answers []Answer) {
+func (e *Engine) giveBackAll(ctx context.Context, n int64, asks []Ask, answers []Answer) {
 	var taken []*Charge
 	for i := range answers {
 		answer := &answers[i]
 		for j := range answer.Statuses {
-			answer.Statuses[j].GiveBack(answer.Set, n)
+			answer.Statuses[j].GiveBack(asks[i].Set, n)
 		}
-		if answer.Decided && answer.Source != FromStatic && (answer.Charge.n > 0 || answer.Charge.attempt > 0) {
-			charge := answer.Charge // a copy, as this may go on after the caller has left
+		if answer.Decided && answer.Source != FromStatic && (answer.Granted > 0 || answer.HasSlot()) {
+			charge := answer.Charge(&asks[i]) // a copy, as this may go on after the caller has left
 			taken = append(taken, &charge)
-			answer.Charge = Charge{}
+			answer.attempt = 0
 		}
 	}
 	if taken == nil {

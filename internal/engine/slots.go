@@ -24,8 +24,8 @@ const (
 	maxLooks = 500
 )
 
-// HasSlot reports whether the charge holds a slot.
-func (c *Charge) HasSlot() bool { return c.attempt > 0 }
+// HasSlot reports whether the decision took a slot.
+func (a *Answer) HasSlot() bool { return a.attempt > 0 }
 
 // Release gives the slot of a charge back, if it holds one, without waiting for Redis. It is called
 // once.
@@ -61,7 +61,7 @@ func (e *Engine) TakeQueued(ctx context.Context, n int64, ask *Ask, answer *Answ
 	start, key := time.Now(), e.key(ask)
 	queue := slotQueue(key)
 	if e.waiting.Len(queue) == 0 {
-		if err := take(); err != nil || !answer.lacksSlot() {
+		if err := take(); err != nil || !answer.lacksSlot(ask) {
 			return err
 		}
 	}
@@ -86,7 +86,7 @@ func (e *Engine) TakeQueued(ctx context.Context, n int64, ask *Ask, answer *Answ
 	e.looking.Add(1)
 	defer e.looking.Add(-1)
 	for {
-		if err := take(); err != nil || !answer.lacksSlot() {
+		if err := take(); err != nil || !answer.lacksSlot(ask) {
 			return err
 		}
 		pause := max(slotPause, time.Duration(e.looking.Load())*time.Second/maxLooks)
@@ -106,8 +106,8 @@ func (e *Engine) TakeQueued(ctx context.Context, n int64, ask *Ask, answer *Answ
 }
 
 // lacksSlot reports whether a client is denied for want of a slot.
-func (a *Answer) lacksSlot() bool {
-	return !a.Allowed && a.Set != nil && a.Resource >= 0 && a.Resource == a.Set.Slots() && a.RetryAfter == slotRetry
+func (a *Answer) lacksSlot(ask *Ask) bool {
+	return !a.Allowed && a.Resource >= 0 && a.Resource == ask.Set.Slots() && a.RetryAfter == slotRetry
 }
 
 // noSlot is the denial of a client that finds no room to wait for a slot, or never had its turn. If
@@ -116,9 +116,9 @@ func (e *Engine) noSlot(ask *Ask, answer *Answer, hash uint64) {
 	answer.reset()
 	wait, slots := max(slotRetry, e.bans.left(hash)), ask.Set.Slots()
 	answer.Verdict = rules.Verdict{Resource: slots, RetryAfter: wait, ResetAfter: wait}
-	answer.Decided, answer.Set, answer.Hash = true, ask.Set, hash
+	answer.Decided, answer.Hash = true, hash
 	if ask.Report != rules.ReportNone {
-		answer.Statuses = append(answer.Statuses, rules.Status{Resource: slots, More: wait, Denies: true})
+		answer.Statuses = append(answer.Statuses, rules.Status{Resource: int32(slots), More: wait, Denies: true})
 	}
 	if answer.Source = FromCache; e.redis == nil {
 		answer.Source = FromStore
@@ -151,7 +151,7 @@ func (e *Engine) note(c *dispatch.Call, ask *Ask, answer *Answer, err error) {
 	case err != nil:
 		outcome = inflight.Lost
 	case answer.Granted > 0:
-		if answer.Charge.attempt = c.Attempt.Number; answer.Source == FromLocal {
+		if answer.attempt = c.Attempt.Number; answer.Source == FromLocal {
 			outcome = inflight.Local
 		} else {
 			outcome = inflight.Granted

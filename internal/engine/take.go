@@ -95,11 +95,10 @@ func (e *Engine) static(n int64, ask *Ask, answer *Answer) bool {
 	if !ok {
 		return false
 	}
-	answer.Verdict, answer.Decided, answer.Source, answer.Set = verdict, true, FromStatic, ask.Set
+	answer.Verdict, answer.Decided, answer.Source = verdict, true, FromStatic
 	if !verdict.Allowed && ask.Report != rules.ReportNone {
 		answer.Statuses = append(answer.Statuses, rules.Status{Resource: rules.Prohibited, Denies: true})
 	}
-	answer.Charge = ask.charge(n)
 	return true
 }
 
@@ -136,23 +135,21 @@ func (e *Engine) take(ctx, within context.Context, op bucket.Op, n int64, ask *A
 	}
 	err := e.decide(ctx, within, c, ask, answer)
 	e.note(c, ask, answer, err)
-	answer.finish(n)
+	answer.allowFree(n)
 	return err
 }
 
 // begin fills in what is known of an answer before the decision.
 func (a *Answer) begin(e *Engine, ask *Ask, c *dispatch.Call) {
-	a.Hash, a.Set, a.Charge = c.Hash, ask.Set, ask.charge(0)
-	if ask.Settles {
-		a.Charge.receipt = e.newReceipt()
-		a.Charge.receipt.Begin(&e.resets, c.Hash)
+	if a.Hash = c.Hash; ask.Settles {
+		a.receipt = e.newReceipt()
+		a.receipt.Begin(&e.resets, c.Hash)
 	}
 }
 
-// finish completes the answer to a request for n tokens.
-func (a *Answer) finish(n int64) {
-	a.Charge.n, a.Charge.local = a.Granted, a.Source == FromLocal
-	if n == 0 { // allowed, whatever is left
+// allowFree allows a request for 0 tokens, whatever is left.
+func (a *Answer) allowFree(n int64) {
+	if n == 0 {
 		a.Allowed, a.RetryAfter = true, 0
 	}
 }
@@ -179,7 +176,7 @@ func (e *Engine) decide(ctx, within context.Context, c *dispatch.Call, ask *Ask,
 		}
 		return e.fallBack(ctx, c, op, ask, answer, err)
 	}
-	answer.Charge.receipt.Fill(c.Sent, c.States)
+	answer.receipt.Fill(c.Sent, c.States)
 	answer.judge(c, c.Op, ask, FromStore)
 	if answer.Allowed {
 		e.denied.Drop(c.Key, c.Hash)

@@ -50,16 +50,16 @@ const (
 
 // Status is the status of a resource after a decision.
 type Status struct {
-	Resource  int           // its index in the set, or Prohibited
 	Remaining int64         // whole tokens
 	Full      int64         // tokens in a full bucket
 	More      time.Duration // until there is another token
+	Resource  int32         // its index in the set, or Prohibited
 	Denies    bool
 }
 
 // GiveBack adds n tokens, or a slot, that were given back.
 func (s *Status) GiveBack(set *Set, n int64) {
-	if s.Resource == set.Slots() {
+	if int(s.Resource) == set.Slots() {
 		n = 1
 	}
 	s.Remaining = min(s.Remaining+n, s.Full)
@@ -159,7 +159,7 @@ func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucke
 	if banned > 0 {
 		left, more = 0, max(more, banned)
 	}
-	return append(statuses, Status{i, left, min(b.Burst, b.Capacity), more, denies})
+	return append(statuses, Status{left, min(b.Burst, b.Capacity), more, int32(i), denies})
 }
 
 // JudgeLeased returns the verdict on n tokens that were taken ahead, of which some are left. These
@@ -175,7 +175,7 @@ func (s *Set) JudgeLeased(states []bucket.State, n, left int64, report Report, s
 			closest = this
 		}
 		if report == ReportEvery {
-			statuses = append(statuses, Status{i, left, b.Burst, duration(b.MoreAfter(states[i])), false})
+			statuses = append(statuses, Status{left, b.Burst, duration(b.MoreAfter(states[i])), int32(i), false})
 		}
 	}
 	return closest, statuses
