@@ -8,7 +8,8 @@ import (
 )
 
 // Take takes n tokens as a handler of an algorithm does, and returns how they are given back.
-func Take(ctx context.Context, l *Limiter, a Algorithm, key string, n int, limits ...Limit) (Result, func() error, error) {
+func Take(ctx context.Context, l *Limiter, a Algorithm, key string, n int,
+	limits ...Limit) (Result, func() error, error) {
 	set, err := newLimitSet(a, limits...)
 	if err != nil {
 		return Result{}, nil, err
