@@ -211,7 +211,8 @@ func ExampleWithIdentity() {
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 	everybody := func(*gin.Context) (string, error) { return "all", nil }
-	router.GET("/", limiter.Handler(ginlimit.PerMinute(10), ginlimit.WithName("address"), // all must allow, or none is charged
+	// all must allow, or none is charged
+	router.GET("/", limiter.Handler(ginlimit.PerMinute(10), ginlimit.WithName("address"),
 		ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerMinute(2)),
 		ginlimit.WithIdentity("all", everybody, ginlimit.PerSecond(1000))), ok)
 	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
@@ -356,7 +357,8 @@ func ExampleWithLimits() {
 	// GET / 429 remaining 0
 }
 
-// Ten at once, two a second, and a quota for each month of the customer's time zone: all must allow, or none is charged.
+// Ten at once, two a second, and a quota for each month of the customer's time zone: all must
+// allow, or none is charged.
 func ExamplePerCalendar() {
 	rdb, stop := exampleRedis()
 	defer stop()
@@ -382,7 +384,8 @@ func ExamplePerCalendar() {
 
 // Calendar quotas as text, as a plan in a database or a file of configuration has them.
 func ExampleParseLimit_calendar() {
-	for _, text := range []string{"500/calendar-day", "2000/week from sunday", "10000/month from 15 in Europe/Berlin", "1/month from 32"} {
+	for _, text := range []string{"500/calendar-day", "2000/week from sunday",
+		"10000/month from 15 in Europe/Berlin", "1/month from 32"} {
 		limit, err := ginlimit.ParseLimit(text)
 		if err != nil {
 			fmt.Println(err)

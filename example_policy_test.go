@@ -242,7 +242,8 @@ func ExampleWithConcurrency() {
 		c.Status(http.StatusOK)
 	}
 
-	router.GET("/report", ginlimit.New(rdb, ginlimit.PerHour(100), ginlimit.WithName("reports"), ginlimit.WithConcurrency(2)), report)
+	router.GET("/report",
+		ginlimit.New(rdb, ginlimit.PerHour(100), ginlimit.WithName("reports"), ginlimit.WithConcurrency(2)), report)
 
 	request(router, "GET", "/report?depth=", "203.0.113.7")
 	// Output:
@@ -290,7 +291,8 @@ func ExampleWithBan() {
 
 	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") }
 	router.POST("/login", ginlimit.New(rdb, ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login"),
-		ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithRefund(succeeded), ginlimit.WithBan(time.Hour, 24*time.Hour)), logIn)
+		ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithRefund(succeeded),
+		ginlimit.WithBan(time.Hour, 24*time.Hour)), logIn)
 
 	for range 6 {
 		request(router, "POST", "/login", "203.0.113.7")
@@ -304,7 +306,8 @@ func ExampleWithBan() {
 	// POST /login 429 remaining 0
 }
 
-// A gateway to a language model: a request takes the tokens of its prompt at first, and what the answer took in the end.
+// A gateway to a language model: a request takes the tokens of its prompt at first, and what the
+// answer took in the end.
 func ExampleWithSettle() {
 	rdb, stop := exampleRedis()
 	defer stop()

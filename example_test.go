@@ -217,7 +217,8 @@ func ExampleWithObserver() {
 	for range 3 {
 		request(router, "GET", "/", "203.0.113.7")
 	}
-	fmt.Println(outcomes[ginlimit.OutcomeAllowed].Load(), outcomes[ginlimit.OutcomeRefused].Load(), limiter.Stats().LostServers)
+	fmt.Println(outcomes[ginlimit.OutcomeAllowed].Load(), outcomes[ginlimit.OutcomeRefused].Load(),
+		limiter.Stats().LostServers)
 	// Output:
 	// GET / 200 remaining 1
 	// GET / 200 remaining 0
@@ -269,9 +270,10 @@ func ExampleWithDeniedHandler() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(1), ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
-		c.JSON(c.Writer.Status(), gin.H{"error": "slow down", "seconds": int(math.Ceil(r.RetryAfter.Seconds()))})
-	})), func(c *gin.Context) { c.String(http.StatusOK, "served") })
+	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(1),
+		ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+			c.JSON(c.Writer.Status(), gin.H{"error": "slow down", "seconds": int(math.Ceil(r.RetryAfter.Seconds()))})
+		})), func(c *gin.Context) { c.String(http.StatusOK, "served") })
 
 	for range 2 {
 		rec := httptest.NewRecorder()

@@ -35,7 +35,8 @@ var (
 		"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^19$", "X-Ratelimit-Reset": untilToken,
 	}
 	bucketRefusal = map[string]string{
-		"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": untilHour, "Retry-After": untilToken,
+		"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": untilHour,
+		"Retry-After":   untilToken,
 		"Cache-Control": "^no-store$", "Content-Type": problemType, "Content-Length": "^[0-9]+$",
 	}
 )
@@ -50,10 +51,12 @@ var moves = []move{
 			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^19$", "X-Ratelimit-Reset": untilHour,
 		},
 		refusalBefore: map[string]string{
-			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": unixTime, "Content-Type": plainText,
+			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": unixTime,
+			"Content-Type": plainText,
 		},
 		refusalAfter: map[string]string{
-			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": untilHour, "Retry-After": untilHour,
+			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": untilHour,
+			"Retry-After":   untilHour,
 			"Cache-Control": "^no-store$", "Content-Type": problemType, "Content-Length": "^[0-9]+$",
 		},
 		withoutRedis: http.StatusInternalServerError,
@@ -73,7 +76,8 @@ var moves = []move{
 		},
 		firstAfter: bucketFirst,
 		refusalBefore: map[string]string{
-			"X-Rate-Limit-Limit": "^20$", "X-Rate-Limit-Remaining": "^0$", "X-Rate-Limit-Reset": unixTime, "Content-Type": plainText,
+			"X-Rate-Limit-Limit": "^20$", "X-Rate-Limit-Remaining": "^0$",
+			"X-Rate-Limit-Reset": unixTime, "Content-Type": plainText,
 		},
 		refusalAfter: bucketRefusal,
 		withoutRedis: http.StatusOK,

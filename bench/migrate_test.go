@@ -297,7 +297,8 @@ func TestMigrationOfKeys(t *testing.T) {
 	})
 }
 
-// TestMigrationOfJGLTime has a client come every ten minutes: in JGL each request that is allowed starts the hour again.
+// TestMigrationOfJGLTime has a client come every ten minutes: in JGL each request that is allowed
+// starts the hour again.
 func TestMigrationOfJGLTime(t *testing.T) {
 	ctx, rdb, router := t.Context(), redistest.Connect(t, redistest.Start(t)), newRouter(t)
 	must(t, jglBefore(router, rdb))

@@ -10,8 +10,9 @@ import (
 	"github.com/ginlimit/ginlimit/bench/internal/redistest"
 )
 
-// BenchmarkSlotScript has some processes hold a slot of one client each, and says what a decision on another slot of it costs Redis
-// then: usec_per_call of the script, in batches, from INFO commandstats. The limiters of one process stand for processes.
+// BenchmarkSlotScript has some processes hold a slot of one client each, and says what a decision
+// on another slot of it costs Redis then: usec_per_call of the script, in batches, from INFO
+// commandstats. The limiters of one process stand for processes.
 func BenchmarkSlotScript(b *testing.B) {
 	const batches = 20
 	for _, processes := range []int{1, 2, 10, 50, 200, 400} {
@@ -27,7 +28,8 @@ func BenchmarkSlotScript(b *testing.B) {
 				b.Cleanup(func() { _ = limiter.Close() })
 				hook := recordHook{args: new([][]any)}
 				spied.AddHook(hook)
-				p, err := limiter.Policy(ginlimit.PerMinute(100).WithBurst(1_000_000_000), ginlimit.WithName("api"), ginlimit.WithConcurrency(n))
+				p, err := limiter.Policy(ginlimit.PerMinute(100).WithBurst(1_000_000_000),
+					ginlimit.WithName("api"), ginlimit.WithConcurrency(n))
 				if err != nil {
 					b.Fatal(err)
 				}

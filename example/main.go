@@ -38,8 +38,8 @@ func main() {
 	}
 }
 
-// replicas is how many processes the page plays with. The second is in this program too, but shares nothing with the first
-// but Redis: it has its own client, limiter, routes and port.
+// replicas is how many processes the page plays with. The second is in this program too, but shares
+// nothing with the first but Redis: it has its own client, limiter, routes and port.
 const replicas = 2
 
 // process is a server of the application.

@@ -33,7 +33,8 @@ func application(t *testing.T, url string) (*gin.Engine, *playground) {
 		rdb := connect()
 		options := *rdb.Options()
 		require.NoError(t, rdb.Close())
-		options.DialerRetries, options.MaxRetries = 1, -1 // a Redis that is stopped is not tried again, which would take half a second
+		// a Redis that is stopped is not tried again, which would take half a second
+		options.DialerRetries, options.MaxRetries = 1, -1
 		rdb = redis.NewClient(&options)
 		t.Cleanup(func() { _ = rdb.Close() })
 		limiter, err := newLimiter(rdb, ginlimit.WithTimeout(time.Minute)) // of a slow machine
@@ -70,7 +71,8 @@ func play(t *testing.T, r http.Handler, method, path, limit, rest string) (view 
 
 func TestPageIsOfThisServerOnly(t *testing.T) {
 	r, _ := application(t, "")
-	files := map[string]string{"/": "text/html; charset=utf-8", "/page.css": "text/css; charset=utf-8", "/page.js": "text/javascript; charset=utf-8"}
+	files := map[string]string{"/": "text/html; charset=utf-8", "/page.css": "text/css; charset=utf-8",
+		"/page.js": "text/javascript; charset=utf-8"}
 	size := 0
 	for path, contentType := range files {
 		response := ask(r, "GET", path)
@@ -143,7 +145,8 @@ func TestProcessesShareTheirTokens(t *testing.T) {
 	}
 
 	play(t, r, "POST", "/play", slow, "&n=4&via=0")
-	for _, algorithm := range []string{"", "&algorithm=token-bucket", "&algorithm=fixed-window", "&algorithm=sliding-window"} {
+	for _, algorithm := range []string{"", "&algorithm=token-bucket", "&algorithm=fixed-window",
+		"&algorithm=sliding-window"} {
 		response := ask(p.processes[1].handler, "GET", "/try?limit=5/m"+algorithm)
 		if algorithm == "&algorithm=token-bucket" {
 			require.Equal(t, http.StatusTooManyRequests, response.Code, "the default is the same bucket")
@@ -171,8 +174,10 @@ func TestOthersChooseNoBucket(t *testing.T) {
 func TestHostileInput(t *testing.T) {
 	r, p := application(t, "")
 	limits := []string{
-		"", "x", "5", "5/", "/s", "0/s", "-1/s", "101/s", "1/500ms", "1/1500ms", "1/61s", "1/2m", "1/d", "5/s burst 0", "5/s burst 101", "5/month",
-		"9223372036854775807/s", "5/s burst 9223372036854775807", "5/2562047h47m16s", "5/s from 1", "<script>/s", "5/s\r\nX: y", strings.Repeat("9", 1<<12),
+		"", "x", "5", "5/", "/s", "0/s", "-1/s", "101/s", "1/500ms", "1/1500ms", "1/61s",
+		"1/2m", "1/d", "5/s burst 0", "5/s burst 101", "5/month",
+		"9223372036854775807/s", "5/s burst 9223372036854775807", "5/2562047h47m16s",
+		"5/s from 1", "<script>/s", "5/s\r\nX: y", strings.Repeat("9", 1<<12),
 	}
 	for _, limit := range limits {
 		for method, path := range map[string]string{"GET": "/play", "POST": "/play", "POST ": "/play/reset", "GET ": "/try"} {

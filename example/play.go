@@ -171,7 +171,8 @@ func tokensOf(result ginlimit.Result) tokens {
 	}
 	return tokens{
 		Limit: burst, PerSecond: float64(rate) / result.Limit.Period.Seconds(), Period: result.Limit.Period.Milliseconds(),
-		Remaining: result.Remaining, Retry: milliseconds(result.RetryAfter), Reset: milliseconds(result.ResetAfter), Local: local,
+		Remaining: result.Remaining, Retry: milliseconds(result.RetryAfter),
+		Reset: milliseconds(result.ResetAfter), Local: local,
 	}
 }
 

@@ -36,7 +36,8 @@ func TestApacheBenchGetsExactlyTheLimit(t *testing.T) { // not parallel: a token
 
 	text, err := os.ReadFile("../docs/benchmarks.md")
 	require.NoError(t, err)
-	readme := regexp.MustCompile("(?s)```sh\n(ab [^\n]*) http://127.0.0.1:8080/ping\n```\n\n```text\n(.*?)```").FindStringSubmatch(string(text))
+	readme := regexp.MustCompile(
+		"(?s)```sh\n(ab [^\n]*) http://127.0.0.1:8080/ping\n```\n\n```text\n(.*?)```").FindStringSubmatch(string(text))
 	require.NotNil(t, readme)
 	command := append(strings.Fields(readme[1]), server.URL+"/")
 	report, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput()

@@ -11,7 +11,8 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// admission is tokens of one key that a caller was granted, by Redis or from a lease, between two times since the start.
+// admission is tokens of one key that a caller was granted, by Redis or from a lease, between two
+// times since the start.
 type admission struct {
 	from, to time.Duration
 	tokens   int

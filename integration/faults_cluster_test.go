@@ -29,7 +29,8 @@ func sentinelFailover(t *testing.T) *site {
 	require.True(t, testkit.BecomesTrue(t.Context().Done(), linked))
 	config := filepath.Join(t.TempDir(), "sentinel.conf")
 	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil,
-		"sentinel monitor main %s %s 1\nsentinel down-after-milliseconds main 500\nsentinel failover-timeout main 5000\n", host, port), 0o600))
+		"sentinel monitor main %s %s 1\nsentinel down-after-milliseconds main 500\nsentinel "+
+			"failover-timeout main 5000\n", host, port), 0o600))
 	sentinelAddr, _ := testkit.StartRedisProcess(t, config, "--sentinel")
 	sentinel := redis.NewSentinelClient(&redis.Options{Addr: sentinelAddr})
 	t.Cleanup(func() { _ = sentinel.Close() })
@@ -140,7 +141,9 @@ func (m *movingSlot) agreed(t *testing.T) func() bool {
 		for _, node := range m.nodes {
 			shards, err := node.ClusterShards(t.Context()).Result()
 			if err != nil || !slices.ContainsFunc(shards, func(s redis.ClusterShard) bool {
-				return s.Nodes[0].ID == m.ids[m.at] && slices.ContainsFunc(s.Slots, func(r redis.SlotRange) bool { return r.Start <= m.slot && m.slot <= r.End })
+				return s.Nodes[0].ID == m.ids[m.at] && slices.ContainsFunc(s.Slots, func(r redis.SlotRange) bool {
+					return r.Start <= m.slot && m.slot <= r.End
+				})
 			}) {
 				return false
 			}
@@ -162,13 +165,16 @@ func keyOfTheFirst(t *testing.T, rdb *redis.ClusterClient, nodes int) string {
 }
 
 func masterKilled(t *testing.T) *site {
-	addrs, processes := testkit.StartClusterProcesses(t, 3, "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
+	addrs, processes := testkit.StartClusterProcesses(t, 3, "--cluster-node-timeout", "1000",
+		"--cluster-require-full-coverage", "no",
 		"--repl-diskless-sync-delay", "0")
 	ctx := t.Context()
 	id, err := testkit.Connect(t, addrs[0]).Do(ctx, "CLUSTER", "MYID").Text()
 	require.NoError(t, err)
-	replica := testkit.Connect(t, testkit.StartRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
-		"--cluster-replica-validity-factor", "0"))
+	replica := testkit.Connect(t,
+		testkit.StartRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+			"--cluster-require-full-coverage", "no",
+			"--cluster-replica-validity-factor", "0"))
 	host, port, err := net.SplitHostPort(addrs[0])
 	require.NoError(t, err)
 	require.NoError(t, replica.ClusterMeet(ctx, host, port).Err())

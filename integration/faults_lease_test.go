@@ -33,8 +33,9 @@ const (
 	leasedPace    = 20 * time.Millisecond
 )
 
-// leasedLimit is the limit of the one key that all of them ask for, each at about twice its rate: so each has charges of its own left
-// in the bucket when it closes, and gives tokens back. Half a second leaves room for leases; a few pass the burst.
+// leasedLimit is the limit of the one key that all of them ask for, each at about twice its rate:
+// so each has charges of its own left in the bucket when it closes, and gives tokens back. Half a
+// second leaves room for leases; a few pass the burst.
 var leasedLimit = ginlimit.PerSecond(100).WithBurst(500)
 
 // lessees are limiters with leases: processes of one bucket, each of which does something else without Redis. The last
@@ -62,7 +63,8 @@ func newLessees(t *testing.T, s *site, opts ...ginlimit.Option) *lessees {
 	a.seen = make([][]seen, len(a.policies))
 	for i, policy := range a.policies {
 		own := append([]ginlimit.Option{
-			ginlimit.WithLease(leaseLife), ginlimit.WithFailure(policy), ginlimit.WithPrefix(leasedPrefix), ginlimit.WithReplicas(outageReplicas),
+			ginlimit.WithLease(leaseLife), ginlimit.WithFailure(policy),
+			ginlimit.WithPrefix(leasedPrefix), ginlimit.WithReplicas(outageReplicas),
 			ginlimit.WithLogger(slog.New(slog.NewTextHandler(&a.log, nil))),
 		}, opts...)
 		if i > 0 { // the first one learns that Redis' clock runs
@@ -92,8 +94,9 @@ func (a *lessees) begin(all *sync.WaitGroup, start time.Time, end <-chan struct{
 	}
 }
 
-// callOften takes one token at a time, and now and then several, at a steady pace until the end or until the limiter is closed. Now
-// and then it asks for a fresh key: such a decision may be the first to find Redis lost, which ends the lease of the other key.
+// callOften takes one token at a time, and now and then several, at a steady pace until the end or
+// until the limiter is closed. Now and then it asks for a fresh key: such a decision may be the
+// first to find Redis lost, which ends the lease of the other key.
 func callOften(l *ginlimit.Limiter, key string, caller int, start time.Time, end <-chan struct{}) []seen {
 	var all []seen
 	ctx := context.Background()
@@ -127,7 +130,8 @@ func callOften(l *ginlimit.Limiter, key string, caller int, start time.Time, end
 	}
 }
 
-// awaitLeases lets the callers go on until two processes hold a lease, or for a while if the key is used up, and notes how many do.
+// awaitLeases lets the callers go on until two processes hold a lease, or for a while if the key is
+// used up, and notes how many do.
 func (a *lessees) awaitLeases(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second/2)
 	defer cancel()
@@ -159,13 +163,14 @@ func (a *lessees) wait(ctx context.Context, t *testing.T, mended time.Time) {
 	assert.True(t, testkit.BecomesTrue(ctx.Done(), a.ended.Load), "Close, with leases")
 }
 
-// isLost reports whether an error says that Redis is lost, which ends all leases of the process. What Redis replies to one call, and
-// a queue that is full, do not.
+// isLost reports whether an error says that Redis is lost, which ends all leases of the process.
+// What Redis replies to one call, and a queue that is full, do not.
 func isLost(err error) bool {
 	return err != nil && !redisstore.IsReply(err) && !errors.Is(err, dispatch.ErrQueueFull)
 }
 
-// judge asserts what must hold in every run. It counts the decisions, those from leases, and the tokens of the fullest span.
+// judge asserts what must hold in every run. It counts the decisions, those from leases, and the
+// tokens of the fullest span.
 func (a *lessees) judge(t *testing.T, s *site, o outage) {
 	t.Helper()
 	var admitted []admission
@@ -217,7 +222,9 @@ func (a *lessees) judge(t *testing.T, s *site, o outage) {
 	for _, secret := range []string{"hot", "caller ", outagePassword} {
 		assert.NotContains(t, a.log.String(), secret)
 	}
-	say(t, "with leases: %d of %d decisions from leases, %d leases when the fault began, %d of a burst of %d in the fullest span, back after %s, Close took %s",
+	say(t,
+		"with leases: %d of %d decisions from leases, %d leases when the fault began, %d of a burst of "+
+			"%d in the fullest span, back after %s, Close took %s",
 		a.leased, a.decisions, a.held, a.fullest, leasedLimit.Burst, a.back, a.close)
 }
 
@@ -228,8 +235,9 @@ func (a *lessees) row() string {
 		100*float64(a.leased)/float64(max(1, a.decisions)), inMS(a.back), inMS(a.close), a.fullest, leasedLimit.Burst)
 }
 
-// assertNothingOutlivesRedis asserts that no decision is from a lease that is older than one that has failed as Redis was
-// lost: Redis has answered in between, about a call that ended after that failure began.
+// assertNothingOutlivesRedis asserts that no decision is from a lease that is older than one that
+// has failed as Redis was lost: Redis has answered in between, about a call that ended after that
+// failure began.
 func assertNothingOutlivesRedis(t *testing.T, all []seen) {
 	t.Helper()
 	for _, leased := range all {
@@ -243,7 +251,8 @@ func assertNothingOutlivesRedis(t *testing.T, all []seen) {
 			}
 		}
 		assert.True(t, failed < 0 || slices.ContainsFunc(all, func(d seen) bool {
-			return d.key == hotKey && d.err == nil && d.r.Source == ginlimit.FromRedis && d.at+d.took >= failed && d.at <= leased.at+leased.took
+			return d.key == hotKey && d.err == nil && d.r.Source == ginlimit.FromRedis &&
+				d.at+d.took >= failed && d.at <= leased.at+leased.took
 		}), "Redis was lost at %s: %+v", failed, leased)
 	}
 }
@@ -260,7 +269,8 @@ func (a *lessees) tooks() []time.Duration {
 	return all
 }
 
-// assertInTime asserts what a busy machine may not keep: the timeout, the return to Redis within a second, and how long Close takes.
+// assertInTime asserts what a busy machine may not keep: the timeout, the return to Redis within a
+// second, and how long Close takes.
 func (a *lessees) assertInTime(t *testing.T) {
 	t.Helper()
 	assert.LessOrEqual(t, percentile(a.tooks(), 99), ginlimit.DefaultTimeout+20*time.Millisecond, "with leases")
@@ -284,7 +294,8 @@ func another(t *testing.T, rdb redis.UniversalClient) redis.UniversalClient {
 	case *redis.ClusterClient:
 		next = redis.NewClusterClient(&redis.ClusterOptions{Addrs: rdb.Options().Addrs})
 	case *redis.Ring:
-		next = redis.NewRing(&redis.RingOptions{Addrs: rdb.Options().Addrs, HeartbeatFrequency: rdb.Options().HeartbeatFrequency})
+		next = redis.NewRing(&redis.RingOptions{Addrs: rdb.Options().Addrs,
+			HeartbeatFrequency: rdb.Options().HeartbeatFrequency})
 	case *redis.Client:
 		if rdb.Options().Addr == "FailoverClient" { // it does not tell its Sentinels
 			return rdb

@@ -27,7 +27,8 @@ func slower(t *testing.T) *site {
 func slowerThanTheClient(t *testing.T) *site {
 	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 	return &site{
-		rdb: outageClient(t, redis.Options{Addr: addr}).WithTimeout(20 * time.Millisecond), lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
+		rdb:   outageClient(t, redis.Options{Addr: addr}).WithTimeout(20 * time.Millisecond),
+		lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
 		fail: func() { p.Delay.Store(int64(40 * time.Millisecond)) },
 		mend: func() { p.Delay.Store(0) },
 	}

@@ -186,7 +186,8 @@ func passwordRefused(t *testing.T) *site {
 	password := func(p string) { require.NoError(t, admin.ConfigSet(t.Context(), "requirepass", p).Err()) }
 	password(outagePassword)
 	return &site{
-		rdb: outageClient(t, redis.Options{Addr: addr, Password: outagePassword}), lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
+		rdb:   outageClient(t, redis.Options{Addr: addr, Password: outagePassword}),
+		lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
 		fail: func() {
 			password("another")
 			require.NoError(t, admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
@@ -208,7 +209,8 @@ func loading(t *testing.T) *site {
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: time.Second, degrades: freshKey, bursts: 2,
 		fail: func() {
 			require.NoError(t, process.Kill())
-			require.NotNil(t, testkit.LaunchRedis(t, addr, "--dir", dir, "--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"))
+			require.NotNil(t, testkit.LaunchRedis(t, addr, "--dir", dir, "--key-load-delay",
+				"1000", "--loading-process-events-interval-bytes", "1024"))
 			info, err := admin.Info(t.Context(), "persistence").Result()
 			require.NoError(t, err)
 			require.Contains(t, info, "\nloading:1", "it has loaded its data already")

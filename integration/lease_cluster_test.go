@@ -17,8 +17,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Leases of three processes on one hot key, where Redis is a cluster that changes or is far away: guarantee 1 holds for every
-// span of time, but for what a failover is documented to cost.
+// Leases of three processes on one hot key, where Redis is a cluster that changes or is far away:
+// guarantee 1 holds for every span of time, but for what a failover is documented to cost.
 
 const (
 	waveCallers = 4 // of each process
@@ -27,8 +27,9 @@ const (
 	waveLife    = 500 * time.Millisecond
 )
 
-// waveLimit is that of a key that all ask for, and is passed in the longer waves. The shorter ones leave processes with leases, which outlive the time in which the bucket
-// fills up: in the next wave those tokens must not be used on top of it.
+// waveLimit is that of a key that all ask for, and is passed in the longer waves. The shorter ones
+// leave processes with leases, which outlive the time in which the bucket fills up: in the next
+// wave those tokens must not be used on top of it.
 var waveLimit = ginlimit.PerSecond(1000).WithBurst(200)
 
 // isHigh reports whether callers ask, so long after the start: for 20 ms to 180 ms of each wave.
@@ -46,7 +47,8 @@ type crest struct {
 	failed   []seen
 }
 
-// ride has callers of three processes ask for keys in waves, before, while and after something happens: that is told when they began.
+// ride has callers of three processes ask for keys in waves, before, while and after something
+// happens: that is told when they began.
 func ride(t *testing.T, rdb redis.UniversalClient, limits map[string][]ginlimit.Limit, timeout ginlimit.Option,
 	happens func(start time.Time, limiters []*ginlimit.Limiter)) *crest {
 	t.Helper()
@@ -146,20 +148,21 @@ func TestLeasesWhileSlotsMigrate(t *testing.T) {
 	say(t, "the bucket has moved %d times", moved)
 }
 
-// TestLeasesWhileAMasterIsReplaced has the node of the hot key be killed. Its replica may not have heard of the last charges: at worst
-// the bucket starts full once more.
+// TestLeasesWhileAMasterIsReplaced has the node of the hot key be killed. Its replica may not have
+// heard of the last charges: at worst the bucket starts full once more.
 func TestLeasesWhileAMasterIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := masterKilled(t)
 	var lost loss
-	c := ride(t, s.rdb, hot(s.leased), ginlimit.WithTimeout(3*ginlimit.DefaultTimeout), func(start time.Time, _ []*ginlimit.Limiter) {
-		lost = loss{from: time.Since(start), bursts: s.bursts}
-		s.fail()
-		s.mend()
-		limiter := testkit.NewLimiter(t, s.rdb, ginlimit.WithTimeout(3*ginlimit.DefaultTimeout))
-		require.True(t, testkit.BecomesTrue(t.Context().Done(), inRedis(limiter)))
-		lost.to = time.Since(start)
-	})
+	c := ride(t, s.rdb, hot(s.leased), ginlimit.WithTimeout(3*ginlimit.DefaultTimeout),
+		func(start time.Time, _ []*ginlimit.Limiter) {
+			lost = loss{from: time.Since(start), bursts: s.bursts}
+			s.fail()
+			s.mend()
+			limiter := testkit.NewLimiter(t, s.rdb, ginlimit.WithTimeout(3*ginlimit.DefaultTimeout))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), inRedis(limiter)))
+			lost.to = time.Since(start)
+		})
 	c.judge(t, lost)
 }
 

@@ -13,29 +13,34 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Histories of several processes with leases are linearizable too. The sequential specification of a bucket from which processes
-// take tokens ahead, where no token comes back by itself:
+// Histories of several processes with leases are linearizable too. The sequential specification of
+// a bucket from which processes take tokens ahead, where no token comes back by itself:
 //
 //	taken     tokens that are missing from the bucket, among them those that processes hold
 //	held[p]   tokens that process p has taken ahead and not used
 //	used[p]   tokens that process p has admitted
 //	room[p]   tokens that were left when process p last asked
 //
-// A decision by Redis is that of a bucket without leases: n tokens are granted if taken + n ≤ burst, else the call is refused, whoever
-// holds tokens, its own process included. So a refusal may be owed to tokens that another process holds, of which there are at most held.
-// Remaining is burst − taken, less what was granted to the caller: what it also leases counts as left. Then it may take a tokens
-// ahead, in whole charges: a ≤ used[p], a ≤ rate × d, a ≤ half of room[p] without the caller's own, and as many as there are. Taken rises
-// by all of them, and held[p] by a.
+// A decision by Redis is that of a bucket without leases: n tokens are granted if taken + n ≤
+// burst, else the call is refused, whoever holds tokens, its own process included. So a refusal may
+// be owed to tokens that another process holds, of which there are at most held. Remaining is burst
+// − taken, less what was granted to the caller: what it also leases counts as left. Then it may
+// take a tokens ahead, in whole charges: a ≤ used[p], a ≤ rate × d, a ≤ half of room[p] without the
+// caller's own, and as many as there are. Taken rises by all of them, and held[p] by a.
 //
-// A decision from a lease grants all n, and n ≤ held[p], which falls by n; taken stays as it is. Remaining is at most what is left of
-// held[p]. If a process makes one call at a time, Remaining is all that is left, and Redis is asked only if held[p] < n.
+// A decision from a lease grants all n, and n ≤ held[p], which falls by n; taken stays as it is.
+// Remaining is at most what is left of held[p]. If a process makes one call at a time, Remaining is
+// all that is left, and Redis is asked only if held[p] < n.
 //
-// Peek changes nothing, and Remaining is burst − taken. Refund lowers taken by n, down to 0, and ends the lease of its own process: held[p]
-// is 0. It takes nothing from others. The end of a process gives back what it holds: taken falls by held[p].
+// Peek changes nothing, and Remaining is burst − taken. Refund lowers taken by n, down to 0, and
+// ends the lease of its own process: held[p] is 0. It takes nothing from others. The end of a
+// process gives back what it holds: taken falls by held[p].
 //
-// So each token that is granted was taken first, once: who is admitted never passes the burst, and what is refunded on top of it. A call
-// without an answer may charge what it would have been granted, and what it takes ahead; nobody holds that. A lease may be lost at any
-// time, by such a call about any key or by a change of another key of its stripe, so held[p] is the most that p may hold.
+// So each token that is granted was taken first, once: who is admitted never passes the burst, and
+// what is refunded on top of it. A call without an answer may charge what it would have been
+// granted, and what it takes ahead; nobody holds that. A lease may be lost at any time, by such a
+// call about any key or by a change of another key of its stripe, so held[p] is the most that p may
+// hold.
 
 // leasedSlowLimit is one whose buckets regain no token while a test runs, and twelve while a lease lasts.
 var leasedSlowLimit = ginlimit.PerDay(288).WithBurst(60)
@@ -51,7 +56,8 @@ type leasedBucket struct {
 	held, used, room [processes]int
 }
 
-// leasedBuckets is the model of that specification. It is alone if each process makes one call at a time, and none is lost.
+// leasedBuckets is the model of that specification. It is alone if each process makes one call at a
+// time, and none is lost.
 func leasedBuckets(alone bool) porcupine.NondeterministicModel {
 	return porcupine.NondeterministicModel{
 		Partition: byKey,

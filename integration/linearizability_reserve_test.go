@@ -14,11 +14,12 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// Histories of reservations are linearizable too: Reserve is AllowN, and Settle replaces what was reserved by what was taken, once. Less is
-// given back, more is charged, into debt up to another burst. A Settle without an answer does so at any moment from its beginning on, or never.
+// Histories of reservations are linearizable too: Reserve is AllowN, and Settle replaces what was
+// reserved by what was taken, once. Less is given back, more is charged, into debt up to another
+// burst. A Settle without an answer does so at any moment from its beginning on, or never.
 
-// settled returns how many tokens may be taken after two goroutines have settled a reservation, each with a number of its own. The one that
-// came first counts, and only that one may have failed.
+// settled returns how many tokens may be taken after two goroutines have settled a reservation,
+// each with a number of its own. The one that came first counts, and only that one may have failed.
 func settled(taken int, in operation, out outcome) (next []any) {
 	after := func(actual int) int {
 		if more := actual - in.n; more > 0 {
@@ -38,7 +39,8 @@ func settled(taken int, in operation, out outcome) (next []any) {
 }
 
 // settle has two goroutines settle a reservation at once: with less, as much or more, or not at all.
-func (h *history) settle(t *testing.T, caller int, in operation, r *ginlimit.Reservation, random *rand.Rand, start time.Time) {
+func (h *history) settle(t *testing.T, caller int, in operation, r *ginlimit.Reservation,
+	random *rand.Rand, start time.Time) {
 	in.verb, in.actual = settle, [2]int{random.IntN(2 * in.n), random.IntN(12)}
 	var out outcome
 	var both sync.WaitGroup

@@ -24,12 +24,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Histories of concurrent calls are linearizable (Herlihy and Wing, 1990): each call takes effect at one moment between its
-// beginning and its end, as if calls came in single file. A call without an answer may take effect at any moment from its
-// beginning on, or never.
+// Histories of concurrent calls are linearizable (Herlihy and Wing, 1990): each call takes effect
+// at one moment between its beginning and its end, as if calls came in single file. A call without
+// an answer may take effect at any moment from its beginning on, or never.
 
-// slowLimit is one whose buckets regain no token while a test runs: then a bucket is the number of tokens taken from it. So is a window
-// of slowWindow, whatever becomes of its tokens a day later.
+// slowLimit is one whose buckets regain no token while a test runs: then a bucket is the number of
+// tokens taken from it. So is a window of slowWindow, whatever becomes of its tokens a day later.
 var (
 	slowLimit  = ginlimit.PerDay(1).WithBurst(20)
 	slowWindow = ginlimit.PerDay(20)
@@ -90,7 +90,8 @@ var sequentialBucket = porcupine.NondeterministicModel{
 			return []any{taken, after}
 		case in.verb != refund && r.Granted != granted:
 			return nil
-		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != max(0, slowLimit.Burst-after): // of memory, it may be a second old
+		// of memory, it may be a second old
+		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != max(0, slowLimit.Burst-after):
 			return nil
 		}
 		return []any{after}
@@ -110,7 +111,8 @@ func byKey(history []porcupine.Operation) (parts [][]porcupine.Operation) {
 
 func describe(input, output any) string {
 	in, out := input.(operation), output.(outcome)
-	return fmt.Sprintf("%d: %s %d (%d): %s granted %d, remaining %d, lost %t", in.process, in.key, in.verb, in.n, out.result.Source,
+	return fmt.Sprintf("%d: %s %d (%d): %s granted %d, remaining %d, lost %t", in.process,
+		in.key, in.verb, in.n, out.result.Source,
 		out.result.Granted, out.result.Remaining, out.lost)
 }
 
@@ -147,15 +149,16 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 		verbs   []verb
 		opts    []ginlimit.Option
 	}{
-		"fixed window":        {cutConnections, usual, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow)}},
-		"sliding window":      {cutConnections, usual, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}},
-		"undisturbed":         {undisturbed, usual, nil},
-		"connections cut":     {cutConnections, usual, nil},
-		"scripts flushed":     {flushScripts, usual, nil},
-		"slow Redis":          {delayReplies, usual, nil},
-		"frozen Redis":        {freezeServer, usual, nil},
-		"replies swallowed":   {swallowReplies, usual, nil},
-		"refusals remembered": {cutConnections, usual[:3], []ginlimit.Option{testkit.TrustsClock()}}, // a refund elsewhere shows within a second
+		"fixed window":      {cutConnections, usual, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow)}},
+		"sliding window":    {cutConnections, usual, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}},
+		"undisturbed":       {undisturbed, usual, nil},
+		"connections cut":   {cutConnections, usual, nil},
+		"scripts flushed":   {flushScripts, usual, nil},
+		"slow Redis":        {delayReplies, usual, nil},
+		"frozen Redis":      {freezeServer, usual, nil},
+		"replies swallowed": {swallowReplies, usual, nil},
+		// a refund elsewhere shows within a second
+		"refusals remembered": {cutConnections, usual[:3], []ginlimit.Option{testkit.TrustsClock()}},
 	} {
 		for _, direct := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
@@ -191,8 +194,8 @@ type history struct {
 	keys    int // at a time
 	leases  bool
 	seed    uint64
-	// read is the client's ReadTimeout, which ends calls before the limiter's timeout does: those whose replies are lost end soon,
-	// so that there are answers between two disturbances.
+	// read is the client's ReadTimeout, which ends calls before the limiter's timeout does: those
+	// whose replies are lost end soon, so that there are answers between two disturbances.
 	read time.Duration
 
 	mu         sync.Mutex
@@ -241,7 +244,8 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 				for goesOn() {
 					// Keys change as time goes by and as calls are lost, so that the calls without an answer of one key are few.
 					in := operation{
-						key:  fmt.Sprintf("%d, %d", int64(time.Since(start)/(100*time.Millisecond))+h.lost.Load()/lostPerKey, random.IntN(h.keys)),
+						key: fmt.Sprintf("%d, %d",
+							int64(time.Since(start)/(100*time.Millisecond))+h.lost.Load()/lostPerKey, random.IntN(h.keys)),
 						verb: h.verbs[random.IntN(len(h.verbs))], n: 1 + random.IntN(4), process: process,
 					}
 					used[in.key] = true

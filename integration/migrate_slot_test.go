@@ -13,8 +13,9 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestSlotsWhileTheirSlotMigrates takes slots and tokens of a client whose keys are on either node of a cluster, where each key is asked for
-// alone. Never more than three are in flight, one that ends is free at once in its own process, and soon in another, and no token is lost to a refusal.
+// TestSlotsWhileTheirSlotMigrates takes slots and tokens of a client whose keys are on either node
+// of a cluster, where each key is asked for alone. Never more than three are in flight, one that
+// ends is free at once in its own process, and soon in another, and no token is lost to a refusal.
 func TestSlotsWhileTheirSlotMigrates(t *testing.T) {
 	t.Parallel()
 	m := testkit.StartMigration(t)
@@ -22,8 +23,10 @@ func TestSlotsWhileTheirSlotMigrates(t *testing.T) {
 	defer rdb.Close()
 	first := testkit.Connect(t, m.Addrs[0])
 	policy := func() *ginlimit.Policy {
-		limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyMemory(0), ginlimit.WithFailure(ginlimit.FailClosed))
-		p, err := limiter.Policy(ginlimit.Limit{Rate: 20, Period: 24 * time.Hour}, ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
+		limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyMemory(0),
+			ginlimit.WithFailure(ginlimit.FailClosed))
+		p, err := limiter.Policy(ginlimit.Limit{Rate: 20, Period: 24 * time.Hour},
+			ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
 		require.NoError(t, err)
 		return p
 	}

@@ -19,8 +19,9 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestSeveralLimitsWhileTheirSlotMigrates has keys of one client on either node, where Redis answers every call on several
-// of them TRYAGAIN. Each decision must be that of Redis, and that of a limiter in this process.
+// TestSeveralLimitsWhileTheirSlotMigrates has keys of one client on either node, where Redis
+// answers every call on several of them TRYAGAIN. Each decision must be that of Redis, and that of
+// a limiter in this process.
 func TestSeveralLimitsWhileTheirSlotMigrates(t *testing.T) {
 	t.Parallel()
 	m := testkit.StartMigration(t)
@@ -165,8 +166,8 @@ func (h *takes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestWhatWasTakenOfAMigratingClientIsGivenBackAfterAnError: all limits are charged or none. Nor are they tried together
-// again for a while.
+// TestWhatWasTakenOfAMigratingClientIsGivenBackAfterAnError: all limits are charged or none. Nor
+// are they tried together again for a while.
 func TestWhatWasTakenOfAMigratingClientIsGivenBackAfterAnError(t *testing.T) {
 	t.Parallel()
 	m := testkit.StartMigration(t)
@@ -175,7 +176,8 @@ func TestWhatWasTakenOfAMigratingClientIsGivenBackAfterAnError(t *testing.T) {
 		defer rdb.Close()
 		hook := &takes{}
 		rdb.AddHook(hook)
-		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(algorithm), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(time.Second))
+		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(algorithm),
+			ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(time.Second))
 		limits := []ginlimit.Limit{ginlimit.PerDay(5), {Rate: 4, Period: 23 * time.Hour}}
 		client, i := "", 0
 		for client = "client"; ; i++ {
@@ -217,8 +219,8 @@ func TestWhatWasTakenOfAMigratingClientIsGivenBackAfterAnError(t *testing.T) {
 	}
 }
 
-// TestMovedNamesTheClientToUse has a cluster refuse keys of another node. Only a client of one server is the wrong one: the
-// cluster client of the test is told wrong slots.
+// TestMovedNamesTheClientToUse has a cluster refuse keys of another node. Only a client of one
+// server is the wrong one: the cluster client of the test is told wrong slots.
 func TestMovedNamesTheClientToUse(t *testing.T) {
 	t.Parallel()
 	addrs := testkit.StartCluster(t, 2)

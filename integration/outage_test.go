@@ -28,7 +28,8 @@ import (
 //
 //	cd integration && go test -race -run TestFaults -faults ../docs/faults.md .
 
-var faultsTable = flag.String("faults", "", "the file to write the table of faults to, which is measured one fault at a time")
+var faultsTable = flag.String("faults", "",
+	"the file to write the table of faults to, which is measured one fault at a time")
 
 const (
 	outageCallers  = 64
@@ -105,7 +106,8 @@ func TestFaults(t *testing.T) {
 			s.judge(t, o)
 			o.leased.judge(t, s, o)
 			leased.Add(int64(o.leased.leased))
-			rows[i], leasedRows[i] = fmt.Sprintf("| %s | %s", f.name, s.row(t, o)), fmt.Sprintf("| %s | %s", f.name, o.leased.row())
+			rows[i], leasedRows[i] = fmt.Sprintf("| %s | %s", f.name, s.row(t, o)),
+				fmt.Sprintf("| %s | %s", f.name, o.leased.row())
 			say(t, "%s", rows[i])
 			assert.Less(t, percentile(o.tooks(), 99), 2*time.Second, "also on a busy machine")
 			assert.Less(t, o.back, 10*time.Second, "also on a busy machine")
@@ -141,7 +143,8 @@ func (s *site) run(t *testing.T) outage {
 	label := pprof.Labels("test", t.Name())
 	pprof.Do(t.Context(), label, func(ctx context.Context) { // goroutines inherit it
 		for _, policy := range policies {
-			limiter, err := ginlimit.NewLimiter(s.rdb, ginlimit.WithFailure(policy), ginlimit.WithPrefix(policy.String()), timeout,
+			limiter, err := ginlimit.NewLimiter(s.rdb, ginlimit.WithFailure(policy),
+				ginlimit.WithPrefix(policy.String()), timeout,
 				ginlimit.WithReplicas(outageReplicas), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.NoError(t, err)
 			limiters[policy] = limiter
@@ -276,7 +279,8 @@ func (s *site) judge(t *testing.T, o outage) {
 			}
 			settled := d.at > o.settled && d.at+d.took < o.mending
 			if settled && s.degrades == d.key {
-				assert.True(t, d.err != nil || d.r.Source != ginlimit.FromRedis, "at %s of %s to %s: %+v", d.at, o.failed, o.mending, d)
+				assert.True(t, d.err != nil || d.r.Source != ginlimit.FromRedis,
+					"at %s of %s to %s: %+v", d.at, o.failed, o.mending, d)
 			}
 		}
 		assert.LessOrEqual(t, inRedis, s.mostInRedis(o), "admitted by Redis, %s", policy)
@@ -291,7 +295,9 @@ func (s *site) judge(t *testing.T, o outage) {
 	for _, secret := range []string{"hot", "caller ", outagePassword} {
 		assert.NotContains(t, o.log, secret)
 	}
-	assert.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return testkit.GoroutinesLeft(t) == 0 }), "goroutines left")
+	assert.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		return testkit.GoroutinesLeft(t) == 0
+	}), "goroutines left")
 }
 
 // mostInRedis is burst + rate × time, for each time the bucket was lost.
@@ -340,7 +346,8 @@ func (s *site) row(t *testing.T, o outage) string {
 		}
 	}
 	tooks := o.tooks()
-	return fmt.Sprintf("%s | %s | %.0f %% | %s | %d of %d | %d of %d |", inMS(percentile(tooks, 99)), inMS(tooks[len(tooks)-1]),
+	return fmt.Sprintf("%s | %s | %.0f %% | %s | %d of %d | %d of %d |", inMS(percentile(tooks, 99)),
+		inMS(tooks[len(tooks)-1]),
 		100*float64(degraded)/float64(max(1, during)), inMS(o.back), inRedis, s.mostInRedis(o), locally, mostLocally(o))
 }
 

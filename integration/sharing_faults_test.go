@@ -17,10 +17,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Calls of several keys share a pipeline, and commands in it, and leases are on, while a server goes away and returns or is replaced.
+// Calls of several keys share a pipeline, and commands in it, and leases are on, while a server
+// goes away and returns or is replaced.
 
-// Half of the keys have one limit. The others have two of one rate: their buckets are charged together, so they lack as many tokens at any
-// time, and their keys live for as long. Only the first of the two refuses.
+// Half of the keys have one limit. The others have two of one rate: their buckets are charged
+// together, so they lack as many tokens at any time, and their keys live for as long. Only the
+// first of the two refuses.
 var (
 	oneLimit  = []ginlimit.Limit{ginlimit.PerSecond(250).WithBurst(50)}
 	twoLimits = []ginlimit.Limit{ginlimit.PerSecond(20).WithBurst(100), ginlimit.PerMinute(1200).WithBurst(1000)}
@@ -29,7 +31,8 @@ var (
 // tokenWeight is how long a token takes to flow back into the buckets of two limits.
 const tokenWeight = 50 * time.Millisecond
 
-// ringHeartbeat is how often a ring asks its shards whether they answer. The third failure in a row makes another one of its keys.
+// ringHeartbeat is how often a ring asks its shards whether they answer. The third failure in a row
+// makes another one of its keys.
 const ringHeartbeat = 50 * time.Millisecond
 
 func TestSharedCallsWhileAServerFails(t *testing.T) {
@@ -84,7 +87,8 @@ func TestSharedCallsWhileAServerFails(t *testing.T) {
 			limiter := testkit.NewLimiter(t, s.rdb)
 			for _, key := range refused {
 				var r ginlimit.Result
-				require.True(t, testkit.BecomesTrue(t.Context().Done(), func() (ok bool) { // the client may still ask for a node that is gone
+				// the client may still ask for a node that is gone
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), func() (ok bool) {
 					var err error
 					r, err = limiter.Peek(t.Context(), key, slowLimit)
 					return err == nil
@@ -96,7 +100,8 @@ func TestSharedCallsWhileAServerFails(t *testing.T) {
 	}
 }
 
-// refusedByBreaker asks for keys that nobody else asks for, and returns those that no server was asked about, as the breaker was open.
+// refusedByBreaker asks for keys that nobody else asks for, and returns those that no server was
+// asked about, as the breaker was open.
 func refusedByBreaker(limiters []*ginlimit.Limiter, until <-chan struct{}) (keys []string) {
 	for call := 0; ; call++ {
 		for process, limiter := range limiters {
@@ -113,9 +118,10 @@ func refusedByBreaker(limiters []*ginlimit.Limiter, until <-chan struct{}) (keys
 	}
 }
 
-// assertChargedTogether asserts, again and again while calls are made, that several limits of a key are charged all or none: guarantee 2. It
-// returns how often it saw that they were charged.
-func assertChargedTogether(t *testing.T, rdb redis.UniversalClient, limits map[string][]ginlimit.Limit, until <-chan struct{}) (charged int) {
+// assertChargedTogether asserts, again and again while calls are made, that several limits of a key
+// are charged all or none: guarantee 2. It returns how often it saw that they were charged.
+func assertChargedTogether(t *testing.T, rdb redis.UniversalClient, limits map[string][]ginlimit.Limit,
+	until <-chan struct{}) (charged int) {
 	ttls := redis.NewScript("return {redis.call('pttl', KEYS[1]), redis.call('pttl', KEYS[2])}")
 	for {
 		for key, all := range limits {
@@ -129,7 +135,8 @@ func assertChargedTogether(t *testing.T, rdb redis.UniversalClient, limits map[s
 				cluster.ReloadState(context.Background())
 			}
 			// Redis' clock may go on within a script. A missing key is a full bucket.
-			if err == nil && assert.InDelta(t, max(0, ms[0]), max(0, ms[1]), float64(tokenWeight.Milliseconds())/2, key) && ms[0] > 0 {
+			if err == nil && assert.InDelta(t, max(0, ms[0]), max(0, ms[1]),
+				float64(tokenWeight.Milliseconds())/2, key) && ms[0] > 0 {
 				charged++
 			}
 		}
@@ -141,7 +148,8 @@ func assertChargedTogether(t *testing.T, rdb redis.UniversalClient, limits map[s
 	}
 }
 
-// keysOn returns keys, the first two of which are on the server that will fail, and the others elsewhere if there are several servers.
+// keysOn returns keys, the first two of which are on the server that will fail, and the others
+// elsewhere if there are several servers.
 func keysOn(t *testing.T, s *site) (keys []string) {
 	t.Helper()
 	on := func(key string) string {
@@ -191,7 +199,8 @@ func ringFrozen(t *testing.T) *site {
 
 // ringOf completes the site of a ring, of which the shard at an address fails.
 func ringOf(t *testing.T, addr string, s site) *site {
-	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": testkit.StartRedis(t)}, HeartbeatFrequency: ringHeartbeat})
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": testkit.StartRedis(t)},
+		HeartbeatFrequency: ringHeartbeat})
 	t.Cleanup(func() { _ = rdb.Close() })
 	s.rdb, s.lasts, s.degrades = rdb, time.Second, someKeys
 	for i := 0; ; i++ {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// accepted is the list of survivors that are known. An entry is matched by the file and by the texts of the lines, not by
-// their number, so that it outlives changes elsewhere in the file.
+// accepted is the list of survivors that are known. An entry is matched by the file and by the
+// texts of the lines, not by their number, so that it outlives changes elsewhere in the file.
 type accepted []*entry
 
 type entry struct {
@@ -58,11 +58,12 @@ func (e *entry) in(mutants []mutant) (n int) {
 //	+ what it becomes
 //	= the reason
 //
-// Several pairs of lines that begin with - and + may share a file and a reason. Empty lines and those that begin with # are
-// skipped.
+// Several pairs of lines that begin with - and + may share a file and a reason. Empty lines and
+// those that begin with # are skipped.
 //
-// An entry stands for one mutant. Where equal lines of a file have several, a count ends the line with +: "+ x <= 1 ×3" stands
-// for three mutants, all of which survive, and "+ x <= 1 ×1/3" for three, one of which does.
+// An entry stands for one mutant. Where equal lines of a file have several, a count ends the line
+// with +: "+ x <= 1 ×3" stands for three mutants, all of which survive, and "+ x <= 1 ×1/3" for
+// three, one of which does.
 func readAccepted(name string) (accepted, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -140,7 +141,9 @@ func (a accepted) differ(file string, all bool) (lines []string, fewer int) {
 		if less {
 			fewer++
 		}
-		lines = append(lines, fmt.Sprintf("accepted.txt:%d stands for %d, but %d survived, of lines %v: %s", e.line, e.survivors, n, e.survived, e.after))
+		lines = append(lines,
+			fmt.Sprintf("accepted.txt:%d stands for %d, but %d survived, of lines %v: %s",
+				e.line, e.survivors, n, e.survived, e.after))
 	}
 	return lines, fewer
 }

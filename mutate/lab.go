@@ -128,7 +128,8 @@ var errFailed = errors.New("a test failed")
 func (l *lab) execute(ctx context.Context, s stage, file string, cpu time.Duration) ([]byte, cost, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	args := append([]string{"-c", fmt.Sprintf(`ulimit -v %d && ulimit -t %d && exec "$0" "$@"`, maxMemory, cpu/time.Second), file, "-test.failfast", "-test.v"}, s.args...)
+	args := append([]string{"-c", fmt.Sprintf(`ulimit -v %d && ulimit -t %d && exec "$0" "$@"`,
+		maxMemory, cpu/time.Second), file, "-test.failfast", "-test.v"}, s.args...)
 	command := exec.CommandContext(ctx, "sh", args...)
 	command.Dir = filepath.Join(l.root, s.dir)
 	command.Env = append(os.Environ(), "GOGC=400")
@@ -221,7 +222,8 @@ func (l *lab) makeGo(ctx context.Context, dir, source string, m mutant) (string,
 	if err != nil {
 		return "", err
 	}
-	if err := errors.Join(os.WriteFile(changed, []byte(m.apply(source)), 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(changed, []byte(m.apply(source)), 0o600),
+		os.WriteFile(overlay, text, 0o600)); err != nil {
 		return "", err
 	}
 	if output, err := l.compile(ctx, dir, file, overlay); err != nil {

@@ -86,7 +86,8 @@ func value(token string) bool {
 		return false
 	}
 	c := token[len(token)-1]
-	return c == ')' || c == ']' || c == '\'' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+	return c == ')' || c == ']' || c == '\'' || c == '_' || '0' <= c && c <= '9' ||
+		'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
 // luaStatement finds the statement in a line that holds a whole one which is not a declaration.

@@ -1,11 +1,11 @@
 // Command mutate breaks the code in one place at a time and runs the fast tests against each such mutant.
 //
-// It prints the mutants that no test saw, and the share that was seen. The file accepted.txt lists survivors with the
-// reason. The exit code is 1 if a survivor is not listed, if a listed one was seen and its whole file was run, or if fewer
-// than 95 % were seen.
+// It prints the mutants that no test saw, and the share that was seen. The file accepted.txt lists
+// survivors with the reason. The exit code is 1 if a survivor is not listed, if a listed one was
+// seen and its whole file was run, or if fewer than 95 % were seen.
 //
-// No file of the tree is changed: a mutant of Go is compiled with an overlay, and a mutant of a script is written into a
-// copy of the compiled tests. The tests need no server.
+// No file of the tree is changed: a mutant of Go is compiled with an overlay, and a mutant of a
+// script is written into a copy of the compiled tests. The tests need no server.
 package main
 
 import (
@@ -208,7 +208,8 @@ func (o outcome) String() string {
 }
 
 // test tests the mutants of a target, and tells of each outcome, of one at a time.
-func (l *lab) test(ctx context.Context, t target, source string, mutants []mutant, jobs int, tell func(mutant, outcome)) error {
+func (l *lab) test(ctx context.Context, t target, source string, mutants []mutant, jobs int,
+	tell func(mutant, outcome)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (

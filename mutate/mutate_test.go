@@ -47,9 +47,12 @@ func f(a, b int) int {
 
 func TestLuaMutants(t *testing.T) {
 	for line, want := range map[string][]string{
-		"local a = ARGV[1] + 0":         {"local a = ARGV[2] + 0", "local a = ARGV[0] + 0", "local a = ARGV[1] + 1", "local a = ARGV[1] + -1"},
-		"if not a then return -1 end":   {"if  a then return -1 end", "if not a then return -2 end", "if not a then return -0 end", removed},
-		"local a = max(b - c, ceil(d))": {"local a = min(b - c, ceil(d))", "local a = max(b + c, ceil(d))", "local a = max(b - c, floor(d))"},
+		"local a = ARGV[1] + 0": {"local a = ARGV[2] + 0", "local a = ARGV[0] + 0",
+			"local a = ARGV[1] + 1", "local a = ARGV[1] + -1"},
+		"if not a then return -1 end": {"if  a then return -1 end", "if not a then return -2 end",
+			"if not a then return -0 end", removed},
+		"local a = max(b - c, ceil(d))": {"local a = min(b - c, ceil(d))",
+			"local a = max(b + c, ceil(d))", "local a = max(b - c, floor(d))"},
 		"call('LTRIM', key, '-1') -- 1": {"call('LTRIM', key, '0') -- 1", "call('LTRIM', key, '-2') -- 1", "-- 1"},
 		"else -- a < b":                 nil,
 		"#!lua flags=a-b":               nil,
@@ -94,7 +97,8 @@ func TestAccepted(t *testing.T) {
 		return mutant{file: file, before: "x < 1", after: after, line: line}
 	}
 	mutants := []mutant{of("a.go", "x <= 1", 1), of("a.go", "x < 2", 1), of("a.go", "x < 2", 2),
-		of("a.go", "x > 1", 1), of("a.go", "x > 1", 2), of("a.go", "x > 1", 3), of("a.go", "x >= 1", 1), of("b.go", "x < 2", 1)}
+		of("a.go", "x > 1", 1), of("a.go", "x > 1", 2), of("a.go", "x > 1", 3),
+		of("a.go", "x >= 1", 1), of("b.go", "x < 2", 1)}
 	if got := list.leaveOut(mutants); !slices.Equal(got, mutants[3:]) {
 		t.Errorf("of those that may be seen, %v are tried", got)
 	}
@@ -103,7 +107,8 @@ func TestAccepted(t *testing.T) {
 			t.Errorf("%+v is listed: %t", mutants[i], got)
 		}
 	}
-	if got, fewer := list.differ("a.go", true); len(got) != 1 || fewer != 0 || !strings.Contains(got[0], "stands for 1, but 3 survived, of lines [1 2 3]: x > 1") {
+	if got, fewer := list.differ("a.go", true); len(got) != 1 || fewer != 0 ||
+		!strings.Contains(got[0], "stands for 1, but 3 survived, of lines [1 2 3]: x > 1") {
 		t.Errorf("entries that differ: %q", got)
 	}
 	list[0].survived, list[2].survived = nil, nil
@@ -146,14 +151,15 @@ func TestLess(t *testing.T) {
 		}
 	}
 	for only, want := range map[string]bool{"p.go": false, "p.go:4": true} {
-		if ok, err := run(t.Context(), []target{{"p.go", []stage{{".", nil}}}}, root, only, 1, false, false); ok != want || err != nil {
+		if ok, err := run(t.Context(), []target{{"p.go", []stage{{".", nil}}}}, root, only,
+			1, false, false); ok != want || err != nil {
 			t.Errorf("%s: got %t, error %v", only, ok, err)
 		}
 	}
 }
 
-// TestListedSurvivorsAreMutants of a target, as many as the entry says: one whose line was changed or removed matches nothing
-// any more, and a new line that equals a listed one matches another.
+// TestListedSurvivorsAreMutants of a target, as many as the entry says: one whose line was changed
+// or removed matches nothing any more, and a new line that equals a listed one matches another.
 func TestListedSurvivorsAreMutants(t *testing.T) {
 	list, err := readAccepted("accepted.txt")
 	if err != nil {

@@ -3,22 +3,38 @@ package main
 // Tests of the public API: none of them starts a server. They are chosen so that most mutants of a
 // script are seen in a second.
 var (
-	tokens  = stage{"tests/limits", []string{"-test.run", "TestTraceEqualsModelOnMiniredis/seed_[01]$", "-test.parallel", "1"}}
-	fixed   = stage{"tests/limits", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/fixed.*seed_[01]$", "-test.parallel", "1"}}
-	sliding = stage{"tests/limits", []string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
-	scripts = stage{"tests/scripts", []string{"-test.run", "TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|TestTokensGivenBack|TestBucketsCharged|TestABlock|TestScripts[WU]|TestEachKey"}}
+	tokens = stage{"tests/limits",
+		[]string{"-test.run", "TestTraceEqualsModelOnMiniredis/seed_[01]$", "-test.parallel", "1"}}
+	fixed = stage{"tests/limits",
+		[]string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/fixed.*seed_[01]$", "-test.parallel", "1"}}
+	sliding = stage{"tests/limits",
+		[]string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
+	scripts = stage{"tests/scripts",
+		[]string{"-test.run",
+			"TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|TestTokensGivenBack|TestBucketsCharged|TestABlock|TestScripts[WU]|TestEachKey"}}
 	windows = stage{"tests/scripts", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
-	across  = stage{"tests/scripts", []string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
-	settled = stage{"tests/limits .", []string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
-	kinds   = stage{"tests/limits", []string{"-test.run", "TestCalendarTrace|TestLimitsOfDifferentAlgorithms", "-test.parallel", "1"}}
-	traces  = stage{"tests/limits", []string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
-	rules   = stage{"tests/limits tests/scripts tests/limits/pairs tests/web .", []string{"-test.run", "Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
-		"-test.skip", "Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
+	across  = stage{"tests/scripts",
+		[]string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
+	settled = stage{"tests/limits .",
+		[]string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
+	kinds = stage{"tests/limits",
+		[]string{"-test.run", "TestCalendarTrace|TestLimitsOfDifferentAlgorithms", "-test.parallel", "1"}}
+	traces = stage{"tests/limits",
+		[]string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
+	rules = stage{"tests/limits tests/scripts tests/limits/pairs tests/web .",
+		[]string{"-test.run",
+			"Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
+			"-test.skip",
+			"Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
 	simulation = stage{"tests/simulation", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}
-	guarded    = stage{"tests/scripts", []string{"-test.run", "TestGuardsEqualTheModel|TestABanThatIsNotKept", "-test.parallel", "1"}}
-	guards     = stage{"tests/scripts tests/limits tests/limits/pairs tests/web", []string{"-test.run", "TestMessagesAboutSlots|TestSlots|TestLateAttempt|Ban", "-test.skip", ".*/local|.*/.*/local|Redis"}}
-	slots      = stage{"tests/simulation", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
-	plans      = stage{"tests/plans tests/limits/pairs tests/faults", []string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
+	guarded    = stage{"tests/scripts",
+		[]string{"-test.run", "TestGuardsEqualTheModel|TestABanThatIsNotKept", "-test.parallel", "1"}}
+	guards = stage{"tests/scripts tests/limits tests/limits/pairs tests/web",
+		[]string{"-test.run", "TestMessagesAboutSlots|TestSlots|TestLateAttempt|Ban",
+			"-test.skip", ".*/local|.*/.*/local|Redis"}}
+	slots = stage{"tests/simulation", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
+	plans = stage{"tests/plans tests/limits/pairs tests/faults",
+		[]string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
 
 	leases = stage{"tests/limits tests/limits/pairs", []string{"-test.run", "Lease|ByHand"}}
 

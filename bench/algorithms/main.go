@@ -37,8 +37,8 @@ const (
 	seconds   = 240
 )
 
-// asked returns how many requests come in a second: one client's bursts around the end of its first minute, a pause, and
-// then more than is allowed for a minute and a half.
+// asked returns how many requests come in a second: one client's bursts around the end of its first
+// minute, a pause, and then more than is allowed for a minute and a half.
 func asked(second int) int {
 	switch {
 	case second == 0:
@@ -96,7 +96,8 @@ func last(n int, counts []int) []int {
 	return sums
 }
 
-// picture draws a panel for each algorithm: what was asked and admitted in each second, and admitted in the last minute.
+// picture draws a panel for each algorithm: what was asked and admitted in each second, and
+// admitted in the last minute.
 func picture() ([]byte, error) {
 	const (
 		width, left, step = 800, 44, 3 // pixels a second
@@ -105,7 +106,8 @@ func picture() ([]byte, error) {
 	)
 	algorithms := []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow}
 	var svg bytes.Buffer
-	fmt.Fprintf(&svg, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n",
+	fmt.Fprintf(&svg,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n",
 		width, len(algorithms)*(height+gap)+34)
 	fmt.Fprintln(&svg, `<rect width="100%" height="100%" fill="#fff"/>`)
 	for i, a := range algorithms {
@@ -121,7 +123,8 @@ func picture() ([]byte, error) {
 			if n > 0 {
 				dashes = ` stroke-dasharray="4 4"`
 			}
-			fmt.Fprintf(&svg, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#9aa5b1"%s/><text x="%d" y="%d" text-anchor="end" fill="#52606d">%d</text>`+"\n",
+			fmt.Fprintf(&svg,
+				`<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#9aa5b1"%s/><text x="%d" y="%d" text-anchor="end" fill="#52606d">%d</text>`+"\n",
 				left, y(n), left+seconds*step, y(n), dashes, left-6, y(n)+4, n)
 		}
 		var line bytes.Buffer
@@ -135,9 +138,11 @@ func picture() ([]byte, error) {
 			}
 			fmt.Fprintf(&line, "%d,%d %d,%d ", x, y(sum), x+step, y(sum))
 		}
-		fmt.Fprintf(&svg, "\n"+`<polyline points="%s" fill="none" stroke="#d64545" stroke-width="1.5"/>`+"\n", bytes.TrimSpace(line.Bytes()))
+		fmt.Fprintf(&svg, "\n"+`<polyline points="%s" fill="none" stroke="#d64545" stroke-width="1.5"/>`+"\n",
+			bytes.TrimSpace(line.Bytes()))
 		for second := 0; second <= seconds; second += 60 {
-			fmt.Fprintf(&svg, `<text x="%d" y="%d" text-anchor="middle" fill="#52606d">%d s</text>`, left+second*step, bottom+14, second)
+			fmt.Fprintf(&svg, `<text x="%d" y="%d" text-anchor="middle" fill="#52606d">%d s</text>`,
+				left+second*step, bottom+14, second)
 		}
 		fmt.Fprintln(&svg)
 	}
@@ -145,7 +150,8 @@ func picture() ([]byte, error) {
 	for _, entry := range []struct {
 		x           int
 		color, text string
-	}{{left, "#cbd2d9", "asked in a second"}, {left + 150, "#1f6feb", "admitted in a second"}, {left + 320, "#d64545", "admitted in the last minute (limit: 100)"}} {
+	}{{left, "#cbd2d9", "asked in a second"}, {left + 150, "#1f6feb", "admitted in a second"},
+		{left + 320, "#d64545", "admitted in the last minute (limit: 100)"}} {
 		fmt.Fprintf(&svg, `<rect x="%d" y="%d" width="12" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`+"\n",
 			entry.x, legend-10, entry.color, entry.x+18, legend, entry.text)
 	}

@@ -59,7 +59,8 @@ func process(list []string) {
 	}
 	s := scenes[*scene]
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second), ginlimit.WithFailure(ginlimit.FailClosed),
-		ginlimit.WithLease(s.lease), ginlimit.WithDenyMemory(ginlimit.DefaultDenyMemory)) // which trusts the clock from the start
+		// which trusts the clock from the start
+		ginlimit.WithLease(s.lease), ginlimit.WithDenyMemory(ginlimit.DefaultDenyMemory))
 	must(err)
 	var next, decided atomic.Int64
 	ask := func() {
@@ -131,7 +132,8 @@ func run(list []string, scene string, processes int) [4]float64 {
 		n += decided
 		own += (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
 	}
-	return [4]float64{n / span.Seconds(), (info(list, calls) - callsBefore) / n, (info(list, cpu) - cpuBefore) * 1e6 / n, own * 1e6 / n}
+	return [4]float64{n / span.Seconds(), (info(list, calls) - callsBefore) / n,
+		(info(list, cpu) - cpuBefore) * 1e6 / n, own * 1e6 / n}
 }
 
 func main() {

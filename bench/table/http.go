@@ -81,7 +81,8 @@ func runAB(ctx context.Context, c *contestant, length time.Duration) (load, erro
 	defer os.RemoveAll(dir)
 	percentiles := filepath.Join(dir, "percentiles.csv")
 	requests := max(200, int(length.Seconds()*abRequests))
-	out, err := exec.CommandContext(ctx, "ab", "-l", "-q", "-k", "-c", connections, "-n", strconv.Itoa(requests), "-e", percentiles,
+	out, err := exec.CommandContext(ctx, "ab", "-l", "-q", "-k", "-c", connections, "-n",
+		strconv.Itoa(requests), "-e", percentiles,
 		"-H", peers.ClientHeader+": client", c.url).CombinedOutput()
 	if err != nil {
 		return load{}, fmt.Errorf("ab: %w: %s", err, out)

@@ -33,7 +33,8 @@ func main() {
 	proxy.RunIfAsked()
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 11, "rounds in each situation, every library once in each")
-	flag.DurationVar(&o.length, "round", 120*time.Millisecond, "how long a library runs in a round; with wrk whole seconds")
+	flag.DurationVar(&o.length, "round", 120*time.Millisecond,
+		"how long a library runs in a round; with wrk whole seconds")
 	only := flag.String("only", "", "regular expression for the situations to measure, like 'hot/|callers=64$|http'")
 	flag.StringVar(&o.json, "json", "", "file for every round as JSON")
 	flag.StringVar(&o.plot, "plot", "plot.svg", "file for the plot")
@@ -52,7 +53,8 @@ func main() {
 }
 
 // compare measures the libraries in the situations.
-func compare(ctx context.Context, o options, libraries []peers.Library, all []situation, out, progress io.Writer) error {
+func compare(ctx context.Context, o options, libraries []peers.Library, all []situation,
+	out, progress io.Writer) error {
 	contestants, end, err := startAll(ctx, libraries)
 	if err != nil {
 		return err

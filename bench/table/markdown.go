@@ -18,9 +18,11 @@ type table struct {
 // A peer's cell names the peer: each figure has its own best one.
 var (
 	decisionColumns = []string{"situation", "µs per decision", "best peer", "times as fast",
-		"CPU µs", "of it Redis", "best peer's CPU µs", "ours ÷ its", "p50 µs", "best peer's", "p99 µs", "best peer's", "allocations", "Gin alone, µs"}
+		"CPU µs", "of it Redis", "best peer's CPU µs", "ours ÷ its", "p50 µs", "best peer's",
+		"p99 µs", "best peer's", "allocations", "Gin alone, µs"}
 	httpColumns = []string{"situation", "Gin alone, µs per request", "ginlimit adds", "best peer adds", "ours ÷ its",
-		"CPU µs that ginlimit adds", "best peer adds", "ours ÷ its", "p50 µs", "best peer's", "p99 µs", "best peer's", "p99 of Gin alone", "allocations added"}
+		"CPU µs that ginlimit adds", "best peer adds", "ours ÷ its", "p50 µs", "best peer's",
+		"p99 µs", "best peer's", "p99 of Gin alone", "allocations added"}
 )
 
 // add writes a row for ginlimit and one for each variant of it.
@@ -64,7 +66,8 @@ func (t *table) row(columns, cells []string) {
 // end lists the wrong answers.
 func (t *table) end() {
 	if len(t.wrong) > 0 {
-		fmt.Fprintf(t.out, "\nWrong answers, or of ginlimit those that it gave without Redis:\n\n%s\n", strings.Join(t.wrong, "\n"))
+		fmt.Fprintf(t.out, "\nWrong answers, or of ginlimit those that it gave without Redis:\n\n%s\n",
+			strings.Join(t.wrong, "\n"))
 	}
 }
 

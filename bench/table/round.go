@@ -8,19 +8,21 @@ import (
 	"time"
 )
 
-// Round is what one library did in one round of a situation. All figures but Decisions are per decision; times are microseconds.
+// Round is what one library did in one round of a situation. All figures but Decisions are per
+// decision; times are microseconds.
 type Round struct {
-	Situation   string  `json:"situation"`
-	Library     string  `json:"library"`
-	Round       int     `json:"round"`
-	Place       int     `json:"place"` // in the order of this round
-	Decisions   int     `json:"decisions"`
-	Time        float64 `json:"time_us"` // the round's wall time
-	P50         float64 `json:"p50_us"`
-	P99         float64 `json:"p99_us"`
-	ProcessCPU  float64 `json:"process_cpu_us"`
-	RedisCPU    float64 `json:"redis_cpu_us"`
-	RedisIdle   float64 `json:"redis_idle_cpu_us"` // CPU of its Redis since this library's round before, as of expired keys
+	Situation  string  `json:"situation"`
+	Library    string  `json:"library"`
+	Round      int     `json:"round"`
+	Place      int     `json:"place"` // in the order of this round
+	Decisions  int     `json:"decisions"`
+	Time       float64 `json:"time_us"` // the round's wall time
+	P50        float64 `json:"p50_us"`
+	P99        float64 `json:"p99_us"`
+	ProcessCPU float64 `json:"process_cpu_us"`
+	RedisCPU   float64 `json:"redis_cpu_us"`
+	// CPU of its Redis since this library's round before, as of expired keys
+	RedisIdle   float64 `json:"redis_idle_cpu_us"`
 	Allocations float64 `json:"allocations"`
 	Commands    float64 `json:"redis_commands"` // those that scripts call are among them
 	Reads       float64 `json:"redis_reads"`    // of a connection by Redis: what is sent together is one

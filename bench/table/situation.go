@@ -32,8 +32,10 @@ func situations() []situation {
 		{name: "clients=1000000", label: "1,000,000 clients", clients: 1_000_000, perHour: perHour, burst: plenty},
 		{name: "hot", label: "one client", clients: 1, perHour: hotPerHour, burst: plenty},
 		{name: "refused", label: "all refused", clients: 1000, perHour: 1, burst: 1, refused: true},
-		{name: "distance=1ms", label: "1 ms to Redis", clients: 1000, perHour: perHour, burst: plenty, distance: time.Millisecond},
-		{name: "distance=5ms", label: "5 ms to Redis", clients: 1000, perHour: perHour, burst: plenty, distance: 5 * time.Millisecond},
+		{name: "distance=1ms", label: "1 ms to Redis", clients: 1000, perHour: perHour,
+			burst: plenty, distance: time.Millisecond},
+		{name: "distance=5ms", label: "5 ms to Redis", clients: 1000, perHour: perHour,
+			burst: plenty, distance: 5 * time.Millisecond},
 	} {
 		for _, callers := range []int{1, 16, 64, 512} {
 			s, base := s, s
@@ -50,7 +52,8 @@ func situations() []situation {
 		}
 	}
 	for _, t := range tools() {
-		all = append(all, situation{name: "http/" + t.name, label: "HTTP with " + t.name, perHour: hotPerHour, burst: plenty, tool: t, longer: 1})
+		all = append(all, situation{name: "http/" + t.name, label: "HTTP with " + t.name,
+			perHour: hotPerHour, burst: plenty, tool: t, longer: 1})
 	}
 	return all
 }

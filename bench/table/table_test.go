@@ -26,7 +26,9 @@ func TestMain(m *testing.M) {
 func TestRowsAreComplete(t *testing.T) {
 	redistest.Start(t) // or skip
 	const rounds = 2
-	chosen := slices.DeleteFunc(peers.All(), func(l peers.Library) bool { return l.Role == peers.Peer && l.Name != "redis_rate" })
+	chosen := slices.DeleteFunc(peers.All(), func(l peers.Library) bool {
+		return l.Role == peers.Peer && l.Name != "redis_rate"
+	})
 	only := `^(clients=1000|refused)/callers=16$|ab$`
 	if runtime.GOOS == "linux" {
 		only += `|^distance=1ms/callers=16$`
@@ -69,7 +71,8 @@ func TestRowsAreComplete(t *testing.T) {
 		if r.Library == "redis_rate" && (r.RedisCPU <= 0 || r.Commands < 1 || r.Reads <= 0) {
 			t.Errorf("no trace in Redis: %+v", r)
 		}
-		if r.Library != "ginlimit" && r.Library != "lease" && r.Wrong > 0 { // on a busy machine ginlimit may decide without Redis
+		// on a busy machine ginlimit may decide without Redis
+		if r.Library != "ginlimit" && r.Library != "lease" && r.Wrong > 0 {
 			t.Errorf("wrong answers: %+v", r)
 		}
 	}
@@ -93,7 +96,8 @@ func TestRowsAreComplete(t *testing.T) {
 func TestRatios(t *testing.T) {
 	r := results{
 		libraries: []peers.Library{
-			{Name: "ginlimit", Role: peers.Ours}, {Name: "variant", Role: peers.Variant}, {Name: "a"}, {Name: "b"}, {Name: "errs"}, {Name: "bare", Role: peers.Bare},
+			{Name: "ginlimit", Role: peers.Ours}, {Name: "variant", Role: peers.Variant},
+			{Name: "a"}, {Name: "b"}, {Name: "errs"}, {Name: "bare", Role: peers.Bare},
 		},
 		rounds: map[string][]Round{
 			"ginlimit": {{Time: 2}, {Time: 20}, {Time: 3}},

@@ -8,11 +8,14 @@ import (
 	"time"
 )
 
-// warmUp is at least how long a library runs before the first round: it connects, loads its script and learns of the way to Redis.
+// warmUp is at least how long a library runs before the first round: it connects, loads its script
+// and learns of the way to Redis.
 const warmUp = 100 * time.Millisecond
 
-// trial measures all contestants in a situation: in each round every one of them once, in an order that is shuffled anew.
-func trial(ctx context.Context, s situation, all []*contestant, rounds int, length time.Duration) (found []Round, err error) {
+// trial measures all contestants in a situation: in each round every one of them once, in an order
+// that is shuffled anew.
+func trial(ctx context.Context, s situation, all []*contestant, rounds int,
+	length time.Duration) (found []Round, err error) {
 	length *= time.Duration(s.longer)
 	var own *callers
 	if s.tool == nil {

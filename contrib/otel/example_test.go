@@ -13,7 +13,8 @@ func Example() {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379"})
 	defer rdb.Close()
 	// The text of a command has the client's key, so spans go without it.
-	if err := redisotel.InstrumentTracing(rdb, redisotel.WithDBStatement(false), redisotel.WithDialFilter(true)); err != nil {
+	if err := redisotel.InstrumentTracing(rdb, redisotel.WithDBStatement(false),
+		redisotel.WithDialFilter(true)); err != nil {
 		panic(err)
 	}
 

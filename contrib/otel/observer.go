@@ -31,15 +31,20 @@ import (
 // ScopeName is the instrumentation scope of the metrics.
 const ScopeName = "github.com/ginlimit/ginlimit/contrib/otel"
 
-// Attributes of spans. Those of the metrics of decisions are the first four, and error.type for the reason, if there is one.
+// Attributes of spans. Those of the metrics of decisions are the first four, and error.type for the
+// reason, if there is one.
 const (
-	PolicyKey    = attribute.Key("ginlimit.policy")    // name of the policy; "" for a method of a Limiter
-	OutcomeKey   = attribute.Key("ginlimit.outcome")   // see [ginlimit.Outcome]
-	SourceKey    = attribute.Key("ginlimit.source")    // where the decision was made: see [ginlimit.Source]
-	AllowedKey   = attribute.Key("ginlimit.allowed")   // whether the request passes; in a dry run, whether it would
-	ReasonKey    = attribute.Key("ginlimit.reason")    // why Redis did not decide, or why there is no decision; "" of a normal one: see [ginlimit.Event]
-	LimitKey     = attribute.Key("ginlimit.limit")     // the limit closest to exhaustion as text; "" if no limit was checked
-	RemainingKey = attribute.Key("ginlimit.remaining") // whole tokens left in it; 0 if no limit was checked, -1 if it is unlimited
+	PolicyKey  = attribute.Key("ginlimit.policy")  // name of the policy; "" for a method of a Limiter
+	OutcomeKey = attribute.Key("ginlimit.outcome") // see [ginlimit.Outcome]
+	SourceKey  = attribute.Key("ginlimit.source")  // where the decision was made: see [ginlimit.Source]
+	AllowedKey = attribute.Key("ginlimit.allowed") // whether the request passes; in a dry run, whether it would
+	// why Redis did not decide, or why there is no decision; "" of a normal one: see
+	// [ginlimit.Event]
+	ReasonKey = attribute.Key("ginlimit.reason")
+	// the limit closest to exhaustion as text; "" if no limit was checked
+	LimitKey = attribute.Key("ginlimit.limit")
+	// whole tokens left in it; 0 if no limit was checked, -1 if it is unlimited
+	RemainingKey = attribute.Key("ginlimit.remaining")
 )
 
 // Attributes of other metrics.
@@ -50,11 +55,13 @@ const (
 )
 
 // The buckets of ginlimit.decision.duration: from what the process decides itself to a timeout.
-var durations = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3}
+var durations = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3,
+	10e-3, 25e-3, 50e-3, 100e-3, 250e-3}
 
 // Observer describes decisions on spans, counts them, and reads the figures of limiters. [New] makes one.
 //
-// One is enough for all limiters of a process: the figures of two would be reported as one or the other. It is safe for concurrent use.
+// One is enough for all limiters of a process: the figures of two would be reported as one or the
+// other. It is safe for concurrent use.
 type Observer struct {
 	decisions metric.Int64Counter
 	duration  metric.Float64Histogram
@@ -100,9 +107,11 @@ func New(opts ...Option) (*Observer, error) {
 	meter := c.meters.Meter(ScopeName)
 	o := &Observer{}
 	var errs [4]error
-	o.decisions, errs[0] = meter.Int64Counter("ginlimit.decisions", metric.WithUnit("{decision}"), metric.WithDescription("Number of decisions."))
+	o.decisions, errs[0] = meter.Int64Counter("ginlimit.decisions", metric.WithUnit("{decision}"),
+		metric.WithDescription("Number of decisions."))
 	o.duration, errs[1] = meter.Float64Histogram("ginlimit.decision.duration", metric.WithUnit("s"),
-		metric.WithDescription("Duration of decisions, without the time that callers waited for tokens or slots."), metric.WithExplicitBucketBoundaries(durations...))
+		metric.WithDescription("Duration of decisions, without the time that callers waited for tokens or slots."),
+		metric.WithExplicitBucketBoundaries(durations...))
 	o.waited, errs[2] = meter.Float64Counter("ginlimit.wait.time", metric.WithUnit("s"),
 		metric.WithDescription("Time that callers waited for tokens or slots, added when the wait ends."))
 	errs[3] = o.register(meter)
@@ -153,7 +162,8 @@ func (o *Observer) register(meter metric.Meter) error {
 	current("ginlimit.local.bucket.count", "{bucket}", "Buckets in this process, which decide without Redis.",
 		func(s ginlimit.Stats) int64 { return int64(s.LocalBuckets) })
 	var err error
-	o.transitions, err = meter.Int64ObservableCounter("ginlimit.redis.breaker.transitions", metric.WithUnit("{transition}"),
+	o.transitions, err = meter.Int64ObservableCounter("ginlimit.redis.breaker.transitions",
+		metric.WithUnit("{transition}"),
 		metric.WithDescription("Transitions of circuit breakers, by the new state, and of those that opened by the reason."))
 	errs = append(errs, err)
 	o.planLookups, err = meter.Int64ObservableCounter("ginlimit.plan.lookups", metric.WithUnit("{lookup}"),
@@ -208,8 +218,9 @@ func (o *Observer) report(_ context.Context, to metric.Observer) error {
 
 // Observe counts a decision and describes it on the span of its context. It is for [ginlimit.WithObserver].
 //
-// If several policies decide on one request, the span has the attributes of the last decision. A refusal ends a request, so that is the
-// refusal; in a dry run the request goes on. The metrics count each decision. A span that does not record is left alone.
+// If several policies decide on one request, the span has the attributes of the last decision. A
+// refusal ends a request, so that is the refusal; in a dry run the request goes on. The metrics
+// count each decision. A span that does not record is left alone.
 func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
 	common := []attribute.KeyValue{
 		PolicyKey.String(strings.ToValidUTF8(e.Name, "\uFFFD")), // or OTLP exporters fail
@@ -221,7 +232,9 @@ func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
 				remaining = -1
 			}
 		}
-		span.SetAttributes(append(slices.Clip(common), ReasonKey.String(e.Reason), LimitKey.String(limit), RemainingKey.Int(remaining))...) // all, so that none is of an earlier decision
+		// all, so that none is of an earlier decision
+		span.SetAttributes(append(slices.Clip(common), ReasonKey.String(e.Reason),
+			LimitKey.String(limit), RemainingKey.Int(remaining))...)
 	}
 	if e.Reason != "" {
 		common = append(common, ErrorTypeKey.String(e.Reason))
@@ -234,9 +247,9 @@ func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
 	o.duration.Record(ctx, (e.Duration - e.Waited).Seconds(), with)
 }
 
-// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed; of one that is
-// closed, the counters stay, and so does its memory: it is for limiters that live as long as the process. A limiter that
-// is watched already, and a nil one, change nothing.
+// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed;
+// of one that is closed, the counters stay, and so does its memory: it is for limiters that live as
+// long as the process. A limiter that is watched already, and a nil one, change nothing.
 func (o *Observer) Watch(limiters ...*ginlimit.Limiter) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -247,8 +260,8 @@ func (o *Observer) Watch(limiters ...*ginlimit.Limiter) {
 	}
 }
 
-// WatchPlans adds plans whose [ginlimit.Plans.Stats] are read, and summed. They are for as long as the process lives. Plans that
-// are watched already, and nil ones, change nothing.
+// WatchPlans adds plans whose [ginlimit.Plans.Stats] are read, and summed. They are for as long as
+// the process lives. Plans that are watched already, and nil ones, change nothing.
 func (o *Observer) WatchPlans(plans ...*ginlimit.Plans) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -259,7 +272,8 @@ func (o *Observer) WatchPlans(plans ...*ginlimit.Plans) {
 	}
 }
 
-// Unregister ends the reading of figures. Decisions are still counted. More than once is once. The error is that of the meter provider.
+// Unregister ends the reading of figures. Decisions are still counted. More than once is once. The
+// error is that of the meter provider.
 func (o *Observer) Unregister() error {
 	if o.callback == nil {
 		return nil

@@ -101,7 +101,8 @@ func TestSpanDescribesTheLastDecision(t *testing.T) {
 	rdb, _ := connect(t)
 	tracers, spans := newTracer(t)
 	observer, _ := newObserver(t)
-	limiter := newLimiter(t, rdb, ginlimit.WithObserver(observer.Observe), ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")))
+	limiter := newLimiter(t, rdb, ginlimit.WithObserver(observer.Observe),
+		ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")))
 	r := newEngine(t)
 	r.Use(traced(tracers.Tracer("test")), limiter.Handler(ginlimit.PerHour(100), ginlimit.WithName("all")))
 	skip := ginlimit.WithSkip(func(*gin.Context) bool { return true })
@@ -112,13 +113,17 @@ func TestSpanDescribesTheLastDecision(t *testing.T) {
 		path string
 		want map[string]any
 	}{
-		{"/other", map[string]any{"ginlimit.policy": "all", "ginlimit.outcome": "allowed", "ginlimit.source": "redis", "ginlimit.allowed": true, "ginlimit.reason": "",
+		{"/other", map[string]any{"ginlimit.policy": "all", "ginlimit.outcome": "allowed",
+			"ginlimit.source": "redis", "ginlimit.allowed": true, "ginlimit.reason": "",
 			"ginlimit.limit": "100/h", "ginlimit.remaining": int64(99)}},
-		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "allowed", "ginlimit.source": "redis", "ginlimit.allowed": true, "ginlimit.reason": "",
+		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "allowed",
+			"ginlimit.source": "redis", "ginlimit.allowed": true, "ginlimit.reason": "",
 			"ginlimit.limit": "1/h", "ginlimit.remaining": int64(0)}},
-		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "refused", "ginlimit.source": "redis", "ginlimit.allowed": false, "ginlimit.reason": "",
+		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "refused",
+			"ginlimit.source": "redis", "ginlimit.allowed": false, "ginlimit.reason": "",
 			"ginlimit.limit": "1/h", "ginlimit.remaining": int64(0)}},
-		{"/health", map[string]any{"ginlimit.policy": "health", "ginlimit.outcome": "skipped", "ginlimit.source": "policy", "ginlimit.allowed": true, "ginlimit.reason": "",
+		{"/health", map[string]any{"ginlimit.policy": "health", "ginlimit.outcome": "skipped",
+			"ginlimit.source": "policy", "ginlimit.allowed": true, "ginlimit.reason": "",
 			"ginlimit.limit": "", "ginlimit.remaining": int64(0)}},
 	} {
 		spans.Reset()
@@ -188,21 +193,31 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 	get(r, "/free")
 	var values map[string]int64
 	read := func() map[string]int64 { values, _ = collected(t, reader); return values }
-	require.Eventually(t, func() bool { return read()["ginlimit.redis.batch.in_flight"] == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return read()["ginlimit.redis.batch.in_flight"] == 0
+	}, 10*time.Second, time.Millisecond)
 	const search = " ginlimit.allowed=true,ginlimit.outcome=allowed,ginlimit.policy=search,ginlimit.source=redis"
 	const refused = " ginlimit.allowed=false,ginlimit.outcome=refused,ginlimit.policy=search,ginlimit.source=redis"
 	const free = " ginlimit.allowed=true,ginlimit.outcome=allowed,ginlimit.policy=free\uFFFD,ginlimit.source=policy"
 	require.Equal(t, map[string]int64{
 		"ginlimit.decisions" + search: 3, "ginlimit.decisions" + refused: 2, "ginlimit.decisions" + free: 1,
-		"ginlimit.decision.duration" + search: 3, "ginlimit.decision.duration" + refused: 2, "ginlimit.decision.duration" + free: 1,
-		"ginlimit.redis.server.count": 1, "ginlimit.redis.breaker.open": 0, "ginlimit.redis.batches": 5, "ginlimit.redis.decisions": 5,
-		"ginlimit.redis.batch.in_flight": 0, "ginlimit.redis.decision.queued": 0, "ginlimit.slot.usage": 0, "ginlimit.ban.count": 0,
-		"ginlimit.lease.count": 0, "ginlimit.lease.decisions": 0, "ginlimit.refusal.remembered": 1, "ginlimit.local.bucket.count": 0,
+		"ginlimit.decision.duration" + search: 3, "ginlimit.decision.duration" + refused: 2,
+		"ginlimit.decision.duration" + free: 1,
+		"ginlimit.redis.server.count":       1, "ginlimit.redis.breaker.open": 0, "ginlimit.redis.batches": 5,
+		"ginlimit.redis.decisions":       5,
+		"ginlimit.redis.batch.in_flight": 0, "ginlimit.redis.decision.queued": 0,
+		"ginlimit.slot.usage": 0, "ginlimit.ban.count": 0,
+		"ginlimit.lease.count": 0, "ginlimit.lease.decisions": 0, "ginlimit.refusal.remembered": 1,
+		"ginlimit.local.bucket.count": 0,
 	}, values)
 
 	mini.Close()
-	require.Eventually(t, func() bool { get(r, "/search"); return read()["ginlimit.redis.breaker.open"] == 1 }, 10*time.Second, time.Millisecond)
-	require.Positive(t, values["ginlimit.decisions error.type=connection_refused,ginlimit.allowed=true,ginlimit.outcome=local,ginlimit.policy=search,ginlimit.source=local"])
+	require.Eventually(t, func() bool {
+		get(r, "/search")
+		return read()["ginlimit.redis.breaker.open"] == 1
+	}, 10*time.Second, time.Millisecond)
+	require.Positive(t,
+		values["ginlimit.decisions error.type=connection_refused,ginlimit.allowed=true,ginlimit.outcome=local,ginlimit.policy=search,ginlimit.source=local"])
 	require.Equal(t, int64(1), values["ginlimit.local.bucket.count"])
 	require.Eventually(t, func() bool {
 		return read()["ginlimit.redis.breaker.transitions error.type=connection_refused,ginlimit.breaker.state=open"] == 1
@@ -253,7 +268,8 @@ func TestPlansAndWaits(t *testing.T) {
 		_, err := plans.Limits(t.Context(), "k")
 		require.NoError(t, err)
 	}
-	observer.Observe(t.Context(), ginlimit.Event{Name: "p", Duration: 9 * time.Second, Waited: 7 * time.Second, Limit: ginlimit.PerHour(1)})
+	observer.Observe(t.Context(),
+		ginlimit.Event{Name: "p", Duration: 9 * time.Second, Waited: 7 * time.Second, Limit: ginlimit.PerHour(1)})
 	values, _ := collected(t, reader)
 	require.Equal(t, int64(1), values["ginlimit.plan.lookups ginlimit.plan.result=miss"])
 	require.Equal(t, int64(2), values["ginlimit.plan.lookups ginlimit.plan.result=hit"])
@@ -266,7 +282,8 @@ func TestReadmeNamesEveryMetric(t *testing.T) {
 	observer, reader := newObserver(t)
 	observer.Observe(t.Context(), ginlimit.Event{Waited: time.Second})
 	rdb, mini := connect(t)
-	plans, err := ginlimit.NewPlans(rdb, time.Minute, func(context.Context, string) ([]ginlimit.Limit, error) { return nil, nil })
+	plans, err := ginlimit.NewPlans(rdb, time.Minute,
+		func(context.Context, string) ([]ginlimit.Limit, error) { return nil, nil })
 	require.NoError(t, err)
 	observer.WatchPlans(plans)
 	limiter := newLimiter(t, rdb)
@@ -278,7 +295,8 @@ func TestReadmeNamesEveryMetric(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 	_, units := collected(t, reader)
 	named := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(ginlimit[a-z._]+)` \\| [a-z]+ \\| `(.+?)` \\|").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(
+		"(?m)^\\| `(ginlimit[a-z._]+)` \\| [a-z]+ \\| `(.+?)` \\|").FindAllStringSubmatch(string(text), -1) {
 		named[m[1]] = m[2]
 	}
 	require.Equal(t, units, named)

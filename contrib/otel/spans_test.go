@@ -18,9 +18,10 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// requireChildren wants every span of a script to be a child of the span of a request, and returns how many there are of each name.
-// Those of a cluster client that looks for its nodes are its own. On a machine that may be busy, some have no parent: the values of a
-// caller's context are read for so long only.
+// requireChildren wants every span of a script to be a child of the span of a request, and returns
+// how many there are of each name. Those of a cluster client that looks for its nodes are its own.
+// On a machine that may be busy, some have no parent: the values of a caller's context are read for
+// so long only.
 func requireChildren(t *testing.T, spans tracetest.SpanStubs, busy bool) map[string]int {
 	t.Helper()
 	requests := map[trace.SpanID]trace.TraceID{}
@@ -54,7 +55,8 @@ func requireChildren(t *testing.T, spans tracetest.SpanStubs, busy bool) map[str
 // testSpansOfRedis has requests come one after another, and at once.
 func testSpansOfRedis(t *testing.T, rdb redis.UniversalClient, busy bool) {
 	tracers, spans := newTracer(t)
-	require.NoError(t, redisotel.InstrumentTracing(rdb, redisotel.WithTracerProvider(tracers), redisotel.WithDBStatement(false),
+	require.NoError(t, redisotel.InstrumentTracing(rdb, redisotel.WithTracerProvider(tracers),
+		redisotel.WithDBStatement(false),
 		redisotel.WithDialFilter(true)))
 	observer, _ := newObserver(t)
 	limiter := newLimiter(t, rdb, ginlimit.WithObserver(observer.Observe), ginlimit.WithFailure(ginlimit.FailClosed))

@@ -41,7 +41,8 @@ func TestDashboardIsAnExport(t *testing.T) {
 	t.Parallel()
 	board, text := readDashboard(t)
 	require.Len(t, board.Inputs, 1)
-	require.Equal(t, "DS_PROMETHEUS datasource prometheus", strings.Join([]string{board.Inputs[0].Name, board.Inputs[0].Type, board.Inputs[0].PluginID}, " "))
+	require.Equal(t, "DS_PROMETHEUS datasource prometheus",
+		strings.Join([]string{board.Inputs[0].Name, board.Inputs[0].Type, board.Inputs[0].PluginID}, " "))
 	uids := regexp.MustCompile(`"type": "prometheus",\s*"uid": "([^"]*)"`).FindAllStringSubmatch(text, -1)
 	require.GreaterOrEqual(t, len(uids), 2+2*len(board.Panels), "of two variables, of each panel and each target")
 	for _, uid := range uids {
@@ -84,19 +85,22 @@ func TestExpressionsParse(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "dashboard.yml")
 	require.NoError(t, os.WriteFile(file, []byte(rules.String()), 0o600))
-	out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "--lint=all", "--lint-fatal", "alerts.yml", file).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "--lint=all",
+		"--lint-fatal", "alerts.yml", file).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 
 // TestAlertRules has promtool run the tests of alerts_test.yml.
 func TestAlertRules(t *testing.T) {
 	t.Parallel()
-	out, err := exec.CommandContext(t.Context(), testkit.Need(t, "promtool"), "test", "rules", "alerts_test.yml").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), testkit.Need(t, "promtool"), "test", "rules",
+		"alerts_test.yml").CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 
-// TestAlertsLeadToTheirRunbooks: each alert has a name of ginlimit, a severity, a section of the operations guide and a test in
-// which it fires, and is one for all policies and processes of an application.
+// TestAlertsLeadToTheirRunbooks: each alert has a name of ginlimit, a severity, a section of the
+// operations guide and a test in which it fires, and is one for all policies and processes of an
+// application.
 func TestAlertsLeadToTheirRunbooks(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{}
@@ -115,10 +119,13 @@ func TestAlertsLeadToTheirRunbooks(t *testing.T) {
 		if strings.Contains(rest, "severity: page") {
 			pages++
 		}
-		assert.Contains(t, rest, "runbook_url: https://github.com/ginlimit/ginlimit/blob/main/docs/operations.md#"+strings.ToLower(name)+"\n")
-		assert.True(t, slices.Contains(strings.Split(files["../../docs/operations.md"], "\n"), "### "+name), "%s has no section", name)
+		assert.Contains(t, rest,
+			"runbook_url: https://github.com/ginlimit/ginlimit/blob/main/docs/operations.md#"+strings.ToLower(name)+"\n")
+		assert.True(t, slices.Contains(strings.Split(files["../../docs/operations.md"], "\n"), "### "+name),
+			"%s has no section", name)
 		assert.True(t, strings.Contains(files["README.md"], "| `"+name+"` |"), "%s is not in the README", name)
-		assert.True(t, strings.Contains(files["alerts_test.yml"], "alertname: "+name+"\n        eval_time"), "%s fires in no test", name)
+		assert.True(t, strings.Contains(files["alerts_test.yml"], "alertname: "+name+"\n        eval_time"),
+			"%s fires in no test", name)
 		for _, by := range regexp.MustCompile(`by \(([^)]*)\)`).FindAllStringSubmatch(rest, -1) {
 			assert.Contains(t, []string{"job", "job, le"}, by[1], name)
 		}

@@ -24,9 +24,11 @@ import (
 )
 
 // The buckets of ginlimit_decision_duration_seconds: from what the process decides itself to a timeout.
-var durations = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3}
+var durations = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3,
+	10e-3, 25e-3, 50e-3, 100e-3, 250e-3}
 
-// openings are the usual reasons why a breaker opens. Their counters begin with 0: Prometheus sees no increase of one that was not there before.
+// openings are the usual reasons why a breaker opens. Their counters begin with 0: Prometheus sees
+// no increase of one that was not there before.
 var openings = []string{"late", "connection_refused", "unknown_host", "tls", "network", "pool", "client", "reply",
 	"CLUSTERDOWN", "ERR", "LOADING", "MASTERDOWN", "NOAUTH", "WRONGPASS"}
 
@@ -62,8 +64,9 @@ func New() *Collector {
 			Help: "Decisions by policy, by outcome, and by whether the request was to pass.",
 		}, []string{"name", "outcome", "allowed"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "ginlimit_decision_duration_seconds",
-			Help:    "How long decisions took, by where they were made, without the time that callers waited for tokens or slots.",
+			Name: "ginlimit_decision_duration_seconds",
+			Help: "How long decisions took, by where they were made, without the time that callers " +
+				"waited for tokens or slots.",
 			Buckets: durations,
 		}, []string{"name", "source"}),
 		waited: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -75,15 +78,19 @@ func New() *Collector {
 			Help: "Decisions that Redis did not make, and requests without a decision, by reason.",
 		}, []string{"name", "reason"}),
 		transitions: prometheus.NewDesc("ginlimit_breaker_transitions_total",
-			"Transitions of circuit breakers, by the new state, and of those that opened by the reason.", []string{"to", "reason"}, nil),
-		planLookups: prometheus.NewDesc("ginlimit_plan_lookups_total", "Lookups of clients' plans, by result.", []string{"result"}, nil),
+			"Transitions of circuit breakers, by the new state, and of those that opened by the reason.",
+			[]string{"to", "reason"}, nil),
+		planLookups: prometheus.NewDesc("ginlimit_plan_lookups_total",
+			"Lookups of clients' plans, by result.", []string{"result"}, nil),
 	}
 	figure := func(name, help string, kind prometheus.ValueType, of func(ginlimit.Stats) float64) {
 		c.figures = append(c.figures, figure{prometheus.NewDesc(name, help, nil, nil), kind, of})
 	}
-	figure("ginlimit_redis_servers", "Servers of Redis that decisions are sent to, summed over limiters.", prometheus.GaugeValue,
+	figure("ginlimit_redis_servers", "Servers of Redis that decisions are sent to, summed over limiters.",
+		prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Servers) })
-	figure("ginlimit_redis_servers_lost", "Servers of Redis whose circuit breaker is open, summed over limiters.", prometheus.GaugeValue,
+	figure("ginlimit_redis_servers_lost", "Servers of Redis whose circuit breaker is open, summed over limiters.",
+		prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.LostServers) })
 	figure("ginlimit_batches_total", "Batches sent to Redis.", prometheus.CounterValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Batches) })
@@ -103,7 +110,9 @@ func New() *Collector {
 		func(s ginlimit.Stats) float64 { return float64(s.Leased) })
 	figure("ginlimit_remembered_refusals", "Refusals that may be told without Redis.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Remembered) })
-	figure("ginlimit_local_buckets", "Buckets in the process, which decide without Redis, full ones that are not forgotten yet among them.", prometheus.GaugeValue,
+	figure("ginlimit_local_buckets",
+		"Buckets in the process, which decide without Redis, full ones that are not forgotten yet among them.",
+		prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.LocalBuckets) })
 	return c
 }
@@ -121,9 +130,9 @@ func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
 	}
 }
 
-// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed; of one that is
-// closed, the counters stay, and so does its memory: it is for limiters that live as long as the process. A limiter that
-// is watched already, and a nil one, change nothing.
+// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed;
+// of one that is closed, the counters stay, and so does its memory: it is for limiters that live as
+// long as the process. A limiter that is watched already, and a nil one, change nothing.
 func (c *Collector) Watch(limiters ...*ginlimit.Limiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,8 +143,8 @@ func (c *Collector) Watch(limiters ...*ginlimit.Limiter) {
 	}
 }
 
-// WatchPlans adds plans whose [ginlimit.Plans.Stats] are read, and summed. They are for as long as the process lives. Plans that
-// are watched already, and nil ones, change nothing.
+// WatchPlans adds plans whose [ginlimit.Plans.Stats] are read, and summed. They are for as long as
+// the process lives. Plans that are watched already, and nil ones, change nothing.
 func (c *Collector) WatchPlans(plans ...*ginlimit.Plans) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

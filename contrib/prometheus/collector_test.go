@@ -45,7 +45,8 @@ func application(t *testing.T) (*gin.Engine, *miniredis.Miniredis) {
 
 	r := gin.New()
 	require.NoError(t, r.SetTrustedProxies(nil))
-	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})))
+	r.GET("/metrics",
+		gin.WrapH(promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})))
 	ok := func(c *gin.Context) { c.Status(http.StatusOK) }
 	r.GET("/search", limiter.Handler(ginlimit.PerHour(3), ginlimit.WithName("search")), ok)
 	r.GET("/free", limiter.Handler(ginlimit.PerHour(-1), ginlimit.WithName("free")), ok)
@@ -103,7 +104,9 @@ func TestScrapeShowsKnownTraffic(t *testing.T) {
 	for range 2 {
 		get(r, "/free")
 	}
-	require.Eventually(t, func() bool { return scraped(t, r)["ginlimit_batches_in_flight"] == "0" }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return scraped(t, r)["ginlimit_batches_in_flight"] == "0"
+	}, 10*time.Second, time.Millisecond)
 	values := scraped(t, r)
 	for metric, want := range map[string]string{
 		`ginlimit_decisions_total{allowed="true",name="search",outcome="allowed"}`:  "3",

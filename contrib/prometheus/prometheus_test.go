@@ -30,7 +30,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// busyApplication is an application that has something of every metric, with a client that sends requests until the test ends.
+// busyApplication is an application that has something of every metric, with a client that sends
+// requests until the test ends.
 func busyApplication(t *testing.T, rdb *redis.Client) *httptest.Server {
 	gin.SetMode(gin.TestMode)
 	quiet, metrics := ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimitprom.New()
@@ -50,13 +51,16 @@ func busyApplication(t *testing.T, rdb *redis.Client) *httptest.Server {
 
 	r := gin.New()
 	require.NoError(t, r.SetTrustedProxies(nil))
-	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})))
+	r.GET("/metrics",
+		gin.WrapH(promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})))
 	user := ginlimit.WithKey(ginlimit.ByHeader("X-User"))
-	r.GET("/login", limiter.Handler(ginlimit.PerHour(3), ginlimit.WithName("login"), ginlimit.WithBan(time.Second, time.Minute)))
+	r.GET("/login", limiter.Handler(ginlimit.PerHour(3), ginlimit.WithName("login"),
+		ginlimit.WithBan(time.Second, time.Minute)))
 	r.GET("/trial", limiter.Handler(ginlimit.PerHour(3), ginlimit.WithName("trial"), ginlimit.WithDryRun()))
 	r.GET("/hot", limiter.Handler(ginlimit.PerMinute(100_000), ginlimit.WithName("hot"), ginlimit.WithLease(time.Second)))
 	r.GET("/slots", limiter.Handler(ginlimit.PerHour(1000), ginlimit.WithName("slots"), ginlimit.WithConcurrency(2)))
-	r.GET("/plan", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("plan"), user, ginlimit.WithLimitFunc(plans.Limits)))
+	r.GET("/plan", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("plan"), user,
+		ginlimit.WithLimitFunc(plans.Limits)))
 	server := httptest.NewServer(r)
 	worker, err := limiter.Policy(ginlimit.PerSecond(20).WithBurst(1), ginlimit.WithName("worker"))
 	require.NoError(t, err)
@@ -89,8 +93,8 @@ func busyApplication(t *testing.T, rdb *redis.Client) *httptest.Server {
 	return server
 }
 
-// startPrometheus starts a Prometheus that scrapes a server, with the alert rules in a time that runs thirty times as fast, and
-// returns its address.
+// startPrometheus starts a Prometheus that scrapes a server, with the alert rules in a time that
+// runs thirty times as fast, and returns its address.
 func startPrometheus(t *testing.T, target *httptest.Server) string {
 	program, folder, addr := testkit.Need(t, "prometheus"), t.TempDir(), "127.0.0.1:"+testkit.FreePort(t)
 	rules, err := os.ReadFile("alerts.yml")
@@ -108,7 +112,8 @@ scrape_configs: [{job_name: api, static_configs: [{targets: [%q]}]}]
 `, target.Listener.Addr()), 0o600))
 	log, err := os.Create(filepath.Join(folder, "log"))
 	require.NoError(t, err)
-	cmd := exec.Command(program, "--config.file", filepath.Join(folder, "prometheus.yml"), "--storage.tsdb.path", filepath.Join(folder, "data"),
+	cmd := exec.Command(program, "--config.file", filepath.Join(folder, "prometheus.yml"),
+		"--storage.tsdb.path", filepath.Join(folder, "data"),
 		"--web.listen-address", addr)
 	cmd.Stdout, cmd.Stderr = log, log
 	require.NoError(t, cmd.Start())

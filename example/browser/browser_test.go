@@ -85,14 +85,17 @@ func TestBurst(t *testing.T) {
 			}
 			// The admitted and the refused are as many: linear bars of one height.
 			height := func(kind string) float64 {
-				return eval[float64](p, fmt.Sprintf(`-Number(document.querySelector('[data-row=%s] .%s').getAttribute('d').match(/v(-[\d.]+)/)[1])`, lane, kind))
+				return eval[float64](p,
+					fmt.Sprintf(
+						`-Number(document.querySelector('[data-row=%s] .%s').getAttribute('d').match(/v(-[\d.]+)/)[1])`, lane, kind))
 			}
 			require.InDelta(t, height("admitted"), height("refused"), 0.1)
 		}
 		require.Equal(t, "120 s", p.text("#span"))
 		require.Equal(t, []string{"now", "−20 s", "−40 s", "−60 s", "−80 s", "−100 s", "−120 s"},
 			eval[[]string](p, `[...document.querySelectorAll('#timeline > text')].map(e => e.textContent)`))
-		for _, kind := range []string{"level", "area", "admitted", "refused", "away"} { // the legend has the marks of the drawing
+		// the legend has the marks of the drawing
+		for _, kind := range []string{"level", "area", "admitted", "refused", "away"} {
 			require.True(t, eval[bool](p, fmt.Sprintf(`(() => {
 				const style = e => (s => [s.fill, s.stroke, s.opacity].join())(getComputedStyle(e))
 				return style(document.querySelector('.legend .%s')) === style(document.querySelector('#timeline .%[1]s'))
@@ -117,9 +120,14 @@ func TestTextsAreOfTheLimit(t *testing.T) {
 	p.limit5PerMinute()
 	p.press("#burst", kb.ArrowRight, 4)
 	for i, c := range []struct{ lane, text, code, query string }{
-		{"token-bucket", "5/m burst 9", "router.Use(limiter.Handler(ginlimit.PerMinute(5).WithBurst(9)))", "limit=5/m+burst+9"},
-		{"fixed-window", "5/m", "router.Use(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithAlgorithm(ginlimit.FixedWindow)))", "limit=5/m&algorithm=fixed-window"},
-		{"sliding-window", "5/m", "router.Use(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithAlgorithm(ginlimit.SlidingWindow)))", "limit=5/m&algorithm=sliding-window"},
+		{"token-bucket", "5/m burst 9", "router.Use(limiter.Handler(ginlimit.PerMinute(5).WithBurst(9)))",
+			"limit=5/m+burst+9"},
+		{"fixed-window", "5/m",
+			"router.Use(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithAlgorithm(ginlimit.FixedWindow)))",
+			"limit=5/m&algorithm=fixed-window"},
+		{"sliding-window", "5/m",
+			"router.Use(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithAlgorithm(ginlimit.SlidingWindow)))",
+			"limit=5/m&algorithm=sliding-window"},
 	} {
 		p.click("[name=closer][value=" + c.lane + "]")
 		curl := "curl -i 'http://" + program.address + "/try?" + c.query + "'"
@@ -132,7 +140,8 @@ func TestTextsAreOfTheLimit(t *testing.T) {
 		}
 		before := p.left(c.lane)
 		get(t, regexp.MustCompile(`http://[^']*`).FindString(curl), http.StatusOK)
-		p.until("the terminal took a token", fmt.Sprintf(`Number(document.querySelector('#%s .left b').textContent) === %d`, c.lane, before-1))
+		p.until("the terminal took a token",
+			fmt.Sprintf(`Number(document.querySelector('#%s .left b').textContent) === %d`, c.lane, before-1))
 		require.Equal(t, counts{}, p.counts(lanes[i]), "the page sent nothing")
 	}
 	require.Equal(t, "5/m burst 9", p.text("#limit"))
@@ -153,7 +162,8 @@ func TestTokensComeBack(t *testing.T) {
 		p.until("full again", `document.getElementById('`+lane+`').classList.contains('full')`)
 		require.Equal(t, "the next one passes", p.text("#"+lane+" .wait"))
 	}
-	p.until("the last answer is true to the present", `document.querySelector('[data-name=Status]').cells[2].textContent === '200'`)
+	p.until("the last answer is true to the present",
+		`document.querySelector('[data-name=Status]').cells[2].textContent === '200'`)
 	p.drawn()
 	require.Equal(t, "10", p.field("X-RateLimit-Remaining", 2))
 	require.Equal(t, "0 s", p.field("X-RateLimit-Reset", 2))
@@ -182,7 +192,8 @@ func TestProcessesAndRedis(t *testing.T) {
 	}
 	require.Equal(t, p.text("#address-1"), regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(p.text("#curl")))
 	get(t, "http://"+p.text("#address-1")+"/try?limit=5/m", http.StatusOK)
-	p.until("A sees what B took", `document.querySelector('#token-bucket .shared').textContent.startsWith('A sees 2B sees 2')`)
+	p.until("A sees what B took",
+		`document.querySelector('#token-bucket .shared').textContent.startsWith('A sees 2B sees 2')`)
 	require.Contains(t, p.text("#age"), "via B")
 
 	for range 2 {
@@ -228,7 +239,10 @@ func TestSteadyTrafficAndChanges(t *testing.T) {
 	looks := eval[float64](p, `lanes[0].seen.at`)
 	p.until("it looks again", fmt.Sprintf(`lanes[0].seen.at > %f + 1`, looks))
 	require.Equal(t, before, total(), "no traffic")
-	require.Equal(t, total(), func() int { c := p.counts("sliding-window"); return c.admitted + c.refused }(), "the same requests")
+	require.Equal(t, total(), func() int {
+		c := p.counts("sliding-window")
+		return c.admitted + c.refused
+	}(), "the same requests")
 }
 
 func TestKeyboard(t *testing.T) {

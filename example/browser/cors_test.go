@@ -50,7 +50,8 @@ func TestGuideHasTheTestedOrder(t *testing.T) {
 	require.NoError(t, err)
 	code, err := os.ReadFile("cors_test.go")
 	require.NoError(t, err)
-	_, recipe, _ := strings.Cut(string(code), "limitBehindCORS(router *gin.Engine, limiter *ginlimit.Limiter, page string) {\n")
+	_, recipe, _ := strings.Cut(string(code),
+		"limitBehindCORS(router *gin.Engine, limiter *ginlimit.Limiter, page string) {\n")
 	recipe, _, _ = strings.Cut(recipe, "\n}\n")
 	recipe = strings.ReplaceAll("\n"+recipe, "\n\t", "\n")
 	recipe = strings.Replace(recipe, "[]string{page}", `[]string{"https://app.example.com"}`, 1)

@@ -1,5 +1,6 @@
-// Command gateway is an AI gateway: each API key may use so many tokens a minute and a calendar month. A request takes an estimate
-// before its answer is streamed, and is settled with what it really used.
+// Command gateway is an AI gateway: each API key may use so many tokens a minute and a calendar
+// month. A request takes an estimate before its answer is streamed, and is settled with what it
+// really used.
 //
 //	go run ./example/gateway                            with a Redis of its own, in the process
 //	go run ./example/gateway -redis 127.0.0.1:6379      with a Redis server
@@ -59,7 +60,8 @@ func run(ctx context.Context, addr, redisAddr string, out io.Writer) error {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second)) // an answer takes seconds, so a decision may take one
+	// an answer takes seconds, so a decision may take one
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second))
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,8 @@ func TestGateway(t *testing.T) {
 	require.Empty(t, refused.Header.Get("Retry-After"), "it is never allowed")
 	require.Contains(t, body, "retrying will not help")
 
-	for body, want := range map[string]int{`{}`: 400, `{"prompt":"x","max_tokens":-1}`: 400, `{"prompt":"  ","max_tokens":1}`: 400, cheap: 200} {
+	for body, want := range map[string]int{`{}`: 400, `{"prompt":"x","max_tokens":-1}`: 400,
+		`{"prompt":"  ","max_tokens":1}`: 400, cheap: 200} {
 		response, _ := ask("alice", body)
 		require.Equal(t, want, response.StatusCode, body)
 	}

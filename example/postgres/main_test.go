@@ -84,7 +84,9 @@ func connectRedis(t *testing.T) *redis.Client {
 	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
 	t.Cleanup(func() { _ = rdb.Close() })
-	require.Eventually(t, func() bool { return rdb.Ping(context.Background()).Err() == nil }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return rdb.Ping(context.Background()).Err() == nil
+	}, 20*time.Second, 10*time.Millisecond)
 	return rdb
 }
 
@@ -103,8 +105,9 @@ func TestChangedPlansHold(t *testing.T) {
 	db, rdb := connectPostgres(t), connectRedis(t)
 	t.Setenv("REDIS_URL", "redis://"+rdb.Options().Addr)
 	config := db.Config().ConnConfig
-	t.Setenv("DATABASE_URL", fmt.Sprintf("postgres://%s@%s/%s?search_path=%s", url.UserPassword(config.User, config.Password),
-		net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))), config.Database, config.RuntimeParams["search_path"]))
+	t.Setenv("DATABASE_URL",
+		fmt.Sprintf("postgres://%s@%s/%s?search_path=%s", url.UserPassword(config.User, config.Password),
+			net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))), config.Database, config.RuntimeParams["search_path"]))
 	ctx, stop := context.WithCancel(t.Context())
 	printed, ended := make(lines, 100), make(chan error, 1)
 	go func() { ended <- run(ctx, "127.0.0.1:0", printed) }()
@@ -159,7 +162,8 @@ func TestChangedPlansHold(t *testing.T) {
 	} {
 		if row.change != 0 {
 			code := http.StatusServiceUnavailable
-			for tries := 0; code == http.StatusServiceUnavailable && tries < 100; tries++ { // Redis may be late on a busy machine
+			// Redis may be late on a busy machine
+			for tries := 0; code == http.StatusServiceUnavailable && tries < 100; tries++ {
 				code, _ = send(http.MethodPut, "/plans/"+url.PathEscape(row.client), "", url.Values{"quota": {row.quota}}.Encode())
 			}
 			require.Equal(t, row.change, code, "%+v", row)
@@ -175,7 +179,8 @@ func TestChangedPlansHold(t *testing.T) {
 // TestQuotasFromPostgres makes four calls with quotas from a table, and looks at what comes after.
 func TestQuotasFromPostgres(t *testing.T) {
 	db, rdb := connectPostgres(t), connectRedis(t)
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(10*time.Second), ginlimit.WithFailure(ginlimit.FailClosed))
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(10*time.Second),
+		ginlimit.WithFailure(ginlimit.FailClosed))
 	require.NoError(t, err)
 	defer limiter.Close()
 	r, err := router(limiter, rdb, db)

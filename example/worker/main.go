@@ -1,5 +1,5 @@
-// Command worker has workers that wait for the quota of a partner: so many calls a second, and so many a calendar day, for all
-// processes together.
+// Command worker has workers that wait for the quota of a partner: so many calls a second, and so
+// many a calendar day, for all processes together.
 //
 //	go run ./example/worker                            with a Redis of its own, in the process
 //	go run ./example/worker -redis 127.0.0.1:6379      with a Redis server; start several, and they share the quota

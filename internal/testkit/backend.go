@@ -15,8 +15,8 @@ type Backend struct {
 	Other   *ginlimit.Limiter // of another process, if there is one
 }
 
-// OnEveryBackend runs a test in a bubble: with one server, with a client whose keys may be on several, in the process, and in
-// an outage.
+// OnEveryBackend runs a test in a bubble: with one server, with a client whose keys may be on
+// several, in the process, and in an outage.
 func OnEveryBackend(t *testing.T, test func(t *testing.T, b Backend)) {
 	t.Helper()
 	for name, start := range map[string]func(t *testing.T, b *Bubble) Backend{

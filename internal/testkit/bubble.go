@@ -46,7 +46,8 @@ func (b *Bubble) ConnectInline(t testing.TB) *redis.Client {
 }
 
 func (b *Bubble) connect(t testing.TB, dial redisstore.Dialer) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: dial}) // a name would be looked up, which a bubble cannot do
+	// a name would be looked up, which a bubble cannot do
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: dial})
 	rdb.AddHook(EveryCall(func(send func() error) error {
 		if b.Late.Load() {
 			time.Sleep(time.Second / 4)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Civil is a calendar as its documentation has it. It asks a zone for nothing but the date at a moment, and looks at one day after
-// another.
+// Civil is a calendar as its documentation has it. It asks a zone for nothing but the date at a
+// moment, and looks at one day after another.
 type Civil struct {
 	Unit  string // "day", "week" or "month"
 	First int    // weekday of a week, day of a month

@@ -36,7 +36,8 @@ func engines() map[string]startEngine {
 	return all
 }
 
-// OnEveryEngine runs a test of the token bucket on miniredis with a set clock, in the process, and on a real redis-server.
+// OnEveryEngine runs a test of the token bucket on miniredis with a set clock, in the process, and
+// on a real redis-server.
 func OnEveryEngine(t *testing.T, test func(t *testing.T, e Engine)) {
 	OnEveryEngineOf(t, ginlimit.TokenBucket, test)
 }

@@ -19,7 +19,8 @@ func RedisEngine(t testing.TB, a ginlimit.Algorithm) Engine {
 	rdb := Connect(t, StartRedis(t))
 	ctx := t.Context()
 	return Engine{
-		Limiter:   NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0)), // it knows nothing of such a clock
+		// it knows nothing of such a clock
+		Limiter:   NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0)),
 		Algorithm: a,
 		Rdb:       rdb,
 		Ahead:     3 * time.Second,

@@ -88,7 +88,8 @@ func GoroutinesLeft(t testing.TB) int {
 	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
 	left := 0
 	for _, stack := range strings.Split(profile.String(), "\n\n") {
-		if strings.Contains(stack, fmt.Sprintf("%q:%q", "test", t.Name())) && !strings.Contains(stack, "/internal/testkit.") &&
+		if strings.Contains(stack, fmt.Sprintf("%q:%q", "test", t.Name())) &&
+			!strings.Contains(stack, "/internal/testkit.") &&
 			(strings.Contains(stack, "ginlimit.(*") || strings.Contains(stack, "ginlimit/internal/")) {
 			left++
 		}

@@ -50,8 +50,8 @@ func (m *Migration) Move(t *testing.T, key string) {
 	require.NoError(t, m.nodes[0].Migrate(t.Context(), host, port, key, 0, 10*time.Second).Err())
 }
 
-// Slots are on their way between the masters of a cluster. They never arrive: while nodes tell each other who has a slot, one
-// that gives it up deletes what it holds of it.
+// Slots are on their way between the masters of a cluster. They never arrive: while nodes tell each
+// other who has a slot, one that gives it up deletes what it holds of it.
 type Slots struct {
 	nodes []*redis.Client
 	ids   []string
@@ -93,7 +93,8 @@ func (s *Slots) move(ctx context.Context, slot int64, from, to int) error {
 		return err
 	}
 	for _, key := range s.nodes[from].ClusterGetKeysInSlot(ctx, int(slot), 100).Val() {
-		if err := s.nodes[from].Migrate(ctx, host, port, key, 0, 10*time.Second).Err(); err != nil && !strings.HasPrefix(err.Error(), "NOKEY") {
+		if err := s.nodes[from].Migrate(ctx, host, port, key, 0, 10*time.Second).Err(); err != nil &&
+			!strings.HasPrefix(err.Error(), "NOKEY") {
 			return err
 		}
 	}

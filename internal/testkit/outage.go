@@ -11,10 +11,12 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// Unreachable is a client of a server that refuses connections, and that does not try again. It may be in a bubble: it uses no network, and
-// go-redis only dials in the background after as many failures as its pool is large.
+// Unreachable is a client of a server that refuses connections, and that does not try again. It may
+// be in a bubble: it uses no network, and go-redis only dials in the background after as many
+// failures as its pool is large.
 func Unreachable(t testing.TB) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1, PoolSize: 1000, Dialer: RefuseConnection})
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1,
+		PoolSize: 1000, Dialer: RefuseConnection})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }

@@ -15,9 +15,11 @@ import (
 )
 
 // PlansOfProcess returns the plans of a process that knows none yet, whose timeout is the default.
-func PlansOfProcess(t *testing.T, b *Bubble, source func(context.Context, string) (ginlimit.Limit, error), opts ...ginlimit.Option) *ginlimit.Plans {
+func PlansOfProcess(t *testing.T, b *Bubble, source func(context.Context, string) (ginlimit.Limit, error),
+	opts ...ginlimit.Option) *ginlimit.Plans {
 	t.Helper()
-	plans, err := ginlimit.NewPlans(b.Connect(t), time.Hour, SingleLimit(source), append([]ginlimit.Option{ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	plans, err := ginlimit.NewPlans(b.Connect(t), time.Hour, SingleLimit(source),
+		append([]ginlimit.Option{ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 	require.NoError(t, err)
 	return plans
 }
@@ -63,19 +65,22 @@ func (s *Source) Set(client string, limit ginlimit.Limit, err error) {
 
 // NewSource returns a source of three plans.
 func NewSource() *Source {
-	return &Source{Plans: map[string]ginlimit.Limit{"three": ginlimit.PerMinute(3), "unlimited": ginlimit.PerMinute(-1), "prohibited": ginlimit.PerMinute(0)}}
+	return &Source{Plans: map[string]ginlimit.Limit{"three": ginlimit.PerMinute(3),
+		"unlimited": ginlimit.PerMinute(-1), "prohibited": ginlimit.PerMinute(0)}}
 }
 
 // NewPlans returns plans that a source knows for an hour.
 func NewPlans(t *testing.T, rdb redis.UniversalClient, s *Source, opts ...ginlimit.Option) *ginlimit.Plans {
 	t.Helper()
-	plans, err := ginlimit.NewPlans(rdb, time.Hour, SingleLimit(s.Ask), append([]ginlimit.Option{Patient(), ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	plans, err := ginlimit.NewPlans(rdb, time.Hour, SingleLimit(s.Ask),
+		append([]ginlimit.Option{Patient(), ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 	require.NoError(t, err)
 	return plans
 }
 
 // SingleLimit is a source of one limit for each client.
-func SingleLimit(source func(context.Context, string) (ginlimit.Limit, error)) func(context.Context, string) ([]ginlimit.Limit, error) {
+func SingleLimit(source func(context.Context, string) (ginlimit.Limit, error)) func(context.Context,
+	string) ([]ginlimit.Limit, error) {
 	return func(ctx context.Context, client string) ([]ginlimit.Limit, error) {
 		l, err := source(ctx, client)
 		return []ginlimit.Limit{l}, err

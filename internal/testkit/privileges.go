@@ -21,7 +21,8 @@ func RequireNothingDenied(t *testing.T, addr string) {
 // Restrict makes a user who may do what docs/operations.md says that an algorithm needs, and more.
 func Restrict(t *testing.T, addr, algorithm string, more ...string) redis.Options {
 	t.Helper()
-	m := regexp.MustCompile(`(?m)^# ` + algorithm + "\nACL (SETUSER app .*)$").FindStringSubmatch(Read(t, "docs/operations.md"))
+	m := regexp.MustCompile(`(?m)^# ` + algorithm + "\nACL (SETUSER app .*)$").FindStringSubmatch(Read(t,
+		"docs/operations.md"))
 	require.NotNil(t, m, "docs/operations.md has no line for %s", algorithm)
 	rules := []any{"ACL"}
 	for _, rule := range append(strings.Fields(m[1]), more...) {

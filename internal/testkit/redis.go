@@ -1,5 +1,6 @@
-// Package testkit is what the tests of several packages have in common: redis-servers of their own, proxies that fail on
-// demand, bubbles with a Redis, and limiters that have the patience of a busy machine. Nothing but tests imports it.
+// Package testkit is what the tests of several packages have in common: redis-servers of their own,
+// proxies that fail on demand, bubbles with a Redis, and limiters that have the patience of a busy
+// machine. Nothing but tests imports it.
 package testkit
 
 import (
@@ -118,7 +119,8 @@ func FreePort(t testing.TB) string {
 	return strconv.Itoa(port)
 }
 
-// RefusedAddr returns an address that refuses connections until the test ends: its port is taken, and nobody listens there.
+// RefusedAddr returns an address that refuses connections until the test ends: its port is taken,
+// and nobody listens there.
 func RefusedAddr(t testing.TB) string {
 	t.Helper()
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)

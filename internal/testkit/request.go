@@ -23,7 +23,8 @@ func Serve(handlers ...gin.HandlerFunc) *gin.Engine {
 
 // Middleware is [ginlimit.New] with the patience of a busy machine, and no decision that Redis has not made.
 func Middleware(rdb redis.UniversalClient, limit ginlimit.Limit, opts ...ginlimit.Option) gin.HandlerFunc {
-	return ginlimit.New(rdb, limit, append([]ginlimit.Option{Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
+	return ginlimit.New(rdb, limit,
+		append([]ginlimit.Option{Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
 }
 
 // Get sends a GET request that the functions have edited.

@@ -93,7 +93,8 @@ var sources = sync.OnceValues(func() (s redisstore.Sources, err error) {
 // it is free.
 func scriptsOfSlots(algorithm ginlimit.Option, limits ...ginlimit.Limit) (sources [2]string, err error) {
 	sent, err := recordScripts(algorithm, func(l *ginlimit.Limiter) error {
-		p, err := l.Policy(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("slots"), ginlimit.WithConcurrency(1))
+		p, err := l.Policy(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("slots"),
+			ginlimit.WithConcurrency(1))
 		if err != nil {
 			return err
 		}
@@ -122,7 +123,8 @@ func scriptOfNode(a ginlimit.Algorithm, limit ginlimit.Limit) (string, error) {
 		},
 	})
 	defer rdb.Close()
-	l, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithAlgorithm(a), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	l, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithAlgorithm(a),
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return "", err
 	}
@@ -159,7 +161,8 @@ func recordScripts(o ginlimit.Option, calls func(l *ginlimit.Limiter) error) ([]
 	defer mini.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: dialer(mini)})
 	defer rdb.Close()
-	l, err := ginlimit.NewLimiter(rdb, o, Patient(), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	l, err := ginlimit.NewLimiter(rdb, o, Patient(), ginlimit.WithFailure(ginlimit.FailClosed),
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, err
 	}

@@ -44,8 +44,8 @@ func (m *WindowModel) Window(key string, l ginlimit.Limit) *ModelWindow {
 	return w
 }
 
-// Clock returns the time of a window. The clock of a log is never behind its newest token: if the server's is set back, it
-// stands still until that has caught up, or until the log changes.
+// Clock returns the time of a window. The clock of a log is never behind its newest token: if the
+// server's is set back, it stands still until that has caught up, or until the log changes.
 func (m *WindowModel) Clock(w *ModelWindow) int64 {
 	now := m.Now + w.At
 	if n := len(w.Taken); n > 0 && m.Algorithm == ginlimit.SlidingWindow {
@@ -171,7 +171,8 @@ func (m *WindowModel) Returns(key string, n int64, limits []ginlimit.Limit) func
 		for i, l := range limits {
 			w, left := m.Window(key, l), n
 			w.Taken = slices.DeleteFunc(w.Taken, func(taken int64) bool {
-				if left == 0 || m.Algorithm == ginlimit.SlidingWindow && taken != at || m.Algorithm == ginlimit.FixedWindow && w.Begun != begun[i] {
+				if left == 0 || m.Algorithm == ginlimit.SlidingWindow && taken != at ||
+					m.Algorithm == ginlimit.FixedWindow && w.Begun != begun[i] {
 					return false
 				}
 				left--

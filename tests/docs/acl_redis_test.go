@@ -51,14 +51,16 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		doEverything(t, rdb, ginlimit.TokenBucket)
 		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
 		for _, addr := range addrs {
-			assert.NotContains(t, testkit.CommandCalls(t, testkit.Connect(t, addr)), "command", "asked for by a client that does not know")
+			assert.NotContains(t, testkit.CommandCalls(t, testkit.Connect(t, addr)), "command",
+				"asked for by a client that does not know")
 			testkit.RequireNothingDenied(t, addr)
 		}
 	})
 	t.Run("plans", func(t *testing.T) {
 		t.Parallel()
 		addr := testkit.StartRedis(t)
-		user := testkit.Restrict(t, addr, "TokenBucket", append([]string{"-@all"}, testkit.PrivilegesOf(t, "`NewPlans` also needs")...)...)
+		user := testkit.Restrict(t, addr, "TokenBucket",
+			append([]string{"-@all"}, testkit.PrivilegesOf(t, "`NewPlans` also needs")...)...)
 		rdb := redis.NewClient(&user)
 		defer rdb.Close()
 		s := testkit.NewSource()

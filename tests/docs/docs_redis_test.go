@@ -22,7 +22,8 @@ func TestHashedTagIsFoundByTheDocumentedCommand(t *testing.T) {
 	t.Parallel()
 	bash := testkit.Need(t, "bash")
 	testkit.Need(t, "openssl")
-	m := regexp.MustCompile("(?s)```sh\n(printf %s '([^']*)' [^\n]*)\n```").FindStringSubmatch(testkit.Read(t, "docs/operations.md"))
+	m := regexp.MustCompile("(?s)```sh\n(printf %s '([^']*)' [^\n]*)\n```").FindStringSubmatch(testkit.Read(t,
+		"docs/operations.md"))
 	require.NotNil(t, m)
 	require.Equal(t, ginlimit.Key("h", "a{b}"), m[2], "the client that the document speaks of")
 	tag, err := exec.CommandContext(t.Context(), bash, "-c", m[1]).Output()
@@ -35,7 +36,8 @@ func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
 	t.Parallel()
 	bash := testkit.Need(t, "bash")
 	testkit.Need(t, "redis-cli")
-	m := regexp.MustCompile("(?s)```sh\n(redis-cli --scan [^\n]* unlink)\n```").FindStringSubmatch(testkit.Read(t, "docs/operations.md"))
+	m := regexp.MustCompile("(?s)```sh\n(redis-cli --scan [^\n]* unlink)\n```").FindStringSubmatch(testkit.Read(t,
+		"docs/operations.md"))
 	require.NotNil(t, m)
 	addr := testkit.StartRedis(t)
 	_, port, err := net.SplitHostPort(addr)
@@ -43,7 +45,8 @@ func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
 	for _, algorithm := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			logins := func() *ginlimit.Policy { // of a process of its own
-				p, err := testkit.NewLimiter(t, testkit.Connect(t, addr)).Policy(ginlimit.Limit{Rate: 1, Period: 15 * time.Minute}, ginlimit.WithName("login"),
+				p, err := testkit.NewLimiter(t,
+					testkit.Connect(t, addr)).Policy(ginlimit.Limit{Rate: 1, Period: 15 * time.Minute}, ginlimit.WithName("login"),
 					ginlimit.WithAlgorithm(algorithm), ginlimit.WithLimits(ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil))),
 					ginlimit.WithBan(time.Hour, 24*time.Hour), ginlimit.WithConcurrency(2))
 				require.NoError(t, err)
@@ -60,7 +63,8 @@ func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
 				require.Equal(t, time.Hour, denied.RetryAfter.Round(time.Minute), "a ban")
 			}
 
-			out, err := exec.CommandContext(t.Context(), bash, "-c", strings.ReplaceAll(m[1], "redis-cli ", "redis-cli -p "+port+" ")).CombinedOutput()
+			out, err := exec.CommandContext(t.Context(), bash, "-c",
+				strings.ReplaceAll(m[1], "redis-cli ", "redis-cli -p "+port+" ")).CombinedOutput()
 			require.NoError(t, err, string(out))
 			second := logins()
 			allowed, err := second.Allow(t.Context(), client)

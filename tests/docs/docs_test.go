@@ -27,7 +27,8 @@ func documents(t *testing.T) []string {
 	return names
 }
 
-// filesThatMatch returns the files of the repository, of all its modules, whose names end so; without bin/, which tools fill.
+// filesThatMatch returns the files of the repository, of all its modules, whose names end so;
+// without bin/, which tools fill.
 func filesThatMatch(t *testing.T, end string) []string {
 	t.Helper()
 	var names []string
@@ -75,24 +76,28 @@ func TestLinksOfDocumentsLead(t *testing.T) {
 func TestRequirementsAreThoseOfGoMod(t *testing.T) {
 	t.Parallel()
 	module, readme := testkit.Read(t, "go.mod"), testkit.Read(t, "README.md")
-	for name, line := range map[string]string{"Go": `go`, "Gin": `\tgithub.com/gin-gonic/gin`, "go-redis": `\tgithub.com/redis/go-redis/v9`} {
+	for name, line := range map[string]string{"Go": `go`, "Gin": `\tgithub.com/gin-gonic/gin`,
+		"go-redis": `\tgithub.com/redis/go-redis/v9`} {
 		required := regexp.MustCompile(`(?m)^` + line + ` v?(\d+\.\d+)\.0$`).FindStringSubmatch(module)
 		require.NotNil(t, required, "go.mod requires a version of %s whose last number is 0", name)
 		assert.Regexp(t, `(^|\W)`+name+` `+regexp.QuoteMeta(required[1])+`\b[^.]`, readme)
 	}
 }
 
-// TestTestsThatDocumentsNameExist looks for each test that a document names; of a name that ends with … for tests that begin so.
+// TestTestsThatDocumentsNameExist looks for each test that a document names; of a name that ends
+// with … for tests that begin so.
 func TestTestsThatDocumentsNameExist(t *testing.T) {
 	t.Parallel()
 	var declared []string
 	for _, file := range filesThatMatch(t, "_test.go") {
-		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`).FindAllStringSubmatch(testkit.Read(t, file), -1) {
+		for _, m := range regexp.MustCompile(
+			`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`).FindAllStringSubmatch(testkit.Read(t, file), -1) {
 			declared = append(declared, m[1])
 		}
 	}
 	for _, document := range documents(t) {
-		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Benchmark)\\w+)(…?)`").FindAllStringSubmatch(testkit.Read(t, document), -1) {
+		for _, m := range regexp.MustCompile(
+			"`((?:Test|Fuzz|Benchmark)\\w+)(…?)`").FindAllStringSubmatch(testkit.Read(t, document), -1) {
 			exists := slices.ContainsFunc(declared, func(name string) bool {
 				return name == m[1] || m[2] != "" && strings.HasPrefix(name, m[1])
 			})
@@ -120,7 +125,8 @@ func TestLogLinesAreDocumented(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, len(written), 7)
-	documented := regexp.MustCompile("(?m)^\\| (WARN|INFO) `(ginlimit: [^`…]*)…?`").FindAllStringSubmatch(testkit.Read(t, "docs/operations.md"), -1)
+	documented := regexp.MustCompile(
+		"(?m)^\\| (WARN|INFO) `(ginlimit: [^`…]*)…?`").FindAllStringSubmatch(testkit.Read(t, "docs/operations.md"), -1)
 	for _, line := range written {
 		found := false
 		for _, m := range documented {
@@ -131,7 +137,8 @@ func TestLogLinesAreDocumented(t *testing.T) {
 	assert.Len(t, documented, len(written), "it documents a line that is not written")
 }
 
-// TestReferenceNamesWhatIsExported looks for each exported name of the package in docs/reference.md, and for each option in the README.
+// TestReferenceNamesWhatIsExported looks for each exported name of the package in
+// docs/reference.md, and for each option in the README.
 func TestReferenceNamesWhatIsExported(t *testing.T) {
 	t.Parallel()
 	reference, readme := testkit.Read(t, "docs/reference.md"), testkit.Read(t, "README.md")
@@ -139,9 +146,11 @@ func TestReferenceNamesWhatIsExported(t *testing.T) {
 	require.NoError(t, err)
 	names := 0
 	wants := func(id *ast.Ident) {
-		if goDocHas := []string{"String", "MarshalText", "UnmarshalText", "Error", "Unwrap"}; id.IsExported() && !slices.Contains(goDocHas, id.Name) {
+		if goDocHas := []string{"String", "MarshalText", "UnmarshalText", "Error", "Unwrap"}; id.IsExported() &&
+			!slices.Contains(goDocHas, id.Name) {
 			names++
-			assert.True(t, regexp.MustCompile(`\b`+id.Name+`\b`).MatchString(reference), "docs/reference.md does not name %s", id.Name)
+			assert.True(t, regexp.MustCompile(`\b`+id.Name+`\b`).MatchString(reference),
+				"docs/reference.md does not name %s", id.Name)
 		}
 	}
 	for _, file := range files {

@@ -12,8 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestEveryPairIsTested: docs/pairs.md has each pair of features once, under the feature that comes first, with a sentence
-// and at least one test, and each test that it names exists.
+// TestEveryPairIsTested: docs/pairs.md has each pair of features once, under the feature that comes
+// first, with a sentence and at least one test, and each test that it names exists.
 func TestEveryPairIsTested(t *testing.T) {
 	t.Parallel()
 	features := []string{
@@ -22,7 +22,8 @@ func TestEveryPairIsTested(t *testing.T) {
 	}
 	tests := map[string]bool{}
 	for _, file := range filesThatMatch(t, "_test.go") {
-		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`).FindAllStringSubmatch(testkit.Read(t, file), -1) {
+		for _, m := range regexp.MustCompile(
+			`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`).FindAllStringSubmatch(testkit.Read(t, file), -1) {
 			tests[m[1]] = true
 		}
 	}

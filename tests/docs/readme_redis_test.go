@@ -19,11 +19,13 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestReadmeProgramRuns builds the quickstart in a module of its own, and sends it six requests: the last is answered as the README shows.
+// TestReadmeProgramRuns builds the quickstart in a module of its own, and sends it six requests:
+// the last is answered as the README shows.
 func TestReadmeProgramRuns(t *testing.T) {
 	t.Parallel()
 	dir, listen := newModule(t), "127.0.0.1:"+testkit.FreePort(t)
-	program := strings.NewReplacer("127.0.0.1:6379", testkit.StartRedis(t), ":8080", listen).Replace(goBlocks(t, "README.md")[0])
+	program := strings.NewReplacer("127.0.0.1:6379", testkit.StartRedis(t), ":8080",
+		listen).Replace(goBlocks(t, "README.md")[0])
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	goIn(t, dir, "build", "-o", "quickstart", ".")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "quickstart"))
@@ -67,7 +69,8 @@ func TestTestsOfDocumentsPass(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fileName(fmt.Sprintf("block%d", i), block)), []byte(block), 0o600))
 		tests += strings.Count(block, "\nfunc Test")
 	}
-	for _, get := range regexp.MustCompile(`(?m)^go (get \S+)$`).FindAllStringSubmatch(testkit.Read(t, "docs/testing.md"), -1) {
+	for _, get := range regexp.MustCompile(`(?m)^go (get \S+)$`).FindAllStringSubmatch(testkit.Read(t,
+		"docs/testing.md"), -1) {
 		module := strings.TrimPrefix(get[1], "get ")
 		version, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module).Output()
 		require.NoError(t, err)

@@ -28,7 +28,8 @@ func goBlocks(t *testing.T, file string) []string {
 
 // packages are those that a block may need and the quickstart does not import: an editor adds them.
 var packages = map[string]string{
-	"atomic": "sync/atomic", "context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "log": "log", "math": "math", "net": "net", "netip": "net/netip",
+	"atomic": "sync/atomic", "context": "context", "errors": "errors", "fmt": "fmt",
+	"http": "net/http", "log": "log", "math": "math", "net": "net", "netip": "net/netip",
 	"slog": "log/slog", "strconv": "strconv", "strings": "strings", "time": "time",
 	"gin": "github.com/gin-gonic/gin", "redis": "github.com/redis/go-redis/v9", "ginlimit": "github.com/ginlimit/ginlimit",
 }
@@ -44,9 +45,10 @@ func goFile(name, body string) string {
 	return fmt.Sprintf("package blocks\n\nimport (\n%s)\n\nfunc %s() {\n%s}\n", imports.String(), name, body)
 }
 
-// TestBlocksOfDocumentsBuild pastes each Go block of the README into the main of the quickstart, after "router :=" and the block that makes
-// limiter and ctx, and builds the result. Blocks of docs are pasted in braces, as they may replace what there is. Blocks that are
-// whole files are built with the quickstart, as they are.
+// TestBlocksOfDocumentsBuild pastes each Go block of the README into the main of the quickstart,
+// after "router :=" and the block that makes limiter and ctx, and builds the result. Blocks of docs
+// are pasted in braces, as they may replace what there is. Blocks that are whole files are built
+// with the quickstart, as they are.
 func TestBlocksOfDocumentsBuild(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("go"); err != nil {
@@ -67,10 +69,12 @@ func TestBlocksOfDocumentsBuild(t *testing.T) {
 
 	dir := t.TempDir()
 	files := []string{filepath.Join(dir, "quickstart.go")}
-	require.NoError(t, os.WriteFile(files[0], []byte(strings.Replace(program, "package main", "package blocks", 1)), 0o600))
+	require.NoError(t,
+		os.WriteFile(files[0], []byte(strings.Replace(program, "package main", "package blocks", 1)), 0o600))
 	whole := []string{filepath.Join(t.TempDir(), "main.go")} // files, of the quickstart's folder
 	require.NoError(t, os.WriteFile(whole[0], []byte(program), 0o600))
-	for _, document := range []string{"README.md", "docs/guide.md", "docs/headers.md", "docs/algorithms.md", "docs/operations.md", "docs/testing.md"} {
+	for _, document := range []string{"README.md", "docs/guide.md", "docs/headers.md",
+		"docs/algorithms.md", "docs/operations.md", "docs/testing.md"} {
 		blocks := goBlocks(t, document)
 		require.NotEmpty(t, blocks, document)
 		for i, block := range blocks {

@@ -33,7 +33,9 @@ func TestRecipesAreThoseOfTheDocuments(t *testing.T) {
 			blocks[unindented(block)] = true
 		}
 	}
-	recipes := regexp.MustCompile(`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(testkit.Read(t, "tests/docs/recipes_test.go"), -1)
+	recipes := regexp.MustCompile(
+		`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(testkit.Read(t,
+		"tests/docs/recipes_test.go"), -1)
 	require.NotEmpty(t, recipes)
 	for _, recipe := range recipes {
 		assert.True(t, blocks[unindented(recipe[2])], "no block of a document is the body of %s", recipe[1])
@@ -107,7 +109,9 @@ func TestStaffBlockAnAddressInAnySpelling(t *testing.T) {
 					return send(router, http.MethodPost, "/signup", testkit.From("["+c.client+"]:1234")).Code
 				}
 				staff := func(path string) int {
-					return send(router, http.MethodPost, path, testkit.From("10.0.0.1:1"), func(r *http.Request) { r.SetBasicAuth("admin", "secret") },
+					return send(router, http.MethodPost, path, testkit.From("10.0.0.1:1"), func(r *http.Request) {
+						r.SetBasicAuth("admin", "secret")
+					},
 						testkit.With("X-Forwarded-For", "10.0.0.1")).Code
 				}
 				require.Equal(t, http.StatusCreated, signup())
@@ -135,15 +139,19 @@ func loginRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 }
 
 func shortLoginRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	login := limiter.Handler(ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login"), ginlimit.WithAlgorithm(ginlimit.FixedWindow),
-		ginlimit.WithBan(time.Hour, 24*time.Hour), ginlimit.WithRefund(func(c *gin.Context) bool { return !c.GetBool("login failed") }))
+	login := limiter.Handler(ginlimit.Limit{Rate: 5, Period: 15 * time.Minute},
+		ginlimit.WithName("login"), ginlimit.WithAlgorithm(ginlimit.FixedWindow),
+		ginlimit.WithBan(time.Hour, 24*time.Hour), ginlimit.WithRefund(func(c *gin.Context) bool {
+			return !c.GetBool("login failed")
+		}))
 	router.POST("/login", login, func(c *gin.Context) { c.Set("login failed", true) }) // set it if the password is wrong
 }
 
 // TestLoginsThatFailAreBanned is a brute force attack: five failures, then a ban of an hour, of two, and so on.
 func TestLoginsThatFailAreBanned(t *testing.T) {
 	t.Parallel()
-	for name, recipe := range map[string]func(*gin.Engine, *ginlimit.Limiter){"guide": loginRecipe, "README": shortLoginRecipe} {
+	for name, recipe := range map[string]func(*gin.Engine, *ginlimit.Limiter){"guide": loginRecipe,
+		"README": shortLoginRecipe} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -184,7 +192,8 @@ func TestLoginsThatFailAreBanned(t *testing.T) {
 	}
 }
 
-// TestMoreLoginsAtOnceThanTheLimitAreBanned: each begins while the ones before it are in flight, and has the right password.
+// TestMoreLoginsAtOnceThanTheLimitAreBanned: each begins while the ones before it are in flight,
+// and has the right password.
 func TestMoreLoginsAtOnceThanTheLimitAreBanned(t *testing.T) {
 	t.Parallel()
 	router := gin.New()
@@ -223,14 +232,16 @@ func (r *lazyReader) Read(p []byte) (int, error) {
 }
 
 func dryRunRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	router.Use(limiter.Handler(ginlimit.PerMinute(60), ginlimit.WithName("api"), ginlimit.WithDryRun()), func(c *gin.Context) {
-		if r, ok := ginlimit.FromContext(c); ok && r.Name == "api" && !r.Allowed {
-			slog.Info("would be denied", "policy", r.Name, "path", c.FullPath(), "retry_after", r.RetryAfter)
-		}
-	})
+	router.Use(limiter.Handler(ginlimit.PerMinute(60), ginlimit.WithName("api"), ginlimit.WithDryRun()),
+		func(c *gin.Context) {
+			if r, ok := ginlimit.FromContext(c); ok && r.Name == "api" && !r.Allowed {
+				slog.Info("would be denied", "policy", r.Name, "path", c.FullPath(), "retry_after", r.RetryAfter)
+			}
+		})
 }
 
-// TestDryRunsAreLoggedAlone: what another policy denies is not in the log of the dry run. It runs alone, as it has a default logger.
+// TestDryRunsAreLoggedAlone: what another policy denies is not in the log of the dry run. It runs
+// alone, as it has a default logger.
 func TestDryRunsAreLoggedAlone(t *testing.T) {
 	var lines testkit.Buffer
 	logger, writer, flags := slog.Default(), log.Writer(), log.Flags()
@@ -255,7 +266,8 @@ func TestDryRunsAreLoggedAlone(t *testing.T) {
 	require.Empty(t, lines.String(), "denied by others alone")
 	require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
 	require.Equal(t, http.StatusTooManyRequests, testkit.Get(router, "/once").Code)
-	require.Regexp(t, `^[^\n]*msg="would be denied" policy=api path=/ [^\n]*\n[^\n]*msg="would be denied" policy=api path=/once [^\n]*\n$`, lines.String())
+	require.Regexp(t,
+		`^[^\n]*msg="would be denied" policy=api path=/ [^\n]*\n[^\n]*msg="would be denied" policy=api path=/once [^\n]*\n$`, lines.String())
 }
 
 // local returns a limiter in this process.

@@ -112,7 +112,8 @@ func TestStuckBatchesReleaseTheirSlots(t *testing.T) {
 				all.Go(func() {
 					for held.came.Load() <= int64(i) { // a decision may be late before it is sent
 						_, err := limiter.Allow(t.Context(), fmt.Sprint("stuck ", i), limit)
-						assert.True(t, err == nil || errors.Is(err, ginlimit.ErrUnavailable), err) // a look for a connection may be the stuck one
+						// a look for a connection may be the stuck one
+						assert.True(t, err == nil || errors.Is(err, ginlimit.ErrUnavailable), err)
 					}
 				})
 				held.await(t, int64(i+1))

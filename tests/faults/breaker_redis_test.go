@@ -291,7 +291,8 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 // of a new connection take longer than the timeout. Redis decides all the same, for several at once.
 func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ pool, callers int }{{pool: 10, callers: 4}, {pool: 3, callers: 4}, {pool: 1, callers: 2}, {pool: 10, callers: 2}} {
+	for _, c := range []struct{ pool, callers int }{{pool: 10, callers: 4}, {pool: 3, callers: 4},
+		{pool: 1, callers: 2}, {pool: 10, callers: 2}} {
 		t.Run(fmt.Sprintf("%d connections, %d callers", c.pool, c.callers), func(t *testing.T) {
 			t.Parallel()
 			p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
@@ -300,7 +301,8 @@ func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			defer limiter.Close()
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { // by one connection, so that Redis is not lost meanwhile
+			// by one connection, so that Redis is not lost meanwhile
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				r, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1_000_000))
 				return err == nil && r.Source == ginlimit.FromRedis
 			}))
@@ -337,14 +339,15 @@ func TestClientOfOneServerIsToldOfTheCluster(t *testing.T) {
 	}))
 }
 
-// TestCloseDoesNotWaitForATLSHandshake has the other end of a TLS connection say nothing. The Dialer of go-redis then waits
-// for the client's DialTimeout, here longer than the test may take.
+// TestCloseDoesNotWaitForATLSHandshake has the other end of a TLS connection say nothing. The
+// Dialer of go-redis then waits for the client's DialTimeout, here longer than the test may take.
 func TestCloseDoesNotWaitForATLSHandshake(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), TLSConfig: &tls.Config{ServerName: "redis.example"}, DialTimeout: testkit.Patience})
+	rdb := redis.NewClient(&redis.Options{Addr: silent.Addr().String(),
+		TLSConfig: &tls.Config{ServerName: "redis.example"}, DialTimeout: testkit.Patience})
 	defer rdb.Close()
 	limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 	testkit.UntilLogged(t, limiter, log, "circuit breaker open")

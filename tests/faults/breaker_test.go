@@ -50,7 +50,8 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Dialer: unknownHost})
 		}, unknown},
 		"ring refuses": {func() redis.UniversalClient {
-			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": addr}, Dialer: testkit.RefuseConnection})
+			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": addr},
+				Dialer: testkit.RefuseConnection})
 		}, refused},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -67,8 +68,9 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 	}
 }
 
-// TestCallsInFlightFailOnce has two calls in flight fail by one cause, of which the second failure is noticed later, as on
-// a busy machine. A third call, sent afterwards, fails too: that is the second failure, not the third.
+// TestCallsInFlightFailOnce has two calls in flight fail by one cause, of which the second failure
+// is noticed later, as on a busy machine. A third call, sent afterwards, fails too: that is the
+// second failure, not the third.
 func TestCallsInFlightFailOnce(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -104,8 +106,9 @@ func TestCallsInFlightFailOnce(t *testing.T) {
 	})
 }
 
-// TestFirstDecisionsAreOfADeadNode of a cluster or a ring: those of the others are made, and so are its own when another node has its
-// slots, which the client does not notice by itself for a minute, or when the shard is back.
+// TestFirstDecisionsAreOfADeadNode of a cluster or a ring: those of the others are made, and so are
+// its own when another node has its slots, which the client does not notice by itself for a minute,
+// or when the shard is back.
 func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 	t.Parallel()
 	const dead, alive = "192.0.2.1:6379", "192.0.2.2:6379"
@@ -126,14 +129,16 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 						first = alive
 					}
 					return []redis.ClusterSlot{
-						{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: first}}}, {Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: alive}}},
+						{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: first}}},
+						{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: alive}}},
 					}, nil
 				}
 				var rdb redis.UniversalClient
 				var nodeOf func(key string) (*redis.Client, error)
 				if ring {
 					shards := redis.NewRing(&redis.RingOptions{
-						Addrs: map[string]string{"a": dead, "b": alive}, Dialer: dial, HeartbeatFn: func(context.Context, *redis.Client) bool { return true },
+						Addrs: map[string]string{"a": dead,
+							"b": alive}, Dialer: dial, HeartbeatFn: func(context.Context, *redis.Client) bool { return true },
 					})
 					rdb, nodeOf = shards, shards.GetShardClientForKey
 				} else {

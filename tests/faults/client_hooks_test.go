@@ -22,8 +22,8 @@ import (
 
 // What limiters leave on the client that they are given.
 
-// watched is a client whose connections note how deep in calls they are written to, which is deeper with each hook, and the
-// time that a reply may take.
+// watched is a client whose connections note how deep in calls they are written to, which is deeper
+// with each hook, and the time that a reply may take.
 type watched struct {
 	*redis.Client
 	depth, patience atomic.Int64
@@ -36,10 +36,11 @@ type watchedConn struct {
 
 func newWatched(t testing.TB, dial func() (net.Conn, error)) *watched {
 	w := &watched{}
-	w.Client = redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ReadTimeout: time.Hour, Dialer: func(context.Context, string, string) (net.Conn, error) {
-		conn, err := dial()
-		return watchedConn{conn, w}, err
-	}})
+	w.Client = redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ReadTimeout: time.Hour,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			conn, err := dial()
+			return watchedConn{conn, w}, err
+		}})
 	t.Cleanup(func() { _ = w.Close() })
 	return w
 }
@@ -70,14 +71,15 @@ func TestLimitersShareAHook(t *testing.T) {
 	rdb := newWatched(t, miniredisDialer(t))
 	before := rdb.depthOf(t)
 	for i := range 20 {
-		_, err := testkit.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i))).Allow(t.Context(), "k", ginlimit.PerHour(1))
+		_, err := testkit.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i))).Allow(t.Context(),
+			"k", ginlimit.PerHour(1))
 		require.NoError(t, err)
 	}
 	require.LessOrEqual(t, rdb.depthOf(t), before+framesOfHook)
 }
 
-// TestHookIsAddedAgainOnlyForHooks: not for what else has go-redis look at the hooks of a client, such as transactions, connections
-// and automatic pipelines.
+// TestHookIsAddedAgainOnlyForHooks: not for what else has go-redis look at the hooks of a client,
+// such as transactions, connections and automatic pipelines.
 func TestHookIsAddedAgainOnlyForHooks(t *testing.T) {
 	t.Parallel()
 	rdb := newWatched(t, miniredisDialer(t))
@@ -137,10 +139,12 @@ func TestManyLimitersOfAClientAreWarnedOf(t *testing.T) {
 	const line = `level=WARN msg="ginlimit: 100 limiters use one Redis client; make one limiter and share it"`
 	addr := miniredis.RunT(t).Addr()
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}})
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-		return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: addr}}}}, nil
-	}})
-	for name, rdb := range map[string]redis.UniversalClient{"server": testkit.Connect(t, addr), "cluster": cluster, "ring": ring} {
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr},
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: addr}}}}, nil
+		}})
+	for name, rdb := range map[string]redis.UniversalClient{"server": testkit.Connect(t, addr),
+		"cluster": cluster, "ring": ring} {
 		t.Run(name, func(t *testing.T) {
 			defer rdb.Close()
 			var logs []*testkit.Buffer
@@ -172,7 +176,8 @@ func TestManyLimitersOfAClientAreWarnedOf(t *testing.T) {
 	}
 }
 
-// TestHooksAndLimitersComeAtOnce: limiters are used for the first time while the application adds hooks. The race detector looks.
+// TestHooksAndLimitersComeAtOnce: limiters are used for the first time while the application adds
+// hooks. The race detector looks.
 func TestHooksAndLimitersComeAtOnce(t *testing.T) {
 	t.Parallel()
 	rdb := newWatched(t, miniredisDialer(t))

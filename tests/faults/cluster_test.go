@@ -12,7 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestGivingBackIsSentAgainWhileASlotMoves: each bucket of two is given back, though the client has given up five times.
+// TestGivingBackIsSentAgainWhileASlotMoves: each bucket of two is given back, though the client has
+// given up five times.
 func TestGivingBackIsSentAgainWhileASlotMoves(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(time.Second))

@@ -20,7 +20,8 @@ import (
 
 type requestKey struct{}
 
-// valueHook is a hook that notes which request each command of the client is for, by a value of its context, as tracers do.
+// valueHook is a hook that notes which request each command of the client is for, by a value of its
+// context, as tracers do.
 type valueHook struct {
 	mu       sync.Mutex
 	requests []any
@@ -61,14 +62,17 @@ func (h *valueHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// TestCommandsHaveTheValuesOfTheirRequest: those that decide, those that give back what a refused request took, and those that settle.
+// TestCommandsHaveTheValuesOfTheirRequest: those that decide, those that give back what a refused
+// request took, and those that settle.
 func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		limiter := testkit.NewLimiter(t, struct{ redis.UniversalClient }{b.Redis}) // whose identities are decided on one after another
+		// whose identities are decided on one after another
+		limiter := testkit.NewLimiter(t, struct{ redis.UniversalClient }{b.Redis})
 		r := gin.New()
 		require.NoError(t, r.SetTrustedProxies(nil))
-		r.GET("/", limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("all"), ginlimit.WithIdentity("user", ginlimit.ByHeader("User"), ginlimit.PerHour(2)),
+		r.GET("/", limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("all"),
+			ginlimit.WithIdentity("user", ginlimit.ByHeader("User"), ginlimit.PerHour(2)),
 			ginlimit.WithSettle(func(*gin.Context) int { return 0 })), func(*gin.Context) {})
 		hook := &valueHook{}
 		b.Redis.AddHook(hook)

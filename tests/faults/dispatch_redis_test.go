@@ -262,13 +262,16 @@ func TestKeysGoApartWhereTheyMust(t *testing.T) {
 		t.Parallel()
 		rdb := testkit.Connect(t, testkit.StartRedis(t, "--cluster-enabled", "yes"))
 		require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
-		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+			return rdb.Set(t.Context(), "k", 1, 0).Err() == nil
+		}))
 		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
 	})
 	t.Run("a user without MGET", func(t *testing.T) {
 		t.Parallel()
 		addr := testkit.StartRedis(t)
-		require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-mget").Err())
+		require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app",
+			"on", ">secret", "~*", "+@all", "-mget").Err())
 		rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
 		defer rdb.Close()
 		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
@@ -285,7 +288,8 @@ func TestKeysGoApartWhereTheyMust(t *testing.T) {
 	})
 	t.Run("a ring", func(t *testing.T) {
 		t.Parallel()
-		rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": testkit.StartRedis(t), "b": testkit.StartRedis(t)}})
+		rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": testkit.StartRedis(t),
+			"b": testkit.StartRedis(t)}})
 		defer rdb.Close()
 		testkit.AskMany(t, testkit.NewLimiter(t, rdb))
 	})

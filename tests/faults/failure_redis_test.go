@@ -84,7 +84,8 @@ func TestApplicationStartsWithoutRedis(t *testing.T) {
 	t.Parallel()
 	addr := "127.0.0.1:" + testkit.FreePort(t)
 	var log testkit.Buffer
-	r := testkit.Serve(ginlimit.New(testkit.Connect(t, addr), ginlimit.PerDay(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+	r := testkit.Serve(ginlimit.New(testkit.Connect(t, addr), ginlimit.PerDay(2),
+		ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
 	for _, code := range []int{200, 200, 429, 429} {
 		rec := testkit.Get(r, "/")
 		require.Equal(t, code, rec.Code)
@@ -94,10 +95,17 @@ func TestApplicationStartsWithoutRedis(t *testing.T) {
 	for range 200 { // Redis is given up for lost
 		ask("192.0.2.2:1")
 	}
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { ask("192.0.2.2:1"); return strings.Contains(log.String(), "circuit breaker open") }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		ask("192.0.2.2:1")
+		return strings.Contains(log.String(), "circuit breaker open")
+	}))
 	require.NotNil(t, testkit.LaunchRedis(t, addr))
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return ask("192.0.2.3:1").Get("X-RateLimit-Status") == "" }))
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return strings.Contains(log.String(), "Redis is back") }))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		return ask("192.0.2.3:1").Get("X-RateLimit-Status") == ""
+	}))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		return strings.Contains(log.String(), "Redis is back")
+	}))
 	require.Equal(t, 2, strings.Count(log.String(), "\n"), log.String())
 	require.NotContains(t, log.String(), "192.0.2")
 }
@@ -106,7 +114,8 @@ func TestApplicationStartsWithoutRedis(t *testing.T) {
 func TestLocalBucketsOutliveTheOutage(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithReplicas(2), ginlimit.WithDenyMemory(0))
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal),
+		ginlimit.WithReplicas(2), ginlimit.WithDenyMemory(0))
 	limit := ginlimit.PerDay(1).WithBurst(20)
 	ask := func(key string, source ginlimit.Source) ginlimit.Result {
 		var r ginlimit.Result
@@ -143,8 +152,9 @@ func TestLocalBucketsOutliveTheOutage(t *testing.T) {
 
 var million = flag.Bool("million", false, "have TestMemoryIsBounded ask for a million keys")
 
-// TestMemoryIsBounded asks by all algorithms for far more keys than are remembered, of which Redis refuses some, and without Redis.
-// internal/memory holds each algorithm to its bound. With the race detector all is a quarter: what is remembered, its memory, and the keys.
+// TestMemoryIsBounded asks by all algorithms for far more keys than are remembered, of which Redis
+// refuses some, and without Redis. internal/memory holds each algorithm to its bound. With the race
+// detector all is a quarter: what is remembered, its memory, and the keys.
 func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 	algorithms := []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow}
 	addr, process := testkit.StartRedisProcess(t)
@@ -152,7 +162,8 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 	if *million {
 		keys, share = 1_000_000, 1
 	}
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock(), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(time.Second),
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock(),
+		ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(time.Second),
 		ginlimit.WithDenyMemory(ginlimit.DefaultDenyMemory/share))
 	buckets := ginlimit.LocalBuckets / share
 	require.NoError(t, testkit.SetLocalBuckets(limiter, buckets))
@@ -169,7 +180,8 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 				for i := next.Add(1); i <= 2*keys; i = next.Add(1) {
 					// Each key twice, some time apart, and about as long as a key may be.
 					client := i/512*256 + i%256
-					r, err := policies[client%int64(len(policies))].Allow(context.Background(), fmt.Sprintf("%-50s %d", source, client))
+					r, err := policies[client%int64(len(policies))].Allow(context.Background(),
+						fmt.Sprintf("%-50s %d", source, client))
 					if err != nil {
 						t.Error(err)
 					}
@@ -183,7 +195,8 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 		return no.Load()
 	}
 	before := testkit.HeapInUse()
-	require.Greater(t, ask(keys/4, ginlimit.FromRedis, ginlimit.PerDay(1), ginlimit.PerHour(1)), keys/5, "remembered refusals")
+	require.Greater(t, ask(keys/4, ginlimit.FromRedis, ginlimit.PerDay(1), ginlimit.PerHour(1)),
+		keys/5, "remembered refusals")
 	withRedis := testkit.HeapInUse() - before
 	require.NoError(t, process.Signal(syscall.SIGKILL))
 	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {

@@ -85,8 +85,10 @@ func TestAnswersWithoutRedis(t *testing.T) {
 		codes   []int
 		first   map[string]string
 	}{
-		{ginlimit.FailLocal, []int{200, 200, 429}, map[string]string{"X-Ratelimit-Remaining": "1", "X-Ratelimit-Reset": "1800"}},
-		{ginlimit.FailOpen, []int{200, 200, 200}, map[string]string{"X-Ratelimit-Remaining": "7", "X-Ratelimit-Reset": "450"}},
+		{ginlimit.FailLocal, []int{200, 200, 429},
+			map[string]string{"X-Ratelimit-Remaining": "1", "X-Ratelimit-Reset": "1800"}},
+		{ginlimit.FailOpen, []int{200, 200, 200},
+			map[string]string{"X-Ratelimit-Remaining": "7", "X-Ratelimit-Reset": "450"}},
 		{ginlimit.FailClosed, []int{503, 503, 503}, nil},
 	} {
 		t.Run(c.failure.String(), func(t *testing.T) {
@@ -114,7 +116,8 @@ func TestAnswersWithoutRedis(t *testing.T) {
 	}
 	t.Run("a local limiter has lost nothing", func(t *testing.T) {
 		t.Parallel()
-		rec := testkit.Get(testkit.Serve(testkit.NewLocal(t).Handler(ginlimit.PerHour(8), ginlimit.WithFailure(ginlimit.FailClosed))), "/")
+		rec := testkit.Get(testkit.Serve(testkit.NewLocal(t).Handler(ginlimit.PerHour(8),
+			ginlimit.WithFailure(ginlimit.FailClosed))), "/")
 		assert.Equal(t, http.StatusOK, rec.Code)
 		assert.Equal(t, "7", rec.Header().Get("X-RateLimit-Remaining"))
 		assert.NotContains(t, rec.Header(), "X-Ratelimit-Status")

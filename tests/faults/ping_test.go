@@ -95,7 +95,8 @@ func unusable(t *testing.T) map[string]struct {
 			"tls: first record does not look like a TLS handshake",
 		},
 		"no TLS for a server with it": {server(redis.Options{Addr: encrypted.Listener.Addr().String()}), "it may expect TLS"},
-		"no TLS for a server that says so": {server(redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+		"no TLS for a server that says so": {server(redis.Options{Dialer: func(context.Context,
+			string, string) (net.Conn, error) {
 			here, there := net.Pipe()
 			go func() {
 				defer there.Close()
@@ -108,7 +109,8 @@ func unusable(t *testing.T) map[string]struct {
 			server(redis.Options{Addr: encrypted.Listener.Addr().String(), TLSConfig: &tls.Config{ServerName: "example.com"}}),
 			"tls: failed to verify certificate",
 		},
-		"a web server": {server(redis.Options{Addr: plain.Listener.Addr().String()}), "the server does not speak Redis' protocol"},
+		"a web server": {server(redis.Options{Addr: plain.Listener.Addr().String()}),
+			"the server does not speak Redis' protocol"},
 		"a closed client": {func() redis.UniversalClient {
 			rdb := redis.NewClient(&redis.Options{Addr: alive})
 			_ = rdb.Close()
@@ -118,8 +120,9 @@ func unusable(t *testing.T) map[string]struct {
 			here, _ := net.Pipe()
 			return here, nil
 		}}), "late"},
-		"an address with a password": {server(redis.Options{Addr: "redis://:secret@localhost:6379"}), "address localhost:6379: too many colons"},
-		"a host with a password":     {server(redis.Options{Addr: "secret@no such:6379"}), "lookup no such: no such host"},
+		"an address with a password": {server(redis.Options{Addr: "redis://:secret@localhost:6379"}),
+			"address localhost:6379: too many colons"},
+		"a host with a password": {server(redis.Options{Addr: "secret@no such:6379"}), "lookup no such: no such host"},
 		"a cluster that is dead": {func() redis.UniversalClient {
 			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{refused}})
 		}, "connection refused"},
@@ -148,7 +151,8 @@ func unusable(t *testing.T) map[string]struct {
 				},
 			})
 		}, "connection refused"},
-		"a ring of which a shard is a web": {ring(alive, plain.Listener.Addr().String()), "the server does not speak Redis' protocol"},
+		"a ring of which a shard is a web": {ring(alive, plain.Listener.Addr().String()),
+			"the server does not speak Redis' protocol"},
 	}
 }
 
@@ -203,8 +207,8 @@ func TestLogNamesTheCause(t *testing.T) {
 	}
 }
 
-// TestPingGoesByTheShardsOfNow: a shard that the application has taken out of the ring may be gone, one that it adds may not,
-// and one that was dead before the limiter was made may not either.
+// TestPingGoesByTheShardsOfNow: a shard that the application has taken out of the ring may be gone,
+// one that it adds may not, and one that was dead before the limiter was made may not either.
 func TestPingGoesByTheShardsOfNow(t *testing.T) {
 	t.Parallel()
 	addr, refused := miniredis.RunT(t).Addr(), testkit.RefusedAddr(t)

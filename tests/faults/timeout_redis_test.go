@@ -28,20 +28,24 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)){
 		"server": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
 			addr, process := testkit.StartRedisProcess(t)
-			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: testkit.Patience}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
+			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: testkit.Patience}),
+				func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 		"server, direct": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
 			addr, process := testkit.StartRedisProcess(t)
-			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: testkit.Patience, ContextTimeoutEnabled: true}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
+			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: testkit.Patience,
+				ContextTimeoutEnabled: true}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 		"server, direct, without a deadline": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
 			addr, process := testkit.StartRedisProcess(t)
-			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: -2, ContextTimeoutEnabled: true}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
+			return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: -2, ContextTimeoutEnabled: true}),
+				func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 		"cluster": func(t *testing.T) (redis.UniversalClient, func(syscall.Signal)) {
 			addr, process := testkit.StartRedisProcess(t, "--cluster-enabled", "yes")
 			require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: testkit.Patience}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr},
+				ReadTimeout: testkit.Patience}), func(s syscall.Signal) { require.NoError(t, process.Signal(s)) }
 		},
 	} {
 		for _, callers := range []int{1, 64} {

@@ -24,12 +24,15 @@ func TestBansGrow(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
 	for name, steps := range map[string][]banned{
-		"a refusal bans":                      {{}, {}, {wait: 10 * s}, {after: 4 * s, wait: 6 * s}},
-		"a ban ends to the millisecond":       {{}, {}, {wait: 10 * s}, {after: 10*s - time.Millisecond, wait: time.Millisecond}, {after: time.Millisecond}},
-		"what is refused in it prolongs none": {{}, {}, {wait: 10 * s}, {wait: 10 * s}, {after: 9 * s, wait: 1 * s}, {after: 1 * s}},
-		"on probation twice as long":          {{}, {}, {wait: 10 * s}, {after: 10 * s}, {}, {wait: 20 * s}, {after: 20 * s}, {}, {wait: 40 * s}},
-		"the last moment of probation":        {{}, {}, {wait: 10 * s}, {after: 20*s - time.Millisecond}, {}, {wait: 20 * s}},
-		"a probation survived clears it":      {{}, {}, {wait: 10 * s}, {after: 20 * s}, {}, {wait: 10 * s}},
+		"a refusal bans": {{}, {}, {wait: 10 * s}, {after: 4 * s, wait: 6 * s}},
+		"a ban ends to the millisecond": {{}, {}, {wait: 10 * s},
+			{after: 10*s - time.Millisecond, wait: time.Millisecond}, {after: time.Millisecond}},
+		"what is refused in it prolongs none": {{}, {}, {wait: 10 * s}, {wait: 10 * s},
+			{after: 9 * s, wait: 1 * s}, {after: 1 * s}},
+		"on probation twice as long": {{}, {}, {wait: 10 * s}, {after: 10 * s},
+			{}, {wait: 20 * s}, {after: 20 * s}, {}, {wait: 40 * s}},
+		"the last moment of probation":   {{}, {}, {wait: 10 * s}, {after: 20*s - time.Millisecond}, {}, {wait: 20 * s}},
+		"a probation survived clears it": {{}, {}, {wait: 10 * s}, {after: 20 * s}, {}, {wait: 10 * s}},
 		"up to the longest": {
 			{}, {}, {wait: 10 * s}, {after: 10 * s}, {}, {wait: 20 * s}, {after: 20 * s}, {}, {wait: 40 * s},
 			{after: 40 * s}, {}, {wait: 50 * s}, {after: 50 * s}, {}, {wait: 50 * s},
@@ -41,7 +44,8 @@ func TestBansGrow(t *testing.T) {
 				if !e.Frozen && e.Rdb != nil {
 					t.Skip("a clock that goes on: TestBansOnRedis")
 				}
-				p, err := e.Limiter.Policy(ginlimit.Limit{Rate: 2, Period: time.Second}, ginlimit.WithName("api"), ginlimit.WithBan(10*s, 50*s))
+				p, err := e.Limiter.Policy(ginlimit.Limit{Rate: 2, Period: time.Second},
+					ginlimit.WithName("api"), ginlimit.WithBan(10*s, 50*s))
 				require.NoError(t, err)
 				for i, step := range steps {
 					e.Advance(step.after)
@@ -66,7 +70,8 @@ func TestBansGrow(t *testing.T) {
 func TestWhatBansNobody(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		p, err := e.Limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 48*time.Hour))
+		p, err := e.Limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("api"),
+			ginlimit.WithBan(24*time.Hour, 48*time.Hour))
 		require.NoError(t, err)
 		res, err := p.AllowN(t.Context(), "alice", 3)
 		require.NoError(t, err)
@@ -107,7 +112,8 @@ func TestBansOfOtherLengths(t *testing.T) {
 			require.NoError(t, err)
 			return p
 		}
-		ten, one, twenty := policy(10*time.Hour, 100*time.Hour), policy(time.Hour, time.Hour), policy(20*time.Hour, 20*time.Hour)
+		ten, one, twenty := policy(10*time.Hour, 100*time.Hour), policy(time.Hour, time.Hour),
+			policy(20*time.Hour, 20*time.Hour)
 		for i, p := range []*ginlimit.Policy{ten, ten, one, twenty} {
 			res, err := p.Allow(t.Context(), "alice")
 			require.NoError(t, err)
@@ -126,9 +132,12 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerHour(1)
 		router := gin.New()
-		p, err := e.Limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(2*time.Hour, 2*time.Hour), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
+		p, err := e.Limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"),
+			ginlimit.WithBan(2*time.Hour, 2*time.Hour), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
 			ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }),
-			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return []ginlimit.Limit{limit}, nil }))
+			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+				return []ginlimit.Limit{limit}, nil
+			}))
 		require.NoError(t, err)
 		router.GET("/", p.Handler())
 		get := func() *httptest.ResponseRecorder {

@@ -11,18 +11,22 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestPeriodsAreThoseOfTheDates has moments of forty years in zones that have done strange things, half of them near where they have.
+// TestPeriodsAreThoseOfTheDates has moments of forty years in zones that have done strange things,
+// half of them near where they have.
 func TestPeriodsAreThoseOfTheDates(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"UTC", "Europe/Berlin", "America/Havana", "America/Sao_Paulo", "America/St_Johns", "Africa/Cairo", "Asia/Beirut", "Asia/Gaza",
-		"Australia/Lord_Howe", "Antarctica/Troll", "Antarctica/Casey", "Pacific/Apia", "Pacific/Kwajalein", "Pacific/Chatham", "Atlantic/Azores",
+		"UTC", "Europe/Berlin", "America/Havana", "America/Sao_Paulo", "America/St_Johns",
+		"Africa/Cairo", "Asia/Beirut", "Asia/Gaza",
+		"Australia/Lord_Howe", "Antarctica/Troll", "Antarctica/Casey", "Pacific/Apia",
+		"Pacific/Kwajalein", "Pacific/Chatham", "Atlantic/Azores",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			zone, r := testkit.Location(t, name), rand.New(rand.NewPCG(1, 1))
 			for range 60 {
-				now := time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(r.Int64N(int64(40 * 365 * 24 * time.Hour)))).Truncate(time.Millisecond)
+				now := time.Date(1990, 1, 1, 0, 0, 0, 0,
+					time.UTC).Add(time.Duration(r.Int64N(int64(40 * 365 * 24 * time.Hour)))).Truncate(time.Millisecond)
 				if _, change := now.In(zone).ZoneBounds(); !change.IsZero() && r.IntN(2) == 0 {
 					now = change.Add(time.Duration(r.IntN(100*3600)-50*3600) * time.Second)
 				}
@@ -34,7 +38,8 @@ func TestPeriodsAreThoseOfTheDates(t *testing.T) {
 				} {
 					start, end := rule.Period(now)
 					wantStart, wantEnd := oracle.Period(now)
-					require.True(t, start.Equal(wantStart) && end.Equal(wantEnd), "%+v at %s:\nfrom %s to %s, want\nfrom %s to %s", rule,
+					require.True(t, start.Equal(wantStart) && end.Equal(wantEnd),
+						"%+v at %s:\nfrom %s to %s, want\nfrom %s to %s", rule,
 						now.In(zone), start.In(zone), end.In(zone), wantStart.In(zone), wantEnd.In(zone))
 				}
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestKindsOfLimitsOnRedis has a quota that ends in weeks beside a limit of each algorithm, on servers whose user may do no more
-// than docs/operations.md says.
+// TestKindsOfLimitsOnRedis has a quota that ends in weeks beside a limit of each algorithm, on
+// servers whose user may do no more than docs/operations.md says.
 func TestKindsOfLimitsOnRedis(t *testing.T) {
 	t.Parallel()
 	for name, a := range map[string]ginlimit.Algorithm{
@@ -28,7 +28,8 @@ func TestKindsOfLimitsOnRedis(t *testing.T) {
 			user := testkit.Restrict(t, addr, name, testkit.PrivilegesOf(t, "Calendar quotas also need")...)
 			rdb := redis.NewClient(&user)
 			defer rdb.Close()
-			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), Algorithm: a, Ahead: 10 * time.Second}
+			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)),
+				Algorithm: a, Ahead: 10 * time.Second}
 			chargeKindsTogether(t, e)
 			keys, err := testkit.Connect(t, addr).Keys(t.Context(), "*").Result()
 			require.NoError(t, err)

@@ -112,10 +112,12 @@ func TestBadCalendarIsAnError(t *testing.T) {
 	l := testkit.NewLocal(t)
 	_, err := l.Allow(t.Context(), "k", ginlimit.PerCalendar(5, month), ginlimit.PerCalendar(6, month))
 	require.ErrorContains(t, err, "same period")
-	_, err = l.Allow(t.Context(), "k", ginlimit.PerCalendar(5, month), ginlimit.PerCalendar(6, ginlimit.CalendarMonth(nil, 2)), ginlimit.PerDay(6))
+	_, err = l.Allow(t.Context(), "k", ginlimit.PerCalendar(5, month),
+		ginlimit.PerCalendar(6, ginlimit.CalendarMonth(nil, 2)), ginlimit.PerDay(6))
 	require.NoError(t, err)
 	zone := func() *time.Location { return time.FixedZone("ours", 3600) } // another pointer each time
-	_, err = l.Allow(t.Context(), "k", ginlimit.PerCalendar(5, ginlimit.CalendarDay(zone())), ginlimit.PerCalendar(6, ginlimit.CalendarDay(zone())))
+	_, err = l.Allow(t.Context(), "k", ginlimit.PerCalendar(5, ginlimit.CalendarDay(zone())),
+		ginlimit.PerCalendar(6, ginlimit.CalendarDay(zone())))
 	require.ErrorContains(t, err, "same period")
 	nameless := ginlimit.PerCalendar(5, ginlimit.CalendarDay(time.FixedZone("ours", 3600)))
 	_, err = l.Allow(t.Context(), "k", nameless)
@@ -125,7 +127,8 @@ func TestBadCalendarIsAnError(t *testing.T) {
 	require.Equal(t, `5/calendar-day in "ours"`, string(text))
 	text, err = ginlimit.PerCalendar(5, ginlimit.CalendarDay(time.FixedZone("Europe/Berlin", 0))).MarshalText()
 	require.NoError(t, err)
-	require.ErrorContains(t, new(ginlimit.Limit).UnmarshalText(text), "unknown time zone", "it is not the zone of that name")
+	require.ErrorContains(t, new(ginlimit.Limit).UnmarshalText(text), "unknown time zone",
+		"it is not the zone of that name")
 	err = l.Block(t.Context(), "k", 40*24*time.Hour, ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))
 	require.ErrorContains(t, err, "too long")
 	require.NoError(t, l.Block(t.Context(), "k", 31*24*time.Hour, ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil))))
@@ -136,7 +139,8 @@ func TestKindsOfLimitsInOneCall(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) { chargeKindsTogether(t, e) })
 }
 
-// chargeKindsTogether has a quota whose period ends in weeks beside a limit of the engine's algorithm. It leaves the quota in debt.
+// chargeKindsTogether has a quota whose period ends in weeks beside a limit of the engine's
+// algorithm. It leaves the quota in debt.
 func chargeKindsTogether(t *testing.T, e testkit.Engine) {
 	quota := ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1+(time.Now().UTC().Day()+14)%28))
 	day := ginlimit.PerDay(6)
@@ -180,9 +184,11 @@ func TestCalendarInTheFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // from the first of January, 2000, in UTC
 		berlin := testkit.Location(t, "Europe/Berlin")
 		router := gin.New()
-		router.Use(testkit.NewLocal(t).Handler(ginlimit.PerCalendar(2, ginlimit.CalendarMonth(berlin, 1)), ginlimit.WithName("plan"),
+		router.Use(testkit.NewLocal(t).Handler(ginlimit.PerCalendar(2, ginlimit.CalendarMonth(berlin, 1)),
+			ginlimit.WithName("plan"),
 			ginlimit.WithLimits(ginlimit.PerSecond(5)), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
-			ginlimit.WithIdentity("all", func(*gin.Context) (string, error) { return "all", nil }, ginlimit.PerCalendar(90, ginlimit.CalendarDay(nil)))))
+			ginlimit.WithIdentity("all", func(*gin.Context) (string, error) { return "all", nil },
+				ginlimit.PerCalendar(90, ginlimit.CalendarDay(nil)))))
 		router.GET("/", testkit.OK)
 		fields := func(code int, policy, limit, retry string) {
 			t.Helper()
@@ -194,14 +200,17 @@ func TestCalendarInTheFields(t *testing.T) {
 		}
 		time.Sleep(500 * time.Millisecond)
 		january := `"plan-month-in-Europe/Berlin";q=2;w=2678400, "plan-s";q=5;w=1, "all";q=90;w=86400`
-		fields(http.StatusOK, january, `"plan-month-in-Europe/Berlin";r=1;t=2674800, "plan-s";r=4;t=1, "all";r=89;t=86400`, "")
-		fields(http.StatusOK, january, `"plan-month-in-Europe/Berlin";r=0;t=2674800, "plan-s";r=3;t=1, "all";r=88;t=86400`, "")
+		fields(http.StatusOK, january,
+			`"plan-month-in-Europe/Berlin";r=1;t=2674800, "plan-s";r=4;t=1, "all";r=89;t=86400`, "")
+		fields(http.StatusOK, january,
+			`"plan-month-in-Europe/Berlin";r=0;t=2674800, "plan-s";r=3;t=1, "all";r=88;t=86400`, "")
 		fields(http.StatusTooManyRequests, january, `"plan-month-in-Europe/Berlin";r=0;t=2674800, "plan-s";r=3`, "2674800")
 		time.Sleep(2674800*time.Second - 501*time.Millisecond)
 		fields(http.StatusTooManyRequests, january, `"plan-month-in-Europe/Berlin";r=0;t=1, "plan-s";r=5`, "1")
 		time.Sleep(time.Millisecond)
 		february := `"plan-month-in-Europe/Berlin";q=2;w=2505600, "plan-s";q=5;w=1, "all";q=90;w=86400`
-		fields(http.StatusOK, february, `"plan-month-in-Europe/Berlin";r=1;t=2505600, "plan-s";r=4;t=1, "all";r=89;t=3600`, "")
+		fields(http.StatusOK, february,
+			`"plan-month-in-Europe/Berlin";r=1;t=2505600, "plan-s";r=4;t=1, "all";r=89;t=3600`, "")
 		time.Sleep(29 * 24 * time.Hour)
 		march := `"plan-month-in-Europe/Berlin";q=2;w=2674800, "plan-s";q=5;w=1, "all";q=90;w=86400`
 		fields(http.StatusOK, march, `"plan-month-in-Europe/Berlin";r=1;t=2674800, "plan-s";r=4;t=1, "all";r=89;t=3600`, "")

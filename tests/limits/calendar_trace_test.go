@@ -18,7 +18,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// calendarModel is calendar quotas together with limits of another model, all charged or none. Its time is that of the bubble.
+// calendarModel is calendar quotas together with limits of another model, all charged or none. Its
+// time is that of the bubble.
 type calendarModel struct {
 	other  testkit.Steppable
 	quotas map[string]*modelQuota
@@ -54,9 +55,11 @@ var traceCalendars = sync.OnceValue(func() (c struct {
 	if err != nil {
 		panic(err)
 	}
-	c.day, c.week, c.month = ginlimit.CalendarDay(nil), ginlimit.CalendarWeek(apia, time.Saturday), ginlimit.CalendarMonth(berlin, 31)
+	c.day, c.week, c.month = ginlimit.CalendarDay(nil), ginlimit.CalendarWeek(apia, time.Saturday),
+		ginlimit.CalendarMonth(berlin, 31)
 	c.oracles = map[ginlimit.Calendar]testkit.Civil{
-		c.day: {Unit: "day", Zone: time.UTC}, c.week: {Unit: "week", First: int(time.Saturday), Zone: apia}, c.month: {Unit: "month", First: 31, Zone: berlin},
+		c.day: {Unit: "day", Zone: time.UTC}, c.week: {Unit: "week", First: int(time.Saturday), Zone: apia},
+		c.month: {Unit: "month", First: 31, Zone: berlin},
 	}
 	return c
 })
@@ -156,7 +159,9 @@ func (m *calendarModel) charge(key string, n int64, limits []ginlimit.Limit) {
 		switch other := m.other.(type) {
 		case *testkit.BucketModel:
 			b := other.Bucket(key, l)
-			b.Missing.Add(b.Missing, testkit.Tokens(max(0, min(n, testkit.FloorSigned(new(big.Rat).Sub(testkit.Tokens(2*testkit.Burst(l)), b.Missing))))))
+			b.Missing.Add(b.Missing,
+				testkit.Tokens(max(0,
+					min(n, testkit.FloorSigned(new(big.Rat).Sub(testkit.Tokens(2*testkit.Burst(l)), b.Missing))))))
 		case *testkit.WindowModel:
 			w := other.Window(key, l)
 			more := max(0, min(n, 2*int64(l.Rate)-int64(len(w.Taken))))
@@ -223,7 +228,8 @@ func calendarTrace(seed uint64, length int) []testkit.Step {
 	steps := make([]testkit.Step, length)
 	for i := range steps {
 		limits := sets[r.IntN(len(sets))]
-		s := testkit.Step{Op: "AllowN", N: 1, Limits: limits, Key: "client " + strconv.Itoa(r.IntN(2)) + limits[0].String() + strconv.Itoa(len(limits))}
+		s := testkit.Step{Op: "AllowN", N: 1, Limits: limits,
+			Key: "client " + strconv.Itoa(r.IntN(2)) + limits[0].String() + strconv.Itoa(len(limits))}
 		switch r.IntN(12) {
 		case 0:
 			s.Wait = time.Duration(1+r.Int64N(1500)) * time.Millisecond
@@ -248,11 +254,13 @@ func calendarTrace(seed uint64, length int) []testkit.Step {
 		case 7, 8:
 			s.Op, s.N = "Refund", 1+r.IntN(4)
 		case 9:
-			s.Op, s.D = "Block", time.Duration(1+r.Int64N(int64([]time.Duration{time.Second, time.Hour, 100 * time.Hour}[r.IntN(3)])))
+			s.Op, s.D = "Block",
+				time.Duration(1+r.Int64N(int64([]time.Duration{time.Second, time.Hour, 100 * time.Hour}[r.IntN(3)])))
 		case 10:
 			s.Op = "Reset"
 		case 11, 12, 13:
-			s.Op, s.N, s.D = "Settle", 1+r.IntN(3), time.Duration([]int{0, r.IntN(5), r.IntN(20)}[r.IntN(3)]) // of the tokens really taken
+			// of the tokens really taken
+			s.Op, s.N, s.D = "Settle", 1+r.IntN(3), time.Duration([]int{0, r.IntN(5), r.IntN(20)}[r.IntN(3)])
 		}
 		if i > 0 && r.IntN(4) == 0 { // once more, as a refused client does
 			s = steps[i-1]
@@ -264,7 +272,8 @@ func calendarTrace(seed uint64, length int) []testkit.Step {
 }
 
 // followCalendar makes the steps of a trace on an engine in a bubble and on the model, which must agree at each.
-func followCalendar(t *testing.T, e testkit.Engine, seed uint64, steps []testkit.Step, sources ...ginlimit.Source) (remembered int) {
+func followCalendar(t *testing.T, e testkit.Engine, seed uint64, steps []testkit.Step,
+	sources ...ginlimit.Source) (remembered int) {
 	m, r := newCalendarModel(e.Algorithm), rand.New(rand.NewPCG(seed, 1))
 	for i, s := range steps {
 		if s.Wait < 0 {
@@ -294,7 +303,8 @@ func followCalendar(t *testing.T, e testkit.Engine, seed uint64, steps []testkit
 			}
 		}
 		if err != nil || got != want {
-			require.Failf(t, "differs", "seed %d, step %d at %s, %s:\nwant %+v\n got %+v, error %v", seed, i, time.Now(), s, want, got, err)
+			require.Failf(t, "differs", "seed %d, step %d at %s, %s:\nwant %+v\n got %+v, error %v",
+				seed, i, time.Now(), s, want, got, err)
 		}
 	}
 	return remembered
@@ -311,10 +321,12 @@ func TestCalendarTraceEqualsModel(t *testing.T) {
 					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 						b.Mini.SetTime(time.Now())
 						e := testkit.Engine{
-							Limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(refusals)), Algorithm: a,
+							Limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a),
+								ginlimit.WithDenyMemory(refusals)), Algorithm: a,
 							Advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
 						}
-						remembered := followCalendar(t, e, seed, calendarTrace(seed, 250/testkit.RaceShare), ginlimit.FromRedis, ginlimit.FromMemory)
+						remembered := followCalendar(t, e, seed,
+							calendarTrace(seed, 250/testkit.RaceShare), ginlimit.FromRedis, ginlimit.FromMemory)
 						require.Equal(t, refusals > 0, remembered > 0)
 					})
 				}

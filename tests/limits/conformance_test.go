@@ -212,7 +212,8 @@ func TestUnlimitedAndProhibitedAreNotCounted(t *testing.T) {
 		unlimited, prohibited, ctx := ginlimit.PerMinute(-1), ginlimit.PerMinute(0), t.Context()
 		r := e.AllowN(t, testkit.AsInt(1<<40), unlimited)
 		require.Equal(t, ginlimit.Result{
-			Allowed: true, Granted: testkit.AsInt(1 << 40), Limit: unlimited, Remaining: math.MaxInt, Source: ginlimit.FromPolicy}, r)
+			Allowed: true, Granted: testkit.AsInt(1 << 40), Limit: unlimited, Remaining: math.MaxInt,
+			Source: ginlimit.FromPolicy}, r)
 		r = e.AllowN(t, 1, prohibited)
 		require.Equal(t, ginlimit.Result{Limit: prohibited, RetryAfter: -1, Source: ginlimit.FromPolicy}, r)
 
@@ -274,7 +275,8 @@ func TestLargestLimitsStayExact(t *testing.T) {
 		require.Zero(t, r)
 
 		require.NoError(t, e.Limiter.Block(t.Context(), "b", 1<<62, ginlimit.PerMinute(1)))
-		for _, ask := range []func(context.Context, string, ...ginlimit.Limit) (ginlimit.Result, error){e.Limiter.Peek, e.Limiter.Allow} {
+		for _, ask := range []func(context.Context, string, ...ginlimit.Limit) (ginlimit.Result,
+			error){e.Limiter.Peek, e.Limiter.Allow} {
 			r, err = ask(t.Context(), "b", ginlimit.Limit{Rate: testkit.AsInt(1 << 40), Period: time.Minute})
 			require.NoError(t, err, "a level that passes every number is told as the largest one")
 			require.False(t, r.Allowed)
@@ -340,7 +342,8 @@ func TestBadArgumentsAreErrorsAndTakeNothing(t *testing.T) {
 			assert.ErrorIs(t, l.Block(ctx, "k", d, ok), ginlimit.ErrInvalidLimit)
 		}
 		if e.Algorithm == ginlimit.TokenBucket {
-			assert.ErrorIs(t, l.Block(ctx, "k", math.MaxInt64, ginlimit.PerSecond(testkit.AsInt(1<<40))), ginlimit.ErrInvalidLimit)
+			assert.ErrorIs(t, l.Block(ctx, "k", math.MaxInt64, ginlimit.PerSecond(testkit.AsInt(1<<40))),
+				ginlimit.ErrInvalidLimit)
 		}
 		assert.ErrorIs(t, l.Wait(ctx, "k", ginlimit.PerHour(0)), ginlimit.ErrInvalidLimit)
 		e.Allowed(t, 3, 0, ok)

@@ -94,7 +94,8 @@ func TestDenyMemoryRefusesNoClientThatRedisWouldAdmit(t *testing.T) {
 // refused.
 func TestDenyMemoryKnowsTheCost(t *testing.T) {
 	t.Parallel()
-	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.TrustsClock()), ginlimit.PerDay(10)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.TrustsClock()),
+		ginlimit.PerDay(10)
 	allowN := func(n int, limits ...ginlimit.Limit) ginlimit.Result {
 		r, err := limiter.AllowN(t.Context(), "k", n, limits...)
 		require.NoError(t, err)
@@ -178,7 +179,8 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 
 func TestDenyMemoryCanBeTurnedOff(t *testing.T) {
 	t.Parallel()
-	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyMemory(0)), ginlimit.PerDay(1)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyMemory(0)),
+		ginlimit.PerDay(1)
 	start := time.Now()
 	for time.Since(start) < 50*time.Millisecond {
 		r, err := limiter.Allow(t.Context(), "k", limit)
@@ -189,7 +191,8 @@ func TestDenyMemoryCanBeTurnedOff(t *testing.T) {
 
 // TestDenyMemoryIsBounded refuses many more clients than it remembers.
 func TestDenyMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
-	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyMemory(100)), ginlimit.PerDay(1)
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyMemory(100)),
+		ginlimit.PerDay(1)
 	refuse := func(from, to int) {
 		for i := from; i < to; i++ {
 			for range 2 {

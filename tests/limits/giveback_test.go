@@ -14,8 +14,9 @@ import (
 
 // Nothing is given back twice: what has flowed back by itself, or was given back by others, is not given back again.
 
-// TestSlowRequestsGiveBackNothingTwice serves five requests, each of which takes a whole bucket that is full again when the
-// next one comes. Their refunds come together, and others take what there is after each.
+// TestSlowRequestsGiveBackNothingTwice serves five requests, each of which takes a whole bucket
+// that is full again when the next one comes. Their refunds come together, and others take what
+// there is after each.
 func TestSlowRequestsGiveBackNothingTwice(t *testing.T) {
 	limit, everybody := ginlimit.PerSecond(10), ginlimit.PerSecond(10)
 	for name, option := range map[string]ginlimit.Option{
@@ -54,8 +55,8 @@ func TestSlowRequestsGiveBackNothingTwice(t *testing.T) {
 	}
 }
 
-// TestReservationsGiveBackWhatIsLeft: a reservation that has flowed back since another was given back, or since a reset, gives
-// back nothing of what others have taken meanwhile.
+// TestReservationsGiveBackWhatIsLeft: a reservation that has flowed back since another was given
+// back, or since a reset, gives back nothing of what others have taken meanwhile.
 func TestReservationsGiveBackWhatIsLeft(t *testing.T) {
 	limit := ginlimit.PerSecond(100)
 	for name, between := range map[string]func(t *testing.T, b testkit.Backend, first *ginlimit.Reservation){

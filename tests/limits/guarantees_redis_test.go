@@ -59,8 +59,9 @@ func admitExactly(t *testing.T, want int, limits []ginlimit.Limit) {
 	require.EqualValues(t, want, admitted.Load())
 }
 
-// Guarantee 1, of a bucket that refills: never above burst + rate × t, nor much below. What callers were too slow to
-// take, on a busy machine, is still in the bucket; but before Redis 7.2, time that passes within a script refills nothing.
+// Guarantee 1, of a bucket that refills: never above burst + rate × t, nor much below. What callers
+// were too slow to take, on a busy machine, is still in the bucket; but before Redis 7.2, time that
+// passes within a script refills nothing.
 func TestEightProcessesAdmitTheRate(t *testing.T) {
 	t.Parallel()
 	limiters := separateLimiters(t, 8)

@@ -12,8 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestKindsOfLimitsEqualTheProcess has every method called on limits of two kinds. Periods are so long, and quotas end so late, that
-// a clock that runs makes no difference but for seconds.
+// TestKindsOfLimitsEqualTheProcess has every method called on limits of two kinds. Periods are so
+// long, and quotas end so late, that a clock that runs makes no difference but for seconds.
 func TestKindsOfLimitsEqualTheProcess(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		model := testkit.NewLocal(t, ginlimit.WithAlgorithm(e.Algorithm))
@@ -21,7 +21,8 @@ func TestKindsOfLimitsEqualTheProcess(t *testing.T) {
 		month := ginlimit.PerCalendar(23, ginlimit.CalendarMonth(nil, 1+(now.Day()+14)%28))
 		week := ginlimit.PerCalendar(14, ginlimit.CalendarWeek(nil, (now.Weekday()+3)%7))
 		for i, limits := range [][]ginlimit.Limit{
-			{month}, {week, month}, {ginlimit.PerDay(10), month}, {month, {Rate: 12, Period: 23 * time.Hour}, ginlimit.PerDay(10)}, {week, ginlimit.PerDay(17), month},
+			{month}, {week, month}, {ginlimit.PerDay(10), month},
+			{month, {Rate: 12, Period: 23 * time.Hour}, ginlimit.PerDay(10)}, {week, ginlimit.PerDay(17), month},
 		} {
 			r := rand.New(rand.NewPCG(uint64(i), uint64(e.Algorithm)))
 			for client := range 4 {
@@ -50,7 +51,8 @@ func TestKindsOfLimitsEqualTheProcess(t *testing.T) {
 					}
 					require.NoError(t, err)
 					require.InDelta(t, want.RetryAfter.Seconds(), got.RetryAfter.Seconds(), 30, "%s: %+v, want %+v", s, got, want)
-					if blocked = (blocked || s.Op == "Block") && s.Op != "Reset"; !blocked { // else which limit's block ends last is a matter of milliseconds
+					// else which limit's block ends last is a matter of milliseconds
+					if blocked = (blocked || s.Op == "Block") && s.Op != "Reset"; !blocked {
 						require.InDelta(t, want.ResetAfter.Seconds(), got.ResetAfter.Seconds(), 30, "%s: %+v, want %+v", s, got, want)
 						require.Equal(t, want.Limit, got.Limit, s)
 					}

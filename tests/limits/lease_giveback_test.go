@@ -23,7 +23,9 @@ func TestRefundsUnderALeaseLeaveTokensToOthers(t *testing.T) {
 		r := gin.New()
 		_ = r.SetTrustedProxies(nil)
 		r.GET("/", l.Handler(limit, ginlimit.WithName("api"), ginlimit.WithLease(200*time.Millisecond),
-			ginlimit.WithRefund(func(*gin.Context) bool { return true })), func(*gin.Context) { time.Sleep(100 * time.Microsecond) })
+			ginlimit.WithRefund(func(*gin.Context) bool { return true })), func(*gin.Context) {
+			time.Sleep(100 * time.Microsecond)
+		})
 		p, err := l.Policy(limit, ginlimit.WithName("api"), ginlimit.WithLease(200*time.Millisecond))
 		require.NoError(t, err)
 		b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
@@ -81,8 +83,8 @@ func TestCancelsBesideALeaseVoidNothing(t *testing.T) {
 	})
 }
 
-// TestARefundUnderALeaseGivesBackOnce: at once all of it, later what has not flowed back, and nothing of a bucket that was
-// full again.
+// TestARefundUnderALeaseGivesBackOnce: at once all of it, later what has not flowed back, and
+// nothing of a bucket that was full again.
 func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
 	limit := ginlimit.PerSecond(200)
 	for name, row := range map[string]struct {
@@ -114,7 +116,8 @@ func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
 				r := gin.New()
 				_ = r.SetTrustedProxies(nil)
 				r.GET("/", l.Handler(limit, ginlimit.WithName("api"), ginlimit.WithLease(time.Second),
-					ginlimit.WithCost(func(*gin.Context) int { return 40 }), ginlimit.WithRefund(func(*gin.Context) bool { return true })),
+					ginlimit.WithCost(func(*gin.Context) int { return 40 }),
+					ginlimit.WithRefund(func(*gin.Context) bool { return true })),
 					func(c *gin.Context) {
 						b.Advance(row.takes)
 						take()

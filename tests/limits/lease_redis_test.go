@@ -17,8 +17,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Guarantee 1, with leases: callers of several limiters ask about one key as often as they can. Over the run, no more is
-// admitted than burst + rate × time.
+// Guarantee 1, with leases: callers of several limiters ask about one key as often as they can.
+// Over the run, no more is admitted than burst + rate × time.
 func TestLeasesAdmitNoMore(t *testing.T) {
 	var everLeased int64 // a key that is always used up has no leases
 	for _, callers := range []int{1, 16} {
@@ -70,13 +70,15 @@ func TestLeasesAdmitNoMore(t *testing.T) {
 
 // TestLeasesSaveTrips: one caller whose key is hot, at a good part of its limit.
 func TestLeasesSaveTrips(t *testing.T) {
-	for name, algorithm := range map[string]ginlimit.Algorithm{"token bucket": ginlimit.TokenBucket, "fixed window": ginlimit.FixedWindow} {
+	for name, algorithm := range map[string]ginlimit.Algorithm{"token bucket": ginlimit.TokenBucket,
+		"fixed window": ginlimit.FixedWindow} {
 		t.Run(name, func(t *testing.T) {
 			limit := ginlimit.PerSecond(1_000_000)
 			if algorithm == ginlimit.TokenBucket {
 				limit = ginlimit.PerSecond(10_000).WithBurst(10_000_000)
 			}
-			l := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithLease(20*time.Millisecond), ginlimit.WithAlgorithm(algorithm),
+			l := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)),
+				ginlimit.WithLease(20*time.Millisecond), ginlimit.WithAlgorithm(algorithm),
 				testkit.TrustsClock())
 			const calls = 50_000
 			for start := time.Now(); time.Since(start) < 100*time.Millisecond; { // it learns how much is used

@@ -32,7 +32,8 @@ func TestLease(t *testing.T) {
 		r, err = l.AllowN(t.Context(), "k", 3, testkit.LeasePerMinute)
 		require.NoError(t, err)
 		require.Equal(t, ginlimit.Result{
-			Allowed: true, Granted: 3, Limit: testkit.LeasePerMinute, Remaining: r.Remaining, ResetAfter: want.ResetAfter, Source: ginlimit.FromLease,
+			Allowed: true, Granted: 3, Limit: testkit.LeasePerMinute, Remaining: r.Remaining,
+			ResetAfter: want.ResetAfter, Source: ginlimit.FromLease,
 		}, r)
 		next, err := l.AllowUpTo(t.Context(), "k", 2, testkit.LeasePerMinute)
 		require.NoError(t, err)
@@ -78,7 +79,8 @@ func TestMoreThanALeaseHolds(t *testing.T) {
 // TestLeaseOfAFixedWindow ends with it. The clock is trusted once it was seen to run.
 func TestLeaseOfAFixedWindow(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(testkit.LeaseLife), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+		l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(testkit.LeaseLife),
+			ginlimit.WithAlgorithm(ginlimit.FixedWindow))
 		limit := ginlimit.PerMinute(100)
 		require.Equal(t, "rrrr", testkit.Sources(t, l, 4, limit))
 		b.Advance(10 * time.Millisecond)
@@ -188,7 +190,8 @@ func TestCloseGivesBack(t *testing.T) {
 		timeout   time.Duration
 		left      int
 	}{
-		"to a window":                     {ginlimit.FixedWindow, ginlimit.PerMinute(1000), ginlimit.DefaultTimeout, 1000 - 10},
+		"to a window": {ginlimit.FixedWindow, ginlimit.PerMinute(1000),
+			ginlimit.DefaultTimeout, 1000 - 10},
 		"to a token bucket":               {ginlimit.TokenBucket, testkit.LeasePerMinute, ginlimit.DefaultTimeout, 1000 - 10},
 		"nothing, as the way may be long": {ginlimit.TokenBucket, testkit.LeasePerMinute, 10 * time.Second, 1000 - 16},
 	} {
@@ -236,11 +239,13 @@ func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
 func TestLeaseOverHTTP(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		var outcomes []ginlimit.Outcome
-		l := testkit.NewLimiter(t, b.Client(t), testkit.TrustsClock(), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
+		l := testkit.NewLimiter(t, b.Client(t), testkit.TrustsClock(),
+			ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
 			ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) { outcomes = append(outcomes, e.Outcome) }))
 		api := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithLease(testkit.LeaseLife)}
 		leased := testkit.Serve(l.Handler(testkit.LeasePerMinute, api...))
-		refunded := testkit.Serve(l.Handler(testkit.LeasePerMinute, append(api, ginlimit.WithRefund(func(*gin.Context) bool { return true }))...))
+		refunded := testkit.Serve(l.Handler(testkit.LeasePerMinute,
+			append(api, ginlimit.WithRefund(func(*gin.Context) bool { return true }))...))
 		plain := testkit.Serve(l.Handler(testkit.LeasePerMinute, ginlimit.WithName("plain")))
 		for range 10 {
 			require.Equal(t, http.StatusOK, testkit.Get(leased, "/").Code)
@@ -300,6 +305,7 @@ func TestFaultsOfWithLease(t *testing.T) {
 		_, err = l.Policy(ginlimit.PerSecond(1), opts...)
 		require.ErrorContains(t, err, "WithLease", name)
 	}
-	_, err := testkit.NewLimiter(t, rdb, ginlimit.WithLease(24*time.Hour)).Policy(ginlimit.PerSecond(1), ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
+	_, err := testkit.NewLimiter(t, rdb, ginlimit.WithLease(24*time.Hour)).Policy(ginlimit.PerSecond(1),
+		ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
 	require.ErrorContains(t, err, "WithLease", "of the limiter's lease and the policy's algorithm")
 }

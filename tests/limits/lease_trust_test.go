@@ -31,7 +31,8 @@ func TestLeaseNeedsTrust(t *testing.T) {
 	})
 }
 
-// TestABusyKeyHasLeases though others charge it between any two calls of a process: it learns all the same that Redis' clock runs.
+// TestABusyKeyHasLeases though others charge it between any two calls of a process: it learns all
+// the same that Redis' clock runs.
 func TestABusyKeyHasLeases(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		var all []*ginlimit.Limiter

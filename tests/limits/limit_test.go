@@ -53,7 +53,10 @@ func TestParseLimitRefuses(t *testing.T) {
 	for _, text := range []string{
 		"", " ", "100", "/", "/m", "100/", "100 / m", "100/m/s", "x/m", "1e3/m", "NaN/m", "1.5/m", "100/x", "100/mm",
 		"100/0s", "100/-1m", "100/1us", "100/1500us", "0/0s", "100/m burst", "100/m burst x", "100/m burst 0",
-		"100/m burst -1", "100/m bursts 5", "1/secs", "1/1h30min", "1/-1min", "1/ min", "1/MIN", "1/0min", "1/0d", "1/70000d", "1/day", "1/days", "1/2days", "1/1day", "1/calendar-days", "1/minmin", "1/1.5hour", "1/99999999999999999999sec", "1/seconds5", "100/m burst 5 5", "99999999999999999999/m", "4611686018427387904/m",
+		"100/m burst -1", "100/m bursts 5", "1/secs", "1/1h30min", "1/-1min", "1/ min", "1/MIN", "1/0min",
+		"1/0d", "1/70000d", "1/day", "1/days", "1/2days", "1/1day", "1/calendar-days", "1/minmin",
+		"1/1.5hour", "1/99999999999999999999sec", "1/seconds5", "100/m burst 5 5",
+		"99999999999999999999/m", "4611686018427387904/m",
 		"1/m burst 4611686018427387904", "1/-1d", "1/65536d", "1/999999999999h", "1/infm", "\x00", "１/m",
 		strings.Repeat("9", 1<<16) + "/m",
 	} {
@@ -69,15 +72,19 @@ func TestParseLimitRefuses(t *testing.T) {
 // TestADayMayBeEither, of 24 hours or the calendar's, so the text says which.
 func TestADayMayBeEither(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"10/day", "10/days", "5/2days", "10/day burst 20", "10/day in Europe/Berlin", "10/99999999day"} {
+	for _, text := range []string{"10/day", "10/days", "5/2days", "10/day burst 20",
+		"10/day in Europe/Berlin", "10/99999999day"} {
 		_, err := ginlimit.ParseLimit(text)
 		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit, text)
-		require.ErrorContains(t, err, "write 10/d or 10/24h for any 24 hours, and 10/calendar-day for the days of a calendar", text)
+		require.ErrorContains(t, err,
+			"write 10/d or 10/24h for any 24 hours, and 10/calendar-day for the days of a calendar", text)
 	}
 	for text, want := range map[string]ginlimit.Limit{
-		"10/d": ginlimit.PerDay(10), "10/24h": ginlimit.PerDay(10), "10/1d": ginlimit.PerDay(10), "10/7d": {Rate: 10, Period: 7 * 24 * time.Hour},
-		"10/calendar-day": ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil)), "10/week": ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)),
-		"10/month": ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)),
+		"10/d": ginlimit.PerDay(10), "10/24h": ginlimit.PerDay(10), "10/1d": ginlimit.PerDay(10),
+		"10/7d":           {Rate: 10, Period: 7 * 24 * time.Hour},
+		"10/calendar-day": ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil)),
+		"10/week":         ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)),
+		"10/month":        ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)),
 	} {
 		got, err := ginlimit.ParseLimit(text)
 		require.NoError(t, err)
@@ -154,7 +161,8 @@ func TestLimitOfRequestsInFlightIsNoArgument(t *testing.T) {
 		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
 		require.ErrorContains(t, err, "use WithConcurrency(4)")
 	}
-	for _, text := range []string{"0 in flight", "-1 in flight", "x in flight", "4 in  flight more", "in flight", "4/m in flight"} {
+	for _, text := range []string{"0 in flight", "-1 in flight", "x in flight", "4 in  flight more",
+		"in flight", "4/m in flight"} {
 		require.ErrorIs(t, new(ginlimit.Limit).UnmarshalText([]byte(text)), ginlimit.ErrInvalidLimit, text)
 	}
 }
@@ -186,12 +194,15 @@ func TestHostileLimitsAreErrors(t *testing.T) {
 	require.NoError(t, err)
 	limits := []ginlimit.Limit{
 		{}, {Burst: 1}, {Rate: 1}, {Rate: 1, Burst: 1}, {Rate: 1, Period: -1}, {Rate: 1, Period: 1},
-		{Rate: 1, Period: time.Millisecond + 1}, {Rate: 1, Period: time.Second, Burst: -1}, {Rate: 1, Period: time.Second, Burst: math.MinInt},
+		{Rate: 1, Period: time.Millisecond + 1}, {Rate: 1, Period: time.Second, Burst: -1},
+		{Rate: 1, Period: time.Second, Burst: math.MinInt},
 		{Rate: math.MaxInt, Period: math.MaxInt64}, {Rate: 0, Period: -time.Second}, {Rate: -1, Period: -1},
-		{Rate: 0, Period: time.Second, Burst: -1}, {InFlight: -1}, {Rate: 1, Period: time.Second, InFlight: 1}, {Rate: -1, InFlight: 1},
+		{Rate: 0, Period: time.Second, Burst: -1}, {InFlight: -1},
+		{Rate: 1, Period: time.Second, InFlight: 1}, {Rate: -1, InFlight: 1},
 	}
 	if testkit.Has64Bits { // or these can be counted
-		limits = append(limits, ginlimit.Limit{Rate: testkit.AsInt(1 << 62), Period: time.Second}, ginlimit.Limit{Rate: 1, Period: time.Second, Burst: testkit.AsInt(1 << 62)},
+		limits = append(limits, ginlimit.Limit{Rate: testkit.AsInt(1 << 62), Period: time.Second},
+			ginlimit.Limit{Rate: 1, Period: time.Second, Burst: testkit.AsInt(1 << 62)},
 			ginlimit.Limit{Rate: math.MaxInt, Period: time.Millisecond, Burst: 1})
 	}
 	for _, limit := range limits {

@@ -11,7 +11,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Guarantee 7, of this process: invented clients, of whom there are more than there is room for, are not all remembered.
+// Guarantee 7, of this process: invented clients, of whom there are more than there is room for,
+// are not all remembered.
 func TestLocalMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
 	limiter, err := ginlimit.NewLocal()
 	require.NoError(t, err)

@@ -10,7 +10,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestLimitsOfDifferentAlgorithmsInOneCallOnRedis has periods so long that a clock that runs makes no difference but for seconds.
+// TestLimitsOfDifferentAlgorithmsInOneCallOnRedis has periods so long that a clock that runs makes
+// no difference but for seconds.
 func TestLimitsOfDifferentAlgorithmsInOneCallOnRedis(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))

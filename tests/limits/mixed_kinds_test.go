@@ -42,13 +42,15 @@ func (l *mixedLimit) bucket(id string) bucket.Bucket {
 // mixedSets are limits of different algorithms, which are decided in one call.
 func mixedSets(scale time.Duration) (sets [][]*mixedLimit) {
 	algorithms := map[bucket.Kind]ginlimit.Algorithm{
-		bucket.Token: ginlimit.TokenBucket, bucket.FixedWindow: ginlimit.FixedWindow, bucket.SlidingWindow: ginlimit.SlidingWindow,
+		bucket.Token: ginlimit.TokenBucket, bucket.FixedWindow: ginlimit.FixedWindow,
+		bucket.SlidingWindow: ginlimit.SlidingWindow,
 	}
 	of := func(kind bucket.Kind, rate int, period time.Duration) *mixedLimit {
 		return &mixedLimit{kind, ginlimit.Limit{Rate: rate, Period: period * scale}, newCalendarModel(algorithms[kind])}
 	}
 	day := func(rate int) *mixedLimit {
-		return &mixedLimit{bucket.FixedWindow, ginlimit.PerCalendar(rate, traceCalendars().day), newCalendarModel(ginlimit.FixedWindow)}
+		return &mixedLimit{bucket.FixedWindow, ginlimit.PerCalendar(rate, traceCalendars().day),
+			newCalendarModel(ginlimit.FixedWindow)}
 	}
 	return [][]*mixedLimit{
 		{of(bucket.Token, 3, 40), of(bucket.SlidingWindow, 9, 150)},
@@ -88,8 +90,10 @@ func mixedMemory() mixedDo {
 	}
 }
 
-// followMixed makes steps on a store and on the model, which must agree at each: to the millisecond, unless time goes on by itself.
-func followMixed(t *testing.T, seed uint64, steps int, do mixedDo, scale, slack time.Duration, advance func(time.Duration)) {
+// followMixed makes steps on a store and on the model, which must agree at each: to the
+// millisecond, unless time goes on by itself.
+func followMixed(t *testing.T, seed uint64, steps int, do mixedDo, scale, slack time.Duration,
+	advance func(time.Duration)) {
 	r, sets := rand.New(rand.NewPCG(seed, 3)), mixedSets(scale)
 	granted, denied := 0, 0
 	for step := range steps {

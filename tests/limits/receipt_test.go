@@ -70,7 +70,8 @@ func TestRefusedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
 			rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": e.Rdb.Options().Addr}})
 			t.Cleanup(func() { _ = rdb.Close() })
 			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(e.Algorithm), ginlimit.WithDenyMemory(0))
-			r := testkit.Serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
+			r := testkit.Serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("user"),
+				ginlimit.WithKey(ginlimit.ByHeader("User")),
 				ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), ginlimit.PerDay(1000))))
 			return func(user, team string) int {
 				return testkit.Get(r, "/", testkit.With("User", user), testkit.With("Team", team)).Code
@@ -105,7 +106,8 @@ func TestWindowsAreRefundedInTheProcess(t *testing.T) {
 		limiter := testkit.WithoutRedis(t, ginlimit.WithAlgorithm(a), ginlimit.WithReplicas(4))
 		cost := 1
 		r := testkit.Serve(limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("n"), ginlimit.WithKey(testkit.Everybody),
-			ginlimit.WithCost(func(*gin.Context) int { return cost }), ginlimit.WithRefund(func(*gin.Context) bool { return true })))
+			ginlimit.WithCost(func(*gin.Context) int { return cost }),
+			ginlimit.WithRefund(func(*gin.Context) bool { return true })))
 		for range 3 {
 			rec := testkit.Get(r, "/")
 			require.Equal(t, http.StatusOK, rec.Code)

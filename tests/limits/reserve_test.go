@@ -164,15 +164,17 @@ func TestWithSettle(t *testing.T) {
 		fails              bool // with an error in the context
 		serve              gin.HandlerFunc
 	}{
-		"less":                  {3, 10, 97, false, testkit.OK},
-		"more":                  {30, 10, 70, false, testkit.OK},
-		"into debt":             {150, 10, 0, false, testkit.OK},
-		"all afterwards":        {30, 0, 70, false, testkit.OK},
-		"nothing":               {0, 0, 100, false, testkit.OK},
-		"a negative number":     {-1, 10, 90, true, testkit.OK},
-		"after a panic":         {3, 10, 97, false, func(*gin.Context) { panic("a handler's") }},
-		"after an abort":        {3, 10, 97, false, func(c *gin.Context) { c.AbortWithStatus(http.StatusTeapot) }},
-		"with nobody waiting":   {3, 10, 97, false, func(c *gin.Context) { c.Request.Context().Value(cancelKey{}).(context.CancelFunc)() }},
+		"less":              {3, 10, 97, false, testkit.OK},
+		"more":              {30, 10, 70, false, testkit.OK},
+		"into debt":         {150, 10, 0, false, testkit.OK},
+		"all afterwards":    {30, 0, 70, false, testkit.OK},
+		"nothing":           {0, 0, 100, false, testkit.OK},
+		"a negative number": {-1, 10, 90, true, testkit.OK},
+		"after a panic":     {3, 10, 97, false, func(*gin.Context) { panic("a handler's") }},
+		"after an abort":    {3, 10, 97, false, func(c *gin.Context) { c.AbortWithStatus(http.StatusTeapot) }},
+		"with nobody waiting": {3, 10, 97, false, func(c *gin.Context) {
+			c.Request.Context().Value(cancelKey{}).(context.CancelFunc)()
+		}},
 		"of several identities": {30, 10, 70, false, testkit.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -229,7 +231,8 @@ func TestFloor(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					limiter := testkit.NewLocal(t, ginlimit.WithAlgorithm(a))
 					people := testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("x"))
-					batch := testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("x"), ginlimit.WithFloor(4))
+					batch := testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...),
+						ginlimit.WithName("x"), ginlimit.WithFloor(4))
 					allow := func(p *ginlimit.Policy, allowed bool, remaining int) ginlimit.Result {
 						t.Helper()
 						r, err := p.Allow(t.Context(), "k")
@@ -274,7 +277,8 @@ func TestSettleTakesOfTheFloor(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerDay(100)
 		people := testkit.NewPolicy(t, e.Limiter, limit, ginlimit.WithName("x"), ginlimit.WithAlgorithm(e.Algorithm))
-		batch := testkit.NewPolicy(t, e.Limiter, limit, ginlimit.WithName("x"), ginlimit.WithAlgorithm(e.Algorithm), ginlimit.WithFloor(80))
+		batch := testkit.NewPolicy(t, e.Limiter, limit, ginlimit.WithName("x"),
+			ginlimit.WithAlgorithm(e.Algorithm), ginlimit.WithFloor(80))
 		r, err := batch.Reserve(t.Context(), "c", 5)
 		require.NoError(t, err)
 		require.True(t, r.Result().Allowed)
@@ -348,7 +352,8 @@ func TestNoLeaseOfMixedLimits(t *testing.T) {
 				require.NoError(t, r.Settle(t.Context(), 2))
 			}
 		}
-		router := testkit.Serve(limiter.Handler(quota, ginlimit.WithName("settling"), ginlimit.WithSettle(func(*gin.Context) int { return 1 })))
+		router := testkit.Serve(limiter.Handler(quota, ginlimit.WithName("settling"),
+			ginlimit.WithSettle(func(*gin.Context) int { return 1 })))
 		for range 50 {
 			require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
 		}

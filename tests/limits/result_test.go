@@ -31,23 +31,34 @@ func TestResultIsNamed(t *testing.T) {
 		opts  []ginlimit.Option
 		want  []string // of each request
 	}{
-		"a policy":                  {ginlimit.PerDay(1), []ginlimit.Option{ginlimit.WithName("login")}, []string{"login", "login", "login"}},
-		"without a name":            {ginlimit.PerDay(1), nil, []string{"1/d by key", "1/d by key"}},
-		"several limits":            {ginlimit.PerDay(3), []ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(1))}, []string{"1/h, 3/d by key", "1/h, 3/d by key"}},
-		"limits of the client":      {ginlimit.PerDay(3), []ginlimit.Option{ginlimit.WithName("plan"), testkit.LimitsFrom(ginlimit.PerDay(1))}, []string{"plan", "plan"}},
-		"prohibited":                {ginlimit.PerDay(0), []ginlimit.Option{ginlimit.WithName("closed")}, []string{"closed"}},
-		"unlimited":                 {ginlimit.PerDay(-1), []ginlimit.Option{ginlimit.WithName("open")}, []string{"open"}},
-		"skipped":                   {ginlimit.PerDay(1), []ginlimit.Option{ginlimit.WithName("skipped"), ginlimit.WithSkip(never)}, []string{"skipped"}},
-		"an address that is denied": {ginlimit.PerDay(1), []ginlimit.Option{ginlimit.WithName("listed"), ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))}, []string{"listed"}},
-		"dry run":                   {ginlimit.PerDay(1), []ginlimit.Option{ginlimit.WithName("dry"), ginlimit.WithDryRun()}, []string{"dry", "dry"}},
-		"an identity that is closer": {ginlimit.PerDay(3), []ginlimit.Option{ginlimit.WithName("own"), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(2))},
+		"a policy": {ginlimit.PerDay(1), []ginlimit.Option{ginlimit.WithName("login")},
+			[]string{"login", "login", "login"}},
+		"without a name": {ginlimit.PerDay(1), nil, []string{"1/d by key", "1/d by key"}},
+		"several limits": {ginlimit.PerDay(3),
+			[]ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(1))}, []string{"1/h, 3/d by key", "1/h, 3/d by key"}},
+		"limits of the client": {ginlimit.PerDay(3),
+			[]ginlimit.Option{ginlimit.WithName("plan"), testkit.LimitsFrom(ginlimit.PerDay(1))}, []string{"plan", "plan"}},
+		"prohibited": {ginlimit.PerDay(0), []ginlimit.Option{ginlimit.WithName("closed")}, []string{"closed"}},
+		"unlimited":  {ginlimit.PerDay(-1), []ginlimit.Option{ginlimit.WithName("open")}, []string{"open"}},
+		"skipped": {ginlimit.PerDay(1),
+			[]ginlimit.Option{ginlimit.WithName("skipped"), ginlimit.WithSkip(never)}, []string{"skipped"}},
+		"an address that is denied": {ginlimit.PerDay(1),
+			[]ginlimit.Option{ginlimit.WithName("listed"),
+				ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))}, []string{"listed"}},
+		"dry run": {ginlimit.PerDay(1),
+			[]ginlimit.Option{ginlimit.WithName("dry"), ginlimit.WithDryRun()}, []string{"dry", "dry"}},
+		"an identity that is closer": {ginlimit.PerDay(3),
+			[]ginlimit.Option{ginlimit.WithName("own"), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(2))},
 			[]string{"all", "all", "all"}},
-		"an identity that is not": {ginlimit.PerDay(2), []ginlimit.Option{ginlimit.WithName("own"), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(3))},
+		"an identity that is not": {ginlimit.PerDay(2),
+			[]ginlimit.Option{ginlimit.WithName("own"), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(3))},
 			[]string{"own", "own", "own"}},
-		"an identity that prohibits": {ginlimit.PerDay(2), []ginlimit.Option{ginlimit.WithName("own"), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(0))},
+		"an identity that prohibits": {ginlimit.PerDay(2),
+			[]ginlimit.Option{ginlimit.WithName("own"), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(0))},
 			[]string{"all"}},
 		"the second limit of an identity": {ginlimit.PerDay(5), []ginlimit.Option{ginlimit.WithName("own"),
-			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(9), ginlimit.PerHour(2)), ginlimit.WithIdentity("more", testkit.Everybody, ginlimit.PerDay(9))},
+			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(9), ginlimit.PerHour(2)),
+			ginlimit.WithIdentity("more", testkit.Everybody, ginlimit.PerDay(9))},
 			[]string{"all", "all", "all"}},
 	} {
 		for engine, make := range map[string]func(*testing.T) *ginlimit.Limiter{
@@ -59,9 +70,11 @@ func TestResultIsNamed(t *testing.T) {
 				rdb, _ := testkit.NewMiniredis(t)
 				return testkit.NewLimiter(t, rdb, testkit.TrustsClock())
 			},
-			"in the process":        func(t *testing.T) *ginlimit.Limiter { return testkit.NewLocal(t) },
-			"without Redis":         func(t *testing.T) *ginlimit.Limiter { return testkit.WithoutRedis(t) },
-			"without Redis, shared": func(t *testing.T) *ginlimit.Limiter { return testkit.WithoutRedis(t, ginlimit.WithReplicas(1_000_000)) },
+			"in the process": func(t *testing.T) *ginlimit.Limiter { return testkit.NewLocal(t) },
+			"without Redis":  func(t *testing.T) *ginlimit.Limiter { return testkit.WithoutRedis(t) },
+			"without Redis, shared": func(t *testing.T) *ginlimit.Limiter {
+				return testkit.WithoutRedis(t, ginlimit.WithReplicas(1_000_000))
+			},
 		} {
 			if engine == "without Redis, shared" && strings.Contains(name, "an identity") {
 				continue // of equal shares, none is closer
@@ -85,7 +98,8 @@ func TestResultIsNamed(t *testing.T) {
 	t.Run("methods", func(t *testing.T) {
 		t.Parallel()
 		limiter := testkit.NewLocal(t, ginlimit.WithName("default"))
-		p := testkit.NewPolicy(t, limiter, ginlimit.PerDay(3), ginlimit.WithName("named"), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(1)))
+		p := testkit.NewPolicy(t, limiter, ginlimit.PerDay(3), ginlimit.WithName("named"),
+			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(1)))
 		for i := range 5 {
 			r, err := limiter.Allow(t.Context(), "k", ginlimit.PerDay(3))
 			require.NoError(t, err)

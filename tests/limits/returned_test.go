@@ -130,10 +130,12 @@ type returnable struct {
 func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 	r, m := rand.New(rand.NewPCG(seed, 1)), testkit.NewWindowModel(e.Algorithm)
 	sets := [][]ginlimit.Limit{
-		{ginlimit.PerSecond(7)}, {ginlimit.PerMinute(40)}, {ginlimit.PerMinute(3), ginlimit.PerHour(60)}, {{Rate: 9, Period: 200 * time.Millisecond}},
+		{ginlimit.PerSecond(7)}, {ginlimit.PerMinute(40)}, {ginlimit.PerMinute(3), ginlimit.PerHour(60)},
+		{{Rate: 9, Period: 200 * time.Millisecond}},
 	}
 	if e.Frozen { // but time of this process goes on, by which a receipt of a short window ends
-		sets[0], sets[3] = []ginlimit.Limit{{Rate: 7, Period: 10 * time.Second}}, []ginlimit.Limit{{Rate: 9, Period: 20 * time.Second}}
+		sets[0], sets[3] = []ginlimit.Limit{{Rate: 7, Period: 10 * time.Second}},
+			[]ginlimit.Limit{{Rate: 9, Period: 20 * time.Second}}
 	}
 	var taken []returnable
 	k := newTaker(t, e.Limiter)

@@ -18,7 +18,8 @@ func TestDebtOfAWindow(t *testing.T) {
 	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerDay(20)
 		for name, row := range map[string]struct{ estimate, actual int }{
-			"one more than all": {8, 21}, "half as much again": {8, 30}, "twice": {8, 40}, "more than is charged": {1, 500}, "of all": {20, 33},
+			"one more than all": {8, 21}, "half as much again": {8, 30}, "twice": {8, 40},
+			"more than is charged": {1, 500}, "of all": {20, 33},
 		} {
 			require.NoError(t, e.Limiter.Reset(t.Context(), "k", limit))
 			r := e.Reserve(t, row.estimate, limit)
@@ -44,14 +45,16 @@ func TestDebtOfAWindow(t *testing.T) {
 // TestDebtBesideACalendar: each limit owes its own, and the one that is longest keeps the others from being charged.
 func TestDebtBesideACalendar(t *testing.T) {
 	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
-		limit, quota := ginlimit.PerHour(10), ginlimit.PerCalendar(15, ginlimit.CalendarMonth(nil, 1+(time.Now().UTC().Day()+14)%28))
+		limit, quota := ginlimit.PerHour(10),
+			ginlimit.PerCalendar(15, ginlimit.CalendarMonth(nil, 1+(time.Now().UTC().Day()+14)%28))
 		require.NoError(t, e.Reserve(t, 5, limit, quota).Settle(t.Context(), 25))
 		require.False(t, e.AllowN(t, 1, limit).Allowed)
 		require.False(t, e.AllowN(t, 1, quota).Allowed)
 		require.NoError(t, e.Limiter.Reset(t.Context(), "k", quota))
 		e.Denied(t, 1, time.Hour, limit, quota)
 		require.Equal(t, 15, e.Left(t, quota))
-		require.NoError(t, e.Limiter.Refund(t.Context(), "k", 11, limit)) // 10 of it are owed, as no more than 20 were charged
+		// 10 of it are owed, as no more than 20 were charged
+		require.NoError(t, e.Limiter.Refund(t.Context(), "k", 11, limit))
 		require.Equal(t, 1, e.Left(t, limit))
 		e.Allowed(t, 1, 0, limit, quota)
 	})
@@ -90,7 +93,8 @@ func TestSettleEndsARememberedRefusal(t *testing.T) {
 			t.Parallel()
 			rdb, _ := testkit.NewMiniredis(t)
 			limit := ginlimit.PerDay(20)
-			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(10), testkit.TrustsClock()), Algorithm: a}
+			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a),
+				ginlimit.WithDenyMemory(10), testkit.TrustsClock()), Algorithm: a}
 			more, less := e.Reserve(t, 8, limit), e.Reserve(t, 12, limit)
 			refused := func(from ginlimit.Source) {
 				t.Helper()
@@ -110,8 +114,8 @@ func TestSettleEndsARememberedRefusal(t *testing.T) {
 	}
 }
 
-// TestFloorBesideLeases: tokens that a process has leased are taken, so a policy with a floor does not count on them; and none of
-// them are admitted twice when a debt takes of the floor.
+// TestFloorBesideLeases: tokens that a process has leased are taken, so a policy with a floor does
+// not count on them; and none of them are admitted twice when a debt takes of the floor.
 func TestFloorBesideLeases(t *testing.T) {
 	t.Parallel()
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow} {
@@ -124,7 +128,9 @@ func TestFloorBesideLeases(t *testing.T) {
 					limit = ginlimit.Limit{Rate: burst, Period: 2 * time.Second}
 				}
 				limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
-				people := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t), ginlimit.WithAlgorithm(a), ginlimit.WithLease(200*time.Millisecond), testkit.TrustsClock()),
+				people := testkit.NewPolicy(t,
+					testkit.NewLimiter(t, b.Connect(t), ginlimit.WithAlgorithm(a),
+						ginlimit.WithLease(200*time.Millisecond), testkit.TrustsClock()),
 					limit, ginlimit.WithName("x"))
 				batch := testkit.NewPolicy(t, limiter, limit, ginlimit.WithName("x"), ginlimit.WithFloor(floor))
 				start, admitted, leased, owed := time.Now(), 0, 0, false

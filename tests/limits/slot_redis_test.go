@@ -25,13 +25,15 @@ import (
 // slotPolicy returns a policy with three slots on a server.
 func slotPolicy(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Policy {
 	t.Helper()
-	limiter := testkit.NewLimiter(t, rdb, append([]ginlimit.Option{testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
+	limiter := testkit.NewLimiter(t, rdb,
+		append([]ginlimit.Option{testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
 	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
 	require.NoError(t, err)
 	return p
 }
 
-// slotHolder names the environment variable with the server's address, by which the test's program is one that holds slots.
+// slotHolder names the environment variable with the server's address, by which the test's program
+// is one that holds slots.
 const slotHolder = "GINLIMIT_HOLD_SLOTS"
 
 // TestHoldSlots is the program of TestKilledProcessFreesItsSlots.
@@ -71,8 +73,9 @@ func holdSlots(t *testing.T, addr string) *os.Process {
 	return holder.Process
 }
 
-// TestKilledProcessFreesItsSlots has a living process keep its slots for longer than Redis believes it, one that is killed lose them
-// within ten seconds, and one that is frozen for longer lose them and find them taken.
+// TestKilledProcessFreesItsSlots has a living process keep its slots for longer than Redis believes
+// it, one that is killed lose them within ten seconds, and one that is frozen for longer lose them
+// and find them taken.
 func TestKilledProcessFreesItsSlots(t *testing.T) {
 	t.Parallel()
 	addr := testkit.StartRedis(t)
@@ -115,7 +118,8 @@ func TestKilledProcessFreesItsSlots(t *testing.T) {
 func TestSlotsWhileRedisIsLost(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithReplicas(2), ginlimit.WithTimeout(200*time.Millisecond),
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithReplicas(2),
+		ginlimit.WithTimeout(200*time.Millisecond),
 		ginlimit.WithFailure(ginlimit.FailLocal))
 	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
 	require.NoError(t, err)
@@ -157,13 +161,15 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 
 func slotPolicyOf(t testing.TB, addr string, n int) *ginlimit.Policy {
 	t.Helper()
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.Patient(),
+		ginlimit.WithFailure(ginlimit.FailClosed))
 	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(n))
 	require.NoError(t, err)
 	return p
 }
 
-// TestSlotsAreNeverPassed has many callers of several processes take slots, with limits of every kind beside them, on a server and a cluster.
+// TestSlotsAreNeverPassed has many callers of several processes take slots, with limits of every
+// kind beside them, on a server and a cluster.
 func TestSlotsAreNeverPassed(t *testing.T) {
 	t.Parallel()
 	server, cluster := testkit.StartRedis(t), testkit.StartCluster(t, 3)
@@ -184,7 +190,8 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 				var all sync.WaitGroup
 				for range 4 {
 					limiter := testkit.NewLimiter(t, connect(), testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
-					p, err := limiter.Policy(ginlimit.PerSecond(1_000_000), ginlimit.WithName(a.String()), ginlimit.WithAlgorithm(a), ginlimit.WithConcurrency(n),
+					p, err := limiter.Policy(ginlimit.PerSecond(1_000_000), ginlimit.WithName(a.String()),
+						ginlimit.WithAlgorithm(a), ginlimit.WithConcurrency(n),
 						ginlimit.WithLimits(ginlimit.PerCalendar(1_000_000, ginlimit.CalendarMonth(nil, 1))))
 					require.NoError(t, err)
 					for caller := range 12 {
@@ -212,9 +219,10 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 	}
 }
 
-// TestSlotsWhileRedisIsFull of invented clients: four processes hold as many of three slots as they get. By volatile-ttl Redis
-// evicts the slots' key, and each process then knows its own alone, so that up to three are in flight in each. Where Redis evicts
-// nothing, no more than three are, for as long as Redis is full. docs/operations.md has what this finds.
+// TestSlotsWhileRedisIsFull of invented clients: four processes hold as many of three slots as they
+// get. By volatile-ttl Redis evicts the slots' key, and each process then knows its own alone, so
+// that up to three are in flight in each. Where Redis evicts nothing, no more than three are, for
+// as long as Redis is full. docs/operations.md has what this finds.
 func TestSlotsWhileRedisIsFull(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

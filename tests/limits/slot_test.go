@@ -35,7 +35,8 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 
 		none := testkit.Acquire(t, p)
 		require.Equal(t, ginlimit.Result{
-			Limit: ginlimit.Limit{InFlight: 2}, Name: "api-c", RetryAfter: time.Second, ResetAfter: time.Second, Source: none.Result().Source,
+			Limit: ginlimit.Limit{InFlight: 2}, Name: "api-c", RetryAfter: time.Second,
+			ResetAfter: time.Second, Source: none.Result().Source,
 		}, none.Result())
 		none.Release() // holds nothing
 
@@ -92,11 +93,13 @@ func TestSlotsAreSharedByProcesses(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var all []*ginlimit.Policy
 		for range 3 {
-			p, err := testkit.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
+			p, err := testkit.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(1000),
+				ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
 			require.NoError(t, err)
 			all = append(all, p)
 		}
-		slots := []*ginlimit.Slot{testkit.Acquire(t, all[0]), testkit.Acquire(t, all[0]), testkit.Acquire(t, all[1]), testkit.Acquire(t, all[2])}
+		slots := []*ginlimit.Slot{testkit.Acquire(t, all[0]), testkit.Acquire(t, all[0]),
+			testkit.Acquire(t, all[1]), testkit.Acquire(t, all[2])}
 		for _, slot := range slots {
 			require.True(t, slot.Result().Allowed)
 		}
@@ -110,8 +113,8 @@ func TestSlotsAreSharedByProcesses(t *testing.T) {
 	})
 }
 
-// TestSlotsOfADeadProcess are free 10 s after it last told of them, though others keep the key. That it dies is that Redis' clock runs on,
-// and its own does not.
+// TestSlotsOfADeadProcess are free 10 s after it last told of them, though others keep the key.
+// That it dies is that Redis' clock runs on, and its own does not.
 func TestSlotsOfADeadProcess(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -122,7 +125,8 @@ func TestSlotsOfADeadProcess(t *testing.T) {
 			b.Mini.SetTime(now)
 		}
 		policy := func() *ginlimit.Policy {
-			p, err := testkit.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(1000), ginlimit.WithName("api"), ginlimit.WithConcurrency(2))
+			p, err := testkit.NewLimiter(t, b.Redis).Policy(ginlimit.PerHour(1000),
+				ginlimit.WithName("api"), ginlimit.WithConcurrency(2))
 			require.NoError(t, err)
 			return p
 		}
@@ -160,7 +164,8 @@ func TestRequestsHoldSlots(t *testing.T) {
 				router := gin.New()
 				router.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }))
 				router.Use(l.Handler(ginlimit.PerHour(100), ginlimit.WithName("api"), ginlimit.WithConcurrency(2),
-					ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit), ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })))
+					ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit), ginlimit.WithKey(
+						func(*gin.Context) (string, error) { return "alice", nil })))
 				router.GET("/", func(c *gin.Context) {
 					began <- struct{}{}
 					<-finish
@@ -201,7 +206,8 @@ func TestSlotQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := ginlimit.NewLocal()
 		require.NoError(t, err)
-		p, err := l.Policy(ginlimit.PerHour(100), ginlimit.WithConcurrency(1), ginlimit.WithQueue(3, time.Second), ginlimit.WithBan(time.Hour, time.Hour))
+		p, err := l.Policy(ginlimit.PerHour(100), ginlimit.WithConcurrency(1),
+			ginlimit.WithQueue(3, time.Second), ginlimit.WithBan(time.Hour, time.Hour))
 		require.NoError(t, err)
 		holds := testkit.Acquire(t, p)
 		require.True(t, holds.Result().Allowed)
@@ -247,7 +253,8 @@ func TestLateAttemptTakesNothing(t *testing.T) {
 		late := b.Connect(t)
 		late.AddHook(hook)
 		limiter := testkit.NewLimiter(t, late)
-		p, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithBan(time.Hour, time.Hour))
+		p, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithName("api"),
+			ginlimit.WithConcurrency(1), ginlimit.WithBan(time.Hour, time.Hour))
 		require.NoError(t, err)
 		_, err = p.Acquire(t.Context(), "alice")
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
@@ -275,7 +282,8 @@ func TestSlotsOutliveNoPanic(t *testing.T) {
 			t.Parallel()
 			l, err := ginlimit.NewLocal(opts...)
 			require.NoError(t, err)
-			p, err := l.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithConcurrency(1), ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }))
+			p, err := l.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithConcurrency(1),
+				ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }))
 			require.NoError(t, err)
 			router := gin.New()
 			router.GET("/", p.Handler())
@@ -296,11 +304,13 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 		l, err := ginlimit.NewLocal()
 		require.NoError(t, err)
 		alice := ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })
-		opts := []ginlimit.Option{ginlimit.WithName("api"), alice, ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Hour), ginlimit.WithBan(time.Hour, time.Hour)}
+		opts := []ginlimit.Option{ginlimit.WithName("api"), alice, ginlimit.WithConcurrency(1),
+			ginlimit.WithQueue(1, time.Hour), ginlimit.WithBan(time.Hour, time.Hour)}
 		p, err := l.Policy(ginlimit.PerHour(3), opts...)
 		require.NoError(t, err)
 		router := gin.New()
-		router.GET("/free", l.Handler(ginlimit.PerHour(3), append(opts, ginlimit.WithCost(func(*gin.Context) int { return 0 }))...))
+		router.GET("/free",
+			l.Handler(ginlimit.PerHour(3), append(opts, ginlimit.WithCost(func(*gin.Context) int { return 0 }))...))
 		router.GET("/dry", l.Handler(ginlimit.PerHour(3), append(opts, ginlimit.WithDryRun())...))
 		router.GET("/", p.Handler())
 		get := func(path string) *httptest.ResponseRecorder {
@@ -335,7 +345,8 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 func TestPeekKnowsOfAReleaseAtOnce(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	p, err := testkit.NewLimiter(t, rdb, testkit.Patient()).Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
+	p, err := testkit.NewLimiter(t, rdb, testkit.Patient()).Policy(ginlimit.Limit{Rate: -1},
+		ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
 	require.NoError(t, err)
 	for range 50 {
 		slot := testkit.Acquire(t, p)
@@ -361,7 +372,8 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 		},
 		"another identity is refused": func(t *testing.T, l *ginlimit.Limiter, _ *ginlimit.Policy) {
 			router := gin.New()
-			router.GET("/", l.Handler(ginlimit.PerHour(100), ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithKey(key("alice")),
+			router.GET("/", l.Handler(ginlimit.PerHour(100), ginlimit.WithName("api"),
+				ginlimit.WithConcurrency(1), ginlimit.WithKey(key("alice")),
 				ginlimit.WithIdentity("all", key("all"), ginlimit.PerDay(1))))
 			w := httptest.NewRecorder()
 			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
@@ -417,7 +429,8 @@ func TestCloseIsBounded(t *testing.T) {
 		limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		p, err := limiter.Policy(ginlimit.PerHour(100), ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
 		require.NoError(t, err)
-		leased, err := limiter.Policy(testkit.LeasePerMinute, ginlimit.WithName("leased"), ginlimit.WithLease(testkit.LeaseLife))
+		leased, err := limiter.Policy(testkit.LeasePerMinute, ginlimit.WithName("leased"),
+			ginlimit.WithLease(testkit.LeaseLife))
 		require.NoError(t, err)
 		held := testkit.Acquire(t, p)
 		for range 10 {
@@ -444,24 +457,26 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-// TestAProcessThatIsCutOffKeepsItsSlots for as long as WithConcurrency says, whenever the cut begins. If it is cut off for good, its slots
-// are free within 10 s.
+// TestAProcessThatIsCutOffKeepsItsSlots for as long as WithConcurrency says, whenever the cut
+// begins. If it is cut off for good, its slots are free within 10 s.
 func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 	t.Parallel()
 	const promised = 7 * time.Second
-	for _, what := range []string{"makes no decision", "makes decisions", "dies"} { // decisions notice the cut, and have Redis searched for
+	// decisions notice the cut, and have Redis searched for
+	for _, what := range []string{"makes no decision", "makes decisions", "dies"} {
 		for begins := 10 * time.Second; begins < 14*time.Second; begins += 500 * time.Millisecond {
 			t.Run(fmt.Sprintf("%s, after %s", what, begins), func(t *testing.T) {
 				t.Parallel()
 				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					var cut atomic.Bool
-					rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-						if cut.Load() {
-							<-ctx.Done()
-							return nil, ctx.Err()
-						}
-						return b.Dial(ctx, network, addr)
-					}})
+					rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379",
+						Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+							if cut.Load() {
+								<-ctx.Done()
+								return nil, ctx.Err()
+							}
+							return b.Dial(ctx, network, addr)
+						}})
 					defer rdb.Close()
 					rdb.AddHook(testkit.EveryCall(func(send func() error) error {
 						if cut.Load() {
@@ -508,8 +523,9 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsAsksRedisSomeHundredTimesASecond, however many clients wait for slots of other processes: a slot that another process
-// releases is found within 100 ms, or 2 ms for each client that waits. One that this process releases is taken at once.
+// TestWhoWaitsAsksRedisSomeHundredTimesASecond, however many clients wait for slots of other
+// processes: a slot that another process releases is found within 100 ms, or 2 ms for each client
+// that waits. One that this process releases is taken at once.
 func TestWhoWaitsAsksRedisSomeHundredTimesASecond(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

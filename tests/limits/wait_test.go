@@ -45,20 +45,26 @@ func TestWaitN(t *testing.T) {
 		waits     time.Duration
 		err       error
 	}{
-		"there are so many":    {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 5, 5, 0, nil},
-		"some are missing":     {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 8, 5, 300 * time.Millisecond, nil},
-		"all are missing":      {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 10, 10, time.Second, nil},
-		"of several limits":    {ginlimit.TokenBucket, []ginlimit.Limit{ten, ginlimit.PerMinute(60).WithBurst(10)}, 10, 2, 2 * time.Second, nil},
-		"of a fixed window":    {ginlimit.FixedWindow, []ginlimit.Limit{ten}, 9, 2, time.Second, nil},
-		"of a sliding window":  {ginlimit.SlidingWindow, []ginlimit.Limit{ten}, 9, 2, time.Second, nil},
-		"more than there are":  {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 1, 11, 0, ginlimit.ErrInvalidLimit},
-		"more than one holds":  {ginlimit.TokenBucket, []ginlimit.Limit{ten.WithBurst(20), ginlimit.PerHour(12)}, 1, 13, 0, ginlimit.ErrInvalidLimit},
-		"none":                 {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 1, 0, 0, ginlimit.ErrInvalidLimit},
-		"prohibited":           {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerHour(0)}, 1, 2, 0, ginlimit.ErrInvalidLimit},
-		"unlimited":            {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerHour(-1)}, 1, 1 << 30, 0, nil},
-		"at the deadline":      {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerMinute(60)}, 60, 10, 10 * time.Second, nil},
-		"after the deadline":   {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerMinute(60)}, 60, 11, 0, context.DeadlineExceeded},
-		"never before the end": {ginlimit.FixedWindow, []ginlimit.Limit{ginlimit.PerMinute(60)}, 60, 1, 0, context.DeadlineExceeded},
+		"there are so many": {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 5, 5, 0, nil},
+		"some are missing":  {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 8, 5, 300 * time.Millisecond, nil},
+		"all are missing":   {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 10, 10, time.Second, nil},
+		"of several limits": {ginlimit.TokenBucket,
+			[]ginlimit.Limit{ten, ginlimit.PerMinute(60).WithBurst(10)}, 10, 2, 2 * time.Second, nil},
+		"of a fixed window":   {ginlimit.FixedWindow, []ginlimit.Limit{ten}, 9, 2, time.Second, nil},
+		"of a sliding window": {ginlimit.SlidingWindow, []ginlimit.Limit{ten}, 9, 2, time.Second, nil},
+		"more than there are": {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 1, 11, 0, ginlimit.ErrInvalidLimit},
+		"more than one holds": {ginlimit.TokenBucket,
+			[]ginlimit.Limit{ten.WithBurst(20), ginlimit.PerHour(12)}, 1, 13, 0, ginlimit.ErrInvalidLimit},
+		"none": {ginlimit.TokenBucket, []ginlimit.Limit{ten}, 1, 0, 0, ginlimit.ErrInvalidLimit},
+		"prohibited": {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerHour(0)},
+			1, 2, 0, ginlimit.ErrInvalidLimit},
+		"unlimited": {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerHour(-1)}, 1, 1 << 30, 0, nil},
+		"at the deadline": {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerMinute(60)},
+			60, 10, 10 * time.Second, nil},
+		"after the deadline": {ginlimit.TokenBucket, []ginlimit.Limit{ginlimit.PerMinute(60)},
+			60, 11, 0, context.DeadlineExceeded},
+		"never before the end": {ginlimit.FixedWindow, []ginlimit.Limit{ginlimit.PerMinute(60)},
+			60, 1, 0, context.DeadlineExceeded},
 	} {
 		for _, of := range []string{"limiter", "policy"} {
 			t.Run(name+", "+of, func(t *testing.T) {
@@ -114,8 +120,8 @@ func TestWaitNEnds(t *testing.T) {
 	})
 }
 
-// TestOneOfThoseWhoWaitTries: a hundred callers who wait for the same tokens make few decisions for each, and are served in
-// order of arrival.
+// TestOneOfThoseWhoWaitTries: a hundred callers who wait for the same tokens make few decisions for
+// each, and are served in order of arrival.
 func TestOneOfThoseWhoWaitTries(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -190,8 +196,10 @@ func TestWaitsForOtherTokensShareNoQueue(t *testing.T) {
 	policy := func(t *testing.T, l *ginlimit.Limiter, limit ginlimit.Limit, opts ...ginlimit.Option) *ginlimit.Policy {
 		return testkit.NewPolicy(t, l, limit, append(opts, ginlimit.WithName("p"))...)
 	}
-	for name, row := range map[string]func(t *testing.T, l *ginlimit.Limiter) (drain, behind, free func(context.Context) error){
-		"a key that looks like a key and a limit": func(_ *testing.T, l *ginlimit.Limiter) (drain, behind, free func(context.Context) error) {
+	for name, row := range map[string]func(t *testing.T, l *ginlimit.Limiter) (drain, behind,
+		free func(context.Context) error){
+		"a key that looks like a key and a limit": func(_ *testing.T, l *ginlimit.Limiter) (drain,
+			behind, free func(context.Context) error) {
 			drain = func(ctx context.Context) error { return l.WaitN(ctx, "k", 10, ten) }
 			behind = func(ctx context.Context) error { return l.Wait(ctx, "k", one, ten) }
 			return drain, behind, func(ctx context.Context) error { return l.Wait(ctx, "k 1/m", ten) }
@@ -306,7 +314,8 @@ func TestWaitEndsWhereRedisRefuses(t *testing.T) {
 func TestWaitAcrossAPeriodsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p, start := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))), time.Now() // at midnight
+		// at midnight
+		p, start := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))), time.Now()
 		var all sync.WaitGroup
 		var order []int
 		var mu sync.Mutex
@@ -329,7 +338,8 @@ func TestWaitAcrossAPeriodsEnd(t *testing.T) {
 func TestWaitGoesOnThroughAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(50*time.Millisecond))
+		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithFailure(ginlimit.FailClosed),
+			ginlimit.WithTimeout(50*time.Millisecond))
 		b.Late.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -375,7 +385,8 @@ func TestWaitTakesTheNextToken(t *testing.T) {
 		t.Run("in a bubble, "+a.String(), func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				next(t, testkit.Engine{Limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a)), Algorithm: a, Advance: time.Sleep})
+				next(t, testkit.Engine{Limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a)),
+					Algorithm: a, Advance: time.Sleep})
 			})
 		})
 	}

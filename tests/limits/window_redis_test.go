@@ -89,8 +89,8 @@ type admission struct {
 	granted         int
 }
 
-// requireSliding holds that no more than the limit was granted in any period. What was asked for and answered within a period was
-// granted within it, however long the answers took.
+// requireSliding holds that no more than the limit was granted in any period. What was asked for
+// and answered within a period was granted within it, however long the answers took.
 func requireSliding(t *testing.T, limit ginlimit.Limit, admissions []admission) {
 	t.Helper()
 	within := limit.Period - 2*time.Millisecond // Redis counts whole ones, and before 7.2 they may go on within a script
@@ -106,8 +106,9 @@ func requireSliding(t *testing.T, limit ginlimit.Limit, admissions []admission) 
 	}
 }
 
-// TestShortWindowsNeverAdmitMore asks as fast as it can, so that windows end while their scripts run. At times it pauses after a window
-// has begun: most of that window is then taken at its end, shortly before the next one begins.
+// TestShortWindowsNeverAdmitMore asks as fast as it can, so that windows end while their scripts
+// run. At times it pauses after a window has begun: most of that window is then taken at its end,
+// shortly before the next one begins.
 func TestShortWindowsNeverAdmitMore(t *testing.T) {
 	t.Parallel()
 	for _, a := range testkit.WindowAlgorithms {
@@ -245,7 +246,10 @@ func TestLongLogsAreSearchedByHalves(t *testing.T) {
 		require.Less(t, sum, 90, what)
 	}
 	do("Peek", func() error { _, err := e.Limiter.Peek(ctx, "k", limit); return err })
-	do("Peek beside another limit", func() error { _, err := e.Limiter.Peek(ctx, "k", limit, ginlimit.PerDay(1)); return err })
+	do("Peek beside another limit", func() error {
+		_, err := e.Limiter.Peek(ctx, "k", limit, ginlimit.PerDay(1))
+		return err
+	})
 	do("a lower limit", func() error { _, err := e.Limiter.Allow(ctx, "k", ginlimit.PerHour(10)); return err })
 	do("a large cost", func() error { _, err := e.Limiter.AllowN(ctx, "k", entries-3, limit); return err })
 	do("Refund", func() error { return e.Limiter.Refund(ctx, "k", 5000, limit) })
@@ -269,7 +273,8 @@ func TestMixedAlgorithmsShareABatch(t *testing.T) {
 		all.Go(func() {
 			for i := range each {
 				route, client := (caller+i)%3, (caller+i/3)%clients
-				if testkit.Get(routes[route], "/", testkit.With("X-Client-Id", fmt.Sprint("client ", client))).Code == http.StatusOK {
+				if testkit.Get(routes[route], "/",
+					testkit.With("X-Client-Id", fmt.Sprint("client ", client))).Code == http.StatusOK {
 					served[route][client].Add(1)
 				}
 			}

@@ -89,7 +89,8 @@ func TestEveryWindowExpires(t *testing.T) {
 		expires(time.Minute)
 		e.Advance(20 * time.Second)
 		e.Allowed(t, 1, 1, limit, ginlimit.PerHour(5)) // by the way of several limits
-		last := map[ginlimit.Algorithm]time.Duration{ginlimit.FixedWindow: 40 * time.Second, ginlimit.SlidingWindow: time.Minute}
+		last := map[ginlimit.Algorithm]time.Duration{ginlimit.FixedWindow: 40 * time.Second,
+			ginlimit.SlidingWindow: time.Minute}
 		expires(last[e.Algorithm])
 		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit))
 		expires(40 * time.Second)
@@ -243,7 +244,9 @@ func TestWindowHasNoBurst(t *testing.T) {
 		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
 		require.ErrorContains(t, err, "burst")
 		e.Allowed(t, 1, 9, ginlimit.PerMinute(10).WithBurst(10))
-		require.ErrorContains(t, testkit.PanicError(func() { e.Limiter.Handler(ginlimit.PerMinute(10).WithBurst(1)) }), "burst")
+		require.ErrorContains(t, testkit.PanicError(func() {
+			e.Limiter.Handler(ginlimit.PerMinute(10).WithBurst(1))
+		}), "burst")
 	})
 }
 

@@ -17,7 +17,9 @@ func TestWindowTraceEqualsModelOnMiniredis(t *testing.T) {
 		for seed := range uint64(traceSeeds / 2) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
-				testkit.MiniredisEngine(t, a).Follow(t, seed, testkit.WindowTrace(seed, windowTraceSteps/2/testkit.TraceShare/testkit.RaceShare), testkit.NewWindowModel(a), ginlimit.FromRedis)
+				testkit.MiniredisEngine(t, a).Follow(t, seed,
+					testkit.WindowTrace(seed, windowTraceSteps/2/testkit.TraceShare/testkit.RaceShare),
+					testkit.NewWindowModel(a), ginlimit.FromRedis)
 			})
 		}
 	}
@@ -30,7 +32,8 @@ func TestWindowTraceEqualsModelInProcess(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					testkit.LocalEngine(t, a).Follow(t, seed, testkit.WindowTrace(seed, windowTraceSteps), testkit.NewWindowModel(a), ginlimit.FromLocal)
+					testkit.LocalEngine(t, a).Follow(t, seed, testkit.WindowTrace(seed, windowTraceSteps),
+						testkit.NewWindowModel(a), ginlimit.FromLocal)
 				})
 			})
 		}

@@ -101,7 +101,8 @@ func TestOutageKeepsPlansForALife(t *testing.T) {
 func TestFailedInvalidationOutlastsTheOutage(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ failing, unknown bool }{
-		"the source answers": {}, "the source fails for a while": {failing: true}, "the process does not know the plan": {true, true},
+		"the source answers": {}, "the source fails for a while": {failing: true},
+		"the process does not know the plan": {true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

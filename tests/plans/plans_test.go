@@ -19,13 +19,15 @@ import (
 
 // Plans, from a source that the tests change.
 
-// TestPlanChangeTakesEffectAfterInvalidation wants the next request to go by the new plan, in proportion to what is missing.
+// TestPlanChangeTakesEffectAfterInvalidation wants the next request to go by the new plan, in
+// proportion to what is missing.
 func TestPlanChangeTakesEffectAfterInvalidation(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
 	s := testkit.NewSource()
 	plans := testkit.NewPlans(t, rdb, s)
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"),
+		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
 		ginlimit.WithLimitFunc(plans.Limits)))
 	client := testkit.With("X-Client-Id", "three")
 	for _, want := range []string{"2", "1", "0"} {
@@ -48,7 +50,8 @@ func TestPlanChangeTakesEffectAfterInvalidation(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, testkit.Get(r, "/", testkit.With("X-Client-Id", "zero")).Code)
 	s.Set("three", ginlimit.Limit{}, nil)
 	require.NoError(t, plans.Invalidate(t.Context(), "three"))
-	assert.Equal(t, "30", testkit.Get(r, "/", client).Header().Get("X-RateLimit-Limit"), "the old plan, where the new one cannot be used")
+	assert.Equal(t, "30", testkit.Get(r, "/", client).Header().Get("X-RateLimit-Limit"),
+		"the old plan, where the new one cannot be used")
 }
 
 // TestSlowSourcesHoldNobodyUp who has an old plan, and nobody for longer than the source may take.
@@ -107,7 +110,9 @@ func TestPlansHaveSeveralLimits(t *testing.T) {
 	process := func() (*ginlimit.Plans, *gin.Engine) {
 		plans, err := ginlimit.NewPlans(rdb, time.Hour, source, testkit.Patient())
 		require.NoError(t, err)
-		return plans, testkit.Serve(testkit.NewLimiter(t, rdb).Handler(ginlimit.PerMinute(0), ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits)))
+		return plans,
+			testkit.Serve(testkit.NewLimiter(t, rdb).Handler(ginlimit.PerMinute(0),
+				ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits)))
 	}
 	plans, r := process()
 	others, other := process()
@@ -130,7 +135,8 @@ func TestPlansHaveSeveralLimits(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, plan, limits)
 	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
-	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code, "the hour's bucket was kept: of it 40 minutes are missing")
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code,
+		"the hour's bucket was kept: of it 40 minutes are missing")
 	third, _ := process()
 	limits, err = third.Limits(t.Context(), "c")
 	require.NoError(t, err)
@@ -148,7 +154,8 @@ func TestPlansWithoutLimitsAreFailures(t *testing.T) {
 			t.Parallel()
 			rdb, _ := testkit.NewMiniredis(t)
 			var log testkit.Buffer
-			plans, err := ginlimit.NewPlans(rdb, time.Hour, func(context.Context, string) ([]ginlimit.Limit, error) { return answer, nil }, testkit.Patient(),
+			plans, err := ginlimit.NewPlans(rdb, time.Hour,
+				func(context.Context, string) ([]ginlimit.Limit, error) { return answer, nil }, testkit.Patient(),
 				ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.NoError(t, err)
 			limits, err := plans.Limits(t.Context(), "c")

@@ -67,7 +67,8 @@ func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
 		held.Store(true)
 		distant := b.Connect(t)
 		distant.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
-		plans, err := ginlimit.NewPlans(distant, time.Hour, testkit.SingleLimit(source), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+		plans, err := ginlimit.NewPlans(distant, time.Hour, testkit.SingleLimit(source),
+			ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 		require.NoError(t, err)
 		var all sync.WaitGroup
 		for i := range clients {
@@ -124,8 +125,8 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 	}
 }
 
-// TestClientsOfRedisAreServedBesideAnyNumberOfOthers has more invented clients than may wait for the source, which hangs; with the race
-// detector, more than it is asked for at a time.
+// TestClientsOfRedisAreServedBesideAnyNumberOfOthers has more invented clients than may wait for
+// the source, which hangs; with the race detector, more than it is asked for at a time.
 func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {

@@ -28,7 +28,8 @@ func aging(t *testing.T, rdb *redis.Client, d time.Duration) {
 	}
 }
 
-func TestPlansAskOncePerClientAndLife(t *testing.T) { // the published limiter with plans in a database: the quota is cached in Redis
+// the published limiter with plans in a database: the quota is cached in Redis
+func TestPlansAskOncePerClientAndLife(t *testing.T) {
 	t.Parallel()
 	rdb, s := testkit.Connect(t, testkit.StartRedis(t)), testkit.NewSource()
 	for range 3 { // processes
@@ -83,7 +84,8 @@ func TestOldPlansServeWhileTheSourceFails(t *testing.T) {
 	addr, process := testkit.StartRedisProcess(t)
 	rdb, s := testkit.Connect(t, addr), testkit.NewSource()
 	var log testkit.Buffer
-	plans := testkit.NewPlans(t, rdb, s, ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	plans := testkit.NewPlans(t, rdb, s, ginlimit.WithTimeout(100*time.Millisecond),
+		ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	get := func(p *ginlimit.Plans, client string) (ginlimit.Limit, error) {
 		return testkit.LimitOf(p, t.Context(), client)
 	}
@@ -156,7 +158,8 @@ func TestInventedClientsLeaveRedis(t *testing.T) {
 			require.LessOrEqual(t, rdb.PTTL(t.Context(), key).Val(), time.Hour)
 		}
 	}
-	_, err := testkit.LimitOf(testkit.NewPlans(t, rdb, &testkit.Source{}, ginlimit.WithName("tenants")), t.Context(), "three")
+	_, err := testkit.LimitOf(testkit.NewPlans(t, rdb, &testkit.Source{}, ginlimit.WithName("tenants")),
+		t.Context(), "three")
 	require.ErrorIs(t, err, ginlimit.ErrUnknownClient, "other names are other plans")
 }
 
@@ -236,7 +239,8 @@ func TestInvalidationOvertakesAQuestion(t *testing.T) {
 func TestPlansSurvive(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	panics, err := ginlimit.NewPlans(rdb, time.Hour, func(context.Context, string) ([]ginlimit.Limit, error) { panic("fault") }, testkit.Patient())
+	panics, err := ginlimit.NewPlans(rdb, time.Hour,
+		func(context.Context, string) ([]ginlimit.Limit, error) { panic("fault") }, testkit.Patient())
 	require.NoError(t, err)
 	for range 2 {
 		_, err = testkit.LimitOf(panics, t.Context(), "k")

@@ -31,7 +31,8 @@ func TestInventedClientsStarveNobodyOnRedis(t *testing.T) {
 		}
 		return ginlimit.Limit{}, ginlimit.ErrUnknownClient
 	}
-	plans, err := ginlimit.NewPlans(rdb, time.Hour, testkit.SingleLimit(source), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	plans, err := ginlimit.NewPlans(rdb, time.Hour, testkit.SingleLimit(source),
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	for round, invented := range []int{300, 300, 300, 300, 300, 3000} {
 		var all sync.WaitGroup
@@ -49,8 +50,8 @@ func TestInventedClientsStarveNobodyOnRedis(t *testing.T) {
 	}
 }
 
-// TestPlansWhileTheirSlotMigrates: Redis stores no plan then, as that takes two keys, and the source is not asked again and
-// again for that.
+// TestPlansWhileTheirSlotMigrates: Redis stores no plan then, as that takes two keys, and the
+// source is not asked again and again for that.
 func TestPlansWhileTheirSlotMigrates(t *testing.T) {
 	t.Parallel()
 	m := testkit.StartMigration(t)

@@ -52,14 +52,16 @@ func TestLogHoldsNothingOfTheSourcesError(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				var log testkit.Buffer
-				plans := testkit.PlansOfProcess(t, b, func(ctx context.Context, _ string) (ginlimit.Limit, error) { return source(ctx) },
+				plans := testkit.PlansOfProcess(t, b,
+					func(ctx context.Context, _ string) (ginlimit.Limit, error) { return source(ctx) },
 					ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 				_, err := testkit.LimitOf(plans, t.Context(), secret)
 				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				time.Sleep(time.Second)
 				require.Contains(t, log.String(), " reason="+reason+"\n")
 				require.NotContains(t, log.String(), "alice")
-				rec := testkit.Get(testkit.Serve(testkit.Middleware(b.Redis, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))), "/")
+				rec := testkit.Get(testkit.Serve(testkit.Middleware(b.Redis, ginlimit.PerMinute(1),
+					ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))), "/")
 				require.Equal(t, 503, rec.Code)
 				require.NotContains(t, rec.Body.String(), "alice")
 			})
@@ -116,7 +118,8 @@ func TestPlansSurviveHooks(t *testing.T) {
 					}
 					return send()
 				}))
-				plans, err := ginlimit.NewPlans(rdb, time.Hour, testkit.SingleLimit(s.Ask), ginlimit.WithLogger(slog.New(endingHandler{end: end})))
+				plans, err := ginlimit.NewPlans(rdb, time.Hour, testkit.SingleLimit(s.Ask),
+					ginlimit.WithLogger(slog.New(endingHandler{end: end})))
 				require.NoError(t, err)
 				for range 3 {
 					ends.Store(true)

@@ -16,14 +16,16 @@ import (
 // TestScriptsHaveTheConstantsOfGo once, and no part of a script twice.
 func TestScriptsHaveTheConstantsOfGo(t *testing.T) {
 	t.Parallel()
-	constants := fmt.Sprintf("\nlocal exact, wrap, grace, life, whole = %d, %d, %d, '%d', %d\n", int64(1<<53-1), int64(1<<52), bucket.Grace,
+	constants := fmt.Sprintf("\nlocal exact, wrap, grace, life, whole = %d, %d, %d, '%d', %d\n",
+		int64(1<<53-1), int64(1<<52), bucket.Grace,
 		inflight.Life.Milliseconds(), redisstore.Whole)
 	for i, source := range testkit.ScriptSources(t).Server {
 		require.Equal(t, 1, strings.Count(source, constants), "script %d", i)
 		for _, begin := range []string{
 			"-- The beginning of every script", "-- The token bucket: ", "-- The fixed window ", "-- The sliding window: ",
 			"-- Token buckets and calendar periods that are charged together", "-- Token buckets: how", "-- Fixed windows and",
-			"-- Sliding windows: how", "-- A decision on limits of any kinds", "-- The slots of a client", "-- A decision on limits together",
+			"-- Sliding windows: how", "-- A decision on limits of any kinds",
+			"-- The slots of a client", "-- A decision on limits together",
 		} {
 			require.LessOrEqual(t, strings.Count(source, begin), 1, "script %d: %s", i, begin)
 		}

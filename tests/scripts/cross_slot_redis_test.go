@@ -86,7 +86,8 @@ func (c *crowd) ask(t *testing.T, fails map[string]bool) {
 	}
 }
 
-// check holds what one client's callers were told against the model: there must be an order in which it tells them that.
+// check holds what one client's callers were told against the model: there must be an order in
+// which it tells them that.
 func (c *crowd) check(t *testing.T, client string, told []reading) {
 	t.Helper()
 	limits := []ginlimit.Limit{c.limit}
@@ -131,8 +132,8 @@ func (c *crowd) change(t *testing.T, fails map[string]bool) {
 	}
 }
 
-// TestClientsOfAClusterEqualTheModel has three processes decide on many clients at once, while slots migrate from node to
-// node, scripts are lost, and some keys are not those of buckets.
+// TestClientsOfAClusterEqualTheModel has three processes decide on many clients at once, while
+// slots migrate from node to node, scripts are lost, and some keys are not those of buckets.
 func TestClientsOfAClusterEqualTheModel(t *testing.T) {
 	t.Parallel()
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
@@ -186,7 +187,8 @@ func TestClientsOfARingEqualTheModel(t *testing.T) {
 	keys := int64(-1)
 	for _, addr := range addrs {
 		rdb := testkit.Connect(t, addr)
-		keys += rdb.DBSize(t.Context()).Val() - int64(len(rdb.Keys(t.Context(), "*:back").Val())) // records of what was given back
+		// records of what was given back
+		keys += rdb.DBSize(t.Context()).Val() - int64(len(rdb.Keys(t.Context(), "*:back").Val()))
 	}
 	require.LessOrEqual(t, keys, int64(len(c.clients)), "each client is on one shard")
 }
@@ -201,7 +203,8 @@ func TestManyKeysOfAClusterShareACall(t *testing.T) {
 		},
 		"ring": func() ([]string, redis.UniversalClient) {
 			addrs := []string{testkit.StartRedis(t), testkit.StartRedis(t), testkit.StartRedis(t)}
-			return addrs, redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addrs[0], "b": addrs[1], "c": addrs[2]}})
+			return addrs,
+				redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addrs[0], "b": addrs[1], "c": addrs[2]}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,13 +25,15 @@ func (s *scriptKeys) across(t *testing.T, n, once int, keys []string, charges ..
 	return s.each(t, n, once, keys[:1], charges...)
 }
 
-// TestEachKeyOfANodeThatMayBeUsed is charged. The reply is -1 of one that is on another node by now, or not for this user.
+// TestEachKeyOfANodeThatMayBeUsed is charged. The reply is -1 of one that is on another node by
+// now, or not for this user.
 func TestEachKeyOfANodeThatMayBeUsed(t *testing.T) {
 	t.Parallel()
 	keys, twins := []string{"a", "b", "c"}, []string{"A", "B", "C"}
 	for kind, s := range faultKinds(t) {
 		for refused := range keys {
-			for _, commands := range [][]string{{"GET", "LRANGE", "PTTL"}, {"PTTL"}, append([]string{"PEXPIRE"}, needMemory...)} {
+			for _, commands := range [][]string{{"GET", "LRANGE", "PTTL"}, {"PTTL"},
+				append([]string{"PEXPIRE"}, needMemory...)} {
 				what := fmt.Sprintf("%s: %v of %s", kind, commands, keys[refused])
 				require.NoError(t, s.rdb.Del(t.Context(), append(twins, keys...)...).Err())
 				for _, call := range []func() ([]int64, error){

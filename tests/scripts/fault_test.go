@@ -15,10 +15,11 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// What scripts do where a key expires while they run, and where Redis refuses their commands. A hook of the server sees the
-// commands of scripts too.
+// What scripts do where a key expires while they run, and where Redis refuses their commands. A
+// hook of the server sees the commands of scripts too.
 
-// expireDuring has a key expire during a script, once its value was read. PTTL then says 0 if the key is still there, or -2.
+// expireDuring has a key expire during a script, once its value was read. PTTL then says 0 if the
+// key is still there, or -2.
 func (s *scriptKeys) expireDuring(key string, ttl int) {
 	s.mini.Server().SetPreHook(func(script *server.Peer, command string, args ...string) bool {
 		if command != "PTTL" || args[0] != key {
@@ -53,8 +54,9 @@ var needMemory = []string{"SET", "INCRBY", "RPUSH", "LSET"}
 // faultKinds are buckets and windows of 7 tokens, by the script and what it is told of the limit.
 func faultKinds(t *testing.T) map[string]*scriptKeys {
 	kinds := map[string]*scriptKeys{
-		"token bucket":      newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)),
-		"slow token bucket": newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerMinute(1).WithBurst(7)), // a token is milliseconds
+		"token bucket": newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)),
+		// a token is milliseconds
+		"slow token bucket": newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerMinute(1).WithBurst(7)),
 		"fixed window":      newScriptKeys(t, ginlimit.FixedWindow, ginlimit.PerSecond(7)),
 		"sliding window":    newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(7)),
 		"calendar period":   newScriptKeys(t, ginlimit.FixedWindow, ginlimit.PerSecond(7)),
@@ -147,7 +149,8 @@ func TestScriptsWhereAKeyExpires(t *testing.T) {
 // TestScriptsWhereMemoryIsFull say so and change nothing, or need no memory.
 func TestScriptsWhereMemoryIsFull(t *testing.T) {
 	t.Parallel()
-	calls := []faultCall{{"take", 1, 1, 0}, {"take", 1, 5, 0}, {"charge", 2, 0, 0}, {"give", 1, 0, 0}, {"block", 400, 0, 0}}
+	calls := []faultCall{{"take", 1, 1, 0}, {"take", 1, 5, 0}, {"charge", 2, 0, 0},
+		{"give", 1, 0, 0}, {"block", 400, 0, 0}}
 	for kind, s := range faultKinds(t) {
 		refused := 0
 		for name, state := range faultStates {

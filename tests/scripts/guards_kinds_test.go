@@ -20,7 +20,8 @@ func guardKinds(now time.Time) map[string]guardKind {
 		return b
 	}
 	calendar, _ := bucket.NewCalendar("calendar", 90, time.Hour.Milliseconds(), now.Add(10*time.Hour).UnixMilli())
-	tokens := []bucket.Bucket{of(bucket.Token, "a", 3, 5, 100), of(bucket.Token, "b", 1000, 7, 30_000), of(bucket.Token, "c", 7, 9, 20)}
+	tokens := []bucket.Bucket{of(bucket.Token, "a", 3, 5, 100), of(bucket.Token, "b", 1000, 7, 30_000),
+		of(bucket.Token, "c", 7, 9, 20)}
 	fixed := []bucket.Bucket{of(bucket.FixedWindow, "a", 6, 6, 90), of(bucket.FixedWindow, "d", 9, 9, 400)}
 	sliding := []bucket.Bucket{of(bucket.SlidingWindow, "a", 6, 6, 90), of(bucket.SlidingWindow, "e", 9, 9, 300)}
 	return map[string]guardKind{

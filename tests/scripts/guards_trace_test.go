@@ -38,7 +38,8 @@ type guardTrace struct {
 
 const banKey, slotKey, otherSlotKey = "{k}:ban", "{k}:slots", "{other}:slots"
 
-// TestGuardsEqualTheModel at every step of calls drawn at random: they reply as much as the process says, and leave what it says.
+// TestGuardsEqualTheModel at every step of calls drawn at random: they reply as much as the process
+// says, and leave what it says.
 func TestGuardsEqualTheModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {
@@ -46,7 +47,8 @@ func TestGuardsEqualTheModel(t *testing.T) {
 			t.Run(fmt.Sprintf("seed %d, %s", seed, name), func(t *testing.T) {
 				t.Parallel()
 				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-					g := &guardTrace{mini: b.Mini, rdb: b.Redis, r: rand.New(rand.NewPCG(seed, uint64(i))), store: memory.New(memory.MaxBuckets)}
+					g := &guardTrace{mini: b.Mini, rdb: b.Redis,
+						r: rand.New(rand.NewPCG(seed, uint64(i))), store: memory.New(memory.MaxBuckets)}
 					g.kind = guardKinds(time.Now())[name]
 					g.ban, g.count = bucket.NewBan(20, 100), 4
 					if g.kind.limits == nil {
@@ -263,7 +265,9 @@ func (g *guardTrace) take(t *testing.T) {
 
 	states := make([]bucket.State, len(c.buckets))
 	if c.slots != nil {
-		c.slots.own.later = slices.DeleteFunc(c.slots.own.later, func(number int64) bool { return slices.Contains(c.attempts, number) })
+		c.slots.own.later = slices.DeleteFunc(c.slots.own.later, func(number int64) bool {
+			return slices.Contains(c.attempts, number)
+		})
 		c.attempts = slices.DeleteFunc(c.attempts, func(number int64) bool { return number <= c.slots.own.settled }) // late
 		c.op.Charges = int64(len(c.attempts))
 		states[len(states)-1].Level = c.slots.inUse()

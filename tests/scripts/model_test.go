@@ -57,10 +57,12 @@ func (w *scriptWindow) inRedis(t *testing.T, verb string, op bucket.Op, mark ...
 	return reply
 }
 
-// TestScriptsOfWindowsEqualTheProcess at every step of calls drawn at random: they tell the same, and a key lives for as long.
+// TestScriptsOfWindowsEqualTheProcess at every step of calls drawn at random: they tell the same,
+// and a key lives for as long.
 func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 	t.Parallel()
-	for name, a := range map[string]ginlimit.Algorithm{"fixed": ginlimit.FixedWindow, "sliding": ginlimit.SlidingWindow, "calendar": ginlimit.FixedWindow} {
+	for name, a := range map[string]ginlimit.Algorithm{"fixed": ginlimit.FixedWindow,
+		"sliding": ginlimit.SlidingWindow, "calendar": ginlimit.FixedWindow} {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
 				t.Parallel()
@@ -69,11 +71,14 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 					limit := ginlimit.Limit{Rate: int(2 + 5*seed), Period: time.Duration(9+26*seed) * time.Millisecond}
 					source, args, err := testkit.ScriptOfLimit(a, limit)
 					require.NoError(t, err)
-					w := &scriptWindow{scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis, source: source, args: args}, store: memory.New(memory.MaxBuckets), r: r}
-					kind := map[ginlimit.Algorithm]bucket.Kind{ginlimit.FixedWindow: bucket.FixedWindow, ginlimit.SlidingWindow: bucket.SlidingWindow}[a]
+					w := &scriptWindow{scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis,
+						source: source, args: args}, store: memory.New(memory.MaxBuckets), r: r}
+					kind := map[ginlimit.Algorithm]bucket.Kind{ginlimit.FixedWindow: bucket.FixedWindow,
+						ginlimit.SlidingWindow: bucket.SlidingWindow}[a]
 					w.Bucket, _ = bucket.New(kind, "", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
 					if name == "calendar" {
-						w.Bucket, _ = bucket.NewCalendar("", int64(limit.Rate), time.Minute.Milliseconds(), start.Add(time.Minute).UnixMilli())
+						w.Bucket, _ = bucket.NewCalendar("", int64(limit.Rate),
+							time.Minute.Milliseconds(), start.Add(time.Minute).UnixMilli())
 					}
 					w.follow(t, 400/testkit.RaceShare, start)
 				})
@@ -88,7 +93,8 @@ func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
 	var blocked time.Time // until then
 	var ends [2]int64     // the milliseconds until more is left, and all is
 	r, limit := w.r, w.Burst
-	verbs := [...]string{bucket.Take: "take", bucket.Charge: "charge", bucket.Give: "give", bucket.Return: "return", bucket.Block: "block", bucket.Reset: "reset"}
+	verbs := [...]string{bucket.Take: "take", bucket.Charge: "charge", bucket.Give: "give",
+		bucket.Return: "return", bucket.Block: "block", bucket.Reset: "reset"}
 	for step := range steps {
 		if r.IntN(3) == 0 {
 			pause := r.Int64N(2 + w.Period/10)
@@ -119,14 +125,16 @@ func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
 		case x < 75:
 			op.Verb = bucket.Give
 		case x < 93:
-			op.Verb, op.N, op.Claims, more = bucket.Return, 1+r.Int64N(3), []bucket.Claim{{Mark: mark.inHere}}, []any{mark.inRedis}
+			op.Verb, op.N, op.Claims, more = bucket.Return, 1+r.Int64N(3),
+				[]bucket.Claim{{Mark: mark.inHere}}, []any{mark.inRedis}
 		case x < 98:
 			op.Verb, op.N = bucket.Block, 1+r.Int64N(50)
 			blocked = time.Now().Add(50 * time.Millisecond)
 		default:
 			op.Verb = bucket.Reset
 		}
-		what := fmt.Sprintf("step %d at %s: %s %+v of %d in %d ms", step, time.Since(start), verbs[op.Verb], op, limit, w.Period)
+		what := fmt.Sprintf("step %d at %s: %s %+v of %d in %d ms", step, time.Since(start),
+			verbs[op.Verb], op, limit, w.Period)
 		want, here := w.here(op)
 		got := w.inRedis(t, verbs[op.Verb], op, more...)
 		if op.Verb == bucket.Take {

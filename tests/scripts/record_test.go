@@ -22,12 +22,13 @@ type recorded struct {
 	reset           bool  // since
 }
 
-// TestScriptsWithRecordsEqualTheProcess gives back what some of many calls have taken, in any order, beside refunds, resets, blocks
-// and debts: Redis and the process give back as much.
+// TestScriptsWithRecordsEqualTheProcess gives back what some of many calls have taken, in any
+// order, beside refunds, resets, blocks and debts: Redis and the process give back as much.
 func TestScriptsWithRecordsEqualTheProcess(t *testing.T) {
 	t.Parallel()
 	kinds := map[ginlimit.Algorithm]bucket.Kind{
-		ginlimit.TokenBucket: bucket.Token, ginlimit.FixedWindow: bucket.FixedWindow, ginlimit.SlidingWindow: bucket.SlidingWindow,
+		ginlimit.TokenBucket: bucket.Token, ginlimit.FixedWindow: bucket.FixedWindow,
+		ginlimit.SlidingWindow: bucket.SlidingWindow,
 	}
 	for a, kind := range kinds {
 		for seed := range uint64(6) {
@@ -62,7 +63,8 @@ type recordTrace struct {
 	taken []recorded
 }
 
-func (w *recordTrace) do(t *testing.T, verb string, op bucket.Op, second int64, keys []string, more ...any) (inRedis []int64, here bucket.State) {
+func (w *recordTrace) do(t *testing.T, verb string, op bucket.Op, second int64, keys []string,
+	more ...any) (inRedis []int64, here bucket.State) {
 	t.Helper()
 	args := append([]any{verb, op.N, second}, w.args...)
 	reply, err := w.rdb.Eval(t.Context(), w.source, keys, append(args, more...)...).Result()
@@ -110,7 +112,8 @@ func (w *recordTrace) step(t *testing.T, step int) {
 		}
 		claim.Made = max(0, age.Milliseconds()-int64(r.IntN(2)))
 		claim.Mark = one.inHere
-		op := bucket.Op{Verb: bucket.Return, N: 1 + r.Int64N(one.n), Claims: []bucket.Claim{claim}, Records: bucket.WithRecords}
+		op := bucket.Op{Verb: bucket.Return, N: 1 + r.Int64N(one.n), Claims: []bucket.Claim{claim},
+			Records: bucket.WithRecords}
 		mark := one.inRedis
 		if w.Kind == bucket.Token {
 			mark = 0

@@ -39,7 +39,8 @@ func newScriptKeys(t *testing.T, a ginlimit.Algorithm, l ginlimit.Limit) *script
 	s.source, s.args, err = testkit.ScriptOfLimit(a, l)
 	require.NoError(t, err)
 	s.ofNode = testkit.ScriptSources(t).Node[map[ginlimit.Algorithm]int{
-		ginlimit.TokenBucket: redisstore.Tokens, ginlimit.FixedWindow: redisstore.Fixed, ginlimit.SlidingWindow: redisstore.Sliding,
+		ginlimit.TokenBucket: redisstore.Tokens, ginlimit.FixedWindow: redisstore.Fixed,
+		ginlimit.SlidingWindow: redisstore.Sliding,
 	}[a]]
 	return s
 }
@@ -89,8 +90,8 @@ func (s *scriptKeys) state(t *testing.T, key string) string {
 	return fmt.Sprintf("%q %s", s.rdb.Get(t.Context(), key).Val(), ttl)
 }
 
-// TestEachBucketForItself has a call for many keys do to each what a call for that key alone does, and tell the same. Where
-// it tells that nothing was done, the key is as it was.
+// TestEachBucketForItself has a call for many keys do to each what a call for that key alone does,
+// and tell the same. Where it tells that nothing was done, the key is as it was.
 func TestEachBucketForItself(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -212,8 +213,9 @@ func TestForeignKeysStay(t *testing.T) {
 	}
 }
 
-// TestLevelsOfBuckets has a key's value and the milliseconds that it has left stand for a level. A value has no rest of its
-// limit if it is that of a limit with more drain, and a block that has ended means nothing. No level above 2^53 - 1 is told.
+// TestLevelsOfBuckets has a key's value and the milliseconds that it has left stand for a level. A
+// value has no rest of its limit if it is that of a limit with more drain, and a block that has
+// ended means nothing. No level above 2^53 - 1 is told.
 func TestLevelsOfBuckets(t *testing.T) {
 	t.Parallel()
 	const drain, exact = 1_000_003, 1<<53 - 1
@@ -267,12 +269,14 @@ func TestLevelsOfBuckets(t *testing.T) {
 // TestEachHasItsCharges, or one. No bucket is left to a call of its own.
 func TestEachHasItsCharges(t *testing.T) {
 	t.Parallel()
-	s, keys := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(1000)), []string{"one", "other"} // a token is a unit
+	// a token is a unit
+	s, keys := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(1000)), []string{"one", "other"}
 	for _, c := range []struct {
 		charges int
 		each    []any
 		want    []int64
-	}{{0, []any{3, 1}, []int64{0, 0}}, {1, nil, []int64{3, 1}}, {0, []any{990, 999}, []int64{4, 2}}, {1, nil, []int64{994, 1000}}, {1, nil, []int64{995, 1000}}} {
+	}{{0, []any{3, 1}, []int64{0, 0}}, {1, nil, []int64{3, 1}}, {0, []any{990, 999}, []int64{4, 2}},
+		{1, nil, []int64{994, 1000}}, {1, nil, []int64{995, 1000}}} {
 		reply, err := s.call(t, "each", 1, c.charges, keys, c.each...)
 		require.NoError(t, err)
 		require.Equal(t, c.want, reply, "%+v", c)
@@ -318,8 +322,9 @@ func TestTokensGivenBackToABucketCountToTheUnit(t *testing.T) {
 	}
 }
 
-// TestBucketsChargedTogetherAreKeptAsThoseChargedAlone, with the same values, for as long, and as much is told of them: but
-// where a lone sliding window has made all charges, it does not say when one more fits.
+// TestBucketsChargedTogetherAreKeptAsThoseChargedAlone, with the same values, for as long, and as
+// much is told of them: but where a lone sliding window has made all charges, it does not say when
+// one more fits.
 func TestBucketsChargedTogetherAreKeptAsThoseChargedAlone(t *testing.T) {
 	t.Parallel()
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {

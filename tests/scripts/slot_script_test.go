@@ -24,32 +24,44 @@ type slotMessage struct {
 func TestMessagesAboutSlots(t *testing.T) {
 	t.Parallel()
 	for name, messages := range map[string][]slotMessage{
-		"one after another": {{"PA", "0", "0", "1,", 0, 0}, {"PA", "1", "1", "2,", 0, 1}, {"PA", "2", "2", "3,", 0, 2}, {"PA", "3", "0", "4,", 0, 0}},
+		"one after another": {{"PA", "0", "0", "1,", 0, 0}, {"PA", "1", "1", "2,", 0, 1},
+			{"PA", "2", "2", "3,", 0, 2}, {"PA", "3", "0", "4,", 0, 0}},
 		"what is not settled counts by its number": {
-			{"PA", "0", "0", "2,", 0, 0}, {"PA", "0", "0", "1,", 0, 1}, {"PA", "0", "0", "3,", 0, 2}, {"PA", "1", "1", "4,", 0, 3}, {"PA", "3", "2", "5,", 0, 3},
+			{"PA", "0", "0", "2,", 0, 0}, {"PA", "0", "0", "1,", 0, 1}, {"PA", "0", "0", "3,", 0, 2},
+			{"PA", "1", "1", "4,", 0, 3}, {"PA", "3", "2", "5,", 0, 3},
 			{"PA", "5", "1", "6,", 0, 1},
 		},
-		"settled in part":                  {{"PA", "0", "0", "2,", 0, 0}, {"PA", "1", "0", "3,", 0, 1}, {"PA", "2", "1", "4,", 0, 2}, {"PA", "3", "2", "5,", 0, 3}},
-		"an older message changes nothing": {{"PA", "5", "3", "6,", 0, 3}, {"PA", "2", "0", "7,", 0, 4}, {"PA", "6", "4", "", 0, 4}},
-		"the sooner, the fewer":            {{"PA", "5", "3", "6,", 0, 3}, {"PA", "5", "2", "7,", 0, 3}, {"PA", "5", "3", "", 0, 4}},
-		"repeated":                         {{"PA", "0", "0", "1,", 0, 0}, {"PA", "0", "0", "1,", 0, 0}, {"PA", "0", "0", "2,", 0, 1}, {"PA", "0", "0", "1,", 0, 1}},
-		"late":                             {{"PA", "2", "1", "3,", 0, 1}, {"PA", "0", "0", "2,", 0, 2}, {"PA", "0", "0", "1,", 0, 2}, {"PA", "3", "2", "", 0, 2}},
-		"several at once":                  {{"PA", "0", "0", "1,2,3,", 0, 0}, {"PA", "0", "0", "4,5,", 0, 3}, {"PA", "0", "0", "", 0, 4}, {"PA", "4", "4", "", 0, 4}},
+		"settled in part": {{"PA", "0", "0", "2,", 0, 0}, {"PA", "1", "0", "3,", 0, 1},
+			{"PA", "2", "1", "4,", 0, 2}, {"PA", "3", "2", "5,", 0, 3}},
+		"an older message changes nothing": {{"PA", "5", "3", "6,", 0, 3}, {"PA", "2", "0", "7,", 0, 4},
+			{"PA", "6", "4", "", 0, 4}},
+		"the sooner, the fewer": {{"PA", "5", "3", "6,", 0, 3}, {"PA", "5", "2", "7,", 0, 3},
+			{"PA", "5", "3", "", 0, 4}},
+		"repeated": {{"PA", "0", "0", "1,", 0, 0}, {"PA", "0", "0", "1,", 0, 0},
+			{"PA", "0", "0", "2,", 0, 1}, {"PA", "0", "0", "1,", 0, 1}},
+		"late": {{"PA", "2", "1", "3,", 0, 1}, {"PA", "0", "0", "2,", 0, 2},
+			{"PA", "0", "0", "1,", 0, 2}, {"PA", "3", "2", "", 0, 2}},
+		"several at once": {{"PA", "0", "0", "1,2,3,", 0, 0},
+			{"PA", "0", "0", "4,5,", 0, 3}, {"PA", "0", "0", "", 0, 4}, {"PA", "4", "4", "", 0, 4}},
 		"processes": {
-			{"PA", "0", "0", "1,", 0, 0}, {"PB", "0", "0", "1,", 0, 1}, {"PC", "7", "1", "8,", 0, 3}, {"PA", "1", "1", "2,", 0, 4}, {"PB", "1", "0", "2,", 0, 3},
+			{"PA", "0", "0", "1,", 0, 0}, {"PB", "0", "0", "1,", 0, 1}, {"PC", "7", "1", "8,", 0, 3},
+			{"PA", "1", "1", "2,", 0, 4}, {"PB", "1", "0", "2,", 0, 3},
 			{"PC", "8", "0", "9,", 0, 2}, {"PA", "1", "0", "", 0, 2},
 		},
 		"a process that is silent": {
-			{"PA", "0", "0", "1,2,", 0, 0}, {"PB", "0", "0", "1,", 9 * time.Second, 2}, {"PB", "1", "1", "2,", time.Second - time.Millisecond, 3}, {"PB", "2", "2", "3,", time.Millisecond, 2},
+			{"PA", "0", "0", "1,2,", 0, 0}, {"PB", "0", "0", "1,", 9 * time.Second, 2},
+			{"PB", "1", "1", "2,", time.Second - time.Millisecond, 3}, {"PB", "2", "2", "3,", time.Millisecond, 2},
 			{"PC", "0", "0", "1,", time.Second, 3}, {"PA", "2", "2", "", 0, 6}, {"PC", "1", "1", "", 11 * time.Second, 1},
 		},
-		"one that was silent comes back": {{"PA", "0", "0", "1,2,", 0, 0}, {"PB", "0", "0", "1,", 10 * time.Second, 0}, {"PA", "2", "2", "3,", 0, 3}},
+		"one that was silent comes back": {{"PA", "0", "0", "1,2,", 0, 0},
+			{"PB", "0", "0", "1,", 10 * time.Second, 0}, {"PA", "2", "2", "3,", 0, 3}},
 		"one after another is silent": {
 			{"PA", "0", "0", "1,", 0, 0}, {"PB", "0", "0", "1,", time.Second, 1}, {"PC", "0", "0", "1,", 5 * time.Second, 2},
 			{"PC", "1", "1", "2,", 4 * time.Second, 2}, {"PC", "2", "2", "", time.Second, 2},
 		},
 		"many": {
-			{"PA", "0", "0", "1,", 0, 0}, {"PB", "0", "0", "1,", time.Second, 1}, {"PC", "0", "0", "1,", 5 * time.Second, 2}, {"PA", "1", "0", "", 0, 2},
+			{"PA", "0", "0", "1,", 0, 0}, {"PB", "0", "0", "1,", time.Second, 1},
+			{"PC", "0", "0", "1,", 5 * time.Second, 2}, {"PA", "1", "0", "", 0, 2},
 			{"PB", "1", "1", "", 4 * time.Second, 2}, {"PB", "1", "1", "2,", 0, 2},
 		},
 	} {
@@ -57,7 +69,8 @@ func TestMessagesAboutSlots(t *testing.T) {
 			t.Parallel()
 			rdb, advance := testkit.NewMiniredis(t)
 			for _, limits := range [][]ginlimit.Limit{
-				{ginlimit.PerHour(1000)}, {{Rate: -1}}, {ginlimit.PerHour(1000), ginlimit.PerCalendar(1000, ginlimit.CalendarMonth(nil, 1))},
+				{ginlimit.PerHour(1000)}, {{Rate: -1}},
+				{ginlimit.PerHour(1000), ginlimit.PerCalendar(1000, ginlimit.CalendarMonth(nil, 1))},
 			} {
 				require.NoError(t, rdb.FlushAll(t.Context()).Err())
 				args := slotArgs(t, rdb, limits)
@@ -72,7 +85,8 @@ func TestMessagesAboutSlots(t *testing.T) {
 					args[slices.Index(args, any("take"))+2] = charges / 2
 					reply, err := rdb.Do(t.Context(), args...).Int64Slice()
 					require.NoError(t, err)
-					require.Equal(t, m.inUse, reply[len(reply)-1], "message %d under %v: %q", i, limits, rdb.Get(t.Context(), "ginlimit:{api|alice}:slots").Val())
+					require.Equal(t, m.inUse, reply[len(reply)-1], "message %d under %v: %q",
+						i, limits, rdb.Get(t.Context(), "ginlimit:{api|alice}:slots").Val())
 				}
 			}
 		})
@@ -145,7 +159,8 @@ func TestSlotsThatAreNotKept(t *testing.T) {
 	}
 }
 
-// TestSlotsOfAReportThatSaysNothingNew has the slots live on, or go if there are none, and leaves a key alone that is somebody else's.
+// TestSlotsOfAReportThatSaysNothingNew has the slots live on, or go if there are none, and leaves a
+// key alone that is somebody else's.
 func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
@@ -177,7 +192,8 @@ func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
 	seen.AddHook(hook)
 	t.Cleanup(func() { require.NoError(t, seen.Close()) })
 	limiter := testkit.NewLimiter(t, seen, testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
-	p, err := limiter.Policy(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
+	p, err := limiter.Policy(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("api"),
+		ginlimit.WithConcurrency(4))
 	require.NoError(t, err)
 	_, err = p.Acquire(t.Context(), "alice")
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)

@@ -12,11 +12,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestRepliesOfWindows: what was taken before; milliseconds until there is more, until one more charge fits if not all were
-// made, and until nothing is left; and the mark.
+// TestRepliesOfWindows: what was taken before; milliseconds until there is more, until one more
+// charge fits if not all were made, and until nothing is left; and the mark.
 func TestRepliesOfWindows(t *testing.T) {
 	t.Parallel()
-	fixed, sliding := newScriptKeys(t, ginlimit.FixedWindow, ginlimit.PerSecond(3)), newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(3))
+	fixed, sliding := newScriptKeys(t, ginlimit.FixedWindow, ginlimit.PerSecond(3)),
+		newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(3))
 	for _, c := range []struct {
 		at         int // milliseconds
 		n, charges int
@@ -59,8 +60,8 @@ func TestRepliesOfWindows(t *testing.T) {
 	}
 }
 
-// TestRepliesOfCalendarPeriods: what was taken before; milliseconds until the period ends if anything was taken, if nothing is
-// left, and anyway; and the mark. A key lives an hour longer.
+// TestRepliesOfCalendarPeriods: what was taken before; milliseconds until the period ends if
+// anything was taken, if nothing is left, and anyway; and the mark. A key lives an hour longer.
 func TestRepliesOfCalendarPeriods(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.FixedWindow, ginlimit.PerSecond(3))
@@ -205,7 +206,8 @@ func (l takenLog) state(now int) string {
 	return fmt.Sprint(l.list(), time.Duration(l.leaves(now, l.used()))*time.Millisecond)
 }
 
-// eachLog makes keys of logs of up to 7 entries, some of which have left, in the millisecond in which an entry leaves and beside it.
+// eachLog makes keys of logs of up to 7 entries, some of which have left, in the millisecond in
+// which an entry leaves and beside it.
 func eachLog(t *testing.T, s *scriptKeys, test func(l takenLog, now int, restore func(keys ...string))) {
 	for entries := 1; entries <= 7; entries += testkit.RaceShare {
 		l := takenLog{base: 4}
@@ -227,8 +229,8 @@ func eachLog(t *testing.T, s *scriptKeys, test func(l takenLog, now int, restore
 	}
 }
 
-// TestScriptsOfWindowsSearchLogs for what has left. Only where more tokens than those of the oldest entry must leave first, a key
-// among many is left to a call of its own.
+// TestScriptsOfWindowsSearchLogs for what has left. Only where more tokens than those of the oldest
+// entry must leave first, a key among many is left to a call of its own.
 func TestScriptsOfWindowsSearchLogs(t *testing.T) {
 	t.Parallel()
 	const limit = 9 // some logs have debt
@@ -241,7 +243,8 @@ func TestScriptsOfWindowsSearchLogs(t *testing.T) {
 			if charged > 0 {
 				after.entries = append(slices.Clone(l.entries), logEntry{now, charged * c.n})
 			}
-			want := []int64{int64(l.used()), after.leaves(now, max(1, after.used()-limit+1)), 0, l.leaves(now, l.used()), int64(now)}
+			want := []int64{int64(l.used()), after.leaves(now, max(1, after.used()-limit+1)),
+				0, l.leaves(now, l.used()), int64(now)}
 			if short := after.used() + c.n - limit; short > 0 {
 				want[2] = after.leaves(now, short)
 			}
@@ -360,7 +363,8 @@ func TestScriptsOfWindowsCountBeyondTheWrap(t *testing.T) {
 	}
 }
 
-// TestScriptsOfWindowsWithAClockSetBack to before a log began, as a blocked one without tokens shows: no mark is below 0.
+// TestScriptsOfWindowsWithAClockSetBack to before a log began, as a blocked one without tokens
+// shows: no mark is below 0.
 func TestScriptsOfWindowsWithAClockSetBack(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(3))

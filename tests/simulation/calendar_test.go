@@ -13,11 +13,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Some plans have calendar quotas, alone, with others, or beside limits of the algorithm, and a boundary of a period in their span.
-// Half of those have processes whose clocks are off by seconds.
+// Some plans have calendar quotas, alone, with others, or beside limits of the algorithm, and a
+// boundary of a period in their span. Half of those have processes whose clocks are off by seconds.
 //
-// All processes have one clock, that of the bubble. One that is some seconds ahead sees a boundary as much sooner, as a zone does
-// that is as far to the east: so each process has zones of its own, and the server renames what their keys say of it.
+// All processes have one clock, that of the bubble. One that is some seconds ahead sees a boundary
+// as much sooner, as a zone does that is as far to the east: so each process has zones of its own,
+// and the server renames what their keys say of it.
 
 // simCalendar is a calendar of a plan.
 type simCalendar struct {
@@ -99,8 +100,8 @@ func (c *simCalendar) in(name string, offset int) (ginlimit.Calendar, *time.Loca
 	return ginlimit.CalendarDay(zone), zone
 }
 
-// drawQuotaLeases has the keys under calendar quotas alone have such large ones that a process leases tokens of them, and a few callers
-// take nearly all.
+// drawQuotaLeases has the keys under calendar quotas alone have such large ones that a process
+// leases tokens of them, and a few callers take nearly all.
 func (p *simPlan) drawQuotaLeases(r *rand.Rand, length time.Duration) {
 	for i, key := range p.keys {
 		if slices.ContainsFunc(key.versions[0], func(l ginlimit.Limit) bool { return p.calendarOf(l) == nil }) {
@@ -113,7 +114,8 @@ func (p *simPlan) drawQuotaLeases(r *rand.Rand, length time.Duration) {
 		}
 		for range 2 + r.IntN(3) {
 			n := int(leastBurst(key.versions[0])) - 20 - r.IntN(300)
-			p.calls = append(p.calls, simCall{process: r.IntN(len(p.processes)), key: i, op: "AllowN", n: n, at: upTo(r, length)})
+			p.calls = append(p.calls,
+				simCall{process: r.IntN(len(p.processes)), key: i, op: "AllowN", n: n, at: upTo(r, length)})
 		}
 	}
 }

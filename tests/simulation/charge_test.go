@@ -9,8 +9,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// checkCharges wants that each process' calls on a key have been charged what they were granted, at any time. A call whose
-// outcome is unknown may have been charged, once.
+// checkCharges wants that each process' calls on a key have been charged what they were granted, at
+// any time. A call whose outcome is unknown may have been charged, once.
 func (s *simulation) checkCharges() {
 	type sums struct{ granted, charged, most int64 }
 	type event struct {
@@ -30,7 +30,8 @@ func (s *simulation) checkCharges() {
 				if a.op != "Peek" {
 					most += s.mostAhead(a)
 				}
-				events = append(events, event{a.start, 0, func(sum *sums) { sum.most += most }}, event{a.end, 2, func(sum *sums) { sum.granted += known }})
+				events = append(events, event{a.start, 0, func(sum *sums) { sum.most += most }},
+					event{a.end, 2, func(sum *sums) { sum.granted += known }})
 			}
 			for _, e := range s.server.executions {
 				if e.process == process && e.key == key && e.verb == "take" && slices.Contains(e.limits, b.limit) {
@@ -42,7 +43,8 @@ func (s *simulation) checkCharges() {
 			for _, e := range events {
 				e.apply(&sum)
 				if sum.charged < sum.granted || sum.charged > sum.most {
-					s.violated("charges: at %s process %d has had %d tokens of %s granted, Redis has charged %d, and at most %d were asked for",
+					s.violated("charges: at %s process %d has had %d tokens of %s granted, Redis has charged %d, "+
+						"and at most %d were asked for",
 						s.at(e.at), process, sum.granted, s.server.name(b), sum.charged, sum.most)
 					break
 				}
@@ -71,7 +73,8 @@ func (s *simulation) charge(a *simAnswer) (known, most int64) {
 		return 0, 2 + int64(a.end.Sub(a.start)/(200*time.Millisecond))
 	case a.op != "AllowN" && a.op != "AllowUpTo":
 		return 0, 0
-	case a.err == nil && a.result.Source == ginlimit.FromRedis && s.redirected(a): // one bucket may be charged, and given back
+	// one bucket may be charged, and given back
+	case a.err == nil && a.result.Source == ginlimit.FromRedis && s.redirected(a):
 		return int64(a.result.Granted), n
 	case a.err == nil && a.result.Source == ginlimit.FromRedis:
 		return int64(a.result.Granted), int64(a.result.Granted)
@@ -131,8 +134,9 @@ func (s *simulation) checkChanges() {
 	}
 }
 
-// checkAdmissions is guarantee 1, by what the server has admitted: over any span of its clock no more than burst + rate × t, and what was
-// given back. A Reset, other limits and an empty server begin anew.
+// checkAdmissions is guarantee 1, by what the server has admitted: over any span of its clock no
+// more than burst + rate × t, and what was given back. A Reset, other limits and an empty server
+// begin anew.
 func (s *simulation) checkAdmissions() {
 	for key := range s.plan.keys {
 		for i, l := range s.plan.keys[key].versions[0] {
@@ -181,15 +185,17 @@ func (s *simulation) checkSpans(key, limit int) {
 				}
 			}
 			if sum > most {
-				s.violated("guarantee 1: %d tokens of client %d under %s were admitted from %s to %s", sum, key, l, s.at(since[j].at), s.at(e.at))
+				s.violated("guarantee 1: %d tokens of client %d under %s were admitted from %s to %s",
+					sum, key, l, s.at(since[j].at), s.at(e.at))
 				return
 			}
 		}
 	}
 }
 
-// checkWindows wants each fixed window to admit no more than its limit. It begins with the first token after the window before has ended.
-// After a call that gives back, that is known again once no token was taken for as long as a window lasts.
+// checkWindows wants each fixed window to admit no more than its limit. It begins with the first
+// token after the window before has ended. After a call that gives back, that is known again once
+// no token was taken for as long as a window lasts.
 func (s *simulation) checkWindows(key, limit int) {
 	var begun, last time.Time // by the server's clock: of the window, and of the last token
 	sum, version, known, before := int64(0), 0, true, s.start
@@ -214,14 +220,15 @@ func (s *simulation) checkWindows(key, limit int) {
 		}
 		last = e.now
 		if sum += e.granted; known && sum > testkit.Burst(l) {
-			s.violated("guarantee 1: %d tokens of client %d under %s were admitted in one window, until %s", sum, key, l, s.at(e.at))
+			s.violated("guarantee 1: %d tokens of client %d under %s were admitted in one window, until %s",
+				sum, key, l, s.at(e.at))
 			return
 		}
 	}
 }
 
-// checkShares is guarantee 1 without Redis: a process admits no more than its share of a limit. More tokens at once than
-// it holds it admits when it is full.
+// checkShares is guarantee 1 without Redis: a process admits no more than its share of a limit.
+// More tokens at once than it holds it admits when it is full.
 func (s *simulation) checkShares() {
 	if s.plan.algorithm != ginlimit.TokenBucket || s.plan.strangers != nil { // beyond the bound, what is forgotten is full
 		return
@@ -265,6 +272,7 @@ func (s *simulation) checkShares() {
 // filledLocally reports whether a process may have given tokens of a key back within a time.
 func (s *simulation) filledLocally(process, key int, from, to time.Time) bool {
 	return slices.ContainsFunc(s.answers, func(a *simAnswer) bool {
-		return (a.op == "Reset" || a.op == "Refund" || a.op == "Settle") && a.process == process && a.key == key && !a.end.Before(from) && !a.start.After(to)
+		return (a.op == "Reset" || a.op == "Refund" || a.op == "Settle") && a.process == process &&
+			a.key == key && !a.end.Before(from) && !a.start.After(to)
 	})
 }

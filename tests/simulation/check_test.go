@@ -10,8 +10,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// check holds a run against the guarantees, by their numbers in the documentation. What the server does is checked while
-// it does it (see simServer), here is checked what callers are told.
+// check holds a run against the guarantees, by their numbers in the documentation. What the server
+// does is checked while it does it (see simServer), here is checked what callers are told.
 func (s *simulation) check() {
 	slices.SortFunc(s.answers, func(a, b *simAnswer) int { return a.end.Compare(b.end) })
 	for _, a := range s.answers {
@@ -46,8 +46,8 @@ func (s *simulation) complain(a *simAnswer, what string) {
 // cancelled. One whose deadline is nearer than the timeout does not.
 const maxInline = 100 * time.Millisecond
 
-// checkTime is guarantee 5: no decision takes longer than the timeout and a tenth of it, which is the slack of the shared
-// deadline, or than its caller is patient.
+// checkTime is guarantee 5: no decision takes longer than the timeout and a tenth of it, which is
+// the slack of the shared deadline, or than its caller is patient.
 func (s *simulation) checkTime(a *simAnswer) {
 	decision := s.plan.timeout + s.plan.timeout/10
 	unseen := a.cancels && s.plan.processes[a.process].inline && s.plan.timeout <= maxInline
@@ -93,7 +93,8 @@ func (s *simulation) broken(a *simAnswer) bool {
 // excused is how long after a hard fault Redis need not decide yet.
 func (s *simulation) excused(f simFault, process int) time.Duration {
 	refuses := f.kind == "restart" || f.kind == "restart empty"
-	if refuses && s.plan.processes[process].client.DialerRetries == 1 { // go-redis may pause for a second (docs/operations.md)
+	// go-redis may pause for a second (docs/operations.md)
+	if refuses && s.plan.processes[process].client.DialerRetries == 1 {
 		return simRecovery + time.Second
 	}
 	return simRecovery
@@ -139,7 +140,8 @@ func (s *simulation) checkSource(a *simAnswer) {
 	}
 	r := a.result
 	if r.Allowed != (r.RetryAfter == 0) || a.op == "AllowN" && r.Granted != 0 && r.Granted != a.n ||
-		r.Granted > a.n || r.Granted > 0 && !r.Allowed || a.op == "Peek" && r.Granted != 0 || r.Remaining < 0 || r.ResetAfter < 0 {
+		r.Granted > a.n || r.Granted > 0 && !r.Allowed || a.op == "Peek" && r.Granted != 0 ||
+		r.Remaining < 0 || r.ResetAfter < 0 {
 		s.complain(a, "the Result contradicts itself")
 	}
 }
@@ -186,7 +188,8 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	if a.op != "AllowN" && a.op != "Peek" && a.op != "AllowUpTo" {
 		return
 	}
-	refused := "guarantee 3: it waited " + b.result.RetryAfter.String() + " as it was told, nobody took a token, and it is refused"
+	refused := "guarantee 3: it waited " + b.result.RetryAfter.String() +
+		" as it was told, nobody took a token, and it is refused"
 	if local := b.result.Source == ginlimit.FromLocal; local || a.result.Source == ginlimit.FromLocal {
 		if local && a.result.Source == b.result.Source && !s.takenLocally(b, a) {
 			s.complain(a, refused)
@@ -203,7 +206,8 @@ func (s *simulation) checkRetry(a *simAnswer) {
 			return
 		}
 	}
-	if s.setBetween(since, b.end, a.start, a.end) < 0 || s.logStands(since) { // by that clock it has not waited for so long
+	// by that clock it has not waited for so long
+	if s.setBetween(since, b.end, a.start, a.end) < 0 || s.logStands(since) {
 		return
 	}
 	for _, e := range s.server.executions {
@@ -215,7 +219,8 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	s.complain(a, refused)
 }
 
-// takenLocally reports whether another call of the process may have taken tokens of a key between two answers, or blocked it.
+// takenLocally reports whether another call of the process may have taken tokens of a key between
+// two answers, or blocked it.
 func (s *simulation) takenLocally(from, to *simAnswer) bool {
 	return slices.ContainsFunc(s.answers, func(a *simAnswer) bool {
 		takes := a.result.Granted > 0 || a.err != nil || a.op == "Wait" || a.op == "Block"
@@ -223,7 +228,8 @@ func (s *simulation) takenLocally(from, to *simAnswer) bool {
 	})
 }
 
-// remembered returns when the call was asked whose refusal was remembered, or the earliest time at which it may have been.
+// remembered returns when the call was asked whose refusal was remembered, or the earliest time at
+// which it may have been.
 func (s *simulation) remembered(b *simAnswer) time.Time {
 	earliest := b.start.Add(-time.Second)
 	if s.plan.processes[b.process].denyOrNil == nil { // it may keep an older one to compare
@@ -354,7 +360,8 @@ func (s *simulation) checkBreaker() {
 // outage reports whether a fault keeps a process from the server all the time, and no other fault is near it.
 func (s *simulation) outage(fault, process int) bool {
 	f := s.plan.faults[fault]
-	if !slices.Contains([]string{"freeze", "partition", "restart", "restart empty", "LOADING", "BUSY"}, f.kind) || f.process >= 0 && f.process != process {
+	if !slices.Contains([]string{"freeze", "partition", "restart", "restart empty", "LOADING", "BUSY"}, f.kind) ||
+		f.process >= 0 && f.process != process {
 		return false
 	}
 	for i, other := range s.plan.faults {

@@ -8,13 +8,15 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// The server's clock may be set, forward or back. Redis keeps the time of day at which a key expires. So a clock that is set
-// forward drains all buckets by as much at once, and one that is set back keeps them for as much longer.
+// The server's clock may be set, forward or back. Redis keeps the time of day at which a key
+// expires. So a clock that is set forward drains all buckets by as much at once, and one that is
+// set back keeps them for as much longer.
 //
-// What is promised by the server's clock is checked by that clock: guarantee 1, and what RetryAfter says. The memory of refusals
-// and leases go by the process' clock, which they trust once the server's was seen to run like it. So for a second
-// after the server's clock was set forward, a refusal may be remembered that Redis would no longer make; and what was
-// leased by then may be admitted, though it has flowed back by the server's clock.
+// What is promised by the server's clock is checked by that clock: guarantee 1, and what RetryAfter
+// says. The memory of refusals and leases go by the process' clock, which they trust once the
+// server's was seen to run like it. So for a second after the server's clock was set forward, a
+// refusal may be remembered that Redis would no longer make; and what was leased by then may be
+// admitted, though it has flowed back by the server's clock.
 
 // simSetting is one time that the clock was set.
 type simSetting struct {
@@ -74,7 +76,8 @@ func (v *simServer) adoptAllLocked() {
 	}
 }
 
-// serverTime is how far the server's clock has gone on at most from one time to another, by running and by being set forward.
+// serverTime is how far the server's clock has gone on at most from one time to another, by running
+// and by being set forward.
 func (s *simulation) serverTime(from, to time.Time) time.Duration {
 	return to.Sub(from) + time.Millisecond + s.setForward(from, to) // it shows whole milliseconds
 }
@@ -96,8 +99,8 @@ func (s *simulation) setBack(from, to time.Time) bool {
 	})
 }
 
-// setBetween is how far the server's clock was set forward between two of its decisions, at least. The first was made from
-// first to told, the second from again to last.
+// setBetween is how far the server's clock was set forward between two of its decisions, at least.
+// The first was made from first to told, the second from again to last.
 func (s *simulation) setBetween(first, told, again, last time.Time) (sum time.Duration) {
 	for _, set := range s.server.settings {
 		switch {
@@ -111,8 +114,9 @@ func (s *simulation) setBetween(first, told, again, last time.Time) (sum time.Du
 	return sum
 }
 
-// logStands reports whether the log of a sliding window may stand still at a time, since the server's clock was set back and
-// has not caught up (lua/kind/sliding.lua). RetryAfter is by the clock of the log.
+// logStands reports whether the log of a sliding window may stand still at a time, since the
+// server's clock was set back and has not caught up (lua/kind/sliding.lua). RetryAfter is by the
+// clock of the log.
 func (s *simulation) logStands(at time.Time) bool {
 	ahead, latest := s.plan.clock, s.start
 	for _, set := range s.server.settings {
@@ -127,8 +131,9 @@ func (s *simulation) logStands(at time.Time) bool {
 	return s.plan.algorithm == ginlimit.SlidingWindow && at.Add(ahead).Before(latest)
 }
 
-// leasedWhenSet is how many tokens of a limit the processes had leased at most when the server's clock was set forward: no
-// more than flow back in a lease's life, of which those are too many that have flowed back.
+// leasedWhenSet is how many tokens of a limit the processes had leased at most when the server's
+// clock was set forward: no more than flow back in a lease's life, of which those are too many that
+// have flowed back.
 func (s *simulation) leasedWhenSet(l ginlimit.Limit, until time.Time) (tokens int64) {
 	for _, set := range s.server.settings {
 		if set.by <= 0 || set.at.After(until) {

@@ -19,13 +19,16 @@ type simFault struct {
 }
 
 func (f simFault) String() string {
-	return fmt.Sprintf("%s (process %d, node %d, key %d, for %s, extra %s)", f.kind, f.process, f.node, f.key, f.lasts, f.extra)
+	return fmt.Sprintf("%s (process %d, node %d, key %d, for %s, extra %s)", f.kind, f.process,
+		f.node, f.key, f.lasts, f.extra)
 }
 
-// faults by what they cost. A hard fault may keep a process from the server, for a second longer than it lasts. A soft one
-// costs single decisions while it lasts, a change of data, of limits or of the clock none.
+// faults by what they cost. A hard fault may keep a process from the server, for a second longer
+// than it lasts. A soft one costs single decisions while it lasts, a change of data, of limits or
+// of the clock none.
 var (
-	simHardFaults = []string{"freeze", "partition", "cut", "cut one", "half-open", "lost replies", "restart", "restart empty", "slow", "LOADING", "BUSY"}
+	simHardFaults = []string{"freeze", "partition", "cut", "cut one", "half-open",
+		"lost replies", "restart", "restart empty", "slow", "LOADING", "BUSY"}
 	simSoftFaults = []string{"OOM", "READONLY", "wrong type"}
 	simMoves      = []string{"move slot", "move slots"} // of a cluster
 	simChanges    = []string{"FLUSHALL", "SCRIPT FLUSH", "other limits", "Close"}

@@ -21,14 +21,16 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// slotSimulation is a run of several processes that take slots of one server, over the network of the simulation. A seed draws who
-// takes a slot and for how long, and what happens: lost and late bytes, cut connections, a server that freezes, processes that die.
+// slotSimulation is a run of several processes that take slots of one server, over the network of
+// the simulation. A seed draws who takes a slot and for how long, and what happens: lost and late
+// bytes, cut connections, a server that freezes, processes that die.
 //
-// Checked at every moment: never more than n are in flight, of those that live. At every refusal: that n were in flight at a time
-// shortly before, unless something happened lately. In the end: everything is free again, within simSlotLife.
+// Checked at every moment: never more than n are in flight, of those that live. At every refusal:
+// that n were in flight at a time shortly before, unless something happened lately. In the end:
+// everything is free again, within simSlotLife.
 //
-// The processes fail closed, so that Redis alone admits; what it costs if Redis loses its memory, and admission without it, are
-// rows of their own (TestSlotsWithoutRedis).
+// The processes fail closed, so that Redis alone admits; what it costs if Redis loses its memory,
+// and admission without it, are rows of their own (TestSlotsWithoutRedis).
 type slotSimulation struct {
 	seed     uint64
 	random   *rand.Rand
@@ -51,18 +53,20 @@ type slotSimulation struct {
 }
 
 const (
-	// simSlotLife is how long what has happened matters: a dead process is believed for 10 s, and what Redis could not be told it is told
-	// again after a second.
+	// simSlotLife is how long what has happened matters: a dead process is believed for 10 s, and
+	// what Redis could not be told it is told again after a second.
 	simSlotLife = 13 * time.Second
 
-	// simSlotOutage is for how long a process that cannot reach Redis loses no slot, and simSlotFound is within which time it then reports.
+	// simSlotOutage is for how long a process that cannot reach Redis loses no slot, and
+	// simSlotFound is within which time it then reports.
 	simSlotOutage, simSlotFound = 7 * time.Second, 1250 * time.Millisecond
 
 	simSlotNews = 20 * time.Millisecond // until Redis knows of a release
 )
 
-// slotHold is the time in which Redis may have counted a slot: from when it was asked for until Redis knew of its release. Of a call that
-// failed it is the time of the call, as Redis may have granted it.
+// slotHold is the time in which Redis may have counted a slot: from when it was asked for until
+// Redis knew of its release. Of a call that failed it is the time of the call, as Redis may have
+// granted it.
 type slotHold struct{ from, to time.Time }
 
 type slotRefusal struct {
@@ -71,7 +75,8 @@ type slotRefusal struct {
 }
 
 func (s *slotSimulation) note(format string, args ...any) {
-	s.trace = append(s.trace, fmt.Sprintf("%9.3f ms  ", float64(time.Since(s.start).Microseconds())/1000)+fmt.Sprintf(format, args...))
+	s.trace = append(s.trace,
+		fmt.Sprintf("%9.3f ms  ", float64(time.Since(s.start).Microseconds())/1000)+fmt.Sprintf(format, args...))
 }
 
 // change adds to what a process holds.
@@ -193,8 +198,11 @@ func replaySlots(seed uint64) string {
 
 func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 	r := rand.New(rand.NewPCG(seed, 17))
-	s := &slotSimulation{seed: seed, random: r, n: pick(r, 1, 1, 2, 3, 5, 20), held: map[int]int{}, dead: map[int]bool{}, answers: map[string]int{}}
-	defer time.AfterFunc(simMaxReal, func() { panic(fmt.Sprintf("seed %d goes round in circles\n%s", seed, replaySlots(seed))) }).Stop()
+	s := &slotSimulation{seed: seed, random: r, n: pick(r, 1, 1, 2, 3, 5, 20), held: map[int]int{},
+		dead: map[int]bool{}, answers: map[string]int{}}
+	defer time.AfterFunc(simMaxReal, func() {
+		panic(fmt.Sprintf("seed %d goes round in circles\n%s", seed, replaySlots(seed)))
+	}).Stop()
 	synctest.Test(t, func(t *testing.T) {
 		s.start = time.Now()
 		mini := miniredis.NewMiniRedis()
@@ -215,7 +223,8 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 				}
 			}
 		})
-		plan := &simPlan{seed: seed, latency: time.Duration(20+r.IntN(2000)) * time.Microsecond, jitter: time.Duration(r.IntN(2000)) * time.Microsecond}
+		plan := &simPlan{seed: seed, latency: time.Duration(20+r.IntN(2000)) * time.Microsecond,
+			jitter: time.Duration(r.IntN(2000)) * time.Microsecond}
 		s.network = newSimNetwork(plan, func(_ int, conn net.Conn) { mini.Server().ServeConn(conn) })
 		processes := pick(r, 1, 2, 3, 4)
 		var limiters []*ginlimit.Limiter
@@ -223,10 +232,14 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 		for p := range processes {
 			rdb := redis.NewClient(&redis.Options{
 				Addr: "127.0.0.1:6379", PoolSize: 20, DialerRetries: 1,
-				MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, // which locks while it waits
-				Dialer:                   func(ctx context.Context, _, _ string) (net.Conn, error) { return s.network.dial(ctx, simPath{p, 0}) },
+				// which locks while it waits
+				MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+				Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return s.network.dial(ctx, simPath{p, 0})
+				},
 			})
-			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailure(ginlimit.FailClosed),
+				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			policy, err := limiter.Policy(ginlimit.PerSecond(1_000_000), ginlimit.WithName("api"), ginlimit.WithConcurrency(s.n))
 			require.NoError(t, err)
@@ -237,7 +250,8 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 		outage := simSlotOutage
 		for range r.IntN(4) {
 			at, what := time.Duration(r.Int64N(int64(length))), pick(r, "freeze", "block", "slow", "cut", "die")
-			process, lasts := r.IntN(processes), pick(r, time.Duration(r.Int64N(int64(100*time.Millisecond))), time.Duration(r.Int64N(int64(2*time.Second))), outage)
+			process, lasts := r.IntN(processes),
+				pick(r, time.Duration(r.Int64N(int64(100*time.Millisecond))), time.Duration(r.Int64N(int64(2*time.Second))), outage)
 			lasts = max(0, min(lasts, outage))
 			outage -= lasts + simSlotFound // one may begin before Redis is found again after another
 			all.Go(func() {
@@ -279,8 +293,9 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 	return s
 }
 
-// checkRefusals wants each refusal to have a cause: n slots held at one moment of its call. It looks at those before anything has happened,
-// and at those after what has happened matters no more.
+// checkRefusals wants each refusal to have a cause: n slots held at one moment of its call. It
+// looks at those before anything has happened, and at those after what has happened matters no
+// more.
 func (s *slotSimulation) checkRefusals() {
 	for _, refusal := range s.refusals {
 		if !s.first.IsZero() && !refusal.end.Before(s.first) && !refusal.start.After(s.quiet.Add(simSlotLife)) {
@@ -294,7 +309,8 @@ func (s *slotSimulation) checkRefusals() {
 	}
 }
 
-// mostHeld returns how many slots are held at the moment of a time at which these are most: its start, or when one of them is asked for.
+// mostHeld returns how many slots are held at the moment of a time at which these are most: its
+// start, or when one of them is asked for.
 func (s *slotSimulation) mostHeld(start, end time.Time) int {
 	most := 0
 	for _, moment := range append(s.holds, slotHold{from: start}) {
@@ -330,7 +346,8 @@ func TestSlotSimulation(t *testing.T) {
 		}
 		checked, refused = checked+s.checked, refused+len(s.refusals)
 		if len(s.failures) > 0 {
-			t.Fatalf("seed %d violates:\n%s\ntrace:\n%s\n%s", seed, strings.Join(s.failures, "\n"), strings.Join(s.trace, "\n"), replaySlots(seed))
+			t.Fatalf("seed %d violates:\n%s\ntrace:\n%s\n%s", seed, strings.Join(s.failures, "\n"),
+				strings.Join(s.trace, "\n"), replaySlots(seed))
 		}
 	}
 	t.Logf("%v; the cause of %d refusals of %d was looked for", answers, checked, refused)

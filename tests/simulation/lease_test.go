@@ -59,7 +59,8 @@ func (a *simAnswer) wanted(s *simulation) int {
 	return a.n
 }
 
-// mostAhead is how many tokens more than its caller wants a call may be charged: as many as flow back in a lease's life.
+// mostAhead is how many tokens more than its caller wants a call may be charged: as many as flow
+// back in a lease's life.
 func (s *simulation) mostAhead(a *simAnswer) int64 {
 	life, most := s.plan.processes[a.process].lease, int64(1<<40)
 	for _, l := range s.plan.keys[a.key].versions[a.version] {
@@ -72,8 +73,8 @@ func (s *simulation) mostAhead(a *simAnswer) int64 {
 	return most
 }
 
-// afterSome reports whether a Result is what is left after some of the charges that a call has made, one after another. With
-// leases, the caller is told of its own, and others follow.
+// afterSome reports whether a Result is what is left after some of the charges that a call has
+// made, one after another. With leases, the caller is told of its own, and others follow.
 func afterSome(e *simExecution, r ginlimit.Result) bool {
 	left := func(i int) (allowed bool, remaining int) {
 		one := testkit.Closest(results(e.single[i]))
@@ -112,9 +113,10 @@ func (e *simExecution) returned() int64 {
 	return 0
 }
 
-// checkAnswers is guarantee 1 by what callers were told: those who were granted tokens of Redis, or of a lease, between the
-// start of the first and the end of the last of them are no more than burst + rate × that time, and what was given back. Where
-// something fills buckets it begins anew, with leases after the longest life: until then, other processes do not know of it.
+// checkAnswers is guarantee 1 by what callers were told: those who were granted tokens of Redis, or
+// of a lease, between the start of the first and the end of the last of them are no more than burst
+// + rate × that time, and what was given back. Where something fills buckets it begins anew, with
+// leases after the longest life: until then, other processes do not know of it.
 func (s *simulation) checkAnswers() {
 	life := s.maxLease()
 	for key := range s.plan.keys {
@@ -139,7 +141,9 @@ func (s *simulation) checkAnswers() {
 			if i < len(anew) {
 				to = anew[i]
 			}
-			part := slices.DeleteFunc(slices.Clone(told), func(a *simAnswer) bool { return a.start.Before(from) || !a.end.Before(to) })
+			part := slices.DeleteFunc(slices.Clone(told), func(a *simAnswer) bool {
+				return a.start.Before(from) || !a.end.Before(to)
+			})
 			if len(part) > 1 && !s.checkPart(part) {
 				return
 			}
@@ -187,7 +191,8 @@ func (s *simulation) checkPart(told []*simAnswer) bool {
 					continue
 				}
 				if sum > s.maxIn(l, first.start, a.end)+s.returnedIn(a.key, i, first.start, a.end) {
-					s.complain(a, "guarantee 1: with it, "+first.simCall.String()+" and those in between were granted more than "+l.String())
+					s.complain(a,
+						"guarantee 1: with it, "+first.simCall.String()+" and those in between were granted more than "+l.String())
 					return false
 				}
 			}

@@ -11,13 +11,15 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// In an eighth of the seeds memory is small, and strangers come: clients that nobody has seen before, and more of them than a process has
-// memory for. The server does what they ask without a check. Guarantee 7: what a process keeps stays within its bounds.
+// In an eighth of the seeds memory is small, and strangers come: clients that nobody has seen
+// before, and more of them than a process has memory for. The server does what they ask without a
+// check. Guarantee 7: what a process keeps stays within its bounds.
 const (
 	simLocalBuckets = 32 // the fewest that a process keeps
 	simStrangers    = 120
 	simStranger     = "stranger"
-	// simKeyBuckets is how many buckets of its own a key that is decided on may leave beyond the bound, as they are spared.
+	// simKeyBuckets is how many buckets of its own a key that is decided on may leave beyond the
+	// bound, as they are spared.
 	simKeyBuckets = 10
 )
 
@@ -47,7 +49,8 @@ func (s *simulation) visit(process, crowd int) {
 		s.calls.Go(func() {
 			defer s.tellPanic()
 			for range 2 {
-				_, _ = s.members[process].limiter.Allow(context.Background(), fmt.Sprint(simStranger, crowd, " ", i), simStrangersLimit)
+				_, _ = s.members[process].limiter.Allow(context.Background(),
+					fmt.Sprint(simStranger, crowd, " ", i), simStrangersLimit)
 			}
 			s.checkMemory(process)
 		})

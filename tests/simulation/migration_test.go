@@ -60,7 +60,8 @@ func (s *simSlots) reply() string {
 		for to+1 < len(s.owner) && s.owner[to+1] == s.owner[from] {
 			to++
 		}
-		text += fmt.Sprintf("*3\r\n:%d\r\n:%d\r\n*3\r\n$9\r\n127.0.0.1\r\n:%d\r\n$6\r\nnode %d\r\n", from, to, simPort+s.owner[from], s.owner[from])
+		text += fmt.Sprintf("*3\r\n:%d\r\n:%d\r\n*3\r\n$9\r\n127.0.0.1\r\n:%d\r\n$6\r\nnode %d\r\n",
+			from, to, simPort+s.owner[from], s.owner[from])
 		from = to + 1
 	}
 	return fmt.Sprintf("*%d\r\n%s", ranges, text)
@@ -73,9 +74,10 @@ func (v *simServer) redirectedLocked(clientName, redirection string) {
 	v.note("server: process %d: %s", process, redirection)
 }
 
-// redirected reports whether a call may be late as its process was redirected. go-redis follows for several calls together only
-// after a pause of some ten milliseconds, which they wait for again at each of their buckets, and so do all calls of that node
-// meanwhile. If they are late, the node's breaker may open.
+// redirected reports whether a call may be late as its process was redirected. go-redis follows for
+// several calls together only after a pause of some ten milliseconds, which they wait for again at
+// each of their buckets, and so do all calls of that node meanwhile. If they are late, the node's
+// breaker may open.
 func (s *simulation) redirected(a *simAnswer) bool {
 	if s.server.slots == nil {
 		return false
@@ -85,8 +87,8 @@ func (s *simulation) redirected(a *simAnswer) bool {
 	})
 }
 
-// elsewhere reports whether a fault of one node leaves a call alone, as its key is on another: each node has a dispatcher of its
-// own once the client knows its nodes.
+// elsewhere reports whether a fault of one node leaves a call alone, as its key is on another: each
+// node has a dispatcher of its own once the client knows its nodes.
 func (s *simulation) elsewhere(f simFault, a *simAnswer) bool {
 	slots := s.server.slots
 	if slots == nil || f.node < 0 || slots.owner[s.slotOfClient(a.key)] == f.node {

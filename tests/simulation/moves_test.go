@@ -9,8 +9,9 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// In some plans with a cluster, slots migrate all the time and nothing else happens. Then it is known what each call was charged in
-// the end, though buckets may be asked for one after another, and some of that given back.
+// In some plans with a cluster, slots migrate all the time and nothing else happens. Then it is
+// known what each call was charged in the end, though buckets may be asked for one after another,
+// and some of that given back.
 
 // drawMoves makes a plan of moves, now and then.
 func (p *simPlan) drawMoves(r *rand.Rand, length time.Duration) {
@@ -36,20 +37,22 @@ func (p *simPlan) drawMoves(r *rand.Rand, length time.Duration) {
 	}
 	for range 6 + r.IntN(10) {
 		p.faults = append(p.faults, simFault{
-			kind: pick(r, simMoves...), at: upTo(r, length), lasts: time.Millisecond + upTo(r, pick(r, 20*time.Millisecond, 400*time.Millisecond)),
+			kind: pick(r, simMoves...), at: upTo(r, length),
+			lasts:   time.Millisecond + upTo(r, pick(r, 20*time.Millisecond, 400*time.Millisecond)),
 			process: -1, node: r.IntN(p.nodes), key: r.IntN(len(p.keys)),
 		})
 	}
 	for range 20 + r.IntN(40) {
 		process, at := r.IntN(len(p.processes)), upTo(r, length)
 		for range 3 + r.IntN(12) {
-			p.calls = append(p.calls, simCall{process: process, key: r.IntN(len(p.keys)), op: "AllowN", n: 1, at: at + upTo(r, p.latency)})
+			p.calls = append(p.calls,
+				simCall{process: process, key: r.IntN(len(p.keys)), op: "AllowN", n: 1, at: at + upTo(r, p.latency)})
 		}
 	}
 }
 
-// checkMoves wants each limit to have been charged what was granted, if nothing but moves has happened, and what was given back
-// of a call that one of its limits refused.
+// checkMoves wants each limit to have been charged what was granted, if nothing but moves has
+// happened, and what was given back of a call that one of its limits refused.
 func (s *simulation) checkMoves() {
 	if !s.plan.moves {
 		return
@@ -75,14 +78,15 @@ func (s *simulation) checkMoves() {
 				}
 			}
 			if charged < least || charged > most {
-				s.violated("guarantee 2: process %d was granted %d tokens of %s in all, at most %d, and was charged %d", process, least, s.server.name(b), most, charged)
+				s.violated("guarantee 2: process %d was granted %d tokens of %s in all, at most %d, and was "+
+					"charged %d", process, least, s.server.name(b), most, charged)
 			}
 		}
 	}
 }
 
-// foundOneByOne reports whether an answer is what its caller is to be told of buckets that were asked for one after another: by
-// how each was when it was looked at, or when it was charged.
+// foundOneByOne reports whether an answer is what its caller is to be told of buckets that were
+// asked for one after another: by how each was when it was looked at, or when it was charged.
 func (s *simulation) foundOneByOne(a *simAnswer, n, charges int64) bool {
 	limits := len(s.plan.keys[a.key].versions[a.version])
 	if limits == 1 || s.server.slots == nil {
@@ -91,7 +95,8 @@ func (s *simulation) foundOneByOne(a *simAnswer, n, charges int64) bool {
 	for _, takes := range []bool{false, true} {
 		found := make([][]simFound, limits)
 		for _, e := range s.server.executions {
-			if e.before != nil && e.process == a.process && e.key == a.key && e.version == a.version && e.verb == "take" && e.n == n &&
+			if e.before != nil && e.process == a.process && e.key == a.key &&
+				e.version == a.version && e.verb == "take" && e.n == n &&
 				(e.charges > 0) == takes && !e.at.Before(a.start) && !e.at.After(a.end) && e.isOf(s, a) {
 				found[e.limits[0]] = append(found[e.limits[0]], s.foundIn(e)...)
 			}

@@ -13,8 +13,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// simNode is the only server, or a master of a cluster: a miniredis without a listener. miniredis knows nothing of slots, so
-// what a node answers for those that it does not have, or gives away, is said here, as Redis 7 says it.
+// simNode is the only server, or a master of a cluster: a miniredis without a listener. miniredis
+// knows nothing of slots, so what a node answers for those that it does not have, or gives away, is
+// said here, as Redis 7 says it.
 //
 // The lock of the simServer guards its fields.
 type simNode struct {
@@ -34,7 +35,8 @@ type simNode struct {
 const simInside = "the simulation itself"
 
 func newSimNode(v *simServer, index int) (*simNode, error) {
-	n := &simNode{witness: v, index: index, mini: miniredis.NewMiniRedis(), asking: map[*server.Peer]bool{}, plain: map[string]string{}}
+	n := &simNode{witness: v, index: index, mini: miniredis.NewMiniRedis(),
+		asking: map[*server.Peer]bool{}, plain: map[string]string{}}
 	n.mini.ClockTTL(true)
 	n.mini.SetTime(v.now())
 	conn, err := n.mini.Dial() // has it start without a listener
@@ -76,7 +78,8 @@ func (n *simNode) intercept(peer *server.Peer, command string, args ...string) b
 			keys = args
 		}
 		return n.refusesInside(peer, command, write, keys)
-	case peer.ClientName == simInside || !slices.Contains([]string{"PING", "SCRIPT", "EVAL", "EVALSHA", "CLUSTER", "ASKING"}, command):
+	case peer.ClientName == simInside ||
+		!slices.Contains([]string{"PING", "SCRIPT", "EVAL", "EVALSHA", "CLUSTER", "ASKING"}, command):
 		return false
 	}
 	v := n.witness
@@ -165,7 +168,8 @@ func (n *simNode) redirectionLocked(keys []string) string {
 	}
 }
 
-// withoutFlags makes a comment of a script's first line if that has flags, which Redis knows since 7.0, and miniredis does not.
+// withoutFlags makes a comment of a script's first line if that has flags, which Redis knows since
+// 7.0, and miniredis does not.
 func (n *simNode) withoutFlags(command string, args []string) []string {
 	hash := func(script string) string { return redis.NewScript(script).Hash() }
 	script, flags := strings.CutPrefix(args[0], "#!")

@@ -85,8 +85,8 @@ func (c simCall) String() string {
 	return text
 }
 
-// simRecovery and simTail are how long a run goes on after its faults, to see that decisions return to Redis: at first they need
-// not ([simulation.excused]), and then they must have.
+// simRecovery and simTail are how long a run goes on after its faults, to see that decisions return
+// to Redis: at first they need not ([simulation.excused]), and then they must have.
 const (
 	simRecovery = time.Second
 	simTail     = 2500 * time.Millisecond
@@ -96,7 +96,8 @@ const (
 func newSimPlan(seed uint64) *simPlan {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := &simPlan{seed: seed}
-	p.algorithm = pick(r, ginlimit.TokenBucket, ginlimit.TokenBucket, ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow)
+	p.algorithm = pick(r, ginlimit.TokenBucket, ginlimit.TokenBucket, ginlimit.TokenBucket,
+		ginlimit.FixedWindow, ginlimit.SlidingWindow)
 	p.timeout = pick[time.Duration](r, 10, 20, 50, 50, 100, 120) * time.Millisecond
 	p.latency = p.timeout/200 + upTo(r, p.timeout/60)
 	p.jitter = upTo(r, p.latency/2)

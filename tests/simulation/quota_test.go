@@ -32,8 +32,8 @@ func (p *simPlan) tell(process int, told []simTold, periods []int, now time.Time
 	return testkit.Closest(results)
 }
 
-// isTold reports whether an answer is what its caller is to be told. What lasts until a period ends is by the time of the
-// answer, or somewhat earlier.
+// isTold reports whether an answer is what its caller is to be told. What lasts until a period ends
+// is by the time of the answer, or somewhat earlier.
 func (s *simulation) isTold(a *simAnswer, told []simTold, periods []int) bool {
 	if len(told) == 0 {
 		return false
@@ -56,22 +56,25 @@ func (s *simulation) isTold(a *simAnswer, told []simTold, periods []int) bool {
 	return false
 }
 
-// isOf reports whether a script's call may be that of a caller who asked at a time: it is about the periods of that time.
+// isOf reports whether a script's call may be that of a caller who asked at a time: it is about the
+// periods of that time.
 func (e *simExecution) isOf(s *simulation, a *simAnswer) bool {
 	for i, limit := range e.limits {
-		if e.later != nil || s.plan.period(a.process, s.plan.keys[e.key].versions[e.version][limit], a.start) != e.periods[i] {
+		if e.later != nil ||
+			s.plan.period(a.process, s.plan.keys[e.key].versions[e.version][limit], a.start) != e.periods[i] {
 			return false
 		}
 	}
 	return true
 }
 
-// isOfNext reports whether an execution was about a period of an answer that had not begun when its caller was refused before:
-// a process whose clock is ahead has taken of it.
+// isOfNext reports whether an execution was about a period of an answer that had not begun when its
+// caller was refused before: a process whose clock is ahead has taken of it.
 func (s *simulation) isOfNext(e *simExecution, a *simAnswer) bool {
 	for i, limit := range e.limits {
 		l := s.plan.keys[e.key].versions[e.version][limit]
-		if e.periods[i] == s.plan.period(a.process, l, a.start) && e.periods[i] > s.plan.period(a.process, l, a.before.start) {
+		if e.periods[i] == s.plan.period(a.process, l, a.start) &&
+			e.periods[i] > s.plan.period(a.process, l, a.before.start) {
 			return true
 		}
 	}
@@ -81,11 +84,12 @@ func (s *simulation) isOfNext(e *simExecution, a *simAnswer) bool {
 // periodOf returns the period of a limit that an execution was about.
 func (e *simExecution) periodOf(limit int) int { return e.periods[slices.Index(e.limits, limit)] }
 
-// checkArguments wants a calendar period's arguments to tell when it ends by the caller's clock, and that tokens are taken of a
-// period that has begun by that clock, and was not over long ago.
+// checkArguments wants a calendar period's arguments to tell when it ends by the caller's clock,
+// and that tokens are taken of a period that has begun by that clock, and was not over long ago.
 func (v *simServer) checkArguments(process int, takes bool, b simBucketName, l ginlimit.Limit, left int64) {
 	ends := v.plan.ends(process, l, b.period)
-	if least, most := max(1, ends.UnixMilli()-time.Now().UnixMilli()), max(1, ends.UnixMilli()-v.start.UnixMilli()); left < least || left > most {
+	if least, most := max(1, ends.UnixMilli()-time.Now().UnixMilli()), max(1,
+		ends.UnixMilli()-v.start.UnixMilli()); left < least || left > most {
 		v.violated("protocol: %s ends in %d ms, not in %d", v.name(b), least, left)
 	}
 	late := v.plan.timeout * 6 / 5
@@ -98,8 +102,8 @@ func (v *simServer) checkArguments(process int, takes bool, b simBucketName, l g
 	}
 }
 
-// checkQuotas is guarantee 1 for calendar quotas, by what the server has admitted: no period admits more than its quota, and what
-// was given back.
+// checkQuotas is guarantee 1 for calendar quotas, by what the server has admitted: no period admits
+// more than its quota, and what was given back.
 func (s *simulation) checkQuotas(key, limit int) {
 	type counted struct{ period, version int }
 	taken := map[counted]int64{}
@@ -117,7 +121,8 @@ func (s *simulation) checkQuotas(key, limit int) {
 			}
 		}
 		if taken[of] += e.granted; taken[of] > testkit.Burst(l) {
-			s.violated("guarantee 1: %d tokens of client %d under %s were admitted in one period, until %s", taken[of], key, l, s.at(e.at))
+			s.violated("guarantee 1: %d tokens of client %d under %s were admitted in one period, until %s",
+				taken[of], key, l, s.at(e.at))
 			return
 		}
 	}
@@ -142,7 +147,8 @@ func (s *simulation) checkQuotaPart(told []*simAnswer, limit int, l ginlimit.Lim
 	return true
 }
 
-// checkQuotaShares is guarantee 1 for calendar quotas without Redis: in a period, a process admits no more than its share.
+// checkQuotaShares is guarantee 1 for calendar quotas without Redis: in a period, a process admits
+// no more than its share.
 func (s *simulation) checkQuotaShares() {
 	type counted struct{ process, key, limit, period, version int }
 	if s.plan.strangers != nil { // beyond the bound, what is forgotten is full

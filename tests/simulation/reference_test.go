@@ -52,7 +52,8 @@ func (r simReference) only(some ...simCounted) simReference {
 		all.tokens = &testkit.BucketModel{Now: r.tokens.Now, Buckets: map[string]*testkit.ModelBucket{}}
 		all.timed = all.tokens
 	} else {
-		all.windows = &testkit.WindowModel{Algorithm: r.windows.Algorithm, Now: r.windows.Now, Windows: map[string]*testkit.ModelWindow{}}
+		all.windows = &testkit.WindowModel{Algorithm: r.windows.Algorithm, Now: r.windows.Now,
+			Windows: map[string]*testkit.ModelWindow{}}
 		all.timed = all.windows
 	}
 	for _, c := range some {

@@ -8,8 +8,9 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// checkRemembered is guarantee 4 of a refusal from memory: its Result is what the reference tells of the buckets as Redis
-// found them when it refused, and as long after that as the process knows of.
+// checkRemembered is guarantee 4 of a refusal from memory: its Result is what the reference tells
+// of the buckets as Redis found them when it refused, and as long after that as the process knows
+// of.
 func (s *simulation) checkRemembered(a *simAnswer) {
 	if a.err != nil || a.result.Source != ginlimit.FromMemory {
 		return
@@ -17,19 +18,21 @@ func (s *simulation) checkRemembered(a *simAnswer) {
 	limits := len(s.plan.keys[a.key].versions[a.version])
 	for _, e := range slices.Backward(s.server.executions) {
 		switch {
-		case e.process != a.process || e.key != a.key || e.version != a.version || e.at.After(a.end) || !e.at.After(a.start.Add(-time.Second)):
+		case e.process != a.process || e.key != a.key || e.version != a.version ||
+			e.at.After(a.end) || !e.at.After(a.start.Add(-time.Second)):
 			continue
 		case e.verb == "take" && len(e.limits) < limits || s.logStands(e.at): // of some of its buckets, or by another clock
 			return
-		case e.refused != nil && (e.n == int64(a.least()) || s.plan.algorithm == ginlimit.TokenBucket) && s.isRemembered(a, e):
+		case e.refused != nil && (e.n == int64(a.least()) || s.plan.algorithm == ginlimit.TokenBucket) &&
+			s.isRemembered(a, e):
 			return
 		}
 	}
 	s.complain(a, "guarantee 4: by the model no refusal that is remembered has that Result")
 }
 
-// isRemembered reports whether a Result from memory is what a call is told that has refused, after some milliseconds: from
-// when it was answered. What a period has left is from when it was asked.
+// isRemembered reports whether a Result from memory is what a call is told that has refused, after
+// some milliseconds: from when it was answered. What a period has left is from when it was asked.
 func (s *simulation) isRemembered(a *simAnswer, e *simExecution) bool {
 	same, trip := *a, 2*s.plan.timeout
 	same.result.Source, same.start = ginlimit.FromRedis, a.start.Add(-trip)
@@ -47,8 +50,8 @@ func (s *simulation) isRemembered(a *simAnswer, e *simExecution) bool {
 	return false
 }
 
-// tellRemembered is what is told of a bucket a while after a refusal. A token bucket refills meanwhile; of a window, only the
-// ends of waits come nearer.
+// tellRemembered is what is told of a bucket a while after a refusal. A token bucket refills
+// meanwhile; of a window, only the ends of waits come nearer.
 func (s *simulation) tellRemembered(e *simExecution, c simCounted, n, passed int64) (t simTold) {
 	r := e.refused.clone()
 	if c.quota == "" && s.plan.algorithm == ginlimit.TokenBucket {

@@ -110,8 +110,8 @@ func (v *simServer) parse(process int, args []string) (c simScriptCall, err erro
 	return c, err
 }
 
-// bucketsOf finds what buckets a call is about: all of a client, or one; and after them, calendar quotas in later periods. It is
-// not ok if there are none such.
+// bucketsOf finds what buckets a call is about: all of a client, or one; and after them, calendar
+// quotas in later periods. It is not ok if there are none such.
 func (v *simServer) bucketsOf(process int, takes bool, names, triples []string) (k simScriptKey, ok bool) {
 	for _, name := range names {
 		b, known := v.names[name]
@@ -167,13 +167,14 @@ func (v *simServer) bucketsOf(process int, takes bool, names, triples []string) 
 	return k, ok
 }
 
-// marked returns when the tokens with these marks were taken from sliding windows, by the reference: a mark is the time of
-// a log, which began at some time.
+// marked returns when the tokens with these marks were taken from sliding windows, by the
+// reference: a mark is the time of a log, which began at some time.
 func (v *simServer) marked(k simScriptKey, marks []int64) (at []int64) {
 	for i, mark := range marks {
 		name := v.name(k.buckets()[i])
 		mini := v.homeLocked(name).mini
-		if list, _ := mini.List(name); v.plan.algorithm == ginlimit.SlidingWindow && len(list) > 0 && !v.foreign[name] { // of a quota there is no list
+		// of a quota there is no list
+		if list, _ := mini.List(name); v.plan.algorithm == ginlimit.SlidingWindow && len(list) > 0 && !v.foreign[name] {
 			mark += v.now().UnixMilli() - (fields(list[0])[2] - mini.TTL(name).Milliseconds())
 		}
 		at = append(at, mark)

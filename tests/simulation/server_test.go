@@ -12,7 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// simServer is the server of a simulation, or the masters of a cluster, which have one clock. It has milliseconds, as that of Redis.
+// simServer is the server of a simulation, or the masters of a cluster, which have one clock. It
+// has milliseconds, as that of Redis.
 //
 // It is the simulation's witness too. It reads every script's call, has the reference model do the same, and wants the
 // buckets afterwards as the model has them. What it has seen it keeps for the checks at the end.
@@ -70,7 +71,8 @@ func (e *simExecution) buckets() []simBucketName {
 func newSimServer(s *simulation) (*simServer, error) {
 	v := &simServer{
 		simulation: s, names: map[string]simBucketName{}, reference: newSimReference(s.plan.algorithm),
-		version: make([]int, len(s.plan.keys)), counted: make([][]int, len(s.plan.keys)), foreign: map[string]bool{}, ahead: s.plan.clock,
+		version: make([]int, len(s.plan.keys)), counted: make([][]int, len(s.plan.keys)),
+		foreign: map[string]bool{}, ahead: s.plan.clock,
 	}
 	for k, key := range s.plan.keys {
 		for i, l := range key.versions[0] { // the others have the same periods
@@ -168,7 +170,8 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 		if c.verb == "return" && len(left) > 0 && left[0] == 0 { // all has flowed back: no call follows
 			k := c.keys[0]
 			v.executions = append(v.executions, &simExecution{
-				at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version, limits: k.limits, periods: k.periods,
+				at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version,
+				limits: k.limits, periods: k.periods,
 				verb: "return", n: c.n,
 			})
 		}
@@ -185,7 +188,8 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 	found := integers(reply)
 	for i, k := range c.keys {
 		failed := strings.HasPrefix(reply, "-") || c.verb == "each" && found[i*len(found)/len(c.keys)] == -1
-		v.note("server: process %d: %s(%s, n=%d, charges=%d), failed=%t", process, c.verb, v.plan.keys[k.key].name, c.n, k.charges, failed)
+		v.note("server: process %d: %s(%s, n=%d, charges=%d), failed=%t", process, c.verb,
+			v.plan.keys[k.key].name, c.n, k.charges, failed)
 		hasForeign := slices.ContainsFunc(k.buckets(), func(b simBucketName) bool { return v.foreign[v.name(b)] })
 		switch {
 		case strings.HasPrefix(reply, "-") && n.noWrites == "" && !hasForeign:
@@ -207,7 +211,8 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 // mirrorLocked has the reference do what the script has done to a key.
 func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, marks []int64) *simExecution {
 	e := &simExecution{
-		at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version, limits: k.limits, periods: k.periods, later: k.later,
+		at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version,
+		limits: k.limits, periods: k.periods, later: k.later,
 		verb: c.verb, n: c.n, charges: k.charges,
 	}
 	all := v.countedOf(k)
@@ -249,8 +254,8 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 	return e
 }
 
-// mirrorReturn has the reference give back as much as Redis has, which is at most what is asked for: what is left of a call depends
-// on what others have given back.
+// mirrorReturn has the reference give back as much as Redis has, which is at most what is asked
+// for: what is left of a call depends on what others have given back.
 func (v *simServer) mirrorReturn(c simScriptCall, k simScriptKey, marks []int64) {
 	now := v.usedIn(k)
 	for i, one := range v.countedOf(k) {
@@ -271,7 +276,8 @@ func (v *simServer) mirrorReturn(c simScriptCall, k simScriptKey, marks []int64)
 		default:
 			before := v.reference.clone()
 			before.refund(one, c.n)
-			least, most := before.tokens.Bucket(one.client, one.limit).Missing, v.reference.tokens.Bucket(one.client, one.limit).Missing
+			least, most := before.tokens.Bucket(one.client, one.limit).Missing,
+				v.reference.tokens.Bucket(one.client, one.limit).Missing
 			v.reference.adopt(one.client, one.limit, v.bucketIn(name, one.limit))
 			if is := v.reference.tokens.Bucket(one.client, one.limit).Missing; is.Cmp(least) < 0 || is.Cmp(most) > 0 {
 				v.violated("a return of %d tokens leaves %s missing of %s", c.n, is, name)
@@ -295,9 +301,9 @@ func (v *simServer) usedIn(k simScriptKey) (used []int64) {
 	return used
 }
 
-// mirrorPartLocked has the reference do what is left of a Refund for which miniredis had no memory: deleting the keys of full
-// buckets needs none, so it may give back to some buckets and not to others. Redis refuses no write of a script that has
-// made one.
+// mirrorPartLocked has the reference do what is left of a Refund for which miniredis had no memory:
+// deleting the keys of full buckets needs none, so it may give back to some buckets and not to
+// others. Redis refuses no write of a script that has made one.
 func (v *simServer) mirrorPartLocked(process int, c simScriptCall, k simScriptKey) {
 	for i, b := range k.buckets() {
 		one := v.countedOf(k)[i]

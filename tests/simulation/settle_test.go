@@ -10,8 +10,9 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// In half of the plans without leases and with one server, some calls are reservations, which take an estimate, and are settled with less or with the same a while
-// later. Nothing else gives back what was taken there: so what Redis gives back is at most what was settled. Not drawn: what is
+// In half of the plans without leases and with one server, some calls are reservations, which take
+// an estimate, and are settled with less or with the same a while later. Nothing else gives back
+// what was taken there: so what Redis gives back is at most what was settled. Not drawn: what is
 // settled with more, which the reference models have no debt for.
 
 // drawSettles has calls reserve, unless something else gives back what was taken.
@@ -73,12 +74,14 @@ func (s *simulation) checkSettles() {
 				}
 			}
 			if back > int64(most) {
-				s.violated("settle: process %d has given %d tokens of %s back, and settled with %d fewer than it took", process, back, s.server.name(b), most)
+				s.violated("settle: process %d has given %d tokens of %s back, and settled with %d fewer than "+
+					"it took", process, back, s.server.name(b), most)
 			}
 		}
 	}
 	for _, a := range s.answers {
-		if a.op == "Settle" && a.n > 0 && a.err == nil && a.before.result.Source == ginlimit.FromRedis && s.stillTaken(a) && !s.gaveBack(a) {
+		if a.op == "Settle" && a.n > 0 && a.err == nil && a.before.result.Source == ginlimit.FromRedis &&
+			s.stillTaken(a) && !s.gaveBack(a) {
 			s.complain(a, "settle: nothing is given back")
 		}
 	}

@@ -53,7 +53,8 @@ func (s *simulation) tell() {
 	if s.mu.TryLock() { // unless who panics has it
 		defer s.mu.Unlock()
 	}
-	fmt.Fprintf(os.Stderr, "seed %d:\n%s\nreplay: go test ./tests/simulation -run TestSimulation -seed %d\n", s.plan.seed, s.describe(), s.plan.seed)
+	fmt.Fprintf(os.Stderr, "seed %d:\n%s\nreplay: go test ./tests/simulation -run TestSimulation -seed %d\n",
+		s.plan.seed, s.describe(), s.plan.seed)
 }
 
 // tellPanic tells the run if its goroutine panics, which goes on.
@@ -66,14 +67,17 @@ func (s *simulation) tellPanic() {
 
 // describe tells the configuration.
 func (p *simPlan) describe() string {
-	text := fmt.Sprintf("%s, %d nodes, timeout %s, latency %s + up to %s\n", p.algorithm, p.nodes, p.timeout, p.latency, p.jitter)
+	text := fmt.Sprintf("%s, %d nodes, timeout %s, latency %s + up to %s\n", p.algorithm,
+		p.nodes, p.timeout, p.latency, p.jitter)
 	for i, m := range p.processes {
 		deny := "by default"
 		if m.denyOrNil != nil {
 			deny = strconv.Itoa(*m.denyOrNil)
 		}
-		text += fmt.Sprintf("process %d: %d s ahead, policies %t, Fail %s, %d replicas, deny memory %s, lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
-			i, m.skew, m.policies, m.failure, m.replicas, deny, m.lease, m.inline, m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
+		text += fmt.Sprintf("process %d: %d s ahead, policies %t, Fail %s, %d replicas, deny memory %s, "+
+			"lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
+			i, m.skew, m.policies, m.failure, m.replicas, deny, m.lease, m.inline,
+			m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
 	}
 	for _, k := range p.keys {
 		text += fmt.Sprintf("%s: %v, later %v\n", k.name, k.versions[0], k.versions[1])

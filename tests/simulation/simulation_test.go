@@ -20,28 +20,31 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// The simulation runs several processes' limiters, each with a go-redis client of its own, against one server, or the masters
-// of a cluster, in time that is not real. A seed draws everything: limits, keys, callers, the network, and what happens to it
-// and to the servers (plan_test.go, fault_test.go).
+// The simulation runs several processes' limiters, each with a go-redis client of its own, against
+// one server, or the masters of a cluster, in time that is not real. A seed draws everything:
+// limits, keys, callers, the network, and what happens to it and to the servers (plan_test.go,
+// fault_test.go).
 //
 // Real: the limiters with their dispatchers, breakers, deny memories and local buckets; go-redis with its pool; the
 // scripts, on miniredis. Simulated: the clock, which is that of a [synctest] bubble, and the network
 // (network_test.go).
 //
-// Checked: every script's call against the reference models (server_test.go), and every answer against what
-// the server has done and the guarantees (check_test.go, charge_test.go,
-// lease_test.go, remembered_test.go); and that what a process keeps in memory stays within its bounds (memory_test.go);
-// and that what a reservation does not use is given back (settle_test.go). That no goroutine is left, synctest checks itself.
+// Checked: every script's call against the reference models (server_test.go), and every answer
+// against what the server has done and the guarantees (check_test.go, charge_test.go,
+// lease_test.go, remembered_test.go); and that what a process keeps in memory stays within its
+// bounds (memory_test.go); and that what a reservation does not use is given back (settle_test.go).
+// That no goroutine is left, synctest checks itself.
 //
-// In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the Dialer here ends with its
-// context as that does. The server's clock may be set (clock_test.go).
+// In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the
+// Dialer here ends with its context as that does. The server's clock may be set (clock_test.go).
 //
 // A third of the seeds have calendar quotas (calendar_test.go).
 //
-// A quarter of the seeds are clusters of two or three masters. Slots migrate (migration_test.go), nodes are gone and come
-// back with their data or without, and a fault of one node leaves the keys of others alone. The masters have one clock, learn
-// of a slot's new owner all at once, and have no replicas; a slot that migrates always arrives. In half of these plans nothing else
-// happens (moves_test.go).
+// A quarter of the seeds are clusters of two or three masters. Slots migrate (migration_test.go),
+// nodes are gone and come back with their data or without, and a fault of one node leaves the keys
+// of others alone. The masters have one clock, learn of a slot's new owner all at once, and have no
+// replicas; a slot that migrates always arrives. In half of these plans nothing else happens
+// (moves_test.go).
 //
 // Not checked: for a second after a process of a cluster was redirected, that its decisions are in time
 // ([simulation.redirected]); and of a plan in which slots migrate, that a fault of one node leaves the others alone.
@@ -51,7 +54,8 @@ import (
 // probes' pauses are random.
 var (
 	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
-	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is sixty, with the race detector ten, or the one")
+	simSeeds = flag.Uint64("seeds", 0,
+		"of TestSimulation: how many seeds; 0 is sixty, with the race detector ten, or the one")
 )
 
 // simulation is one run of a plan.
@@ -152,10 +156,12 @@ func simulateSeed(t *testing.T, seed uint64) *simulation {
 	s := simulate(t, newSimPlan(seed))
 	switch {
 	case len(s.violations) > 0:
-		t.Errorf("seed %d violates:\n%s\nreplay: go test ./tests/simulation -run TestSimulation -seed %d", seed, strings.Join(s.violations, "\n"), seed)
+		t.Errorf("seed %d violates:\n%s\nreplay: go test ./tests/simulation -run TestSimulation -seed %d",
+			seed, strings.Join(s.violations, "\n"), seed)
 		if !oneSeed() && shrunk.CompareAndSwap(false, true) {
 			part := shrink(t, s)
-			t.Logf("the shortest run found that fails has %d calls and %d faults:\n%s", len(part.plan.calls), len(part.plan.faults), part.describe())
+			t.Logf("the shortest run found that fails has %d calls and %d faults:\n%s",
+				len(part.plan.calls), len(part.plan.faults), part.describe())
 		}
 	case oneSeed():
 		t.Log("no guarantee is violated")
@@ -166,8 +172,8 @@ func simulateSeed(t *testing.T, seed uint64) *simulation {
 	return s
 }
 
-// simMaxReal is how long a run may take in real time. It takes a fraction of a second, unless somebody in it tries again and
-// again without a pause: then the bubble's clock stands still.
+// simMaxReal is how long a run may take in real time. It takes a fraction of a second, unless
+// somebody in it tries again and again without a pause: then the bubble's clock stands still.
 const simMaxReal = 5 * time.Minute
 
 // simulate runs a plan in a bubble.
@@ -269,7 +275,8 @@ func (s *simulation) close() {
 	s.server.close()
 }
 
-// simClientEnds is how long go-redis may go on in the background after Close, with a connection that it had begun to make.
+// simClientEnds is how long go-redis may go on in the background after Close, with a connection
+// that it had begun to make.
 const simClientEnds = time.Minute
 
 // closeMember closes a limiter, which takes no longer than a second.

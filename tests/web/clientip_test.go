@@ -69,10 +69,12 @@ func TestEveryClientHasABucket(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1)))
-	for _, address := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8:0:1::1]:1", "[fe80::1%eth0]:1"} {
+	for _, address := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1",
+		"[2001:db8:0:1::1]:1", "[fe80::1%eth0]:1"} {
 		assert.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.From(address)).Code, address)
 	}
-	for _, address := range []string{"192.0.2.1:2", "[::ffff:192.0.2.1]:1", "[2001:db8::ffff]:1", "[2001:db8:0:1:2::]:1", "[fe80::2%eth1]:1"} {
+	for _, address := range []string{"192.0.2.1:2", "[::ffff:192.0.2.1]:1", "[2001:db8::ffff]:1",
+		"[2001:db8:0:1:2::]:1", "[fe80::2%eth1]:1"} {
 		assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.From(address)).Code, address)
 	}
 }
@@ -101,7 +103,8 @@ func TestUnreadableAddressIsAnErrorNotABucket(t *testing.T) {
 	require.Zero(t, rdb.DBSize(t.Context()).Val())
 }
 
-// TestPlatformAloneLeavesForwardedForTrusted: for a request without the platform's header, Gin looks at those of proxies.
+// TestPlatformAloneLeavesForwardedForTrusted: for a request without the platform's header, Gin
+// looks at those of proxies.
 func TestPlatformAloneLeavesForwardedForTrusted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -161,7 +164,8 @@ func TestKeysOfNoClientAreLogged(t *testing.T) {
 		{"an IPv6 address in a tool", "2001:db8::1", notServed, true, nil},
 		{"a /48 in a tool", "2001:db8::/48", notServed, true, nil},
 		{"a key function of its own", "2001:db8::1", served, false, []ginlimit.Option{testkit.ByUser()}},
-		{"other networks", "2001:db8::/48", served, false, []ginlimit.Option{ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))}},
+		{"other networks", "2001:db8::/48", served, false,
+			[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -232,7 +236,8 @@ func TestSpoofableAddressesAreLogged(t *testing.T) {
 	}{
 		{"everyone is trusted", ginlimit.ByClientIP, []string{"0.0.0.0/0", "::/0"}, true, nil},
 		{"networks of others", ginlimit.ByClientIPPrefix(24, 48), []string{"0.0.0.0/0"}, true, nil},
-		{"behind another key", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), []string{"0.0.0.0/0"}, true, nil},
+		{"behind another key", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
+			[]string{"0.0.0.0/0"}, true, nil},
 		{"by a list", ginlimit.ByHeader("X-User"), []string{"0.0.0.0/0"}, true,
 			[]ginlimit.Option{ginlimit.WithAllowList(netip.MustParsePrefix("0.0.0.0/0"))}},
 		{"by another identity", ginlimit.ByHeader("X-User"), []string{"0.0.0.0/0"}, true,
@@ -265,7 +270,8 @@ func TestSpoofableAddressesAreLogged(t *testing.T) {
 }
 
 // spoofable serves handlers of a limiter by an engine that trusts these proxies, and returns its log.
-func spoofable(t *testing.T, trusted []string, handlers func(*ginlimit.Limiter) []gin.HandlerFunc) (*gin.Engine, *testkit.Buffer) {
+func spoofable(t *testing.T, trusted []string,
+	handlers func(*ginlimit.Limiter) []gin.HandlerFunc) (*gin.Engine, *testkit.Buffer) {
 	t.Helper()
 	rdb, _ := testkit.NewMiniredis(t)
 	log := &testkit.Buffer{}
@@ -292,10 +298,11 @@ func TestSpoofableAddressesAreFoundAfterManyRequests(t *testing.T) {
 		"skipped": {everybody, []ginlimit.Option{skip}, "X-Skip", true},
 		"of a missing key": {everybody, []ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("X-Late")),
 			ginlimit.WithIdentity("address", ginlimit.ByClientIP, ginlimit.PerHour(10_000))}, "X-Early", true},
-		"of a cost that cannot be":     {everybody, []ginlimit.Option{negative}, "X-Skip", true},
-		"skipped, nobody is trusted":   {nil, []ginlimit.Option{skip}, "X-Skip", false},
-		"skipped, proxies are trusted": {[]string{"10.0.0.0/8", "192.168.0.0/16", "fd00::/8"}, []ginlimit.Option{skip}, "X-Skip", false},
-		"counted by another key":       {everybody, []ginlimit.Option{byUser}, "X-User", true},
+		"of a cost that cannot be":   {everybody, []ginlimit.Option{negative}, "X-Skip", true},
+		"skipped, nobody is trusted": {nil, []ginlimit.Option{skip}, "X-Skip", false},
+		"skipped, proxies are trusted": {[]string{"10.0.0.0/8", "192.168.0.0/16", "fd00::/8"},
+			[]ginlimit.Option{skip}, "X-Skip", false},
+		"counted by another key": {everybody, []ginlimit.Option{byUser}, "X-User", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -314,8 +321,9 @@ func TestSpoofableAddressesAreFoundAfterManyRequests(t *testing.T) {
 				return
 			}
 			require.Equal(t, 1, strings.Count(log.String(), "spoof"), log.String())
-			require.Contains(t, log.String(), `level=WARN msg="ginlimit: Gin trusts X-Forwarded-For from any client; clients can spoof their IP. `+
-				`Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none"`)
+			require.Contains(t, log.String(),
+				`level=WARN msg="ginlimit: Gin trusts X-Forwarded-For from any client; clients can spoof their IP. `+
+					`Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none"`)
 		})
 	}
 }
@@ -329,19 +337,31 @@ func TestSpoofableHeadersAreNamed(t *testing.T) {
 		edit    func(*gin.Engine)
 		named   string // "" if there is nothing to warn of
 	}{
-		"the default":            {everybody, func(*gin.Engine) {}, "X-Forwarded-For"},
-		"another":                {everybody, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"CF-Connecting-IP"} }, "CF-Connecting-IP"},
-		"in odd case":            {everybody, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"x-REAL-client-iP"} }, "x-REAL-client-iP"},
-		"the first of several":   {everybody, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"True-Client-IP", "X-Real-IP"} }, "True-Client-IP"},
-		"IPv6 clients only":      {[]string{"::/0"}, func(*gin.Engine) {}, "X-Forwarded-For"},
-		"nobody is trusted":      {nil, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"CF-Connecting-IP"} }, ""},
-		"only proxies are":       {[]string{"10.0.0.0/8", "fd00::/8"}, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"CF-Connecting-IP"} }, ""},
-		"no header at all":       {everybody, func(r *gin.Engine) { r.RemoteIPHeaders = nil }, ""},
-		"not by headers":         {everybody, func(r *gin.Engine) { r.ForwardedByClientIP = false }, ""},
-		"a platform":             {nil, func(r *gin.Engine) { r.TrustedPlatform = gin.PlatformCloudflare }, ""},
-		"a platform's own":       {nil, func(r *gin.Engine) { r.TrustedPlatform = "X-Real-Ip" }, ""},
-		"a platform's, as both":  {everybody, func(r *gin.Engine) { r.TrustedPlatform, r.RemoteIPHeaders = "X-Real-Ip", []string{"X-Real-Ip"} }, ""},
-		"a platform, and others": {everybody, func(r *gin.Engine) { r.TrustedPlatform = gin.PlatformCloudflare }, "X-Forwarded-For"},
+		"the default": {everybody, func(*gin.Engine) {}, "X-Forwarded-For"},
+		"another": {everybody, func(r *gin.Engine) {
+			r.RemoteIPHeaders = []string{"CF-Connecting-IP"}
+		}, "CF-Connecting-IP"},
+		"in odd case": {everybody, func(r *gin.Engine) {
+			r.RemoteIPHeaders = []string{"x-REAL-client-iP"}
+		}, "x-REAL-client-iP"},
+		"the first of several": {everybody, func(r *gin.Engine) {
+			r.RemoteIPHeaders = []string{"True-Client-IP", "X-Real-IP"}
+		}, "True-Client-IP"},
+		"IPv6 clients only": {[]string{"::/0"}, func(*gin.Engine) {}, "X-Forwarded-For"},
+		"nobody is trusted": {nil, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"CF-Connecting-IP"} }, ""},
+		"only proxies are": {[]string{"10.0.0.0/8", "fd00::/8"}, func(r *gin.Engine) {
+			r.RemoteIPHeaders = []string{"CF-Connecting-IP"}
+		}, ""},
+		"no header at all": {everybody, func(r *gin.Engine) { r.RemoteIPHeaders = nil }, ""},
+		"not by headers":   {everybody, func(r *gin.Engine) { r.ForwardedByClientIP = false }, ""},
+		"a platform":       {nil, func(r *gin.Engine) { r.TrustedPlatform = gin.PlatformCloudflare }, ""},
+		"a platform's own": {nil, func(r *gin.Engine) { r.TrustedPlatform = "X-Real-Ip" }, ""},
+		"a platform's, as both": {everybody, func(r *gin.Engine) {
+			r.TrustedPlatform, r.RemoteIPHeaders = "X-Real-Ip", []string{"X-Real-Ip"}
+		}, ""},
+		"a platform, and others": {everybody, func(r *gin.Engine) {
+			r.TrustedPlatform = gin.PlatformCloudflare
+		}, "X-Forwarded-For"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -20,10 +20,12 @@ func TestDryRunBansNobody(t *testing.T) {
 		opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
 		force := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(2), opts...)
 		trial := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(2), append(opts, ginlimit.WithDryRun())...)
-		both := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(2), append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(9),
-			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerHour(1000)))...)
-		queued := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(2), append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(9),
-			ginlimit.WithQueue(1, time.Hour))...)
+		both := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(2),
+			append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(9),
+				ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerHour(1000)))...)
+		queued := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(2),
+			append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(9),
+				ginlimit.WithQueue(1, time.Hour))...)
 		var found ginlimit.Result
 		look := func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }
 		for name, p := range map[string]*ginlimit.Policy{"plain": trial, "slots and an identity": both, "a queue": queued} {
@@ -119,7 +121,8 @@ func TestDryRunOfABucketInForceIsLogged(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	l, log := testkit.LoggedLimiter(t, rdb)
 	opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithConcurrency(2)}
-	router := testkit.Serve(testkit.NewPolicy(t, l, ginlimit.PerHour(10), append(opts, ginlimit.WithDryRun())...).Handler(),
+	router := testkit.Serve(testkit.NewPolicy(t, l, ginlimit.PerHour(10),
+		append(opts, ginlimit.WithDryRun())...).Handler(),
 		testkit.NewPolicy(t, l, ginlimit.PerHour(10), opts...).Handler())
 	require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 	require.Contains(t, log.String(), "two handlers charge one bucket")
@@ -129,7 +132,8 @@ func TestDryRunOfABucketInForceIsLogged(t *testing.T) {
 func TestDryRunOfSlotsAlone(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithConcurrency(2), ginlimit.WithDryRun()}
+		opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(),
+			ginlimit.WithConcurrency(2), ginlimit.WithDryRun()}
 		p := testkit.NewPolicy(t, e.Limiter, ginlimit.Limit{Rate: -1}, opts...)
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, p.Handler())
@@ -165,7 +169,8 @@ func TestDryRunOfSlotsAlone(t *testing.T) {
 func TestDryRunSettlesAsWithoutIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(10), testkit.ByUser(), ginlimit.WithConcurrency(1), ginlimit.WithDryRun(),
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(10), testkit.ByUser(),
+			ginlimit.WithConcurrency(1), ginlimit.WithDryRun(),
 			ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 		router := testkit.Serve(p.Handler(), func(*gin.Context) {
 			_, err := p.AllowN(t.Context(), "alice", 5)
@@ -183,8 +188,10 @@ func TestDryRunSettlesAsWithoutIt(t *testing.T) {
 func TestDryRunWaitsForRedisOnce(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(ginlimit.FailLocal))
-		p := testkit.NewPolicy(t, l, ginlimit.PerHour(10), testkit.ByUser(), ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond),
+			ginlimit.WithFailure(ginlimit.FailLocal))
+		p := testkit.NewPolicy(t, l, ginlimit.PerHour(10), testkit.ByUser(),
+			ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
 		b.Late.Store(true)
 		router, start := testkit.Serve(p.Handler()), time.Now()
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)

@@ -37,19 +37,24 @@ func TestReasonsOfNoDecision(t *testing.T) {
 		request func(*http.Request)
 		want    string
 	}{
-		"a decision":                 {},
-		"no key":                     {options: []ginlimit.Option{key(nil)}, want: "no_key"},
-		"a key function fails":       {options: []ginlimit.Option{key(errOwn)}, want: "key_func"},
-		"a key of an identity fails": {options: []ginlimit.Option{ginlimit.WithIdentity("i", func(*gin.Context) (string, error) { return "", errOwn }, ginlimit.PerHour(1))}, want: "key_func"},
-		"an unknown client":          {options: []ginlimit.Option{limits(ginlimit.ErrUnknownClient)}, want: "unknown_client"},
-		"a limit function fails":     {options: []ginlimit.Option{limits(errOwn)}, want: "limit_func"},
-		"plans are unavailable":      {options: []ginlimit.Option{limits(errors.Join(ginlimit.ErrUnavailable, context.DeadlineExceeded))}, want: "limit_func"},
-		"a malformed key":            {options: []ginlimit.Option{key(ginlimit.ErrBadRequest)}, want: "bad_request"},
-		"a slow database":            {options: []ginlimit.Option{limits(context.DeadlineExceeded)}, want: "limit_func"},
-		"a key function is cut off":  {options: []ginlimit.Option{key(context.Canceled)}, want: "key_func"},
-		"no limits":                  {options: []ginlimit.Option{limits(nil)}, want: "invalid_limit"},
-		"a negative cost":            {options: []ginlimit.Option{ginlimit.WithCost(func(*gin.Context) int { return -1 })}, want: "invalid_limit"},
-		"the client left":            {request: ended, want: "canceled"},
+		"a decision":           {},
+		"no key":               {options: []ginlimit.Option{key(nil)}, want: "no_key"},
+		"a key function fails": {options: []ginlimit.Option{key(errOwn)}, want: "key_func"},
+		"a key of an identity fails": {options: []ginlimit.Option{ginlimit.WithIdentity("i",
+			func(*gin.Context) (string, error) { return "", errOwn }, ginlimit.PerHour(1))}, want: "key_func"},
+		"an unknown client":      {options: []ginlimit.Option{limits(ginlimit.ErrUnknownClient)}, want: "unknown_client"},
+		"a limit function fails": {options: []ginlimit.Option{limits(errOwn)}, want: "limit_func"},
+		"plans are unavailable": {options: []ginlimit.Option{limits(errors.Join(ginlimit.ErrUnavailable,
+			context.DeadlineExceeded))}, want: "limit_func"},
+		"a malformed key":           {options: []ginlimit.Option{key(ginlimit.ErrBadRequest)}, want: "bad_request"},
+		"a slow database":           {options: []ginlimit.Option{limits(context.DeadlineExceeded)}, want: "limit_func"},
+		"a key function is cut off": {options: []ginlimit.Option{key(context.Canceled)}, want: "key_func"},
+		"no limits":                 {options: []ginlimit.Option{limits(nil)}, want: "invalid_limit"},
+		"a negative cost": {options: []ginlimit.Option{ginlimit.WithCost(func(
+			*gin.Context) int {
+			return -1
+		})}, want: "invalid_limit"},
+		"the client left": {request: ended, want: "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -59,7 +64,8 @@ func TestReasonsOfNoDecision(t *testing.T) {
 			if request == nil {
 				request = func(*http.Request) {}
 			}
-			testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerHour(1), append([]ginlimit.Option{testkit.ByUser()}, row.options...)...)), "/", testkit.User("u"), request)
+			testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerHour(1),
+				append([]ginlimit.Option{testkit.ByUser()}, row.options...)...)), "/", testkit.User("u"), request)
 			got := seen.take(t)
 			require.Len(t, got, 1)
 			require.Equal(t, row.want, got[0].Reason)
@@ -75,7 +81,8 @@ func TestEventsTellHowLongARequestWaitedForASlot(t *testing.T) {
 		limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
 		require.NoError(t, err)
 		defer limiter.Close()
-		p := testkit.NewPolicy(t, limiter, ginlimit.PerHour(100), ginlimit.WithConcurrency(1), ginlimit.WithQueue(10, time.Minute), testkit.ByUser())
+		p := testkit.NewPolicy(t, limiter, ginlimit.PerHour(100), ginlimit.WithConcurrency(1),
+			ginlimit.WithQueue(10, time.Minute), testkit.ByUser())
 		slot, err := p.Acquire(t.Context(), "u")
 		require.NoError(t, err)
 		time.AfterFunc(3*time.Second, slot.Release)

@@ -36,12 +36,18 @@ func TestFirstOf(t *testing.T) {
 			t.Parallel()
 			limiter := make(t)
 			var byKey, byUser, byAddress int
-			keys := testkit.NewPolicy(t, limiter, ginlimit.PerHour(3), ginlimit.WithName("api key"), countingKey(&byKey, ginlimit.ByHeader("X-Api-Key")))
-			users := testkit.NewPolicy(t, limiter, ginlimit.PerHour(2), ginlimit.WithName("user"), countingKey(&byUser, ginlimit.ByHeader("X-User")))
-			addresses := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"), countingKey(&byAddress, ginlimit.ByClientIP))
+			keys := testkit.NewPolicy(t, limiter, ginlimit.PerHour(3), ginlimit.WithName("api key"),
+				countingKey(&byKey, ginlimit.ByHeader("X-Api-Key")))
+			users := testkit.NewPolicy(t, limiter, ginlimit.PerHour(2), ginlimit.WithName("user"),
+				countingKey(&byUser, ginlimit.ByHeader("X-User")))
+			addresses := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1),
+				ginlimit.WithName("address"), countingKey(&byAddress, ginlimit.ByClientIP))
 			policies := []*ginlimit.Policy{keys, users, addresses}
 			var found ginlimit.Result
-			r := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, ginlimit.FirstOf(policies...))
+			r := testkit.Serve(func(c *gin.Context) {
+				c.Next()
+				found, _ = ginlimit.FromContext(c)
+			}, ginlimit.FirstOf(policies...))
 			clear(policies) // what is changed afterwards has no effect
 			ask := func(code int, name string, edit ...func(*http.Request)) {
 				t.Helper()
@@ -92,30 +98,44 @@ func TestFirstOfEndsAtAnError(t *testing.T) {
 		by    string // which policy answers
 		code  int
 	}{
-		"a header is missing":               {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))}, "second", 200},
-		"one of its headers is missing":     {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("Host", "X-Api-Key"))}, "second", 200},
-		"an empty key":                      {[]ginlimit.Option{noKey(nil)}, "second", 200},
-		"ErrNoKey":                          {[]ginlimit.Option{noKey(ginlimit.ErrNoKey)}, "second", 200},
-		"an error that wraps it":            {[]ginlimit.Option{noKey(fmt.Errorf("%w, as it happens", ginlimit.ErrNoKey))}, "second", 200},
-		"none of several":                   {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByFirst(ginlimit.ByHeader("X-A"), ginlimit.ByHeader("X-B")))}, "second", 200},
-		"not all of several":                {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByHeader("Host"), ginlimit.ByHeader("X-B")))}, "second", 200},
-		"an address that cannot be read":    {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByClientIP)}, "second", 200},
-		"a malformed key":                   {[]ginlimit.Option{noKey(ginlimit.ErrBadRequest)}, "first", 400},
-		"a malformed key of several":        {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByFirst(malformed, keyed))}, "first", 400},
-		"a malformed part of a key":         {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByAll(keyed, malformed))}, "first", 400},
-		"a missing key, said to be a fault": {[]ginlimit.Option{noKey(fmt.Errorf("%w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest))}, "second", 200},
-		"an identity with a malformed key":  {[]ginlimit.Option{key, ginlimit.WithIdentity("i", malformed, ginlimit.PerHour(1))}, "first", 400},
-		"a client's own key is not known":   {[]ginlimit.Option{noKey(ginlimit.ErrUnknownClient)}, "first", 403},
-		"a dry run of a malformed key":      {[]ginlimit.Option{noKey(ginlimit.ErrBadRequest), ginlimit.WithDryRun()}, "first", 200},
-		"another error":                     {[]ginlimit.Option{noKey(broken)}, "first", 500},
-		"a source that is unavailable":      {[]ginlimit.Option{noKey(ginlimit.ErrUnavailable)}, "first", 503},
-		"a client that is not known":        {[]ginlimit.Option{key, fails(ginlimit.ErrUnknownClient)}, "first", 403},
-		"a plan that is not there":          {[]ginlimit.Option{key, fails(ginlimit.ErrNoKey)}, "first", 500},
-		"no limit":                          {[]ginlimit.Option{key, fails(nil)}, "first", 500},
-		"a refusal":                         {[]ginlimit.Option{key, ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 429},
-		"an identity without a key":         {[]ginlimit.Option{key, ginlimit.WithIdentity("i", ginlimit.ByHeader("X-I"), ginlimit.PerHour(1))}, "first", 400},
-		"a cost that cannot be":             {[]ginlimit.Option{key, ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "first", 500},
-		"a dry run":                         {[]ginlimit.Option{key, ginlimit.WithDryRun(), ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 200},
+		"a header is missing": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))},
+			"second", 200},
+		"one of its headers is missing": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("Host",
+			"X-Api-Key"))}, "second", 200},
+		"an empty key": {[]ginlimit.Option{noKey(nil)}, "second", 200},
+		"ErrNoKey":     {[]ginlimit.Option{noKey(ginlimit.ErrNoKey)}, "second", 200},
+		"an error that wraps it": {[]ginlimit.Option{noKey(fmt.Errorf("%w, as it happens",
+			ginlimit.ErrNoKey))}, "second", 200},
+		"none of several": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByFirst(
+			ginlimit.ByHeader("X-A"), ginlimit.ByHeader("X-B")))}, "second", 200},
+		"not all of several": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByAll(
+			ginlimit.ByHeader("Host"), ginlimit.ByHeader("X-B")))}, "second", 200},
+		"an address that cannot be read": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByClientIP)}, "second", 200},
+		"a malformed key":                {[]ginlimit.Option{noKey(ginlimit.ErrBadRequest)}, "first", 400},
+		"a malformed key of several": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByFirst(malformed,
+			keyed))}, "first", 400},
+		"a malformed part of a key": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByAll(keyed, malformed))},
+			"first", 400},
+		"a missing key, said to be a fault": {[]ginlimit.Option{noKey(fmt.Errorf("%w: %w",
+			ginlimit.ErrNoKey, ginlimit.ErrBadRequest))}, "second", 200},
+		"an identity with a malformed key": {[]ginlimit.Option{key,
+			ginlimit.WithIdentity("i", malformed, ginlimit.PerHour(1))}, "first", 400},
+		"a client's own key is not known": {[]ginlimit.Option{noKey(ginlimit.ErrUnknownClient)}, "first", 403},
+		"a dry run of a malformed key": {[]ginlimit.Option{noKey(ginlimit.ErrBadRequest),
+			ginlimit.WithDryRun()}, "first", 200},
+		"another error":                {[]ginlimit.Option{noKey(broken)}, "first", 500},
+		"a source that is unavailable": {[]ginlimit.Option{noKey(ginlimit.ErrUnavailable)}, "first", 503},
+		"a client that is not known":   {[]ginlimit.Option{key, fails(ginlimit.ErrUnknownClient)}, "first", 403},
+		"a plan that is not there":     {[]ginlimit.Option{key, fails(ginlimit.ErrNoKey)}, "first", 500},
+		"no limit":                     {[]ginlimit.Option{key, fails(nil)}, "first", 500},
+		"a refusal": {[]ginlimit.Option{key,
+			ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 429},
+		"an identity without a key": {[]ginlimit.Option{key,
+			ginlimit.WithIdentity("i", ginlimit.ByHeader("X-I"), ginlimit.PerHour(1))}, "first", 400},
+		"a cost that cannot be": {[]ginlimit.Option{key,
+			ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "first", 500},
+		"a dry run": {[]ginlimit.Option{key, ginlimit.WithDryRun(),
+			ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 200},
 		"a dry run of a key that is broken": {[]ginlimit.Option{noKey(broken), ginlimit.WithDryRun()}, "first", 200},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,7 +164,8 @@ func limits(all ...ginlimit.Limit) func(context.Context, string) ([]ginlimit.Lim
 func TestFirstOfWithoutAKey(t *testing.T) {
 	t.Parallel()
 	limiter := testkit.NewLocal(t)
-	first := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), ginlimit.WithName("first"), ginlimit.WithKey(ginlimit.ByHeader("X-First")),
+	first := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), ginlimit.WithName("first"),
+		ginlimit.WithKey(ginlimit.ByHeader("X-First")),
 		ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.AbortWithStatus(http.StatusTeapot) }))
 	for name, row := range map[string]struct {
 		last []ginlimit.Option
@@ -152,17 +173,22 @@ func TestFirstOfWithoutAKey(t *testing.T) {
 		body string
 	}{
 		"a header is missing": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("X-Last"))}, 400, "X-Last"},
-		"an empty key":        {[]ginlimit.Option{ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil })}, 500, ""},
+		"an empty key": {[]ginlimit.Option{ginlimit.WithKey(func(*gin.Context) (string, error) {
+			return "",
+				nil
+		})}, 500, ""},
 		"its own handler": {[]ginlimit.Option{testkit.ByUser(), ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
 			require.ErrorIs(t, err, ginlimit.ErrNoKey)
 			c.AbortWithStatus(http.StatusUnauthorized)
 		})}, 401, ""},
-		"a handler that lets pass": {[]ginlimit.Option{testkit.ByUser(), ginlimit.WithErrorHandler(func(*gin.Context, error) {})}, 200, "served"},
+		"a handler that lets pass": {[]ginlimit.Option{testkit.ByUser(),
+			ginlimit.WithErrorHandler(func(*gin.Context, error) {})}, 200, "served"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			last := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), append(row.last, ginlimit.WithName("last"))...)
-			for _, r := range []*gin.Engine{testkit.Serve(ginlimit.FirstOf(first, last)), testkit.Serve(ginlimit.FirstOf(last))} {
+			for _, r := range []*gin.Engine{testkit.Serve(ginlimit.FirstOf(first, last)),
+				testkit.Serve(ginlimit.FirstOf(last))} {
 				rec := testkit.Get(r, "/")
 				require.Equal(t, row.code, rec.Code)
 				require.Contains(t, rec.Body.String(), row.body)
@@ -179,12 +205,14 @@ func TestFirstOfPanics(t *testing.T) {
 		policies []*ginlimit.Policy
 		want     []string
 	}{
-		"none":                        {nil, []string{"FirstOf without a policy"}},
-		"nil":                         {[]*ginlimit.Policy{nil}, []string{"policy 1 is nil"}},
-		"nil among others":            {[]*ginlimit.Policy{a, nil, a}, []string{"policy 2 is nil"}},
-		"a zero Policy":               {[]*ginlimit.Policy{a, {}}, []string{"policy 2 is nil or was not made by Limiter.Policy"}},
-		"two limiters":                {[]*ginlimit.Policy{a, b}, []string{"policy 2 is of another limiter"}},
-		"all at once":                 {[]*ginlimit.Policy{a, nil, b, {}}, []string{"policy 2 is nil", "policy 3 is of another limiter", "policy 4 is nil"}},
+		"none":             {nil, []string{"FirstOf without a policy"}},
+		"nil":              {[]*ginlimit.Policy{nil}, []string{"policy 1 is nil"}},
+		"nil among others": {[]*ginlimit.Policy{a, nil, a}, []string{"policy 2 is nil"}},
+		"a zero Policy": {[]*ginlimit.Policy{a, {}},
+			[]string{"policy 2 is nil or was not made by Limiter.Policy"}},
+		"two limiters": {[]*ginlimit.Policy{a, b}, []string{"policy 2 is of another limiter"}},
+		"all at once": {[]*ginlimit.Policy{a, nil, b, {}},
+			[]string{"policy 2 is nil", "policy 3 is of another limiter", "policy 4 is nil"}},
 		"two limiters, and nil first": {[]*ginlimit.Policy{nil, a, b}, []string{"policy 1 is nil", "another limiter"}},
 		"two limiters, zero first":    {[]*ginlimit.Policy{{}, a, a}, []string{"policy 1 is nil"}},
 	} {
@@ -206,11 +234,13 @@ func TestFirstOfLeavesEachPolicyItsOptions(t *testing.T) {
 		rdb := b.Redis
 		limiter := testkit.NewLimiter(t, rdb)
 		near, far := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24")
-		keys := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
+		keys := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("api key"),
+			ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
 			ginlimit.WithDenyList(far), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
 			ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Api-Key") == "internal" }),
 			ginlimit.WithCost(func(c *gin.Context) int { return len(c.GetHeader("X-Cost")) }))
-		addresses := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"), ginlimit.WithAllowList(near),
+		addresses := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"),
+			ginlimit.WithAllowList(near),
 			ginlimit.WithIdentity("everybody", testkit.Everybody, ginlimit.PerHour(2)),
 			ginlimit.WithRefund(func(c *gin.Context) bool { return c.GetHeader("X-Back") != "" }))
 		r := testkit.Serve(ginlimit.FirstOf(keys, addresses))
@@ -243,7 +273,8 @@ func TestFirstOfLeavesEachPolicyItsOptions(t *testing.T) {
 	})
 }
 
-// TestFirstOfWarnsOfSpoofableAddresses: once a policy asks for the address, however many requests another one limits before.
+// TestFirstOfWarnsOfSpoofableAddresses: once a policy asks for the address, however many requests
+// another one limits before.
 func TestFirstOfWarnsOfSpoofableAddresses(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -251,14 +282,16 @@ func TestFirstOfWarnsOfSpoofableAddresses(t *testing.T) {
 		byKey   []ginlimit.Option
 		warned  bool
 	}{
-		"everybody is trusted":                       {[]string{"0.0.0.0/0", "::/0"}, nil, true},
-		"nobody is trusted":                          {nil, nil, false},
-		"by the list of the policy that has the key": {[]string{"0.0.0.0/0", "::/0"}, []ginlimit.Option{ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24"))}, true},
+		"everybody is trusted": {[]string{"0.0.0.0/0", "::/0"}, nil, true},
+		"nobody is trusted":    {nil, nil, false},
+		"by the list of the policy that has the key": {[]string{"0.0.0.0/0", "::/0"},
+			[]ginlimit.Option{ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24"))}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, log := spoofable(t, row.trusted, func(l *ginlimit.Limiter) []gin.HandlerFunc {
-				keys := testkit.NewPolicy(t, l, ginlimit.PerMinute(10_000), append(row.byKey, ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))...)
+				keys := testkit.NewPolicy(t, l, ginlimit.PerMinute(10_000),
+					append(row.byKey, ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))...)
 				addresses := testkit.NewPolicy(t, l, ginlimit.PerMinute(10_000), ginlimit.WithName("address"))
 				return []gin.HandlerFunc{ginlimit.FirstOf(keys, addresses)}
 			})

@@ -25,8 +25,10 @@ import (
 )
 
 func FuzzParseLimit(f *testing.F) {
-	for _, s := range []string{"100/m", "5/15m", "10/s burst 20", "-1/0s", "0/d", "1/1h30m", "9/ms burst 9007199254740991", "/", "",
-		"10/sec", "5/15minutes", "100/hours", "1/0days", "1/70000days", "1/minmin", "1/1.5hour", "1/99999999999999999999sec", "+5/day", "1/007min"} {
+	for _, s := range []string{"100/m", "5/15m", "10/s burst 20", "-1/0s", "0/d", "1/1h30m",
+		"9/ms burst 9007199254740991", "/", "",
+		"10/sec", "5/15minutes", "100/hours", "1/0days", "1/70000days", "1/minmin", "1/1.5hour",
+		"1/99999999999999999999sec", "+5/day", "1/007min"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -126,9 +128,12 @@ var replyLimits = []ginlimit.Limit{ginlimit.PerMinute(10), ginlimit.PerHour(10),
 
 // FuzzReply sends any bytes as the reply to a decision to a real client.
 func FuzzReply(f *testing.F) {
-	for _, s := range []string{":5\r\n", ":60000\r\n", ":-1\r\n", ":9007199254740991\r\n", ":9223372036854775807\r\n", "$1\r\n5\r\n", "_\r\n",
-		",5.0\r\n", "(99999999999999999999\r\n", "-NOSCRIPT x\r\n", "-OOM x\r\n", "*1\r\n:1\r\n", "*2\r\n:1\r\n:2\r\n", "*2\r\n:-36000000\r\n:-36000000\r\n",
-		"*2\r\n:9223372036854775807\r\n:9223372036854775807\r\n", "*2\r\n:1\r\n$1\r\n2\r\n", "*3\r\n:0\r\n:0\r\n:864000000\r\n", "*5\r\n:10\r\n:1\r\n:2\r\n:3\r\n:4\r\n", "*-1\r\n", "%1\r\n+a\r\n:1\r\n", ":5"} {
+	for _, s := range []string{":5\r\n", ":60000\r\n", ":-1\r\n", ":9007199254740991\r\n",
+		":9223372036854775807\r\n", "$1\r\n5\r\n", "_\r\n",
+		",5.0\r\n", "(99999999999999999999\r\n", "-NOSCRIPT x\r\n", "-OOM x\r\n", "*1\r\n:1\r\n",
+		"*2\r\n:1\r\n:2\r\n", "*2\r\n:-36000000\r\n:-36000000\r\n",
+		"*2\r\n:9223372036854775807\r\n:9223372036854775807\r\n", "*2\r\n:1\r\n$1\r\n2\r\n",
+		"*3\r\n:0\r\n:0\r\n:864000000\r\n", "*5\r\n:10\r\n:1\r\n:2\r\n:3\r\n:4\r\n", "*-1\r\n", "%1\r\n+a\r\n:1\r\n", ":5"} {
 		for shape := range uint8(9) {
 			f.Add([]byte(s), shape)
 		}
@@ -144,7 +149,8 @@ func FuzzReply(f *testing.F) {
 		case !slices.Contains(limits, r.Limit), r.Allowed != (r.Granted == 1), r.Remaining < 0, r.Remaining > 9,
 			r.ResetAfter < 0, r.RetryAfter < 0, r.Source != ginlimit.FromRedis:
 			t.Fatalf("%q: %+v", reply, r)
-		case algorithm == ginlimit.TokenBucket && r.Allowed != (r.RetryAfter == 0): // how long a window takes, its script says
+		// how long a window takes, its script says
+		case algorithm == ginlimit.TokenBucket && r.Allowed != (r.RetryAfter == 0):
 			t.Fatalf("%q: %+v", reply, r)
 		}
 	})
@@ -161,14 +167,22 @@ func TestReplyBecomesResult(t *testing.T) {
 		limits    int
 		want      ginlimit.Result
 	}{
-		{":5\r\n", ginlimit.TokenBucket, 1, ginlimit.Result{Allowed: true, Granted: 1, Limit: minute, Remaining: 8, ResetAfter: 6005 * ms}},
-		{":0\r\n", ginlimit.TokenBucket, 1, ginlimit.Result{Allowed: true, Granted: 1, Limit: minute, Remaining: 9, ResetAfter: 6000 * ms}},
-		{":60000\r\n", ginlimit.TokenBucket, 1, ginlimit.Result{Limit: minute, RetryAfter: 6000 * ms, ResetAfter: 60_000 * ms}},
-		{"*2\r\n:1\r\n:2\r\n", ginlimit.TokenBucket, 2, ginlimit.Result{Allowed: true, Granted: 1, Limit: hour, Remaining: 8, ResetAfter: 360_002 * ms}},
-		{"*2\r\n:54001\r\n:2\r\n", ginlimit.TokenBucket, 2, ginlimit.Result{Limit: minute, RetryAfter: 1 * ms, ResetAfter: 54_001 * ms}},
-		{"*3\r\n:0\r\n:0\r\n:86400000\r\n", ginlimit.TokenBucket, 3, ginlimit.Result{Limit: day, RetryAfter: 8_640_000 * ms, ResetAfter: 86_400_000 * ms}},
-		{"*5\r\n:3\r\n:0\r\n:0\r\n:7000\r\n:1\r\n", ginlimit.FixedWindow, 1, ginlimit.Result{Allowed: true, Granted: 1, Limit: minute, Remaining: 6, ResetAfter: 7000 * ms}},
-		{"*5\r\n:10\r\n:5\r\n:6\r\n:7\r\n:1\r\n", ginlimit.SlidingWindow, 1, ginlimit.Result{Limit: minute, RetryAfter: 6 * ms, ResetAfter: 7 * ms}},
+		{":5\r\n", ginlimit.TokenBucket, 1,
+			ginlimit.Result{Allowed: true, Granted: 1, Limit: minute, Remaining: 8, ResetAfter: 6005 * ms}},
+		{":0\r\n", ginlimit.TokenBucket, 1,
+			ginlimit.Result{Allowed: true, Granted: 1, Limit: minute, Remaining: 9, ResetAfter: 6000 * ms}},
+		{":60000\r\n", ginlimit.TokenBucket, 1,
+			ginlimit.Result{Limit: minute, RetryAfter: 6000 * ms, ResetAfter: 60_000 * ms}},
+		{"*2\r\n:1\r\n:2\r\n", ginlimit.TokenBucket, 2,
+			ginlimit.Result{Allowed: true, Granted: 1, Limit: hour, Remaining: 8, ResetAfter: 360_002 * ms}},
+		{"*2\r\n:54001\r\n:2\r\n", ginlimit.TokenBucket, 2,
+			ginlimit.Result{Limit: minute, RetryAfter: 1 * ms, ResetAfter: 54_001 * ms}},
+		{"*3\r\n:0\r\n:0\r\n:86400000\r\n", ginlimit.TokenBucket, 3,
+			ginlimit.Result{Limit: day, RetryAfter: 8_640_000 * ms, ResetAfter: 86_400_000 * ms}},
+		{"*5\r\n:3\r\n:0\r\n:0\r\n:7000\r\n:1\r\n", ginlimit.FixedWindow, 1,
+			ginlimit.Result{Allowed: true, Granted: 1, Limit: minute, Remaining: 6, ResetAfter: 7000 * ms}},
+		{"*5\r\n:10\r\n:5\r\n:6\r\n:7\r\n:1\r\n", ginlimit.SlidingWindow, 1,
+			ginlimit.Result{Limit: minute, RetryAfter: 6 * ms, ResetAfter: 7 * ms}},
 	} {
 		row.want.Source = ginlimit.FromRedis
 		r, err := allowByReply(t, row.reply, row.algorithm, replyLimits[:row.limits])
@@ -179,7 +193,8 @@ func TestReplyBecomesResult(t *testing.T) {
 
 func TestReplyOfTheWrongShapeIsAnError(t *testing.T) {
 	t.Parallel()
-	for _, reply := range []string{"*1\r\n:1\r\n", "*3\r\n:1\r\n:2\r\n:3\r\n", "*2\r\n:1\r\n:-1\r\n", "*2\r\n:1\r\n:9007199254740992\r\n", "*-1\r\n", ":1\r\n", "*2\r\n:1\r\n"} {
+	for _, reply := range []string{"*1\r\n:1\r\n", "*3\r\n:1\r\n:2\r\n:3\r\n", "*2\r\n:1\r\n:-1\r\n",
+		"*2\r\n:1\r\n:9007199254740992\r\n", "*-1\r\n", ":1\r\n", "*2\r\n:1\r\n"} {
 		r, err := allowByReply(t, reply, ginlimit.TokenBucket, replyLimits[:2])
 		assert.ErrorIsf(t, err, ginlimit.ErrUnavailable, "%q", reply)
 		assert.Zerof(t, r, "%q", reply)
@@ -187,7 +202,8 @@ func TestReplyOfTheWrongShapeIsAnError(t *testing.T) {
 }
 
 // allowByReply is a decision on limits by a server that replies so to a script.
-func allowByReply(t *testing.T, reply string, algorithm ginlimit.Algorithm, limits []ginlimit.Limit) (ginlimit.Result, error) {
+func allowByReply(t *testing.T, reply string, algorithm ginlimit.Algorithm,
+	limits []ginlimit.Limit) (ginlimit.Result, error) {
 	rdb := redis.NewClient(&redis.Options{MaxRetries: -1, Protocol: 2, DisableIdentity: true,
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			client, server := net.Pipe()
@@ -195,7 +211,8 @@ func allowByReply(t *testing.T, reply string, algorithm ginlimit.Algorithm, limi
 			return client, nil
 		}})
 	defer rdb.Close()
-	limiter, err := ginlimit.NewLimiter(rdb, testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithAlgorithm(algorithm),
+	limiter, err := ginlimit.NewLimiter(rdb, testkit.Patient(),
+		ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithAlgorithm(algorithm),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +221,8 @@ func allowByReply(t *testing.T, reply string, algorithm ginlimit.Algorithm, limi
 	return limiter.Allow(t.Context(), "k", limits...)
 }
 
-// serveReply answers every command on a connection, and ends it after the reply: then nobody waits for the rest of one that is cut.
+// serveReply answers every command on a connection, and ends it after the reply: then nobody waits
+// for the rest of one that is cut.
 func serveReply(conn net.Conn, reply string) {
 	defer conn.Close()
 	in := bufio.NewReader(conn)

@@ -22,7 +22,8 @@ func TestRefundGoesWhereItWasTaken(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
 	var log testkit.Buffer
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(200*time.Millisecond),
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal),
+		ginlimit.WithTimeout(200*time.Millisecond),
 		ginlimit.WithReplicas(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	limit := ginlimit.PerDay(8)
 	told := func(what string) bool {

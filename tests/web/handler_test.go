@@ -27,7 +27,8 @@ func TestCost(t *testing.T) { // as of a batch: a token for each of its items
 		code      int
 		remaining string
 	}{
-		{4, 200, "6"}, {0, 200, "6"}, {7, 429, "6"}, {6, 200, "0"}, {0, 200, "0"}, {1, 429, "0"}, {-1, 500, ""}, {11, 429, "0"},
+		{4, 200, "6"}, {0, 200, "6"}, {7, 429, "6"}, {6, 200, "0"}, {0, 200, "0"}, {1, 429, "0"},
+		{-1, 500, ""}, {11, 429, "0"},
 	} {
 		rec := testkit.Get(r, "/?n="+strconv.Itoa(c.n))
 		assert.Equal(t, c.code, rec.Code, c.n)
@@ -117,11 +118,16 @@ func TestDryRunBesideARealLimit(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
 	for name, handlers := range map[string][]gin.HandlerFunc{
-		"after":  {l.Handler(ginlimit.PerMinute(3)), l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithName("tried"))},
-		"before": {l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithName("tried before")), l.Handler(ginlimit.PerMinute(3), ginlimit.WithName("real"))},
+		"after": {l.Handler(ginlimit.PerMinute(3)),
+			l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithName("tried"))},
+		"before": {l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithName("tried before")),
+			l.Handler(ginlimit.PerMinute(3), ginlimit.WithName("real"))},
 	} {
 		var told ginlimit.Result
-		r := testkit.Serve(append([]gin.HandlerFunc{func(c *gin.Context) { c.Next(); told, _ = ginlimit.FromContext(c) }}, handlers...)...)
+		r := testkit.Serve(append([]gin.HandlerFunc{func(c *gin.Context) {
+			c.Next()
+			told, _ = ginlimit.FromContext(c)
+		}}, handlers...)...)
 		for i, want := range []string{"2", "1", "0"} {
 			rec := testkit.Get(r, "/")
 			assert.Equal(t, 200, rec.Code, name)
@@ -133,7 +139,8 @@ func TestDryRunBesideARealLimit(t *testing.T) {
 		assert.Equal(t, 429, testkit.Get(r, "/").Code, name)
 	}
 	broken := errors.New("broken")
-	r := testkit.Serve(l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24")),
+	r := testkit.Serve(l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(),
+		ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24")),
 		ginlimit.WithKey(func(*gin.Context) (string, error) { return "", broken })))
 	assert.Equal(t, 200, testkit.Get(r, "/").Code, "its errors are nobody's")
 	assert.Equal(t, 200, testkit.Get(r, "/", testkit.From("203.0.113.1:1")).Code, "and its lists")

@@ -31,20 +31,28 @@ func TestWindowOfAProhibitedQuotaIsThatOfItsMonth(t *testing.T) {
 		opts    []ginlimit.Option
 		windows [3]string // in January, February and March
 	}{
-		"prohibited":      {ginlimit.PerCalendar(0, month), nil, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"beside a period": {ginlimit.PerCalendar(0, month), []ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(3))}, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"beside a shorter quota": {ginlimit.PerCalendar(0, month), []ginlimit.Option{ginlimit.WithLimits(ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))},
+		"prohibited": {ginlimit.PerCalendar(0, month), nil, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"beside a period": {ginlimit.PerCalendar(0, month),
+			[]ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(3))}, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"beside a shorter quota": {ginlimit.PerCalendar(0, month),
+			[]ginlimit.Option{ginlimit.WithLimits(ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))},
 			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"of a client":    {ginlimit.PerHour(1), []ginlimit.Option{testkit.LimitsFrom(ginlimit.PerCalendar(0, month))}, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"of an identity": {ginlimit.PerHour(1), []ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerCalendar(0, month))}, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"a quota that a floor takes": {ginlimit.PerHour(9), []ginlimit.Option{ginlimit.WithFloor(3), testkit.LimitsFrom(ginlimit.PerCalendar(3, month))},
+		"of a client": {ginlimit.PerHour(1),
+			[]ginlimit.Option{testkit.LimitsFrom(ginlimit.PerCalendar(0, month))},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"of an identity": {ginlimit.PerHour(1),
+			[]ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerCalendar(0, month))},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"a quota that a floor takes": {ginlimit.PerHour(9),
+			[]ginlimit.Option{ginlimit.WithFloor(3), testkit.LimitsFrom(ginlimit.PerCalendar(3, month))},
 			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				r := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), row.limit, append([]ginlimit.Option{testkit.ByUser(), ginlimit.WithName("api"),
-					ginlimit.WithHeaders(ginlimit.RateLimitDraft)}, row.opts...)...).Handler())
+				r := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), row.limit,
+					append([]ginlimit.Option{testkit.ByUser(), ginlimit.WithName("api"),
+						ginlimit.WithHeaders(ginlimit.RateLimitDraft)}, row.opts...)...).Handler())
 				for i, passed := range []time.Duration{0, january, february} {
 					time.Sleep(passed)
 					for range 2 { // the second one finds what the first has made
@@ -64,16 +72,18 @@ func TestHeadersAreThoseOfTheDecision(t *testing.T) {
 	month := ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1))
 	synctest.Test(t, func(t *testing.T) {
 		end := false
-		l := testkit.NewLocal(t, ginlimit.WithHeaders(ginlimit.RateLimitDraft), testkit.ByUser(), ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
-			if end && e.Name == "second" { // the decision is made
-				time.Sleep(time.Second)
-			}
-		}))
+		l := testkit.NewLocal(t, ginlimit.WithHeaders(ginlimit.RateLimitDraft), testkit.ByUser(),
+			ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
+				if end && e.Name == "second" { // the decision is made
+					time.Sleep(time.Second)
+				}
+			}))
 		opts := []ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, month)}
 		r := testkit.Serve(testkit.NewPolicy(t, l, month, append(opts, ginlimit.WithName("first"))...).Handler(),
 			testkit.NewPolicy(t, l, month, append(opts, ginlimit.WithName("second"))...).Handler())
 		check := func(header http.Header, windows string) {
-			require.Equal(t, strings.ReplaceAll(`"first";q=5;W, "all";q=5;W, "second";q=5;W, "all-2";q=5;W`, "W", windows), header.Get("RateLimit-Policy"))
+			require.Equal(t, strings.ReplaceAll(`"first";q=5;W, "all";q=5;W, "second";q=5;W, "all-2";q=5;W`,
+				"W", windows), header.Get("RateLimit-Policy"))
 			for _, name := range []string{`"first";`, `"all";`, `"second";`, `"all-2";`} {
 				require.Equal(t, 1, strings.Count(header.Get("RateLimit"), name), header.Get("RateLimit"))
 			}
@@ -92,7 +102,8 @@ func TestHeadersAreThoseOfTheDecision(t *testing.T) {
 func TestHeadersOfARequestThatWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1)), ginlimit.WithName("api"), testkit.ByUser(),
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1)),
+			ginlimit.WithName("api"), testkit.ByUser(),
 			ginlimit.WithHeaders(ginlimit.RateLimitDraft), ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Hour))
 		time.Sleep(january - time.Second)
 		slot := testkit.Acquire(t, p)
@@ -100,11 +111,15 @@ func TestHeadersOfARequestThatWaited(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			slot.Release()
 		}()
-		before := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(9), ginlimit.WithName("api"), testkit.ByUser(),
-			ginlimit.WithHeaders(ginlimit.RateLimitDraft)).Handler(), p.Handler(), func(c *gin.Context) { c.AbortWithStatus(http.StatusNoContent) })
+		before := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(9),
+			ginlimit.WithName("api"), testkit.ByUser(),
+			ginlimit.WithHeaders(ginlimit.RateLimitDraft)).Handler(), p.Handler(), func(c *gin.Context) {
+			c.AbortWithStatus(http.StatusNoContent)
+		})
 		rec := testkit.Get(before, "/", testkit.User("alice"))
 		require.Equal(t, http.StatusNoContent, rec.Code)
-		assert.Equal(t, `"api";q=9;w=3600, "api-2";q=5;w=2505600, "api-c";q=1;qu="concurrent-requests"`, rec.Header().Get("RateLimit-Policy"))
+		assert.Equal(t, `"api";q=9;w=3600, "api-2";q=5;w=2505600, "api-c";q=1;qu="concurrent-requests"`,
+			rec.Header().Get("RateLimit-Policy"))
 		assert.Contains(t, rec.Header().Get("RateLimit"), `"api-2";r=4;t=`)
 	})
 }

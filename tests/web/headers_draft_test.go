@@ -57,7 +57,8 @@ func TestDraftOfWindows(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb, advance := testkit.NewMiniredis(t)
-			r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), draft, ginlimit.WithName("search"), ginlimit.WithAlgorithm(a)))
+			r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), draft,
+				ginlimit.WithName("search"), ginlimit.WithAlgorithm(a)))
 			assert.Equal(t, []item{{"search", -1, -1, 1, 60}}, limitsOf(t, testkit.Get(r, "/")))
 			advance(20 * time.Second)
 			rec := testkit.Get(r, "/")
@@ -123,7 +124,8 @@ func TestFreeRequestsAreNotReportedAsRefused(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	limiter, cost := testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyMemory(0)), 1
-	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("writes"), ginlimit.WithCost(func(*gin.Context) int { return cost })),
+	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("writes"),
+		ginlimit.WithCost(func(*gin.Context) int { return cost })),
 		limiter.Handler(ginlimit.PerSecond(2), ginlimit.WithName("all")))
 	testkit.Get(r, "/")
 	cost = 0
@@ -144,8 +146,9 @@ func TestRefundTakesBackTheParameterT(t *testing.T) {
 	outer := limiter.Handler(ginlimit.PerHour(9), draft, ginlimit.WithName("outer"))
 	for name, inner := range map[string]gin.HandlerFunc{
 		"other fields": limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("inner")),
-		"none":         limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("inner"), ginlimit.WithHeaders(ginlimit.NoHeaders)),
-		"an error":     closed.Handler(ginlimit.PerMinute(5), ginlimit.WithName("inner")),
+		"none": limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("inner"),
+			ginlimit.WithHeaders(ginlimit.NoHeaders)),
+		"an error": closed.Handler(ginlimit.PerMinute(5), ginlimit.WithName("inner")),
 	} {
 		limits := limitsOf(t, testkit.Get(testkit.Serve(outer, inner), "/"))
 		require.Len(t, limits, 1, name)
@@ -158,7 +161,8 @@ func TestGivenBackIsNoMoreThanThereIs(t *testing.T) {
 	t.Parallel()
 	gone := testkit.Unreachable(t)
 	r := testkit.Serve(ginlimit.New(gone, ginlimit.PerHour(10), draft, ginlimit.WithReplicas(5), ginlimit.WithName("a"),
-		ginlimit.WithCost(func(*gin.Context) int { return 5 }), ginlimit.WithIdentity("b", ginlimit.ByClientIP, ginlimit.PerHour(4))))
+		ginlimit.WithCost(func(*gin.Context) int { return 5 }),
+		ginlimit.WithIdentity("b", ginlimit.ByClientIP, ginlimit.PerHour(4))))
 	rec := testkit.Get(r, "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, []item{{"a", -1, -1, 2, -1}, {"b", -1, -1, 1, -1}}, limitsOf(t, rec))
@@ -170,7 +174,8 @@ func TestLoweredWindowIsReportedUntilItHasMore(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
 	rate := 10
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), draft, ginlimit.WithName("plan"), ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), draft, ginlimit.WithName("plan"),
+		ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
 		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
 			return []ginlimit.Limit{ginlimit.PerMinute(rate), ginlimit.PerDay(-1)}, nil
 		})))
@@ -187,7 +192,8 @@ func TestLoweredWindowIsReportedUntilItHasMore(t *testing.T) {
 func TestDraftOfProhibitedAndNeverAllowed(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0), draft, ginlimit.WithName("closed"))), "/")
+	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0), draft,
+		ginlimit.WithName("closed"))), "/")
 	assert.Equal(t, []item{{"closed", 0, 60, -1, -1}}, policiesOf(t, rec))
 	assert.Equal(t, []item{{"closed", -1, -1, 0, -1}}, limitsOf(t, rec))
 	assert.Equal(t, []string{"closed"}, violated(t, rec))
@@ -196,8 +202,9 @@ func TestDraftOfProhibitedAndNeverAllowed(t *testing.T) {
 	cost := ginlimit.WithCost(func(*gin.Context) int { return 6 })
 	gone := testkit.Unreachable(t)
 	for name, handler := range map[string]gin.HandlerFunc{
-		"in Redis":   testkit.Middleware(rdb, ginlimit.PerMinute(5), draft, cost, ginlimit.WithName("small")),
-		"without it": ginlimit.New(gone, ginlimit.PerMinute(5), draft, cost, ginlimit.WithName("small"), ginlimit.WithReplicas(3)),
+		"in Redis": testkit.Middleware(rdb, ginlimit.PerMinute(5), draft, cost, ginlimit.WithName("small")),
+		"without it": ginlimit.New(gone, ginlimit.PerMinute(5), draft, cost,
+			ginlimit.WithName("small"), ginlimit.WithReplicas(3)),
 	} {
 		rec = testkit.Get(testkit.Serve(handler), "/")
 		assert.Equal(t, http.StatusTooManyRequests, rec.Code, name)
@@ -212,14 +219,17 @@ func TestIntegersInTheDraftsFieldsHaveFifteenDigits(t *testing.T) {
 	rows := map[ginlimit.Limit]item{
 		{Rate: 1, Period: 100 * 365 * 24 * time.Hour}:              {"x", 1, 3153600000, -1, -1},
 		{Rate: 1, Period: 100 * 365 * 24 * time.Hour, Burst: 2000}: {"x", 2000, 9223372037, -1, -1}, // the longest Duration
-		{Rate: 3, Period: 100 * time.Millisecond}:                  {"x", 3, 1, -1, -1},             // whole seconds, rounded up
-		{Rate: 1000, Period: time.Millisecond}:                     {"x", 1000, 1, -1, -1},
-		{Rate: 1, Period: 2500 * time.Millisecond, Burst: 1}:       {"x", 1, 3, -1, -1},
-		{Rate: 60, Period: time.Minute, Burst: 1}:                  {"x", 1, 1, -1, -1},
+		// whole seconds, rounded up
+		{Rate: 3, Period: 100 * time.Millisecond}:            {"x", 3, 1, -1, -1},
+		{Rate: 1000, Period: time.Millisecond}:               {"x", 1000, 1, -1, -1},
+		{Rate: 1, Period: 2500 * time.Millisecond, Burst: 1}: {"x", 1, 3, -1, -1},
+		{Rate: 60, Period: time.Minute, Burst: 1}:            {"x", 1, 1, -1, -1},
 	}
 	if testkit.Has64Bits {
-		rows[ginlimit.Limit{Rate: 1 << 10, Period: time.Millisecond, Burst: testkit.AsInt(1 << 52)}] = item{"x", 999999999999999, 4398046512, -1, -1}
-		rows[ginlimit.Limit{Rate: 1, Period: time.Millisecond, Burst: testkit.AsInt(math.MaxInt32 * 4)}] = item{"x", 8589934588, 8589935, -1, -1}
+		rows[ginlimit.Limit{Rate: 1 << 10, Period: time.Millisecond, Burst: testkit.AsInt(1 << 52)}] = item{"x",
+			999999999999999, 4398046512, -1, -1}
+		rows[ginlimit.Limit{Rate: 1, Period: time.Millisecond, Burst: testkit.AsInt(math.MaxInt32 * 4)}] = item{"x",
+			8589934588, 8589935, -1, -1}
 	}
 	for limit, want := range rows {
 		local, err := ginlimit.NewLocal(draft)

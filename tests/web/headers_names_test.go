@@ -47,7 +47,8 @@ func TestNamesInTheDraftsFields(t *testing.T) {
 	assert.Equal(t, []item{{"limit-10/s-burst-20", 20, 2, -1, -1}, {"limit-100/90s", 100, 90, -1, -1}}, policiesOf(t, rec))
 }
 
-// checkNames wants each policy of a response to have a name of its own, and every other place to use one of these names.
+// checkNames wants each policy of a response to have a name of its own, and every other place to
+// use one of these names.
 func checkNames(t testing.TB, rec *httptest.ResponseRecorder, want ...string) {
 	t.Helper()
 	var names, left []string
@@ -83,15 +84,20 @@ func TestPoliciesOfOneHandlerHaveDifferentNames(t *testing.T) {
 		options options
 		want    []string
 	}{
-		"an identity named as a limit with its period": {perMinute, options{ginlimit.WithName("x"), ginlimit.WithLimits(perHour), identity("x-m", perMinute)},
+		"an identity named as a limit with its period": {perMinute,
+			options{ginlimit.WithName("x"), ginlimit.WithLimits(perHour), identity("x-m", perMinute)},
 			[]string{"x-m", "x-h", "x-m-2"}},
-		"two identities": {perMinute, options{ginlimit.WithName("own"), identity("x-m", perMinute), identity("x", perMinute, perHour)},
+		"two identities": {perMinute,
+			options{ginlimit.WithName("own"), identity("x-m", perMinute), identity("x", perMinute, perHour)},
 			[]string{"own", "x-m", "x-m-2", "x-h"}},
-		"identities of several limits that are one token": {perMinute, options{ginlimit.WithName("own"), identity("a b", perMinute, perHour), identity("a-b", perMinute, perHour)},
+		"identities of several limits that are one token": {perMinute,
+			options{ginlimit.WithName("own"), identity("a b", perMinute, perHour), identity("a-b", perMinute, perHour)},
 			[]string{"own", "a-b-m", "a-b-h", "a-b-m-2", "a-b-h-2"}},
-		"a name that another one is given": {perMinute, options{ginlimit.WithName("a b"), identity("a-b", perMinute), identity("a-b-2", perMinute)},
+		"a name that another one is given": {perMinute,
+			options{ginlimit.WithName("a b"), identity("a-b", perMinute), identity("a-b-2", perMinute)},
 			[]string{"a-b", "a-b-2", "a-b-2-2"}},
-		"long names": {perMinute, options{ginlimit.WithName(long + "1"), ginlimit.WithLimits(perHour), identity(long+"2", perMinute, perHour)},
+		"long names": {perMinute,
+			options{ginlimit.WithName(long + "1"), ginlimit.WithLimits(perHour), identity(long+"2", perMinute, perHour)},
 			[]string{long + "-m", long + "-h", long + "-m-2", long + "-h-2"}},
 		"without a name": {perMinute, options{identity("limit-1/m", perMinute), ginlimit.WithLimits(perHour)},
 			[]string{"limit-1/m", "limit-1/h", "limit-1/m-2"}},
@@ -101,7 +107,8 @@ func TestPoliciesOfOneHandlerHaveDifferentNames(t *testing.T) {
 			[]string{"x-h-2", "x-d", "x-h"}},
 		"a plan without a name": {perMinute, options{plan(perHour), identity("limit-1/h", perMinute)},
 			[]string{"limit-1/h-2", "limit-1/h"}},
-		"a plan whose name is free": {perMinute, options{ginlimit.WithName("x"), plan(perHour, ginlimit.PerDay(9)), identity("x-m", perMinute)},
+		"a plan whose name is free": {perMinute,
+			options{ginlimit.WithName("x"), plan(perHour, ginlimit.PerDay(9)), identity("x-m", perMinute)},
 			[]string{"x-h", "x-d", "x-m"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,24 +130,29 @@ func TestPoliciesOfSeveralHandlersHaveDifferentNames(t *testing.T) {
 	}
 	byUser := ginlimit.WithKey(ginlimit.ByHeader("X-User"))
 	rdb, _ := testkit.NewMiniredis(t)
-	first := testkit.Middleware(rdb, ginlimit.PerMinute(3), named("x", ginlimit.WithIdentity("y", ginlimit.ByClientIP, ginlimit.PerHour(100)))...)
-	second := testkit.Middleware(rdb, ginlimit.PerHour(1), named("x", byUser, ginlimit.WithLimits(ginlimit.PerDay(100)))...)
+	first := testkit.Middleware(rdb, ginlimit.PerMinute(3),
+		named("x", ginlimit.WithIdentity("y", ginlimit.ByClientIP, ginlimit.PerHour(100)))...)
+	second := testkit.Middleware(rdb, ginlimit.PerHour(1),
+		named("x", byUser, ginlimit.WithLimits(ginlimit.PerDay(100)))...)
 	for name, row := range map[string]struct {
 		handlers []gin.HandlerFunc
 		names    []string // of a request that all handlers allow
 		violated []string // of the first that one refuses
 	}{
 		"a name and a token": {[]gin.HandlerFunc{
-			testkit.Middleware(rdb, ginlimit.PerMinute(2), named("a b")...), testkit.Middleware(rdb, ginlimit.PerHour(1), named("a-b")...)},
+			testkit.Middleware(rdb, ginlimit.PerMinute(2), named("a b")...),
+			testkit.Middleware(rdb, ginlimit.PerHour(1), named("a-b")...)},
 			[]string{"a-b", "a-b-2"}, []string{"a-b-2"}},
 		"without names": {[]gin.HandlerFunc{
-			testkit.Middleware(rdb, ginlimit.PerMinute(2), draft, byUser), testkit.Middleware(rdb, ginlimit.PerMinute(2), draft)},
+			testkit.Middleware(rdb, ginlimit.PerMinute(2), draft, byUser),
+			testkit.Middleware(rdb, ginlimit.PerMinute(2), draft)},
 			[]string{"limit-2/m", "limit-2/m-2"}, []string{"limit-2/m"}},
 		"identities": {[]gin.HandlerFunc{first, second, testkit.Middleware(rdb, ginlimit.PerDay(9), named("y")...)},
 			[]string{"x", "y", "x-h", "x-d", "y-2"}, []string{"x-h"}},
 		"the same handler": {[]gin.HandlerFunc{first, first}, []string{"x", "y", "x-2", "y-2"}, []string{"x-2"}},
 		"several limits refuse": {[]gin.HandlerFunc{
-			testkit.Middleware(rdb, ginlimit.PerMinute(9), named("z", ginlimit.WithIdentity("z-m", ginlimit.ByClientIP, ginlimit.PerMinute(9)))...),
+			testkit.Middleware(rdb, ginlimit.PerMinute(9),
+				named("z", ginlimit.WithIdentity("z-m", ginlimit.ByClientIP, ginlimit.PerMinute(9)))...),
 			testkit.Middleware(rdb, ginlimit.PerMinute(1), named("z", byUser, ginlimit.WithLimits(ginlimit.PerHour(1)))...)},
 			[]string{"z", "z-m", "z-m-2", "z-h"}, []string{"z-m-2", "z-h"}},
 		"other fields": {[]gin.HandlerFunc{

@@ -43,7 +43,8 @@ func TestMemoryKnowsWhenAWindowHasEnded(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), draft, ginlimit.WithAlgorithm(ginlimit.FixedWindow))
 	short := ginlimit.Limit{Rate: 9, Period: 100 * time.Millisecond}
-	r := testkit.Serve(limiter.Handler(short, ginlimit.WithName("x"), ginlimit.WithLimits(ginlimit.PerDay(1)), ginlimit.WithKey(ginlimit.ByHeader("K"))))
+	r := testkit.Serve(limiter.Handler(short, ginlimit.WithName("x"),
+		ginlimit.WithLimits(ginlimit.PerDay(1)), ginlimit.WithKey(ginlimit.ByHeader("K"))))
 	for try := range 50 { // until nothing is so slow that the memory has forgotten
 		client := testkit.With("K", strconv.Itoa(try))
 		testkit.Get(r, "/", client)
@@ -65,7 +66,8 @@ func TestClientThatHonoursRetryAfterIsAdmittedNext(t *testing.T) {
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			server := httptest.NewServer(testkit.Serve(testkit.Middleware(rdb, ginlimit.Limit{Rate: 1, Period: 1900 * time.Millisecond},
+			server := httptest.NewServer(testkit.Serve(testkit.Middleware(rdb,
+				ginlimit.Limit{Rate: 1, Period: 1900 * time.Millisecond},
 				ginlimit.WithAlgorithm(a), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))))
 			defer server.Close()
 			client := honouring{server.Client()}

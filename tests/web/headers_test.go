@@ -31,7 +31,8 @@ func TestExactHeaderSets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb, _ := testkit.NewMiniredis(t)
-			r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithName("search"), ginlimit.WithHeaders(row.headers)))
+			r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2),
+				ginlimit.WithName("search"), ginlimit.WithHeaders(row.headers)))
 			testkit.Get(r, "/")
 			allowed := http.Header{"Content-Type": {"text/plain; charset=utf-8"}}
 			refused := http.Header{"Content-Type": {"application/problem+json"}, "Content-Length": {"191"},
@@ -79,7 +80,8 @@ func TestDegradedHeaderUnlessNoHeaders(t *testing.T) {
 	for headers, want := range map[ginlimit.Headers]string{
 		ginlimit.XRateLimit: "degraded", ginlimit.RateLimitDraft: "degraded", ginlimit.NoHeaders: "",
 	} {
-		r := testkit.Serve(ginlimit.New(gone, ginlimit.PerMinute(4), ginlimit.WithHeaders(headers), ginlimit.WithName("x"), ginlimit.WithReplicas(2)))
+		r := testkit.Serve(ginlimit.New(gone, ginlimit.PerMinute(4), ginlimit.WithHeaders(headers),
+			ginlimit.WithName("x"), ginlimit.WithReplicas(2)))
 		rec := testkit.Get(r, "/")
 		assert.Equal(t, want, rec.Header().Get("X-RateLimit-Status"))
 		if headers == ginlimit.RateLimitDraft {

@@ -38,7 +38,9 @@ func init() {
 		"a client of a cluster's node": func(t *testing.T) *ginlimit.Limiter {
 			rdb := testkit.Connect(t, testkit.StartRedis(t, "--cluster-enabled", "yes"))
 			require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return rdb.Set(t.Context(), "k", 1, 0).Err() == nil }))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+				return rdb.Set(t.Context(), "k", 1, 0).Err() == nil
+			}))
 			return testkit.NewLimiter(t, rdb)
 		},
 	})
@@ -50,9 +52,11 @@ func TestIdentitiesUnderLoad(t *testing.T) {
 	t.Parallel()
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testkit.StartCluster(t, 3)})
 	t.Cleanup(func() { _ = cluster.Close() })
-	for name, rdb := range map[string]redis.UniversalClient{"one server": testkit.Connect(t, testkit.StartRedis(t)), "cluster": cluster} {
+	for name, rdb := range map[string]redis.UniversalClient{"one server": testkit.Connect(t, testkit.StartRedis(t)),
+		"cluster": cluster} {
 		l := testkit.NewLimiter(t, rdb)
-		r := testkit.Serve(l.Handler(ginlimit.PerDay(10), ginlimit.WithName("address"), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(25))))
+		r := testkit.Serve(l.Handler(ginlimit.PerDay(10), ginlimit.WithName("address"),
+			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(25))))
 		var passed [8]atomic.Int64
 		var all sync.WaitGroup
 		for i := range 64 {
@@ -77,7 +81,8 @@ func TestIdentitiesUnderLoad(t *testing.T) {
 	}
 }
 
-// TestIdentitiesWaitOnceForAFrozenRedis sends none of three identities to it after the first, on a server and a cluster.
+// TestIdentitiesWaitOnceForAFrozenRedis sends none of three identities to it after the first, on a
+// server and a cluster.
 func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
@@ -95,13 +100,15 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 			t.Parallel()
 			defer c.rdb.Close()
 			const timeout = time.Second
-			l, err := ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+			l, err := ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout),
+				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			r := identities(l)
 			var calls atomic.Int64
 			c.rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-				return testkit.Get(r, "/", testkit.From("192.0.2.9:1"), testkit.With("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
+				return testkit.Get(r, "/", testkit.From("192.0.2.9:1"),
+					testkit.With("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
 			}))
 			for _, process := range c.processes {
 				require.NoError(t, process.Signal(syscall.SIGSTOP))
@@ -149,8 +156,8 @@ func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
 	}))
 }
 
-// TestIdentitiesDecidedInDifferentPlaces has one identity decided on in the process, as Redis refuses its key, and the others in
-// Redis: each gets back what was taken of it.
+// TestIdentitiesDecidedInDifferentPlaces has one identity decided on in the process, as Redis
+// refuses its key, and the others in Redis: each gets back what was taken of it.
 func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []string{ginlimit.Key("address", "192.0.2.1"), ginlimit.Key("all", "all")} {
@@ -162,7 +169,8 @@ func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
 			}
 			l := testkit.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailLocal))
 			refund := false
-			r := testkit.Serve(l.Handler(limit, ginlimit.WithName("address"), ginlimit.WithIdentity("all", testkit.Everybody, shared),
+			r := testkit.Serve(l.Handler(limit, ginlimit.WithName("address"),
+				ginlimit.WithIdentity("all", testkit.Everybody, shared),
 				ginlimit.WithRefund(func(*gin.Context) bool { return refund })))
 			left := func(key string, limit ginlimit.Limit) int {
 				p, err := l.Peek(t.Context(), key, limit)
@@ -196,13 +204,15 @@ func TestRememberedIdentitiesCostNoTrip(t *testing.T) {
 	require.Less(t, testkit.ScriptCalls(t, rdb), 100)
 }
 
-// TestCloseLeavesNoChargeOfARefusedRequest: every request but the first is refused by its second identity, also while Close begins.
+// TestCloseLeavesNoChargeOfARefusedRequest: every request but the first is refused by its second
+// identity, also while Close begins.
 func TestCloseLeavesNoChargeOfARefusedRequest(t *testing.T) {
 	t.Parallel()
 	rdb, day := testkit.Connect(t, testkit.StartRedis(t)), ginlimit.PerDay(100_000)
 	key := func(name string) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return name, nil } }
 	for round := range 10 {
-		l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(5*time.Second), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithDenyMemory(0))
+		l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(5*time.Second),
+			ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithDenyMemory(0))
 		own := []ginlimit.Option{ginlimit.WithName(fmt.Sprint("own", round)), ginlimit.WithKey(key("a"))}
 		// A ban has the identities asked one after another.
 		p, err := l.Policy(day, append(own, ginlimit.WithBan(time.Second, time.Second),

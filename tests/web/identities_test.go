@@ -60,7 +60,8 @@ func TestIdentitiesAllOrNone(t *testing.T) {
 				code, limit, left := ask(c.address, c.key)
 				assert.Equal(t, []any{c.code, c.limit, c.left}, []any{code, limit, left}, "request %d", i)
 			}
-			for key, want := range map[string]int{ginlimit.Key("address", "192.0.2.5"): 3, ginlimit.Key("address", "192.0.2.3"): 2} {
+			for key, want := range map[string]int{ginlimit.Key("address", "192.0.2.5"): 3,
+				ginlimit.Key("address", "192.0.2.3"): 2} {
 				p, err := l.Peek(t.Context(), key, ginlimit.PerDay(3))
 				require.NoError(t, err)
 				assert.Equal(t, want, p.Remaining, key)
@@ -88,8 +89,10 @@ func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 	expect(200, "1")(status(ginlimit.PerDay(2), unlimited))
 	expect(200, "1")(status(ginlimit.PerDay(-1), ginlimit.WithIdentity("two", testkit.Everybody, ginlimit.PerDay(2))))
 	expect(429, "0")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("none", testkit.Everybody, ginlimit.PerDay(0))))
-	expect(400, "")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("user", ginlimit.ByHeader("X-User"), ginlimit.PerDay(2))))
-	expect(500, "")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("nobody", func(*gin.Context) (string, error) { return "", nil }, ginlimit.PerDay(2))))
+	expect(400,
+		"")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("user", ginlimit.ByHeader("X-User"), ginlimit.PerDay(2))))
+	expect(500, "")(status(ginlimit.PerDay(2),
+		ginlimit.WithIdentity("nobody", func(*gin.Context) (string, error) { return "", nil }, ginlimit.PerDay(2))))
 	expect(200, "0")(status(ginlimit.PerDay(2))) // what was refused or failed took nothing
 }
 

@@ -54,15 +54,21 @@ func TestKeyReachesTheBucketOfAnyClient(t *testing.T) {
 func TestMissingHeaderIsNamed(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByHeader("X-Tenant", "x-client-id"))))
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2),
+		ginlimit.WithKey(ginlimit.ByHeader("X-Tenant", "x-client-id"))))
 	rec := testkit.Get(r, "/", testkit.With("X-Tenant", "a"))
 	assert.Equal(t, http.StatusBadRequest, rec.Code)
-	assert.JSONEq(t, `{"type": "about:blank", "title": "Bad Request", "status": 400, "detail": "The header X-Client-Id is missing."}`,
+	assert.JSONEq(t,
+		`{"type": "about:blank", "title": "Bad Request", "status": 400, "detail": "The header X-Client-Id is missing."}`,
 		rec.Body.String())
 	assert.Zero(t, rdb.DBSize(t.Context()).Val())
-	assert.Equal(t, "1", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a-b"), testkit.With("X-Client-Id", "c"))))
-	assert.Equal(t, "1", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a"), testkit.With("X-Client-Id", "b-c"))), "the parts of a key are not just joined")
-	assert.Equal(t, "0", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a"), testkit.With("X-Client-Id", "b-c"))))
+	assert.Equal(t, "1",
+		testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a-b"), testkit.With("X-Client-Id", "c"))))
+	assert.Equal(t, "1",
+		testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a"), testkit.With("X-Client-Id", "b-c"))),
+		"the parts of a key are not just joined")
+	assert.Equal(t, "0",
+		testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a"), testkit.With("X-Client-Id", "b-c"))))
 }
 
 func TestMissingKeysAreTheClientsFaultIfAFunctionSaysSo(t *testing.T) {
@@ -113,10 +119,17 @@ func TestKeySecret(t *testing.T) {
 func TestFaultyKeyFunctionsPanicAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]func(){
-		"ByClientIPPrefix(0, 64)": func() { ginlimit.ByClientIPPrefix(0, 64) }, "ByClientIPPrefix(33, 64)": func() { ginlimit.ByClientIPPrefix(33, 64) },
-		"ByClientIPPrefix(32, 129)": func() { ginlimit.ByClientIPPrefix(32, 129) }, "ByClientIPPrefix(32, -1)": func() { ginlimit.ByClientIPPrefix(32, -1) },
-		"ByHeader": func() { ginlimit.ByHeader() }, `ByHeader: ""`: func() { ginlimit.ByHeader("X-A", "") }, `ByHeader: "X A"`: func() { ginlimit.ByHeader("X A") },
-		"ByParam": func() { ginlimit.ByParam("") }, "ByFirst": func() { ginlimit.ByFirst() }, "ByAll: function 2": func() { ginlimit.ByAll(ginlimit.ByClientIP, nil) },
+		"ByClientIPPrefix(0, 64)": func() {
+			ginlimit.ByClientIPPrefix(0, 64)
+		}, "ByClientIPPrefix(33, 64)": func() { ginlimit.ByClientIPPrefix(33, 64) },
+		"ByClientIPPrefix(32, 129)": func() {
+			ginlimit.ByClientIPPrefix(32, 129)
+		}, "ByClientIPPrefix(32, -1)": func() { ginlimit.ByClientIPPrefix(32, -1) },
+		"ByHeader": func() { ginlimit.ByHeader() }, `ByHeader: ""`: func() {
+			ginlimit.ByHeader("X-A", "")
+		}, `ByHeader: "X A"`: func() { ginlimit.ByHeader("X A") },
+		"ByParam": func() { ginlimit.ByParam("") }, "ByFirst": func() { ginlimit.ByFirst() },
+		"ByAll: function 2": func() { ginlimit.ByAll(ginlimit.ByClientIP, nil) },
 	} {
 		assert.Contains(t, testkit.PanicText(t, f), "ginlimit: "+name)
 	}
@@ -146,28 +159,35 @@ func TestKeyFunctions(t *testing.T) {
 		{"a header with a separator", ginlimit.ByHeader("X-User"), testkit.With("X-User", "auth0|b"), "auth0|b"},
 		{"headers with a separator", ginlimit.ByHeader("X-User", "host"), testkit.With("X-User", "a|b"), `a\|b|example.com`},
 		{"a parameter", ginlimit.ByParam("id"), testkit.From("203.0.113.7:1"), "42"},
-		{"the first there is", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), testkit.With("X-User", "ada"), "0|ada"},
-		{"the second", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), testkit.With("X-Other", "ada"), "1|203.0.113.7"},
-		{"all", ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByClientIP), testkit.With("X-Other", "ada"), "42|203.0.113.7"},
+		{"the first there is", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
+			testkit.With("X-User", "ada"), "0|ada"},
+		{"the second", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
+			testkit.With("X-Other", "ada"), "1|203.0.113.7"},
+		{"all", ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByClientIP),
+			testkit.With("X-Other", "ada"), "42|203.0.113.7"},
 	} {
 		got, err := key(c.f, "/users/42", c.edit)
 		require.NoError(t, err, c.name)
 		assert.Equal(t, c.want, got, c.name)
 	}
-	forged, err := key(ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP), "/users/42", testkit.With("X-User", "203.0.113.7"))
+	forged, err := key(ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
+		"/users/42", testkit.With("X-User", "203.0.113.7"))
 	require.NoError(t, err)
 	assert.Equal(t, "0|203.0.113.7", forged, "nobody reaches an address' bucket by a user's name")
 
 	broken := errors.New("broken")
 	fails := func(*gin.Context) (string, error) { return "", broken }
 	none := func(*gin.Context) (string, error) { return "", nil }
-	for i, f := range []ginlimit.KeyFunc{ginlimit.ByHeader("X-User"), ginlimit.ByParam("name"), ginlimit.ByFirst(none, none),
-		ginlimit.ByFirst(ginlimit.ByHeader("X-User"), none), ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByHeader("X-User"))} {
+	for i, f := range []ginlimit.KeyFunc{ginlimit.ByHeader("X-User"), ginlimit.ByParam("name"),
+		ginlimit.ByFirst(none, none),
+		ginlimit.ByFirst(ginlimit.ByHeader("X-User"), none),
+		ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByHeader("X-User"))} {
 		got, err := key(f, "/users/42")
 		assert.ErrorIs(t, err, ginlimit.ErrNoKey, i)
 		assert.Empty(t, got)
 	}
-	for _, f := range []ginlimit.KeyFunc{ginlimit.ByFirst(none, fails, ginlimit.ByClientIP), ginlimit.ByAll(ginlimit.ByClientIP, fails)} {
+	for _, f := range []ginlimit.KeyFunc{ginlimit.ByFirst(none, fails, ginlimit.ByClientIP),
+		ginlimit.ByAll(ginlimit.ByClientIP, fails)} {
 		_, err := key(f, "/users/42")
 		assert.ErrorIs(t, err, broken)
 	}

@@ -40,7 +40,8 @@ func TestLimitFunc(t *testing.T) { // a quota of -1 is unlimited, 0 prohibits, n
 		}
 		return []ginlimit.Limit{ginlimit.PerMinute(n), ginlimit.PerDay(100)}, nil
 	}
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"),
+		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
 		ginlimit.WithLimitFunc(quota)))
 	ask := func(client string) *httptest.ResponseRecorder {
 		return testkit.Get(r, "/", testkit.With("X-Client-Id", client))
@@ -77,8 +78,11 @@ func TestLimitFunc(t *testing.T) { // a quota of -1 is unlimited, 0 prohibits, n
 func TestErrorsOfALimitFuncAreEvents(t *testing.T) {
 	t.Parallel()
 	var seen events
-	p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithObserver(seen.observe)), ginlimit.PerHour(1), ginlimit.WithName("plan"), testkit.ByUser(),
-		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, ginlimit.ErrUnknownClient }))
+	p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithObserver(seen.observe)),
+		ginlimit.PerHour(1), ginlimit.WithName("plan"), testkit.ByUser(),
+		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+			return nil, ginlimit.ErrUnknownClient
+		}))
 	ctx, n := t.Context(), 2
 	for name, method := range methodsOf(p, &ctx, &n) {
 		require.ErrorIs(t, method("k"), ginlimit.ErrUnknownClient, name)
@@ -88,10 +92,14 @@ func TestErrorsOfALimitFuncAreEvents(t *testing.T) {
 			require.Empty(t, seen.take(t), name)
 			continue
 		}
-		require.Equal(t, []ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "unknown_client", Cost: cost}}, seen.take(t), name)
+		require.Equal(t,
+			[]ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy,
+				Reason: "unknown_client", Cost: cost}}, seen.take(t), name)
 	}
 	require.Equal(t, http.StatusForbidden, testkit.Get(testkit.Serve(p.Handler()), "/", testkit.User("k")).Code)
-	require.Equal(t, []ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "unknown_client", Cost: 1}}, seen.take(t))
+	require.Equal(t,
+		[]ginlimit.Event{{Name: "plan", Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy,
+			Reason: "unknown_client", Cost: 1}}, seen.take(t))
 }
 
 // TestLimitFuncReturnsAllLimits: they take the place of those of the policy, WithLimits among them.
@@ -101,9 +109,10 @@ func TestLimitFuncReturnsAllLimits(t *testing.T) {
 	rdb, advance := testkit.NewMiniredis(t)
 	var mu sync.Mutex
 	plans := map[string][]ginlimit.Limit{
-		"both":       {ginlimit.PerHour(3), ginlimit.PerMinute(2)},
-		"one":        {ginlimit.PerMinute(1)},
-		"many":       {ginlimit.PerSecond(50), ginlimit.PerMinute(40), ginlimit.PerHour(30), ginlimit.PerDay(2), {Rate: 10, Period: time.Hour * 48}, {Rate: 9, Period: time.Hour * 49}},
+		"both": {ginlimit.PerHour(3), ginlimit.PerMinute(2)},
+		"one":  {ginlimit.PerMinute(1)},
+		"many": {ginlimit.PerSecond(50), ginlimit.PerMinute(40), ginlimit.PerHour(30),
+			ginlimit.PerDay(2), {Rate: 10, Period: time.Hour * 48}, {Rate: 9, Period: time.Hour * 49}},
 		"unlimited":  {ginlimit.PerHour(-1)},
 		"half":       {ginlimit.PerHour(-1), ginlimit.PerDay(1)},
 		"prohibited": {ginlimit.PerHour(5), ginlimit.PerDay(0)},
@@ -130,8 +139,12 @@ func TestLimitFuncReturnsAllLimits(t *testing.T) {
 	limiter := testkit.NewLimiter(t, rdb)
 	r := testkit.Serve(func(c *gin.Context) {
 		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), key{}, "of the request"))
-	}, limiter.Handler(ginlimit.PerDay(0), ginlimit.WithLimits(ginlimit.PerMinute(0)), ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(limitFunc),
-		ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit), ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Skip") != "" })))
+	}, limiter.Handler(ginlimit.PerDay(0), ginlimit.WithLimits(ginlimit.PerMinute(0)),
+		ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(limitFunc),
+		ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit), ginlimit.WithSkip(func(
+			c *gin.Context) bool {
+			return c.GetHeader("X-Skip") != ""
+		})))
 	codes := func(client string, want ...int) {
 		t.Helper()
 		for i, code := range want {
@@ -179,15 +192,16 @@ func TestLimitFuncReturnsAllLimits(t *testing.T) {
 // TestManyPlansOfClients are more than a policy keeps checked.
 func TestManyPlansOfClients(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerDay(1), ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
-		var rate, more int
-		_, err := fmt.Sscanf(client, "%d %d", &rate, &more)
-		var limits []ginlimit.Limit
-		for i := range more { // which all have
-			limits = append(limits, ginlimit.Limit{Rate: 10_000, Period: time.Duration(2+i) * time.Hour})
-		}
-		return append(limits, ginlimit.PerDay(rate)), err
-	}))
+	p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerDay(1),
+		ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+			var rate, more int
+			_, err := fmt.Sscanf(client, "%d %d", &rate, &more)
+			var limits []ginlimit.Limit
+			for i := range more { // which all have
+				limits = append(limits, ginlimit.Limit{Rate: 10_000, Period: time.Duration(2+i) * time.Hour})
+			}
+			return append(limits, ginlimit.PerDay(rate)), err
+		}))
 	for range 2 {
 		for rate := 1; rate < 3000; rate++ {
 			r, err := p.Peek(t.Context(), fmt.Sprint(rate, " ", rate%7))

@@ -57,7 +57,8 @@ func TestLogsInJSONHaveDurationsAsText(t *testing.T) {
 	})
 }
 
-// TestFaultsOfTheApplicationAreLogged once a minute for each policy: what the default handler answers 500, and a dry run would.
+// TestFaultsOfTheApplicationAreLogged once a minute for each policy: what the default handler
+// answers 500, and a dry run would.
 func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 	t.Parallel()
 	const client = "alice@example.org"
@@ -76,18 +77,20 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 		options options
 		reason  string // "" is no line
 	}{
-		"no key":                              {options{key("", nil)}, "no_key"},
-		"no address":                          {nil, "no_key"},
-		"no parameter in the route":           {options{ginlimit.WithKey(ginlimit.ByParam("id"))}, "no_key"},
-		"no address for a list":               {options{ginlimit.WithAllowList(netip.MustParsePrefix("203.0.113.0/24")), key(client, nil)}, "no_key"},
-		"a key function fails":                {options{key(client, errOwn)}, "key_func"},
-		"a limit function fails":              {options{key(client, nil), limits(errOwn)}, "limit_func"},
-		"no limits":                           {options{key(client, nil), limits(nil)}, "invalid_limit"},
-		"a dry run":                           {options{key("", nil), ginlimit.WithDryRun()}, "no_key"},
-		"a handler that answers 500":          {options{key("", nil), answers(500)}, "no_key"},
-		"a handler that does not":             {options{key("", nil), answers(401)}, ""},
-		"a malformed key":                     {options{key("", ginlimit.ErrBadRequest)}, ""},
-		"a negative cost":                     {options{key(client, nil), ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "invalid_limit"},
+		"no key":                    {options{key("", nil)}, "no_key"},
+		"no address":                {nil, "no_key"},
+		"no parameter in the route": {options{ginlimit.WithKey(ginlimit.ByParam("id"))}, "no_key"},
+		"no address for a list": {options{ginlimit.WithAllowList(netip.MustParsePrefix(
+			"203.0.113.0/24")), key(client, nil)}, "no_key"},
+		"a key function fails":       {options{key(client, errOwn)}, "key_func"},
+		"a limit function fails":     {options{key(client, nil), limits(errOwn)}, "limit_func"},
+		"no limits":                  {options{key(client, nil), limits(nil)}, "invalid_limit"},
+		"a dry run":                  {options{key("", nil), ginlimit.WithDryRun()}, "no_key"},
+		"a handler that answers 500": {options{key("", nil), answers(500)}, "no_key"},
+		"a handler that does not":    {options{key("", nil), answers(401)}, ""},
+		"a malformed key":            {options{key("", ginlimit.ErrBadRequest)}, ""},
+		"a negative cost": {options{key(client, nil),
+			ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "invalid_limit"},
 		"a malformed key in a dry run":        {options{key("", ginlimit.ErrBadRequest), ginlimit.WithDryRun()}, ""},
 		"plans are unavailable, answered 500": {options{key(client, nil), limits(ginlimit.ErrUnavailable), answers(500)}, ""},
 		"an unknown client":                   {options{key(client, nil), limits(ginlimit.ErrUnknownClient)}, ""},
@@ -103,7 +106,8 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 				defer limiter.Close()
 				router := gin.New()
 				require.NoError(t, router.SetTrustedProxies(nil))
-				router.GET("/users/:user", limiter.Handler(ginlimit.PerHour(1000), append(row.options, ginlimit.WithName("search"))...))
+				router.GET("/users/:user",
+					limiter.Handler(ginlimit.PerHour(1000), append(row.options, ginlimit.WithName("search"))...))
 				for range 3 { // two lines: at 0 and 60 s
 					for range 10 {
 						r := httptest.NewRequest(http.MethodGet, "/users/"+client, nil)
@@ -121,8 +125,9 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 				require.Len(t, lines, 2)
 				for _, line := range lines {
 					_, rest, _ := strings.Cut(line, `,"level":`)
-					require.Equal(t, fmt.Sprintf(`"WARN","msg":"ginlimit: the application gives a request no usable key, limits or cost",`+
-						`"name":"search","route":"/users/:user","reason":%q}`, row.reason), rest)
+					require.Equal(t,
+						fmt.Sprintf(`"WARN","msg":"ginlimit: the application gives a request no usable key, limits or cost",`+
+							`"name":"search","route":"/users/:user","reason":%q}`, row.reason), rest)
 				}
 			})
 		})

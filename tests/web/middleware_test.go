@@ -86,9 +86,12 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 		header http.Header // in addition
 	}{
 		{"no key", func(*gin.Context) (string, error) { return "", nil }, rdb, ginlimit.ErrNoKey, 500, internal, nil},
-		{"a malformed key", func(*gin.Context) (string, error) { return "", fmt.Errorf("%w: not 32 digits", ginlimit.ErrBadRequest) }, rdb,
+		{"a malformed key", func(*gin.Context) (string, error) {
+			return "", fmt.Errorf("%w: not 32 digits", ginlimit.ErrBadRequest)
+		}, rdb,
 			ginlimit.ErrBadRequest, 400, `{"type": "about:blank", "title": "Bad Request", "status": 400}`, nil},
-		{"a key function's own error", func(*gin.Context) (string, error) { return "k", broken }, rdb, broken, 500, internal, nil},
+		{"a key function's own error", func(*gin.Context) (string, error) { return "k", broken },
+			rdb, broken, 500, internal, nil},
 		{"no Redis", ginlimit.ByClientIP, redis.NewClient(&redis.Options{
 			Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), ginlimit.ErrUnavailable, 503, `{
 			"type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
@@ -136,10 +139,11 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 func TestDeniedHandlerAnswersAndTheRequestIsAborted(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerHour(1), ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
-		assert.False(t, r.Allowed)
-		assert.Equal(t, time.Hour, r.RetryAfter)
-	})))
+	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerHour(1),
+		ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+			assert.False(t, r.Allowed)
+			assert.Equal(t, time.Hour, r.RetryAfter)
+		})))
 	testkit.Get(r, "/")
 	rec := testkit.Get(r, "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
@@ -241,7 +245,9 @@ func TestRequestDeadlineIsAnswered503(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, ctx := range []context.Context{late, gone} {
-		rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) { *r = *r.WithContext(ctx) })
+		rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) {
+			*r = *r.WithContext(ctx)
+		})
 		assert.Equal(t, http.StatusServiceUnavailable, rec.Code)
 	}
 }

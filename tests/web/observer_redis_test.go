@@ -35,18 +35,23 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 		want     []ginlimit.Event // of the last ones
 	}{
 		"allowed, refused, and refused from memory": {false, limit, nil, 4, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1, Cost: 1}, {Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
-			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Source: ginlimit.FromMemory, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1, Cost: 1},
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
+			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1},
+			{Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Source: ginlimit.FromMemory, Cost: 1}}},
 		"unlimited": {false, ginlimit.PerHour(-1), nil, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1), Remaining: math.MaxInt, Source: ginlimit.FromPolicy, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1),
+				Remaining: math.MaxInt, Source: ginlimit.FromPolicy, Cost: 1}}},
 		"prohibited": {false, ginlimit.PerHour(0), nil, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerHour(0), Source: ginlimit.FromPolicy, Cost: 1}}},
 		"cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return 2 })}, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 2}}},
-		"negative cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return -2 })}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "invalid_limit", Cost: -2}}},
+		"negative cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return -2 })},
+			1, []ginlimit.Event{
+				{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "invalid_limit", Cost: -2}}},
 		"local": {true, limit, nil, 3, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}, {Outcome: ginlimit.OutcomeLocal, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}}},
+			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1},
+			{Outcome: ginlimit.OutcomeLocal, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}}},
 		"open": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailOpen)}, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeOpen, Allowed: true, Limit: limit, Remaining: 1, Source: ginlimit.FromLocal, Cost: 1}}},
 		"closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed)}, 1, []ginlimit.Event{
@@ -55,15 +60,21 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 			{Outcome: ginlimit.OutcomeSkipped, Allowed: true, Source: ginlimit.FromPolicy}}},
 		"let in": {false, limit, []option{ginlimit.WithAllowList(anyone)}, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeListed, Allowed: true, Source: ginlimit.FromPolicy}}},
-		"free, and closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithCost(func(*gin.Context) int { return 0 })}, 1,
+		"free, and closed": {true, limit,
+			[]option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithCost(func(*gin.Context) int { return 0 })}, 1,
 			[]ginlimit.Event{{Outcome: ginlimit.OutcomeClosed, Allowed: true, Source: ginlimit.FromPolicy}}},
-		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1, []ginlimit.Event{{Outcome: ginlimit.OutcomeListed, Source: ginlimit.FromPolicy}}},
+		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1,
+			[]ginlimit.Event{{Outcome: ginlimit.OutcomeListed, Source: ginlimit.FromPolicy}}},
 		"dry run": {false, limit, []option{ginlimit.WithDryRun()}, 3, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeDryRun, Allowed: true, Limit: limit, Cost: 1}, {Outcome: ginlimit.OutcomeDryRun, Limit: limit, Cost: 1}}},
-		"no key": {false, limit, []option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "no_key", Cost: 1}}},
+			{Outcome: ginlimit.OutcomeDryRun, Allowed: true, Limit: limit, Cost: 1},
+			{Outcome: ginlimit.OutcomeDryRun, Limit: limit, Cost: 1}}},
+		"no key": {false, limit, []option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()},
+			1, []ginlimit.Event{
+				{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "no_key", Cost: 1}}},
 		"no plan": {false, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLimitFunc(
-			func(context.Context, string) ([]ginlimit.Limit, error) { return nil, ginlimit.ErrUnavailable })}, 1, []ginlimit.Event{
+			func(context.Context, string) ([]ginlimit.Limit, error) {
+				return nil, ginlimit.ErrUnavailable
+			})}, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "limit_func", Cost: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +83,8 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 			if row.lost {
 				client = gone
 			}
-			limiter, err := ginlimit.NewLimiter(client, ginlimit.WithObserver(seen.observe), testkit.TrustsClock(), testkit.Patient())
+			limiter, err := ginlimit.NewLimiter(client, ginlimit.WithObserver(seen.observe),
+				testkit.TrustsClock(), testkit.Patient())
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 			r := testkit.Serve(limiter.Handler(row.limit, append(row.options, ginlimit.WithName(name))...))
@@ -125,7 +137,9 @@ func TestStats(t *testing.T) {
 		r, err := limiter.Allow(ctx, "k", limit)
 		return err == nil && !r.Allowed && limiter.Stats().Remembered == 1
 	}))
-	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().Remembered == 0 }), "for a second")
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
+		return limiter.Stats().Remembered == 0
+	}), "for a second")
 
 	require.NoError(t, process.Kill())
 	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
@@ -144,7 +158,9 @@ func TestStats(t *testing.T) {
 		return err == nil && r.Source == ginlimit.FromRedis
 	}))
 	transitions[ginlimit.Transition{To: "half_open"}], transitions[ginlimit.Transition{To: "closed"}] = 1, 1
-	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return maps.Equal(transitions, limiter.Stats().Transitions) }))
+	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {
+		return maps.Equal(transitions, limiter.Stats().Transitions)
+	}))
 	require.NoError(t, limiter.Close())
 	require.Zero(t, limiter.Stats().LostServers, "nobody seeks it any more")
 	require.Equal(t, s.Batches, min(s.Batches, limiter.Stats().Batches))
@@ -162,10 +178,13 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	user := func(*gin.Context) (string, error) { return "u", nil }
 	handlers := map[string]http.Handler{
 		"one key": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user))),
-		"several": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithIdentity("i", user, ginlimit.PerHour(9)))),
-		"a ban":   testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithBan(time.Minute, time.Hour))),
+		"several": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user),
+			ginlimit.WithIdentity("i", user, ginlimit.PerHour(9)))),
+		"a ban": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user),
+			ginlimit.WithBan(time.Minute, time.Hour))),
 		"dry run": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithDryRun())),
-		"closed":  testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithFailure(ginlimit.FailClosed))),
+		"closed": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user),
+			ginlimit.WithFailure(ginlimit.FailClosed))),
 	}
 	reasons := func(want string) {
 		for name, h := range handlers {
@@ -195,12 +214,14 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	late := seen.all[len(seen.all)-1]
 	require.GreaterOrEqual(t, late.Duration, ginlimit.DefaultTimeout)
 	late.Duration = 0
-	require.Equal(t, ginlimit.Event{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: ginlimit.PerHour(5), Remaining: 4, Source: ginlimit.FromLocal, Cost: 1,
+	require.Equal(t, ginlimit.Event{Outcome: ginlimit.OutcomeLocal, Allowed: true,
+		Limit: ginlimit.PerHour(5), Remaining: 4, Source: ginlimit.FromLocal, Cost: 1,
 		Reason: "late"}, late)
 	seen.take(t)
 	reasons("breaker_open")
 
-	worker, err := limiter.Policy(ginlimit.PerHour(5), ginlimit.WithName("worker"), ginlimit.WithFailure(ginlimit.FailClosed))
+	worker, err := limiter.Policy(ginlimit.PerHour(5), ginlimit.WithName("worker"),
+		ginlimit.WithFailure(ginlimit.FailClosed))
 	require.NoError(t, err)
 	time.AfterFunc(200*time.Millisecond, func() { _ = process.Signal(syscall.SIGCONT) })
 	require.NoError(t, worker.Wait(t.Context(), "k"), "it goes on through the outage")

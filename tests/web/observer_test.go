@@ -74,21 +74,25 @@ func TestObserverSeesAWaitOnce(t *testing.T) {
 	}{
 		"until there is a token": {func(t *testing.T, l *ginlimit.Limiter) {
 			require.NoError(t, l.Wait(t.Context(), "k", limit))
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1, Duration: time.Second, Waited: time.Second}},
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit,
+			Source: ginlimit.FromLocal, Cost: 1, Duration: time.Second, Waited: time.Second}},
 		"until its context ends": {func(t *testing.T, l *ginlimit.Limiter) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(500*time.Millisecond, cancel)
 			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.Canceled)
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy, Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "canceled"}},
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy,
+			Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "canceled"}},
 		"not at all before the deadline": {func(t *testing.T, l *ginlimit.Limiter) {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.DeadlineExceeded)
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy, Cost: 1, Reason: "deadline"}},
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy,
+			Cost: 1, Reason: "deadline"}},
 		"until the limiter is closed": {func(t *testing.T, l *ginlimit.Limiter) {
 			time.AfterFunc(500*time.Millisecond, func() { _ = l.Close() })
 			require.ErrorIs(t, l.Wait(t.Context(), "k", limit), ginlimit.ErrUnavailable)
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy, Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "closed"}},
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy,
+			Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "closed"}},
 		"with a context that has ended": {func(t *testing.T, l *ginlimit.Limiter) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
@@ -96,7 +100,8 @@ func TestObserverSeesAWaitOnce(t *testing.T) {
 		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Cost: 1, Reason: "canceled"}},
 		"in vain": {func(t *testing.T, l *ginlimit.Limiter) {
 			require.ErrorIs(t, l.Wait(t.Context(), "k", ginlimit.PerSecond(0)), ginlimit.ErrInvalidLimit)
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerSecond(0), Source: ginlimit.FromPolicy, Cost: 1}},
+		}, ginlimit.Event{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerSecond(0),
+			Source: ginlimit.FromPolicy, Cost: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -132,7 +137,8 @@ func TestObserverSeesEachOfManyWaitsOnce(t *testing.T) {
 		var want []ginlimit.Event
 		for i := range 20 {
 			waited := time.Duration(i) * time.Second
-			want = append(want, ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1,
+			want = append(want, ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true,
+				Limit: limit, Source: ginlimit.FromLocal, Cost: 1,
 				Duration: waited, Waited: waited})
 		}
 		require.Equal(t, want, seen.all)
@@ -197,17 +203,21 @@ func TestObserversAddUp(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.Peek(t.Context(), "u")
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(p.Refund(t.Context(), "u", 1), p.Block(t.Context(), "u", time.Hour), p.Reset(t.Context(), "u")))
+	require.NoError(t, errors.Join(p.Refund(t.Context(), "u", 1), p.Block(t.Context(), "u", time.Hour),
+		p.Reset(t.Context(), "u")))
 	_, err = p.Allow(t.Context(), "")
 	require.Error(t, err)
 	_, err = one.Allow(t.Context(), "u", ginlimit.PerDay(1))
 	require.NoError(t, err)
 	want := []ginlimit.Event{
-		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3), Remaining: 2, Source: ginlimit.FromLocal, Cost: 1},
-		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3), Source: ginlimit.FromLocal, Cost: 2},
+		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3),
+			Remaining: 2, Source: ginlimit.FromLocal, Cost: 1},
+		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3),
+			Source: ginlimit.FromLocal, Cost: 2},
 		{Name: "p", Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerDay(3), Source: ginlimit.FromLocal, Cost: 2},
 		{Name: "p", Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerDay(3), Source: ginlimit.FromLocal, Cost: 4},
-		{Name: "", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(1), Source: ginlimit.FromLocal, Cost: 1},
+		{Name: "", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(1),
+			Source: ginlimit.FromLocal, Cost: 1},
 	}
 	require.Equal(t, want, first.take(t))
 	require.Equal(t, want, second.take(t))

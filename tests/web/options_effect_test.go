@@ -87,7 +87,8 @@ func TestOptionsWithoutEffectAreErrors(t *testing.T) {
 	requireFaults(t, err)
 	require.NoError(t, l.Close())
 
-	ofRedis := []string{"WithPrefix", "WithTimeout", "WithDenyMemory", "WithReplicas", "WithKeySecret", "WithFailure", "WithLease"}
+	ofRedis := []string{"WithPrefix", "WithTimeout", "WithDenyMemory", "WithReplicas",
+		"WithKeySecret", "WithFailure", "WithLease"}
 	_, err = ginlimit.NewLocal(valid(conflicts...)...)
 	requireFaults(t, err, ofRedis...)
 	local, err := ginlimit.NewLocal(valid(append(conflicts, ofRedis...)...)...)
@@ -134,15 +135,18 @@ func TestOptionsGivenTwice(t *testing.T) {
 		if requireFaults(t, err, want...); err == nil {
 			require.NoError(t, limiter.Close())
 		}
-		if !contains([]string{"WithPrefix", "WithLogger", "WithTimeout", "WithDenyMemory", "WithReplicas", "WithKeySecret", "WithObserver"}, name) {
+		if !contains([]string{"WithPrefix", "WithLogger", "WithTimeout", "WithDenyMemory",
+			"WithReplicas", "WithKeySecret", "WithObserver"}, name) {
 			_, err = l.Policy(ginlimit.PerHour(5), opts...)
 			requireFaults(t, err, want...)
 		}
 	}
-	_, err := l.Policy(ginlimit.PerHour(5), validOptions["WithLimits"], validOptions["WithSkip"], validOptions["WithLimits"], validOptions["WithSkip"])
+	_, err := l.Policy(ginlimit.PerHour(5), validOptions["WithLimits"], validOptions["WithSkip"],
+		validOptions["WithLimits"], validOptions["WithSkip"])
 	requireFaults(t, err, "WithLimits", "WithSkip")
 
-	for _, both := range [][]ginlimit.Option{{validOptions["WithRefund"], validOptions["WithSettle"]}, {validOptions["WithSettle"], validOptions["WithRefund"]}} {
+	for _, both := range [][]ginlimit.Option{{validOptions["WithRefund"], validOptions["WithSettle"]},
+		{validOptions["WithSettle"], validOptions["WithRefund"]}} {
 		_, err = l.Policy(ginlimit.PerHour(5), both...)
 		requireFaults(t, err, "WithRefund and WithSettle")
 		limiter, err := ginlimit.NewLimiter(rdb, both...)
@@ -161,7 +165,8 @@ func TestOptionsOfAPolicyReplaceDefaults(t *testing.T) {
 	}
 	l := testkit.NewLocal(t, testkit.ByUser(), ginlimit.WithLimits(ginlimit.PerMinute(1)), skip("limiter"),
 		ginlimit.WithSettle(func(*gin.Context) int { return 0 }))
-	r := testkit.Serve(testkit.NewPolicy(t, l, ginlimit.PerHour(9), ginlimit.WithLimits(ginlimit.PerDay(2)), skip("policy"),
+	r := testkit.Serve(testkit.NewPolicy(t, l, ginlimit.PerHour(9),
+		ginlimit.WithLimits(ginlimit.PerDay(2)), skip("policy"),
 		ginlimit.WithRefund(func(*gin.Context) bool { return false })).Handler())
 	for range 2 {
 		require.Equal(t, http.StatusOK, testkit.Get(r, "/?skip=limiter", testkit.User("alice")).Code)

@@ -100,15 +100,22 @@ func TestOptionsOfTheLimiterAreDefaultsOfItsHandlers(t *testing.T) {
 func TestAllFaultsOfAHandlerAtOnce(t *testing.T) {
 	t.Parallel()
 	text := testkit.PanicText(t, func() {
-		testkit.NewLimiter(t, testkit.Unreachable(t)).Handler(ginlimit.PerMinute(1), ginlimit.WithCost(nil), ginlimit.WithRefund(nil), ginlimit.WithSkip(nil),
-			ginlimit.WithLimitFunc(nil), ginlimit.WithHeaderFunc(nil), ginlimit.WithKeySecret([]byte("short")), ginlimit.WithReplicas(0),
-			ginlimit.WithFailure(9), ginlimit.WithIdentity("", nil), ginlimit.WithIdentity("a", ginlimit.ByClientIP, ginlimit.Limit{}),
+		testkit.NewLimiter(t, testkit.Unreachable(t)).Handler(ginlimit.PerMinute(1),
+			ginlimit.WithCost(nil), ginlimit.WithRefund(nil), ginlimit.WithSkip(nil),
+			ginlimit.WithLimitFunc(nil), ginlimit.WithHeaderFunc(nil),
+			ginlimit.WithKeySecret([]byte("short")), ginlimit.WithReplicas(0),
+			ginlimit.WithFailure(9), ginlimit.WithIdentity("", nil),
+			ginlimit.WithIdentity("a", ginlimit.ByClientIP, ginlimit.Limit{}),
 			ginlimit.WithIdentity("a", ginlimit.ByClientIP, ginlimit.PerHour(1)),
-			ginlimit.WithAllowList(netip.Prefix{}), ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/95")))
+			ginlimit.WithAllowList(netip.Prefix{}),
+			ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/95")))
 	})
-	for _, fault := range []string{"WithCost", "WithRefund", "WithSkip", "WithLimitFunc", "WithHeaderFunc", "WithKeySecret: 5 bytes",
-		"WithKeySecret is an option of the limiter", "WithReplicas(0)", "WithReplicas is an option of the limiter", "WithFailure(9)",
-		`WithIdentity: the name`, `WithIdentity(""): the function`, `WithIdentity("a"): ginlimit: invalid limit`, `WithIdentity("a"): there is another`,
+	for _, fault := range []string{"WithCost", "WithRefund", "WithSkip", "WithLimitFunc",
+		"WithHeaderFunc", "WithKeySecret: 5 bytes",
+		"WithKeySecret is an option of the limiter", "WithReplicas(0)",
+		"WithReplicas is an option of the limiter", "WithFailure(9)",
+		`WithIdentity: the name`, `WithIdentity(""): the function`,
+		`WithIdentity("a"): ginlimit: invalid limit`, `WithIdentity("a"): there is another`,
 		"WithAllowList: the prefix", "WithDenyList: the prefix ::ffff:0.0.0.0/95"} {
 		assert.Contains(t, text, fault)
 	}

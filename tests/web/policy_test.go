@@ -23,25 +23,34 @@ func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	limiter := testkit.NewLocal(t)
 	opts := []ginlimit.Option{
-		ginlimit.WithLimits(ginlimit.PerHour(1), ginlimit.PerHour(2), ginlimit.PerSecond(1).WithBurst(-1)), ginlimit.WithPrefix("{"),
-		ginlimit.WithName(""), ginlimit.WithKey(nil), ginlimit.WithAlgorithm(9), ginlimit.WithFailure(9), ginlimit.WithHeaders(99),
+		ginlimit.WithLimits(ginlimit.PerHour(1), ginlimit.PerHour(2), ginlimit.PerSecond(1).WithBurst(-1)),
+		ginlimit.WithPrefix("{"),
+		ginlimit.WithName(""), ginlimit.WithKey(nil), ginlimit.WithAlgorithm(9),
+		ginlimit.WithFailure(9), ginlimit.WithHeaders(99),
 		ginlimit.WithObserver(nil), ginlimit.WithLimitFunc(nil), ginlimit.WithCost(nil), nil,
 		ginlimit.WithIdentity("", nil, ginlimit.Limit{}), ginlimit.WithIdentity("a", testkit.Everybody, ginlimit.PerDay(1)),
 		ginlimit.WithIdentity("a", testkit.Everybody, ginlimit.PerDay(1)),
-		ginlimit.WithAllowList(netip.Prefix{}), ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/90")),
+		ginlimit.WithAllowList(netip.Prefix{}),
+		ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/90")),
 	}
 	p, err := limiter.Policy(ginlimit.Limit{}, opts...)
 	require.Nil(t, p)
 	require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
 	for _, fault := range []string{
-		"the zero Limit", "same period", "the burst is negative", "WithPrefix is an option of the limiter", "braces", "WithName: the name is empty",
-		"WithKey: the function is nil", "WithAlgorithm(9)", "WithFailure(9)", "WithHeaders(99)", "WithObserver: the function is nil",
-		"WithObserver is an option of the limiter", "WithLimitFunc: the function is nil", "WithCost: the function is nil", "option 11 is nil",
-		"WithIdentity: the name is empty", `WithIdentity("a"): there is another of that name`, "WithAllowList: the prefix", "WithDenyList: the prefix",
+		"the zero Limit", "same period", "the burst is negative",
+		"WithPrefix is an option of the limiter", "braces", "WithName: the name is empty",
+		"WithKey: the function is nil", "WithAlgorithm(9)", "WithFailure(9)", "WithHeaders(99)",
+		"WithObserver: the function is nil",
+		"WithObserver is an option of the limiter", "WithLimitFunc: the function is nil",
+		"WithCost: the function is nil", "option 11 is nil",
+		"WithIdentity: the name is empty", `WithIdentity("a"): there is another of that name`,
+		"WithAllowList: the prefix", "WithDenyList: the prefix",
 	} {
 		assert.ErrorContains(t, err, fault)
 	}
-	require.Equal(t, err.Error(), testkit.PanicText(t, func() { limiter.Handler(ginlimit.Limit{}, opts...) }), "a Handler panics with the same")
+	require.Equal(t, err.Error(), testkit.PanicText(t, func() {
+		limiter.Handler(ginlimit.Limit{}, opts...)
+	}), "a Handler panics with the same")
 
 	_, err = limiter.Policy(ginlimit.PerHour(1), ginlimit.WithIdentity("1/h", testkit.Everybody, ginlimit.PerDay(1)))
 	require.ErrorContains(t, err, "there is another of that name", "that of the policy")
@@ -58,24 +67,33 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 			rdb, _ := testkit.NewMiniredis(t)
 			return testkit.NewLimiter(t, rdb, opts...)
 		},
-		"in the process": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return testkit.NewLocal(t, opts...) },
+		"in the process": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
+			return testkit.NewLocal(t, opts...)
+		},
 	} {
 		for name, row := range map[string]struct {
 			limiter []ginlimit.Option
 			policy  []ginlimit.Option
 			limit   ginlimit.Limit
 		}{
-			"token bucket":        {nil, nil, ten},
-			"with a name":         {nil, []ginlimit.Option{ginlimit.WithName("a|name")}, ten},
-			"fixed window":        {nil, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithName("fw")}, ten},
-			"sliding window":      {nil, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}, ten},
-			"several limits":      {nil, []ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(100), ginlimit.Limit{Rate: 11, Period: 30 * 24 * time.Hour})}, ten},
-			"with a secret":       {[]ginlimit.Option{ginlimit.WithKeySecret([]byte("sixteen bytes...")), ginlimit.WithName("n")}, nil, ten},
-			"the limiter's":       {[]ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, nil, ten},
-			"a limit per client":  {nil, []ginlimit.Option{testkit.LimitsFrom(ten)}, ginlimit.PerHour(0)},
-			"limits per client":   {nil, []ginlimit.Option{testkit.LimitsFrom(ginlimit.PerHour(100), ten), ginlimit.WithName("n")}, ginlimit.PerDay(3)},
-			"windows per client":  {nil, []ginlimit.Option{testkit.LimitsFrom(ten), ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, ginlimit.PerHour(0)},
-			"beside an identity":  {nil, []ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(1000))}, ten},
+			"token bucket": {nil, nil, ten},
+			"with a name":  {nil, []ginlimit.Option{ginlimit.WithName("a|name")}, ten},
+			"fixed window": {nil,
+				[]ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithName("fw")}, ten},
+			"sliding window": {nil, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}, ten},
+			"several limits": {nil,
+				[]ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(100),
+					ginlimit.Limit{Rate: 11, Period: 30 * 24 * time.Hour})}, ten},
+			"with a secret": {[]ginlimit.Option{ginlimit.WithKeySecret([]byte("sixteen bytes...")),
+				ginlimit.WithName("n")}, nil, ten},
+			"the limiter's":      {[]ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, nil, ten},
+			"a limit per client": {nil, []ginlimit.Option{testkit.LimitsFrom(ten)}, ginlimit.PerHour(0)},
+			"limits per client": {nil,
+				[]ginlimit.Option{testkit.LimitsFrom(ginlimit.PerHour(100), ten), ginlimit.WithName("n")}, ginlimit.PerDay(3)},
+			"windows per client": {nil,
+				[]ginlimit.Option{testkit.LimitsFrom(ten), ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, ginlimit.PerHour(0)},
+			"beside an identity": {nil,
+				[]ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(1000))}, ten},
 			"with an identity of": {nil, []ginlimit.Option{ginlimit.WithRefund(func(*gin.Context) bool { return false })}, ten},
 		} {
 			if engine == "in the process" && name == "with a secret" {
@@ -159,7 +177,8 @@ func TestBlockByKeyMissesOtherAlgorithms(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(10)
-	p := testkit.NewPolicy(t, limiter, limit, ginlimit.WithName("fw"), testkit.ByUser(), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+	p := testkit.NewPolicy(t, limiter, limit, ginlimit.WithName("fw"), testkit.ByUser(),
+		ginlimit.WithAlgorithm(ginlimit.FixedWindow))
 	r := testkit.Serve(p.Handler())
 	require.NoError(t, limiter.Block(t.Context(), ginlimit.Key("fw", "c"), time.Hour, limit))
 	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
@@ -171,19 +190,20 @@ func TestPolicyMethodsRefuseWhatCannotBe(t *testing.T) {
 	t.Parallel()
 	fail := errors.New("no such client")
 	limiter := testkit.NewLocal(t)
-	p := testkit.NewPolicy(t, limiter, ginlimit.PerDay(10), ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
-		switch client {
-		case "unknown":
-			return nil, fail
-		case "none":
-			return nil, nil
-		case "invalid":
-			return []ginlimit.Limit{ginlimit.PerDay(1), {}}, nil
-		case "unlimited":
-			return []ginlimit.Limit{ginlimit.PerDay(-1)}, nil
-		}
-		return []ginlimit.Limit{ginlimit.PerDay(10)}, nil
-	}))
+	p := testkit.NewPolicy(t, limiter, ginlimit.PerDay(10),
+		ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+			switch client {
+			case "unknown":
+				return nil, fail
+			case "none":
+				return nil, nil
+			case "invalid":
+				return []ginlimit.Limit{ginlimit.PerDay(1), {}}, nil
+			case "unlimited":
+				return []ginlimit.Limit{ginlimit.PerDay(-1)}, nil
+			}
+			return []ginlimit.Limit{ginlimit.PerDay(10)}, nil
+		}))
 	ctx, n := t.Context(), 1
 	methods := methodsOf(p, &ctx, &n)
 	for name, method := range methods {
@@ -248,8 +268,9 @@ func TestZeroPolicyMakesNoDecision(t *testing.T) {
 	}
 }
 
-// TestLimitsOfManyPlansAreKept: those of the clients' plans are checked and prepared once, not for each request, whatever
-// the number of plans up to 2,048, and of limits in each up to 16. Of a few more plans, most are kept.
+// TestLimitsOfManyPlansAreKept: those of the clients' plans are checked and prepared once, not for
+// each request, whatever the number of plans up to 2,048, and of limits in each up to 16. Of a few
+// more plans, most are kept.
 func TestLimitsOfManyPlansAreKept(t *testing.T) { // not parallel: it counts allocations
 	if testkit.RaceDetector {
 		t.Skip("the race detector allocates too")
@@ -272,10 +293,11 @@ func TestLimitsOfManyPlansAreKept(t *testing.T) { // not parallel: it counts all
 				}
 			}
 			next := 0
-			p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(1), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
-				next++
-				return plans[next%len(plans)], nil
-			}))
+			p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(1),
+				ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+					next++
+					return plans[next%len(plans)], nil
+				}))
 			peek := func() {
 				_, err := p.Peek(t.Context(), "k")
 				require.NoError(t, err)

@@ -26,7 +26,8 @@ import (
 func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 	t.Parallel()
 	costs := func(n, most int) string {
-		return fmt.Sprintf("This request costs %d and the limit never allows more than %d at once, so retrying will not help.", n, most)
+		return fmt.Sprintf("This request costs %d and the limit never allows more than %d at once, so "+
+			"retrying will not help.", n, most)
 	}
 	const prohibited = "Requests are not allowed at all, so retrying will not help."
 	identity := func(limits ...ginlimit.Limit) ginlimit.Option {
@@ -42,10 +43,12 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 		left     [3]string // X-RateLimit-Limit, -Remaining and -Reset
 	}{
 		"a cost above the burst": {ginlimit.PerMinute(10), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "6"}},
-		"above a smaller burst":  {ginlimit.PerMinute(10).WithBurst(4), 5, nil, costs(5, 4), `"search"`, [3]string{"4", "3", "6"}},
+		"above a smaller burst": {ginlimit.PerMinute(10).WithBurst(4), 5, nil, costs(5, 4),
+			`"search"`, [3]string{"4", "3", "6"}},
 		"above one of several limits": {ginlimit.PerMinute(100), 7, options{ginlimit.WithLimits(ginlimit.PerHour(6))},
 			costs(7, 6), `"search-h"`, [3]string{"6", "5", "600"}},
-		"above the later one, while the first is short of tokens": {ginlimit.PerHour(3).WithBurst(20), 20, options{ginlimit.WithLimits(ginlimit.PerSecond(19))},
+		"above the later one, while the first is short of tokens": {ginlimit.PerHour(3).WithBurst(20),
+			20, options{ginlimit.WithLimits(ginlimit.PerSecond(19))},
 			costs(20, 19), `"search-h","search-s"`, [3]string{"19", "18", "1"}},
 		"above both": {ginlimit.PerMinute(10), 12, options{ginlimit.WithLimits(ginlimit.PerHour(6))},
 			costs(12, 6), `"search-m","search-h"`, [3]string{"6", "5", "600"}},
@@ -55,12 +58,17 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
 		"a fixed window": {ginlimit.PerMinute(10), 12, options{ginlimit.WithAlgorithm(ginlimit.FixedWindow)},
 			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
-		"a day":   {ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "86400"}},
-		"a week":  {ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "172800"}},
-		"a month": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "2678400"}},
-		"a month beside a bucket": {ginlimit.PerMinute(100), 12, options{ginlimit.WithLimits(ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)))},
+		"a day": {ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil)), 12, nil, costs(12, 10),
+			`"search"`, [3]string{"10", "9", "86400"}},
+		"a week": {ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)), 12,
+			nil, costs(12, 10), `"search"`, [3]string{"10", "9", "172800"}},
+		"a month": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, nil,
+			costs(12, 10), `"search"`, [3]string{"10", "9", "2678400"}},
+		"a month beside a bucket": {ginlimit.PerMinute(100), 12,
+			options{ginlimit.WithLimits(ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)))},
 			costs(12, 10), `"search-month"`, [3]string{"10", "9", "2678400"}},
-		"a bucket beside a month": {ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1)), 12, options{ginlimit.WithLimits(ginlimit.PerMinute(10))},
+		"a bucket beside a month": {ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1)),
+			12, options{ginlimit.WithLimits(ginlimit.PerMinute(10))},
 			costs(12, 10), `"search-m"`, [3]string{"10", "9", "6"}},
 		"a month beside a window": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, options{
 			ginlimit.WithLimits(ginlimit.PerMinute(100)), ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
@@ -123,7 +131,8 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 func TestPlainTextIfAccepted(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	limited := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyMemory(0))) // whose clock goes on
+	// whose clock goes on
+	limited := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyMemory(0)))
 	testkit.Get(limited, "/")
 	for accept, wantText := range map[string]bool{
 		"": false, "application/json, text/plain, */*": false, "text/plain, */*": true,
@@ -145,8 +154,10 @@ func TestPlainTextIfAccepted(t *testing.T) {
 	assert.Contains(t, testkit.Get(limited, "/", twoLines).Body.String(), "try again")
 	text := testkit.With("Accept", "text/plain")
 	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0))), "/", text)
-	assert.Equal(t, "Too many requests. Requests are not allowed at all, so retrying will not help.\n", rec.Body.String(), "no advice where no waiting helps")
-	rec = testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(5), ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))), "/", text)
+	assert.Equal(t, "Too many requests. Requests are not allowed at all, so retrying will not help.\n",
+		rec.Body.String(), "no advice where no waiting helps")
+	rec = testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(5),
+		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))), "/", text)
 	assert.Equal(t, "The header X-Client-Id is missing.\n", rec.Body.String())
 	assert.Equal(t, http.StatusBadRequest, rec.Code)
 	limiter := testkit.NewLimiter(t, rdb)

@@ -32,32 +32,52 @@ func TestEveryResultIsJSON(t *testing.T) {
 		back     bool   // it is read as it was written
 		allowed  bool
 	}{
-		"allowed":                {ginlimit.PerHour(5).WithBurst(9), onMiniredis, nil, 1, "5/h burst 9", true, true},
-		"denied":                 {ginlimit.PerHour(1), onMiniredis, nil, 2, "1/h", true, false},
-		"remembered":             {ginlimit.PerHour(1), onMiniredis, nil, 3, "1/h", true, false},
-		"a window":               {ginlimit.Limit{Rate: 1, Period: 7 * time.Hour}, local, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}, 2, "1/7h", true, false},
-		"no slot":                {ginlimit.PerHour(5), onMiniredis, []ginlimit.Option{ginlimit.WithConcurrency(2)}, -3, "2 in flight", true, false},
-		"no slot in the process": {ginlimit.PerHour(5), local, []ginlimit.Option{ginlimit.WithConcurrency(2)}, -3, "2 in flight", true, false},
-		"no slot, waited":        {ginlimit.PerHour(5), local, []ginlimit.Option{ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Millisecond)}, -2, "1 in flight", true, false},
-		"no slot of a dry run":   {ginlimit.PerHour(5), local, []ginlimit.Option{ginlimit.WithConcurrency(1), ginlimit.WithDryRun()}, -2, "1 in flight", true, false},
-		"slots alone":            {ginlimit.Limit{Rate: -1}, local, []ginlimit.Option{ginlimit.WithConcurrency(2)}, 1, "2 in flight", true, true},
-		"a ban":                  {ginlimit.PerHour(1), local, []ginlimit.Option{ginlimit.WithBan(time.Hour, time.Hour)}, 3, "1/h", true, false},
-		"a ban alone":            {ginlimit.Limit{Rate: -1}, local, []ginlimit.Option{ginlimit.WithBan(time.Hour, time.Hour), ginlimit.WithConcurrency(1)}, -3, "1 in flight", true, false},
+		"allowed":    {ginlimit.PerHour(5).WithBurst(9), onMiniredis, nil, 1, "5/h burst 9", true, true},
+		"denied":     {ginlimit.PerHour(1), onMiniredis, nil, 2, "1/h", true, false},
+		"remembered": {ginlimit.PerHour(1), onMiniredis, nil, 3, "1/h", true, false},
+		"a window": {ginlimit.Limit{Rate: 1, Period: 7 * time.Hour}, local,
+			[]ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}, 2, "1/7h", true, false},
+		"no slot": {ginlimit.PerHour(5), onMiniredis,
+			[]ginlimit.Option{ginlimit.WithConcurrency(2)}, -3, "2 in flight", true, false},
+		"no slot in the process": {ginlimit.PerHour(5), local,
+			[]ginlimit.Option{ginlimit.WithConcurrency(2)}, -3, "2 in flight", true, false},
+		"no slot, waited": {ginlimit.PerHour(5), local,
+			[]ginlimit.Option{ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Millisecond)},
+			-2, "1 in flight", true, false},
+		"no slot of a dry run": {ginlimit.PerHour(5), local,
+			[]ginlimit.Option{ginlimit.WithConcurrency(1), ginlimit.WithDryRun()}, -2, "1 in flight", true, false},
+		"slots alone": {ginlimit.Limit{Rate: -1}, local,
+			[]ginlimit.Option{ginlimit.WithConcurrency(2)}, 1, "2 in flight", true, true},
+		"a ban": {ginlimit.PerHour(1), local,
+			[]ginlimit.Option{ginlimit.WithBan(time.Hour, time.Hour)}, 3, "1/h", true, false},
+		"a ban alone": {ginlimit.Limit{Rate: -1}, local,
+			[]ginlimit.Option{ginlimit.WithBan(time.Hour, time.Hour), ginlimit.WithConcurrency(1)},
+			-3, "1 in flight", true, false},
 		"an address that is denied": {ginlimit.PerHour(1), local, []ginlimit.Option{
 			ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))}, 1, "", true, false}, // its answer is 403
 		"an address that is allowed": {ginlimit.PerHour(1), local, []ginlimit.Option{
 			ginlimit.WithAllowList(netip.MustParsePrefix("0.0.0.0/0"))}, 1, "-1/0s", true, true},
-		"skipped":              {ginlimit.PerHour(1), local, []ginlimit.Option{ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, "-1/0s", true, true},
-		"unlimited":            {ginlimit.PerMinute(-1), local, nil, 1, "-1/m", true, true},
-		"prohibited":           {ginlimit.PerDay(0), local, nil, 1, "0/d", true, false},
-		"a prohibited quota":   {ginlimit.PerCalendar(0, ginlimit.CalendarMonth(nil, 1)), local, nil, 1, "0/month", true, false},
-		"a quota":              {ginlimit.PerCalendar(1, ginlimit.CalendarWeek(testkit.Location(t, "Europe/Berlin"), 0)), local, nil, 2, "1/week from sunday in Europe/Berlin", true, false},
-		"an unnamed zone":      {ginlimit.PerCalendar(1, ginlimit.CalendarMonth(unnamed, 15)), local, nil, 2, `1/month from 15 in "ours"`, false, false},
-		"a zone named nothing": {ginlimit.PerCalendar(1, ginlimit.CalendarDay(time.FixedZone("", 60))), local, nil, 2, `1/calendar-day in ""`, false, false},
-		"a zone of a name that another has": {ginlimit.PerCalendar(1, ginlimit.CalendarDay(time.FixedZone("CET", 60))), local, nil, 2,
+		"skipped": {ginlimit.PerHour(1), local,
+			[]ginlimit.Option{ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, "-1/0s", true, true},
+		"unlimited":  {ginlimit.PerMinute(-1), local, nil, 1, "-1/m", true, true},
+		"prohibited": {ginlimit.PerDay(0), local, nil, 1, "0/d", true, false},
+		"a prohibited quota": {ginlimit.PerCalendar(0, ginlimit.CalendarMonth(nil, 1)),
+			local, nil, 1, "0/month", true, false},
+		"a quota": {ginlimit.PerCalendar(1,
+			ginlimit.CalendarWeek(testkit.Location(t, "Europe/Berlin"), 0)), local, nil, 2,
+			"1/week from sunday in Europe/Berlin", true, false},
+		"an unnamed zone": {ginlimit.PerCalendar(1, ginlimit.CalendarMonth(unnamed, 15)),
+			local, nil, 2, `1/month from 15 in "ours"`, false, false},
+		"a zone named nothing": {ginlimit.PerCalendar(1, ginlimit.CalendarDay(time.FixedZone("", 60))),
+			local, nil, 2, `1/calendar-day in ""`, false, false},
+		"a zone of a name that another has": {ginlimit.PerCalendar(1,
+			ginlimit.CalendarDay(time.FixedZone("CET", 60))), local, nil, 2,
 			`1/calendar-day in "CET"`, false, false},
-		"leased":        {ginlimit.PerHour(10_000), onMiniredis, []ginlimit.Option{ginlimit.WithLease(time.Minute)}, 4, "10000/h", true, true},
-		"without Redis": {ginlimit.PerHour(1), func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return testkit.WithoutRedis(t, opts...) }, nil, 2, "1/h", true, false},
+		"leased": {ginlimit.PerHour(10_000), onMiniredis,
+			[]ginlimit.Option{ginlimit.WithLease(time.Minute)}, 4, "10000/h", true, true},
+		"without Redis": {ginlimit.PerHour(1), func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
+			return testkit.WithoutRedis(t, opts...)
+		}, nil, 2, "1/h", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -66,8 +86,11 @@ func TestEveryResultIsJSON(t *testing.T) {
 				sent = &r
 				c.JSON(status, r)
 			}
-			p := testkit.NewPolicy(t, row.make(t), row.limit, append([]ginlimit.Option{testkit.ByUser(), ginlimit.WithName("api"),
-				ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) { send(c, http.StatusTooManyRequests, r) })}, row.opts...)...)
+			p := testkit.NewPolicy(t, row.make(t), row.limit,
+				append([]ginlimit.Option{testkit.ByUser(), ginlimit.WithName("api"),
+					ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+						send(c, http.StatusTooManyRequests, r)
+					})}, row.opts...)...)
 			for range -row.requests - 1 {
 				slot, err := p.Acquire(t.Context(), "alice")
 				require.NoError(t, err)

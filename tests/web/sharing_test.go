@@ -125,7 +125,8 @@ func TestOtherLimitersAreOtherBuckets(t *testing.T) {
 	assert.Equal(t, "4", testkit.Get(r, "/").Header().Get("X-RateLimit-Remaining"))
 	assert.Empty(t, log.String())
 
-	r = testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(5), logger), testkit.Middleware(rdb, ginlimit.PerMinute(5), logger))
+	r = testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(5), logger),
+		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger))
 	testkit.Get(r, "/")
 	assert.Contains(t, log.String(), "WithName", "two limiters, one bucket")
 }
@@ -145,19 +146,27 @@ func TestOneNameWithSeveralAlgorithmsIsWarnedOf(t *testing.T) {
 		second options
 		warns  bool
 	}{
-		"another algorithm":        {[2]ginlimit.Limit{minute, minute}, options{name}, options{name, window}, true},
-		"two windows":              {[2]ginlimit.Limit{minute, minute}, options{name, sliding}, options{name, window}, true},
-		"another rate":             {[2]ginlimit.Limit{minute, ginlimit.PerMinute(6)}, options{name}, options{name, window}, true},
-		"a further limit":          {[2]ginlimit.Limit{minute, ginlimit.PerHour(6)}, options{name}, options{name, window, ginlimit.WithLimits(minute)}, true},
-		"an identity":              {[2]ginlimit.Limit{minute, minute}, options{name}, options{ginlimit.WithName("b"), identity, window}, true},
-		"one algorithm":            {[2]ginlimit.Limit{minute, minute}, options{name, window}, options{name, window}, false},
-		"another name":             {[2]ginlimit.Limit{minute, minute}, options{name}, options{ginlimit.WithName("b"), window}, false},
-		"no name":                  {[2]ginlimit.Limit{minute, minute}, nil, options{window}, false},
-		"another period":           {[2]ginlimit.Limit{minute, ginlimit.PerHour(5)}, options{name}, options{name, window}, false},
-		"a calendar":               {[2]ginlimit.Limit{month, month}, options{name}, options{name, window}, false},
-		"limits of a plan":         {[2]ginlimit.Limit{minute, minute}, options{name, byPlan}, options{name, byPlan, window}, false},
-		"what is never counted":    {[2]ginlimit.Limit{ginlimit.PerMinute(-1), minute}, options{name}, options{name, window}, false},
-		"a configuration in error": {[2]ginlimit.Limit{minute, minute}, options{name, ginlimit.WithKey(nil)}, options{name, window}, false},
+		"another algorithm": {[2]ginlimit.Limit{minute, minute}, options{name}, options{name, window}, true},
+		"two windows":       {[2]ginlimit.Limit{minute, minute}, options{name, sliding}, options{name, window}, true},
+		"another rate": {[2]ginlimit.Limit{minute, ginlimit.PerMinute(6)},
+			options{name}, options{name, window}, true},
+		"a further limit": {[2]ginlimit.Limit{minute, ginlimit.PerHour(6)},
+			options{name}, options{name, window, ginlimit.WithLimits(minute)}, true},
+		"an identity": {[2]ginlimit.Limit{minute, minute}, options{name},
+			options{ginlimit.WithName("b"), identity, window}, true},
+		"one algorithm": {[2]ginlimit.Limit{minute, minute}, options{name, window}, options{name, window}, false},
+		"another name": {[2]ginlimit.Limit{minute, minute}, options{name},
+			options{ginlimit.WithName("b"), window}, false},
+		"no name": {[2]ginlimit.Limit{minute, minute}, nil, options{window}, false},
+		"another period": {[2]ginlimit.Limit{minute, ginlimit.PerHour(5)},
+			options{name}, options{name, window}, false},
+		"a calendar": {[2]ginlimit.Limit{month, month}, options{name}, options{name, window}, false},
+		"limits of a plan": {[2]ginlimit.Limit{minute, minute}, options{name, byPlan},
+			options{name, byPlan, window}, false},
+		"what is never counted": {[2]ginlimit.Limit{ginlimit.PerMinute(-1), minute},
+			options{name}, options{name, window}, false},
+		"a configuration in error": {[2]ginlimit.Limit{minute, minute},
+			options{name, ginlimit.WithKey(nil)}, options{name, window}, false},
 	} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
@@ -230,7 +239,8 @@ func TestClientsOfOneServerShareBuckets(t *testing.T) {
 			t.Cleanup(func() { _ = other.Close() })
 			var log bytes.Buffer
 			logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
-			testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(100), logger), testkit.Middleware(other, ginlimit.PerMinute(100), logger)), "/")
+			testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(100), logger),
+				testkit.Middleware(other, ginlimit.PerMinute(100), logger)), "/")
 			require.Equal(t, row.warns, strings.Contains(log.String(), "WithName"), log.String())
 		})
 	}

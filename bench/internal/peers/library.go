@@ -117,7 +117,8 @@ func newThrottled(rdb *redis.Client, perHour, burst int) (Limiter, error) {
 	if err != nil {
 		return Limiter{}, err
 	}
-	l, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerHour(perHour), MaxBurst: burst - 1})
+	l, err := throttled.NewGCRARateLimiterCtx(store,
+		throttled.RateQuota{MaxRate: throttled.PerHour(perHour), MaxBurst: burst - 1})
 	if err != nil {
 		return Limiter{}, err
 	}

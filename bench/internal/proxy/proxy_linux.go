@@ -18,7 +18,8 @@ import (
 // The proxy's settings, in its environment.
 const proxiedServer, addedRoundTrip = "BENCH_PROXY_SERVER", "BENCH_PROXY_ROUND_TRIP"
 
-// RunIfAsked is the proxy, and does not return, if the environment says so. A program that calls [Start] must call it first.
+// RunIfAsked is the proxy, and does not return, if the environment says so. A program that calls
+// [Start] must call it first.
 //
 // The proxy is a process of its own with one thread, so that it costs little and its delay does not depend on what else
 // goes on. Go's timers are up to a millisecond late while the process is idle.

@@ -59,7 +59,8 @@ func launch(ctx context.Context, binary string) (*Server, error) {
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
-	s := &Server{Addr: addr, Client: redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1}), dir: dir, process: cmd.Process, exited: make(chan struct{})}
+	s := &Server{Addr: addr, Client: redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1}),
+		dir: dir, process: cmd.Process, exited: make(chan struct{})}
 	go func() { _ = cmd.Wait(); close(s.exited) }()
 	if err := s.awaitAnswer(ctx); err != nil {
 		s.Close()

@@ -12,7 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/bench/internal/redisserver"
 )
 
-// Start starts a redis-server that ends with the test, and returns its address. Where there is none it skips the test; in CI it fails.
+// Start starts a redis-server that ends with the test, and returns its address. Where there is none
+// it skips the test; in CI it fails.
 func Start(tb testing.TB) (addr string) {
 	tb.Helper()
 	s, err := redisserver.Start(tb.Context())

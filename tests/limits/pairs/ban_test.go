@@ -10,8 +10,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestBanByAFloor: a batch policy that is denied by its floor is banned, and so are the policies of its name that have a ban. A
-// policy of the name that has none goes on.
+// TestBanByAFloor: a batch policy that is denied by its floor is banned, and so are the policies of
+// its name that have a ban. A policy of the name that has none goes on.
 func TestBanByAFloor(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
@@ -28,16 +28,18 @@ func TestBanByAFloor(t *testing.T) {
 	})
 }
 
-// TestBanAcrossACalendarPeriod lasts to its end, though the quota is whole again; or the client waits for the next period if that
-// begins later.
+// TestBanAcrossACalendarPeriod lasts to its end, though the quota is whole again; or the client
+// waits for the next period if that begins later.
 func TestBanAcrossACalendarPeriod(t *testing.T) {
 	t.Parallel()
 	const h = time.Hour
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
 		for name, l := range map[string]*ginlimit.Limiter{
-			"redis": testkit.NewLimiter(t, b.Redis), "remembered": testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), "local": testkit.NewLocal(t),
+			"redis":      testkit.NewLimiter(t, b.Redis),
+			"remembered": testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), "local": testkit.NewLocal(t),
 		} {
-			p := testkit.NewPolicy(t, l, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)), ginlimit.WithName(name), ginlimit.WithBan(6*h, 12*h))
+			p := testkit.NewPolicy(t, l, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)),
+				ginlimit.WithName(name), ginlimit.WithBan(6*h, 12*h))
 			time.Sleep(time.Until(time.Now().Truncate(24 * h).Add(22*h + 24*h)))
 			asks(t, p, verdict{true, 1, 0})
 			asks(t, p, verdict{true, 0, 0})
@@ -57,11 +59,12 @@ func TestBanAcrossACalendarPeriod(t *testing.T) {
 	})
 }
 
-// TestBanWhereverItIsDecided lasts and grows on a server and in an outage. While a hash slot migrates, a denial may ban nobody, and a
-// ban that was made before lasts.
+// TestBanWhereverItIsDecided lasts and grows on a server and in an outage. While a hash slot
+// migrates, a denial may ban nobody, and a ban that was made before lasts.
 func TestBanWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
-		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerSecond(2), ginlimit.WithName("api"), ginlimit.WithBan(10*time.Second, 40*time.Second))
+		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerSecond(2), ginlimit.WithName("api"),
+			ginlimit.WithBan(10*time.Second, 40*time.Second))
 		if p.name == "outage" {
 			p.begin()
 		}
@@ -87,13 +90,14 @@ func TestBanWhereverItIsDecided(t *testing.T) {
 	})
 }
 
-// TestBansOfAnOutageStayInTheProcess: what bans without Redis bans nobody once Redis decides again, and the process does not know in
-// an outage of the bans in Redis.
+// TestBansOfAnOutageStayInTheProcess: what bans without Redis bans nobody once Redis decides again,
+// and the process does not know in an outage of the bans in Redis.
 func TestBansOfAnOutageStayInTheProcess(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
-		p := testkit.NewPolicy(t, l, ginlimit.PerHour(4), ginlimit.WithName("api"), ginlimit.WithBan(10*time.Hour, 20*time.Hour))
+		p := testkit.NewPolicy(t, l, ginlimit.PerHour(4), ginlimit.WithName("api"),
+			ginlimit.WithBan(10*time.Hour, 20*time.Hour))
 		for left := 3; left >= 0; left-- {
 			asks(t, p, verdict{true, left, 0})
 		}

@@ -16,10 +16,12 @@ import (
 
 const day = 24 * time.Hour
 
-// TestCalendarWhereverItIsDecided: a quota for days beside one for months, on a server, while a hash slot migrates and in an outage.
+// TestCalendarWhereverItIsDecided: a quota for days beside one for months, on a server, while a
+// hash slot migrates and in an outage.
 func TestCalendarWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) { // from the first of January, 2000
-		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"),
+		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)),
+			ginlimit.WithName("api"),
 			ginlimit.WithLimits(ginlimit.PerCalendar(3, ginlimit.CalendarMonth(nil, 3))))
 		time.Sleep(day - 10*time.Second)
 		p.begin()
@@ -33,8 +35,8 @@ func TestCalendarWhereverItIsDecided(t *testing.T) {
 	})
 }
 
-// TestCalendarShareOfAnOutage: a process admits its share of a quota in a period, and no debt passes the period's end. When Redis is
-// back, its count of the period is as it was.
+// TestCalendarShareOfAnOutage: a process admits its share of a quota in a period, and no debt
+// passes the period's end. When Redis is back, its count of the period is as it was.
 func TestCalendarShareOfAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
@@ -60,17 +62,20 @@ func TestCalendarShareOfAnOutage(t *testing.T) {
 	})
 }
 
-// TestCalendarQuotaOfAPlan: from the source, and by way of Redis in another process. A changed quota keeps what was used.
+// TestCalendarQuotaOfAPlan: from the source, and by way of Redis in another process. A changed
+// quota keeps what was used.
 func TestCalendarQuotaOfAPlan(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight in UTC
 		berlin := ginlimit.CalendarDay(testkit.Location(t, "Europe/Berlin"))
-		plan, asked := []ginlimit.Limit{ginlimit.PerCalendar(3, berlin), ginlimit.PerCalendar(50, ginlimit.CalendarMonth(nil, 15))}, 0
+		plan, asked := []ginlimit.Limit{ginlimit.PerCalendar(3, berlin),
+			ginlimit.PerCalendar(50, ginlimit.CalendarMonth(nil, 15))}, 0
 		source := func(context.Context, string) ([]ginlimit.Limit, error) { asked++; return plan, nil }
 		process := func() (*ginlimit.Plans, *ginlimit.Policy) {
 			plans, err := ginlimit.NewPlans(b.Connect(t), 48*time.Hour, source, testkit.Patient())
 			require.NoError(t, err)
-			return plans, testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerMinute(0), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))
+			return plans, testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)),
+				ginlimit.PerMinute(0), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))
 		}
 		plans, here := process()
 		_, elsewhere := process()
@@ -89,7 +94,8 @@ func TestCalendarQuotaOfAPlan(t *testing.T) {
 	})
 }
 
-// TestCalendarInADryRun denies nobody, and says when the period ends. Its count is that of the policy in force of its name.
+// TestCalendarInADryRun denies nobody, and says when the period ends. Its count is that of the
+// policy in force of its name.
 func TestCalendarInADryRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // from midnight
@@ -112,12 +118,13 @@ func TestCalendarInADryRun(t *testing.T) {
 	})
 }
 
-// TestDenyCacheKnowsWhenAPeriodEnds: a denial is remembered for a second, and not into the next period. Periods need no trust in Redis'
-// clock, as they end by the process'.
+// TestDenyCacheKnowsWhenAPeriodEnds: a denial is remembered for a second, and not into the next
+// period. Periods need no trust in Redis' clock, as they end by the process'.
 func TestDenyCacheKnowsWhenAPeriodEnds(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
-		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis), ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis),
+			ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
 		time.Sleep(day - 500*time.Millisecond)
 		asks(t, p, verdict{true, 0, 0})
 		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{false, 0, 500 * time.Millisecond}).Source)

@@ -13,13 +13,16 @@ import (
 )
 
 // batchAndPeople returns two policies of one name, of which the first leaves tokens to the second.
-func batchAndPeople(t *testing.T, l *ginlimit.Limiter, floor int, limit ginlimit.Limit, opts ...ginlimit.Option) (batch, people *ginlimit.Policy) {
+func batchAndPeople(t *testing.T, l *ginlimit.Limiter, floor int, limit ginlimit.Limit,
+	opts ...ginlimit.Option) (batch, people *ginlimit.Policy) {
 	t.Helper()
 	opts = append(opts, ginlimit.WithName("api"), testkit.ByUser())
-	return testkit.NewPolicy(t, l, limit, append(opts, ginlimit.WithFloor(floor))...), testkit.NewPolicy(t, l, limit, opts...)
+	return testkit.NewPolicy(t, l, limit, append(opts, ginlimit.WithFloor(floor))...),
+		testkit.NewPolicy(t, l, limit, opts...)
 }
 
-// TestFloorWhereverItIsDecided: the batch policy stops at its floor on a server, while a hash slot migrates and in an outage.
+// TestFloorWhereverItIsDecided: the batch policy stops at its floor on a server, while a hash slot
+// migrates and in an outage.
 func TestFloorWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
 		batch, people := batchAndPeople(t, p.limiter, 2, ginlimit.PerHour(4), ginlimit.WithLimits(ginlimit.PerDay(5)))
@@ -34,15 +37,16 @@ func TestFloorWhereverItIsDecided(t *testing.T) {
 	})
 }
 
-// TestFloorOfAShare: a process that has a share of the limits in an outage leaves its part of the floor, of every algorithm.
-// What the batch policy blocks and settles is the whole share.
+// TestFloorOfAShare: a process that has a share of the limits in an outage leaves its part of the
+// floor, of every algorithm. What the batch policy blocks and settles is the whole share.
 func TestFloorOfAShare(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]ginlimit.Limit{
 		"token bucket": ginlimit.PerDay(100), "fixed window": ginlimit.PerDay(100), "sliding window": ginlimit.PerDay(100),
 		"calendar": ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)),
 	} {
-		algorithms := map[string]ginlimit.Algorithm{"fixed window": ginlimit.FixedWindow, "sliding window": ginlimit.SlidingWindow}
+		algorithms := map[string]ginlimit.Algorithm{"fixed window": ginlimit.FixedWindow,
+			"sliding window": ginlimit.SlidingWindow}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -83,7 +87,8 @@ func TestFloorOfAShare(t *testing.T) {
 func TestFloorOfACalendarQuota(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
-		for name, l := range map[string]*ginlimit.Limiter{"redis": testkit.NewLimiter(t, b.Redis), "local": testkit.NewLocal(t)} {
+		for name, l := range map[string]*ginlimit.Limiter{"redis": testkit.NewLimiter(t, b.Redis),
+			"local": testkit.NewLocal(t)} {
 			batch, people := batchAndPeople(t, l, 3, ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))
 			midnight := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
 			for range 2 {

@@ -40,7 +40,8 @@ type counted struct {
 func counts(t *testing.T, b testkit.Backend, limit ginlimit.Limit, opts ...ginlimit.Option) *counted {
 	t.Helper()
 	c := &counted{limiter: b.Limiter, during: func() {}}
-	c.Policy = testkit.NewPolicy(t, b.Limiter, limit, append([]ginlimit.Option{ginlimit.WithName("p"), testkit.ByUser()}, opts...)...)
+	c.Policy = testkit.NewPolicy(t, b.Limiter, limit,
+		append([]ginlimit.Option{ginlimit.WithName("p"), testkit.ByUser()}, opts...)...)
 	var mu sync.Mutex // of what is found: requests may come at once
 	look := func(g *gin.Context) {
 		g.Next()
@@ -106,8 +107,8 @@ func TestMethodsLeaveIdentitiesAlone(t *testing.T) {
 	})
 }
 
-// TestSlotsAndIdentitiesAreTakenTogether: a request that finds no slot takes nothing of an identity, and one that an identity
-// denies has no slot.
+// TestSlotsAndIdentitiesAreTakenTogether: a request that finds no slot takes nothing of an
+// identity, and one that an identity denies has no slot.
 func TestSlotsAndIdentitiesAreTakenTogether(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit, all := ginlimit.PerHour(10), ginlimit.PerHour(2)
@@ -245,8 +246,8 @@ func TestADryRunCountsEveryIdentity(t *testing.T) {
 	})
 }
 
-// TestADenialOfAnIdentityIsRemembered for all requests that count under it: they cost no call, and take nothing of their
-// own keys. What is given back ends it.
+// TestADenialOfAnIdentityIsRemembered for all requests that count under it: they cost no call, and
+// take nothing of their own keys. What is given back ends it.
 func TestADenialOfAnIdentityIsRemembered(t *testing.T) {
 	t.Parallel()
 	for _, inTurn := range []bool{false, true} {
@@ -256,7 +257,8 @@ func TestADenialOfAnIdentityIsRemembered(t *testing.T) {
 				rdb = struct{ redis.UniversalClient }{rdb}
 			}
 			all := ginlimit.PerHour(2)
-			p := counts(t, testkit.Backend{Limiter: testkit.NewLimiter(t, rdb, testkit.TrustsClock())}, ginlimit.PerHour(5), withAll(all))
+			p := counts(t, testkit.Backend{Limiter: testkit.NewLimiter(t, rdb, testkit.TrustsClock())},
+				ginlimit.PerHour(5), withAll(all))
 			p.wants(t, "alice", 200, 200, 429)
 			require.Equal(t, ginlimit.FromRedis, p.found.Source)
 			p.wants(t, "alice", 429)

@@ -52,11 +52,13 @@ func TestWaitsUnderALease(t *testing.T) {
 		}
 		all.Wait()
 		require.Positive(t, l.Stats().Leased)
-		require.GreaterOrEqual(t, time.Since(start), 7*time.Second-10*time.Millisecond, "900 tokens, of which 200 are there at once")
+		require.GreaterOrEqual(t, time.Since(start), 7*time.Second-10*time.Millisecond,
+			"900 tokens, of which 200 are there at once")
 		require.Less(t, time.Since(start), 7500*time.Millisecond)
 
 		leased := l.Stats().Leased
-		queued := testkit.NewPolicy(t, l, ginlimit.PerMinute(60_000), ginlimit.WithName("queued"), ginlimit.WithConcurrency(1),
+		queued := testkit.NewPolicy(t, l, ginlimit.PerMinute(60_000), ginlimit.WithName("queued"),
+			ginlimit.WithConcurrency(1),
 			ginlimit.WithQueue(1, time.Hour))
 		for range 50 {
 			slot, next := testkit.Acquire(t, queued), make(chan *ginlimit.Slot, 1)
@@ -74,13 +76,15 @@ func TestWaitsUnderALease(t *testing.T) {
 	})
 }
 
-// TestALeaseLeavesTheFloor of its policy to the others of its name, in the same process and in others, with and without leases.
+// TestALeaseLeavesTheFloor of its policy to the others of its name, in the same process and in
+// others, with and without leases.
 func TestALeaseLeavesTheFloor(t *testing.T) {
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow} {
 		for name, of := range map[string]struct {
 			same  bool
 			lease time.Duration
-		}{"one process": {true, testkit.LeaseLife}, "two processes": {false, testkit.LeaseLife}, "without a lease": {false, 0}} {
+		}{"one process": {true, testkit.LeaseLife}, "two processes": {false, testkit.LeaseLife},
+			"without a lease": {false, 0}} {
 			t.Run(a.String()+", "+name, func(t *testing.T) {
 				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 					limit := testkit.LeasePerMinute
@@ -133,7 +137,8 @@ func TestAnotherPlanEndsALease(t *testing.T) {
 			require.NoError(t, err)
 			return r
 		}
-		for _, other := range []ginlimit.Limit{ginlimit.PerHour(0), ginlimit.PerMinute(1), testkit.LeasePerMinute.WithBurst(2000), ginlimit.PerHour(50)} {
+		for _, other := range []ginlimit.Limit{ginlimit.PerHour(0), ginlimit.PerMinute(1),
+			testkit.LeasePerMinute.WithBurst(2000), ginlimit.PerHour(50)} {
 			plan = []ginlimit.Limit{testkit.LeasePerMinute}
 			b.Advance(5 * time.Second) // after two changes within this time there is no lease
 			require.NoError(t, p.Reset(t.Context(), "alice"))
@@ -153,7 +158,8 @@ func TestAnotherPlanEndsALease(t *testing.T) {
 	})
 }
 
-// TestADryRunUnderALease counts as without one, and denies nobody. It shares the lease with the policy in force of its name.
+// TestADryRunUnderALease counts as without one, and denies nobody. It shares the lease with the
+// policy in force of its name.
 func TestADryRunUnderALease(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
@@ -180,8 +186,8 @@ func TestADryRunUnderALease(t *testing.T) {
 	})
 }
 
-// TestARememberedDenialLeavesTheLease: who wants more than there is is denied from memory, and who wants less is admitted from
-// the lease. A refund ends the denial and the lease.
+// TestARememberedDenialLeavesTheLease: who wants more than there is is denied from memory, and who
+// wants less is admitted from the lease. A refund ends the denial and the lease.
 func TestARememberedDenialLeavesTheLease(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
@@ -207,7 +213,8 @@ func TestARememberedDenialLeavesTheLease(t *testing.T) {
 	})
 }
 
-// TestLeasesWhileAHashSlotMigrates of several limits: no more is admitted than each allows, and what was not used goes back.
+// TestLeasesWhileAHashSlotMigrates of several limits: no more is admitted than each allows, and
+// what was not used goes back.
 func TestLeasesWhileAHashSlotMigrates(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)

@@ -17,11 +17,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestDryRunWhereverItIsDecided: a dry run with slots counts, and denies nobody, on a server, while a hash slot migrates and in an
-// outage.
+// TestDryRunWhereverItIsDecided: a dry run with slots counts, and denies nobody, on a server, while
+// a hash slot migrates and in an outage.
 func TestDryRunWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
-		trial := testkit.NewPolicy(t, p.limiter, ginlimit.PerHour(2), ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithLimits(ginlimit.PerDay(9)),
+		trial := testkit.NewPolicy(t, p.limiter, ginlimit.PerHour(2), ginlimit.WithName("api"),
+			testkit.ByUser(), ginlimit.WithLimits(ginlimit.PerDay(9)),
 			ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
@@ -38,16 +39,19 @@ func TestDryRunWhereverItIsDecided(t *testing.T) {
 	})
 }
 
-// TestDenialOfADryRunIsRemembered: the next one costs no call. It bans nobody in the policy in force, whose own denial does.
+// TestDenialOfADryRunIsRemembered: the next one costs no call. It bans nobody in the policy in
+// force, whose own denial does.
 func TestDenialOfADryRunIsRemembered(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
 		opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
-		trial, force := testkit.NewPolicy(t, l, ginlimit.PerHour(1), append(opts, ginlimit.WithDryRun())...), testkit.NewPolicy(t, l, ginlimit.PerHour(1), opts...)
+		trial, force := testkit.NewPolicy(t, l, ginlimit.PerHour(1), append(opts, ginlimit.WithDryRun())...),
+			testkit.NewPolicy(t, l, ginlimit.PerHour(1), opts...)
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
-		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {
+		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromRedis,
+			ginlimit.FromMemory, ginlimit.FromMemory} {
 			require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 			require.Equal(t, source, found.Source)
 		}
@@ -61,10 +65,12 @@ func TestDenialOfADryRunIsRemembered(t *testing.T) {
 }
 
 // planOf returns a policy whose clients' plan is that of a source.
-func planOf(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter, s *testkit.Source, opts ...ginlimit.Option) (*ginlimit.Policy, *ginlimit.Plans) {
+func planOf(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter, s *testkit.Source,
+	opts ...ginlimit.Option) (*ginlimit.Policy, *ginlimit.Plans) {
 	t.Helper()
 	plans := testkit.PlansOfProcess(t, b, s.Ask)
-	return testkit.NewPolicy(t, l, ginlimit.PerMinute(0), append(opts, ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits))...), plans
+	return testkit.NewPolicy(t, l, ginlimit.PerMinute(0),
+		append(opts, ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits))...), plans
 }
 
 // TestPlanInADryRun: a client that has used up its plan passes, and so does one that has none.
@@ -74,8 +80,13 @@ func TestPlanInADryRun(t *testing.T) {
 		p, _ := planOf(t, b, testkit.NewLimiter(t, b.Redis), testkit.NewSource(), ginlimit.WithDryRun())
 		var found ginlimit.Result
 		var errs []*gin.Error
-		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c); errs = c.Errors }, p.Handler())
-		for client, want := range map[string][]bool{"three": {true, true, true, false}, "prohibited": {false}, "unlimited": {true, true, true, true}} {
+		router := testkit.Serve(func(c *gin.Context) {
+			c.Next()
+			found, _ = ginlimit.FromContext(c)
+			errs = c.Errors
+		}, p.Handler())
+		for client, want := range map[string][]bool{"three": {true, true, true, false},
+			"prohibited": {false}, "unlimited": {true, true, true, true}} {
 			for _, allowed := range want {
 				require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User(client)).Code)
 				require.Equal(t, allowed, found.Allowed, client)
@@ -109,8 +120,8 @@ func TestRaisedPlanEndsARememberedDenial(t *testing.T) {
 	})
 }
 
-// TestPlanInAnOutage: the process decides by its share of the plan that it knows, and the source is asked for a plan that it does not
-// know.
+// TestPlanInAnOutage: the process decides by its share of the plan that it knows, and the source is
+// asked for a plan that it does not know.
 func TestPlanInAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -142,8 +153,8 @@ func TestPlanInAnOutage(t *testing.T) {
 	})
 }
 
-// TestRememberedDenialsInAnOutage last for their second. Then the process decides by its share, and what it denies is not
-// remembered when Redis decides again.
+// TestRememberedDenialsInAnOutage last for their second. Then the process decides by its share, and
+// what it denies is not remembered when Redis decides again.
 func TestRememberedDenialsInAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -169,12 +180,13 @@ func TestRememberedDenialsInAnOutage(t *testing.T) {
 	})
 }
 
-// TestDenialWhileAHashSlotMigratesIsRemembered: of limits that are asked for one by one, the next denial costs no call. A refund ends
-// it at once.
+// TestDenialWhileAHashSlotMigratesIsRemembered: of limits that are asked for one by one, the next
+// denial costs no call. A refund ends it at once.
 func TestDenialWhileAHashSlotMigratesIsRemembered(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), ginlimit.PerHour(2), ginlimit.WithName("api"),
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()),
+			ginlimit.PerHour(2), ginlimit.WithName("api"),
 			ginlimit.WithLimits(ginlimit.PerDay(3)))
 		denied := new(atomic.Int64)
 		migrateSlots(t, b, denied)
@@ -210,13 +222,15 @@ func TestOutageOfOneNode(t *testing.T) {
 			},
 			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 				return []redis.ClusterSlot{
-					{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: lostNode}}}, {Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: otherNode}}},
+					{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: lostNode}}},
+					{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: otherNode}}},
 				}, nil
 			},
 		})
 		defer rdb.Close()
 		limit := ginlimit.PerHour(4)
-		l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout), ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithReplicas(2),
+		l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout),
+			ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithReplicas(2),
 			ginlimit.WithDenyMemory(0))
 		clientOf := func(addr string) string {
 			for i := 0; ; i++ {

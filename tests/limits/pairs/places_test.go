@@ -53,7 +53,8 @@ func failingLocal(t *testing.T, b *testkit.Bubble, opts ...ginlimit.Option) *gin
 	}, opts...)...)
 }
 
-// migrateSlots makes Redis answer as a cluster whose hash slots migrate: TRYAGAIN to every call on several keys. It counts them.
+// migrateSlots makes Redis answer as a cluster whose hash slots migrate: TRYAGAIN to every call on
+// several keys. It counts them.
 func migrateSlots(t *testing.T, b *testkit.Bubble, denied *atomic.Int64) {
 	t.Helper()
 	require.NoError(t, b.Redis.Ping(t.Context()).Err())

@@ -17,7 +17,8 @@ import (
 
 // queued are the options of policies with one slot and a queue of two.
 func queued(opts ...ginlimit.Option) []ginlimit.Option {
-	return append([]ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithConcurrency(1), ginlimit.WithQueue(2, time.Hour)}, opts...)
+	return append([]ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(),
+		ginlimit.WithConcurrency(1), ginlimit.WithQueue(2, time.Hour)}, opts...)
 }
 
 // acquired is what Acquire returned, and how long it took.
@@ -52,7 +53,8 @@ func atOnce(t *testing.T, done <-chan acquired) ginlimit.Result {
 	return got.slot.Result()
 }
 
-// TestQueueWhereverItIsDecided: callers wait for a slot, in order of arrival, on a server, while a hash slot migrates and in an outage.
+// TestQueueWhereverItIsDecided: callers wait for a slot, in order of arrival, on a server, while a
+// hash slot migrates and in an outage.
 func TestQueueWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
 		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerHour(10), queued()...)
@@ -78,7 +80,8 @@ func TestQueueWhereverItIsDecided(t *testing.T) {
 	})
 }
 
-// TestQueueThroughAnOutage: a caller that waits for a slot of another process gets one of this process' share when Redis is lost.
+// TestQueueThroughAnOutage: a caller that waits for a slot of another process gets one of this
+// process' share when Redis is lost.
 func TestQueueThroughAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -100,7 +103,8 @@ func TestQueueThroughAnOutage(t *testing.T) {
 	})
 }
 
-// TestQueueWithAFloor: a batch policy that has used up its share is denied at once, and people wait for the slot, and take of the floor.
+// TestQueueWithAFloor: a batch policy that has used up its share is denied at once, and people wait
+// for the slot, and take of the floor.
 func TestQueueWithAFloor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,18 +133,23 @@ func TestQueueWithAFloor(t *testing.T) {
 	})
 }
 
-// TestQueueOfAClientWhosePlanChanges: a caller goes by the limits of when it came. A client that is prohibited meanwhile, or asks for
-// more than its plan ever holds, is denied at once, though others wait.
+// TestQueueOfAClientWhosePlanChanges: a caller goes by the limits of when it came. A client that is
+// prohibited meanwhile, or asks for more than its plan ever holds, is denied at once, though others
+// wait.
 func TestQueueOfAClientWhosePlanChanges(t *testing.T) {
 	t.Parallel()
-	for name, prohibited := range map[string]ginlimit.Limit{"prohibited": ginlimit.PerHour(0), "by the floor": ginlimit.PerHour(1)} {
+	for name, prohibited := range map[string]ginlimit.Limit{"prohibited": ginlimit.PerHour(0),
+		"by the floor": ginlimit.PerHour(1)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				l, limit := testkit.NewLocal(t), ginlimit.PerHour(4)
-				p := testkit.NewPolicy(t, l, ginlimit.PerHour(9), queued(ginlimit.WithFloor(1), ginlimit.WithCost(func(c *gin.Context) int {
-					return len(c.Query("n"))
-				}), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return []ginlimit.Limit{limit}, nil }))...)
+				p := testkit.NewPolicy(t, l, ginlimit.PerHour(9),
+					queued(ginlimit.WithFloor(1), ginlimit.WithCost(func(c *gin.Context) int {
+						return len(c.Query("n"))
+					}), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+						return []ginlimit.Limit{limit}, nil
+					}))...)
 				router := testkit.Serve(p.Handler())
 				request := func(path string) (*httptest.ResponseRecorder, time.Duration) {
 					start := time.Now()
@@ -192,13 +201,14 @@ func TestDryRunDoesNotWaitForASlot(t *testing.T) {
 	})
 }
 
-// TestDenyCacheHoldsUpNoQueue: that there is no slot is not remembered, so callers that wait find one that this process, or another
-// one, releases. That there is no token is remembered.
+// TestDenyCacheHoldsUpNoQueue: that there is no slot is not remembered, so callers that wait find
+// one that this process, or another one, releases. That there is no token is remembered.
 func TestDenyCacheHoldsUpNoQueue(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
-		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
+		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()),
+			ginlimit.PerHour(3), queued()...)
 		held := testkit.Acquire(t, other)
 		first, second := acquiring(t, p), acquiring(t, p)
 		time.Sleep(500 * time.Millisecond)

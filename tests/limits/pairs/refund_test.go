@@ -37,7 +37,8 @@ func TestARefundByHandAddsToWhatARequestGivesBack(t *testing.T) {
 	})
 }
 
-// TestRefundsLeaveSlotsAlone: a refund by hand frees no slot, and a request that is refunded holds its slot until it ends.
+// TestRefundsLeaveSlotsAlone: a refund by hand frees no slot, and a request that is refunded holds
+// its slot until it ends.
 func TestRefundsLeaveSlotsAlone(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		p := counts(t, b, ginlimit.PerHour(10), refunded(), ginlimit.WithConcurrency(1))
@@ -90,7 +91,8 @@ func TestARefundServesWhoeverWaitsForATokenAtOnce(t *testing.T) {
 	})
 }
 
-// TestARefundFillsTheBucketBelowTheFloorFirst: what a policy with a floor gives back is there for the others of its name.
+// TestARefundFillsTheBucketBelowTheFloorFirst: what a policy with a floor gives back is there for
+// the others of its name.
 func TestARefundFillsTheBucketBelowTheFloorFirst(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		people := counts(t, b, ginlimit.PerHour(10))
@@ -132,12 +134,14 @@ func TestARequestIsRefundedInThePeriodThatItBeganIn(t *testing.T) {
 	})
 }
 
-// TestRefundsUnderAPlan: one by hand goes to the limits that the client has now, that of a request to those that it began with.
+// TestRefundsUnderAPlan: one by hand goes to the limits that the client has now, that of a request
+// to those that it began with.
 func TestRefundsUnderAPlan(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		hour, day := ginlimit.PerHour(10), ginlimit.PerDay(20)
 		plans := map[string][]ginlimit.Limit{"alice": {hour, day}}
-		p := counts(t, b, ginlimit.PerHour(1), plansOf(plans), refunded(), ginlimit.WithCost(func(*gin.Context) int { return 4 }))
+		p := counts(t, b, ginlimit.PerHour(1), plansOf(plans), refunded(),
+			ginlimit.WithCost(func(*gin.Context) int { return 4 }))
 		left := func(want int, limit ginlimit.Limit) {
 			t.Helper()
 			r, err := b.Limiter.Peek(t.Context(), ginlimit.Key("p", "alice"), limit)

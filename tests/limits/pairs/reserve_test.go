@@ -39,8 +39,8 @@ func endingDay() ginlimit.Calendar {
 	return ginlimit.CalendarDay(time.FixedZone("late", int((24*time.Hour - time.Minute).Seconds())))
 }
 
-// migrate has the hash slots of all keys migrate, until the function returned is called: a script of several keys is to be
-// tried again, and a script of one key is done.
+// migrate has the hash slots of all keys migrate, until the function returned is called: a script
+// of several keys is to be tried again, and a script of one key is done.
 func migrate(b *testkit.Bubble) (end func()) {
 	b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {
 		if !strings.HasPrefix(command, "EVAL") || args[1] == "1" {
@@ -57,7 +57,8 @@ func TestReservationsTakeNoSlot(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit, name := ginlimit.PerHour(10), ginlimit.WithName("api")
-		p, plain := testkit.NewPolicy(t, b.Limiter, limit, name, ginlimit.WithConcurrency(1)), testkit.NewPolicy(t, b.Limiter, limit, name)
+		p, plain := testkit.NewPolicy(t, b.Limiter, limit, name, ginlimit.WithConcurrency(1)),
+			testkit.NewPolicy(t, b.Limiter, limit, name)
 		slot := testkit.Acquire(t, p)
 		require.True(t, slot.Result().Allowed)
 		r := reserve(t, p, 5, true)
@@ -77,8 +78,8 @@ func TestReservationsTakeNoSlot(t *testing.T) {
 	})
 }
 
-// TestReservationsAndQueues: what a reservation gives back serves who waits for tokens at once, and a reservation does not
-// wait behind those who wait for a slot.
+// TestReservationsAndQueues: what a reservation gives back serves who waits for tokens at once, and
+// a reservation does not wait behind those who wait for a slot.
 func TestReservationsAndQueues(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
@@ -134,12 +135,13 @@ func TestReservationsAndQueues(t *testing.T) {
 	})
 }
 
-// TestReservationsAndBans: a reservation that is denied bans; what is charged afterwards bans nobody; what is given back ends
-// no ban.
+// TestReservationsAndBans: a reservation that is denied bans; what is charged afterwards bans
+// nobody; what is given back ends no ban.
 func TestReservationsAndBans(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 48*time.Hour))
+		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("api"),
+			ginlimit.WithBan(24*time.Hour, 48*time.Hour))
 		for range 3 {
 			require.NoError(t, reserve(t, p, 10, true).Cancel(t.Context()))
 		}
@@ -162,11 +164,13 @@ func TestReservationsAndBans(t *testing.T) {
 	})
 }
 
-// TestReservationsBelongToTheirCalendarPeriod: one that is settled in the next period neither charges nor fills that one.
+// TestReservationsBelongToTheirCalendarPeriod: one that is settled in the next period neither
+// charges nor fills that one.
 func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
 	t.Parallel()
 	for name, limits := range map[string][]ginlimit.Limit{
-		"alone": {ginlimit.PerCalendar(10, endingDay())}, "beside a bucket": {ginlimit.PerCalendar(10, endingDay()), ginlimit.PerSecond(100)},
+		"alone":           {ginlimit.PerCalendar(10, endingDay())},
+		"beside a bucket": {ginlimit.PerCalendar(10, endingDay()), ginlimit.PerSecond(100)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -227,7 +231,8 @@ func TestReservationsOfADryRun(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}
 		force := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), opts...)
-		trial := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(1))...)
+		trial := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10),
+			append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(1))...)
 		slot := testkit.Acquire(t, trial)
 		r := reserve(t, trial, 6, true)
 		remains(t, 3, force)
@@ -302,7 +307,8 @@ func TestAReservationUsesNoLease(t *testing.T) {
 	})
 }
 
-// TestAReservationOfAnOutageIsSettledInTheProcess that has made it, also when Redis is back: Redis' bucket is left alone.
+// TestAReservationOfAnOutageIsSettledInTheProcess that has made it, also when Redis is back: Redis'
+// bucket is left alone.
 func TestAReservationOfAnOutageIsSettledInTheProcess(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []ginlimit.Failure{ginlimit.FailLocal, ginlimit.FailOpen} {

@@ -31,7 +31,8 @@ func settles(opts ...ginlimit.Option) []ginlimit.Option {
 // uses sends a request that takes an estimate, and uses another number of tokens.
 func (c *counted) uses(t *testing.T, client string, cost, used, code int, edit ...func(*http.Request)) {
 	t.Helper()
-	rec := c.send(client, append(edit, testkit.With("X-Cost", strconv.Itoa(cost)), testkit.With("X-Used", strconv.Itoa(used)))...)
+	rec := c.send(client,
+		append(edit, testkit.With("X-Cost", strconv.Itoa(cost)), testkit.With("X-Used", strconv.Itoa(used)))...)
 	require.Equal(t, code, rec.Code)
 	require.Empty(t, c.errs)
 }
@@ -55,7 +56,8 @@ func TestRequestsSettleBesideReservations(t *testing.T) {
 	})
 }
 
-// TestRequestsThatSettleTakeNothingAhead, and tokens that others of their name have leased are neither lost nor given twice.
+// TestRequestsThatSettleTakeNothingAhead, and tokens that others of their name have leased are
+// neither lost nor given twice.
 func TestRequestsThatSettleTakeNothingAhead(t *testing.T) {
 	for _, used := range []int{0, 3, 20} {
 		t.Run(strconv.Itoa(used), func(t *testing.T) {
@@ -109,7 +111,8 @@ func TestRequestsThatSettleHoldTheirSlot(t *testing.T) {
 // TestWhoWaitsForASlotSettles once it was served; what finds no place in the queue does not.
 func TestWhoWaitsForASlotSettles(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := counts(t, b, ginlimit.PerHour(100), settles(ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, 10*time.Second))...)
+		p := counts(t, b, ginlimit.PerHour(100),
+			settles(ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, 10*time.Second))...)
 		p.during = func() { time.Sleep(time.Second) }
 		var all sync.WaitGroup
 		for range 2 {
@@ -127,7 +130,8 @@ func TestWhoWaitsForASlotSettles(t *testing.T) {
 	})
 }
 
-// TestWhatIsSettledBansNobody: neither an estimate that is given back, nor a debt. What is denied because of the debt does.
+// TestWhatIsSettledBansNobody: neither an estimate that is given back, nor a debt. What is denied
+// because of the debt does.
 func TestWhatIsSettledBansNobody(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		p := counts(t, b, ginlimit.PerHour(10), settles(ginlimit.WithBan(24*time.Hour, 24*time.Hour))...)
@@ -230,7 +234,8 @@ func TestADryRunSettles(t *testing.T) {
 func TestARequestThatSettlesEndsARememberedDenial(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := counts(t, testkit.Backend{Limiter: testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())}, ginlimit.PerHour(10), settles()...)
+		p := counts(t, testkit.Backend{Limiter: testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())},
+			ginlimit.PerHour(10), settles()...)
 		p.during = func() {
 			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
 				p.uses(t, "alice", 1, 1, 429, testkit.With("X-Inner", "1"))
@@ -245,13 +250,15 @@ func TestARequestThatSettlesEndsARememberedDenial(t *testing.T) {
 	})
 }
 
-// TestARequestSettlesWhileAHashSlotMigrates: each bucket of two is settled once, though the client has given up five times.
+// TestARequestSettlesWhileAHashSlotMigrates: each bucket of two is settled once, though the client
+// has given up five times.
 func TestARequestSettlesWhileAHashSlotMigrates(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ used, left int }{{2, 8}, {9, 1}} {
 		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 			l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(time.Second))
-			p := counts(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(10), settles(ginlimit.WithLimits(ginlimit.PerDay(20)))...)
+			p := counts(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(10),
+				settles(ginlimit.WithLimits(ginlimit.PerDay(20)))...)
 			refused := 0
 			p.during = func() {
 				b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {

@@ -35,9 +35,11 @@ func denies(t *testing.T, p *ginlimit.Policy, name string) time.Duration {
 func TestADenialForWantOfASlotBans(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1), ginlimit.WithBan(time.Minute, time.Minute)}
+		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1),
+			ginlimit.WithBan(time.Minute, time.Minute)}
 		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerMinute(100), opts...)
-		queued := testkit.NewPolicy(t, b.Limiter, ginlimit.PerMinute(100), append(opts, ginlimit.WithQueue(1, time.Second))...)
+		queued := testkit.NewPolicy(t, b.Limiter, ginlimit.PerMinute(100),
+			append(opts, ginlimit.WithQueue(1, time.Second))...)
 		slot := admits(t, queued)
 		require.Equal(t, time.Second, denies(t, queued, "api-c"), "after it has waited")
 		slot.Release()
@@ -63,7 +65,8 @@ func TestADenialForWantOfASlotBans(t *testing.T) {
 	})
 }
 
-// TestSlotsBesideAFloor: policies of one name share slots, whatever floor each has, and who is denied for the floor takes none.
+// TestSlotsBesideAFloor: policies of one name share slots, whatever floor each has, and who is
+// denied for the floor takes none.
 func TestSlotsBesideAFloor(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
@@ -86,11 +89,13 @@ func TestSlotsBesideAFloor(t *testing.T) {
 	})
 }
 
-// TestSlotsOutliveACalendarPeriod: what is in flight when a period ends holds its slot in the next, and the quota is whole.
+// TestSlotsOutliveACalendarPeriod: what is in flight when a period ends holds its slot in the next,
+// and the quota is whole.
 func TestSlotsOutliveACalendarPeriod(t *testing.T) {
 	t.Parallel()
 	for name, limits := range map[string][]ginlimit.Limit{
-		"alone": {ginlimit.PerCalendar(3, endingDay())}, "beside a bucket": {ginlimit.PerCalendar(3, endingDay()), ginlimit.PerSecond(100)},
+		"alone":           {ginlimit.PerCalendar(3, endingDay())},
+		"beside a bucket": {ginlimit.PerCalendar(3, endingDay()), ginlimit.PerSecond(100)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,8 +140,8 @@ func TestAClientInAQueueIsChargedInThePeriodThatItIsServedIn(t *testing.T) {
 	})
 }
 
-// TestSlotsOfAClientWhosePlanChanges: slots are the policy's, whatever plan the client has. A plan without a limit still needs
-// one, and a plan of none takes none.
+// TestSlotsOfAClientWhosePlanChanges: slots are the policy's, whatever plan the client has. A plan
+// without a limit still needs one, and a plan of none takes none.
 func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
@@ -145,7 +150,8 @@ func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
 		one, two := admits(t, p), admits(t, p)
 		for _, other := range [][]ginlimit.Limit{
-			{ginlimit.PerDay(100)}, {ginlimit.PerHour(-1)}, {ginlimit.PerMinute(50), ginlimit.PerCalendar(9, ginlimit.CalendarDay(nil))},
+			{ginlimit.PerDay(100)}, {ginlimit.PerHour(-1)},
+			{ginlimit.PerMinute(50), ginlimit.PerCalendar(9, ginlimit.CalendarDay(nil))},
 		} {
 			plan = other
 			denies(t, p, "api-c")
@@ -165,7 +171,8 @@ func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
 	})
 }
 
-// TestADenialForWantOfASlotIsNotRemembered, as a slot may be free at any time. One for want of tokens is, and takes no slot.
+// TestADenialForWantOfASlotIsNotRemembered, as a slot may be free at any time. One for want of
+// tokens is, and takes no slot.
 func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]ginlimit.Limit{"with tokens": ginlimit.PerHour(3), "slots alone": {Rate: -1}} {
@@ -208,15 +215,18 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 	}
 }
 
-// TestSlotsInAnOutage: each process has its share, in which what it held before counts. When Redis is back, it counts them all.
+// TestSlotsInAnOutage: each process has its share, in which what it held before counts. When Redis
+// is back, it counts them all.
 func TestSlotsInAnOutage(t *testing.T) {
 	t.Parallel()
-	for name, failure := range map[string]ginlimit.Failure{"local": ginlimit.FailLocal, "open": ginlimit.FailOpen, "closed": ginlimit.FailClosed} {
+	for name, failure := range map[string]ginlimit.Failure{"local": ginlimit.FailLocal,
+		"open": ginlimit.FailOpen, "closed": ginlimit.FailClosed} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(4)}
-				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(2), ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
+				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(2),
+					ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
 				p := testkit.NewPolicy(t, l, ginlimit.PerHour(100), opts...)
 				other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(100), opts...)
 				held := []*ginlimit.Slot{admits(t, p)}
