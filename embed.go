@@ -68,12 +68,12 @@ func recipes() [redisstore.Limits]recipe {
 func sources() (s redisstore.Sources) {
 	for i, r := range recipes() {
 		s.Server[i] = r.compose(false)
-		s.Server[redisstore.Guarded+i] = r.compose(true)
+		s.Server[redisstore.WithBanOrSlots+i] = r.compose(true)
 		if i < redisstore.Single {
 			s.Node[i] = crossSlotSource + constants() + r.fast
 		}
 	}
-	s.Server[redisstore.Guards] = preludeSource + constants() + slotsSource + guardsSource
+	s.Server[redisstore.BanOrSlots] = preludeSource + constants() + slotsSource + guardsSource
 	s.Server[redisstore.Report] = preludeSource + constants() + slotsSource + reportSource
 	return s
 }

@@ -166,7 +166,7 @@ func (a *lessees) wait(ctx context.Context, t *testing.T, mended time.Time) {
 // isLost reports whether an error says that Redis is lost, which ends all leases of the process.
 // What Redis replies to one call, and a queue that is full, do not.
 func isLost(err error) bool {
-	return err != nil && !redisstore.IsReply(err) && !errors.Is(err, dispatch.ErrQueueFull)
+	return err != nil && !redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrQueueFull)
 }
 
 // judge asserts what must hold in every run. It counts the decisions, those from leases, and the

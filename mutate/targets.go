@@ -58,7 +58,13 @@ var (
 
 var targets = []target{
 	{"internal/bucket/bucket.go", []stage{bucketTests, memoryTests, denyTests}},
-	{"internal/bucket/guard.go", []stage{bucketTests, memoryTests}},
+	{"internal/bucket/level.go", []stage{bucketTests, memoryTests, denyTests}},
+	{"internal/bucket/token.go", []stage{bucketTests, memoryTests, denyTests}},
+	{"internal/bucket/window.go", []stage{bucketTests, memoryTests, denyTests}},
+	{"internal/bucket/calendar.go", []stage{bucketTests, memoryTests, denyTests}},
+	{"internal/bucket/share.go", []stage{bucketTests, memoryTests, denyTests}},
+	{"internal/bucket/slots.go", []stage{bucketTests, memoryTests}},
+	{"internal/bucket/ban.go", []stage{bucketTests, memoryTests}},
 	{"internal/bucket/op.go", []stage{bucketTests, dispatchTests, memoryTests, scripts}},
 	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
@@ -90,7 +96,7 @@ var targets = []target{
 	{"internal/dispatch/call.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/deadline.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/dispatch.go", []stage{dispatchTests, dispatchSim}},
-	{"internal/dispatch/lent.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/borrowed.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
 	{"lua/kind/token.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},

@@ -86,7 +86,7 @@ func newBucket(t testing.TB, kind Kind, rate, burst, period int64) Bucket {
 	return b
 }
 
-// owing returns the bucket as a share of one that holds so many tokens.
+// owing returns the bucket as a share of a bucket that holds that many tokens.
 func owing(b Bucket, whole int64) Bucket {
 	b.Whole = whole
 	return b
@@ -206,8 +206,8 @@ func TestWindow(t *testing.T) {
 			assert.Equal(t, State{5, 0, 0, 1, 7}, b.After(s, 499), "it keeps what was taken")
 			assert.Equal(t, State{Mark: 7}, b.After(s, 500), "until it is full")
 			assert.Equal(t, State{Mark: 7}, b.After(s, math.MaxInt64))
-			assert.True(t, b.Refuses(s, 19, 1))
-			assert.False(t, b.Refuses(s, 20, 1))
+			assert.True(t, b.Denies(s, 19, 1))
+			assert.False(t, b.Denies(s, 20, 1))
 			assert.Equal(t, int64(MaxUnits), b.MaxBlock())
 			assert.EqualValues(t, 4, b.BlockLevel(1))
 			assert.EqualValues(t, 4, b.BlockLevel(math.MaxInt64))
@@ -265,8 +265,8 @@ func TestTimesAreExact(t *testing.T) {
 		more := min(b.Remaining(s.Level)+1, b.Burst)
 		first("more after", b.MoreAfter(s), func(s State) bool { return b.Remaining(s.Level) >= more })
 		require.Equal(t, b.ResetAfter(State{Level: b.Capacity}), b.FillTime())
-		for _, ms := range []int64{0, 1, 999, 1000} { // as long as a refusal is remembered
-			require.Equal(t, !fits(later(ms)), b.Refuses(s, ms, n), about(s, n)...)
+		for _, ms := range []int64{0, 1, 999, 1000} { // as long as a denial is remembered
+			require.Equal(t, !fits(later(ms)), b.Denies(s, ms, n), about(s, n)...)
 		}
 
 		if charges := b.Fit(s.Level, someNumber(r, MaxUnits), n); charges > 0 {

@@ -1,4 +1,4 @@
-// Package denycache remembers refusals, and refuses for as long as Redis would.
+// Package denycache remembers denials, and refuses for as long as Redis would.
 package denycache
 
 import (
@@ -14,17 +14,17 @@ import (
 const (
 	// MaxEntries keeps the table allocatable.
 	MaxEntries = 1 << 22
-	// life is how long a refusal is believed.
+	// life is how long a denial is believed.
 	life = time.Second
 	// ways is how many entries a key may be in.
 	ways = 4
 	// stripes is over how many clocks the keys are spread that tell when one was changed.
 	stripes = 64
-	// shares is how many sets of buckets are kept for refusals to share. More may be remembered, in more memory.
+	// shares is how many sets of buckets are kept for denials to share. More may be remembered, in more memory.
 	shares = 64
 )
 
-// Cache remembers refusals. A nil Cache remembers nothing.
+// Cache remembers denials. A nil Cache remembers nothing.
 //
 // A level that Redis found falls only by what drains. Redis read it after it was asked and before it answered. Counted
 // from the former, the level is a lower bound, by which a request is refused; from the latter an upper one, by which the
@@ -36,7 +36,7 @@ const (
 //
 // It is a table of fixed size in which a key has a few places, read and written without a lock.
 //
-// A change in this process, such as a refund, leaves no older refusal behind. Forget sets the clock of the key's stripe,
+// A change in this process, such as a refund, leaves no older denial behind. Forget sets the clock of the key's stripe,
 // then empties the key's places. Remember writes its entry, then removes it if the clock has passed the time at which its
 // call was sent. If Forget empties the places before the entry is written, it has set the clock before, and Remember sees it.
 type Cache struct {
@@ -49,7 +49,7 @@ type Cache struct {
 	changed [stripes]atomic.Int64 // when this process last changed a key of the stripe, since start
 }
 
-// Subject is whose refusal it is: a key, with its hash, and the buckets of its limits.
+// Subject is whose denial it is: a key, with its hash, and the buckets of its limits.
 type Subject struct {
 	Key     []byte
 	Hash    uint64
@@ -57,19 +57,19 @@ type Subject struct {
 	N       int64 // tokens of a charge
 }
 
-// Refusal is what Redis found when it refused.
-type Refusal struct {
+// Denial is what Redis found when it refused.
+type Denial struct {
 	States         []bucket.State
 	Sent, Received time.Time // when Redis was asked, and had answered
 }
 
-// entry is a refusal by Redis. It is not changed.
+// entry is a denial by Redis. It is not changed.
 type entry struct {
 	hash    uint64
 	key     string
 	buckets []bucket.Bucket
 	n       int64
-	Refusal
+	Denial
 }
 
 // New returns a cache of so many entries, rounded up, and nil for none.
@@ -107,7 +107,7 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 	longest := int64((age + time.Millisecond - 1) / time.Millisecond)
 	refused := false
 	for i := range s.Buckets {
-		refused = refused || s.Buckets[i].Refuses(e.States[i], longest, s.N)
+		refused = refused || s.Buckets[i].Denies(e.States[i], longest, s.N)
 	}
 	if refused {
 		shortest := now.Sub(e.Received).Milliseconds()
@@ -133,7 +133,7 @@ func find(places []atomic.Pointer[entry], s Subject) *entry {
 func (e *entry) of(hash uint64, key []byte) bool { return e.hash == hash && e.key == string(key) }
 
 // Remember keeps that Redis refused a charge.
-func (c *Cache) Remember(s Subject, r Refusal) {
+func (c *Cache) Remember(s Subject, r Denial) {
 	if c == nil || c.changedSince(s.Hash, r.Sent) {
 		return
 	}
@@ -147,7 +147,7 @@ func (c *Cache) Remember(s Subject, r Refusal) {
 			return
 		}
 	}
-	e := &entry{hash: s.Hash, key: string(s.Key), buckets: c.share(s.Buckets), n: s.N, Refusal: r}
+	e := &entry{hash: s.Hash, key: string(s.Key), buckets: c.share(s.Buckets), n: s.N, Denial: r}
 	e.States = slices.Clone(r.States)
 	place, old := choose(places, e)
 	if place.CompareAndSwap(old, e) && c.changedSince(s.Hash, r.Sent) {
@@ -155,7 +155,7 @@ func (c *Cache) Remember(s Subject, r Refusal) {
 	}
 }
 
-// share returns the same buckets from where other refusals have them too: an application that passes limits with each
+// share returns the same buckets from where other denials have them too: an application that passes limits with each
 // call makes new ones each time.
 func (c *Cache) share(buckets []bucket.Bucket) []bucket.Bucket {
 	first := &buckets[0]
@@ -168,9 +168,9 @@ func (c *Cache) share(buckets []bucket.Bucket) []bucket.Bucket {
 	return own
 }
 
-// watch learns from two refusals whether Redis' clock runs like this one. It is false if that is too soon to tell.
+// watch learns from two denials whether Redis' clock runs like this one. It is false if that is too soon to tell.
 // Calendar periods say nothing of it.
-func (c *Cache) watch(before *entry, buckets []bucket.Bucket, r Refusal) bool {
+func (c *Cache) watch(before *entry, buckets []bucket.Bucket, r Denial) bool {
 	i := bucket.Timed(buckets)
 	if i < 0 {
 		return true
@@ -194,7 +194,7 @@ func choose(places []atomic.Pointer[entry], e *entry) (place *atomic.Pointer[ent
 }
 
 // Forget forgets a key that this process has changed, and what it asked about it before. If the change failed, Redis may
-// still make it: nothing is remembered of the key until a refusal of now has no life left.
+// still make it: nothing is remembered of the key until a denial of now has no life left.
 func (c *Cache) Forget(key []byte, hash uint64, failed bool) {
 	if c == nil {
 		return
@@ -228,7 +228,7 @@ func (c *Cache) changedSince(hash uint64, sent time.Time) bool {
 	return changed > 0 && int64(sent.Sub(c.start)) <= changed
 }
 
-// Len returns how many refusals may be told without Redis. It looks through the whole table.
+// Len returns how many denials may be told without Redis. It looks through the whole table.
 func (c *Cache) Len() int {
 	if c == nil {
 		return 0

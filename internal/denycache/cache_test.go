@@ -23,7 +23,7 @@ func TestRefusesForAsLongAsRedisWould(t *testing.T) {
 		level    int64
 		n        int64
 		took     time.Duration // from when Redis was asked to when it answered
-		last     time.Duration // after it answered: the last moment of a refusal
+		last     time.Duration // after it answered: the last moment of a denial
 		toldThen int64         // the level told at that moment
 	}{
 		"at once":                          {1000, 1, 0, 99 * ms, 901},
@@ -117,7 +117,7 @@ func TestWhoIsRefused(t *testing.T) {
 	})
 }
 
-// TestBucketsAreShared: refusals under equal limits have them from one place, and no others.
+// TestBucketsAreShared: denials under equal limits have them from one place, and no others.
 func TestBucketsAreShared(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(64, clocktrust.New(true))

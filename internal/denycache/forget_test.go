@@ -32,7 +32,7 @@ func TestForget(t *testing.T) {
 		require.Nil(t, c.lookup(k))
 		require.NotNil(t, c.lookup(same))
 		require.NotNil(t, c.lookup(other))
-		for _, s := range all { // refusals that were on their way
+		for _, s := range all { // denials that were on their way
 			c.Remember(s, before)
 		}
 		require.Nil(t, c.lookup(k))
@@ -45,7 +45,7 @@ func TestForget(t *testing.T) {
 		c.Remember(k, refused(empty))
 		require.NotNil(t, c.lookup(k), "of the next one")
 
-		// A change that failed may still be made, for as long as a refusal is believed.
+		// A change that failed may still be made, for as long as a denial is believed.
 		c.Forget(k.Key, k.Hash, true)
 		for range 100 {
 			c.Remember(k, refused(empty))
@@ -84,7 +84,7 @@ func TestAFailedChangeIsNotShortened(t *testing.T) {
 	})
 }
 
-// TestForgetAgainstRemember has a key changed while refusals of it are on their way, as the comment of Cache says: once all
+// TestForgetAgainstRemember has a key changed while denials of it are on their way, as the comment of Cache says: once all
 // have returned, none is left that is older than the change.
 func TestForgetAgainstRemember(t *testing.T) {
 	t.Parallel()
@@ -103,7 +103,7 @@ func TestForgetAgainstRemember(t *testing.T) {
 				if !refuses.Load() {
 					break
 				}
-				c.Remember(s, Refusal{States: []bucket.State{{Level: one[0].Capacity}}, Sent: sent, Received: sent})
+				c.Remember(s, Denial{States: []bucket.State{{Level: one[0].Capacity}}, Sent: sent, Received: sent})
 			}
 		})
 		for !begun.Load() {

@@ -26,9 +26,9 @@ func of(key string, hash uint64, n int64, buckets []bucket.Bucket) Subject {
 	return Subject{Key: []byte(key), Hash: hash, Buckets: buckets, N: n}
 }
 
-// refused returns a refusal that was sent and received now.
-func refused(states ...bucket.State) Refusal {
-	return Refusal{States: states, Sent: time.Now(), Received: time.Now()}
+// refused returns a denial that was sent and received now.
+func refused(states ...bucket.State) Denial {
+	return Denial{States: states, Sent: time.Now(), Received: time.Now()}
 }
 
 // lookup returns the states that the cache tells of a subject, nil if it does not refuse.

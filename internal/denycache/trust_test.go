@@ -53,7 +53,7 @@ func TestTrust(t *testing.T) {
 					c.Remember(s, refused(bucket.State{Level: level}))
 					require.Equal(t, 1, c.Len())
 					if told := c.lookup(s); told != nil {
-						require.Equal(t, level, told[0].Level, "the newest refusal")
+						require.Equal(t, level, told[0].Level, "the newest denial")
 					}
 				}
 				remember()

@@ -50,12 +50,12 @@ func (b *Background) Close(most time.Duration) {
 func (b *Background) Detached(ctx context.Context, timeout time.Duration, f func(context.Context)) {
 	b.all.Add(1)
 	within, cancel := context.WithTimeout(context.Background(), timeout)
-	lent := Lend(within, ctx)
-	defer lent.End()
+	borrowed := Borrow(within, ctx)
+	defer borrowed.End()
 	_, _ = Bounded(ctx, 0, func() (struct{}, error) {
 		defer b.all.Done()
 		defer cancel()
-		f(lent)
+		f(borrowed)
 		return struct{}{}, nil
 	})
 }

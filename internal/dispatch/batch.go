@@ -11,21 +11,21 @@ import (
 // Batch is what travels together. It belongs to the goroutine that sends it, but for since and overdue, which are the
 // dispatcher's, behind its lock. Its memory is used again.
 type Batch struct {
-	Merged []*Merged // in the order in which they were asked for
+	Groups []*Group // in the order in which they were asked for
 
-	ctx    *Lent  // of the transport, with the values of one caller: that of the first call
-	unlent []Lent // contexts of further batches
-	calls  []*Call
-	newest map[uint64]*Merged // by the hash of a key: the merged call that a further one may join
-	spare  []*Merged
+	ctx           *Borrowed  // of the transport, with the values of one caller: that of the first call
+	spareContexts []Borrowed // contexts of further batches
+	calls         []*Call
+	newest        map[uint64]*Group // by the hash of a key: the merged call that a further one may join
+	spare         []*Group
 
 	urgent  bool      // it has a Return, which must not be done late
 	since   time.Time // it took its calls
 	overdue bool      // it was late and has no slot
 }
 
-// Merged is a call for one or several Calls on the same buckets.
-type Merged struct {
+// Group is a call for one or several Calls on the same buckets.
+type Group struct {
 	*Call                  // the first of them, and what they have in common
 	Charges int64          // of all of them
 	First   bool           // on its key in this batch
@@ -34,19 +34,19 @@ type Merged struct {
 	last    *Call          // the end of the list that begins with the first
 }
 
-func newBatch() *Batch { return &Batch{newest: map[uint64]*Merged{}} }
+func newBatch() *Batch { return &Batch{newest: map[uint64]*Group{}} }
 
-// lentAtOnce is how many contexts are allocated at once.
-const lentAtOnce = 16
+// contextsAtOnce is how many contexts are allocated at once.
+const contextsAtOnce = 16
 
-// lend gives the batch a context with the values of the caller of its first call. No context is used for two batches, because a
+// borrow gives the batch a context with the values of the caller of its first call. No context is used for two batches, because a
 // hook of the client may keep it.
-func (b *Batch) lend(caller context.Context) {
-	if len(b.unlent) == 0 {
-		b.unlent = make([]Lent, lentAtOnce)
+func (b *Batch) borrow(caller context.Context) {
+	if len(b.spareContexts) == 0 {
+		b.spareContexts = make([]Borrowed, contextsAtOnce)
 	}
-	b.ctx, b.unlent = &b.unlent[0], b.unlent[1:]
-	b.ctx.caller, b.calls[0].lent = caller, b.ctx
+	b.ctx, b.spareContexts = &b.spareContexts[0], b.spareContexts[1:]
+	b.ctx.caller, b.calls[0].borrowed = caller, b.ctx
 }
 
 func (b *Batch) reset() {
@@ -54,11 +54,11 @@ func (b *Batch) reset() {
 	clear(b.calls)
 	b.calls = b.calls[:0]
 	clear(b.newest)
-	for _, m := range b.Merged {
+	for _, m := range b.Groups {
 		m.Call, m.last, m.Err = nil, nil, nil
 	}
-	b.spare = append(b.spare, b.Merged...)
-	b.Merged = b.Merged[:0]
+	b.spare = append(b.spare, b.Groups...)
+	b.Groups = b.Groups[:0]
 }
 
 // coalesce merges the calls that can be. A call joins only the newest one on its key, so that all that is done to one
@@ -67,7 +67,7 @@ func (b *Batch) coalesce() {
 	b.urgent = false
 	for _, c := range b.calls {
 		b.urgent = b.urgent || c.Op.Verb == bucket.Return
-		var before *Merged
+		var before *Group
 		if len(b.calls) > 1 {
 			before = b.newest[c.Hash]
 			if before != nil && before.joins(c) {
@@ -76,15 +76,15 @@ func (b *Batch) coalesce() {
 				continue
 			}
 		}
-		var m *Merged
+		var m *Group
 		if n := len(b.spare); n > 0 {
 			m, b.spare = b.spare[n-1], b.spare[:n-1]
 		} else {
-			m = new(Merged)
+			m = new(Group)
 		}
 		m.Call, m.last, m.Charges, m.First = c, c, c.Op.Charges, before == nil
 		m.Found = append(m.Found[:0], c.States...)
-		b.Merged = append(b.Merged, m)
+		b.Groups = append(b.Groups, m)
 		if len(b.calls) > 1 {
 			b.newest[c.Hash] = m
 		}
@@ -92,7 +92,7 @@ func (b *Batch) coalesce() {
 }
 
 // joins reports whether c takes from the same buckets by charges of the same size.
-func (m *Merged) joins(c *Call) bool {
+func (m *Group) joins(c *Call) bool {
 	op := m.Op
 	op.Charges = m.Charges
 	return op.Merges(c.Op) && len(m.Others)+len(c.Others) == 0 && m.sameKey(c) && bucket.Same(m.Buckets, c.Buckets)
@@ -100,7 +100,7 @@ func (m *Merged) joins(c *Call) bool {
 
 // Attempts returns what is settled of the slots that this process holds, as the newest of the calls tells it, and the numbers of
 // their attempts, each followed by a comma.
-func (m *Merged) Attempts() (newest bucket.Attempt, numbers string) {
+func (m *Group) Attempts() (newest bucket.Attempt, numbers string) {
 	var text []byte
 	for c := m.Call; c != nil; c = c.next {
 		if c.Attempt.Number >= newest.Number {
@@ -114,7 +114,7 @@ func (m *Merged) Attempts() (newest bucket.Attempt, numbers string) {
 }
 
 // distribute answers the calls, each as if those before it had been asked alone.
-func (m *Merged) distribute(sent, received time.Time) {
+func (m *Group) distribute(sent, received time.Time) {
 	for c := m.Call; c != nil; {
 		next := c.next
 		if m.Err == nil {
@@ -130,7 +130,7 @@ func (m *Merged) distribute(sent, received time.Time) {
 }
 
 // charge has the states be those after a call.
-func (m *Merged) charge(c *Call) {
+func (m *Group) charge(c *Call) {
 	granted := c.Op.Charges
 	for i := range c.Buckets {
 		granted = c.Buckets[i].Fit(m.Found[i].Level, granted, c.Op.N)

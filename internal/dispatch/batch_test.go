@@ -125,7 +125,7 @@ func TestWhatDoesNotMerge(t *testing.T) {
 				release()
 				synctest.Wait()
 				require.EqualValues(t, 2+1, d.Stats().Batches-1, "both in one batch")
-				want := d.slots + 2
+				want := d.places + 2
 				if row.merges {
 					want--
 				}
@@ -143,9 +143,9 @@ func TestMergedChargesStayCountable(t *testing.T) {
 		b.calls = append(b.calls, newCall("k", take(bucket.MaxUnits/2, 1), one))
 	}
 	b.coalesce()
-	require.Len(t, b.Merged, 2)
-	require.EqualValues(t, int64(bucket.MaxUnits/2*2), b.Merged[0].Charges)
-	require.EqualValues(t, int64(bucket.MaxUnits/2), b.Merged[1].Charges)
+	require.Len(t, b.Groups, 2)
+	require.EqualValues(t, int64(bucket.MaxUnits/2*2), b.Groups[0].Charges)
+	require.EqualValues(t, int64(bucket.MaxUnits/2), b.Groups[1].Charges)
 }
 
 // TestAttemptsOfMergedCalls: the newest tells what is settled, all have their number told, and those that only look have none.
@@ -157,9 +157,9 @@ func TestAttemptsOfMergedCalls(t *testing.T) {
 		newest   bucket.Attempt
 		numbers  string
 	}{
-		"one that looks": {[]bucket.Attempt{{Settled: 3, Held: 2}}, bucket.Attempt{Settled: 3, Held: 2}, ""},
-		"some": {[]bucket.Attempt{{Number: 9, Settled: 3, Held: 2}, {}, {Number: 123, Settled: 8, Held: 1}, {Number: 1, Settled: 0, Held: 0}},
-			bucket.Attempt{Number: 123, Settled: 8, Held: 1}, "9,123,1,"},
+		"one that looks": {[]bucket.Attempt{{Ended: 3, Held: 2}}, bucket.Attempt{Ended: 3, Held: 2}, ""},
+		"some": {[]bucket.Attempt{{Number: 9, Ended: 3, Held: 2}, {}, {Number: 123, Ended: 8, Held: 1}, {Number: 1, Ended: 0, Held: 0}},
+			bucket.Attempt{Number: 123, Ended: 8, Held: 1}, "9,123,1,"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBatch()
@@ -169,8 +169,8 @@ func TestAttemptsOfMergedCalls(t *testing.T) {
 				b.calls = append(b.calls, c)
 			}
 			b.coalesce()
-			require.Len(t, b.Merged, 1)
-			newest, numbers := b.Merged[0].Attempts()
+			require.Len(t, b.Groups, 1)
+			newest, numbers := b.Groups[0].Attempts()
 			require.Equal(t, row.newest, newest)
 			require.Equal(t, row.numbers, numbers)
 		})
@@ -214,7 +214,7 @@ type refusingKey struct {
 
 func (r *refusingKey) Send(ctx context.Context, b *Batch) error {
 	err := r.server.Send(ctx, b)
-	for _, m := range b.Merged {
+	for _, m := range b.Groups {
 		if string(m.Key) == r.key {
 			m.Err = r.err
 		}

@@ -125,7 +125,7 @@ func TestOutage(t *testing.T) {
 				require.NoError(t, d.Do(t.Context(), c))
 				require.EqualValues(t, 93, one[0].Remaining(c.States[0].Level), "of 100")
 				require.Equal(t, closed, stateOf(d))
-				time.Sleep(settleTime)
+				time.Sleep(confirmTime)
 				synctest.Wait()
 				require.Equal(t, 1, s.lines(logBack))
 				require.Equal(t, 1, s.lines(logOpen))
@@ -148,7 +148,7 @@ func TestHalfOpenOpensAtOneFailure(t *testing.T) {
 		one := newBuckets(t, bucket.Token, 100)
 		calls := 0
 		s.does(func(_ context.Context, b *Batch) error {
-			if b.Merged[0].Op.Charges == 0 {
+			if b.Groups[0].Op.Charges == 0 {
 				return nil
 			}
 			calls++
@@ -167,7 +167,7 @@ func TestHalfOpenOpensAtOneFailure(t *testing.T) {
 		require.Zero(t, s.lines(logBack))
 		s.does(nil, nil)
 		untilFound(t, d)
-		time.Sleep(settleTime)
+		time.Sleep(confirmTime)
 		synctest.Wait()
 		require.Equal(t, 1, s.lines(logBack))
 		require.True(t, d.Idle())

@@ -30,8 +30,8 @@ type Call struct {
 	done      chan struct{}      // has room for the one answer
 	ends      [2]context.Context // when the caller leaves: its own, and the timeout
 	err       error
-	lent      *Lent // the context of a batch that has its caller's values, or nil
-	next      *Call // of those that were merged into one
+	borrowed  *Borrowed // the context of a batch that has its caller's values, or nil
+	next      *Call     // of those that were merged into one
 	progress  progress
 	abandoned bool
 }
@@ -132,11 +132,11 @@ func (c *Call) answer(err error) {
 	c.done <- struct{}{}
 }
 
-// endLent ends the reading of the caller's values, before the caller returns.
-func (c *Call) endLent() {
-	if c.lent != nil {
-		c.lent.End()
-		c.lent = nil
+// endBorrowed ends the reading of the caller's values, before the caller returns.
+func (c *Call) endBorrowed() {
+	if c.borrowed != nil {
+		c.borrowed.End()
+		c.borrowed = nil
 	}
 }
 

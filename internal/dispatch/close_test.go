@@ -141,7 +141,7 @@ func TestRetire(t *testing.T) {
 		stays("the prober runs")
 		s.does(nil, nil)
 		untilFound(t, d)
-		time.Sleep(settleTime)
+		time.Sleep(confirmTime)
 		gate := make(chan struct{})
 		s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
 		go func() { _ = d.Do(t.Context(), newCall("k", take(1, 1), one)) }()

@@ -67,16 +67,16 @@ var (
 // Goroutines that end when nothing waits send batches. If the server is Inline, the caller of a call that goes alone sends
 // it itself: handing it to another goroutine and back takes longer than Redis does.
 type Dispatcher struct {
-	server   Server
-	slots    int // how many batches may be in flight to a server that is near
-	farSlots int // and to a distant one
-	timeout  sharedDeadline
-	sending  sharedDeadline // of a batch that a goroutine sends
-	spare    sync.Pool      // of *Batch
-	ctx      context.Context
-	stop     context.CancelFunc // ends the prober
-	reopened chan error         // tells the prober why, while it waits whether the server stays
-	ended    sync.WaitGroup     // the batches in flight, and the prober
+	server    Server
+	places    int // how many batches may be in flight to a server that is near
+	farPlaces int // and to a distant one
+	timeout   sharedDeadline
+	sending   sharedDeadline // of a batch that a goroutine sends
+	spare     sync.Pool      // of *Batch
+	ctx       context.Context
+	stop      context.CancelFunc // ends the prober
+	reopened  chan error         // tells the prober why, while it waits whether the server stays
+	ended     sync.WaitGroup     // the batches in flight, and the prober
 
 	mu         sync.Mutex // guards everything below
 	queue      []*Call
@@ -107,17 +107,17 @@ type Stats struct {
 // New returns a dispatcher for a server.
 func New(timeout time.Duration, server Server) *Dispatcher {
 	d := &Dispatcher{
-		server: server, slots: MaxInFlight, breaker: newBreaker(timeout), reopened: make(chan error, 1),
+		server: server, places: MaxInFlight, breaker: newBreaker(timeout), reopened: make(chan error, 1),
 		timeout: sharedDeadline{span: timeout}, sending: sharedDeadline{span: max(timeout, connectTimeout)},
 	}
-	d.farSlots = maxFarInFlight
+	d.farPlaces = maxFarInFlight
 	if server.OneOfMany {
-		d.slots = 1
+		d.places = 1
 	}
 	if server.Conns > 0 {
-		d.slots = min(d.slots, server.Conns)
+		d.places = min(d.places, server.Conns)
 		// If all hang, as many and moreOverdue are overdue, beside one batch and the probes.
-		d.farSlots = max(d.slots, min(d.farSlots, server.Conns-moreOverdue-1-maxProbes))
+		d.farPlaces = max(d.places, min(d.farPlaces, server.Conns-moreOverdue-1-maxProbes))
 	}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	return d
@@ -125,18 +125,18 @@ func New(timeout time.Duration, server Server) *Dispatcher {
 
 // Do has a call done. It returns early with an error if the caller's context or the timeout ends.
 func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
-	defer c.endLent()
+	defer c.endBorrowed()
 	d.mu.Lock()
-	if err := d.refusedLocked(); err != nil {
+	if err := d.acceptLocked(); err != nil {
 		d.mu.Unlock()
 		return err
 	}
-	if d.healthy && len(d.queue) == 0 && len(d.inFlight) < d.slotsLocked() && d.sendsInlineLocked(ctx) {
+	if d.healthy && len(d.queue) == 0 && len(d.inFlight) < d.placesLocked() && d.sendsInlineLocked(ctx) {
 		b := d.startLocked()
 		d.mu.Unlock()
 		return d.sendInline(ctx, b, c)
 	}
-	if !d.hasSlotLocked() {
+	if !d.hasPlaceLocked() {
 		d.expireLocked(c)
 		if d.breaker.state == open {
 			d.mu.Unlock()
@@ -174,8 +174,8 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 	return err
 }
 
-// refusedLocked returns why no call is taken.
-func (d *Dispatcher) refusedLocked() error {
+// acceptLocked returns why no call is taken.
+func (d *Dispatcher) acceptLocked() error {
 	if len(d.queue) == MaxQueue && d.abandoned >= MaxQueue/4 {
 		d.abandoned = 0
 		d.queue = slices.DeleteFunc(d.queue, func(c *Call) bool { return c.progress == left })
@@ -205,18 +205,18 @@ func (d *Dispatcher) sendsInlineLocked(ctx context.Context) bool {
 	return !ok || time.Until(deadline) > d.timeout.span+d.timeout.slack()
 }
 
-// hasSlotLocked reports whether another batch may leave.
-func (d *Dispatcher) hasSlotLocked() bool {
+// hasPlaceLocked reports whether another batch may leave.
+func (d *Dispatcher) hasPlaceLocked() bool {
 	n := len(d.inFlight)
-	return n == 0 || d.healthy && n < d.slotsLocked()
+	return n == 0 || d.healthy && n < d.placesLocked()
 }
 
-// slotsLocked returns how many batches may be in flight while the server answers.
-func (d *Dispatcher) slotsLocked() int {
+// placesLocked returns how many batches may be in flight while the server answers.
+func (d *Dispatcher) placesLocked() int {
 	if d.roundTrip < farTime || d.measured < minMeasured {
-		return d.slots
+		return d.places
 	}
-	return d.farSlots
+	return d.farPlaces
 }
 
 // measureLocked notes how long an answered batch of so many calls took.
@@ -246,7 +246,7 @@ func (d *Dispatcher) startLocked() *Batch {
 
 // startRunLocked has a goroutine send what waits, if there is a slot.
 func (d *Dispatcher) startRunLocked() {
-	if len(d.queue) > 0 && d.hasSlotLocked() {
+	if len(d.queue) > 0 && d.hasPlaceLocked() {
 		go d.run(d.startLocked())
 	}
 }
@@ -260,7 +260,7 @@ func (d *Dispatcher) expireLocked(c *Call) {
 		if now.Sub(b.since) < d.timeout.span {
 			return false
 		}
-		if b.overdue = d.overdue < d.slotsLocked()+moreOverdue; b.overdue {
+		if b.overdue = d.overdue < d.placesLocked()+moreOverdue; b.overdue {
 			d.overdue++
 		}
 		late = true

@@ -120,7 +120,7 @@ func TestCallsAboutToBeAbandonedAreNotSent(t *testing.T) {
 		time.Sleep(2 * testTimeout)
 		synctest.Wait()
 		require.Equal(t, ErrLate, err)
-		require.Len(t, s.merged, 1+d.slots)
+		require.Len(t, s.merged, 1+d.places)
 		require.True(t, d.Idle())
 	})
 }

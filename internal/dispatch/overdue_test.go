@@ -77,10 +77,10 @@ func TestOverdueBatchesTakeNoFurtherCalls(t *testing.T) {
 			all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall("waits", take(1, 1), one))) })
 		}
 		synctest.Wait()
-		require.Equal(t, 2*d.slots, d.Stats().InFlight)
+		require.Equal(t, 2*d.places, d.Stats().InFlight)
 		end()
 		synctest.Wait()
-		require.Equal(t, d.slots, d.Stats().InFlight)
+		require.Equal(t, d.places, d.Stats().InFlight)
 		require.Equal(t, 5, d.Stats().Queued)
 		release()
 		all.Wait()
@@ -114,7 +114,7 @@ func occupyLate(t *testing.T, d *Dispatcher, s *server) (release func()) {
 	gate := make(chan struct{})
 	s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
 	var all sync.WaitGroup
-	for range d.slots {
+	for range d.places {
 		all.Go(func() { assert.Equal(t, ErrLate, d.Do(t.Context(), newCall("k", take(1, 1), one))) })
 		synctest.Wait()
 	}
@@ -129,7 +129,7 @@ func TestOverdueBatchesAreBounded(t *testing.T) {
 		d, s := newServer(t)
 		one, gate := newBuckets(t, bucket.Token, 1000), make(chan struct{})
 		s.does(func(_ context.Context, b *Batch) error {
-			if string(b.Merged[0].Key) == "hangs" {
+			if string(b.Groups[0].Key) == "hangs" {
 				<-gate
 			}
 			return nil

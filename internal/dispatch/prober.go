@@ -21,12 +21,12 @@ const (
 	// blindGap is how often a probe is sent though the ping before it fails, as a hook of the client may have other ways
 	// to the server.
 	blindGap = 5 * time.Second
-	// settleTime is how long the breaker must not open again until the server is back.
-	settleTime = time.Second
+	// confirmTime is how long the breaker must not open again until the server is back.
+	confirmTime = time.Second
 )
 
 // prober looks whether the server of an open breaker is back. It is one goroutine, from when the breaker opens until it
-// has not been open for settleTime, and owns all its fields. Each probe is a goroutine that says on answers what it saw.
+// has not been open for confirmTime, and owns all its fields. Each probe is a goroutine that says on answers what it saw.
 //
 // A probe first pings the server on a connection of its own, and then looks at a bucket through the client, which
 // changes nothing. So nothing is replayed when the server is back.
@@ -71,7 +71,7 @@ func (p *prober) run(err error) {
 			pause = min(2*pause, maxProbeGap)
 		}
 		found := time.Since(since)
-		if err = p.settles(); err == nil {
+		if err = p.confirm(); err == nil {
 			p.log(func() { // the duration as text: in JSON slog has nanoseconds
 				p.server.Log.Info("ginlimit: Redis is back", "server", p.server.Addr, "after", found.Round(time.Millisecond).String())
 			})
@@ -110,15 +110,15 @@ func (p *prober) log(line func()) {
 	<-Isolate(func() (any, error) { line(); return nil, nil })
 }
 
-// settles has the breaker half-open, and returns nil if it does not open again for a while. Then the prober has ended. Else it
+// confirm has the breaker half-open, and returns nil if it does not open again for a while. Then the prober has ended. Else it
 // returns why it does not stay.
-func (p *prober) settles() (err error) {
+func (p *prober) confirm() (err error) {
 	p.mu.Lock()
 	p.breaker.found()
 	p.countLocked(halfOpen, "")
 	p.mu.Unlock()
 	select {
-	case <-time.After(settleTime):
+	case <-time.After(confirmTime):
 	case err = <-p.reopened:
 		return err
 	case <-p.ctx.Done():

@@ -27,9 +27,9 @@ func TestProbesLookAtAllBucketsOfTheCall(t *testing.T) {
 			c.Key[0], c.Names[0][0] = 'x', 'x' // the caller uses its call again
 			time.Sleep(failureGap)
 		}
-		var probed []*Merged
+		var probed []*Group
 		s.does(func(_ context.Context, b *Batch) error {
-			m := *b.Merged[0]
+			m := *b.Groups[0]
 			probed = append(probed, &m)
 			return errDown
 		}, nil)
@@ -46,7 +46,7 @@ func TestProbesLookAtAllBucketsOfTheCall(t *testing.T) {
 
 // TestOpensAgainAboutWhenTheProberEnds: at no moment is the breaker open without a prober.
 func TestOpensAgainAboutWhenTheProberEnds(t *testing.T) {
-	for _, after := range []time.Duration{0, settleTime / 2, settleTime - 1, settleTime, settleTime + 1} {
+	for _, after := range []time.Duration{0, confirmTime / 2, confirmTime - 1, confirmTime, confirmTime + 1} {
 		t.Run(after.String(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				for range 50 {
@@ -72,7 +72,7 @@ func TestOpensAgainAboutWhenTheProberEnds(t *testing.T) {
 					time.Sleep(time.Second)
 					require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 					require.Equal(t, closed, stateOf(d))
-					time.Sleep(settleTime)
+					time.Sleep(confirmTime)
 					synctest.Wait()
 					require.True(t, d.Idle())
 					require.Equal(t, s.lines(logOpen), s.lines(logBack))
@@ -95,7 +95,7 @@ func TestOpensAgainAsTheProberEnds(t *testing.T) {
 			synctest.Wait()
 			s.does(nil, nil)
 			d.mu.Lock()
-			time.Sleep(settleTime) // as the prober does
+			time.Sleep(confirmTime) // as the prober does
 			for range 10 {
 				runtime.Gosched()
 			}
@@ -106,7 +106,7 @@ func TestOpensAgainAsTheProberEnds(t *testing.T) {
 			require.False(t, d.Idle(), "the prober goes on")
 			require.Zero(t, s.lines(logBack))
 			untilFound(t, d)
-			time.Sleep(settleTime)
+			time.Sleep(confirmTime)
 			synctest.Wait()
 			require.Equal(t, 1, s.lines(logBack))
 			require.True(t, d.Idle())
@@ -278,7 +278,7 @@ func TestAPanicOfTheLogEndsNoProcess(t *testing.T) {
 		failed(t, d)
 		s.does(nil, nil)
 		untilFound(t, d)
-		time.Sleep(settleTime)
+		time.Sleep(confirmTime)
 		synctest.Wait()
 		require.True(t, d.Idle())
 	})

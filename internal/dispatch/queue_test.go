@@ -25,7 +25,7 @@ func TestQueuedCallsUseAnyFreeSlot(t *testing.T) {
 		require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 		synctest.Wait()
 		s.does(func(_ context.Context, b *Batch) error {
-			if string(b.Merged[0].Key) != "waits" {
+			if string(b.Groups[0].Key) != "waits" {
 				time.Sleep(testTimeout - 10*time.Millisecond)
 			}
 			return nil
@@ -92,7 +92,7 @@ func TestSlotsAreNoMoreThanConnections(t *testing.T) {
 func TestRoundTripIsMeasured(t *testing.T) {
 	t.Parallel()
 	const near, far = 2, 9
-	d := &Dispatcher{slots: near, farSlots: far}
+	d := &Dispatcher{places: near, farPlaces: far}
 	for i, row := range []struct {
 		took      time.Duration
 		calls     int
@@ -107,7 +107,7 @@ func TestRoundTripIsMeasured(t *testing.T) {
 	} {
 		d.measureLocked(row.took, row.calls)
 		require.Equal(t, row.roundTrip, d.roundTrip, "row %d", i)
-		require.Equal(t, row.slots, d.slotsLocked(), "row %d", i)
+		require.Equal(t, row.slots, d.placesLocked(), "row %d", i)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func (d *Dispatcher) run(b *Batch) {
 	defer d.release(b)
 	runtime.Gosched()
-	for d.take(b) {
+	for d.fill(b) {
 		b.coalesce()
 		deadline := &d.sending
 		if b.urgent {
@@ -28,11 +28,11 @@ func (d *Dispatcher) run(b *Batch) {
 }
 
 // take moves a part of the queue into b, and reports whether there is any.
-func (d *Dispatcher) take(b *Batch) bool {
+func (d *Dispatcher) fill(b *Batch) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for len(b.calls) == 0 && len(d.queue) > 0 && !b.overdue {
-		n := min(len(d.queue), max(minCalls, len(d.queue)/d.slotsLocked()), maxCalls)
+		n := min(len(d.queue), max(minCalls, len(d.queue)/d.placesLocked()), maxCalls)
 		for _, c := range d.queue[:n] {
 			if c.progress == left {
 				d.abandoned--
@@ -46,7 +46,7 @@ func (d *Dispatcher) take(b *Batch) bool {
 		d.queue = slices.Delete(d.queue, 0, n)
 	}
 	if len(b.calls) > 0 {
-		b.lend(b.calls[0].ends[0])
+		b.borrow(b.calls[0].ends[0])
 	}
 	b.since = time.Now()
 	d.startRunLocked() // the last batch may have found the server healthy, so that there is another slot for the rest
@@ -65,9 +65,9 @@ func (d *Dispatcher) deliver(deadline context.Context, b *Batch) {
 		}
 		var peek *Call
 		if err != nil {
-			peek = b.Merged[0].peek()
+			peek = b.Groups[0].peek()
 		}
-		for _, m := range b.Merged {
+		for _, m := range b.Groups {
 			m.distribute(sentAt, received)
 		}
 		d.mu.Lock()
@@ -98,7 +98,7 @@ func (d *Dispatcher) send(ctx context.Context, b *Batch) (err error) {
 	defer func() {
 		if p := recover(); !done {
 			err = fmt.Errorf("the Redis client panics: %v", p)
-			for _, m := range b.Merged {
+			for _, m := range b.Groups {
 				m.Err = err
 			}
 		}
@@ -113,7 +113,7 @@ func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
 	c.abandoned = true // until it is answered here
 	defer d.release(b)
 	b.calls = append(b.calls, c)
-	b.lend(ctx)
+	b.borrow(ctx)
 	b.coalesce()
 	sentAt := b.since
 	defer func() { // a hook may end the goroutine

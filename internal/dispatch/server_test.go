@@ -53,13 +53,13 @@ func (s *server) Send(ctx context.Context, b *Batch) error {
 	s.mu.Unlock()
 	if send != nil {
 		if err := send(ctx, b); err != nil {
-			for _, m := range b.Merged {
+			for _, m := range b.Groups {
 				m.Err = err
 			}
 			return err
 		}
 	}
-	for _, m := range b.Merged {
+	for _, m := range b.Groups {
 		op := m.Op
 		op.Charges = m.Charges
 		s.store.Do(m.Key, m.Buckets, op, m.Found)
@@ -143,7 +143,7 @@ func occupy(t *testing.T, d *Dispatcher, s *server, next ...func(context.Context
 	gate := make(chan struct{})
 	s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
 	var all sync.WaitGroup
-	for i := range d.slots {
+	for i := range d.places {
 		all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall(fmt.Sprint("occupies ", i), take(1, 1), one))) })
 		synctest.Wait()
 	}

@@ -71,7 +71,7 @@ type instant struct {
 // explained reports whether the table leads to what is, by the bound of overdue ones from before or by that of now: what has
 // landed may have changed it.
 func (in *instant) explained(w shadow, overdue int, found bool) bool {
-	for _, in.max = range []int{in.p.maxOverdue, in.p.d.slotsLocked() + 2} {
+	for _, in.max = range []int{in.p.maxOverdue, in.p.d.placesLocked() + 2} {
 		if in.explains(w, 0, 0, overdue, found) {
 			return true
 		}
@@ -175,7 +175,7 @@ func (p *process) checkLocked() {
 				held++
 			}
 		}
-		if !f.b.overdue && p.mustExpire && len(p.landed) == 0 && now.Sub(f.sentAt) >= p.timeout && d.overdue < d.slotsLocked()+2 {
+		if !f.b.overdue && p.mustExpire && len(p.landed) == 0 && now.Sub(f.sentAt) >= p.timeout && d.overdue < d.placesLocked()+2 {
 			s.faultLocked("the batch from op %d on is late and has its slot", f.ops[0].id)
 		}
 	}
@@ -224,9 +224,9 @@ func (p *process) checkLocked() {
 	}
 	stats := d.stats
 	switch n := len(d.inFlight); {
-	case n > p.farSlots:
+	case n > p.farPlaces:
 		s.faultLocked("%d batches are in flight", n)
-	case d.overdue > p.farSlots+2:
+	case d.overdue > p.farPlaces+2:
 		s.faultLocked("%d batches are overdue", d.overdue)
 	case n+d.overdue != len(p.flights):
 		s.faultLocked("%d batches are in flight, %d overdue, of %d", n, d.overdue, len(p.flights))
@@ -236,7 +236,7 @@ func (p *process) checkLocked() {
 		s.faultLocked("%d calls are abandoned, want %d", d.abandoned, gone)
 	case live > 0 && (is.state == open || is.closed):
 		s.faultLocked("%d calls wait: %s, closed %t", live, is, is.closed)
-	case len(d.queue) > 0 && (n == 0 || is.healthy && n < d.slotsLocked()):
+	case len(d.queue) > 0 && (n == 0 || is.healthy && n < d.placesLocked()):
 		s.faultLocked("%d calls wait, %d batches are in flight", len(d.queue), n)
 	case held != p.waiting:
 		s.faultLocked("%d callers wait, %d calls are queued or sent", p.waiting, held)
@@ -254,5 +254,5 @@ func (p *process) checkLocked() {
 	p.probing, p.ended = d.probing, p.backs
 	p.seen, p.landed = is, nil
 	p.answered, p.mayExpire, p.mustExpire, p.flushed, p.saidOpen = false, false, false, false, false
-	p.maxOverdue = d.slotsLocked() + 2
+	p.maxOverdue = d.placesLocked() + 2
 }

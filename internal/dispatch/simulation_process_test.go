@@ -15,7 +15,7 @@ import (
 // checkMergedLocked looks whether all calls of a batch are in merged ones, those of a key in their order.
 func (p *process) checkMergedLocked(b *Batch) {
 	byKey := map[string][]*Call{}
-	for _, m := range b.Merged {
+	for _, m := range b.Groups {
 		key := string(m.Key)
 		if m.First && byKey[key] != nil {
 			p.s.faultLocked("%s is not first", key)
@@ -42,13 +42,13 @@ func (p *process) checkMergedLocked(b *Batch) {
 // doLocked does a batch or a part of it. The model does its calls one by one.
 func (p *process) doLocked(b *Batch, flight *simFlight, f fate, r *rand.Rand) {
 	s := p.s
-	count := len(b.Merged)
+	count := len(b.Groups)
 	if f.done >= 0 {
 		count = min(count, f.done)
 	}
-	order := make([]*Merged, 0, count)
+	order := make([]*Group, 0, count)
 	if f.reorders { // as one command does it for several keys
-		for _, m := range b.Merged[:count] {
+		for _, m := range b.Groups[:count] {
 			if m.First && m.Op.Verb == bucket.Take && m.Charges > 0 && len(m.Buckets) == 1 {
 				order = append(order, m)
 			}
@@ -56,7 +56,7 @@ func (p *process) doLocked(b *Batch, flight *simFlight, f fate, r *rand.Rand) {
 		r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	}
 	early := len(order)
-	for _, m := range b.Merged[:count] {
+	for _, m := range b.Groups[:count] {
 		if early == 0 || !(m.First && m.Op.Verb == bucket.Take && m.Charges > 0 && len(m.Buckets) == 1) {
 			order = append(order, m)
 		}
@@ -187,7 +187,7 @@ func (p *process) flood() {
 	p.s.mu.Unlock()
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
-	if p.d.refusedLocked() != nil {
+	if p.d.acceptLocked() != nil {
 		return
 	}
 	leaving := p.s.rand(3).IntN(2) == 0

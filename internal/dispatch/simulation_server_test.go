@@ -128,7 +128,7 @@ type process struct {
 	d          *Dispatcher
 	timeout    time.Duration
 	slots      int // how many batches may be in flight to a server that is near
-	farSlots   int // and to a distant one
+	farPlaces  int // and to a distant one
 	maxOverdue int // overdue batches that there might be when last looked
 	oneOfMany  bool
 	inline     bool
@@ -192,15 +192,15 @@ func newProcess(s *simulation, i int, r *rand.Rand) *process {
 		timeout: time.Duration([]int{10, 20, 50, 50, 50, 100, 200, 1500}[r.IntN(8)]) * time.Millisecond,
 	}
 	conns := []int{0, 1, 2, 3, 100}[r.IntN(5)]
-	p.slots, p.farSlots = 2, 16
+	p.slots, p.farPlaces = 2, 16
 	if conns == 1 {
-		p.slots, p.farSlots = 1, 1
+		p.slots, p.farPlaces = 1, 1
 	} else if conns == 2 || conns == 3 {
-		p.farSlots = 2
+		p.farPlaces = 2
 	}
 	if p.oneOfMany = r.IntN(4) == 0; p.oneOfMany {
 		if p.slots = 1; conns == 2 || conns == 3 {
-			p.farSlots = 1
+			p.farPlaces = 1
 		}
 	}
 	for until := time.Duration(0); until < s.horizon; {
@@ -261,7 +261,7 @@ func (p *process) Send(ctx context.Context, b *Batch) (err error) {
 		runtime.Goexit()
 	}
 	if err != nil {
-		for _, m := range b.Merged {
+		for _, m := range b.Groups {
 			m.Err = err
 		}
 	}
@@ -285,8 +285,8 @@ func (p *process) Send(ctx context.Context, b *Batch) (err error) {
 }
 
 // merged returns the merged call that has an op, or nil.
-func (o *simOp) merged(b *Batch) *Merged {
-	for _, m := range b.Merged {
+func (o *simOp) merged(b *Batch) *Group {
+	for _, m := range b.Groups {
 		for c := m.Call; c != nil; c = c.next {
 			if c == o.call {
 				return m
@@ -374,7 +374,7 @@ func (p *process) departLocked(ctx context.Context, b *Batch) (f *simFlight, pro
 	}
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
-	if n := len(p.d.inFlight); n > p.farSlots {
+	if n := len(p.d.inFlight); n > p.farPlaces {
 		s.faultLocked("%d batches are in flight", n)
 	}
 	switch {

@@ -177,7 +177,7 @@ func (e *Engine) Ping(ctx context.Context) error {
 	within, cancel := context.WithTimeout(context.Background(), e.Timeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	lent := dispatch.Lend(within, ctx) // the client may go on after the end
+	lent := dispatch.Borrow(within, ctx) // the client may go on after the end
 	defer lent.End()
 	err := e.redis.Ping(lent)
 	switch {
@@ -223,7 +223,7 @@ func Unavailable(ctx context.Context, err error) error {
 }
 
 // mayStillHappen reports whether Redis may do a change that has failed.
-func mayStillHappen(err error) bool { return err != nil && !redisstore.IsRefusal(err) }
+func mayStillHappen(err error) bool { return err != nil && !redisstore.IsErrorReply(err) }
 
 // key returns the key of an Ask as the store has it.
 func (e *Engine) key(a *Ask) []byte { return e.Keys.Append(nil, a.Prefix, a.Client) }

@@ -17,7 +17,7 @@ func (e *Engine) takeSeveral(ctx context.Context, n int64, asks []Ask, answers [
 	}
 	start := time.Now()
 	err := e.takeTogether(ctx, n, asks, answers)
-	if err == nil || !redisstore.IsReply(err) {
+	if err == nil || !redisstore.IsCommandError(err) {
 		return err
 	}
 	// As one of a cluster's node, or of a proxy.
@@ -86,7 +86,7 @@ func (e *Engine) takeTogether(ctx context.Context, n int64, asks []Ask, answers 
 	case err == nil:
 		t.judge(e, n, c)
 		return nil
-	case redisstore.IsReply(err):
+	case redisstore.IsCommandError(err):
 		return err
 	}
 	return e.takeInTurn(ctx, n, asks, answers, func(ask *Ask, answer *Answer) error {

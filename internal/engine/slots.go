@@ -134,7 +134,7 @@ func (e *Engine) beginAttempt(c *dispatch.Call) (end func()) {
 	}
 	c.Attempt = e.slots.Begin(c.Key)
 	key, number := bytes.Clone(c.Key), c.Attempt.Number
-	return func() { e.slots.Settle(key, number, inflight.Lost) }
+	return func() { e.slots.End(key, number, inflight.Lost) }
 }
 
 // note keeps whether the attempt of a call holds a slot, and for how long a client that is denied is
@@ -146,7 +146,7 @@ func (e *Engine) note(c *dispatch.Call, ask *Ask, answer *Answer, err error) {
 	if c.Attempt.Number == 0 {
 		return
 	}
-	outcome := inflight.Refused
+	outcome := inflight.Denied
 	switch {
 	case err != nil:
 		outcome = inflight.Lost
@@ -159,7 +159,7 @@ func (e *Engine) note(c *dispatch.Call, ask *Ask, answer *Answer, err error) {
 	case answer.Source != FromLocal && c.Attempt.Doubt:
 		outcome = inflight.Lost
 	}
-	e.slots.Settle(c.Key, c.Attempt.Number, outcome)
+	e.slots.End(c.Key, c.Attempt.Number, outcome)
 }
 
 // closeSlots reports to Redis which slots were released.

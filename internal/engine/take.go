@@ -171,7 +171,7 @@ func (e *Engine) decide(ctx, within context.Context, c *dispatch.Call, ask *Ask,
 		err = e.do(within, c)
 	}
 	if err != nil {
-		if ctx.Err() == nil && !redisstore.IsReply(err) && !errors.Is(err, dispatch.ErrQueueFull) { // else Redis may be well
+		if ctx.Err() == nil && !redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrQueueFull) { // else Redis may be well
 			e.leases.Lose()
 		}
 		return e.fallBack(ctx, c, op, ask, answer, err)
@@ -213,6 +213,6 @@ func (e *Engine) isDenied(c *dispatch.Call) bool {
 // remember keeps that Redis denied a call.
 func (e *Engine) remember(c *dispatch.Call) {
 	if c.Op.Charges > 0 {
-		e.denied.Remember(denial(c), denycache.Refusal{States: c.States, Sent: c.Sent, Received: c.Received})
+		e.denied.Remember(denial(c), denycache.Denial{States: c.States, Sent: c.Sent, Received: c.Received})
 	}
 }

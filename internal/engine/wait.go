@@ -87,7 +87,7 @@ func (e *Engine) Wait(ctx context.Context, n int64, ask *Ask, answer *Answer) er
 // waitsOn reports whether a Wait goes on after an error: through an outage in which nobody else may
 // decide.
 func waitsOn(ask *Ask, err error) bool {
-	return ask.Failure == FailClosed && !redisstore.IsReply(err) && !errors.Is(err, dispatch.ErrClosed) && errors.Is(err, ErrUnavailable)
+	return ask.Failure == FailClosed && !redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrClosed) && errors.Is(err, ErrUnavailable)
 }
 
 // errTooLate is the error of a Wait whose context ends before there are tokens.

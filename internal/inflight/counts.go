@@ -1,9 +1,9 @@
 // Package inflight counts the requests of each client that this process serves, and knows what to report to Redis.
 //
 // A request in flight holds a slot of its key. An attempt to take one has a number, larger than those before it. As of any
-// moment, all attempts of a key up to some number are settled: they hold a slot or never will. The process reports that
+// moment, all attempts of a key up to some number are ended: they hold a slot or never will. The process reports that
 // number and how many slots these attempts hold. Redis keeps the granted attempts beyond it by their numbers, and refuses one
-// that is settled already, as nobody waits for it any more. So whatever is lost, repeated or late, Redis never counts fewer
+// that is ended already, as nobody waits for it any more. So whatever is lost, repeated or late, Redis never counts fewer
 // slots than are held, and not for long more.
 package inflight
 
@@ -50,12 +50,12 @@ type shard struct {
 
 // record is what is known of a key. The mutex of its shard guards it.
 type record struct {
-	pending []attempt // those that are not settled, the oldest first
+	pending []attempt // those that are not ended, the oldest first
 	newest  int64     // attempt
-	settled int64     // all attempts up to it are
+	ended   int64     // all attempts up to it are
 	held    int       // slots of these
 	later   []int64   // granted attempts beyond it
-	beyond  int64     // the newest attempt beyond it to be reported once it is settled: what Redis knows of it is not so
+	beyond  int64     // the newest attempt beyond it to be reported once it is ended: what Redis knows of it is not so
 	version int64     // of what is to be reported
 	known   int64     // the version that Redis knows
 	listed  bool      // among the shard's changes
@@ -90,14 +90,14 @@ func New(report Report) *Counts {
 func (c *Counts) shard(key []byte) *shard { return &c.shards[maphash.Bytes(c.seed, key)%shards] }
 
 // with calls f with what is known of a key, which it may change, and forgets the key if that is nothing.
-func (c *Counts) with(key []byte, f func(r *record)) {
-	if c.withLocked(c.shard(key), key, f) {
+func (c *Counts) edit(key []byte, f func(r *record)) {
+	if c.editLocked(c.shard(key), key, f) {
 		c.start()
 	}
 }
 
-// withLocked is with. It reports whether there is something to report, now or later.
-func (c *Counts) withLocked(s *shard, key []byte, f func(r *record)) bool {
+// editLocked is with. It reports whether there is something to report, now or later.
+func (c *Counts) editLocked(s *shard, key []byte, f func(r *record)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.keys[string(key)]
@@ -105,7 +105,7 @@ func (c *Counts) withLocked(s *shard, key []byte, f func(r *record)) bool {
 		if s.keys == nil {
 			s.keys = map[string]*record{}
 		}
-		r = &record{settled: c.numbers.Load()}
+		r = &record{ended: c.numbers.Load()}
 		s.keys[string(key)] = r
 	}
 	slots, wasGone := r.slots(), r.gone()
@@ -163,23 +163,23 @@ func (s *shard) forgetLocked(key string, r *record) {
 	delete(s.keys, key)
 }
 
-// Begin returns a new attempt to take a slot of a key. It is to be settled.
+// Begin returns a new attempt to take a slot of a key. It is to be ended.
 func (c *Counts) Begin(key []byte) (a bucket.Attempt) {
-	c.with(key, func(r *record) {
+	c.edit(key, func(r *record) {
 		a.Number = c.numbers.Add(1)
-		r.newest, a.Settled, a.Held = a.Number, r.settled, int64(r.held)
+		r.newest, a.Ended, a.Held = a.Number, r.ended, int64(r.held)
 		r.pending = append(r.pending, attempt{a.Number, r.version})
 	})
 	return a
 }
 
-// Look returns what is settled and held of a key, for a call that makes no attempt.
+// Look returns what is ended and held of a key, for a call that makes no attempt.
 func (c *Counts) Look(key []byte) (a bucket.Attempt) {
 	s := c.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.keys[string(key)]; r != nil {
-		a.Settled, a.Held = r.settled, int64(r.held)
+		a.Ended, a.Held = r.ended, int64(r.held)
 	}
 	return a
 }
@@ -188,37 +188,37 @@ func (c *Counts) Look(key []byte) (a bucket.Attempt) {
 type Outcome uint8
 
 const (
-	Refused Outcome = iota // it holds no slot, and Redis knows of none
+	Denied  Outcome = iota // it holds no slot, and Redis knows of none
 	Granted                // it holds a slot that Redis knows of
 	Lost                   // it holds no slot, though Redis may have granted one, or do so late
 	Local                  // it holds a slot that Redis may not know of
 )
 
-// Settle ends an attempt. One that has ended already stays as it is.
-func (c *Counts) Settle(key []byte, number int64, outcome Outcome) {
-	c.with(key, func(r *record) { c.settle(r, number, outcome) })
+// End ends an attempt. One that has ended already stays as it is.
+func (c *Counts) End(key []byte, number int64, outcome Outcome) {
+	c.edit(key, func(r *record) { c.end(r, number, outcome) })
 }
 
 // Try ends an attempt without Redis. It holds a slot if f agrees, which is told how many are held. If the attempt was sent, Redis may
 // have granted it.
 func (c *Counts) Try(key []byte, number int64, sent bool, f func(held int64) bool) {
-	c.with(key, func(r *record) {
-		outcome := Refused
+	c.edit(key, func(r *record) {
+		outcome := Denied
 		if f(int64(r.slots())) {
 			outcome = Local
 		} else if sent {
 			outcome = Lost
 		}
-		if c.settle(r, number, outcome); sent {
+		if c.end(r, number, outcome); sent {
 			r.doubts(time.Now())
 		}
 	})
 }
 
 // change notes that there is something to report.
-func (c *Counts) change(r *record) { r.version = c.versions.Add(1) }
+func (c *Counts) markChanged(r *record) { r.version = c.versions.Add(1) }
 
-func (c *Counts) settle(r *record, number int64, outcome Outcome) {
+func (c *Counts) end(r *record, number int64, outcome Outcome) {
 	i := slices.IndexFunc(r.pending, func(a attempt) bool { return a.number == number })
 	if i < 0 {
 		return
@@ -233,24 +233,24 @@ func (c *Counts) settle(r *record, number int64, outcome Outcome) {
 		}
 	case Local:
 		r.later, r.beyond = append(r.later, number), max(r.beyond, number)
-		c.change(r)
+		c.markChanged(r)
 	case Lost:
 		r.beyond = max(r.beyond, number)
-		c.change(r)
+		c.markChanged(r)
 		r.doubts(time.Now())
 	}
 	if len(r.pending) > 0 {
 		upTo = r.pending[0].number - 1
 	}
-	c.settleUpTo(r, upTo)
+	c.endUpTo(r, upTo)
 }
 
-// settleUpTo counts the attempts up to a number as settled.
-func (c *Counts) settleUpTo(r *record, number int64) {
-	if number <= r.settled {
+// endUpTo counts the attempts up to a number as ended.
+func (c *Counts) endUpTo(r *record, number int64) {
+	if number <= r.ended {
 		return
 	}
-	r.settled = number
+	r.ended = number
 	r.later = slices.DeleteFunc(r.later, func(n int64) bool {
 		if n <= number {
 			r.held++
@@ -258,7 +258,7 @@ func (c *Counts) settleUpTo(r *record, number int64) {
 		return n <= number
 	})
 	if r.beyond > 0 {
-		c.change(r)
+		c.markChanged(r)
 		if r.beyond <= number {
 			r.beyond = 0
 		}
@@ -267,14 +267,14 @@ func (c *Counts) settleUpTo(r *record, number int64) {
 
 // Release gives the slot of an attempt back.
 func (c *Counts) Release(key []byte, number int64) {
-	c.with(key, func(r *record) {
+	c.edit(key, func(r *record) {
 		if i := slices.Index(r.later, number); i >= 0 {
 			r.later = slices.Delete(r.later, i, i+1)
 			r.beyond = max(r.beyond, number)
 		} else {
 			r.held = max(0, r.held-1)
 		}
-		c.change(r)
+		c.markChanged(r)
 	})
 }
 
@@ -294,10 +294,10 @@ func (c *Counts) Total() int { return int(c.total.Load()) }
 
 // Update is what is to be reported of a key.
 type Update struct {
-	Key     string
-	Settled int64
-	Held    int64
-	Doubt   bool // an attempt may be late
+	Key   string
+	Ended int64
+	Held  int64
+	Doubt bool // an attempt may be late
 
 	version int64
 }
@@ -340,7 +340,7 @@ func (c *Counts) reported() bool {
 }
 
 func (r *record) update(key string) Update {
-	return Update{key, r.settled, int64(r.held), r.doubt, r.version}
+	return Update{key, r.ended, int64(r.held), r.doubt, r.version}
 }
 
 // renewals returns what is to be reported again as of a time, of at most that many keys.
@@ -398,7 +398,7 @@ func (c *Counts) reportEnded(updates []Update, reached []bool, sent time.Time) (
 	now := time.Now()
 	for i := range updates {
 		u := &updates[i]
-		c.with([]byte(u.Key), func(r *record) {
+		c.edit([]byte(u.Key), func(r *record) {
 			back = back || r.failed && reached[i]
 			if r.failed = !reached[i]; r.failed {
 				r.due = now.Add(tick / 2)

@@ -18,22 +18,22 @@ import (
 
 // knownKey is what Redis knows of the slots of this process, as slots.lua keeps it.
 type knownKey struct {
-	settled, held int64
-	later         []int64
-	told          time.Time // last
-	slots         bool      // some are known
+	ended, held int64
+	later       []int64
+	told        time.Time // last
+	slots       bool      // some are known
 }
 
-// tell has Redis learn what is settled and held.
-func (k *knownKey) tell(settled, held int64) {
+// report has Redis learn what is ended and held.
+func (k *knownKey) report(ended, held int64) {
 	if !k.slots || time.Since(k.told) >= Life {
-		*k = knownKey{settled: settled, held: held}
+		*k = knownKey{ended: ended, held: held}
 	}
 	switch {
-	case settled > k.settled:
-		k.settled, k.held = settled, held
-		k.later = slices.DeleteFunc(k.later, func(n int64) bool { return n <= settled })
-	case settled == k.settled:
+	case ended > k.ended:
+		k.ended, k.held = ended, held
+		k.later = slices.DeleteFunc(k.later, func(n int64) bool { return n <= ended })
+	case ended == k.ended:
 		k.held = min(k.held, held)
 	}
 	k.told, k.slots = time.Now(), true
@@ -57,8 +57,8 @@ type modelKey struct {
 	pending []begun
 	slots   []int64
 	redis   knownKey
-	settled int64     // at least: as of the last attempt
-	beyond  int64     // the newest attempt of which Redis is to be told once it is settled
+	ended   int64     // at least: as of the last attempt
+	beyond  int64     // the newest attempt of which Redis is to be told once it is ended
 	doubt   time.Time // lasts until then
 }
 
@@ -84,12 +84,12 @@ func TestCountsEqualTheModel(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				m := &countsModel{t: t, since: time.Now(), r: rand.New(rand.NewPCG(seed, 1)), up: true}
-				m.c = New(m.tell)
+				m.c = New(m.report)
 				defer m.c.Close(context.Background())
 				for range 300 {
 					m.step(t)
 				}
-				m.end(t)
+				m.endAll(t)
 			})
 		})
 	}
@@ -97,8 +97,8 @@ func TestCountsEqualTheModel(t *testing.T) {
 
 func name(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
 
-// tell is what the counts tell Redis.
-func (m *countsModel) tell(_ context.Context, updates []Update) (told []bool) {
+// report is what the counts report Redis.
+func (m *countsModel) report(_ context.Context, updates []Update) (told []bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var late []*modelKey
@@ -110,8 +110,8 @@ func (m *countsModel) tell(_ context.Context, updates []Update) (told []bool) {
 		if told = append(told, m.up); !m.up {
 			late = append(late, k)
 		} else {
-			k.redis.tell(u.Settled, u.Held)
-			m.log = append(m.log, fmt.Sprint(u.Key, " ", u.Settled, " ", u.Held))
+			k.redis.report(u.Ended, u.Held)
+			m.log = append(m.log, fmt.Sprint(u.Key, " ", u.Ended, " ", u.Held))
 		}
 	}
 	m.failed = m.failed || len(late) > 0
@@ -121,18 +121,18 @@ func (m *countsModel) tell(_ context.Context, updates []Update) (told []bool) {
 	return told
 }
 
-// settled returns up to which number all attempts of a key are settled, and how many slots these hold.
-func (k *modelKey) told(newest int64) (settled, held int64) {
-	settled = newest
+// ended returns up to which number all attempts of a key are ended, and how many slots these hold.
+func (k *modelKey) told(newest int64) (ended, held int64) {
+	ended = newest
 	for _, a := range k.pending {
-		settled = min(settled, a.Number-1)
+		ended = min(ended, a.Number-1)
 	}
 	for _, number := range k.slots {
-		if number <= settled {
+		if number <= ended {
 			held++
 		}
 	}
-	return settled, held
+	return ended, held
 }
 
 func (m *countsModel) step(t *testing.T) {
@@ -157,25 +157,25 @@ func (m *countsModel) act(t *testing.T, i int, k *modelKey) (what string, quiet 
 	case x < 35 && len(k.pending) < 4:
 		a := m.c.Begin(name(i))
 		m.newest++
-		settled, held := k.told(m.newest - 1)
+		ended, held := k.told(m.newest - 1)
 		what = fmt.Sprintf("attempt %+v", a)
 		require.Equal(t, m.newest, a.Number)
 		require.Equal(t, held, a.Held, what)
-		require.LessOrEqual(t, a.Settled, settled, what)
-		require.GreaterOrEqual(t, a.Settled, k.settled, what)
+		require.LessOrEqual(t, a.Ended, ended, what)
+		require.GreaterOrEqual(t, a.Ended, k.ended, what)
 		for _, number := range k.slots {
-			require.False(t, number > a.Settled && number <= settled, "%s: slot %d is settled", what, number)
+			require.False(t, number > a.Ended && number <= ended, "%s: slot %d is ended", what, number)
 		}
-		k.settled, k.pending, quiet = a.Settled, append(k.pending, begun{a, time.Now()}), true
+		k.ended, k.pending, quiet = a.Ended, append(k.pending, begun{a, time.Now()}), true
 	case x < 70 && len(k.pending) > 0:
 		at := m.r.IntN(len(k.pending))
-		what, quiet = m.settle(t, i, k.pending[at].Attempt, k.pending[at].began)
+		what, quiet = m.end(t, i, k.pending[at].Attempt, k.pending[at].began)
 		k.pending = slices.Delete(k.pending, at, at+1)
 	case x < 88 && len(k.slots) > 0:
 		at := m.r.IntN(len(k.slots))
 		what = fmt.Sprint("release ", k.slots[at])
 		m.c.Release(name(i), k.slots[at])
-		if settled, _ := k.told(m.newest); k.slots[at] > settled {
+		if ended, _ := k.told(m.newest); k.slots[at] > ended {
 			k.beyond = max(k.beyond, k.slots[at])
 		}
 		k.slots = slices.Delete(k.slots, at, at+1)
@@ -190,29 +190,29 @@ func (m *countsModel) act(t *testing.T, i int, k *modelKey) (what string, quiet 
 	return what, quiet, pause, long
 }
 
-// settle ends an attempt, of which Redis learned if it came to it.
-func (m *countsModel) settle(t *testing.T, i int, a bucket.Attempt, began time.Time) (what string, quiet bool) {
+// end ends an attempt, of which Redis learned if it came to it.
+func (m *countsModel) end(t *testing.T, i int, a bucket.Attempt, began time.Time) (what string, quiet bool) {
 	k := &m.keys[i]
 	grant := func() {
-		k.redis.tell(a.Settled, a.Held)
-		if a.Number > k.redis.settled && !slices.Contains(k.redis.later, a.Number) {
+		k.redis.report(a.Ended, a.Held)
+		if a.Number > k.redis.ended && !slices.Contains(k.redis.later, a.Number) {
 			k.redis.later = append(k.redis.later, a.Number)
 		}
 	}
-	settled, _ := k.told(m.newest)
-	quiet = k.beyond <= settled
+	ended, _ := k.told(m.newest)
+	quiet = k.beyond <= ended
 	up := m.up && time.Since(began) < Life/2 // nobody waits for so long
 	came := up && m.r.IntN(2) == 0
 	switch m.r.IntN(5) {
 	case 0:
-		m.c.Settle(name(i), a.Number, Refused)
+		m.c.End(name(i), a.Number, Denied)
 		return fmt.Sprint("refused ", a.Number), quiet
 	case 1:
 		if came {
 			grant()
 		}
 		k.beyond, k.doubt = max(k.beyond, a.Number), time.Now().Add(Life)
-		m.c.Settle(name(i), a.Number, Lost)
+		m.c.End(name(i), a.Number, Lost)
 		return fmt.Sprint("lost ", a.Number, came), false
 	case 2:
 		sent, agrees := m.r.IntN(2) == 0, m.r.IntN(2) == 0
@@ -237,9 +237,9 @@ func (m *countsModel) settle(t *testing.T, i int, a bucket.Attempt, began time.T
 	default:
 		if up {
 			grant()
-			m.c.Settle(name(i), a.Number, Granted)
+			m.c.End(name(i), a.Number, Granted)
 		} else {
-			m.c.Settle(name(i), a.Number, Local)
+			m.c.End(name(i), a.Number, Local)
 			k.beyond = max(k.beyond, a.Number)
 		}
 		k.slots = append(k.slots, a.Number)
@@ -270,10 +270,10 @@ func (m *countsModel) look(t *testing.T, what string, quiet bool) {
 		total += len(k.slots)
 		require.EqualValues(t, len(k.slots), m.c.Held(name(i)), what)
 		if a := m.c.Look(name(i)); len(k.slots)+len(k.pending) > 0 {
-			settled, held := k.told(m.newest)
+			ended, held := k.told(m.newest)
 			require.Equal(t, held, a.Held, what)
-			require.LessOrEqual(t, a.Settled, settled, what)
-			require.GreaterOrEqual(t, a.Settled, k.settled, what)
+			require.LessOrEqual(t, a.Ended, ended, what)
+			require.GreaterOrEqual(t, a.Ended, k.ended, what)
 		}
 	}
 	require.Equal(t, total, m.c.Total(), what)
@@ -300,8 +300,8 @@ func (m *countsModel) inUse(i int) int64 {
 	return m.keys[i].redis.inUse()
 }
 
-// end ends all: Redis is told of what is so.
-func (m *countsModel) end(t *testing.T) {
+// endAll ends all: everything is reported to Redis.
+func (m *countsModel) endAll(t *testing.T) {
 	m.mu.Lock()
 	m.up, m.since = true, time.Now()
 	m.mu.Unlock()
@@ -309,7 +309,7 @@ func (m *countsModel) end(t *testing.T) {
 	for i := range m.keys {
 		k := &m.keys[i]
 		for _, a := range k.pending {
-			m.c.Settle(name(i), a.Number, Refused)
+			m.c.End(name(i), a.Number, Denied)
 		}
 		k.pending = nil
 	}

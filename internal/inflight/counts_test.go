@@ -26,7 +26,7 @@ type told struct {
 	last  time.Time // when it was told of anything last
 }
 
-func (r *told) tell(ctx context.Context, updates []Update) (done []bool) {
+func (r *told) report(ctx context.Context, updates []Update) (done []bool) {
 	r.mu.Lock()
 	takes := r.takes
 	r.mu.Unlock()
@@ -43,7 +43,7 @@ func (r *told) tell(ctx context.Context, updates []Update) (done []bool) {
 		ok := !r.down[u.Key] && !r.down["all"]
 		if done = append(done, ok); ok {
 			r.last = time.Now()
-			r.lines = append(r.lines, fmt.Sprintf("%s settled %d held %d doubt %t", u.Key, u.Settled, u.Held, u.Doubt))
+			r.lines = append(r.lines, fmt.Sprintf("%s ended %d held %d doubt %t", u.Key, u.Ended, u.Held, u.Doubt))
 		}
 	}
 	return done
@@ -72,32 +72,32 @@ func (r *told) loses(keys ...string) {
 func TestAttemptsTellWhatIsSettledAndHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
 		require.Equal(t, bucket.Attempt{Number: 1}, c.Begin(key))
-		require.Equal(t, bucket.Attempt{Number: 2}, c.Begin(key), "the first may hold a slot: it is not settled")
-		c.Settle(key, 2, Granted)
-		require.Equal(t, bucket.Attempt{Number: 3}, c.Begin(key), "the second is later than the first, which is not settled")
+		require.Equal(t, bucket.Attempt{Number: 2}, c.Begin(key), "the first may hold a slot: it is not ended")
+		c.End(key, 2, Granted)
+		require.Equal(t, bucket.Attempt{Number: 3}, c.Begin(key), "the second is later than the first, which is not ended")
 		require.EqualValues(t, 1, c.Held(key))
-		c.Settle(key, 1, Refused)
-		require.Equal(t, bucket.Attempt{Number: 4, Settled: 2, Held: 1}, c.Begin(key))
-		c.Settle(key, 4, Granted)
-		c.Settle(key, 3, Granted)
-		c.Settle(key, 3, Lost) // it is settled
-		require.Equal(t, bucket.Attempt{Number: 5, Settled: 4, Held: 3}, c.Begin(key), "all are settled, in whatever order they ended")
-		c.Settle(key, 5, Refused)
+		c.End(key, 1, Denied)
+		require.Equal(t, bucket.Attempt{Number: 4, Ended: 2, Held: 1}, c.Begin(key))
+		c.End(key, 4, Granted)
+		c.End(key, 3, Granted)
+		c.End(key, 3, Lost) // it is ended
+		require.Equal(t, bucket.Attempt{Number: 5, Ended: 4, Held: 3}, c.Begin(key), "all are ended, in whatever order they ended")
+		c.End(key, 5, Denied)
 		require.Empty(t, redis.says(), "Redis knows")
 		require.Equal(t, 3, c.Total())
 
 		c.Release(key, 2)
-		require.Equal(t, []string{"k settled 5 held 2 doubt false"}, redis.says())
+		require.Equal(t, []string{"k ended 5 held 2 doubt false"}, redis.says())
 		c.Release(key, 3)
 		c.Release(key, 4)
-		require.Contains(t, redis.says(), "k settled 5 held 0 doubt false")
+		require.Contains(t, redis.says(), "k ended 5 held 0 doubt false")
 		require.Zero(t, c.Total())
 		require.Zero(t, remembered(c))
-		require.Equal(t, bucket.Attempt{Number: 6, Settled: 5}, c.Begin(key))
-		c.Settle(key, 6, Refused)
+		require.Equal(t, bucket.Attempt{Number: 6, Ended: 5}, c.Begin(key))
+		c.End(key, 6, Denied)
 	})
 }
 
@@ -105,54 +105,54 @@ func TestAttemptsTellWhatIsSettledAndHeld(t *testing.T) {
 func TestLaterSlotsAreReleasedOnceTheyAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
 		c.Begin(key)
 		c.Begin(key)
-		c.Settle(key, 2, Granted)
+		c.End(key, 2, Granted)
 		c.Release(key, 2)
-		require.Equal(t, []string{"k settled 0 held 0 doubt false"}, redis.says())
-		c.Settle(key, 1, Granted)
-		require.Equal(t, []string{"k settled 2 held 1 doubt false"}, redis.says())
+		require.Equal(t, []string{"k ended 0 held 0 doubt false"}, redis.says())
+		c.End(key, 1, Granted)
+		require.Equal(t, []string{"k ended 2 held 1 doubt false"}, redis.says())
 		c.Release(key, 1)
-		require.Equal(t, []string{"k settled 2 held 0 doubt false"}, redis.says())
+		require.Equal(t, []string{"k ended 2 held 0 doubt false"}, redis.says())
 	})
 }
 
-// TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused is told once it is settled, though nothing was to be told meanwhile.
+// TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused is told once it is ended, though nothing was to be told meanwhile.
 func TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
 		c.Begin(key)
 		c.Begin(key)
-		c.Settle(key, 2, Granted)
+		c.End(key, 2, Granted)
 		c.Release(key, 2)
-		require.Equal(t, []string{"k settled 0 held 0 doubt false"}, redis.says())
+		require.Equal(t, []string{"k ended 0 held 0 doubt false"}, redis.says())
 		require.False(t, c.reporter.running.Load())
-		c.Settle(key, 1, Refused)
-		require.Equal(t, []string{"k settled 2 held 0 doubt false"}, redis.says())
+		c.End(key, 1, Denied)
+		require.Equal(t, []string{"k ended 2 held 0 doubt false"}, redis.says())
 	})
 }
 
 func TestLostAttemptsAreInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
 		c.Begin(key)
-		c.Settle(key, 1, Lost)
-		require.Equal(t, []string{"k settled 1 held 0 doubt true"}, redis.says())
+		c.End(key, 1, Lost)
+		require.Equal(t, []string{"k ended 1 held 0 doubt true"}, redis.says())
 		c.Begin(key)
 		c.Try(key, 2, true, func(held int64) bool { return held > 0 })
-		require.Equal(t, []string{"k settled 2 held 0 doubt true"}, redis.says())
+		require.Equal(t, []string{"k ended 2 held 0 doubt true"}, redis.says())
 		c.Begin(key)
 		c.Try(key, 3, false, func(int64) bool { return false })
 		require.Empty(t, redis.says(), "it was not sent")
 		c.Begin(key)
 		c.Try(key, 4, true, func(int64) bool { return true })
-		require.Equal(t, []string{"k settled 4 held 1 doubt true"}, redis.says(), "it holds a slot of which Redis may not know")
+		require.Equal(t, []string{"k ended 4 held 1 doubt true"}, redis.says(), "it holds a slot of which Redis may not know")
 		c.Release(key, 4)
 		redis.says()
 
@@ -160,8 +160,8 @@ func TestLostAttemptsAreInDoubt(t *testing.T) {
 		c.Begin(key)
 		c.Try(key, 6, false, func(int64) bool { return true })
 		redis.says()
-		c.Settle(key, 5, Refused)
-		require.Equal(t, []string{"k settled 6 held 1 doubt true"}, redis.says(), "what was taken here is told once it is settled")
+		c.End(key, 5, Denied)
+		require.Equal(t, []string{"k ended 6 held 1 doubt true"}, redis.says(), "what was taken here is told once it is ended")
 		c.Release(key, 6)
 		c.Release(key, 6)
 		require.EqualValues(t, 0, c.Held(key), "never less")
@@ -186,7 +186,7 @@ func remembered(c *Counts) (n int) {
 func TestMemoryOfReleasedSlotsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := told{down: map[string]bool{"all": true}}
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
 		for i := range 100_000 {
 			key := fmt.Append(nil, i)
@@ -210,7 +210,7 @@ func TestMemoryOfReleasedSlotsIsBounded(t *testing.T) {
 func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := told{takes: time.Minute}
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
 		for i := range 100_000 {
 			key := fmt.Append(nil, i)

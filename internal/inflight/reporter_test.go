@@ -15,12 +15,12 @@ import (
 func TestSlotsAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
 		const keys = 1000
 		for i := range keys {
 			key := fmt.Append(nil, i)
-			c.Settle(key, c.Begin(key).Number, Granted)
+			c.End(key, c.Begin(key).Number, Granted)
 		}
 		time.Sleep(4*tick + time.Millisecond)
 		require.Len(t, redis.says(), keys, "all with the first tick after a renewal is due, though more than are told at once")
@@ -55,11 +55,11 @@ func TestSlotsAreRenewed(t *testing.T) {
 func TestChangesAreToldOnceRedisIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
 		other := []byte("other")
-		c.Settle(other, c.Begin(other).Number, Granted)
-		c.Settle(key, c.Begin(key).Number, Granted)
+		c.End(other, c.Begin(other).Number, Granted)
+		c.End(key, c.Begin(key).Number, Granted)
 		redis.loses("all")
 		c.Release(key, 2)
 		time.Sleep(Renewal / 2)
@@ -67,7 +67,7 @@ func TestChangesAreToldOnceRedisIsBack(t *testing.T) {
 		require.LessOrEqual(t, redis.calls, 3)
 		redis.loses()
 		time.Sleep(tick)
-		require.Subset(t, redis.says(), []string{"k settled 2 held 0 doubt true", "other settled 1 held 1 doubt false"})
+		require.Subset(t, redis.says(), []string{"k ended 2 held 0 doubt true", "other ended 1 held 1 doubt false"})
 		c.Release(other, 1)
 		redis.says()
 	})
@@ -77,13 +77,13 @@ func TestChangesAreToldOnceRedisIsBack(t *testing.T) {
 func TestSlotsAreRenewedBesideReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := told{takes: 5 * time.Millisecond}
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
-		c.Settle(key, c.Begin(key).Number, Granted)
+		c.End(key, c.Begin(key).Number, Granted)
 		for i := range 30_000 {
 			other := fmt.Append(nil, i)
 			a := c.Begin(other)
-			c.Settle(other, a.Number, Granted)
+			c.End(other, a.Number, Granted)
 			c.Release(other, a.Number)
 			time.Sleep(time.Millisecond)
 		}
@@ -106,13 +106,13 @@ func renewed(lines []string, key string) (n int) {
 func TestALostServerHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := told{takes: 10 * time.Millisecond}
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
-		c.Settle(key, c.Begin(key).Number, Granted)
+		c.End(key, c.Begin(key).Number, Granted)
 		dead := make([]string, 2000)
 		for i := range dead {
 			dead[i] = fmt.Sprint("dead ", i)
-			c.Settle([]byte(dead[i]), c.Begin([]byte(dead[i])).Number, Granted)
+			c.End([]byte(dead[i]), c.Begin([]byte(dead[i])).Number, Granted)
 		}
 		redis.loses(dead...)
 		for i := range dead[1000:] {
@@ -122,10 +122,10 @@ func TestALostServerHoldsUpNoOther(t *testing.T) {
 		require.GreaterOrEqual(t, renewed(redis.says(), "k"), int(time.Minute/(Renewal+tick)))
 		c.Release(key, 1)
 		time.Sleep(100 * time.Millisecond)
-		require.Equal(t, []string{"k settled 1 held 0 doubt false"}, redis.says())
+		require.Equal(t, []string{"k ended 1 held 0 doubt false"}, redis.says())
 		redis.loses()
 		time.Sleep(5 * time.Second)
-		require.Contains(t, redis.says(), "dead 1500 settled 1502 held 0 doubt true")
+		require.Contains(t, redis.says(), "dead 1500 ended 1502 held 0 doubt true")
 		for i, key := range dead[:1000] {
 			c.Release([]byte(key), int64(2+i))
 		}
@@ -137,16 +137,16 @@ func TestALostServerHoldsUpNoOther(t *testing.T) {
 func TestRenewalsAreFewWhileAServerIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
 		dead := []byte("dead")
-		c.Settle(key, c.Begin(key).Number, Granted)
-		c.Settle(dead, c.Begin(dead).Number, Granted)
+		c.End(key, c.Begin(key).Number, Granted)
+		c.End(dead, c.Begin(dead).Number, Granted)
 		redis.loses("dead")
 		for i := range 3000 {
 			other := fmt.Append(nil, i)
 			a := c.Begin(other)
-			c.Settle(other, a.Number, Granted)
+			c.End(other, a.Number, Granted)
 			c.Release(other, a.Number)
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -164,9 +164,9 @@ func TestAnOutageLosesNoSlot(t *testing.T) {
 	for begins := range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			var redis told
-			c := New(redis.tell)
+			c := New(redis.report)
 			defer c.Close(context.Background())
-			c.Settle(key, c.Begin(key).Number, Granted)
+			c.End(key, c.Begin(key).Number, Granted)
 			time.Sleep(10*time.Second + time.Duration(begins)*Renewal/10)
 			redis.says()
 			last := redis.last
@@ -185,13 +185,13 @@ func TestAnOutageLosesNoSlot(t *testing.T) {
 func TestCloseTellsWhatHasChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
-		c := New(redis.tell)
+		c := New(redis.report)
 		defer c.Close(context.Background())
-		c.Settle(key, c.Begin(key).Number, Granted)
+		c.End(key, c.Begin(key).Number, Granted)
 		c.Release(key, 1)
 		c.Close(t.Context())
-		require.Equal(t, []string{"k settled 1 held 0 doubt false"}, redis.says())
-		c.Settle(key, c.Begin(key).Number, Granted)
+		require.Equal(t, []string{"k ended 1 held 0 doubt false"}, redis.says())
+		c.End(key, c.Begin(key).Number, Granted)
 		c.Release(key, 2)
 		require.Empty(t, redis.says())
 		ended, cancel := context.WithCancel(t.Context())
@@ -199,7 +199,7 @@ func TestCloseTellsWhatHasChanged(t *testing.T) {
 		c.Close(ended)
 		require.Empty(t, redis.says())
 		c.Close(t.Context())
-		require.Equal(t, []string{"k settled 2 held 0 doubt false"}, redis.says())
+		require.Equal(t, []string{"k ended 2 held 0 doubt false"}, redis.says())
 	})
 }
 
@@ -208,8 +208,8 @@ func TestCloseTellsWhatCouldNotBeTold(t *testing.T) {
 	for _, back := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			var redis told
-			c := New(redis.tell)
-			c.Settle(key, c.Begin(key).Number, Granted)
+			c := New(redis.report)
+			c.End(key, c.Begin(key).Number, Granted)
 			redis.loses("all")
 			c.Release(key, 1)
 			synctest.Wait()
@@ -220,7 +220,7 @@ func TestCloseTellsWhatCouldNotBeTold(t *testing.T) {
 			c.Close(t.Context())
 			require.Equal(t, calls+1, redis.calls)
 			if back {
-				require.Equal(t, []string{"k settled 1 held 0 doubt true"}, redis.says())
+				require.Equal(t, []string{"k ended 1 held 0 doubt true"}, redis.says())
 			}
 		})
 	}
@@ -229,14 +229,14 @@ func TestCloseTellsWhatCouldNotBeTold(t *testing.T) {
 func TestCloseWaitsForWhatIsBeingTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := told{takes: 50 * time.Millisecond}
-		c := New(redis.tell)
-		c.Settle(key, c.Begin(key).Number, Granted)
+		c := New(redis.report)
+		c.End(key, c.Begin(key).Number, Granted)
 		c.Release(key, 1)
 		synctest.Wait()
 		start := time.Now()
 		c.Close(t.Context())
 		require.Equal(t, redis.takes, time.Since(start))
-		require.Equal(t, []string{"k settled 1 held 0 doubt false"}, redis.says())
+		require.Equal(t, []string{"k ended 1 held 0 doubt false"}, redis.says())
 	})
 }
 
@@ -244,8 +244,8 @@ func TestCloseWaitsForWhatIsBeingTold(t *testing.T) {
 func TestCloseWaitsNoLongerThanItMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := told{takes: time.Second}
-		c := New(redis.tell)
-		c.Settle(key, c.Begin(key).Number, Granted)
+		c := New(redis.report)
+		c.End(key, c.Begin(key).Number, Granted)
 		c.Release(key, 1)
 		synctest.Wait()
 		start := time.Now()

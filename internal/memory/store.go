@@ -176,7 +176,7 @@ func (s *shard) backLocked(r *request, i int) int64 {
 func (s *shard) resetLocked(r *request, i int) {
 	b, e := &r.buckets[i], s.buckets[r.id(i)]
 	r.states[i] = bucket.State{}
-	if e != nil && e.full > r.now && !b.Guards() {
+	if e != nil && e.full > r.now && b.IsLimit() {
 		r.states[i].Level = 1                                            // at least: it is written down
 		s.noteLocked(r, i, 0, b.Capacity+b.Floor, s.drainedLocked(r, i)) // as much as any call may claim
 	}

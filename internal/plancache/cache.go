@@ -5,7 +5,7 @@
 // it for a second. While the source or Redis fails, old answers serve.
 //
 // What lookups and decisions have in common exists once: [dispatch.Bounded] bounds their calls, and
-// [dispatch.Lend] lends them the caller's values. The dispatcher itself is not for lookups. It
+// [dispatch.Borrow] lends them the caller's values. The dispatcher itself is not for lookups. It
 // merges thousands of calls on buckets, none of which waits longer than its timeout, and probes a
 // lost Redis in the background. A process reads a client's plan once a second at most, so there is
 // nothing to merge. A client without a plan gets an error, so a lookup waits seconds for a place
@@ -115,7 +115,7 @@ func (c *Cache[T]) Get(ctx context.Context, client string) (T, error) {
 	case f == nil:
 		f = &flight[T]{done: make(chan struct{})}
 		c.flights[key] = f
-		lent := dispatch.Lend(context.Background(), ctx)
+		lent := dispatch.Borrow(context.Background(), ctx)
 		defer lent.End()
 		go c.fetch(lent, client, key, f, known)
 	}

@@ -36,9 +36,9 @@ func call[T any](values context.Context, c *calls, f func(context.Context) (T, e
 	defer cancel()
 	value, err := dispatch.Bounded(ctx, 0, func() (T, error) {
 		defer c.places.leave()
-		return f(dispatch.Lend(ctx, values))
+		return f(dispatch.Borrow(ctx, values))
 	})
-	if err == nil || redisstore.IsRefusal(err) {
+	if err == nil || redisstore.IsErrorReply(err) {
 		c.lost.Store(nil)
 		return value, err
 	}
@@ -85,7 +85,7 @@ func (c *Cache[T]) forget(ctx context.Context, key string) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
-	lent := dispatch.Lend(context.Background(), ctx)
+	lent := dispatch.Borrow(context.Background(), ctx)
 	defer lent.End()
 	_, err := dispatch.Bounded(bounded, 0, func() (struct{}, error) { // late, it still takes effect
 		return struct{}{}, c.config.Redis.Forget(lent, key, rand.Text(), tokenLife)

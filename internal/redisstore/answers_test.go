@@ -86,5 +86,5 @@ func TestAnswers(t *testing.T) {
 
 	require.NoError(t, rdb.RPush(ctx, "list", "x").Err())
 	_, _, err = answers.Get(ctx, "list")
-	require.True(t, IsRefusal(err))
+	require.True(t, IsErrorReply(err))
 }

@@ -19,13 +19,13 @@ const (
 	maxOpen = 8
 )
 
-// exchange is the commands of one batch. It belongs to the goroutine that sends it. Its memory is used again.
-type exchange struct {
+// pipeline is the commands of one batch. It belongs to the goroutine that sends it. Its memory is used again.
+type pipeline struct {
 	store    *Store
 	sharing  *sharing // of the commands of several calls
 	commands []*command
 	spare    []*command
-	alone    []*dispatch.Merged
+	alone    []*dispatch.Group
 }
 
 // sharing is how the calls of one server share commands.
@@ -46,7 +46,7 @@ type command struct {
 	args        []any
 	reported    []any // what it reports of slots; nil if it decides
 	from        int   // the first of the updates that it reports
-	calls       []*dispatch.Merged
+	calls       []*dispatch.Group
 	single      [1]int64 // the reply of an IntCmd
 	first       int      // of several hash slots: how many args are those of the first key alone; else 0
 	asked       bool     // it goes on with its first key alone
@@ -78,11 +78,11 @@ func (c *command) Args() []any {
 
 // plan makes the commands of merged calls. Those that take from a single bucket of the same limit become one, unless
 // sharing is nil; but each key goes only once before what is to be done to it alone, in the order in which it was asked for.
-func (x *exchange) plan(calls []*dispatch.Merged, sharing *sharing) {
+func (x *pipeline) plan(calls []*dispatch.Group, sharing *sharing) {
 	x.reset()
 	x.sharing = sharing
 	for _, m := range calls {
-		if sharing != nil && m.First && m.Op.Verb == bucket.Take && m.Charges > 0 && len(m.Buckets) == 1 && !m.Buckets[0].Guards() &&
+		if sharing != nil && m.First && m.Op.Verb == bucket.Take && m.Charges > 0 && len(m.Buckets) == 1 && m.Buckets[0].IsLimit() &&
 			(sharing.has == nil || sharing.has(&m.Names[0])) {
 			x.share(m)
 		} else {
@@ -95,7 +95,7 @@ func (x *exchange) plan(calls []*dispatch.Merged, sharing *sharing) {
 }
 
 // share adds the call to a command of its limit, or to a new one.
-func (x *exchange) share(m *dispatch.Merged) {
+func (x *pipeline) share(m *dispatch.Group) {
 	for _, c := range x.commands[max(0, len(x.commands)-maxOpen):] {
 		first := c.calls[0]
 		if len(c.calls) < maxKeys && first.Op.N == m.Op.N && bucket.Same(first.Buckets, m.Buckets) {
@@ -107,7 +107,7 @@ func (x *exchange) share(m *dispatch.Merged) {
 }
 
 // add adds a command of one call.
-func (x *exchange) add(m *dispatch.Merged) {
+func (x *pipeline) add(m *dispatch.Group) {
 	var c *command
 	if n := len(x.spare); n > 0 {
 		c, x.spare = x.spare[n-1], x.spare[:n-1]
@@ -119,7 +119,7 @@ func (x *exchange) add(m *dispatch.Merged) {
 }
 
 // reset makes all commands spare.
-func (x *exchange) reset() {
+func (x *pipeline) reset() {
 	for _, c := range x.commands {
 		c.Cmder, c.first, c.asked = nil, 0, false
 		clear(c.args)
@@ -135,7 +135,7 @@ func (x *exchange) reset() {
 // run has the commands done: by the script's SHA, and with its source where Redis does not have it. It reports whether Redis
 // refused a command of several calls, as it does if their keys are in different hash slots, or the user may not use
 // MGET, or the server knows no scripts of several hash slots.
-func (x *exchange) run(ctx context.Context) (refused bool) {
+func (x *pipeline) run(ctx context.Context) (refused bool) {
 	for _, c := range x.commands {
 		c.encode(ctx, x.store, x.sharing, true)
 	}
@@ -158,7 +158,7 @@ func (x *exchange) run(ctx context.Context) (refused bool) {
 }
 
 // exec sends commands and reads their replies. What goes wrong is the commands' error.
-func (x *exchange) exec(ctx context.Context, commands []*command) {
+func (x *pipeline) exec(ctx context.Context, commands []*command) {
 	if len(commands) == 1 {
 		_ = x.store.rdb.Process(ctx, commands[0])
 		return
@@ -205,7 +205,7 @@ func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA 
 		}
 		c.args = append(c.args, keys)
 		c.encodeOne(m)
-		if of >= Guarded {
+		if of >= WithBanOrSlots {
 			c.encodeGuards(m, s.process)
 		}
 	}
@@ -222,7 +222,7 @@ func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA 
 }
 
 // encodeOne appends the keys of a call's buckets, what is to be done to them, and the buckets.
-func (c *command) encodeOne(m *dispatch.Merged) {
+func (c *command) encodeOne(m *dispatch.Group) {
 	records, second := m.Op.Records, m.Charges
 	if records != bucket.RecordsOnly {
 		for i := range m.Names {
@@ -258,7 +258,7 @@ func (c *command) encodeOne(m *dispatch.Merged) {
 const recordSuffix = ":back"
 
 // encodeRecords appends the names of the records of limits' buckets.
-func (c *command) encodeRecords(m *dispatch.Merged, counted int) {
+func (c *command) encodeRecords(m *dispatch.Group, counted int) {
 	for i := range m.Names[:counted] {
 		record := append(slices.Clone(m.Names[i]), recordSuffix...)
 		c.args = append(c.args, &record)
@@ -266,7 +266,7 @@ func (c *command) encodeRecords(m *dispatch.Merged, counted int) {
 }
 
 // encodeGuards appends a ban and slots as arguments of guards.lua.
-func (c *command) encodeGuards(m *dispatch.Merged, process string) {
+func (c *command) encodeGuards(m *dispatch.Group, process string) {
 	counted := bucket.Counted(m.Buckets)
 	guards := m.Buckets[counted:]
 	kind := "slots"
@@ -283,7 +283,7 @@ func (c *command) encodeGuards(m *dispatch.Merged, process string) {
 			continue
 		}
 		newest, attempts := m.Attempts()
-		c.args = append(c.args, guards[i].Capacity, process, newest.Settled, newest.Held, attempts)
+		c.args = append(c.args, guards[i].Capacity, process, newest.Ended, newest.Held, attempts)
 	}
 	c.args = append(c.args, counted)
 }
@@ -298,7 +298,7 @@ func (c *command) encodeBucket(b *bucket.Bucket) {
 
 // encodeEach appends the key of every call, the limit that they have in common, and how often each is to be charged
 // unless all are charged once. The keys of those that are not declared come last.
-func (c *command) encodeEach(declared, others []*dispatch.Merged) {
+func (c *command) encodeEach(declared, others []*dispatch.Group) {
 	c.args = append(c.args, len(declared))
 	for _, m := range declared {
 		c.args = append(c.args, &m.Names[0])

@@ -17,17 +17,17 @@ import (
 )
 
 // take returns a merged call that takes single tokens from a bucket of a client.
-func take(client string, charges int64) *dispatch.Merged {
+func take(client string, charges int64) *dispatch.Group {
 	c := dispatch.NewCall()
 	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, []bucket.Bucket{
 		{Kind: bucket.Token, ID: "m", Args: [3]any{int64(1), int64(600), int64(6000)}}})
 	c.Names[0] = dispatch.Name("{" + client + "}:m")
-	return &dispatch.Merged{Call: c, Charges: charges, First: true}
+	return &dispatch.Group{Call: c, Charges: charges, First: true}
 }
 
 // commands returns what merged calls become: the script, and the arguments after it.
-func commands(s *Store, sharing *sharing, calls ...*dispatch.Merged) []string {
-	x := exchange{store: s}
+func commands(s *Store, sharing *sharing, calls ...*dispatch.Group) []string {
+	x := pipeline{store: s}
 	x.plan(calls, sharing)
 	var all []string
 	for _, c := range x.commands {
@@ -127,7 +127,7 @@ func TestShardThatIsAnotherOneNow(t *testing.T) {
 	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}, HeartbeatFrequency: time.Hour})
 	s := newStore(t, rdb)
 	s.nodes.reached.Store(true)
-	var calls []*dispatch.Merged
+	var calls []*dispatch.Group
 	for i := range 64 {
 		calls = append(calls, take(fmt.Sprint("client ", i), 1))
 	}
@@ -153,8 +153,8 @@ func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 		charges int64
 		want    string
 	}{{1, "cross-slot script 1 {a}:m each 1 1 1 600 6000"}, {2, "cross-slot script 1 {a}:m each 1 0 1 600 6000 2"}} {
-		x := exchange{store: s}
-		calls := []*dispatch.Merged{take("a", c.charges), take("b", 1)}
+		x := pipeline{store: s}
+		calls := []*dispatch.Group{take("a", c.charges), take("b", 1)}
 		x.plan(calls, &sharing{crossSlot: true})
 		one := x.commands[0]
 		one.encode(context.Background(), s, x.sharing, false)
@@ -178,7 +178,7 @@ func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 // TestCommandHasAtMost64Keys of several clients.
 func TestCommandHasAtMost64Keys(t *testing.T) {
 	t.Parallel()
-	var calls []*dispatch.Merged
+	var calls []*dispatch.Group
 	for i := range 65 {
 		calls = append(calls, take(fmt.Sprint("client ", i), 1))
 	}
@@ -211,12 +211,12 @@ func TestCommandOfOneCall(t *testing.T) {
 		s := newStore(t, redis.NewClient(&redis.Options{}))
 		s.process = "process"
 		m := merged(3, row.buckets...)
-		m.Op, m.Attempt = row.op, bucket.Attempt{Number: 9, Settled: 8, Held: 2}
+		m.Op, m.Attempt = row.op, bucket.Attempt{Number: 9, Ended: 8, Held: 2}
 		for i := range row.buckets {
 			m.Names[i] = dispatch.Name("abc"[i : i+1])
 		}
 		for _, bySHA := range []bool{true, false} {
-			c := command{calls: []*dispatch.Merged{m}}
+			c := command{calls: []*dispatch.Group{m}}
 			c.encode(context.Background(), s, nil, bySHA)
 			script := s.scripts[scriptOf(row.buckets)].bySource
 			if bySHA {

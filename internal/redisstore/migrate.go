@@ -75,7 +75,7 @@ func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
 // back without a record could be given back twice.
 func (s *Store) changeOne(ctx context.Context, c *dispatch.Call, i int) error {
 	op := c.Op.Only(i)
-	if op.Records != bucket.WithRecords || c.Buckets[i].Guards() {
+	if op.Records != bucket.WithRecords || !c.Buckets[i].IsLimit() {
 		return s.follow(ctx, c.Only(i, op))
 	}
 	op.Records = bucket.RecordsOnly
@@ -161,7 +161,7 @@ func (s *Store) takeEach(ctx context.Context, c *dispatch.Call) error {
 	}
 	var back []*dispatch.Call
 	for i, one := range takes {
-		if one.Buckets[0].Guards() {
+		if !one.Buckets[0].IsLimit() {
 			continue
 		}
 		if n := fitting(charges, one) - kept; n > 0 {

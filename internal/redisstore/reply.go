@@ -15,7 +15,7 @@ import (
 func (c *command) decode() {
 	buckets := c.calls[0].Buckets
 	reply, err := c.reply()
-	whole := len(reply) > 0 && reply[0] == Whole && scriptOf(buckets)%Guarded >= Single
+	whole := len(reply) > 0 && reply[0] == Whole && scriptOf(buckets)%WithBanOrSlots >= Single
 	if whole {
 		reply = reply[1:]
 	}
@@ -27,7 +27,7 @@ func (c *command) decode() {
 	if err == nil && len(reply) != ofCall*done {
 		err = fmt.Errorf("the script replies %d integers, not %d", len(reply), ofCall*done)
 	}
-	if len(c.calls) > 1 && IsRefusal(err) {
+	if len(c.calls) > 1 && IsErrorReply(err) {
 		err = errRetryAlone
 	}
 	for i, m := range c.calls {
@@ -79,7 +79,7 @@ func (c *command) notSent(err error) {
 }
 
 // decodeStates keeps what a script has replied about a call's buckets.
-func decodeStates(m *dispatch.Merged, reply []int64, shape *shape) error {
+func decodeStates(m *dispatch.Group, reply []int64, shape *shape) error {
 	for _, n := range reply {
 		if n < 0 || n > bucket.MaxUnits {
 			return fmt.Errorf("the script replies %d", n)
@@ -108,7 +108,7 @@ func decodeStates(m *dispatch.Merged, reply []int64, shape *shape) error {
 
 // completeCalendars completes the states of calendar periods that are not blocked, of which the script has replied
 // only the tokens taken.
-func completeCalendars(m *dispatch.Merged) {
+func completeCalendars(m *dispatch.Group) {
 	charges, now := int64(-1), time.Now().UnixMilli()
 	for i := range m.Buckets {
 		b, s := &m.Buckets[i], &m.Found[i]

@@ -27,10 +27,10 @@ func newCalendar(left int64) bucket.Bucket {
 }
 
 // merged returns a merged call that takes single tokens.
-func merged(charges int64, buckets ...bucket.Bucket) *dispatch.Merged {
+func merged(charges int64, buckets ...bucket.Bucket) *dispatch.Group {
 	c := dispatch.NewCall()
 	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, buckets)
-	return &dispatch.Merged{Call: c, Charges: charges, First: true}
+	return &dispatch.Group{Call: c, Charges: charges, First: true}
 }
 
 // list is a reply of several integers, or an error.
@@ -89,7 +89,7 @@ func TestReplyToOneCall(t *testing.T) {
 			t.Parallel()
 			m := merged(1, row.buckets...)
 			m.Found = []bucket.State{{Level: 99}} // of another use
-			c := command{Cmder: row.reply, calls: []*dispatch.Merged{m}}
+			c := command{Cmder: row.reply, calls: []*dispatch.Group{m}}
 			c.decode()
 			if row.err != "" {
 				require.EqualError(t, m.Err, row.err)
@@ -122,7 +122,7 @@ func TestReplyToSeveralCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			calls := []*dispatch.Merged{merged(1, row.of), merged(1, row.of)}
+			calls := []*dispatch.Group{merged(1, row.of), merged(1, row.of)}
 			c := command{Cmder: row.reply, calls: calls}
 			c.decode()
 			for i, m := range calls {
@@ -157,7 +157,7 @@ func TestReplyOfCalendarPeriods(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := merged(row.charges, newBucket(bucket.Token), newCalendar(500), newCalendar(700), bucket.NewBan(100, 1000))
 				m.Op.N = row.tokens
-				c := command{Cmder: list(nil, row.level, row.taken, 0, 0, 9), calls: []*dispatch.Merged{m}}
+				c := command{Cmder: list(nil, row.level, row.taken, 0, 0, 9), calls: []*dispatch.Group{m}}
 				c.decode()
 				require.NoError(t, m.Err)
 				require.Equal(t, bucket.State{Level: row.level}, m.Found[0])

@@ -55,8 +55,8 @@ func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported
 					part[failed-1] = false
 				}
 			}
-		case err != nil && IsReply(err):
-			s.logRefusal(err)
+		case err != nil && IsCommandError(err):
+			s.logErrorReply(err)
 		}
 	}
 	return reported
@@ -64,7 +64,7 @@ func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported
 
 // reportAll has commands done: by the script's SHA, and with its source where Redis does not have it.
 func (s *Store) reportAll(ctx context.Context, commands []*command) {
-	x := &exchange{store: s}
+	x := &pipeline{store: s}
 	for _, bySHA := range []bool{true, false} {
 		if len(commands) == 0 {
 			return
@@ -106,7 +106,7 @@ func (s *Store) report(updates []inflight.Update) *command {
 		if updates[i].Doubt {
 			doubt = 1
 		}
-		c.reported = append(c.reported, updates[i].Settled, updates[i].Held, doubt)
+		c.reported = append(c.reported, updates[i].Ended, updates[i].Held, doubt)
 	}
 	return c
 }

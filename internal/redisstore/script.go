@@ -11,11 +11,11 @@ const (
 	Mixed                 // limits of any other kinds together
 	Limits                // how many scripts are for limits alone
 
-	Single  = TokensCalendar // the first that does not decide on each of many keys
-	Guarded = Limits         // from here on: the scripts for limits again, with a ban, slots or both
-	Guards  = 2 * Limits     // a ban, slots or both alone
-	Report  = Guards + 1     // what this process holds of slots
-	Scripts = Guards + 2     // how many scripts there are
+	Single         = TokensCalendar // the first that does not decide on each of many keys
+	WithBanOrSlots = Limits         // from here on: the scripts for limits again, with a ban, slots or both
+	BanOrSlots     = 2 * Limits     // a ban, slots or both alone
+	Report         = BanOrSlots + 1 // what this process holds of slots
+	Scripts        = BanOrSlots + 2 // how many scripts there are
 )
 
 // scriptOfKind is the script for limits of one kind.
@@ -35,11 +35,11 @@ type Sources struct {
 // scriptOf returns the script that decides on buckets.
 func scriptOf(buckets []bucket.Bucket) int {
 	limits := buckets[:bucket.Counted(buckets)]
-	script := Guards
+	script := BanOrSlots
 	if len(limits) > 0 {
 		script = scriptOfLimits(limits)
 		if len(limits) < len(buckets) {
-			script += Guarded
+			script += WithBanOrSlots
 		}
 	}
 	return script
@@ -74,7 +74,7 @@ type shape struct {
 func shapeOf(buckets []bucket.Bucket, whole bool) (s shape) {
 	counted := bucket.Counted(buckets)
 	s.limits, s.window = buckets[:counted], 5
-	if scriptOf(buckets)%Guarded == TokensCalendar && counted > 0 && !whole {
+	if scriptOf(buckets)%WithBanOrSlots == TokensCalendar && counted > 0 && !whole {
 		s.window = 1
 	}
 	for i := range s.limits {

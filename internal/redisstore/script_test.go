@@ -29,11 +29,11 @@ func TestScriptOfBuckets(t *testing.T) {
 		"both windows":            {Mixed, []bucket.Bucket{fixed, sliding}},
 		"a log and a period":      {Mixed, []bucket.Bucket{sliding, calendar}},
 		"all":                     {Mixed, []bucket.Bucket{token, calendar, fixed, sliding}},
-		"a bucket and slots":      {Guarded + Tokens, []bucket.Bucket{token, slots}},
-		"a log and a ban":         {Guarded + Sliding, []bucket.Bucket{sliding, ban}},
-		"all, a ban and slots":    {Guarded + Mixed, []bucket.Bucket{token, calendar, fixed, sliding, ban, slots}},
-		"a ban and slots":         {Guards, []bucket.Bucket{ban, slots}},
-		"a period, tokens, a ban": {Guarded + TokensCalendar, []bucket.Bucket{calendar, token, ban}},
+		"a bucket and slots":      {WithBanOrSlots + Tokens, []bucket.Bucket{token, slots}},
+		"a log and a ban":         {WithBanOrSlots + Sliding, []bucket.Bucket{sliding, ban}},
+		"all, a ban and slots":    {WithBanOrSlots + Mixed, []bucket.Bucket{token, calendar, fixed, sliding, ban, slots}},
+		"a ban and slots":         {BanOrSlots, []bucket.Bucket{ban, slots}},
+		"a period, tokens, a ban": {WithBanOrSlots + TokensCalendar, []bucket.Bucket{calendar, token, ban}},
 	} {
 		require.Equal(t, row.want, scriptOf(row.buckets), name)
 	}

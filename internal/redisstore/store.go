@@ -34,21 +34,21 @@ type Config struct {
 
 // Store keeps buckets in Redis, one key each: prefix:{key}:ID.
 type Store struct {
-	rdb       redis.UniversalClient
-	carriers  carriers // of the commands of rdb
-	shards    ringShards
-	prefix    string // up to and with the brace
-	name      string // what it has in common with stores of the same keys
-	process   string
-	scripts   [Scripts]script
-	ofNode    [Single]script       // of calls for several clients on a node of a cluster
-	loaded    [Scripts]atomic.Bool // Redis was asked to load the script
-	separate  atomic.Int64         // until when no call has keys of several clients, in Unix seconds
-	nodes     *nodes
-	migration migration
-	log       *slog.Logger
-	refusals  Throttle
-	exchanges sync.Pool // of *exchange
+	rdb          redis.UniversalClient
+	carriers     carriers // of the commands of rdb
+	shards       ringShards
+	prefix       string // up to and with the brace
+	name         string // what it has in common with stores of the same keys
+	process      string
+	scripts      [Scripts]script
+	ofNode       [Single]script       // of calls for several clients on a node of a cluster
+	loaded       [Scripts]atomic.Bool // Redis was asked to load the script
+	separate     atomic.Int64         // until when no call has keys of several clients, in Unix seconds
+	nodes        *nodes
+	migration    migration
+	log          *slog.Logger
+	errorReplies Throttle
+	pipelines    sync.Pool // of *pipeline
 }
 
 // script is how a script is called.
@@ -123,27 +123,27 @@ func (s *Store) Separate() { s.separate.Store(time.Now().Add(separateTime).Unix(
 
 // send has a batch done, where calls may share commands as sharing says. The error says that the server answers nobody.
 func (s *Store) send(ctx context.Context, b *dispatch.Batch, sharing *sharing) error {
-	for _, m := range b.Merged {
+	for _, m := range b.Groups {
 		if err := s.load(ctx, scriptOf(m.Buckets)); err != nil {
-			for _, m := range b.Merged {
+			for _, m := range b.Groups {
 				m.Err = err
 			}
 			return unanswered(b)
 		}
 	}
-	x, ok := s.exchanges.Get().(*exchange)
+	x, ok := s.pipelines.Get().(*pipeline)
 	if !ok {
-		x = &exchange{store: s}
+		x = &pipeline{store: s}
 	}
-	defer s.exchanges.Put(x)
+	defer s.pipelines.Put(x)
 	defer x.reset()
-	if len(b.Merged) == 1 || !s.mayShare() {
+	if len(b.Groups) == 1 || !s.mayShare() {
 		sharing = nil
 	}
-	x.plan(b.Merged, sharing)
+	x.plan(b.Groups, sharing)
 	refused := x.run(ctx)
-	var alone []*dispatch.Merged
-	for _, m := range b.Merged {
+	var alone []*dispatch.Group
+	for _, m := range b.Groups {
 		if m.Err == errRetryAlone {
 			alone = append(alone, m)
 		}
@@ -157,9 +157,9 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, sharing *sharing) e
 			}
 		}
 	}
-	for _, m := range b.Merged {
-		if m.Err != nil && IsReply(m.Err) && !isTryAgain(m.Err, Keys(m.Call)) {
-			s.logRefusal(m.Err)
+	for _, m := range b.Groups {
+		if m.Err != nil && IsCommandError(m.Err) && !isTryAgain(m.Err, Keys(m.Call)) {
+			s.logErrorReply(m.Err)
 		}
 	}
 	return unanswered(b)
@@ -167,15 +167,15 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, sharing *sharing) e
 
 // unanswered returns the error that says that the server answers nobody, and nil if it has replied.
 func unanswered(b *dispatch.Batch) error {
-	if err := b.Merged[0].Err; err != nil && !IsReply(err) {
+	if err := b.Groups[0].Err; err != nil && !IsCommandError(err) {
 		return err
 	}
 	return nil
 }
 
-// logRefusal logs, once in a while, that Redis refuses what it is asked.
-func (s *Store) logRefusal(err error) {
-	if !s.refusals.Allow() {
+// logErrorReply logs, once in a while, that Redis refuses what it is asked.
+func (s *Store) logErrorReply(err error) {
+	if !s.errorReplies.Allow() {
 		return
 	}
 	code := reason(err)
@@ -194,7 +194,7 @@ func (s *Store) load(ctx context.Context, script int) error {
 	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[script].source), bounded: s.carriers.bounded()}
 	load.SetStepCount(1)
 	err := s.rdb.Process(ctx, &load)
-	if err == nil || IsRefusal(err) {
+	if err == nil || IsErrorReply(err) {
 		return nil
 	}
 	loaded.Store(false)
@@ -215,15 +215,15 @@ var errRetryAlone = errors.New("to be asked for alone")
 // serverErrors begin the replies by which a server says that it decides for nobody now.
 var serverErrors = []string{"LOADING", "BUSY", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN", "ERR max number of clients"}
 
-// IsRefusal reports whether an error is what Redis replied.
-func IsRefusal(err error) bool {
+// IsErrorReply reports whether an error is what Redis replied.
+func IsErrorReply(err error) bool {
 	var refusal redis.Error
 	return errors.As(err, &refusal)
 }
 
-// IsReply reports whether an error is what Redis replied to one command, where another one may be done.
-func IsReply(err error) bool {
-	if !IsRefusal(err) {
+// IsCommandError reports whether an error is what Redis replied to one command, where another one may be done.
+func IsCommandError(err error) bool {
+	if !IsErrorReply(err) {
 		return false
 	}
 	for _, code := range serverErrors {

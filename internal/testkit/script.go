@@ -78,14 +78,14 @@ var sources = sync.OnceValues(func() (s redisstore.Sources, err error) {
 		s.Server[i] = alone.Source
 		slots, failed := scriptsOfSlots(ginlimit.WithAlgorithm(r.algorithm), r.limits...)
 		err = errors.Join(err, failed)
-		s.Server[redisstore.Guarded+i] = slots[0]
+		s.Server[redisstore.WithBanOrSlots+i] = slots[0]
 		if i < redisstore.Single {
 			s.Node[i], failed = scriptOfNode(r.algorithm, r.limits[0])
 			err = errors.Join(err, failed)
 		}
 	}
 	slots, failed := scriptsOfSlots(ginlimit.WithAlgorithm(ginlimit.TokenBucket), ginlimit.PerHour(-1))
-	s.Server[redisstore.Guards], s.Server[redisstore.Report] = slots[0], slots[1]
+	s.Server[redisstore.BanOrSlots], s.Server[redisstore.Report] = slots[0], slots[1]
 	return s, errors.Join(err, failed)
 })
 

@@ -25,7 +25,7 @@ func guardKinds(now time.Time) map[string]guardKind {
 	fixed := []bucket.Bucket{of(bucket.FixedWindow, "a", 6, 6, 90), of(bucket.FixedWindow, "d", 9, 9, 400)}
 	sliding := []bucket.Bucket{of(bucket.SlidingWindow, "a", 6, 6, 90), of(bucket.SlidingWindow, "e", 9, 9, 300)}
 	return map[string]guardKind{
-		"no limit":                {redisstore.Guards, nil},
+		"no limit":                {redisstore.BanOrSlots, nil},
 		"token bucket":            {int(bucket.Token), tokens[:1]},
 		"two token buckets":       {int(bucket.Token), tokens[:2]},
 		"three token buckets":     {int(bucket.Token), tokens},

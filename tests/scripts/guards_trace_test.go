@@ -250,10 +250,10 @@ func (g *guardTrace) call(verb string) *guardCall {
 
 // script returns the script that decides with guards.
 func (g *guardTrace) script() int {
-	if g.kind.script == redisstore.Guards {
-		return redisstore.Guards
+	if g.kind.script == redisstore.BanOrSlots {
+		return redisstore.BanOrSlots
 	}
-	return redisstore.Guarded + g.kind.script
+	return redisstore.WithBanOrSlots + g.kind.script
 }
 
 // take makes a decision and compares it with the model's.
@@ -313,7 +313,7 @@ func (g *guardTrace) take(t *testing.T) {
 
 // whole returns a reply without what it begins with if it has all integers of windows, and whether it has.
 func (g *guardTrace) whole(reply []int64) ([]int64, bool) {
-	if g.kind.script < redisstore.Single || g.kind.script == redisstore.Guards {
+	if g.kind.script < redisstore.Single || g.kind.script == redisstore.BanOrSlots {
 		return reply, true
 	}
 	if reply[0] == redisstore.Whole {
@@ -365,7 +365,7 @@ func TestABanThatIsNotKept(t *testing.T) {
 	g := &guardTrace{rdb: rdb}
 	take := []any{"take", 1, 1, 7, 200, 200, "ban", tooLong, tooLong, 1, 1}
 	for _, want := range [][]int64{{0, 0, 0}, {200, 0, 0}, {200, 0, 0}} {
-		got, err := g.eval(t, redisstore.Guarded+int(bucket.Token), []string{"{k}:a", banKey}, take...)
+		got, err := g.eval(t, redisstore.WithBanOrSlots+int(bucket.Token), []string{"{k}:a", banKey}, take...)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 		require.Equal(t, `"" -2ns`, g.state(t, banKey))

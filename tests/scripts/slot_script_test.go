@@ -103,7 +103,7 @@ func TestSlotsOfAKeyThatExpires(t *testing.T) {
 		for _, left := range []int{0, -2} {
 			for _, call := range []func() ([]int64, error){
 				func() ([]int64, error) {
-					return g.eval(t, redisstore.Guards, []string{slotKey}, "take", 1, 1, "slots", 4, "P1", 7, 1, "8,", 0)
+					return g.eval(t, redisstore.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", 4, "P1", 7, 1, "8,", 0)
 				},
 				func() ([]int64, error) { return g.eval(t, redisstore.Report, []string{slotKey}, "P1", 7, 1, 0) },
 			} {

@@ -69,12 +69,12 @@ func forBoth(t *testing.T, test func(t *testing.T, d *Dispatcher, s *server, one
 func TestLend(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		ends, cancel := context.WithCancel(t.Context())
-		lent := Lend(ends, context.WithValue(t.Context(), spanKey{}, "span"))
-		require.Equal(t, "span", spanOf(lent))
+		borrowed := Borrow(ends, context.WithValue(t.Context(), spanKey{}, "span"))
+		require.Equal(t, "span", spanOf(borrowed))
 		cancel()
-		require.Equal(t, context.Canceled, lent.Err())
-		lent.End()
-		require.Nil(t, spanOf(lent))
+		require.Equal(t, context.Canceled, borrowed.Err())
+		borrowed.End()
+		require.Nil(t, spanOf(borrowed))
 	})
 }
 
@@ -114,7 +114,7 @@ func TestBatchHasTheValuesOfItsFirstCaller(t *testing.T) {
 		var seen []any
 		gate := make(chan struct{})
 		s.does(func(sent context.Context, b *Batch) error {
-			if string(b.Merged[0].Key) == "occupies" {
+			if string(b.Groups[0].Key) == "occupies" {
 				<-gate
 			} else {
 				seen = append(seen, spanOf(sent))
@@ -228,10 +228,10 @@ func TestAValueThatDoesNotReturn(t *testing.T) {
 func TestAReadingIsWaitedForOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := NewCall()
-		c.lent = &Lent{caller: t.Context(), reads: 1}
+		c.borrowed = &Borrowed{caller: t.Context(), reads: 1}
 		for _, want := range []time.Duration{EndGrace, 0} {
 			start := time.Now()
-			c.endLent()
+			c.endBorrowed()
 			require.Equal(t, want, time.Since(start))
 		}
 	})

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Lent is a context that has the values of a caller's context, such as the span of its request,
+// Borrowed is a context that has the values of a caller's context, such as the span of its request,
 // until the caller calls End.
 //
 // It ends when the context inside does, not when the caller's does. After a caller has returned,
@@ -19,7 +19,7 @@ import (
 // a batch with other callers in it. Only a goroutine can be left behind, and only a timer says
 // when. A lock around Value would make End wait for it too. Values cannot be copied before, as nobody
 // knows which keys a hook will ask for.
-type Lent struct {
+type Borrowed struct {
 	// Context has no values but its canceler, which is asked for first: a context derived from this
 	// one then needs no goroutine.
 	context.Context
@@ -39,11 +39,11 @@ const readGrace = 10 * time.Millisecond
 // others.
 const endWaits = 5
 
-// Lend returns a context that ends with one context, and has the values of a caller's.
-func Lend(ends, caller context.Context) *Lent { return &Lent{Context: ends, caller: caller} }
+// Borrow returns a context that ends with one context, and has the values of a caller's.
+func Borrow(ends, caller context.Context) *Borrowed { return &Borrowed{Context: ends, caller: caller} }
 
 // Value implements [context.Context].
-func (l *Lent) Value(key any) any {
+func (l *Borrowed) Value(key any) any {
 	if value := l.Context.Value(key); value != nil {
 		return value
 	}
@@ -74,13 +74,13 @@ func (l *Lent) Value(key any) any {
 	return nil
 }
 
-func (l *Lent) ended() bool {
+func (l *Borrowed) ended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.caller == nil
 }
 
-func (l *Lent) hasRead() {
+func (l *Borrowed) hasRead() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reads--; l.reads == 0 && l.read != nil {
@@ -91,7 +91,7 @@ func (l *Lent) hasRead() {
 // End stops the reading of values. It waits for values that are being read, but no longer than
 // EndGrace, because the application's Value may never return. The caller calls End before it
 // returns.
-func (l *Lent) End() {
+func (l *Borrowed) End() {
 	l.mu.Lock()
 	l.caller = nil
 	if l.reads == 0 {

@@ -1,0 +1,35 @@
+package bucket
+
+import "math"
+
+// SlotRetry is the RetryAfter in milliseconds if there is no slot. Nobody knows when a request ends.
+const SlotRetry = 1000
+
+// NewSlots returns n slots. A request in flight holds one. The level is the slots in use.
+func NewSlots(n int64) Bucket {
+	return Bucket{ID: "slots", Kind: Slots, Burst: math.MaxInt64, Whole: math.MaxInt64, Cost: 1, Capacity: n}
+}
+
+// fitSlots is [Bucket.Fit] of slots. Each charge takes one.
+func (b *Bucket) fitSlots(level, charges int64) int64 {
+	return min(charges, max(0, b.Capacity-level))
+}
+
+// slotAfter returns after how many milliseconds to try again for a slot.
+func (b *Bucket) slotAfter(s State) int64 {
+	if s.Level >= b.Capacity {
+		return SlotRetry
+	}
+	return 0
+}
+
+// Attempt is what a process reports of a client's slots when it tries to take one.
+//
+// The process reports what it holds as an absolute number, and numbers its attempts. So a lost,
+// repeated or late call changes nothing for long.
+type Attempt struct {
+	Number int64 // a later attempt of this process has a larger number; 0 only looks
+	Ended  int64 // all attempts up to this number have ended: they hold a slot or never will
+	Held   int64 // the slots that ended attempts hold
+	Doubt  bool  // set by a store that denied the call, but may have granted the attempt
+}

@@ -1,0 +1,18 @@
+package bucket
+
+// duration returns in how many milliseconds a token bucket regains units.
+func (b *Bucket) duration(units int64) int64 {
+	if units <= 0 {
+		return 0
+	}
+	return CeilDiv(units, b.Drain)
+}
+
+// drained returns the units that flow back in ns nanoseconds, rounded up.
+func (b *Bucket) drained(ns int64) int64 {
+	us := CeilDiv(ns, 1000)
+	if us > MaxUnits/b.Drain {
+		return MaxUnits
+	}
+	return CeilDiv(us*b.Drain, 1000)
+}
