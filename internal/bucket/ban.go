@@ -2,8 +2,8 @@ package bucket
 
 import "math"
 
-// NewBan returns a ban. Its level is how many milliseconds it still lasts. A client's first ban lasts
-// first milliseconds, and each further one twice as long as the one before, at most longest.
+// NewBan returns a ban. Its level is how many milliseconds it still lasts. A client's first ban
+// lasts first milliseconds, and each further one twice as long as the one before, at most longest.
 func NewBan(first, longest int64) Bucket {
 	return Bucket{ID: "ban", Kind: Ban, Burst: math.MaxInt64, Whole: math.MaxInt64, Cost: first, Capacity: longest}
 }

@@ -1,8 +1,8 @@
 // Package bucket is the arithmetic of rate limits, in integers alone.
 //
-// A [Bucket] is a limit, a [State] is what a store finds of it, and an [Op] is what a caller wants of
-// it. Each kind has a file. Times are in milliseconds, and the caller passes them in. The scripts in
-// Redis and the package memory decide by the same arithmetic.
+// A [Bucket] is a limit, a [State] is what a store finds of it, and an [Op] is what a caller wants
+// of it. Each kind has a file. Times are in milliseconds, and the caller passes them in. The
+// scripts in Redis and the package memory decide by the same arithmetic.
 package bucket
 
 // MaxUnits is 2^53 - 1, the largest integer that a Lua number holds exactly.
@@ -43,8 +43,8 @@ type Bucket struct {
 	Period   int64 // milliseconds
 	Ends     int64 // when a calendar period ends, in Unix milliseconds by this process' clock; else 0
 
-	// Args are the bucket as arguments of a script (see decide.lua): Drain, or the Period of a window;
-	// Cost, or the kind of a window; then Capacity. They are boxed once, not for each call.
+	// Args are the bucket as arguments of a script (see decide.lua): Drain, or the Period of a
+	// window; Cost, or the kind of a window; then Capacity. They are boxed once, not for each call.
 	Args [3]any
 }
 
@@ -60,8 +60,8 @@ type State struct {
 	Mark int64 // finds what a call took of a window again, for a Return; it has no unit
 }
 
-// New returns the bucket of a limit. Its rate and period are positive and its burst is at least 1. It
-// reports false if the limit is too large to be counted exactly.
+// New returns the bucket of a limit. Its rate and period are positive and its burst is at least 1.
+// It reports false if the limit is too large to be counted exactly.
 func New(kind Kind, id string, rate, burst, period int64) (Bucket, bool) {
 	b := Bucket{ID: id, Kind: kind, Burst: burst, Whole: burst, Cost: 1, Period: period}
 	if kind == Token {

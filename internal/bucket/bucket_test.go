@@ -14,8 +14,8 @@ import (
 
 const second, minute, hour, day = 1000, 60_000, 3_600_000, 86_400_000
 
-// TestNew goes through the units: of a period p in milliseconds and g = gcd(rate, p), a token weighs p/g and rate/g flow
-// back per millisecond.
+// TestNew goes through the units: of a period p in milliseconds and g = gcd(rate, p), a token
+// weighs p/g and rate/g flow back per millisecond.
 func TestNew(t *testing.T) {
 	t.Parallel()
 	const most, logged = 9_007_199_254_740_991, 4_503_599_627_370_495
@@ -220,8 +220,8 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-// TestTimesAreExact takes buckets near all bounds, at random levels: each time is the first millisecond at which what it
-// stands for is so, and no number passes 2^53 - 1.
+// TestTimesAreExact takes buckets near all bounds, at random levels: each time is the first
+// millisecond at which what it stands for is so, and no number passes 2^53 - 1.
 func TestTimesAreExact(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(2, 2))
@@ -290,7 +290,8 @@ func TestTimesAreExact(t *testing.T) {
 	require.Greater(t, tried, 1000)
 }
 
-// someNumber returns a number from 1 to most, a small one as likely as a large one, often near most.
+// someNumber returns a number from 1 to most, a small one as likely as a large one, often near
+// most.
 func someNumber(r *rand.Rand, most int64) int64 {
 	n := (1 + r.Int64N(1<<r.IntN(63))) % most
 	if r.IntN(8) == 0 {

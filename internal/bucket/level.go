@@ -1,7 +1,7 @@
 package bucket
 
-// Charge returns the units that n tokens weigh. If the bucket never holds n tokens, that is more than
-// any level leaves room for.
+// Charge returns the units that n tokens weigh. If the bucket never holds n tokens, that is more
+// than any level leaves room for.
 func (b *Bucket) Charge(n int64) int64 {
 	switch most := MaxUnits - b.Drain - b.Capacity; {
 	case n <= b.Burst:
@@ -37,8 +37,8 @@ func (b *Bucket) Fit(level, charges, n int64) int64 {
 	return min(charges, (b.Capacity-level)/b.Room(n))
 }
 
-// Debt returns how many of n tokens a Charge takes at a level without room. A bucket may owe one more
-// burst than it holds.
+// Debt returns how many of n tokens a Charge takes at a level without room. A bucket may owe one
+// more burst than it holds.
 func (b *Bucket) Debt(level, n int64) int64 {
 	most := min(2*(b.Capacity+b.Floor), MaxUnits-b.Drain)
 	if b.Kind == SlidingWindow {
@@ -71,8 +71,8 @@ func (b *Bucket) Charged(s State, charges, n int64) State {
 // Remaining returns the whole tokens left at a level.
 func (b *Bucket) Remaining(level int64) int64 { return max(0, b.Capacity-level) / b.Cost }
 
-// RetryAfter returns in how many milliseconds a charge of n tokens fits. It is 0 if it fits now, and
-// [Never] if the bucket never holds n tokens.
+// RetryAfter returns in how many milliseconds a charge of n tokens fits. It is 0 if it fits now,
+// and [Never] if the bucket never holds n tokens.
 func (b *Bucket) RetryAfter(s State, n int64) int64 {
 	switch {
 	case !b.IsLimit():

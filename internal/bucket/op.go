@@ -37,8 +37,8 @@ type Op struct {
 // Claim is what a call has left in a bucket. Return gives back no more than that.
 //
 // A bucket drains its oldest charges first. So a charge drains after the level that it was found on
-// top of, except if the calls below it gave tokens back: then it drains sooner. It never drains faster
-// than the bucket does.
+// top of, except if the calls below it gave tokens back: then it drains sooner. It never drains
+// faster than the bucket does.
 type Claim struct {
 	Mark   int64 // of a window: the mark that the call left; with NoMark nothing is given back
 	Sure   int64 // units that are left, whatever other calls gave back, if the bucket was not reset
@@ -63,15 +63,15 @@ func (b *Bucket) NewClaim(level, units, age, late int64) Claim {
 	return c
 }
 
-// Left returns how many units of a Return of n tokens are left, after others gave back given units and
-// a reset took reset units away.
+// Left returns how many units of a Return of n tokens are left, after others gave back given units
+// and a reset took reset units away.
 func (c *Claim) Left(b *Bucket, n, given, reset int64) int64 {
 	units := min(n, MaxUnits/b.Cost) * b.Cost
 	return max(0, min(units, max(c.Sure, c.Behind-given))-max(0, reset-c.Known*(b.Capacity+b.Floor)))
 }
 
-// Records says whether a record keeps what leaves a bucket other than by draining. Claims are checked
-// against records.
+// Records says whether a record keeps what leaves a bucket other than by draining. Claims are
+// checked against records.
 type Records uint8
 
 const (
@@ -91,7 +91,8 @@ const (
 // Peek returns the Op that looks at what a charge of n tokens would meet.
 func Peek(n int64) Op { return Op{Verb: Take, N: n} }
 
-// Merges reports whether one call can do o and other on the same buckets, by the sum of their charges.
+// Merges reports whether one call can do o and other on the same buckets, by the sum of their
+// charges.
 func (o Op) Merges(other Op) bool {
 	takes := o.Verb == Take && other.Verb == Take && o.Charges > 0 && other.Charges > 0
 	return takes && o.N == other.N && o.Bans == other.Bans && o.Charges <= MaxUnits-other.Charges

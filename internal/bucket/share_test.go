@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAnyLimitHasAShare divides limits near all bounds: there is always a bucket, and it never holds or regains more than
-// its part of the whole, but for one token.
+// TestAnyLimitHasAShare divides limits near all bounds: there is always a bucket, and it never
+// holds or regains more than its part of the whole, but for one token.
 func TestAnyLimitHasAShare(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 1))

@@ -2,7 +2,8 @@ package bucket
 
 import "math"
 
-// SlotRetry is the RetryAfter in milliseconds if there is no slot. Nobody knows when a request ends.
+// SlotRetry is the RetryAfter in milliseconds if there is no slot. Nobody knows when a request
+// ends.
 const SlotRetry = 1000
 
 // NewSlots returns n slots. A request in flight holds one. The level is the slots in use.

@@ -20,7 +20,8 @@ const (
 	Month
 )
 
-// Rule divides time into periods that begin at midnight. The zero Rule has none. Rules are comparable.
+// Rule divides time into periods that begin at midnight. The zero Rule has none. Rules are
+// comparable.
 type Rule struct {
 	Unit  Unit
 	First int            // of a week: its first time.Weekday; of a month: its first day, or the month's last if it is shorter
@@ -103,8 +104,8 @@ func (r Rule) ID(start time.Time) string {
 	return id + ":" + start.In(r.Zone).Format(layout)
 }
 
-// midnight returns the first moment of a day. Where clocks are set forward over midnight, that is when they are set; where
-// they are set back over it, the first midnight of the two.
+// midnight returns the first moment of a day. Where clocks are set forward over midnight, that is
+// when they are set; where they are set back over it, the first midnight of the two.
 func (r Rule) midnight(d date) time.Time {
 	const around = 36 * time.Hour // more than any zone is away from UTC
 	utc := d.utc()
@@ -132,10 +133,12 @@ func offset(t time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// zones are those that [Zone] has found, so that one name is one pointer: Rules with it are equal. It is not more than there are.
+// zones are those that [Zone] has found, so that one name is one pointer: Rules with it are equal.
+// It is not more than there are.
 var zones sync.Map
 
-// Zone returns the zone of a name, as [time.LoadLocation] knows it. There is no zone Local: it is another one elsewhere.
+// Zone returns the zone of a name, as [time.LoadLocation] knows it. There is no zone Local: it is
+// another one elsewhere.
 func Zone(name string) (*time.Location, error) {
 	if name == "Local" || name != path.Clean(name) {
 		return nil, fmt.Errorf("unknown time zone %s", name)
@@ -157,7 +160,8 @@ func Named(zone *time.Location) bool {
 	return zone == time.UTC || ok && known == zone
 }
 
-// Known returns the zone of the name of a zone if the two are the same in our time, and else that zone. No zone is UTC.
+// Known returns the zone of the name of a zone if the two are the same in our time, and else that
+// zone. No zone is UTC.
 func Known(zone *time.Location) (known *time.Location, named bool) {
 	if zone == nil || zone == time.UTC {
 		return time.UTC, true

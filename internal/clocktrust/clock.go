@@ -11,13 +11,15 @@ const (
 	minWatch = 3 * time.Millisecond
 	// maxScore is how many times that it ran as it should outweigh one that it did not, twice.
 	maxScore = 4
-	// minMoves is how often it was seen to move at all without being set that outweighs as much as the whole pace once.
+	// minMoves is how often it was seen to move at all without being set that outweighs as much as
+	// the whole pace once.
 	minMoves = 8
 )
 
-// Clock is what is known of the clock of Redis. Unless it is trusted from the start, it is not trusted until it was seen
-// more often to run than to be faster than this process' clock, as tests may set the clock of a server. What is seen is how
-// far it moved at least: the whole pace, or now and then a part of it, as others charge the same bucket. A slow clock is harmless.
+// Clock is what is known of the clock of Redis. Unless it is trusted from the start, it is not
+// trusted until it was seen more often to run than to be faster than this process' clock, as tests
+// may set the clock of a server. What is seen is how far it moved at least: the whole pace, or now
+// and then a part of it, as others charge the same bucket. A slow clock is harmless.
 type Clock struct {
 	always bool
 	score  atomic.Int32 // above 0: trusted
@@ -43,8 +45,8 @@ func (c *Clock) Trusted() bool { return c.score.Load() > 0 }
 // Jumps returns how often the clock was seen to move too far.
 func (c *Clock) Jumps() uint64 { return c.jumps.Load() }
 
-// Saw learns that Redis' clock moved by so many milliseconds at least, while between shortest and longest passed here.
-// Useful says that it moved too far, or that there was enough time to tell.
+// Saw learns that Redis' clock moved by so many milliseconds at least, while between shortest and
+// longest passed here. Useful says that it moved too far, or that there was enough time to tell.
 func (c *Clock) Saw(moved int64, shortest, longest time.Duration) (useful bool) {
 	score := c.score.Load()
 	switch {

@@ -9,8 +9,9 @@ import (
 
 const ms = time.Millisecond
 
-// TestWhatIsSeenOfAClock: Redis' clock moved by whole milliseconds, while some time between two bounds passed here. It may
-// have moved two more than the longer one, and one less than the shorter one, as it is read in whole milliseconds.
+// TestWhatIsSeenOfAClock: Redis' clock moved by whole milliseconds, while some time between two
+// bounds passed here. It may have moved two more than the longer one, and one less than the shorter
+// one, as it is read in whole milliseconds.
 func TestWhatIsSeenOfAClock(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -57,7 +58,8 @@ func TestAClockTrustedFromTheStart(t *testing.T) {
 	}
 }
 
-// TestAClockThatMovesTellsLess than one that keeps pace: it must be seen to move eight times, and anew after it was set.
+// TestAClockThatMovesTellsLess than one that keeps pace: it must be seen to move eight times, and
+// anew after it was set.
 func TestAClockThatMovesTellsLess(t *testing.T) {
 	t.Parallel()
 	c := New(false)

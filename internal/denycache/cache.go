@@ -1,4 +1,4 @@
-// Package denycache remembers denials, and refuses for as long as Redis would.
+// Package denycache remembers denials, and denies for as long as Redis would.
 package denycache
 
 import (
@@ -20,25 +20,29 @@ const (
 	ways = 4
 	// stripes is over how many clocks the keys are spread that tell when one was changed.
 	stripes = 64
-	// shares is how many sets of buckets are kept for denials to share. More may be remembered, in more memory.
+	// shares is how many sets of buckets are kept for denials to share. More may be remembered, in
+	// more memory.
 	shares = 64
 )
 
 // Cache remembers denials. A nil Cache remembers nothing.
 //
-// A level that Redis found falls only by what drains. Redis read it after it was asked and before it answered. Counted
-// from the former, the level is a lower bound, by which a request is refused; from the latter an upper one, by which the
-// client is told when to come back. So it refuses no client that Redis would admit, but for tokens that another process
-// gave back within a second, and for a second at most a call of several tokens after a block under a limit that was raised
-// during the block.
+// A level that Redis found falls only by what drains. Redis read it after it was asked and before
+// it answered. Counted from the former, the level is a lower bound, by which a request is denied;
+// from the latter an upper one, by which the client is told when to come back. So it denies no
+// client that Redis would admit, but for tokens that another process gave back within a second, and
+// for a second at most a call of several tokens after a block under a limit that was raised during
+// the block.
 //
-// Its clock is that of this process. It refuses nobody until Redis' clock is trusted, and watches how levels fall to learn that.
+// Its clock is that of this process. It denies nobody until Redis' clock is trusted, and watches
+// how levels fall to learn that.
 //
 // It is a table of fixed size in which a key has a few places, read and written without a lock.
 //
-// A change in this process, such as a refund, leaves no older denial behind. Forget sets the clock of the key's stripe,
-// then empties the key's places. Remember writes its entry, then removes it if the clock has passed the time at which its
-// call was sent. If Forget empties the places before the entry is written, it has set the clock before, and Remember sees it.
+// A change in this process, such as a refund, leaves no older denial behind. Forget sets the clock
+// of the key's stripe, then empties the key's places. Remember writes its entry, then removes it if
+// the clock has passed the time at which its call was sent. If Forget empties the places before the
+// entry is written, it has set the clock before, and Remember sees it.
 type Cache struct {
 	clock  *clocktrust.Clock
 	sets   int // a power of two
@@ -57,7 +61,7 @@ type Subject struct {
 	N       int64 // tokens of a charge
 }
 
-// Denial is what Redis found when it refused.
+// Denial is what Redis found when it denied.
 type Denial struct {
 	States         []bucket.State
 	Sent, Received time.Time // when Redis was asked, and had answered
@@ -90,7 +94,7 @@ func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
 	return (*table)[i : i+ways]
 }
 
-// Lookup reports whether a charge is known to be refused, and if so sets the states of its buckets.
+// Lookup reports whether a charge is known to be denied, and if so sets the states of its buckets.
 func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 	if c == nil || !c.clock.Trusted() && bucket.Timed(s.Buckets) >= 0 {
 		return false
@@ -155,8 +159,8 @@ func (c *Cache) Remember(s Subject, r Denial) {
 	}
 }
 
-// share returns the same buckets from where other denials have them too: an application that passes limits with each
-// call makes new ones each time.
+// share returns the same buckets from where other denials have them too: an application that passes
+// limits with each call makes new ones each time.
 func (c *Cache) share(buckets []bucket.Bucket) []bucket.Bucket {
 	first := &buckets[0]
 	place := &c.shared[(uint64(first.Kind)+3*uint64(first.Burst)+5*uint64(first.Period))%shares]
@@ -168,8 +172,8 @@ func (c *Cache) share(buckets []bucket.Bucket) []bucket.Bucket {
 	return own
 }
 
-// watch learns from two denials whether Redis' clock runs like this one. It is false if that is too soon to tell.
-// Calendar periods say nothing of it.
+// watch learns from two denials whether Redis' clock runs like this one. It is false if that is too
+// soon to tell. Calendar periods say nothing of it.
 func (c *Cache) watch(before *entry, buckets []bucket.Bucket, r Denial) bool {
 	i := bucket.Timed(buckets)
 	if i < 0 {
@@ -179,7 +183,8 @@ func (c *Cache) watch(before *entry, buckets []bucket.Bucket, r Denial) bool {
 	return c.clock.Saw(fell, r.Sent.Sub(before.Received), r.Received.Sub(before.Sent)) || c.clock.Trusted()
 }
 
-// choose returns the place for an entry, and what is there: one of the same key, none, or the oldest one.
+// choose returns the place for an entry, and what is there: one of the same key, none, or the
+// oldest one.
 func choose(places []atomic.Pointer[entry], e *entry) (place *atomic.Pointer[entry], old *entry) {
 	for i := range places {
 		this := places[i].Load()
@@ -193,8 +198,9 @@ func choose(places []atomic.Pointer[entry], e *entry) (place *atomic.Pointer[ent
 	return place, old
 }
 
-// Forget forgets a key that this process has changed, and what it asked about it before. If the change failed, Redis may
-// still make it: nothing is remembered of the key until a denial of now has no life left.
+// Forget forgets a key that this process has changed, and what it asked about it before. If the
+// change failed, Redis may still make it: nothing is remembered of the key until a denial of now
+// has no life left.
 func (c *Cache) Forget(key []byte, hash uint64, failed bool) {
 	if c == nil {
 		return

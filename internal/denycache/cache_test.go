@@ -16,8 +16,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// TestRefusesForAsLongAsRedisWould has a bucket of 10 tokens a second that is empty: from its 100th millisecond on there
-// is one.
+// TestRefusesForAsLongAsRedisWould has a bucket of 10 tokens a second that is empty: from its 100th
+// millisecond on there is one.
 func TestRefusesForAsLongAsRedisWould(t *testing.T) {
 	for name, row := range map[string]struct {
 		level    int64
@@ -88,7 +88,8 @@ func TestWindowsRefuseUntilTheirWaitIsOver(t *testing.T) {
 	}
 }
 
-// TestWhoIsRefused: nobody but the same key under the same limits, for as many tokens as there are not.
+// TestWhoIsRefused: nobody but the same key under the same limits, for as many tokens as there are
+// not.
 func TestWhoIsRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
@@ -168,7 +169,7 @@ func TestKeysOfOneHashAreRememberedBoth(t *testing.T) {
 	})
 }
 
-// TestRefusalsOfGuardsAreRemembered: a ban and slots have no period.
+// TestDenialsOfGuardsAreRemembered: a ban and slots have no period.
 func TestRefusalsOfGuardsAreRemembered(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(64, clocktrust.New(true))
@@ -204,7 +205,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce has all done to few keys at once, for the race detector: whatever is told is of the right key.
+// TestManyAtOnce has all done to few keys at once, for the race detector: whatever is told is of
+// the right key.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	c := New(8, clocktrust.New(true))

@@ -84,8 +84,8 @@ func TestAFailedChangeIsNotShortened(t *testing.T) {
 	})
 }
 
-// TestForgetAgainstRemember has a key changed while denials of it are on their way, as the comment of Cache says: once all
-// have returned, none is left that is older than the change.
+// TestForgetAgainstRemember has a key changed while denials of it are on their way, as the comment
+// of Cache says: once all have returned, none is left that is older than the change.
 func TestForgetAgainstRemember(t *testing.T) {
 	t.Parallel()
 	const rounds = 2000

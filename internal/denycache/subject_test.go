@@ -26,7 +26,7 @@ func of(key string, hash uint64, n int64, buckets []bucket.Bucket) Subject {
 	return Subject{Key: []byte(key), Hash: hash, Buckets: buckets, N: n}
 }
 
-// refused returns a denial that was sent and received now.
+// denied returns a denial that was sent and received now.
 func refused(states ...bucket.State) Denial {
 	return Denial{States: states, Sent: time.Now(), Received: time.Now()}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// TestTrust has an empty bucket of a token a day whose level is seen to fall by some time, in some time. A cache believes
-// Redis only once that was the same more often than not.
+// TestTrust has an empty bucket of a token a day whose level is seen to fall by some time, in some
+// time. A cache believes Redis only once that was the same more often than not.
 func TestTrust(t *testing.T) {
 	type seen struct{ passed, fell time.Duration }
 	for name, row := range map[string]struct {
@@ -71,7 +71,8 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// TestTrustAllowsForTheWayToRedis: it is unknown when between the question and the answer the level was read.
+// TestTrustAllowsForTheWayToRedis: it is unknown when between the question and the answer the level
+// was read.
 func TestTrustAllowsForTheWayToRedis(t *testing.T) {
 	for fell, want := range map[time.Duration]bool{
 		5 * ms: false, 9 * ms: true, 10 * ms: true, 50 * ms: true, 52 * ms: true, 53 * ms: false,

@@ -8,8 +8,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// Batch is what travels together. It belongs to the goroutine that sends it, but for since and overdue, which are the
-// dispatcher's, behind its lock. Its memory is used again.
+// Batch is what travels together. It belongs to the goroutine that sends it, but for since and
+// overdue, which are the dispatcher's, behind its lock. Its memory is used again.
 type Batch struct {
 	Groups []*Group // in the order in which they were asked for
 
@@ -39,8 +39,8 @@ func newBatch() *Batch { return &Batch{newest: map[uint64]*Group{}} }
 // contextsAtOnce is how many contexts are allocated at once.
 const contextsAtOnce = 16
 
-// borrow gives the batch a context with the values of the caller of its first call. No context is used for two batches, because a
-// hook of the client may keep it.
+// borrow gives the batch a context with the values of the caller of its first call. No context is
+// used for two batches, because a hook of the client may keep it.
 func (b *Batch) borrow(caller context.Context) {
 	if len(b.spareContexts) == 0 {
 		b.spareContexts = make([]Borrowed, contextsAtOnce)
@@ -61,8 +61,8 @@ func (b *Batch) reset() {
 	b.Groups = b.Groups[:0]
 }
 
-// coalesce merges the calls that can be. A call joins only the newest one on its key, so that all that is done to one
-// key happens in the order in which it was asked for.
+// coalesce merges the calls that can be. A call joins only the newest one on its key, so that all
+// that is done to one key happens in the order in which it was asked for.
 func (b *Batch) coalesce() {
 	b.urgent = false
 	for _, c := range b.calls {
@@ -98,8 +98,8 @@ func (m *Group) joins(c *Call) bool {
 	return op.Merges(c.Op) && len(m.Others)+len(c.Others) == 0 && m.sameKey(c) && bucket.Same(m.Buckets, c.Buckets)
 }
 
-// Attempts returns what is settled of the slots that this process holds, as the newest of the calls tells it, and the numbers of
-// their attempts, each followed by a comma.
+// Attempts returns what is settled of the slots that this process holds, as the newest of the calls
+// tells it, and the numbers of their attempts, each followed by a comma.
 func (m *Group) Attempts() (newest bucket.Attempt, numbers string) {
 	var text []byte
 	for c := m.Call; c != nil; c = c.next {

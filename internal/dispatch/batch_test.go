@@ -19,8 +19,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
-// TestMergedCallsAreAnsweredInOrder has calls of all kinds on few keys sent in one batch. Each is answered what it
-// would have found if they had been done one after another.
+// TestMergedCallsAreAnsweredInOrder has calls of all kinds on few keys sent in one batch. Each is
+// answered what it would have found if they had been done one after another.
 func TestMergedCallsAreAnsweredInOrder(t *testing.T) {
 	for name, row := range map[string]struct {
 		kind   bucket.Kind
@@ -135,7 +135,8 @@ func TestWhatDoesNotMerge(t *testing.T) {
 	}
 }
 
-// TestMergedChargesStayCountable: no more calls are merged than there are charges that can be counted exactly.
+// TestMergedChargesStayCountable: no more calls are merged than there are charges that can be
+// counted exactly.
 func TestMergedChargesStayCountable(t *testing.T) {
 	t.Parallel()
 	b, one := newBatch(), newBuckets(t, bucket.Token, 10)
@@ -148,7 +149,8 @@ func TestMergedChargesStayCountable(t *testing.T) {
 	require.EqualValues(t, int64(bucket.MaxUnits/2), b.Groups[1].Charges)
 }
 
-// TestAttemptsOfMergedCalls: the newest tells what is settled, all have their number told, and those that only look have none.
+// TestAttemptsOfMergedCalls: the newest tells what is settled, all have their number told, and
+// those that only look have none.
 func TestAttemptsOfMergedCalls(t *testing.T) {
 	t.Parallel()
 	one := newBuckets(t, bucket.Token, 10)
@@ -177,7 +179,7 @@ func TestAttemptsOfMergedCalls(t *testing.T) {
 	}
 }
 
-// TestErrorsOfAMergedCallReachItsCallersOnly: the transport refuses one key of a batch.
+// TestErrorsOfAMergedCallReachItsCallersOnly: the transport denies one key of a batch.
 func TestErrorsOfAMergedCallReachItsCallersOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		refused := errors.New("refused")
@@ -205,7 +207,7 @@ func TestErrorsOfAMergedCallReachItsCallersOnly(t *testing.T) {
 	})
 }
 
-// refusingKey is a server that refuses all calls on a key.
+// refusingKey is a server that denies all calls on a key.
 type refusingKey struct {
 	*server
 	key string
@@ -222,8 +224,8 @@ func (r *refusingKey) Send(ctx context.Context, b *Batch) error {
 	return err
 }
 
-// TestCallsOfOneMomentAreSentTogether: whoever is scheduled after the caller that starts a batch is still in it. The scheduler
-// may now and then do otherwise, so not every round need be so.
+// TestCallsOfOneMomentAreSentTogether: whoever is scheduled after the caller that starts a batch is
+// still in it. The scheduler may now and then do otherwise, so not every round need be so.
 func TestCallsOfOneMomentAreSentTogether(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	synctest.Test(t, func(t *testing.T) {

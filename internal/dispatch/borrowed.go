@@ -17,8 +17,8 @@ import (
 // application's code. It may panic, or wait for a lock that the caller holds until it is answered.
 // A hook that called it directly would then wait for ever, in the caller's goroutine or in that of
 // a batch with other callers in it. Only a goroutine can be left behind, and only a timer says
-// when. A lock around Value would make End wait for it too. Values cannot be copied before, as nobody
-// knows which keys a hook will ask for.
+// when. A lock around Value would make End wait for it too. Values cannot be copied before, as
+// nobody knows which keys a hook will ask for.
 type Borrowed struct {
 	// Context has no values but its canceler, which is asked for first: a context derived from this
 	// one then needs no goroutine.

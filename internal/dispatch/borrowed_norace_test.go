@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDecisionsAllocateOnlyContexts on their way to the server and back, those of several batches at once. The race detector
-// has pools forget what they keep.
+// TestDecisionsAllocateOnlyContexts on their way to the server and back, those of several batches
+// at once. The race detector has pools forget what they keep.
 func TestDecisionsAllocateOnlyContexts(t *testing.T) {
 	for _, direct := range []bool{true, false} {
 		do := newDo(t, func(context.Context) {}, direct)

@@ -23,7 +23,8 @@ type spanKey struct{}
 // spanOf returns the value that tests give to contexts.
 func spanOf(ctx context.Context) any { return ctx.Value(spanKey{}) }
 
-// requestContext is a context that is used for one request after another, without a lock, like a *gin.Context.
+// requestContext is a context that is used for one request after another, without a lock, like a
+// *gin.Context.
 type requestContext struct {
 	context.Context
 	span string
@@ -137,7 +138,8 @@ func TestBatchHasTheValuesOfItsFirstCaller(t *testing.T) {
 	})
 }
 
-// TestNoValueIsReadOnceItsCallerHasLeft, whoever keeps the context: the race detector sees it if one is.
+// TestNoValueIsReadOnceItsCallerHasLeft, whoever keeps the context: the race detector sees it if
+// one is.
 func TestNoValueIsReadOnceItsCallerHasLeft(t *testing.T) {
 	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
 		request := &requestContext{Context: t.Context()}
@@ -178,7 +180,8 @@ func TestNoValueIsReadOnceItsCallerHasLeft(t *testing.T) {
 	})
 }
 
-// TestCallerThatLeavesWaitsForAReading of its context's values, as it may use the context for something else, but not forever.
+// TestCallerThatLeavesWaitsForAReading of its context's values, as it may use the context for
+// something else, but not forever.
 func TestCallerThatLeavesWaitsForAReading(t *testing.T) {
 	const never = time.Hour
 	for name, row := range map[string]struct{ takes, waits time.Duration }{
@@ -207,7 +210,8 @@ func TestCallerThatLeavesWaitsForAReading(t *testing.T) {
 	}
 }
 
-// TestAValueThatDoesNotReturn holds nobody up but its own caller, and that for no longer than the grace.
+// TestAValueThatDoesNotReturn holds nobody up but its own caller, and that for no longer than the
+// grace.
 func TestAValueThatDoesNotReturn(t *testing.T) {
 	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
 		s.does(func(sent context.Context, _ *Batch) error {
@@ -237,7 +241,8 @@ func TestAReadingIsWaitedForOnce(t *testing.T) {
 	})
 }
 
-// TestAValueThatDoesNotReturnHoldsUpNoOtherCaller of its batch for longer than one read may take, however many a hook reads.
+// TestAValueThatDoesNotReturnHoldsUpNoOtherCaller of its batch for longer than one read may take,
+// however many a hook reads.
 func TestAValueThatDoesNotReturnHoldsUpNoOtherCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)
@@ -301,7 +306,8 @@ func TestContextsOfABatchNeedNoGoroutine(t *testing.T) {
 	})
 }
 
-// BenchmarkDo: what a decision costs beside Redis, with hooks that use the context as those of a tracer do.
+// BenchmarkDo: what a decision costs beside Redis, with hooks that use the context as those of a
+// tracer do.
 func BenchmarkDo(b *testing.B) {
 	for name, hook := range map[string]func(context.Context){
 		"without a hook": func(context.Context) {},

@@ -21,8 +21,8 @@ type Outcome[T any] struct {
 	Err   error
 }
 
-// Isolate calls f, a function of the application, in a goroutine of its own and sends what it returns. If f panics or ends
-// its goroutine, the outcome is [ErrPanic] or [ErrGoexit].
+// Isolate calls f, a function of the application, in a goroutine of its own and sends what it
+// returns. If f panics or ends its goroutine, the outcome is [ErrPanic] or [ErrGoexit].
 func Isolate[T any](f func() (T, error)) <-chan Outcome[T] {
 	done := make(chan Outcome[T], 1)
 	go func() {
@@ -38,8 +38,8 @@ func Isolate[T any](f func() (T, error)) <-chan Outcome[T] {
 	return done
 }
 
-// Bounded is Isolate, but returns the context's error if that ends first: when f has returned too, or a grace later. Then f
-// goes on by itself.
+// Bounded is Isolate, but returns the context's error if that ends first: when f has returned too,
+// or a grace later. Then f goes on by itself.
 func Bounded[T any](ctx context.Context, grace time.Duration, f func() (T, error)) (T, error) {
 	done := Isolate(f)
 	select {

@@ -5,7 +5,8 @@ import "time"
 const (
 	// maxFailures is how many failures in a row open the breaker.
 	maxFailures = 3
-	// failureGap is how soon after a failure another one counts, or half a timeout where that is sooner.
+	// failureGap is how soon after a failure another one counts, or half a timeout where that is
+	// sooner.
 	failureGap = 25 * time.Millisecond
 )
 
@@ -18,17 +19,18 @@ const (
 	halfOpen                     // every call, but one failure opens it again
 )
 
-// breaker keeps callers from waiting for a server that does not answer. It has no clock and no lock of its own: its
-// owner, a dispatcher, calls it behind its lock and says what time it is.
+// breaker keeps callers from waiting for a server that does not answer. It has no clock and no lock
+// of its own: its owner, a dispatcher, calls it behind its lock and says what time it is.
 //
 //	state      failed                        answered   found
 //	closed     open, at the third in a row   closed     –
 //	open       open                          open       half-open
 //	half-open  open                          closed     –
 //
-// A call has failed if the server answers nobody, and answered if it answers in time. The prober calls found when a
-// probe was answered in time. Failures that may have one cause count as one, as when a proxy cuts all connections:
-// those of calls that were in flight when another one failed, however late they are noticed, and those soon after it.
+// A call has failed if the server answers nobody, and answered if it answers in time. The prober
+// calls found when a probe was answered in time. Failures that may have one cause count as one, as
+// when a proxy cuts all connections: those of calls that were in flight when another one failed,
+// however late they are noticed, and those soon after it.
 type breaker struct {
 	state    breakerState
 	gap      time.Duration // how soon after a failure another one counts
@@ -51,8 +53,8 @@ func (b *breaker) failed(sent, now time.Time) (opened bool) {
 	return true
 }
 
-// answered notes that a call was answered in time, and reports whether that has closed the breaker. A call that was sent
-// before the breaker opened says nothing new.
+// answered notes that a call was answered in time, and reports whether that has closed the breaker.
+// A call that was sent before the breaker opened says nothing new.
 func (b *breaker) answered() (changed bool) {
 	if b.state == open {
 		return false

@@ -12,8 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// TestBreakerStates goes through the table in the comment of breaker, transition by transition. Times are in
-// milliseconds; calls are sent a millisecond before they fail unless a row says when.
+// TestBreakerStates goes through the table in the comment of breaker, transition by transition.
+// Times are in milliseconds; calls are sent a millisecond before they fail unless a row says when.
 func TestBreakerStates(t *testing.T) {
 	t.Parallel()
 	type event struct {

@@ -11,10 +11,11 @@ import (
 
 // Call is one Op on the buckets of a key, on its way to a server and back.
 //
-// It belongs to its caller until [Dispatcher.Do], and again when that returns, unless [Call.Abandoned]: then the
-// dispatcher may still answer it, so it is only read and not used again. In between it belongs to the dispatcher: to its
-// queue, then to one batch. Its owner may change it without a lock, but for two fields: Dispatcher.mu guards progress,
-// and only the caller's goroutine writes and reads abandoned, within Do and after it.
+// It belongs to its caller until [Dispatcher.Do], and again when that returns, unless
+// [Call.Abandoned]: then the dispatcher may still answer it, so it is only read and not used again.
+// In between it belongs to the dispatcher: to its queue, then to one batch. Its owner may change it
+// without a lock, but for two fields: Dispatcher.mu guards progress, and only the caller's
+// goroutine writes and reads abandoned, within Do and after it.
 type Call struct {
 	Op      bucket.Op
 	Key     []byte          // fit for a slot tag
@@ -72,7 +73,8 @@ func (c *Call) Reset(op bucket.Op, buckets []bucket.Bucket) {
 	c.States, c.Names = slices.Grow(c.States[:0], n)[:n], slices.Grow(c.Names[:0], n)[:n]
 }
 
-// AddKey adds a further key with its hash, for the buckets from one on. It is copied, into memory that is used again.
+// AddKey adds a further key with its hash, for the buckets from one on. It is copied, into memory
+// that is used again.
 func (c *Call) AddKey(key []byte, hash uint64, from int) {
 	n := len(c.Others)
 	c.Others = slices.Grow(c.Others, 1)[:n+1]

@@ -63,7 +63,8 @@ func outcome(c *Call) string {
 	return text
 }
 
-// TestNamesAreWrittenAsTheyAre: by the interfaces by which go-redis writes them and finds their slot.
+// TestNamesAreWrittenAsTheyAre: by the interfaces by which go-redis writes them and finds their
+// slot.
 func TestNamesAreWrittenAsTheyAre(t *testing.T) {
 	name := Name("ginlimit:{client 1}:second")
 	text, err := encoding.BinaryMarshaler(&name).MarshalBinary()

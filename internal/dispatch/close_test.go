@@ -17,8 +17,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
-// TestClose: who waits is answered at once, who is sent when that ends, and Close is back when nothing is in flight, or
-// after a while.
+// TestClose: who waits is answered at once, who is sent when that ends, and Close is back when
+// nothing is in flight, or after a while.
 func TestClose(t *testing.T) {
 	for name, row := range map[string]struct {
 		timeout, took, want time.Duration
@@ -123,7 +123,8 @@ func TestCloseEndsTheProber(t *testing.T) {
 	}
 }
 
-// TestRetire: a dispatcher with a call in any place stays; one that has retired sends nothing, and has no news.
+// TestRetire: a dispatcher with a call in any place stays; one that has retired sends nothing, and
+// has no news.
 func TestRetire(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// sharedDeadline hands out contexts that end after a span of time, or at most a tenth of it later, so that many calls
-// share one timer. Its mutex guards the context that is handed out now.
+// sharedDeadline hands out contexts that end after a span of time, or at most a tenth of it later,
+// so that many calls share one timer. Its mutex guards the context that is handed out now.
 type sharedDeadline struct {
 	span time.Duration
 

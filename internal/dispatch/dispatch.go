@@ -1,5 +1,5 @@
-// Package dispatch carries calls to a server in batches, each of them within a timeout, and keeps callers from waiting
-// for a server that does not answer.
+// Package dispatch carries calls to a server in batches, each of them within a timeout, and keeps
+// callers from waiting for a server that does not answer.
 package dispatch
 
 import (
@@ -12,36 +12,40 @@ import (
 )
 
 const (
-	// MaxInFlight is how many batches may be in flight to a server that is near, one if the last was not answered. Fewer are
-	// larger, and so less work.
+	// MaxInFlight is how many batches may be in flight to a server that is near, one if the last
+	// was not answered. Fewer are larger, and so less work.
 	MaxInFlight = 2
-	// maxFarInFlight is how many may be in flight to a distant server, whose round trip takes farTime or longer. There a call
-	// that waits for a batch waits for a whole round trip.
+	// maxFarInFlight is how many may be in flight to a distant server, whose round trip takes
+	// farTime or longer. There a call that waits for a batch waits for a whole round trip.
 	maxFarInFlight = 16
 	farTime        = 500 * time.Microsecond
-	// maxMeasured is how many calls a batch may have to tell the round trip: a larger one takes the server longer.
+	// maxMeasured is how many calls a batch may have to tell the round trip: a larger one takes the
+	// server longer.
 	maxMeasured = 4
 	// minMeasured is how many batches must have told it: the first ones may have made a connection.
 	minMeasured = 8
-	// moreOverdue is how many more than may be in flight may be overdue. Each may hold a connection. All that are in
-	// flight may become so at once, and then one for each further failure until the breaker opens.
+	// moreOverdue is how many more than may be in flight may be overdue. Each may hold a
+	// connection. All that are in flight may become so at once, and then one for each further
+	// failure until the breaker opens.
 	moreOverdue = maxFailures - 1
 	// A batch takes its share of the calls that wait, in between these numbers.
 	minCalls, maxCalls = 128, 1024
 	// MaxQueue is how many calls may wait for a batch; further ones fail.
 	MaxQueue = 1 << 14
-	// maxInline is the longest timeout for which a caller sends its call itself, since it then does not look at the end of
-	// its context.
+	// maxInline is the longest timeout for which a caller sends its call itself, since it then does
+	// not look at the end of its context.
 	maxInline = 100 * time.Millisecond
-	// inlinePause is for how long no caller sends its call itself after such a call has outlived its context. It doubles if
-	// that happens again soon.
+	// inlinePause is for how long no caller sends its call itself after such a call has outlived
+	// its context. It doubles if that happens again soon.
 	inlinePause = time.Minute
 	// inlineGrace is how much later than that it may be on a busy machine.
 	inlineGrace = 10 * time.Millisecond
-	// connectTimeout is how long a batch may take that a goroutine sends, or a timeout where that is longer. Its callers
-	// leave before; but the greetings of a new connection are round trips too, which it must have the time for.
+	// connectTimeout is how long a batch may take that a goroutine sends, or a timeout where that
+	// is longer. Its callers leave before; but the greetings of a new connection are round trips
+	// too, which it must have the time for.
 	connectTimeout = 900 * time.Millisecond
-	// closeTimeout is how long Close waits for what is in flight, or a timeout where that is longer.
+	// closeTimeout is how long Close waits for what is in flight, or a timeout where that is
+	// longer.
 	closeTimeout = time.Second
 )
 
@@ -56,16 +60,18 @@ var (
 
 // Dispatcher carries calls to one server in batches.
 //
-// A call that finds a free slot goes at once, alone. Calls that arrive while all slots are taken wait, and are sent
-// together when a slot is free again. In a batch, calls to take from the same buckets are merged into one, and each gets
-// the levels that it would have found alone, in the order in which they came.
+// A call that finds a free slot goes at once, alone. Calls that arrive while all slots are taken
+// wait, and are sent together when a slot is free again. In a batch, calls to take from the same
+// buckets are merged into one, and each gets the levels that it would have found alone, in the
+// order in which they came.
 //
-// A caller waits no longer than its context and the timeout. One that leaves before its batch does costs nothing; one
-// that leaves later may have been charged. A batch that is late is overdue: it gives up its slot. While the breaker is
-// open, nobody waits.
+// A caller waits no longer than its context and the timeout. One that leaves before its batch does
+// costs nothing; one that leaves later may have been charged. A batch that is late is overdue: it
+// gives up its slot. While the breaker is open, nobody waits.
 //
-// Goroutines that end when nothing waits send batches. If the server is Inline, the caller of a call that goes alone sends
-// it itself: handing it to another goroutine and back takes longer than Redis does.
+// Goroutines that end when nothing waits send batches. If the server is Inline, the caller of a
+// call that goes alone sends it itself: handing it to another goroutine and back takes longer than
+// Redis does.
 type Dispatcher struct {
 	server    Server
 	places    int // how many batches may be in flight to a server that is near
@@ -251,8 +257,8 @@ func (d *Dispatcher) startRunLocked() {
 	}
 }
 
-// expireLocked frees the slots of batches that are late, as long as not too many are overdue. Their calls are answered if
-// they come back. It is called for a call that was not answered.
+// expireLocked frees the slots of batches that are late, as long as not too many are overdue. Their
+// calls are answered if they come back. It is called for a call that was not answered.
 func (d *Dispatcher) expireLocked(c *Call) {
 	now := time.Now()
 	late, sentAt := false, time.Time{}
@@ -305,8 +311,8 @@ func (d *Dispatcher) countLocked(to breakerState, reason string) {
 	d.stats.Transitions[Transition{to.String(), reason}]++
 }
 
-// release gives a slot back, and has a goroutine send what waits. It is deferred: a hook of the client may end the
-// goroutine that has the slot.
+// release gives a slot back, and has a goroutine send what waits. It is deferred: a hook of the
+// client may end the goroutine that has the slot.
 func (d *Dispatcher) release(b *Batch) {
 	d.mu.Lock()
 	if b.overdue {
@@ -320,9 +326,10 @@ func (d *Dispatcher) release(b *Batch) {
 	d.ended.Done()
 }
 
-// Close fails what waits, and returns when nothing is in flight and nothing of the prober runs, or after closeTimeout. A
-// call that hangs in the client ends with the client's own timeouts. A ping may go on, for as long as the application's
-// Dialer, or go-redis' own for TLS, takes to connect after its context has ended.
+// Close fails what waits, and returns when nothing is in flight and nothing of the prober runs, or
+// after closeTimeout. A call that hangs in the client ends with the client's own timeouts. A ping
+// may go on, for as long as the application's Dialer, or go-redis' own for TLS, takes to connect
+// after its context has ended.
 func (d *Dispatcher) Close() {
 	d.mu.Lock()
 	d.closed = true
@@ -363,8 +370,8 @@ func (d *Dispatcher) idleLocked() bool {
 	return len(d.queue)+len(d.inFlight)+d.overdue == 0 && !d.probing
 }
 
-// Retire ends the dispatcher if it is idle, and returns its last figures. A caller that was about to call Do gets
-// [ErrRetired], and nothing is sent: another dispatcher is to do its call.
+// Retire ends the dispatcher if it is idle, and returns its last figures. A caller that was about
+// to call Do gets [ErrRetired], and nothing is sent: another dispatcher is to do its call.
 func (d *Dispatcher) Retire() (last Stats, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -77,8 +77,8 @@ func TestPanicsAnswerEveryone(t *testing.T) {
 	}
 }
 
-// TestCallsAreUsedAgain has callers use their calls again, as a limiter does, unless they are abandoned. A late answer is
-// for nobody else.
+// TestCallsAreUsedAgain has callers use their calls again, as a limiter does, unless they are
+// abandoned. A late answer is for nobody else.
 func TestCallsAreUsedAgain(t *testing.T) {
 	for _, direct := range []bool{false, true} {
 		t.Run(fmt.Sprint("inline ", direct), func(t *testing.T) {
@@ -93,7 +93,8 @@ func TestCallsAreUsedAgain(t *testing.T) {
 				var answered, abandoned atomic.Int64
 				for caller := range 20 {
 					all.Go(func() {
-						// What is taken of each caller's bucket tells its answers from those of others.
+						// What is taken of each caller's bucket tells its answers from those of
+						// others.
 						own := newBuckets(t, bucket.FixedWindow, int64(1000+caller))
 						key, taken := fmt.Sprint("client ", caller), int64(0)
 						for range 50 {
@@ -130,7 +131,8 @@ func TestCallsAreUsedAgain(t *testing.T) {
 	}
 }
 
-// TestFurtherKeysAreCopied: the memory of a key may be used again while the call may still be answered.
+// TestFurtherKeysAreCopied: the memory of a key may be used again while the call may still be
+// answered.
 func TestFurtherKeysAreCopied(t *testing.T) {
 	c := newCall("first", take(1, 1), newBuckets(t, bucket.Token, 1, 2, 3))
 	for range 2 {
@@ -151,7 +153,8 @@ func TestFurtherKeysAreCopied(t *testing.T) {
 	}), "its memory is used again")
 }
 
-// TestACallOnOneBucketHasTheKeyOfThatBucket, with the hash of that key, and nothing of the call that it was made from.
+// TestACallOnOneBucketHasTheKeyOfThatBucket, with the hash of that key, and nothing of the call
+// that it was made from.
 func TestACallOnOneBucketHasTheKeyOfThatBucket(t *testing.T) {
 	buckets := newBuckets(t, bucket.Token, 1, 2, 3)
 	c := newCall("first", take(1, 1), slices.Clone(buckets))

@@ -12,7 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
-// TestInlineCallersLeaveWithTheirContext: a server that is Inline ends a call with the context of Send.
+// TestInlineCallersLeaveWithTheirContext: a server that is Inline ends a call with the context of
+// Send.
 func TestInlineCallersLeaveWithTheirContext(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t, inline)
@@ -27,8 +28,8 @@ func TestInlineCallersLeaveWithTheirContext(t *testing.T) {
 	})
 }
 
-// TestWhoSendsInline: a caller sends its call itself only if the server ends that with its context, and the caller's own
-// context cannot end before.
+// TestWhoSendsInline: a caller sends its call itself only if the server ends that with its context,
+// and the caller's own context cannot end before.
 func TestWhoSendsInline(t *testing.T) {
 	for name, row := range map[string]struct {
 		inline   bool
@@ -87,7 +88,8 @@ func TestWhoSendsInline(t *testing.T) {
 	}
 }
 
-// TestNobodySendsInlineAfterAnOverrun: where a call has outlived its context, the server is not what it is taken for.
+// TestNobodySendsInlineAfterAnOverrun: where a call has outlived its context, the server is not
+// what it is taken for.
 func TestNobodySendsInlineAfterAnOverrun(t *testing.T) {
 	for took, pauses := range map[time.Duration]bool{
 		testTimeout:                          false,
@@ -129,7 +131,8 @@ func TestNobodySendsInlineAfterAnOverrun(t *testing.T) {
 	}
 }
 
-// TestThePauseOfInlineCallsDoublesOnlySoonAfter: it begins anew once callers have sent their calls for as long as it was.
+// TestThePauseOfInlineCallsDoublesOnlySoonAfter: it begins anew once callers have sent their calls
+// for as long as it was.
 func TestThePauseOfInlineCallsDoublesOnlySoonAfter(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t, inline)

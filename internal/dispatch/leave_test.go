@@ -163,8 +163,8 @@ func TestACallIsSentWithTheTimeForAConnection(t *testing.T) {
 	})
 }
 
-// TestReturnsAreNotSentLate: what a Return finds by its marks is known for so long only, so a batch that has one ends with
-// the timeout. Any other has the time to make a connection.
+// TestReturnsAreNotSentLate: what a Return finds by its marks is known for so long only, so a batch
+// that has one ends with the timeout. Any other has the time to make a connection.
 func TestReturnsAreNotSentLate(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)

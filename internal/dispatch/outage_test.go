@@ -37,7 +37,8 @@ func failed(t *testing.T, d *Dispatcher) {
 	require.True(t, d.Stats().Open)
 }
 
-// untilFound waits until the prober has found the server, for no longer than its longest pause and two probes.
+// untilFound waits until the prober has found the server, for no longer than its longest pause and
+// two probes.
 func untilFound(t *testing.T, d *Dispatcher) {
 	t.Helper()
 	for range (maxProbeGap*3/2 + 2*testTimeout) / time.Millisecond {
@@ -66,7 +67,8 @@ func failuresOf(d *Dispatcher) int {
 	return d.breaker.failures
 }
 
-// TestWhatIsLate: the dispatcher's own error, the end of a context and a timeout of the network, also within other errors.
+// TestWhatIsLate: the dispatcher's own error, the end of a context and a timeout of the network,
+// also within other errors.
 func TestWhatIsLate(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

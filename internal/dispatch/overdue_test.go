@@ -122,8 +122,9 @@ func occupyLate(t *testing.T, d *Dispatcher, s *server) (release func()) {
 	return func() { close(gate) }
 }
 
-// TestOverdueBatchesAreBounded: each may hold a connection of the client. While further ones hold all slots, the server
-// answers nobody, though it has answered others in between: then nobody waits for it.
+// TestOverdueBatchesAreBounded: each may hold a connection of the client. While further ones hold
+// all slots, the server answers nobody, though it has answered others in between: then nobody waits
+// for it.
 func TestOverdueBatchesAreBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)
@@ -165,7 +166,8 @@ func TestOverdueBatchesAreBounded(t *testing.T) {
 	})
 }
 
-// TestADistantServerThatHangsKeepsNoSlots: all batches that may be in flight to it hang, and it answers what is sent anew.
+// TestADistantServerThatHangsKeepsNoSlots: all batches that may be in flight to it hang, and it
+// answers what is sent anew.
 func TestADistantServerThatHangsKeepsNoSlots(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)

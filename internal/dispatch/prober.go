@@ -10,26 +10,29 @@ import (
 )
 
 const (
-	// A probe follows another after a time between these, and up to a half more or less, that doubles each time.
+	// A probe follows another after a time between these, and up to a half more or less, that
+	// doubles each time.
 	minProbeGap, maxProbeGap = 50 * time.Millisecond, 320 * time.Millisecond
-	// probeTimeout is how long a probe may take to make a connection. Its answer counts only if it is in time.
+	// probeTimeout is how long a probe may take to make a connection. Its answer counts only if it
+	// is in time.
 	probeTimeout = time.Second
 	// maxProbes is how many probes may be unanswered. Each may hold a connection of the client.
 	maxProbes = 4
 	// maxPings is how many pings may be unanswered, as a Dialer may outlive its context.
 	maxPings = 2 * maxProbes
-	// blindGap is how often a probe is sent though the ping before it fails, as a hook of the client may have other ways
-	// to the server.
+	// blindGap is how often a probe is sent though the ping before it fails, as a hook of the
+	// client may have other ways to the server.
 	blindGap = 5 * time.Second
 	// confirmTime is how long the breaker must not open again until the server is back.
 	confirmTime = time.Second
 )
 
-// prober looks whether the server of an open breaker is back. It is one goroutine, from when the breaker opens until it
-// has not been open for confirmTime, and owns all its fields. Each probe is a goroutine that says on answers what it saw.
+// prober looks whether the server of an open breaker is back. It is one goroutine, from when the
+// breaker opens until it has not been open for confirmTime, and owns all its fields. Each probe is
+// a goroutine that says on answers what it saw.
 //
-// A probe first pings the server on a connection of its own, and then looks at a bucket through the client, which
-// changes nothing. So nothing is replayed when the server is back.
+// A probe first pings the server on a connection of its own, and then looks at a bucket through the
+// client, which changes nothing. So nothing is replayed when the server is back.
 type prober struct {
 	*Dispatcher
 	peek    *Call
@@ -53,7 +56,8 @@ func newProber(d *Dispatcher, peek *Call) *prober {
 	}
 }
 
-// run probes until the server is back, or the dispatcher is closed. The error is what has opened the breaker.
+// run probes until the server is back, or the dispatcher is closed. The error is what has opened
+// the breaker.
 func (p *prober) run(err error) {
 	since := time.Now()
 	var counting sync.WaitGroup
@@ -110,8 +114,8 @@ func (p *prober) log(line func()) {
 	<-Isolate(func() (any, error) { line(); return nil, nil })
 }
 
-// confirm has the breaker half-open, and returns nil if it does not open again for a while. Then the prober has ended. Else it
-// returns why it does not stay.
+// confirm has the breaker half-open, and returns nil if it does not open again for a while. Then
+// the prober has ended. Else it returns why it does not stay.
 func (p *prober) confirm() (err error) {
 	p.mu.Lock()
 	p.breaker.found()
@@ -134,8 +138,8 @@ func (p *prober) confirm() (err error) {
 	return err
 }
 
-// find pauses, sends a probe and reports whether the server answers in time. A late answer ends the pause: the server may
-// have woken up, or a new connection be ready now.
+// find pauses, sends a probe and reports whether the server answers in time. A late answer ends the
+// pause: the server may have woken up, or a new connection be ready now.
 func (p *prober) find(pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	for waits := true; waits; {
@@ -194,8 +198,8 @@ func (p *prober) probe(blind bool) {
 	}
 }
 
-// ping returns why the bucket's server does not answer, or nil. It does not wait for a Dialer that outlives its context by
-// more than EndGrace, as that for TLS may.
+// ping returns why the bucket's server does not answer, or nil. It does not wait for a Dialer that
+// outlives its context by more than EndGrace, as that for TLS may.
 func (p *prober) ping(ctx context.Context) error {
 	select {
 	case p.pings <- struct{}{}:

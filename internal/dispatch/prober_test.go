@@ -14,7 +14,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// TestProbesLookAtAllBucketsOfTheCall: at those of the call that has failed, which its caller uses for others again.
+// TestProbesLookAtAllBucketsOfTheCall: at those of the call that has failed, which its caller uses
+// for others again.
 func TestProbesLookAtAllBucketsOfTheCall(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)
@@ -82,7 +83,8 @@ func TestOpensAgainAboutWhenTheProberEnds(t *testing.T) {
 	}
 }
 
-// TestOpensAgainAsTheProberEnds has a call fail between the end of the prober's wait and its look at the breaker.
+// TestOpensAgainAsTheProberEnds has a call fail between the end of the prober's wait and its look
+// at the breaker.
 func TestOpensAgainAsTheProberEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		for range 20 { // the prober may hear of the failure first
@@ -155,7 +157,8 @@ func TestProbesAreBounded(t *testing.T) {
 	}
 }
 
-// TestProbesFollowUnansweredOnes: the next pause begins when the timeout has ended, however long a probe hangs.
+// TestProbesFollowUnansweredOnes: the next pause begins when the timeout has ended, however long a
+// probe hangs.
 func TestProbesFollowUnansweredOnes(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)
@@ -193,7 +196,8 @@ func TestLateProbesDoNotCount(t *testing.T) {
 	})
 }
 
-// TestALateProbeEndsThePause: a server that wakes up answers what it was sent before, too late. It is found at once.
+// TestALateProbeEndsThePause: a server that wakes up answers what it was sent before, too late. It
+// is found at once.
 func TestALateProbeEndsThePause(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)
@@ -208,8 +212,8 @@ func TestALateProbeEndsThePause(t *testing.T) {
 	})
 }
 
-// TestAnswersFromBeforeItOpenedAgainAreOld: one that comes while the breaker is half-open does not end the pause that follows
-// if it opens again. Its probe is not counted as unanswered either.
+// TestAnswersFromBeforeItOpenedAgainAreOld: one that comes while the breaker is half-open does not
+// end the pause that follows if it opens again. Its probe is not counted as unanswered either.
 func TestAnswersFromBeforeItOpenedAgainAreOld(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)

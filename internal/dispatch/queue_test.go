@@ -88,7 +88,8 @@ func TestSlotsAreNoMoreThanConnections(t *testing.T) {
 	})
 }
 
-// TestRoundTripIsMeasured by small batches: the least, and a sixteenth of the way up to each that takes longer.
+// TestRoundTripIsMeasured by small batches: the least, and a sixteenth of the way up to each that
+// takes longer.
 func TestRoundTripIsMeasured(t *testing.T) {
 	t.Parallel()
 	const near, far = 2, 9
@@ -178,7 +179,8 @@ func (s *sizes) Send(ctx context.Context, b *Batch) error {
 	}
 }
 
-// TestABatchTakesItsShareOfTheQueue, and leaves the rest to the other slots, unless that is too few or too many.
+// TestABatchTakesItsShareOfTheQueue, and leaves the rest to the other slots, unless that is too few
+// or too many.
 func TestABatchTakesItsShareOfTheQueue(t *testing.T) {
 	for queued, want := range map[int]int64{
 		1: 1, minCalls: minCalls, minCalls + 1: minCalls, 2*minCalls + 20: minCalls + 10, 2*maxCalls + 2: maxCalls,

@@ -10,9 +10,10 @@ import (
 
 // run sends batches until nothing waits.
 //
-// It yields twice, each time so that a batch is larger; it costs no time where nothing else is to be run. First, so that
-// callers that come at the same moment as the one that has started it are queued before the first batch leaves. Then
-// after each batch, so that callers that have just been answered and ask again are queued before the next one leaves.
+// It yields twice, each time so that a batch is larger; it costs no time where nothing else is to
+// be run. First, so that callers that come at the same moment as the one that has started it are
+// queued before the first batch leaves. Then after each batch, so that callers that have just been
+// answered and ask again are queued before the next one leaves.
 func (d *Dispatcher) run(b *Batch) {
 	defer d.release(b)
 	runtime.Gosched()
@@ -53,8 +54,9 @@ func (d *Dispatcher) fill(b *Batch) bool {
 	return len(b.calls) > 0
 }
 
-// deliver sends a batch within a deadline and answers everyone in it, even if a hook of the client panics or ends the
-// goroutine. On a cluster and a ring go-redis runs the hooks of a pipeline in goroutines of its own, where nobody can help.
+// deliver sends a batch within a deadline and answers everyone in it, even if a hook of the client
+// panics or ends the goroutine. On a cluster and a ring go-redis runs the hooks of a pipeline in
+// goroutines of its own, where nobody can help.
 func (d *Dispatcher) deliver(deadline context.Context, b *Batch) {
 	b.ctx.Context = deadline
 	sentAt, err := b.since, ErrGoexit
@@ -127,8 +129,9 @@ func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
 	return c.err
 }
 
-// pauseInline has no caller send its call itself for a while, as one that was sent at a time was far too late. The pause
-// is twice the last one, unless callers have sent their calls for as long as that one since its end.
+// pauseInline has no caller send its call itself for a while, as one that was sent at a time was
+// far too late. The pause is twice the last one, unless callers have sent their calls for as long
+// as that one since its end.
 func (d *Dispatcher) pauseInline(sentAt, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,8 +20,8 @@ import (
 
 const testTimeout = 50 * time.Millisecond
 
-// server is a Transport to buckets in this process. Its functions say what becomes of a batch or a ping; they may wait.
-// Its own mutex guards what it counts.
+// server is a Transport to buckets in this process. Its functions say what becomes of a batch or a
+// ping; they may wait. Its own mutex guards what it counts.
 type server struct {
 	store *memory.Store
 	send  func(context.Context, *Batch) error // before the batch is done; nil is at once
@@ -134,8 +134,8 @@ func newServer(t *testing.T, opts ...func(*Server)) (*Dispatcher, *server) {
 
 func inline(s *Server) { s.Inline = true }
 
-// occupy has all slots taken by batches that wait until the returned function is called. What becomes of the batches that follow
-// may be given: they are sent before that function returns.
+// occupy has all slots taken by batches that wait until the returned function is called. What
+// becomes of the batches that follow may be given: they are sent before that function returns.
 func occupy(t *testing.T, d *Dispatcher, s *server, next ...func(context.Context, *Batch) error) (release func()) {
 	t.Helper()
 	one := newBuckets(t, bucket.Token, 100)

@@ -15,8 +15,8 @@ type shadow struct {
 	closed   bool // Close has begun: failures count no more
 }
 
-// failed is one row of the table. Failures of one cause count once: those of calls sent before another one was noticed,
-// and those within 25 ms after it, or half a timeout.
+// failed is one row of the table. Failures of one cause count once: those of calls sent before
+// another one was noticed, and those within 25 ms after it, or half a timeout.
 func (w shadow) failed(p *process, sentAt, now time.Time) shadow {
 	w.healthy = false
 	gap := min(25*time.Millisecond, p.timeout/2)
@@ -68,8 +68,8 @@ type instant struct {
 	max     int                 // overdue ones that there may be
 }
 
-// explained reports whether the table leads to what is, by the bound of overdue ones from before or by that of now: what has
-// landed may have changed it.
+// explained reports whether the table leads to what is, by the bound of overdue ones from before or
+// by that of now: what has landed may have changed it.
 func (in *instant) explained(w shadow, overdue int, found bool) bool {
 	for _, in.max = range []int{in.p.maxOverdue, in.p.d.placesLocked() + 2} {
 		if in.explains(w, 0, 0, overdue, found) {
@@ -79,8 +79,8 @@ func (in *instant) explained(w shadow, overdue int, found bool) bool {
 	return false
 }
 
-// explains reports whether there is an order in which the table leads to what is. Landed and expired are those that have
-// done so already, as bits.
+// explains reports whether there is an order in which the table leads to what is. Landed and
+// expired are those that have done so already, as bits.
 func (in *instant) explains(w shadow, landed, expired uint, overdue int, found bool) bool {
 	if landed == 1<<len(in.landed)-1 && !found && w.same(in.actual) {
 		agrees := true
@@ -116,7 +116,8 @@ func (in *instant) explains(w shadow, landed, expired uint, overdue int, found b
 	if !in.p.mayExpire {
 		return false
 	}
-	// Somebody leaves, and so those that are late become overdue, as many as may. Either of two may be first.
+	// Somebody leaves, and so those that are late become overdue, as many as may. Either of two may
+	// be first.
 	for _, backward := range []bool{false, true} {
 		next, count, sentAt := expired, overdue, time.Time{}
 		for i := range in.late {

@@ -9,7 +9,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// endsLocked notes that a ping or probe ends. One that began while there were faults may have kept others waiting.
+// endsLocked notes that a ping or probe ends. One that began while there were faults may have kept
+// others waiting.
 func (p *process) endsLocked(began time.Time) {
 	if began.Before(p.s.start.Add(p.s.horizon)) {
 		p.hanging--
@@ -132,8 +133,8 @@ func (p *process) wellSinceLocked() time.Time {
 	return later(p.s.start.Add(p.s.horizon), later(p.openedAt, p.hung))
 }
 
-// foundWithin is how long it takes to find a server that is well: what is left of the last probe, the longest pause, and
-// a probe. The first of them is preceded by the line of the log.
+// foundWithin is how long it takes to find a server that is well: what is left of the last probe,
+// the longest pause, and a probe. The first of them is preceded by the line of the log.
 func (p *process) foundWithin() time.Duration {
 	return 480*time.Millisecond + 2*p.timeout + 10*time.Millisecond
 }

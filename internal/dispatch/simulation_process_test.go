@@ -12,7 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// checkMergedLocked looks whether all calls of a batch are in merged ones, those of a key in their order.
+// checkMergedLocked looks whether all calls of a batch are in merged ones, those of a key in their
+// order.
 func (p *process) checkMergedLocked(b *Batch) {
 	byKey := map[string][]*Call{}
 	for _, m := range b.Groups {
@@ -82,7 +83,8 @@ func (p *process) doLocked(b *Batch, flight *simFlight, f fate, r *rand.Rand) {
 	}
 }
 
-// storeKey is the key of a call's buckets in the store, which has no calls on several keys: then it is their names.
+// storeKey is the key of a call's buckets in the store, which has no calls on several keys: then it
+// is their names.
 func storeKey(key []byte, others []OtherKey) []byte {
 	for _, other := range others {
 		key = fmt.Appendf(nil, "%s, %s", key, other.Key)
@@ -168,7 +170,8 @@ func (p *process) WithAttrs([]slog.Attr) slog.Handler { return p }
 // WithGroup implements [slog.Handler].
 func (p *process) WithGroup(string) slog.Handler { return p }
 
-// flood fills the queue: by calls that were left, and now and then by calls whose callers are about to leave.
+// flood fills the queue: by calls that were left, and now and then by calls whose callers are about
+// to leave.
 func (p *process) flood() {
 	if p.floodAt == 0 {
 		return
@@ -235,7 +238,8 @@ func (p *process) close() {
 	s.happens()
 }
 
-// end looks, once the server is well, whether it is found, answers, and is left in peace; then it closes.
+// end looks, once the server is well, whether it is found, answers, and is left in peace; then it
+// closes.
 func (p *process) end(callers int) {
 	s := p.s
 	for {

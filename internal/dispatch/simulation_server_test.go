@@ -25,7 +25,7 @@ type weather uint8
 const (
 	well     weather = iota
 	slow             // about as long as the timeout
-	down             // all is refused
+	down             // all is denied
 	frozen           // nothing is answered
 	half             // pings and probes are answered, calls are not
 	blind            // pings fail, the rest is well

@@ -18,21 +18,25 @@ import (
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
-// The simulation runs true dispatchers, breakers and probers in simulated time over a server that a seed drives.
+// The simulation runs true dispatchers, breakers and probers in simulated time over a server that a
+// seed drives.
 //
-// Simulated are one to three processes with a dispatcher each, and the one server they share: integer buckets behind a
-// Transport. The seed draws the callers, what each asks when and how long its context lasts; and for each batch and ping
-// its latency and its fault: late, hung, deaf to its context, refused, cut before or after it is done, a panic, a Goexit.
-// It draws the number of connections, whether callers send inline, a flood of the queue, and when Close comes.
+// Simulated are one to three processes with a dispatcher each, and the one server they share:
+// integer buckets behind a Transport. The seed draws the callers, what each asks when and how long
+// its context lasts; and for each batch and ping its latency and its fault: late, hung, deaf to its
+// context, denied, cut before or after it is done, a panic, a Goexit. It draws the number of
+// connections, whether callers send inline, a flood of the queue, and when Close comes.
 //
-// Checked are, when something happens: what a caller is answered, and when, to the nanosecond (simulation_caller_test.go);
-// what is sent, when, with which deadline, and in which order (simulation_server_test.go). Whenever nothing runs at an
-// instant: the queue, slots, overdue batches, figures, and each step of the breaker against its table
-// (simulation_check_test.go). The states of an answer are those of a model that does the calls one by one.
+// Checked are, when something happens: what a caller is answered, and when, to the nanosecond
+// (simulation_caller_test.go); what is sent, when, with which deadline, and in which order
+// (simulation_server_test.go). Whenever nothing runs at an instant: the queue, slots, overdue
+// batches, figures, and each step of the breaker against its table (simulation_check_test.go). The
+// states of an answer are those of a model that does the calls one by one.
 //
-// Not drawn, and so different in each run of a seed: which of the goroutines that are ready at one instant goes first, and
-// the prober's pauses. So -seed runs its seed several times. Not simulated are go-redis and real sockets, a log handler
-// that hangs, and more than three processes. Not checked are memory, and how large batches are.
+// Not drawn, and so different in each run of a seed: which of the goroutines that are ready at one
+// instant goes first, and the prober's pauses. So -seed runs its seed several times. Not simulated
+// are go-redis and real sockets, a log handler that hangs, and more than three processes. Not
+// checked are memory, and how large batches are.
 //
 //	go test ./internal/dispatch -run TestSimulation -seed 123       one seed, 100 times or until it fails
 //	go test ./internal/dispatch -run TestSimulation -seeds 100000 -timeout 0
@@ -99,7 +103,8 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d runs, %d calls, %s", min(next.Load(), count), calls.Load(), time.Since(start).Round(time.Millisecond))
 }
 
-// simulation is one run. Its mutex guards everything that is not fixed at the start; it is locked before a dispatcher's.
+// simulation is one run. Its mutex guards everything that is not fixed at the start; it is locked
+// before a dispatcher's.
 type simulation struct {
 	seed      uint64
 	start     time.Time

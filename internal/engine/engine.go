@@ -157,8 +157,8 @@ func (e *Engine) SharesStore(other *Engine) bool {
 // IsLocal reports whether the store is this process.
 func (e *Engine) IsLocal() bool { return e.redis == nil }
 
-// Close ends the engine. It waits for decisions in flight, gives back leased tokens, and reports the
-// slots that are free.
+// Close ends the engine. It waits for decisions in flight, gives back leased tokens, and reports
+// the slots that are free.
 func (e *Engine) Close() {
 	e.closing.Do(func() {
 		close(e.closed)

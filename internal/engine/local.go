@@ -25,8 +25,8 @@ func (s localStore) Do(_ context.Context, c *dispatch.Call) error {
 
 func (localStore) Close() {}
 
-// doLocally has an operation done in this process. If there are slots, it takes one too. If the call
-// was sent, it may have taken one in Redis.
+// doLocally has an operation done in this process. If there are slots, it takes one too. If the
+// call was sent, it may have taken one in Redis.
 func doLocally(store *memory.Store, slots *inflight.Counts, c *dispatch.Call, buckets []bucket.Bucket, op bucket.Op,
 	states []bucket.State, sent bool) {
 	last := len(buckets) - 1
@@ -51,9 +51,9 @@ func doLocally(store *memory.Store, slots *inflight.Counts, c *dispatch.Call, bu
 	})
 }
 
-// fallBack decides on a call on which the store has not decided. The call may still be on its way: of
-// it, only what its caller has set is read. The operation is passed apart, as Redis may have been
-// asked for more.
+// fallBack decides on a call on which the store has not decided. The call may still be on its way:
+// of it, only what its caller has set is read. The operation is passed apart, as Redis may have
+// been asked for more.
 func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, ask *Ask, answer *Answer, err error) error {
 	answer.Err = err
 	if ctx.Err() != nil || e.local == nil || ask.Failure == FailClosed || errors.Is(err, dispatch.ErrClosed) {

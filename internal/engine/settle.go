@@ -90,8 +90,8 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 	return nil
 }
 
-// returnOf returns the operation that gives back the last n of a charge's tokens, by the claims that
-// its receipt makes.
+// returnOf returns the operation that gives back the last n of a charge's tokens, by the claims
+// that its receipt makes.
 func (e *Engine) returnOf(charge *Charge, n int64,
 	claims func(*receipt.Receipt, []bucket.Bucket, int64, bool, string) []bucket.Claim) bucket.Op {
 	set, where := charge.set, ""

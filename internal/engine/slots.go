@@ -16,11 +16,11 @@ import (
 const (
 	// slotRetry is when a client that finds no slot is told to try again.
 	slotRetry = bucket.SlotRetry * time.Millisecond
-	// slotPause is after how long a caller that waits for a slot looks again: another process may have
-	// released one.
+	// slotPause is after how long a caller that waits for a slot looks again: another process may
+	// have released one.
 	slotPause = 100 * time.Millisecond
-	// maxLooks is how often a second an engine looks for slots of all clients together. If many callers
-	// wait, each looks more seldom.
+	// maxLooks is how often a second an engine looks for slots of all clients together. If many
+	// callers wait, each looks more seldom.
 	maxLooks = 500
 )
 
@@ -41,8 +41,8 @@ func (e *Engine) Release(charge *Charge) {
 	}
 }
 
-// slotQueue names the queue of the callers that wait for a slot of a key. No key has a line break, so
-// callers that wait for tokens have other queues.
+// slotQueue names the queue of the callers that wait for a slot of a key. No key has a line break,
+// so callers that wait for tokens have other queues.
 func slotQueue(key []byte) fifo.Name { return fifo.Name{Key: "slots\n" + string(key)} }
 
 // TakeQueued is [Engine.Take] of one Ask. If there is no slot, the caller waits for one.
@@ -137,8 +137,8 @@ func (e *Engine) beginAttempt(c *dispatch.Call) (end func()) {
 	return func() { e.slots.End(key, number, inflight.Lost) }
 }
 
-// note keeps whether the attempt of a call holds a slot, and for how long a client that is denied is
-// banned.
+// note keeps whether the attempt of a call holds a slot, and for how long a client that is denied
+// is banned.
 func (e *Engine) note(c *dispatch.Call, ask *Ask, answer *Answer, err error) {
 	if ask.Set.Bans() && ask.Scope != rules.Limits && err == nil && !answer.Allowed && answer.Source == FromStore {
 		e.bans.note(c.Hash, ask.Set.Banned(ask.Scope, c.States))

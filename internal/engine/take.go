@@ -12,8 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// Take takes n tokens of each Ask, or none of any, and fills in the answers. 0 tokens only look, and
-// are allowed unless a set prohibits.
+// Take takes n tokens of each Ask, or none of any, and fills in the answers. 0 tokens only look,
+// and are allowed unless a set prohibits.
 //
 // Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
 func (e *Engine) Take(ctx context.Context, n int64, asks []Ask, answers []Answer) error {

@@ -18,13 +18,13 @@ import (
 const (
 	// outagePause is the pause before a Wait tries again after Redis did not answer.
 	outagePause = 200 * time.Millisecond
-	// maxSleep is the longest pause between two tries of a Wait: another process may have given tokens
-	// back.
+	// maxSleep is the longest pause between two tries of a Wait: another process may have given
+	// tokens back.
 	maxSleep = 10 * time.Second
 )
 
-// Wait takes n tokens as soon as they are there. The answer is that of the last try; a denial without
-// an error never ends.
+// Wait takes n tokens as soon as they are there. The answer is that of the last try; a denial
+// without an error never ends.
 //
 // Of the callers in this process that wait for the same tokens, only the first tries; the others
 // follow in order of arrival.
@@ -60,8 +60,8 @@ func (e *Engine) Wait(ctx context.Context, n int64, ask *Ask, answer *Answer) er
 		defer leave()
 	}
 	next := tried.Add(answer.RetryAfter)
-	// If others came at the same moment and had their turn before, its answer is old: tokens may have
-	// been given back since.
+	// If others came at the same moment and had their turn before, its answer is old: tokens may
+	// have been given back since.
 	if !first || !e.waiting.Next(queue).IsZero() || !time.Now().Before(next) {
 		next, err = tried, nil
 	}
@@ -95,8 +95,8 @@ func errTooLate() error {
 	return fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
 }
 
-// queueOf names the queue of the callers that wait for the same tokens: of the same buckets, down to
-// the same floor, under the same ban, and with the same answer to an outage.
+// queueOf names the queue of the callers that wait for the same tokens: of the same buckets, down
+// to the same floor, under the same ban, and with the same answer to an outage.
 func (e *Engine) queueOf(ask *Ask) fifo.Name {
 	text := strconv.AppendUint(nil, uint64(ask.Failure), 10)
 	buckets := ask.Set.Buckets(ask.Scope)
@@ -114,8 +114,8 @@ func (e *Engine) queueOf(ask *Ask) fifo.Name {
 	return fifo.Name{Key: string(e.key(ask)), Of: string(text)}
 }
 
-// sleep returns after a time, or when it is woken. The error is that the context or the engine ended
-// before.
+// sleep returns after a time, or when it is woken. The error is that the context or the engine
+// ended before.
 func (e *Engine) sleep(ctx context.Context, answer *Answer, d time.Duration, wake <-chan struct{}) error {
 	timer, start := time.NewTimer(d), time.Now()
 	defer func() {

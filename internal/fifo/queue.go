@@ -16,9 +16,11 @@ type Name struct {
 	Of  string // which of them it is
 }
 
-// Queues holds a queue for each name that callers wait for. The zero Queues is empty. A name without callers takes no memory.
+// Queues holds a queue for each name that callers wait for. The zero Queues is empty. A name
+// without callers takes no memory.
 //
-// A call takes time for the queues of its key alone, however many callers wait in them and for other keys.
+// A call takes time for the queues of its key alone, however many callers wait in them and for
+// other keys.
 type Queues struct {
 	mu   sync.Mutex
 	keys map[string][]*queue // the queues of each key that are not empty; guarded by mu
@@ -35,9 +37,10 @@ type queue struct {
 // ErrFull says that as many callers are in a queue as may be.
 var ErrFull = errors.New("the queue is full")
 
-// Join waits for the caller's turn, until a context ends or stop is closed. Unless that is an error, the turn lasts until leave
-// is called, which is to be done once; wake tells of [Queues.Wake]. The error is the context's, or nil with a nil leave if stop was
-// closed, or [ErrFull] if so many callers are in the queue.
+// Join waits for the caller's turn, until a context ends or stop is closed. Unless that is an
+// error, the turn lasts until leave is called, which is to be done once; wake tells of
+// [Queues.Wake]. The error is the context's, or nil with a nil leave if stop was closed, or
+// [ErrFull] if so many callers are in the queue.
 func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, name Name, most int) (leave func(), wake <-chan struct{}, err error) {
 	turn := make(chan struct{})
 	q.mu.Lock()

@@ -46,7 +46,8 @@ func TestOneAfterAnother(t *testing.T) {
 	})
 }
 
-// TestWake wakes those who have their turn in the queues of a key, or of one name, once however often it is called.
+// TestWake wakes those who have their turn in the queues of a key, or of one name, once however
+// often it is called.
 func TestWake(t *testing.T) {
 	var q Queues
 	q.Wake("a") // nobody
@@ -101,7 +102,8 @@ func TestNext(t *testing.T) {
 	require.Zero(t, q.Len(k))
 }
 
-// TestNamesDoNotMeet: each has a queue of its own, also those of one key, in whatever order they are left.
+// TestNamesDoNotMeet: each has a queue of its own, also those of one key, in whatever order they
+// are left.
 func TestNamesDoNotMeet(t *testing.T) {
 	names := []Name{{"k", "one"}, {"k", "other"}, {"k", "third"}, {"k one", ""}}
 	for first := range names {
@@ -171,7 +173,8 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// TestNobodyIsLeftBehind, whoever leaves when: a turn that begins as its caller leaves goes to the next one.
+// TestNobodyIsLeftBehind, whoever leaves when: a turn that begins as its caller leaves goes to the
+// next one.
 func TestNobodyIsLeftBehind(t *testing.T) {
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {

@@ -1,9 +1,11 @@
-// Package inflight counts the requests of each client that this process serves, and knows what to report to Redis.
+// Package inflight counts the requests of each client that this process serves, and knows what to
+// report to Redis.
 //
-// A request in flight holds a slot of its key. An attempt to take one has a number, larger than those before it. As of any
-// moment, all attempts of a key up to some number are ended: they hold a slot or never will. The process reports that
-// number and how many slots these attempts hold. Redis keeps the granted attempts beyond it by their numbers, and refuses one
-// that is ended already, as nobody waits for it any more. So whatever is lost, repeated or late, Redis never counts fewer
+// A request in flight holds a slot of its key. An attempt to take one has a number, larger than
+// those before it. As of any moment, all attempts of a key up to some number are ended: they hold a
+// slot or never will. The process reports that number and how many slots these attempts hold. Redis
+// keeps the granted attempts beyond it by their numbers, and denies one that is ended already, as
+// nobody waits for it any more. So whatever is lost, repeated or late, Redis never counts fewer
 // slots than are held, and not for long more.
 package inflight
 
@@ -20,11 +22,13 @@ import (
 const (
 	// Life is for how long a count in Redis is valid: slots.lua has the same.
 	Life = 10 * time.Second
-	// Renewal is after how long slots that are held are reported again. A process that cannot reach Redis for up to 7 s loses
-	// none: the last report before may be as old as Renewal and a tick, and Redis is found again, and gets a report, within 1.25 s.
+	// Renewal is after how long slots that are held are reported again. A process that cannot reach
+	// Redis for up to 7 s loses none: the last report before may be as old as Renewal and a tick,
+	// and Redis is found again, and gets a report, within 1.25 s.
 	Renewal = time.Second
 	shards  = 64
-	// maxGone is how many keys without a slot a shard remembers, until a report of them has reached Redis. Redis forgets others by itself.
+	// maxGone is how many keys without a slot a shard remembers, until a report of them has reached
+	// Redis. Redis forgets others by itself.
 	maxGone = 1024
 	// minChanges is how many changes of keys that are forgotten may be kept.
 	minChanges = 64
@@ -80,7 +84,8 @@ func (r *record) idle() bool {
 // changed reports whether there is something to report.
 func (r *record) changed() bool { return r.version > r.known }
 
-// New returns counts without a request. They report to Redis by a function, or to nobody if that is nil.
+// New returns counts without a request. They report to Redis by a function, or to nobody if that is
+// nil.
 func New(report Report) *Counts {
 	c := &Counts{seed: maphash.MakeSeed()}
 	c.reporter.init(report)
@@ -89,7 +94,8 @@ func New(report Report) *Counts {
 
 func (c *Counts) shard(key []byte) *shard { return &c.shards[maphash.Bytes(c.seed, key)%shards] }
 
-// with calls f with what is known of a key, which it may change, and forgets the key if that is nothing.
+// with calls f with what is known of a key, which it may change, and forgets the key if that is
+// nothing.
 func (c *Counts) edit(key []byte, f func(r *record)) {
 	if c.editLocked(c.shard(key), key, f) {
 		c.start()
@@ -129,7 +135,8 @@ func (c *Counts) editLocked(s *shard, key []byte, f func(r *record)) bool {
 	return r.changed() || r.doubt || r.slots() > slots
 }
 
-// gone reports whether the key has no slot, and is remembered all the same: there is something to report, or there is doubt.
+// gone reports whether the key has no slot, and is remembered all the same: there is something to
+// report, or there is doubt.
 func (r *record) gone() bool {
 	return len(r.pending) == 0 && r.slots() == 0 && (r.changed() || r.doubt)
 }
@@ -199,8 +206,8 @@ func (c *Counts) End(key []byte, number int64, outcome Outcome) {
 	c.edit(key, func(r *record) { c.end(r, number, outcome) })
 }
 
-// Try ends an attempt without Redis. It holds a slot if f agrees, which is told how many are held. If the attempt was sent, Redis may
-// have granted it.
+// Try ends an attempt without Redis. It holds a slot if f agrees, which is told how many are held.
+// If the attempt was sent, Redis may have granted it.
 func (c *Counts) Try(key []byte, number int64, sent bool, f func(held int64) bool) {
 	c.edit(key, func(r *record) {
 		outcome := Denied
@@ -302,7 +309,8 @@ type Update struct {
 	version int64
 }
 
-// changes adds what has changed since the last report, up to most keys. It begins with another shard each time.
+// changes adds what has changed since the last report, up to most keys. It begins with another
+// shard each time.
 func (c *Counts) changes(updates []Update, most int) []Update {
 	for range c.shards {
 		s := &c.shards[c.reporter.from%shards]
@@ -392,8 +400,9 @@ func (c *Counts) retryFailed() {
 	}
 }
 
-// reportEnded notes which updates, sent at a time, have reached Redis. The others may reach it late, and are sent again
-// with the next tick. It returns whether one has whose report had failed before.
+// reportEnded notes which updates, sent at a time, have reached Redis. The others may reach it
+// late, and are sent again with the next tick. It returns whether one has whose report had failed
+// before.
 func (c *Counts) reportEnded(updates []Update, reached []bool, sent time.Time) (back bool) {
 	now := time.Now()
 	for i := range updates {

@@ -76,8 +76,8 @@ type countsModel struct {
 	log    []string
 }
 
-// TestCountsEqualTheModel at every step of attempts drawn at random: what is told of them is so, and once all is quiet Redis knows
-// of each slot, and of no other.
+// TestCountsEqualTheModel at every step of attempts drawn at random: what is told of them is so,
+// and once all is quiet Redis knows of each slot, and of no other.
 func TestCountsEqualTheModel(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

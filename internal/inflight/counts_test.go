@@ -101,7 +101,8 @@ func TestAttemptsTellWhatIsSettledAndHeld(t *testing.T) {
 	})
 }
 
-// TestLaterSlotsAreReleasedOnceTheyAreSettled has Redis be told again of a slot that was released while an older attempt was under way.
+// TestLaterSlotsAreReleasedOnceTheyAreSettled has Redis be told again of a slot that was released
+// while an older attempt was under way.
 func TestLaterSlotsAreReleasedOnceTheyAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
@@ -119,7 +120,8 @@ func TestLaterSlotsAreReleasedOnceTheyAreSettled(t *testing.T) {
 	})
 }
 
-// TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused is told once it is ended, though nothing was to be told meanwhile.
+// TestASlotThatWasReleasedBeforeAnOlderAttemptIsDenied is told once it is ended, though nothing was
+// to be told meanwhile.
 func TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
@@ -206,7 +208,8 @@ func TestMemoryOfReleasedSlotsIsBounded(t *testing.T) {
 	})
 }
 
-// TestChangesOfForgottenKeysAreBounded while a call that tells takes long. Redis is told of the others.
+// TestChangesOfForgottenKeysAreBounded while a call that tells takes long. Redis is told of the
+// others.
 func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := told{takes: time.Minute}

@@ -17,7 +17,8 @@ const (
 // Report sends updates to Redis, and returns which of them have reached it.
 type Report func(ctx context.Context, updates []Update) (reached []bool)
 
-// reporter reports to Redis what has changed, and again what has not. Its goroutine ends when no slot is held and nothing has changed.
+// reporter reports to Redis what has changed, and again what has not. Its goroutine ends when no
+// slot is held and nothing has changed.
 type reporter struct {
 	report  Report        // nil if there is nobody to report to
 	changed chan struct{} // has room for one: there are changes
@@ -95,8 +96,8 @@ func (c *Counts) run() {
 	}
 }
 
-// send sends a report. If the report of one of its keys had failed before, all slots are reported again: Redis may have
-// forgotten them.
+// send sends a report. If the report of one of its keys had failed before, all slots are reported
+// again: Redis may have forgotten them.
 func (c *Counts) send(ctx context.Context, updates []Update) {
 	r := &c.reporter
 	sent := time.Now()
@@ -107,8 +108,8 @@ func (c *Counts) send(ctx context.Context, updates []Update) {
 	}
 }
 
-// Close reports what has changed, within a context, and ends. Failed reports are tried once more. Slots that are still
-// held are not reported any more.
+// Close reports what has changed, within a context, and ends. Failed reports are tried once more.
+// Slots that are still held are not reported any more.
 func (c *Counts) Close(ctx context.Context) {
 	r := &c.reporter
 	r.mu.Lock()

@@ -102,7 +102,8 @@ func renewed(lines []string, key string) (n int) {
 	return n
 }
 
-// TestALostServerHoldsUpNoOther has slots be renewed and released beside those of a server that does not answer.
+// TestALostServerHoldsUpNoOther has slots be renewed and released beside those of a server that
+// does not answer.
 func TestALostServerHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := told{takes: 10 * time.Millisecond}
@@ -133,7 +134,8 @@ func TestALostServerHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// TestRenewalsAreFewWhileAServerIsLost has slots of another server be released all the time: no slot is told of more often for that.
+// TestRenewalsAreFewWhileAServerIsLost has slots of another server be released all the time: no
+// slot is told of more often for that.
 func TestRenewalsAreFewWhileAServerIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis told
@@ -157,8 +159,8 @@ func TestRenewalsAreFewWhileAServerIsLost(t *testing.T) {
 	})
 }
 
-// TestAnOutageLosesNoSlot: whenever it begins, the last report before is as old as a renewal and a tick at most, and after 7 s one
-// comes with the next tick. That leaves Redis a second to be found.
+// TestAnOutageLosesNoSlot: whenever it begins, the last report before is as old as a renewal and a
+// tick at most, and after 7 s one comes with the next tick. That leaves Redis a second to be found.
 func TestAnOutageLosesNoSlot(t *testing.T) {
 	const outage, found = 7 * time.Second, time.Second
 	for begins := range 20 {

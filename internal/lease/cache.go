@@ -16,14 +16,15 @@ const (
 	sets    = 1024 // a power of two
 	// ways is how many entries a key may be in.
 	ways = 4
-	// visitors is how many keys are remembered that have been asked about lately. A key is watched from its second visit on.
+	// visitors is how many keys are remembered that have been asked about lately. A key is watched
+	// from its second visit on.
 	visitors = 4096 // a power of two
 	// stripes is how many groups of keys there are, each of which notes its changes together.
 	stripes = 1024
 	// failedLife is for how long a change may still be made that has failed.
 	failedLife = time.Second
-	// quiet is for how long nothing is taken ahead of a key after two changes within that time: each of many refunds would
-	// void what is leased, and so take it from others.
+	// quiet is for how long nothing is taken ahead of a key after two changes within that time:
+	// each of many refunds would void what is leased, and so take it from others.
 	quiet = 5 * time.Second
 	// maxWatch is how long a reading of a level is of use to learn how fast Redis' clock runs.
 	maxWatch = 10 * time.Second
@@ -39,8 +40,8 @@ type Cache struct {
 	seen  [visitors]atomic.Uint64 // hashes
 	epoch atomic.Uint64           // how often Redis was lost
 
-	// changes by this process, by their keys' hashes. They are not in the entries: an entry may be replaced while its key is
-	// being changed, and the next one must know.
+	// changes by this process, by their keys' hashes. They are not in the entries: an entry may be
+	// replaced while its key is being changed, and the next one must know.
 	changes [stripes]change
 	returns [stripes]change // what gives back no more than this process' own charges: they void nothing
 
@@ -113,8 +114,8 @@ func (c *Cache) visited(hash uint64) bool {
 	return place.Load() == hash || place.Swap(hash) == hash
 }
 
-// add has a key be watched, in the place of another if there is none left: of one without a lease if there is one, of those
-// the one that was not asked about for longest.
+// add has a key be watched, in the place of another if there is none left: of one without a lease
+// if there is one, of those the one that was not asked about for longest.
 func (c *Cache) add(s *Subject) *entry {
 	if c.table.Load() == nil {
 		c.table.CompareAndSwap(nil, new([sets * ways]atomic.Pointer[entry]))
@@ -159,13 +160,15 @@ func (c *Cache) changed(hash uint64, since time.Time) bool {
 	return c.changes[hash%stripes].since(c, since)
 }
 
-// restless reports whether this process has lately changed the key, or one of its stripe, again and again.
+// restless reports whether this process has lately changed the key, or one of its stripe, again and
+// again.
 func (c *Cache) restless(hash uint64) bool {
 	again := time.Duration(c.changes[hash%stripes].again.Load())
 	return again > 0 && c.now()-again < quiet
 }
 
-// fell reports whether the key's levels may have fallen since a time because this process gave back.
+// fell reports whether the key's levels may have fallen since a time because this process gave
+// back.
 func (c *Cache) fell(hash uint64, since time.Time) bool {
 	return c.changed(hash, since) || c.returns[hash%stripes].since(c, since)
 }
@@ -174,7 +177,8 @@ func (change *change) since(c *Cache, since time.Time) bool {
 	return change.going.Load() > 0 || change.ended.Load() >= int64(max(1, since.Sub(c.start)))
 }
 
-// current returns the lease of an entry, or nil if there is none, or Redis was lost or the key changed since.
+// current returns the lease of an entry, or nil if there is none, or Redis was lost or the key
+// changed since.
 func (c *Cache) current(e *entry) *lease {
 	l := e.lease.Load()
 	if l == nil || l.era != c.era() || c.changed(e.hash, l.sent) {
@@ -192,14 +196,15 @@ func (c *Cache) usable(e *entry) int64 {
 	return l.usable(e.buckets, time.Since(l.sent))
 }
 
-// trusted reports whether the clock is trusted by which tokens come back. Those of calendar periods come back by that of
-// this process.
+// trusted reports whether the clock is trusted by which tokens come back. Those of calendar periods
+// come back by that of this process.
 func (c *Cache) trusted(buckets []bucket.Bucket) bool {
 	return c.clock.Trusted() || bucket.Timed(buckets) < 0
 }
 
-// Take uses n leased tokens, all or none. It returns how many are left to be used, and when Redis was asked for them, and sets
-// the states of the buckets to what they are, as far as this process knows.
+// Take uses n leased tokens, all or none. It returns how many are left to be used, and when Redis
+// was asked for them, and sets the states of the buckets to what they are, as far as this process
+// knows.
 func (c *Cache) Take(s Subject, n int64, states []bucket.State) (left int64, sent time.Time, ok bool) {
 	if c == nil || !c.trusted(s.Buckets) {
 		return left, sent, false
@@ -225,9 +230,10 @@ func (c *Cache) Take(s Subject, n int64, states []bucket.State) (left int64, sen
 	return left, l.sent, true
 }
 
-// Forget voids what is leased of a key, and of the others of its stripe, until the function that it returns is called:
-// before and after this process gives tokens back to the key's buckets, or blocks them. That function is told whether the
-// change failed: then Redis may still make it, and for that long there is no lease.
+// Forget voids what is leased of a key, and of the others of its stripe, until the function that it
+// returns is called: before and after this process gives tokens back to the key's buckets, or
+// blocks them. That function is told whether the change failed: then Redis may still make it, and
+// for that long there is no lease.
 func (c *Cache) Forget(hash uint64) (done func(failed bool)) {
 	if c == nil {
 		return func(bool) {}
@@ -235,8 +241,9 @@ func (c *Cache) Forget(hash uint64) (done func(failed bool)) {
 	return c.changes[hash%stripes].begin(c)
 }
 
-// Returns notes that this process gives back to a key's buckets what it has charged, until the function that it returns is
-// called: the buckets seem to drain faster then. That function is told whether it failed.
+// Returns notes that this process gives back to a key's buckets what it has charged, until the
+// function that it returns is called: the buckets seem to drain faster then. That function is told
+// whether it failed.
 func (c *Cache) Returns(hash uint64) (done func(failed bool)) {
 	if c == nil {
 		return func(bool) {}
@@ -261,7 +268,8 @@ func (change *change) begin(c *Cache) (done func(failed bool)) {
 	}
 }
 
-// era counts how often Redis was lost and its clock seen to be set forward: leases of an earlier one are void.
+// era counts how often Redis was lost and its clock seen to be set forward: leases of an earlier
+// one are void.
 func (c *Cache) era() uint64 { return c.epoch.Load() + c.clock.Jumps() }
 
 // Lose voids all leases, as Redis is lost.

@@ -82,7 +82,8 @@ func TestASecondLease(t *testing.T) {
 	})
 }
 
-// TestOwn is what is left of the process' own charges: others' charges on top and below do not count.
+// TestOwn is what is left of the process' own charges: others' charges on top and below do not
+// count.
 func TestOwn(t *testing.T) {
 	const drain = 10 * ms // of ten tokens
 	for name, row := range map[string]struct {
@@ -121,8 +122,9 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestALateAnswer comes after that of a later call. Its tokens are void as far as its own charge has flowed out, whatever was
-// charged later, and those of a window altogether, as the window may be another one.
+// TestALateAnswer comes after that of a later call. Its tokens are void as far as its own charge
+// has flowed out, whatever was charged later, and those of a window altogether, as the window may
+// be another one.
 func TestALateAnswer(t *testing.T) {
 	for name, row := range map[string]struct {
 		kind bucket.Kind
@@ -155,7 +157,8 @@ func TestALateAnswer(t *testing.T) {
 	}
 }
 
-// TestForget voids what is leased while a change is on its way, and what was asked for before it was over.
+// TestForget voids what is leased while a change is on its way, and what was asked for before it
+// was over.
 func TestForget(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newLender(t)
@@ -204,7 +207,8 @@ func TestForgetOutlivesTheEntry(t *testing.T) {
 	})
 }
 
-// TestAFailedChange may still be made for a second, and one that is made meanwhile does not shorten that.
+// TestAFailedChange may still be made for a second, and one that is made meanwhile does not shorten
+// that.
 func TestAFailedChange(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newLender(t)
@@ -257,7 +261,8 @@ func TestAFailedTrip(t *testing.T) {
 	})
 }
 
-// TestDrainGivesBackToWindows what may still be used when it is back, once, with the marks of the windows.
+// TestDrainGivesBackToWindows what may still be used when it is back, once, with the marks of the
+// windows.
 func TestDrainGivesBackToWindows(t *testing.T) {
 	for within, want := range map[time.Duration]int64{0: 4, 27 * ms: 4, 28 * ms: 0, time.Hour: 0} {
 		inBubbleRun(t, within, func(t *testing.T) {
@@ -300,8 +305,8 @@ func TestDrainGivesBackToTokenBuckets(t *testing.T) {
 	}
 }
 
-// TestEviction: a key takes the place of the one in its set that was not asked about for longest, never of one that holds
-// tokens that can be used.
+// TestEviction: a key takes the place of the one in its set that was not asked about for longest,
+// never of one that holds tokens that can be used.
 func TestEviction(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(clocktrust.New(true))

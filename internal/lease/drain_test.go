@@ -10,9 +10,10 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// TestWhatAProcessGivesBackAtItsEnd takes nothing from another one: of 100 tokens, of which one comes back per millisecond, two
-// processes lease half each, and use one of these. The first one ends, and gives the others back. 40 ms later others take all
-// that there is, and the second one uses what it holds: no more than 100 are used. By the level that its own charge has left, the
+// TestWhatAProcessGivesBackAtItsEnd takes nothing from another one: of 100 tokens, of which one
+// comes back per millisecond, two processes lease half each, and use one of these. The first one
+// ends, and gives the others back. 40 ms later others take all that there is, and the second one
+// uses what it holds: no more than 100 are used. By the level that its own charge has left, the
 // second one could use 49 then, of which 40 are void.
 func TestWhatAProcessGivesBackAtItsEnd(t *testing.T) {
 	for givesBack := range 2 {

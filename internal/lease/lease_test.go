@@ -21,8 +21,8 @@ func newLease(life time.Duration, tokens int64, after ...bucket.State) *lease {
 	return l
 }
 
-// TestUsable has leases of a bucket of 10 tokens that regains one each 10 ms: a token weighs 10 units, and one flows back per
-// millisecond.
+// TestUsable has leases of a bucket of 10 tokens that regains one each 10 ms: a token weighs 10
+// units, and one flows back per millisecond.
 func TestUsable(t *testing.T) {
 	for name, row := range map[string]struct {
 		tokens, level int64
@@ -80,7 +80,8 @@ func TestDrainedIsRoundedUp(t *testing.T) {
 	}
 }
 
-// TestStepsDrainAsMuchAsOneSpan: whatever time is split into steps, no less drains in all, and less than 2 ms more.
+// TestStepsDrainAsMuchAsOneSpan: whatever time is split into steps, no less drains in all, and less
+// than 2 ms more.
 func TestStepsDrainAsMuchAsOneSpan(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 500 {
@@ -186,7 +187,8 @@ func TestNotDrained(t *testing.T) {
 	}
 }
 
-// FuzzUsable holds the rule in integers of 64 bits against the same in floating point, for buckets up to the largest.
+// FuzzUsable holds the rule in integers of 64 bits against the same in floating point, for buckets
+// up to the largest.
 func FuzzUsable(f *testing.F) {
 	f.Add(int64(1), int64(10), int64(10), int64(50), int64(5), int64(ms), int64(time.Hour))
 	f.Add(int64(bucket.MaxUnits-10), int64(5), int64(1), int64(5), int64(5), int64(time.Hour), int64(24*time.Hour))

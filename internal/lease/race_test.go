@@ -2,5 +2,6 @@
 
 package lease
 
-// raceDetector reports whether the tests run with the race detector, which makes a simulation ten times slower.
+// raceDetector reports whether the tests run with the race detector, which makes a simulation ten
+// times slower.
 const raceDetector = true

@@ -15,7 +15,8 @@ func (e *entry) unused(n int64, marks []int64, age time.Duration) Unused {
 	return u
 }
 
-// reclaimLocked ends the lease of an entry, and returns the tokens that may be given back to Redis within a time.
+// reclaimLocked ends the lease of an entry, and returns the tokens that may be given back to Redis
+// within a time.
 func (c *Cache) reclaimLocked(e *entry, within time.Duration) (back Unused, ok bool) {
 	l := c.current(e)
 	if l == nil {

@@ -92,7 +92,8 @@ func (p *simProcess) allow(r *rand.Rand, charges, n int64) {
 	trip.End(p.subject(), trip.Charges(), found, sent, time.Now())
 }
 
-// change gives back, blocks and resets now and then. One in some changes fails, and may be made later than that.
+// change gives back, blocks and resets now and then. One in some changes fails, and may be made
+// later than that.
 func (p *simProcess) change(r *rand.Rand) {
 	for range simCalls / 4 {
 		time.Sleep(time.Duration(r.Int64N(int64(8 * p.gap))))
@@ -119,8 +120,8 @@ func (p *simProcess) change(r *rand.Rand) {
 	}
 }
 
-// restart has the server begin anew now and then, without what it held. All processes see that at once. What they hold is no
-// part of the new server's buckets.
+// restart has the server begin anew now and then, without what it held. All processes see that at
+// once. What they hold is no part of the new server's buckets.
 func (s *simulation) restart(r *rand.Rand, caches []*Cache) {
 	for range s.restarts {
 		time.Sleep(time.Duration(r.Int64N(2 * simCalls * int64(s.gap) / int64(s.restarts))))

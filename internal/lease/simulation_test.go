@@ -16,14 +16,17 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// TestSimulation is guarantee 1 for leases. Several processes, each with a Cache and some callers, share the buckets of one
-// key on a server that decides in integers, as the scripts do. A seed draws the limits, the callers and the latency.
+// TestSimulation is guarantee 1 for leases. Several processes, each with a Cache and some callers,
+// share the buckets of one key on a server that decides in integers, as the scripts do. A seed
+// draws the limits, the callers and the latency.
 //
-// A second set of the same buckets, the reference, is charged with each token at the moment of its use: at the server for
-// what a caller takes there, in the process for what comes from a lease. Guarantee 1 says that the uses within any span t are
-// at most burst + rate × t, and that is the same as: a bucket that is charged at each use, and drains by the server's
-// clock, never passes its capacity. So there is no tolerance, not of one token. The test wants even more: that the reference
-// is never above the server's own bucket, which never passes its capacity. So an error is seen where the bucket is not full, too.
+// A second set of the same buckets, the reference, is charged with each token at the moment of its
+// use: at the server for what a caller takes there, in the process for what comes from a lease.
+// Guarantee 1 says that the uses within any span t are at most burst + rate × t, and that is the
+// same as: a bucket that is charged at each use, and drains by the server's clock, never passes its
+// capacity. So there is no tolerance, not of one token. The test wants even more: that the
+// reference is never above the server's own bucket, which never passes its capacity. So an error is
+// seen where the bucket is not full, too.
 var (
 	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
 	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is 300, with the race detector 40, or the one")
@@ -264,7 +267,8 @@ func (s *simulation) violated(format string, args ...any) {
 	}
 }
 
-// decide is the server's script: it charges as many of the charges as fit, of which the caller uses up to own at once.
+// decide is the server's script: it charges as many of the charges as fit, of which the caller uses
+// up to own at once.
 func (s *simulation) decide(own, charges, n int64) []bucket.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()

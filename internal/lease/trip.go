@@ -7,10 +7,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// prefetchTime is after how long another call may ask for tokens ahead, though one that does so has not ended.
+// prefetchTime is after how long another call may ask for tokens ahead, though one that does so has
+// not ended.
 const prefetchTime = 2 * time.Second
 
-// Trip is a call to Redis about a key, from before it is sent until it was answered. One goroutine owns it.
+// Trip is a call to Redis about a key, from before it is sent until it was answered. One goroutine
+// owns it.
 type Trip struct {
 	cache       *Cache
 	entry       *entry // nil if the key is not watched
@@ -23,7 +25,8 @@ type Trip struct {
 	era         uint64 // of the cache, when it began
 }
 
-// Begin begins a trip of a call for so many charges of n tokens, which may take tokens ahead for a life.
+// Begin begins a trip of a call for so many charges of n tokens, which may take tokens ahead for a
+// life.
 func (c *Cache) Begin(s Subject, life time.Duration, charges, n int64) Trip {
 	t := Trip{cache: c, life: life, charges: charges, n: n, era: c.era()}
 	for i := range s.Buckets {
@@ -42,8 +45,9 @@ func (c *Cache) Begin(s Subject, life time.Duration, charges, n int64) Trip {
 // Charges returns how many charges the call is to make.
 func (t *Trip) Charges() int64 { return t.charges + t.ahead }
 
-// want returns how many charges to make ahead, and if there are any, has nobody else do so: for as many tokens as were used
-// within a life, at most as many as flow back in it, and at most half of what is left.
+// want returns how many charges to make ahead, and if there are any, has nobody else do so: for as
+// many tokens as were used within a life, at most as many as flow back in it, and at most half of
+// what is left.
 func (t *Trip) want() int64 {
 	e, c := t.entry, t.cache
 	now := time.Now()
@@ -68,8 +72,8 @@ func (t *Trip) want() int64 {
 	return tokens / t.n
 }
 
-// End ends a trip by which so many charges were asked for: with the states that Redis found, and when it was asked and had
-// answered. It keeps what was taken ahead.
+// End ends a trip by which so many charges were asked for: with the states that Redis found, and
+// when it was asked and had answered. It keeps what was taken ahead.
 func (t *Trip) End(s Subject, requested int64, found []bucket.State, sent, received time.Time) {
 	c, e := t.cache, t.entry
 	if !t.worth {
@@ -115,8 +119,8 @@ func (t *Trip) End(s Subject, requested int64, found []bucket.State, sent, recei
 	}
 }
 
-// keep notes that so many charges were made, by which so many tokens were taken ahead. What was left of the lease before is
-// part of the new one.
+// keep notes that so many charges were made, by which so many tokens were taken ahead. What was
+// left of the lease before is part of the new one.
 func (t *Trip) keep(granted, ahead int64, found, after []bucket.State, sent, received time.Time) {
 	c, e := t.cache, t.entry
 	e.mu.Lock()
@@ -154,7 +158,8 @@ func (t *Trip) keep(granted, ahead int64, found, after []bucket.State, sent, rec
 	e.lease.Store(l)
 }
 
-// Fail ends a trip that was not answered, or was answered by an error. What it has taken ahead, if anything, is lost.
+// Fail ends a trip that was not answered, or was answered by an error. What it has taken ahead, if
+// anything, is lost.
 func (t *Trip) Fail() {
 	if t.entry != nil {
 		t.cache.remove(t.entry) // its figures are wrong now
@@ -187,7 +192,8 @@ func (u *usage) rotate(now, life time.Duration) {
 	u.before.Store(current)
 }
 
-// within returns how many tokens were used within a life, as if those of the span before had been used evenly.
+// within returns how many tokens were used within a life, as if those of the span before had been
+// used evenly.
 func (u *usage) within(now, life time.Duration) int64 {
 	u.rotate(now, life)
 	passed := now - time.Duration(u.since.Load())

@@ -11,7 +11,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// fixture is a process and the bucket of a key on a server that answers at once. Nothing flows back.
+// fixture is a process and the bucket of a key on a server that answers at once. Nothing flows
+// back.
 type fixture struct {
 	cache *Cache
 	s     Subject
@@ -229,7 +230,7 @@ func TestAnAnswerFromBeforeAChange(t *testing.T) {
 	}
 }
 
-// TestAChargeRenewsALease, and a refusal does not.
+// TestAChargeRenewsALease, and a denial does not.
 func TestAChargeRenewsALease(t *testing.T) {
 	for _, granted := range []int64{0, 1} {
 		inBubbleRun(t, granted, func(t *testing.T) {

@@ -9,12 +9,15 @@ import (
 
 // watch learns from the levels of a key how fast Redis' clock runs.
 //
-// The level of a token bucket falls by what drains, and rises by what is charged in between. So the bucket has drained for at least as long as
-// the level says, unless others gave tokens back, which looks like a fast clock. A fixed window says itself how long it lasts.
+// The level of a token bucket falls by what drains, and rises by what is charged in between. So the
+// bucket has drained for at least as long as the level says, unless others gave tokens back, which
+// looks like a fast clock. A fixed window says itself how long it lasts.
 //
-// A bucket that fills up within milliseconds says little: no more than that Redis' clock has moved on. So readings are chained, each
-// asked for after the one before was answered, and what the clock moved at least from one to the next is added up. A bucket that others
-// keep busy, or that is full before each call, never shows all of it. But what it shows now and then says that the clock moves by itself.
+// A bucket that fills up within milliseconds says little: no more than that Redis' clock has moved
+// on. So readings are chained, each asked for after the one before was answered, and what the clock
+// moved at least from one to the next is added up. A bucket that others keep busy, or that is full
+// before each call, never shows all of it. But what it shows now and then says that the clock moves
+// by itself.
 type watch struct{ chain atomic.Pointer[chain] }
 
 // chain is readings one after another. It is not changed.

@@ -10,7 +10,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// watched is a process that learns how a server's clock runs, by a bucket of 1,000 tokens that regains one per millisecond.
+// watched is a process that learns how a server's clock runs, by a bucket of 1,000 tokens that
+// regains one per millisecond.
 type watched struct {
 	*fixture
 	at time.Time
@@ -63,8 +64,9 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// TestABusyKeyTellsThatTheClockRuns: others' charges hide some of the time that has passed, and so does a bucket that is full again before
-// each call. What the level falls by without them shows that the clock moves on by itself.
+// TestABusyKeyTellsThatTheClockRuns: others' charges hide some of the time that has passed, and so
+// does a bucket that is full again before each call. What the level falls by without them shows
+// that the clock moves on by itself.
 func TestABusyKeyTellsThatTheClockRuns(t *testing.T) {
 	for name, row := range map[string]struct {
 		others, moves int64 // tokens that others take in 10 ms, and milliseconds that the clock moves
@@ -116,7 +118,8 @@ func TestOthersChargesMoveNoClock(t *testing.T) {
 	})
 }
 
-// TestAClockThatIsSetAgainAndAgain is not trusted, however far it is set, and however well it runs in between.
+// TestAClockThatIsSetAgainAndAgain is not trusted, however far it is set, and however well it runs
+// in between.
 func TestAClockThatIsSetAgainAndAgain(t *testing.T) {
 	for _, by := range []time.Duration{4 * ms, 20 * ms, 300 * ms} {
 		inBubbleRun(t, by, func(t *testing.T) {
@@ -197,7 +200,8 @@ func TestOwnRefundsDoNotLookLikeAFastClock(t *testing.T) {
 	})
 }
 
-// TestOverlappingTrips: which of two calls was decided first is unknown, so that the level may rise and fall by their charges.
+// TestOverlappingTrips: which of two calls was decided first is unknown, so that the level may rise
+// and fall by their charges.
 func TestOverlappingTrips(t *testing.T) {
 	for _, firstAnswered := range []int{0, 1} {
 		inBubbleRun(t, firstAnswered, func(t *testing.T) {
@@ -283,7 +287,8 @@ func TestAWindowTellsTheTimeToItsEnd(t *testing.T) {
 	})
 }
 
-// TestARefusalBeginsNoWindow: a window that was untouched when another one refused has no end yet that tells the time.
+// TestARefusalBeginsNoWindow: a window that was untouched when another one denied has no end yet
+// that tells the time.
 func TestARefusalBeginsNoWindow(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c, s := New(clocktrust.New(false)), subject(t, 1)

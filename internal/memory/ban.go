@@ -11,7 +11,8 @@ func (s *shard) findBanLocked(r *request, i int) {
 	r.states[i] = bucket.State{Level: left, Wait: left}
 }
 
-// banLocked bans a client that is refused: on probation, which lasts as long after a ban as the ban, for twice as long.
+// banLocked bans a client that is denied: on probation, which lasts as long after a ban as the ban,
+// for twice as long.
 func (s *shard) banLocked(r *request, i int, charges int64) {
 	wanted := r.Charges
 	if r.Bans == bucket.LimitBans {

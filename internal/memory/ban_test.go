@@ -10,7 +10,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// banned is a client of two tokens a second and of one slot, with a ban of 10 s at first and of 50 s in the end.
+// banned is a client of two tokens a second and of one slot, with a ban of 10 s at first and of 50
+// s in the end.
 type banned struct {
 	*clients
 	buckets []bucket.Bucket
@@ -31,7 +32,7 @@ func (b *banned) ask(op bucket.Op) bucket.State {
 	return states[1]
 }
 
-// refused asks for more tokens than there can be.
+// denied asks for more tokens than there can be.
 func (b *banned) refused() bucket.State {
 	return b.ask(bucket.Op{Verb: bucket.Take, Charges: 1, N: 3, Bans: bucket.AllBans})
 }

@@ -13,7 +13,8 @@ import (
 
 var allKinds = map[string]bucket.Kind{"token": bucket.Token, "fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow}
 
-// onEachKind runs a test in a bubble on a bucket of 10 a second of each kind, some time after the store's start.
+// onEachKind runs a test in a bubble on a bucket of 10 a second of each kind, some time after the
+// store's start.
 func onEachKind(t *testing.T, test func(t *testing.T, b bucket.Bucket, do func(op bucket.Op) bucket.State)) {
 	for name, kind := range allKinds {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +77,8 @@ func TestTheZeroOpLooks(t *testing.T) {
 	})
 }
 
-// TestChargeWithoutABucket makes one, and goes into debt up to a burst; what passes that changes nothing.
+// TestChargeWithoutABucket makes one, and goes into debt up to a burst; what passes that changes
+// nothing.
 func TestChargeWithoutABucket(t *testing.T) {
 	t.Parallel()
 	onEachKind(t, func(t *testing.T, b bucket.Bucket, do func(bucket.Op) bucket.State) {
@@ -101,7 +103,8 @@ func TestChargeWithoutABucket(t *testing.T) {
 	})
 }
 
-// TestGivingBackEndsAtTheBlock gives back what was charged on top of a block, or before it, and no more.
+// TestGivingBackEndsAtTheBlock gives back what was charged on top of a block, or before it, and no
+// more.
 func TestGivingBackEndsAtTheBlock(t *testing.T) {
 	t.Parallel()
 	for _, before := range []bool{false, true} {
@@ -151,7 +154,8 @@ func TestTheLastUnitIsGivenBack(t *testing.T) {
 	})
 }
 
-// TestTheRestOfAnotherLimit is not counted: of 7 per second what rounding has left over may be more than 3 per second have.
+// TestTheRestOfAnotherLimit is not counted: of 7 per second what rounding has left over may be more
+// than 3 per second have.
 func TestTheRestOfAnotherLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -183,7 +187,8 @@ func TestALevelThatCannotBeCounted(t *testing.T) {
 	})
 }
 
-// TestAChargeWithNoRoomForDebt under a limit that counts to no such level leaves it alone: another still knows it.
+// TestAChargeWithNoRoomForDebt under a limit that counts to no such level leaves it alone: another
+// still knows it.
 func TestAChargeWithNoRoomForDebt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// maxLogs is the room for all logs of sliding windows in a store, in entries of 16 bytes: 8 MiB. Buckets have their own,
-	// so a few clients with long logs push nobody out. If it is used up, a log merges each two entries into the later one,
-	// so that some tokens count for longer.
+	// maxLogs is the room for all logs of sliding windows in a store, in entries of 16 bytes: 8
+	// MiB. Buckets have their own, so a few clients with long logs push nobody out. If it is used
+	// up, a log merges each two entries into the later one, so that some tokens count for longer.
 	maxLogs = 1 << 19
 	// maxLog is how many entries one of them has. A longer one merges its entries too.
 	maxLog = 1 << 13
@@ -37,7 +37,8 @@ func (l *log) room() int {
 // live returns the entries in the window.
 func (l *log) live() []logEntry { return l.entries[l.gone:] }
 
-// add appends an entry. The log grows to twice the entries in the window, and shrinks if these are few.
+// add appends an entry. The log grows to twice the entries in the window, and shrinks if these are
+// few.
 func (l *log) add(e logEntry) {
 	if live, room := l.live(), cap(l.entries); len(l.entries) == room {
 		if len(live) == maxLog {

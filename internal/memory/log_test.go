@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMergedEntriesHaveAllTokensOfBoth, at the later time. An odd one is left, and those that have left the window stay apart.
+// TestMergedEntriesHaveAllTokensOfBoth, at the later time. An odd one is left, and those that have
+// left the window stay apart.
 func TestMergedEntriesHaveAllTokensOfBoth(t *testing.T) {
 	t.Parallel()
 	entries := []logEntry{{10, 1}, {20, 2}, {30, 4}, {40, 8}, {50, 16}}
@@ -31,7 +32,8 @@ func TestMergedEntriesHaveAllTokensOfBoth(t *testing.T) {
 	}
 }
 
-// TestALogHasWhatWasAdded, whether it grows, shrinks, or has the room of entries that have left the window.
+// TestALogHasWhatWasAdded, whether it grows, shrinks, or has the room of entries that have left the
+// window.
 func TestALogHasWhatWasAdded(t *testing.T) {
 	t.Parallel()
 	for _, room := range []int{2, 16, 100} {
@@ -62,8 +64,8 @@ func TestALogShrinks(t *testing.T) {
 	require.Less(t, cap(l.entries), 64)
 }
 
-// TestGivingBackToALog takes tokens from the newest entries, or from that of a time; in a merged log, from the one that it has
-// become part of.
+// TestGivingBackToALog takes tokens from the newest entries, or from that of a time; in a merged
+// log, from the one that it has become part of.
 func TestGivingBackToALog(t *testing.T) {
 	t.Parallel()
 	const last = -1 // instead of a time

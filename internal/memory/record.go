@@ -9,15 +9,16 @@ import (
 // recordSuffix ends the ID of a bucket's record.
 const recordSuffix = ":back"
 
-// record is what has left a bucket lately other than by draining: see decide.lua. Its entry ends when no call from before has
-// tokens to give back.
+// record is what has left a bucket lately other than by draining: see decide.lua. Its entry ends
+// when no call from before has tokens to give back.
 type record struct {
 	start int64 // the millisecond from which its times count
 	drain int64
 	times []returned
 }
 
-// returned is what was given back at a millisecond, how long before the oldest of it was taken, and what a reset took away, in units.
+// returned is what was given back at a millisecond, how long before the oldest of it was taken, and
+// what a reset took away, in units.
 type returned struct{ at, given, age, reset int64 }
 
 func (r *request) recordID(i int) id { return id{string(r.key), r.buckets[i].ID + recordSuffix} }
@@ -50,7 +51,8 @@ func convert(units, from, to int64) int64 {
 	return int64(min(float64(bucket.MaxUnits), float64(units)/float64(from)*float64(to))) + 1
 }
 
-// noteLocked writes down what is given back now. What was in the bucket is drained after so many milliseconds.
+// noteLocked writes down what is given back now. What was in the bucket is drained after so many
+// milliseconds.
 func (s *shard) noteLocked(r *request, i int, given, reset, drained int64) {
 	if r.Records != bucket.WithRecords || given+reset <= 0 {
 		return

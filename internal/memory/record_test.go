@@ -20,7 +20,8 @@ type charged struct {
 	back  int64
 }
 
-// giveBackTrace charges a bucket at random, gives back some charges late and in any order, refunds, and resets.
+// giveBackTrace charges a bucket at random, gives back some charges late and in any order, refunds,
+// and resets.
 type giveBackTrace struct {
 	r       *rand.Rand
 	c       *clients
@@ -29,8 +30,8 @@ type giveBackTrace struct {
 	given   int64 // by refunds by hand
 }
 
-// net is how much more than burst + rate × time was charged in any span until now, less what was given back of these charges,
-// and less what refunds by hand have given back.
+// net is how much more than burst + rate × time was charged in any span until now, less what was
+// given back of these charges, and less what refunds by hand have given back.
 func (g *giveBackTrace) net() (most int64) {
 	now, net := time.Now(), int64(0)
 	for i := len(g.charges) - 1; i >= 0; i-- {
@@ -79,8 +80,8 @@ func (g *giveBackTrace) step(t *testing.T) {
 	}
 }
 
-// TestNothingIsGivenBackTwice: whatever is given back, when and in which order, no span of time has more than burst + rate × time
-// of what stays, but for what clocks differ by.
+// TestNothingIsGivenBackTwice: whatever is given back, when and in which order, no span of time has
+// more than burst + rate × time of what stays, but for what clocks differ by.
 func TestNothingIsGivenBackTwice(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {

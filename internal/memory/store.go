@@ -1,4 +1,5 @@
-// Package memory keeps buckets in this process: the scripts of Redis in Go, and the model that they are tested against.
+// Package memory keeps buckets in this process: the scripts of Redis in Go, and the model that they
+// are tested against.
 package memory
 
 import (
@@ -70,8 +71,8 @@ func New(buckets int) *Store {
 	return s
 }
 
-// Do does what an Op says, to all buckets of a key or to none, and sets the states found. The caller counts slots, and has set
-// their state.
+// Do does what an Op says, to all buckets of a key or to none, and sets the states found. The
+// caller counts slots, and has set their state.
 func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []bucket.State) {
 	shard := s.shard(key)
 	shard.mu.Lock()
@@ -242,8 +243,9 @@ func (s *shard) newEntryLocked(r *request, id id) *entry {
 	return e
 }
 
-// makeRoomLocked forgets the full ones of a sample of buckets and, if there is no room for another one, the one of the
-// sample that is full soonest: whose client gains the least. It spares the buckets of the request's key.
+// makeRoomLocked forgets the full ones of a sample of buckets and, if there is no room for another
+// one, the one of the sample that is full soonest: whose client gains the least. It spares the
+// buckets of the request's key.
 func (s *shard) makeRoomLocked(r *request) {
 	var (
 		soonest id

@@ -69,7 +69,8 @@ func (c *clients) room(t testing.TB) int {
 	return total
 }
 
-// TestMemoryOfWindowsIsBounded has more entries in logs, and then more windows, than there is room for.
+// TestMemoryOfWindowsIsBounded has more entries in logs, and then more windows, than there is room
+// for.
 func TestMemoryOfWindowsIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]bucket.Kind{"fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow} {
@@ -161,7 +162,8 @@ func TestCrowdedLogsAdmitNoMore(t *testing.T) {
 	})
 }
 
-// TestRoomOfLogsIsKnown does everything in any order to few windows, whose logs grow, shrink, merge and end.
+// TestRoomOfLogsIsKnown does everything in any order to few windows, whose logs grow, shrink, merge
+// and end.
 func TestRoomOfLogsIsKnown(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
@@ -210,7 +212,8 @@ func TestRoomOfLogsIsKnown(t *testing.T) {
 	}
 }
 
-// TestOneLogIsBounded takes from one window, in each millisecond, more often than its log has entries.
+// TestOneLogIsBounded takes from one window, in each millisecond, more often than its log has
+// entries.
 func TestOneLogIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,7 +235,8 @@ func TestOneLogIsBounded(t *testing.T) {
 	})
 }
 
-// TestForgetsWhatIsFullSoonest has more buckets than there is room for: those that take longest to be full are kept.
+// TestForgetsWhatIsFullSoonest has more buckets than there is room for: those that take longest to
+// be full are kept.
 func TestForgetsWhatIsFullSoonest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -298,7 +302,8 @@ func TestBucketsOfTheRequestAreNotForgotten(t *testing.T) {
 	}
 }
 
-// TestReturnToAMergedLog: a token is found again though its entry was merged, unless it has left the window.
+// TestReturnToAMergedLog: a token is found again though its entry was merged, unless it has left
+// the window.
 func TestReturnToAMergedLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

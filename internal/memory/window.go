@@ -79,8 +79,8 @@ func (s *shard) emptyLocked(w *entry) {
 	w.full, w.kept, w.log = 0, 0, nil
 }
 
-// takeLocked makes charges of n tokens, and returns the mark by which they are found again. One of more than there are in
-// the window takes all, of as many periods as it needs.
+// takeLocked makes charges of n tokens, and returns the mark by which they are found again. One of
+// more than there are in the window takes all, of as many periods as it needs.
 func (s *shard) takeLocked(w *entry, b *bucket.Bucket, now, charges, n int64) (mark int64) {
 	at, tokens := now+b.Overdraft(n), charges*b.Room(n)
 	before := w.kept

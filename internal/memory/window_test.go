@@ -13,7 +13,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// modelWindow is a window that knows when each of its tokens was taken, oldest first, in milliseconds since the test began.
+// modelWindow is a window that knows when each of its tokens was taken, oldest first, in
+// milliseconds since the test began.
 type modelWindow struct {
 	bucket.Bucket
 	now, ends, block int64
@@ -31,7 +32,8 @@ func (m *modelWindow) end() int64 {
 	return m.now + m.Period
 }
 
-// mark returns the mark of tokens that are taken now: of a fixed window when it ends, and of a calendar period when it is forgotten.
+// mark returns the mark of tokens that are taken now: of a fixed window when it ends, and of a
+// calendar period when it is forgotten.
 func (m *modelWindow) mark() int64 {
 	switch {
 	case m.Ends != 0:
@@ -116,7 +118,8 @@ func (m *modelWindow) do(op bucket.Op) (s bucket.State) {
 	return s
 }
 
-// TestWindowsEqualAModel at every step of calls drawn at random, and no window is kept that says nothing.
+// TestWindowsEqualAModel at every step of calls drawn at random, and no window is kept that says
+// nothing.
 func TestWindowsEqualAModel(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]bucket.Kind{"fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow, "calendar": bucket.FixedWindow} {

@@ -45,8 +45,8 @@ func (c *Cache[T]) find(ctx context.Context, client, key string, known *plan[T])
 	}
 	token, err := c.takeToken(ctx, key)
 	began := time.Now()
-	// A Redis that stores no plans does not make the source be asked more than once per life. Either
-	// it cannot report an Invalidate, or the same token says that there was none.
+	// A Redis that stores no plans does not make the source be asked more than once per life.
+	// Either it cannot report an Invalidate, or the same token says that there was none.
 	if known.lives(began) && !known.stored && (err != nil || token == known.token) {
 		c.questions.leave()
 		return known.goBy(began, known.ends), false

@@ -15,7 +15,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// refusal is an error that Redis replies.
+// denial is an error that Redis replies.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }

@@ -1,5 +1,5 @@
-// Package receipt remembers how the tokens of a charge are found again, so that a process gives back
-// these tokens and no others.
+// Package receipt remembers how the tokens of a charge are found again, so that a process gives
+// back these tokens and no others.
 package receipt
 
 import (
@@ -107,13 +107,13 @@ func (r *Receipt) resetsSince(since time.Time, where, id string) (n int64, began
 	return n, since
 }
 
-// Claims returns what a charge of n tokens has left in the buckets of a store, which is called where
-// among the resets. Own reports whether the store is in this process.
+// Claims returns what a charge of n tokens has left in the buckets of a store, which is called
+// where among the resets. Own reports whether the store is in this process.
 func (r *Receipt) Claims(buckets []bucket.Bucket, n int64, own bool, where string) []bucket.Claim {
 	claims, age := make([]bucket.Claim, len(buckets)), time.Since(r.sent)
 	// Redis rounds the time of a reset to milliseconds, and the way to it may take as long as the
-	// charge took. So it counts resets from somewhat before the charge on, and the claim says how many
-	// of these were made by this process before.
+	// charge took. So it counts resets from somewhat before the charge on, and the claim says how
+	// many of these were made by this process before.
 	margin := r.known.Sub(r.sent) + resetMargin
 	for i := range claims {
 		b := &buckets[i]
@@ -128,8 +128,8 @@ func (r *Receipt) Claims(buckets []bucket.Bucket, n int64, own bool, where strin
 	return claims
 }
 
-// ClaimsAtOnce is Claims of tokens that a denied decision has just taken: all of them are left. What
-// has flowed back of them meanwhile would have flowed back of others.
+// ClaimsAtOnce is Claims of tokens that a denied decision has just taken: all of them are left.
+// What has flowed back of them meanwhile would have flowed back of others.
 func (r *Receipt) ClaimsAtOnce(buckets []bucket.Bucket, n int64, own bool, where string) []bucket.Claim {
 	claims := r.Claims(buckets, n, own, where)
 	for i := range buckets {

@@ -37,7 +37,7 @@ func (a *Answers) Get(ctx context.Context, key string) (text string, left time.D
 }
 
 // Token returns the token of an answer, which is fresh if there was none. With an error it may
-// return a token that is already there, as a Redis that refuses writes still answers reads.
+// return a token that is already there, as a Redis that denies writes still answers reads.
 func (a *Answers) Token(ctx context.Context, key, fresh string, life time.Duration) (string, error) {
 	pipe := a.rdb.Pipeline()
 	pipe.SetNX(ctx, key+tokenSuffix, fresh, life)
@@ -55,7 +55,7 @@ func (a *Answers) Store(ctx context.Context, key, token, text string, life time.
 // Forget removes an answer. No answer to an earlier question is stored afterwards.
 func (a *Answers) Forget(ctx context.Context, key, fresh string, life time.Duration) error {
 	_, err := a.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		// The token is replaced, not deleted: a Redis that refuses writes says so. It is replaced
+		// The token is replaced, not deleted: a Redis that denies writes says so. It is replaced
 		// first: an answer that is stored in between is deleted.
 		pipe.Set(ctx, key+tokenSuffix, fresh, life)
 		pipe.Del(ctx, key)

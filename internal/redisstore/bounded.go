@@ -16,11 +16,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newBounded returns a copy of a client on the same connections, whose calls end with their context, and whose reads and
-// writes each end within the timeout. It has none of the client's hooks. A client that is told to set no deadlines on its
-// connections is returned itself: they may know none.
+// newBounded returns a copy of a client on the same connections, whose calls end with their
+// context, and whose reads and writes each end within the timeout. It has none of the client's
+// hooks. A client that is told to set no deadlines on its connections is returned itself: they may
+// know none.
 //
-// The copy's options are its own. go-redis has no other way to have calls on an existing pool end with their context.
+// The copy's options are its own. go-redis has no other way to have calls on an existing pool end
+// with their context.
 func newBounded(rdb *redis.Client, timeout time.Duration) *redis.Client {
 	opts := rdb.Options()
 	if opts.ReadTimeout < 0 || opts.WriteTimeout < 0 {
@@ -38,8 +40,8 @@ func newBounded(rdb *redis.Client, timeout time.Duration) *redis.Client {
 	return bounded
 }
 
-// carriers are what carries a store's commands: the bounded copy of the client of a single server, to which the last hook of
-// that client hands them.
+// carriers are what carries a store's commands: the bounded copy of the client of a single server,
+// to which the last hook of that client hands them.
 type carriers struct {
 	rdb   redis.UniversalClient
 	copy  *redis.Client // nil if nothing but the client itself carries them
@@ -49,7 +51,8 @@ type carriers struct {
 	ended bool
 }
 
-// route is how a client carries a command: its hook hands it to a copy. The zero route is the client itself.
+// route is how a client carries a command: its hook hands it to a copy. The zero route is the
+// client itself.
 type route struct {
 	hook *carrier
 	copy *redis.Client
@@ -64,8 +67,8 @@ func (c *carriers) init(rdb redis.UniversalClient, timeout time.Duration, log *s
 	}
 }
 
-// bounded returns how a command is carried now. It adds a hook to the client with the first command of all its limiters, and
-// again if the application has added one since.
+// bounded returns how a command is carried now. It adds a hook to the client with the first command
+// of all its limiters, and again if the application has added one since.
 func (c *carriers) bounded() route {
 	used := c.used.Load()
 	if used == nil {
@@ -118,8 +121,8 @@ type usedClient struct {
 	warned   bool
 }
 
-// usedClients are those of this process, by weak pointers to the clients. Limiters of a client must know of each other
-// though they are made apart, and a client has no room for a note.
+// usedClients are those of this process, by weak pointers to the clients. Limiters of a client must
+// know of each other though they are made apart, and a client has no room for a note.
 var usedClients = struct {
 	mu sync.Mutex
 	by map[any]*usedClient
@@ -181,11 +184,11 @@ func (u *usedClient) lastHook(rdb *redis.Client) *carrier {
 	return last
 }
 
-// carrier is the last hook of a client, after those of the application: it hands the commands that name it to the copy
-// that they name.
+// carrier is the last hook of a client, after those of the application: it hands the commands that
+// name it to the copy that they name.
 type carrier struct {
-	// ends are the functions that follow the last hook of a client, for commands, pipelines and transactions, by their code.
-	// AddHook names them before anyone else sees the carrier.
+	// ends are the functions that follow the last hook of a client, for commands, pipelines and
+	// transactions, by their code. AddHook names them before anyone else sees the carrier.
 	ends   []uintptr
 	passed atomic.Bool // the application has added a hook since
 }
@@ -196,9 +199,9 @@ const goRedis = "github.com/redis/go-redis/v9."
 // maxEnds is how many functions AddHook has a hook wrap, without the dialer.
 const maxEnds = 3
 
-// follow notes what follows the hook: a function of go-redis, or a hook that was added since. The client calls it whenever a
-// hook is added, and with the same functions for each connection and transaction; for automatic pipelines with others of
-// its own.
+// follow notes what follows the hook: a function of go-redis, or a hook that was added since. The
+// client calls it whenever a hook is added, and with the same functions for each connection and
+// transaction; for automatic pipelines with others of its own.
 func (h *carrier) follow(next any) {
 	code := reflect.ValueOf(next).Pointer()
 	switch {
@@ -276,7 +279,8 @@ func isMarked(dial Dialer) bool {
 	return reflect.ValueOf(dial).Pointer() == reflect.ValueOf(KeepsDeadlines(nil)).Pointer()
 }
 
-// dialsItself reports whether a client with such options connects to its address by go-redis' own Dialer.
+// dialsItself reports whether a client with such options connects to its address by go-redis' own
+// Dialer.
 func dialsItself(o *redis.Options) bool {
 	dialer := runtime.FuncForPC(reflect.ValueOf(o.Dialer).Pointer()).Name()
 	return strings.HasPrefix(dialer, goRedis) && strings.HasSuffix(dialer, ".NewDialer.func1")

@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCallersSendOnlyWhatEndsWithTheirContext has a row for everything that may hold a call of the client up.
+// TestCallersSendOnlyWhatEndsWithTheirContext has a row for everything that may hold a call of the
+// client up.
 func TestCallersSendOnlyWhatEndsWithTheirContext(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*redis.Options){
@@ -141,7 +142,8 @@ func TestWhatIsAssumedOfGoRedis(t *testing.T) {
 	require.Empty(t, last.passed, "a copy has none of the hooks")
 }
 
-// TestLastHookNeedsNoNames: a program's functions may have none that are known, as an obfuscator changes them.
+// TestLastHookNeedsNoNames: a program's functions may have none that are known, as an obfuscator
+// changes them.
 func TestLastHookNeedsNoNames(t *testing.T) {
 	t.Parallel()
 	var h carrier
@@ -154,7 +156,8 @@ func TestLastHookNeedsNoNames(t *testing.T) {
 	require.True(t, h.passed.Load())
 }
 
-// TestClientsAreNotKept by what is known of their limiters, though a copy of a client with a cache keeps the client itself.
+// TestClientsAreNotKept by what is known of their limiters, though a copy of a client with a cache
+// keeps the client itself.
 func TestClientsAreNotKept(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]redis.Options{

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// maxKeys is how many keys of different clients go into one call of the script. A call of more costs each of them no
-	// less, and keeps Redis from its other clients for longer.
+	// maxKeys is how many keys of different clients go into one call of the script. A call of more
+	// costs each of them no less, and keeps Redis from its other clients for longer.
 	maxKeys = 64
 	// maxOpen is how many calls of different limits are looked through for one of the same limit.
 	maxOpen = 8
 )
 
-// pipeline is the commands of one batch. It belongs to the goroutine that sends it. Its memory is used again.
+// pipeline is the commands of one batch. It belongs to the goroutine that sends it. Its memory is
+// used again.
 type pipeline struct {
 	store    *Store
 	sharing  *sharing // of the commands of several calls
@@ -30,16 +31,18 @@ type pipeline struct {
 
 // sharing is how the calls of one server share commands.
 type sharing struct {
-	// crossSlot says that the server is a node of a cluster. The keys of a command may be in several hash slots, but
-	// only the first is declared. The node leaves alone those that it does not have.
+	// crossSlot says that the server is a node of a cluster. The keys of a command may be in
+	// several hash slots, but only the first is declared. The node leaves alone those that it does
+	// not have.
 	crossSlot bool
-	// has reports whether the server has a key now, if that may have changed since the call was queued; the server itself
-	// does not know.
+	// has reports whether the server has a key now, if that may have changed since the call was
+	// queued; the server itself does not know.
 	has func(key *dispatch.Name) bool
 }
 
-// command is what a client sends for one merged call or for several. go-redis does not send it again, as Redis may have
-// made the charge though no reply came in time; it follows a redirection all the same.
+// command is what a client sends for one merged call or for several. go-redis does not send it
+// again, as Redis may have made the charge though no reply came in time; it follows a redirection
+// all the same.
 type command struct {
 	redis.Cmder       // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
 	bounded     route // how the client that it is given to carries it
@@ -58,9 +61,9 @@ func (*command) NoRetry() bool { return true }
 // A client that would not ask, as those before 9.19 do not, does not compile.
 var _ = redis.Cmder.NoRetry
 
-// SetErr implements [redis.Cmder]. The client does so before it follows a redirection. After ASK it does not take the
-// other keys along: the node that imports the first one's hash slot would make them anew if it imports theirs, though
-// they have not arrived yet.
+// SetErr implements [redis.Cmder]. The client does so before it follows a redirection. After ASK it
+// does not take the other keys along: the node that imports the first one's hash slot would make
+// them anew if it imports theirs, though they have not arrived yet.
 func (c *command) SetErr(err error) {
 	if c.first > 0 && redis.HasErrorPrefix(err, "ASK") {
 		c.asked = true
@@ -76,8 +79,9 @@ func (c *command) Args() []any {
 	return c.Cmder.Args()
 }
 
-// plan makes the commands of merged calls. Those that take from a single bucket of the same limit become one, unless
-// sharing is nil; but each key goes only once before what is to be done to it alone, in the order in which it was asked for.
+// plan makes the commands of merged calls. Those that take from a single bucket of the same limit
+// become one, unless sharing is nil; but each key goes only once before what is to be done to it
+// alone, in the order in which it was asked for.
 func (x *pipeline) plan(calls []*dispatch.Group, sharing *sharing) {
 	x.reset()
 	x.sharing = sharing
@@ -132,9 +136,10 @@ func (x *pipeline) reset() {
 	x.commands, x.alone, x.sharing = x.commands[:0], x.alone[:0], nil
 }
 
-// run has the commands done: by the script's SHA, and with its source where Redis does not have it. It reports whether Redis
-// refused a command of several calls, as it does if their keys are in different hash slots, or the user may not use
-// MGET, or the server knows no scripts of several hash slots.
+// run has the commands done: by the script's SHA, and with its source where Redis does not have it.
+// It reports whether Redis denied a command of several calls, as it does if their keys are in
+// different hash slots, or the user may not use MGET, or the server knows no scripts of several
+// hash slots.
 func (x *pipeline) run(ctx context.Context) (refused bool) {
 	for _, c := range x.commands {
 		c.encode(ctx, x.store, x.sharing, true)
@@ -210,8 +215,8 @@ func (c *command) encode(ctx context.Context, s *Store, sharing *sharing, bySHA 
 		}
 	}
 	if len(c.calls) == 1 && len(m.Buckets) == 1 && of == Tokens {
-		// A value that is no answer until there is one: a hook of the client may keep a pipeline from
-		// Redis without an error in its commands.
+		// A value that is no answer until there is one: a hook of the client may keep a pipeline
+		// from Redis without an error in its commands.
 		cmd := redis.NewIntCmd(ctx, c.args...)
 		cmd.SetVal(-1)
 		c.Cmder = cmd
@@ -296,8 +301,8 @@ func (c *command) encodeBucket(b *bucket.Bucket) {
 	}
 }
 
-// encodeEach appends the key of every call, the limit that they have in common, and how often each is to be charged
-// unless all are charged once. The keys of those that are not declared come last.
+// encodeEach appends the key of every call, the limit that they have in common, and how often each
+// is to be charged unless all are charged once. The keys of those that are not declared come last.
 func (c *command) encodeEach(declared, others []*dispatch.Group) {
 	c.args = append(c.args, len(declared))
 	for _, m := range declared {

@@ -70,9 +70,9 @@ func newStore(t *testing.T, rdb redis.UniversalClient) *Store {
 	return s
 }
 
-// TestClientsShareCommandsAsTheirServerAllows has what several clients take become one command of a single server and of a
-// ring's shard, with all keys declared; one of a cluster's node, with the first; and one each where it is not known which
-// server has them.
+// TestClientsShareCommandsAsTheirServerAllows has what several clients take become one command of a
+// single server and of a ring's shard, with all keys declared; one of a cluster's node, with the
+// first; and one each where it is not known which server has them.
 func TestClientsShareCommandsAsTheirServerAllows(t *testing.T) {
 	t.Parallel()
 	clients := map[string]redis.UniversalClient{
@@ -108,8 +108,8 @@ func TestClientsShareCommandsAsTheirServerAllows(t *testing.T) {
 	}
 }
 
-// TestWhatHasAnOrderSharesNoCommand of a cluster's node: what is not the first on its key, is about several buckets, or does
-// something else than take.
+// TestWhatHasAnOrderSharesNoCommand of a cluster's node: what is not the first on its key, is about
+// several buckets, or does something else than take.
 func TestWhatHasAnOrderSharesNoCommand(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, redis.NewClient(&redis.Options{}))
@@ -121,7 +121,8 @@ func TestWhatHasAnOrderSharesNoCommand(t *testing.T) {
 	}, commands(s, &sharing{crossSlot: true}, take("b", 1), second, give, peek, take("e", 1)))
 }
 
-// TestShardThatIsAnotherOneNow has a ring give a key to another shard while its call waits: the call goes there alone.
+// TestShardThatIsAnotherOneNow has a ring give a key to another shard while its call waits: the
+// call goes there alone.
 func TestShardThatIsAnotherOneNow(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}, HeartbeatFrequency: time.Hour})
@@ -145,7 +146,8 @@ func TestShardThatIsAnotherOneNow(t *testing.T) {
 	require.True(t, strings.HasPrefix(got[0], fmt.Sprintf("script %d ", stays)), got[0])
 }
 
-// TestAskedCommandTakesItsFirstKeyAlone: the node that imports its slot need not have the others, and would not say so.
+// TestAskedCommandTakesItsFirstKeyAlone: the node that imports its slot need not have the others,
+// and would not say so.
 func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, redis.NewClient(&redis.Options{}))
@@ -187,7 +189,8 @@ func TestCommandHasAtMost64Keys(t *testing.T) {
 	require.True(t, strings.HasPrefix(got[0], "script 64 "), got[0])
 }
 
-// TestCommandOfOneCall says what is to be done, the buckets, and what there is besides: marks, a ban and slots.
+// TestCommandOfOneCall says what is to be done, the buckets, and what there is besides: marks, a
+// ban and slots.
 func TestCommandOfOneCall(t *testing.T) {
 	t.Parallel()
 	token, fixed, ban, slots := newBucket(bucket.Token), newBucket(bucket.FixedWindow), bucket.NewBan(100, 1000), bucket.NewSlots(3)

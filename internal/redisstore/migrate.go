@@ -16,8 +16,8 @@ import (
 // call for each.
 
 const (
-	// migratingTime is for how long the keys of a client are asked for one by one without trying them
-	// together first, once their hash slot was seen to migrate.
+	// migratingTime is for how long the keys of a client are asked for one by one without trying
+	// them together first, once their hash slot was seen to migrate.
 	migratingTime = time.Second
 	// migratingPause is how long to wait before a call is sent again whose hash slot has moved.
 	migratingPause = 10 * time.Millisecond
@@ -97,8 +97,8 @@ func (s *Store) changeOne(ctx context.Context, c *dispatch.Call, i int) error {
 	return s.follow(ctx, c.Only(i, op))
 }
 
-// follow has a call on one bucket done. It sends the call again, until the context ends, if the hash
-// slot moves faster than the client follows.
+// follow has a call on one bucket done. It sends the call again, until the context ends, if the
+// hash slot moves faster than the client follows.
 func (s *Store) follow(ctx context.Context, c *dispatch.Call) error {
 	for {
 		err := s.Do(ctx, c)

@@ -16,12 +16,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// maxNodes is how many servers have a dispatcher of their own. Those that are no more are forgotten when there are so
-// many.
+// maxNodes is how many servers have a dispatcher of their own. Those that are no more are forgotten
+// when there are so many.
 const maxNodes = 256
 
-// nodes are the servers behind a client. Each has a dispatcher, so that one that hangs holds up the decisions on its own
-// keys alone.
+// nodes are the servers behind a client. Each has a dispatcher, so that one that hangs holds up the
+// decisions on its own keys alone.
 type nodes struct {
 	store   *Store
 	timeout time.Duration
@@ -29,7 +29,8 @@ type nodes struct {
 
 	of      func(ctx context.Context, key string) (*redis.Client, error) // a key's server, if there are several
 	refresh func(context.Context)                                        // has the client look for its servers again
-	// reached says that the client knows its servers: before, it would ask for them in the caller's time.
+	// reached says that the client knows its servers: before, it would ask for them in the caller's
+	// time.
 	reached atomic.Bool
 	unknown *dispatch.Dispatcher // for keys whose server is not known
 
@@ -62,8 +63,9 @@ func (n *nodes) newDispatcher(server dispatch.Server, t *transport) *dispatch.Di
 	return dispatch.New(n.timeout, server)
 }
 
-// serversOf names the servers of a client by their addresses. If functions of the application, or sentinels, say where the
-// servers are, or for a ring, only the client itself has its name: nothing else says that two clients lead to the same keys.
+// serversOf names the servers of a client by their addresses. If functions of the application, or
+// sentinels, say where the servers are, or for a ring, only the client itself has its name: nothing
+// else says that two clients lead to the same keys.
 func serversOf(rdb redis.UniversalClient) string {
 	if !IsNil(rdb) {
 		switch rdb := rdb.(type) {
@@ -89,7 +91,8 @@ func serverOf(opts *redis.Options) dispatch.Server {
 	return server
 }
 
-// dispatcher returns that of a key's server. It may be retired before it is used; then there is another one.
+// dispatcher returns that of a key's server. It may be retired before it is used; then there is
+// another one.
 func (n *nodes) dispatcher(key *dispatch.Name) *dispatch.Dispatcher {
 	if n.of == nil || !n.reached.Load() {
 		return n.unknown
@@ -161,8 +164,8 @@ func (n *nodes) dial(ctx context.Context, key string) (net.Conn, error) {
 	return dial(ctx, node)
 }
 
-// find has the client look for the servers, and notes if it knows that of a key: then no decision waits for those of other
-// servers.
+// find has the client look for the servers, and notes if it knows that of a key: then no decision
+// waits for those of other servers.
 func (n *nodes) find(ctx context.Context, key string) {
 	if n.of == nil {
 		return

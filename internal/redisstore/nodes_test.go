@@ -84,8 +84,8 @@ func (c counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// TestForgottenDispatcherSendsNothing: a caller may have found it just before. Each call that is sent is counted, and none
-// after Close.
+// TestForgottenDispatcherSendsNothing: a caller may have found it just before. Each call that is
+// sent is counted, and none after Close.
 func TestForgottenDispatcherSendsNothing(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, maxNodes+2)
@@ -146,7 +146,8 @@ func TestServersComeAndGo(t *testing.T) {
 	require.Equal(t, s.calls.Load(), s.Stats().Calls)
 }
 
-// TestStoresOfOneName have the same servers, database and prefix. If that is not known, they have one client.
+// TestStoresOfOneName have the same servers, database and prefix. If that is not known, they have
+// one client.
 func TestStoresOfOneName(t *testing.T) {
 	t.Parallel()
 	one := func(o redis.Options) redis.UniversalClient { return redis.NewClient(&o) }

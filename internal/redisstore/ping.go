@@ -13,7 +13,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// Ping sends PING to each server. The error says what one of them does, and holds no text of another party.
+// Ping sends PING to each server. The error says what one of them does, and holds no text of
+// another party.
 func (s *Store) Ping(ctx context.Context) error {
 	p := pings{store: s, faults: make(chan error, 1)}
 	_, err := dispatch.Bounded(ctx, 0, func() (struct{}, error) {
@@ -45,8 +46,9 @@ type pings struct {
 	faults chan error // the first that was seen by a connection of its own
 }
 
-// explained pings a server. If there is no answer in a quarter of the timeout, or an error that does not say why, it looks
-// for the cause: go-redis dials again and again, and says nothing until the end.
+// explained pings a server. If there is no answer in a quarter of the timeout, or an error that
+// does not say why, it looks for the cause: go-redis dials again and again, and says nothing until
+// the end.
 func (p *pings) explained(ctx context.Context, look, ping func() error) error {
 	timer := time.AfterFunc(p.store.nodes.timeout/4, func() { p.note(look()) })
 	defer timer.Stop()
@@ -145,7 +147,8 @@ func (r *ringShards) remove(shard *redis.Client) {
 	r.known[shard] = false
 }
 
-// probeUnseen returns what is the matter with a shard that was down already when the limiter was made, or nil.
+// probeUnseen returns what is the matter with a shard that was down already when the limiter was
+// made, or nil.
 func (r *ringShards) probeUnseen(ctx context.Context, n *nodes) (first error) {
 	addrs, options := n.given()
 	r.mu.Lock()

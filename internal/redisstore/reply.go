@@ -60,8 +60,8 @@ func (c *command) reply() ([]int64, error) {
 	return nil, errors.New("the command is of another type")
 }
 
-// notSent gives the command the error of a pipeline, if it has neither an error nor a value: a hook of the client may
-// keep the pipeline from Redis.
+// notSent gives the command the error of a pipeline, if it has neither an error nor a value: a hook
+// of the client may keep the pipeline from Redis.
 func (c *command) notSent(err error) {
 	if c.Err() != nil {
 		return
@@ -106,8 +106,8 @@ func decodeStates(m *dispatch.Group, reply []int64, shape *shape) error {
 	return nil
 }
 
-// completeCalendars completes the states of calendar periods that are not blocked, of which the script has replied
-// only the tokens taken.
+// completeCalendars completes the states of calendar periods that are not blocked, of which the
+// script has replied only the tokens taken.
 func completeCalendars(m *dispatch.Group) {
 	charges, now := int64(-1), time.Now().UnixMilli()
 	for i := range m.Buckets {

@@ -20,7 +20,8 @@ func newBucket(kind bucket.Kind) bucket.Bucket {
 	return b
 }
 
-// newCalendar returns the bucket of 10 tokens of a calendar period that ends in so many milliseconds.
+// newCalendar returns the bucket of 10 tokens of a calendar period that ends in so many
+// milliseconds.
 func newCalendar(left int64) bucket.Bucket {
 	b, _ := bucket.NewCalendar("c", 10, 60_000, time.Now().UnixMilli()+left)
 	return b
@@ -135,7 +136,8 @@ func TestReplyToSeveralCalls(t *testing.T) {
 	}
 }
 
-// TestReplyOfCalendarPeriods has only the tokens taken of each bucket. The rest is computed: a period ends for all at once.
+// TestReplyOfCalendarPeriods has only the tokens taken of each bucket. The rest is computed: a
+// period ends for all at once.
 func TestReplyOfCalendarPeriods(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {

@@ -12,7 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/inflight"
 )
 
-// reportTimeout is how long Redis may take for a report of slots, or a timeout where that is longer.
+// reportTimeout is how long Redis may take for a report of slots, or a timeout where that is
+// longer.
 const reportTimeout = 900 * time.Millisecond
 
 // slotsID ends the keys of slots.
@@ -62,7 +63,8 @@ func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported
 	return reported
 }
 
-// reportAll has commands done: by the script's SHA, and with its source where Redis does not have it.
+// reportAll has commands done: by the script's SHA, and with its source where Redis does not have
+// it.
 func (s *Store) reportAll(ctx context.Context, commands []*command) {
 	x := &pipeline{store: s}
 	for _, bySHA := range []bool{true, false} {

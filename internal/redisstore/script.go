@@ -23,7 +23,8 @@ var scriptOfKind = [bucket.Kinds]int{
 	bucket.Token: Tokens, bucket.FixedWindow: Fixed, bucket.SlidingWindow: Sliding,
 }
 
-// Whole begins a reply that has all integers of a calendar period, though the script has a shorter one.
+// Whole begins a reply that has all integers of a calendar period, though the script has a shorter
+// one.
 const Whole = -1
 
 // Sources are the scripts in Lua.
@@ -70,7 +71,8 @@ type shape struct {
 	guards int // of a ban and slots
 }
 
-// shapeOf returns the shape of the reply to a call on buckets that a script decides on. Whole says how the reply begins.
+// shapeOf returns the shape of the reply to a call on buckets that a script decides on. Whole says
+// how the reply begins.
 func shapeOf(buckets []bucket.Bucket, whole bool) (s shape) {
 	counted := bucket.Counted(buckets)
 	s.limits, s.window = buckets[:counted], 5

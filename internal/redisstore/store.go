@@ -1,4 +1,5 @@
-// Package redisstore keeps buckets in Redis, on one server or several. It alone knows go-redis' commands.
+// Package redisstore keeps buckets in Redis, on one server or several. It alone knows go-redis'
+// commands.
 package redisstore
 
 import (
@@ -17,8 +18,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// separateTime is for how long calls have the keys of one client each, after Redis has refused a call for several
-// clients and done it for one.
+// separateTime is for how long calls have the keys of one client each, after Redis has denied a
+// call for several clients and done it for one.
 const separateTime = time.Minute
 
 // Config is what a store is made of.
@@ -113,7 +114,8 @@ func (s *Store) appendName(name dispatch.Name, key []byte, id string) dispatch.N
 	return append(append(name, "}:"...), id...)
 }
 
-// Together reports whether one script may decide on the keys of several clients, all or none: they are on one server.
+// Together reports whether one script may decide on the keys of several clients, all or none: they
+// are on one server.
 func (s *Store) Together() bool { return s.nodes.one && s.mayShare() }
 
 func (s *Store) mayShare() bool { return s.separate.Load() <= time.Now().Unix() }
@@ -121,7 +123,8 @@ func (s *Store) mayShare() bool { return s.separate.Load() <= time.Now().Unix() 
 // Separate has every call have the keys of one client, for a while.
 func (s *Store) Separate() { s.separate.Store(time.Now().Add(separateTime).Unix()) }
 
-// send has a batch done, where calls may share commands as sharing says. The error says that the server answers nobody.
+// send has a batch done, where calls may share commands as sharing says. The error says that the
+// server answers nobody.
 func (s *Store) send(ctx context.Context, b *dispatch.Batch, sharing *sharing) error {
 	for _, m := range b.Groups {
 		if err := s.load(ctx, scriptOf(m.Buckets)); err != nil {
@@ -153,7 +156,7 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, sharing *sharing) e
 		x.run(ctx)
 		for _, m := range alone {
 			if refused && m.Err == nil {
-				s.Separate() // what is refused together and done alone
+				s.Separate() // what is denied together and done alone
 			}
 		}
 	}
@@ -185,7 +188,7 @@ func (s *Store) logErrorReply(err error) {
 	s.log.Warn("ginlimit: Redis refuses decisions", "code", code)
 }
 
-// load has Redis keep a script, once. Where Redis is reached and refuses that, EVAL will do.
+// load has Redis keep a script, once. Where Redis is reached and denies that, EVAL will do.
 func (s *Store) load(ctx context.Context, script int) error {
 	loaded := &s.loaded[script]
 	if !s.nodes.one || loaded.Load() || !loaded.CompareAndSwap(false, true) {
@@ -221,7 +224,8 @@ func IsErrorReply(err error) bool {
 	return errors.As(err, &refusal)
 }
 
-// IsCommandError reports whether an error is what Redis replied to one command, where another one may be done.
+// IsCommandError reports whether an error is what Redis replied to one command, where another one
+// may be done.
 func IsCommandError(err error) bool {
 	if !IsErrorReply(err) {
 		return false
@@ -242,19 +246,20 @@ func Keys(c *dispatch.Call) int {
 	return len(c.Buckets)
 }
 
-// isTryAgain reports whether Redis has refused a call since it is about several keys, of which some are on another
-// node already. A call for one is done.
+// isTryAgain reports whether Redis has denied a call since it is about several keys, of which some
+// are on another node already. A call for one is done.
 func isTryAgain(err error, keys int) bool {
 	return keys > 1 && redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
-// isMoving reports whether Redis has refused a call on one bucket since its hash slot is moving, so often that the
-// client gave up. It was not done.
+// isMoving reports whether Redis has denied a call on one bucket since its hash slot is moving, so
+// often that the client gave up. It was not done.
 func isMoving(err error) bool {
 	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
-// replyCode returns the first word of an error reply, which is its code. Redis writes codes in capitals.
+// replyCode returns the first word of an error reply, which is its code. Redis writes codes in
+// capitals.
 func replyCode(reply redis.Error) string {
 	code, _, _ := strings.Cut(reply.Error(), " ")
 	if code == "" || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {

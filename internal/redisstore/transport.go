@@ -24,7 +24,8 @@ type transport struct {
 	nodes *nodes
 	// dial connects to the server of a key, as the client does; nil if it is not known how.
 	dial func(ctx context.Context, key string) (net.Conn, error)
-	// sharing says how calls share commands; nil if they do not, as it is not known where their keys are.
+	// sharing says how calls share commands; nil if they do not, as it is not known where their
+	// keys are.
 	sharing *sharing
 }
 
@@ -37,9 +38,9 @@ func (t *transport) Send(ctx context.Context, b *dispatch.Batch) error {
 	return err
 }
 
-// Ping implements [dispatch.Transport]. The connection is not one of the client's: those that Redis never answers are
-// held for as long as the client's own timeouts are, and after so many failures as it has connections the client makes
-// none for a second.
+// Ping implements [dispatch.Transport]. The connection is not one of the client's: those that Redis
+// never answers are held for as long as the client's own timeouts are, and after so many failures
+// as it has connections the client makes none for a second.
 func (t *transport) Ping(ctx context.Context, key string, timeout time.Duration) error {
 	if t.dial == nil {
 		t.nodes.find(ctx, key)
@@ -65,7 +66,8 @@ func dial(ctx context.Context, rdb *redis.Client) (net.Conn, error) {
 	return opts.Dialer(ctx, opts.Network, opts.Addr)
 }
 
-// Reason implements [dispatch.Transport]. go-redis dials again and again, so a refused connection looks late.
+// Reason implements [dispatch.Transport]. go-redis dials again and again, so a denied connection
+// looks late.
 func (t *transport) Reason(ctx context.Context, err error) (text, word string) {
 	if !says(err) {
 		err = cmp.Or(t.nodes.connect(ctx), err)
@@ -73,8 +75,8 @@ func (t *transport) Reason(ctx context.Context, err error) (text, word string) {
 	return reason(err), Word(err)
 }
 
-// connect returns why none of the servers that the client was given is of use, or nil if any of them seems to be, or if
-// they are not known.
+// connect returns why none of the servers that the client was given is of use, or nil if any of
+// them seems to be, or if they are not known.
 func (n *nodes) connect(ctx context.Context) error {
 	first, used := n.probe(ctx)
 	if used {
@@ -83,7 +85,8 @@ func (n *nodes) connect(ctx context.Context) error {
 	return first
 }
 
-// probe connects to the servers that the client was given. It returns the first fault, and whether a server has none.
+// probe connects to the servers that the client was given. It returns the first fault, and whether
+// a server has none.
 func (n *nodes) probe(ctx context.Context) (first error, used bool) {
 	addrs, options := n.given()
 	for _, options.Addr = range addrs {
@@ -96,7 +99,8 @@ func (n *nodes) probe(ctx context.Context) (first error, used bool) {
 	return first, used
 }
 
-// given returns the addresses that the client was given, and the options for its Dialer; none if they are not known.
+// given returns the addresses that the client was given, and the options for its Dialer; none if
+// they are not known.
 func (n *nodes) given() (addrs []string, options redis.Options) {
 	switch rdb := n.store.rdb.(type) {
 	case *redis.Client:
@@ -125,8 +129,8 @@ const (
 	errShardsDown = fault("all shards of the ring are down")
 )
 
-// probe connects to a server as a client with such options does, and returns why that fails, or what the server is if not a
-// Redis. An answer that wants a password is one of Redis.
+// probe connects to a server as a client with such options does, and returns why that fails, or
+// what the server is if not a Redis. An answer that wants a password is one of Redis.
 func probe(ctx context.Context, options redis.Options) error {
 	if options.Dialer == nil {
 		options.Dialer = redis.NewDialer(&options)
@@ -151,8 +155,8 @@ func probe(ctx context.Context, options redis.Options) error {
 	return err
 }
 
-// ping sends PING on a connection, returns the first byte of the answer, and closes the connection, at the latest when the
-// context ends.
+// ping sends PING on a connection, returns the first byte of the answer, and closes the connection,
+// at the latest when the context ends.
 func ping(ctx context.Context, conn net.Conn) (first byte, err error) {
 	if conn == nil {
 		return 0, errNoConn
@@ -167,7 +171,8 @@ func ping(ctx context.Context, conn net.Conn) (first byte, err error) {
 	return answer[0], err
 }
 
-// says reports whether an error says more than that there was no answer: that of Redis, of the network, or of a closed client.
+// says reports whether an error says more than that there was no answer: that of Redis, of the
+// network, or of a closed client.
 func says(err error) bool {
 	var (
 		reply   redis.Error
@@ -186,8 +191,8 @@ var knownReplies = []struct{ prefix, words string }{
 	{"ERR max number of clients reached", "ERR: there are as many clients as maxclients allows"},
 }
 
-// reason is what the log may say of an error of Redis or of the way to it: never a client's key, nor what another party
-// put around the error.
+// reason is what the log may say of an error of Redis or of the way to it: never a client's key,
+// nor what another party put around the error.
 func reason(err error) string {
 	var (
 		own     fault
@@ -243,8 +248,9 @@ func reason(err error) string {
 	return fmt.Sprintf("an error of the client of type %T", err)
 }
 
-// withoutPassword returns an address without the user and the password that a URL has before the host. go-redis wants none in
-// an address, but is given some. An address that begins with @ is an abstract Unix socket.
+// withoutPassword returns an address without the user and the password that a URL has before the
+// host. go-redis wants none in an address, but is given some. An address that begins with @ is an
+// abstract Unix socket.
 func withoutPassword(addr string) string {
 	if at := strings.LastIndexByte(addr, '@'); at > 0 {
 		return addr[at+1:]
@@ -256,7 +262,8 @@ func withoutPassword(addr string) string {
 var replyWords = []string{"ASK", "BUSY", "CLUSTERDOWN", "CROSSSLOT", "ERR", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH", "NOPERM", "NOREPLICAS",
 	"NOSCRIPT", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS", "WRONGTYPE"}
 
-// Word returns the kind of an error of Redis or of the way to it, for metrics: a code of replyWords, or one of the words below.
+// Word returns the kind of an error of Redis or of the way to it, for metrics: a code of
+// replyWords, or one of the words below.
 func Word(err error) string {
 	var (
 		host   *net.DNSError

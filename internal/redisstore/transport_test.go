@@ -89,8 +89,8 @@ func TestPingEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, ping.Ping(ctx, "k", time.Minute), io.ErrClosedPipe)
 }
 
-// TestCauseIsSoughtNoLongerThanItsContext: of a cluster with many addresses too, and a Dialer that outlives its context, as
-// that of go-redis for TLS does.
+// TestCauseIsSoughtNoLongerThanItsContext: of a cluster with many addresses too, and a Dialer that
+// outlives its context, as that of go-redis for TLS does.
 func TestCauseIsSoughtNoLongerThanItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

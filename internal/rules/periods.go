@@ -121,7 +121,8 @@ func (s *Set) Window(i int) time.Duration {
 	return duration(full.FillTime())
 }
 
-// ProhibitedWindow returns how long the current calendar period of the limit that prohibits is, or 0.
+// ProhibitedWindow returns how long the current calendar period of the limit that prohibits is, or
+// 0.
 func (s *Set) ProhibitedWindow() time.Duration {
 	if s.prohibited == (calendar.Rule{}) {
 		return 0

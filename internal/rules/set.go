@@ -107,7 +107,8 @@ func (s *Set) Leave(floor int64) (first int) {
 	return -1
 }
 
-// Guard adds a ban and slots of requests in flight, each if it is not nil, unless the set prohibits.
+// Guard adds a ban and slots of requests in flight, each if it is not nil, unless the set
+// prohibits.
 func (s *Set) Guard(ban, slots *bucket.Bucket) {
 	if s.prohibits {
 		return

@@ -130,7 +130,8 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 				this.RetryAfter = max(this.RetryAfter, banned)
 			}
 		}
-		// A slot is free again when a request ends: slots are closest if there is none, or nothing else.
+		// A slot is free again when a request ends: slots are closest if there is none, or nothing
+		// else.
 		if closest.Resource < 0 || this.CloserThan(&closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
 			closest = this
 		}
