@@ -139,11 +139,8 @@ func loginRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 }
 
 func shortLoginRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	login := limiter.Handler(ginlimit.Limit{Rate: 5, Period: 15 * time.Minute},
-		ginlimit.WithName("login"), ginlimit.WithAlgorithm(ginlimit.FixedWindow),
-		ginlimit.WithBan(time.Hour, 24*time.Hour), ginlimit.WithRefund(func(c *gin.Context) bool {
-			return !c.GetBool("login failed")
-		}))
+	login := limiter.Handler(ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login"), ginlimit.WithAlgorithm(ginlimit.FixedWindow),
+		ginlimit.WithBan(time.Hour, 24*time.Hour), ginlimit.WithRefund(func(c *gin.Context) bool { return !c.GetBool("login failed") }))
 	router.POST("/login", login, func(c *gin.Context) { c.Set("login failed", true) }) // set it if the password is wrong
 }
 
@@ -232,12 +229,11 @@ func (r *lazyReader) Read(p []byte) (int, error) {
 }
 
 func dryRunRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	router.Use(limiter.Handler(ginlimit.PerMinute(60), ginlimit.WithName("api"), ginlimit.WithDryRun()),
-		func(c *gin.Context) {
-			if r, ok := ginlimit.FromContext(c); ok && r.Name == "api" && !r.Allowed {
-				slog.Info("would be denied", "policy", r.Name, "path", c.FullPath(), "retry_after", r.RetryAfter)
-			}
-		})
+	router.Use(limiter.Handler(ginlimit.PerMinute(60), ginlimit.WithName("api"), ginlimit.WithDryRun()), func(c *gin.Context) {
+		if r, ok := ginlimit.FromContext(c); ok && r.Name == "api" && !r.Allowed {
+			slog.Info("would be denied", "policy", r.Name, "path", c.FullPath(), "retry_after", r.RetryAfter)
+		}
+	})
 }
 
 // TestDryRunsAreLoggedAlone: what another policy denies is not in the log of the dry run. It runs
