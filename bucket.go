@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -42,6 +43,13 @@ type limitSet struct {
 	prohibited Limit              // one that denies everything, if there is one
 	slots      int                // requests in flight; 0 is any number
 	fields     []httpfields.Limit // of limits, then of prohibited or slots; nil outside a Policy
+	later      atomic.Pointer[laterFields]
+}
+
+// laterFields is the header fields' limits in later calendar periods.
+type laterFields struct {
+	set    *rules.Set
+	fields []httpfields.Limit
 }
 
 // newLimitSet checks limits and reports every fault in them.
@@ -113,7 +121,7 @@ func (s *limitSet) checkBlock(d time.Duration) error {
 	var errs []error
 	set := s.rules.Now()
 	for i, l := range s.limits {
-		if longest := set.MaxBlock(i); bucket.CeilDiv(int64(d), int64(time.Millisecond)) > longest {
+		if longest := set.MaxBlock(i); milliseconds(d) > longest {
 			errs = append(errs, fmt.Errorf("%w: a block of %s is too long under %s: at most %s",
 				ErrInvalidLimit, d, l, millis(longest)))
 		}
@@ -200,6 +208,9 @@ func (s *limitSet) fieldsOf(set *rules.Set) []httpfields.Limit {
 	if set == &s.rules || set.Ends() == 0 {
 		return s.fields
 	}
+	if later := s.later.Load(); later != nil && later.set == set {
+		return later.fields
+	}
 	fields := slices.Clone(s.fields)
 	for i := range s.limits {
 		fields[i].Window = httpfields.Seconds(set.Window(i))
@@ -207,6 +218,7 @@ func (s *limitSet) fieldsOf(set *rules.Set) []httpfields.Limit {
 	if set.Prohibits() {
 		fields[len(s.limits)].Window = httpfields.Seconds(s.prohibitedWindow(set))
 	}
+	s.later.Store(&laterFields{set, fields})
 	return fields
 }
 

@@ -2,7 +2,6 @@ package ginlimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -107,6 +106,9 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 func (p *Policy) peekTrial(ctx context.Context, q *adHoc) (Result, error) {
 	e := p.limiter.engine
 	asks, answers := []engine.Ask{q.asks[0], p.trial.askOf(&q.asks[0])}, make([]engine.Answer, 2)
+	if asks[0].Set.Prohibits() {
+		asks = asks[:1]
+	}
 	if err := e.Peek(ctx, asks, answers); err != nil {
 		return Result{}, err
 	}
@@ -123,7 +125,8 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	if err != nil {
 		return err
 	}
-	return p.limiter.engine.Refund(ctx, int64(n), &q.asks[0])
+	defer q.putBack()
+	return q.keepsSet(p.limiter.engine.Refund(ctx, int64(n), &q.asks[0]))
 }
 
 // Block denies a client every token for d, in every process. See [Limiter.Block]. It blocks the
@@ -134,10 +137,11 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 	if err != nil {
 		return err
 	}
+	defer q.putBack()
 	if err := q.set.checkBlockable(d); err != nil {
 		return err
 	}
-	return p.limiter.engine.Block(ctx, d, &q.asks[0])
+	return q.keepsSet(p.limiter.engine.Block(ctx, d, &q.asks[0]))
 }
 
 // Reset fills a client's buckets up, and ends a block and a ban. It leaves slots alone, as their
@@ -147,7 +151,8 @@ func (p *Policy) Reset(ctx context.Context, client string) error {
 	if err != nil {
 		return err
 	}
-	return p.limiter.engine.Reset(ctx, &q.asks[0])
+	defer q.putBack()
+	return q.keepsSet(p.limiter.engine.Reset(ctx, &q.asks[0]))
 }
 
 // Reservation is tokens taken for work whose cost is known only afterwards.
@@ -231,7 +236,10 @@ func (r *Reservation) Settle(ctx context.Context, actual int) error {
 	if r.settled.Swap(true) || !r.result.Allowed {
 		return nil
 	}
-	return errors.Join(r.limiter.engine.Settle(ctx, int64(actual), r.taken)...)
+	if errs := r.limiter.engine.Settle(ctx, int64(actual), r.taken); errs != nil {
+		return errs[0]
+	}
+	return nil
 }
 
 // Cancel gives the estimate back. It is Settle with 0.

@@ -105,7 +105,9 @@ func (d *decision) result(e *engine.Engine) (r Result) {
 // taken returns what was taken, which may have to be given back.
 func (d *decision) taken() (charges []engine.Charge) {
 	for i := range d.answers {
-		charges = append(charges, d.answers[i].Charge(&d.asks[i]))
+		if a := &d.answers[i]; a.Decided && a.Source != engine.FromStatic {
+			charges = append(charges, a.Charge(&d.asks[i]))
+		}
 	}
 	return charges
 }

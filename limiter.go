@@ -10,7 +10,6 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
-	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
@@ -208,14 +207,6 @@ func (l *Limiter) Reset(ctx context.Context, key string, limits ...Limit) error 
 	return s.keepsSet(l.engine.Reset(ctx, &s.asks[0]))
 }
 
-const (
-	// LocalBuckets is how many buckets and windows this process remembers at most, of all
-	// algorithms together. What was given back of a bucket lately takes the place of another one.
-	LocalBuckets = memory.MaxBuckets
-	// DefaultDenyMemory is how many denials a limiter remembers at most.
-	DefaultDenyMemory = 1 << 16
-)
-
 // adHoc is a question of a method about a key or a client, and its memory for up to two limits. It
 // is used again.
 type adHoc struct {
@@ -255,7 +246,7 @@ func (l *Limiter) adHoc() *adHoc {
 	if !ok {
 		q = &adHoc{limiter: l}
 	}
-	q.answers[0] = engine.Answer{}
+	q.answers[0], q.observed, q.inUse = engine.Answer{}, observation{}, false
 	return q
 }
 

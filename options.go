@@ -13,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/denycache"
+	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
 const (
@@ -20,9 +21,14 @@ const (
 	DefaultPrefix = "ginlimit"
 	// DefaultTimeout is how long a decision may take.
 	DefaultTimeout = 50 * time.Millisecond
-	maxTimeout     = 24 * time.Hour
-	maxProcess     = 13 // letters, of 5 bits each, that name a process
-	minSecret      = 16
+	// LocalBuckets is how many buckets and windows this process remembers at most, of all
+	// algorithms together. What was given back of a bucket lately takes the place of another one.
+	LocalBuckets = memory.MaxBuckets
+	// DefaultDenyMemory is how many denials a limiter remembers at most.
+	DefaultDenyMemory = 1 << 16
+	maxTimeout        = 24 * time.Hour
+	maxProcess        = 13 // letters, of 5 bits each, that name a process
+	minSecret         = 16
 )
 
 // Option configures a [Limiter] or a [Policy]. A nil Option is an error.

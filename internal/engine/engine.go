@@ -89,7 +89,7 @@ type store interface {
 	Close()
 }
 
-// Engine makes decisions. It is safe for concurrent use. The zero Engine makes none.
+// Engine makes decisions. It is safe for concurrent use.
 type Engine struct {
 	Config
 	store      store

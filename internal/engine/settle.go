@@ -37,6 +37,9 @@ func (c *Charge) ask() Ask { return Ask{Prefix: c.prefix, Client: c.client, Set:
 // Settle has charges become charges of so many tokens, all at the same time: one timeout is enough
 // for all. It returns the errors.
 func (e *Engine) Settle(ctx context.Context, actual int64, charges ...Charge) (errs []error) {
+	if len(charges) == 0 {
+		return nil
+	}
 	settle := func(i int) error { return e.settle(ctx, &charges[i], actual) }
 	var others []<-chan dispatch.Outcome[struct{}]
 	for i := 1; i < len(charges); i++ {

@@ -44,10 +44,11 @@ func (e *Engine) Take(ctx context.Context, n int64, asks []Ask, answers []Answer
 
 // takeOne takes n tokens of an Ask, or none.
 func (e *Engine) takeOne(ctx context.Context, n int64, ask *Ask, answer *Answer) error {
+	answer.reset()
 	if err := e.ready(ctx); err != nil {
 		return err
 	}
-	if answer.reset(); e.static(n, ask, answer) {
+	if e.static(n, ask, answer) {
 		return nil
 	}
 	return e.take(ctx, ctx, takeAll(n, ask), n, ask, answer)

@@ -38,9 +38,6 @@ type Status struct {
 	Denies    bool
 }
 
-// GiveBack adds tokens that were given back.
-func (s *Status) GiveBack(n int64) { s.Remaining = min(s.Remaining+n, s.Full) }
-
 // List is what a response says of the limits of one policy.
 type List struct {
 	Limits   []Limit  // never changed, so responses can share them

@@ -110,15 +110,6 @@ func TestRename(t *testing.T) {
 	}
 }
 
-func TestGiveBackIsNoMoreThanThereIs(t *testing.T) {
-	t.Parallel()
-	s := httpfields.Status{Remaining: 5, Full: 10}
-	s.GiveBack(2)
-	require.EqualValues(t, 7, s.Remaining)
-	s.GiveBack(4)
-	require.EqualValues(t, 10, s.Remaining)
-}
-
 func TestProblemOfAList(t *testing.T) {
 	t.Parallel()
 	all := limits()

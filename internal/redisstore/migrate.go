@@ -41,7 +41,7 @@ func (m *migration) init(c *Config) {
 }
 
 // closeTimeouts is how many timeouts Close waits for calls that give back.
-const closeTimeouts = 2
+const closeTimeouts = 4
 
 func (m *migration) close() { m.background.Close(closeTimeouts * m.timeout) }
 

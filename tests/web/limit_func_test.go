@@ -211,3 +211,38 @@ func TestManyPlansOfClients(t *testing.T) {
 		}
 	}
 }
+
+// TestSettledThoughNothingIsCounted: the function of WithSettle is called for each request that is
+// allowed, also if neither its key nor its identity has a limit that counts.
+func TestSettledThoughNothingIsCounted(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	for name, opts := range map[string][]ginlimit.Option{
+		"one key":  nil,
+		"two keys": {ginlimit.WithIdentity("all", func(*gin.Context) (string, error) { return "k", nil }, ginlimit.PerHour(-1))},
+	} {
+		calls := 0
+		opts = append(opts, ginlimit.WithSettle(func(*gin.Context) int { calls++; return 7 }))
+		router := testkit.Serve(testkit.NewLimiter(t, rdb).Handler(ginlimit.PerHour(-1), opts...))
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code, name)
+		require.Equal(t, 1, calls, name)
+	}
+}
+
+// TestFieldsOfLaterPeriodsAreKept: what header fields say of a calendar's limits is made once for
+// each period.
+func TestFieldsOfLaterPeriodsAreKept(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p, err := testkit.NewLocal(t).Policy(ginlimit.PerCalendar(1000, ginlimit.CalendarDay(nil)), ginlimit.WithName("a"),
+			ginlimit.WithLimits(ginlimit.PerSecond(1000)), ginlimit.WithHeaders(ginlimit.RateLimitDraft))
+		require.NoError(t, err)
+		router := testkit.Serve(p.Handler())
+		allocations := func() float64 {
+			return testing.AllocsPerRun(100, func() { testkit.Get(router, "/") })
+		}
+		first := allocations()
+		time.Sleep(48 * time.Hour)
+		testkit.Get(router, "/")
+		require.LessOrEqual(t, allocations(), first)
+	})
+}
