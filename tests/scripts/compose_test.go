@@ -20,7 +20,12 @@ func TestScriptsHaveTheConstantsOfGo(t *testing.T) {
 		int64(1<<53-1), int64(1<<52), bucket.Grace,
 		inflight.Life.Milliseconds(), redisstore.Whole)
 	for i, source := range testkit.ScriptSources(t).Server {
-		require.Equal(t, 1, strings.Count(source, constants), "script %d", i)
+		for _, line := range []string{
+			constants, "\nlocal withRecords, recordsOnly, noBans, limitBans = 1, 2, 0, 2\n",
+			"\nlocal spans, maxTimes, ever = 16, 48, 4503599627370496\n",
+		} {
+			require.Equal(t, 1, strings.Count(source, line), "script %d: %s", i, line)
+		}
 		for _, begin := range []string{
 			"-- The beginning of every script", "-- The token bucket: ", "-- The fixed window ", "-- The sliding window: ",
 			"-- Token buckets and calendar periods that are charged together", "-- Token buckets: how", "-- Fixed windows and",
