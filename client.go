@@ -106,9 +106,6 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 func (p *Policy) peekTrial(ctx context.Context, q *adHoc) (Result, error) {
 	e := p.limiter.engine
 	asks, answers := []engine.Ask{q.asks[0], p.trial.askOf(&q.asks[0])}, make([]engine.Answer, 2)
-	if asks[0].Set.Prohibits() {
-		asks = asks[:1]
-	}
 	if err := e.Peek(ctx, asks, answers); err != nil {
 		return Result{}, err
 	}

@@ -57,8 +57,11 @@ func (s *requestState) set(c *gin.Context, r Result) {
 
 // hash returns the hash of the policy's own key, or 0 if no bucket was asked.
 func (s *requestState) hash() uint64 {
-	if len(s.answers) == 0 {
+	switch {
+	case len(s.answers) == 0:
 		return 0
+	case s.answers[s.own].Hash == 0 && s.answers[0].Hash != 0: // the slots of a dry run have denied
+		return s.by.limiter.engine.Hash(&s.asks[s.own])
 	}
 	return s.answers[s.own].Hash
 }

@@ -228,6 +228,9 @@ func mayStillHappen(err error) bool { return err != nil && !redisstore.IsErrorRe
 // key returns the key of an Ask as the store has it.
 func (e *Engine) key(a *Ask) []byte { return e.Keys.Append(nil, a.Prefix, a.Client) }
 
+// Hash returns the hash of an Ask's key.
+func (e *Engine) Hash(a *Ask) uint64 { return clientkey.Hash(e.key(a)) }
+
 // call returns a call for an operation on the buckets of an Ask in a scope.
 func (e *Engine) call(op bucket.Op, a *Ask, scope rules.Scope) *dispatch.Call {
 	c, ok := e.calls.Get().(*dispatch.Call)

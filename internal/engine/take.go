@@ -67,7 +67,8 @@ func (e *Engine) TakeUpTo(ctx context.Context, n int64, ask *Ask, answer *Answer
 	return e.take(ctx, ctx, bucket.Op{Verb: bucket.Take, Charges: min(n, ask.Set.Burst()), N: 1}, n, ask, answer)
 }
 
-// Peek looks at what one token would meet under each Ask, one after another, within one timeout.
+// Peek looks at what one token would meet under each Ask, one after another, within one timeout. It
+// ends at an Ask that no waiting makes allowed; later answers are not Decided.
 func (e *Engine) Peek(ctx context.Context, asks []Ask, answers []Answer) error {
 	if err := e.ready(ctx); err != nil {
 		return err
@@ -80,11 +81,13 @@ func (e *Engine) Peek(ctx context.Context, asks []Ask, answers []Answer) error {
 	}
 	for i := range asks {
 		answers[i].reset()
-		if e.static(0, &asks[i], &answers[i]) {
-			continue
+		if !e.static(0, &asks[i], &answers[i]) {
+			if err := e.take(ctx, within, bucket.Peek(1), 1, &asks[i], &answers[i]); err != nil {
+				return err
+			}
 		}
-		if err := e.take(ctx, within, bucket.Peek(1), 1, &asks[i], &answers[i]); err != nil {
-			return err
+		if answers[i].RetryAfter < 0 {
+			return nil
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -202,4 +203,34 @@ func TestDryRunWaitsForRedisOnce(t *testing.T) {
 		require.True(t, res.Allowed)
 		require.LessOrEqual(t, time.Since(start), 56*time.Millisecond)
 	})
+}
+
+// TestADryRunWhoseSlotsDenyIsWarnedOf: another policy of its name charges the same bucket.
+func TestADryRunWhoseSlotsDenyIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l, log := testkit.LoggedLimiter(t, rdb)
+	named := ginlimit.WithName("a")
+	trial, err := l.Policy(ginlimit.PerHour(10), named, ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
+	require.NoError(t, err)
+	slot, err := trial.Acquire(t.Context(), "192.0.2.1")
+	require.NoError(t, err)
+	defer slot.Release()
+	router := testkit.Serve(l.Handler(ginlimit.PerHour(10), named), trial.Handler())
+	require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
+	require.Contains(t, log.String(), "two handlers charge one bucket")
+}
+
+// TestPeekOfADryRunThatProhibitsAsksNobody, as its slots would change nothing.
+func TestPeekOfADryRunThatProhibitsAsksNobody(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody listens there
+	defer rdb.Close()
+	p, err := testkit.NewLimiter(t, rdb).Policy(ginlimit.PerMinute(0), ginlimit.WithName("a"),
+		ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
+	require.NoError(t, err)
+	res, err := p.Peek(t.Context(), "c")
+	require.NoError(t, err)
+	require.Negative(t, res.RetryAfter)
+	require.Equal(t, ginlimit.FromPolicy, res.Source)
 }
