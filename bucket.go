@@ -90,7 +90,9 @@ func (s *limitSet) add(a Algorithm, limits []Limit) error {
 			s.rules.Add(b)
 		}
 		s.limits = append(s.limits, l)
-		errs = append(errs, s.findTwin(limits[:i], l))
+		if err := s.findTwin(limits[:i], l); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }

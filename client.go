@@ -282,13 +282,13 @@ func (p *Policy) Acquire(ctx context.Context, client string) (*Slot, error) {
 // acquire decides on a slot and one token, and fills the slot in.
 func (p *Policy) acquire(ctx context.Context, q *adHoc, slot *Slot) error {
 	if p.trial != nil {
-		d := decision{own: 1}
-		d.add(p.trial.limits, p.trial.askOf(&q.asks[0]))
-		d.add(q.set, q.asks[0])
+		d := decision{limits: q.set}
+		d.add(p.trial.askOf(&q.asks[0]))
+		d.add(q.asks[0])
 		err := d.take(ctx, p, 1)
 		q.answers[0].Err, q.answers[0].Waited = d.failure(), d.answers[1].Waited
 		if err == nil {
-			slot.result, slot.charge = d.result(slot.engine), d.answers[0].Charge(&d.asks[0])
+			slot.result, slot.charge = d.result(p), d.answers[0].Charge(&d.asks[0])
 		}
 		return err
 	}

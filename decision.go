@@ -13,13 +13,11 @@ import (
 // decision is what a policy decided on a request: on its own key first, then on its identities. A
 // dry run with slots decides on these before.
 type decision struct {
-	sets    []*limitSet
+	limits  *limitSet    // of the policy's own key
 	asks    []engine.Ask // empty if nobody was asked
 	answers []engine.Answer
-	own     int // index of the policy's own key
 
 	one struct { // memory for a policy without identities
-		sets     [1]*limitSet
 		asks     [1]engine.Ask
 		answers  [1]engine.Answer
 		statuses [1]rules.Status
@@ -27,8 +25,27 @@ type decision struct {
 }
 
 // add adds a question.
-func (d *decision) add(set *limitSet, ask engine.Ask) {
-	d.sets, d.asks, d.answers = append(d.sets, set), append(d.asks, ask), append(d.answers, engine.Answer{})
+func (d *decision) add(ask engine.Ask) {
+	d.asks, d.answers = append(d.asks, ask), append(d.answers, engine.Answer{})
+}
+
+// own returns the index of the policy's own key.
+func (p *Policy) own() int {
+	if p.trial != nil {
+		return 1
+	}
+	return 0
+}
+
+// setOf returns the limits of a question.
+func (d *decision) setOf(p *Policy, i int) *limitSet {
+	switch own := p.own(); {
+	case i < own:
+		return p.trial.limits
+	case i > own:
+		return p.identities[i-own-1].limits
+	}
+	return d.limits
 }
 
 // ask prepares the questions of a request.
@@ -53,14 +70,13 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 			Failure: own.Failure, Lease: own.Lease, Settles: own.Settles, Report: report,
 		})
 	}
-	d.sets, d.asks, d.answers = d.one.sets[:0], d.one.asks[:0], d.one.answers[:0]
+	d.limits, d.asks, d.answers = limits, d.one.asks[:0], d.one.answers[:0]
 	if p.trial != nil {
-		d.own = 1
-		d.add(p.trial.limits, p.trial.askOf(&own))
+		d.add(p.trial.askOf(&own))
 	}
-	d.add(limits, own)
+	d.add(own)
 	for i := range others {
-		d.add(p.identities[i].limits, others[i])
+		d.add(others[i])
 	}
 	d.answers[0].Statuses = d.one.statuses[:0]
 	return nil
@@ -77,7 +93,7 @@ func (d *decision) take(ctx context.Context, p *Policy, n int) error {
 
 // result returns the decision as one Result: of a denial that of the key that denies, else that of
 // the key closest to exhaustion.
-func (d *decision) result(e *engine.Engine) (r Result) {
+func (d *decision) result(p *Policy) (r Result) {
 	found, denied, counted, local := false, false, false, false
 	for i := range d.answers {
 		a := &d.answers[i]
@@ -91,9 +107,9 @@ func (d *decision) result(e *engine.Engine) (r Result) {
 		if !a.Decided || a.Allowed == denied || counted && !denied && a.Source == engine.FromStatic {
 			continue
 		}
-		this := d.sets[i].result(e, a)
+		this := d.setOf(p, i).result(p.limiter.engine, a)
 		if !found || trial || this.closerThan(r) {
-			r, found, trial = this, true, i < d.own && !denied
+			r, found, trial = this, true, i < p.own() && !denied
 		}
 	}
 	if local && !denied {

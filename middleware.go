@@ -50,7 +50,7 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	}
 	free := n == 0 && errors.Is(why.err, ErrUnavailable)
 	if len(state.answers) > 0 {
-		o.event.Waited = state.answers[state.own].Waited
+		o.event.Waited = state.answers[p.own()].Waited
 	}
 	o.record(c.Request.Context(), p.outcome(state, result, why.err), n, free || result.Allowed, result, why)
 	switch {
@@ -146,7 +146,7 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 	if err := state.take(ctx, p, n); err != nil {
 		return Result{}, failure{err: err, store: state.failure()}
 	}
-	return state.decision.result(p.limiter.engine), failure{store: state.failure()}
+	return state.decision.result(p), failure{store: state.failure()}
 }
 
 // serveSettling serves the request, and has what was taken for it become what it really took.

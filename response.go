@@ -60,15 +60,15 @@ func (s *requestState) hash() uint64 {
 	switch {
 	case len(s.answers) == 0:
 		return 0
-	case s.answers[s.own].Hash == 0 && s.answers[0].Hash != 0: // the slots of a dry run have denied
-		return s.by.limiter.engine.Hash(&s.asks[s.own])
+	case s.answers[s.by.own()].Hash == 0 && s.answers[0].Hash != 0: // the slots of a dry run have denied
+		return s.by.limiter.engine.Hash(&s.asks[s.by.own()])
 	}
-	return s.answers[s.own].Hash
+	return s.answers[s.by.own()].Hash
 }
 
 // shares reports whether two decisions were about the same bucket.
 func (s *requestState) shares(other *requestState) bool {
-	return s.hash() != 0 && s.hash() == other.hash() && s.asks[s.own].Set.Shares(other.asks[other.own].Set) &&
+	return s.hash() != 0 && s.hash() == other.hash() && s.asks[s.by.own()].Set.Shares(other.asks[other.by.own()].Set) &&
 		s.by.limiter.engine.SharesStore(other.by.limiter.engine)
 }
 
@@ -174,7 +174,8 @@ func (s *requestState) list() httpfields.List {
 		return *s.renamed
 	}
 	var list httpfields.List
-	for i, set := range s.sets {
+	for i := range s.asks {
+		set := s.setOf(s.by, i)
 		fields := set.fieldsOf(s.asks[i].Set)
 		if i == 0 {
 			list.Limits = slices.Clip(fields)
@@ -188,7 +189,8 @@ func (s *requestState) list() httpfields.List {
 // listed returns the limits in the header fields, with their statuses in the given memory.
 func (s *requestState) listed(statuses []httpfields.Status) httpfields.List {
 	list, first := s.list(), 0
-	for i, set := range s.sets {
+	for i := range s.asks {
+		set := s.setOf(s.by, i)
 		for _, one := range s.answers[i].Statuses {
 			statuses = append(statuses, httpfields.Status{
 				Limit: first + set.fieldOf(int(one.Resource)), Remaining: one.Remaining, Full: one.Full,
