@@ -29,7 +29,7 @@ func TestApacheBenchGetsExactlyTheLimit(t *testing.T) { // not parallel: a token
 		mu.Lock()
 		defer mu.Unlock()
 		statuses[c.Writer.Status()]++
-	}, testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t))).Handler(ginlimit.PerHour(1000)))
+	}, testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t))).Handler("1000/h", ginlimit.PerHour(1000)))
 	r.GET("/", func(*gin.Context) {})
 	server := httptest.NewServer(r)
 	defer server.Close()

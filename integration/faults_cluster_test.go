@@ -57,7 +57,7 @@ func slotsMigrate(t *testing.T) *site {
 	addrs := testkit.StartCluster(t, 3)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	t.Cleanup(func() { _ = rdb.Close() })
-	slot := newMovingSlot(t, addrs, "hot")
+	slot := newMovingSlot(t, addrs, testkit.RedisKey("hot", hotLimit))
 	return &site{
 		rdb: rdb, lasts: time.Second / 2, bursts: 1,
 		fail: func() {
@@ -152,11 +152,11 @@ func (m *movingSlot) agreed(t *testing.T) func() bool {
 	}
 }
 
-// keyOfTheFirst returns a key that the first of so many nodes has.
+// keyOfTheFirst returns a key whose buckets the first of so many nodes has.
 func keyOfTheFirst(t *testing.T, rdb *redis.ClusterClient, nodes int) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprintf("hot key %d", i)
-		slot, err := rdb.ClusterKeySlot(t.Context(), key).Result()
+		slot, err := rdb.ClusterKeySlot(t.Context(), testkit.RedisKey(key, hotLimit)).Result()
 		require.NoError(t, err)
 		if int(slot) < 16384/nodes {
 			return key

@@ -41,8 +41,8 @@ var leasedLimit = ginlimit.PerSecond(100).WithBurst(500)
 // lessees are limiters with leases: processes of one bucket, each of which does something else without Redis. The last
 // one closes when the fault has begun.
 type lessees struct {
-	limiters []*ginlimit.Limiter
-	policies []ginlimit.Failure
+	limiters []*testkit.Limiter
+	policies []ginlimit.FailureMode
 	key      string
 	log      testkit.Buffer
 
@@ -57,28 +57,28 @@ type lessees struct {
 	leased, decisions, fullest int // see judge
 }
 
-func newLessees(t *testing.T, s *site, opts ...ginlimit.Option) *lessees {
+func newLessees(t *testing.T, s *site, opts ...ginlimit.LimiterOption) *lessees {
 	t.Helper()
 	a := &lessees{policies: append(slices.Clone(policies), ginlimit.FailClosed), key: cmp.Or(s.leased, "hot")}
 	a.seen = make([][]seen, len(a.policies))
 	for i, policy := range a.policies {
-		own := append([]ginlimit.Option{
-			ginlimit.WithLease(leaseLife), ginlimit.WithFailure(policy),
+		own := append([]ginlimit.LimiterOption{
+			ginlimit.WithLease(leaseLife), ginlimit.WithFailureMode(policy),
 			ginlimit.WithPrefix(leasedPrefix), ginlimit.WithReplicas(outageReplicas),
 			ginlimit.WithLogger(slog.New(slog.NewTextHandler(&a.log, nil))),
 		}, opts...)
-		if i > 0 { // the first one learns that Redis' clock runs
-			own = append(own, testkit.TrustsClock())
-		}
 		limiter, err := ginlimit.NewLimiter(s.rdb, own...)
 		require.NoError(t, err)
-		a.limiters = append(a.limiters, limiter)
+		if i > 0 { // the first one learns that Redis' clock runs
+			testkit.TrustClock(limiter)
+		}
+		a.limiters = append(a.limiters, testkit.Wrap(limiter, ginlimit.TokenBucket))
 	}
 	return a
 }
 
 // remaining are the limiters that do not close in the fault.
-func (a *lessees) remaining() []*ginlimit.Limiter { return a.limiters[:len(policies)] }
+func (a *lessees) remaining() []*testkit.Limiter { return a.limiters[:len(policies)] }
 
 // begin has callers ask all limiters until the end, and the last one until it is closed.
 func (a *lessees) begin(all *sync.WaitGroup, start time.Time, end <-chan struct{}) {
@@ -97,7 +97,7 @@ func (a *lessees) begin(all *sync.WaitGroup, start time.Time, end <-chan struct{
 // callOften takes one token at a time, and now and then several, at a steady pace until the end or
 // until the limiter is closed. Now and then it asks for a fresh key: such a decision may be the
 // first to find Redis lost, which ends the lease of the other key.
-func callOften(l *ginlimit.Limiter, key string, caller int, start time.Time, end <-chan struct{}) []seen {
+func callOften(l *testkit.Limiter, key string, caller int, start time.Time, end <-chan struct{}) []seen {
 	var all []seen
 	ctx := context.Background()
 	ticker := time.NewTicker(leasedPace)
@@ -185,11 +185,14 @@ func (a *lessees) judge(t *testing.T, s *site, o outage) {
 				assert.ErrorIs(t, d.err, ginlimit.ErrUnavailable)
 				degraded++
 			case d.r.Source == ginlimit.FromLocal:
-				assert.NotEqual(t, ginlimit.FailClosed, policy)
-				assert.True(t, d.r.Allowed || policy == ginlimit.FailLocal)
-				if policy == ginlimit.FailLocal && d.key == hotKey {
+				assert.Equal(t, ginlimit.FailLocal, policy)
+				if d.key == hotKey {
 					locally += d.r.Granted
 				}
+				degraded++
+			case d.r.Source == ginlimit.FromOpen:
+				assert.Equal(t, ginlimit.FailOpen, policy)
+				assert.True(t, d.r.Allowed)
 				degraded++
 			case d.key == hotKey && d.r.Granted > 0:
 				admitted = append(admitted, admission{d.at, ended, d.r.Granted})

@@ -209,8 +209,10 @@ func loading(t *testing.T) *site {
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: time.Second, degrades: freshKey, bursts: 2,
 		fail: func() {
 			require.NoError(t, process.Kill())
-			require.NotNil(t, testkit.LaunchRedis(t, addr, "--dir", dir, "--key-load-delay",
-				"1000", "--loading-process-events-interval-bytes", "1024"))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { // the killed server may have the port
+				return testkit.LaunchRedis(t, addr, "--dir", dir, "--key-load-delay", "1000",
+					"--loading-process-events-interval-bytes", "1024") != nil
+			}))
 			info, err := admin.Info(t.Context(), "persistence").Result()
 			require.NoError(t, err)
 			require.Contains(t, info, "\nloading:1", "it has loaded its data already")

@@ -49,12 +49,12 @@ type crest struct {
 
 // ride has callers of three processes ask for keys in waves, before, while and after something
 // happens: that is told when they began.
-func ride(t *testing.T, rdb redis.UniversalClient, limits map[string][]ginlimit.Limit, timeout ginlimit.Option,
-	happens func(start time.Time, limiters []*ginlimit.Limiter)) *crest {
+func ride(t *testing.T, rdb redis.UniversalClient, limits map[string][]ginlimit.Limit, timeout ginlimit.LimiterOption,
+	happens func(start time.Time, limiters []*testkit.Limiter)) *crest {
 	t.Helper()
 	c := crest{limits: limits, admitted: map[string][]admission{}}
 	var all sync.WaitGroup
-	limiters := make([]*ginlimit.Limiter, 3)
+	limiters := make([]*testkit.Limiter, 3)
 	for i := range limiters {
 		limiters[i] = testkit.NewLimiter(t, another(t, rdb), ginlimit.WithLease(waveLife), testkit.TrustsClock(), timeout)
 		require.True(t, testkit.BecomesTrue(t.Context().Done(), inRedis(limiters[i])))
@@ -81,7 +81,7 @@ func (c *crest) hasLeases() bool {
 	return c.leased > 0
 }
 
-func (c *crest) call(l *ginlimit.Limiter, start time.Time, end <-chan struct{}) {
+func (c *crest) call(l *testkit.Limiter, start time.Time, end <-chan struct{}) {
 	ticker := time.NewTicker(wavePace)
 	defer ticker.Stop()
 	keys := slices.Collect(maps.Keys(c.limits))
@@ -131,8 +131,8 @@ func TestLeasesWhileSlotsMigrate(t *testing.T) {
 	addrs := testkit.StartCluster(t, 3)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	defer rdb.Close()
-	slot, moved := newMovingSlot(t, addrs, "hot"), 0
-	c := ride(t, rdb, hot("hot"), testkit.Patient(), func(time.Time, []*ginlimit.Limiter) {
+	slot, moved := newMovingSlot(t, addrs, testkit.RedisKey("hot", waveLimit)), 0
+	c := ride(t, rdb, hot("hot"), testkit.Patient(), func(time.Time, []*testkit.Limiter) {
 		for i := 0; i < 3 || moved == 0 && i < 20; i++ { // a full bucket has no key to be moved
 			slot.depart(t)
 			pause(100 * time.Millisecond) // the bucket is asked for where it was, or at its new node if it was full
@@ -155,7 +155,7 @@ func TestLeasesWhileAMasterIsReplaced(t *testing.T) {
 	s := masterKilled(t)
 	var lost loss
 	c := ride(t, s.rdb, hot(s.leased), ginlimit.WithTimeout(3*ginlimit.DefaultTimeout),
-		func(start time.Time, _ []*ginlimit.Limiter) {
+		func(start time.Time, _ []*testkit.Limiter) {
 			lost = loss{from: time.Since(start), bursts: s.bursts}
 			s.fail()
 			s.mend()
@@ -177,7 +177,7 @@ func TestLeasesFarFromRedis(t *testing.T) {
 			t.Parallel()
 			proxy, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 			proxy.Delay.Store(int64(distance()))
-			c := ride(t, testkit.Connect(t, addr), hot("hot"), testkit.Patient(), func(start time.Time, _ []*ginlimit.Limiter) {
+			c := ride(t, testkit.Connect(t, addr), hot("hot"), testkit.Patient(), func(start time.Time, _ []*testkit.Limiter) {
 				for time.Since(start) < 10*wave {
 					proxy.Delay.Store(int64(distance()))
 					pause(10 * time.Millisecond)

@@ -163,7 +163,7 @@ func TestConcurrentCallsWithLeasesAreLinearizable(t *testing.T) {
 		for _, direct := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
 				t.Parallel()
-				opts := []ginlimit.Option{ginlimit.WithLease(longLease)}
+				opts := []ginlimit.LimiterOption{ginlimit.WithLease(longLease)}
 				if row.alone {
 					opts = append(opts, testkit.Patient())
 				}

@@ -117,7 +117,7 @@ func describe(input, output any) string {
 }
 
 // do does an operation.
-func do(l *ginlimit.Limiter, o operation, limit ginlimit.Limit) (out outcome, err error) {
+func do(l *testkit.Limiter, o operation, limit ginlimit.Limit) (out outcome, err error) {
 	ctx := context.Background()
 	switch o.verb {
 	case allowN:
@@ -147,10 +147,10 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 	for name, row := range map[string]struct {
 		disturb disturbance
 		verbs   []verb
-		opts    []ginlimit.Option
+		opts    []ginlimit.LimiterOption
 	}{
-		"fixed window":      {cutConnections, usual, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow)}},
-		"sliding window":    {cutConnections, usual, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}},
+		"fixed window":      {cutConnections, usual, []ginlimit.LimiterOption{testkit.WithAlgorithm(ginlimit.FixedWindow)}},
+		"sliding window":    {cutConnections, usual, []ginlimit.LimiterOption{testkit.WithAlgorithm(ginlimit.SlidingWindow)}},
 		"undisturbed":       {undisturbed, usual, nil},
 		"connections cut":   {cutConnections, usual, nil},
 		"scripts flushed":   {flushScripts, usual, nil},
@@ -158,7 +158,7 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 		"frozen Redis":      {freezeServer, usual, nil},
 		"replies swallowed": {swallowReplies, usual, nil},
 		// a refund elsewhere shows within a second
-		"refusals remembered": {cutConnections, usual[:3], []ginlimit.Option{testkit.TrustsClock()}},
+		"denials remembered": {cutConnections, usual[:3], []ginlimit.LimiterOption{ginlimit.WithDenyCache(65_536)}},
 	} {
 		for _, direct := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
@@ -186,7 +186,7 @@ type history struct {
 	addr   string
 	server *os.Process
 	proxy  *testkit.Proxy
-	start  func() *ginlimit.Limiter // of a process
+	start  func() *testkit.Limiter // of a process
 
 	limit   ginlimit.Limit
 	verbs   []verb
@@ -204,15 +204,17 @@ type history struct {
 }
 
 // newHistory starts a server, to be asked through a proxy.
-func newHistory(t *testing.T, direct bool, opts ...ginlimit.Option) *history {
+func newHistory(t *testing.T, direct bool, opts ...ginlimit.LimiterOption) *history {
 	addr, server := testkit.StartRedisProcess(t)
 	proxy, way := testkit.StartProxy(t, addr)
-	opts = append([]ginlimit.Option{ginlimit.WithDenyMemory(0), ginlimit.WithTimeout(ginlimit.DefaultTimeout)}, opts...)
+	opts = append([]ginlimit.LimiterOption{
+		ginlimit.WithDenyCache(0), testkit.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout),
+	}, opts...)
 	h := &history{
 		addr: addr, server: server, proxy: proxy, limit: slowLimit, callers: 4, keys: 4, seed: uint64(time.Now().UnixNano()),
 		read: 200 * time.Millisecond,
 	}
-	h.start = func() *ginlimit.Limiter {
+	h.start = func() *testkit.Limiter {
 		rdb := redis.NewClient(&redis.Options{Addr: way, ContextTimeoutEnabled: direct, ReadTimeout: h.read})
 		t.Cleanup(func() { _ = rdb.Close() })
 		return testkit.NewLimiter(t, rdb, opts...)
@@ -225,7 +227,7 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 	say(t, "seed %d", h.seed)
 	var answered, leased atomic.Int64
 	var all sync.WaitGroup
-	var limiters []*ginlimit.Limiter
+	var limiters []*testkit.Limiter
 	for range processes {
 		limiters = append(limiters, h.start())
 	}

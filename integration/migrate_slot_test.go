@@ -15,7 +15,7 @@ import (
 
 // TestSlotsWhileTheirSlotMigrates takes slots and tokens of a client whose keys are on either node
 // of a cluster, where each key is asked for alone. Never more than three are in flight, one that
-// ends is free at once in its own process, and soon in another, and no token is lost to a refusal.
+// ends is free at once in its own process, and soon in another, and no token is lost to a denial.
 func TestSlotsWhileTheirSlotMigrates(t *testing.T) {
 	t.Parallel()
 	m := testkit.StartMigration(t)
@@ -23,10 +23,9 @@ func TestSlotsWhileTheirSlotMigrates(t *testing.T) {
 	defer rdb.Close()
 	first := testkit.Connect(t, m.Addrs[0])
 	policy := func() *ginlimit.Policy {
-		limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyMemory(0),
-			ginlimit.WithFailure(ginlimit.FailClosed))
-		p, err := limiter.Policy(ginlimit.Limit{Rate: 20, Period: 24 * time.Hour},
-			ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
+		limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyCache(0),
+			ginlimit.WithFailureMode(ginlimit.FailClosed))
+		p, err := limiter.Policy("api", ginlimit.Limit{Rate: 20, Period: 24 * time.Hour}, ginlimit.InFlight(3))
 		require.NoError(t, err)
 		return p
 	}

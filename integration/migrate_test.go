@@ -35,14 +35,13 @@ func TestSeveralLimitsWhileTheirSlotMigrates(t *testing.T) {
 			{{Rate: 12, Period: 23 * time.Hour}, quota},
 			{quota, ginlimit.PerDay(10), {Rate: 15, Period: 25 * time.Hour}},
 		}
-		limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithAlgorithm(algorithm), ginlimit.WithDenyMemory(0))
-		defer func() { require.Empty(t, log.String(), "it is done, so nothing is refused") }()
-		model, err := ginlimit.NewLocal(ginlimit.WithAlgorithm(algorithm))
-		require.NoError(t, err)
+		limiter, log := testkit.LoggedLimiter(t, rdb, testkit.WithAlgorithm(algorithm), ginlimit.WithDenyCache(0))
+		defer func() { require.Empty(t, log.String(), "it is done, so nothing is denied") }()
+		model := testkit.NewLocal(t, testkit.WithAlgorithm(algorithm))
 		random := rand.New(rand.NewPCG(1, uint64(algorithm)))
 		for i := range 24 {
 			client, limits := fmt.Sprintf("client %d of %s", i, algorithm), sets[i%len(sets)]
-			step := func(on *ginlimit.Limiter, op, n int) (ginlimit.Result, error) {
+			step := func(on *testkit.Limiter, op, n int) (ginlimit.Result, error) {
 				switch op {
 				case 0:
 					return on.AllowUpTo(t.Context(), client, n, limits...)
@@ -65,11 +64,11 @@ func TestSeveralLimitsWhileTheirSlotMigrates(t *testing.T) {
 			}
 			blocked := false
 			for j := range 40 {
-				if j == 3 && !m.Begin(t, "{"+client+"}") {
+				if j == 3 && !m.Begin(t, testkit.RedisKey(client, limits[0])) {
 					break
 				}
 				if j == 10 { // now and then one of the keys is on the other node, and the others are not
-					keys, err := first.Keys(t.Context(), "ginlimit:{"+client+"}:*").Result()
+					keys, err := first.Keys(t.Context(), "ginlimit:{test|"+client+"}:*").Result()
 					require.NoError(t, err)
 					for _, key := range keys[:min(len(keys), random.IntN(3))] {
 						m.Move(t, key)
@@ -176,8 +175,8 @@ func TestWhatWasTakenOfAMigratingClientIsGivenBackAfterAnError(t *testing.T) {
 		defer rdb.Close()
 		hook := &takes{}
 		rdb.AddHook(hook)
-		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(algorithm),
-			ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(time.Second))
+		limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(algorithm),
+			ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithTimeout(time.Second))
 		limits := []ginlimit.Limit{ginlimit.PerDay(5), {Rate: 4, Period: 23 * time.Hour}}
 		client, i := "", 0
 		for client = "client"; ; i++ {

@@ -77,7 +77,7 @@ type seen struct {
 
 // outage is what happened in one run.
 type outage struct {
-	seen    map[ginlimit.Failure][]seen
+	seen    map[ginlimit.FailureMode][]seen
 	failed  time.Duration // since the start
 	settled time.Duration // Redis is given up for lost by then
 	mending time.Duration
@@ -88,7 +88,7 @@ type outage struct {
 	leased  *lessees // limiters with leases
 }
 
-var policies = []ginlimit.Failure{ginlimit.FailLocal, ginlimit.FailOpen, ginlimit.FailClosed}
+var policies = []ginlimit.FailureMode{ginlimit.FailLocal, ginlimit.FailOpen, ginlimit.FailClosed}
 
 func TestFaults(t *testing.T) {
 	serial := *faultsTable != ""
@@ -129,9 +129,9 @@ func TestFaults(t *testing.T) {
 func (s *site) run(t *testing.T) outage {
 	t.Helper()
 	var log testkit.Buffer
-	limiters := map[ginlimit.Failure]*ginlimit.Limiter{}
+	limiters := map[ginlimit.FailureMode]*testkit.Limiter{}
 	var all sync.WaitGroup
-	o := outage{seen: map[ginlimit.Failure][]seen{}}
+	o := outage{seen: map[ginlimit.FailureMode][]seen{}}
 	timeout := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
 	switch { // what is late on a busy machine is not the fault's
 	case *faultsTable != "":
@@ -143,12 +143,12 @@ func (s *site) run(t *testing.T) outage {
 	label := pprof.Labels("test", t.Name())
 	pprof.Do(t.Context(), label, func(ctx context.Context) { // goroutines inherit it
 		for _, policy := range policies {
-			limiter, err := ginlimit.NewLimiter(s.rdb, ginlimit.WithFailure(policy),
+			limiter, err := ginlimit.NewLimiter(s.rdb, ginlimit.WithFailureMode(policy),
 				ginlimit.WithPrefix(policy.String()), timeout,
 				ginlimit.WithReplicas(outageReplicas), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.NoError(t, err)
-			limiters[policy] = limiter
-			require.True(t, testkit.BecomesTrue(ctx.Done(), inRedis(limiter)), policy)
+			limiters[policy] = testkit.Wrap(limiter, ginlimit.TokenBucket)
+			require.True(t, testkit.BecomesTrue(ctx.Done(), inRedis(limiters[policy])), policy)
 		}
 		o.leased = newLessees(t, s, timeout)
 		for i, limiter := range o.leased.limiters {
@@ -202,7 +202,7 @@ func pause(d time.Duration) { <-time.After(d) }
 var probeKeys atomic.Int64
 
 // inRedis reports, asked again and again, whether a limiter has decided in Redis on each of some keys, of every node.
-func inRedis(l *ginlimit.Limiter) func() bool {
+func inRedis(l *testkit.Limiter) func() bool {
 	const keys = 12
 	var done [keys]atomic.Bool
 	first := probeKeys.Add(1)
@@ -228,7 +228,7 @@ func inRedis(l *ginlimit.Limiter) func() bool {
 }
 
 // call asks at a steady pace until the end, in turn for a fresh key and for the hot one.
-func call(l *ginlimit.Limiter, caller int, start time.Time, end <-chan struct{}) []seen {
+func call(l *testkit.Limiter, caller int, start time.Time, end <-chan struct{}) []seen {
 	var all []seen
 	ticker := time.NewTicker(outagePace)
 	defer ticker.Stop()
@@ -251,6 +251,11 @@ func call(l *ginlimit.Limiter, caller int, start time.Time, end <-chan struct{})
 	}
 }
 
+// degraded reports whether Redis did not make the decision.
+func (d seen) degraded() bool {
+	return d.err != nil || d.r.Source == ginlimit.FromLocal || d.r.Source == ginlimit.FromOpen
+}
+
 // judge asserts what must hold in every run, however slow the machine is.
 func (s *site) judge(t *testing.T, o outage) {
 	t.Helper()
@@ -264,17 +269,20 @@ func (s *site) judge(t *testing.T, o outage) {
 				assert.Equal(t, ginlimit.FailClosed, policy)
 				assert.ErrorIs(t, d.err, ginlimit.ErrUnavailable)
 			case d.r.Source == ginlimit.FromLocal:
-				assert.NotEqual(t, ginlimit.FailClosed, policy)
-				assert.True(t, d.r.Allowed || policy == ginlimit.FailLocal && d.key == hotKey)
+				assert.Equal(t, ginlimit.FailLocal, policy)
+				assert.True(t, d.r.Allowed || d.key == hotKey)
 				if d.r.Allowed && d.key == hotKey {
 					locally++
 				}
+			case d.r.Source == ginlimit.FromOpen:
+				assert.Equal(t, ginlimit.FailOpen, policy)
+				assert.True(t, d.r.Allowed)
 			case d.key == hotKey && d.r.Allowed:
 				inRedis++
 			case d.key == freshKey:
 				assert.Equal(t, hotLimit.Rate-1, d.r.Remaining)
 			}
-			if d.err != nil || d.r.Source == ginlimit.FromLocal {
+			if d.degraded() {
 				degraded++
 			}
 			settled := d.at > o.settled && d.at+d.took < o.mending
@@ -329,7 +337,7 @@ func (s *site) row(t *testing.T, o outage) string {
 	during, degraded, inRedis, locally := 0, 0, 0, 0
 	for policy, all := range o.seen {
 		for _, d := range all {
-			isDegraded := d.err != nil || d.r.Source == ginlimit.FromLocal
+			isDegraded := d.degraded()
 			if d.at > o.failed && d.at < o.mended {
 				during++
 				if isDegraded {

@@ -57,7 +57,7 @@ func TestSharedCallsWhileAServerFails(t *testing.T) {
 			reader, end, charged := another(t, s.rdb), make(chan struct{}), make(chan int, 1)
 			go func() { charged <- assertChargedTogether(t, reader, limits, end) }()
 			timeout := ginlimit.WithTimeout(3 * ginlimit.DefaultTimeout)
-			c := ride(t, s.rdb, limits, timeout, func(start time.Time, limiters []*ginlimit.Limiter) {
+			c := ride(t, s.rdb, limits, timeout, func(start time.Time, limiters []*testkit.Limiter) {
 				lost.from = time.Since(start)
 				s.fail()
 				mended, asked := make(chan struct{}), make(chan struct{})
@@ -102,7 +102,7 @@ func TestSharedCallsWhileAServerFails(t *testing.T) {
 
 // refusedByBreaker asks for keys that nobody else asks for, and returns those that no server was
 // asked about, as the breaker was open.
-func refusedByBreaker(limiters []*ginlimit.Limiter, until <-chan struct{}) (keys []string) {
+func refusedByBreaker(limiters []*testkit.Limiter, until <-chan struct{}) (keys []string) {
 	for call := 0; ; call++ {
 		for process, limiter := range limiters {
 			key := fmt.Sprintf("process %d, call %d", process, call)
