@@ -1,32 +1,34 @@
--- The token bucket: one bucket, or each of many for itself. This is nearly every call, so it is
--- written in line. Everything else is left to what follows: several buckets that are charged
--- together, other verbs, and keys that are no buckets (see lua/decide.lua, lua/kind/token.lua).
+-- The token bucket: one bucket, or many that are decided each for itself. Nearly every call is one
+-- of these, so the code is inline. Other cases fall through to the code that follows: buckets
+-- charged together, other verbs, and keys that are not buckets (see lua/decide.lua,
+-- lua/kind/token.lua).
 --
--- A bucket refills evenly. Its level is how many units it is short of full, in units so small that
+-- A bucket refills evenly. Its level is the number of units that it lacks. Units are so small that
 -- nothing is ever rounded.
 --
 -- KEYS[i]      bucket i
 -- ARGV[1]      take: charge the only bucket. each: charge every bucket for itself
 -- ARGV[2]      tokens of one charge
--- ARGV[3]      take: charges; as many are made as fit. each: 1 to charge every bucket once, else 0
+-- ARGV[3]      take: charges; only those that fit are made. each: 1 to charge every bucket once,
+--              else 0
 -- ARGV[4]      drain: units that flow back per millisecond
--- ARGV[5]      cost: units that one token weighs
+-- ARGV[5]      cost: units of one token
 -- ARGV[6]      capacity: units that a bucket holds
 -- ARGV[6 + i]  each: charges of bucket i; absent if ARGV[3] is 1
 --
 -- Reply
 --   take  the level found, an integer
---   each  a list: of each bucket the level found, or -1 if nothing was done there. A call for that
---         bucket alone says why
--- The level is at most 2^53 - 1. A blocked bucket has at least the level from which its first token
--- comes when the block ends. The caller derives from the level what was charged, by the same
+--   each  a list: the level found of each bucket, or -1 if nothing was done to it. A call for that
+--         bucket alone returns the error
+-- The level is at most 2^53 - 1. The level of a blocked bucket is raised so that its first token
+-- comes when the block ends. The caller computes from the level what was charged, by the same
 -- arithmetic.
 --
 -- State: a bucket is one string key.
 --   TTL    milliseconds until the bucket is full: ceil(level / drain)
---   value  what the rounding left over: TTL × drain - level, in 0 … drain - 1. A blocked bucket has
---          a second number: how many milliseconds before the key expires the block ends. Later that
---          number means nothing. Version 0.1 wrote minus one minus the first number instead
+--   value  the rounding rest: TTL × drain - level, in 0 … drain - 1. A blocked bucket has a second
+--          number: how many milliseconds before the key expires the block ends. The number is void
+--          after that. Version 0.1 instead wrote minus one minus the first number
 -- A missing key is a full bucket, so expiry loses nothing. The expiry is the only clock.
 
 local verb = ARGV[1]
@@ -46,7 +48,7 @@ if each or charges > 0 and #KEYS == 1 then
       value = call('GET', key)
     end
 
-    -- Read the level: -1 is that of no bucket.
+    -- Read the level; -1 means that the key is no bucket.
     local level, fresh = 0, not value
     if value then
       local ttl = call('PTTL', key)
@@ -62,7 +64,7 @@ if each or charges > 0 and #KEYS == 1 then
           end
           if not rest then
             level = -1
-          elseif rest < drain then -- else the value is that of another limit
+          elseif rest < drain then -- else it is from another limit
             level = level - rest
           end
           if before and ttl > before + 0 then -- blocked
@@ -70,13 +72,13 @@ if each or charges > 0 and #KEYS == 1 then
           end
         end
       elseif ttl == -1 then
-        level = -1 -- a bucket expires
+        level = -1 -- a bucket always expires
       else
         value = false
       end
     end
 
-    -- Charge as often as fits.
+    -- Make the charges that fit.
     if level >= 0 then
       local after = level + charges * charge
       if after > capacity then
@@ -89,7 +91,7 @@ if each or charges > 0 and #KEYS == 1 then
         local rest = ttl * drain - after
         if rest == 0 and value == '0' then
           reply = try('PEXPIRE', key, format('%d', ttl))
-        elseif fresh and each then -- MGET finds nothing in a key of another type, too
+        elseif fresh and each then -- MGET returns nil for a key of another type too
           reply = try('SET', key, format('%d', rest), 'PX', format('%d', ttl), 'NX')
         else
           reply = try('SET', key, format('%d', rest), 'PX', format('%d', ttl))
@@ -102,7 +104,7 @@ if each or charges > 0 and #KEYS == 1 then
       found[i] = level
     elseif level >= 0 then
       return level, charges
-    end -- else decide.lua says what is wrong
+    end -- else decide.lua returns the error
   end
   if each then return found end
 end

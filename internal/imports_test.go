@@ -12,10 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestImportsGoOneWay holds the direction of the imports: root → redisstore → dispatch → bucket,
-// root → memory → bucket, root → denycache, lease → bucket, clocktrust, root, redisstore → inflight
-// → bucket, and root → plancache → redisstore, dispatch. A package that is not listed here has no
-// place yet. Tests alone import the testkit.
+// TestImportsGoOneWay holds the direction of the imports: from the root to the engine, from there to
+// the stores and rules, and from these to bucket. A package that is not listed here has no place
+// yet. Tests alone import the testkit.
 func TestImportsGoOneWay(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/ginlimit/ginlimit/internal/"
@@ -39,9 +38,10 @@ func TestImportsGoOneWay(t *testing.T) {
 			module + "dispatch", module + "fifo", module + "inflight", module + "lease", module + "memory",
 			module + "receipt", module + "redisstore", module + "rules", "github.com/redis/go-redis/v9"},
 		"plancache": {module + "dispatch", module + "redisstore"},
-		"testkit": {module + "redisstore", module + "memory", "github.com/ginlimit/ginlimit",
+		"testkit": {module + "redisstore", module + "engine", "github.com/ginlimit/ginlimit",
 			"github.com/alicebob/miniredis/v2", "github.com/alicebob/miniredis/v2/server", "github.com/gin-gonic/gin",
-			"github.com/redis/go-redis/v9", "github.com/stretchr/testify/assert", "github.com/stretchr/testify/require"},
+			"github.com/redis/go-redis/v9", "github.com/stretchr/testify/assert",
+			"github.com/stretchr/testify/require"},
 	}
 	forbidden := map[string][]string{ // of the standard library
 		"":       {"net/http"}, // but for the testkit, which sends requests

@@ -1,64 +1,65 @@
--- A decision on limits of any kinds: all of them are charged, or none. The modules of the kinds
--- come before it, and in most scripts a fast path, which decides on what is plain.
+-- A decision on limits of any kinds: all are charged, or none. The modules of the kinds precede
+-- it. In most scripts a fast path precedes it too, and decides the plain cases.
 --
 -- KEYS[i]           bucket or window i, i = 1 … k; all in one hash slot
 -- ARGV[1]           the verb
 --                     take    charge all or none
---                     charge  charge each, into debt if it must, up to a burst of debt
+--                     charge  charge each, if need be into debt by at most a burst
 --                     give    give back the tokens that were taken last
 --                     return  give back what one call has taken
 --                     block   deny everything for a while
---                     reset   forget what was taken, and blocks
---                     each    see the fast paths; decide.lua does not know it
---                   For give, return and reset, KEYS may also have the records of buckets 1 … k
+--                     reset   remove what was taken, and blocks
+--                     each    see the fast paths; decide.lua does not support it
+--                   For give, return and reset, the records of buckets 1 … k may follow in KEYS
 -- ARGV[2]           take: tokens of one charge; charge, give, return: tokens; block: milliseconds
--- ARGV[3]           take: charges; as many are made as fit, and 0 makes none
+-- ARGV[3]           take: charges; only those that fit are made, and 0 only reads
 --                   give, return and reset: 1 if KEYS has the records too, 2 if it has only the
 --                   records, 0 or 3 if it has none
 -- ARGV[3i + 1]      token bucket: drain, the units that flow back per millisecond
 --                   window: milliseconds of a period
 --                   calendar period: milliseconds until it ends
--- ARGV[3i + 2]      token bucket: cost, the units that one token weighs
+-- ARGV[3i + 2]      token bucket: cost, the units of one token
 --                   window: fixed, sliding or calendar
 -- ARGV[3i + 3]      token bucket: capacity, the units that it holds
 --                   window: limit, the tokens that may be taken in a period
 -- ARGV[3k + 3 + i]  return: the mark in the reply to the call that took, at most a period ago; or
---                   -1, and nothing is given back. A token bucket has no mark. If all are token
---                   buckets and ARGV[3] is 0, these arguments may be absent
+--                   -1 to give nothing back. A token bucket has no mark. If all are token buckets
+--                   and ARGV[3] is 0, these arguments may be absent
 -- ARGV[4k + 6i - 2 …]  return, unless ARGV[3] is 0: six numbers, the claim of the call (see
 --                   bucket.Claim)
---                     1. units that are left for certain if there was no reset
---                     2. units that are left, with what was there before, if nothing was given back
---                        since
---                     3. milliseconds until now in which others may have given back since
---                     4. milliseconds since the call, at least
+--                     1. units that are still in the bucket unless there was a reset
+--                     2. units that are still in it, with those that preceded the call, unless
+--                        something was given back since
+--                     3. milliseconds until now in which others may have given back
+--                     4. least milliseconds since the call
 --                     5. milliseconds until now in which the bucket may have been reset
---                     6. how many resets in these milliseconds came before the call
+--                     6. resets in these milliseconds that preceded the call
 --
--- Reply: one integer if the script knows only token buckets and there is one; else a list. If the
--- script knows both token buckets and windows, the list begins with -1. It has
---   of each token bucket one integer: the level found (see script.lua)
---   of each window five integers
+-- Reply: one integer for a single token bucket if the script supports only token buckets, else a
+-- list. If the script supports both token buckets and windows, the list begins with -1. It has
+--   for each token bucket one integer: the level found (see script.lua)
+--   for each window five integers
 --     1. tokens taken before this call; the limit, if that is more and the window is blocked. In
---        the reply to each it is -1 if nothing was done there: a call for that key alone says why
---     2. milliseconds until there are more tokens than after this call, 0 if it has all
+--        the reply to each, -1 if nothing was done; a call for that key alone returns the error
+--     2. milliseconds until there are more tokens than after this call, 0 if all are there
 --     3. milliseconds until one more charge fits, 0 if it does
 --     4. milliseconds until nothing is left of the window as it was found, 0 if nothing was taken;
---        or until the calendar period ends, and a block of it
+--        or until the calendar period and its block end
 --     5. the mark, by which return finds the tokens that this call has taken
--- With only the records, the first integer is how many units may be given back, or were noted.
+-- With only the records, the first integer is the number of units that may be given back, or that
+-- were recorded.
 --
 -- State of a bucket or window: see script.lua and kind/*.lua.
--- State of a record: one string key, bucket:back. It says what has left a bucket other than by
--- draining, as long as an earlier call may have tokens to give back. Without a record, tokens that
--- have drained since could be given back.
---   value  when the key expires; the drain of the bucket; then four numbers for each time: when it
---          was, the units that were given back, how long before the oldest of them were taken, and
---          the units that a reset took away. Times that are close are one
---   TTL    milliseconds until nothing is left of what was in the bucket at the last of these times
--- Times are milliseconds since the key was made, which the TTL tells. A missing key says that
--- nothing was given back. When a record expires, no call is left to which it matters: expiry loses
--- nothing.
+-- State of a record: one string key, bucket:back. It records what left a bucket other than by
+-- draining, for as long as an earlier call may have tokens to give back. Without a record, tokens
+-- that have drained since could be given back.
+--   value  when the key expires; the drain of the bucket; then four numbers for each entry: its
+--          time, the units given back, the age of the oldest of these units, and the units that a
+--          reset removed. Entries that are close in time are merged
+--   TTL    milliseconds until nothing is left of what was in the bucket at the last entry
+-- Times are milliseconds since the key was made; the TTL gives the current time. A missing key
+-- means that nothing was given back. When a record expires, no call is left to which it matters, so
+-- expiry loses nothing.
 --
 -- Portable: integers below 2^53, no TIME, every key in KEYS.
 
@@ -68,12 +69,12 @@ local back = returns or verb == 'give' or verb == 'reset'
 local records = back and charges or 0
 local k = records == withRecords and #KEYS / 2 or #KEYS
 
-local history, note, claimed
+local readRecord, writeRecord, claimed
 if records == withRecords or records == recordsOnly then
   local concat, gmatch = table.concat, string.gmatch
 
-  -- history reads the record of a bucket.
-  function history(w, key)
+  -- readRecord reads the record of a bucket.
+  function readRecord(w, key)
     local h = {key = key, now = 0, stop = 0, drain = w.drain or 1, times = {}}
     local value = call('GET', key)
     if not value then return h end
@@ -83,24 +84,24 @@ if records == withRecords or records == recordsOnly then
     local stop, drain, list = match(value, '^(%d+) (%d+)(.*)$')
     if not stop then error('the value is not that of a record') end
     h.now, h.stop = max(0, stop - ttl), stop + 0
-    local ratio = h.drain / drain -- the limit may be another one by now
+    local ratio = h.drain / drain -- the limit may have changed
     for at, given, age, reset in gmatch(list, ' (%d+) (%d+) (%d+) (%d+)') do
       h.times[#h.times + 1] = {at + 0, ceil(given * ratio), ceil(reset * ratio), age + 0}
-      h.now = max(h.now, at) -- where Redis' clock is set back
+      h.now = max(h.now, at) -- Redis' clock may be set back
     end
     return h
   end
 
-  -- note writes into a record what is given back now. What was in the bucket until now is drained
-  -- in drained milliseconds. What was given back longer ago than twice the time in which a full
-  -- bucket drains matters to no call any more.
-  function note(w, h, given, age, reset, drained)
+  -- writeRecord adds to a record what is given back now. drained is how many milliseconds the
+  -- bucket's contents take to drain. Entries older than twice the time to drain a full bucket are
+  -- dropped: they matter to no call.
+  function writeRecord(w, h, given, age, reset, drained)
     local horizon, times, text, units = 2 * drained, {}, {}, 0
     if w.drain then horizon = 2 * ceil(w.limit / w.drain) end
     for _, time in ipairs(h.times) do
       if h.now - time[1] <= horizon then times[#times + 1] = time end
     end
-    -- What is given back in one span is one time, the latest.
+    -- Entries in one span are merged into the latest.
     local last, span = times[#times], max(1, floor(horizon / spans))
     if last and floor(last[1] / span) == floor(h.now / span) and last[3] + reset == 0 then
       local oldest = min(last[1] - last[4], h.now - age)
@@ -108,7 +109,7 @@ if records == withRecords or records == recordsOnly then
     else
       times[#times + 1] = {h.now, given, reset, age}
     end
-    if #times > maxTimes then -- after many resets
+    if #times > maxTimes then -- only after many resets
       local first, second = table.remove(times, 1), times[1]
       second[4] = second[1] - min(first[1] - first[4], second[1] - second[4])
       second[2], second[3] = first[2] + second[2], first[3] + second[3]
@@ -127,8 +128,8 @@ if records == withRecords or records == recordsOnly then
 end
 
 if returns then
-  -- since returns what was given back in the last age milliseconds of what was taken more than made
-  -- milliseconds ago, and what a reset took away in the last resets milliseconds.
+  -- since returns the units given back in the last age milliseconds that were taken more than made
+  -- milliseconds ago, and the units reset in the last resets milliseconds.
   local function since(h, age, made, resets)
     local given, reset = 0, 0
     for _, time in ipairs(h.times) do
@@ -149,7 +150,7 @@ if returns then
     local units = min(all, max(ARGV[at] + 0, ARGV[at + 1] - given))
     units = max(0, units - max(0, reset - ARGV[at + 5] * w.limit))
     if w.drain and 0 < units and units < all then
-      -- What clocks differ by, or less than a token's hundredth, is given back too.
+      -- Give back a difference of clocks, or of a hundredth of a token, too.
       local rest, hundredth = w.used and w.used - units or 0, floor(w.cost / 100)
       if all - units <= hundredth then
         units = all
@@ -168,7 +169,7 @@ for i = 1, k do
   local name = word == 'calendar' and 'fixed' or kind[word] and word or 'token'
   if name ~= last then
     m, last = kind[name], name
-    if type(m) == 'function' then -- the module is made for the first key that needs it
+    if type(m) == 'function' then -- make the module for the first key that needs it
       m = m()
       kind[name] = m
     end
@@ -192,7 +193,7 @@ for i = 1, k do
     reply[size] = 0
   end
   if records == recordsOnly then
-    local h, given, age, reset = history(w, KEYS[i]), 0, ever, 0
+    local h, given, age, reset = readRecord(w, KEYS[i]), 0, ever, 0
     if returns then
       given, age = claimed(w, i, h), ARGV[4 * k + 6 * i] + 0
     elseif verb == 'give' then
@@ -200,12 +201,16 @@ for i = 1, k do
     else
       reset = w.limit
     end
-    note(w, h, given, age, reset, w.drain and ceil(w.limit / h.drain) or w.period)
+    writeRecord(w, h, given, age, reset, w.drain and ceil(w.limit / h.drain) or w.period)
     reply[at] = given + reset
   else
     local used, ends = m.read(w)
     if verb == 'take' then
       charges = max(0, min(charges, floor((w.limit - used) / (n * w.cost))))
+    end
+    if records == withRecords and w.used > 0 and (verb ~= 'give' or w.drain) then
+      w.record, w.drained = readRecord(w, KEYS[k + i]), max(1, w.left)
+      if w.drain then w.drained = min(w.left, ceil(w.limit / w.record.drain)) end
     end
     all[i], reply[at] = w, used
     if m.size > 1 then reply[at + 3] = ends end
@@ -216,41 +221,37 @@ end
 size = 0
 for i, w in ipairs(all) do
   local m, at = w.kind, size + 1
-  local h, drained
+  local h, drained = w.record, w.drained
   size = size + m.size
-  if records == withRecords and w.used > 0 and (verb ~= 'give' or w.drain) then
-    h, drained = history(w, KEYS[k + i]), max(1, w.left)
-    if w.drain then drained = min(w.left, ceil(w.limit / h.drain)) end
-  end
   if verb == 'take' then
     if charges > 0 then m.take(w, charges * n) end
-    if m.leaves then
+    if m.untilFree then
       local soon, wait, short = w.block, w.block, w.used + n - w.limit
-      if w.used > 0 then soon = max(soon, m.leaves(w, max(1, w.used - w.limit + 1))) end
-      if short > 0 and n <= w.limit then wait = max(wait, m.leaves(w, short)) end
+      if w.used > 0 then soon = max(soon, m.untilFree(w, max(1, w.used - w.limit + 1))) end
+      if short > 0 and n <= w.limit then wait = max(wait, m.untilFree(w, short)) end
       reply[at + 1], reply[at + 2] = soon, wait
     end
   elseif verb == 'charge' then
     local tokens = min(n, floor((m.debt(w) - w.used) / w.cost))
     if tokens > 0 then m.take(w, tokens) end
   elseif verb == 'give' then
-    local units = min(n * w.cost, m.loose(w))
-    if h and units > 0 then note(w, h, units, ever, 0, drained) end
+    local units = min(n * w.cost, m.returnable(w))
+    if h and units > 0 then writeRecord(w, h, units, ever, 0, drained) end
     m.give(w, n * w.cost)
   elseif returns then
     local units = claimed(w, i, h)
     if units > 0 then
-      local gone = min(units, m.loose(w))
-      if h and w.drain and gone > 0 and gone < w.used then -- else nothing is left
-        note(w, h, gone, ARGV[4 * k + 6 * i] + 0, 0, drained)
+      local gone = min(units, m.returnable(w))
+      if h and w.drain and gone > 0 and gone < w.used then -- else the bucket is empty of charges
+        writeRecord(w, h, gone, ARGV[4 * k + 6 * i] + 0, 0, drained)
       end
       m.give(w, units, (ARGV[3 * k + 3 + i] or 0) + 0)
     end
   elseif verb == 'block' then
     m.block(w, n)
   else
-    -- A reset is made where memory is full, too, without its record.
-    if h then pcall(note, w, h, 0, 0, w.limit, drained) end
+    -- Where memory is full, the reset is made without its record.
+    if h then pcall(writeRecord, w, h, 0, 0, w.limit, drained) end
     call('DEL', w.key)
   end
   if m.mark then reply[at + 4] = m.mark(w) end

@@ -1,27 +1,27 @@
--- A decision on limits together with a ban, slots or both: all of it or none. It follows slots.lua
--- and, if there are limits, a function decide, which decides on the limits alone (see decide.lua)
--- and returns its reply and how many charges it made.
+-- A decision on limits together with a ban, slots or both: all or none. slots.lua precedes it. If
+-- there are limits, so does a function decide, which decides on the limits alone (see decide.lua)
+-- and returns its reply and the number of charges made.
 --
 -- KEYS[1 … k]        the limits' buckets and windows, see decide.lua; there may be none
--- KEYS[k + 1 …]      the ban, if there is one; then the slots, if there are any; then, for a reset,
---                    the records of the buckets, see decide.lua
--- ARGV[1 … 3k + 3]   see decide.lua. The verbs are take and reset. A reset leaves slots as they are
+-- KEYS[k + 1 …]      the ban, if any; then the slots, if any; then, for a reset, the records of the
+--                    buckets, see decide.lua
+-- ARGV[1 … 3k + 3]   see decide.lua. The verbs are take and reset. A reset does not change slots
 -- ARGV[3k + 4]       ban, slots or both
--- With a ban, next   milliseconds that the first ban lasts
---                    milliseconds that the longest ban lasts
---                    0 if no denial bans the client, 1 if every denial does, 2 if a denial by a
---                    limit does, but not for want of a slot
--- With slots, next   how many slots there are. Each charge takes one
+-- With a ban, next   milliseconds of the first ban
+--                    milliseconds of the longest ban
+--                    0 if no denial bans the client, 1 if every denial does, 2 if every denial but
+--                    one for want of a slot does
+-- With slots, next   the number of slots. Each charge takes one
 --                    the name of the process
 --                    the number up to which its attempts have ended
---                    how many slots these attempts hold
---                    the numbers of the attempts, one for each charge, with a comma after each
+--                    the slots that these attempts hold
+--                    the numbers of the attempts, one per charge, each followed by a comma
 -- ARGV[last]         k
 --
--- Reply: a list: the reply for the limits (see decide.lua); then, with a ban, for how many
--- milliseconds it lasts before and after this call; then, with slots, how many were in use.
+-- Reply: a list: the reply for the limits (see decide.lua); with a ban, its remaining milliseconds
+-- before and after this call; with slots, how many were in use.
 --
--- An attempt that has ended already is late: nobody waits for it, so it takes nothing and is not
+-- An attempt that has already ended is late: nobody waits for it, so it takes nothing and is not
 -- denied either.
 --
 -- State of a ban: one string key.
@@ -33,9 +33,9 @@
 
 local k = ARGV[#ARGV] + 0
 local at, limits = 3 * k + 3, {unpack(KEYS, 1, k)}
-local with, ban, first, longest, bans, count = ARGV[at + 1], nil, nil, nil, nil, nil
+local with, ban, first, maximum, bans, count = ARGV[at + 1], nil, nil, nil, nil, nil
 if with ~= 'slots' then
-  ban, first, longest, bans = KEYS[k + 1], ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
+  ban, first, maximum, bans = KEYS[k + 1], ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
   at = at + 3
 end
 if with ~= 'ban' then count = ARGV[at + 2] + 0 end
@@ -56,7 +56,7 @@ end
 
 local wanted = ARGV[3] + 0
 local charges, times, before, slots, used = wanted, 0, 0
-local function length(n) return min(first * 2 ^ (n - 1), longest) end
+local function length(n) return min(first * 2 ^ (n - 1), maximum) end
 if ban then
   local value = call('GET', ban)
   if value then
@@ -67,8 +67,8 @@ if ban then
   end
 end
 if count then
-  slots = look(KEYS[#KEYS], ARGV[at + 3], ARGV[at + 4] + 0, ARGV[at + 5] + 0)
-  if slots.later ~= '' then -- a repeated call takes nothing more
+  slots = readSlots(KEYS[#KEYS], ARGV[at + 3], ARGV[at + 4] + 0, ARGV[at + 5] + 0)
+  if slots.later ~= '' then -- do not count a repeated call's own attempts
     for attempt in gmatch(ARGV[at + 6], '%d+,') do
       local later, found = gsub(',' .. slots.later, ',' .. attempt, ',')
       slots.later, slots.count = sub(later, 2), slots.count - found
@@ -76,7 +76,7 @@ if count then
   end
   used = slots.others + slots.held + slots.count
   for attempt in gmatch(ARGV[at + 6], '%d+') do
-    if attempt - slots.settled <= 0 then wanted = wanted - 1 end -- late
+    if attempt - slots.ended <= 0 then wanted = wanted - 1 end -- late
   end
   charges = max(0, min(wanted, count - used))
   if bans == limitBans then wanted = charges end
@@ -95,12 +95,12 @@ if slots and charges > 0 then
   local number = charges
   for attempt in gmatch(ARGV[at + 6], '%d+') do
     if number == 0 then break end
-    if attempt - slots.settled > 0 then
+    if attempt - slots.ended > 0 then
       number = number - 1
       slots.later, slots.count = slots.later .. attempt .. ',', slots.count + 1
     end
   end
-  keep(KEYS[#KEYS], ARGV[at + 3], slots)
+  writeSlots(KEYS[#KEYS], ARGV[at + 3], slots)
 end
 
 if ban then
@@ -109,7 +109,7 @@ if ban then
     after = length(times + 1)
     local value = format('%d %d', times + 1, after)
     local done = try('SET', ban, value, 'PX', format('%d', 2 * after))
-    if done.err then after = 0 end -- memory is full: the call is denied all the same
+    if done.err then after = 0 end -- memory is full: the call is still denied
   end
   reply[#reply + 1], reply[#reply + 2] = before, after
 end

@@ -1,15 +1,15 @@
--- The beginning of every script, except on a node of a cluster (see cross_slot.lua). All parts
--- of a script use these names, and the constants that embed.go adds:
+-- The beginning of every script, except on a cluster node (see cross_slot.lua). All parts of a
+-- script use these names, and the constants that embed.go adds:
 --
---   exact        the largest integer that a number holds exactly: 2^53 - 1
+--   exact        the largest integer that a number represents exactly: 2^53 - 1
 --   wrap         modulus of the totals in a sliding window's log, more than any limit
 --   grace        milliseconds that the key of a calendar period outlives the period
---   life         milliseconds that a process' report of its slots counts, as text
---   whole        what a reply begins with that has more than one integer of a calendar period
+--   life         milliseconds that a process' report of its slots is valid, as text
+--   whole        begins a reply that has more than one integer for a calendar period
 --   withRecords, recordsOnly, noBans, limitBans    values of arguments, see decide.lua, guards.lua
 --   spans, maxTimes, ever                          bounds of records, see decide.lua
 
-local redis, math, string = redis, math, string -- globals take longer
+local redis, math, string = redis, math, string -- locals are faster than globals
 local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local format, match = string.format, string.match

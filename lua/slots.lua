@@ -1,35 +1,34 @@
--- The slots of a client: how many of its requests each process serves at the moment. The functions
--- here read and write them; guards.lua and report.lua use them.
+-- The slots of a client: how many of its requests each process is serving. guards.lua and
+-- report.lua use the functions here to read and write them.
 --
--- A process says how many slots it holds, not how many more or fewer, so that a lost reply or a
--- repeated call changes nothing for long. Its attempts to take a slot are numbered. All attempts
--- up to some number have ended, and the process says how many slots they hold. A later attempt
--- that was granted is kept by its number until the process reports that it has ended. An attempt
--- that has ended already is late: nobody waits for it, and it takes nothing.
+-- A process reports how many slots it holds, not a difference, so that a lost reply or a repeated
+-- call has no lasting effect. Its attempts to take a slot are numbered. All attempts up to some
+-- number have ended, and the process reports how many slots these hold. A later attempt that was
+-- granted is kept by its number until the process reports that it has ended. An attempt that has
+-- already ended is late: nobody waits for it, so it takes nothing.
 --
 -- State: one string key.
 --   value  if one process holds slots: its name; the number up to which its attempts have ended;
---          how many slots these hold; and the numbers of later attempts that hold one, with a comma
---          after each.
---          Else: when the key expires; a time up to which the slots of every process count; all
---          slots; then of each process its name, the two numbers as above, all slots that it holds,
---          until when it holds them, and the later attempts
---   TTL    milliseconds until no process holds a slot any more
--- Times are milliseconds since the key was made. The TTL says how long before the key expires it is
--- now. A process holds its slots for life after it last reported them, so the slots of a process
--- that died are free then. A missing key means that nobody holds a slot, so expiry loses nothing.
+--          the slots that these hold; and the numbers of later attempts that hold a slot, each
+--          followed by a comma.
+--          Else: when the key expires; a time until which the slots of every process count; all
+--          slots; then for each process its name, the two numbers as above, all its slots, until
+--          when it holds them, and the later attempts
+--   TTL    milliseconds until no process holds a slot
+-- Times are milliseconds since the key was made; the TTL gives the current time. A process holds
+-- its slots for life after its last report, so a dead process' slots become free. A missing key
+-- means that nobody holds a slot, so expiry loses nothing.
 
 local find, gmatch, gsub, sub = string.find, string.gmatch, string.gsub, string.sub
 
--- look finds the slots of one process and of the others. The process says up to which number its
--- attempts have ended, settled, and how many slots these hold, held. A process that Redis does not
--- know, or that has not reported for life, is taken at its word.
--- The entries of the others stay where they are in list: from byte from to byte to, and from byte
--- after on. A string that Lua makes costs time for each byte, and the list of many processes is
--- long.
-local function look(key, process, settled, held)
+-- readSlots reads the slots of one process and of the others. The process' attempts up to number
+-- ended have ended, and hold held slots. Its own report counts if Redis does not know the process,
+-- or has had no report from it for life. The entries of the other processes stay in list: from byte
+-- from to byte to, and from byte after on. Copying strings costs Lua time for each byte, and the
+-- list of many processes is long.
+local function readSlots(key, process, ended, held)
   local s = {
-    settled = settled, held = held, later = '', count = 0, others = 0,
+    ended = ended, held = held, later = '', count = 0, others = 0,
     list = '', from = 1, to = 0, after = 1
   }
   local value = call('GET', key)
@@ -37,7 +36,7 @@ local function look(key, process, settled, held)
   local ttl = call('PTTL', key)
   if ttl == -1 then error('the key has no expiry, so it has no slots') end
   local ends, first, total, from = match(value, '^(%d+) (%d+) (%d+)()')
-  if not ends then -- one process
+  if not ends then -- a single process
     local name, known, kept, later = match(value, '^(P%w+) (%d+) (%d+) ([%d,]*)$')
     if not name then error('the value is not that of slots') end
     local _, count = gsub(later, ',', ',')
@@ -46,7 +45,7 @@ local function look(key, process, settled, held)
   end
   local now, known, kept, all, later = ends - ttl, nil, nil, nil, nil
   s.ends, s.now = ends, now
-  if first - now > 0 then -- the slots of every process count
+  if first - now > 0 then -- the slots of every process still count
     s.first, s.others, s.list, s.from, s.after = first + 0, total + 0, value, from, from
     local at, last = find(value, ' ' .. process .. ' ', from, true), nil
     if at then
@@ -69,29 +68,29 @@ local function look(key, process, settled, held)
   if not known then return s end
   known = known + 0
   s.later, s.count = later, all - kept
-  if settled > known then -- later ones may be settled by now
+  if ended > known then -- later attempts may have ended since
     s.later, s.count = '', 0
     for number in gmatch(later, '%d+') do
-      if number + 0 > settled then s.later, s.count = s.later .. number .. ',', s.count + 1 end
+      if number + 0 > ended then s.later, s.count = s.later .. number .. ',', s.count + 1 end
     end
-  elseif settled == known then -- the later of two reports is the one of fewer slots
+  elseif ended == known then -- of two such reports, the later one has fewer slots
     s.held = min(held, kept + 0)
   else
-    s.settled, s.held = known, kept + 0
+    s.ended, s.held = known, kept + 0
   end
   return s
 end
 
--- keep writes what look has found, and the slots that were taken since. A process without slots is
--- kept while one of its attempts may still come late: in doubt.
-local function keep(key, process, s, doubt)
+-- writeSlots writes the result of readSlots and the slots taken since. A process without slots is
+-- kept while a late attempt of it may still come: doubt.
+local function writeSlots(key, process, s, doubt)
   local all = s.held + s.count
   local alone = s.from > s.to and s.after > #s.list
   if (all > 0 or doubt) and alone then
-    call('SET', key, format('%s %d %d %s', process, s.settled, s.held, s.later), 'PX', life)
+    call('SET', key, format('%s %d %d %s', process, s.ended, s.held, s.later), 'PX', life)
   elseif all > 0 or doubt then
     local ends = s.now + life
-    local own = format(' %s %d %d %d %d %s;', process, s.settled, s.held, all, ends, s.later)
+    local own = format(' %s %d %d %d %d %s;', process, s.ended, s.held, all, ends, s.later)
     call('SET', key, format('%d %d %d', ends, s.first or ends, s.others + all) ..
       sub(s.list, s.from, s.to) .. sub(s.list, s.after) .. own, 'PX', life)
   elseif not alone then

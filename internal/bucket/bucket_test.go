@@ -65,9 +65,11 @@ func TestNew(t *testing.T) {
 				require.Zero(t, b)
 				return
 			}
-			want := Bucket{ID: "id", Kind: c.kind, Burst: c.burst, Whole: c.burst, Cost: c.cost, Drain: c.drain, Capacity: c.capacity, Period: c.period}
+			want := Bucket{ID: "id", Kind: c.kind, Burst: c.burst, Whole: c.burst, Cost: c.cost, Drain: c.drain,
+				Capacity: c.capacity, Period: c.period}
 			if want.Args = [3]any{c.drain, c.cost, c.capacity}; c.kind != Token {
-				want.Args[0], want.Args[1] = c.period, map[Kind]string{FixedWindow: "fixed", SlidingWindow: "sliding"}[c.kind]
+				want.Args[0], want.Args[1] = c.period,
+					map[Kind]string{FixedWindow: "fixed", SlidingWindow: "sliding"}[c.kind]
 			}
 			require.Equal(t, want, b)
 			again, _ := New(c.kind, "id", c.rate, c.burst, c.period)
@@ -110,38 +112,40 @@ func TestTokenBucket(t *testing.T) {
 		remaining, retry int64
 		reset, more      int64
 	}{
-		"full":                          {ten, 0, 1, 100, 10, 10, 0, 0, 0},
-		"full, for all":                 {ten, 0, 10, 1000, 1, 10, 0, 0, 0},
-		"full, for more than it holds":  {ten, 0, 11, 1001, 0, 10, -1, 0, 0},
-		"a unit is missing":             {ten, 1, 1, 100, 9, 9, 0, 1, 1},
-		"a token is missing":            {ten, 100, 1, 100, 9, 9, 0, 100, 100},
-		"a unit more is missing":        {ten, 101, 1, 100, 8, 8, 0, 101, 1},
-		"one token is left":             {ten, 900, 1, 100, 1, 1, 0, 900, 100},
-		"nearly one token is left":      {ten, 901, 1, 100, 0, 0, 1, 901, 1},
-		"empty":                         {ten, 1000, 1, 100, 0, 0, 100, 1000, 100},
-		"empty, for three":              {ten, 1000, 3, 300, 0, 0, 300, 1000, 100},
-		"blocked":                       {ten, 5000, 1, 100, 0, 0, 4100, 5000, 4100},
-		"half full, by fours":           {ten, 500, 4, 400, 1, 5, 0, 500, 100},
-		"half full, by fives":           {ten, 500, 5, 500, 1, 5, 0, 500, 100},
-		"half full, by sixes":           {ten, 500, 6, 600, 0, 5, 100, 500, 100},
-		"thirds, a token is missing":    {three, 1000, 1, 1000, 4, 4, 0, 334, 334},
-		"thirds, empty":                 {three, 5000, 1, 1000, 0, 0, 334, 1667, 334},
-		"thirds, a unit short":          {three, 4001, 1, 1000, 0, 0, 1, 1334, 1},
-		"fast, empty":                   {fast, 8, 1, 1, 0, 0, 1, 2, 1},
-		"fast, empty, for six":          {fast, 8, 6, 6, 0, 0, 2, 2, 1},
-		"of a share, full":              {share, 0, 25, 2500, 1, 10, 0, 0, 0},
-		"of a share, not full":          {share, 1, 25, 2500, 0, 9, 1, 1, 1},
-		"of a share, in debt":           {share, 2500, 1, 100, 0, 0, 1600, 2500, 1600},
-		"of a share, too many":          {share, 0, 26, 1001, 0, 10, -1, 0, 0},
-		"near 2^53, full":               {large, 0, 1, hour, large.Burst, large.Burst, 0, 0, 0},
-		"near 2^53, empty":              {large, large.Capacity, 1, hour, 0, 0, hour, large.Capacity, hour},
-		"near 2^53, empty, for all":     {large, large.Capacity, large.Burst, large.Capacity, 0, 0, large.Capacity, large.Capacity, hour},
+		"full":                         {ten, 0, 1, 100, 10, 10, 0, 0, 0},
+		"full, for all":                {ten, 0, 10, 1000, 1, 10, 0, 0, 0},
+		"full, for more than it holds": {ten, 0, 11, 1001, 0, 10, -1, 0, 0},
+		"a unit is missing":            {ten, 1, 1, 100, 9, 9, 0, 1, 1},
+		"a token is missing":           {ten, 100, 1, 100, 9, 9, 0, 100, 100},
+		"a unit more is missing":       {ten, 101, 1, 100, 8, 8, 0, 101, 1},
+		"one token is left":            {ten, 900, 1, 100, 1, 1, 0, 900, 100},
+		"nearly one token is left":     {ten, 901, 1, 100, 0, 0, 1, 901, 1},
+		"empty":                        {ten, 1000, 1, 100, 0, 0, 100, 1000, 100},
+		"empty, for three":             {ten, 1000, 3, 300, 0, 0, 300, 1000, 100},
+		"blocked":                      {ten, 5000, 1, 100, 0, 0, 4100, 5000, 4100},
+		"half full, by fours":          {ten, 500, 4, 400, 1, 5, 0, 500, 100},
+		"half full, by fives":          {ten, 500, 5, 500, 1, 5, 0, 500, 100},
+		"half full, by sixes":          {ten, 500, 6, 600, 0, 5, 100, 500, 100},
+		"thirds, a token is missing":   {three, 1000, 1, 1000, 4, 4, 0, 334, 334},
+		"thirds, empty":                {three, 5000, 1, 1000, 0, 0, 334, 1667, 334},
+		"thirds, a unit short":         {three, 4001, 1, 1000, 0, 0, 1, 1334, 1},
+		"fast, empty":                  {fast, 8, 1, 1, 0, 0, 1, 2, 1},
+		"fast, empty, for six":         {fast, 8, 6, 6, 0, 0, 2, 2, 1},
+		"of a share, full":             {share, 0, 25, 2500, 1, 10, 0, 0, 0},
+		"of a share, not full":         {share, 1, 25, 2500, 0, 9, 1, 1, 1},
+		"of a share, in debt":          {share, 2500, 1, 100, 0, 0, 1600, 2500, 1600},
+		"of a share, too many":         {share, 0, 26, 1001, 0, 10, -1, 0, 0},
+		"near 2^53, full":              {large, 0, 1, hour, large.Burst, large.Burst, 0, 0, 0},
+		"near 2^53, empty":             {large, large.Capacity, 1, hour, 0, 0, hour, large.Capacity, hour},
+		"near 2^53, empty, for all": {large, large.Capacity, large.Burst, large.Capacity, 0, 0, large.Capacity,
+			large.Capacity, hour},
 		"near 2^53, for the most there": {large, 0, math.MaxInt64, large.Capacity + 1, 0, large.Burst, -1, 0, 0},
-		"near 2^53, of a share":         {owing(large, 2*large.Burst), 0, large.Burst + 1, large.Capacity, 1, large.Burst, 0, 0, 0},
-		"in debt, up to 2^53-1":         {deep, 0, deepest, deepest * second, 1, 1, 0, 0, 0},
-		"in debt, at 2^53-1":            {deep, 0, deepest + 1, MaxUnits - 1 - second, 1, 1, 0, 0, 0},
-		"the largest drain, empty":      {broad, 1, 1, 1, 0, 0, 1, 1, 1},
-		"the largest drain, at 2^53-1":  {broad, MaxUnits, 1, 1, 0, 0, 2, 2, 2},
+		"near 2^53, of a share": {owing(large, 2*large.Burst), 0, large.Burst + 1, large.Capacity, 1,
+			large.Burst, 0, 0, 0},
+		"in debt, up to 2^53-1":        {deep, 0, deepest, deepest * second, 1, 1, 0, 0, 0},
+		"in debt, at 2^53-1":           {deep, 0, deepest + 1, MaxUnits - 1 - second, 1, 1, 0, 0, 0},
+		"the largest drain, empty":     {broad, 1, 1, 1, 0, 0, 1, 1, 1},
+		"the largest drain, at 2^53-1": {broad, MaxUnits, 1, 1, 0, 0, 2, 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -171,16 +175,20 @@ func TestWindow(t *testing.T) {
 		fit, remaining   int64 // before
 		retry, overdraft int64
 	}{
-		"fixed, the first":             {fixed, State{}, 1, 2, State{2, minute, 0, minute, 0}, 2, 5, 0, 0},
-		"fixed, a further one":         {fixed, found, 2, 1, State{5, 10, 0, 500, 0}, 2, 2, 0, 0},
-		"fixed, too many":              {fixed, found, 0, 6, found, 0, 2, -1, 0},
-		"fixed, full":                  {fixed, State{5, 10, 10, 500, 7}, 0, 1, State{5, 10, 10, 500, 7}, 0, 0, 10, 0},
-		"sliding, the first":           {sliding, State{}, 1, 2, State{2, minute, 0, minute, 0}, 2, 5, 0, 0},
-		"sliding, a further one":       {sliding, found, 2, 1, State{5, 10, 0, minute, 0}, 2, 2, 0, 0},
-		"fixed, more than the share":   {owing(fixed, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0}, 1, 5, 0, 2 * minute},
-		"sliding, more than the share": {owing(sliding, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0}, 1, 5, 0, 2 * minute},
-		"sliding, after an overdraft":  {sliding, State{3, 10, 0, 2 * minute, 0}, 1, 1, State{4, 10, 0, 2 * minute, 0}, 2, 2, 0, 0},
-		"twice the share":              {owing(sliding, 12), State{}, 1, 10, State{10, minute, 0, 2 * minute, 0}, 1, 5, 0, minute},
+		"fixed, the first":       {fixed, State{}, 1, 2, State{2, minute, 0, minute, 0}, 2, 5, 0, 0},
+		"fixed, a further one":   {fixed, found, 2, 1, State{5, 10, 0, 500, 0}, 2, 2, 0, 0},
+		"fixed, too many":        {fixed, found, 0, 6, found, 0, 2, -1, 0},
+		"fixed, full":            {fixed, State{5, 10, 10, 500, 7}, 0, 1, State{5, 10, 10, 500, 7}, 0, 0, 10, 0},
+		"sliding, the first":     {sliding, State{}, 1, 2, State{2, minute, 0, minute, 0}, 2, 5, 0, 0},
+		"sliding, a further one": {sliding, found, 2, 1, State{5, 10, 0, minute, 0}, 2, 2, 0, 0},
+		"fixed, more than the share": {owing(fixed, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0}, 1, 5, 0,
+			2 * minute},
+		"sliding, more than the share": {owing(sliding, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0}, 1, 5,
+			0, 2 * minute},
+		"sliding, after an overdraft": {sliding, State{3, 10, 0, 2 * minute, 0}, 1, 1, State{4, 10, 0, 2 * minute, 0},
+			2, 2, 0, 0},
+		"twice the share": {owing(sliding, 12), State{}, 1, 10, State{10, minute, 0, 2 * minute, 0}, 1, 5,
+			0, minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -248,7 +256,8 @@ func TestTimesAreExact(t *testing.T) {
 		// Tokens and time as fractions.
 		missing := big.NewRat(s.Level, b.Cost)
 		left := new(big.Rat).Sub(big.NewRat(b.Burst, 1), missing)
-		require.Equal(t, max(0, new(big.Int).Div(left.Num(), left.Denom()).Int64()), b.Remaining(s.Level), about(s, n)...)
+		require.Equal(t, max(0, new(big.Int).Div(left.Num(), left.Denom()).Int64()), b.Remaining(s.Level),
+			about(s, n)...)
 		perMilli := new(big.Rat).SetFrac64(b.rate(), b.Period)
 		require.Zero(t, perMilli.Cmp(big.NewRat(b.Drain, b.Cost)), about(s, n)...)
 
@@ -322,6 +331,7 @@ func TestSameLimits(t *testing.T) {
 		"number":   append(slices.Clone(one), one...),
 	} {
 		assert.False(t, Same(one, other), name)
-		assert.False(t, Same(append(slices.Clone(one), one...), append(slices.Clone(one), other...)), "the second's %s", name)
+		assert.False(t, Same(append(slices.Clone(one), one...), append(slices.Clone(one), other...)), "the second's %s",
+			name)
 	}
 }

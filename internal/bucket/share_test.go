@@ -66,7 +66,8 @@ func TestShareOfALargeLimit(t *testing.T) {
 // TestShareOfAFloor is a part of it, and leaves at least one token to take.
 func TestShareOfAFloor(t *testing.T) {
 	for _, c := range []struct{ burst, floor, processes, shareBurst, shareFloor int64 }{
-		{100, 40, 4, 15, 10}, {100, 40, 3, 20, 13}, {100, 97, 4, 1, 24}, {3, 2, 4, 1, 0}, {100, 40, 1, 60, 40}, {100, 0, 4, 25, 0},
+		{100, 40, 4, 15, 10}, {100, 40, 3, 20, 13}, {100, 97, 4, 1, 24}, {3, 2, 4, 1, 0}, {100, 40, 1, 60, 40},
+		{100, 0, 4, 25, 0},
 	} {
 		for kind := range Kind(Kinds) {
 			b := newBucket(t, kind, 100, c.burst, second)

@@ -9,7 +9,8 @@ import (
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	b := NewSlots(5)
-	for _, row := range []struct{ level, charges, fit int64 }{{0, 1, 1}, {0, 9, 5}, {4, 1, 1}, {4, 2, 1}, {5, 1, 0}, {9, 1, 0}} {
+	for _, row := range []struct{ level, charges, fit int64 }{{0, 1, 1}, {0, 9, 5}, {4, 1, 1}, {4, 2, 1}, {5, 1, 0},
+		{9, 1, 0}} {
 		require.Equal(t, row.fit, b.Fit(row.level, row.charges, 100), row)
 	}
 	require.Equal(t, State{Level: 3}, b.Charged(State{Level: 1}, 2, 100), "a charge takes a slot, whatever it costs")

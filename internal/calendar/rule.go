@@ -1,4 +1,4 @@
-// Package calendar knows the days, weeks and months of a time zone.
+// Package calendar computes the days, weeks and months of a time zone.
 package calendar
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Unit is how long a period is.
+// Unit is the length of a period.
 type Unit uint8
 
 const (
@@ -20,33 +20,33 @@ const (
 	Month
 )
 
-// Rule divides time into periods that begin at midnight. The zero Rule has none. Rules are
+// Rule divides time into periods that begin at midnight. The zero Rule has no periods. Rules are
 // comparable.
 type Rule struct {
 	Unit  Unit
-	First int            // of a week: its first time.Weekday; of a month: its first day, or the month's last if it is shorter
-	Zone  *time.Location // not nil, but in the zero Rule
+	First int            // week: a time.Weekday; month: a day, or the month's last day if shorter
+	Zone  *time.Location // nil only in the zero Rule
 }
 
-// date is a day of a calendar. Its month and day may be out of range, as [time.Date] takes them.
+// date is a calendar day. Its month and day may be out of range, as in [time.Date].
 type date struct {
 	year  int
 	month time.Month
 	day   int
 }
 
-// Period returns the period that a time is in: from start up to, but not including, end.
+// Period returns the period that contains now: from start up to, but not including, end.
 func (r Rule) Period(now time.Time) (start, end time.Time) {
 	first := r.first(now)
 	start, end = r.midnight(first), r.midnight(r.next(first))
-	for !now.Before(end) { // a day is left out, or has begun twice
+	for !now.Before(end) { // the zone skips a day, or begins it twice
 		first = r.next(first)
 		start, end = end, r.midnight(r.next(first))
 	}
 	return start, end
 }
 
-// first returns the first day of the period that the day of a time is in.
+// first returns the first day of the period that contains now.
 func (r Rule) first(now time.Time) date {
 	now = now.In(r.Zone)
 	d := date{}
@@ -63,7 +63,7 @@ func (r Rule) first(now time.Time) date {
 	return d
 }
 
-// next returns the first day of the period after that of a first day.
+// next returns the first day of the next period.
 func (r Rule) next(first date) date {
 	switch r.Unit {
 	case Month:
@@ -80,12 +80,12 @@ func (r Rule) begin(year int, month time.Month) date {
 	return date{last.Year(), last.Month(), min(r.First, last.Day())}
 }
 
-// idUnits are the units in IDs.
-var idUnits = [...]string{Day: "day", Week: "week", Month: "month"}
+// unitIDs are the units' names in IDs.
+var unitIDs = [...]string{Day: "day", Week: "week", Month: "month"}
 
-// ID names the period that begins at start, apart from the periods of other rules.
+// ID returns an ID for the period that begins at start. Other rules' periods have other IDs.
 func (r Rule) ID(start time.Time) string {
-	id, layout := idUnits[r.Unit], time.DateOnly
+	id, layout := unitIDs[r.Unit], time.DateOnly
 	switch {
 	case r.Unit == Week:
 		id += strings.ToLower(time.Weekday(r.First).String()[:3])
@@ -97,17 +97,17 @@ func (r Rule) ID(start time.Time) string {
 	if r.Zone != time.UTC {
 		id += "@" + r.Zone.String()
 	}
-	if !Named(r.Zone) { // another one may have the name
+	if !Named(r.Zone) { // another zone may have the same name
 		_, offset := start.In(r.Zone).Zone()
 		id += strconv.Itoa(offset)
 	}
 	return id + ":" + start.In(r.Zone).Format(layout)
 }
 
-// midnight returns the first moment of a day. Where clocks are set forward over midnight, that is
-// when they are set; where they are set back over it, the first midnight of the two.
+// midnight returns the first moment of a day. If clocks are set forward over midnight, the day
+// begins at the change; if they are set back over it, at the first of the two midnights.
 func (r Rule) midnight(d date) time.Time {
-	const around = 36 * time.Hour // more than any zone is away from UTC
+	const around = 36 * time.Hour // more than any zone's offset
 	utc := d.utc()
 	before := utc.Add(-around).In(r.Zone)
 	early, late := utc.Add(-offset(before)), utc.Add(-offset(utc.Add(around).In(r.Zone)))
@@ -133,12 +133,12 @@ func offset(t time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// zones are those that [Zone] has found, so that one name is one pointer: Rules with it are equal.
-// It is not more than there are.
+// zones caches the zones that [Zone] has found, so that equal names are equal pointers and Rules
+// stay comparable. It holds at most every zone there is.
 var zones sync.Map
 
-// Zone returns the zone of a name, as [time.LoadLocation] knows it. There is no zone Local: it is
-// another one elsewhere.
+// Zone returns the zone of a name, as [time.LoadLocation] does. It rejects Local, which differs
+// between machines.
 func Zone(name string) (*time.Location, error) {
 	if name == "Local" || name != path.Clean(name) {
 		return nil, fmt.Errorf("unknown time zone %s", name)
@@ -154,14 +154,14 @@ func Zone(name string) (*time.Location, error) {
 	return known.(*time.Location), nil
 }
 
-// Named reports whether a zone is one that [Zone] returns, or UTC.
+// Named reports whether a zone is UTC or came from [Zone].
 func Named(zone *time.Location) bool {
 	known, ok := zones.Load(zone.String())
 	return zone == time.UTC || ok && known == zone
 }
 
-// Known returns the zone of the name of a zone if the two are the same in our time, and else that
-// zone. No zone is UTC.
+// Known returns the named zone of zone's name if both have the same offsets in our time, and zone
+// otherwise. A nil zone means UTC.
 func Known(zone *time.Location) (known *time.Location, named bool) {
 	if zone == nil || zone == time.UTC {
 		return time.UTC, true

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// units are the words of the units in texts.
-var units = [...]string{Day: "calendar-day", Week: "week", Month: "month"}
+// unitWords are the units' words in texts.
+var unitWords = [...]string{Day: "calendar-day", Week: "week", Month: "month"}
 
-// Parse returns the rule of a unit's word, with its default first day in UTC.
+// Parse returns the rule for a unit's word, with its default first day in UTC.
 func Parse(word string) (r Rule, ok bool) {
 	switch word {
-	case units[Day]:
+	case unitWords[Day]:
 		return Rule{Unit: Day, Zone: time.UTC}, true
-	case units[Week]:
+	case unitWords[Week]:
 		return Rule{Unit: Week, First: int(time.Monday), Zone: time.UTC}, true
-	case units[Month]:
+	case unitWords[Month]:
 		return Rule{Unit: Month, First: 1, Zone: time.UTC}, true
 	}
 	return Rule{}, false
 }
 
-// ParseFirst reads the first day, which follows "from".
+// ParseFirst parses the first day, the word after "from".
 func (r *Rule) ParseFirst(word string) error {
 	switch r.Unit {
 	case Week:
@@ -46,7 +46,7 @@ func (r *Rule) ParseFirst(word string) error {
 	return errors.New("from: only weeks and months have a first day")
 }
 
-// ParseZone reads the time zone, which follows "in".
+// ParseZone parses the time zone, the word after "in".
 func (r *Rule) ParseZone(word string) error {
 	zone, err := Zone(word)
 	if err != nil {
@@ -56,7 +56,7 @@ func (r *Rule) ParseZone(word string) error {
 	return nil
 }
 
-// weekday returns a weekday as texts have it, or the number of one that does not exist.
+// weekday returns a weekday's word, or the number if there is no such weekday.
 func weekday(day int) string {
 	if day < int(time.Sunday) || day > int(time.Saturday) {
 		return strconv.Itoa(day)
@@ -64,12 +64,12 @@ func weekday(day int) string {
 	return strings.ToLower(time.Weekday(day).String())
 }
 
-// String returns the rule as it is parsed, or "none".
+// String returns the rule as Parse, ParseFirst and ParseZone read it, or "none".
 func (r Rule) String() string {
 	if r.Unit == None {
 		return "none"
 	}
-	text := units[r.Unit]
+	text := unitWords[r.Unit]
 	switch {
 	case r.Unit == Week && r.First != int(time.Monday):
 		text += " from " + weekday(r.First)

@@ -59,7 +59,7 @@ func NewText(secret []byte) Text {
 	return Text{&sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}}
 }
 
-// Append appends a key as it stands in a slot tag: the key itself, or a hash of it. Different keys
+// Append appends a key as it stands in a hash tag: the key itself, or a hash of it. Different keys
 // have different texts.
 //
 // The text is a hash if the key is longer than 64 bytes, begins as a hash does, or holds a brace or
@@ -89,7 +89,7 @@ func (t Text) Append(dst []byte, prefix, key string) []byte {
 	return appendHash(dst[:start], sum[:])
 }
 
-// plain reports whether a key can stand in a slot tag as it is.
+// plain reports whether a key can stand in a hash tag as it is.
 func plain(text []byte) bool {
 	if len(text) > maxPlain {
 		return false

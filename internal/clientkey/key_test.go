@@ -27,7 +27,7 @@ func TestJoinTellsTuplesApart(t *testing.T) {
 	}
 }
 
-// slotText is a key as it stands in a slot tag, without a secret.
+// slotText is a key as it stands in a hash tag, without a secret.
 func slotText(key string) string { return string(clientkey.Text{}.Append(nil, "", key)) }
 
 func TestPlainKeysStandAsTheyAre(t *testing.T) {
@@ -47,7 +47,8 @@ func TestPrefixOfAPolicy(t *testing.T) {
 	t.Parallel()
 	for _, text := range []clientkey.Text{{}, clientkey.NewText([]byte("secret"))} {
 		for _, name := range []string{"login", `a|\b`, "{a}"} {
-			for _, client := range []string{"203.0.113.7", "a|b", `a\b`, `|\`, "{a}", "é", strings.Repeat("long", 40), "#"} {
+			for _, client := range []string{"203.0.113.7", "a|b", `a\b`, `|\`, "{a}", "é", strings.Repeat("long", 40),
+				"#"} {
 				want := text.Append(nil, "", clientkey.Join(name, client))
 				got := text.Append([]byte("kept{"), clientkey.Join(name, ""), client)
 				assert.Equal(t, "kept{"+string(want), string(got), "%q, %q", name, client)
@@ -117,11 +118,11 @@ func FuzzKey(f *testing.F) {
 		}
 		for _, r := range text1 {
 			if r < ' ' || r > '~' || strings.ContainsRune("{}", r) {
-				t.Fatalf("%q in the slot tag", text1)
+				t.Fatalf("%q in the hash tag", text1)
 			}
 		}
 		if len(text1) > 64 {
-			t.Fatalf("%d bytes in the slot tag", len(text1))
+			t.Fatalf("%d bytes in the hash tag", len(text1))
 		}
 		if joined := string(clientkey.Text{}.Append(nil, clientkey.Join(name1, ""), part1)); joined != text1 {
 			t.Fatalf("the prefix of %q and %q are %q, not %q", name1, part1, joined, text1)

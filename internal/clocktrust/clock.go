@@ -1,4 +1,4 @@
-// Package clocktrust learns whether the clock of Redis runs like that of this process.
+// Package clocktrust finds out whether Redis' clock runs at the pace of this process' clock.
 package clocktrust
 
 import (
@@ -7,47 +7,52 @@ import (
 )
 
 const (
-	// minWatch is for how long Redis' clock is watched at least to learn that it runs.
-	minWatch = 3 * time.Millisecond
-	// maxScore is how many times that it ran as it should outweigh one that it did not, twice.
+	// minElapsed is the shortest observation that can show that Redis' clock runs.
+	minElapsed = 3 * time.Millisecond
+	// maxScore is the score after enough observations at the right pace. Two jumps end the trust.
 	maxScore = 4
-	// minMoves is how often it was seen to move at all without being set that outweighs as much as
-	// the whole pace once.
+	// minMoves is how many partial moves count as one observation at the right pace.
 	minMoves = 8
 )
 
-// Clock is what is known of the clock of Redis. Unless it is trusted from the start, it is not
-// trusted until it was seen more often to run than to be faster than this process' clock, as tests
-// may set the clock of a server. What is seen is how far it moved at least: the whole pace, or now
-// and then a part of it, as others charge the same bucket. A slow clock is harmless.
+// Clock rates Redis' clock. Unless New trusts it, it is trusted once it was observed at the right
+// pace more often than it jumped: tests may set a server's clock. An observation is a lower bound
+// of how far the clock moved. It may be only a part, because other callers charge the same bucket.
+// A slow clock is harmless.
 type Clock struct {
 	always bool
-	score  atomic.Int32 // above 0: trusted
-	moves  atomic.Int32 // how often it moved, since it was set
+	score  atomic.Int32 // trusted if above 0
+	moves  atomic.Int32 // partial moves since the last jump
 	jumps  atomic.Uint64
 }
 
-// New returns a clock, trusted from the start or not yet.
+// New returns a clock that is trusted from the start or not yet.
 func New(trusted bool) *Clock {
-	c := &Clock{always: trusted}
+	c := new(Clock)
 	if trusted {
-		c.score.Store(maxScore)
+		c.Trust()
 	}
 	return c
 }
 
-// Always reports whether the clock was trusted from the start, and need not be watched.
+// Trust has the clock trusted from the start.
+func (c *Clock) Trust() {
+	c.always = true
+	c.score.Store(maxScore)
+}
+
+// Always reports whether the clock was trusted from the start, so that nobody needs to observe it.
 func (c *Clock) Always() bool { return c.always }
 
-// Trusted reports whether the clock is taken to run like that of this process.
+// Trusted reports whether Redis' clock runs at the pace of this process' clock.
 func (c *Clock) Trusted() bool { return c.score.Load() > 0 }
 
-// Jumps returns how often the clock was seen to move too far.
+// Jumps returns how often the clock moved too far.
 func (c *Clock) Jumps() uint64 { return c.jumps.Load() }
 
-// Saw learns that Redis' clock moved by so many milliseconds at least, while between shortest and
-// longest passed here. Useful says that it moved too far, or that there was enough time to tell.
-func (c *Clock) Saw(moved int64, shortest, longest time.Duration) (useful bool) {
+// Observe records that Redis' clock moved by at least moved milliseconds, while between shortest
+// and longest passed here. It returns false if too little time passed to judge.
+func (c *Clock) Observe(moved int64, shortest, longest time.Duration) (useful bool) {
 	score := c.score.Load()
 	switch {
 	case moved > longest.Milliseconds()+2:
@@ -55,7 +60,7 @@ func (c *Clock) Saw(moved int64, shortest, longest time.Duration) (useful bool) 
 		c.moves.Store(0)
 		c.jumps.Add(1)
 		return true
-	case shortest < minWatch:
+	case shortest < minElapsed:
 		return false
 	case moved >= shortest.Milliseconds()-1, moved > 0 && c.moves.Add(1)%minMoves == 0:
 		c.score.CompareAndSwap(score, min(maxScore, score+1))

@@ -9,16 +9,16 @@ import (
 
 const ms = time.Millisecond
 
-// TestWhatIsSeenOfAClock: Redis' clock moved by whole milliseconds, while some time between two
-// bounds passed here. It may have moved two more than the longer one, and one less than the shorter
-// one, as it is read in whole milliseconds.
+// TestWhatIsSeenOfAClock: Redis' clock moved by whole milliseconds, while a time between two bounds
+// passed here. The readings are whole milliseconds, so it may move two more than the longer bound,
+// or one less than the shorter.
 func TestWhatIsSeenOfAClock(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		moved             int64
 		shortest, longest time.Duration
 		fast, useful      bool
-		trusted           bool // after it was seen so once
+		trusted           bool // after one such observation
 	}{
 		"like this one":                       {10, 10 * ms, 10 * ms, false, true, true},
 		"a millisecond less":                  {9, 10 * ms, 10 * ms, false, true, true},
@@ -28,8 +28,8 @@ func TestWhatIsSeenOfAClock(t *testing.T) {
 		"two more than the longest":           {52, 10 * ms, 50*ms + ms/2, false, true, true},
 		"three more than the longest":         {53, 10 * ms, 50*ms + ms/2, true, true, false},
 		"stands still":                        {0, 500 * ms, 500 * ms, false, true, false},
-		"the shortest time that tells":        {3, minWatch, minWatch, false, true, true},
-		"too short a time to tell":            {3, minWatch - 1, minWatch, false, false, false},
+		"the shortest time":                   {3, minElapsed, minElapsed, false, true, true},
+		"too short a time":                    {3, minElapsed - 1, minElapsed, false, false, false},
 		"too far, in however short a time":    {3, 0, 0, true, true, false},
 		"not too far, in however short a one": {2, 0, 0, false, false, false},
 	} {
@@ -38,7 +38,7 @@ func TestWhatIsSeenOfAClock(t *testing.T) {
 			c := New(false)
 			require.False(t, c.Always())
 			require.False(t, c.Trusted())
-			useful := c.Saw(row.moved, row.shortest, row.longest)
+			useful := c.Observe(row.moved, row.shortest, row.longest)
 			require.Equal(t, row.fast, c.Jumps() > 0)
 			require.Equal(t, row.useful, useful)
 			require.Equal(t, row.trusted, c.Trusted())
@@ -46,39 +46,39 @@ func TestWhatIsSeenOfAClock(t *testing.T) {
 	}
 }
 
-// TestAClockTrustedFromTheStart is so until it was seen to be set twice.
+// TestAClockTrustedFromTheStart is trusted until it has jumped twice.
 func TestAClockTrustedFromTheStart(t *testing.T) {
 	t.Parallel()
 	c := New(true)
 	require.True(t, c.Always())
 	for _, want := range []bool{true, false} {
 		require.True(t, c.Trusted())
-		c.Saw(time.Hour.Milliseconds(), ms, ms)
+		c.Observe(time.Hour.Milliseconds(), ms, ms)
 		require.Equal(t, want, c.Trusted())
 	}
 }
 
-// TestAClockThatMovesTellsLess than one that keeps pace: it must be seen to move eight times, and
-// anew after it was set.
+// TestAClockThatMovesTellsLess than one that keeps pace: it must move eight times, and again after
+// a jump.
 func TestAClockThatMovesTellsLess(t *testing.T) {
 	t.Parallel()
 	c := New(false)
 	moves := func(times int) {
 		for range times {
 			require.False(t, c.Trusted())
-			c.Saw(1, 10*ms, 10*ms)
-			c.Saw(1, ms, ms)
+			c.Observe(1, 10*ms, 10*ms)
+			c.Observe(1, ms, ms)
 		}
 		for range 100 {
-			c.Saw(0, 10*ms, 10*ms)
+			c.Observe(0, 10*ms, 10*ms)
 		}
 	}
 	moves(8)
 	require.True(t, c.Trusted())
-	c.Saw(1, 10*ms, 10*ms)
-	c.Saw(500, 10*ms, 10*ms)
+	c.Observe(1, 10*ms, 10*ms)
+	c.Observe(500, 10*ms, 10*ms)
 	require.EqualValues(t, 1, c.Jumps())
-	moves(8 + 7) // it was set, which outweighs the first eight
+	moves(8 + 7) // the jump outweighs the first eight
 	require.False(t, c.Trusted())
 	moves(1)
 	require.True(t, c.Trusted())

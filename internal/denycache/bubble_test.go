@@ -8,7 +8,7 @@ import (
 
 const ms = time.Millisecond
 
-// inBubble has a test go by simulated time.
+// inBubble runs a test with simulated time.
 func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()

@@ -14,60 +14,61 @@ import (
 const (
 	// MaxEntries keeps the table allocatable.
 	MaxEntries = 1 << 22
-	// life is how long a denial is believed.
+	// life is how long a denial is used.
 	life = time.Second
 	// ways is how many entries a key may be in.
 	ways = 4
-	// stripes is over how many clocks the keys are spread that tell when one was changed.
+	// stripes is how many stripes of keys record their last change.
 	stripes = 64
-	// shares is how many sets of buckets are kept for denials to share. More may be remembered, in
-	// more memory.
-	shares = 64
+	// maxInterned is how many slices of buckets denials may share. Other slices are kept too,
+	// unshared.
+	maxInterned = 64
 )
 
 // Cache remembers denials. A nil Cache remembers nothing.
 //
-// A level that Redis found falls only by what drains. Redis read it after it was asked and before
-// it answered. Counted from the former, the level is a lower bound, by which a request is denied;
-// from the latter an upper one, by which the client is told when to come back. So it denies no
-// client that Redis would admit, but for tokens that another process gave back within a second, and
-// for a second at most a call of several tokens after a block under a limit that was raised during
-// the block.
+// The level that Redis found falls only by what drains. Redis read it between the request and the
+// answer. Counted from the request, the level is a lower bound; it decides whether to deny. Counted
+// from the answer, the level is an upper bound; it sets the wait that the client is given. So the
+// cache denies no client that Redis would admit, with two exceptions, each for a second at most.
+// Another process may have given tokens back. A limit may have been raised during a block, and the
+// call takes several tokens.
 //
-// Its clock is that of this process. It denies nobody until Redis' clock is trusted, and watches
-// how levels fall to learn that.
+// The cache uses this process' clock. It denies nobody until Redis' clock is trusted, and observes
+// falling levels to establish the trust.
 //
-// It is a table of fixed size in which a key has a few places, read and written without a lock.
+// The cache is a table of fixed size. Each key has a few places in it, which are read and written
+// without a lock.
 //
-// A change in this process, such as a refund, leaves no older denial behind. Forget sets the clock
+// After a change in this process, such as a refund, no older denial remains. Forget sets the time
 // of the key's stripe, then empties the key's places. Remember writes its entry, then removes it if
-// the clock has passed the time at which its call was sent. If Forget empties the places before the
-// entry is written, it has set the clock before, and Remember sees it.
+// its call was sent before that time. If Forget empties the places before the entry is written, it
+// has already set the time, and Remember sees it.
 type Cache struct {
-	clock  *clocktrust.Clock
-	sets   int // a power of two
-	table  atomic.Pointer[[]atomic.Pointer[entry]]
-	shared [shares]atomic.Pointer[[]bucket.Bucket]
+	clock    *clocktrust.Clock
+	sets     int // a power of two
+	table    atomic.Pointer[[]atomic.Pointer[entry]]
+	interned [maxInterned]atomic.Pointer[[]bucket.Bucket]
 
 	start   time.Time
-	changed [stripes]atomic.Int64 // when this process last changed a key of the stripe, since start
+	changed [stripes]atomic.Int64 // the last change of the stripe's keys by this process, since start
 }
 
-// Subject is whose denial it is: a key, with its hash, and the buckets of its limits.
+// Subject identifies a denial: a key, its hash, the buckets of its limits and the cost.
 type Subject struct {
 	Key     []byte
 	Hash    uint64
 	Buckets []bucket.Bucket
-	N       int64 // tokens of a charge
+	N       int64 // tokens of one charge
 }
 
-// Denial is what Redis found when it denied.
+// Denial is what Redis found when it denied a request.
 type Denial struct {
 	States         []bucket.State
-	Sent, Received time.Time // when Redis was asked, and had answered
+	Sent, Received time.Time // when the request was sent, and the answer received
 }
 
-// entry is a denial by Redis. It is not changed.
+// entry is a remembered denial. It is immutable.
 type entry struct {
 	hash    uint64
 	key     string
@@ -76,7 +77,7 @@ type entry struct {
 	Denial
 }
 
-// New returns a cache of so many entries, rounded up, and nil for none.
+// New returns a cache of at least the given number of entries, or nil for none.
 func New(entries int, clock *clocktrust.Clock) *Cache {
 	if entries <= 0 {
 		return nil
@@ -84,7 +85,7 @@ func New(entries int, clock *clocktrust.Clock) *Cache {
 	return &Cache{clock: clock, sets: 1 << bits.Len(uint((entries-1)/ways)), start: time.Now()}
 }
 
-// places returns where the hash of a key may be, nil if nothing was ever remembered.
+// places returns the places for a hash, or nil before the first Remember.
 func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
 	table := c.table.Load()
 	if table == nil {
@@ -94,7 +95,7 @@ func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
 	return (*table)[i : i+ways]
 }
 
-// Lookup reports whether a charge is known to be denied, and if so sets the states of its buckets.
+// Lookup reports whether Redis would deny a charge. If so, it sets the states of the buckets.
 func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 	if c == nil || !c.clock.Trusted() && bucket.Timed(s.Buckets) >= 0 {
 		return false
@@ -108,35 +109,35 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 	if age >= life {
 		return false
 	}
-	longest := int64((age + time.Millisecond - 1) / time.Millisecond)
-	refused := false
+	maxAge := int64((age + time.Millisecond - 1) / time.Millisecond)
+	denied := false
 	for i := range s.Buckets {
-		refused = refused || s.Buckets[i].Denies(e.States[i], longest, s.N)
+		denied = denied || s.Buckets[i].Denies(e.States[i], maxAge, s.N)
 	}
-	if refused {
-		shortest := now.Sub(e.Received).Milliseconds()
+	if denied {
+		minAge := now.Sub(e.Received).Milliseconds()
 		for i := range s.Buckets {
-			states[i] = s.Buckets[i].After(e.States[i], shortest)
+			states[i] = s.Buckets[i].After(e.States[i], minAge)
 		}
 	}
-	return refused
+	return denied
 }
 
-// find returns what is remembered of a subject.
+// find returns the entry of a subject.
 func find(places []atomic.Pointer[entry], s Subject) *entry {
 	for i := range places {
 		e := places[i].Load()
-		if e != nil && e.of(s.Hash, s.Key) && bucket.Same(e.buckets, s.Buckets) &&
-			(e.n == s.N || bucket.Tokens(s.Buckets)) { // a window's waits are those of n tokens
+		if e != nil && e.matches(s.Hash, s.Key) && bucket.Same(e.buckets, s.Buckets) &&
+			(e.n == s.N || bucket.Tokens(s.Buckets)) { // a window's waits depend on n
 			return e
 		}
 	}
 	return nil
 }
 
-func (e *entry) of(hash uint64, key []byte) bool { return e.hash == hash && e.key == string(key) }
+func (e *entry) matches(hash uint64, key []byte) bool { return e.hash == hash && e.key == string(key) }
 
-// Remember keeps that Redis refused a charge.
+// Remember remembers a denial by Redis.
 func (c *Cache) Remember(s Subject, r Denial) {
 	if c == nil || c.changedSince(s.Hash, r.Sent) {
 		return
@@ -147,45 +148,45 @@ func (c *Cache) Remember(s Subject, r Denial) {
 	}
 	places := c.places(s.Hash)
 	if !c.clock.Always() {
-		if before := find(places, s); before != nil && !c.watch(before, s.Buckets, r) {
+		if before := find(places, s); before != nil && !c.observe(before, s.Buckets, r) {
 			return
 		}
 	}
-	e := &entry{hash: s.Hash, key: string(s.Key), buckets: c.share(s.Buckets), n: s.N, Denial: r}
+	e := &entry{hash: s.Hash, key: string(s.Key), buckets: c.intern(s.Buckets), n: s.N, Denial: r}
 	e.States = slices.Clone(r.States)
-	place, old := choose(places, e)
+	place, old := choosePlace(places, e)
 	if place.CompareAndSwap(old, e) && c.changedSince(s.Hash, r.Sent) {
 		place.CompareAndSwap(e, nil)
 	}
 }
 
-// share returns the same buckets from where other denials have them too: an application that passes
-// limits with each call makes new ones each time.
-func (c *Cache) share(buckets []bucket.Bucket) []bucket.Bucket {
+// intern returns a shared copy of the buckets: an application that passes limits with each call
+// makes new ones each time.
+func (c *Cache) intern(buckets []bucket.Bucket) []bucket.Bucket {
 	first := &buckets[0]
-	place := &c.shared[(uint64(first.Kind)+3*uint64(first.Burst)+5*uint64(first.Period))%shares]
+	place := &c.interned[(uint64(first.Kind)+3*uint64(first.Burst)+5*uint64(first.Period))%maxInterned]
 	if known := place.Load(); known != nil && bucket.Same(*known, buckets) {
 		return *known
 	}
-	own := slices.Clone(buckets) // the caller may use its memory again
+	own := slices.Clone(buckets) // the caller may reuse its memory
 	place.Store(&own)
 	return own
 }
 
-// watch learns from two denials whether Redis' clock runs like this one. It is false if that is too
-// soon to tell. Calendar periods say nothing of it.
-func (c *Cache) watch(before *entry, buckets []bucket.Bucket, r Denial) bool {
+// observe compares two denials to observe Redis' clock. It returns false if that is too soon to
+// judge. Calendar periods do not depend on Redis' clock.
+func (c *Cache) observe(before *entry, buckets []bucket.Bucket, r Denial) bool {
 	i := bucket.Timed(buckets)
 	if i < 0 {
 		return true
 	}
 	fell := buckets[i].ResetAfter(before.States[i]) - buckets[i].ResetAfter(r.States[i])
-	return c.clock.Saw(fell, r.Sent.Sub(before.Received), r.Received.Sub(before.Sent)) || c.clock.Trusted()
+	return c.clock.Observe(fell, r.Sent.Sub(before.Received), r.Received.Sub(before.Sent)) || c.clock.Trusted()
 }
 
-// choose returns the place for an entry, and what is there: one of the same key, none, or the
-// oldest one.
-func choose(places []atomic.Pointer[entry], e *entry) (place *atomic.Pointer[entry], old *entry) {
+// choosePlace returns the place for an entry and its current entry: the same key's, none, or the
+// oldest.
+func choosePlace(places []atomic.Pointer[entry], e *entry) (place *atomic.Pointer[entry], old *entry) {
 	for i := range places {
 		this := places[i].Load()
 		switch {
@@ -198,9 +199,8 @@ func choose(places []atomic.Pointer[entry], e *entry) (place *atomic.Pointer[ent
 	return place, old
 }
 
-// Forget forgets a key that this process has changed, and what it asked about it before. If the
-// change failed, Redis may still make it: nothing is remembered of the key until a denial of now
-// has no life left.
+// Forget forgets a key that this process has changed, and the denials of calls sent before. If the
+// change failed, Redis may still make it. Then the key's denials are not remembered for a life.
 func (c *Cache) Forget(key []byte, hash uint64, failed bool) {
 	if c == nil {
 		return
@@ -215,26 +215,26 @@ func (c *Cache) Forget(key []byte, hash uint64, failed bool) {
 	c.Drop(key, hash)
 }
 
-// Drop forgets what is remembered of a key. A charge does so: the level is higher than was known.
+// Drop forgets the denials of a key. A charge calls it, because it raises the level.
 func (c *Cache) Drop(key []byte, hash uint64) {
 	if c == nil {
 		return
 	}
 	places := c.places(hash)
 	for i := range places {
-		if e := places[i].Load(); e != nil && e.of(hash, key) {
+		if e := places[i].Load(); e != nil && e.matches(hash, key) {
 			places[i].CompareAndSwap(e, nil)
 		}
 	}
 }
 
-// changedSince reports whether a key of the hash's stripe was changed since a time.
+// changedSince reports whether this process changed a key of the stripe since a time.
 func (c *Cache) changedSince(hash uint64, sent time.Time) bool {
 	changed := c.changed[hash%stripes].Load()
 	return changed > 0 && int64(sent.Sub(c.start)) <= changed
 }
 
-// Len returns how many denials may be told without Redis. It looks through the whole table.
+// Len returns how many denials are usable. It scans the whole table.
 func (c *Cache) Len() int {
 	if c == nil {
 		return 0

@@ -16,21 +16,21 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// TestRefusesForAsLongAsRedisWould has a bucket of 10 tokens a second that is empty: from its 100th
-// millisecond on there is one.
-func TestRefusesForAsLongAsRedisWould(t *testing.T) {
+// TestDeniesForAsLongAsRedisWould has an empty bucket of 10 tokens a second: after 100 milliseconds
+// there is one token.
+func TestDeniesForAsLongAsRedisWould(t *testing.T) {
 	for name, row := range map[string]struct {
-		level    int64
-		n        int64
-		took     time.Duration // from when Redis was asked to when it answered
-		last     time.Duration // after it answered: the last moment of a denial
-		toldThen int64         // the level told at that moment
+		level     int64
+		n         int64
+		took      time.Duration // from the request to the answer
+		last      time.Duration // after the answer: the last moment of a denial
+		levelThen int64         // the level set at that moment
 	}{
 		"at once":                          {1000, 1, 0, 99 * ms, 901},
 		"several tokens":                   {1000, 3, 0, 299 * ms, 701},
 		"counted from when it was asked":   {1000, 1, 20 * ms, 79 * ms, 921},
 		"rounded up to whole milliseconds": {1000, 1, 20*ms - 1, 79*ms + 1, 921},
-		"told from when it answered":       {1000, 1, 99 * ms, 0, 1000},
+		"a wait from the answer on":        {1000, 1, 99 * ms, 0, 1000},
 		"for a second at most":             {5000, 1, 0, life - 1, 4001},
 		"from when it was asked":           {5000, 1, 200 * ms, life - 200*ms - 1, 4201},
 	} {
@@ -40,12 +40,12 @@ func TestRefusesForAsLongAsRedisWould(t *testing.T) {
 				s := of("k", 1, row.n, one)
 				require.Nil(t, c.lookup(s))
 				require.Zero(t, c.Len())
-				r := refused(bucket.State{Level: row.level})
+				r := denied(bucket.State{Level: row.level})
 				time.Sleep(row.took)
 				r.Received = time.Now()
 				c.Remember(s, r)
 				time.Sleep(row.last)
-				require.Equal(t, []bucket.State{{Level: row.toldThen}}, c.lookup(s))
+				require.Equal(t, []bucket.State{{Level: row.levelThen}}, c.lookup(s))
 				require.Equal(t, 1, c.Len())
 				time.Sleep(time.Nanosecond)
 				require.Nil(t, c.lookup(s))
@@ -56,11 +56,11 @@ func TestRefusesForAsLongAsRedisWould(t *testing.T) {
 	}
 }
 
-// TestRefusesByAnyOfSeveralLimits: and tells of all.
-func TestRefusesByAnyOfSeveralLimits(t *testing.T) {
+// TestDeniesByAnyOfSeveralLimits, and sets the states of all.
+func TestDeniesByAnyOfSeveralLimits(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c, two := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{60, 60_000})
-		c.Remember(of("k", 1, 1, two), refused(bucket.State{Level: 950}, bucket.State{Level: 59_500}))
+		c.Remember(of("k", 1, 1, two), denied(bucket.State{Level: 950}, bucket.State{Level: 59_500}))
 		time.Sleep(50 * ms)
 		require.Equal(t, []bucket.State{{Level: 900}, {Level: 59_450}}, c.lookup(of("k", 1, 1, two)), "of the second")
 		time.Sleep(449 * ms)
@@ -70,16 +70,17 @@ func TestRefusesByAnyOfSeveralLimits(t *testing.T) {
 	})
 }
 
-// TestWindowsRefuseUntilTheirWaitIsOver: that is a wait for as many tokens.
-func TestWindowsRefuseUntilTheirWaitIsOver(t *testing.T) {
+// TestWindowsDenyUntilTheirWaitIsOver, which depends on the number of tokens.
+func TestWindowsDenyUntilTheirWaitIsOver(t *testing.T) {
 	for _, kind := range []bucket.Kind{bucket.FixedWindow, bucket.SlidingWindow} {
 		inBubbleRun(t, fmt.Sprint(kind), func(t *testing.T) {
 			c, one := New(64, clocktrust.New(true)), newBuckets(t, kind, [2]int64{10, 1000})
-			c.Remember(of("k", 1, 3, one), refused(bucket.State{Level: 8, Soon: 30, Wait: 70, Reset: 900, Mark: 5}))
+			c.Remember(of("k", 1, 3, one), denied(bucket.State{Level: 8, Soon: 30, Wait: 70, Reset: 900, Mark: 5}))
 			require.Nil(t, c.lookup(of("k", 1, 4, one)))
 			require.Nil(t, c.lookup(of("k", 1, 1, one)))
 			time.Sleep(40 * ms)
-			require.Equal(t, []bucket.State{{Level: 8, Soon: 0, Wait: 30, Reset: 860, Mark: 5}}, c.lookup(of("k", 1, 3, one)))
+			require.Equal(t, []bucket.State{{Level: 8, Soon: 0, Wait: 30, Reset: 860, Mark: 5}},
+				c.lookup(of("k", 1, 3, one)))
 			time.Sleep(29 * ms)
 			require.NotNil(t, c.lookup(of("k", 1, 3, one)))
 			time.Sleep(1 * ms)
@@ -88,15 +89,14 @@ func TestWindowsRefuseUntilTheirWaitIsOver(t *testing.T) {
 	}
 }
 
-// TestWhoIsRefused: nobody but the same key under the same limits, for as many tokens as there are
-// not.
-func TestWhoIsRefused(t *testing.T) {
+// TestWhoIsDenied: only the same key under the same limits, for at least the missing tokens.
+func TestWhoIsDenied(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
 		mutable := newBuckets(t, bucket.Token, [2]int64{10, 1000})
 		states, key := []bucket.State{{Level: 800}}, []byte("k")
-		c.Remember(Subject{Key: key, Hash: 1, Buckets: mutable, N: 3}, refused(states...))
-		key[0], states[0].Level = 'x', 0 // the caller uses its memory again
+		c.Remember(Subject{Key: key, Hash: 1, Buckets: mutable, N: 3}, denied(states...))
+		key[0], states[0].Level = 'x', 0 // the caller reuses its memory
 		mutable[0] = newBuckets(t, bucket.Token, [2]int64{9, 999})[0]
 		for name, row := range map[string]struct {
 			s    Subject
@@ -110,24 +110,26 @@ func TestWhoIsRefused(t *testing.T) {
 			"another hash":            {of("k", 2, 3, one), false},
 			"the key that it now has": {of("x", 1, 3, one), false},
 			"another limit":           {of("k", 1, 3, newBuckets(t, bucket.Token, [2]int64{11, 1000})), false},
-			"more limits":             {of("k", 1, 3, newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{10, 9000})), false},
-			"another algorithm":       {of("k", 1, 3, newBuckets(t, bucket.FixedWindow, [2]int64{10, 1000})), false},
+			"more limits": {of("k", 1, 3,
+				newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{10, 9000})), false},
+			"another algorithm": {of("k", 1, 3, newBuckets(t, bucket.FixedWindow, [2]int64{10, 1000})), false},
 		} {
 			require.Equal(t, row.want, c.lookup(row.s) != nil, name)
 		}
 	})
 }
 
-// TestBucketsAreShared: denials under equal limits have them from one place, and no others.
-func TestBucketsAreShared(t *testing.T) {
+// TestBucketsAreInterned: denials under equal limits share one slice, others do not.
+func TestBucketsAreInterned(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(64, clocktrust.New(true))
 		var subjects []Subject
-		for i := range 8 { // four that have the same place, twice
-			one := newBuckets(t, bucket.Token, [2]int64{10 + int64(i%4)*shares, 86_400_000})
+		for i := range 8 { // four in the same place, twice
+			one := newBuckets(t, bucket.Token, [2]int64{10 + int64(i%4)*maxInterned, 86_400_000})
 			subjects = append(subjects, of(fmt.Sprint("client ", i), uint64(i), 1, one))
-			c.Remember(subjects[i], refused(bucket.State{Level: one[0].Capacity}))
-			c.Remember(of(fmt.Sprint("another ", i), uint64(i+8), 1, slices.Clone(one)), refused(bucket.State{Level: one[0].Capacity}))
+			c.Remember(subjects[i], denied(bucket.State{Level: one[0].Capacity}))
+			c.Remember(of(fmt.Sprint("another ", i), uint64(i+8), 1, slices.Clone(one)),
+				denied(bucket.State{Level: one[0].Capacity}))
 		}
 		for i, s := range subjects {
 			require.NotNil(t, c.lookup(s))
@@ -143,16 +145,16 @@ func TestAFullSetForgetsTheOldest(t *testing.T) {
 		empty := bucket.State{Level: one[0].Capacity}
 		subject := func(i int) Subject { return of(fmt.Sprint("client ", i), uint64(i), 1, one) }
 		for i := range 100 {
-			c.Remember(subject(i), refused(empty))
+			c.Remember(subject(i), denied(empty))
 			for j := range i + 1 {
 				require.Equal(t, j > i-ways, c.lookup(subject(j)) != nil, "client %d after %d", j, i)
 			}
 			time.Sleep(time.Nanosecond)
 		}
-		c.Remember(subject(97), refused(empty)) // of a key that is there
+		c.Remember(subject(97), denied(empty)) // of a key that is there
 		require.Equal(t, ways, c.Len())
 		time.Sleep(time.Nanosecond)
-		c.Remember(subject(100), refused(empty))
+		c.Remember(subject(100), denied(empty))
 		require.Nil(t, c.lookup(subject(96)))
 		require.NotNil(t, c.lookup(subject(97)), "it is newer now")
 	})
@@ -162,20 +164,20 @@ func TestKeysOfOneHashAreRememberedBoth(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c, one := New(ways, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
 		for _, key := range []string{"a", "b"} {
-			c.Remember(of(key, 1, 1, one), refused(bucket.State{Level: one[0].Capacity}))
+			c.Remember(of(key, 1, 1, one), denied(bucket.State{Level: one[0].Capacity}))
 		}
 		require.NotNil(t, c.lookup(of("a", 1, 1, one)))
 		require.NotNil(t, c.lookup(of("b", 1, 1, one)))
 	})
 }
 
-// TestDenialsOfGuardsAreRemembered: a ban and slots have no period.
+// TestDenialsOfBansAndSlotsAreRemembered, though these have no period.
 func TestRefusalsOfGuardsAreRemembered(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(64, clocktrust.New(true))
-		guards := []bucket.Bucket{bucket.NewBan(100, 1000), bucket.NewSlots(1)}
-		c.Remember(of("k", 1, 1, guards), refused(bucket.State{Level: 100, Wait: 100}, bucket.State{Level: 1}))
-		require.NotNil(t, c.lookup(of("k", 1, 1, guards)))
+		banAndSlots := []bucket.Bucket{bucket.NewBan(100, 1000), bucket.NewSlots(1)}
+		c.Remember(of("k", 1, 1, banAndSlots), denied(bucket.State{Level: 100, Wait: 100}, bucket.State{Level: 1}))
+		require.NotNil(t, c.lookup(of("k", 1, 1, banAndSlots)))
 	})
 }
 
@@ -190,14 +192,15 @@ func TestMaxEntriesIsAsDocumented(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	t.Parallel()
-	for entries, want := range map[int]int{1: 4, 4: 4, 5: 8, 8: 8, 9: 16, 100: 128, 1 << 16: 1 << 16, MaxEntries: MaxEntries} {
+	for entries, want := range map[int]int{1: 4, 4: 4, 5: 8, 8: 8, 9: 16, 100: 128, 1 << 16: 1 << 16,
+		MaxEntries: MaxEntries} {
 		assert.Equal(t, want, New(entries, clocktrust.New(true)).sets*ways, entries)
 	}
 	for _, none := range []int{0, -1} {
 		c := New(none, clocktrust.New(true))
 		assert.Nil(t, c)
 		one := newBuckets(t, bucket.Token, [2]int64{1, 1000})
-		c.Remember(of("k", 1, 1, one), refused(bucket.State{Level: 1000}))
+		c.Remember(of("k", 1, 1, one), denied(bucket.State{Level: 1000}))
 		c.Forget([]byte("k"), 1, true)
 		c.Drop([]byte("k"), 1)
 		assert.Nil(t, c.lookup(of("k", 1, 1, one)))
@@ -205,8 +208,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce has all done to few keys at once, for the race detector: whatever is told is of
-// the right key.
+// TestManyAtOnce does everything to few keys at once, for the race detector. Each state is the
+// right key's.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	c := New(8, clocktrust.New(true))
@@ -216,7 +219,7 @@ func TestManyAtOnce(t *testing.T) {
 		all.Go(func() {
 			for range 5000 {
 				i := r.Int64N(16)
-				// Each key has a limit of its own, in memory that is used again.
+				// Each key has its own limit, in reused memory.
 				own := newBuckets(t, bucket.Token, [2]int64{10 + i, 86_400_000})
 				s, level := of(fmt.Sprint("client ", i), uint64(i), 1, own), own[0].Capacity-own[0].Cost+1
 				switch r.IntN(4) {
@@ -226,7 +229,7 @@ func TestManyAtOnce(t *testing.T) {
 					c.Drop(s.Key, s.Hash)
 				case 2:
 					states := []bucket.State{{Level: own[0].Capacity}}
-					c.Remember(s, refused(states...))
+					c.Remember(s, denied(states...))
 					own[0], s.Key[0] = bucket.Bucket{}, 'x'
 				default:
 					if states := c.lookup(s); states != nil {

@@ -21,17 +21,17 @@ func newBuckets(t testing.TB, kind bucket.Kind, limits ...[2]int64) []bucket.Buc
 	return all
 }
 
-// of returns a subject whose hash says which places and which stripe it has.
+// of returns a subject whose hash selects its places and its stripe.
 func of(key string, hash uint64, n int64, buckets []bucket.Bucket) Subject {
 	return Subject{Key: []byte(key), Hash: hash, Buckets: buckets, N: n}
 }
 
 // denied returns a denial that was sent and received now.
-func refused(states ...bucket.State) Denial {
+func denied(states ...bucket.State) Denial {
 	return Denial{States: states, Sent: time.Now(), Received: time.Now()}
 }
 
-// lookup returns the states that the cache tells of a subject, nil if it does not refuse.
+// lookup returns the states that the cache sets for a subject, or nil if it does not deny.
 func (c *Cache) lookup(s Subject) []bucket.State {
 	states := make([]bucket.State, len(s.Buckets))
 	if !c.Lookup(s, states) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Background is work that Close must wait for: decisions that may have to give back, and what goes
-// on after a caller has left. The zero Background has none.
+// Background is work that Close must wait for: decisions that may have to give back, and calls that
+// go on after their caller has left. The zero Background has none.
 type Background struct {
 	mu     sync.Mutex // guards closed
 	closed bool
@@ -28,25 +28,30 @@ func (b *Background) Begin() bool {
 // Done notes the end of work.
 func (b *Background) Done() { b.all.Done() }
 
-// Close returns when all work has ended, or after a time: a hook of the client may hang.
+// Close returns when all work has ended, or after a time, because a hook of the client may hang.
 func (b *Background) Close(most time.Duration) {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-	ended := make(chan struct{})
+	waitAtMost(most, &b.all)
+}
+
+// waitAtMost waits until all are done, but no longer than a time.
+func waitAtMost(most time.Duration, all *sync.WaitGroup) {
+	done := make(chan struct{})
 	go func() {
-		b.all.Wait()
-		close(ended)
+		all.Wait()
+		close(done)
 	}()
 	select {
-	case <-ended:
+	case <-done:
 	case <-time.After(most):
 	}
 }
 
 // Detached calls f within a timeout of its own. It returns early if ctx ends; f continues in the
-// background, and Close waits for it. Until Detached returns, f has the values of ctx. It is called
-// by work that has begun.
+// background, and Close waits for it. Until Detached returns, f has the values of ctx. Work that
+// calls it must have begun.
 func (b *Background) Detached(ctx context.Context, timeout time.Duration, f func(context.Context)) {
 	b.all.Add(1)
 	within, cancel := context.WithTimeout(context.Background(), timeout)

@@ -8,30 +8,30 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// Batch is what travels together. It belongs to the goroutine that sends it, but for since and
-// overdue, which are the dispatcher's, behind its lock. Its memory is used again.
+// Batch is the calls that are sent together. It belongs to the goroutine that sends it, except for
+// since and overdue, which Dispatcher.mu guards. Its memory is used again.
 type Batch struct {
-	Groups []*Group // in the order in which they were asked for
+	Groups []*Group // in the order of their first calls
 
 	ctx           *Borrowed  // of the transport, with the values of one caller: that of the first call
 	spareContexts []Borrowed // contexts of further batches
 	calls         []*Call
-	newest        map[uint64]*Group // by the hash of a key: the merged call that a further one may join
+	newest        map[uint64]*Group // by the hash of a key: the group that a further call may join
 	spare         []*Group
 
 	urgent  bool      // it has a Return, which must not be done late
-	since   time.Time // it took its calls
+	since   time.Time // when it took its calls, or was answered last
 	overdue bool      // it was late and has no slot
 }
 
-// Group is a call for one or several Calls on the same buckets.
+// Group is one or several calls on the same buckets, which Redis decides at once.
 type Group struct {
-	*Call                  // the first of them, and what they have in common
-	Charges int64          // of all of them
+	*Call                  // the first call, with what all calls have in common
+	Charges int64          // of all calls
 	First   bool           // on its key in this batch
-	Found   []bucket.State // as the transport has found them, before the first of them
-	Err     error          // why it was not done, as the transport says
-	last    *Call          // the end of the list that begins with the first
+	Found   []bucket.State // before the first call, as the transport found them
+	Err     error          // of the transport, if the group was not decided
+	last    *Call          // the end of the list that begins with the first call
 }
 
 func newBatch() *Batch { return &Batch{newest: map[uint64]*Group{}} }
@@ -46,7 +46,7 @@ func (b *Batch) borrow(caller context.Context) {
 		b.spareContexts = make([]Borrowed, contextsAtOnce)
 	}
 	b.ctx, b.spareContexts = &b.spareContexts[0], b.spareContexts[1:]
-	b.ctx.caller, b.calls[0].borrowed = caller, b.ctx
+	b.ctx.caller, b.calls[0].caller.borrowed = caller, b.ctx
 }
 
 func (b *Batch) reset() {
@@ -54,15 +54,15 @@ func (b *Batch) reset() {
 	clear(b.calls)
 	b.calls = b.calls[:0]
 	clear(b.newest)
-	for _, m := range b.Groups {
-		m.Call, m.last, m.Err = nil, nil, nil
+	for _, g := range b.Groups {
+		g.Call, g.last, g.Err = nil, nil, nil
 	}
 	b.spare = append(b.spare, b.Groups...)
 	b.Groups = b.Groups[:0]
 }
 
-// coalesce merges the calls that can be. A call joins only the newest one on its key, so that all
-// that is done to one key happens in the order in which it was asked for.
+// coalesce makes groups of the calls. A call joins only the newest group on its key, so that Redis
+// decides the calls on one key in their order.
 func (b *Batch) coalesce() {
 	b.urgent = false
 	for _, c := range b.calls {
@@ -76,33 +76,34 @@ func (b *Batch) coalesce() {
 				continue
 			}
 		}
-		var m *Group
+		var g *Group
 		if n := len(b.spare); n > 0 {
-			m, b.spare = b.spare[n-1], b.spare[:n-1]
+			g, b.spare = b.spare[n-1], b.spare[:n-1]
 		} else {
-			m = new(Group)
+			g = new(Group)
 		}
-		m.Call, m.last, m.Charges, m.First = c, c, c.Op.Charges, before == nil
-		m.Found = append(m.Found[:0], c.States...)
-		b.Groups = append(b.Groups, m)
+		g.Call, g.last, g.Charges, g.First = c, c, c.Op.Charges, before == nil
+		g.Found = append(g.Found[:0], c.States...)
+		b.Groups = append(b.Groups, g)
 		if len(b.calls) > 1 {
-			b.newest[c.Hash] = m
+			b.newest[c.Hash] = g
 		}
 	}
 }
 
-// joins reports whether c takes from the same buckets by charges of the same size.
-func (m *Group) joins(c *Call) bool {
-	op := m.Op
-	op.Charges = m.Charges
-	return op.Merges(c.Op) && len(m.Others)+len(c.Others) == 0 && m.sameKey(c) && bucket.Same(m.Buckets, c.Buckets)
+// joins reports whether c may join the group: it takes from the same buckets by charges of the same
+// size.
+func (g *Group) joins(c *Call) bool {
+	op := g.Op
+	op.Charges = g.Charges
+	return op.Merges(c.Op) && len(g.Others)+len(c.Others) == 0 && g.sameKey(c) && bucket.Same(g.Buckets, c.Buckets)
 }
 
-// Attempts returns what is settled of the slots that this process holds, as the newest of the calls
-// tells it, and the numbers of their attempts, each followed by a comma.
-func (m *Group) Attempts() (newest bucket.Attempt, numbers string) {
+// Attempts returns the newest attempt of the calls, which has the newest report of the slots that
+// this process holds, and the numbers of all their attempts, each followed by a comma.
+func (g *Group) Attempts() (newest bucket.Attempt, numbers string) {
 	var text []byte
-	for c := m.Call; c != nil; c = c.next {
+	for c := g.Call; c != nil; c = c.next {
 		if c.Attempt.Number >= newest.Number {
 			newest = c.Attempt
 		}
@@ -113,32 +114,32 @@ func (m *Group) Attempts() (newest bucket.Attempt, numbers string) {
 	return newest, string(text)
 }
 
-// distribute answers the calls, each as if those before it had been asked alone.
-func (m *Group) distribute(sent, received time.Time) {
-	for c := m.Call; c != nil; {
+// distribute answers the calls, each with the states that it would have found alone.
+func (g *Group) distribute(sent, received time.Time) {
+	for c := g.Call; c != nil; {
 		next := c.next
-		if m.Err == nil {
-			copy(c.States, m.Found)
+		if g.Err == nil {
+			copy(c.States, g.Found)
 			c.Sent, c.Received = sent, received
 			if next != nil {
-				m.charge(c)
+				g.charge(c)
 			}
 		}
-		c.answer(m.Err)
+		c.answer(g.Err)
 		c = next
 	}
 }
 
-// charge has the states be those after a call.
-func (m *Group) charge(c *Call) {
+// charge changes the states to those after a call.
+func (g *Group) charge(c *Call) {
 	granted := c.Op.Charges
 	for i := range c.Buckets {
-		granted = c.Buckets[i].Fit(m.Found[i].Level, granted, c.Op.N)
+		granted = c.Buckets[i].Fit(g.Found[i].Level, granted, c.Op.N)
 	}
 	if granted == 0 {
 		return
 	}
 	for i := range c.Buckets {
-		m.Found[i] = c.Buckets[i].Charged(m.Found[i], granted, c.Op.N)
+		g.Found[i] = c.Buckets[i].Charged(g.Found[i], granted, c.Op.N)
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
-// TestMergedCallsAreAnsweredInOrder has calls of all kinds on few keys sent in one batch. Each is
-// answered what it would have found if they had been done one after another.
-func TestMergedCallsAreAnsweredInOrder(t *testing.T) {
+// TestCallsOfAGroupAreAnsweredInOrder sends calls of all kinds on few keys in one batch. Each gets
+// the answer that it would get if the calls were decided one after another.
+func TestCallsOfAGroupAreAnsweredInOrder(t *testing.T) {
 	for name, row := range map[string]struct {
 		kind   bucket.Kind
 		bursts []int64
@@ -41,7 +41,7 @@ func TestMergedCallsAreAnsweredInOrder(t *testing.T) {
 				same := newBuckets(t, row.kind, row.bursts...) // in other memory
 				for range 20 {
 					release := occupy(t, d, s)
-					s.merged = nil
+					s.groups = nil
 					var calls []*Call
 					var want []string
 					for range 120 {
@@ -75,9 +75,9 @@ func TestMergedCallsAreAnsweredInOrder(t *testing.T) {
 						require.False(t, c.Sent.IsZero())
 						require.False(t, c.Abandoned())
 					}
-					require.Less(t, len(s.merged), 90, "of 122 calls")
+					require.Less(t, len(s.groups), 90, "of 122 calls")
 					seen := map[string]bool{}
-					for _, m := range s.merged {
+					for _, m := range s.groups {
 						require.Equal(t, !seen[m.key], m.first)
 						seen[m.key] = true
 					}
@@ -88,7 +88,7 @@ func TestMergedCallsAreAnsweredInOrder(t *testing.T) {
 	}
 }
 
-// TestWhatDoesNotMerge has two calls in one batch: one to take a token of k, and another one.
+// TestWhatDoesNotMerge sends two calls in one batch: one to take a token of k, and another one.
 func TestWhatDoesNotMerge(t *testing.T) {
 	one, two := newBuckets(t, bucket.Token, 10), newBuckets(t, bucket.Token, 10, 20)
 	for name, row := range map[string]struct {
@@ -107,13 +107,15 @@ func TestWhatDoesNotMerge(t *testing.T) {
 		"another algorithm":      {"k", take(1, 1), newBuckets(t, bucket.FixedWindow, 10), nil, false},
 		"another cost":           {"k", take(1, 2), one, nil, false},
 		"a look":                 {"k", bucket.Peek(1), one, nil, false},
-		"a further key":          {"k", take(1, 1), one, func(c *Call) { c.Others = []OtherKey{{Key: []byte("other"), From: 1}} }, false},
+		"a further key": {"k", take(1, 1), one, func(c *Call) {
+			c.Others = []OtherKey{{Key: []byte("other"), From: 1}}
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				d, s := newServer(t)
 				release := occupy(t, d, s)
-				s.merged = nil
+				s.groups = nil
 				calls := []*Call{newCall("k", take(1, 1), one), newCall(row.key, row.op, row.buckets)}
 				if row.change != nil {
 					row.change(calls[1])
@@ -125,19 +127,18 @@ func TestWhatDoesNotMerge(t *testing.T) {
 				release()
 				synctest.Wait()
 				require.EqualValues(t, 2+1, d.Stats().Batches-1, "both in one batch")
-				want := d.places + 2
+				want := d.slots.few + 2
 				if row.merges {
 					want--
 				}
-				require.Len(t, s.merged, want)
+				require.Len(t, s.groups, want)
 			})
 		})
 	}
 }
 
-// TestMergedChargesStayCountable: no more calls are merged than there are charges that can be
-// counted exactly.
-func TestMergedChargesStayCountable(t *testing.T) {
+// TestChargesOfAGroupStayCountable: a group has no more charges than can be counted exactly.
+func TestChargesOfAGroupStayCountable(t *testing.T) {
 	t.Parallel()
 	b, one := newBatch(), newBuckets(t, bucket.Token, 10)
 	for range 3 {
@@ -149,9 +150,9 @@ func TestMergedChargesStayCountable(t *testing.T) {
 	require.EqualValues(t, int64(bucket.MaxUnits/2), b.Groups[1].Charges)
 }
 
-// TestAttemptsOfMergedCalls: the newest tells what is settled, all have their number told, and
-// those that only look have none.
-func TestAttemptsOfMergedCalls(t *testing.T) {
+// TestAttemptsOfAGroup: the newest attempt has the report of slots, all attempts have their number
+// sent, and a call that peeks has none.
+func TestAttemptsOfAGroup(t *testing.T) {
 	t.Parallel()
 	one := newBuckets(t, bucket.Token, 10)
 	for name, row := range map[string]struct {
@@ -160,7 +161,7 @@ func TestAttemptsOfMergedCalls(t *testing.T) {
 		numbers  string
 	}{
 		"one that looks": {[]bucket.Attempt{{Ended: 3, Held: 2}}, bucket.Attempt{Ended: 3, Held: 2}, ""},
-		"some": {[]bucket.Attempt{{Number: 9, Ended: 3, Held: 2}, {}, {Number: 123, Ended: 8, Held: 1}, {Number: 1, Ended: 0, Held: 0}},
+		"some": {[]bucket.Attempt{{Number: 9, Ended: 3, Held: 2}, {}, {Number: 123, Ended: 8, Held: 1}, {Number: 1}},
 			bucket.Attempt{Number: 123, Ended: 8, Held: 1}, "9,123,1,"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,8 +180,8 @@ func TestAttemptsOfMergedCalls(t *testing.T) {
 	}
 }
 
-// TestErrorsOfAMergedCallReachItsCallersOnly: the transport denies one key of a batch.
-func TestErrorsOfAMergedCallReachItsCallersOnly(t *testing.T) {
+// TestErrorsOfAGroupReachItsCallersOnly: the transport fails one key of a batch.
+func TestErrorsOfAGroupReachItsCallersOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		refused := errors.New("refused")
 		d, s := newServer(t)
@@ -207,7 +208,7 @@ func TestErrorsOfAMergedCallReachItsCallersOnly(t *testing.T) {
 	})
 }
 
-// refusingKey is a server that denies all calls on a key.
+// refusingKey is a server that fails all calls on a key.
 type refusingKey struct {
 	*server
 	key string
@@ -224,8 +225,9 @@ func (r *refusingKey) Send(ctx context.Context, b *Batch) error {
 	return err
 }
 
-// TestCallsOfOneMomentAreSentTogether: whoever is scheduled after the caller that starts a batch is
-// still in it. The scheduler may now and then do otherwise, so not every round need be so.
+// TestCallsOfOneMomentAreSentTogether: a caller that is scheduled after the one that starts a batch
+// is still in the batch. The scheduler may sometimes order them otherwise, so not every round must
+// show it.
 func TestCallsOfOneMomentAreSentTogether(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	synctest.Test(t, func(t *testing.T) {

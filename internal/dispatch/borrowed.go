@@ -17,17 +17,17 @@ import (
 // application's code. It may panic, or wait for a lock that the caller holds until it is answered.
 // A hook that called it directly would then wait for ever, in the caller's goroutine or in that of
 // a batch with other callers in it. Only a goroutine can be left behind, and only a timer says
-// when. A lock around Value would make End wait for it too. Values cannot be copied before, as
-// nobody knows which keys a hook will ask for.
+// when. A lock around Value would make End wait for it too. Values cannot be copied before, because
+// the keys that a hook will read are not known.
 type Borrowed struct {
-	// Context has no values but its canceler, which is asked for first: a context derived from this
-	// one then needs no goroutine.
+	// Context has no value but its own canceler. Value looks there first, so that a context derived
+	// from this one needs no goroutine.
 	context.Context
 
 	mu     sync.Mutex
 	caller context.Context // nil once it has ended
-	reads  int             // of values, unanswered
-	read   chan struct{}   // is closed when these are answered; nil unless End waits for that
+	reads  int             // reads of values that have not returned
+	read   chan struct{}   // closed when all reads have returned; nil unless End waits for that
 }
 
 // readGrace is how long the application's Value may take. After one that takes longer, no more
@@ -39,25 +39,25 @@ const readGrace = 10 * time.Millisecond
 // others.
 const endWaits = 5
 
-// Borrow returns a context that ends with one context, and has the values of a caller's.
+// Borrow returns a context that ends with one context and has the values of another, the caller's.
 func Borrow(ends, caller context.Context) *Borrowed { return &Borrowed{Context: ends, caller: caller} }
 
 // Value implements [context.Context].
-func (l *Borrowed) Value(key any) any {
-	if value := l.Context.Value(key); value != nil {
+func (b *Borrowed) Value(key any) any {
+	if value := b.Context.Value(key); value != nil {
 		return value
 	}
-	l.mu.Lock()
-	caller := l.caller
+	b.mu.Lock()
+	caller := b.caller
 	if caller == nil {
-		l.mu.Unlock()
+		b.mu.Unlock()
 		return nil
 	}
-	l.reads++
-	l.mu.Unlock()
+	b.reads++
+	b.mu.Unlock()
 	done := Isolate(func() (any, error) {
-		defer l.hasRead()
-		if l.ended() { // a busy machine may run this late
+		defer b.hasRead()
+		if b.ended() { // a busy machine may run this late
 			return nil, nil
 		}
 		return caller.Value(key), nil
@@ -65,42 +65,42 @@ func (l *Borrowed) Value(key any) any {
 	select {
 	case out := <-done:
 		return out.Value
-	case <-l.Done():
+	case <-b.Done():
 	case <-time.After(readGrace):
-		l.mu.Lock() // others wait for this batch too
-		l.caller = nil
-		l.mu.Unlock()
+		b.mu.Lock() // others wait for this batch too
+		b.caller = nil
+		b.mu.Unlock()
 	}
 	return nil
 }
 
-func (l *Borrowed) ended() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.caller == nil
+func (b *Borrowed) ended() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.caller == nil
 }
 
-func (l *Borrowed) hasRead() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.reads--; l.reads == 0 && l.read != nil {
-		close(l.read)
+func (b *Borrowed) hasRead() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.reads--; b.reads == 0 && b.read != nil {
+		close(b.read)
 	}
 }
 
 // End stops the reading of values. It waits for values that are being read, but no longer than
 // EndGrace, because the application's Value may never return. The caller calls End before it
 // returns.
-func (l *Borrowed) End() {
-	l.mu.Lock()
-	l.caller = nil
-	if l.reads == 0 {
-		l.mu.Unlock()
+func (b *Borrowed) End() {
+	b.mu.Lock()
+	b.caller = nil
+	if b.reads == 0 {
+		b.mu.Unlock()
 		return
 	}
 	read := make(chan struct{})
-	l.read = read
-	l.mu.Unlock()
+	b.read = read
+	b.mu.Unlock()
 	for range endWaits {
 		select {
 		case <-read:

@@ -37,7 +37,7 @@ func (c *requestContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// valueFunc is a context whose values are what a function returns.
+// valueFunc is a context whose values a function returns.
 type valueFunc struct {
 	context.Context
 	value func(key any) any
@@ -66,8 +66,8 @@ func forBoth(t *testing.T, test func(t *testing.T, d *Dispatcher, s *server, one
 	}
 }
 
-// TestLend is a context with the end of one and the values of another.
-func TestLend(t *testing.T) {
+// TestBorrow returns a context with the end of one and the values of another.
+func TestBorrow(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		ends, cancel := context.WithCancel(t.Context())
 		borrowed := Borrow(ends, context.WithValue(t.Context(), spanKey{}, "span"))
@@ -195,14 +195,19 @@ func TestCallerThatLeavesWaitsForAReading(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				d, s := newServer(t)
 				one := newBuckets(t, bucket.Token, 10)
-				s.does(func(sent context.Context, _ *Batch) error { go spanOf(sent); spanOf(sent); <-sent.Done(); return nil }, nil)
+				s.does(func(sent context.Context, _ *Batch) error {
+					go spanOf(sent)
+					spanOf(sent)
+					<-sent.Done()
+					return nil
+				}, nil)
 				ctx, cancel := context.WithTimeout(t.Context(), 7*time.Millisecond)
 				defer cancel()
 				start, takes := time.Now(), make(chan time.Duration, 2)
 				takes <- 8 * time.Millisecond
 				takes <- row.takes
-				require.Equal(t, context.DeadlineExceeded,
-					d.Do(valueFunc{ctx, func(any) any { time.Sleep(<-takes); return nil }}, newCall("k", take(1, 1), one)))
+				slow := valueFunc{ctx, func(any) any { time.Sleep(<-takes); return nil }}
+				require.Equal(t, context.DeadlineExceeded, d.Do(slow, newCall("k", take(1, 1), one)))
 				require.Equal(t, row.waits, time.Since(start))
 				time.Sleep(never)
 			})
@@ -210,8 +215,7 @@ func TestCallerThatLeavesWaitsForAReading(t *testing.T) {
 	}
 }
 
-// TestAValueThatDoesNotReturn holds nobody up but its own caller, and that for no longer than the
-// grace.
+// TestAValueThatDoesNotReturn holds up its own caller only, and for no longer than the grace.
 func TestAValueThatDoesNotReturn(t *testing.T) {
 	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
 		s.does(func(sent context.Context, _ *Batch) error {
@@ -232,10 +236,10 @@ func TestAValueThatDoesNotReturn(t *testing.T) {
 func TestAReadingIsWaitedForOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := NewCall()
-		c.borrowed = &Borrowed{caller: t.Context(), reads: 1}
+		c.caller.borrowed = &Borrowed{caller: t.Context(), reads: 1}
 		for _, want := range []time.Duration{EndGrace, 0} {
 			start := time.Now()
-			c.endBorrowed()
+			c.caller.endBorrowed()
 			require.Equal(t, want, time.Since(start))
 		}
 	})
@@ -282,7 +286,8 @@ func TestAValueThatFails(t *testing.T) {
 			assert.Nil(t, <-derived)
 			return nil
 		}, nil)
-		require.NoError(t, d.Do(valueFunc{t.Context(), func(any) any { panic("fault") }}, newCall("k", take(1, 1), one)))
+		panics := valueFunc{t.Context(), func(any) any { panic("fault") }}
+		require.NoError(t, d.Do(panics, newCall("k", take(1, 1), one)))
 	})
 }
 
@@ -326,11 +331,12 @@ func BenchmarkDo(b *testing.B) {
 	}
 }
 
-// newDo returns a function that has a call done by a server that does nothing but call a hook.
+// newDo returns a function that sends a call to a server that only calls a hook.
 func newDo(t testing.TB, hook func(context.Context), direct bool) func() {
 	d := New(10*time.Second, Server{Transport: hookOnly{hook: hook}, Inline: direct})
 	t.Cleanup(d.Close)
-	ctx, c := context.WithValue(context.Background(), spanKey{}, "span"), newCall("k", take(1, 1), newBuckets(t, bucket.Token, 100))
+	ctx := context.WithValue(context.Background(), spanKey{}, "span")
+	c := newCall("k", take(1, 1), newBuckets(t, bucket.Token, 100))
 	return func() {
 		c.Reset(c.Op, c.Buckets)
 		if err := d.Do(ctx, c); err != nil {

@@ -11,6 +11,9 @@ import (
 
 // TestBounded: what a function of the application does reaches its caller, in time.
 func TestBounded(t *testing.T) {
+	takes := func(d time.Duration, err error) func() (int, error) {
+		return func() (int, error) { time.Sleep(d); return 1, err }
+	}
 	for name, row := range map[string]struct {
 		f     func() (int, error)
 		want  int
@@ -18,12 +21,12 @@ func TestBounded(t *testing.T) {
 		took  time.Duration
 		grace time.Duration
 	}{
-		"returns":           {func() (int, error) { time.Sleep(time.Second - 1); return 1, errDown }, 1, errDown, time.Second - 1, 0},
+		"returns":           {takes(time.Second-1, errDown), 1, errDown, time.Second - 1, 0},
 		"panics":            {func() (int, error) { panic("x") }, 0, ErrPanic, 0, 0},
 		"ends":              {func() (int, error) { runtime.Goexit(); return 1, nil }, 0, ErrGoexit, 0, 0},
-		"hangs":             {func() (int, error) { time.Sleep(time.Hour); return 1, nil }, 0, context.DeadlineExceeded, time.Second, 0},
-		"returns in grace":  {func() (int, error) { time.Sleep(time.Second + 1); return 1, nil }, 0, context.DeadlineExceeded, time.Second + 1, 2},
-		"hangs after grace": {func() (int, error) { time.Sleep(time.Hour); return 1, nil }, 0, context.DeadlineExceeded, time.Second + 2, 2},
+		"hangs":             {takes(time.Hour, nil), 0, context.DeadlineExceeded, time.Second, 0},
+		"returns in grace":  {takes(time.Second+1, nil), 0, context.DeadlineExceeded, time.Second + 1, 2},
+		"hangs after grace": {takes(time.Hour, nil), 0, context.DeadlineExceeded, time.Second + 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {

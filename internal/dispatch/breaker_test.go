@@ -25,6 +25,7 @@ func TestBreakerStates(t *testing.T) {
 	}
 	fails := func(at int, want breakerState, opened bool) event { return event{"fails", at, 0, want, opened} }
 	opens := []event{fails(100, closed, false), fails(200, closed, false), fails(300, open, true)}
+	found := append(opens[:3:3], event{what: "found", want: halfOpen})
 	for name, events := range map[string][]event{
 		"closed: the third failure in a row opens": opens,
 		"closed: an answer in between starts anew": {
@@ -42,11 +43,11 @@ func TestBreakerStates(t *testing.T) {
 		"closed: no probe runs, so none finds":     {{what: "found", want: closed}},
 		"open: a failure changes nothing":          append(opens[:3:3], fails(400, open, false)),
 		"open: an answer to an older call is late": append(opens[:3:3], event{what: "answers", want: open}),
-		"open: a probe finds the server":           append(opens[:3:3], event{what: "found", want: halfOpen}),
-		"half-open: one failure opens":             append(opens[:3:3], event{what: "found", want: halfOpen}, fails(301, open, true)),
-		"half-open: an answer closes": append(opens[:3:3], event{what: "found", want: halfOpen}, event{what: "answers", want: closed},
+		"open: a probe finds the server":           found,
+		"half-open: one failure opens":             append(found[:4:4], fails(301, open, true)),
+		"half-open: an answer closes": append(found[:4:4], event{what: "answers", want: closed},
 			fails(400, closed, false), fails(500, closed, false), fails(600, open, true)),
-		"half-open: a second probe changes nothing": append(opens[:3:3], event{what: "found", want: halfOpen}, event{what: "found", want: halfOpen}),
+		"half-open: a second probe changes nothing": append(found[:4:4], event{what: "found", want: halfOpen}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBreaker(100 * time.Millisecond)
@@ -87,7 +88,7 @@ func TestOutage(t *testing.T) {
 				require.Equal(t, 1, s.lines("because of: down"))
 
 				// Nobody waits, and nothing is sent while pings fail.
-				s.merged = nil
+				s.groups = nil
 				began := time.Now()
 				for time.Since(began) < blindGap-time.Second {
 					start := time.Now()
@@ -111,13 +112,13 @@ func TestOutage(t *testing.T) {
 				sends, _ = s.count()
 				require.Greater(t, sends, 1+maxFailures+3)
 				require.True(t, d.Stats().Open)
-				require.Empty(t, s.merged)
+				require.Empty(t, s.groups)
 
 				// A probe is answered. It looks at the bucket, and takes nothing.
 				s.does(nil, nil)
 				untilFound(t, d)
 				require.Equal(t, halfOpen, stateOf(d))
-				require.Equal(t, []mergedCall{{"k", bucket.Peek(1), 0, true}}, s.merged)
+				require.Equal(t, []sentGroup{{"k", bucket.Peek(1), 0, true}}, s.groups)
 				require.Zero(t, s.lines(logBack))
 				require.False(t, d.Idle(), "it may open again")
 
@@ -135,7 +136,8 @@ func TestOutage(t *testing.T) {
 				s.does(failing, refusing)
 				failed(t, d)
 				require.Equal(t, 2, s.lines(logOpen))
-				require.Equal(t, map[Transition]uint64{{"open", "word"}: 2, {"half_open", ""}: 1, {"closed", ""}: 1}, d.Stats().Transitions)
+				require.Equal(t, map[Transition]uint64{{"open", "word"}: 2, {"half_open", ""}: 1, {"closed", ""}: 1},
+					d.Stats().Transitions)
 			})
 		})
 	}
@@ -173,6 +175,7 @@ func TestHalfOpenOpensAtOneFailure(t *testing.T) {
 		require.True(t, d.Idle())
 		opened := d.Stats().Transitions[Transition{"open", "word"}]
 		require.EqualValues(t, 1+calls-maxFailures, opened, "by each call of a half-open breaker")
-		require.Equal(t, map[Transition]uint64{{"open", "word"}: opened, {"half_open", ""}: opened}, d.Stats().Transitions)
+		require.Equal(t, map[Transition]uint64{{"open", "word"}: opened, {"half_open", ""}: opened},
+			d.Stats().Transitions)
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// inBubble has a test go by simulated time. What is left running when it ends is a fault.
+// inBubble runs a test in simulated time. What is left running when it ends is a fault.
 func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()

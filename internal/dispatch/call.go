@@ -14,11 +14,10 @@ import (
 // It belongs to its caller until [Dispatcher.Do], and again when that returns, unless
 // [Call.Abandoned]: then the dispatcher may still answer it, so it is only read and not used again.
 // In between it belongs to the dispatcher: to its queue, then to one batch. Its owner may change it
-// without a lock, but for two fields: Dispatcher.mu guards progress, and only the caller's
-// goroutine writes and reads abandoned, within Do and after it.
+// without a lock, except for progress, which Dispatcher.mu guards, and caller.abandoned.
 type Call struct {
 	Op      bucket.Op
-	Key     []byte          // fit for a slot tag
+	Key     []byte          // fit for a hash tag
 	Others  []OtherKey      // further keys, which share the call's decision (see AddKey); its own
 	Hash    uint64          // of Key
 	Buckets []bucket.Bucket // of the limits; nobody changes them while the call may be answered
@@ -26,15 +25,11 @@ type Call struct {
 	States  []bucket.State  // found of each bucket, once the call is answered
 	Names   []Name          // what each bucket is called by the store; its own
 
-	Sent, Received time.Time // when the server was asked, at the earliest, and had answered, at the latest
+	Sent, Received time.Time // the earliest time of the request, and the latest of the answer
 
-	done      chan struct{}      // has room for the one answer
-	ends      [2]context.Context // when the caller leaves: its own, and the timeout
-	err       error
-	borrowed  *Borrowed // the context of a batch that has its caller's values, or nil
-	next      *Call     // of those that were merged into one
-	progress  progress
-	abandoned bool
+	caller   caller
+	next     *Call // in its Group
+	progress progress
 }
 
 // OtherKey is a further key of a call, for its buckets from one on.
@@ -62,10 +57,11 @@ const (
 	taken           // from the queue: into a batch, unless its caller was about to leave
 )
 
-// NewCall returns a call that is about nothing before it is Reset.
-func NewCall() *Call { return &Call{done: make(chan struct{}, 1)} }
+// NewCall returns a call for [Call.Reset].
+func NewCall() *Call { return &Call{caller: caller{done: make(chan struct{}, 1)}} }
 
-// Reset has the call be about an Op on buckets, without a key yet. Its memory is used again.
+// Reset makes the call one for an Op on buckets, without a key yet. It reuses the memory of the
+// call's last use.
 func (c *Call) Reset(op bucket.Op, buckets []bucket.Bucket) {
 	c.Op, c.Buckets, c.Attempt = op, buckets, bucket.Attempt{}
 	c.Key, c.Others, c.progress = c.Key[:0], c.Others[:0], queued
@@ -82,10 +78,10 @@ func (c *Call) AddKey(key []byte, hash uint64, from int) {
 }
 
 // Abandoned reports whether [Dispatcher.Do] has returned without an answer that may still come.
-func (c *Call) Abandoned() bool { return c.abandoned }
+func (c *Call) Abandoned() bool { return c.caller.abandoned }
 
 // Release forgets the contexts of a call that is kept for another use.
-func (c *Call) Release() { c.ends = [2]context.Context{} }
+func (c *Call) Release() { c.caller.ends = [2]context.Context{} }
 
 // KeyOf returns the key of a bucket.
 func (c *Call) KeyOf(i int) []byte {
@@ -103,7 +99,7 @@ func (c *Call) keyOf(i int) (key []byte, hash uint64) {
 	return key, hash
 }
 
-// Only returns a call of its own for an Op on one of the buckets.
+// Only returns a new call for an Op on one of the buckets.
 func (c *Call) Only(i int, op bucket.Op) *Call {
 	one := NewCall()
 	one.Reset(op, []bucket.Bucket{c.Buckets[i]})
@@ -130,17 +126,6 @@ func (c *Call) sameKey(other *Call) bool {
 
 // answer hands the outcome to the caller, and with it the call.
 func (c *Call) answer(err error) {
-	c.next, c.err = nil, err
-	c.done <- struct{}{}
+	c.next = nil
+	c.caller.answer(err)
 }
-
-// endBorrowed ends the reading of the caller's values, before the caller returns.
-func (c *Call) endBorrowed() {
-	if c.borrowed != nil {
-		c.borrowed.End()
-		c.borrowed = nil
-	}
-}
-
-// callerLeaves reports whether the caller is about to leave.
-func (c *Call) callerLeaves() bool { return c.ends[0].Err() != nil || c.ends[1].Err() != nil }

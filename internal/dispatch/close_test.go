@@ -17,8 +17,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
-// TestClose: who waits is answered at once, who is sent when that ends, and Close is back when
-// nothing is in flight, or after a while.
+// TestClose answers queued calls at once, and calls in flight when their batch ends. It returns when
+// no batch is in flight, or after a while.
 func TestClose(t *testing.T) {
 	for name, row := range map[string]struct {
 		timeout, took, want time.Duration
@@ -72,32 +72,40 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestCloseEndsTheProber: also one whose pings and probes hang.
+// TestCloseEndsTheProber, even if its pings and probes hang.
 func TestCloseEndsTheProber(t *testing.T) {
+	type (
+		send = func(context.Context, *Batch) error
+		ping = func(context.Context) error
+	)
 	for name, row := range map[string]struct {
-		hangs func(gate chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error)
+		hangs func(gate chan struct{}) (send, ping)
 		after time.Duration // the breaker has opened
 		want  time.Duration
 	}{
-		"while it pauses": {func(chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+		"while it pauses": {func(chan struct{}) (send, ping) {
 			return failing, refusing
 		}, 0, 0},
-		"while pings hang": {func(gate chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+		"while pings hang": {func(gate chan struct{}) (send, ping) {
 			return failing, func(context.Context) error { <-gate; return nil }
 		}, 700 * time.Millisecond, EndGrace},
-		"while hanging pings are no longer waited for": {func(gate chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+		"while hanging pings are no longer waited for": {func(gate chan struct{}) (send, ping) {
 			return failing, func(context.Context) error { <-gate; return nil }
 		}, time.Minute, 0},
-		"while pings end soon after their context": {func(chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
-			return failing, func(ctx context.Context) error { <-ctx.Done(); time.Sleep(20 * time.Millisecond); return ctx.Err() }
+		"while pings end soon after their context": {func(chan struct{}) (send, ping) {
+			return failing, func(ctx context.Context) error {
+				<-ctx.Done()
+				time.Sleep(20 * time.Millisecond)
+				return ctx.Err()
+			}
 		}, 700 * time.Millisecond, 20 * time.Millisecond},
-		"while probes hang": {func(gate chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+		"while probes hang": {func(gate chan struct{}) (send, ping) {
 			return func(context.Context, *Batch) error { <-gate; return nil }, nil
 		}, time.Minute, closeTimeout},
-		"while probes end with their context": {func(chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+		"while probes end with their context": {func(chan struct{}) (send, ping) {
 			return func(ctx context.Context, _ *Batch) error { <-ctx.Done(); return ctx.Err() }, nil
 		}, time.Minute, 0},
-		"while it is half-open": {func(chan struct{}) (func(context.Context, *Batch) error, func(context.Context) error) {
+		"while it is half-open": {func(chan struct{}) (send, ping) {
 			return nil, nil
 		}, 700 * time.Millisecond, 0},
 	} {
@@ -115,16 +123,17 @@ func TestCloseEndsTheProber(t *testing.T) {
 				d.Close()
 				require.Equal(t, row.want, time.Since(start))
 				require.Equal(t, before, d.Stats().Transitions)
-				require.False(t, d.Stats().Open, "a closed one tells of no server")
+				require.False(t, d.Stats().Open, "a closed dispatcher reports no server")
 				require.Zero(t, s.lines(logBack), "nor that it is back")
-				require.Equal(t, ErrClosed, d.Do(t.Context(), newCall("k", take(1, 1), newBuckets(t, bucket.Token, 10))))
+				one := newBuckets(t, bucket.Token, 10)
+				require.Equal(t, ErrClosed, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 			})
 		})
 	}
 }
 
-// TestRetire: a dispatcher with a call in any place stays; one that has retired sends nothing, and
-// has no news.
+// TestRetire: a dispatcher that has any call is not retired. A retired one sends nothing, and its
+// figures do not change.
 func TestRetire(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)
@@ -155,7 +164,7 @@ func TestRetire(t *testing.T) {
 		require.True(t, ok)
 		require.NotEmpty(t, last.Transitions)
 		require.Equal(t, before, last)
-		require.Error(t, d.ctx.Err())
+		require.Error(t, d.life.ctx.Err())
 		require.Equal(t, ErrRetired, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 		d.Close()
 		require.Equal(t, ErrRetired, d.Do(t.Context(), newCall("k", take(1, 1), one)))

@@ -77,8 +77,8 @@ func TestPanicsAnswerEveryone(t *testing.T) {
 	}
 }
 
-// TestCallsAreUsedAgain has callers use their calls again, as a limiter does, unless they are
-// abandoned. A late answer is for nobody else.
+// TestCallsAreUsedAgain: callers use their calls again, as a limiter does, unless they are
+// abandoned. No other caller gets a late answer.
 func TestCallsAreUsedAgain(t *testing.T) {
 	for _, direct := range []bool{false, true} {
 		t.Run(fmt.Sprint("inline ", direct), func(t *testing.T) {
@@ -103,14 +103,15 @@ func TestCallsAreUsedAgain(t *testing.T) {
 								c = NewCall()
 							}
 							fill(c, key, take(1, 1), own)
-							ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rand.IntN(100))*time.Millisecond)
+							patience := time.Duration(1+rand.IntN(100)) * time.Millisecond
+							ctx, cancel := context.WithTimeout(t.Context(), patience)
 							err := d.Do(ctx, c)
 							cancel()
 							if !c.Abandoned() {
 								if err == nil {
 									assert.GreaterOrEqual(t, c.States[0].Level, taken)
 									assert.LessOrEqual(t, c.States[0].Level, int64(50))
-									assert.Empty(t, c.done)
+									assert.Empty(t, c.caller.done)
 									taken = c.States[0].Level + 1
 									answered.Add(1)
 								}

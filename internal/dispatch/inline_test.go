@@ -139,7 +139,8 @@ func TestThePauseOfInlineCallsDoublesOnlySoonAfter(t *testing.T) {
 		one := newBuckets(t, bucket.Token, 100)
 		do := func() { require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) }
 		for i, row := range []struct{ good, pause time.Duration }{
-			{0, inlinePause}, {0, 2 * inlinePause}, {2*inlinePause - time.Second, 4 * inlinePause}, {4 * inlinePause, inlinePause},
+			{0, inlinePause}, {0, 2 * inlinePause},
+			{2*inlinePause - time.Second, 4 * inlinePause}, {4 * inlinePause, inlinePause},
 		} {
 			do() // so that the last batch was not late
 			time.Sleep(row.good)
@@ -147,7 +148,7 @@ func TestThePauseOfInlineCallsDoublesOnlySoonAfter(t *testing.T) {
 			do()
 			s.does(nil, nil)
 			synctest.Wait()
-			require.Equal(t, time.Now().Add(row.pause), d.inlineFrom, "overrun %d", i)
+			require.Equal(t, time.Now().Add(row.pause), d.inline.end, "overrun %d", i)
 			time.Sleep(row.pause)
 		}
 	})

@@ -24,13 +24,13 @@ func TestCallersLeaveAtTheirDeadline(t *testing.T) {
 		leaves   time.Duration // after it came
 		err      error
 	}{
-		"without a deadline":               {0, 0, 0, testTimeout + slack, ErrLate},
-		"sharing the timer of another one": {slack - 1, 0, 0, testTimeout + 1, ErrLate},
-		"with a timer of its own":          {slack, 0, 0, testTimeout + slack, ErrLate},
-		"while another one waits":          {30 * time.Millisecond, 0, 0, testTimeout + slack, ErrLate},
-		"with a near deadline":             {0, 7 * time.Millisecond, 0, 7 * time.Millisecond, context.DeadlineExceeded},
-		"with a far deadline":              {0, time.Hour, 0, testTimeout + slack, ErrLate},
-		"cancelled":                        {0, 0, 3 * time.Millisecond, 3 * time.Millisecond, context.Canceled},
+		"without a deadline":             {0, 0, 0, testTimeout + slack, ErrLate},
+		"sharing another caller's timer": {slack - 1, 0, 0, testTimeout + 1, ErrLate},
+		"with a timer of its own":        {slack, 0, 0, testTimeout + slack, ErrLate},
+		"while another caller waits":     {30 * time.Millisecond, 0, 0, testTimeout + slack, ErrLate},
+		"with a near deadline":           {0, 7 * time.Millisecond, 0, 7 * time.Millisecond, context.DeadlineExceeded},
+		"with a far deadline":            {0, time.Hour, 0, testTimeout + slack, ErrLate},
+		"cancelled":                      {0, 0, 3 * time.Millisecond, 3 * time.Millisecond, context.Canceled},
 	} {
 		for _, direct := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, inline %t", name, direct), func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestAbandonedCallsAreNotSent(t *testing.T) {
 		all.Wait()
 		synctest.Wait()
 		require.Equal(t, Stats{Batches: 5, Calls: 9}, d.Stats())
-		for _, m := range s.merged {
+		for _, m := range s.groups {
 			require.NotEqual(t, "leaves", m.key)
 		}
 		require.True(t, d.Idle())
@@ -120,7 +120,7 @@ func TestCallsAboutToBeAbandonedAreNotSent(t *testing.T) {
 		time.Sleep(2 * testTimeout)
 		synctest.Wait()
 		require.Equal(t, ErrLate, err)
-		require.Len(t, s.merged, 1+d.places)
+		require.Len(t, s.groups, 1+d.slots.few)
 		require.True(t, d.Idle())
 	})
 }
@@ -139,8 +139,8 @@ func TestACallerLeavesWithEitherOfItsContexts(t *testing.T) {
 		{[2]context.Context{stays, leaves}, true},
 	} {
 		c := NewCall()
-		c.ends = row.ends
-		require.Equal(t, row.want, c.callerLeaves())
+		c.caller.ends = row.ends
+		require.Equal(t, row.want, c.caller.leaves())
 	}
 }
 

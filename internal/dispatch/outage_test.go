@@ -23,7 +23,7 @@ var errDown = errors.New("down")
 func failing(context.Context, *Batch) error { return errDown }
 func refusing(context.Context) error        { return errDown }
 
-// failed has the breaker open: three calls in a row fail.
+// failed opens the breaker: three calls in a row fail.
 func failed(t *testing.T, d *Dispatcher) {
 	t.Helper()
 	for i := range maxFailures {

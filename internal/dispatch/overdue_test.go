@@ -23,8 +23,8 @@ func TestOverdueBatchesGiveUpTheirSlots(t *testing.T) {
 		release := occupyLate(t, d, s)
 		require.Equal(t, 1, failuresOf(d), "both by one cause")
 		require.Equal(t, 2, d.Stats().InFlight)
-		require.Equal(t, 2, d.overdue)
-		require.Empty(t, d.inFlight)
+		require.Equal(t, 2, d.slots.overdue)
+		require.Empty(t, d.slots.inFlight)
 		s.does(nil, nil)
 		for i := range 10 { // the server answers others
 			start := time.Now()
@@ -34,11 +34,11 @@ func TestOverdueBatchesGiveUpTheirSlots(t *testing.T) {
 		require.Zero(t, failuresOf(d))
 		release()
 		synctest.Wait()
-		require.Zero(t, d.overdue)
+		require.Zero(t, d.slots.overdue)
 		require.Zero(t, d.Stats().InFlight)
 		require.True(t, d.Idle())
 		require.Equal(t, closed, stateOf(d), "a late answer says nothing new")
-		require.True(t, d.healthy)
+		require.True(t, d.slots.healthy)
 	})
 }
 
@@ -63,7 +63,7 @@ func TestQueuedCallsAreSentWhenABatchIsOverdue(t *testing.T) {
 	})
 }
 
-// TestOverdueBatchesTakeNoFurtherCalls: they have no slot, when they come back at last.
+// TestOverdueBatchesTakeNoFurtherCalls, because they have no slot when they are answered at last.
 func TestOverdueBatchesTakeNoFurtherCalls(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)
@@ -77,17 +77,17 @@ func TestOverdueBatchesTakeNoFurtherCalls(t *testing.T) {
 			all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall("waits", take(1, 1), one))) })
 		}
 		synctest.Wait()
-		require.Equal(t, 2*d.places, d.Stats().InFlight)
+		require.Equal(t, 2*d.slots.few, d.Stats().InFlight)
 		end()
 		synctest.Wait()
-		require.Equal(t, d.places, d.Stats().InFlight)
+		require.Equal(t, d.slots.few, d.Stats().InFlight)
 		require.Equal(t, 5, d.Stats().Queued)
 		release()
 		all.Wait()
 	})
 }
 
-// TestALateAnswerIsAFailure: though its caller, who has sent the call itself, has it.
+// TestALateAnswerIsAFailure, even if its caller has sent the call itself and gets the answer.
 func TestALateAnswerIsAFailure(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t, inline)
@@ -106,7 +106,7 @@ func TestALateAnswerIsAFailure(t *testing.T) {
 	})
 }
 
-// occupyLate has all slots taken by batches that hang, and their callers leave.
+// occupyLate fills all slots with batches that hang and whose callers leave.
 func occupyLate(t *testing.T, d *Dispatcher, s *server) (release func()) {
 	t.Helper()
 	one := newBuckets(t, bucket.Token, 100)
@@ -114,7 +114,7 @@ func occupyLate(t *testing.T, d *Dispatcher, s *server) (release func()) {
 	gate := make(chan struct{})
 	s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
 	var all sync.WaitGroup
-	for range d.places {
+	for range d.slots.few {
 		all.Go(func() { assert.Equal(t, ErrLate, d.Do(t.Context(), newCall("k", take(1, 1), one))) })
 		synctest.Wait()
 	}
@@ -166,24 +166,24 @@ func TestOverdueBatchesAreBounded(t *testing.T) {
 	})
 }
 
-// TestADistantServerThatHangsKeepsNoSlots: all batches that may be in flight to it hang, and it
-// answers what is sent anew.
-func TestADistantServerThatHangsKeepsNoSlots(t *testing.T) {
+// TestAServerOfHighLatencyThatHangsKeepsNoSlots: all batches that may be in flight hang, and the
+// server answers those that are sent afterwards.
+func TestAServerOfHighLatencyThatHangsKeepsNoSlots(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t)
 		one := newBuckets(t, bucket.Token, 1000)
-		s.does(func(context.Context, *Batch) error { time.Sleep(farTime); return nil }, nil)
+		s.does(func(context.Context, *Batch) error { time.Sleep(highLatency); return nil }, nil)
 		for range minMeasured {
 			require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 		}
 		gate := make(chan struct{})
 		s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
 		var all sync.WaitGroup
-		for range maxFarInFlight {
+		for range maxHighLatencyInFlight {
 			all.Go(func() { assert.Equal(t, ErrLate, d.Do(t.Context(), newCall("k", take(1, 1), one))) })
 			synctest.Wait()
 		}
-		require.Equal(t, maxFarInFlight, d.Stats().InFlight)
+		require.Equal(t, maxHighLatencyInFlight, d.Stats().InFlight)
 		all.Wait()
 		s.does(nil, nil)
 		for range 10 {

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// A probe follows another after a time between these, and up to a half more or less, that
-	// doubles each time.
+	// The gap between probes grows from one to the other by doubling, and varies at random by up to
+	// a half.
 	minProbeGap, maxProbeGap = 50 * time.Millisecond, 320 * time.Millisecond
 	// probeTimeout is how long a probe may take to make a connection. Its answer counts only if it
 	// is in time.
@@ -20,26 +20,26 @@ const (
 	maxProbes = 4
 	// maxPings is how many pings may be unanswered, as a Dialer may outlive its context.
 	maxPings = 2 * maxProbes
-	// blindGap is how often a probe is sent though the ping before it fails, as a hook of the
-	// client may have other ways to the server.
+	// blindGap is how often a probe peeks though its ping has failed, because a hook of the client
+	// may have other ways to the server.
 	blindGap = 5 * time.Second
-	// confirmTime is how long the breaker must not open again until the server is back.
+	// confirmTime is how long the breaker must not open again before the server counts as back.
 	confirmTime = time.Second
 )
 
-// prober looks whether the server of an open breaker is back. It is one goroutine, from when the
+// prober finds out when the server of an open breaker is back. It is one goroutine, from when the
 // breaker opens until it has not been open for confirmTime, and owns all its fields. Each probe is
-// a goroutine that says on answers what it saw.
+// a goroutine that sends what it saw on answers.
 //
-// A probe first pings the server on a connection of its own, and then looks at a bucket through the
+// A probe first pings the server on a connection of its own, and then peeks at a bucket through the
 // client, which changes nothing. So nothing is replayed when the server is back.
 type prober struct {
 	*Dispatcher
 	peek    *Call
-	probes  int // unanswered
+	probes  int // that have not ended
 	answers chan probeAnswer
-	pings   chan struct{} // unanswered
-	blind   time.Time     // when a probe was last sent whether the ping failed or not
+	pings   chan struct{} // has one for each ping that has not ended
+	blind   time.Time     // when a probe last was to peek even if its ping fails
 }
 
 type probeAnswer uint8
@@ -52,36 +52,39 @@ const (
 
 func newProber(d *Dispatcher, peek *Call) *prober {
 	return &prober{
-		Dispatcher: d, peek: peek, answers: make(chan probeAnswer, maxProbes), pings: make(chan struct{}, maxPings), blind: time.Now(),
+		Dispatcher: d, peek: peek, blind: time.Now(),
+		answers: make(chan probeAnswer, maxProbes), pings: make(chan struct{}, maxPings),
 	}
 }
 
-// run probes until the server is back, or the dispatcher is closed. The error is what has opened
-// the breaker.
+// run probes until the server is back, or the dispatcher is closed. The error is the one that has
+// opened the breaker.
 func (p *prober) run(err error) {
 	since := time.Now()
 	var counting sync.WaitGroup
 	defer counting.Wait()
 	reason := p.opened(err)
 	p.log(func() {
-		p.server.Log.Warn("ginlimit: Redis unavailable, circuit breaker open", "server", p.server.Addr, "reason", reason)
+		p.server.Log.Warn("ginlimit: Redis unavailable, circuit breaker open",
+			"server", p.server.Addr, "reason", reason)
 	})
 	for gap := minProbeGap; ; gap = min(2*gap, maxProbeGap) { // the more often it opens again, the longer
 		pause := gap
 		for !p.find(pause/2 + rand.N(pause)) {
-			if p.ctx.Err() != nil {
+			if p.life.ctx.Err() != nil {
 				return
 			}
 			pause = min(2*pause, maxProbeGap)
 		}
 		found := time.Since(since)
 		if err = p.confirm(); err == nil {
-			p.log(func() { // the duration as text: in JSON slog has nanoseconds
-				p.server.Log.Info("ginlimit: Redis is back", "server", p.server.Addr, "after", found.Round(time.Millisecond).String())
+			p.log(func() {
+				after := found.Round(time.Millisecond).String() // as text: in JSON slog has nanoseconds
+				p.server.Log.Info("ginlimit: Redis is back", "server", p.server.Addr, "after", after)
 			})
 			return
 		}
-		if p.ctx.Err() != nil { // it has not opened
+		if p.life.ctx.Err() != nil { // it has not opened
 			return
 		}
 		counting.Go(func() { p.opened(err) }) // it may connect, and probes do not wait for that
@@ -94,7 +97,7 @@ func (p *prober) run(err error) {
 
 // opened counts that the breaker has opened, and returns the reason.
 func (p *prober) opened(err error) string {
-	ctx, cancel := context.WithTimeout(p.ctx, p.timeout.span)
+	ctx, cancel := context.WithTimeout(p.life.ctx, p.timeout.span)
 	defer cancel()
 	reason := <-Isolate(func() ([2]string, error) { // a hook of the client may panic
 		text, word := p.server.Transport.Reason(ctx, err)
@@ -105,7 +108,7 @@ func (p *prober) opened(err error) string {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.countLocked(open, reason.Value[1])
+	p.stats.changed(open, reason.Value[1])
 	return reason.Value[0]
 }
 
@@ -114,19 +117,19 @@ func (p *prober) log(line func()) {
 	<-Isolate(func() (any, error) { line(); return nil, nil })
 }
 
-// confirm has the breaker half-open, and returns nil if it does not open again for a while. Then
-// the prober has ended. Else it returns why it does not stay.
+// confirm makes the breaker half-open and waits. It returns nil if the breaker does not open again:
+// then the prober has ended. Otherwise it returns the error that has opened the breaker.
 func (p *prober) confirm() (err error) {
 	p.mu.Lock()
 	p.breaker.found()
-	p.countLocked(halfOpen, "")
+	p.stats.changed(halfOpen, "")
 	p.mu.Unlock()
 	select {
 	case <-time.After(confirmTime):
 	case err = <-p.reopened:
 		return err
-	case <-p.ctx.Done():
-		return p.ctx.Err()
+	case <-p.life.ctx.Done():
+		return p.life.ctx.Err()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,7 +155,7 @@ func (p *prober) find(pause time.Duration) bool {
 				return true
 			}
 			waits = answer == noAnswer
-		case <-p.ctx.Done():
+		case <-p.life.ctx.Done():
 			return false
 		}
 	}
@@ -164,23 +167,23 @@ func (p *prober) find(pause time.Duration) bool {
 	if blind {
 		p.blind = time.Now()
 	}
-	p.ended.Go(func() { p.probe(blind) })
+	p.life.running.Go(func() { p.probe(blind) })
 	timer.Reset(min(p.timeout.span, maxProbeGap))
 	select {
 	case answer := <-p.answers:
 		p.probes--
 		return answer == answerInTime
 	case <-timer.C:
-	case <-p.ctx.Done():
+	case <-p.life.ctx.Done():
 	}
 	return false
 }
 
-// probe looks at the bucket if the server answers a ping, or blindly.
+// probe peeks at the bucket if the server answers a ping, or in any case if it is blind.
 func (p *prober) probe(blind bool) {
 	answer := noAnswer
 	defer func() { p.answers <- answer }()
-	ctx, cancel := context.WithTimeout(p.ctx, max(p.timeout.span, probeTimeout))
+	ctx, cancel := context.WithTimeout(p.life.ctx, max(p.timeout.span, probeTimeout))
 	defer cancel()
 	if p.ping(ctx) != nil && !blind {
 		return
@@ -204,7 +207,7 @@ func (p *prober) ping(ctx context.Context) error {
 	select {
 	case p.pings <- struct{}{}:
 	default:
-		return ErrLate // so many Dialers hang
+		return ErrLate // too many Dialers hang
 	}
 	_, err := Bounded(ctx, EndGrace, func() (struct{}, error) {
 		defer func() { <-p.pings }()
@@ -216,5 +219,6 @@ func (p *prober) ping(ctx context.Context) error {
 // IsLate reports whether an error says that there was no answer in time.
 func IsLate(err error) bool {
 	var network net.Error
-	return errors.Is(err, ErrLate) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()
+	return errors.Is(err, ErrLate) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &network) && network.Timeout()
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// TestQueuedCallsUseAnyFreeSlot: also in that of a caller who has sent its call itself.
+// TestQueuedCallsUseAnyFreeSlot, even that of a caller that has sent its call itself.
 func TestQueuedCallsUseAnyFreeSlot(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d, s := newServer(t, inline)
@@ -69,7 +69,8 @@ func TestQueuedCallsFailWhenTheBreakerOpens(t *testing.T) {
 func TestSlotsAreNoMoreThanConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		for to, want := range map[Server]int{
-			{}: MaxInFlight, {Conns: 1}: 1, {Conns: 2}: 2, {Conns: 100}: MaxInFlight, {OneOfMany: true}: 1, {OneOfMany: true, Conns: 100}: 1,
+			{}: MaxInFlight, {Conns: 1}: 1, {Conns: 2}: 2, {Conns: 100}: MaxInFlight,
+			{OneOfMany: true}: 1, {OneOfMany: true, Conns: 100}: 1,
 		} {
 			d, s := newServer(t, func(server *Server) { server.Conns, server.OneOfMany = to.Conns, to.OneOfMany })
 			one := newBuckets(t, bucket.Token, 1000)
@@ -88,43 +89,47 @@ func TestSlotsAreNoMoreThanConnections(t *testing.T) {
 	})
 }
 
-// TestRoundTripIsMeasured by small batches: the least, and a sixteenth of the way up to each that
-// takes longer.
+// TestRoundTripIsMeasured by small batches: the estimate falls to the least time, and rises by a
+// sixteenth of the difference to each longer one.
 func TestRoundTripIsMeasured(t *testing.T) {
 	t.Parallel()
-	const near, far = 2, 9
-	d := &Dispatcher{places: near, farPlaces: far}
+	const (
+		few, many = 2, 9
+		high      = 500 * time.Microsecond
+	)
+	s := slots{few: few, many: many}
 	for i, row := range []struct {
 		took      time.Duration
 		calls     int
 		roundTrip time.Duration
 		slots     int
 	}{
-		{0, 1, 1, near}, {161, 1, 11, near}, {500 * time.Microsecond, 5, 11, near}, // which has too many calls
-		{171, 4, 21, near}, {time.Second, 1, 62500019, near}, {500 * time.Microsecond, 1, 500 * time.Microsecond, near},
-		{500 * time.Microsecond, 1, 500 * time.Microsecond, near}, {500 * time.Microsecond, 1, 500 * time.Microsecond, near},
-		{500 * time.Microsecond, 1, 500 * time.Microsecond, far}, // the eighth
-		{500*time.Microsecond - 1, 1, 500*time.Microsecond - 1, near}, {500*time.Microsecond + 15, 1, 500 * time.Microsecond, far},
+		{0, 1, 1, few}, {161, 1, 11, few}, {high, 5, 11, few}, // which has too many calls
+		{171, 4, 21, few}, {time.Second, 1, 62500019, few}, {high, 1, high, few},
+		{high, 1, high, few}, {high, 1, high, few},
+		{high, 1, high, many}, // the eighth
+		{high - 1, 1, high - 1, few}, {high + 15, 1, high, many},
 	} {
-		d.measureLocked(row.took, row.calls)
-		require.Equal(t, row.roundTrip, d.roundTrip, "row %d", i)
-		require.Equal(t, row.slots, d.placesLocked(), "row %d", i)
+		s.answered(row.took, row.calls)
+		require.Equal(t, row.roundTrip, s.roundTrip.least, "row %d", i)
+		require.Equal(t, row.slots, s.limit(), "row %d", i)
 	}
 }
 
-// TestLongWayHasMoreInFlight: there a call that waits for a batch waits for as long as the way is.
-func TestLongWayHasMoreInFlight(t *testing.T) {
+// TestHighLatencyHasMoreInFlight: a call that waits for a batch waits for a whole round trip.
+func TestHighLatencyHasMoreInFlight(t *testing.T) {
 	takes := func(way time.Duration) func(context.Context, *Batch) error {
 		return func(context.Context, *Batch) error { time.Sleep(way); return nil }
 	}
+	milliseconds := func(n int) []time.Duration { return slices.Repeat([]time.Duration{time.Millisecond}, n) }
 	for name, row := range map[string]struct {
 		conns int
 		ways  []time.Duration // of one batch after another
 		calls int             // in each
 		want  int
 	}{
-		"near":                        {0, []time.Duration{farTime - 1}, 1, 2},
-		"far":                         {0, []time.Duration{farTime}, 1, 16},
+		"low":                         {0, []time.Duration{highLatency - 1}, 1, 2},
+		"high":                        {0, []time.Duration{highLatency}, 1, 16},
 		"with go-redis' for two CPUs": {20, []time.Duration{time.Millisecond}, 1, 13},
 		"with enough connections":     {23, []time.Duration{time.Millisecond}, 1, 16},
 		"with fewer":                  {10, []time.Duration{time.Millisecond}, 1, 3},
@@ -132,10 +137,10 @@ func TestLongWayHasMoreInFlight(t *testing.T) {
 		"with two":                    {2, []time.Duration{time.Millisecond}, 1, 2},
 		"small batches":               {0, []time.Duration{time.Millisecond}, maxMeasured, 16},
 		"large batches":               {0, []time.Duration{time.Millisecond}, maxMeasured + 1, 2},
-		"near, and late once":         {0, []time.Duration{1, 5 * time.Millisecond}, 1, 2},
-		"far, and near once":          {0, []time.Duration{time.Millisecond, time.Millisecond, 1}, 1, 2},
-		"near, and farther for long":  {0, append([]time.Duration{1}, slices.Repeat([]time.Duration{time.Millisecond}, 11)...), 1, 16},
-		"not for long enough":         {0, append([]time.Duration{1}, slices.Repeat([]time.Duration{time.Millisecond}, 10)...), 1, 2},
+		"low, and late once":          {0, []time.Duration{1, 5 * time.Millisecond}, 1, 2},
+		"high, and low once":          {0, []time.Duration{time.Millisecond, time.Millisecond, 1}, 1, 2},
+		"low, and higher for long":    {0, append([]time.Duration{1}, milliseconds(11)...), 1, 16},
+		"not for long enough":         {0, append([]time.Duration{1}, milliseconds(10)...), 1, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
@@ -179,8 +184,8 @@ func (s *sizes) Send(ctx context.Context, b *Batch) error {
 	}
 }
 
-// TestABatchTakesItsShareOfTheQueue, and leaves the rest to the other slots, unless that is too few
-// or too many.
+// TestABatchTakesItsShareOfTheQueue, and leaves the rest to the other slots, unless its share is too
+// small or too large.
 func TestABatchTakesItsShareOfTheQueue(t *testing.T) {
 	for queued, want := range map[int]int64{
 		1: 1, minCalls: minCalls, minCalls + 1: minCalls, 2*minCalls + 20: minCalls + 10, 2*maxCalls + 2: maxCalls,

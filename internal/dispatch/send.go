@@ -4,16 +4,15 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"time"
 )
 
 // run sends batches until nothing waits.
 //
-// It yields twice, each time so that a batch is larger; it costs no time where nothing else is to
-// be run. First, so that callers that come at the same moment as the one that has started it are
-// queued before the first batch leaves. Then after each batch, so that callers that have just been
-// answered and ask again are queued before the next one leaves.
+// It yields so that batches are larger, which costs no time if no other goroutine can run. It yields
+// once before the first batch, so that callers of the same moment are queued before it leaves. It
+// yields after each batch, so that callers that have just been answered and call again are queued
+// before the next one leaves.
 func (d *Dispatcher) run(b *Batch) {
 	defer d.release(b)
 	runtime.Gosched()
@@ -28,35 +27,24 @@ func (d *Dispatcher) run(b *Batch) {
 	}
 }
 
-// take moves a part of the queue into b, and reports whether there is any.
+// fill moves a part of the queue into b, and reports whether there is any.
 func (d *Dispatcher) fill(b *Batch) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for len(b.calls) == 0 && len(d.queue) > 0 && !b.overdue {
-		n := min(len(d.queue), max(minCalls, len(d.queue)/d.placesLocked()), maxCalls)
-		for _, c := range d.queue[:n] {
-			if c.progress == left {
-				d.abandoned--
-				continue
-			}
-			c.progress = taken
-			if !c.callerLeaves() {
-				b.calls = append(b.calls, c)
-			}
-		}
-		d.queue = slices.Delete(d.queue, 0, n)
+	if !b.overdue {
+		d.queue.fill(b, d.slots.limit())
 	}
 	if len(b.calls) > 0 {
-		b.borrow(b.calls[0].ends[0])
+		b.borrow(b.calls[0].caller.ends[0])
 	}
 	b.since = time.Now()
-	d.startRunLocked() // the last batch may have found the server healthy, so that there is another slot for the rest
+	d.startRunLocked() // the last answer may have shown that the server is healthy, so there may be a slot for the rest
 	return len(b.calls) > 0
 }
 
-// deliver sends a batch within a deadline and answers everyone in it, even if a hook of the client
+// deliver sends a batch within a deadline and answers all its calls, even if a hook of the client
 // panics or ends the goroutine. On a cluster and a ring go-redis runs the hooks of a pipeline in
-// goroutines of its own, where nobody can help.
+// goroutines of its own, where a panic cannot be caught.
 func (d *Dispatcher) deliver(deadline context.Context, b *Batch) {
 	b.ctx.Context = deadline
 	sentAt, err := b.since, ErrGoexit
@@ -69,26 +57,21 @@ func (d *Dispatcher) deliver(deadline context.Context, b *Batch) {
 		if err != nil {
 			peek = b.Groups[0].peek()
 		}
-		for _, m := range b.Groups {
-			m.distribute(sentAt, received)
+		for _, g := range b.Groups {
+			g.distribute(sentAt, received)
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		calls := len(b.calls)
-		d.stats.Batches++
-		d.stats.Calls += uint64(calls)
+		d.stats.sent(calls)
 		b.reset()
-		b.since = received // it is late no more
+		b.since = received // so it is not late
 		switch {
-		case b.overdue: // it has counted when it gave up its slot
+		case b.overdue: // its failure was counted when it gave up its slot
 		case err != nil:
 			d.failedLocked(sentAt, received, peek, err)
 		default:
-			d.healthy = true
-			if d.breaker.answered() {
-				d.countLocked(closed, "")
-			}
-			d.measureLocked(received.Sub(sentAt), calls)
+			d.answeredLocked(received.Sub(sentAt), calls)
 		}
 	}()
 	err = d.send(b.ctx, b)
@@ -100,44 +83,12 @@ func (d *Dispatcher) send(ctx context.Context, b *Batch) (err error) {
 	defer func() {
 		if p := recover(); !done {
 			err = fmt.Errorf("the Redis client panics: %v", p)
-			for _, m := range b.Groups {
-				m.Err = err
+			for _, g := range b.Groups {
+				g.Err = err
 			}
 		}
 	}()
 	err = d.server.Transport.Send(ctx, b)
 	done = true
 	return err
-}
-
-// sendInline sends a call alone.
-func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
-	c.abandoned = true // until it is answered here
-	defer d.release(b)
-	b.calls = append(b.calls, c)
-	b.borrow(ctx)
-	b.coalesce()
-	sentAt := b.since
-	defer func() { // a hook may end the goroutine
-		if b.since.Sub(sentAt) > d.timeout.span+2*d.timeout.slack()+inlineGrace { // a hook, say, does not end with the context
-			d.pauseInline(sentAt, b.since)
-		}
-	}()
-	d.deliver(d.timeout.context(), b)
-	<-c.done
-	c.abandoned = false
-	return c.err
-}
-
-// pauseInline has no caller send its call itself for a while, as one that was sent at a time was
-// far too late. The pause is twice the last one, unless callers have sent their calls for as long
-// as that one since its end.
-func (d *Dispatcher) pauseInline(sentAt, now time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	pause := inlinePause
-	if sentAt.Sub(d.inlineFrom) < d.inlineLast {
-		pause = 2 * d.inlineLast
-	}
-	d.inlineFrom, d.inlineLast = now.Add(pause), pause
 }

@@ -31,12 +31,12 @@ type server struct {
 	sends  int
 	pings  int
 	inline int // sends by their caller
-	merged []mergedCall
+	groups []sentGroup
 	log    strings.Builder
 }
 
-// mergedCall is what the server was sent.
-type mergedCall struct {
+// sentGroup is a group that the server was sent.
+type sentGroup struct {
 	key     string
 	op      bucket.Op
 	charges int64
@@ -64,7 +64,7 @@ func (s *server) Send(ctx context.Context, b *Batch) error {
 		op.Charges = m.Charges
 		s.store.Do(m.Key, m.Buckets, op, m.Found)
 		s.mu.Lock()
-		s.merged = append(s.merged, mergedCall{string(m.Key), m.Op, m.Charges, m.First})
+		s.groups = append(s.groups, sentGroup{string(m.Key), m.Op, m.Charges, m.First})
 		s.mu.Unlock()
 	}
 	return nil
@@ -134,7 +134,7 @@ func newServer(t *testing.T, opts ...func(*Server)) (*Dispatcher, *server) {
 
 func inline(s *Server) { s.Inline = true }
 
-// occupy has all slots taken by batches that wait until the returned function is called. What
+// occupy fills all slots with batches that wait until the returned function is called. What
 // becomes of the batches that follow may be given: they are sent before that function returns.
 func occupy(t *testing.T, d *Dispatcher, s *server, next ...func(context.Context, *Batch) error) (release func()) {
 	t.Helper()
@@ -143,7 +143,7 @@ func occupy(t *testing.T, d *Dispatcher, s *server, next ...func(context.Context
 	gate := make(chan struct{})
 	s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
 	var all sync.WaitGroup
-	for i := range d.places {
+	for i := range d.slots.few {
 		all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall(fmt.Sprint("occupies ", i), take(1, 1), one))) })
 		synctest.Wait()
 	}

@@ -35,8 +35,8 @@ type simOp struct {
 	want    []bucket.State // nil if it was not done
 }
 
-// caller asks one thing after another.
-type caller struct {
+// simCaller asks one thing after another.
+type simCaller struct {
 	s     *simulation
 	p     *process
 	r     *rand.Rand
@@ -46,12 +46,12 @@ type caller struct {
 	marks map[*simKey][]bucket.Claim // of what it has taken
 }
 
-func newCaller(s *simulation, p *process, i int) *caller {
+func newCaller(s *simulation, p *process, i int) *simCaller {
 	r := s.rand(1, uint64(i))
-	return &caller{s: s, p: p, r: r, pace: r.IntN(4), marks: map[*simKey][]bucket.Claim{}}
+	return &simCaller{s: s, p: p, r: r, pace: r.IntN(4), marks: map[*simKey][]bucket.Claim{}}
 }
 
-func (c *caller) run(ops int) {
+func (c *simCaller) run(ops int) {
 	for range ops {
 		time.Sleep(c.pause(ops))
 		gone := make(chan struct{})
@@ -63,7 +63,7 @@ func (c *caller) run(ops int) {
 	}
 }
 
-func (c *caller) pause(ops int) time.Duration {
+func (c *simCaller) pause(ops int) time.Duration {
 	mean := int(c.s.horizon/time.Millisecond)/ops + 1
 	switch c.pace {
 	case 0: // eager
@@ -78,7 +78,7 @@ func (c *caller) pause(ops int) time.Duration {
 	}
 }
 
-func (c *caller) drawOp() *simOp {
+func (c *simCaller) drawOp() *simOp {
 	k := &c.s.keys[c.r.IntN(len(c.s.keys))]
 	o := &simOp{p: c.p, key: k, op: bucket.Op{Verb: bucket.Take, Charges: 1, N: 1}}
 	switch n := c.r.IntN(20); {
@@ -102,7 +102,7 @@ func (c *caller) drawOp() *simOp {
 }
 
 // context draws how long the caller stays.
-func (c *caller) context(o *simOp) context.Context {
+func (c *simCaller) context(o *simOp) context.Context {
 	ctx, after := context.Background(), time.Duration(c.r.IntN(int(2*c.p.timeout/time.Millisecond)))*time.Millisecond
 	o.cancel, o.ctxEnd, o.ctxErr = func() {}, o.start.Add(time.Hour), context.Canceled
 	switch n := c.r.IntN(20); {
@@ -130,7 +130,7 @@ func (c *caller) context(o *simOp) context.Context {
 }
 
 // ask has one Do, and checks what becomes of it.
-func (c *caller) ask(o *simOp) {
+func (c *simCaller) ask(o *simOp) {
 	s, call := c.s, c.spare
 	if c.spare = nil; call == nil {
 		call = NewCall()
@@ -153,7 +153,8 @@ func (c *caller) ask(o *simOp) {
 		c.p.waiting++
 	}
 	c.p.mayExpire = true
-	s.traceLocked(c.p, "op %d asks %s: %+v, its context ends at +%s", o.id, o.key.key, o.op, millis(o.ctxEnd.Sub(o.start)))
+	s.traceLocked(c.p, "op %d asks %s: %+v, its context ends at +%s",
+		o.id, o.key.key, o.op, millis(o.ctxEnd.Sub(o.start)))
 	s.mu.Unlock()
 	s.happens()
 
@@ -180,14 +181,14 @@ func (c *caller) ask(o *simOp) {
 }
 
 // checkLocked looks whether a Do has returned what it should, and when.
-func (c *caller) checkLocked(o *simOp, err error) {
+func (c *simCaller) checkLocked(o *simOp, err error) {
 	s, p, call, now := c.s, c.p, o.call, time.Now()
 	fault := func(why string) {
 		s.faultLocked("op %d, asked at %s, returns %v: %s", o.id, millis(o.start.Sub(s.start)), err, why)
 	}
 	timeout := o.start.Add(time.Hour)
-	if queued := call.ends[1] != nil; queued {
-		timeout, _ = call.ends[1].Deadline()
+	if queued := call.caller.ends[1] != nil; queued {
+		timeout, _ = call.caller.ends[1].Deadline()
 		if after := timeout.Sub(o.start); after < p.timeout || after > p.timeout+p.timeout/10 {
 			fault("its timeout is " + after.String())
 		}
@@ -206,10 +207,12 @@ func (c *caller) checkLocked(o *simOp, err error) {
 			fault("it was sent inline, and is abandoned")
 		case !o.answers.IsZero() && o.answers.Before(now):
 			fault("it had been answered")
-		case err == ErrLate && !p.closing.IsZero() && (o.silent || !now.Before(p.closing.Add(max(time.Second, p.timeout)))): // Close ends the timeouts
+		case err == ErrLate && !p.closing.IsZero() && // Close ends the timeouts
+			(o.silent || !now.Before(p.closing.Add(max(time.Second, p.timeout)))):
 		case !now.Equal(leaves):
 			fault("it leaves at another time than at " + millis(leaves.Sub(s.start)))
-		case err == ErrLate && !now.Equal(timeout), err == o.ctxErr && !now.Equal(o.ctxEnd), err != ErrLate && err != o.ctxErr:
+		case err == ErrLate && !now.Equal(timeout), err == o.ctxErr && !now.Equal(o.ctxEnd),
+			err != ErrLate && err != o.ctxErr:
 			fault("this is not why it leaves")
 		}
 		return // it may still be answered
@@ -221,7 +224,8 @@ func (c *caller) checkLocked(o *simOp, err error) {
 		fault("it should have left at " + millis(leaves.Sub(s.start)))
 	case o.inline && !o.flight.deaf && now.After(o.start.Add(p.timeout+p.timeout/10)):
 		fault("inline, it takes longer than the timeout")
-	case err == nil && (o.answer != nil || o.want == nil), o.answer == errDies && err != nil && !strings.HasPrefix(err.Error(), "the Redis client panics"),
+	case err == nil && (o.answer != nil || o.want == nil),
+		o.answer == errDies && err != nil && !strings.HasPrefix(err.Error(), "the Redis client panics"),
 		err != nil && o.answer != errDies && !errors.Is(err, o.answer):
 		fault("the transport's answer is " + errText(o.answer))
 	case err == nil && (!call.Sent.Equal(o.sentAt) || !call.Received.Equal(o.answers)):
@@ -229,7 +233,8 @@ func (c *caller) checkLocked(o *simOp, err error) {
 	case err == nil:
 		for i := range call.Buckets {
 			if got, want := found(call, i, call.States), found(call, i, o.want); got != want {
-				s.faultLocked("op %d: bucket %d is %+v, want %+v: states %+v, want %+v", o.id, i, got, want, call.States, o.want)
+				s.faultLocked("op %d: bucket %d is %+v, want %+v: states %+v, want %+v",
+					o.id, i, got, want, call.States, o.want)
 			}
 		}
 		if o.op.Verb == bucket.Take && o.op.Charges > 0 && fits(call, call.States) > 0 {
@@ -242,7 +247,7 @@ func (c *caller) checkLocked(o *simOp, err error) {
 	if c.calm && err != nil && err != errReply {
 		fault("the server is well")
 	}
-	if len(call.done) > 0 {
+	if len(call.caller.done) > 0 {
 		fault("it has another answer")
 	}
 	// The call is its caller's again.

@@ -50,7 +50,8 @@ func (w shadow) same(other shadow) bool {
 	if w.state != closed {
 		w.failures, other.failures = 0, 0
 	}
-	return w.state == other.state && w.failures == other.failures && w.last.Equal(other.last) && w.healthy == other.healthy
+	return w.state == other.state && w.failures == other.failures && w.last.Equal(other.last) &&
+		w.healthy == other.healthy
 }
 
 func (w shadow) String() string {
@@ -71,7 +72,7 @@ type instant struct {
 // explained reports whether the table leads to what is, by the bound of overdue ones from before or
 // by that of now: what has landed may have changed it.
 func (in *instant) explained(w shadow, overdue int, found bool) bool {
-	for _, in.max = range []int{in.p.maxOverdue, in.p.d.placesLocked() + 2} {
+	for _, in.max = range []int{in.p.maxOverdue, in.p.d.slots.limit() + 2} {
 		if in.explains(w, 0, 0, overdue, found) {
 			return true
 		}
@@ -154,7 +155,7 @@ func (p *process) checkLocked() {
 	s, d, now := p.s, p.d, time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	was, is := p.seen, shadow{d.breaker.state, d.breaker.failures, d.breaker.last, d.healthy, d.closed}
+	was, is := p.seen, shadow{d.breaker.state, d.breaker.failures, d.breaker.last, d.slots.healthy, d.life.closed}
 
 	in := &instant{p: p, now: now, landed: p.landed, actual: is, overdue: map[*simFlight]bool{}}
 	overdue, live := 0, 0
@@ -176,28 +177,32 @@ func (p *process) checkLocked() {
 				held++
 			}
 		}
-		if !f.b.overdue && p.mustExpire && len(p.landed) == 0 && now.Sub(f.sentAt) >= p.timeout && d.overdue < d.placesLocked()+2 {
+		if !f.b.overdue && p.mustExpire && len(p.landed) == 0 && now.Sub(f.sentAt) >= p.timeout &&
+			d.slots.overdue < d.slots.limit()+2 {
 			s.faultLocked("the batch from op %d on is late and has its slot", f.ops[0].id)
 		}
 	}
-	if is.closed == was.closed && len(in.landed) <= 5 && !in.explained(was, overdue, p.answered && was.state == open && !is.closed) {
-		s.faultLocked("the breaker was %s and is %s after %d batches, %d late ones, a probe answered: %t", was, is, len(in.landed), len(in.late), p.answered)
+	if is.closed == was.closed && len(in.landed) <= 5 &&
+		!in.explained(was, overdue, p.answered && was.state == open && !is.closed) {
+		s.faultLocked("the breaker was %s and is %s after %d batches, %d late ones, a probe answered: %t",
+			was, is, len(in.landed), len(in.late), p.answered)
 	}
 	switch opened := is.state == open && (was.state != open || !is.last.Equal(was.last)); {
 	case opened:
 		p.openedAt = now
 		s.traceLocked(p, "the breaker is open")
 	case p.flushed:
-		s.faultLocked("those who wait are told that the breaker is open")
+		s.faultLocked("queued calls fail as if the breaker were open")
 	case p.saidOpen && was.state != open && is.state != open:
-		s.faultLocked("a caller is told that the breaker is open")
+		s.faultLocked("a call fails as if the breaker were open")
 	case is.state != was.state:
 		s.traceLocked(p, "the breaker is %s", is)
 	}
 	if is.state == open && !d.probing {
 		s.faultLocked("the breaker is open and nobody probes")
 	}
-	if since := now.Sub(p.wellSinceLocked()); is.state == open && !is.closed && p.hanging == 0 && since > p.foundWithin() {
+	since := now.Sub(p.wellSinceLocked())
+	if is.state == open && !is.closed && p.hanging == 0 && since > p.foundWithin() {
 		s.faultLocked("the server is not found after %s", since)
 	}
 	if is.state == open && d.probing && p.probing && !is.closed && p.probes == 0 {
@@ -207,7 +212,7 @@ func (p *process) checkLocked() {
 	}
 
 	gone := 0
-	for _, c := range d.queue {
+	for _, c := range d.queue.calls {
 		switch c.progress {
 		case queued:
 			live++
@@ -224,21 +229,21 @@ func (p *process) checkLocked() {
 		}
 	}
 	stats := d.stats
-	switch n := len(d.inFlight); {
-	case n > p.farPlaces:
+	switch n := len(d.slots.inFlight); {
+	case n > p.manySlots:
 		s.faultLocked("%d batches are in flight", n)
-	case d.overdue > p.farPlaces+2:
-		s.faultLocked("%d batches are overdue", d.overdue)
-	case n+d.overdue != len(p.flights):
-		s.faultLocked("%d batches are in flight, %d overdue, of %d", n, d.overdue, len(p.flights))
-	case len(d.queue) > MaxQueue:
-		s.faultLocked("%d calls wait", len(d.queue))
-	case gone != d.abandoned:
-		s.faultLocked("%d calls are abandoned, want %d", d.abandoned, gone)
+	case d.slots.overdue > p.manySlots+2:
+		s.faultLocked("%d batches are overdue", d.slots.overdue)
+	case n+d.slots.overdue != len(p.flights):
+		s.faultLocked("%d batches are in flight, %d overdue, of %d", n, d.slots.overdue, len(p.flights))
+	case len(d.queue.calls) > MaxQueue:
+		s.faultLocked("%d calls wait", len(d.queue.calls))
+	case gone != d.queue.abandoned:
+		s.faultLocked("%d calls are abandoned, want %d", d.queue.abandoned, gone)
 	case live > 0 && (is.state == open || is.closed):
 		s.faultLocked("%d calls wait: %s, closed %t", live, is, is.closed)
-	case len(d.queue) > 0 && (n == 0 || is.healthy && n < d.placesLocked()):
-		s.faultLocked("%d calls wait, %d batches are in flight", len(d.queue), n)
+	case len(d.queue.calls) > 0 && (n == 0 || is.healthy && n < d.slots.limit()):
+		s.faultLocked("%d calls wait, %d batches are in flight", len(d.queue.calls), n)
 	case held != p.waiting:
 		s.faultLocked("%d callers wait, %d calls are queued or sent", p.waiting, held)
 	case stats.Batches != p.sentBatches || stats.Calls != p.sentCalls:
@@ -255,5 +260,5 @@ func (p *process) checkLocked() {
 	p.probing, p.ended = d.probing, p.backs
 	p.seen, p.landed = is, nil
 	p.answered, p.mayExpire, p.mustExpire, p.flushed, p.saidOpen = false, false, false, false, false
-	p.maxOverdue = d.placesLocked() + 2
+	p.maxOverdue = d.slots.limit() + 2
 }

@@ -102,7 +102,8 @@ func (p *process) removeProbeLocked(probe *simProbe) {
 
 // checkProbeLocked looks at a probe that is sent: after a ping, or now and then without.
 func (p *process) checkProbeLocked(b *Batch, f *simFlight) {
-	if op := b.calls[0].Op; len(b.calls) != 1 || op.Verb != bucket.Take || op.Charges != 0 || !p.isName(string(b.calls[0].Names[0])) {
+	op, name := b.calls[0].Op, string(b.calls[0].Names[0])
+	if len(b.calls) != 1 || op.Verb != bucket.Take || op.Charges != 0 || !p.isName(name) {
 		p.s.faultLocked("a probe of %d calls: %+v", len(b.calls), op)
 	}
 	p.addProbeLocked(f.probe)

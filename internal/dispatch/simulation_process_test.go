@@ -12,9 +12,9 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// checkMergedLocked looks whether all calls of a batch are in merged ones, those of a key in their
-// order.
-func (p *process) checkMergedLocked(b *Batch) {
+// checkGroupsLocked checks that all calls of a batch are in its groups, and those on one key in
+// their order.
+func (p *process) checkGroupsLocked(b *Batch) {
 	byKey := map[string][]*Call{}
 	for _, m := range b.Groups {
 		key := string(m.Key)
@@ -195,15 +195,15 @@ func (p *process) flood() {
 	}
 	leaving := p.s.rand(3).IntN(2) == 0
 	gone := &Call{progress: left}
-	for len(p.d.queue) < MaxQueue-2 {
+	for len(p.d.queue.calls) < MaxQueue-2 {
 		c := gone
-		if leaving && len(p.d.queue) > MaxQueue/8 {
+		if leaving && len(p.d.queue.calls) > MaxQueue/8 {
 			c = NewCall()
-			c.ends = [2]context.Context{deadContext{context.Background()}, context.Background()}
+			c.caller.ends = [2]context.Context{deadContext{context.Background()}, context.Background()}
 		} else {
-			p.d.abandoned++
+			p.d.queue.abandoned++
 		}
-		p.d.queue = append(p.d.queue, c)
+		p.d.queue.calls = append(p.d.queue.calls, c)
 	}
 	p.d.startRunLocked()
 }

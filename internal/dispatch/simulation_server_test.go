@@ -19,116 +19,14 @@ var (
 	errDies    = errors.New("a panic or a Goexit")
 )
 
-// weather is how the server and the way to it are for a while.
-type weather uint8
-
-const (
-	well     weather = iota
-	slow             // about as long as the timeout
-	down             // all is denied
-	frozen           // nothing is answered
-	half             // pings and probes are answered, calls are not
-	blind            // pings fail, the rest is well
-	deaf             // as frozen, and whoever connects hangs for seconds
-	chaos            // each batch has its own fault
-	weathers = iota  // how many there are
-)
-
-// fate is what becomes of a batch or a ping.
-type fate struct {
-	before, after time.Duration // it is done
-	deaf          bool          // to its context
-	done          int           // how many merged calls are done; -1 is all
-	err           error         // for all, after those were done
-	replies       int           // of so many merged calls, one is answered by an error; 0 is none
-	dies          int           // 1: panics, 2: ends its goroutine
-	cancels       bool          // callers leave at the instant of the answer
-	reorders      bool          // first calls to take are done before others
-}
-
-func (p *process) weatherLocked() weather {
-	if p.s.now() >= p.s.horizon {
-		return well
-	}
-	for _, phase := range p.phases {
-		if p.s.now() < phase.until {
-			return phase.weather
-		}
-	}
-	return chaos
-}
-
-// fateLocked draws what becomes of a batch or a ping. That depends on the seed and the time alone.
-func (p *process) fateLocked(ping, probe bool) (f fate, r *rand.Rand) {
-	if p.nth++; p.drawn != p.s.now() {
-		p.nth, p.drawn = 0, p.s.now()
-	}
-	r = p.s.rand(2, uint64(p.index), uint64(p.drawn), uint64(p.nth))
-	ms := func(max int) time.Duration { return time.Duration(r.IntN(max+1)) * time.Millisecond }
-	timeout := int(p.timeout / time.Millisecond)
-	f = fate{before: ms(1), after: ms(2), done: -1, reorders: r.IntN(2) == 0, cancels: r.IntN(8) == 0}
-	if r.IntN(12) == 0 {
-		f.replies = 1 + r.IntN(5)
-	}
-	now := p.weatherLocked()
-	switch {
-	case now == half && (ping || probe), now == blind && !ping:
-		now = well
-	case now == half:
-		now = weather(down + weather(r.IntN(2)))
-	case now == blind:
-		now = down
-	case now == chaos && r.IntN(3) == 0:
-		now = weather(r.IntN(4))
-	}
-	switch now {
-	case well:
-	case slow:
-		f.before, f.after = ms(timeout), ms(timeout/2)
-	case down:
-		f.done, f.err = 0, errRefused
-	case frozen:
-		f.before = time.Hour
-	case deaf:
-		if f.before = time.Hour; ping {
-			f.before, f.deaf = ms(10_000), true
-			return f, r
-		}
-	case chaos:
-		f.before, f.after = ms(timeout/2), ms(timeout/4)
-		switch r.IntN(8) {
-		case 0: // the reply is lost
-			f.err = errCut
-		case 1: // cut in the middle
-			f.done, f.err = r.IntN(3), errCut
-		case 2:
-			f.before = ms(3 * timeout)
-		case 3:
-			f.after = ms(3 * timeout)
-		case 4:
-			f.done, f.err = 0, errRefused
-		case 5:
-			f.dies = 1 + r.IntN(2)
-			f.done = r.IntN(3) - 1
-		}
-	}
-	if now != well && now != down && r.IntN(6) == 0 && (!p.inline || r.IntN(5) == 0 || p.s.horizon > time.Minute) {
-		f.deaf, f.before, f.after = true, min(f.before, ms(4*timeout)), min(f.after, ms(1500))
-		if p.s.horizon > time.Minute { // so that callers send inline no more, again and again
-			f.before = ms(4 * timeout)
-		}
-	}
-	return f, r
-}
-
 // process is a dispatcher and its way to the server, of which it is the Transport and the log.
 type process struct {
 	s          *simulation
 	index      int
 	d          *Dispatcher
 	timeout    time.Duration
-	slots      int // how many batches may be in flight to a server that is near
-	farPlaces  int // and to a distant one
+	slots      int // how many batches may be in flight at low latency
+	manySlots  int // and at high latency
 	maxOverdue int // overdue batches that there might be when last looked
 	oneOfMany  bool
 	inline     bool
@@ -148,8 +46,8 @@ type process struct {
 	answered     bool // a probe was, in time, since the last check
 	mayExpire    bool // since the last check a Do has begun or left
 	mustExpire   bool // since the last check a Do has left
-	flushed      bool // since the last check a Do that had waited was told that the breaker is open
-	saidOpen     bool // since the last check a Do was told at once
+	flushed      bool // since the last check a Do that had waited returned that the breaker is open
+	saidOpen     bool // since the last check a Do returned so at once
 	flooded      bool
 	sentBatches  uint64
 	sentCalls    uint64
@@ -192,19 +90,20 @@ func newProcess(s *simulation, i int, r *rand.Rand) *process {
 		timeout: time.Duration([]int{10, 20, 50, 50, 50, 100, 200, 1500}[r.IntN(8)]) * time.Millisecond,
 	}
 	conns := []int{0, 1, 2, 3, 100}[r.IntN(5)]
-	p.slots, p.farPlaces = 2, 16
+	p.slots, p.manySlots = 2, 16
 	if conns == 1 {
-		p.slots, p.farPlaces = 1, 1
+		p.slots, p.manySlots = 1, 1
 	} else if conns == 2 || conns == 3 {
-		p.farPlaces = 2
+		p.manySlots = 2
 	}
 	if p.oneOfMany = r.IntN(4) == 0; p.oneOfMany {
 		if p.slots = 1; conns == 2 || conns == 3 {
-			p.farPlaces = 1
+			p.manySlots = 1
 		}
 	}
 	for until := time.Duration(0); until < s.horizon; {
-		until += time.Duration(1+r.IntN([]int{20, 200, 2000, 20_000}[r.IntN(3+min(1, int(s.horizon/time.Minute)))])) * time.Millisecond
+		longest := []int{20, 200, 2000, 20_000}[r.IntN(3+min(1, int(s.horizon/time.Minute)))]
+		until += time.Duration(1+r.IntN(longest)) * time.Millisecond
 		phase := struct {
 			until   time.Duration
 			weather weather
@@ -220,7 +119,9 @@ func newProcess(s *simulation, i int, r *rand.Rand) *process {
 	if r.IntN(7) == 0 {
 		p.closeAt = 1 + time.Duration(r.IntN(int(s.horizon/time.Millisecond)))*time.Millisecond
 	}
-	p.d = New(p.timeout, Server{Transport: p, Log: slog.New(p), Addr: "server", Conns: conns, Inline: p.inline, OneOfMany: p.oneOfMany})
+	p.d = New(p.timeout, Server{
+		Transport: p, Log: slog.New(p), Addr: "server", Conns: conns, Inline: p.inline, OneOfMany: p.oneOfMany,
+	})
 	s.traceLocked(p, "timeout %s, %d connections, inline %t, weather %v", p.timeout, conns, p.inline, p.phases)
 	return p
 }
@@ -233,7 +134,8 @@ func (p *process) Send(ctx context.Context, b *Batch) (err error) {
 	f, r := p.fateLocked(false, probe)
 	flight.deaf, flight.goexit = f.deaf, f.dies == 2
 	if len(flight.ops) > 0 {
-		s.traceLocked(p, "send of %d calls from op %d on (%s, inline %t): %+v", len(flight.ops), flight.ops[0].id, millis(until(ctx)), flight.inline, f)
+		s.traceLocked(p, "send of %d calls from op %d on (%s, inline %t): %+v",
+			len(flight.ops), flight.ops[0].id, millis(until(ctx)), flight.inline, f)
 	} else {
 		s.traceLocked(p, "probe is sent: %+v", f)
 	}
@@ -270,7 +172,7 @@ func (p *process) Send(ctx context.Context, b *Batch) (err error) {
 			s.mu.Lock()
 			if now := time.Now(); o.ctxErr == context.Canceled && o.ctxEnd.After(now.Add(30*time.Minute)) && !o.ended {
 				o.cancel() // it does nothing if the context cannot be cancelled
-				if c := o.call.ends[0]; c != nil && c.Err() != nil {
+				if c := o.call.caller.ends[0]; c != nil && c.Err() != nil {
 					o.ctxEnd = now
 				}
 			}
@@ -278,14 +180,14 @@ func (p *process) Send(ctx context.Context, b *Batch) (err error) {
 		}
 	}
 	for _, o := range flight.ops {
-		o.answer = o.merged(b).Err
+		o.answer = o.group(b).Err
 	}
 	flight.err = err
 	return err
 }
 
-// merged returns the merged call that has an op, or nil.
-func (o *simOp) merged(b *Batch) *Group {
+// group returns the group that has an op, or nil.
+func (o *simOp) group(b *Batch) *Group {
 	for _, m := range b.Groups {
 		for c := m.Call; c != nil; c = c.next {
 			if c == o.call {
@@ -294,25 +196,6 @@ func (o *simOp) merged(b *Batch) *Group {
 		}
 	}
 	return nil
-}
-
-// wait takes so long, or until the context ends unless the batch is deaf to it.
-func (f *fate) wait(ctx context.Context, d time.Duration) error {
-	if d == 0 {
-		return nil
-	}
-	if f.deaf {
-		time.Sleep(d)
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 func until(ctx context.Context) time.Duration {
@@ -331,7 +214,7 @@ func (p *process) departLocked(ctx context.Context, b *Batch) (f *simFlight, pro
 		p.checkProbeLocked(b, f)
 		return f, true
 	}
-	f.inline = b.calls[0].ends[0] == nil
+	f.inline = b.calls[0].caller.ends[0] == nil
 	p.flights = append(p.flights, f)
 	urgent := false
 	if p.newestAt != now {
@@ -363,7 +246,7 @@ func (p *process) departLocked(ctx context.Context, b *Batch) (f *simFlight, pro
 			p.newest[0] = o.start
 		}
 	}
-	p.checkMergedLocked(b)
+	p.checkGroupsLocked(b)
 	span := max(p.timeout, 900*time.Millisecond)
 	if urgent || f.inline {
 		span = p.timeout
@@ -374,19 +257,11 @@ func (p *process) departLocked(ctx context.Context, b *Batch) (f *simFlight, pro
 	}
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
-	if n := len(p.d.inFlight); n > p.farPlaces {
+	if n := len(p.d.slots.inFlight); n > p.manySlots {
 		s.faultLocked("%d batches are in flight", n)
 	}
-	switch {
-	case !f.inline:
-	case !p.inline || len(b.calls) != 1:
-		s.faultLocked("%d calls are sent inline", len(b.calls))
-	case now.Before(p.inlineFrom):
-		s.faultLocked("op %d is sent inline", f.ops[0].id)
-	case p.timeout > 100*time.Millisecond && f.ops[0].cancels:
-		s.faultLocked("op %d is sent inline for %s, though its caller may leave", f.ops[0].id, p.timeout)
-	case f.ops[0].ctxErr == context.DeadlineExceeded && !f.ops[0].ctxEnd.After(now.Add(p.timeout+p.timeout/10)):
-		s.faultLocked("op %d is sent inline, but its context may end before", f.ops[0].id)
+	if f.inline {
+		p.checkInlineLocked(f)
 	}
 	if p.seen.state == open && p.d.breaker.state == open {
 		s.faultLocked("op %d is sent while the breaker is open", f.ops[0].id)
@@ -395,6 +270,21 @@ func (p *process) departLocked(ctx context.Context, b *Batch) (f *simFlight, pro
 		s.faultLocked("op %d is sent after Close", f.ops[0].id)
 	}
 	return f, false
+}
+
+// checkInlineLocked looks at a call that its caller sends.
+func (p *process) checkInlineLocked(f *simFlight) {
+	s, now := p.s, f.sentAt
+	switch {
+	case !p.inline || len(f.b.calls) != 1:
+		s.faultLocked("%d calls are sent inline", len(f.b.calls))
+	case now.Before(p.inlineFrom):
+		s.faultLocked("op %d is sent inline", f.ops[0].id)
+	case p.timeout > 100*time.Millisecond && f.ops[0].cancels:
+		s.faultLocked("op %d is sent inline for %s, though its caller may leave", f.ops[0].id, p.timeout)
+	case f.ops[0].ctxErr == context.DeadlineExceeded && !f.ops[0].ctxEnd.After(now.Add(p.timeout+p.timeout/10)):
+		s.faultLocked("op %d is sent inline, but its context may end before", f.ops[0].id)
+	}
 }
 
 func (p *process) isName(name string) bool { return strings.HasPrefix(name, "name of key ") }

@@ -77,8 +77,9 @@ func TestSimulation(t *testing.T) {
 			case <-done:
 				return
 			case <-time.After(5 * time.Second):
-				fmt.Printf("simulation: %d seeds from %d, %d calls, %s, longest run %s\n", next.Load(), first, calls.Load(),
-					time.Since(start).Round(time.Second), time.Duration(longest.Load()).Round(time.Millisecond))
+				fmt.Printf("simulation: %d seeds from %d, %d calls, %s, longest run %s\n",
+					next.Load(), first, calls.Load(), time.Since(start).Round(time.Second),
+					time.Duration(longest.Load()).Round(time.Millisecond))
 			}
 		}
 	}()
@@ -87,7 +88,9 @@ func TestSimulation(t *testing.T) {
 		workers.Go(func() {
 			for seed, ok := more(); ok; seed, ok = more() {
 				began := time.Now()
-				stuck := time.AfterFunc(5*time.Minute, func() { panic(fmt.Sprintf("seed %d has run for five minutes", seed)) })
+				stuck := time.AfterFunc(5*time.Minute, func() {
+					panic(fmt.Sprintf("seed %d has run for five minutes", seed))
+				})
 				s := simulate(t, seed)
 				stuck.Stop()
 				calls.Add(uint64(s.asked))
@@ -219,7 +222,8 @@ func (s *simulation) direct(r *rand.Rand) {
 	var callers sync.WaitGroup
 	budget := 100 + r.IntN(100)
 	if r.IntN(20) == 0 { // a crowd, more than one batch takes
-		p, at := s.processes[0], time.Duration(r.IntN(int(min(s.horizon, time.Second)/time.Millisecond)))*time.Millisecond
+		p := s.processes[0]
+		at := time.Duration(r.IntN(int(min(s.horizon, time.Second)/time.Millisecond))) * time.Millisecond
 		for i := range 130 + r.IntN(600) {
 			c := newCaller(s, p, 10_000+i)
 			callers.Go(func() {

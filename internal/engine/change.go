@@ -7,6 +7,7 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -19,7 +20,8 @@ func (e *Engine) Refund(ctx context.Context, n int64, ask *Ask) error {
 // Block denies every token for d.
 func (e *Engine) Block(ctx context.Context, d time.Duration, ask *Ask) error {
 	ask.Set = ask.Set.WithPeriods(time.Now().Add(d))
-	return e.change(ctx, ask, rules.Limits, bucket.Op{Verb: bucket.Block, N: bucket.CeilDiv(int64(d), int64(time.Millisecond))})
+	op := bucket.Op{Verb: bucket.Block, N: bucket.CeilDiv(int64(d), int64(time.Millisecond))}
+	return e.change(ctx, ask, rules.Limits, op)
 }
 
 // Reset fills the buckets up, and ends blocks and the ban.
@@ -28,10 +30,9 @@ func (e *Engine) Reset(ctx context.Context, ask *Ask) error {
 	return e.change(ctx, ask, rules.Tokens, bucket.Op{Verb: bucket.Reset, N: 1, Records: bucket.WithRecords})
 }
 
-// change has an operation done that has no verdict.
+// change makes a change that has no verdict.
 //
-// A block and a reset are also done in this process, to hold in an outage. In an outage a refund is
-// too.
+// A block and a reset also hold in an outage, and a refund that Redis did not get does.
 func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op bucket.Op) error {
 	if err := e.ready(ctx); err != nil || !ask.Set.Counts(scope) {
 		return err
@@ -41,16 +42,18 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 	within, cancel := context.WithTimeout(ctx, e.Timeout+e.Timeout/10)
 	defer cancel()
 	began := time.Now()
-	err := e.do(within, c)
-	if op.Verb == bucket.Reset {
-		e.bans.note(c.Hash, 0)
-		if err == nil {
-			e.resets.Add(c.Hash, began, "", c.Buckets, c.States)
-		}
-	}
-	e.changed(c.Key, c.Hash, err)
+	err := e.apply(within, c, e.store.Do)
 	if e.local != nil && (err != nil || op.Verb != bucket.Give) {
-		e.changeLocally(c, ask, scope, op, began)
+		buckets := ask.Set.Share(e.Replicas).Buckets(scope)
+		for i := range buckets {
+			if op.Verb == bucket.Block {
+				op.N = min(op.N, buckets[i].MaxBlock())
+			}
+		}
+		states := e.applyLocally(c.Key, c.Hash, buckets, op)
+		if op.Verb == bucket.Reset {
+			e.resets.Add(c.Hash, began, inOutage, buckets, states)
+		}
 	}
 	if err != nil {
 		return Unavailable(ctx, err)
@@ -58,23 +61,45 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 	return nil
 }
 
-// changeLocally has a change made to the buckets that decide without Redis.
-func (e *Engine) changeLocally(c *dispatch.Call, ask *Ask, scope rules.Scope, op bucket.Op, began time.Time) {
-	buckets := ask.Set.Share(e.Replicas).Buckets(scope)
-	for i := range buckets {
-		if op.Verb == bucket.Block {
-			op.N = min(op.N, buckets[i].MaxBlock())
+// apply sends a change to the store. It voids what this process keeps of the key: leases, unless the
+// change only takes more, denials, and after a reset the ban. It wakes callers that wait.
+func (e *Engine) apply(ctx context.Context, c *dispatch.Call, send redisstore.Send) error {
+	began, isReset := time.Now(), c.Op.Verb == bucket.Reset
+	late, end := true, e.voidLeases(c)
+	defer func() { end(late) }() // a hook of the client may end the goroutine
+	err := send(ctx, c)
+	late = mayStillHappen(err)
+	if isReset {
+		e.bans.note(c.Hash, 0)
+		if err == nil {
+			e.resets.Add(c.Hash, began, "", c.Buckets, c.States)
 		}
 	}
-	states := make([]bucket.State, len(buckets))
-	e.local.Do(c.Key, buckets, op, states)
-	if op.Verb == bucket.Reset {
-		e.resets.Add(c.Hash, began, inOutage, buckets, states)
-	}
+	e.changed(c.Key, c.Hash, err)
+	return err
 }
 
-// changed forgets the denials of a key and wakes the callers that wait for its tokens, as Redis was
-// asked to change its buckets, or this process has.
+// voidLeases voids a key's leases, unless the change only takes more. The function that it returns
+// ends the change; if the change is late, Redis may still make it.
+func (e *Engine) voidLeases(c *dispatch.Call) (end func(late bool)) {
+	switch c.Op.Verb {
+	case bucket.Charge:
+		return func(bool) {}
+	case bucket.Return:
+		return e.leases.Returns(c.Hash)
+	}
+	return e.leases.Forget(c.Hash)
+}
+
+// applyLocally makes a change to the buckets that decide without Redis.
+func (e *Engine) applyLocally(key []byte, hash uint64, buckets []bucket.Bucket, op bucket.Op) []bucket.State {
+	states := make([]bucket.State, len(buckets))
+	e.local.Do(key, buckets, op, states)
+	e.changed(key, hash, nil)
+	return states
+}
+
+// changed forgets a key's denials and wakes the callers that wait for its tokens.
 func (e *Engine) changed(key []byte, hash uint64, err error) {
 	e.denied.Forget(key, hash, mayStillHappen(err))
 	if !e.waiting.Empty() {

@@ -32,6 +32,9 @@ import (
 // ErrUnavailable says that no decision could be made.
 var ErrUnavailable = errors.New("ginlimit: unavailable")
 
+// ErrClosed says that the engine is closed. It comes with ErrUnavailable.
+var ErrClosed = dispatch.ErrClosed
+
 // Failure is what happens if the store does not decide.
 type Failure uint8
 
@@ -49,6 +52,7 @@ const (
 	FromCache                // by the deny cache
 	FromLease                // by tokens taken ahead
 	FromLocal                // in this process, without the store
+	FromOpen                 // nowhere: the store did not decide, and the request is allowed
 	FromStatic               // nowhere: nothing is counted, or the set prohibits
 )
 
@@ -78,12 +82,26 @@ type Answer struct {
 	receipt  *receipt.Receipt // of what was taken; nil if nothing is to be given back
 }
 
+// withoutStore reports whether the store did not decide.
+func (a *Answer) withoutStore() bool { return a.Source == FromLocal || a.Source == FromOpen }
+
+// Status returns the status of a resource, or nil if there is none.
+func (a *Answer) Status(resource int) *rules.Status {
+	for i := range a.Statuses {
+		if resource >= 0 && int(a.Statuses[i].Resource) == resource {
+			return &a.Statuses[i]
+		}
+	}
+	return nil
+}
+
 // reset prepares an answer for another decision.
 func (a *Answer) reset() { *a = Answer{Statuses: a.Statuses[:0], Waited: a.Waited, Err: a.Err} }
 
 // store keeps buckets.
 type store interface {
-	// Do has a call done: on all its buckets at once or on none.
+	// Do applies a call to all its buckets or to none. While a hash slot of a cluster migrates, a
+	// change may fail halfway.
 	Do(ctx context.Context, c *dispatch.Call) error
 	// Close returns when the store has stopped working.
 	Close()
@@ -97,6 +115,7 @@ type Engine struct {
 	denied     *denycache.Cache  // what Redis is not asked again; nil without Redis
 	leases     *lease.Cache      // what was taken ahead of Redis; nil without Redis
 	local      *memory.Store     // decides if the store does not; nil without Redis
+	clock      *clocktrust.Clock // of Redis; nil without Redis
 	calls      sync.Pool         // of *dispatch.Call
 	resets     receipt.Resets
 	slots      *inflight.Counts // that this process holds
@@ -124,19 +143,36 @@ const (
 	closeTimeouts = 4
 )
 
-// NewRedis returns an engine whose store is Redis. It remembers at most so many denials, and trusts
-// Redis' clock from the start if trustClock is set.
-func NewRedis(c Config, rdb redis.UniversalClient, denials int, trustClock bool, s redisstore.Config) *Engine {
+// NewRedis returns an engine whose store is Redis. It remembers at most as many denials as given.
+func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Config) *Engine {
 	e := newEngine(c)
-	s.Timeout, s.Changed = c.Timeout, e.changed
+	s.Timeout, s.Apply = c.Timeout, e.apply
 	e.redis = redisstore.New(rdb, s)
 	e.store = e.redis
-	clock := clocktrust.New(trustClock) // both learn from each other
-	e.denied = denycache.New(denials, clock)
-	e.leases = lease.New(clock)
+	e.clock = clocktrust.New(false) // both learn from each other
+	e.denied = denycache.New(denials, e.clock)
+	e.leases = lease.New(e.clock)
 	e.local = memory.New(memory.MaxBuckets)
 	e.slots = inflight.New(e.redis.Report)
 	return e
+}
+
+// TrustClock has the engine trust Redis' clock from the start. It is for tests, and called before
+// the first decision.
+func (e *Engine) TrustClock() {
+	if e.clock != nil {
+		e.clock.Trust()
+	}
+}
+
+// BoundLocal bounds how many buckets decide without Redis. It is for tests, and called before the
+// first decision.
+func (e *Engine) BoundLocal(n int) {
+	if e.redis == nil {
+		e.store = localStore{memory.New(n), e.slots}
+	} else {
+		e.local = memory.New(n)
+	}
 }
 
 // NewLocal returns an engine whose store is this process.
@@ -208,7 +244,7 @@ func (e *Engine) Ready(ctx context.Context) error { return e.ready(ctx) }
 // ended says that the caller's context ended before there was a decision.
 func ended(ctx context.Context) error { return fmt.Errorf("ginlimit: %w", ctx.Err()) }
 
-func errClosed() error { return fmt.Errorf("%w: %w", ErrUnavailable, dispatch.ErrClosed) }
+func errClosed() error { return fmt.Errorf("%w: %w", ErrUnavailable, ErrClosed) }
 
 // Unavailable is the error if no answer was had for another reason than a closed engine: the end of
 // the caller's context, or [ErrUnavailable].
@@ -249,18 +285,4 @@ func (e *Engine) release(c *dispatch.Call) {
 		c.Release()
 		e.calls.Put(c)
 	}
-}
-
-// do has a call done by the store. What may give back tokens that others have charged voids the
-// key's leases.
-func (e *Engine) do(ctx context.Context, c *dispatch.Call) (err error) {
-	if c.Op.Verb != bucket.Take && c.Op.Verb != bucket.Charge {
-		note := e.leases.Forget
-		if c.Op.Verb == bucket.Return {
-			note = e.leases.Returns
-		}
-		done := note(c.Hash)
-		defer func() { done(mayStillHappen(err)) }()
-	}
-	return e.store.Do(ctx, c)
 }

@@ -12,7 +12,8 @@ import (
 // mayLease reports whether leases may serve a call: not for calendar quotas beside other limits,
 // bans and slots, nor where what is taken may be given back.
 func (e *Engine) mayLease(c *dispatch.Call, ask *Ask) bool {
-	return ask.Lease > 0 && e.leases != nil && c.Op.Charges > 0 && !ask.Settles && !ask.Set.Mixed() && !ask.Set.Guarded()
+	return ask.Lease > 0 && e.leases != nil && c.Op.Charges > 0 &&
+		!ask.Settles && !ask.Set.Mixed() && !ask.Set.Guarded()
 }
 
 func leased(c *dispatch.Call) lease.Subject {
@@ -31,9 +32,9 @@ func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer) bool 
 	return true
 }
 
-// doAhead has a call done that may take tokens ahead. The call is then as if it had taken only its
+// sendAhead sends a call that may take tokens ahead. The call is then as if it had taken only its
 // own.
-func (e *Engine) doAhead(ctx context.Context, c *dispatch.Call, ask *Ask) error {
+func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask) error {
 	if !e.background.Begin() { // Close would not give back what it takes ahead
 		return dispatch.ErrClosed
 	}
@@ -41,7 +42,7 @@ func (e *Engine) doAhead(ctx context.Context, c *dispatch.Call, ask *Ask) error 
 	own := c.Op.Charges
 	trip := e.leases.Begin(leased(c), ask.Lease, own, c.Op.N)
 	c.Op.Charges = trip.Charges()
-	err := e.do(ctx, c)
+	err := e.store.Do(ctx, c)
 	if err != nil {
 		trip.Fail()
 	} else {
@@ -73,5 +74,5 @@ func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) {
 	c := dispatch.NewCall()
 	c.Reset(unused.Op(), unused.Buckets) // a Return, which is not to be done late
 	c.Key, c.Hash = unused.Key, unused.Hash
-	e.changed(unused.Key, unused.Hash, e.do(ctx, c))
+	_ = e.apply(ctx, c, e.store.Do) // what cannot be given back stays taken
 }

@@ -25,7 +25,7 @@ func (s localStore) Do(_ context.Context, c *dispatch.Call) error {
 
 func (localStore) Close() {}
 
-// doLocally has an operation done in this process. If there are slots, it takes one too. If the
+// doLocally applies an operation in this process. If there are slots, it takes one too. If the
 // call was sent, it may have taken one in Redis.
 func doLocally(store *memory.Store, slots *inflight.Counts, c *dispatch.Call, buckets []bucket.Bucket, op bucket.Op,
 	states []bucket.State, sent bool) {
@@ -54,13 +54,15 @@ func doLocally(store *memory.Store, slots *inflight.Counts, c *dispatch.Call, bu
 // fallBack decides on a call on which the store has not decided. The call may still be on its way:
 // of it, only what its caller has set is read. The operation is passed apart, as Redis may have
 // been asked for more.
-func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, ask *Ask, answer *Answer, err error) error {
+func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, ask *Ask, answer *Answer,
+	err error) error {
 	answer.Err = err
 	if ctx.Err() != nil || e.local == nil || ask.Failure == FailClosed || errors.Is(err, dispatch.ErrClosed) {
 		return Unavailable(ctx, err)
 	}
 	set, states := ask.Set, make([]bucket.State, len(c.Buckets))
-	if ask.Failure == FailLocal {
+	if answer.Source = FromOpen; ask.Failure == FailLocal {
+		answer.Source = FromLocal
 		set = ask.Set.Share(e.Replicas)
 		if op.Charges > 1 {
 			op.Charges = min(op.Charges, set.Burst())
@@ -70,7 +72,7 @@ func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, a
 		answer.receipt.Fill(sent, states)
 	}
 	answer.Verdict, answer.Statuses = set.Judge(ask.Scope, states, op, ask.Report, answer.Statuses)
-	answer.Decided, answer.Source = true, FromLocal
+	answer.Decided = true
 	if answer.RetryAfter < 0 && ask.Failure == FailLocal && op.N <= ask.Set.Burst() {
 		// It is more than the share of a calendar period, but not of the whole.
 		answer.RetryAfter = time.Until(time.UnixMilli(ask.Set.Ends()))

@@ -14,9 +14,8 @@ import (
 type Charge struct {
 	prefix, client string
 	set            *rules.Set
-	failure        Failure
-	n              int64            // tokens
-	local          bool             // of this process, without the store
+	n              int64 // tokens
+	source         Source
 	attempt        int64            // that holds a slot; 0 is none
 	receipt        *receipt.Receipt // nil if nothing is to be given back
 }
@@ -24,8 +23,8 @@ type Charge struct {
 // Charge returns what the decision on an Ask took.
 func (a *Answer) Charge(ask *Ask) Charge {
 	return Charge{
-		prefix: ask.Prefix, client: ask.Client, set: ask.Set, failure: ask.Failure,
-		n: a.Granted, local: a.Source == FromLocal, attempt: a.attempt, receipt: a.receipt,
+		prefix: ask.Prefix, client: ask.Client, set: ask.Set,
+		n: a.Granted, source: a.Source, attempt: a.attempt, receipt: a.receipt,
 	}
 }
 
@@ -34,8 +33,8 @@ func (e *Engine) newReceipt() *receipt.Receipt { return receipt.New(e.Timeout) }
 // ask returns an Ask about the client of a charge.
 func (c *Charge) ask() Ask { return Ask{Prefix: c.prefix, Client: c.client, Set: c.set} }
 
-// Settle has charges become charges of so many tokens, all at the same time: one timeout is enough
-// for all. It returns the errors.
+// Settle makes charges as large as the work that was done, all at the same time: one timeout is
+// enough for all. It returns the errors.
 func (e *Engine) Settle(ctx context.Context, actual int64, charges ...Charge) (errs []error) {
 	if len(charges) == 0 {
 		return nil
@@ -56,7 +55,7 @@ func (e *Engine) Settle(ctx context.Context, actual int64, charges ...Charge) (e
 	return errs
 }
 
-// settle has a charge become one of so many tokens.
+// settle makes a charge one of actual tokens.
 func (e *Engine) settle(ctx context.Context, charge *Charge, actual int64) error {
 	more := actual - charge.n
 	switch {
@@ -70,24 +69,20 @@ func (e *Engine) settle(ctx context.Context, charge *Charge, actual int64) error
 
 // hasBuckets reports whether tokens were taken of buckets.
 func (c *Charge) hasBuckets() bool {
-	return c.set != nil && c.set.Counts(rules.Limits) && !(c.local && c.failure == FailOpen)
+	return c.set != nil && c.set.Counts(rules.Limits) && c.source != FromOpen
 }
 
-// correct has an operation done on the buckets from which a charge was taken, in this process or by
-// the store.
+// correct changes the buckets from which a charge was taken.
 func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) error {
 	ask := charge.ask()
-	if charge.local {
-		key, buckets := e.key(&ask), charge.set.Share(e.Replicas).Buckets(rules.Limits)
-		e.local.Do(key, buckets, op, make([]bucket.State, len(buckets)))
-		e.changed(key, clientkey.Hash(key), nil)
+	if charge.source == FromLocal {
+		key := e.key(&ask)
+		e.applyLocally(key, clientkey.Hash(key), charge.set.Share(e.Replicas).Buckets(rules.Limits), op)
 		return nil
 	}
 	c := e.call(op, &ask, rules.Limits)
 	defer e.release(c)
-	err := e.do(ctx, c)
-	e.changed(c.Key, c.Hash, err)
-	if err != nil {
+	if err := e.apply(ctx, c, e.store.Do); err != nil {
 		return Unavailable(ctx, err)
 	}
 	return nil
@@ -98,10 +93,10 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 func (e *Engine) returnOf(charge *Charge, n int64,
 	claims func(*receipt.Receipt, []bucket.Bucket, int64, bool, string) []bucket.Claim) bucket.Op {
 	set, where := charge.set, ""
-	if charge.local {
+	if charge.source == FromLocal {
 		set, where = set.Share(e.Replicas), inOutage
 	}
-	own := charge.local || e.redis == nil
+	own := charge.source == FromLocal || e.redis == nil
 	return bucket.Op{
 		Verb: bucket.Return, N: n, Claims: claims(charge.receipt, set.Buckets(rules.Limits), charge.n, own, where),
 		Records: bucket.WithRecords,

@@ -22,7 +22,7 @@ func (e *Engine) takeSeveral(ctx context.Context, n int64, asks []Ask, answers [
 	}
 	// As one of a cluster's node, or of a proxy.
 	err = e.takeEach(ctx, start, n, asks, answers)
-	if err == nil && !anyLocal(answers) {
+	if err == nil && !anyWithoutStore(answers) {
 		e.redis.Separate()
 	}
 	return err
@@ -54,9 +54,9 @@ func guarded(asks []Ask) bool {
 	return false
 }
 
-func anyLocal(answers []Answer) bool {
+func anyWithoutStore(answers []Answer) bool {
 	for i := range answers {
-		if answers[i].Source == FromLocal {
+		if answers[i].withoutStore() {
 			return true
 		}
 	}
@@ -81,7 +81,7 @@ func (e *Engine) takeTogether(ctx context.Context, n int64, asks []Ask, answers 
 		return nil
 	}
 	c := t.joint(e, n)
-	err := e.do(ctx, c)
+	err := e.store.Do(ctx, c)
 	switch {
 	case err == nil:
 		t.judge(e, n, c)

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// slotRetry is when a client that finds no slot is told to try again.
+	// slotRetry is after how long a client that finds no slot may try again.
 	slotRetry = bucket.SlotRetry * time.Millisecond
 	// slotPause is after how long a caller that waits for a slot looks again: another process may
 	// have released one.
@@ -49,14 +49,15 @@ func slotQueue(key []byte) fifo.Name { return fifo.Name{Key: "slots\n" + string(
 //
 // At most length callers of this process wait for a slot of a client. Only the first of them tries;
 // the others follow in order of arrival.
-func (e *Engine) TakeQueued(ctx context.Context, n int64, ask *Ask, answer *Answer, length int, wait time.Duration) error {
+func (e *Engine) TakeQueued(ctx context.Context, n int64, ask *Ask, answer *Answer, length int,
+	wait time.Duration) error {
 	take := func() error {
 		ask.Set = ask.Set.Now() // a calendar period may be over
 		return e.takeOne(ctx, n, ask, answer)
 	}
-	ask.Bans = bucket.LimitBans                                                             // a caller that waits is not denied yet
-	if _, static := ask.Set.Static(rules.All, n); n == 0 || static || n > ask.Set.Burst() { // no slot would change the answer
-		return take()
+	ask.Bans = bucket.LimitBans // a caller that waits is not denied yet
+	if _, static := ask.Set.Static(rules.All, n); n == 0 || static || n > ask.Set.Burst() {
+		return take() // no slot would change the answer
 	}
 	start, key := time.Now(), e.key(ask)
 	queue := slotQueue(key)
@@ -111,11 +112,12 @@ func (a *Answer) lacksSlot(ask *Ask) bool {
 }
 
 // noSlot is the denial of a client that finds no room to wait for a slot, or never had its turn. If
-// it is known to be banned, it is told when that ends.
+// it is known to be banned, its wait is until the ban ends.
 func (e *Engine) noSlot(ask *Ask, answer *Answer, hash uint64) {
 	answer.reset()
+	ask.Set = ask.Set.Now() // a calendar period may be over
 	wait, slots := max(slotRetry, e.bans.left(hash)), ask.Set.Slots()
-	answer.Verdict = rules.Verdict{Resource: slots, RetryAfter: wait, ResetAfter: wait}
+	answer.Verdict = rules.Verdict{Resource: slots, RetryAfter: wait, ResetAfter: wait, Banned: wait > slotRetry}
 	answer.Decided, answer.Hash = true, hash
 	if ask.Report != rules.ReportNone {
 		answer.Statuses = append(answer.Statuses, rules.Status{Resource: int32(slots), More: wait, Denies: true})
@@ -151,12 +153,12 @@ func (e *Engine) note(c *dispatch.Call, ask *Ask, answer *Answer, err error) {
 	case err != nil:
 		outcome = inflight.Lost
 	case answer.Granted > 0:
-		if answer.attempt = c.Attempt.Number; answer.Source == FromLocal {
+		if answer.attempt = c.Attempt.Number; answer.withoutStore() {
 			outcome = inflight.Local
 		} else {
 			outcome = inflight.Granted
 		}
-	case answer.Source != FromLocal && c.Attempt.Doubt:
+	case !answer.withoutStore() && c.Attempt.Doubt:
 		outcome = inflight.Lost
 	}
 	e.slots.End(c.Key, c.Attempt.Number, outcome)

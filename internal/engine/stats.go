@@ -21,7 +21,10 @@ type Stats struct {
 // Stats returns the current figures.
 func (e *Engine) Stats() Stats {
 	leases := e.leases.Stats()
-	s := Stats{Denials: e.denied.Len(), Leases: leases.Keys, Leased: leases.Admitted, Slots: e.slots.Total(), Bans: e.bans.len()}
+	s := Stats{
+		Denials: e.denied.Len(), Leases: leases.Keys, Leased: leases.Admitted,
+		Slots: e.slots.Total(), Bans: e.bans.len(),
+	}
 	if e.redis == nil {
 		s.Local = e.store.(localStore).Len()
 		return s

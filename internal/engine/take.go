@@ -93,6 +93,20 @@ func (e *Engine) Peek(ctx context.Context, asks []Ask, answers []Answer) error {
 	return nil
 }
 
+// Status looks at every resource of an Ask, also if a limit prohibits: the answer's Statuses are of
+// one token each.
+func (e *Engine) Status(ctx context.Context, ask *Ask, answer *Answer) error {
+	if err := e.ready(ctx); err != nil {
+		return err
+	}
+	answer.reset()
+	if !ask.Set.Counts(ask.Scope) {
+		return nil
+	}
+	ask.Report = rules.ReportFull
+	return e.take(ctx, ctx, bucket.Peek(1), 1, ask, answer)
+}
+
 // static answers an Ask that needs no bucket.
 func (e *Engine) static(n int64, ask *Ask, answer *Answer) bool {
 	verdict, ok := ask.Set.Static(ask.Scope, n)
@@ -170,13 +184,13 @@ func (e *Engine) decide(ctx, within context.Context, c *dispatch.Call, ask *Ask,
 	}
 	var err error
 	if leases {
-		err = e.doAhead(within, c, ask)
+		err = e.sendAhead(within, c, ask)
 	} else {
-		err = e.do(within, c)
+		err = e.store.Do(within, c)
 	}
 	if err != nil {
-		if ctx.Err() == nil && !redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrQueueFull) { // else Redis may be well
-			e.leases.Lose()
+		if ctx.Err() == nil && !redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrQueueFull) {
+			e.leases.Lose() // else Redis may be well
 		}
 		return e.fallBack(ctx, c, op, ask, answer, err)
 	}

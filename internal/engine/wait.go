@@ -23,7 +23,7 @@ const (
 	maxSleep = 10 * time.Second
 )
 
-// Wait takes n tokens as soon as they are there. The answer is that of the last try; a denial
+// Wait takes n tokens as soon as they are there. The answer is the last try's; a denial
 // without an error never ends.
 //
 // Of the callers in this process that wait for the same tokens, only the first tries; the others
@@ -87,7 +87,8 @@ func (e *Engine) Wait(ctx context.Context, n int64, ask *Ask, answer *Answer) er
 // waitsOn reports whether a Wait goes on after an error: through an outage in which nobody else may
 // decide.
 func waitsOn(ask *Ask, err error) bool {
-	return ask.Failure == FailClosed && !redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrClosed) && errors.Is(err, ErrUnavailable)
+	return ask.Failure == FailClosed && errors.Is(err, ErrUnavailable) &&
+		!redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrClosed)
 }
 
 // errTooLate is the error of a Wait whose context ends before there are tokens.

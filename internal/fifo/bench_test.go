@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What a call costs beside 50,000 callers who wait: as much as beside none.
+// A call costs as much beside 50,000 waiting callers as beside none.
 
 const crowd = 50_000
 
@@ -61,7 +61,7 @@ func BenchmarkLeave(b *testing.B) {
 	}
 }
 
-// fill has so many callers wait in a queue, until the function returned is called.
+// fill makes n callers wait in a queue until the returned function is called.
 func fill(b *testing.B, q *Queues, callers int) (empty func()) {
 	ctx, cancel := context.WithCancel(b.Context())
 	var all sync.WaitGroup

@@ -10,169 +10,169 @@ import (
 	"time"
 )
 
-// Name is what the callers of a queue wait for.
+// Name names a queue.
 type Name struct {
-	Key string // whose queues are woken together; a key has few
-	Of  string // which of them it is
+	Key string // its queues are woken together; a key has few
+	Of  string // distinguishes the queues of a key
 }
 
 // Queues holds a queue for each name that callers wait for. The zero Queues is empty. A name
 // without callers takes no memory.
 //
-// A call takes time for the queues of its key alone, however many callers wait in them and for
-// other keys.
+// The cost of a call depends only on the number of queues of its key.
 type Queues struct {
 	mu   sync.Mutex
-	keys map[string][]*queue // the queues of each key that are not empty; guarded by mu
+	keys map[string][]*queue // the nonempty queues of each key; guarded by mu
 }
 
-// queue is the callers of a name. The first one has its turn. Queues.mu guards it.
+// queue holds the callers of a name. It is the first caller's turn. Queues.mu guards it.
 type queue struct {
-	of      string
+	name    string
 	waiting list.List     // of chan struct{}, each closed when its caller's turn begins
-	wake    chan struct{} // has room for one; whoever has its turn is to look again
-	next    time.Time     // when the first one expects what it waits for
+	wake    chan struct{} // buffered; wakes the caller whose turn it is
+	next    time.Time     // set by Expect
 }
 
-// ErrFull says that as many callers are in a queue as may be.
+// ErrFull means that the queue has no place left.
 var ErrFull = errors.New("the queue is full")
 
-// Join waits for the caller's turn, until a context ends or stop is closed. Unless that is an
-// error, the turn lasts until leave is called, which is to be done once; wake tells of
-// [Queues.Wake]. The error is the context's, or nil with a nil leave if stop was closed, or
-// [ErrFull] if so many callers are in the queue.
-func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, name Name, most int) (leave func(), wake <-chan struct{}, err error) {
+// Join waits for the caller's turn. The turn lasts until the caller calls leave, once; wake
+// receives the calls of [Queues.Wake]. Join returns early with the context's error, with a nil
+// error and a nil leave if stop is closed, or with [ErrFull] if maxLen callers are already in the
+// queue.
+func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, name Name, maxLen int) (leave func(),
+	wake <-chan struct{}, err error) {
 	turn := make(chan struct{})
 	q.mu.Lock()
-	of := q.findLocked(name)
-	if of != nil && of.waiting.Len() >= most {
+	l := q.findLocked(name)
+	if l != nil && l.waiting.Len() >= maxLen {
 		q.mu.Unlock()
 		return nil, nil, ErrFull
 	}
-	if of == nil {
-		of = q.addLocked(name)
+	if l == nil {
+		l = q.addLocked(name)
 		close(turn)
 	}
-	place := of.waiting.PushBack(turn)
+	element := l.waiting.PushBack(turn)
 	q.mu.Unlock()
 	select {
 	case <-turn:
-		return func() { q.leave(name, of, place) }, of.wake, nil
+		return func() { q.leave(name, l, element) }, l.wake, nil
 	default:
 	}
 	select {
 	case <-turn:
-		return func() { q.leave(name, of, place) }, of.wake, nil
+		return func() { q.leave(name, l, element) }, l.wake, nil
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-stop:
 	}
-	q.leave(name, of, place)
+	q.leave(name, l, element)
 	return nil, nil, err
 }
 
-// Expect says when the caller who has its turn expects what it waits for.
+// Expect sets when the caller whose turn it is expects what it waits for.
 func (q *Queues) Expect(name Name, next time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if of := q.findLocked(name); of != nil {
-		of.next = next
+	if l := q.findLocked(name); l != nil {
+		l.next = next
 	}
 }
 
-// Next returns what the caller who has its turn expects; the zero time is not known.
+// Next returns the time set by Expect, or the zero time.
 func (q *Queues) Next(name Name) time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if of := q.findLocked(name); of != nil {
-		return of.next
+	if l := q.findLocked(name); l != nil {
+		return l.next
 	}
 	return time.Time{}
 }
 
-// Wake wakes those who have their turn in the queues of a key.
+// Wake wakes the callers whose turn it is in the queues of a key.
 func (q *Queues) Wake(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, of := range q.keys[key] {
-		of.wakeLocked()
+	for _, l := range q.keys[key] {
+		l.wakeLocked()
 	}
 }
 
-// WakeOne wakes whoever has its turn in the queue of a name.
+// WakeOne wakes the caller whose turn it is in one queue.
 func (q *Queues) WakeOne(name Name) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if of := q.findLocked(name); of != nil {
-		of.wakeLocked()
+	if l := q.findLocked(name); l != nil {
+		l.wakeLocked()
 	}
 }
 
-// wakeLocked wakes whoever has its turn.
-func (of *queue) wakeLocked() {
+// wakeLocked wakes the caller whose turn it is.
+func (l *queue) wakeLocked() {
 	select {
-	case of.wake <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Empty reports whether nobody waits.
+// Empty reports whether all queues are empty.
 func (q *Queues) Empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.keys) == 0
 }
 
-// Len returns how many callers are in the queue of a name.
+// Len returns the number of callers in a queue.
 func (q *Queues) Len(name Name) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if of := q.findLocked(name); of != nil {
-		return of.waiting.Len()
+	if l := q.findLocked(name); l != nil {
+		return l.waiting.Len()
 	}
 	return 0
 }
 
-// leave removes a caller, and begins the turn of the next one if it was the first.
-func (q *Queues) leave(name Name, of *queue, place *list.Element) {
+// leave removes a caller. If it was the first, the next caller's turn begins.
+func (q *Queues) leave(name Name, l *queue, element *list.Element) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	first := of.waiting.Front() == place
-	of.waiting.Remove(place)
+	first := l.waiting.Front() == element
+	l.waiting.Remove(element)
 	switch {
-	case of.waiting.Len() == 0:
+	case l.waiting.Len() == 0:
 		q.removeLocked(name)
 	case first:
-		close(of.waiting.Front().Value.(chan struct{}))
+		close(l.waiting.Front().Value.(chan struct{}))
 	}
 }
 
-// findLocked returns the queue of a name, or nil if nobody is in it.
+// findLocked returns the queue of a name, or nil if it is empty.
 func (q *Queues) findLocked(name Name) *queue {
-	for _, of := range q.keys[name.Key] {
-		if of.of == name.Of {
-			return of
+	for _, l := range q.keys[name.Key] {
+		if l.name == name.Of {
+			return l
 		}
 	}
 	return nil
 }
 
-// addLocked adds the queue of a name that has none.
+// addLocked adds a queue.
 func (q *Queues) addLocked(name Name) *queue {
 	if q.keys == nil {
 		q.keys = map[string][]*queue{}
 	}
-	of := &queue{of: name.Of, wake: make(chan struct{}, 1)}
-	q.keys[name.Key] = append(q.keys[name.Key], of)
-	return of
+	l := &queue{name: name.Of, wake: make(chan struct{}, 1)}
+	q.keys[name.Key] = append(q.keys[name.Key], l)
+	return l
 }
 
-// removeLocked removes the queue of a name.
+// removeLocked removes a queue.
 func (q *Queues) removeLocked(name Name) {
-	left := slices.DeleteFunc(q.keys[name.Key], func(of *queue) bool { return of.of == name.Of })
-	if len(left) == 0 {
+	rest := slices.DeleteFunc(q.keys[name.Key], func(l *queue) bool { return l.name == name.Of })
+	if len(rest) == 0 {
 		delete(q.keys, name.Key)
 		return
 	}
-	q.keys[name.Key] = left
+	q.keys[name.Key] = rest
 }

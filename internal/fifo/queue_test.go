@@ -14,7 +14,7 @@ import (
 
 var k = Name{"k", "tokens"}
 
-// TestOneAfterAnother in order of arrival, but for those who leave the queue.
+// TestOneAfterAnother in order of arrival, except for callers who leave the queue.
 func TestOneAfterAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queues
@@ -46,7 +46,7 @@ func TestOneAfterAnother(t *testing.T) {
 	})
 }
 
-// TestWake wakes those who have their turn in the queues of a key, or of one name, once however
+// TestWake wakes the callers whose turn it is in the queues of a key, or in one queue, once however
 // often it is called.
 func TestWake(t *testing.T) {
 	var q Queues
@@ -102,8 +102,8 @@ func TestNext(t *testing.T) {
 	require.Zero(t, q.Len(k))
 }
 
-// TestNamesDoNotMeet: each has a queue of its own, also those of one key, in whatever order they
-// are left.
+// TestNamesDoNotMeet: each has its own queue, also names of one key, in whatever order callers
+// leave.
 func TestNamesDoNotMeet(t *testing.T) {
 	names := []Name{{"k", "one"}, {"k", "other"}, {"k", "third"}, {"k one", ""}}
 	for first := range names {
@@ -128,7 +128,7 @@ func TestNamesDoNotMeet(t *testing.T) {
 	}
 }
 
-// TestFull: no more callers are in a queue than may be, whoever has its turn among them.
+// TestFull: a queue holds at most its maximum, including the caller whose turn it is.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queues
@@ -150,7 +150,7 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// TestStop ends the wait of those in the queue, without an error.
+// TestStop ends the wait of the queued callers, without an error.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queues

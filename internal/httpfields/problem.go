@@ -10,7 +10,8 @@ import (
 // status.
 const (
 	quotaProblem = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-		`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,%s"violated-policies":[%s]}`
+		`"title":"Request cannot be satisfied as assigned quota has been exceeded",` +
+		`"status":429,%s"violated-policies":[%s]}`
 	statusProblem = `{"type":"about:blank","title":"%s","status":%d}`
 	headerProblem = `{"type":"about:blank","title":"Bad Request","status":400,"detail":"%s"}`
 
@@ -24,8 +25,8 @@ const ProhibitedDetail = "Requests are not allowed at all, so retrying will not 
 
 // CostDetail says why no wait helps if a request costs more than a limit ever allows.
 func CostDetail(cost, most int) string {
-	return fmt.Sprintf("This request costs %d and the limit never allows more than %d at once, so retrying will not help.",
-		cost, most)
+	return fmt.Sprintf("This request costs %d and the limit never allows more than %d at once, "+
+		"so retrying will not help.", cost, most)
 }
 
 // QuotaProblem returns the body of a denial by limits, by their names, with the detail if it is not

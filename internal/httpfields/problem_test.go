@@ -24,7 +24,8 @@ func TestProblems(t *testing.T) {
 		quota + `"violated-policies":["a","b"]}`: string(httpfields.QuotaProblem("", "a", "b")),
 		quota + `"detail":"` + costs + `","violated-policies":["a"]}`: string(
 			httpfields.QuotaProblem(httpfields.CostDetail(12, 10), "a")),
-		`{"type":"about:blank","title":"Forbidden","status":403}`: httpfields.StatusProblem(http.StatusText(http.StatusForbidden), http.StatusForbidden),
+		`{"type":"about:blank","title":"Forbidden","status":403}`: httpfields.StatusProblem("Forbidden",
+			http.StatusForbidden),
 		`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",` +
 			`"title":"Request cannot be satisfied due to temporary server capacity constraints",` +
 			`"status":503}`: httpfields.CapacityProblem,

@@ -1,12 +1,12 @@
-// Package inflight counts the requests of each client that this process serves, and knows what to
-// report to Redis.
+// Package inflight counts the requests of each client that this process serves, and reports the
+// counts to Redis.
 //
-// A request in flight holds a slot of its key. An attempt to take one has a number, larger than
-// those before it. As of any moment, all attempts of a key up to some number are ended: they hold a
-// slot or never will. The process reports that number and how many slots these attempts hold. Redis
-// keeps the granted attempts beyond it by their numbers, and denies one that is ended already, as
-// nobody waits for it any more. So whatever is lost, repeated or late, Redis never counts fewer
-// slots than are held, and not for long more.
+// A request in flight holds a slot of its key. Each attempt to take a slot has a number, larger
+// than all earlier numbers. At any moment, all attempts of a key up to some number have ended: they
+// hold a slot or never will. The process reports that number and how many slots these attempts
+// hold. Redis keeps the granted attempts beyond that number, and denies an attempt that has already
+// ended, because nobody waits for it any more. So Redis never counts too few slots, and counts too
+// many only for a short time, whatever the network does.
 package inflight
 
 import (
@@ -20,61 +20,61 @@ import (
 )
 
 const (
-	// Life is for how long a count in Redis is valid: slots.lua has the same.
+	// Life is how long a count in Redis is valid; slots.lua uses it too.
 	Life = 10 * time.Second
-	// Renewal is after how long slots that are held are reported again. A process that cannot reach
-	// Redis for up to 7 s loses none: the last report before may be as old as Renewal and a tick,
-	// and Redis is found again, and gets a report, within 1.25 s.
+	// Renewal is how often held slots are reported again. A process that cannot reach Redis for up
+	// to 7 s loses no slot: the last report is at most Renewal and a tick old, and the next one
+	// arrives at most 1.25 s after Redis is back.
 	Renewal = time.Second
 	shards  = 64
-	// maxGone is how many keys without a slot a shard remembers, until a report of them has reached
-	// Redis. Redis forgets others by itself.
-	maxGone = 1024
-	// minChanges is how many changes of keys that are forgotten may be kept.
+	// maxLingering is how many keys without a slot a shard remembers until Redis has their report.
+	// Redis forgets further keys by expiry.
+	maxLingering = 1024
+	// minChanges is how many changes of forgotten keys a shard may keep.
 	minChanges = 64
 )
 
-// Counts counts requests in flight, of each key.
+// Counts counts each key's requests in flight.
 type Counts struct {
-	numbers  atomic.Int64 // of attempts
-	versions atomic.Int64 // of what is to be reported
-	total    atomic.Int64 // slots
+	numbers  atomic.Int64 // the newest attempt
+	versions atomic.Int64 // the newest version of a record
+	total    atomic.Int64 // held slots
 	seed     maphash.Seed
 	shards   [shards]shard
 	reporter reporter
 }
 
-// shard has a share of the keys. Its mutex guards it.
+// shard holds some of the keys. Its mutex guards it.
 type shard struct {
-	mu      sync.Mutex
-	keys    map[string]*record
-	changes []string // keys to be reported
-	gone    int      // keys without a slot that are remembered all the same
+	mu        sync.Mutex
+	keys      map[string]*record
+	changes   []string // keys with something to report
+	lingering int      // keys for which lingering is true
 }
 
-// record is what is known of a key. The mutex of its shard guards it.
+// record is a key's state. The mutex of its shard guards it.
 type record struct {
-	pending []attempt // those that are not ended, the oldest first
-	newest  int64     // attempt
-	ended   int64     // all attempts up to it are
-	held    int       // slots of these
-	later   []int64   // granted attempts beyond it
-	beyond  int64     // the newest attempt beyond it to be reported once it is ended: what Redis knows of it is not so
-	version int64     // of what is to be reported
-	known   int64     // the version that Redis knows
-	listed  bool      // among the shard's changes
-	due     time.Time // when slots that are held are to be reported again, or a report that has failed
-	failed  bool      // its report has failed: it is not tried again before it is due
-	doubt   bool      // an attempt may be late that nobody waits for, or a report
-	until   time.Time // the doubt lasts
+	pending  []attempt // attempts that have not ended, oldest first
+	newest   int64     // newest attempt
+	ended    int64     // all attempts up to it have ended
+	held     int       // slots of ended attempts
+	granted  []int64   // granted attempts after ended
+	unsure   int64     // newest attempt after ended of which Redis may have a wrong state
+	version  int64     // of the state to report
+	reported int64     // version that Redis has
+	listed   bool      // in the shard's changes
+	due      time.Time // when to report again
+	failed   bool      // its report failed; it waits until due
+	doubt    bool      // an attempt or a report may still arrive late
+	until    time.Time // end of the doubt
 }
 
 type attempt struct {
 	number  int64
-	version int64 // of the record, which it reports
+	version int64 // of the record; the attempt reports it
 }
 
-func (r *record) slots() int { return r.held + len(r.later) }
+func (r *record) slots() int { return r.held + len(r.granted) }
 
 // idle reports whether there is nothing to remember.
 func (r *record) idle() bool {
@@ -82,10 +82,9 @@ func (r *record) idle() bool {
 }
 
 // changed reports whether there is something to report.
-func (r *record) changed() bool { return r.version > r.known }
+func (r *record) changed() bool { return r.version > r.reported }
 
-// New returns counts without a request. They report to Redis by a function, or to nobody if that is
-// nil.
+// New returns counts without requests. If report is nil, nothing is reported.
 func New(report Report) *Counts {
 	c := &Counts{seed: maphash.MakeSeed()}
 	c.reporter.init(report)
@@ -94,16 +93,16 @@ func New(report Report) *Counts {
 
 func (c *Counts) shard(key []byte) *shard { return &c.shards[maphash.Bytes(c.seed, key)%shards] }
 
-// with calls f with what is known of a key, which it may change, and forgets the key if that is
-// nothing.
+// edit calls f with a key's record, which f may change, and forgets the key if nothing is left.
 func (c *Counts) edit(key []byte, f func(r *record)) {
-	if c.editLocked(c.shard(key), key, f) {
+	if c.editIn(c.shard(key), key, f) {
 		c.start()
 	}
 }
 
-// editLocked is with. It reports whether there is something to report, now or later.
-func (c *Counts) editLocked(s *shard, key []byte, f func(r *record)) bool {
+// editIn does edit on the key's shard. It reports whether there is something to report, now or
+// later.
+func (c *Counts) editIn(s *shard, key []byte, f func(r *record)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.keys[string(key)]
@@ -114,20 +113,21 @@ func (c *Counts) editLocked(s *shard, key []byte, f func(r *record)) bool {
 		r = &record{ended: c.numbers.Load()}
 		s.keys[string(key)] = r
 	}
-	slots, wasGone := r.slots(), r.gone()
+	slots, wasLingering := r.slots(), r.lingering()
 	f(r)
 	c.total.Add(int64(r.slots() - slots))
 	if c.reporter.report == nil {
-		r.known, r.doubt = r.version, false
+		r.reported, r.doubt = r.version, false
 	}
-	s.countGoneLocked(r, wasGone)
-	if r.idle() || r.gone() && s.gone > maxGone {
+	s.countLingeringLocked(r, wasLingering)
+	if r.idle() || r.lingering() && s.lingering > maxLingering {
 		s.forgetLocked(string(key), r)
 		return false
 	}
 	if r.changed() && !r.listed && !r.failed {
-		if len(s.changes) > 2*len(s.keys)+minChanges { // most are of keys that are forgotten
-			s.changes = slices.DeleteFunc(s.changes, func(key string) bool { return s.keys[key] == nil || !s.keys[key].listed })
+		if len(s.changes) > 2*len(s.keys)+minChanges { // mostly forgotten keys
+			s.changes = slices.DeleteFunc(s.changes,
+				func(key string) bool { return s.keys[key] == nil || !s.keys[key].listed })
 		}
 		r.listed, s.changes = true, append(s.changes, string(key))
 		c.reporter.wake()
@@ -135,42 +135,41 @@ func (c *Counts) editLocked(s *shard, key []byte, f func(r *record)) bool {
 	return r.changed() || r.doubt || r.slots() > slots
 }
 
-// gone reports whether the key has no slot, and is remembered all the same: there is something to
-// report, or there is doubt.
-func (r *record) gone() bool {
+// lingering reports whether a key without a slot is remembered for a report or a doubt.
+func (r *record) lingering() bool {
 	return len(r.pending) == 0 && r.slots() == 0 && (r.changed() || r.doubt)
 }
 
-// doubts has there be doubt from a time on.
-func (r *record) doubts(now time.Time) { r.doubt, r.until = true, now.Add(Life) }
+// setDoubt starts a doubt.
+func (r *record) setDoubt(now time.Time) { r.doubt, r.until = true, now.Add(Life) }
 
-func (s *shard) countGoneLocked(r *record, was bool) {
-	switch is := r.gone(); {
+func (s *shard) countLingeringLocked(r *record, was bool) {
+	switch is := r.lingering(); {
 	case is && !was:
-		s.gone++
+		s.lingering++
 	case was && !is:
-		s.gone--
+		s.lingering--
 	}
 }
 
-// clearLocked notes that the doubt is over.
-func (s *shard) clearLocked(key string, r *record) {
-	was := r.gone()
+// clearDoubtLocked ends a doubt.
+func (s *shard) clearDoubtLocked(key string, r *record) {
+	was := r.lingering()
 	r.doubt = false
-	s.countGoneLocked(r, was)
+	s.countLingeringLocked(r, was)
 	if r.idle() {
 		s.forgetLocked(key, r)
 	}
 }
 
 func (s *shard) forgetLocked(key string, r *record) {
-	if r.gone() {
-		s.gone--
+	if r.lingering() {
+		s.lingering--
 	}
 	delete(s.keys, key)
 }
 
-// Begin returns a new attempt to take a slot of a key. It is to be ended.
+// Begin begins an attempt to take a slot of a key. The caller must end it.
 func (c *Counts) Begin(key []byte) (a bucket.Attempt) {
 	c.edit(key, func(r *record) {
 		a.Number = c.numbers.Add(1)
@@ -180,7 +179,7 @@ func (c *Counts) Begin(key []byte) (a bucket.Attempt) {
 	return a
 }
 
-// Look returns what is ended and held of a key, for a call that makes no attempt.
+// Look returns the ended attempts and held slots of a key, for a call that makes no attempt.
 func (c *Counts) Look(key []byte) (a bucket.Attempt) {
 	s := c.shard(key)
 	s.mu.Lock()
@@ -195,19 +194,19 @@ func (c *Counts) Look(key []byte) (a bucket.Attempt) {
 type Outcome uint8
 
 const (
-	Denied  Outcome = iota // it holds no slot, and Redis knows of none
-	Granted                // it holds a slot that Redis knows of
-	Lost                   // it holds no slot, though Redis may have granted one, or do so late
-	Local                  // it holds a slot that Redis may not know of
+	Denied  Outcome = iota // no slot, and Redis knows of none
+	Granted                // a slot that Redis knows of
+	Lost                   // no slot, though Redis may have granted one or may do so late
+	Local                  // a slot that Redis may not know of
 )
 
-// End ends an attempt. One that has ended already stays as it is.
+// End ends an attempt, unless it has ended already.
 func (c *Counts) End(key []byte, number int64, outcome Outcome) {
 	c.edit(key, func(r *record) { c.end(r, number, outcome) })
 }
 
-// Try ends an attempt without Redis. It holds a slot if f agrees, which is told how many are held.
-// If the attempt was sent, Redis may have granted it.
+// Try ends an attempt without Redis. It holds a slot if f returns true for the number of held
+// slots. Redis may have granted it if it was sent.
 func (c *Counts) Try(key []byte, number int64, sent bool, f func(held int64) bool) {
 	c.edit(key, func(r *record) {
 		outcome := Denied
@@ -217,12 +216,12 @@ func (c *Counts) Try(key []byte, number int64, sent bool, f func(held int64) boo
 			outcome = Lost
 		}
 		if c.end(r, number, outcome); sent {
-			r.doubts(time.Now())
+			r.setDoubt(time.Now())
 		}
 	})
 }
 
-// change notes that there is something to report.
+// markChanged marks the record as to be reported.
 func (c *Counts) markChanged(r *record) { r.version = c.versions.Add(1) }
 
 func (c *Counts) end(r *record, number int64, outcome Outcome) {
@@ -230,21 +229,21 @@ func (c *Counts) end(r *record, number int64, outcome Outcome) {
 	if i < 0 {
 		return
 	}
-	one, upTo := r.pending[i], r.newest
+	ended, upTo := r.pending[i], r.newest
 	r.pending = slices.Delete(r.pending, i, i+1)
 	switch outcome {
 	case Granted:
-		r.later = append(r.later, number)
-		if r.known = max(r.known, one.version); !r.failed {
+		r.granted = append(r.granted, number)
+		if r.reported = max(r.reported, ended.version); !r.failed {
 			r.due = time.Now().Add(Renewal)
 		}
 	case Local:
-		r.later, r.beyond = append(r.later, number), max(r.beyond, number)
+		r.granted, r.unsure = append(r.granted, number), max(r.unsure, number)
 		c.markChanged(r)
 	case Lost:
-		r.beyond = max(r.beyond, number)
+		r.unsure = max(r.unsure, number)
 		c.markChanged(r)
-		r.doubts(time.Now())
+		r.setDoubt(time.Now())
 	}
 	if len(r.pending) > 0 {
 		upTo = r.pending[0].number - 1
@@ -252,32 +251,32 @@ func (c *Counts) end(r *record, number int64, outcome Outcome) {
 	c.endUpTo(r, upTo)
 }
 
-// endUpTo counts the attempts up to a number as ended.
+// endUpTo counts the attempts up to number as ended.
 func (c *Counts) endUpTo(r *record, number int64) {
 	if number <= r.ended {
 		return
 	}
 	r.ended = number
-	r.later = slices.DeleteFunc(r.later, func(n int64) bool {
+	r.granted = slices.DeleteFunc(r.granted, func(n int64) bool {
 		if n <= number {
 			r.held++
 		}
 		return n <= number
 	})
-	if r.beyond > 0 {
+	if r.unsure > 0 {
 		c.markChanged(r)
-		if r.beyond <= number {
-			r.beyond = 0
+		if r.unsure <= number {
+			r.unsure = 0
 		}
 	}
 }
 
-// Release gives the slot of an attempt back.
+// Release releases the slot of an attempt.
 func (c *Counts) Release(key []byte, number int64) {
 	c.edit(key, func(r *record) {
-		if i := slices.Index(r.later, number); i >= 0 {
-			r.later = slices.Delete(r.later, i, i+1)
-			r.beyond = max(r.beyond, number)
+		if i := slices.Index(r.granted, number); i >= 0 {
+			r.granted = slices.Delete(r.granted, i, i+1)
+			r.unsure = max(r.unsure, number)
 		} else {
 			r.held = max(0, r.held-1)
 		}
@@ -285,7 +284,7 @@ func (c *Counts) Release(key []byte, number int64) {
 	})
 }
 
-// Held returns how many slots of a key are held.
+// Held returns the number of held slots of a key.
 func (c *Counts) Held(key []byte) int64 {
 	s := c.shard(key)
 	s.mu.Lock()
@@ -296,126 +295,5 @@ func (c *Counts) Held(key []byte) int64 {
 	return 0
 }
 
-// Total returns how many slots of all keys are held.
+// Total returns the number of held slots of all keys.
 func (c *Counts) Total() int { return int(c.total.Load()) }
-
-// Update is what is to be reported of a key.
-type Update struct {
-	Key   string
-	Ended int64
-	Held  int64
-	Doubt bool // an attempt may be late
-
-	version int64
-}
-
-// changes adds what has changed since the last report, up to most keys. It begins with another
-// shard each time.
-func (c *Counts) changes(updates []Update, most int) []Update {
-	for range c.shards {
-		s := &c.shards[c.reporter.from%shards]
-		s.mu.Lock()
-		n := min(len(s.changes), most-len(updates))
-		for _, key := range s.changes[:n] {
-			if r := s.keys[key]; r != nil && r.listed {
-				if r.listed = false; r.changed() {
-					updates = append(updates, r.update(key))
-				}
-			}
-		}
-		s.changes = slices.Delete(s.changes, 0, n)
-		s.mu.Unlock()
-		if len(updates) >= most {
-			break
-		}
-		c.reporter.from++
-	}
-	return updates
-}
-
-// reported returns whether Redis knows all that has changed, and no key is in doubt.
-func (c *Counts) reported() bool {
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		gone := s.gone
-		s.mu.Unlock()
-		if gone > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func (r *record) update(key string) Update {
-	return Update{key, r.ended, int64(r.held), r.doubt, r.version}
-}
-
-// renewals returns what is to be reported again as of a time, of at most that many keys.
-func (c *Counts) renewals(now time.Time, most int) (updates []Update) {
-	for range c.shards {
-		s := &c.shards[c.reporter.scan%shards]
-		s.mu.Lock()
-		for key, r := range s.keys {
-			if r.doubt && !r.until.After(now) {
-				s.clearLocked(key, r)
-			}
-			if len(updates) < most && (r.slots() > 0 || r.failed) && !r.due.After(now) {
-				updates = append(updates, r.update(key))
-			}
-		}
-		s.mu.Unlock()
-		if len(updates) >= most {
-			break
-		}
-		c.reporter.scan++
-	}
-	return updates
-}
-
-// renewAll has all slots be due: Redis may have forgotten them.
-func (c *Counts) renewAll() {
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		for _, r := range s.keys {
-			r.due = time.Time{}
-		}
-		s.mu.Unlock()
-	}
-}
-
-// retryFailed lists failed reports among the changes.
-func (c *Counts) retryFailed() {
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		for key, r := range s.keys {
-			if r.failed && r.changed() && !r.listed {
-				r.listed, s.changes = true, append(s.changes, key)
-			}
-			r.failed = false
-		}
-		s.mu.Unlock()
-	}
-}
-
-// reportEnded notes which updates, sent at a time, have reached Redis. The others may reach it
-// late, and are sent again with the next tick. It returns whether one has whose report had failed
-// before.
-func (c *Counts) reportEnded(updates []Update, reached []bool, sent time.Time) (back bool) {
-	now := time.Now()
-	for i := range updates {
-		u := &updates[i]
-		c.edit([]byte(u.Key), func(r *record) {
-			back = back || r.failed && reached[i]
-			if r.failed = !reached[i]; r.failed {
-				r.due = now.Add(tick / 2)
-				r.doubts(now)
-				return
-			}
-			r.known, r.due = max(r.known, u.version), sent.Add(Renewal)
-		})
-	}
-	return back
-}

@@ -16,34 +16,34 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// knownKey is what Redis knows of the slots of this process, as slots.lua keeps it.
+// knownKey is what Redis knows of this process' slots, as slots.lua keeps it.
 type knownKey struct {
 	ended, held int64
-	later       []int64
-	told        time.Time // last
+	granted     []int64
+	last        time.Time // report
 	slots       bool      // some are known
 }
 
-// report has Redis learn what is ended and held.
+// report makes Redis know the ended attempts and the held slots.
 func (k *knownKey) report(ended, held int64) {
-	if !k.slots || time.Since(k.told) >= Life {
+	if !k.slots || time.Since(k.last) >= Life {
 		*k = knownKey{ended: ended, held: held}
 	}
 	switch {
 	case ended > k.ended:
 		k.ended, k.held = ended, held
-		k.later = slices.DeleteFunc(k.later, func(n int64) bool { return n <= ended })
+		k.granted = slices.DeleteFunc(k.granted, func(n int64) bool { return n <= ended })
 	case ended == k.ended:
 		k.held = min(k.held, held)
 	}
-	k.told, k.slots = time.Now(), true
+	k.last, k.slots = time.Now(), true
 }
 
 func (k *knownKey) inUse() int64 {
-	if time.Since(k.told) >= Life {
+	if time.Since(k.last) >= Life {
 		return 0
 	}
-	return k.held + int64(len(k.later))
+	return k.held + int64(len(k.granted))
 }
 
 // begun is an attempt that has not ended.
@@ -52,32 +52,32 @@ type begun struct {
 	began time.Time
 }
 
-// modelKey is the attempts of a key, by what became of them.
+// modelKey is the attempts of a key, by their outcome.
 type modelKey struct {
 	pending []begun
 	slots   []int64
 	redis   knownKey
 	ended   int64     // at least: as of the last attempt
-	beyond  int64     // the newest attempt of which Redis is to be told once it is ended
+	unsure  int64     // the newest attempt to report to Redis once it has ended
 	doubt   time.Time // lasts until then
 }
 
-// countsModel makes attempts for a few keys, ends them in every way, and has Redis be told or not.
+// countsModel makes attempts for a few keys and ends them in every way. Reports arrive or fail.
 type countsModel struct {
 	t      *testing.T
 	c      *Counts
-	mu     sync.Mutex // guards what follows while something is done
+	mu     sync.Mutex // guards the fields below
 	r      *rand.Rand
 	keys   [3]modelKey
 	newest int64
 	up     bool
 	since  time.Time // it is up
-	failed bool      // it could not be told, and may be yet to be told again
+	failed bool      // a report failed, and may have to be sent again
 	log    []string
 }
 
-// TestCountsEqualTheModel at every step of attempts drawn at random: what is told of them is so,
-// and once all is quiet Redis knows of each slot, and of no other.
+// TestCountsEqualTheModel at every step of attempts drawn at random: reports are right, and once
+// all is quiet Redis knows each slot and no other.
 func TestCountsEqualTheModel(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestCountsEqualTheModel(t *testing.T) {
 
 func name(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
 
-// report is what the counts report Redis.
-func (m *countsModel) report(_ context.Context, updates []Update) (told []bool) {
+// report is what the counts report to Redis.
+func (m *countsModel) report(_ context.Context, updates []Update) (reached []bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var late []*modelKey
@@ -107,7 +107,7 @@ func (m *countsModel) report(_ context.Context, updates []Update) (told []bool) 
 		if time.Now().Before(k.doubt) || time.Since(k.doubt) > 2*tick {
 			assert.Equal(m.t, time.Now().Before(k.doubt), u.Doubt, "%s, doubt ends in %s", u.Key, time.Until(k.doubt))
 		}
-		if told = append(told, m.up); !m.up {
+		if reached = append(reached, m.up); !m.up {
 			late = append(late, k)
 		} else {
 			k.redis.report(u.Ended, u.Held)
@@ -118,11 +118,12 @@ func (m *countsModel) report(_ context.Context, updates []Update) (told []bool) 
 	for _, k := range late {
 		k.doubt = time.Now().Add(Life)
 	}
-	return told
+	return reached
 }
 
-// ended returns up to which number all attempts of a key are ended, and how many slots these hold.
-func (k *modelKey) told(newest int64) (ended, held int64) {
+// reported returns up to which number all attempts of a key have ended, and how many slots these
+// hold.
+func (k *modelKey) reported(newest int64) (ended, held int64) {
 	ended = newest
 	for _, a := range k.pending {
 		ended = min(ended, a.Number-1)
@@ -147,9 +148,30 @@ func (m *countsModel) step(t *testing.T) {
 	}
 	synctest.Wait()
 	m.look(t, what, quiet)
+	checkSums(t, m.c)
 }
 
-// act does something, after which nothing is to be told if it is quiet, and says how long to pause.
+// checkSums checks that what is counted of all keys is the sum of what is counted of each.
+func checkSums(t *testing.T, c *Counts) {
+	total := 0
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		lingering := 0
+		for _, r := range s.keys {
+			total += r.slots()
+			if r.lingering() {
+				lingering++
+			}
+		}
+		counted := s.lingering
+		s.mu.Unlock()
+		require.Equal(t, lingering, counted)
+	}
+	require.Equal(t, total, c.Total())
+}
+
+// act takes a random action and returns how long to pause. If it is quiet, nothing may be reported.
 func (m *countsModel) act(t *testing.T, i int, k *modelKey) (what string, quiet bool, pause time.Duration, long bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,7 +179,7 @@ func (m *countsModel) act(t *testing.T, i int, k *modelKey) (what string, quiet 
 	case x < 35 && len(k.pending) < 4:
 		a := m.c.Begin(name(i))
 		m.newest++
-		ended, held := k.told(m.newest - 1)
+		ended, held := k.reported(m.newest - 1)
 		what = fmt.Sprintf("attempt %+v", a)
 		require.Equal(t, m.newest, a.Number)
 		require.Equal(t, held, a.Held, what)
@@ -175,8 +197,8 @@ func (m *countsModel) act(t *testing.T, i int, k *modelKey) (what string, quiet 
 		at := m.r.IntN(len(k.slots))
 		what = fmt.Sprint("release ", k.slots[at])
 		m.c.Release(name(i), k.slots[at])
-		if ended, _ := k.told(m.newest); k.slots[at] > ended {
-			k.beyond = max(k.beyond, k.slots[at])
+		if ended, _ := k.reported(m.newest); k.slots[at] > ended {
+			k.unsure = max(k.unsure, k.slots[at])
 		}
 		k.slots = slices.Delete(k.slots, at, at+1)
 	case x < 91 || !m.up && time.Since(m.since) > 2*time.Second: // it is back before it forgets
@@ -190,28 +212,28 @@ func (m *countsModel) act(t *testing.T, i int, k *modelKey) (what string, quiet 
 	return what, quiet, pause, long
 }
 
-// end ends an attempt, of which Redis learned if it came to it.
+// end ends an attempt. Redis learns of it if the call arrived.
 func (m *countsModel) end(t *testing.T, i int, a bucket.Attempt, began time.Time) (what string, quiet bool) {
 	k := &m.keys[i]
 	grant := func() {
 		k.redis.report(a.Ended, a.Held)
-		if a.Number > k.redis.ended && !slices.Contains(k.redis.later, a.Number) {
-			k.redis.later = append(k.redis.later, a.Number)
+		if a.Number > k.redis.ended && !slices.Contains(k.redis.granted, a.Number) {
+			k.redis.granted = append(k.redis.granted, a.Number)
 		}
 	}
-	ended, _ := k.told(m.newest)
-	quiet = k.beyond <= ended
+	ended, _ := k.reported(m.newest)
+	quiet = k.unsure <= ended
 	up := m.up && time.Since(began) < Life/2 // nobody waits for so long
 	came := up && m.r.IntN(2) == 0
 	switch m.r.IntN(5) {
 	case 0:
 		m.c.End(name(i), a.Number, Denied)
-		return fmt.Sprint("refused ", a.Number), quiet
+		return fmt.Sprint("denied ", a.Number), quiet
 	case 1:
 		if came {
 			grant()
 		}
-		k.beyond, k.doubt = max(k.beyond, a.Number), time.Now().Add(Life)
+		k.unsure, k.doubt = max(k.unsure, a.Number), time.Now().Add(Life)
 		m.c.End(name(i), a.Number, Lost)
 		return fmt.Sprint("lost ", a.Number, came), false
 	case 2:
@@ -231,7 +253,7 @@ func (m *countsModel) end(t *testing.T, i int, a bucket.Attempt, began time.Time
 			k.slots = append(k.slots, a.Number)
 		}
 		if agrees || sent {
-			k.beyond = max(k.beyond, a.Number)
+			k.unsure = max(k.unsure, a.Number)
 		}
 		return fmt.Sprint("tried ", a.Number, sent, agrees, came), false
 	default:
@@ -240,14 +262,14 @@ func (m *countsModel) end(t *testing.T, i int, a bucket.Attempt, began time.Time
 			m.c.End(name(i), a.Number, Granted)
 		} else {
 			m.c.End(name(i), a.Number, Local)
-			k.beyond = max(k.beyond, a.Number)
+			k.unsure = max(k.unsure, a.Number)
 		}
 		k.slots = append(k.slots, a.Number)
 		return fmt.Sprint("granted ", a.Number, up), quiet && up
 	}
 }
 
-// sleep has time pass, in which slots that are held are renewed.
+// sleep lets time pass, in which held slots are renewed.
 func (m *countsModel) sleep(t *testing.T, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(100 * time.Millisecond)
@@ -256,11 +278,11 @@ func (m *countsModel) sleep(t *testing.T, d time.Duration) {
 	}
 }
 
-// look compares what is known with what is so.
+// look compares the counts with the model.
 func (m *countsModel) look(t *testing.T, what string, quiet bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	what = fmt.Sprintf("%s, told %q, up %t", what, m.log, m.up)
+	what = fmt.Sprintf("%s, reported %q, up %t", what, m.log, m.up)
 	if quiet && m.up && !m.failed {
 		require.Empty(t, m.log, what)
 	}
@@ -270,7 +292,7 @@ func (m *countsModel) look(t *testing.T, what string, quiet bool) {
 		total += len(k.slots)
 		require.EqualValues(t, len(k.slots), m.c.Held(name(i)), what)
 		if a := m.c.Look(name(i)); len(k.slots)+len(k.pending) > 0 {
-			ended, held := k.told(m.newest)
+			ended, held := k.reported(m.newest)
 			require.Equal(t, held, a.Held, what)
 			require.LessOrEqual(t, a.Ended, ended, what)
 			require.GreaterOrEqual(t, a.Ended, k.ended, what)
@@ -284,7 +306,7 @@ func (m *countsModel) look(t *testing.T, what string, quiet bool) {
 	for i := range m.keys {
 		k := &m.keys[i]
 		pending += len(k.pending)
-		if _, held := k.told(m.newest); len(k.pending) == 0 {
+		if _, held := k.reported(m.newest); len(k.pending) == 0 {
 			require.Equal(t, held, k.redis.inUse(), "%s: %+v", what, k)
 		} else {
 			require.GreaterOrEqual(t, k.redis.inUse(), held, "%s: %+v", what, k)
@@ -300,7 +322,7 @@ func (m *countsModel) inUse(i int) int64 {
 	return m.keys[i].redis.inUse()
 }
 
-// endAll ends all: everything is reported to Redis.
+// endAll ends all attempts and waits until everything is reported.
 func (m *countsModel) endAll(t *testing.T) {
 	m.mu.Lock()
 	m.up, m.since = true, time.Now()

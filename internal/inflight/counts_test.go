@@ -15,18 +15,18 @@ import (
 
 var key = []byte("k")
 
-// told is what Redis is told, one update a line.
-type told struct {
+// reports records what is reported to Redis, one update a line.
+type reports struct {
 	mu    sync.Mutex
 	lines []string
 	calls int
-	most  int             // updates at once
+	limit int             // updates at once
 	down  map[string]bool // keys of servers that do not answer
 	takes time.Duration
-	last  time.Time // when it was told of anything last
+	last  time.Time // time of the last report
 }
 
-func (r *told) report(ctx context.Context, updates []Update) (done []bool) {
+func (r *reports) report(ctx context.Context, updates []Update) (done []bool) {
 	r.mu.Lock()
 	takes := r.takes
 	r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *told) report(ctx context.Context, updates []Update) (done []bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls++
-	r.most = max(r.most, len(updates))
+	r.limit = max(r.limit, len(updates))
 	for _, u := range updates {
 		ok := !r.down[u.Key] && !r.down["all"]
 		if done = append(done, ok); ok {
@@ -49,8 +49,8 @@ func (r *told) report(ctx context.Context, updates []Update) (done []bool) {
 	return done
 }
 
-// says returns what was told since it was asked last.
-func (r *told) says() []string {
+// says returns the reports since the last call.
+func (r *reports) says() []string {
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,8 +59,8 @@ func (r *told) says() []string {
 	return lines
 }
 
-// loses says which keys are those of servers that do not answer; "all" is all of them.
-func (r *told) loses(keys ...string) {
+// loses sets the keys whose servers do not answer; "all" is all of them.
+func (r *reports) loses(keys ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.down = map[string]bool{}
@@ -71,20 +71,22 @@ func (r *told) loses(keys ...string) {
 
 func TestAttemptsTellWhatIsSettledAndHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var redis told
+		var redis reports
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		require.Equal(t, bucket.Attempt{Number: 1}, c.Begin(key))
 		require.Equal(t, bucket.Attempt{Number: 2}, c.Begin(key), "the first may hold a slot: it is not ended")
 		c.End(key, 2, Granted)
-		require.Equal(t, bucket.Attempt{Number: 3}, c.Begin(key), "the second is later than the first, which is not ended")
+		require.Equal(t, bucket.Attempt{Number: 3}, c.Begin(key),
+			"the second is later than the first, which is not ended")
 		require.EqualValues(t, 1, c.Held(key))
 		c.End(key, 1, Denied)
 		require.Equal(t, bucket.Attempt{Number: 4, Ended: 2, Held: 1}, c.Begin(key))
 		c.End(key, 4, Granted)
 		c.End(key, 3, Granted)
-		c.End(key, 3, Lost) // it is ended
-		require.Equal(t, bucket.Attempt{Number: 5, Ended: 4, Held: 3}, c.Begin(key), "all are ended, in whatever order they ended")
+		c.End(key, 3, Lost) // it has ended
+		require.Equal(t, bucket.Attempt{Number: 5, Ended: 4, Held: 3}, c.Begin(key),
+			"all are ended, in whatever order they ended")
 		c.End(key, 5, Denied)
 		require.Empty(t, redis.says(), "Redis knows")
 		require.Equal(t, 3, c.Total())
@@ -101,11 +103,11 @@ func TestAttemptsTellWhatIsSettledAndHeld(t *testing.T) {
 	})
 }
 
-// TestLaterSlotsAreReleasedOnceTheyAreSettled has Redis be told again of a slot that was released
-// while an older attempt was under way.
-func TestLaterSlotsAreReleasedOnceTheyAreSettled(t *testing.T) {
+// TestLaterSlotsAreReleasedOnceTheirAttemptsEnd: Redis gets another report of a slot that was
+// released while an older attempt was in flight.
+func TestLaterSlotsAreReleasedOnceTheirAttemptsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var redis told
+		var redis reports
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		c.Begin(key)
@@ -120,11 +122,11 @@ func TestLaterSlotsAreReleasedOnceTheyAreSettled(t *testing.T) {
 	})
 }
 
-// TestASlotThatWasReleasedBeforeAnOlderAttemptIsDenied is told once it is ended, though nothing was
-// to be told meanwhile.
+// TestASlotThatWasReleasedBeforeAnOlderAttemptIsDenied is reported once that attempt has ended,
+// though nothing was to be reported meanwhile.
 func TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var redis told
+		var redis reports
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		c.Begin(key)
@@ -140,7 +142,7 @@ func TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused(t *testing.T) {
 
 func TestLostAttemptsAreInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var redis told
+		var redis reports
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		c.Begin(key)
@@ -154,7 +156,8 @@ func TestLostAttemptsAreInDoubt(t *testing.T) {
 		require.Empty(t, redis.says(), "it was not sent")
 		c.Begin(key)
 		c.Try(key, 4, true, func(int64) bool { return true })
-		require.Equal(t, []string{"k ended 4 held 1 doubt true"}, redis.says(), "it holds a slot of which Redis may not know")
+		require.Equal(t, []string{"k ended 4 held 1 doubt true"}, redis.says(),
+			"it holds a slot of which Redis may not know")
 		c.Release(key, 4)
 		redis.says()
 
@@ -163,18 +166,19 @@ func TestLostAttemptsAreInDoubt(t *testing.T) {
 		c.Try(key, 6, false, func(int64) bool { return true })
 		redis.says()
 		c.End(key, 5, Denied)
-		require.Equal(t, []string{"k ended 6 held 1 doubt true"}, redis.says(), "what was taken here is told once it is ended")
+		require.Equal(t, []string{"k ended 6 held 1 doubt true"}, redis.says(),
+			"a slot taken here is reported once its attempt has ended")
 		c.Release(key, 6)
 		c.Release(key, 6)
 		require.EqualValues(t, 0, c.Held(key), "never less")
 		redis.says()
-		require.Equal(t, 1, remembered(c), "what was told before may be late")
+		require.Equal(t, 1, remembered(c), "an earlier report may be late")
 		time.Sleep(Life + 2*tick)
 		require.Zero(t, remembered(c))
 	})
 }
 
-// remembered returns how many keys are.
+// remembered returns the number of remembered keys.
 func remembered(c *Counts) (n int) {
 	for i := range c.shards {
 		c.shards[i].mu.Lock()
@@ -184,10 +188,10 @@ func remembered(c *Counts) (n int) {
 	return n
 }
 
-// TestMemoryOfReleasedSlotsIsBounded while Redis cannot be told.
+// TestMemoryOfReleasedSlotsIsBounded while no report reaches Redis.
 func TestMemoryOfReleasedSlotsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		redis := told{down: map[string]bool{"all": true}}
+		redis := reports{down: map[string]bool{"all": true}}
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		for i := range 100_000 {
@@ -202,20 +206,19 @@ func TestMemoryOfReleasedSlotsIsBounded(t *testing.T) {
 			keys, changes = keys+len(c.shards[i].keys), changes+len(c.shards[i].changes)
 			c.shards[i].mu.Unlock()
 		}
-		require.LessOrEqual(t, keys, shards*(maxGone+1))
+		require.LessOrEqual(t, keys, shards*(maxLingering+1))
 		require.LessOrEqual(t, changes, 2*keys+shards*(minChanges+1))
 		c.Close(t.Context())
 	})
 }
 
-// TestChangesOfForgottenKeysAreBounded while a call that tells takes long. Redis is told of the
-// others.
+// TestChangesOfForgottenKeysAreBounded while a report takes long. Redis gets the other changes.
 func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		redis := told{takes: time.Minute}
+		redis := reports{takes: time.Minute}
 		c := New(redis.report)
 		defer c.Close(context.Background())
-		for i := range 100_000 {
+		for i := range 300_000 {
 			key := fmt.Append(nil, i)
 			a := c.Begin(key)
 			c.Try(key, a.Number, false, func(int64) bool { return true })
@@ -227,8 +230,9 @@ func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
 			s.mu.Lock()
 			keys, changes := len(s.keys), len(s.changes)
 			s.mu.Unlock()
-			require.LessOrEqual(t, keys, maxGone+maxUpdates+1)
-			require.LessOrEqual(t, changes, 2*keys+3*minChanges, "some keys may have been forgotten since changes were counted last")
+			require.LessOrEqual(t, keys, maxLingering+maxUpdates+1)
+			require.LessOrEqual(t, changes, 2*keys+3*minChanges,
+				"some keys may have been forgotten since changes were counted last")
 		}
 		redis.mu.Lock()
 		redis.takes = 0

@@ -8,35 +8,35 @@ import (
 )
 
 const (
-	// maxUpdates is how many keys are reported at once.
+	// maxUpdates is how many keys one report holds.
 	maxUpdates = 512
-	// tick is how often the reporter looks for slots to be reported again.
+	// tick is how often the reporter looks for slots to report again.
 	tick = Renewal / 4
 )
 
-// Report sends updates to Redis, and returns which of them have reached it.
+// Report sends updates to Redis, and returns which of them arrived.
 type Report func(ctx context.Context, updates []Update) (reached []bool)
 
-// reporter reports to Redis what has changed, and again what has not. Its goroutine ends when no
-// slot is held and nothing has changed.
+// reporter reports changes to Redis, and renews unchanged slots. Its goroutine ends when no slot is
+// held and nothing has changed.
 type reporter struct {
-	report  Report        // nil if there is nobody to report to
-	changed chan struct{} // has room for one: there are changes
+	report  Report        // nil: nothing is reported
+	changed chan struct{} // buffered; there are changes
 	running atomic.Bool
 
-	// The goroutine's own:
-	looked  time.Time // when it was last looked what is to be renewed
-	renewed time.Time // when all slots were last reported again, as a server was back
-	from    int       // the shard whose changes come first
-	scan    int       // and the one whose renewals do
+	// The goroutine owns these fields.
+	scanned      time.Time // the last scan for renewals
+	renewed      time.Time // the last renewAll
+	changesFrom  int       // the first shard for changes
+	renewalsFrom int       // the first shard for renewals
 
-	ctx     context.Context // of the goroutine
-	stop    context.CancelFunc
-	sending context.Context // of what it sends, which may take longer
-	abandon context.CancelFunc
-	mu      sync.Mutex // guards done, and that nothing is added to all once it is set
-	done    bool
-	all     sync.WaitGroup
+	ctx        context.Context // ends the goroutine
+	stop       context.CancelFunc
+	sending    context.Context // ends reports, later than the goroutine
+	abandon    context.CancelFunc
+	mu         sync.Mutex // guards closed; goroutines grows only while it is false
+	closed     bool
+	goroutines sync.WaitGroup
 }
 
 func (r *reporter) init(report Report) {
@@ -45,7 +45,7 @@ func (r *reporter) init(report Report) {
 	r.sending, r.abandon = context.WithCancel(context.Background())
 }
 
-// wake says that there are changes.
+// wake tells the goroutine that there are changes.
 func (r *reporter) wake() {
 	select {
 	case r.changed <- struct{}{}:
@@ -53,7 +53,7 @@ func (r *reporter) wake() {
 	}
 }
 
-// start starts the goroutine unless it runs.
+// start starts the goroutine unless it is running.
 func (c *Counts) start() {
 	r := &c.reporter
 	if r.report == nil || r.running.Load() || !r.running.CompareAndSwap(false, true) {
@@ -61,8 +61,8 @@ func (c *Counts) start() {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.done {
-		r.all.Go(c.run)
+	if !r.closed {
+		r.goroutines.Go(c.run)
 	}
 }
 
@@ -72,9 +72,9 @@ func (c *Counts) run() {
 	defer timer.Stop()
 	for r.ctx.Err() == nil {
 		var updates []Update
-		if now := time.Now(); now.Sub(r.looked) >= tick { // however much has changed
+		if now := time.Now(); now.Sub(r.scanned) >= tick { // even if changes keep coming
 			if updates = c.renewals(now, maxUpdates); len(updates) < maxUpdates {
-				r.looked = now
+				r.scanned = now
 			}
 		}
 		updates = c.changes(updates, maxUpdates)
@@ -82,12 +82,12 @@ func (c *Counts) run() {
 		case len(updates) > 0:
 			c.send(r.sending, updates)
 			continue
-		case c.Total() == 0 && c.reported() && len(r.changed) == 0:
-			if r.running.Store(false); c.Total() == 0 && c.reported() && len(r.changed) == 0 || !r.running.CompareAndSwap(false, true) {
+		case c.quiet():
+			if r.running.Store(false); c.quiet() || !r.running.CompareAndSwap(false, true) {
 				return
 			}
 		}
-		timer.Reset(time.Until(r.looked.Add(tick)))
+		timer.Reset(time.Until(r.scanned.Add(tick)))
 		select {
 		case <-r.changed:
 		case <-timer.C:
@@ -96,30 +96,36 @@ func (c *Counts) run() {
 	}
 }
 
-// send sends a report. If the report of one of its keys had failed before, all slots are reported
+// quiet reports whether no slot is held and nothing is left to report, so that the goroutine may
+// end.
+func (c *Counts) quiet() bool {
+	return c.Total() == 0 && c.reported() && len(c.reporter.changed) == 0
+}
+
+// send sends a report. If one of its keys recovers from a failed report, all slots are reported
 // again: Redis may have forgotten them.
 func (c *Counts) send(ctx context.Context, updates []Update) {
 	r := &c.reporter
 	sent := time.Now()
-	back := c.reportEnded(updates, r.report(ctx, updates), sent)
-	if now := time.Now(); back && now.Sub(r.renewed) >= Renewal {
-		r.looked, r.renewed = time.Time{}, now
+	recovered := c.recordReport(updates, r.report(ctx, updates), sent)
+	if now := time.Now(); recovered && now.Sub(r.renewed) >= Renewal {
+		r.scanned, r.renewed = time.Time{}, now
 		c.renewAll()
 	}
 }
 
-// Close reports what has changed, within a context, and ends. Failed reports are tried once more.
-// Slots that are still held are not reported any more.
+// Close reports the changes, within a context, and stops. It tries failed reports once more. It
+// does not wait for held slots.
 func (c *Counts) Close(ctx context.Context) {
 	r := &c.reporter
 	r.mu.Lock()
-	r.done = true
+	r.closed = true
 	r.mu.Unlock()
 	r.stop()
 	defer r.abandon()
 	defer context.AfterFunc(ctx, r.abandon)()
-	r.all.Wait()
-	c.retryFailed()
+	r.goroutines.Wait()
+	c.listFailed()
 	for r.report != nil && ctx.Err() == nil {
 		updates := c.changes(nil, maxUpdates)
 		if len(updates) == 0 {

@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSlotsAreRenewed while they are held, and no goroutine is left when none is.
+// TestSlotsAreRenewed while they are held, and no goroutine is left once none is.
 func TestSlotsAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var redis told
+		var redis reports
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		const keys = 1000
@@ -23,7 +23,8 @@ func TestSlotsAreRenewed(t *testing.T) {
 			c.End(key, c.Begin(key).Number, Granted)
 		}
 		time.Sleep(4*tick + time.Millisecond)
-		require.Len(t, redis.says(), keys, "all with the first tick after a renewal is due, though more than are told at once")
+		require.Len(t, redis.says(), keys,
+			"all with the first tick after a renewal is due, though more than one report holds")
 		time.Sleep(time.Minute)
 		lines := len(redis.says())
 		require.InDelta(t, keys*int(time.Minute/Renewal), lines, keys*4, "each every second")
@@ -32,14 +33,14 @@ func TestSlotsAreRenewed(t *testing.T) {
 			c.Release(fmt.Append(nil, i), int64(i+1))
 		}
 		require.Len(t, redis.says(), keys)
-		require.LessOrEqual(t, redis.most, maxUpdates)
+		require.LessOrEqual(t, redis.limit, maxUpdates)
 		calls := redis.calls
 		time.Sleep(time.Hour)
 		require.Equal(t, calls, redis.calls)
 		require.False(t, c.reporter.running.Load())
 		ended := make(chan struct{})
 		go func() {
-			c.reporter.all.Wait()
+			c.reporter.goroutines.Wait()
 			close(ended)
 		}()
 		synctest.Wait()
@@ -51,10 +52,25 @@ func TestSlotsAreRenewed(t *testing.T) {
 	})
 }
 
-// TestChangesAreToldOnceRedisIsBack, and all slots again, as it may have forgotten them.
-func TestChangesAreToldOnceRedisIsBack(t *testing.T) {
+// TestGoroutineEndsWithTheLastSlot, once its release is reported.
+func TestGoroutineEndsWithTheLastSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var redis told
+		var redis reports
+		c := New(redis.report)
+		defer c.Close(context.Background())
+		c.End(key, c.Begin(key).Number, Granted)
+		time.Sleep(time.Minute)
+		redis.says()
+		c.Release(key, 1)
+		require.Equal(t, []string{"k ended 1 held 0 doubt false"}, redis.says())
+		require.False(t, c.reporter.running.Load())
+	})
+}
+
+// TestChangesAreReportedOnceRedisIsBack, and all slots again, as Redis may have forgotten them.
+func TestChangesAreReportedOnceRedisIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var redis reports
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		other := []byte("other")
@@ -73,10 +89,10 @@ func TestChangesAreToldOnceRedisIsBack(t *testing.T) {
 	})
 }
 
-// TestSlotsAreRenewedBesideReleases that come faster than Redis can be told of them.
+// TestSlotsAreRenewedBesideReleases that come faster than they can be reported.
 func TestSlotsAreRenewedBesideReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		redis := told{takes: 5 * time.Millisecond}
+		redis := reports{takes: 5 * time.Millisecond}
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		c.End(key, c.Begin(key).Number, Granted)
@@ -102,11 +118,11 @@ func renewed(lines []string, key string) (n int) {
 	return n
 }
 
-// TestALostServerHoldsUpNoOther has slots be renewed and released beside those of a server that
-// does not answer.
+// TestALostServerHoldsUpNoOther: slots are renewed and released while another server does not
+// answer.
 func TestALostServerHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		redis := told{takes: 10 * time.Millisecond}
+		redis := reports{takes: 10 * time.Millisecond}
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		c.End(key, c.Begin(key).Number, Granted)
@@ -134,11 +150,11 @@ func TestALostServerHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// TestRenewalsAreFewWhileAServerIsLost has slots of another server be released all the time: no
-// slot is told of more often for that.
+// TestRenewalsAreFewWhileAServerIsLost: another server's slots are released all the time, and no
+// slot is reported more often for it.
 func TestRenewalsAreFewWhileAServerIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var redis told
+		var redis reports
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		dead := []byte("dead")
@@ -159,13 +175,13 @@ func TestRenewalsAreFewWhileAServerIsLost(t *testing.T) {
 	})
 }
 
-// TestAnOutageLosesNoSlot: whenever it begins, the last report before is as old as a renewal and a
-// tick at most, and after 7 s one comes with the next tick. That leaves Redis a second to be found.
+// TestAnOutageLosesNoSlot: when an outage begins, the last report is at most a renewal and a tick
+// old, and after 7 s the next tick sends another. That leaves Redis a second to be found.
 func TestAnOutageLosesNoSlot(t *testing.T) {
 	const outage, found = 7 * time.Second, time.Second
 	for begins := range 20 {
 		synctest.Test(t, func(t *testing.T) {
-			var redis told
+			var redis reports
 			c := New(redis.report)
 			defer c.Close(context.Background())
 			c.End(key, c.Begin(key).Number, Granted)
@@ -186,7 +202,7 @@ func TestAnOutageLosesNoSlot(t *testing.T) {
 
 func TestCloseTellsWhatHasChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var redis told
+		var redis reports
 		c := New(redis.report)
 		defer c.Close(context.Background())
 		c.End(key, c.Begin(key).Number, Granted)
@@ -205,11 +221,11 @@ func TestCloseTellsWhatHasChanged(t *testing.T) {
 	})
 }
 
-// TestCloseTellsWhatCouldNotBeTold before, once more.
-func TestCloseTellsWhatCouldNotBeTold(t *testing.T) {
+// TestCloseReportsWhatFailed before, once more.
+func TestCloseReportsWhatFailed(t *testing.T) {
 	for _, back := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			var redis told
+			var redis reports
 			c := New(redis.report)
 			c.End(key, c.Begin(key).Number, Granted)
 			redis.loses("all")
@@ -230,7 +246,7 @@ func TestCloseTellsWhatCouldNotBeTold(t *testing.T) {
 
 func TestCloseWaitsForWhatIsBeingTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		redis := told{takes: 50 * time.Millisecond}
+		redis := reports{takes: 50 * time.Millisecond}
 		c := New(redis.report)
 		c.End(key, c.Begin(key).Number, Granted)
 		c.Release(key, 1)
@@ -242,10 +258,10 @@ func TestCloseWaitsForWhatIsBeingTold(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsNoLongerThanItMay for a report that is on its way.
+// TestCloseWaitsNoLongerThanItMay for a report in flight.
 func TestCloseWaitsNoLongerThanItMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		redis := told{takes: time.Second}
+		redis := reports{takes: time.Second}
 		c := New(redis.report)
 		c.End(key, c.Begin(key).Number, Granted)
 		c.Release(key, 1)

@@ -13,14 +13,14 @@ import (
 
 const ms = time.Millisecond
 
-// inBubble has a test go by simulated time.
+// inBubble runs a test with simulated time.
 func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, test)
 }
 
-// newBucket returns a bucket of so many tokens per period in milliseconds.
+// newBucket returns a bucket of n tokens per period in milliseconds.
 func newBucket(t testing.TB, kind bucket.Kind, rate, burst, period int64) bucket.Bucket {
 	t.Helper()
 	b, ok := bucket.New(kind, "", rate, burst, period)

@@ -11,83 +11,83 @@ import (
 )
 
 const (
-	// MaxKeys is how many keys are watched for how much they are used, and may have leases.
+	// MaxKeys is how many keys are watched for their usage, and may have leases.
 	MaxKeys = sets * ways
 	sets    = 1024 // a power of two
 	// ways is how many entries a key may be in.
 	ways = 4
-	// visitors is how many keys are remembered that have been asked about lately. A key is watched
-	// from its second visit on.
+	// visitors is how many recent keys are remembered. A key is watched from its second visit on.
 	visitors = 4096 // a power of two
-	// stripes is how many groups of keys there are, each of which notes its changes together.
+	// stripes is how many groups of keys record their changes together.
 	stripes = 1024
-	// failedLife is for how long a change may still be made that has failed.
+	// failedLife is how long a failed change may still be made.
 	failedLife = time.Second
-	// quiet is for how long nothing is taken ahead of a key after two changes within that time:
-	// each of many refunds would void what is leased, and so take it from others.
-	quiet = 5 * time.Second
-	// maxWatch is how long a reading of a level is of use to learn how fast Redis' clock runs.
+	// quietTime is how long no tokens of a key are taken ahead after two changes within that time.
+	// Each of many refunds would void the leased tokens, which nobody could use then.
+	quietTime = 5 * time.Second
+	// maxWatch limits the age of readings from which the pace of Redis' clock is derived.
 	maxWatch = 10 * time.Second
 )
 
-// Cache is the leases of a process. A nil Cache has none.
+// Cache holds a process's leases. A nil Cache has none.
 //
-// It is a table of fixed size in which a key has a few places, read and written without a lock.
+// It is a table of fixed size. Each key has a few places in it, which are read and written without
+// a lock.
 type Cache struct {
-	clock *clocktrust.Clock
-	start time.Time
-	table atomic.Pointer[[sets * ways]atomic.Pointer[entry]]
-	seen  [visitors]atomic.Uint64 // hashes
-	epoch atomic.Uint64           // how often Redis was lost
+	clock   *clocktrust.Clock
+	start   time.Time
+	table   atomic.Pointer[[sets * ways]atomic.Pointer[entry]]
+	seen    [visitors]atomic.Uint64 // hashes of keys
+	outages atomic.Uint64           // of Redis
 
-	// changes by this process, by their keys' hashes. They are not in the entries: an entry may be
-	// replaced while its key is being changed, and the next one must know.
-	changes [stripes]change
-	returns [stripes]change // what gives back no more than this process' own charges: they void nothing
+	// changes are this process' changes, by their keys' hashes. They are not in the entries,
+	// because an entry may be replaced during a change.
+	changes   [stripes]change
+	giveBacks [stripes]change // of this process' own charges: they void nothing
 
 	admitted atomic.Uint64
 }
 
-// change is what is known of the changes to the keys of a stripe.
+// change records the changes to the keys of a stripe. Its times count from the cache's start.
 type change struct {
-	going atomic.Int32 // changes on their way
-	ended atomic.Int64 // when the last one had ended, or may have, since the cache's start
-	again atomic.Int64 // when one last began within the time quiet after another, since the cache's start
+	running  atomic.Int32 // changes in flight
+	ended    atomic.Int64 // when the last one ended, or may have at the latest
+	repeated atomic.Int64 // the last begin within quietTime after another change
 }
 
 // New returns an empty cache. It makes no lease until the clock is trusted.
 func New(clock *clocktrust.Clock) *Cache { return &Cache{clock: clock, start: time.Now()} }
 
-// Subject is whose tokens they are: a key, with its hash, and the buckets of its limits.
+// Subject identifies an owner of tokens: a key, its hash, and the buckets of its limits.
 type Subject struct {
 	Key     []byte
 	Hash    uint64
 	Buckets []bucket.Bucket
 }
 
-// entry is a key that is used often.
+// entry is a watched key.
 type entry struct {
 	hash    uint64
 	key     string
 	buckets []bucket.Bucket
 	usage   usage
 	watch   watch
-	lease   atomic.Pointer[lease] // replaced behind mu
+	lease   atomic.Pointer[lease] // replaced with mu held
 	mu      sync.Mutex
 
-	prefetching atomic.Int64 // since when a call takes tokens ahead, since the cache's start; 0 is not
-	room        atomic.Int64 // tokens left in the bucket when Redis was last asked
-	last        atomic.Int64 // when Redis was last asked, since the cache's start
+	prefetching atomic.Int64 // when a call began to take tokens ahead, since the cache's start; or 0
+	room        atomic.Int64 // tokens left in the bucket after the last decision
+	last        atomic.Int64 // when the last decision was received, since the cache's start
 }
 
-func (e *entry) of(s *Subject) bool {
+func (e *entry) matches(s *Subject) bool {
 	return e.hash == s.Hash && e.key == string(s.Key) && bucket.Same(e.buckets, s.Buckets)
 }
 
-// now returns the time since the cache's start, which is never 0.
+// now returns the time since the cache's start. It is never 0.
 func (c *Cache) now() time.Duration { return max(1, time.Since(c.start)) }
 
-// places returns where a hash may be, nil if no key was ever watched.
+// places returns the places for a hash, or nil before any key is watched.
 func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
 	table := c.table.Load()
 	if table == nil {
@@ -101,21 +101,21 @@ func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
 func (c *Cache) find(s *Subject) *entry {
 	places := c.places(s.Hash)
 	for i := range places {
-		if e := places[i].Load(); e != nil && e.of(s) {
+		if e := places[i].Load(); e != nil && e.matches(s) {
 			return e
 		}
 	}
 	return nil
 }
 
-// visited reports whether a key was asked about lately, and remembers that it was.
+// visited reports whether a key was visited lately, and remembers the visit.
 func (c *Cache) visited(hash uint64) bool {
 	place := &c.seen[(hash>>20)&(visitors-1)]
 	return place.Load() == hash || place.Swap(hash) == hash
 }
 
-// add has a key be watched, in the place of another if there is none left: of one without a lease
-// if there is one, of those the one that was not asked about for longest.
+// add begins to watch a key. If the key has no free place, it replaces the entry whose last
+// decision is oldest among those without usable tokens.
 func (c *Cache) add(s *Subject) *entry {
 	if c.table.Load() == nil {
 		c.table.CompareAndSwap(nil, new([sets * ways]atomic.Pointer[entry]))
@@ -130,7 +130,7 @@ func (c *Cache) add(s *Subject) *entry {
 			place, old = &places[i], nil
 			break
 		}
-		if this.of(s) { // another call has just added it
+		if this.matches(s) { // another call has just added it
 			return this
 		}
 		if c.usable(this) > 0 {
@@ -155,30 +155,30 @@ func (c *Cache) remove(e *entry) {
 	}
 }
 
-// changed reports whether this process changes the key, or one of its stripe, or has since a time.
+// changed reports whether this process is changing a key of the stripe, or has changed one since a
+// time.
 func (c *Cache) changed(hash uint64, since time.Time) bool {
 	return c.changes[hash%stripes].since(c, since)
 }
 
-// restless reports whether this process has lately changed the key, or one of its stripe, again and
-// again.
-func (c *Cache) restless(hash uint64) bool {
-	again := time.Duration(c.changes[hash%stripes].again.Load())
-	return again > 0 && c.now()-again < quiet
+// changedOften reports whether this process has lately changed keys of the stripe repeatedly.
+func (c *Cache) changedOften(hash uint64) bool {
+	repeated := time.Duration(c.changes[hash%stripes].repeated.Load())
+	return repeated > 0 && c.now()-repeated < quietTime
 }
 
-// fell reports whether the key's levels may have fallen since a time because this process gave
-// back.
-func (c *Cache) fell(hash uint64, since time.Time) bool {
-	return c.changed(hash, since) || c.returns[hash%stripes].since(c, since)
+// gaveBackSince reports whether the key's levels may have fallen since a time because this process
+// gave tokens back.
+func (c *Cache) gaveBackSince(hash uint64, since time.Time) bool {
+	return c.changed(hash, since) || c.giveBacks[hash%stripes].since(c, since)
 }
 
 func (change *change) since(c *Cache, since time.Time) bool {
-	return change.going.Load() > 0 || change.ended.Load() >= int64(max(1, since.Sub(c.start)))
+	return change.running.Load() > 0 || change.ended.Load() >= int64(max(1, since.Sub(c.start)))
 }
 
-// current returns the lease of an entry, or nil if there is none, or Redis was lost or the key
-// changed since.
+// current returns an entry's lease, or nil if there is none or if an outage or a change has voided
+// it.
 func (c *Cache) current(e *entry) *lease {
 	l := e.lease.Load()
 	if l == nil || l.era != c.era() || c.changed(e.hash, l.sent) {
@@ -196,15 +196,14 @@ func (c *Cache) usable(e *entry) int64 {
 	return l.usable(e.buckets, time.Since(l.sent))
 }
 
-// trusted reports whether the clock is trusted by which tokens come back. Those of calendar periods
-// come back by that of this process.
+// trusted reports whether the clock that returns the tokens is trusted. Calendar periods use this
+// process' clock.
 func (c *Cache) trusted(buckets []bucket.Bucket) bool {
 	return c.clock.Trusted() || bucket.Timed(buckets) < 0
 }
 
-// Take uses n leased tokens, all or none. It returns how many are left to be used, and when Redis
-// was asked for them, and sets the states of the buckets to what they are, as far as this process
-// knows.
+// Take uses n leased tokens, all or none. It returns how many usable tokens remain and when the
+// lease's last decision was sent, and sets the buckets' states as far as this process knows them.
 func (c *Cache) Take(s Subject, n int64, states []bucket.State) (left int64, sent time.Time, ok bool) {
 	if c == nil || !c.trusted(s.Buckets) {
 		return left, sent, false
@@ -230,10 +229,9 @@ func (c *Cache) Take(s Subject, n int64, states []bucket.State) (left int64, sen
 	return left, l.sent, true
 }
 
-// Forget voids what is leased of a key, and of the others of its stripe, until the function that it
-// returns is called: before and after this process gives tokens back to the key's buckets, or
-// blocks them. That function is told whether the change failed: then Redis may still make it, and
-// for that long there is no lease.
+// Forget voids the leases of a key's stripe until done is called. A caller that gives tokens back
+// or blocks calls it before the change, and done after it. If the change failed, Redis may still
+// make it, and there is no lease for that long.
 func (c *Cache) Forget(hash uint64) (done func(failed bool)) {
 	if c == nil {
 		return func(bool) {}
@@ -241,57 +239,56 @@ func (c *Cache) Forget(hash uint64) (done func(failed bool)) {
 	return c.changes[hash%stripes].begin(c)
 }
 
-// Returns notes that this process gives back to a key's buckets what it has charged, until the
-// function that it returns is called: the buckets seem to drain faster then. That function is told
-// whether it failed.
+// Returns records that this process gives back its own charges to a key's buckets until done is
+// called. The buckets seem to drain faster during that time.
 func (c *Cache) Returns(hash uint64) (done func(failed bool)) {
 	if c == nil {
 		return func(bool) {}
 	}
-	return c.returns[hash%stripes].begin(c)
+	return c.giveBacks[hash%stripes].begin(c)
 }
 
 func (change *change) begin(c *Cache) (done func(failed bool)) {
 	now := c.now()
-	if ended := time.Duration(change.ended.Load()); ended > 0 && now-ended < quiet {
-		change.again.Store(int64(now))
+	if ended := time.Duration(change.ended.Load()); ended > 0 && now-ended < quietTime {
+		change.repeated.Store(int64(now))
 	}
-	change.going.Add(1)
+	change.running.Add(1)
 	return func(failed bool) {
 		at := c.now()
 		if failed {
 			at += failedLife
 		}
-		for was := change.ended.Load(); was < int64(at) && !change.ended.CompareAndSwap(was, int64(at)); was = change.ended.Load() {
+		ended := &change.ended
+		for was := ended.Load(); was < int64(at) && !ended.CompareAndSwap(was, int64(at)); was = ended.Load() {
 		}
-		change.going.Add(-1)
+		change.running.Add(-1)
 	}
 }
 
-// era counts how often Redis was lost and its clock seen to be set forward: leases of an earlier
-// one are void.
-func (c *Cache) era() uint64 { return c.epoch.Load() + c.clock.Jumps() }
+// era counts outages and jumps of Redis' clock. Leases of an earlier era are void.
+func (c *Cache) era() uint64 { return c.outages.Load() + c.clock.Jumps() }
 
-// Lose voids all leases, as Redis is lost.
+// Lose voids all leases after an outage of Redis.
 func (c *Cache) Lose() {
 	if c != nil {
-		c.epoch.Add(1)
+		c.outages.Add(1)
 	}
 }
 
-// Unused are tokens of a key that were not used.
+// Unused holds unused tokens of a key.
 type Unused struct {
 	Subject
 	Tokens int64
-	Marks  []int64       // of windows
-	Age    time.Duration // since Redis was last asked
+	Marks  []int64       // set if there are windows
+	Age    time.Duration // since the lease's last decision was sent
 }
 
 // Op returns the Op that gives the tokens back.
 func (u *Unused) Op() bucket.Op {
 	claims, age := make([]bucket.Claim, len(u.Buckets)), (u.Age+u.Age/1024).Milliseconds()+1
 	for i := range claims {
-		units := u.Tokens * u.Buckets[i].Cost // as far as they are not void
+		units := u.Tokens * u.Buckets[i].Cost // as far as not void
 		claims[i] = bucket.Claim{Sure: units, Behind: units, Age: age, Resets: age}
 		if u.Marks != nil {
 			claims[i].Mark = u.Marks[i]
@@ -325,13 +322,41 @@ func (c *Cache) Drain(within time.Duration) []Unused {
 	return all
 }
 
-// Stats are the figures of a cache.
-type Stats struct {
-	Keys     int    // that have leased tokens
-	Admitted uint64 // calls
+// unused returns tokens of the entry's key to give back to Redis.
+func (e *entry) unused(n int64, marks []int64, age time.Duration) Unused {
+	u := Unused{Subject: Subject{[]byte(e.key), e.hash, e.buckets}, Tokens: n, Age: age}
+	if !bucket.Tokens(e.buckets) {
+		u.Marks = marks
+	}
+	return u
 }
 
-// Stats returns the figures of now. It looks through the whole table.
+// reclaimLocked ends an entry's lease, and returns the tokens that may be given back within a time.
+func (c *Cache) reclaimLocked(e *entry, within time.Duration) (back Unused, ok bool) {
+	l := c.current(e)
+	if l == nil {
+		return back, false
+	}
+	e.lease.Store(nil)
+	age := time.Since(l.sent) + within
+	n := l.void(e.buckets, age)
+	if n <= 0 {
+		return back, false
+	}
+	var marks []int64
+	for i := range l.after {
+		marks = append(marks, l.after[i].Mark)
+	}
+	return e.unused(n, marks, age), true
+}
+
+// Stats are the statistics of a cache.
+type Stats struct {
+	Keys     int    // keys with usable tokens
+	Admitted uint64 // calls admitted from leases
+}
+
+// Stats returns the current statistics. It scans the whole table.
 func (c *Cache) Stats() Stats {
 	if c == nil {
 		return Stats{}

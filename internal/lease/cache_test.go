@@ -12,7 +12,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// lend has a process charge so many tokens of an untouched bucket, and lease some on top.
+// lend charges tokens of an untouched bucket, and leases some on top.
 func (f *fixture) lend(tokens, charged int64) {
 	f.level = 0
 	trip := f.cache.Begin(f.s, f.life, charged, 1)
@@ -26,7 +26,7 @@ func newLender(t *testing.T) *fixture {
 	return f
 }
 
-// TestTake counts down what is left, and tells of the bucket what this process knows.
+// TestTake counts down the usable tokens, and sets the states as far as this process knows them.
 func TestTake(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newLender(t)
@@ -61,7 +61,7 @@ func TestTake(t *testing.T) {
 	})
 }
 
-// TestASecondLease is one with what is left of the first: as much as is not void.
+// TestASecondLease includes the tokens of the first that are not void.
 func TestASecondLease(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newLender(t)
@@ -70,7 +70,7 @@ func TestASecondLease(t *testing.T) {
 		more.ahead = 7
 		f.end(&more)
 		require.EqualValues(t, 12, f.leased())
-		f.level = 3 // others have given back what was not theirs
+		f.level = 3 // others have given back tokens that were not theirs
 		more = f.begin()
 		more.ahead = 7
 		f.end(&more)
@@ -103,7 +103,7 @@ func TestOwn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				f := newLender(t)
-				time.Sleep(time.Minute) // nothing is left of what has made it be watched
+				time.Sleep(time.Minute) // the usage that made it watched has passed
 				if f.level = 500; row.before > 0 {
 					trip := f.cache.Begin(f.s, f.life, row.before, 1)
 					trip.ahead = 0
@@ -122,8 +122,8 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestALateAnswer comes after that of a later call. Its tokens are void as far as its own charge
-// has flowed out, whatever was charged later, and those of a window altogether, as the window may
+// TestALateAnswer comes after the answer to a later call. Its tokens are void as far as its own
+// charge has drained, whatever was charged later. A window's tokens are all void, as the window may
 // be another one.
 func TestALateAnswer(t *testing.T) {
 	for name, row := range map[string]struct {
@@ -157,8 +157,8 @@ func TestALateAnswer(t *testing.T) {
 	}
 }
 
-// TestForget voids what is leased while a change is on its way, and what was asked for before it
-// was over.
+// TestForget voids the leases while a change is in flight, and the tokens of calls sent before its
+// end.
 func TestForget(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newLender(t)
@@ -207,8 +207,7 @@ func TestForgetOutlivesTheEntry(t *testing.T) {
 	})
 }
 
-// TestAFailedChange may still be made for a second, and one that is made meanwhile does not shorten
-// that.
+// TestAFailedChange may still be made for a second. A change in between does not shorten that.
 func TestAFailedChange(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newLender(t)
@@ -220,14 +219,14 @@ func TestAFailedChange(t *testing.T) {
 			require.Zero(t, f.ask(1))
 			time.Sleep(failedLife / 20)
 		}
-		f.cache.changes[f.s.Hash%stripes].again.Store(0)
+		f.cache.changes[f.s.Hash%stripes].repeated.Store(0)
 		time.Sleep(time.Nanosecond)
 		f.used(5)
 		require.Positive(t, f.ask(1))
 	})
 }
 
-// TestLose voids all leases, and what was asked for before.
+// TestLose voids all leases, and the tokens of calls sent before.
 func TestLose(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newLender(t)
@@ -247,7 +246,7 @@ func TestLose(t *testing.T) {
 	})
 }
 
-// TestAFailedTrip may have charged what nobody knows of: its key begins anew.
+// TestAFailedTrip may have charged without an answer: its key begins anew.
 func TestAFailedTrip(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newLender(t)
@@ -261,13 +260,14 @@ func TestAFailedTrip(t *testing.T) {
 	})
 }
 
-// TestDrainGivesBackToWindows what may still be used when it is back, once, with the marks of the
-// windows.
+// TestDrainGivesBackToWindows the tokens that are still usable when they arrive, once, with the
+// windows' marks.
 func TestDrainGivesBackToWindows(t *testing.T) {
 	for within, want := range map[time.Duration]int64{0: 4, 27 * ms: 4, 28 * ms: 0, time.Hour: 0} {
 		inBubbleRun(t, within, func(t *testing.T) {
 			c, s := New(clocktrust.New(true)), subject(t, 1)
-			s.Buckets = []bucket.Bucket{newBucket(t, bucket.FixedWindow, 10, 10, 1000), newBucket(t, bucket.FixedWindow, 90, 90, 9000)}
+			s.Buckets = []bucket.Bucket{newBucket(t, bucket.FixedWindow, 10, 10, 1000),
+				newBucket(t, bucket.FixedWindow, 90, 90, 9000)}
 			l := c.add(&s).hold(4, bucket.State{Reset: 30, Mark: 7}, bucket.State{Reset: 9000, Mark: 8})
 			time.Sleep(ms)
 			all := c.Drain(within)
@@ -285,7 +285,7 @@ func TestDrainGivesBackToWindows(t *testing.T) {
 	}
 }
 
-// TestDrainGivesBackToTokenBuckets what is not void when it is back, once.
+// TestDrainGivesBackToTokenBuckets the tokens that are not void when they arrive, once.
 func TestDrainGivesBackToTokenBuckets(t *testing.T) {
 	for within, want := range map[time.Duration]int64{0: 20, 4 * ms: 16, 19 * ms: 1, time.Minute: 0} {
 		inBubbleRun(t, within, func(t *testing.T) {
@@ -305,8 +305,8 @@ func TestDrainGivesBackToTokenBuckets(t *testing.T) {
 	}
 }
 
-// TestEviction: a key takes the place of the one in its set that was not asked about for longest,
-// never of one that holds tokens that can be used.
+// TestEviction: a key replaces the entry of its set whose last decision is oldest, never one with
+// usable tokens.
 func TestEviction(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(clocktrust.New(true))

@@ -10,16 +10,17 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// TestWhatAProcessGivesBackAtItsEnd takes nothing from another one: of 100 tokens, of which one
-// comes back per millisecond, two processes lease half each, and use one of these. The first one
-// ends, and gives the others back. 40 ms later others take all that there is, and the second one
-// uses what it holds: no more than 100 are used. By the level that its own charge has left, the
-// second one could use 49 then, of which 40 are void.
+// TestWhatAProcessGivesBackAtItsEnd takes nothing from another process. Two processes each lease
+// half of 100 tokens, of which one flows back per millisecond, and use one. The first process ends
+// and gives the others back. 40 ms later others take all tokens left, and the second process uses
+// its own: at most 100 are used. By the level that its own charge left, the second process could
+// use 49, of which 40 are void.
 func TestWhatAProcessGivesBackAtItsEnd(t *testing.T) {
 	for givesBack := range 2 {
 		inBubbleRun(t, givesBack, func(t *testing.T) {
 			b := []bucket.Bucket{newBucket(t, bucket.Token, 1000, 100, 1000)}
-			s := &simulation{buckets: b, server: make([]simBucket, 1), reference: make([]simBucket, 1), start: time.Now()}
+			s := &simulation{buckets: b, server: make([]simBucket, 1), reference: make([]simBucket, 1),
+				start: time.Now()}
 			subject := Subject{[]byte("k"), 1, b}
 			var caches []*Cache
 			for range 2 {

@@ -11,7 +11,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// newLease returns a lease of tokens of buckets in these states, of which all is the process' own.
+// newLease returns a lease of tokens of buckets in these states, all charged by the process.
 func newLease(life time.Duration, tokens int64, after ...bucket.State) *lease {
 	l := &lease{after: after, life: life}
 	for _, state := range after {
@@ -54,7 +54,7 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// TestUsableByAllLimits: the rule must hold for each.
+// TestUsableByAllLimits: each limit must satisfy the rule.
 func TestUsableByAllLimits(t *testing.T) {
 	b := []bucket.Bucket{newBucket(t, bucket.Token, 1, 10, 10), newBucket(t, bucket.Token, 1000, 1000, 1000)}
 	require.EqualValues(t, 5, newLease(time.Hour, 9, bucket.State{Level: 50}, bucket.State{Level: 9}).usable(b, 0))
@@ -66,7 +66,8 @@ func TestUsableByAllLimits(t *testing.T) {
 func TestUsableOfAWindow(t *testing.T) {
 	b := []bucket.Bucket{newBucket(t, bucket.FixedWindow, 10, 10, 1000), newBucket(t, bucket.FixedWindow, 90, 90, 9000)}
 	l := newLease(time.Hour, 4, bucket.State{Level: 7, Reset: 20}, bucket.State{Level: 7, Reset: 9000})
-	for age, want := range map[time.Duration]int64{0: 4, 10 * ms: 4, 18_980_000: 4, 19 * ms: 0, 20 * ms: 0, time.Minute: 0} {
+	for age, want := range map[time.Duration]int64{0: 4, 10 * ms: 4, 18_980_000: 4, 19 * ms: 0, 20 * ms: 0,
+		time.Minute: 0} {
 		require.Equal(t, want, l.usable(b, age), "%s", age)
 	}
 }
@@ -74,7 +75,8 @@ func TestUsableOfAWindow(t *testing.T) {
 // TestDrainedIsRoundedUp to whole milliseconds, after a thousandth for a faster clock.
 func TestDrainedIsRoundedUp(t *testing.T) {
 	for age, want := range map[time.Duration]int64{
-		0: 0, 1: 1, ms - 977: 1, ms: 2, 500 * ms: 501, time.Second: 1001, 1024 * time.Second: 1_025_000, 24 * time.Hour: 86_484_375,
+		0: 0, 1: 1, ms - 977: 1, ms: 2, 500 * ms: 501, time.Second: 1001, 1024 * time.Second: 1_025_000,
+		24 * time.Hour: 86_484_375,
 	} {
 		require.Equal(t, want, drained(age), "%s", age)
 	}
@@ -87,7 +89,8 @@ func TestStepsDrainAsMuchAsOneSpan(t *testing.T) {
 	for range 500 {
 		var span, rest time.Duration
 		var steps int64
-		for longest := 1 + r.Int64N(int64([]time.Duration{ms / 10, ms, 50 * ms, time.Minute, 1000 * time.Hour}[r.IntN(5)])); span < 100*time.Duration(longest); {
+		for longest := 1 + r.Int64N(int64([]time.Duration{ms / 10, ms, 50 * ms, time.Minute,
+			1000 * time.Hour}[r.IntN(5)])); span < 100*time.Duration(longest); {
 			age := time.Duration(r.Int64N(longest))
 			span += age
 			k, left := step(rest + age)
@@ -102,7 +105,7 @@ func TestStepsDrainAsMuchAsOneSpan(t *testing.T) {
 	}
 }
 
-// TestManyTripsInAMillisecond drain own once and not each of them by a millisecond.
+// TestManyTripsInAMillisecond drain own once, not a millisecond each.
 func TestManyTripsInAMillisecond(t *testing.T) {
 	b := []bucket.Bucket{newBucket(t, bucket.Token, 1, 10, 10)}
 	l := newLease(time.Hour, 0, bucket.State{Level: 2000})
@@ -116,12 +119,13 @@ func TestManyTripsInAMillisecond(t *testing.T) {
 	require.Less(t, l.rest, ms)
 }
 
-// TestChargesOutOfOrder: one that was asked for before another answer is added to what that left.
+// TestChargesOutOfOrder: a charge sent before an earlier answer is added to own after that answer.
 func TestChargesOutOfOrder(t *testing.T) {
 	b := []bucket.Bucket{newBucket(t, bucket.Token, 1, 10, 10)}
 	for since, want := range map[time.Duration]int64{
-		0: 60, -ms / 5: 60, -ms / 2: 60, -ms/2 - 1: 59, -2 * ms: 58, -20 * ms: 50, // own is of half a millisecond before
-		ms / 4: 60, ms: 59, // 50 and the charge's 10, of which only what was there before drains
+		// own is of half a millisecond before
+		0: 60, -ms / 5: 60, -ms / 2: 60, -ms/2 - 1: 59, -2 * ms: 58, -20 * ms: 50,
+		ms / 4: 60, ms: 59, // 50 and the charge's 10, of which only the first drain
 	} {
 		before := newLease(time.Hour, 0, bucket.State{Level: 50})
 		before.rest, before.sent = ms/2, time.Now()
@@ -159,7 +163,8 @@ func TestTakeTakesAllOrNone(t *testing.T) {
 // TestPerLife is how many tokens flow back within a life.
 func TestPerLife(t *testing.T) {
 	tokens, window := newBucket(t, bucket.Token, 300, 5, 1000), newBucket(t, bucket.FixedWindow, 300, 300, 1000)
-	largest, wide := newBucket(t, bucket.Token, bucket.MaxUnits-10, 5, 1), newBucket(t, bucket.FixedWindow, bucket.MaxUnits, bucket.MaxUnits, 1000)
+	largest, wide := newBucket(t, bucket.Token, bucket.MaxUnits-10, 5, 1),
+		newBucket(t, bucket.FixedWindow, bucket.MaxUnits, bucket.MaxUnits, 1000)
 	for _, row := range []struct {
 		b    *bucket.Bucket
 		life time.Duration
@@ -179,11 +184,11 @@ func TestPerLife(t *testing.T) {
 	}
 }
 
-// TestNotDrained is what is left of 20 units of which 7 flow back per millisecond.
-func TestNotDrained(t *testing.T) {
+// TestUndrained is what is left of 20 units of which 7 flow back per millisecond.
+func TestUndrained(t *testing.T) {
 	b := newBucket(t, bucket.Token, 7, 7, 1000)
 	for ms, want := range []int64{20, 13, 6, 0, 0} {
-		require.Equal(t, want, notDrained(&b, 20, int64(ms)))
+		require.Equal(t, want, undrained(&b, 20, int64(ms)))
 	}
 }
 
@@ -192,9 +197,11 @@ func TestNotDrained(t *testing.T) {
 func FuzzUsable(f *testing.F) {
 	f.Add(int64(1), int64(10), int64(10), int64(50), int64(5), int64(ms), int64(time.Hour))
 	f.Add(int64(bucket.MaxUnits-10), int64(5), int64(1), int64(5), int64(5), int64(time.Hour), int64(24*time.Hour))
-	f.Add(int64(1), int64(104_249_991), int64(86_400_000), int64(bucket.MaxUnits), int64(math.MaxInt64), int64(24*time.Hour-1), int64(24*time.Hour))
+	f.Add(int64(1), int64(104_249_991), int64(86_400_000), int64(bucket.MaxUnits), int64(math.MaxInt64),
+		int64(24*time.Hour-1), int64(24*time.Hour))
 	for range 50 {
-		f.Add(rand.Int64(), rand.Int64(), 1+rand.Int64N(100_000), rand.Int64(), rand.Int64(), rand.Int64(), rand.Int64())
+		f.Add(rand.Int64(), rand.Int64(), 1+rand.Int64N(100_000), rand.Int64(), rand.Int64(), rand.Int64(),
+			rand.Int64())
 	}
 	f.Fuzz(func(t *testing.T, rate, burst, period, level, tokens, age, life int64) {
 		b, ok := bucket.New(bucket.Token, "", max(1, rate), max(1, burst), max(1, period))

@@ -21,7 +21,7 @@ type simProcess struct {
 
 func (p *simProcess) subject() Subject { return Subject{Key: []byte("k"), Hash: 5, Buckets: p.buckets} }
 
-// pass waits for a message's way.
+// pass waits for a message's travel time.
 func (p *simProcess) pass(r *rand.Rand) { time.Sleep(time.Duration(r.Int64N(int64(p.latency)))) }
 
 // call is a caller, with busy and idle spells.
@@ -92,8 +92,7 @@ func (p *simProcess) allow(r *rand.Rand, charges, n int64) {
 	trip.End(p.subject(), trip.Charges(), found, sent, time.Now())
 }
 
-// change gives back, blocks and resets now and then. One in some changes fails, and may be made
-// later than that.
+// change gives back, blocks and resets now and then. Some changes fail, and may be made later.
 func (p *simProcess) change(r *rand.Rand) {
 	for range simCalls / 4 {
 		time.Sleep(time.Duration(r.Int64N(int64(8 * p.gap))))
@@ -120,8 +119,8 @@ func (p *simProcess) change(r *rand.Rand) {
 	}
 }
 
-// restart has the server begin anew now and then, without what it held. All processes see that at
-// once. What they hold is no part of the new server's buckets.
+// restart makes the server begin anew now and then, without its buckets. All processes see it at
+// once. Their tokens are no part of the new server's buckets.
 func (s *simulation) restart(r *rand.Rand, caches []*Cache) {
 	for range s.restarts {
 		time.Sleep(time.Duration(r.Int64N(2 * simCalls * int64(s.gap) / int64(s.restarts))))
@@ -139,7 +138,7 @@ func (s *simulation) restart(r *rand.Rand, caches []*Cache) {
 	}
 }
 
-// close gives back what was not used, a few times: as if the process ended, and another one began.
+// close gives back the unused tokens, a few times: as if the process ended and another one began.
 func (p *simProcess) close(r *rand.Rand) {
 	for range p.rounds {
 		time.Sleep(time.Duration(r.Int64N(2 * simCalls * int64(p.gap) / int64(p.rounds))))

@@ -29,7 +29,8 @@ import (
 // seen where the bucket is not full, too.
 var (
 	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
-	simSeeds = flag.Uint64("seeds", 0, "of TestSimulation: how many seeds; 0 is 300, with the race detector 40, or the one")
+	simSeeds = flag.Uint64("seeds", 0,
+		"of TestSimulation: how many seeds; 0 is 300, with the race detector 40, or the one")
 )
 
 func TestSimulation(t *testing.T) {
@@ -67,7 +68,8 @@ func TestSimulation(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d seeds, %d of them failed: %d trips, %d admissions from leases, %d changes", seeds, failed.Load(), trips.Load(), leased.Load(), voided.Load())
+	t.Logf("%d seeds, %d of them failed: %d trips, %d admissions from leases, %d changes", seeds, failed.Load(),
+		trips.Load(), leased.Load(), voided.Load())
 	if leased.Load() < int64(seeds) {
 		t.Error("there are hardly any leases: the simulation shows nothing")
 	}
@@ -163,19 +165,22 @@ func newSimulation(seed uint64) *simulation {
 }
 
 func (s *simulation) describe() string {
-	text := fmt.Sprintf("%d processes of %d callers, life %s, latency up to %s, n up to %d, failures 1/%d, own changes %t, closes %d, restarts %d",
+	text := fmt.Sprintf("%d processes of %d callers, life %s, latency up to %s, n up to %d, failures 1/%d, "+
+		"own changes %t, closes %d, restarts %d",
 		s.processes, s.each, s.life, s.latency, s.maxN, s.failures, s.own, s.closes, s.restarts)
 	for _, b := range s.buckets {
-		text += fmt.Sprintf("; kind %d: burst %d, cost %d, drain %d, period %d", b.Kind, b.Burst, b.Cost, b.Drain, b.Period)
+		text += fmt.Sprintf("; kind %d: burst %d, cost %d, drain %d, period %d", b.Kind, b.Burst, b.Cost, b.Drain,
+			b.Period)
 	}
 	return text
 }
 
-// report says what is wrong, and what came before it.
+// report prints a violation and its trace.
 func (s *simulation) report() string {
 	const most = 300
 	return fmt.Sprintf("seed %d, %s\n%s\n%s\nreplay: go test ./internal/lease -run TestSimulation -seed %d -v",
-		s.seed, s.describe(), strings.Join(s.trace[max(0, len(s.trace)-most):], "\n"), cmp.Or(s.violation, "no token too many is used"), s.seed)
+		s.seed, s.describe(), strings.Join(s.trace[max(0, len(s.trace)-most):], "\n"),
+		cmp.Or(s.violation, "no token too many is used"), s.seed)
 }
 
 func (s *simulation) noteLocked(format string, args ...any) {
@@ -184,7 +189,7 @@ func (s *simulation) noteLocked(format string, args ...any) {
 	}
 }
 
-// levels returns how far up buckets are.
+// levels returns the levels of buckets.
 func levels(all []simBucket) (levels []int64) {
 	for i := range all {
 		levels = append(levels, all[i].level)
@@ -248,7 +253,8 @@ func (s *simulation) useLocked(tokens int64, how string) {
 		s.violated("%d tokens used %s while this process blocks the key", tokens, how)
 	}
 	s.charge(s.reference, tokens)
-	s.noteLocked("%d tokens used %s: the server is at %d, uses are at %d", tokens, how, levels(s.server), levels(s.reference))
+	s.noteLocked("%d tokens used %s: the server is at %d, uses are at %d", tokens, how, levels(s.server),
+		levels(s.reference))
 	for i := range s.buckets {
 		used, held := s.reference[i].level, s.server[i].level
 		if used > s.buckets[i].Capacity {
@@ -284,7 +290,8 @@ func (s *simulation) decide(own, charges, n int64) []bucket.State {
 		}
 		charges = s.buckets[i].Fit(b.level, charges, n)
 	}
-	s.noteLocked("the server is at %d, and charges %d × %d tokens, %d of them ahead", levels(s.server), charges, n, max(0, charges-own))
+	s.noteLocked("the server is at %d, and charges %d × %d tokens, %d of them ahead", levels(s.server), charges, n,
+		max(0, charges-own))
 	if charges > 0 {
 		s.charge(s.server, charges*n)
 		s.useLocked(min(own, charges)*n, "at the server")

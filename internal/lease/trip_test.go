@@ -11,8 +11,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// fixture is a process and the bucket of a key on a server that answers at once. Nothing flows
-// back.
+// fixture is a process and a key's bucket on a server that answers at once. Nothing flows back.
 type fixture struct {
 	cache *Cache
 	s     Subject
@@ -20,7 +19,7 @@ type fixture struct {
 	level int64
 }
 
-// newFixture has a key be watched of a bucket of 1,000 tokens that regains one per millisecond.
+// newFixture watches a key with a bucket of 1,000 tokens that regains one per millisecond.
 func newFixture(t *testing.T) *fixture {
 	f := &fixture{New(clocktrust.New(true)), subject(t, 1), 100 * ms, 0}
 	time.Sleep(ms)
@@ -41,14 +40,14 @@ func (f *fixture) entry() *entry { return f.cache.find(&f.s) }
 
 func (f *fixture) begin() Trip { return f.cache.Begin(f.s, f.life, 1, 1) }
 
-// end has the server decide and answer at once.
+// end makes the server decide and answer at once.
 func (f *fixture) end(t *Trip) {
 	now, found := time.Now(), []bucket.State{{Level: f.level}}
 	f.level += f.s.Buckets[0].Fit(f.level, t.Charges(), t.n) * t.n
 	t.End(f.s, t.Charges(), found, now, now)
 }
 
-// ask makes calls that each go to Redis, and returns what the last one has taken ahead.
+// ask makes calls that each go to Redis, and returns the tokens that the last one has taken ahead.
 func (f *fixture) ask(calls int) (ahead int64) {
 	for range calls {
 		t := f.begin()
@@ -63,14 +62,14 @@ func (f *fixture) take(n int64) bool {
 	return ok
 }
 
-// used has tokens been used now.
+// used simulates tokens used now.
 func (f *fixture) used(n int64) {
 	u := &f.entry().usage
 	u.rotate(f.cache.now(), f.life)
 	u.add(n)
 }
 
-// use uses leased tokens one by one until there are none.
+// use uses leased tokens one by one until none is left.
 func (f *fixture) use() (n int64) {
 	for f.take(1) {
 		n++
@@ -80,7 +79,7 @@ func (f *fixture) use() (n int64) {
 
 func (f *fixture) leased() int64 { return f.cache.usable(f.entry()) }
 
-// hold has an entry hold tokens, of buckets in these states of which all is its own.
+// hold gives an entry a lease of buckets in these states, all charged by the process.
 func (e *entry) hold(tokens int64, after ...bucket.State) *lease {
 	l := newLease(time.Minute, tokens, after...)
 	l.sent, l.received = time.Now(), time.Now()
@@ -106,7 +105,7 @@ func TestAKeyIsWatchedFromItsSecondVisit(t *testing.T) {
 	})
 }
 
-// TestManyKeysAreNotWatched that are each asked about once: they would drive out those that matter.
+// TestManyKeysAreNotWatched that are visited once each: they would evict those that matter.
 func TestManyKeysAreNotWatched(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -119,7 +118,7 @@ func TestManyKeysAreNotWatched(t *testing.T) {
 	})
 }
 
-// TestAsManyKeysAsVisitorsAreToldApart that are asked about in turn.
+// TestAsManyKeysAsVisitorsAreToldApart that are visited in turn.
 func TestAsManyKeysAsVisitorsAreToldApart(t *testing.T) {
 	t.Parallel()
 	c := New(clocktrust.New(true))
@@ -137,8 +136,8 @@ func (f *fixture) changes(apart time.Duration) {
 	f.cache.Forget(f.s.Hash)(false)
 }
 
-// TestWant is how many tokens a call takes ahead.
-func TestWant(t *testing.T) {
+// TestChargesAhead is how many tokens a call takes ahead.
+func TestChargesAhead(t *testing.T) {
 	for name, row := range map[string]struct {
 		prepare func(f *fixture)
 		want    int64
@@ -153,19 +152,27 @@ func TestWant(t *testing.T) {
 		"another has failed": {func(f *fixture) {
 			other := f.begin()
 			other.Fail()
-		}, 0}, // the key is not watched any more
+		}, 0}, // the key is no longer watched
 		"while the key is changed": {func(f *fixture) { f.cache.Forget(f.s.Hash) }, 0},
 		"at once after a change":   {func(f *fixture) { f.cache.Forget(f.s.Hash)(false) }, 0},
-		"after a change":           {func(f *fixture) { f.cache.Forget(f.s.Hash)(false); time.Sleep(time.Nanosecond) }, 1},
-		"after a failed change":    {func(f *fixture) { f.cache.Forget(f.s.Hash)(true); time.Sleep(failedLife) }, 0},
-		"after that":               {func(f *fixture) { f.cache.Forget(f.s.Hash)(true); time.Sleep(failedLife + 1); f.used(4) }, 4},
-		"many changes":             {func(f *fixture) { f.changes(quiet - 1); time.Sleep(quiet - 1); f.used(4) }, 0},
-		"many, and then none":      {func(f *fixture) { f.changes(quiet - 1); time.Sleep(quiet); f.used(4) }, 4},
-		"few changes":              {func(f *fixture) { f.changes(quiet); time.Sleep(time.Nanosecond); f.used(4) }, 4},
-		"no trust":                 {func(f *fixture) { f.cache.clock = clocktrust.New(false) }, 0},
-		"a life of a nanosecond":   {func(f *fixture) { f.life = 1 }, 0},
-		"one token flows back":     {func(f *fixture) { f.life = ms }, 0},
-		"two do":                   {func(f *fixture) { f.life = 2 * ms }, 1},
+		"after a change": {func(f *fixture) { f.cache.Forget(f.s.Hash)(false); time.Sleep(time.Nanosecond) },
+			1},
+		"after a failed change": {func(f *fixture) { f.cache.Forget(f.s.Hash)(true); time.Sleep(failedLife) }, 0},
+		"after that": {func(f *fixture) {
+			f.cache.Forget(f.s.Hash)(true)
+			time.Sleep(failedLife +
+				1)
+			f.used(4)
+		}, 4},
+		"many changes": {func(f *fixture) { f.changes(quietTime - 1); time.Sleep(quietTime - 1); f.used(4) },
+			0},
+		"many, and then none": {func(f *fixture) { f.changes(quietTime - 1); time.Sleep(quietTime); f.used(4) }, 4},
+		"few changes": {func(f *fixture) { f.changes(quietTime); time.Sleep(time.Nanosecond); f.used(4) },
+			4},
+		"no trust":               {func(f *fixture) { f.cache.clock = clocktrust.New(false) }, 0},
+		"a life of a nanosecond": {func(f *fixture) { f.life = 1 }, 0},
+		"one token flows back":   {func(f *fixture) { f.life = ms }, 0},
+		"two do":                 {func(f *fixture) { f.life = 2 * ms }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
@@ -196,7 +203,7 @@ func TestChargesOfSeveralTokens(t *testing.T) {
 	})
 }
 
-// TestHalfOfWhatIsLeft is of what the caller leaves.
+// TestHalfOfWhatIsLeft after the caller's charge.
 func TestHalfOfWhatIsLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -215,7 +222,8 @@ func TestHalfOfWhatIsLeft(t *testing.T) {
 
 // TestAnAnswerFromBeforeAChange adds nothing to what was leased after it.
 func TestAnAnswerFromBeforeAChange(t *testing.T) {
-	for name, change := range map[string]func(c *Cache){"a refund": func(c *Cache) { c.Forget(1)(false) }, "Redis was lost": (*Cache).Lose} {
+	for name, change := range map[string]func(c *Cache){"a refund": func(c *Cache) { c.Forget(1)(false) },
+		"Redis was lost": (*Cache).Lose} {
 		inBubbleRun(t, name, func(t *testing.T) {
 			f := newLender(t)
 			late, sent := f.begin(), time.Now()
@@ -248,7 +256,8 @@ func TestAChargeRenewsALease(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftIsNoMoreThanWasFound, in whole tokens: others have given back what was not theirs.
+// TestWhatIsLeftIsNoMoreThanWasFound, in whole tokens: others have given back tokens that were not
+// theirs.
 func TestWhatIsLeftIsNoMoreThanWasFound(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newLender(t)
@@ -263,7 +272,7 @@ func TestWhatIsLeftIsNoMoreThanWasFound(t *testing.T) {
 	})
 }
 
-// TestAKeyThatIsAskedAboutStays when another takes a place.
+// TestAKeyThatIsAskedAboutStays when another is evicted.
 func TestAKeyThatIsAskedAboutStays(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(clocktrust.New(true))
@@ -285,7 +294,7 @@ func TestAKeyThatIsAskedAboutStays(t *testing.T) {
 	})
 }
 
-// TestNotWatched is a key that has nothing to gain, or whose places all hold tokens.
+// TestNotWatched is a key that gains nothing, or whose places all hold usable tokens.
 func TestNotWatched(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(clocktrust.New(true))
@@ -302,7 +311,7 @@ func TestNotWatched(t *testing.T) {
 	})
 }
 
-// TestAnOvertakenPrefetch does not have a third one begin beside the second.
+// TestAnOvertakenPrefetch does not let a third one begin beside the second.
 func TestAnOvertakenPrefetch(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -317,23 +326,23 @@ func TestAnOvertakenPrefetch(t *testing.T) {
 	})
 }
 
-// TestUsageAcrossSpans counts those of the span before as if they had been used evenly.
+// TestUsageAcrossSpans counts the previous span's tokens as if they had been used evenly.
 func TestUsageAcrossSpans(t *testing.T) {
 	var u usage
 	const life = 100 * ms
 	u.rotate(1000*ms, life)
 	u.add(80)
-	require.EqualValues(t, 80, u.within(1000*ms, life))
-	require.EqualValues(t, 80, u.within(1099*ms, life))
-	require.EqualValues(t, 80, u.within(1100*ms, life))
-	require.EqualValues(t, 60, u.within(1125*ms, life))
+	require.EqualValues(t, 80, u.perLife(1000*ms, life))
+	require.EqualValues(t, 80, u.perLife(1099*ms, life))
+	require.EqualValues(t, 80, u.perLife(1100*ms, life))
+	require.EqualValues(t, 60, u.perLife(1125*ms, life))
 	u.add(8)
-	require.EqualValues(t, 28, u.within(1175*ms, life))
-	require.EqualValues(t, 8, u.within(1200*ms, life))
-	require.EqualValues(t, 4, u.within(1250*ms, life))
-	require.EqualValues(t, 0, u.within(1500*ms, life), "long ago")
+	require.EqualValues(t, 28, u.perLife(1175*ms, life))
+	require.EqualValues(t, 8, u.perLife(1200*ms, life))
+	require.EqualValues(t, 4, u.perLife(1250*ms, life))
+	require.EqualValues(t, 0, u.perLife(1500*ms, life), "long ago")
 	u.add(5)
-	require.EqualValues(t, 0, u.within(1700*ms, life), "a whole span ago")
+	require.EqualValues(t, 0, u.perLife(1700*ms, life), "a whole span ago")
 }
 
 // TestAPartOfWhatWasAskedFor is granted, to the caller first.

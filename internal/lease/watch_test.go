@@ -10,8 +10,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// watched is a process that learns how a server's clock runs, by a bucket of 1,000 tokens that
-// regains one per millisecond.
+// watched is a process that observes a server's clock by a bucket of 1,000 tokens that regains one
+// per millisecond.
 type watched struct {
 	*fixture
 	at time.Time
@@ -23,7 +23,7 @@ func newWatched(t *testing.T) *watched {
 	return &watched{f, time.Now()}
 }
 
-// pass has time pass, in which the server's clock moves.
+// pass lets time pass, in which the server's clock moves.
 func (w *watched) pass(d, moved time.Duration) {
 	time.Sleep(d)
 	w.level = max(0, w.level-moved.Milliseconds())
@@ -31,7 +31,7 @@ func (w *watched) pass(d, moved time.Duration) {
 
 func (w *watched) trusted() bool { return w.cache.clock.Trusted() }
 
-// TestTrust: there is no lease until the server's clock was seen to run like this one.
+// TestTrust: there is no lease until the server's clock has been seen to run at this clock's pace.
 func TestTrust(t *testing.T) {
 	type seen struct{ passed, moved time.Duration }
 	for name, row := range map[string]struct {
@@ -64,9 +64,8 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// TestABusyKeyTellsThatTheClockRuns: others' charges hide some of the time that has passed, and so
-// does a bucket that is full again before each call. What the level falls by without them shows
-// that the clock moves on by itself.
+// TestABusyKeyTellsThatTheClockRuns: others' charges hide some of the passed time, and so does a
+// bucket that is full before each call. The falls that remain show that the clock moves by itself.
 func TestABusyKeyTellsThatTheClockRuns(t *testing.T) {
 	for name, row := range map[string]struct {
 		others, moves int64 // tokens that others take in 10 ms, and milliseconds that the clock moves
@@ -200,8 +199,8 @@ func TestOwnRefundsDoNotLookLikeAFastClock(t *testing.T) {
 	})
 }
 
-// TestOverlappingTrips: which of two calls was decided first is unknown, so that the level may rise
-// and fall by their charges.
+// TestOverlappingTrips: the order of two calls is unknown, so the level may rise and fall by their
+// charges.
 func TestOverlappingTrips(t *testing.T) {
 	for _, firstAnswered := range []int{0, 1} {
 		inBubbleRun(t, firstAnswered, func(t *testing.T) {
@@ -238,13 +237,13 @@ func TestOwnChargesAreKnown(t *testing.T) {
 		w.ask(1)
 		for range 20 {
 			w.pass(ms, ms)
-			w.ask(1) // too soon to tell, and each is charged
+			w.ask(1) // too soon to judge, and each is charged
 		}
 		require.True(t, w.trusted(), "20 ms have passed: the level fell by 20 and rose by 20")
 	})
 }
 
-// askWindow has a cache learn of a window that has so many milliseconds left.
+// askWindow shows a cache a window with ms milliseconds left.
 func askWindow(t *testing.T, c *Cache, left int64) {
 	s := subject(t, 1)
 	s.Buckets = []bucket.Bucket{newBucket(t, bucket.FixedWindow, 1000, 1000, 1000)}
@@ -256,7 +255,7 @@ func askWindow(t *testing.T, c *Cache, left int64) {
 	trip.End(s, trip.Charges(), []bucket.State{found}, now, now)
 }
 
-// TestAWindowTellsTheTime by when it ends.
+// TestAWindowTellsTheTime by its end.
 func TestAWindowTellsTheTime(t *testing.T) {
 	for moved, want := range map[int64]bool{0: false, 8: false, 9: true, 10: true, 12: true, 13: false, 400: false} {
 		inBubbleRun(t, moved, func(t *testing.T) {
@@ -287,29 +286,29 @@ func TestAWindowTellsTheTimeToItsEnd(t *testing.T) {
 	})
 }
 
-// TestARefusalBeginsNoWindow: a window that was untouched when another one denied has no end yet
-// that tells the time.
-func TestARefusalBeginsNoWindow(t *testing.T) {
+// TestADenialBeginsNoWindow: an untouched window whose call another one denied has no end yet.
+func TestADenialBeginsNoWindow(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c, s := New(clocktrust.New(false)), subject(t, 1)
-		s.Buckets = []bucket.Bucket{newBucket(t, bucket.FixedWindow, 1000, 1000, 1000), newBucket(t, bucket.FixedWindow, 10, 10, 1000)}
+		s.Buckets = []bucket.Bucket{newBucket(t, bucket.FixedWindow, 1000, 1000, 1000),
+			newBucket(t, bucket.FixedWindow, 10, 10, 1000)}
 		ask := func(first, second bucket.State) {
 			trip, now := c.Begin(s, 10*time.Second, 1, 1), time.Now()
 			trip.End(s, trip.Charges(), []bucket.State{first, second}, now, now)
 		}
-		refuses := bucket.State{Level: 10, Reset: 500}
-		ask(bucket.State{}, refuses)
-		ask(bucket.State{}, refuses)
+		denies := bucket.State{Level: 10, Reset: 500}
+		ask(bucket.State{}, denies)
+		ask(bucket.State{}, denies)
 		time.Sleep(10 * ms)
-		ask(bucket.State{Level: 1, Reset: 990}, refuses)
+		ask(bucket.State{Level: 1, Reset: 990}, denies)
 		require.False(t, c.clock.Trusted())
 		time.Sleep(10 * ms)
-		ask(bucket.State{Level: 1, Reset: 980}, refuses)
+		ask(bucket.State{Level: 1, Reset: 980}, denies)
 		require.True(t, c.clock.Trusted())
 	})
 }
 
-// TestCalendarPeriodsNeedNoTrust in Redis' clock: they end by that of the process.
+// TestCalendarPeriodsNeedNoTrust in Redis' clock: they end by this process' clock.
 func TestCalendarPeriodsNeedNoTrust(t *testing.T) {
 	c := New(clocktrust.New(false))
 	day, ok := bucket.NewCalendar("", 10, 86_400_000, 86_400_000)

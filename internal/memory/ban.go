@@ -11,8 +11,8 @@ func (s *shard) findBanLocked(r *request, i int) {
 	r.states[i] = bucket.State{Level: left, Wait: left}
 }
 
-// banLocked bans a client that is denied: on probation, which lasts as long after a ban as the ban,
-// for twice as long.
+// banLocked bans a denied client. Probation lasts as long after a ban as the ban; a client denied
+// on probation is banned for twice as long.
 func (s *shard) banLocked(r *request, i int, charges int64) {
 	wanted := r.Charges
 	if r.Bans == bucket.LimitBans {
@@ -27,10 +27,10 @@ func (s *shard) banLocked(r *request, i int, charges int64) {
 	}
 	e := s.entryLocked(r, i)
 	if e.full <= r.now {
-		e.kept = 0
+		e.value = 0
 	}
-	e.kept++
-	length := r.buckets[i].BanLength(e.kept)
+	e.value++
+	length := r.buckets[i].BanLength(e.value)
 	e.block, e.full = r.now+length, r.now+2*length
 	r.states[i].Wait = length
 }

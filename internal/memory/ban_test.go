@@ -10,8 +10,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// banned is a client of two tokens a second and of one slot, with a ban of 10 s at first and of 50
-// s in the end.
+// banned is a client of two tokens a second and of one slot, with a ban of 10 s at first and 50 s
+// at most.
 type banned struct {
 	*clients
 	buckets []bucket.Bucket
@@ -20,7 +20,8 @@ type banned struct {
 
 func newBanned(t *testing.T) *banned {
 	b := &banned{clients: clientsOf(New(1000))}
-	b.buckets = []bucket.Bucket{newBucket(t, bucket.Token, 2, time.Second), bucket.NewBan(10_000, 50_000), bucket.NewSlots(1)}
+	b.buckets = []bucket.Bucket{newBucket(t, bucket.Token, 2, time.Second), bucket.NewBan(10_000, 50_000),
+		bucket.NewSlots(1)}
 	time.Sleep(12_345 * time.Millisecond)
 	return b
 }
@@ -32,8 +33,8 @@ func (b *banned) ask(op bucket.Op) bucket.State {
 	return states[1]
 }
 
-// denied asks for more tokens than there can be.
-func (b *banned) refused() bucket.State {
+// denied asks for more tokens than the bucket holds.
+func (b *banned) denied() bucket.State {
 	return b.ask(bucket.Op{Verb: bucket.Take, Charges: 1, N: 3, Bans: bucket.AllBans})
 }
 
@@ -43,14 +44,15 @@ func TestBansGrowOnProbation(t *testing.T) {
 		b := newBanned(t)
 		after := func(ms int64) bucket.State {
 			time.Sleep(time.Duration(ms) * time.Millisecond)
-			return b.refused()
+			return b.denied()
 		}
-		require.Equal(t, bucket.State{Wait: 10_000}, b.refused())
-		require.Equal(t, bucket.State{Level: 10_000, Wait: 10_000}, b.refused(), "what is refused in it prolongs none")
+		require.Equal(t, bucket.State{Wait: 10_000}, b.denied())
+		require.Equal(t, bucket.State{Level: 10_000, Wait: 10_000}, b.denied(),
+			"a denial during a ban does not prolong it")
 		require.Equal(t, bucket.State{Level: 1, Wait: 1}, after(9999))
 		time.Sleep(time.Millisecond)
 		require.Equal(t, bucket.State{}, b.ask(bucket.Peek(1)))
-		require.Equal(t, bucket.State{Wait: 20_000}, b.refused())
+		require.Equal(t, bucket.State{Wait: 20_000}, b.denied())
 		require.Equal(t, bucket.State{Wait: 40_000}, after(39_999), "the last moment of probation")
 		require.Equal(t, bucket.State{Wait: 10_000}, after(80_000), "it is over")
 		require.Equal(t, bucket.State{Wait: 20_000}, after(10_000))
@@ -58,29 +60,35 @@ func TestBansGrowOnProbation(t *testing.T) {
 		require.Equal(t, bucket.State{Wait: 50_000}, after(40_000))
 		require.Equal(t, bucket.State{Wait: 50_000}, after(50_000))
 		b.ask(bucket.Op{Verb: bucket.Reset, N: 1})
-		require.Equal(t, bucket.State{Wait: 10_000}, b.refused())
+		require.Equal(t, bucket.State{Wait: 10_000}, b.denied())
 	})
 }
 
 func TestWhichRefusalsBan(t *testing.T) {
 	t.Parallel()
-	refusal := func(bans bucket.Bans) bucket.Op { return bucket.Op{Verb: bucket.Take, Charges: 1, N: 3, Bans: bans} }
+	denial := func(bans bucket.Bans) bucket.Op { return bucket.Op{Verb: bucket.Take, Charges: 1, N: 3, Bans: bans} }
 	for name, row := range map[string]struct {
 		op    bucket.Op
 		inUse int64
 		bans  bool
 	}{
-		"a grant":                            {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.AllBans}, 0, false},
-		"a look":                             {bucket.Op{Verb: bucket.Take, N: 3, Bans: bucket.AllBans}, 0, false},
-		"a refusal":                          {refusal(bucket.AllBans), 0, true},
-		"one that bans nobody":               {refusal(bucket.NoBans), 0, false},
-		"one by a limit":                     {refusal(bucket.LimitBans), 0, true},
-		"one by a limit, and without a slot": {refusal(bucket.LimitBans), 1, false},
-		"without a slot":                     {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.LimitBans}, 1, false},
-		"without a slot, where that bans":    {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.AllBans}, 1, true},
-		"a part, for want of a slot":         {bucket.Op{Verb: bucket.Take, Charges: 2, N: 1, Bans: bucket.LimitBans}, 0, false},
-		"a part, where that bans":            {bucket.Op{Verb: bucket.Take, Charges: 2, N: 1, Bans: bucket.AllBans}, 0, true},
-		"a charge":                           {bucket.Op{Verb: bucket.Charge, Charges: 1, N: 3, Bans: bucket.AllBans}, 0, false},
+		"a grant": {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.AllBans}, 0,
+			false},
+		"a look":                         {bucket.Op{Verb: bucket.Take, N: 3, Bans: bucket.AllBans}, 0, false},
+		"a denial":                       {denial(bucket.AllBans), 0, true},
+		"without a ban":                  {denial(bucket.NoBans), 0, false},
+		"by a limit":                     {denial(bucket.LimitBans), 0, true},
+		"by a limit, and without a slot": {denial(bucket.LimitBans), 1, false},
+		"without a slot": {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.LimitBans},
+			1, false},
+		"without a slot, where that bans": {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.AllBans}, 1,
+			true},
+		"a part, for want of a slot": {bucket.Op{Verb: bucket.Take, Charges: 2, N: 1, Bans: bucket.LimitBans},
+			0, false},
+		"a part, where that bans": {bucket.Op{Verb: bucket.Take, Charges: 2, N: 1, Bans: bucket.AllBans}, 0,
+			true},
+		"a charge": {bucket.Op{Verb: bucket.Charge, Charges: 1, N: 3, Bans: bucket.AllBans},
+			0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -11,7 +11,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-var allKinds = map[string]bucket.Kind{"token": bucket.Token, "fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow}
+var allKinds = map[string]bucket.Kind{"token": bucket.Token, "fixed": bucket.FixedWindow,
+	"sliding": bucket.SlidingWindow}
 
 // onEachKind runs a test in a bubble on a bucket of 10 a second of each kind, some time after the
 // store's start.
@@ -31,7 +32,7 @@ func onEachKind(t *testing.T, test func(t *testing.T, b bucket.Bucket, do func(o
 
 func take(n int64) bucket.Op { return bucket.Op{Verb: bucket.Take, Charges: 1, N: n} }
 
-// TestABlockStays as long as it lasts, whatever is charged or given back in between.
+// TestABlockStays as long as it lasts, whatever is charged or given back meanwhile.
 func TestABlockStays(t *testing.T) {
 	t.Parallel()
 	for name, op := range map[string]bucket.Op{
@@ -77,7 +78,7 @@ func TestTheZeroOpLooks(t *testing.T) {
 	})
 }
 
-// TestChargeWithoutABucket makes one, and goes into debt up to a burst; what passes that changes
+// TestChargeWithoutABucket makes one, and goes into debt up to a burst. Further charges change
 // nothing.
 func TestChargeWithoutABucket(t *testing.T) {
 	t.Parallel()
@@ -109,8 +110,9 @@ func TestGivingBackEndsAtTheBlock(t *testing.T) {
 	t.Parallel()
 	for _, before := range []bool{false, true} {
 		onEachKind(t, func(t *testing.T, b bucket.Bucket, do func(bucket.Op) bucket.State) {
-			do(bucket.Op{Verb: bucket.Give, N: 1}) // of nothing
-			ops := []bucket.Op{{Verb: bucket.Block, N: 100}, {Verb: bucket.Block, N: 250}, {Verb: bucket.Block, N: 200}, {Verb: bucket.Charge, N: 15}}
+			do(bucket.Op{Verb: bucket.Give, N: 1}) // from nothing
+			ops := []bucket.Op{{Verb: bucket.Block, N: 100}, {Verb: bucket.Block, N: 250}, {Verb: bucket.Block, N: 200},
+				{Verb: bucket.Charge, N: 15}}
 			if before {
 				slices.Reverse(ops)
 			}
@@ -133,7 +135,7 @@ func TestGivingBackEndsAtTheBlock(t *testing.T) {
 	}
 }
 
-// TestTheLastUnitIsGivenBack, and then nothing is kept.
+// TestTheLastUnitIsGivenBack, and then the entry is gone.
 func TestTheLastUnitIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -154,13 +156,14 @@ func TestTheLastUnitIsGivenBack(t *testing.T) {
 	})
 }
 
-// TestTheRestOfAnotherLimit is not counted: of 7 per second what rounding has left over may be more
-// than 3 per second have.
+// TestTheRestOfAnotherLimit is not counted: the rounding rest of 7 per second may exceed the drain
+// of 3 per second.
 func TestTheRestOfAnotherLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, seven, three := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 7, time.Second), newBucket(t, bucket.Token, 3, time.Second)
-		for i, n := range []int64{1, 2, 3, 5} { // what is left over is as many units
+		c, seven, three := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 7, time.Second),
+			newBucket(t, bucket.Token, 3, time.Second)
+		for i, n := range []int64{1, 2, 3, 5} { // the rest is n units
 			c.do(i, seven, take(n))
 			require.Equal(t, 1000*n, c.do(i, seven, bucket.Peek(1)).Level)
 			want := bucket.CeilDiv(1000*n, 7) * 3
@@ -169,16 +172,18 @@ func TestTheRestOfAnotherLimit(t *testing.T) {
 			}
 			require.Equal(t, want, c.do(i, three, bucket.Peek(1)).Level)
 		}
-		time.Sleep(143 * time.Millisecond) // one token is back a part of a millisecond before
+		time.Sleep(143 * time.Millisecond) // a token is back a part of a millisecond earlier
 		require.Zero(t, c.do(0, seven, bucket.Peek(1)).Level)
 	})
 }
 
-// TestALevelThatCannotBeCounted under a larger limit is left alone: the smaller one still knows it.
+// TestALevelThatCannotBeCounted under a larger limit is left alone: the smaller limit can still
+// count it.
 func TestALevelThatCannotBeCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, small, large := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 1, time.Second), newBucket(t, bucket.Token, 999, time.Second)
+		c, small, large := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 1, time.Second),
+			newBucket(t, bucket.Token, 999, time.Second)
 		c.do(0, small, bucket.Op{Verb: bucket.Block, N: 1 << 50})
 		require.EqualValues(t, int64(bucket.MaxUnits), c.do(0, large, bucket.Peek(1)).Level)
 		c.do(0, large, bucket.Op{Verb: bucket.Give, N: 1})
@@ -187,8 +192,8 @@ func TestALevelThatCannotBeCounted(t *testing.T) {
 	})
 }
 
-// TestAChargeWithNoRoomForDebt under a limit that counts to no such level leaves it alone: another
-// still knows it.
+// TestAChargeWithNoRoomForDebt under a limit that cannot count such a level leaves it alone:
+// another limit can.
 func TestAChargeWithNoRoomForDebt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +209,7 @@ func TestAChargeWithNoRoomForDebt(t *testing.T) {
 	})
 }
 
-// TestMoreThanAShareHolds is taken when it is full, and counts for as much longer.
+// TestMoreThanAShareHolds is taken when the share is full, and counts for longer in proportion.
 func TestMoreThanAShareHolds(t *testing.T) {
 	t.Parallel()
 	for name, kind := range allKinds {
@@ -219,7 +224,8 @@ func TestMoreThanAShareHolds(t *testing.T) {
 				found = c.do(0, b, bucket.Peek(1))
 				require.Zero(t, b.Fit(found.Level, 1, 1))
 				wait := b.RetryAfter(found, 1)
-				want := map[bucket.Kind]int64{bucket.Token: 2600, bucket.FixedWindow: 4000, bucket.SlidingWindow: 4000}[kind]
+				want := map[bucket.Kind]int64{bucket.Token: 2600, bucket.FixedWindow: 4000,
+					bucket.SlidingWindow: 4000}[kind]
 				require.Equal(t, want, wait)
 				time.Sleep(time.Duration(wait-1) * time.Millisecond)
 				_, taken := c.take(0, b)
@@ -232,7 +238,7 @@ func TestMoreThanAShareHolds(t *testing.T) {
 	}
 }
 
-// TestShareOfACalendarPeriod holds no more than its part: the next period would not owe the rest.
+// TestShareOfACalendarPeriod holds no more than its part: the next period would not repay the rest.
 func TestShareOfACalendarPeriod(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// TestAClockThatIsSetBack to before a period's end finds what was taken in it. The bubble's clock
-// cannot be set: by one that is set back, the period ends as much later.
+// TestAClockThatIsSetBack to before a period's end finds the tokens taken in it. The bubble's clock
+// cannot be set, so the period ends later instead.
 func TestAClockThatIsSetBack(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct{ over, back time.Duration }{

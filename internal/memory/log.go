@@ -6,27 +6,27 @@ import (
 )
 
 const (
-	// maxLogs is the room for all logs of sliding windows in a store, in entries of 16 bytes: 8
-	// MiB. Buckets have their own, so a few clients with long logs push nobody out. If it is used
-	// up, a log merges each two entries into the later one, so that some tokens count for longer.
+	// maxLogs limits the memory of all logs of a store, in entries of 16 bytes: 8 MiB. Buckets have
+	// memory of their own, so a few clients with long logs evict nobody. When it is used up, the
+	// longest of a few logs merges its entries in pairs, so that some tokens count for longer.
 	maxLogs = 1 << 19
-	// maxLog is how many entries one of them has. A longer one merges its entries too.
+	// maxLog is how many entries a log holds before it merges them.
 	maxLog = 1 << 13
-	// logRoom is the room that a log takes in addition to its entries.
+	// logRoom is a log's memory in addition to its entries.
 	logRoom = 2
 )
 
-// log has the entries of a sliding window, oldest first.
+// log holds the entries of a sliding window, oldest first.
 type log struct {
 	entries []logEntry
-	gone    int  // of these, no longer in the window
-	merged  bool // entries have been
+	expired int  // the first entries, which no longer count
+	merged  bool // entries have been merged
 }
 
-// logEntry is what was taken in a millisecond.
+// logEntry is the tokens taken in a millisecond.
 type logEntry struct{ at, tokens int64 }
 
-// room returns what a log takes of maxLogs.
+// room returns a log's part of maxLogs.
 func (l *log) room() int {
 	if l == nil {
 		return 0
@@ -34,11 +34,10 @@ func (l *log) room() int {
 	return cap(l.entries) + logRoom
 }
 
-// live returns the entries in the window.
-func (l *log) live() []logEntry { return l.entries[l.gone:] }
+// live returns the entries that still count.
+func (l *log) live() []logEntry { return l.entries[l.expired:] }
 
-// add appends an entry. The log grows to twice the entries in the window, and shrinks if these are
-// few.
+// add appends an entry. The log grows to twice the live entries, and shrinks if they are few.
 func (l *log) add(e logEntry) {
 	if live, room := l.live(), cap(l.entries); len(l.entries) == room {
 		if len(live) == maxLog {
@@ -55,12 +54,12 @@ func (l *log) add(e logEntry) {
 		} else {
 			l.entries = append(make([]logEntry, 0, room), live...)
 		}
-		l.gone = 0
+		l.expired = 0
 	}
 	l.entries = append(l.entries, e)
 }
 
-// merge merges each two entries into the later one, and returns those that are left in the window.
+// merge merges each two entries into the later one, and returns the live entries.
 func (l *log) merge() []logEntry {
 	live := l.live()
 	for i := range len(live) / 2 {
@@ -69,14 +68,14 @@ func (l *log) merge() []logEntry {
 	if len(live)%2 == 1 {
 		live[len(live)/2] = live[len(live)-1]
 	}
-	l.entries, l.merged = l.entries[:l.gone+(len(live)+1)/2], true
+	l.entries, l.merged = l.entries[:l.expired+(len(live)+1)/2], true
 	return l.live()
 }
 
-// shrinkLogLocked merges the entries of the longest of a few logs.
+// shrinkLogLocked merges the entries of the longest log in a sample.
 func (s *shard) shrinkLogLocked(now int64) {
 	var longest *entry
-	looked := 0
+	sampled := 0
 	for _, w := range s.buckets {
 		if w.log == nil {
 			continue
@@ -84,7 +83,7 @@ func (s *shard) shrinkLogLocked(now int64) {
 		if longest == nil || w.log.room() > longest.log.room() {
 			longest = w
 		}
-		if looked++; looked == sample {
+		if sampled++; sampled == sample {
 			break
 		}
 	}
@@ -94,16 +93,16 @@ func (s *shard) shrinkLogLocked(now int64) {
 	l := longest.log
 	s.logged -= l.room()
 	if live := l.merge(); len(live) > 1 {
-		l.entries, l.gone = append(make([]logEntry, 0, len(live)), live...), 0
+		l.entries, l.expired = append(make([]logEntry, 0, len(live)), live...), 0
 		s.logged += l.room()
 	} else {
 		longest.log = nil
 	}
 }
 
-// giveAt removes tokens that were taken at a time, and returns how many.
-func (l *log) giveAt(tokens, at int64) int64 {
-	i := l.gone + sort.Search(len(l.live()), func(i int) bool { return l.live()[i].at >= at })
+// removeAt removes tokens that were taken at a time, and returns how many.
+func (l *log) removeAt(tokens, at int64) int64 {
+	i := l.expired + sort.Search(len(l.live()), func(i int) bool { return l.live()[i].at >= at })
 	if i == len(l.entries) || l.entries[i].at > at && !l.merged {
 		return 0
 	}
@@ -114,9 +113,9 @@ func (l *log) giveAt(tokens, at int64) int64 {
 	return tokens
 }
 
-// giveLast removes the tokens that were taken last, and returns how many.
-func (l *log) giveLast(tokens int64) (given int64) {
-	for given < tokens && len(l.entries) > l.gone {
+// removeLast removes the tokens that were taken last, and returns how many.
+func (l *log) removeLast(tokens int64) (given int64) {
+	for given < tokens && len(l.entries) > l.expired {
 		last := &l.entries[len(l.entries)-1]
 		some := min(tokens-given, last.tokens)
 		given += some

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMergedEntriesHaveAllTokensOfBoth, at the later time. An odd one is left, and those that have
-// left the window stay apart.
+// TestMergedEntriesHaveAllTokensOfBoth, at the later time. An odd entry stays, and expired entries
+// stay apart.
 func TestMergedEntriesHaveAllTokensOfBoth(t *testing.T) {
 	t.Parallel()
 	entries := []logEntry{{10, 1}, {20, 2}, {30, 4}, {40, 8}, {50, 16}}
@@ -24,7 +24,7 @@ func TestMergedEntriesHaveAllTokensOfBoth(t *testing.T) {
 			if n == 0 {
 				continue
 			}
-			l := &log{entries: slices.Concat(make([]logEntry, gone), entries[:n]), gone: gone}
+			l := &log{entries: slices.Concat(make([]logEntry, gone), entries[:n]), expired: gone}
 			require.Equal(t, want, l.merge(), "%d, %d gone", n, gone)
 			require.Equal(t, want, l.live())
 			require.Len(t, l.entries, gone+len(want))
@@ -32,8 +32,7 @@ func TestMergedEntriesHaveAllTokensOfBoth(t *testing.T) {
 	}
 }
 
-// TestALogHasWhatWasAdded, whether it grows, shrinks, or has the room of entries that have left the
-// window.
+// TestALogHasWhatWasAdded, whether it grows, shrinks, or reuses the room of expired entries.
 func TestALogHasWhatWasAdded(t *testing.T) {
 	t.Parallel()
 	for _, room := range []int{2, 16, 100} {
@@ -44,7 +43,7 @@ func TestALogHasWhatWasAdded(t *testing.T) {
 				var want []logEntry
 				for i := range int64(3 * room) {
 					if i == int64(room) {
-						l.gone, want = gone, want[gone:]
+						l.expired, want = gone, want[gone:]
 					}
 					want = append(want, logEntry{i, 1 + i%3})
 					l.add(want[len(want)-1])
@@ -55,17 +54,17 @@ func TestALogHasWhatWasAdded(t *testing.T) {
 	}
 }
 
-// TestALogShrinks when most of its entries have left the window.
+// TestALogShrinks when most of its entries have expired.
 func TestALogShrinks(t *testing.T) {
 	t.Parallel()
-	l := &log{entries: make([]logEntry, 1024), gone: 1020}
+	l := &log{entries: make([]logEntry, 1024), expired: 1020}
 	l.add(logEntry{1, 1})
 	require.Len(t, l.live(), 5)
 	require.Less(t, cap(l.entries), 64)
 }
 
-// TestGivingBackToALog takes tokens from the newest entries, or from that of a time; in a merged
-// log, from the one that it has become part of.
+// TestGivingBackToALog takes tokens from the newest entries or from the entry of a time. In a
+// merged log, it takes them from the entry into which that entry was merged.
 func TestGivingBackToALog(t *testing.T) {
 	t.Parallel()
 	const last = -1 // instead of a time
@@ -93,12 +92,12 @@ func TestGivingBackToALog(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := &log{entries: []logEntry{{10, 9}, {20, 3}, {30, 5}, {40, 7}}, gone: 1, merged: row.merged}
+			l := &log{entries: []logEntry{{10, 9}, {20, 3}, {30, 5}, {40, 7}}, expired: 1, merged: row.merged}
 			given := int64(0)
 			if row.at == last {
-				given = l.giveLast(row.tokens)
+				given = l.removeLast(row.tokens)
 			} else {
-				given = l.giveAt(row.tokens, row.at)
+				given = l.removeAt(row.tokens, row.at)
 			}
 			require.Equal(t, row.given, given)
 			require.Equal(t, row.left, l.live())
@@ -106,7 +105,7 @@ func TestGivingBackToALog(t *testing.T) {
 	}
 }
 
-// TestTheLongestLogIsMerged, of those that are looked at, without what has left its window.
+// TestTheLongestLogIsMerged of the sample, without its expired entries.
 func TestTheLongestLogIsMerged(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -131,16 +130,17 @@ func TestTheLongestLogIsMerged(t *testing.T) {
 					return w
 				}
 				for i := range sample - 2 {
-					add(fmt.Sprint("short ", i), &entry{full: 1 << 40, kept: 2, log: &log{entries: []logEntry{{1 << 39, 1}, {1 << 39, 1}}}})
+					add(fmt.Sprint("short ", i), &entry{full: 1 << 40, value: 2,
+						log: &log{entries: []logEntry{{1 << 39, 1}, {1 << 39, 1}}}})
 				}
-				add("without a log", &entry{full: 1 << 40, kept: 1})
+				add("without a log", &entry{full: 1 << 40, value: 1})
 				long := &log{}
 				for at := int64(10); at <= 60; at += 10 {
 					long.entries = append(long.entries, logEntry{at, 1})
 				}
-				w := add("long", &entry{full: 160, kept: 6, log: long})
+				w := add("long", &entry{full: 160, value: 6, log: long})
 				s.shrinkLogLocked(row.now)
-				require.Equal(t, max(0, 6-max(0, row.now/10-10)), w.kept)
+				require.Equal(t, max(0, 6-max(0, row.now/10-10)), w.value)
 				room := (sample - 2) * (2 + logRoom)
 				if row.left == nil {
 					require.Nil(t, w.log)

@@ -12,7 +12,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// charged is a charge of a trace, with what was given back of it.
+// charged is a charge of a trace, and what was given back of it.
 type charged struct {
 	at    time.Time
 	level int64 // before
@@ -30,8 +30,8 @@ type giveBackTrace struct {
 	given   int64 // by refunds by hand
 }
 
-// net is how much more than burst + rate × time was charged in any span until now, less what was
-// given back of these charges, and less what refunds by hand have given back.
+// net is the excess over burst + rate × time in any span until now. It leaves out what was given
+// back of these charges and what was refunded by hand.
 func (g *giveBackTrace) net() (most int64) {
 	now, net := time.Now(), int64(0)
 	for i := len(g.charges) - 1; i >= 0; i-- {
@@ -75,13 +75,13 @@ func (g *giveBackTrace) step(t *testing.T) {
 	case x < 98:
 		time.Sleep(time.Millisecond)
 		g.c.do(0, g.b, bucket.Op{Verb: bucket.Reset, N: 1, Records: bucket.WithRecords})
-		g.charges, g.given = nil, 0 // it begins anew
+		g.charges, g.given = nil, 0 // a new record
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// TestNothingIsGivenBackTwice: whatever is given back, when and in which order, no span of time has
-// more than burst + rate × time of what stays, but for what clocks differ by.
+// TestNothingIsGivenBackTwice: whatever is given back, when and in which order, no span of time
+// keeps more than burst + rate × time, apart from the difference of clocks.
 func TestNothingIsGivenBackTwice(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {

@@ -1,4 +1,4 @@
-// Package memory keeps buckets in this process: the scripts of Redis in Go, and the model that they
+// Package memory keeps buckets in this process. It is Redis' scripts in Go, and the model that they
 // are tested against.
 package memory
 
@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// MaxBuckets is how many buckets and windows of all kinds a store is to have.
+	// MaxBuckets is the default number of buckets and windows in a store.
 	MaxBuckets = 1 << 18
-	// shards is how many locks they are spread over.
+	// shards is the number of locks.
 	shards = 32
-	// sample is how many buckets are looked at to find one to forget.
+	// sample is how many entries are examined to find one to evict.
 	sample = 8
 )
 
-// Store keeps buckets. Milliseconds are counted from its start, by the monotonic clock.
+// Store keeps buckets. It counts milliseconds from its start, by the monotonic clock.
 type Store struct {
 	seed   maphash.Seed
 	start  time.Time
@@ -29,39 +29,42 @@ type Store struct {
 // shard holds all buckets of a key. Its mutex guards everything in it.
 type shard struct {
 	mu      sync.Mutex
-	max     int // buckets
+	max     int // the most buckets it holds
 	buckets map[id]*entry
 	logged  int    // the room of all logs
-	spare   *entry // one that was forgotten, for its memory
+	spare   *entry // a removed entry, to reuse its memory
 }
 
 type id struct{ key, bucket string }
 
-// entry is what Redis keeps of a bucket or a window, in as few bytes. A full bucket has none.
+// entry is the state of a bucket or a window. A full bucket has none.
 type entry struct {
-	full  int64 // the millisecond at which all is back: the key's expiry, without a block of a window
-	kept  int64 // the key's value: what rounding up to that millisecond left over; of a window, tokens taken
+	// full is the millisecond at which the bucket is full or the window over: the key's expiry,
+	// apart from a block of a window.
+	full  int64
+	value int64 // the key's value: the rounding rest of full; a window's tokens taken; a ban's ordinal
 	block int64 // the millisecond at which a block ends
-	log   *log  // of a sliding window, unless all its tokens were taken a period before full
+	log   *log  // a sliding window's; nil while all tokens were taken a period before full
 
-	record *record // of what was given back of a bucket; nil of a bucket itself
+	record *record // the give-backs of a bucket; nil in a bucket's own entry
 }
 
-// ends returns when there is nothing to remember any more.
+// ends returns when the entry expires.
 func (e *entry) ends() int64 { return max(e.full, e.block) }
 
-// request is an Op on the buckets of a key, at a millisecond.
+// request is an Op on a key's buckets at a millisecond.
 type request struct {
 	bucket.Op
 	key     []byte
 	buckets []bucket.Bucket
-	states  []bucket.State // to be set
+	states  []bucket.State // set by Do
 	now     int64
 }
 
 func (r *request) id(i int) id { return id{string(r.key), r.buckets[i].ID} }
 
-// New returns a store of so many buckets. Of more, it forgets those that are full soonest.
+// New returns a store for the given number of buckets. Beyond that, it evicts the buckets that are
+// full soonest.
 func New(buckets int) *Store {
 	s := &Store{seed: maphash.MakeSeed(), start: time.Now()}
 	for i := range s.shards {
@@ -71,8 +74,8 @@ func New(buckets int) *Store {
 	return s
 }
 
-// Do does what an Op says, to all buckets of a key or to none, and sets the states found. The
-// caller counts slots, and has set their state.
+// Do applies an Op to all buckets of a key or to none, and sets the states found. The caller counts
+// slots and has set their state.
 func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []bucket.State) {
 	shard := s.shard(key)
 	shard.mu.Lock()
@@ -91,7 +94,7 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 			shard.findTokensLocked(&r, i)
 		case bucket.Ban:
 			shard.findBanLocked(&r, i)
-		case bucket.Slots: // its state is the caller's
+		case bucket.Slots: // the caller sets its state
 		default:
 			shard.findWindowLocked(&r, i)
 		}
@@ -112,7 +115,7 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 
 func (s *Store) shard(key []byte) *shard { return &s.shards[maphash.Bytes(s.seed, key)%shards] }
 
-// Len returns how many buckets are kept, full ones that are not forgotten yet among them.
+// Len returns the number of entries, including expired ones that are not yet removed.
 func (s *Store) Len() int {
 	n := 0
 	for i := range s.shards {
@@ -128,43 +131,43 @@ func (s *Store) Len() int {
 func (s *shard) findTokensLocked(r *request, i int) {
 	b, e := &r.buckets[i], s.buckets[r.id(i)]
 	level := e.level(b, r.now)
-	if r.Verb == bucket.Take && e != nil && e.block > r.now { // the limit may be a larger one by now
+	if r.Verb == bucket.Take && e != nil && e.block > r.now { // the limit may have been raised
 		level = max(level, b.BlockLevel(e.block-r.now))
 	}
 	r.states[i] = bucket.State{Level: level}
 }
 
-// changeTokensLocked takes from a token bucket in the state found, gives back, or blocks it.
+// changeTokensLocked takes from, gives back to, or blocks a token bucket in the state found.
 func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
 	b, level := &r.buckets[i], r.states[i].Level
 	switch {
 	case r.Verb == bucket.Take && charges > 0:
-		s.keepLocked(r, i, level+charges*b.Charge(r.N), 0)
+		s.setLevelLocked(r, i, level+charges*b.Charge(r.N), 0)
 	case r.Verb == bucket.Charge:
 		var block int64
 		if e := s.buckets[r.id(i)]; e != nil {
 			block = e.block
 		}
 		if tokens := b.Debt(level, r.N); tokens > 0 {
-			s.keepLocked(r, i, level+tokens*b.Cost, block)
+			s.setLevelLocked(r, i, level+tokens*b.Cost, block)
 		}
 	case r.Verb == bucket.Block:
 		s.blockLocked(r, i)
 	case r.Verb != bucket.Take && level > 0 && level < bucket.MaxUnits:
 		block := s.buckets[r.id(i)].block
-		var least int64
+		var minLevel int64
 		if block > r.now {
-			least = b.BlockLevel(block - r.now)
+			minLevel = b.BlockLevel(block - r.now)
 		}
-		back, drained := min(s.backLocked(r, i), level-min(level, least)), s.drainedLocked(r, i)
-		if r.Verb == bucket.Give || back < level { // else nothing is left
-			s.noteLocked(r, i, back, 0, drained)
+		back, drained := min(s.backLocked(r, i), level-min(level, minLevel)), s.drainTimeLocked(r, i)
+		if r.Verb == bucket.Give || back < level { // else the bucket is empty of charges
+			s.recordLocked(r, i, back, 0, drained)
 		}
-		s.keepLocked(r, i, level-back, block)
+		s.setLevelLocked(r, i, level-back, block)
 	}
 }
 
-// backLocked returns how many units the request gives back to a bucket.
+// backLocked returns how many units the request gives back.
 func (s *shard) backLocked(r *request, i int) int64 {
 	if r.Verb == bucket.Return {
 		return s.claimedLocked(r, i)
@@ -173,13 +176,13 @@ func (s *shard) backLocked(r *request, i int) int64 {
 	return min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
 }
 
-// resetLocked fills a bucket up.
+// resetLocked fills a bucket.
 func (s *shard) resetLocked(r *request, i int) {
 	b, e := &r.buckets[i], s.buckets[r.id(i)]
 	r.states[i] = bucket.State{}
 	if e != nil && e.full > r.now && b.IsLimit() {
-		r.states[i].Level = 1                                            // at least: it is written down
-		s.noteLocked(r, i, 0, b.Capacity+b.Floor, s.drainedLocked(r, i)) // as much as any call may claim
+		r.states[i].Level = 1                                                // at least; it is only recorded
+		s.recordLocked(r, i, 0, b.Capacity+b.Floor, s.drainTimeLocked(r, i)) // the most that any call may claim
 	}
 	s.forgetLocked(r.id(i))
 }
@@ -190,9 +193,9 @@ func (s *shard) blockLocked(r *request, i int) {
 	if e != nil {
 		block = max(e.block, block)
 	}
-	if least := b.BlockLevel(r.N); e.level(b, r.now) < least {
-		s.keepLocked(r, i, least, block)
-	} else { // as it is: the level may be cut
+	if minLevel := b.BlockLevel(r.N); e.level(b, r.now) < minLevel {
+		s.setLevelLocked(r, i, minLevel, block)
+	} else { // unchanged: the level may have been capped
 		e.block = block
 	}
 }
@@ -206,24 +209,24 @@ func (e *entry) level(b *bucket.Bucket, now int64) int64 {
 	if ttl > bucket.MaxUnits/b.Drain {
 		return bucket.MaxUnits
 	}
-	if e.kept < b.Drain { // else it is another limit's
-		return ttl*b.Drain - e.kept
+	if e.value < b.Drain { // else it is from another limit
+		return ttl*b.Drain - e.value
 	}
 	return ttl * b.Drain
 }
 
-// keepLocked keeps the level of a token bucket, and when a block ends.
-func (s *shard) keepLocked(r *request, i int, level, block int64) {
+// setLevelLocked sets the level of a token bucket, and when its block ends.
+func (s *shard) setLevelLocked(r *request, i int, level, block int64) {
 	if level == 0 {
 		s.forgetLocked(r.id(i))
 		return
 	}
 	ttl := bucket.CeilDiv(level, r.buckets[i].Drain)
 	e := s.entryLocked(r, i)
-	e.full, e.kept, e.block = r.now+ttl, ttl*r.buckets[i].Drain-level, block
+	e.full, e.value, e.block = r.now+ttl, ttl*r.buckets[i].Drain-level, block
 }
 
-// entryLocked returns what is kept of a bucket, which is made if there is none.
+// entryLocked returns a bucket's entry, and makes one if there is none.
 func (s *shard) entryLocked(r *request, i int) *entry {
 	if e := s.buckets[r.id(i)]; e != nil {
 		return e
@@ -243,16 +246,15 @@ func (s *shard) newEntryLocked(r *request, id id) *entry {
 	return e
 }
 
-// makeRoomLocked forgets the full ones of a sample of buckets and, if there is no room for another
-// one, the one of the sample that is full soonest: whose client gains the least. It spares the
-// buckets of the request's key.
+// makeRoomLocked removes the expired entries of a sample. If there is still no room, it evicts the
+// sample's entry that expires soonest, whose client gains the least. It spares the request's key.
 func (s *shard) makeRoomLocked(r *request) {
 	var (
 		soonest id
-		first   int64 // the soonest end
-		looked  int
+		first   int64 // its end
+		sampled int
 	)
-	for id, e := range s.buckets { // in an order that Go makes random
+	for id, e := range s.buckets { // in random order
 		switch ends := e.ends(); {
 		case id.key == string(r.key):
 		case ends <= r.now:
@@ -260,7 +262,7 @@ func (s *shard) makeRoomLocked(r *request) {
 		case soonest.key == "" || ends < first:
 			soonest, first = id, ends
 		}
-		if looked++; looked == sample {
+		if sampled++; sampled == sample {
 			break
 		}
 	}
@@ -269,7 +271,7 @@ func (s *shard) makeRoomLocked(r *request) {
 	}
 }
 
-// forgetLocked forgets a bucket, if there is one.
+// forgetLocked removes an entry, if there is one.
 func (s *shard) forgetLocked(id id) {
 	if e := s.buckets[id]; e != nil {
 		s.logged -= e.log.room()

@@ -25,7 +25,7 @@ func newBucket(t testing.TB, kind bucket.Kind, rate int64, period time.Duration)
 	return b
 }
 
-// clients are keys that one shard of a store holds, so that a test need not fill all of them.
+// clients are keys in one shard of a store, so that a test need not fill all shards.
 type clients struct {
 	*shard
 	store *Store
@@ -44,7 +44,7 @@ func (c *clients) key(i int) []byte {
 	return c.keys[i]
 }
 
-// do has an Op done on one bucket of a client, and returns what was found.
+// do does an Op on one bucket of a client, and returns the state found.
 func (c *clients) do(i int, b bucket.Bucket, op bucket.Op) bucket.State {
 	states := []bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}} // of another call
 	c.store.Do(c.key(i), []bucket.Bucket{b}, op, states)
@@ -57,7 +57,7 @@ func (c *clients) take(i int, b bucket.Bucket) (found bucket.State, taken bool) 
 	return found, b.Fit(found.Level, 1, 1) == 1
 }
 
-// room returns what the logs of the shard take together, and checks that the shard knows it.
+// room returns the room of all logs, and checks the shard's count.
 func (c *clients) room(t testing.TB) int {
 	total := 0
 	for _, e := range c.buckets {
@@ -69,8 +69,7 @@ func (c *clients) room(t testing.TB) int {
 	return total
 }
 
-// TestMemoryOfWindowsIsBounded has more entries in logs, and then more windows, than there is room
-// for.
+// TestMemoryOfWindowsIsBounded has more log entries, and then more windows, than there is room for.
 func TestMemoryOfWindowsIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]bucket.Kind{"fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow} {
@@ -80,7 +79,7 @@ func TestMemoryOfWindowsIsBounded(t *testing.T) {
 				b, c := newBucket(t, kind, 1<<20, 24*time.Hour), clientsOf(New(MaxBuckets))
 				for i := range roomOfShard * 3 / 2 {
 					if i%8 == 0 {
-						time.Sleep(time.Millisecond) // so that each is an entry of its own
+						time.Sleep(time.Millisecond) // so that each has its own entry
 					}
 					_, taken := c.take(i%8, b)
 					require.True(t, taken)
@@ -134,7 +133,8 @@ func TestCrowdedLogsAdmitNoMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, rate, period = 8, roomOfShard / 4, 10 * time.Second
-		b, c, r := newBucket(t, bucket.SlidingWindow, rate, period), clientsOf(New(MaxBuckets)), rand.New(rand.NewPCG(3, 3))
+		b, c, r := newBucket(t, bucket.SlidingWindow, rate, period), clientsOf(New(MaxBuckets)),
+			rand.New(rand.NewPCG(3, 3))
 		var admitted [n][]time.Time
 		most := 0
 		for range 15_000 {
@@ -162,8 +162,8 @@ func TestCrowdedLogsAdmitNoMore(t *testing.T) {
 	})
 }
 
-// TestRoomOfLogsIsKnown does everything in any order to few windows, whose logs grow, shrink, merge
-// and end.
+// TestRoomOfLogsIsKnown does everything in any order to a few windows, whose logs grow, shrink,
+// merge and end.
 func TestRoomOfLogsIsKnown(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
@@ -172,7 +172,8 @@ func TestRoomOfLogsIsKnown(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := New(shards * 6) // so that windows are forgotten too
 				c, r := clientsOf(store), rand.New(rand.NewPCG(seed, 1))
-				two := []bucket.Bucket{newBucket(t, bucket.SlidingWindow, 300, time.Second), newBucket(t, bucket.SlidingWindow, 900, time.Minute)}
+				two := []bucket.Bucket{newBucket(t, bucket.SlidingWindow, 300, time.Second),
+					newBucket(t, bucket.SlidingWindow, 900, time.Minute)}
 				var marks [8][]bucket.Claim
 				longest := 0
 				for range 15_000 {
@@ -235,8 +236,8 @@ func TestOneLogIsBounded(t *testing.T) {
 	})
 }
 
-// TestForgetsWhatIsFullSoonest has more buckets than there is room for: those that take longest to
-// be full are kept.
+// TestForgetsWhatIsFullSoonest has more buckets than there is room for. It keeps those that take
+// longest to be full.
 func TestForgetsWhatIsFullSoonest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -257,7 +258,7 @@ func TestForgetsWhatIsFullSoonest(t *testing.T) {
 			}
 		}
 		require.Greater(t, kept, 40, "of 64, if any was forgotten as likely, 3 would be left")
-		time.Sleep(2 * time.Second) // those with one token taken are full, and make room
+		time.Sleep(2 * time.Second) // buckets with one token taken are full, and make room
 		for i := range 150 {
 			c.take(2000+i, b)
 		}
@@ -265,12 +266,13 @@ func TestForgetsWhatIsFullSoonest(t *testing.T) {
 	})
 }
 
-// TestARaisedLimitEndsNoBlock: though there is room for more tokens than when the block began.
+// TestARaisedLimitEndsNoBlock, though there is room for more tokens than when the block began.
 func TestARaisedLimitEndsNoBlock(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []bucket.Kind{bucket.Token, bucket.FixedWindow, bucket.SlidingWindow} {
 		synctest.Test(t, func(t *testing.T) {
-			small, large, c := newBucket(t, kind, 10, time.Hour), newBucket(t, kind, 1000, time.Hour), clientsOf(New(MaxBuckets))
+			small, large, c := newBucket(t, kind, 10, time.Hour), newBucket(t, kind, 1000, time.Hour),
+				clientsOf(New(MaxBuckets))
 			c.do(0, small, bucket.Op{Verb: bucket.Block, N: time.Minute.Milliseconds()})
 			time.Sleep(time.Minute - time.Millisecond)
 			_, taken := c.take(0, large)
@@ -291,7 +293,7 @@ func TestBucketsOfTheRequestAreNotForgotten(t *testing.T) {
 			four = append(four, newBucket(t, kind, 10, time.Duration(1+i)*time.Hour))
 		}
 		for taken := range int64(3) {
-			for range 2 { // twice, as a look must not change it either
+			for range 2 { // twice, as a peek must not change it either
 				store.Do([]byte("k"), four, bucket.Peek(1), states)
 			}
 			for i := range states {
@@ -302,8 +304,7 @@ func TestBucketsOfTheRequestAreNotForgotten(t *testing.T) {
 	}
 }
 
-// TestReturnToAMergedLog: a token is found again though its entry was merged, unless it has left
-// the window.
+// TestReturnToAMergedLog: a token is found though its entry was merged, unless it has expired.
 func TestReturnToAMergedLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -327,14 +328,14 @@ func TestReturnToAMergedLog(t *testing.T) {
 		require.EqualValues(t, 1, back(maxLog))
 
 		time.Sleep(period + time.Second - time.Since(start))
-		require.EqualValues(t, maxLog-1000, c.do(0, b, bucket.Peek(1)).Level, "those of the first second are gone")
+		require.EqualValues(t, maxLog-1000, c.do(0, b, bucket.Peek(1)).Level, "the first second's tokens are gone")
 		require.Zero(t, back(10), "others have taken what is left")
 		require.Zero(t, back(1000))
 		require.EqualValues(t, 1, back(1001))
 	})
 }
 
-// TestBoundsAreAsDocumented: how many buckets are kept, and how many entries of a sliding window.
+// TestBoundsAreAsDocumented: the number of buckets, and the number of entries of a sliding window.
 func TestBoundsAreAsDocumented(t *testing.T) {
 	t.Parallel()
 	for document, text := range map[string]string{

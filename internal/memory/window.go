@@ -6,16 +6,16 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// findWindowLocked sets the state of a window, but for what [entry.tell] completes.
+// findWindowLocked sets the state of a window. [entry.setWaits] completes it.
 func (s *shard) findWindowLocked(r *request, i int) {
 	b := &r.buckets[i]
 	r.states[i] = bucket.State{}
 	w := s.buckets[r.id(i)]
 	if w != nil {
 		s.expireLocked(w, r.now)
-		r.states[i] = bucket.State{Level: w.kept, Reset: max(0, w.leftAt(b, r.now), w.block-r.now)}
+		r.states[i] = bucket.State{Level: w.value, Reset: max(0, w.remaining(b, r.now), w.block-r.now)}
 		if w.block > r.now {
-			r.states[i].Level = max(w.kept, b.Capacity)
+			r.states[i].Level = max(w.value, b.Capacity)
 			return
 		}
 	}
@@ -24,7 +24,7 @@ func (s *shard) findWindowLocked(r *request, i int) {
 	}
 }
 
-// changeWindowLocked takes from a window, gives back, or blocks it.
+// changeWindowLocked takes from, gives back to, or blocks a window.
 func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 	b, w := &r.buckets[i], s.buckets[r.id(i)]
 	switch {
@@ -36,7 +36,7 @@ func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 		r.states[i].Mark = s.takeLocked(w, b, r.now, charges, r.N)
 	case r.Verb == bucket.Charge:
 		w = s.entryLocked(r, i)
-		if tokens := b.Debt(w.kept, r.N); tokens > 0 {
+		if tokens := b.Debt(w.value, r.N); tokens > 0 {
 			s.takeLocked(w, b, r.now, tokens, 1)
 		}
 	case r.Verb == bucket.Give && w != nil:
@@ -52,13 +52,13 @@ func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 	if w == nil {
 		return
 	}
-	w.tell(b, r, &r.states[i])
+	w.setWaits(b, r, &r.states[i])
 	if w.ends() <= r.now {
 		s.forgetLocked(r.id(i))
 	}
 }
 
-// expireLocked removes the tokens that have left a window.
+// expireLocked removes the tokens that no longer count.
 func (s *shard) expireLocked(w *entry, now int64) {
 	if w.full <= now {
 		s.emptyLocked(w)
@@ -68,23 +68,23 @@ func (s *shard) expireLocked(w *entry, now int64) {
 	}
 	period := w.full - w.log.entries[len(w.log.entries)-1].at
 	for w.log.live()[0].at+period <= now {
-		w.kept -= w.log.live()[0].tokens
-		w.log.gone++
+		w.value -= w.log.live()[0].tokens
+		w.log.expired++
 	}
 }
 
 // emptyLocked removes all tokens from a window.
 func (s *shard) emptyLocked(w *entry) {
 	s.logged -= w.log.room()
-	w.full, w.kept, w.log = 0, 0, nil
+	w.full, w.value, w.log = 0, 0, nil
 }
 
-// takeLocked makes charges of n tokens, and returns the mark by which they are found again. One of
-// more than there are in the window takes all, of as many periods as it needs.
+// takeLocked makes charges of n tokens, and returns the mark that finds them again. A charge of
+// more tokens than a window holds takes all tokens of several periods.
 func (s *shard) takeLocked(w *entry, b *bucket.Bucket, now, charges, n int64) (mark int64) {
 	at, tokens := now+b.Overdraft(n), charges*b.Room(n)
-	before := w.kept
-	w.kept += tokens
+	before := w.value
+	w.value += tokens
 	switch {
 	case b.Ends != 0:
 		w.full = max(w.full, at+b.Left(time.Now().UnixMilli())+bucket.Grace)
@@ -117,50 +117,51 @@ func (s *shard) takeLocked(w *entry, b *bucket.Bucket, now, charges, n int64) (m
 
 // giveLocked gives back the tokens that were taken last.
 func (s *shard) giveLocked(w *entry, b *bucket.Bucket, tokens int64) {
-	tokens = min(tokens, w.kept)
+	tokens = min(tokens, w.value)
 	if w.log != nil {
-		tokens = w.log.giveLast(tokens)
+		tokens = w.log.removeLast(tokens)
 	}
-	s.givenLocked(w, b, tokens)
+	s.removeLocked(w, b, tokens)
 }
 
-// returnLocked gives back the tokens that a mark finds, as far as they still count.
+// returnLocked gives back the tokens of a mark that still count.
 func (s *shard) returnLocked(w *entry, b *bucket.Bucket, now, tokens, mark int64) {
 	var given int64
 	switch {
-	case b.Kind == bucket.SlidingWindow && mark+b.Period <= now: // in a merged log it would find the tokens of others
+	case b.Kind == bucket.SlidingWindow && mark+b.Period <= now: // the mark could find others' tokens in a merged log
 	case w.log != nil:
-		given = w.log.giveAt(tokens, mark)
-	case b.Ends != 0, b.Kind == bucket.FixedWindow && mark == w.full, b.Kind == bucket.SlidingWindow && mark == w.full-b.Period:
-		given = min(tokens, w.kept)
+		given = w.log.removeAt(tokens, mark)
+	case b.Ends != 0, b.Kind == bucket.FixedWindow && mark == w.full,
+		b.Kind == bucket.SlidingWindow && mark == w.full-b.Period:
+		given = min(tokens, w.value)
 	}
-	s.givenLocked(w, b, given)
+	s.removeLocked(w, b, given)
 }
 
-func (s *shard) givenLocked(w *entry, b *bucket.Bucket, tokens int64) {
-	w.kept -= tokens
-	if w.kept == 0 {
+func (s *shard) removeLocked(w *entry, b *bucket.Bucket, tokens int64) {
+	w.value -= tokens
+	if w.value == 0 {
 		s.emptyLocked(w)
 	} else if w.log != nil {
 		w.full = w.log.entries[len(w.log.entries)-1].at + b.Period
 	}
 }
 
-// tell completes the state of a window, for a charge of as many tokens as the request has.
-func (e *entry) tell(b *bucket.Bucket, r *request, s *bucket.State) {
+// setWaits sets the waits of a window for a charge of the request's tokens.
+func (e *entry) setWaits(b *bucket.Bucket, r *request, s *bucket.State) {
 	if e.block > r.now {
 		s.Soon, s.Wait = e.block-r.now, e.block-r.now
 	}
-	if e.kept > 0 {
-		s.Soon = max(s.Soon, e.leaves(b, max(1, e.kept-b.Capacity+1), r.now))
+	if e.value > 0 {
+		s.Soon = max(s.Soon, e.untilFree(b, max(1, e.value-b.Capacity+1), r.now))
 	}
-	if short := e.kept + b.Room(max(1, r.N)) - b.Capacity; short > 0 && b.Room(max(1, r.N)) <= b.Capacity {
-		s.Wait = max(s.Wait, e.leaves(b, short, r.now))
+	if short := e.value + b.Room(max(1, r.N)) - b.Capacity; short > 0 && b.Room(max(1, r.N)) <= b.Capacity {
+		s.Wait = max(s.Wait, e.untilFree(b, short, r.now))
 	}
 }
 
-// leaves returns in how many milliseconds so many of the tokens taken count no more.
-func (e *entry) leaves(b *bucket.Bucket, tokens, now int64) int64 {
+// untilFree returns how many milliseconds until the given number of tokens no longer count.
+func (e *entry) untilFree(b *bucket.Bucket, tokens, now int64) int64 {
 	if e.log != nil {
 		for _, entry := range e.log.live() {
 			if tokens -= entry.tokens; tokens <= 0 {
@@ -168,11 +169,11 @@ func (e *entry) leaves(b *bucket.Bucket, tokens, now int64) int64 {
 			}
 		}
 	}
-	return e.leftAt(b, now)
+	return e.remaining(b, now)
 }
 
-// leftAt returns for how many milliseconds a window goes on.
-func (e *entry) leftAt(b *bucket.Bucket, now int64) int64 {
+// remaining returns how many milliseconds a window goes on.
+func (e *entry) remaining(b *bucket.Bucket, now int64) int64 {
 	if b.Ends != 0 {
 		return min(e.full-now, b.Left(time.Now().UnixMilli()))
 	}

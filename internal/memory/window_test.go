@@ -13,8 +13,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// modelWindow is a window that knows when each of its tokens was taken, oldest first, in
-// milliseconds since the test began.
+// modelWindow is a window that stores when each token was taken, oldest first, in milliseconds
+// since the test began.
 type modelWindow struct {
 	bucket.Bucket
 	now, ends, block int64
@@ -32,8 +32,8 @@ func (m *modelWindow) end() int64 {
 	return m.now + m.Period
 }
 
-// mark returns the mark of tokens that are taken now: of a fixed window when it ends, and of a
-// calendar period when it is forgotten.
+// mark returns the mark of tokens taken now: when a fixed window ends, or when a calendar period is
+// forgotten.
 func (m *modelWindow) mark() int64 {
 	switch {
 	case m.Ends != 0:
@@ -44,8 +44,8 @@ func (m *modelWindow) mark() int64 {
 	return m.now
 }
 
-// leaves returns in how many milliseconds so many tokens have left.
-func (m *modelWindow) leaves(tokens int) int64 {
+// leaves returns how many milliseconds until the given number of tokens have left.
+func (m *modelWindow) untilFree(tokens int) int64 {
 	if m.Kind == bucket.FixedWindow {
 		return m.ends - m.now
 	}
@@ -71,7 +71,7 @@ func (m *modelWindow) give(tokens, mark int64) {
 	}
 }
 
-// do is what [Store.Do] does to a window.
+// do does what [Store.Do] does to a window.
 func (m *modelWindow) do(op bucket.Op) (s bucket.State) {
 	m.taken = slices.DeleteFunc(m.taken, func(at int64) bool {
 		return m.Kind == bucket.FixedWindow && m.ends <= m.now || m.Kind == bucket.SlidingWindow && at+m.Period <= m.now
@@ -110,19 +110,19 @@ func (m *modelWindow) do(op bucket.Op) (s bucket.State) {
 	s.Soon, s.Wait = max(0, m.block-m.now), max(0, m.block-m.now)
 	left := len(m.taken)
 	if left > 0 {
-		s.Soon = max(s.Soon, m.leaves(max(1, left-int(m.Burst)+1)))
+		s.Soon = max(s.Soon, m.untilFree(max(1, left-int(m.Burst)+1)))
 	}
 	if short := left + int(op.N-m.Burst); short > 0 && op.N <= m.Burst {
-		s.Wait = max(s.Wait, m.leaves(short))
+		s.Wait = max(s.Wait, m.untilFree(short))
 	}
 	return s
 }
 
-// TestWindowsEqualAModel at every step of calls drawn at random, and no window is kept that says
-// nothing.
+// TestWindowsEqualAModel at every step of random calls, and an empty window is not kept.
 func TestWindowsEqualAModel(t *testing.T) {
 	t.Parallel()
-	for name, kind := range map[string]bucket.Kind{"fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow, "calendar": bucket.FixedWindow} {
+	for name, kind := range map[string]bucket.Kind{"fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow,
+		"calendar": bucket.FixedWindow} {
 		for seed := range uint64(8) {
 			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
 				t.Parallel()
@@ -131,12 +131,14 @@ func TestWindowsEqualAModel(t *testing.T) {
 					b := newBucket(t, kind, 1+r.Int64N(12), time.Duration(2+r.IntN(60))*time.Millisecond)
 					m := &modelWindow{Bucket: b}
 					if name == "calendar" {
-						b, _ = bucket.NewCalendar("day", b.Burst, time.Hour.Milliseconds(), start.Add(time.Minute).UnixMilli())
+						b, _ = bucket.NewCalendar("day", b.Burst, time.Hour.Milliseconds(),
+							start.Add(time.Minute).UnixMilli())
 						m.Bucket, m.Ends = b, time.Minute.Milliseconds()
 					}
 					marks := []int64{bucket.NoMark}
 					for step := range 1500 {
-						op := bucket.Op{N: 1 + r.Int64N(b.Burst+1), Claims: []bucket.Claim{{Mark: marks[r.IntN(len(marks))]}}}
+						op := bucket.Op{N: 1 + r.Int64N(b.Burst+1),
+							Claims: []bucket.Claim{{Mark: marks[r.IntN(len(marks))]}}}
 						switch x := r.IntN(100); {
 						case x < 50:
 							op.Verb, op.Charges, op.N = bucket.Take, r.Int64N(3), 1+r.Int64N(1+b.Burst/2)
@@ -156,12 +158,14 @@ func TestWindowsEqualAModel(t *testing.T) {
 							continue // it finds nothing
 						}
 						require.Equal(t, want, got, "step %d at %d ms: %+v of %+v", step, m.now, op, b)
-						require.Equal(t, len(m.taken) > 0 || m.block > m.now, c.store.Len() > 0, "step %d: %+v", step, op)
+						require.Equal(t, len(m.taken) > 0 || m.block > m.now, c.store.Len() > 0, "step %d: %+v", step,
+							op)
 						if got.Mark != 0 {
 							marks = append(marks[max(0, len(marks)-4):], got.Mark)
 						}
 						if r.IntN(3) == 0 {
-							time.Sleep(time.Duration(r.Int64N(2+m.Period/4)) * time.Millisecond % (40 * time.Millisecond))
+							pause := time.Duration(r.Int64N(2+m.Period/4)) * time.Millisecond
+							time.Sleep(pause % (40 * time.Millisecond))
 							m.now = time.Since(start).Milliseconds()
 						}
 					}

@@ -119,10 +119,10 @@ func fixed(plan string) source {
 
 // database is a source that a test changes.
 type database struct {
-	plan  atomic.Pointer[string]
-	err   atomic.Pointer[error]
-	takes atomic.Int64 // nanoseconds
-	asked atomic.Int64
+	plan    atomic.Pointer[string]
+	err     atomic.Pointer[error]
+	takes   atomic.Int64 // nanoseconds
+	queried atomic.Int64
 }
 
 func (d *database) set(plan string, err error) {
@@ -130,8 +130,8 @@ func (d *database) set(plan string, err error) {
 	d.err.Store(&err)
 }
 
-func (d *database) ask(ctx context.Context, _ string) (string, error) {
-	d.asked.Add(1)
+func (d *database) query(ctx context.Context, _ string) (string, error) {
+	d.queried.Add(1)
 	plan, err := *d.plan.Load(), *d.err.Load()
 	select {
 	case <-time.After(time.Duration(d.takes.Load())):

@@ -1,15 +1,15 @@
 // Package plancache caches the answers of a slow source, in the process and in Redis.
 //
-// An answer is the plan of a client, a value of any type that has a text. The source, a database
-// say, is asked once per client and life. Redis keeps the answer for all processes, a process keeps
-// it for a second. While the source or Redis fails, old answers serve.
+// An answer is the plan of a client, a value of any type that has a text. The source, for example a
+// database, is queried once per client and life. Redis keeps the answer for all processes; a
+// process keeps it for a second. While the source or Redis fails, old answers are used.
 //
-// What lookups and decisions have in common exists once: [dispatch.Bounded] bounds their calls, and
-// [dispatch.Borrow] lends them the caller's values. The dispatcher itself is not for lookups. It
-// merges thousands of calls on buckets, none of which waits longer than its timeout, and probes a
-// lost Redis in the background. A process reads a client's plan once a second at most, so there is
-// nothing to merge. A client without a plan gets an error, so a lookup waits seconds for a place
-// while Redis is well. While Redis is lost, one lookup a second is the probe.
+// Lookups share two functions with decisions: [dispatch.Bounded] bounds their calls, and
+// [dispatch.Borrow] lends them the caller's values. They do not use the dispatcher. It coalesces
+// thousands of calls on buckets, none of which waits longer than its timeout, and probes a failed
+// Redis in the background. A process reads a client's plan at most once a second, so there is
+// nothing to coalesce. A client without a plan gets an error, so a lookup waits seconds for its
+// turn while Redis is well. While Redis fails, one lookup a second is the probe.
 package plancache
 
 import (
@@ -25,132 +25,133 @@ import (
 )
 
 const (
-	// recheck is when a process reads a plan in Redis again, and when it retries after a failure.
+	// recheck is how long a process uses a plan before it reads Redis again, and how long it waits
+	// after a failure.
 	recheck = time.Second
-	// rest is how long an old plan serves after its life while the source fails.
-	rest = 24 * time.Hour
-	// sourceTimeout limits a question to the source, and its wait for a place.
+	// retention is how long an old plan may be used after its life while the source fails.
+	retention = 24 * time.Hour
+	// sourceTimeout limits a query of the source, and the wait for a query's turn.
 	sourceTimeout = 5 * time.Second
 
-	maxQuestions = 256               // questions to the source at a time
-	maxWaiting   = 1 << 12           // questions that wait for a place
-	maxFlights   = 2 * maxWaiting    // clients that are looked up at a time; each takes some 6 KiB
-	maxCalls     = 8                 // unanswered calls to Redis; each may hold a connection
-	maxKept      = 1 << 15           // plans that a process keeps at least; it keeps at most twice as many
-	maxRested    = maxKept           // clients whose plans a process has Redis start to rest, in each rest
-	tokenLife    = 2 * sourceTimeout // an answer can be stored this long after its token was made
+	maxQueries  = 256               // concurrent queries of the source
+	maxWaiting  = 1 << 12           // queries waiting for their turn
+	maxFlights  = 2 * maxWaiting    // concurrent lookups; each takes some 6 KiB
+	maxCalls    = 8                 // unanswered calls to Redis; each may hold a connection
+	maxKept     = 1 << 15           // the least plans that a process keeps; it keeps at most twice as many
+	maxRetained = maxKept           // clients for which a process begins retention, in each retention
+	tokenLife   = 2 * sourceTimeout // an answer can be stored this long after its token
 )
 
-// Errors of lookups for which the source gave no answer.
+// Errors of lookups that the source did not answer.
 var (
 	errLate = errors.New("no answer in time")
 	errBusy = errors.New("too many plans are asked for")
 )
 
-// Config is what a cache is made of. All fields are required.
+// Config configures a cache. All fields are required.
 type Config[T any] struct {
 	// Source returns a client's plan. It is called for at most 256 clients at once, each time in a
 	// goroutine of its own, with a context that ends after five seconds.
 	Source func(ctx context.Context, client string) (T, error)
 	// Key returns a client's key in Redis, with a hash tag.
 	Key func(client string) string
-	// Marshal returns a plan's text. The text is neither empty nor "unknown", and does not begin
-	// with "short ".
+	// Marshal returns a plan's text. The text must not be empty, be "unknown", or begin with
+	// "short ".
 	Marshal func(T) string
-	// Unmarshal reads the text. The error says that the text is foreign.
+	// Unmarshal parses the text. The error means that the text is foreign.
 	Unmarshal func(text string) (T, error)
-	// Unknown is the error of the source for a client without a plan. It is cached like a plan.
+	// Unknown is the source's error for a client without a plan. It is cached like a plan.
 	Unknown error
 	// Failed wraps any other error of the source for the caller.
 	Failed func(error) error
-	// Reason returns what the log may say of an error of the source; "" is the error's type alone.
+	// Reason returns what may be logged of a source's error; "" logs only the error's type.
 	Reason func(error) string
 
-	Life    time.Duration // the source is asked again after this time
+	Life    time.Duration // the source is queried again after this time
 	Timeout time.Duration // of a call to Redis
 	Redis   *redisstore.Answers
 	Log     *slog.Logger
 }
 
-// Cache has the plans of clients.
+// Cache caches the plans of clients.
 type Cache[T any] struct {
 	config Config[T]
 
-	mu         sync.Mutex            // guards the fields up to restsLeft
-	fresh      map[string]*plan[T]   // by key in Redis; used since the last turn
-	old        map[string]*plan[T]   // used in the turn before
-	flights    map[string]*flight[T] // by key in Redis
-	restsSince time.Time             // when restsLeft was last set
-	restsLeft  int                   // clients whose plans may begin to rest in Redis
+	mu            sync.Mutex            // guards the fields up to retainLeft
+	fresh         map[string]*plan[T]   // by key in Redis; used since the last rotation
+	old           map[string]*plan[T]   // used in the rotation before
+	flights       map[string]*flight[T] // by key in Redis
+	retainedSince time.Time             // when retainLeft was last set
+	retainLeft    int                   // clients for which retention may still begin
 
-	questions places       // of questions to the source
-	waiting   atomic.Int64 // questions that wait for a place
-	calls     calls        // to Redis
-	health    health       // of the source, for the log
-	lookups   struct{ hits, misses, stale, errors atomic.Uint64 }
+	queries semaphore    // bounds the queries of the source
+	waiting atomic.Int64 // queries waiting for their turn
+	calls   calls        // bounds the calls to Redis
+	health  health       // of the source, for the log
+	lookups struct{ hits, misses, stale, errors atomic.Uint64 }
 }
 
-// New returns a cache that knows no plan yet.
+// New returns an empty cache.
 func New[T any](config Config[T]) *Cache[T] {
 	return &Cache[T]{
 		config: config, fresh: map[string]*plan[T]{}, old: map[string]*plan[T]{},
-		flights: map[string]*flight[T]{}, questions: make(places, maxQuestions),
-		calls:  calls{timeout: config.Timeout, places: make(places, maxCalls)},
+		flights: map[string]*flight[T]{}, queries: make(semaphore, maxQueries),
+		calls:  calls{timeout: config.Timeout, semaphore: make(semaphore, maxCalls)},
 		health: health{log: config.Log},
 	}
 }
 
-// Get returns the plan of a client. The error is Unknown or Failed of the [Config], or that of ctx.
+// Get returns a client's plan. The error is Unknown or Failed of the [Config], or ctx.Err().
 func (c *Cache[T]) Get(ctx context.Context, client string) (T, error) {
 	now, key := time.Now(), c.config.Key(client)
 	c.mu.Lock()
-	known, f := c.knownLocked(key), c.flights[key]
+	cached, f := c.cachedLocked(key), c.flights[key]
 	switch {
-	case now.Before(known.until):
+	case now.Before(cached.until):
 		c.mu.Unlock()
-		return c.answer(known, false)
+		return c.answer(cached, false)
 	case f == nil && len(c.flights) >= maxFlights:
 		c.mu.Unlock()
-		return c.answer(c.fallback(errBusy, known, known), false)
+		return c.answer(c.fallback(errBusy, cached, cached), false)
 	case f == nil:
 		f = &flight[T]{done: make(chan struct{})}
 		c.flights[key] = f
-		lent := dispatch.Borrow(context.Background(), ctx)
-		defer lent.End()
-		go c.fetch(lent, client, key, f, known)
+		borrowed := dispatch.Borrow(context.Background(), ctx)
+		defer borrowed.End()
+		go c.fetch(borrowed, client, key, f, cached)
 	}
 	c.mu.Unlock()
 
 	select {
 	case <-f.done:
-		return c.answer(f.plan, f.asked)
-	case <-time.After(c.patience(known, now)):
-		return c.answer(c.fallback(errLate, known, known), false)
+		return c.answer(f.plan, f.queried)
+	case <-time.After(c.maxWait(cached, now)):
+		return c.answer(c.fallback(errLate, cached, cached), false)
 	case <-ctx.Done():
 		var none T
 		return none, ctx.Err()
 	}
 }
 
-// patience returns how long a caller waits for a flight that knows an old plan.
-func (c *Cache[T]) patience(known *plan[T], now time.Time) time.Duration {
+// maxWait returns how long a caller waits for a flight if the process has an old plan.
+func (c *Cache[T]) maxWait(cached *plan[T], now time.Time) time.Duration {
 	switch {
-	case !known.serves(now):
+	case !cached.usable(now):
 		return sourceTimeout
-	case known.invalid: // a change is worth waiting for
+	case cached.invalid: // the new plan is worth a wait
 		return min(sourceTimeout, max(c.config.Timeout, recheck))
 	}
 	return min(sourceTimeout, c.config.Timeout)
 }
 
-// answer returns what a lookup has found, and counts it.
-func (c *Cache[T]) answer(found *plan[T], asked bool) (T, error) {
+// answer returns and counts the result of a lookup.
+func (c *Cache[T]) answer(found *plan[T], queried bool) (T, error) {
 	switch {
 	case found.err != nil && found.err != c.config.Unknown:
 		c.lookups.errors.Add(1)
-	case asked:
+	case queried:
 		c.lookups.misses.Add(1)
-	case found.lives(time.Now()):
+	case found.fresh(time.Now()):
 		c.lookups.hits.Add(1)
 	default:
 		c.lookups.stale.Add(1)
@@ -158,47 +159,46 @@ func (c *Cache[T]) answer(found *plan[T], asked bool) (T, error) {
 	return found.value, found.err
 }
 
-// Invalidate makes the next lookup of a client ask the source again, in all processes that reach
-// Redis. The error is that of Redis or of ctx; then other processes may keep the old plan for its
-// life.
+// Invalidate makes the next lookup of a client query the source, in all processes that reach Redis.
+// The error is from Redis or ctx; then other processes may use the old plan for its life.
 func (c *Cache[T]) Invalidate(ctx context.Context, client string) error {
 	key := c.config.Key(client)
 	c.mu.Lock()
-	invalid := *c.knownLocked(key)
-	invalid.until, invalid.invalid, invalid.ahead = time.Time{}, true, true
+	invalid := *c.cachedLocked(key)
+	invalid.until, invalid.invalid, invalid.newer = time.Time{}, true, true
 	c.keepLocked(key, &invalid)
 	delete(c.flights, key) // its answer may be old
 	c.mu.Unlock()
 	return c.forget(ctx, key)
 }
 
-// Stats count each Get that its context did not end. An old plan is stale, an answer of the source
-// is a miss.
+// Stats count the calls of Get that returned before their context ended. A hit is a plan within its
+// life, a miss an answer of the source, stale an old plan.
 type Stats struct{ Hits, Misses, Stale, Errors uint64 }
 
-// Stats returns the figures since New.
+// Stats returns the counts since New.
 func (c *Cache[T]) Stats() Stats {
 	l := &c.lookups
 	return Stats{l.hits.Load(), l.misses.Load(), l.stale.Load(), l.errors.Load()}
 }
 
-// knownLocked returns what the process knows of a client, and keeps it.
-func (c *Cache[T]) knownLocked(key string) *plan[T] {
-	if known := c.fresh[key]; known != nil {
-		return known
+// cachedLocked returns the process' plan of a client, and marks it as used.
+func (c *Cache[T]) cachedLocked(key string) *plan[T] {
+	if cached := c.fresh[key]; cached != nil {
+		return cached
 	}
-	known := c.old[key]
-	if known == nil {
+	cached := c.old[key]
+	if cached == nil {
 		return &plan[T]{}
 	}
-	c.keepLocked(key, known)
-	return known
+	c.keepLocked(key, cached)
+	return cached
 }
 
-// keepLocked keeps a plan. If there are too many, it forgets plans that were unused for longest.
-func (c *Cache[T]) keepLocked(key string, known *plan[T]) {
+// keepLocked keeps a plan. If there are too many, it forgets the plans unused for longest.
+func (c *Cache[T]) keepLocked(key string, cached *plan[T]) {
 	if len(c.fresh) >= maxKept {
 		c.old, c.fresh = c.fresh, map[string]*plan[T]{}
 	}
-	c.fresh[key] = known
+	c.fresh[key] = cached
 }

@@ -28,22 +28,22 @@ func TestKeptPlansAreBounded(t *testing.T) {
 			_, err := c.Get(t.Context(), fmt.Sprint("client ", i))
 			require.ErrorIs(t, err, errUnknown)
 		}
-		kept := len(c.fresh) + len(c.old)
-		require.LessOrEqual(t, kept, 1<<16)
-		require.GreaterOrEqual(t, kept, min(clients, 1<<15))
+		plans := len(c.fresh) + len(c.old)
+		require.LessOrEqual(t, plans, 1<<16)
+		require.GreaterOrEqual(t, plans, min(clients, 1<<15))
 	})
 }
 
-// TestBounds are the figures in the documentation of NewPlans, and those that belong to them.
+// TestBounds are the figures in the documentation of NewPlans, and further constants.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []int{256, 4096, 8192, 8, 32768, 32768},
-		[]int{maxQuestions, maxWaiting, maxFlights, maxCalls, maxKept, maxRested})
+		[]int{maxQueries, maxWaiting, maxFlights, maxCalls, maxKept, maxRetained})
 	require.Equal(t, []time.Duration{time.Second, 24 * time.Hour, 5 * time.Second, 10 * time.Second},
-		[]time.Duration{recheck, rest, sourceTimeout, tokenLife})
+		[]time.Duration{recheck, retention, sourceTimeout, tokenLife})
 }
 
-// TestPlansInUseAreKept though as many others come as a process keeps.
+// TestPlansInUseAreKept while other clients fill the cache.
 func TestPlansInUseAreKept(t *testing.T) {
 	c := New(Config[string]{})
 	for i := range 3 * maxKept {
@@ -51,7 +51,7 @@ func TestPlansInUseAreKept(t *testing.T) {
 			if i == 0 {
 				c.keepLocked("in use", &plan[string]{value: "plan"})
 			}
-			require.Equal(t, "plan", c.knownLocked("in use").value)
+			require.Equal(t, "plan", c.cachedLocked("in use").value)
 		}
 		c.keepLocked(fmt.Sprint(i), &plan[string]{})
 		if len(c.fresh) > maxKept || len(c.old) > maxKept {
@@ -59,45 +59,45 @@ func TestPlansInUseAreKept(t *testing.T) {
 		}
 	}
 	require.Len(t, c.old, maxKept)
-	require.Empty(t, c.knownLocked("unheard of").value)
+	require.Empty(t, c.cachedLocked("unheard of").value)
 	require.NotContains(t, c.fresh, "unheard of")
 }
 
-// TestLongKeepingIsBounded has a process renew more clients in a day than Redis may keep for one.
+// TestLongKeepingIsBounded renews more clients in a day than one process may retain in Redis.
 func TestLongKeepingIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.process(fixed("a"))
-		kept := func(client string) time.Duration {
+		shared := func(client string) time.Duration {
 			has(t, c, client, "a")
 			return b.mini.TTL("plan:{" + client + "}").Round(time.Second)
 		}
-		require.Equal(t, life, kept("early"))
-		require.Equal(t, life, kept("next"))
-		require.Equal(t, life, kept("late"))
+		require.Equal(t, life, shared("early"))
+		require.Equal(t, life, shared("next"))
+		require.Equal(t, life, shared("late"))
 		time.Sleep(life)
-		require.Equal(t, life+rest, kept("early"))
-		require.Equal(t, 1<<15-1, c.restsLeft)
-		c.restsLeft = 1
-		require.Equal(t, life+rest, kept("next"))
-		require.Equal(t, life, kept("late"))
+		require.Equal(t, life+retention, shared("early"))
+		require.Equal(t, 1<<15-1, c.retainLeft)
+		c.retainLeft = 1
+		require.Equal(t, life+retention, shared("next"))
+		require.Equal(t, life, shared("late"))
 		time.Sleep(life)
-		require.Equal(t, life+rest, kept("early"), "it was kept long before")
-		require.Equal(t, life, kept("late"))
+		require.Equal(t, life+retention, shared("early"), "it was kept long before")
+		require.Equal(t, life, shared("late"))
 		require.NoError(t, c.Invalidate(t.Context(), "early"))
-		require.Equal(t, life+rest, kept("early"))
+		require.Equal(t, life+retention, shared("early"))
 		time.Sleep(22 * time.Hour)
-		require.Equal(t, life, kept("late"))
+		require.Equal(t, life, shared("late"))
 		time.Sleep(time.Hour)
-		require.Equal(t, life+rest, kept("late"), "a day later")
+		require.Equal(t, life+retention, shared("late"), "a day later")
 	})
 }
 
-// TestWaitingQuestionsAreBounded has more clients than may wait, and lets none of those through.
+// TestWaitingQuestionsAreBounded has more clients than may wait, and no query ends.
 func TestWaitingQuestionsAreBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		d := newDatabase("a")
 		d.takes.Store(int64(time.Hour))
-		c := b.process(d.ask)
+		c := b.process(d.query)
 		begin := time.Now()
 		var all sync.WaitGroup
 		var atOnce, later atomic.Int64
@@ -114,18 +114,19 @@ func TestWaitingQuestionsAreBounded(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.EqualValues(t, maxQuestions+maxWaiting, later.Load())
-		require.EqualValues(t, 10_000-maxQuestions-maxWaiting, atOnce.Load())
+		require.EqualValues(t, maxQueries+maxWaiting, later.Load())
+		require.EqualValues(t, 10_000-maxQueries-maxWaiting, atOnce.Load())
 		time.Sleep(10 * time.Second)
 		d.takes.Store(0)
 		has(t, c, "new", "a")
 		require.Zero(t, c.waiting.Load())
 		require.Empty(t, c.flights)
-		require.Empty(t, c.questions)
+		require.Empty(t, c.queries)
 	})
 }
 
-// TestFlightsAreBounded: a client beyond the bound gets its old plan, or an error that is not kept.
+// TestFlightsAreBounded: a client beyond the bound gets its old plan, or an error that is not
+// cached.
 func TestFlightsAreBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.process(fixed("a"))
@@ -147,7 +148,7 @@ func TestPlansAreShared(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		d := newDatabase("a")
 		d.takes.Store(int64(time.Second))
-		here, elsewhere := b.process(d.ask), b.process(d.ask)
+		here, elsewhere := b.process(d.query), b.process(d.query)
 		var all sync.WaitGroup
 		for range 10 {
 			all.Go(func() {
@@ -157,7 +158,7 @@ func TestPlansAreShared(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.EqualValues(t, 1, d.asked.Load())
+		require.EqualValues(t, 1, d.queried.Load())
 		require.Equal(t, Stats{Misses: 10}, here.Stats())
 
 		sent := b.sent.Load()
@@ -169,7 +170,7 @@ func TestPlansAreShared(t *testing.T) {
 		has(t, here, "c", "a")
 		require.Equal(t, sent+1, b.sent.Load())
 		has(t, elsewhere, "c", "a")
-		require.EqualValues(t, 1, d.asked.Load())
+		require.EqualValues(t, 1, d.queried.Load())
 		require.Equal(t, Stats{Hits: 3, Misses: 10}, here.Stats())
 		require.Equal(t, Stats{Hits: 1}, elsewhere.Stats())
 
@@ -178,43 +179,43 @@ func TestPlansAreShared(t *testing.T) {
 		d.set("b", nil)
 		has(t, elsewhere, "c", "b")
 		has(t, here, "c", "b")
-		require.EqualValues(t, 2, d.asked.Load())
+		require.EqualValues(t, 2, d.queried.Load())
 	})
 }
 
-// TestUnknownClientsAreCached for a life, and never rest.
+// TestUnknownClientsAreCached for a life, and never retained.
 func TestUnknownClientsAreCached(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		d := newDatabase("")
 		d.set("", fmt.Errorf("no row: %w", errUnknown))
-		c := b.process(d.ask)
+		c := b.process(d.query)
 		for range 3 {
 			for range 3 {
 				_, err := c.Get(t.Context(), "c")
 				require.Equal(t, errUnknown, err, "without what the source has put around it")
 			}
-			fails(t, b.process(d.ask), "c", errUnknown)
+			fails(t, b.process(d.query), "c", errUnknown)
 			require.Equal(t, life, b.mini.TTL("plan:{c}"))
 			time.Sleep(life)
 		}
-		require.EqualValues(t, 3, d.asked.Load())
+		require.EqualValues(t, 3, d.queried.Load())
 		require.Equal(t, Stats{Hits: 6, Misses: 3}, c.Stats())
 	})
 }
 
-// TestCallersWaitAsLongAsItPays: for a first plan as long as the source may take, beside an old one
+// TestCallersWaitAsLongAsItPays: for a first plan as long as the source may take, with an old plan
 // for the timeout, and after an Invalidate for a second.
 func TestCallersWaitAsLongAsItPays(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		d := newDatabase("a")
-		c := b.process(d.ask)
-		waits := func(client, want string, err error, patience time.Duration) {
+		c := b.process(d.query)
+		waits := func(client, want string, err error, wait time.Duration) {
 			t.Helper()
 			start := time.Now()
 			plan, got := c.Get(t.Context(), client)
 			require.ErrorIs(t, got, err)
 			require.Equal(t, want, plan)
-			require.Equal(t, patience, time.Since(start))
+			require.Equal(t, wait, time.Since(start))
 		}
 		waits("c", "a", nil, 0)
 		d.set("b", nil)
@@ -240,7 +241,7 @@ func TestACallerMayLeave(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		d := newDatabase("a")
 		d.takes.Store(int64(2 * time.Second))
-		c := b.process(d.ask)
+		c := b.process(d.query)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := c.Get(ctx, "c")
@@ -273,12 +274,12 @@ func TestALookupLendsItsContext(t *testing.T) {
 	})
 }
 
-// TestInvalidate: the next lookup asks the source, in this process at once and in others within a
-// second, and an answer of before is for nobody else.
+// TestInvalidate: the next lookup queries the source, in this process at once and in others within
+// a second. Nobody else gets an earlier answer.
 func TestInvalidate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		d := newDatabase("a")
-		here, elsewhere := b.process(d.ask), b.process(d.ask)
+		here, elsewhere := b.process(d.query), b.process(d.query)
 		has(t, here, "c", "a")
 		has(t, elsewhere, "c", "a")
 		d.set("b", nil)
@@ -287,7 +288,7 @@ func TestInvalidate(t *testing.T) {
 		has(t, here, "c", "b")
 		time.Sleep(recheck)
 		has(t, elsewhere, "c", "b")
-		require.EqualValues(t, 2, d.asked.Load())
+		require.EqualValues(t, 2, d.queried.Load())
 
 		time.Sleep(life)
 		d.takes.Store(int64(500 * time.Millisecond))
@@ -299,14 +300,14 @@ func TestInvalidate(t *testing.T) {
 		synctest.Wait()
 		require.False(t, b.mini.Exists("plan:{c}"))
 		has(t, here, "c", "c")
-		require.EqualValues(t, 4, d.asked.Load())
+		require.EqualValues(t, 4, d.queried.Load())
 
 		time.Sleep(life)
 		go func() { _, _ = here.Get(t.Context(), "c") }()
 		time.Sleep(100 * time.Millisecond)
 		d.set("d", nil)
 		require.NoError(t, here.Invalidate(t.Context(), "c"))
-		has(t, here, "c", "d") // it does not wait for the answer of before
+		has(t, here, "c", "d") // it does not wait for the earlier answer
 		time.Sleep(time.Second)
 		has(t, here, "c", "d")
 	})
@@ -316,7 +317,7 @@ func TestInvalidate(t *testing.T) {
 func TestAFailedInvalidationHoldsHere(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		d := newDatabase("a")
-		c := b.process(d.ask)
+		c := b.process(d.query)
 		has(t, c, "c", "a")
 		d.set("b", nil)
 		ended, cancel := context.WithCancel(t.Context())
@@ -333,7 +334,7 @@ func TestAFailedInvalidationHoldsHere(t *testing.T) {
 		has(t, c, "c", "b")
 		time.Sleep(recheck)
 		has(t, c, "c", "b")
-		has(t, b.process(d.ask), "c", "b")
+		has(t, b.process(d.query), "c", "b")
 
 		b.late.Store(true)
 		start := time.Now()

@@ -5,21 +5,20 @@ import (
 	"time"
 )
 
-// flight is a lookup that many callers may wait for. Plan and asked belong to fetch until done is
-// closed.
+// flight is a lookup that callers wait for. fetch owns plan and queried until done is closed.
 type flight[T any] struct {
-	done  chan struct{}
-	plan  *plan[T]
-	asked bool // the source has answered
+	done    chan struct{}
+	plan    *plan[T]
+	queried bool // the source has answered
 }
 
-// fetch finds a plan, and answers all who wait for it. The context has the values of the first
-// caller, for the spans of the calls to Redis, and no end. The source does not get it: it may hold
-// what is for one request alone, such as a transaction.
-func (c *Cache[T]) fetch(ctx context.Context, client, key string, f *flight[T], known *plan[T]) {
-	f.plan, f.asked = c.find(ctx, client, key, known)
+// fetch resolves a plan and wakes all its callers. The context has the first caller's values, for
+// the spans of the calls to Redis, and does not end. The source does not get these values, which
+// may belong to one request alone, such as a transaction.
+func (c *Cache[T]) fetch(ctx context.Context, client, key string, f *flight[T], cached *plan[T]) {
+	f.plan, f.queried = c.resolve(ctx, client, key, cached)
 	c.mu.Lock()
-	if c.flights[key] == f { // there was no Invalidate
+	if c.flights[key] == f { // else there was an Invalidate
 		delete(c.flights, key)
 		c.keepLocked(key, f.plan)
 	}
@@ -27,63 +26,63 @@ func (c *Cache[T]) fetch(ctx context.Context, client, key string, f *flight[T], 
 	close(f.done)
 }
 
-// find reads a plan in Redis, or in the source if Redis does not have it. It reports whether the
-// source has answered. Known is the plan of the process, kept is that of Redis.
-func (c *Cache[T]) find(ctx context.Context, client, key string, known *plan[T]) (found *plan[T], asked bool) {
-	kept, err := c.lookUp(ctx, key)
+// resolve reads a plan from Redis, or from the source if Redis does not have it. It reports whether
+// the source has answered. cached is the process' plan; shared is Redis' plan.
+func (c *Cache[T]) resolve(ctx context.Context, client, key string, cached *plan[T]) (found *plan[T], queried bool) {
+	shared, err := c.readRedis(ctx, key)
 	switch now := time.Now(); {
-	case kept.lives(now) && !known.ahead:
-		return kept.goBy(now, kept.ends), false
-	case err != nil && known.lives(now):
-		return known.goBy(now, known.ends), false
+	case shared.fresh(now) && !cached.newer:
+		return shared.usedUntil(now, shared.ends), false
+	case err != nil && cached.fresh(now):
+		return cached.usedUntil(now, cached.ends), false
 	}
 
-	mayAsk := c.waiting.Add(1) <= maxWaiting && c.questions.take(sourceTimeout)
+	admitted := c.waiting.Add(1) <= maxWaiting && c.queries.acquire(sourceTimeout)
 	c.waiting.Add(-1)
-	if !mayAsk {
-		return c.fallback(errBusy, known, &kept), false
+	if !admitted {
+		return c.fallback(errBusy, cached, &shared), false
 	}
 	token, err := c.takeToken(ctx, key)
 	began := time.Now()
-	// A Redis that stores no plans does not make the source be asked more than once per life.
-	// Either it cannot report an Invalidate, or the same token says that there was none.
-	if known.lives(began) && !known.stored && (err != nil || token == known.token) {
-		c.questions.leave()
-		return known.goBy(began, known.ends), false
+	// Without a plan in Redis, the source is still queried only once per life. Either Redis failed,
+	// so it cannot report an Invalidate, or the same token shows that there was none.
+	if cached.fresh(began) && !cached.stored && (err != nil || token == cached.token) {
+		c.queries.release()
+		return cached.usedUntil(began, cached.ends), false
 	}
-	answer, err := c.ask(client)
+	answer, err := c.query(client)
 	now := time.Now()
-	c.health.note(err, now.Sub(began), c.config.Reason)
+	c.health.record(err, now.Sub(began), c.config.Reason)
 	if err != nil {
-		return c.fallback(err, known, &kept), false
+		return c.fallback(err, cached, &shared), false
 	}
 	answer.ends, answer.token = now.Add(c.config.Life), token
-	answer.rested = answer.err == nil && c.rests(now, known, &kept)
+	answer.retained = answer.err == nil && c.retains(now, cached, &shared)
 	if token != "" {
 		answer.stored, err = c.store(ctx, key, answer)
-		answer.invalid = err == nil && !answer.stored // there was an Invalidate since
+		answer.invalid = err == nil && !answer.stored // else there was an Invalidate
 	}
-	answer.ahead = known.ahead && !answer.stored
+	answer.newer = cached.newer && !answer.stored
 	if answer.invalid {
 		return &answer, true
 	}
-	return answer.goBy(time.Now(), answer.ends), true
+	return answer.usedUntil(time.Now(), answer.ends), true
 }
 
-// rests reports whether Redis keeps a client's plan longer than its life. Only clients that come
-// again after a life have that, as anybody can invent clients and ask for each once.
-func (c *Cache[T]) rests(now time.Time, known, kept *plan[T]) bool {
+// retains reports whether Redis keeps a client's plan longer than its life. Redis does so only for
+// clients that come again after a life: anybody can invent clients and look up each once.
+func (c *Cache[T]) retains(now time.Time, cached, shared *plan[T]) bool {
 	switch {
-	case known.rested || kept.rested:
+	case cached.retained || shared.retained:
 		return true
-	case !known.serves(now) || known.err != nil || now.Before(known.ends):
+	case !cached.usable(now) || cached.err != nil || now.Before(cached.ends):
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now.Sub(c.restsSince) >= rest {
-		c.restsSince, c.restsLeft = now, maxRested
+	if now.Sub(c.retainedSince) >= retention {
+		c.retainedSince, c.retainLeft = now, maxRetained
 	}
-	c.restsLeft--
-	return c.restsLeft >= 0
+	c.retainLeft--
+	return c.retainLeft >= 0
 }

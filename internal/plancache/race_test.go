@@ -2,5 +2,5 @@
 
 package plancache
 
-// raceShare is what part of its steps a long test has: races show in the first of them.
+// raceShare is the fraction of a long test's steps to run: races show early.
 const raceShare = 4

@@ -15,22 +15,22 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// denial is an error that Redis replies.
-type refusal string
+// denial is an error reply.
+type denial string
 
-func (r refusal) Error() string { return string(r) }
-func (refusal) RedisError()     {}
+func (r denial) Error() string { return string(r) }
+func (denial) RedisError()     {}
 
-// inCalls runs a test in a bubble with calls that nobody has made yet.
+// inCalls runs a test in a bubble with unused calls.
 func inCalls(t *testing.T, test func(t *testing.T, c *calls)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		test(t, &calls{timeout: timeout, places: make(places, maxCalls)})
+		test(t, &calls{timeout: timeout, semaphore: make(semaphore, maxCalls)})
 	})
 }
 
-// TestCalls: what a call returns, and for how long none is made afterwards.
+// TestCalls: the results of calls, and how long none is made after a failure.
 func TestCalls(t *testing.T) {
 	failure := errors.New("failure")
 	hangs := func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, nil }
@@ -42,7 +42,7 @@ func TestCalls(t *testing.T) {
 		lost bool
 	}{
 		"an answer": {func(context.Context) (int, error) { return 1, nil }, 1, nil, 0, false},
-		"a refusal": {func(context.Context) (int, error) { return 1, refusal("OOM") }, 1, refusal("OOM"), 0, false},
+		"a denial":  {func(context.Context) (int, error) { return 1, denial("OOM") }, 1, denial("OOM"), 0, false},
 		"a failure": {func(context.Context) (int, error) { return 1, failure }, 0, failure, 0, true},
 		"a panic":   {func(context.Context) (int, error) { panic("fault") }, 0, dispatch.ErrPanic, 0, true},
 		"no answer": {hangs, 0, context.DeadlineExceeded, timeout, true},
@@ -55,7 +55,7 @@ func TestCalls(t *testing.T) {
 				require.Equal(t, row.err, err)
 				require.Equal(t, row.took, time.Since(start))
 				synctest.Wait()
-				require.Empty(t, c.places)
+				require.Empty(t, c.semaphore)
 				answers := func() bool {
 					got, err := call(t.Context(), c, func(context.Context) (int, error) { return 2, nil })
 					return got == 2 && err == nil
@@ -91,17 +91,17 @@ func TestOneCallTriesALostRedis(t *testing.T) {
 	})
 }
 
-// TestPlacesOfCalls: many wait for a place while Redis is well, for as long as the source may take,
-// and nobody once it is lost.
+// TestPlacesOfCalls: many calls wait while Redis is well, for as long as the source may take, and
+// none once it fails.
 func TestPlacesOfCalls(t *testing.T) {
 	inCalls(t, func(t *testing.T, c *calls) {
 		occupy := func(d time.Duration) {
 			for range maxCalls {
-				c.places <- struct{}{}
+				c.semaphore <- struct{}{}
 			}
 			time.AfterFunc(d, func() {
 				for range maxCalls {
-					c.places.leave()
+					c.semaphore.release()
 				}
 			})
 		}
@@ -118,7 +118,7 @@ func TestPlacesOfCalls(t *testing.T) {
 		took, err = waits()
 		require.Equal(t, dispatch.ErrLate, err)
 		require.Equal(t, sourceTimeout, took)
-		time.AfterFunc(time.Second-1, func() { now := time.Now(); c.lost.Store(&now) })
+		time.AfterFunc(time.Second-1, func() { now := time.Now(); c.failed.Store(&now) })
 		took, err = waits()
 		require.Equal(t, dispatch.ErrLate, err)
 		require.Equal(t, time.Second, took)
@@ -149,35 +149,35 @@ func TestCallsHaveTheValuesOfTheCaller(t *testing.T) {
 	})
 }
 
-// TestOutagesOfRedis: the source is asked once per life, and a plan of an outage is compared with
-// that of Redis afterwards.
+// TestOutagesOfRedis: the source is queried once per life, and after an outage a plan is compared
+// with Redis' plan.
 func TestOutagesOfRedis(t *testing.T) {
-	for name, refuses := range map[string]bool{"late": false, "refuses": true} {
+	for name, denies := range map[string]bool{"late": false, "denies": true} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				set := func(lost bool) {
-					if b.late.Store(lost && !refuses); refuses {
+					if b.late.Store(lost && !denies); denies {
 						b.mini.SetError(map[bool]string{true: "OOM command not allowed"}[lost])
 					}
 				}
 				d := newDatabase("a")
-				here, elsewhere := b.process(d.ask), b.process(d.ask)
+				here, elsewhere := b.process(d.query), b.process(d.query)
 				set(true)
 				begin := time.Now()
 				has(t, here, "c", "a")
 				for time.Sleep(30 * time.Second); time.Since(begin) < 2*life; time.Sleep(time.Minute) {
 					has(t, here, "c", "a")
-					synctest.Wait() // it may serve before the source has answered
-					require.EqualValues(t, 1+int64(time.Since(begin)/life), d.asked.Load())
+					synctest.Wait() // it may be used before the source has answered
+					require.EqualValues(t, 1+int64(time.Since(begin)/life), d.queried.Load())
 				}
 				set(false)
 				d.set("b", nil)
 				time.Sleep(30 * time.Second)
 				require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
 				has(t, here, "c", "b")
-				require.EqualValues(t, 3, d.asked.Load())
-				has(t, b.process(d.ask), "c", "b")
-				require.EqualValues(t, 3, d.asked.Load())
+				require.EqualValues(t, 3, d.queried.Load())
+				has(t, b.process(d.query), "c", "b")
+				require.EqualValues(t, 3, d.queried.Load())
 			})
 		})
 	}

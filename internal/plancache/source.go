@@ -12,29 +12,30 @@ import (
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
-// places bounds how many do something at a time.
-type places chan struct{}
+// semaphore bounds concurrency.
+type semaphore chan struct{}
 
-// take waits until a place is free, and reports whether it got one.
-func (p places) take(patience time.Duration) bool {
+// acquire waits at most wait, and reports whether it acquired the semaphore.
+func (p semaphore) acquire(wait time.Duration) bool {
 	select {
 	case p <- struct{}{}:
 		return true
-	case <-time.After(patience):
+	case <-time.After(wait):
 		return false
 	}
 }
 
-// leave frees a place.
-func (p places) leave() { <-p }
+// release releases the semaphore.
+func (p semaphore) release() { <-p }
 
-// ask returns the answer of the source. It waits no longer than a second after the source's context
-// has ended. A question that takes longer keeps its place until the source returns.
-func (c *Cache[T]) ask(client string) (plan[T], error) {
-	late, cancel := context.WithTimeout(context.Background(), sourceTimeout+recheck) // an answer that is there counts
+// query returns the source's answer. It waits at most a second longer than the source's context. A
+// longer query keeps the semaphore until the source returns.
+func (c *Cache[T]) query(client string) (plan[T], error) {
+	// an answer that comes in this second counts
+	late, cancel := context.WithTimeout(context.Background(), sourceTimeout+recheck)
 	defer cancel()
 	return dispatch.Bounded(late, 0, func() (plan[T], error) {
-		defer c.questions.leave()
+		defer c.queries.release()
 		ctx, end := context.WithTimeout(late, sourceTimeout)
 		defer end()
 		value, err := c.config.Source(ctx, client)
@@ -45,38 +46,38 @@ func (c *Cache[T]) ask(client string) (plan[T], error) {
 	})
 }
 
-// fallback returns the newer of two old plans for a second more, or the error if none serves.
-func (c *Cache[T]) fallback(err error, known, kept *plan[T]) *plan[T] {
-	now, old, next := time.Now(), known, &plan[T]{err: c.config.Failed(err)}
-	if kept.ends.After(known.ends) {
-		old = kept
+// fallback returns the newer of two old plans for another second, or the error if neither is
+// usable.
+func (c *Cache[T]) fallback(err error, cached, shared *plan[T]) *plan[T] {
+	now, old, next := time.Now(), cached, &plan[T]{err: c.config.Failed(err)}
+	if shared.ends.After(cached.ends) {
+		old = shared
 	}
 	switch {
-	case old.serves(now):
-		next = old.goBy(now, old.ends.Add(rest))
-	case err != errBusy: // the next request waits for a place of its own
+	case old.usable(now):
+		next = old.usedUntil(now, old.ends.Add(retention))
+	case err != errBusy: // the next request waits for its own turn
 		next.until = now.Add(recheck)
 	}
-	next.ahead, next.invalid = known.ahead, known.invalid
+	next.newer, next.invalid = cached.newer, cached.invalid
 	return next
 }
 
-// health is what the log says of the source. It never has a text that the source has put into an
-// error.
+// health logs failures of the source. It never logs a text from the source's errors.
 type health struct {
 	log      *slog.Logger
-	failures redisstore.Throttle       // of lines that say that the source fails
-	failing  atomic.Pointer[time.Time] // the last failure since such a line; nil once the log says that the source answers
+	failures redisstore.Throttle       // limits the lines about failures
+	failing  atomic.Pointer[time.Time] // the last failure since such a line; nil once recovery is logged
 }
 
-// note writes a line when the source fails, at most once a minute, and then one when it has not
+// record logs a failure, at most once a minute, and then the recovery, once the source has not
 // failed for a second.
-func (h *health) note(err error, took time.Duration, reason func(error) string) {
+func (h *health) record(err error, took time.Duration, reason func(error) string) {
 	last, now, line := h.failing.Load(), time.Now(), func() {}
 	switch {
 	case err != nil && h.failures.Allow():
 		h.failing.Store(&now)
-		text := reasonOf(err, took, reason)
+		text := reasonFor(err, took, reason)
 		line = func() { h.log.Warn("ginlimit: the source of plans fails; old plans serve", "reason", text) }
 	case err != nil && last != nil:
 		h.failing.CompareAndSwap(last, &now)
@@ -86,8 +87,8 @@ func (h *health) note(err error, took time.Duration, reason func(error) string) 
 	<-dispatch.Isolate(func() (any, error) { line(); return nil, nil }) // a log handler may panic too
 }
 
-// reasonOf returns what the log says of a failure.
-func reasonOf(err error, took time.Duration, reason func(error) string) string {
+// reasonFor returns the logged reason of a failure.
+func reasonFor(err error, took time.Duration, reason func(error) string) string {
 	if err == dispatch.ErrPanic || err == dispatch.ErrGoexit {
 		return err.Error()
 	}

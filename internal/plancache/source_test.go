@@ -18,33 +18,33 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// TestOldPlansServe while the source fails, for a rest after their life, and then its error.
+// TestOldPlansServe while the source fails, for the retention after their life, and then its error.
 func TestOldPlansServe(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		d, down := newDatabase("a"), errors.New("down")
-		first := b.process(d.ask)
+		first := b.process(d.query)
 		has(t, first, "c", "a")
 		time.Sleep(life)
-		has(t, first, "c", "a") // again after its life, so Redis keeps it longer
+		has(t, first, "c", "a") // again after its life, so Redis retains it
 		renewed := time.Now()
 		d.set("", down)
 		time.Sleep(life)
-		second := b.process(d.ask)
-		for ; time.Since(renewed) < life+rest-2*time.Second; time.Sleep(time.Hour - time.Second) {
+		second := b.process(d.query)
+		for ; time.Since(renewed) < life+retention-2*time.Second; time.Sleep(time.Hour - time.Second) {
 			has(t, first, "c", "a")
 			has(t, second, "c", "a")
 			has(t, first, "c", "a")
 		}
-		time.Sleep(time.Until(renewed.Add(life + rest)))
+		time.Sleep(time.Until(renewed.Add(life + retention)))
 		for range 3 {
 			fails(t, first, "c", errFailed)
 			fails(t, second, "c", down)
 			time.Sleep(time.Minute)
 		}
-		asked := d.asked.Load()
+		queried := d.queried.Load()
 		fails(t, first, "c", down)
 		fails(t, first, "c", down)
-		require.Equal(t, asked+1, d.asked.Load(), "a failure is kept for a second")
+		require.Equal(t, queried+1, d.queried.Load(), "a failure is kept for a second")
 		time.Sleep(recheck)
 		d.set("b", nil)
 		has(t, first, "c", "b")
@@ -52,7 +52,7 @@ func TestOldPlansServe(t *testing.T) {
 	})
 }
 
-// TestTheNewerOldPlanServes, that of the process or that of Redis.
+// TestTheNewerOldPlanServes, the process' plan or Redis' plan.
 func TestTheNewerOldPlanServes(t *testing.T) {
 	t.Parallel()
 	now, c := time.Now(), newCache(t, nil, nil)
@@ -60,16 +60,16 @@ func TestTheNewerOldPlanServes(t *testing.T) {
 	newer := &plan[string]{value: "newer", ends: now.Add(-1 * time.Hour)}
 	require.Equal(t, "newer", c.fallback(errLate, older, newer).value)
 	require.Equal(t, "newer", c.fallback(errLate, newer, older).value)
-	none := &plan[string]{invalid: true, ahead: true}
-	for err, kept := range map[error]bool{errLate: true, errBusy: false} {
+	none := &plan[string]{invalid: true, newer: true}
+	for err, shared := range map[error]bool{errLate: true, errBusy: false} {
 		got := c.fallback(err, none, none)
 		require.ErrorIs(t, got.err, err)
-		require.Equal(t, kept, got.until.After(now))
-		require.True(t, got.invalid && got.ahead)
+		require.Equal(t, shared, got.until.After(now))
+		require.True(t, got.invalid && got.newer)
 	}
 }
 
-// TestOneQuestionAtATimeForEachPlace, each of which a source that never returns keeps.
+// TestOneQuestionAtATimeForEachPlace: a source that never returns keeps the place.
 func TestOneQuestionAtATimeForEachPlace(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		var now, most atomic.Int64
@@ -89,7 +89,7 @@ func TestOneQuestionAtATimeForEachPlace(t *testing.T) {
 		start := time.Now()
 		fails(t, c, "hangs", errLate)
 		require.Equal(t, sourceTimeout, time.Since(start))
-		require.Len(t, c.questions, 1)
+		require.Len(t, c.queries, 1)
 		var all sync.WaitGroup
 		for i := range 1000 {
 			all.Go(func() {
@@ -98,12 +98,12 @@ func TestOneQuestionAtATimeForEachPlace(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.EqualValues(t, maxQuestions, most.Load())
+		require.EqualValues(t, maxQueries, most.Load())
 		time.Sleep(time.Until(start.Add(sourceTimeout + recheck)))
-		fails(t, c, "hangs", context.DeadlineExceeded) // for a second after the source was given up
+		fails(t, c, "hangs", context.DeadlineExceeded) // for a second after the query was given up
 		release()
 		time.Sleep(recheck)
-		require.Empty(t, c.questions)
+		require.Empty(t, c.queries)
 		has(t, c, "hangs", "a")
 	})
 }
@@ -131,7 +131,7 @@ func TestASourceHasFiveSeconds(t *testing.T) {
 func TestLogOfASource(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		d := newDatabase("a")
-		c := b.process(d.ask)
+		c := b.process(d.query)
 		var log strings.Builder
 		c.health.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{
 			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -142,8 +142,9 @@ func TestLogOfASource(t *testing.T) {
 			},
 		}))
 		const (
-			fails = `level=WARN msg="ginlimit: the source of plans fails; old plans serve" reason=*errors.errorString` + "\n"
-			well  = `level=INFO msg="ginlimit: the source of plans answers again"` + "\n"
+			fails = `level=WARN msg="ginlimit: the source of plans fails; old plans serve" reason=*errors.errorString` +
+				"\n"
+			well = `level=INFO msg="ginlimit: the source of plans answers again"` + "\n"
 		)
 		n := 0
 		logs := func(err error, want string) {
@@ -166,7 +167,7 @@ func TestLogOfASource(t *testing.T) {
 		time.Sleep(time.Minute - recheck - 1)
 		logs(down, "")
 		time.Sleep(recheck)
-		logs(nil, "") // nothing was said
+		logs(nil, "") // nothing is logged
 		logs(down, fails)
 		time.Sleep(recheck - 1)
 		logs(down, "")
@@ -177,7 +178,7 @@ func TestLogOfASource(t *testing.T) {
 	})
 }
 
-// TestReasons of failures have nothing that the source has put into an error.
+// TestReasons contain nothing that the source has put into an error.
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	own := func(err error) string {
@@ -196,7 +197,7 @@ func TestReasons(t *testing.T) {
 		"timeout":             {errors.New("secret"), sourceTimeout},
 		"*errors.errorString": {errors.New("secret"), sourceTimeout - 1},
 	} {
-		require.Equal(t, want, reasonOf(row.err, row.took, own))
+		require.Equal(t, want, reasonFor(row.err, row.took, own))
 	}
 }
 
@@ -218,7 +219,7 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 					fails(t, c, "c", errFailed)
 					time.Sleep(recheck)
 				}
-				require.Empty(t, c.questions)
+				require.Empty(t, c.queries)
 				ends.Store(false)
 				has(t, c, "c", "a")
 			})

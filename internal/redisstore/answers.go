@@ -8,26 +8,32 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// tokenSuffix follows the key of an answer in the key of its token.
+// tokenSuffix is appended to an answer's key to name the key of its token.
 const tokenSuffix = ":token"
 
-// Answers keeps the answers of a slow source in Redis, each as a text that expires.
+// Answers keeps a slow source's answers in Redis, each as a text that expires.
 //
-// An answer has a token while the source is asked for it, and is stored only if the token is still
-// the same. So an answer that is older than a Forget is not stored.
+// While the source is queried, a token marks the query. The answer is stored only if its token is
+// still there, so an answer older than a Forget is dropped.
 type Answers struct {
 	rdb    redis.UniversalClient
 	script *redis.Script
 }
 
-// NewAnswers returns the answers that a client's Redis keeps. The script is plan.lua.
+// errNoClient is the error of reads and writes without a Redis.
+var errNoClient = errors.New("no Redis")
+
+// NewAnswers returns the answers kept in a client\'s Redis. The script is plan.lua. Without a client
+// it keeps none.
 func NewAnswers(rdb redis.UniversalClient, script string) *Answers {
 	return &Answers{rdb, redis.NewScript(script)}
 }
 
-// Get returns the text of an answer and how long it is still kept. Without an answer the text is
-// empty.
+// Get returns an answer's text and its remaining lifetime. The text is empty if there is no answer.
 func (a *Answers) Get(ctx context.Context, key string) (text string, left time.Duration, err error) {
+	if a.rdb == nil {
+		return "", 0, errNoClient
+	}
 	pipe := a.rdb.Pipeline()
 	kept, ttl := pipe.Get(ctx, key), pipe.PTTL(ctx, key)
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
@@ -36,9 +42,12 @@ func (a *Answers) Get(ctx context.Context, key string) (text string, left time.D
 	return kept.Val(), ttl.Val(), nil
 }
 
-// Token returns the token of an answer, which is fresh if there was none. With an error it may
-// return a token that is already there, as a Redis that denies writes still answers reads.
+// Token returns the token of an answer: the one in Redis, or fresh if there was none. Both a token
+// and an error are returned if Redis denies writes but still serves reads.
 func (a *Answers) Token(ctx context.Context, key, fresh string, life time.Duration) (string, error) {
+	if a.rdb == nil {
+		return "", errNoClient
+	}
 	pipe := a.rdb.Pipeline()
 	pipe.SetNX(ctx, key+tokenSuffix, fresh, life)
 	token := pipe.Get(ctx, key+tokenSuffix)
@@ -46,17 +55,23 @@ func (a *Answers) Token(ctx context.Context, key, fresh string, life time.Durati
 	return token.Val(), err
 }
 
-// Store stores an answer for some time, and reports whether the token was still the same.
+// Store stores an answer if its token is still in Redis, and reports whether it did.
 func (a *Answers) Store(ctx context.Context, key, token, text string, life time.Duration) (bool, error) {
+	if a.rdb == nil {
+		return false, errNoClient
+	}
 	keys := []string{key, key + tokenSuffix}
 	return a.script.Run(ctx, a.rdb, keys, token, text, life.Milliseconds()).Bool()
 }
 
-// Forget removes an answer. No answer to an earlier question is stored afterwards.
+// Forget removes an answer, and keeps the answers to earlier queries from being stored.
 func (a *Answers) Forget(ctx context.Context, key, fresh string, life time.Duration) error {
+	if a.rdb == nil {
+		return nil
+	}
 	_, err := a.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		// The token is replaced, not deleted: a Redis that denies writes says so. It is replaced
-		// first: an answer that is stored in between is deleted.
+		// Replace the token instead of deleting it, so that a Redis that denies writes returns an
+		// error. Replace it first, so that an answer stored in between is deleted.
 		pipe.Set(ctx, key+tokenSuffix, fresh, life)
 		pipe.Del(ctx, key)
 		return nil

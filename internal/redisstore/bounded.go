@@ -16,12 +16,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newBounded returns a copy of a client on the same connections, whose calls end with their
-// context, and whose reads and writes each end within the timeout. It has none of the client's
-// hooks. A client that is told to set no deadlines on its connections is returned itself: they may
-// know none.
+// newBounded returns a copy of a client that uses the same connections. The copy's calls end with
+// their context, and each read or write ends within the timeout. The copy has none of the client's
+// hooks. If the client sets no deadlines on its connections, newBounded returns the client, because
+// its connections may not support deadlines.
 //
-// The copy's options are its own. go-redis has no other way to have calls on an existing pool end
+// The copy has its own options. go-redis offers no other way to make calls on an existing pool end
 // with their context.
 func newBounded(rdb *redis.Client, timeout time.Duration) *redis.Client {
 	opts := rdb.Options()
@@ -40,126 +40,125 @@ func newBounded(rdb *redis.Client, timeout time.Duration) *redis.Client {
 	return bounded
 }
 
-// carriers are what carries a store's commands: the bounded copy of the client of a single server,
-// to which the last hook of that client hands them.
-type carriers struct {
-	rdb   redis.UniversalClient
-	copy  *redis.Client // nil if nothing but the client itself carries them
-	log   *slog.Logger
-	used  atomic.Pointer[usedClient] // nil before the first command
-	mu    sync.Mutex                 // guards ended
-	ended bool
+// sender sends a store's commands. On a single server, the client's last hook hands them to a
+// bounded copy of the client.
+type sender struct {
+	rdb    redis.UniversalClient
+	copy   *redis.Client // nil if the client itself sends commands
+	log    *slog.Logger
+	used   atomic.Pointer[clientUse] // nil before the first command
+	mu     sync.Mutex                // guards closed
+	closed bool
 }
 
-// route is how a client carries a command: its hook hands it to a copy. The zero route is the
-// client itself.
+// route says which hook hands a command to which copy. The zero route is the client itself.
 type route struct {
-	hook *carrier
+	hook *boundedHook
 	copy *redis.Client
 }
 
-func (c *carriers) init(rdb redis.UniversalClient, timeout time.Duration, log *slog.Logger) {
-	c.rdb, c.log = rdb, log
+func (s *sender) init(rdb redis.UniversalClient, timeout time.Duration, log *slog.Logger) {
+	s.rdb, s.log = rdb, log
 	if one, ok := rdb.(*redis.Client); ok && one != nil {
 		if bounded := newBounded(one, timeout); bounded != one {
-			c.copy = bounded
+			s.copy = bounded
 		}
 	}
 }
 
-// bounded returns how a command is carried now. It adds a hook to the client with the first command
-// of all its limiters, and again if the application has added one since.
-func (c *carriers) bounded() route {
-	used := c.used.Load()
+// route returns the route for a command. It adds a hook to the client with the first command of any
+// limiter, and again after the application has added a hook.
+func (s *sender) route() route {
+	used := s.used.Load()
 	if used == nil {
-		used = c.begin()
+		used = s.register()
 	}
-	if c.copy == nil {
+	if s.copy == nil {
 		return route{}
 	}
-	return route{used.lastHook(c.rdb.(*redis.Client)), c.copy}
+	return route{used.lastHook(s.rdb.(*redis.Client)), s.copy}
 }
 
-// begin counts the limiter as one that uses the client.
-func (c *carriers) begin() *usedClient {
-	c.mu.Lock()
-	used := c.used.Load()
+// register counts the limiter as a user of the client.
+func (s *sender) register() *clientUse {
+	s.mu.Lock()
+	used := s.used.Load()
 	warn := false
 	if used == nil {
-		used = useOf(c.rdb)
-		if !c.ended {
+		used = clientUseFor(s.rdb)
+		if !s.closed {
 			warn = used.count(1)
 		}
-		c.used.Store(used)
+		s.used.Store(used)
 	}
-	c.mu.Unlock()
+	s.mu.Unlock()
 	if warn {
-		c.log.Warn("ginlimit: 100 limiters use one Redis client; make one limiter and share it")
+		s.log.Warn("ginlimit: 100 limiters use one Redis client; make one limiter and share it")
 	}
 	return used
 }
 
-// end counts the limiter no more.
-func (c *carriers) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if used := c.used.Load(); used != nil && !c.ended {
+// close stops counting the limiter.
+func (s *sender) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if used := s.used.Load(); used != nil && !s.closed {
 		used.count(-1)
 	}
-	c.ended = true
+	s.closed = true
 }
 
-// maxLimiters is how many open limiters of a client are worth a warning.
+// maxLimiters open limiters on one client cause a warning.
 const maxLimiters = 100
 
-// usedClient is what the limiters of a client have in common. It does not keep the client alive.
-type usedClient struct {
-	last atomic.Pointer[carrier] // the last hook; nil if there is none
+// clientUse is what the limiters of one client share. It does not keep the client alive.
+type clientUse struct {
+	last atomic.Pointer[boundedHook] // nil before the first hook
 
-	mu       sync.Mutex // guards what follows, and is held while a hook is added
+	mu       sync.Mutex // guards the fields below; held while a hook is added
 	limiters int
 	warned   bool
 }
 
-// usedClients are those of this process, by weak pointers to the clients. Limiters of a client must
-// know of each other though they are made apart, and a client has no room for a note.
-var usedClients = struct {
+// clientUses holds the process's clients by weak pointer. It is package state because limiters of
+// one client are created independently and a client has no field for it.
+var clientUses = struct {
 	mu sync.Mutex
-	by map[any]*usedClient
-}{by: map[any]*usedClient{}}
+	by map[any]*clientUse
+}{by: map[any]*clientUse{}}
 
-// useOf returns what is known of a client. What wraps a client is one of its own each time.
-func useOf(rdb redis.UniversalClient) *usedClient {
+// clientUseFor returns the use of a client. A wrapped client gets a new one each time.
+func clientUseFor(rdb redis.UniversalClient) *clientUse {
 	switch rdb := rdb.(type) {
 	case *redis.Client:
-		return useOfPointer(rdb)
+		return pointerUse(rdb)
 	case *redis.ClusterClient:
-		return useOfPointer(rdb)
+		return pointerUse(rdb)
 	case *redis.Ring:
-		return useOfPointer(rdb)
+		return pointerUse(rdb)
 	}
-	return &usedClient{}
+	return &clientUse{}
 }
 
-func useOfPointer[T any](rdb *T) *usedClient {
+func pointerUse[T any](rdb *T) *clientUse {
 	key := any(weak.Make(rdb))
-	usedClients.mu.Lock()
-	defer usedClients.mu.Unlock()
-	used := usedClients.by[key]
+	clientUses.mu.Lock()
+	defer clientUses.mu.Unlock()
+	used := clientUses.by[key]
 	if used == nil {
-		used = &usedClient{}
-		usedClients.by[key] = used
+		used = &clientUse{}
+		clientUses.by[key] = used
 		runtime.AddCleanup(rdb, func(key any) {
-			usedClients.mu.Lock()
-			defer usedClients.mu.Unlock()
-			delete(usedClients.by, key)
+			clientUses.mu.Lock()
+			defer clientUses.mu.Unlock()
+			delete(clientUses.by, key)
 		}, key)
 	}
 	return used
 }
 
-// count adds limiters, and reports whether there are so many that a warning is due, once.
-func (u *usedClient) count(n int) (warn bool) {
+// count adds n limiters, and reports once that there are too many.
+func (u *clientUse) count(n int) (warn bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.limiters += n
@@ -168,58 +167,58 @@ func (u *usedClient) count(n int) (warn bool) {
 	return warn
 }
 
-// lastHook returns the hook that is the client's last. It adds one if there is none.
-func (u *usedClient) lastHook(rdb *redis.Client) *carrier {
-	if last := u.last.Load(); last != nil && !last.passed.Load() {
+// lastHook returns the client's last hook, and adds one if the application's hook is last.
+func (u *clientUse) lastHook(rdb *redis.Client) *boundedHook {
+	if last := u.last.Load(); last != nil && !last.covered.Load() {
 		return last
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	last := u.last.Load()
-	if last == nil || last.passed.Load() {
-		last = &carrier{}
+	if last == nil || last.covered.Load() {
+		last = &boundedHook{}
 		rdb.AddHook(last)
 		u.last.Store(last)
 	}
 	return last
 }
 
-// carrier is the last hook of a client, after those of the application: it hands the commands that
-// name it to the copy that they name.
-type carrier struct {
-	// ends are the functions that follow the last hook of a client, for commands, pipelines and
-	// transactions, by their code. AddHook names them before anyone else sees the carrier.
-	ends   []uintptr
-	passed atomic.Bool // the application has added a hook since
+// boundedHook is a client's last hook. It hands commands that name it to their bounded copy, after
+// the application's hooks have run.
+type boundedHook struct {
+	// following holds the code addresses of the functions that follow the last hook, for commands,
+	// pipelines and transactions. AddHook passes them before the hook is used.
+	following []uintptr
+	covered   atomic.Bool // the application has added a hook since
 }
 
-// goRedis begins the names of go-redis' functions, but for those of its modules with hooks.
+// goRedis is the prefix of go-redis' function names. It excludes the modules that contain hooks.
 const goRedis = "github.com/redis/go-redis/v9."
 
-// maxEnds is how many functions AddHook has a hook wrap, without the dialer.
-const maxEnds = 3
+// maxFollowing is how many functions AddHook wraps, without the dialer.
+const maxFollowing = 3
 
-// follow notes what follows the hook: a function of go-redis, or a hook that was added since. The
-// client calls it whenever a hook is added, and with the same functions for each connection and
-// transaction; for automatic pipelines with others of its own.
-func (h *carrier) follow(next any) {
+// noteNext notes what follows the hook: a function of go-redis or a hook added later. The client
+// calls it whenever a hook is added. It passes the same functions for each connection and
+// transaction, and other functions of go-redis for automatic pipelines.
+func (h *boundedHook) noteNext(next any) {
 	code := reflect.ValueOf(next).Pointer()
 	switch {
-	case len(h.ends) < maxEnds:
-		h.ends = append(h.ends, code)
-	case !slices.Contains(h.ends, code) && !strings.HasPrefix(runtime.FuncForPC(code).Name(), goRedis):
-		h.passed.Store(true)
+	case len(h.following) < maxFollowing:
+		h.following = append(h.following, code)
+	case !slices.Contains(h.following, code) && !strings.HasPrefix(runtime.FuncForPC(code).Name(), goRedis):
+		h.covered.Store(true)
 	}
 }
 
 // DialHook implements [redis.Hook].
-func (*carrier) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*boundedHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements [redis.Hook].
-func (h *carrier) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	h.follow(next)
+func (h *boundedHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	h.noteNext(next)
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if bounded := h.copyOf(cmd); bounded != nil {
+		if bounded := h.boundedCopy(cmd); bounded != nil {
 			return bounded.Process(ctx, cmd)
 		}
 		return next(ctx, cmd)
@@ -227,12 +226,12 @@ func (h *carrier) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // ProcessPipelineHook implements [redis.Hook].
-func (h *carrier) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	h.follow(next)
+func (h *boundedHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	h.noteNext(next)
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		var bounded *redis.Client
 		if len(cmds) > 0 {
-			bounded = h.copyOf(cmds[0])
+			bounded = h.boundedCopy(cmds[0])
 		}
 		if bounded == nil {
 			return next(ctx, cmds)
@@ -246,19 +245,20 @@ func (h *carrier) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// copyOf returns what carries a command after this hook, or nil if that is nothing but the client.
-func (h *carrier) copyOf(cmd redis.Cmder) *redis.Client {
-	if c, ok := cmd.(*command); ok && c.bounded.hook == h {
-		return c.bounded.copy
+// boundedCopy returns the copy that takes over a command after this hook, or nil.
+func (h *boundedHook) boundedCopy(cmd redis.Cmder) *redis.Client {
+	if c, ok := cmd.(*command); ok && c.route.hook == h {
+		return c.route.copy
 	}
 	return nil
 }
 
-// endsWithContext reports whether every call of a client with such options ends when its context
-// does. Hooks cannot be seen. A negative timeout sets no deadline on the connection, and go-redis
-// runs the other functions in the goroutine of the call.
+// endsWithContext reports whether every call of a client with these options ends when its context
+// does. It cannot see hooks. A negative timeout sets no deadline on the connection, and go-redis
+// runs the other functions in the caller's goroutine.
 func endsWithContext(o *redis.Options) bool {
-	return o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0 && o.OnConnect == nil && o.Limiter == nil &&
+	return o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0 && o.OnConnect == nil &&
+		o.Limiter == nil &&
 		o.CredentialsProvider == nil && o.CredentialsProviderContext == nil && o.StreamingCredentialsProvider == nil &&
 		(dialsItself(o) || isMarked(o.Dialer))
 }
@@ -266,8 +266,9 @@ func endsWithContext(o *redis.Options) bool {
 // Dialer connects to a server, as the Dialer of [redis.Options] does.
 type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// KeepsDeadlines marks a Dialer that ends with its context and whose connections keep deadlines.
-// Callers may then send their calls themselves. Tests mark the Dialers of servers in their process.
+// KeepsDeadlines marks a Dialer that ends with its context and returns connections that support
+// deadlines. Callers may then send their calls inline. Tests mark the Dialers of in-process
+// servers.
 //
 //go:noinline
 func KeepsDeadlines(dial Dialer) Dialer {
@@ -279,8 +280,7 @@ func isMarked(dial Dialer) bool {
 	return reflect.ValueOf(dial).Pointer() == reflect.ValueOf(KeepsDeadlines(nil)).Pointer()
 }
 
-// dialsItself reports whether a client with such options connects to its address by go-redis' own
-// Dialer.
+// dialsItself reports whether a client with these options uses go-redis' own Dialer.
 func dialsItself(o *redis.Options) bool {
 	dialer := runtime.FuncForPC(reflect.ValueOf(o.Dialer).Pointer()).Name()
 	return strings.HasPrefix(dialer, goRedis) && strings.HasSuffix(dialer, ".NewDialer.func1")

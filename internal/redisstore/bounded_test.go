@@ -20,11 +20,21 @@ import (
 func TestCallersSendOnlyWhatEndsWithTheirContext(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*redis.Options){
-		"ReadTimeout":         func(o *redis.Options) { o.ReadTimeout = -2 },
-		"WriteTimeout":        func(o *redis.Options) { o.WriteTimeout = -2 },
-		"OnConnect":           func(o *redis.Options) { o.OnConnect = func(context.Context, *redis.Conn) error { return nil } },
-		"Limiter":             func(o *redis.Options) { o.Limiter = limiter{} },
-		"CredentialsProvider": func(o *redis.Options) { o.CredentialsProvider = func() (string, string) { return "", "" } },
+		"ReadTimeout":  func(o *redis.Options) { o.ReadTimeout = -2 },
+		"WriteTimeout": func(o *redis.Options) { o.WriteTimeout = -2 },
+		"OnConnect": func(o *redis.Options) {
+			o.OnConnect = func(context.Context,
+				*redis.Conn) error {
+				return nil
+			}
+		},
+		"Limiter": func(o *redis.Options) { o.Limiter = limiter{} },
+		"CredentialsProvider": func(o *redis.Options) {
+			o.CredentialsProvider = func() (string, string) {
+				return "",
+					""
+			}
+		},
 		"CredentialsProviderContext": func(o *redis.Options) {
 			o.CredentialsProviderContext = func(context.Context) (string, string, error) { return "", "", nil }
 		},
@@ -37,9 +47,9 @@ func TestCallersSendOnlyWhatEndsWithTheirContext(t *testing.T) {
 		set(&options)
 		rdb := redis.NewClient(&options)
 		bounded := newBounded(rdb, time.Second).Options()
-		require.False(t, serverOf(bounded).Inline, name)
+		require.False(t, describeServer(bounded).Inline, name)
 		bounded.Dialer = KeepsDeadlines(bounded.Dialer)
-		require.Equal(t, name == "Dialer", serverOf(bounded).Inline, "%s, if the Dialer is marked", name)
+		require.Equal(t, name == "Dialer", describeServer(bounded).Inline, "%s, if the Dialer is marked", name)
 		require.NoError(t, rdb.Close())
 	}
 }
@@ -61,8 +71,9 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ReadTimeout: row.read, WriteTimeout: row.write})
 		before := *rdb.Options()
 		options := newBounded(rdb, 50*time.Millisecond).Options()
-		require.Equal(t, []any{row.want, row.want, true}, []any{options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled}, name)
-		require.True(t, serverOf(options).Inline, name)
+		require.Equal(t, []any{row.want, row.want, true},
+			[]any{options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled}, name)
+		require.True(t, describeServer(options).Inline, name)
 		require.Equal(t, []any{before.ReadTimeout, before.WriteTimeout, false},
 			[]any{rdb.Options().ReadTimeout, rdb.Options().WriteTimeout, rdb.Options().ContextTimeoutEnabled}, name)
 		require.NoError(t, rdb.Close())
@@ -79,22 +90,22 @@ func TestClientWithoutDeadlinesIsKept(t *testing.T) {
 	}
 }
 
-// hookCalls is a hook of a client that notes what it is asked to wrap, and what passes it.
+// hookCalls is a hook of a client that notes what it wraps, and what passes it.
 type hookCalls struct {
 	wrapped []any // in order
-	passed  []redis.Cmder
+	seen    []redis.Cmder
 }
 
 func (h *hookCalls) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h *hookCalls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	h.wrapped = append(h.wrapped, next)
-	return func(_ context.Context, cmd redis.Cmder) error { h.passed = append(h.passed, cmd); return nil }
+	return func(_ context.Context, cmd redis.Cmder) error { h.seen = append(h.seen, cmd); return nil }
 }
 
 func (h *hookCalls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	h.wrapped = append(h.wrapped, next)
-	return func(_ context.Context, cmds []redis.Cmder) error { h.passed = append(h.passed, cmds...); return nil }
+	return func(_ context.Context, cmds []redis.Cmder) error { h.seen = append(h.seen, cmds...); return nil }
 }
 
 // codes returns what is wrapped, by its code.
@@ -114,9 +125,10 @@ func TestWhatIsAssumedOfGoRedis(t *testing.T) {
 	first, last := &hookCalls{}, &hookCalls{}
 	rdb.AddHook(last)
 	ends := last.codes()
-	require.Len(t, ends, maxEnds, "AddHook has a hook wrap commands, pipelines and transactions, each once")
+	require.Len(t, ends, maxFollowing, "AddHook has a hook wrap commands, pipelines and transactions, each once")
 	for _, code := range ends {
-		require.True(t, strings.HasPrefix(runtime.FuncForPC(code).Name(), goRedis), "what follows the last hook is go-redis itself")
+		require.True(t, strings.HasPrefix(runtime.FuncForPC(code).Name(), goRedis),
+			"what follows the last hook is go-redis itself")
 	}
 	rdb.AddHook(first)
 	require.NotEqual(t, ends, last.codes(), "a hook that is added later comes after those before")
@@ -129,7 +141,8 @@ func TestWhatIsAssumedOfGoRedis(t *testing.T) {
 	require.NoError(t, pipe.Process(ctx, cmd))
 	_, err := pipe.Exec(ctx)
 	require.NoError(t, err)
-	require.Equal(t, []redis.Cmder{cmd, cmd}, last.passed, "a hook sees the command that the client was given, alone and in a pipeline")
+	require.Equal(t, []redis.Cmder{cmd, cmd}, last.seen,
+		"a hook sees the command that the client was given, alone and in a pipeline")
 
 	conn := rdb.Conn()
 	require.Equal(t, ends, first.codes(), "a connection has the hooks wrap the same functions")
@@ -137,23 +150,23 @@ func TestWhatIsAssumedOfGoRedis(t *testing.T) {
 	_ = rdb.Watch(ctx, func(*redis.Tx) error { return nil })
 	require.Equal(t, ends, first.codes(), "and a transaction")
 
-	first.passed, last.passed = nil, nil
+	first.seen, last.seen = nil, nil
 	require.Error(t, rdb.WithTimeout(time.Second).Ping(ctx).Err())
-	require.Empty(t, last.passed, "a copy has none of the hooks")
+	require.Empty(t, last.seen, "a copy has none of the hooks")
 }
 
 // TestLastHookNeedsNoNames: a program's functions may have none that are known, as an obfuscator
 // changes them.
 func TestLastHookNeedsNoNames(t *testing.T) {
 	t.Parallel()
-	var h carrier
+	var h boundedHook
 	own := func(context.Context, redis.Cmder) error { return nil }
-	for range maxEnds + 1 {
+	for range maxFollowing + 1 {
 		h.ProcessHook(own)
 	}
-	require.False(t, h.passed.Load())
+	require.False(t, h.covered.Load())
 	h.ProcessHook(func(context.Context, redis.Cmder) error { return nil })
-	require.True(t, h.passed.Load())
+	require.True(t, h.covered.Load())
 }
 
 // TestClientsAreNotKept by what is known of their limiters, though a copy of a client with a cache
@@ -165,16 +178,16 @@ func TestClientsAreNotKept(t *testing.T) {
 	} {
 		key := func() any {
 			rdb := redis.NewClient(&options)
-			var c carriers
+			var c sender
 			c.init(rdb, time.Second, nil)
-			require.NotNil(t, c.bounded().hook)
+			require.NotNil(t, c.route().hook)
 			require.NoError(t, rdb.Close())
 			return weak.Make(rdb)
 		}()
 		known := func() bool {
-			usedClients.mu.Lock()
-			defer usedClients.mu.Unlock()
-			return usedClients.by[key] != nil
+			clientUses.mu.Lock()
+			defer clientUses.mu.Unlock()
+			return clientUses.by[key] != nil
 		}
 		require.True(t, known(), name)
 		for n := 0; known(); n++ {

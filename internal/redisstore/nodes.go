@@ -16,45 +16,48 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// maxNodes is how many servers have a dispatcher of their own. Those that are no more are forgotten
-// when there are so many.
+// maxNodes is how many servers may have their own dispatcher. At this number, idle dispatchers are
+// retired.
 const maxNodes = 256
 
-// nodes are the servers behind a client. Each has a dispatcher, so that one that hangs holds up the
-// decisions on its own keys alone.
+// nodes are the servers behind a client. Each has its own dispatcher, so a server that hangs delays
+// only its own keys.
 type nodes struct {
 	store   *Store
 	timeout time.Duration
-	one     bool // the client is that of one server
+	single  bool // the client has one server
 
-	of      func(ctx context.Context, key string) (*redis.Client, error) // a key's server, if there are several
-	refresh func(context.Context)                                        // has the client look for its servers again
-	// reached says that the client knows its servers: before, it would ask for them in the caller's
-	// time.
-	reached atomic.Bool
-	unknown *dispatch.Dispatcher // for keys whose server is not known
+	// nodeForKey finds a key's server; nil for a single server.
+	nodeForKey func(ctx context.Context, key string) (*redis.Client, error)
+	refresh    func(context.Context) // makes a cluster client reload its slots
+	// reached is set once the client knows its servers. Before that, looking up a key's server
+	// would query a server on the caller's time.
+	reached  atomic.Bool
+	unrouted *dispatch.Dispatcher // for keys whose server is unknown
 
-	mu     sync.RWMutex // guards everything below
-	known  map[*redis.Client]*dispatch.Dispatcher
-	closed bool
-	gone   dispatch.Stats // of dispatchers that are no more
+	mu          sync.RWMutex // guards the fields below
+	dispatchers map[*redis.Client]*dispatch.Dispatcher
+	closed      bool
+	retired     dispatch.Stats // of retired dispatchers
 }
 
 func newNodes(s *Store, timeout time.Duration) *nodes {
-	n := &nodes{store: s, timeout: timeout, known: map[*redis.Client]*dispatch.Dispatcher{}}
+	n := &nodes{store: s, timeout: timeout, dispatchers: map[*redis.Client]*dispatch.Dispatcher{}}
 	server, t := dispatch.Server{Addr: fmt.Sprintf("%T", s.rdb)}, n.transport(nil)
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:
 		if rdb == nil {
 			break
 		}
-		n.one, t, server = true, n.transport(rdb), serverOf(newBounded(rdb, timeout).Options())
+		n.single, t, server = true, n.transport(rdb), describeServer(newBounded(rdb, timeout).Options())
 	case *redis.ClusterClient:
-		n.of, n.refresh = rdb.MasterForKey, rdb.ReloadState
+		n.nodeForKey, n.refresh = rdb.MasterForKey, rdb.ReloadState
 	case *redis.Ring:
-		n.of = func(_ context.Context, key string) (*redis.Client, error) { return rdb.GetShardClientForKey(key) }
+		n.nodeForKey = func(_ context.Context, key string) (*redis.Client, error) {
+			return rdb.GetShardClientForKey(key)
+		}
 	}
-	n.unknown = n.newDispatcher(server, t)
+	n.unrouted = n.newDispatcher(server, t)
 	return n
 }
 
@@ -63,10 +66,10 @@ func (n *nodes) newDispatcher(server dispatch.Server, t *transport) *dispatch.Di
 	return dispatch.New(n.timeout, server)
 }
 
-// serversOf names the servers of a client by their addresses. If functions of the application, or
-// sentinels, say where the servers are, or for a ring, only the client itself has its name: nothing
-// else says that two clients lead to the same keys.
-func serversOf(rdb redis.UniversalClient) string {
+// identify names the servers of a client. Two clients with the same name lead to the same keys. The
+// name is the address, or the client's pointer for a ring and for a client that finds its servers
+// by sentinels or by functions of the application.
+func identify(rdb redis.UniversalClient) string {
 	if !IsNil(rdb) {
 		switch rdb := rdb.(type) {
 		case *redis.Client:
@@ -82,8 +85,8 @@ func serversOf(rdb redis.UniversalClient) string {
 	return fmt.Sprintf("%p", rdb)
 }
 
-// serverOf returns what is known of the server of a client with such options.
-func serverOf(opts *redis.Options) dispatch.Server {
+// describeServer returns the properties of a server that a client's options give.
+func describeServer(opts *redis.Options) dispatch.Server {
 	server := dispatch.Server{Addr: withoutPassword(opts.Addr), Conns: opts.PoolSize, Inline: endsWithContext(opts)}
 	if opts.MaxActiveConns > 0 {
 		server.Conns = min(opts.PoolSize, opts.MaxActiveConns)
@@ -91,89 +94,90 @@ func serverOf(opts *redis.Options) dispatch.Server {
 	return server
 }
 
-// dispatcher returns that of a key's server. It may be retired before it is used; then there is
-// another one.
+// dispatcher returns the dispatcher of a key's server. It may be retired before it is used; the
+// caller then asks again.
 func (n *nodes) dispatcher(key *dispatch.Name) *dispatch.Dispatcher {
-	if n.of == nil || !n.reached.Load() {
-		return n.unknown
+	if n.nodeForKey == nil || !n.reached.Load() {
+		return n.unrouted
 	}
-	node, err := n.of(context.Background(), key.String())
+	node, err := n.nodeForKey(context.Background(), key.String())
 	if err != nil {
-		return n.unknown
+		return n.unrouted
 	}
 	n.mu.RLock()
-	d := n.known[node]
+	d := n.dispatchers[node]
 	n.mu.RUnlock()
 	if d != nil {
 		return d
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if d = n.known[node]; d != nil {
+	if d = n.dispatchers[node]; d != nil {
 		return d
 	}
-	if len(n.known) >= maxNodes {
-		maps.DeleteFunc(n.known, func(_ *redis.Client, d *dispatch.Dispatcher) bool {
-			gone, retired := d.Retire()
+	if len(n.dispatchers) >= maxNodes {
+		maps.DeleteFunc(n.dispatchers, func(_ *redis.Client, d *dispatch.Dispatcher) bool {
+			stats, retired := d.Retire()
 			if retired {
-				n.gone.Batches += gone.Batches
-				n.gone.Calls += gone.Calls
-				n.gone.Transitions = added(n.gone.Transitions, gone.Transitions)
+				n.retired.Batches += stats.Batches
+				n.retired.Calls += stats.Calls
+				n.retired.Transitions = sum(n.retired.Transitions, stats.Transitions)
 			}
 			return retired
 		})
 	}
-	if n.closed || len(n.known) >= maxNodes {
-		return n.unknown
+	if n.closed || len(n.dispatchers) >= maxNodes {
+		return n.unrouted
 	}
-	server := serverOf(node.Options())
+	server := describeServer(node.Options())
 	server.OneOfMany = true
 	d = n.newDispatcher(server, n.transport(node))
-	n.known[node] = d
+	n.dispatchers[node] = d
 	return d
 }
 
-// transport returns the way to a server, or if that is nil, to those that are not known.
+// transport returns the transport to a server. Without a server, it serves keys whose server is
+// unknown.
 func (n *nodes) transport(node *redis.Client) *transport {
 	t := &transport{nodes: n}
 	if node == nil {
 		return t
 	}
 	if n.refresh != nil {
-		t.dial, t.sharing = n.dial, &sharing{crossSlot: true}
+		t.dial, t.coalescing = n.dial, &coalescing{crossSlot: true}
 		return t
 	}
-	t.dial = func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, node) } // a ring's shard is nobody else
-	t.sharing = &sharing{}
-	if n.of != nil {
-		t.sharing.has = func(key *dispatch.Name) bool {
-			now, err := n.of(context.Background(), key.String())
+	// a ring's shard stays the same server
+	t.dial = func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, node) }
+	t.coalescing = &coalescing{}
+	if n.nodeForKey != nil {
+		t.coalescing.has = func(key *dispatch.Name) bool {
+			now, err := n.nodeForKey(context.Background(), key.String())
 			return err == nil && now == node
 		}
 	}
 	return t
 }
 
-// dial connects to a key's server in a cluster, which may be another one by now.
+// dial connects to the cluster node that serves a key now.
 func (n *nodes) dial(ctx context.Context, key string) (net.Conn, error) {
 	n.refresh(ctx)
-	node, err := n.of(ctx, key)
+	node, err := n.nodeForKey(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	return dial(ctx, node)
 }
 
-// find has the client look for the servers, and notes if it knows that of a key: then no decision
-// waits for those of other servers.
-func (n *nodes) find(ctx context.Context, key string) {
-	if n.of == nil {
+// discover makes the client look up its servers, and sets reached if it then knows a key's server.
+func (n *nodes) discover(ctx context.Context, key string) {
+	if n.nodeForKey == nil {
 		return
 	}
 	if n.refresh != nil {
 		n.refresh(ctx)
 	}
-	if _, err := n.of(ctx, key); err == nil {
+	if _, err := n.nodeForKey(ctx, key); err == nil {
 		n.reached.Store(true)
 	}
 }
@@ -182,7 +186,7 @@ func (n *nodes) find(ctx context.Context, key string) {
 func (n *nodes) close() {
 	n.mu.Lock()
 	n.closed = true
-	all := append(slices.Collect(maps.Values(n.known)), n.unknown)
+	all := append(slices.Collect(maps.Values(n.dispatchers)), n.unrouted)
 	n.mu.Unlock()
 	var closed sync.WaitGroup
 	for _, d := range all {
@@ -191,24 +195,24 @@ func (n *nodes) close() {
 	closed.Wait()
 }
 
-// Stats are the figures of all servers.
+// Stats sums the statistics of all servers.
 type Stats struct {
 	dispatch.Stats
-	Servers, Open int // servers, and of these those whose breaker is open
+	Servers, Open int // Open counts the servers whose breaker is open
 }
 
-// Stats returns the figures of now.
+// Stats returns the current statistics.
 func (s *Store) Stats() Stats {
 	n := s.nodes
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	all := Stats{Servers: max(1, len(n.known))}
-	all.add(n.gone)
-	all.add(n.unknown.Stats())
-	if len(n.known) > 0 {
-		all.Open = 0 // it was for them all
+	all := Stats{Servers: max(1, len(n.dispatchers))}
+	all.add(n.retired)
+	all.add(n.unrouted.Stats())
+	if len(n.dispatchers) > 0 {
+		all.Open = 0 // unrouted stood for all servers
 	}
-	for _, d := range n.known {
+	for _, d := range n.dispatchers {
 		all.add(d.Stats())
 	}
 	return all
@@ -219,14 +223,14 @@ func (s *Stats) add(d dispatch.Stats) {
 	s.Calls += d.Calls
 	s.InFlight += d.InFlight
 	s.Queued += d.Queued
-	s.Transitions = added(s.Transitions, d.Transitions)
+	s.Transitions = sum(s.Transitions, d.Transitions)
 	if d.Open {
 		s.Open++
 	}
 }
 
-// added returns counts with more of them.
-func added(counts, more map[dispatch.Transition]uint64) map[dispatch.Transition]uint64 {
+// sum adds more to counts and returns them.
+func sum(counts, more map[dispatch.Transition]uint64) map[dispatch.Transition]uint64 {
 	if counts == nil {
 		return maps.Clone(more)
 	}
@@ -236,7 +240,7 @@ func added(counts, more map[dispatch.Transition]uint64) map[dispatch.Transition]
 	return counts
 }
 
-// IsNil reports whether a client is nil, be it a nil pointer inside the interface.
+// IsNil reports whether a client is nil or a nil pointer in the interface.
 func IsNil(rdb redis.UniversalClient) bool {
 	v := reflect.ValueOf(rdb)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()

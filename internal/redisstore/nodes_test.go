@@ -28,14 +28,15 @@ func newServers(t *testing.T, n int) *servers {
 	mini := miniredis.RunT(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": mini.Addr()}, HeartbeatFrequency: time.Hour})
 	s := &servers{Store: New(ring, Config{
-		Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second, Sources: Sources{Server: [Scripts]string{"return 0"}},
+		Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second,
+		Sources: Sources{Server: [Scripts]string{"return 0"}},
 	})}
 	ring.AddHook(counter{&s.calls})
 	clients := map[string]*redis.Client{}
 	for i := range n {
 		clients[fmt.Sprintf("{%d}:m", i)] = redis.NewClient(&redis.Options{Addr: mini.Addr()}) // it never connects
 	}
-	s.nodes.of = func(_ context.Context, key string) (*redis.Client, error) { return clients[key], nil }
+	s.nodes.nodeForKey = func(_ context.Context, key string) (*redis.Client, error) { return clients[key], nil }
 	s.nodes.reached.Store(true)
 	t.Cleanup(func() {
 		s.Close()
@@ -91,7 +92,7 @@ func TestForgottenDispatcherSendsNothing(t *testing.T) {
 	s := newServers(t, maxNodes+2)
 	found := s.of(0)
 	for i := range maxNodes + 1 {
-		require.NotSame(t, s.nodes.unknown, s.of(i))
+		require.NotSame(t, s.nodes.unrouted, s.of(i))
 	}
 	_ = found.Do(t.Context(), call(0))
 	require.NoError(t, s.Do(t.Context(), call(0)))
@@ -110,10 +111,10 @@ func TestCallGoesToTheNextDispatcher(t *testing.T) {
 	s := newServers(t, 1)
 	_, ok := s.of(0).Retire()
 	require.True(t, ok)
-	of, looks := s.nodes.of, 0
-	s.nodes.of = func(ctx context.Context, key string) (*redis.Client, error) {
+	of, looks := s.nodes.nodeForKey, 0
+	s.nodes.nodeForKey = func(ctx context.Context, key string) (*redis.Client, error) {
 		if looks++; looks == 2 {
-			clear(s.nodes.known)
+			clear(s.nodes.dispatchers)
 		}
 		return of(ctx, key)
 	}
@@ -156,7 +157,8 @@ func TestStoresOfOneName(t *testing.T) {
 		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}})
 	}
 	ring := func() redis.UniversalClient {
-		return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}, HeartbeatFrequency: time.Hour})
+		return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"},
+			HeartbeatFrequency: time.Hour})
 	}
 	client := one(redis.Options{Addr: "127.0.0.1:1"})
 	dialer := func(context.Context, string, string) (net.Conn, error) { return nil, nil }
@@ -164,20 +166,25 @@ func TestStoresOfOneName(t *testing.T) {
 		a, b redis.UniversalClient
 		same bool
 	}{
-		"one client":         {client, client, true},
-		"one address":        {client, one(redis.Options{Addr: "127.0.0.1:1", PoolSize: 7}), true},
-		"one socket":         {one(redis.Options{Addr: "/redis"}), one(redis.Options{Addr: "/redis", Network: "unix"}), true},
-		"other address":      {client, one(redis.Options{Addr: "127.0.0.1:2"}), false},
-		"other database":     {client, one(redis.Options{Addr: "127.0.0.1:1", DB: 1}), false},
-		"own Dialers":        {one(redis.Options{Dialer: dialer}), one(redis.Options{Dialer: dialer}), false},
-		"sentinels":          {sentinel(), sentinel(), false},
-		"rings":              {ring(), ring(), false},
-		"other types":        {struct{ redis.UniversalClient }{client}, client, false},
-		"one cluster":        {cluster(redis.ClusterOptions{Addrs: []string{"a:1", "b:1"}}), cluster(redis.ClusterOptions{Addrs: []string{"b:1", "a:1"}}), true},
-		"other clusters":     {cluster(redis.ClusterOptions{Addrs: []string{"a:1"}}), cluster(redis.ClusterOptions{Addrs: []string{"b:1"}}), false},
-		"clusters by Slots":  {cluster(redis.ClusterOptions{ClusterSlots: oneNode}), cluster(redis.ClusterOptions{ClusterSlots: oneNode}), false},
-		"clusters by Dialer": {cluster(redis.ClusterOptions{Dialer: dialer}), cluster(redis.ClusterOptions{Dialer: dialer}), false},
-		"a node, a cluster":  {client, cluster(redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}), false},
+		"one client":  {client, client, true},
+		"one address": {client, one(redis.Options{Addr: "127.0.0.1:1", PoolSize: 7}), true},
+		"one socket": {one(redis.Options{Addr: "/redis"}), one(redis.Options{Addr: "/redis", Network: "unix"}),
+			true},
+		"other address":  {client, one(redis.Options{Addr: "127.0.0.1:2"}), false},
+		"other database": {client, one(redis.Options{Addr: "127.0.0.1:1", DB: 1}), false},
+		"own Dialers":    {one(redis.Options{Dialer: dialer}), one(redis.Options{Dialer: dialer}), false},
+		"sentinels":      {sentinel(), sentinel(), false},
+		"rings":          {ring(), ring(), false},
+		"other types":    {struct{ redis.UniversalClient }{client}, client, false},
+		"one cluster": {cluster(redis.ClusterOptions{Addrs: []string{"a:1", "b:1"}}),
+			cluster(redis.ClusterOptions{Addrs: []string{"b:1", "a:1"}}), true},
+		"other clusters": {cluster(redis.ClusterOptions{Addrs: []string{"a:1"}}),
+			cluster(redis.ClusterOptions{Addrs: []string{"b:1"}}), false},
+		"clusters by Slots": {cluster(redis.ClusterOptions{ClusterSlots: oneNode}),
+			cluster(redis.ClusterOptions{ClusterSlots: oneNode}), false},
+		"clusters by Dialer": {cluster(redis.ClusterOptions{Dialer: dialer}),
+			cluster(redis.ClusterOptions{Dialer: dialer}), false},
+		"a node, a cluster": {client, cluster(redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}), false},
 	} {
 		named := func(rdb redis.UniversalClient, prefix string) string {
 			s := New(rdb, Config{Prefix: prefix, Log: slog.New(slog.DiscardHandler), Timeout: 1})

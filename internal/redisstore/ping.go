@@ -13,10 +13,10 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// Ping sends PING to each server. The error says what one of them does, and holds no text of
-// another party.
+// Ping sends PING to each server. The error describes the failure of one server, and contains no
+// text from another party.
 func (s *Store) Ping(ctx context.Context) error {
-	p := pings{store: s, faults: make(chan error, 1)}
+	p := pinger{store: s, causes: make(chan error, 1)}
 	_, err := dispatch.Bounded(ctx, 0, func() (struct{}, error) {
 		switch rdb := s.rdb.(type) {
 		case *redis.ClusterClient:
@@ -24,80 +24,80 @@ func (s *Store) Ping(ctx context.Context) error {
 		case *redis.Ring:
 			return struct{}{}, p.ring(ctx, rdb)
 		}
-		ping := command{Cmder: redis.NewStatusCmd(ctx, "ping"), bounded: s.carriers.bounded()}
-		look := func() error { return s.nodes.connect(ctx) }
-		return struct{}{}, p.explained(ctx, look, func() error { return s.rdb.Process(ctx, &ping) })
+		ping := command{Cmder: redis.NewStatusCmd(ctx, "ping"), route: s.sender.route()}
+		diagnose := func() error { return s.nodes.diagnose(ctx) }
+		return struct{}{}, p.withCause(ctx, diagnose, func() error { return s.rdb.Process(ctx, &ping) })
 	})
 	if err == nil {
 		return nil
 	}
-	if !says(err) {
+	if !isSpecific(err) {
 		select {
-		case err = <-p.faults:
+		case err = <-p.causes:
 		default:
 		}
 	}
 	return errors.New(reason(err))
 }
 
-// pings are those of one call of Ping.
-type pings struct {
+// pinger is the state of one call of Ping.
+type pinger struct {
 	store  *Store
-	faults chan error // the first that was seen by a connection of its own
+	causes chan error // the first cause that a separate connection saw
 }
 
-// explained pings a server. If there is no answer in a quarter of the timeout, or an error that
-// does not say why, it looks for the cause: go-redis dials again and again, and says nothing until
-// the end.
-func (p *pings) explained(ctx context.Context, look, ping func() error) error {
-	timer := time.AfterFunc(p.store.nodes.timeout/4, func() { p.note(look()) })
+// withCause pings a server. It diagnoses the server if there is no answer within a quarter of the
+// timeout, or an unspecific error: go-redis redials silently until the end.
+func (p *pinger) withCause(ctx context.Context, diagnose, ping func() error) error {
+	timer := time.AfterFunc(p.store.nodes.timeout/4, func() { p.keep(diagnose()) })
 	defer timer.Stop()
-	err := (<-dispatch.Isolate(func() (struct{}, error) { return struct{}{}, ping() })).Err // a hook of the client may panic
-	if err != nil && !says(err) && ctx.Err() == nil {
-		err = cmp.Or(look(), err)
+	// a hook of the client may panic
+	err := (<-dispatch.Isolate(func() (struct{}, error) { return struct{}{}, ping() })).Err
+	if err != nil && !isSpecific(err) && ctx.Err() == nil {
+		err = cmp.Or(diagnose(), err)
 	}
-	p.note(err)
+	p.keep(err)
 	return err
 }
 
-// note keeps the first error that says what is the matter.
-func (p *pings) note(err error) {
+// keep keeps the first specific error.
+func (p *pinger) keep(err error) {
 	if err == nil || dispatch.IsLate(err) {
 		return
 	}
 	select {
-	case p.faults <- err:
+	case p.causes <- err:
 	default:
 	}
 }
 
-// server pings a server of several.
-func (p *pings) server(ctx context.Context, rdb *redis.Client) error {
-	look := func() error { return probe(ctx, *rdb.Options()) }
-	return p.explained(ctx, look, func() error { return rdb.Ping(ctx).Err() })
+// server pings one of several servers.
+func (p *pinger) server(ctx context.Context, rdb *redis.Client) error {
+	diagnose := func() error { return probe(ctx, *rdb.Options()) }
+	return p.withCause(ctx, diagnose, func() error { return rdb.Ping(ctx).Err() })
 }
 
 // cluster pings every master.
-func (p *pings) cluster(ctx context.Context, rdb *redis.ClusterClient) error {
-	look := func() error { // the client asks a server for the masters first, perhaps a dead one
+func (p *pinger) cluster(ctx context.Context, rdb *redis.ClusterClient) error {
+	diagnose := func() error { // the client first asks a server for the masters, perhaps a dead one
 		fault, _ := p.store.nodes.probe(ctx)
 		return fault
 	}
-	return p.explained(ctx, look, func() error { return rdb.ForEachMaster(ctx, p.server) })
+	return p.withCause(ctx, diagnose, func() error { return rdb.ForEachMaster(ctx, p.server) })
 }
 
-// ring pings every shard, also those that the ring leaves out because they are dead.
-func (p *pings) ring(ctx context.Context, rdb *redis.Ring) error {
+// ring pings every shard, including the shards that the ring skips because they are down.
+func (p *pinger) ring(ctx context.Context, rdb *redis.Ring) error {
 	if _, err := rdb.GetShardClientForKey(""); errors.Is(err, redis.ErrClosed) {
 		return err
 	}
 	known := &p.store.shards
-	shards := known.see(rdb)
+	shards := known.observe(rdb)
 	errs := make(chan error)
 	for _, shard := range shards {
 		go func() {
 			err := p.server(ctx, shard)
-			if errors.Is(err, redis.ErrClosed) { // the application has taken it out of the ring, by SetAddrs
+			if errors.Is(err, redis.ErrClosed) { // the application has removed it with SetAddrs
 				known.remove(shard)
 				err = nil
 			}
@@ -117,14 +117,15 @@ func (p *pings) ring(ctx context.Context, rdb *redis.Ring) error {
 	return first
 }
 
-// ringShards are the shards of a ring that were up once. A ring does not name those that are down.
+// ringShards remembers the shards of a ring that were up once. A ring does not list the shards that
+// are down.
 type ringShards struct {
 	mu    sync.Mutex
-	known map[*redis.Client]bool // false once the application has taken it out of the ring
+	known map[*redis.Client]bool // false once the application has removed it
 }
 
-// see adds the shards that are up, and returns all that are in the ring.
-func (r *ringShards) see(rdb *redis.Ring) (inRing []*redis.Client) {
+// observe adds the shards that are up, and returns all shards in the ring.
+func (r *ringShards) observe(rdb *redis.Ring) (inRing []*redis.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.known == nil {
@@ -147,10 +148,10 @@ func (r *ringShards) remove(shard *redis.Client) {
 	r.known[shard] = false
 }
 
-// probeUnseen returns what is the matter with a shard that was down already when the limiter was
-// made, or nil.
+// probeUnseen returns the failure of a shard that was already down when the limiter was made, or
+// nil.
 func (r *ringShards) probeUnseen(ctx context.Context, n *nodes) (first error) {
-	addrs, options := n.given()
+	addrs, options := n.configured()
 	r.mu.Lock()
 	unseen := len(r.known) < len(addrs)
 	for shard := range r.known {

@@ -11,33 +11,33 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// decode reads the reply into the calls.
+// decode reads the reply into the groups.
 func (c *command) decode() {
-	buckets := c.calls[0].Buckets
+	buckets := c.groups[0].Buckets
 	reply, err := c.reply()
-	whole := len(reply) > 0 && reply[0] == Whole && scriptOf(buckets)%WithBanOrSlots >= Single
+	whole := len(reply) > 0 && reply[0] == Whole && scriptFor(buckets)%WithBanOrSlots >= Single
 	if whole {
 		reply = reply[1:]
 	}
-	shape := shapeOf(buckets, whole)
-	ofCall, done := shape.all+shape.guards, len(c.calls)
-	if c.asked {
+	shape := newShape(buckets, whole)
+	perGroup, done := shape.all+shape.banAndSlots, len(c.groups)
+	if c.afterASK {
 		done = 1
 	}
-	if err == nil && len(reply) != ofCall*done {
-		err = fmt.Errorf("the script replies %d integers, not %d", len(reply), ofCall*done)
+	if err == nil && len(reply) != perGroup*done {
+		err = fmt.Errorf("the script replies %d integers, not %d", len(reply), perGroup*done)
 	}
-	if len(c.calls) > 1 && IsErrorReply(err) {
-		err = errRetryAlone
+	if len(c.groups) > 1 && IsErrorReply(err) {
+		err = errRetrySingle
 	}
-	for i, m := range c.calls {
+	for i, g := range c.groups {
 		switch {
 		case err != nil:
-			m.Err = err
-		case i >= done, len(c.calls) > 1 && reply[i*ofCall] == -1:
-			m.Err = errRetryAlone
+			g.Err = err
+		case i >= done, len(c.groups) > 1 && reply[i*perGroup] == -1:
+			g.Err = errRetrySingle
 		default:
-			m.Err = decodeStates(m, reply[i*ofCall:(i+1)*ofCall], &shape)
+			g.Err = decodeStates(g, reply[i*perGroup:(i+1)*perGroup], &shape)
 		}
 	}
 }
@@ -60,8 +60,8 @@ func (c *command) reply() ([]int64, error) {
 	return nil, errors.New("the command is of another type")
 }
 
-// notSent gives the command the error of a pipeline, if it has neither an error nor a value: a hook
-// of the client may keep the pipeline from Redis.
+// notSent sets a pipeline's error on a command that has neither an error nor a value: a hook of the
+// client may have dropped the pipeline.
 func (c *command) notSent(err error) {
 	if c.Err() != nil {
 		return
@@ -78,52 +78,52 @@ func (c *command) notSent(err error) {
 	}
 }
 
-// decodeStates keeps what a script has replied about a call's buckets.
-func decodeStates(m *dispatch.Group, reply []int64, shape *shape) error {
+// decodeStates sets the states of a group's buckets from a reply.
+func decodeStates(g *dispatch.Group, reply []int64, shape *shape) error {
 	for _, n := range reply {
 		if n < 0 || n > bucket.MaxUnits {
 			return fmt.Errorf("the script replies %d", n)
 		}
 	}
-	m.Found = m.Found[:0]
+	g.Found = g.Found[:0]
 	for i := range shape.limits {
-		s, size := bucket.State{Level: reply[0]}, shape.sizeOf(&shape.limits[i])
+		s, size := bucket.State{Level: reply[0]}, shape.size(&shape.limits[i])
 		if size > 1 {
 			s.Soon, s.Wait, s.Reset, s.Mark = reply[1], reply[2], reply[3], reply[4]
 		}
-		m.Found, reply = append(m.Found, s), reply[size:]
+		g.Found, reply = append(g.Found, s), reply[size:]
 	}
-	for i := range m.Buckets[len(shape.limits):] {
+	for i := range g.Buckets[len(shape.limits):] {
 		s := bucket.State{Level: reply[0]}
-		if m.Buckets[len(shape.limits)+i].Kind == bucket.Ban {
+		if g.Buckets[len(shape.limits)+i].Kind == bucket.Ban {
 			s.Wait, reply = reply[1], reply[1:]
 		}
-		m.Found, reply = append(m.Found, s), reply[1:]
+		g.Found, reply = append(g.Found, s), reply[1:]
 	}
 	if shape.window == 1 {
-		completeCalendars(m)
+		completeCalendars(g)
 	}
 	return nil
 }
 
-// completeCalendars completes the states of calendar periods that are not blocked, of which the
-// script has replied only the tokens taken.
-func completeCalendars(m *dispatch.Group) {
+// completeCalendars completes the states of unblocked calendar periods. The script replies only the
+// tokens taken.
+func completeCalendars(g *dispatch.Group) {
 	charges, now := int64(-1), time.Now().UnixMilli()
-	for i := range m.Buckets {
-		b, s := &m.Buckets[i], &m.Found[i]
+	for i := range g.Buckets {
+		b, s := &g.Buckets[i], &g.Found[i]
 		if b.Ends == 0 {
 			continue
 		}
 		if charges < 0 {
-			charges = m.Charges
-			for j := range m.Buckets {
-				charges = m.Buckets[j].Fit(m.Found[j].Level, charges, m.Op.N)
+			charges = g.Charges
+			for j := range g.Buckets {
+				charges = g.Buckets[j].Fit(g.Found[j].Level, charges, g.Op.N)
 			}
 		}
 		s.Reset = b.Left(now)
 		s.Soon = s.Reset
-		if s.Level+charges*m.Op.N+m.Op.N > b.Capacity && m.Op.N <= b.Capacity {
+		if s.Level+charges*g.Op.N+g.Op.N > b.Capacity && g.Op.N <= b.Capacity {
 			s.Wait = s.Reset
 		}
 	}

@@ -20,14 +20,14 @@ func newBucket(kind bucket.Kind) bucket.Bucket {
 	return b
 }
 
-// newCalendar returns the bucket of 10 tokens of a calendar period that ends in so many
+// newCalendar returns the bucket of 10 tokens of a calendar period that ends in the given
 // milliseconds.
 func newCalendar(left int64) bucket.Bucket {
 	b, _ := bucket.NewCalendar("c", 10, 60_000, time.Now().UnixMilli()+left)
 	return b
 }
 
-// merged returns a merged call that takes single tokens.
+// merged returns a group that takes single tokens.
 func merged(charges int64, buckets ...bucket.Bucket) *dispatch.Group {
 	c := dispatch.NewCall()
 	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, buckets)
@@ -49,10 +49,11 @@ func single(reply int64) redis.Cmder {
 	return cmd
 }
 
-// TestReplyToOneCall says what was found of each bucket.
+// TestReplyToOneCall has the states of each bucket.
 func TestReplyToOneCall(t *testing.T) {
 	t.Parallel()
-	token, fixed, ban, slots := newBucket(bucket.Token), newBucket(bucket.FixedWindow), bucket.NewBan(100, 1000), bucket.NewSlots(3)
+	token, fixed, ban, slots := newBucket(bucket.Token), newBucket(bucket.FixedWindow), bucket.NewBan(100, 1000),
+		bucket.NewSlots(3)
 	sliding, period := newBucket(bucket.SlidingWindow), newCalendar(500)
 	const most = bucket.MaxUnits
 	for name, row := range map[string]struct {
@@ -61,48 +62,65 @@ func TestReplyToOneCall(t *testing.T) {
 		want    []bucket.State
 		err     string
 	}{
-		"a token bucket":         {[]bucket.Bucket{token}, single(7), []bucket.State{{Level: 7}}, ""},
-		"a full one":             {[]bucket.Bucket{token}, single(0), []bucket.State{{}}, ""},
-		"the largest level":      {[]bucket.Bucket{token}, single(most), []bucket.State{{Level: most}}, ""},
-		"a larger level":         {[]bucket.Bucket{token}, single(most + 1), nil, "the script replies 9007199254740992"},
-		"a level below 0":        {[]bucket.Bucket{token}, single(-1), nil, "the reply is -1"},
-		"two token buckets":      {[]bucket.Bucket{token, token}, list(nil, 7, 8), []bucket.State{{Level: 7}, {Level: 8}}, ""},
-		"one of them below 0":    {[]bucket.Bucket{token, token}, list(nil, 7, -1), nil, "the script replies -1"},
-		"a window":               {[]bucket.Bucket{fixed}, list(nil, 1, 2, 3, 4, 5), []bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}}, ""},
-		"a window below 0":       {[]bucket.Bucket{fixed}, list(nil, -1, 2, 3, 4, 5), nil, "the script replies -1"},
-		"too few":                {[]bucket.Bucket{fixed}, list(nil, 1, 2, 3, 4), nil, "the script replies 4 integers, not 5"},
-		"too many":               {[]bucket.Bucket{token, token}, list(nil, 1, 2, 3), nil, "the script replies 3 integers, not 2"},
-		"a ban":                  {[]bucket.Bucket{ban}, list(nil, 6, 9), []bucket.State{{Level: 6, Wait: 9}}, ""},
-		"slots":                  {[]bucket.Bucket{slots}, list(nil, 2), []bucket.State{{Level: 2}}, ""},
-		"a bucket and both":      {[]bucket.Bucket{token, ban, slots}, list(nil, 7, 6, 9, 2), []bucket.State{{Level: 7}, {Level: 6, Wait: 9}, {Level: 2}}, ""},
-		"both alone":             {[]bucket.Bucket{ban, slots}, list(nil, 6, 9, 2), []bucket.State{{Level: 6, Wait: 9}, {Level: 2}}, ""},
-		"a window and slots":     {[]bucket.Bucket{fixed, slots}, list(nil, 1, 2, 3, 4, 5, 2), []bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 2}}, ""},
-		"two windows":            {[]bucket.Bucket{fixed, fixed}, list(nil, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10), []bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 6, Soon: 7, Wait: 8, Reset: 9, Mark: 10}}, ""},
-		"a bucket and a period":  {[]bucket.Bucket{token, period}, list(nil, Whole, 7, 1, 2, 3, 4, 5), []bucket.State{{Level: 7}, {Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}}, ""},
-		"several kinds":          {[]bucket.Bucket{fixed, token, sliding, slots}, list(nil, Whole, 1, 2, 3, 4, 5, 7, 1, 2, 3, 4, 6, 9), []bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 7}, {Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 6}, {Level: 9}}, ""},
-		"too few of a period":    {[]bucket.Bucket{token, period}, list(nil, Whole, 7, 1), nil, "the script replies 2 integers, not 6"},
-		"a window is not whole":  {[]bucket.Bucket{fixed}, list(nil, Whole, 2, 3, 4, 5), nil, "the script replies -1"},
-		"an error":               {[]bucket.Bucket{fixed}, list(replyError("OOM no memory")), nil, "OOM no memory"},
-		"a command of no reply":  {[]bucket.Bucket{fixed}, redis.NewStringCmd(context.Background()), nil, "the command is of another type"},
-		"one that was not known": {[]bucket.Bucket{token, token}, list(nil), nil, "the script replies 0 integers, not 2"},
+		"a token bucket":    {[]bucket.Bucket{token}, single(7), []bucket.State{{Level: 7}}, ""},
+		"a full one":        {[]bucket.Bucket{token}, single(0), []bucket.State{{}}, ""},
+		"the largest level": {[]bucket.Bucket{token}, single(most), []bucket.State{{Level: most}}, ""},
+		"a larger level": {[]bucket.Bucket{token}, single(most + 1), nil,
+			"the script replies 9007199254740992"},
+		"a level below 0": {[]bucket.Bucket{token}, single(-1), nil, "the reply is -1"},
+		"two token buckets": {[]bucket.Bucket{token, token}, list(nil, 7, 8),
+			[]bucket.State{{Level: 7}, {Level: 8}}, ""},
+		"one of them below 0": {[]bucket.Bucket{token, token}, list(nil, 7, -1), nil, "the script replies -1"},
+		"a window": {[]bucket.Bucket{fixed}, list(nil, 1, 2, 3, 4, 5),
+			[]bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}}, ""},
+		"a window below 0": {[]bucket.Bucket{fixed}, list(nil, -1, 2, 3, 4, 5), nil, "the script replies -1"},
+		"too few": {[]bucket.Bucket{fixed}, list(nil, 1, 2, 3, 4), nil,
+			"the script replies 4 integers, not 5"},
+		"too many": {[]bucket.Bucket{token, token}, list(nil, 1, 2, 3), nil,
+			"the script replies 3 integers, not 2"},
+		"a ban": {[]bucket.Bucket{ban}, list(nil, 6, 9), []bucket.State{{Level: 6, Wait: 9}}, ""},
+		"slots": {[]bucket.Bucket{slots}, list(nil, 2), []bucket.State{{Level: 2}}, ""},
+		"a bucket and both": {[]bucket.Bucket{token, ban, slots}, list(nil, 7, 6, 9, 2),
+			[]bucket.State{{Level: 7}, {Level: 6, Wait: 9}, {Level: 2}}, ""},
+		"both alone": {[]bucket.Bucket{ban, slots}, list(nil, 6, 9, 2),
+			[]bucket.State{{Level: 6, Wait: 9}, {Level: 2}}, ""},
+		"a window and slots": {[]bucket.Bucket{fixed, slots}, list(nil, 1, 2, 3, 4, 5, 2),
+			[]bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 2}}, ""},
+		"two windows": {[]bucket.Bucket{fixed, fixed}, list(nil, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+			[]bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5},
+				{Level: 6, Soon: 7, Wait: 8, Reset: 9, Mark: 10}}, ""},
+		"a bucket and a period": {[]bucket.Bucket{token, period}, list(nil, Whole, 7, 1, 2, 3, 4, 5),
+			[]bucket.State{{Level: 7}, {Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}}, ""},
+		"several kinds": {[]bucket.Bucket{fixed, token, sliding, slots},
+			list(nil, Whole, 1, 2, 3, 4, 5, 7, 1, 2, 3, 4, 6, 9),
+			[]bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 7},
+				{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 6}, {Level: 9}}, ""},
+		"too few of a period": {[]bucket.Bucket{token, period}, list(nil, Whole, 7, 1), nil,
+			"the script replies 2 integers, not 6"},
+		"a window is not whole": {[]bucket.Bucket{fixed}, list(nil, Whole, 2, 3, 4, 5), nil, "the script replies -1"},
+		"an error":              {[]bucket.Bucket{fixed}, list(replyError("OOM no memory")), nil, "OOM no memory"},
+		"a command of no reply": {[]bucket.Bucket{fixed}, redis.NewStringCmd(context.Background()), nil,
+			"the command is of another type"},
+		"one that was not known": {[]bucket.Bucket{token, token}, list(nil), nil,
+			"the script replies 0 integers, not 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := merged(1, row.buckets...)
-			m.Found = []bucket.State{{Level: 99}} // of another use
-			c := command{Cmder: row.reply, calls: []*dispatch.Group{m}}
+			g := merged(1, row.buckets...)
+			g.Found = []bucket.State{{Level: 99}} // of another use
+			c := command{Cmder: row.reply, groups: []*dispatch.Group{g}}
 			c.decode()
 			if row.err != "" {
-				require.EqualError(t, m.Err, row.err)
+				require.EqualError(t, g.Err, row.err)
 				return
 			}
-			require.NoError(t, m.Err)
-			require.Equal(t, row.want, m.Found)
+			require.NoError(t, g.Err)
+			require.Equal(t, row.want, g.Found)
 		})
 	}
 }
 
-// TestReplyToSeveralCalls says which of them are to be asked for alone.
+// TestReplyToSeveralCalls marks the groups to retry alone.
 func TestReplyToSeveralCalls(t *testing.T) {
 	t.Parallel()
 	token, fixed := newBucket(bucket.Token), newBucket(bucket.FixedWindow)
@@ -113,30 +131,32 @@ func TestReplyToSeveralCalls(t *testing.T) {
 		errs   [2]error
 		levels [2]int64
 	}{
-		"both":                {token, list(nil, 7, 8), [2]error{}, [2]int64{7, 8}},
-		"the first was not":   {token, list(nil, -1, 8), [2]error{errRetryAlone, nil}, [2]int64{0, 8}},
-		"the second was not":  {token, list(nil, 7, -1), [2]error{nil, errRetryAlone}, [2]int64{7, 0}},
-		"windows":             {fixed, list(nil, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10), [2]error{}, [2]int64{1, 6}},
-		"a window was not":    {fixed, list(nil, 1, 2, 3, 4, 5, -1, 0, 0, 0, 0), [2]error{nil, errRetryAlone}, [2]int64{1, 0}},
-		"refused as a whole":  {token, list(replyError("CROSSSLOT no")), [2]error{errRetryAlone, errRetryAlone}, [2]int64{}},
+		"both":               {token, list(nil, 7, 8), [2]error{}, [2]int64{7, 8}},
+		"the first was not":  {token, list(nil, -1, 8), [2]error{errRetrySingle, nil}, [2]int64{0, 8}},
+		"the second was not": {token, list(nil, 7, -1), [2]error{nil, errRetrySingle}, [2]int64{7, 0}},
+		"windows":            {fixed, list(nil, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10), [2]error{}, [2]int64{1, 6}},
+		"a window was not": {fixed, list(nil, 1, 2, 3, 4, 5, -1, 0, 0, 0, 0), [2]error{nil, errRetrySingle},
+			[2]int64{1, 0}},
+		"denied as a whole": {token, list(replyError("CROSSSLOT no")), [2]error{errRetrySingle, errRetrySingle},
+			[2]int64{}},
 		"an error of the way": {token, list(network), [2]error{network, network}, [2]int64{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			calls := []*dispatch.Group{merged(1, row.of), merged(1, row.of)}
-			c := command{Cmder: row.reply, calls: calls}
+			c := command{Cmder: row.reply, groups: calls}
 			c.decode()
-			for i, m := range calls {
-				require.Equal(t, row.errs[i], m.Err)
-				if m.Err == nil {
-					require.Equal(t, row.levels[i], m.Found[0].Level)
+			for i, g := range calls {
+				require.Equal(t, row.errs[i], g.Err)
+				if g.Err == nil {
+					require.Equal(t, row.levels[i], g.Found[0].Level)
 				}
 			}
 		})
 	}
 }
 
-// TestReplyOfCalendarPeriods has only the tokens taken of each bucket. The rest is computed: a
+// TestReplyOfCalendarPeriods has only the tokens taken from each bucket. The rest is computed: a
 // period ends for all at once.
 func TestReplyOfCalendarPeriods(t *testing.T) {
 	t.Parallel()
@@ -157,15 +177,16 @@ func TestReplyOfCalendarPeriods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := merged(row.charges, newBucket(bucket.Token), newCalendar(500), newCalendar(700), bucket.NewBan(100, 1000))
-				m.Op.N = row.tokens
-				c := command{Cmder: list(nil, row.level, row.taken, 0, 0, 9), calls: []*dispatch.Group{m}}
+				g := merged(row.charges, newBucket(bucket.Token), newCalendar(500), newCalendar(700),
+					bucket.NewBan(100, 1000))
+				g.Op.N = row.tokens
+				c := command{Cmder: list(nil, row.level, row.taken, 0, 0, 9), groups: []*dispatch.Group{g}}
 				c.decode()
-				require.NoError(t, m.Err)
-				require.Equal(t, bucket.State{Level: row.level}, m.Found[0])
-				require.Equal(t, row.want, m.Found[1])
-				require.EqualValues(t, 700, m.Found[2].Reset)
-				require.Equal(t, bucket.State{Wait: 9}, m.Found[3])
+				require.NoError(t, g.Err)
+				require.Equal(t, bucket.State{Level: row.level}, g.Found[0])
+				require.Equal(t, row.want, g.Found[1])
+				require.EqualValues(t, 700, g.Found[2].Reset)
+				require.Equal(t, bucket.State{Wait: 9}, g.Found[3])
 			})
 		})
 	}

@@ -12,19 +12,18 @@ import (
 	"github.com/ginlimit/ginlimit/internal/inflight"
 )
 
-// reportTimeout is how long Redis may take for a report of slots, or a timeout where that is
-// longer.
+// reportTimeout is the least time allowed for a report of slots.
 const reportTimeout = 900 * time.Millisecond
 
-// slotsID ends the keys of slots.
+// slotsID is the suffix of slots' keys.
 var slotsID = func() string { b := bucket.NewSlots(1); return b.ID }()
 
-// Report reports to Redis which slots this process holds, and returns which updates reached it.
-// A server whose circuit breaker is open is not asked.
+// Report reports to Redis which slots this process holds, and returns which updates arrived. It
+// skips servers whose circuit breaker is open.
 func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported []bool) {
 	ctx, cancel := context.WithTimeout(ctx, max(reportTimeout, s.nodes.timeout))
 	defer cancel()
-	each := 1 // with several servers, each key may be on another one
+	each := 1 // with several servers, keys may be on different ones
 	if s.Together() {
 		each = len(updates)
 	}
@@ -63,10 +62,9 @@ func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported
 	return reported
 }
 
-// reportAll has commands done: by the script's SHA, and with its source where Redis does not have
-// it.
+// reportAll sends commands by the script's SHA, and again with its source where Redis lacks it.
 func (s *Store) reportAll(ctx context.Context, commands []*command) {
-	x := &pipeline{store: s}
+	p := &pipeline{store: s}
 	for _, bySHA := range []bool{true, false} {
 		if len(commands) == 0 {
 			return
@@ -74,7 +72,7 @@ func (s *Store) reportAll(ctx context.Context, commands []*command) {
 		for _, c := range commands {
 			c.encodeReport(ctx, s, bySHA)
 		}
-		x.exec(ctx, commands)
+		p.exec(ctx, commands)
 		commands = slices.DeleteFunc(slices.Clone(commands), func(c *command) bool {
 			return c.Err() == nil || !redis.HasErrorPrefix(c.Err(), "NOSCRIPT")
 		})
@@ -83,18 +81,18 @@ func (s *Store) reportAll(ctx context.Context, commands []*command) {
 
 // encodeReport writes the command as report.lua documents it.
 func (c *command) encodeReport(ctx context.Context, s *Store, bySHA bool) {
-	c.bounded = s.carriers.bounded()
+	c.route = s.sender.route()
 	call := s.scripts[Report].bySource
 	if bySHA {
 		call = s.scripts[Report].bySHA
 	}
 	c.args = append(append(c.args[:0], call[0], call[1]), c.reported...)
-	// Without a value there is no answer: a hook of the client may keep a pipeline from Redis.
+	// The value stays nil if a hook of the client drops the pipeline.
 	c.Cmder = redis.NewIntSliceCmd(ctx, c.args...)
 	c.SetStepCount(1)
 }
 
-// report returns a command that reports some keys, to be encoded.
+// report returns a command for some updates. encodeReport completes it.
 func (s *Store) report(updates []inflight.Update) *command {
 	c := &command{reported: make([]any, 0, 4*len(updates)+2)}
 	c.reported = append(c.reported, len(updates))

@@ -8,7 +8,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// TestScriptOfBuckets is that of their kinds, and of whether a ban or slots come with them.
+// TestScriptOfBuckets depends on the kinds of limits, and on whether a ban or slots come with them.
 func TestScriptOfBuckets(t *testing.T) {
 	t.Parallel()
 	token, fixed, sliding := newBucket(bucket.Token), newBucket(bucket.FixedWindow), newBucket(bucket.SlidingWindow)
@@ -17,24 +17,25 @@ func TestScriptOfBuckets(t *testing.T) {
 		want    int
 		buckets []bucket.Bucket
 	}{
-		"a token bucket":          {Tokens, []bucket.Bucket{token}},
-		"two token buckets":       {Tokens, []bucket.Bucket{token, token}},
-		"a fixed window":          {Fixed, []bucket.Bucket{fixed}},
-		"a period":                {Fixed, []bucket.Bucket{calendar}},
-		"a period and a window":   {Fixed, []bucket.Bucket{calendar, fixed}},
-		"a sliding window":        {Sliding, []bucket.Bucket{sliding}},
-		"a bucket and a period":   {TokensCalendar, []bucket.Bucket{token, calendar}},
-		"a period between":        {TokensCalendar, []bucket.Bucket{token, calendar, token}},
-		"a bucket and a window":   {Mixed, []bucket.Bucket{token, fixed}},
-		"both windows":            {Mixed, []bucket.Bucket{fixed, sliding}},
-		"a log and a period":      {Mixed, []bucket.Bucket{sliding, calendar}},
-		"all":                     {Mixed, []bucket.Bucket{token, calendar, fixed, sliding}},
-		"a bucket and slots":      {WithBanOrSlots + Tokens, []bucket.Bucket{token, slots}},
-		"a log and a ban":         {WithBanOrSlots + Sliding, []bucket.Bucket{sliding, ban}},
-		"all, a ban and slots":    {WithBanOrSlots + Mixed, []bucket.Bucket{token, calendar, fixed, sliding, ban, slots}},
+		"a token bucket":        {Tokens, []bucket.Bucket{token}},
+		"two token buckets":     {Tokens, []bucket.Bucket{token, token}},
+		"a fixed window":        {Fixed, []bucket.Bucket{fixed}},
+		"a period":              {Fixed, []bucket.Bucket{calendar}},
+		"a period and a window": {Fixed, []bucket.Bucket{calendar, fixed}},
+		"a sliding window":      {Sliding, []bucket.Bucket{sliding}},
+		"a bucket and a period": {TokensCalendar, []bucket.Bucket{token, calendar}},
+		"a period between":      {TokensCalendar, []bucket.Bucket{token, calendar, token}},
+		"a bucket and a window": {Mixed, []bucket.Bucket{token, fixed}},
+		"both windows":          {Mixed, []bucket.Bucket{fixed, sliding}},
+		"a log and a period":    {Mixed, []bucket.Bucket{sliding, calendar}},
+		"all":                   {Mixed, []bucket.Bucket{token, calendar, fixed, sliding}},
+		"a bucket and slots":    {WithBanOrSlots + Tokens, []bucket.Bucket{token, slots}},
+		"a log and a ban":       {WithBanOrSlots + Sliding, []bucket.Bucket{sliding, ban}},
+		"all, a ban and slots": {WithBanOrSlots + Mixed,
+			[]bucket.Bucket{token, calendar, fixed, sliding, ban, slots}},
 		"a ban and slots":         {BanOrSlots, []bucket.Bucket{ban, slots}},
 		"a period, tokens, a ban": {WithBanOrSlots + TokensCalendar, []bucket.Bucket{calendar, token, ban}},
 	} {
-		require.Equal(t, row.want, scriptOf(row.buckets), name)
+		require.Equal(t, row.want, scriptFor(row.buckets), name)
 	}
 }

@@ -1,5 +1,5 @@
-// Package redisstore keeps buckets in Redis, on one server or several. It alone knows go-redis'
-// commands.
+// Package redisstore keeps buckets in Redis, on one server or several. Only this package knows
+// go-redis' commands.
 package redisstore
 
 import (
@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,38 +17,41 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// separateTime is for how long calls have the keys of one client each, after Redis has denied a
-// call for several clients and done it for one.
-const separateTime = time.Minute
+// singleKeyTime is how long commands have one client's keys each, after Redis has denied a command
+// for several clients and accepted it for one.
+const singleKeyTime = time.Minute
 
-// Config is what a store is made of.
+// Config configures a store.
 type Config struct {
-	Prefix  string // of every key; not "" ends it with a colon
+	Prefix  string // of every key, without the colon that ends it
 	Timeout time.Duration
 	Log     *slog.Logger
-	Process string // names this process in the slots that it holds; without a space
+	Process string // names this process as the holder of slots; without a space
 	Sources Sources
-	// Changed is called after the store has given tokens back by itself; err says whether it could.
-	Changed func(key []byte, hash uint64, err error)
+	// Apply makes a change that is the store's own decision, by calling send. It may be nil.
+	Apply func(ctx context.Context, c *dispatch.Call, send Send) error
 }
+
+// Send sends a call.
+type Send func(context.Context, *dispatch.Call) error
 
 // Store keeps buckets in Redis, one key each: prefix:{key}:ID.
 type Store struct {
-	rdb          redis.UniversalClient
-	carriers     carriers // of the commands of rdb
-	shards       ringShards
-	prefix       string // up to and with the brace
-	name         string // what it has in common with stores of the same keys
-	process      string
-	scripts      [Scripts]script
-	ofNode       [Single]script       // of calls for several clients on a node of a cluster
-	loaded       [Scripts]atomic.Bool // Redis was asked to load the script
-	separate     atomic.Int64         // until when no call has keys of several clients, in Unix seconds
-	nodes        *nodes
-	migration    migration
-	log          *slog.Logger
-	errorReplies Throttle
-	pipelines    sync.Pool // of *pipeline
+	rdb            redis.UniversalClient
+	sender         sender // sends rdb's commands
+	shards         ringShards
+	prefix         string // up to and including the brace
+	name           string // the same for stores of the same keys
+	process        string
+	scripts        [Scripts]script
+	nodeScripts    [Single]script       // for several clients' calls on a cluster node
+	loaded         [Scripts]atomic.Bool // SCRIPT LOAD was sent
+	singleKeyUntil atomic.Int64         // in Unix seconds; until then no command has several clients' keys
+	nodes          *nodes
+	migration      migration
+	log            *slog.Logger
+	errorReplies   Throttle
+	pipelines      sync.Pool // of *pipeline
 }
 
 // script is how a script is called.
@@ -64,39 +66,39 @@ func newScript(source string) script {
 	return script{source, [2]any{"evalsha", sha}, [2]any{"eval", source}}
 }
 
-// New returns the store of a client, which may be nil: then the store is for nobody.
+// New returns the store of a client. If the client is nil, the store must not be used.
 func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix != "" {
 		c.Prefix += ":"
 	}
 	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log}
 	s.migration.init(&c)
-	s.carriers.init(rdb, c.Timeout, c.Log)
+	s.sender.init(rdb, c.Timeout, c.Log)
 	for i, source := range c.Sources.Server {
 		s.scripts[i] = newScript(source)
 	}
 	for i, source := range c.Sources.Node {
-		s.ofNode[i] = newScript(source)
+		s.nodeScripts[i] = newScript(source)
 	}
 	s.nodes = newNodes(s, c.Timeout)
 	if ring, ok := rdb.(*redis.Ring); ok && ring != nil {
-		s.shards.see(ring) // before it finds that one is down
+		s.shards.observe(ring) // before it notices that one is down
 	}
-	s.name = fmt.Sprintf("%s %s", serversOf(rdb), s.prefix)
+	s.name = fmt.Sprintf("%s %s", identify(rdb), s.prefix)
 	return s
 }
 
-// String names the servers and the prefix: stores of one name have the same keys.
+// String names the servers and the prefix. Stores of the same name have the same keys.
 func (s *Store) String() string { return s.name }
 
-// Close returns when the store has stopped working, or soon after.
+// Close closes the store, and returns when it has stopped or soon after.
 func (s *Store) Close() {
 	s.migration.close()
 	s.nodes.close()
-	s.carriers.end()
+	s.sender.close()
 }
 
-// do has a call done by the server of its key.
+// do sends a call to its key's server.
 func (s *Store) do(ctx context.Context, c *dispatch.Call) error {
 	for i := range c.Names {
 		c.Names[i] = s.appendName(c.Names[i][:0], c.KeyOf(i), c.Buckets[i].ID)
@@ -108,67 +110,67 @@ func (s *Store) do(ctx context.Context, c *dispatch.Call) error {
 	}
 }
 
-// appendName appends what a bucket of a key is called in Redis.
+// appendName appends the Redis key of a bucket.
 func (s *Store) appendName(name dispatch.Name, key []byte, id string) dispatch.Name {
 	name = append(append(name, s.prefix...), key...)
 	return append(append(name, "}:"...), id...)
 }
 
-// Together reports whether one script may decide on the keys of several clients, all or none: they
-// are on one server.
-func (s *Store) Together() bool { return s.nodes.one && s.mayShare() }
+// Together reports whether one script may decide on several clients' keys, all or none. It needs a
+// single server.
+func (s *Store) Together() bool { return s.nodes.single && s.mayCoalesce() }
 
-func (s *Store) mayShare() bool { return s.separate.Load() <= time.Now().Unix() }
+func (s *Store) mayCoalesce() bool { return s.singleKeyUntil.Load() <= time.Now().Unix() }
 
-// Separate has every call have the keys of one client, for a while.
-func (s *Store) Separate() { s.separate.Store(time.Now().Add(separateTime).Unix()) }
+// Separate disables commands with several clients' keys for a while.
+func (s *Store) Separate() { s.singleKeyUntil.Store(time.Now().Add(singleKeyTime).Unix()) }
 
-// send has a batch done, where calls may share commands as sharing says. The error says that the
-// server answers nobody.
-func (s *Store) send(ctx context.Context, b *dispatch.Batch, sharing *sharing) error {
-	for _, m := range b.Groups {
-		if err := s.load(ctx, scriptOf(m.Buckets)); err != nil {
-			for _, m := range b.Groups {
-				m.Err = err
+// send sends a batch, in shared commands where coalescing allows them. The error means that the
+// server serves nobody.
+func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalescing) error {
+	for _, g := range b.Groups {
+		if err := s.load(ctx, scriptFor(g.Buckets)); err != nil {
+			for _, g := range b.Groups {
+				g.Err = err
 			}
 			return unanswered(b)
 		}
 	}
-	x, ok := s.pipelines.Get().(*pipeline)
+	p, ok := s.pipelines.Get().(*pipeline)
 	if !ok {
-		x = &pipeline{store: s}
+		p = &pipeline{store: s}
 	}
-	defer s.pipelines.Put(x)
-	defer x.reset()
-	if len(b.Groups) == 1 || !s.mayShare() {
-		sharing = nil
+	defer s.pipelines.Put(p)
+	defer p.reset()
+	if len(b.Groups) == 1 || !s.mayCoalesce() {
+		coalescing = nil
 	}
-	x.plan(b.Groups, sharing)
-	refused := x.run(ctx)
+	p.build(b.Groups, coalescing)
+	denied := p.run(ctx)
 	var alone []*dispatch.Group
-	for _, m := range b.Groups {
-		if m.Err == errRetryAlone {
-			alone = append(alone, m)
+	for _, g := range b.Groups {
+		if g.Err == errRetrySingle {
+			alone = append(alone, g)
 		}
 	}
 	if alone != nil {
-		x.plan(alone, nil)
-		x.run(ctx)
-		for _, m := range alone {
-			if refused && m.Err == nil {
-				s.Separate() // what is denied together and done alone
+		p.build(alone, nil)
+		p.run(ctx)
+		for _, g := range alone {
+			if denied && g.Err == nil {
+				s.Separate() // denied together, accepted alone
 			}
 		}
 	}
-	for _, m := range b.Groups {
-		if m.Err != nil && IsCommandError(m.Err) && !isTryAgain(m.Err, Keys(m.Call)) {
-			s.logErrorReply(m.Err)
+	for _, g := range b.Groups {
+		if g.Err != nil && IsCommandError(g.Err) && !isTryAgain(g.Err, Keys(g.Call)) {
+			s.logErrorReply(g.Err)
 		}
 	}
 	return unanswered(b)
 }
 
-// unanswered returns the error that says that the server answers nobody, and nil if it has replied.
+// unanswered returns the first group's error unless it is a reply to that command alone.
 func unanswered(b *dispatch.Batch) error {
 	if err := b.Groups[0].Err; err != nil && !IsCommandError(err) {
 		return err
@@ -176,25 +178,25 @@ func unanswered(b *dispatch.Batch) error {
 	return nil
 }
 
-// logErrorReply logs, once in a while, that Redis refuses what it is asked.
+// logErrorReply logs, at most once a minute, that Redis denies commands.
 func (s *Store) logErrorReply(err error) {
 	if !s.errorReplies.Allow() {
 		return
 	}
 	code := reason(err)
-	if code == "MOVED" && s.nodes.one {
+	if code == "MOVED" && s.nodes.single {
 		code = "MOVED: use redis.NewClusterClient"
 	}
 	s.log.Warn("ginlimit: Redis refuses decisions", "code", code)
 }
 
-// load has Redis keep a script, once. Where Redis is reached and denies that, EVAL will do.
+// load loads a script into Redis once. If Redis denies SCRIPT LOAD, EVAL will do.
 func (s *Store) load(ctx context.Context, script int) error {
 	loaded := &s.loaded[script]
-	if !s.nodes.one || loaded.Load() || !loaded.CompareAndSwap(false, true) {
-		return nil // of several servers each learns it by EVAL
+	if !s.nodes.single || loaded.Load() || !loaded.CompareAndSwap(false, true) {
+		return nil // several servers each load it by EVAL
 	}
-	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[script].source), bounded: s.carriers.bounded()}
+	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[script].source), route: s.sender.route()}
 	load.SetStepCount(1)
 	err := s.rdb.Process(ctx, &load)
 	if err == nil || IsErrorReply(err) {
@@ -204,7 +206,7 @@ func (s *Store) load(ctx context.Context, script int) error {
 	return err
 }
 
-// Throttle allows a log line at most once a minute. The zero Throttle has allowed none yet.
+// Throttle allows one log line a minute. Its zero value allows the first at once.
 type Throttle struct{ last atomic.Pointer[time.Time] }
 
 // Allow reports whether a line may be written now.
@@ -213,19 +215,20 @@ func (t *Throttle) Allow() bool {
 	return (last == nil || now.Sub(*last) >= time.Minute) && t.last.CompareAndSwap(last, &now)
 }
 
-var errRetryAlone = errors.New("to be asked for alone")
+var errRetrySingle = errors.New("retry alone")
 
-// serverErrors begin the replies by which a server says that it decides for nobody now.
-var serverErrors = []string{"LOADING", "BUSY", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN", "ERR max number of clients"}
+// serverErrors are the prefixes of error replies that concern every command.
+var serverErrors = []string{"LOADING", "BUSY", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN",
+	"ERR max number of clients"}
 
-// IsErrorReply reports whether an error is what Redis replied.
+// IsErrorReply reports whether an error is an error reply of Redis.
 func IsErrorReply(err error) bool {
-	var refusal redis.Error
-	return errors.As(err, &refusal)
+	var reply redis.Error
+	return errors.As(err, &reply)
 }
 
-// IsCommandError reports whether an error is what Redis replied to one command, where another one
-// may be done.
+// IsCommandError reports whether an error is Redis' reply to one command; other commands may
+// succeed.
 func IsCommandError(err error) bool {
 	if !IsErrorReply(err) {
 		return false
@@ -238,7 +241,7 @@ func IsCommandError(err error) bool {
 	return true
 }
 
-// Keys returns how many keys of Redis a call is about.
+// Keys returns how many Redis keys a call uses.
 func Keys(c *dispatch.Call) int {
 	if c.Op.Records == bucket.WithRecords {
 		return len(c.Buckets) + bucket.Counted(c.Buckets)
@@ -246,24 +249,15 @@ func Keys(c *dispatch.Call) int {
 	return len(c.Buckets)
 }
 
-// isTryAgain reports whether Redis has denied a call since it is about several keys, of which some
-// are on another node already. A call for one is done.
+// isTryAgain reports whether Redis denied a call on several keys because some are already on
+// another node. A call on one key succeeds.
 func isTryAgain(err error, keys int) bool {
 	return keys > 1 && redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
-// isMoving reports whether Redis has denied a call on one bucket since its hash slot is moving, so
-// often that the client gave up. It was not done.
+// isMoving reports whether a call on one bucket failed because its hash slot moved more often than
+// the client follows. The call was not done.
 func isMoving(err error) bool {
-	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN")
-}
-
-// replyCode returns the first word of an error reply, which is its code. Redis writes codes in
-// capitals.
-func replyCode(reply redis.Error) string {
-	code, _, _ := strings.Cut(reply.Error(), " ")
-	if code == "" || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
-		return fmt.Sprintf("%T", reply)
-	}
-	return code
+	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") ||
+		redis.HasErrorPrefix(err, "TRYAGAIN")
 }

@@ -46,9 +46,6 @@ type Set struct {
 	share    *Set  // of one of them; nil if it is computed each time
 }
 
-// Reuse empties a set and gives it memory for its limits.
-func (s *Set) Reuse(memory []bucket.Bucket) { *s = Set{resources: memory[:0]} }
-
 // Add adds a limit that is no calendar quota. Limits come before all else.
 func (s *Set) Add(b bucket.Bucket) {
 	s.resources = append(s.resources, b)
@@ -97,7 +94,8 @@ func (s *Set) Leave(floor int64) (first int) {
 				rule = s.calendars[i]
 			}
 			s.resources, s.calendars, s.limits = nil, nil, 0
-			s.prohibits, s.prohibited = true, rule
+			s.begins, s.ends, s.later = 0, 0, nil
+			s.Prohibit(rule)
 			return i
 		}
 	}
@@ -165,6 +163,14 @@ func (s *Set) Guarded() bool { return len(s.resources) > s.limits }
 
 // Bans reports whether there is a ban.
 func (s *Set) Bans() bool { return s.bans > 0 }
+
+// Ban returns the index of the ban, or -1.
+func (s *Set) Ban() int {
+	if s.bans == 0 {
+		return -1
+	}
+	return s.limits
+}
 
 // Slots returns the index of the slots, or -1.
 func (s *Set) Slots() int {

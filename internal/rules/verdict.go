@@ -19,6 +19,7 @@ const (
 // Verdict is the answer to a request for tokens, by the resource that is closest to exhaustion.
 type Verdict struct {
 	Allowed    bool
+	Banned     bool  // it is denied, and the client is banned
 	Granted    int64 // tokens
 	Resource   int   // its index in the set, Uncounted or Prohibited
 	Remaining  int64 // whole tokens; math.MaxInt64 if they are not counted
@@ -46,6 +47,7 @@ const (
 	ReportNone    Report = iota
 	ReportDenying        // of the resources that deny
 	ReportEvery
+	ReportFull // every one, and until when it is full; of a client that is banned the ban too
 )
 
 // Status is the status of a resource after a decision.
@@ -53,6 +55,7 @@ type Status struct {
 	Remaining int64         // whole tokens
 	Full      int64         // tokens in a full bucket
 	More      time.Duration // until there is another token
+	Reset     time.Duration // until it is full, if that is wanted
 	Resource  int32         // its index in the set, or Prohibited
 	Denies    bool
 }
@@ -89,12 +92,13 @@ func (s *Set) Fit(scope Scope, found []bucket.State, op bucket.Op) (charges int6
 
 // Judge returns the verdict on an operation from the states that the store found, by the arithmetic
 // by which the store decided, and appends the statuses that are wanted.
-func (s *Set) Judge(scope Scope, found []bucket.State, op bucket.Op, report Report, statuses []Status) (Verdict, []Status) {
+func (s *Set) Judge(scope Scope, found []bucket.State, op bucket.Op, report Report,
+	statuses []Status) (Verdict, []Status) {
 	charges, allowed := s.Fit(scope, found, op)
 	return s.JudgeOf(scope, found, op.N, charges, allowed, report, statuses)
 }
 
-// JudgeOf is Judge of a decision on several sets together, by which so many charges of n tokens are
+// JudgeOf is Judge of a decision on several sets together, by which charges of n tokens each are
 // made of each.
 func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allowed bool, report Report,
 	statuses []Status) (Verdict, []Status) {
@@ -105,12 +109,16 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 	)
 	if !allowed {
 		if banned = s.Banned(scope, found); banned > 0 {
+			closest.Banned = true
 			closest.Remaining, closest.RetryAfter, closest.ResetAfter = 0, banned, banned
 		}
 	}
 	for i := range buckets {
 		b := &buckets[i]
 		if b.Kind == bucket.Ban {
+			if banned > 0 && report == ReportFull {
+				statuses = append(statuses, Status{More: banned, Reset: banned, Resource: int32(i), Denies: true})
+			}
 			continue
 		}
 		after := found[i]
@@ -125,7 +133,7 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 			this.RetryAfter = duration(b.RetryAfter(after, n))
 		}
 		if banned > 0 {
-			this.Remaining, this.ResetAfter = 0, max(this.ResetAfter, banned)
+			this.Banned, this.Remaining, this.ResetAfter = true, 0, max(this.ResetAfter, banned)
 			if this.RetryAfter >= 0 {
 				this.RetryAfter = max(this.RetryAfter, banned)
 			}
@@ -156,11 +164,26 @@ func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucke
 	if report == ReportDenying && !denies {
 		return statuses
 	}
-	left, more := b.Remaining(after.Level), duration(b.MoreAfter(after))
-	if banned > 0 {
-		left, more = 0, max(more, banned)
+	status := Status{
+		Remaining: b.Remaining(after.Level), Full: min(b.Burst, b.Capacity), More: duration(b.MoreAfter(after)),
+		Resource: int32(i), Denies: denies,
 	}
-	return append(statuses, Status{left, min(b.Burst, b.Capacity), more, int32(i), denies})
+	if report == ReportFull {
+		status.Reset = duration(b.ResetAfter(after))
+		if denies {
+			status.More = duration(b.RetryAfter(after, n))
+		}
+	}
+	if banned > 0 {
+		if status.Remaining > 0 { // they are there when the ban ends
+			status.More = 0
+		}
+		status.Remaining, status.More = 0, max(status.More, banned)
+		if report == ReportFull {
+			status.Reset = max(status.Reset, banned)
+		}
+	}
+	return append(statuses, status)
 }
 
 // JudgeLeased returns the verdict on n tokens that were taken ahead, of which some are left. These
@@ -176,7 +199,9 @@ func (s *Set) JudgeLeased(states []bucket.State, n, left int64, report Report, s
 			closest = this
 		}
 		if report == ReportEvery {
-			statuses = append(statuses, Status{left, b.Burst, duration(b.MoreAfter(states[i])), int32(i), false})
+			statuses = append(statuses, Status{
+				Remaining: left, Full: b.Burst, More: duration(b.MoreAfter(states[i])), Resource: int32(i),
+			})
 		}
 	}
 	return closest, statuses

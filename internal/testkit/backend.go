@@ -11,8 +11,8 @@ import (
 
 // Backend is where the buckets of a test are.
 type Backend struct {
-	Limiter *ginlimit.Limiter
-	Other   *ginlimit.Limiter // of another process, if there is one
+	Limiter *Limiter
+	Other   *Limiter // of another process, if there is one
 }
 
 // OnEveryBackend runs a test in a bubble: with one server, with a client whose keys may be on
@@ -33,9 +33,10 @@ func OnEveryBackend(t *testing.T, test func(t *testing.T, b Backend)) {
 		},
 		"outage": func(t *testing.T, b *Bubble) Backend {
 			b.Late.Store(true)
-			l, err := ginlimit.NewLimiter(b.Redis)
+			limiter, err := ginlimit.NewLimiter(b.Redis)
 			require.NoError(t, err)
-			t.Cleanup(func() { _ = l.Close() })
+			t.Cleanup(func() { _ = limiter.Close() })
+			l := Wrap(limiter, ginlimit.TokenBucket)
 			for range 5 {
 				_, err := l.Allow(t.Context(), "breaker", ginlimit.PerHour(100))
 				require.NoError(t, err)
@@ -51,7 +52,7 @@ func OnEveryBackend(t *testing.T, test func(t *testing.T, b Backend)) {
 }
 
 // AdmittedNow takes all tokens that there are, one by one.
-func AdmittedNow(t *testing.T, l *ginlimit.Limiter, key string, limits ...ginlimit.Limit) (n int) {
+func AdmittedNow(t *testing.T, l *Limiter, key string, limits ...ginlimit.Limit) (n int) {
 	t.Helper()
 	for {
 		r, err := l.Allow(t.Context(), key, limits...)

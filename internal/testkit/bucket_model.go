@@ -125,7 +125,8 @@ func (m *BucketModel) Take(key string, n, least int64, limits []ginlimit.Limit) 
 	return Closest(results)
 }
 
-// Closest is the refusal that lasts longest, else the least left, else the last to be full.
+// Closest is the denial that lasts longest, else the least left, else the last to be full. A denial
+// says why.
 func Closest(results []ginlimit.Result) ginlimit.Result {
 	best := results[0]
 	for _, r := range results[1:] {
@@ -145,6 +146,13 @@ func Closest(results []ginlimit.Result) ginlimit.Result {
 		case r.ResetAfter > best.ResetAfter:
 			best = r
 		}
+	}
+	switch {
+	case best.Allowed:
+	case best.RetryAfter < 0:
+		best.Cause = ginlimit.CauseNever
+	default:
+		best.Cause = ginlimit.CauseRate
 	}
 	return best
 }

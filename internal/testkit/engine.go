@@ -15,7 +15,7 @@ import (
 
 // Engine is one place where buckets are kept, with a clock that the test moves.
 type Engine struct {
-	Limiter   *ginlimit.Limiter
+	Limiter   *Limiter
 	Algorithm ginlimit.Algorithm
 	Advance   func(time.Duration)
 	// Ahead is how far the clock may have run by itself: 0 where it is the test's alone.
@@ -74,9 +74,7 @@ func OnEveryEngineOf(t *testing.T, a ginlimit.Algorithm, test func(t *testing.T,
 
 // LocalEngine is to be used in a bubble, whose clock it goes by.
 func LocalEngine(t testing.TB, a ginlimit.Algorithm) Engine {
-	limiter, err := ginlimit.NewLocal(ginlimit.WithAlgorithm(a))
-	require.NoError(t, err)
-	return Engine{Limiter: limiter, Algorithm: a, Advance: time.Sleep}
+	return Engine{Limiter: NewLocal(t, WithAlgorithm(a)), Algorithm: a, Advance: time.Sleep}
 }
 
 // MiniredisEngine is a Redis in the process, with a set clock.
@@ -89,7 +87,7 @@ func MiniredisEngine(t testing.TB, a ginlimit.Algorithm) Engine {
 	t.Cleanup(mini.Close)
 	rdb := ConnectDirect(t, mini.Addr())
 	return Engine{
-		Limiter:   NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)),
+		Limiter:   NewLimiter(t, rdb, WithAlgorithm(a)),
 		Algorithm: a,
 		Rdb:       rdb,
 		Frozen:    true,

@@ -20,7 +20,7 @@ func RedisEngine(t testing.TB, a ginlimit.Algorithm) Engine {
 	ctx := t.Context()
 	return Engine{
 		// it knows nothing of such a clock
-		Limiter:   NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0)),
+		Limiter:   NewLimiter(t, rdb, WithAlgorithm(a), ginlimit.WithDenyCache(0)),
 		Algorithm: a,
 		Rdb:       rdb,
 		Ahead:     3 * time.Second,

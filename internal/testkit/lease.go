@@ -86,12 +86,12 @@ func (b *LeaseBench) Client(t *testing.T) *redis.Client {
 }
 
 // Limiter returns one more process, with leases.
-func (b *LeaseBench) Limiter(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
-	return NewLimiter(t, b.Client(t), append([]ginlimit.Option{ginlimit.WithLease(LeaseLife), TrustsClock()}, opts...)...)
+func (b *LeaseBench) Limiter(t *testing.T, opts ...ginlimit.LimiterOption) *Limiter {
+	return NewLimiter(t, b.Client(t), append([]ginlimit.LimiterOption{ginlimit.WithLease(LeaseLife), TrustsClock()}, opts...)...)
 }
 
 // Sources makes calls for a token, and returns where they were decided, by a letter each.
-func Sources(t *testing.T, limiter *ginlimit.Limiter, calls int, limit ginlimit.Limit) (letters string) {
+func Sources(t *testing.T, limiter *Limiter, calls int, limit ginlimit.Limit) (letters string) {
 	t.Helper()
 	for range calls {
 		r, err := limiter.Allow(t.Context(), "k", limit)

@@ -5,44 +5,233 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
 // Patient lets Redis take as long as a busy machine may, where that must not be what ends a decision.
-func Patient() ginlimit.Option { return ginlimit.WithTimeout(10 * time.Second) }
+func Patient() ginlimit.LimiterOption { return ginlimit.WithTimeout(10 * time.Second) }
 
-// TrustsClock has a limiter remember refusals from the first one on.
-func TrustsClock() ginlimit.Option { return ginlimit.WithDenyMemory(ginlimit.DefaultDenyMemory) }
+// Limiter is a limiter that counts any key under any limits, as what a policy does is tested.
+//
+// A key name|client, as [ginlimit.Key] returns it, is the client of the policy of that name; any
+// other key is a client of the policy "test".
+type Limiter struct {
+	*ginlimit.Limiter
+	algorithm ginlimit.Algorithm // of limits that have none
+	policies  *sync.Map          // of policies by asked
+}
 
-// NewLimiter returns a limiter that has the patience of a busy machine, and no decision that Redis has not made.
-func NewLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Limiter {
+// asked is what a policy is made of.
+type asked struct {
+	name   string
+	n      int // of limits
+	limits [4]ginlimit.Limit
+}
+
+// Wrap returns a limiter with such methods, which count by an algorithm.
+func Wrap(l *ginlimit.Limiter, a ginlimit.Algorithm) *Limiter { return &Limiter{l, a, new(sync.Map)} }
+
+// nameAndClient returns the policy's name and the client that a key is of.
+func nameAndClient(key string) (name, client string) {
+	if name, client, found := strings.Cut(key, "|"); found && !strings.HasSuffix(name, `\`) {
+		return name, client
+	}
+	return "test", key
+}
+
+// Of returns a policy named "test".
+func (l *Limiter) Of(limits ...ginlimit.Limit) (*ginlimit.Policy, error) {
+	return l.named("test", limits)
+}
+
+func (l *Limiter) named(name string, limits []ginlimit.Limit) (*ginlimit.Policy, error) {
+	limits = slices.Clone(limits)
+	for i := range limits {
+		if limits[i].Algorithm == ginlimit.TokenBucket && (limits[i].Calendar == ginlimit.Calendar{}) && limits[i].Rate > 0 {
+			limits[i].Algorithm = l.algorithm
+		}
+	}
+	made := asked{name: name, n: len(limits)}
+	if copy(made.limits[:], limits) < len(limits) {
+		return l.Policy(name, ginlimit.WithLimits(limits...))
+	}
+	if p, ok := l.policies.Load(made); ok {
+		return p.(*ginlimit.Policy), nil
+	}
+	p, err := l.Policy(name, ginlimit.WithLimits(limits...))
+	if err == nil {
+		l.policies.Store(made, p)
+	}
+	return p, err
+}
+
+func (l *Limiter) client(key string, limits []ginlimit.Limit) (*ginlimit.Policy, string, error) {
+	name, client := nameAndClient(key)
+	p, err := l.named(name, limits)
+	return p, client, err
+}
+
+// Allow takes one token of a key.
+func (l *Limiter) Allow(ctx context.Context, key string, limits ...ginlimit.Limit) (ginlimit.Result, error) {
+	return l.AllowN(ctx, key, 1, limits...)
+}
+
+// AllowN takes n tokens of a key, or none.
+func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...ginlimit.Limit) (ginlimit.Result, error) {
+	p, client, err := l.client(key, limits)
+	if err != nil {
+		return ginlimit.Result{}, err
+	}
+	return p.AllowN(ctx, client, n)
+}
+
+// AllowUpTo takes up to n tokens of a key.
+func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...ginlimit.Limit) (ginlimit.Result, error) {
+	p, client, err := l.client(key, limits)
+	if err != nil {
+		return ginlimit.Result{}, err
+	}
+	return p.AllowUpTo(ctx, client, n)
+}
+
+// Wait takes one token of a key as soon as there is one.
+func (l *Limiter) Wait(ctx context.Context, key string, limits ...ginlimit.Limit) error {
+	return l.WaitN(ctx, key, 1, limits...)
+}
+
+// WaitN takes n tokens of a key as soon as they are available.
+func (l *Limiter) WaitN(ctx context.Context, key string, n int, limits ...ginlimit.Limit) error {
+	p, client, err := l.client(key, limits)
+	if err != nil {
+		return err
+	}
+	return p.WaitN(ctx, client, n)
+}
+
+// Peek returns what one token of a key would meet.
+func (l *Limiter) Peek(ctx context.Context, key string, limits ...ginlimit.Limit) (ginlimit.Result, error) {
+	p, client, err := l.client(key, limits)
+	if err != nil {
+		return ginlimit.Result{}, err
+	}
+	return p.Peek(ctx, client)
+}
+
+// Refund gives n tokens back to a key.
+func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...ginlimit.Limit) error {
+	p, client, err := l.client(key, limits)
+	if err != nil {
+		return err
+	}
+	return p.Refund(ctx, client, n)
+}
+
+// Block denies a key every token for d.
+func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...ginlimit.Limit) error {
+	p, client, err := l.client(key, limits)
+	if err != nil {
+		return err
+	}
+	return p.Block(ctx, client, d)
+}
+
+// Reset fills a key's buckets up.
+func (l *Limiter) Reset(ctx context.Context, key string, limits ...ginlimit.Limit) error {
+	p, client, err := l.client(key, limits)
+	if err != nil {
+		return err
+	}
+	return p.Reset(ctx, client)
+}
+
+// Reserve takes n tokens of a key, or none, to be settled later.
+func (l *Limiter) Reserve(ctx context.Context, key string, n int, limits ...ginlimit.Limit) (*ginlimit.Reservation, error) {
+	p, client, err := l.client(key, limits)
+	if err != nil {
+		return nil, err
+	}
+	return p.Reserve(ctx, client, n)
+}
+
+// forTests is an option that only [NewLimiter] and its kin understand.
+type forTests struct {
+	ginlimit.Option
+	algorithm ginlimit.Algorithm
+	clock     bool
+}
+
+// TrustsClock has a limiter remember denials from the first one on.
+func TrustsClock() ginlimit.Option { return forTests{Option: ginlimit.WithFloor(0), clock: true} }
+
+// WithAlgorithm has a [Limiter] count by an algorithm.
+func WithAlgorithm(a ginlimit.Algorithm) ginlimit.Option {
+	return forTests{Option: ginlimit.WithFloor(0), algorithm: a}
+}
+
+// made returns a limiter as the options for tests say.
+func made(t testing.TB, l *ginlimit.Limiter, err error, opts []ginlimit.LimiterOption) *Limiter {
 	t.Helper()
-	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.Option{
-		Patient(), ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
-	}, opts...)...)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	limiter := Wrap(l, ginlimit.TokenBucket)
+	for _, opt := range opts {
+		if o, ok := opt.(forTests); ok {
+			if o.clock {
+				TrustClock(l)
+			} else {
+				limiter.algorithm = o.algorithm
+			}
+		}
+	}
 	return limiter
 }
 
+// engineOf returns the engine of a limiter, which no method returns.
+func engineOf(l *ginlimit.Limiter) *engine.Engine {
+	field := reflect.ValueOf(l).Elem().FieldByName("engine")
+	return *(**engine.Engine)(unsafe.Pointer(field.UnsafeAddr()))
+}
+
+// TrustClock has a limiter remember denials, and lease tokens, from the first decision on.
+func TrustClock(l *ginlimit.Limiter) { engineOf(l).TrustClock() }
+
+// SetLocalBuckets bounds how many buckets a limiter keeps in the process while Redis does not
+// decide. The limiter has made no decision yet.
+func SetLocalBuckets(l *ginlimit.Limiter, n int) { engineOf(l).BoundLocal(n) }
+
+// NewLimiter returns a limiter that has the patience of a busy machine, and no decision that Redis
+// has not made.
+func NewLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *Limiter {
+	t.Helper()
+	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
+		Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+	}, opts...)...)
+	l := made(t, limiter, err, opts)
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	return l
+}
+
 // LoggedLimiter is [NewLimiter], and returns the limiter's log.
-func LoggedLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) (*ginlimit.Limiter, *Buffer) {
+func LoggedLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) (*Limiter, *Buffer) {
 	t.Helper()
 	var log Buffer
 	return NewLimiter(t, rdb, append(opts, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))...), &log
 }
 
 // UntilLogged makes decisions until the log has a word.
-func UntilLogged(t testing.TB, limiter *ginlimit.Limiter, log *Buffer, word string) {
+func UntilLogged(t testing.TB, limiter *Limiter, log *Buffer, word string) {
 	t.Helper()
 	require.True(t, BecomesTrue(t.Context().Done(), func() bool {
 		_, _ = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
@@ -53,7 +242,8 @@ func UntilLogged(t testing.TB, limiter *ginlimit.Limiter, log *Buffer, word stri
 // RedisKey is the key of a token bucket, as the documentation names it: prefix:{key}:period.
 func RedisKey(key string, l ginlimit.Limit) string {
 	_, period, _ := strings.Cut(ginlimit.Limit{Rate: 1, Period: l.Period}.String(), "/")
-	return "ginlimit:{" + key + "}:" + period
+	name, client := nameAndClient(key)
+	return "ginlimit:{" + ginlimit.Key(name, "") + client + "}:" + period
 }
 
 // RedisKeyOf is [RedisKey] of what an algorithm counts.
@@ -103,18 +293,18 @@ func LimitsFrom(limits ...ginlimit.Limit) ginlimit.Option {
 }
 
 // NewLocal returns a limiter that decides in the process.
-func NewLocal(t testing.TB, opts ...ginlimit.Option) *ginlimit.Limiter {
+func NewLocal(t testing.TB, opts ...ginlimit.LimiterOption) *Limiter {
 	t.Helper()
-	l, err := ginlimit.NewLocal(opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
+	limiter, err := ginlimit.NewLocal(opts...)
+	l := made(t, limiter, err, opts)
+	t.Cleanup(func() { _ = limiter.Close() })
 	return l
 }
 
 // NewPolicy returns a policy of a limiter.
-func NewPolicy(t testing.TB, l *ginlimit.Limiter, limit ginlimit.Limit, opts ...ginlimit.Option) *ginlimit.Policy {
+func NewPolicy(t testing.TB, l *Limiter, name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
 	t.Helper()
-	p, err := l.Policy(limit, opts...)
+	p, err := l.Policy(name, opts...)
 	require.NoError(t, err)
 	return p
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // AskMany has many callers ask for many keys at once, each key's bucket as often as it holds tokens and once more.
-func AskMany(t *testing.T, limiter *ginlimit.Limiter) {
+func AskMany(t *testing.T, limiter *Limiter) {
 	const callers, keys, burst = 128, 200, 5
 	limit := ginlimit.PerDay(1).WithBurst(burst)
 	var next atomic.Int64

@@ -27,6 +27,6 @@ func RefuseConnection(context.Context, string, string) (net.Conn, error) {
 }
 
 // WithoutRedis returns a limiter without its Redis.
-func WithoutRedis(t testing.TB, opts ...ginlimit.Option) *ginlimit.Limiter {
-	return NewLimiter(t, Unreachable(t), append([]ginlimit.Option{ginlimit.WithFailure(ginlimit.FailLocal)}, opts...)...)
+func WithoutRedis(t testing.TB, opts ...ginlimit.LimiterOption) *Limiter {
+	return NewLimiter(t, Unreachable(t), append([]ginlimit.LimiterOption{ginlimit.WithFailureMode(ginlimit.FailLocal)}, opts...)...)
 }

@@ -16,10 +16,12 @@ import (
 
 // PlansOfProcess returns the plans of a process that knows none yet, whose timeout is the default.
 func PlansOfProcess(t *testing.T, b *Bubble, source func(context.Context, string) (ginlimit.Limit, error),
-	opts ...ginlimit.Option) *ginlimit.Plans {
+	opts ...ginlimit.LimiterOption) *ginlimit.Plans {
 	t.Helper()
-	plans, err := ginlimit.NewPlans(b.Connect(t), time.Hour, SingleLimit(source),
-		append([]ginlimit.Option{ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	limiter, err := ginlimit.NewLimiter(b.Connect(t),
+		append([]ginlimit.LimiterOption{ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	require.NoError(t, err)
+	plans, err := limiter.NewPlans("plans", time.Hour, SingleLimit(source))
 	require.NoError(t, err)
 	return plans
 }
@@ -70,10 +72,9 @@ func NewSource() *Source {
 }
 
 // NewPlans returns plans that a source knows for an hour.
-func NewPlans(t *testing.T, rdb redis.UniversalClient, s *Source, opts ...ginlimit.Option) *ginlimit.Plans {
+func NewPlans(t *testing.T, rdb redis.UniversalClient, s *Source, opts ...ginlimit.LimiterOption) *ginlimit.Plans {
 	t.Helper()
-	plans, err := ginlimit.NewPlans(rdb, time.Hour, SingleLimit(s.Ask),
-		append([]ginlimit.Option{Patient(), ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	plans, err := NewLimiter(t, rdb, opts...).NewPlans("plans", time.Hour, SingleLimit(s.Ask))
 	require.NoError(t, err)
 	return plans
 }

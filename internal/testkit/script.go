@@ -33,7 +33,7 @@ type Script struct {
 
 // ScriptOf returns what a limiter sends for one decision under limits of an algorithm.
 func ScriptOf(a ginlimit.Algorithm, limits ...ginlimit.Limit) (Script, error) {
-	sent, err := recordScripts(ginlimit.WithAlgorithm(a), func(l *ginlimit.Limiter) error {
+	sent, err := recordScripts(a, func(l *Limiter) error {
 		_, err := l.Allow(context.Background(), "k", limits...)
 		return err
 	})
@@ -52,7 +52,7 @@ func ScriptOfLimit(a ginlimit.Algorithm, l ginlimit.Limit) (source string, args 
 	return s.Source, s.Args[3:6:6], nil // after the verb, the cost and the charges
 }
 
-// ScriptSources returns every script that limiters send.
+// ScriptSources returns every script that limiters send. It has time pass, so a test in a bubble calls it before.
 func ScriptSources(t testing.TB) redisstore.Sources {
 	t.Helper()
 	s, err := sources()
@@ -76,7 +76,7 @@ var sources = sync.OnceValues(func() (s redisstore.Sources, err error) {
 		alone, failed := ScriptOf(r.algorithm, r.limits...)
 		err = errors.Join(err, failed)
 		s.Server[i] = alone.Source
-		slots, failed := scriptsOfSlots(ginlimit.WithAlgorithm(r.algorithm), r.limits...)
+		slots, failed := scriptsOfSlots(r.algorithm, r.limits...)
 		err = errors.Join(err, failed)
 		s.Server[redisstore.WithBanOrSlots+i] = slots[0]
 		if i < redisstore.Single {
@@ -84,17 +84,16 @@ var sources = sync.OnceValues(func() (s redisstore.Sources, err error) {
 			err = errors.Join(err, failed)
 		}
 	}
-	slots, failed := scriptsOfSlots(ginlimit.WithAlgorithm(ginlimit.TokenBucket), ginlimit.PerHour(-1))
+	slots, failed := scriptsOfSlots(ginlimit.TokenBucket)
 	s.Server[redisstore.BanOrSlots], s.Server[redisstore.Report] = slots[0], slots[1]
 	return s, errors.Join(err, failed)
 })
 
 // scriptsOfSlots returns the sources of the script that takes a slot, and of the one that reports that
 // it is free.
-func scriptsOfSlots(algorithm ginlimit.Option, limits ...ginlimit.Limit) (sources [2]string, err error) {
-	sent, err := recordScripts(algorithm, func(l *ginlimit.Limiter) error {
-		p, err := l.Policy(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("slots"),
-			ginlimit.WithConcurrency(1))
+func scriptsOfSlots(algorithm ginlimit.Algorithm, limits ...ginlimit.Limit) (sources [2]string, err error) {
+	sent, err := recordScripts(algorithm, func(l *Limiter) error {
+		p, err := l.named("slots", append(limits, ginlimit.InFlight(1)))
 		if err != nil {
 			return err
 		}
@@ -123,12 +122,12 @@ func scriptOfNode(a ginlimit.Algorithm, limit ginlimit.Limit) (string, error) {
 		},
 	})
 	defer rdb.Close()
-	l, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithAlgorithm(a),
-		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	limiter, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return "", err
 	}
-	defer l.Close()
+	defer limiter.Close()
+	l := Wrap(limiter, a)
 	ctx := context.Background()
 	if _, err := l.Allow(ctx, "first", limit); err != nil { // which nodes there are
 		return "", err
@@ -156,17 +155,17 @@ func scriptOfNode(a ginlimit.Algorithm, limit ginlimit.Limit) (string, error) {
 }
 
 // recordScripts returns the scripts that a limiter sends for calls, until it is closed.
-func recordScripts(o ginlimit.Option, calls func(l *ginlimit.Limiter) error) ([]Script, error) {
+func recordScripts(a ginlimit.Algorithm, calls func(l *Limiter) error) ([]Script, error) {
 	r, mini := newScriptRecord()
 	defer mini.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: dialer(mini)})
 	defer rdb.Close()
-	l, err := ginlimit.NewLimiter(rdb, o, Patient(), ginlimit.WithFailure(ginlimit.FailClosed),
+	l, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(calls(l), l.Close()); err != nil {
+	if err := errors.Join(calls(Wrap(l, a)), l.Close()); err != nil {
 		return nil, err
 	}
 	return r.sent()

@@ -34,7 +34,7 @@ func TestScriptOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := ScriptOf(ginlimit.TokenBucket, ginlimit.PerSecond(7))
 		require.NoError(t, err)
-		require.Equal(t, []string{"ginlimit:{k}:s"}, s.Keys)
+		require.Equal(t, []string{"ginlimit:{test|k}:s"}, s.Keys)
 		require.Equal(t, []any{"take", "1", "1"}, s.Args[:3])
 	})
 }

@@ -83,7 +83,7 @@ func Trace(seed uint64, length int, sets [][]ginlimit.Limit, ample ginlimit.Limi
 }
 
 // Apply makes a step on an engine.
-func (s Step) Apply(ctx context.Context, l *ginlimit.Limiter) (r ginlimit.Result, err error) {
+func (s Step) Apply(ctx context.Context, l *Limiter) (r ginlimit.Result, err error) {
 	switch s.Op {
 	case "AllowN":
 		return l.AllowN(ctx, s.Key, s.N, s.Limits...)
@@ -129,13 +129,18 @@ func (s Step) ApplyTo(ctx context.Context, p *ginlimit.Policy) (r ginlimit.Resul
 // Expect makes a step on the model.
 func (s Step) Expect(m Steppable) ginlimit.Result {
 	n := int64(s.N)
+	take := func(n, least int64) ginlimit.Result {
+		r := m.Take(s.Key, n, least, s.Limits)
+		r.Name, _ = nameAndClient(s.Key)
+		return r
+	}
 	switch s.Op {
 	case "AllowN":
-		return m.Take(s.Key, n, n, s.Limits)
+		return take(n, n)
 	case "AllowUpTo":
-		return m.Take(s.Key, n, 1, s.Limits)
+		return take(n, 1)
 	case "Peek":
-		return m.Take(s.Key, 0, 1, s.Limits)
+		return take(0, 1)
 	case "Refund":
 		m.Refund(s.Key, n, s.Limits)
 	case "Block":

@@ -100,7 +100,7 @@ func (m *WindowModel) Take(key string, n, least int64, limits []ginlimit.Limit) 
 			m.anchor(w)
 		}
 		now := m.Clock(w)
-		r := ginlimit.Result{Allowed: allowed, Granted: int(granted), Limit: l}
+		r := ginlimit.Result{Allowed: allowed, Granted: int(granted), Limit: l.WithAlgorithm(m.Algorithm)}
 		if !allowed {
 			r.RetryAfter = m.wait(w, now, least, l)
 		}

@@ -1,12 +1,12 @@
--- The fixed window and the calendar period: one, or each of many for itself, in line, as this is
--- nearly every call on them. Keys that are not plain are left to decide.lua, in the same call or in
--- another.
+-- The fixed window and the calendar period: one, or many that are decided each for itself. Nearly
+-- every call on them is one of these, so the code is inline. decide.lua handles keys that are not
+-- plain, in the same call or in another.
 --
 -- KEYS[i]      window i
 -- ARGV[1]      take: charge the only window. each: charge every window for itself
 -- ARGV[2]      tokens of one charge
--- ARGV[3]      take: charges; as many are made as fit, and 0 makes none. each: 1 to charge every
---              window once, else 0
+-- ARGV[3]      take: charges; only those that fit are made, and 0 only reads. each: 1 to charge
+--              every window once, else 0
 -- ARGV[4]      milliseconds of a period; or milliseconds until the calendar period ends
 -- ARGV[5]      fixed or calendar
 -- ARGV[6]      limit: tokens that may be taken in a period
@@ -14,8 +14,7 @@
 --
 -- Reply: five integers for each window, in one list: see decide.lua
 --
--- State: see kind/fixed.lua. A missing key is a window of which nothing was taken, so expiry loses
--- nothing.
+-- State: see kind/fixed.lua. A missing key is an untouched window, so expiry loses nothing.
 
 local each, alone = ARGV[1] == 'each', ARGV[1] == 'take' and #KEYS == 1
 if each or alone then
@@ -30,7 +29,7 @@ if each or alone then
     if value then
       left = call('PTTL', key)
       if left > 0 then
-        used = tonumber(value) -- nil if it was blocked, or is no window
+        used = tonumber(value) -- nil if blocked, or not a window
       elseif left == -1 then
         used = nil
       else

@@ -1,11 +1,11 @@
--- Token buckets and calendar periods that are charged together, all or none, in line, as nearly
--- every call on several limits is one. If a ban and slots come with them, it decides on these too:
--- in guarded scripts it is a function, which is also called for the limits alone. What is not
--- plain, such as a block, is left to decide.lua and guards.lua, which document KEYS and ARGV.
+-- Token buckets and calendar periods that are charged together, all or none. Nearly every call on
+-- several limits is one of these, so the code is inline. It also decides on a ban and slots that
+-- come with them: in such scripts it is a function, which decide calls for the limits alone.
+-- decide.lua and guards.lua handle what is not plain, such as a block, and document KEYS and ARGV.
 --
--- Reply: of each limit one integer in a list, the level of a token bucket or the tokens taken of a
--- calendar period, whose other numbers the caller knows. Then what guards.lua replies of a ban and
--- slots.
+-- Reply: a list with one integer for each limit: the level of a token bucket, or the tokens taken
+-- of a calendar period, whose other numbers the caller computes. Then the reply of guards.lua for a
+-- ban and slots.
 --
 -- State: see script.lua, kind/fixed.lua, guards.lua and slots.lua, which say why expiry loses
 -- nothing.
@@ -21,7 +21,7 @@ if #KEYS > 1 and ARGV[1] == 'take' then
     if ARGV[at + 1] ~= 'slots' then
       plain, ban, at = plain and not try('GET', KEYS[k + 1]), true, at + 3
     end
-    if plain and #ARGV - at == 7 then -- slots, of which no other process has one
+    if plain and #ARGV - at == 7 then -- slots, if no other process has one
       used = ARGV[at + 5] + 0
       plain = used < ARGV[at + 2] + 0
       local value = try('GET', KEYS[#KEYS])
@@ -30,7 +30,7 @@ if #KEYS > 1 and ARGV[1] == 'take' then
         plain = plain and process == ARGV[at + 3] and ARGV[at + 4] - known >= 0
         if plain and ARGV[at + 4] == known then -- the attempt may be repeated
           plain = held - used >= 0 and (later == '' or later .. ',' == ARGV[at + 6])
-        elseif plain then -- the later attempt must be settled by now
+        elseif plain then -- the later attempt must have ended since
           plain = later == '' or ARGV[at + 4] - later >= 0
         end
       end
@@ -54,7 +54,7 @@ if #KEYS > 1 and ARGV[1] == 'take' then
           break
         end
         drain = drain + 0
-        if level < drain then -- else the value is that of another limit
+        if level < drain then -- else it is from another limit
           level = ttl * drain - level
         else
           level = ttl * drain
@@ -72,7 +72,7 @@ if #KEYS > 1 and ARGV[1] == 'take' then
 
   if plain and (charges > 0 or not guarded) then
     if charges > 0 then
-      local charged = false -- by a command that fails where memory is full: then no other one does
+      local charged = false -- first by a command that fails where memory is full
       local tokens = charges * n
       for i = 1, k do
         local at = 3 * i

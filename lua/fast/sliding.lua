@@ -1,11 +1,12 @@
--- The sliding window: one, or each of many for itself, in line, as this is nearly every call on it.
--- Keys that are not plain are left to decide.lua, in the same call or in another.
+-- The sliding window: one, or many that are decided each for itself. Nearly every call on it is one
+-- of these, so the code is inline. decide.lua handles keys that are not plain, in the same call or
+-- in another.
 --
 -- KEYS[i]      window i
 -- ARGV[1]      take: charge the only window. each: charge every window for itself
 -- ARGV[2]      tokens of one charge
--- ARGV[3]      take: charges; as many are made as fit, and 0 makes none. each: 1 to charge every
---              window once, else 0
+-- ARGV[3]      take: charges; only those that fit are made, and 0 only reads. each: 1 to charge
+--              every window once, else 0
 -- ARGV[4]      milliseconds of a period
 -- ARGV[5]      sliding
 -- ARGV[6]      limit: tokens that may be taken in a period
@@ -14,8 +15,7 @@
 -- Reply: five integers for each window, in one list: see decide.lua. If all charges were made, the
 -- third may be 0 though one more does not fit.
 --
--- State: see kind/sliding.lua. A missing key is a window of which nothing was taken, so expiry
--- loses nothing.
+-- State: see kind/sliding.lua. A missing key is an untouched window, so expiry loses nothing.
 
 local each, alone = ARGV[1] == 'each', ARGV[1] == 'take' and #KEYS == 1
 if each or alone then
@@ -24,25 +24,25 @@ if each or alone then
   local reply = {}
   for i = 1, #KEYS do
     local key, charges = KEYS[i], (each and not once and ARGV[6 + i] or ARGV[3]) + 0
-    local used, left, now, base, total, gone = 0, 0, 0, 0, 0, 0
+    local used, left, now, base, total, expired = 0, 0, 0, 0, 0, 0
     local list = try('LRANGE', key, '0', '4')
-    local oldest, first -- when the oldest entry was made, and its tokens
+    local oldest, first -- time and tokens of the oldest entry
     if list[1] then
       left = call('PTTL', key)
       if left > 0 then
         local stop
-        -- nil if it was blocked, or is no window
+        -- nil if blocked, or not a window
         base, total, stop = match(list[1], '^(%d+) (%d+) (%d+)$')
         oldest, first = tonumber(list[2]), tonumber(list[3])
         if base and first then
           left = min(left, period)
           now = stop - left
           if oldest + period <= now then
-            gone, base = 1, first
+            expired, base = 1, first
             oldest, first = tonumber(list[4]), tonumber(list[5])
           end
         end
-        if base and first and oldest + period <= now then -- more than one entry has left
+        if base and first and oldest + period <= now then -- more than one entry has expired
           local from, to = 3, floor((call('LLEN', key) - 1) / 2)
           while from < to do
             local middle = floor((from + to) / 2)
@@ -52,7 +52,7 @@ if each or alone then
               from = middle + 1
             end
           end
-          gone, list = from - 1, call('LRANGE', key, 2 * from - 2, 2 * from)
+          expired, list = from - 1, call('LRANGE', key, 2 * from - 2, 2 * from)
           base, oldest, first = tonumber(list[1]), tonumber(list[2]), tonumber(list[3])
         end
         if base and first then
@@ -78,23 +78,23 @@ if each or alone then
       local short = used + tokens + n - limit
       if short > 0 and (charges == 0 or charged < charges) then
         if n <= limit then wait = soon end
-        if oldest and short > first then used = nil end -- more than the oldest tokens must leave
+        if oldest and short > first then used = nil end -- more than the oldest tokens must expire
       end
       if used and charged > 0 then
         total = (total + tokens) % wrap
         local text = format('%d', total)
         local header, done = format('%d %s %d', base, text, now + period), nil
         if left == 0 then
-          if list[1] then call('DEL', key) end -- at its last moment
+          if list[1] then call('DEL', key) end -- its expiry is due
           done = try('RPUSH', key, header, '0', text)
           if type(done) == 'number' then
             done = try('PEXPIRE', key, ARGV[4])
             if type(done) ~= 'number' then call('DEL', key) end
           end
         else
-          done = try('LSET', key, gone == 0 and '0' or 2 * gone, header)
+          done = try('LSET', key, expired == 0 and '0' or 2 * expired, header)
           if type(done) == 'number' or done.ok then
-            if gone > 0 then call('LTRIM', key, 2 * gone, '-1') end
+            if expired > 0 then call('LTRIM', key, 2 * expired, '-1') end
             if left == period then -- in the same millisecond as the newest entry
               call('LSET', key, '-1', text)
             else

@@ -2,15 +2,14 @@
 --
 -- A window starts with a client's first charge and ends a period later. Then all tokens are back.
 --
--- A calendar period is a window too. Its key names it, so it needs no end of its own. The key lives
--- longer than the caller's clock says that the period does, by grace: another caller's clock may be
--- behind.
+-- A calendar period is a window too. Its key names the period, so its end need not be stored. The
+-- key outlives the period by grace, because another caller's clock may be behind.
 --
 -- State: a window is one string key.
 --   value  tokens taken. If it was blocked, two numbers follow: how many milliseconds before the
 --          key expires the window ends, and how many before the key expires the block ends
 --   TTL    milliseconds until the window and the block have ended
--- A missing key is a window of which nothing was taken, so expiry loses nothing.
+-- A missing key is an untouched window, so expiry loses nothing.
 
 -- read finds the tokens taken, and how long the window and the block last. It returns the tokens to
 -- decide by, and the milliseconds until nothing is left of the window, or until its period ends.
@@ -35,7 +34,7 @@ local function read(w)
   return w.block > 0 and max(w.used, w.limit) or w.used, max(ends, w.block)
 end
 
--- debt returns how many tokens a charge without room may leave taken.
+-- debt returns the most tokens that may be taken after a charge without room.
 local function debt(w) return min(2 * w.limit, exact) end
 
 local function write(w)
@@ -60,11 +59,11 @@ local function take(w, tokens)
   end
 end
 
--- loose returns how many tokens others may give back.
-local function loose(w) return w.used end
+-- returnable returns how many tokens may be given back.
+local function returnable(w) return w.used end
 
--- give gives tokens back, unless a mark says that their window has ended: within a period, a window
--- that began later goes on for longer. A calendar period has a key of its own.
+-- give gives tokens back, unless the mark shows that their window has ended: a window that began
+-- later goes on for longer. Each calendar period has its own key.
 local function give(w, tokens, mark)
   if w.used == 0 then return end
   if mark and (mark < 0 or not w.calendar and w.left > mark) then return end
@@ -77,7 +76,7 @@ local function give(w, tokens, mark)
   end
 end
 
--- mark returns how long the window goes on.
+-- mark returns the remaining milliseconds of the window.
 local function mark(w) return w.left end
 
 local function block(w, ms)
@@ -87,10 +86,10 @@ local function block(w, ms)
   end
 end
 
--- leaves returns in how many milliseconds the oldest tokens taken, in any number, are back.
-local function leaves(w, _) return w.calendar and min(w.left, w.period) or w.left end
+-- untilFree returns the milliseconds until the oldest tokens are back; any number of them.
+local function untilFree(w, _) return w.calendar and min(w.left, w.period) or w.left end
 
 return {
-  size = 5, read = read, debt = debt, take = take, loose = loose, give = give, block = block,
-  mark = mark, leaves = leaves
+  size = 5, read = read, debt = debt, take = take, returnable = returnable, give = give,
+  block = block, mark = mark, untilFree = untilFree
 }

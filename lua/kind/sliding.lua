@@ -7,19 +7,19 @@
 --        expires; and, if it was blocked, when the block ends
 --   [2i - 1], [2i]  entry i of the log, oldest first: when tokens were taken, and the total of all
 --        tokens up to then
---   TTL  milliseconds until the last token has left, and the block has ended
--- There are no more entries than tokens: what is taken in one millisecond is one entry. Totals are
--- counted modulo wrap, so that they never pass 2^53. They are searched by halves, so that the time
--- of a call grows with the logarithm of the log's length.
--- Times are milliseconds since the log began. The TTL says how long before the key expires it is
--- now: no clock is read but that of Redis' expiry, not even by TIME, which some servers refuse. If
--- that clock is set back, the log's clock stands still until it has caught up.
--- A missing key is a window of which nothing was taken, so expiry loses nothing.
+--   TTL  milliseconds until the last token no longer counts, and the block has ended
+-- Tokens taken in one millisecond are one entry, so there are never more entries than tokens.
+-- Totals are counted modulo wrap, so they never pass 2^53. Searches are binary, so a call's time
+-- grows with the logarithm of the log's length.
+-- Times are milliseconds since the log began; the TTL gives the current time. The only clock is
+-- Redis' key expiry: some servers deny TIME. If that clock is set back, the log's clock stands
+-- still until it has caught up.
+-- A missing key is an untouched window, so expiry loses nothing.
 
--- at returns when entry i was made.
+-- at returns the time of entry i.
 local function at(w, i) return call('LINDEX', w.key, 2 * i - 1) + 0 end
 
--- taken returns the tokens of the entries that count, up to entry i.
+-- taken returns the tokens of the live entries up to entry i.
 local function taken(w, i) return (call('LINDEX', w.key, 2 * i) - w.base) % wrap end
 
 -- find returns the first entry, from one on, that passes a test. All entries after it pass too.
@@ -32,9 +32,10 @@ local function find(w, from, test)
   return from
 end
 
--- scan finds the tokens in the log, and how many of its first entries have left: w.gone.
+-- scan finds the tokens in the log, and the number of its first entries that have expired:
+-- w.expired.
 local function scan(w)
-  w.used, w.left, w.block, w.now, w.gone, w.entries, w.base, w.total = 0, 0, 0, 0, 0, 0, 0, 0
+  w.used, w.left, w.block, w.now, w.expired, w.entries, w.base, w.total = 0, 0, 0, 0, 0, 0, 0, 0
   local header = call('LINDEX', w.key, '0')
   if not header then
     w.fresh = true
@@ -42,7 +43,7 @@ local function scan(w)
   end
   local ttl = call('PTTL', w.key)
   if ttl == -1 then error('the key has no expiry, so it is no window') end
-  if ttl <= 0 then -- it is at its last moment, or gone since
+  if ttl <= 0 then -- its expiry is due, or past
     w.fresh, w.over = true, true
     return
   end
@@ -53,13 +54,13 @@ local function scan(w)
   if newest then w.now = max(w.now, newest) end
   if block ~= '' then w.block = max(0, block - w.now) end
   if not newest or newest + w.period <= w.now then
-    w.gone = w.entries
+    w.expired = w.entries
     w.base = w.total
     return
   end
   w.left = newest + w.period - w.now
-  w.gone = find(w, 1, function(i) return at(w, i) + w.period > w.now end) - 1
-  if w.gone > 0 then w.base = call('LINDEX', w.key, 2 * w.gone) + 0 end
+  w.expired = find(w, 1, function(i) return at(w, i) + w.period > w.now end) - 1
+  if w.expired > 0 then w.base = call('LINDEX', w.key, 2 * w.expired) + 0 end
   w.used = (w.total - w.base) % wrap
 end
 
@@ -70,12 +71,12 @@ local function read(w)
   return w.block > 0 and max(w.used, w.limit) or w.used, max(w.left, w.block)
 end
 
--- debt returns how many tokens a charge without room may leave taken.
+-- debt returns the most tokens that may be taken after a charge without room.
 local function debt(w) return min(2 * w.limit, wrap - 1) end
 
--- keep writes the header, and forgets the entries that have left. The log's last token leaves in
--- w.left. The caller then calls expire.
-local function keep(w)
+-- writeHeader writes the header and removes the expired entries. w.left is the time until the last
+-- token expires. The caller then calls expire.
+local function writeHeader(w)
   w.ttl = max(w.left, w.block)
   local stop = w.now + w.ttl
   local header = format('%d %d %d', w.base, w.total, stop)
@@ -84,14 +85,14 @@ local function keep(w)
   if w.fresh then
     call('RPUSH', w.key, header)
   else
-    call('LSET', w.key, 2 * w.gone, header)
-    if w.gone > 0 then call('LTRIM', w.key, 2 * w.gone, '-1') end
-    w.entries, w.gone = w.entries - w.gone, 0
+    call('LSET', w.key, 2 * w.expired, header)
+    if w.expired > 0 then call('LTRIM', w.key, 2 * w.expired, '-1') end
+    w.entries, w.expired = w.entries - w.expired, 0
   end
 end
 
--- expire sets when the key expires, as the last change to it: before Redis 7.2 the clock goes on
--- while a script runs, and a key whose last millisecond has ended is gone at once.
+-- expire sets the key's expiry, as the last change to it. Before Redis 7.2 the clock goes on while
+-- a script runs, and a key is gone as soon as its last millisecond has ended.
 local function expire(w)
   if not w.ttl then return end
   local done = try('PEXPIRE', w.key, format('%d', w.ttl))
@@ -104,7 +105,7 @@ end
 local function take(w, tokens)
   local same = w.left == w.period
   w.used, w.total, w.left = w.used + tokens, (w.total + tokens) % wrap, w.period
-  keep(w)
+  writeHeader(w)
   if same then
     call('LSET', w.key, '-1', format('%d', w.total))
   else
@@ -113,9 +114,9 @@ local function take(w, tokens)
   end
 end
 
--- loose returns 0: an entry that is given back is gone from the log, so no other call gives it
--- back.
-local function loose() return 0 end
+-- returnable returns 0: entries that are given back are no longer in the log, so no other call
+-- gives them back.
+local function returnable() return 0 end
 
 -- giveLast removes the tokens that were taken last.
 local function giveLast(w, tokens)
@@ -127,29 +128,29 @@ local function giveLast(w, tokens)
   end
   w.used, w.total = w.used - tokens, (w.total - tokens) % wrap
   w.left = 0
-  local last = w.gone
+  local last = w.expired
   if w.used > 0 then
-    last = find(w, 1 + w.gone, function(i) return taken(w, i) >= w.used end)
+    last = find(w, 1 + w.expired, function(i) return taken(w, i) >= w.used end)
     w.left = at(w, last) + w.period - w.now
     call('LSET', w.key, 2 * last, format('%d', w.total))
   end
-  last = last - w.gone
-  keep(w) -- before LTRIM, which does not fail where memory is full
+  last = last - w.expired
+  writeHeader(w) -- before LTRIM, which succeeds where memory is full
   call('LTRIM', w.key, '0', 2 * last)
   w.entries = last
 end
 
--- mark returns the time of the log.
+-- mark returns the log's time.
 local function mark(w) return max(0, w.now) end
 
--- giveMarked removes tokens of the entry made at the time of the mark. The entries after it are
--- written again, as their totals fall. If they are too many, nothing is given back, so that no call
--- takes long.
+-- giveMarked removes tokens of the entry made at the mark's time. It rewrites the later entries,
+-- because their totals fall. If they are too many, it gives nothing back, so that no call takes
+-- long.
 local function giveMarked(w, tokens, mark)
   if w.used == 0 then return end
-  local i = find(w, 1 + w.gone, function(i) return at(w, i) >= mark end)
+  local i = find(w, 1 + w.expired, function(i) return at(w, i) >= mark end)
   if at(w, i) ~= mark or w.entries - i > 1000 then return end
-  local own = taken(w, i) - (i > 1 + w.gone and taken(w, i - 1) or 0)
+  local own = taken(w, i) - (i > 1 + w.expired and taken(w, i - 1) or 0)
   if own <= tokens and own == w.used and w.block == 0 then
     call('DEL', w.key)
     return
@@ -165,8 +166,8 @@ local function giveMarked(w, tokens, mark)
   elseif #after == 0 then
     w.left = at(w, i - 1) + w.period - w.now
   end
-  local before = 2 * (i - w.gone - 1)
-  keep(w)
+  local before = 2 * (i - w.expired - 1)
+  writeHeader(w)
   call('LTRIM', w.key, '0', before)
   for j = 1, #after, 100 do call('RPUSH', w.key, unpack(after, j, min(j + 99, #after))) end
 end
@@ -178,16 +179,17 @@ end
 local function block(w, ms)
   if ms > w.block then
     w.block = ms
-    keep(w)
+    writeHeader(w)
   end
 end
 
--- leaves returns in how many milliseconds the oldest tokens taken, in that number, have left.
-local function leaves(w, tokens)
-  return at(w, find(w, 1 + w.gone, function(i) return taken(w, i) >= tokens end)) + w.period - w.now
+-- untilFree returns the milliseconds until the given number of the oldest tokens have expired.
+local function untilFree(w, tokens)
+  return at(w, find(w, 1 + w.expired, function(i) return taken(w, i) >= tokens end)) + w.period -
+    w.now
 end
 
 return {
-  size = 5, read = read, debt = debt, take = take, loose = loose, give = give, block = block,
-  mark = mark, leaves = leaves, expire = expire
+  size = 5, read = read, debt = debt, take = take, returnable = returnable, give = give,
+  block = block, mark = mark, untilFree = untilFree, expire = expire
 }

@@ -1,9 +1,9 @@
 -- Token buckets: how decide.lua reads and changes one. script.lua documents the state, and why
 -- expiry loses nothing.
 --
--- w.level is the level to decide by, w.used the level without what a block raises it by for takes.
+-- w.level is the level to decide by, w.used the level without a block's raise for takes.
 
--- blocked returns the lowest level from which no token is to be had for that many milliseconds.
+-- blocked returns the lowest level from which no token is available for ms milliseconds.
 local function blocked(w, ms) return w.limit - w.cost + ms * w.drain end
 
 -- read finds the level, and how long a block lasts. It returns the level to decide by.
@@ -22,17 +22,17 @@ local function read(w)
   w.level = ttl * w.drain
   if w.rest < w.drain then w.level = w.level - w.rest end
   w.used = w.level
-  if w.block > 0 and ARGV[1] == 'take' then -- the limit may be larger than when it was blocked
+  if w.block > 0 and ARGV[1] == 'take' then -- the limit may have been raised since the block
     w.level = max(w.level, blocked(w, w.block))
   end
   return min(w.level, exact)
 end
 
--- debt returns the highest level that a charge without room may reach.
+-- debt returns the highest level after a charge without room.
 local function debt(w) return min(2 * w.limit, exact - w.drain) end
 
--- set writes the key. It always uses SET: where memory is full the first one fails, and nothing is
--- charged.
+-- set writes the key. It always uses SET, so that the first write fails where memory is full and
+-- nothing is charged.
 local function set(w)
   local text = format('%d', w.rest)
   if w.block > 0 then text = format('%d %d', w.rest, w.left - w.block) end
@@ -47,31 +47,31 @@ end
 
 local function take(w, tokens) write(w, w.level + tokens * w.cost) end
 
--- loose returns how many units may be given back: none of a block.
-local function loose(w)
+-- returnable returns how many units may be given back: none of a block.
+local function returnable(w)
   if w.level >= exact then return 0 end
   return w.level - (w.block > 0 and min(w.level, blocked(w, w.block)) or 0)
 end
 
--- give gives units back. A token is like any other, so there are no marks.
+-- give gives units back. Tokens are interchangeable, so there are no marks.
 local function give(w, units)
   if w.level == 0 or w.level >= exact then return end
-  local level = w.level - min(units, loose(w))
+  local level = w.level - min(units, returnable(w))
   if level > 0 then write(w, level) else call('DEL', w.key) end
 end
 
--- block raises the level so far that the first token comes when the block ends.
+-- block raises the level so that the first token comes when the block ends.
 local function block(w, ms)
   w.block = max(w.block, ms)
-  local least = blocked(w, ms)
-  if w.level < least then
-    write(w, least)
+  local minimum = blocked(w, ms)
+  if w.level < minimum then
+    write(w, minimum)
   else
     set(w)
   end
 end
 
 return {
-  size = 1, drains = true, read = read, debt = debt, take = take, loose = loose, give = give,
-  block = block
+  size = 1, drains = true, read = read, debt = debt, take = take, returnable = returnable,
+  give = give, block = block
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// take returns a merged call that takes single tokens from a bucket of a client.
+// take returns a group that takes single tokens from a client's bucket.
 func take(client string, charges int64) *dispatch.Group {
 	c := dispatch.NewCall()
 	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, []bucket.Bucket{
@@ -25,13 +25,13 @@ func take(client string, charges int64) *dispatch.Group {
 	return &dispatch.Group{Call: c, Charges: charges, First: true}
 }
 
-// commands returns what merged calls become: the script, and the arguments after it.
-func commands(s *Store, sharing *sharing, calls ...*dispatch.Group) []string {
-	x := pipeline{store: s}
-	x.plan(calls, sharing)
+// commands returns the commands of groups: the script, and the arguments after it.
+func commands(s *Store, coalescing *coalescing, calls ...*dispatch.Group) []string {
+	p := pipeline{store: s}
+	p.build(calls, coalescing)
 	var all []string
-	for _, c := range x.commands {
-		c.encode(context.Background(), s, x.sharing, false)
+	for _, c := range p.commands {
+		c.encode(context.Background(), s, p.coalescing, false)
 		all = append(all, text(c))
 	}
 	return all
@@ -45,17 +45,17 @@ func text(c *command) string {
 	return text
 }
 
-// sharingOf returns how the server of a key has calls share commands.
-func sharingOf(s *Store, key *dispatch.Name) *sharing {
-	if s.nodes.dispatcher(key) != s.nodes.unknown {
-		node, _ := s.nodes.of(context.Background(), key.String())
-		return s.nodes.transport(node).sharing
+// coalescingOf returns how the groups of a key's server share commands.
+func coalescingOf(s *Store, key *dispatch.Name) *coalescing {
+	if s.nodes.dispatcher(key) != s.nodes.unrouted {
+		node, _ := s.nodes.nodeForKey(context.Background(), key.String())
+		return s.nodes.transport(node).coalescing
 	}
 	one, _ := s.rdb.(*redis.Client)
-	return s.nodes.transport(one).sharing
+	return s.nodes.transport(one).coalescing
 }
 
-// oneNode is what a cluster of one node says of its slots.
+// oneNode returns the slots of a cluster with one node.
 func oneNode(context.Context) ([]redis.ClusterSlot, error) {
 	return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}}}, nil
 }
@@ -70,20 +70,23 @@ func newStore(t *testing.T, rdb redis.UniversalClient) *Store {
 	return s
 }
 
-// TestClientsShareCommandsAsTheirServerAllows has what several clients take become one command of a
-// single server and of a ring's shard, with all keys declared; one of a cluster's node, with the
-// first; and one each where it is not known which server has them.
+// TestClientsShareCommandsAsTheirServerAllows sends what several clients take. A single server and
+// a ring's shard get one command with all keys declared, a cluster node gets one with the first key
+// declared, and an unknown server gets one command per client.
 func TestClientsShareCommandsAsTheirServerAllows(t *testing.T) {
 	t.Parallel()
 	clients := map[string]redis.UniversalClient{
 		"server":  redis.NewClient(&redis.Options{}),
 		"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, ClusterSlots: oneNode}),
-		"ring":    redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}, HeartbeatFrequency: time.Hour}),
-		"other":   struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{})},
+		"ring": redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"},
+			HeartbeatFrequency: time.Hour}),
+		"other": struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{})},
 	}
-	together := []string{"script 3 {a}:m {b}:m {c}:m each 1 1 1 600 6000", "script 2 {d}:m {e}:m each 2 0 1 600 6000 3 1"}
+	together := []string{"script 3 {a}:m {b}:m {c}:m each 1 1 1 600 6000",
+		"script 2 {d}:m {e}:m each 2 0 1 600 6000 3 1"}
 	apart := []string{
-		"script 1 {a}:m take 1 1 1 600 6000", "script 1 {b}:m take 1 1 1 600 6000", "script 1 {c}:m take 1 1 1 600 6000",
+		"script 1 {a}:m take 1 1 1 600 6000", "script 1 {b}:m take 1 1 1 600 6000",
+		"script 1 {c}:m take 1 1 1 600 6000",
 		"script 1 {d}:m take 2 3 1 600 6000", "script 1 {e}:m take 2 1 1 600 6000",
 	}
 	for name, want := range map[string]struct{ known, unknown []string }{
@@ -96,20 +99,20 @@ func TestClientsShareCommandsAsTheirServerAllows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStore(t, clients[name])
-			plan := func() []string {
+			build := func() []string {
 				d, e := take("d", 3), take("e", 1)
 				d.Op.N, e.Op.N = 2, 2
-				return commands(s, sharingOf(s, &d.Names[0]), take("a", 1), take("b", 1), take("c", 1), d, e)
+				return commands(s, coalescingOf(s, &d.Names[0]), take("a", 1), take("b", 1), take("c", 1), d, e)
 			}
-			require.Equal(t, want.unknown, plan())
+			require.Equal(t, want.unknown, build())
 			s.nodes.reached.Store(true)
-			require.Equal(t, want.known, plan())
+			require.Equal(t, want.known, build())
 		})
 	}
 }
 
-// TestWhatHasAnOrderSharesNoCommand of a cluster's node: what is not the first on its key, is about
-// several buckets, or does something else than take.
+// TestWhatHasAnOrderSharesNoCommand of a cluster's node: a group that is not the first on its key,
+// has several buckets, or does something other than take.
 func TestWhatHasAnOrderSharesNoCommand(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, redis.NewClient(&redis.Options{}))
@@ -117,27 +120,30 @@ func TestWhatHasAnOrderSharesNoCommand(t *testing.T) {
 	second.First, give.Op.Verb = false, bucket.Give
 	require.Equal(t, []string{
 		"cross-slot script 1 {b}:m each 1 1 1 600 6000 {e}:m",
-		"script 1 {b}:m take 1 1 1 600 6000", "script 1 {c}:m give 1 1 1 600 6000", "script 1 {d}:m take 1 0 1 600 6000",
-	}, commands(s, &sharing{crossSlot: true}, take("b", 1), second, give, peek, take("e", 1)))
+		"script 1 {b}:m take 1 1 1 600 6000", "script 1 {c}:m give 1 1 1 600 6000",
+		"script 1 {d}:m take 1 0 1 600 6000",
+	}, commands(s, &coalescing{crossSlot: true}, take("b", 1), second, give, peek, take("e", 1)))
 }
 
-// TestShardThatIsAnotherOneNow has a ring give a key to another shard while its call waits: the
+// TestShardThatIsAnotherOneNow makes a ring give a key to another shard while its call waits: the
 // call goes there alone.
 func TestShardThatIsAnotherOneNow(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}, HeartbeatFrequency: time.Hour})
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"},
+		HeartbeatFrequency: time.Hour})
 	s := newStore(t, rdb)
 	s.nodes.reached.Store(true)
 	var calls []*dispatch.Group
 	for i := range 64 {
 		calls = append(calls, take(fmt.Sprint("client ", i), 1))
 	}
-	shard := sharingOf(s, &calls[0].Names[0])
+	shard := coalescingOf(s, &calls[0].Names[0])
 	require.Len(t, commands(s, shard, calls...), 1)
 	rdb.SetAddrs(map[string]string{"a": "127.0.0.1:1", "b": "127.0.0.1:2"})
 	stays := 0
-	for _, m := range calls {
-		if node, err := rdb.GetShardClientForKey(m.Names[0].String()); err == nil && node.Options().Addr == "127.0.0.1:1" {
+	for _, g := range calls {
+		if node, err := rdb.GetShardClientForKey(g.Names[0].String()); err == nil &&
+			node.Options().Addr == "127.0.0.1:1" {
 			stays++
 		}
 	}
@@ -146,8 +152,8 @@ func TestShardThatIsAnotherOneNow(t *testing.T) {
 	require.True(t, strings.HasPrefix(got[0], fmt.Sprintf("script %d ", stays)), got[0])
 }
 
-// TestAskedCommandTakesItsFirstKeyAlone: the node that imports its slot need not have the others,
-// and would not say so.
+// TestAskedCommandTakesItsFirstKeyAlone: the importing node may lack the other keys, and would not
+// say so.
 func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, redis.NewClient(&redis.Options{}))
@@ -155,11 +161,11 @@ func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 		charges int64
 		want    string
 	}{{1, "cross-slot script 1 {a}:m each 1 1 1 600 6000"}, {2, "cross-slot script 1 {a}:m each 1 0 1 600 6000 2"}} {
-		x := pipeline{store: s}
+		p := pipeline{store: s}
 		calls := []*dispatch.Group{take("a", c.charges), take("b", 1)}
-		x.plan(calls, &sharing{crossSlot: true})
-		one := x.commands[0]
-		one.encode(context.Background(), s, x.sharing, false)
+		p.build(calls, &coalescing{crossSlot: true})
+		one := p.commands[0]
+		one.encode(context.Background(), s, p.coalescing, false)
 		whole := text(one)
 		one.SetErr(replyError("MOVED 1 127.0.0.1:1"))
 		require.Equal(t, whole, text(one), "the node has the slot, and knows which others it has")
@@ -171,8 +177,8 @@ func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 		one.decode()
 		require.NoError(t, calls[0].Err)
 		require.EqualValues(t, 7, calls[0].Found[0].Level)
-		require.Equal(t, errRetryAlone, calls[1].Err)
-		one.encode(context.Background(), s, x.sharing, false)
+		require.Equal(t, errRetrySingle, calls[1].Err)
+		one.encode(context.Background(), s, p.coalescing, false)
 		require.Equal(t, whole, text(one), "sent anew")
 	}
 }
@@ -184,16 +190,16 @@ func TestCommandHasAtMost64Keys(t *testing.T) {
 	for i := range 65 {
 		calls = append(calls, take(fmt.Sprint("client ", i), 1))
 	}
-	got := commands(newStore(t, redis.NewClient(&redis.Options{})), &sharing{}, calls...)
+	got := commands(newStore(t, redis.NewClient(&redis.Options{})), &coalescing{}, calls...)
 	require.Len(t, got, 2)
 	require.True(t, strings.HasPrefix(got[0], "script 64 "), got[0])
 }
 
-// TestCommandOfOneCall says what is to be done, the buckets, and what there is besides: marks, a
-// ban and slots.
+// TestCommandOfOneCall has rows of keys, operation, buckets, marks, a ban and slots.
 func TestCommandOfOneCall(t *testing.T) {
 	t.Parallel()
-	token, fixed, ban, slots := newBucket(bucket.Token), newBucket(bucket.FixedWindow), bucket.NewBan(100, 1000), bucket.NewSlots(3)
+	token, fixed, ban, slots := newBucket(bucket.Token), newBucket(bucket.FixedWindow), bucket.NewBan(100, 1000),
+		bucket.NewSlots(3)
 	floor, fixedFloor := newBucket(bucket.Token), newBucket(bucket.FixedWindow)
 	floor.Leave(1)
 	fixedFloor.Leave(1)
@@ -201,29 +207,38 @@ func TestCommandOfOneCall(t *testing.T) {
 		op      bucket.Op
 		buckets []bucket.Bucket
 	}{
-		"1 a take 2 3 1 100 1000":                                        {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token}},
-		"1 a take 2 3 1 100 900":                                         {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{floor}},
-		"1 a charge 2 3 1 100 1000":                                      {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{floor}},
-		"1 a charge 2 3 1000 fixed 10":                                   {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{fixedFloor}},
-		"2 a b return 2 3 1 100 1000 1000 fixed 10 -1 70":                {bucket.Op{Verb: bucket.Return, N: 2, Claims: []bucket.Claim{{Mark: -1}, {Mark: 70}}}, []bucket.Bucket{token, fixed}},
-		"2 a b take 2 3 1 100 1000 ban 100 1000 2 1":                     {bucket.Op{Verb: bucket.Take, N: 2, Bans: bucket.LimitBans}, []bucket.Bucket{token, ban}},
-		"2 a b take 2 3 1 100 1000 slots 3 process 8 2 9, 1":             {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token, slots}},
-		"3 a b c take 2 3 1 100 1000 both 100 1000 0 3 process 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token, ban, slots}},
-		"2 a b take 2 3 both 100 1000 0 3 process 8 2 9, 0":              {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{ban, slots}},
+		"1 a take 2 3 1 100 1000": {bucket.Op{Verb: bucket.Take, N: 2},
+			[]bucket.Bucket{token}},
+		"1 a take 2 3 1 100 900": {bucket.Op{Verb: bucket.Take, N: 2},
+			[]bucket.Bucket{floor}},
+		"1 a charge 2 3 1 100 1000": {bucket.Op{Verb: bucket.Charge, N: 2},
+			[]bucket.Bucket{floor}},
+		"1 a charge 2 3 1000 fixed 10": {bucket.Op{Verb: bucket.Charge, N: 2},
+			[]bucket.Bucket{fixedFloor}},
+		"2 a b return 2 3 1 100 1000 1000 fixed 10 -1 70": {bucket.Op{Verb: bucket.Return, N: 2,
+			Claims: []bucket.Claim{{Mark: -1}, {Mark: 70}}}, []bucket.Bucket{token, fixed}},
+		"2 a b take 2 3 1 100 1000 ban 100 1000 2 1": {bucket.Op{Verb: bucket.Take, N: 2,
+			Bans: bucket.LimitBans}, []bucket.Bucket{token, ban}},
+		"2 a b take 2 3 1 100 1000 slots 3 process 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2},
+			[]bucket.Bucket{token, slots}},
+		"3 a b c take 2 3 1 100 1000 both 100 1000 0 3 process 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2},
+			[]bucket.Bucket{token, ban, slots}},
+		"2 a b take 2 3 both 100 1000 0 3 process 8 2 9, 0": {bucket.Op{Verb: bucket.Take, N: 2},
+			[]bucket.Bucket{ban, slots}},
 	} {
 		s := newStore(t, redis.NewClient(&redis.Options{}))
 		s.process = "process"
-		m := merged(3, row.buckets...)
-		m.Op, m.Attempt = row.op, bucket.Attempt{Number: 9, Ended: 8, Held: 2}
+		g := merged(3, row.buckets...)
+		g.Op, g.Attempt = row.op, bucket.Attempt{Number: 9, Ended: 8, Held: 2}
 		for i := range row.buckets {
-			m.Names[i] = dispatch.Name("abc"[i : i+1])
+			g.Names[i] = dispatch.Name("abc"[i : i+1])
 		}
 		for _, bySHA := range []bool{true, false} {
-			c := command{calls: []*dispatch.Group{m}}
+			c := command{groups: []*dispatch.Group{g}}
 			c.encode(context.Background(), s, nil, bySHA)
-			script := s.scripts[scriptOf(row.buckets)].bySource
+			script := s.scripts[scriptFor(row.buckets)].bySource
 			if bySHA {
-				script = s.scripts[scriptOf(row.buckets)].bySHA
+				script = s.scripts[scriptFor(row.buckets)].bySHA
 			}
 			require.Equal(t, script[0], c.Args()[0])
 			require.Equal(t, fmt.Sprint(script[1], " ", want), text(&c))
@@ -237,7 +252,7 @@ func TestCommandOfOneCall(t *testing.T) {
 	}
 }
 
-// TestCalendarPeriodIsSentWithWhatIsLeftOfIt, by the process' clock.
+// TestCalendarPeriodIsSentWithWhatIsLeftOfIt, by the application host's clock.
 func TestCalendarPeriodIsSentWithWhatIsLeftOfIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

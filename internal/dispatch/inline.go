@@ -1,0 +1,72 @@
+package dispatch
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// maxInline is the longest timeout for which a caller sends its call itself, since it then does
+	// not look at the end of its context.
+	maxInline = 100 * time.Millisecond
+	// inlinePause is for how long no caller sends its call itself after such a call has outlived
+	// its context. It doubles if that happens again soon.
+	inlinePause = time.Minute
+	// inlineGrace is how much later than its context such a call may be on a busy machine.
+	inlineGrace = 10 * time.Millisecond
+)
+
+// inlinePauses are times in which no call is sent inline, because one that was has outlived its
+// context. They have no lock of their own: their owner, a dispatcher, calls them behind its lock.
+type inlinePauses struct {
+	end  time.Time     // of the last pause
+	last time.Duration // how long the last pause is
+}
+
+// active reports whether there is a pause now.
+func (p *inlinePauses) active() bool { return !p.end.IsZero() && time.Now().Before(p.end) }
+
+// begin begins a pause after a call that was sent inline at a time. The pause is twice the last
+// one, unless calls were sent inline for as long as the last pause since it ended.
+func (p *inlinePauses) begin(sentAt, now time.Time) {
+	pause := inlinePause
+	if sentAt.Sub(p.end) < p.last {
+		pause = 2 * p.last
+	}
+	p.end, p.last = now.Add(pause), pause
+}
+
+// sendsInlineLocked reports whether a caller may send its call itself.
+func (d *Dispatcher) sendsInlineLocked(ctx context.Context) bool {
+	if !d.server.Inline || ctx.Done() != nil && d.timeout.span > maxInline || d.inline.active() {
+		return false
+	}
+	deadline, ok := ctx.Deadline()
+	return !ok || time.Until(deadline) > d.timeout.span+d.timeout.slack()
+}
+
+// sendInline sends a call alone, in its caller's goroutine.
+func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
+	c.caller.abandoned = true // until it is answered here
+	defer d.release(b)
+	b.calls = append(b.calls, c)
+	b.borrow(ctx)
+	b.coalesce()
+	sentAt := b.since
+	defer func() { // a hook may end the goroutine
+		limit := d.timeout.span + 2*d.timeout.slack() + inlineGrace
+		if b.since.Sub(sentAt) > limit { // a hook, for example, does not end with the context
+			d.pauseInline(sentAt, b.since)
+		}
+	}()
+	d.deliver(d.timeout.context(), b)
+	<-c.caller.done
+	c.caller.abandoned = false
+	return c.caller.err
+}
+
+func (d *Dispatcher) pauseInline(sentAt, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.inline.begin(sentAt, now)
+}

@@ -1,0 +1,72 @@
+package dispatch
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// closeTimeout is how long Close waits for what is in flight, or a timeout where that is longer.
+const closeTimeout = time.Second
+
+// lifetime is the time of a dispatcher from New to Close or Retire. Dispatcher.mu guards closed and
+// retired.
+type lifetime struct {
+	ctx     context.Context    // of the prober
+	stop    context.CancelFunc // ends ctx
+	running sync.WaitGroup     // the batches in flight, and the prober
+	closed  bool
+	retired bool // its server was forgotten
+}
+
+func (l *lifetime) begin() { l.ctx, l.stop = context.WithCancel(context.Background()) }
+
+// err returns why no call is taken any more, or nil.
+func (l *lifetime) err() error {
+	switch {
+	case l.retired:
+		return ErrRetired
+	case l.closed:
+		return ErrClosed
+	}
+	return nil
+}
+
+// Close fails the queued calls, and returns when no batch is in flight and the prober has ended, or
+// after closeTimeout. A call that hangs in the client ends with the client's own timeouts. A ping
+// may go on, for as long as the application's Dialer, or go-redis' own for TLS, takes to connect
+// after its context has ended.
+func (d *Dispatcher) Close() {
+	d.mu.Lock()
+	d.life.closed = true
+	d.life.stop()
+	d.queue.fail(ErrClosed)
+	d.mu.Unlock()
+	waitAtMost(max(closeTimeout, d.timeout.span), &d.life.running)
+	d.timeout.end()
+	d.sending.end()
+}
+
+// Retire ends the dispatcher if it is idle, and returns its last figures. A caller that was about
+// to call Do gets [ErrRetired], and nothing is sent: another dispatcher must do its call.
+func (d *Dispatcher) Retire() (last Stats, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.idleLocked() {
+		return Stats{}, false
+	}
+	d.life.retired = true
+	d.life.stop()
+	return d.stats, true
+}
+
+// Idle reports whether nothing waits and nothing is in flight.
+func (d *Dispatcher) Idle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.idleLocked()
+}
+
+func (d *Dispatcher) idleLocked() bool {
+	return d.queue.empty() && d.slots.batches() == 0 && !d.probing
+}

@@ -1,0 +1,103 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// MaxInFlight is how many batches may be in flight to a server of low latency, one if the last
+	// was not answered. Fewer batches are larger, and so less work.
+	MaxInFlight = 2
+	// maxHighLatencyInFlight is how many may be in flight to a server of high latency. There a call
+	// that waits for a batch waits for a whole round trip.
+	maxHighLatencyInFlight = 16
+	// moreOverdue is how many more batches may be overdue than in flight. Each may hold a
+	// connection. All that are in flight may become overdue at once, and then one for each further
+	// failure until the breaker opens.
+	moreOverdue = maxFailures - 1
+)
+
+// slots are what batches in flight to a server hold. They have no lock of their own: their owner, a
+// dispatcher, calls them behind its lock.
+type slots struct {
+	few, many int      // how many there are if the latency is low, and if it is high
+	inFlight  []*Batch // without those that are overdue
+	overdue   int      // batches that were late and have no slot
+	healthy   bool     // the last batch was answered
+	roundTrip roundTrip
+}
+
+func newSlots(server Server) slots {
+	s := slots{few: MaxInFlight, many: maxHighLatencyInFlight}
+	if server.OneOfMany {
+		s.few = 1
+	}
+	if server.Conns > 0 {
+		s.few = min(s.few, server.Conns)
+		// If all hang, as many and moreOverdue are overdue, beside one batch and the probes.
+		s.many = max(s.few, min(s.many, server.Conns-moreOverdue-1-maxProbes))
+	}
+	return s
+}
+
+// limit returns how many batches may be in flight while the server answers.
+func (s *slots) limit() int {
+	if s.roundTrip.high() {
+		return s.many
+	}
+	return s.few
+}
+
+// free reports whether another batch may leave.
+func (s *slots) free() bool {
+	n := len(s.inFlight)
+	return n == 0 || s.healthy && n < s.limit()
+}
+
+// take gives a slot to a batch that is about to leave.
+func (s *slots) take(b *Batch, now time.Time) {
+	b.overdue, b.since = false, now
+	s.inFlight = append(s.inFlight, b)
+}
+
+// release takes the slot of a batch back, unless the batch gave it up when it became overdue.
+func (s *slots) release(b *Batch) {
+	if b.overdue {
+		s.overdue--
+		return
+	}
+	s.inFlight = slices.DeleteFunc(s.inFlight, func(other *Batch) bool { return other == b })
+}
+
+// expire frees the slots of late batches, unless too many are overdue. Their calls are still
+// answered if the server answers. It reports whether any batch is late, and when the last one was
+// sent.
+func (s *slots) expire(now time.Time, timeout time.Duration) (sentAt time.Time, late bool) {
+	s.inFlight = slices.DeleteFunc(s.inFlight, func(b *Batch) bool {
+		if now.Sub(b.since) < timeout {
+			return false
+		}
+		if b.overdue = s.overdue < s.limit()+moreOverdue; b.overdue {
+			s.overdue++
+		}
+		late = true
+		switch {
+		case !b.overdue: // it keeps others from the server, each of which is a new failure
+			sentAt = now
+		case b.since.After(sentAt):
+			sentAt = b.since
+		}
+		return b.overdue
+	})
+	return sentAt, late
+}
+
+// answered notes that a batch of so many calls was answered.
+func (s *slots) answered(took time.Duration, calls int) {
+	s.healthy = true
+	s.roundTrip.measure(took, calls)
+}
+
+// batches returns how many batches are not answered yet.
+func (s *slots) batches() int { return len(s.inFlight) + s.overdue }

@@ -1,0 +1,171 @@
+package engine_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// banning returns an Ask of which every denial bans the client for a time.
+func banning(client string, d time.Duration) engine.Ask {
+	one := ask(client, setOf(perHour(10), bucket.NewBan(d.Milliseconds(), d.Milliseconds())))
+	one.Bans = bucket.AllBans
+	return one
+}
+
+// TestADenialBansTheClient, and this process knows of the ban until it ends.
+func TestADenialBansTheClient(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one, two := banning("one", time.Hour), banning("two", 2*time.Hour)
+		take(t, e, 10, one)
+		require.Zero(t, e.Stats().Bans)
+		a := take(t, e, 1, one)
+		require.Equal(t, time.Hour, a.RetryAfter)
+		require.Equal(t, 1, e.Stats().Bans)
+		take(t, e, 10, two)
+		take(t, e, 1, two)
+		require.Equal(t, 2, e.Stats().Bans)
+		time.Sleep(time.Hour - ms)
+		require.Equal(t, 2, e.Stats().Bans)
+		require.False(t, take(t, e, 1, one).Allowed)
+		time.Sleep(ms)
+		require.Equal(t, 1, e.Stats().Bans)
+		require.True(t, take(t, e, 1, one).Allowed)
+		require.Equal(t, time.Hour, take(t, e, 1, two).RetryAfter)
+		time.Sleep(time.Hour)
+		require.Zero(t, e.Stats().Bans)
+	})
+}
+
+// TestADenialWithoutABanEndsTheBanThatWasKnown: somebody else has ended it.
+func TestADenialWithoutABanEndsTheBanThatWasKnown(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other := b.redis(t), b.redis(t)
+		one := banning("k", time.Hour)
+		take(t, e, 10, one)
+		take(t, e, 1, one)
+		require.NoError(t, other.Reset(t.Context(), &one))
+		take(t, other, 10, one)
+		time.Sleep(time.Second) // in which e believes its denial
+		require.Equal(t, 1, e.Stats().Bans)
+		one.Bans = bucket.NoBans
+		require.Less(t, take(t, e, 1, one).RetryAfter, time.Hour)
+		require.Zero(t, e.Stats().Bans)
+	})
+}
+
+// TestADenialFromTheCacheBansWhomTheOneBeforeDidNot: Redis is asked again.
+func TestADenialFromTheCacheBansWhomTheOneBeforeDidNot(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, one := b.redis(t), banning("k", time.Hour)
+		take(t, e, 10, one)
+		one.Bans = bucket.NoBans
+		require.Equal(t, engine.FromStore, take(t, e, 1, one).Source)
+		require.Equal(t, engine.FromCache, take(t, e, 1, one).Source)
+		require.Zero(t, e.Stats().Bans)
+		one.Bans = bucket.AllBans
+		require.Equal(t, engine.FromStore, take(t, e, 1, one).Source)
+		require.Equal(t, 1, e.Stats().Bans)
+		require.Equal(t, engine.FromCache, take(t, e, 1, one).Source)
+	})
+}
+
+// TestNobodyIsBannedUnlessTheAskSaysSo, and about limits alone nobody ever is.
+func TestNobodyIsBannedUnlessTheAskSaysSo(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*engine.Ask)
+		bans   int
+	}{
+		"every denial":          {func(*engine.Ask) {}, 1},
+		"no denial":             {func(a *engine.Ask) { a.Bans = bucket.NoBans }, 0},
+		"denials by a limit":    {func(a *engine.Ask) { a.Bans = bucket.LimitBans }, 1},
+		"about limits alone":    {func(a *engine.Ask) { a.Scope = rules.Limits }, 0},
+		"there is no ban":       {func(a *engine.Ask) { a.Set = setOf(perHour(10)) }, 0},
+		"with a slot to be had": {func(a *engine.Ask) { a.Scope = rules.All }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+				one := banning("k", time.Hour)
+				row.change(&one)
+				take(t, e, 10, one)
+				require.False(t, take(t, e, 1, one).Allowed)
+				require.Equal(t, row.bans, e.Stats().Bans)
+			})
+		})
+	}
+}
+
+// TestDecisionsOnLimitsAloneLeaveTheBanThatIsKnown, allowed and denied.
+func TestDecisionsOnLimitsAloneLeaveTheBanThatIsKnown(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := banning("k", time.Hour)
+		take(t, e, 10, one)
+		take(t, e, 1, one)
+		time.Sleep(10 * time.Minute)
+		limits, other := one, ask("k", setOf(perMinute(10)))
+		limits.Scope = rules.Limits
+		for range 2 {
+			for _, another := range []engine.Ask{limits, other} {
+				take(t, e, 1, another)
+				take(t, e, 10, another)
+				require.Equal(t, 1, e.Stats().Bans)
+			}
+		}
+	})
+}
+
+// TestBansInAnOutageAreNotCounted, as others do not hold them.
+func TestBansInAnOutageAreNotCounted(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		b.outage(t, e)
+		one := banning("k", time.Hour)
+		one.Failure = engine.FailLocal
+		take(t, e, 10, one)
+		require.Equal(t, time.Hour, take(t, e, 1, one).RetryAfter)
+		require.Zero(t, e.Stats().Bans)
+	})
+}
+
+// TestAProcessKnowsOfSoManyBans, and of another once one of them has ended. It looks for that once
+// a second at most.
+func TestAProcessKnowsOfSoManyBans(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := local(t)
+		const most = 1 << 16
+		asks, answers := make([]engine.Ask, 1), make([]engine.Answer, 1)
+		sets := map[time.Duration]*rules.Set{}
+		bans := func(client string, d time.Duration) {
+			if sets[d] == nil {
+				sets[d] = setOf(perHour(1), bucket.NewBan(d.Milliseconds(), d.Milliseconds()))
+			}
+			asks[0] = engine.Ask{Client: client, Set: sets[d], Scope: rules.Tokens, Bans: bucket.AllBans}
+			for range 2 {
+				_ = e.Take(t.Context(), 1, asks, answers)
+			}
+		}
+		for i := range most - 1 {
+			bans(strconv.Itoa(i), time.Hour)
+		}
+		bans("short", time.Second/2)
+		require.Equal(t, most, e.Stats().Bans)
+		time.Sleep(time.Second - ms)
+		bans("too soon", 2*time.Hour)
+		time.Sleep(ms)
+		bans("in time", 3*time.Hour)
+		time.Sleep(time.Minute)
+		bans("one too many", 2*time.Hour)
+		bans("0", 3*time.Hour) // is known
+		require.Equal(t, most, e.Stats().Bans)
+		time.Sleep(time.Hour)
+		require.Equal(t, 1, e.Stats().Bans)
+		time.Sleep(time.Hour)
+		require.Equal(t, 1, e.Stats().Bans, "the one in time")
+	})
+}

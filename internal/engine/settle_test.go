@@ -1,0 +1,267 @@
+package engine_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// settling returns an Ask of which tokens may come back.
+func settling(client string, set *rules.Set) engine.Ask {
+	one := ask(client, set)
+	one.Settles = true
+	return one
+}
+
+// TestSettleMakesAChargeOneOfSoManyTokens: more are charged into debt, what flows back meanwhile is
+// not given back again.
+func TestSettleMakesAChargeOneOfSoManyTokens(t *testing.T) {
+	for name, row := range map[string]struct {
+		actual int64
+		after  time.Duration
+		left   int64
+	}{
+		"nothing":                     {0, 0, 9},
+		"less":                        {1, 0, 8},
+		"as many":                     {4, 0, 5},
+		"one more":                    {5, 0, 4},
+		"more":                        {6, 0, 3},
+		"more than there are":         {15, 0, 0},
+		"some have flowed back":       {0, 12 * time.Second, 10},
+		"all but one have":            {3, 19 * time.Second, 8 + 1},
+		"all have flowed back before": {0, 31 * time.Second, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+				one := settling("k", setOf(perMinute(10), perHour(1000)))
+				take(t, e, 1, one)
+				a := take(t, e, 4, one)
+				time.Sleep(row.after)
+				require.Empty(t, e.Settle(t.Context(), row.actual, a.Charge(&one)))
+				require.Equal(t, row.left, left(t, e, one))
+			})
+		})
+	}
+}
+
+// TestDebtOfASettleLasts as long as its tokens take to come back.
+func TestDebtOfASettleLasts(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := settling("k", setOf(perMinute(10)))
+		a := take(t, e, 4, one)
+		require.Empty(t, e.Settle(t.Context(), 15, a.Charge(&one)))
+		require.Equal(t, 36*time.Second, take(t, e, 1, one).RetryAfter)
+	})
+}
+
+// TestALaterChargeSettledFirstLeavesLessOfTheEarlierOne: the record of what was given back says so.
+func TestALaterChargeSettledFirstLeavesLessOfTheEarlierOne(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := settling("k", setOf(perMinute(10)))
+		first, second := take(t, e, 4, one), take(t, e, 4, one)
+		time.Sleep(24 * time.Second) // in which what the first took flows back
+		require.Empty(t, e.Settle(t.Context(), 0, second.Charge(&one)))
+		require.EqualValues(t, 10, left(t, e, one))
+		take(t, e, 5, one)
+		require.Empty(t, e.Settle(t.Context(), 0, first.Charge(&one)))
+		require.EqualValues(t, 5, left(t, e, one), "nothing was left of it")
+	})
+}
+
+// TestAResetEndsWhatMayBeSettled, of the charges before it.
+func TestAResetEndsWhatMayBeSettled(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := settling("k", setOf(perMinute(10)))
+		old := take(t, e, 4, one)
+		time.Sleep(100 * ms)
+		require.NoError(t, e.Reset(t.Context(), &one))
+		young := take(t, e, 4, one)
+		require.Empty(t, e.Settle(t.Context(), 0, old.Charge(&one)))
+		require.EqualValues(t, 6, left(t, e, one))
+		require.Empty(t, e.Settle(t.Context(), 0, young.Charge(&one)), "this process knows that it came later")
+		require.EqualValues(t, 10, left(t, e, one))
+	})
+}
+
+// TestWindowsAreSettledByTheirMarks.
+func TestWindowsAreSettledByTheirMarks(t *testing.T) {
+	for name, kind := range map[string]bucket.Kind{"fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow} {
+		t.Run(name, func(t *testing.T) {
+			onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+				b, _ := bucket.New(kind, name, 10, 10, 60_000)
+				one := settling("k", setOf(b))
+				first := take(t, e, 4, one)
+				time.Sleep(30 * time.Second)
+				second := take(t, e, 3, one)
+				require.Empty(t, e.Settle(t.Context(), 1, second.Charge(&one)))
+				require.EqualValues(t, 5, left(t, e, one))
+				time.Sleep(30 * time.Second)
+				require.Empty(t, e.Settle(t.Context(), 0, first.Charge(&one)))
+				want := map[string]int64{"fixed": 10, "sliding": 9}
+				require.Equal(t, want[name], left(t, e, one), "its tokens are back already")
+			})
+		})
+	}
+}
+
+// TestAWindowThatMayBeOverGetsNothingBack: Redis' clock may be faster, this process' own is not.
+func TestAWindowThatMayBeOverGetsNothingBack(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		b, _ := bucket.New(bucket.FixedWindow, "fixed", 10, 10, 60_000)
+		one := settling("k", setOf(b))
+		a := take(t, e, 4, one)
+		time.Sleep(time.Minute - 100*ms)
+		require.Empty(t, e.Settle(t.Context(), 0, a.Charge(&one)))
+		want := map[bool]int64{true: 10, false: 6}
+		require.Equal(t, want[e.IsLocal()], left(t, e, one))
+	})
+}
+
+// TestNothingIsSettledOfWhatTookNothing: a denial, a set that counts nothing, what was allowed in
+// an outage, and no charge at all.
+func TestNothingIsSettledOfWhatTookNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		require.Nil(t, e.Settle(t.Context(), 5))
+		require.Empty(t, e.Settle(t.Context(), 5, engine.Charge{}))
+		banOnly := settling("ban", setOf(bucket.NewBan(1000, 1000)))
+		a := take(t, e, 1, banOnly)
+		require.Empty(t, e.Settle(t.Context(), 5, a.Charge(&banOnly)))
+		b.outage(t, e)
+		one := settling("k", setOf(perMinute(10)))
+		one.Failure = engine.FailOpen
+		a = take(t, e, 4, one)
+		charge := a.Charge(&one)
+		require.Empty(t, e.Settle(t.Context(), 9, charge))
+		require.Empty(t, e.Settle(t.Context(), 0, charge))
+		require.NoError(t, e.GiveBack(t.Context(), &charge))
+		require.Zero(t, e.Stats().Local)
+		b.repair()
+		require.EqualValues(t, 10, left(t, e, one))
+		a = take(t, e, 5, one)
+		denied := take(t, e, 6, one)
+		charge = denied.Charge(&one)
+		b.Sent.Store(0)
+		require.NoError(t, e.GiveBack(t.Context(), &charge))
+		require.Zero(t, b.Sent.Load())
+		require.EqualValues(t, 5, left(t, e, one))
+	})
+}
+
+// TestChargesAreSettledAtTheSameTime, and every error is returned.
+func TestChargesAreSettledAtTheSameTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.turns(t)
+		var charges []engine.Charge
+		for _, client := range []string{"one", "two", "three"} {
+			one := settling(client, setOf(perMinute(10)))
+			a := take(t, e, 4, one)
+			charges = append(charges, a.Charge(&one))
+		}
+		b.Delay.Store(int64(10 * ms))
+		start := time.Now()
+		require.Empty(t, e.Settle(t.Context(), 3, charges...))
+		require.Less(t, time.Since(start), 21*ms)
+		b.Delay.Store(int64(time.Second))
+		start = time.Now()
+		errs := e.Settle(t.Context(), 2, charges...)
+		require.Len(t, errs, 3)
+		for _, err := range errs {
+			require.ErrorIs(t, err, engine.ErrUnavailable)
+		}
+		require.Equal(t, timeout+timeout/10, time.Since(start))
+	})
+}
+
+// TestSettlingVoidsDenialsAndWakesThoseWhoWait.
+func TestSettlingVoidsDenialsAndWakesThoseWhoWait(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := settling("k", setOf(perHour(10)))
+		a := take(t, e, 10, one)
+		take(t, e, 1, one)
+		waiting := ask("k", one.Set)
+		done := goes(func() error { return e.Wait(t.Context(), 1, &waiting, new(engine.Answer)) })
+		time.Sleep(time.Second / 2)
+		start := time.Now()
+		require.Empty(t, e.Settle(t.Context(), 5, a.Charge(&one)))
+		require.NoError(t, <-done)
+		require.Zero(t, time.Since(start))
+		require.Zero(t, e.Stats().Denials)
+	})
+}
+
+// TestASettleVoidsNoLease if it gives back what this process took, or charges more.
+func TestASettleVoidsNoLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		one := leasing("k")
+		reserved := one
+		reserved.Settles = true
+		less, more := take(t, e, 5, reserved), take(t, e, 5, reserved)
+		sources(t, e, 9, one)
+		require.Equal(t, 1, e.Stats().Leases)
+		require.Empty(t, e.Settle(t.Context(), 1, less.Charge(&reserved)))
+		require.Empty(t, e.Settle(t.Context(), 9, more.Charge(&reserved)))
+		require.Equal(t, 1, e.Stats().Leases)
+		require.NoError(t, e.Refund(t.Context(), 1, &one))
+		require.Zero(t, e.Stats().Leases)
+	})
+}
+
+// TestWhatThisProcessTookInAnOutageIsSettledHere.
+func TestWhatThisProcessTookInAnOutageIsSettledHere(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.replica(t)
+		b.outage(t, e)
+		one := settling("k", setOf(perMinute(20), bucket.NewBan(60_000, 60_000)))
+		one.Failure = engine.FailLocal
+		a := take(t, e, 4, one)
+		require.EqualValues(t, 6, a.Remaining)
+		require.Empty(t, e.Settle(t.Context(), 1, a.Charge(&one)))
+		require.EqualValues(t, 9, left(t, e, one))
+		a = take(t, e, 4, one)
+		require.Empty(t, e.Settle(t.Context(), 6, a.Charge(&one)))
+		require.EqualValues(t, 3, left(t, e, one))
+		a = take(t, e, 3, one)
+		charge := a.Charge(&one)
+		waiting := one
+		waiting.Settles = false
+		done := goes(func() error { return e.Wait(t.Context(), 1, &waiting, new(engine.Answer)) })
+		require.NoError(t, e.GiveBack(t.Context(), &charge))
+		synctest.Wait()
+		require.NoError(t, <-done)
+		require.EqualValues(t, 2, left(t, e, one))
+
+		a = take(t, e, 2, one)
+		time.Sleep(100 * ms)
+		require.ErrorIs(t, e.Reset(t.Context(), &one), engine.ErrUnavailable)
+		take(t, e, 5, one)
+		require.Empty(t, e.Settle(t.Context(), 0, a.Charge(&one)))
+		require.EqualValues(t, 5, left(t, e, one), "a reset was in between")
+
+		require.ErrorIs(t, e.Reset(t.Context(), &one), engine.ErrUnavailable)
+		a = take(t, e, 4, one)
+		require.Empty(t, e.Settle(t.Context(), 0, a.Charge(&one)))
+		require.EqualValues(t, 10, left(t, e, one), "the reset was before")
+	})
+}
+
+// TestGiveBackReturnsTheSlotAndTheTokens of a decision just made, whatever has flowed back.
+func TestGiveBackReturnsTheSlotAndTheTokens(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := settling("k", setOf(perMinute(10), bucket.NewSlots(3)))
+		one.Scope = rules.All
+		a := take(t, e, 4, one)
+		require.Equal(t, 1, e.Stats().Slots)
+		charge := a.Charge(&one)
+		require.NoError(t, e.GiveBack(t.Context(), &charge))
+		require.Zero(t, e.Stats().Slots)
+		require.EqualValues(t, 10, left(t, e, one))
+	})
+}

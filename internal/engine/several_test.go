@@ -1,0 +1,366 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// outcome is what a test compares of an answer.
+type outcome struct {
+	decided, allowed bool
+	granted, left    int64
+	source           engine.Source
+}
+
+func outcomes(answers []engine.Answer) (all []outcome) {
+	for i := range answers {
+		a := &answers[i]
+		all = append(all, outcome{a.Decided, a.Allowed, a.Granted, a.Remaining, a.Source})
+	}
+	return all
+}
+
+// TestTakeTakesOfEveryAskOrOfNone, in one script, one after another, and in the process.
+func TestTakeTakesOfEveryAskOrOfNone(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
+		one, two := ask("one", setOf(perMinute(20))), ask("two", setOf(perMinute(5), perHour(50)))
+		asks, answers := []engine.Ask{one, two}, make([]engine.Answer, 2)
+		require.NoError(t, e.Take(t.Context(), 3, asks, answers))
+		require.Equal(t, rules.Verdict{
+			Allowed: true, Granted: 3, Remaining: 17, ResetAfter: 9 * time.Second,
+		}, answers[0].Verdict)
+		require.Equal(t, rules.Verdict{
+			Allowed: true, Granted: 3, Remaining: 2, ResetAfter: 36 * time.Second,
+		}, answers[1].Verdict)
+		require.Equal(t, e.Hash(&one), answers[0].Hash)
+		require.Equal(t, e.Hash(&two), answers[1].Hash)
+		require.Len(t, answers[0].Statuses, 1)
+		require.Len(t, answers[1].Statuses, 2)
+
+		require.NoError(t, e.Take(t.Context(), 0, asks, answers))
+		for i := range answers {
+			require.True(t, answers[i].Allowed)
+			require.Zero(t, answers[i].Granted)
+		}
+		require.NoError(t, e.Take(t.Context(), 3, asks, answers))
+		require.False(t, answers[1].Allowed)
+		require.Equal(t, 12*time.Second, answers[1].RetryAfter)
+		require.EqualValues(t, 2, answers[1].Remaining)
+		synctest.Wait()
+		require.EqualValues(t, 17, left(t, e, one))
+		require.EqualValues(t, 2, left(t, e, two))
+		require.NoError(t, e.Take(t.Context(), 2, asks, answers))
+		require.NoError(t, e.Take(t.Context(), 0, asks, answers))
+		require.True(t, answers[1].Allowed)
+		require.Zero(t, answers[1].RetryAfter)
+		require.NoError(t, e.Take(t.Context(), 6, asks, answers), "more than two ever holds")
+		require.False(t, answers[1].Allowed)
+		require.Equal(t, rules.Never, answers[1].RetryAfter)
+		synctest.Wait()
+		require.EqualValues(t, 15, left(t, e, one))
+	})
+}
+
+// TestAnAskThatProhibitsEndsATake before anybody is asked, wherever it is.
+func TestAnAskThatProhibitsEndsATake(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
+		one, free := ask("one", setOf(perMinute(10))), ask("free", new(rules.Set))
+		no, two := ask("no", prohibiting()), ask("two", setOf(perMinute(10)))
+		asks, answers := []engine.Ask{free, one, no, two}, make([]engine.Answer, 4)
+		answers[3].Decided = true
+		answers[3].Statuses = make([]rules.Status, 1)
+		require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+		require.Equal(t, []bool{false, false, true}, []bool{answers[0].Decided, answers[1].Decided, answers[2].Decided})
+		require.Equal(t, rules.Verdict{Resource: rules.Prohibited, RetryAfter: rules.Never}, answers[2].Verdict)
+		require.EqualValues(t, 10, left(t, e, one))
+		require.EqualValues(t, 10, left(t, e, two))
+	})
+}
+
+// TestAsksThatCountNothingAreAnsweredBesideOthers, and alone without a question to the store.
+func TestAsksThatCountNothingAreAnsweredBesideOthers(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
+		free, one, two := ask("free", new(rules.Set)), ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(2)))
+		static := outcome{true, true, 1, 1<<63 - 1, engine.FromStatic}
+		answers := make([]engine.Answer, 4)
+		require.NoError(t, e.Take(t.Context(), 1, []engine.Ask{free, free}, answers[:2]))
+		require.Equal(t, []outcome{static, static}, outcomes(answers[:2]))
+		require.Zero(t, b.Sent.Load())
+		require.NoError(t, e.Take(t.Context(), 1, []engine.Ask{free, one}, answers[:2]))
+		require.Equal(t, []outcome{static, {true, true, 1, 9, engine.FromStore}}, outcomes(answers[:2]))
+		require.NoError(t, e.Take(t.Context(), 1, []engine.Ask{one, free, two, free}, answers))
+		require.Equal(t, []outcome{
+			{true, true, 1, 8, engine.FromStore}, static, {true, true, 1, 1, engine.FromStore}, static,
+		}, outcomes(answers))
+		require.NoError(t, e.Take(t.Context(), 2, []engine.Ask{free, two, free}, answers[:3]))
+		require.True(t, answers[0].Decided)
+		require.False(t, answers[1].Allowed)
+	})
+}
+
+// TestOneScriptDecidesOnSeveralAsks where all keys are on one server, unless one has a ban or slots
+// or nothing else is counted.
+func TestOneScriptDecidesOnSeveralAsks(t *testing.T) {
+	one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
+	banned := ask("banned", setOf(perMinute(10), bucket.NewBan(1000, 1000)))
+	limits := banned
+	limits.Scope = rules.Limits
+	for name, row := range map[string]struct {
+		asks    []engine.Ask
+		turns   bool
+		scripts int64
+	}{
+		"two":                 {[]engine.Ask{one, two}, false, 1},
+		"three":               {[]engine.Ask{one, two, ask("three", setOf(perHour(10)))}, false, 1},
+		"in turn":             {[]engine.Ask{one, two}, true, 2},
+		"one beside nothing":  {[]engine.Ask{one, ask("free", new(rules.Set))}, false, 1},
+		"a ban":               {[]engine.Ask{banned, one}, false, 2},
+		"a ban at last":       {[]engine.Ask{one, banned}, false, 2},
+		"the limits of a ban": {[]engine.Ask{limits, two}, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				start := (*bench).redis
+				if row.turns {
+					start = (*bench).turns
+				}
+				e := start(b, t)
+				for range 2 { // the server knows the script by the second time
+					b.Sent.Store(0)
+					require.NoError(t, e.Take(t.Context(), 1, row.asks, make([]engine.Answer, len(row.asks))))
+				}
+				require.Equal(t, row.scripts, b.Sent.Load())
+			})
+		})
+	}
+}
+
+// TestADenialOfSeveralAsksGivesBackWhatWasTaken, and the statuses say so.
+func TestADenialOfSeveralAsksGivesBackWhatWasTaken(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*bench, testing.TB) *engine.Engine{
+		"in turn": (*bench).turns, "process": func(_ *bench, t testing.TB) *engine.Engine { return local(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				e := start(b, t)
+				one := ask("one", setOf(perMinute(10), bucket.NewSlots(2)))
+				one.Scope = rules.All
+				require.True(t, take(t, e, 0, one).Allowed)
+				held := one
+				held.Set = setOf(bucket.NewSlots(2))
+				take(t, e, 1, held)
+				two, three := ask("two", setOf(perMinute(2))), ask("three", setOf(perMinute(10)))
+				take(t, e, 1, two)
+				asks := []engine.Ask{one, ask("free", new(rules.Set)), two, three}
+				answers := make([]engine.Answer, 4)
+				answers[2].Statuses = make([]rules.Status, 1)
+				for range 2 { // the slot is given back too
+					require.NoError(t, e.Take(t.Context(), 2, asks, answers))
+					require.Equal(t, []bool{true, true, true, false},
+						[]bool{answers[0].Decided, answers[1].Decided, answers[2].Decided, answers[3].Decided})
+					require.True(t, answers[0].Allowed)
+					require.False(t, answers[0].HasSlot())
+					require.Equal(t, []rules.Status{
+						{Remaining: 10, Full: 10, More: 6 * time.Second},
+						{Resource: 1, Remaining: 1, Full: 2, More: answers[0].Statuses[1].More},
+					}, answers[0].Statuses)
+					require.False(t, answers[2].Allowed)
+					require.Len(t, answers[2].Statuses, 1)
+					release(e, one, answers[0]) // nothing
+					require.Equal(t, 1, e.Stats().Slots)
+				}
+				require.EqualValues(t, 10, left(t, e, one))
+				require.EqualValues(t, 1, left(t, e, two))
+				require.EqualValues(t, 10, left(t, e, three))
+			})
+		})
+	}
+}
+
+// TestWhatWasTakenIsGivenBackAfterAnErrorToo, as far as Redis answers then.
+func TestWhatWasTakenIsGivenBackAfterAnErrorToo(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.turns(t)
+		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
+		_, err := b.Mini.Lpush("test:{two}:m", "foreign")
+		require.NoError(t, err)
+		answers := make([]engine.Answer, 2)
+		require.ErrorIs(t, e.Take(t.Context(), 3, []engine.Ask{one, two}, answers), engine.ErrUnavailable)
+		require.False(t, answers[1].Decided)
+		synctest.Wait()
+		require.EqualValues(t, 10, left(t, e, one))
+	})
+}
+
+// TestAsksThatRedisRefusesTogetherAreAskedForOneByOne, and for a minute if that helps.
+func TestAsksThatRedisRefusesTogetherAreAskedForOneByOne(t *testing.T) {
+	for name, row := range map[string]struct {
+		refused func(b *bench)
+		failure engine.Failure
+		scripts int64 // now
+		next    int64 // and later
+	}{
+		"it helps":                     {func(b *bench) { b.Mini.Del("test:{two}:m") }, engine.FailLocal, 3, 2},
+		"it does not":                  {func(*bench) {}, engine.FailClosed, 4, 1},
+		"this process decides instead": {func(b *bench) { b.Cut.Store(true) }, engine.FailLocal, 3, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				e := b.redis(t)
+				one := failing("one", setOf(perMinute(10)), row.failure)
+				two := failing("two", setOf(perMinute(10)), row.failure)
+				scripts := func() (int64, error) {
+					b.Sent.Store(0)
+					err := e.Take(t.Context(), 1, []engine.Ask{one, two}, make([]engine.Answer, 2))
+					return b.Sent.Load(), err
+				}
+				for range 2 {
+					_, err := scripts()
+					require.NoError(t, err)
+				}
+				b.Mini.Del("test:{two}:m")
+				_, err := b.Mini.Lpush("test:{two}:m", "foreign")
+				require.NoError(t, err)
+				b.Refused = func() { row.refused(b) }
+				n, err := scripts()
+				require.Equal(t, row.failure == engine.FailClosed, err != nil)
+				require.Equal(t, row.scripts, n)
+				b.Cut.Store(false)
+				b.Mini.Del("test:{two}:m")
+				time.Sleep(2 * time.Second)
+				n, err = scripts()
+				require.NoError(t, err)
+				require.Equal(t, row.next, n)
+				time.Sleep(time.Minute)
+				n, err = scripts()
+				require.NoError(t, err)
+				require.EqualValues(t, 1, n)
+			})
+		})
+	}
+}
+
+// TestAsksThatFailTogetherAreNotAskedForAgain.
+func TestAsksThatFailTogetherAreNotAskedForAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
+		asks, answers := []engine.Ask{one, two}, make([]engine.Answer, 2)
+		require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+		b.Cut.Store(true)
+		b.Sent.Store(0)
+		require.ErrorIs(t, e.Take(t.Context(), 1, asks, answers), engine.ErrUnavailable)
+		require.EqualValues(t, 1, b.Sent.Load())
+	})
+}
+
+// TestAnErrorOfOneAskIsNotAskedForTwice, where the others count nothing.
+func TestAnErrorOfOneAskIsNotAskedForTwice(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		_, err := b.Mini.Lpush("test:{foreign}:m", "x")
+		require.NoError(t, err)
+		foreign, free := ask("foreign", setOf(perMinute(10))), ask("free", new(rules.Set))
+		take(t, e, 1, ask("k", setOf(perMinute(10))))
+		b.Sent.Store(0)
+		answers := make([]engine.Answer, 2)
+		require.ErrorIs(t, e.Take(t.Context(), 1, []engine.Ask{free, foreign}, answers), engine.ErrUnavailable)
+		require.EqualValues(t, 1, b.Sent.Load())
+	})
+}
+
+// TestSeveralAsksHaveOneTimeout, and what was taken is given back after the caller has left.
+func TestSeveralAsksHaveOneTimeout(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.turns(t)
+		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
+		three := ask("three", setOf(perMinute(10)))
+		take(t, e, 1, one)
+		b.Delay.Store(int64(timeout * 2 / 5))
+		start := time.Now()
+		asks := []engine.Ask{one, two, three}
+		require.ErrorIs(t, e.Take(t.Context(), 2, asks, make([]engine.Answer, 3)), engine.ErrUnavailable)
+		require.Equal(t, timeout, time.Since(start))
+		time.Sleep(time.Second)
+		b.Delay.Store(0)
+		require.EqualValues(t, 9, left(t, e, one))
+		require.EqualValues(t, 10, left(t, e, two))
+	})
+}
+
+// TestACallerThatLeavesDoesNotWaitForWhatIsGivenBack; the engine goes on.
+func TestACallerThatLeavesDoesNotWaitForWhatIsGivenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.turns(t)
+		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(1)))
+		take(t, e, 1, two)
+		b.Delay.Store(int64(10 * ms))
+		ctx, cancel := context.WithTimeout(t.Context(), 25*ms)
+		defer cancel()
+		answers := make([]engine.Answer, 2)
+		start := time.Now()
+		require.NoError(t, e.Take(ctx, 1, []engine.Ask{one, two}, answers))
+		require.Equal(t, 25*ms, time.Since(start))
+		require.False(t, answers[1].Allowed)
+		e.Close() // waits for it
+		b.Delay.Store(0)
+		require.EqualValues(t, 10, left(t, b.redis(t), one))
+	})
+}
+
+// TestDenialsOfSeveralAsksAreRememberedOfThoseThatDeny, one by one.
+func TestDenialsOfSeveralAsksAreRememberedOfThoseThatDeny(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(2)))
+		three := ask("three", setOf(perMinute(10)))
+		asks, answers := []engine.Ask{one, two, three}, make([]engine.Answer, 3)
+		require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+		time.Sleep(6 * time.Second)
+		require.NoError(t, e.Take(t.Context(), 2, asks, answers))
+		require.Equal(t, []outcome{
+			{true, false, 0, 10, engine.FromStore},
+			{true, false, 0, 1, engine.FromStore},
+			{true, false, 0, 10, engine.FromStore},
+		}, outcomes(answers))
+		require.Equal(t, 1, e.Stats().Denials)
+		sent := b.Sent.Load()
+		require.NoError(t, e.Take(t.Context(), 2, asks, answers))
+		require.Equal(t, outcome{true, false, 0, 1, engine.FromCache}, outcomes(answers)[1])
+		require.Equal(t, []bool{false, true, false}, []bool{answers[0].Decided, answers[1].Decided, answers[2].Decided})
+		require.Equal(t, 24*time.Second, answers[1].RetryAfter)
+		require.Equal(t, engine.FromCache, take(t, e, 2, two).Source)
+		require.Equal(t, sent, b.Sent.Load())
+		require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+		require.Equal(t, []outcome{
+			{true, true, 1, 9, engine.FromStore},
+			{true, true, 1, 0, engine.FromStore},
+			{true, true, 1, 9, engine.FromStore},
+		}, outcomes(answers))
+		require.Zero(t, e.Stats().Denials, "as tokens were taken")
+	})
+}
+
+// TestTakingSeveralSettles as taking one does.
+func TestTakingSeveralSettles(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
+		asks, answers := []engine.Ask{one, two}, make([]engine.Answer, 2)
+		for i := range asks {
+			asks[i].Settles = true
+		}
+		require.NoError(t, e.Take(t.Context(), 4, asks, answers))
+		require.Empty(t, e.Settle(t.Context(), 1, answers[0].Charge(&asks[0]), answers[1].Charge(&asks[1])))
+		require.EqualValues(t, 9, left(t, e, one))
+		require.EqualValues(t, 9, left(t, e, two))
+	})
+}

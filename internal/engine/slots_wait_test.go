@@ -1,0 +1,332 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// queued takes a token and a slot in the background.
+func queued(ctx context.Context, e *engine.Engine, ask engine.Ask, answer *engine.Answer, length int,
+	wait time.Duration) <-chan error {
+	return goes(func() error { return e.TakeQueued(ctx, 1, &ask, answer, length, wait) })
+}
+
+// TestCallersWaitForASlotInOrder, and a release wakes the first of them.
+func TestCallersWaitForASlotInOrder(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := acquiring("k", 1)
+		held := engine.Answer{Statuses: make([]rules.Status, 1)}
+		require.NoError(t, e.TakeQueued(t.Context(), 1, &one, &held, 0, time.Minute), "nobody needs to wait")
+		require.True(t, held.HasSlot())
+		require.Zero(t, held.Waited)
+		require.Len(t, held.Statuses, 2)
+		var answers [3]engine.Answer
+		var done [3]<-chan error
+		start := time.Now()
+		for i := range done {
+			done[i] = queued(t.Context(), e, one, &answers[i], 3, time.Minute)
+			time.Sleep(ms)
+		}
+		var full engine.Answer
+		require.NoError(t, e.TakeQueued(t.Context(), 1, &one, &full, 3, time.Minute))
+		require.Equal(t, noSlot, full.Verdict)
+		for i := range done {
+			time.Sleep(10*ms + ms/2)
+			require.Empty(t, done[i])
+			released := time.Now()
+			release(e, one, held)
+			require.NoError(t, <-done[i])
+			require.Zero(t, time.Since(released))
+			require.True(t, answers[i].HasSlot())
+			held = answers[i]
+			require.Equal(t, time.Since(start)-time.Duration(i)*ms, held.Waited)
+			require.Len(t, held.Statuses, 2)
+		}
+	})
+}
+
+// TestACallerThatFindsNoRoomToWaitIsDenied without a question to the store.
+func TestACallerThatFindsNoRoomToWaitIsDenied(t *testing.T) {
+	for name, row := range map[string]struct {
+		start  func(*bench, testing.TB) *engine.Engine
+		source engine.Source
+	}{
+		"redis":   {(*bench).redis, engine.FromCache},
+		"process": {func(_ *bench, t testing.TB) *engine.Engine { return local(t) }, engine.FromStore},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				e, one := row.start(b, t), acquiring("k", 1)
+				take(t, e, 1, one)
+				first := queued(t.Context(), e, one, new(engine.Answer), 1, time.Minute)
+				b.Sent.Store(0)
+				answer := engine.Answer{Verdict: rules.Verdict{Granted: 5}, Statuses: make([]rules.Status, 4)}
+				require.NoError(t, e.TakeQueued(t.Context(), 1, &one, &answer, 1, time.Minute))
+				require.Equal(t, engine.Answer{
+					Verdict: noSlot, Decided: true, Source: row.source, Hash: e.Hash(&one),
+					Statuses: []rules.Status{{Resource: 1, More: time.Second, Denies: true}},
+				}, answer)
+				one.Report = rules.ReportNone
+				require.NoError(t, e.TakeQueued(t.Context(), 1, &one, &answer, 1, time.Minute))
+				require.Empty(t, answer.Statuses)
+				require.Zero(t, b.Sent.Load())
+				require.Empty(t, first)
+				e.Close()
+				require.ErrorIs(t, <-first, engine.ErrUnavailable)
+			})
+		})
+	}
+}
+
+// TestACallerThatIsBannedAndFindsNoRoomIsToldWhenTheBanEnds, as far as this process knows.
+func TestACallerThatIsBannedAndFindsNoRoomIsToldWhenTheBanEnds(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := ask("k", setOf(perHour(2), bucket.NewBan(60_000, 60_000), bucket.NewSlots(1)))
+		one.Scope, one.Bans = rules.All, bucket.AllBans
+		take(t, e, 1, one)
+		first := queued(t.Context(), e, one, new(engine.Answer), 1, 10*time.Second)
+		require.Zero(t, e.Stats().Bans, "for want of a slot nobody is banned while others wait")
+		tokens := one
+		tokens.Scope = rules.Tokens
+		require.False(t, take(t, e, 2, tokens).Allowed)
+		time.Sleep(50 * ms)
+		var answer engine.Answer
+		require.NoError(t, e.TakeQueued(t.Context(), 1, &one, &answer, 1, time.Minute))
+		require.Equal(t, rules.Verdict{
+			Banned: true, Resource: 2, RetryAfter: time.Minute - 50*ms, ResetAfter: time.Minute - 50*ms,
+		}, answer.Verdict)
+		require.NoError(t, <-first)
+	})
+}
+
+// TestACallerWaitsForASlotForSoLong, then it has the last denial.
+func TestACallerWaitsForASlotForSoLong(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := acquiring("k", 1)
+		take(t, e, 1, one)
+		var first, second engine.Answer
+		start := time.Now()
+		ahead := queued(t.Context(), e, one, &first, 2, 800*ms)
+		behind := queued(t.Context(), e, one, &second, 2, 300*ms)
+		require.NoError(t, <-behind)
+		require.Equal(t, 300*ms, time.Since(start))
+		require.Equal(t, noSlot, second.Verdict)
+		require.True(t, second.Decided)
+		require.Equal(t, 300*ms, second.Waited)
+		require.NoError(t, <-ahead)
+		require.Equal(t, 800*ms, time.Since(start))
+		require.Equal(t, noSlot, first.Verdict)
+		require.Equal(t, 800*ms, first.Waited)
+		require.Zero(t, e.Stats().Bans)
+	})
+}
+
+// TestWaitingForASlotEndsWithTheContextAndWithTheEngine.
+func TestWaitingForASlotEndsWithTheContextAndWithTheEngine(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := acquiring("k", 1)
+		take(t, e, 1, one)
+		ctx, cancel := context.WithCancel(t.Context())
+		var done [4]<-chan error
+		for i, of := range []context.Context{ctx, t.Context(), ctx, t.Context()} {
+			done[i] = queued(of, e, one, new(engine.Answer), 4, time.Minute)
+		}
+		time.Sleep(250 * ms)
+		start := time.Now()
+		cancel()
+		for _, i := range []int{0, 2} {
+			err := <-done[i]
+			require.ErrorIs(t, err, context.Canceled)
+			require.NotErrorIs(t, err, engine.ErrUnavailable)
+		}
+		require.Empty(t, done[1])
+		synctest.Wait()
+		e.Close()
+		for _, i := range []int{1, 3} {
+			require.True(t, engine.IsClosed(<-done[i]))
+		}
+		require.Zero(t, time.Since(start))
+	})
+}
+
+// TestACallerLooksForTheSlotsOfOtherProcesses ten times a second, and a timeout before it leaves.
+func TestACallerLooksForTheSlotsOfOtherProcesses(t *testing.T) {
+	for name, row := range map[string]struct{ released, wait, after time.Duration }{
+		"soon":             {10 * ms, time.Second, 100 * ms},
+		"later":            {310 * ms, time.Second, 400 * ms},
+		"before it leaves": {101 * ms, 170 * ms, 120 * ms},
+		"too late":         {121 * ms, 170 * ms, 170 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				e, other, one := b.redis(t), b.redis(t), acquiring("k", 1)
+				held := take(t, other, 1, one)
+				start := time.Now()
+				var answer engine.Answer
+				done := queued(t.Context(), e, one, &answer, 1, row.wait)
+				time.Sleep(row.released)
+				release(other, one, held)
+				require.NoError(t, <-done)
+				require.Equal(t, row.after, time.Since(start))
+				require.Equal(t, name != "too late", answer.HasSlot())
+			})
+		})
+	}
+}
+
+// TestManyCallersLookMoreSeldom, five hundred times a second together. A caller that looks sees
+// here that there are no tokens.
+func TestManyCallersLookMoreSeldom(t *testing.T) {
+	for name, row := range map[string]struct {
+		callers             int
+		gone, wait, noticed time.Duration
+	}{
+		"one":             {1, 10 * ms, 10 * time.Second, 100 * ms},
+		"fifty":           {50, 10 * ms, 10 * time.Second, 100 * ms},
+		"a hundred":       {100, 10 * ms, 10 * time.Second, 200 * ms},
+		"a last look":     {100, 10 * ms, 240 * ms, 190 * ms},
+		"none after that": {100, 200 * ms, 240 * ms, 240 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e := local(t)
+				for round := range 2 {
+					start, last := time.Now(), row.callers-1 // for whom all others wait already
+					answers, done := make([]engine.Answer, row.callers), make([]<-chan error, row.callers)
+					var one engine.Ask
+					for i := range row.callers {
+						one = acquiring(fmt.Sprint(round, " ", i), 1)
+						take(t, e, 1, one)
+						done[i] = queued(t.Context(), e, one, &answers[i], 1, row.wait)
+					}
+					time.Sleep(row.gone)
+					one.Scope = rules.Tokens
+					take(t, e, 999, one)
+					require.NoError(t, <-done[last])
+					require.Equal(t, row.noticed, time.Since(start))
+					require.False(t, answers[last].Allowed)
+					for i := range done[:last] {
+						require.NoError(t, <-done[i])
+					}
+				}
+				alone := acquiring("alone", 1)
+				take(t, e, 1, alone)
+				start := time.Now()
+				looks := queued(t.Context(), e, alone, new(engine.Answer), 1, time.Second)
+				alone.Scope = rules.Tokens
+				take(t, e, 999, alone)
+				require.NoError(t, <-looks)
+				require.Equal(t, 100*ms, time.Since(start), "nobody else looks any more")
+			})
+		})
+	}
+}
+
+// TestCallersWhomNoSlotHelpsDoNotWait: for nothing, for too much, and without tokens.
+func TestCallersWhomNoSlotHelpsDoNotWait(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := ask("k", setOf(perHour(5), bucket.NewSlots(1)))
+		one.Scope = rules.All
+		take(t, e, 1, one)
+		first := queued(t.Context(), e, one, new(engine.Answer), 1, time.Second)
+		start := time.Now()
+		var answer engine.Answer
+		for n, allowed := range map[int64]bool{0: true, 6: false} {
+			require.NoError(t, e.TakeQueued(t.Context(), n, &one, &answer, 2, time.Second))
+			require.Equal(t, allowed, answer.Allowed)
+		}
+		free := ask("k", new(rules.Set))
+		require.NoError(t, e.TakeQueued(t.Context(), 1, &free, &answer, 2, time.Second))
+		require.True(t, answer.Allowed)
+		require.Zero(t, time.Since(start))
+		require.NoError(t, <-first)
+		require.Equal(t, time.Second, time.Since(start))
+		tokens := one
+		tokens.Scope = rules.Tokens
+		take(t, e, 4, tokens)
+		start = time.Now()
+		require.NoError(t, e.TakeQueued(t.Context(), 5, &one, &answer, 1, time.Second))
+		require.False(t, answer.Allowed)
+		require.Equal(t, 0, answer.Resource, "the tokens")
+		require.Zero(t, time.Since(start))
+	})
+}
+
+// TestACallerWaitsForASlotAndAllTokens that there ever are.
+func TestACallerWaitsForASlotAndAllTokens(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one, slots := acquiring("k", 1), acquiring("k", 1)
+		slots.Set = setOf(bucket.NewSlots(1))
+		held := take(t, e, 1, slots)
+		var answer engine.Answer
+		done := goes(func() error { return e.TakeQueued(t.Context(), 1000, &one, &answer, 1, time.Minute) })
+		require.Empty(t, done)
+		release(e, slots, held)
+		require.NoError(t, <-done)
+		require.EqualValues(t, 1000, answer.Granted)
+	})
+}
+
+// TestAWaitForASlotGoesOnInTheNextCalendarPeriod.
+func TestAWaitForASlotGoesOnInTheNextCalendarPeriod(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		time.Sleep(24*time.Hour - time.Second)
+		set := daily(5)
+		slots := bucket.NewSlots(1)
+		set.Guard(nil, &slots)
+		one := ask("k", set)
+		one.Scope = rules.All
+		held := take(t, e, 4, one)
+		done := queued(t.Context(), e, one, new(engine.Answer), 1, time.Minute)
+		time.Sleep(2 * time.Second)
+		release(e, one, held)
+		require.NoError(t, <-done)
+		one.Set = set.Now()
+		require.EqualValues(t, 4, left(t, e, one))
+	})
+}
+
+// TestCallersWaitForSlotsAloneToo.
+func TestCallersWaitForSlotsAloneToo(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := acquiring("k", 1)
+		one.Set = setOf(bucket.NewSlots(1))
+		held := take(t, e, 1, one)
+		var answer engine.Answer
+		done := queued(t.Context(), e, one, &answer, 1, time.Minute)
+		require.Empty(t, done)
+		release(e, one, held)
+		require.NoError(t, <-done)
+		require.True(t, answer.HasSlot())
+	})
+}
+
+// TestADenialThatLastsASecondIsNoWantOfASlot: for tokens, or by a ban.
+func TestADenialThatLastsASecondIsNoWantOfASlot(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := ask("k", setOf(limit("s", 1, 1000), bucket.NewBan(1000, 1000), bucket.NewSlots(1)))
+		one.Scope, one.Bans = rules.Tokens, bucket.NoBans
+		take(t, e, 1, one)
+		start := time.Now()
+		for _, bans := range []bucket.Bans{bucket.NoBans, bucket.AllBans} {
+			one.Scope, one.Bans = rules.Tokens, bans
+			take(t, e, 1, one)
+			for _, set := range []*rules.Set{one.Set, setOf(bucket.NewBan(1000, 1000))} {
+				waiting := one
+				waiting.Scope, waiting.Set = rules.All, set
+				require.NoError(t, e.TakeQueued(t.Context(), 1, &waiting, new(engine.Answer), 1, time.Minute))
+				require.Zero(t, time.Since(start))
+			}
+		}
+	})
+}

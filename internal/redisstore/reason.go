@@ -1,0 +1,164 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+)
+
+// fault is an error whose text comes from this package, so it may be logged.
+type fault string
+
+func (f fault) Error() string { return string(f) }
+
+const (
+	errNoConn     = fault("the Dialer returned no connection")
+	errHangsUp    = fault("the server closes new connections; it may expect TLS")
+	errWantsTLS   = fault("the server expects TLS")
+	errNoRedis    = fault("the server does not speak Redis' protocol")
+	errShardsDown = fault("all shards of the ring are down")
+)
+
+// isSpecific reports whether an error names a cause: a reply of Redis, a network error or a closed
+// client. A timeout does not.
+func isSpecific(err error) bool {
+	var (
+		reply   redis.Error
+		network net.Error
+		own     fault
+	)
+	return !dispatch.IsLate(err) &&
+		(errors.Is(err, redis.ErrClosed) || errors.As(err, &own) || errors.As(err, &reply) || errors.As(err, &network))
+}
+
+// knownReplies explain replies whose code says too little, by their prefix.
+var knownReplies = []struct{ prefix, words string }{
+	{"ERR DB index is out of range", "ERR: the database number is out of range"},
+	{"ERR invalid DB index", "ERR: the database number is out of range"},
+	{"ERR SELECT is not allowed in cluster mode", "ERR: a cluster has no database but number 0"},
+	{"ERR max number of clients reached", "ERR: there are as many clients as maxclients allows"},
+}
+
+// reason returns what may be logged about an error of Redis or the network. It contains no client's
+// key and no text that another party wrapped around the error.
+func reason(err error) string {
+	var (
+		own     fault
+		host    *net.DNSError
+		address *net.AddrError
+		reply   redis.Error
+		network *net.OpError
+		cert    *tls.CertificateVerificationError
+		record  tls.RecordHeaderError
+		alert   tls.AlertError
+		number  syscall.Errno
+	)
+	switch {
+	case errors.As(err, &own):
+		return own.Error()
+	case errors.As(err, &host):
+		lookup := *host
+		lookup.Name = withoutPassword(host.Name)
+		return lookup.Error()
+	case errors.Is(err, redis.ErrClosed):
+		return "the client is closed"
+	case errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted):
+		return "no connection of the client was free"
+	case dispatch.IsLate(err):
+		return "late"
+	case errors.Is(err, redis.Nil):
+		return "a nil reply"
+	case errors.As(err, &reply):
+		for _, known := range knownReplies {
+			if strings.HasPrefix(reply.Error(), known.prefix) {
+				return known.words
+			}
+		}
+		return replyCode(reply)
+	case errors.As(err, &address):
+		return (&net.AddrError{Err: address.Err, Addr: withoutPassword(address.Addr)}).Error()
+	case errors.As(err, &network):
+		return network.Error()
+	case errors.As(err, &cert):
+		return cert.Error()
+	case errors.As(err, &record):
+		return record.Error()
+	case errors.As(err, &alert):
+		return alert.Error()
+	case errors.As(err, &number):
+		return number.Error()
+	}
+	for _, known := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, context.Canceled, dispatch.ErrPanic,
+		dispatch.ErrGoexit} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	return fmt.Sprintf("an error of the client of type %T", err)
+}
+
+// withoutPassword returns an address without a URL's user and password. go-redis expects none in an
+// address, but applications pass them. An address that begins with @ is an abstract Unix socket.
+func withoutPassword(addr string) string {
+	if at := strings.LastIndexByte(addr, '@'); at > 0 {
+		return addr[at+1:]
+	}
+	return addr
+}
+
+// replyWords are the reply codes that [Word] returns unchanged.
+var replyWords = []string{"ASK", "BUSY", "CLUSTERDOWN", "CROSSSLOT", "ERR", "LOADING", "MASTERDOWN", "MISCONF", "MOVED",
+	"NOAUTH", "NOPERM", "NOREPLICAS",
+	"NOSCRIPT", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS", "WRONGTYPE"}
+
+// Word returns the kind of an error of Redis or the network, for metrics: a code of replyWords, or
+// one of the words below.
+func Word(err error) string {
+	var (
+		host   *net.DNSError
+		reply  redis.Error
+		cert   *tls.CertificateVerificationError
+		record tls.RecordHeaderError
+		alert  tls.AlertError
+	)
+	switch {
+	case errors.As(err, &host):
+		return "unknown_host"
+	case errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted):
+		return "pool"
+	case dispatch.IsLate(err):
+		return "late"
+	case errors.As(err, &reply):
+		if code := replyCode(reply); slices.Contains(replyWords, code) {
+			return code
+		}
+		return "reply"
+	case errors.As(err, &cert) || errors.As(err, &record) || errors.As(err, &alert) || errors.Is(err, errWantsTLS):
+		return "tls"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection_refused"
+	case errors.As(err, new(*net.OpError)) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, errHangsUp):
+		return "network"
+	}
+	return "client"
+}
+
+// replyCode returns the code of an error reply: its first word, in capitals.
+func replyCode(reply redis.Error) string {
+	code, _, _ := strings.Cut(reply.Error(), " ")
+	if code == "" || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+		return fmt.Sprintf("%T", reply)
+	}
+	return code
+}
