@@ -9,7 +9,7 @@ FILES ?= .
 RUNS ?= 20
 SKIP ?=
 
-.PHONY: help test busy integration simulate mutate fuzz bench lint ci
+.PHONY: help test busy integration simulate mutate fuzz bench lint api ci
 
 help: ## print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
@@ -54,6 +54,9 @@ lint: ## formatting, go.mod, vet and staticcheck of every module
 	GOFLAGS= GOBIN=$(BIN) go install honnef.co/go/tools/cmd/staticcheck@v0.8.2
 	@for module in $(MODULES); do echo "module $$module"; \
 		(cd $$module && go mod tidy -diff && go vet -tags integration ./... && $(BIN)/staticcheck -tags integration ./...) || exit 1; done
+
+api: ## what is incompatible with the last version stands in CHANGELOG
+	BIN=$(BIN) .ci/api
 
 ci: ## all that decides what lands
 	bash .ci/run

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,8 +22,6 @@ const (
 	maxClientLimits = 2048
 	// maxCachedLimits is how many limits a set that is kept has at most.
 	maxCachedLimits = 16
-	// maxAlgorithms is of how many names and periods a limiter remembers the algorithm.
-	maxAlgorithms = 1024
 )
 
 // never is the RetryAfter of what no waiting makes allowed.
@@ -36,12 +33,14 @@ const slotsSuffix = "-c"
 // limitSet is limits that were checked: as rules, and as results and header fields name them. It
 // does not change once it is made.
 type limitSet struct {
-	name       string // of the policy or identity
+	name       string  // of the policy or identity
+	given      []Limit // in the order given
 	rules      rules.Set
 	limits     []Limit            // that are counted
 	unlimited  Limit              // one that is never counted, if there is one
 	prohibited Limit              // one that denies everything, if there is one
 	slots      int                // requests in flight; 0 is any number
+	slides     bool               // one is a SlidingWindow, which has no leases
 	fields     []httpfields.Limit // of limits, then of prohibited or slots; nil outside a Policy
 	later      atomic.Pointer[laterFields]
 }
@@ -53,16 +52,10 @@ type laterFields struct {
 }
 
 // newLimitSet checks limits and reports every fault in them.
-func newLimitSet(a Algorithm, limits ...Limit) (*limitSet, error) {
-	s := new(limitSet)
-	err := s.add(a, limits)
-	return s, err
-}
-
-// add adds limits to an empty set.
-func (s *limitSet) add(a Algorithm, limits []Limit) error {
+func newLimitSet(limits []Limit) (*limitSet, error) {
+	s := &limitSet{given: limits}
 	if len(limits) == 0 {
-		return fmt.Errorf("%w: no limit given", ErrInvalidLimit)
+		return s, fmt.Errorf("%w: no limit given", ErrInvalidArgument)
 	}
 	var errs []error
 	for i, l := range limits {
@@ -71,6 +64,13 @@ func (s *limitSet) add(a Algorithm, limits []Limit) error {
 			continue
 		}
 		switch {
+		case l.InFlight > 0:
+			if s.slots > 0 {
+				errs = append(errs, fmt.Errorf("%w: %s and %s limit the same",
+					ErrInvalidArgument, InFlight(s.slots), l))
+			}
+			s.slots = l.InFlight
+			continue
 		case l.Rate < 0:
 			s.unlimited = l
 			continue
@@ -79,7 +79,7 @@ func (s *limitSet) add(a Algorithm, limits []Limit) error {
 			s.rules.Prohibit(l.Calendar.rule)
 			continue
 		}
-		b, err := l.bucket(a)
+		b, err := l.bucket()
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -90,21 +90,23 @@ func (s *limitSet) add(a Algorithm, limits []Limit) error {
 			s.rules.Add(b)
 		}
 		s.limits = append(s.limits, l)
+		s.slides = s.slides || l.Algorithm == SlidingWindow
 		if err := s.findTwin(limits[:i], l); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return s, errors.Join(errs...)
 }
 
 // findTwin reports earlier limits that have the bucket of the last limit.
 func (s *limitSet) findTwin(before []Limit, last Limit) error {
 	var errs []error
 	twin := func(other Limit) {
-		errs = append(errs, fmt.Errorf("%w: %s and %s have the same period", ErrInvalidLimit, other, last))
+		errs = append(errs, fmt.Errorf("%w: %s and %s have the same period", ErrInvalidArgument, other, last))
 	}
 	for _, other := range before {
-		if other.Period == last.Period && other.Calendar == last.Calendar && other.Rate > 0 {
+		if other.Period == last.Period && other.Calendar == last.Calendar &&
+			other.Algorithm == last.Algorithm && other.Rate > 0 {
 			twin(other)
 			break
 		}
@@ -125,7 +127,7 @@ func (s *limitSet) checkBlock(d time.Duration) error {
 	for i, l := range s.limits {
 		if longest := set.MaxBlock(i); milliseconds(d) > longest {
 			errs = append(errs, fmt.Errorf("%w: a block of %s is too long under %s: at most %s",
-				ErrInvalidLimit, d, l, millis(longest)))
+				ErrInvalidArgument, d, l, millis(longest)))
 		}
 	}
 	return errors.Join(errs...)
@@ -136,7 +138,7 @@ func (s *limitSet) result(e *engine.Engine, a *engine.Answer) Result {
 	r := Result{
 		Allowed: a.Allowed, Granted: int(a.Granted), Limit: s.unlimited, Name: s.name,
 		Remaining: int(min(a.Remaining, math.MaxInt)), RetryAfter: a.RetryAfter, ResetAfter: a.ResetAfter,
-		Source: sourceOf(e, a.Source),
+		Source: sourceOf(e, a.Source), Cause: causeOf(&s.rules, a),
 	}
 	switch {
 	case a.Resource == rules.Prohibited:
@@ -145,14 +147,62 @@ func (s *limitSet) result(e *engine.Engine, a *engine.Answer) Result {
 		r.Limit, r.Name = Limit{InFlight: s.slots}, s.name+slotsSuffix
 	case a.Resource >= 0:
 		r.Limit = s.limits[a.Resource]
+	case s.unlimited == Limit{}: // only requests in flight or a ban are counted
+		r.Limit = Unlimited()
 	}
 	return r
 }
 
+// rows returns the status of each limit, in the order given; slots that a client's own limits do not
+// name come last.
+func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
+	source, given := sourceOf(e, a.Source), s.given
+	if s.slots > 0 && !slices.ContainsFunc(given, func(l Limit) bool { return l.InFlight > 0 }) {
+		given = append(slices.Clone(given), InFlight(s.slots))
+	}
+	rows := make([]Result, 0, len(given))
+	counted := 0
+	for _, l := range given {
+		resource, row := -1, Result{Allowed: true, Limit: l, Name: s.name, Remaining: l.burst(), Source: FromPolicy}
+		switch {
+		case l.InFlight > 0:
+			resource, row.Name = s.rules.Slots(), s.name+slotsSuffix
+		case l.Rate == 0, l == s.prohibited:
+			row = Result{Limit: l, Name: s.name, RetryAfter: never, Source: FromPolicy, Cause: CauseNever}
+		case l.Rate < 0:
+			resource, row.Remaining = s.rules.Ban(), math.MaxInt
+		case counted < len(s.limits):
+			resource, counted = counted, counted+1
+		}
+		if status := a.Status(resource); status != nil {
+			row.Remaining, row.ResetAfter = int(min(status.Remaining, math.MaxInt)), status.Reset
+			row.Source, row.Allowed = source, !status.Denies
+			switch {
+			case row.Allowed:
+			case l.InFlight > 0:
+				row.RetryAfter, row.Cause = status.More, CauseInFlight
+			case a.Banned:
+				row.RetryAfter, row.Cause = status.More, CauseBan
+			default:
+				row.RetryAfter, row.Cause = status.More, CauseRate
+			}
+		}
+		if ban := a.Status(s.rules.Ban()); l.InFlight > 0 && ban != nil && ban.Denies {
+			row.Allowed, row.RetryAfter, row.Cause = false, max(row.RetryAfter, ban.More), CauseBan
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
 // nameFields names the limits of a set in the header fields: by the given name, followed by the
-// limit's period if there are several limits, or by the limit's own text if the given name is "".
+// limit's period if there are several, or by the limit's own text if the given name is "".
 // No limit gets a name that is taken.
-func (s *limitSet) nameFields(name string, several bool, taken []string) {
+func (s *limitSet) nameFields(name string, taken []string) {
+	several := len(s.given) > 1
+	if s.slots > 0 { // they have a name of their own
+		several = len(s.given) > 2
+	}
 	if name != "" {
 		name = httpfields.Name(name)
 	}
@@ -187,13 +237,13 @@ func (s *limitSet) prohibitedWindow(set *rules.Set) time.Duration {
 }
 
 // addSlots names the slots of a policy in the header fields, and returns their bucket.
-func (s *limitSet) addSlots(policy string, n int) *bucket.Bucket {
+func (s *limitSet) addSlots(policy string) *bucket.Bucket {
 	own := httpfields.FreeName(httpfields.Name(policy)+slotsSuffix, s.fieldNames())
-	s.slots = n
 	s.fields = append(s.fields, httpfields.Limit{
-		Name: own, Quota: int64(n), Unit: httpfields.ConcurrentRequests, Problem: httpfields.QuotaProblem("", own),
+		Name: own, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
+		Problem: httpfields.QuotaProblem("", own),
 	})
-	slots := bucket.NewSlots(int64(n))
+	slots := bucket.NewSlots(int64(s.slots))
 	return &slots
 }
 
@@ -232,38 +282,6 @@ func (s *limitSet) fieldOf(resource int) int {
 	return len(s.limits) // it prohibits, or is the slots
 }
 
-// algorithms are how a limiter's policies count, to find policies of one name that count in
-// different ways. Its mutex guards it.
-type algorithms struct {
-	mu     sync.Mutex
-	known  map[namedPeriod]Algorithm // of the first policy; at most maxAlgorithms
-	warned map[string]bool           // names that known has
-}
-
-type namedPeriod struct {
-	name   string
-	period time.Duration
-}
-
-// compare reports whether an algorithm is another one than the first of a name and a period, once
-// for each name.
-func (a *algorithms) compare(key namedPeriod, algorithm Algorithm) (first Algorithm, differs bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	first, known := a.known[key]
-	switch {
-	case !known && len(a.known) < maxAlgorithms:
-		if a.known == nil {
-			a.known, a.warned = map[namedPeriod]Algorithm{}, map[string]bool{}
-		}
-		a.known[key] = algorithm
-	case known && first != algorithm && !a.warned[key.name]:
-		a.warned[key.name] = true
-		return first, true
-	}
-	return first, false
-}
-
 // clientLimits are the limits of a client, as a key of a map.
 type clientLimits struct {
 	n      int // of limits
@@ -277,19 +295,6 @@ func newClientLimits(limits []Limit) (c clientLimits) {
 		c.more = newClientLimits(limits[c.n:])
 	}
 	return c
-}
-
-// limitsName returns the text that equal sets of limits share.
-func limitsName(limits []Limit) string {
-	texts := make([]string, len(limits))
-	for i, l := range limits {
-		if l.Burst == l.Rate {
-			l.Burst = 0
-		}
-		texts[i] = l.String()
-	}
-	slices.Sort(texts)
-	return strings.Join(texts, ", ")
 }
 
 // limitCache keeps limits of clients that were checked. The zero limitCache is empty.
@@ -332,9 +337,9 @@ func (c *limitCache) keep(limits []Limit, s *limitSet) {
 func (s *limitSet) checkBlockable(d time.Duration) error {
 	switch {
 	case d <= 0:
-		return fmt.Errorf("%w: a block of %s; want more than zero", ErrInvalidLimit, d)
+		return fmt.Errorf("%w: a block of %s; want more than zero", ErrInvalidArgument, d)
 	case len(s.limits) == 0 && !s.rules.Prohibits():
-		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidLimit, s.unlimited)
+		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidArgument, s.unlimited)
 	}
 	return s.checkBlock(d)
 }
@@ -352,9 +357,24 @@ func sourceOf(e *engine.Engine, source engine.Source) Source {
 		return FromLocal
 	}
 	return [...]Source{
-		engine.FromStore: FromRedis, engine.FromCache: FromMemory, engine.FromLease: FromLease,
-		engine.FromLocal: FromLocal, engine.FromStatic: FromPolicy,
+		engine.FromStore: FromRedis, engine.FromCache: FromCache, engine.FromLease: FromLease,
+		engine.FromLocal: FromLocal, engine.FromOpen: FromOpen, engine.FromStatic: FromPolicy,
 	}[source]
+}
+
+// causeOf returns why an answer denies.
+func causeOf(set *rules.Set, a *engine.Answer) Cause {
+	switch {
+	case a.Allowed:
+		return 0
+	case a.RetryAfter < 0:
+		return CauseNever
+	case a.Banned:
+		return CauseBan
+	case a.Resource >= 0 && a.Resource == set.Slots():
+		return CauseInFlight
+	}
+	return CauseRate
 }
 
 // millis returns ms milliseconds, at most the longest Duration there is.
@@ -364,3 +384,8 @@ func millis(ms int64) time.Duration {
 
 // milliseconds returns a duration in whole milliseconds, rounded up.
 func milliseconds(d time.Duration) int64 { return bucket.CeilDiv(int64(d), int64(time.Millisecond)) }
+
+// errInFlight is the error of limits of requests in flight where they cannot be counted yet.
+func errInFlight(where string) error {
+	return invalid("%s: requests in flight are limited by a policy's own InFlight alone", where)
+}

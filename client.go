@@ -2,42 +2,71 @@ package ginlimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
+// question is what a method asks about a client, and its memory. It is used again.
+type question struct {
+	policy   *Policy
+	observed observation
+	set      *limitSet
+	asks     [1]engine.Ask
+	answers  [1]engine.Answer
+	inUse    bool // the store may still have the memory, as it did not answer
+}
+
 // ask returns the question of a method's arguments, or all faults in them. It is to be put back.
-func (p *Policy) ask(ctx context.Context, client string, n int) (*adHoc, error) {
+func (p *Policy) ask(ctx context.Context, client string, n int) (*question, error) {
 	if p == nil || p.limiter == nil {
 		return nil, errNoPolicy
 	}
-	if err := checkArguments(client, n, nil); err != nil {
+	if err := checkArguments(client, n); err != nil {
 		return nil, err
 	}
-	p.warnNoClient(ctx, client)
 	limits, err := p.limitsOf(ctx, client)
+	p.warnNoClient(ctx, client)
 	if err != nil {
 		return nil, err
 	}
-	q := p.limiter.adHoc()
-	q.set, q.asks[0] = limits, p.askOf(client, limits)
+	q, ok := p.limiter.questions.Get().(*question)
+	if !ok {
+		q = new(question)
+	}
+	q.policy, q.set, q.observed, q.inUse = p, limits, observation{}, false
+	q.asks[0], q.answers[0] = p.askOf(client, limits), engine.Answer{}
 	return q, nil
+}
+
+// checkArguments reports every error in the arguments that all methods have.
+func checkArguments(client string, n int) error {
+	if client != "" && n >= 1 {
+		return nil
+	}
+	var errs []error
+	if client == "" {
+		errs = append(errs, errEmptyClient())
+	}
+	if n < 1 {
+		errs = append(errs, fmt.Errorf("%w: a cost of %d; want at least 1", ErrInvalidArgument, n))
+	}
+	return errors.Join(errs...)
 }
 
 // observed is ask of a method that takes tokens, and that observers see. An error of the policy's
 // function is an Event too.
-func (p *Policy) observed(ctx context.Context, client string, n int) (*adHoc, error) {
+func (p *Policy) observed(ctx context.Context, client string, n int) (*question, error) {
 	if p == nil || p.limiter == nil {
 		return nil, errNoPolicy
 	}
-	o := observe(p.observers, p.name)
+	o := p.observe()
 	q, err := p.ask(ctx, client, n)
 	if err != nil && client != "" && n > 0 {
-		o.record(ctx, OutcomeError, n, false, Result{}, failure{err: err, origin: fromLimitFunc})
+		o.record(ctx, OutcomeFailed, n, false, Result{}, failure{err: err, origin: fromLimitFunc})
 	}
 	if q != nil {
 		q.observed = o
@@ -45,12 +74,50 @@ func (p *Policy) observed(ctx context.Context, client string, n int) (*adHoc, er
 	return q, err
 }
 
+// putBack keeps the memory of a question for another one, unless the store may still have it.
+func (q *question) putBack() {
+	if !q.inUse && q.answers[0].Err == nil {
+		q.policy.limiter.questions.Put(q)
+	}
+}
+
+// keepsSet returns the error of a change, of which the store may still have the set.
+func (q *question) keepsSet(err error) error {
+	q.inUse = err != nil
+	return err
+}
+
+// result returns the Result of the answer.
+func (q *question) result() Result { return q.set.result(q.policy.limiter.engine, &q.answers[0]) }
+
+// end records the decision on n tokens, and returns its Result.
+func (q *question) end(ctx context.Context, n int, err error) (Result, error) {
+	var r Result
+	if q.answers[0].Decided {
+		r = q.result()
+	}
+	return q.endWith(ctx, n, r, err)
+}
+
+// endWith records a result, and returns it.
+func (q *question) endWith(ctx context.Context, n int, r Result, err error) (Result, error) {
+	if q.observed.observers != nil {
+		a := &q.answers[0]
+		q.observed.event.Waited = a.Waited
+		q.observed.record(ctx, outcomeOf(r, err), n, r.Allowed, r, failure{err: err, store: a.Err})
+	}
+	return r, err
+}
+
 // Allow takes one token of a client. It is short for AllowN with n = 1.
 func (p *Policy) Allow(ctx context.Context, client string) (Result, error) {
 	return p.AllowN(ctx, client, 1)
 }
 
-// AllowN takes n tokens of a client, or none. See [Limiter.AllowN].
+// AllowN takes n tokens of a client, or none: of every limit, or of none.
+//
+// An n above a limit's Burst is denied with RetryAfter below 0. An n below 1 is an error. Use
+// [Policy.AllowUpTo] if fewer than n are of use too.
 func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, error) {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
@@ -60,7 +127,10 @@ func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, erro
 	return q.end(ctx, n, p.limiter.engine.Take(ctx, int64(n), q.asks[:], q.answers[:]))
 }
 
-// AllowUpTo takes up to n tokens of a client, whatever is available. See [Limiter.AllowUpTo].
+// AllowUpTo takes up to n tokens of a client, whatever is available.
+//
+// Of several limits it takes the same number. Result.Granted says how many; Allowed if there was
+// one. RetryAfter is the wait for one token. An n below 1 is an error.
 func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, error) {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
@@ -73,19 +143,31 @@ func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, e
 // Wait takes one token of a client as soon as there is one. It is short for WaitN with n = 1.
 func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN(ctx, client, 1) }
 
-// WaitN takes n tokens of a client as soon as they are available. See [Limiter.WaitN].
+// WaitN takes n tokens of a client as soon as they are available.
+//
+// It returns at once if the context's deadline comes before the tokens, with an error that wraps
+// [context.DeadlineExceeded], and if a limit never allows n tokens, with [ErrInvalidArgument]. An n
+// below 1 is an error. Callers of one process that wait for the same client under the same limits
+// are served in order of arrival, so a deadline that comes too soon is known to the first only.
+//
+// With [FailClosed] it goes on through an outage until the context ends; a try that Redis did not
+// answer may have taken the tokens. Otherwise an error of Redis ends it.
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
 		return err
 	}
 	defer q.putBack()
-	res, err := q.end(ctx, n, p.limiter.engine.Wait(ctx, int64(n), &q.asks[0], &q.answers[0]))
-	return waited(res, n, err)
+	r, err := q.end(ctx, n, p.limiter.engine.Wait(ctx, int64(n), &q.asks[0], &q.answers[0]))
+	if err == nil && !r.Allowed {
+		return fmt.Errorf("%w: %s never allows %d at once, so there is nothing to wait for",
+			ErrInvalidArgument, r.Limit, n)
+	}
+	return err
 }
 
-// Peek tells what one token of a client would meet, with [WithConcurrency] together with a slot,
-// and takes nothing: Granted is 0.
+// Peek returns what one token of a client would meet, with [InFlight] together with a slot. It
+// takes nothing: Granted is 0.
 func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -103,7 +185,7 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 }
 
 // peekTrial is [Policy.Peek] of a dry run, with a slot of it.
-func (p *Policy) peekTrial(ctx context.Context, q *adHoc) (Result, error) {
+func (p *Policy) peekTrial(ctx context.Context, q *question) (Result, error) {
 	e := p.limiter.engine
 	asks, answers := []engine.Ask{q.asks[0], p.trial.askOf(&q.asks[0])}, make([]engine.Answer, 2)
 	if err := e.Peek(ctx, asks, answers); err != nil {
@@ -116,7 +198,47 @@ func (p *Policy) peekTrial(ctx context.Context, q *adHoc) (Result, error) {
 	return own, nil
 }
 
-// Refund gives n tokens back to a client. See [Limiter.Refund].
+// Status returns what one token of a client would meet at each limit, in the order in which the
+// policy has its limits, in one round trip, or two in a dry run. It takes nothing: Granted is 0.
+//
+// A block or a ban shows in each limit of tokens. Remaining of an [InFlight] limit is the slots that
+// are free; beside limits of [WithLimitFunc] it is the last one. Source is [FromPolicy] of a limit
+// that is not counted.
+func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
+	q, err := p.ask(ctx, client, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer q.putBack()
+	e := p.limiter.engine
+	q.asks[0].Scope = rules.All
+	if err := e.Status(ctx, &q.asks[0], &q.answers[0]); err != nil {
+		return nil, err
+	}
+	rows := q.set.rows(e, &q.answers[0])
+	if p.trial == nil {
+		return rows, nil
+	}
+	ask, answer := p.trial.askOf(&q.asks[0]), engine.Answer{}
+	if err := e.Status(ctx, &ask, &answer); err != nil {
+		return nil, err
+	}
+	for i := range rows {
+		if rows[i].Limit.InFlight > 0 {
+			rows[i] = p.trial.limits.rows(e, &answer)[0]
+		}
+	}
+	return rows, nil
+}
+
+// Refund gives n tokens back to a client, to every limit.
+//
+// It never fills a bucket above full. Of a [SlidingWindow] it gives back what was taken last. It
+// does not shorten a [Policy.Block]. An n below 1 is an error.
+//
+// It gives n tokens back also if they have flowed back meanwhile: as many more may be taken.
+// [Policy.Reserve] and [WithRefund] give nothing back twice. If Redis is down it returns
+// [ErrUnavailable], and has given back in this process.
 func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	q, err := p.ask(ctx, client, n)
 	if err != nil {
@@ -126,9 +248,18 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	return q.keepsSet(p.limiter.engine.Refund(ctx, int64(n), &q.asks[0]))
 }
 
-// Block denies a client every token for d, in every process. See [Limiter.Block]. It blocks the
-// buckets of the limits that the client has now: a limit of another period, which [WithLimitFunc]
-// returns later, has a bucket of its own.
+// Block denies a client every token for d, in every process, at once.
+//
+// Requests that cost nothing pass (see [WithCost]). d is rounded up to a millisecond. After it there
+// is one token, unless the bucket was emptier, and the rest comes back at the limit's rate; a window
+// has what it would have without the block. Neither another block nor a [Policy.Refund] shortens a
+// block, only [Policy.Reset] ends it. It blocks the limits that the client has now: a limit of
+// another period, which [WithLimitFunc] returns later, has a bucket of its own.
+//
+// A d of zero or less is an error, and so are unlimited limits alone, which have nothing to block.
+// So is a d whose level would pass 2^53 units: thousands of years for most limits, ten days for
+// 10,000,019 per second; and of a calendar quota more than 31 periods after this one. If Redis is
+// down it returns [ErrUnavailable], and the block holds in this process with [FailLocal].
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -143,6 +274,8 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 
 // Reset fills a client's buckets up, and ends a block and a ban. It leaves slots alone, as their
 // requests are in flight.
+//
+// If Redis is down it returns [ErrUnavailable], and has done so in this process all the same.
 func (p *Policy) Reset(ctx context.Context, client string) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -150,168 +283,4 @@ func (p *Policy) Reset(ctx context.Context, client string) error {
 	}
 	defer q.putBack()
 	return q.keepsSet(p.limiter.engine.Reset(ctx, &q.asks[0]))
-}
-
-// Reservation is tokens taken for work whose cost is known only afterwards.
-//
-// Take an estimate with [Policy.Reserve] or [Limiter.Reserve], do the work if [Reservation.Result]
-// allows it, and call Settle with what it took, or Cancel. A Reservation that is never settled
-// stays as it was estimated. It may be used by several goroutines.
-type Reservation struct {
-	limiter *Limiter
-	taken   engine.Charge
-	result  Result
-	settled atomic.Bool
-}
-
-// Reserve takes n tokens of a key, or none, to be settled later. n is at least 1; errors are those
-// of [Limiter.AllowN]. An error comes without a Reservation, a denial with one that has nothing to
-// settle.
-func (l *Limiter) Reserve(ctx context.Context, key string, n int, limits ...Limit) (*Reservation, error) {
-	if l == nil || l.engine == nil {
-		return nil, errNotMade
-	}
-	q, err := l.ask(key, n, limits) // not put back: the Reservation keeps its limits
-	if err != nil {
-		return nil, err
-	}
-	return q.reserve(ctx, n)
-}
-
-// Reserve takes n tokens of a client, or none, to be settled later. See [Limiter.Reserve].
-func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservation, error) {
-	q, err := p.observed(ctx, client, n)
-	if err != nil {
-		return nil, err
-	}
-	return q.reserve(ctx, n)
-}
-
-func (q *adHoc) reserve(ctx context.Context, n int) (*Reservation, error) {
-	q.asks[0].Settles = true
-	res, err := q.end(ctx, n, q.limiter.engine.Take(ctx, int64(n), q.asks[:], q.answers[:]))
-	if err != nil {
-		return nil, err
-	}
-	return &Reservation{limiter: q.limiter, taken: q.answers[0].Charge(&q.asks[0]), result: res}, nil
-}
-
-// Result returns the decision on the estimate, or zero for a nil Reservation.
-func (r *Reservation) Result() Result {
-	if r == nil {
-		return Result{}
-	}
-	return r.result
-}
-
-// Settle replaces the estimate by what the work took. It does so once; further calls, of Cancel
-// too, do nothing and return nil.
-//
-// If actual is less, the rest is given back, as far as it still counts: what has flowed back into a
-// token bucket by itself, or was given back by a [Limiter.Reset], is not given back again. A bucket
-// drains by what was taken first; where it is not certain how much is left, as other requests gave
-// back meanwhile, the least that may be left is given back. The time is this process' clock, and
-// Redis' may be faster by a thousandth. If it is more, the difference is charged, though there may
-// be no room for it: a limit goes into debt up to another burst of it, and what passes that is not
-// charged. A window's debt ends with the window. A denied Reservation has nothing to settle. One
-// that was decided without Redis is settled in this process.
-//
-// A negative actual is [ErrInvalidLimit], and the end of ctx before the call, or a closed limiter,
-// is the error of [Limiter.Allow]; all of them change nothing. [ErrUnavailable] says that Redis did
-// not answer: the estimate stands, or Redis settles it late. It is not tried again, as that could
-// charge or give back twice.
-func (r *Reservation) Settle(ctx context.Context, actual int) error {
-	switch {
-	case r == nil || r.limiter == nil:
-		return errNotReserved
-	case actual < 0:
-		return fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidLimit, actual)
-	}
-	if err := r.limiter.engine.Ready(ctx); err != nil {
-		return err
-	}
-	if r.settled.Swap(true) || !r.result.Allowed {
-		return nil
-	}
-	if errs := r.limiter.engine.Settle(ctx, int64(actual), r.taken); errs != nil {
-		return errs[0]
-	}
-	return nil
-}
-
-// Cancel gives the estimate back. It is Settle with 0.
-func (r *Reservation) Cancel(ctx context.Context) error { return r.Settle(ctx, 0) }
-
-// errNotReserved is the error of a zero Reservation.
-var errNotReserved = fmt.Errorf("%w: the reservation was not made by Reserve", ErrUnavailable)
-
-// Slot is one of the slots of [WithConcurrency], or a denial.
-type Slot struct {
-	engine   *engine.Engine
-	charge   engine.Charge
-	result   Result
-	released atomic.Bool
-}
-
-// Acquire takes a slot of a client and one token of each limit, or nothing. The policy has
-// [WithConcurrency].
-//
-// If [Slot.Result] allows it, do the work and call Release. A denial comes with a Slot that holds
-// nothing, an error without one; for errors see [Limiter.Allow]. With [WithQueue] it waits for
-// a slot. A policy without WithConcurrency has a slot for everybody.
-func (p *Policy) Acquire(ctx context.Context, client string) (*Slot, error) {
-	q, err := p.observed(ctx, client, 1)
-	if err != nil {
-		return nil, err
-	}
-	defer q.putBack()
-	slot, kept := &Slot{engine: p.limiter.engine}, false
-	defer func() { // an observer may panic
-		if !kept {
-			slot.Release()
-		}
-	}()
-	err = p.acquire(ctx, q, slot)
-	if slot.result, err = q.endWith(ctx, 1, slot.result, err); err != nil {
-		return nil, err
-	}
-	kept = true
-	return slot, nil
-}
-
-// acquire decides on a slot and one token, and fills the slot in.
-func (p *Policy) acquire(ctx context.Context, q *adHoc, slot *Slot) error {
-	if p.trial != nil {
-		d := decision{limits: q.set}
-		d.add(p.trial.askOf(&q.asks[0]))
-		d.add(q.asks[0])
-		err := d.take(ctx, p, 1)
-		q.answers[0].Err, q.answers[0].Waited = d.failure(), d.answers[1].Waited
-		if err == nil {
-			slot.result, slot.charge = d.result(p), d.answers[0].Charge(&d.asks[0])
-		}
-		return err
-	}
-	q.asks[0].Scope = rules.All
-	d := decision{asks: q.asks[:], answers: q.answers[:]}
-	if err := d.take(ctx, p, 1); err != nil {
-		return err
-	}
-	slot.result, slot.charge = q.result(), q.answers[0].Charge(&q.asks[0])
-	return nil
-}
-
-// Result returns the decision, or zero for a nil Slot.
-func (s *Slot) Result() Result {
-	if s == nil {
-		return Result{}
-	}
-	return s.result
-}
-
-// Release gives the slot back, without waiting for Redis. More than once is once.
-func (s *Slot) Release() {
-	if s != nil && s.engine != nil && !s.released.Swap(true) {
-		s.engine.Release(&s.charge)
-	}
 }

@@ -2,7 +2,9 @@ package ginlimit
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
@@ -56,7 +58,7 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 	}
 	own := p.askOf(client, limits)
 	own.Report, own.Settles = report, p.settleFunc != nil
-	if p.slots > 0 && p.trial == nil {
+	if limits.slots > 0 && p.trial == nil {
 		own.Scope = rules.All
 	}
 	var others []engine.Ask
@@ -85,21 +87,24 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 // take decides on n tokens.
 func (d *decision) take(ctx context.Context, p *Policy, n int) error {
 	e := p.limiter.engine
-	if len(d.asks) == 1 && p.queue > 0 && p.slots > 0 {
+	if len(d.asks) == 1 && p.queue > 0 && p.limits.slots > 0 {
 		return e.TakeQueued(ctx, int64(n), &d.asks[0], &d.answers[0], p.queue, p.queueWait)
 	}
 	return e.Take(ctx, int64(n), d.asks, d.answers)
 }
 
-// result returns the decision as one Result: of a denial that of the key that denies, else that of
+// result returns the decision as one Result: of the key that denies, else of
 // the key closest to exhaustion.
 func (d *decision) result(p *Policy) (r Result) {
-	found, denied, counted, local := false, false, false, false
+	found, denied, counted := false, false, false
+	degraded := Source(0) // the source of a decision without the store, if there is one
 	for i := range d.answers {
 		a := &d.answers[i]
 		denied = denied || a.Decided && !a.Allowed
 		counted = counted || a.Decided && a.Source != engine.FromStatic
-		local = local || a.Source == engine.FromLocal
+		if a.Source == engine.FromLocal || a.Source == engine.FromOpen {
+			degraded = sourceOf(p.limiter.engine, a.Source)
+		}
 	}
 	trial := false // r is a free slot of a dry run, which says nothing of the limits
 	for i := range d.answers {
@@ -112,8 +117,8 @@ func (d *decision) result(p *Policy) (r Result) {
 			r, found, trial = this, true, i < p.own() && !denied
 		}
 	}
-	if local && !denied {
-		r.Source = FromLocal
+	if degraded != FromRedis && !denied {
+		r.Source = degraded
 	}
 	return r
 }
@@ -141,4 +146,151 @@ func (d *decision) failure() (err error) {
 		}
 	}
 	return err
+}
+
+// Reservation is tokens taken for work whose cost is known only afterwards.
+//
+// Take an estimate with [Policy.Reserve], do the work if [Reservation.Result]
+// allows it, and call Settle with what it took, or Cancel. A Reservation that is never settled
+// stays as it was estimated. It may be used by several goroutines.
+type Reservation struct {
+	limiter *Limiter
+	taken   engine.Charge
+	result  Result
+	settled atomic.Bool
+}
+
+// Reserve takes n tokens of a client, or none, to be settled later.
+//
+// n is at least 1. An error comes without a Reservation, a denial with one that has nothing to
+// settle.
+func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservation, error) {
+	q, err := p.observed(ctx, client, n)
+	if err != nil {
+		return nil, err
+	}
+	defer q.putBack()
+	q.asks[0].Settles = true
+	r, err := q.end(ctx, n, p.limiter.engine.Take(ctx, int64(n), q.asks[:], q.answers[:]))
+	if err != nil {
+		return nil, err
+	}
+	return &Reservation{limiter: p.limiter, taken: q.answers[0].Charge(&q.asks[0]), result: r}, nil
+}
+
+// Result returns the decision on the estimate, or zero for a nil Reservation.
+func (r *Reservation) Result() Result {
+	if r == nil {
+		return Result{}
+	}
+	return r.result
+}
+
+// Settle replaces the estimate by what the work took. It does so once; further calls, of Cancel
+// too, do nothing and return nil.
+//
+// If actual is less, the rest is given back, as far as it still counts: what has flowed back into a
+// token bucket by itself, or was given back by a [Policy.Reset], is not given back again. Where it
+// is not certain how much is left, the least that may be left is given back. If actual is more, the
+// difference is charged: a limit goes into debt up to another burst of it, and what passes that is
+// not charged. A window's debt ends with the window.
+//
+// A negative actual is [ErrInvalidArgument], and the end of ctx before the call, or a closed limiter,
+// is the error of [Policy.Allow]; all of them change nothing. [ErrUnavailable] says that Redis did
+// not answer: the estimate stands, or Redis settles it late. It is not tried again, as that could
+// charge or give back twice. A Reservation that was decided without Redis is settled in this process.
+func (r *Reservation) Settle(ctx context.Context, actual int) error {
+	switch {
+	case r == nil || r.limiter == nil:
+		return errNotReserved
+	case actual < 0:
+		return fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidArgument, actual)
+	}
+	if err := r.limiter.engine.Ready(ctx); err != nil {
+		return err
+	}
+	if r.settled.Swap(true) || !r.result.Allowed {
+		return nil
+	}
+	if errs := r.limiter.engine.Settle(ctx, int64(actual), r.taken); errs != nil {
+		return errs[0]
+	}
+	return nil
+}
+
+// Cancel gives the estimate back. It is Settle with 0.
+func (r *Reservation) Cancel(ctx context.Context) error { return r.Settle(ctx, 0) }
+
+// errNotReserved is the error of a zero Reservation.
+var errNotReserved = fmt.Errorf("%w: the reservation was not made by Reserve", ErrUnavailable)
+
+// Slot is one of the slots of [InFlight], or a denial.
+type Slot struct {
+	engine   *engine.Engine
+	charge   engine.Charge
+	result   Result
+	released atomic.Bool
+}
+
+// Acquire takes a slot of a client and one token of each limit, or nothing. The policy has
+// [InFlight].
+//
+// If [Slot.Result] allows it, do the work and call Release. A denial comes with a Slot that holds
+// nothing, an error without one; for errors see [Policy]. With [WithQueue] it waits for
+// a slot. A policy without InFlight has a slot for everybody.
+func (p *Policy) Acquire(ctx context.Context, client string) (*Slot, error) {
+	q, err := p.observed(ctx, client, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer q.putBack()
+	slot, kept := &Slot{engine: p.limiter.engine}, false
+	defer func() { // an observer may panic
+		if !kept {
+			slot.Release()
+		}
+	}()
+	err = p.acquire(ctx, q, slot)
+	if slot.result, err = q.endWith(ctx, 1, slot.result, err); err != nil {
+		return nil, err
+	}
+	kept = true
+	return slot, nil
+}
+
+// acquire decides on a slot and one token, and fills the slot in.
+func (p *Policy) acquire(ctx context.Context, q *question, slot *Slot) error {
+	if p.trial != nil {
+		d := decision{limits: q.set}
+		d.add(p.trial.askOf(&q.asks[0]))
+		d.add(q.asks[0])
+		err := d.take(ctx, p, 1)
+		q.answers[0].Err, q.answers[0].Waited = d.failure(), d.answers[1].Waited
+		if err == nil {
+			slot.result, slot.charge = d.result(p), d.answers[0].Charge(&d.asks[0])
+		}
+		return err
+	}
+	q.asks[0].Scope = rules.All
+	d := decision{asks: q.asks[:], answers: q.answers[:]}
+	if err := d.take(ctx, p, 1); err != nil {
+		return err
+	}
+	slot.result, slot.charge = q.result(), q.answers[0].Charge(&q.asks[0])
+	return nil
+}
+
+// Result returns the decision, or zero for a nil Slot.
+func (s *Slot) Result() Result {
+	if s == nil {
+		return Result{}
+	}
+	return s.result
+}
+
+// Release gives the slot back, without waiting for Redis. More than once is once.
+func (s *Slot) Release() {
+	if s != nil && s.engine != nil && !s.released.Swap(true) {
+		s.engine.Release(&s.charge)
+	}
 }

@@ -109,7 +109,8 @@ func (r recipe) modules() string {
 // they are.
 func constants() string {
 	return fmt.Sprintf("local exact, wrap, grace, life, whole = %d, %d, %d, '%d', %d\n",
-		int64(bucket.MaxUnits), int64(bucket.MaxLogged)+1, bucket.Grace, inflight.Life.Milliseconds(), redisstore.Whole) +
+		int64(bucket.MaxUnits), int64(bucket.MaxLogged)+1, bucket.Grace, inflight.Life.Milliseconds(),
+		redisstore.Whole) +
 		fmt.Sprintf("local withRecords, recordsOnly, noBans, limitBans = %d, %d, %d, %d\n",
 			bucket.WithRecords, bucket.RecordsOnly, bucket.NoBans, bucket.LimitBans) +
 		fmt.Sprintf("local spans, maxTimes, ever = %d, %d, %d\n",

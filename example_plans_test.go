@@ -27,7 +27,7 @@ func ExampleWithHeaders() {
 	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("search"),
+	router.GET("/", limiter.Handler("search", ginlimit.PerMinute(2),
 		ginlimit.WithLimits(ginlimit.PerDay(1000)),
 		ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft)), ok)
 	answer(router, nil, "X-RateLimit-Remaining", "RateLimit-Policy", "RateLimit")
@@ -49,7 +49,7 @@ func ExampleWithHeaders() {
 
 // Header fields of your own: the count, the state and when it expires (system B).
 func ExampleWithHeaderFunc() {
-	limiter, err := ginlimit.NewLocal(ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
+	limiter, err := ginlimit.NewLocal()
 	if err != nil {
 		panic(err)
 	}
@@ -57,7 +57,7 @@ func ExampleWithHeaderFunc() {
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 	state := map[bool]string{true: "Allow", false: "Deny"}
-	router.GET("/", limiter.Handler(ginlimit.PerMinute(2),
+	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(2).WithAlgorithm(ginlimit.SlidingWindow),
 		ginlimit.WithHeaders(ginlimit.NoHeaders),
 		ginlimit.WithHeaderFunc(func(h http.Header, r ginlimit.Result) {
 			h.Set("Rate-Limiting-Total-Requests", strconv.Itoa(r.Limit.Rate-r.Remaining))
@@ -95,7 +95,7 @@ func ExampleWithHeaderFunc_plan() {
 	plan := func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 		return []ginlimit.Limit{ginlimit.PerMinute(quotas[client])}, nil
 	}
-	tell := func(h http.Header, r ginlimit.Result) {
+	report := func(h http.Header, r ginlimit.Result) {
 		used := max(0, r.Limit.Rate-r.Remaining)
 		h.Set("X-Rate-Limit-Policy", "per-minute")
 		h.Set("X-Rate-Limit-Quota", strconv.Itoa(r.Limit.Rate))
@@ -104,9 +104,9 @@ func ExampleWithHeaderFunc_plan() {
 	}
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("plan"),
+	router.GET("/", limiter.Handler("plan",
 		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")), ginlimit.WithLimitFunc(plan),
-		ginlimit.WithHeaders(ginlimit.NoHeaders), ginlimit.WithHeaderFunc(tell)), ok)
+		ginlimit.WithHeaders(ginlimit.NoHeaders), ginlimit.WithHeaderFunc(report)), ok)
 	for _, client := range []string{"ordinary", "unlimited", "prohibited"} {
 		answer(router, http.Header{"X-Client-Id": {client}}, "X-Rate-Limit-Quota", "X-Rate-Limit-Used", "X-Rate-Limit-Reset")
 	}
@@ -161,11 +161,11 @@ func ExampleKeyFunc() {
 		}
 		return token, nil // a real one verifies it first
 	}
-	tokens, err := limiter.Policy(ginlimit.PerMinute(5), ginlimit.WithName("token"), ginlimit.WithKey(byToken))
+	tokens, err := limiter.Policy("token", ginlimit.PerMinute(5), ginlimit.WithKey(byToken))
 	if err != nil {
 		panic(err)
 	}
-	addresses, err := limiter.Policy(ginlimit.PerMinute(2), ginlimit.WithName("address"))
+	addresses, err := limiter.Policy("address", ginlimit.PerMinute(2))
 	if err != nil {
 		panic(err)
 	}
@@ -212,7 +212,7 @@ func ExampleWithIdentity() {
 	_ = router.SetTrustedProxies(nil)
 	everybody := func(*gin.Context) (string, error) { return "all", nil }
 	// all must allow, or none is charged
-	router.GET("/", limiter.Handler(ginlimit.PerMinute(10), ginlimit.WithName("address"),
+	router.GET("/", limiter.Handler("address", ginlimit.PerMinute(10),
 		ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerMinute(2)),
 		ginlimit.WithIdentity("all", everybody, ginlimit.PerSecond(1000))), ok)
 	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
@@ -265,7 +265,7 @@ func ExampleByClientIPPrefix() {
 	// GET / 200 remaining 1
 }
 
-func ExampleNewPlans() {
+func ExampleLimiter_NewPlans() {
 	rdb, stop := exampleRedis()
 	defer stop()
 	limiter, err := ginlimit.NewLimiter(rdb)
@@ -276,7 +276,7 @@ func ExampleNewPlans() {
 	router := gin.New()
 	database := map[string]int{"free": 2, "paying": 1000}
 
-	plans, err := ginlimit.NewPlans(rdb, time.Minute, func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+	plans, err := limiter.NewPlans("plans", time.Minute, func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 		rate, known := database[client] // a query, in an application
 		if !known {
 			return nil, ginlimit.ErrUnknownClient // 403; or return a limit for strangers
@@ -286,7 +286,7 @@ func ExampleNewPlans() {
 	if err != nil {
 		panic(err)
 	}
-	router.GET("/", limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("plan"), // the plan takes its place
+	router.GET("/", limiter.Handler("plan",
 		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")), ginlimit.WithLimitFunc(plans.Limits)), ok)
 	request(router, "GET", "/", "203.0.113.7", "X-Client-Id", "free")
 	request(router, "GET", "/", "203.0.113.7", "X-Client-Id", "paying")
@@ -325,7 +325,7 @@ func ExampleLimit_UnmarshalText() {
 	fmt.Println(err)
 	// Output:
 	// 20 15m0s
-	// ginlimit: invalid limit: "ten a second": want a "/" between rate and period
+	// ginlimit: invalid argument: "ten a second": want a "/" between rate and period
 }
 
 func ExampleParseLimit() {
@@ -337,16 +337,21 @@ func ExampleParseLimit() {
 	// 100 1m0s 0 <nil>
 	// 5 15m0s 0 <nil>
 	// 10 1s 20 <nil>
-	// 0 0s 0 ginlimit: invalid limit: "100": want a "/" between rate and period
+	// 0 0s 0 ginlimit: invalid argument: "100": want a "/" between rate and period
 }
 
 // Ten in a minute and a hundred in a day: both must allow, or neither is charged.
-func ExampleWithLimits() {
+func ExampleLimiter_Handler_several() {
 	rdb, stop := exampleRedis()
 	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(10), ginlimit.WithLimits(ginlimit.PerDay(2))), ok)
+	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(10), ginlimit.PerDay(2)), ok)
 
 	for range 3 {
 		request(router, "GET", "/", "203.0.113.7") // the headers report the limit closest to exhaustion
@@ -362,6 +367,11 @@ func ExampleWithLimits() {
 func ExamplePerCalendar() {
 	rdb, stop := exampleRedis()
 	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 	berlin, err := time.LoadLocation("Europe/Berlin")
@@ -369,8 +379,8 @@ func ExamplePerCalendar() {
 		panic(err)
 	}
 	month := ginlimit.CalendarMonth(berlin, 1)
-	router.GET("/", ginlimit.New(rdb, ginlimit.PerSecond(2).WithBurst(10), ginlimit.WithName("api"),
-		ginlimit.WithLimits(ginlimit.PerCalendar(3, month))), ok)
+	router.GET("/", limiter.Handler("api", ginlimit.PerSecond(2).WithBurst(10),
+		ginlimit.PerCalendar(3, month)), ok)
 
 	for range 4 {
 		request(router, "GET", "/", "203.0.113.7")
@@ -380,22 +390,4 @@ func ExamplePerCalendar() {
 	// GET / 200 remaining 1
 	// GET / 200 remaining 0
 	// GET / 429 remaining 0
-}
-
-// Calendar quotas as text, as a plan in a database or a file of configuration has them.
-func ExampleParseLimit_calendar() {
-	for _, text := range []string{"500/calendar-day", "2000/week from sunday",
-		"10000/month from 15 in Europe/Berlin", "1/month from 32"} {
-		limit, err := ginlimit.ParseLimit(text)
-		if err != nil {
-			fmt.Println(err)
-			continue
-		}
-		fmt.Println(limit)
-	}
-	// Output:
-	// 500/calendar-day
-	// 2000/week from sunday
-	// 10000/month from 15 in Europe/Berlin
-	// ginlimit: invalid limit: "1/month from 32": from: want a day of the month, 1 to 31
 }

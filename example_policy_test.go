@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -15,8 +16,21 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
+// examplePolicy returns a policy in this process.
+func examplePolicy(name string, limit ginlimit.Limit) *ginlimit.Policy {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	policy, err := limiter.Policy(name, limit)
+	if err != nil {
+		panic(err)
+	}
+	return policy
+}
+
 // A bucket of 10 that gains a token every 2 seconds, per user and outside HTTP (system D).
-func ExampleLimiter_Allow() {
+func ExamplePolicy_Allow() {
 	rdb, stop := exampleRedis()
 	defer stop()
 	limiter, err := ginlimit.NewLimiter(rdb)
@@ -24,40 +38,37 @@ func ExampleLimiter_Allow() {
 		panic(err)
 	}
 	defer limiter.Close()
-	ctx := context.Background()
+	policy, err := limiter.Policy("users", ginlimit.Per(1, 2*time.Second).WithBurst(10))
+	if err != nil {
+		panic(err)
+	}
 
-	limit := ginlimit.Limit{Rate: 1, Period: 2 * time.Second, Burst: 10}
 	for range 11 {
-		r, err := limiter.Allow(ctx, "user123", limit)
+		r, err := policy.Allow(context.Background(), "user123")
 		if err != nil {
 			panic(err) // no decision was made
 		}
 		if !r.Allowed {
-			fmt.Println("refused: try again in", r.RetryAfter.Round(time.Second))
+			fmt.Println("denied: try again in", r.RetryAfter.Round(time.Second))
 		}
 	}
 
-	// Output: refused: try again in 2s
+	// Output: denied: try again in 2s
 }
 
-func ExampleLimiter_Block() {
-	limiter, err := ginlimit.NewLocal()
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	ctx, limit := context.Background(), ginlimit.PerMinute(100)
+func ExamplePolicy_Block() {
+	login := examplePolicy("login", ginlimit.PerMinute(100))
 
-	key := ginlimit.Key("login", "203.0.113.7") // as a handler WithName("login") counts it
-	if err := limiter.Block(ctx, key, time.Hour, limit); err != nil {
+	ctx, client := context.Background(), ginlimit.AddrKey(netip.MustParseAddr("203.0.113.7"))
+	if err := login.Block(ctx, client, time.Hour); err != nil {
 		panic(err)
 	}
-	r, err := limiter.Peek(ctx, key, limit)
+	r, err := login.Peek(ctx, client)
 	fmt.Println(r.Allowed, r.RetryAfter.Round(time.Minute), err)
 	// Output: false 1h0m0s <nil>
 }
 
-func ExampleWithFailure() {
+func ExampleWithFailureMode() {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody listens
 	defer rdb.Close()
 	router := gin.New()
@@ -69,9 +80,9 @@ func ExampleWithFailure() {
 	}
 	defer limiter.Close()
 
-	router.GET("/", limiter.Handler(ginlimit.PerMinute(100)), ok) // without Redis 25 a minute, in each of 4 processes
-	router.GET("/health", limiter.Handler(ginlimit.PerMinute(60), ginlimit.WithFailure(ginlimit.FailOpen)), ok)
-	router.POST("/login", limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithFailure(ginlimit.FailClosed)), ok)
+	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(100)), ok) // without Redis 25 a minute, in each of 4 processes
+	router.GET("/health", limiter.Handler("health", ginlimit.PerMinute(60), ginlimit.WithFailureMode(ginlimit.FailOpen)), ok)
+	router.POST("/login", limiter.Handler("login", ginlimit.PerMinute(5), ginlimit.WithFailureMode(ginlimit.FailClosed)), ok)
 
 	request(router, "GET", "/", "203.0.113.7")
 	request(router, "GET", "/health", "203.0.113.7")
@@ -82,7 +93,7 @@ func ExampleWithFailure() {
 	// POST /login 503
 }
 
-func ExampleWithAlgorithm() {
+func ExampleLimit_WithAlgorithm() {
 	rdb, stop := exampleRedis()
 	defer stop()
 	limiter, err := ginlimit.NewLimiter(rdb)
@@ -93,11 +104,9 @@ func ExampleWithAlgorithm() {
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 
-	router.GET("/", limiter.Handler(ginlimit.PerMinute(100)), ok) // a token bucket
-	router.POST("/export", limiter.Handler(ginlimit.PerDay(1), ginlimit.WithName("export"),
-		ginlimit.WithAlgorithm(ginlimit.FixedWindow)), ok)
-	router.POST("/sms", limiter.Handler(ginlimit.PerHour(2), ginlimit.WithName("sms"),
-		ginlimit.WithAlgorithm(ginlimit.SlidingWindow)), ok)
+	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(100)), ok) // a token bucket
+	router.POST("/export", limiter.Handler("export", ginlimit.PerDay(1).WithAlgorithm(ginlimit.FixedWindow)), ok)
+	router.POST("/sms", limiter.Handler("sms", ginlimit.PerHour(2).WithAlgorithm(ginlimit.SlidingWindow)), ok)
 
 	for _, path := range []string{"/export", "/export", "/sms", "/sms", "/sms"} {
 		request(router, "POST", path, "203.0.113.7")
@@ -117,8 +126,12 @@ func ExampleNewLocal() {
 		panic(err)
 	}
 	defer limiter.Close()
+	calls, err := limiter.Policy("calls", ginlimit.PerHour(2))
+	if err != nil {
+		panic(err)
+	}
 	for range 3 {
-		r, err := limiter.Allow(context.Background(), "api.example.com", ginlimit.PerHour(2))
+		r, err := calls.Allow(context.Background(), "api.example.com")
 		fmt.Println(r.Allowed, r.Remaining, r.Source, err)
 	}
 	// Output:
@@ -128,14 +141,10 @@ func ExampleNewLocal() {
 }
 
 // As many rows as may be sent now.
-func ExampleLimiter_AllowUpTo() {
-	limiter, err := ginlimit.NewLocal()
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
+func ExamplePolicy_AllowUpTo() {
+	rows := examplePolicy("rows", ginlimit.PerDay(1000))
 	for range 2 {
-		r, err := limiter.AllowUpTo(context.Background(), "export", 700, ginlimit.PerDay(1000))
+		r, err := rows.AllowUpTo(context.Background(), "export", 700)
 		fmt.Println(r.Granted, err)
 	}
 	// Output:
@@ -143,17 +152,14 @@ func ExampleLimiter_AllowUpTo() {
 	// 300 <nil>
 }
 
-// A worker that goes no faster than it may. Where the next token comes after the deadline, it is told at once.
-func ExampleLimiter_Wait() {
-	limiter, err := ginlimit.NewLocal()
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
+// A worker that goes no faster than it may. If the next token comes after the deadline, Wait returns
+// at once.
+func ExamplePolicy_Wait() {
+	mail := examplePolicy("mail", ginlimit.PerHour(1))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	fmt.Println(limiter.Wait(ctx, "mail", ginlimit.PerHour(1)))
-	err = limiter.Wait(ctx, "mail", ginlimit.PerHour(1))
+	fmt.Println(mail.Wait(ctx, "alice"))
+	err := mail.Wait(ctx, "alice")
 	fmt.Println(errors.Is(err, context.DeadlineExceeded))
 	// Output:
 	// <nil>
@@ -161,18 +167,14 @@ func ExampleLimiter_Wait() {
 }
 
 // What was taken for work that was not done.
-func ExampleLimiter_Refund() {
-	limiter, err := ginlimit.NewLocal()
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	ctx, limit := context.Background(), ginlimit.PerDay(10)
+func ExamplePolicy_Refund() {
+	exports := examplePolicy("exports", ginlimit.PerDay(10))
 
-	r, err := limiter.AllowN(ctx, "user123", 4, limit)
+	ctx := context.Background()
+	r, err := exports.AllowN(ctx, "user123", 4)
 	fmt.Println(r.Remaining, err)
-	fmt.Println(limiter.Refund(ctx, "user123", 4, limit))
-	r, err = limiter.Peek(ctx, "user123", limit)
+	fmt.Println(exports.Refund(ctx, "user123", 4))
+	r, err = exports.Peek(ctx, "user123")
 	fmt.Println(r.Remaining, err)
 	// Output:
 	// 6 <nil>
@@ -198,42 +200,26 @@ func ExampleNewLimiter() {
 	// Output: made, whether Redis is there or not
 }
 
-// To unblock a client that a handler named login has refused.
-func ExampleLimiter_Reset() {
-	limiter, makeErr := ginlimit.NewLocal()
-	if makeErr != nil {
-		panic(makeErr)
-	}
-	defer limiter.Close()
-	ctx, limit := context.Background(), ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}
+// To unblock a client that the policy login has denied.
+func ExamplePolicy_Reset() {
+	login := examplePolicy("login", ginlimit.Per(5, 15*time.Minute))
+	ctx := context.Background()
 
-	err := limiter.Reset(ctx, ginlimit.Key("login", "203.0.113.7"), limit)
+	err := login.Reset(ctx, ginlimit.AddrKey(netip.MustParseAddr("203.0.113.7")))
 
 	fmt.Println(err)
 	// Output: <nil>
 }
 
-func ExampleLimiter_AllowN() {
-	limiter, err := ginlimit.NewLocal()
+// Reports are slow: each client has two at a time, in all processes, and a hundred an hour.
+func ExampleInFlight() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
 	if err != nil {
 		panic(err)
 	}
 	defer limiter.Close()
-	for _, n := range []int{7, 4, 3, 11} {
-		r, err := limiter.AllowN(context.Background(), "user123", n, ginlimit.PerDay(10))
-		fmt.Println(n, r.Allowed, r.Remaining, r.RetryAfter < 0, err)
-	}
-	// Output:
-	// 7 true 3 false <nil>
-	// 4 false 3 false <nil>
-	// 3 true 0 false <nil>
-	// 11 false 0 true <nil>
-}
-
-// Reports are slow: each client has two at a time, in all processes, and a hundred an hour.
-func ExampleWithConcurrency() {
-	rdb, stop := exampleRedis()
-	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 
@@ -242,8 +228,7 @@ func ExampleWithConcurrency() {
 		c.Status(http.StatusOK)
 	}
 
-	router.GET("/report",
-		ginlimit.New(rdb, ginlimit.PerHour(100), ginlimit.WithName("reports"), ginlimit.WithConcurrency(2)), report)
+	router.GET("/report", limiter.Handler("reports", ginlimit.PerHour(100), ginlimit.InFlight(2)), report)
 
 	request(router, "GET", "/report?depth=", "203.0.113.7")
 	// Output:
@@ -262,7 +247,7 @@ func ExamplePolicy_Acquire() {
 	}
 	defer limiter.Close()
 
-	jobs, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("jobs"), ginlimit.WithConcurrency(3))
+	jobs, err := limiter.Policy("jobs", ginlimit.InFlight(3))
 	if err != nil {
 		panic(err)
 	}
@@ -281,6 +266,11 @@ func ExamplePolicy_Acquire() {
 func ExampleWithBan() {
 	rdb, stop := exampleRedis()
 	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 
@@ -290,8 +280,8 @@ func ExampleWithBan() {
 	}
 
 	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") }
-	router.POST("/login", ginlimit.New(rdb, ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login"),
-		ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithRefund(succeeded),
+	tries := ginlimit.Per(5, 15*time.Minute).WithAlgorithm(ginlimit.FixedWindow)
+	router.POST("/login", limiter.Handler("login", tries, ginlimit.WithRefund(succeeded),
 		ginlimit.WithBan(time.Hour, 24*time.Hour)), logIn)
 
 	for range 6 {
@@ -311,6 +301,11 @@ func ExampleWithBan() {
 func ExampleWithSettle() {
 	rdb, stop := exampleRedis()
 	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 
@@ -327,7 +322,7 @@ func ExampleWithSettle() {
 
 	prompt := func(c *gin.Context) int { return 100 } // an estimate
 	used := func(c *gin.Context) int { return c.GetInt("used") }
-	router.POST("/complete", ginlimit.New(rdb, ginlimit.PerDay(250), ginlimit.WithName("tokens"),
+	router.POST("/complete", limiter.Handler("tokens", ginlimit.PerDay(250),
 		ginlimit.WithCost(prompt), ginlimit.WithSettle(used)), complete)
 
 	for range 3 {
@@ -340,7 +335,7 @@ func ExampleWithSettle() {
 }
 
 // A job whose cost is known when it is done.
-func ExampleLimiter_Reserve() {
+func ExamplePolicy_Reserve() {
 	rdb, stop := exampleRedis()
 	defer stop()
 	limiter, err := ginlimit.NewLimiter(rdb)
@@ -348,10 +343,14 @@ func ExampleLimiter_Reserve() {
 		panic(err)
 	}
 	defer limiter.Close()
-	ctx, limit := context.Background(), ginlimit.PerDay(1000)
+	policy, err := limiter.Policy("units", ginlimit.PerDay(1000))
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
 	work := func() (cost int) { return 420 }
 
-	job, err := limiter.Reserve(ctx, "user123", 300, limit)
+	job, err := policy.Reserve(ctx, "user123", 300)
 	if err != nil {
 		panic(err) // no decision was made
 	}
@@ -361,7 +360,7 @@ func ExampleLimiter_Reserve() {
 		}
 	}
 
-	r, err := limiter.Peek(ctx, "user123", limit)
+	r, err := policy.Peek(ctx, "user123")
 	fmt.Println(r.Remaining, err)
 	// Output:
 	// 580 <nil>
@@ -380,8 +379,8 @@ func ExampleWithFloor() {
 	_ = router.SetTrustedProxies(nil)
 
 	limit := ginlimit.PerHour(5)
-	router.GET("/search", limiter.Handler(limit, ginlimit.WithName("search")), ok)
-	router.GET("/batch", limiter.Handler(limit, ginlimit.WithName("search"), ginlimit.WithFloor(1)), ok)
+	router.GET("/search", limiter.Handler("search", limit), ok)
+	router.GET("/batch", limiter.Handler("search", limit, ginlimit.WithFloor(1)), ok)
 
 	for range 5 {
 		request(router, http.MethodGet, "/batch", "203.0.113.7")

@@ -55,14 +55,12 @@ func ExampleLimiter_Handler() {
 		panic(err)
 	}
 	defer limiter.Close()
-	router.Use(limiter.Handler(ginlimit.PerMinute(100))) // every route together
+	router.Use(limiter.Handler("100/m", ginlimit.PerMinute(100))) // every route together
 	router.GET("/search", limiter.Handler(
-		ginlimit.PerSecond(10).WithBurst(20),
-		ginlimit.WithLimits(ginlimit.PerHour(300)), // and both must allow
-		ginlimit.WithName("search")), ok)
+		"search", ginlimit.PerSecond(10).WithBurst(20),
+		ginlimit.WithLimits(ginlimit.PerHour(300))), ok)
 	router.POST("/login", limiter.Handler(
-		ginlimit.Limit{Rate: 5, Period: 15 * time.Minute},
-		ginlimit.WithName("login")), ok)
+		"login", ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}), ok)
 	request(router, "GET", "/search", "203.0.113.7")
 	request(router, "POST", "/login", "203.0.113.7")
 	// Output:
@@ -107,7 +105,7 @@ func ExampleFirstOf() {
 		panic(err)
 	}
 	defer limiter.Close()
-	plans, err := ginlimit.NewPlans(rdb, time.Minute, func(_ context.Context, key string) ([]ginlimit.Limit, error) {
+	plans, err := limiter.NewPlans("plans", time.Minute, func(_ context.Context, key string) ([]ginlimit.Limit, error) {
 		if key != "paying" { // a query, in an application
 			return nil, ginlimit.ErrUnknownClient
 		}
@@ -117,9 +115,9 @@ func ExampleFirstOf() {
 		panic(err)
 	}
 
-	keys, err1 := limiter.Policy(ginlimit.PerDay(0), ginlimit.WithName("api key"), // the plan takes its place
+	keys, err1 := limiter.Policy("api key",
 		ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithLimitFunc(plans.Limits))
-	addresses, err2 := limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("address"))
+	addresses, err2 := limiter.Policy("address", ginlimit.PerHour(2))
 	if err := errors.Join(err1, err2); err != nil {
 		panic(err)
 	}
@@ -148,8 +146,8 @@ func ExampleLimiter_Policy() {
 	}
 	defer limiter.Close()
 	router := gin.New()
-	logins, err := limiter.Policy(ginlimit.PerHour(5), ginlimit.WithName("login"),
-		ginlimit.WithKey(ginlimit.ByHeader("X-User")), ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
+	logins, err := limiter.Policy("login", ginlimit.PerHour(5),
+		ginlimit.WithKey(ginlimit.ByHeader("X-User")))
 	if err != nil {
 		panic(err)
 	}
@@ -183,8 +181,8 @@ func ExampleWithDryRun() {
 	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.Use(limiter.Handler(ginlimit.PerMinute(100)),
-		limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithName("stricter"), ginlimit.WithDryRun()))
+	router.Use(limiter.Handler("100/m", ginlimit.PerMinute(100)),
+		limiter.Handler("stricter", ginlimit.PerMinute(1), ginlimit.WithDryRun()))
 	router.GET("/", func(c *gin.Context) {
 		if r, _ := ginlimit.FromContext(c); !r.Allowed {
 			fmt.Println("would be refused by", r.Limit)
@@ -201,7 +199,7 @@ func ExampleWithDryRun() {
 func ExampleWithObserver() {
 	rdb, stop := exampleRedis()
 	defer stop()
-	var outcomes [ginlimit.OutcomeError + 1]atomic.Int64
+	var outcomes [ginlimit.OutcomeFailed + 1]atomic.Int64
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
 		outcomes[e.Outcome].Add(1) // and e.Name, e.Limit, e.Cost, e.Duration
 	}))
@@ -212,12 +210,12 @@ func ExampleWithObserver() {
 	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", limiter.Handler(ginlimit.PerHour(2)), ok)
+	router.GET("/", limiter.Handler("2/h", ginlimit.PerHour(2)), ok)
 
 	for range 3 {
 		request(router, "GET", "/", "203.0.113.7")
 	}
-	fmt.Println(outcomes[ginlimit.OutcomeAllowed].Load(), outcomes[ginlimit.OutcomeRefused].Load(),
+	fmt.Println(outcomes[ginlimit.OutcomeAllowed].Load(), outcomes[ginlimit.OutcomeDenied].Load(),
 		limiter.Stats().LostServers)
 	// Output:
 	// GET / 200 remaining 1
@@ -315,7 +313,7 @@ func ExampleErrorStatus() {
 	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
+	router.GET("/", limiter.Handler("1/m by key", ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
 		ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
 			c.AbortWithStatusJSON(ginlimit.ErrorStatus(err), gin.H{"error": "who are you?"})
 		})), ok)
@@ -381,13 +379,13 @@ func ExampleKey() {
 }
 
 // The API key where there is one, and else the address.
-func ExampleByFirst() {
+func ExampleByAny() {
 	rdb, stop := exampleRedis()
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(2),
-		ginlimit.WithKey(ginlimit.ByFirst(ginlimit.ByHeader("X-Api-Key"), ginlimit.ByClientIP))), ok)
+		ginlimit.WithKey(ginlimit.ByAny(ginlimit.ByHeader("X-Api-Key"), ginlimit.ByClientIP))), ok)
 	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
 	request(router, "GET", "/", "198.51.100.1", "X-Api-Key", "a")
 	request(router, "GET", "/", "203.0.113.7")

@@ -26,7 +26,7 @@ func TestKeptLimitsAreBounded(t *testing.T) {
 	limiter, err := NewLocal()
 	require.NoError(t, err)
 	rate := 0
-	p, err := limiter.Policy(PerHour(1), WithLimitFunc(func(context.Context, string) ([]Limit, error) {
+	p, err := limiter.Policy("test", WithLimitFunc(func(context.Context, string) ([]Limit, error) {
 		rate++
 		return []Limit{PerHour(rate)}, nil
 	}))

@@ -29,12 +29,12 @@ type KeyFunc func(*gin.Context) (string, error)
 // an invalid one.
 func ByHeader(names ...string) KeyFunc {
 	if len(names) == 0 {
-		panic(errors.New("ginlimit: ByHeader without a header"))
+		panic(invalid("ByHeader without a header"))
 	}
 	canonical := make([]string, len(names))
 	for i, name := range names {
 		if !httpfields.IsToken(name) {
-			panic(fmt.Errorf("ginlimit: ByHeader: %q is not the name of a header", name))
+			panic(invalid("ByHeader: %q is not the name of a header", name))
 		}
 		canonical[i] = http.CanonicalHeaderKey(name)
 	}
@@ -52,7 +52,7 @@ func ByHeader(names ...string) KeyFunc {
 		if len(values) == 1 {
 			return values[0], nil
 		}
-		return Key(values[0], values[1:]...), nil
+		return Key(values...), nil
 	}
 }
 
@@ -70,7 +70,7 @@ func (e *missingHeader) Unwrap() []error { return []error{ErrNoKey, ErrBadReques
 // If the route has no such parameter, the error wraps [ErrNoKey]. It panics without a name.
 func ByParam(name string) KeyFunc {
 	if name == "" {
-		panic(errors.New("ginlimit: ByParam without a name"))
+		panic(invalid("ByParam without a name"))
 	}
 	return func(c *gin.Context) (string, error) {
 		value := c.Param(name)
@@ -81,15 +81,15 @@ func ByParam(name string) KeyFunc {
 	}
 }
 
-// ByFirst returns the first key found: an API key, say, or else the address. For other limits with
+// ByAny returns the first key found: an API key, say, or else the address. For other limits with
 // each, use [FirstOf].
 //
 // A function finds none if it returns an empty key or an error that wraps [ErrNoKey]; another error
 // ends the search, as [ErrBadRequest] of a malformed key does. The result is [Key] of the
 // function's index, from 0, and its key, so that no client reaches an address' bucket with an API
 // key that looks like the address. It panics without functions and on a nil one.
-func ByFirst(funcs ...KeyFunc) KeyFunc {
-	checkKeyFuncs("ByFirst", funcs)
+func ByAny(funcs ...KeyFunc) KeyFunc {
+	checkKeyFuncs("ByAny", funcs)
 	return func(c *gin.Context) (string, error) {
 		var missing []error
 		for i, f := range funcs {
@@ -121,27 +121,89 @@ func ByAll(funcs ...KeyFunc) KeyFunc {
 			}
 			keys[i] = key
 		}
-		return Key(keys[0], keys[1:]...), nil
+		return Key(keys...), nil
 	}
 }
 
 func checkKeyFuncs(name string, funcs []KeyFunc) {
 	if len(funcs) == 0 {
-		panic(fmt.Errorf("ginlimit: %s without functions", name))
+		panic(invalid("%s without functions", name))
 	}
 	for i, f := range funcs {
 		if f == nil {
-			panic(fmt.Errorf("ginlimit: %s: function %d is nil", name, i+1))
+			panic(invalid("%s: function %d is nil", name, i+1))
 		}
 	}
 }
 
-// Key returns the key that a policy named name uses: Key(name, what its [KeyFunc] returned).
+// ByValue returns what the application has set in the [gin.Context] under a name, such as the user
+// that another middleware has found.
 //
-// Different tuples have different keys. To change the buckets of a policy's client, prefer the
-// methods of [Policy].
-func Key(name string, parts ...string) string {
-	return clientkey.Join(name, parts...)
+// The value is a string that is not empty, an integer, or has a String method. If it is missing,
+// empty or a nil pointer, the error wraps [ErrNoKey]; another type is an error. It panics without a
+// name.
+func ByValue(name string) KeyFunc {
+	if name == "" {
+		panic(invalid("ByValue without a name"))
+	}
+	return func(c *gin.Context) (string, error) {
+		value, _ := c.Get(name)
+		key, ok := textOf(value)
+		switch {
+		case !ok:
+			return "", fmt.Errorf("ginlimit: the context's value %q is a %T; want a string, an integer or a fmt.Stringer",
+				name, value)
+		case key == "":
+			return "", fmt.Errorf("%w: the context has no value %q", ErrNoKey, name)
+		}
+		return key, nil
+	}
+}
+
+// textOf returns a value as text, "" for nil. It is false for a value that is no key.
+func textOf(value any) (text string, ok bool) {
+	of := reflect.ValueOf(value)
+	switch kind := of.Kind(); {
+	case kind == reflect.Invalid || kind == reflect.Pointer && of.IsNil():
+		return "", true
+	case kind == reflect.String, reflect.Int <= kind && kind <= reflect.Uint64:
+		return fmt.Sprint(value), true
+	}
+	if s, ok := value.(fmt.Stringer); ok {
+		return s.String(), true
+	}
+	return "", false
+}
+
+// ByRoute returns the request's route: its method and path as the router has them, such as GET and
+// /users/:id.
+//
+// All requests without a route count as one. Combine it with another key by [ByAll].
+func ByRoute(c *gin.Context) (string, error) {
+	if c.FullPath() == "" { // a client could invent methods
+		return Key("", ""), nil
+	}
+	return Key(c.Request.Method, c.FullPath()), nil
+}
+
+// Key returns one key of at least one part. Different lists of parts have different keys.
+//
+// The client with key k of the policy named n has the key Key(n, k) in Redis.
+func Key(parts ...string) string {
+	if len(parts) == 0 {
+		return ""
+	}
+	return clientkey.Join(parts[0], parts[1:]...)
+}
+
+// AddrKey returns the key of a client with an address, as [ByClientIP] returns it.
+//
+// The zero Addr has the key "", which no method takes.
+func AddrKey(addr netip.Addr) string {
+	if !addr.IsValid() {
+		return ""
+	}
+	return clientkey.Address(clientkey.Canonical(addr), clientkey.BitsV4, clientkey.BitsV6)
 }
 
 // ByClientIP returns the client's address; an IPv6 client is its /64.
@@ -162,7 +224,7 @@ func ByClientIP(c *gin.Context) (string, error) {
 // ByClientIPPrefix(32, 64) is ByClientIP. It panics unless 1 ≤ v4 ≤ 32 and 1 ≤ v6 ≤ 128.
 func ByClientIPPrefix(v4, v6 int) KeyFunc {
 	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
-		panic(fmt.Errorf("ginlimit: ByClientIPPrefix(%d, %d): want 1 to 32 and 1 to 128 bits", v4, v6))
+		panic(invalid("ByClientIPPrefix(%d, %d): want 1 to 32 and 1 to 128 bits", v4, v6))
 	}
 	return func(c *gin.Context) (string, error) { return byAddress(c, v4, v6) }
 }
@@ -179,7 +241,7 @@ func byAddress(c *gin.Context, v4, v6 int) (string, error) {
 func clientAddress(c *gin.Context) (netip.Addr, error) {
 	decides, _ := c.Get(policyKey)
 	if user, ok := decides.(addressUser); ok {
-		user.warnSpoofable(c)
+		user.useAddress(c)
 	}
 	address := c.ClientIP()
 	if address == "" { // Gin cannot read a zone, as in [fe80::1%eth0]:80
@@ -194,8 +256,8 @@ func clientAddress(c *gin.Context) (netip.Addr, error) {
 	return clientkey.Canonical(addr), nil
 }
 
-// addressUser is told that a request's address is used.
-type addressUser interface{ warnSpoofable(*gin.Context) }
+// addressUser learns that a request's address is used.
+type addressUser interface{ useAddress(*gin.Context) }
 
 // policyKey is where a [gin.Context] keeps the policy that decides, an addressUser.
 const policyKey = "github.com/ginlimit/ginlimit.policy"
@@ -226,7 +288,8 @@ func trustedHeader(c *gin.Context, names []string) string {
 // engineHeaders returns the RemoteIPHeaders of a context's engine, for which Gin has no method, or
 // Gin's defaults if this version of Gin has no such field.
 func engineHeaders(context any) []string {
-	if engine := reflect.Indirect(reflect.ValueOf(context).Elem().FieldByName("engine")); engine.Kind() == reflect.Struct {
+	engine := reflect.Indirect(reflect.ValueOf(context).Elem().FieldByName("engine"))
+	if engine.Kind() == reflect.Struct {
 		headers := engine.FieldByName("RemoteIPHeaders")
 		if headers.Kind() == reflect.Slice && headers.Type().Elem().Kind() == reflect.String {
 			names := make([]string, headers.Len())
@@ -237,6 +300,15 @@ func engineHeaders(context any) []string {
 		}
 	}
 	return []string{"X-Forwarded-For", "X-Real-IP"}
+}
+
+// engineOf returns what identifies a context's engine, for which Gin has no method, or nil if this
+// version of Gin has no such field.
+func engineOf(context any) any {
+	if engine := reflect.ValueOf(context).Elem().FieldByName("engine"); engine.Kind() == reflect.Pointer {
+		return engine.UnsafePointer()
+	}
+	return nil
 }
 
 // keyOf returns the key of a request, or an error that wraps [ErrNoKey] if it is empty.

@@ -18,13 +18,21 @@ import (
 // It sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, or what [WithHeaders]
 // says, and aborts a denied request with 429, and with Retry-After unless no waiting helps. If
 // several handlers decide on one request, these headers report the limit closest to exhaustion. It
-// panics on a zero Policy.
+// panics on a zero Policy, and if another policy of its name has another key.
 func (p *Policy) Handler() gin.HandlerFunc {
 	if p == nil || p.limiter == nil {
 		panic(errNoPolicy)
 	}
-	p.serves.Store(true)
+	p.mustServe()
 	return func(c *gin.Context) { p.serve(c, p.clientKey) }
+}
+
+// mustServe notes that the policy has a handler. Without [WithKey] its key counts from now on.
+func (p *Policy) mustServe() {
+	if err := p.limiter.names.keep(p.name, p.key); err != nil {
+		panic(err)
+	}
+	p.serves.Store(true)
 }
 
 // clientKey returns the key of a request.
@@ -32,7 +40,7 @@ func (p *Policy) clientKey(c *gin.Context) (string, error) { return keyOf(p.key,
 
 // serve decides on a request, counted under the key that the function returns.
 func (p *Policy) serve(c *gin.Context, key KeyFunc) {
-	o := observe(p.observers, p.name)
+	o := p.observe()
 	c.Set(policyKey, p)
 	if p.bypass(c, &o) {
 		return
@@ -52,7 +60,7 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	if len(state.answers) > 0 {
 		o.event.Waited = state.answers[p.own()].Waited
 	}
-	o.record(c.Request.Context(), p.outcome(state, result, why.err), n, free || result.Allowed, result, why)
+	o.record(c.Request.Context(), outcomeOf(result, why.err), n, free || result.Allowed, result, why)
 	switch {
 	case free:
 		return // whatever is left
@@ -82,33 +90,23 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	}
 }
 
-// outcome returns the outcome of a decision, or of an error on the way to one.
-func (p *Policy) outcome(state *requestState, result Result, err error) Outcome {
-	switch {
-	case p.dryRun && err == nil:
-		return OutcomeDryRun
-	case len(state.answers) == 0:
-		return OutcomeError
-	}
-	return outcomeOf(result, p.failure, p.limiter.engine.IsLocal(), err)
-}
-
 // bypass reports whether a request is not counted. A request from a denied address is answered.
 func (p *Policy) bypass(c *gin.Context, o *observation) bool {
-	outcome := OutcomeSkipped
+	ctx, listed := c.Request.Context(), false
 	if len(p.allow) > 0 || len(p.deny) > 0 {
 		addr, err := clientAddress(c)
 		switch {
 		case err != nil:
 			why := failure{err: err, origin: fromKeyFunc}
-			o.record(c.Request.Context(), OutcomeError, 0, false, Result{}, why)
+			o.record(ctx, OutcomeFailed, 0, false, Result{}, why)
 			p.fail(c, why)
 			return true
-		case p.allowed.Contains(addr):
-			outcome = OutcomeListed
+		case p.allowed.Contains(addr) && p.mayAllow(c):
+			listed = true
 		case p.forbidden.Contains(addr):
-			o.record(c.Request.Context(), OutcomeListed, 0, false, Result{}, failure{})
-			(&requestState{by: p}).set(c, Result{Name: p.name, RetryAfter: never, Source: FromPolicy})
+			denied := Result{Name: p.name, RetryAfter: never, Source: FromPolicy, Cause: CauseList}
+			o.record(ctx, OutcomeDenied, 0, false, denied, failure{})
+			(&requestState{by: p}).set(c, denied)
 			if !p.dryRun {
 				c.Abort()
 				answerStatus(c, http.StatusForbidden)
@@ -116,12 +114,12 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 			return true
 		}
 	}
-	if outcome != OutcomeListed && (p.skip == nil || !p.skip(c)) {
+	if !listed && (p.skip == nil || !p.skip(c)) {
 		return false
 	}
-	o.record(c.Request.Context(), outcome, 0, true, Result{}, failure{})
+	o.record(ctx, OutcomeSkipped, 0, true, Result{}, failure{})
 	(&requestState{by: p}).set(c, Result{
-		Name: p.name, Allowed: true, Limit: Limit{Rate: -1}, Remaining: math.MaxInt, Source: FromPolicy,
+		Name: p.name, Allowed: true, Limit: Unlimited(), Remaining: math.MaxInt, Source: FromPolicy,
 	})
 	return true
 }
@@ -129,7 +127,7 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 // decide decides on a request of n tokens, or says why there is no decision.
 func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState) (Result, failure) {
 	if n < 0 {
-		return Result{}, failure{err: fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidLimit, n)}
+		return Result{}, failure{err: fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, n)}
 	}
 	client, err := key(c)
 	if err != nil {
@@ -158,7 +156,7 @@ func (p *Policy) serveSettling(c *gin.Context, n int, taken []engine.Charge) {
 		}
 		actual := p.settleFunc(c, n)
 		if actual < 0 {
-			_ = c.Error(fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidLimit, actual))
+			_ = c.Error(fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidArgument, actual))
 			return
 		}
 		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
@@ -215,7 +213,7 @@ func (p *Policy) logFault(c *gin.Context, why failure) {
 // policy's to answer. It panics without a policy, on a nil one, and on policies of two limiters.
 func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	if len(policies) == 0 {
-		panic(errors.New("ginlimit: FirstOf without a policy"))
+		panic(invalid("FirstOf without a policy"))
 	}
 	policies = slices.Clone(policies)
 	var errs []error
@@ -223,18 +221,18 @@ func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	for i, p := range policies {
 		switch {
 		case p == nil || p.limiter == nil:
-			errs = append(errs, fmt.Errorf("ginlimit: FirstOf: policy %d is nil or was not made by Limiter.Policy", i+1))
+			errs = append(errs, invalid("FirstOf: policy %d is nil or was not made by Limiter.Policy", i+1))
 		case first < 0:
 			first = i
 		case p.limiter != policies[first].limiter:
-			errs = append(errs, fmt.Errorf("ginlimit: FirstOf: policy %d is of another limiter than policy %d", i+1, first+1))
+			errs = append(errs, invalid("FirstOf: policy %d is of another limiter than policy %d", i+1, first+1))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		panic(err)
 	}
 	for _, p := range policies {
-		p.serves.Store(true)
+		p.mustServe()
 	}
 	return func(c *gin.Context) {
 		for i, p := range policies {

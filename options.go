@@ -2,7 +2,6 @@ package ginlimit
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/denycache"
-	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
 const (
@@ -21,22 +19,44 @@ const (
 	DefaultPrefix = "ginlimit"
 	// DefaultTimeout is how long a decision may take.
 	DefaultTimeout = 50 * time.Millisecond
-	// LocalBuckets is how many buckets and windows this process remembers at most, of all
-	// algorithms together. What was given back of a bucket lately takes the place of another one.
-	LocalBuckets = memory.MaxBuckets
-	// DefaultDenyMemory is how many denials a limiter remembers at most.
-	DefaultDenyMemory = 1 << 16
-	maxTimeout        = 24 * time.Hour
-	maxProcess        = 13 // letters, of 5 bits each, that name a process
-	minSecret         = 16
+
+	defaultDenials = 1 << 16 // in the deny cache
+	maxTimeout     = 24 * time.Hour
+	maxProcess     = 13 // letters, of 5 bits each, that name a process
+	minSecret      = 16
 )
 
-// Option configures a [Limiter] or a [Policy]. A nil Option is an error.
+// LimiterOption configures a [Limiter].
 //
 // If an option is given twice in a list, the last one counts, so that a helper may append to what
-// it is given. [WithIdentity] and [WithObserver] add. WithLimits, WithAllowList, WithDenyList and
-// WithSkip read as if they added, and are errors the second time.
-type Option func(*config)
+// it is given. [WithObserver] and [WithIdentity] add. [WithAllowList], [WithDenyList] and
+// [WithSkip] read as if they added, and are errors the second time. A nil option is an error.
+type LimiterOption interface{ limiterOption(*config) }
+
+// PolicyOption configures a [Policy]: a [Limit], [WithLimits], or an [Option].
+type PolicyOption interface{ policyOption(*config) }
+
+// Option configures a [Policy]. Given to a [Limiter], it is the default of its policies.
+type Option interface {
+	LimiterOption
+	PolicyOption
+}
+
+// limiterSetting is a [LimiterOption].
+type limiterSetting func(*config)
+
+func (s limiterSetting) limiterOption(c *config) { s(c) }
+
+// policySetting is a [PolicyOption].
+type policySetting func(*config)
+
+func (s policySetting) policyOption(c *config) { s(c) }
+
+// setting is an [Option].
+type setting func(*config)
+
+func (s setting) limiterOption(c *config) { s(c) }
+func (s setting) policyOption(c *config)  { s(c) }
 
 // config is what options fill.
 type config struct {
@@ -51,29 +71,25 @@ type config struct {
 
 // limiterConfig is what options of a limiter fill.
 type limiterConfig struct {
-	prefix      string
-	logger      *slog.Logger
-	timeout     time.Duration
-	replicas    int
-	secret      []byte
-	denyEntries int  // denials to remember
-	trustClock  bool // Redis' clock, from the start
-	observers   []func(context.Context, Event)
+	prefix    string
+	logger    *slog.Logger
+	timeout   time.Duration
+	replicas  int
+	secret    []byte
+	denials   int // in the deny cache
+	observers []func(context.Context, Event)
 }
 
 // countingConfig is how a policy counts a client.
 type countingConfig struct {
-	name       string
-	limits     []Limit
+	limits     []Limit // of a policy, in flight among them
 	limitFunc  func(context.Context, string) ([]Limit, error)
 	floor      int
-	slots      int           // for requests in flight; 0 is any number
 	queue      int           // requests that wait for a slot
 	queueWait  time.Duration // for how long
 	banFirst   time.Duration // 0 bans nobody
 	banLongest time.Duration
-	algorithm  Algorithm
-	failure    Failure
+	failure    FailureMode
 	lease      time.Duration
 }
 
@@ -128,39 +144,55 @@ type identityOption struct {
 // defaultTimeout is [DefaultTimeout]. Examples raise it: on a busy machine Redis would be late.
 var defaultTimeout = DefaultTimeout
 
-// newConfig returns the defaults with opts on top, and all errors in them.
-func newConfig(opts []Option) (config, []error) {
-	return config{
+// newConfig returns the defaults with a limiter's options on top, and all errors in them.
+func newConfig(opts []LimiterOption) (config, []error) {
+	c := config{
 		limiterConfig: limiterConfig{
-			prefix: DefaultPrefix, logger: slog.Default(), timeout: defaultTimeout, denyEntries: DefaultDenyMemory, replicas: 1,
+			prefix: DefaultPrefix, logger: slog.Default(), timeout: defaultTimeout,
+			denials: defaultDenials, replicas: 1,
 		},
 		requestConfig: requestConfig{key: ByClientIP},
 		answerConfig:  answerConfig{headers: XRateLimit},
-	}.with(opts)
-}
-
-// with returns the configuration with opts on top, and all errors in them.
-func (c config) with(opts []Option) (config, []error) {
-	c.errs, c.used = nil, nil
+	}
 	for i, opt := range opts {
 		if c.require(opt != nil, "option %d is nil", i+1) {
-			opt(&c)
+			opt.limiterOption(&c)
 		}
 	}
-	c.require(!slices.Contains(c.used, "WithRefund") || !slices.Contains(c.used, "WithSettle"),
-		"WithRefund and WithSettle do not go together: only one of them can settle a request")
+	c.requireOneSettles()
 	return c, c.errs
 }
 
-// The options that count in some places only, and those that read as if they added to what was
-// given before.
+// with returns the configuration with a policy's options on top, and all errors in them.
+func (c config) with(opts []PolicyOption) (config, []error) {
+	c.errs, c.used = nil, nil
+	for i, opt := range opts {
+		limit, isPointer := opt.(*Limit)
+		if c.require(opt != nil && !(isPointer && limit == nil), "option %d is nil", i+1) {
+			opt.policyOption(&c)
+		}
+	}
+	if slices.ContainsFunc(c.limits, func(l Limit) bool { return l.InFlight == 0 }) {
+		c.require(!slices.Contains(c.used, "WithLimitFunc"),
+			"WithLimitFunc: the function returns all of a client's limits, so beside it there is only InFlight")
+		c.limitFunc = nil // of the limiter
+	}
+	c.requireOneSettles()
+	return c, c.errs
+}
+
+// requireOneSettles adds an error if two options of the list settle a request.
+func (c *config) requireOneSettles() {
+	c.require(!slices.Contains(c.used, "WithRefund") || !slices.Contains(c.used, "WithSettle"),
+		"WithRefund and WithSettle do not go together: only one of them can settle a request")
+}
+
 var (
-	limiterOptions = []string{"WithPrefix", "WithLogger", "WithTimeout", "WithDenyMemory", "WithReplicas",
-		"WithKeySecret", "WithObserver"}
-	redisOptions = []string{"WithPrefix", "WithTimeout", "WithDenyMemory", "WithReplicas", "WithKeySecret",
-		"WithFailure", "WithLease"}
-	plansOptions = []string{"WithPrefix", "WithName", "WithTimeout", "WithKeySecret", "WithLogger"}
-	onceOptions  = []string{"WithLimits", "WithAllowList", "WithDenyList", "WithSkip"}
+	// redisOptions have no effect without Redis.
+	redisOptions = []string{"WithPrefix", "WithTimeout", "WithDenyCache", "WithReplicas", "WithKeySecret",
+		"WithFailureMode", "WithLease"}
+	// onceOptions read as if they added to what was given before.
+	onceOptions = []string{"WithAllowList", "WithDenyList", "WithSkip"}
 )
 
 // use notes that the list has an option. The same option in the list of the limiter is a default,
@@ -174,187 +206,145 @@ func (c *config) use(option string) {
 		"%s is given twice, and the second would replace the first; give it once, with all", option)
 }
 
-// misused returns an error for each option of the list that is, or is not, among some.
-func (c *config) misused(some []string, among bool, format string) (errs []error) {
-	for _, option := range c.used {
-		if slices.Contains(some, option) == among {
-			errs = append(errs, fmt.Errorf("ginlimit: "+format, option))
-		}
-	}
-	return errs
-}
-
 // require adds an error unless ok, which it returns.
 func (c *config) require(ok bool, format string, args ...any) bool {
 	if !ok {
-		c.errs = append(c.errs, fmt.Errorf("ginlimit: "+format, args...))
+		c.errs = append(c.errs, invalid(format, args...))
 	}
 	return ok
 }
 
 // WithPrefix sets the prefix of every key in Redis; "" is none. The default is [DefaultPrefix].
 //
-// It is an option of a limiter. Braces are an error: they would put all keys into one slot of a
+// Braces are an error: they would put all keys into one slot of a
 // cluster.
-func WithPrefix(s string) Option {
-	return func(c *config) {
+func WithPrefix(s string) LimiterOption {
+	return limiterSetting(func(c *config) {
 		c.use("WithPrefix")
-		c.require(!strings.ContainsAny(s, "{}"), "WithPrefix(%q): braces are reserved for the slot tag", s)
+		c.require(!strings.ContainsAny(s, "{}"), "WithPrefix(%q): braces are reserved for the hash tag", s)
 		c.prefix = s
-	}
+	})
 }
 
 // WithLogger sets where warnings go. The default is [slog.Default] when the limiter is made.
-// It is an option of a limiter.
-func WithLogger(l *slog.Logger) Option {
-	return func(c *config) {
+func WithLogger(l *slog.Logger) LimiterOption {
+	return limiterSetting(func(c *config) {
 		c.use("WithLogger")
 		c.require(l != nil, "WithLogger: the logger is nil")
 		c.logger = l
-	}
+	})
 }
 
 // WithTimeout sets how long a decision waits for Redis. The default is [DefaultTimeout].
 //
-// It may wait up to a tenth longer. After that, [WithFailure] decides. A shorter ReadTimeout or
-// WriteTimeout of the client ends the wait earlier. It is an option of a limiter. A d of zero or
-// less is an error, and so is one above a day.
-func WithTimeout(d time.Duration) Option {
-	return func(c *config) {
+// It may wait up to a tenth longer. After that, [WithFailureMode] decides. A shorter ReadTimeout or
+// WriteTimeout of the client ends the wait earlier. A d of zero or less is an error, and so is one
+// above a day.
+func WithTimeout(d time.Duration) LimiterOption {
+	return limiterSetting(func(c *config) {
 		c.use("WithTimeout")
 		if c.require(0 < d && d <= maxTimeout, "WithTimeout(%s): want more than 0 and at most %s", d, maxTimeout) {
 			c.timeout = d
 		}
-	}
+	})
 }
 
-// WithDenyMemory sets how many denials are remembered; 0 remembers none. The default is
-// [DefaultDenyMemory].
+// WithDenyCache sets how many denials are remembered; 0 remembers none. The default is 65,536.
 //
-// After Redis refused a client, this process refuses it without a round trip until its bucket has
-// refilled enough, for at most a second. So a [Limiter.Reset], [Limiter.Refund] or larger limit
-// takes effect at once in the limiter that makes it, and within a second in others. The number is
-// rounded up to a power of two, at least four. When the memory is full, a new denial replaces the
-// oldest of a few.
+// After Redis denied a client, this process denies it without a round trip until its bucket has
+// refilled enough, for at most a second. So a [Policy.Reset], [Policy.Refund] or larger limit takes
+// effect at once in the limiter that makes it, and within a second in others.
 //
-// The time is this process' clock. By default the memory denies no client until some buckets were
-// seen to drain by themselves, so it does not disturb tests that set Redis' clock. With
-// WithDenyMemory it uses the first denial.
-//
-// It is an option of a limiter. Below 0 is an error, and so is more than 4,194,304.
-func WithDenyMemory(entries int) Option {
-	return func(c *config) {
-		c.use("WithDenyMemory")
-		c.require(entries >= 0, "WithDenyMemory(%d): want 0 or more", entries)
-		c.require(entries <= denycache.MaxEntries, "WithDenyMemory(%d): want at most %d", entries, denycache.MaxEntries)
-		c.denyEntries, c.trustClock = entries, true
-	}
+// The time is this process' clock. The cache denies nobody until some buckets were seen to drain by
+// themselves, so tests may set Redis' clock. When it is full, a new denial replaces the oldest of a
+// few. Below 0 is an error, and so is more than 4,194,304.
+func WithDenyCache(entries int) LimiterOption {
+	return limiterSetting(func(c *config) {
+		c.use("WithDenyCache")
+		c.require(entries >= 0, "WithDenyCache(%d): want 0 or more", entries)
+		c.require(entries <= denycache.MaxEntries, "WithDenyCache(%d): want at most %d", entries, denycache.MaxEntries)
+		c.denials = entries
+	})
 }
 
 // WithReplicas sets how many processes share the limits without Redis. The default is 1.
 //
 // With [FailLocal], each process uses its share of every Rate and Burst, rounded down but at least
-// 1, for decisions that Redis does not make. It is an option of a limiter. An n below 1 is an
-// error.
-func WithReplicas(n int) Option {
-	return func(c *config) {
+// 1, for decisions that Redis does not make. An n below 1 is an error.
+func WithReplicas(n int) LimiterOption {
+	return limiterSetting(func(c *config) {
 		c.use("WithReplicas")
 		if c.require(n >= 1, "WithReplicas(%d): want at least 1", n) {
 			c.replicas = n
 		}
-	}
+	})
 }
 
-// WithFailure sets how requests are decided without Redis. The default is [FailLocal].
+// WithFailureMode sets how requests are decided without Redis. The default is [FailLocal].
 //
-// Given to a limiter, it applies to the limiter's methods too. [NewLocal] does not take it.
-func WithFailure(f Failure) Option {
-	return func(c *config) {
-		c.use("WithFailure")
-		c.require(f <= FailClosed, "WithFailure(%d): want FailLocal, FailOpen or FailClosed", f)
+// [NewLocal] does not take it.
+func WithFailureMode(f FailureMode) Option {
+	return setting(func(c *config) {
+		c.use("WithFailureMode")
+		c.require(f <= FailClosed, "WithFailureMode(%d): want FailLocal, FailOpen or FailClosed", f)
 		c.failure = f
-	}
+	})
 }
 
-// WithAlgorithm sets how requests are counted. The default is [TokenBucket].
+// WithLease lets this process take tokens ahead of their use, for d at most, and admit from them
+// without asking Redis. The default is 0, which takes none.
 //
-// Given to a limiter, it applies to the limiter's methods too. Each algorithm has its own buckets
-// and does not see what another has counted. For windows, a Burst other than the Rate is an error.
-func WithAlgorithm(a Algorithm) Option {
-	return func(c *config) {
-		c.use("WithAlgorithm")
-		if c.require(a <= SlidingWindow, "WithAlgorithm(%d): want TokenBucket, FixedWindow or SlidingWindow", a) {
-			c.algorithm = a
-		}
-	}
-}
-
-// WithLease lets this process take tokens ahead of their use, and admit from them without asking
-// Redis. The default is 0, which takes none.
+// A decision by Redis also takes ahead what this process used of the key within the last d: at most
+// what comes back within d, and at most half of what was left when it last asked. No more is
+// admitted than without leases. They save calls where a key is used at a good part of its rate, and
+// little in a bucket that is nearly full or at more than some ten thousand requests per second.
 //
-// A decision that goes to Redis also takes ahead what this process used of the key
-// within the last d: at most what comes back within d, and at most half of what was left when
-// it last asked. So a key that is asked about often needs few calls to Redis. No more is admitted
-// than without leases: tokens that have flowed back into the bucket meanwhile are not used. Leases
-// save most where a key is used at a good part of its rate; in a bucket that is nearly full they do
-// not last. They are not for limits above some ten thousand per second: ages are rounded up to a
-// millisecond, in which such a bucket regains what was leased, so that it is charged for nothing.
+// Result.Source is [FromLease], and Remaining is what is left of the lease. A [Policy.Block], Reset
+// or Refund takes effect at once in the limiter that makes it, and within d in others. What a
+// process has leased and does not use is missing to others: at most what comes back within d.
+// [Limiter.Close] gives it back. If Redis is lost, so are the leased tokens.
 //
-// A lease ends d after the last decision by Redis. A [Limiter.Block], Reset or Refund takes effect
-// at once in the limiter that makes it, and within d in others: for that long, others may admit as
-// many more as were given back. What a process has leased and does not use is missing to others: at
-// most what comes back within d. [Limiter.Close] gives it back.
+// The time is this process' clock. There is no lease until a bucket was seen to drain at the pace of
+// that clock, so tests may set Redis' clock.
 //
-// Result.Source is [FromLease], and Remaining is what is left of the lease. A decision by Redis
-// counts what it leases as left. A call for more tokens than the lease holds takes all of them from
-// Redis, and is denied if Redis has fewer, whatever the lease holds.
-//
-// The time is this process' clock. By default there is no lease until a bucket was seen to drain
-// for 3 ms at the pace of that clock, or eight times for a part of it, as others take from it or it
-// is full again: so tests may set Redis' clock. With [WithDenyMemory] there are leases from the
-// start. If Redis is lost, so are the leased tokens.
-//
-// Given to a limiter, it applies to the limiter's methods too. Limits that are calendar quotas
-// beside others have no leases: what flows back into a bucket would be lost to the quota. Nor have
-// what may be given back, a [Reservation] and a policy with [WithRefund] or [WithSettle], a policy
-// with [WithConcurrency] or [WithBan], requests with a [WithIdentity], and policies of a limiter of
-// [NewLocal]. A Reservation leaves the lease of its key as it is. With a [SlidingWindow] it is an
-// error, and so is a d below 0 or above a day.
+// These have no leases: calendar quotas beside other limits, a [SlidingWindow], what may be given
+// back (a [Reservation], and policies with [WithRefund] or [WithSettle]), policies with [InFlight]
+// or [WithBan], requests with a [WithIdentity], and limiters of [NewLocal]. With a policy's own
+// SlidingWindow it is an error, and so is a d below 0 or above a day.
 func WithLease(d time.Duration) Option {
-	return func(c *config) {
+	return setting(func(c *config) {
 		c.use("WithLease")
 		if c.require(0 <= d && d <= maxTimeout, "WithLease(%s): want 0 to %s", d, maxTimeout) {
 			c.lease = d
 		}
-	}
+	})
 }
 
 // WithKeySecret hides the clients' keys from whoever reads Redis: each is stored as its HMAC-SHA256
 // (RFC 2104).
 //
-// All processes need the same secret; another secret means other buckets. It is an option of a
-// limiter. A secret of less than 16 bytes is an error.
-func WithKeySecret(secret []byte) Option {
+// All processes need the same secret; another secret means other buckets. A secret of less than 16
+// bytes is an error.
+func WithKeySecret(secret []byte) LimiterOption {
 	secret = slices.Clone(secret)
-	return func(c *config) {
+	return limiterSetting(func(c *config) {
 		c.use("WithKeySecret")
 		c.require(len(secret) >= minSecret, "WithKeySecret: %d bytes; want at least %d", len(secret), minSecret)
 		c.secret = secret
-	}
+	})
 }
 
 // WithObserver calls f with an [Event] for each request and for each call of a method that takes
 // tokens.
 //
-// A [Limiter.Wait] is one Event, when it ends: Duration is the whole wait and Outcome describes the
-// last try, or [OutcomeError] if the context ends, or its deadline is too near, before there is a
-// token. [Limiter.Peek], [Limiter.Refund], [Limiter.Block], [Limiter.Reset] and invalid arguments
-// are no Event. f is called in the caller's goroutine before the answer, so f must not wait, and if
-// f panics, the request does. Given again, it adds an observer. It is an option of a limiter.
-func WithObserver(f func(context.Context, Event)) Option {
-	return func(c *config) {
+// A [Policy.Wait] is one Event, when it ends. [Policy.Peek], [Policy.Status], [Policy.Refund],
+// [Policy.Block], [Policy.Reset] and invalid arguments are no Event. f is called in the caller's
+// goroutine before the answer, so f must not wait, and if f panics, the request does. Given again,
+// it adds an observer.
+func WithObserver(f func(context.Context, Event)) LimiterOption {
+	return limiterSetting(func(c *config) {
 		c.use("WithObserver")
 		c.require(f != nil, "WithObserver: the function is nil")
 		c.observers = append(slices.Clone(c.observers), f)
-	}
+	})
 }

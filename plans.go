@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/plancache"
@@ -18,15 +16,14 @@ import (
 
 // Plans are the limits of clients, from where the application keeps them.
 //
-//	plans, err := ginlimit.NewPlans(rdb, time.Minute, source)
-//	router.Use(limiter.Handler(limit, ginlimit.WithKey(key), ginlimit.WithLimitFunc(plans.Limits)))
+//	plans, err := limiter.NewPlans("plans", time.Minute, source)
+//	router.Use(limiter.Handler("api", ginlimit.WithKey(key), ginlimit.WithLimitFunc(plans.Limits)))
 //
-// The source, a database say, is asked once per client and life if the client's requests come to
-// one process. Of several processes that need a plan at the moment its life ends, each may ask.
-// Redis keeps the answer for all of them, and a process keeps it for a second. Concurrent requests
-// for one client share a question. While the source fails or is slow, the old answer serves, for a
-// day after its life. While Redis fails, each process keeps its answers for their life. Once Redis
-// answers again, they are compared with it within two seconds. The memory of a process is bounded.
+// The source, a database say, is asked once per client and life. Redis keeps the answer for all
+// processes, and a process keeps it for a second. Concurrent requests for one client share a
+// question. While the source fails or is slow, the old answer serves, for a day after its life.
+// Without Redis, each process keeps its answers for their life; once Redis answers again, they are
+// compared with it within two seconds. The memory of a process is bounded.
 type Plans struct {
 	cache *plancache.Cache[[]Limit]
 }
@@ -43,43 +40,43 @@ type PlanStats struct {
 
 // Stats returns the figures since the plans were made. An unknown client is a hit or a miss like
 // any other.
-func (p *Plans) Stats() PlanStats { return PlanStats(p.cache.Stats()) }
+func (p *Plans) Stats() PlanStats {
+	if p == nil || p.cache == nil {
+		return PlanStats{}
+	}
+	return PlanStats(p.cache.Stats())
+}
+
+// errNoPlans is the error of zero Plans.
+var errNoPlans = fmt.Errorf("%w: the plans were not made by NewPlans", ErrUnavailable)
 
 // NewPlans returns the limits that a source knows, at least one for each client.
 //
 // Each is asked for again after life. For an unknown client the source returns [ErrUnknownClient],
 // which is remembered too, or a limit for all such clients. Any other error, an invalid limit and a
 // panic are failures; the log has no more of an error than its type. The source is called for at
-// most 256 clients at once, with a context that ends after five seconds. Up to 4,096 further
-// clients wait, for up to five seconds.
+// most 256 clients at once, with a context that ends after five seconds; 4,096 further clients wait
+// as long. A client that does not come again leaves Redis after life.
 //
-// Redis keeps a plan for its life. It keeps the plan a day longer if the client comes again after a
-// life, to a process that knew the old plan. Each process starts that for at most 32,768 clients a
-// day. So an invented client leaves Redis after life unless it comes again.
-//
-// The options are [WithPrefix], [WithName], [WithTimeout], [WithKeySecret] and [WithLogger]; any
-// other is an error. Plans of one Redis with different sources need different names. The error
-// joins all errors: a nil client or source, a life below a second, and the options' errors.
-func NewPlans(rdb redis.UniversalClient, life time.Duration,
-	source func(ctx context.Context, client string) ([]Limit, error), opts ...Option) (*Plans, error) {
-	cfg, errs := newConfig(opts)
-	errs = append(errs, cfg.misused(plansOptions, false, "%s is no option of plans: NewPlans does not take it")...)
-	if redisstore.IsNil(rdb) {
-		errs = append(errs, errors.New("ginlimit: the Redis client is nil"))
+// Plans of one Redis and prefix with different sources need different names. The error joins all
+// errors: no name, a nil source, a life below a second.
+func (l *Limiter) NewPlans(name string, life time.Duration,
+	source func(ctx context.Context, client string) ([]Limit, error)) (*Plans, error) {
+	if l == nil || l.engine == nil {
+		return nil, errNotMade
 	}
-	if life < time.Second {
-		errs = append(errs, fmt.Errorf("ginlimit: NewPlans: a life of %s; want at least a second", life))
-	}
-	if source == nil {
-		errs = append(errs, errors.New("ginlimit: NewPlans: the source is nil"))
-	}
-	if err := errors.Join(errs...); err != nil {
+	var c config
+	c.require(name != "", "NewPlans: the name is empty")
+	c.require(life >= time.Second, "NewPlans: a life of %s; want at least a second", life)
+	c.require(source != nil, "NewPlans: the source is nil")
+	if err := errors.Join(c.errs...); err != nil {
 		return nil, err
 	}
 	return &Plans{plancache.New(plancache.Config[[]Limit]{
-		Source: checked(source), Key: planKey(cfg), Marshal: joinLimits, Unmarshal: splitLimits,
+		Source: checked(source), Key: planKey(l.defaults, name), Marshal: joinLimits, Unmarshal: splitLimits,
 		Unknown: ErrUnknownClient, Failed: planUnavailable, Reason: planReason,
-		Life: life, Timeout: cfg.timeout, Redis: redisstore.NewAnswers(rdb, planSource), Log: cfg.logger,
+		Life: life, Timeout: l.defaults.timeout, Log: l.defaults.logger,
+		Redis: redisstore.NewAnswers(l.rdb, planSource),
 	})}, nil
 }
 
@@ -89,7 +86,10 @@ func NewPlans(rdb redis.UniversalClient, life time.Duration,
 // [ErrUnavailable] if the source fails and nothing is known from before. The limits are not to be
 // changed.
 func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
-	if client == "" {
+	switch {
+	case p == nil || p.cache == nil:
+		return nil, errNoPlans
+	case client == "":
 		return nil, errEmptyClient()
 	}
 	limits, err := p.cache.Get(ctx, client)
@@ -106,7 +106,10 @@ func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 // plan until it does, for its life at most. While the source is slow to answer, the old plan
 // serves. An error is Redis'; then other processes may keep the old plan for its life.
 func (p *Plans) Invalidate(ctx context.Context, client string) error {
-	if client == "" {
+	switch {
+	case p == nil || p.cache == nil:
+		return errNoPlans
+	case client == "":
 		return errEmptyClient()
 	}
 	if err := p.cache.Invalidate(ctx, client); err != nil {
@@ -118,14 +121,12 @@ func (p *Plans) Invalidate(ctx context.Context, client string) error {
 func errEmptyClient() error { return fmt.Errorf("%w: the client is empty", ErrNoKey) }
 
 // planKey returns the function that names a client's plan in Redis: prefix:plan:{name|client}.
-func planKey(cfg config) func(client string) string {
-	prefix, name, keys := "plan:{", "", clientkey.NewText(cfg.secret)
+func planKey(cfg config, name string) func(client string) string {
+	prefix, keys := "plan:{", clientkey.NewText(cfg.secret)
 	if cfg.prefix != "" {
 		prefix = cfg.prefix + ":" + prefix
 	}
-	if cfg.name != "" {
-		name = Key(cfg.name, "")
-	}
+	name = Key(name, "")
 	return func(client string) string {
 		return string(append(keys.Append([]byte(prefix), name, client), '}'))
 	}
@@ -138,12 +139,15 @@ func checked(source func(context.Context, string) ([]Limit, error)) func(context
 		if err != nil {
 			return nil, err
 		}
-		if _, err := newLimitSet(TokenBucket, limits...); err != nil {
+		if _, err := newLimitSet(limits); err != nil {
 			return nil, err
 		}
 		for _, limit := range limits {
+			if limit.InFlight != 0 {
+				return nil, errInFlight("a plan")
+			}
 			if !limit.named() { // Redis keeps its text
-				return nil, fmt.Errorf("%w: %s: no time zone has that name", ErrInvalidLimit, limit)
+				return nil, fmt.Errorf("%w: %s: no time zone has that name", ErrInvalidArgument, limit)
 			}
 		}
 		return slices.Clone(limits), nil // the application may change its own
@@ -180,8 +184,8 @@ func planUnavailable(err error) error {
 
 // planReason returns what the log says of an error of a source, or "" for its type.
 func planReason(err error) string {
-	if errors.Is(err, ErrInvalidLimit) {
-		return "invalid limit"
+	if errors.Is(err, ErrInvalidArgument) {
+		return "invalid argument"
 	}
 	return ""
 }

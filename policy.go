@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -15,22 +17,28 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// Policy is a limit with a name: which clients it counts, by which limits and algorithm, and what
-// happens without Redis.
+// Policy is a name, limits and options: which requests it counts, under which keys, by which
+// limits, and what happens without Redis.
 //
 // [Limiter.Policy] makes one. [Policy.Handler] is its middleware; the other methods are for
 // anything else, such as a worker, on the same buckets. They take a client as the policy's
-// [KeyFunc] returns it: an IPv6 client of [ByClientIP] is 2001:db8::/64, not 2001:db8::1. A key
-// that ByClientIP never returns is logged as a warning. Of the policy's options they use its name,
-// limits, [WithLimitFunc], [WithAlgorithm], [WithFloor], [WithLease], [WithBan] and [WithFailure],
-// and Acquire also [WithConcurrency] and [WithQueue]; the others, [WithIdentity] among them, are
-// for requests. [WithDryRun] says what they do in a dry run. It is safe for concurrent use.
+// [KeyFunc] returns it: see [AddrKey] for [ByClientIP]. Of the policy's options they use its limits,
+// [WithLimitFunc], [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Acquire also
+// [InFlight] and [WithQueue]; the others, [WithIdentity] among them, are for requests. It is safe for
+// concurrent use.
 //
-// For errors see [Limiter]; errors of WithLimitFunc's function are returned as they are.
+// A decision waits for Redis no longer than [WithTimeout] says, and than its context. If either ends
+// while the call is in flight, the tokens may have been taken all the same.
+//
+// An error means that no decision was made. It wraps [ErrInvalidArgument] or [ErrNoKey] for an
+// argument that cannot be used, the context's error if that has ended, [ErrClosed] if the limiter
+// is closed, and [ErrUnavailable] otherwise. Errors of WithLimitFunc's function are returned as
+// they are.
 type Policy struct {
 	config
 	limiter    *Limiter
 	name       string // as events, results and keys have it
+	fieldName  string // as header fields have it; "" is the limits' own text
 	prefix     string // of the keys of its clients
 	limits     *limitSet
 	identities []identity
@@ -39,8 +47,10 @@ type Policy struct {
 	trial      *trial // the slots of a dry run; nil without one, and without slots
 
 	warned      atomic.Bool // that another policy charges the same bucket
-	addressUsed atomic.Bool // by its functions or lists, once
-	serves      atomic.Bool // requests, by a handler
+	proxies     proxyTrust
+	allows      atomic.Pointer[engineTrust] // of the engine that an address of the allow list came through last
+	allowLogged atomic.Bool                 // that its allow list has no effect
+	serves      atomic.Bool                 // requests, by a handler
 	faults      redisstore.Throttle
 
 	clients limitCache
@@ -48,83 +58,100 @@ type Policy struct {
 
 // Policy returns a policy of the limiter.
 //
-// With [WithLimits] there are more limits, with [WithLimitFunc] each client has its own. The error
-// joins all faults.
-func (l *Limiter) Policy(limit Limit, opts ...Option) (*Policy, error) {
-	p, err := l.policy(limit, opts)
-	if err == nil {
-		p.compareAlgorithms()
-	}
-	return p, err
-}
-
-// policy returns a policy that others are not compared with yet.
-func (l *Limiter) policy(limit Limit, opts []Option) (*Policy, error) {
-	if l.engine == nil {
+// Its options are at least one [Limit] or [WithLimitFunc], and any [Option]. All its limits must
+// allow a request, each of another period or algorithm. Policies of one name share the buckets of
+// limits of the same period and algorithm, so a changed Rate or Burst takes over the bucket as it
+// is: what is missing from it takes as long to come back as before. A changed window keeps what it
+// has counted. Policies with different names share nothing. If policies of one name count one
+// period by different algorithms, a warning is logged.
+//
+// The error joins all faults, each an [ErrInvalidArgument]: no name, no limit, and another [WithKey]
+// than an earlier policy of the name has are among them.
+func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
+	if l == nil || l.engine == nil {
 		return nil, errNotMade
 	}
 	cfg, errs := l.defaults.with(opts)
-	errs = append(errs, cfg.misused(limiterOptions, true, "%s is an option of the limiter, not of one policy")...)
-	p := &Policy{config: cfg, limiter: l, name: cfg.name}
-	limits := append([]Limit{limit}, cfg.limits...)
-	if p.name == "" {
-		p.name = limitsName(limits)
-		if cfg.keyed {
-			p.name += " by key"
-		}
+	if name == "" {
+		errs = append(errs, invalid("the policy has no name"))
 	}
-	p.prefix = Key(p.name, "")
-	if p.lease > 0 && p.algorithm == SlidingWindow {
-		errs = append(errs, errors.New(
-			"ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used"))
+	p, err := l.policy(cfg, name, name)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, err
 	}
-	var err error
-	p.limits, err = p.newLimits(p.name, cfg.name, limits, nil, cfg.floor)
-	errs = append(errs, err)
-	if p.limits.rules.Prohibits() && p.limits.prohibited.Rate > 0 {
-		errs = append(errs, fmt.Errorf("%w: WithFloor(%d) leaves nothing of %s",
-			ErrInvalidLimit, cfg.floor, p.limits.prohibited))
-	}
-	p.guard(p.limits)
-	p.trial = p.newTrial()
-	if p.queue > 0 && p.slots == 0 {
-		errs = append(errs, errors.New("ginlimit: WithQueue: there is no WithConcurrency to wait for"))
-	}
-	if p.queue > 0 && len(p.config.identities) > 0 {
-		errs = append(errs, errors.New("ginlimit: WithQueue: a request with a WithIdentity waits for nothing"))
-	}
-	p.identities, err = p.newIdentities()
-	errs = append(errs, err)
-	p.allowed, err = clientkey.NewNetworks(cfg.allow)
-	errs = append(errs, wrapped("WithAllowList", err))
-	p.forbidden, err = clientkey.NewNetworks(cfg.deny)
-	errs = append(errs, wrapped("WithDenyList", err))
-	if err := errors.Join(errs...); err != nil {
+	if err := p.publish(); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// compareAlgorithms warns if an earlier policy or identity of the name counts by another algorithm:
-// they share no bucket. Policies that were given no name are not compared: nobody says that they
-// should share any.
-func (p *Policy) compareAlgorithms() {
-	if p.config.name != "" && p.limitFunc == nil { // else its own limits are never counted
-		p.compareAlgorithm(p.name, p.limits)
+// policy returns a policy, and all faults in it. Other policies do not know of it yet.
+func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
+	p := &Policy{config: cfg, limiter: l, name: name, fieldName: fieldName, prefix: Key(name, "")}
+	own := func(option string) bool { return slices.Contains(cfg.used, option) }
+	var errs []error
+	require := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, invalid(format, args...))
+		}
 	}
-	for i := range p.identities {
-		p.compareAlgorithm(p.config.identities[i].name, p.identities[i].limits)
+	var err error
+	limits := cfg.limits
+	if p.limitFunc != nil { // it returns all but the slots
+		limits = append(slices.Clone(limits), Unlimited())
 	}
+	p.limits, err = p.newLimits(name, fieldName, limits, nil, cfg.floor)
+	errs = append(errs, err)
+	require(!p.limits.rules.Prohibits() || p.limits.prohibited.Rate == 0,
+		"WithFloor(%d) leaves nothing of %s", cfg.floor, p.limits.prohibited)
+	if slices.ContainsFunc(limits, func(l Limit) bool { return l.Algorithm == SlidingWindow }) {
+		require(p.lease == 0 || !own("WithLease"),
+			"WithLease: a SlidingWindow has no leases, as a token counts from when it was used")
+		p.lease = 0
+	}
+	if p.keyed {
+		errs = append(errs, l.names.otherKey(name, p.key))
+	}
+	p.guard(p.limits)
+	p.trial = p.newTrial()
+	if p.limits.slots == 0 {
+		require(p.queue == 0 || !own("WithQueue"), "WithQueue: there is no InFlight to wait for")
+		p.queue = 0
+	}
+	require(p.queue == 0 || len(p.config.identities) == 0, "WithQueue: a request with a WithIdentity waits for nothing")
+	p.identities, err = p.newIdentities()
+	errs = append(errs, err)
+	p.allowed, err = clientkey.NewNetworks(cfg.allow)
+	errs = append(errs, wrapped("WithAllowList", err))
+	p.forbidden, err = clientkey.NewNetworks(cfg.deny)
+	return p, errors.Join(append(errs, wrapped("WithDenyList", err))...)
 }
 
-func (p *Policy) compareAlgorithm(name string, s *limitSet) {
+// publish lets later policies be compared with this one. It warns if an earlier policy or identity
+// of the name counts by another algorithm: they share no bucket.
+// The error is that another policy came first meanwhile.
+func (p *Policy) publish() error {
+	var errs []error
+	if p.keyed {
+		errs = append(errs, p.limiter.names.keep(p.name, p.key))
+	}
+	p.compareAlgorithms(p.name, p.limits)
+	for i := range p.identities {
+		errs = append(errs, p.limiter.names.keep(p.config.identities[i].name, p.identities[i].key))
+		p.compareAlgorithms(p.config.identities[i].name, p.identities[i].limits)
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Policy) compareAlgorithms(name string, s *limitSet) {
 	for _, limit := range s.limits {
-		if limit.Period == 0 { // a calendar quota, to which the algorithm makes no difference
+		if limit.Period == 0 { // a calendar quota
 			continue
 		}
-		if first, differs := p.limiter.algorithms.compare(namedPeriod{name, limit.Period}, p.algorithm); differs {
+		own := s.algorithms(limit.Period)
+		if first, differs := p.limiter.names.otherAlgorithm(namedPeriod{name, limit.Period}, own); differs {
 			p.logger.Warn("ginlimit: policies of one name share no bucket, as their algorithms differ",
-				"name", name, "period", periodText(limit.Period), "first", first.String(), "other", p.algorithm.String())
+				"name", name, "period", periodText(limit.Period), "first", first.String(), "other", own.String())
 		}
 	}
 }
@@ -133,16 +160,16 @@ func wrapped(option string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("ginlimit: %s: %w", option, err)
+	return invalid("%s: %v", option, err)
 }
 
 // newLimits returns limits under the name of a policy or an identity. In the header fields they
 // have the field name, and no name that is taken.
 func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []string, floor int) (*limitSet, error) {
-	s, err := newLimitSet(p.algorithm, limits...)
+	s, err := newLimitSet(limits)
 	s.name = name
 	s.leave(floor)
-	s.nameFields(fieldName, len(limits) > 1, taken)
+	s.nameFields(fieldName, taken)
 	return s, err
 }
 
@@ -154,8 +181,8 @@ func (p *Policy) guard(s *limitSet) {
 		b := bucket.NewBan(milliseconds(p.banFirst), milliseconds(p.banLongest))
 		ban = &b
 	}
-	if p.slots > 0 && !p.dryRun && !s.rules.Prohibits() { // a dry run has slots of its own: see trial
-		slots = s.addSlots(p.name, p.slots)
+	if s.slots > 0 && !p.dryRun && !s.rules.Prohibits() { // a dry run has slots of its own: see trial
+		slots = s.addSlots(p.name)
 	}
 	s.rules.Guard(ban, slots)
 	s.rules.Divide(int64(p.limiter.defaults.replicas))
@@ -177,10 +204,14 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 	for i := range p.identities {
 		taken = append(taken, p.identities[i].limits.fieldNames()...)
 	}
-	fresh, err := p.newLimits(p.name, p.config.name, limits, taken, p.floor)
+	if slices.ContainsFunc(limits, func(l Limit) bool { return l.InFlight != 0 }) {
+		return nil, errInFlight("WithLimitFunc")
+	}
+	fresh, err := p.newLimits(p.name, p.fieldName, limits, taken, p.floor)
 	if err != nil {
 		return nil, err
 	}
+	fresh.slots = p.limits.slots
 	p.guard(fresh)
 	p.clients.keep(limits, fresh)
 	return fresh, nil
@@ -188,10 +219,14 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 
 // askOf returns the question about a client under limits.
 func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
-	return engine.Ask{
+	ask := engine.Ask{
 		Prefix: p.prefix, Client: client, Set: limits.rules.Now(), Scope: rules.Tokens, Bans: p.banning(),
-		Failure: engine.Failure(p.failure), Lease: p.lease,
+		Failure: engine.Failure(p.failure),
 	}
+	if !limits.slides { // a client's own may
+		ask.Lease = p.lease
+	}
+	return ask
 }
 
 // errNoPolicy is the error of a zero Policy.
@@ -209,14 +244,18 @@ func (p *Policy) newIdentities() ([]identity, error) {
 	var all []identity
 	var errs []error
 	names, taken := map[string]bool{p.name: true}, p.limits.fieldNames()
-	if p.slots > 0 {
+	if p.limits.slots > 0 {
 		names[p.name+slotsSuffix] = true
 	}
 	for _, option := range p.config.identities {
 		if names[option.name] {
-			errs = append(errs, fmt.Errorf("ginlimit: WithIdentity(%q): there is another of that name", option.name))
+			errs = append(errs, invalid("WithIdentity(%q): there is another of that name", option.name))
 		}
 		names[option.name] = true
+		errs = append(errs, p.limiter.names.otherKey(option.name, option.key))
+		if slices.ContainsFunc(option.limits, func(l Limit) bool { return l.InFlight != 0 }) {
+			errs = append(errs, errInFlight(fmt.Sprintf("WithIdentity(%q)", option.name)))
+		}
 		set, err := p.newLimits(option.name, option.name, option.limits, taken, 0)
 		set.rules.Divide(int64(p.limiter.defaults.replicas))
 		taken = append(taken, set.fieldNames()...)
@@ -226,7 +265,7 @@ func (p *Policy) newIdentities() ([]identity, error) {
 	return all, errors.Join(errs...)
 }
 
-// trial is what a policy with [WithDryRun] and [WithConcurrency] has instead of slots: slots of its
+// trial is what a policy with [WithDryRun] and [InFlight] has instead of slots: slots of its
 // own, so that a policy in force of the same name denies nobody because of it.
 type trial struct {
 	prefix string // of the keys of its slots; no client's key of a policy begins so
@@ -235,12 +274,12 @@ type trial struct {
 
 // newTrial returns the slots of a dry run, or nil if it needs none.
 func (p *Policy) newTrial() *trial {
-	if !p.dryRun || p.slots == 0 {
+	if !p.dryRun || p.limits.slots == 0 {
 		return nil
 	}
 	t := &trial{prefix: Key(p.name, "dry run", "")}
-	t.limits, _ = p.newLimits(p.name, "", []Limit{{Rate: -1}}, nil, 0) // it is valid
-	t.limits.rules.Guard(nil, t.limits.addSlots(p.name, p.slots))
+	t.limits, _ = p.newLimits(p.name, "", []Limit{InFlight(p.limits.slots)}, nil, 0) // it is valid
+	t.limits.rules.Guard(nil, t.limits.addSlots(p.name))
 	t.limits.rules.Divide(int64(p.limiter.defaults.replicas))
 	return t
 }
@@ -260,18 +299,56 @@ func (p *Policy) banning() bucket.Bans {
 	return bucket.AllBans
 }
 
-// warnSpoofable logs a warning if clients can spoof their address. Each policy looks once, and a
-// limiter warns once.
-func (p *Policy) warnSpoofable(c *gin.Context) {
-	if p.addressUsed.Load() {
-		return
+// proxyTrust is whether clients can spoof their address, as the first request shows.
+type proxyTrust struct {
+	known  atomic.Bool
+	header atomic.Pointer[string] // that Gin trusts from any client; nil if there is none
+}
+
+// of looks at a request's engine, if no request before was looked at.
+func (t *proxyTrust) of(c *gin.Context) (header string, first bool) {
+	if !t.known.Load() {
+		if header := trustedHeader(c, engineHeaders(c)); header != "" {
+			t.header.Store(&header)
+		}
+		first = !t.known.Swap(true)
 	}
-	p.addressUsed.Store(true)
-	if header := trustedHeader(c, engineHeaders(c)); header != "" && !p.limiter.warned.Swap(true) {
+	if header := t.header.Load(); header != nil {
+		return *header, first
+	}
+	return "", first
+}
+
+// useAddress logs a warning if clients can spoof their address. A limiter warns once.
+func (p *Policy) useAddress(c *gin.Context) {
+	if header, first := p.proxies.of(c); first && header != "" && !p.limiter.warned.Swap(true) {
 		p.logger.WarnContext(c.Request.Context(), "ginlimit: Gin trusts "+header+
 			" from any client; clients can spoof their IP. "+
 			"Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none")
 	}
+}
+
+// engineTrust is whether the clients of one of Gin's engines can spoof their address.
+type engineTrust struct {
+	engine any    // what identifies it
+	header string // that it trusts from any client; "" if there is none
+}
+
+// mayAllow reports whether the allow list counts: not if clients can spoof their address, as every
+// client could choose to have no limit. A policy logs that once.
+func (p *Policy) mayAllow(c *gin.Context) bool {
+	trust := p.allows.Load()
+	if engine := engineOf(c); trust == nil || trust.engine != engine {
+		trust = &engineTrust{engine, trustedHeader(c, engineHeaders(c))}
+		p.allows.Store(trust)
+	}
+	header := trust.header
+	if header != "" && !p.allowLogged.Swap(true) {
+		p.logger.ErrorContext(c.Request.Context(), "ginlimit: WithAllowList has no effect, as Gin trusts "+header+
+			" from any client, so that any client could pass for a listed one. "+
+			"Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none", "name", p.name)
+	}
+	return header == ""
 }
 
 // warnNoClient logs a warning, at most once a minute, if a method is given a key that [ByClientIP],
@@ -287,4 +364,12 @@ func (p *Policy) warnNoClient(ctx context.Context, client string) {
 			"ginlimit: no request counts under the key that a method was given, as ByClientIP never returns it",
 			"name", p.name)
 	}
+}
+
+// observe begins an Event of the policy, for each of the observers.
+func (p *Policy) observe() observation {
+	if p.observers == nil {
+		return observation{}
+	}
+	return observation{p.observers, time.Now(), Event{Name: p.name, DryRun: p.dryRun}}
 }

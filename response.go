@@ -49,7 +49,8 @@ func (s *requestState) set(c *gin.Context, r Result) {
 	for other := s.before; other != nil; other = other.before {
 		if s.shares(other) && !s.by.warned.Swap(true) {
 			s.by.logger.WarnContext(c.Request.Context(),
-				"ginlimit: two handlers charge one bucket for one request; if that is not meant, name one of them with WithName",
+				"ginlimit: two handlers charge one bucket for one request; if that is not meant, "+
+					"give them different names",
 				"name", s.by.name)
 		}
 	}
@@ -104,12 +105,17 @@ func (s *requestState) writeHeaders(header http.Header) {
 	if !result.Allowed {
 		s.fields.SetDenied(header, httpfields.Seconds(result.RetryAfter))
 	}
-	if by.headers != NoHeaders && result.Source == FromLocal && !by.limiter.engine.IsLocal() {
+	if by.headers != NoHeaders && by.isDegraded(result) {
 		s.fields.Text(header, httpfields.XRateLimitStatus, httpfields.Degraded)
 	}
 	if by.headerFunc != nil && s.reports(func(p *Policy) bool { return p.headerFunc != nil }) {
 		by.headerFunc(header, result)
 	}
+}
+
+// isDegraded reports whether Redis should have decided and did not.
+func (p *Policy) isDegraded(r Result) bool {
+	return r.Source == FromOpen || r.Source == FromLocal && !p.limiter.engine.IsLocal()
 }
 
 // reports whether fields of one limit report this decision: unless an earlier policy that sets them
@@ -123,13 +129,13 @@ func (s *requestState) reports(sets func(*Policy) bool) bool {
 	return true
 }
 
-// reported reports whether header fields may tell of the decision.
+// reported reports whether header fields may report the decision.
 func (s *requestState) reported() bool { return len(s.answers) > 0 && !s.by.dryRun }
 
 // listLimits sets RateLimit-Policy and RateLimit from the decisions so far whose policies set these
 // fields. If the request is denied, by a limit or an error, only limits that deny have the
 // parameter t: the others' may be longer than Retry-After, and clients need not wait for it.
-func (s *requestState) listLimits(header http.Header, refused bool) {
+func (s *requestState) listLimits(header http.Header, denied bool) {
 	var all []*requestState
 	for ; s != nil; s = s.before {
 		if s.inFields() {
@@ -140,7 +146,7 @@ func (s *requestState) listLimits(header http.Header, refused bool) {
 	for _, one := range slices.Backward(all) {
 		list := one.listed(make([]httpfields.Status, 0, 8))
 		policies = list.AppendPolicy(policies)
-		limits = list.AppendRateLimit(limits, refused)
+		limits = list.AppendRateLimit(limits, denied)
 	}
 	httpfields.SetDraft(header, policies, limits) // without a field if all are unlimited
 }

@@ -1,6 +1,7 @@
 package ginlimit
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -12,13 +13,17 @@ var (
 	// ErrUnavailable says that no decision could be made: by Redis, by a plan, or by a closed
 	// limiter.
 	ErrUnavailable = engine.ErrUnavailable
+	// ErrClosed says that the limiter is closed. Such an error is [ErrUnavailable] too.
+	ErrClosed = engine.ErrClosed
 	// ErrNoKey says that there is no key to count under.
 	ErrNoKey = errors.New("ginlimit: no key")
-	// ErrBadRequest says that the client is at fault. A [KeyFunc] that finds a malformed key
-	// returns an error that wraps it, and the default error handler answers 400, without the
-	// error's text. [ByFirst] and [FirstOf] do not look for another key: a client could leave its
-	// bucket with a malformed one. If the key is missing, wrap [ErrNoKey] as well, and they do.
+	// ErrBadRequest says that the client is at fault: a [KeyFunc] that finds a malformed key wraps
+	// it, and the response is 400. [ByAny] and [FirstOf] then look for no other key. If the key is
+	// missing, wrap [ErrNoKey] as well, and they do.
 	ErrBadRequest = errors.New("ginlimit: bad request")
+	// ErrUnknownClient says that a client has no plan. The default error handler answers it with
+	// 403.
+	ErrUnknownClient = errors.New("ginlimit: unknown client")
 )
 
 // Source is where a decision was made.
@@ -26,19 +31,43 @@ type Source uint8
 
 const (
 	FromRedis  Source = iota // in Redis
-	FromMemory               // in this process, from a denial of Redis that it remembers
-	FromLease                // in this process, from tokens that it has taken ahead (see [WithLease])
-	FromLocal                // in this process, without Redis
+	FromCache                // in this process: Redis has denied the client before (see [WithDenyCache])
+	FromLease                // in this process, by tokens that it has taken ahead (see [WithLease])
+	FromLocal                // in this process, without Redis (see [FailLocal] and [NewLocal])
+	FromOpen                 // nowhere: Redis did not decide (see [FailOpen])
 	FromPolicy               // nowhere: the limit is unlimited or prohibits, or the request was not counted
 )
 
 // String returns the source in one word, or "unknown".
 func (s Source) String() string {
 	names := [...]string{
-		FromRedis: "redis", FromMemory: "memory", FromLease: "lease", FromLocal: "local", FromPolicy: "policy",
+		FromRedis: "redis", FromCache: "cache", FromLease: "lease", FromLocal: "local", FromOpen: "open",
+		FromPolicy: "policy",
 	}
 	if int(s) < len(names) {
 		return names[s]
+	}
+	return "unknown"
+}
+
+// Cause is why a request is denied. It is zero if the request is allowed.
+type Cause uint8
+
+const (
+	CauseRate     Cause = iota + 1 // a limit has too few tokens, or is blocked
+	CauseInFlight                  // too many requests are in flight (see [InFlight])
+	CauseBan                       // the client is banned, by this denial or an earlier one (see [WithBan])
+	CauseNever                     // no waiting helps: a limit prohibits, or never holds enough tokens
+	CauseList                      // the address is denied (see [WithDenyList])
+)
+
+// String returns the cause in lower case, "" for zero, or "unknown".
+func (c Cause) String() string {
+	names := [...]string{
+		0: "", CauseRate: "rate", CauseInFlight: "in_flight", CauseBan: "ban", CauseNever: "never", CauseList: "list",
+	}
+	if int(c) < len(names) {
+		return names[c]
 	}
 	return "unknown"
 }
@@ -52,12 +81,13 @@ func (s Source) String() string {
 type Result struct {
 	Allowed    bool
 	Granted    int           // tokens taken by this call
-	Limit      Limit         // as given; InFlight for a slot of [WithConcurrency]; zero of an address that is denied
-	Name       string        // of the policy or identity it belongs to; "" for a method of a Limiter
+	Limit      Limit         // as given; zero of an address that is denied
+	Name       string        // of the policy or identity it belongs to; with "-c" of an [InFlight] limit
 	Remaining  int           // whole tokens left; math.MaxInt if unlimited
 	RetryAfter time.Duration // 0 if allowed; above 0 it is after this wait; below 0 it never is
 	ResetAfter time.Duration // until the bucket is full again
 	Source     Source
+	Cause      Cause // why it is denied; 0 if allowed
 }
 
 // closerThan reports whether r is closer to exhaustion than s: of two denials the one that lasts
@@ -73,18 +103,16 @@ func (r Result) closerThan(s Result) bool {
 	return r.ResetAfter > s.ResetAfter
 }
 
-// ErrUnknownClient says that a client has no plan. The default error handler answers it with 403.
-var ErrUnknownClient = errors.New("ginlimit: unknown client")
-
-// Failure chooses what happens when Redis makes no decision: it is unavailable, late, or denies.
-type Failure uint8
+// FailureMode chooses what happens when Redis makes no decision: it is unavailable, late, or
+// replies with an error.
+type FailureMode uint8
 
 const (
 	// FailLocal has this process decide, by buckets of its own that hold and regain its share of
 	// each limit (see [WithReplicas]). They start full, and are kept when Redis is back, so that an
 	// outage that follows soon gives nobody another burst. A decision on more tokens than the share
 	// holds is made when it is full, and leaves it as much longer to fill up.
-	FailLocal Failure = iota
+	FailLocal FailureMode = iota
 	// FailOpen allows, as if every bucket were full, and also what is blocked.
 	FailOpen
 	// FailClosed makes no decision: the error is [ErrUnavailable], which a handler answers with
@@ -92,11 +120,142 @@ const (
 	FailClosed
 )
 
-// String returns the failure in one word, or "unknown".
-func (f Failure) String() string {
+// String returns the mode in one word, or "unknown".
+func (f FailureMode) String() string {
 	names := [...]string{FailLocal: "local", FailOpen: "open", FailClosed: "closed"}
 	if int(f) < len(names) {
 		return names[f]
 	}
 	return "unknown"
+}
+
+// Event is one decision, for metrics and logs. It omits the key, so metrics cannot leak it.
+type Event struct {
+	Name      string        // of the policy
+	Outcome   Outcome       // what happened; in a dry run, what would have
+	DryRun    bool          // of a policy [WithDryRun]
+	Allowed   bool          // the request passes; in a dry run: would pass
+	Limit     Limit         // the one closest to exhaustion; the zero Limit if no limit was checked
+	Remaining int           // whole tokens left in it; math.MaxInt if unlimited
+	Source    Source        // where the decision was made; FromPolicy if no limit was checked, and without a decision
+	Cause     Cause         // why the request is denied; 0 if it is not
+	Cost      int           // tokens requested
+	Duration  time.Duration // of the decision; of a [Policy.Wait], the whole wait
+	Waited    time.Duration // of Duration: for tokens, by a Wait, or for a slot (see [WithQueue])
+
+	// Reason is why Redis did not decide, or why there is no decision, in a word for metrics; "" of a
+	// normal decision.
+	//
+	// Redis did not decide: "late", "breaker_open", "queue_full", "connection_refused",
+	// "unknown_host", "tls", "network", "pool" (the client has no free connection), "client"
+	// (another error of the client or a hook of it), the code of a reply ("ASK", "BUSY",
+	// "CLUSTERDOWN", "CROSSSLOT", "ERR", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH",
+	// "NOPERM", "NOREPLICAS", "NOSCRIPT", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS", "WRONGTYPE"),
+	// or "reply" for one of another code.
+	//
+	// There is no decision: "canceled" or "deadline" (of the caller's context), "no_key"
+	// ([ErrNoKey]), "bad_request" ([ErrBadRequest]), "key_func" (another error of a [KeyFunc]),
+	// "unknown_client" ([ErrUnknownClient]), "limit_func" (another error of the function of
+	// [WithLimitFunc]), "invalid_argument" ([ErrInvalidArgument]), or "closed" ([ErrClosed]).
+	Reason string
+}
+
+// Outcome is what happened to a request. Later versions may add others.
+type Outcome uint8
+
+const (
+	OutcomeAllowed Outcome = iota // it passes
+	OutcomeDenied                 // see Cause
+	OutcomeSkipped                // it was not counted: see [WithSkip] and [WithAllowList]
+	OutcomeFailed                 // there is no decision: see Reason
+)
+
+var outcomeNames = [...]string{
+	OutcomeAllowed: "allowed", OutcomeDenied: "denied", OutcomeSkipped: "skipped", OutcomeFailed: "failed",
+}
+
+// String returns the outcome in lower case, as a metric's label, or "unknown".
+func (o Outcome) String() string {
+	if int(o) < len(outcomeNames) {
+		return outcomeNames[o]
+	}
+	return "unknown"
+}
+
+// observation is an Event in the making. Without observers it does nothing.
+type observation struct {
+	observers []func(context.Context, Event)
+	start     time.Time
+	event     Event
+}
+
+// The functions of the application whose errors are reasons why there is no decision.
+const (
+	fromKeyFunc   = "key_func"
+	fromLimitFunc = "limit_func"
+)
+
+// failure is why Redis did not decide, or why there is no decision.
+type failure struct {
+	err    error  // that there is no decision
+	store  error  // what the store said last that did not decide
+	origin string // of err, if that is a function of the application
+}
+
+// reason returns the Event's Reason of a decision, or of an error. The context is the caller's.
+func (f failure) reason(ctx context.Context, r Result) string {
+	switch {
+	case f.err == nil && r.Source != FromLocal && r.Source != FromOpen:
+		return "" // an earlier try of a Wait may have failed
+	case f.err == nil:
+		return engine.Reason(f.store)
+	case errors.Is(f.err, ErrNoKey):
+		return "no_key"
+	case errors.Is(f.err, ErrBadRequest):
+		return "bad_request"
+	case errors.Is(f.err, ErrUnknownClient):
+		return "unknown_client"
+	case errors.Is(f.err, ErrInvalidArgument):
+		return "invalid_argument"
+	case errors.Is(f.err, ErrUnavailable) && f.origin == "":
+		return engine.Reason(f.err)
+	case f.origin != "" && ctx.Err() == nil: // it may wrap ErrUnavailable of Plans, or the end of a context of its own
+		return f.origin
+	case errors.Is(f.err, context.Canceled):
+		return "canceled"
+	case errors.Is(f.err, context.DeadlineExceeded):
+		return "deadline"
+	}
+	return f.origin
+}
+
+// record calls the observers with the decision, or with what led to none.
+func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowed bool, r Result, f failure) {
+	if o.observers == nil {
+		return
+	}
+	o.event.Reason = f.reason(ctx, r)
+	if r.Limit == (Limit{}) || outcome == OutcomeFailed {
+		r.Source = FromPolicy
+	}
+	if outcome == OutcomeFailed { // the last try of a Wait may have been denied
+		r.Cause = 0
+	}
+	o.event.Duration = time.Since(o.start)
+	o.event.Outcome, o.event.Cost, o.event.Allowed = outcome, n, allowed
+	o.event.Limit, o.event.Remaining, o.event.Source, o.event.Cause = r.Limit, r.Remaining, r.Source, r.Cause
+	for _, observer := range o.observers {
+		observer(ctx, o.event)
+	}
+}
+
+// outcomeOf returns the Outcome of a decision, or of an error on the way to it.
+func outcomeOf(r Result, err error) Outcome {
+	switch {
+	case err != nil:
+		return OutcomeFailed
+	case r.Allowed:
+		return OutcomeAllowed
+	}
+	return OutcomeDenied
 }

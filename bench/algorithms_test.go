@@ -22,7 +22,7 @@ func BenchmarkAlgorithms(b *testing.B) {
 	for _, clients := range []int{1000, 1} {
 		for _, callers := range []int{1, 64} {
 			for _, a := range algorithms {
-				b.Run(fmt.Sprintf("clients=%d/callers=%d/%s", clients, callers, nameOf(a)), func(b *testing.B) {
+				b.Run(fmt.Sprintf("clients=%d/callers=%d/%s", clients, callers, a.String()), func(b *testing.B) {
 					byAlgorithm(b, a, clients, callers)
 				})
 			}
@@ -32,12 +32,13 @@ func BenchmarkAlgorithms(b *testing.B) {
 
 func byAlgorithm(b *testing.B, a ginlimit.Algorithm, clients, callers int) {
 	const plenty = 1_000_000_000
-	limiter, err := peers.NewGinlimit(ginlimit.WithAlgorithm(a))(redistest.Connect(b, redistest.Start(b)), plenty, plenty)
+	rdb := redistest.Connect(b, redistest.Start(b))
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithKey(peers.Client))
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer limiter.Close()
-	engine := peers.NewEngine(limiter.Handler)
+	engine := peers.NewEngine(limiter.Handler("api", ginlimit.PerHour(plenty).WithAlgorithm(a)))
 	var all sync.WaitGroup
 	var next atomic.Int64
 	b.ReportAllocs()
@@ -56,21 +57,19 @@ func byAlgorithm(b *testing.B, a ginlimit.Algorithm, clients, callers int) {
 	all.Wait()
 }
 
-func nameOf(a ginlimit.Algorithm) string {
-	return map[ginlimit.Algorithm]string{
-		ginlimit.TokenBucket: "token-bucket", ginlimit.FixedWindow: "fixed-window", ginlimit.SlidingWindow: "sliding-window",
-	}[a]
-}
-
 // BenchmarkAlgorithmScript compares what one decision costs Redis: usec_per_call of each algorithm's script, in
 // batches, from INFO commandstats; and what a client costs it in memory, after one request and after a hundred.
 func BenchmarkAlgorithmScript(b *testing.B) {
 	const rate = 100
 	for _, a := range algorithms {
-		b.Run(nameOf(a), func(b *testing.B) {
+		b.Run(a.String(), func(b *testing.B) {
 			ctx, addr := b.Context(), redistest.Start(b)
 			rdb, spied := redistest.Connect(b, addr), redistest.Connect(b, addr)
-			limiter, err := ginlimit.NewLimiter(spied, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+			limiter, err := ginlimit.NewLimiter(spied, ginlimit.WithDenyCache(0))
+			if err != nil {
+				b.Fatal(err)
+			}
+			policy, err := limiter.Policy("test", ginlimit.PerHour(rate).WithAlgorithm(a))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -78,7 +77,7 @@ func BenchmarkAlgorithmScript(b *testing.B) {
 			spied.AddHook(hook)
 			const clients = 20 * scriptClients
 			for c := range clients {
-				if _, err := limiter.Allow(ctx, fmt.Sprintf("203.0.%d.%d", c>>8, c&255), ginlimit.PerHour(rate)); err != nil {
+				if _, err := policy.Allow(ctx, fmt.Sprintf("203.0.%d.%d", c>>8, c&255)); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -95,7 +94,7 @@ func BenchmarkAlgorithmScript(b *testing.B) {
 					b.Fatal(err)
 				}
 				empty := memory()
-				var admitted, refused []float64
+				var admitted, denied []float64
 				for round := range rate + rate/2 {
 					var costs []float64
 					for part := range slices.Chunk(batch, scriptClients) {
@@ -107,12 +106,12 @@ func BenchmarkAlgorithmScript(b *testing.B) {
 					case round < rate:
 						admitted = append(admitted, median(costs))
 					default:
-						refused = append(refused, median(costs))
+						denied = append(denied, median(costs))
 					}
 				}
 				b.ReportMetric((memory()-empty)/clients, "full-B/client")
 				b.ReportMetric(median(admitted), "admitted-µs")
-				b.ReportMetric(median(refused), "refused-µs")
+				b.ReportMetric(median(denied), "denied-µs")
 				b.ReportMetric(0, "ns/op")
 			}
 		})

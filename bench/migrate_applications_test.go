@@ -49,8 +49,7 @@ func ululeAfter(router *gin.Engine, limiter *ginlimit.Limiter) error {
 	if err != nil {
 		return err
 	}
-	router.Use(limiter.Handler(limit, ginlimit.WithName("api"),
-		ginlimit.WithAlgorithm(ginlimit.FixedWindow))) // or a token bucket, without this line
+	router.Use(limiter.Handler("api", limit.WithAlgorithm(ginlimit.FixedWindow))) // or limit alone: a token bucket
 	return nil
 }
 
@@ -84,7 +83,7 @@ func redisRateBefore(router *gin.Engine, rdb *redis.Client) error {
 }
 
 func redisRateAfter(router *gin.Engine, limiter *ginlimit.Limiter) error {
-	router.Use(limiter.Handler(ginlimit.PerHour(20), ginlimit.WithName("api")))
+	router.Use(limiter.Handler("api", ginlimit.PerHour(20)))
 	return nil
 }
 
@@ -97,7 +96,11 @@ func redisRateCallBefore(ctx context.Context, limiter *redis_rate.Limiter) (bool
 }
 
 func redisRateCallAfter(ctx context.Context, limiter *ginlimit.Limiter) (bool, error) {
-	r, err := limiter.Allow(ctx, "user:123", ginlimit.PerHour(20))
+	users, err := limiter.Policy("users", ginlimit.PerHour(20)) // once
+	if err != nil {
+		return false, err
+	}
+	r, err := users.Allow(ctx, "user:123")
 	if err != nil {
 		return false, err
 	}
@@ -117,13 +120,13 @@ func jglBefore(router *gin.Engine, rdb *redis.Client) error {
 }
 
 func jglAfter(router *gin.Engine, limiter *ginlimit.Limiter) error {
-	router.Use(limiter.Handler(ginlimit.PerHour(20), ginlimit.WithName("api")))
+	router.Use(limiter.Handler("api", ginlimit.PerHour(20)))
 	return nil
 }
 
 func jglDefaultKeyAfter(router *gin.Engine, limiter *ginlimit.Limiter) {
 	route := func(c *gin.Context) (string, error) { return "route " + c.FullPath(), nil } // never empty
-	router.Use(limiter.Handler(ginlimit.PerHour(20), ginlimit.WithName("api"),
+	router.Use(limiter.Handler("api", ginlimit.PerHour(20),
 		ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByClientIP, route))))
 }
 
@@ -141,7 +144,7 @@ func tollboothBefore(router *gin.Engine, _ *redis.Client) error {
 }
 
 func tollboothAfter(router *gin.Engine, limiter *ginlimit.Limiter) error {
-	router.Use(limiter.Handler(ginlimit.PerHour(20), ginlimit.WithName("api")))
+	router.Use(limiter.Handler("api", ginlimit.PerHour(20)))
 	return nil
 }
 
@@ -156,11 +159,11 @@ func localLimiter() (*ginlimit.Limiter, error) {
 func sideBySide(router *gin.Engine, limiter *ginlimit.Limiter, old gin.HandlerFunc, logger *slog.Logger) {
 	router.Use(func(c *gin.Context) {
 		c.Next()
-		refused := c.Writer.Status() == http.StatusTooManyRequests
-		if r, decided := ginlimit.FromContext(c); decided && r.Allowed == refused {
-			logger.Info("the limiters differ", "path", c.FullPath(), "refused by the old one", refused)
+		denied := c.Writer.Status() == http.StatusTooManyRequests
+		if r, decided := ginlimit.FromContext(c); decided && r.Allowed == denied {
+			logger.Info("the limiters differ", "path", c.FullPath(), "denied by the old one", denied)
 		}
 	})
-	router.Use(limiter.Handler(ginlimit.PerHour(20), ginlimit.WithName("api"), ginlimit.WithDryRun()))
+	router.Use(limiter.Handler("api", ginlimit.PerHour(20), ginlimit.WithDryRun()))
 	router.Use(old)
 }

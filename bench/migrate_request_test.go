@@ -31,7 +31,7 @@ func newRouter(t *testing.T) *gin.Engine {
 func ok(c *gin.Context) { c.Status(http.StatusOK) }
 
 // patientLimiter returns a limiter that has Redis decide, however busy the machine is.
-func patientLimiter(t *testing.T, rdb *redis.Client, opts ...ginlimit.Option) *ginlimit.Limiter {
+func patientLimiter(t *testing.T, rdb *redis.Client, opts ...ginlimit.LimiterOption) *ginlimit.Limiter {
 	limiter, err := ginlimit.NewLimiter(rdb, append(opts, ginlimit.WithTimeout(10*time.Second))...)
 	must(t, err)
 	t.Cleanup(func() { _ = limiter.Close() })

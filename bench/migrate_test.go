@@ -188,17 +188,21 @@ func TestMigrationOfCalls(t *testing.T) {
 		}
 	}
 
-	prohibits := ginlimit.PerHour(0)
+	policy := func(limit ginlimit.Limit) *ginlimit.Policy {
+		p, err := after.Policy("calls", limit)
+		must(t, err)
+		return p
+	}
 	if r, err := before.Allow(ctx, "zero", redis_rate.PerHour(0)); err == nil {
 		t.Errorf("redis_rate: a rate of 0 is %+v, want an error", r)
 	}
-	if r, err := after.Allow(ctx, "zero", prohibits); err != nil || r.Allowed {
-		t.Errorf("ginlimit: a rate of 0 is %+v, %v, want a refusal", r, err)
+	if r, err := policy(ginlimit.PerHour(0)).Allow(ctx, "zero"); err != nil || r.Allowed {
+		t.Errorf("ginlimit: a rate of 0 is %+v, %v, want a denial", r, err)
 	}
 
 	wasNoBurst, err := before.Allow(ctx, "no burst", redis_rate.Limit{Rate: 20, Period: time.Hour})
 	must(t, err)
-	isNoBurst, err := after.Allow(ctx, "no burst", ginlimit.Limit{Rate: 20, Period: time.Hour})
+	isNoBurst, err := policy(ginlimit.Per(20, time.Hour)).Allow(ctx, "no burst")
 	must(t, err)
 	if wasNoBurst.Allowed != 0 || !isNoBurst.Allowed || isNoBurst.Remaining != 19 {
 		t.Errorf("no burst: before %+v, after %+v", wasNoBurst, isNoBurst)
@@ -206,7 +210,7 @@ func TestMigrationOfCalls(t *testing.T) {
 
 	wasTooMany, err := before.AllowN(ctx, "too many", redis_rate.PerHour(20), 21)
 	must(t, err)
-	isTooMany, err := after.AllowN(ctx, "too many", 21, ginlimit.PerHour(20))
+	isTooMany, err := policy(ginlimit.PerHour(20)).AllowN(ctx, "too many", 21)
 	must(t, err)
 	if wasTooMany.Allowed != 0 || wasTooMany.RetryAfter <= 0 || isTooMany.Allowed || isTooMany.RetryAfter >= 0 {
 		t.Errorf("more than the burst: before %+v, after %+v", wasTooMany, isTooMany)
@@ -214,7 +218,7 @@ func TestMigrationOfCalls(t *testing.T) {
 
 	wasSome, err := before.AllowAtMost(ctx, "some", redis_rate.PerHour(20), 30)
 	must(t, err)
-	isSome, err := after.AllowUpTo(ctx, "some", 30, ginlimit.PerHour(20))
+	isSome, err := policy(ginlimit.PerHour(20)).AllowUpTo(ctx, "some", 30)
 	must(t, err)
 	if wasSome.Allowed != 20 || isSome.Granted != 20 || wasSome.RetryAfter != -1 || isSome.RetryAfter != 0 {
 		t.Errorf("as many as fit: before %+v, after %+v", wasSome, isSome)
@@ -255,7 +259,7 @@ func TestMigrationOfKeys(t *testing.T) {
 		here := patientLimiter(t, rdb, ginlimit.WithPrefix("two"))
 		for _, perHour := range []int{20, 10} {
 			before.Use(ululegin.NewMiddleware(limiter.New(store, limiter.Rate{Period: time.Hour, Limit: int64(perHour)})))
-			after.Use(here.Handler(ginlimit.PerHour(perHour), ginlimit.WithName(fmt.Sprint(perHour))))
+			after.Use(here.Handler(fmt.Sprint(perHour), ginlimit.PerHour(perHour)))
 		}
 		if was, is := count(before, 20, "203.0.113.7", 200), count(after, 20, "203.0.113.7", 200); was != 5 || is != 10 {
 			t.Errorf("before %d, after %d; want 5 and 10", was, is)
@@ -324,7 +328,7 @@ func TestMigrationOfShortPeriods(t *testing.T) {
 	rdb, before, after := redistest.Connect(t, redistest.Start(t)), newRouter(t), newRouter(t)
 	store := ratelimit.RedisStore(&ratelimit.RedisOptions{RedisClient: rdb, Rate: 500 * time.Millisecond, Limit: 1})
 	before.Use(ratelimit.RateLimiter(store, nil))
-	after.Use(patientLimiter(t, rdb).Handler(ginlimit.Limit{Rate: 1, Period: 500 * time.Millisecond}))
+	after.Use(patientLimiter(t, rdb).Handler("1/500ms", ginlimit.Limit{Rate: 1, Period: 500 * time.Millisecond}))
 	start := time.Now()
 	was, is := count(before, 20, "203.0.113.7", http.StatusOK), count(after, 20, "203.0.113.7", http.StatusOK)
 	if most := 1 + int(time.Since(start)/(500*time.Millisecond)); was != 20 || is > most {

@@ -35,8 +35,8 @@ func TestMigrationOfUluleTexts(t *testing.T) {
 // TestMigrationKeepsUluleReset has X-RateLimit-Reset be the time that it was before.
 func TestMigrationKeepsUluleReset(t *testing.T) {
 	router := newRouter(t)
-	router.Use(patientLimiter(t, redistest.Connect(t, redistest.Start(t))).Handler(ginlimit.PerHour(20),
-		ginlimit.WithAlgorithm(ginlimit.FixedWindow), ululeFields()))
+	router.Use(patientLimiter(t, redistest.Connect(t, redistest.Start(t))).Handler("api",
+		ginlimit.PerHour(20).WithAlgorithm(ginlimit.FixedWindow), ululeFields()))
 	start := time.Now().Unix()
 	reset, err := strconv.ParseInt(get(router, "203.0.113.7").Header().Get("X-RateLimit-Reset"), 10, 64)
 	must(t, err)

@@ -17,55 +17,44 @@ func BenchmarkMixedScript(b *testing.B) {
 	day, month := ginlimit.PerCalendar(10_000, ginlimit.CalendarDay(nil)),
 		ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1))
 	sets := []struct {
-		name      string
-		algorithm ginlimit.Algorithm
-		limits    []ginlimit.Limit
-		opts      []ginlimit.Option // of a policy with the first limit alone
+		name   string
+		limits []ginlimit.Limit
+		ban    bool
 	}{
 		{name: "bucket", limits: []ginlimit.Limit{bucket}},
-		{name: "bucket-slots", limits: []ginlimit.Limit{bucket}, opts: []ginlimit.Option{ginlimit.WithConcurrency(10)}},
-		{name: "bucket-ban", limits: []ginlimit.Limit{bucket},
-			opts: []ginlimit.Option{ginlimit.WithBan(time.Minute, time.Hour)}},
-		{name: "bucket-slots-ban", limits: []ginlimit.Limit{bucket},
-			opts: []ginlimit.Option{ginlimit.WithConcurrency(10), ginlimit.WithBan(time.Minute, time.Hour)}},
-		{name: "three-buckets", algorithm: ginlimit.TokenBucket,
-			limits: []ginlimit.Limit{bucket, ginlimit.PerMinute(600), ginlimit.PerHour(10_000)}},
-		{name: "bucket-and-month", algorithm: ginlimit.TokenBucket, limits: []ginlimit.Limit{bucket, month}},
-		{name: "bucket-day-month", algorithm: ginlimit.TokenBucket, limits: []ginlimit.Limit{bucket, day, month}},
-		{name: "fixed-day-month", algorithm: ginlimit.FixedWindow,
-			limits: []ginlimit.Limit{ginlimit.PerMinute(600), day, month}},
-		{name: "sliding-day-month", algorithm: ginlimit.SlidingWindow,
-			limits: []ginlimit.Limit{ginlimit.PerMinute(600), day, month}},
+		{name: "bucket-slots", limits: []ginlimit.Limit{bucket, ginlimit.InFlight(10)}},
+		{name: "bucket-ban", limits: []ginlimit.Limit{bucket}, ban: true},
+		{name: "bucket-slots-ban", limits: []ginlimit.Limit{bucket, ginlimit.InFlight(10)}, ban: true},
+		{name: "three-buckets", limits: []ginlimit.Limit{bucket, ginlimit.PerMinute(600), ginlimit.PerHour(10_000)}},
+		{name: "bucket-and-month", limits: []ginlimit.Limit{bucket, month}},
+		{name: "bucket-day-month", limits: []ginlimit.Limit{bucket, day, month}},
+		{name: "fixed-day-month",
+			limits: []ginlimit.Limit{ginlimit.PerMinute(600).WithAlgorithm(ginlimit.FixedWindow), day, month}},
+		{name: "sliding-day-month",
+			limits: []ginlimit.Limit{ginlimit.PerMinute(600).WithAlgorithm(ginlimit.SlidingWindow), day, month}},
 	}
 	ctx, addr := b.Context(), redistest.Start(b)
 	rdb := redistest.Connect(b, addr)
 	var batches [][][]any
 	for _, set := range sets {
 		spied := redistest.Connect(b, addr)
-		limiter, err := ginlimit.NewLimiter(spied, ginlimit.WithAlgorithm(set.algorithm),
-			ginlimit.WithPrefix(set.name), ginlimit.WithTimeout(time.Second))
+		limiter, err := ginlimit.NewLimiter(spied, ginlimit.WithPrefix(set.name), ginlimit.WithTimeout(time.Second))
 		if err != nil {
 			b.Fatal(err)
 		}
 		defer limiter.Close()
 		hook := recordHook{args: new([][]any)}
 		spied.AddHook(hook)
-		allow := func(client string) error {
-			_, err := limiter.Allow(ctx, client, set.limits...)
-			return err
+		opts := []ginlimit.PolicyOption{ginlimit.WithLimits(set.limits...)}
+		if set.ban {
+			opts = append(opts, ginlimit.WithBan(time.Minute, time.Hour))
 		}
-		if set.opts != nil {
-			policy, err := limiter.Policy(set.limits[0], set.opts...)
-			if err != nil {
-				b.Fatal(err)
-			}
-			allow = func(client string) error {
-				_, err := policy.Acquire(ctx, client)
-				return err
-			}
+		policy, err := limiter.Policy("test", opts...)
+		if err != nil {
+			b.Fatal(err)
 		}
 		for i := range scriptClients {
-			if err := allow(fmt.Sprint("client ", i)); err != nil {
+			if _, err := policy.Acquire(ctx, fmt.Sprint("client ", i)); err != nil {
 				b.Fatal(err)
 			}
 		}

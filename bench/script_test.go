@@ -74,12 +74,16 @@ func BenchmarkScript(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
+				policy, err := limiter.Policy("api", ginlimit.PerMinute(rate).WithBurst(burst))
+				if err != nil {
+					b.Fatal(err)
+				}
 				peer := redis_rate.NewLimiter(spied)
 				hook := recordHook{args: new([][]any)}
 				spied.AddHook(hook)
 				for i := range scriptClients {
 					key := fmt.Sprint("client ", i)
-					if _, err := limiter.Allow(ctx, key, ginlimit.PerMinute(rate).WithBurst(burst)); err != nil {
+					if _, err := policy.Allow(ctx, key); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -155,10 +159,14 @@ func BenchmarkMemory(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
+			policy, err := limiter.Policy("api", ginlimit.PerHour(100))
+			if err != nil {
+				b.Fatal(err)
+			}
 			peer := redis_rate.NewLimiter(rdb)
 			hit := [2]func(key string) error{
 				func(key string) error {
-					_, err := limiter.Allow(ctx, key, ginlimit.PerHour(100))
+					_, err := policy.Allow(ctx, key)
 					return err
 				},
 				func(key string) error {

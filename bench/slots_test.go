@@ -28,8 +28,7 @@ func BenchmarkSlotScript(b *testing.B) {
 				b.Cleanup(func() { _ = limiter.Close() })
 				hook := recordHook{args: new([][]any)}
 				spied.AddHook(hook)
-				p, err := limiter.Policy(ginlimit.PerMinute(100).WithBurst(1_000_000_000),
-					ginlimit.WithName("api"), ginlimit.WithConcurrency(n))
+				p, err := limiter.Policy("api", ginlimit.PerMinute(100).WithBurst(1_000_000_000), ginlimit.InFlight(n))
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -113,8 +113,8 @@ Ctrl-C stops it.
 }
 
 // newLimiter returns the limiter of a process.
-func newLimiter(rdb *redis.Client, opts ...ginlimit.Option) (*ginlimit.Limiter, error) {
-	return ginlimit.NewLimiter(rdb, append([]ginlimit.Option{
+func newLimiter(rdb *redis.Client, opts ...ginlimit.LimiterOption) (*ginlimit.Limiter, error) {
+	return ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
 		ginlimit.WithReplicas(replicas),
 		// This machine also runs a browser. The default suits a server.
 		ginlimit.WithTimeout(250 * time.Millisecond),
@@ -153,14 +153,13 @@ func newProcess(limiter *ginlimit.Limiter) (*process, error) {
 	}
 	r.GET("/try", tries.middleware(), answer("admitted"))
 
-	limited := r.Group("/", limiter.Handler(ginlimit.PerMinute(100)))
+	limited := r.Group("/", limiter.Handler("all", ginlimit.PerMinute(100)))
 	limited.GET("/ping", answer("pong"))
 	limited.POST("/login",
-		limiter.Handler(ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login")),
+		limiter.Handler("login", ginlimit.Per(5, 15*time.Minute)),
 		answer("welcome"))
 	limited.GET("/search",
-		limiter.Handler(ginlimit.PerSecond(10).WithBurst(20),
-			ginlimit.WithLimits(ginlimit.PerHour(300)), ginlimit.WithName("search")),
+		limiter.Handler("search", ginlimit.PerSecond(10).WithBurst(20), ginlimit.PerHour(300)),
 		answer("found"))
 	return &process{handler: r, tries: tries}, nil
 }

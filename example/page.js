@@ -329,7 +329,8 @@ function showCloser() {
   const fields = lane === lanes[0] ? {} : { algorithm: lane.name }
   put($('text'), lane.limit)
   put($('code'), lane.code)
-  put($('curl'), `curl -i '${location.protocol}//${addresses[via()]}/try?${query({ limit: lane.limit, ...fields })}'`)
+  const limit = lane.limit.replace(/ [a-z]+-window$/, '') // /try has the algorithm apart
+  put($('curl'), `curl -i '${location.protocol}//${addresses[via()]}/try?${query({ limit, ...fields })}'`)
   showAnswer(seconds())
 }
 

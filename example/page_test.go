@@ -101,7 +101,7 @@ const slow = "5/m"
 func TestSameRequestsGoToAllAlgorithms(t *testing.T) {
 	r, _ := application(t, "")
 	view := play(t, r, "GET", "/play", slow+" burst 8", "")
-	for i, limit := range []string{"5/m burst 8", "5/m", "5/m"} {
+	for i, limit := range []string{"5/m burst 8", "5/m fixed-window", "5/m sliding-window"} {
 		require.Equal(t, algorithms[i].name, view.Lanes[i].Name)
 		require.Equal(t, limit, view.Lanes[i].Limit)
 		require.Nil(t, view.Lanes[i].Answer)
@@ -213,14 +213,14 @@ func TestCodeMakesTheLimit(t *testing.T) {
 		"10/s":          "ginlimit.PerSecond(10)",
 		"10/s burst 20": "ginlimit.PerSecond(10).WithBurst(20)",
 		"3/m burst 1":   "ginlimit.PerMinute(3).WithBurst(1)",
-		"5/15s":         "ginlimit.Limit{Rate: 5, Period: 15 * time.Second}",
-		"5/2s burst 9":  "ginlimit.Limit{Rate: 5, Period: 2 * time.Second}.WithBurst(9)",
+		"5/15s":         "ginlimit.Per(5, 15*time.Second)",
+		"5/2s burst 9":  "ginlimit.Per(5, 2*time.Second).WithBurst(9)",
 	} {
 		limit, ok := parseLimit(text)
 		require.True(t, ok)
 		for _, a := range algorithms {
 			line := code(limit, a.code)
-			require.Equal(t, "router.Use(limiter.Handler("+want+a.code+"))", line)
+			require.Equal(t, "router.Use(limiter.Handler(\"all\", "+want+a.code+"))", line)
 			_, err := parser.ParseExpr(line)
 			require.NoError(t, err)
 		}

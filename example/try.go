@@ -19,8 +19,8 @@ var algorithms = [...]struct {
 	code      string
 }{
 	{"token-bucket", ginlimit.TokenBucket, ""},
-	{"fixed-window", ginlimit.FixedWindow, ", ginlimit.WithAlgorithm(ginlimit.FixedWindow)"},
-	{"sliding-window", ginlimit.SlidingWindow, ", ginlimit.WithAlgorithm(ginlimit.SlidingWindow)"},
+	{"fixed-window", ginlimit.FixedWindow, ".WithAlgorithm(ginlimit.FixedWindow)"},
+	{"sliding-window", ginlimit.SlidingWindow, ".WithAlgorithm(ginlimit.SlidingWindow)"},
 }
 
 // maxTokens bounds rate and burst, and maxPeriod the period: a visitor chooses them.
@@ -36,18 +36,18 @@ var errLimit = fmt.Sprintf(`limit: want "rate/period" or "rate/period burst n", 
 func parseLimit(text string) (limit ginlimit.Limit, ok bool) {
 	limit, err := ginlimit.ParseLimit(text)
 	return limit, err == nil &&
-		limit.Calendar == ginlimit.Calendar{} &&
+		limit.Calendar == ginlimit.Calendar{} && limit.Algorithm == ginlimit.TokenBucket &&
 		1 <= limit.Rate && limit.Rate <= maxTokens &&
 		limit.Burst <= maxTokens &&
 		time.Second <= limit.Period && limit.Period <= maxPeriod && limit.Period%time.Second == 0
 }
 
-// forAlgorithm returns the limit as an algorithm takes it: windows have no burst.
+// forAlgorithm returns the limit counted by an algorithm: windows have no burst.
 func forAlgorithm(limit ginlimit.Limit, algorithm ginlimit.Algorithm) ginlimit.Limit {
 	if algorithm != ginlimit.TokenBucket {
 		limit.Burst = 0
 	}
-	return limit
+	return limit.WithAlgorithm(algorithm)
 }
 
 // chosenLimit is the key of a visitor's limit in a context.
@@ -60,8 +60,7 @@ func newTries(limiter *ginlimit.Limiter) (tries, error) {
 	var t tries
 	for i, a := range algorithms {
 		var err error
-		t[i], err = limiter.Policy(ginlimit.PerSecond(1),
-			ginlimit.WithName("try"), ginlimit.WithAlgorithm(a.algorithm),
+		t[i], err = limiter.Policy("try",
 			ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
 				limit, _ := ctx.Value(chosenLimit{}).(ginlimit.Limit) // the zero Limit is an error
 				return []ginlimit.Limit{forAlgorithm(limit, a.algorithm)}, nil
@@ -101,7 +100,7 @@ func (t tries) middleware() gin.HandlerFunc {
 }
 
 // code returns the Go code of a middleware.
-func code(limit ginlimit.Limit, option string) string {
+func code(limit ginlimit.Limit, algorithm string) string {
 	var text string
 	switch limit.Period {
 	case time.Second:
@@ -109,10 +108,10 @@ func code(limit ginlimit.Limit, option string) string {
 	case time.Minute:
 		text = fmt.Sprintf("PerMinute(%d)", limit.Rate)
 	default:
-		text = fmt.Sprintf("Limit{Rate: %d, Period: %d * time.Second}", limit.Rate, limit.Period/time.Second)
+		text = fmt.Sprintf("Per(%d, %d*time.Second)", limit.Rate, limit.Period/time.Second)
 	}
 	if limit.Burst != 0 {
 		text += fmt.Sprintf(".WithBurst(%d)", limit.Burst)
 	}
-	return fmt.Sprintf("router.Use(limiter.Handler(ginlimit.%s%s))", text, option)
+	return fmt.Sprintf("router.Use(limiter.Handler(\"all\", ginlimit.%s%s))", text, algorithm)
 }

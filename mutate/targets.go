@@ -11,7 +11,8 @@ var (
 		[]string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
 	scripts = stage{"tests/scripts",
 		[]string{"-test.run",
-			"TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|TestTokensGivenBack|TestBucketsCharged|TestABlock|TestScripts[WU]|TestEachKey"}}
+			"TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|" +
+				"TestTokensGivenBack|TestBucketsCharged|TestABlock|TestScripts[WU]|TestEachKey"}}
 	windows = stage{"tests/scripts", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
 	across  = stage{"tests/scripts",
 		[]string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
@@ -23,9 +24,11 @@ var (
 		[]string{"-test.run", "OnMiniredis|ReturnedTokensEqualModel|StaysExact|StayExact", "-test.parallel", "1"}}
 	rules = stage{"tests/limits tests/scripts tests/limits/pairs tests/web .",
 		[]string{"-test.run",
-			"Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|Taken|Return|Identit|Settle|Floor|TestCalendarIn",
+			"Bucket|Foreign|Reset|AllowN|AllowUpTo|Cost|Peek|Refund|Block|Limits|Drain|Window|Log|" +
+				"Taken|Return|Identit|Settle|Floor|TestCalendarIn",
 			"-test.skip",
-			"Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|.*/local|.*/.*/local"}}
+			"Bounded|TraceEqualsModel|ReturnedTokensEqualModel|Exact|LogsAre|DoubleBurst|Logged|Faults|" +
+				".*/local|.*/.*/local"}}
 	simulation = stage{"tests/simulation", []string{"-test.run", "^TestSimulation$", "-seeds", "20"}}
 	guarded    = stage{"tests/scripts",
 		[]string{"-test.run", "TestGuardsEqualTheModel|TestABanThatIsNotKept", "-test.parallel", "1"}}
@@ -36,9 +39,14 @@ var (
 	plans = stage{"tests/plans tests/limits/pairs tests/faults",
 		[]string{"-test.run", "Plan|Invalidation", "-test.skip", "ManyPlans|OldPlanOfRedis|^Example"}}
 
+	// All that two features do together, and what a web server sees: the engine's own tests.
+	pairs = stage{"tests/limits/pairs tests/web", nil}
+
 	leases = stage{"tests/limits tests/limits/pairs", []string{"-test.run", "Lease|ByHand"}}
 
 	bucketTests   = stage{"internal/bucket", nil}
+	ruleTests     = stage{"internal/rules", nil}
+	receiptTests  = stage{"internal/receipt", nil}
 	keyTests      = stage{"internal/clientkey", nil}
 	clockTests    = stage{"internal/clocktrust", nil}
 	denyTests     = stage{"internal/denycache", nil}
@@ -50,6 +58,7 @@ var (
 	leaseSim      = stage{"internal/lease", []string{"-test.run", "^TestSimulation$", "-seeds", "150"}}
 	calendarTests = stage{"internal/calendar", nil}
 	fieldTests    = stage{"internal/httpfields", nil}
+	engineTests   = stage{"internal/engine", nil}
 	fifoTests     = stage{"internal/fifo", nil}
 	inflightTests = stage{"internal/inflight", nil}
 	storeTests    = stage{"internal/redisstore", nil}
@@ -74,8 +83,24 @@ var targets = []target{
 	{"lua/report.lua", []stage{guarded, guards, slots}},
 	{"internal/inflight/counts.go", []stage{inflightTests, slots}},
 	{"internal/inflight/reporter.go", []stage{inflightTests, slots}},
+	{"internal/inflight/update.go", []stage{inflightTests, slots}},
 	{"lua/fast/several.lua", []stage{tokens, guards, scripts, settled, kinds, simulation, rules, traces}},
 	{"internal/calendar/rule.go", []stage{calendarTests}},
+	{"internal/rules/set.go", []stage{ruleTests, settled, rules, guards, pairs}},
+	{"internal/rules/periods.go", []stage{ruleTests, settled, rules, guards, pairs}},
+	{"internal/rules/verdict.go", []stage{ruleTests, settled, rules, guards, pairs}},
+	{"internal/receipt/receipt.go", []stage{receiptTests, settled, rules, guards, pairs}},
+	{"internal/engine/take.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/several.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/lease.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/local.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/change.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/settle.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/slots.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/wait.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/bans.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/stats.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/engine.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/clientkey/key.go", []stage{keyTests}},
 	{"internal/clientkey/address.go", []stage{keyTests}},
 	{"internal/clientkey/networks.go", []stage{keyTests}},
@@ -86,19 +111,25 @@ var targets = []target{
 	{"internal/httpfields/problem.go", []stage{fieldTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
-	{"internal/lease/cache.go", []stage{leaseTests, leaseSim}},
-	{"internal/lease/reclaim.go", []stage{leaseTests, leases}},
+	{"internal/lease/cache.go", []stage{leaseTests, leaseSim, leases}},
 	{"internal/lease/trip.go", []stage{leaseTests, leaseSim}},
 	{"internal/lease/watch.go", []stage{leaseTests, leaseSim}},
-	{"internal/dispatch/breaker.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/batch.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/borrowed.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/bounded.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/breaker.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/call.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/caller.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/deadline.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/dispatch.go", []stage{dispatchTests, dispatchSim}},
-	{"internal/dispatch/borrowed.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/inline.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/lifetime.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/prober.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/queue.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/roundtrip.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/slots.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/stats.go", []stage{dispatchTests, dispatchSim}},
 	{"lua/kind/token.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"lua/fast/fixed.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
 	{"lua/kind/fixed.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},

@@ -63,17 +63,21 @@ func admitted(a ginlimit.Algorithm) ([]int, error) {
 	defer mini.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
 	defer rdb.Close()
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0),
-		ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithTimeout(10*time.Second))
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithDenyCache(0),
+		ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithTimeout(10*time.Second))
 	if err != nil {
 		return nil, err
 	}
 	defer limiter.Close()
+	policy, err := limiter.Policy("test", ginlimit.PerMinute(perMinute).WithAlgorithm(a))
+	if err != nil {
+		return nil, err
+	}
 	counts := make([]int, seconds)
 	for second := range seconds {
 		for i := range asked(second) {
 			mini.SetTime(now.Add(time.Duration(second)*time.Second + time.Duration(i)*time.Second/time.Duration(asked(second))))
-			r, err := limiter.Allow(context.Background(), "client", ginlimit.PerMinute(perMinute))
+			r, err := policy.Allow(context.Background(), "client")
 			if err != nil {
 				return nil, err
 			}

@@ -30,5 +30,5 @@ func Example() {
 	telemetry.Watch(limiter)
 
 	router := gin.New() // with a middleware that begins the request's span, such as otelgin's
-	router.Use(limiter.Handler(ginlimit.PerMinute(100), ginlimit.WithName("api")))
+	router.Use(limiter.Handler("api", ginlimit.PerMinute(100)))
 }

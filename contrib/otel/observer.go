@@ -10,7 +10,7 @@
 //	}
 //	telemetry.Watch(limiter)
 //
-// Decisions are told apart by policy, outcome and source, never by client.
+// Decisions are told apart by policy, outcome, source, cause and dry run, never by client.
 package ginlimitotel
 
 import (
@@ -31,13 +31,14 @@ import (
 // ScopeName is the instrumentation scope of the metrics.
 const ScopeName = "github.com/ginlimit/ginlimit/contrib/otel"
 
-// Attributes of spans. Those of the metrics of decisions are the first four, and error.type for the
-// reason, if there is one.
+// Attributes of spans. Those of the metrics of decisions are the first four; the cause, of a denial;
+// and error.type for the reason, if there is one.
 const (
-	PolicyKey  = attribute.Key("ginlimit.policy")  // name of the policy; "" for a method of a Limiter
+	PolicyKey  = attribute.Key("ginlimit.policy")  // name of the policy
 	OutcomeKey = attribute.Key("ginlimit.outcome") // see [ginlimit.Outcome]
 	SourceKey  = attribute.Key("ginlimit.source")  // where the decision was made: see [ginlimit.Source]
-	AllowedKey = attribute.Key("ginlimit.allowed") // whether the request passes; in a dry run, whether it would
+	DryRunKey  = attribute.Key("ginlimit.dry_run") // whether the policy only tries its limits
+	CauseKey   = attribute.Key("ginlimit.cause")   // why it is denied: see [ginlimit.Cause]; "" if it is not
 	// why Redis did not decide, or why there is no decision; "" of a normal one: see
 	// [ginlimit.Event]
 	ReasonKey = attribute.Key("ginlimit.reason")
@@ -157,7 +158,7 @@ func (o *Observer) register(meter metric.Meter) error {
 		func(s ginlimit.Stats) int64 { return int64(s.Leases) })
 	count("ginlimit.lease.decisions", "{decision}", "Decisions without Redis, by tokens taken ahead.",
 		func(s ginlimit.Stats) int64 { return int64(s.Leased) })
-	current("ginlimit.refusal.remembered", "{refusal}", "Refusals that are known without Redis.",
+	current("ginlimit.denial.remembered", "{denial}", "Denials that this process remembers and repeats without Redis.",
 		func(s ginlimit.Stats) int64 { return int64(s.Remembered) })
 	current("ginlimit.local.bucket.count", "{bucket}", "Buckets in this process, which decide without Redis.",
 		func(s ginlimit.Stats) int64 { return int64(s.LocalBuckets) })
@@ -219,12 +220,12 @@ func (o *Observer) report(_ context.Context, to metric.Observer) error {
 // Observe counts a decision and describes it on the span of its context. It is for [ginlimit.WithObserver].
 //
 // If several policies decide on one request, the span has the attributes of the last decision. A
-// refusal ends a request, so that is the refusal; in a dry run the request goes on. The metrics
+// denial ends a request, so that is the denial; in a dry run the request goes on. The metrics
 // count each decision. A span that does not record is left alone.
 func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
 	common := []attribute.KeyValue{
 		PolicyKey.String(strings.ToValidUTF8(e.Name, "\uFFFD")), // or OTLP exporters fail
-		OutcomeKey.String(e.Outcome.String()), SourceKey.String(e.Source.String()), AllowedKey.Bool(e.Allowed)}
+		OutcomeKey.String(e.Outcome.String()), SourceKey.String(e.Source.String()), DryRunKey.Bool(e.DryRun)}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		limit, remaining := "", 0
 		if e.Limit != (ginlimit.Limit{}) {
@@ -233,8 +234,11 @@ func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
 			}
 		}
 		// all, so that none is of an earlier decision
-		span.SetAttributes(append(slices.Clip(common), ReasonKey.String(e.Reason),
+		span.SetAttributes(append(slices.Clip(common), CauseKey.String(e.Cause.String()), ReasonKey.String(e.Reason),
 			LimitKey.String(limit), RemainingKey.Int(remaining))...)
+	}
+	if e.Cause != 0 {
+		common = append(common, CauseKey.String(e.Cause.String()))
 	}
 	if e.Reason != "" {
 		common = append(common, ErrorTypeKey.String(e.Reason))

@@ -64,8 +64,8 @@ func newEngine(t *testing.T) *gin.Engine {
 	return r
 }
 
-func newLimiter(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Limiter {
-	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.Option{
+func newLimiter(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *ginlimit.Limiter {
+	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(10 * time.Second)}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
@@ -104,27 +104,31 @@ func TestSpanDescribesTheLastDecision(t *testing.T) {
 	limiter := newLimiter(t, rdb, ginlimit.WithObserver(observer.Observe),
 		ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")))
 	r := newEngine(t)
-	r.Use(traced(tracers.Tracer("test")), limiter.Handler(ginlimit.PerHour(100), ginlimit.WithName("all")))
+	r.Use(traced(tracers.Tracer("test")), limiter.Handler("all", ginlimit.PerHour(100)))
 	skip := ginlimit.WithSkip(func(*gin.Context) bool { return true })
-	r.GET("/search", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("search")))
-	r.GET("/health", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("health"), skip))
+	r.GET("/search", limiter.Handler("search", ginlimit.PerHour(1)))
+	r.GET("/health", limiter.Handler("health", ginlimit.PerHour(1), skip))
+	r.GET("/trial", limiter.Handler("trial", ginlimit.PerHour(0), ginlimit.WithDryRun()))
 	r.GET("/other", func(*gin.Context) {})
 	for _, row := range []struct {
 		path string
 		want map[string]any
 	}{
 		{"/other", map[string]any{"ginlimit.policy": "all", "ginlimit.outcome": "allowed",
-			"ginlimit.source": "redis", "ginlimit.allowed": true, "ginlimit.reason": "",
+			"ginlimit.source": "redis", "ginlimit.dry_run": false, "ginlimit.cause": "", "ginlimit.reason": "",
 			"ginlimit.limit": "100/h", "ginlimit.remaining": int64(99)}},
 		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "allowed",
-			"ginlimit.source": "redis", "ginlimit.allowed": true, "ginlimit.reason": "",
+			"ginlimit.source": "redis", "ginlimit.dry_run": false, "ginlimit.cause": "", "ginlimit.reason": "",
 			"ginlimit.limit": "1/h", "ginlimit.remaining": int64(0)}},
-		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "refused",
-			"ginlimit.source": "redis", "ginlimit.allowed": false, "ginlimit.reason": "",
+		{"/search", map[string]any{"ginlimit.policy": "search", "ginlimit.outcome": "denied",
+			"ginlimit.source": "redis", "ginlimit.dry_run": false, "ginlimit.cause": "rate", "ginlimit.reason": "",
 			"ginlimit.limit": "1/h", "ginlimit.remaining": int64(0)}},
 		{"/health", map[string]any{"ginlimit.policy": "health", "ginlimit.outcome": "skipped",
-			"ginlimit.source": "policy", "ginlimit.allowed": true, "ginlimit.reason": "",
+			"ginlimit.source": "policy", "ginlimit.dry_run": false, "ginlimit.cause": "", "ginlimit.reason": "",
 			"ginlimit.limit": "", "ginlimit.remaining": int64(0)}},
+		{"/trial", map[string]any{"ginlimit.policy": "trial", "ginlimit.outcome": "denied",
+			"ginlimit.source": "policy", "ginlimit.dry_run": true, "ginlimit.cause": "never", "ginlimit.reason": "",
+			"ginlimit.limit": "0/h", "ginlimit.remaining": int64(0)}},
 	} {
 		spans.Reset()
 		get(r, row.path)
@@ -185,8 +189,8 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 	observer.Watch(limiter, nil)
 	observer.Watch(limiter)
 	r := newEngine(t)
-	r.GET("/search", limiter.Handler(ginlimit.PerHour(3), ginlimit.WithName("search")))
-	r.GET("/free", limiter.Handler(ginlimit.PerHour(-1), ginlimit.WithName("free\xff")))
+	r.GET("/search", limiter.Handler("search", ginlimit.PerHour(3)))
+	r.GET("/free", limiter.Handler("free\xff", ginlimit.PerHour(-1)))
 	for range 5 {
 		get(r, "/search")
 	}
@@ -196,18 +200,19 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return read()["ginlimit.redis.batch.in_flight"] == 0
 	}, 10*time.Second, time.Millisecond)
-	const search = " ginlimit.allowed=true,ginlimit.outcome=allowed,ginlimit.policy=search,ginlimit.source=redis"
-	const refused = " ginlimit.allowed=false,ginlimit.outcome=refused,ginlimit.policy=search,ginlimit.source=redis"
-	const free = " ginlimit.allowed=true,ginlimit.outcome=allowed,ginlimit.policy=free\uFFFD,ginlimit.source=policy"
+	const search = " ginlimit.dry_run=false,ginlimit.outcome=allowed,ginlimit.policy=search,ginlimit.source=redis"
+	const denied = " ginlimit.cause=rate,ginlimit.dry_run=false,ginlimit.outcome=denied,ginlimit.policy=search," +
+		"ginlimit.source=redis"
+	const free = " ginlimit.dry_run=false,ginlimit.outcome=allowed,ginlimit.policy=free\uFFFD,ginlimit.source=policy"
 	require.Equal(t, map[string]int64{
-		"ginlimit.decisions" + search: 3, "ginlimit.decisions" + refused: 2, "ginlimit.decisions" + free: 1,
-		"ginlimit.decision.duration" + search: 3, "ginlimit.decision.duration" + refused: 2,
+		"ginlimit.decisions" + search: 3, "ginlimit.decisions" + denied: 2, "ginlimit.decisions" + free: 1,
+		"ginlimit.decision.duration" + search: 3, "ginlimit.decision.duration" + denied: 2,
 		"ginlimit.decision.duration" + free: 1,
 		"ginlimit.redis.server.count":       1, "ginlimit.redis.breaker.open": 0, "ginlimit.redis.batches": 5,
 		"ginlimit.redis.decisions":       5,
 		"ginlimit.redis.batch.in_flight": 0, "ginlimit.redis.decision.queued": 0,
 		"ginlimit.slot.usage": 0, "ginlimit.ban.count": 0,
-		"ginlimit.lease.count": 0, "ginlimit.lease.decisions": 0, "ginlimit.refusal.remembered": 1,
+		"ginlimit.lease.count": 0, "ginlimit.lease.decisions": 0, "ginlimit.denial.remembered": 1,
 		"ginlimit.local.bucket.count": 0,
 	}, values)
 
@@ -217,7 +222,8 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 		return read()["ginlimit.redis.breaker.open"] == 1
 	}, 10*time.Second, time.Millisecond)
 	require.Positive(t,
-		values["ginlimit.decisions error.type=connection_refused,ginlimit.allowed=true,ginlimit.outcome=local,ginlimit.policy=search,ginlimit.source=local"])
+		values["ginlimit.decisions error.type=connection_refused,ginlimit.dry_run=false,ginlimit.outcome=allowed,"+
+			"ginlimit.policy=search,ginlimit.source=local"])
 	require.Equal(t, int64(1), values["ginlimit.local.bucket.count"])
 	require.Eventually(t, func() bool {
 		return read()["ginlimit.redis.breaker.transitions error.type=connection_refused,ginlimit.breaker.state=open"] == 1
@@ -258,9 +264,10 @@ func TestFaultsOfTheMeterProvider(t *testing.T) {
 func TestPlansAndWaits(t *testing.T) {
 	rdb, _ := connect(t)
 	observer, reader := newObserver(t)
-	plans, err := ginlimit.NewPlans(rdb, time.Minute, func(context.Context, string) ([]ginlimit.Limit, error) {
+	source := func(context.Context, string) ([]ginlimit.Limit, error) {
 		return []ginlimit.Limit{ginlimit.PerHour(1)}, nil
-	}, ginlimit.WithTimeout(10*time.Second))
+	}
+	plans, err := newLimiter(t, rdb).NewPlans("plans", time.Minute, source)
 	require.NoError(t, err)
 	observer.WatchPlans(plans, nil)
 	observer.WatchPlans(plans)
@@ -282,15 +289,17 @@ func TestReadmeNamesEveryMetric(t *testing.T) {
 	observer, reader := newObserver(t)
 	observer.Observe(t.Context(), ginlimit.Event{Waited: time.Second})
 	rdb, mini := connect(t)
-	plans, err := ginlimit.NewPlans(rdb, time.Minute,
+	limiter := newLimiter(t, rdb)
+	plans, err := limiter.NewPlans("plans", time.Minute,
 		func(context.Context, string) ([]ginlimit.Limit, error) { return nil, nil })
 	require.NoError(t, err)
 	observer.WatchPlans(plans)
-	limiter := newLimiter(t, rdb)
+	policy, err := limiter.Policy("test", ginlimit.PerHour(9))
+	require.NoError(t, err)
 	observer.Watch(limiter)
 	mini.Close()
 	require.Eventually(t, func() bool {
-		_, _ = limiter.Allow(t.Context(), "k", ginlimit.PerHour(9))
+		_, _ = policy.Allow(t.Context(), "k")
 		return limiter.Stats().LostServers == 1 && limiter.Stats().Transitions != nil
 	}, 10*time.Second, time.Millisecond)
 	_, units := collected(t, reader)
@@ -300,4 +309,32 @@ func TestReadmeNamesEveryMetric(t *testing.T) {
 		named[m[1]] = m[2]
 	}
 	require.Equal(t, units, named)
+}
+
+// TestReadmeNamesEveryWord: of the attributes whose values are a closed set.
+func TestReadmeNamesEveryWord(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for key, words := range map[attribute.Key][]string{
+		ginlimitotel.OutcomeKey: named(ginlimit.OutcomeAllowed), ginlimitotel.SourceKey: named(ginlimit.FromRedis),
+		ginlimitotel.CauseKey: named(ginlimit.CauseRate),
+	} {
+		line := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(string(key)) + "` \\|.*$").FindString(string(text))
+		require.NotEmpty(t, line, key)
+		for _, word := range words {
+			assert.Contains(t, line, "`"+word+"`", key)
+		}
+	}
+}
+
+// named are the names of a type's values, from the first on.
+func named[T interface {
+	~uint8
+	String() string
+}](first T) (names []string) {
+	for v := first; v.String() != "unknown"; v++ {
+		names = append(names, v.String())
+	}
+	return names
 }

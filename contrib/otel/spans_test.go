@@ -59,10 +59,10 @@ func testSpansOfRedis(t *testing.T, rdb redis.UniversalClient, busy bool) {
 		redisotel.WithDBStatement(false),
 		redisotel.WithDialFilter(true)))
 	observer, _ := newObserver(t)
-	limiter := newLimiter(t, rdb, ginlimit.WithObserver(observer.Observe), ginlimit.WithFailure(ginlimit.FailClosed))
+	limiter := newLimiter(t, rdb, ginlimit.WithObserver(observer.Observe), ginlimit.WithFailureMode(ginlimit.FailClosed))
 	r := newEngine(t)
 	r.Use(traced(tracers.Tracer("test")))
-	r.GET("/:client", limiter.Handler(ginlimit.PerHour(1000), ginlimit.WithKey(ginlimit.ByParam("client"))))
+	r.GET("/:client", limiter.Handler("api", ginlimit.PerHour(1000), ginlimit.WithKey(ginlimit.ByParam("client"))))
 	for i := range 10 { // until connections are made, and every node has the script
 		require.Equal(t, http.StatusOK, get(r, fmt.Sprint("/client-", i)))
 	}

@@ -61,8 +61,9 @@ func New() *Collector {
 	c := &Collector{
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ginlimit_decisions_total",
-			Help: "Decisions by policy, by outcome, and by whether the request was to pass.",
-		}, []string{"name", "outcome", "allowed"}),
+			Help: "Decisions by policy: what came of them, where they were made, why they are a denial, " +
+				"and whether of a dry run.",
+		}, []string{"name", "outcome", "source", "cause", "dry_run"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "ginlimit_decision_duration_seconds",
 			Help: "How long decisions took, by where they were made, without the time that callers " +
@@ -108,7 +109,8 @@ func New() *Collector {
 		func(s ginlimit.Stats) float64 { return float64(s.Leases) })
 	figure("ginlimit_leased_decisions_total", "Decisions without Redis, by tokens taken ahead.", prometheus.CounterValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Leased) })
-	figure("ginlimit_remembered_refusals", "Refusals that may be told without Redis.", prometheus.GaugeValue,
+	figure("ginlimit_remembered_denials", "Denials that the process remembers and repeats without Redis.",
+		prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Remembered) })
 	figure("ginlimit_local_buckets",
 		"Buckets in the process, which decide without Redis, full ones that are not forgotten yet among them.",
@@ -120,7 +122,8 @@ func New() *Collector {
 // Observe counts a decision. It is for [ginlimit.WithObserver].
 func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
 	name := strings.ToValidUTF8(e.Name, "\uFFFD") // or Prometheus' client panics
-	c.decisions.WithLabelValues(name, e.Outcome.String(), strconv.FormatBool(e.Allowed)).Inc()
+	c.decisions.WithLabelValues(name, e.Outcome.String(), e.Source.String(), e.Cause.String(),
+		strconv.FormatBool(e.DryRun)).Inc()
 	c.duration.WithLabelValues(name, e.Source.String()).Observe((e.Duration - e.Waited).Seconds())
 	if e.Waited > 0 {
 		c.waited.WithLabelValues(name).Add(e.Waited.Seconds())

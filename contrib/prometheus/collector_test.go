@@ -48,8 +48,8 @@ func application(t *testing.T) (*gin.Engine, *miniredis.Miniredis) {
 	r.GET("/metrics",
 		gin.WrapH(promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})))
 	ok := func(c *gin.Context) { c.Status(http.StatusOK) }
-	r.GET("/search", limiter.Handler(ginlimit.PerHour(3), ginlimit.WithName("search")), ok)
-	r.GET("/free", limiter.Handler(ginlimit.PerHour(-1), ginlimit.WithName("free")), ok)
+	r.GET("/search", limiter.Handler("search", ginlimit.PerHour(3)), ok)
+	r.GET("/free", limiter.Handler("free", ginlimit.PerHour(-1)), ok)
 	return r, mini
 }
 
@@ -109,12 +109,12 @@ func TestScrapeShowsKnownTraffic(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 	values := scraped(t, r)
 	for metric, want := range map[string]string{
-		`ginlimit_decisions_total{allowed="true",name="search",outcome="allowed"}`:  "3",
-		`ginlimit_decisions_total{allowed="false",name="search",outcome="refused"}`: "2",
-		`ginlimit_decisions_total{allowed="true",name="free",outcome="allowed"}`:    "2",
-		`ginlimit_decision_duration_seconds_count{name="search",source="redis"}`:    "5",
-		`ginlimit_decision_duration_seconds_count{name="free",source="policy"}`:     "2",
-		`ginlimit_breaker_transitions_total{reason="",to="closed"}`:                 "0",
+		`ginlimit_decisions_total{cause="",dry_run="false",name="search",outcome="allowed",source="redis"}`:    "3",
+		`ginlimit_decisions_total{cause="rate",dry_run="false",name="search",outcome="denied",source="redis"}`: "2",
+		`ginlimit_decisions_total{cause="",dry_run="false",name="free",outcome="allowed",source="policy"}`:     "2",
+		`ginlimit_decision_duration_seconds_count{name="search",source="redis"}`:                               "5",
+		`ginlimit_decision_duration_seconds_count{name="free",source="policy"}`:                                "2",
+		`ginlimit_breaker_transitions_total{reason="",to="closed"}`:                                            "0",
 		`ginlimit_redis_servers`:           "1",
 		`ginlimit_redis_servers_lost`:      "0",
 		`ginlimit_batched_decisions_total`: "5",
@@ -124,7 +124,7 @@ func TestScrapeShowsKnownTraffic(t *testing.T) {
 		`ginlimit_bans`:                    "0",
 		`ginlimit_leases`:                  "0",
 		`ginlimit_leased_decisions_total`:  "0",
-		`ginlimit_remembered_refusals`:     "1",
+		`ginlimit_remembered_denials`:      "1",
 		`ginlimit_local_buckets`:           "0",
 	} {
 		assert.Equal(t, want, values[metric], metric)
@@ -136,7 +136,8 @@ func TestScrapeShowsKnownTraffic(t *testing.T) {
 		return scraped(t, r)["ginlimit_redis_servers_lost"] == "1"
 	}, 10*time.Second, time.Millisecond)
 	values = scraped(t, r)
-	assert.NotEmpty(t, values[`ginlimit_decisions_total{allowed="true",name="search",outcome="local"}`])
+	assert.NotEmpty(t, values[`ginlimit_decisions_total{cause="",dry_run="false",name="search",`+
+		`outcome="allowed",source="local"}`])
 	assert.Equal(t, "1", values["ginlimit_local_buckets"])
 	assert.NotEmpty(t, values[`ginlimit_decision_duration_seconds_count{name="search",source="local"}`])
 	assert.NotEmpty(t, values[`ginlimit_errors_total{name="search",reason="connection_refused"}`])
@@ -177,13 +178,17 @@ func TestPlansAreSummed(t *testing.T) {
 	metrics := ginlimitprom.New()
 	metrics.WatchPlans(nil)
 	require.Zero(t, testutil.CollectAndCount(metrics, "ginlimit_plan_lookups_total"), "of an application without plans")
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(5*time.Second),
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = limiter.Close() })
 	for _, name := range []string{"a", "b"} {
-		plans, err := ginlimit.NewPlans(rdb, time.Hour, func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+		plans, err := limiter.NewPlans(name, time.Hour, func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 			if client == "stranger" {
 				return nil, errors.New("down")
 			}
 			return []ginlimit.Limit{ginlimit.PerHour(5)}, nil
-		}, ginlimit.WithName(name), ginlimit.WithTimeout(5*time.Second), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+		})
 		require.NoError(t, err)
 		metrics.WatchPlans(plans, nil)
 		metrics.WatchPlans(plans)
@@ -230,20 +235,85 @@ func TestNamesInDashboardAndAlertsExist(t *testing.T) {
 		assert.True(t, slices.Contains(dashboard, n), "%s is not on the dashboard", n)
 	}
 	assert.NotEmpty(t, used("alerts.yml"))
-	outcomes := regexp.MustCompile(`outcome[!=]~?\\?"([a-z_|]+)`)
-	text, err := os.ReadFile("alerts.yml")
-	require.NoError(t, err)
-	for _, match := range outcomes.FindAllStringSubmatch(string(text), -1) {
-		for outcome := range strings.SplitSeq(match[1], "|") {
-			assert.True(t, isOutcome(outcome), outcome)
+	selected := regexp.MustCompile(`(outcome|source|cause|dry_run)!?=~?\\?"([a-z_|]+)`)
+	for _, file := range []string{"dashboard.json", "alerts.yml", "alerts_test.yml"} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		matches := selected.FindAllStringSubmatch(string(text), -1)
+		assert.NotEmpty(t, matches, file)
+		for _, match := range matches {
+			for word := range strings.SplitSeq(match[2], "|") {
+				assert.Contains(t, words()[match[1]], word, "%s in %s", match[1], file)
+			}
+		}
+		assert.NotContains(t, string(text), "allowed=", "of %s: a label that is gone", file)
+	}
+}
+
+// words are the values of the labels that have a closed set, but the empty cause.
+func words() map[string][]string {
+	return map[string][]string{
+		"outcome": named(ginlimit.OutcomeAllowed), "source": named(ginlimit.FromRedis), "cause": named(ginlimit.CauseRate),
+		"dry_run": {"false", "true"},
+	}
+}
+
+// named are the names of a type's values, from the first on.
+func named[T interface {
+	~uint8
+	String() string
+}](first T) (names []string) {
+	for v := first; v.String() != "unknown"; v++ {
+		names = append(names, v.String())
+	}
+	return names
+}
+
+// TestDecisionsAreCountedByWhatAnEventSays: each way to be decided has a series of its own.
+func TestDecisionsAreCountedByWhatAnEventSays(t *testing.T) {
+	t.Parallel()
+	metrics := ginlimitprom.New()
+	for _, e := range []ginlimit.Event{
+		{Name: "a", Outcome: ginlimit.OutcomeDenied, Source: ginlimit.FromCache, Cause: ginlimit.CauseRate},
+		{Name: "a", Outcome: ginlimit.OutcomeDenied, Source: ginlimit.FromRedis, Cause: ginlimit.CauseInFlight},
+		{Name: "a", Outcome: ginlimit.OutcomeDenied, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseList},
+		{Name: "a", Outcome: ginlimit.OutcomeDenied, Source: ginlimit.FromRedis, Cause: ginlimit.CauseBan, DryRun: true},
+		{Name: "a", Outcome: ginlimit.OutcomeAllowed, Source: ginlimit.FromOpen, Allowed: true, Reason: "late"},
+		{Name: "a", Outcome: ginlimit.OutcomeAllowed, Source: ginlimit.FromLease, Allowed: true},
+		{Name: "a", Outcome: ginlimit.OutcomeSkipped, Source: ginlimit.FromPolicy, Allowed: true},
+		{Name: "a", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: "late"},
+		{Name: "a", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: "no_key"},
+	} {
+		metrics.Observe(t.Context(), e)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(metrics))
+	got := map[string]string{}
+	for metric, value := range scraped(t, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})) {
+		if strings.HasPrefix(metric, "ginlimit_decisions_total{") || strings.HasPrefix(metric, "ginlimit_errors_total{") {
+			got[metric] = value
 		}
 	}
+	require.Equal(t, map[string]string{
+		`ginlimit_decisions_total{cause="rate",dry_run="false",name="a",outcome="denied",source="cache"}`:      "1",
+		`ginlimit_decisions_total{cause="in_flight",dry_run="false",name="a",outcome="denied",source="redis"}`: "1",
+		`ginlimit_decisions_total{cause="list",dry_run="false",name="a",outcome="denied",source="policy"}`:     "1",
+		`ginlimit_decisions_total{cause="ban",dry_run="true",name="a",outcome="denied",source="redis"}`:        "1",
+		`ginlimit_decisions_total{cause="",dry_run="false",name="a",outcome="allowed",source="open"}`:          "1",
+		`ginlimit_decisions_total{cause="",dry_run="false",name="a",outcome="allowed",source="lease"}`:         "1",
+		`ginlimit_decisions_total{cause="",dry_run="false",name="a",outcome="skipped",source="policy"}`:        "1",
+		`ginlimit_decisions_total{cause="",dry_run="false",name="a",outcome="failed",source="policy"}`:         "2",
+		`ginlimit_errors_total{name="a",reason="late"}`:                                                        "2",
+		`ginlimit_errors_total{name="a",reason="no_key"}`:                                                      "1",
+	}, got)
 }
 
 func TestNamesThatAreNoTextAndLimitersWatchedTwice(t *testing.T) {
 	limiter, err := ginlimit.NewLocal()
 	require.NoError(t, err)
-	_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
+	policy, err := limiter.Policy("test", ginlimit.PerHour(1))
+	require.NoError(t, err)
+	_, err = policy.Allow(t.Context(), "k")
 	require.NoError(t, err)
 	metrics := ginlimitprom.New()
 	metrics.Watch(limiter, nil)
@@ -256,16 +326,7 @@ ginlimit_local_buckets 1
 `), "ginlimit_local_buckets"))
 }
 
-func isOutcome(name string) bool {
-	for o := ginlimit.OutcomeAllowed; o.String() != "unknown"; o++ {
-		if o.String() == name {
-			return true
-		}
-	}
-	return false
-}
-
-func TestReadmeNamesEveryMetricAndOutcome(t *testing.T) {
+func TestReadmeNamesEveryMetricAndLabel(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -280,7 +341,15 @@ func TestReadmeNamesEveryMetricAndOutcome(t *testing.T) {
 		named = append(named, m[1])
 	}
 	assert.ElementsMatch(t, described, named)
-	for o := range ginlimit.OutcomeError + 1 {
-		assert.Contains(t, string(text), "`"+o.String()+"`")
+	for label, values := range words() {
+		assert.Contains(t, string(text), "`"+label+"`")
+		if label == "dry_run" {
+			continue
+		}
+		_, line, _ := strings.Cut(string(text), "\n- `"+label+"` is ")
+		line, _, _ = strings.Cut(line, "\n- ")
+		for _, word := range values {
+			assert.Contains(t, line, "`"+word+"`", label)
+		}
 	}
 }

@@ -33,7 +33,7 @@ func newRouter(limiter *ginlimit.Limiter) *gin.Engine {
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 	router.GET("/metrics", gin.WrapH(promhttp.Handler())) // before the limiter, which would deny scrapes
-	router.Use(limiter.Handler(ginlimit.PerMinute(100), ginlimit.WithName("api")))
+	router.Use(limiter.Handler("api", ginlimit.PerMinute(100)))
 	router.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
 	return router
 }

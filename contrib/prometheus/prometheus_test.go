@@ -37,12 +37,12 @@ func busyApplication(t *testing.T, rdb *redis.Client) *httptest.Server {
 	quiet, metrics := ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimitprom.New()
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(metrics.Observe), quiet)
 	require.NoError(t, err)
-	plans, err := ginlimit.NewPlans(rdb, time.Second, func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+	plans, err := limiter.NewPlans("plans", time.Second, func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 		if client == "stranger" {
 			return nil, errors.New("down")
 		}
 		return []ginlimit.Limit{ginlimit.PerHour(1000)}, nil
-	}, quiet)
+	})
 	require.NoError(t, err)
 	metrics.Watch(limiter)
 	metrics.WatchPlans(plans)
@@ -54,15 +54,15 @@ func busyApplication(t *testing.T, rdb *redis.Client) *httptest.Server {
 	r.GET("/metrics",
 		gin.WrapH(promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})))
 	user := ginlimit.WithKey(ginlimit.ByHeader("X-User"))
-	r.GET("/login", limiter.Handler(ginlimit.PerHour(3), ginlimit.WithName("login"),
+	r.GET("/login", limiter.Handler("login", ginlimit.PerHour(3),
 		ginlimit.WithBan(time.Second, time.Minute)))
-	r.GET("/trial", limiter.Handler(ginlimit.PerHour(3), ginlimit.WithName("trial"), ginlimit.WithDryRun()))
-	r.GET("/hot", limiter.Handler(ginlimit.PerMinute(100_000), ginlimit.WithName("hot"), ginlimit.WithLease(time.Second)))
-	r.GET("/slots", limiter.Handler(ginlimit.PerHour(1000), ginlimit.WithName("slots"), ginlimit.WithConcurrency(2)))
-	r.GET("/plan", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("plan"), user,
+	r.GET("/trial", limiter.Handler("trial", ginlimit.PerHour(3), ginlimit.WithDryRun()))
+	r.GET("/hot", limiter.Handler("hot", ginlimit.PerMinute(100_000), ginlimit.WithLease(time.Second)))
+	r.GET("/slots", limiter.Handler("slots", ginlimit.PerHour(1000), ginlimit.InFlight(2)))
+	r.GET("/plan", limiter.Handler("plan", user,
 		ginlimit.WithLimitFunc(plans.Limits)))
 	server := httptest.NewServer(r)
-	worker, err := limiter.Policy(ginlimit.PerSecond(20).WithBurst(1), ginlimit.WithName("worker"))
+	worker, err := limiter.Policy("worker", ginlimit.PerSecond(20).WithBurst(1))
 	require.NoError(t, err)
 
 	ctx, stop := context.WithCancel(t.Context())

@@ -120,13 +120,13 @@ func TestTextsAreOfTheLimit(t *testing.T) {
 	p.limit5PerMinute()
 	p.press("#burst", kb.ArrowRight, 4)
 	for i, c := range []struct{ lane, text, code, query string }{
-		{"token-bucket", "5/m burst 9", "router.Use(limiter.Handler(ginlimit.PerMinute(5).WithBurst(9)))",
+		{"token-bucket", "5/m burst 9", `router.Use(limiter.Handler("all", ginlimit.PerMinute(5).WithBurst(9)))`,
 			"limit=5/m+burst+9"},
-		{"fixed-window", "5/m",
-			"router.Use(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithAlgorithm(ginlimit.FixedWindow)))",
+		{"fixed-window", "5/m fixed-window",
+			`router.Use(limiter.Handler("all", ginlimit.PerMinute(5).WithAlgorithm(ginlimit.FixedWindow)))`,
 			"limit=5/m&algorithm=fixed-window"},
-		{"sliding-window", "5/m",
-			"router.Use(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithAlgorithm(ginlimit.SlidingWindow)))",
+		{"sliding-window", "5/m sliding-window",
+			`router.Use(limiter.Handler("all", ginlimit.PerMinute(5).WithAlgorithm(ginlimit.SlidingWindow)))`,
 			"limit=5/m&algorithm=sliding-window"},
 	} {
 		p.click("[name=closer][value=" + c.lane + "]")

@@ -29,13 +29,13 @@ func limitBehindCORS(router *gin.Engine, limiter *ginlimit.Limiter, page string)
 		MaxAge: time.Hour, // of the answer to a preflight, or a browser asks again after seconds
 	}))
 	router.GET("/ready", func(c *gin.Context) { c.Status(http.StatusOK) }) // not limited
-	router.Use(limiter.Handler(ginlimit.PerHour(1000), ginlimit.WithName("all")))
+	router.Use(limiter.Handler("all", ginlimit.PerHour(1000)))
 	router.GET("/things/:id", func(c *gin.Context) { c.String(http.StatusOK, "thing") })
 }
 
 // limitBeforeCORS is the wrong order.
 func limitBeforeCORS(router *gin.Engine, limiter *ginlimit.Limiter, page string) {
-	router.Use(limiter.Handler(ginlimit.PerHour(1000), ginlimit.WithName("all")))
+	router.Use(limiter.Handler("all", ginlimit.PerHour(1000)))
 	router.Use(cors.New(cors.Config{
 		AllowOrigins: []string{page}, AllowMethods: []string{"GET"}, AllowHeaders: []string{"Content-Type"},
 		ExposeHeaders: []string{"X-RateLimit-Remaining"},
@@ -115,7 +115,7 @@ func TestPageOfAnotherOriginReadsDenials(t *testing.T) {
 			require.EqualValues(t, requests, preflights.Load())
 			require.Equal(t, c.preflights, left < 1000-requests, "%d left", left)
 
-			all, err := limiter.Policy(ginlimit.PerHour(1000), ginlimit.WithName("all"))
+			all, err := limiter.Policy("all", ginlimit.PerHour(1000))
 			require.NoError(t, err)
 			require.NoError(t, all.Block(t.Context(), "127.0.0.1", time.Hour))
 			require.Equal(t, c.denied, ask("/things/0", "Retry-After"))

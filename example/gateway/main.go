@@ -83,8 +83,8 @@ func router(limiter *ginlimit.Limiter) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery())
-	limit := limiter.Handler(ginlimit.PerMinute(3000),
-		ginlimit.WithLimits(ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1))), ginlimit.WithName("tokens"),
+	limit := limiter.Handler("tokens", ginlimit.PerMinute(3000),
+		ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1)),
 		ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")), ginlimit.WithCost(estimate), ginlimit.WithSettle(used))
 	r.POST("/v1/complete", authenticate, parse, limit, complete)
 	return r

@@ -73,7 +73,7 @@ func run(ctx context.Context, addr string, out io.Writer) error {
 		return err
 	}
 	defer limiter.Close()
-	handler, err := router(limiter, rdb, db)
+	handler, err := router(limiter, db)
 	if err != nil {
 		return err
 	}
@@ -99,8 +99,8 @@ Ctrl-C stops it.
 }
 
 // router limits each client to its quota, and changes quotas.
-func router(limiter *ginlimit.Limiter, rdb redis.UniversalClient, db *pgxpool.Pool) (*gin.Engine, error) {
-	plans, err := ginlimit.NewPlans(rdb, planLife, quotas(db))
+func router(limiter *ginlimit.Limiter, db *pgxpool.Pool) (*gin.Engine, error) {
+	plans, err := limiter.NewPlans("plans", planLife, quotas(db))
 	if err != nil {
 		return nil, err
 	}
@@ -108,11 +108,10 @@ func router(limiter *ginlimit.Limiter, rdb redis.UniversalClient, db *pgxpool.Po
 	r := gin.New()
 	_ = r.SetTrustedProxies(nil) // no address counts here; nil cannot fail
 	r.PUT("/plans/:client", changePlan(db, plans))
-	r.Use(limiter.Handler(ginlimit.PerMinute(0), // its place is taken by the plan
-		ginlimit.WithName("quota"),
+	r.Use(limiter.Handler("quota",
 		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
 		ginlimit.WithLimitFunc(plans.Limits),
-		ginlimit.WithHeaders(ginlimit.NoHeaders), ginlimit.WithHeaderFunc(tell)))
+		ginlimit.WithHeaders(ginlimit.NoHeaders), ginlimit.WithHeaderFunc(writeQuota)))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
 	return r, nil
 }
@@ -121,7 +120,7 @@ func router(limiter *ginlimit.Limiter, rdb redis.UniversalClient, db *pgxpool.Po
 func quotas(db *pgxpool.Pool) func(context.Context, string) ([]ginlimit.Limit, error) {
 	return func(ctx context.Context, client string) ([]ginlimit.Limit, error) {
 		if !utf8.ValidString(client) || strings.Contains(client, "\x00") {
-			return nil, ginlimit.ErrUnknownClient // PostgreSQL would refuse the query
+			return nil, ginlimit.ErrUnknownClient // PostgreSQL would reject the query
 		}
 		var quota int
 		err := db.QueryRow(ctx, "SELECT rate_limit_quota FROM clients WHERE id = $1", client).Scan(&quota)
@@ -155,8 +154,8 @@ func changePlan(db *pgxpool.Pool, plans *ginlimit.Plans) gin.HandlerFunc {
 	}
 }
 
-// tell sets the headers of this application.
-func tell(h http.Header, r ginlimit.Result) {
+// writeQuota sets the headers of this application.
+func writeQuota(h http.Header, r ginlimit.Result) {
 	quota, used := r.Limit.Rate, 0
 	if quota > 0 {
 		used = quota - r.Remaining

@@ -180,10 +180,10 @@ func TestChangedPlansHold(t *testing.T) {
 func TestQuotasFromPostgres(t *testing.T) {
 	db, rdb := connectPostgres(t), connectRedis(t)
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(10*time.Second),
-		ginlimit.WithFailure(ginlimit.FailClosed))
+		ginlimit.WithFailureMode(ginlimit.FailClosed))
 	require.NoError(t, err)
 	defer limiter.Close()
-	r, err := router(limiter, rdb, db)
+	r, err := router(limiter, db)
 	require.NoError(t, err)
 	call := func(client string) *httptest.ResponseRecorder {
 		request := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -234,7 +234,7 @@ func TestQuotasFromPostgres(t *testing.T) {
 		}
 		require.NoError(t, rdb.Set(t.Context(), key, text, 24*time.Hour).Err())
 	}
-	other, err := router(limiter, rdb, db) // of a process that knows none
+	other, err := router(limiter, db) // of a process that knows none
 	require.NoError(t, err)
 	r = other
 	assert.Equal(t, http.StatusOK, call("unlimited").Code)

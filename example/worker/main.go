@@ -51,13 +51,13 @@ func run(ctx context.Context, jobs int, redisAddr string, out io.Writer) error {
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
 	// The partner counts also while Redis is down: workers wait until it is back.
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailure(ginlimit.FailClosed))
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailureMode(ginlimit.FailClosed))
 	if err != nil {
 		return err
 	}
 	defer limiter.Close()
-	quota, err := limiter.Policy(ginlimit.PerSecond(20).WithBurst(5),
-		ginlimit.WithLimits(ginlimit.PerCalendar(10_000, ginlimit.CalendarDay(nil))), ginlimit.WithName("partner"))
+	quota, err := limiter.Policy("partner", ginlimit.PerSecond(20).WithBurst(5),
+		ginlimit.PerCalendar(10_000, ginlimit.CalendarDay(nil)))
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 
 // What a user of Redis must be allowed to do.
 
-// TestDocumentedPrivilegesAreEnough lets a user run nothing but what docs/operations.md says: no TIME, as on some
-// managed servers. A cluster client must also be told of the slots.
+// TestDocumentedPrivilegesAreEnough lets a user run nothing but what docs/operations.md says: no
+// TIME, as on some managed servers. A cluster client must also be told of the slots.
 func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 	t.Parallel()
 	for name, a := range map[string]ginlimit.Algorithm{
@@ -31,7 +31,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 			defer rdb.Close()
 			doEverything(t, rdb, a)
 			if a != ginlimit.TokenBucket {
-				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
+				limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a))
 				for i, s := range testkit.WindowTrace(5, 300) {
 					_, err := s.Apply(t.Context(), limiter)
 					require.NoError(t, err, "%s, step %d, %s", a, i, s)
@@ -77,7 +77,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 }
 
 func doEverything(t *testing.T, rdb redis.UniversalClient, a ginlimit.Algorithm) {
-	limiter, ctx := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)), t.Context()
+	limiter, ctx := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a)), t.Context()
 	for _, limits := range [][]ginlimit.Limit{{ginlimit.PerHour(7)}, {ginlimit.PerMinute(7), ginlimit.PerHour(7)}} {
 		for range 3 {
 			r, err := limiter.Allow(ctx, "k", limits...)

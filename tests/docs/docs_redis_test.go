@@ -17,7 +17,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestHashedTagIsFoundByTheDocumentedCommand runs the command of docs/operations.md that works out a slot tag.
+// TestHashedTagIsFoundByTheDocumentedCommand runs the command of docs/operations.md that works out a hash tag.
 func TestHashedTagIsFoundByTheDocumentedCommand(t *testing.T) {
 	t.Parallel()
 	bash := testkit.Need(t, "bash")
@@ -45,10 +45,10 @@ func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
 	for _, algorithm := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			logins := func() *ginlimit.Policy { // of a process of its own
-				p, err := testkit.NewLimiter(t,
-					testkit.Connect(t, addr)).Policy(ginlimit.Limit{Rate: 1, Period: 15 * time.Minute}, ginlimit.WithName("login"),
-					ginlimit.WithAlgorithm(algorithm), ginlimit.WithLimits(ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil))),
-					ginlimit.WithBan(time.Hour, 24*time.Hour), ginlimit.WithConcurrency(2))
+				p, err := testkit.NewLimiter(t, testkit.Connect(t, addr)).Policy("login",
+					ginlimit.Per(1, 15*time.Minute).WithAlgorithm(algorithm),
+					ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)), ginlimit.InFlight(2),
+					ginlimit.WithBan(time.Hour, 24*time.Hour))
 				require.NoError(t, err)
 				return p
 			}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -106,6 +107,63 @@ func TestTestsThatDocumentsNameExist(t *testing.T) {
 	}
 }
 
+// TestReadmeIsReadInOnePass: it has at most 220 lines, and none of them is long, but for tables,
+// lines with links, and the answer that it shows.
+func TestReadmeIsReadInOnePass(t *testing.T) {
+	t.Parallel()
+	lines := strings.Split(strings.TrimRight(testkit.Read(t, "README.md"), "\n"), "\n")
+	assert.LessOrEqual(t, len(lines), 220)
+	for i, line := range lines {
+		if !strings.HasPrefix(line, "|") && !strings.Contains(line, "](") && !strings.HasPrefix(line, `{"type"`) {
+			assert.LessOrEqual(t, len([]rune(line)), 120, "line %d", i+1)
+		}
+	}
+}
+
+// TestMigrationNamesWhatIsGone looks in docs/migration.md for each name that the tool replaces, and
+// for its successor, for each name that is left to do by hand, and for each method that is gone.
+func TestMigrationNamesWhatIsGone(t *testing.T) {
+	t.Parallel()
+	_, notes, found := strings.Cut(testkit.Read(t, "docs/migration.md"), "## From 0.1 to 0.2")
+	require.True(t, found)
+	notes, _, _ = strings.Cut(notes, "## From another limiter")
+	parsed, err := parser.ParseFile(token.NewFileSet(), "cmd/ginlimit-migrate/rewrite.go", nil, parser.SkipObjectResolution)
+	require.NoError(t, err)
+	var names []string
+	add := func(e ast.Expr) {
+		name, err := strconv.Unquote(e.(*ast.BasicLit).Value)
+		require.NoError(t, err)
+		names = append(names, name)
+	}
+	tables := 0
+	for _, decl := range parsed.Decls {
+		general, ok := decl.(*ast.GenDecl)
+		if !ok || general.Tok != token.VAR {
+			continue
+		}
+		spec := general.Specs[0].(*ast.ValueSpec)
+		name := spec.Names[0].Name
+		if !slices.Contains([]string{"renamed", "byHand", "adHoc"}, name) {
+			continue
+		}
+		tables++
+		for _, element := range spec.Values[0].(*ast.CompositeLit).Elts {
+			if pair, ok := element.(*ast.KeyValueExpr); ok {
+				add(pair.Key)
+				if element = pair.Value; name == "byHand" {
+					continue
+				}
+			}
+			add(element)
+		}
+	}
+	require.Equal(t, 3, tables)
+	require.Greater(t, len(names), 30)
+	for _, name := range names {
+		assert.Regexp(t, "`"+name+"\\b", notes)
+	}
+}
+
 // TestLogLinesAreDocumented compares docs/operations.md with what the package writes.
 func TestLogLinesAreDocumented(t *testing.T) {
 	t.Parallel()
@@ -126,7 +184,7 @@ func TestLogLinesAreDocumented(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, len(written), 7)
 	documented := regexp.MustCompile(
-		"(?m)^\\| (WARN|INFO) `(ginlimit: [^`…]*)…?`").FindAllStringSubmatch(testkit.Read(t, "docs/operations.md"), -1)
+		"(?m)^\\| (ERROR|WARN|INFO) `(ginlimit: [^`…]*)…?`").FindAllStringSubmatch(testkit.Read(t, "docs/operations.md"), -1)
 	for _, line := range written {
 		found := false
 		for _, m := range documented {

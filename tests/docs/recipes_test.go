@@ -4,9 +4,9 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"regexp"
 	"strconv"
 	"strings"
@@ -22,8 +22,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Recipes of the documents do what the text around them says. The body of each function whose name ends in Recipe is a
-// block of a document.
+// Recipes of the documents do what the text around them says. The body of each function whose name
+// ends in Recipe is a block of a document.
 
 func TestRecipesAreThoseOfTheDocuments(t *testing.T) {
 	t.Parallel()
@@ -33,16 +33,17 @@ func TestRecipesAreThoseOfTheDocuments(t *testing.T) {
 			blocks[unindented(block)] = true
 		}
 	}
+	code := testkit.Read(t, "tests/docs/recipes_test.go") + testkit.Read(t, "tests/docs/recipes_gateway_test.go")
 	recipes := regexp.MustCompile(
-		`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(testkit.Read(t,
-		"tests/docs/recipes_test.go"), -1)
+		`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(code, -1)
 	require.NotEmpty(t, recipes)
 	for _, recipe := range recipes {
 		assert.True(t, blocks[unindented(recipe[2])], "no block of a document is the body of %s", recipe[1])
 	}
 }
 
-// unindented returns code without indentation and blank lines, as a block is not indented as a function is.
+// unindented returns code without indentation and blank lines, as a block is not indented as a
+// function is.
 func unindented(code string) string {
 	var lines strings.Builder
 	for line := range strings.Lines(code) {
@@ -54,40 +55,36 @@ func unindented(code string) string {
 }
 
 func staffRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	signups, err := limiter.Policy(ginlimit.PerHour(5), ginlimit.WithName("signup"))
+	signups, err := limiter.Policy("signup", ginlimit.PerHour(5))
 	if err != nil {
 		log.Fatal(err)
 	}
 	router.POST("/signup", signups.Handler(), func(c *gin.Context) { c.Status(http.StatusCreated) })
-	keyOf := func(c *gin.Context, address string) (string, error) { // as for a request from that address
-		request := c.Copy()
-		request.Request = &http.Request{RemoteAddr: net.JoinHostPort(address, "0")}
-		return ginlimit.ByClientIP(request) // or the key function of the policy
-	}
 	staff := router.Group("/staff", gin.BasicAuth(gin.Accounts{"admin": "secret"}))
 	staff.POST("/block/:address", func(c *gin.Context) { // for an hour, in every process
-		client, err := keyOf(c, c.Param("address"))
-		if err != nil {
-			_ = c.AbortWithError(http.StatusBadRequest, err) // not an address
-			return
-		}
-		if err := signups.Block(c.Request.Context(), client, time.Hour); err != nil {
-			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
-		}
-	})
-	staff.POST("/unblock/:address", func(c *gin.Context) { // ends a block and a ban, and fills the bucket
-		client, err := keyOf(c, c.Param("address"))
+		address, err := netip.ParseAddr(c.Param("address"))
 		if err != nil {
 			_ = c.AbortWithError(http.StatusBadRequest, err)
 			return
 		}
-		if err := signups.Reset(c.Request.Context(), client); err != nil {
+		if err := signups.Block(c.Request.Context(), ginlimit.AddrKey(address), time.Hour); err != nil {
+			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
+		}
+	})
+	staff.POST("/unblock/:address", func(c *gin.Context) { // ends a block and a ban, and fills the bucket
+		address, err := netip.ParseAddr(c.Param("address"))
+		if err != nil {
+			_ = c.AbortWithError(http.StatusBadRequest, err)
+			return
+		}
+		if err := signups.Reset(c.Request.Context(), ginlimit.AddrKey(address)); err != nil {
 			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
 		}
 	})
 }
 
-// TestStaffBlockAnAddressInAnySpelling: the client behind it is denied until it is unblocked in another one.
+// TestStaffBlockAnAddressInAnySpelling: the client behind it is denied until it is unblocked in
+// another one.
 func TestStaffBlockAnAddressInAnySpelling(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, client, block, unblock string }{
@@ -127,8 +124,9 @@ func TestStaffBlockAnAddressInAnySpelling(t *testing.T) {
 
 func loginRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") }
-	router.POST("/login", limiter.Handler(ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login"),
-		ginlimit.WithAlgorithm(ginlimit.FixedWindow), // a token bucket would allow one more every three minutes
+	// A token bucket would allow one more attempt every three minutes; a fixed window does not.
+	attempts := ginlimit.Per(5, 15*time.Minute).WithAlgorithm(ginlimit.FixedWindow)
+	router.POST("/login", limiter.Handler("login", attempts,
 		ginlimit.WithRefund(succeeded), ginlimit.WithBan(time.Hour, 24*time.Hour)),
 		func(c *gin.Context) {
 			if c.PostForm("password") != "secret" { // your check
@@ -139,12 +137,14 @@ func loginRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 }
 
 func shortLoginRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	login := limiter.Handler(ginlimit.Limit{Rate: 5, Period: 15 * time.Minute}, ginlimit.WithName("login"), ginlimit.WithAlgorithm(ginlimit.FixedWindow),
-		ginlimit.WithBan(time.Hour, 24*time.Hour), ginlimit.WithRefund(func(c *gin.Context) bool { return !c.GetBool("login failed") }))
+	login := limiter.Handler("login", ginlimit.Per(5, 15*time.Minute).WithAlgorithm(ginlimit.FixedWindow),
+		ginlimit.WithBan(time.Hour, 24*time.Hour),
+		ginlimit.WithRefund(func(c *gin.Context) bool { return !c.GetBool("login failed") }))
 	router.POST("/login", login, func(c *gin.Context) { c.Set("login failed", true) }) // set it if the password is wrong
 }
 
-// TestLoginsThatFailAreBanned is a brute force attack: five failures, then a ban of an hour, of two, and so on.
+// TestLoginsThatFailAreBanned is a brute force attack: five failures, then a ban of an hour, of
+// two, and so on.
 func TestLoginsThatFailAreBanned(t *testing.T) {
 	t.Parallel()
 	for name, recipe := range map[string]func(*gin.Engine, *ginlimit.Limiter){"guide": loginRecipe,
@@ -184,6 +184,28 @@ func TestLoginsThatFailAreBanned(t *testing.T) {
 				require.Equal(t, time.Hour, attempt("secret"))
 				time.Sleep(time.Hour)
 				require.Zero(t, attempt("secret"))
+			})
+		})
+	}
+}
+
+// TestLoginsThatFailSlowlyAreBanned: five failures count for the whole window, however they are
+// spread over it.
+func TestLoginsThatFailSlowlyAreBanned(t *testing.T) {
+	t.Parallel()
+	for name, recipe := range map[string]func(*gin.Engine, *ginlimit.Limiter){"guide": loginRecipe,
+		"README": shortLoginRecipe} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				router := gin.New()
+				_ = router.SetTrustedProxies(nil)
+				recipe(router, local(t))
+				for range 5 {
+					require.Empty(t, send(router, http.MethodPost, "/login").Header().Get("Retry-After"))
+					time.Sleep(3*time.Minute - time.Second)
+				}
+				require.Equal(t, "3600", send(router, http.MethodPost, "/login").Header().Get("Retry-After"))
 			})
 		})
 	}
@@ -229,7 +251,7 @@ func (r *lazyReader) Read(p []byte) (int, error) {
 }
 
 func dryRunRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	router.Use(limiter.Handler(ginlimit.PerMinute(60), ginlimit.WithName("api"), ginlimit.WithDryRun()), func(c *gin.Context) {
+	router.Use(limiter.Handler("api", ginlimit.PerMinute(60), ginlimit.WithDryRun()), func(c *gin.Context) {
 		if r, ok := ginlimit.FromContext(c); ok && r.Name == "api" && !r.Allowed {
 			slog.Info("would be denied", "policy", r.Name, "path", c.FullPath(), "retry_after", r.RetryAfter)
 		}
@@ -247,10 +269,10 @@ func TestDryRunsAreLoggedAlone(t *testing.T) {
 	limiter := local(t)
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.Use(limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithName("stricter"), ginlimit.WithDryRun()))
+	router.Use(limiter.Handler("stricter", ginlimit.PerMinute(1), ginlimit.WithDryRun()))
 	dryRunRecipe(router, limiter)
 	router.GET("/", testkit.OK)
-	router.GET("/once", limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("once")), testkit.OK)
+	router.GET("/once", limiter.Handler("once", ginlimit.PerHour(1)), testkit.OK)
 
 	for range 10 {
 		testkit.Get(router, "/once")
@@ -262,17 +284,14 @@ func TestDryRunsAreLoggedAlone(t *testing.T) {
 	require.Empty(t, lines.String(), "denied by others alone")
 	require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
 	require.Equal(t, http.StatusTooManyRequests, testkit.Get(router, "/once").Code)
-	require.Regexp(t,
-		`^[^\n]*msg="would be denied" policy=api path=/ [^\n]*\n[^\n]*msg="would be denied" policy=api path=/once [^\n]*\n$`, lines.String())
+	denied := `[^\n]*msg="would be denied" policy=api path=`
+	require.Regexp(t, "^"+denied+`/ [^\n]*\n`+denied+`/once [^\n]*\n$`, lines.String())
 }
 
 // local returns a limiter in this process.
-func local(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
+func local(t *testing.T, opts ...ginlimit.LimiterOption) *ginlimit.Limiter {
 	t.Helper()
-	limiter, err := ginlimit.NewLocal(opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = limiter.Close() })
-	return limiter
+	return testkit.NewLocal(t, opts...).Limiter
 }
 
 // send is get with another method.

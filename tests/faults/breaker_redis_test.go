@@ -90,7 +90,7 @@ func TestOneCutLosesNothing(t *testing.T) {
 func TestCallersWhoLeaveAreNoFailure(t *testing.T) {
 	t.Parallel()
 	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
-	limiter, log := testkit.LoggedLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal))
+	limiter, log := testkit.LoggedLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailureMode(ginlimit.FailLocal))
 	limit := ginlimit.PerDay(1000)
 	r, err := limiter.Allow(t.Context(), "k", limit)
 	require.NoError(t, err)
@@ -301,9 +301,11 @@ func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			defer limiter.Close()
+			policy, err := limiter.Policy("test", ginlimit.PerHour(1_000_000))
+			require.NoError(t, err)
 			// by one connection, so that Redis is not lost meanwhile
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-				r, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1_000_000))
+				r, err := policy.Allow(t.Context(), "k")
 				return err == nil && r.Source == ginlimit.FromRedis
 			}))
 			p.Delay.Store(int64(20 * time.Millisecond))
@@ -313,7 +315,7 @@ func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 				var all sync.WaitGroup
 				for caller := range c.callers {
 					all.Go(func() {
-						r, err := limiter.Allow(t.Context(), fmt.Sprint("k", caller), ginlimit.PerHour(1_000_000))
+						r, err := policy.Allow(t.Context(), fmt.Sprint("k", caller))
 						if assert.NoError(t, err) && r.Source == ginlimit.FromRedis {
 							inRedis.Add(1)
 						}

@@ -117,7 +117,7 @@ func TestHookIsAddedAgainOnlyForHooks(t *testing.T) {
 func TestLimitersOfAClientKeepTheirTimeouts(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		rdb := newWatched(t, b.Mini.Dial)
-		limiters := map[time.Duration]*ginlimit.Limiter{}
+		limiters := map[time.Duration]*testkit.Limiter{}
 		for _, timeout := range []time.Duration{time.Second, time.Minute, 30 * time.Minute} {
 			limiters[timeout] = testkit.NewLimiter(t, rdb.Client, ginlimit.WithTimeout(timeout))
 		}
@@ -148,8 +148,8 @@ func TestManyLimitersOfAClientAreWarnedOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer rdb.Close()
 			var logs []*testkit.Buffer
-			use := func() *ginlimit.Limiter {
-				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithDenyMemory(4))
+			use := func() *testkit.Limiter {
+				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithDenyCache(4), testkit.TrustsClock())
 				logs = append(logs, log)
 				_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 				require.NoError(t, err)

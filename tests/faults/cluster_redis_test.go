@@ -57,8 +57,8 @@ func TestWindowsOnACluster(t *testing.T) {
 	for _, a := range testkit.WindowAlgorithms {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 		t.Cleanup(func() { _ = rdb.Close() })
-		limiters := []*ginlimit.Limiter{testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)),
-			testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))}
+		limiters := []*testkit.Limiter{testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a)),
+			testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a))}
 		limit, day := ginlimit.PerHour(10), ginlimit.PerDay(15)
 		const keys, callers = 20, 40
 		var granted [keys]atomic.Int64

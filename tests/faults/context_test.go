@@ -71,7 +71,7 @@ func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 		limiter := testkit.NewLimiter(t, struct{ redis.UniversalClient }{b.Redis})
 		r := gin.New()
 		require.NoError(t, r.SetTrustedProxies(nil))
-		r.GET("/", limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("all"),
+		r.GET("/", limiter.Handler("all", ginlimit.PerHour(10),
 			ginlimit.WithIdentity("user", ginlimit.ByHeader("User"), ginlimit.PerHour(2)),
 			ginlimit.WithSettle(func(*gin.Context) int { return 0 })), func(*gin.Context) {})
 		hook := &valueHook{}
@@ -88,7 +88,7 @@ func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 		require.GreaterOrEqual(t, len(noted), 4, "two identities are charged and settled")
 		require.Equal(t, []any{"first"}, slices.Compact(noted))
 
-		policy, err := limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("user"))
+		policy, err := limiter.Policy("user", ginlimit.PerHour(2))
 		require.NoError(t, err)
 		require.NoError(t, policy.Block(t.Context(), "alice", time.Hour))
 		hook.noted()
@@ -105,10 +105,11 @@ func TestPlansAreReadWithTheValuesOfTheRequest(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		hook := &valueHook{}
 		b.Redis.AddHook(hook)
-		plans, err := ginlimit.NewPlans(b.Redis, time.Hour, func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+		limiter := testkit.NewLimiter(t, b.Redis)
+		plans, err := limiter.NewPlans("plans", time.Hour, func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
 			assert.Nil(t, ctx.Value(requestKey{}))
 			return []ginlimit.Limit{ginlimit.PerHour(1)}, nil
-		}, testkit.Patient())
+		})
 		require.NoError(t, err)
 		ctx := context.WithValue(t.Context(), requestKey{}, "first")
 		_, err = plans.Limits(ctx, "alice")

@@ -47,7 +47,7 @@ func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb, limits := testkit.Connect(t, testkit.StartRedis(t)), row.limits
-			limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), ginlimit.WithAlgorithm(row.algorithm))
+			limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), testkit.WithAlgorithm(row.algorithm))
 			const callers, each = 512, 8 // 4,096 decisions on 3,000 tokens
 			remaining := make([]atomic.Int32, 3000)
 			var refused atomic.Int64

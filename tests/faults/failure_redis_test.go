@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -114,8 +115,8 @@ func TestApplicationStartsWithoutRedis(t *testing.T) {
 func TestLocalBucketsOutliveTheOutage(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal),
-		ginlimit.WithReplicas(2), ginlimit.WithDenyMemory(0))
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailureMode(ginlimit.FailLocal),
+		ginlimit.WithReplicas(2), ginlimit.WithDenyCache(0))
 	limit := ginlimit.PerDay(1).WithBurst(20)
 	ask := func(key string, source ginlimit.Source) ginlimit.Result {
 		var r ginlimit.Result
@@ -163,17 +164,20 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 		keys, share = 1_000_000, 1
 	}
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock(),
-		ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithTimeout(time.Second),
-		ginlimit.WithDenyMemory(ginlimit.DefaultDenyMemory/share))
-	buckets := ginlimit.LocalBuckets / share
-	require.NoError(t, testkit.SetLocalBuckets(limiter, buckets))
-	ask := func(keys int64, source ginlimit.Source, limits ...ginlimit.Limit) (refused int64) {
+		ginlimit.WithFailureMode(ginlimit.FailLocal), ginlimit.WithTimeout(time.Second),
+		ginlimit.WithDenyCache(65_536/share)) // the default
+	buckets := memory.MaxBuckets / share
+	testkit.SetLocalBuckets(limiter.Limiter, buckets)
+	ask := func(keys int64, source ginlimit.Source, limits ...ginlimit.Limit) (denied int64) {
 		var next, no atomic.Int64
 		var all sync.WaitGroup
 		var policies []*ginlimit.Policy
 		for i, a := range algorithms {
-			policies = append(policies, testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...),
-				ginlimit.WithName(strconv.Itoa(i)), ginlimit.WithAlgorithm(a)))
+			var opts []ginlimit.PolicyOption
+			for _, limit := range limits {
+				opts = append(opts, limit.WithAlgorithm(a))
+			}
+			policies = append(policies, testkit.NewPolicy(t, limiter, strconv.Itoa(i), opts...))
 		}
 		for range 256 {
 			all.Go(func() {
@@ -196,7 +200,7 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 	}
 	before := testkit.HeapInUse()
 	require.Greater(t, ask(keys/4, ginlimit.FromRedis, ginlimit.PerDay(1), ginlimit.PerHour(1)),
-		keys/5, "remembered refusals")
+		keys/5, "remembered denials")
 	withRedis := testkit.HeapInUse() - before
 	require.NoError(t, process.Signal(syscall.SIGKILL))
 	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {

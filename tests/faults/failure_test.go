@@ -81,7 +81,7 @@ func TestAnswersWithoutRedis(t *testing.T) {
 		"X-Ratelimit-Status":    {"degraded"},
 	}
 	for _, c := range []struct {
-		failure ginlimit.Failure
+		failure ginlimit.FailureMode
 		codes   []int
 		first   map[string]string
 	}{
@@ -95,7 +95,7 @@ func TestAnswersWithoutRedis(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				limiter := testkit.WithoutRedis(t, ginlimit.WithReplicas(4))
-				r := testkit.Serve(limiter.Handler(ginlimit.PerHour(8), ginlimit.WithFailure(c.failure)))
+				r := testkit.Serve(limiter.Handler("8/h", ginlimit.PerHour(8), ginlimit.WithFailureMode(c.failure)))
 				for i, code := range c.codes {
 					rec := testkit.Get(r, "/")
 					require.Equal(t, code, rec.Code)
@@ -116,8 +116,8 @@ func TestAnswersWithoutRedis(t *testing.T) {
 	}
 	t.Run("a local limiter has lost nothing", func(t *testing.T) {
 		t.Parallel()
-		rec := testkit.Get(testkit.Serve(testkit.NewLocal(t).Handler(ginlimit.PerHour(8),
-			ginlimit.WithFailure(ginlimit.FailClosed))), "/")
+		rec := testkit.Get(testkit.Serve(testkit.NewLocal(t).Handler("8/h", ginlimit.PerHour(8),
+			ginlimit.WithFailureMode(ginlimit.FailClosed))), "/")
 		assert.Equal(t, http.StatusOK, rec.Code)
 		assert.Equal(t, "7", rec.Header().Get("X-RateLimit-Remaining"))
 		assert.NotContains(t, rec.Header(), "X-Ratelimit-Status")
@@ -126,11 +126,11 @@ func TestAnswersWithoutRedis(t *testing.T) {
 
 func TestFailureIsNamed(t *testing.T) {
 	t.Parallel()
-	for failure, name := range map[ginlimit.Failure]string{
+	for failure, name := range map[ginlimit.FailureMode]string{
 		ginlimit.FailLocal: "local", ginlimit.FailOpen: "open", ginlimit.FailClosed: "closed", 9: "unknown",
 	} {
 		assert.Equal(t, name, failure.String())
 	}
-	var zero ginlimit.Failure
+	var zero ginlimit.FailureMode
 	assert.Equal(t, ginlimit.FailLocal, zero)
 }

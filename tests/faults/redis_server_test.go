@@ -194,7 +194,7 @@ func TestPrefixesKeepLimitersApart(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 	}
-	require.ElementsMatch(t, []string{"{k}:h", "a:{k}:h", "b:{k}:h"}, rdb.Keys(ctx, "*").Val())
+	require.ElementsMatch(t, []string{"{test|k}:h", "a:{test|k}:h", "b:{test|k}:h"}, rdb.Keys(ctx, "*").Val())
 }
 
 func TestFailoverClientDecides(t *testing.T) {

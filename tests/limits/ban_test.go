@@ -44,8 +44,8 @@ func TestBansGrow(t *testing.T) {
 				if !e.Frozen && e.Rdb != nil {
 					t.Skip("a clock that goes on: TestBansOnRedis")
 				}
-				p, err := e.Limiter.Policy(ginlimit.Limit{Rate: 2, Period: time.Second},
-					ginlimit.WithName("api"), ginlimit.WithBan(10*s, 50*s))
+				p, err := e.Limiter.Policy("api", ginlimit.PerSecond(2).WithAlgorithm(e.Algorithm),
+					ginlimit.WithBan(10*s, 50*s))
 				require.NoError(t, err)
 				for i, step := range steps {
 					e.Advance(step.after)
@@ -70,7 +70,7 @@ func TestBansGrow(t *testing.T) {
 func TestWhatBansNobody(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		p, err := e.Limiter.Policy(ginlimit.PerHour(2), ginlimit.WithName("api"),
+		p, err := e.Limiter.Policy("api", ginlimit.PerHour(2),
 			ginlimit.WithBan(24*time.Hour, 48*time.Hour))
 		require.NoError(t, err)
 		res, err := p.AllowN(t.Context(), "alice", 3)
@@ -108,7 +108,7 @@ func TestBansOfOtherLengths(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		policy := func(first, longest time.Duration) *ginlimit.Policy {
-			p, err := e.Limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(first, longest))
+			p, err := e.Limiter.Policy("api", ginlimit.PerHour(1), ginlimit.WithBan(first, longest))
 			require.NoError(t, err)
 			return p
 		}
@@ -132,7 +132,7 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerHour(1)
 		router := gin.New()
-		p, err := e.Limiter.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"),
+		p, err := e.Limiter.Policy("api",
 			ginlimit.WithBan(2*time.Hour, 2*time.Hour), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
 			ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }),
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
@@ -147,7 +147,7 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 		}
 		require.Equal(t, http.StatusOK, get().Code)
 		require.Equal(t, http.StatusTooManyRequests, get().Code)
-		limit = ginlimit.Limit{Rate: -1}
+		limit = ginlimit.Unlimited()
 		w := get()
 		require.Equal(t, http.StatusTooManyRequests, w.Code)
 		require.Contains(t, w.Body.String(), `"violated-policies":[]`)
@@ -168,13 +168,13 @@ func TestRememberedRefusalsBanToo(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb, testkit.Patient(), testkit.TrustsClock())
-	p, err := l.Policy(ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 24*time.Hour))
+	p, err := l.Policy("api", ginlimit.PerHour(1), ginlimit.WithBan(24*time.Hour, 24*time.Hour))
 	require.NoError(t, err)
 	for range 2 {
 		_, err = p.AllowUpTo(t.Context(), "alice", 1)
 		require.NoError(t, err)
 	}
-	for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
+	for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
 		res, err := p.Allow(t.Context(), "alice")
 		require.NoError(t, err)
 		require.InDelta(t, 24*time.Hour, res.RetryAfter, float64(time.Minute))
@@ -189,19 +189,20 @@ func TestBadGuards(t *testing.T) {
 	t.Parallel()
 	l, err := ginlimit.NewLocal()
 	require.NoError(t, err)
-	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithConcurrency(0), ginlimit.WithQueue(0, 0), ginlimit.WithBan(0, -1))
+	_, err = l.Policy("api", ginlimit.PerHour(2), ginlimit.InFlight(1<<20+1), ginlimit.WithQueue(0, 0),
+		ginlimit.WithBan(0, -1))
 	for _, want := range []string{
-		"WithConcurrency(0): want 1 to 1048576",
+		"in flight: want 1 to 1048576",
 		"WithQueue(0, 0s): want a length of at least 1",
 		"WithBan(0s, -1ns): want a first ban of at least 1ms",
 		"WithBan(0s, -1ns): want a longest ban of at least the first",
 	} {
 		require.ErrorContains(t, err, want)
 	}
-	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithQueue(1, time.Second))
-	require.ErrorContains(t, err, "WithQueue: there is no WithConcurrency to wait for")
-	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, -time.Second))
+	_, err = l.Policy("api", ginlimit.PerHour(2), ginlimit.WithQueue(1, time.Second))
+	require.ErrorContains(t, err, "WithQueue: there is no InFlight to wait for")
+	_, err = l.Policy("api", ginlimit.PerHour(2), ginlimit.InFlight(1), ginlimit.WithQueue(1, -time.Second))
 	require.ErrorContains(t, err, "want a wait of more than 0")
-	_, err = l.Policy(ginlimit.PerHour(2), ginlimit.WithBan(time.Second, 1<<62))
+	_, err = l.Policy("api", ginlimit.PerHour(2), ginlimit.WithBan(time.Second, 1<<62))
 	require.ErrorContains(t, err, "want a longest ban of at most 876000h0m0s")
 }

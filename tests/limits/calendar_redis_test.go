@@ -28,7 +28,7 @@ func TestKindsOfLimitsOnRedis(t *testing.T) {
 			user := testkit.Restrict(t, addr, name, testkit.PrivilegesOf(t, "Calendar quotas also need")...)
 			rdb := redis.NewClient(&user)
 			defer rdb.Close()
-			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a)),
+			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a)),
 				Algorithm: a, Ahead: 10 * time.Second}
 			chargeKindsTogether(t, e)
 			keys, err := testkit.Connect(t, addr).Keys(t.Context(), "*").Result()

@@ -82,7 +82,7 @@ func TestBadCalendarTextIsAnError(t *testing.T) {
 		"99999999999999999999999/month": "whole number",
 	} {
 		_, err := ginlimit.ParseLimit(text)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit, text)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, text)
 		require.ErrorContains(t, err, want, text)
 	}
 }
@@ -105,9 +105,9 @@ func TestBadCalendarIsAnError(t *testing.T) {
 		"unlimited, day 0": ginlimit.PerCalendar(-1, ginlimit.CalendarMonth(nil, 0)),
 	} {
 		_, err := testkit.NewLocal(t).Allow(t.Context(), "k", limit)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit, name)
-		_, err = testkit.NewLocal(t).Policy(limit)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit, name)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
+		_, err = testkit.NewLocal(t).Policy("test", limit)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
 	}
 	l := testkit.NewLocal(t)
 	_, err := l.Allow(t.Context(), "k", ginlimit.PerCalendar(5, month), ginlimit.PerCalendar(6, month))
@@ -184,8 +184,7 @@ func TestCalendarInTheFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // from the first of January, 2000, in UTC
 		berlin := testkit.Location(t, "Europe/Berlin")
 		router := gin.New()
-		router.Use(testkit.NewLocal(t).Handler(ginlimit.PerCalendar(2, ginlimit.CalendarMonth(berlin, 1)),
-			ginlimit.WithName("plan"),
+		router.Use(testkit.NewLocal(t).Handler("plan", ginlimit.PerCalendar(2, ginlimit.CalendarMonth(berlin, 1)),
 			ginlimit.WithLimits(ginlimit.PerSecond(5)), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
 			ginlimit.WithIdentity("all", func(*gin.Context) (string, error) { return "all", nil },
 				ginlimit.PerCalendar(90, ginlimit.CalendarDay(nil)))))
@@ -223,7 +222,7 @@ func TestRefundGoesToThePeriodThatWasCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := testkit.NewLocal(t)
 		quota := ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1))
-		p := testkit.NewPolicy(t, limiter, quota)
+		p := testkit.NewPolicy(t, limiter, "test", quota)
 		old, err := p.Reserve(t.Context(), "k", 4)
 		require.NoError(t, err)
 		time.Sleep(31 * 24 * time.Hour)

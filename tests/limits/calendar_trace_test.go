@@ -289,6 +289,7 @@ func followCalendar(t *testing.T, e testkit.Engine, seed uint64, steps []testkit
 		var want ginlimit.Result
 		if s.Op == "Settle" {
 			want = m.settle(s.Key, int64(s.N), int64(s.D), s.Limits)
+			want.Name = "test"
 		} else {
 			want = s.Expect(m)
 		}
@@ -298,7 +299,7 @@ func followCalendar(t *testing.T, e testkit.Engine, seed uint64, steps []testkit
 			if slices.Contains(sources, got.Source) && !got.Allowed {
 				want.Source = got.Source
 			}
-			if got.Source == ginlimit.FromMemory {
+			if got.Source == ginlimit.FromCache {
 				remembered++
 			}
 		}
@@ -321,12 +322,12 @@ func TestCalendarTraceEqualsModel(t *testing.T) {
 					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 						b.Mini.SetTime(time.Now())
 						e := testkit.Engine{
-							Limiter: testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a),
-								ginlimit.WithDenyMemory(refusals)), Algorithm: a,
+							Limiter: testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a),
+								ginlimit.WithDenyCache(refusals), testkit.TrustsClock()), Algorithm: a,
 							Advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
 						}
 						remembered := followCalendar(t, e, seed,
-							calendarTrace(seed, 250/testkit.RaceShare), ginlimit.FromRedis, ginlimit.FromMemory)
+							calendarTrace(seed, 250/testkit.RaceShare), ginlimit.FromRedis, ginlimit.FromCache)
 						require.Equal(t, refusals > 0, remembered > 0)
 					})
 				}

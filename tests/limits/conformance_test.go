@@ -122,7 +122,8 @@ func TestRefundNeverFillsAboveFull(t *testing.T) {
 
 func TestSeveralLimitsAreChargedAllOrNone(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		minute, hour := ginlimit.PerMinute(3), ginlimit.PerHour(5)
+		minute := ginlimit.PerMinute(3).WithAlgorithm(e.Algorithm)
+		hour := ginlimit.PerHour(5).WithAlgorithm(e.Algorithm)
 		r := e.AllowN(t, 3, minute, hour)
 		require.Equal(t, minute, r.Limit)
 		require.Equal(t, 0, r.Remaining)
@@ -148,7 +149,7 @@ func TestSeveralLimitsAreChargedAllOrNone(t *testing.T) {
 
 func TestAllowUpToGrantsTheSameOfEveryLimit(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		minute, hour := ginlimit.PerMinute(10), ginlimit.PerHour(4)
+		minute, hour := ginlimit.PerMinute(10), ginlimit.PerHour(4).WithAlgorithm(e.Algorithm)
 		r, err := e.Limiter.AllowUpTo(t.Context(), "k", 7, minute, hour)
 		require.NoError(t, err)
 		require.Equal(t, 4, r.Granted)
@@ -212,10 +213,11 @@ func TestUnlimitedAndProhibitedAreNotCounted(t *testing.T) {
 		unlimited, prohibited, ctx := ginlimit.PerMinute(-1), ginlimit.PerMinute(0), t.Context()
 		r := e.AllowN(t, testkit.AsInt(1<<40), unlimited)
 		require.Equal(t, ginlimit.Result{
-			Allowed: true, Granted: testkit.AsInt(1 << 40), Limit: unlimited, Remaining: math.MaxInt,
+			Allowed: true, Granted: testkit.AsInt(1 << 40), Limit: unlimited, Name: "test", Remaining: math.MaxInt,
 			Source: ginlimit.FromPolicy}, r)
 		r = e.AllowN(t, 1, prohibited)
-		require.Equal(t, ginlimit.Result{Limit: prohibited, RetryAfter: -1, Source: ginlimit.FromPolicy}, r)
+		require.Equal(t, ginlimit.Result{Limit: prohibited, Name: "test", RetryAfter: -1, Source: ginlimit.FromPolicy,
+			Cause: ginlimit.CauseNever}, r)
 
 		// Prohibited wins, and charges no other limit; unlimited adds nothing to one.
 		hour := ginlimit.PerHour(2)
@@ -231,7 +233,7 @@ func TestUnlimitedAndProhibitedAreNotCounted(t *testing.T) {
 		r, err := e.Limiter.Peek(ctx, "b", hour)
 		require.NoError(t, err)
 		require.False(t, r.Allowed, "the limit that is counted is blocked")
-		require.ErrorIs(t, e.Limiter.Block(ctx, "k", time.Hour, unlimited), ginlimit.ErrInvalidLimit)
+		require.ErrorIs(t, e.Limiter.Block(ctx, "k", time.Hour, unlimited), ginlimit.ErrInvalidArgument)
 	})
 }
 
@@ -271,7 +273,7 @@ func TestLargestLimitsStayExact(t *testing.T) {
 		e.RequireDuration(t, 8589934591*time.Millisecond, r.RetryAfter)
 
 		r, err := e.Limiter.Allow(t.Context(), "k", limit.WithBurst(burst+1))
-		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 		require.Zero(t, r)
 
 		require.NoError(t, e.Limiter.Block(t.Context(), "b", 1<<62, ginlimit.PerMinute(1)))
@@ -324,28 +326,30 @@ func TestBadArgumentsAreErrorsAndTakeNothing(t *testing.T) {
 		}
 		for name, call := range with {
 			assert.ErrorIs(t, call("", 1, ok), ginlimit.ErrNoKey, name)
-			assert.ErrorIs(t, call("k", 1), ginlimit.ErrInvalidLimit, name)
-			assert.ErrorIs(t, call("k", 1, ginlimit.Limit{}), ginlimit.ErrInvalidLimit, name)
-			assert.ErrorIs(t, call("k", 1, ok, ginlimit.PerHour(4)), ginlimit.ErrInvalidLimit, name)
-			both := call("", 1, ginlimit.Limit{Rate: 1, Period: -1}, ginlimit.Limit{Rate: math.MaxInt, Period: 7, Burst: -1})
-			assert.ErrorIs(t, both, ginlimit.ErrNoKey, name)
-			assert.ErrorIs(t, both, ginlimit.ErrInvalidLimit, name)
+			assert.ErrorIs(t, call("k", 1), ginlimit.ErrInvalidArgument, name)
+			assert.ErrorIs(t, call("k", 1, ginlimit.Limit{}), ginlimit.ErrInvalidArgument, name)
+			assert.ErrorIs(t, call("k", 1, ok, ginlimit.PerHour(4)), ginlimit.ErrInvalidArgument, name)
+			both := call("k", 1, ginlimit.Limit{Rate: 1, Period: -1}, ginlimit.Limit{Rate: math.MaxInt, Period: 7, Burst: -1})
+			assert.ErrorIs(t, both, ginlimit.ErrInvalidArgument, name)
 			assert.Contains(t, both.Error(), "burst is negative", name)
 			assert.Contains(t, both.Error(), "period is negative", name)
 		}
 		for _, name := range []string{"AllowN", "AllowUpTo", "Refund"} {
 			for _, n := range []int{0, -1, math.MinInt} {
-				assert.ErrorIs(t, with[name]("k", n, ok), ginlimit.ErrInvalidLimit, name)
+				assert.ErrorIs(t, with[name]("k", n, ok), ginlimit.ErrInvalidArgument, name)
+				assert.NotErrorIs(t, with[name]("k", n, ok), ginlimit.ErrNoKey, name)
+				assert.ErrorIs(t, with[name]("", n, ok), ginlimit.ErrInvalidArgument, name)
+				assert.ErrorIs(t, with[name]("", n, ok), ginlimit.ErrNoKey, name)
 			}
 		}
 		for _, d := range []time.Duration{0, -1, math.MinInt64} {
-			assert.ErrorIs(t, l.Block(ctx, "k", d, ok), ginlimit.ErrInvalidLimit)
+			assert.ErrorIs(t, l.Block(ctx, "k", d, ok), ginlimit.ErrInvalidArgument)
 		}
 		if e.Algorithm == ginlimit.TokenBucket {
 			assert.ErrorIs(t, l.Block(ctx, "k", math.MaxInt64, ginlimit.PerSecond(testkit.AsInt(1<<40))),
-				ginlimit.ErrInvalidLimit)
+				ginlimit.ErrInvalidArgument)
 		}
-		assert.ErrorIs(t, l.Wait(ctx, "k", ginlimit.PerHour(0)), ginlimit.ErrInvalidLimit)
+		assert.ErrorIs(t, l.Wait(ctx, "k", ginlimit.PerHour(0)), ginlimit.ErrInvalidArgument)
 		e.Allowed(t, 3, 0, ok)
 	})
 }

@@ -23,7 +23,7 @@ import (
 // TestRememberedRefusalCostsNoTrip sends 100,000 requests of a client that is over its limit.
 func TestRememberedRefusalCostsNoTrip(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]ginlimit.Option{"believing": {testkit.TrustsClock()}, "by default": nil} {
+	for name, opts := range map[string][]ginlimit.LimiterOption{"believing": {testkit.TrustsClock()}, "by default": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
@@ -33,7 +33,7 @@ func TestRememberedRefusalCostsNoTrip(t *testing.T) {
 			if opts == nil { // it first watches the bucket
 				require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 					r, err := limiter.Allow(t.Context(), "k", limit)
-					return err == nil && r.Source == ginlimit.FromMemory
+					return err == nil && r.Source == ginlimit.FromCache
 				}))
 			}
 			before, start := testkit.ScriptCalls(t, rdb), time.Now()
@@ -79,7 +79,7 @@ func TestDenyMemoryRefusesNoClientThatRedisWouldAdmit(t *testing.T) {
 				assert.NoError(t, err)
 				r, err := limiter.Allow(t.Context(), key, limit)
 				assert.NoError(t, err)
-				if r.Source == ginlimit.FromMemory {
+				if r.Source == ginlimit.FromCache {
 					known.Add(1)
 					assert.False(t, before.Allowed, "%s: there was a token", limit)
 				}
@@ -104,16 +104,16 @@ func TestDenyMemoryKnowsTheCost(t *testing.T) {
 	require.True(t, allowN(6, limit).Allowed)
 	require.Equal(t, ginlimit.FromRedis, allowN(5, limit).Source)
 	known := allowN(5, limit)
-	require.Equal(t, ginlimit.FromMemory, known.Source)
+	require.Equal(t, ginlimit.FromCache, known.Source)
 	require.Equal(t, 4, known.Remaining)
-	require.Equal(t, ginlimit.FromMemory, allowN(6, limit).Source, "dearer still")
+	require.Equal(t, ginlimit.FromCache, allowN(6, limit).Source, "dearer still")
 	require.True(t, allowN(4, limit).Allowed, "there are four")
 
 	require.Equal(t, ginlimit.FromRedis, allowN(1, limit).Source)
-	require.Equal(t, ginlimit.FromMemory, allowN(1, limit).Source)
+	require.Equal(t, ginlimit.FromCache, allowN(1, limit).Source)
 	up, err := limiter.AllowUpTo(t.Context(), "k", 3, limit)
 	require.NoError(t, err)
-	require.Equal(t, ginlimit.FromMemory, up.Source)
+	require.Equal(t, ginlimit.FromCache, up.Source)
 	require.Zero(t, up.Granted)
 	require.True(t, allowN(1, limit.WithBurst(11)).Allowed, "under another limit")
 	look, err := limiter.Peek(t.Context(), "k", limit)
@@ -124,9 +124,9 @@ func TestDenyMemoryKnowsTheCost(t *testing.T) {
 func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 	t.Parallel()
 	limit := ginlimit.PerDay(2)
-	for name, change := range map[string]func(*testing.T, *ginlimit.Limiter) error{
-		"Refund": func(t *testing.T, l *ginlimit.Limiter) error { return l.Refund(t.Context(), "k", 1, limit) },
-		"Reset":  func(t *testing.T, l *ginlimit.Limiter) error { return l.Reset(t.Context(), "k", limit) },
+	for name, change := range map[string]func(*testing.T, *testkit.Limiter) error{
+		"Refund": func(t *testing.T, l *testkit.Limiter) error { return l.Refund(t.Context(), "k", 1, limit) },
+		"Reset":  func(t *testing.T, l *testkit.Limiter) error { return l.Reset(t.Context(), "k", limit) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -141,7 +141,7 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 			_, err := limiter.AllowN(t.Context(), "k", 2, limit)
 			require.NoError(t, err)
 			refused(ginlimit.FromRedis)
-			refused(ginlimit.FromMemory)
+			refused(ginlimit.FromCache)
 			require.NoError(t, change(t, limiter))
 			r, err := limiter.Allow(t.Context(), "k", limit)
 			require.NoError(t, err)
@@ -179,7 +179,7 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 
 func TestDenyMemoryCanBeTurnedOff(t *testing.T) {
 	t.Parallel()
-	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyMemory(0)),
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyCache(0)),
 		ginlimit.PerDay(1)
 	start := time.Now()
 	for time.Since(start) < 50*time.Millisecond {
@@ -191,7 +191,7 @@ func TestDenyMemoryCanBeTurnedOff(t *testing.T) {
 
 // TestDenyMemoryIsBounded refuses many more clients than it remembers.
 func TestDenyMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
-	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyMemory(100)),
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyCache(100), testkit.TrustsClock()),
 		ginlimit.PerDay(1)
 	refuse := func(from, to int) {
 		for i := from; i < to; i++ {
@@ -255,7 +255,7 @@ func TestDenyMemoryOfWindows(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
-			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), testkit.TrustsClock())
+			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), testkit.TrustsClock())
 			limit, ctx := ginlimit.PerHour(5), t.Context()
 			ask := func(n int) ginlimit.Result {
 				r, err := limiter.AllowN(ctx, "k", n, limit)
@@ -265,14 +265,14 @@ func TestDenyMemoryOfWindows(t *testing.T) {
 			require.True(t, ask(4).Allowed)
 			require.Equal(t, ginlimit.FromRedis, ask(2).Source)
 			known := ask(2)
-			require.Equal(t, ginlimit.FromMemory, known.Source)
+			require.Equal(t, ginlimit.FromCache, known.Source)
 			require.Equal(t, 1, known.Remaining)
 			require.InDelta(t, time.Hour, known.RetryAfter, float64(10*time.Second))
 			require.InDelta(t, time.Hour, known.ResetAfter, float64(10*time.Second))
 			require.Equal(t, ginlimit.FromRedis, ask(3).Source, "waits are those of one cost")
 			require.True(t, ask(1).Allowed, "what fits is asked for")
 			require.False(t, ask(1).Allowed)
-			require.Equal(t, ginlimit.FromMemory, ask(1).Source)
+			require.Equal(t, ginlimit.FromCache, ask(1).Source)
 			require.NoError(t, limiter.Refund(ctx, "k", 1, limit))
 			require.True(t, ask(1).Allowed)
 			require.False(t, ask(1).Allowed)
@@ -289,8 +289,8 @@ func TestDenyMemoryNeverOutlastsAWindow(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
-			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), testkit.TrustsClock())
-			plain := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), testkit.TrustsClock())
+			plain := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
 			limit := ginlimit.Limit{Rate: 3, Period: 20 * time.Millisecond}
 			fromMemory := 0
 			for range 5000 {
@@ -298,7 +298,7 @@ func TestDenyMemoryNeverOutlastsAWindow(t *testing.T) {
 				require.NoError(t, err)
 				r, err := limiter.Allow(t.Context(), "k", limit)
 				require.NoError(t, err)
-				if r.Source == ginlimit.FromMemory {
+				if r.Source == ginlimit.FromCache {
 					fromMemory++
 					require.False(t, before.Allowed, "Redis would have admitted it before")
 				}

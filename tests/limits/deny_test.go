@@ -47,7 +47,7 @@ func TestTraceEqualsModelWithDenyMemory(t *testing.T) {
 					m.Advance(s.Wait)
 					want := s.Expect(m)
 					got, err := s.Apply(t.Context(), limiter)
-					if got.Source == ginlimit.FromMemory {
+					if got.Source == ginlimit.FromCache {
 						known++
 						got.Source = 0
 					}

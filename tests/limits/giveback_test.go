@@ -26,8 +26,8 @@ func TestSlowRequestsGiveBackNothingTwice(t *testing.T) {
 		for _, identities := range []int{0, 1, 2} {
 			t.Run(name+[]string{"", ", an identity", ", two identities"}[identities], func(t *testing.T) {
 				testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-					opts := []ginlimit.Option{
-						ginlimit.WithName("slow"), option, ginlimit.WithCost(func(*gin.Context) int { return 10 }),
+					opts := []ginlimit.PolicyOption{
+						limit, option, ginlimit.WithCost(func(*gin.Context) int { return 10 }),
 					}
 					for i := range identities {
 						opts = append(opts, ginlimit.WithIdentity([]string{"all", "each"}[i],
@@ -36,7 +36,7 @@ func TestSlowRequestsGiveBackNothingTwice(t *testing.T) {
 					release, ended := make(chan struct{}), make(chan int)
 					r := gin.New()
 					_ = r.SetTrustedProxies(nil)
-					r.GET("/", b.Limiter.Handler(limit, opts...), func(*gin.Context) { <-release })
+					r.GET("/", b.Limiter.Handler("slow", opts...), func(*gin.Context) { <-release })
 					for range 5 {
 						go func() { ended <- testkit.Get(r, "/").Code }()
 						time.Sleep(time.Second)
@@ -152,9 +152,9 @@ func TestReservationsOfWindowsGiveBackWhatIsLeft(t *testing.T) {
 				t.Run(a.String(), func(t *testing.T) {
 					t.Parallel()
 					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-						l := testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a))
+						l := testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a))
 						if local {
-							l = testkit.NewLocal(t, ginlimit.WithAlgorithm(a))
+							l = testkit.NewLocal(t, testkit.WithAlgorithm(a))
 						}
 						r, err := l.Reserve(t.Context(), "k", 49, limits...)
 						require.NoError(t, err)

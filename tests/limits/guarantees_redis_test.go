@@ -18,9 +18,9 @@ import (
 )
 
 // separateLimiters returns limiters with a client each, as in so many processes, that remember refusals.
-func separateLimiters(t *testing.T, n int) []*ginlimit.Limiter {
+func separateLimiters(t *testing.T, n int) []*testkit.Limiter {
 	addr := testkit.StartRedis(t)
-	limiters := make([]*ginlimit.Limiter, n)
+	limiters := make([]*testkit.Limiter, n)
 	for i := range limiters {
 		limiters[i] = testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock())
 	}

@@ -16,7 +16,7 @@ import (
 // long, and quotas end so late, that a clock that runs makes no difference but for seconds.
 func TestKindsOfLimitsEqualTheProcess(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		model := testkit.NewLocal(t, ginlimit.WithAlgorithm(e.Algorithm))
+		model := testkit.NewLocal(t, testkit.WithAlgorithm(e.Algorithm))
 		now := time.Now().UTC()
 		month := ginlimit.PerCalendar(23, ginlimit.CalendarMonth(nil, 1+(now.Day()+14)%28))
 		week := ginlimit.PerCalendar(14, ginlimit.CalendarWeek(nil, (now.Weekday()+3)%7))

@@ -22,11 +22,11 @@ func TestRefundsUnderALeaseLeaveTokensToOthers(t *testing.T) {
 		l := b.Limiter(t)
 		r := gin.New()
 		_ = r.SetTrustedProxies(nil)
-		r.GET("/", l.Handler(limit, ginlimit.WithName("api"), ginlimit.WithLease(200*time.Millisecond),
+		r.GET("/", l.Handler("api", limit, ginlimit.WithLease(200*time.Millisecond),
 			ginlimit.WithRefund(func(*gin.Context) bool { return true })), func(*gin.Context) {
 			time.Sleep(100 * time.Microsecond)
 		})
-		p, err := l.Policy(limit, ginlimit.WithName("api"), ginlimit.WithLease(200*time.Millisecond))
+		p, err := l.Policy("api", limit, ginlimit.WithLease(200*time.Millisecond))
 		require.NoError(t, err)
 		b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
 		b.Advance(2 * time.Second)
@@ -94,7 +94,7 @@ func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 				l := b.Limiter(t)
-				p, err := l.Policy(limit, ginlimit.WithName("api"), ginlimit.WithLease(time.Second))
+				p, err := l.Policy("api", limit, ginlimit.WithLease(time.Second))
 				require.NoError(t, err)
 				b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
 				for range 100 { // so that enough is leased
@@ -115,7 +115,7 @@ func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
 				b.Advance(2 * time.Second) // the bucket is full
 				r := gin.New()
 				_ = r.SetTrustedProxies(nil)
-				r.GET("/", l.Handler(limit, ginlimit.WithName("api"), ginlimit.WithLease(time.Second),
+				r.GET("/", l.Handler("api", limit, ginlimit.WithLease(time.Second),
 					ginlimit.WithCost(func(*gin.Context) int { return 40 }),
 					ginlimit.WithRefund(func(*gin.Context) bool { return true })),
 					func(c *gin.Context) {
@@ -132,8 +132,8 @@ func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
 // TestWhoHasNoLease: neither a policy with slots or a ban, nor requests that count under several keys.
 func TestWhoHasNoLease(t *testing.T) {
 	limit := ginlimit.PerSecond(1000)
-	for name, option := range map[string]ginlimit.Option{
-		"slots": ginlimit.WithConcurrency(500),
+	for name, option := range map[string]ginlimit.PolicyOption{
+		"slots": ginlimit.InFlight(500),
 		"a ban": ginlimit.WithBan(time.Minute, time.Hour),
 		"identities": ginlimit.WithIdentity("all", func(*gin.Context) (string, error) { return "everybody", nil },
 			ginlimit.PerSecond(2000)),
@@ -146,10 +146,11 @@ func TestWhoHasNoLease(t *testing.T) {
 					if inTurn {
 						rdb = struct{ redis.UniversalClient }{rdb}
 					}
-					l, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithDenyMemory(100))
+					l, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithDenyCache(100))
 					require.NoError(t, err)
+					testkit.TrustClock(l)
 					defer l.Close()
-					p, err := l.Policy(limit, ginlimit.WithName("x"), ginlimit.WithLease(100*time.Millisecond), option)
+					p, err := l.Policy("x", limit, ginlimit.WithLease(100*time.Millisecond), option)
 					require.NoError(t, err)
 					var result ginlimit.Result
 					r := gin.New()

@@ -32,7 +32,7 @@ func TestLease(t *testing.T) {
 		r, err = l.AllowN(t.Context(), "k", 3, testkit.LeasePerMinute)
 		require.NoError(t, err)
 		require.Equal(t, ginlimit.Result{
-			Allowed: true, Granted: 3, Limit: testkit.LeasePerMinute, Remaining: r.Remaining,
+			Allowed: true, Granted: 3, Limit: testkit.LeasePerMinute, Name: "test", Remaining: r.Remaining,
 			ResetAfter: want.ResetAfter, Source: ginlimit.FromLease,
 		}, r)
 		next, err := l.AllowUpTo(t.Context(), "k", 2, testkit.LeasePerMinute)
@@ -80,7 +80,7 @@ func TestMoreThanALeaseHolds(t *testing.T) {
 func TestLeaseOfAFixedWindow(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(testkit.LeaseLife),
-			ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+			testkit.WithAlgorithm(ginlimit.FixedWindow))
 		limit := ginlimit.PerMinute(100)
 		require.Equal(t, "rrrr", testkit.Sources(t, l, 4, limit))
 		b.Advance(10 * time.Millisecond)
@@ -95,14 +95,14 @@ func TestLeaseOfAFixedWindow(t *testing.T) {
 
 // TestOwnChangesEndALease at once, and those of another limiter within its life.
 func TestOwnChangesEndALease(t *testing.T) {
-	for name, change := range map[string]func(ctx context.Context, l *ginlimit.Limiter) error{
-		"Block": func(ctx context.Context, l *ginlimit.Limiter) error {
+	for name, change := range map[string]func(ctx context.Context, l *testkit.Limiter) error{
+		"Block": func(ctx context.Context, l *testkit.Limiter) error {
 			return l.Block(ctx, "k", 3*time.Hour, testkit.LeasePerMinute)
 		},
-		"Refund": func(ctx context.Context, l *ginlimit.Limiter) error {
+		"Refund": func(ctx context.Context, l *testkit.Limiter) error {
 			return l.Refund(ctx, "k", 1, testkit.LeasePerMinute)
 		},
-		"Reset": func(ctx context.Context, l *ginlimit.Limiter) error { return l.Reset(ctx, "k", testkit.LeasePerMinute) },
+		"Reset": func(ctx context.Context, l *testkit.Limiter) error { return l.Reset(ctx, "k", testkit.LeasePerMinute) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
@@ -160,7 +160,7 @@ func TestALateTripTakesWhatItsCallerWants(t *testing.T) {
 	for _, late := range []bool{true, false} {
 		t.Run(map[bool]string{true: "late", false: "failed"}[late], func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				l := b.Limiter(t, ginlimit.WithTimeout(200*time.Millisecond), ginlimit.WithFailure(ginlimit.FailLocal))
+				l := b.Limiter(t, ginlimit.WithTimeout(200*time.Millisecond), ginlimit.WithFailureMode(ginlimit.FailLocal))
 				require.Equal(t, "rrrlrlllrlllllll", testkit.Sources(t, l, 16, testkit.LeasePerMinute))
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -197,8 +197,8 @@ func TestCloseGivesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				l := b.Limiter(t, ginlimit.WithAlgorithm(row.algorithm), ginlimit.WithTimeout(row.timeout))
-				other := b.Limiter(t, ginlimit.WithAlgorithm(row.algorithm))
+				l := b.Limiter(t, testkit.WithAlgorithm(row.algorithm), ginlimit.WithTimeout(row.timeout))
+				other := b.Limiter(t, testkit.WithAlgorithm(row.algorithm))
 				b.Advance(0)
 				require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, row.limit))
 				require.NoError(t, l.Close())
@@ -235,18 +235,18 @@ func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
 	})
 }
 
-// TestLeaseOverHTTP: headers, the outcome, a policy's own lease, and none for what may be given back.
+// TestLeaseOverHTTP: headers, the source, a policy's own lease, and none for what may be given back.
 func TestLeaseOverHTTP(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		var outcomes []ginlimit.Outcome
+		var sources []ginlimit.Source
 		l := testkit.NewLimiter(t, b.Client(t), testkit.TrustsClock(),
 			ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
-			ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) { outcomes = append(outcomes, e.Outcome) }))
-		api := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithLease(testkit.LeaseLife)}
-		leased := testkit.Serve(l.Handler(testkit.LeasePerMinute, api...))
-		refunded := testkit.Serve(l.Handler(testkit.LeasePerMinute,
+			ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) { sources = append(sources, e.Source) }))
+		api := []ginlimit.PolicyOption{testkit.LeasePerMinute, ginlimit.WithLease(testkit.LeaseLife)}
+		leased := testkit.Serve(l.Handler("api", api...))
+		refunded := testkit.Serve(l.Handler("api",
 			append(api, ginlimit.WithRefund(func(*gin.Context) bool { return true }))...))
-		plain := testkit.Serve(l.Handler(testkit.LeasePerMinute, ginlimit.WithName("plain")))
+		plain := testkit.Serve(l.Handler("plain", testkit.LeasePerMinute))
 		for range 10 {
 			require.Equal(t, http.StatusOK, testkit.Get(leased, "/").Code)
 		}
@@ -256,10 +256,10 @@ func TestLeaseOverHTTP(t *testing.T) {
 		require.Equal(t, "16", rec.Header().Get("X-RateLimit-Reset"), "by the bucket")
 		require.Contains(t, rec.Header().Get("RateLimit"), `"api";r=5`)
 		require.Empty(t, rec.Header().Get("X-RateLimit-Status"))
-		require.Equal(t, ginlimit.OutcomeAllowedFromLease, outcomes[10])
+		require.Equal(t, ginlimit.FromLease, sources[10])
 
 		require.Equal(t, http.StatusOK, testkit.Get(refunded, "/").Code)
-		require.Equal(t, ginlimit.OutcomeAllowed, outcomes[11])
+		require.Equal(t, ginlimit.FromRedis, sources[11])
 		r, err := l.Peek(t.Context(), ginlimit.Key("api", "192.0.2.1"), testkit.LeasePerMinute)
 		require.NoError(t, err)
 		require.Equal(t, 1000-16, r.Remaining, "its token is given back")
@@ -278,9 +278,9 @@ func TestLeaseOverHTTP(t *testing.T) {
 func TestAPolicyMayHaveNoLease(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
-		p, err := l.Policy(testkit.LeasePerMinute, ginlimit.WithName("without"), ginlimit.WithLease(0))
+		p, err := l.Policy("without", testkit.LeasePerMinute, ginlimit.WithLease(0))
 		require.NoError(t, err)
-		_, err = l.Policy(ginlimit.PerMinute(60), ginlimit.WithAlgorithm(ginlimit.SlidingWindow), ginlimit.WithLease(0))
+		_, err = l.Policy("60/m", ginlimit.PerMinute(60), ginlimit.WithLease(0))
 		require.NoError(t, err)
 		for range 20 {
 			r, err := p.Allow(t.Context(), "client")
@@ -294,18 +294,36 @@ func TestAPolicyMayHaveNoLease(t *testing.T) {
 func TestFaultsOfWithLease(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	for name, opts := range map[string][]ginlimit.Option{
-		"negative":       {ginlimit.WithLease(-1)},
-		"above a day":    {ginlimit.WithLease(24*time.Hour + 1)},
-		"sliding window": {ginlimit.WithLease(time.Second), ginlimit.WithAlgorithm(ginlimit.SlidingWindow)},
-	} {
-		_, err := ginlimit.NewLimiter(rdb, opts...)
+	for name, lease := range map[string]time.Duration{"negative": -1, "above a day": 24*time.Hour + 1} {
+		_, err := ginlimit.NewLimiter(rdb, ginlimit.WithLease(lease))
 		require.ErrorContains(t, err, "WithLease", name)
-		l := testkit.NewLimiter(t, rdb)
-		_, err = l.Policy(ginlimit.PerSecond(1), opts...)
+		_, err = testkit.NewLimiter(t, rdb).Policy("test", ginlimit.PerSecond(1), ginlimit.WithLease(lease))
 		require.ErrorContains(t, err, "WithLease", name)
 	}
-	_, err := testkit.NewLimiter(t, rdb, ginlimit.WithLease(24*time.Hour)).Policy(ginlimit.PerSecond(1),
-		ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
-	require.ErrorContains(t, err, "WithLease", "of the limiter's lease and the policy's algorithm")
+	sliding, lease := ginlimit.PerSecond(1).WithAlgorithm(ginlimit.SlidingWindow), ginlimit.WithLease(24*time.Hour)
+	_, err := testkit.NewLimiter(t, rdb).Policy("test", ginlimit.PerMinute(1), sliding, lease)
+	require.ErrorContains(t, err, "WithLease", "beside a token bucket")
+	_, err = testkit.NewLimiter(t, rdb, lease).Policy("test", sliding)
+	require.NoError(t, err, "the limiter's lease is for other policies")
+}
+
+// TestAClientsOwnSlidingWindowHasNoLease, as a token counts from when it was used: what was taken
+// ahead would count from before.
+func TestAClientsOwnSlidingWindowHasNoLease(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		for name, limits := range map[string][]ginlimit.Limit{
+			"alone":  {ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.SlidingWindow)},
+			"beside": {testkit.LeasePerMinute, ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.SlidingWindow)},
+		} {
+			p := testkit.NewPolicy(t, l, name, testkit.LimitsFrom(limits...))
+			for range 40 {
+				r, err := p.Allow(t.Context(), "alice")
+				require.NoError(t, err)
+				require.Equal(t, ginlimit.FromRedis, r.Source, name)
+				b.Advance(time.Millisecond)
+			}
+		}
+		require.Zero(t, l.Stats().Leased)
+	})
 }

@@ -35,7 +35,7 @@ func TestLeaseNeedsTrust(t *testing.T) {
 // the same that Redis' clock runs.
 func TestABusyKeyHasLeases(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		var all []*ginlimit.Limiter
+		var all []*testkit.Limiter
 		for range 4 {
 			all = append(all, testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(100*time.Millisecond)))
 		}

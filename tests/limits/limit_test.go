@@ -61,7 +61,7 @@ func TestParseLimitRefuses(t *testing.T) {
 		strings.Repeat("9", 1<<16) + "/m",
 	} {
 		got, err := ginlimit.ParseLimit(text)
-		assert.ErrorIs(t, err, ginlimit.ErrInvalidLimit, text)
+		assert.ErrorIs(t, err, ginlimit.ErrInvalidArgument, text)
 		assert.Zero(t, got, text)
 		if err != nil {
 			assert.Less(t, len(err.Error()), 400)
@@ -75,7 +75,7 @@ func TestADayMayBeEither(t *testing.T) {
 	for _, text := range []string{"10/day", "10/days", "5/2days", "10/day burst 20",
 		"10/day in Europe/Berlin", "10/99999999day"} {
 		_, err := ginlimit.ParseLimit(text)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit, text)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, text)
 		require.ErrorContains(t, err,
 			"write 10/d or 10/24h for any 24 hours, and 10/calendar-day for the days of a calendar", text)
 	}
@@ -98,19 +98,25 @@ func TestADayMayBeEither(t *testing.T) {
 func TestLimitTextRoundTrips(t *testing.T) {
 	t.Parallel()
 	limits := map[string]ginlimit.Limit{
-		"100/m":         ginlimit.PerMinute(100),
-		"100/m burst 7": ginlimit.PerMinute(100).WithBurst(7),
-		"5/15m":         {Rate: 5, Period: 15 * time.Minute},
-		"5/36h":         {Rate: 5, Period: 36 * time.Hour},
-		"5/1500ms":      {Rate: 5, Period: 1500 * time.Millisecond},
-		"5/2d":          {Rate: 5, Period: 48 * time.Hour},
-		"-1/s":          ginlimit.PerSecond(-1),
-		"-1/0s":         {Rate: -1},
-		"0/d burst 3":   ginlimit.PerDay(0).WithBurst(3),
-		"1/1572888h":    {Rate: 1, Period: 65537 * 24 * time.Hour},
-		"1/65535d":      {Rate: 1, Period: 65535 * 24 * time.Hour},
-		"1/m burst 1":   ginlimit.PerMinute(1).WithBurst(1),
-		"7/9223372036s": {Rate: 7, Period: 9223372036 * time.Second},
+		"100/m":                      ginlimit.PerMinute(100),
+		"100/m burst 7":              ginlimit.PerMinute(100).WithBurst(7),
+		"5/15m":                      {Rate: 5, Period: 15 * time.Minute},
+		"5/36h":                      {Rate: 5, Period: 36 * time.Hour},
+		"5/1500ms":                   {Rate: 5, Period: 1500 * time.Millisecond},
+		"5/2d":                       {Rate: 5, Period: 48 * time.Hour},
+		"-1/s":                       ginlimit.PerSecond(-1),
+		"-1/0s burst 2":              {Rate: -1, Burst: 2},
+		"unlimited":                  ginlimit.Unlimited(),
+		"0/s":                        ginlimit.Prohibited(),
+		"4 in flight":                ginlimit.InFlight(4),
+		"5/15m fixed-window":         {Rate: 5, Period: 15 * time.Minute, Algorithm: ginlimit.FixedWindow},
+		"5/15m sliding-window":       {Rate: 5, Period: 15 * time.Minute, Algorithm: ginlimit.SlidingWindow},
+		"5/s burst 5 sliding-window": ginlimit.PerSecond(5).WithBurst(5).WithAlgorithm(ginlimit.SlidingWindow),
+		"0/d burst 3":                ginlimit.PerDay(0).WithBurst(3),
+		"1/1572888h":                 {Rate: 1, Period: 65537 * 24 * time.Hour},
+		"1/65535d":                   {Rate: 1, Period: 65535 * 24 * time.Hour},
+		"1/m burst 1":                ginlimit.PerMinute(1).WithBurst(1),
+		"7/9223372036s":              {Rate: 7, Period: 9223372036 * time.Second},
 	}
 	if testkit.Has64Bits {
 		limits["9000000000/m"] = ginlimit.PerMinute(testkit.AsInt(9_000_000_000))
@@ -134,7 +140,7 @@ func TestLimitInJSON(t *testing.T) {
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"login": "5/15m", "search": "10/s burst 20"}`, string(text))
 
-	require.ErrorIs(t, json.Unmarshal([]byte(`{"login": "5"}`), &policy), ginlimit.ErrInvalidLimit)
+	require.ErrorIs(t, json.Unmarshal([]byte(`{"login": "5"}`), &policy), ginlimit.ErrInvalidArgument)
 	text, err = json.Marshal(map[string]ginlimit.Limit{"none": {}, "slots": {InFlight: 4}})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"none": "", "slots": "4 in flight"}`, string(text))
@@ -142,32 +148,43 @@ func TestLimitInJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &back))
 	require.Equal(t, map[string]ginlimit.Limit{"none": {}, "slots": {InFlight: 4}}, back)
 	_, err = json.Marshal(ginlimit.Limit{Rate: 1})
-	require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	kept := ginlimit.PerDay(1)
 	require.Error(t, kept.UnmarshalText([]byte("no")))
 	require.Equal(t, ginlimit.PerDay(1), kept)
 }
 
-// TestLimitOfRequestsInFlightIsNoArgument says what to write instead.
-func TestLimitOfRequestsInFlightIsNoArgument(t *testing.T) {
+// TestLimitOfRequestsInFlight is of a policy alone, once, and of nothing else beside it in the Limit.
+func TestLimitOfRequestsInFlight(t *testing.T) {
 	t.Parallel()
-	limit := ginlimit.Limit{InFlight: 4}
+	limit, err := ginlimit.ParseLimit("4 in flight")
+	require.NoError(t, err)
+	require.Equal(t, ginlimit.InFlight(4), limit)
 	require.Equal(t, "4 in flight", limit.String())
 	l := testkit.NewLocal(t)
-	_, err := ginlimit.ParseLimit("4 in flight")
-	for _, err := range []error{err, limitError(l.Allow(t.Context(), "k", limit)), limitError(l.Policy(limit)),
-		limitError(l.Policy(ginlimit.PerHour(1), ginlimit.WithLimits(limit))),
-		limitError(l.Policy(ginlimit.PerHour(1), ginlimit.WithIdentity("all", testkit.Everybody, limit)))} {
-		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
-		require.ErrorContains(t, err, "use WithConcurrency(4)")
+	hour := ginlimit.PerHour(1)
+	_, err = testkit.NewPolicy(t, l, "plan", testkit.LimitsFrom(hour, limit)).Allow(t.Context(), "k")
+	for name, err := range map[string]error{
+		"of a client":    err,
+		"of an identity": errorOf(l.Policy("test", hour, ginlimit.WithIdentity("all", testkit.Everybody, limit))),
+		"twice":          errorOf(l.Policy("test", limit, hour, limit)),
+		"another twice":  errorOf(l.Policy("test", ginlimit.WithLimits(limit, hour), ginlimit.InFlight(5))),
+		"none":           errorOf(l.Policy("test", hour, ginlimit.InFlight(0))),
+		"below none":     errorOf(l.Policy("test", hour, ginlimit.InFlight(-1))),
+		"too many":       errorOf(l.Policy("test", hour, ginlimit.InFlight(1<<20+1))),
+		"of a window":    errorOf(l.Policy("test", limit.WithAlgorithm(ginlimit.FixedWindow))),
+		"with a burst":   errorOf(l.Policy("test", limit.WithBurst(4))),
+	} {
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
 	}
+	require.NoError(t, errorOf(l.Policy("test", ginlimit.InFlight(1<<20))))
 	for _, text := range []string{"0 in flight", "-1 in flight", "x in flight", "4 in  flight more",
 		"in flight", "4/m in flight"} {
-		require.ErrorIs(t, new(ginlimit.Limit).UnmarshalText([]byte(text)), ginlimit.ErrInvalidLimit, text)
+		require.ErrorIs(t, new(ginlimit.Limit).UnmarshalText([]byte(text)), ginlimit.ErrInvalidArgument, text)
 	}
 }
 
-func limitError[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
 // TestLimitThatOnlyWindowsCountIsText too: a window holds more tokens than a bucket of as long a period.
 func TestLimitThatOnlyWindowsCountIsText(t *testing.T) {
@@ -176,9 +193,9 @@ func TestLimitThatOnlyWindowsCountIsText(t *testing.T) {
 		t.Skip("it has no such limits")
 	}
 	limit := ginlimit.Limit{Rate: testkit.AsInt(1 << 52), Period: 7 * time.Millisecond}
-	_, err := testkit.NewLocal(t).Policy(limit)
+	_, err := testkit.NewLocal(t).Policy("test", limit)
 	require.ErrorContains(t, err, "too large")
-	p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithAlgorithm(ginlimit.FixedWindow)), limit)
+	p := testkit.NewPolicy(t, testkit.NewLocal(t), "test", limit.WithAlgorithm(ginlimit.FixedWindow))
 	result, err := p.Allow(t.Context(), "k")
 	require.NoError(t, err)
 	text, err := json.Marshal(result)
@@ -190,8 +207,7 @@ func TestLimitThatOnlyWindowsCountIsText(t *testing.T) {
 
 func TestHostileLimitsAreErrors(t *testing.T) {
 	t.Parallel()
-	l, err := ginlimit.NewLocal()
-	require.NoError(t, err)
+	l := testkit.NewLocal(t)
 	limits := []ginlimit.Limit{
 		{}, {Burst: 1}, {Rate: 1}, {Rate: 1, Burst: 1}, {Rate: 1, Period: -1}, {Rate: 1, Period: 1},
 		{Rate: 1, Period: time.Millisecond + 1}, {Rate: 1, Period: time.Second, Burst: -1},
@@ -208,10 +224,10 @@ func TestHostileLimitsAreErrors(t *testing.T) {
 	for _, limit := range limits {
 		assert.NotPanics(t, func() { _ = limit.String() })
 		_, err := l.Allow(t.Context(), "k", limit)
-		assert.ErrorIs(t, err, ginlimit.ErrInvalidLimit, limit)
+		assert.ErrorIs(t, err, ginlimit.ErrInvalidArgument, limit)
 		if limit != (ginlimit.Limit{}) {
 			_, err = limit.MarshalText()
-			assert.ErrorIs(t, err, ginlimit.ErrInvalidLimit, limit)
+			assert.ErrorIs(t, err, ginlimit.ErrInvalidArgument, limit)
 		}
 	}
 }

@@ -17,7 +17,7 @@ func TestClosedLimiterMakesNoDecision(t *testing.T) {
 	limit := ginlimit.PerHour(1)
 	require.NoError(t, l.Close())
 	require.NoError(t, l.Close())
-	_, err = l.Allow(t.Context(), "k", limit)
+	_, err = testkit.Wrap(l, ginlimit.TokenBucket).Allow(t.Context(), "k", limit)
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.NoError(t, rdb.Ping(t.Context()).Err(), "the client is the caller's")
 }
@@ -25,11 +25,10 @@ func TestClosedLimiterMakesNoDecision(t *testing.T) {
 func TestZeroLimiterMakesNoDecision(t *testing.T) {
 	t.Parallel()
 	var l ginlimit.Limiter
-	_, err := l.Allow(t.Context(), "k", ginlimit.PerHour(1))
+	_, err := l.Policy("test", ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	require.ErrorIs(t, l.Reset(t.Context(), "k", ginlimit.PerHour(1)), ginlimit.ErrUnavailable)
-	_, err = l.Allow(t.Context(), "k", ginlimit.PerHour(-1))
+	_, err = (*ginlimit.Limiter)(nil).Policy("test", ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	require.Contains(t, testkit.PanicText(t, func() { l.Handler(ginlimit.PerHour(1)) }), "not made by NewLimiter")
+	require.Contains(t, testkit.PanicText(t, func() { l.Handler("test", ginlimit.PerHour(1)) }), "not made by NewLimiter")
 	require.NoError(t, l.Close())
 }

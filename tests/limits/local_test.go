@@ -14,10 +14,10 @@ import (
 // Guarantee 7, of this process: invented clients, of whom there are more than there is room for,
 // are not all remembered.
 func TestLocalMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
-	limiter, err := ginlimit.NewLocal()
-	require.NoError(t, err)
+	limiter := testkit.NewLocal(t)
 	limit := ginlimit.PerDay(5)
-	const banned, invented = 64, ginlimit.LocalBuckets * 9 / 8
+	const room = 262_144 // buckets
+	const banned, invented = 64, room * 9 / 8
 	for i := range banned {
 		require.NoError(t, limiter.Block(t.Context(), fmt.Sprint("banned ", i), 100*24*time.Hour, limit))
 	}
@@ -27,12 +27,12 @@ func TestLocalMemoryIsBounded(t *testing.T) { // not parallel: it measures the h
 			t.Fatal(err)
 		}
 	}
-	perBucket := float64(testkit.HeapInUse()-before) / ginlimit.LocalBuckets
-	t.Logf("%.0f bytes for each of %d buckets", perBucket, ginlimit.LocalBuckets)
+	perBucket := float64(testkit.HeapInUse()-before) / room
+	t.Logf("%.0f bytes for each of %d buckets", perBucket, room)
 	require.Less(t, perBucket, 400.0)
 	kept := limiter.Stats().LocalBuckets
-	require.LessOrEqual(t, kept, ginlimit.LocalBuckets)
-	require.GreaterOrEqual(t, kept, ginlimit.LocalBuckets*9/10)
+	require.LessOrEqual(t, kept, room)
+	require.GreaterOrEqual(t, kept, room*9/10)
 	for i := range banned {
 		r, err := limiter.Peek(t.Context(), fmt.Sprint("banned ", i), limit)
 		require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 
 // interleaved has a request take a token, one of another kind take one 54 s later, and then the first one's given back.
 // It wants two per minute, counted from the second one.
-func interleaved(t *testing.T, e testkit.Engine, limiter *ginlimit.Limiter, first, other func() int) {
+func interleaved(t *testing.T, e testkit.Engine, limiter *testkit.Limiter, first, other func() int) {
 	limit := ginlimit.PerMinute(2)
 	if e.Algorithm == ginlimit.FixedWindow {
 		require.Equal(t, 200, other()) // the window begins 10 s before, and has ended when the first one gives back
@@ -46,7 +46,8 @@ func TestRefundGivesBackWhatItsRequestTook(t *testing.T) {
 	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		var meanwhile func()
 		r := gin.New()
-		r.Use(e.Limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
+		r.Use(e.Limiter.Handler("user", ginlimit.PerMinute(2).WithAlgorithm(e.Algorithm),
+			ginlimit.WithKey(ginlimit.ByHeader("User")),
 			ginlimit.WithRefund(func(c *gin.Context) bool { return c.FullPath() == "/failed" })))
 		r.GET("/", func(*gin.Context) {})
 		r.GET("/failed", func(*gin.Context) { meanwhile() })
@@ -66,13 +67,13 @@ func TestRefusedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
 			return // nobody comes in between
 		}
 		// A process: what asks it, its client and its limiter.
-		process := func() (func(user, team string) int, *redis.Ring, *ginlimit.Limiter) {
+		process := func() (func(user, team string) int, *redis.Ring, *testkit.Limiter) {
 			rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": e.Rdb.Options().Addr}})
 			t.Cleanup(func() { _ = rdb.Close() })
-			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(e.Algorithm), ginlimit.WithDenyMemory(0))
-			r := testkit.Serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithName("user"),
+			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(e.Algorithm), ginlimit.WithDenyCache(0))
+			r := testkit.Serve(limiter.Handler("user", ginlimit.PerMinute(2).WithAlgorithm(e.Algorithm),
 				ginlimit.WithKey(ginlimit.ByHeader("User")),
-				ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), ginlimit.PerDay(1000))))
+				ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), ginlimit.PerDay(1000).WithAlgorithm(e.Algorithm))))
 			return func(user, team string) int {
 				return testkit.Get(r, "/", testkit.With("User", user), testkit.With("Team", team)).Code
 			}, rdb, limiter
@@ -103,9 +104,9 @@ func TestRefusedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
 func TestWindowsAreRefundedInTheProcess(t *testing.T) {
 	t.Parallel()
 	for _, a := range testkit.WindowAlgorithms {
-		limiter := testkit.WithoutRedis(t, ginlimit.WithAlgorithm(a), ginlimit.WithReplicas(4))
+		limiter := testkit.WithoutRedis(t, testkit.WithAlgorithm(a), ginlimit.WithReplicas(4))
 		cost := 1
-		r := testkit.Serve(limiter.Handler(ginlimit.PerHour(10), ginlimit.WithName("n"), ginlimit.WithKey(testkit.Everybody),
+		r := testkit.Serve(limiter.Handler("n", ginlimit.PerHour(10).WithAlgorithm(a), ginlimit.WithKey(testkit.Everybody),
 			ginlimit.WithCost(func(*gin.Context) int { return cost }),
 			ginlimit.WithRefund(func(*gin.Context) bool { return true })))
 		for range 3 {

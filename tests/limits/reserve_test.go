@@ -80,7 +80,7 @@ func TestSettleChangesNothing(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerDay(20)
 		r := e.Reserve(t, 5, limit)
-		require.ErrorIs(t, r.Settle(t.Context(), -1), ginlimit.ErrInvalidLimit)
+		require.ErrorIs(t, r.Settle(t.Context(), -1), ginlimit.ErrInvalidArgument)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.ErrorIs(t, r.Settle(ended, 3), context.Canceled)
@@ -99,14 +99,14 @@ func TestReserveRefusesArguments(t *testing.T) {
 	l := testkit.NewLocal(t)
 	for _, n := range []int{0, -1, math.MinInt} {
 		r, err := l.Reserve(t.Context(), "k", n, ginlimit.PerDay(1))
-		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 		require.Nil(t, r)
 	}
 	_, err := l.Reserve(t.Context(), "", 1, ginlimit.PerDay(1))
 	require.ErrorIs(t, err, ginlimit.ErrNoKey)
 	_, err = l.Reserve(t.Context(), "k", 1)
-	require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
-	_, err = new(ginlimit.Limiter).Reserve(t.Context(), "k", 1, ginlimit.PerDay(1))
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	_, err = testkit.Wrap(new(ginlimit.Limiter), ginlimit.TokenBucket).Reserve(t.Context(), "k", 1, ginlimit.PerDay(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	_, err = new(ginlimit.Policy).Reserve(t.Context(), "k", 1)
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
@@ -136,9 +136,10 @@ func TestSettleWithoutRedis(t *testing.T) {
 	t.Parallel()
 	limit := ginlimit.PerDay(20)
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		limiter, err := ginlimit.NewLimiter(b.Redis)
+		made, err := ginlimit.NewLimiter(b.Redis)
 		require.NoError(t, err)
-		defer limiter.Close()
+		defer made.Close()
+		limiter := testkit.Wrap(made, ginlimit.TokenBucket)
 		before, err := limiter.Reserve(t.Context(), "k", 5, limit)
 		require.NoError(t, err)
 		b.Late.Store(true)
@@ -182,8 +183,8 @@ func TestWithSettle(t *testing.T) {
 			rdb, _ := testkit.NewMiniredis(t)
 			limiter := testkit.NewLimiter(t, rdb)
 			limit := ginlimit.PerDay(100)
-			opts := []ginlimit.Option{
-				ginlimit.WithName("x"), ginlimit.WithCost(func(*gin.Context) int { return row.cost }),
+			opts := []ginlimit.PolicyOption{
+				limit, ginlimit.WithCost(func(*gin.Context) int { return row.cost }),
 				ginlimit.WithSettle(func(*gin.Context) int { return row.actual }),
 			}
 			if name == "of several identities" {
@@ -194,7 +195,7 @@ func TestWithSettle(t *testing.T) {
 			router.Use(func(c *gin.Context) {
 				defer func() { errs = c.Errors; _ = recover() }()
 				c.Next()
-			}, limiter.Handler(limit, opts...))
+			}, limiter.Handler("x", opts...))
 			router.GET("/", row.serve)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -223,16 +224,15 @@ func TestFloor(t *testing.T) {
 	t.Parallel()
 	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
 		for _, limits := range [][]ginlimit.Limit{
-			{ginlimit.PerDay(10)},
-			{ginlimit.PerDay(10), ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1))},
+			{ginlimit.PerDay(10).WithAlgorithm(a)},
+			{ginlimit.PerDay(10).WithAlgorithm(a), ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1))},
 		} {
 			t.Run(a.String()+strconv.Itoa(len(limits)), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					limiter := testkit.NewLocal(t, ginlimit.WithAlgorithm(a))
-					people := testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("x"))
-					batch := testkit.NewPolicy(t, limiter, limits[0], ginlimit.WithLimits(limits[1:]...),
-						ginlimit.WithName("x"), ginlimit.WithFloor(4))
+					limiter := testkit.NewLocal(t)
+					people := testkit.NewPolicy(t, limiter, "x", ginlimit.WithLimits(limits...))
+					batch := testkit.NewPolicy(t, limiter, "x", ginlimit.WithLimits(limits...), ginlimit.WithFloor(4))
 					allow := func(p *ginlimit.Policy, allowed bool, remaining int) ginlimit.Result {
 						t.Helper()
 						r, err := p.Allow(t.Context(), "k")
@@ -275,10 +275,9 @@ func TestFloor(t *testing.T) {
 // TestSettleTakesOfTheFloor: a floor keeps tokens from being taken, not from being charged for what was used.
 func TestSettleTakesOfTheFloor(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerDay(100)
-		people := testkit.NewPolicy(t, e.Limiter, limit, ginlimit.WithName("x"), ginlimit.WithAlgorithm(e.Algorithm))
-		batch := testkit.NewPolicy(t, e.Limiter, limit, ginlimit.WithName("x"),
-			ginlimit.WithAlgorithm(e.Algorithm), ginlimit.WithFloor(80))
+		limit := ginlimit.PerDay(100).WithAlgorithm(e.Algorithm)
+		people := testkit.NewPolicy(t, e.Limiter, "x", limit)
+		batch := testkit.NewPolicy(t, e.Limiter, "x", limit, ginlimit.WithFloor(80))
 		r, err := batch.Reserve(t.Context(), "c", 5)
 		require.NoError(t, err)
 		require.True(t, r.Result().Allowed)
@@ -305,7 +304,7 @@ func TestSettleGivesBackWhatIsStillThere(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		redisLimiter := testkit.NewLimiter(t, b.Redis)
-		for name, limiter := range map[string]*ginlimit.Limiter{"redis": redisLimiter, "local": testkit.NewLocal(t)} {
+		for name, limiter := range map[string]*testkit.Limiter{"redis": redisLimiter, "local": testkit.NewLocal(t)} {
 			sleep := func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) }
 			sleep(0)
 			limit := ginlimit.PerSecond(10).WithBurst(100)
@@ -352,7 +351,7 @@ func TestNoLeaseOfMixedLimits(t *testing.T) {
 				require.NoError(t, r.Settle(t.Context(), 2))
 			}
 		}
-		router := testkit.Serve(limiter.Handler(quota, ginlimit.WithName("settling"),
+		router := testkit.Serve(limiter.Handler("settling", quota,
 			ginlimit.WithSettle(func(*gin.Context) int { return 1 })))
 		for range 50 {
 			require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
@@ -371,10 +370,10 @@ func TestFloorIsChecked(t *testing.T) {
 	t.Parallel()
 	limiter := testkit.NewLocal(t)
 	for floor, ok := range map[int]bool{-1: false, 0: true, 9: true, 10: false, math.MaxInt: false} {
-		_, err := limiter.Policy(ginlimit.PerHour(10), ginlimit.WithFloor(floor))
+		_, err := limiter.Policy("10/h", ginlimit.PerHour(10), ginlimit.WithFloor(floor))
 		require.Equal(t, ok, err == nil, "%d: %v", floor, err)
 	}
-	p := testkit.NewPolicy(t, limiter, ginlimit.PerHour(100), ginlimit.WithFloor(10),
+	p := testkit.NewPolicy(t, limiter, "own", ginlimit.WithFloor(10),
 		ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 			n, err := strconv.Atoi(client)
 			return []ginlimit.Limit{ginlimit.PerHour(n)}, err

@@ -38,14 +38,15 @@ func TestReturnedTokensEqualModel(t *testing.T) {
 
 // taker takes tokens by requests that go on until their tokens are given back, or until the test ends.
 type taker struct {
-	limiter *ginlimit.Limiter
-	open    sync.WaitGroup
-	ended   chan struct{} // closed at the end of the test
-	routers map[string]http.Handler
+	limiter   *testkit.Limiter
+	algorithm ginlimit.Algorithm
+	open      sync.WaitGroup
+	ended     chan struct{} // closed at the end of the test
+	routers   map[string]http.Handler
 }
 
-func newTaker(t *testing.T, l *ginlimit.Limiter) *taker {
-	k := &taker{limiter: l, ended: make(chan struct{}), routers: map[string]http.Handler{}}
+func newTaker(t *testing.T, e testkit.Engine) *taker {
+	k := &taker{limiter: e.Limiter, algorithm: e.Algorithm, ended: make(chan struct{}), routers: map[string]http.Handler{}}
 	t.Cleanup(func() {
 		close(k.ended)
 		k.open.Wait()
@@ -74,9 +75,13 @@ func requestOf(c *gin.Context) *takenRequest {
 func (k *taker) router(limits []ginlimit.Limit) http.Handler {
 	name := fmt.Sprint(limits)
 	if k.routers[name] == nil {
+		counted := slices.Clone(limits)
+		for i := range counted {
+			counted[i].Algorithm = k.algorithm
+		}
 		r := gin.New()
 		_ = r.SetTrustedProxies(nil)
-		r.GET("/", k.limiter.Handler(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("taken"),
+		r.GET("/", k.limiter.Handler("taken", ginlimit.WithLimits(counted...),
 			ginlimit.WithKey(func(c *gin.Context) (string, error) { return requestOf(c).client, nil }),
 			ginlimit.WithCost(func(c *gin.Context) int { return requestOf(c).n }),
 			ginlimit.WithRefund(func(c *gin.Context) bool {
@@ -112,7 +117,6 @@ func (k *taker) take(client string, n int, limits ...ginlimit.Limit) (ginlimit.R
 		router.ServeHTTP(httptest.NewRecorder(), req.WithContext(context.WithValue(req.Context(), takenKey{}, request)))
 	})
 	result := <-request.result
-	result.Name = ""
 	return result, func() {
 		close(request.back)
 		<-done
@@ -138,7 +142,7 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 			[]ginlimit.Limit{{Rate: 9, Period: 20 * time.Second}}
 	}
 	var taken []returnable
-	k := newTaker(t, e.Limiter)
+	k := newTaker(t, e)
 	pass := func(d time.Duration) { e.Advance(d); m.Advance(d) }
 	returned := 0
 	for i := range steps {
@@ -164,7 +168,7 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 			n := 1 + r.IntN(3)
 			got, back := k.take(client, n, limits...)
 			want := m.Take(key, int64(n), int64(n), limits)
-			got.Source = 0
+			want.Name, got.Source = "taken", 0
 			require.Equal(t, want, got, "seed %d, step %d", seed, i)
 			if got.Granted > 0 {
 				taken = append(taken, returnable{limits, back, m.Returns(key, int64(n), limits), m.Now + l.Period.Milliseconds()})
@@ -173,7 +177,9 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 		peek, err := e.Limiter.Peek(t.Context(), key, limits...)
 		require.NoError(t, err)
 		peek.Source = 0
-		require.Equal(t, m.Take(key, 0, 1, limits), peek, "seed %d, step %d", seed, i)
+		want := m.Take(key, 0, 1, limits)
+		want.Name = "taken"
+		require.Equal(t, want, peek, "seed %d, step %d", seed, i)
 	}
 	require.Greater(t, returned, steps/10)
 }
@@ -185,7 +191,7 @@ func TestReturnWritesNoLongTail(t *testing.T) {
 		t.Run(fmt.Sprint(later), func(t *testing.T) {
 			t.Parallel()
 			e, limit := testkit.MiniredisEngine(t, ginlimit.SlidingWindow), ginlimit.PerHour(5000)
-			key, takes := clientOfTaker("k"), newTaker(t, e.Limiter)
+			key, takes := clientOfTaker("k"), newTaker(t, e)
 			r, err := e.Limiter.AllowN(t.Context(), key, 2, limit)
 			require.NoError(t, err)
 			require.Equal(t, 4998, r.Remaining)
@@ -217,7 +223,7 @@ func TestNothingIsReturnedThatMayHaveLeft(t *testing.T) {
 			return // the process knows
 		}
 		limit := ginlimit.Limit{Rate: 3, Period: 20 * time.Millisecond}
-		key, takes := clientOfTaker("k"), newTaker(t, e.Limiter)
+		key, takes := clientOfTaker("k"), newTaker(t, e)
 		_, back := takes.take("k", 1, limit)
 		e.Advance(limit.Period)
 		takes.take("k", 1, limit)

@@ -93,8 +93,8 @@ func TestSettleEndsARememberedRefusal(t *testing.T) {
 			t.Parallel()
 			rdb, _ := testkit.NewMiniredis(t)
 			limit := ginlimit.PerDay(20)
-			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a),
-				ginlimit.WithDenyMemory(10), testkit.TrustsClock()), Algorithm: a}
+			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a),
+				ginlimit.WithDenyCache(10), testkit.TrustsClock()), Algorithm: a}
 			more, less := e.Reserve(t, 8, limit), e.Reserve(t, 12, limit)
 			refused := func(from ginlimit.Source) {
 				t.Helper()
@@ -103,10 +103,10 @@ func TestSettleEndsARememberedRefusal(t *testing.T) {
 				require.Equal(t, from, r.Source)
 			}
 			refused(ginlimit.FromRedis)
-			refused(ginlimit.FromMemory)
+			refused(ginlimit.FromCache)
 			require.NoError(t, more.Settle(t.Context(), 10))
 			refused(ginlimit.FromRedis)
-			refused(ginlimit.FromMemory)
+			refused(ginlimit.FromCache)
 			require.NoError(t, less.Settle(t.Context(), 9))
 			e.Allowed(t, 1, 0, limit)
 			refused(ginlimit.FromRedis)
@@ -125,14 +125,14 @@ func TestFloorBesideLeases(t *testing.T) {
 				const burst, floor = 2000, 500
 				limit := ginlimit.PerHour(3_600_000).WithBurst(burst)
 				if a == ginlimit.FixedWindow {
-					limit = ginlimit.Limit{Rate: burst, Period: 2 * time.Second}
+					limit = ginlimit.Per(burst, 2*time.Second).WithAlgorithm(a)
 				}
-				limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+				limiter := testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
 				people := testkit.NewPolicy(t,
-					testkit.NewLimiter(t, b.Connect(t), ginlimit.WithAlgorithm(a),
+					testkit.NewLimiter(t, b.Connect(t), testkit.WithAlgorithm(a),
 						ginlimit.WithLease(200*time.Millisecond), testkit.TrustsClock()),
-					limit, ginlimit.WithName("x"))
-				batch := testkit.NewPolicy(t, limiter, limit, ginlimit.WithName("x"), ginlimit.WithFloor(floor))
+					"x", limit)
+				batch := testkit.NewPolicy(t, limiter, "x", limit, ginlimit.WithFloor(floor))
 				start, admitted, leased, owed := time.Now(), 0, 0, false
 				for i := range 1800 {
 					if i%4 == 0 {

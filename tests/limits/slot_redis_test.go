@@ -23,11 +23,11 @@ import (
 )
 
 // slotPolicy returns a policy with three slots on a server.
-func slotPolicy(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Option) *ginlimit.Policy {
+func slotPolicy(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *ginlimit.Policy {
 	t.Helper()
 	limiter := testkit.NewLimiter(t, rdb,
-		append([]ginlimit.Option{testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed)}, opts...)...)
-	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(3))
+		append([]ginlimit.LimiterOption{testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed)}, opts...)...)
+	p, err := limiter.Policy("api", ginlimit.InFlight(3))
 	require.NoError(t, err)
 	return p
 }
@@ -120,8 +120,8 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 	addr, process := testkit.StartRedisProcess(t)
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithReplicas(2),
 		ginlimit.WithTimeout(200*time.Millisecond),
-		ginlimit.WithFailure(ginlimit.FailLocal))
-	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(4))
+		ginlimit.WithFailureMode(ginlimit.FailLocal))
+	p, err := limiter.Policy("api", ginlimit.InFlight(4))
 	require.NoError(t, err)
 	other := slotPolicyOf(t, addr, 4)
 	before := testkit.Acquire(t, p)
@@ -162,8 +162,8 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 func slotPolicyOf(t testing.TB, addr string, n int) *ginlimit.Policy {
 	t.Helper()
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.Patient(),
-		ginlimit.WithFailure(ginlimit.FailClosed))
-	p, err := limiter.Policy(ginlimit.Limit{Rate: -1}, ginlimit.WithName("api"), ginlimit.WithConcurrency(n))
+		ginlimit.WithFailureMode(ginlimit.FailClosed))
+	p, err := limiter.Policy("api", ginlimit.InFlight(n))
 	require.NoError(t, err)
 	return p
 }
@@ -189,10 +189,9 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 				var admitted atomic.Int64
 				var all sync.WaitGroup
 				for range 4 {
-					limiter := testkit.NewLimiter(t, connect(), testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
-					p, err := limiter.Policy(ginlimit.PerSecond(1_000_000), ginlimit.WithName(a.String()),
-						ginlimit.WithAlgorithm(a), ginlimit.WithConcurrency(n),
-						ginlimit.WithLimits(ginlimit.PerCalendar(1_000_000, ginlimit.CalendarMonth(nil, 1))))
+					limiter := testkit.NewLimiter(t, connect(), testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed))
+					p, err := limiter.Policy(a.String(), ginlimit.PerSecond(1_000_000).WithAlgorithm(a),
+						ginlimit.InFlight(n), ginlimit.PerCalendar(1_000_000, ginlimit.CalendarMonth(nil, 1)))
 					require.NoError(t, err)
 					for caller := range 12 {
 						client := caller % len(inFlight)

@@ -99,8 +99,7 @@ func TestTraceEqualsModelInProcess(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				limiter, err := ginlimit.NewLocal()
-				require.NoError(t, err)
+				limiter := testkit.NewLocal(t)
 				m := testkit.NewBucketModel()
 				for i, s := range testkit.Trace(seed, traceSteps/testkit.RaceShare, traceLimits, ample) {
 					time.Sleep(s.Wait) // the bubble's clock

@@ -26,7 +26,7 @@ func TestAlgorithmsDoNotMeet(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limit := ginlimit.PerHour(3)
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
+		limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a))
 		r, err := limiter.AllowN(t.Context(), "k", 3, limit)
 		require.NoError(t, err)
 		require.True(t, r.Allowed, a)
@@ -41,7 +41,7 @@ func TestManyWindowsShareACall(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
-			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
 			const callers, each, keys = 256, 40, 50
 			limit := ginlimit.PerDay(100) // half of what is asked for
 			require.NoError(t, limiter.Block(t.Context(), "key 0", time.Hour, limit))
@@ -119,7 +119,7 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 			t.Run(fmt.Sprint(a, " ", limit), func(t *testing.T) {
 				t.Parallel()
 				rdb := testkit.Connect(t, testkit.StartRedis(t))
-				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+				limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
 				var admissions []admission
 				admitted := 0
 				start, err := rdb.Time(t.Context()).Result() // the clock that they go by, which may be set
@@ -166,7 +166,7 @@ func TestWindowsThatEndInTheirScript(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
-			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
+			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a))
 			limits := []ginlimit.Limit{{Rate: 1000, Period: time.Millisecond}, {Rate: 1000, Period: 2 * time.Millisecond}}
 			var all sync.WaitGroup
 			for caller := range 32 {
@@ -264,7 +264,7 @@ func TestMixedAlgorithmsShareABatch(t *testing.T) {
 	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))
 	var routes []*gin.Engine
 	for a := range ginlimit.Algorithm(3) {
-		routes = append(routes, testkit.Serve(limiter.Handler(ginlimit.PerDay(100), ginlimit.WithAlgorithm(a))))
+		routes = append(routes, testkit.Serve(limiter.Handler("api", ginlimit.PerDay(100).WithAlgorithm(a))))
 	}
 	const callers, each, clients = 128, 60, 4 // 640 requests of each client on each route
 	var served [3][clients]atomic.Int64
@@ -296,7 +296,7 @@ func TestLogWithoutAnEndIsNotLeft(t *testing.T) {
 	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-pexpire").Err())
 	rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
 	t.Cleanup(func() { _ = rdb.Close() })
-	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
+	limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(ginlimit.SlidingWindow))
 	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(5))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.Zero(t, admin.DBSize(t.Context()).Val())
@@ -308,7 +308,7 @@ func TestForeignWindowsAreErrors(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	ctx, limit := t.Context(), ginlimit.PerHour(5)
 	for _, a := range testkit.WindowAlgorithms {
-		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a))
+		limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a))
 		name := testkit.Engine{Algorithm: a}.RedisKey("k", limit)
 		for what, set := range map[string]func(){
 			"a list":              func() { rdb.RPush(ctx, name, "x", "y") },
@@ -341,7 +341,7 @@ func TestFullMemoryChargesNoWindow(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	ctx, limit := t.Context(), ginlimit.PerHour(50)
 	for _, a := range testkit.WindowAlgorithms {
-		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+		limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
 		for range 3 {
 			_, err := limiter.Allow(ctx, "k", limit, ginlimit.PerDay(60))
 			require.NoError(t, err)

@@ -233,7 +233,7 @@ func TestLargestWindowsStayExact(t *testing.T) {
 			require.True(t, e.AllowN(t, most-1, limit).Allowed)
 		}
 		r, err := e.Limiter.Allow(t.Context(), "k", ginlimit.Limit{Rate: most + 1, Period: time.Hour})
-		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 		require.Zero(t, r)
 	})
 }
@@ -241,11 +241,11 @@ func TestLargestWindowsStayExact(t *testing.T) {
 func TestWindowHasNoBurst(t *testing.T) {
 	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		_, err := e.Limiter.Allow(t.Context(), "k", ginlimit.PerMinute(10).WithBurst(20))
-		require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 		require.ErrorContains(t, err, "burst")
 		e.Allowed(t, 1, 9, ginlimit.PerMinute(10).WithBurst(10))
 		require.ErrorContains(t, testkit.PanicError(func() {
-			e.Limiter.Handler(ginlimit.PerMinute(10).WithBurst(1))
+			e.Limiter.Handler("test", ginlimit.PerMinute(10).WithBurst(1).WithAlgorithm(e.Algorithm))
 		}), "burst")
 	})
 }
@@ -283,9 +283,9 @@ func TestDoubleBurstAtTheEdge(t *testing.T) {
 func TestHandlersOfALimiterMayCountDifferently(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
-	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithDenyMemory(0))
-	fixed := testkit.Serve(limiter.Handler(ginlimit.PerMinute(2)))
-	bucket := testkit.Serve(limiter.Handler(ginlimit.PerMinute(2), ginlimit.WithAlgorithm(ginlimit.TokenBucket)))
+	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithDenyCache(0))
+	fixed := testkit.Serve(limiter.Handler("api", ginlimit.PerMinute(2).WithAlgorithm(ginlimit.FixedWindow)))
+	bucket := testkit.Serve(limiter.Handler("api", ginlimit.PerMinute(2)))
 	for _, r := range []*gin.Engine{fixed, bucket} {
 		testkit.Get(r, "/")
 		assert.Equal(t, "0", testkit.Remaining(testkit.Get(r, "/")))
@@ -301,8 +301,7 @@ func TestHandlersOfALimiterMayCountDifferently(t *testing.T) {
 func TestLogsAreCoarserInTheProcessWhereTheyAreLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		limiter, err := ginlimit.NewLocal(ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
-		require.NoError(t, err)
+		limiter := testkit.NewLocal(t, testkit.WithAlgorithm(ginlimit.SlidingWindow))
 		const rate = 20_000
 		limit, ctx := ginlimit.PerHour(rate), t.Context()
 		for i := range rate {
@@ -329,8 +328,8 @@ func TestWindowsAreSharedWithoutRedis(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				limiter := testkit.WithoutRedis(t, ginlimit.WithAlgorithm(a), ginlimit.WithReplicas(4))
-				limit, ctx := ginlimit.PerMinute(10), t.Context()
+				limiter := testkit.WithoutRedis(t, testkit.WithAlgorithm(a), ginlimit.WithReplicas(4))
+				limit, ctx := ginlimit.PerMinute(10).WithAlgorithm(a), t.Context()
 				ask := func(key string, n int) ginlimit.Result {
 					r, err := limiter.AllowN(ctx, key, n, limit)
 					require.NoError(t, err)

@@ -55,7 +55,7 @@ func TestRefusedWritesAskOncePerLife(t *testing.T) {
 	require.ErrorIs(t, elsewhere.Invalidate(t.Context(), "three"), ginlimit.ErrUnavailable)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	has(t, here, "three", 4)
-	require.EqualValues(t, 1, rdb.Exists(t.Context(), "ginlimit:plan:{three}").Val())
+	require.EqualValues(t, 1, rdb.Exists(t.Context(), "ginlimit:plan:{plans|three}").Val())
 
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	s.Set("three", ginlimit.PerMinute(5), nil)

@@ -83,7 +83,7 @@ func TestOutageKeepsPlansForALife(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := testkit.NewSource()
-		days, err := ginlimit.NewPlans(b.Redis, 48*time.Hour, testkit.SingleLimit(s.Ask))
+		days, err := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(ginlimit.DefaultTimeout)).NewPlans("plans", 48*time.Hour, testkit.SingleLimit(s.Ask))
 		require.NoError(t, err)
 		has(t, days, "three", 3)
 		plans := testkit.PlansOfProcess(t, b, s.Ask)
@@ -118,7 +118,7 @@ func TestFailedInvalidationOutlastsTheOutage(t *testing.T) {
 				cancel()
 				require.ErrorIs(t, plans.Invalidate(canceled, "three"), context.Canceled)
 				synctest.Wait() // nothing is on its way
-				require.True(t, b.Mini.Exists("ginlimit:plan:{three}"))
+				require.True(t, b.Mini.Exists("ginlimit:plan:{plans|three}"))
 				if c.failing {
 					s.Set("three", ginlimit.PerMinute(4), context.DeadlineExceeded)
 					has(t, plans, "three", 3)

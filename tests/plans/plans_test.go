@@ -26,7 +26,7 @@ func TestPlanChangeTakesEffectAfterInvalidation(t *testing.T) {
 	rdb, advance := testkit.NewMiniredis(t)
 	s := testkit.NewSource()
 	plans := testkit.NewPlans(t, rdb, s)
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithName("plan"),
+	r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("plan",
 		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
 		ginlimit.WithLimitFunc(plans.Limits)))
 	client := testkit.With("X-Client-Id", "three")
@@ -85,10 +85,13 @@ func TestSlowSourcesHoldNobodyUp(t *testing.T) {
 
 func TestAllFaultsOfPlansAtOnce(t *testing.T) {
 	t.Parallel()
-	_, err := ginlimit.NewPlans(nil, 0, nil, ginlimit.WithPrefix("{"), nil)
-	for _, fault := range []string{"client is nil", "a life of 0s", "source is nil", "WithPrefix", "option 2 is nil"} {
+	_, err := testkit.NewLocal(t).NewPlans("", 0, nil)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	for _, fault := range []string{"the name is empty", "a life of 0s", "source is nil"} {
 		assert.ErrorContains(t, err, fault)
 	}
+	_, err = new(ginlimit.Limiter).NewPlans("plans", time.Minute, testkit.SingleLimit(testkit.NewSource().Ask))
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 }
 
 // TestPlansHaveSeveralLimits: from the source, by way of Redis, in another process, and after Invalidate.
@@ -108,11 +111,10 @@ func TestPlansHaveSeveralLimits(t *testing.T) {
 		return plan, nil
 	}
 	process := func() (*ginlimit.Plans, *gin.Engine) {
-		plans, err := ginlimit.NewPlans(rdb, time.Hour, source, testkit.Patient())
+		plans, err := testkit.NewLimiter(t, rdb).NewPlans("plans", time.Hour, source)
 		require.NoError(t, err)
 		return plans,
-			testkit.Serve(testkit.NewLimiter(t, rdb).Handler(ginlimit.PerMinute(0),
-				ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits)))
+			testkit.Serve(testkit.NewLimiter(t, rdb).Handler("plan", testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits)))
 	}
 	plans, r := process()
 	others, other := process()
@@ -154,9 +156,9 @@ func TestPlansWithoutLimitsAreFailures(t *testing.T) {
 			t.Parallel()
 			rdb, _ := testkit.NewMiniredis(t)
 			var log testkit.Buffer
-			plans, err := ginlimit.NewPlans(rdb, time.Hour,
-				func(context.Context, string) ([]ginlimit.Limit, error) { return answer, nil }, testkit.Patient(),
-				ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			plans, err := limiter.NewPlans("plans", time.Hour,
+				func(context.Context, string) ([]ginlimit.Limit, error) { return answer, nil })
 			require.NoError(t, err)
 			limits, err := plans.Limits(t.Context(), "c")
 			require.ErrorIs(t, err, ginlimit.ErrUnavailable)

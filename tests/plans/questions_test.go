@@ -67,8 +67,8 @@ func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
 		held.Store(true)
 		distant := b.Connect(t)
 		distant.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
-		plans, err := ginlimit.NewPlans(distant, time.Hour, testkit.SingleLimit(source),
-			ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+		plans, err := testkit.NewLimiter(t, distant, ginlimit.WithTimeout(ginlimit.DefaultTimeout),
+			ginlimit.WithLogger(slog.New(slog.DiscardHandler))).NewPlans("plans", time.Hour, testkit.SingleLimit(source))
 		require.NoError(t, err)
 		var all sync.WaitGroup
 		for i := range clients {
@@ -103,7 +103,7 @@ func TestInventedClientsStarveNobody(t *testing.T) {
 				}
 				distant := b.Connect(t)
 				distant.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
-				plans, err := ginlimit.NewPlans(distant, time.Hour, testkit.SingleLimit(source))
+				plans, err := testkit.NewLimiter(t, distant, ginlimit.WithTimeout(ginlimit.DefaultTimeout)).NewPlans("plans", time.Hour, testkit.SingleLimit(source))
 				require.NoError(t, err)
 				for round := range rounds {
 					var all sync.WaitGroup

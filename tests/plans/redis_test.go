@@ -45,8 +45,8 @@ func TestPlansAskOncePerClientAndLife(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 4, s.Asked.Load())
-	require.ElementsMatch(t, []string{"ginlimit:plan:{three}", "ginlimit:plan:{unlimited}", "ginlimit:plan:{prohibited}",
-		"ginlimit:plan:{nobody}"}, rdb.Keys(t.Context(), "*").Val())
+	require.ElementsMatch(t, []string{"ginlimit:plan:{plans|three}", "ginlimit:plan:{plans|unlimited}", "ginlimit:plan:{plans|prohibited}",
+		"ginlimit:plan:{plans|nobody}"}, rdb.Keys(t.Context(), "*").Val())
 
 	aging(t, rdb, time.Hour)
 	limit, err := testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three")
@@ -89,14 +89,14 @@ func TestOldPlansServeWhileTheSourceFails(t *testing.T) {
 	get := func(p *ginlimit.Plans, client string) (ginlimit.Limit, error) {
 		return testkit.LimitOf(p, t.Context(), client)
 	}
-	renewing, err := ginlimit.NewPlans(rdb, time.Second, testkit.SingleLimit(s.Ask), testkit.Patient())
+	renewing, err := testkit.NewLimiter(t, rdb, testkit.Patient()).NewPlans("plans", time.Second, testkit.SingleLimit(s.Ask))
 	require.NoError(t, err)
 	for range 2 { // Redis keeps a plan that is asked for again when it is old
 		_, err := get(renewing, "three")
 		require.NoError(t, err)
 		<-time.After(time.Second)
 	}
-	require.EqualValues(t, 1, rdb.Exists(t.Context(), "ginlimit:plan:{three}").Val())
+	require.EqualValues(t, 1, rdb.Exists(t.Context(), "ginlimit:plan:{plans|three}").Val())
 	broken := errors.New("the database is away")
 	s.Set("three", ginlimit.PerMinute(4), broken)
 	for range 10 {
@@ -147,19 +147,20 @@ func TestOpenBreakerPreventsAStampede(t *testing.T) {
 func TestInventedClientsLeaveRedis(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	plans := testkit.NewPlans(t, rdb, testkit.NewSource(), ginlimit.WithName("users"))
+	plans := testkit.NewPlans(t, rdb, testkit.NewSource())
 	for _, client := range []string{"nobody", strings.Repeat("long ", 1000), "{}", "three"} {
 		_, _ = testkit.LimitOf(plans, t.Context(), client)
 	}
 	for _, key := range rdb.Keys(t.Context(), "*").Val() {
 		require.LessOrEqual(t, len(key), 100)
-		require.True(t, strings.HasPrefix(key, "ginlimit:plan:{users|") || strings.HasPrefix(key, "ginlimit:plan:{#"), key)
+		require.True(t, strings.HasPrefix(key, "ginlimit:plan:{plans|") || strings.HasPrefix(key, "ginlimit:plan:{#"), key)
 		if !strings.Contains(key, "three") {
 			require.LessOrEqual(t, rdb.PTTL(t.Context(), key).Val(), time.Hour)
 		}
 	}
-	_, err := testkit.LimitOf(testkit.NewPlans(t, rdb, &testkit.Source{}, ginlimit.WithName("tenants")),
-		t.Context(), "three")
+	tenants, err := testkit.NewLimiter(t, rdb).NewPlans("tenants", time.Hour, testkit.SingleLimit((&testkit.Source{}).Ask))
+	require.NoError(t, err)
+	_, err = testkit.LimitOf(tenants, t.Context(), "three")
 	require.ErrorIs(t, err, ginlimit.ErrUnknownClient, "other names are other plans")
 }
 
@@ -196,7 +197,7 @@ func TestFailedInvalidationHoldsHere(t *testing.T) {
 	require.NoError(t, err)
 	s.Set("three", ginlimit.PerMinute(4), nil)
 	require.ErrorIs(t, plans.Invalidate(canceled(t), "three"), context.Canceled)
-	require.NoError(t, rdb.Set(t.Context(), "ginlimit:plan:{three}", "3/m", 48*time.Hour).Err())
+	require.NoError(t, rdb.Set(t.Context(), "ginlimit:plan:{plans|three}", "3/m", 48*time.Hour).Err())
 	limit, err := testkit.LimitOf(plans, t.Context(), "three")
 	require.NoError(t, err)
 	require.Equal(t, ginlimit.PerMinute(4), limit)
@@ -239,16 +240,16 @@ func TestInvalidationOvertakesAQuestion(t *testing.T) {
 func TestPlansSurvive(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	panics, err := ginlimit.NewPlans(rdb, time.Hour,
-		func(context.Context, string) ([]ginlimit.Limit, error) { panic("fault") }, testkit.Patient())
+	panics, err := testkit.NewLimiter(t, rdb).NewPlans("plans", time.Hour,
+		func(context.Context, string) ([]ginlimit.Limit, error) { panic("fault") })
 	require.NoError(t, err)
 	for range 2 {
 		_, err = testkit.LimitOf(panics, t.Context(), "k")
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	}
 	s := testkit.NewSource()
-	require.NoError(t, rdb.RPush(t.Context(), "ginlimit:plan:{three}", "x").Err())
-	require.NoError(t, rdb.Set(t.Context(), "ginlimit:plan:{unlimited}", "hello", 0).Err())
+	require.NoError(t, rdb.RPush(t.Context(), "ginlimit:plan:{plans|three}", "x").Err())
+	require.NoError(t, rdb.Set(t.Context(), "ginlimit:plan:{plans|unlimited}", "hello", 0).Err())
 	plans := testkit.NewPlans(t, rdb, s)
 	for _, client := range []string{"three", "unlimited"} {
 		limit, err := testkit.LimitOf(plans, t.Context(), client)

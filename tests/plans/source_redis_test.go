@@ -31,8 +31,8 @@ func TestInventedClientsStarveNobodyOnRedis(t *testing.T) {
 		}
 		return ginlimit.Limit{}, ginlimit.ErrUnknownClient
 	}
-	plans, err := ginlimit.NewPlans(rdb, time.Hour, testkit.SingleLimit(source),
-		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	plans, err := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout),
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler))).NewPlans("plans", time.Hour, testkit.SingleLimit(source))
 	require.NoError(t, err)
 	for round, invented := range []int{300, 300, 300, 300, 300, 3000} {
 		var all sync.WaitGroup
@@ -63,7 +63,7 @@ func TestPlansWhileTheirSlotMigrates(t *testing.T) {
 	for i := range 4 {
 		client := fmt.Sprint("client ", i)
 		s.Plans[client] = ginlimit.PerMinute(7)
-		if m.Begin(t, "ginlimit:plan:{"+client+"}") {
+		if m.Begin(t, "ginlimit:plan:{plans|"+client+"}") {
 			clients = append(clients, client)
 		}
 	}

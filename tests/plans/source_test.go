@@ -42,7 +42,7 @@ func TestLogHoldsNothingOfTheSourcesError(t *testing.T) {
 		"plans_test.refusal": fails(refusal(secret + " is not known")),
 		"panic":              func(context.Context) (ginlimit.Limit, error) { panic(secret) },
 		"goexit":             func(context.Context) (ginlimit.Limit, error) { runtime.Goexit(); panic("not reached") },
-		`"invalid limit"`:    func(context.Context) (ginlimit.Limit, error) { return ginlimit.Limit{}, nil },
+		`"invalid argument"`: func(context.Context) (ginlimit.Limit, error) { return ginlimit.Limit{}, nil },
 		"timeout": func(ctx context.Context) (ginlimit.Limit, error) {
 			<-ctx.Done()
 			return ginlimit.Limit{}, fmt.Errorf("user %s: %w", secret, ctx.Err())
@@ -60,8 +60,8 @@ func TestLogHoldsNothingOfTheSourcesError(t *testing.T) {
 				time.Sleep(time.Second)
 				require.Contains(t, log.String(), " reason="+reason+"\n")
 				require.NotContains(t, log.String(), "alice")
-				rec := testkit.Get(testkit.Serve(testkit.Middleware(b.Redis, ginlimit.PerMinute(1),
-					ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))), "/")
+				rec := testkit.Get(testkit.Serve(testkit.NewLimiter(t, b.Redis).Handler("plan",
+					ginlimit.WithLimitFunc(plans.Limits))), "/")
 				require.Equal(t, 503, rec.Code)
 				require.NotContains(t, rec.Body.String(), "alice")
 			})
@@ -118,8 +118,8 @@ func TestPlansSurviveHooks(t *testing.T) {
 					}
 					return send()
 				}))
-				plans, err := ginlimit.NewPlans(rdb, time.Hour, testkit.SingleLimit(s.Ask),
-					ginlimit.WithLogger(slog.New(endingHandler{end: end})))
+				plans, err := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout),
+					ginlimit.WithLogger(slog.New(endingHandler{end: end}))).NewPlans("plans", time.Hour, testkit.SingleLimit(s.Ask))
 				require.NoError(t, err)
 				for range 3 {
 					ends.Store(true)
@@ -130,7 +130,7 @@ func TestPlansSurviveHooks(t *testing.T) {
 					time.Sleep(time.Second)
 					require.NoError(t, plans.Invalidate(t.Context(), "three"))
 					has(t, plans, "three", 3)
-					require.True(t, b.Mini.Exists("ginlimit:plan:{three}"))
+					require.True(t, b.Mini.Exists("ginlimit:plan:{plans|three}"))
 				}
 				s.Set("three", ginlimit.PerMinute(4), net.ErrClosed)
 				require.NoError(t, plans.Invalidate(t.Context(), "three"))

@@ -23,7 +23,7 @@ import (
 
 // Clients that share calls on a cluster and on a ring.
 
-// reading is what a caller was told who asked for n tokens.
+// reading is the result of a call for n tokens.
 type reading struct {
 	n int
 	r ginlimit.Result
@@ -31,19 +31,20 @@ type reading struct {
 
 // crowd is many clients of several processes, and the model of their buckets.
 type crowd struct {
-	limiters []*ginlimit.Limiter
+	limiters []*testkit.Limiter
 	clients  []string
 	limit    ginlimit.Limit
 	model    *testkit.BucketModel
 	random   *rand.Rand
 }
 
-func newCrowd(t *testing.T, size int, connect func() redis.UniversalClient, opts ...ginlimit.Option) *crowd {
+func newCrowd(t *testing.T, size int, connect func() redis.UniversalClient,
+	opts ...ginlimit.LimiterOption) *crowd {
 	c := &crowd{limit: ginlimit.PerDay(20), model: testkit.NewBucketModel(), random: rand.New(rand.NewPCG(7, 7))}
 	for range 3 {
 		rdb := connect()
 		t.Cleanup(func() { _ = rdb.Close() })
-		limiter := testkit.NewLimiter(t, rdb, append(opts, ginlimit.WithDenyMemory(0))...)
+		limiter := testkit.NewLimiter(t, rdb, append(opts, ginlimit.WithDenyCache(0))...)
 		_, err := limiter.Peek(t.Context(), "the servers are known", c.limit)
 		require.NoError(t, err)
 		c.limiters = append(c.limiters, limiter)
@@ -59,7 +60,7 @@ func (c *crowd) ask(t *testing.T, fails map[string]bool) {
 	t.Helper()
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	told := map[string][]reading{}
+	readings := map[string][]reading{}
 	for _, limiter := range c.limiters {
 		for _, client := range c.clients {
 			n := 1 + c.random.IntN(2)*c.random.IntN(2)*c.random.IntN(4)
@@ -75,25 +76,25 @@ func (c *crowd) ask(t *testing.T, fails map[string]bool) {
 					}
 					mu.Lock()
 					defer mu.Unlock()
-					told[client] = append(told[client], reading{n, r})
+					readings[client] = append(readings[client], reading{n, r})
 				})
 			}
 		}
 	}
 	all.Wait()
 	for _, client := range c.clients {
-		c.check(t, client, told[client])
+		c.check(t, client, readings[client])
 	}
 }
 
-// check holds what one client's callers were told against the model: there must be an order in
-// which it tells them that.
-func (c *crowd) check(t *testing.T, client string, told []reading) {
+// check compares the results of one client's callers with the model: in some order, the model must
+// return the same results.
+func (c *crowd) check(t *testing.T, client string, readings []reading) {
 	t.Helper()
 	limits := []ginlimit.Limit{c.limit}
 	left := map[int]bool{c.model.Take(client, 0, 1, limits).Remaining: true}
-	slices.SortFunc(told, func(a, b reading) int { return cmp.Compare(b.r.Remaining, a.r.Remaining) })
-	for _, a := range told {
+	slices.SortFunc(readings, func(a, b reading) int { return cmp.Compare(b.r.Remaining, a.r.Remaining) })
+	for _, a := range readings {
 		if a.r.Allowed {
 			want := c.model.Take(client, int64(a.n), int64(a.n), limits)
 			require.True(t, want.Allowed, "%s: %+v", client, a)
@@ -101,7 +102,7 @@ func (c *crowd) check(t *testing.T, client string, told []reading) {
 			left[want.Remaining] = true
 		}
 	}
-	for _, a := range told {
+	for _, a := range readings {
 		require.Equal(t, ginlimit.FromRedis, a.r.Source)
 		if !a.r.Allowed {
 			require.Less(t, a.r.Remaining, a.n, client)
@@ -141,7 +142,7 @@ func TestClientsOfAClusterEqualTheModel(t *testing.T) {
 			t.Parallel()
 			addrs := testkit.StartCluster(t, 3)
 			connect := func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs}) }
-			c, admin, ctx := newCrowd(t, 120/testkit.RaceShare, connect, ginlimit.WithAlgorithm(a)), connect(), t.Context()
+			c, admin, ctx := newCrowd(t, 120/testkit.RaceShare, connect, testkit.WithAlgorithm(a)), connect(), t.Context()
 			defer admin.Close()
 			name := func(client string) string { return testkit.RedisKeyOf(a, client, c.limit) }
 			require.NoError(t, admin.HSet(ctx, name(c.clients[0]), "a", "b").Err())
@@ -230,7 +231,7 @@ func TestUserOfSomeKeysOnACluster(t *testing.T) {
 	addrs := testkit.StartCluster(t, 3)
 	for _, addr := range addrs {
 		require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "+@all",
-			"~ginlimit:{client?1*", "~ginlimit:{the?servers*").Err())
+			"~ginlimit:{test|client?1*", "~ginlimit:{test|the?servers*").Err())
 	}
 	c := newCrowd(t, 120, func() redis.UniversalClient {
 		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "app", Password: "secret"})

@@ -3,7 +3,6 @@ package scripts_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -283,26 +282,6 @@ func TestEachHasItsCharges(t *testing.T) {
 	}
 }
 
-// TestBucketsThatAreNotPlain are decided on together too: one whose block has ended, and more than are told of at once.
-func TestBucketsThatAreNotPlain(t *testing.T) {
-	t.Parallel()
-	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // drain 7, cost 1000, capacity 7000
-	set := func(key string) { require.NoError(t, s.rdb.Set(t.Context(), key, "6 502", 501*time.Millisecond).Err()) }
-	set("k")
-	reply, err := s.together(t, "take", 1, 10, "k")
-	require.NoError(t, err)
-	require.Equal(t, []int64{3501}, reply)
-	reply, err = s.call(t, "take", 1, 0, []string{"k"})
-	require.NoError(t, err)
-	require.Equal(t, []int64{6501}, reply, "three more fit")
-
-	set("5")
-	s.args = slices.Repeat(s.args, 6)
-	reply, err = s.call(t, "give", 1, 0, []string{"1", "2", "3", "4", "5", "6"})
-	require.NoError(t, err)
-	require.Equal(t, []int64{0, 0, 0, 0, 3501, 0}, reply)
-}
-
 // TestTokensGivenBackToABucketCountToTheUnit: a bucket is gone once it is full, and not a unit before.
 func TestTokensGivenBackToABucketCountToTheUnit(t *testing.T) {
 	t.Parallel()
@@ -319,67 +298,6 @@ func TestTokensGivenBackToABucketCountToTheUnit(t *testing.T) {
 		_, err := s.call(t, "give", 1, 0, []string{"k"})
 		require.NoError(t, err)
 		require.Equal(t, c.want, s.state(t, "k"), "%+v", c)
-	}
-}
-
-// TestBucketsChargedTogetherAreKeptAsThoseChargedAlone, with the same values, for as long, and as
-// much is told of them: but where a lone sliding window has made all charges, it does not say when
-// one more fits.
-func TestBucketsChargedTogetherAreKeptAsThoseChargedAlone(t *testing.T) {
-	t.Parallel()
-	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		s, r := newScriptKeys(t, a, ginlimit.PerSecond(7)), rand.New(rand.NewPCG(2, 2))
-		limit := s.args
-		for step := range 200 {
-			s.advance(time.Duration(r.IntN(300)) * time.Millisecond)
-			n, charges := 1+r.IntN(2), r.IntN(3)
-			if charges == 0 {
-				n = 1 + r.IntN(6) // a look at when more tokens than the oldest have left
-			}
-			s.args = append(limit[:3:3], limit...)
-			two, err := s.call(t, "take", n, charges, []string{"one", "other"})
-			require.NoError(t, err)
-			s.args = limit
-			alone, err := s.call(t, "take", n, charges, []string{"alone"})
-			require.NoError(t, err)
-			if a == ginlimit.SlidingWindow && charges > 0 && alone[2] == 0 {
-				alone[2] = two[2]
-			}
-			require.Equal(t, alone, two[:len(alone)], "%s, step %d", a, step)
-			want := s.state(t, "alone")
-			require.Equal(t, want, s.state(t, "one"), "%s, step %d", a, step)
-			require.Equal(t, want, s.state(t, "other"), "%s, step %d", a, step)
-		}
-	}
-}
-
-// TestABlockLastsToItsLastMillisecond, and no longer.
-func TestABlockLastsToItsLastMillisecond(t *testing.T) {
-	t.Parallel()
-	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		for _, verb := range []string{"take", "each"} {
-			s := newScriptKeys(t, a, ginlimit.PerSecond(7))
-			full := int64(7)
-			if a == ginlimit.TokenBucket {
-				full = 6001 // units, of 7000: a token does not fit
-			}
-			_, err := s.call(t, "block", 5, 0, []string{"k"})
-			require.NoError(t, err)
-			s.advance(4 * time.Millisecond)
-			for _, charges := range []int{0, 1} {
-				reply, err := s.call(t, "take", 1, charges, []string{"k"})
-				require.NoError(t, err)
-				require.GreaterOrEqual(t, reply[0], full, "%s", a)
-				_, err = s.call(t, "charge", 1, 0, []string{"k"}) // which the block outlasts
-				require.NoError(t, err)
-			}
-			_, err = s.call(t, "give", 2, 0, []string{"k"})
-			require.NoError(t, err)
-			s.advance(time.Millisecond)
-			reply, err := s.call(t, verb, 1, 1, []string{"k"})
-			require.NoError(t, err)
-			require.Less(t, reply[0], full, "%s", a)
-		}
 	}
 }
 

@@ -11,10 +11,10 @@ const slotLife = 10_000
 
 // slotEntry is what is known of the slots of a process.
 type slotEntry struct {
-	process       string
-	settled, held int64   // all attempts up to a number are settled, and these hold so many slots
-	later         []int64 // attempts beyond it that hold one
-	until         int64   // the millisecond at which it ends
+	process     string
+	ended, held int64   // all attempts up to a number are settled, and these hold so many slots
+	later       []int64 // attempts beyond it that hold one
+	until       int64   // the millisecond at which it ends
 }
 
 func (e *slotEntry) slots() int64 { return e.held + int64(len(e.later)) }
@@ -53,14 +53,14 @@ func slotsOf(entries []slotEntry) (n int64) {
 }
 
 // look finds what is known, with what a process tells of itself.
-func (m *slotModel) look(now int64, process string, settled, held int64) *slotLook {
+func (m *slotModel) read(now int64, process string, ended, held int64) *slotLook {
 	if m.ends <= now {
 		*m = slotModel{}
 	}
 	if !m.many {
 		m.start = now
 	}
-	l := &slotLook{told: slotEntry{process: process, settled: settled, held: held}}
+	l := &slotLook{told: slotEntry{process: process, ended: ended, held: held}}
 	l.own = l.told
 	all := len(m.entries) > 0 && m.first > now
 	if all {
@@ -73,12 +73,12 @@ func (m *slotModel) look(now int64, process string, settled, held int64) *slotLo
 			if l.others = append(l.others, e); !all && (l.first == 0 || e.until < l.first) {
 				l.first = e.until
 			}
-		case settled < e.settled:
-			l.own.settled, l.own.held, l.own.later = e.settled, e.held, slices.Clone(e.later)
-		case settled == e.settled:
+		case ended < e.ended:
+			l.own.ended, l.own.held, l.own.later = e.ended, e.held, slices.Clone(e.later)
+		case ended == e.ended:
 			l.own.held, l.own.later = min(held, e.held), slices.Clone(e.later)
 		default:
-			l.own.later = slices.DeleteFunc(slices.Clone(e.later), func(number int64) bool { return number <= settled })
+			l.own.later = slices.DeleteFunc(slices.Clone(e.later), func(number int64) bool { return number <= ended })
 		}
 	}
 	return l
@@ -108,13 +108,13 @@ func (m *slotModel) keep(now int64, l *slotLook, doubt bool) {
 func (m *slotModel) value() string {
 	if !m.many {
 		e := &m.entries[0]
-		return fmt.Sprintf("%s %d %d %s", e.process, e.settled, e.held, e.attempts())
+		return fmt.Sprintf("%s %d %d %s", e.process, e.ended, e.held, e.attempts())
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %d %d", m.ends-m.start, m.first-m.start, slotsOf(m.entries))
 	for i := range m.entries {
 		e := &m.entries[i]
-		fmt.Fprintf(&b, " %s %d %d %d %d %s;", e.process, e.settled, e.held, e.slots(), e.until-m.start, e.attempts())
+		fmt.Fprintf(&b, " %s %d %d %d %d %s;", e.process, e.ended, e.held, e.slots(), e.until-m.start, e.attempts())
 	}
 	return b.String()
 }

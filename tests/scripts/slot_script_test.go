@@ -15,9 +15,9 @@ import (
 
 // slotMessage is what a process asks of four slots, and what it is told: how many are in use.
 type slotMessage struct {
-	process, settled, held, attempts string
-	after                            time.Duration // since the last message
-	inUse                            int64
+	process, ended, held, attempts string
+	after                          time.Duration // since the last message
+	inUse                          int64
 }
 
 // TestMessagesAboutSlots sends messages in orders in which a network may deliver them.
@@ -77,7 +77,7 @@ func TestMessagesAboutSlots(t *testing.T) {
 				for i, m := range messages {
 					advance(m.after)
 					n := len(args)
-					copy(args[n-5:], []any{m.process, m.settled, m.held, m.attempts})
+					copy(args[n-5:], []any{m.process, m.ended, m.held, m.attempts})
 					charges := 0
 					for range m.attempts {
 						charges++
@@ -191,9 +191,9 @@ func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
 	seen := redis.NewClient(rdb.Options())
 	seen.AddHook(hook)
 	t.Cleanup(func() { require.NoError(t, seen.Close()) })
-	limiter := testkit.NewLimiter(t, seen, testkit.Patient(), ginlimit.WithFailure(ginlimit.FailClosed))
-	p, err := limiter.Policy(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("api"),
-		ginlimit.WithConcurrency(4))
+	limiter := testkit.NewLimiter(t, seen, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed))
+	p, err := limiter.Policy("api", limits[0], ginlimit.WithLimits(limits[1:]...),
+		ginlimit.InFlight(4))
 	require.NoError(t, err)
 	_, err = p.Acquire(t.Context(), "alice")
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)

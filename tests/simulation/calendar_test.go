@@ -165,7 +165,7 @@ func (m *simMember) openPolicies(p *simPlan, process int) error {
 		var policies []*ginlimit.Policy
 		for _, limits := range k.versions {
 			limits = p.limitsOf(process, limits)
-			policy, err := m.limiter.Policy(limits[0], ginlimit.WithLimits(limits[1:]...), ginlimit.WithName("p"))
+			policy, err := m.limiter.Policy("p", limits[0], ginlimit.WithLimits(limits[1:]...))
 			if err != nil || !p.processes[process].policies {
 				return err
 			}

@@ -80,7 +80,7 @@ func (s *simulation) charge(a *simAnswer) (known, most int64) {
 		return int64(a.result.Granted), int64(a.result.Granted)
 	case a.err == nil && a.result.Source == ginlimit.FromLease: // before, or it would be too much
 		return int64(a.result.Granted), 0
-	case a.err == nil && a.result.Source == ginlimit.FromMemory:
+	case a.err == nil && a.result.Source == ginlimit.FromCache:
 		return 0, 0
 	}
 	return 0, n

@@ -131,7 +131,7 @@ func (s *simulation) checkSource(a *simAnswer) {
 		s.complain(a, "it is decided without Redis")
 	case a.result.Source == ginlimit.FromLocal && !s.broken(a):
 		s.complain(a, "guarantee 6: Redis does not decide")
-	case a.result.Source == ginlimit.FromMemory && a.result.Allowed:
+	case a.result.Source == ginlimit.FromCache && a.result.Allowed:
 		s.complain(a, "a remembered refusal allows")
 	case a.result.Source == ginlimit.FromLease && (!a.result.Allowed || a.result.Granted != a.wanted(s)):
 		s.complain(a, "what is leased is not all that was asked for")
@@ -149,7 +149,7 @@ func (s *simulation) checkSource(a *simAnswer) {
 // checkRefusal wants that no remembered refusal refuses what the server would admit, unless the tokens came back by
 // another's doing, or by that of the server's clock, within a second.
 func (s *simulation) checkRefusal(a *simAnswer) {
-	if !a.room || a.result.Source != ginlimit.FromMemory {
+	if !a.room || a.result.Source != ginlimit.FromCache {
 		return
 	}
 	since := a.start.Add(-time.Second)
@@ -197,7 +197,7 @@ func (s *simulation) checkRetry(a *simAnswer) {
 		return
 	}
 	since := b.start
-	if b.result.Source == ginlimit.FromMemory { // what it does not know of is no fault of it
+	if b.result.Source == ginlimit.FromCache { // what it does not know of is no fault of it
 		since = s.remembered(b)
 	}
 	for _, f := range s.plan.faults {

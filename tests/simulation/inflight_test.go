@@ -238,10 +238,10 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 					return s.network.dial(ctx, simPath{p, 0})
 				},
 			})
-			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailure(ginlimit.FailClosed),
+			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailureMode(ginlimit.FailClosed),
 				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
-			policy, err := limiter.Policy(ginlimit.PerSecond(1_000_000), ginlimit.WithName("api"), ginlimit.WithConcurrency(s.n))
+			policy, err := limiter.Policy("api", ginlimit.PerSecond(1_000_000), ginlimit.InFlight(s.n))
 			require.NoError(t, err)
 			clients, limiters, s.policies = append(clients, rdb), append(limiters, limiter), append(s.policies, policy)
 		}

@@ -40,7 +40,7 @@ type simPlan struct {
 // simProcess is how one process is configured.
 type simProcess struct {
 	client    redis.Options
-	failure   ginlimit.Failure
+	failure   ginlimit.FailureMode
 	replicas  int
 	denyOrNil *int // WithDenyMemory
 	lease     time.Duration
@@ -218,7 +218,7 @@ func drawPeriods(r *rand.Rand) []time.Duration {
 // drawLimits draws limits that a hundred calls in a second or two exhaust.
 func drawLimits(r *rand.Rand, a ginlimit.Algorithm, periods []time.Duration) (limits []ginlimit.Limit) {
 	for _, ms := range periods {
-		l := ginlimit.Limit{Rate: 1 + r.IntN(min(120, max(2, int(ms)/12))), Period: ms * time.Millisecond}
+		l := ginlimit.Limit{Rate: 1 + r.IntN(min(120, max(2, int(ms)/12))), Period: ms * time.Millisecond, Algorithm: a}
 		if a == ginlimit.TokenBucket && r.IntN(2) == 0 {
 			l.Burst = 1 + r.IntN(2*l.Rate)
 		}

@@ -12,7 +12,7 @@ import (
 // of the buckets as Redis found them when it refused, and as long after that as the process knows
 // of.
 func (s *simulation) checkRemembered(a *simAnswer) {
-	if a.err != nil || a.result.Source != ginlimit.FromMemory {
+	if a.err != nil || a.result.Source != ginlimit.FromCache {
 		return
 	}
 	limits := len(s.plan.keys[a.key].versions[a.version])

@@ -77,26 +77,11 @@ type simulation struct {
 // simMember is a process.
 type simMember struct {
 	rdb     redis.UniversalClient
-	limiter *ginlimit.Limiter
+	limiter *testkit.Limiter
 	// policies are those of each version of the limits of each key, if calls are to be theirs.
 	policies [][]*ginlimit.Policy
 
 	closing, closed time.Time // when Close was called and had returned; the server's lock guards them
-}
-
-// simAnswer is what a call was answered.
-type simAnswer struct {
-	simCall
-	version    int
-	start, end time.Time
-	result     ginlimit.Result
-	err        error
-	ended      bool       // the caller's context
-	room       bool       // FromMemory: the server had room for it
-	closed     bool       // Close had been called before the answer
-	before     *simAnswer // the refusal after which it waited RetryAfter; or what it settles
-
-	reservation *ginlimit.Reservation // to be settled
 }
 
 // oneSeed reports whether one seed alone is to be run.
@@ -234,23 +219,26 @@ func (s *simulation) open() (err error) {
 	s.network = newSimNetwork(s.plan, func(node int, conn net.Conn) { s.server.nodes[node].server.ServeConn(conn) })
 	for i, p := range s.plan.processes {
 		m := &simMember{rdb: s.plan.connect(i, s.network.dial)}
-		with := []ginlimit.Option{
-			ginlimit.WithTimeout(s.plan.timeout), ginlimit.WithFailure(p.failure), ginlimit.WithReplicas(p.replicas),
-			ginlimit.WithAlgorithm(s.plan.algorithm), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+		with := []ginlimit.LimiterOption{
+			ginlimit.WithTimeout(s.plan.timeout), ginlimit.WithFailureMode(p.failure), ginlimit.WithReplicas(p.replicas),
+			ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
 		}
 		if p.lease > 0 {
 			with = append(with, ginlimit.WithLease(p.lease))
 		}
 		if p.denyOrNil != nil {
-			with = append(with, ginlimit.WithDenyMemory(*p.denyOrNil))
+			with = append(with, ginlimit.WithDenyCache(*p.denyOrNil))
 		}
-		if m.limiter, err = ginlimit.NewLimiter(m.rdb, with...); err != nil {
+		limiter, err := ginlimit.NewLimiter(m.rdb, with...)
+		if err != nil {
 			return err
 		}
+		m.limiter = testkit.Wrap(limiter, s.plan.algorithm)
+		if p.denyOrNil != nil {
+			testkit.TrustClock(limiter)
+		}
 		if s.plan.strangers != nil {
-			if err = testkit.SetLocalBuckets(m.limiter, simLocalBuckets); err != nil {
-				return err
-			}
+			testkit.SetLocalBuckets(limiter, simLocalBuckets)
 		}
 		s.members = append(s.members, m)
 		if err := m.openPolicies(s.plan, i); err != nil {
@@ -343,7 +331,7 @@ func (s *simulation) ask(c simCall) *simAnswer {
 	a.end, a.ended = time.Now(), ctx.Err() != nil
 	s.server.mu.Lock()
 	a.closed = !m.closing.IsZero()
-	if a.result.Source == ginlimit.FromMemory {
+	if a.result.Source == ginlimit.FromCache {
 		s.server.tickLocked()
 		a.room = s.server.reference.clone().take(s.server.present(a), 0, int64(c.least()))[0].Allowed
 	}
@@ -358,30 +346,6 @@ func (c simCall) least() int {
 		return c.n
 	}
 	return 1
-}
-
-func (a *simAnswer) says() string {
-	if a.err != nil {
-		return a.err.Error()
-	}
-	if !a.decides() {
-		return "done"
-	}
-	return fmt.Sprintf("%+v", a.result)
-}
-
-// decides reports whether the answer is a Result.
-func (a *simAnswer) decides() bool { return a.err == nil && a.result != (ginlimit.Result{}) }
-
-// kind is where the answer comes from.
-func (a *simAnswer) kind() string {
-	switch {
-	case a.err != nil:
-		return "error"
-	case !a.decides():
-		return "done"
-	}
-	return a.result.Source.String()
 }
 
 // note adds to the trace.

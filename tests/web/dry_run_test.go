@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,14 +19,15 @@ import (
 func TestDryRunBansNobody(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
-		force := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(2), opts...)
-		trial := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(2), append(opts, ginlimit.WithDryRun())...)
-		both := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(2),
-			append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(9),
+		opts := slices.Clip([]ginlimit.PolicyOption{
+			ginlimit.PerHour(2), testkit.ByUser(), ginlimit.WithBan(10*time.Hour, 20*time.Hour)})
+		force := testkit.NewPolicy(t, e.Limiter, "api", opts...)
+		trial := testkit.NewPolicy(t, e.Limiter, "api", append(opts, ginlimit.WithDryRun())...)
+		both := testkit.NewPolicy(t, e.Limiter, "api",
+			append(opts, ginlimit.WithDryRun(), ginlimit.InFlight(9),
 				ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerHour(1000)))...)
-		queued := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(2),
-			append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(9),
+		queued := testkit.NewPolicy(t, e.Limiter, "api",
+			append(opts, ginlimit.WithDryRun(), ginlimit.InFlight(9),
 				ginlimit.WithQueue(1, time.Hour))...)
 		var found ginlimit.Result
 		look := func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }
@@ -70,14 +72,13 @@ func TestDryRunBansNobody(t *testing.T) {
 func TestDryRunTakesSlotsOfItsOwn(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		for name, more := range map[string][]ginlimit.Option{
+		for name, more := range map[string][]ginlimit.PolicyOption{
 			"plain": nil, "an identity": {ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerHour(1000))},
 			"settled": {ginlimit.WithSettle(func(*gin.Context) int { return 1 })},
 		} {
-			opts := append([]ginlimit.Option{ginlimit.WithName(name), testkit.ByUser(), ginlimit.WithConcurrency(1)}, more...)
-			limit := ginlimit.PerHour(100)
-			force := testkit.NewPolicy(t, e.Limiter, limit, opts...)
-			trial := testkit.NewPolicy(t, e.Limiter, limit, append(opts, ginlimit.WithDryRun())...)
+			opts := append([]ginlimit.PolicyOption{ginlimit.PerHour(100), testkit.ByUser(), ginlimit.InFlight(1)}, more...)
+			force := testkit.NewPolicy(t, e.Limiter, name, opts...)
+			trial := testkit.NewPolicy(t, e.Limiter, name, append(opts, ginlimit.WithDryRun())...)
 			router := testkit.Serve(trial.Handler(), func(c *gin.Context) {
 				if c.Query("inner") != "" {
 					return
@@ -121,10 +122,9 @@ func TestDryRunOfABucketInForceIsLogged(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	l, log := testkit.LoggedLimiter(t, rdb)
-	opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithConcurrency(2)}
-	router := testkit.Serve(testkit.NewPolicy(t, l, ginlimit.PerHour(10),
-		append(opts, ginlimit.WithDryRun())...).Handler(),
-		testkit.NewPolicy(t, l, ginlimit.PerHour(10), opts...).Handler())
+	opts := []ginlimit.PolicyOption{ginlimit.PerHour(10), testkit.ByUser(), ginlimit.InFlight(2)}
+	router := testkit.Serve(testkit.NewPolicy(t, l, "api", append(opts, ginlimit.WithDryRun())...).Handler(),
+		testkit.NewPolicy(t, l, "api", opts...).Handler())
 	require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 	require.Contains(t, log.String(), "two handlers charge one bucket")
 }
@@ -133,9 +133,8 @@ func TestDryRunOfABucketInForceIsLogged(t *testing.T) {
 func TestDryRunOfSlotsAlone(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(),
-			ginlimit.WithConcurrency(2), ginlimit.WithDryRun()}
-		p := testkit.NewPolicy(t, e.Limiter, ginlimit.Limit{Rate: -1}, opts...)
+		opts := []ginlimit.PolicyOption{testkit.ByUser(), ginlimit.InFlight(2), ginlimit.WithDryRun()}
+		p := testkit.NewPolicy(t, e.Limiter, "api", opts...)
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, p.Handler())
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
@@ -146,7 +145,7 @@ func TestDryRunOfSlotsAlone(t *testing.T) {
 		require.Equal(t, 0, two.Result().Remaining)
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 		require.False(t, found.Allowed)
-		free := testkit.Serve(p.Handler(), testkit.NewPolicy(t, e.Limiter, ginlimit.Limit{Rate: -1},
+		free := testkit.Serve(p.Handler(), testkit.NewPolicy(t, e.Limiter, "api",
 			append(opts, ginlimit.WithCost(func(*gin.Context) int { return 0 }))...).Handler())
 		require.Equal(t, http.StatusOK, testkit.Get(free, "/", testkit.User("alice")).Code)
 		require.Equal(t, 2, e.Limiter.Stats().Slots)
@@ -157,7 +156,7 @@ func TestDryRunOfSlotsAlone(t *testing.T) {
 		require.Equal(t, 1, peek.Remaining)
 		two.Release()
 
-		closed := testkit.NewPolicy(t, e.Limiter, ginlimit.PerHour(0), opts...)
+		closed := testkit.NewPolicy(t, e.Limiter, "api", append(opts, ginlimit.PerHour(0))...)
 		router = testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, closed.Handler())
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 		require.False(t, found.Allowed)
@@ -170,8 +169,8 @@ func TestDryRunOfSlotsAlone(t *testing.T) {
 func TestDryRunSettlesAsWithoutIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(10), testkit.ByUser(),
-			ginlimit.WithConcurrency(1), ginlimit.WithDryRun(),
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), "10/h", ginlimit.PerHour(10), testkit.ByUser(),
+			ginlimit.InFlight(1), ginlimit.WithDryRun(),
 			ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 		router := testkit.Serve(p.Handler(), func(*gin.Context) {
 			_, err := p.AllowN(t.Context(), "alice", 5)
@@ -190,9 +189,9 @@ func TestDryRunWaitsForRedisOnce(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond),
-			ginlimit.WithFailure(ginlimit.FailLocal))
-		p := testkit.NewPolicy(t, l, ginlimit.PerHour(10), testkit.ByUser(),
-			ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
+			ginlimit.WithFailureMode(ginlimit.FailLocal))
+		p := testkit.NewPolicy(t, l, "10/h", ginlimit.PerHour(10), testkit.ByUser(),
+			ginlimit.InFlight(1), ginlimit.WithDryRun())
 		b.Late.Store(true)
 		router, start := testkit.Serve(p.Handler()), time.Now()
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
@@ -210,13 +209,12 @@ func TestADryRunWhoseSlotsDenyIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	l, log := testkit.LoggedLimiter(t, rdb)
-	named := ginlimit.WithName("a")
-	trial, err := l.Policy(ginlimit.PerHour(10), named, ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
+	trial, err := l.Policy("a", ginlimit.PerHour(10), ginlimit.InFlight(1), ginlimit.WithDryRun())
 	require.NoError(t, err)
 	slot, err := trial.Acquire(t.Context(), "192.0.2.1")
 	require.NoError(t, err)
 	defer slot.Release()
-	router := testkit.Serve(l.Handler(ginlimit.PerHour(10), named), trial.Handler())
+	router := testkit.Serve(l.Handler("a", ginlimit.PerHour(10)), trial.Handler())
 	require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
 	require.Contains(t, log.String(), "two handlers charge one bucket")
 }
@@ -226,8 +224,8 @@ func TestPeekOfADryRunThatProhibitsAsksNobody(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody listens there
 	defer rdb.Close()
-	p, err := testkit.NewLimiter(t, rdb).Policy(ginlimit.PerMinute(0), ginlimit.WithName("a"),
-		ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
+	p, err := testkit.NewLimiter(t, rdb).Policy("a", ginlimit.PerMinute(0),
+		ginlimit.InFlight(1), ginlimit.WithDryRun())
 	require.NoError(t, err)
 	res, err := p.Peek(t.Context(), "c")
 	require.NoError(t, err)

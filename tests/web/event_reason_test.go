@@ -20,7 +20,8 @@ import (
 // TestReasonsOfNoDecision are words for what the application or the client did, never the text of an error.
 func TestReasonsOfNoDecision(t *testing.T) {
 	t.Parallel()
-	errOwn := errors.New("alice@example.org")
+	type options = []ginlimit.PolicyOption
+	errOwn, hour := errors.New("alice@example.org"), ginlimit.PerHour(1)
 	limits := func(err error) ginlimit.Option {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, err })
 	}
@@ -33,28 +34,28 @@ func TestReasonsOfNoDecision(t *testing.T) {
 		*r = *r.WithContext(ctx)
 	}
 	for name, row := range map[string]struct {
-		options []ginlimit.Option
+		options options
 		request func(*http.Request)
 		want    string
 	}{
-		"a decision":           {},
-		"no key":               {options: []ginlimit.Option{key(nil)}, want: "no_key"},
-		"a key function fails": {options: []ginlimit.Option{key(errOwn)}, want: "key_func"},
-		"a key of an identity fails": {options: []ginlimit.Option{ginlimit.WithIdentity("i",
+		"a decision":           {options: options{hour}},
+		"no key":               {options: options{hour, key(nil)}, want: "no_key"},
+		"a key function fails": {options: options{hour, key(errOwn)}, want: "key_func"},
+		"a key of an identity fails": {options: options{hour, ginlimit.WithIdentity("i",
 			func(*gin.Context) (string, error) { return "", errOwn }, ginlimit.PerHour(1))}, want: "key_func"},
-		"an unknown client":      {options: []ginlimit.Option{limits(ginlimit.ErrUnknownClient)}, want: "unknown_client"},
-		"a limit function fails": {options: []ginlimit.Option{limits(errOwn)}, want: "limit_func"},
-		"plans are unavailable": {options: []ginlimit.Option{limits(errors.Join(ginlimit.ErrUnavailable,
+		"an unknown client":      {options: options{limits(ginlimit.ErrUnknownClient)}, want: "unknown_client"},
+		"a limit function fails": {options: options{limits(errOwn)}, want: "limit_func"},
+		"plans are unavailable": {options: options{limits(errors.Join(ginlimit.ErrUnavailable,
 			context.DeadlineExceeded))}, want: "limit_func"},
-		"a malformed key":           {options: []ginlimit.Option{key(ginlimit.ErrBadRequest)}, want: "bad_request"},
-		"a slow database":           {options: []ginlimit.Option{limits(context.DeadlineExceeded)}, want: "limit_func"},
-		"a key function is cut off": {options: []ginlimit.Option{key(context.Canceled)}, want: "key_func"},
-		"no limits":                 {options: []ginlimit.Option{limits(nil)}, want: "invalid_limit"},
-		"a negative cost": {options: []ginlimit.Option{ginlimit.WithCost(func(
+		"a malformed key":           {options: options{hour, key(ginlimit.ErrBadRequest)}, want: "bad_request"},
+		"a slow database":           {options: options{limits(context.DeadlineExceeded)}, want: "limit_func"},
+		"a key function is cut off": {options: options{hour, key(context.Canceled)}, want: "key_func"},
+		"no limits":                 {options: options{limits(nil)}, want: "invalid_argument"},
+		"a negative cost": {options: options{hour, ginlimit.WithCost(func(
 			*gin.Context) int {
 			return -1
-		})}, want: "invalid_limit"},
-		"the client left": {request: ended, want: "canceled"},
+		})}, want: "invalid_argument"},
+		"the client left": {options: options{hour}, request: ended, want: "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,8 +65,8 @@ func TestReasonsOfNoDecision(t *testing.T) {
 			if request == nil {
 				request = func(*http.Request) {}
 			}
-			testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerHour(1),
-				append([]ginlimit.Option{testkit.ByUser()}, row.options...)...)), "/", testkit.User("u"), request)
+			testkit.Get(testkit.Serve(limiter.Handler("test",
+				append(options{testkit.ByUser()}, row.options...)...)), "/", testkit.User("u"), request)
 			got := seen.take(t)
 			require.Len(t, got, 1)
 			require.Equal(t, row.want, got[0].Reason)
@@ -78,11 +79,8 @@ func TestEventsTellHowLongARequestWaitedForASlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var seen events
-		limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
-		require.NoError(t, err)
-		defer limiter.Close()
-		p := testkit.NewPolicy(t, limiter, ginlimit.PerHour(100), ginlimit.WithConcurrency(1),
-			ginlimit.WithQueue(10, time.Minute), testkit.ByUser())
+		p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithObserver(seen.observe)), "test",
+			ginlimit.PerHour(100), ginlimit.InFlight(1), ginlimit.WithQueue(10, time.Minute), testkit.ByUser())
 		slot, err := p.Acquire(t.Context(), "u")
 		require.NoError(t, err)
 		time.AfterFunc(3*time.Second, slot.Release)

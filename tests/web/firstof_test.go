@@ -25,23 +25,23 @@ func countingKey(calls *int, f ginlimit.KeyFunc) ginlimit.Option {
 // TestFirstOf: the first policy that finds a key limits the request, and the others do not see it.
 func TestFirstOf(t *testing.T) {
 	t.Parallel()
-	for engine, make := range map[string]func(*testing.T) *ginlimit.Limiter{
-		"miniredis": func(t *testing.T) *ginlimit.Limiter {
+	for engine, make := range map[string]func(*testing.T) *testkit.Limiter{
+		"miniredis": func(t *testing.T) *testkit.Limiter {
 			rdb, _ := testkit.NewMiniredis(t)
 			return testkit.NewLimiter(t, rdb)
 		},
-		"in the process": func(t *testing.T) *ginlimit.Limiter { return testkit.NewLocal(t) },
+		"in the process": func(t *testing.T) *testkit.Limiter { return testkit.NewLocal(t) },
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			limiter := make(t)
 			var byKey, byUser, byAddress int
-			keys := testkit.NewPolicy(t, limiter, ginlimit.PerHour(3), ginlimit.WithName("api key"),
+			keys := testkit.NewPolicy(t, limiter, "api key", ginlimit.PerHour(3),
 				countingKey(&byKey, ginlimit.ByHeader("X-Api-Key")))
-			users := testkit.NewPolicy(t, limiter, ginlimit.PerHour(2), ginlimit.WithName("user"),
+			users := testkit.NewPolicy(t, limiter, "user", ginlimit.PerHour(2),
 				countingKey(&byUser, ginlimit.ByHeader("X-User")))
-			addresses := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1),
-				ginlimit.WithName("address"), countingKey(&byAddress, ginlimit.ByClientIP))
+			addresses := testkit.NewPolicy(t, limiter, "address", ginlimit.PerHour(1),
+				countingKey(&byAddress, ginlimit.ByClientIP))
 			policies := []*ginlimit.Policy{keys, users, addresses}
 			var found ginlimit.Result
 			r := testkit.Serve(func(c *gin.Context) {
@@ -83,67 +83,68 @@ func TestFirstOf(t *testing.T) {
 // TestFirstOfEndsAtAnError: only a key that is not there sends a request on to the next policy.
 func TestFirstOfEndsAtAnError(t *testing.T) {
 	t.Parallel()
+	type options = []ginlimit.PolicyOption
 	broken := errors.New("broken")
 	noKey := func(err error) ginlimit.Option {
 		return ginlimit.WithKey(func(*gin.Context) (string, error) { return "", err })
 	}
 	keyed := func(*gin.Context) (string, error) { return "k", nil }
 	malformed := func(*gin.Context) (string, error) { return "k", fmt.Errorf("key: %w", ginlimit.ErrBadRequest) }
-	key := ginlimit.WithKey(keyed)
+	key, five := ginlimit.WithKey(keyed), ginlimit.PerHour(5)
 	fails := func(err error) ginlimit.Option {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, err })
 	}
 	for name, row := range map[string]struct {
-		first []ginlimit.Option
+		first options
 		by    string // which policy answers
 		code  int
 	}{
-		"a header is missing": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))},
+		"a header is missing": {options{five, ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))},
 			"second", 200},
-		"one of its headers is missing": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("Host",
+		"one of its headers is missing": {options{five, ginlimit.WithKey(ginlimit.ByHeader("Host",
 			"X-Api-Key"))}, "second", 200},
-		"an empty key": {[]ginlimit.Option{noKey(nil)}, "second", 200},
-		"ErrNoKey":     {[]ginlimit.Option{noKey(ginlimit.ErrNoKey)}, "second", 200},
-		"an error that wraps it": {[]ginlimit.Option{noKey(fmt.Errorf("%w, as it happens",
+		"an empty key": {options{five, noKey(nil)}, "second", 200},
+		"ErrNoKey":     {options{five, noKey(ginlimit.ErrNoKey)}, "second", 200},
+		"an error that wraps it": {options{five, noKey(fmt.Errorf("%w, as it happens",
 			ginlimit.ErrNoKey))}, "second", 200},
-		"none of several": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByFirst(
+		"none of several": {options{five, ginlimit.WithKey(ginlimit.ByAny(
 			ginlimit.ByHeader("X-A"), ginlimit.ByHeader("X-B")))}, "second", 200},
-		"not all of several": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByAll(
+		"not all of several": {options{five, ginlimit.WithKey(ginlimit.ByAll(
 			ginlimit.ByHeader("Host"), ginlimit.ByHeader("X-B")))}, "second", 200},
-		"an address that cannot be read": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByClientIP)}, "second", 200},
-		"a malformed key":                {[]ginlimit.Option{noKey(ginlimit.ErrBadRequest)}, "first", 400},
-		"a malformed key of several": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByFirst(malformed,
+		"an address that cannot be read": {options{five, ginlimit.WithKey(ginlimit.ByClientIP)}, "second", 200},
+		"a malformed key":                {options{five, noKey(ginlimit.ErrBadRequest)}, "first", 400},
+		"a malformed key of several": {options{five, ginlimit.WithKey(ginlimit.ByAny(malformed,
 			keyed))}, "first", 400},
-		"a malformed part of a key": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByAll(keyed, malformed))},
+		"a malformed part of a key": {options{five, ginlimit.WithKey(ginlimit.ByAll(keyed, malformed))},
 			"first", 400},
-		"a missing key, said to be a fault": {[]ginlimit.Option{noKey(fmt.Errorf("%w: %w",
+		"a missing key, said to be a fault": {options{five, noKey(fmt.Errorf("%w: %w",
 			ginlimit.ErrNoKey, ginlimit.ErrBadRequest))}, "second", 200},
-		"an identity with a malformed key": {[]ginlimit.Option{key,
+		"an identity with a malformed key": {options{five, key,
 			ginlimit.WithIdentity("i", malformed, ginlimit.PerHour(1))}, "first", 400},
-		"a client's own key is not known": {[]ginlimit.Option{noKey(ginlimit.ErrUnknownClient)}, "first", 403},
-		"a dry run of a malformed key": {[]ginlimit.Option{noKey(ginlimit.ErrBadRequest),
+		"a client's own key is not known": {options{five, noKey(ginlimit.ErrUnknownClient)}, "first", 403},
+		"a dry run of a malformed key": {options{five, noKey(ginlimit.ErrBadRequest),
 			ginlimit.WithDryRun()}, "first", 200},
-		"another error":                {[]ginlimit.Option{noKey(broken)}, "first", 500},
-		"a source that is unavailable": {[]ginlimit.Option{noKey(ginlimit.ErrUnavailable)}, "first", 503},
-		"a client that is not known":   {[]ginlimit.Option{key, fails(ginlimit.ErrUnknownClient)}, "first", 403},
-		"a plan that is not there":     {[]ginlimit.Option{key, fails(ginlimit.ErrNoKey)}, "first", 500},
-		"no limit":                     {[]ginlimit.Option{key, fails(nil)}, "first", 500},
-		"a refusal": {[]ginlimit.Option{key,
+		"another error":                {options{five, noKey(broken)}, "first", 500},
+		"a source that is unavailable": {options{five, noKey(ginlimit.ErrUnavailable)}, "first", 503},
+		"a client that is not known":   {options{key, fails(ginlimit.ErrUnknownClient)}, "first", 403},
+		"a plan that is not there":     {options{key, fails(ginlimit.ErrNoKey)}, "first", 500},
+		"no limit":                     {options{key, fails(nil)}, "first", 500},
+		"a refusal": {options{key,
 			ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 429},
-		"an identity without a key": {[]ginlimit.Option{key,
+		"an identity without a key": {options{five, key,
 			ginlimit.WithIdentity("i", ginlimit.ByHeader("X-I"), ginlimit.PerHour(1))}, "first", 400},
-		"a cost that cannot be": {[]ginlimit.Option{key,
+		"a cost that cannot be": {options{five, key,
 			ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "first", 500},
-		"a dry run": {[]ginlimit.Option{key, ginlimit.WithDryRun(),
+		"a dry run": {options{key, ginlimit.WithDryRun(),
 			ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 200},
-		"a dry run of a key that is broken": {[]ginlimit.Option{noKey(broken), ginlimit.WithDryRun()}, "first", 200},
+		"a dry run of a key that is broken": {options{five, noKey(broken), ginlimit.WithDryRun()}, "first", 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var seen events
 			limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
-			first := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), append(row.first, ginlimit.WithName("first"))...)
-			second := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), ginlimit.WithName("second"), key)
+			first := testkit.NewPolicy(t, limiter, "first", row.first...)
+			second := testkit.NewPolicy(t, limiter, "second", ginlimit.PerHour(5), key)
 			rec := testkit.Get(testkit.Serve(ginlimit.FirstOf(first, second)), "/", testkit.From("@"))
 			require.Equal(t, row.code, rec.Code)
 			events := seen.take(t)
@@ -164,29 +165,30 @@ func limits(all ...ginlimit.Limit) func(context.Context, string) ([]ginlimit.Lim
 func TestFirstOfWithoutAKey(t *testing.T) {
 	t.Parallel()
 	limiter := testkit.NewLocal(t)
-	first := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), ginlimit.WithName("first"),
+	first := testkit.NewPolicy(t, limiter, "first", ginlimit.PerHour(5),
 		ginlimit.WithKey(ginlimit.ByHeader("X-First")),
 		ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.AbortWithStatus(http.StatusTeapot) }))
 	for name, row := range map[string]struct {
-		last []ginlimit.Option
+		last []ginlimit.PolicyOption
 		code int
 		body string
 	}{
-		"a header is missing": {[]ginlimit.Option{ginlimit.WithKey(ginlimit.ByHeader("X-Last"))}, 400, "X-Last"},
-		"an empty key": {[]ginlimit.Option{ginlimit.WithKey(func(*gin.Context) (string, error) {
+		"a header is missing": {[]ginlimit.PolicyOption{ginlimit.WithKey(ginlimit.ByHeader("X-Last"))}, 400, "X-Last"},
+		"an empty key": {[]ginlimit.PolicyOption{ginlimit.WithKey(func(*gin.Context) (string, error) {
 			return "",
 				nil
 		})}, 500, ""},
-		"its own handler": {[]ginlimit.Option{testkit.ByUser(), ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
-			require.ErrorIs(t, err, ginlimit.ErrNoKey)
-			c.AbortWithStatus(http.StatusUnauthorized)
-		})}, 401, ""},
-		"a handler that lets pass": {[]ginlimit.Option{testkit.ByUser(),
+		"its own handler": {[]ginlimit.PolicyOption{testkit.ByUser(),
+			ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
+				require.ErrorIs(t, err, ginlimit.ErrNoKey)
+				c.AbortWithStatus(http.StatusUnauthorized)
+			})}, 401, ""},
+		"a handler that lets pass": {[]ginlimit.PolicyOption{testkit.ByUser(),
 			ginlimit.WithErrorHandler(func(*gin.Context, error) {})}, 200, "served"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			last := testkit.NewPolicy(t, limiter, ginlimit.PerHour(5), append(row.last, ginlimit.WithName("last"))...)
+			last := testkit.NewPolicy(t, limiter, "last "+name, append(row.last, ginlimit.PerHour(5))...)
 			for _, r := range []*gin.Engine{testkit.Serve(ginlimit.FirstOf(first, last)),
 				testkit.Serve(ginlimit.FirstOf(last))} {
 				rec := testkit.Get(r, "/")
@@ -200,7 +202,7 @@ func TestFirstOfWithoutAKey(t *testing.T) {
 func TestFirstOfPanics(t *testing.T) {
 	t.Parallel()
 	one, another := testkit.NewLocal(t), testkit.NewLocal(t)
-	a, b := testkit.NewPolicy(t, one, ginlimit.PerHour(1)), testkit.NewPolicy(t, another, ginlimit.PerHour(1))
+	a, b := testkit.NewPolicy(t, one, "a", ginlimit.PerHour(1)), testkit.NewPolicy(t, another, "a", ginlimit.PerHour(1))
 	for name, row := range map[string]struct {
 		policies []*ginlimit.Policy
 		want     []string
@@ -234,12 +236,12 @@ func TestFirstOfLeavesEachPolicyItsOptions(t *testing.T) {
 		rdb := b.Redis
 		limiter := testkit.NewLimiter(t, rdb)
 		near, far := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24")
-		keys := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("api key"),
+		keys := testkit.NewPolicy(t, limiter, "api key", ginlimit.PerHour(1),
 			ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
 			ginlimit.WithDenyList(far), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
 			ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Api-Key") == "internal" }),
 			ginlimit.WithCost(func(c *gin.Context) int { return len(c.GetHeader("X-Cost")) }))
-		addresses := testkit.NewPolicy(t, limiter, ginlimit.PerHour(1), ginlimit.WithName("address"),
+		addresses := testkit.NewPolicy(t, limiter, "address", ginlimit.PerHour(1),
 			ginlimit.WithAllowList(near),
 			ginlimit.WithIdentity("everybody", testkit.Everybody, ginlimit.PerHour(2)),
 			ginlimit.WithRefund(func(c *gin.Context) bool { return c.GetHeader("X-Back") != "" }))
@@ -279,20 +281,20 @@ func TestFirstOfWarnsOfSpoofableAddresses(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		trusted []string
-		byKey   []ginlimit.Option
+		byKey   []ginlimit.PolicyOption
 		warned  bool
 	}{
 		"everybody is trusted": {[]string{"0.0.0.0/0", "::/0"}, nil, true},
 		"nobody is trusted":    {nil, nil, false},
 		"by the list of the policy that has the key": {[]string{"0.0.0.0/0", "::/0"},
-			[]ginlimit.Option{ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24"))}, true},
+			[]ginlimit.PolicyOption{ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24"))}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, log := spoofable(t, row.trusted, func(l *ginlimit.Limiter) []gin.HandlerFunc {
-				keys := testkit.NewPolicy(t, l, ginlimit.PerMinute(10_000),
-					append(row.byKey, ginlimit.WithName("api key"), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))...)
-				addresses := testkit.NewPolicy(t, l, ginlimit.PerMinute(10_000), ginlimit.WithName("address"))
+			r, log := spoofable(t, row.trusted, func(l *testkit.Limiter) []gin.HandlerFunc {
+				keys := testkit.NewPolicy(t, l, "api key",
+					append(row.byKey, ginlimit.PerMinute(10_000), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))...)
+				addresses := testkit.NewPolicy(t, l, "address", ginlimit.PerMinute(10_000))
 				return []gin.HandlerFunc{ginlimit.FirstOf(keys, addresses)}
 			})
 			for range 2_000 {

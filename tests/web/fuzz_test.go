@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -28,13 +27,15 @@ func FuzzParseLimit(f *testing.F) {
 	for _, s := range []string{"100/m", "5/15m", "10/s burst 20", "-1/0s", "0/d", "1/1h30m",
 		"9/ms burst 9007199254740991", "/", "",
 		"10/sec", "5/15minutes", "100/hours", "1/0days", "1/70000days", "1/minmin", "1/1.5hour",
-		"1/99999999999999999999sec", "+5/day", "1/007min"} {
+		"1/99999999999999999999sec", "+5/day", "1/007min", "5/15m fixed-window", "5/s sliding-window burst 5",
+		"4 in flight", "0 in flight",
+		"unlimited", "prohibited"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		limit, err := ginlimit.ParseLimit(s)
 		if err != nil {
-			if !errors.Is(err, ginlimit.ErrInvalidLimit) || limit != (ginlimit.Limit{}) {
+			if !errors.Is(err, ginlimit.ErrInvalidArgument) || limit != (ginlimit.Limit{}) {
 				t.Fatalf("%q: %v, %v", s, limit, err)
 			}
 			return
@@ -44,10 +45,10 @@ func FuzzParseLimit(f *testing.F) {
 			t.Fatalf("%q is %+v, whose text %q is %+v, %v", s, limit, limit.String(), back, err)
 		}
 		r, err := testkit.NewLocal(t).Allow(t.Context(), "k", limit)
-		if errors.Is(err, ginlimit.ErrInvalidLimit) { // a window may count what a token bucket does not
-			r, err = testkit.NewLocal(t, ginlimit.WithAlgorithm(ginlimit.FixedWindow)).Allow(t.Context(), "k", limit)
+		if errors.Is(err, ginlimit.ErrInvalidArgument) { // a window may count what a token bucket does not
+			r, err = testkit.NewLocal(t, testkit.WithAlgorithm(ginlimit.FixedWindow)).Allow(t.Context(), "k", limit)
 		}
-		if err != nil || r.Allowed != (limit.Rate != 0) {
+		if err != nil || r.Allowed != (limit.Rate != 0 || limit.InFlight > 0) {
 			t.Fatalf("%q: a limit that parses does not limit: %+v, %v", s, r, err)
 		}
 	})
@@ -83,7 +84,7 @@ func FuzzByHeader(f *testing.F) {
 		}
 		for _, r := range string(clientkey.Text{}.Append(nil, "", ginlimit.Key("name", key1))) {
 			if r < ' ' || r > '~' || r == '{' || r == '}' {
-				t.Fatalf("%q in the slot tag", r)
+				t.Fatalf("%q in the hash tag", r)
 			}
 		}
 	})
@@ -139,8 +140,9 @@ func FuzzReply(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, reply []byte, shape uint8) {
-		limits, algorithm := replyLimits[:1+shape%3], ginlimit.Algorithm(shape/3%3)
-		r, err := allowByReply(t, string(reply), algorithm, limits)
+		algorithm := ginlimit.Algorithm(shape / 3 % 3)
+		limits := counted(algorithm, replyLimits[:1+shape%3])
+		r, err := allowByReply(t, string(reply), limits)
 		switch {
 		case err != nil:
 			if !errors.Is(err, ginlimit.ErrUnavailable) || r != (ginlimit.Result{}) {
@@ -184,8 +186,12 @@ func TestReplyBecomesResult(t *testing.T) {
 		{"*5\r\n:10\r\n:5\r\n:6\r\n:7\r\n:1\r\n", ginlimit.SlidingWindow, 1,
 			ginlimit.Result{Limit: minute, RetryAfter: 6 * ms, ResetAfter: 7 * ms}},
 	} {
-		row.want.Source = ginlimit.FromRedis
-		r, err := allowByReply(t, row.reply, row.algorithm, replyLimits[:row.limits])
+		row.want.Source, row.want.Name = ginlimit.FromRedis, "test"
+		row.want.Limit.Algorithm = row.algorithm
+		if !row.want.Allowed {
+			row.want.Cause = ginlimit.CauseRate
+		}
+		r, err := allowByReply(t, row.reply, counted(row.algorithm, replyLimits[:row.limits]))
 		assert.NoErrorf(t, err, "%q", row.reply)
 		assert.Equalf(t, row.want, r, "%q", row.reply)
 	}
@@ -195,15 +201,22 @@ func TestReplyOfTheWrongShapeIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, reply := range []string{"*1\r\n:1\r\n", "*3\r\n:1\r\n:2\r\n:3\r\n", "*2\r\n:1\r\n:-1\r\n",
 		"*2\r\n:1\r\n:9007199254740992\r\n", "*-1\r\n", ":1\r\n", "*2\r\n:1\r\n"} {
-		r, err := allowByReply(t, reply, ginlimit.TokenBucket, replyLimits[:2])
+		r, err := allowByReply(t, reply, replyLimits[:2])
 		assert.ErrorIsf(t, err, ginlimit.ErrUnavailable, "%q", reply)
 		assert.Zerof(t, r, "%q", reply)
 	}
 }
 
+// counted returns limits that are counted by an algorithm.
+func counted(a ginlimit.Algorithm, limits []ginlimit.Limit) (all []ginlimit.Limit) {
+	for _, l := range limits {
+		all = append(all, l.WithAlgorithm(a))
+	}
+	return all
+}
+
 // allowByReply is a decision on limits by a server that replies so to a script.
-func allowByReply(t *testing.T, reply string, algorithm ginlimit.Algorithm,
-	limits []ginlimit.Limit) (ginlimit.Result, error) {
+func allowByReply(t *testing.T, reply string, limits []ginlimit.Limit) (ginlimit.Result, error) {
 	rdb := redis.NewClient(&redis.Options{MaxRetries: -1, Protocol: 2, DisableIdentity: true,
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			client, server := net.Pipe()
@@ -211,14 +224,7 @@ func allowByReply(t *testing.T, reply string, algorithm ginlimit.Algorithm,
 			return client, nil
 		}})
 	defer rdb.Close()
-	limiter, err := ginlimit.NewLimiter(rdb, testkit.Patient(),
-		ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithAlgorithm(algorithm),
-		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer limiter.Close()
-	return limiter.Allow(t.Context(), "k", limits...)
+	return testkit.NewLimiter(t, rdb).Allow(t.Context(), "k", limits...)
 }
 
 // serveReply answers every command on a connection, and ends it after the reply: then nobody waits

@@ -22,7 +22,7 @@ func TestRefundGoesWhereItWasTaken(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
 	var log testkit.Buffer
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailure(ginlimit.FailLocal),
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailureMode(ginlimit.FailLocal),
 		ginlimit.WithTimeout(200*time.Millisecond),
 		ginlimit.WithReplicas(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	limit := ginlimit.PerDay(8)
@@ -42,7 +42,7 @@ func TestRefundGoesWhereItWasTaken(t *testing.T) {
 	}
 	everything := func(*gin.Context) bool { return true }
 	during := func() {}
-	r := testkit.Serve(limiter.Handler(limit, ginlimit.WithName("n"), ginlimit.WithRefund(everything),
+	r := testkit.Serve(limiter.Handler("n", limit, ginlimit.WithRefund(everything),
 		ginlimit.WithCost(func(*gin.Context) int { return 3 })), func(*gin.Context) { during() })
 	peek := func(source ginlimit.Source) (left int) {
 		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {

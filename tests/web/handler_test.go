@@ -50,7 +50,7 @@ func TestRefund(t *testing.T) {
 		r := gin.New()
 		_ = r.SetTrustedProxies(nil)
 		r.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }),
-			testkit.Middleware(rdb, ginlimit.PerHour(5), ginlimit.WithRefund(failed), ginlimit.WithLimits(ginlimit.PerDay(10)),
+			testkit.NewLimiter(t, rdb).Handler("test", ginlimit.PerHour(5), ginlimit.PerDay(10), ginlimit.WithRefund(failed),
 				ginlimit.WithCost(func(c *gin.Context) int { return 2 })))
 		r.GET("/ok", func(c *gin.Context) { c.Status(200) })
 		r.GET("/failed", func(c *gin.Context) { c.Status(400) })
@@ -118,10 +118,10 @@ func TestDryRunBesideARealLimit(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
 	for name, handlers := range map[string][]gin.HandlerFunc{
-		"after": {l.Handler(ginlimit.PerMinute(3)),
-			l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithName("tried"))},
-		"before": {l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(), ginlimit.WithName("tried before")),
-			l.Handler(ginlimit.PerMinute(3), ginlimit.WithName("real"))},
+		"after": {l.Handler("3/m", ginlimit.PerMinute(3)),
+			l.Handler("tried", ginlimit.PerMinute(1), ginlimit.WithDryRun())},
+		"before": {l.Handler("tried before", ginlimit.PerMinute(1), ginlimit.WithDryRun()),
+			l.Handler("real", ginlimit.PerMinute(3))},
 	} {
 		var told ginlimit.Result
 		r := testkit.Serve(append([]gin.HandlerFunc{func(c *gin.Context) {
@@ -139,7 +139,7 @@ func TestDryRunBesideARealLimit(t *testing.T) {
 		assert.Equal(t, 429, testkit.Get(r, "/").Code, name)
 	}
 	broken := errors.New("broken")
-	r := testkit.Serve(l.Handler(ginlimit.PerMinute(1), ginlimit.WithDryRun(),
+	r := testkit.Serve(l.Handler("1/m by key", ginlimit.PerMinute(1), ginlimit.WithDryRun(),
 		ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24")),
 		ginlimit.WithKey(func(*gin.Context) (string, error) { return "", broken })))
 	assert.Equal(t, 200, testkit.Get(r, "/").Code, "its errors are nobody's")

@@ -27,32 +27,31 @@ func TestWindowOfAProhibitedQuotaIsThatOfItsMonth(t *testing.T) {
 	t.Parallel()
 	month := ginlimit.CalendarMonth(nil, 1)
 	for name, row := range map[string]struct {
-		limit   ginlimit.Limit
-		opts    []ginlimit.Option
+		opts    []ginlimit.PolicyOption
 		windows [3]string // in January, February and March
 	}{
-		"prohibited": {ginlimit.PerCalendar(0, month), nil, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"beside a period": {ginlimit.PerCalendar(0, month),
-			[]ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(3))}, [3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"beside a shorter quota": {ginlimit.PerCalendar(0, month),
-			[]ginlimit.Option{ginlimit.WithLimits(ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))},
+		"prohibited": {[]ginlimit.PolicyOption{ginlimit.PerCalendar(0, month)},
 			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"of a client": {ginlimit.PerHour(1),
-			[]ginlimit.Option{testkit.LimitsFrom(ginlimit.PerCalendar(0, month))},
+		"beside a period": {[]ginlimit.PolicyOption{ginlimit.PerCalendar(0, month), ginlimit.PerHour(3)},
 			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"of an identity": {ginlimit.PerHour(1),
-			[]ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerCalendar(0, month))},
+		"beside a shorter quota": {
+			[]ginlimit.PolicyOption{ginlimit.PerCalendar(0, month), ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil))},
 			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"a quota that a floor takes": {ginlimit.PerHour(9),
-			[]ginlimit.Option{ginlimit.WithFloor(3), testkit.LimitsFrom(ginlimit.PerCalendar(3, month))},
+		"of a client": {[]ginlimit.PolicyOption{testkit.LimitsFrom(ginlimit.PerCalendar(0, month))},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"of an identity": {[]ginlimit.PolicyOption{ginlimit.PerHour(1),
+			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerCalendar(0, month))},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"a quota that a floor takes": {
+			[]ginlimit.PolicyOption{ginlimit.WithFloor(3), testkit.LimitsFrom(ginlimit.PerCalendar(3, month))},
 			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				r := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), row.limit,
-					append([]ginlimit.Option{testkit.ByUser(), ginlimit.WithName("api"),
-						ginlimit.WithHeaders(ginlimit.RateLimitDraft)}, row.opts...)...).Handler())
+				r := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), "api",
+					append([]ginlimit.PolicyOption{testkit.ByUser(), ginlimit.WithHeaders(ginlimit.RateLimitDraft)},
+						row.opts...)...).Handler())
 				for i, passed := range []time.Duration{0, january, february} {
 					time.Sleep(passed)
 					for range 2 { // the second one finds what the first has made
@@ -78,9 +77,8 @@ func TestHeadersAreThoseOfTheDecision(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 			}))
-		opts := []ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, month)}
-		r := testkit.Serve(testkit.NewPolicy(t, l, month, append(opts, ginlimit.WithName("first"))...).Handler(),
-			testkit.NewPolicy(t, l, month, append(opts, ginlimit.WithName("second"))...).Handler())
+		all := ginlimit.WithIdentity("all", testkit.Everybody, month)
+		r := testkit.Serve(l.Handler("first", month, all), l.Handler("second", month, all))
 		check := func(header http.Header, windows string) {
 			require.Equal(t, strings.ReplaceAll(`"first";q=5;W, "all";q=5;W, "second";q=5;W, "all-2";q=5;W`,
 				"W", windows), header.Get("RateLimit-Policy"))
@@ -102,17 +100,16 @@ func TestHeadersAreThoseOfTheDecision(t *testing.T) {
 func TestHeadersOfARequestThatWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1)),
-			ginlimit.WithName("api"), testkit.ByUser(),
-			ginlimit.WithHeaders(ginlimit.RateLimitDraft), ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Hour))
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), "api",
+			ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1)), testkit.ByUser(),
+			ginlimit.WithHeaders(ginlimit.RateLimitDraft), ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Hour))
 		time.Sleep(january - time.Second)
 		slot := testkit.Acquire(t, p)
 		go func() {
 			time.Sleep(2 * time.Second)
 			slot.Release()
 		}()
-		before := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(9),
-			ginlimit.WithName("api"), testkit.ByUser(),
+		before := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), "api", ginlimit.PerHour(9), testkit.ByUser(),
 			ginlimit.WithHeaders(ginlimit.RateLimitDraft)).Handler(), p.Handler(), func(c *gin.Context) {
 			c.AbortWithStatus(http.StatusNoContent)
 		})

@@ -23,8 +23,8 @@ import (
 func TestDraftReportsEveryLimit(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerSecond(10).WithBurst(20), draft,
-		ginlimit.WithName("search"), ginlimit.WithLimits(ginlimit.PerMinute(21), ginlimit.PerHour(3600))))
+	r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("search",
+		ginlimit.PerSecond(10).WithBurst(20), ginlimit.PerMinute(21), ginlimit.PerHour(3600), draft))
 	rec := testkit.Get(r, "/")
 	assert.Equal(t, []item{ // a bucket of 20 that is full in two seconds
 		{"search-s", 20, 2, -1, -1}, {"search-m", 21, 60, -1, -1}, {"search-h", 3600, 3600, -1, -1},
@@ -57,8 +57,7 @@ func TestDraftOfWindows(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb, advance := testkit.NewMiniredis(t)
-			r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), draft,
-				ginlimit.WithName("search"), ginlimit.WithAlgorithm(a)))
+			r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("search", ginlimit.PerMinute(2).WithAlgorithm(a), draft))
 			assert.Equal(t, []item{{"search", -1, -1, 1, 60}}, limitsOf(t, testkit.Get(r, "/")))
 			advance(20 * time.Second)
 			rec := testkit.Get(r, "/")
@@ -76,11 +75,11 @@ func TestDraftOfSeveralHandlersListsThemInOrder(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	limiter := testkit.NewLimiter(t, rdb, draft)
 	r := testkit.Serve(
-		limiter.Handler(ginlimit.PerHour(100)),
-		limiter.Handler(ginlimit.PerHour(50), ginlimit.WithName("tried"), ginlimit.WithDryRun()),
-		limiter.Handler(ginlimit.PerMinute(-1), ginlimit.WithName("unlimited")),
-		limiter.Handler(ginlimit.PerDay(7), ginlimit.WithName("x"), ginlimit.WithHeaders(ginlimit.XRateLimit)),
-		limiter.Handler(ginlimit.PerMinute(1), ginlimit.WithName("route")),
+		limiter.Handler("100/h", ginlimit.PerHour(100)),
+		limiter.Handler("tried", ginlimit.PerHour(50), ginlimit.WithDryRun()),
+		limiter.Handler("unlimited", ginlimit.PerMinute(-1)),
+		limiter.Handler("x", ginlimit.PerDay(7), ginlimit.WithHeaders(ginlimit.XRateLimit)),
+		limiter.Handler("route", ginlimit.PerMinute(1)),
 	)
 	rec := testkit.Get(r, "/")
 	assert.Equal(t, []item{{"limit-100/h", 100, 3600, -1, -1}, {"route", 1, 60, -1, -1}}, policiesOf(t, rec))
@@ -94,8 +93,8 @@ func TestDraftOfSeveralHandlersListsThemInOrder(t *testing.T) {
 func TestDraftOfIdentities(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	test := func(t *testing.T, limiter *ginlimit.Limiter) {
-		r := testkit.Serve(limiter.Handler(ginlimit.PerHour(9), draft, ginlimit.WithName("address"),
+	test := func(t *testing.T, limiter *testkit.Limiter) {
+		r := testkit.Serve(limiter.Handler("address", ginlimit.PerHour(9), draft,
 			ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(2)),
 			ginlimit.WithIdentity("nobody", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(-1)),
 			ginlimit.WithIdentity("api-key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(90))))
@@ -110,12 +109,10 @@ func TestDraftOfIdentities(t *testing.T) {
 		assert.Equal(t, []item{{"address", -1, -1, 7, -1}, {"api-key", -1, -1, 0, 43200}}, limitsOf(t, rec)[:2])
 		assert.Equal(t, []string{"api-key"}, violated(t, rec))
 	}
-	t.Run("together", func(t *testing.T) { test(t, testkit.NewLimiter(t, rdb, ginlimit.WithDenyMemory(0))) })
+	t.Run("together", func(t *testing.T) { test(t, testkit.NewLimiter(t, rdb, ginlimit.WithDenyCache(0))) })
 	t.Run("in turn", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			local, err := ginlimit.NewLocal()
-			require.NoError(t, err)
-			test(t, local)
+			test(t, testkit.NewLocal(t))
 		})
 	})
 }
@@ -123,10 +120,10 @@ func TestDraftOfIdentities(t *testing.T) {
 func TestFreeRequestsAreNotReportedAsRefused(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	limiter, cost := testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyMemory(0)), 1
-	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(1), ginlimit.WithName("writes"),
+	limiter, cost := testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyCache(0)), 1
+	r := testkit.Serve(limiter.Handler("writes", ginlimit.PerHour(1),
 		ginlimit.WithCost(func(*gin.Context) int { return cost })),
-		limiter.Handler(ginlimit.PerSecond(2), ginlimit.WithName("all")))
+		limiter.Handler("all", ginlimit.PerSecond(2)))
 	testkit.Get(r, "/")
 	cost = 0
 	assert.Equal(t, []item{{"writes", -1, -1, 0, 3600}, {"all", -1, -1, 0, 1}}, limitsOf(t, testkit.Get(r, "/")))
@@ -143,12 +140,12 @@ func TestRefundTakesBackTheParameterT(t *testing.T) {
 	limiter := testkit.NewLimiter(t, rdb)
 	closed := testkit.NewLimiter(t, rdb)
 	require.NoError(t, closed.Close())
-	outer := limiter.Handler(ginlimit.PerHour(9), draft, ginlimit.WithName("outer"))
+	outer := limiter.Handler("outer", ginlimit.PerHour(9), draft)
 	for name, inner := range map[string]gin.HandlerFunc{
-		"other fields": limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("inner")),
-		"none": limiter.Handler(ginlimit.PerMinute(0), ginlimit.WithName("inner"),
+		"other fields": limiter.Handler("inner", ginlimit.PerMinute(0)),
+		"none": limiter.Handler("inner", ginlimit.PerMinute(0),
 			ginlimit.WithHeaders(ginlimit.NoHeaders)),
-		"an error": closed.Handler(ginlimit.PerMinute(5), ginlimit.WithName("inner")),
+		"an error": closed.Handler("inner", ginlimit.PerMinute(5)),
 	} {
 		limits := limitsOf(t, testkit.Get(testkit.Serve(outer, inner), "/"))
 		require.Len(t, limits, 1, name)
@@ -159,8 +156,7 @@ func TestRefundTakesBackTheParameterT(t *testing.T) {
 // TestGivenBackIsNoMoreThanThereIs: a share that owed tokens, which another identity made it give back.
 func TestGivenBackIsNoMoreThanThereIs(t *testing.T) {
 	t.Parallel()
-	gone := testkit.Unreachable(t)
-	r := testkit.Serve(ginlimit.New(gone, ginlimit.PerHour(10), draft, ginlimit.WithReplicas(5), ginlimit.WithName("a"),
+	r := testkit.Serve(testkit.WithoutRedis(t, ginlimit.WithReplicas(5)).Handler("a", ginlimit.PerHour(10), draft,
 		ginlimit.WithCost(func(*gin.Context) int { return 5 }),
 		ginlimit.WithIdentity("b", ginlimit.ByClientIP, ginlimit.PerHour(4))))
 	rec := testkit.Get(r, "/")
@@ -174,10 +170,9 @@ func TestLoweredWindowIsReportedUntilItHasMore(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
 	rate := 10
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), draft, ginlimit.WithName("plan"),
-		ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
+	r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("plan", draft,
 		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
-			return []ginlimit.Limit{ginlimit.PerMinute(rate), ginlimit.PerDay(-1)}, nil
+			return []ginlimit.Limit{ginlimit.PerMinute(rate).WithAlgorithm(ginlimit.SlidingWindow), ginlimit.Unlimited()}, nil
 		})))
 	for range 10 {
 		testkit.Get(r, "/")
@@ -192,19 +187,16 @@ func TestLoweredWindowIsReportedUntilItHasMore(t *testing.T) {
 func TestDraftOfProhibitedAndNeverAllowed(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0), draft,
-		ginlimit.WithName("closed"))), "/")
+	rec := testkit.Get(testkit.Serve(testkit.NewLimiter(t, rdb).Handler("closed", ginlimit.PerMinute(0), draft)), "/")
 	assert.Equal(t, []item{{"closed", 0, 60, -1, -1}}, policiesOf(t, rec))
 	assert.Equal(t, []item{{"closed", -1, -1, 0, -1}}, limitsOf(t, rec))
 	assert.Equal(t, []string{"closed"}, violated(t, rec))
 	assert.Empty(t, rec.Header().Get("Retry-After"))
 
 	cost := ginlimit.WithCost(func(*gin.Context) int { return 6 })
-	gone := testkit.Unreachable(t)
 	for name, handler := range map[string]gin.HandlerFunc{
-		"in Redis": testkit.Middleware(rdb, ginlimit.PerMinute(5), draft, cost, ginlimit.WithName("small")),
-		"without it": ginlimit.New(gone, ginlimit.PerMinute(5), draft, cost,
-			ginlimit.WithName("small"), ginlimit.WithReplicas(3)),
+		"in Redis":   testkit.NewLimiter(t, rdb).Handler("small", ginlimit.PerMinute(5), draft, cost),
+		"without it": testkit.WithoutRedis(t, ginlimit.WithReplicas(3)).Handler("small", ginlimit.PerMinute(5), draft, cost),
 	} {
 		rec = testkit.Get(testkit.Serve(handler), "/")
 		assert.Equal(t, http.StatusTooManyRequests, rec.Code, name)
@@ -234,7 +226,7 @@ func TestIntegersInTheDraftsFieldsHaveFifteenDigits(t *testing.T) {
 	for limit, want := range rows {
 		local, err := ginlimit.NewLocal(draft)
 		require.NoError(t, err)
-		rec := testkit.Get(testkit.Serve(local.Handler(limit, ginlimit.WithName("x"))), "/")
+		rec := testkit.Get(testkit.Serve(local.Handler("x", limit)), "/")
 		require.Equal(t, http.StatusOK, rec.Code, limit)
 		assert.Equal(t, []item{want}, policiesOf(t, rec), limit)
 		left := limitsOf(t, rec)[0]
@@ -252,12 +244,12 @@ func TestRetryAfterIsNeverBeforeT(t *testing.T) {
 			const seed = 7
 			random := rand.New(rand.NewPCG(seed, uint64(a)))
 			rdb, advance := testkit.NewMiniredis(t)
-			limiter := testkit.NewLimiter(t, rdb, draft, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+			limiter := testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyCache(0))
 			cost, free := 0, 0
-			r := testkit.Serve(limiter.Handler(ginlimit.PerHour(500), ginlimit.WithName("outer"),
+			r := testkit.Serve(limiter.Handler("outer", ginlimit.PerHour(500).WithAlgorithm(a),
 				ginlimit.WithCost(func(*gin.Context) int { return free })),
-				limiter.Handler(ginlimit.PerSecond(3), ginlimit.WithName("inner"),
-					ginlimit.WithLimits(ginlimit.PerMinute(20), ginlimit.Limit{Rate: 30, Period: 2500 * time.Millisecond}),
+				limiter.Handler("inner", ginlimit.PerSecond(3).WithAlgorithm(a), ginlimit.PerMinute(20).WithAlgorithm(a),
+					ginlimit.Per(30, 2500*time.Millisecond).WithAlgorithm(a),
 					ginlimit.WithCost(func(*gin.Context) int { return cost })))
 			refused := 0
 			for i := range 500 {

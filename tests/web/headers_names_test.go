@@ -38,13 +38,17 @@ func TestNamesInTheDraftsFields(t *testing.T) {
 		long:              long[:64],
 	} {
 		rdb, _ := testkit.NewMiniredis(t)
-		rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), draft, ginlimit.WithName(name))), "/")
+		rec := testkit.Get(testkit.Serve(testkit.NewLimiter(t, rdb).Handler(name, ginlimit.PerMinute(1), draft)), "/")
 		assert.Equal(t, []item{{want, 1, 60, -1, -1}}, policiesOf(t, rec), "%q", name)
 	}
 	rdb, _ := testkit.NewMiniredis(t)
-	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerSecond(10).WithBurst(20), draft,
-		ginlimit.WithLimits(ginlimit.Limit{Rate: 100, Period: 90 * time.Second}))), "/")
-	assert.Equal(t, []item{{"limit-10/s-burst-20", 20, 2, -1, -1}, {"limit-100/90s", 100, 90, -1, -1}}, policiesOf(t, rec))
+	for limit, want := range map[ginlimit.Limit]item{
+		ginlimit.PerSecond(10).WithBurst(20): {"limit-10/s-burst-20", 20, 2, -1, -1},
+		ginlimit.Per(100, 90*time.Second):    {"limit-100/90s", 100, 90, -1, -1},
+	} {
+		rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, limit, draft)), "/")
+		assert.Equal(t, []item{want}, policiesOf(t, rec), "without a name")
+	}
 }
 
 // checkNames wants each policy of a response to have a name of its own, and every other place to
@@ -78,86 +82,84 @@ func TestPoliciesOfOneHandlerHaveDifferentNames(t *testing.T) {
 	plan := func(limits ...ginlimit.Limit) ginlimit.Option {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return limits, nil })
 	}
-	type options = []ginlimit.Option
+	type options = []ginlimit.PolicyOption
 	for name, row := range map[string]struct {
-		limit   ginlimit.Limit
+		policy  string
 		options options
 		want    []string
 	}{
-		"an identity named as a limit with its period": {perMinute,
-			options{ginlimit.WithName("x"), ginlimit.WithLimits(perHour), identity("x-m", perMinute)},
+		"an identity named as a limit with its period": {"x", options{perMinute, perHour, identity("x-m", perMinute)},
 			[]string{"x-m", "x-h", "x-m-2"}},
-		"two identities": {perMinute,
-			options{ginlimit.WithName("own"), identity("x-m", perMinute), identity("x", perMinute, perHour)},
+		"two identities": {"own", options{perMinute, identity("x-m", perMinute), identity("x", perMinute, perHour)},
 			[]string{"own", "x-m", "x-m-2", "x-h"}},
-		"identities of several limits that are one token": {perMinute,
-			options{ginlimit.WithName("own"), identity("a b", perMinute, perHour), identity("a-b", perMinute, perHour)},
+		"identities of several limits that are one token": {"own",
+			options{perMinute, identity("a b", perMinute, perHour), identity("a-b", perMinute, perHour)},
 			[]string{"own", "a-b-m", "a-b-h", "a-b-m-2", "a-b-h-2"}},
-		"a name that another one is given": {perMinute,
-			options{ginlimit.WithName("a b"), identity("a-b", perMinute), identity("a-b-2", perMinute)},
+		"a name that another one is given": {"a b",
+			options{perMinute, identity("a-b", perMinute), identity("a-b-2", perMinute)},
 			[]string{"a-b", "a-b-2", "a-b-2-2"}},
-		"long names": {perMinute,
-			options{ginlimit.WithName(long + "1"), ginlimit.WithLimits(perHour), identity(long+"2", perMinute, perHour)},
+		"long names": {long + "1", options{perMinute, perHour, identity(long+"2", perMinute, perHour)},
 			[]string{long + "-m", long + "-h", long + "-m-2", long + "-h-2"}},
-		"without a name": {perMinute, options{identity("limit-1/m", perMinute), ginlimit.WithLimits(perHour)},
-			[]string{"limit-1/m", "limit-1/h", "limit-1/m-2"}},
-		"a limit that prohibits": {perMinute, options{ginlimit.WithName("x"), ginlimit.WithLimits(ginlimit.PerMinute(0))},
-			[]string{"x-m", "x-m-2"}},
-		"a plan": {perMinute, options{ginlimit.WithName("x"), plan(perHour, ginlimit.PerDay(9)), identity("x-h", perMinute)},
+		"two algorithms of one period": {"x",
+			options{perMinute, perMinute.WithAlgorithm(ginlimit.FixedWindow), identity("x-m-2", perMinute)},
+			[]string{"x-m", "x-m-2", "x-m-2-2"}},
+		"a limit that prohibits": {"x", options{perMinute, ginlimit.PerMinute(0)}, []string{"x-m", "x-m-2"}},
+		"a plan": {"x", options{plan(perHour, ginlimit.PerDay(9)), identity("x-h", perMinute)},
 			[]string{"x-h-2", "x-d", "x-h"}},
-		"a plan without a name": {perMinute, options{plan(perHour), identity("limit-1/h", perMinute)},
-			[]string{"limit-1/h-2", "limit-1/h"}},
-		"a plan whose name is free": {perMinute,
-			options{ginlimit.WithName("x"), plan(perHour, ginlimit.PerDay(9)), identity("x-m", perMinute)},
+		"a plan whose name is free": {"x", options{plan(perHour, ginlimit.PerDay(9)), identity("x-m", perMinute)},
 			[]string{"x-h", "x-d", "x-m"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb, _ := testkit.NewMiniredis(t)
-			r := testkit.Serve(testkit.Middleware(rdb, row.limit, append(row.options, draft)...))
+			r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler(row.policy, append(row.options, draft)...))
 			for range 2 {
 				checkNames(t, testkit.Get(r, "/"), row.want...)
 			}
 		})
 	}
+	t.Run("without a name", func(t *testing.T) {
+		t.Parallel()
+		rdb, _ := testkit.NewMiniredis(t)
+		r := testkit.Serve(testkit.Middleware(rdb, perMinute, identity("limit-1/m", perMinute), draft))
+		for range 2 {
+			checkNames(t, testkit.Get(r, "/"), "limit-1/m", "limit-1/m-2")
+		}
+	})
 }
 
 // TestPoliciesOfSeveralHandlersHaveDifferentNames: clients distinguish the items of one response by their names.
 func TestPoliciesOfSeveralHandlersHaveDifferentNames(t *testing.T) {
 	t.Parallel()
-	named := func(name string, more ...ginlimit.Option) []ginlimit.Option {
-		return append([]ginlimit.Option{draft, ginlimit.WithName(name), ginlimit.WithDenyMemory(0)}, more...)
-	}
-	byUser := ginlimit.WithKey(ginlimit.ByHeader("X-User"))
 	rdb, _ := testkit.NewMiniredis(t)
-	first := testkit.Middleware(rdb, ginlimit.PerMinute(3),
-		named("x", ginlimit.WithIdentity("y", ginlimit.ByClientIP, ginlimit.PerHour(100)))...)
-	second := testkit.Middleware(rdb, ginlimit.PerHour(1),
-		named("x", byUser, ginlimit.WithLimits(ginlimit.PerDay(100)))...)
+	byUser := ginlimit.WithKey(ginlimit.ByHeader("X-User"))
+	named := func(name string, opts ...ginlimit.PolicyOption) gin.HandlerFunc {
+		return testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyCache(0)).Handler(name, opts...)
+	}
+	first := named("x", ginlimit.PerMinute(3), ginlimit.WithIdentity("y", ginlimit.ByClientIP, ginlimit.PerHour(100)))
+	second := named("x", ginlimit.PerHour(1), byUser, ginlimit.PerDay(100))
 	for name, row := range map[string]struct {
 		handlers []gin.HandlerFunc
 		names    []string // of a request that all handlers allow
 		violated []string // of the first that one refuses
 	}{
 		"a name and a token": {[]gin.HandlerFunc{
-			testkit.Middleware(rdb, ginlimit.PerMinute(2), named("a b")...),
-			testkit.Middleware(rdb, ginlimit.PerHour(1), named("a-b")...)},
+			named("a b", ginlimit.PerMinute(2)), named("a-b", ginlimit.PerHour(1))},
 			[]string{"a-b", "a-b-2"}, []string{"a-b-2"}},
 		"without names": {[]gin.HandlerFunc{
 			testkit.Middleware(rdb, ginlimit.PerMinute(2), draft, byUser),
 			testkit.Middleware(rdb, ginlimit.PerMinute(2), draft)},
 			[]string{"limit-2/m", "limit-2/m-2"}, []string{"limit-2/m"}},
-		"identities": {[]gin.HandlerFunc{first, second, testkit.Middleware(rdb, ginlimit.PerDay(9), named("y")...)},
+		"identities": {[]gin.HandlerFunc{first, second, named("y", ginlimit.PerDay(9))},
 			[]string{"x", "y", "x-h", "x-d", "y-2"}, []string{"x-h"}},
 		"the same handler": {[]gin.HandlerFunc{first, first}, []string{"x", "y", "x-2", "y-2"}, []string{"x-2"}},
 		"several limits refuse": {[]gin.HandlerFunc{
-			testkit.Middleware(rdb, ginlimit.PerMinute(9),
-				named("z", ginlimit.WithIdentity("z-m", ginlimit.ByClientIP, ginlimit.PerMinute(9)))...),
-			testkit.Middleware(rdb, ginlimit.PerMinute(1), named("z", byUser, ginlimit.WithLimits(ginlimit.PerHour(1)))...)},
+			named("z", ginlimit.PerMinute(9), ginlimit.WithIdentity("z-m", ginlimit.ByClientIP, ginlimit.PerMinute(9))),
+			named("z", ginlimit.PerMinute(1), ginlimit.PerHour(1), byUser)},
 			[]string{"z", "z-m", "z-m-2", "z-h"}, []string{"z-m-2", "z-h"}},
 		"other fields": {[]gin.HandlerFunc{
-			testkit.Middleware(rdb, ginlimit.PerMinute(9), named("o")...),
-			testkit.Middleware(rdb, ginlimit.PerHour(1), ginlimit.WithName("o"), byUser)},
+			named("o", ginlimit.PerMinute(9)),
+			testkit.NewLimiter(t, rdb).Handler("o", ginlimit.PerHour(1), byUser)},
 			[]string{"o"}, []string{"o-2"}},
 	} {
 		client := testkit.From("192.0.2." + strconv.Itoa(len(name)) + ":1")

@@ -23,7 +23,7 @@ func TestRefusalOfIdentitiesFromMemory(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
-	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(1), draft, ginlimit.WithName("fast"),
+	r := testkit.Serve(limiter.Handler("fast", ginlimit.PerHour(1), draft,
 		ginlimit.WithIdentity("slow", ginlimit.ByClientIP, ginlimit.PerDay(1))))
 	testkit.Get(r, "/")
 	for range 3 { // the first from Redis, the others from memory
@@ -41,10 +41,10 @@ func TestRefusalOfIdentitiesFromMemory(t *testing.T) {
 func TestMemoryKnowsWhenAWindowHasEnded(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), draft, ginlimit.WithAlgorithm(ginlimit.FixedWindow))
-	short := ginlimit.Limit{Rate: 9, Period: 100 * time.Millisecond}
-	r := testkit.Serve(limiter.Handler(short, ginlimit.WithName("x"),
-		ginlimit.WithLimits(ginlimit.PerDay(1)), ginlimit.WithKey(ginlimit.ByHeader("K"))))
+	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), draft)
+	short := ginlimit.Per(9, 100*time.Millisecond).WithAlgorithm(ginlimit.FixedWindow)
+	r := testkit.Serve(limiter.Handler("x", short,
+		ginlimit.PerDay(1).WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithKey(ginlimit.ByHeader("K"))))
 	for try := range 50 { // until nothing is so slow that the memory has forgotten
 		client := testkit.With("K", strconv.Itoa(try))
 		testkit.Get(r, "/", client)
@@ -67,8 +67,8 @@ func TestClientThatHonoursRetryAfterIsAdmittedNext(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(testkit.Serve(testkit.Middleware(rdb,
-				ginlimit.Limit{Rate: 1, Period: 1900 * time.Millisecond},
-				ginlimit.WithAlgorithm(a), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))))
+				ginlimit.Per(1, 1900*time.Millisecond).WithAlgorithm(a),
+				ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))))
 			defer server.Close()
 			client := honouring{server.Client()}
 			refused := 0

@@ -2,10 +2,10 @@ package web_test
 
 import (
 	"net/http"
-	"slices"
 	"strconv"
 	"testing"
 
+	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -31,8 +31,8 @@ func TestExactHeaderSets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb, _ := testkit.NewMiniredis(t)
-			r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2),
-				ginlimit.WithName("search"), ginlimit.WithHeaders(row.headers)))
+			r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("search", ginlimit.PerMinute(2),
+				ginlimit.WithHeaders(row.headers)))
 			testkit.Get(r, "/")
 			allowed := http.Header{"Content-Type": {"text/plain; charset=utf-8"}}
 			refused := http.Header{"Content-Type": {"application/problem+json"}, "Content-Length": {"191"},
@@ -56,10 +56,10 @@ func TestEveryHandlersFieldsAreThere(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	limiter := testkit.NewLimiter(t, rdb)
 	own := ginlimit.WithHeaderFunc(func(h http.Header, r ginlimit.Result) { h.Set("Left", strconv.Itoa(r.Remaining)) })
-	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(3), ginlimit.WithHeaders(ginlimit.NoHeaders)),
-		limiter.Handler(ginlimit.PerMinute(100)),
-		limiter.Handler(ginlimit.PerMinute(50), ginlimit.WithName("own"), ginlimit.WithHeaders(ginlimit.NoHeaders), own),
-		limiter.Handler(ginlimit.PerMinute(70), ginlimit.WithName("looser"), own))
+	r := testkit.Serve(limiter.Handler("3/h", ginlimit.PerHour(3), ginlimit.WithHeaders(ginlimit.NoHeaders)),
+		limiter.Handler("100/m", ginlimit.PerMinute(100)),
+		limiter.Handler("own", ginlimit.PerMinute(50), ginlimit.WithHeaders(ginlimit.NoHeaders), own),
+		limiter.Handler("looser", ginlimit.PerMinute(70), own))
 	h := testkit.Get(r, "/").Header()
 	assert.Equal(t, "69", h.Get("X-RateLimit-Remaining"))
 	assert.Equal(t, "49", h.Get("Left"))
@@ -76,12 +76,11 @@ func TestDegradedHeaderOfAnyHandler(t *testing.T) {
 
 func TestDegradedHeaderUnlessNoHeaders(t *testing.T) {
 	t.Parallel()
-	gone := testkit.Unreachable(t)
 	for headers, want := range map[ginlimit.Headers]string{
 		ginlimit.XRateLimit: "degraded", ginlimit.RateLimitDraft: "degraded", ginlimit.NoHeaders: "",
 	} {
-		r := testkit.Serve(ginlimit.New(gone, ginlimit.PerMinute(4), ginlimit.WithHeaders(headers),
-			ginlimit.WithName("x"), ginlimit.WithReplicas(2)))
+		r := testkit.Serve(testkit.WithoutRedis(t, ginlimit.WithReplicas(2)).Handler("x", ginlimit.PerMinute(4),
+			ginlimit.WithHeaders(headers)))
 		rec := testkit.Get(r, "/")
 		assert.Equal(t, want, rec.Header().Get("X-RateLimit-Status"))
 		if headers == ginlimit.RateLimitDraft {
@@ -91,14 +90,30 @@ func TestDegradedHeaderUnlessNoHeaders(t *testing.T) {
 	}
 }
 
+// TestDegradedHeaderOfFailOpen: the request passes, though nobody has counted it, under any of its keys.
+func TestDegradedHeaderOfFailOpen(t *testing.T) {
+	t.Parallel()
+	limiter := testkit.WithoutRedis(t, ginlimit.WithFailureMode(ginlimit.FailOpen))
+	for name, opts := range map[string][]ginlimit.PolicyOption{
+		"one key":  {ginlimit.PerHour(1)},
+		"two keys": {ginlimit.PerHour(1), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerHour(1))},
+		"slots":    {ginlimit.PerHour(1), ginlimit.InFlight(1)},
+	} {
+		var found ginlimit.Result
+		r := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) },
+			limiter.Handler(name, opts...))
+		for range 3 {
+			rec := testkit.Get(r, "/")
+			require.Equal(t, http.StatusOK, rec.Code, name)
+			require.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"), name)
+			require.Equal(t, ginlimit.FromOpen, found.Source, name)
+			require.Zero(t, found.Cause, name)
+		}
+	}
+}
+
 func TestHeadersOfABadKindAreAFault(t *testing.T) {
 	t.Parallel()
-	_, err := ginlimit.NewLocal(ginlimit.WithHeaders(4|ginlimit.XRateLimit), ginlimit.WithAlgorithm(3))
+	_, err := ginlimit.NewLocal(ginlimit.WithHeaders(4 | ginlimit.XRateLimit))
 	require.ErrorContains(t, err, "WithHeaders(5)")
-	require.ErrorContains(t, err, "WithAlgorithm(3)")
-	names := []string{}
-	for a := range ginlimit.Algorithm(4) {
-		names = append(names, a.String())
-	}
-	require.True(t, slices.Equal([]string{"token bucket", "fixed window", "sliding window", "unknown"}, names))
 }

@@ -26,16 +26,16 @@ import (
 )
 
 func init() {
-	maps.Copy(identityStores, map[string]func(t *testing.T) *ginlimit.Limiter{
-		"one server": func(t *testing.T) *ginlimit.Limiter {
+	maps.Copy(identityStores, map[string]func(t *testing.T) *testkit.Limiter{
+		"one server": func(t *testing.T) *testkit.Limiter {
 			return testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)))
 		},
-		"cluster": func(t *testing.T) *ginlimit.Limiter {
+		"cluster": func(t *testing.T) *testkit.Limiter {
 			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testkit.StartCluster(t, 3)})
 			t.Cleanup(func() { _ = rdb.Close() })
 			return testkit.NewLimiter(t, rdb)
 		},
-		"a client of a cluster's node": func(t *testing.T) *ginlimit.Limiter {
+		"a client of a cluster's node": func(t *testing.T) *testkit.Limiter {
 			rdb := testkit.Connect(t, testkit.StartRedis(t, "--cluster-enabled", "yes"))
 			require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
@@ -55,7 +55,7 @@ func TestIdentitiesUnderLoad(t *testing.T) {
 	for name, rdb := range map[string]redis.UniversalClient{"one server": testkit.Connect(t, testkit.StartRedis(t)),
 		"cluster": cluster} {
 		l := testkit.NewLimiter(t, rdb)
-		r := testkit.Serve(l.Handler(ginlimit.PerDay(10), ginlimit.WithName("address"),
+		r := testkit.Serve(l.Handler("address", ginlimit.PerDay(10),
 			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(25))))
 		var passed [8]atomic.Int64
 		var all sync.WaitGroup
@@ -103,7 +103,7 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 			l, err := ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout),
 				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
-			r := identities(l)
+			r := identities(testkit.Wrap(l, ginlimit.TokenBucket))
 			var calls atomic.Int64
 			c.rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
@@ -141,7 +141,7 @@ func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
 			}
 		}
 	}
-	r := testkit.Serve(limiter.Handler(limit, ginlimit.WithName("user"), ginlimit.WithKey(ginlimit.ByHeader("User")),
+	r := testkit.Serve(limiter.Handler("user", limit, ginlimit.WithKey(ginlimit.ByHeader("User")),
 		ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), limit)))
 	user, team := on("user", 0), on("team", 1)
 	ask := func() int { return testkit.Get(r, "/", testkit.With("User", user), testkit.With("Team", team)).Code }
@@ -167,9 +167,9 @@ func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
 			for _, l := range []ginlimit.Limit{limit, shared} {
 				require.NoError(t, rdb.RPush(t.Context(), testkit.RedisKey(broken, l), "x").Err())
 			}
-			l := testkit.NewLimiter(t, rdb, ginlimit.WithFailure(ginlimit.FailLocal))
+			l := testkit.NewLimiter(t, rdb, ginlimit.WithFailureMode(ginlimit.FailLocal))
 			refund := false
-			r := testkit.Serve(l.Handler(limit, ginlimit.WithName("address"),
+			r := testkit.Serve(l.Handler("address", limit,
 				ginlimit.WithIdentity("all", testkit.Everybody, shared),
 				ginlimit.WithRefund(func(*gin.Context) bool { return refund })))
 			left := func(key string, limit ginlimit.Limit) int {
@@ -212,10 +212,10 @@ func TestCloseLeavesNoChargeOfARefusedRequest(t *testing.T) {
 	key := func(name string) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return name, nil } }
 	for round := range 10 {
 		l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(5*time.Second),
-			ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithDenyMemory(0))
-		own := []ginlimit.Option{ginlimit.WithName(fmt.Sprint("own", round)), ginlimit.WithKey(key("a"))}
+			ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithDenyCache(0))
+		name, own := fmt.Sprint("own", round), []ginlimit.PolicyOption{day, ginlimit.WithKey(key("a"))}
 		// A ban has the identities asked one after another.
-		p, err := l.Policy(day, append(own, ginlimit.WithBan(time.Second, time.Second),
+		p, err := l.Policy(name, append(own, ginlimit.WithBan(time.Second, time.Second),
 			ginlimit.WithIdentity(fmt.Sprint("all", round), key("b"), ginlimit.PerDay(1)))...)
 		require.NoError(t, err)
 		router := gin.New()
@@ -243,7 +243,7 @@ func TestCloseLeavesNoChargeOfARefusedRequest(t *testing.T) {
 		}
 		require.NoError(t, l.Close())
 		all.Wait()
-		p, err = testkit.NewLimiter(t, rdb).Policy(day, own...)
+		p, err = testkit.NewLimiter(t, rdb).Policy(name, own...)
 		require.NoError(t, err)
 		left, err := p.Peek(t.Context(), "a")
 		require.NoError(t, err)

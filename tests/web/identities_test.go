@@ -14,24 +14,22 @@ import (
 // Several identities of one request.
 
 // identities limits per address, per API key and all clients together.
-func identities(l *ginlimit.Limiter, opts ...ginlimit.Option) *gin.Engine {
-	return testkit.Serve(l.Handler(ginlimit.PerDay(3), append([]ginlimit.Option{ginlimit.WithName("address"),
+func identities(l *testkit.Limiter, opts ...ginlimit.PolicyOption) *gin.Engine {
+	return testkit.Serve(l.Handler("address", append([]ginlimit.PolicyOption{ginlimit.PerDay(3),
 		ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(5), ginlimit.PerHour(50)),
 		ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(8))}, opts...)...))
 }
 
 // identityStores are where a request's identities are decided on. With the tag integration there are more.
-var identityStores = map[string]func(t *testing.T) *ginlimit.Limiter{
-	"miniredis": func(t *testing.T) *ginlimit.Limiter {
+var identityStores = map[string]func(t *testing.T) *testkit.Limiter{
+	"miniredis": func(t *testing.T) *testkit.Limiter {
 		rdb, _ := testkit.NewMiniredis(t)
 		return testkit.NewLimiter(t, rdb)
 	},
-	"in the process": func(t *testing.T) *ginlimit.Limiter {
-		l, err := ginlimit.NewLocal()
-		require.NoError(t, err)
-		return l
+	"in the process": func(t *testing.T) *testkit.Limiter {
+		return testkit.NewLocal(t)
 	},
-	"without Redis": func(t *testing.T) *ginlimit.Limiter { return testkit.WithoutRedis(t) },
+	"without Redis": func(t *testing.T) *testkit.Limiter { return testkit.WithoutRedis(t) },
 }
 
 func TestIdentitiesAllOrNone(t *testing.T) {
@@ -74,8 +72,8 @@ func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
-	status := func(limit ginlimit.Limit, opts ...ginlimit.Option) (int, string) {
-		rec := testkit.Get(testkit.Serve(l.Handler(limit, append(opts, ginlimit.WithName("n"))...)), "/")
+	status := func(opts ...ginlimit.PolicyOption) (int, string) {
+		rec := testkit.Get(testkit.Serve(l.Handler("n", opts...)), "/")
 		return rec.Code, testkit.Remaining(rec)
 	}
 	expect := func(code int, left string) func(int, string) {

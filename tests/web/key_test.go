@@ -23,29 +23,39 @@ func TestKeyEscapesItsParts(t *testing.T) {
 	require.Equal(t, `a\|b|c`, ginlimit.Key("a|b", "c"))
 }
 
-func TestKeyReachesTheHandlersBucket(t *testing.T) {
+func TestPolicyReachesTheHandlersBucket(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	l := testkit.NewLimiter(t, rdb)
 	limit := ginlimit.PerHour(3)
-	r := testkit.Serve(l.Handler(limit, ginlimit.WithName("login")))
+	r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("login", limit))
 	testkit.Get(r, "/", testkit.From("192.0.2.7:1"))
-	key := ginlimit.Key("login", "192.0.2.7")
-	p, err := l.Peek(t.Context(), key, limit)
+	worker := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "login", limit)
+	p, err := worker.Peek(t.Context(), "192.0.2.7")
 	require.NoError(t, err)
 	require.Equal(t, 2, p.Remaining)
-	require.NoError(t, l.Block(t.Context(), key, time.Minute, limit))
+	require.NoError(t, worker.Block(t.Context(), "192.0.2.7", time.Minute))
 	require.Equal(t, "60", testkit.Get(r, "/", testkit.From("192.0.2.7:1")).Header().Get("Retry-After"))
 }
 
-func TestKeyReachesTheBucketOfAnyClient(t *testing.T) {
+// TestEveryClientHasTheKeyOfItsPolicy: the client k of the policy n is Key(n, k) in Redis.
+func TestEveryClientHasTheKeyOfItsPolicy(t *testing.T) {
 	t.Parallel()
-	for _, client := range []string{"a|b", `a\b`, `|\`, "{a}", "é", strings.Repeat("long", 40), "#"} {
-		l, err := ginlimit.NewLocal(ginlimit.WithKey(func(*gin.Context) (string, error) { return client, nil }))
-		require.NoError(t, err)
+	const name = `a|\name`
+	for client, want := range map[string]string{
+		"ada": `ginlimit:{a\|\\name|ada}:h`, "a|b": `ginlimit:{a\|\\name|a\|b}:h`, `a\b`: `ginlimit:{a\|\\name|a\\b}:h`,
+		`|\`: `ginlimit:{a\|\\name|\|\\}:h`, "{a}": "", "é": "", strings.Repeat("long", 40): "", "#": "",
+	} {
+		rdb, _ := testkit.NewMiniredis(t)
+		byClient := ginlimit.WithKey(func(*gin.Context) (string, error) { return client, nil })
 		limit := ginlimit.PerHour(3)
-		testkit.Get(testkit.Serve(l.Handler(limit, ginlimit.WithName(`a|\name`))), "/")
-		p, err := l.Peek(t.Context(), ginlimit.Key(`a|\name`, client), limit)
+		testkit.Get(testkit.Serve(testkit.NewLimiter(t, rdb).Handler(name, limit, byClient)), "/")
+		keys := rdb.Keys(t.Context(), "*").Val()
+		require.Len(t, keys, 1)
+		if want != "" {
+			require.Equal(t, want, keys[0])
+			require.Equal(t, "ginlimit:{"+ginlimit.Key(name, client)+"}:h", keys[0], client)
+		}
+		p, err := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), name, limit, byClient).Peek(t.Context(), client)
 		require.NoError(t, err)
 		require.Equal(t, 2, p.Remaining, client)
 	}
@@ -77,17 +87,17 @@ func TestMissingKeysAreTheClientsFaultIfAFunctionSaysSo(t *testing.T) {
 	fault := none(fmt.Errorf("secret: %w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest))
 	l := testkit.NewLocal(t)
 	policy := func(name string, f ginlimit.KeyFunc) *ginlimit.Policy {
-		return testkit.NewPolicy(t, l, ginlimit.PerHour(1), ginlimit.WithName(name), ginlimit.WithKey(f))
+		return testkit.NewPolicy(t, l, name, ginlimit.PerHour(1), ginlimit.WithKey(f))
 	}
 	for name, row := range map[string]struct {
 		handler gin.HandlerFunc
 		code    int
 	}{
 		"the only one":            {policy("a", fault).Handler(), 400},
-		"the last policy":         {ginlimit.FirstOf(policy("a", none(ginlimit.ErrNoKey)), policy("b", fault)), 400},
-		"the first policy":        {ginlimit.FirstOf(policy("a", fault), policy("b", none(ginlimit.ErrNoKey))), 500},
-		"one of several":          {policy("a", ginlimit.ByFirst(fault, none(nil))).Handler(), 400},
-		"none of several says it": {policy("a", ginlimit.ByFirst(none(ginlimit.ErrNoKey), none(nil))).Handler(), 500},
+		"the last policy":         {ginlimit.FirstOf(policy("first", none(ginlimit.ErrNoKey)), policy("last", fault)), 400},
+		"the first policy":        {ginlimit.FirstOf(policy("faulty", fault), policy("none", none(ginlimit.ErrNoKey))), 500},
+		"one of several":          {policy("any", ginlimit.ByAny(fault, none(nil))).Handler(), 400},
+		"none of several says it": {policy("any of none", ginlimit.ByAny(none(ginlimit.ErrNoKey), none(nil))).Handler(), 500},
 	} {
 		rec := testkit.Get(testkit.Serve(row.handler), "/")
 		assert.Equal(t, row.code, rec.Code, name)
@@ -104,9 +114,9 @@ func TestKeySecret(t *testing.T) {
 	clear(secret) // the limiter has its own
 	same := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("s"), 16)))
 	other := testkit.NewLimiter(t, rdb, ginlimit.WithKeySecret(bytes.Repeat([]byte("t"), 16)))
-	r := testkit.Serve(limiter.Handler(ginlimit.PerMinute(5), ginlimit.WithName("login")))
+	r := testkit.Serve(limiter.Handler("login", ginlimit.PerMinute(5)))
 	testkit.Get(r, "/", testkit.From("203.0.113.7:1"))
-	for l, want := range map[*ginlimit.Limiter]int{limiter: 4, same: 4, other: 5} {
+	for l, want := range map[*testkit.Limiter]int{limiter: 4, same: 4, other: 5} {
 		p, err := l.Peek(t.Context(), ginlimit.Key("login", "203.0.113.7"), ginlimit.PerMinute(5))
 		require.NoError(t, err)
 		assert.Equal(t, want, p.Remaining)
@@ -128,7 +138,7 @@ func TestFaultyKeyFunctionsPanicAtOnce(t *testing.T) {
 		"ByHeader": func() { ginlimit.ByHeader() }, `ByHeader: ""`: func() {
 			ginlimit.ByHeader("X-A", "")
 		}, `ByHeader: "X A"`: func() { ginlimit.ByHeader("X A") },
-		"ByParam": func() { ginlimit.ByParam("") }, "ByFirst": func() { ginlimit.ByFirst() },
+		"ByParam": func() { ginlimit.ByParam("") }, "ByAny": func() { ginlimit.ByAny() },
 		"ByAll: function 2": func() { ginlimit.ByAll(ginlimit.ByClientIP, nil) },
 	} {
 		assert.Contains(t, testkit.PanicText(t, f), "ginlimit: "+name)
@@ -159,9 +169,9 @@ func TestKeyFunctions(t *testing.T) {
 		{"a header with a separator", ginlimit.ByHeader("X-User"), testkit.With("X-User", "auth0|b"), "auth0|b"},
 		{"headers with a separator", ginlimit.ByHeader("X-User", "host"), testkit.With("X-User", "a|b"), `a\|b|example.com`},
 		{"a parameter", ginlimit.ByParam("id"), testkit.From("203.0.113.7:1"), "42"},
-		{"the first there is", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
+		{"the first there is", ginlimit.ByAny(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
 			testkit.With("X-User", "ada"), "0|ada"},
-		{"the second", ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
+		{"the second", ginlimit.ByAny(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
 			testkit.With("X-Other", "ada"), "1|203.0.113.7"},
 		{"all", ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByClientIP),
 			testkit.With("X-Other", "ada"), "42|203.0.113.7"},
@@ -170,7 +180,7 @@ func TestKeyFunctions(t *testing.T) {
 		require.NoError(t, err, c.name)
 		assert.Equal(t, c.want, got, c.name)
 	}
-	forged, err := key(ginlimit.ByFirst(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
+	forged, err := key(ginlimit.ByAny(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
 		"/users/42", testkit.With("X-User", "203.0.113.7"))
 	require.NoError(t, err)
 	assert.Equal(t, "0|203.0.113.7", forged, "nobody reaches an address' bucket by a user's name")
@@ -179,14 +189,14 @@ func TestKeyFunctions(t *testing.T) {
 	fails := func(*gin.Context) (string, error) { return "", broken }
 	none := func(*gin.Context) (string, error) { return "", nil }
 	for i, f := range []ginlimit.KeyFunc{ginlimit.ByHeader("X-User"), ginlimit.ByParam("name"),
-		ginlimit.ByFirst(none, none),
-		ginlimit.ByFirst(ginlimit.ByHeader("X-User"), none),
+		ginlimit.ByAny(none, none),
+		ginlimit.ByAny(ginlimit.ByHeader("X-User"), none),
 		ginlimit.ByAll(ginlimit.ByParam("id"), ginlimit.ByHeader("X-User"))} {
 		got, err := key(f, "/users/42")
 		assert.ErrorIs(t, err, ginlimit.ErrNoKey, i)
 		assert.Empty(t, got)
 	}
-	for _, f := range []ginlimit.KeyFunc{ginlimit.ByFirst(none, fails, ginlimit.ByClientIP),
+	for _, f := range []ginlimit.KeyFunc{ginlimit.ByAny(none, fails, ginlimit.ByClientIP),
 		ginlimit.ByAll(ginlimit.ByClientIP, fails)} {
 		_, err := key(f, "/users/42")
 		assert.ErrorIs(t, err, broken)

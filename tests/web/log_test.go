@@ -24,7 +24,7 @@ import (
 // What the log says. Why Redis is away is in ping_test.go.
 
 // jsonLog is a log of lines in JSON.
-func jsonLog() (*testkit.Buffer, ginlimit.Option) {
+func jsonLog() (*testkit.Buffer, ginlimit.LimiterOption) {
 	log := &testkit.Buffer{}
 	return log, ginlimit.WithLogger(slog.New(slog.NewJSONHandler(log, nil)))
 }
@@ -62,7 +62,7 @@ func TestLogsInJSONHaveDurationsAsText(t *testing.T) {
 func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 	t.Parallel()
 	const client = "alice@example.org"
-	errOwn := errors.New(client)
+	errOwn, hour := errors.New(client), ginlimit.PerHour(1000)
 	key := func(key string, err error) ginlimit.Option {
 		return ginlimit.WithKey(func(*gin.Context) (string, error) { return key, err })
 	}
@@ -72,30 +72,30 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 	answers := func(status int) ginlimit.Option {
 		return ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.AbortWithStatus(status) })
 	}
-	type options = []ginlimit.Option
+	type options = []ginlimit.PolicyOption
 	for name, row := range map[string]struct {
 		options options
 		reason  string // "" is no line
 	}{
-		"no key":                    {options{key("", nil)}, "no_key"},
-		"no address":                {nil, "no_key"},
-		"no parameter in the route": {options{ginlimit.WithKey(ginlimit.ByParam("id"))}, "no_key"},
-		"no address for a list": {options{ginlimit.WithAllowList(netip.MustParsePrefix(
+		"no key":                    {options{hour, key("", nil)}, "no_key"},
+		"no address":                {options{hour}, "no_key"},
+		"no parameter in the route": {options{hour, ginlimit.WithKey(ginlimit.ByParam("id"))}, "no_key"},
+		"no address for a list": {options{hour, ginlimit.WithAllowList(netip.MustParsePrefix(
 			"203.0.113.0/24")), key(client, nil)}, "no_key"},
-		"a key function fails":       {options{key(client, errOwn)}, "key_func"},
+		"a key function fails":       {options{hour, key(client, errOwn)}, "key_func"},
 		"a limit function fails":     {options{key(client, nil), limits(errOwn)}, "limit_func"},
-		"no limits":                  {options{key(client, nil), limits(nil)}, "invalid_limit"},
-		"a dry run":                  {options{key("", nil), ginlimit.WithDryRun()}, "no_key"},
-		"a handler that answers 500": {options{key("", nil), answers(500)}, "no_key"},
-		"a handler that does not":    {options{key("", nil), answers(401)}, ""},
-		"a malformed key":            {options{key("", ginlimit.ErrBadRequest)}, ""},
-		"a negative cost": {options{key(client, nil),
-			ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "invalid_limit"},
-		"a malformed key in a dry run":        {options{key("", ginlimit.ErrBadRequest), ginlimit.WithDryRun()}, ""},
+		"no limits":                  {options{key(client, nil), limits(nil)}, "invalid_argument"},
+		"a dry run":                  {options{hour, key("", nil), ginlimit.WithDryRun()}, "no_key"},
+		"a handler that answers 500": {options{hour, key("", nil), answers(500)}, "no_key"},
+		"a handler that does not":    {options{hour, key("", nil), answers(401)}, ""},
+		"a malformed key":            {options{hour, key("", ginlimit.ErrBadRequest)}, ""},
+		"a negative cost": {options{hour, key(client, nil),
+			ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "invalid_argument"},
+		"a malformed key in a dry run":        {options{hour, key("", ginlimit.ErrBadRequest), ginlimit.WithDryRun()}, ""},
 		"plans are unavailable, answered 500": {options{key(client, nil), limits(ginlimit.ErrUnavailable), answers(500)}, ""},
 		"an unknown client":                   {options{key(client, nil), limits(ginlimit.ErrUnknownClient)}, ""},
 		"plans are unavailable":               {options{key(client, nil), limits(ginlimit.ErrUnavailable)}, ""},
-		"a decision":                          {options{key(client, nil)}, ""},
+		"a decision":                          {options{hour, key(client, nil)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +107,7 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 				router := gin.New()
 				require.NoError(t, router.SetTrustedProxies(nil))
 				router.GET("/users/:user",
-					limiter.Handler(ginlimit.PerHour(1000), append(row.options, ginlimit.WithName("search"))...))
+					limiter.Handler("search", row.options...))
 				for range 3 { // two lines: at 0 and 60 s
 					for range 10 {
 						r := httptest.NewRequest(http.MethodGet, "/users/"+client, nil)
@@ -132,4 +132,11 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// loggedLocal returns a limiter without Redis, and its log.
+func loggedLocal(t *testing.T) (*testkit.Limiter, *testkit.Buffer) {
+	t.Helper()
+	log := &testkit.Buffer{}
+	return testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(log, nil)))), log
 }

@@ -162,7 +162,7 @@ func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
 		c.Next()
 		told, ok = ginlimit.FromContext(c)
 		assert.True(t, ok)
-	}, l.Handler(ginlimit.PerMinute(3)), l.Handler(ginlimit.PerHour(10)))
+	}, l.Handler("3/m", ginlimit.PerMinute(3)), l.Handler("10/h", ginlimit.PerHour(10)))
 
 	rec := testkit.Get(r, "/")
 	assert.Equal(t, "3", rec.Header().Get("X-RateLimit-Limit"))
@@ -170,7 +170,7 @@ func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
 	assert.Equal(t, ginlimit.Result{Allowed: true, Granted: 1, Limit: ginlimit.PerMinute(3), Name: "3/m", Remaining: 2,
 		ResetAfter: 20 * time.Second}, told)
 
-	r.GET("/deep", l.Handler(ginlimit.PerDay(1)))
+	r.GET("/deep", l.Handler("1/d", ginlimit.PerDay(1)))
 	assert.Equal(t, "1", testkit.Get(r, "/deep").Header().Get("X-RateLimit-Limit"))
 	rec = testkit.Get(r, "/deep")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
@@ -182,7 +182,7 @@ func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
 func TestSeveralLimitsInOneHandler(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithLimits(ginlimit.PerHour(3))))
+	r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("test", ginlimit.PerMinute(2), ginlimit.PerHour(3)))
 	for range 2 {
 		require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
 	}
@@ -226,13 +226,13 @@ func TestCopiedContextIsSafe(t *testing.T) {
 	l, err := ginlimit.NewLocal()
 	require.NoError(t, err)
 	logged := make(chan ginlimit.Result, 1)
-	r := testkit.Serve(l.Handler(ginlimit.PerHour(5)), func(c *gin.Context) {
+	r := testkit.Serve(l.Handler("5/h", ginlimit.PerHour(5)), func(c *gin.Context) {
 		copied := c.Copy()
 		go func() {
 			result, _ := ginlimit.FromContext(copied)
 			logged <- result
 		}()
-	}, l.Handler(ginlimit.PerMinute(3)))
+	}, l.Handler("3/m", ginlimit.PerMinute(3)))
 	testkit.Get(r, "/")
 	assert.Equal(t, ginlimit.PerHour(5), (<-logged).Limit, "what was decided when it was copied")
 }

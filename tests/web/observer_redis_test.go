@@ -26,56 +26,58 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	gone := testkit.ConnectDirect(t, testkit.RefusedAddr(t))
 	limit, anyone := ginlimit.PerHour(2), netip.MustParsePrefix("192.0.2.0/24")
-	type option = ginlimit.Option
+	type options = []ginlimit.PolicyOption
 	for name, row := range map[string]struct {
 		lost     bool
-		limit    ginlimit.Limit
-		options  []option
+		options  options
 		requests int
 		want     []ginlimit.Event // of the last ones
 	}{
-		"allowed, refused, and refused from memory": {false, limit, nil, 4, []ginlimit.Event{
+		"allowed, denied, and denied from the cache": {false, options{limit}, 4, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1, Cost: 1},
 			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 1},
-			{Outcome: ginlimit.OutcomeRefused, Limit: limit, Cost: 1},
-			{Outcome: ginlimit.OutcomeRefusedFromMemory, Limit: limit, Source: ginlimit.FromMemory, Cost: 1}}},
-		"unlimited": {false, ginlimit.PerHour(-1), nil, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeDenied, Limit: limit, Cause: ginlimit.CauseRate, Cost: 1},
+			{Outcome: ginlimit.OutcomeDenied, Limit: limit, Source: ginlimit.FromCache, Cause: ginlimit.CauseRate, Cost: 1}}},
+		"unlimited": {false, options{ginlimit.PerHour(-1)}, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerHour(-1),
 				Remaining: math.MaxInt, Source: ginlimit.FromPolicy, Cost: 1}}},
-		"prohibited": {false, ginlimit.PerHour(0), nil, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerHour(0), Source: ginlimit.FromPolicy, Cost: 1}}},
-		"cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return 2 })}, 1, []ginlimit.Event{
+		"prohibited": {false, options{ginlimit.PerHour(0)}, 1, []ginlimit.Event{{Outcome: ginlimit.OutcomeDenied,
+			Limit: ginlimit.PerHour(0), Source: ginlimit.FromPolicy, Cause: ginlimit.CauseNever, Cost: 1}}},
+		"cost": {false, options{limit, ginlimit.WithCost(func(*gin.Context) int { return 2 })}, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Cost: 2}}},
-		"negative cost": {false, limit, []option{ginlimit.WithCost(func(*gin.Context) int { return -2 })},
+		"too large a cost": {false, options{limit, ginlimit.WithCost(func(*gin.Context) int { return 3 })}, 1,
+			[]ginlimit.Event{
+				{Outcome: ginlimit.OutcomeDenied, Limit: limit, Remaining: 2, Cause: ginlimit.CauseNever, Cost: 3}}},
+		"negative cost": {false, options{limit, ginlimit.WithCost(func(*gin.Context) int { return -2 })},
 			1, []ginlimit.Event{
-				{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "invalid_limit", Cost: -2}}},
-		"local": {true, limit, nil, 3, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeLocal, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1},
-			{Outcome: ginlimit.OutcomeLocal, Limit: limit, Source: ginlimit.FromLocal, Cost: 1}}},
-		"open": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailOpen)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeOpen, Allowed: true, Limit: limit, Remaining: 1, Source: ginlimit.FromLocal, Cost: 1}}},
-		"closed": {true, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeClosed, Source: ginlimit.FromPolicy, Cost: 1}}},
-		"skipped": {false, limit, []option{ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, []ginlimit.Event{
+				{Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: "invalid_argument", Cost: -2}}},
+		"local": {true, options{limit}, 3, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1},
+			{Outcome: ginlimit.OutcomeDenied, Limit: limit, Source: ginlimit.FromLocal, Cause: ginlimit.CauseRate, Cost: 1}}},
+		"open": {true, options{limit, ginlimit.WithFailureMode(ginlimit.FailOpen)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1, Source: ginlimit.FromOpen, Cost: 1}}},
+		"closed": {true, options{limit, ginlimit.WithFailureMode(ginlimit.FailClosed)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Cost: 1}}},
+		"skipped": {false, options{limit, ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, []ginlimit.Event{
 			{Outcome: ginlimit.OutcomeSkipped, Allowed: true, Source: ginlimit.FromPolicy}}},
-		"let in": {false, limit, []option{ginlimit.WithAllowList(anyone)}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeListed, Allowed: true, Source: ginlimit.FromPolicy}}},
-		"free, and closed": {true, limit,
-			[]option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithCost(func(*gin.Context) int { return 0 })}, 1,
-			[]ginlimit.Event{{Outcome: ginlimit.OutcomeClosed, Allowed: true, Source: ginlimit.FromPolicy}}},
-		"not let in": {false, limit, []option{ginlimit.WithDenyList(anyone)}, 1,
-			[]ginlimit.Event{{Outcome: ginlimit.OutcomeListed, Source: ginlimit.FromPolicy}}},
-		"dry run": {false, limit, []option{ginlimit.WithDryRun()}, 3, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeDryRun, Allowed: true, Limit: limit, Cost: 1},
-			{Outcome: ginlimit.OutcomeDryRun, Limit: limit, Cost: 1}}},
-		"no key": {false, limit, []option{ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()},
+		"on the allow list": {false, options{limit, ginlimit.WithAllowList(anyone)}, 1, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeSkipped, Allowed: true, Source: ginlimit.FromPolicy}}},
+		"free, and closed": {true, options{limit,
+			ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithCost(func(*gin.Context) int { return 0 })}, 1,
+			[]ginlimit.Event{{Outcome: ginlimit.OutcomeFailed, Allowed: true, Source: ginlimit.FromPolicy}}},
+		"on the deny list": {false, options{limit, ginlimit.WithDenyList(anyone)}, 1,
+			[]ginlimit.Event{{Outcome: ginlimit.OutcomeDenied, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseList}}},
+		"dry run": {false, options{limit, ginlimit.WithDryRun()}, 3, []ginlimit.Event{
+			{Outcome: ginlimit.OutcomeAllowed, DryRun: true, Allowed: true, Limit: limit, Cost: 1},
+			{Outcome: ginlimit.OutcomeDenied, DryRun: true, Limit: limit, Cause: ginlimit.CauseRate, Cost: 1}}},
+		"no key": {false, options{limit, ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")), ginlimit.WithDryRun()},
 			1, []ginlimit.Event{
-				{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "no_key", Cost: 1}}},
-		"no plan": {false, limit, []option{ginlimit.WithFailure(ginlimit.FailClosed), ginlimit.WithLimitFunc(
+				{Outcome: ginlimit.OutcomeFailed, DryRun: true, Source: ginlimit.FromPolicy, Reason: "no_key", Cost: 1}}},
+		"no plan": {false, options{ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithLimitFunc(
 			func(context.Context, string) ([]ginlimit.Limit, error) {
 				return nil, ginlimit.ErrUnavailable
 			})}, 1, []ginlimit.Event{
-			{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "limit_func", Cost: 1}}},
+			{Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: "limit_func", Cost: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -83,11 +85,9 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 			if row.lost {
 				client = gone
 			}
-			limiter, err := ginlimit.NewLimiter(client, ginlimit.WithObserver(seen.observe),
-				testkit.TrustsClock(), testkit.Patient())
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, limiter.Close()) })
-			r := testkit.Serve(limiter.Handler(row.limit, append(row.options, ginlimit.WithName(name))...))
+			limiter := testkit.NewLimiter(t, client, ginlimit.WithObserver(seen.observe), testkit.TrustsClock(),
+				ginlimit.WithFailureMode(ginlimit.FailLocal))
+			r := testkit.Serve(limiter.Handler(name, row.options...))
 			for range row.requests {
 				testkit.Get(r, "/")
 			}
@@ -110,9 +110,8 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 func TestStats(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
-	limiter, err := ginlimit.NewLimiter(testkit.ConnectDirect(t, addr), testkit.TrustsClock(), testkit.Patient())
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	limiter := testkit.NewLimiter(t, testkit.ConnectDirect(t, addr), testkit.TrustsClock(),
+		ginlimit.WithFailureMode(ginlimit.FailLocal))
 	require.Equal(t, ginlimit.Stats{Servers: 1}, limiter.Stats())
 
 	limit, ctx := ginlimit.PerHour(100), t.Context()
@@ -146,7 +145,7 @@ func TestStats(t *testing.T) {
 		_, _ = limiter.Allow(ctx, "other", limit)
 		return limiter.Stats().LostServers == 1
 	}))
-	_, err = limiter.Allow(ctx, "other", limit)
+	_, err := limiter.Allow(ctx, "other", limit)
 	require.NoError(t, err)
 	require.Equal(t, 1, limiter.Stats().LocalBuckets)
 	transitions := map[ginlimit.Transition]uint64{{To: "open", Reason: "connection_refused"}: 1}
@@ -177,14 +176,15 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	user := func(*gin.Context) (string, error) { return "u", nil }
 	handlers := map[string]http.Handler{
-		"one key": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user))),
-		"several": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user),
+		"one key": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user))),
+		"several": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user),
 			ginlimit.WithIdentity("i", user, ginlimit.PerHour(9)))),
-		"a ban": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user),
+		"a ban": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user),
 			ginlimit.WithBan(time.Minute, time.Hour))),
-		"dry run": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user), ginlimit.WithDryRun())),
-		"closed": testkit.Serve(limiter.Handler(ginlimit.PerHour(100), ginlimit.WithKey(user),
-			ginlimit.WithFailure(ginlimit.FailClosed))),
+		"dry run": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user),
+			ginlimit.WithDryRun())),
+		"closed": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user),
+			ginlimit.WithFailureMode(ginlimit.FailClosed))),
 	}
 	reasons := func(want string) {
 		for name, h := range handlers {
@@ -209,19 +209,19 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	reasons("")
 
 	require.NoError(t, process.Signal(syscall.SIGSTOP))
-	_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(5))
+	_, err = testkit.Wrap(limiter, ginlimit.TokenBucket).Allow(t.Context(), "k", ginlimit.PerHour(5))
 	require.NoError(t, err)
 	late := seen.all[len(seen.all)-1]
 	require.GreaterOrEqual(t, late.Duration, ginlimit.DefaultTimeout)
 	late.Duration = 0
-	require.Equal(t, ginlimit.Event{Outcome: ginlimit.OutcomeLocal, Allowed: true,
+	require.Equal(t, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true,
 		Limit: ginlimit.PerHour(5), Remaining: 4, Source: ginlimit.FromLocal, Cost: 1,
 		Reason: "late"}, late)
 	seen.take(t)
 	reasons("breaker_open")
 
-	worker, err := limiter.Policy(ginlimit.PerHour(5), ginlimit.WithName("worker"),
-		ginlimit.WithFailure(ginlimit.FailClosed))
+	worker, err := limiter.Policy("worker", ginlimit.PerHour(5),
+		ginlimit.WithFailureMode(ginlimit.FailClosed))
 	require.NoError(t, err)
 	time.AfterFunc(200*time.Millisecond, func() { _ = process.Signal(syscall.SIGCONT) })
 	require.NoError(t, worker.Wait(t.Context(), "k"), "it goes on through the outage")

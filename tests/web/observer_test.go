@@ -45,10 +45,10 @@ func (e *events) take(t *testing.T) []ginlimit.Event {
 func TestObserverSeesTheMethods(t *testing.T) {
 	t.Parallel()
 	seen, limit, ctx := &events{}, ginlimit.PerHour(5), t.Context()
-	limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
-	require.NoError(t, err)
+	limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
 	_, _ = limiter.Allow(ctx, "k", limit)
 	_, _ = limiter.AllowN(ctx, "k", 9, limit)
+	_, _ = limiter.AllowN(ctx, "k", 5, limit)
 	_, _ = limiter.AllowUpTo(ctx, "k", 3, limit)
 	require.NoError(t, limiter.Wait(ctx, "k", limit))
 	_, _ = limiter.Peek(ctx, "k", limit) // takes nothing
@@ -56,11 +56,16 @@ func TestObserverSeesTheMethods(t *testing.T) {
 	require.NoError(t, limiter.Close())
 	_, _ = limiter.Allow(ctx, "k", limit)
 	require.Equal(t, []ginlimit.Event{
-		{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 4, Source: ginlimit.FromLocal, Cost: 1},
-		{Outcome: ginlimit.OutcomeRefused, Limit: limit, Remaining: 4, Source: ginlimit.FromLocal, Cost: 9},
-		{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1, Source: ginlimit.FromLocal, Cost: 3},
-		{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1},
-		{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Reason: "closed", Cost: 1},
+		{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 4,
+			Source: ginlimit.FromLocal, Cost: 1},
+		{Name: "test", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseNever, Limit: limit, Remaining: 4,
+			Source: ginlimit.FromLocal, Cost: 9},
+		{Name: "test", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseRate, Limit: limit, Remaining: 4,
+			Source: ginlimit.FromLocal, Cost: 5},
+		{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1,
+			Source: ginlimit.FromLocal, Cost: 3},
+		{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1},
+		{Name: "test", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: "closed", Cost: 1},
 	}, seen.take(t))
 }
 
@@ -69,47 +74,46 @@ func TestObserverSeesAWaitOnce(t *testing.T) {
 	t.Parallel()
 	limit := ginlimit.PerSecond(1)
 	for name, row := range map[string]struct {
-		wait func(t *testing.T, l *ginlimit.Limiter) // on a bucket that is empty
+		wait func(t *testing.T, l *testkit.Limiter) // on a bucket that is empty
 		want ginlimit.Event
 	}{
-		"until there is a token": {func(t *testing.T, l *ginlimit.Limiter) {
+		"until there is a token": {func(t *testing.T, l *testkit.Limiter) {
 			require.NoError(t, l.Wait(t.Context(), "k", limit))
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit,
+		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit,
 			Source: ginlimit.FromLocal, Cost: 1, Duration: time.Second, Waited: time.Second}},
-		"until its context ends": {func(t *testing.T, l *ginlimit.Limiter) {
+		"until its context ends": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(500*time.Millisecond, cancel)
 			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.Canceled)
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy,
+		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeFailed, Limit: limit, Source: ginlimit.FromPolicy,
 			Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "canceled"}},
-		"not at all before the deadline": {func(t *testing.T, l *ginlimit.Limiter) {
+		"not at all before the deadline": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.DeadlineExceeded)
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy,
+		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeFailed, Limit: limit, Source: ginlimit.FromPolicy,
 			Cost: 1, Reason: "deadline"}},
-		"until the limiter is closed": {func(t *testing.T, l *ginlimit.Limiter) {
+		"until the limiter is closed": {func(t *testing.T, l *testkit.Limiter) {
 			time.AfterFunc(500*time.Millisecond, func() { _ = l.Close() })
 			require.ErrorIs(t, l.Wait(t.Context(), "k", limit), ginlimit.ErrUnavailable)
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Limit: limit, Source: ginlimit.FromPolicy,
+		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeFailed, Limit: limit, Source: ginlimit.FromPolicy,
 			Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "closed"}},
-		"with a context that has ended": {func(t *testing.T, l *ginlimit.Limiter) {
+		"with a context that has ended": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.Canceled)
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeError, Source: ginlimit.FromPolicy, Cost: 1, Reason: "canceled"}},
-		"in vain": {func(t *testing.T, l *ginlimit.Limiter) {
-			require.ErrorIs(t, l.Wait(t.Context(), "k", ginlimit.PerSecond(0)), ginlimit.ErrInvalidLimit)
-		}, ginlimit.Event{Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerSecond(0),
-			Source: ginlimit.FromPolicy, Cost: 1}},
+		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy,
+			Cost: 1, Reason: "canceled"}},
+		"in vain": {func(t *testing.T, l *testkit.Limiter) {
+			require.ErrorIs(t, l.Wait(t.Context(), "k", ginlimit.PerSecond(0)), ginlimit.ErrInvalidArgument)
+		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseNever,
+			Limit: ginlimit.PerSecond(0), Source: ginlimit.FromPolicy, Cost: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				seen := &events{}
-				limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
-				require.NoError(t, err)
-				defer limiter.Close()
+				limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
 				require.NoError(t, limiter.Wait(t.Context(), "k", limit))
 				synctest.Wait()
 				seen.all = nil
@@ -126,9 +130,7 @@ func TestObserverSeesEachOfManyWaitsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		seen, limit := &events{}, ginlimit.PerSecond(1)
-		limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(seen.observe))
-		require.NoError(t, err)
-		defer limiter.Close()
+		limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() { assert.NoError(t, limiter.Wait(t.Context(), "k", limit)) })
@@ -137,7 +139,7 @@ func TestObserverSeesEachOfManyWaitsOnce(t *testing.T) {
 		var want []ginlimit.Event
 		for i := range 20 {
 			waited := time.Duration(i) * time.Second
-			want = append(want, ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true,
+			want = append(want, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true,
 				Limit: limit, Source: ginlimit.FromLocal, Cost: 1,
 				Duration: waited, Waited: waited})
 		}
@@ -145,25 +147,13 @@ func TestObserverSeesEachOfManyWaitsOnce(t *testing.T) {
 	})
 }
 
-func TestObserverIsTheLimiters(t *testing.T) {
-	t.Parallel()
-	_, err := ginlimit.NewLocal(ginlimit.WithObserver(nil))
-	require.ErrorContains(t, err, "WithObserver: the function is nil")
-	limiter, err := ginlimit.NewLocal()
-	require.NoError(t, err)
-	require.ErrorContains(t, testkit.PanicError(func() {
-		limiter.Handler(ginlimit.PerHour(1), ginlimit.WithObserver(new(events).observe))
-	}), "WithObserver is an option of the limiter")
-}
-
 func TestOutcomesAreNamed(t *testing.T) {
 	t.Parallel()
 	var names []string
-	for o := range ginlimit.OutcomeError + 2 {
+	for o := range ginlimit.OutcomeFailed + 2 {
 		names = append(names, o.String())
 	}
-	require.Equal(t, []string{"allowed", "refused", "allowed_from_lease", "refused_from_memory", "local", "open", "closed",
-		"skipped", "listed", "dry_run", "error", "unknown"}, names)
+	require.Equal(t, []string{"allowed", "denied", "skipped", "failed", "unknown"}, names)
 }
 
 // TestObserverMayBeSlow: it holds up the request that it sees, and nobody else.
@@ -178,7 +168,7 @@ func TestObserverMayBeSlow(t *testing.T) {
 		}
 	}))
 	require.NoError(t, err)
-	r := testkit.Serve(limiter.Handler(ginlimit.PerHour(5)))
+	r := testkit.Serve(limiter.Handler("5/h", ginlimit.PerHour(5)))
 	first := make(chan int)
 	go func() { first <- testkit.Get(r, "/").Code }()
 	<-begun
@@ -192,13 +182,13 @@ func TestObserversAddUp(t *testing.T) {
 	var first, second, third events
 	both := testkit.NewLocal(t, ginlimit.WithObserver(first.observe), ginlimit.WithObserver(second.observe))
 	one := testkit.NewLocal(t, ginlimit.WithObserver(third.observe))
-	p := testkit.NewPolicy(t, both, ginlimit.PerDay(3), ginlimit.WithName("p"), testkit.ByUser())
+	p := testkit.NewPolicy(t, both, "p", ginlimit.PerDay(3), testkit.ByUser())
 	require.Equal(t, http.StatusOK, testkit.Get(testkit.Serve(p.Handler()), "/", testkit.User("u")).Code)
 	_, err := p.AllowN(t.Context(), "u", 2)
 	require.NoError(t, err)
 	_, err = p.AllowUpTo(t.Context(), "u", 2)
 	require.NoError(t, err)
-	require.ErrorIs(t, p.WaitN(t.Context(), "u", 4), ginlimit.ErrInvalidLimit)
+	require.ErrorIs(t, p.WaitN(t.Context(), "u", 4), ginlimit.ErrInvalidArgument)
 	_, err = both.Allow(t.Context(), "u", ginlimit.PerDay(1))
 	require.NoError(t, err)
 	_, err = p.Peek(t.Context(), "u")
@@ -214,9 +204,11 @@ func TestObserversAddUp(t *testing.T) {
 			Remaining: 2, Source: ginlimit.FromLocal, Cost: 1},
 		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3),
 			Source: ginlimit.FromLocal, Cost: 2},
-		{Name: "p", Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerDay(3), Source: ginlimit.FromLocal, Cost: 2},
-		{Name: "p", Outcome: ginlimit.OutcomeRefused, Limit: ginlimit.PerDay(3), Source: ginlimit.FromLocal, Cost: 4},
-		{Name: "", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(1),
+		{Name: "p", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseRate, Limit: ginlimit.PerDay(3),
+			Source: ginlimit.FromLocal, Cost: 2},
+		{Name: "p", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseNever, Limit: ginlimit.PerDay(3),
+			Source: ginlimit.FromLocal, Cost: 4},
+		{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(1),
 			Source: ginlimit.FromLocal, Cost: 1},
 	}
 	require.Equal(t, want, first.take(t))

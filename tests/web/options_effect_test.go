@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,28 +17,28 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// validOptions are all options, each with a valid value.
-var validOptions = map[string]ginlimit.Option{
-	"WithPrefix":        ginlimit.WithPrefix("p"),
-	"WithLogger":        ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
-	"WithTimeout":       ginlimit.WithTimeout(time.Second),
-	"WithDenyMemory":    ginlimit.WithDenyMemory(8),
-	"WithReplicas":      ginlimit.WithReplicas(2),
-	"WithFailure":       ginlimit.WithFailure(ginlimit.FailOpen),
-	"WithAlgorithm":     ginlimit.WithAlgorithm(ginlimit.FixedWindow),
+// limiterOptions are the options of a limiter alone, each with a valid value.
+var limiterOptions = map[string]ginlimit.LimiterOption{
+	"WithPrefix":    ginlimit.WithPrefix("p"),
+	"WithLogger":    ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+	"WithTimeout":   ginlimit.WithTimeout(time.Second),
+	"WithDenyCache": ginlimit.WithDenyCache(8),
+	"WithReplicas":  ginlimit.WithReplicas(2),
+	"WithKeySecret": ginlimit.WithKeySecret([]byte("sixteen bytes...")),
+	"WithObserver":  ginlimit.WithObserver(func(context.Context, ginlimit.Event) {}),
+}
+
+// policyOptions are the options of a policy, each with a valid value.
+var policyOptions = map[string]ginlimit.Option{
+	"WithFailureMode":   ginlimit.WithFailureMode(ginlimit.FailOpen),
 	"WithLease":         ginlimit.WithLease(time.Second),
-	"WithKeySecret":     ginlimit.WithKeySecret([]byte("sixteen bytes...")),
-	"WithObserver":      ginlimit.WithObserver(func(context.Context, ginlimit.Event) {}),
-	"WithName":          ginlimit.WithName("n"),
 	"WithKey":           testkit.ByUser(),
-	"WithLimits":        ginlimit.WithLimits(ginlimit.PerDay(9)),
 	"WithLimitFunc":     testkit.LimitsFrom(ginlimit.PerDay(9)),
 	"WithIdentity":      ginlimit.WithIdentity("i", testkit.Everybody, ginlimit.PerDay(9)),
 	"WithCost":          ginlimit.WithCost(func(*gin.Context) int { return 1 }),
 	"WithRefund":        ginlimit.WithRefund(func(*gin.Context) bool { return false }),
 	"WithSettle":        ginlimit.WithSettle(func(*gin.Context) int { return 1 }),
 	"WithFloor":         ginlimit.WithFloor(1),
-	"WithConcurrency":   ginlimit.WithConcurrency(1),
 	"WithQueue":         ginlimit.WithQueue(1, time.Second),
 	"WithBan":           ginlimit.WithBan(time.Second, time.Second),
 	"WithSkip":          ginlimit.WithSkip(func(*gin.Context) bool { return false }),
@@ -50,18 +51,19 @@ var validOptions = map[string]ginlimit.Option{
 	"WithErrorHandler":  ginlimit.WithErrorHandler(func(*gin.Context, error) {}),
 }
 
-// valid returns all options but some.
-func valid(but ...string) (options []ginlimit.Option) {
-	for name, option := range validOptions {
-		if !contains(but, name) {
+// valid returns all options of a limiter but some.
+func valid(but ...string) (options []ginlimit.LimiterOption) {
+	for name, option := range limiterOptions {
+		if !slices.Contains(but, name) {
+			options = append(options, option)
+		}
+	}
+	for name, option := range policyOptions {
+		if !slices.Contains(but, name) {
 			options = append(options, option)
 		}
 	}
 	return options
-}
-
-func contains(names []string, name string) bool {
-	return strings.Contains(" "+strings.Join(names, " ")+" ", " "+name+" ")
 }
 
 // requireFaults wants one line of an error to name each option, and no line to name another.
@@ -87,31 +89,16 @@ func TestOptionsWithoutEffectAreErrors(t *testing.T) {
 	requireFaults(t, err)
 	require.NoError(t, l.Close())
 
-	ofRedis := []string{"WithPrefix", "WithTimeout", "WithDenyMemory", "WithReplicas",
-		"WithKeySecret", "WithFailure", "WithLease"}
+	ofRedis := []string{"WithPrefix", "WithTimeout", "WithDenyCache", "WithReplicas",
+		"WithKeySecret", "WithFailureMode", "WithLease"}
 	_, err = ginlimit.NewLocal(valid(conflicts...)...)
 	requireFaults(t, err, ofRedis...)
-	local, err := ginlimit.NewLocal(valid(append(conflicts, ofRedis...)...)...)
+	local, err := ginlimit.NewLocal(valid(append(conflicts, append(ofRedis, "WithQueue")...)...)...)
 	requireFaults(t, err)
-	_, err = local.Policy(ginlimit.PerHour(5), validOptions["WithFailure"], validOptions["WithLease"])
+	_, err = local.Policy("test", ginlimit.PerHour(5), policyOptions["WithFailureMode"], policyOptions["WithLease"])
 	requireFaults(t, err) // the same routes run with and without Redis
-
-	ofPlans := []string{"WithPrefix", "WithName", "WithTimeout", "WithKeySecret", "WithLogger"}
-	source := func(context.Context, string) ([]ginlimit.Limit, error) { return nil, nil }
-	var plans []ginlimit.Option
-	var others []string
-	for name, option := range validOptions {
-		if contains(ofPlans, name) {
-			plans = append(plans, option)
-		} else if name != "WithSettle" {
-			others = append(others, name)
-		}
-	}
-	_, err = ginlimit.NewPlans(rdb, time.Hour, source, plans...)
-	requireFaults(t, err)
-	_, err = ginlimit.NewPlans(rdb, time.Hour, source, valid("WithSettle")...)
-	requireFaults(t, err, others...)
-	require.Len(t, validOptions, 30, "an option is missing here")
+	require.Len(t, limiterOptions, 7, "an option is missing here")
+	require.Len(t, policyOptions, 19, "an option is missing here")
 }
 
 // TestOptionsGivenTwice: one that would silently drop what was given before is an error. Others may be given again.
@@ -119,40 +106,55 @@ func TestOptionsGivenTwice(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
-	for name, option := range validOptions {
-		opts := []ginlimit.Option{option, option}
-		if name == "WithQueue" {
-			opts = append(opts, ginlimit.WithConcurrency(1))
+	once := func(name string) []string {
+		if slices.Contains([]string{"WithAllowList", "WithDenyList", "WithSkip"}, name) {
+			return []string{name}
 		}
-		var want []string
-		switch name {
-		case "WithLimits", "WithAllowList", "WithDenyList", "WithSkip":
-			want = []string{name}
-		case "WithIdentity":
-			continue // another name is wanted
-		}
-		limiter, err := ginlimit.NewLimiter(rdb, opts...)
-		if requireFaults(t, err, want...); err == nil {
+		return nil
+	}
+	made := func(name string, option ginlimit.LimiterOption) {
+		limiter, err := ginlimit.NewLimiter(rdb, option, option)
+		if requireFaults(t, err, once(name)...); err == nil {
 			require.NoError(t, limiter.Close())
 		}
-		if !contains([]string{"WithPrefix", "WithLogger", "WithTimeout", "WithDenyMemory",
-			"WithReplicas", "WithKeySecret", "WithObserver"}, name) {
-			_, err = l.Policy(ginlimit.PerHour(5), opts...)
-			requireFaults(t, err, want...)
-		}
 	}
-	_, err := l.Policy(ginlimit.PerHour(5), validOptions["WithLimits"], validOptions["WithSkip"],
-		validOptions["WithLimits"], validOptions["WithSkip"])
-	requireFaults(t, err, "WithLimits", "WithSkip")
+	for name, option := range limiterOptions {
+		made(name, option)
+	}
+	for name, option := range policyOptions {
+		if name == "WithIdentity" {
+			continue // another name is wanted
+		}
+		made(name, option)
+		opts := []ginlimit.PolicyOption{option, option}
+		switch name {
+		case "WithQueue":
+			opts = append(opts, ginlimit.PerHour(5), ginlimit.InFlight(1))
+		case "WithLimitFunc":
+		default:
+			opts = append(opts, ginlimit.PerHour(5))
+		}
+		_, err := l.Policy(name, opts...)
+		requireFaults(t, err, once(name)...)
+	}
+	skip, deny := policyOptions["WithSkip"], policyOptions["WithDenyList"]
+	_, err := l.Policy("test", ginlimit.PerHour(5), deny, skip, deny, skip)
+	requireFaults(t, err, "WithSkip", "WithDenyList")
+	p, err := l.Policy("several limits", ginlimit.WithLimits(ginlimit.PerHour(5)), ginlimit.PerMinute(5),
+		ginlimit.WithLimits(ginlimit.PerSecond(5)))
+	requireFaults(t, err)
+	status, err := p.Status(t.Context(), "192.0.2.1")
+	require.NoError(t, err)
+	require.Len(t, status, 3, "limits add up")
 
-	for _, both := range [][]ginlimit.Option{{validOptions["WithRefund"], validOptions["WithSettle"]},
-		{validOptions["WithSettle"], validOptions["WithRefund"]}} {
-		_, err = l.Policy(ginlimit.PerHour(5), both...)
+	for _, both := range [][]ginlimit.Option{{policyOptions["WithRefund"], policyOptions["WithSettle"]},
+		{policyOptions["WithSettle"], policyOptions["WithRefund"]}} {
+		_, err = l.Policy("test", ginlimit.PerHour(5), both[0], both[1])
 		requireFaults(t, err, "WithRefund and WithSettle")
-		limiter, err := ginlimit.NewLimiter(rdb, both...)
+		limiter, err := ginlimit.NewLimiter(rdb, both[0], both[1])
 		requireFaults(t, err, "WithRefund and WithSettle")
 		require.Nil(t, limiter)
-		_, err = testkit.NewLocal(t, both[0]).Policy(ginlimit.PerHour(5), both[1])
+		_, err = testkit.NewLocal(t, both[0]).Policy("test", ginlimit.PerHour(5), both[1])
 		requireFaults(t, err)
 	}
 }
@@ -163,10 +165,9 @@ func TestOptionsOfAPolicyReplaceDefaults(t *testing.T) {
 	skip := func(path string) ginlimit.Option {
 		return ginlimit.WithSkip(func(c *gin.Context) bool { return c.Query("skip") == path })
 	}
-	l := testkit.NewLocal(t, testkit.ByUser(), ginlimit.WithLimits(ginlimit.PerMinute(1)), skip("limiter"),
+	l := testkit.NewLocal(t, testkit.ByUser(), testkit.LimitsFrom(ginlimit.PerMinute(1)), skip("limiter"),
 		ginlimit.WithSettle(func(*gin.Context) int { return 0 }))
-	r := testkit.Serve(testkit.NewPolicy(t, l, ginlimit.PerHour(9),
-		ginlimit.WithLimits(ginlimit.PerDay(2)), skip("policy"),
+	r := testkit.Serve(testkit.NewPolicy(t, l, "test", ginlimit.PerHour(9), ginlimit.PerDay(2), skip("policy"),
 		ginlimit.WithRefund(func(*gin.Context) bool { return false })).Handler())
 	for range 2 {
 		require.Equal(t, http.StatusOK, testkit.Get(r, "/?skip=limiter", testkit.User("alice")).Code)

@@ -22,39 +22,38 @@ import (
 func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	limiter := testkit.NewLocal(t)
-	opts := []ginlimit.Option{
-		ginlimit.WithLimits(ginlimit.PerHour(1), ginlimit.PerHour(2), ginlimit.PerSecond(1).WithBurst(-1)),
-		ginlimit.WithPrefix("{"),
-		ginlimit.WithName(""), ginlimit.WithKey(nil), ginlimit.WithAlgorithm(9),
-		ginlimit.WithFailure(9), ginlimit.WithHeaders(99),
-		ginlimit.WithObserver(nil), ginlimit.WithLimitFunc(nil), ginlimit.WithCost(nil), nil,
+	opts := []ginlimit.PolicyOption{
+		ginlimit.Limit{}, ginlimit.WithLimits(ginlimit.PerHour(1), ginlimit.PerHour(2), ginlimit.PerSecond(1).WithBurst(-1)),
+		ginlimit.PerDay(1).WithAlgorithm(9), ginlimit.InFlight(-1),
+		ginlimit.WithKey(nil), ginlimit.WithFailureMode(9), ginlimit.WithHeaders(99),
+		ginlimit.WithLimitFunc(nil), ginlimit.WithCost(nil), nil, (*ginlimit.Limit)(nil),
 		ginlimit.WithIdentity("", nil, ginlimit.Limit{}), ginlimit.WithIdentity("a", testkit.Everybody, ginlimit.PerDay(1)),
 		ginlimit.WithIdentity("a", testkit.Everybody, ginlimit.PerDay(1)),
 		ginlimit.WithAllowList(netip.Prefix{}),
 		ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/90")),
 	}
-	p, err := limiter.Policy(ginlimit.Limit{}, opts...)
+	p, err := limiter.Policy("", opts...)
 	require.Nil(t, p)
-	require.ErrorIs(t, err, ginlimit.ErrInvalidLimit)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	for _, fault := range []string{
-		"the zero Limit", "same period", "the burst is negative",
-		"WithPrefix is an option of the limiter", "braces", "WithName: the name is empty",
-		"WithKey: the function is nil", "WithAlgorithm(9)", "WithFailure(9)", "WithHeaders(99)",
-		"WithObserver: the function is nil",
-		"WithObserver is an option of the limiter", "WithLimitFunc: the function is nil",
-		"WithCost: the function is nil", "option 11 is nil",
-		"WithIdentity: the name is empty", `WithIdentity("a"): there is another of that name`,
+		"the policy has no name", "the zero Limit", "same period", "the burst is negative", "no such algorithm",
+		"in flight: want 1",
+		"WithKey: the function is nil", "WithFailureMode(9)", "WithHeaders(99)",
+		"WithLimitFunc: the function is nil", "WithLimitFunc: the function returns all of a client's limits",
+		"WithCost: the function is nil", "option 10 is nil", "option 11 is nil",
+		"WithIdentity: the name is empty", `WithIdentity(""): the function is nil`,
+		`WithIdentity("a"): there is another of that name`,
 		"WithAllowList: the prefix", "WithDenyList: the prefix",
 	} {
 		assert.ErrorContains(t, err, fault)
 	}
 	require.Equal(t, err.Error(), testkit.PanicText(t, func() {
-		limiter.Handler(ginlimit.Limit{}, opts...)
+		limiter.Handler("", opts...)
 	}), "a Handler panics with the same")
 
-	_, err = limiter.Policy(ginlimit.PerHour(1), ginlimit.WithIdentity("1/h", testkit.Everybody, ginlimit.PerDay(1)))
+	_, err = limiter.Policy("n", ginlimit.PerHour(1), ginlimit.WithIdentity("n", testkit.Everybody, ginlimit.PerDay(1)))
 	require.ErrorContains(t, err, "there is another of that name", "that of the policy")
-	_, err = new(ginlimit.Limiter).Policy(ginlimit.PerHour(1))
+	_, err = new(ginlimit.Limiter).Policy("n", ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 }
 
@@ -62,39 +61,41 @@ func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
 func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 	t.Parallel()
 	ten := ginlimit.PerDay(10)
-	for engine, make := range map[string]func(*testing.T, ...ginlimit.Option) *ginlimit.Limiter{
-		"miniredis": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
+	for engine, make := range map[string]func(*testing.T, ...ginlimit.LimiterOption) *testkit.Limiter{
+		"miniredis": func(t *testing.T, opts ...ginlimit.LimiterOption) *testkit.Limiter {
 			rdb, _ := testkit.NewMiniredis(t)
 			return testkit.NewLimiter(t, rdb, opts...)
 		},
-		"in the process": func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
+		"in the process": func(t *testing.T, opts ...ginlimit.LimiterOption) *testkit.Limiter {
 			return testkit.NewLocal(t, opts...)
 		},
 	} {
 		for name, row := range map[string]struct {
-			limiter []ginlimit.Option
-			policy  []ginlimit.Option
-			limit   ginlimit.Limit
+			limiter []ginlimit.LimiterOption
+			name    string
+			policy  []ginlimit.PolicyOption
 		}{
-			"token bucket": {nil, nil, ten},
-			"with a name":  {nil, []ginlimit.Option{ginlimit.WithName("a|name")}, ten},
-			"fixed window": {nil,
-				[]ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithName("fw")}, ten},
-			"sliding window": {nil, []ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}, ten},
-			"several limits": {nil,
-				[]ginlimit.Option{ginlimit.WithLimits(ginlimit.PerHour(100),
-					ginlimit.Limit{Rate: 11, Period: 30 * 24 * time.Hour})}, ten},
-			"with a secret": {[]ginlimit.Option{ginlimit.WithKeySecret([]byte("sixteen bytes...")),
-				ginlimit.WithName("n")}, nil, ten},
-			"the limiter's":      {[]ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, nil, ten},
-			"a limit per client": {nil, []ginlimit.Option{testkit.LimitsFrom(ten)}, ginlimit.PerHour(0)},
-			"limits per client": {nil,
-				[]ginlimit.Option{testkit.LimitsFrom(ginlimit.PerHour(100), ten), ginlimit.WithName("n")}, ginlimit.PerDay(3)},
-			"windows per client": {nil,
-				[]ginlimit.Option{testkit.LimitsFrom(ten), ginlimit.WithAlgorithm(ginlimit.FixedWindow)}, ginlimit.PerHour(0)},
-			"beside an identity": {nil,
-				[]ginlimit.Option{ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(1000))}, ten},
-			"with an identity of": {nil, []ginlimit.Option{ginlimit.WithRefund(func(*gin.Context) bool { return false })}, ten},
+			"token bucket":     {nil, "test", []ginlimit.PolicyOption{ten}},
+			"with a separator": {nil, "a|name", []ginlimit.PolicyOption{ten}},
+			"fixed window":     {nil, "fw", []ginlimit.PolicyOption{ten.WithAlgorithm(ginlimit.FixedWindow)}},
+			"sliding window":   {nil, "test", []ginlimit.PolicyOption{ten.WithAlgorithm(ginlimit.SlidingWindow)}},
+			"several limits": {nil, "test",
+				[]ginlimit.PolicyOption{ten, ginlimit.PerHour(100), ginlimit.Per(11, 30*24*time.Hour)}},
+			"a list of limits": {nil, "test", []ginlimit.PolicyOption{ginlimit.WithLimits(ginlimit.PerHour(100), ten)}},
+			"different algorithms": {nil, "test",
+				[]ginlimit.PolicyOption{ten, ginlimit.PerHour(100).WithAlgorithm(ginlimit.SlidingWindow)}},
+			"with a secret": {[]ginlimit.LimiterOption{ginlimit.WithKeySecret([]byte("sixteen bytes..."))}, "n",
+				[]ginlimit.PolicyOption{ten}},
+			"the limiter's": {[]ginlimit.LimiterOption{testkit.LimitsFrom(ten.WithAlgorithm(ginlimit.FixedWindow))},
+				"test", nil},
+			"a limit per client": {nil, "test", []ginlimit.PolicyOption{testkit.LimitsFrom(ten)}},
+			"limits per client":  {nil, "n", []ginlimit.PolicyOption{testkit.LimitsFrom(ginlimit.PerHour(100), ten)}},
+			"windows per client": {nil, "test",
+				[]ginlimit.PolicyOption{testkit.LimitsFrom(ten.WithAlgorithm(ginlimit.FixedWindow))}},
+			"beside an identity": {nil, "test",
+				[]ginlimit.PolicyOption{ten, ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(1000))}},
+			"with a refund": {nil, "test",
+				[]ginlimit.PolicyOption{ten, ginlimit.WithRefund(func(*gin.Context) bool { return false })}},
 		} {
 			if engine == "in the process" && name == "with a secret" {
 				continue // it has none
@@ -102,7 +103,7 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 			t.Run(engine+", "+name, func(t *testing.T) {
 				t.Parallel()
 				ctx := t.Context()
-				p := testkit.NewPolicy(t, make(t, row.limiter...), row.limit, append(row.policy, testkit.ByUser())...)
+				p := testkit.NewPolicy(t, make(t, row.limiter...), row.name, append(row.policy, testkit.ByUser())...)
 				r := testkit.Serve(p.Handler())
 				const client = "b|c" // as the KeyFunc returns it
 				left := func(want int) {
@@ -111,7 +112,7 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, want, res.Remaining)
 					require.Zero(t, res.Granted)
-					require.Equal(t, ten, res.Limit)
+					require.Equal(t, ten, res.Limit.WithAlgorithm(ginlimit.TokenBucket))
 				}
 				request := func(remains int) { // fewer than none: it is refused
 					t.Helper()
@@ -166,21 +167,20 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 				require.ErrorIs(t, p.Wait(near, client), context.DeadlineExceeded, "at once")
 				require.NoError(t, p.Reset(ctx, client))
 				request(9)
-				require.ErrorIs(t, p.WaitN(ctx, client, 11), ginlimit.ErrInvalidLimit, "it never holds so many")
+				require.ErrorIs(t, p.WaitN(ctx, client, 11), ginlimit.ErrInvalidArgument, "it never holds so many")
 			})
 		}
 	}
 }
 
-// TestBlockByKeyMissesOtherAlgorithms is the trap that [ginlimit.Policy.Block] closes.
-func TestBlockByKeyMissesOtherAlgorithms(t *testing.T) {
+// TestBlocksAreOfOneAlgorithm: a policy of the same name that counts by another one has other buckets.
+func TestBlocksAreOfOneAlgorithm(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(10)
-	p := testkit.NewPolicy(t, limiter, limit, ginlimit.WithName("fw"), testkit.ByUser(),
-		ginlimit.WithAlgorithm(ginlimit.FixedWindow))
+	p := testkit.NewPolicy(t, limiter, "fw", limit.WithAlgorithm(ginlimit.FixedWindow), testkit.ByUser())
 	r := testkit.Serve(p.Handler())
-	require.NoError(t, limiter.Block(t.Context(), ginlimit.Key("fw", "c"), time.Hour, limit))
+	require.NoError(t, testkit.NewPolicy(t, limiter, "fw", limit, testkit.ByUser()).Block(t.Context(), "c", time.Hour))
 	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
 	require.NoError(t, p.Block(t.Context(), "c", time.Hour))
 	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code)
@@ -190,7 +190,7 @@ func TestPolicyMethodsRefuseWhatCannotBe(t *testing.T) {
 	t.Parallel()
 	fail := errors.New("no such client")
 	limiter := testkit.NewLocal(t)
-	p := testkit.NewPolicy(t, limiter, ginlimit.PerDay(10),
+	p := testkit.NewPolicy(t, limiter, "plan",
 		ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 			switch client {
 			case "unknown":
@@ -212,19 +212,19 @@ func TestPolicyMethodsRefuseWhatCannotBe(t *testing.T) {
 		require.NoError(t, method("k"), name)
 		require.ErrorIs(t, method(""), ginlimit.ErrNoKey, name)
 		require.ErrorIs(t, method("unknown"), fail, name)
-		require.ErrorIs(t, method("none"), ginlimit.ErrInvalidLimit, name)
-		require.ErrorIs(t, method("invalid"), ginlimit.ErrInvalidLimit, name)
+		require.ErrorIs(t, method("none"), ginlimit.ErrInvalidArgument, name)
+		require.ErrorIs(t, method("invalid"), ginlimit.ErrInvalidArgument, name)
 		if name == "Block" {
-			require.ErrorIs(t, method("unlimited"), ginlimit.ErrInvalidLimit)
+			require.ErrorIs(t, method("unlimited"), ginlimit.ErrInvalidArgument)
 		} else {
 			require.NoError(t, method("unlimited"), name)
 		}
 		n = 0
 		if strings.HasSuffix(name, "N") || slices.Contains([]string{"AllowUpTo", "Refund", "Block"}, name) {
-			require.ErrorIs(t, method("k"), ginlimit.ErrInvalidLimit, name)
+			require.ErrorIs(t, method("k"), ginlimit.ErrInvalidArgument, name)
 		}
 		if strings.HasSuffix(name, "N") {
-			require.ErrorIs(t, method(""), ginlimit.ErrInvalidLimit, name)
+			require.ErrorIs(t, method(""), ginlimit.ErrInvalidArgument, name)
 			require.ErrorIs(t, method(""), ginlimit.ErrNoKey, "%s: both faults", name)
 		}
 	}
@@ -251,6 +251,7 @@ func methodsOf(p *ginlimit.Policy, ctx *context.Context, n *int) map[string]func
 		"Wait":      func(c string) error { return p.Wait(*ctx, c) },
 		"WaitN":     func(c string) error { return p.WaitN(*ctx, c, *n) },
 		"Peek":      func(c string) error { _, err := p.Peek(*ctx, c); return err },
+		"Status":    func(c string) error { _, err := p.Status(*ctx, c); return err },
 		"Refund":    func(c string) error { return p.Refund(*ctx, c, *n) },
 		"Block":     func(c string) error { return p.Block(*ctx, c, time.Duration(*n)) },
 		"Reset":     func(c string) error { return p.Reset(*ctx, c) },
@@ -293,7 +294,7 @@ func TestLimitsOfManyPlansAreKept(t *testing.T) { // not parallel: it counts all
 				}
 			}
 			next := 0
-			p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(1),
+			p := testkit.NewPolicy(t, testkit.NewLocal(t), "plan",
 				ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
 					next++
 					return plans[next%len(plans)], nil

@@ -33,59 +33,57 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 	identity := func(limits ...ginlimit.Limit) ginlimit.Option {
 		return ginlimit.WithIdentity("key", ginlimit.ByClientIP, limits...)
 	}
-	type options = []ginlimit.Option
+	month := func(n int) ginlimit.Limit { return ginlimit.PerCalendar(n, ginlimit.CalendarMonth(nil, 1)) }
+	type options = []ginlimit.PolicyOption
 	for name, row := range map[string]struct {
-		limit    ginlimit.Limit
 		cost     int
 		options  options
 		detail   string
 		violated string
 		left     [3]string // X-RateLimit-Limit, -Remaining and -Reset
 	}{
-		"a cost above the burst": {ginlimit.PerMinute(10), 12, nil, costs(12, 10), `"search"`, [3]string{"10", "9", "6"}},
-		"above a smaller burst": {ginlimit.PerMinute(10).WithBurst(4), 5, nil, costs(5, 4),
+		"a cost above the burst": {12, options{ginlimit.PerMinute(10)}, costs(12, 10), `"search"`, [3]string{"10", "9", "6"}},
+		"above a smaller burst": {5, options{ginlimit.PerMinute(10).WithBurst(4)}, costs(5, 4),
 			`"search"`, [3]string{"4", "3", "6"}},
-		"above one of several limits": {ginlimit.PerMinute(100), 7, options{ginlimit.WithLimits(ginlimit.PerHour(6))},
+		"above one of several limits": {7, options{ginlimit.PerMinute(100), ginlimit.PerHour(6)},
 			costs(7, 6), `"search-h"`, [3]string{"6", "5", "600"}},
-		"above the later one, while the first is short of tokens": {ginlimit.PerHour(3).WithBurst(20),
-			20, options{ginlimit.WithLimits(ginlimit.PerSecond(19))},
+		"above the later one, while the first is short of tokens": {20,
+			options{ginlimit.PerHour(3).WithBurst(20), ginlimit.PerSecond(19)},
 			costs(20, 19), `"search-h","search-s"`, [3]string{"19", "18", "1"}},
-		"above both": {ginlimit.PerMinute(10), 12, options{ginlimit.WithLimits(ginlimit.PerHour(6))},
+		"above both": {12, options{ginlimit.PerMinute(10), ginlimit.PerHour(6)},
 			costs(12, 6), `"search-m","search-h"`, [3]string{"6", "5", "600"}},
-		"above an identity's": {ginlimit.PerMinute(100), 12, options{identity(ginlimit.PerMinute(10))},
+		"above an identity's": {12, options{ginlimit.PerMinute(100), identity(ginlimit.PerMinute(10))},
 			costs(12, 10), `"key"`, [3]string{"10", "9", "6"}},
-		"a window": {ginlimit.PerMinute(10), 12, options{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)},
+		"a window": {12, options{ginlimit.PerMinute(10).WithAlgorithm(ginlimit.SlidingWindow)},
 			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
-		"a fixed window": {ginlimit.PerMinute(10), 12, options{ginlimit.WithAlgorithm(ginlimit.FixedWindow)},
+		"a fixed window": {12, options{ginlimit.PerMinute(10).WithAlgorithm(ginlimit.FixedWindow)},
 			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
-		"a day": {ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil)), 12, nil, costs(12, 10),
+		"a window beside a bucket": {12,
+			options{ginlimit.PerHour(100), ginlimit.PerMinute(10).WithAlgorithm(ginlimit.SlidingWindow)},
+			costs(12, 10), `"search-m"`, [3]string{"10", "9", "60"}},
+		"a day": {12, options{ginlimit.PerCalendar(10, ginlimit.CalendarDay(nil))}, costs(12, 10),
 			`"search"`, [3]string{"10", "9", "86400"}},
-		"a week": {ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)), 12,
-			nil, costs(12, 10), `"search"`, [3]string{"10", "9", "172800"}},
-		"a month": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, nil,
-			costs(12, 10), `"search"`, [3]string{"10", "9", "2678400"}},
-		"a month beside a bucket": {ginlimit.PerMinute(100), 12,
-			options{ginlimit.WithLimits(ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)))},
+		"a week": {12, options{ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday))},
+			costs(12, 10), `"search"`, [3]string{"10", "9", "172800"}},
+		"a month": {12, options{month(10)}, costs(12, 10), `"search"`, [3]string{"10", "9", "2678400"}},
+		"a month beside a bucket": {12, options{ginlimit.PerMinute(100), month(10)},
 			costs(12, 10), `"search-month"`, [3]string{"10", "9", "2678400"}},
-		"a bucket beside a month": {ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1)),
-			12, options{ginlimit.WithLimits(ginlimit.PerMinute(10))},
+		"a bucket beside a month": {12, options{month(100), ginlimit.PerMinute(10)},
 			costs(12, 10), `"search-m"`, [3]string{"10", "9", "6"}},
-		"a month beside a window": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, options{
-			ginlimit.WithLimits(ginlimit.PerMinute(100)), ginlimit.WithAlgorithm(ginlimit.SlidingWindow),
-		}, costs(12, 10), `"search-month"`, [3]string{"10", "9", "2678400"}},
-		"a month and a day": {ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)), 12, options{
-			ginlimit.WithLimits(ginlimit.PerCalendar(7, ginlimit.CalendarDay(nil))),
-		}, costs(12, 7), `"search-month","search-calendar-day"`, [3]string{"7", "6", "86400"}},
-		"prohibited": {ginlimit.PerMinute(0), 1, nil, prohibited, `"search"`, [3]string{"0", "0", "0"}},
-		"an identity is prohibited": {ginlimit.PerMinute(10), 12, options{identity(ginlimit.PerMinute(0))},
+		"a month beside a window": {12, options{month(10), ginlimit.PerMinute(100).WithAlgorithm(ginlimit.SlidingWindow)},
+			costs(12, 10), `"search-month"`, [3]string{"10", "9", "2678400"}},
+		"a month and a day": {12, options{month(10), ginlimit.PerCalendar(7, ginlimit.CalendarDay(nil))},
+			costs(12, 7), `"search-month","search-calendar-day"`, [3]string{"7", "6", "86400"}},
+		"prohibited": {1, options{ginlimit.PerMinute(0)}, prohibited, `"search"`, [3]string{"0", "0", "0"}},
+		"an identity is prohibited": {1, options{ginlimit.PerMinute(10), identity(ginlimit.PerMinute(0))},
 			prohibited, `"key"`, [3]string{"0", "0", "0"}},
 	} {
-		for kind, limiter := range map[string]func(*testing.T, *testkit.Bubble) *ginlimit.Limiter{
-			"Redis": func(t *testing.T, b *testkit.Bubble) *ginlimit.Limiter {
-				return testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyMemory(0))
+		for kind, limiter := range map[string]func(*testing.T, *testkit.Bubble) *testkit.Limiter{
+			"Redis": func(t *testing.T, b *testkit.Bubble) *testkit.Limiter {
+				return testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))
 			},
-			"process": func(t *testing.T, _ *testkit.Bubble) *ginlimit.Limiter { return testkit.NewLocal(t) },
-			"without Redis": func(t *testing.T, _ *testkit.Bubble) *ginlimit.Limiter {
+			"process": func(t *testing.T, _ *testkit.Bubble) *testkit.Limiter { return testkit.NewLocal(t) },
+			"without Redis": func(t *testing.T, _ *testkit.Bubble) *testkit.Limiter {
 				return testkit.WithoutRedis(t, ginlimit.WithReplicas(2))
 			},
 		} {
@@ -94,7 +92,7 @@ func TestRefusalsThatNeverEndSaySo(t *testing.T) {
 				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					l := limiter(t, b)
 					cost := 1
-					r := testkit.Serve(l.Handler(row.limit, append(row.options, ginlimit.WithName("search"),
+					r := testkit.Serve(l.Handler("search", append(row.options,
 						ginlimit.WithCost(func(*gin.Context) int { return cost }))...))
 					testkit.Get(r, "/") // so that something is missing
 					cost = row.cost
@@ -132,7 +130,7 @@ func TestPlainTextIfAccepted(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	// whose clock goes on
-	limited := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyMemory(0)))
+	limited := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithDenyCache(0)))
 	testkit.Get(limited, "/")
 	for accept, wantText := range map[string]bool{
 		"": false, "application/json, text/plain, */*": false, "text/plain, */*": true,
@@ -162,7 +160,7 @@ func TestPlainTextIfAccepted(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, rec.Code)
 	limiter := testkit.NewLimiter(t, rdb)
 	require.NoError(t, limiter.Close())
-	rec = testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerMinute(5))), "/", text)
+	rec = testkit.Get(testkit.Serve(limiter.Handler("5/m", ginlimit.PerMinute(5))), "/", text)
 	assert.Equal(t, "Service Unavailable\n", rec.Body.String())
 	assert.Equal(t, "1", rec.Header().Get("Retry-After"))
 }
@@ -188,12 +186,13 @@ func TestErrorStatusIsWhatTheDefaultAnswers(t *testing.T) {
 		{context.Canceled, 503},
 		{context.DeadlineExceeded, 503},
 		{ginlimit.ErrNoKey, 500},
-		{ginlimit.ErrInvalidLimit, 500},
+		{ginlimit.ErrInvalidArgument, 500},
 		{errors.New("broken"), 500},
 	} {
 		fails := ginlimit.WithKey(func(*gin.Context) (string, error) { return "", fmt.Errorf("wrapped: %w", row.err) })
 		limiter := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-		require.Equal(t, row.want, testkit.Get(testkit.Serve(limiter.Handler(ginlimit.PerHour(1), fails)), "/").Code, row.err)
+		rec := testkit.Get(testkit.Serve(limiter.Handler("test", ginlimit.PerHour(1), fails)), "/")
+		require.Equal(t, row.want, rec.Code, row.err)
 		require.Equal(t, row.want, ginlimit.ErrorStatus(fmt.Errorf("wrapped: %w", row.err)), row.err)
 	}
 }

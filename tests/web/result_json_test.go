@@ -17,67 +17,66 @@ import (
 // TestEveryResultIsJSON has an application send each kind of Result.
 func TestEveryResultIsJSON(t *testing.T) {
 	t.Parallel()
-	unnamed := time.FixedZone("ours", 3600)
-	onMiniredis := func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
+	type options = []ginlimit.PolicyOption
+	unnamed, month := time.FixedZone("ours", 3600), ginlimit.CalendarMonth(nil, 1)
+	onMiniredis := func(t *testing.T, opts ...ginlimit.LimiterOption) *testkit.Limiter {
 		rdb, _ := testkit.NewMiniredis(t)
 		return testkit.NewLimiter(t, rdb, append(opts, testkit.TrustsClock())...)
 	}
-	local := func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter { return testkit.NewLocal(t, opts...) }
+	local := func(t *testing.T, opts ...ginlimit.LimiterOption) *testkit.Limiter {
+		return testkit.NewLocal(t, opts...)
+	}
 	for name, row := range map[string]struct {
-		limit    ginlimit.Limit
-		make     func(*testing.T, ...ginlimit.Option) *ginlimit.Limiter
-		opts     []ginlimit.Option
+		make     func(*testing.T, ...ginlimit.LimiterOption) *testkit.Limiter
+		opts     []ginlimit.PolicyOption
 		requests int
 		want     string // the limit
 		back     bool   // it is read as it was written
-		allowed  bool
+		cause    ginlimit.Cause
 	}{
-		"allowed":    {ginlimit.PerHour(5).WithBurst(9), onMiniredis, nil, 1, "5/h burst 9", true, true},
-		"denied":     {ginlimit.PerHour(1), onMiniredis, nil, 2, "1/h", true, false},
-		"remembered": {ginlimit.PerHour(1), onMiniredis, nil, 3, "1/h", true, false},
-		"a window": {ginlimit.Limit{Rate: 1, Period: 7 * time.Hour}, local,
-			[]ginlimit.Option{ginlimit.WithAlgorithm(ginlimit.SlidingWindow)}, 2, "1/7h", true, false},
-		"no slot": {ginlimit.PerHour(5), onMiniredis,
-			[]ginlimit.Option{ginlimit.WithConcurrency(2)}, -3, "2 in flight", true, false},
-		"no slot in the process": {ginlimit.PerHour(5), local,
-			[]ginlimit.Option{ginlimit.WithConcurrency(2)}, -3, "2 in flight", true, false},
-		"no slot, waited": {ginlimit.PerHour(5), local,
-			[]ginlimit.Option{ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Millisecond)},
-			-2, "1 in flight", true, false},
-		"no slot of a dry run": {ginlimit.PerHour(5), local,
-			[]ginlimit.Option{ginlimit.WithConcurrency(1), ginlimit.WithDryRun()}, -2, "1 in flight", true, false},
-		"slots alone": {ginlimit.Limit{Rate: -1}, local,
-			[]ginlimit.Option{ginlimit.WithConcurrency(2)}, 1, "2 in flight", true, true},
-		"a ban": {ginlimit.PerHour(1), local,
-			[]ginlimit.Option{ginlimit.WithBan(time.Hour, time.Hour)}, 3, "1/h", true, false},
-		"a ban alone": {ginlimit.Limit{Rate: -1}, local,
-			[]ginlimit.Option{ginlimit.WithBan(time.Hour, time.Hour), ginlimit.WithConcurrency(1)},
-			-3, "1 in flight", true, false},
-		"an address that is denied": {ginlimit.PerHour(1), local, []ginlimit.Option{
-			ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))}, 1, "", true, false}, // its answer is 403
-		"an address that is allowed": {ginlimit.PerHour(1), local, []ginlimit.Option{
-			ginlimit.WithAllowList(netip.MustParsePrefix("0.0.0.0/0"))}, 1, "-1/0s", true, true},
-		"skipped": {ginlimit.PerHour(1), local,
-			[]ginlimit.Option{ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, "-1/0s", true, true},
-		"unlimited":  {ginlimit.PerMinute(-1), local, nil, 1, "-1/m", true, true},
-		"prohibited": {ginlimit.PerDay(0), local, nil, 1, "0/d", true, false},
-		"a prohibited quota": {ginlimit.PerCalendar(0, ginlimit.CalendarMonth(nil, 1)),
-			local, nil, 1, "0/month", true, false},
-		"a quota": {ginlimit.PerCalendar(1,
-			ginlimit.CalendarWeek(testkit.Location(t, "Europe/Berlin"), 0)), local, nil, 2,
-			"1/week from sunday in Europe/Berlin", true, false},
-		"an unnamed zone": {ginlimit.PerCalendar(1, ginlimit.CalendarMonth(unnamed, 15)),
-			local, nil, 2, `1/month from 15 in "ours"`, false, false},
-		"a zone named nothing": {ginlimit.PerCalendar(1, ginlimit.CalendarDay(time.FixedZone("", 60))),
-			local, nil, 2, `1/calendar-day in ""`, false, false},
-		"a zone of a name that another has": {ginlimit.PerCalendar(1,
-			ginlimit.CalendarDay(time.FixedZone("CET", 60))), local, nil, 2,
-			`1/calendar-day in "CET"`, false, false},
-		"leased": {ginlimit.PerHour(10_000), onMiniredis,
-			[]ginlimit.Option{ginlimit.WithLease(time.Minute)}, 4, "10000/h", true, true},
-		"without Redis": {ginlimit.PerHour(1), func(t *testing.T, opts ...ginlimit.Option) *ginlimit.Limiter {
+		"allowed":    {onMiniredis, options{ginlimit.PerHour(5).WithBurst(9)}, 1, "5/h burst 9", true, 0},
+		"denied":     {onMiniredis, options{ginlimit.PerHour(1)}, 2, "1/h", true, ginlimit.CauseRate},
+		"remembered": {onMiniredis, options{ginlimit.PerHour(1)}, 3, "1/h", true, ginlimit.CauseRate},
+		"a window": {local, options{ginlimit.Per(1, 7*time.Hour).WithAlgorithm(ginlimit.SlidingWindow)}, 2,
+			"1/7h sliding-window", true, ginlimit.CauseRate},
+		"no slot": {onMiniredis, options{ginlimit.PerHour(5), ginlimit.InFlight(2)}, -3, "2 in flight", true,
+			ginlimit.CauseInFlight},
+		"no slot in the process": {local, options{ginlimit.PerHour(5), ginlimit.InFlight(2)}, -3, "2 in flight", true,
+			ginlimit.CauseInFlight},
+		"no slot, waited": {local,
+			options{ginlimit.PerHour(5), ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Millisecond)},
+			-2, "1 in flight", true, ginlimit.CauseInFlight},
+		"no slot of a dry run": {local, options{ginlimit.PerHour(5), ginlimit.InFlight(1), ginlimit.WithDryRun()},
+			-2, "1 in flight", true, ginlimit.CauseInFlight},
+		"slots alone": {local, options{ginlimit.InFlight(2)}, 1, "2 in flight", true, 0},
+		"a ban": {local, options{ginlimit.PerHour(1), ginlimit.WithBan(time.Hour, time.Hour)}, 3, "1/h", true,
+			ginlimit.CauseBan},
+		"a ban alone": {local, options{ginlimit.InFlight(1), ginlimit.WithBan(time.Hour, time.Hour)},
+			-3, "1 in flight", true, ginlimit.CauseBan},
+		"an address that is denied": {local, options{ginlimit.PerHour(1),
+			ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))}, 1, "", true, ginlimit.CauseList}, // its answer is 403
+		"an address that is allowed": {local, options{ginlimit.PerHour(1),
+			ginlimit.WithAllowList(netip.MustParsePrefix("0.0.0.0/0"))}, 1, "unlimited", true, 0},
+		"skipped": {local,
+			options{ginlimit.PerHour(1), ginlimit.WithSkip(func(*gin.Context) bool { return true })}, 1, "unlimited", true, 0},
+		"unlimited":          {local, options{ginlimit.Unlimited()}, 1, "unlimited", true, 0},
+		"prohibited":         {local, options{ginlimit.Prohibited()}, 1, "0/s", true, ginlimit.CauseNever},
+		"none a day":         {local, options{ginlimit.PerDay(0)}, 1, "0/d", true, ginlimit.CauseNever},
+		"a prohibited quota": {local, options{ginlimit.PerCalendar(0, month)}, 1, "0/month", true, ginlimit.CauseNever},
+		"a quota": {local,
+			options{ginlimit.PerCalendar(1, ginlimit.CalendarWeek(testkit.Location(t, "Europe/Berlin"), 0))}, 2,
+			"1/week from sunday in Europe/Berlin", true, ginlimit.CauseRate},
+		"an unnamed zone": {local, options{ginlimit.PerCalendar(1, ginlimit.CalendarMonth(unnamed, 15))}, 2,
+			`1/month from 15 in "ours"`, false, ginlimit.CauseRate},
+		"a zone named nothing": {local, options{ginlimit.PerCalendar(1, ginlimit.CalendarDay(time.FixedZone("", 60)))}, 2,
+			`1/calendar-day in ""`, false, ginlimit.CauseRate},
+		"a zone of a name that another has": {local,
+			options{ginlimit.PerCalendar(1, ginlimit.CalendarDay(time.FixedZone("CET", 60)))}, 2,
+			`1/calendar-day in "CET"`, false, ginlimit.CauseRate},
+		"leased": {onMiniredis, options{ginlimit.PerHour(10_000), ginlimit.WithLease(time.Minute)}, 4, "10000/h", true, 0},
+		"without Redis": {func(t *testing.T, opts ...ginlimit.LimiterOption) *testkit.Limiter {
 			return testkit.WithoutRedis(t, opts...)
-		}, nil, 2, "1/h", true, false},
+		}, options{ginlimit.PerHour(1)}, 2, "1/h", true, ginlimit.CauseRate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -86,8 +85,8 @@ func TestEveryResultIsJSON(t *testing.T) {
 				sent = &r
 				c.JSON(status, r)
 			}
-			p := testkit.NewPolicy(t, row.make(t), row.limit,
-				append([]ginlimit.Option{testkit.ByUser(), ginlimit.WithName("api"),
+			p := testkit.NewPolicy(t, row.make(t), "api",
+				append([]ginlimit.PolicyOption{testkit.ByUser(),
 					ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
 						send(c, http.StatusTooManyRequests, r)
 					})}, row.opts...)...)
@@ -108,7 +107,8 @@ func TestEveryResultIsJSON(t *testing.T) {
 				sent = nil
 				body = testkit.Get(r, "/", testkit.User("alice")).Body.String()
 			}
-			require.Equal(t, row.allowed, sent.Allowed)
+			require.Equal(t, row.cause, sent.Cause)
+			require.Equal(t, row.cause == 0, sent.Allowed)
 			text, err := json.Marshal(sent)
 			require.NoError(t, err)
 			require.Contains(t, body, string(text))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,55 +25,57 @@ func TestNamesDecideWhoShares(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		first  func(l *ginlimit.Limiter) gin.HandlerFunc
-		second func(l *ginlimit.Limiter) gin.HandlerFunc
+		first  func(l *testkit.Limiter) gin.HandlerFunc
+		second func(l *testkit.Limiter) gin.HandlerFunc
 		share  bool
 	}{
-		{"equal limits",
-			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(5)) },
-			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(5).WithBurst(5)) }, true},
-		{"different rates",
-			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(5)) },
-			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(6)) }, false},
-		{"the same limits in another order",
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerHour(50), ginlimit.WithLimits(ginlimit.PerMinute(5)))
+		{"one name, another text",
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5).WithBurst(5)) }, true},
+		{"one name, limits in another order",
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerHour(50), ginlimit.PerMinute(5))
 			},
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithLimits(ginlimit.PerHour(50)))
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerMinute(5), ginlimit.PerHour(50))
 			}, true},
-		{"one of several limits",
-			func(l *ginlimit.Limiter) gin.HandlerFunc { return l.Handler(ginlimit.PerMinute(5)) },
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithLimits(ginlimit.PerHour(50)))
-			}, false},
+		{"one name, one of several limits",
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerHour(50), ginlimit.PerMinute(5))
+			}, true},
+		{"one name, one algorithm in common",
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerMinute(9).WithAlgorithm(ginlimit.FixedWindow), ginlimit.PerMinute(5))
+			}, true},
 		{"different names",
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("a"))
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerMinute(5))
 			},
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("b"))
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("b", ginlimit.PerMinute(5))
 			}, false},
 		{"one name",
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("a"))
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerMinute(5))
 			},
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerMinute(6), ginlimit.WithName("a"))
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerMinute(6))
 			}, true},
 		{"one name, two periods",
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("a"))
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerMinute(5))
 			},
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerHour(5), ginlimit.WithName("a"))
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerHour(5))
 			}, false},
 		{"one name, two algorithms",
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("a"))
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerMinute(5))
 			},
-			func(l *ginlimit.Limiter) gin.HandlerFunc {
-				return l.Handler(ginlimit.PerMinute(5), ginlimit.WithName("a"), ginlimit.WithAlgorithm(ginlimit.SlidingWindow))
+			func(l *testkit.Limiter) gin.HandlerFunc {
+				return l.Handler("a", ginlimit.PerMinute(5).WithAlgorithm(ginlimit.SlidingWindow))
 			}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -121,60 +122,55 @@ func TestOtherLimitersAreOtherBuckets(t *testing.T) {
 	r := testkit.Serve(
 		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger),
 		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger, ginlimit.WithPrefix("other")),
-		local.Handler(ginlimit.PerMinute(5)))
+		local.Handler("5/m", ginlimit.PerMinute(5)))
 	assert.Equal(t, "4", testkit.Get(r, "/").Header().Get("X-RateLimit-Remaining"))
 	assert.Empty(t, log.String())
 
 	r = testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(5), logger),
 		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger))
 	testkit.Get(r, "/")
-	assert.Contains(t, log.String(), "WithName", "two limiters, one bucket")
+	assert.Contains(t, log.String(), "two handlers charge one bucket", "two limiters, one bucket")
 }
 
 // TestOneNameWithSeveralAlgorithmsIsWarnedOf, once: its policies share no buckets, as their name suggests.
 func TestOneNameWithSeveralAlgorithmsIsWarnedOf(t *testing.T) {
 	t.Parallel()
-	type options = []ginlimit.Option
-	name, window := ginlimit.WithName("api"), ginlimit.WithAlgorithm(ginlimit.FixedWindow)
-	sliding := ginlimit.WithAlgorithm(ginlimit.SlidingWindow)
+	type options = []ginlimit.PolicyOption
 	minute, month := ginlimit.PerMinute(5), ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1))
-	byPlan := ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, nil })
-	identity := ginlimit.WithIdentity("api", ginlimit.ByClientIP, minute)
+	windowed := func(l ginlimit.Limit) ginlimit.Limit { return l.WithAlgorithm(ginlimit.FixedWindow) }
+	window, sliding := windowed(minute), minute.WithAlgorithm(ginlimit.SlidingWindow)
 	for title, row := range map[string]struct {
-		limits [2]ginlimit.Limit
 		first  options
+		name   string // of the second
 		second options
 		warns  bool
 	}{
-		"another algorithm": {[2]ginlimit.Limit{minute, minute}, options{name}, options{name, window}, true},
-		"two windows":       {[2]ginlimit.Limit{minute, minute}, options{name, sliding}, options{name, window}, true},
-		"another rate": {[2]ginlimit.Limit{minute, ginlimit.PerMinute(6)},
-			options{name}, options{name, window}, true},
-		"a further limit": {[2]ginlimit.Limit{minute, ginlimit.PerHour(6)},
-			options{name}, options{name, window, ginlimit.WithLimits(minute)}, true},
-		"an identity": {[2]ginlimit.Limit{minute, minute}, options{name},
-			options{ginlimit.WithName("b"), identity, window}, true},
-		"one algorithm": {[2]ginlimit.Limit{minute, minute}, options{name, window}, options{name, window}, false},
-		"another name": {[2]ginlimit.Limit{minute, minute}, options{name},
-			options{ginlimit.WithName("b"), window}, false},
-		"no name": {[2]ginlimit.Limit{minute, minute}, nil, options{window}, false},
-		"another period": {[2]ginlimit.Limit{minute, ginlimit.PerHour(5)},
-			options{name}, options{name, window}, false},
-		"a calendar": {[2]ginlimit.Limit{month, month}, options{name}, options{name, window}, false},
-		"limits of a plan": {[2]ginlimit.Limit{minute, minute}, options{name, byPlan},
-			options{name, byPlan, window}, false},
-		"what is never counted": {[2]ginlimit.Limit{ginlimit.PerMinute(-1), minute},
-			options{name}, options{name, window}, false},
-		"a configuration in error": {[2]ginlimit.Limit{minute, minute},
-			options{name, ginlimit.WithKey(nil)}, options{name, window}, false},
+		"another algorithm": {options{minute}, "api", options{window}, true},
+		"two windows":       {options{sliding}, "api", options{window}, true},
+		"another rate":      {options{minute}, "api", options{windowed(ginlimit.PerMinute(6))}, true},
+		"a further limit":   {options{minute}, "api", options{ginlimit.PerHour(6), window}, true},
+		"an identity": {options{minute}, "b",
+			options{minute, ginlimit.WithIdentity("api", ginlimit.ByClientIP, window)}, true},
+		"one algorithm":  {options{window}, "api", options{window}, false},
+		"another name":   {options{minute}, "b", options{window}, false},
+		"another period": {options{minute}, "api", options{windowed(ginlimit.PerHour(5))}, false},
+		"a calendar":     {options{month}, "api", options{window}, false},
+		"limits of a plan": {options{testkit.LimitsFrom(minute)},
+			"api", options{testkit.LimitsFrom(window)}, false},
+		"both algorithms in one policy": {options{minute, window}, "api", options{minute, window}, false},
+		"one of both algorithms":        {options{minute, window}, "api", options{window}, false},
+		"neither of both":               {options{minute, sliding}, "api", options{window}, true},
+		"slots":                         {options{ginlimit.InFlight(1)}, "api", options{minute, ginlimit.InFlight(2)}, false},
+		"a limit never counted":         {options{ginlimit.PerMinute(-1)}, "api", options{window}, false},
+		"a configuration in error":      {options{minute, ginlimit.WithKey(nil)}, "api", options{window}, false},
 	} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
 			var log bytes.Buffer
 			l := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			for range 3 {
-				_, _ = l.Policy(row.limits[0], row.first...)
-				_, err := l.Policy(row.limits[1], row.second...)
+				_, _ = l.Policy("api", row.first...)
+				_, err := l.Policy(row.name, row.second...)
 				require.NoError(t, err)
 			}
 			if !row.warns {
@@ -184,21 +180,9 @@ func TestOneNameWithSeveralAlgorithmsIsWarnedOf(t *testing.T) {
 			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 			require.Contains(t, log.String(), "level=WARN")
 			require.Contains(t, log.String(), "name=api period=m ")
-			require.Contains(t, log.String(), `"fixed window"`)
+			require.Contains(t, log.String(), "other=fixed-window")
 		})
 	}
-}
-
-// TestAlgorithmOfADefaultIdentity is that of the policy whose identity it is, though the limiter has another one.
-func TestAlgorithmOfADefaultIdentity(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	l := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
-		ginlimit.WithIdentity("user", ginlimit.ByHeader("X-User"), ginlimit.PerMinute(5)))
-	testkit.NewPolicy(t, l, ginlimit.PerMinute(5), ginlimit.WithAlgorithm(ginlimit.FixedWindow))
-	require.Empty(t, log.String())
-	testkit.NewPolicy(t, l, ginlimit.PerMinute(5))
-	require.Contains(t, log.String(), "name=user")
 }
 
 // TestNamesThatAreComparedAreBounded: of many policies, the first are compared with later ones.
@@ -209,7 +193,7 @@ func TestNamesThatAreComparedAreBounded(t *testing.T) {
 	const names = 3000
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow} {
 		for i := range names {
-			testkit.NewPolicy(t, l, ginlimit.PerMinute(5), ginlimit.WithName(strconv.Itoa(i)), ginlimit.WithAlgorithm(a))
+			testkit.NewPolicy(t, l, strconv.Itoa(i), ginlimit.PerMinute(5).WithAlgorithm(a))
 		}
 	}
 	require.Equal(t, 1024, strings.Count(log.String(), "\n"))
@@ -241,23 +225,39 @@ func TestClientsOfOneServerShareBuckets(t *testing.T) {
 			logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
 			testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(100), logger),
 				testkit.Middleware(other, ginlimit.PerMinute(100), logger)), "/")
-			require.Equal(t, row.warns, strings.Contains(log.String(), "WithName"), log.String())
+			require.Equal(t, row.warns, strings.Contains(log.String(), "two handlers charge one bucket"), log.String())
 		})
 	}
 }
 
-// TestKeysWithoutANameAreNoAddresses has a client send another one's address as its key.
-func TestKeysWithoutANameAreNoAddresses(t *testing.T) {
+// TestNewIsNamedByItsLimit: equal limits share buckets, but none with keys of another kind.
+func TestNewIsNamedByItsLimit(t *testing.T) {
 	t.Parallel()
-	local, err := ginlimit.NewLocal()
-	require.NoError(t, err)
-	r := gin.New()
-	require.NoError(t, r.SetTrustedProxies(nil))
-	ok := func(c *gin.Context) { c.Status(http.StatusOK) }
-	r.GET("/page", local.Handler(ginlimit.PerMinute(1)), ok)
-	r.GET("/api", local.Handler(ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))), ok)
-	forged := func(r *http.Request) { r.Header["X-Api-Key"] = []string{"192.0.2.9"} }
-	require.Equal(t, http.StatusOK, testkit.Get(r, "/api", testkit.From("198.51.100.6:1"), forged).Code)
-	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/api", testkit.From("198.51.100.6:1"), forged).Code)
-	require.Equal(t, http.StatusOK, testkit.Get(r, "/page", testkit.From("192.0.2.9:1")).Code)
+	minute := ginlimit.PerMinute(5)
+	byUser := ginlimit.WithKey(ginlimit.ByHeader("X-User"))
+	for name, row := range map[string]struct {
+		limit ginlimit.Limit
+		opts  []ginlimit.LimiterOption
+		key   string // the only one in Redis, or a further one
+		left  string
+	}{
+		"the same limit": {minute, nil, "ginlimit:{5/m|192.0.2.1}:m", "3"},
+		"another text":   {minute.WithBurst(5), nil, "ginlimit:{5/m|192.0.2.1}:m", "3"},
+		"another burst":  {minute.WithBurst(6), nil, `ginlimit:{5/m burst 6|192.0.2.1}:m`, "5"},
+		"another rate":   {ginlimit.PerMinute(6), nil, "ginlimit:{6/m|192.0.2.1}:m", "5"},
+		"another period": {ginlimit.PerHour(5), nil, "ginlimit:{5/h|192.0.2.1}:h", "4"},
+		"another algorithm": {minute.WithAlgorithm(ginlimit.FixedWindow), nil,
+			"ginlimit:{5/m fixed-window|192.0.2.1}:m:fixed", "4"},
+		"another key": {minute, []ginlimit.LimiterOption{byUser}, "ginlimit:{5/m by key|192.0.2.1}:m", "4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := testkit.NewMiniredis(t)
+			testkit.Get(testkit.Serve(testkit.Middleware(rdb, minute)), "/")
+			r := testkit.Serve(testkit.Middleware(rdb, row.limit, row.opts...))
+			// A client sends another one's address as its key.
+			require.Equal(t, row.left, testkit.Remaining(testkit.Get(r, "/", testkit.User("192.0.2.1"))))
+			require.Contains(t, rdb.Keys(t.Context(), "*").Val(), row.key)
+		})
+	}
 }

@@ -69,18 +69,21 @@ func clientOf(c *gin.Context) string {
 	return ""
 }
 
+// Client is the client of a request, as the key of ginlimit.
+func Client(c *gin.Context) (string, error) { return clientOf(c), nil }
+
 func limiterOf(handler gin.HandlerFunc) Limiter { return Limiter{handler, func() {}} }
 
-// NewGinlimit returns [Library.New] of ginlimit with options.
-func NewGinlimit(options ...ginlimit.Option) func(*redis.Client, int, int) (Limiter, error) {
-	key := ginlimit.WithKey(func(c *gin.Context) (string, error) { return clientOf(c), nil })
+// NewGinlimit returns [Library.New] of ginlimit with options of the policy.
+func NewGinlimit(options ...ginlimit.PolicyOption) func(*redis.Client, int, int) (Limiter, error) {
+	key := ginlimit.WithKey(Client)
 	return func(rdb *redis.Client, perHour, burst int) (Limiter, error) {
-		l, err := ginlimit.NewLimiter(rdb, append([]ginlimit.Option{key}, options...)...)
+		l, err := ginlimit.NewLimiter(rdb)
 		if err != nil {
 			return Limiter{}, err
 		}
 		return Limiter{
-			l.Handler(ginlimit.PerHour(perHour).WithBurst(burst), ginlimit.WithName("api")),
+			l.Handler("api", append([]ginlimit.PolicyOption{ginlimit.PerHour(perHour).WithBurst(burst), key}, options...)...),
 			func() { _ = l.Close() },
 		}, nil
 	}
@@ -133,11 +136,11 @@ func newThrottled(rdb *redis.Client, perHour, burst int) (Limiter, error) {
 }
 
 // writeResult answers for the libraries that have no middleware for Gin, with the headers that the others set.
-func writeResult(c *gin.Context, limit, remaining int, resetAfter, retryAfter time.Duration, refused bool) {
+func writeResult(c *gin.Context, limit, remaining int, resetAfter, retryAfter time.Duration, denied bool) {
 	c.Header("X-RateLimit-Limit", strconv.Itoa(limit))
 	c.Header("X-RateLimit-Remaining", strconv.Itoa(remaining))
 	c.Header("X-RateLimit-Reset", strconv.Itoa(int(resetAfter/time.Second)))
-	if refused {
+	if denied {
 		c.Header("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
 		c.AbortWithStatus(http.StatusTooManyRequests)
 	}

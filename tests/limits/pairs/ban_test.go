@@ -34,12 +34,11 @@ func TestBanAcrossACalendarPeriod(t *testing.T) {
 	t.Parallel()
 	const h = time.Hour
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
-		for name, l := range map[string]*ginlimit.Limiter{
+		for name, l := range map[string]*testkit.Limiter{
 			"redis":      testkit.NewLimiter(t, b.Redis),
 			"remembered": testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), "local": testkit.NewLocal(t),
 		} {
-			p := testkit.NewPolicy(t, l, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)),
-				ginlimit.WithName(name), ginlimit.WithBan(6*h, 12*h))
+			p := testkit.NewPolicy(t, l, name, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)), ginlimit.WithBan(6*h, 12*h))
 			time.Sleep(time.Until(time.Now().Truncate(24 * h).Add(22*h + 24*h)))
 			asks(t, p, verdict{true, 1, 0})
 			asks(t, p, verdict{true, 0, 0})
@@ -63,7 +62,7 @@ func TestBanAcrossACalendarPeriod(t *testing.T) {
 // migrates, a denial may ban nobody, and a ban that was made before lasts.
 func TestBanWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
-		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerSecond(2), ginlimit.WithName("api"),
+		policy := testkit.NewPolicy(t, p.limiter, "api", ginlimit.PerSecond(2),
 			ginlimit.WithBan(10*time.Second, 40*time.Second))
 		if p.name == "outage" {
 			p.begin()
@@ -96,7 +95,7 @@ func TestBansOfAnOutageStayInTheProcess(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
-		p := testkit.NewPolicy(t, l, ginlimit.PerHour(4), ginlimit.WithName("api"),
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(4),
 			ginlimit.WithBan(10*time.Hour, 20*time.Hour))
 		for left := 3; left >= 0; left-- {
 			asks(t, p, verdict{true, left, 0})

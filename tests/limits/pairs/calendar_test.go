@@ -20,9 +20,8 @@ const day = 24 * time.Hour
 // hash slot migrates and in an outage.
 func TestCalendarWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) { // from the first of January, 2000
-		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)),
-			ginlimit.WithName("api"),
-			ginlimit.WithLimits(ginlimit.PerCalendar(3, ginlimit.CalendarMonth(nil, 3))))
+		policy := testkit.NewPolicy(t, p.limiter, "api", ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)),
+			ginlimit.PerCalendar(3, ginlimit.CalendarMonth(nil, 3)))
 		time.Sleep(day - 10*time.Second)
 		p.begin()
 		end := time.Now().Truncate(day).Add(day)
@@ -41,7 +40,7 @@ func TestCalendarShareOfAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
-		p := testkit.NewPolicy(t, l, ginlimit.PerCalendar(6, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerCalendar(6, ginlimit.CalendarDay(nil)))
 		time.Sleep(day - 10*time.Second)
 		asks(t, p, verdict{true, 5, 0})
 		loseRedis(t, b, l)
@@ -72,10 +71,10 @@ func TestCalendarQuotaOfAPlan(t *testing.T) {
 			ginlimit.PerCalendar(50, ginlimit.CalendarMonth(nil, 15))}, 0
 		source := func(context.Context, string) ([]ginlimit.Limit, error) { asked++; return plan, nil }
 		process := func() (*ginlimit.Plans, *ginlimit.Policy) {
-			plans, err := ginlimit.NewPlans(b.Connect(t), 48*time.Hour, source, testkit.Patient())
+			l := testkit.NewLimiter(t, b.Connect(t))
+			plans, err := l.NewPlans("plans", 48*time.Hour, source)
 			require.NoError(t, err)
-			return plans, testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)),
-				ginlimit.PerMinute(0), ginlimit.WithName("plan"), ginlimit.WithLimitFunc(plans.Limits))
+			return plans, testkit.NewPolicy(t, l, "api", ginlimit.WithLimitFunc(plans.Limits))
 		}
 		plans, here := process()
 		_, elsewhere := process()
@@ -100,8 +99,8 @@ func TestCalendarInADryRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // from midnight
 		l, quota := testkit.NewLocal(t), ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil))
-		trial := testkit.NewPolicy(t, l, quota, ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithDryRun())
-		force := testkit.NewPolicy(t, l, quota, ginlimit.WithName("api"), testkit.ByUser())
+		trial := testkit.NewPolicy(t, l, "api", quota, testkit.ByUser(), ginlimit.WithDryRun())
+		force := testkit.NewPolicy(t, l, "api", quota, testkit.ByUser())
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		for range 2 {
@@ -124,16 +123,16 @@ func TestDenyCacheKnowsWhenAPeriodEnds(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
 		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis),
-			ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)), ginlimit.WithName("api"))
+			"api", ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)))
 		time.Sleep(day - 500*time.Millisecond)
 		asks(t, p, verdict{true, 0, 0})
 		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{false, 0, 500 * time.Millisecond}).Source)
 		time.Sleep(499 * time.Millisecond)
-		require.Equal(t, ginlimit.FromMemory, asks(t, p, verdict{false, 0, time.Millisecond}).Source)
+		require.Equal(t, ginlimit.FromCache, asks(t, p, verdict{false, 0, time.Millisecond}).Source)
 		time.Sleep(time.Millisecond)
 		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{true, 0, 0}).Source)
 		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{false, 0, day}).Source)
-		require.Equal(t, ginlimit.FromMemory, asks(t, p, verdict{false, 0, day}).Source)
+		require.Equal(t, ginlimit.FromCache, asks(t, p, verdict{false, 0, day}).Source)
 		time.Sleep(time.Second)
 		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{false, 0, -1}).Source)
 	})

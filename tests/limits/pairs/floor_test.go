@@ -13,19 +13,19 @@ import (
 )
 
 // batchAndPeople returns two policies of one name, of which the first leaves tokens to the second.
-func batchAndPeople(t *testing.T, l *ginlimit.Limiter, floor int, limit ginlimit.Limit,
-	opts ...ginlimit.Option) (batch, people *ginlimit.Policy) {
+func batchAndPeople(t *testing.T, l *testkit.Limiter, floor int,
+	opts ...ginlimit.PolicyOption) (batch, people *ginlimit.Policy) {
 	t.Helper()
-	opts = append(opts, ginlimit.WithName("api"), testkit.ByUser())
-	return testkit.NewPolicy(t, l, limit, append(opts, ginlimit.WithFloor(floor))...),
-		testkit.NewPolicy(t, l, limit, opts...)
+	opts = append(opts, testkit.ByUser())
+	return testkit.NewPolicy(t, l, "api", append(opts, ginlimit.WithFloor(floor))...),
+		testkit.NewPolicy(t, l, "api", opts...)
 }
 
 // TestFloorWhereverItIsDecided: the batch policy stops at its floor on a server, while a hash slot
 // migrates and in an outage.
 func TestFloorWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
-		batch, people := batchAndPeople(t, p.limiter, 2, ginlimit.PerHour(4), ginlimit.WithLimits(ginlimit.PerDay(5)))
+		batch, people := batchAndPeople(t, p.limiter, 2, ginlimit.PerHour(4), ginlimit.PerDay(5))
 		p.begin()
 		asks(t, people, verdict{true, 3, 0})
 		r := asks(t, batch, verdict{true, 0, 0})
@@ -42,15 +42,15 @@ func TestFloorWhereverItIsDecided(t *testing.T) {
 func TestFloorOfAShare(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]ginlimit.Limit{
-		"token bucket": ginlimit.PerDay(100), "fixed window": ginlimit.PerDay(100), "sliding window": ginlimit.PerDay(100),
-		"calendar": ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)),
+		"token bucket":   ginlimit.PerDay(100),
+		"fixed window":   ginlimit.PerDay(100).WithAlgorithm(ginlimit.FixedWindow),
+		"sliding window": ginlimit.PerDay(100).WithAlgorithm(ginlimit.SlidingWindow),
+		"calendar":       ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)),
 	} {
-		algorithms := map[string]ginlimit.Algorithm{"fixed window": ginlimit.FixedWindow,
-			"sliding window": ginlimit.SlidingWindow}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				l := failingLocal(t, b, ginlimit.WithReplicas(4), ginlimit.WithAlgorithm(algorithms[name]))
+				l := failingLocal(t, b, ginlimit.WithReplicas(4))
 				loseRedis(t, b, l)
 				batch, people := batchAndPeople(t, l, 40, limit)
 				allowed := func(p *ginlimit.Policy) (n int) {
@@ -87,7 +87,7 @@ func TestFloorOfAShare(t *testing.T) {
 func TestFloorOfACalendarQuota(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
-		for name, l := range map[string]*ginlimit.Limiter{"redis": testkit.NewLimiter(t, b.Redis),
+		for name, l := range map[string]*testkit.Limiter{"redis": testkit.NewLimiter(t, b.Redis),
 			"local": testkit.NewLocal(t)} {
 			batch, people := batchAndPeople(t, l, 3, ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))
 			midnight := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
@@ -131,9 +131,9 @@ func TestDenialByAFloorIsRememberedForItAlone(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				l := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
-				batch, people := batchAndPeople(t, l, 3, limits[0], ginlimit.WithLimits(limits[1:]...))
+				batch, people := batchAndPeople(t, l, 3, ginlimit.WithLimits(limits...))
 				asks(t, batch, verdict{true, 0, 0})
-				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {
+				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
 					require.Equal(t, source, asks(t, batch, verdict{false, 0, -1}).Source)
 				}
 				require.Equal(t, ginlimit.FromRedis, asks(t, people, verdict{true, 2, 0}).Source)

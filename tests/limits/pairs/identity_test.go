@@ -29,7 +29,7 @@ var westOfUTC = time.FixedZone("west", -60)
 // counted is a policy of a backend, and its requests.
 type counted struct {
 	*ginlimit.Policy
-	limiter *ginlimit.Limiter
+	limiter *testkit.Limiter
 	router  *gin.Engine
 	found   ginlimit.Result // what the last request's policy decided
 	during  func()          // what happens while a request is served
@@ -37,11 +37,10 @@ type counted struct {
 }
 
 // counts returns a policy named "p" that counts by user.
-func counts(t *testing.T, b testkit.Backend, limit ginlimit.Limit, opts ...ginlimit.Option) *counted {
+func counts(t *testing.T, b testkit.Backend, opts ...ginlimit.PolicyOption) *counted {
 	t.Helper()
 	c := &counted{limiter: b.Limiter, during: func() {}}
-	c.Policy = testkit.NewPolicy(t, b.Limiter, limit,
-		append([]ginlimit.Option{ginlimit.WithName("p"), testkit.ByUser()}, opts...)...)
+	c.Policy = testkit.NewPolicy(t, b.Limiter, "p", append(opts, testkit.ByUser())...)
 	var mu sync.Mutex // of what is found: requests may come at once
 	look := func(g *gin.Context) {
 		g.Next()
@@ -112,7 +111,7 @@ func TestMethodsLeaveIdentitiesAlone(t *testing.T) {
 func TestSlotsAndIdentitiesAreTakenTogether(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit, all := ginlimit.PerHour(10), ginlimit.PerHour(2)
-		p := counts(t, b, limit, withAll(all), ginlimit.WithConcurrency(1))
+		p := counts(t, b, limit, withAll(all), ginlimit.InFlight(1))
 		p.during = func() {
 			require.Equal(t, 429, p.send("alice", testkit.With("X-Inner", "1")).Code)
 			require.Equal(t, "p-c", p.found.Name)
@@ -131,13 +130,12 @@ func TestSlotsAndIdentitiesAreTakenTogether(t *testing.T) {
 // TestAQueueGoesWithNoIdentity, though one is the limiter's and the other the policy's.
 func TestAQueueGoesWithNoIdentity(t *testing.T) {
 	t.Parallel()
-	queue := []ginlimit.Option{ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Second)}
-	identity := withAll(ginlimit.PerHour(1))
-	_, err := testkit.NewLocal(t).Policy(ginlimit.PerHour(1), append(queue, identity)...)
+	queue, identity := ginlimit.WithQueue(1, time.Second), withAll(ginlimit.PerHour(1))
+	_, err := testkit.NewLocal(t).Policy("api", ginlimit.PerHour(1), ginlimit.InFlight(1), queue, identity)
 	require.ErrorContains(t, err, "WithQueue: a request with a WithIdentity waits for nothing")
-	_, err = testkit.NewLocal(t, queue...).Policy(ginlimit.PerHour(1), identity)
+	_, err = testkit.NewLocal(t, queue).Policy("api", ginlimit.PerHour(1), ginlimit.InFlight(1), identity)
 	require.ErrorContains(t, err, "WithQueue: a request with a WithIdentity waits for nothing")
-	_, err = testkit.NewLocal(t, identity).Policy(ginlimit.PerHour(1), queue...)
+	_, err = testkit.NewLocal(t, identity).Policy("api", ginlimit.PerHour(1), ginlimit.InFlight(1), queue)
 	require.ErrorContains(t, err, "WithQueue: a request with a WithIdentity waits for nothing")
 }
 
@@ -212,8 +210,9 @@ func plansOf(plans map[string][]ginlimit.Limit) ginlimit.Option {
 func TestAPlanIsOfThePolicysOwnKey(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		all := ginlimit.PerHour(4)
-		p := counts(t, b, ginlimit.PerHour(0), withAll(all), plansOf(map[string][]ginlimit.Limit{
-			"free": {ginlimit.PerHour(1)}, "pro": {{Rate: -1}}, "none": {ginlimit.PerHour(0)}, "late": {ginlimit.PerHour(5)},
+		p := counts(t, b, withAll(all), plansOf(map[string][]ginlimit.Limit{
+			"free": {ginlimit.PerHour(1)}, "pro": {ginlimit.Unlimited()}, "none": {ginlimit.PerHour(0)},
+			"late": {ginlimit.PerHour(5)},
 		}))
 		p.wants(t, "free", 200, 429)
 		p.wants(t, "none", 429)
@@ -265,7 +264,7 @@ func TestADenialOfAnIdentityIsRemembered(t *testing.T) {
 			p.wants(t, "bob", 429)
 			require.Equal(t, "all", p.found.Name)
 			if !inTurn { // else Redis decides on its own key first
-				require.Equal(t, ginlimit.FromMemory, p.found.Source)
+				require.Equal(t, ginlimit.FromCache, p.found.Source)
 			}
 			p.left(t, "alice", 3)
 			p.left(t, "bob", 5)

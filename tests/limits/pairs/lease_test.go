@@ -39,7 +39,7 @@ func TestWaitsUnderALease(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(100*time.Millisecond), testkit.TrustsClock())
-		p := testkit.NewPolicy(t, l, ginlimit.PerSecond(100).WithBurst(200), ginlimit.WithName("api"))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerSecond(100).WithBurst(200))
 		var all sync.WaitGroup
 		start := time.Now()
 		for range 3 {
@@ -57,8 +57,8 @@ func TestWaitsUnderALease(t *testing.T) {
 		require.Less(t, time.Since(start), 7500*time.Millisecond)
 
 		leased := l.Stats().Leased
-		queued := testkit.NewPolicy(t, l, ginlimit.PerMinute(60_000), ginlimit.WithName("queued"),
-			ginlimit.WithConcurrency(1),
+		queued := testkit.NewPolicy(t, l, "queued", ginlimit.PerMinute(60_000),
+			ginlimit.InFlight(1),
 			ginlimit.WithQueue(1, time.Hour))
 		for range 50 {
 			slot, next := testkit.Acquire(t, queued), make(chan *ginlimit.Slot, 1)
@@ -89,16 +89,15 @@ func TestALeaseLeavesTheFloor(t *testing.T) {
 				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 					limit := testkit.LeasePerMinute
 					if a == ginlimit.FixedWindow {
-						limit = ginlimit.PerMinute(1000)
+						limit = ginlimit.PerMinute(1000).WithAlgorithm(a)
 					}
-					l := b.Limiter(t, ginlimit.WithAlgorithm(a))
+					l := b.Limiter(t)
 					other := l
 					if !of.same {
-						other = b.Limiter(t, ginlimit.WithAlgorithm(a))
+						other = b.Limiter(t)
 					}
-					name := ginlimit.WithName("api")
-					batch := testkit.NewPolicy(t, l, limit, name, ginlimit.WithFloor(400))
-					people := testkit.NewPolicy(t, other, limit, name, ginlimit.WithLease(of.lease))
+					batch := testkit.NewPolicy(t, l, "api", limit, ginlimit.WithFloor(400))
+					people := testkit.NewPolicy(t, other, "api", limit, ginlimit.WithLease(of.lease))
 					require.Equal(t, 600, admittedBy(t, batch))
 					require.Positive(t, l.Stats().Leased)
 					require.Equal(t, 400, admittedBy(t, people))
@@ -114,8 +113,8 @@ func TestALeaseOfACalendarQuota(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		life := ginlimit.WithLease(2 * time.Hour) // in which 200 tokens flow back
 		one, two := b.Limiter(t, life), b.Limiter(t, life)
-		quota, name := ginlimit.PerCalendar(2400, endingDay()), ginlimit.WithName("api")
-		p, q := testkit.NewPolicy(t, one, quota, name), testkit.NewPolicy(t, two, quota, name)
+		quota := ginlimit.PerCalendar(2400, endingDay())
+		p, q := testkit.NewPolicy(t, one, "api", quota), testkit.NewPolicy(t, two, "api", quota)
 		used := b.Leases(t, p) + b.Leases(t, q)
 		require.Less(t, used, 2000)
 		b.Advance(time.Minute)
@@ -130,7 +129,7 @@ func TestALeaseOfACalendarQuota(t *testing.T) {
 func TestAnotherPlanEndsALease(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		plan := []ginlimit.Limit{testkit.LeasePerMinute}
-		p := testkit.NewPolicy(t, b.Limiter(t), testkit.LeasePerMinute, ginlimit.WithName("api"),
+		p := testkit.NewPolicy(t, b.Limiter(t), "api",
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
 		allow := func() ginlimit.Result {
 			r, err := p.Allow(t.Context(), "alice")
@@ -163,9 +162,9 @@ func TestAnotherPlanEndsALease(t *testing.T) {
 func TestADryRunUnderALease(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
-		opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser()}
-		trial := testkit.NewPolicy(t, l, testkit.LeasePerMinute, append(opts, ginlimit.WithDryRun())...)
-		force := testkit.NewPolicy(t, l, testkit.LeasePerMinute, opts...)
+		opts := []ginlimit.PolicyOption{testkit.LeasePerMinute, testkit.ByUser()}
+		trial := testkit.NewPolicy(t, l, "api", append(opts, ginlimit.WithDryRun())...)
+		force := testkit.NewPolicy(t, l, "api", opts...)
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		sources := map[ginlimit.Source]int{}
@@ -194,7 +193,7 @@ func TestARememberedDenialLeavesTheLease(t *testing.T) {
 		require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, testkit.LeasePerMinute)) // and holds 6
 		e := testkit.Engine{Limiter: l}
 		require.True(t, e.AllowN(t, 984, testkit.LeasePerMinute).Allowed)
-		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {
+		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
 			r := e.AllowN(t, 7, testkit.LeasePerMinute)
 			require.False(t, r.Allowed)
 			require.Equal(t, source, r.Source)
@@ -204,7 +203,7 @@ func TestARememberedDenialLeavesTheLease(t *testing.T) {
 		require.Equal(t, ginlimit.FromLease, r.Source)
 		require.Equal(t, 4, r.Remaining)
 		require.False(t, e.AllowN(t, 5, testkit.LeasePerMinute).Allowed)
-		require.Equal(t, ginlimit.FromMemory, e.AllowN(t, 5, testkit.LeasePerMinute).Source)
+		require.Equal(t, ginlimit.FromCache, e.AllowN(t, 5, testkit.LeasePerMinute).Source)
 		require.NoError(t, l.Refund(t.Context(), "k", 1, testkit.LeasePerMinute))
 		r = e.AllowN(t, 1, testkit.LeasePerMinute)
 		require.True(t, r.Allowed)
@@ -219,7 +218,7 @@ func TestLeasesWhileAHashSlotMigrates(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
 		day := ginlimit.PerDay(100_000).WithBurst(2000)
-		p := testkit.NewPolicy(t, l, testkit.LeasePerMinute, ginlimit.WithName("api"), ginlimit.WithLimits(day))
+		p := testkit.NewPolicy(t, l, "api", testkit.LeasePerMinute, day)
 		used := b.Leases(t, p)
 		end := migrate(b.Bubble)
 		for range 200 {

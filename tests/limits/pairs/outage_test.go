@@ -21,9 +21,9 @@ import (
 // a hash slot migrates and in an outage.
 func TestDryRunWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
-		trial := testkit.NewPolicy(t, p.limiter, ginlimit.PerHour(2), ginlimit.WithName("api"),
-			testkit.ByUser(), ginlimit.WithLimits(ginlimit.PerDay(9)),
-			ginlimit.WithConcurrency(1), ginlimit.WithDryRun())
+		trial := testkit.NewPolicy(t, p.limiter, "api", ginlimit.PerHour(2),
+			testkit.ByUser(), ginlimit.PerDay(9),
+			ginlimit.InFlight(1), ginlimit.WithDryRun())
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		p.begin()
@@ -45,13 +45,14 @@ func TestDenialOfADryRunIsRemembered(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
-		opts := []ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(), ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
-		trial, force := testkit.NewPolicy(t, l, ginlimit.PerHour(1), append(opts, ginlimit.WithDryRun())...),
-			testkit.NewPolicy(t, l, ginlimit.PerHour(1), opts...)
+		opts := []ginlimit.PolicyOption{ginlimit.PerHour(1), testkit.ByUser(),
+			ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
+		trial, force := testkit.NewPolicy(t, l, "api", append(opts, ginlimit.WithDryRun())...),
+			testkit.NewPolicy(t, l, "api", opts...)
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromRedis,
-			ginlimit.FromMemory, ginlimit.FromMemory} {
+			ginlimit.FromCache, ginlimit.FromCache} {
 			require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 			require.Equal(t, source, found.Source)
 		}
@@ -59,18 +60,18 @@ func TestDenialOfADryRunIsRemembered(t *testing.T) {
 		require.InDelta(t, time.Hour, found.RetryAfter, float64(time.Second))
 		require.Equal(t, ginlimit.FromRedis, asks(t, force, verdict{false, 0, 10 * time.Hour}).Source)
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-		require.Equal(t, ginlimit.FromMemory, found.Source)
+		require.Equal(t, ginlimit.FromCache, found.Source)
 		require.InDelta(t, 10*time.Hour, found.RetryAfter, float64(time.Second))
 	})
 }
 
 // planOf returns a policy whose clients' plan is that of a source.
-func planOf(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter, s *testkit.Source,
-	opts ...ginlimit.Option) (*ginlimit.Policy, *ginlimit.Plans) {
+func planOf(t *testing.T, b *testkit.Bubble, l *testkit.Limiter, s *testkit.Source,
+	opts ...ginlimit.PolicyOption) (*ginlimit.Policy, *ginlimit.Plans) {
 	t.Helper()
 	plans := testkit.PlansOfProcess(t, b, s.Ask)
-	return testkit.NewPolicy(t, l, ginlimit.PerMinute(0),
-		append(opts, ginlimit.WithName("plan"), testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits))...), plans
+	return testkit.NewPolicy(t, l, "plan",
+		append(opts, testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits))...), plans
 }
 
 // TestPlanInADryRun: a client that has used up its plan passes, and so does one that has none.
@@ -108,7 +109,7 @@ func TestRaisedPlanEndsARememberedDenial(t *testing.T) {
 		p, plans := planOf(t, b, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), s)
 		asks(t, p, verdict{true, 1, 0})
 		asks(t, p, verdict{true, 0, 0})
-		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
+		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
 			require.Equal(t, source, asks(t, p, verdict{false, 0, 30 * time.Minute}).Source)
 		}
 		s.Set("alice", ginlimit.PerHour(2).WithBurst(10), nil)
@@ -159,7 +160,7 @@ func TestRememberedDenialsInAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b, testkit.TrustsClock(), ginlimit.WithReplicas(2))
-		p := testkit.NewPolicy(t, l, ginlimit.PerMinute(4), ginlimit.WithName("api"))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(4))
 		loseRedis(t, b, l)
 		findRedis(t, b, l)
 		for left := 3; left >= 0; left-- {
@@ -167,7 +168,7 @@ func TestRememberedDenialsInAnOutage(t *testing.T) {
 		}
 		asks(t, p, verdict{false, 0, 15 * time.Second})
 		loseRedis(t, b, l)
-		require.Equal(t, ginlimit.FromMemory, asks(t, p, verdict{false, 0, -1}).Source)
+		require.Equal(t, ginlimit.FromCache, asks(t, p, verdict{false, 0, -1}).Source)
 		time.Sleep(time.Second)
 		require.Equal(t, ginlimit.FromLocal, asks(t, p, verdict{true, 1, 0}).Source)
 		asks(t, p, verdict{true, 0, 0})
@@ -186,14 +187,13 @@ func TestDenialWhileAHashSlotMigratesIsRemembered(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()),
-			ginlimit.PerHour(2), ginlimit.WithName("api"),
-			ginlimit.WithLimits(ginlimit.PerDay(3)))
+			"api", ginlimit.PerHour(2), ginlimit.PerDay(3))
 		denied := new(atomic.Int64)
 		migrateSlots(t, b, denied)
 		asks(t, p, verdict{true, 1, 0})
 		require.EqualValues(t, 1, denied.Load())
 		asks(t, p, verdict{true, 0, 0})
-		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {
+		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
 			require.Equal(t, source, asks(t, p, verdict{false, 0, 30 * time.Minute}).Source)
 		}
 		require.NoError(t, p.Refund(t.Context(), "alice", 1))
@@ -230,8 +230,8 @@ func TestOutageOfOneNode(t *testing.T) {
 		defer rdb.Close()
 		limit := ginlimit.PerHour(4)
 		l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout),
-			ginlimit.WithFailure(ginlimit.FailLocal), ginlimit.WithReplicas(2),
-			ginlimit.WithDenyMemory(0))
+			ginlimit.WithFailureMode(ginlimit.FailLocal), ginlimit.WithReplicas(2),
+			ginlimit.WithDenyCache(0))
 		clientOf := func(addr string) string {
 			for i := 0; ; i++ {
 				client := fmt.Sprint("client ", i)

@@ -18,7 +18,7 @@ import (
 // place is where the decisions of a test are made.
 type place struct {
 	name    string
-	limiter *ginlimit.Limiter
+	limiter *testkit.Limiter
 	source  ginlimit.Source // once begin was called
 	begin   func()          // makes hash slots migrate, or Redis too late
 }
@@ -46,10 +46,10 @@ func onEveryPlace(t *testing.T, test func(t *testing.T, p place)) {
 }
 
 // failingLocal returns a limiter that decides by itself in an outage.
-func failingLocal(t *testing.T, b *testkit.Bubble, opts ...ginlimit.Option) *ginlimit.Limiter {
+func failingLocal(t *testing.T, b *testkit.Bubble, opts ...ginlimit.LimiterOption) *testkit.Limiter {
 	t.Helper()
-	return testkit.NewLimiter(t, b.Connect(t), append([]ginlimit.Option{
-		ginlimit.WithTimeout(ginlimit.DefaultTimeout), ginlimit.WithFailure(ginlimit.FailLocal),
+	return testkit.NewLimiter(t, b.Connect(t), append([]ginlimit.LimiterOption{
+		ginlimit.WithTimeout(ginlimit.DefaultTimeout), ginlimit.WithFailureMode(ginlimit.FailLocal),
 	}, opts...)...)
 }
 
@@ -69,7 +69,7 @@ func migrateSlots(t *testing.T, b *testkit.Bubble, denied *atomic.Int64) {
 }
 
 // loseRedis makes Redis too late, until the limiter's circuit breaker is open.
-func loseRedis(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter) {
+func loseRedis(t *testing.T, b *testkit.Bubble, l *testkit.Limiter) {
 	t.Helper()
 	b.Late.Store(true)
 	for range 5 {
@@ -83,7 +83,7 @@ func loseRedis(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter) {
 }
 
 // findRedis ends the lateness, and waits until Redis decides again.
-func findRedis(t *testing.T, b *testkit.Bubble, l *ginlimit.Limiter) {
+func findRedis(t *testing.T, b *testkit.Bubble, l *testkit.Limiter) {
 	t.Helper()
 	b.Late.Store(false)
 	for range 200 {

@@ -16,9 +16,9 @@ import (
 )
 
 // queued are the options of policies with one slot and a queue of two.
-func queued(opts ...ginlimit.Option) []ginlimit.Option {
-	return append([]ginlimit.Option{ginlimit.WithName("api"), testkit.ByUser(),
-		ginlimit.WithConcurrency(1), ginlimit.WithQueue(2, time.Hour)}, opts...)
+func queued(opts ...ginlimit.PolicyOption) []ginlimit.PolicyOption {
+	return append([]ginlimit.PolicyOption{testkit.ByUser(),
+		ginlimit.InFlight(1), ginlimit.WithQueue(2, time.Hour)}, opts...)
 }
 
 // acquired is what Acquire returned, and how long it took.
@@ -57,7 +57,7 @@ func atOnce(t *testing.T, done <-chan acquired) ginlimit.Result {
 // hash slot migrates and in an outage.
 func TestQueueWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
-		policy := testkit.NewPolicy(t, p.limiter, ginlimit.PerHour(10), queued()...)
+		policy := testkit.NewPolicy(t, p.limiter, "api", queued(ginlimit.PerHour(10))...)
 		p.begin()
 		first := testkit.Acquire(t, policy)
 		require.True(t, first.Result().Allowed)
@@ -86,10 +86,10 @@ func TestQueueThroughAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b)
-		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(10), queued()...)
+		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", queued(ginlimit.PerHour(10))...)
 		held := testkit.Acquire(t, other)
 		require.True(t, held.Result().Allowed)
-		waits := acquiring(t, testkit.NewPolicy(t, l, ginlimit.PerHour(10), queued()...))
+		waits := acquiring(t, testkit.NewPolicy(t, l, "api", queued(ginlimit.PerHour(10))...))
 		time.Sleep(5 * time.Second)
 		require.Empty(t, waits)
 		b.Late.Store(true)
@@ -109,8 +109,8 @@ func TestQueueWithAFloor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := testkit.NewLocal(t)
-		people := testkit.NewPolicy(t, l, ginlimit.PerHour(4), queued()...)
-		batch := testkit.NewPolicy(t, l, ginlimit.PerHour(4), queued(ginlimit.WithFloor(2))...)
+		people := testkit.NewPolicy(t, l, "api", queued(ginlimit.PerHour(4))...)
+		batch := testkit.NewPolicy(t, l, "api", queued(ginlimit.PerHour(4), ginlimit.WithFloor(2))...)
 		holds := testkit.Acquire(t, people)
 		waits := acquiring(t, batch)
 		time.Sleep(time.Second)
@@ -144,7 +144,7 @@ func TestQueueOfAClientWhosePlanChanges(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				l, limit := testkit.NewLocal(t), ginlimit.PerHour(4)
-				p := testkit.NewPolicy(t, l, ginlimit.PerHour(9),
+				p := testkit.NewPolicy(t, l, "api",
 					queued(ginlimit.WithFloor(1), ginlimit.WithCost(func(c *gin.Context) int {
 						return len(c.Query("n"))
 					}), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
@@ -186,7 +186,7 @@ func TestQueueOfAClientWhosePlanChanges(t *testing.T) {
 func TestDryRunDoesNotWaitForASlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := testkit.NewPolicy(t, testkit.NewLocal(t), ginlimit.PerHour(4), queued(ginlimit.WithDryRun())...)
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), "api", queued(ginlimit.PerHour(4), ginlimit.WithDryRun())...)
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, p.Handler())
 		holds := testkit.Acquire(t, p)
@@ -206,9 +206,10 @@ func TestDryRunDoesNotWaitForASlot(t *testing.T) {
 func TestDenyCacheHoldsUpNoQueue(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), ginlimit.PerHour(3), queued()...)
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()),
+			"api", queued(ginlimit.PerHour(3))...)
 		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()),
-			ginlimit.PerHour(3), queued()...)
+			"api", queued(ginlimit.PerHour(3))...)
 		held := testkit.Acquire(t, other)
 		first, second := acquiring(t, p), acquiring(t, p)
 		time.Sleep(500 * time.Millisecond)
@@ -221,7 +222,7 @@ func TestDenyCacheHoldsUpNoQueue(t *testing.T) {
 		got = <-second
 		require.True(t, got.slot.Result().Allowed)
 		require.Zero(t, time.Since(released))
-		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
+		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
 			res := atOnce(t, acquiring(t, p))
 			require.Equal(t, "api", res.Name)
 			require.Equal(t, source, res.Source)

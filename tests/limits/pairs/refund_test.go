@@ -23,7 +23,7 @@ func refunded() ginlimit.Option { return ginlimit.WithRefund(func(*gin.Context) 
 func TestARefundByHandAddsToWhatARequestGivesBack(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit := ginlimit.PerDay(20)
-		p := counts(t, b, limit, settles()...)
+		p := counts(t, b, settles(limit)...)
 		p.during = func() { testkit.RequireMade(t, p.Refund(t.Context(), "alice", 4)) }
 		p.uses(t, "alice", 10, 8, 200)
 		p.left(t, "alice", 16)
@@ -41,7 +41,7 @@ func TestARefundByHandAddsToWhatARequestGivesBack(t *testing.T) {
 // its slot until it ends.
 func TestRefundsLeaveSlotsAlone(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := counts(t, b, ginlimit.PerHour(10), refunded(), ginlimit.WithConcurrency(1))
+		p := counts(t, b, ginlimit.PerHour(10), refunded(), ginlimit.InFlight(1))
 		p.during = func() {
 			testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1))
 			require.Equal(t, 429, p.send("alice", testkit.With("X-Inner", "1")).Code)
@@ -58,7 +58,7 @@ func TestRefundsLeaveSlotsAlone(t *testing.T) {
 // TestARefundComesBeforeWhoeverWaitsForTheSlot: with two tokens, four requests at once are served one after another.
 func TestARefundComesBeforeWhoeverWaitsForTheSlot(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := counts(t, b, ginlimit.PerDay(2), refunded(), ginlimit.WithConcurrency(1), ginlimit.WithQueue(3, time.Minute))
+		p := counts(t, b, ginlimit.PerDay(2), refunded(), ginlimit.InFlight(1), ginlimit.WithQueue(3, time.Minute))
 		p.during = func() { time.Sleep(time.Second) }
 		var all sync.WaitGroup
 		for range 4 {
@@ -140,7 +140,7 @@ func TestRefundsUnderAPlan(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		hour, day := ginlimit.PerHour(10), ginlimit.PerDay(20)
 		plans := map[string][]ginlimit.Limit{"alice": {hour, day}}
-		p := counts(t, b, ginlimit.PerHour(1), plansOf(plans), refunded(),
+		p := counts(t, b, plansOf(plans), refunded(),
 			ginlimit.WithCost(func(*gin.Context) int { return 4 }))
 		left := func(want int, limit ginlimit.Limit) {
 			t.Helper()
@@ -153,7 +153,8 @@ func TestRefundsUnderAPlan(t *testing.T) {
 		testkit.RequireMade(t, p.Refund(t.Context(), "alice", 3))
 		left(4, hour)
 		left(14, day)
-		for _, plan := range [][]ginlimit.Limit{{day}, {{Rate: -1}}, {ginlimit.PerHour(0)}, {ginlimit.PerMinute(7)}} {
+		for _, plan := range [][]ginlimit.Limit{{day}, {ginlimit.Unlimited()}, {ginlimit.PerHour(0)},
+			{ginlimit.PerMinute(7)}} {
 			plans["alice"] = []ginlimit.Limit{hour, day}
 			p.during = func() {
 				left(0, hour)
@@ -177,8 +178,8 @@ func TestRefundsUnderAPlan(t *testing.T) {
 // TestADryRunIsRefunded as a policy in force is; what it would deny has taken nothing, and gives nothing back.
 func TestADryRunIsRefunded(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		for _, opts := range [][]ginlimit.Option{nil, {ginlimit.WithConcurrency(1)}} {
-			p := counts(t, b, ginlimit.PerDay(3), append(opts, ginlimit.WithDryRun(), refunded())...)
+		for _, opts := range [][]ginlimit.PolicyOption{nil, {ginlimit.InFlight(1)}} {
+			p := counts(t, b, append(opts, ginlimit.PerDay(3), ginlimit.WithDryRun(), refunded())...)
 			p.wants(t, "alice", 200, 200, 200, 200)
 			p.left(t, "alice", 3)
 			r, err := p.AllowN(t.Context(), "alice", 3)

@@ -56,9 +56,9 @@ func migrate(b *testkit.Bubble) (end func()) {
 func TestReservationsTakeNoSlot(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		limit, name := ginlimit.PerHour(10), ginlimit.WithName("api")
-		p, plain := testkit.NewPolicy(t, b.Limiter, limit, name, ginlimit.WithConcurrency(1)),
-			testkit.NewPolicy(t, b.Limiter, limit, name)
+		limit := ginlimit.PerHour(10)
+		p, plain := testkit.NewPolicy(t, b.Limiter, "api", limit, ginlimit.InFlight(1)),
+			testkit.NewPolicy(t, b.Limiter, "api", limit)
 		slot := testkit.Acquire(t, p)
 		require.True(t, slot.Result().Allowed)
 		r := reserve(t, p, 5, true)
@@ -83,7 +83,7 @@ func TestReservationsTakeNoSlot(t *testing.T) {
 func TestReservationsAndQueues(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("api"), ginlimit.WithConcurrency(1),
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(10), ginlimit.InFlight(1),
 			ginlimit.WithQueue(1, time.Hour))
 		slot := testkit.Acquire(t, p)
 		r := reserve(t, p, 9, true)
@@ -104,8 +104,8 @@ func TestReservationsAndQueues(t *testing.T) {
 			require.LessOrEqual(t, <-waited, time.Minute+time.Millisecond)
 		}
 
-		here := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("shared"))
-		elsewhere := reserve(t, testkit.NewPolicy(t, b.Other, ginlimit.PerHour(10), ginlimit.WithName("shared")), 10, true)
+		here := testkit.NewPolicy(t, b.Limiter, "shared", ginlimit.PerHour(10))
+		elsewhere := reserve(t, testkit.NewPolicy(t, b.Other, "shared", ginlimit.PerHour(10)), 10, true)
 		start = time.Now()
 		go func() {
 			assert.NoError(t, here.Wait(t.Context(), "alice"))
@@ -140,7 +140,7 @@ func TestReservationsAndQueues(t *testing.T) {
 func TestReservationsAndBans(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), ginlimit.WithName("api"),
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(10),
 			ginlimit.WithBan(24*time.Hour, 48*time.Hour))
 		for range 3 {
 			require.NoError(t, reserve(t, p, 10, true).Cancel(t.Context()))
@@ -175,7 +175,7 @@ func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-				p := testkit.NewPolicy(t, b.Limiter, limits[0], ginlimit.WithName("api"), ginlimit.WithLimits(limits[1:]...))
+				p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.WithLimits(limits...))
 				less, more, late := reserve(t, p, 3, true), reserve(t, p, 3, true), reserve(t, p, 4, true)
 				reserve(t, p, 1, false)
 				require.NoError(t, less.Settle(t.Context(), 1))
@@ -199,7 +199,7 @@ func TestReservationsAreSettledByThePlanTheyWereMadeUnder(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		plan := []ginlimit.Limit{ginlimit.PerHour(10)}
-		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(1), ginlimit.WithName("api"),
+		p := testkit.NewPolicy(t, b.Limiter, "api",
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
 		r, more := reserve(t, p, 5, true), reserve(t, p, 2, true)
 		plan = []ginlimit.Limit{ginlimit.PerDay(10)} // a bucket of its own
@@ -229,10 +229,10 @@ func TestReservationsAreSettledByThePlanTheyWereMadeUnder(t *testing.T) {
 func TestReservationsOfADryRun(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}
-		force := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10), opts...)
-		trial := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(10),
-			append(opts, ginlimit.WithDryRun(), ginlimit.WithConcurrency(1))...)
+		opts := []ginlimit.PolicyOption{ginlimit.PerHour(10), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}
+		force := testkit.NewPolicy(t, b.Limiter, "api", opts...)
+		trial := testkit.NewPolicy(t, b.Limiter, "api",
+			append(opts, ginlimit.WithDryRun(), ginlimit.InFlight(1))...)
 		slot := testkit.Acquire(t, trial)
 		r := reserve(t, trial, 6, true)
 		remains(t, 3, force)
@@ -259,7 +259,7 @@ func TestReservationsWhileAHashSlotMigrates(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithAlgorithm(a), ginlimit.WithDenyMemory(0))
+				l := testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
 				hour, day := ginlimit.PerHour(10), ginlimit.PerDay(20)
 				left := func(ofHour, ofDay int) {
 					t.Helper()
@@ -311,16 +311,17 @@ func TestAReservationUsesNoLease(t *testing.T) {
 // bucket is left alone.
 func TestAReservationOfAnOutageIsSettledInTheProcess(t *testing.T) {
 	t.Parallel()
-	for _, failure := range []ginlimit.Failure{ginlimit.FailLocal, ginlimit.FailOpen} {
+	for failure, source := range map[ginlimit.FailureMode]ginlimit.Source{
+		ginlimit.FailLocal: ginlimit.FromLocal, ginlimit.FailOpen: ginlimit.FromOpen} {
 		t.Run(failure.String(), func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
-				p := testkit.NewPolicy(t, l, ginlimit.PerDay(20), ginlimit.WithName("api"))
+				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailureMode(failure))
+				p := testkit.NewPolicy(t, l, "api", ginlimit.PerDay(20))
 				before := reserve(t, p, 8, true)
 				b.Late.Store(true)
 				less, more := reserve(t, p, 5, true), reserve(t, p, 1, true)
-				require.Equal(t, ginlimit.FromLocal, less.Result().Source)
+				require.Equal(t, source, less.Result().Source)
 				time.Sleep(2 * time.Second)
 				b.Late.Store(false)
 				time.Sleep(2 * time.Second)
@@ -337,7 +338,8 @@ func TestAReservationOfAnOutageIsSettledInTheProcess(t *testing.T) {
 				b.Late.Store(true)
 				looked, err = p.Peek(t.Context(), "alice")
 				require.NoError(t, err)
-				require.Equal(t, map[ginlimit.Failure]int{ginlimit.FailLocal: 11, ginlimit.FailOpen: 20}[failure], looked.Remaining)
+				left := map[ginlimit.FailureMode]int{ginlimit.FailLocal: 11, ginlimit.FailOpen: 20}
+				require.Equal(t, left[failure], looked.Remaining)
 			})
 		})
 	}

@@ -21,7 +21,7 @@ import (
 // Requests that settle beside other features. See docs/pairs.md.
 
 // settles has requests take their header's cost, and settle with what they used.
-func settles(opts ...ginlimit.Option) []ginlimit.Option {
+func settles(opts ...ginlimit.PolicyOption) []ginlimit.PolicyOption {
 	number := func(header string) func(*gin.Context) int {
 		return func(c *gin.Context) int { n, _ := strconv.Atoi(c.GetHeader(header)); return n }
 	}
@@ -40,7 +40,7 @@ func (c *counted) uses(t *testing.T, client string, cost, used, code int, edit .
 // TestRequestsSettleBesideReservations of the same bucket: each settles its own estimate.
 func TestRequestsSettleBesideReservations(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := counts(t, b, ginlimit.PerHour(100), settles()...)
+		p := counts(t, b, settles(ginlimit.PerHour(100))...)
 		before, err := p.Reserve(t.Context(), "alice", 20)
 		require.NoError(t, err)
 		p.during = func() {
@@ -62,10 +62,9 @@ func TestRequestsThatSettleTakeNothingAhead(t *testing.T) {
 	for _, used := range []int{0, 3, 20} {
 		t.Run(strconv.Itoa(used), func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, bench *testkit.LeaseBench) {
-				limit := ginlimit.PerHour(2000)
-				fixed := ginlimit.WithAlgorithm(ginlimit.FixedWindow) // so that no token flows back
-				l := bench.Limiter(t, ginlimit.WithTimeout(ginlimit.DefaultTimeout), fixed)
-				p := counts(t, testkit.Backend{Limiter: l}, limit, settles()...)
+				limit := ginlimit.PerHour(2000).WithAlgorithm(ginlimit.FixedWindow) // so that no token flows back
+				l := bench.Limiter(t, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				p := counts(t, testkit.Backend{Limiter: l}, settles(limit)...)
 				for range 20 {
 					p.uses(t, "alice", 5, used, 200)
 					bench.Advance(10 * time.Millisecond)
@@ -80,7 +79,7 @@ func TestRequestsThatSettleTakeNothingAhead(t *testing.T) {
 				}
 				require.Positive(t, l.Stats().Leased)
 				require.NoError(t, l.Close())
-				other := counts(t, testkit.Backend{Limiter: bench.Limiter(t, fixed)}, limit)
+				other := counts(t, testkit.Backend{Limiter: bench.Limiter(t)}, limit)
 				other.left(t, "alice", 2000-60*used-160)
 			})
 		})
@@ -90,7 +89,7 @@ func TestRequestsThatSettleTakeNothingAhead(t *testing.T) {
 // TestRequestsThatSettleHoldTheirSlot until they are settled; what finds no slot is not settled.
 func TestRequestsThatSettleHoldTheirSlot(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := counts(t, b, ginlimit.PerHour(100), settles(ginlimit.WithConcurrency(1))...)
+		p := counts(t, b, settles(ginlimit.PerHour(100), ginlimit.InFlight(1))...)
 		p.during = func() {
 			p.uses(t, "alice", 10, 99, 429, testkit.With("X-Inner", "1"))
 			require.Equal(t, "p-c", p.found.Name)
@@ -111,8 +110,7 @@ func TestRequestsThatSettleHoldTheirSlot(t *testing.T) {
 // TestWhoWaitsForASlotSettles once it was served; what finds no place in the queue does not.
 func TestWhoWaitsForASlotSettles(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := counts(t, b, ginlimit.PerHour(100),
-			settles(ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, 10*time.Second))...)
+		p := counts(t, b, settles(ginlimit.PerHour(100), ginlimit.InFlight(1), ginlimit.WithQueue(1, 10*time.Second))...)
 		p.during = func() { time.Sleep(time.Second) }
 		var all sync.WaitGroup
 		for range 2 {
@@ -134,7 +132,7 @@ func TestWhoWaitsForASlotSettles(t *testing.T) {
 // because of the debt does.
 func TestWhatIsSettledBansNobody(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := counts(t, b, ginlimit.PerHour(10), settles(ginlimit.WithBan(24*time.Hour, 24*time.Hour))...)
+		p := counts(t, b, settles(ginlimit.PerHour(10), ginlimit.WithBan(24*time.Hour, 24*time.Hour))...)
 		for range 3 {
 			p.uses(t, "alice", 10, 0, 200)
 		}
@@ -151,7 +149,7 @@ func TestWhatIsSettledBansNobody(t *testing.T) {
 func TestARequestSettlesWithTokensOfTheFloor(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		people := counts(t, b, ginlimit.PerHour(100))
-		batch := counts(t, b, ginlimit.PerHour(100), settles(ginlimit.WithFloor(80))...)
+		batch := counts(t, b, settles(ginlimit.PerHour(100), ginlimit.WithFloor(80))...)
 		batch.uses(t, "alice", 21, 0, 429)
 		batch.uses(t, "alice", 5, 50, 200)
 		people.left(t, "alice", 50)
@@ -163,7 +161,7 @@ func TestARequestSettlesWithTokensOfTheFloor(t *testing.T) {
 // TestARequestSettlesInThePeriodThatItBeganIn: the next one is as if it had not been.
 func TestARequestSettlesInThePeriodThatItBeganIn(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := counts(t, b, ginlimit.PerCalendar(100, ginlimit.CalendarDay(westOfUTC)), settles()...)
+		p := counts(t, b, settles(ginlimit.PerCalendar(100, ginlimit.CalendarDay(westOfUTC)))...)
 		p.uses(t, "alice", 10, 30, 200)
 		p.left(t, "alice", 70)
 		p.uses(t, "alice", 10, 4, 200)
@@ -202,7 +200,7 @@ func TestARequestSettlesUnderThePlanThatItBeganWith(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 				plans := map[string][]ginlimit.Limit{"alice": {ginlimit.PerHour(100)}}
-				p := counts(t, b, ginlimit.PerHour(1), settles(plansOf(plans))...)
+				p := counts(t, b, settles(plansOf(plans))...)
 				p.during = func() { plans["alice"] = row.plan }
 				p.uses(t, "alice", 10, row.used, 200)
 				p.left(t, "alice", row.left)
@@ -216,8 +214,8 @@ func TestARequestSettlesUnderThePlanThatItBeganWith(t *testing.T) {
 // TestADryRunSettles what it counts; what it would deny takes nothing, whatever it used.
 func TestADryRunSettles(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		for _, opts := range [][]ginlimit.Option{nil, {ginlimit.WithConcurrency(1)}} {
-			p := counts(t, b, ginlimit.PerHour(100), settles(append(opts, ginlimit.WithDryRun())...)...)
+		for _, opts := range [][]ginlimit.PolicyOption{nil, {ginlimit.InFlight(1)}} {
+			p := counts(t, b, settles(append(opts, ginlimit.PerHour(100), ginlimit.WithDryRun())...)...)
 			p.uses(t, "alice", 10, 30, 200)
 			p.left(t, "alice", 70)
 			p.uses(t, "alice", 10, 4, 200)
@@ -235,9 +233,9 @@ func TestARequestThatSettlesEndsARememberedDenial(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		p := counts(t, testkit.Backend{Limiter: testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())},
-			ginlimit.PerHour(10), settles()...)
+			settles(ginlimit.PerHour(10))...)
 		p.during = func() {
-			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory} {
+			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
 				p.uses(t, "alice", 1, 1, 429, testkit.With("X-Inner", "1"))
 				require.Equal(t, source, p.found.Source)
 			}
@@ -257,8 +255,7 @@ func TestARequestSettlesWhileAHashSlotMigrates(t *testing.T) {
 	for _, row := range []struct{ used, left int }{{2, 8}, {9, 1}} {
 		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 			l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(time.Second))
-			p := counts(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(10),
-				settles(ginlimit.WithLimits(ginlimit.PerDay(20)))...)
+			p := counts(t, testkit.Backend{Limiter: l}, settles(ginlimit.PerHour(10), ginlimit.PerDay(20))...)
 			refused := 0
 			p.during = func() {
 				b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {

@@ -35,10 +35,10 @@ func denies(t *testing.T, p *ginlimit.Policy, name string) time.Duration {
 func TestADenialForWantOfASlotBans(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(1),
+		opts := []ginlimit.PolicyOption{ginlimit.PerMinute(100), ginlimit.InFlight(1),
 			ginlimit.WithBan(time.Minute, time.Minute)}
-		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerMinute(100), opts...)
-		queued := testkit.NewPolicy(t, b.Limiter, ginlimit.PerMinute(100),
+		p := testkit.NewPolicy(t, b.Limiter, "api", opts...)
+		queued := testkit.NewPolicy(t, b.Limiter, "api",
 			append(opts, ginlimit.WithQueue(1, time.Second))...)
 		slot := admits(t, queued)
 		require.Equal(t, time.Second, denies(t, queued, "api-c"), "after it has waited")
@@ -70,9 +70,9 @@ func TestADenialForWantOfASlotBans(t *testing.T) {
 func TestSlotsBesideAFloor(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(2)}
-		people := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(6), opts...)
-		batch := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(6), append(opts, ginlimit.WithFloor(3))...)
+		opts := []ginlimit.PolicyOption{ginlimit.PerHour(6), ginlimit.InFlight(2)}
+		people := testkit.NewPolicy(t, b.Limiter, "api", opts...)
+		batch := testkit.NewPolicy(t, b.Limiter, "api", append(opts, ginlimit.WithFloor(3))...)
 		one, two := admits(t, batch), admits(t, people)
 		denies(t, batch, "api-c")
 		denies(t, people, "api-c")
@@ -100,9 +100,9 @@ func TestSlotsOutliveACalendarPeriod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(2), ginlimit.WithLimits(limits[1:]...)}
-				p := testkit.NewPolicy(t, b.Limiter, limits[0], opts...)
-				queued := testkit.NewPolicy(t, b.Limiter, limits[0], append(opts, ginlimit.WithQueue(1, time.Hour))...)
+				opts := []ginlimit.PolicyOption{ginlimit.WithLimits(limits...), ginlimit.InFlight(2)}
+				p := testkit.NewPolicy(t, b.Limiter, "api", opts...)
+				queued := testkit.NewPolicy(t, b.Limiter, "api", append(opts, ginlimit.WithQueue(1, time.Hour))...)
 				one, two := admits(t, p), admits(t, p)
 				two.Release()
 				two = admits(t, p)
@@ -130,8 +130,8 @@ func TestSlotsOutliveACalendarPeriod(t *testing.T) {
 func TestAClientInAQueueIsChargedInThePeriodThatItIsServedIn(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerCalendar(3, endingDay()), ginlimit.WithName("api"),
-			ginlimit.WithConcurrency(1), ginlimit.WithQueue(1, time.Hour))
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerCalendar(3, endingDay()),
+			ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Hour))
 		slot := admits(t, p)
 		time.AfterFunc(2*time.Minute, slot.Release)
 		slot = admits(t, p)
@@ -146,7 +146,7 @@ func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		plan := []ginlimit.Limit{ginlimit.PerHour(2)}
-		p := testkit.NewPolicy(t, b.Limiter, ginlimit.PerHour(1), ginlimit.WithName("api"), ginlimit.WithConcurrency(2),
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.InFlight(2),
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
 		one, two := admits(t, p), admits(t, p)
 		for _, other := range [][]ginlimit.Limit{
@@ -175,13 +175,14 @@ func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
 // tokens is, and takes no slot.
 func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 	t.Parallel()
-	for name, limit := range map[string]ginlimit.Limit{"with tokens": ginlimit.PerHour(3), "slots alone": {Rate: -1}} {
+	for name, limit := range map[string]ginlimit.Limit{"with tokens": ginlimit.PerHour(3),
+		"slots alone": ginlimit.Unlimited()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				policy := func() (*ginlimit.Limiter, *ginlimit.Policy) {
+				policy := func() (*testkit.Limiter, *ginlimit.Policy) {
 					l := testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock())
-					return l, testkit.NewPolicy(t, l, limit, ginlimit.WithName("api"), ginlimit.WithConcurrency(1))
+					return l, testkit.NewPolicy(t, l, "api", limit, ginlimit.InFlight(1))
 				}
 				l, p := policy()
 				_, other := policy()
@@ -201,7 +202,7 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 				if limit.Rate < 0 {
 					return
 				}
-				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromMemory, ginlimit.FromMemory} {
+				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
 					res := testkit.Acquire(t, p).Result()
 					require.False(t, res.Allowed)
 					require.Equal(t, "api", res.Name)
@@ -219,16 +220,16 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 // is back, it counts them all.
 func TestSlotsInAnOutage(t *testing.T) {
 	t.Parallel()
-	for name, failure := range map[string]ginlimit.Failure{"local": ginlimit.FailLocal,
+	for name, failure := range map[string]ginlimit.FailureMode{"local": ginlimit.FailLocal,
 		"open": ginlimit.FailOpen, "closed": ginlimit.FailClosed} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(4)}
+				opts := []ginlimit.PolicyOption{ginlimit.PerHour(100), ginlimit.InFlight(4)}
 				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(2),
-					ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailure(failure))
-				p := testkit.NewPolicy(t, l, ginlimit.PerHour(100), opts...)
-				other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(100), opts...)
+					ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailureMode(failure))
+				p := testkit.NewPolicy(t, l, "api", opts...)
+				other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", opts...)
 				held := []*ginlimit.Slot{admits(t, p)}
 				b.Late.Store(true)
 				switch failure {
@@ -270,9 +271,9 @@ func TestSlotsInAnOutage(t *testing.T) {
 func TestSlotsWhileAHashSlotMigrates(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		opts := []ginlimit.Option{ginlimit.WithName("api"), ginlimit.WithConcurrency(2)}
-		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis), ginlimit.PerHour(5), opts...)
-		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), ginlimit.PerHour(5), opts...)
+		opts := []ginlimit.PolicyOption{ginlimit.PerHour(5), ginlimit.InFlight(2)}
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis), "api", opts...)
+		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", opts...)
 		one := admits(t, p)
 		end := migrate(b)
 		two := admits(t, other)

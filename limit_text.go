@@ -1,0 +1,208 @@
+package ginlimit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/calendar"
+)
+
+// Texts of limits.
+const (
+	inFlightWords  = " in flight" // end a limit of requests in flight
+	unlimitedWord  = "unlimited"
+	prohibitedWord = "prohibited"
+)
+
+// ParseLimit reads a limit from text: "100/m", "10/s burst 20", "5/15m fixed-window", "500/calendar-day",
+// "2000/week from sunday", "10000/month from 15 in Europe/Berlin", "4 in flight", "unlimited".
+//
+// A period is one of the units ms, s, m, h and d, a duration as [time.ParseDuration] reads it, or a
+// number of whole days, and any span of that length: d is any 24 hours. For s, m and h there are
+// words, as in "10/sec", "5/15min" and "100/hour". A calendar is calendar-day, week or month; its
+// first day, by default monday or 1, and its zone, by default UTC, may be left out. As people mean
+// either by a day, the words day and days are errors. A rate below zero is unlimited and a rate of
+// zero prohibits, as in [Limit]; so does "prohibited". An error wraps [ErrInvalidArgument].
+func ParseLimit(s string) (Limit, error) {
+	l, err := parseLimit(s)
+	if err != nil {
+		return Limit{}, fmt.Errorf("%w: %.64q: %w", ErrInvalidArgument, s, err)
+	}
+	if err := l.check(); err != nil {
+		return Limit{}, err
+	}
+	return l, nil
+}
+
+func parseLimit(s string) (Limit, error) {
+	words := strings.Fields(s)
+	if len(words) == 3 && words[1] == "in" && words[2] == "flight" && !strings.Contains(words[0], "/") {
+		n, err := strconv.Atoi(words[0])
+		if err != nil || n < 1 {
+			return Limit{}, fmt.Errorf("in flight: want a whole number above zero")
+		}
+		return InFlight(n), nil
+	}
+	var l Limit
+	switch last := len(words) - 1; {
+	case last == 0 && words[0] == unlimitedWord:
+		return Unlimited(), nil
+	case last == 0 && words[0] == prohibitedWord:
+		return Prohibited(), nil
+	case last > 0 && slices.Contains(algorithmNames[:], words[last]):
+		l.Algorithm = Algorithm(slices.Index(algorithmNames[:], words[last]))
+		words = words[:last]
+	}
+	if len(words)%2 == 0 {
+		return Limit{}, fmt.Errorf(
+			`want "rate/period", "rate/period burst n", "rate/period algorithm", ` +
+				`"rate/calendar from first in zone" or "n in flight"`)
+	}
+	rate, period, found := strings.Cut(words[0], "/")
+	if !found {
+		return Limit{}, fmt.Errorf(`want a "/" between rate and period`)
+	}
+	var err error
+	if l.Rate, err = strconv.Atoi(rate); err != nil {
+		return Limit{}, fmt.Errorf("rate: want a whole number")
+	}
+	var named bool
+	if l.Calendar.rule, named = calendar.Parse(period); !named {
+		if l.Period, err = parsePeriod(period); err != nil {
+			return Limit{}, err
+		}
+	}
+	for allowed := []string{"burst", "from", "in"}; len(words) > 1; words = words[2:] {
+		i := slices.Index(allowed, words[1])
+		switch {
+		case i < 0:
+			return Limit{}, fmt.Errorf(`%.64q: want "burst", "from" or "in", each once and in this order`, words[1])
+		case named != (words[1] != "burst"):
+			return Limit{}, fmt.Errorf("%s: a calendar quota has no burst, and nothing else a first day or a zone",
+				words[1])
+		case words[1] == "from":
+			err = l.Calendar.rule.ParseFirst(words[2])
+		case words[1] == "in":
+			err = l.Calendar.rule.ParseZone(words[2])
+		default:
+			if l.Burst, err = strconv.Atoi(words[2]); err != nil || l.Burst < 1 {
+				err = fmt.Errorf("burst: want a whole number above zero")
+			}
+		}
+		if err != nil {
+			return Limit{}, err
+		}
+		allowed = allowed[i+1:]
+	}
+	return l, nil
+}
+
+// unitWords are what people write for a unit.
+var unitWords = map[string]string{
+	"sec": "s", "second": "s", "seconds": "s", "min": "m", "minute": "m", "minutes": "m", "hour": "h", "hours": "h",
+}
+
+func parsePeriod(s string) (time.Duration, error) {
+	word := strings.TrimLeft(s, "0123456789")
+	if word == "day" || word == "days" { // beside week and month, which are the calendar's
+		return 0, errors.New("period: a day may be either: write 10/d or 10/24h for any 24 hours, " +
+			"and 10/calendar-day for the days of a calendar")
+	}
+	if unit, ok := unitWords[word]; ok {
+		s = strings.TrimSuffix(s, word) + unit
+	}
+	switch s {
+	case "ms", "s", "m", "h", "d":
+		s = "1" + s
+	}
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		if err != nil {
+			return 0, fmt.Errorf("period: want a whole number of days, at most 65535")
+		}
+		return time.Duration(n) * day, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, errors.New("period: want one of ms, s, m, h, d, a duration such as 15m, " +
+			"or calendar-day, week or month")
+	}
+	return d, nil
+}
+
+// per returns what follows the rate in the limit's text, without a burst.
+func (l Limit) per() string {
+	if (l.Calendar != Calendar{}) {
+		return l.Calendar.String()
+	}
+	return periodText(l.Period)
+}
+
+// String returns the limit as [ParseLimit] reads it, without a burst of zero. The zero Limit is
+// "none".
+func (l Limit) String() string {
+	switch {
+	case l == Limit{}:
+		return "none"
+	case l == Unlimited():
+		return unlimitedWord
+	case l.InFlight != 0:
+		return strconv.Itoa(l.InFlight) + inFlightWords
+	}
+	s := strconv.Itoa(l.Rate) + "/" + l.per()
+	if l.Burst != 0 {
+		s += " burst " + strconv.Itoa(l.Burst)
+	}
+	if l.Algorithm != TokenBucket {
+		s += " " + l.Algorithm.String()
+	}
+	return s
+}
+
+// MarshalText returns the text of [Limit.String], or none of the zero Limit. So every limit of a
+// [Result] has a text, and UnmarshalText reads it, with one exception: a zone of a Calendar without
+// a name by which [time.LoadLocation] finds it is in quotes, and such a text is an error to
+// UnmarshalText. An error wraps [ErrInvalidArgument].
+func (l Limit) MarshalText() ([]byte, error) {
+	if (l == Limit{}) {
+		return []byte{}, nil
+	}
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	text := l.String()
+	if !l.named() { // another zone may have the name
+		name := l.Calendar.rule.Zone.String()
+		text = strings.TrimSuffix(text, name) + strconv.Quote(name)
+	}
+	return []byte(text), nil
+}
+
+// named reports whether the limit can be read from its text: the zone of a calendar has a name by
+// which it is found.
+func (l Limit) named() bool {
+	if l.Calendar.rule.Zone == nil {
+		return true
+	}
+	_, named := calendar.Known(l.Calendar.rule.Zone)
+	return named
+}
+
+// UnmarshalText reads the text as [ParseLimit] does; no text is the zero Limit. An error wraps
+// [ErrInvalidArgument] and leaves l unchanged.
+func (l *Limit) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*l = Limit{}
+		return nil
+	}
+	parsed, err := ParseLimit(string(text))
+	if err != nil {
+		return err
+	}
+	*l = parsed
+	return nil
+}

@@ -1,0 +1,311 @@
+package docs_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func organisationRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	organisation := ginlimit.ByValue("organisation") // the three are set by your authentication
+	team := ginlimit.ByAll(organisation, ginlimit.ByValue("team"))
+	user := ginlimit.ByAll(organisation, ginlimit.ByValue("user"))
+	app := router.Group("/app", limiter.Handler("user", ginlimit.PerMinute(60), ginlimit.WithKey(user),
+		ginlimit.WithIdentity("team", team, ginlimit.PerMinute(150)),
+		ginlimit.WithIdentity("organisation", organisation, ginlimit.PerMinute(500))))
+	app.GET("/things", func(c *gin.Context) { c.String(http.StatusOK, "things") })
+}
+
+// TestALevelDeniesWithoutTakingFromTheOthers: of 1,500 requests of users of many teams, the
+// organisation's 500 are served, though users and teams are denied on the way.
+func TestALevelDeniesWithoutTakingFromTheOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := gin.New()
+		router.Use(func(c *gin.Context) {
+			for _, name := range []string{"organisation", "team", "user"} {
+				c.Set(name, c.GetHeader(name))
+			}
+		})
+		organisationRecipe(router, local(t))
+		ask := func(organisation, team, user string) int {
+			return testkit.Get(router, "/app/things", testkit.With("organisation", organisation), testkit.With("team", team),
+				testkit.With("user", user)).Code
+		}
+		served := func(organisation, team, user string, n int) (allowed int) {
+			for range n {
+				if ask(organisation, team, user) == http.StatusOK {
+					allowed++
+				}
+			}
+			return allowed
+		}
+		require.Equal(t, 60, served("a", "1", "Ann", 100), "the user's")
+		require.Equal(t, 60, served("a", "1", "Bob", 100))
+		require.Equal(t, 30, served("a", "1", "Cid", 100), "what is left of the team's 150")
+		require.Equal(t, 0, served("a", "1", "Dan", 100))
+		for i, want := range []int{60, 60, 30, 60, 60, 30, 50, 0} {
+			team, user := strconv.Itoa(2+i/3), "user "+strconv.Itoa(i)
+			require.Equal(t, want, served("a", team, user, 100), "team %s, %s", team, user)
+		}
+		require.Equal(t, 60, served("b", "1", "Ann", 100), "another organisation")
+		require.Equal(t, http.StatusInternalServerError, ask("a", "", "Ann"))
+	})
+}
+
+func networkRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	v1 := router.Group("/v1", limiter.Handler("address", ginlimit.PerMinute(100), // an IPv4 address, an IPv6 /64
+		ginlimit.WithIdentity("network /56", ginlimit.ByClientIPPrefix(32, 56), ginlimit.PerMinute(200)),
+		ginlimit.WithIdentity("network /48", ginlimit.ByClientIPPrefix(24, 48), ginlimit.PerMinute(500))))
+	v1.GET("/things", func(c *gin.Context) { c.String(http.StatusOK, "things") })
+}
+
+// TestWiderNetworksHaveLimitsOfTheirOwn: a client cannot escape by other addresses of its networks.
+func TestWiderNetworksHaveLimitsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := gin.New()
+		require.NoError(t, router.SetTrustedProxies(nil))
+		networkRecipe(router, local(t))
+		served := func(address func(i int) string) (allowed int) {
+			for i := range 1000 {
+				if testkit.Get(router, "/v1/things", testkit.From("["+address(i)+"]:1")).Code == http.StatusOK {
+					allowed++
+				}
+			}
+			return allowed
+		}
+		require.Equal(t, 100, served(func(i int) string { return fmt.Sprintf("2001:db8:1::%x", i) }), "of a /64")
+		require.Equal(t, 100, served(func(i int) string { return fmt.Sprintf("2001:db8:1:%x::1", i%256) }), "left of its /56")
+		require.Equal(t, 300, served(func(i int) string { return fmt.Sprintf("2001:db8:1:%x::1", i<<6) }), "left of its /48")
+		require.Equal(t, 500, served(func(i int) string { return fmt.Sprintf("2001:db8:2:%x::1", i<<6) }), "of another /48")
+		require.Equal(t, 500, served(func(i int) string { return fmt.Sprintf("192.0.2.%d", i%256) }), "of an IPv4 /24")
+	})
+}
+
+func tokenPlanRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	verify := func(token string) (user, plan string, ok bool) { // your JWT library, which checks the signature
+		return strings.Cut(token, ".")
+	}
+	type planKey struct{}
+	router.Use(func(c *gin.Context) {
+		user, plan, ok := verify(strings.TrimPrefix(c.GetHeader("Authorization"), "Bearer "))
+		if !ok {
+			c.AbortWithStatus(http.StatusUnauthorized)
+			return
+		}
+		c.Set("user", user)
+		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), planKey{}, plan))
+	})
+	plans := map[string][]ginlimit.Limit{
+		"gold":  {ginlimit.PerMinute(600), ginlimit.PerDay(100_000)},
+		"basic": {ginlimit.PerMinute(60)},
+	}
+	v1 := router.Group("/v1", limiter.Handler("plan", ginlimit.WithKey(ginlimit.ByValue("user")),
+		ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+			plan, _ := ctx.Value(planKey{}).(string)
+			if limits, ok := plans[plan]; ok {
+				return limits, nil
+			}
+			return nil, ginlimit.ErrUnknownClient // answered 403
+		})))
+	v1.GET("/things", func(c *gin.Context) { c.String(http.StatusOK, "things") })
+}
+
+// TestPlansOfTokensTakeEffect: a user is limited by the plan in the token, at once after a change.
+func TestPlansOfTokensTakeEffect(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := gin.New()
+		tokenPlanRecipe(router, local(t))
+		ask := func(token string) *httptest.ResponseRecorder {
+			return testkit.Get(router, "/v1/things", testkit.With("Authorization", "Bearer "+token))
+		}
+		for left := 59; left >= 0; left-- {
+			require.Equal(t, strconv.Itoa(left), ask("Ann.basic").Header().Get("X-RateLimit-Remaining"))
+		}
+		require.Equal(t, http.StatusTooManyRequests, ask("Ann.basic").Code)
+		require.Equal(t, http.StatusOK, ask("Bob.basic").Code)
+		time.Sleep(30 * time.Second)
+		require.Equal(t, "29", ask("Ann.basic").Header().Get("X-RateLimit-Remaining"))
+		require.Equal(t, "289", ask("Ann.gold").Header().Get("X-RateLimit-Remaining"), "in proportion")
+		require.Equal(t, http.StatusForbidden, ask("Ann.platinum").Code)
+		require.Equal(t, http.StatusUnauthorized, ask("Ann").Code)
+	})
+}
+
+func dailyTokensRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	estimate := func(c *gin.Context) int { return 1000 } // of the prompt and max_tokens
+	used := func(c *gin.Context) int { return c.GetInt("used") }
+	router.POST("/chat/completions", limiter.Handler("tokens per key",
+		ginlimit.PerMinute(20_000), ginlimit.PerCalendar(100_000, ginlimit.CalendarDay(nil)),
+		ginlimit.WithKey(ginlimit.ByValue("api key")), // set by what has looked the key up
+		ginlimit.WithCost(estimate), ginlimit.WithSettle(used)),
+		func(c *gin.Context) { c.Set("used", 5000) }) // the usage that the model reports
+}
+
+// TestTokensOfADayAreOfAKey: each call takes what it really used, of the day's quota of its key
+// alone.
+func TestTokensOfADayAreOfAKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := gin.New()
+		router.Use(func(c *gin.Context) { c.Set("api key", c.GetHeader("X-Api-Key")) })
+		dailyTokensRecipe(router, local(t))
+		ask := func(key string) int {
+			return send(router, http.MethodPost, "/chat/completions", testkit.With("X-Api-Key", key)).Code
+		}
+		spend := func(key string) (calls int) { // one in a minute, of 5,000 tokens
+			for ; ask(key) == http.StatusOK; time.Sleep(time.Minute) {
+				calls++
+			}
+			return calls
+		}
+		require.Equal(t, 20, spend("a"))
+		require.Equal(t, 20, spend("b"))
+		require.Equal(t, http.StatusTooManyRequests, ask("a"))
+		time.Sleep(24 * time.Hour)
+		require.Equal(t, 20, spend("a"))
+		time.Sleep(24 * time.Hour)
+		for range 4 {
+			require.Equal(t, http.StatusOK, ask("a"))
+		}
+		require.Equal(t, http.StatusTooManyRequests, ask("a"), "20,000 in this minute")
+	})
+}
+
+func messagesRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	messages, err := limiter.Policy("messages", ginlimit.PerSecond(5).WithBurst(20))
+	if err != nil {
+		log.Fatal(err)
+	}
+	sockets := limiter.Handler("sockets", ginlimit.PerMinute(30), ginlimit.InFlight(5)) // open at once
+	router.POST("/chat", sockets, func(c *gin.Context) {
+		client, err := ginlimit.ByClientIP(c)
+		if err != nil {
+			_ = c.AbortWithError(http.StatusBadRequest, err)
+			return
+		}
+		socket := bufio.NewScanner(c.Request.Body) // your WebSocket library's connection
+		for socket.Scan() {
+			if r, err := messages.Allow(c.Request.Context(), client); err != nil || !r.Allowed {
+				fmt.Fprintln(c.Writer, "slow down:", r.RetryAfter) // or close with status 1008
+				continue
+			}
+			fmt.Fprintln(c.Writer, "received:", socket.Text())
+		}
+	})
+}
+
+// TestMessagesOfASocketAreCounted: after a burst, as many as the rate allows pass, whatever the
+// number of sockets.
+func TestMessagesOfASocketAreCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := gin.New()
+		require.NoError(t, router.SetTrustedProxies(nil))
+		messagesRecipe(router, local(t))
+		received := func(address string, messages int) int {
+			rec := send(router, http.MethodPost, "/chat", testkit.From(address), func(r *http.Request) {
+				r.Body = io.NopCloser(strings.NewReader(strings.Repeat("hello\n", messages)))
+			})
+			require.Equal(t, http.StatusOK, rec.Code)
+			n := strings.Count(rec.Body.String(), "received: hello\n")
+			require.Equal(t, messages-n, strings.Count(rec.Body.String(), "slow down: 200ms\n"))
+			return n
+		}
+		require.Equal(t, 20, received("192.0.2.1:1", 30))
+		require.Equal(t, 0, received("192.0.2.1:2", 1))
+		require.Equal(t, 3, received("192.0.2.2:1", 3))
+		time.Sleep(time.Second)
+		require.Equal(t, 5, received("192.0.2.1:3", 30))
+	})
+}
+
+func toolsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	budget, err := limiter.Policy("tools", ginlimit.PerHour(100)) // of all tools together
+	if err != nil {
+		log.Fatal(err)
+	}
+	cost := map[string]int{"search": 1, "render": 10}
+	tools := map[string]*ginlimit.Policy{}
+	for tool, limits := range map[string][]ginlimit.Limit{
+		"search": {ginlimit.PerMinute(30)},
+		"render": {ginlimit.PerMinute(5), ginlimit.InFlight(1)},
+	} {
+		if tools[tool], err = limiter.Policy("tool "+tool, ginlimit.WithLimits(limits...)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	call := func(ctx context.Context, user, tool string, run func() string) (string, error) { // for tools/call
+		if tools[tool] == nil {
+			return "", fmt.Errorf("there is no tool %q", tool)
+		}
+		paid, err := budget.Reserve(ctx, user, cost[tool])
+		if err != nil {
+			return "", err
+		}
+		denied := paid.Result()
+		if denied.Allowed {
+			slot, err := tools[tool].Acquire(ctx, user)
+			if err == nil && slot.Result().Allowed {
+				defer slot.Release()
+				return run(), nil
+			}
+			if err := errors.Join(err, paid.Cancel(ctx)); err != nil {
+				return "", err
+			}
+			denied = slot.Result()
+		}
+		// A result with isError, so that the model can wait.
+		return "", fmt.Errorf("try %s again in %s", tool, denied.RetryAfter.Round(time.Second))
+	}
+	router.POST("/tools/:tool", func(c *gin.Context) { // your MCP library's handler
+		answer, err := call(c.Request.Context(), "user 7", c.Param("tool"), func() string { return "done" })
+		c.JSON(http.StatusOK, gin.H{"text": answer, "isError": err != nil})
+	})
+}
+
+// TestToolsHaveABudgetAndLimitsOfTheirOwn: what a tool's own limit denies costs nothing of the
+// budget.
+func TestToolsHaveABudgetAndLimitsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := gin.New()
+		toolsRecipe(router, local(t))
+		call := func(tool string) string { return send(router, http.MethodPost, "/tools/"+tool).Body.String() }
+		const done = `{"isError":false,"text":"done"}`
+		for range 5 {
+			require.Equal(t, done, call("render")) // 50 of the budget
+		}
+		for range 10 {
+			require.Contains(t, call("render"), `"isError":true`)
+		}
+		for range 30 {
+			require.Equal(t, done, call("search")) // 80
+		}
+		require.Contains(t, call("search"), `"isError":true`)
+		time.Sleep(time.Minute)
+		require.Equal(t, done, call("render"))
+		require.Equal(t, done, call("render")) // 100, of which one has come back
+		require.Contains(t, call("render"), `"isError":true`, "too little is left of the budget")
+		require.Equal(t, done, call("search"))
+		require.Contains(t, call("delete"), `"isError":true`)
+	})
+}

@@ -1,0 +1,330 @@
+package limits_test
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestCauseNames(t *testing.T) {
+	t.Parallel()
+	for cause, want := range map[ginlimit.Cause]string{0: "", ginlimit.CauseRate: "rate",
+		ginlimit.CauseInFlight: "in_flight", ginlimit.CauseBan: "ban", ginlimit.CauseNever: "never",
+		ginlimit.CauseList: "list", 200: "unknown"} {
+		assert.Equal(t, want, cause.String())
+	}
+}
+
+// denial is a way to be denied.
+type denial struct {
+	opts  []ginlimit.PolicyOption
+	ask   func(t *testing.T, p *ginlimit.Policy) ginlimit.Result
+	cause ginlimit.Cause
+	of    string // what the Result is of: "" is the policy, "-c" its slots, else an identity
+}
+
+// takes returns the last Result of calls that take so many tokens of the client "alice".
+func takes(costs ...int) func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
+	return func(t *testing.T, p *ginlimit.Policy) (r ginlimit.Result) {
+		t.Helper()
+		var err error
+		for _, n := range costs {
+			r, err = p.AllowN(t.Context(), "alice", n)
+			require.NoError(t, err)
+		}
+		return r
+	}
+}
+
+// acquires takes a slot of the client "alice", and returns the Result of a second try.
+func acquires(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
+	t.Helper()
+	slot := testkit.Acquire(t, p)
+	defer slot.Release()
+	require.True(t, slot.Result().Allowed)
+	return testkit.Acquire(t, p).Result()
+}
+
+// requests sends so many requests of the user "alice", one after another, and returns the last one's Result.
+func requests(n int) func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
+	return func(t *testing.T, p *ginlimit.Policy) (found ginlimit.Result) {
+		t.Helper()
+		look := func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }
+		router := testkit.Serve(look, p.Handler())
+		for range n {
+			testkit.Get(router, "/", testkit.User("alice"))
+		}
+		return found
+	}
+}
+
+// requestInARequest sends a request of the user "alice" while another is served, and returns its Result.
+func requestInARequest(t *testing.T, p *ginlimit.Policy) (found ginlimit.Result) {
+	t.Helper()
+	var router *gin.Engine
+	look := func(c *gin.Context) {
+		if c.Next(); c.GetHeader("X-Inner") != "" {
+			found, _ = ginlimit.FromContext(c)
+		}
+	}
+	router = testkit.Serve(look, p.Handler(), func(c *gin.Context) {
+		if c.GetHeader("X-Inner") == "" {
+			testkit.Get(router, "/", testkit.User("alice"), testkit.With("X-Inner", "1"))
+		}
+	})
+	require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
+	return found
+}
+
+// denials are all ways to be denied.
+func denials() map[string]denial {
+	type opts = []ginlimit.PolicyOption
+	const rate, inFlight, ban, never = ginlimit.CauseRate, ginlimit.CauseInFlight, ginlimit.CauseBan, ginlimit.CauseNever
+	hour, slot := ginlimit.PerHour(1), ginlimit.InFlight(1)
+	bans, byUser := ginlimit.WithBan(24*time.Hour, 24*time.Hour), testkit.ByUser()
+	all := func(l ginlimit.Limit) ginlimit.Option { return ginlimit.WithIdentity("all", testkit.Everybody, l) }
+	return map[string]denial{
+		"an empty bucket":         {opts{hour}, takes(1, 1), rate, ""},
+		"a fixed window":          {opts{hour.WithAlgorithm(ginlimit.FixedWindow)}, takes(1, 1), rate, ""},
+		"a sliding window":        {opts{hour.WithAlgorithm(ginlimit.SlidingWindow)}, takes(1, 1), rate, ""},
+		"a calendar quota":        {opts{ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))}, takes(1, 1), rate, ""},
+		"one of several limits":   {opts{ginlimit.PerDay(9), hour, ginlimit.InFlight(9)}, takes(1, 1), rate, ""},
+		"too few tokens":          {opts{ginlimit.PerHour(3)}, takes(2, 2), rate, ""},
+		"a floor":                 {opts{ginlimit.PerHour(3), ginlimit.WithFloor(2)}, takes(1, 1), rate, ""},
+		"tokens, though it waits": {opts{hour, slot, ginlimit.WithQueue(1, time.Hour)}, takes(1, 1), rate, ""},
+		"a client's own limit":    {opts{testkit.LimitsFrom(hour), slot}, takes(1, 1), rate, ""},
+		"a dry run":               {opts{hour, byUser, ginlimit.WithDryRun()}, requests(2), rate, ""},
+		"an identity":             {opts{ginlimit.PerHour(9), byUser, all(hour)}, requests(2), rate, "all"},
+		"a block": {opts{ginlimit.PerHour(9)}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
+			testkit.RequireMade(t, p.Block(t.Context(), "alice", time.Hour))
+			return takes(1)(t, p)
+		}, rate, ""},
+		"AllowUpTo": {opts{hour}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
+			takes(1)(t, p)
+			r, err := p.AllowUpTo(t.Context(), "alice", 9)
+			require.NoError(t, err)
+			return r
+		}, rate, ""},
+		"Reserve": {opts{hour}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
+			takes(1)(t, p)
+			r, err := p.Reserve(t.Context(), "alice", 1)
+			require.NoError(t, err)
+			return r.Result()
+		}, rate, ""},
+		"Acquire, without a token": {opts{hour, ginlimit.InFlight(9)}, acquires, rate, ""},
+
+		"no slot":                {opts{slot}, acquires, inFlight, "-c"},
+		"no slot, with tokens":   {opts{ginlimit.PerHour(9), slot}, acquires, inFlight, "-c"},
+		"no slot, in time":       {opts{slot, ginlimit.WithQueue(1, time.Second)}, acquires, inFlight, "-c"},
+		"no slot for a request":  {opts{ginlimit.PerHour(9), slot, byUser}, requestInARequest, inFlight, "-c"},
+		"no slot of a dry run":   {opts{slot, byUser, ginlimit.WithDryRun()}, requestInARequest, inFlight, "-c"},
+		"no slot beside others":  {opts{slot, byUser, all(ginlimit.PerHour(9))}, requestInARequest, inFlight, "-c"},
+		"no slot, under a plan":  {opts{slot, testkit.LimitsFrom(ginlimit.PerHour(9))}, acquires, inFlight, "-c"},
+		"no slot, by a dry slot": {opts{slot, ginlimit.WithDryRun()}, acquires, inFlight, "-c"},
+
+		"this denial bans":     {opts{hour, bans}, takes(1, 1), ban, ""},
+		"an earlier denial":    {opts{hour, bans}, takes(1, 1, 1), ban, ""},
+		"a banned request":     {opts{hour, byUser, bans}, requests(3), ban, ""},
+		"a ban beside another": {opts{hour, byUser, bans, all(ginlimit.PerHour(9))}, requests(3), ban, ""},
+		"a ban, with tokens left": {opts{hour, bans}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
+			takes(1, 1)(t, p)
+			testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1))
+			return takes(1)(t, p)
+		}, ban, ""},
+		"a ban, with a free slot": {opts{hour, slot, bans}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
+			takes(1, 1)(t, p)
+			return testkit.Acquire(t, p).Result()
+		}, ban, ""},
+		"a ban for want of a slot": {opts{ginlimit.PerHour(9), slot, bans}, acquires, ban, ""},
+
+		"prohibited":                  {opts{ginlimit.PerHour(0)}, takes(1), never, ""},
+		"prohibited beside others":    {opts{hour, slot, ginlimit.PerDay(0), bans}, takes(1), never, ""},
+		"a slot of what prohibits":    {opts{ginlimit.Prohibited(), slot}, nil, never, ""},
+		"a client that is prohibited": {opts{testkit.LimitsFrom(ginlimit.PerHour(0)), slot}, takes(1), never, ""},
+		"prohibited by a floor":       {opts{testkit.LimitsFrom(hour), ginlimit.WithFloor(1)}, takes(1), never, ""},
+		"more than the burst":         {opts{ginlimit.PerHour(3)}, takes(4), never, ""},
+		"more than one burst":         {opts{ginlimit.PerHour(9), ginlimit.PerDay(3)}, takes(4), never, ""},
+		"more than a floor leaves":    {opts{ginlimit.PerHour(3), ginlimit.WithFloor(1)}, takes(3), never, ""},
+		"more, while it is banned":    {opts{hour, bans}, takes(1, 1, 2), never, ""},
+		"a request that costs more": {opts{hour, byUser, ginlimit.WithCost(func(*gin.Context) int { return 2 })},
+			requests(1), never, ""},
+		"an identity that prohibits": {opts{hour, byUser, all(ginlimit.PerHour(0))}, requests(1), never, "all"},
+
+		"the deny list": {opts{hour, byUser, ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))},
+			requests(1), ginlimit.CauseList, ""},
+		"the deny list of a dry run": {opts{hour, byUser, ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0")),
+			ginlimit.WithDryRun()}, requests(1), ginlimit.CauseList, ""},
+	}
+}
+
+// wants has a policy deny for the row's cause.
+func (d denial) wants(t *testing.T, l *testkit.Limiter, name string) {
+	t.Helper()
+	p := testkit.NewPolicy(t, l, name, d.opts...)
+	ask := d.ask
+	if ask == nil {
+		ask = func(t *testing.T, p *ginlimit.Policy) ginlimit.Result { return testkit.Acquire(t, p).Result() }
+	}
+	r := ask(t, p)
+	require.False(t, r.Allowed, "%s: %+v", name, r)
+	require.Zero(t, r.Granted, name)
+	require.Equal(t, d.cause, r.Cause, "%s: %s, %+v", name, r.Cause, r)
+	want := d.of
+	if want != "all" {
+		want = name + d.of
+	}
+	require.Equal(t, want, r.Name)
+	waits := d.cause != ginlimit.CauseNever && d.cause != ginlimit.CauseList
+	require.Equal(t, waits, r.RetryAfter > 0, "%s: %+v", name, r)
+	require.Equal(t, !waits, r.RetryAfter < 0, "%s: %+v", name, r)
+}
+
+// TestCause: a denial says why, wherever it is decided.
+func TestCause(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		for name, row := range denials() {
+			testkit.RequireMade(t, b.Limiter.Reset(t.Context(), ginlimit.Key("all", "all"), ginlimit.PerHour(1)))
+			row.wants(t, b.Limiter, name)
+		}
+	})
+}
+
+// TestEventHasTheCause of the Result.
+func TestEventHasTheCause(t *testing.T) {
+	t.Parallel()
+	for name, row := range denials() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var denied []ginlimit.Event
+				l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
+					if e.Outcome == ginlimit.OutcomeDenied {
+						denied = append(denied, e)
+						return
+					}
+					assert.Equal(t, ginlimit.OutcomeAllowed, e.Outcome)
+					assert.Zero(t, e.Cause)
+				}))
+				row.wants(t, l, "api")
+				require.NotEmpty(t, denied)
+				require.Equal(t, row.cause, denied[len(denied)-1].Cause)
+				require.Equal(t, "api", denied[len(denied)-1].Name, "of the policy")
+				require.False(t, denied[len(denied)-1].Allowed)
+			})
+		})
+	}
+}
+
+// TestPeekSaysWhy a token, or a slot, would be denied.
+func TestPeekSaysWhy(t *testing.T) {
+	t.Parallel()
+	type opts = []ginlimit.PolicyOption
+	for name, row := range map[string]denial{
+		"a token": {opts{ginlimit.PerHour(1)}, takes(1), ginlimit.CauseRate, ""},
+		"a ban": {opts{ginlimit.PerHour(1), ginlimit.WithBan(time.Hour, time.Hour)},
+			takes(1, 1), ginlimit.CauseBan, ""},
+		"prohibited":     {opts{ginlimit.PerHour(0)}, takes(1), ginlimit.CauseNever, ""},
+		"a slot":         {opts{ginlimit.InFlight(1)}, nil, ginlimit.CauseInFlight, ""},
+		"a dry run slot": {opts{ginlimit.InFlight(1), ginlimit.WithDryRun()}, nil, ginlimit.CauseInFlight, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+				p := testkit.NewPolicy(t, b.Limiter, "api", row.opts...)
+				if row.ask == nil {
+					defer testkit.Acquire(t, p).Release()
+				} else {
+					row.ask(t, p)
+				}
+				r, err := p.Peek(t.Context(), "alice")
+				require.NoError(t, err)
+				require.False(t, r.Allowed)
+				require.Equal(t, row.cause, r.Cause)
+			})
+		})
+	}
+}
+
+// TestNoCauseIfAllowed, though the client is banned or blocked, or nothing was decided.
+func TestNoCauseIfAllowed(t *testing.T) {
+	t.Parallel()
+	type opts = []ginlimit.PolicyOption
+	free := ginlimit.WithCost(func(c *gin.Context) int { return len(c.Query("n")) })
+	network := netip.MustParsePrefix("192.0.2.0/24")
+	rows := map[string]opts{
+		"a token":             {ginlimit.PerHour(2)},
+		"a slot":              {ginlimit.InFlight(1)},
+		"unlimited":           {ginlimit.Unlimited()},
+		"free, when blocked":  {ginlimit.PerHour(2), free},
+		"free, when banned":   {ginlimit.PerHour(1), free, ginlimit.WithBan(time.Hour, time.Hour)},
+		"skipped":             {ginlimit.PerHour(1), ginlimit.WithSkip(func(*gin.Context) bool { return true })},
+		"on both lists":       {ginlimit.PerHour(1), ginlimit.WithAllowList(network), ginlimit.WithDenyList(network)},
+		"two identities":      {ginlimit.PerHour(2), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerHour(1))},
+		"a dry run's slot":    {ginlimit.InFlight(1), ginlimit.WithDryRun()},
+		"a client's own plan": {testkit.LimitsFrom(ginlimit.PerHour(1)), ginlimit.InFlight(1)},
+	}
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		for name, row := range rows {
+			p := testkit.NewPolicy(t, b.Limiter, name, append(row, testkit.ByUser())...)
+			switch name {
+			case "free, when blocked":
+				testkit.RequireMade(t, p.Block(t.Context(), "alice", time.Hour))
+			case "free, when banned":
+				require.Equal(t, ginlimit.CauseBan, takes(1, 1)(t, p).Cause)
+			}
+			r := requests(1)(t, p)
+			require.True(t, r.Allowed, name)
+			require.Zero(t, r.Cause, name)
+		}
+	})
+	t.Run("fail open", func(t *testing.T) {
+		t.Parallel()
+		l := testkit.WithoutRedis(t, ginlimit.WithFailureMode(ginlimit.FailOpen))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(1), ginlimit.InFlight(1))
+		takes(1, 1)(t, p)
+		for _, r := range []ginlimit.Result{takes(1)(t, p), acquires(t, p)} {
+			require.True(t, r.Allowed)
+			require.Equal(t, ginlimit.FromOpen, r.Source)
+			require.Zero(t, r.Cause)
+		}
+	})
+}
+
+// TestRememberedDenialKeepsItsCause: the deny cache gives it as Redis did.
+func TestRememberedDenialKeepsItsCause(t *testing.T) {
+	t.Parallel()
+	type opts = []ginlimit.PolicyOption
+	for name, row := range map[string]struct {
+		opts opts
+		want ginlimit.Cause
+	}{
+		"of a rate": {opts{ginlimit.PerHour(1)}, ginlimit.CauseRate},
+		"of a ban":  {opts{ginlimit.PerHour(1), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}, ginlimit.CauseBan},
+		"of a quota": {opts{ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)), ginlimit.InFlight(3)},
+			ginlimit.CauseRate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), "api", row.opts...)
+				takes(1)(t, p)
+				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
+					r := takes(1)(t, p)
+					require.Equal(t, source, r.Source)
+					require.Equal(t, row.want, r.Cause)
+				}
+			})
+		})
+	}
+}

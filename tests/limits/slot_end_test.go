@@ -1,0 +1,272 @@
+package limits_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestSlotsOfADeadProcess are free 10 s after it last told of them, though others keep the key.
+// That it dies is that Redis' clock runs on, and its own does not.
+func TestSlotsOfADeadProcess(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		now := time.Now()
+		b.Mini.SetTime(now)
+		advance := func(d time.Duration) {
+			now = now.Add(d)
+			b.Mini.SetTime(now)
+		}
+		policy := func() *ginlimit.Policy {
+			p, err := testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.PerHour(1000), ginlimit.InFlight(2))
+			require.NoError(t, err)
+			return p
+		}
+		dead, one, two := policy(), policy(), policy()
+		require.True(t, testkit.Acquire(t, dead).Result().Allowed)
+		advance(6 * time.Second)
+		slot := testkit.Acquire(t, one)
+		require.True(t, slot.Result().Allowed)
+		advance(4*time.Second - time.Millisecond)
+		require.False(t, testkit.Acquire(t, two).Result().Allowed)
+		advance(time.Millisecond)
+		last := testkit.Acquire(t, two)
+		require.True(t, last.Result().Allowed)
+		require.False(t, testkit.Acquire(t, two).Result().Allowed, "one lives")
+		last.Release()
+		slot.Release()
+		synctest.Wait()
+		require.False(t, b.Mini.Exists("ginlimit:{api|alice}:slots"))
+	})
+}
+
+// TestLateAttemptTakesNothing has an attempt reach Redis when nobody waits for it any more.
+func TestLateAttemptTakesNothing(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		hook := &testkit.LateHook{}
+		late := b.Connect(t)
+		late.AddHook(hook)
+		limiter := testkit.NewLimiter(t, late)
+		p, err := limiter.Policy("api", ginlimit.PerHour(10),
+			ginlimit.InFlight(1), ginlimit.WithBan(time.Hour, time.Hour))
+		require.NoError(t, err)
+		_, err = p.Acquire(t.Context(), "alice")
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		const key = "ginlimit:{api|alice}:slots"
+		synctest.Wait() // until Redis is told that nobody waits
+		require.NoError(t, b.Redis.Do(t.Context(), hook.Args...).Err())
+		require.Regexp(t, "^P[A-Z2-7]{13} 1 0 $", b.Redis.Get(t.Context(), key).Val())
+		slot := testkit.Acquire(t, p)
+		require.True(t, slot.Result().Allowed)
+		require.Equal(t, 9, slot.Result().Remaining, "nor a token, nor is the client banned")
+		require.NoError(t, b.Redis.Do(t.Context(), hook.Args...).Err())
+		slot.Release()
+		require.True(t, testkit.Acquire(t, p).Result().Allowed)
+	})
+}
+
+// TestSlotsOutliveNoPanic has what an application gives panic, between the decision and the handlers that follow.
+func TestSlotsOutliveNoPanic(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]ginlimit.LimiterOption{
+		"observer":    {ginlimit.WithObserver(func(context.Context, ginlimit.Event) { panic("on purpose") })},
+		"header func": {ginlimit.WithHeaderFunc(func(http.Header, ginlimit.Result) { panic("on purpose") })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := ginlimit.NewLocal(opts...)
+			require.NoError(t, err)
+			p, err := l.Policy("api", ginlimit.InFlight(1),
+				ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }))
+			require.NoError(t, err)
+			router := gin.New()
+			router.GET("/", p.Handler())
+			require.Panics(t, func() { router.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)) })
+			require.Zero(t, l.Stats().Slots)
+			if name == "observer" {
+				require.Panics(t, func() { _, _ = p.Acquire(t.Context(), "alice") })
+				require.Zero(t, l.Stats().Slots)
+			}
+		})
+	}
+}
+
+// TestCloseFreesTheSlotsOfDecisionsInFlight that end without one: Redis knows when Close returns.
+func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
+	t.Parallel()
+	key := func(name string) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return name, nil } }
+	for name, ask := range map[string]func(t *testing.T, l *testkit.Limiter, p *ginlimit.Policy){
+		"the caller leaves": func(t *testing.T, _ *testkit.Limiter, p *ginlimit.Policy) {
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Millisecond)
+			defer cancel()
+			_, err := p.Acquire(ctx, "alice")
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+		},
+		"another identity is refused": func(t *testing.T, l *testkit.Limiter, _ *ginlimit.Policy) {
+			router := gin.New()
+			router.GET("/", l.Handler("api", ginlimit.PerHour(100),
+				ginlimit.InFlight(1), ginlimit.WithKey(key("alice")),
+				ginlimit.WithIdentity("all", key("all"), ginlimit.PerDay(1))))
+			w := httptest.NewRecorder()
+			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+			assert.Equal(t, http.StatusTooManyRequests, w.Code)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				rdb, slow := b.Connect(t), false
+				rdb.AddHook(testkit.EveryCall(func(send func() error) error {
+					err := send()
+					if slow {
+						time.Sleep(20 * time.Millisecond)
+					}
+					return err
+				}))
+				opts := []ginlimit.PolicyOption{ginlimit.PerHour(100), ginlimit.InFlight(1)}
+				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithFailureMode(ginlimit.FailClosed))
+				p, err := limiter.Policy("api", opts...)
+				require.NoError(t, err)
+				testkit.Acquire(t, p).Release() // connects
+				_, err = limiter.Allow(t.Context(), ginlimit.Key("all", "all"), ginlimit.PerDay(1))
+				require.NoError(t, err)
+				synctest.Wait()
+
+				slow = true
+				var asks sync.WaitGroup
+				asks.Go(func() { ask(t, limiter, p) })
+				time.Sleep(10 * time.Millisecond)
+				require.NoError(t, limiter.Close())
+				other, err := testkit.NewLimiter(t, b.Redis).Policy("api", opts...)
+				require.NoError(t, err)
+				require.True(t, testkit.Acquire(t, other).Result().Allowed)
+				asks.Wait()
+			})
+		})
+	}
+}
+
+// TestCloseIsBounded though a hook of the client hangs in a decision, and then in what Close sends itself.
+func TestCloseIsBounded(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var hangs atomic.Bool
+		rdb := b.ConnectInline(t)
+		rdb.AddHook(testkit.EveryCall(func(send func() error) error {
+			if hangs.Load() {
+				time.Sleep(time.Minute)
+			}
+			return send()
+		}))
+		limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+		p, err := limiter.Policy("api", ginlimit.PerHour(100), ginlimit.InFlight(3))
+		require.NoError(t, err)
+		leased, err := limiter.Policy("leased", testkit.LeasePerMinute,
+			ginlimit.WithLease(testkit.LeaseLife))
+		require.NoError(t, err)
+		held := testkit.Acquire(t, p)
+		for range 10 {
+			_, err = leased.Allow(t.Context(), "alice")
+			require.NoError(t, err)
+		}
+		require.Positive(t, limiter.Stats().Leases)
+
+		hangs.Store(true)
+		var asks sync.WaitGroup
+		asks.Go(func() {
+			begin := time.Now()
+			_, err := p.Acquire(t.Context(), "alice")
+			assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+			assert.Equal(t, time.Minute, time.Since(begin), "the hook hangs in its caller")
+		})
+		synctest.Wait()
+		held.Release()
+		start := time.Now()
+		require.NoError(t, limiter.Close())
+		require.Greater(t, time.Since(start), 2*time.Second, "it waits for the decision, and then for its call")
+		require.LessOrEqual(t, time.Since(start), 2200*time.Millisecond)
+		asks.Wait()
+	})
+}
+
+// TestAProcessThatIsCutOffKeepsItsSlots for as long as InFlight says, whenever the cut
+// begins. If it is cut off for good, its slots are free within 10 s.
+func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
+	t.Parallel()
+	const promised = 7 * time.Second
+	// decisions notice the cut, and have Redis searched for
+	for _, what := range []string{"makes no decision", "makes decisions", "dies"} {
+		for begins := 10 * time.Second; begins < 14*time.Second; begins += 500 * time.Millisecond {
+			t.Run(fmt.Sprintf("%s, after %s", what, begins), func(t *testing.T) {
+				t.Parallel()
+				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+					var cut atomic.Bool
+					rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379",
+						Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+							if cut.Load() {
+								<-ctx.Done()
+								return nil, ctx.Err()
+							}
+							return b.Dial(ctx, network, addr)
+						}})
+					defer rdb.Close()
+					rdb.AddHook(testkit.EveryCall(func(send func() error) error {
+						if cut.Load() {
+							time.Sleep(200 * time.Millisecond)
+							return io.ErrUnexpectedEOF
+						}
+						return send()
+					}))
+					l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+					one, err := l.Policy("api", ginlimit.InFlight(1))
+					require.NoError(t, err)
+					other, err := testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.InFlight(1))
+					require.NoError(t, err)
+					slot := testkit.Acquire(t, one)
+					require.True(t, slot.Result().Allowed)
+					time.Sleep(begins)
+
+					cut.Store(true)
+					defer cut.Store(false)
+					start := time.Now()
+					for time.Since(start) < promised || what == "dies" {
+						if what == "makes decisions" {
+							_, err := l.Allow(t.Context(), "k", ginlimit.PerSecond(100))
+							require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+						}
+						if testkit.Acquire(t, other).Result().Allowed {
+							require.Equal(t, "dies", what, "%s after the cut began", time.Since(start))
+							require.Greater(t, time.Since(start), promised)
+							require.LessOrEqual(t, time.Since(start), 10*time.Second+20*time.Millisecond, "one try more")
+							return
+						}
+						time.Sleep(20 * time.Millisecond)
+					}
+					cut.Store(false)
+					for time.Since(start) < 12*time.Second {
+						require.False(t, testkit.Acquire(t, other).Result().Allowed, "%s after the cut began", time.Since(start))
+						time.Sleep(20 * time.Millisecond)
+					}
+					slot.Release()
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package scripts_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
+)
+
+// limitArgs returns the limits as arguments of a script.
+func (g *guardTrace) limitArgs() (keys []string, args []any) {
+	for i := range g.kind.limits {
+		b := &g.kind.limits[i]
+		keys, args = append(keys, limitKey(b)), append(args, b.Args[:]...)
+		if b.Ends != 0 {
+			args[3*i] = b.Left(g.now())
+		}
+	}
+	return keys, args
+}
+
+// message draws a report of a process' slots, and later attempts.
+func (g *guardTrace) message() (process string, ended, held int64, attempts []int64) {
+	if g.base += g.r.Int64N(2); g.base > 40 {
+		g.base = 0
+	}
+	process = []string{"P1", "P1", "P1", "P11", "P2", "P3"}[g.r.IntN(6)]
+	ended, held = max(0, g.base+g.r.Int64N(5)-3), g.r.Int64N(3)
+	for _, number := range g.r.Perm(10)[:g.r.IntN(4)] {
+		attempts = append(attempts, ended+1+int64(number))
+	}
+	if g.r.IntN(2) == 0 {
+		slices.Sort(attempts)
+	}
+	return process, ended, held, attempts
+}
+
+// guardCall is a call of guards.lua.
+type guardCall struct {
+	keys     []string
+	args     []any
+	buckets  []bucket.Bucket // the limits, and then the guards
+	op       bucket.Op
+	slots    *slotLook
+	attempts []int64
+}
+
+// call draws a call with a ban, slots or both.
+func (g *guardTrace) call(verb string) *guardCall {
+	c := &guardCall{op: bucket.Op{Charges: g.r.Int64N(3), N: 1 + g.r.Int64N(2), Bans: bucket.Bans(g.r.IntN(3))}}
+	guards := 1 + g.r.IntN(3) // 1: a ban, 2: slots, 3: both
+	keys, limits := g.limitArgs()
+	c.keys, c.buckets = keys, slices.Clone(g.kind.limits)
+	var more []any
+	if guards != 2 {
+		c.keys, c.buckets = append(c.keys, banKey), append(c.buckets, g.ban)
+		more = append(more, g.ban.Cost, g.ban.Capacity, int(c.op.Bans))
+	}
+	if guards > 1 {
+		process, ended, held, attempts := g.message()
+		c.op.Charges, c.attempts = int64(len(attempts)), attempts
+		c.slots = g.slots[0].read(g.now(), process, ended, held)
+		text := ""
+		for _, number := range attempts {
+			text += strconv.FormatInt(number, 10) + ","
+		}
+		c.keys, c.buckets = append(c.keys, slotKey), append(c.buckets, bucket.NewSlots(g.count))
+		more = append(more, g.count, process, ended, held, text)
+	}
+	charges := c.op.Charges
+	if verb == "reset" { // without records
+		charges = 0
+	}
+	c.args = append(append([]any{verb, c.op.N, charges}, limits...), []string{"", "ban", "slots", "both"}[guards])
+	c.args = append(append(c.args, more...), len(g.kind.limits))
+	return c
+}
+
+// script returns the script that decides with guards.
+func (g *guardTrace) script() int {
+	if g.kind.script == redisstore.BanOrSlots {
+		return redisstore.BanOrSlots
+	}
+	return redisstore.WithBanOrSlots + g.kind.script
+}
+
+// take makes a decision and compares it with the model's.
+func (g *guardTrace) take(t *testing.T) {
+	c := g.call("take")
+	g.what = fmt.Sprintf("%s: %v %v, slots %q", g.what, c.keys, c.args, g.state(t, slotKey))
+	got, err := g.eval(t, g.script(), c.keys, c.args...)
+	require.NoError(t, err, g.what)
+
+	states := make([]bucket.State, len(c.buckets))
+	if c.slots != nil {
+		c.slots.own.later = slices.DeleteFunc(c.slots.own.later, func(number int64) bool {
+			return slices.Contains(c.attempts, number)
+		})
+		c.attempts = slices.DeleteFunc(c.attempts, func(number int64) bool { return number <= c.slots.own.ended }) // late
+		c.op.Charges = int64(len(c.attempts))
+		states[len(states)-1].Level = c.slots.inUse()
+	}
+	limits, guards := len(g.kind.limits), c.buckets[len(g.kind.limits):]
+	g.store.Do([]byte("k"), c.buckets, c.op, states)
+	charges, fits := c.op.Charges, c.op.Charges // that fit in all, and in the guards alone
+	for i := range c.buckets {
+		charges = c.buckets[i].Fit(states[i].Level, charges, c.op.N)
+		if i >= limits {
+			fits = c.buckets[i].Fit(states[i].Level, fits, c.op.N)
+		}
+	}
+	if c.slots != nil && charges > 0 {
+		c.slots.own.later = append(c.slots.own.later, c.attempts[:charges]...)
+		g.slots[0].keep(g.now(), c.slots, false)
+		g.ends(slotLife)
+	}
+
+	got, whole := g.whole(got)
+	var want []int64
+	for i, s := range states[:limits] {
+		want = append(want, s.Level)
+		if b := &c.buckets[i]; whole && b.Kind != bucket.Token {
+			reply := got[len(want)-1:]
+			if b.Kind == bucket.SlidingWindow && fits > 0 && reply[2] == 0 {
+				s.Wait = 0 // it does not say when one more fits if all were made
+			}
+			want = append(want, s.Soon, s.Wait, s.Reset, reply[4])
+		}
+		g.ends(max(s.Wait, s.Soon))
+	}
+	for i, s := range states[limits:] {
+		if want = append(want, s.Level); guards[i].Kind == bucket.Ban {
+			if want = append(want, s.Wait); s.Wait != s.Level {
+				g.banned(s.Wait)
+			}
+			g.ends(s.Wait)
+		}
+	}
+	require.Equal(t, want, got, g.what)
+}
+
+// whole returns a reply without what it begins with if it has all integers of windows, and whether it has.
+func (g *guardTrace) whole(reply []int64) ([]int64, bool) {
+	if g.kind.script < redisstore.Single || g.kind.script == redisstore.BanOrSlots {
+		return reply, true
+	}
+	if reply[0] == redisstore.Whole {
+		return reply[1:], true
+	}
+	return reply, false
+}
+
+// banned notes that the client is banned for so many milliseconds.
+func (g *guardTrace) banned(ms int64) {
+	if g.free <= g.now() {
+		g.bans = 0
+	}
+	g.bans, g.free = g.bans+1, g.now()+2*ms
+	g.ends(2 * ms)
+}
+
+// reset forgets limits and ban. Slots stay.
+func (g *guardTrace) reset(t *testing.T) {
+	c := g.call("reset")
+	g.what = fmt.Sprintf("%s: %v %v", g.what, c.keys, c.args)
+	got, err := g.eval(t, g.script(), c.keys, c.args...)
+	require.NoError(t, err, g.what)
+	limits := len(g.kind.limits)
+	more := 0
+	for i := range c.buckets[limits:] {
+		if more++; c.buckets[limits+i].Kind == bucket.Ban {
+			more++
+			g.free = 0
+		}
+	}
+	require.Equal(t, make([]int64, more), got[len(got)-more:], g.what)
+	for i := range g.kind.limits {
+		if more++; g.kind.limits[i].Kind != bucket.Token {
+			more += 4
+		}
+	}
+	got, whole := g.whole(got)
+	require.True(t, whole, g.what)
+	require.Len(t, got, more, g.what)
+	g.store.Do([]byte("k"), c.buckets, bucket.Op{Verb: bucket.Reset, N: 1}, make([]bucket.State, len(c.buckets)))
+}

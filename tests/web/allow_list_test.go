@@ -1,0 +1,158 @@
+package web_test
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestAllowListNeedsTrustedProxies: while any client can spoof its address, the list has no effect,
+// and each of its policies says so once. Guarantee 8.
+func TestAllowListNeedsTrustedProxies(t *testing.T) {
+	t.Parallel()
+	const listed, other = "198.51.100.7", "203.0.113.9"
+	allow := ginlimit.WithAllowList(netip.MustParsePrefix("198.51.100.0/24"))
+	deny := ginlimit.WithDenyList(netip.MustParsePrefix("198.51.100.0/24"))
+	claims := func(address string) func(*http.Request) { return testkit.With("X-Forwarded-For", address) }
+	proxies := func(trusted ...string) func(*gin.Engine) error {
+		return func(r *gin.Engine) error { return r.SetTrustedProxies(trusted) }
+	}
+	unset := func(*gin.Engine) error { return nil }
+	platform := func(r *gin.Engine) error {
+		r.TrustedPlatform = gin.PlatformCloudflare
+		return r.SetTrustedProxies(nil)
+	}
+	platformAlone := func(r *gin.Engine) error { r.TrustedPlatform = gin.PlatformCloudflare; return nil }
+	for name, row := range map[string]struct {
+		set    func(*gin.Engine) error
+		opts   []ginlimit.PolicyOption
+		edit   []func(*http.Request)
+		codes  []int // of three requests, of which one is allowed if they are counted
+		logged bool
+	}{
+		"Gin's default, a listed address": {unset, nil,
+			[]func(*http.Request){testkit.From(listed + ":1")}, []int{200, 429, 429}, true},
+		"Gin's default, a forged address": {unset, nil,
+			[]func(*http.Request){testkit.From(other + ":1"), claims(listed)}, []int{200, 429, 429}, true},
+		"Gin's default, another address": {unset, nil,
+			[]func(*http.Request){testkit.From(other + ":1")}, []int{200, 429, 429}, false},
+		"Gin's default, on both lists": {unset, []ginlimit.PolicyOption{deny},
+			[]func(*http.Request){testkit.From(listed + ":1")}, []int{403, 403, 403}, true},
+		"everybody is trusted over IPv6": {proxies("::/0"), nil,
+			[]func(*http.Request){testkit.From("[2001:db8::1]:1"), claims(listed)}, []int{200, 429, 429}, true},
+		"a platform alone": {platformAlone, nil,
+			[]func(*http.Request){testkit.From(other + ":1"), claims(listed)}, []int{200, 429, 429}, true},
+		"nobody is trusted, a listed address": {proxies(), nil,
+			[]func(*http.Request){testkit.From(listed + ":1")}, []int{200, 200, 200}, false},
+		"nobody is trusted, a forged address": {proxies(), nil,
+			[]func(*http.Request){testkit.From(other + ":1"), claims(listed)}, []int{200, 429, 429}, false},
+		"nobody is trusted, on both lists": {proxies(), []ginlimit.PolicyOption{deny},
+			[]func(*http.Request){testkit.From(listed + ":1")}, []int{200, 200, 200}, false},
+		"behind a proxy": {proxies("10.0.0.0/8"), nil,
+			[]func(*http.Request){testkit.From("10.0.0.1:1"), claims(listed)}, []int{200, 200, 200}, false},
+		"past the proxy": {proxies("10.0.0.0/8"), nil,
+			[]func(*http.Request){testkit.From(other + ":1"), claims(listed)}, []int{200, 429, 429}, false},
+		"through a platform": {platform, nil,
+			[]func(*http.Request){testkit.From(other + ":1"), testkit.With("Cf-Connecting-Ip", listed)},
+			[]int{200, 200, 200}, false},
+		"past the platform": {platform, nil,
+			[]func(*http.Request){testkit.From(other + ":1"), claims(listed)}, []int{200, 429, 429}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := testkit.NewMiniredis(t)
+			limiter, log := testkit.LoggedLimiter(t, rdb, allow, ginlimit.WithKey(testkit.Everybody))
+			r := gin.New()
+			require.NoError(t, row.set(r))
+			for _, policy := range []string{"first", "second"} {
+				r.GET("/"+policy, limiter.Handler(policy, append(row.opts, ginlimit.PerHour(1))...))
+			}
+			for _, policy := range []string{"first", "second"} {
+				for i, code := range row.codes {
+					rec := testkit.Get(r, "/"+policy, row.edit...)
+					require.Equal(t, code, rec.Code, "%s, request %d", policy, i)
+					counted := row.codes[1] == http.StatusTooManyRequests
+					require.Equal(t, counted, testkit.Remaining(rec) != "")
+				}
+			}
+			require.Equal(t, row.logged, strings.Contains(log.String(), "WithAllowList"), log.String())
+			require.NotContains(t, log.String(), listed)
+			if row.logged {
+				require.Equal(t, 2, strings.Count(log.String(), "level=ERROR"), log.String())
+				for _, policy := range []string{"first", "second"} {
+					require.Regexp(t, `level=ERROR msg="ginlimit: WithAllowList has no effect, as Gin trusts X-Forwarded-For `+
+						`from any client[^"]*SetTrustedProxies[^"]*" name=`+policy, log.String())
+				}
+			}
+		})
+	}
+}
+
+// TestAllowListWithoutEffectIsLoggedOnce, by requests at the same time too.
+func TestAllowListWithoutEffectIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	limiter, log := testkit.LoggedLimiter(t, rdb)
+	r := gin.New()
+	r.GET("/", limiter.Handler("p", ginlimit.PerHour(1000),
+		ginlimit.WithAllowList(netip.MustParsePrefix("192.0.2.0/24"))))
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() { testkit.Get(r, "/") })
+	}
+	all.Wait()
+	require.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log.String())
+	p, err := limiter.Policy("p", ginlimit.PerHour(1000))
+	require.NoError(t, err)
+	peek, err := p.Peek(t.Context(), "192.0.2.1")
+	require.NoError(t, err)
+	require.Equal(t, 980, peek.Remaining, "they were counted")
+}
+
+// TestAllowListOfADryRunNeedsTrustedProxies too: it sees what would be limited.
+func TestAllowListOfADryRunNeedsTrustedProxies(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	limiter, log := testkit.LoggedLimiter(t, rdb)
+	var found []bool
+	r := gin.New()
+	r.GET("/", func(c *gin.Context) {
+		c.Next()
+		result, ok := ginlimit.FromContext(c)
+		require.True(t, ok)
+		found = append(found, result.Allowed)
+	}, limiter.Handler("p", ginlimit.PerHour(1), ginlimit.WithDryRun(),
+		ginlimit.WithAllowList(netip.MustParsePrefix("192.0.2.0/24"))))
+	for range 2 {
+		require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+	}
+	require.Equal(t, []bool{true, false}, found)
+	require.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log.String())
+}
+
+// TestAllowListOfTwoEngines: one handler, behind an engine that trusts nobody and one that trusts everybody.
+func TestAllowListOfTwoEngines(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	limiter, log := testkit.LoggedLimiter(t, rdb)
+	handler := limiter.Handler("p", ginlimit.PerHour(1), ginlimit.WithKey(testkit.Everybody),
+		ginlimit.WithAllowList(netip.MustParsePrefix("198.51.100.0/24")))
+	safe, unsafe := gin.New(), gin.New()
+	require.NoError(t, safe.SetTrustedProxies(nil))
+	safe.GET("/", handler)
+	unsafe.GET("/", handler)
+	listed, forged := testkit.From("198.51.100.7:1"), testkit.With("X-Forwarded-For", "198.51.100.7")
+	for i, code := range []int{200, 429, 429} {
+		require.Equal(t, http.StatusOK, testkit.Get(safe, "/", listed).Code, i)
+		require.Equal(t, code, testkit.Get(unsafe, "/", forged).Code, i)
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log.String())
+}

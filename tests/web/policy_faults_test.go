@@ -1,0 +1,287 @@
+package web_test
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What a policy cannot be made of.
+
+// requireInvalid wants an error of these lines, each of which is an ErrInvalidArgument.
+func requireInvalid(t *testing.T, err error, lines ...string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, strings.Join(lines, "\n"), err.Error())
+	var check func(err error) int
+	check = func(err error) (leaves int) {
+		joined, ok := err.(interface{ Unwrap() []error })
+		if !ok || !strings.Contains(err.Error(), "\n") {
+			require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+			return 1
+		}
+		for _, err := range joined.Unwrap() {
+			leaves += check(err)
+		}
+		return leaves
+	}
+	require.Equal(t, len(lines), check(err))
+}
+
+func TestFaultsOfPolicies(t *testing.T) {
+	t.Parallel()
+	type options = []ginlimit.PolicyOption
+	hour, slots := ginlimit.PerHour(5), ginlimit.InFlight(2)
+	var noLimit *ginlimit.Limit
+	const (
+		invalid = "ginlimit: invalid argument: "
+		none    = invalid + "no limit given"
+		zero    = invalid + "none: the zero Limit; " +
+			"a Rate of 0 prohibits only with a Period or a Calendar, and InFlight is at least 1"
+		alone   = invalid + "2 in flight: requests in flight have no rate, period, burst, algorithm or calendar"
+		only    = ": requests in flight are limited by a policy's own InFlight alone"
+		funcAll = "ginlimit: WithLimitFunc: the function returns all of a client's limits, " +
+			"so beside it there is only InFlight"
+	)
+	daily := ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))
+	with := func(l ginlimit.Limit, edit func(*ginlimit.Limit)) ginlimit.Limit { edit(&l); return l }
+	for name, row := range map[string]struct {
+		policy string
+		opts   options
+		want   []string
+	}{
+		"no name": {"", options{hour},
+			[]string{"ginlimit: the policy has no name"}},
+		"a nil option": {"p", options{nil, hour},
+			[]string{"ginlimit: option 1 is nil"}},
+		"a nil *Limit": {"p", options{hour, noLimit},
+			[]string{"ginlimit: option 2 is nil"}},
+		"a nil *Limit alone": {"p", options{noLimit},
+			[]string{"ginlimit: option 1 is nil", none}},
+		"no option": {"p", nil,
+			[]string{none}},
+		"no limit": {"p", options{testkit.ByUser()},
+			[]string{none}},
+		"an empty list": {"p", options{ginlimit.WithLimits()},
+			[]string{none}},
+		"the zero limit": {"p", options{ginlimit.Limit{}},
+			[]string{zero}},
+		"none in flight": {"p", options{hour, ginlimit.InFlight(0)},
+			[]string{zero}},
+		"fewer than none": {"p", options{hour, ginlimit.InFlight(-1)},
+			[]string{invalid + "-1 in flight: in flight: want 1 to 1048576"}},
+		"too many in flight": {"p", options{ginlimit.InFlight(1<<20 + 1)},
+			[]string{invalid + "1048577 in flight: in flight: want 1 to 1048576"}},
+		"the most": {"p", options{ginlimit.InFlight(1 << 20)}, nil},
+		"slots and a burst": {"p", options{slots.WithBurst(3)},
+			[]string{alone}},
+		"slots and a window": {"p", options{slots.WithAlgorithm(ginlimit.FixedWindow)},
+			[]string{alone}},
+		"slots and a rate": {"p", options{with(hour, func(l *ginlimit.Limit) { l.InFlight = 2 })},
+			[]string{alone}},
+		"slots and a calendar": {"p", options{with(daily, func(l *ginlimit.Limit) { l.InFlight = 2 })},
+			[]string{alone}},
+		"two numbers of slots": {"p", options{slots, hour, ginlimit.InFlight(3)},
+			[]string{invalid + "2 in flight and 3 in flight limit the same"}},
+		"slots twice": {"p", options{slots, ginlimit.WithLimits(slots)},
+			[]string{invalid + "2 in flight and 2 in flight limit the same"}},
+		"slots of an identity": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody, slots)},
+			[]string{`ginlimit: WithIdentity("i")` + only}},
+		"slots of an identity, beside a limit": {"p",
+			options{hour, ginlimit.WithIdentity("i", testkit.Everybody, hour, slots)},
+			[]string{`ginlimit: WithIdentity("i")` + only}},
+		"an identity without a limit": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody)},
+			[]string{`ginlimit: WithIdentity("i"): ginlimit: invalid argument: no limit given`}},
+		"an identity named as the slots": {"p", options{slots, ginlimit.WithIdentity("p-c", testkit.Everybody, hour)},
+			[]string{`ginlimit: WithIdentity("p-c"): there is another of that name`}},
+		"a limit beside a function": {"p", options{hour, testkit.LimitsFrom(hour)},
+			[]string{funcAll}},
+		"a function beside a limit": {"p", options{testkit.LimitsFrom(hour), ginlimit.Unlimited()},
+			[]string{funcAll}},
+		"slots beside a function": {"p", options{slots, testkit.LimitsFrom(hour)}, nil},
+		"an unknown algorithm": {"p", options{hour.WithAlgorithm(3)},
+			[]string{invalid + "5/h unknown: no such algorithm; " +
+				"want TokenBucket, FixedWindow or SlidingWindow"}},
+		"a calendar's algorithm": {"p", options{daily.WithAlgorithm(ginlimit.FixedWindow)},
+			[]string{invalid + "1/calendar-day fixed-window: a calendar quota has no algorithm"}},
+		"a window with a burst": {"p", options{hour.WithBurst(9).WithAlgorithm(ginlimit.FixedWindow)},
+			[]string{invalid + "5/h burst 9 fixed-window: a window has no burst of its own"}},
+		"a lease of a sliding window": {"p",
+			options{hour, ginlimit.PerDay(5).WithAlgorithm(ginlimit.SlidingWindow), ginlimit.WithLease(time.Second)},
+			[]string{"ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used"}},
+		"one period, two algorithms": {"p", options{hour, hour.WithAlgorithm(ginlimit.FixedWindow)}, nil},
+		"one period, one algorithm": {"p", options{hour, hour.WithBurst(7)},
+			[]string{invalid + "5/h and 5/h burst 7 have the same period"}},
+		"a queue without slots": {"p", options{hour, ginlimit.WithQueue(1, time.Second)},
+			[]string{"ginlimit: WithQueue: there is no InFlight to wait for"}},
+		"a queue and an identity": {"p",
+			options{slots, ginlimit.WithQueue(1, time.Second), ginlimit.WithIdentity("i", testkit.Everybody, hour)},
+			[]string{"ginlimit: WithQueue: a request with a WithIdentity waits for nothing"}},
+		"a floor of all": {"p", options{hour, ginlimit.WithFloor(5)},
+			[]string{"ginlimit: WithFloor(5) leaves nothing of 5/h"}},
+		"all at once": {"", options{nil, ginlimit.WithKey(nil),
+			slots.WithBurst(1), slots, slots, hour, testkit.LimitsFrom(hour),
+			ginlimit.WithIdentity("i", testkit.Everybody, slots), noLimit},
+			[]string{"ginlimit: option 1 is nil", "ginlimit: WithKey: the function is nil", "ginlimit: option 9 is nil", funcAll,
+				"ginlimit: the policy has no name", alone,
+				invalid + "2 in flight and 2 in flight limit the same", `ginlimit: WithIdentity("i")` + only}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter := testkit.NewLocal(t)
+			p, err := limiter.Policy(row.policy, row.opts...)
+			if row.want == nil {
+				require.NoError(t, err)
+				require.NotNil(t, p)
+				return
+			}
+			require.Nil(t, p)
+			requireInvalid(t, err, row.want...)
+			require.Equal(t, err.Error(), testkit.PanicText(t, func() { limiter.Handler(row.policy, row.opts...) }))
+		})
+	}
+}
+
+// TestLimitByPointer is the limit that it points to when the policy is made.
+func TestLimitByPointer(t *testing.T) {
+	t.Parallel()
+	limit := ginlimit.PerHour(2)
+	p := testkit.NewPolicy(t, testkit.NewLocal(t), "p", &limit)
+	limit.Rate = 9
+	peek, err := p.Peek(t.Context(), "192.0.2.1")
+	require.NoError(t, err)
+	require.Equal(t, 2, peek.Remaining)
+}
+
+// TestFaultsOfLimiters, of both kinds.
+func TestFaultsOfLimiters(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	bad := []ginlimit.LimiterOption{nil, ginlimit.WithFloor(-1), ginlimit.WithIdentity("i", nil, ginlimit.InFlight(1))}
+	want := []string{"ginlimit: option 1 is nil", "ginlimit: WithFloor(-1): want at least 0",
+		`ginlimit: WithIdentity("i"): the function is nil`,
+		`ginlimit: WithIdentity("i"): requests in flight are limited by a policy's own InFlight alone`}
+	_, err := ginlimit.NewLimiter(rdb, bad...)
+	requireInvalid(t, err, want...)
+	_, err = ginlimit.NewLocal(bad...)
+	requireInvalid(t, err, want...)
+	err = testkit.PanicError(func() { ginlimit.New(rdb, ginlimit.Per(math.MaxInt32, 36_000*time.Hour), bad...) })
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	for _, line := range want {
+		require.ErrorContains(t, err, line)
+	}
+	require.ErrorContains(t, err, "2147483647/1500d is too large to be counted exactly")
+}
+
+// TestSlotsFromALimitFunc are an error of each call and request, and take nothing.
+func TestSlotsFromALimitFunc(t *testing.T) {
+	t.Parallel()
+	var failed error
+	p := testkit.NewPolicy(t, testkit.NewLocal(t), "p", testkit.ByUser(), ginlimit.InFlight(1),
+		ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+			if client == "plain" {
+				return []ginlimit.Limit{ginlimit.PerHour(5)}, nil
+			}
+			return []ginlimit.Limit{ginlimit.PerHour(5), ginlimit.InFlight(2)}, nil
+		}),
+		ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
+			failed = err
+			c.AbortWithStatus(ginlimit.ErrorStatus(err))
+		}))
+	ctx, n := t.Context(), 1
+	for name, method := range methodsOf(p, &ctx, &n) {
+		err := method("u")
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
+		require.EqualError(t, err,
+			"ginlimit: WithLimitFunc: requests in flight are limited by a policy's own InFlight alone", name)
+	}
+	slot, err := p.Acquire(ctx, "u")
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	require.Nil(t, slot)
+	r := testkit.Serve(p.Handler())
+	require.Equal(t, http.StatusInternalServerError, testkit.Get(r, "/", testkit.User("u")).Code)
+	require.ErrorIs(t, failed, ginlimit.ErrInvalidArgument)
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("plain")).Code)
+}
+
+// TestOneNameHasOneKey: two headers can have the same value, so policies that share buckets have
+// the same KeyFunc.
+func TestOneNameHasOneKey(t *testing.T) {
+	t.Parallel()
+	hour := ginlimit.PerHour(5)
+	byUser, byAddress := ginlimit.WithKey(ginlimit.ByHeader("X-User")), ginlimit.WithKey(ginlimit.ByClientIP)
+	const want = `ginlimit: policies named "p" have different keys; give one of them another name`
+	panics := func(t *testing.T, f func()) {
+		t.Helper()
+		requireInvalid(t, testkit.PanicError(f), want)
+	}
+
+	t.Run("two keys", func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		testkit.NewPolicy(t, l, "p", hour, byUser)
+		_, err := l.Policy("p", hour, byAddress)
+		requireInvalid(t, err, want)
+		_, err = l.Policy("p", byAddress, hour.WithBurst(-1))
+		requireInvalid(t, err, "ginlimit: invalid argument: 5/h burst -1: the burst is negative", want)
+		panics(t, func() { l.Handler("p", hour, byAddress) })
+		testkit.NewPolicy(t, l, "p", hour, byUser)
+		testkit.NewPolicy(t, l, "q", hour, byAddress)
+		testkit.NewPolicy(t, testkit.NewLocal(t), "p", hour, byAddress)
+	})
+	t.Run("a key and none", func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		testkit.NewPolicy(t, l, "p", hour, byUser)
+		worker := testkit.NewPolicy(t, l, "p", hour)
+		_, err := worker.Allow(t.Context(), "ada")
+		require.NoError(t, err, "a worker needs no KeyFunc")
+		panics(t, func() { worker.Handler() })
+		panics(t, func() { l.Handler("p", hour) })
+		panics(t, func() { ginlimit.FirstOf(testkit.NewPolicy(t, l, "other", hour), worker) })
+	})
+	t.Run("none and a key", func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		worker := testkit.NewPolicy(t, l, "p", hour)
+		handler := testkit.NewPolicy(t, l, "p", hour, byUser)
+		handler.Handler()
+		panics(t, func() { worker.Handler() })
+	})
+	t.Run("none that serves, and a key", func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		l.Handler("p", hour)
+		_, err := l.Policy("p", hour, byUser)
+		requireInvalid(t, err, want)
+		testkit.NewPolicy(t, l, "p", hour, byAddress).Handler()
+	})
+	t.Run("none that serves by FirstOf, and a key", func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		ginlimit.FirstOf(testkit.NewPolicy(t, l, "p", hour))
+		_, err := l.Policy("p", hour, byUser)
+		requireInvalid(t, err, want)
+	})
+	t.Run("a default of the limiter", func(t *testing.T) {
+		l := testkit.NewLocal(t, byUser)
+		testkit.NewPolicy(t, l, "p", hour).Handler()
+		_, err := l.Policy("p", hour, byAddress)
+		requireInvalid(t, err, want)
+	})
+	t.Run("a policy in error is forgotten", func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		_, err := l.Policy("p", byUser)
+		requireInvalid(t, err, "ginlimit: invalid argument: no limit given")
+		testkit.NewPolicy(t, l, "p", hour, byAddress).Handler()
+	})
+	t.Run("two of one constructor are not told apart", func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		testkit.NewPolicy(t, l, "p", hour, byUser)
+		testkit.NewPolicy(t, l, "p", hour, ginlimit.WithKey(ginlimit.ByHeader("X-Tenant")))
+	})
+}
