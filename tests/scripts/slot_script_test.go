@@ -97,7 +97,7 @@ func TestMessagesAboutSlots(t *testing.T) {
 func TestSlotsOfAKeyThatExpires(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
-	g := &guardTrace{rdb: s.rdb}
+	g := &guardTrace{rdb: s.rdb, sources: testkit.ScriptSources(t).Server}
 	one, two := "P2 1 1 2,3,", "10000 5000 4 P3 1 1 1 5000 ; P2 1 1 3 10000 2,3,;"
 	for _, value := range []string{one, two, "P1 7 1 "} {
 		for _, left := range []int{0, -2} {
@@ -128,7 +128,7 @@ func TestSlotsOfAKeyThatExpires(t *testing.T) {
 func TestSlotsThatAreNotKept(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
-	g, keys := &guardTrace{rdb: s.rdb}, []string{"1", "2", "3", "4"}
+	g, keys := &guardTrace{rdb: s.rdb, sources: testkit.ScriptSources(t).Server}, []string{"1", "2", "3", "4"}
 	args := []any{"P1", 7, 1, 0, 7, 1, 0, 7, 1, 0, 7, 1, 0}
 	for _, c := range []struct {
 		refused string
@@ -164,7 +164,7 @@ func TestSlotsThatAreNotKept(t *testing.T) {
 func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
-	g := &guardTrace{rdb: s.rdb}
+	g := &guardTrace{rdb: s.rdb, sources: testkit.ScriptSources(t).Server}
 	for _, c := range []struct {
 		value       string
 		ttl         time.Duration
