@@ -127,7 +127,7 @@ func TestWaitingRetryAfterAdmits(t *testing.T) {
 		t.Run(limit.String(), func(t *testing.T) {
 			t.Parallel()
 			for attempt := 0; ; attempt++ {
-				require.Less(t, attempt, 50, "every wait took too long")
+				require.Less(t, attempt, 500, "every wait took too long")
 				key := fmt.Sprint(i, attempt)
 				_, err := limiter.AllowN(t.Context(), key, int(testkit.Burst(limit)), limit)
 				require.NoError(t, err)
