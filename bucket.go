@@ -40,7 +40,6 @@ type limitSet struct {
 	unlimited  Limit              // one that is never counted, if there is one
 	prohibited Limit              // one that denies everything, if there is one
 	slots      int                // requests in flight; 0 is any number
-	slides     bool               // one is a SlidingWindow, which has no leases
 	fields     []httpfields.Limit // of limits, then of prohibited or slots; nil outside a Policy
 	later      atomic.Pointer[laterFields]
 }
@@ -90,7 +89,6 @@ func newLimitSet(limits []Limit) (*limitSet, error) {
 			s.rules.Add(b)
 		}
 		s.limits = append(s.limits, l)
-		s.slides = s.slides || l.Algorithm == SlidingWindow
 		if err := s.findTwin(limits[:i], l); err != nil {
 			errs = append(errs, err)
 		}

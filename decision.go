@@ -69,7 +69,7 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 		}
 		others = append(others, engine.Ask{
 			Prefix: p.identities[i].prefix, Client: key, Set: p.identities[i].limits.rules.Now(), Scope: rules.Tokens,
-			Failure: own.Failure, Lease: own.Lease, Settles: own.Settles, Report: report,
+			Failure: own.Failure, Settles: own.Settles, Report: report,
 		})
 	}
 	d.limits, d.asks, d.answers = limits, d.one.asks[:0], d.one.answers[:0]

@@ -35,6 +35,8 @@ var (
 	slotsSource string
 	//go:embed lua/guards.lua
 	guardsSource string
+	//go:embed lua/lease.lua
+	leaseSource string
 	//go:embed lua/report.lua
 	reportSource string
 	//go:embed lua/plan.lua
@@ -74,6 +76,7 @@ func sources() (s redisstore.Sources) {
 		}
 	}
 	s.Server[redisstore.BanOrSlots] = preludeSource + constants() + slotsSource + guardsSource
+	s.Server[redisstore.Lease] = leases()
 	s.Server[redisstore.Report] = preludeSource + constants() + slotsSource + reportSource
 	return s
 }
@@ -94,6 +97,13 @@ func (r recipe) compose(guarded bool) string {
 			"if reply then return reply, charges end\n" + decide
 	}
 	return begin + slotsSource + "local function decide(KEYS, ARGV)\n" + decide + "end\n" + guardsSource
+}
+
+// leases returns the script that takes tokens ahead.
+func leases() string {
+	tokens := recipe{kinds: []kind{{"token", tokenKindSource}}}
+	return preludeSource + constants() + tokens.modules() +
+		"local function decide(KEYS, ARGV)\n" + decideSource + "end\n" + leaseSource
 }
 
 // modules returns the kinds of limits: a table of functions, each of which makes the module of one.

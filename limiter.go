@@ -85,6 +85,7 @@ type names struct {
 	keys       map[string]string          // where the first policy's KeyFunc is written; at most maxNames
 	algorithms map[namedPeriod]algorithms // of the first policy; at most maxNames
 	warned     map[string]bool            // names that algorithms has
+	rooms      map[namedPeriod]room       // of the first policy; at most maxNames
 }
 
 // writtenAt returns the source line of a function. The compiler may copy a function literal, so its
@@ -131,6 +132,33 @@ func otherKey(name string) error {
 type namedPeriod struct {
 	name   string
 	period time.Duration
+}
+
+// room is how many tokens of a limit's burst are kept for leases.
+type room struct {
+	rate, burst int
+	tokens      int64
+	by          string // what bounds them
+}
+
+// otherRoom reports whether the first policy of a name and a period keeps room for leases and this
+// one does not, or the other way round, or keeps other room of the same limit.
+func (n *names) otherRoom(key namedPeriod, own room) (first room, differs bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	first, known := n.rooms[key]
+	switch {
+	case known && first.rate == own.rate && first.burst == own.burst:
+		return first, first != own
+	case known:
+		return first, (first.tokens > 0) != (own.tokens > 0)
+	case len(n.rooms) < maxNames:
+		if n.rooms == nil {
+			n.rooms = map[namedPeriod]room{}
+		}
+		n.rooms[key] = own
+	}
+	return own, false
 }
 
 // otherAlgorithm reports whether none of a policy's algorithms is one of the first policy of a name

@@ -291,26 +291,14 @@ func WithFailureMode(f FailureMode) Option {
 	})
 }
 
-// WithLease lets this process take tokens ahead of their use, for d at most, and admit from them
-// without asking Redis. The default is 0, which takes none.
+// WithLease lets this process take tokens of a busy key ahead, hold them for d at most, and admit
+// from them without asking Redis. The default is 0, which takes none. The most is a day; more than a
+// second is unwise.
 //
-// A decision by Redis also takes ahead what this process used of the key within the last d: at most
-// what comes back within d, and at most half of what was left when it last asked. No more is
-// admitted than without leases. They save calls where a key is used at a good part of its rate, and
-// little in a bucket that is nearly full or at more than some ten thousand requests per second.
-//
-// Result.Source is [FromLease], and Remaining is what is left of the lease. A [Policy.Block], Reset
-// or Refund takes effect at once in the limiter that makes it, and within d in others. What a
-// process has leased and does not use is missing to others: at most what comes back within d.
-// [Limiter.Close] gives it back. If Redis is lost, so are the leased tokens.
-//
-// The time is this process' clock. There is no lease until a bucket was seen to drain at the pace of
-// that clock, so tests may set Redis' clock.
-//
-// These have no leases: calendar quotas beside other limits, a [SlidingWindow], what may be given
-// back (a [Reservation], and policies with [WithRefund] or [WithSettle]), policies with [InFlight]
-// or [WithBan], requests with a [WithIdentity], and limiters of [NewLocal]. With a policy's own
-// SlidingWindow it is an error, and so is a d below 0 or above a day.
+// A token bucket then admits less at once: of its burst, what comes back in 2d, at most half, is kept
+// for what processes hold. Where the limit has no more, the client is denied for about d/2.
+// Result.Source is [FromLease], and Remaining is what this process holds. The guide says which
+// requests have no lease.
 func WithLease(d time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithLease")

@@ -1,6 +1,7 @@
 package ginlimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,6 +113,9 @@ func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
 	if p.keyed {
 		errs = append(errs, l.names.otherKey(name, p.key))
 	}
+	if !own("WithLease") && (cfg.settleFunc != nil || len(cfg.identities) > 0) {
+		p.lease = 0 // its requests have none, and its burst need not be smaller
+	}
 	p.guard(p.limits)
 	p.trial = p.newTrial()
 	if p.limits.slots == 0 {
@@ -136,9 +140,11 @@ func (p *Policy) publish() error {
 		errs = append(errs, p.limiter.names.keep(p.name, p.key))
 	}
 	p.compareAlgorithms(p.name, p.limits)
+	errs = append(errs, p.compareLeases(p.name, p.limits))
 	for i := range p.identities {
 		errs = append(errs, p.limiter.names.keep(p.config.identities[i].name, p.identities[i].key))
 		p.compareAlgorithms(p.config.identities[i].name, p.identities[i].limits)
+		errs = append(errs, p.compareLeases(p.config.identities[i].name, p.identities[i].limits))
 	}
 	return errors.Join(errs...)
 }
@@ -154,6 +160,24 @@ func (p *Policy) compareAlgorithms(name string, s *limitSet) {
 				"name", name, "period", periodText(limit.Period), "first", first.String(), "other", own.String())
 		}
 	}
+}
+
+// compareLeases returns an error if an earlier policy or identity of the name keeps another part of a
+// common bucket for leases: then more than the limit might be admitted. An identity has no leases.
+func (p *Policy) compareLeases(name string, s *limitSet) error {
+	var errs []error
+	for _, limit := range s.limits {
+		if limit.Algorithm != TokenBucket || limit.Period == 0 { // a window needs no room for leases
+			continue
+		}
+		tokens, by := s.rules.Reserved()
+		own := room{limit.Rate, cmp.Or(limit.Burst, limit.Rate), tokens, by}
+		if first, differs := p.limiter.names.otherRoom(namedPeriod{name, limit.Period}, own); differs {
+			errs = append(errs, invalid("policies named %q share the limit per %s, but keep %d and %d tokens of it for leases, "+
+				"or beside other limits; give one of them another name", name, periodText(limit.Period), first.tokens, own.tokens))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func wrapped(option string, err error) error {
@@ -185,6 +209,9 @@ func (p *Policy) guard(s *limitSet) {
 		slots = s.addSlots(p.name)
 	}
 	s.rules.Guard(ban, slots)
+	if !p.limiter.engine.IsLocal() {
+		s.rules.AllowLeases(p.lease)
+	}
 	s.rules.Divide(int64(p.limiter.defaults.replicas))
 }
 
@@ -221,10 +248,7 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
 	ask := engine.Ask{
 		Prefix: p.prefix, Client: client, Set: limits.rules.Now(), Scope: rules.Tokens, Bans: p.banning(),
-		Failure: engine.Failure(p.failure),
-	}
-	if !limits.slides { // a client's own may
-		ask.Lease = p.lease
+		Failure: engine.Failure(p.failure), Leases: true,
 	}
 	return ask
 }
@@ -287,7 +311,7 @@ func (p *Policy) newTrial() *trial {
 // askOf returns the question about the slots of the client of another question.
 func (t *trial) askOf(own *engine.Ask) engine.Ask {
 	ask := *own
-	ask.Prefix, ask.Set, ask.Scope, ask.Lease = t.prefix, &t.limits.rules, rules.All, 0
+	ask.Prefix, ask.Set, ask.Scope, ask.Leases = t.prefix, &t.limits.rules, rules.All, false
 	return ask
 }
 

@@ -3,6 +3,7 @@ package bench
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/ginlimit/ginlimit/bench/internal/peers"
 	"github.com/ginlimit/ginlimit/bench/internal/redistest"
@@ -15,7 +16,7 @@ func TestEveryLibraryLimits(t *testing.T) {
 			continue
 		}
 		t.Run(l.Name, func(t *testing.T) {
-			limiter, err := l.New(redistest.Connect(t, redistest.Start(t)), 5, 5)
+			limiter, err := l.New(redistest.Connect(t, redistest.Start(t)), peers.Limit{Rate: 5, Period: time.Hour, Burst: 5})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -17,30 +17,31 @@ import (
 // a bucket from which processes take tokens ahead, where no token comes back by itself:
 //
 //	taken     tokens that are missing from the bucket, among them those that processes hold
+//	ahead     tokens that were taken ahead, or held for longer, by all processes
 //	held[p]   tokens that process p has taken ahead and not used
-//	used[p]   tokens that process p has admitted
-//	room[p]   tokens that were left when process p last asked
+//	back      tokens that a process gives back, before they have arrived
 //
-// A decision by Redis is that of a bucket without leases: n tokens are granted if taken + n ≤
-// burst, else the call is refused, whoever holds tokens, its own process included. So a refusal may
-// be owed to tokens that another process holds, of which there are at most held. Remaining is burst
-// − taken, less what was granted to the caller: what it also leases counts as left. Then it may
-// take a tokens ahead, in whole charges: a ≤ used[p], a ≤ rate × d, a ≤ half of room[p] without the
-// caller's own, and as many as there are. Taken rises by all of them, and held[p] by a.
+// A decision by Redis is that of a bucket without leases that holds H fewer: n tokens are granted if
+// taken + n ≤ burst − H, else the call is refused, whoever holds tokens. Remaining is burst − H −
+// taken, less what was granted to the caller: what it also leases counts as left. Then it may take a
+// tokens ahead, in whole charges, as many as there are, and hold k of those that it held for longer:
+// ahead rises by both, to H/2 at most. Taken rises by n and a. The others that it held go back.
 //
 // A decision from a lease grants all n, and n ≤ held[p], which falls by n; taken stays as it is.
 // Remaining is at most what is left of held[p]. If a process makes one call at a time, Remaining is
 // all that is left, and Redis is asked only if held[p] < n.
 //
-// Peek changes nothing, and Remaining is burst − taken. Refund lowers taken by n, down to 0, and
-// ends the lease of its own process: held[p] is 0. It takes nothing from others. The end of a
-// process gives back what it holds: taken falls by held[p].
+// What goes back arrives at any time later, and lowers taken. Peek changes nothing, and Remaining is
+// burst − H − taken. Refund lowers taken by n, down to 0. The end of a process gives back what it
+// holds: taken falls by held[p].
 //
 // So each token that is granted was taken first, once: who is admitted never passes the burst, and
-// what is refunded on top of it. A call without an answer may charge what it would have been
-// granted, and what it takes ahead; nobody holds that. A lease may be lost at any time, by such a
-// call about any key or by a change of another key of its stripe, so held[p] is the most that p may
-// hold.
+// what is refunded on top of it. Nor does taken pass burst − H, and what all processes hold H/2, as
+// nothing is taken ahead a second time while a test runs.
+//
+// A call without an answer may charge what it would have been granted, and go on without its caller.
+// If a process makes several calls at a time, the model keeps only the most that all processes hold,
+// in held[0], of which any part may go back and arrive at any time.
 
 // leasedSlowLimit is one whose buckets regain no token while a test runs, and twelve while a lease lasts.
 var leasedSlowLimit = ginlimit.PerDay(288).WithBurst(60)
@@ -48,12 +49,13 @@ var leasedSlowLimit = ginlimit.PerDay(288).WithBurst(60)
 const (
 	longLease = time.Hour
 	perLease  = 12
+	slowHolds = 60 - 2*perLease
 )
 
 // leasedBucket is the state of that specification.
 type leasedBucket struct {
-	taken            int
-	held, used, room [processes]int
+	taken, ahead, back int
+	held               [processes]int
 }
 
 // leasedBuckets is the model of that specification. It is alone if each process makes one call at a
@@ -63,8 +65,18 @@ func leasedBuckets(alone bool) porcupine.NondeterministicModel {
 		Partition: byKey,
 		Init:      func() []any { return []any{leasedBucket{}} },
 		Step: func(state, input, output any) (next []any) {
-			for _, b := range state.(leasedBucket).step(input.(operation), output.(outcome), alone) {
-				next = append(next, b)
+			in, out := input.(operation), output.(outcome)
+			if !alone {
+				in.process = 0
+			}
+			known := map[leasedBucket]bool{}
+			for _, before := range state.(leasedBucket).before(alone) {
+				for _, after := range before.step(in, out, alone) {
+					known[after] = true
+				}
+			}
+			for after := range known {
+				next = append(next, after)
 			}
 			return next
 		},
@@ -72,29 +84,42 @@ func leasedBuckets(alone bool) porcupine.NondeterministicModel {
 	}
 }
 
+// before returns what the bucket may be before an operation, as tokens go back.
+func (b leasedBucket) before(alone bool) (all []leasedBucket) {
+	from := &b.back
+	if !alone {
+		from = &b.held[0]
+	}
+	all = append(all, b)
+	for *from > 0 {
+		*from--
+		b.taken = max(0, b.taken-1)
+		all = append(all, b)
+	}
+	return all
+}
+
 // step returns what the bucket may be after an operation, nothing if the operation cannot have been told that.
 func (b leasedBucket) step(in operation, out outcome, alone bool) []leasedBucket {
-	p, r, left := in.process, out.result, leasedSlowLimit.Burst-b.taken
+	p, r := in.process, out.result
 	switch {
 	case in.verb == peek:
-		if out.lost || r.Granted == 0 && r.Source == ginlimit.FromRedis && r.Remaining == left {
+		if out.lost || r.Granted == 0 && r.Source == ginlimit.FromRedis && r.Remaining == slowHolds-b.taken {
 			return []leasedBucket{b}
 		}
 		return nil
 	case in.verb == refund:
 		after := b
-		after.taken, after.held[p] = max(0, b.taken-in.n), 0
+		after.taken = max(0, b.taken-in.n)
 		if out.lost {
 			return []leasedBucket{b, after}
 		}
 		return []leasedBucket{after}
 	case in.verb == end:
-		b.taken -= b.held[p]
-		b.held[p], b.used[p], b.room[p] = 0, 0, 0
+		b.taken, b.held[p] = max(0, b.taken-b.held[p]), 0
 		return []leasedBucket{b}
 	case r.Source == ginlimit.FromLease:
 		b.held[p] -= in.n
-		b.used[p] += in.n
 		if r.Granted != in.n || r.Remaining < 0 || b.held[p] < r.Remaining || alone && b.held[p] > r.Remaining {
 			return nil
 		}
@@ -105,8 +130,8 @@ func (b leasedBucket) step(in operation, out outcome, alone bool) []leasedBucket
 
 // asked returns what the bucket may be after Redis was asked for tokens.
 func (b leasedBucket) asked(in operation, out outcome, alone bool) (next []leasedBucket) {
-	p, r, left := in.process, out.result, leasedSlowLimit.Burst-b.taken
-	granted, charge := min(in.n, left), 1
+	p, r, left := in.process, out.result, slowHolds-b.taken
+	granted, charge := max(0, min(in.n, left)), 1
 	if in.verb == allowN {
 		charge = in.n
 		if in.n > left {
@@ -121,23 +146,25 @@ func (b leasedBucket) asked(in operation, out outcome, alone bool) (next []lease
 	case alone && b.held[p] >= in.n:
 		return nil
 	}
-	room := leasedSlowLimit.Burst
-	if alone { // else another call may have been answered meanwhile
-		room = b.room[p]
-	}
-	most := 0
-	if granted > 0 {
-		most = max(0, min(b.used[p], perLease, (room-in.n)/2, left-granted))
-	}
-	for ahead := 0; ahead <= most; ahead += charge {
-		after := b
-		after.taken += granted + ahead
-		if !out.lost {
-			after.used[p] += granted
-			after.held[p] += ahead
-			after.room[p] = leasedSlowLimit.Burst - after.taken
+	plain := b // a call that takes nothing ahead leaves the lease as it is
+	plain.taken += granted
+	next = append(next, plain)
+	for kept := 0; kept <= min(b.held[p], perLease-b.ahead); kept++ {
+		most := 0
+		if granted > 0 {
+			most = min(perLease-b.ahead-kept, left-granted)
 		}
-		next = append(next, after)
+		for ahead := 0; ahead <= most; ahead += charge {
+			after := plain
+			after.taken += ahead
+			after.ahead += kept + ahead
+			after.held[p] = kept + ahead
+			after.back += b.held[p] - kept
+			if !alone { // some may be used before they go back
+				after.held[p], after.back = b.held[p]+ahead, 0
+			}
+			next = append(next, after)
+		}
 	}
 	return next
 }

@@ -43,6 +43,13 @@ func buildVersions(t *testing.T) versions {
 	return built
 }
 
+// buildThis builds the program with the library of this tree alone.
+func buildThis(t *testing.T) versions {
+	built := versions{"new": filepath.Join(t.TempDir(), "new")}
+	run(t, "go", "build", "-ldflags=-s -w", "-o", built["new"], "./sidebyside/process")
+	return built
+}
+
 // extract writes the files of the commit into a folder.
 func extract(t *testing.T, root, to string) {
 	t.Helper()

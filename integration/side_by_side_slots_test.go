@@ -102,6 +102,10 @@ func slotsOfKilledProcesses(t *testing.T, v versions, rdb *redis.Client) {
 
 // leasesSideBySide: processes of both versions take tokens of one key with leases, at more than its
 // rate and at less. One of each version is closed in between, and gives its lease back.
+//
+// The versions have different rules: the old one decides by all of the burst, and knows nothing of the
+// lease bucket. So nothing is compared but the bound, to which what processes of this version may hold
+// comes once: twice what flows back in a lease, or half of the burst.
 func leasesSideBySide(t *testing.T, v versions, rdb *redis.Client) {
 	addr := rdb.Options().Addr
 	processes := append(v.pair(t, addr), v.pair(t, addr)...)
@@ -129,7 +133,8 @@ func leasesSideBySide(t *testing.T, v versions, rdb *redis.Client) {
 	}
 	load(processes[:2], time.Second, 10*time.Millisecond)
 	load(processes[:2], time.Second/2, 2*time.Millisecond)
-	fullest := assertNoMoreThan(t, limit, all, loss{})
+	bound := limit.WithBurst(limit.Burst + limit.Burst/2)
+	fullest := assertNoMoreThan(t, bound, all, loss{from: -1, to: -1})
 	say(t, "%d of %d calls pass, %d of a burst of %d in the fullest span, from leases %v",
 		len(all), calls, fullest, limit.Burst, leased)
 	require.Greater(t, calls, len(all), "the limit is not reached")

@@ -25,7 +25,7 @@ func TestImportsGoOneWay(t *testing.T) {
 		"clocktrust": {},
 		"memory":     {module + "bucket"},
 		"denycache":  {module + "bucket", module + "clocktrust"},
-		"lease":      {module + "bucket", module + "clocktrust"},
+		"lease":      {module + "bucket"},
 		"fifo":       {},
 		"httpfields": {},
 		"inflight":   {module + "bucket"},

@@ -113,7 +113,6 @@ var targets = []target{
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
 	{"internal/lease/cache.go", []stage{leaseTests, leaseSim, leases}},
 	{"internal/lease/trip.go", []stage{leaseTests, leaseSim}},
-	{"internal/lease/watch.go", []stage{leaseTests, leaseSim}},
 	{"internal/dispatch/batch.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/borrowed.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/bounded.go", []stage{dispatchTests, dispatchSim}},

@@ -62,7 +62,7 @@ func (c *contestant) setUp(ctx context.Context, s situation) error {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr}) // as in the quickstart
 	c.cleanup = append(c.cleanup, func() { _ = rdb.Close() })
-	limiter, err := c.library.New(rdb, s.perHour, s.burst)
+	limiter, err := c.library.New(rdb, s.limit)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.library.Name, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/ginlimit/ginlimit/bench/internal/peers"
+	"github.com/ginlimit/ginlimit/bench/internal/spread"
 )
 
 // table writes Markdown while the situations are measured.
@@ -75,17 +76,17 @@ func decisionRow(label, ours string, r results) []string {
 	fastest, thriftiest := r.bestPeer(timeOf), r.bestPeer(cpuOf)
 	return []string{
 		label,
-		r.spread(ours, timeOf).text(1),
-		named(fastest, r.spread(fastest, timeOf).text(1)),
-		bold(r.ratio(fastest, ours, timeOf).text(2)),
-		r.spread(ours, cpuOf).text(1),
-		r.spread(ours, redisCPUOf).middle(2),
-		named(thriftiest, r.spread(thriftiest, cpuOf).text(1)),
-		r.ratio(ours, thriftiest, cpuOf).text(2),
-		r.spread(ours, p50Of).middle(1), r.peersBest(p50Of, 1),
-		r.spread(ours, p99Of).middle(0), r.peersBest(p99Of, 0),
-		r.spread(ours, allocationsOf).middle(1),
-		r.spread(r.bare(), timeOf).middle(1),
+		r.spread(ours, timeOf).Text(1),
+		named(fastest, r.spread(fastest, timeOf).Text(1)),
+		bold(r.ratio(fastest, ours, timeOf).Text(2)),
+		r.spread(ours, cpuOf).Text(1),
+		r.spread(ours, redisCPUOf).Middle(2),
+		named(thriftiest, r.spread(thriftiest, cpuOf).Text(1)),
+		r.ratio(ours, thriftiest, cpuOf).Text(2),
+		r.spread(ours, p50Of).Middle(1), r.peersBest(p50Of, 1),
+		r.spread(ours, p99Of).Middle(0), r.peersBest(p99Of, 0),
+		r.spread(ours, allocationsOf).Middle(1),
+		r.spread(r.bare(), timeOf).Middle(1),
 	}
 }
 
@@ -93,23 +94,23 @@ func httpRow(label, ours string, r results) []string {
 	fastest, thriftiest := r.bestPeer(timeOf), r.bestPeer(cpuOf)
 	return []string{
 		label,
-		r.spread(r.bare(), timeOf).text(1),
-		spreadOf(r.added(ours, timeOf)).text(1),
-		named(fastest, spreadOf(r.added(fastest, timeOf)).text(1)),
-		bold(r.addedRatio(ours, fastest, timeOf).text(2)),
-		spreadOf(r.added(ours, cpuOf)).text(1),
-		named(thriftiest, spreadOf(r.added(thriftiest, cpuOf)).text(1)),
-		r.addedRatio(ours, thriftiest, cpuOf).text(2),
-		r.spread(ours, p50Of).middle(0), r.peersBest(p50Of, 0),
-		r.spread(ours, p99Of).middle(0), r.peersBest(p99Of, 0), r.spread(r.bare(), p99Of).middle(0),
-		spreadOf(r.added(ours, allocationsOf)).middle(1),
+		r.spread(r.bare(), timeOf).Text(1),
+		spread.Of(r.added(ours, timeOf)).Text(1),
+		named(fastest, spread.Of(r.added(fastest, timeOf)).Text(1)),
+		bold(r.addedRatio(ours, fastest, timeOf).Text(2)),
+		spread.Of(r.added(ours, cpuOf)).Text(1),
+		named(thriftiest, spread.Of(r.added(thriftiest, cpuOf)).Text(1)),
+		r.addedRatio(ours, thriftiest, cpuOf).Text(2),
+		r.spread(ours, p50Of).Middle(0), r.peersBest(p50Of, 0),
+		r.spread(ours, p99Of).Middle(0), r.peersBest(p99Of, 0), r.spread(r.bare(), p99Of).Middle(0),
+		spread.Of(r.added(ours, allocationsOf)).Middle(1),
 	}
 }
 
 // peersBest is the cell of the peer with the least of a figure.
 func (r results) peersBest(f figure, digits int) string {
 	peer := r.bestPeer(f)
-	return named(peer, r.spread(peer, f).middle(digits))
+	return named(peer, r.spread(peer, f).Middle(digits))
 }
 
 func named(library, figure string) string {

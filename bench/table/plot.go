@@ -31,7 +31,7 @@ func plot(measured map[string]results) []byte {
 	for i, s := range plotSituations {
 		top, most := i*panel+8, 0.0
 		perSecond := func(library string) float64 {
-			if v := measured[s].spread(library, timeOf).median; v > 0 {
+			if v := measured[s].spread(library, timeOf).Median; v > 0 {
 				return 1e6 / v
 			}
 			return 0

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/ginlimit/ginlimit/bench/internal/peers"
+	"github.com/ginlimit/ginlimit/bench/internal/spread"
 )
 
 // results are the rounds of one situation.
@@ -44,7 +45,7 @@ func (r results) each(library string, f figure) []float64 {
 	return values
 }
 
-func (r results) spread(library string, f figure) spread { return spreadOf(r.each(library, f)) }
+func (r results) spread(library string, f figure) spread.Spread { return spread.Of(r.each(library, f)) }
 
 // maxWrong is the share of wrong answers above which a library is not the best peer: an error is no decision.
 const maxWrong = 0.01
@@ -53,10 +54,10 @@ const maxWrong = 0.01
 func (r results) bestPeer(f figure) string {
 	best, least := "", math.Inf(1)
 	for _, l := range r.libraries {
-		if l.Role != peers.Peer || r.spread(l.Name, wrongOf).median > maxWrong {
+		if l.Role != peers.Peer || r.spread(l.Name, wrongOf).Median > maxWrong {
 			continue
 		}
-		if m := r.spread(l.Name, f).median; m < least {
+		if m := r.spread(l.Name, f).Median; m < least {
 			best, least = l.Name, m
 		}
 	}
@@ -74,13 +75,13 @@ func (r results) bare() string {
 }
 
 // ratio compares two libraries within each round.
-func (r results) ratio(above, below string, f figure) spread {
+func (r results) ratio(above, below string, f figure) spread.Spread {
 	a, b := r.each(above, f), r.each(below, f)
 	var ratios []float64
 	for i := range min(len(a), len(b)) {
 		ratios = append(ratios, a[i]/b[i])
 	}
-	return spreadOf(ratios)
+	return spread.Of(ratios)
 }
 
 // added returns, of each round, what a library takes more than Gin without a limiter.
@@ -94,7 +95,7 @@ func (r results) added(library string, f figure) []float64 {
 }
 
 // addedRatio compares what two libraries add, in the rounds in which the second added anything.
-func (r results) addedRatio(above, below string, f figure) spread {
+func (r results) addedRatio(above, below string, f figure) spread.Spread {
 	a, b := r.added(above, f), r.added(below, f)
 	var ratios []float64
 	for i := range min(len(a), len(b)) {
@@ -102,5 +103,5 @@ func (r results) addedRatio(above, below string, f figure) spread {
 			ratios = append(ratios, a[i]/b[i])
 		}
 	}
-	return spreadOf(ratios)
+	return spread.Of(ratios)
 }

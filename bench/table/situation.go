@@ -13,29 +13,33 @@ type situation struct {
 	label    string // in the table
 	clients  int
 	callers  int
-	perHour  int
-	burst    int
+	limit    peers.Limit
 	refused  bool
 	distance time.Duration // added to the round trip to Redis
 	tool     *tool         // sends requests over HTTP, if there is one
 	longer   int           // how many times as long as the others its rounds are
 }
 
-// A hundred a minute, or of a client that all ask for, 10,000 a second; and a burst that nobody uses up.
-const perHour, hotPerHour, plenty = 6000, 36_000_000, 1_000_000_000
+// plenty is a burst that nobody uses up.
+const plenty = 1_000_000_000
+
+// The limits. Tokens are leased no faster than they flow back to the limit, so hot has a rate that nobody asks for.
+var (
+	perMinute = peers.Limit{Rate: 100, Period: time.Minute, Burst: plenty}
+	hot       = peers.Limit{Rate: 10_000_000, Period: time.Second, Burst: plenty}
+	oneAnHour = peers.Limit{Rate: 1, Period: time.Hour, Burst: 1}
+)
 
 // situations returns all, in the order of the table.
 func situations() []situation {
 	var all []situation
 	for _, s := range []situation{
-		{name: "clients=1000", label: "1,000 clients", clients: 1000, perHour: perHour, burst: plenty},
-		{name: "clients=1000000", label: "1,000,000 clients", clients: 1_000_000, perHour: perHour, burst: plenty},
-		{name: "hot", label: "one client", clients: 1, perHour: hotPerHour, burst: plenty},
-		{name: "refused", label: "all refused", clients: 1000, perHour: 1, burst: 1, refused: true},
-		{name: "distance=1ms", label: "1 ms to Redis", clients: 1000, perHour: perHour,
-			burst: plenty, distance: time.Millisecond},
-		{name: "distance=5ms", label: "5 ms to Redis", clients: 1000, perHour: perHour,
-			burst: plenty, distance: 5 * time.Millisecond},
+		{name: "clients=1000", label: "1,000 clients", clients: 1000, limit: perMinute},
+		{name: "clients=1000000", label: "1,000,000 clients", clients: 1_000_000, limit: perMinute},
+		{name: "hot", label: "one client", clients: 1, limit: hot},
+		{name: "refused", label: "all refused", clients: 1000, limit: oneAnHour, refused: true},
+		{name: "distance=1ms", label: "1 ms to Redis", clients: 1000, limit: perMinute, distance: time.Millisecond},
+		{name: "distance=5ms", label: "5 ms to Redis", clients: 1000, limit: perMinute, distance: 5 * time.Millisecond},
 	} {
 		for _, callers := range []int{1, 16, 64, 512} {
 			s, base := s, s
@@ -53,7 +57,7 @@ func situations() []situation {
 	}
 	for _, t := range tools() {
 		all = append(all, situation{name: "http/" + t.name, label: "HTTP with " + t.name,
-			perHour: hotPerHour, burst: plenty, tool: t, longer: 1})
+			limit: hot, tool: t, longer: 1})
 	}
 	return all
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ginlimit/ginlimit/bench/internal/peers"
 	"github.com/ginlimit/ginlimit/bench/internal/proxy"
 	"github.com/ginlimit/ginlimit/bench/internal/redistest"
+	"github.com/ginlimit/ginlimit/bench/internal/spread"
 )
 
 func TestMain(m *testing.M) {
@@ -112,10 +113,10 @@ func TestRatios(t *testing.T) {
 	if peer != "b" {
 		t.Errorf("the best peer is %q", peer)
 	}
-	if got := r.ratio("a", "ginlimit", timeOf); got != (spread{3, 3, 3}) {
+	if got := r.ratio("a", "ginlimit", timeOf); got != (spread.Spread{Median: 3, Low: 3, High: 3}) {
 		t.Errorf("times as fast: %v", got)
 	}
-	if got := r.addedRatio("ginlimit", "b", timeOf).median; got != 1./6 {
+	if got := r.addedRatio("ginlimit", "b", timeOf).Median; got != 1./6 {
 		t.Errorf("added: %v, want 1/6", got)
 	}
 }

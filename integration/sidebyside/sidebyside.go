@@ -33,6 +33,7 @@ type Command struct {
 	D       time.Duration
 	ID      string // of a reservation or a slot that a later command settles or releases
 	Callers int    // of an operation that many make at once
+	Log     string // a file to which a load appends each Admission at once, as the process may be killed
 	Seed    uint64
 }
 

@@ -22,6 +22,7 @@ const (
 
 	Slots Kind = iota - 1 // never by time: a slot is free when its holder releases it
 	Ban                   // never by time: while it has a level, nobody is admitted
+	Ahead                 // evenly: it is charged with tokens that processes take ahead of the limits before it
 )
 
 // Bucket is a limit, a ban or slots, in the integers that the scripts use.
@@ -83,10 +84,10 @@ func New(kind Kind, id string, rate, burst, period int64) (Bucket, bool) {
 	return b, true
 }
 
-// IsLimit reports whether the bucket belongs to a limit. A ban and slots have no tokens.
+// IsLimit reports whether the bucket belongs to a limit, and not to a ban, slots or leases.
 func (b *Bucket) IsLimit() bool { return b.Kind < Slots }
 
-// Counted returns how many of the buckets belong to limits. A ban and slots come after them.
+// Counted returns how many of the buckets belong to limits. All others come after them.
 func Counted(buckets []Bucket) int {
 	n := len(buckets)
 	for n > 0 && !buckets[n-1].IsLimit() {

@@ -28,6 +28,8 @@ const (
 type Op struct {
 	Verb    Verb
 	Charges int64   // of a Take: as many as fit are made; 0 makes none
+	Ahead   int64   // of a Take: charges after these that are taken ahead, of which as many as fit are made
+	Held    int64   // of a Take: tokens taken ahead before, which are to be held for longer
 	N       int64   // tokens of each charge, or tokens; of a Block milliseconds; at least 1, also of a Reset
 	Bans    Bans    // of a Take: which denials ban the client, if there is a ban
 	Claims  []Claim // of a Return: what the call has left in each bucket
@@ -95,7 +97,8 @@ func Peek(n int64) Op { return Op{Verb: Take, N: n} }
 // charges.
 func (o Op) Merges(other Op) bool {
 	takes := o.Verb == Take && other.Verb == Take && o.Charges > 0 && other.Charges > 0
-	return takes && o.N == other.N && o.Bans == other.Bans && o.Charges <= MaxUnits-other.Charges
+	return takes && o.Ahead+o.Held+other.Ahead+other.Held == 0 &&
+		o.N == other.N && o.Bans == other.Bans && o.Charges <= MaxUnits-other.Charges
 }
 
 // Only returns the Op for one of the buckets.

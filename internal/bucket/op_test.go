@@ -9,10 +9,16 @@ import (
 func TestOpsMerge(t *testing.T) {
 	t.Parallel()
 	take := func(charges, n int64) Op { return Op{Verb: Take, Charges: charges, N: n} }
+	ahead, longer := take(1, 1), take(1, 1)
+	ahead.Ahead, longer.Held = 1, 1
 	for name, c := range map[string]struct {
 		a, b Op
 		want bool
 	}{
+		"what is taken ahead":         {ahead, take(1, 1), false},
+		"what others take ahead":      {take(1, 1), ahead, false},
+		"what is held for longer":     {longer, take(1, 1), false},
+		"what others hold for longer": {take(1, 1), longer, false},
 		"of one token each":           {take(1, 1), take(1, 1), true},
 		"of several charges":          {take(3, 2), take(5, 2), true},
 		"of charges of other sizes":   {take(1, 1), take(1, 2), false},

@@ -55,6 +55,8 @@ func (c *Clock) Jumps() uint64 { return c.jumps.Load() }
 func (c *Clock) Observe(moved int64, shortest, longest time.Duration) (useful bool) {
 	score := c.score.Load()
 	switch {
+	case shortest < 0: // both calls were in flight at once: Redis may have decided the later one first
+		return false
 	case moved > longest.Milliseconds()+2:
 		c.score.CompareAndSwap(score, max(-2, score-2))
 		c.moves.Store(0)

@@ -32,6 +32,7 @@ func TestWhatIsSeenOfAClock(t *testing.T) {
 		"too short a time":                    {3, minElapsed - 1, minElapsed, false, false, false},
 		"too far, in however short a time":    {3, 0, 0, true, true, false},
 		"not too far, in however short a one": {2, 0, 0, false, false, false},
+		"in flight at once, in either order":  {10, -ms, ms, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -30,9 +30,9 @@ const (
 // The level that Redis found falls only by what drains. Redis read it between the request and the
 // answer. Counted from the request, the level is a lower bound; it decides whether to deny. Counted
 // from the answer, the level is an upper bound; it sets the wait that the client is given. So the
-// cache denies no client that Redis would admit, with two exceptions, each for a second at most.
+// cache denies no client that Redis would admit, with three exceptions, each for a second at most.
 // Another process may have given tokens back. A limit may have been raised during a block, and the
-// call takes several tokens.
+// call takes several tokens. A denial may be held: see Denial.
 //
 // The cache uses this process' clock. It denies nobody until Redis' clock is trusted, and observes
 // falling levels to establish the trust.
@@ -60,12 +60,17 @@ type Subject struct {
 	Hash    uint64
 	Buckets []bucket.Bucket
 	N       int64 // tokens of one charge
+	Waits   bool  // for tokens: it is denied for no longer than the states say
 }
 
 // Denial is what Redis found when it denied a request.
 type Denial struct {
 	States         []bucket.State
-	Sent, Received time.Time // when the request was sent, and the answer received
+	Found          []bucket.State // if Redis took something first, and left the States; else nil
+	Sent, Received time.Time      // when the request was sent, and the answer received
+	// AtLeast is for how long token buckets deny, whatever the states say, if tokens are leased: so that
+	// processes ask Redis seldom if the limit has no more. 0 is as long as the states say.
+	AtLeast time.Duration
 }
 
 // entry is a remembered denial. It is immutable.
@@ -95,9 +100,15 @@ func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
 	return (*table)[i : i+ways]
 }
 
+// Denies reports whether the cache may deny by these buckets: if their tokens come back by Redis'
+// clock, only while that is trusted.
+func (c *Cache) Denies(buckets []bucket.Bucket) bool {
+	return c != nil && (c.clock.Trusted() || bucket.Timed(buckets) < 0)
+}
+
 // Lookup reports whether Redis would deny a charge. If so, it sets the states of the buckets.
 func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
-	if c == nil || !c.clock.Trusted() && bucket.Timed(s.Buckets) >= 0 {
+	if !c.Denies(s.Buckets) {
 		return false
 	}
 	e := find(c.places(s.Hash), s)
@@ -105,11 +116,14 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 		return false
 	}
 	now := time.Now()
-	age := now.Sub(e.Sent)
-	if age >= life {
+	age, held := now.Sub(e.Sent), e.AtLeast > 0
+	if age >= life || held && (age >= e.AtLeast || s.Waits) {
 		return false
 	}
-	maxAge := int64((age + time.Millisecond - 1) / time.Millisecond)
+	maxAge := int64(0)
+	if !held {
+		maxAge = bucket.CeilDiv(int64(age), int64(time.Millisecond))
+	}
 	denied := false
 	for i := range s.Buckets {
 		denied = denied || s.Buckets[i].Denies(e.States[i], maxAge, s.N)
@@ -118,6 +132,9 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 		minAge := now.Sub(e.Received).Milliseconds()
 		for i := range s.Buckets {
 			states[i] = s.Buckets[i].After(e.States[i], minAge)
+			if held && s.Buckets[i].Denies(e.States[i], 0, s.N) {
+				states[i] = s.Buckets[i].DenyFor(states[i], bucket.CeilDiv(int64(e.AtLeast-age), int64(time.Millisecond)), s.N)
+			}
 		}
 	}
 	return denied
@@ -147,13 +164,18 @@ func (c *Cache) Remember(s Subject, r Denial) {
 		c.table.CompareAndSwap(nil, &table)
 	}
 	places := c.places(s.Hash)
-	if !c.clock.Always() {
-		if before := find(places, s); before != nil && !c.observe(before, s.Buckets, r) {
-			return
+	if before := find(places, s); before != nil && !c.clock.Always() && !c.observe(before, s.Buckets, r) {
+		return
+	}
+	for i := range places {
+		if before := places[i].Load(); before != nil && before.matches(s.Hash, s.Key) {
+			if left := before.AtLeast - r.Sent.Sub(before.Sent); left > 0 { // clients were told of that one
+				r.AtLeast = min(r.AtLeast, left)
+			}
 		}
 	}
 	e := &entry{hash: s.Hash, key: string(s.Key), buckets: c.intern(s.Buckets), n: s.N, Denial: r}
-	e.States = slices.Clone(r.States)
+	e.States, e.Found = slices.Clone(r.States), nil
 	place, old := choosePlace(places, e)
 	if place.CompareAndSwap(old, e) && c.changedSince(s.Hash, r.Sent) {
 		place.CompareAndSwap(e, nil)
@@ -180,7 +202,11 @@ func (c *Cache) observe(before *entry, buckets []bucket.Bucket, r Denial) bool {
 	if i < 0 {
 		return true
 	}
-	fell := buckets[i].ResetAfter(before.States[i]) - buckets[i].ResetAfter(r.States[i])
+	found := r.States
+	if r.Found != nil {
+		found = r.Found
+	}
+	fell := buckets[i].ResetAfter(before.States[i]) - buckets[i].ResetAfter(found[i])
 	return c.clock.Observe(fell, r.Sent.Sub(before.Received), r.Received.Sub(before.Sent)) || c.clock.Trusted()
 }
 

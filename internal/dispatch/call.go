@@ -63,8 +63,14 @@ func NewCall() *Call { return &Call{caller: caller{done: make(chan struct{}, 1)}
 // Reset makes the call one for an Op on buckets, without a key yet. It reuses the memory of the
 // call's last use.
 func (c *Call) Reset(op bucket.Op, buckets []bucket.Bucket) {
-	c.Op, c.Buckets, c.Attempt = op, buckets, bucket.Attempt{}
+	c.Op, c.Attempt = op, bucket.Attempt{}
 	c.Key, c.Others, c.progress = c.Key[:0], c.Others[:0], queued
+	c.SetBuckets(buckets)
+}
+
+// SetBuckets sets the buckets of the call.
+func (c *Call) SetBuckets(buckets []bucket.Bucket) {
+	c.Buckets = buckets
 	n := len(buckets)
 	c.States, c.Names = slices.Grow(c.States[:0], n)[:n], slices.Grow(c.Names[:0], n)[:n]
 }

@@ -221,7 +221,7 @@ func (s *simulation) drawKeys(r *rand.Rand) {
 func (s *simulation) direct(r *rand.Rand) {
 	var callers sync.WaitGroup
 	budget := 100 + r.IntN(100)
-	if r.IntN(20) == 0 { // a crowd, more than one batch takes
+	if r.IntN(20) == 0 { // a maxWaiters, more than one batch takes
 		p := s.processes[0]
 		at := time.Duration(r.IntN(int(min(s.horizon, time.Second)/time.Millisecond))) * time.Millisecond
 		for i := range 130 + r.IntN(600) {

@@ -61,11 +61,14 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 	return nil
 }
 
-// apply sends a change to the store. It voids what this process keeps of the key: leases, unless the
-// change only takes more, denials, and after a reset the ban. It wakes callers that wait.
+// apply sends a change to the store. It ends what this process keeps of the key: denials; a reset or a
+// block also ends leases, and a reset the ban. It wakes callers that wait.
 func (e *Engine) apply(ctx context.Context, c *dispatch.Call, send redisstore.Send) error {
 	began, isReset := time.Now(), c.Op.Verb == bucket.Reset
-	late, end := true, e.voidLeases(c)
+	late, end := true, func(bool) {}
+	if c.Op.Verb == bucket.Reset || c.Op.Verb == bucket.Block {
+		end = e.leases.End(c.Hash)
+	}
 	defer func() { end(late) }() // a hook of the client may end the goroutine
 	err := send(ctx, c)
 	late = mayStillHappen(err)
@@ -77,18 +80,6 @@ func (e *Engine) apply(ctx context.Context, c *dispatch.Call, send redisstore.Se
 	}
 	e.changed(c.Key, c.Hash, err)
 	return err
-}
-
-// voidLeases voids a key's leases, unless the change only takes more. The function that it returns
-// ends the change; if the change is late, Redis may still make it.
-func (e *Engine) voidLeases(c *dispatch.Call) (end func(late bool)) {
-	switch c.Op.Verb {
-	case bucket.Charge:
-		return func(bool) {}
-	case bucket.Return:
-		return e.leases.Returns(c.Hash)
-	}
-	return e.leases.Forget(c.Hash)
 }
 
 // applyLocally makes a change to the buckets that decide without Redis.

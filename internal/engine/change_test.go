@@ -112,8 +112,8 @@ var changes = map[string]func(ctx context.Context, e *engine.Engine, ask *engine
 	"reset": func(ctx context.Context, e *engine.Engine, ask *engine.Ask) error { return e.Reset(ctx, ask) },
 }
 
-// TestAChangeVoidsDenialsAndLeases of its key, and of no other.
-func TestAChangeVoidsDenialsAndLeases(t *testing.T) {
+// TestAChangeEndsDenialsAndLeases of its key, and of no other. A refund leaves the lease.
+func TestAChangeEndsDenialsAndLeases(t *testing.T) {
 	t.Parallel()
 	for name, change := range changes {
 		t.Run(name, func(t *testing.T) {
@@ -125,16 +125,20 @@ func TestAChangeVoidsDenialsAndLeases(t *testing.T) {
 					take(t, e, 1, one)
 				}
 				one := leasing("leased")
-				sources(t, e, 9, one)
+				sources(t, e, 10, one)
 				require.Equal(t, 1, e.Stats().Leases)
 				require.Equal(t, 2, e.Stats().Denials)
 				require.NoError(t, change(t.Context(), e, &denied))
 				require.NoError(t, change(t.Context(), e, &one))
 				require.Equal(t, 1, e.Stats().Denials)
-				require.Zero(t, e.Stats().Leases)
 				require.Equal(t, engine.FromStore, take(t, e, 1, denied).Source)
 				require.Equal(t, engine.FromCache, take(t, e, 1, other).Source)
-				require.Equal(t, engine.FromStore, take(t, e, 1, one).Source)
+				leases, source := 0, engine.FromStore
+				if name == "refund" {
+					leases, source = 1, engine.FromLease
+				}
+				require.Equal(t, leases, e.Stats().Leases)
+				require.Equal(t, source, take(t, e, 1, one).Source)
 			})
 		})
 	}

@@ -60,13 +60,14 @@ const (
 type Ask struct {
 	Prefix  string // of the client's key; "" is none
 	Client  string
-	Set     *rules.Set    // the current one; waiting for another calendar period renews it
-	Lease   time.Duration // if above 0, leased tokens may serve, and tokens are taken ahead for this life
-	Scope   rules.Scope   // what a request takes; changes have their own
-	Bans    bucket.Bans   // which denials ban the client
-	Failure Failure       // what happens if the store does not decide
-	Settles bool          // what is taken may be given back
-	Report  rules.Report  // which statuses are wanted
+	Set     *rules.Set   // the current one; waiting for another calendar period renews it
+	Leases  bool         // leased tokens may serve, and tokens be taken ahead
+	Scope   rules.Scope  // what a request takes; changes have their own
+	Bans    bucket.Bans  // which denials ban the client
+	Failure Failure      // what happens if the store does not decide
+	Settles bool         // what is taken may be given back
+	Waits   bool         // until there are tokens: it is denied for no longer than need be
+	Report  rules.Report // which statuses are wanted
 }
 
 // Answer is a decision on an Ask.
@@ -151,7 +152,7 @@ func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Con
 	e.store = e.redis
 	e.clock = clocktrust.New(false) // both learn from each other
 	e.denied = denycache.New(denials, e.clock)
-	e.leases = lease.New(e.clock)
+	e.leases = lease.New(e.returnLater)
 	e.local = memory.New(memory.MaxBuckets)
 	e.slots = inflight.New(e.redis.Report)
 	return e
@@ -198,6 +199,7 @@ func (e *Engine) IsLocal() bool { return e.redis == nil }
 func (e *Engine) Close() {
 	e.closing.Do(func() {
 		close(e.closed)
+		e.leases.Close()
 		e.background.Close(max(closeTimeout, closeTimeouts*e.Timeout))
 		e.returnLeases() // also what a decision in flight took ahead
 		e.closeSlots()

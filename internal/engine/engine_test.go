@@ -227,7 +227,7 @@ func TestCloseDoesNotWaitForHooksThatHang(t *testing.T) {
 			take(t, e, 1, ask("k", setOf(perMinute(10))))
 		}
 		hang.Store(int64(10 * time.Second))
-		asks := []engine.Ask{leasing("k")} // which Close waits for
+		asks := []engine.Ask{acquiring("k", 9)} // which Close waits for
 		done := goes(func() error { return e.Take(t.Context(), 1, asks, make([]engine.Answer, 1)) })
 		start := time.Now()
 		e.Close()

@@ -2,28 +2,42 @@ package engine
 
 import (
 	"context"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/lease"
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// mayLease reports whether leases may serve a call: not for calendar quotas beside other limits,
-// bans and slots, nor where what is taken may be given back.
+// maxDenial bounds for how long a client is denied without asking Redis, if leases are long: three
+// quarters of it.
+const maxDenial = time.Second / 2
+
+// mayLease reports whether leases may serve a call. They do not if the request may give back what it
+// takes.
 func (e *Engine) mayLease(c *dispatch.Call, ask *Ask) bool {
-	return ask.Lease > 0 && e.leases != nil && c.Op.Charges > 0 &&
-		!ask.Settles && !ask.Set.Mixed() && !ask.Set.Guarded()
+	return ask.Leases && e.leases != nil && c.Op.Charges > 0 && !ask.Settles && ask.Set.Life() > 0
 }
 
-func leased(c *dispatch.Call) lease.Subject {
-	return lease.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets}
+// leased returns whose tokens may serve a call.
+func leased(c *dispatch.Call, ask *Ask) lease.Subject {
+	limits, all := ask.Set.Buckets(rules.Limits), ask.Set.Ahead()
+	s := lease.Subject{Key: c.Key, Hash: c.Hash, Buckets: limits}
+	if len(all) > len(limits) {
+		s.Ahead = &all[len(limits)]
+	}
+	return s
 }
 
 // decideByLease decides on a call by tokens that were taken ahead, if there are enough.
-func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer) bool {
+func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer, again bool) bool {
 	n := c.Op.Charges * c.Op.N
-	left, _, ok := e.leases.Take(leased(c), n, c.States)
+	left, ok := e.leases.Take(leased(c, ask), n, again, c.States)
 	if !ok {
 		return false
 	}
@@ -32,26 +46,139 @@ func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer) bool 
 	return true
 }
 
-// sendAhead sends a call that may take tokens ahead. The call is then as if it had taken only its
-// own.
-func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask) error {
+// decideByRest decides on a denied call that is content with fewer tokens, by those that were taken
+// ahead, if there are some.
+func (e *Engine) decideByRest(c *dispatch.Call, ask *Ask, answer *Answer) bool {
+	all := c.Op.Charges
+	for c.Op.Charges > 1 { // until others use none meanwhile
+		c.Op.Charges = min(c.Op.Charges-1, e.leases.Usable(leased(c, ask))/c.Op.N)
+		if c.Op.Charges > 0 && e.decideByLease(c, ask, answer, true) {
+			return true
+		}
+	}
+	c.Op.Charges = all
+	return false
+}
+
+// sendLeased sends a call that may take tokens ahead, and decides on its own charges. If another call
+// is in flight that takes tokens ahead, it first waits for that one.
+func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
+	subject := leased(c, ask)
+	trip := e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
+	if prefetch := trip.Other(); prefetch != nil {
+		within, cancel := context.WithTimeout(ctx, e.Timeout)
+		defer cancel()
+		ctx = within
+		select {
+		case <-prefetch.Done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		switch {
+		case prefetch.Err != nil:
+			return prefetch.Err
+		case e.decideByLease(c, ask, answer, true):
+			return nil
+		case e.isDenied(c, ask):
+			if !e.decideByRest(c, ask, answer) {
+				answer.judge(c, c.Op, ask, FromCache)
+			}
+			return nil
+		}
+		trip = e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
+	}
+	var short []bucket.State
+	if trip.TakesAhead() {
+		out := e.sendAhead(ctx, c, ask, trip)
+		if out.err != nil {
+			return out.err
+		}
+		copy(c.States, out.found)
+		c.Op.Charges, c.Sent, c.Received, short = out.charges, out.sent, out.received, out.short
+	} else {
+		if err := e.store.Do(ctx, c); err != nil {
+			return err
+		}
+		short = trip.End(subject, c.States, c.Sent, c.Received)
+	}
+	_, allowed := ask.Set.Fit(ask.Scope, c.States, c.Op)
+	if !allowed && (e.decideByLease(c, ask, answer, true) || e.decideByRest(c, ask, answer)) {
+		return nil // by tokens that are held for longer
+	}
+	if short == nil {
+		e.denied.Drop(c.Key, c.Hash)
+	} else {
+		e.denyAtLeast(c, ask, short)
+	}
+	answer.judge(c, c.Op, ask, FromStore)
+	return nil
+}
+
+// ahead is the outcome of a call that took tokens ahead.
+type ahead struct {
+	found, short   []bucket.State
+	charges        int64 // that the caller has
+	sent, received time.Time
+	err            error
+}
+
+// sendAhead sends a call that takes tokens ahead. It goes on after its caller has left, so that they
+// are not lost.
+func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip lease.Trip) ahead {
 	if !e.background.Begin() { // Close would not give back what it takes ahead
-		return dispatch.ErrClosed
+		trip.Fail(dispatch.ErrClosed)
+		return ahead{err: dispatch.ErrClosed}
 	}
 	defer e.background.Done()
-	own := c.Op.Charges
-	trip := e.leases.Begin(leased(c), ask.Lease, own, c.Op.N)
-	c.Op.Charges = trip.Charges()
-	err := e.store.Do(ctx, c)
-	if err != nil {
-		trip.Fail()
-	} else {
-		trip.End(leased(c), c.Op.Charges, c.States, c.Sent, c.Received)
+	own := e.call(trip.Op(), ask, ask.Scope)
+	own.SetBuckets(ask.Set.Ahead())
+	subject, charges := leased(own, ask), c.Op.Charges
+	done := make(chan ahead, 1)
+	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) {
+		defer e.release(own)
+		defer trip.Fail(dispatch.ErrLate) // a hook of the client may end the goroutine
+		if err := e.store.Do(ctx, own); err != nil {
+			trip.Fail(err)
+			done <- ahead{err: err}
+			return
+		}
+		trip.Tried(own.Op.Charges)
+		short := trip.End(subject, own.States, own.Sent, own.Received)
+		found := slices.Clone(own.States[:len(subject.Buckets)])
+		done <- ahead{found, short, min(charges, own.Op.Charges), own.Sent, own.Received, nil}
+	})
+	select {
+	case out := <-done:
+		return out
+	default:
 	}
-	if !c.Abandoned() {
-		c.Op.Charges = min(own, c.Op.Charges)
+	if ctx.Err() != nil {
+		return ahead{err: ctx.Err()}
 	}
-	return err
+	return ahead{err: dispatch.ErrLate} // a hook of the client ended the goroutine
+}
+
+// denyAtLeast denies for a while, by the deny cache, what the limit has no room for, so that processes
+// ask Redis seldom while the limit has no more. If the call itself is denied, its states say so.
+func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
+	// By chance, as otherwise the process that asks right after another would always find less.
+	hold := min(ask.Set.Life(), maxDenial)
+	hold = hold/2 + rand.N(hold/4+1)
+	// A window says for how long it denies. Nobody is told of a hold before the clock is trusted.
+	if ask.Waits || !bucket.Tokens(c.Buckets) || !e.denied.Denies(c.Buckets) {
+		hold = 0
+	}
+	e.denied.Remember(denial(c), denycache.Denial{
+		States: after, Found: c.States, Sent: c.Sent, Received: c.Received, AtLeast: hold,
+	})
+	if hold == 0 {
+		return
+	}
+	for i := range c.Buckets {
+		if b := &c.Buckets[i]; b.Denies(c.States[i], 0, c.Op.N) {
+			c.States[i] = b.DenyFor(c.States[i], bucket.CeilDiv(int64(hold), int64(time.Millisecond)), c.Op.N)
+		}
+	}
 }
 
 // returnLeases gives back leased tokens that were not used. What cannot be given back stays taken.
@@ -59,10 +186,21 @@ func (e *Engine) returnLeases() {
 	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
 	defer cancel()
 	var all sync.WaitGroup
-	for _, unused := range e.leases.Drain(e.returnTime()) {
+	for _, unused := range e.leases.Drain() {
 		all.Go(func() { e.returnUnused(ctx, &unused) })
 	}
 	all.Wait()
+}
+
+// returnLater gives leased tokens back without waiting for Redis.
+func (e *Engine) returnLater(unused lease.Unused) {
+	if !e.background.Begin() {
+		return
+	}
+	defer e.background.Done()
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	e.background.Detached(ended, e.Timeout, func(ctx context.Context) { e.returnUnused(ctx, &unused) })
 }
 
 // returnTime is for how long what is given back may be on its way to Redis: it may be queued, and
@@ -72,7 +210,7 @@ func (e *Engine) returnTime() time.Duration { return 2*e.Timeout + e.Timeout/5 }
 // returnUnused gives leased tokens back to Redis.
 func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) {
 	c := dispatch.NewCall()
-	c.Reset(unused.Op(), unused.Buckets) // a Return, which is not to be done late
+	c.Reset(unused.Op(e.returnTime()), unused.Buckets) // a Return, which is not to be done late
 	c.Key, c.Hash = unused.Key, unused.Hash
 	_ = e.apply(ctx, c, e.store.Do) // what cannot be given back stays taken
 }

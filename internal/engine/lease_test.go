@@ -12,11 +12,21 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// leasing returns an Ask that leased tokens may serve: 60 a minute, up to 1000.
+// leaseBurst is how many tokens one decision can take with a lease: 120 of 1000 are kept for what is
+// held, as 60 flow back in a life.
+const leaseBurst = 1000 - 2*60
+
+// leasing returns an Ask that leased tokens may serve: 60 a minute, up to 1000, held for a minute.
 func leasing(client string) engine.Ask {
 	b, _ := bucket.New(bucket.Token, "m", 60, 1000, 60_000)
-	one := ask(client, setOf(b))
-	one.Lease = time.Minute
+	return lent(client, setOf(b), time.Minute)
+}
+
+// lent returns an Ask that leased tokens may serve for a life.
+func lent(client string, set *rules.Set, life time.Duration) engine.Ask {
+	set.AllowLeases(life)
+	one := ask(client, set)
+	one.Leases = true
 	return one
 }
 
@@ -38,7 +48,7 @@ func sources(t testing.TB, e *engine.Engine, times int, ask engine.Ask) (text st
 func TestALeaseServesWithoutRedis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, one := b.redis(t), leasing("k")
-		require.Equal(t, "sssls", sources(t, e, 5, one))
+		require.Equal(t, "ssssls", sources(t, e, 6, one))
 		require.Equal(t, "lll", sources(t, e, 3, one))
 		require.Equal(t, "s", sources(t, e, 1, one)) // and 7 ahead
 		require.Equal(t, 1, e.Stats().Leases)
@@ -48,56 +58,69 @@ func TestALeaseServesWithoutRedis(t *testing.T) {
 		answers[0].Statuses = make([]rules.Status, 2)
 		require.NoError(t, e.Take(t.Context(), 2, asks, answers))
 		require.Equal(t, engine.Answer{
-			Verdict: rules.Verdict{Allowed: true, Granted: 2, Remaining: 5, ResetAfter: 16 * time.Second},
+			Verdict: rules.Verdict{Allowed: true, Granted: 2, Remaining: 5, ResetAfter: 17 * time.Second},
 			Decided: true, Source: engine.FromLease, Hash: e.Hash(&one),
-			Statuses: []rules.Status{{Remaining: 5, Full: 1000, More: time.Second}},
+			Statuses: []rules.Status{{Remaining: 5, Full: leaseBurst, More: time.Second}},
 		}, answers[0])
 		require.NoError(t, e.TakeUpTo(t.Context(), 3, &asks[0], &answers[0]))
 		require.Equal(t, engine.FromLease, answers[0].Source)
 		require.EqualValues(t, 3, answers[0].Granted)
 		require.EqualValues(t, 2, answers[0].Remaining)
 		require.Equal(t, sent, b.Sent.Load())
-		require.EqualValues(t, 1000-16, left(t, b.redis(t), one))
+		require.EqualValues(t, leaseBurst-17, left(t, b.redis(t), one))
 		require.Equal(t, "s", letters[take(t, e, 3, one).Source], "more than are leased")
 	})
 }
 
-// TestLeasesServeOnlyWhatTakesTokensForGood of limits alone.
+// TestLeasesServeOnlyWhatTakesTokensForGood of limits of one kind.
 func TestLeasesServeOnlyWhatTakesTokensForGood(t *testing.T) {
-	mixed := new(rules.Set)
-	mixed.Add(limit("m", 1000, 60_000))
+	window, _ := bucket.New(bucket.FixedWindow, "w", 1000, 1000, 3_600_000)
+	sliding, _ := bucket.New(bucket.SlidingWindow, "s", 1000, 1000, 3_600_000)
+	mixed := setOf(limit("m", 1000, 60_000))
 	require.True(t, mixed.AddCalendar(calendar.Rule{Unit: calendar.Day, Zone: time.UTC}, 1000))
+	yes, windows, no := "ssssl", "sssls", "sssss"
 	for name, row := range map[string]struct {
-		change func(*engine.Ask)
-		want   string
+		set  *rules.Set
+		want string
 	}{
-		"one that may be served": {func(*engine.Ask) {}, "sssls"},
-		"no lease is wanted":     {func(a *engine.Ask) { a.Lease = 0 }, "sssss"},
-		"tokens may come back":   {func(a *engine.Ask) { a.Settles = true }, "sssss"},
-		"a ban": {func(a *engine.Ask) {
-			a.Set = setOf(limit("m", 1000, 60_000), bucket.NewBan(1000, 1000))
-		}, "sssss"},
-		"slots":                    {func(a *engine.Ask) { a.Set = setOf(perHour(1000), bucket.NewSlots(9)) }, "sssss"},
-		"a calendar beside others": {func(a *engine.Ask) { a.Set = mixed }, "sssss"},
-		"a calendar alone":         {func(a *engine.Ask) { a.Set = daily(1_000_000) }, "sssls"},
+		"a token bucket":           {setOf(limit("m", 1000, 60_000)), yes},
+		"token buckets":            {setOf(limit("m", 1000, 60_000), perHour(2000)), yes},
+		"a small one":              {setOf(limit("m", 7, 60_000)), no},
+		"a window":                 {setOf(window), windows},
+		"a sliding window":         {setOf(sliding), no},
+		"a window beside others":   {setOf(limit("m", 1000, 60_000), window), no},
+		"a calendar beside others": {mixed, no},
+		"a calendar alone":         {daily(1_000_000), windows},
+		"a ban":                    {setOf(limit("m", 1000, 60_000), bucket.NewBan(1000, 1000)), no},
+		"slots":                    {setOf(limit("m", 1000, 60_000), bucket.NewSlots(9)), no},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				require.Equal(t, row.want, sources(t, b.redis(t), 5, lent("k", row.set, time.Minute)))
+			})
+		})
+	}
+	for name, change := range map[string]func(*engine.Ask){
+		"no lease is wanted":   func(a *engine.Ask) { a.Leases = false },
+		"tokens may come back": func(a *engine.Ask) { a.Settles = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
 				e, one := b.redis(t), leasing("k")
-				row.change(&one)
-				require.Equal(t, row.want, sources(t, e, 5, one))
+				change(&one)
+				require.Equal(t, no, sources(t, e, 5, one))
 			})
 		})
 	}
 	t.Run("a look", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bench) {
 			e, one := b.redis(t), leasing("k")
-			sources(t, e, 9, one)
+			sources(t, e, 10, one)
 			require.Equal(t, engine.FromStore, take(t, e, 0, one).Source)
 		})
 	})
 	t.Run("in the process", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, b *bench) { require.Equal(t, "sssss", sources(t, local(t), 5, leasing("k"))) })
+		inBubble(t, func(t *testing.T, b *bench) { require.Equal(t, no, sources(t, local(t), 5, leasing("k"))) })
 	})
 }
 
@@ -105,20 +128,20 @@ func TestLeasesServeOnlyWhatTakesTokensForGood(t *testing.T) {
 func TestWhatIsTakenAheadIsNoOtherAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, one := b.redis(t), leasing("k")
-		require.Equal(t, "sssl", sources(t, e, 4, one))
+		require.Equal(t, "ssssl", sources(t, e, 5, one))
 		a := take(t, e, 1, one) // and 3 ahead
 		require.Equal(t, engine.FromStore, a.Source)
 		require.EqualValues(t, 1, a.Granted)
-		require.EqualValues(t, 1000-5, a.Remaining)
-		require.EqualValues(t, 1000-8, left(t, b.redis(t), one))
+		require.EqualValues(t, leaseBurst-6, a.Remaining)
+		require.EqualValues(t, leaseBurst-9, left(t, b.redis(t), one))
 	})
 }
 
-// TestLeasesOfALostRedisAreVoid, unless it is well and refuses the call.
-func TestLeasesOfALostRedisAreVoid(t *testing.T) {
+// TestALostRedisEndsLeases, unless it is well and refuses the call.
+func TestALostRedisEndsLeases(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, one := b.redis(t), leasing("k")
-		sources(t, e, 9, one)
+		sources(t, e, 10, one)
 		require.Equal(t, 1, e.Stats().Leases)
 		_, err := b.Mini.Lpush("test:{foreign}:m", "x")
 		require.NoError(t, err)
@@ -131,18 +154,8 @@ func TestLeasesOfALostRedisAreVoid(t *testing.T) {
 		require.Zero(t, e.Stats().Leases)
 		asks[0] = one
 		require.ErrorIs(t, e.Take(t.Context(), 1, asks, answers), engine.ErrUnavailable)
-	})
-}
-
-// TestALeaseServesWhoWantsOne, however short.
-func TestALeaseServesWhoWantsOne(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, one := b.redis(t), leasing("k")
-		sources(t, e, 9, one)
-		one.Lease = 1
-		require.Equal(t, "l", sources(t, e, 1, one))
-		one.Lease = 0
-		require.Equal(t, "s", sources(t, e, 1, one))
+		b.Cut.Store(false)
+		require.Equal(t, "sl", sources(t, e, 2, one), "they are held for longer")
 	})
 }
 
@@ -150,11 +163,72 @@ func TestALeaseServesWhoWantsOne(t *testing.T) {
 func TestACallThatFailedKeepsNobodyFromTakingAhead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, one := b.redis(t), leasing("k")
-		require.Equal(t, "sssl", sources(t, e, 4, one))
+		require.Equal(t, "ssssl", sources(t, e, 5, one))
 		b.Cut.Store(true)
 		require.Error(t, e.Take(t.Context(), 1, []engine.Ask{one}, make([]engine.Answer, 1)))
 		b.Cut.Store(false)
-		require.Equal(t, "ssls", sources(t, e, 4, one))
+		require.Equal(t, "sllll", sources(t, e, 5, one))
+	})
+}
+
+// TestDeniedCallersUseWhatIsHeldForLonger: another process has taken all tokens, but those that this
+// process took ahead before.
+func TestDeniedCallersUseWhatIsHeldForLonger(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other, one := b.redis(t), b.redis(t), leasing("k")
+		sources(t, e, 10, one) // and 7 ahead
+		take(t, other, leaseBurst-17, one)
+		time.Sleep(one.Set.Life() * 15 / 16) // they are used no more, but can be held for longer
+		take(t, other, int64(left(t, other, one)), one)
+		require.Zero(t, left(t, other, one))
+		sent := b.Sent.Load()
+		require.Equal(t, "lllllll", sources(t, e, 7, one))
+		require.Equal(t, sent+1, b.Sent.Load(), "to hold them for longer")
+		require.False(t, take(t, e, 1, one).Allowed)
+	})
+}
+
+// TestWhatALeaseLeavesIsGivenBack half a life after its end, without a further call.
+func TestWhatALeaseLeavesIsGivenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other, one := b.redis(t), b.redis(t), leasing("k")
+		take(t, other, 200, one)
+		sources(t, e, 10, one) // and 7 ahead
+		life := one.Set.Life()
+		time.Sleep(life - ms)
+		before := left(t, other, one)
+		time.Sleep(3 * ms)
+		require.EqualValues(t, before+7, left(t, other, one))
+	})
+}
+
+// TestShortCallsHoldDenials: if the limit has less than was asked for, Redis is not asked again for
+// half a life to three quarters, and RetryAfter says so.
+func TestShortCallsHoldDenials(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other, one := b.redis(t), b.redis(t), lent("k", setOf(limit("s", 100, 1000)), 100*ms)
+		life := one.Set.Life()
+		require.Equal(t, 98*ms, life)
+		require.Equal(t, "ssssls", sources(t, e, 6, one))
+		take(t, other, 80-9, one)
+		require.Equal(t, "lll", sources(t, e, 3, one))
+		start := time.Now()
+		a := take(t, e, 1, one)
+		require.Equal(t, engine.FromStore, a.Source)
+		require.False(t, a.Allowed)
+		hold := a.RetryAfter
+		require.GreaterOrEqual(t, hold, life/2)
+		require.LessOrEqual(t, hold, life*3/4+ms)
+		sent := b.Sent.Load()
+		for time.Since(start) < hold-2*ms {
+			a := take(t, e, 1, one)
+			require.Equal(t, engine.FromCache, a.Source)
+			require.Equal(t, hold, (a.RetryAfter + time.Since(start)).Round(ms))
+			time.Sleep(ms)
+		}
+		require.Equal(t, sent, b.Sent.Load())
+		time.Sleep(time.Until(start.Add(hold)))
+		require.True(t, take(t, e, 1, one).Allowed)
 	})
 }
 
@@ -163,13 +237,13 @@ func TestCloseGivesLeasedTokensBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := b.redis(t)
 		for _, client := range []string{"one", "two"} {
-			require.Equal(t, "ssslsllls", sources(t, e, 9, leasing(client)))
+			require.Equal(t, "sssslsllls", sources(t, e, 10, leasing(client)))
 		}
 		other := b.redis(t)
-		require.EqualValues(t, 1000-16, left(t, other, leasing("one")))
+		require.EqualValues(t, leaseBurst-17, left(t, other, leasing("one")))
 		e.Close()
-		require.EqualValues(t, 1000-9, left(t, other, leasing("one")))
-		require.EqualValues(t, 1000-9, left(t, other, leasing("two")))
+		require.EqualValues(t, leaseBurst-10, left(t, other, leasing("one")))
+		require.EqualValues(t, leaseBurst-10, left(t, other, leasing("two")))
 	})
 }
 
@@ -177,7 +251,7 @@ func TestCloseGivesLeasedTokensBack(t *testing.T) {
 func TestCloseGivesBackWhatACallInFlightTakesAhead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, one := b.redis(t), leasing("k")
-		require.Equal(t, "sssl", sources(t, e, 4, one))
+		require.Equal(t, "ssssl", sources(t, e, 5, one))
 		b.Delay.Store(int64(timeout / 2))
 		done := goes(func() error { return e.Take(t.Context(), 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
 		start := time.Now()
@@ -185,23 +259,6 @@ func TestCloseGivesBackWhatACallInFlightTakesAhead(t *testing.T) {
 		require.Equal(t, timeout, time.Since(start), "the call, and what is given back")
 		require.NoError(t, <-done)
 		b.Delay.Store(0)
-		require.EqualValues(t, 1000-5, left(t, b.redis(t), one))
-	})
-}
-
-// TestWhatMayComeTooLateIsNotGivenBack: what flows back within twice the timeout and a fifth is
-// void, as Redis may be asked that late.
-func TestWhatMayComeTooLateIsNotGivenBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		for _, row := range []struct {
-			idle time.Duration
-			left int64
-		}{{8881 * ms, 998}, {8882 * ms, 997}} { // of 15 tokens, of which 9 are void by then
-			e, one := b.redis(t), leasing("after "+row.idle.String())
-			require.Equal(t, "ssslsllls", sources(t, e, 9, one)) // 16 are taken, 7 of them not used
-			time.Sleep(row.idle)
-			e.Close()
-			require.Equal(t, row.left, left(t, b.redis(t), one))
-		}
+		require.EqualValues(t, leaseBurst-6, left(t, b.redis(t), one))
 	})
 }

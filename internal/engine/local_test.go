@@ -136,12 +136,12 @@ func TestALeasedCallThatFailsIsDecidedAsItWasAsked(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, one := b.redis(t), leasing("k")
 		one.Failure = engine.FailLocal
-		require.Equal(t, "sssl", sources(t, e, 4, one))
+		require.Equal(t, "ssssl", sources(t, e, 5, one))
 		b.Delay.Store(int64(time.Second)) // it would take 3 ahead
 		a := take(t, e, 1, one)
 		require.Equal(t, engine.FromLocal, a.Source)
 		require.EqualValues(t, 1, a.Granted)
-		require.EqualValues(t, 999, a.Remaining)
+		require.EqualValues(t, leaseBurst-1, a.Remaining)
 	})
 }
 

@@ -196,21 +196,22 @@ func TestSettlingVoidsDenialsAndWakesThoseWhoWait(t *testing.T) {
 	})
 }
 
-// TestASettleVoidsNoLease if it gives back what this process took, or charges more.
-func TestASettleVoidsNoLease(t *testing.T) {
+// TestASettleEndsNoLease, whether it gives back or charges more, nor does a refund.
+func TestASettleEndsNoLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := b.redis(t)
 		one := leasing("k")
 		reserved := one
 		reserved.Settles = true
 		less, more := take(t, e, 5, reserved), take(t, e, 5, reserved)
-		sources(t, e, 9, one)
+		sources(t, e, 10, one)
 		require.Equal(t, 1, e.Stats().Leases)
 		require.Empty(t, e.Settle(t.Context(), 1, less.Charge(&reserved)))
 		require.Empty(t, e.Settle(t.Context(), 9, more.Charge(&reserved)))
 		require.Equal(t, 1, e.Stats().Leases)
 		require.NoError(t, e.Refund(t.Context(), 1, &one))
-		require.Zero(t, e.Stats().Leases)
+		require.Equal(t, 1, e.Stats().Leases)
+		require.Equal(t, "l", sources(t, e, 1, one))
 	})
 }
 

@@ -121,7 +121,7 @@ func (t *together) add(e *Engine, n int64, ask *Ask, answer *Answer) (known bool
 	c := e.call(takeAll(n, ask), ask, ask.Scope)
 	t.asks, t.answers, t.calls = append(t.asks, ask), append(t.answers, answer), append(t.calls, c)
 	answer.begin(e, ask, c)
-	if !e.isDenied(c) {
+	if !e.isDenied(c, ask) {
 		return false
 	}
 	answer.judge(c, c.Op, ask, FromCache)
@@ -189,7 +189,7 @@ func (e *Engine) takeInTurn(ctx context.Context, n int64, asks []Ask, answers []
 		if !answers[i].isCounted() {
 			continue
 		}
-		asks[i].Settles, asks[i].Lease = true, 0
+		asks[i].Settles, asks[i].Leases = true, false
 		answers[i].Statuses = answers[i].Statuses[:0]
 		err := take(&asks[i], &answers[i])
 		if err != nil || !answers[i].Allowed {

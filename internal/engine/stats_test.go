@@ -18,7 +18,7 @@ import (
 func TestStatsCountWhatThisProcessKnows(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := b.redis(t)
-		sources(t, e, 9, leasing("leased"))
+		sources(t, e, 10, leasing("leased"))
 		slot := acquiring("slot", 2)
 		take(t, e, 1, slot)
 		take(t, e, 1, slot)

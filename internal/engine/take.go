@@ -175,16 +175,18 @@ func (a *Answer) allowFree(n int64) {
 // decide decides by the first of these that can: a lease, the deny cache, the store, this process.
 func (e *Engine) decide(ctx, within context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
 	op, leases := c.Op, e.mayLease(c, ask)
-	if leases && e.decideByLease(c, ask, answer) {
+	if leases && e.decideByLease(c, ask, answer, false) {
 		return nil
 	}
-	if e.isDenied(c) {
-		answer.judge(c, c.Op, ask, FromCache)
+	if e.isDenied(c, ask) {
+		if !leases || !e.decideByRest(c, ask, answer) {
+			answer.judge(c, c.Op, ask, FromCache)
+		}
 		return nil
 	}
 	var err error
 	if leases {
-		err = e.sendAhead(within, c, ask)
+		err = e.sendLeased(within, c, ask, answer)
 	} else {
 		err = e.store.Do(within, c)
 	}
@@ -193,6 +195,9 @@ func (e *Engine) decide(ctx, within context.Context, c *dispatch.Call, ask *Ask,
 			e.leases.Lose() // else Redis may be well
 		}
 		return e.fallBack(ctx, c, op, ask, answer, err)
+	}
+	if leases {
+		return nil
 	}
 	answer.receipt.Fill(c.Sent, c.States)
 	answer.judge(c, c.Op, ask, FromStore)
@@ -216,8 +221,10 @@ func denial(c *dispatch.Call) denycache.Subject {
 }
 
 // isDenied reports whether a call is known to be denied, and if so sets its states.
-func (e *Engine) isDenied(c *dispatch.Call) bool {
-	if c.Op.Charges == 0 || !e.denied.Lookup(denial(c), c.States) {
+func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
+	subject := denial(c)
+	subject.Waits = ask.Waits
+	if c.Op.Charges == 0 || !e.denied.Lookup(subject, c.States) {
 		return false
 	}
 	for i := range c.Buckets {

@@ -35,7 +35,7 @@ func (e *Engine) Wait(ctx context.Context, n int64, ask *Ask, answer *Answer) er
 	if answer.reset(); e.static(n, ask, answer) {
 		return nil
 	}
-	ask.Bans = bucket.NoBans // a try is no denial
+	ask.Bans, ask.Waits = bucket.NoBans, true // a try is no denial
 	try := func() (done bool, err error) {
 		err = e.takeOne(ctx, n, ask, answer)
 		return err == nil && (answer.Allowed || answer.RetryAfter < 0) || err != nil && !waitsOn(ask, err), err

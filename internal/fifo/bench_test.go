@@ -11,11 +11,11 @@ import (
 
 // A call costs as much beside 50,000 waiting callers as beside none.
 
-const crowd = 50_000
+const maxWaiters = 50_000
 
 // BenchmarkWake wakes the one caller of a key, while each of the others waits for a key of its own.
 func BenchmarkWake(b *testing.B) {
-	for _, others := range []int{0, crowd} {
+	for _, others := range []int{0, maxWaiters} {
 		b.Run(strconv.Itoa(others), func(b *testing.B) {
 			var q Queues
 			for i := range others + 1 {
@@ -33,7 +33,7 @@ func BenchmarkWake(b *testing.B) {
 
 // BenchmarkJoin joins a queue at its end, and leaves it there.
 func BenchmarkJoin(b *testing.B) {
-	for _, others := range []int{1, crowd} {
+	for _, others := range []int{1, maxWaiters} {
 		b.Run(strconv.Itoa(others), func(b *testing.B) {
 			var q Queues
 			defer fill(b, &q, others)()
@@ -50,7 +50,7 @@ func BenchmarkJoin(b *testing.B) {
 
 // BenchmarkLeave has all callers of a queue join it, and leave it at the same moment.
 func BenchmarkLeave(b *testing.B) {
-	for _, callers := range []int{100, crowd} {
+	for _, callers := range []int{100, maxWaiters} {
 		b.Run(strconv.Itoa(callers), func(b *testing.B) {
 			for b.Loop() {
 				var q Queues

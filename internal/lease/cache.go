@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
 const (
@@ -22,11 +21,6 @@ const (
 	stripes = 1024
 	// failedLife is how long a failed change may still be made.
 	failedLife = time.Second
-	// quietTime is how long no tokens of a key are taken ahead after two changes within that time.
-	// Each of many refunds would void the leased tokens, which nobody could use then.
-	quietTime = 5 * time.Second
-	// maxWatch limits the age of readings from which the pace of Redis' clock is derived.
-	maxWatch = 10 * time.Second
 )
 
 // Cache holds a process's leases. A nil Cache has none.
@@ -34,35 +28,35 @@ const (
 // It is a table of fixed size. Each key has a few places in it, which are read and written without
 // a lock.
 type Cache struct {
-	clock   *clocktrust.Clock
 	start   time.Time
 	table   atomic.Pointer[[sets * ways]atomic.Pointer[entry]]
 	seen    [visitors]atomic.Uint64 // hashes of keys
 	outages atomic.Uint64           // of Redis
 
-	// changes are this process' changes, by their keys' hashes. They are not in the entries,
-	// because an entry may be replaced during a change.
-	changes   [stripes]change
-	giveBacks [stripes]change // of this process' own charges: they void nothing
+	// changes are this process' resets and blocks, by their keys' hashes. They are not in the
+	// entries, because an entry may be replaced during a change.
+	changes [stripes]change
 
+	send     func(Unused)
+	closing  atomic.Bool // Drain gives back what leases leave
 	admitted atomic.Uint64
 }
 
 // change records the changes to the keys of a stripe. Its times count from the cache's start.
 type change struct {
-	running  atomic.Int32 // changes in flight
-	ended    atomic.Int64 // when the last one ended, or may have at the latest
-	repeated atomic.Int64 // the last begin within quietTime after another change
+	running atomic.Int32 // changes in flight
+	ended   atomic.Int64 // when the last one ended, or may have at the latest
 }
 
-// New returns an empty cache. It makes no lease until the clock is trusted.
-func New(clock *clocktrust.Clock) *Cache { return &Cache{clock: clock, start: time.Now()} }
+// New returns an empty cache. It calls send to give tokens back, which must not wait for Redis.
+func New(send func(Unused)) *Cache { return &Cache{start: time.Now(), send: send} }
 
 // Subject identifies an owner of tokens: a key, its hash, and the buckets of its limits.
 type Subject struct {
 	Key     []byte
 	Hash    uint64
 	Buckets []bucket.Bucket
+	Ahead   *bucket.Bucket // the lease bucket; nil for windows
 }
 
 // entry is a watched key.
@@ -71,13 +65,14 @@ type entry struct {
 	key     string
 	buckets []bucket.Bucket
 	usage   usage
-	watch   watch
 	lease   atomic.Pointer[lease] // replaced with mu held
 	mu      sync.Mutex
+	ending  *time.Timer // gives back what a lease that has ended leaves; mu guards it
 
-	prefetching atomic.Int64 // when a call began to take tokens ahead, since the cache's start; or 0
-	room        atomic.Int64 // tokens left in the bucket after the last decision
-	last        atomic.Int64 // when the last decision was received, since the cache's start
+	prefetch    atomic.Pointer[Prefetch] // the call in flight that takes tokens ahead
+	room        atomic.Int64             // tokens left in the bucket after the last decision
+	pausedUntil atomic.Int64             // until when processes hold as much as they may, since the cache's start
+	last        atomic.Int64             // when the last decision was received, since the cache's start
 }
 
 func (e *entry) matches(s *Subject) bool {
@@ -133,7 +128,7 @@ func (c *Cache) add(s *Subject) *entry {
 		if this.matches(s) { // another call has just added it
 			return this
 		}
-		if c.usable(this) > 0 {
+		if l := this.lease.Load(); l != nil && l.held(time.Since(l.sent)) > 0 {
 			continue
 		}
 		if place == nil || this.last.Load() < old.last.Load() {
@@ -144,14 +139,16 @@ func (c *Cache) add(s *Subject) *entry {
 	if place == nil || !place.CompareAndSwap(old, e) {
 		return nil
 	}
+	if old != nil {
+		c.forget(old)
+	}
 	return e
 }
 
-// remove forgets a key.
-func (c *Cache) remove(e *entry) {
-	places := c.places(e.hash)
-	for i := range places {
-		places[i].CompareAndSwap(e, nil)
+// forget gives back what the lease of an entry leaves that nobody finds any more.
+func (c *Cache) forget(e *entry) {
+	if u, ok := c.reclaim(e, false); ok {
+		c.giveBack(u)
 	}
 }
 
@@ -161,27 +158,15 @@ func (c *Cache) changed(hash uint64, since time.Time) bool {
 	return c.changes[hash%stripes].since(c, since)
 }
 
-// changedOften reports whether this process has lately changed keys of the stripe repeatedly.
-func (c *Cache) changedOften(hash uint64) bool {
-	repeated := time.Duration(c.changes[hash%stripes].repeated.Load())
-	return repeated > 0 && c.now()-repeated < quietTime
-}
-
-// gaveBackSince reports whether the key's levels may have fallen since a time because this process
-// gave tokens back.
-func (c *Cache) gaveBackSince(hash uint64, since time.Time) bool {
-	return c.changed(hash, since) || c.giveBacks[hash%stripes].since(c, since)
-}
-
 func (change *change) since(c *Cache, since time.Time) bool {
 	return change.running.Load() > 0 || change.ended.Load() >= int64(max(1, since.Sub(c.start)))
 }
 
-// current returns an entry's lease, or nil if there is none or if an outage or a change has voided
+// current returns an entry's lease, or nil if there is none or if an outage or a change has ended
 // it.
 func (c *Cache) current(e *entry) *lease {
 	l := e.lease.Load()
-	if l == nil || l.era != c.era() || c.changed(e.hash, l.sent) {
+	if l == nil || l.era != c.outages.Load() || c.changed(e.hash, l.sent) {
 		return nil
 	}
 	return l
@@ -193,66 +178,61 @@ func (c *Cache) usable(e *entry) int64 {
 	if l == nil {
 		return 0
 	}
-	return l.usable(e.buckets, time.Since(l.sent))
+	return l.usable(time.Since(l.sent))
 }
 
-// trusted reports whether the clock that returns the tokens is trusted. Calendar periods use this
-// process' clock.
-func (c *Cache) trusted(buckets []bucket.Bucket) bool {
-	return c.clock.Trusted() || bucket.Timed(buckets) < 0
+// Usable returns how many leased tokens of a key may be used.
+func (c *Cache) Usable(s Subject) int64 {
+	if e := c.find(&s); e != nil {
+		return c.usable(e)
+	}
+	return 0
 }
 
-// Take uses n leased tokens, all or none. It returns how many usable tokens remain and when the
-// lease's last decision was sent, and sets the buckets' states as far as this process knows them.
-func (c *Cache) Take(s Subject, n int64, states []bucket.State) (left int64, sent time.Time, ok bool) {
-	if c == nil || !c.trusted(s.Buckets) {
-		return left, sent, false
+// Take uses n leased tokens, all or none. It returns how many usable tokens remain, and sets the
+// buckets' states as far as this process knows them. A caller that tries again says so.
+func (c *Cache) Take(s Subject, n int64, again bool, states []bucket.State) (left int64, ok bool) {
+	if c == nil {
+		return 0, false
 	}
 	e := c.find(&s)
 	if e == nil {
-		return left, sent, false
+		return 0, false
+	}
+	tokens := bucket.Tokens(e.buckets)
+	if tokens && !again {
+		e.usage.add(n)
 	}
 	l := c.current(e)
 	if l == nil {
-		return left, sent, false
+		return 0, false
 	}
 	now := time.Now()
-	if left, ok = l.take(e.buckets, now.Sub(l.sent), n); !ok {
-		return left, sent, false
+	if left, ok = l.take(now.Sub(l.sent), n); !ok {
+		return 0, false
 	}
 	passed := max(0, now.Sub(l.received).Milliseconds())
 	for i := range e.buckets {
 		states[i] = e.buckets[i].After(l.after[i], passed)
 	}
-	e.usage.add(n)
+	if !tokens {
+		e.usage.add(n)
+	}
 	c.admitted.Add(1)
-	return left, l.sent, true
+	return left, true
 }
 
-// Forget voids the leases of a key's stripe until done is called. A caller that gives tokens back
-// or blocks calls it before the change, and done after it. If the change failed, Redis may still
-// make it, and there is no lease for that long.
-func (c *Cache) Forget(hash uint64) (done func(failed bool)) {
+// End ends the leases of a key's stripe until done is called. A caller that resets or blocks calls
+// it before the change, and done after it. If the change failed, Redis may still make it, and there
+// is no lease for that long.
+func (c *Cache) End(hash uint64) (done func(failed bool)) {
 	if c == nil {
 		return func(bool) {}
 	}
 	return c.changes[hash%stripes].begin(c)
 }
 
-// Returns records that this process gives back its own charges to a key's buckets until done is
-// called. The buckets seem to drain faster during that time.
-func (c *Cache) Returns(hash uint64) (done func(failed bool)) {
-	if c == nil {
-		return func(bool) {}
-	}
-	return c.giveBacks[hash%stripes].begin(c)
-}
-
 func (change *change) begin(c *Cache) (done func(failed bool)) {
-	now := c.now()
-	if ended := time.Duration(change.ended.Load()); ended > 0 && now-ended < quietTime {
-		change.repeated.Store(int64(now))
-	}
 	change.running.Add(1)
 	return func(failed bool) {
 		at := c.now()
@@ -266,39 +246,103 @@ func (change *change) begin(c *Cache) (done func(failed bool)) {
 	}
 }
 
-// era counts outages and jumps of Redis' clock. Leases of an earlier era are void.
-func (c *Cache) era() uint64 { return c.outages.Load() + c.clock.Jumps() }
-
-// Lose voids all leases after an outage of Redis.
+// Lose ends all leases after an outage of Redis.
 func (c *Cache) Lose() {
 	if c != nil {
 		c.outages.Add(1)
 	}
 }
 
-// Unused holds unused tokens of a key.
+// Unused holds tokens of a key that were taken ahead and not used.
 type Unused struct {
 	Subject
 	Tokens int64
-	Marks  []int64       // set if there are windows
-	Age    time.Duration // since the lease's last decision was sent
+	first  taken
+	life   time.Duration // of the lease
+	marks  []int64       // of windows
 }
 
-// Op returns the Op that gives the tokens back.
-func (u *Unused) Op() bucket.Op {
-	claims, age := make([]bucket.Claim, len(u.Buckets)), (u.Age+u.Age/1024).Milliseconds()+1
+// Op returns the Op that gives the tokens back, as far as they will be left in the buckets within a
+// time, or within half a lease if that is shorter: else a long timeout would lose all. It takes them
+// for what the first call that took some of them took last.
+func (u *Unused) Op(within time.Duration) bucket.Op {
+	claims := make([]bucket.Claim, len(u.Buckets))
+	age := int64(time.Since(u.first.sent) + min(within, u.life/2))
 	for i := range claims {
-		units := u.Tokens * u.Buckets[i].Cost // as far as not void
-		claims[i] = bucket.Claim{Sure: units, Behind: units, Age: age, Resets: age}
-		if u.Marks != nil {
-			claims[i].Mark = u.Marks[i]
-		}
+		b := &u.Buckets[i]
+		units := u.Tokens * b.Cost
+		claims[i] = b.NewClaim(max(0, u.first.after[i].Level-units), units, age, int64(time.Millisecond))
+		claims[i].Made = max(0, time.Since(u.first.received).Milliseconds()-1)
+		claims[i].Mark = u.marks[i]
 	}
 	return bucket.Op{Verb: bucket.Return, N: u.Tokens, Claims: claims, Records: bucket.WithRecords}
 }
 
-// Drain voids all leases, and returns the tokens that may be given back within a time.
-func (c *Cache) Drain(within time.Duration) []Unused {
+// unused returns tokens of a lease to give back. The mark of a window is what remains of it now, at
+// most, so a window that has begun since they were sent does not take them for its own. A window that
+// has ended gets nothing back.
+func (e *entry) unused(n int64, l *lease) Unused {
+	u := Unused{Subject: Subject{Key: []byte(e.key), Hash: e.hash, Buckets: e.buckets}, first: l.first, life: l.life}
+	age, ms := time.Since(l.sent), max(0, time.Since(l.received).Milliseconds())
+	for i := range l.after {
+		mark := max(min(0, l.after[i].Mark), l.after[i].Mark-ms+ms/1024)
+		if e.buckets[i].Kind == bucket.FixedWindow && age >= endOf(l.after[i]) {
+			mark = bucket.NoMark
+		} else {
+			u.Tokens = n
+		}
+		u.marks = append(u.marks, mark)
+	}
+	return u
+}
+
+// giveBack gives tokens back if there are any.
+func (c *Cache) giveBack(u Unused) {
+	if u.Tokens > 0 {
+		c.send(u)
+	}
+}
+
+// returnLater gives the tokens of an entry's lease back at its end, unless a call before holds them for
+// longer. e.mu is held.
+func (c *Cache) returnLater(e *entry, l *lease) {
+	left := l.life - time.Since(l.sent)
+	if e.ending != nil {
+		e.ending.Reset(left)
+		return
+	}
+	e.ending = time.AfterFunc(left, func() {
+		if u, ok := c.reclaim(e, true); ok {
+			c.giveBack(u)
+		}
+	})
+}
+
+// reclaim returns the tokens of an entry's lease and leaves none in it. If only a lease that has
+// ended is meant, it leaves another as it is.
+func (c *Cache) reclaim(e *entry, ended bool) (u Unused, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.lease.Load()
+	if l == nil || ended && (time.Since(l.sent) < l.life || c.closing.Load()) {
+		return u, false
+	}
+	if !ended && e.ending != nil {
+		e.ending.Stop()
+	}
+	u = e.unused(l.left.Swap(0), l)
+	return u, u.Tokens > 0
+}
+
+// Close leaves it to Drain to give tokens back.
+func (c *Cache) Close() {
+	if c != nil {
+		c.closing.Store(true)
+	}
+}
+
+// Drain ends all leases, and returns the tokens to give back.
+func (c *Cache) Drain() (all []Unused) {
 	if c == nil {
 		return nil
 	}
@@ -306,48 +350,14 @@ func (c *Cache) Drain(within time.Duration) []Unused {
 	if table == nil {
 		return nil
 	}
-	var all []Unused
 	for i := range table {
-		e := table[i].Swap(nil)
-		if e == nil {
-			continue
-		}
-		e.mu.Lock()
-		u, ok := c.reclaimLocked(e, within)
-		e.mu.Unlock()
-		if ok {
-			all = append(all, u)
+		if e := table[i].Swap(nil); e != nil {
+			if u, ok := c.reclaim(e, false); ok {
+				all = append(all, u)
+			}
 		}
 	}
 	return all
-}
-
-// unused returns tokens of the entry's key to give back to Redis.
-func (e *entry) unused(n int64, marks []int64, age time.Duration) Unused {
-	u := Unused{Subject: Subject{[]byte(e.key), e.hash, e.buckets}, Tokens: n, Age: age}
-	if !bucket.Tokens(e.buckets) {
-		u.Marks = marks
-	}
-	return u
-}
-
-// reclaimLocked ends an entry's lease, and returns the tokens that may be given back within a time.
-func (c *Cache) reclaimLocked(e *entry, within time.Duration) (back Unused, ok bool) {
-	l := c.current(e)
-	if l == nil {
-		return back, false
-	}
-	e.lease.Store(nil)
-	age := time.Since(l.sent) + within
-	n := l.void(e.buckets, age)
-	if n <= 0 {
-		return back, false
-	}
-	var marks []int64
-	for i := range l.after {
-		marks = append(marks, l.after[i].Mark)
-	}
-	return e.unused(n, marks, age), true
 }
 
 // Stats are the statistics of a cache.

@@ -7,175 +7,240 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// prefetchTime is how long a call that takes tokens ahead keeps others from doing so.
-const prefetchTime = 2 * time.Second
+// maxWaiters is how many callers may wait for a call that finds that processes hold as much as they
+// may. If there are more, the process takes nothing ahead for a quarter of a life, so that callers
+// need not wait for each other.
+const maxWaiters = 4
 
 // Trip is a call to Redis about a key, from before it is sent until it is answered. One goroutine
 // owns it.
 type Trip struct {
-	cache       *Cache
-	entry       *entry // nil if the key is not watched
-	eligible    bool   // the key may be watched
-	life        time.Duration
-	charges     int64 // the caller's charges, of n tokens each
-	n           int64
-	ahead       int64  // further charges
-	prefetching int64  // the value set in entry.prefetching
-	era         uint64 // of the cache at Begin
+	cache *Cache
+	entry *entry // nil if the key is not watched
+	life  time.Duration
+	op    bucket.Op // of the caller, with what is taken ahead
+	own   *Prefetch // that it is itself, if it takes tokens ahead
+	other *Prefetch // that takes tokens ahead
+	era   uint64    // of the cache at Begin
 }
 
-// Begin begins a trip of a call for charges of n tokens, which may take tokens ahead for a life.
+// Prefetch is a call in flight that takes tokens ahead. Other callers of its key wait for it.
+type Prefetch struct {
+	Done    chan struct{} // closed when it has ended
+	Err     error         // of the call, once Done is closed
+	waiting atomic.Int64  // how many callers wait, or waited
+}
+
+// Begin begins a trip of a call that takes n tokens for each of its charges, and may take others
+// ahead for a life.
 func (c *Cache) Begin(s Subject, life time.Duration, charges, n int64) Trip {
-	t := Trip{cache: c, life: life, charges: charges, n: n, era: c.era()}
-	for i := range s.Buckets {
-		if perLife(&s.Buckets[i], life)/2 < n {
-			return t // a lease would gain nothing
+	t := Trip{cache: c, life: life, op: bucket.Op{Verb: bucket.Take, Charges: charges, N: n}, era: c.outages.Load()}
+	if t.entry = c.find(&s); t.entry != nil {
+		if t.other = t.entry.prefetch.Load(); t.other == nil {
+			t.takeAhead()
+		}
+		if t.other != nil {
+			t.other.waiting.Add(1)
 		}
 	}
-	t.eligible = true
-	if t.entry = c.find(&s); t.entry == nil {
-		return t
-	}
-	t.ahead = t.chargesAhead()
 	return t
 }
 
-// Charges returns how many charges the call makes.
-func (t *Trip) Charges() int64 { return t.charges + t.ahead }
+// Other returns a call in flight that takes tokens of the same key ahead, or nil. Then the trip has
+// not begun.
+func (t *Trip) Other() *Prefetch { return t.other }
 
-// chargesAhead returns how many charges to make ahead, and if any, keeps other calls from doing so.
-// It is limited to the tokens used within a life, to those that flow back in it, and to half of the
-// tokens left.
-func (t *Trip) chargesAhead() int64 {
-	e, c := t.entry, t.cache
-	now := time.Now()
-	if !c.trusted(e.buckets) || c.changed(e.hash, now) || c.changedOften(e.hash) {
-		return 0
+// Op returns what the call does. Windows have no lease bucket: what is taken ahead of them are charges
+// like the caller's.
+func (t *Trip) Op() bucket.Op {
+	op := t.op
+	if t.entry != nil && !bucket.Tokens(t.entry.buckets) {
+		op.Charges, op.Ahead, op.Held = op.Charges+op.Ahead, 0, 0
 	}
-	tokens := min(e.usage.perLife(c.now(), t.life), (e.room.Load()-t.charges*t.n)/2)
-	for i := range e.buckets {
-		tokens = min(tokens, perLife(&e.buckets[i], t.life))
-	}
-	if l := c.current(e); l != nil {
-		tokens -= l.valid(e.buckets, now.Sub(l.sent))
-	}
-	if tokens < t.n {
-		return 0
-	}
-	at, since := int64(c.now()), e.prefetching.Load()
-	if since != 0 && at-since < int64(prefetchTime) || !e.prefetching.CompareAndSwap(since, at) {
-		return 0
-	}
-	t.prefetching = at
-	return tokens / t.n
+	return op
 }
 
-// End ends a trip: requested is the number of charges sent, found are the states that Redis found.
-// It keeps the tokens taken ahead.
-func (t *Trip) End(s Subject, requested int64, found []bucket.State, sent, received time.Time) {
-	c, e := t.cache, t.entry
-	if !t.eligible {
+// Tried says how many charges the call tried to make of windows: fewer than in Op if a hash slot
+// migrates.
+func (t *Trip) Tried(charges int64) {
+	if t.entry != nil && !bucket.Tokens(t.entry.buckets) {
+		t.op.Ahead = min(t.op.Ahead, max(0, charges-t.op.Charges))
+	}
+}
+
+// TakesAhead reports whether the call takes tokens ahead, or is to hold some for longer.
+func (t *Trip) TakesAhead() bool { return t.op.Ahead+t.op.Held > 0 }
+
+// takeAhead decides what to take ahead and to hold for longer, and if anything, keeps other calls
+// from doing so.
+func (t *Trip) takeAhead() {
+	e, c, now := t.entry, t.cache, time.Now()
+	if c.changed(e.hash, now) || int64(c.now()) < e.pausedUntil.Load() {
 		return
 	}
-	if e == nil {
-		if !c.visited(s.Hash) {
-			return
-		}
-		if e = c.add(&s); e == nil {
-			return
-		}
-		t.entry = e
+	wanted := min(e.usage.perLife(c.now(), t.life), bucket.MaxUnits)
+	if bucket.Tokens(e.buckets) {
+		wanted -= t.op.Charges * t.op.N // the caller's own
 	}
-	defer t.endPrefetch()
-	granted := min(requested, t.Charges())
-	for i := range e.buckets {
-		granted = e.buckets[i].Fit(found[i].Level, granted, t.n)
+	if wanted < t.op.N {
+		return // a lease would gain nothing
 	}
-	room, after := int64(bucket.MaxUnits), make([]bucket.State, len(found))
-	for i := range e.buckets {
-		b := &e.buckets[i]
-		if after[i] = found[i]; granted > 0 {
-			after[i] = b.Charged(found[i], granted, t.n)
-		}
-		room = min(room, b.Remaining(after[i].Level))
+	held := int64(0)
+	if l := c.current(e); l != nil {
+		held = l.held(now.Sub(l.sent))
 	}
-	now := c.now()
-	own := min(t.charges, granted)
-	e.usage.rotate(now, t.life)
-	e.usage.add(own * t.n)
-	e.room.Store(room)
-	e.last.Store(int64(now))
-	if !c.clock.Always() {
-		// levels fall by give-backs too
-		if timed := bucket.Timed(e.buckets); timed >= 0 && !c.gaveBackSince(e.hash, sent) {
-			e.watch.observe(c, e, timed, reading{
-				found: found[timed], after: after[timed], sent: sent, received: received,
-			})
-		}
+	held = min(held, 2*wanted) // rather than give back what a little more use would take
+	ahead := max(0, wanted-held)
+	if !bucket.Tokens(e.buckets) {
+		// Nothing flows back: leave others as much. What is held need not be taken again.
+		ahead = min(ahead, (e.room.Load()-t.op.Charges*t.op.N)/2)
 	}
-	if granted > 0 {
-		t.keepLease(granted, (granted-own)*t.n, found, after, sent, received)
+	ahead = max(0, ahead/t.op.N)
+	if ahead+held == 0 {
+		return
 	}
+	prefetch := &Prefetch{Done: make(chan struct{})}
+	if !e.prefetch.CompareAndSwap(nil, prefetch) {
+		t.other = e.prefetch.Load() // nil if it has just ended: then this call takes no more than its own
+		return
+	}
+	t.own, t.op.Ahead, t.op.Held = prefetch, ahead, held
 }
 
-// keepLease stores a new lease after granted charges, of which ahead tokens were taken ahead. It
-// includes the valid tokens of the lease before.
-func (t *Trip) keepLease(granted, ahead int64, found, after []bucket.State, sent, received time.Time) {
+// End ends a trip with the states that Redis found of the limits, and of the lease bucket if there is
+// one. It keeps what was taken ahead. If the limit had less than was asked for, it returns the states
+// after the trip, else nil.
+func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (short []bucket.State) {
+	ahead, held := t.bounded(&s, found)
+	if ahead < t.op.Ahead && t.own.waiting.Load() >= maxWaiters {
+		t.entry.pausedUntil.Store(int64(t.cache.now() + t.life/4))
+	}
+	asked := t.op.Charges + ahead
+	granted := asked
+	for i := range s.Buckets {
+		granted = s.Buckets[i].Fit(found[i].Level, granted, t.op.N)
+	}
+	if !t.watches(&s) && granted == asked {
+		return nil
+	}
+	after := make([]bucket.State, len(s.Buckets))
+	for i := range s.Buckets {
+		if after[i] = found[i]; granted > 0 {
+			after[i] = s.Buckets[i].Charged(found[i], granted, t.op.N)
+		}
+	}
+	if t.entry != nil {
+		own := min(t.op.Charges, granted)
+		t.note(after)
+		if !bucket.Tokens(s.Buckets) {
+			t.entry.usage.add(own * t.op.N)
+		}
+		if t.TakesAhead() {
+			t.keepLease((granted-own)*t.op.N, held, after, sent, received)
+		}
+		t.finish(nil)
+	}
+	if granted < asked {
+		return after
+	}
+	return nil
+}
+
+// watches reports whether the key is watched, if need be from now on.
+func (t *Trip) watches(s *Subject) bool {
+	if t.entry == nil && t.cache.visited(s.Hash) {
+		t.entry = t.cache.add(s)
+	}
+	return t.entry != nil
+}
+
+// note notes what a decision left.
+func (t *Trip) note(after []bucket.State) {
+	c, e := t.cache, t.entry
+	room := int64(bucket.MaxUnits)
+	for i := range e.buckets {
+		room = min(room, e.buckets[i].Remaining(after[i].Level))
+	}
+	now := c.now()
+	e.usage.rotate(now, t.life)
+	e.room.Store(room)
+	e.last.Store(int64(now))
+}
+
+// bounded returns how many charges the lease bucket had room for, and for how many tokens that are
+// held for longer. See lua/lease.lua.
+func (t *Trip) bounded(s *Subject, found []bucket.State) (ahead, held int64) {
+	ahead, held = t.op.Ahead, t.op.Held
+	if s.Ahead == nil || !t.TakesAhead() {
+		return ahead, held
+	}
+	for i := range s.Buckets {
+		if found[i].Level > s.Buckets[i].Capacity {
+			held = 0
+		}
+	}
+	room := s.Ahead.Remaining(found[len(s.Buckets)].Level)
+	held = min(held, room)
+	return min(ahead, (room-held)/t.op.N), held
+}
+
+// keepLease stores a new lease of tokens that were taken ahead, and of those held before that are
+// held for longer. It gives the others back.
+func (t *Trip) keepLease(ahead, held int64, after []bucket.State, sent, received time.Time) {
 	c, e := t.cache, t.entry
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if t.era != c.era() || c.changed(e.hash, sent) {
-		return // its tokens may be void
+	l := &lease{
+		after: after, sent: sent, received: received, life: t.life, end: windowEnd(e.buckets, after), era: t.era,
+		first: taken{after, sent, received},
 	}
-	l := &lease{own: make([]int64, len(after)), after: after, sent: sent, received: received, life: t.life, era: t.era}
-	before := c.current(e)
-	if before != nil && before.sent.After(sent) && bucket.Timed(e.buckets) >= 0 && !bucket.Tokens(e.buckets) {
-		return // its tokens may be of an earlier window; a calendar's key names its period
-	}
-	if before == nil {
-		for i := range e.buckets {
-			l.own[i] = granted * e.buckets[i].Charge(t.n)
+	if before, current := e.lease.Load(), c.current(e); before != nil {
+		// Redis has held them for longer before they were let go, and a window that has not ended by
+		// now is the one that this decision found.
+		age := time.Since(before.sent)
+		n, kept := before.left.Swap(0), int64(0)
+		if age < min(before.life, before.end) && before == current {
+			kept = min(n, held)
 		}
-	} else {
-		l.charge(before, e.buckets, found, granted, t.n)
-		left := before.valid(e.buckets, time.Since(before.sent)) // this decision renews its life
-		// own may have been less in between: only their own charge covers these tokens
-		if before.sent.After(sent) {
-			for i := range e.buckets {
-				if b := &e.buckets[i]; b.Kind == bucket.Token {
-					ahead = min(ahead, undrained(b, granted*b.Charge(t.n), drained(time.Since(sent)))/b.Cost)
-				}
-			}
-			l.after, l.sent, l.received = before.after, before.sent, before.received
-		} else { // others may have given back more than their own
-			for i := range e.buckets {
-				left = min(left, found[i].Level/e.buckets[i].Cost)
-			}
+		if c.closing.Load() { // nobody uses them: Drain gives them back
+			kept = n
 		}
-		ahead += min(left, before.left.Swap(0))
+		if kept > 0 {
+			l.first = before.first
+		}
+		ahead += kept
+		c.giveBack(e.unused(n-kept, before))
 	}
 	l.left.Store(ahead)
 	e.lease.Store(l)
+	c.returnLater(e, l)
 }
 
-// Fail ends a trip without an answer, or with an error. Tokens that it took ahead are lost.
-func (t *Trip) Fail() {
-	if t.entry != nil {
-		t.cache.remove(t.entry) // its state is unknown now
+// Fail ends a trip without an answer, or with an error. What Redis may have taken ahead is lost.
+func (t *Trip) Fail(err error) { t.finish(err) }
+
+// finish ends the prefetch, if the trip is one.
+func (t *Trip) finish(err error) {
+	if t.own == nil {
+		return
 	}
+	t.entry.prefetch.CompareAndSwap(t.own, nil)
+	t.own.Err = err
+	close(t.own.Done)
+	t.own = nil
 }
 
-func (t *Trip) endPrefetch() {
-	t.entry.prefetching.CompareAndSwap(t.prefetching, 0)
-}
+// maxUsed bounds what one request counts for, so that the sum is exact.
+const maxUsed = 1 << 32
 
-// usage counts the tokens used lately.
+// usage counts the tokens that were asked for lately, or of windows, where nothing flows back, those
+// that were used.
 type usage struct {
 	current, previous atomic.Int64 // in this span and in the previous one, each as long as a lease's life
 	began             atomic.Int64 // when this span began, since the cache's start
 }
 
-func (u *usage) add(n int64) { u.current.Add(n) }
+func (u *usage) add(n int64) { u.current.Add(min(n, maxUsed)) }
 
 // rotate begins another span if this one is over.
 func (u *usage) rotate(now, life time.Duration) {
@@ -188,7 +253,7 @@ func (u *usage) rotate(now, life time.Duration) {
 	if passed >= 2*life {
 		current = 0
 	}
-	u.previous.Store(current)
+	u.previous.Store(int64(float64(current) * float64(life) / float64(passed)))
 }
 
 // perLife returns the tokens used within a life, as if the previous span's tokens had been used

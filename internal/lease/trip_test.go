@@ -1,30 +1,51 @@
 package lease
 
 import (
-	"math"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
-// fixture is a process and a key's bucket on a server that answers at once. Nothing flows back.
+// fixture is a process and a key's buckets on a server that answers at once. Nothing flows back.
 type fixture struct {
 	cache *Cache
 	s     Subject
 	life  time.Duration
-	level int64
+	level int64 // of the limit's bucket
+	lent  int64 // of the lease bucket
+	mu    sync.Mutex
+	backs []Unused // what was given back; mu guards it
 }
 
-// newFixture watches a key with a bucket of 1,000 tokens that regains one per millisecond.
-func newFixture(t *testing.T) *fixture {
-	f := &fixture{New(clocktrust.New(true)), subject(t, 1), 100 * ms, 0}
+// newFixture watches a key with a bucket of 1,000 tokens of which one flows back per millisecond. 100
+// tokens may be taken ahead at once, and 200 be held.
+func newFixture(t testing.TB) *fixture {
+	f := unwatched(t, 1)
 	time.Sleep(ms)
-	f.ask(2)
-	require.NotNil(t, f.entry())
+	require.NotNil(t, f.cache.add(&f.s))
+	return f
+}
+
+func unwatched(t testing.TB, hash uint64) *fixture {
+	f := &fixture{s: subject(t, hash), life: 100 * ms}
+	f.cache = New(func(u Unused) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.backs = append(f.backs, u)
+	})
+	return f
+}
+
+// newWindow watches a key with a window of 1,000 tokens.
+func newWindow(t testing.TB) *fixture {
+	f := unwatched(t, 1)
+	f.s.Buckets, f.s.Ahead = []bucket.Bucket{newBucket(t, bucket.FixedWindow, 1000, 1000, 1000)}, nil
+	require.NotNil(t, f.cache.add(&f.s))
+	f.entry().room.Store(1000)
 	return f
 }
 
@@ -33,75 +54,110 @@ func subject(t testing.TB, hash uint64) Subject {
 	for i := range key {
 		key[i] = byte(hash >> (8 * i))
 	}
-	return Subject{key, hash, []bucket.Bucket{newBucket(t, bucket.Token, 1000, 1000, 1000)}}
+	b := newBucket(t, bucket.Token, 1000, 1000, 1000)
+	ahead := bucket.NewAhead(&b, 100)
+	b.Leave(200)
+	return Subject{Key: key, Hash: hash, Buckets: []bucket.Bucket{b}, Ahead: &ahead}
 }
 
 func (f *fixture) entry() *entry { return f.cache.find(&f.s) }
 
-func (f *fixture) begin() Trip { return f.cache.Begin(f.s, f.life, 1, 1) }
-
-// end makes the server decide and answer at once.
-func (f *fixture) end(t *Trip) {
-	now, found := time.Now(), []bucket.State{{Level: f.level}}
-	f.level += f.s.Buckets[0].Fit(f.level, t.Charges(), t.n) * t.n
-	t.End(f.s, t.Charges(), found, now, now)
+func (f *fixture) begin() *Trip {
+	t := f.cache.Begin(f.s, f.life, 1, 1)
+	return &t
 }
 
-// ask makes calls that each go to Redis, and returns the tokens that the last one has taken ahead.
-func (f *fixture) ask(calls int) (ahead int64) {
-	for range calls {
-		t := f.begin()
-		f.end(&t)
-		ahead = t.ahead
+// decide is the server's (see lua/lease.lua).
+func (f *fixture) decide(t *Trip) []bucket.State {
+	found := []bucket.State{{Level: f.level, Reset: 500, Mark: 500}}
+	ahead, held := t.op.Ahead, t.op.Held
+	if t.TakesAhead() && f.s.Ahead != nil {
+		found = append(found, bucket.State{Level: f.lent})
+		if f.level > f.s.Buckets[0].Capacity {
+			held = 0
+		}
+		held = min(held, f.s.Ahead.Capacity-f.lent)
+		ahead = min(ahead, (f.s.Ahead.Capacity-f.lent-held)/t.op.N)
 	}
-	return ahead
+	charges := f.s.Buckets[0].Fit(f.level, t.op.Charges+ahead, t.op.N)
+	f.level += charges * t.op.N
+	f.lent += held + max(0, charges-t.op.Charges)*t.op.N
+	return found
+}
+
+// end makes the server decide and answer at once.
+func (f *fixture) end(t *Trip) (short []bucket.State) {
+	now := time.Now()
+	return t.End(f.s, f.decide(t), now, now)
+}
+
+// lend has the key's lease hold tokens for a life from now on.
+func (f *fixture) lend(tokens int64) *lease {
+	f.want(tokens)
+	t := f.begin()
+	t.op.Ahead, t.op.Held = tokens, 0
+	f.level, f.lent = 0, 0
+	f.end(t)
+	return f.entry().lease.Load()
+}
+
+// want has the process have asked for tokens within the last life, and for no others but the next
+// call's own.
+func (f *fixture) want(tokens int64) {
+	if bucket.Tokens(f.s.Buckets) {
+		tokens++
+	}
+	u := &f.entry().usage
+	u.previous.Store(0)
+	u.began.Store(int64(f.cache.now()))
+	u.current.Store(tokens)
 }
 
 func (f *fixture) take(n int64) bool {
-	_, _, ok := f.cache.Take(f.s, n, make([]bucket.State, 1))
+	_, ok := f.cache.Take(f.s, n, true, make([]bucket.State, 1))
 	return ok
-}
-
-// used simulates tokens used now.
-func (f *fixture) used(n int64) {
-	u := &f.entry().usage
-	u.rotate(f.cache.now(), f.life)
-	u.add(n)
-}
-
-// use uses leased tokens one by one until none is left.
-func (f *fixture) use() (n int64) {
-	for f.take(1) {
-		n++
-	}
-	return n
 }
 
 func (f *fixture) leased() int64 { return f.cache.usable(f.entry()) }
 
-// hold gives an entry a lease of buckets in these states, all charged by the process.
-func (e *entry) hold(tokens int64, after ...bucket.State) *lease {
-	l := newLease(time.Minute, tokens, after...)
-	l.sent, l.received = time.Now(), time.Now()
-	e.lease.Store(l)
-	return l
+// returns returns what was given back.
+func (f *fixture) returns() []Unused {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.backs
 }
 
-// TestAKeyIsWatchedFromItsSecondVisit, and has a lease from the next one on.
+// given returns how many tokens were given back.
+func (f *fixture) given() (n int64) {
+	for _, u := range f.returns() {
+		n += u.Tokens
+	}
+	return n
+}
+
+// TestAKeyIsWatchedFromItsSecondVisit. It has a lease when more was asked for than a call takes.
 func TestAKeyIsWatchedFromItsSecondVisit(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		f := &fixture{New(clocktrust.New(true)), subject(t, 1), 100 * ms, 0}
+		f := unwatched(t, 1)
 		time.Sleep(time.Hour)
-		require.Zero(t, f.ask(1))
+		visit := func() (ahead int64) {
+			f.cache.Take(f.s, 1, false, make([]bucket.State, 1))
+			trip := f.begin()
+			ahead = trip.Op().Ahead
+			f.end(trip)
+			return ahead
+		}
+		require.Zero(t, visit())
 		require.Nil(t, f.entry())
-		require.Zero(t, f.ask(1))
+		require.Zero(t, visit())
 		require.NotNil(t, f.entry())
 		require.False(t, f.take(1))
-		require.EqualValues(t, 1, f.ask(1))
+		require.Zero(t, visit(), "it asks for what its caller takes")
+		require.EqualValues(t, 1, visit())
 		require.Equal(t, 1, f.cache.Stats().Keys)
 		require.True(t, f.take(1))
 		require.False(t, f.take(1))
-		require.EqualValues(t, 3, f.ask(1))
+		require.EqualValues(t, 2, visit())
 	})
 }
 
@@ -110,18 +166,18 @@ func TestManyKeysAreNotWatched(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newFixture(t)
 		for i := range uint64(10_000) {
-			other := &fixture{f.cache, subject(t, 2+i<<20), f.life, 0}
-			other.ask(1)
+			other := &fixture{cache: f.cache, s: subject(t, 2+i<<20), life: f.life}
+			other.end(other.begin())
 			require.Nil(t, other.entry())
 		}
 		require.NotNil(t, f.entry())
 	})
 }
 
-// TestAsManyKeysAsVisitorsAreToldApart that are visited in turn.
-func TestAsManyKeysAsVisitorsAreToldApart(t *testing.T) {
+// TestVisitorsAreDistinct if as many keys are visited in turn as are remembered.
+func TestVisitorsAreDistinct(t *testing.T) {
 	t.Parallel()
-	c := New(clocktrust.New(true))
+	c := New(nil)
 	for _, again := range []bool{false, true} {
 		for i := range uint64(visitors) {
 			require.Equal(t, again, c.visited(1+i<<20), i)
@@ -129,258 +185,206 @@ func TestAsManyKeysAsVisitorsAreToldApart(t *testing.T) {
 	}
 }
 
-// changes makes two changes, one a time after the other.
-func (f *fixture) changes(apart time.Duration) {
-	f.cache.Forget(f.s.Hash)(false)
-	time.Sleep(apart)
-	f.cache.Forget(f.s.Hash)(false)
-}
-
-// TestChargesAhead is how many tokens a call takes ahead.
-func TestChargesAhead(t *testing.T) {
+// TestWhatACallTakesAhead follows from what was asked for within the last life.
+func TestWhatACallTakesAhead(t *testing.T) {
 	for name, row := range map[string]struct {
-		prepare func(f *fixture)
-		want    int64
+		prepare     func(f *fixture)
+		n           int64 // tokens of the call's charge
+		ahead, held int64
 	}{
-		"as many as were used":          {func(f *fixture) { f.used(9) }, 10}, // and one by ask
-		"what is leased is enough":      {func(f *fixture) { f.used(9); f.ask(1) }, 1},
-		"at most what flows back":       {func(f *fixture) { f.used(500) }, 100},
-		"at most half of what is left":  {func(f *fixture) { f.used(90); f.entry().room.Store(41) }, 20},
-		"half of nothing":               {func(f *fixture) { f.used(90); f.entry().room.Store(2) }, 0},
-		"while another asks":            {func(f *fixture) { f.used(90); f.begin() }, 0},
-		"another never ends, after 2 s": {func(f *fixture) { f.begin(); time.Sleep(prefetchTime); f.used(9) }, 9},
-		"another has failed": {func(f *fixture) {
-			other := f.begin()
-			other.Fail()
-		}, 0}, // the key is no longer watched
-		"while the key is changed": {func(f *fixture) { f.cache.Forget(f.s.Hash) }, 0},
-		"at once after a change":   {func(f *fixture) { f.cache.Forget(f.s.Hash)(false) }, 0},
-		"after a change": {func(f *fixture) { f.cache.Forget(f.s.Hash)(false); time.Sleep(time.Nanosecond) },
-			1},
-		"after a failed change": {func(f *fixture) { f.cache.Forget(f.s.Hash)(true); time.Sleep(failedLife) }, 0},
-		"after that": {func(f *fixture) {
-			f.cache.Forget(f.s.Hash)(true)
-			time.Sleep(failedLife +
-				1)
-			f.used(4)
-		}, 4},
-		"many changes": {func(f *fixture) { f.changes(quietTime - 1); time.Sleep(quietTime - 1); f.used(4) },
-			0},
-		"many, and then none": {func(f *fixture) { f.changes(quietTime - 1); time.Sleep(quietTime); f.used(4) }, 4},
-		"few changes": {func(f *fixture) { f.changes(quietTime); time.Sleep(time.Nanosecond); f.used(4) },
-			4},
-		"no trust":               {func(f *fixture) { f.cache.clock = clocktrust.New(false) }, 0},
-		"a life of a nanosecond": {func(f *fixture) { f.life = 1 }, 0},
-		"one token flows back":   {func(f *fixture) { f.life = ms }, 0},
-		"two do":                 {func(f *fixture) { f.life = 2 * ms }, 1},
+		"as many as were asked for":         {func(f *fixture) { f.want(9) }, 1, 9, 0},
+		"whole charges":                     {func(f *fixture) { f.want(11) }, 4, 2, 0},
+		"fewer were asked for than one":     {func(f *fixture) { f.want(3) }, 4, 0, 0},
+		"what is held is held for longer":   {func(f *fixture) { f.lend(4); f.want(9) }, 1, 5, 4},
+		"what is held is enough":            {func(f *fixture) { f.lend(9); f.want(9) }, 1, 0, 9},
+		"twice as many are held":            {func(f *fixture) { f.lend(18); f.want(9) }, 1, 0, 18},
+		"more than twice as many":           {func(f *fixture) { f.lend(19); f.want(9) }, 1, 0, 18},
+		"its use has ended":                 {func(f *fixture) { f.lend(4); time.Sleep(f.life - 1); f.want(9) }, 1, 5, 4},
+		"the lease has ended":               {func(f *fixture) { f.lend(4); time.Sleep(f.life); f.want(9) }, 1, 9, 0},
+		"a change has ended it":             {func(f *fixture) { f.lend(4); f.change(); f.want(9) }, 1, 9, 0},
+		"an outage has":                     {func(f *fixture) { f.lend(4); f.cache.Lose(); f.want(9) }, 1, 9, 0},
+		"the key is being changed":          {func(f *fixture) { f.want(9); f.cache.End(f.s.Hash) }, 1, 0, 0},
+		"the key is changed in this moment": {func(f *fixture) { f.want(9); f.cache.End(f.s.Hash)(false) }, 1, 0, 0},
+		"a change failed":                   {func(f *fixture) { f.cache.End(f.s.Hash)(true); f.want(9) }, 1, 0, 0},
+		"a change failed long ago": {func(f *fixture) {
+			f.cache.End(f.s.Hash)(true)
+			time.Sleep(failedLife + 1)
+			f.want(9)
+		}, 1, 9, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				f := newFixture(t)
 				row.prepare(f)
-				trip := f.begin()
-				require.Equal(t, row.want, trip.ahead)
-				require.Equal(t, 1+row.want, trip.Charges())
+				trip := f.cache.Begin(f.s, f.life, 1, row.n)
+				require.Equal(t, bucket.Op{Charges: 1, N: row.n, Ahead: row.ahead, Held: row.held}, trip.Op())
+				require.Equal(t, row.ahead+row.held > 0, trip.TakesAhead())
+				require.Nil(t, trip.Other())
 			})
 		})
 	}
 }
 
-// TestChargesOfSeveralTokens are taken ahead whole.
-func TestChargesOfSeveralTokens(t *testing.T) {
+// change is a Reset that has ended a moment ago.
+func (f *fixture) change() {
+	f.cache.End(f.s.Hash)(false)
+	time.Sleep(time.Nanosecond)
+}
+
+// TestAWindowIsTakenAheadByHalf of what is left after the call: nothing flows back.
+func TestAWindowIsTakenAheadByHalf(t *testing.T) {
+	for room, want := range map[int64]int64{1000: 90, 181: 90, 180: 89, 41: 20, 3: 1, 2: 0, 1: 0, 0: 0} {
+		inBubbleRun(t, room, func(t *testing.T) {
+			f := newWindow(t)
+			f.want(90)
+			f.entry().room.Store(room)
+			require.Equal(t, bucket.Op{Charges: 1 + want, N: 1}, f.begin().Op(), "charges like the caller's")
+		})
+	}
+}
+
+// TestWhatACallLeases is what the server granted in addition to the caller's own charges.
+func TestWhatACallLeases(t *testing.T) {
+	for name, row := range map[string]struct {
+		left, lent int64 // of the limit, and of the lease bucket
+		leased     int64
+		short      bool
+	}{
+		"everything":                          {800, 0, 9, false},
+		"as much as there is":                 {12, 0, 9, false},
+		"less":                                {11, 0, 8, true},
+		"only its own":                        {3, 0, 0, true},
+		"less than its own":                   {1, 0, 0, true},
+		"nothing":                             {0, 0, 0, true},
+		"others hold all but these":           {800, 91, 9, false},
+		"others hold more: the limit has all": {800, 95, 5, false},
+		"others hold all":                     {800, 100, 0, false},
+		"others hold too many":                {800, 130, 0, false},
+		"both have less":                      {6, 95, 3, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.want(11)
+				f.level, f.lent = 800-row.left, row.lent
+				trip := f.cache.Begin(f.s, f.life, 3, 1)
+				require.EqualValues(t, 9, trip.Op().Ahead)
+				short := f.end(&trip)
+				require.Equal(t, row.leased, f.leased())
+				require.Equal(t, row.short, short != nil)
+				if row.short {
+					require.Equal(t, f.level, short[0].Level, "the states after the call")
+				}
+				require.Empty(t, f.returns())
+			})
+		})
+	}
+}
+
+// TestWhatIsHeldForLonger is what the lease bucket has room for, first. The rest is given back.
+func TestWhatIsHeldForLonger(t *testing.T) {
+	for name, row := range map[string]struct {
+		level, lent   int64
+		used          int64 // before the answer
+		leased, given int64
+	}{
+		"all of 20, and 10 ahead":     {0, 0, 0, 30, 0},
+		"all, and a few ahead":        {0, 75, 0, 25, 0},
+		"all, and none ahead":         {0, 80, 0, 20, 0},
+		"the limit has no more":       {800, 0, 0, 20, 0},
+		"a few":                       {0, 95, 0, 5, 15},
+		"none":                        {0, 100, 0, 0, 20},
+		"the client is in debt":       {801, 0, 0, 0, 20},
+		"some have been used":         {0, 80, 15, 5, 0},
+		"none, and some used by then": {0, 100, 15, 0, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.lend(20)
+				f.want(30)
+				trip := f.begin()
+				require.Equal(t, bucket.Op{Charges: 1, N: 1, Ahead: 10, Held: 20}, trip.Op())
+				if row.used > 0 {
+					require.True(t, f.take(row.used))
+				}
+				f.level, f.lent = row.level, row.lent
+				f.end(trip)
+				require.Equal(t, row.leased, f.leased())
+				require.Equal(t, row.given, f.given())
+			})
+		})
+	}
+}
+
+// TestMoreThanIsWantedIsGivenBack with the next call.
+func TestMoreThanIsWantedIsGivenBack(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.used(9)
-		f.entry().lease.Store(nil)
-		trip := f.cache.Begin(f.s, f.life, 1, 4)
-		require.EqualValues(t, 2, trip.ahead, "of 4, as 10 were used")
-		f.end(&trip)
-		require.EqualValues(t, 14, f.entry().usage.current.Load())
-		require.EqualValues(t, 8, f.leased())
-		require.False(t, f.take(9))
-		require.True(t, f.take(3))
-		require.EqualValues(t, 5, f.use())
+		f.lend(50)
+		f.want(10)
+		f.end(f.begin())
+		require.EqualValues(t, 20, f.leased())
+		require.EqualValues(t, 30, f.given())
+		require.Equal(t, f.s.Key, f.returns()[0].Key)
+		require.Equal(t, []int64{500}, f.returns()[0].marks)
 	})
 }
 
-// TestHalfOfWhatIsLeft after the caller's charge.
-func TestHalfOfWhatIsLeft(t *testing.T) {
+// TestACallThatTakesNothingAhead leaves the lease as it is.
+func TestACallThatTakesNothingAhead(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.used(90)
-		f.entry().room.Store(19)
-		trip := f.cache.Begin(f.s, f.life, 1, 4)
-		require.EqualValues(t, 1, trip.ahead, "of 4, as 7 is half of 15")
-
-		full := newFixture(t)
-		full.level = 1000
-		require.Zero(t, full.ask(2))
-		full.used(90)
-		require.Zero(t, full.ask(1), "half of nothing")
+		f.lend(5)
+		f.want(0)
+		before := f.entry().lease.Load()
+		trip := f.begin()
+		require.False(t, trip.TakesAhead())
+		require.Nil(t, f.end(trip))
+		require.Same(t, before, f.entry().lease.Load())
+		f.level = 800
+		require.Equal(t, []bucket.State{{Level: 800, Reset: 500, Mark: 500}}, f.end(f.begin()))
+		require.EqualValues(t, 5, f.leased())
 	})
 }
 
-// TestAnAnswerFromBeforeAChange adds nothing to what was leased after it.
-func TestAnAnswerFromBeforeAChange(t *testing.T) {
-	for name, change := range map[string]func(c *Cache){"a refund": func(c *Cache) { c.Forget(1)(false) },
-		"Redis was lost": (*Cache).Lose} {
+// TestALeaseBeginsWhenItsCallIsSent, so that it ends before the server counts it no more.
+func TestALeaseBeginsWhenItsCallIsSent(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.want(9)
+		trip, sent := f.begin(), time.Now()
+		time.Sleep(60 * ms)
+		trip.End(f.s, f.decide(trip), sent, time.Now())
+		time.Sleep(usedFor(f.life) - 60*ms - 1)
+		require.EqualValues(t, 9, f.leased())
+		time.Sleep(time.Nanosecond)
+		require.Zero(t, f.leased())
+		require.EqualValues(t, 9, f.entry().lease.Load().held(f.life-1), "but it holds them")
+	})
+}
+
+// TestAChangeInFlight ends the lease of a call that was sent before its end.
+func TestAChangeInFlight(t *testing.T) {
+	for name, change := range map[string]func(f *fixture){
+		"a change":                              func(f *fixture) { f.cache.End(1)(false) },
+		"a change of another key of its stripe": func(f *fixture) { f.cache.End(1 + stripes)(false) },
+		"an outage":                             func(f *fixture) { f.cache.Lose() },
+	} {
 		inBubbleRun(t, name, func(t *testing.T) {
-			f := newLender(t)
-			late, sent := f.begin(), time.Now()
-			late.ahead = 9
-			time.Sleep(ms)
-			change(f.cache)
-			time.Sleep(time.Nanosecond)
-			f.lend(5, 100)
-			late.End(f.s, 10, []bucket.State{{Level: 100}}, sent, time.Now())
-			require.EqualValues(t, 5, f.leased())
-		})
-	}
-}
-
-// TestAChargeRenewsALease, and a denial does not.
-func TestAChargeRenewsALease(t *testing.T) {
-	for _, granted := range []int64{0, 1} {
-		inBubbleRun(t, granted, func(t *testing.T) {
-			f := newLender(t)
-			f.lend(5, 200)
-			time.Sleep(60 * ms)
-			f.level = 1000 - granted
-			trip, before := f.begin(), f.entry().lease.Load()
-			trip.ahead = 0
-			f.end(&trip)
-			time.Sleep(60 * ms)
-			require.Equal(t, 5*granted, f.leased())
-			require.Equal(t, 5-5*granted, before.left.Load(), "nobody else can take what the new one has")
-		})
-	}
-}
-
-// TestWhatIsLeftIsNoMoreThanWasFound, in whole tokens: others have given back tokens that were not
-// theirs.
-func TestWhatIsLeftIsNoMoreThanWasFound(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newLender(t)
-		f.s.Buckets[0] = newBucket(t, bucket.Token, 500, 500, 1000)
-		f.ask(2)
-		f.lend(5, 100)
-		f.level = 3 // a token and a half
-		trip := f.begin()
-		trip.ahead = 0
-		f.end(&trip)
-		require.EqualValues(t, 1, f.leased())
-	})
-}
-
-// TestAKeyThatIsAskedAboutStays when another is evicted.
-func TestAKeyThatIsAskedAboutStays(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		c := New(clocktrust.New(true))
-		var all []*fixture
-		for i := range uint64(ways) {
-			f := &fixture{c, subject(t, 1+i*sets), 1 * ms, 0}
-			time.Sleep(ms)
-			require.NotNil(t, c.add(&f.s))
-			all = append(all, f)
-		}
-		time.Sleep(ms)
-		all[0].life = 100 * ms
-		all[0].ask(1)
-		time.Sleep(time.Minute)
-		s := subject(t, 1+ways*sets)
-		require.NotNil(t, c.add(&s))
-		require.NotNil(t, all[0].entry())
-		require.Nil(t, all[1].entry())
-	})
-}
-
-// TestNotWatched is a key that gains nothing, or whose places all hold usable tokens.
-func TestNotWatched(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		c := New(clocktrust.New(true))
-		short := &fixture{c, subject(t, 1), 1, 0}
-		require.Zero(t, short.ask(3))
-		require.Nil(t, short.entry())
-		for i := range uint64(ways) {
-			s := subject(t, 1+i*sets)
-			c.add(&s).hold(5, bucket.State{Level: 500})
-		}
-		other := &fixture{c, subject(t, 1+ways*sets), 100 * ms, 0}
-		require.Zero(t, other.ask(3))
-		require.Nil(t, other.entry())
-	})
-}
-
-// TestAnOvertakenPrefetch does not let a third one begin beside the second.
-func TestAnOvertakenPrefetch(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFixture(t)
-		first := f.begin()
-		time.Sleep(prefetchTime)
-		f.used(9)
-		second := f.begin()
-		require.Positive(t, second.ahead)
-		first.endPrefetch()
-		third := f.begin()
-		require.Zero(t, third.ahead)
-	})
-}
-
-// TestUsageAcrossSpans counts the previous span's tokens as if they had been used evenly.
-func TestUsageAcrossSpans(t *testing.T) {
-	var u usage
-	const life = 100 * ms
-	u.rotate(1000*ms, life)
-	u.add(80)
-	require.EqualValues(t, 80, u.perLife(1000*ms, life))
-	require.EqualValues(t, 80, u.perLife(1099*ms, life))
-	require.EqualValues(t, 80, u.perLife(1100*ms, life))
-	require.EqualValues(t, 60, u.perLife(1125*ms, life))
-	u.add(8)
-	require.EqualValues(t, 28, u.perLife(1175*ms, life))
-	require.EqualValues(t, 8, u.perLife(1200*ms, life))
-	require.EqualValues(t, 4, u.perLife(1250*ms, life))
-	require.EqualValues(t, 0, u.perLife(1500*ms, life), "long ago")
-	u.add(5)
-	require.EqualValues(t, 0, u.perLife(1700*ms, life), "a whole span ago")
-}
-
-// TestAPartOfWhatWasAskedFor is granted, to the caller first.
-func TestAPartOfWhatWasAskedFor(t *testing.T) {
-	for granted, want := range map[int64]int64{0: 0, 1: 0, 3: 0, 4: 1, 8: 5, 11: 8} {
-		inBubbleRun(t, granted, func(t *testing.T) {
 			f := newFixture(t)
-			f.used(8)
-			trip := f.cache.Begin(f.s, f.life, 3, 1)
-			require.EqualValues(t, 9, trip.ahead)
-			f.level = 1000 - granted
-			f.end(&trip)
-			require.EqualValues(t, want, f.leased())
+			f.want(9)
+			trip, sent := f.begin(), time.Now()
+			time.Sleep(ms)
+			change(f)
+			trip.End(f.s, f.decide(trip), sent, time.Now())
+			require.Zero(t, f.leased())
+			time.Sleep(time.Nanosecond)
+			f.want(9)
+			trip = f.begin()
+			require.Equal(t, bucket.Op{Charges: 1, N: 1, Ahead: 9}, trip.Op(), "those are given back")
+			f.end(trip)
+			require.EqualValues(t, 9, f.leased())
 		})
 	}
-}
-
-// TestNoMoreIsLeasedThanWasAskedFor, though more was to be had in the end.
-func TestNoMoreIsLeasedThanWasAskedFor(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFixture(t)
-		f.used(8)
-		trip := f.begin()
-		now := time.Now()
-		trip.End(f.s, 4, []bucket.State{{}}, now, now)
-		require.EqualValues(t, 3, f.leased())
-	})
-}
-
-// TestHugeCharges neither overflow nor panic.
-func TestHugeCharges(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFixture(t)
-		for _, n := range []int64{1 << 31, 1 << 53, 1 << 62, math.MaxInt64} {
-			trip := f.cache.Begin(f.s, 24*time.Hour, 1, n)
-			f.end(&trip)
-			require.False(t, f.take(n))
-		}
-		require.Positive(t, f.ask(1))
-	})
 }

@@ -59,7 +59,10 @@ func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
 	}
 	ctx, cancel := context.WithDeadline(ctx, start.Add(s.migration.timeout))
 	defer cancel()
-	if c.Op.Verb == bucket.Take {
+	switch last := len(c.Buckets) - 1; {
+	case c.Buckets[last].Kind == bucket.Ahead:
+		return s.takeNoneAhead(ctx, c)
+	case c.Op.Verb == bucket.Take:
 		return s.takeEach(ctx, c)
 	}
 	var errs []error
@@ -176,6 +179,19 @@ func (s *Store) takeEach(ctx context.Context, c *dispatch.Call) error {
 			}
 		})
 	}
+	return err
+}
+
+// takeNoneAhead does a call that takes tokens ahead as if there were no room for these.
+func (s *Store) takeNoneAhead(ctx context.Context, c *dispatch.Call) error {
+	last := len(c.Buckets) - 1
+	own := dispatch.NewCall()
+	own.Reset(bucket.Op{Verb: c.Op.Verb, Charges: c.Op.Charges, N: c.Op.N}, c.Buckets[:last:last])
+	own.Key, own.Hash = c.Key, c.Hash
+	err := s.Do(ctx, own)
+	copy(c.States, own.States)
+	c.States[last] = bucket.State{Level: c.Buckets[last].Capacity}
+	c.Op.Charges, c.Sent, c.Received = own.Op.Charges, own.Sent, own.Received
 	return err
 }
 

@@ -209,7 +209,10 @@ func (c *command) encode(ctx context.Context, s *Store, coalescing *coalescing, 
 		}
 		c.args = append(c.args, keys)
 		c.encodeOne(g)
-		if number >= WithBanOrSlots {
+		switch {
+		case number == Lease:
+			c.encodeLease(g)
+		case number >= WithBanOrSlots:
 			c.encodeBanAndSlots(g, s.process)
 		}
 	}
@@ -291,6 +294,12 @@ func (c *command) encodeBanAndSlots(g *dispatch.Group, process string) {
 		c.args = append(c.args, banAndSlots[i].Capacity, process, newest.Ended, newest.Held, attempts)
 	}
 	c.args = append(c.args, counted)
+}
+
+// encodeLease appends what is taken ahead as arguments of lease.lua.
+func (c *command) encodeLease(g *dispatch.Group) {
+	lease := &g.Buckets[len(g.Buckets)-1]
+	c.args = append(c.args, lease.Drain, lease.Cost, lease.Capacity, g.Op.Ahead, g.Op.Held)
 }
 
 // encodeBucket appends a bucket as arguments of a script.

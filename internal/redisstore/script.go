@@ -15,7 +15,8 @@ const (
 	WithBanOrSlots = Limits         // the first script for limits with a ban, slots or both
 	BanOrSlots     = 2 * Limits     // a ban, slots or both, without limits
 	Report         = BanOrSlots + 1 // the slots that this process holds
-	Scripts        = BanOrSlots + 2 // the number of scripts
+	Lease          = BanOrSlots + 2 // token buckets, also ahead
+	Scripts        = BanOrSlots + 3 // the number of scripts
 )
 
 // kindScripts maps a kind of limit to its script.
@@ -36,6 +37,9 @@ type Sources struct {
 // scriptFor returns the script for buckets.
 func scriptFor(buckets []bucket.Bucket) int {
 	limits := buckets[:bucket.Counted(buckets)]
+	if buckets[len(buckets)-1].Kind == bucket.Ahead {
+		return Lease
+	}
 	script := BanOrSlots
 	if len(limits) > 0 {
 		script = scriptForLimits(limits)

@@ -118,6 +118,9 @@ func (s *Set) Ends() int64 { return s.ends }
 func (s *Set) Window(i int) time.Duration {
 	full := s.resources[i]
 	full.Leave(-s.floor)
+	if s.lease.buckets != nil {
+		full.Leave(-s.lease.reserved)
+	}
 	return duration(full.FillTime())
 }
 

@@ -34,6 +34,7 @@ type Set struct {
 	bans      int             // how many are a ban: 0 or 1
 	calendars []calendar.Rule // of the limits; nil if none has one
 	floor     int64           // tokens that stay in each bucket
+	lease     lease
 
 	prohibits  bool          // a limit denies everything
 	prohibited calendar.Rule // of that limit, if it has one
@@ -136,7 +137,7 @@ func (s *Set) Share(replicas int64) *Set {
 		return s.share
 	}
 	share := *s
-	share.share, share.later, share.resources = nil, nil, make([]bucket.Bucket, len(s.resources))
+	share.share, share.later, share.lease, share.resources = nil, nil, lease{}, make([]bucket.Bucket, len(s.resources))
 	for i := range s.resources {
 		share.resources[i] = s.resources[i].Share(replicas)
 	}

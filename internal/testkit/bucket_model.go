@@ -76,6 +76,9 @@ func (m *BucketModel) found(key string, l ginlimit.Limit) *big.Rat {
 	return b.Missing
 }
 
+// Over reports whether a bucket is blocked, or in debt: more is missing than it holds.
+func (m *BucketModel) Over(key string, l ginlimit.Limit) bool { return m.room(key, l).Sign() < 0 }
+
 // room is how many tokens a bucket can give.
 func (m *BucketModel) room(key string, l ginlimit.Limit) *big.Rat {
 	return new(big.Rat).Sub(Tokens(Burst(l)), m.found(key, l))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -16,19 +17,35 @@ import (
 // LeaseLife is the life of a lease in these tests.
 const LeaseLife = time.Minute
 
+// LeaseBurst is how many tokens of [LeasePerMinute] a policy with leases of [LeaseLife] has at once.
+// Twice what flows back in that time is kept for what is taken ahead.
+const LeaseBurst = 1000 - 2*60
+
 // LeasePerMinute has up to 60 tokens flow back in [LeaseLife], one per second.
 var LeasePerMinute = ginlimit.PerMinute(60).WithBurst(1000)
 
-// LeaseBench is a server whose clock runs with that of a bubble.
+// LeaseBench is a server whose clock, as its clients see it, is that of a bubble.
 type LeaseBench struct {
 	*Bubble
 	Hook *LeaseHook
 }
 
-// LeaseHook has commands wait, or fail.
+// LeaseHook has commands wait, or fail, and counts them. Before each it sets the server's clock,
+// which counts milliseconds.
 type LeaseHook struct {
-	Wait atomic.Int64
-	Fail atomic.Bool
+	Wait  atomic.Int64
+	Fail  atomic.Bool
+	Calls atomic.Int64 // commands or pipelines
+
+	mini *miniredis.Miniredis
+}
+
+// begin begins a command or a pipeline, and reports whether it fails.
+func (h *LeaseHook) begin() (fails bool) {
+	h.Calls.Add(1)
+	time.Sleep(time.Duration(h.Wait.Load()))
+	h.mini.SetTime(time.Now().Truncate(time.Millisecond))
+	return h.Fail.Load()
 }
 
 // DialHook implements [redis.Hook].
@@ -37,8 +54,7 @@ func (h *LeaseHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 // ProcessHook implements [redis.Hook].
 func (h *LeaseHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		time.Sleep(time.Duration(h.Wait.Load()))
-		if h.Fail.Load() {
+		if h.begin() {
 			cmd.SetErr(io.ErrUnexpectedEOF)
 			return io.ErrUnexpectedEOF
 		}
@@ -49,8 +65,7 @@ func (h *LeaseHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook implements [redis.Hook].
 func (h *LeaseHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		time.Sleep(time.Duration(h.Wait.Load()))
-		if h.Fail.Load() {
+		if h.begin() {
 			for _, cmd := range cmds {
 				cmd.SetErr(io.ErrUnexpectedEOF)
 			}
@@ -65,7 +80,7 @@ func OnLeaseBench(t *testing.T, test func(t *testing.T, b *LeaseBench)) {
 	t.Helper()
 	t.Parallel()
 	InBubble(t, func(t *testing.T, b *Bubble) {
-		bench := &LeaseBench{b, new(LeaseHook)}
+		bench := &LeaseBench{b, &LeaseHook{mini: b.Mini}}
 		bench.Advance(0)
 		test(t, bench)
 	})
@@ -74,7 +89,7 @@ func OnLeaseBench(t *testing.T, test func(t *testing.T, b *LeaseBench)) {
 // Advance lets time pass for the process and for Redis.
 func (b *LeaseBench) Advance(d time.Duration) {
 	time.Sleep(d)
-	b.Mini.SetTime(time.Now())
+	b.Mini.SetTime(time.Now().Truncate(time.Millisecond))
 }
 
 // Client returns one more client, whose commands the hook delays.
@@ -87,7 +102,8 @@ func (b *LeaseBench) Client(t *testing.T) *redis.Client {
 
 // Limiter returns one more process, with leases.
 func (b *LeaseBench) Limiter(t *testing.T, opts ...ginlimit.LimiterOption) *Limiter {
-	return NewLimiter(t, b.Client(t), append([]ginlimit.LimiterOption{ginlimit.WithLease(LeaseLife), TrustsClock()}, opts...)...)
+	opts = append([]ginlimit.LimiterOption{ginlimit.WithLease(LeaseLife), TrustsClock()}, opts...)
+	return NewLimiter(t, b.Client(t), opts...)
 }
 
 // Sources makes calls for a token, and returns where they were decided, by a letter each.
@@ -116,10 +132,10 @@ func (b *LeaseBench) Leases(t *testing.T, p *ginlimit.Policy) (n int) {
 	return n
 }
 
-// LeftTo is how many tokens of a key another process finds.
+// LeftTo is how many tokens of a key Redis has, for a process without leases.
 func (b *LeaseBench) LeftTo(t *testing.T, key string, limit ginlimit.Limit) int {
 	t.Helper()
-	r, err := b.Limiter(t).Peek(t.Context(), key, limit)
+	r, err := b.Limiter(t, ginlimit.WithLease(0)).Peek(t.Context(), key, limit)
 	require.NoError(t, err)
 	return r.Remaining
 }

@@ -86,8 +86,30 @@ var sources = sync.OnceValues(func() (s redisstore.Sources, err error) {
 	}
 	slots, failed := scriptsOfSlots(ginlimit.TokenBucket)
 	s.Server[redisstore.BanOrSlots], s.Server[redisstore.Report] = slots[0], slots[1]
+	err = errors.Join(err, failed)
+	s.Server[redisstore.Lease], failed = scriptOfLeases()
 	return s, errors.Join(err, failed)
 })
+
+// scriptOfLeases returns the source of the script that takes tokens ahead. It has two keys for one
+// limit.
+func scriptOfLeases() (string, error) {
+	sent, err := recordScripts(ginlimit.TokenBucket, func(l *Limiter) error {
+		p, err := l.Limiter.Policy("leases", ginlimit.PerSecond(1000), ginlimit.WithLease(time.Minute))
+		for range 10 {
+			if err == nil {
+				_, err = p.Allow(context.Background(), "k")
+			}
+		}
+		return err
+	})
+	for _, s := range sent {
+		if len(s.Keys) == 2 {
+			return s.Source, nil
+		}
+	}
+	return "", cmp.Or(err, errors.New("nothing was taken ahead"))
+}
 
 // scriptsOfSlots returns the sources of the script that takes a slot, and of the one that reports that
 // it is free.

@@ -67,12 +67,15 @@ local function returnable(w) return w.used end
 local function give(w, tokens, mark)
   if w.used == 0 then return end
   if mark and (mark < 0 or not w.calendar and w.left > mark) then return end
-  w.used = max(0, w.used - tokens)
+  tokens = min(tokens, w.used)
+  w.used = w.used - tokens
   if w.used == 0 then w.left = 0 end
   if w.left == 0 and w.block == 0 then
     call('DEL', w.key)
-  else
+  elseif w.marked then
     write(w)
+  else -- the window's end stays as it is, though Redis' clock has gone on
+    call('INCRBY', w.key, format('%d', -tokens))
   end
 end
 

@@ -19,68 +19,122 @@ import (
 func TestRefundsUnderALeaseLeaveTokensToOthers(t *testing.T) {
 	limit := ginlimit.PerSecond(2000)
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		r := gin.New()
-		_ = r.SetTrustedProxies(nil)
-		r.GET("/", l.Handler("api", limit, ginlimit.WithLease(200*time.Millisecond),
-			ginlimit.WithRefund(func(*gin.Context) bool { return true })), func(*gin.Context) {
-			time.Sleep(100 * time.Microsecond)
-		})
-		p, err := l.Policy("api", limit, ginlimit.WithLease(200*time.Millisecond))
-		require.NoError(t, err)
+		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+		p := testkit.NewPolicy(t, l, "api", limit)
 		b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
 		b.Advance(2 * time.Second)
-		for range 3000 {
+		r := gin.New()
+		_ = r.SetTrustedProxies(nil)
+		r.GET("/", l.Handler("api", limit, ginlimit.WithLease(200*time.Millisecond), // which keeps the same room
+			ginlimit.WithRefund(func(*gin.Context) bool { return true })),
+			func(*gin.Context) { time.Sleep(time.Millisecond) }) // Redis drains by whole milliseconds
+		for range 1500 {
 			require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
-			b.Advance(0)
 		}
 		require.Greater(t, b.LeftTo(t, ginlimit.Key("api", "192.0.2.1"), limit), 1950)
 	})
 }
 
-// TestRefundsByHandLeaveTokensToOthers: each voids what is leased, so that nothing is leased while there are many.
-func TestRefundsByHandLeaveTokensToOthers(t *testing.T) {
-	limit := ginlimit.PerSecond(2000)
+// TestRefundsByHandLeaveALease as it is, and are there at once: also beside many, most requests are
+// admitted by the lease.
+func TestRefundsByHandLeaveALease(t *testing.T) {
+	limit := ginlimit.PerHour(3_600_000).WithBurst(10_000)
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond))
+		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		allow := func() (ginlimit.Result, error) { return l.Allow(t.Context(), "k", limit) }
 		b.Busy(t, allow)
-		b.Advance(2 * time.Second)
-		for range 3000 {
+		b.Advance(2 * time.Second) // the bucket is full
+		_, err := l.AllowN(t.Context(), "k", 5000, limit)
+		require.NoError(t, err)
+		start, before := time.Now(), l.Stats().Leased
+		for range 1000 {
 			r, err := allow()
 			require.NoError(t, err)
 			require.True(t, r.Allowed)
 			require.NoError(t, l.Refund(t.Context(), "k", 1, limit))
-			b.Advance(500 * time.Microsecond)
+			b.Advance(2 * time.Millisecond)
 		}
-		require.Greater(t, b.LeftTo(t, "k", limit), 1950)
-		leased := l.Stats().Leased
-		b.Advance(5 * time.Second)
-		b.Busy(t, allow)
-		require.Greater(t, l.Stats().Leased, leased, "a while later there are leases again")
+		require.Greater(t, l.Stats().Leased-before, uint64(900))
+		require.NoError(t, l.Close())
+		require.InDelta(t, 5000+time.Since(start).Milliseconds(), b.LeftTo(t, "k", limit), 1)
 	})
 }
 
-// TestCancelsBesideALeaseVoidNothing: reservations that are canceled leave the lease of their key as it is.
-func TestCancelsBesideALeaseVoidNothing(t *testing.T) {
+// TestCancelsLeaveALease as it is. What it holds at the end counts as used, if it may have flowed back.
+func TestCancelsLeaveALease(t *testing.T) {
 	limit := ginlimit.PerMinute(60_000)
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond))
+		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		allow := func() (ginlimit.Result, error) { return l.Allow(t.Context(), "k", limit) }
 		b.Busy(t, allow)
 		leased := l.Stats().Leased
-		for range 2000 {
+		for range 1000 {
 			r, err := l.Reserve(t.Context(), "k", 10, limit)
 			require.NoError(t, err)
 			require.True(t, r.Result().Allowed)
 			require.NoError(t, r.Cancel(t.Context()))
 			_, err = allow()
 			require.NoError(t, err)
-			b.Advance(500 * time.Microsecond)
+			b.Advance(2 * time.Millisecond)
 		}
-		require.Greater(t, l.Stats().Leased-leased, uint64(1500), "most are admitted by the lease")
-		require.Greater(t, b.LeftTo(t, "k", limit), 58_000)
+		require.Greater(t, l.Stats().Leased-leased, uint64(900), "most are admitted by the lease")
+		require.NoError(t, l.Close())
+		require.GreaterOrEqual(t, b.LeftTo(t, "k", limit), 60_000-200)
 	})
+}
+
+// TestNothingIsLostBesideALease: a client that asks for more than its limit gets all of it, whatever
+// is given back meanwhile.
+func TestNothingIsLostBesideALease(t *testing.T) {
+	limit := ginlimit.PerSecond(500)
+	for name, beside := range map[string]func(t *testing.T, l *testkit.Limiter) (used int){
+		"nothing": func(*testing.T, *testkit.Limiter) int { return 0 },
+		"refunds": func(t *testing.T, l *testkit.Limiter) int {
+			require.NoError(t, l.Refund(t.Context(), "k", 1, limit))
+			return -1
+		},
+		"settlements": func(t *testing.T, l *testkit.Limiter) int {
+			r, err := l.Reserve(t.Context(), "k", 2, limit)
+			require.NoError(t, err)
+			if !r.Result().Allowed {
+				return 0
+			}
+			require.NoError(t, r.Settle(t.Context(), 1))
+			return 1
+		},
+		"cancels": func(t *testing.T, l *testkit.Limiter) int {
+			r, err := l.Reserve(t.Context(), "k", 2, limit)
+			require.NoError(t, err)
+			require.NoError(t, r.Cancel(t.Context()))
+			return 0
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				d := ginlimit.WithLease(200 * time.Millisecond)
+				all := []*testkit.Limiter{b.Limiter(t, d), b.Limiter(t, d)}
+				run := func(length time.Duration) (used int) {
+					for i := range int(length / time.Millisecond) {
+						for _, l := range all {
+							r, err := l.Allow(t.Context(), "k", limit)
+							require.NoError(t, err)
+							used += r.Granted
+						}
+						if i%20 == 0 {
+							used += beside(t, all[i/20%2])
+						}
+						b.Advance(time.Millisecond)
+					}
+					return used
+				}
+				require.LessOrEqual(t, run(2*time.Second), 500+2*500, "with the burst")
+				before := all[0].Stats().Leased + all[1].Stats().Leased
+				used := run(8 * time.Second)
+				require.InEpsilon(t, 8*500, used, 0.01)
+				require.Greater(t, all[0].Stats().Leased+all[1].Stats().Leased-before, uint64(used/2))
+			})
+		})
+	}
 }
 
 // TestARefundUnderALeaseGivesBackOnce: at once all of it, later what has not flowed back, and

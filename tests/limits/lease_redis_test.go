@@ -70,13 +70,11 @@ func TestLeasesAdmitNoMore(t *testing.T) {
 
 // TestLeasesSaveTrips: one caller whose key is hot, at a good part of its limit.
 func TestLeasesSaveTrips(t *testing.T) {
-	for name, algorithm := range map[string]ginlimit.Algorithm{"token bucket": ginlimit.TokenBucket,
-		"fixed window": ginlimit.FixedWindow} {
+	for name, algorithm := range map[string]ginlimit.Algorithm{
+		"token bucket": ginlimit.TokenBucket, "fixed window": ginlimit.FixedWindow,
+	} {
 		t.Run(name, func(t *testing.T) {
 			limit := ginlimit.PerSecond(1_000_000)
-			if algorithm == ginlimit.TokenBucket {
-				limit = ginlimit.PerSecond(10_000).WithBurst(10_000_000)
-			}
 			l := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)),
 				ginlimit.WithLease(20*time.Millisecond), testkit.WithAlgorithm(algorithm),
 				testkit.TrustsClock())
@@ -93,7 +91,7 @@ func TestLeasesSaveTrips(t *testing.T) {
 			}
 			stats := l.Stats()
 			leased, trips := stats.Leased-before.Leased, stats.Decisions-before.Decisions
-			require.InDelta(t, calls, leased+trips, 1, "the last call may be counted after its answer")
+			require.InDelta(t, calls, leased+trips, calls/100, "what a lease leaves is given back by a call of its own")
 			require.Greater(t, leased, 20*trips)
 			t.Logf("%d admissions, %d trips, %s each", calls, trips, time.Since(start)/calls)
 		})

@@ -17,14 +17,14 @@ import (
 
 // Leases, by what a caller sees of them.
 
-// TestLease: from the third call on, each call to Redis takes as many tokens ahead as were used before.
+// TestLease: from the fourth call on, each call to Redis takes as many tokens ahead as were used before.
 func TestLease(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
-		require.Equal(t, "rrrlrlllrlllllll", testkit.Sources(t, l, 16, testkit.LeasePerMinute))
+		require.Equal(t, "rrrrlrlllrlllllll", testkit.Sources(t, l, 17, testkit.LeasePerMinute))
 		r, err := l.Peek(t.Context(), "k", testkit.LeasePerMinute)
 		require.NoError(t, err)
-		require.Equal(t, 1000-16, r.Remaining)
+		require.Equal(t, testkit.LeaseBurst-17, r.Remaining)
 		require.Equal(t, "r", testkit.Sources(t, l, 1, testkit.LeasePerMinute))
 
 		want, err := l.Peek(t.Context(), "k", testkit.LeasePerMinute)
@@ -54,7 +54,7 @@ func TestLease(t *testing.T) {
 func TestMoreThanALeaseHolds(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
-		require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, testkit.LeasePerMinute))
+		require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, testkit.LeasePerMinute))
 		ask := func(n int) ginlimit.Result {
 			r, err := l.AllowN(t.Context(), "k", n, testkit.LeasePerMinute)
 			require.NoError(t, err)
@@ -63,33 +63,43 @@ func TestMoreThanALeaseHolds(t *testing.T) {
 		r := ask(500) // the lease holds 6
 		require.Equal(t, ginlimit.FromRedis, r.Source)
 		require.Equal(t, 500, r.Granted)
-		require.Equal(t, 1000-16-500, r.Remaining)
-		r = ask(490) // and Redis has 484
+		require.Equal(t, testkit.LeaseBurst-17-500, r.Remaining)
+		r = ask(370) // and Redis has 363
 		require.Equal(t, ginlimit.FromRedis, r.Source)
 		require.False(t, r.Allowed)
-		require.Equal(t, 484, r.Remaining)
+		require.Equal(t, 363, r.Remaining)
 		r = ask(6)
 		require.Equal(t, ginlimit.FromLease, r.Source)
 		require.True(t, r.Allowed)
-		require.Equal(t, 484, ask(484).Granted)
+		require.Equal(t, 363, ask(363).Granted)
 		require.False(t, ask(1).Allowed)
 	})
 }
 
-// TestLeaseOfAFixedWindow ends with it. The clock is trusted once it was seen to run.
+// TestLeaseOfAFixedWindow ends with it, and what is leased of a window is taken of it.
 func TestLeaseOfAFixedWindow(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(testkit.LeaseLife),
-			testkit.WithAlgorithm(ginlimit.FixedWindow))
+		fixed := testkit.WithAlgorithm(ginlimit.FixedWindow)
+		l, other := b.Limiter(t, fixed, ginlimit.WithLease(time.Hour)), b.Limiter(t, fixed, ginlimit.WithLease(time.Hour))
 		limit := ginlimit.PerMinute(100)
-		require.Equal(t, "rrrr", testkit.Sources(t, l, 4, limit))
-		b.Advance(10 * time.Millisecond)
-		require.Equal(t, "r", testkit.Sources(t, l, 1, limit))
-		require.Equal(t, "rl", testkit.Sources(t, l, 2, limit), "it runs")
-		b.Advance(time.Minute - 15*time.Millisecond)
+		require.Equal(t, "rrrlrl", testkit.Sources(t, l, 6, limit))
+		b.Advance(59 * time.Second)
+		require.Equal(t, "l", testkit.Sources(t, l, 1, limit))
+		b.Advance(time.Second - 15*time.Millisecond)
 		require.Equal(t, "r", testkit.Sources(t, l, 1, limit), "a thousandth early")
-		b.Advance(time.Second)
-		require.Equal(t, "r", testkit.Sources(t, l, 1, limit))
+		for range 3 {
+			b.Advance(time.Minute)
+			admitted := 0
+			for range 101 {
+				for _, l := range []*testkit.Limiter{l, other} {
+					r, err := l.Allow(t.Context(), "k", limit)
+					require.NoError(t, err)
+					admitted += r.Granted
+				}
+			}
+			require.Equal(t, 100, admitted)
+		}
+		require.Positive(t, other.Stats().Leased)
 	})
 }
 
@@ -99,15 +109,12 @@ func TestOwnChangesEndALease(t *testing.T) {
 		"Block": func(ctx context.Context, l *testkit.Limiter) error {
 			return l.Block(ctx, "k", 3*time.Hour, testkit.LeasePerMinute)
 		},
-		"Refund": func(ctx context.Context, l *testkit.Limiter) error {
-			return l.Refund(ctx, "k", 1, testkit.LeasePerMinute)
-		},
 		"Reset": func(ctx context.Context, l *testkit.Limiter) error { return l.Reset(ctx, "k", testkit.LeasePerMinute) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 				l, other := b.Limiter(t), b.Limiter(t)
-				testkit.Sources(t, l, 9, testkit.LeasePerMinute)
+				testkit.Sources(t, l, 10, testkit.LeasePerMinute)
 				require.Equal(t, 1, l.Stats().Leases)
 				require.NoError(t, change(t.Context(), other))
 				require.Equal(t, "l", testkit.Sources(t, l, 1, testkit.LeasePerMinute), "it cannot know")
@@ -123,7 +130,7 @@ func TestOwnChangesEndALease(t *testing.T) {
 	t.Run("within its life", func(t *testing.T) {
 		testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 			l, other := b.Limiter(t), b.Limiter(t)
-			testkit.Sources(t, l, 9, testkit.LeasePerMinute)
+			testkit.Sources(t, l, 10, testkit.LeasePerMinute)
 			require.NoError(t, other.Block(t.Context(), "k", 3*time.Hour, testkit.LeasePerMinute))
 			b.Advance(testkit.LeaseLife)
 			r, err := l.Allow(t.Context(), "k", testkit.LeasePerMinute)
@@ -137,7 +144,7 @@ func TestOwnChangesEndALease(t *testing.T) {
 func TestLosingRedisEndsLeases(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
-		testkit.Sources(t, l, 9, testkit.LeasePerMinute)
+		testkit.Sources(t, l, 10, testkit.LeasePerMinute)
 		ctx, cancel := context.WithCancel(t.Context())
 		b.Hook.Wait.Store(int64(time.Second))
 		time.AfterFunc(time.Millisecond, cancel)
@@ -161,7 +168,7 @@ func TestALateTripTakesWhatItsCallerWants(t *testing.T) {
 		t.Run(map[bool]string{true: "late", false: "failed"}[late], func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 				l := b.Limiter(t, ginlimit.WithTimeout(200*time.Millisecond), ginlimit.WithFailureMode(ginlimit.FailLocal))
-				require.Equal(t, "rrrlrlllrlllllll", testkit.Sources(t, l, 16, testkit.LeasePerMinute))
+				require.Equal(t, "rrrrlrlllrlllllll", testkit.Sources(t, l, 17, testkit.LeasePerMinute))
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if late {
@@ -173,7 +180,7 @@ func TestALateTripTakesWhatItsCallerWants(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, ginlimit.FromLocal, r.Source)
 				require.Equal(t, 3, r.Granted)
-				require.Equal(t, 1000-3, r.Remaining)
+				require.Equal(t, testkit.LeaseBurst-3, r.Remaining)
 				b.Hook.Wait.Store(0)
 				b.Hook.Fail.Store(false)
 				time.Sleep(2 * time.Second)
@@ -182,29 +189,44 @@ func TestALateTripTakesWhatItsCallerWants(t *testing.T) {
 	}
 }
 
-// TestCloseGivesBack exactly what is not used, unless it may be void before it is back.
+// TestCloseGivesBack what is not used, as far as it is left when Redis does it at the latest.
 func TestCloseGivesBack(t *testing.T) {
 	for name, row := range map[string]struct {
 		algorithm ginlimit.Algorithm
 		limit     ginlimit.Limit
-		timeout   time.Duration
+		after     time.Duration
 		left      int
 	}{
-		"to a window": {ginlimit.FixedWindow, ginlimit.PerMinute(1000),
-			ginlimit.DefaultTimeout, 1000 - 10},
-		"to a token bucket":               {ginlimit.TokenBucket, testkit.LeasePerMinute, ginlimit.DefaultTimeout, 1000 - 10},
-		"nothing, as the way may be long": {ginlimit.TokenBucket, testkit.LeasePerMinute, 10 * time.Second, 1000 - 16},
+		"to a window":                      {ginlimit.FixedWindow, ginlimit.PerMinute(1000), 0, 1000 - 10},
+		"to a token bucket":                {ginlimit.TokenBucket, testkit.LeasePerMinute, 0, 1000 - 11},
+		"what has not flowed back":         {ginlimit.TokenBucket, testkit.LeasePerMinute, 4 * time.Second, 1000 - 11 + 4},
+		"to one that was full by itself":   {ginlimit.TokenBucket, testkit.LeasePerMinute, 12 * time.Second, 1000},
+		"after the lease has ended":        {ginlimit.FixedWindow, ginlimit.PerHour(1000), 70 * time.Second, 1000 - 10},
+		"nothing to a window that is over": {ginlimit.FixedWindow, ginlimit.Per(1000, 30*time.Second), 31 * time.Second, 999},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				l := b.Limiter(t, testkit.WithAlgorithm(row.algorithm), ginlimit.WithTimeout(row.timeout))
-				other := b.Limiter(t, testkit.WithAlgorithm(row.algorithm))
-				b.Advance(0)
-				require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, row.limit))
+				algorithm := testkit.WithAlgorithm(row.algorithm)
+				soon := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
+				l, other := b.Limiter(t, algorithm, soon), b.Limiter(t, algorithm, ginlimit.WithLease(0))
+				if row.algorithm == ginlimit.TokenBucket { // whose callers count before they have a token
+					require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, row.limit))
+				} else {
+					require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, row.limit))
+				}
+				b.Advance(row.after)
+				if row.left == 999 { // another's window
+					testkit.Sources(t, other, 1, row.limit)
+				}
 				require.NoError(t, l.Close())
 				r, err := other.Peek(t.Context(), "k", row.limit)
 				require.NoError(t, err)
-				require.Equal(t, row.left, r.Remaining)
+				least := row.left
+				if row.algorithm == ginlimit.TokenBucket { // of which a part of a token has flowed back until then
+					least--
+				}
+				require.LessOrEqual(t, r.Remaining, row.left)
+				require.GreaterOrEqual(t, r.Remaining, least)
 				_, err = l.Allow(t.Context(), "k", row.limit)
 				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				require.Zero(t, l.Stats().Leases)
@@ -217,7 +239,7 @@ func TestCloseGivesBack(t *testing.T) {
 func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l, other := b.Limiter(t, ginlimit.WithTimeout(ginlimit.DefaultTimeout)), b.Limiter(t)
-		require.Equal(t, "rrrlrlll", testkit.Sources(t, l, 8, testkit.LeasePerMinute))
+		require.Equal(t, "rrrrlrlll", testkit.Sources(t, l, 9, testkit.LeasePerMinute))
 		b.Hook.Wait.Store(int64(20 * time.Millisecond))
 		var last sync.WaitGroup
 		last.Go(func() {
@@ -231,7 +253,7 @@ func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
 		b.Hook.Wait.Store(0)
 		r, err := other.Peek(t.Context(), "k", testkit.LeasePerMinute)
 		require.NoError(t, err)
-		require.Equal(t, 1000-9, r.Remaining)
+		require.Equal(t, testkit.LeaseBurst-10, r.Remaining)
 	})
 }
 
@@ -239,7 +261,7 @@ func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
 func TestLeaseOverHTTP(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		var sources []ginlimit.Source
-		l := testkit.NewLimiter(t, b.Client(t), testkit.TrustsClock(),
+		l := testkit.NewLimiter(t, b.Client(t),
 			ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
 			ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) { sources = append(sources, e.Source) }))
 		api := []ginlimit.PolicyOption{testkit.LeasePerMinute, ginlimit.WithLease(testkit.LeaseLife)}
@@ -247,22 +269,22 @@ func TestLeaseOverHTTP(t *testing.T) {
 		refunded := testkit.Serve(l.Handler("api",
 			append(api, ginlimit.WithRefund(func(*gin.Context) bool { return true }))...))
 		plain := testkit.Serve(l.Handler("plain", testkit.LeasePerMinute))
-		for range 10 {
+		for range 11 {
 			require.Equal(t, http.StatusOK, testkit.Get(leased, "/").Code)
 		}
-		rec := testkit.Get(leased, "/") // one of those that the ninth has taken ahead
+		rec := testkit.Get(leased, "/") // one of those that the tenth has taken ahead
 		require.Equal(t, "5", testkit.Remaining(rec))
 		require.Equal(t, "1000", rec.Header().Get("X-RateLimit-Limit"))
-		require.Equal(t, "16", rec.Header().Get("X-RateLimit-Reset"), "by the bucket")
+		require.Equal(t, "17", rec.Header().Get("X-RateLimit-Reset"), "by the bucket")
 		require.Contains(t, rec.Header().Get("RateLimit"), `"api";r=5`)
 		require.Empty(t, rec.Header().Get("X-RateLimit-Status"))
-		require.Equal(t, ginlimit.FromLease, sources[10])
+		require.Equal(t, ginlimit.FromLease, sources[11])
 
 		require.Equal(t, http.StatusOK, testkit.Get(refunded, "/").Code)
-		require.Equal(t, ginlimit.FromRedis, sources[11])
-		r, err := l.Peek(t.Context(), ginlimit.Key("api", "192.0.2.1"), testkit.LeasePerMinute)
+		require.Equal(t, ginlimit.FromRedis, sources[12])
+		r, err := testkit.NewPolicy(t, l, "api", api...).Peek(t.Context(), "192.0.2.1")
 		require.NoError(t, err)
-		require.Equal(t, 1000-16, r.Remaining, "its token is given back")
+		require.Equal(t, testkit.LeaseBurst-17, r.Remaining, "its token is given back")
 		require.Equal(t, 1, l.Stats().Leases, "the lease stays")
 		require.Equal(t, "4", testkit.Remaining(testkit.Get(leased, "/")))
 

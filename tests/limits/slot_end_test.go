@@ -182,7 +182,7 @@ func TestCloseIsBounded(t *testing.T) {
 			ginlimit.WithLease(testkit.LeaseLife))
 		require.NoError(t, err)
 		held := testkit.Acquire(t, p)
-		for range 10 {
+		for range 11 {
 			_, err = leased.Allow(t.Context(), "alice")
 			require.NoError(t, err)
 		}

@@ -137,10 +137,13 @@ func (p *simPlan) calendarOf(l ginlimit.Limit) *simCalendar {
 	return nil
 }
 
-// limitsOf returns limits as a process has them.
-func (p *simPlan) limitsOf(process int, limits []ginlimit.Limit) []ginlimit.Limit {
-	limits = slices.Clone(limits)
+// limitsOf returns the limits of a key as a process has them.
+func (p *simPlan) limitsOf(process, key, version int) []ginlimit.Limit {
+	limits := slices.Clone(p.keys[key].versions[version])
 	for i, l := range limits {
+		if lent := p.lent(key, version).lent; lent > 0 {
+			limits[i].Burst += lent
+		}
 		if c := p.calendarOf(l); c != nil {
 			limits[i].Calendar = c.of[process]
 		}
@@ -148,10 +151,13 @@ func (p *simPlan) limitsOf(process int, limits []ginlimit.Limit) []ginlimit.Limi
 	return limits
 }
 
-// rightly returns the Result of a process with the limit as the plan has it.
-func (p *simPlan) rightly(process int, r ginlimit.Result) ginlimit.Result {
+// rightly returns the Result of a call with the limit as the plan has it.
+func (p *simPlan) rightly(a *simAnswer, r ginlimit.Result) ginlimit.Result {
+	if lent := p.lent(a.key, a.version).lent; lent > 0 && r.Limit.Burst > 0 {
+		r.Limit.Burst -= lent
+	}
 	for _, c := range p.calendars {
-		if c.of[process] == r.Limit.Calendar {
+		if c.of[a.process] == r.Limit.Calendar {
 			r.Limit.Calendar = c.right
 		}
 	}
@@ -161,12 +167,16 @@ func (p *simPlan) rightly(process int, r ginlimit.Result) ginlimit.Result {
 
 // openPolicies makes the policies of a process that has some.
 func (m *simMember) openPolicies(p *simPlan, process int) error {
-	for _, k := range p.keys {
+	if !p.processes[process].policies {
+		return nil
+	}
+	for key, k := range p.keys {
+		name, _, _ := strings.Cut(k.name, "|")
 		var policies []*ginlimit.Policy
-		for _, limits := range k.versions {
-			limits = p.limitsOf(process, limits)
-			policy, err := m.limiter.Policy("p", limits[0], ginlimit.WithLimits(limits[1:]...))
-			if err != nil || !p.processes[process].policies {
+		for version := range k.versions {
+			limits := p.limitsOf(process, key, version)
+			policy, err := m.limiter.Policy(name, limits[0], ginlimit.WithLimits(limits[1:]...))
+			if err != nil {
 				return err
 			}
 			policies = append(policies, policy)
@@ -179,7 +189,7 @@ func (m *simMember) openPolicies(p *simPlan, process int) error {
 // do makes a call.
 func (m *simMember) do(ctx context.Context, p *simPlan, a *simAnswer) (r ginlimit.Result, err error) {
 	key := p.keys[a.key]
-	s := testkit.Step{Op: a.op, Key: key.name, N: a.n, D: a.block, Limits: p.limitsOf(a.process, key.versions[a.version])}
+	s := testkit.Step{Op: a.op, Key: key.name, N: a.n, D: a.block, Limits: p.limitsOf(a.process, a.key, a.version)}
 	switch {
 	case a.settles:
 		a.reservation, err = m.reserve(ctx, p, a)
@@ -187,10 +197,10 @@ func (m *simMember) do(ctx context.Context, p *simPlan, a *simAnswer) (r ginlimi
 	case m.policies == nil:
 		r, err = s.Apply(ctx, m.limiter)
 	default:
-		s.Key = strings.TrimPrefix(s.Key, "p|")
+		_, s.Key, _ = strings.Cut(s.Key, "|")
 		r, err = s.ApplyTo(ctx, m.policies[a.key][a.version])
 	}
-	return p.rightly(a.process, r), err
+	return p.rightly(a, r), err
 }
 
 // period returns the period that a process is in at a time, or 0 of a limit without periods.

@@ -9,14 +9,16 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// checkCharges wants that each process' calls on a key have been charged what they were granted, at
-// any time. A call whose outcome is unknown may have been charged, once.
+// checkCharges wants that each process' calls on a key have been charged what they were granted and
+// what was given back, at any time, and that no more is left of a lease than was charged and not
+// granted. A call whose outcome is unknown may have been charged, once.
 func (s *simulation) checkCharges() {
-	type sums struct{ granted, charged, most int64 }
+	type sums struct{ granted, charged, ahead, back, most int64 }
 	type event struct {
 		at    time.Time
 		order int // at one time: starts, executions, ends
 		apply func(*sums)
+		left  int64 // of a lease
 	}
 	for process := range s.plan.processes {
 		for _, b := range s.counters() {
@@ -27,25 +29,42 @@ func (s *simulation) checkCharges() {
 					continue
 				}
 				known, most := s.charge(a)
-				if a.op != "Peek" {
-					most += s.mostAhead(a)
+				left := int64(0)
+				if a.result.Source == ginlimit.FromLease {
+					left = int64(a.result.Remaining)
 				}
-				events = append(events, event{a.start, 0, func(sum *sums) { sum.most += most }},
-					event{a.end, 2, func(sum *sums) { sum.granted += known }})
+				events = append(events, event{a.start, 0, func(sum *sums) { sum.most += most }, 0},
+					event{a.end, 2, func(sum *sums) { sum.granted += known }, left})
 			}
 			for _, e := range s.server.executions {
-				if e.process == process && e.key == key && e.verb == "take" && slices.Contains(e.limits, b.limit) {
-					events = append(events, event{e.at, 1, func(sum *sums) { sum.charged += e.granted }})
+				if e.process != process || e.key != key || !slices.Contains(e.limits, b.limit) {
+					continue
+				}
+				apply := func(sum *sums) { sum.charged, sum.ahead = sum.charged+e.granted, sum.ahead+e.ahead }
+				if e.verb == "return" && s.maxLife(key) > 0 {
+					apply = func(sum *sums) { sum.back += e.n }
+				}
+				if e.verb == "take" || e.verb == "return" {
+					events = append(events, event{e.at, 1, apply, 0})
 				}
 			}
 			slices.SortFunc(events, func(a, b event) int { return cmp.Or(a.at.Compare(b.at), a.order-b.order) })
-			var sum sums
-			for _, e := range events {
+			var sum, before sums // before: when time last went on
+			for i, e := range events {
+				if i > 0 && e.at.After(events[i-1].at) {
+					before = sum
+				}
+				granted := sum.granted
 				e.apply(&sum)
-				if sum.charged < sum.granted || sum.charged > sum.most {
-					s.violated("charges: at %s process %d has had %d tokens of %s granted, Redis has charged %d, "+
-						"and at most %d were asked for",
-						s.at(e.at), process, sum.granted, s.server.name(b), sum.charged, sum.most)
+				left := before.granted + sum.granted - granted + e.left // calls of one time come in any order
+				most := sum.most + sum.ahead
+				if s.aheadOfWindow(process, key) {
+					most = sum.charged // see checkAhead
+				}
+				if sum.charged < max(sum.granted, left)+sum.back || sum.charged > most {
+					s.violated("charges: at %s process %d has had %d tokens of %s granted, has given back %d and has "+
+						"at least %d left, Redis has charged %d, and at most %d were asked for",
+						s.at(e.at), process, sum.granted, s.server.name(b), sum.back, e.left, sum.charged, most)
 					break
 				}
 			}

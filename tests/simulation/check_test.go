@@ -24,6 +24,10 @@ func (s *simulation) check() {
 	}
 	s.checkResults()
 	s.checkCharges()
+	s.checkAhead()
+	s.checkLost()
+	s.checkHolders()
+	s.checkWindowsHeld()
 	s.checkChanges()
 	s.checkSettles()
 	s.checkMoves()
@@ -133,7 +137,8 @@ func (s *simulation) checkSource(a *simAnswer) {
 		s.complain(a, "guarantee 6: Redis does not decide")
 	case a.result.Source == ginlimit.FromCache && a.result.Allowed:
 		s.complain(a, "a remembered refusal allows")
-	case a.result.Source == ginlimit.FromLease && (!a.result.Allowed || a.result.Granted != a.wanted(s)):
+	case a.result.Source == ginlimit.FromLease && (!a.result.Allowed || a.result.Granted > a.wanted(s) ||
+		a.result.Granted < a.wanted(s) && (a.op != "AllowUpTo" || a.result.Remaining > 0)):
 		s.complain(a, "what is leased is not all that was asked for")
 	case a.result.Source == ginlimit.FromLease && s.plan.processes[a.process].lease == 0:
 		s.complain(a, "there are no leases")
@@ -156,7 +161,11 @@ func (s *simulation) checkRefusal(a *simAnswer) {
 	if s.setForward(since, a.end) > 0 {
 		return
 	}
+	hold := s.maxHold(a) + 2*s.plan.timeout
 	for _, e := range s.server.executions {
+		if e.refused != nil && e.process == a.process && e.key == a.key && !e.at.Before(a.start.Add(-hold)) {
+			return // it is not to ask again so soon
+		}
 		gives := e.gives()
 		if !gives || e.key != a.key || e.at.Before(since) || e.at.After(a.end) {
 			continue
@@ -211,7 +220,9 @@ func (s *simulation) checkRetry(a *simAnswer) {
 		return
 	}
 	for _, e := range s.server.executions {
-		takes := e.verb == "take" && e.granted > 0 || e.verb == "block"
+		// Another call was refused, and this process does not ask again so soon.
+		holds := e.refused != nil && e.process == a.process && e.at.Add(s.maxHold(a)+s.plan.timeout).After(a.start)
+		takes := e.verb == "take" && (e.granted > 0 || holds && s.maxHold(a) > 1) || e.verb == "block"
 		if e.key == a.key && takes && !e.at.After(a.end) && (!e.at.Before(since) || s.isOfNext(e, a)) {
 			return
 		}
@@ -233,6 +244,9 @@ func (s *simulation) takenLocally(from, to *simAnswer) bool {
 func (s *simulation) remembered(b *simAnswer) time.Time {
 	earliest := b.start.Add(-time.Second)
 	if s.plan.processes[b.process].denyOrNil == nil { // it may keep an older one to compare
+		return earliest
+	}
+	if s.plan.lifeOf(b.process, b.key, b.version) > 0 { // a call that was admitted may have found too little to take ahead
 		return earliest
 	}
 	for _, a := range s.answers {
@@ -282,21 +296,21 @@ func (s *simulation) foundResult(a *simAnswer) bool {
 		if n == 1 && charges > 0 && s.sharesCharges(a, e) {
 			return true // whose charge is whose nobody knows; checkCharges has their sum
 		}
-		if a.op == "AllowUpTo" && s.plan.processes[a.process].lease > 0 {
+		if a.op == "AllowUpTo" && !e.leases && s.plan.lifeOf(a.process, a.key, a.version) > 0 {
 			if e.charges >= charges && afterSome(e, a.result) {
 				return true // it was charged more than it was granted
 			}
 			continue
 		}
 		if a.op == "AllowUpTo" {
-			if e.charges == charges && s.isTold(a, e.together, e.periods) && !e.used[0] {
+			if e.charges == charges && !e.used[0] && (s.isTold(a, e.together, e.periods) || s.isHeld(a, e.together, e.periods)) {
 				e.used[0] = true
 				return true
 			}
 			continue
 		}
-		for i, r := range e.single {
-			if !e.used[i] && s.isTold(a, r, e.periods) {
+		for i, r := range e.single[:min(int64(len(e.single)), max(1, e.charges))] {
+			if !e.used[i] && (s.isTold(a, r, e.periods) || s.isHeld(a, r, e.periods)) {
 				e.used[i] = true
 				return true
 			}

@@ -13,10 +13,10 @@ import (
 // set back keeps them for as much longer.
 //
 // What is promised by the server's clock is checked by that clock: guarantee 1, and what RetryAfter
-// says. The memory of refusals and leases go by the process' clock, which they trust once the
-// server's was seen to run like it. So for a second after the server's clock was set forward, a
-// refusal may be remembered that Redis would no longer make; and what was leased by then may be
-// admitted, though it has flowed back by the server's clock.
+// says. The deny cache goes by the process' clock, which it trusts once the server's was seen to run
+// like it. So for a second after the server's clock was set forward, a refusal may be remembered that
+// Redis would no longer make. Leases go by the process' clock too. What bounds them goes by the
+// server's: once that was set forward, processes may take as much ahead again.
 
 // simSetting is one time that the clock was set.
 type simSetting struct {
@@ -59,6 +59,9 @@ func (v *simServer) setClockLocked(by time.Duration) {
 // adoptAllLocked has the reference go on from what the keys say. What has expired does not come back with the time at
 // which it was there, but a block that had ended, and tokens of a window that had left, may.
 func (v *simServer) adoptAllLocked() {
+	for key := range v.plan.keys {
+		v.adoptLeaseLocked(key)
+	}
 	for name, b := range v.names {
 		key := v.plan.keys[b.key]
 		l := key.versions[v.counted[b.key][b.limit]][b.limit]
@@ -129,21 +132,4 @@ func (s *simulation) logStands(at time.Time) bool {
 		ahead += set.by
 	}
 	return s.plan.algorithm == ginlimit.SlidingWindow && at.Add(ahead).Before(latest)
-}
-
-// leasedWhenSet is how many tokens of a limit the processes had leased at most when the server's
-// clock was set forward: no more than flow back in a lease's life, of which those are too many that
-// have flowed back.
-func (s *simulation) leasedWhenSet(l ginlimit.Limit, until time.Time) (tokens int64) {
-	for _, set := range s.server.settings {
-		if set.by <= 0 || set.at.After(until) {
-			continue
-		}
-		for _, p := range s.plan.processes {
-			if p.lease > 0 {
-				tokens += 1 + int64(l.Rate)*int64(min(set.by+time.Millisecond, p.lease))/int64(l.Period)
-			}
-		}
-	}
-	return tokens
 }

@@ -1,8 +1,10 @@
 package simulation_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ginlimit/ginlimit"
@@ -11,16 +13,25 @@ import (
 
 // Some plans have processes with leases, and keys so hot that they are worth it.
 
-// drawLeases gives some processes leases, and larger limits to all keys, which some callers then ask about often.
+// drawLeases gives processes leases, and larger limits to all keys, which some callers then ask about
+// often. Processes have the same lease of token buckets, and some none or another of windows.
 func (p *simPlan) drawLeases(r *rand.Rand, length time.Duration) {
+	life := 2*time.Millisecond + upTo(r, pick(r, 98*time.Millisecond, 98*time.Millisecond, 600*time.Millisecond))
 	for i := range p.processes {
-		if i == 0 || r.IntN(3) > 0 {
-			p.processes[i].lease = 2*time.Millisecond + upTo(r, 98*time.Millisecond)
+		p.processes[i].lease = life
+		if p.algorithm != ginlimit.TokenBucket && i > 0 {
+			p.processes[i].lease = pick(r, 0, life, 2*time.Millisecond+upTo(r, 98*time.Millisecond))
 		}
 	}
 	times := 4 + r.IntN(30)
 	for i, key := range p.keys {
-		if i > 0 && &key.versions[0] == &p.keys[0].versions[0] {
+		shared := i > 0 && &key.versions[0] == &p.keys[0].versions[0]
+		policy := fmt.Sprint("p", i) // policies of one name have the same leases
+		if shared {
+			policy = "p0"
+		}
+		p.keys[i].name = ginlimit.Key(policy, strings.TrimPrefix(key.name, "p|"))
+		if shared {
 			continue
 		}
 		for _, version := range key.versions {
@@ -31,6 +42,7 @@ func (p *simPlan) drawLeases(r *rand.Rand, length time.Duration) {
 		}
 	}
 	p.drawQuotaLeases(r, length)
+	p.lend(life)
 	for range 1 + r.IntN(3) {
 		process, key, at := r.IntN(len(p.processes)), r.IntN(len(p.keys)), upTo(r, length)
 		gap := time.Duration(1 + r.IntN(int(3*time.Millisecond)))
@@ -57,20 +69,6 @@ func (a *simAnswer) wanted(s *simulation) int {
 		return min(a.n, int(leastBurst(s.plan.keys[a.key].versions[a.version])))
 	}
 	return a.n
-}
-
-// mostAhead is how many tokens more than its caller wants a call may be charged: as many as flow
-// back in a lease's life.
-func (s *simulation) mostAhead(a *simAnswer) int64 {
-	life, most := s.plan.processes[a.process].lease, int64(1<<40)
-	for _, l := range s.plan.keys[a.key].versions[a.version] {
-		period := l.Period
-		if s.plan.calendarOf(l) != nil {
-			period = 23 * time.Hour // or more
-		}
-		most = min(most, int64(l.Rate)*int64(life)/int64(period))
-	}
-	return most
 }
 
 // afterSome reports whether a Result is what is left after some of the charges that a call has
@@ -118,8 +116,8 @@ func (e *simExecution) returned() int64 {
 // + rate × that time, and what was given back. Where something fills buckets it begins anew, with
 // leases after the longest life: until then, other processes do not know of it.
 func (s *simulation) checkAnswers() {
-	life := s.maxLease()
 	for key := range s.plan.keys {
+		life := s.maxLife(key)
 		var anew []time.Time
 		var told []*simAnswer
 		for _, e := range s.server.executions {
@@ -151,28 +149,34 @@ func (s *simulation) checkAnswers() {
 	}
 }
 
-// maxLease is how long tokens may be leased at most.
-func (s *simulation) maxLease() (life time.Duration) {
-	for _, p := range s.plan.processes {
-		life = max(life, p.lease)
-	}
-	return life
-}
-
-// returnedIn is how many tokens of a limit were given back within a time. Some were leased before, and are used in it.
+// returnedIn is how many tokens of a limit were given back within a time. With leases, what is
+// returned was not used.
 func (s *simulation) returnedIn(key, limit int, from, to time.Time) (n int64) {
-	from = from.Add(-s.maxLease() - 1)
+	unused := s.maxLife(key) > 0
 	for _, e := range s.executionsOf(key, limit) {
-		if !e.at.Before(from) && !e.at.After(to) {
+		if !e.at.Before(from) && !e.at.After(to) && !(unused && e.verb == "return") {
 			n += e.returned()
 		}
 	}
 	return n
 }
 
+// heldAt is how many tokens that were taken ahead processes may hold when a call is made. The lease
+// bucket goes by the server's clock: if that is set forward, it is empty sooner.
+func (s *simulation) heldAt(first *simAnswer) int64 {
+	a, held := s.plan.lent(first.key, first.version), 1
+	for _, set := range s.server.settings {
+		if set.by > 0 && !set.at.After(first.start) && !set.at.Before(first.start.Add(-a.life-s.plan.timeout)) {
+			held++
+		}
+	}
+	return int64(held * a.lent)
+}
+
 // checkPart checks answers about a key, in the order of their ends.
 func (s *simulation) checkPart(told []*simAnswer) bool {
-	for i, l := range s.plan.keys[told[0].key].versions[told[0].version] {
+	key := told[0].key
+	for i, l := range s.plan.keys[key].versions[told[0].version] {
 		if s.plan.calendarOf(l) != nil {
 			if !s.checkQuotaPart(told, i, l) {
 				return false
@@ -180,17 +184,17 @@ func (s *simulation) checkPart(told []*simAnswer) bool {
 			continue
 		}
 		for _, first := range told {
-			sum := int64(0)
+			sum, lent := int64(0), s.heldAt(first)
 			for _, a := range told {
 				if a.start.Before(first.start) {
 					continue
 				}
 				known, _ := s.charge(a)
 				sum += known
-				if a.version != first.version || sum <= s.maxIn(l, first.start, a.end) {
+				if a.version != first.version || sum <= s.maxIn(l, lent, first.start, a.end) {
 					continue
 				}
-				if sum > s.maxIn(l, first.start, a.end)+s.returnedIn(a.key, i, first.start, a.end) {
+				if sum > s.maxIn(l, lent, first.start, a.end)+s.returnedIn(a.key, i, first.start, a.end) {
 					s.complain(a,
 						"guarantee 1: with it, "+first.simCall.String()+" and those in between were granted more than "+l.String())
 					return false
@@ -201,15 +205,83 @@ func (s *simulation) checkPart(told []*simAnswer) bool {
 	return true
 }
 
-// maxIn is how many tokens of a limit may be admitted within a time, if none are given back.
-func (s *simulation) maxIn(l ginlimit.Limit, from, to time.Time) int64 {
+// maxIn is how many tokens of a limit may be admitted within a time, if none are given back: as many
+// as without leases. lent is how many of them processes may have held at its beginning.
+func (s *simulation) maxIn(l ginlimit.Limit, lent int64, from, to time.Time) int64 {
 	span := s.serverTime(from, to)
 	windows := int64((span + l.Period - 1) / l.Period) // one after another, of those that slide
 	switch s.plan.algorithm {
 	case ginlimit.FixedWindow:
-		return testkit.Burst(l)*(windows+1) + s.leasedWhenSet(l, to)
+		return testkit.Burst(l) * (windows + 1)
 	case ginlimit.SlidingWindow:
 		return testkit.Burst(l) * max(1, windows)
 	}
-	return testkit.Burst(l) + int64(span)*int64(l.Rate)/int64(l.Period) + s.leasedWhenSet(l, to)
+	return testkit.Burst(l) + lent + int64(span)*int64(l.Rate)/int64(l.Period)
+}
+
+// isHeld reports whether an answer is what its caller is told who is refused, and is to come back no
+// sooner than this process asks again.
+func (s *simulation) isHeld(a *simAnswer, told []simTold, periods []int) bool {
+	if a.result.Allowed || a.result.RetryAfter <= 0 || a.result.RetryAfter > s.maxHold(a)+time.Millisecond ||
+		len(told) == 0 || told[0].Allowed {
+		return false
+	}
+	life := min(s.plan.lifeOf(a.process, a.key, a.version), time.Second/2)
+	if a.result.Source == ginlimit.FromRedis && a.result.RetryAfter < life/2 {
+		return false
+	}
+	return s.isTold(a, s.hold(told, told, a.result.RetryAfter, int64(a.least())), periods)
+}
+
+// hold returns what is told of token buckets if those that refused are held as refusing for a time.
+func (s *simulation) hold(refused, told []simTold, wait time.Duration, n int64) (held []simTold) {
+	for i, t := range told {
+		if refused[i].RetryAfter > 0 && t.RetryAfter <= wait &&
+			s.plan.algorithm == ginlimit.TokenBucket && s.plan.calendarOf(t.Limit) == nil {
+			rate, period := int64(t.Limit.Rate), t.Limit.Period.Milliseconds()
+			ms := wait.Milliseconds() // n tokens fit after these
+			level := (testkit.Burst(t.Limit)-n)*period + ms*rate
+			t.RetryAfter = wait
+			t.Remaining = int(max(0, testkit.Burst(t.Limit)*period-level) / period)
+			t.ResetAfter = testkit.Millis((level + rate - 1) / rate)
+		}
+		held = append(held, t)
+	}
+	return held
+}
+
+// aheadOfWindow reports whether a process may take tokens of a key ahead by the same script as others.
+func (s *simulation) aheadOfWindow(process, key int) bool {
+	return s.plan.lifeOf(process, key, 0) > 0 && s.plan.lent(key, 0).life == 0
+}
+
+// usageLives is in how many lives of a lease at most a process counts what is asked for.
+const usageLives = 4
+
+// checkAhead wants that a process takes no more ahead, and holds no more, than callers asked for lately.
+func (s *simulation) checkAhead() {
+	for _, e := range s.server.executions {
+		if e.verb != "take" || s.plan.lifeOf(max(0, e.process), e.key, e.version) == 0 || e.granted+e.held == 0 {
+			continue
+		}
+		from := e.at.Add(-usageLives*s.maxLife(e.key) - s.plan.timeout)
+		if s.plan.faults != nil { // it may be late
+			from = from.Add(-3 * time.Second)
+		}
+		asked := int64(0)
+		for _, a := range s.answers {
+			switch {
+			case a.process != e.process || a.key != e.key || a.end.Before(from) || a.start.After(e.at):
+			case a.op == "AllowN" || a.op == "AllowUpTo":
+				asked += int64(a.wanted(s))
+			case a.op == "Wait":
+				asked += 2 + a.end.Sub(a.start).Milliseconds()
+			}
+		}
+		if own := e.granted - e.ahead; e.ahead > asked || e.held > 2*asked || own > 2*asked {
+			s.violated("leases: at %s process %d takes %d tokens of client %d, %d of them ahead, holds %d for longer, "+
+				"and was asked for %d lately", s.at(e.at), e.process, e.granted, e.key, e.ahead, e.held, asked)
+			return
+		}
+	}
 }

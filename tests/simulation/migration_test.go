@@ -157,8 +157,8 @@ func (s *simulation) moveSlot(f simFault) {
 	time.Sleep(f.lasts / time.Duration(len(limits)+1))
 	v.mu.Lock()
 	v.tickLocked()
-	for name := range v.names {
-		if slotOf(name) == slot { // those that were made again meanwhile, too
+	for _, name := range v.nodes[move.from].mini.Keys() { // those that were made again meanwhile, too
+		if slotOf(name) == slot {
 			v.moveKeyLocked(name, move)
 		}
 	}

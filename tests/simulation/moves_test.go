@@ -137,7 +137,8 @@ func (s *simulation) matchesOneOf(a *simAnswer, n, charges int64, found [][]simF
 		if last := len(chosen) - 1; last >= 0 && f.at.Before(chosen[last].at) {
 			continue
 		}
-		if !f.mayBe(a.result) {
+		held := !a.result.Allowed && s.plan.lifeOf(a.process, a.key, a.version) > 0
+		if !held && !f.mayBe(a.result) {
 			continue
 		}
 		if s.matchesOneOf(a, n, charges, found, append(slices.Clone(chosen), f)) {
@@ -184,5 +185,5 @@ func (s *simulation) isToldOf(a *simAnswer, n, charges int64, found []simFound) 
 		t.Allowed, t.Granted = allowed, int(granted)
 		told, periods = append(told, t), append(periods, f.period)
 	}
-	return s.isTold(a, told, periods)
+	return s.isTold(a, told, periods) || s.isHeld(a, told, periods)
 }

@@ -207,5 +207,6 @@ func (n *simNode) emptyLocked() {
 			delete(v.foreign, name)
 		}
 	}
+	v.forgetLeasesLocked(n)
 	n.mini.FlushAll()
 }

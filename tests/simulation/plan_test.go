@@ -52,7 +52,8 @@ type simProcess struct {
 // simKey is a client under its limits, which may change.
 type simKey struct {
 	name     string
-	versions [][]ginlimit.Limit
+	versions [][]ginlimit.Limit // by which it is decided: without what may be leased
+	ahead    []simAhead         // of each version; nil without leases
 }
 
 // simCall is one call of a limiter.

@@ -38,12 +38,17 @@ func (s *simulation) isRemembered(a *simAnswer, e *simExecution) bool {
 	same.result.Source, same.start = ginlimit.FromRedis, a.start.Add(-trip)
 	most := a.end.Sub(e.at).Milliseconds()
 	for passed := most; passed >= max(0, most-trip.Milliseconds()); passed-- {
-		var told []simTold
+		var told, refused []simTold
 		for i := range e.limits {
 			one := s.server.countedAs(simBucketName{e.key, e.limits[i], e.periods[i]}, e.version)
 			told = append(told, s.tellRemembered(e, one, int64(a.least()), passed))
+			refused = append(refused, s.tellRemembered(e, one, int64(a.least()), 0))
 		}
 		if s.isTold(&same, told, e.periods) {
+			return true
+		}
+		if wait := a.result.RetryAfter; wait > 0 && wait <= s.maxHold(a)-testkit.Millis(max(0, passed-1)) &&
+			s.isTold(&same, s.hold(refused, told, wait, int64(a.least())), e.periods) {
 			return true
 		}
 	}

@@ -18,8 +18,9 @@ type simScriptCall struct {
 	keys  []simScriptKey
 	marks []int64 // of return
 
-	recordsOnly bool    // the buckets' call follows
-	used        []int64 // of each fixed window, before a return
+	ahead       *simAheadCall // of a take
+	recordsOnly bool          // the buckets' call follows
+	used        []int64       // of each fixed window, before a return
 }
 
 type simScriptKey struct {
@@ -29,6 +30,9 @@ type simScriptKey struct {
 	later        []simBucketName
 	charges      int64
 }
+
+// changes reports whether a call is not a decision.
+func (c *simScriptCall) changes() bool { return c.verb != "take" && c.verb != "each" }
 
 // buckets returns the buckets of a key in a call, in their order.
 func (k simScriptKey) buckets() (all []simBucketName) {
@@ -56,6 +60,11 @@ func (v *simServer) parse(process int, args []string) (c simScriptCall, err erro
 	count := int(number(args[1]))
 	keys, argv := args[2:2+count], args[2+count:]
 	c.verb, c.n = argv[0], number(argv[1])
+	var failed error
+	if c.ahead, keys, argv, failed = v.parseAhead(keys, argv); failed != nil {
+		return c, failed
+	}
+	count = len(keys)
 	if c.verb == "each" && count == 1 { // of several slots: the others come last
 		if count = len(argv) - 5; argv[2] == "0" {
 			count /= 2
@@ -64,7 +73,7 @@ func (v *simServer) parse(process int, args []string) (c simScriptCall, err erro
 	}
 	takes := c.verb == "each" || c.verb == "take" && argv[2] != "0" // a probe looks again at what has failed
 	buckets := func(names []string, triples []string) simScriptKey {
-		k, ok := v.bucketsOf(process, takes, names, triples)
+		k, ok := v.bucketsOf(process, takes, c.changes(), names, triples)
 		if !ok {
 			err = fmt.Errorf("%s is called with keys %q and buckets %v", c.verb, names, triples)
 		}
@@ -111,8 +120,8 @@ func (v *simServer) parse(process int, args []string) (c simScriptCall, err erro
 }
 
 // bucketsOf finds what buckets a call is about: all of a client, or one; and after them, calendar
-// quotas in later periods. It is not ok if there are none such.
-func (v *simServer) bucketsOf(process int, takes bool, names, triples []string) (k simScriptKey, ok bool) {
+// quotas in later periods. It is not ok if there are none such. A change is told of the whole burst.
+func (v *simServer) bucketsOf(process int, takes, changes bool, names, triples []string) (k simScriptKey, ok bool) {
 	for _, name := range names {
 		b, known := v.names[name]
 		if !known || len(k.limits) > 0 && b.key != k.key {
@@ -140,6 +149,9 @@ func (v *simServer) bucketsOf(process int, takes bool, names, triples []string) 
 			if v.plan.calendarOf(l) != nil {
 				want = append(want, triples[3*i], "calendar", strconv.Itoa(l.Rate)) // for the first see checkArguments
 				continue
+			}
+			if changes {
+				l = v.plan.whole(k.key, version, l)
 			}
 			for _, n := range scriptArguments(v.plan.algorithm, l) {
 				want = append(want, strconv.FormatInt(n, 10))

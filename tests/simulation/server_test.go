@@ -29,8 +29,10 @@ type simServer struct {
 	version    []int   // of the limits of each key, that calls are to be made with
 	counted    [][]int // of the limits by which the reference has each bucket of each key
 	foreign    map[string]bool
-	ahead      time.Duration // how far the server's clock is ahead
-	settings   []simSetting  // of that clock
+	// leaseVersion is the version of the limits by which the reference has each lease bucket.
+	leaseVersion []int
+	ahead        time.Duration // how far the server's clock is ahead
+	settings     []simSetting  // of that clock
 }
 
 // filledLocked notes that nobody's call has filled a bucket, or that it has other limits.
@@ -56,6 +58,9 @@ type simExecution struct {
 	verb       string
 	n, charges int64
 	granted    int64
+	leases     bool          // it was to take tokens ahead, of token buckets, or to hold some for longer
+	ahead      int64         // tokens granted that were taken ahead
+	held       int64         // tokens held for longer
 	single     [][]simTold   // of charges made one after another, if they are those of AllowN
 	together   []simTold     // of all charges at once, if they are those of AllowUpTo
 	used       []bool        // single: an answer had this Result
@@ -72,7 +77,7 @@ func newSimServer(s *simulation) (*simServer, error) {
 	v := &simServer{
 		simulation: s, names: map[string]simBucketName{}, reference: newSimReference(s.plan.algorithm),
 		version: make([]int, len(s.plan.keys)), counted: make([][]int, len(s.plan.keys)),
-		foreign: map[string]bool{}, ahead: s.plan.clock,
+		foreign: map[string]bool{}, ahead: s.plan.clock, leaseVersion: make([]int, len(s.plan.keys)),
 	}
 	for k, key := range s.plan.keys {
 		for i, l := range key.versions[0] { // the others have the same periods
@@ -186,6 +191,9 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 		return reply
 	}
 	found := integers(reply)
+	if c.ahead != nil && len(found) > 0 {
+		c.ahead.found = found[len(found)-1]
+	}
 	for i, k := range c.keys {
 		failed := strings.HasPrefix(reply, "-") || c.verb == "each" && found[i*len(found)/len(c.keys)] == -1
 		v.note("server: process %d: %s(%s, n=%d, charges=%d), failed=%t", process, c.verb,
@@ -204,123 +212,16 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 			v.mirrorPartLocked(process, c, k)
 		}
 		v.compareLocked(k)
+		v.compareLeaseLocked(k.key)
 	}
+	v.checkKeysLocked()
 	return reply
-}
-
-// mirrorLocked has the reference do what the script has done to a key.
-func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, marks []int64) *simExecution {
-	e := &simExecution{
-		at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version,
-		limits: k.limits, periods: k.periods, later: k.later,
-		verb: c.verb, n: c.n, charges: k.charges,
-	}
-	all := v.countedOf(k)
-	switch c.verb {
-	case "give":
-		for _, one := range all {
-			v.reference.refund(one, c.n)
-		}
-	case "return":
-		v.mirrorReturn(c, k, marks)
-	case "block":
-		for _, one := range all {
-			v.reference.block(one, testkit.Millis(c.n))
-		}
-	case "reset":
-		for _, one := range all {
-			v.reference.reset(one)
-		}
-	default:
-		if len(k.limits) < len(v.plan.keys[k.key].versions[0]) {
-			before := v.reference.only(all[0])
-			e.before = &before
-		}
-		if k.charges == 0 {
-			e.single = [][]simTold{v.reference.take(all, 0, c.n)}
-		} else if c.n == 1 {
-			e.together = v.reference.clone().take(all, k.charges, 1)
-		}
-		for range k.charges {
-			r := v.reference.take(all, c.n, c.n)
-			e.single, e.granted = append(e.single, r), e.granted+int64(r[0].Granted)
-		}
-		e.verb, e.used = "take", make([]bool, len(e.single))
-		if last := e.single[len(e.single)-1]; !last[0].Allowed {
-			refused := v.reference.only(all...)
-			e.refused = &refused
-		}
-	}
-	return e
-}
-
-// mirrorReturn has the reference give back as much as Redis has, which is at most what is asked
-// for: what is left of a call depends on what others have given back.
-func (v *simServer) mirrorReturn(c simScriptCall, k simScriptKey, marks []int64) {
-	now := v.usedIn(k)
-	for i, one := range v.countedOf(k) {
-		name := v.name(k.buckets()[i])
-		switch back := c.used[i] - now[i]; {
-		case v.foreign[name]:
-		case one.quota == "" && v.plan.algorithm == ginlimit.SlidingWindow:
-			if v.stored(name, one) != v.reference.stored(one) { // else it was not clear whether a reset came before
-				v.reference.windows.GiveBack(one.client, marks[i], c.n, one.limit)
-			}
-		case one.quota != "" || v.plan.algorithm == ginlimit.FixedWindow:
-			if back < 0 || back > c.n || back > 0 && c.marks[i] < 0 {
-				v.violated("a return of %d tokens gives %d of %s back", c.n, back, name)
-			}
-			if back > 0 {
-				v.reference.refund(one, back)
-			}
-		default:
-			before := v.reference.clone()
-			before.refund(one, c.n)
-			least, most := before.tokens.Bucket(one.client, one.limit).Missing,
-				v.reference.tokens.Bucket(one.client, one.limit).Missing
-			v.reference.adopt(one.client, one.limit, v.bucketIn(name, one.limit))
-			if is := v.reference.tokens.Bucket(one.client, one.limit).Missing; is.Cmp(least) < 0 || is.Cmp(most) > 0 {
-				v.violated("a return of %d tokens leaves %s missing of %s", c.n, is, name)
-			}
-		}
-	}
-}
-
-// usedIn returns the tokens taken of each fixed window and calendar period; of others, 0.
-func (v *simServer) usedIn(k simScriptKey) (used []int64) {
-	for _, b := range k.buckets() {
-		name := v.name(b)
-		text, err := v.homeLocked(name).mini.Get(name)
-		first, _, _ := strings.Cut(text, " ")
-		n, e := strconv.ParseInt(first, 10, 64)
-		if err != nil || e != nil || v.plan.algorithm != ginlimit.FixedWindow && v.countedAs(b, k.version).quota == "" {
-			n = 0
-		}
-		used = append(used, n)
-	}
-	return used
-}
-
-// mirrorPartLocked has the reference do what is left of a Refund for which miniredis had no memory:
-// deleting the keys of full buckets needs none, so it may give back to some buckets and not to
-// others. Redis refuses no write of a script that has made one.
-func (v *simServer) mirrorPartLocked(process int, c simScriptCall, k simScriptKey) {
-	for i, b := range k.buckets() {
-		one := v.countedOf(k)[i]
-		if name := v.name(b); !v.foreign[name] && v.stored(name, one) != v.reference.stored(one) {
-			v.reference.refund(one, c.n)
-			v.executions = append(v.executions, &simExecution{
-				at: time.Now(), process: process, key: k.key, version: k.version, limits: []int{b.limit}, periods: []int{b.period},
-				verb: "part", n: c.n,
-			})
-		}
-	}
 }
 
 // compareLocked wants the buckets of a key in Redis as the reference has them, each with an expiry.
 func (v *simServer) compareLocked(k simScriptKey) {
-	for i, b := range k.buckets() {
-		name, one := v.name(b), v.countedOf(k)[i]
+	for _, b := range k.buckets() {
+		name, one := v.name(b), v.countedAs(b, k.version)
 		if v.checkHomesLocked(name); v.foreign[name] {
 			continue
 		}
@@ -337,6 +238,10 @@ func (v *simServer) compareLocked(k simScriptKey) {
 // recountLocked has the reference count a key by the limits that the script is called with. By other limits a token
 // bucket is as long from full as before.
 func (v *simServer) recountLocked(k simScriptKey) {
+	if v.leaseVersion[k.key] != k.version {
+		v.leaseVersion[k.key] = k.version
+		v.adoptLeaseLocked(k.key)
+	}
 	for _, b := range k.buckets() {
 		if v.counted[k.key][b.limit] == k.version {
 			continue
@@ -350,9 +255,13 @@ func (v *simServer) recountLocked(k simScriptKey) {
 }
 
 // countedOf returns the buckets of a key in a call.
-func (v *simServer) countedOf(k simScriptKey) (all []simCounted) {
+func (v *simServer) countedOf(c simScriptCall, k simScriptKey) (all []simCounted) {
 	for _, b := range k.buckets() {
-		all = append(all, v.countedAs(b, k.version))
+		one := v.countedAs(b, k.version)
+		if c.changes() {
+			one.limit = v.plan.whole(k.key, k.version, one.limit)
+		}
+		all = append(all, one)
 	}
 	return all
 }

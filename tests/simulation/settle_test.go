@@ -33,7 +33,7 @@ func (p *simPlan) drawSettles(r *rand.Rand) {
 func (m *simMember) reserve(ctx context.Context, p *simPlan, a *simAnswer) (r *ginlimit.Reservation, err error) {
 	key := p.keys[a.key]
 	if m.policies == nil {
-		return m.limiter.Reserve(ctx, key.name, a.n, p.limitsOf(a.process, key.versions[a.version])...)
+		return m.limiter.Reserve(ctx, key.name, a.n, p.limitsOf(a.process, a.key, a.version)...)
 	}
 	return m.policies[a.key][a.version].Reserve(ctx, strings.TrimPrefix(key.name, "p|"), a.n)
 }

@@ -81,6 +81,9 @@ func (p *simPlan) describe() string {
 	}
 	for _, k := range p.keys {
 		text += fmt.Sprintf("%s: %v, later %v\n", k.name, k.versions[0], k.versions[1])
+		if k.ahead != nil {
+			text += fmt.Sprintf("of which may be leased: %+v\n", k.ahead)
+		}
 	}
 	return text
 }

@@ -32,7 +32,9 @@ import (
 // Checked: every script's call against the reference models (server_test.go), and every answer
 // against what the server has done and the guarantees (check_test.go, charge_test.go,
 // lease_test.go, remembered_test.go); and that what a process keeps in memory stays within its
-// bounds (memory_test.go); and that what a reservation does not use is given back (settle_test.go).
+// bounds (memory_test.go); that what a reservation does not use is given back (settle_test.go), and
+// what was taken ahead and not used (lost_test.go); and that Redis has no other keys than those that
+// are known, each with an expiry (ahead_test.go).
 // That no goroutine is left, synctest checks itself.
 //
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the
@@ -72,6 +74,8 @@ type simulation struct {
 	trace      []string
 	violations []string
 	over       bool // the bubble has ended
+	rested     time.Time
+	used       map[string]int64 // of each window, when rested
 }
 
 // simMember is a process.
@@ -204,6 +208,7 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 			})
 		}
 		s.calls.Wait()
+		s.rest()
 		s.close()
 	})
 	if s.over = true; started {

@@ -66,7 +66,7 @@ func ways() map[string]way {
 	return map[string]way{
 		"allowed by Redis": {opts: options{hour}, code: 200, want: allowed(hour, ginlimit.FromRedis)},
 		"allowed locally":  {local: true, opts: options{hour}, code: 200, want: allowed(hour, ginlimit.FromLocal)},
-		"allowed by a lease": {opts: options{many, ginlimit.WithLease(time.Minute)}, before: 3, code: 200,
+		"allowed by a lease": {opts: options{many, ginlimit.WithLease(time.Minute)}, before: 4, code: 200,
 			want: allowed(many, ginlimit.FromLease)},
 		"allowed by a plan": {opts: options{limits(nil, hour)}, code: 200, want: allowed(hour, ginlimit.FromRedis)},
 		"unlimited": {opts: options{ginlimit.Unlimited()}, code: 200,

@@ -73,7 +73,7 @@ func TestEveryResultIsJSON(t *testing.T) {
 		"a zone of a name that another has": {local,
 			options{ginlimit.PerCalendar(1, ginlimit.CalendarDay(time.FixedZone("CET", 60)))}, 2,
 			`1/calendar-day in "CET"`, false, ginlimit.CauseRate},
-		"leased": {onMiniredis, options{ginlimit.PerHour(10_000), ginlimit.WithLease(time.Minute)}, 4, "10000/h", true, 0},
+		"leased": {onMiniredis, options{ginlimit.PerHour(10_000), ginlimit.WithLease(time.Minute)}, 5, "10000/h", true, 0},
 		"without Redis": {func(t *testing.T, opts ...ginlimit.LimiterOption) *testkit.Limiter {
 			return testkit.WithoutRedis(t, opts...)
 		}, options{ginlimit.PerHour(1)}, 2, "1/h", true, ginlimit.CauseRate},

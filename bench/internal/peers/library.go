@@ -29,12 +29,19 @@ const (
 	Bare                // Gin without a limiter
 )
 
-// Library makes middleware that allows each client perHour requests an hour and a burst. Libraries with windows
-// have no burst; they allow burst an hour.
+// Limit is what each client may have: so many requests in a period, and a burst. Libraries with windows have no
+// burst; they allow Burst an hour.
+type Limit struct {
+	Rate   int
+	Period time.Duration
+	Burst  int
+}
+
+// Library makes middleware that limits each client.
 type Library struct {
 	Name string
 	Role Role
-	New  func(rdb *redis.Client, perHour, burst int) (Limiter, error)
+	New  func(*redis.Client, Limit) (Limiter, error)
 }
 
 // Limiter is the middleware of a library, and how it is closed.
@@ -52,7 +59,7 @@ func All() []Library {
 		{"ulule", Peer, newUlule},
 		{"JGL", Peer, newJGL},
 		{"throttled", Peer, newThrottled},
-		{"Gin alone", Bare, func(*redis.Client, int, int) (Limiter, error) { return limiterOf(func(*gin.Context) {}), nil }},
+		{"Gin alone", Bare, func(*redis.Client, Limit) (Limiter, error) { return limiterOf(func(*gin.Context) {}), nil }},
 	}
 }
 
@@ -75,22 +82,23 @@ func Client(c *gin.Context) (string, error) { return clientOf(c), nil }
 func limiterOf(handler gin.HandlerFunc) Limiter { return Limiter{handler, func() {}} }
 
 // NewGinlimit returns [Library.New] of ginlimit with options of the policy.
-func NewGinlimit(options ...ginlimit.PolicyOption) func(*redis.Client, int, int) (Limiter, error) {
+func NewGinlimit(options ...ginlimit.PolicyOption) func(*redis.Client, Limit) (Limiter, error) {
 	key := ginlimit.WithKey(Client)
-	return func(rdb *redis.Client, perHour, burst int) (Limiter, error) {
+	return func(rdb *redis.Client, limit Limit) (Limiter, error) {
 		l, err := ginlimit.NewLimiter(rdb)
 		if err != nil {
 			return Limiter{}, err
 		}
+		rate := ginlimit.Per(limit.Rate, limit.Period).WithBurst(limit.Burst)
 		return Limiter{
-			l.Handler("api", append([]ginlimit.PolicyOption{ginlimit.PerHour(perHour).WithBurst(burst), key}, options...)...),
+			l.Handler("api", append([]ginlimit.PolicyOption{rate, key}, options...)...),
 			func() { _ = l.Close() },
 		}, nil
 	}
 }
 
-func newRedisRate(rdb *redis.Client, perHour, burst int) (Limiter, error) {
-	l, limit := redis_rate.NewLimiter(rdb), redis_rate.Limit{Rate: perHour, Burst: burst, Period: time.Hour}
+func newRedisRate(rdb *redis.Client, of Limit) (Limiter, error) {
+	l, limit := redis_rate.NewLimiter(rdb), redis_rate.Limit{Rate: of.Rate, Burst: of.Burst, Period: of.Period}
 	return limiterOf(func(c *gin.Context) {
 		r, err := l.Allow(c.Request.Context(), clientOf(c), limit)
 		if err != nil {
@@ -101,27 +109,27 @@ func newRedisRate(rdb *redis.Client, perHour, burst int) (Limiter, error) {
 	}), nil
 }
 
-func newUlule(rdb *redis.Client, _, burst int) (Limiter, error) {
+func newUlule(rdb *redis.Client, of Limit) (Limiter, error) {
 	store, err := ululeredis.NewStore(rdb)
 	if err != nil {
 		return Limiter{}, err
 	}
-	return limiterOf(ululegin.NewMiddleware(limiter.New(store, limiter.Rate{Period: time.Hour, Limit: int64(burst)}),
+	return limiterOf(ululegin.NewMiddleware(limiter.New(store, limiter.Rate{Period: time.Hour, Limit: int64(of.Burst)}),
 		ululegin.WithKeyGetter(clientOf))), nil
 }
 
-func newJGL(rdb *redis.Client, _, burst int) (Limiter, error) {
-	store := ratelimit.RedisStore(&ratelimit.RedisOptions{RedisClient: rdb, Rate: time.Hour, Limit: uint(burst)})
+func newJGL(rdb *redis.Client, of Limit) (Limiter, error) {
+	store := ratelimit.RedisStore(&ratelimit.RedisOptions{RedisClient: rdb, Rate: time.Hour, Limit: uint(of.Burst)})
 	return limiterOf(ratelimit.RateLimiter(store, &ratelimit.Options{KeyFunc: clientOf})), nil
 }
 
-func newThrottled(rdb *redis.Client, perHour, burst int) (Limiter, error) {
+func newThrottled(rdb *redis.Client, of Limit) (Limiter, error) {
 	store, err := goredisstore.NewCtx(rdb, "throttled:")
 	if err != nil {
 		return Limiter{}, err
 	}
 	l, err := throttled.NewGCRARateLimiterCtx(store,
-		throttled.RateQuota{MaxRate: throttled.PerHour(perHour), MaxBurst: burst - 1})
+		throttled.RateQuota{MaxRate: throttled.PerDuration(of.Rate, of.Period), MaxBurst: of.Burst - 1})
 	if err != nil {
 		return Limiter{}, err
 	}

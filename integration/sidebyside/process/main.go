@@ -205,6 +205,14 @@ func together(c sidebyside.Command, call func(random *rand.Rand) (sidebyside.Rep
 
 // load takes tokens for a time, one after each tick of N microseconds.
 func load(ctx context.Context, on *ginlimit.Policy, c sidebyside.Command) (sidebyside.Reply, error) {
+	var file *os.File
+	if c.Log != "" {
+		var err error
+		if file, err = os.OpenFile(c.Log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+			return sidebyside.Reply{}, err
+		}
+		defer file.Close()
+	}
 	return together(c, func(*rand.Rand) (r sidebyside.Reply, err error) {
 		ticker := time.NewTicker(time.Duration(c.N) * time.Microsecond)
 		defer ticker.Stop()
@@ -214,12 +222,17 @@ func load(ctx context.Context, on *ginlimit.Policy, c sidebyside.Command) (sideb
 				return r, nil
 			}
 			result, err := on.AllowN(ctx, c.Key, 1)
-			if err != nil {
+			if err != nil && file == nil { // with a log, faults are part of the test
 				return r, err
 			}
 			if result.Granted > 0 {
 				a := sidebyside.Admission{From: from.UnixNano(), To: time.Now().UnixNano(), Tokens: result.Granted}
 				r.Admissions = append(r.Admissions, a)
+				if file != nil {
+					if _, err := fmt.Fprintln(file, a.From, a.To, a.Tokens); err != nil {
+						return r, err
+					}
+				}
 			}
 			if result.Source == ginlimit.FromLease {
 				r.Leased++

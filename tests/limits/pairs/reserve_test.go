@@ -293,14 +293,14 @@ func TestReservationsWhileAHashSlotMigrates(t *testing.T) {
 func TestAReservationUsesNoLease(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
-		require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, testkit.LeasePerMinute)) // and holds 6
-		e := testkit.Engine{Limiter: l}
-		r := e.Reserve(t, 984, testkit.LeasePerMinute)
+		require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, testkit.LeasePerMinute)) // and holds 6
+		e, left := testkit.Engine{Limiter: l}, leaseBurst-17
+		r := e.Reserve(t, left, testkit.LeasePerMinute)
 		require.Equal(t, ginlimit.FromRedis, r.Result().Source)
 		require.True(t, r.Result().Allowed)
 		require.False(t, e.Reserve(t, 1, testkit.LeasePerMinute).Result().Allowed)
 		require.Equal(t, "lll", testkit.Sources(t, l, 3, testkit.LeasePerMinute))
-		require.NoError(t, r.Settle(t.Context(), 983))
+		require.NoError(t, r.Settle(t.Context(), left-1))
 		require.Equal(t, "lll", testkit.Sources(t, l, 3, testkit.LeasePerMinute))
 		require.True(t, e.Reserve(t, 1, testkit.LeasePerMinute).Result().Allowed)
 		require.False(t, e.AllowN(t, 1, testkit.LeasePerMinute).Allowed)

@@ -1,0 +1,30 @@
+package bucket
+
+import "math/bits"
+
+// NewAhead returns the bucket of the tokens that all processes take ahead of a limit: at most n at
+// once, and then as many as flow back to the limit.
+func NewAhead(limit *Bucket, n int64) Bucket {
+	return Bucket{
+		ID: "lease", Kind: Ahead, Burst: n, Whole: n, Cost: limit.Cost, Drain: limit.Drain, Capacity: n * limit.Cost,
+	}
+}
+
+// Slower reports whether fewer tokens flow back to a token bucket than to another in the same time.
+func (b *Bucket) Slower(other *Bucket) bool {
+	high, low := bits.Mul64(uint64(b.Drain), uint64(other.Cost))
+	otherHigh, otherLow := bits.Mul64(uint64(other.Drain), uint64(b.Cost))
+	return high < otherHigh || high == otherHigh && low < otherLow
+}
+
+// Regained returns how many tokens flow back to a token bucket in ms milliseconds.
+func (b *Bucket) Regained(ms int64) int64 { return min(ms, MaxUnits/b.Drain) * b.Drain / b.Cost }
+
+// DenyFor returns a state in which a charge of n tokens that does not fit will not fit for ms more
+// milliseconds. A window's state says itself when it fits.
+func (b *Bucket) DenyFor(s State, ms, n int64) State {
+	if b.Kind == Token && n <= b.Whole && ms <= b.MaxBlock() {
+		s.Level = max(s.Level, b.Capacity-b.Room(n)+ms*b.Drain)
+	}
+	return s
+}

@@ -1,0 +1,99 @@
+package rules
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// The fewest tokens that it pays to take ahead, and the shortest time that it pays to hold them.
+const (
+	leastAhead = 2
+	leastLife  = 5 * time.Millisecond
+)
+
+// lease is how tokens of a set may be taken ahead. The zero lease takes none.
+type lease struct {
+	life     time.Duration   // for how long a process holds them
+	reserved int64           // tokens of each token bucket's burst that may be held, and are not taken otherwise
+	buckets  []bucket.Bucket // the limits and what is taken ahead of them; nil for windows
+}
+
+// AllowLeases lets processes hold tokens that they have taken ahead, for a time at most. It comes after
+// Leave and Guard, and has no effect for sliding windows, limits of several kinds, a ban or slots,
+// nor if there would be hardly a token to hold.
+//
+// The package lease says why no more is admitted. Let h be what all processes may take ahead at
+// once: a quarter of the smallest burst at most, and what the fastest limit regains within the life.
+// Then they take ahead 2h tokens in a life, and each bucket is decided by 2h tokens less.
+func (s *Set) AllowLeases(life time.Duration) {
+	limits := s.Buckets(Limits)
+	if life <= 0 || !s.MayLease() {
+		return
+	}
+	if limits[0].Kind == bucket.FixedWindow {
+		s.lease.life = life
+		return
+	}
+	fastest, ahead := &limits[0], int64(bucket.MaxUnits)
+	for i := range limits {
+		ahead = min(ahead, (limits[i].Burst+s.floor)/4) // the same for policies that leave other floors
+		if fastest.Slower(&limits[i]) {
+			fastest = &limits[i]
+		}
+	}
+	ahead = min(ahead, fastest.Regained(life.Milliseconds()))
+	// Redis drains by whole milliseconds, and its clock may be a little faster.
+	ms := ahead * fastest.Cost / fastest.Drain
+	life = min(life, time.Duration(ms-ms/1024-2)*time.Millisecond)
+	if ahead < leastAhead || life < leastLife {
+		return
+	}
+	s.lease.reserved = 2 * ahead
+	for i := range limits {
+		if limits[i].Burst <= s.lease.reserved { // the floor leaves as much already
+			return
+		}
+	}
+	bounds := bucket.NewAhead(fastest, ahead)
+	for i := range limits {
+		limits[i].Leave(s.lease.reserved)
+	}
+	s.lease.life, s.lease.buckets = life, append(limits, bounds)
+}
+
+// Reserved returns how many tokens of each token bucket's burst may be held, and are not taken
+// otherwise, and which bucket bounds that: policies that share a limit need the same.
+func (s *Set) Reserved() (tokens int64, by string) {
+	if s.lease.buckets == nil {
+		return s.lease.reserved, ""
+	}
+	b := &s.lease.buckets[len(s.lease.buckets)-1]
+	return s.lease.reserved, fmt.Sprint(b.ID, " ", b.Cost, " ", b.Drain)
+}
+
+// MayLease reports whether tokens of the set's limits may be taken ahead.
+func (s *Set) MayLease() bool {
+	limits := s.Buckets(Limits)
+	if s.prohibits || s.Guarded() || len(limits) == 0 || s.mixed {
+		return false
+	}
+	for i := range limits {
+		if limits[i].Kind != limits[0].Kind || limits[i].Kind == bucket.SlidingWindow {
+			return false
+		}
+	}
+	return true
+}
+
+// Life returns for how long tokens that are taken ahead may be held, 0 if none may.
+func (s *Set) Life() time.Duration { return s.lease.life }
+
+// Ahead returns the limits' buckets with what else a call uses that takes tokens ahead.
+func (s *Set) Ahead() []bucket.Bucket {
+	if s.lease.buckets != nil {
+		return s.lease.buckets
+	}
+	return s.Buckets(Limits)
+}

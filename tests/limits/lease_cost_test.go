@@ -1,0 +1,98 @@
+package limits_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestARareKeyCostsNoMore with leases than without, neither calls nor keys in Redis: one that is used once in
+// two lives of a lease at most.
+func TestARareKeyCostsNoMore(t *testing.T) {
+	for name, limit := range map[string]ginlimit.Limit{
+		"token bucket": ginlimit.PerSecond(500), "fixed window": fixedMinute, "calendar": quotaOfDay,
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				var calls []int64
+				var keys [][]string
+				for _, lease := range []time.Duration{0, 200 * time.Millisecond, time.Second / 2} {
+					l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(lease), testkit.TrustsClock())
+					_, err := l.Allow(t.Context(), "warm", limit)
+					require.NoError(t, err)
+					b.Mini.FlushAll()
+					before := b.Hook.Calls.Load()
+					for range 50 {
+						_, err := l.Allow(t.Context(), "k", limit)
+						require.NoError(t, err)
+						b.Advance(time.Second)
+					}
+					_, err = l.Allow(t.Context(), "k", limit)
+					require.NoError(t, err)
+					calls, keys = append(calls, b.Hook.Calls.Load()-before), append(keys, slices.Clone(b.Mini.Keys()))
+					require.Zero(t, l.Stats().Leased)
+				}
+				require.Equal(t, []int64{51, 51, 51}, calls)
+				require.Len(t, keys[0], 1)
+				require.Equal(t, [][]string{keys[0], keys[0], keys[0]}, keys)
+			})
+		})
+	}
+}
+
+// TestALeaseThatIsUsedNoMore costs one call more, which gives back what it left.
+func TestALeaseThatIsUsedNoMore(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		limit := ginlimit.PerHour(3600).WithBurst(1000)
+		l := b.Limiter(t)
+		require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, limit))
+		require.Equal(t, 1000-17, b.LeftTo(t, "k", limit))
+		before := b.Hook.Calls.Load()
+		b.Advance(time.Hour)
+		require.EqualValues(t, 1, b.Hook.Calls.Load()-before)
+		require.NoError(t, l.Close())
+		require.EqualValues(t, 1, b.Hook.Calls.Load()-before, "nothing is left to give back")
+	})
+}
+
+// TestADecisionByALeaseAllocatesNothingMore than one that Redis makes.
+func TestADecisionByALeaseAllocatesNothingMore(t *testing.T) {
+	if testkit.RaceDetector {
+		t.Skip("the race detector allocates")
+	}
+	rdb, _ := testkit.NewMiniredis(t)
+	limit, ctx := ginlimit.PerSecond(1_000_000), context.Background()
+	l := testkit.NewLimiter(t, rdb)
+	plain := testkit.NewPolicy(t, l, "plain", limit)
+	leased := testkit.NewPolicy(t, l, "leased", limit, ginlimit.WithLease(time.Minute))
+	measure := func(p *ginlimit.Policy, want ginlimit.Source) float64 {
+		least := 1e9
+		for range 5 { // other goroutines may allocate meanwhile
+			least = min(least, testing.AllocsPerRun(50, func() {
+				if r, err := p.Allow(ctx, "alice"); err != nil || r.Source != want {
+					panic(r.Source.String())
+				}
+			}))
+		}
+		return least
+	}
+	byRedis := measure(plain, ginlimit.FromRedis)
+	for range 2000 { // until enough is leased
+		_, err := leased.Allow(ctx, "alice")
+		require.NoError(t, err)
+	}
+	for { // a new lease of two thousand tokens or more
+		r, err := leased.Allow(ctx, "alice")
+		require.NoError(t, err)
+		if r.Source == ginlimit.FromRedis {
+			break
+		}
+	}
+	require.LessOrEqual(t, measure(leased, ginlimit.FromLease), byRedis)
+}

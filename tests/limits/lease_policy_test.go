@@ -1,0 +1,218 @@
+package limits_test
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Which policies have leases, and how much of their bursts is kept for these.
+
+// TestPoliciesOfOneNameHaveOneLease: one that decides by the whole burst would admit more beside a
+// lease.
+func TestPoliciesOfOneNameHaveOneLease(t *testing.T) {
+	t.Parallel()
+	second, minute := ginlimit.PerSecond(500), ginlimit.PerMinute(6000)
+	short, long := ginlimit.WithLease(200*time.Millisecond), ginlimit.WithLease(time.Second)
+	ban := ginlimit.WithBan(time.Minute, time.Hour)
+	type options = []ginlimit.PolicyOption
+	everybody := func(*gin.Context) (string, error) { return "everybody", nil }
+	for name, row := range map[string]struct {
+		first, other options
+		differ       bool
+	}{
+		"the same":           {options{second, short}, options{second, short}, false},
+		"another lease":      {options{second, short}, options{second, long}, true},
+		"none first":         {options{second}, options{second, short}, true},
+		"none then":          {options{second, short}, options{second}, true},
+		"none by an option":  {options{second, short}, options{second, ginlimit.WithLease(0)}, true},
+		"another period":     {options{second, short}, options{minute, long}, false},
+		"one common period":  {options{second, minute, short}, options{minute, long}, true},
+		"a floor":            {options{second, short}, options{second, short, ginlimit.WithFloor(100)}, false},
+		"refunds":            {options{second, short}, options{second, short, ginlimit.WithRefund(refundsAll)}, false},
+		"slots":              {options{second, short}, options{second, short, ginlimit.InFlight(5)}, true},
+		"slots alone":        {options{second, short}, options{ginlimit.InFlight(5), short}, false},
+		"a ban":              {options{second, short}, options{second, short, ban}, true},
+		"slots without any":  {options{second, ginlimit.InFlight(5), short}, options{second}, false},
+		"beside a quota":     {options{second, short}, options{second, quotaOfDay, short}, true},
+		"a quota":            {options{quotaOfDay, short}, options{quotaOfDay, long}, false},
+		"fixed windows":      {options{fixedMinute, short}, options{fixedMinute, long}, false},
+		"a window beside it": {options{second, short}, options{second, fixedMinute, short}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := testkit.NewMiniredis(t)
+			l := testkit.NewLimiter(t, rdb)
+			testkit.NewPolicy(t, l, "api", row.first...)
+			testkit.NewPolicy(t, l, "another", row.other...)
+			for range 2 {
+				_, err := l.Policy("api", row.other...)
+				if !row.differ {
+					require.NoError(t, err)
+					continue
+				}
+				require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+				require.ErrorContains(t, err, `policies named "api" share the limit`)
+			}
+			testkit.NewPolicy(t, l, "api", row.first...)
+			_, err := testkit.NewLocal(t).Policy("api", second)
+			require.NoError(t, err)
+		})
+	}
+	t.Run("an identity", func(t *testing.T) {
+		rdb, _ := testkit.NewMiniredis(t)
+		l := testkit.NewLimiter(t, rdb)
+		keyed := ginlimit.WithKey(everybody)
+		testkit.NewPolicy(t, l, "api", second, short, keyed)
+		_, err := l.Policy("users", minute, ginlimit.WithIdentity("api", everybody, second))
+		require.ErrorContains(t, err, `policies named "api" share the limit`)
+		testkit.NewPolicy(t, l, "users", minute, ginlimit.WithIdentity("all", everybody, second))
+		_, err = l.Policy("all", second, short, keyed)
+		require.ErrorContains(t, err, `policies named "all" share the limit`)
+	})
+	t.Run("in a process", func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		testkit.NewPolicy(t, l, "api", second)
+		testkit.NewPolicy(t, l, "api", second, ginlimit.InFlight(3))
+	})
+}
+
+var (
+	quotaOfDay    = ginlimit.PerCalendar(1000, ginlimit.CalendarDay(nil))
+	fixedMinute   = ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.FixedWindow)
+	slidingMinute = fixedMinute.WithAlgorithm(ginlimit.SlidingWindow)
+)
+
+func refundsAll(*gin.Context) bool { return true }
+
+// TestRoomForLeases is taken of the burst of policies that may have leases, and of no other.
+func TestRoomForLeases(t *testing.T) {
+	short := 200 * time.Millisecond
+	for name, row := range map[string]struct {
+		limits []ginlimit.Limit
+		lease  time.Duration
+		atOnce int
+	}{
+		"no lease":                    {[]ginlimit.Limit{ginlimit.PerSecond(500)}, 0, 500},
+		"what flows back in it":       {[]ginlimit.Limit{ginlimit.PerSecond(500)}, short, 300},
+		"at most half of the burst":   {[]ginlimit.Limit{ginlimit.PerSecond(500)}, time.Hour, 250},
+		"a small burst":               {[]ginlimit.Limit{ginlimit.PerSecond(500).WithBurst(11)}, time.Second, 11},
+		"too small a burst":           {[]ginlimit.Limit{ginlimit.PerSecond(500).WithBurst(7)}, time.Second, 7},
+		"too slow":                    {[]ginlimit.Limit{ginlimit.PerSecond(5)}, short, 5},
+		"too slow, of a large burst":  {[]ginlimit.Limit{ginlimit.PerSecond(5).WithBurst(1000)}, short, 1000},
+		"the fastest":                 {[]ginlimit.Limit{ginlimit.PerSecond(500), ginlimit.PerMinute(6000)}, short, 300},
+		"beside a slow one":           {[]ginlimit.Limit{ginlimit.PerSecond(500), ginlimit.PerHour(6000)}, short, 300},
+		"one has too small a burst":   {[]ginlimit.Limit{ginlimit.PerSecond(50), ginlimit.PerDay(10).WithBurst(7)}, short, 7},
+		"a window":                    {[]ginlimit.Limit{fixedMinute}, short, 1000},
+		"a quota":                     {[]ginlimit.Limit{quotaOfDay}, short, 1000},
+		"beside a window":             {[]ginlimit.Limit{ginlimit.PerSecond(500), fixedMinute}, short, 500},
+		"a sliding window beside one": {[]ginlimit.Limit{slidingMinute, quotaOfDay}, short, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(row.lease))
+				all, err := l.AllowUpTo(t.Context(), "at once", 2000, row.limits...)
+				require.NoError(t, err)
+				require.Equal(t, row.atOnce, all.Granted)
+				require.Equal(t, row.atOnce, testkit.AdmittedNow(t, l, "k", row.limits...), "one by one")
+				peek, err := l.Peek(t.Context(), "untouched", row.limits...)
+				require.NoError(t, err)
+				require.Equal(t, row.atOnce, peek.Remaining)
+				refused, err := l.AllowN(t.Context(), "untouched", row.atOnce+1, row.limits...)
+				require.NoError(t, err)
+				require.False(t, refused.Allowed)
+			})
+		})
+	}
+}
+
+// TestHeadersNameTheWholeBurst of a policy with leases.
+func TestHeadersNameTheWholeBurst(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))
+		r := testkit.Serve(l.Handler("api", ginlimit.PerSecond(500), ginlimit.WithLease(200*time.Millisecond)))
+		for i := range 300 {
+			rec := testkit.Get(r, "/")
+			require.Equal(t, http.StatusOK, rec.Code, i)
+			require.Equal(t, "500", rec.Header().Get("X-RateLimit-Limit"))
+			require.Contains(t, rec.Header().Get("RateLimit-Policy"), "q=500")
+		}
+		rec := testkit.Get(r, "/")
+		require.Equal(t, http.StatusTooManyRequests, rec.Code)
+		require.Equal(t, "500", rec.Header().Get("X-RateLimit-Limit"))
+	})
+}
+
+// TestAnyLeaseAdmitsNoMore: of any limit and any lease, two processes that use it moderately, wait
+// while they hold tokens, and then take all they can, never get more than the burst and what flows
+// back.
+func TestAnyLeaseAdmitsNoMore(t *testing.T) {
+	for _, lease := range []time.Duration{0, 1, time.Millisecond, 20 * time.Millisecond, 1100 * time.Millisecond,
+		24 * time.Hour} {
+		for _, limit := range []ginlimit.Limit{
+			ginlimit.PerSecond(1), ginlimit.PerSecond(100).WithBurst(1), ginlimit.PerSecond(1000).WithBurst(8),
+			ginlimit.PerSecond(2000).WithBurst(30), ginlimit.PerSecond(700), ginlimit.PerDay(1_000_000).WithBurst(40),
+			ginlimit.PerSecond(50_000).WithBurst(100), ginlimit.PerHour(1).WithBurst(50), ginlimit.Per(1, 24*time.Hour),
+			ginlimit.PerSecond(1_000_000_000), ginlimit.PerSecond(1).WithBurst(math.MaxInt32),
+			ginlimit.Per(37, 100*time.Millisecond).WithAlgorithm(ginlimit.FixedWindow),
+		} {
+			t.Run(fmt.Sprint(lease, " ", limit), func(t *testing.T) {
+				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+					leases := ginlimit.WithLease(lease)
+					all := []*testkit.Limiter{b.Limiter(t, leases), b.Limiter(t, leases)}
+					admitted := newAdmissions(limit)
+					take := func(i, n int) {
+						r, err := all[i%2].AllowUpTo(t.Context(), "k", n, limit)
+						require.NoError(t, err)
+						admitted.add(t, r.Granted)
+					}
+					for i := range 4 {
+						for j := range 20 {
+							take(j/3, 1)
+							b.Advance(time.Duration(j%3) * time.Millisecond)
+						}
+						b.Advance(min(lease/2, 200*time.Millisecond).Truncate(time.Millisecond))
+						for j := range 25 {
+							take(i+j%2, 1)
+							take(i+j%2, 20)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// admissions are the tokens that were admitted under a limit.
+type admissions struct {
+	limit  ginlimit.Limit
+	level  float64 // of a bucket that has them all
+	last   time.Time
+	window time.Time // when the window began
+}
+
+func newAdmissions(limit ginlimit.Limit) *admissions {
+	return &admissions{limit: limit, last: time.Now()}
+}
+
+// add admits tokens now, and requires that the limit allows them.
+func (a *admissions) add(t *testing.T, n int) {
+	t.Helper()
+	now := time.Now()
+	if a.limit.Algorithm != ginlimit.FixedWindow {
+		a.level = max(0, a.level-float64(now.Sub(a.last))*float64(a.limit.Rate)/float64(a.limit.Period))
+	} else if n > 0 && now.Sub(a.window) >= a.limit.Period {
+		a.level, a.window = 0, now
+	}
+	a.last = now
+	a.level += float64(n)
+	require.LessOrEqual(t, a.level, float64(testkit.Burst(a.limit))+1e-6)
+}
