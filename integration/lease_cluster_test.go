@@ -118,6 +118,9 @@ func (c *crest) judge(t *testing.T, lost loss) {
 		fullest := assertNoMoreThan(t, limit, admitted, lost)
 		say(t, "%s: %d admissions, %d of a burst of %d in the fullest span", key, len(admitted), fullest, limit.Burst)
 	}
+	for _, failed := range c.failed {
+		require.ErrorIs(t, failed.err, ginlimit.ErrUnavailable)
+	}
 	say(t, "%d decisions from leases, %d failed", c.leased, len(c.failed))
 }
 

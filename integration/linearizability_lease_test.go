@@ -16,32 +16,27 @@ import (
 // Histories of several processes with leases are linearizable too. The sequential specification of
 // a bucket from which processes take tokens ahead, where no token comes back by itself:
 //
-//	taken     tokens that are missing from the bucket, among them those that processes hold
-//	ahead     tokens that were taken ahead, or held for longer, by all processes
-//	held[p]   tokens that process p has taken ahead and not used
-//	back      tokens that a process gives back, before they have arrived
+//	taken   tokens that are missing from the bucket, among them those that processes hold
+//	ahead   tokens that were taken ahead, or held for longer, by all processes
+//	held    the most tokens that all processes hold: taken ahead, and neither used nor given back
 //
-// A decision by Redis is that of a bucket without leases that holds H fewer: n tokens are granted if
-// taken + n ≤ burst − H, else the call is refused, whoever holds tokens. Remaining is burst − H −
-// taken, less what was granted to the caller: what it also leases counts as left. Then it may take a
-// tokens ahead, in whole charges, as many as there are, and hold k of those that it held for longer:
-// ahead rises by both, to H/2 at most. Taken rises by n and a. The others that it held go back.
+// A decision by Redis is that of a bucket without leases that holds H fewer. It takes n tokens if
+// taken + n ≤ burst − H. Remaining is burst − H − taken, less what was granted to the caller: what it
+// also leases counts as left. Then it may take a tokens ahead, in whole charges, as many as there are,
+// and hold k of those that it held for longer: ahead rises by both, to H/2 at most. Taken rises by n
+// and a, and held by a.
 //
-// A decision from a lease grants all n, and n ≤ held[p], which falls by n; taken stays as it is.
-// Remaining is at most what is left of held[p]. If a process makes one call at a time, Remaining is
-// all that is left, and Redis is asked only if held[p] < n.
+// A decision from a lease takes n tokens of held, and taken stays as it is. Remaining is at most what
+// is left of held. If Redis has fewer tokens than the caller wants, it may use others that are held.
 //
-// What goes back arrives at any time later, and lowers taken. Peek changes nothing, and Remaining is
-// burst − H − taken. Refund lowers taken by n, down to 0. The end of a process gives back what it
-// holds: taken falls by held[p].
+// Tokens of held go back at any time, and lower taken. Peek changes nothing, and Remaining is
+// burst − H − taken. Refund lowers taken by n, down to 0.
 //
 // So each token that is granted was taken first, once: who is admitted never passes the burst, and
 // what is refunded on top of it. Nor does taken pass burst − H, and what all processes hold H/2, as
 // nothing is taken ahead a second time while a test runs.
 //
-// A call without an answer may charge what it would have been granted, and go on without its caller.
-// If a process makes several calls at a time, the model keeps only the most that all processes hold,
-// in held[0], of which any part may go back and arrive at any time.
+// A call without an answer may take what it would have been granted, and go on without its caller.
 
 // leasedSlowLimit is one whose buckets regain no token while a test runs, and twelve while a lease lasts.
 var leasedSlowLimit = ginlimit.PerDay(288).WithBurst(60)
@@ -53,55 +48,40 @@ const (
 )
 
 // leasedBucket is the state of that specification.
-type leasedBucket struct {
-	taken, ahead, back int
-	held               [processes]int
-}
+type leasedBucket struct{ taken, ahead, held int }
 
-// leasedBuckets is the model of that specification. It is alone if each process makes one call at a
-// time, and none is lost.
-func leasedBuckets(alone bool) porcupine.NondeterministicModel {
-	return porcupine.NondeterministicModel{
-		Partition: byKey,
-		Init:      func() []any { return []any{leasedBucket{}} },
-		Step: func(state, input, output any) (next []any) {
-			in, out := input.(operation), output.(outcome)
-			if !alone {
-				in.process = 0
+// leasedBuckets is the model of that specification.
+var leasedBuckets = porcupine.NondeterministicModel{
+	Partition: byKey,
+	Init:      func() []any { return []any{leasedBucket{}} },
+	Step: func(state, input, output any) (next []any) {
+		known := map[leasedBucket]bool{}
+		for _, before := range state.(leasedBucket).before() {
+			for _, after := range before.step(input.(operation), output.(outcome)) {
+				known[after] = true
 			}
-			known := map[leasedBucket]bool{}
-			for _, before := range state.(leasedBucket).before(alone) {
-				for _, after := range before.step(in, out, alone) {
-					known[after] = true
-				}
-			}
-			for after := range known {
-				next = append(next, after)
-			}
-			return next
-		},
-		DescribeOperation: describe,
-	}
+		}
+		for after := range known {
+			next = append(next, after)
+		}
+		return next
+	},
+	DescribeOperation: describe,
 }
 
 // before returns what the bucket may be before an operation, as tokens go back.
-func (b leasedBucket) before(alone bool) (all []leasedBucket) {
-	from := &b.back
-	if !alone {
-		from = &b.held[0]
-	}
+func (b leasedBucket) before() (all []leasedBucket) {
 	all = append(all, b)
-	for *from > 0 {
-		*from--
-		b.taken = max(0, b.taken-1)
+	for b.held > 0 {
+		b.held, b.taken = b.held-1, max(0, b.taken-1)
 		all = append(all, b)
 	}
 	return all
 }
 
 // step returns what the bucket may be after an operation, nothing if the operation cannot have been told that.
-func (b leasedBucket) step(in operation, out outcome, alone bool) []leasedBucket {
-	p, r := in.process, out.result
+func (b leasedBucket) step(in operation, out outcome) []leasedBucket {
+	r := out.result
 	switch {
 	case in.verb == peek:
 		if out.lost || r.Granted == 0 && r.Source == ginlimit.FromRedis && r.Remaining == slowHolds-b.taken {
@@ -116,53 +96,68 @@ func (b leasedBucket) step(in operation, out outcome, alone bool) []leasedBucket
 		}
 		return []leasedBucket{after}
 	case in.verb == end:
-		b.taken, b.held[p] = max(0, b.taken-b.held[p]), 0
 		return []leasedBucket{b}
+	case out.lost:
+		return b.lost(in)
 	case r.Source == ginlimit.FromLease:
-		b.held[p] -= in.n
-		if r.Granted != in.n || r.Remaining < 0 || b.held[p] < r.Remaining || alone && b.held[p] > r.Remaining {
+		b.held -= r.Granted
+		whole := r.Granted == in.n || in.verb == allowUpTo && r.Granted > 0
+		if !whole || b.held < 0 || r.Remaining < 0 || r.Remaining > b.held {
 			return nil
 		}
 		return []leasedBucket{b}
+	case r.Source != ginlimit.FromRedis:
+		return nil
 	}
-	return b.asked(in, out, alone)
+	left := slowHolds - b.taken
+	own := left - r.Remaining // taken from Redis
+	used := r.Granted - own   // that were held
+	switch {
+	case own < 0 || used < 0 || used > b.held:
+		return nil
+	case used > 0 && in.verb == allowN && r.Granted == in.n && own > 0:
+	case used > 0 && in.verb == allowUpTo && r.Granted <= in.n && own == left && own > 0:
+	case used == 0 && own == in.wants(left):
+	default:
+		return nil
+	}
+	b.held -= used
+	return b.asked(in, own)
 }
 
-// asked returns what the bucket may be after Redis was asked for tokens.
-func (b leasedBucket) asked(in operation, out outcome, alone bool) (next []leasedBucket) {
-	p, r, left := in.process, out.result, slowHolds-b.taken
-	granted, charge := max(0, min(in.n, left)), 1
+// wants returns how many of the tokens that are left a call takes from Redis.
+func (in operation) wants(left int) int {
+	if in.verb == allowN && in.n > left {
+		return 0
+	}
+	return max(0, min(in.n, left))
+}
+
+// lost returns what the bucket may be after a call without an answer.
+func (b leasedBucket) lost(in operation) []leasedBucket {
+	left := slowHolds - b.taken
+	next := append(b.asked(in, in.wants(left)), b)
+	for own := 1; own <= min(in.n-1, left); own++ { // others were held
+		next = append(next, b.asked(in, own)...)
+	}
+	return next
+}
+
+// asked returns what the bucket may be after Redis gave tokens to the caller, and others ahead.
+func (b leasedBucket) asked(in operation, own int) (next []leasedBucket) {
+	charge := 1
 	if in.verb == allowN {
 		charge = in.n
-		if in.n > left {
-			granted = 0
-		}
 	}
-	switch {
-	case out.lost:
-		next = append(next, b) // it may have charged nothing
-	case r.Source != ginlimit.FromRedis || r.Granted != granted || r.Remaining != left-granted:
-		return nil
-	case alone && b.held[p] >= in.n:
-		return nil
-	}
-	plain := b // a call that takes nothing ahead leaves the lease as it is
-	plain.taken += granted
-	next = append(next, plain)
-	for kept := 0; kept <= min(b.held[p], perLease-b.ahead); kept++ {
+	b.taken += own
+	for kept := 0; kept <= min(b.held, perLease-b.ahead); kept++ {
 		most := 0
-		if granted > 0 {
-			most = min(perLease-b.ahead-kept, left-granted)
+		if own > 0 {
+			most = min(perLease-b.ahead-kept, slowHolds-b.taken)
 		}
 		for ahead := 0; ahead <= most; ahead += charge {
-			after := plain
-			after.taken += ahead
-			after.ahead += kept + ahead
-			after.held[p] = kept + ahead
-			after.back += b.held[p] - kept
-			if !alone { // some may be used before they go back
-				after.held[p], after.back = b.held[p]+ahead, 0
-			}
+			after := b
+			after.taken, after.ahead, after.held = b.taken+ahead, b.ahead+kept+ahead, b.held+ahead
 			next = append(next, after)
 		}
 	}
@@ -203,7 +198,7 @@ func TestConcurrentCallsWithLeasesAreLinearizable(t *testing.T) {
 				if row.alone {
 					require.Zero(t, h.lost.Load())
 				}
-				h.check(t, leasedBuckets(row.alone))
+				h.check(t, leasedBuckets)
 			})
 		}
 	}

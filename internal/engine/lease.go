@@ -101,9 +101,14 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		}
 		short = trip.End(subject, c.States, c.Sent, c.Received)
 	}
-	_, allowed := ask.Set.Fit(ask.Scope, c.States, c.Op)
+	granted, allowed := ask.Set.Fit(ask.Scope, c.States, c.Op)
 	if !allowed && (e.decideByLease(c, ask, answer, true) || e.decideByRest(c, ask, answer)) {
 		return nil // by tokens that are held for longer
+	}
+	if !allowed {
+		if done, err := e.decideByBoth(ctx, c, ask, answer); done || err != nil {
+			return err
+		}
 	}
 	if short == nil {
 		e.denied.Drop(c.Key, c.Hash)
@@ -111,7 +116,53 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		e.denyAtLeast(c, ask, short)
 	}
 	answer.judge(c, c.Op, ask, FromStore)
+	if allowed && granted < c.Op.Charges {
+		part := e.leases.TakePart(subject, (c.Op.Charges-granted)*c.Op.N)
+		answer.Granted += part.Tokens
+	}
 	return nil
+}
+
+// decideByBoth decides on a denied call of several tokens by those that were taken ahead, and takes
+// the others from Redis.
+func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
+	if c.Op.N == 1 || c.Op.Charges > 1 || !e.background.Begin() {
+		return false, nil
+	}
+	defer e.background.Done()
+	subject := leased(c, ask)
+	part := e.leases.TakePart(subject, c.Op.N-1)
+	if part.Tokens == 0 {
+		return false, nil
+	}
+	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: c.Op.N - part.Tokens}
+	if _, fits := ask.Set.Fit(ask.Scope, c.States, op); !fits {
+		e.leases.PutBack(part)
+		return false, nil
+	}
+	own := e.call(op, ask, ask.Scope)
+	defer e.release(own)
+	if err = e.store.Do(ctx, own); err != nil {
+		e.leases.PutBack(part)
+		return false, err
+	}
+	if _, allowed := ask.Set.Fit(ask.Scope, own.States, own.Op); !allowed {
+		e.leases.PutBack(part)
+		return false, nil
+	}
+	if !e.leases.Use(part) {
+		e.leases.PutBack(part)
+		after := slices.Clone(own.States)
+		for i := range after {
+			after[i] = own.Buckets[i].Charged(after[i], 1, op.N)
+		}
+		subject.Key, subject.Buckets = slices.Clone(subject.Key), slices.Clone(subject.Buckets)
+		e.returnLater(lease.NewUnused(subject, op.N, after, own.Sent, own.Received, ask.Set.Life()))
+		return false, nil
+	}
+	answer.judge(own, own.Op, ask, FromStore)
+	answer.Granted += part.Tokens
+	return true, nil
 }
 
 // ahead is the outcome of a call that took tokens ahead.

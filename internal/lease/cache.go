@@ -164,8 +164,9 @@ func (change *change) since(c *Cache, since time.Time) bool {
 
 // current returns an entry's lease, or nil if there is none or if an outage or a change has ended
 // it.
-func (c *Cache) current(e *entry) *lease {
-	l := e.lease.Load()
+func (c *Cache) current(e *entry) *lease { return c.unbroken(e, e.lease.Load()) }
+
+func (c *Cache) unbroken(e *entry, l *lease) *lease {
 	if l == nil || l.era != c.outages.Load() || c.changed(e.hash, l.sent) {
 		return nil
 	}
@@ -278,15 +279,23 @@ func (u *Unused) Op(within time.Duration) bucket.Op {
 	return bucket.Op{Verb: bucket.Return, N: u.Tokens, Claims: claims, Records: bucket.WithRecords}
 }
 
-// unused returns tokens of a lease to give back. The mark of a window is what remains of it now, at
-// most, so a window that has begun since they were sent does not take them for its own. A window that
-// has ended gets nothing back.
+// unused returns tokens of a lease to give back.
 func (e *entry) unused(n int64, l *lease) Unused {
-	u := Unused{Subject: Subject{Key: []byte(e.key), Hash: e.hash, Buckets: e.buckets}, first: l.first, life: l.life}
-	age, ms := time.Since(l.sent), max(0, time.Since(l.received).Milliseconds())
-	for i := range l.after {
-		mark := max(min(0, l.after[i].Mark), l.after[i].Mark-ms+ms/1024)
-		if e.buckets[i].Kind == bucket.FixedWindow && age >= endOf(l.after[i]) {
+	s := Subject{Key: []byte(e.key), Hash: e.hash, Buckets: e.buckets}
+	u := NewUnused(s, n, l.after, l.sent, l.received, l.life)
+	u.first = l.first
+	return u
+}
+
+// NewUnused returns tokens to give back that a call took. The mark of a window is what remains of it
+// now, at most, so a window that has begun since they were sent does not take them for its own. A
+// window that has ended gets nothing back.
+func NewUnused(s Subject, n int64, after []bucket.State, sent, received time.Time, life time.Duration) Unused {
+	u := Unused{Subject: s, first: taken{after, sent, received}, life: life}
+	age, ms := time.Since(sent), max(0, time.Since(received).Milliseconds())
+	for i := range after {
+		mark := max(min(0, after[i].Mark), after[i].Mark-ms+ms/1024)
+		if s.Buckets[i].Kind == bucket.FixedWindow && age >= endOf(after[i]) {
 			mark = bucket.NoMark
 		} else {
 			u.Tokens = n
@@ -330,7 +339,7 @@ func (c *Cache) reclaim(e *entry, ended bool) (u Unused, ok bool) {
 	if !ended && e.ending != nil {
 		e.ending.Stop()
 	}
-	u = e.unused(l.left.Swap(0), l)
+	u = e.unused(l.finish(), l)
 	return u, u.Tokens > 0
 }
 

@@ -83,6 +83,7 @@ type lease struct {
 	era            uint64         // of the Cache when the call was sent
 	first          taken          // the first call that took some of the tokens
 	left           atomic.Int64   // unused tokens
+	over           bool           // what was left is given back or in another lease; the entry's mu guards it
 }
 
 // taken is what a call left that took tokens.
@@ -106,8 +107,8 @@ func (l *lease) usable(age time.Duration) int64 {
 func (l *lease) take(age time.Duration, n int64) (left int64, ok bool) {
 	for {
 		usable := l.usable(age)
-		if usable < n {
-			return left, false
+		if usable < n || usable == 0 {
+			return 0, false
 		}
 		if l.left.CompareAndSwap(usable, usable-n) {
 			return usable - n, true
@@ -121,6 +122,12 @@ func (l *lease) held(age time.Duration) int64 {
 		return 0
 	}
 	return l.left.Load()
+}
+
+// finish leaves no tokens, and returns those that were left. The entry's mu is held.
+func (l *lease) finish() int64 {
+	l.over = true
+	return l.left.Swap(0)
 }
 
 // windowEnd returns the age at which the first of the windows may have ended, if they were found in

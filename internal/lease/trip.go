@@ -198,7 +198,7 @@ func (t *Trip) keepLease(ahead, held int64, after []bucket.State, sent, received
 		// Redis has held them for longer before they were let go, and a window that has not ended by
 		// now is the one that this decision found.
 		age := time.Since(before.sent)
-		n, kept := before.left.Swap(0), int64(0)
+		n, kept := before.finish(), int64(0)
 		if age < min(before.life, before.end) && before == current {
 			kept = min(n, held)
 		}
