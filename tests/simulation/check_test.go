@@ -272,6 +272,25 @@ func (s *simulation) checkResults() {
 }
 
 func (s *simulation) foundResult(a *simAnswer) bool {
+	if s.foundWhole(a) {
+		return true
+	}
+	if !a.result.Allowed || s.plan.lifeOf(a.process, a.key, a.version) == 0 {
+		return false
+	}
+	part := *a // of the tokens, as the process held the others
+	for part.result.Granted = 1; part.result.Granted < a.result.Granted; part.result.Granted++ {
+		if a.op == "AllowN" {
+			part.n = part.result.Granted
+		}
+		if s.foundWhole(&part) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *simulation) foundWhole(a *simAnswer) bool {
 	n, charges := int64(a.n), int64(1)
 	switch limits := s.plan.keys[a.key].versions[a.version]; {
 	case a.op == "AllowUpTo":
