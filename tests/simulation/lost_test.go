@@ -146,7 +146,8 @@ func (s *simulation) checkHolders() {
 			switch {
 			case strings.Contains("Reset Block", other.op) || other.err != nil || other.op == "Wait":
 				left = 0
-			case other.result.Source == ginlimit.FromLease:
+			case other.result.Source == ginlimit.FromLease,
+				other.result.Granted > 1 && other.end.After(last.at): // some of them may have been held
 				left -= int64(other.result.Granted)
 			}
 		}
