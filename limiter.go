@@ -2,10 +2,12 @@ package ginlimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/bits"
 	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -37,7 +39,8 @@ var errNotMade = fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLo
 // when its requests have ended. The Redis client stays open. Close may be called more than once.
 //
 // If Redis hangs, it waits at most a second, or four times [WithTimeout] if that is longer, for
-// decisions that may have to give back; a timeout each for leases and slots; then as long again for
+// decisions that may have to give back; a timeout each for leases and slots, a second for very many
+// leases; then as long again for
 // other calls, and four timeouts more if a hash slot of a cluster migrates meanwhile. With the
 // default timeout that is 1.2 s, and 2.4 s if the client's hooks hang too.
 func (l *Limiter) Close() error {
@@ -85,7 +88,8 @@ type names struct {
 	keys       map[string]string          // where the first policy's KeyFunc is written; at most maxNames
 	algorithms map[namedPeriod]algorithms // of the first policy; at most maxNames
 	warned     map[string]bool            // names that algorithms has
-	rooms      map[namedPeriod]room       // of the first policy; at most maxNames
+	rooms      map[namedPeriod][]room     // different ones
+	roomCount  int                        // of rooms, at most maxNames
 }
 
 // writtenAt returns the source line of a function. The compiler may copy a function literal, so its
@@ -134,31 +138,52 @@ type namedPeriod struct {
 	period time.Duration
 }
 
-// room is how many tokens of a limit's burst are kept for leases.
+// room is how many tokens of a limit's burst a policy keeps for leases.
 type room struct {
+	namedPeriod
 	rate, burst int
 	tokens      int64
 	by          string // what bounds them
 }
 
-// otherRoom reports whether the first policy of a name and a period keeps room for leases and this
-// one does not, or the other way round, or keeps other room of the same limit.
-func (n *names) otherRoom(key namedPeriod, own room) (first room, differs bool) {
+// differs reports whether two policies of a name keep other room of the same limit, or only one of
+// them keeps any of a limit for the same period.
+func (r room) differs(other room) bool {
+	if r.rate == other.rate && r.burst == other.burst {
+		return r != other
+	}
+	return (r.tokens > 0) != (other.tokens > 0)
+}
+
+// keepRooms remembers what a policy keeps for leases, or returns an error if that differs from what
+// an earlier one keeps: then more than the limit might be admitted.
+func (n *names) keepRooms(all []room) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	first, known := n.rooms[key]
-	switch {
-	case known && first.rate == own.rate && first.burst == own.burst:
-		return first, first != own
-	case known:
-		return first, (first.tokens > 0) != (own.tokens > 0)
-	case len(n.rooms) < maxNames:
-		if n.rooms == nil {
-			n.rooms = map[namedPeriod]room{}
+	var errs []error
+	for _, own := range all {
+		rooms := n.rooms[own.namedPeriod]
+		if i := slices.IndexFunc(rooms, own.differs); i >= 0 {
+			errs = append(errs, invalid("policies named %q share the limit per %s, but keep %d and %d tokens of its "+
+				"burst for leases, or lease at other rates; give both the same limits and WithLease, or one of them "+
+				"another name", own.name, periodText(own.period), rooms[i].tokens, own.tokens))
 		}
-		n.rooms[key] = own
 	}
-	return own, false
+	if errs != nil {
+		return errors.Join(errs...)
+	}
+	for _, own := range all {
+		rooms := n.rooms[own.namedPeriod]
+		if n.roomCount == maxNames || slices.Contains(rooms, own) {
+			continue
+		}
+		if n.rooms == nil {
+			n.rooms = map[namedPeriod][]room{}
+		}
+		n.rooms[own.namedPeriod] = append(rooms, own)
+		n.roomCount++
+	}
+	return nil
 }
 
 // otherAlgorithm reports whether none of a policy's algorithms is one of the first policy of a name

@@ -133,18 +133,19 @@ func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
 
 // publish lets later policies be compared with this one. It warns if an earlier policy or identity
 // of the name counts by another algorithm: they share no bucket.
-// The error is that another policy came first meanwhile.
+// The error is that another policy came first meanwhile, or keeps other room for leases.
 func (p *Policy) publish() error {
+	if err := p.limiter.names.keepRooms(p.rooms()); err != nil {
+		return err
+	}
 	var errs []error
 	if p.keyed {
 		errs = append(errs, p.limiter.names.keep(p.name, p.key))
 	}
 	p.compareAlgorithms(p.name, p.limits)
-	errs = append(errs, p.compareLeases(p.name, p.limits))
 	for i := range p.identities {
 		errs = append(errs, p.limiter.names.keep(p.config.identities[i].name, p.identities[i].key))
 		p.compareAlgorithms(p.config.identities[i].name, p.identities[i].limits)
-		errs = append(errs, p.compareLeases(p.config.identities[i].name, p.identities[i].limits))
 	}
 	return errors.Join(errs...)
 }
@@ -162,22 +163,23 @@ func (p *Policy) compareAlgorithms(name string, s *limitSet) {
 	}
 }
 
-// compareLeases returns an error if an earlier policy or identity of the name keeps another part of a
-// common bucket for leases: then more than the limit might be admitted. An identity has no leases.
-func (p *Policy) compareLeases(name string, s *limitSet) error {
-	var errs []error
-	for _, limit := range s.limits {
-		if limit.Algorithm != TokenBucket || limit.Period == 0 { // a window needs no room for leases
-			continue
-		}
-		tokens, by := s.rules.Reserved()
-		own := room{limit.Rate, cmp.Or(limit.Burst, limit.Rate), tokens, by}
-		if first, differs := p.limiter.names.otherRoom(namedPeriod{name, limit.Period}, own); differs {
-			errs = append(errs, invalid("policies named %q share the limit per %s, but keep %d and %d tokens of it for leases, "+
-				"or beside other limits; give one of them another name", name, periodText(limit.Period), first.tokens, own.tokens))
+// rooms returns what the policy keeps for leases. An identity has no leases. A window needs no room
+// for them.
+func (p *Policy) rooms() (all []room) {
+	add := func(name string, s *limitSet) {
+		for _, limit := range s.limits {
+			if limit.Algorithm == TokenBucket && limit.Period != 0 {
+				tokens, by := s.rules.Reserved()
+				key := namedPeriod{name, limit.Period}
+				all = append(all, room{key, limit.Rate, cmp.Or(limit.Burst, limit.Rate), tokens, by})
+			}
 		}
 	}
-	return errors.Join(errs...)
+	add(p.name, p.limits)
+	for i := range p.identities {
+		add(p.config.identities[i].name, p.identities[i].limits)
+	}
+	return all
 }
 
 func wrapped(option string, err error) error {

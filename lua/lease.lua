@@ -29,10 +29,21 @@ kind.token = token
 
 local level = token.read(lease)
 local room, held = max(0, floor((lease.limit - level) / lease.cost)), ARGV[at + 5] + 0
-for i = 1, k do
-  local bucket = {key = KEYS[i], drain = ARGV[3 * i + 1] + 0, cost = ARGV[3 * i + 2] + 0,
+
+-- Each bucket is read once: Redis' clock goes on, and the process decides from one level, too.
+local read, buckets = token.read, {}
+for i = 1, held > 0 and k or 0 do
+  local w = {key = KEYS[i], drain = ARGV[3 * i + 1] + 0, cost = ARGV[3 * i + 2] + 0,
     limit = ARGV[3 * i + 3] + 0}
-  if held > 0 and token.read(bucket) > bucket.limit then held = 0 end
+  w.found = read(w)
+  if w.found > w.limit then held = 0 end
+  buckets[w.key] = w
+end
+function token.read(w)
+  local before = buckets[w.key]
+  if not before then return read(w) end
+  for name, value in pairs(before) do w[name] = value end
+  return before.found
 end
 held = min(held, room)
 

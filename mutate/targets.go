@@ -42,7 +42,8 @@ var (
 	// All that two features do together, and what a web server sees: the engine's own tests.
 	pairs = stage{"tests/limits/pairs tests/web", nil}
 
-	leases = stage{"tests/limits tests/limits/pairs", []string{"-test.run", "Lease|ByHand"}}
+	leaseScripts = stage{"tests/scripts", []string{"-test.run", "Lease|Held|EachBucketIsReadOnce"}}
+	leases       = stage{"tests/limits tests/limits/pairs", []string{"-test.run", "Lease|ByHand"}}
 
 	bucketTests   = stage{"internal/bucket", nil}
 	ruleTests     = stage{"internal/rules", nil}
@@ -108,11 +109,16 @@ var targets = []target{
 	{"internal/httpfields/fields.go", []stage{fieldTests}},
 	{"internal/httpfields/list.go", []stage{fieldTests}},
 	{"internal/httpfields/name.go", []stage{fieldTests}},
+	{"internal/httpfields/numbers.go", []stage{fieldTests}},
 	{"internal/httpfields/problem.go", []stage{fieldTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
 	{"internal/lease/cache.go", []stage{leaseTests, leaseSim, leases}},
 	{"internal/lease/trip.go", []stage{leaseTests, leaseSim}},
+	{"internal/lease/part.go", []stage{leaseTests, leases}},
+	{"internal/rules/lease.go", []stage{ruleTests, leaseSim, leases}},
+	{"internal/bucket/ahead.go", []stage{bucketTests, denyTests, ruleTests, leaseSim}},
+	{"lua/lease.lua", []stage{leaseScripts, leases, simulation}},
 	{"internal/dispatch/batch.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/borrowed.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/bounded.go", []stage{dispatchTests, dispatchSim}},

@@ -20,11 +20,16 @@ func (b *Bucket) Slower(other *Bucket) bool {
 // Regained returns how many tokens flow back to a token bucket in ms milliseconds.
 func (b *Bucket) Regained(ms int64) int64 { return min(ms, MaxUnits/b.Drain) * b.Drain / b.Cost }
 
-// DenyFor returns a state in which a charge of n tokens that does not fit will not fit for ms more
-// milliseconds. A window's state says itself when it fits.
-func (b *Bucket) DenyFor(s State, ms, n int64) State {
-	if b.Kind == Token && n <= b.Whole && ms <= b.MaxBlock() {
-		s.Level = max(s.Level, b.Capacity-b.Room(n)+ms*b.Drain)
+// Hold returns a state in which a token bucket denies a charge of n tokens for ms more milliseconds at
+// least, and tells that no more than some tokens are left. A window's state says itself when a charge
+// fits.
+func (b *Bucket) Hold(s State, ms, n, left int64) State {
+	if b.Kind == Token && n <= b.Whole {
+		s.Wait = max(b.RetryAfter(s, n), ms)
+		s.Level = max(s.Level, b.Capacity-b.Room(left+1)+1)
 	}
 	return s
 }
+
+// RegainTime returns how many milliseconds a token bucket takes to regain n tokens.
+func (b *Bucket) RegainTime(n int64) int64 { return b.duration(b.Room(n)) }

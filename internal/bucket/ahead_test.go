@@ -50,41 +50,46 @@ func TestRegained(t *testing.T) {
 	}
 }
 
-// TestHold makes a state deny for a time, and for no longer, and never sooner than it says itself.
+// TestHold lets a token bucket deny for longer than its level says, and changes nothing else that it
+// tells. A window says itself when it has more tokens.
 func TestHold(t *testing.T) {
-	t.Parallel()
-	ten := newBucket(t, Token, 10, 10, second) // a token weighs 100, and a unit flows back per millisecond
-	left := ten
-	left.Leave(4)
-	share := owing(ten, 25)
+	const second = 1000
+	ten := newBucket(t, Token, 10, 10, second) // a token regains in 100 ms
 	for name, row := range map[string]struct {
-		b            Bucket
 		level, ms, n int64
-		want         int64
+		retry        int64
 	}{
-		"longer than the state says":      {ten, 1000, 150, 1, 1050},
-		"as long":                         {ten, 1000, 100, 1, 1000},
-		"shorter":                         {ten, 1000, 99, 1, 1000},
-		"several tokens":                  {ten, 1000, 400, 3, 1100},
-		"there is room":                   {ten, 500, 10, 1, 910},
-		"no time":                         {ten, 950, 0, 1, 950},
-		"tokens are reserved":             {left, 600, 150, 1, 650},
-		"more than a share holds":         {share, 1000, 150, 25, 1000},
-		"more than a share holds, longer": {share, 1000, 1001, 25, 1001},
-		"more than there ever are":        {ten, 0, 150, 11, 0},
-		"longer than it can be blocked":   {ten, 1000, MaxUnits, 1, 1000},
+		"longer than the level says": {1000, 150, 1, 150},
+		"as long":                    {1000, 100, 1, 100},
+		"shorter":                    {1000, 99, 1, 100},
+		"several tokens":             {1000, 400, 3, 400},
+		"for no time":                {950, 0, 1, 50},
+		"more than there ever are":   {0, 150, 11, Never},
 	} {
-		s := row.b.DenyFor(State{Level: row.level}, row.ms, row.n)
-		require.Equal(t, State{Level: row.want}, s, name)
-		if row.want > row.level && row.ms > 0 {
-			require.Equal(t, row.ms, row.b.RetryAfter(s, row.n), name)
-			require.True(t, row.b.Denies(s, row.ms-1, row.n), name)
-			require.False(t, row.b.Denies(s, row.ms, row.n), name)
-		}
+		found := State{Level: row.level}
+		s := ten.Hold(found, row.ms, row.n, ten.Remaining(found.Level))
+		require.Equal(t, row.retry, ten.RetryAfter(s, row.n), name)
+		require.Equal(t, ten.Remaining(found.Level), ten.Remaining(s.Level), name)
+		require.Equal(t, ten.ResetAfter(found), ten.ResetAfter(s), name)
 	}
+	s := ten.Hold(ten.After(State{Level: 1000}, 500), 150, 3, 2) // five tokens have flowed back meanwhile
+	require.EqualValues(t, 2, ten.Remaining(s.Level))
+	require.Zero(t, ten.Fit(s.Level, 1, 3))
+	require.EqualValues(t, 150, ten.RetryAfter(s, 3))
+	s = ten.Hold(ten.After(State{Level: 1000}, 500), 150, 9, 2)
+	require.EqualValues(t, 400, ten.RetryAfter(s, 9), "as without it")
 	window := newBucket(t, FixedWindow, 10, 10, second)
 	full := State{Level: 10, Wait: 70, Reset: 70}
-	require.Equal(t, full, window.DenyFor(full, 150, 1))
+	require.Equal(t, full, window.Hold(full, 150, 1, 0))
+}
+
+func TestRegainTime(t *testing.T) {
+	ten := newBucket(t, Token, 10, 20, 1000)
+	seven := newBucket(t, Token, 7, 20, 1000)
+	for n, want := range map[int64]int64{1: 100, 3: 300, 20: 2000} {
+		require.Equal(t, want, ten.RegainTime(n))
+	}
+	require.EqualValues(t, 143, seven.RegainTime(1), "rounded up")
 }
 
 func TestNewAhead(t *testing.T) {

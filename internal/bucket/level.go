@@ -79,7 +79,7 @@ func (b *Bucket) RetryAfter(s State, n int64) int64 {
 		return b.freeAfter(s)
 	case n > b.Whole:
 		return Never
-	case b.Kind != Token:
+	case b.Kind != Token || s.Wait > 0:
 		return s.Wait
 	}
 	return b.duration(s.Level + b.Room(n) - b.Capacity)

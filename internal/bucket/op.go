@@ -65,6 +65,9 @@ func (b *Bucket) NewClaim(level, units, age, late int64) Claim {
 	return c
 }
 
+// Gone reports whether nothing is given back, whatever others did.
+func (c *Claim) Gone() bool { return c.Mark == NoMark || max(c.Sure, c.Behind) <= 0 }
+
 // Left returns how many units of a Return of n tokens are left, after others gave back given units
 // and a reset took reset units away.
 func (c *Claim) Left(b *Bucket, n, given, reset int64) int64 {

@@ -32,7 +32,7 @@ const (
 // from the answer, the level is an upper bound; it sets the wait that the client is given. So the
 // cache denies no client that Redis would admit, with three exceptions, each for a second at most.
 // Another process may have given tokens back. A limit may have been raised during a block, and the
-// call takes several tokens. A denial may be held: see Denial.
+// call takes several tokens. A denial may be held: see Denial and Holds.
 //
 // The cache uses this process' clock. It denies nobody until Redis' clock is trusted, and observes
 // falling levels to establish the trust.
@@ -68,8 +68,8 @@ type Denial struct {
 	States         []bucket.State
 	Found          []bucket.State // if Redis took something first, and left the States; else nil
 	Sent, Received time.Time      // when the request was sent, and the answer received
-	// AtLeast is for how long token buckets deny, whatever the states say, if tokens are leased: so that
-	// processes ask Redis seldom if the limit has no more. 0 is as long as the states say.
+	// AtLeast is for how long token buckets deny what they deny now, if that Holds. So processes ask
+	// Redis seldom when tokens are leased and the limit has no more. 0 is as long as the states say.
 	AtLeast time.Duration
 }
 
@@ -121,7 +121,7 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 		return false
 	}
 	maxAge := int64(0)
-	if !held {
+	if held = held && Holds(s.Buckets, e.States, s.N, e.AtLeast); !held {
 		maxAge = bucket.CeilDiv(int64(age), int64(time.Millisecond))
 	}
 	denied := false
@@ -133,11 +133,33 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 		for i := range s.Buckets {
 			states[i] = s.Buckets[i].After(e.States[i], minAge)
 			if held && s.Buckets[i].Denies(e.States[i], 0, s.N) {
-				states[i] = s.Buckets[i].DenyFor(states[i], bucket.CeilDiv(int64(e.AtLeast-age), int64(time.Millisecond)), s.N)
+				left := bucket.CeilDiv(int64(e.AtLeast-age), int64(time.Millisecond))
+				few := s.Buckets[i].Remaining(e.States[i].Level) // whoever wants more is denied, too
+				states[i] = s.Buckets[i].Hold(states[i], left, s.N, few)
 			}
 		}
 	}
 	return denied
+}
+
+// Holds reports whether a denial of n tokens may be held for a time.
+//
+// A client may have been denied before, and come back when it was told to, which is a second later
+// at least, as a header rounds it. Nobody has taken the tokens that it was told of if they are still
+// flowing back. So the hold must end within a second of the earliest time at which that client was
+// denied. A bucket that is blocked or in debt, or was until now, tells clients a longer time.
+func Holds(buckets []bucket.Bucket, states []bucket.State, n int64, atLeast time.Duration) bool {
+	most := (life - atLeast).Milliseconds()
+	for i := range buckets {
+		b := &buckets[i]
+		if b.Kind != bucket.Token || !b.Denies(states[i], 0, n) {
+			continue
+		}
+		if states[i].Level > b.Capacity || b.RegainTime(n) > most {
+			return false
+		}
+	}
+	return true
 }
 
 // find returns the entry of a subject.
@@ -171,6 +193,9 @@ func (c *Cache) Remember(s Subject, r Denial) {
 		if before := places[i].Load(); before != nil && before.matches(s.Hash, s.Key) {
 			if left := before.AtLeast - r.Sent.Sub(before.Sent); left > 0 { // clients were told of that one
 				r.AtLeast = min(r.AtLeast, left)
+			}
+			if r.AtLeast > 0 && before.n == s.N && !Holds(before.buckets, before.States, s.N, r.AtLeast) {
+				r.AtLeast = 0 // clients were told a longer time
 			}
 		}
 	}

@@ -52,14 +52,12 @@ func TestHoldDeniesForAsLongAsItSays(t *testing.T) {
 // TestHoldIsOfTheLimitsThatDeny, not of those with room.
 func TestHoldIsOfTheLimitsThatDeny(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, two := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{60, 60_000})
+		c, two := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{600, 60_000})
 		r := denied(bucket.State{Level: 500}, bucket.State{Level: 60_000})
-		r.AtLeast = 1200 * ms
+		r.AtLeast = 300 * ms
 		c.Remember(of("k", 1, 1, two), r)
-		time.Sleep(ms)
-		require.Equal(t, []bucket.State{{Level: 499}, {Level: 60_000 - 1000 + 1199}}, c.lookup(of("k", 1, 1, two)))
-		time.Sleep(life - ms)
-		require.Nil(t, c.lookup(of("k", 1, 1, two)), "a denial is not used for longer than any")
+		time.Sleep(150 * ms)
+		require.Equal(t, []bucket.State{{Level: 350}, {Level: 60_000 - 100 + 1, Wait: 150}}, c.lookup(of("k", 1, 1, two)))
 	})
 }
 
@@ -141,4 +139,46 @@ func TestASecondDenialDoesNotLengthenAHold(t *testing.T) {
 			require.Nil(t, c.lookup(k))
 		})
 	}
+}
+
+// TestWhatMayBeHeld: only a denial that ends within a second of any earlier denial of the same tokens.
+func TestWhatMayBeHeld(t *testing.T) {
+	for name, row := range map[string]struct {
+		rate, level, n int64 // tokens a second, of a burst of 100, and units of 1/rate ms
+		hold           time.Duration
+		want           bool
+	}{
+		"a token comes back soon":             {10, 0, 1, 300 * ms, true},
+		"in time":                             {2, 0, 1, 500 * ms, true},
+		"too late":                            {2, 0, 1, 501 * ms, false},
+		"several tokens, in time":             {10, 0, 7, 300 * ms, true},
+		"several tokens, too late":            {10, 0, 8, 300 * ms, false},
+		"a block or a debt":                   {10, 1, 1, 300 * ms, false},
+		"there is room for the tokens":        {10, -1000, 8, 300 * ms, true},
+		"many at a high rate":                 {1000, 0, 100, 300 * ms, true},
+		"more than there ever are is no wait": {1000, 0, 101, 300 * ms, true},
+	} {
+		buckets := newBuckets(t, bucket.Token, [2]int64{row.rate, 1000})
+		b, ok := bucket.New(bucket.Token, "s", row.rate, 100, 1000)
+		require.True(t, ok)
+		buckets[0] = b
+		states := []bucket.State{{Level: b.Capacity + row.level}}
+		require.Equal(t, row.want, Holds(buckets, states, row.n, row.hold), name)
+	}
+}
+
+// TestNoHoldAfterADebt, as clients were told a longer time before it ended.
+func TestNoHoldAfterADebt(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+		c.Remember(of("k", 1, 1, one), denied(bucket.State{Level: 1500}))
+		time.Sleep(590 * ms)
+		r := denied(bucket.State{Level: 910})
+		r.AtLeast = 300 * ms
+		c.Remember(of("k", 1, 1, one), r)
+		time.Sleep(9 * ms)
+		require.NotNil(t, c.lookup(of("k", 1, 1, one)))
+		time.Sleep(ms)
+		require.Nil(t, c.lookup(of("k", 1, 1, one)))
+	})
 }

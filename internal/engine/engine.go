@@ -68,6 +68,7 @@ type Ask struct {
 	Settles bool         // what is taken may be given back
 	Waits   bool         // until there are tokens: it is denied for no longer than need be
 	Report  rules.Report // which statuses are wanted
+	again   bool         // a Wait has tried before, and its tokens are counted as wanted
 }
 
 // Answer is a decision on an Ask.
@@ -124,6 +125,7 @@ type Engine struct {
 	waiting    fifo.Queues      // of callers that wait for tokens or slots
 	looking    atomic.Int64     // callers that look for slots now and then, one for each client
 	background dispatch.Background
+	unreturned unreturned
 
 	closing sync.Once
 	closed  chan struct{}

@@ -11,11 +11,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/lease"
+	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// maxDenial bounds for how long a client is denied without asking Redis, if leases are long: three
-// quarters of it.
+// maxDenial is the longest lease that counts for a denial that is held: it is held for half to three
+// quarters of a lease.
 const maxDenial = time.Second / 2
 
 // mayLease reports whether leases may serve a call. They do not if the request may give back what it
@@ -60,13 +61,26 @@ func (e *Engine) decideByRest(c *dispatch.Call, ask *Ask, answer *Answer) bool {
 	return false
 }
 
+// decideDenied decides on a call that the deny cache denies: by tokens that were taken ahead, as far
+// as they help.
+func (e *Engine) decideDenied(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
+	if e.decideByRest(c, ask, answer) {
+		return nil
+	}
+	done, err := e.decideByBoth(ctx, c, ask, answer)
+	if !done && err == nil {
+		answer.judge(c, c.Op, ask, FromCache)
+	}
+	return err
+}
+
 // sendLeased sends a call that may take tokens ahead, and decides on its own charges. If another call
 // is in flight that takes tokens ahead, it first waits for that one.
 func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
-	subject := leased(c, ask)
+	start, subject := time.Now(), leased(c, ask)
 	trip := e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
 	if prefetch := trip.Other(); prefetch != nil {
-		within, cancel := context.WithTimeout(ctx, e.Timeout)
+		within, cancel := e.within(ctx, start)
 		defer cancel()
 		ctx = within
 		select {
@@ -80,10 +94,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		case e.decideByLease(c, ask, answer, true):
 			return nil
 		case e.isDenied(c, ask):
-			if !e.decideByRest(c, ask, answer) {
-				answer.judge(c, c.Op, ask, FromCache)
-			}
-			return nil
+			return e.decideDenied(ctx, c, ask, answer)
 		}
 		trip = e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
 	}
@@ -106,7 +117,9 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		return nil // by tokens that are held for longer
 	}
 	if !allowed {
-		if done, err := e.decideByBoth(ctx, c, ask, answer); done || err != nil {
+		within, cancel := e.within(ctx, start)
+		defer cancel()
+		if done, err := e.decideByBoth(within, c, ask, answer); done || err != nil {
 			return err
 		}
 	}
@@ -125,7 +138,9 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 
 // decideByBoth decides on a denied call of several tokens by those that were taken ahead, and takes
 // the others from Redis.
-func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
+func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (
+	done bool, err error,
+) {
 	if c.Op.N == 1 || c.Op.Charges > 1 || !e.background.Begin() {
 		return false, nil
 	}
@@ -142,6 +157,8 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	own := e.call(op, ask, ask.Scope)
 	defer e.release(own)
+	taken := e.newReceipt()
+	taken.Begin(&e.resets, own.Hash)
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
 		return false, err
@@ -152,17 +169,24 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	if !e.leases.Use(part) {
 		e.leases.PutBack(part)
-		after := slices.Clone(own.States)
-		for i := range after {
-			after[i] = own.Buckets[i].Charged(after[i], 1, op.N)
-		}
-		subject.Key, subject.Buckets = slices.Clone(subject.Key), slices.Clone(subject.Buckets)
-		e.returnLater(lease.NewUnused(subject, op.N, after, own.Sent, own.Received, ask.Set.Life()))
+		e.giveBackCall(ctx, own, taken)
 		return false, nil
 	}
 	answer.judge(own, own.Op, ask, FromStore)
 	answer.Granted += part.Tokens
 	return true, nil
+}
+
+// giveBackCall gives back what a call has just taken for a request that is denied, and waits for that as
+// long as the context lasts.
+func (e *Engine) giveBackCall(ctx context.Context, own *dispatch.Call, taken *receipt.Receipt) {
+	taken.Fill(own.Sent, own.States)
+	n := own.Op.Charges * own.Op.N
+	back := dispatch.NewCall()
+	back.Reset(bucket.Op{Verb: bucket.Return, N: n, Claims: taken.ClaimsAtOnce(own.Buckets, n, false, ""),
+		Records: bucket.WithRecords}, own.Buckets)
+	back.Key, back.Hash = slices.Clone(own.Key), own.Hash
+	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.apply(ctx, back, e.store.Do) })
 }
 
 // ahead is the outcome of a call that took tokens ahead.
@@ -216,7 +240,8 @@ func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
 	hold := min(ask.Set.Life(), maxDenial)
 	hold = hold/2 + rand.N(hold/4+1)
 	// A window says for how long it denies. Nobody is told of a hold before the clock is trusted.
-	if ask.Waits || !bucket.Tokens(c.Buckets) || !e.denied.Denies(c.Buckets) {
+	if ask.Waits || !bucket.Tokens(c.Buckets) || !e.denied.Denies(c.Buckets) ||
+		!denycache.Holds(c.Buckets, after, c.Op.N, hold) {
 		hold = 0
 	}
 	e.denied.Remember(denial(c), denycache.Denial{
@@ -227,25 +252,50 @@ func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
 	}
 	for i := range c.Buckets {
 		if b := &c.Buckets[i]; b.Denies(c.States[i], 0, c.Op.N) {
-			c.States[i] = b.DenyFor(c.States[i], bucket.CeilDiv(int64(hold), int64(time.Millisecond)), c.Op.N)
+			ms := bucket.CeilDiv(int64(hold), int64(time.Millisecond))
+			c.States[i] = b.Hold(c.States[i], ms, c.Op.N, b.Remaining(c.States[i].Level))
 		}
 	}
 }
 
-// returnLeases gives back leased tokens that were not used. What cannot be given back stays taken.
+// returnedAtOnce is how many keys' tokens Close gives back at the same time, so that each call ends in
+// time.
+const returnedAtOnce = 256
+
+// returnLeases gives back leased tokens that were not used, for a second at most, or four timeouts if
+// that is longer. What cannot be given back stays taken.
 func (e *Engine) returnLeases() {
-	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
-	defer cancel()
-	var all sync.WaitGroup
-	for _, unused := range e.leases.Drain() {
-		all.Go(func() { e.returnUnused(ctx, &unused) })
+	end := time.Now().Add(max(closeTimeout, closeTimeouts*e.Timeout))
+	e.unreturned.Lock()
+	unused := append(e.leases.Drain(), e.unreturned.all...)
+	e.unreturned.all = nil
+	e.unreturned.Unlock()
+	for part := range slices.Chunk(unused, returnedAtOnce) {
+		if time.Now().After(end) {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
+		var all sync.WaitGroup
+		for i := range part {
+			all.Go(func() { e.returnUnused(ctx, &part[i]) })
+		}
+		all.Wait()
+		cancel()
 	}
-	all.Wait()
 }
 
-// returnLater gives leased tokens back without waiting for Redis.
+// unreturned holds tokens that are to be given back when Close has begun.
+type unreturned struct {
+	sync.Mutex
+	all []lease.Unused
+}
+
+// returnLater gives leased tokens back without waiting for Redis, or leaves that to Close.
 func (e *Engine) returnLater(unused lease.Unused) {
 	if !e.background.Begin() {
+		e.unreturned.Lock()
+		defer e.unreturned.Unlock()
+		e.unreturned.all = append(e.unreturned.all, unused)
 		return
 	}
 	defer e.background.Done()
@@ -260,8 +310,12 @@ func (e *Engine) returnTime() time.Duration { return 2*e.Timeout + e.Timeout/5 }
 
 // returnUnused gives leased tokens back to Redis.
 func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) {
+	op := unused.Op(e.returnTime()) // a Return, which is not to be done late
+	if !slices.ContainsFunc(op.Claims, func(c bucket.Claim) bool { return !c.Gone() }) {
+		return // nothing is left
+	}
 	c := dispatch.NewCall()
-	c.Reset(unused.Op(e.returnTime()), unused.Buckets) // a Return, which is not to be done late
+	c.Reset(op, unused.Buckets)
 	c.Key, c.Hash = unused.Key, unused.Hash
 	_ = e.apply(ctx, c, e.store.Do) // what cannot be given back stays taken
 }

@@ -188,7 +188,7 @@ func TestDeniedCallersUseWhatIsHeldForLonger(t *testing.T) {
 	})
 }
 
-// TestWhatALeaseLeavesIsGivenBack half a life after its end, without a further call.
+// TestWhatALeaseLeavesIsGivenBack at its end, without a further call.
 func TestWhatALeaseLeavesIsGivenBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, other, one := b.redis(t), b.redis(t), leasing("k")

@@ -74,8 +74,7 @@ func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, a
 	answer.Verdict, answer.Statuses = set.Judge(ask.Scope, states, op, ask.Report, answer.Statuses)
 	answer.Decided = true
 	if answer.RetryAfter < 0 && ask.Failure == FailLocal && op.N <= ask.Set.Burst() {
-		// It is more than the share of a calendar period, but not of the whole.
-		answer.RetryAfter = time.Until(time.UnixMilli(ask.Set.Ends()))
+		answer.RetryAfter = set.RetryAfterPeriods(ask.Scope, states, op.N)
 	}
 	return nil
 }

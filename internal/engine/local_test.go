@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/calendar"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
@@ -103,6 +104,40 @@ func TestMoreThanAShareHoldsWaitsUntilItIsFull(t *testing.T) {
 		require.True(t, take(t, e, 10, failing("k", set, engine.FailLocal)).Allowed)
 		a = take(t, e, 10, failing("k", set, engine.FailLocal))
 		require.Equal(t, time.Until(time.UnixMilli(set.Ends())), a.RetryAfter)
+	})
+}
+
+// TestMoreThanAShareWaitsForItsOwnPeriod, not for one that ends sooner.
+func TestMoreThanAShareWaitsForItsOwnPeriod(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.replica(t)
+		b.outage(t, e)
+		set := func(month, day int64) *rules.Set {
+			s := new(rules.Set)
+			require.True(t, s.AddCalendar(calendar.Rule{Unit: calendar.Month, First: 1, Zone: time.UTC}, month))
+			require.True(t, s.AddCalendar(calendar.Rule{Unit: calendar.Day, Zone: time.UTC}, day))
+			return s
+		}
+		now := time.Now().UTC()
+		untilMonth := time.Until(time.Date(now.Year(), now.Month()+1, 1, 0, 0, 0, 0, time.UTC))
+		untilDay := time.Until(time.Date(now.Year(), now.Month(), now.Day()+1, 0, 0, 0, 0, time.UTC))
+		for _, row := range []struct {
+			client     string
+			month, day int64
+			after      time.Duration
+		}{
+			{"month", 20, 100, untilMonth},
+			{"day", 100, 20, untilDay},
+			{"both", 20, 20, untilMonth},
+		} {
+			a := take(t, e, 15, failing(row.client, set(row.month, row.day), engine.FailLocal))
+			require.False(t, a.Allowed, row.client)
+			require.Equal(t, row.after, a.RetryAfter, row.client)
+		}
+		usedUp := set(40, 20)
+		require.True(t, take(t, e, 10, failing("used", usedUp, engine.FailLocal)).Allowed)
+		a := take(t, e, 15, failing("used", usedUp, engine.FailLocal))
+		require.Equal(t, untilMonth, a.RetryAfter, "the month's share has only ten left")
 	})
 }
 

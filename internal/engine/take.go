@@ -175,19 +175,19 @@ func (a *Answer) allowFree(n int64) {
 // decide decides by the first of these that can: a lease, the deny cache, the store, this process.
 func (e *Engine) decide(ctx, within context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
 	op, leases := c.Op, e.mayLease(c, ask)
-	if leases && e.decideByLease(c, ask, answer, false) {
-		return nil
-	}
-	if e.isDenied(c, ask) {
-		if !leases || !e.decideByRest(c, ask, answer) {
-			answer.judge(c, c.Op, ask, FromCache)
-		}
+	if leases && e.decideByLease(c, ask, answer, ask.again) {
 		return nil
 	}
 	var err error
-	if leases {
+	switch denied := e.isDenied(c, ask); {
+	case denied && leases:
+		err = e.decideDenied(within, c, ask, answer)
+	case denied:
+		answer.judge(c, c.Op, ask, FromCache)
+		return nil
+	case leases:
 		err = e.sendLeased(within, c, ask, answer)
-	} else {
+	default:
 		err = e.store.Do(within, c)
 	}
 	if err != nil {

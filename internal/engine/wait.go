@@ -38,6 +38,7 @@ func (e *Engine) Wait(ctx context.Context, n int64, ask *Ask, answer *Answer) er
 	ask.Bans, ask.Waits = bucket.NoBans, true // a try is no denial
 	try := func() (done bool, err error) {
 		err = e.takeOne(ctx, n, ask, answer)
+		ask.again = true
 		return err == nil && (answer.Allowed || answer.RetryAfter < 0) || err != nil && !waitsOn(ask, err), err
 	}
 	queue := e.queueOf(ask)

@@ -71,7 +71,7 @@ type entry struct {
 
 	prefetch    atomic.Pointer[Prefetch] // the call in flight that takes tokens ahead
 	room        atomic.Int64             // tokens left in the bucket after the last decision
-	pausedUntil atomic.Int64             // until when processes hold as much as they may, since the cache's start
+	pausedUntil atomic.Int64             // since the cache's start; until then others hold all that may be held
 	last        atomic.Int64             // when the last decision was received, since the cache's start
 }
 
@@ -146,11 +146,7 @@ func (c *Cache) add(s *Subject) *entry {
 }
 
 // forget gives back what the lease of an entry leaves that nobody finds any more.
-func (c *Cache) forget(e *entry) {
-	if u, ok := c.reclaim(e, false); ok {
-		c.giveBack(u)
-	}
-}
+func (c *Cache) forget(e *entry) { c.giveBack(c.reclaim(e, false)...) }
 
 // changed reports whether this process is changing a key of the stripe, or has changed one since a
 // time.
@@ -209,8 +205,11 @@ func (c *Cache) Take(s Subject, n int64, again bool, states []bucket.State) (lef
 		return 0, false
 	}
 	now := time.Now()
-	if left, ok = l.take(now.Sub(l.sent), n); !ok {
-		return 0, false
+	for left, ok = l.take(now.Sub(l.sent), n); !ok; left, ok = l.take(now.Sub(l.sent), n) {
+		before := l
+		if l = c.current(e); l == nil || l == before { // else another lease has just replaced it
+			return 0, false
+		}
 	}
 	passed := max(0, now.Sub(l.received).Milliseconds())
 	for i := range e.buckets {
@@ -261,37 +260,57 @@ type Unused struct {
 	first  taken
 	life   time.Duration // of the lease
 	marks  []int64       // of windows
+	unsure time.Duration // within which Redis found them
 }
 
-// Op returns the Op that gives the tokens back, as far as they will be left in the buckets within a
-// time, or within half a lease if that is shorter: else a long timeout would lose all. It takes them
-// for what the first call that took some of them took last.
+// Op returns the Op that gives the tokens back, as far as they will still be left in the buckets after
+// a time, which the call takes at most. A window gets nothing back if it may be mistaken for its next
+// one by a call that takes that time, or half a lease if that is shorter: else a long timeout would
+// lose all.
 func (u *Unused) Op(within time.Duration) bucket.Op {
 	claims := make([]bucket.Claim, len(u.Buckets))
-	age := int64(time.Since(u.first.sent) + min(within, u.life/2))
+	age := int64(time.Since(u.first.sent) + within)
 	for i := range claims {
 		b := &u.Buckets[i]
 		units := u.Tokens * b.Cost
 		claims[i] = b.NewClaim(max(0, u.first.after[i].Level-units), units, age, int64(time.Millisecond))
 		claims[i].Made = max(0, time.Since(u.first.received).Milliseconds()-1)
 		claims[i].Mark = u.marks[i]
+		late, whole := u.unsure+min(within, u.life/2), endOf(bucket.State{Reset: b.Period})
+		if b.Kind == bucket.FixedWindow && b.Ends == 0 && late >= whole {
+			claims[i].Mark = bucket.NoMark // the next window has as little left by then
+		}
 	}
 	return bucket.Op{Verb: bucket.Return, N: u.Tokens, Claims: claims, Records: bucket.WithRecords}
 }
 
-// unused returns tokens of a lease to give back.
-func (e *entry) unused(n int64, l *lease) Unused {
+// unused returns the last n tokens of a lease, to give back: what its own call took, and then what
+// earlier calls took.
+func (e *entry) unused(n int64, l *lease) (all []Unused) {
+	own := min(n, l.own)
+	for _, u := range []Unused{e.unusedOf(l.taken, own, l), e.unusedOf(l.first, n-own, l)} {
+		if u.Tokens > 0 {
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
+// unusedOf returns n tokens of a lease to give back, as if a call had taken them last.
+func (e *entry) unusedOf(call taken, n int64, l *lease) Unused {
 	s := Subject{Key: []byte(e.key), Hash: e.hash, Buckets: e.buckets}
 	u := NewUnused(s, n, l.after, l.sent, l.received, l.life)
-	u.first = l.first
+	u.first = call
 	return u
 }
 
 // NewUnused returns tokens to give back that a call took. The mark of a window is what remains of it
 // now, at most, so a window that has begun since they were sent does not take them for its own. A
 // window that has ended gets nothing back.
-func NewUnused(s Subject, n int64, after []bucket.State, sent, received time.Time, life time.Duration) Unused {
-	u := Unused{Subject: s, first: taken{after, sent, received}, life: life}
+func NewUnused(
+	s Subject, n int64, after []bucket.State, sent, received time.Time, life time.Duration,
+) Unused {
+	u := Unused{Subject: s, first: taken{after, sent, received}, life: life, unsure: received.Sub(sent)}
 	age, ms := time.Since(sent), max(0, time.Since(received).Milliseconds())
 	for i := range after {
 		mark := max(min(0, after[i].Mark), after[i].Mark-ms+ms/1024)
@@ -306,9 +325,11 @@ func NewUnused(s Subject, n int64, after []bucket.State, sent, received time.Tim
 }
 
 // giveBack gives tokens back if there are any.
-func (c *Cache) giveBack(u Unused) {
-	if u.Tokens > 0 {
-		c.send(u)
+func (c *Cache) giveBack(all ...Unused) {
+	for _, u := range all {
+		if u.Tokens > 0 {
+			c.send(u)
+		}
 	}
 }
 
@@ -320,27 +341,22 @@ func (c *Cache) returnLater(e *entry, l *lease) {
 		e.ending.Reset(left)
 		return
 	}
-	e.ending = time.AfterFunc(left, func() {
-		if u, ok := c.reclaim(e, true); ok {
-			c.giveBack(u)
-		}
-	})
+	e.ending = time.AfterFunc(left, func() { c.giveBack(c.reclaim(e, true)...) })
 }
 
 // reclaim returns the tokens of an entry's lease and leaves none in it. If only a lease that has
 // ended is meant, it leaves another as it is.
-func (c *Cache) reclaim(e *entry, ended bool) (u Unused, ok bool) {
+func (c *Cache) reclaim(e *entry, ended bool) []Unused {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.lease.Load()
 	if l == nil || ended && (time.Since(l.sent) < l.life || c.closing.Load()) {
-		return u, false
+		return nil
 	}
 	if !ended && e.ending != nil {
 		e.ending.Stop()
 	}
-	u = e.unused(l.finish(), l)
-	return u, u.Tokens > 0
+	return e.unused(l.finish(), l)
 }
 
 // Close leaves it to Drain to give tokens back.
@@ -361,9 +377,7 @@ func (c *Cache) Drain() (all []Unused) {
 	}
 	for i := range table {
 		if e := table[i].Swap(nil); e != nil {
-			if u, ok := c.reclaim(e, false); ok {
-				all = append(all, u)
-			}
+			all = append(all, c.reclaim(e, false)...)
 		}
 	}
 	return all

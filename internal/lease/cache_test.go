@@ -187,13 +187,12 @@ func TestATimerThatIsLate(t *testing.T) {
 		f.lend(5)
 		require.True(t, f.take(1))
 		time.Sleep(f.life - 1)
-		_, ok := f.cache.reclaim(f.entry(), true)
-		require.False(t, ok)
+		require.Empty(t, f.cache.reclaim(f.entry(), true))
 		f.entry().ending.Stop()
 		time.Sleep(time.Nanosecond)
-		u, ok := f.cache.reclaim(f.entry(), true)
-		require.True(t, ok)
-		require.EqualValues(t, 4, u.Tokens)
+		all := f.cache.reclaim(f.entry(), true)
+		require.Len(t, all, 1)
+		require.EqualValues(t, 4, all[0].Tokens)
 	})
 }
 
@@ -274,11 +273,11 @@ func TestAMarkLastsAsLongAsAWindow(t *testing.T) {
 		l := newLease(time.Hour, time.Hour, 4)
 		l.after, l.sent, l.received = []bucket.State{{Mark: 100_000, Reset: 1 << 40}}, time.Now(), time.Now()
 		time.Sleep(90_000 * ms)
-		require.Equal(t, []int64{10_000 + 90_000/1024}, f.entry().unused(1, l).marks)
+		require.Equal(t, []int64{10_000 + 90_000/1024}, f.entry().unused(1, l)[0].marks)
 		time.Sleep(time.Hour)
-		require.Equal(t, []int64{0}, f.entry().unused(1, l).marks)
+		require.Equal(t, []int64{0}, f.entry().unused(1, l)[0].marks)
 		l.after[0].Mark = bucket.NoMark
-		require.Equal(t, []int64{bucket.NoMark}, f.entry().unused(1, l).marks)
+		require.Equal(t, []int64{bucket.NoMark}, f.entry().unused(1, l)[0].marks)
 	})
 }
 
@@ -369,7 +368,7 @@ func TestAWindowThatHasEnded(t *testing.T) {
 		l := newLease(time.Hour, time.Hour, 4)
 		l.after, l.sent, l.received = []bucket.State{{Mark: 100, Reset: 100}, {Mark: 900, Reset: 900}}, time.Now(), time.Now()
 		time.Sleep(200 * ms)
-		u := e.unused(4, l)
+		u := e.unused(4, l)[0]
 		require.EqualValues(t, 4, u.Tokens)
 		require.Equal(t, []int64{bucket.NoMark, 700}, u.marks)
 	})

@@ -21,7 +21,8 @@
 //
 // Toward the end of d a process uses its tokens no more, but its next call may hold them for longer:
 // it charges the lease bucket with them again, and the limit's bucket not at all. They are held only
-// if its answer comes within d.
+// if its answer comes within d. If the lease bucket has no room for them, the process uses all that it
+// holds until the end of those, and no longer.
 //
 // # Why it is enough
 //
@@ -34,9 +35,10 @@
 //	used(s, t] ≤ taken(s, t] + held(s) ≤ (B − H) + R (t − s) + H = B + R (t − s)
 //
 // Giving back is another matter: tokens that nobody holds any more, and that have flowed back, would
-// let others take as many. So a process gives back only what is left in the bucket of what it took,
-// as if they were the last units of the first call that took some of them: no more can be left of
-// them (see bucket.Claim). The bucket is then as if they had never been taken.
+// let others take as many. So a process gives back only what is left in the bucket of what it took
+// (see bucket.Claim). It uses first what it took first. What its last call took are that call's last
+// units; the others count as the last units of the first call that took some of them, as no more can be
+// left of them. The bucket is then as if they had never been taken.
 //
 // Changes by others, a Refund, a Reset or a loss of data, let no more be used than they would without
 // leases, so nothing held has to be void because of them. If Redis loses its data, the processes hold
@@ -52,8 +54,9 @@
 //
 // # What is given back
 //
-// A call asks for what the process used within the last d, less what it holds. If the limit has no
-// more, the process asks again after half a lease (see the engine), so that others find some too. The
+// A call asks for what the process used within the last d, less what it holds, and of a window for no
+// more than an eighth of what is left. If the limit has no more, the process asks again after half
+// a lease (see the engine), so that others find some too. The
 // tokens of a lease that are used no more are held for longer by the next call, or given back at its
 // end, so that a key that is still in use needs no further call.
 //
@@ -76,20 +79,28 @@ import (
 
 // lease is a process's lease of a key. Only left changes.
 type lease struct {
-	after          []bucket.State // the buckets' states after the last decision
-	sent, received time.Time      // the last decision's request, at the earliest, and its answer, at the latest
-	life           time.Duration  // from sent on
-	end            time.Duration  // from sent on, of the first window; the longest Duration without windows
-	era            uint64         // of the Cache when the call was sent
-	first          taken          // the first call that took some of the tokens
-	left           atomic.Int64   // unused tokens
-	over           bool           // what was left is given back or in another lease; the entry's mu guards it
+	taken               // by the last call
+	own   int64         // tokens that this call took ahead; earlier calls took the others, which are used first
+	first taken         // by the first call that took some of the tokens
+	life  time.Duration // from sent on
+	end   time.Duration // from sent on, of the first window; the longest Duration without windows
+	era   uint64        // of the Cache when the call was sent
+	left  atomic.Int64  // unused tokens
+	over  bool          // what was left is given back or in another lease; the entry's mu guards it
 }
 
 // taken is what a call left that took tokens.
 type taken struct {
-	after          []bucket.State
-	sent, received time.Time
+	after          []bucket.State // the buckets' states
+	sent, received time.Time      // its request, at the earliest, and its answer, at the latest
+}
+
+// firstOf returns the first call that took some of the last n tokens of a lease.
+func (l *lease) firstOf(n int64) taken {
+	if n <= l.own {
+		return l.taken
+	}
+	return l.first
 }
 
 // usedFor returns how long the tokens of a lease are used. Then the next call may hold them for longer.

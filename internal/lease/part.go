@@ -49,5 +49,5 @@ func (c *Cache) PutBack(p Part) {
 		l.left.Add(p.Tokens)
 		return
 	}
-	c.giveBack(e.unused(p.Tokens, l))
+	c.giveBack(e.unusedOf(l.first, p.Tokens, l))
 }

@@ -62,7 +62,7 @@ func (s *simulation) planRenewals() {
 		}
 		steps := 2 + int((fill+s.life)/step)
 		end := after + time.Duration(steps)*step
-		each := all * 9 / 10 / int64(len(holders)) // as many as the lease bucket has room for
+		each := max(1, s.rule.life) * all * 9 / 10 / int64(len(holders)) // as many as the lease bucket has room for
 		for i, p := range holders {
 			last := end - used + used*time.Duration(i)/time.Duration(len(holders))
 			for j := range steps {

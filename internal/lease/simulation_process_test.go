@@ -112,31 +112,6 @@ func (s *simulation) plan() {
 	}
 }
 
-// lapsed reports whether the tokens of the lease are used no more, if it can still be renewed.
-func (p *simProcess) lapsed() bool {
-	subject := p.subject()
-	e := p.cache.find(&subject)
-	if e == nil || e.lease.Load() == nil {
-		return false
-	}
-	return time.Since(e.lease.Load().sent) >= usedFor(p.life)
-}
-
-// extend lets the lease be renewed for two lives after its end, and given back then.
-func (p *simProcess) extend() {
-	subject := p.subject()
-	e := p.cache.find(&subject)
-	if e == nil {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if l := e.lease.Load(); l != nil && l.life == p.life {
-		l.life *= 3
-		e.ending.Reset(time.Until(l.sent.Add(l.life)))
-	}
-}
-
 // simProcess is a process of a simulation.
 type simProcess struct {
 	*simulation
@@ -210,10 +185,6 @@ func (p *simProcess) way() time.Duration { return time.Duration(p.rand.Int64N(in
 
 // take decides by a lease.
 func (p *simProcess) take(tokens int64, again bool) bool {
-	if p.rule.renews && p.lapsed() {
-		p.want(tokens)
-		return false
-	}
 	if _, ok := p.cache.Take(p.subject(), tokens, again, make([]bucket.State, len(p.buckets))); !ok {
 		return false
 	}
@@ -291,9 +262,6 @@ func (p *simProcess) arrive(trip *Trip, found []bucket.State, sent time.Time, ch
 		return
 	}
 	short := trip.End(p.subject(), found, sent, time.Now())
-	if p.rule.renews {
-		p.extend()
-	}
 	if short != nil {
 		p.held = time.Now().Add(p.life/2 + time.Duration(p.rand.Int64N(int64(p.life/4+1))))
 	}

@@ -12,6 +12,10 @@ import (
 // need not wait for each other.
 const maxWaiters = 4
 
+// windowShare is the part of what a window has left that a process takes ahead at most: others need
+// some of it, too, before the window ends.
+const windowShare = 8
+
 // Trip is a call to Redis about a key, from before it is sent until it is answered. One goroutine
 // owns it.
 type Trip struct {
@@ -34,21 +38,24 @@ type Prefetch struct {
 // Begin begins a trip of a call that takes n tokens for each of its charges, and may take others
 // ahead for a life.
 func (c *Cache) Begin(s Subject, life time.Duration, charges, n int64) Trip {
-	t := Trip{cache: c, life: life, op: bucket.Op{Verb: bucket.Take, Charges: charges, N: n}, era: c.outages.Load()}
+	op := bucket.Op{Verb: bucket.Take, Charges: charges, N: n}
+	t := Trip{cache: c, life: life, op: op, era: c.outages.Load()}
 	if t.entry = c.find(&s); t.entry != nil {
 		if t.other = t.entry.prefetch.Load(); t.other == nil {
 			t.takeAhead()
-		}
-		if t.other != nil {
-			t.other.waiting.Add(1)
 		}
 	}
 	return t
 }
 
-// Other returns a call in flight that takes tokens of the same key ahead, or nil. Then the trip has
-// not begun.
-func (t *Trip) Other() *Prefetch { return t.other }
+// Other returns a call in flight that takes tokens of the same key ahead, for the caller to wait for,
+// or nil. If there is one, the trip has not begun.
+func (t *Trip) Other() *Prefetch {
+	if t.other != nil {
+		t.other.waiting.Add(1)
+	}
+	return t.other
+}
 
 // Op returns what the call does. Windows have no lease bucket: what is taken ahead of them are charges
 // like the caller's.
@@ -93,7 +100,7 @@ func (t *Trip) takeAhead() {
 	ahead := max(0, wanted-held)
 	if !bucket.Tokens(e.buckets) {
 		// Nothing flows back: leave others as much. What is held need not be taken again.
-		ahead = min(ahead, (e.room.Load()-t.op.Charges*t.op.N)/2)
+		ahead = min(ahead, (e.room.Load()-t.op.Charges*t.op.N)/windowShare)
 	}
 	ahead = max(0, ahead/t.op.N)
 	if ahead+held == 0 {
@@ -111,7 +118,7 @@ func (t *Trip) takeAhead() {
 // one. It keeps what was taken ahead. If the limit had less than was asked for, it returns the states
 // after the trip, else nil.
 func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (short []bucket.State) {
-	ahead, held := t.bounded(&s, found)
+	ahead, held, debt := t.bounded(&s, found)
 	if ahead < t.op.Ahead && t.own.waiting.Load() >= maxWaiters {
 		t.entry.pausedUntil.Store(int64(t.cache.now() + t.life/4))
 	}
@@ -136,7 +143,7 @@ func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (s
 			t.entry.usage.add(own * t.op.N)
 		}
 		if t.TakesAhead() {
-			t.keepLease((granted-own)*t.op.N, held, after, sent, received)
+			t.keepLease((granted-own)*t.op.N, held, debt, taken{after, sent, received})
 		}
 		t.finish(nil)
 	}
@@ -168,48 +175,53 @@ func (t *Trip) note(after []bucket.State) {
 }
 
 // bounded returns how many charges the lease bucket had room for, and for how many tokens that are
-// held for longer. See lua/lease.lua.
-func (t *Trip) bounded(s *Subject, found []bucket.State) (ahead, held int64) {
+// held for longer. None are if a limit is blocked or in debt. See lua/lease.lua.
+func (t *Trip) bounded(s *Subject, found []bucket.State) (ahead, held int64, debt bool) {
 	ahead, held = t.op.Ahead, t.op.Held
 	if s.Ahead == nil || !t.TakesAhead() {
-		return ahead, held
+		return ahead, held, false
 	}
 	for i := range s.Buckets {
 		if found[i].Level > s.Buckets[i].Capacity {
-			held = 0
+			held, debt = 0, true
 		}
 	}
 	room := s.Ahead.Remaining(found[len(s.Buckets)].Level)
 	held = min(held, room)
-	return min(ahead, (room-held)/t.op.N), held
+	return min(ahead, (room-held)/t.op.N), held, debt
 }
 
-// keepLease stores a new lease of tokens that were taken ahead, and of those held before that are
-// held for longer. It gives the others back.
-func (t *Trip) keepLease(ahead, held int64, after []bucket.State, sent, received time.Time) {
+// keepLease stores a new lease of tokens that were taken ahead, and of those held before. If the lease
+// bucket has no room to hold all of these for longer that are wanted, the new lease ends when the one
+// before would have ended. In debt, nothing is kept. It gives the others back.
+func (t *Trip) keepLease(ahead, held int64, debt bool, call taken) {
 	c, e := t.cache, t.entry
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := &lease{
-		after: after, sent: sent, received: received, life: t.life, end: windowEnd(e.buckets, after), era: t.era,
-		first: taken{after, sent, received},
+		taken: call, own: ahead, life: t.life, end: windowEnd(e.buckets, call.after), era: t.era,
 	}
+	l.first = l.taken
 	if before, current := e.lease.Load(), c.current(e); before != nil {
 		// Redis has held them for longer before they were let go, and a window that has not ended by
 		// now is the one that this decision found.
 		age := time.Since(before.sent)
 		n, kept := before.finish(), int64(0)
-		if age < min(before.life, before.end) && before == current {
+		switch wanted := min(n, t.op.Held); {
+		case debt || before != current || age >= min(before.life, before.end):
+		case held < wanted && age < usedFor(before.life):
+			kept, l.sent = wanted, before.sent
+		default:
 			kept = min(n, held)
 		}
 		if c.closing.Load() { // nobody uses them: Drain gives them back
 			kept = n
 		}
 		if kept > 0 {
-			l.first = before.first
+			l.first = before.firstOf(n)
 		}
 		ahead += kept
-		c.giveBack(e.unused(n-kept, before))
+		c.giveBack(e.unused(n-kept, before)...)
 	}
 	l.left.Store(ahead)
 	e.lease.Store(l)

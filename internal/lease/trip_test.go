@@ -3,6 +3,7 @@ package lease
 import (
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -231,9 +232,9 @@ func (f *fixture) change() {
 	time.Sleep(time.Nanosecond)
 }
 
-// TestAWindowIsTakenAheadByHalf of what is left after the call: nothing flows back.
-func TestAWindowIsTakenAheadByHalf(t *testing.T) {
-	for room, want := range map[int64]int64{1000: 90, 181: 90, 180: 89, 41: 20, 3: 1, 2: 0, 1: 0, 0: 0} {
+// TestAPartOfAWindowIsTakenAhead of what is left after the call: nothing flows back.
+func TestAPartOfAWindowIsTakenAhead(t *testing.T) {
+	for room, want := range map[int64]int64{1000: 90, 721: 90, 720: 89, 41: 5, 9: 1, 8: 0, 1: 0, 0: 0} {
 		inBubbleRun(t, room, func(t *testing.T) {
 			f := newWindow(t)
 			f.want(90)
@@ -281,7 +282,7 @@ func TestWhatACallLeases(t *testing.T) {
 	}
 }
 
-// TestWhatIsHeldForLonger is what the lease bucket has room for, first. The rest is given back.
+// TestWhatIsHeldForLonger is what the lease bucket has room for, first. The rest is used until its end.
 func TestWhatIsHeldForLonger(t *testing.T) {
 	for name, row := range map[string]struct {
 		level, lent   int64
@@ -292,11 +293,11 @@ func TestWhatIsHeldForLonger(t *testing.T) {
 		"all, and a few ahead":        {0, 75, 0, 25, 0},
 		"all, and none ahead":         {0, 80, 0, 20, 0},
 		"the limit has no more":       {800, 0, 0, 20, 0},
-		"a few":                       {0, 95, 0, 5, 15},
-		"none":                        {0, 100, 0, 0, 20},
+		"a few":                       {0, 95, 0, 20, 0},
+		"none":                        {0, 100, 0, 20, 0},
 		"the client is in debt":       {801, 0, 0, 0, 20},
 		"some have been used":         {0, 80, 15, 5, 0},
-		"none, and some used by then": {0, 100, 15, 0, 5},
+		"none, and some used by then": {0, 100, 15, 5, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
@@ -313,6 +314,70 @@ func TestWhatIsHeldForLonger(t *testing.T) {
 				require.Equal(t, row.leased, f.leased())
 				require.Equal(t, row.given, f.given())
 			})
+		})
+	}
+}
+
+// TestTokensThatAreNotHeldForLonger end all that their process holds.
+func TestTokensThatAreNotHeldForLonger(t *testing.T) {
+	for lent, end := range map[int64]time.Duration{80: 140 * ms, 95: 100 * ms} {
+		inBubbleRun(t, lent, func(t *testing.T) {
+			f := newFixture(t)
+			f.lend(20)
+			time.Sleep(40 * ms)
+			f.want(20)
+			trip := f.begin()
+			require.EqualValues(t, 20, trip.Op().Held)
+			f.lent = lent
+			f.end(trip)
+			require.EqualValues(t, 20, f.leased())
+			time.Sleep(end - 40*ms - 1)
+			synctest.Wait()
+			require.Zero(t, f.given())
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			require.EqualValues(t, 20, f.given())
+		})
+	}
+}
+
+// TestWhoseTokensAreGivenBack first: what the last call took, as what earlier calls took is used first.
+func TestWhoseTokensAreGivenBack(t *testing.T) {
+	type part struct{ tokens, level int64 } // level is what the call left that took them
+	for name, row := range map[string]struct {
+		used  int64 // of 20 of one call and 10 of the next
+		third int64 // how many a third call wants
+		want  []part
+	}{
+		"none is used":                        {0, 0, []part{{10, 132}, {20, 121}}},
+		"some of the first call's are used":   {15, 0, []part{{10, 132}, {5, 121}}},
+		"all of the first call's are used":    {20, 0, []part{{10, 132}}},
+		"and some of the last call's":         {27, 0, []part{{3, 132}}},
+		"a third call holds a few of all":     {0, 4, []part{{10, 132}, {12, 121}, {8, 121}}},
+		"a third call holds some of the last": {22, 2, []part{{4, 132}, {4, 132}}},
+	} {
+		inBubbleRun(t, name, func(t *testing.T) {
+			f := newFixture(t)
+			f.want(20)
+			f.level = 100
+			f.end(f.begin())
+			time.Sleep(ms)
+			f.want(30)
+			trip := f.begin()
+			require.Equal(t, bucket.Op{Charges: 1, N: 1, Ahead: 10, Held: 20}, trip.Op())
+			f.end(trip)
+			require.True(t, row.used == 0 || f.take(row.used))
+			if row.third > 0 {
+				f.want(row.third)
+				f.end(f.begin())
+			}
+			time.Sleep(f.life)
+			synctest.Wait()
+			var all []part
+			for _, u := range f.returns() {
+				all = append(all, part{u.Tokens, u.first.after[0].Level})
+			}
+			require.Equal(t, row.want, all)
 		})
 	}
 }

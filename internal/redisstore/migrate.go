@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -187,12 +188,14 @@ func (s *Store) takeNoneAhead(ctx context.Context, c *dispatch.Call) error {
 	last := len(c.Buckets) - 1
 	own := dispatch.NewCall()
 	own.Reset(bucket.Op{Verb: c.Op.Verb, Charges: c.Op.Charges, N: c.Op.N}, c.Buckets[:last:last])
-	own.Key, own.Hash = c.Key, c.Hash
-	err := s.Do(ctx, own)
+	own.Key, own.Hash = bytes.Clone(c.Key), c.Hash // it may outlive c, if no answer comes in time
+	if err := s.Do(ctx, own); err != nil {
+		return err
+	}
 	copy(c.States, own.States)
 	c.States[last] = bucket.State{Level: c.Buckets[last].Capacity}
 	c.Op.Charges, c.Sent, c.Received = own.Op.Charges, own.Sent, own.Received
-	return err
+	return nil
 }
 
 // returnOp returns the operation that gives back charges of a call on one bucket.

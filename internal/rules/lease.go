@@ -16,6 +16,7 @@ const (
 // lease is how tokens of a set may be taken ahead. The zero lease takes none.
 type lease struct {
 	life     time.Duration   // for how long a process holds them
+	by       string          // names the lease bucket, also if the floor leaves it no use
 	reserved int64           // tokens of each token bucket's burst that may be held, and are not taken otherwise
 	buckets  []bucket.Bucket // the limits and what is taken ahead of them; nil for windows
 }
@@ -50,13 +51,13 @@ func (s *Set) AllowLeases(life time.Duration) {
 	if ahead < leastAhead || life < leastLife {
 		return
 	}
-	s.lease.reserved = 2 * ahead
+	bounds := bucket.NewAhead(fastest, ahead)
+	s.lease.reserved, s.lease.by = 2*ahead, fmt.Sprint(bounds.ID, " ", bounds.Cost, " ", bounds.Drain)
 	for i := range limits {
 		if limits[i].Burst <= s.lease.reserved { // the floor leaves as much already
 			return
 		}
 	}
-	bounds := bucket.NewAhead(fastest, ahead)
 	for i := range limits {
 		limits[i].Leave(s.lease.reserved)
 	}
@@ -66,11 +67,7 @@ func (s *Set) AllowLeases(life time.Duration) {
 // Reserved returns how many tokens of each token bucket's burst may be held, and are not taken
 // otherwise, and which bucket bounds that: policies that share a limit need the same.
 func (s *Set) Reserved() (tokens int64, by string) {
-	if s.lease.buckets == nil {
-		return s.lease.reserved, ""
-	}
-	b := &s.lease.buckets[len(s.lease.buckets)-1]
-	return s.lease.reserved, fmt.Sprint(b.ID, " ", b.Cost, " ", b.Drain)
+	return s.lease.reserved, s.lease.by
 }
 
 // MayLease reports whether tokens of the set's limits may be taken ahead.

@@ -151,6 +151,22 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 	return closest, statuses
 }
 
+// RetryAfterPeriods returns when n tokens that are more than the share of a calendar quota, but not
+// more than the quota, may be allowed: when all periods whose shares are too small have ended, and
+// the other resources have room.
+func (s *Set) RetryAfterPeriods(scope Scope, found []bucket.State, n int64) (wait time.Duration) {
+	buckets, now := s.Buckets(scope), time.Now().UnixMilli()
+	for i := range buckets {
+		b := &buckets[i]
+		ms := b.RetryAfter(found[i], n)
+		if ms == bucket.Never && b.Ends != 0 {
+			ms = b.Left(now)
+		}
+		wait = max(wait, duration(ms))
+	}
+	return wait
+}
+
 // appendStatus appends the status of a resource if it is wanted. A banned client has nothing left.
 func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucket.State, n int64, banned time.Duration,
 	report Report) []Status {

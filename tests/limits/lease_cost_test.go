@@ -46,19 +46,31 @@ func TestARareKeyCostsNoMore(t *testing.T) {
 	}
 }
 
-// TestALeaseThatIsUsedNoMore costs one call more, which gives back what it left.
+// TestALeaseThatIsUsedNoMore costs one call more, which gives back what is left in the bucket of its tokens.
+// If all of them have flowed back, it costs none.
 func TestALeaseThatIsUsedNoMore(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		limit := ginlimit.PerHour(3600).WithBurst(1000)
-		l := b.Limiter(t)
-		require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, limit))
-		require.Equal(t, 1000-17, b.LeftTo(t, "k", limit))
-		before := b.Hook.Calls.Load()
-		b.Advance(time.Hour)
-		require.EqualValues(t, 1, b.Hook.Calls.Load()-before)
-		require.NoError(t, l.Close())
-		require.EqualValues(t, 1, b.Hook.Calls.Load()-before, "nothing is left to give back")
-	})
+	for name, c := range map[string]struct {
+		before, calls int64
+	}{
+		"left in the bucket": {200, 1},
+		"flowed back":        {1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				limit := ginlimit.PerHour(3600).WithBurst(1000)
+				l := b.Limiter(t)
+				r, err := l.AllowN(t.Context(), "k", int(c.before), limit)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+				require.Equal(t, "rrrlrlllrll", testkit.Sources(t, l, 11, limit))
+				before := b.Hook.Calls.Load()
+				b.Advance(time.Hour)
+				require.Equal(t, c.calls, b.Hook.Calls.Load()-before)
+				require.NoError(t, l.Close())
+				require.Equal(t, c.calls, b.Hook.Calls.Load()-before, "nothing is left to give back")
+			})
+		})
+	}
 }
 
 // TestADecisionByALeaseAllocatesNothingMore than one that Redis makes.

@@ -122,6 +122,44 @@ func TestRemainingCanBeTaken(t *testing.T) {
 	}
 }
 
+// TestTokensOfBothTakeOneTimeout: a request that takes tokens of the lease and others from Redis makes
+// two calls, and both together take no longer than the timeout.
+func TestTokensOfBothTakeOneTimeout(t *testing.T) {
+	limit := ginlimit.PerHour(3600).WithBurst(1000)
+	for way, want := range map[time.Duration]error{ // there and back
+		20 * time.Millisecond: nil,
+		30 * time.Millisecond: ginlimit.ErrUnavailable,
+	} {
+		t.Run(way.String(), func(t *testing.T) {
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				timeout := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
+				l, other := b.Limiter(t, timeout), b.Limiter(t, timeout)
+				var last ginlimit.Result
+				for range 40 {
+					r, err := l.Allow(t.Context(), "k", limit)
+					require.NoError(t, err)
+					last = r
+				}
+				require.Equal(t, ginlimit.FromLease, last.Source)
+				held := last.Remaining
+				r, err := other.Peek(t.Context(), "k", limit)
+				require.NoError(t, err)
+				r, err = other.AllowN(t.Context(), "k", r.Remaining-held, limit)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+
+				b.Hook.Wait.Store(int64(way))
+				start := time.Now()
+				r, err = l.AllowN(t.Context(), "k", held+1, limit)
+				require.ErrorIs(t, err, want)
+				require.Equal(t, want == nil, r.Allowed)
+				require.LessOrEqual(t, time.Since(start), ginlimit.DefaultTimeout*11/10)
+				b.Hook.Wait.Store(0)
+			})
+		})
+	}
+}
+
 // TestDenialsAreHeld while tokens are leased, for half of the lease and more, so that Redis is asked
 // seldom; not before Redis' clock is trusted, and not by what has no leases.
 func TestDenialsAreHeld(t *testing.T) {
@@ -196,6 +234,68 @@ func TestFewerTokensThanALeaseHolds(t *testing.T) {
 					require.Equal(t, want > 0, got.Allowed)
 					require.Equal(t, want > 0, got.Source == ginlimit.FromLease)
 				}
+			})
+		})
+	}
+}
+
+// TestHoldsEndBeforeClientsComeBack: a client that waits for its RetryAfter, as a header rounds it, is
+// admitted, though another one was denied just before.
+func TestHoldsEndBeforeClientsComeBack(t *testing.T) {
+	for name, row := range map[string]struct {
+		limit ginlimit.Limit
+		lease time.Duration
+		n     int
+	}{
+		"one token a second":       {ginlimit.PerMinute(60).WithBurst(100), time.Minute, 1},
+		"several tokens":           {ginlimit.PerMinute(600).WithBurst(1000), 200 * time.Millisecond, 20},
+		"many tokens a second":     {ginlimit.PerSecond(500), 200 * time.Millisecond, 1},
+		"the whole burst at once":  {ginlimit.PerSecond(500), 200 * time.Millisecond, 300},
+		"without leases, the same": {ginlimit.PerMinute(60).WithBurst(100), 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				l := b.Limiter(t, ginlimit.WithLease(row.lease))
+				_, err := l.AllowUpTo(t.Context(), "k", 5000, row.limit)
+				require.NoError(t, err)
+				ask := func() ginlimit.Result {
+					r, err := l.AllowN(t.Context(), "k", row.n, row.limit)
+					require.NoError(t, err)
+					return r
+				}
+				r := ask()
+				require.False(t, r.Allowed)
+				back := (r.RetryAfter + time.Second - 1).Truncate(time.Second)
+				due := time.Duration(row.n) * row.limit.Period / time.Duration(row.limit.Rate) // nobody else takes them
+				b.Advance(due - time.Millisecond)
+				require.False(t, ask().Allowed)
+				b.Advance(back - due + time.Millisecond)
+				require.True(t, ask().Allowed)
+			})
+		})
+	}
+}
+
+// TestRemainingOfADeniedRequest for several tokens is what a smaller one may take.
+func TestRemainingOfADeniedRequest(t *testing.T) {
+	limit := ginlimit.PerSecond(500)
+	for _, d := range []time.Duration{200 * time.Millisecond, 0} {
+		t.Run(d.String(), func(t *testing.T) {
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				l := b.Limiter(t, ginlimit.WithLease(d))
+				r, err := l.Peek(t.Context(), "k", limit)
+				require.NoError(t, err)
+				r, err = l.AllowN(t.Context(), "k", r.Remaining-40, limit)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+				require.Equal(t, 40, r.Remaining)
+				for range 2 { // the second may be denied by the deny cache
+					r, err = l.AllowN(t.Context(), "k", 60, limit)
+					require.NoError(t, err)
+					require.False(t, r.Allowed)
+					require.Equal(t, 40, r.Remaining)
+				}
+				require.Equal(t, 40, testkit.AdmittedNow(t, l, "k", limit))
 			})
 		})
 	}

@@ -112,7 +112,8 @@ func TestNothingIsLostBesideALease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 				d := ginlimit.WithLease(200 * time.Millisecond)
-				all := []*testkit.Limiter{b.Limiter(t, d), b.Limiter(t, d)}
+				timeout := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
+				all := []*testkit.Limiter{b.Limiter(t, d, timeout), b.Limiter(t, d, timeout)}
 				run := func(length time.Duration) (used int) {
 					for i := range int(length / time.Millisecond) {
 						for _, l := range all {

@@ -91,6 +91,35 @@ var (
 	slidingMinute = fixedMinute.WithAlgorithm(ginlimit.SlidingWindow)
 )
 
+// TestAnyFloorKeepsTheSameRoom: policies of one name may leave any floor to each other.
+func TestAnyFloorKeepsTheSameRoom(t *testing.T) {
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb)
+	for _, floor := range []int{0, 1, 299, 300, 400, 499} {
+		_, err := l.Policy("api", ginlimit.PerSecond(500), ginlimit.WithLease(200*time.Millisecond),
+			ginlimit.WithFloor(floor))
+		require.NoError(t, err, floor)
+	}
+}
+
+// TestRoomIsComparedWithEveryPolicy of a name, and not with one that was never made.
+func TestRoomIsComparedWithEveryPolicy(t *testing.T) {
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb)
+	short, long := ginlimit.WithLease(200*time.Millisecond), ginlimit.WithLease(time.Second)
+	policy := func(opts ...ginlimit.PolicyOption) error {
+		_, err := l.Policy("api", opts...)
+		return err
+	}
+	require.NoError(t, policy(ginlimit.PerMinute(6000), short))
+	require.ErrorIs(t, policy(ginlimit.PerMinute(6000), ginlimit.PerSecond(500), long), ginlimit.ErrInvalidArgument)
+	require.NoError(t, policy(ginlimit.PerSecond(500), short))
+	require.NoError(t, policy(ginlimit.PerSecond(900), short))
+	require.ErrorIs(t, policy(ginlimit.PerSecond(900), ginlimit.WithLease(20*time.Millisecond)),
+		ginlimit.ErrInvalidArgument)
+	require.ErrorIs(t, policy(ginlimit.PerSecond(500), long), ginlimit.ErrInvalidArgument)
+}
+
 func refundsAll(*gin.Context) bool { return true }
 
 // TestRoomForLeases is taken of the burst of policies that may have leases, and of no other.

@@ -188,6 +188,7 @@ func TestCloseIsBounded(t *testing.T) {
 		}
 		require.Positive(t, limiter.Stats().Leases)
 
+		synctest.Wait() // until no goroutine sends a call, so that the next caller sends its own
 		hangs.Store(true)
 		var asks sync.WaitGroup
 		asks.Go(func() {

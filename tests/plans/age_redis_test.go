@@ -30,14 +30,12 @@ func TestPausedRedisPinsNoPlan(t *testing.T) {
 		s.Set(client(i), ginlimit.PerMinute(4), nil)
 		require.NoError(t, elsewhere.Invalidate(t.Context(), client(i)))
 	}
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-		for i := range 300 {
-			if limit, err := testkit.LimitOf(here, t.Context(), client(i)); err != nil || limit != ginlimit.PerMinute(4) {
-				return false
-			}
-		}
-		return true
-	}))
+	for i := range 300 { // one by one: on a busy machine, some call is always late
+		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+			limit, err := testkit.LimitOf(here, t.Context(), client(i))
+			return err == nil && limit == ginlimit.PerMinute(4)
+		}), "client %d", i)
+	}
 }
 
 // TestRefusedWritesAskOncePerLife has Redis answer, and keep nothing. An invalidation that Redis cannot note says so.

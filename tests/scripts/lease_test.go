@@ -182,3 +182,21 @@ func TestNothingIsHeldOfABlockedClient(t *testing.T) {
 		require.Equal(t, before, l.rdb.PTTL(t.Context(), leaseKey).Val(), "%s: the lease bucket is charged", verb)
 	}
 }
+
+// TestEachBucketIsReadOnce, as Redis' clock goes on: a block may end while the script runs. The process
+// decides from the level in the reply whether it holds tokens for longer, and so must the script.
+func TestEachBucketIsReadOnce(t *testing.T) {
+	t.Parallel()
+	l := newLeaseTrace(t)
+	limit := &l.buckets[0]
+	plain := testkit.ScriptSources(t).Server[redisstore.Tokens]
+	require.NoError(t, l.rdb.Eval(t.Context(), plain, l.keys()[:1], "block", 200, 0,
+		limit.Drain, limit.Cost, limit.Capacity+limit.Floor).Err())
+	const last = "held = min(held, room)\n"
+	require.Contains(t, l.source, last)
+	l.source = strings.Replace(l.source, last, last+"call('DEL', KEYS[1])\n", 1) // the block has ended
+	got, err := l.take(t, 1, 5, 9, 1)
+	require.NoError(t, err)
+	require.Greater(t, got[0], limit.Capacity)
+	require.Empty(t, l.mini.Keys(), "nothing is taken, ahead or for longer")
+}

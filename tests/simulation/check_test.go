@@ -86,6 +86,9 @@ func (s *simulation) broken(a *simAnswer) bool {
 			until += s.excused(f, a.process)
 		} else if !slices.Contains(simSoftFaults, f.kind) || f.kind == "wrong type" && f.key != a.key {
 			continue
+		} else if s.plan.lifeOf(a.process, a.key, a.version) > 0 {
+			// A caller waits for a call in flight that takes tokens ahead, and shares its error.
+			until += s.plan.latency + s.plan.jitter
 		}
 		if s.at(a.end) >= f.at && s.at(a.start) <= until {
 			return true
@@ -200,7 +203,7 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	refused := "guarantee 3: it waited " + b.result.RetryAfter.String() +
 		" as it was told, nobody took a token, and it is refused"
 	if local := b.result.Source == ginlimit.FromLocal; local || a.result.Source == ginlimit.FromLocal {
-		if local && a.result.Source == b.result.Source && !s.takenLocally(b, a) {
+		if local && a.result.Source == b.result.Source && !s.takenLocally(b, a) && !s.overShare(b, a) {
 			s.complain(a, refused)
 		}
 		return
@@ -228,6 +231,20 @@ func (s *simulation) checkRetry(a *simAnswer) {
 		}
 	}
 	s.complain(a, refused)
+}
+
+// overShare reports whether a call wants more of calendar quotas than the process' shares, and has waited until
+// these periods ended. Redis may have room then, but without it no waiting helps.
+func (s *simulation) overShare(from, to *simAnswer) (over bool) {
+	for _, l := range s.plan.keys[to.key].versions[to.version] {
+		if s.plan.calendarOf(l) == nil || to.least() <= max(1, l.Rate/s.plan.processes[to.process].replicas) {
+			continue
+		}
+		if over = true; s.plan.period(to.process, l, from.start) == s.plan.period(to.process, l, to.start) {
+			return false
+		}
+	}
+	return over
 }
 
 // takenLocally reports whether another call of the process may have taken tokens of a key between
@@ -259,27 +276,29 @@ func (s *simulation) remembered(b *simAnswer) time.Time {
 }
 
 // checkResults is guarantees 2 and 4: what the server answers is what the reference has told at that time, each of its
-// Results to one caller.
+// Results to one caller. Callers who had all their tokens from Redis come first, as a part may look like all that
+// another caller asked for.
 func (s *simulation) checkResults() {
+	var rest []*simAnswer
 	for _, a := range s.answers {
-		if !a.decides() || a.result.Source != ginlimit.FromRedis {
-			continue
+		if a.decides() && a.result.Source == ginlimit.FromRedis && !s.foundWhole(a) {
+			rest = append(rest, a)
 		}
-		if !s.foundResult(a) {
+	}
+	for _, a := range rest {
+		if !s.foundPart(a) {
 			s.complain(a, "guarantees 2, 4: by the model no call of this time has that Result")
 		}
 	}
 }
 
-func (s *simulation) foundResult(a *simAnswer) bool {
-	if s.foundWhole(a) {
-		return true
-	}
+// foundPart reports whether a call may have had some of its tokens from Redis, as the process held the others.
+func (s *simulation) foundPart(a *simAnswer) bool {
 	if !a.result.Allowed || s.plan.lifeOf(a.process, a.key, a.version) == 0 {
 		return false
 	}
-	part := *a // of the tokens, as the process held the others
-	for part.result.Granted = 1; part.result.Granted < a.result.Granted; part.result.Granted++ {
+	part := *a
+	for _, part.result.Granted = range s.partsOf(a) {
 		if a.op == "AllowN" {
 			part.n = part.result.Granted
 		}
@@ -288,6 +307,26 @@ func (s *simulation) foundResult(a *simAnswer) bool {
 		}
 	}
 	return false
+}
+
+// partsOf returns how many of the tokens that a call was granted Redis may have granted it, if not all. There may
+// be too many to try each number.
+func (s *simulation) partsOf(a *simAnswer) (all []int) {
+	if a.op == "AllowUpTo" {
+		for n := range 2 * maxSingle {
+			all = append(all, n+1)
+		}
+	}
+	for _, e := range s.server.executions {
+		if e.process != a.process || e.key != a.key || e.at.Before(a.start) || e.at.After(a.end) {
+			continue
+		}
+		if all = append(all, int(e.n)); e.together != nil {
+			all = append(all, e.together[0].Granted)
+		}
+	}
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(n int) bool { return n < 1 || n >= a.result.Granted })
 }
 
 func (s *simulation) foundWhole(a *simAnswer) bool {

@@ -2,6 +2,7 @@ package simulation_test
 
 import (
 	"fmt"
+	"math/big"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -220,14 +221,15 @@ func (s *simulation) maxIn(l ginlimit.Limit, lent int64, from, to time.Time) int
 }
 
 // isHeld reports whether an answer is what its caller is told who is refused, and is to come back no
-// sooner than this process asks again.
+// sooner than this process asks again. Without leases nobody is told so: the answer would take another's
+// Result.
 func (s *simulation) isHeld(a *simAnswer, told []simTold, periods []int) bool {
 	if a.result.Allowed || a.result.RetryAfter <= 0 || a.result.RetryAfter > s.maxHold(a)+time.Millisecond ||
 		len(told) == 0 || told[0].Allowed {
 		return false
 	}
 	life := min(s.plan.lifeOf(a.process, a.key, a.version), time.Second/2)
-	if a.result.Source == ginlimit.FromRedis && a.result.RetryAfter < life/2 {
+	if life == 0 || a.result.Source == ginlimit.FromRedis && a.result.RetryAfter < life/2 {
 		return false
 	}
 	return s.isTold(a, s.hold(told, told, a.result.RetryAfter, int64(a.least())), periods)
@@ -239,11 +241,14 @@ func (s *simulation) hold(refused, told []simTold, wait time.Duration, n int64) 
 		if refused[i].RetryAfter > 0 && t.RetryAfter <= wait &&
 			s.plan.algorithm == ginlimit.TokenBucket && s.plan.calendarOf(t.Limit) == nil {
 			rate, period := int64(t.Limit.Rate), t.Limit.Period.Milliseconds()
-			ms := wait.Milliseconds() // n tokens fit after these
-			level := (testkit.Burst(t.Limit)-n)*period + ms*rate
-			t.RetryAfter = wait
-			t.Remaining = int(max(0, testkit.Burst(t.Limit)*period-level) / period)
-			t.ResetAfter = testkit.Millis((level + rate - 1) / rate)
+			if (n*period+rate-1)/rate+wait.Milliseconds() > 1000 { // clients may come back sooner
+				return nil
+			}
+			unit := new(big.Int).GCD(nil, nil, big.NewInt(rate), big.NewInt(period)).Int64()
+			few := min(t.Remaining, refused[i].Remaining) // whoever wants more is denied, too
+			level := (testkit.Burst(t.Limit)-int64(few)-1)*period + unit
+			t.RetryAfter, t.Remaining = wait, few
+			t.ResetAfter = max(t.ResetAfter, testkit.Millis((level+rate-1)/rate))
 		}
 		held = append(held, t)
 	}

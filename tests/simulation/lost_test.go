@@ -63,6 +63,9 @@ func (s *simulation) checkLost() {
 					left -= e.n
 				default:
 					left += e.granted
+					if s.leavesNothing(e, b.limit) {
+						unknown += e.ahead
+					}
 				}
 			}
 			unsure += unknown
@@ -77,6 +80,34 @@ func (s *simulation) checkLost() {
 				all, name, unsure, used)
 		}
 	}
+}
+
+// leavesNothing reports whether all that an execution took of a bucket may have flowed back, or the next
+// window have begun, by the time at which what it took ahead may be given back.
+func (s *simulation) leavesNothing(e *simExecution, limit int) bool {
+	i := slices.Index(e.limits, limit)
+	told := e.together
+	if len(e.single) > 0 {
+		told = e.single[len(e.single)-1]
+	}
+	if e.ahead == 0 || i < 0 || i >= len(told) {
+		return false
+	}
+	back := 2*s.plan.timeout + s.plan.timeout/5 + 2*time.Millisecond // how long giving back takes at most
+	switch l := s.plan.keys[e.key].versions[0][limit]; {
+	case s.plan.calendarOf(l) != nil:
+		return false
+	case s.plan.algorithm == ginlimit.FixedWindow:
+		return l.Period <= back+s.plan.timeout+s.plan.timeout/10
+	}
+	life, until := s.maxLife(e.key), e.at
+	for _, next := range s.server.executions { // as some may be held for longer
+		if next.process == e.process && next.key == e.key && next.held > 0 &&
+			next.at.After(until) && !next.at.After(until.Add(life)) {
+			until = next.at
+		}
+	}
+	return told[i].ResetAfter <= until.Sub(e.at)+life+back
 }
 
 // filled reports whether something filled a bucket.

@@ -88,7 +88,8 @@ func (s *simulation) redirected(a *simAnswer) bool {
 }
 
 // elsewhere reports whether a fault of one node leaves a call alone, as its key is on another: each
-// node has a dispatcher of its own once the client knows its nodes.
+// node has a dispatcher of its own once the client knows its nodes. A call that was asked for before that may
+// travel with calls to other nodes.
 func (s *simulation) elsewhere(f simFault, a *simAnswer) bool {
 	slots := s.server.slots
 	if slots == nil || f.node < 0 || slots.owner[s.slotOfClient(a.key)] == f.node {
@@ -97,7 +98,7 @@ func (s *simulation) elsewhere(f simFault, a *simAnswer) bool {
 	moves := slices.ContainsFunc(s.plan.faults, func(f simFault) bool { return slices.Contains(simMoves, f.kind) })
 	return !moves && slices.ContainsFunc(s.answers, func(before *simAnswer) bool {
 		fromRedis := before.decides() && before.result.Source == ginlimit.FromRedis
-		return fromRedis && before.process == a.process && s.at(before.end) < f.at
+		return fromRedis && before.process == a.process && s.at(before.end) < f.at && !before.end.After(a.start)
 	})
 }
 

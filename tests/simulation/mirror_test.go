@@ -62,7 +62,8 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 			v.mirrorAhead(k, e.ahead+held)
 		}
 		e.verb, e.used = "take", make([]bool, len(e.single))
-		if last := e.single[len(e.single)-1]; !last[0].Allowed {
+		less := c.ahead != nil && ahead < c.ahead.charges && !v.reference.clone().take(all, 0, c.n)[0].Allowed
+		if last := e.single[len(e.single)-1]; less || !last[0].Allowed {
 			refused := v.reference.only(all...)
 			e.refused = &refused
 		}

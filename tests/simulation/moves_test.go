@@ -65,7 +65,8 @@ func (s *simulation) checkMoves() {
 					continue
 				}
 				known, upTo := s.charge(a)
-				if a.op != "Wait" && a.decides() && a.result.Source != ginlimit.FromLocal {
+				decided := a.result.Source != ginlimit.FromLocal && a.result.Source != ginlimit.FromOpen
+				if a.op != "Wait" && a.decides() && decided { // by Redis: else what it was asked for may still be charged
 					upTo = known
 				}
 				least, most = least+known, most+upTo
@@ -92,6 +93,7 @@ func (s *simulation) foundOneByOne(a *simAnswer, n, charges int64) bool {
 	if limits == 1 || s.server.slots == nil {
 		return false
 	}
+	var peeked []int64 // charges that fitted a bucket when it was looked at: no more are made, even if more fit by then
 	for _, takes := range []bool{false, true} {
 		found := make([][]simFound, limits)
 		for _, e := range s.server.executions {
@@ -103,6 +105,16 @@ func (s *simulation) foundOneByOne(a *simAnswer, n, charges int64) bool {
 		}
 		if s.matchesOneOf(a, n, charges, found, nil) {
 			return true
+		}
+		for _, fewer := range peeked {
+			if s.matchesOneOf(a, n, fewer, found, nil) {
+				return true
+			}
+		}
+		for _, f := range slices.Concat(found...) {
+			if fits := int64(f.look.Remaining) / n; fits > 0 && fits < charges && !slices.Contains(peeked, fits) {
+				peeked = append(peeked, fits)
+			}
 		}
 	}
 	return false
@@ -180,10 +192,12 @@ func (s *simulation) isToldOf(a *simAnswer, n, charges int64, found []simFound) 
 	}
 	var told []simTold
 	var periods []int
+	var times []time.Time
 	for _, f := range found {
 		t := f.only(f.simCounted).one(f.simCounted, granted, wants)
 		t.Allowed, t.Granted = allowed, int(granted)
-		told, periods = append(told, t), append(periods, f.period)
+		told, periods, times = append(told, t), append(periods, f.period), append(times, f.at)
 	}
-	return s.isTold(a, told, periods) || s.isHeld(a, told, periods)
+	times[len(times)-1] = a.end // the last reply may come as late as this
+	return s.isTold(a, told, periods) || s.isToldApart(a, told, periods, times) || s.isHeld(a, told, periods)
 }

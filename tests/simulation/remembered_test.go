@@ -47,7 +47,10 @@ func (s *simulation) isRemembered(a *simAnswer, e *simExecution) bool {
 		if s.isTold(&same, told, e.periods) {
 			return true
 		}
-		if wait := a.result.RetryAfter; wait > 0 && wait <= s.maxHold(a)-testkit.Millis(max(0, passed-1)) &&
+		// What is left of a hold is rounded up. The tokens may take longer than it.
+		wait, left := a.result.RetryAfter, s.maxHold(a)+testkit.Millis(1-max(0, passed-1))
+		natural := slices.ContainsFunc(told, func(t simTold) bool { return t.RetryAfter == wait })
+		if wait > 0 && left > 0 && (wait < left || natural) &&
 			s.isTold(&same, s.hold(refused, told, wait, int64(a.least())), e.periods) {
 			return true
 		}

@@ -228,6 +228,35 @@ func TestARememberedDenialLeavesTheLease(t *testing.T) {
 	})
 }
 
+// TestALateLeaseWhileAHashSlotMigrates: a call that is answered late, and meets a hash slot that
+// migrates, shares no memory with the calls after it.
+func TestALateLeaseWhileAHashSlotMigrates(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+		p := testkit.NewPolicy(t, l, "api", testkit.LeasePerMinute)
+		for range 20 {
+			_, err := p.Allow(t.Context(), "alice")
+			require.NoError(t, err)
+		}
+		end := migrate(b.Bubble)
+		defer end()
+		for l.Stats().Leases > 0 {
+			_, err := p.Allow(t.Context(), "alice")
+			require.NoError(t, err)
+		}
+		b.Hook.Wait.Store(int64(80 * time.Millisecond))
+		_, err := p.Allow(t.Context(), "alice")
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		b.Hook.Wait.Store(0)
+		b.Advance(time.Second)
+		for _, client := range []string{"bob", "alice"} {
+			r, err := p.Allow(t.Context(), client)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+		}
+	})
+}
+
 // TestLeasesWhileAHashSlotMigrates: no tokens are taken ahead, those that were are used or go back, and
 // no more is admitted than each limit allows. Afterwards there are leases again.
 func TestLeasesWhileAHashSlotMigrates(t *testing.T) {
