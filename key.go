@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"reflect"
 	"strconv"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
@@ -230,37 +231,47 @@ func ByClientIPPrefix(v4, v6 int) KeyFunc {
 }
 
 func byAddress(c *gin.Context, v4, v6 int) (string, error) {
-	addr, err := clientAddress(c)
-	if err != nil {
+	addr, text, err := clientAddress(c)
+	switch {
+	case err != nil:
 		return "", err
+	case v4 == clientkey.BitsV4 && text != "":
+		return text, nil // without an allocation
 	}
 	return clientkey.Address(addr, v4, v6), nil
 }
 
-// clientAddress returns the client's address in its canonical form.
-func clientAddress(c *gin.Context) (netip.Addr, error) {
-	decides, _ := c.Get(policyKey)
+// clientAddress returns the client's address in its canonical form, and its text if Gin has it: then it
+// is an IPv4 address.
+func clientAddress(c *gin.Context) (addr netip.Addr, text string, err error) {
+	decides, _ := c.Get(stateKey)
 	if user, ok := decides.(addressUser); ok {
 		user.useAddress(c)
 	}
 	address := c.ClientIP()
 	if address == "" { // Gin cannot read a zone, as in [fe80::1%eth0]:80
 		if remote, err := netip.ParseAddrPort(c.Request.RemoteAddr); err == nil {
-			return clientkey.Canonical(remote.Addr()), nil
+			return clientkey.Canonical(remote.Addr()), "", nil
 		}
 	}
-	addr, err := netip.ParseAddr(address)
-	if err != nil {
-		return addr, fmt.Errorf("%w: the client address %.64q cannot be read", ErrNoKey, address)
+	addr, err = netip.ParseAddr(address)
+	switch {
+	case err != nil:
+		return addr, "", fmt.Errorf("%w: the client address %.64q cannot be read", ErrNoKey, address)
+	case addr.Is4(): // it has no other spelling
+		if !strings.HasPrefix(c.Request.RemoteAddr, address) {
+			address = strings.Clone(address) // rather than keep the whole header
+		}
+		return addr, address, nil
 	}
-	return clientkey.Canonical(addr), nil
+	return clientkey.Canonical(addr), "", nil
 }
 
 // addressUser learns that a request's address is used.
 type addressUser interface{ useAddress(*gin.Context) }
 
-// policyKey is where a [gin.Context] keeps the policy that decides, an addressUser.
-const policyKey = "github.com/ginlimit/ginlimit.policy"
+// stateKey is where a [gin.Context] keeps the newest state of a request, an addressUser.
+const stateKey = "github.com/ginlimit/ginlimit.state"
 
 // trustedHeader returns the first of the headers that Gin trusts from any client, or "". A header
 // of the engine's TrustedPlatform is not one of them: with it the application states that every

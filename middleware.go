@@ -40,16 +40,15 @@ func (p *Policy) clientKey(c *gin.Context) (string, error) { return keyOf(p.key,
 
 // serve decides on a request, counted under the key that the function returns.
 func (p *Policy) serve(c *gin.Context, key KeyFunc) {
-	o := p.observe()
-	c.Set(policyKey, p)
-	if p.bypass(c, &o) {
+	o, state := p.observe(), newState(c, p)
+	if p.bypass(c, &o, state) {
 		return
 	}
 	n := 1
 	if p.cost != nil {
 		n = p.cost(c)
 	}
-	state := &requestState{by: p, cost: n}
+	state.cost = n
 	result, why := p.decide(c, n, key, state)
 	slot := state.slot()
 	if slot >= 0 { // until the handlers that follow return, or anything before them panics
@@ -60,7 +59,9 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	if len(state.answers) > 0 {
 		o.event.Waited = state.answers[p.own()].Waited
 	}
-	o.record(c.Request.Context(), outcomeOf(result, why.err), n, free || result.Allowed, result, why)
+	if p.observers != nil {
+		o.record(c.Request.Context(), outcomeOf(result, why.err), n, free || result.Allowed, result, why)
+	}
 	switch {
 	case free:
 		return // whatever is left
@@ -91,10 +92,10 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 }
 
 // bypass reports whether a request is not counted. A request from a denied address is answered.
-func (p *Policy) bypass(c *gin.Context, o *observation) bool {
+func (p *Policy) bypass(c *gin.Context, o *observation, state *requestState) bool {
 	ctx, listed := c.Request.Context(), false
 	if len(p.allow) > 0 || len(p.deny) > 0 {
-		addr, err := clientAddress(c)
+		addr, _, err := clientAddress(c)
 		switch {
 		case err != nil:
 			why := failure{err: err, origin: fromKeyFunc}
@@ -106,7 +107,7 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 		case p.forbidden.Contains(addr):
 			denied := Result{Name: p.name, RetryAfter: never, Source: FromPolicy, Cause: CauseList}
 			o.record(ctx, OutcomeDenied, 0, false, denied, failure{})
-			(&requestState{by: p}).set(c, denied)
+			state.set(c, denied)
 			if !p.dryRun {
 				c.Abort()
 				answerStatus(c, http.StatusForbidden)
@@ -118,7 +119,7 @@ func (p *Policy) bypass(c *gin.Context, o *observation) bool {
 		return false
 	}
 	o.record(ctx, OutcomeSkipped, 0, true, Result{}, failure{})
-	(&requestState{by: p}).set(c, Result{
+	state.set(c, Result{
 		Name: p.name, Allowed: true, Limit: Unlimited(), Remaining: math.MaxInt, Source: FromPolicy,
 	})
 	return true
@@ -236,7 +237,7 @@ func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	}
 	return func(c *gin.Context) {
 		for i, p := range policies {
-			c.Set(policyKey, p)
+			newState(c, p)
 			client, err := p.clientKey(c)
 			if i == len(policies)-1 || !errors.Is(err, ErrNoKey) {
 				p.serve(c, func(*gin.Context) (string, error) { return client, err })

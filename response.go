@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
@@ -27,26 +28,42 @@ type requestState struct {
 	result  Result
 	cost    int // tokens that the request takes
 	by      *Policy
-	before  *requestState     // of the policy before; nil if there is none
-	renamed *httpfields.List  // with other names, as earlier policies have taken some; nil if none
-	fields  httpfields.Fields // memory
+	decided atomic.Bool                  // result does not change any more
+	before  atomic.Pointer[requestState] // of the policy that decided before; nil if there is none
+	renamed *httpfields.List             // with other names, as earlier policies have taken some; nil if none
+	fields  httpfields.Fields            // memory
 }
 
-// stateKey is where a [gin.Context] keeps the newest state.
-const stateKey = "github.com/ginlimit/ginlimit.state"
-
-// stateOf returns the newest state of a request, or nil.
-func stateOf(c *gin.Context) *requestState {
-	v, _ := c.Get(stateKey)
-	s, _ := v.(*requestState)
+// newState returns the newest state of a request, of a policy that is about to decide.
+func newState(c *gin.Context, by *Policy) *requestState {
+	s := &requestState{by: by}
+	s.before.Store(stateOf(c))
+	c.Set(stateKey, s)
 	return s
 }
 
-// set keeps a result in the context, and warns if the same bucket has been charged already.
+// stateOf returns the newest state of a request of a policy that has decided, or nil.
+func stateOf(c *gin.Context) *requestState {
+	v, _ := c.Get(stateKey)
+	s, _ := v.(*requestState)
+	if s != nil && !s.decided.Load() {
+		return s.before.Load()
+	}
+	return s
+}
+
+// useAddress implements addressUser.
+func (s *requestState) useAddress(c *gin.Context) { s.by.useAddress(c) }
+
+// set keeps a result in the state, and warns if the same bucket has been charged already.
 func (s *requestState) set(c *gin.Context, r Result) {
-	s.result, s.before = r, stateOf(c)
-	c.Set(stateKey, s)
-	for other := s.before; other != nil; other = other.before {
+	s.result = r
+	if newest, _ := c.Get(stateKey); newest != any(s) { // another policy has decided in a callback of this one
+		s.before.Store(stateOf(c))
+		c.Set(stateKey, s)
+	}
+	s.decided.Store(true)
+	for other := s.before.Load(); other != nil; other = other.before.Load() {
 		if s.shares(other) && !s.by.warned.Swap(true) {
 			s.by.logger.WarnContext(c.Request.Context(),
 				"ginlimit: two handlers charge one bucket for one request; if that is not meant, "+
@@ -76,7 +93,7 @@ func (s *requestState) shares(other *requestState) bool {
 // closest returns the denial, or else the decision closest to exhaustion.
 func (s *requestState) closest() Result {
 	closest := s.result
-	for ; s != nil && closest.Allowed; s = s.before {
+	for ; s != nil && closest.Allowed; s = s.before.Load() {
 		if s.result.closerThan(closest) {
 			closest = s.result
 		}
@@ -121,7 +138,7 @@ func (p *Policy) isDegraded(r Result) bool {
 // reports whether fields of one limit report this decision: unless an earlier policy that sets them
 // is closer to exhaustion.
 func (s *requestState) reports(sets func(*Policy) bool) bool {
-	for other := s.before; other != nil && s.result.Allowed; other = other.before {
+	for other := s.before.Load(); other != nil && s.result.Allowed; other = other.before.Load() {
 		if other.reported() && sets(other.by) && other.result.closerThan(s.result) {
 			return false
 		}
@@ -137,7 +154,7 @@ func (s *requestState) reported() bool { return len(s.answers) > 0 && !s.by.dryR
 // parameter t: the others' may be longer than Retry-After, and clients need not wait for it.
 func (s *requestState) listLimits(header http.Header, denied bool) {
 	var all []*requestState
-	for ; s != nil; s = s.before {
+	for ; s != nil; s = s.before.Load() {
 		if s.inFields() {
 			all = append(all, s)
 		}
@@ -159,7 +176,7 @@ func (s *requestState) inFields() bool {
 // rename gives limits other names if earlier policies have listed the same names in the fields.
 func (s *requestState) rename() {
 	var taken []string
-	for other := s.before; other != nil; other = other.before {
+	for other := s.before.Load(); other != nil; other = other.before.Load() {
 		if other.inFields() {
 			list := other.list()
 			taken = list.AppendNames(taken)

@@ -20,8 +20,8 @@ import (
 // when. A lock around Value would make End wait for it too. Values cannot be copied before, because
 // the keys that a hook will read are not known.
 type Borrowed struct {
-	// Context has no value but its own canceler. Value looks there first, so that a context derived
-	// from this one needs no goroutine.
+	// Context has no value but its own canceler, if it has one. Value looks there first, and AfterFunc is
+	// passed on, so that a context derived from this one needs no goroutine.
 	context.Context
 
 	mu     sync.Mutex
@@ -44,7 +44,7 @@ func Borrow(ends, caller context.Context) *Borrowed { return &Borrowed{Context: 
 
 // Value implements [context.Context].
 func (b *Borrowed) Value(key any) any {
-	if value := b.Context.Value(key); value != nil {
+	if value := b.Context.Value(key); value != nil || key == cancelerKey {
 		return value
 	}
 	b.mu.Lock()
@@ -73,6 +73,34 @@ func (b *Borrowed) Value(key any) any {
 	}
 	return nil
 }
+
+// cancelerKey is the key by which package context looks for a context's canceler when it derives another
+// one. The batch does not end by the caller's canceler, and the caller's Value is the application's code.
+var cancelerKey = func() any {
+	parent := &keyCatcher{Context: context.Background(), done: make(chan struct{})}
+	_, cancel := context.WithCancel(parent)
+	cancel()
+	return parent.key
+}()
+
+// keyCatcher is a context that notes the key that it is asked for.
+type keyCatcher struct {
+	context.Context
+	done chan struct{}
+	key  any
+}
+
+// Done implements [context.Context].
+func (c *keyCatcher) Done() <-chan struct{} { return c.done }
+
+// Value implements [context.Context].
+func (c *keyCatcher) Value(key any) any {
+	c.key = key
+	return nil
+}
+
+// AfterFunc calls f in a goroutine of its own once the context has ended, unless stop is called before.
+func (b *Borrowed) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(b.Context, f) }
 
 func (b *Borrowed) ended() bool {
 	b.mu.Lock()

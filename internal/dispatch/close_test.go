@@ -62,8 +62,9 @@ func TestClose(t *testing.T) {
 				require.Equal(t, ErrClosed, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 				require.Zero(t, time.Since(start))
 				require.Zero(t, d.Stats().InFlight+d.Stats().Queued)
-				require.Error(t, d.timeout.ctx.Err(), "its timer is stopped")
-				require.Error(t, d.sending.ctx.Err())
+				require.False(t, d.timeout.set || d.sending.set, "the timers are stopped")
+				require.Error(t, d.timeout.latest.Err())
+				require.Error(t, d.sending.latest.Err())
 				time.Sleep(row.took)
 				d.Close() // again
 				d.Close()

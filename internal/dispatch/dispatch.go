@@ -72,7 +72,7 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 		d.mu.Unlock()
 		return err
 	}
-	if d.slots.healthy && d.queue.empty() && d.slots.free() && d.sendsInlineLocked(ctx) {
+	if d.slots.healthy && d.queue.empty() && d.slots.freeForOne() && d.sendsInlineLocked(ctx) {
 		b := d.startLocked()
 		d.mu.Unlock()
 		return d.sendInline(ctx, b, c)
@@ -84,7 +84,9 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 			return ErrOpen
 		}
 	}
-	c.caller.ends = [2]context.Context{ctx, d.timeout.context()}
+	timeout := d.timeout.use()
+	defer timeout.release()
+	c.caller.ends = [2]context.Context{ctx, timeout}
 	d.queue.add(c)
 	d.startRunLocked()
 	d.mu.Unlock()

@@ -59,7 +59,7 @@ func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
 			d.pauseInline(sentAt, b.since)
 		}
 	}()
-	d.deliver(d.timeout.context(), b)
+	d.deliver(&d.timeout, b)
 	<-c.caller.done
 	c.caller.abandoned = false
 	return c.caller.err

@@ -22,7 +22,7 @@ func (d *Dispatcher) run(b *Batch) {
 		if b.urgent {
 			deadline = &d.timeout
 		}
-		d.deliver(deadline.context(), b)
+		d.deliver(deadline, b)
 		runtime.Gosched()
 	}
 }
@@ -45,7 +45,9 @@ func (d *Dispatcher) fill(b *Batch) bool {
 // deliver sends a batch within a deadline and answers all its calls, even if a hook of the client
 // panics or ends the goroutine. On a cluster and a ring go-redis runs the hooks of a pipeline in
 // goroutines of its own, where a panic cannot be caught.
-func (d *Dispatcher) deliver(deadline context.Context, b *Batch) {
+func (d *Dispatcher) deliver(within *sharedDeadline, b *Batch) {
+	deadline := within.use()
+	defer deadline.release()
 	b.ctx.Context = deadline
 	sentAt, err := b.since, ErrGoexit
 	defer func() {

@@ -6,12 +6,14 @@ import (
 )
 
 const (
-	// MaxInFlight is how many batches may be in flight to a server of low latency, one if the last
-	// was not answered. Fewer batches are larger, and so less work.
+	// MaxInFlight is how many batches may be in flight to a server of low latency, one if the last was
+	// not answered. Fewer batches are larger, and so less work.
 	MaxInFlight = 2
 	// maxHighLatencyInFlight is how many may be in flight to a server of high latency. There a call
 	// that waits for a batch waits for a whole round trip.
 	maxHighLatencyInFlight = 16
+	// fewCalls is how many calls a batch has at least, on average, if batches are not small.
+	fewCalls = 2
 	// moreOverdue is how many more batches may be overdue than in flight. Each may hold a
 	// connection. All that are in flight may become overdue at once, and then one for each further
 	// failure until the breaker opens.
@@ -26,6 +28,7 @@ type slots struct {
 	overdue   int      // batches that were late and have no slot
 	healthy   bool     // the last batch was answered
 	roundTrip roundTrip
+	calls     float64 // in a batch, about
 }
 
 func newSlots(server Server) slots {
@@ -53,6 +56,12 @@ func (s *slots) limit() int {
 func (s *slots) free() bool {
 	n := len(s.inFlight)
 	return n == 0 || s.healthy && n < s.limit()
+}
+
+// freeForOne reports whether a call may leave alone, as a batch of its own. If the latency is low and
+// others are in flight, it may only while batches are small, so that waiting for others gains nothing.
+func (s *slots) freeForOne() bool {
+	return s.free() && (len(s.inFlight) == 0 || s.roundTrip.high() || s.calls < fewCalls)
 }
 
 // take gives a slot to a batch that is about to leave.
@@ -97,6 +106,7 @@ func (s *slots) expire(now time.Time, timeout time.Duration) (sentAt time.Time, 
 func (s *slots) answered(took time.Duration, calls int) {
 	s.healthy = true
 	s.roundTrip.measure(took, calls)
+	s.calls += (float64(calls) - s.calls) / 8
 }
 
 // batches returns how many batches are not answered yet.

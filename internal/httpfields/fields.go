@@ -8,6 +8,7 @@ package httpfields
 import (
 	"strconv"
 	"time"
+	"unsafe"
 )
 
 // The names of the header fields.
@@ -33,52 +34,45 @@ const (
 // Fields holds the values of the header fields of one response. The zero Fields is empty.
 //
 // It is memory for the values: as part of a request's state, it saves an allocation for each field.
-// Only a number above maxNumber and the fields after the seventh allocate.
+// Limits and times above maxNumber that were not written lately, further numbers above it but the first,
+// and the fields after the seventh allocate.
 type Fields struct {
 	values [7]string
-	next   int
+	next   uint8
+	digits [20]byte // of one number above maxNumber; they do not change once they are written
 }
-
-// maxNumber is the largest number whose text is kept.
-const maxNumber = 1<<11 - 1
-
-var numbers = func() (texts [maxNumber + 1]string) {
-	for i := range texts {
-		texts[i] = strconv.Itoa(i)
-	}
-	return texts
-}()
 
 // SetXRateLimit sets the X-RateLimit fields: the tokens of a limit, the tokens that are left, and
 // the seconds until all are there again.
 func (f *Fields) SetXRateLimit(h map[string][]string, limit, remaining, reset int64) {
-	f.Number(h, XRateLimitLimit, limit)
+	f.Text(h, XRateLimitLimit, textOf(limit, true))
 	f.Number(h, XRateLimitRemaining, remaining)
-	f.Number(h, XRateLimitReset, reset)
+	f.Text(h, XRateLimitReset, textOf(reset, true)) // the same for a second
 }
 
 // SetDenied sets the fields of a denial: the seconds after which to retry, unless they are 0, and
 // that no cache may keep the response.
 func (f *Fields) SetDenied(h map[string][]string, retryAfter int64) {
 	if retryAfter > 0 {
-		f.Number(h, RetryAfter, retryAfter)
+		f.Text(h, RetryAfter, textOf(retryAfter, true))
 	}
 	f.Text(h, CacheControl, NoStore)
 }
 
 // Number sets a field to a number.
 func (f *Fields) Number(h map[string][]string, name string, n int64) {
-	if n >= 0 && n <= maxNumber {
-		f.Text(h, name, numbers[n])
-	} else {
-		f.Text(h, name, strconv.FormatInt(n, 10))
+	if n <= maxNumber || f.digits[0] != 0 {
+		f.Text(h, name, textOf(n, false))
+		return
 	}
+	text := strconv.AppendInt(f.digits[:0], n, 10)
+	f.Text(h, name, unsafe.String(&text[0], len(text)))
 }
 
 // Text sets a field. Its slice has no spare capacity, so appending to it cannot overwrite the next
 // value.
 func (f *Fields) Text(h map[string][]string, name, value string) {
-	if f.next == len(f.values) {
+	if int(f.next) == len(f.values) {
 		h[name] = []string{value}
 		return
 	}

@@ -45,10 +45,24 @@ func TestFields(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int64{0, 1, 2047, 2048, -1, math.MaxInt64, math.MinInt64} {
-		h := http.Header{}
-		new(httpfields.Fields).Number(h, "A", n)
-		assert.Equal(t, http.Header{"A": {strconv.FormatInt(n, 10)}}, h)
+	all := []int64{0, 1, 4095, 4096, 4096 + 256, -1, math.MaxInt64, math.MinInt64}
+	for n := range int64(2000) { // each place of the cache
+		all = append(all, 5000+n)
+	}
+	for _, n := range append(all, all...) {
+		h, f := http.Header{}, new(httpfields.Fields)
+		f.SetXRateLimit(h, n, n, n)
+		f.Number(h, "A", n)
+		f.Number(h, "B", n^1) // the first one's text stays
+		f.SetDenied(h, n)
+		want := []string{strconv.FormatInt(n, 10)}
+		for _, name := range []string{"A", "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"} {
+			assert.Equal(t, want, h[name], name)
+		}
+		assert.Equal(t, []string{strconv.FormatInt(n^1, 10)}, h["B"])
+		if n > 0 {
+			assert.Equal(t, want, h["Retry-After"])
+		}
 	}
 }
 
@@ -73,8 +87,8 @@ func TestFieldsOfAResponseAllocateNothing(t *testing.T) { // not parallel: it co
 	f := new(httpfields.Fields)
 	write := func() {
 		*f = httpfields.Fields{}
-		f.SetXRateLimit(h, 10, 0, 60)
-		f.SetDenied(h, 60)
+		f.SetXRateLimit(h, 1_000_000, 999_999, 2_678_400)
+		f.SetDenied(h, 2_678_400)
 		f.Text(h, httpfields.ContentType, httpfields.TypeProblem)
 		f.Number(h, httpfields.ContentLength, 200)
 	}
