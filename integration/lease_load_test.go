@@ -25,7 +25,8 @@ const (
 	loadWarm = 3 * time.Second // until the burst is gone, and Redis' clock is trusted
 	loadTime = 9 * time.Second
 	// maxLate is how late a machine may be to ask, so that only leases decide who is admitted. On a
-	// busier one, the test asserts no more than the bound.
+	// busier machine the test asserts no more than the bound. If a call had no answer within this time,
+	// a machine that was half as late counts as busy: both wait for the same processor.
 	maxLate = 100 * time.Millisecond
 )
 
@@ -43,6 +44,7 @@ type poisson struct {
 	seen   [][]seen // by key
 	shares []int    // tokens that each process was granted after the warm-up
 	late   time.Duration
+	lost   bool // a call had no answer
 }
 
 // TestLeasesUnderLoad: no load has more admitted than burst + rate × time. Who asks for less than the
@@ -79,7 +81,7 @@ func underLoad(t *testing.T, processes int, factor, apart float64, fair *poisson
 		mean += float64(share) / float64(processes)
 	}
 	for _, share := range fair.shares {
-		if fair.late < maxLate {
+		if !fair.busy() {
 			assert.InEpsilon(t, mean, share, apart, "shares %v", fair.shares)
 		}
 	}
@@ -92,7 +94,8 @@ func (p *poisson) prepare(t *testing.T) (run func()) {
 	p.shares, p.seen = make([]int, p.processes), make([][]seen, p.keys)
 	var policies []*ginlimit.Policy
 	for range p.processes {
-		policies = append(policies, testkit.NewPolicy(t, testkit.NewLimiter(t, testkit.ConnectDirect(t, addr)), "load",
+		policies = append(policies, testkit.NewPolicy(t, testkit.NewLimiter(t, testkit.ConnectDirect(t, addr),
+			ginlimit.WithTimeout(maxLate)), "load",
 			p.limit, ginlimit.WithLease(loadLife)))
 	}
 	return func() {
@@ -124,7 +127,7 @@ func (p *poisson) ask(ctx context.Context, policy *ginlimit.Policy, process, key
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.seen[key] = append(p.seen[key], d)
-			p.late = max(p.late, d.at-next)
+			p.late, p.lost = max(p.late, d.at-next), p.lost || d.err != nil
 			if d.r.Allowed && d.at > loadWarm {
 				p.shares[process]++
 			}
@@ -135,6 +138,9 @@ func (p *poisson) ask(ctx context.Context, policy *ginlimit.Policy, process, key
 
 // random returns a random time between two calls of independent clients.
 func random(mean float64) time.Duration { return time.Duration(rand.ExpFloat64() * mean) }
+
+// busy reports whether the machine was too busy to show more than the bound.
+func (p *poisson) busy() bool { return p.late > maxLate || p.lost && p.late > maxLate/2 }
 
 func (p *poisson) judge(t *testing.T) {
 	// A policy with leases is decided by its burst less twice what flows back in a life. What processes
@@ -148,7 +154,7 @@ func (p *poisson) judge(t *testing.T) {
 		without, least := newSimpleBucket(p.limit, capacity), newSimpleBucket(p.limit, capacity-lent)
 		for _, d := range all {
 			if d.err != nil {
-				require.Greater(t, p.late, maxLate, "%s", d.err)
+				require.True(t, p.busy(), "%s, up to %s late", d.err, p.late)
 			}
 			if d.r.Allowed {
 				granted = append(granted, admission{d.at, d.at + d.took, 1})
@@ -174,7 +180,7 @@ func (p *poisson) judge(t *testing.T) {
 	say(t, "%d of %d admitted, %d without leases; %.4f calls for each decision, %d of a burst of %d in the fullest "+
 		"span, shares %v, up to %s late", admitted, asked, expected, perDecision, fullest, p.limit.Rate, p.shares, p.late)
 	assert.LessOrEqual(t, fullest, p.limit.Rate)
-	if p.late > maxLate {
+	if p.busy() {
 		return
 	}
 	assert.LessOrEqual(t, perDecision, p.calls)

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"testing"
 	"time"
@@ -36,6 +37,10 @@ import (
 // what is refunded on top of it. Nor does taken pass burst − H, and what all processes hold H/2, as
 // nothing is taken ahead a second time while a test runs.
 //
+// A call of several tokens that is denied may have taken some of them to add to those that are held, and
+// gives them back. The history has a second operation for that, attempt: until they are back, they are
+// tokens of held.
+//
 // A call without an answer may take what it would have been granted, and go on without its caller.
 
 // leasedSlowLimit is one whose buckets regain no token while a test runs, and twelve while a lease lasts.
@@ -47,82 +52,88 @@ const (
 	slowHolds = 60 - 2*perLease
 )
 
-// leasedBucket is the state of that specification.
-type leasedBucket struct{ taken, ahead, held int }
+// leasedBucket is the set of states that a bucket may have after some operations, also after tokens of
+// held have gone back. The first index is taken and the second one ahead. Bit h says that held may be h.
+type leasedBucket [slowHolds + 1][perLease + 1]uint32
 
 // leasedBuckets is the model of that specification.
-var leasedBuckets = porcupine.NondeterministicModel{
+var leasedBuckets = porcupine.Model{
 	Partition: byKey,
-	Init:      func() []any { return []any{leasedBucket{}} },
-	Step: func(state, input, output any) (next []any) {
-		known := map[leasedBucket]bool{}
-		for _, before := range state.(leasedBucket).before() {
-			for _, after := range before.step(input.(operation), output.(outcome)) {
-				known[after] = true
-			}
-		}
-		for after := range known {
-			next = append(next, after)
-		}
-		return next
+	Init:      func() any { return leasedBucket{{1}} },
+	Step: func(state, input, output any) (bool, any) {
+		before := state.(leasedBucket)
+		after := before.step(input.(operation), output.(outcome))
+		after.goBack()
+		return after != leasedBucket{}, after
 	},
+	Hash:              func(state any) uint64 { return maphash.Comparable(hashSeed, state.(leasedBucket)) },
 	DescribeOperation: describe,
 }
 
-// before returns what the bucket may be before an operation, as tokens go back.
-func (b leasedBucket) before() (all []leasedBucket) {
-	all = append(all, b)
-	for b.held > 0 {
-		b.held, b.taken = b.held-1, max(0, b.taken-1)
-		all = append(all, b)
+var hashSeed = maphash.MakeSeed()
+
+// goBack adds what the bucket may be if tokens of held go back.
+func (b *leasedBucket) goBack() {
+	for taken := slowHolds; taken > 0; taken-- {
+		for ahead, held := range b[taken] {
+			b[taken-1][ahead] |= held >> 1
+		}
 	}
-	return all
+	for ahead := range b[0] { // the bucket is full
+		for held := b[0][ahead] >> 1; held != 0; held >>= 1 {
+			b[0][ahead] |= held
+		}
+	}
 }
 
 // step returns what the bucket may be after an operation, nothing if the operation cannot have been told that.
-func (b leasedBucket) step(in operation, out outcome) []leasedBucket {
-	r := out.result
-	switch {
-	case in.verb == peek:
-		if out.lost || r.Granted == 0 && r.Source == ginlimit.FromRedis && r.Remaining == slowHolds-b.taken {
-			return []leasedBucket{b}
-		}
-		return nil
-	case in.verb == refund:
-		after := b
-		after.taken = max(0, b.taken-in.n)
-		if out.lost {
-			return []leasedBucket{b, after}
-		}
-		return []leasedBucket{after}
-	case in.verb == end:
-		return []leasedBucket{b}
-	case out.lost:
-		return b.lost(in)
-	case r.Source == ginlimit.FromLease:
-		b.held -= r.Granted
-		whole := r.Granted == in.n || in.verb == allowUpTo && r.Granted > 0
-		if !whole || b.held < 0 || r.Remaining < 0 || r.Remaining > b.held {
-			return nil
-		}
-		return []leasedBucket{b}
-	case r.Source != ginlimit.FromRedis:
-		return nil
+func (b *leasedBucket) step(in operation, out outcome) (next leasedBucket) {
+	if in.verb == end || out.lost {
+		next = *b
 	}
-	left := slowHolds - b.taken
+	for taken := range b {
+		for ahead, held := range b[taken] {
+			if held != 0 && in.verb != end {
+				next.add(taken, ahead, held, in, out)
+			}
+		}
+	}
+	return next
+}
+
+// add adds what the bucket may be after an operation, if taken and ahead were these numbers before it.
+func (b *leasedBucket) add(taken, ahead int, held uint32, in operation, out outcome) {
+	r, left := out.result, slowHolds-taken
 	own := left - r.Remaining // taken from Redis
 	used := r.Granted - own   // that were held
 	switch {
-	case own < 0 || used < 0 || used > b.held:
-		return nil
-	case used > 0 && in.verb == allowN && r.Granted == in.n && own > 0:
-	case used > 0 && in.verb == allowUpTo && r.Granted <= in.n && own == left && own > 0:
-	case used == 0 && own == in.wants(left):
-	default:
-		return nil
+	case in.verb == refund:
+		b[max(0, taken-in.n)][ahead] |= held
+	case in.verb == attempt:
+		b[taken][ahead] |= held
+		for own := 1; own <= min(in.n-1, left); own++ {
+			b[taken+own][ahead] |= held << own
+		}
+	case in.verb == peek:
+		if !out.lost && r.Granted == 0 && r.Source == ginlimit.FromRedis && own == 0 {
+			b[taken][ahead] |= held
+		}
+	case out.lost:
+		b.ask(taken, ahead, held, in, in.wants(left))
+		for own := 1; own <= min(in.n-1, left); own++ { // others were held
+			b.ask(taken, ahead, held, in, own)
+		}
+	case r.Source == ginlimit.FromLease:
+		whole := r.Granted == in.n || in.verb == allowUpTo && r.Granted > 0
+		if whole && r.Remaining >= 0 {
+			b[taken][ahead] |= atLeast(held>>r.Granted, r.Remaining)
+		}
+	case r.Source != ginlimit.FromRedis || own < 0 || own > left || used < 0:
+	case used > 0 && in.verb == allowN && r.Granted == in.n && own > 0,
+		used > 0 && in.verb == allowUpTo && r.Granted <= in.n && own == left && own > 0,
+		used == 0 && own == in.wants(left):
+		b.ask(taken, ahead, held>>used, in, own)
 	}
-	b.held -= used
-	return b.asked(in, own)
 }
 
 // wants returns how many of the tokens that are left a call takes from Redis.
@@ -133,36 +144,26 @@ func (in operation) wants(left int) int {
 	return max(0, min(in.n, left))
 }
 
-// lost returns what the bucket may be after a call without an answer.
-func (b leasedBucket) lost(in operation) []leasedBucket {
-	left := slowHolds - b.taken
-	next := append(b.asked(in, in.wants(left)), b)
-	for own := 1; own <= min(in.n-1, left); own++ { // others were held
-		next = append(next, b.asked(in, own)...)
-	}
-	return next
-}
-
-// asked returns what the bucket may be after Redis gave tokens to the caller, and others ahead.
-func (b leasedBucket) asked(in operation, own int) (next []leasedBucket) {
+// ask adds what the bucket may be after Redis gave tokens to the caller, and others ahead.
+func (b *leasedBucket) ask(taken, ahead int, held uint32, in operation, own int) {
 	charge := 1
 	if in.verb == allowN {
 		charge = in.n
 	}
-	b.taken += own
-	for kept := 0; kept <= min(b.held, perLease-b.ahead); kept++ {
+	taken += own
+	for kept := 0; kept <= perLease-ahead; kept++ {
 		most := 0
 		if own > 0 {
-			most = min(perLease-b.ahead-kept, slowHolds-b.taken)
+			most = min(perLease-ahead-kept, slowHolds-taken)
 		}
-		for ahead := 0; ahead <= most; ahead += charge {
-			after := b
-			after.taken, after.ahead, after.held = b.taken+ahead, b.ahead+kept+ahead, b.held+ahead
-			next = append(next, after)
+		for more := 0; more <= most; more += charge {
+			b[taken+more][ahead+kept+more] |= atLeast(held, kept) << more
 		}
 	}
-	return next
 }
+
+// atLeast returns what held may be if it is n at least.
+func atLeast(held uint32, n int) uint32 { return held &^ (1<<n - 1) }
 
 func TestConcurrentCallsWithLeasesAreLinearizable(t *testing.T) {
 	t.Parallel()
@@ -198,8 +199,21 @@ func TestConcurrentCallsWithLeasesAreLinearizable(t *testing.T) {
 				if row.alone {
 					require.Zero(t, h.lost.Load())
 				}
+				h.addAttempts()
 				h.check(t, leasedBuckets)
 			})
+		}
+	}
+}
+
+// addAttempts adds an attempt to each call that may have made one.
+func (h *history) addAttempts() {
+	for _, o := range h.operations {
+		in, out := o.Input.(operation), o.Output.(outcome)
+		if in.verb == allowN && in.n > 1 && !out.lost && out.result.Granted == 0 {
+			in.verb = attempt
+			o.Input = in
+			h.operations = append(h.operations, o)
 		}
 	}
 }

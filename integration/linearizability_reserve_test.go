@@ -77,7 +77,7 @@ func TestConcurrentReservationsAreLinearizable(t *testing.T) {
 				h := newHistory(t, direct)
 				h.verbs = []verb{reserve, reserve, reserve, allowN, allowUpTo, peek}
 				h.record(t, disturb)
-				h.check(t, sequentialBucket)
+				h.check(t, sequentialBucket.ToModel())
 			})
 		}
 	}
