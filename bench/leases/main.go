@@ -49,7 +49,7 @@ func situations() []situation {
 		loads []float64
 	}{
 		{500, []float64{0.1, 0.5, 0.9, 1, 1.1, 1.6, 4}},
-		{50_000, []float64{0.5, 0.9, 1.6}},
+		{50_000, []float64{0.5, 0.9}},
 	} {
 		for _, load := range limit.loads {
 			for _, processes := range []int{2, 8} {

@@ -15,7 +15,7 @@ type table struct {
 	degraded []string // a line for each situation that had decisions without Redis
 }
 
-var columns = []string{"limit", "load", "processes", "asked/s", "admitted/s", "of those without", "calls per decision",
+var columns = []string{"limit", "load", "processes", "asked/s", "admitted, of those without", "calls per decision",
 	"Redis CPU, µs", "processes' CPU, µs", "p50, µs", "p99, µs", "max ÷ min"}
 
 func newTable(out io.Writer) *table { return &table{out: out} }
@@ -37,7 +37,6 @@ func (t *table) add(s situation, with, without []round) {
 	fmt.Fprintf(t.out, "| %s |\n", strings.Join([]string{
 		fmt.Sprintf("%d/s", s.rate), fmt.Sprintf("%g", s.load), fmt.Sprint(s.processes),
 		spreadOf(with, func(r round) float64 { return r.asked }).Middle(0),
-		both(0, func(r round) float64 { return r.admitted }),
 		spread.Of(admitted).Text(3),
 		fmt.Sprintf("**%s** / %s", spreadOf(with, calls).Text(4), spreadOf(without, calls).Middle(2)),
 		both(2, func(r round) float64 { return r.redisCPU }),

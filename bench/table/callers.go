@@ -85,8 +85,5 @@ func (s *callers) run(c *contestant, length time.Duration) (load, error) {
 	wall := time.Since(start)
 	merged := slices.Concat(s.latencies...)
 	slices.Sort(merged)
-	return load{
-		decisions: len(merged), wrong: int(wrong.Load()), wall: wall,
-		p50: float64(merged[len(merged)/2]) / 1e3, p99: float64(merged[len(merged)*99/100]) / 1e3,
-	}, nil
+	return loadOf(merged, int(wrong.Load()), wall), nil
 }

@@ -24,6 +24,8 @@ var (
 	httpColumns = []string{"situation", "Gin alone, µs per request", "ginlimit adds", "best peer adds", "ours ÷ its",
 		"CPU µs that ginlimit adds", "best peer adds", "ours ÷ its", "p50 µs", "best peer's",
 		"p99 µs", "best peer's", "p99 of Gin alone", "allocations added"}
+	streamColumns = []string{"requests", "p50 µs", "best peer's", "p99 µs", "best peer's", "p99.9 µs", "best peer's",
+		"CPU µs", "best peer's CPU µs", "ours ÷ its"}
 )
 
 // add writes a row for ginlimit and one for each variant of it.
@@ -36,9 +38,12 @@ func (t *table) add(r results) {
 		if l.Role == peers.Variant {
 			label += ", " + l.Name
 		}
-		if r.situation.tool != nil {
+		switch {
+		case r.situation.tool != nil:
 			t.row(httpColumns, httpRow(label, l.Name, r))
-		} else {
+		case r.situation.rate > 0:
+			t.row(streamColumns, streamRow(label, l.Name, r))
+		default:
 			t.row(decisionColumns, decisionRow(label, l.Name, r))
 		}
 	}
@@ -104,6 +109,18 @@ func httpRow(label, ours string, r results) []string {
 		r.spread(ours, p50Of).Middle(0), r.peersBest(p50Of, 0),
 		r.spread(ours, p99Of).Middle(0), r.peersBest(p99Of, 0), r.spread(r.bare(), p99Of).Middle(0),
 		spread.Of(r.added(ours, allocationsOf)).Middle(1),
+	}
+}
+
+func streamRow(label, ours string, r results) []string {
+	thriftiest := r.bestPeer(cpuOf)
+	return []string{
+		label,
+		r.spread(ours, p50Of).Middle(0), r.peersBest(p50Of, 0),
+		r.spread(ours, p99Of).Middle(0), r.peersBest(p99Of, 0),
+		r.spread(ours, p999Of).Middle(0), r.peersBest(p999Of, 0),
+		r.spread(ours, cpuOf).Middle(0), named(thriftiest, r.spread(thriftiest, cpuOf).Middle(0)),
+		r.ratio(ours, thriftiest, cpuOf).Text(2),
 	}
 }
 

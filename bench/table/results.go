@@ -22,6 +22,7 @@ func cpuOf(r Round) float64         { return r.ProcessCPU + r.RedisCPU }
 func redisCPUOf(r Round) float64    { return r.RedisCPU }
 func p50Of(r Round) float64         { return r.P50 }
 func p99Of(r Round) float64         { return r.P99 }
+func p999Of(r Round) float64        { return r.P999 }
 func allocationsOf(r Round) float64 { return r.Allocations }
 func wrongOf(r Round) float64       { return r.Wrong }
 

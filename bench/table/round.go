@@ -19,6 +19,7 @@ type Round struct {
 	Time       float64 `json:"time_us"` // the round's wall time
 	P50        float64 `json:"p50_us"`
 	P99        float64 `json:"p99_us"`
+	P999       float64 `json:"p999_us"` // with a tool 0
 	ProcessCPU float64 `json:"process_cpu_us"`
 	RedisCPU   float64 `json:"redis_cpu_us"`
 	// CPU of its Redis since this library's round before, as of expired keys
@@ -33,7 +34,7 @@ type Round struct {
 type load struct {
 	decisions, wrong int
 	wall             time.Duration
-	p50, p99         float64 // µs
+	p50, p99, p999   float64 // µs
 }
 
 // inspections is how often a reading of a server's usage counts as a command and a read in the next.
@@ -67,7 +68,7 @@ func measure(ctx context.Context, c *contestant, run func() (load, error)) (Roun
 	c.redisCPU = redisAfter.CPU
 	return Round{
 		Library: c.library.Name, Decisions: l.decisions,
-		Time: float64(l.wall.Nanoseconds()) / 1e3 / n, P50: l.p50, P99: l.p99,
+		Time: float64(l.wall.Nanoseconds()) / 1e3 / n, P50: l.p50, P99: l.p99, P999: l.p999,
 		ProcessCPU:  (processAfter.cpu - processBefore.cpu) * 1e6 / n,
 		RedisCPU:    (redisAfter.CPU - redisBefore.CPU) * 1e6 / n,
 		RedisIdle:   idle * 1e6 / n,

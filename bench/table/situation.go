@@ -12,12 +12,15 @@ type situation struct {
 	name     string // what -only matches
 	label    string // in the table
 	clients  int
-	callers  int
+	callers  int // that ask again at once
+	rate     int // of requests per second that come at random times, if there are no callers
 	limit    peers.Limit
 	refused  bool
 	distance time.Duration // added to the round trip to Redis
 	tool     *tool         // sends requests over HTTP, if there is one
 	longer   int           // how many times as long as the others its rounds are
+
+	neighbour bool // something else in the process collects garbage all the time
 }
 
 // plenty is a burst that nobody uses up.
@@ -55,6 +58,18 @@ func situations() []situation {
 			all = append(all, s)
 		}
 	}
+	for _, neighbour := range []bool{false, true} {
+		for _, rate := range []int{500, 2000, 8000} {
+			s := situation{
+				name: fmt.Sprintf("stream/rate=%d", rate), label: fmt.Sprintf("%d/s", rate),
+				clients: 1000, limit: perMinute, rate: rate, longer: 8, neighbour: neighbour,
+			}
+			if neighbour {
+				s.name, s.label = s.name+"/garbage", s.label+", beside garbage"
+			}
+			all = append(all, s)
+		}
+	}
 	for _, t := range tools() {
 		all = append(all, situation{name: "http/" + t.name, label: "HTTP with " + t.name,
 			limit: hot, tool: t, longer: 1})
@@ -67,5 +82,5 @@ func (s situation) takesPart(l peers.Library) bool {
 	if l.Role == peers.Variant { // leases are for keys that many ask for
 		return s.clients <= 1
 	}
-	return l.Role != peers.Bare || s.distance == 0 // without a limiter there is no way to Redis
+	return l.Role != peers.Bare || s.distance == 0 && s.rate == 0 // without a limiter there is no way to Redis
 }

@@ -18,15 +18,14 @@ func trial(ctx context.Context, s situation, all []*contestant, rounds int,
 	length time.Duration) (found []Round, err error) {
 	length *= time.Duration(s.longer)
 	var own *callers
-	if s.tool == nil {
+	run := func(c *contestant, length time.Duration) (load, error) { return s.tool.run(ctx, c, length) }
+	switch {
+	case s.rate > 0:
+		run = newStream(ctx, s).run
+	case s.tool == nil:
 		own = newCallers(ctx, s.callers, s.clients, s.refused)
 		defer own.close()
-	}
-	run := func(c *contestant, length time.Duration) (load, error) {
-		if s.tool != nil {
-			return s.tool.run(ctx, c, length)
-		}
-		return own.run(c, length)
+		run = own.run
 	}
 	var taking []*contestant
 	for _, c := range all {

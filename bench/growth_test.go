@@ -1,0 +1,146 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/bench/internal/redistest"
+)
+
+// BenchmarkGrowth shows how the cost of a decision grows with what a process knows. It reports the memory
+// of what is kept as B/each.
+func BenchmarkGrowth(b *testing.B) {
+	local := func(b *testing.B) *ginlimit.Limiter {
+		return closed(b)(ginlimit.NewLocal())
+	}
+	inRedis := func(b *testing.B) *ginlimit.Limiter {
+		return closed(b)(ginlimit.NewLimiter(redistest.Connect(b, redistest.Start(b))))
+	}
+	for _, kind := range []struct {
+		name    string
+		limiter func(*testing.B) *ginlimit.Limiter
+		options []ginlimit.PolicyOption
+	}{
+		{"local", local, []ginlimit.PolicyOption{ginlimit.PerHour(1000)}},
+		{"denied", inRedis, []ginlimit.PolicyOption{ginlimit.PerDay(1)}},
+		{"leases", inRedis, []ginlimit.PolicyOption{
+			ginlimit.PerSecond(1_000_000), ginlimit.WithLease(100 * time.Millisecond),
+		}},
+	} {
+		for _, clients := range []int{1000, 10_000, 100_000, 1_000_000} {
+			b.Run(fmt.Sprintf("%s/clients=%d", kind.name, clients), func(b *testing.B) {
+				growClients(b, kind.limiter(b), kind.options, clients)
+			})
+		}
+	}
+	for _, policies := range []int{10, 100, 1000, 10_000} {
+		b.Run(fmt.Sprintf("policies=%d", policies), func(b *testing.B) { growPolicies(b, local(b), policies) })
+	}
+	for _, waiters := range []int{100, 1000, 10_000, 50_000} {
+		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) { growWaiters(b, local(b), waiters) })
+	}
+}
+
+// closed returns a function that returns a limiter, to be closed at the end.
+func closed(b *testing.B) func(*ginlimit.Limiter, error) *ginlimit.Limiter {
+	return func(l *ginlimit.Limiter, err error) *ginlimit.Limiter {
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+}
+
+// growClients measures decisions on random clients, each of which was decided on before.
+func growClients(b *testing.B, l *ginlimit.Limiter, options []ginlimit.PolicyOption, clients int) {
+	p, err := l.Policy("api", options...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	names := make([]string, clients)
+	for i := range names {
+		names[i] = fmt.Sprint("client ", i)
+	}
+	ctx, before := context.Background(), heap()
+	var all sync.WaitGroup
+	const callers = 256
+	for caller := range callers {
+		all.Go(func() {
+			for range 2 {
+				for i := caller; i < clients; i += callers {
+					_, _ = p.Allow(ctx, names[i])
+				}
+			}
+		})
+	}
+	all.Wait()
+	kept := heap() - before
+	b.ResetTimer()
+	b.SetParallelism(32)
+	b.RunParallel(func(pb *testing.PB) {
+		random := rand.New(rand.NewPCG(rand.Uint64(), 0))
+		for pb.Next() {
+			if _, err := p.Allow(ctx, names[random.IntN(clients)]); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	b.ReportMetric(float64(kept)/float64(clients), "B/each")
+}
+
+// growPolicies measures decisions by random policies of one limiter.
+func growPolicies(b *testing.B, l *ginlimit.Limiter, n int) {
+	before := heap()
+	all := make([]*ginlimit.Policy, n)
+	for i := range all {
+		var err error
+		if all[i], err = l.Policy(fmt.Sprint("policy ", i), ginlimit.PerSecond(1_000_000)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	kept := heap() - before
+	for i := 0; b.Loop(); i++ {
+		if _, err := all[rand.IntN(n)].Allow(context.Background(), "client"); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(kept)/float64(n), "B/each")
+}
+
+// growWaiters measures how long each of many waiters of one client keeps the process busy, beyond the
+// wait for its token: tokens come faster than anybody could take them.
+func growWaiters(b *testing.B, l *ginlimit.Limiter, n int) {
+	p, err := l.Policy("api", ginlimit.PerSecond(1_000_000).WithBurst(1))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() {
+				if err := p.Wait(context.Background(), "client"); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/waiter")
+}
+
+// heap returns the bytes of all reachable objects.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}
