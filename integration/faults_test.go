@@ -224,7 +224,8 @@ func loading(t *testing.T) *site {
 }
 
 func connectionsTaken(t *testing.T) *site {
-	rdb := outageClient(t, redis.Options{Addr: testkit.StartRedis(t), PoolSize: 10})
+	// Since go-redis 9.23, pipelines have connections of their own, unless their number is below 0.
+	rdb := outageClient(t, redis.Options{Addr: testkit.StartRedis(t), PoolSize: 10, PipelinePoolSize: -1})
 	var taken []*redis.Conn
 	return &site{
 		rdb: rdb, lasts: 2 * time.Second, degrades: freshKey, bursts: 1,
