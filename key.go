@@ -231,6 +231,15 @@ func ByClientIPPrefix(v4, v6 int) KeyFunc {
 }
 
 func byAddress(c *gin.Context, v4, v6 int) (string, error) {
+	decides, _ := c.Get(stateKey)
+	if user, ok := decides.(addressUser); ok {
+		user.useAddress(c)
+	}
+	return keyOfAddress(c, v4, v6)
+}
+
+// keyOfAddress is byAddress where the policy that decides is known, and knows that it uses the address.
+func keyOfAddress(c *gin.Context, v4, v6 int) (string, error) {
 	addr, text, err := clientAddress(c)
 	switch {
 	case err != nil:
@@ -244,10 +253,6 @@ func byAddress(c *gin.Context, v4, v6 int) (string, error) {
 // clientAddress returns the client's address in its canonical form, and its text if Gin has it: then it
 // is an IPv4 address.
 func clientAddress(c *gin.Context) (addr netip.Addr, text string, err error) {
-	decides, _ := c.Get(stateKey)
-	if user, ok := decides.(addressUser); ok {
-		user.useAddress(c)
-	}
 	address := c.ClientIP()
 	if address == "" { // Gin cannot read a zone, as in [fe80::1%eth0]:80
 		if remote, err := netip.ParseAddrPort(c.Request.RemoteAddr); err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
@@ -36,7 +37,13 @@ func (p *Policy) mustServe() {
 }
 
 // clientKey returns the key of a request.
-func (p *Policy) clientKey(c *gin.Context) (string, error) { return keyOf(p.key, c) }
+func (p *Policy) clientKey(c *gin.Context) (string, error) {
+	if !p.keyed { // ByClientIP need not look for the policy
+		p.useAddress(c)
+		return keyOfAddress(c, clientkey.BitsV4, clientkey.BitsV6)
+	}
+	return keyOf(p.key, c)
+}
 
 // serve decides on a request, counted under the key that the function returns.
 func (p *Policy) serve(c *gin.Context, key KeyFunc) {
@@ -79,7 +86,7 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 		if p.deniedHandler != nil {
 			p.deniedHandler(c, result)
 		} else {
-			answerDenied(c, result)
+			state.answerDenied(c, result)
 		}
 		return
 	}
@@ -95,6 +102,7 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 func (p *Policy) bypass(c *gin.Context, o *observation, state *requestState) bool {
 	ctx, listed := c.Request.Context(), false
 	if len(p.allow) > 0 || len(p.deny) > 0 {
+		p.useAddress(c)
 		addr, _, err := clientAddress(c)
 		switch {
 		case err != nil:

@@ -29,6 +29,7 @@ type requestState struct {
 	cost    int // tokens that the request takes
 	by      *Policy
 	decided atomic.Bool                  // result does not change any more
+	follows atomic.Bool                  // another policy has begun to decide since
 	before  atomic.Pointer[requestState] // of the policy that decided before; nil if there is none
 	renamed *httpfields.List             // with other names, as earlier policies have taken some; nil if none
 	fields  httpfields.Fields            // memory
@@ -37,15 +38,26 @@ type requestState struct {
 // newState returns the newest state of a request, of a policy that is about to decide.
 func newState(c *gin.Context, by *Policy) *requestState {
 	s := &requestState{by: by}
-	s.before.Store(stateOf(c))
+	if newest := newestState(c); newest != nil {
+		newest.follows.Store(true)
+		s.before.Store(newest.orBefore())
+	}
 	c.Set(stateKey, s)
 	return s
 }
 
-// stateOf returns the newest state of a request of a policy that has decided, or nil.
-func stateOf(c *gin.Context) *requestState {
+// newestState returns the state of the policy that began to decide last, or nil.
+func newestState(c *gin.Context) *requestState {
 	v, _ := c.Get(stateKey)
 	s, _ := v.(*requestState)
+	return s
+}
+
+// stateOf returns the newest state of a request of a policy that has decided, or nil.
+func stateOf(c *gin.Context) *requestState { return newestState(c).orBefore() }
+
+// orBefore returns a state, or if its policy has not decided the one before. Of nil it is nil.
+func (s *requestState) orBefore() *requestState {
 	if s != nil && !s.decided.Load() {
 		return s.before.Load()
 	}
@@ -58,7 +70,7 @@ func (s *requestState) useAddress(c *gin.Context) { s.by.useAddress(c) }
 // set keeps a result in the state, and warns if the same bucket has been charged already.
 func (s *requestState) set(c *gin.Context, r Result) {
 	s.result = r
-	if newest, _ := c.Get(stateKey); newest != any(s) { // another policy has decided in a callback of this one
+	if s.follows.Load() { // another policy has decided in a callback of this one
 		s.before.Store(stateOf(c))
 		c.Set(stateKey, s)
 	}
@@ -236,8 +248,7 @@ func (s *requestState) problem(detail string) []byte {
 // answerDenied is the default of [WithDeniedHandler].
 //
 // It is [gin.Context.Data] with the memory for the header fields in the request's state.
-func answerDenied(c *gin.Context, r Result) {
-	s := stateOf(c)
+func (s *requestState) answerDenied(c *gin.Context, r Result) {
 	contentType, body, detail := httpfields.TypeProblem, []byte(nil), neverDetail(r, s.cost, s.by.floorOf(r))
 	if prefersText(c.Request.Header) {
 		contentType, body = httpfields.TypeText, httpfields.QuotaText(detail, httpfields.Seconds(r.RetryAfter))
