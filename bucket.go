@@ -40,6 +40,7 @@ type limitSet struct {
 	unlimited  Limit              // one that is never counted, if there is one
 	prohibited Limit              // one that denies everything, if there is one
 	slots      int                // requests in flight; 0 is any number
+	trial      *trial             // the slots of a dry run; nil without one, and without slots
 	fields     []httpfields.Limit // of limits, then of prohibited or slots; nil outside a Policy
 	later      atomic.Pointer[laterFields]
 }
@@ -234,9 +235,10 @@ func (s *limitSet) prohibitedWindow(set *rules.Set) time.Duration {
 	return s.prohibited.Period
 }
 
-// addSlots names the slots of a policy in the header fields, and returns their bucket.
-func (s *limitSet) addSlots(policy string) *bucket.Bucket {
-	own := httpfields.FreeName(httpfields.Name(policy)+slotsSuffix, s.fieldNames())
+// addSlots names the slots of a policy or identity in the header fields, and returns their bucket.
+// They get no name that is taken.
+func (s *limitSet) addSlots(name string, taken []string) *bucket.Bucket {
+	own := httpfields.FreeName(httpfields.Name(name)+slotsSuffix, append(s.fieldNames(), taken...))
 	s.fields = append(s.fields, httpfields.Limit{
 		Name: own, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
 		Problem: httpfields.QuotaProblem("", own),
@@ -382,8 +384,3 @@ func millis(ms int64) time.Duration {
 
 // milliseconds returns a duration in whole milliseconds, rounded up.
 func milliseconds(d time.Duration) int64 { return bucket.CeilDiv(int64(d), int64(time.Millisecond)) }
-
-// errInFlight is the error of limits of requests in flight where they cannot be counted yet.
-func errInFlight(where string) error {
-	return invalid("%s: requests in flight are limited by a policy's own InFlight alone", where)
-}

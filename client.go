@@ -175,7 +175,7 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	}
 	defer q.putBack()
 	q.asks[0].Scope = rules.All
-	if p.trial != nil {
+	if q.set.trial != nil {
 		return p.peekTrial(ctx, q)
 	}
 	if err := p.limiter.engine.Peek(ctx, q.asks[:], q.answers[:]); err != nil {
@@ -187,11 +187,12 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 // peekTrial is [Policy.Peek] of a dry run, with a slot of it.
 func (p *Policy) peekTrial(ctx context.Context, q *question) (Result, error) {
 	e := p.limiter.engine
-	asks, answers := []engine.Ask{q.asks[0], p.trial.askOf(&q.asks[0])}, make([]engine.Answer, 2)
+	trial := q.set.trial
+	asks, answers := []engine.Ask{q.asks[0], trial.askOf(&q.asks[0])}, make([]engine.Answer, 2)
 	if err := e.Peek(ctx, asks, answers); err != nil {
 		return Result{}, err
 	}
-	own, slot := q.set.result(e, &answers[0]), p.trial.limits.result(e, &answers[1])
+	own, slot := q.set.result(e, &answers[0]), trial.limits.result(e, &answers[1])
 	if own.RetryAfter >= 0 && (!asks[0].Set.Counts(rules.All) || !slot.Allowed && slot.closerThan(own)) {
 		own = slot
 	}
@@ -216,16 +217,17 @@ func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 		return nil, err
 	}
 	rows := q.set.rows(e, &q.answers[0])
-	if p.trial == nil {
+	trial := q.set.trial
+	if trial == nil {
 		return rows, nil
 	}
-	ask, answer := p.trial.askOf(&q.asks[0]), engine.Answer{}
+	ask, answer := trial.askOf(&q.asks[0]), engine.Answer{}
 	if err := e.Status(ctx, &ask, &answer); err != nil {
 		return nil, err
 	}
 	for i := range rows {
 		if rows[i].Limit.InFlight > 0 {
-			rows[i] = p.trial.limits.rows(e, &answer)[0]
+			rows[i] = trial.limits.rows(e, &answer)[0]
 		}
 	}
 	return rows, nil

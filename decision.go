@@ -12,8 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// decision is what a policy decided on a request: on its own key first, then on its identities. A
-// dry run with slots decides on these before.
+// decision is what a policy decided on a request: on its own key, then on its identities. A dry run
+// with slots decides on these before: first on those of identities.
 type decision struct {
 	limits  *limitSet    // of the policy's own key
 	asks    []engine.Ask // empty if nobody was asked
@@ -32,22 +32,36 @@ func (d *decision) add(ask engine.Ask) {
 }
 
 // own returns the index of the policy's own key.
-func (p *Policy) own() int {
-	if p.trial != nil {
-		return 1
+func (d *decision) own(p *Policy) int {
+	own := 0
+	if d.limits.trial != nil {
+		own = 1
 	}
-	return 0
+	if len(d.asks) > own+1 { // on identities too
+		own += p.trials
+	}
+	return own
 }
 
 // setOf returns the limits of a question.
 func (d *decision) setOf(p *Policy, i int) *limitSet {
-	switch own := p.own(); {
-	case i < own:
-		return p.trial.limits
+	switch own := d.own(p); {
 	case i > own:
 		return p.identities[i-own-1].limits
+	case i == own:
+		return d.limits
+	case i == own-1 && d.limits.trial != nil:
+		return d.limits.trial.limits
 	}
-	return d.limits
+	for j := range p.identities {
+		if t := p.identities[j].limits.trial; t != nil {
+			if i == 0 {
+				return t.limits
+			}
+			i--
+		}
+	}
+	return nil // there are no more
 }
 
 // ask prepares the questions of a request.
@@ -58,7 +72,7 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 	}
 	own := p.askOf(client, limits)
 	own.Report, own.Settles = report, p.settleFunc != nil
-	if limits.slots > 0 && p.trial == nil {
+	if limits.slots > 0 && limits.trial == nil {
 		own.Scope = rules.All
 	}
 	var others []engine.Ask
@@ -68,13 +82,18 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 			return err
 		}
 		others = append(others, engine.Ask{
-			Prefix: p.identities[i].prefix, Client: key, Set: p.identities[i].limits.rules.Now(), Scope: rules.Tokens,
+			Prefix: p.identities[i].prefix, Client: key, Set: p.identities[i].limits.rules.Now(), Scope: rules.All,
 			Failure: own.Failure, Settles: own.Settles, Report: report,
 		})
 	}
 	d.limits, d.asks, d.answers = limits, d.one.asks[:0], d.one.answers[:0]
-	if p.trial != nil {
-		d.add(p.trial.askOf(&own))
+	for i := range others {
+		if t := p.identities[i].limits.trial; t != nil {
+			d.add(t.askOf(&others[i]))
+		}
+	}
+	if limits.trial != nil {
+		d.add(limits.trial.askOf(&own))
 	}
 	d.add(own)
 	for i := range others {
@@ -87,8 +106,9 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 // take decides on n tokens.
 func (d *decision) take(ctx context.Context, p *Policy, n int) error {
 	e := p.limiter.engine
-	if len(d.asks) == 1 && p.queue > 0 && p.limits.slots > 0 {
-		return e.TakeQueued(ctx, int64(n), &d.asks[0], &d.answers[0], p.queue, p.queueWait)
+	if p.queue > 0 && !p.dryRun {
+		queue := engine.Queue{Length: p.queue, Wait: p.queueWait}
+		return e.TakeQueued(ctx, int64(n), d.asks, d.answers, d.own(p), queue)
 	}
 	return e.Take(ctx, int64(n), d.asks, d.answers)
 }
@@ -114,7 +134,7 @@ func (d *decision) result(p *Policy) (r Result) {
 		}
 		this := d.setOf(p, i).result(p.limiter.engine, a)
 		if !found || trial || this.closerThan(r) {
-			r, found, trial = this, true, i < p.own() && !denied
+			r, found, trial = this, true, i < d.own(p) && !denied
 		}
 	}
 	if degraded != FromRedis && !denied {
@@ -133,9 +153,19 @@ func (d *decision) taken() (charges []engine.Charge) {
 	return charges
 }
 
-// slot returns the index of the answer that holds a slot, or -1.
-func (d *decision) slot() int {
-	return slices.IndexFunc(d.answers, func(a engine.Answer) bool { return a.HasSlot() })
+// hasSlots reports whether the request holds a slot of any key.
+func (d *decision) hasSlots() bool {
+	return slices.ContainsFunc(d.answers, func(a engine.Answer) bool { return a.HasSlot() })
+}
+
+// release gives the slots of the request back.
+func (d *decision) release(e *engine.Engine) {
+	for i := range d.answers {
+		if d.answers[i].HasSlot() {
+			charge := d.answers[i].Charge(&d.asks[i])
+			e.Release(&charge)
+		}
+	}
 }
 
 // failure returns why the store did not decide, or nil.
@@ -260,9 +290,9 @@ func (p *Policy) Acquire(ctx context.Context, client string) (*Slot, error) {
 
 // acquire decides on a slot and one token, and fills the slot in.
 func (p *Policy) acquire(ctx context.Context, q *question, slot *Slot) error {
-	if p.trial != nil {
+	if q.set.trial != nil {
 		d := decision{limits: q.set}
-		d.add(p.trial.askOf(&q.asks[0]))
+		d.add(q.set.trial.askOf(&q.asks[0]))
 		d.add(q.asks[0])
 		err := d.take(ctx, p, 1)
 		q.answers[0].Err, q.answers[0].Waited = d.failure(), d.answers[1].Waited
@@ -272,7 +302,7 @@ func (p *Policy) acquire(ctx context.Context, q *question, slot *Slot) error {
 		return err
 	}
 	q.asks[0].Scope = rules.All
-	d := decision{asks: q.asks[:], answers: q.answers[:]}
+	d := decision{limits: q.set, asks: q.asks[:], answers: q.answers[:]}
 	if err := d.take(ctx, p, 1); err != nil {
 		return err
 	}

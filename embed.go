@@ -75,11 +75,14 @@ func sources() (s redisstore.Sources) {
 			s.Node[i] = crossSlotSource + constants() + r.fast
 		}
 	}
-	s.Server[redisstore.BanOrSlots] = preludeSource + constants() + slotsSource + guardsSource
+	s.Server[redisstore.BanOrSlots] = preludeSource + constants() + found + slotsSource + guardsSource
 	s.Server[redisstore.Lease] = leases()
 	s.Server[redisstore.Report] = preludeSource + constants() + slotsSource + reportSource
 	return s
 }
+
+// found declares the values that a fast path has read.
+const found = "local found = {}\n"
 
 // compose returns the script for limits alone, or for limits together with a ban or slots.
 func (r recipe) compose(guarded bool) string {
@@ -89,9 +92,11 @@ func (r recipe) compose(guarded bool) string {
 		return begin + "local guarded = false\n" + severalFastSource + decide
 	case !guarded:
 		return begin + decide
-	case r.several: // a function whose names are parameters: upvalues would cost Redis time
-		const names = "call, try, floor, ceil, format, match, exact, grace, life)\n"
-		begin += "local function several(KEYS, ARGV, guarded, " + names + severalFastSource + "end\n" +
+	case !r.several:
+		begin += found
+	default: // a function whose names are parameters: upvalues would cost Redis time
+		const names = "call, try, floor, ceil, format, match, exact, grace, life, found)\n"
+		begin += found + "local function several(KEYS, ARGV, guarded, " + names + severalFastSource + "end\n" +
 			"local reply = several(KEYS, ARGV, true, " + names + "if reply then return reply end\n"
 		decide = "local reply, charges = several(KEYS, ARGV, false, " + names +
 			"if reply then return reply, charges end\n" + decide

@@ -149,7 +149,7 @@ func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 func (l *Limiter) orErrors(errs []error) (*Limiter, error) {
 	cfg := l.defaults
 	cfg.limits = []Limit{Unlimited()}
-	if cfg.queue > 0 { // its policies may have slots
+	if cfg.queue > 0 { // its policies have something to wait for
 		cfg.limits = append(cfg.limits, InFlight(1))
 	}
 	_, err := l.policy(cfg, "default", "")

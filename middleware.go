@@ -57,14 +57,13 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	}
 	state.cost = n
 	result, why := p.decide(c, n, key, state)
-	slot := state.slot()
-	if slot >= 0 { // until the handlers that follow return, or anything before them panics
-		charge := state.answers[slot].Charge(&state.asks[slot])
-		defer p.limiter.engine.Release(&charge)
+	slots := state.hasSlots()
+	if slots { // until the handlers that follow return, or anything before them panics
+		defer state.release(p.limiter.engine)
 	}
 	free := n == 0 && errors.Is(why.err, ErrUnavailable)
 	if len(state.answers) > 0 {
-		o.event.Waited = state.answers[p.own()].Waited
+		o.event.Waited = state.answers[state.own(p)].Waited
 	}
 	if p.observers != nil {
 		o.record(c.Request.Context(), outcomeOf(result, why.err), n, free || result.Allowed, result, why)
@@ -93,7 +92,7 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	switch {
 	case p.settleFunc != nil && result.Allowed:
 		p.serveSettling(c, n, state.taken())
-	case slot >= 0:
+	case slots:
 		c.Next()
 	}
 }

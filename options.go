@@ -85,7 +85,7 @@ type countingConfig struct {
 	limits     []Limit // of a policy, in flight among them
 	limitFunc  func(context.Context, string) ([]Limit, error)
 	floor      int
-	queue      int           // requests that wait for a slot
+	queue      int           // requests of a client that wait
 	queueWait  time.Duration // for how long
 	banFirst   time.Duration // 0 bans nobody
 	banLongest time.Duration

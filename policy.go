@@ -45,7 +45,7 @@ type Policy struct {
 	identities []identity
 	allowed    *clientkey.Networks
 	forbidden  *clientkey.Networks
-	trial      *trial // the slots of a dry run; nil without one, and without slots
+	trials     int // how many of the identities have slots of a dry run
 
 	warned      atomic.Bool // that another policy charges the same bucket
 	proxies     proxyTrust
@@ -116,19 +116,24 @@ func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
 	if !own("WithLease") && (cfg.settleFunc != nil || len(cfg.identities) > 0) {
 		p.lease = 0 // its requests have none, and its burst need not be smaller
 	}
-	p.guard(p.limits)
-	p.trial = p.newTrial()
-	if p.limits.slots == 0 {
-		require(p.queue == 0 || !own("WithQueue"), "WithQueue: there is no InFlight to wait for")
-		p.queue = 0
-	}
-	require(p.queue == 0 || len(p.config.identities) == 0, "WithQueue: a request with a WithIdentity waits for nothing")
+	p.guard(p.limits, nil)
 	p.identities, err = p.newIdentities()
 	errs = append(errs, err)
+	require(p.queue == 0 || !own("WithQueue") || p.counts(), "WithQueue: there is nothing to wait for")
 	p.allowed, err = clientkey.NewNetworks(cfg.allow)
 	errs = append(errs, wrapped("WithAllowList", err))
 	p.forbidden, err = clientkey.NewNetworks(cfg.deny)
 	return p, errors.Join(append(errs, wrapped("WithDenyList", err))...)
+}
+
+// counts reports whether a request may be denied for want of tokens or a slot.
+func (p *Policy) counts() bool {
+	counts := p.limitFunc != nil || p.limits.slots > 0 || p.limits.rules.Counts(rules.Limits)
+	for i := range p.identities {
+		limits := p.identities[i].limits
+		counts = counts || limits.slots > 0 || limits.rules.Counts(rules.Limits)
+	}
+	return counts
 }
 
 // publish lets later policies be compared with this one. It warns if an earlier policy or identity
@@ -200,21 +205,33 @@ func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []strin
 }
 
 // guard completes a set of the policy's limits with its ban and slots, and with its share without
-// Redis.
-func (p *Policy) guard(s *limitSet) {
-	var ban, slots *bucket.Bucket
+// Redis. In the header fields its slots get no name that is taken.
+func (p *Policy) guard(s *limitSet, taken []string) {
+	var ban *bucket.Bucket
 	if p.banFirst > 0 {
 		b := bucket.NewBan(milliseconds(p.banFirst), milliseconds(p.banLongest))
 		ban = &b
 	}
-	if s.slots > 0 && !p.dryRun && !s.rules.Prohibits() { // a dry run has slots of its own: see trial
-		slots = s.addSlots(p.name)
-	}
-	s.rules.Guard(ban, slots)
+	s.rules.Guard(ban, p.slotsOf(s, taken))
 	if !p.limiter.engine.IsLocal() {
 		s.rules.AllowLeases(p.lease)
 	}
 	s.rules.Divide(int64(p.limiter.defaults.replicas))
+}
+
+// slotsOf returns the slots of a set, or nil if it has none. A dry run has slots of its own, which
+// become the set's trial.
+func (p *Policy) slotsOf(s *limitSet, taken []string) *bucket.Bucket {
+	switch {
+	case s.slots == 0:
+		return nil
+	case p.dryRun:
+		s.trial = p.newTrial(s)
+		return nil
+	case s.rules.Prohibits():
+		return nil
+	}
+	return s.addSlots(s.name, taken)
 }
 
 // limitsOf returns the limits of a client.
@@ -233,15 +250,14 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 	for i := range p.identities {
 		taken = append(taken, p.identities[i].limits.fieldNames()...)
 	}
-	if slices.ContainsFunc(limits, func(l Limit) bool { return l.InFlight != 0 }) {
-		return nil, errInFlight("WithLimitFunc")
-	}
 	fresh, err := p.newLimits(p.name, p.fieldName, limits, taken, p.floor)
 	if err != nil {
 		return nil, err
 	}
-	fresh.slots = p.limits.slots
-	p.guard(fresh)
+	if fresh.slots == 0 {
+		fresh.slots = p.limits.slots
+	}
+	p.guard(fresh, taken)
 	p.clients.keep(limits, fresh)
 	return fresh, nil
 }
@@ -270,19 +286,23 @@ func (p *Policy) newIdentities() ([]identity, error) {
 	var all []identity
 	var errs []error
 	names, taken := map[string]bool{p.name: true}, p.limits.fieldNames()
-	if p.limits.slots > 0 {
+	if p.limits.slots > 0 || p.limitFunc != nil {
 		names[p.name+slotsSuffix] = true
 	}
 	for _, option := range p.config.identities {
-		if names[option.name] {
+		set, err := p.newLimits(option.name, option.name, option.limits, taken, 0)
+		if names[option.name] || set.slots > 0 && names[option.name+slotsSuffix] {
 			errs = append(errs, invalid("WithIdentity(%q): there is another of that name", option.name))
 		}
 		names[option.name] = true
-		errs = append(errs, p.limiter.names.otherKey(option.name, option.key))
-		if slices.ContainsFunc(option.limits, func(l Limit) bool { return l.InFlight != 0 }) {
-			errs = append(errs, errInFlight(fmt.Sprintf("WithIdentity(%q)", option.name)))
+		if set.slots > 0 {
+			names[option.name+slotsSuffix] = true
 		}
-		set, err := p.newLimits(option.name, option.name, option.limits, taken, 0)
+		errs = append(errs, p.limiter.names.otherKey(option.name, option.key))
+		set.rules.Guard(nil, p.slotsOf(set, taken))
+		if set.trial != nil {
+			p.trials++
+		}
 		set.rules.Divide(int64(p.limiter.defaults.replicas))
 		taken = append(taken, set.fieldNames()...)
 		errs = append(errs, wrapped(fmt.Sprintf("WithIdentity(%q)", option.name), err))
@@ -291,21 +311,18 @@ func (p *Policy) newIdentities() ([]identity, error) {
 	return all, errors.Join(errs...)
 }
 
-// trial is what a policy with [WithDryRun] and [InFlight] has instead of slots: slots of its
-// own, so that a policy in force of the same name denies nobody because of it.
+// trial is what a set of limits has instead of slots in a [WithDryRun]: slots of its own, so that a
+// policy in force of the same name denies nobody because of it.
 type trial struct {
 	prefix string // of the keys of its slots; no client's key of a policy begins so
 	limits *limitSet
 }
 
-// newTrial returns the slots of a dry run, or nil if it needs none.
-func (p *Policy) newTrial() *trial {
-	if !p.dryRun || p.limits.slots == 0 {
-		return nil
-	}
-	t := &trial{prefix: Key(p.name, "dry run", "")}
-	t.limits, _ = p.newLimits(p.name, "", []Limit{InFlight(p.limits.slots)}, nil, 0) // it is valid
-	t.limits.rules.Guard(nil, t.limits.addSlots(p.name))
+// newTrial returns the slots of a set in a dry run.
+func (p *Policy) newTrial(s *limitSet) *trial {
+	t := &trial{prefix: Key(s.name, "dry run", "")}
+	t.limits, _ = p.newLimits(s.name, "", []Limit{InFlight(s.slots)}, nil, 0) // it is valid
+	t.limits.rules.Guard(nil, t.limits.addSlots(s.name, nil))
 	t.limits.rules.Divide(int64(p.limiter.defaults.replicas))
 	return t
 }

@@ -40,8 +40,9 @@ func WithLimits(limits ...Limit) PolicyOption {
 
 // WithLimitFunc sets a function that returns the limits of a client, for example of its plan.
 //
-// f returns all limits of the client, at least one; the policy itself has none but [InFlight].
-// client is what the [KeyFunc] returned; ctx is the request's context for a request, else the
+// f returns all limits of the client, at least one. The policy itself has none but [InFlight], which
+// is for clients whose limits have none. If a client's InFlight becomes less, requests in flight go
+// on. client is what the [KeyFunc] returned; ctx is the request's context for a request, else the
 // method's. An error of f, no limit and an invalid limit go to the error handler. A changed Rate or
 // Burst takes effect at once and keeps the buckets (see [Limiter.Policy]). [Plans.Limits] is such a
 // function. A policy with a Limit of its own has no default of the limiter.
@@ -56,10 +57,14 @@ func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) 
 // WithIdentity adds a key to count a request under, with limits of its own: its API key beside its
 // address, say, or one key for all clients. It may be given several times, each with another name.
 //
-// All identities must allow a request, and a denied one takes nothing of any. On a single Redis
-// server, one script decides. On a cluster, in the process, and with [InFlight] or [WithBan], the
-// policy's own key is checked first, then each identity in the order given; if one denies, what was
-// taken before is given back, and Retry-After is for this one alone.
+// All identities must allow a request, and a denied one takes nothing of any, token or slot. On a
+// single Redis server, one script decides. On a cluster and in the process, the policy's own key is
+// checked first, then each identity in the order given; if one denies, what was taken before is given
+// back, and Retry-After is for this one alone. Meanwhile another request may be denied because of it.
+//
+// With [InFlight] an identity has slots of its own, which a request holds together with the policy's.
+// They are named after the identity, followed by "-c". [Policy.Acquire] and the other methods know
+// the policy's own limits only.
 func WithIdentity(name string, f KeyFunc, limits ...Limit) Option {
 	limits = slices.Clone(limits)
 	return setting(func(c *config) {
@@ -137,13 +142,18 @@ func WithFloor(n int) Option {
 	})
 }
 
-// WithQueue lets a request that finds no slot wait for one: at most length requests of a client in
-// this process, each for at most wait. The default is none.
+// WithQueue lets a request that is denied wait for what it lacks, tokens or a slot: at most length
+// requests of a client in this process, each for at most wait. The default is none.
 //
-// They are served in order of arrival in this process. A release in another process is seen within
-// 100 ms, or later if more than 50 clients wait. Further requests are denied at once. A request that
-// costs 0 and one of a [WithDryRun] wait for nothing. It needs [InFlight], and goes with no
-// [WithIdentity]. A length below 1, and a wait of zero or less or above a day, are errors.
+// They are served in order of arrival in this process, for each key that lacks something: a client
+// whose account is busy holds up nobody of another account. A request is denied at once if length
+// others of its client wait, or if its tokens would come later than wait or its own deadline;
+// Retry-After says when they come. When a slot is free nobody knows: for that it waits. A slot that
+// another process releases is found within 100 ms, or later if more than 50 clients wait.
+//
+// Requests and [Policy.Acquire] wait, other methods do not. A request that costs 0, one of a client
+// that is banned, and one of a [WithDryRun] wait for nothing. A policy without any limit that counts
+// is an error, and so is a length below 1, and a wait of zero or less or above a day.
 func WithQueue(length int, wait time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithQueue")

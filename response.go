@@ -90,15 +90,15 @@ func (s *requestState) hash() uint64 {
 	switch {
 	case len(s.answers) == 0:
 		return 0
-	case s.answers[s.by.own()].Hash == 0 && s.answers[0].Hash != 0: // the slots of a dry run have denied
-		return s.by.limiter.engine.Hash(&s.asks[s.by.own()])
+	case s.answers[s.own(s.by)].Hash == 0 && s.answers[0].Hash != 0: // the slots of a dry run have denied
+		return s.by.limiter.engine.Hash(&s.asks[s.own(s.by)])
 	}
-	return s.answers[s.by.own()].Hash
+	return s.answers[s.own(s.by)].Hash
 }
 
 // shares reports whether two decisions were about the same bucket.
 func (s *requestState) shares(other *requestState) bool {
-	return s.hash() != 0 && s.hash() == other.hash() && s.asks[s.by.own()].Set.Shares(other.asks[other.by.own()].Set) &&
+	return s.hash() != 0 && s.hash() == other.hash() && s.asks[s.own(s.by)].Set.Shares(other.asks[other.own(other.by)].Set) &&
 		s.by.limiter.engine.SharesStore(other.by.limiter.engine)
 }
 

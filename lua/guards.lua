@@ -3,23 +3,25 @@
 -- and returns its reply and the number of charges made.
 --
 -- KEYS[1 … k]        the limits' buckets and windows, see decide.lua; there may be none
--- KEYS[k + 1 …]      the ban, if any; then the slots, if any; then, for a reset, the records of the
---                    buckets, see decide.lua
+-- KEYS[k + 1 …]      the ban, if any; then the slots of one key or more, if any; then, for a reset,
+--                    the records of the buckets, see decide.lua
 -- ARGV[1 … 3k + 3]   see decide.lua. The verbs are take and reset. A reset does not change slots
 -- ARGV[3k + 4]       ban, slots or both
 -- With a ban, next   milliseconds of the first ban
 --                    milliseconds of the longest ban
 --                    0 if no denial bans the client, 1 if every denial does, 2 if every denial but
 --                    one for want of a slot does
--- With slots, next   the number of slots. Each charge takes one
---                    the name of the process
---                    the number up to which its attempts have ended
---                    the slots that these attempts hold
---                    the numbers of the attempts, one per charge, each followed by a comma
+--                    how many of the first limits are the client's; others' denials do not ban it
+--                    1 if the first slots are the client's, else 0
+-- With slots, next   the name of the process; then for each of the keys
+--                      the number of slots. Each charge takes one
+--                      the number up to which the process' attempts have ended
+--                      the slots that these attempts hold
+--                      the numbers of the attempts, one per charge, each followed by a comma
 -- ARGV[last]         k
 --
 -- Reply: a list: the reply for the limits (see decide.lua); with a ban, its remaining milliseconds
--- before and after this call; with slots, how many were in use.
+-- before and after this call; with slots, how many of each key were in use.
 --
 -- An attempt that has already ended is late: nobody waits for it, so it takes nothing and is not
 -- denied either.
@@ -33,12 +35,14 @@
 
 local k = ARGV[#ARGV] + 0
 local at, limits = 3 * k + 3, {unpack(KEYS, 1, k)}
-local with, ban, first, maximum, bans, count = ARGV[at + 1], nil, nil, nil, nil, nil
+local with, ban, first, maximum, bans, own, ownSlots = ARGV[at + 1], nil, nil, nil, nil, nil, nil
 if with ~= 'slots' then
   ban, first, maximum, bans = KEYS[k + 1], ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
-  at = at + 3
+  own, ownSlots = ARGV[at + 5] + 0, ARGV[at + 6]
+  at = at + 5
 end
-if with ~= 'ban' then count = ARGV[at + 2] + 0 end
+local process, levels = ARGV[at + 2], 0
+if with ~= 'ban' then levels = (#ARGV - at - 3) / 4 end
 
 if ARGV[1] == 'reset' then
   if ARGV[3] ~= '0' then
@@ -50,37 +54,47 @@ if ARGV[1] == 'reset' then
     call('DEL', ban)
     reply[#reply + 1], reply[#reply + 2] = 0, 0
   end
-  if count then reply[#reply + 1] = 0 end
+  for _ = 1, levels do reply[#reply + 1] = 0 end
   return reply
 end
 
-local wanted = ARGV[3] + 0
-local charges, times, before, slots, used = wanted, 0, 0
+local n, wanted = ARGV[2] + 0, ARGV[3] + 0
+local times, before = 0, 0
 local function length(n) return min(first * 2 ^ (n - 1), maximum) end
 if ban then
   local value = call('GET', ban)
   if value then
     local ttl = call('PTTL', ban)
-    local n, lasts = match(value, '^(%d+) (%d+)$')
-    if not n or ttl == -1 then error('the key is no ban') end
-    times, before = n + 0, max(0, ttl - lasts)
+    local ordinal, lasts = match(value, '^(%d+) (%d+)$')
+    if not ordinal or ttl == -1 then error('the key is no ban') end
+    times, before = ordinal + 0, max(0, ttl - lasts)
   end
 end
-if count then
-  slots = readSlots(KEYS[#KEYS], ARGV[at + 3], ARGV[at + 4] + 0, ARGV[at + 5] + 0)
-  if slots.later ~= '' then -- do not count a repeated call's own attempts
-    for attempt in gmatch(ARGV[at + 6], '%d+,') do
-      local later, found = gsub(',' .. slots.later, ',' .. attempt, ',')
-      slots.later, slots.count = sub(later, 2), slots.count - found
+
+local slots, mine, others = {}, wanted, wanted -- charges that the client's slots leave, and others'
+for j = 1, levels do
+  local of, key = at + 4 * j - 1, KEYS[#KEYS - levels + j]
+  local s = readSlots(key, process, ARGV[of + 1] + 0, ARGV[of + 2] + 0, found[j])
+  s.key, s.attempts = key, ARGV[of + 3]
+  if s.later ~= '' then -- do not count a repeated call's own attempts
+    for attempt in gmatch(s.attempts, '%d+,') do
+      local later, found = gsub(',' .. s.later, ',' .. attempt, ',')
+      s.later, s.count = sub(later, 2), s.count - found
     end
   end
-  used = slots.others + slots.held + slots.count
-  for attempt in gmatch(ARGV[at + 6], '%d+') do
-    if attempt - slots.ended <= 0 then wanted = wanted - 1 end -- late
+  s.used = s.others + s.held + s.count
+  local late = 0
+  for attempt in gmatch(s.attempts, '%d+') do
+    if attempt - s.ended <= 0 then late = late + 1 end
   end
-  charges = max(0, min(wanted, count - used))
-  if bans == limitBans then wanted = charges end
+  wanted = min(wanted, ARGV[3] - late)
+  local room = max(0, ARGV[of] - s.used)
+  if j == 1 and ownSlots ~= '0' then mine = room else others = min(others, room) end
+  slots[j] = s
 end
+mine = min(mine, wanted)
+local charges = max(0, min(mine, others))
+if bans == limitBans then wanted = mine end
 if before > 0 then charges = 0 end
 
 local reply = {}
@@ -91,27 +105,39 @@ if k > 0 then
   if type(reply) ~= 'table' then reply = {reply} end
 end
 
-if slots and charges > 0 then
+for _, s in ipairs(slots) do
   local number = charges
-  for attempt in gmatch(ARGV[at + 6], '%d+') do
+  if number == 0 then break end
+  for attempt in gmatch(s.attempts, '%d+') do
     if number == 0 then break end
-    if attempt - slots.ended > 0 then
+    if attempt - s.ended > 0 then
       number = number - 1
-      slots.later, slots.count = slots.later .. attempt .. ',', slots.count + 1
+      s.later, s.count = s.later .. attempt .. ',', s.count + 1
     end
   end
-  writeSlots(KEYS[#KEYS], ARGV[at + 3], slots)
+  writeSlots(s.key, process, s)
 end
 
 if ban then
-  local after = before
+  local after, granted = before, charges
   if charges < wanted and before == 0 and bans ~= noBans then
-    after = length(times + 1)
-    local value = format('%d %d', times + 1, after)
-    local done = try('SET', ban, value, 'PX', format('%d', 2 * after))
-    if done.err then after = 0 end -- memory is full: the call is still denied
+    if own < k or others < wanted then -- perhaps the denial is another client's
+      local i, size = reply[1] == whole and 2 or 1, #reply == k and 1 or 5
+      granted = mine
+      for of = 1, own do
+        local cost = tonumber(ARGV[3 * of + 2])
+        granted = min(granted, floor((ARGV[3 * of + 3] - reply[i]) / (n * (cost or 1))))
+        i = i + (cost and 1 or size)
+      end
+    end
+    if granted < wanted then
+      after = length(times + 1)
+      local value = format('%d %d', times + 1, after)
+      local done = try('SET', ban, value, 'PX', format('%d', 2 * after))
+      if done.err then after = 0 end -- memory is full: the call is still denied
+    end
   end
   reply[#reply + 1], reply[#reply + 2] = before, after
 end
-if slots then reply[#reply + 1] = used end
+for _, s in ipairs(slots) do reply[#reply + 1] = s.used end
 return reply

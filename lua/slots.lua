@@ -19,19 +19,19 @@
 -- its slots for life after its last report, so a dead process' slots become free. A missing key
 -- means that nobody holds a slot, so expiry loses nothing.
 
-local find, gmatch, gsub, sub = string.find, string.gmatch, string.gsub, string.sub
+local byte, find, gmatch, gsub, sub = string.byte, string.find, string.gmatch, string.gsub, string.sub
 
 -- readSlots reads the slots of one process and of the others. The process' attempts up to number
 -- ended have ended, and hold held slots. Its own report counts if Redis does not know the process,
--- or has had no report from it for life. The entries of the other processes stay in list: from byte
+-- or has had no report from it for life. The key's value may be known, or else nil. The entries of the other processes stay in list: from byte
 -- from to byte to, and from byte after on. Copying strings costs Lua time for each byte, and the
 -- list of many processes is long.
-local function readSlots(key, process, ended, held)
+local function readSlots(key, process, ended, held, value)
   local s = {
     ended = ended, held = held, later = '', count = 0, others = 0,
     list = '', from = 1, to = 0, after = 1
   }
-  local value = call('GET', key)
+  if value == nil or type(value) == 'table' then value = call('GET', key) end
   if not value then return s end
   local ttl = call('PTTL', key)
   if ttl == -1 then error('the key has no expiry, so it has no slots') end
@@ -47,9 +47,12 @@ local function readSlots(key, process, ended, held)
   s.ends, s.now = ends, now
   if first - now > 0 then -- the slots of every process still count
     s.first, s.others, s.list, s.from, s.after = first + 0, total + 0, value, from, from
-    local at, last = find(value, ' ' .. process .. ' ', from, true), nil
+    local at, last = find(value, process .. ' ', from, true), nil
+    while at and byte(value, at - 1) ~= 32 do -- the end of another name
+      at = find(value, process .. ' ', at + 1, true)
+    end
     if at then
-      at, last, known, kept, all, later = find(value, '^ %S+ (%d+) (%d+) (%d+) %d+ ([%d,]*);', at)
+      at, last, known, kept, all, later = find(value, '^ %S+ (%d+) (%d+) (%d+) %d+ ([%d,]*);', at - 1)
     end
     if at then s.others, s.to, s.after = total - all, at - 1, last + 1 end
   else

@@ -99,16 +99,18 @@ func (g *Group) joins(c *Call) bool {
 	return op.Merges(c.Op) && len(g.Others)+len(c.Others) == 0 && g.sameKey(c) && bucket.Same(g.Buckets, c.Buckets)
 }
 
-// Attempts returns the newest attempt of the calls, which has the newest report of the slots that
-// this process holds, and the numbers of all their attempts, each followed by a comma.
-func (g *Group) Attempts() (newest bucket.Attempt, numbers string) {
+// Attempts returns the newest attempt of the calls to take a slot of a bucket, which has the newest
+// report of the slots that this process holds, and the numbers of all their attempts, each followed
+// by a comma.
+func (g *Group) Attempts(i int) (newest bucket.Attempt, numbers string) {
 	var text []byte
 	for c := g.Call; c != nil; c = c.next {
-		if c.Attempt.Number >= newest.Number {
-			newest = c.Attempt
+		attempt := c.of(i).Attempt
+		if attempt.Number >= newest.Number {
+			newest = attempt
 		}
-		if c.Attempt.Number > 0 {
-			text = append(strconv.AppendInt(text, c.Attempt.Number, 10), ',')
+		if attempt.Number > 0 {
+			text = append(strconv.AppendInt(text, attempt.Number, 10), ',')
 		}
 	}
 	return newest, string(text)

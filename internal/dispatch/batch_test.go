@@ -173,7 +173,7 @@ func TestAttemptsOfAGroup(t *testing.T) {
 			}
 			b.coalesce()
 			require.Len(t, b.Groups, 1)
-			newest, numbers := b.Groups[0].Attempts()
+			newest, numbers := b.Groups[0].Attempts(0)
 			require.Equal(t, row.newest, newest)
 			require.Equal(t, row.numbers, numbers)
 		})

@@ -32,11 +32,12 @@ type Call struct {
 	progress progress
 }
 
-// OtherKey is a further key of a call, for its buckets from one on.
+// OtherKey is the key of a call's buckets from one on, up to the next OtherKey's.
 type OtherKey struct {
-	Key  []byte
-	Hash uint64
-	From int
+	Key     []byte
+	Hash    uint64
+	From    int
+	Attempt bucket.Attempt // to take a slot, if a bucket has slots
 }
 
 // Name is a bucket's key in Redis. Its memory is used again for other calls.
@@ -75,12 +76,12 @@ func (c *Call) SetBuckets(buckets []bucket.Bucket) {
 	c.States, c.Names = slices.Grow(c.States[:0], n)[:n], slices.Grow(c.Names[:0], n)[:n]
 }
 
-// AddKey adds a further key with its hash, for the buckets from one on. It is copied, into memory
-// that is used again.
-func (c *Call) AddKey(key []byte, hash uint64, from int) {
+// AddKey adds the key of another call, with its attempt, for the buckets from one on. It is copied,
+// into memory that is used again.
+func (c *Call) AddKey(of *Call, from int) {
 	n := len(c.Others)
 	c.Others = slices.Grow(c.Others, 1)[:n+1]
-	c.Others[n] = OtherKey{append(c.Others[n].Key[:0], key...), hash, from}
+	c.Others[n] = OtherKey{append(c.Others[n].Key[:0], of.Key...), of.Hash, from, of.Attempt}
 }
 
 // Abandoned reports whether [Dispatcher.Do] has returned without an answer that may still come.
@@ -90,27 +91,25 @@ func (c *Call) Abandoned() bool { return c.caller.abandoned }
 func (c *Call) Release() { c.caller.ends = [2]context.Context{} }
 
 // KeyOf returns the key of a bucket.
-func (c *Call) KeyOf(i int) []byte {
-	key, _ := c.keyOf(i)
-	return key
-}
+func (c *Call) KeyOf(i int) []byte { return c.of(i).Key }
 
-func (c *Call) keyOf(i int) (key []byte, hash uint64) {
-	key, hash = c.Key, c.Hash
-	for _, other := range c.Others {
-		if other.From <= i {
-			key, hash = other.Key, other.Hash
+// of returns the key of a bucket, with its attempt.
+func (c *Call) of(i int) (key OtherKey) {
+	key = OtherKey{Key: c.Key, Hash: c.Hash, Attempt: c.Attempt}
+	for n := range c.Others {
+		if c.Others[n].From <= i {
+			key = c.Others[n]
 		}
 	}
-	return key, hash
+	return key
 }
 
 // Only returns a new call for an Op on one of the buckets.
 func (c *Call) Only(i int, op bucket.Op) *Call {
 	one := NewCall()
 	one.Reset(op, []bucket.Bucket{c.Buckets[i]})
-	key, hash := c.keyOf(i)
-	one.Key, one.Hash, one.Attempt = bytes.Clone(key), hash, c.Attempt
+	of := c.of(i)
+	one.Key, one.Hash, one.Attempt = bytes.Clone(of.Key), of.Hash, of.Attempt
 	return one
 }
 

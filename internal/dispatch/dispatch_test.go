@@ -140,9 +140,9 @@ func TestFurtherKeysAreCopied(t *testing.T) {
 		c.Reset(c.Op, c.Buckets)
 		c.Key = append(c.Key, "first"...)
 		for i, text := range []string{"second", "third"} {
-			key := []byte(text)
-			c.AddKey(key, 0, i+1)
-			clear(key)
+			other := newCall(text, take(1, 1), c.Buckets[i+1:])
+			c.AddKey(other, i+1)
+			clear(other.Key)
 		}
 		for i, want := range []string{"first", "second", "third"} {
 			require.Equal(t, want, string(c.KeyOf(i)))
@@ -150,7 +150,7 @@ func TestFurtherKeysAreCopied(t *testing.T) {
 	}
 	require.Zero(t, testing.AllocsPerRun(10, func() {
 		c.Others = c.Others[:0]
-		c.AddKey(c.Key, 0, 1)
+		c.AddKey(c, 1)
 	}), "its memory is used again")
 }
 
@@ -160,7 +160,8 @@ func TestACallOnOneBucketHasTheKeyOfThatBucket(t *testing.T) {
 	buckets := newBuckets(t, bucket.Token, 1, 2, 3)
 	c := newCall("first", take(1, 1), slices.Clone(buckets))
 	second := newCall("second", take(1, 1), buckets[1:])
-	c.AddKey(second.Key, second.Hash, 1)
+	second.Attempt = bucket.Attempt{Number: 3, Ended: 2, Held: 1}
+	c.AddKey(second, 1)
 	first, last := c.Only(0, bucket.Peek(4)), c.Only(2, bucket.Peek(5))
 	clear(c.Key)
 	clear(c.Others[0].Key)
@@ -172,8 +173,12 @@ func TestACallOnOneBucketHasTheKeyOfThatBucket(t *testing.T) {
 		{first, newCall("first", bucket.Peek(4), buckets[:1])},
 		{last, newCall("second", bucket.Peek(5), buckets[2:])},
 	} {
+		if row.one == last {
+			row.want.Attempt = second.Attempt
+		}
 		require.True(t, row.one.sameKey(row.want))
 		require.Equal(t, row.want.Op, row.one.Op)
+		require.Equal(t, row.want.Attempt, row.one.Attempt)
 		require.Equal(t, row.want.Buckets, row.one.Buckets)
 		require.Len(t, row.one.States, 1)
 		require.Empty(t, row.one.Others)

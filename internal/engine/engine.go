@@ -123,6 +123,7 @@ type Engine struct {
 	slots      *inflight.Counts // that this process holds
 	bans       bans             // that it knows of
 	waiting    fifo.Queues      // of callers that wait for tokens or slots
+	places     fifo.Places      // of the requests of each client that wait
 	looking    atomic.Int64     // callers that look for slots now and then, one for each client
 	background dispatch.Background
 	unreturned unreturned

@@ -2,17 +2,18 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // takeSeveral takes n tokens of each Ask that counts, or of none.
 func (e *Engine) takeSeveral(ctx context.Context, n int64, asks []Ask, answers []Answer, counted int) error {
-	if e.redis == nil || counted == 1 || guarded(asks) || !e.redis.Together() {
+	if e.redis == nil || counted == 1 || bansOf(asks) > 1 || !e.redis.Together() {
 		return e.takeEach(ctx, time.Now(), n, asks, answers)
 	}
 	start := time.Now()
@@ -45,13 +46,14 @@ func (e *Engine) within(ctx context.Context, start time.Time) (context.Context, 
 	return context.WithDeadline(ctx, start.Add(e.Timeout))
 }
 
-func guarded(asks []Ask) bool {
+// bansOf returns how many of the Asks may ban their client. A script knows one ban.
+func bansOf(asks []Ask) (n int) {
 	for i := range asks {
-		if asks[i].Scope != rules.Limits && asks[i].Set.Guarded() {
-			return true
+		if asks[i].bans() {
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 func anyWithoutStore(answers []Answer) bool {
@@ -69,6 +71,10 @@ func (a *Answer) isCounted() bool { return !a.Decided || a.Source != FromStatic 
 // takeTogether has one script decide on all Asks. If Redis is late or unavailable, this process
 // decides on each. An error that Redis replied is returned.
 func (e *Engine) takeTogether(ctx context.Context, n int64, asks []Ask, answers []Answer) error {
+	if !e.background.Begin() { // Close reports how attempts to take a slot end
+		return errClosed()
+	}
+	defer e.background.Done()
 	var t together
 	defer t.release(e)
 	known := false
@@ -78,6 +84,7 @@ func (e *Engine) takeTogether(ctx context.Context, n int64, asks []Ask, answers 
 		}
 	}
 	if known {
+		t.endAttempts(e, nil)
 		return nil
 	}
 	c := t.joint(e, n)
@@ -87,13 +94,14 @@ func (e *Engine) takeTogether(ctx context.Context, n int64, asks []Ask, answers 
 		t.judge(e, n, c)
 		return nil
 	case redisstore.IsCommandError(err):
+		t.endAttempts(e, err)
 		return err
 	}
 	return e.takeInTurn(ctx, n, asks, answers, func(ask *Ask, answer *Answer) error {
-		c := e.call(takeAll(n, ask), ask, ask.Scope)
-		defer e.release(c)
+		c := t.calls[slices.Index(t.asks, ask)]
 		answer.begin(e, ask, c)
 		err := e.fallBack(ctx, c, c.Op, ask, answer, err)
+		e.endAttempt(c, answer, err)
 		answer.allowFree(n)
 		return err
 	})
@@ -103,12 +111,16 @@ func (e *Engine) takeTogether(ctx context.Context, n int64, asks []Ask, answers 
 type together struct {
 	asks    []*Ask
 	answers []*Answer
-	calls   []*dispatch.Call // on each alone, for the deny cache
+	calls   []*dispatch.Call // on each alone, for the deny cache and without Redis; they are not sent
 	call    *dispatch.Call   // on all of them
 }
 
+// release ends the attempts that have not ended, as a hook of the client may panic.
 func (t *together) release(e *Engine) {
 	for _, c := range t.calls {
+		if c.Attempt.Number > 0 {
+			e.slots.End(c.Key, c.Attempt.Number, inflight.Lost)
+		}
 		e.release(c)
 	}
 	if t.call != nil {
@@ -119,8 +131,19 @@ func (t *together) release(e *Engine) {
 // add adds an Ask. It reports whether that is known to be denied.
 func (t *together) add(e *Engine, n int64, ask *Ask, answer *Answer) (known bool) {
 	c := e.call(takeAll(n, ask), ask, ask.Scope)
-	t.asks, t.answers, t.calls = append(t.asks, ask), append(t.answers, answer), append(t.calls, c)
+	at := len(t.asks)
+	if ask.bans() {
+		at = 0 // as guards.lua wants it
+	}
+	t.asks, t.answers = slices.Insert(t.asks, at, ask), slices.Insert(t.answers, at, answer)
+	t.calls = slices.Insert(t.calls, at, c)
 	answer.begin(e, ask, c)
+	if ask.bans() {
+		c.Op.Bans = ask.Bans
+	}
+	if ask.attempts() {
+		e.beginAttempt(c)
+	}
 	if !e.isDenied(c, ask) {
 		return false
 	}
@@ -128,26 +151,50 @@ func (t *together) add(e *Engine, n int64, ask *Ask, answer *Answer) (known bool
 	return true
 }
 
-// joint returns the call on all Asks.
+// endAttempts ends the attempts to take slots.
+func (t *together) endAttempts(e *Engine, err error) {
+	for i, c := range t.calls {
+		e.endAttempt(c, t.answers[i], err)
+	}
+}
+
+// joint returns the call on all Asks: on their limits, then a ban, then their slots.
 func (t *together) joint(e *Engine, n int64) *dispatch.Call {
 	var all []bucket.Bucket
-	charges := int64(1)
+	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: max(1, n)}
 	for i, c := range t.calls {
-		all = append(all, c.Buckets...)
-		charges = min(charges, takeAll(n, t.asks[i]).Charges)
+		op.Charges = min(op.Charges, takeAll(n, t.asks[i]).Charges)
+		op.Bans = max(op.Bans, c.Op.Bans)
 	}
-	op := bucket.Op{Verb: bucket.Take, Charges: charges, N: max(1, n)}
 	t.call = e.call(op, t.asks[0], t.asks[0].Scope)
 	c := t.call
 	key, hash := c.Key, c.Hash
-	c.Reset(op, all)
+	c.Reset(op, nil)
 	c.Key, c.Hash = key, hash
-	from := len(t.calls[0].Buckets)
-	for _, other := range t.calls[1:] {
-		c.AddKey(other.Key, other.Hash, from) // a copy: other may be used again before c is answered
-		from += len(other.Buckets)
+	for part := range parts {
+		for _, single := range t.calls {
+			own := partOf(single.Buckets, part)
+			if len(own) > 0 && (len(all) > 0 || single != t.calls[0]) {
+				c.AddKey(single, len(all)) // a copy: single may be used again before c is answered
+			}
+			all = append(all, own...)
+		}
 	}
+	c.SetBuckets(all)
 	return c
+}
+
+// parts is how many parts the buckets of a call have: limits, a ban, and slots.
+const parts = 3
+
+// partOf returns one of the parts of buckets.
+func partOf(buckets []bucket.Bucket, part int) []bucket.Bucket {
+	limits := bucket.Counted(buckets)
+	bans := limits
+	if bans < len(buckets) && buckets[bans].Kind == bucket.Ban {
+		bans++
+	}
+	return [parts][]bucket.Bucket{buckets[:limits], buckets[limits:bans], buckets[bans:]}[part]
 }
 
 // judge fills in the answers from the states that the script found.
@@ -157,22 +204,35 @@ func (t *together) judge(e *Engine, n int64, c *dispatch.Call) {
 		charges = c.Buckets[i].Fit(c.States[i].Level, charges, c.Op.N)
 		allowed = allowed && c.Buckets[i].Fit(c.States[i].Level, 1, c.Op.N) == 1
 	}
-	from := 0
+	t.split(c)
 	for i, single := range t.calls {
-		ask, answer := t.asks[i], t.answers[i]
-		found := c.States[from : from+len(single.States)]
-		from += len(found)
+		ask, answer, found := t.asks[i], t.answers[i], single.States
 		answer.Decided, answer.Source = true, FromStore
 		answer.Verdict, answer.Statuses = ask.Set.JudgeOf(
 			ask.Scope, found, c.Op.N, charges, allowed, ask.Report, answer.Statuses)
 		answer.receipt.Fill(c.Sent, found)
-		answer.allowFree(n)
-		copy(single.States, found)
 		single.Sent, single.Received = c.Sent, c.Received
+		e.noteBan(single, ask, answer)
+		e.endAttempt(single, answer, nil)
+		answer.allowFree(n)
 		if charges > 0 {
 			e.denied.Drop(single.Key, single.Hash)
 		} else if _, fits := ask.Set.Fit(ask.Scope, found, single.Op); !fits {
 			e.remember(single)
+		}
+	}
+}
+
+// split copies the states that the script found to the calls on each alone.
+func (t *together) split(c *dispatch.Call) {
+	from := 0
+	for part := range parts {
+		for _, single := range t.calls {
+			before := 0
+			for earlier := range part {
+				before += len(partOf(single.Buckets, earlier))
+			}
+			from += copy(single.States[before:before+len(partOf(single.Buckets, part))], c.States[from:])
 		}
 	}
 }

@@ -106,11 +106,14 @@ func TestAsksThatCountNothingAreAnsweredBesideOthers(t *testing.T) {
 	})
 }
 
-// TestOneScriptDecidesOnSeveralAsks where all keys are on one server, unless one has a ban or slots
-// or nothing else is counted.
+// TestOneScriptDecidesOnSeveralAsks where all keys are on one server, unless two may ban their client.
 func TestOneScriptDecidesOnSeveralAsks(t *testing.T) {
 	one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
 	banned := ask("banned", setOf(perMinute(10), bucket.NewBan(1000, 1000)))
+	slots := ask("slots", setOf(perMinute(10), bucket.NewSlots(9)))
+	slots.Scope = rules.All
+	other := slots
+	other.Client = "other"
 	limits := banned
 	limits.Scope = rules.Limits
 	for name, row := range map[string]struct {
@@ -122,8 +125,10 @@ func TestOneScriptDecidesOnSeveralAsks(t *testing.T) {
 		"three":               {[]engine.Ask{one, two, ask("three", setOf(perHour(10)))}, false, 1},
 		"in turn":             {[]engine.Ask{one, two}, true, 2},
 		"one beside nothing":  {[]engine.Ask{one, ask("free", new(rules.Set))}, false, 1},
-		"a ban":               {[]engine.Ask{banned, one}, false, 2},
-		"a ban at last":       {[]engine.Ask{one, banned}, false, 2},
+		"a ban":               {[]engine.Ask{banned, one}, false, 1},
+		"a ban at last":       {[]engine.Ask{one, banned}, false, 1},
+		"two bans":            {[]engine.Ask{banned, one, ask("other", banned.Set)}, false, 3},
+		"slots":               {[]engine.Ask{slots, banned, other}, false, 1},
 		"the limits of a ban": {[]engine.Ask{limits, two}, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,23 +6,14 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/fifo"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-const (
-	// slotRetry is after how long a client that finds no slot may try again.
-	slotRetry = bucket.SlotRetry * time.Millisecond
-	// slotPause is after how long a caller that waits for a slot looks again: another process may
-	// have released one.
-	slotPause = 100 * time.Millisecond
-	// maxLooks is how often a second an engine looks for slots of all clients together. If many
-	// callers wait, each looks more seldom.
-	maxLooks = 500
-)
+// slotRetry is after how long a client that finds no slot may try again.
+const slotRetry = bucket.SlotRetry * time.Millisecond
 
 // HasSlot reports whether the decision took a slot.
 func (a *Answer) HasSlot() bool { return a.attempt > 0 }
@@ -45,72 +36,6 @@ func (e *Engine) Release(charge *Charge) {
 // so callers that wait for tokens have other queues.
 func slotQueue(key []byte) fifo.Name { return fifo.Name{Key: "slots\n" + string(key)} }
 
-// TakeQueued is [Engine.Take] of one Ask. If there is no slot, the caller waits for one.
-//
-// At most length callers of this process wait for a slot of a client. Only the first of them tries;
-// the others follow in order of arrival.
-func (e *Engine) TakeQueued(ctx context.Context, n int64, ask *Ask, answer *Answer, length int,
-	wait time.Duration) error {
-	take := func() error {
-		ask.Set = ask.Set.Now() // a calendar period may be over
-		return e.takeOne(ctx, n, ask, answer)
-	}
-	ask.Bans = bucket.LimitBans // a caller that waits is not denied yet
-	if _, static := ask.Set.Static(rules.All, n); n == 0 || static || n > ask.Set.Burst() {
-		return take() // no slot would change the answer
-	}
-	start, key := time.Now(), e.key(ask)
-	queue := slotQueue(key)
-	if e.waiting.Len(queue) == 0 {
-		if err := take(); err != nil || !answer.lacksSlot(ask) {
-			return err
-		}
-	}
-	within, cancel := context.WithDeadline(ctx, start.Add(wait))
-	defer cancel()
-	tried := time.Now()
-	leave, wake, err := e.waiting.Join(within, e.closed, queue, length)
-	answer.Waited += time.Since(tried)
-	switch {
-	case ctx.Err() != nil:
-		if leave != nil {
-			leave()
-		}
-		return ended(ctx)
-	case err != nil: // it never had its turn
-		e.noSlot(ask, answer, clientkey.Hash(key))
-		return nil
-	case leave == nil:
-		return errClosed()
-	}
-	defer leave()
-	e.looking.Add(1)
-	defer e.looking.Add(-1)
-	for {
-		if err := take(); err != nil || !answer.lacksSlot(ask) {
-			return err
-		}
-		pause := max(slotPause, time.Duration(e.looking.Load())*time.Second/maxLooks)
-		if last := time.Until(start.Add(wait - e.Timeout)); last > 0 {
-			pause = min(pause, last) // it looks once more before it leaves
-		}
-		err := e.sleep(within, answer, pause, wake)
-		switch {
-		case ctx.Err() != nil:
-			return ended(ctx)
-		case within.Err() != nil:
-			return nil
-		case err != nil:
-			return err
-		}
-	}
-}
-
-// lacksSlot reports whether a client is denied for want of a slot.
-func (a *Answer) lacksSlot(ask *Ask) bool {
-	return !a.Allowed && a.Resource >= 0 && a.Resource == ask.Set.Slots() && a.RetryAfter == slotRetry
-}
-
 // noSlot is the denial of a client that finds no room to wait for a slot, or never had its turn. If
 // it is known to be banned, its wait is until the ban ends.
 func (e *Engine) noSlot(ask *Ask, answer *Answer, hash uint64) {
@@ -127,6 +52,12 @@ func (e *Engine) noSlot(ask *Ask, answer *Answer, hash uint64) {
 	}
 }
 
+// attempts reports whether a decision on an Ask takes a slot.
+func (a *Ask) attempts() bool { return a.Scope == rules.All && a.Set.Slots() >= 0 }
+
+// bans reports whether a denial of an Ask may ban the client.
+func (a *Ask) bans() bool { return a.Scope != rules.Limits && a.Set.Bans() }
+
 // beginAttempt numbers a call's attempt to take a slot. The function that it returns ends the
 // attempt, unless that was done: a hook of the client may panic.
 func (e *Engine) beginAttempt(c *dispatch.Call) (end func()) {
@@ -139,12 +70,15 @@ func (e *Engine) beginAttempt(c *dispatch.Call) (end func()) {
 	return func() { e.slots.End(key, number, inflight.Lost) }
 }
 
-// note keeps whether the attempt of a call holds a slot, and for how long a client that is denied
-// is banned.
-func (e *Engine) note(c *dispatch.Call, ask *Ask, answer *Answer, err error) {
-	if ask.Set.Bans() && ask.Scope != rules.Limits && err == nil && !answer.Allowed && answer.Source == FromStore {
+// noteBan keeps for how long a client that is denied is banned.
+func (e *Engine) noteBan(c *dispatch.Call, ask *Ask, answer *Answer) {
+	if ask.bans() && !answer.Allowed && answer.Source == FromStore {
 		e.bans.note(c.Hash, ask.Set.Banned(ask.Scope, c.States))
 	}
+}
+
+// endAttempt keeps whether the attempt of a call holds a slot.
+func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 	if c.Attempt.Number == 0 {
 		return
 	}

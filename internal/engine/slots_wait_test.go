@@ -14,10 +14,19 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
+// takeQueued is [engine.Engine.TakeQueued] of one Ask.
+func takeQueued(ctx context.Context, e *engine.Engine, n int64, ask *engine.Ask, answer *engine.Answer, length int,
+	wait time.Duration) error {
+	asks, answers := []engine.Ask{*ask}, []engine.Answer{*answer}
+	err := e.TakeQueued(ctx, n, asks, answers, 0, engine.Queue{Length: length, Wait: wait})
+	*ask, *answer = asks[0], answers[0]
+	return err
+}
+
 // queued takes a token and a slot in the background.
 func queued(ctx context.Context, e *engine.Engine, ask engine.Ask, answer *engine.Answer, length int,
 	wait time.Duration) <-chan error {
-	return goes(func() error { return e.TakeQueued(ctx, 1, &ask, answer, length, wait) })
+	return goes(func() error { return takeQueued(ctx, e, 1, &ask, answer, length, wait) })
 }
 
 // TestCallersWaitForASlotInOrder, and a release wakes the first of them.
@@ -25,7 +34,7 @@ func TestCallersWaitForASlotInOrder(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := acquiring("k", 1)
 		held := engine.Answer{Statuses: make([]rules.Status, 1)}
-		require.NoError(t, e.TakeQueued(t.Context(), 1, &one, &held, 0, time.Minute), "nobody needs to wait")
+		require.NoError(t, takeQueued(t.Context(), e, 1, &one, &held, 0, time.Minute), "nobody needs to wait")
 		require.True(t, held.HasSlot())
 		require.Zero(t, held.Waited)
 		require.Len(t, held.Statuses, 2)
@@ -37,7 +46,7 @@ func TestCallersWaitForASlotInOrder(t *testing.T) {
 			time.Sleep(ms)
 		}
 		var full engine.Answer
-		require.NoError(t, e.TakeQueued(t.Context(), 1, &one, &full, 3, time.Minute))
+		require.NoError(t, takeQueued(t.Context(), e, 1, &one, &full, 3, time.Minute))
 		require.Equal(t, noSlot, full.Verdict)
 		for i := range done {
 			time.Sleep(10*ms + ms/2)
@@ -70,13 +79,13 @@ func TestACallerThatFindsNoRoomToWaitIsDenied(t *testing.T) {
 				first := queued(t.Context(), e, one, new(engine.Answer), 1, time.Minute)
 				b.Sent.Store(0)
 				answer := engine.Answer{Verdict: rules.Verdict{Granted: 5}, Statuses: make([]rules.Status, 4)}
-				require.NoError(t, e.TakeQueued(t.Context(), 1, &one, &answer, 1, time.Minute))
+				require.NoError(t, takeQueued(t.Context(), e, 1, &one, &answer, 1, time.Minute))
 				require.Equal(t, engine.Answer{
 					Verdict: noSlot, Decided: true, Source: row.source, Hash: e.Hash(&one),
 					Statuses: []rules.Status{{Resource: 1, More: time.Second, Denies: true}},
 				}, answer)
 				one.Report = rules.ReportNone
-				require.NoError(t, e.TakeQueued(t.Context(), 1, &one, &answer, 1, time.Minute))
+				require.NoError(t, takeQueued(t.Context(), e, 1, &one, &answer, 1, time.Minute))
 				require.Empty(t, answer.Statuses)
 				require.Zero(t, b.Sent.Load())
 				require.Empty(t, first)
@@ -100,7 +109,7 @@ func TestACallerThatIsBannedAndFindsNoRoomIsToldWhenTheBanEnds(t *testing.T) {
 		require.False(t, take(t, e, 2, tokens).Allowed)
 		time.Sleep(50 * ms)
 		var answer engine.Answer
-		require.NoError(t, e.TakeQueued(t.Context(), 1, &one, &answer, 1, time.Minute))
+		require.NoError(t, takeQueued(t.Context(), e, 1, &one, &answer, 1, time.Minute))
 		require.Equal(t, rules.Verdict{
 			Banned: true, Resource: 2, RetryAfter: time.Minute - 50*ms, ResetAfter: time.Minute - 50*ms,
 		}, answer.Verdict)
@@ -184,7 +193,7 @@ func TestACallerLooksForTheSlotsOfOtherProcesses(t *testing.T) {
 }
 
 // TestManyCallersLookMoreSeldom, five hundred times a second together. A caller that looks sees
-// here that there are no tokens.
+// here that the client is blocked for too long.
 func TestManyCallersLookMoreSeldom(t *testing.T) {
 	for name, row := range map[string]struct {
 		callers             int
@@ -210,8 +219,7 @@ func TestManyCallersLookMoreSeldom(t *testing.T) {
 						done[i] = queued(t.Context(), e, one, &answers[i], 1, row.wait)
 					}
 					time.Sleep(row.gone)
-					one.Scope = rules.Tokens
-					take(t, e, 999, one)
+					require.NoError(t, e.Block(t.Context(), time.Hour, &one))
 					require.NoError(t, <-done[last])
 					require.Equal(t, row.noticed, time.Since(start))
 					require.False(t, answers[last].Allowed)
@@ -223,8 +231,7 @@ func TestManyCallersLookMoreSeldom(t *testing.T) {
 				take(t, e, 1, alone)
 				start := time.Now()
 				looks := queued(t.Context(), e, alone, new(engine.Answer), 1, time.Second)
-				alone.Scope = rules.Tokens
-				take(t, e, 999, alone)
+				require.NoError(t, e.Block(t.Context(), time.Hour, &alone))
 				require.NoError(t, <-looks)
 				require.Equal(t, 100*ms, time.Since(start), "nobody else looks any more")
 			})
@@ -242,11 +249,11 @@ func TestCallersWhomNoSlotHelpsDoNotWait(t *testing.T) {
 		start := time.Now()
 		var answer engine.Answer
 		for n, allowed := range map[int64]bool{0: true, 6: false} {
-			require.NoError(t, e.TakeQueued(t.Context(), n, &one, &answer, 2, time.Second))
+			require.NoError(t, takeQueued(t.Context(), e, n, &one, &answer, 2, time.Second))
 			require.Equal(t, allowed, answer.Allowed)
 		}
 		free := ask("k", new(rules.Set))
-		require.NoError(t, e.TakeQueued(t.Context(), 1, &free, &answer, 2, time.Second))
+		require.NoError(t, takeQueued(t.Context(), e, 1, &free, &answer, 2, time.Second))
 		require.True(t, answer.Allowed)
 		require.Zero(t, time.Since(start))
 		require.NoError(t, <-first)
@@ -255,7 +262,7 @@ func TestCallersWhomNoSlotHelpsDoNotWait(t *testing.T) {
 		tokens.Scope = rules.Tokens
 		take(t, e, 4, tokens)
 		start = time.Now()
-		require.NoError(t, e.TakeQueued(t.Context(), 5, &one, &answer, 1, time.Second))
+		require.NoError(t, takeQueued(t.Context(), e, 5, &one, &answer, 1, time.Second))
 		require.False(t, answer.Allowed)
 		require.Equal(t, 0, answer.Resource, "the tokens")
 		require.Zero(t, time.Since(start))
@@ -269,7 +276,7 @@ func TestACallerWaitsForASlotAndAllTokens(t *testing.T) {
 		slots.Set = setOf(bucket.NewSlots(1))
 		held := take(t, e, 1, slots)
 		var answer engine.Answer
-		done := goes(func() error { return e.TakeQueued(t.Context(), 1000, &one, &answer, 1, time.Minute) })
+		done := goes(func() error { return takeQueued(t.Context(), e, 1000, &one, &answer, 1, time.Minute) })
 		require.Empty(t, done)
 		release(e, slots, held)
 		require.NoError(t, <-done)
@@ -311,22 +318,88 @@ func TestCallersWaitForSlotsAloneToo(t *testing.T) {
 	})
 }
 
-// TestADenialThatLastsASecondIsNoWantOfASlot: for tokens, or by a ban.
-func TestADenialThatLastsASecondIsNoWantOfASlot(t *testing.T) {
+// TestABannedClientWaitsForNothing.
+func TestABannedClientWaitsForNothing(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("k", setOf(limit("s", 1, 1000), bucket.NewBan(1000, 1000), bucket.NewSlots(1)))
-		one.Scope, one.Bans = rules.Tokens, bucket.NoBans
+		one.Bans = bucket.AllBans
+		take(t, e, 1, one)
 		take(t, e, 1, one)
 		start := time.Now()
-		for _, bans := range []bucket.Bans{bucket.NoBans, bucket.AllBans} {
-			one.Scope, one.Bans = rules.Tokens, bans
-			take(t, e, 1, one)
-			for _, set := range []*rules.Set{one.Set, setOf(bucket.NewBan(1000, 1000))} {
-				waiting := one
-				waiting.Scope, waiting.Set = rules.All, set
-				require.NoError(t, e.TakeQueued(t.Context(), 1, &waiting, new(engine.Answer), 1, time.Minute))
-				require.Zero(t, time.Since(start))
-			}
+		for _, set := range []*rules.Set{one.Set, setOf(bucket.NewBan(1000, 1000))} {
+			waiting, answer := one, engine.Answer{}
+			waiting.Scope, waiting.Set = rules.All, set
+			require.NoError(t, takeQueued(t.Context(), e, 1, &waiting, &answer, 1, time.Minute))
+			require.True(t, answer.Banned)
+			require.Zero(t, time.Since(start))
 		}
+	})
+}
+
+// TestCallersWaitForTokensInOrder, and are denied at once if theirs come too late: they are told when.
+func TestCallersWaitForTokensInOrder(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := ask("k", setOf(limit("s", 1, 1000)))
+		take(t, e, 1, one)
+		start := time.Now()
+		var answers [3]engine.Answer
+		var done [3]<-chan error
+		for i := range done {
+			done[i] = queued(t.Context(), e, one, &answers[i], 10, 3*time.Second)
+		}
+		var late engine.Answer
+		require.NoError(t, takeQueued(t.Context(), e, 1, &one, &late, 10, 3*time.Second))
+		require.False(t, late.Allowed)
+		require.Equal(t, 4*time.Second, late.RetryAfter, "three are before it")
+		var full engine.Answer
+		require.NoError(t, takeQueued(t.Context(), e, 1, &one, &full, 3, time.Minute))
+		require.False(t, full.Allowed)
+		require.Equal(t, 4*time.Second, full.RetryAfter)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		require.NoError(t, takeQueued(ctx, e, 1, &one, &late, 10, time.Hour), "its own deadline is too soon")
+		require.False(t, late.Allowed)
+		require.Zero(t, time.Since(start))
+		for i := range done {
+			require.NoError(t, <-done[i])
+			require.True(t, answers[i].Allowed)
+			require.Equal(t, time.Duration(i+1)*time.Second, time.Since(start))
+			require.Equal(t, time.Since(start), answers[i].Waited)
+		}
+	})
+}
+
+// TestACallerWaitsInTheLineOfTheKeyThatLacks, and whoever needs other keys passes.
+func TestACallerWaitsInTheLineOfTheKeyThatLacks(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		busy, free := acquiring("busy", 1), acquiring("free", 1)
+		client := func(name string, account engine.Ask) []engine.Ask { return []engine.Ask{acquiring(name, 1), account} }
+		take := func(asks []engine.Ask) ([]engine.Answer, <-chan error) {
+			answers := make([]engine.Answer, len(asks))
+			return answers, goes(func() error {
+				return e.TakeQueued(t.Context(), 1, asks, answers, 0, engine.Queue{Length: 2, Wait: time.Minute})
+			})
+		}
+		first := client("a", busy)
+		held, done := take(first)
+		require.NoError(t, <-done)
+		require.True(t, held[0].HasSlot() && held[1].HasSlot())
+		start := time.Now()
+		second := client("b", busy)
+		waits, waiting := take(second) // for the account
+		time.Sleep(ms)
+		passes, passed := take(client("b", free))
+		require.NoError(t, <-passed)
+		require.True(t, passes[0].HasSlot() && passes[1].HasSlot(), "of the same client, and another account")
+		require.Empty(t, waiting)
+		time.Sleep(10 * ms)
+		release(e, first[1], held[1])
+		time.Sleep(ms)
+		require.Empty(t, waiting, "now it lacks a slot of its own")
+		release(e, client("b", free)[0], passes[0])
+		require.NoError(t, <-waiting)
+		require.True(t, waits[0].HasSlot() && waits[1].HasSlot())
+		require.Equal(t, 12*ms, time.Since(start))
+		require.Equal(t, 12*ms, waits[0].Waited)
 	})
 }

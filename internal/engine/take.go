@@ -135,7 +135,7 @@ func takeAll(n int64, ask *Ask) bucket.Op {
 // take decides on one Ask that has buckets. The store is given less time than the caller has if
 // within ends before ctx.
 func (e *Engine) take(ctx, within context.Context, op bucket.Op, n int64, ask *Ask, answer *Answer) error {
-	attempts := ask.Scope == rules.All && ask.Set.Slots() >= 0
+	attempts := ask.attempts()
 	if attempts { // Close reports how the attempt ends
 		if !e.background.Begin() {
 			return errClosed()
@@ -145,14 +145,17 @@ func (e *Engine) take(ctx, within context.Context, op bucket.Op, n int64, ask *A
 	c := e.call(op, ask, ask.Scope)
 	defer e.release(c)
 	answer.begin(e, ask, c)
-	if ask.Set.Bans() && ask.Scope != rules.Limits {
+	if ask.bans() {
 		c.Op.Bans = ask.Bans
 	}
 	if attempts {
 		defer e.beginAttempt(c)()
 	}
 	err := e.decide(ctx, within, c, ask, answer)
-	e.note(c, ask, answer, err)
+	if err == nil {
+		e.noteBan(c, ask, answer)
+	}
+	e.endAttempt(c, answer, err)
 	answer.allowFree(n)
 	return err
 }

@@ -78,7 +78,7 @@ func TestSetsThatCountNothingAreAnsweredAtOnce(t *testing.T) {
 			check(3, e.TakeUpTo(t.Context(), 3, &asks[0], &answers[0]))
 			check(0, e.Peek(t.Context(), asks, answers))
 			check(3, e.Wait(t.Context(), 3, &asks[0], &answers[0]))
-			check(3, e.TakeQueued(t.Context(), 3, &asks[0], &answers[0], 1, time.Second))
+			check(3, takeQueued(t.Context(), e, 3, &asks[0], &answers[0], 1, time.Second))
 			asks[0].Report, row.statuses = rules.ReportNone, nil
 			check(3, e.Take(t.Context(), 3, asks, answers))
 		}
@@ -214,7 +214,7 @@ func TestNothingIsDecidedAfterTheContext(t *testing.T) {
 			require.ErrorIs(t, e.TakeUpTo(row.ctx, 1, &asks[0], &answers[0]), row.want)
 			require.ErrorIs(t, e.Peek(row.ctx, asks, answers), row.want)
 			require.ErrorIs(t, e.Wait(row.ctx, 1, &asks[0], &answers[0]), row.want)
-			require.ErrorIs(t, e.TakeQueued(row.ctx, 1, &asks[0], &answers[0], 1, time.Second), row.want)
+			require.ErrorIs(t, takeQueued(row.ctx, e, 1, &asks[0], &answers[0], 1, time.Second), row.want)
 			require.ErrorIs(t, e.Refund(row.ctx, 1, &asks[0]), row.want)
 			require.ErrorIs(t, e.Block(row.ctx, time.Second, &asks[0]), row.want)
 			require.ErrorIs(t, e.Reset(row.ctx, &asks[0]), row.want)

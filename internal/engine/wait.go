@@ -13,6 +13,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/fifo"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 const (
@@ -101,7 +102,7 @@ func errTooLate() error {
 // to the same floor, under the same ban, and with the same answer to an outage.
 func (e *Engine) queueOf(ask *Ask) fifo.Name {
 	text := strconv.AppendUint(nil, uint64(ask.Failure), 10)
-	buckets := ask.Set.Buckets(ask.Scope)
+	buckets := ask.Set.Buckets(min(ask.Scope, rules.Tokens))
 	for i := range buckets {
 		b := &buckets[i]
 		id := b.ID

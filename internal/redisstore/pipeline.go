@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"time"
@@ -275,25 +276,38 @@ func (c *command) encodeRecords(g *dispatch.Group, counted int) {
 
 // encodeBanAndSlots appends a ban and slots as arguments of guards.lua.
 func (c *command) encodeBanAndSlots(g *dispatch.Group, process string) {
-	counted := bucket.Counted(g.Buckets)
-	banAndSlots := g.Buckets[counted:]
+	counted, slots := bucket.Counted(g.Buckets), bucket.Counted(g.Buckets)
 	kind := "slots"
-	switch {
-	case len(banAndSlots) > 1:
-		kind = "both"
-	case banAndSlots[0].Kind == bucket.Ban:
-		kind = "ban"
-	}
-	c.args = append(c.args, kind)
-	for i := range banAndSlots {
-		if banAndSlots[i].Kind == bucket.Ban {
-			c.args = append(c.args, banAndSlots[i].Cost, banAndSlots[i].Capacity, int(g.Op.Bans))
-			continue
+	if ban := &g.Buckets[counted]; ban.Kind == bucket.Ban {
+		if kind, slots = "both", counted+1; slots == len(g.Buckets) {
+			kind = "ban"
 		}
-		newest, attempts := g.Attempts()
-		c.args = append(c.args, banAndSlots[i].Capacity, process, newest.Ended, newest.Held, attempts)
+		ownLimits, ownSlots := ownOf(g, counted)
+		c.args = append(c.args, kind, ban.Cost, ban.Capacity, int(g.Op.Bans), ownLimits, ownSlots)
+	} else {
+		c.args = append(c.args, kind)
+	}
+	if slots < len(g.Buckets) {
+		c.args = append(c.args, process)
+	}
+	for i := slots; i < len(g.Buckets); i++ {
+		newest, attempts := g.Attempts(i)
+		c.args = append(c.args, g.Buckets[i].Capacity, newest.Ended, newest.Held, attempts)
 	}
 	c.args = append(c.args, counted)
+}
+
+// ownOf returns how many of the first limits of a group have the key of the ban, which follows all
+// limits, and whether the first slots have: 1 or 0.
+func ownOf(g *dispatch.Group, ban int) (limits, slots int) {
+	key := g.KeyOf(ban)
+	for limits < ban && bytes.Equal(g.KeyOf(limits), key) {
+		limits++
+	}
+	if ban+1 < len(g.Buckets) && bytes.Equal(g.KeyOf(ban+1), key) {
+		slots = 1
+	}
+	return limits, slots
 }
 
 // encodeLease appends what is taken ahead as arguments of lease.lua.

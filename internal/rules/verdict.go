@@ -223,6 +223,16 @@ func (s *Set) JudgeLeased(states []bucket.State, n, left int64, report Report, s
 	return closest, statuses
 }
 
+// Regain returns how long the token buckets take to regain n tokens.
+func (s *Set) Regain(n int64) (d time.Duration) {
+	for i := range s.resources[:s.limits] {
+		if s.resources[i].Kind == bucket.Token {
+			d = max(d, duration(s.resources[i].RegainTime(n)))
+		}
+	}
+	return d
+}
+
 // Banned returns for how long the client is banned, by the states found.
 func (s *Set) Banned(scope Scope, found []bucket.State) time.Duration {
 	if s.bans == 0 || scope == Limits {

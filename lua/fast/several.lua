@@ -1,6 +1,7 @@
 -- Token buckets and calendar periods that are charged together, all or none. Nearly every call on
 -- several limits is one of these, so the code is inline. It also decides on a ban and slots that
--- come with them: in such scripts it is a function, which decide calls for the limits alone.
+-- come with them: in such scripts it is a function, which decide calls for the limits alone. It puts
+-- the slots' values that it has read into the list found.
 -- decide.lua and guards.lua handle what is not plain, such as a block, and document KEYS and ARGV.
 --
 -- Reply: a list with one integer for each limit: the level of a token bucket, or the tokens taken
@@ -13,27 +14,32 @@
 if #KEYS > 1 and ARGV[1] == 'take' then
   local n, charges, plain = ARGV[2] + 0, ARGV[3] + 0, true
   local values, levels = {0, 0, 0}, {0, 0, 0}
-  local k, at, ban, used = #KEYS, nil, nil, nil
+  local k, at, ban, slots, used = #KEYS, nil, nil, 0, guarded and {0, 0, 0}
   if guarded then
     k = ARGV[#ARGV] + 0
     at = 3 * k + 3
     plain = charges == 1
     if ARGV[at + 1] ~= 'slots' then
-      plain, ban, at = plain and not try('GET', KEYS[k + 1]), true, at + 3
+      plain, ban, at = plain and not try('GET', KEYS[k + 1]), true, at + 5
     end
-    if plain and #ARGV - at == 7 then -- slots, if no other process has one
-      used = ARGV[at + 5] + 0
-      plain = used < ARGV[at + 2] + 0
-      local value = try('GET', KEYS[#KEYS])
+    slots = #KEYS - k - (ban and 1 or 0)
+    for j = 1, plain and slots or 0 do -- slots, if no other process has one
+      local of = at + 4 * j
+      local ended, held = ARGV[of], ARGV[of + 1] + 0
+      plain = held < ARGV[of - 1] + 0
+      local value = try('GET', KEYS[#KEYS - slots + j])
+      found[j] = value -- a long one takes Redis time to read
       if value then
-        local process, known, held, later = match(value, '^(%S+) (%d+) (%d+) (%d*),?$')
-        plain = plain and process == ARGV[at + 3] and ARGV[at + 4] - known >= 0
-        if plain and ARGV[at + 4] == known then -- the attempt may be repeated
-          plain = held - used >= 0 and (later == '' or later .. ',' == ARGV[at + 6])
+        local process, known, kept, later = match(value, '^(%S+) (%d+) (%d+) (%d*),?$')
+        plain = plain and process == ARGV[at + 2] and ended - known >= 0
+        if plain and ended == known then -- the attempt may be repeated
+          plain = kept - held >= 0 and (later == '' or later .. ',' == ARGV[of + 2])
         elseif plain then -- the later attempt must have ended since
-          plain = later == '' or ARGV[at + 4] - later >= 0
+          plain = later == '' or ended - later >= 0
         end
       end
+      if not plain then break end
+      used[j] = held
     end
   end
   for i = 1, plain and k or 0 do
@@ -103,11 +109,11 @@ if #KEYS > 1 and ARGV[1] == 'take' then
     if k < 3 then levels[3] = nil end
     if k < 2 then levels[2] = nil end
     if ban then levels[k + 1], levels[k + 2] = 0, 0 end
-    if used then
-      local value = ARGV[at + 3] .. ' ' .. ARGV[at + 4] .. ' ' .. ARGV[at + 5] ..
-        ' ' .. ARGV[at + 6]
-      call('SET', KEYS[#KEYS], value, 'PX', life)
-      levels[#levels + 1] = used
+    for j = 1, slots do
+      local of = at + 4 * j
+      local value = ARGV[at + 2] .. ' ' .. ARGV[of] .. ' ' .. ARGV[of + 1] .. ' ' .. ARGV[of + 2]
+      call('SET', KEYS[#KEYS - slots + j], value, 'PX', life)
+      levels[#levels + 1] = used[j]
     end
     return levels, charges
   end

@@ -163,10 +163,10 @@ func TestLimitOfRequestsInFlight(t *testing.T) {
 	require.Equal(t, "4 in flight", limit.String())
 	l := testkit.NewLocal(t)
 	hour := ginlimit.PerHour(1)
-	_, err = testkit.NewPolicy(t, l, "plan", testkit.LimitsFrom(hour, limit)).Allow(t.Context(), "k")
+	_, err = testkit.NewPolicy(t, l, "plan", testkit.LimitsFrom(hour, limit, limit)).Allow(t.Context(), "k")
 	for name, err := range map[string]error{
 		"of a client":    err,
-		"of an identity": errorOf(l.Policy("test", hour, ginlimit.WithIdentity("all", testkit.Everybody, limit))),
+		"of an identity": errorOf(l.Policy("test", hour, ginlimit.WithIdentity("all", testkit.Everybody, limit, limit))),
 		"twice":          errorOf(l.Policy("test", limit, hour, limit)),
 		"another twice":  errorOf(l.Policy("test", ginlimit.WithLimits(limit, hour), ginlimit.InFlight(5))),
 		"none":           errorOf(l.Policy("test", hour, ginlimit.InFlight(0))),

@@ -48,6 +48,12 @@ type guardCall struct {
 	op       bucket.Op
 	slots    *slotLook
 	attempts []int64
+
+	// Of a call for several keys at once, one charge:
+	other         *slotLook // the slots of another key; nil if it is a call for one key
+	otherAttempts []int64
+	own           int  // how many of the first limits are of the key that is banned
+	ownSlots      bool // whether the first slots are
 }
 
 // call draws a call with a ban, slots or both.
@@ -56,21 +62,40 @@ func (g *guardTrace) call(verb string) *guardCall {
 	guards := 1 + g.r.IntN(3) // 1: a ban, 2: slots, 3: both
 	keys, limits := g.limitArgs()
 	c.keys, c.buckets = keys, slices.Clone(g.kind.limits)
+	c.own, c.ownSlots = len(limits)/3, true
+	several := guards > 1 && g.r.IntN(2) == 0
+	if several {
+		c.own, c.ownSlots = g.r.IntN(c.own+1), g.r.IntN(2) == 0
+	}
 	var more []any
 	if guards != 2 {
 		c.keys, c.buckets = append(c.keys, banKey), append(c.buckets, g.ban)
-		more = append(more, g.ban.Cost, g.ban.Capacity, int(c.op.Bans))
+		more = append(more, g.ban.Cost, g.ban.Capacity, int(c.op.Bans), c.own, map[bool]int{true: 1}[c.ownSlots])
 	}
 	if guards > 1 {
 		process, ended, held, attempts := g.message()
-		c.op.Charges, c.attempts = int64(len(attempts)), attempts
-		c.slots = g.slots[0].read(g.now(), process, ended, held)
-		text := ""
-		for _, number := range attempts {
-			text += strconv.FormatInt(number, 10) + ","
+		if several {
+			attempts = attempts[:min(1, len(attempts))]
 		}
-		c.keys, c.buckets = append(c.keys, slotKey), append(c.buckets, bucket.NewSlots(g.count))
-		more = append(more, g.count, process, ended, held, text)
+		c.op.Charges, c.attempts = int64(len(attempts)), attempts
+		add := func(m *slotModel, key string, ended, held int64, attempts []int64) *slotLook {
+			text := ""
+			for _, number := range attempts {
+				text += strconv.FormatInt(number, 10) + ","
+			}
+			c.keys, c.buckets = append(c.keys, key), append(c.buckets, bucket.NewSlots(g.count))
+			more = append(more, g.count, ended, held, text)
+			return m.read(g.now(), process, ended, held)
+		}
+		more = append(more, process)
+		c.slots = add(&g.slots[0], slotKey, ended, held, attempts)
+		if several {
+			held = g.r.Int64N(3)
+			for range attempts {
+				c.otherAttempts = append(c.otherAttempts, ended+1+g.r.Int64N(4))
+			}
+			c.other = add(&g.slots[1], otherSlotKey, ended, held, c.otherAttempts)
+		}
 	}
 	charges := c.op.Charges
 	if verb == "reset" { // without records
@@ -98,15 +123,14 @@ func (g *guardTrace) take(t *testing.T) {
 
 	states := make([]bucket.State, len(c.buckets))
 	if c.slots != nil {
-		c.slots.own.later = slices.DeleteFunc(c.slots.own.later, func(number int64) bool {
-			return slices.Contains(c.attempts, number)
-		})
-		c.attempts = slices.DeleteFunc(c.attempts, func(number int64) bool { return number <= c.slots.own.ended }) // late
-		c.op.Charges = int64(len(c.attempts))
-		states[len(states)-1].Level = c.slots.inUse()
+		states[len(states)-1].Level = g.try(c, c.slots, &c.attempts)
+	}
+	if c.other != nil {
+		states[len(states)-2] = states[len(states)-1]
+		states[len(states)-1].Level = g.try(c, c.other, &c.otherAttempts)
 	}
 	limits, guards := len(g.kind.limits), c.buckets[len(g.kind.limits):]
-	g.store.Do([]byte("k"), c.buckets, c.op, states)
+	g.decide(c, states)
 	charges, fits := c.op.Charges, c.op.Charges // that fit in all, and in the guards alone
 	for i := range c.buckets {
 		charges = c.buckets[i].Fit(states[i].Level, charges, c.op.N)
@@ -118,6 +142,10 @@ func (g *guardTrace) take(t *testing.T) {
 		c.slots.own.later = append(c.slots.own.later, c.attempts[:charges]...)
 		g.slots[0].keep(g.now(), c.slots, false)
 		g.ends(slotLife)
+	}
+	if c.other != nil && charges > 0 {
+		c.other.own.later = append(c.other.own.later, c.otherAttempts[0])
+		g.slots[1].keep(g.now(), c.other, false)
 	}
 
 	got, whole := g.whole(got)
@@ -142,6 +170,55 @@ func (g *guardTrace) take(t *testing.T) {
 		}
 	}
 	require.Equal(t, want, got, g.what)
+}
+
+// try takes the attempts of a call that are repeated or late from those to make, and returns the slots in use.
+func (g *guardTrace) try(c *guardCall, slots *slotLook, attempts *[]int64) (inUse int64) {
+	slots.own.later = slices.DeleteFunc(slots.own.later, func(number int64) bool {
+		return slices.Contains(*attempts, number)
+	})
+	*attempts = slices.DeleteFunc(*attempts, func(number int64) bool { return number <= slots.own.ended }) // late
+	c.op.Charges = min(c.op.Charges, int64(len(*attempts)))
+	return slots.inUse()
+}
+
+// decide decides on a call in the process. Of several keys, only what the banned one lacks bans it.
+func (g *guardTrace) decide(c *guardCall, states []bucket.State) {
+	if c.other == nil {
+		g.store.Do([]byte("k"), c.buckets, c.op, states)
+		return
+	}
+	look := c.op
+	look.Charges = 0
+	g.store.Do([]byte("k"), c.buckets, look, states)
+	fits, ownFits := true, true
+	for i := range c.buckets {
+		one := c.buckets[i].Fit(states[i].Level, 1, c.op.N) == 1
+		fits = fits && one
+		limits := len(g.kind.limits)
+		if i < c.own || c.buckets[i].Kind == bucket.Ban || c.ownSlots && i == len(c.buckets)-2 && i >= limits {
+			ownFits = ownFits && one
+		}
+	}
+	switch {
+	case c.op.Charges == 0:
+	case fits:
+		g.store.Do([]byte("k"), c.buckets, c.op, states)
+	case !ownFits:
+		var own []bucket.Bucket
+		var found []bucket.State
+		for i := range c.buckets {
+			if i < c.own || c.buckets[i].Kind == bucket.Ban || c.ownSlots && i == len(c.buckets)-2 {
+				own, found = append(own, c.buckets[i]), append(found, states[i])
+			}
+		}
+		g.store.Do([]byte("k"), own, c.op, found)
+		for i := range c.buckets {
+			if c.buckets[i].Kind == bucket.Ban {
+				states[i] = found[slices.IndexFunc(own, func(b bucket.Bucket) bool { return b.Kind == bucket.Ban })]
+			}
+		}
+	}
 }
 
 // whole returns a reply without what it begins with if it has all integers of windows, and whether it has.

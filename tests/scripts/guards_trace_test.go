@@ -186,7 +186,7 @@ func TestABanThatIsNotKept(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	const tooLong = int64(1 << 62) // Redis does not keep a key for twice as long
 	g := &guardTrace{rdb: rdb, sources: testkit.ScriptSources(t).Server}
-	take := []any{"take", 1, 1, 7, 200, 200, "ban", tooLong, tooLong, 1, 1}
+	take := []any{"take", 1, 1, 7, 200, 200, "ban", tooLong, tooLong, 1, 1, 0, 1}
 	for _, want := range [][]int64{{0, 0, 0}, {200, 0, 0}, {200, 0, 0}} {
 		got, err := g.eval(t, redisstore.WithBanOrSlots+int(bucket.Token), []string{"{k}:a", banKey}, take...)
 		require.NoError(t, err)

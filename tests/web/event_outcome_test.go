@@ -128,7 +128,7 @@ func ways() map[string]way {
 			code: 400, want: failed("no_key", 1)},
 		"an unknown client": {opts: options{limits(ginlimit.ErrUnknownClient)}, code: 403, want: failed("unknown_client", 1)},
 		"a broken plan":     {opts: options{limits(errOwn)}, code: 500, want: failed("limit_func", 1)},
-		"slots in a plan": {opts: options{limits(nil, hour, ginlimit.InFlight(1))}, code: 500,
+		"two numbers of slots in a plan": {opts: options{limits(nil, hour, ginlimit.InFlight(1), ginlimit.InFlight(2))}, code: 500,
 			want: failed("invalid_argument", 1)},
 		"no limit":        {opts: options{limits(nil)}, code: 500, want: failed("invalid_argument", 1)},
 		"a negative cost": {opts: options{hour, cost(-1)}, code: 500, want: failed("invalid_argument", -1)},

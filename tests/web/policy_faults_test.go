@@ -48,7 +48,6 @@ func TestFaultsOfPolicies(t *testing.T) {
 		zero    = invalid + "none: the zero Limit; " +
 			"a Rate of 0 prohibits only with a Period or a Calendar, and InFlight is at least 1"
 		alone   = invalid + "2 in flight: requests in flight have no rate, period, burst, algorithm or calendar"
-		only    = ": requests in flight are limited by a policy's own InFlight alone"
 		funcAll = "ginlimit: WithLimitFunc: the function returns all of a client's limits, " +
 			"so beside it there is only InFlight"
 	)
@@ -94,11 +93,23 @@ func TestFaultsOfPolicies(t *testing.T) {
 			[]string{invalid + "2 in flight and 3 in flight limit the same"}},
 		"slots twice": {"p", options{slots, ginlimit.WithLimits(slots)},
 			[]string{invalid + "2 in flight and 2 in flight limit the same"}},
-		"slots of an identity": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody, slots)},
-			[]string{`ginlimit: WithIdentity("i")` + only}},
+		"slots of an identity": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody, slots)}, nil},
 		"slots of an identity, beside a limit": {"p",
-			options{hour, ginlimit.WithIdentity("i", testkit.Everybody, hour, slots)},
-			[]string{`ginlimit: WithIdentity("i")` + only}},
+			options{hour, ginlimit.WithIdentity("i", testkit.Everybody, hour, slots)}, nil},
+		"two numbers of slots of an identity": {"p",
+			options{hour, ginlimit.WithIdentity("i", testkit.Everybody, ginlimit.InFlight(3), slots)},
+			[]string{`ginlimit: WithIdentity("i"): ginlimit: invalid argument: 3 in flight and 2 in flight limit the same`}},
+		"an identity with no slot": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody, ginlimit.InFlight(0))},
+			[]string{`ginlimit: WithIdentity("i"): ` + zero}},
+		"an identity named as the slots of another": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody, slots),
+			ginlimit.WithIdentity("i-c", testkit.Everybody, hour)},
+			[]string{`ginlimit: WithIdentity("i-c"): there is another of that name`}},
+		"an identity whose slots are named as another": {"p", options{hour, ginlimit.WithIdentity("i-c", testkit.Everybody, hour),
+			ginlimit.WithIdentity("i", testkit.Everybody, slots)},
+			[]string{`ginlimit: WithIdentity("i"): there is another of that name`}},
+		"an identity whose slots are named as the policy": {"i-c", options{hour,
+			ginlimit.WithIdentity("i", testkit.Everybody, slots)},
+			[]string{`ginlimit: WithIdentity("i"): there is another of that name`}},
 		"an identity without a limit": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody)},
 			[]string{`ginlimit: WithIdentity("i"): ginlimit: invalid argument: no limit given`}},
 		"an identity named as the slots": {"p", options{slots, ginlimit.WithIdentity("p-c", testkit.Everybody, hour)},
@@ -121,19 +132,20 @@ func TestFaultsOfPolicies(t *testing.T) {
 		"one period, two algorithms": {"p", options{hour, hour.WithAlgorithm(ginlimit.FixedWindow)}, nil},
 		"one period, one algorithm": {"p", options{hour, hour.WithBurst(7)},
 			[]string{invalid + "5/h and 5/h burst 7 have the same period"}},
-		"a queue without slots": {"p", options{hour, ginlimit.WithQueue(1, time.Second)},
-			[]string{"ginlimit: WithQueue: there is no InFlight to wait for"}},
-		"a queue and an identity": {"p",
-			options{slots, ginlimit.WithQueue(1, time.Second), ginlimit.WithIdentity("i", testkit.Everybody, hour)},
-			[]string{"ginlimit: WithQueue: a request with a WithIdentity waits for nothing"}},
+		"a queue for tokens": {"p", options{hour, ginlimit.WithQueue(1, time.Second)}, nil},
+		"a queue for what an identity lacks": {"p", options{ginlimit.Unlimited(), ginlimit.WithQueue(1, time.Second),
+			ginlimit.WithIdentity("i", testkit.Everybody, slots)}, nil},
+		"a queue without anything to wait for": {"p", options{ginlimit.Unlimited(), ginlimit.WithQueue(1, time.Second),
+			ginlimit.WithIdentity("i", testkit.Everybody, ginlimit.Prohibited())},
+			[]string{"ginlimit: WithQueue: there is nothing to wait for"}},
 		"a floor of all": {"p", options{hour, ginlimit.WithFloor(5)},
 			[]string{"ginlimit: WithFloor(5) leaves nothing of 5/h"}},
 		"all at once": {"", options{nil, ginlimit.WithKey(nil),
 			slots.WithBurst(1), slots, slots, hour, testkit.LimitsFrom(hour),
-			ginlimit.WithIdentity("i", testkit.Everybody, slots), noLimit},
+			ginlimit.WithIdentity("i", testkit.Everybody), noLimit},
 			[]string{"ginlimit: option 1 is nil", "ginlimit: WithKey: the function is nil", "ginlimit: option 9 is nil", funcAll,
 				"ginlimit: the policy has no name", alone,
-				invalid + "2 in flight and 2 in flight limit the same", `ginlimit: WithIdentity("i")` + only}},
+				invalid + "2 in flight and 2 in flight limit the same", `ginlimit: WithIdentity("i"): ` + none}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -168,8 +180,7 @@ func TestFaultsOfLimiters(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	bad := []ginlimit.LimiterOption{nil, ginlimit.WithFloor(-1), ginlimit.WithIdentity("i", nil, ginlimit.InFlight(1))}
 	want := []string{"ginlimit: option 1 is nil", "ginlimit: WithFloor(-1): want at least 0",
-		`ginlimit: WithIdentity("i"): the function is nil`,
-		`ginlimit: WithIdentity("i"): requests in flight are limited by a policy's own InFlight alone`}
+		`ginlimit: WithIdentity("i"): the function is nil`}
 	_, err := ginlimit.NewLimiter(rdb, bad...)
 	requireInvalid(t, err, want...)
 	_, err = ginlimit.NewLocal(bad...)
@@ -182,8 +193,8 @@ func TestFaultsOfLimiters(t *testing.T) {
 	require.ErrorContains(t, err, "2147483647/1500d is too large to be counted exactly")
 }
 
-// TestSlotsFromALimitFunc are an error of each call and request, and take nothing.
-func TestSlotsFromALimitFunc(t *testing.T) {
+// TestTwoNumbersOfSlotsFromALimitFunc are an error of each call and request, and take nothing.
+func TestTwoNumbersOfSlotsFromALimitFunc(t *testing.T) {
 	t.Parallel()
 	var failed error
 	p := testkit.NewPolicy(t, testkit.NewLocal(t), "p", testkit.ByUser(), ginlimit.InFlight(1),
@@ -191,7 +202,7 @@ func TestSlotsFromALimitFunc(t *testing.T) {
 			if client == "plain" {
 				return []ginlimit.Limit{ginlimit.PerHour(5)}, nil
 			}
-			return []ginlimit.Limit{ginlimit.PerHour(5), ginlimit.InFlight(2)}, nil
+			return []ginlimit.Limit{ginlimit.PerHour(5), ginlimit.InFlight(2), ginlimit.InFlight(3)}, nil
 		}),
 		ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
 			failed = err
@@ -201,8 +212,7 @@ func TestSlotsFromALimitFunc(t *testing.T) {
 	for name, method := range methodsOf(p, &ctx, &n) {
 		err := method("u")
 		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
-		require.EqualError(t, err,
-			"ginlimit: WithLimitFunc: requests in flight are limited by a policy's own InFlight alone", name)
+		require.EqualError(t, err, "ginlimit: invalid argument: 2 in flight and 3 in flight limit the same", name)
 	}
 	slot, err := p.Acquire(ctx, "u")
 	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)

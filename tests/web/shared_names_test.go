@@ -56,10 +56,11 @@ func TestDefaultsThatDoNotFitAPolicyAreForOthers(t *testing.T) {
 	require.NoError(t, errorOf(l.Policy("rate", hour)))
 	require.NoError(t, errorOf(l.Policy("window", sliding)))
 	require.NoError(t, errorOf(l.Policy("slots", ginlimit.InFlight(1))))
-	require.ErrorContains(t, errorOf(l.Policy("own", hour, queue)), "there is no InFlight to wait for")
+	require.NoError(t, errorOf(l.Policy("free", ginlimit.Unlimited())))
+	require.ErrorContains(t, errorOf(l.Policy("own", ginlimit.Unlimited(), queue)), "there is nothing to wait for")
 	require.ErrorContains(t, errorOf(l.Policy("own", sliding, lease)), "a SlidingWindow has no leases")
-	require.PanicsWithError(t, "ginlimit: WithQueue: there is no InFlight to wait for",
-		func() { ginlimit.New(rdb, hour, queue) })
+	require.PanicsWithError(t, "ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used",
+		func() { ginlimit.New(rdb, sliding, lease) })
 }
 
 // TestByValueReadsNamedTypes: an application's own types of strings and integers are keys.

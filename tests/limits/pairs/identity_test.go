@@ -10,6 +10,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -19,8 +20,8 @@ import (
 // Identities beside other features. See docs/pairs.md.
 
 // withAll counts all clients together, too.
-func withAll(limit ginlimit.Limit) ginlimit.Option {
-	return ginlimit.WithIdentity("all", testkit.Everybody, limit)
+func withAll(limits ...ginlimit.Limit) ginlimit.Option {
+	return ginlimit.WithIdentity("all", testkit.Everybody, limits...)
 }
 
 // westOfUTC has the day of a bubble end a minute after the bubble begins.
@@ -127,16 +128,37 @@ func TestSlotsAndIdentitiesAreTakenTogether(t *testing.T) {
 	})
 }
 
-// TestAQueueGoesWithNoIdentity, though one is the limiter's and the other the policy's.
-func TestAQueueGoesWithNoIdentity(t *testing.T) {
-	t.Parallel()
-	queue, identity := ginlimit.WithQueue(1, time.Second), withAll(ginlimit.PerHour(1))
-	_, err := testkit.NewLocal(t).Policy("api", ginlimit.PerHour(1), ginlimit.InFlight(1), queue, identity)
-	require.ErrorContains(t, err, "WithQueue: a request with a WithIdentity waits for nothing")
-	_, err = testkit.NewLocal(t, queue).Policy("api", ginlimit.PerHour(1), ginlimit.InFlight(1), identity)
-	require.ErrorContains(t, err, "WithQueue: a request with a WithIdentity waits for nothing")
-	_, err = testkit.NewLocal(t, identity).Policy("api", ginlimit.PerHour(1), ginlimit.InFlight(1), queue)
-	require.ErrorContains(t, err, "WithQueue: a request with a WithIdentity waits for nothing")
+// TestAQueueWithIdentities: who lacks a slot of an identity waits for it in order, and so many of a
+// client wait. Who waits takes nothing.
+func TestAQueueWithIdentities(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		router := gin.New()
+		limit, all := ginlimit.PerHour(10), []ginlimit.Limit{ginlimit.PerHour(9), ginlimit.InFlight(1)}
+		router.GET("/", b.Limiter.Handler("p", limit, testkit.ByUser(), withAll(all...), ginlimit.WithQueue(1, 5*time.Second)),
+			func(*gin.Context) { time.Sleep(2 * time.Second) })
+		start := time.Now()
+		var served sync.WaitGroup
+		send := func(user string, code int, after time.Duration) {
+			served.Go(func() {
+				rec := testkit.Get(router, "/", testkit.User(user))
+				assert.Equal(t, code, rec.Code, user)
+				assert.Equal(t, after, time.Since(start).Truncate(100*time.Millisecond), user)
+			})
+			time.Sleep(10 * time.Millisecond)
+		}
+		send("alice", 200, 2*time.Second)
+		send("bob", 200, 4*time.Second)
+		send("bob", 429, 0) // one of bob's waits
+		send("carol", 200, 6*time.Second)
+		send("dave", 429, 5*time.Second) // as long as it may wait
+		served.Wait()
+		for _, user := range []string{"alice", "bob", "carol"} {
+			peek, err := b.Limiter.Peek(t.Context(), ginlimit.Key("p", user), limit)
+			require.NoError(t, err)
+			require.Equal(t, 9, peek.Remaining, user)
+		}
+		require.Zero(t, b.Limiter.Stats().Slots)
+	})
 }
 
 // TestABanIsOfThePolicysOwnKey: a banned client takes nothing of an identity, and what an identity denies bans nobody.

@@ -1,0 +1,291 @@
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Requests in flight at several levels: of an API key, its user, and the account behind.
+
+// levels are the names of the keys under which a request counts, and what each allows.
+var levels = []struct {
+	name           string
+	slots, tokens  int
+	field, slotsOf string
+}{
+	{"key", 2, 30, "X-Key", "key-c"}, {"user", 3, 60, "X-User", "user-c"}, {"account", 4, 90, "X-Account", "account-c"},
+}
+
+// levelsHandler limits requests in flight and requests a day at each level.
+func levelsHandler(l *testkit.Limiter, opts ...ginlimit.PolicyOption) gin.HandlerFunc {
+	return levelsHandlerOf(l, 1, opts...)
+}
+
+// levelsHandlerOf allows so many times as many requests a day.
+func levelsHandlerOf(l *testkit.Limiter, times int, opts ...ginlimit.PolicyOption) gin.HandlerFunc {
+	all := append([]ginlimit.PolicyOption{
+		ginlimit.WithKey(ginlimit.ByHeader("X-Key")), ginlimit.InFlight(levels[0].slots),
+		ginlimit.PerDay(times * levels[0].tokens),
+	}, opts...)
+	for _, level := range levels[1:] {
+		all = append(all, ginlimit.WithIdentity(level.name, ginlimit.ByHeader(level.field),
+			ginlimit.PerDay(times*level.tokens), ginlimit.InFlight(level.slots)))
+	}
+	return l.Handler(levels[0].name, all...)
+}
+
+// inFlight is requests that are being served.
+type inFlight struct {
+	router *gin.Engine
+	all    sync.WaitGroup
+}
+
+// newInFlight serves requests that last until the function that begin returns is called.
+func newInFlight(handlers ...gin.HandlerFunc) *inFlight {
+	f := &inFlight{router: gin.New()}
+	f.router.Use(handlers...)
+	f.router.GET("/", func(c *gin.Context) {
+		ctx := c.Request.Context()
+		ctx.Value(f).(func())()
+	})
+	return f
+}
+
+// held is a request in flight.
+type held struct {
+	end  func()
+	done chan struct{}
+}
+
+// begin begins a request. It returns the response of a denied one, and else how to end it.
+func (f *inFlight) begin(t *testing.T, edit ...func(*http.Request)) (*httptest.ResponseRecorder, *held) {
+	t.Helper()
+	began, end, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	rec := httptest.NewRecorder()
+	req := httptest.NewRequest(http.MethodGet, "/", nil)
+	for _, e := range edit {
+		e(req)
+	}
+	req = req.WithContext(contextWith(req.Context(), f, func() { close(began); <-end }))
+	f.all.Go(func() {
+		defer close(done)
+		f.router.ServeHTTP(rec, req)
+	})
+	select {
+	case <-began:
+		return nil, &held{func() { close(end); <-done }, done}
+	case <-done:
+		return rec, nil
+	}
+}
+
+// TestInFlightAtEveryLevel has requests begin and end at random: each is allowed exactly if every level has a slot and
+// a token, and a denied one takes nothing of any.
+func TestInFlightAtEveryLevel(t *testing.T) {
+	t.Parallel()
+	for name, make := range identityStores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, r := make(t), rand.New(rand.NewPCG(1, 2))
+			f := newInFlight(levelsHandler(l, ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+				c.String(http.StatusTooManyRequests, "%s %s", r.Name, r.Cause)
+			})))
+			type request struct {
+				*held
+				of [3]string
+			}
+			var serving []request
+			slots, tokens := map[string]int{}, map[string]int{}
+			for step := range 400 {
+				if len(serving) > 0 && r.IntN(5) < 2 {
+					i := r.IntN(len(serving))
+					serving[i].end()
+					for _, of := range serving[i].of {
+						slots[of]--
+					}
+					serving = slices.Delete(serving, i, i+1)
+					continue
+				}
+				var of [3]string
+				var edit []func(*http.Request)
+				for i, level := range levels {
+					client := fmt.Sprint(r.IntN(3))
+					of[i], edit = level.name+client, append(edit, testkit.With(level.field, client))
+				}
+				var denies []string
+				for i, level := range levels {
+					switch {
+					case tokens[of[i]] == level.tokens:
+						denies = append(denies, level.name+" rate")
+					case slots[of[i]] == level.slots:
+						denies = append(denies, level.slotsOf+" in_flight")
+					}
+				}
+				what := fmt.Sprintf("step %d: %v, slots %v, tokens %v", step, of, slots, tokens)
+				denied, h := f.begin(t, edit...)
+				if len(denies) > 0 {
+					require.NotNil(t, denied, what)
+					require.Contains(t, denies, denied.Body.String(), what)
+					continue
+				}
+				require.Nil(t, denied, what)
+				serving = append(serving, request{h, of})
+				for _, of := range of {
+					slots[of]++
+					tokens[of]++
+				}
+			}
+			for _, one := range serving {
+				one.end()
+			}
+			for i, level := range levels {
+				p := testkit.NewPolicy(t, l, level.name, ginlimit.PerDay(level.tokens), ginlimit.InFlight(level.slots),
+					ginlimit.WithKey(ginlimit.ByHeader(level.field)))
+				for client := range 3 {
+					rows, err := p.Status(t.Context(), fmt.Sprint(client))
+					require.NoError(t, err)
+					assert.Equal(t, level.tokens-tokens[fmt.Sprint(level.name, client)], rows[0].Remaining, "%s %d", level.name, i)
+					assert.Equal(t, level.slots, rows[1].Remaining, "%s %d", level.name, i)
+				}
+			}
+			require.Zero(t, l.Stats().Slots)
+		})
+	}
+}
+
+// TestFieldsListEachLevel: an item for each level, and for its slots.
+func TestFieldsListEachLevel(t *testing.T) {
+	t.Parallel()
+	f := newInFlight(levelsHandler(testkit.NewLocal(t), ginlimit.WithHeaders(ginlimit.RateLimitDraft)))
+	as := func(key, user, account string) []func(*http.Request) {
+		return []func(*http.Request){testkit.With("X-Key", key), testkit.With("X-User", user), testkit.With("X-Account", account)}
+	}
+	_, one := f.begin(t, as("a", "u", "x")...)
+	_, two := f.begin(t, as("b", "u", "x")...)
+	_, three := f.begin(t, as("c", "u", "x")...)
+	denied, _ := f.begin(t, as("d", "u", "x")...)
+	require.NotNil(t, denied)
+	require.Equal(t, http.StatusTooManyRequests, denied.Code)
+	require.Equal(t, `"key";q=30;w=86400, "key-c";q=2;qu="concurrent-requests", `+
+		`"user";q=60;w=86400, "user-c";q=3;qu="concurrent-requests", `+
+		`"account";q=90;w=86400, "account-c";q=4;qu="concurrent-requests"`,
+		strings.Join(denied.Header()["Ratelimit-Policy"], ", "))
+	require.Contains(t, denied.Header().Get("RateLimit"), `"user-c";r=0;t=1`)
+	require.Contains(t, denied.Body.String(), "user-c")
+	for _, h := range []*held{one, two, three} {
+		h.end()
+	}
+	_, again := f.begin(t, as("d", "u", "x")...)
+	again.end()
+}
+
+// TestPlansHaveSlots: each client has as many as its plan says, and a plan that changes ends nobody.
+func TestPlansHaveSlots(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		source := testkit.NewSource()
+		source.Set("free", ginlimit.InFlight(1), nil)
+		source.Set("paid", ginlimit.InFlight(3), nil)
+		source.Set("other", ginlimit.PerHour(100), nil)
+		p := testkit.NewPolicy(t, e.Limiter, "api", ginlimit.InFlight(2), ginlimit.WithLimitFunc(testkit.SingleLimit(source.Ask)))
+		acquire := func(client string) *ginlimit.Slot {
+			slot, err := p.Acquire(t.Context(), client)
+			require.NoError(t, err)
+			return slot
+		}
+		var slots []*ginlimit.Slot
+		for client, n := range map[string]int{"free": 1, "paid": 3, "other": 2} {
+			for range n {
+				slot := acquire(client)
+				require.True(t, slot.Result().Allowed, client)
+				slots = append(slots, slot)
+			}
+			r := acquire(client).Result()
+			require.Equal(t, []any{false, "api-c", ginlimit.InFlight(n), ginlimit.CauseInFlight}, []any{r.Allowed, r.Name, r.Limit, r.Cause})
+		}
+		source.Set("paid", ginlimit.InFlight(1), nil) // three hold a slot, and go on
+		require.False(t, acquire("paid").Result().Allowed)
+		require.Equal(t, 6, e.Limiter.Stats().Slots)
+		source.Set("paid", ginlimit.InFlight(4), nil)
+		more := acquire("paid")
+		require.True(t, more.Result().Allowed)
+		for _, slot := range append(slots, more) {
+			slot.Release()
+		}
+		require.Zero(t, e.Limiter.Stats().Slots)
+		_, err := testkit.NewPolicy(t, e.Limiter, "two", ginlimit.WithLimitFunc(
+			testkit.SingleLimit(source.Ask))).Acquire(t.Context(), "paid")
+		require.NoError(t, err)
+	})
+}
+
+// TestSlotsInReserve: policies of one name share slots, each up to its own number, so one leaves some to the other.
+func TestSlotsInReserve(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		people := testkit.NewPolicy(t, e.Limiter, "upstream", ginlimit.InFlight(10))
+		batch := testkit.NewPolicy(t, e.Limiter, "upstream", ginlimit.InFlight(8))
+		for range 8 {
+			require.True(t, testkit.Acquire(t, batch).Result().Allowed)
+		}
+		require.False(t, testkit.Acquire(t, batch).Result().Allowed)
+		for range 2 {
+			require.True(t, testkit.Acquire(t, people).Result().Allowed)
+		}
+		require.False(t, testkit.Acquire(t, people).Result().Allowed)
+	})
+}
+
+// TestALevelThatDeniesBansNoOtherClient: a client is banned for what it lacks itself.
+func TestALevelThatDeniesBansNoOtherClient(t *testing.T) {
+	t.Parallel()
+	for name, make := range identityStores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newInFlight(levelsHandler(make(t), ginlimit.WithBan(banTime, banTime), ginlimit.WithDeniedHandler(
+				func(c *gin.Context, r ginlimit.Result) { c.String(429, "%s %s", r.Name, r.Cause) })))
+			as := func(key, account string) []func(*http.Request) {
+				return []func(*http.Request){testkit.With("X-Key", key), testkit.With("X-User", key), testkit.With("X-Account", account)}
+			}
+			var all []*held
+			for i := range 4 { // of the account
+				_, h := f.begin(t, as(fmt.Sprint("key", i/2), "x")...)
+				all = append(all, h)
+			}
+			denied, _ := f.begin(t, as("innocent", "x")...)
+			require.Equal(t, "account-c in_flight", denied.Body.String())
+			denied, h := f.begin(t, as("innocent", "y")...)
+			require.Nil(t, denied, "it is not banned")
+			all = append(all, h)
+			denied, _ = f.begin(t, as("key0", "y")...) // has two
+			require.Contains(t, denied.Body.String(), " ban", "for want of a slot of its own")
+			for _, h := range all {
+				h.end()
+			}
+			denied, _ = f.begin(t, as("key0", "y")...)
+			require.NotNil(t, denied, "it is banned")
+			require.Contains(t, denied.Body.String(), " ban")
+		})
+	}
+}
+
+const banTime = time.Hour
+
+func contextWith(ctx context.Context, key, value any) context.Context {
+	return context.WithValue(ctx, key, value)
+}
