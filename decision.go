@@ -113,8 +113,8 @@ func (d *decision) take(ctx context.Context, p *Policy, n int) error {
 	return e.Take(ctx, int64(n), d.asks, d.answers)
 }
 
-// result returns the decision as one Result: of the key that denies, else of
-// the key closest to exhaustion.
+// result returns the decision as one Result: of the key that denies, else of the key closest to
+// exhaustion. Free slots say nothing of that, unless nothing else is counted.
 func (d *decision) result(p *Policy) (r Result) {
 	found, denied, counted := false, false, false
 	degraded := Source(0) // the source of a decision without the store, if there is one
@@ -126,15 +126,16 @@ func (d *decision) result(p *Policy) (r Result) {
 			degraded = sourceOf(p.limiter.engine, a.Source)
 		}
 	}
-	trial := false // r is a free slot of a dry run, which says nothing of the limits
+	free := false // r is of free slots
 	for i := range d.answers {
 		a := &d.answers[i]
 		if !a.Decided || a.Allowed == denied || counted && !denied && a.Source == engine.FromStatic {
 			continue
 		}
 		this := d.setOf(p, i).result(p.limiter.engine, a)
-		if !found || trial || this.closerThan(r) {
-			r, found, trial = this, true, i < d.own(p) && !denied
+		slots := !denied && this.Limit.InFlight > 0
+		if !found || free && !slots || free == slots && this.closerThan(r) {
+			r, found, free = this, true, slots
 		}
 	}
 	if degraded != FromRedis && !denied {

@@ -1,6 +1,7 @@
 // Command gateway is an AI gateway: each API key may use so many tokens a minute and a calendar
-// month. A request takes an estimate before its answer is streamed, and is settled with what it
-// really used.
+// month, and has so many requests in flight, as have its user and the upstream account behind. A
+// request takes an estimate before its answer is streamed, and is settled with what it really used.
+// One that lacks something waits a moment for it. README.md says how to see each.
 //
 //	go run ./example/gateway                            with a Redis of its own, in the process
 //	go run ./example/gateway -redis 127.0.0.1:6379      with a Redis server
@@ -34,7 +35,9 @@ import (
 )
 
 // apiKeys are those that exist: a header that anybody may invent is no key to count under.
-var apiKeys = map[string]bool{"alice": true, "bob": true}
+var apiKeys = map[string]struct{ user, account string }{
+	"alice": {"alice", "acme"}, "alice-ci": {"alice", "acme"}, "bob": {"bob", "acme"},
+}
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8082", "the address to listen on")
@@ -83,17 +86,23 @@ func router(limiter *ginlimit.Limiter) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery())
-	limit := limiter.Handler("tokens", ginlimit.PerMinute(3000),
-		ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1)),
-		ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")), ginlimit.WithCost(estimate), ginlimit.WithSettle(used))
+	limit := limiter.Handler("api key", ginlimit.PerMinute(3000),
+		ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1)), ginlimit.InFlight(2),
+		ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")), ginlimit.WithCost(estimate), ginlimit.WithSettle(used),
+		ginlimit.WithIdentity("user", ginlimit.ByValue("user"), ginlimit.InFlight(3)),
+		ginlimit.WithIdentity("account", ginlimit.ByValue("account"), ginlimit.InFlight(4)),
+		ginlimit.WithQueue(4, 2*time.Second), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))
 	r.POST("/v1/complete", authenticate, parse, limit, complete)
 	return r
 }
 
 func authenticate(c *gin.Context) {
-	if !apiKeys[c.GetHeader("X-API-Key")] {
-		c.AbortWithStatusJSON(http.StatusUnauthorized, gin.H{"error": "X-API-Key: want alice or bob"})
+	key, known := apiKeys[c.GetHeader("X-API-Key")]
+	if !known {
+		c.AbortWithStatusJSON(http.StatusUnauthorized, gin.H{"error": "X-API-Key: want alice, alice-ci or bob"})
 	}
+	c.Set("user", key.user)
+	c.Set("account", key.account)
 }
 
 type request struct {

@@ -8,8 +8,10 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -61,6 +63,17 @@ func TestGateway(t *testing.T) {
 		response, _ := ask("alice", body)
 		require.Equal(t, want, response.StatusCode, body)
 	}
+	for _, item := range []string{`"api-key-c";q=2`, `"user-c";q=3`, `"account-c";q=4`} {
+		require.Contains(t, first.Header.Get("RateLimit-Policy"), item)
+	}
+	var all sync.WaitGroup
+	for range 5 { // two at once, the others wait
+		all.Go(func() {
+			response, _ := ask("alice-ci", `{"prompt":"one two","max_tokens":50}`)
+			assert.Equal(t, http.StatusOK, response.StatusCode)
+		})
+	}
+	all.Wait()
 	stranger, _ := ask("mallory", cheap)
 	require.Equal(t, http.StatusUnauthorized, stranger.StatusCode)
 	stop()

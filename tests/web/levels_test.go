@@ -289,3 +289,19 @@ const banTime = time.Hour
 func contextWith(ctx context.Context, key, value any) context.Context {
 	return context.WithValue(ctx, key, value)
 }
+
+// TestFreeSlotsAreNotClosestToExhaustion: the header fields of one limit are of tokens, as long as slots are free.
+func TestFreeSlotsAreNotClosestToExhaustion(t *testing.T) {
+	t.Parallel()
+	for name, make := range identityStores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := make(t)
+			slots := ginlimit.WithIdentity("user", testkit.Everybody, ginlimit.InFlight(3))
+			rec := testkit.Get(testkit.Serve(l.Handler("tokens", ginlimit.PerHour(100), slots)), "/")
+			require.Equal(t, []string{"100", "99"}, []string{rec.Header().Get("X-RateLimit-Limit"), testkit.Remaining(rec)})
+			rec = testkit.Get(testkit.Serve(l.Handler("unlimited", ginlimit.Unlimited(), slots)), "/")
+			require.Equal(t, []string{"3", "2"}, []string{rec.Header().Get("X-RateLimit-Limit"), testkit.Remaining(rec)})
+		})
+	}
+}
