@@ -170,7 +170,7 @@ func (t *together) joint(e *Engine, n int64) *dispatch.Call {
 	c := t.call
 	key, hash := c.Key, c.Hash
 	c.Reset(op, nil)
-	c.Key, c.Hash = key, hash
+	c.Key, c.Hash, c.Attempt = key, hash, t.calls[0].Attempt
 	for part := range parts {
 		for _, single := range t.calls {
 			own := partOf(single.Buckets, part)

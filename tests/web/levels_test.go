@@ -305,3 +305,38 @@ func TestFreeSlotsAreNotClosestToExhaustion(t *testing.T) {
 		})
 	}
 }
+
+// TestLevelsOfSlotsAlone, without any limit of tokens, in force and in a dry run.
+func TestLevelsOfSlotsAlone(t *testing.T) {
+	t.Parallel()
+	for name, make := range identityStores {
+		for _, dry := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, dry run %t", name, dry), func(t *testing.T) {
+				t.Parallel()
+				var found []bool
+				options := []ginlimit.PolicyOption{ginlimit.InFlight(3), ginlimit.WithKey(ginlimit.ByHeader("X-Key")),
+					ginlimit.WithIdentity("user", ginlimit.ByHeader("X-User"), ginlimit.InFlight(2))}
+				if dry {
+					options = append(options, ginlimit.WithDryRun())
+				}
+				f := newInFlight(make(t).Handler("key", options...), func(c *gin.Context) {
+					r, _ := ginlimit.FromContext(c)
+					found = append(found, r.Allowed)
+				})
+				var all []*held
+				for _, user := range []string{"a", "a", "a", "b", "b"} {
+					denied, h := f.begin(t, testkit.With("X-Key", "k"), testkit.With("X-User", user))
+					if denied != nil {
+						found = append(found, false)
+						continue
+					}
+					all = append(all, h)
+				}
+				require.Equal(t, []bool{true, true, false, true, false}, found)
+				for _, h := range all {
+					h.end()
+				}
+			})
+		}
+	}
+}
