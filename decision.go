@@ -268,7 +268,7 @@ type Slot struct {
 //
 // If [Slot.Result] allows it, do the work and call Release. A denial comes with a Slot that holds
 // nothing, an error without one; for errors see [Policy]. With [WithQueue] it waits for
-// a slot. A policy without InFlight has a slot for everybody.
+// what is missing. A policy without InFlight has a slot for everybody.
 func (p *Policy) Acquire(ctx context.Context, client string) (*Slot, error) {
 	q, err := p.observed(ctx, client, 1)
 	if err != nil {

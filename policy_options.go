@@ -146,10 +146,13 @@ func WithFloor(n int) Option {
 // requests of a client in this process, each for at most wait. The default is none.
 //
 // They are served in order of arrival in this process, for each key that lacks something: a client
-// whose account is busy holds up nobody of another account. A request is denied at once if length
-// others of its client wait, or if its tokens would come later than wait or its own deadline;
-// Retry-After says when they come. When a slot is free nobody knows: for that it waits. A slot that
-// another process releases is found within 100 ms, or later if more than 50 clients wait.
+// whose account is busy holds up nobody of another account. A request that lacks something of two keys
+// waits for one, then for the other, and keeps its place by arrival, but needs both at one moment. A
+// request is denied at once if length others of its client wait, or 16,384 others for the same key, or
+// if its tokens would come later than wait or its own deadline; Retry-After says when they come. When a
+// slot is free nobody knows: for that it waits. A process looks ten times a second whether another has
+// released one, or more seldom if more than 50 keys are waited for; those that wait in the process
+// that releases it are first.
 //
 // Requests and [Policy.Acquire] wait, other methods do not. A request that costs 0, one of a client
 // that is banned, and one of a [WithDryRun] wait for nothing. A policy without any limit that counts

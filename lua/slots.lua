@@ -19,13 +19,14 @@
 -- its slots for life after its last report, so a dead process' slots become free. A missing key
 -- means that nobody holds a slot, so expiry loses nothing.
 
-local byte, find, gmatch, gsub, sub = string.byte, string.find, string.gmatch, string.gsub, string.sub
+local byte, find, sub = string.byte, string.find, string.sub
+local gmatch, gsub = string.gmatch, string.gsub
 
 -- readSlots reads the slots of one process and of the others. The process' attempts up to number
 -- ended have ended, and hold held slots. Its own report counts if Redis does not know the process,
--- or has had no report from it for life. The key's value may be known, or else nil. The entries of the other processes stay in list: from byte
--- from to byte to, and from byte after on. Copying strings costs Lua time for each byte, and the
--- list of many processes is long.
+-- or has had no report from it for life. The key's value may be known, or else nil. The entries of
+-- the other processes stay in list: from byte from to byte to, and from byte after on. Copying
+-- strings costs Lua time for each byte, and the list of many processes is long.
 local function readSlots(key, process, ended, held, value)
   local s = {
     ended = ended, held = held, later = '', count = 0, others = 0,
@@ -52,7 +53,8 @@ local function readSlots(key, process, ended, held, value)
       at = find(value, process .. ' ', at + 1, true)
     end
     if at then
-      at, last, known, kept, all, later = find(value, '^ %S+ (%d+) (%d+) (%d+) %d+ ([%d,]*);', at - 1)
+      local pattern = '^ %S+ (%d+) (%d+) (%d+) %d+ ([%d,]*);'
+      at, last, known, kept, all, later = find(value, pattern, at - 1)
     end
     if at then s.others, s.to, s.after = total - all, at - 1, last + 1 end
   else

@@ -95,5 +95,6 @@ func (e *Engine) changed(key []byte, hash uint64, err error) {
 	e.denied.Forget(key, hash, mayStillHappen(err))
 	if !e.waiting.Empty() {
 		e.waiting.Wake(string(key))
+		e.waiting.Wake(slotsOf(key))
 	}
 }

@@ -124,7 +124,7 @@ type Engine struct {
 	bans       bans             // that it knows of
 	waiting    fifo.Queues      // of callers that wait for tokens or slots
 	places     fifo.Places      // of the requests of each client that wait
-	looking    atomic.Int64     // callers that look for slots now and then, one for each client
+	looking    atomic.Int64     // callers that look for slots now and then, one for each line
 	background dispatch.Background
 	unreturned unreturned
 

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -18,6 +17,8 @@ const (
 	// maxLooks is how often a second an engine looks for slots of all clients together. If many
 	// callers wait, each looks more seldom.
 	maxLooks = 500
+	// maxLine is how many requests of all clients wait for one key.
+	maxLine = 1 << 14
 )
 
 // Queue bounds how many requests of a client wait in this process, and for how long.
@@ -32,8 +33,9 @@ type Queue struct {
 // A request waits in the line of the key that lacks something. Only the first of a line tries; the
 // others follow in order of arrival. Whoever lacks something of another key then changes to its line.
 func (e *Engine) TakeQueued(ctx context.Context, n int64, asks []Ask, answers []Answer, client int, q Queue) error {
-	ends := time.Now().Add(q.Wait)
-	r := queued{e: e, n: n, asks: asks, answers: answers, client: client, until: ends}
+	began := time.Now()
+	ends := began.Add(q.Wait)
+	r := queued{e: e, n: n, asks: asks, answers: answers, client: client, began: began, until: ends}
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(ends) {
 		r.until = deadline
 	}
@@ -58,6 +60,11 @@ func (e *Engine) TakeQueued(ctx context.Context, n int64, asks []Ask, answers []
 		return r.denyBehind(ctx, at)
 	}
 	defer e.places.Leave(place)
+	if busy {
+		if done, err := r.lookBehind(ctx); done {
+			return err
+		}
+	}
 	within, cancel := context.WithDeadline(ctx, ends)
 	defer cancel()
 	return r.wait(ctx, within, at, busy)
@@ -70,6 +77,7 @@ type queued struct {
 	asks    []Ask
 	answers []Answer
 	client  int
+	began   time.Time     // in a line it stands before those that came later
 	until   time.Time     // it waits no longer; its context may end by itself then
 	bans    []bucket.Bans // of the Asks
 }
@@ -108,15 +116,15 @@ func (r *queued) try(ctx context.Context) error {
 	for i := range r.asks {
 		r.asks[i].Set = r.asks[i].Set.Now() // a calendar period may be over
 	}
-	return r.e.Take(ctx, r.n, r.asks, r.answers)
+	err := r.e.Take(ctx, r.n, r.asks, r.answers)
+	for i := range r.asks {
+		r.asks[i].again = true
+	}
+	return err
 }
 
-// tokens and slots return what a request lacks of an Ask.
-func (r *queued) tokens(i int) lack { return lack{ask: i, line: r.e.queueOf(&r.asks[i])} }
-
-func (r *queued) slots(i int) lack {
-	return lack{ask: i, line: slotQueue(r.e.key(&r.asks[i])), slot: true}
-}
+// of returns the line of an Ask, for its tokens and its slots.
+func (r *queued) of(i int) lack { return lack{ask: i, line: r.e.lineOf(&r.asks[i])} }
 
 // busyLine returns the first line of the Asks in which others wait.
 func (r *queued) busyLine() (lack, bool) {
@@ -124,15 +132,9 @@ func (r *queued) busyLine() (lack, bool) {
 		if r.e.waiting.Empty() {
 			break
 		}
-		if r.asks[i].attempts() {
-			if l := r.slots(i); r.e.waiting.Len(l.line) > 0 {
-				return l, true
-			}
-		}
-		if r.asks[i].Set.Counts(rules.Limits) {
-			if l := r.tokens(i); r.e.waiting.Len(l.line) > 0 {
-				return l, true
-			}
+		if l := r.of(i); r.asks[i].Set.Counts(r.asks[i].Scope) && r.e.waiting.Len(l.line) > 0 {
+			l.slot = r.asks[i].attempts() && r.e.waiting.Next(l.line).IsZero()
+			return l, true
 		}
 	}
 	return lack{}, false
@@ -155,21 +157,23 @@ func (r *queued) lacks() (l lack, waits bool) {
 	if ask < 0 {
 		return lack{}, false
 	}
+	l = r.of(ask)
 	if slots := r.asks[ask].Set.Slots(); slots >= 0 && r.answers[ask].Resource == slots {
-		return r.slots(ask), true
+		l.slot = true
+		return l, true
 	}
-	l = r.tokens(ask)
 	l.at = time.Now().Add(r.answers[ask].RetryAfter)
 	return l, true
 }
 
 // expected returns when a request that now comes into a line has its tokens, if those before it take
-// as many; the zero time if nobody knows.
+// theirs; the zero time if nobody knows.
 func (r *queued) expected(l lack) time.Time {
 	if l.slot {
 		return time.Time{}
 	}
-	at, before := l.at, r.e.waiting.Len(l.line)
+	at := l.at
+	before, tokens := r.e.waiting.Before(l.line, r.began)
 	if before > 0 {
 		if first := r.e.waiting.Next(l.line); first.After(at) {
 			at = first
@@ -178,31 +182,34 @@ func (r *queued) expected(l lack) time.Time {
 	if at.IsZero() {
 		at = time.Now()
 	}
-	return at.Add(time.Duration(before) * r.asks[l.ask].Set.Regain(r.n))
+	return at.Add(r.asks[l.ask].Set.Regain(tokens, r.n))
+}
+
+// lookBehind looks, before a request joins others that wait, at what they need not lack: it is done if
+// the client is banned, or its tokens come too late.
+func (r *queued) lookBehind(ctx context.Context) (done bool, err error) {
+	for i := range r.asks {
+		ask, answer := &r.asks[i], &r.answers[i]
+		if !ask.Set.Counts(rules.Tokens) {
+			continue
+		}
+		ask.Set = ask.Set.Now()
+		if err := r.look(ctx, ask, answer); err != nil {
+			return true, err
+		}
+		if l, waits := r.lacks(); !answer.Allowed && (!waits || l.at.After(r.until)) {
+			return true, r.deny(ctx, nil)
+		}
+		answer.reset()
+	}
+	return false, nil
 }
 
 // wait waits in lines until the request is allowed or waits no more. If it came into a line behind
 // others, it has not tried yet.
 func (r *queued) wait(ctx, within context.Context, l lack, behind bool) error {
-	e := r.e
 	for {
-		joined := time.Now()
-		leave, wake, err := e.waiting.Join(within, e.closed, l.line, math.MaxInt)
-		waited := time.Since(joined)
-		r.answers[r.client].Waited += waited
-		switch {
-		case ctx.Err() != nil:
-			if leave != nil {
-				leave()
-			}
-			return ended(ctx)
-		case err != nil: // it never had its turn
-			return r.denyBehind(ctx, l)
-		case leave == nil:
-			return errClosed()
-		}
-		next, moves, err := r.turn(ctx, within, l, wake, behind || l.slot || waited > time.Millisecond)
-		leave()
+		next, moves, err := r.waitIn(ctx, within, l, behind)
 		if !moves {
 			return err
 		}
@@ -210,14 +217,30 @@ func (r *queued) wait(ctx, within context.Context, l lack, behind bool) error {
 	}
 }
 
+// waitIn waits in one line.
+func (r *queued) waitIn(ctx, within context.Context, l lack, behind bool) (next lack, moves bool, err error) {
+	e, joined := r.e, time.Now()
+	leave, wake, err := e.waiting.JoinAt(within, e.closed, l.line, maxLine, r.began, r.n)
+	if leave != nil {
+		defer leave()
+	}
+	waited := time.Since(joined)
+	r.answers[r.client].Waited += waited
+	switch {
+	case ctx.Err() != nil:
+		return lack{}, false, ended(ctx)
+	case err != nil: // it found no place, or never had its turn
+		return lack{}, false, r.denyBehind(ctx, l)
+	case leave == nil:
+		return lack{}, false, errClosed()
+	}
+	return r.turn(ctx, within, l, wake, behind || l.slot || waited > time.Millisecond)
+}
+
 // turn is what a request does while it is the first of a line. It moves to the next if it lacks
 // something else.
 func (r *queued) turn(ctx, within context.Context, l lack, wake <-chan struct{}, now bool) (next lack, moves bool, err error) {
 	e := r.e
-	if l.slot {
-		e.looking.Add(1)
-		defer e.looking.Add(-1)
-	}
 	for ; ; now = true {
 		if now {
 			err := r.try(ctx)
@@ -227,7 +250,7 @@ func (r *queued) turn(ctx, within context.Context, l lack, wake <-chan struct{},
 				return lack{}, false, r.deny(ctx, err)
 			case lacks.line != l.line:
 				if r.expected(lacks).After(r.until) {
-					return lack{}, false, r.deny(ctx, nil)
+					return lack{}, false, r.denyBehind(ctx, lacks)
 				}
 				return lacks, true, nil
 			}
@@ -238,14 +261,17 @@ func (r *queued) turn(ctx, within context.Context, l lack, wake <-chan struct{},
 		}
 		pause := min(maxSleep, time.Until(l.at))
 		if l.slot {
+			e.looking.Add(1)
 			pause = max(slotPause, time.Duration(e.looking.Load())*time.Second/maxLooks)
 			if last := time.Until(r.until.Add(-e.Timeout)); last > 0 {
 				pause = min(pause, last) // it looks once more before it leaves
 			}
-		} else {
-			e.waiting.Expect(l.line, l.at)
 		}
+		e.waiting.Expect(l.line, l.at)
 		err := e.sleep(within, &r.answers[r.client], pause, wake)
+		if l.slot {
+			e.looking.Add(-1)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return lack{}, false, ended(ctx)
@@ -283,10 +309,13 @@ func (r *queued) denyBehind(ctx context.Context, l lack) error {
 	ask, answer := &r.asks[l.ask], &r.answers[l.ask]
 	if l.slot {
 		r.forget()
-		r.e.noSlot(ask, answer, clientkey.Hash(r.e.key(ask)))
+		if r.known() {
+			return nil
+		}
+		r.e.noSlot(ask, answer, clientkey.Hash(r.e.key(ask)), r.banned())
 		return nil
 	}
-	if answer.Decided && !answer.Allowed && r.e.waiting.Len(l.line) == 0 {
+	if before, _ := r.e.waiting.Before(l.line, r.began); before == 0 && answer.Decided && !answer.Allowed {
 		return r.deny(ctx, nil) // it has tried
 	}
 	at := r.expected(l)
@@ -309,6 +338,49 @@ func (r *queued) denyBehind(ctx context.Context, l lack) error {
 	return nil
 }
 
+// known finds an Ask that this process knows to be denied for longer than a slot may be missing.
+func (r *queued) known() bool {
+	for i := range r.asks {
+		ask, answer := &r.asks[i], &r.answers[i]
+		if !ask.Set.Counts(rules.Limits) {
+			continue
+		}
+		if r.knows(ask, answer) && (answer.RetryAfter < 0 || answer.RetryAfter > slotRetry) {
+			return true
+		}
+		answer.reset()
+	}
+	return false
+}
+
+// knows reports whether a request is known to lack tokens, or to be banned, and if so fills in the answer.
+// Denials are remembered of a try, which may want a slot too, and of a look.
+func (r *queued) knows(asked *Ask, answer *Answer) bool {
+	ask := *asked
+	for _, ask.Scope = range [...]rules.Scope{asked.Scope, rules.Tokens} {
+		c := r.e.call(takeAll(r.n, &ask), &ask, ask.Scope)
+		denied := r.e.isDenied(c, &ask)
+		if denied {
+			answer.begin(r.e, &ask, c)
+			answer.judge(c, c.Op, &ask, FromCache)
+		}
+		if r.e.release(c); denied {
+			return true
+		}
+	}
+	return false
+}
+
+// banned returns for how long this process knows the client to be banned.
+func (r *queued) banned() (left time.Duration) {
+	for i := range r.asks {
+		if ask := &r.asks[i]; ask.bans() {
+			left = max(left, r.e.bans.left(clientkey.Hash(r.e.key(ask))))
+		}
+	}
+	return left
+}
+
 // forget forgets what was decided before.
 func (r *queued) forget() {
 	for i := range r.answers {
@@ -316,16 +388,25 @@ func (r *queued) forget() {
 	}
 }
 
-// look finds what a request that takes nothing would meet.
-func (r *queued) look(ctx context.Context, ask *Ask, answer *Answer) error {
-	c := r.e.call(takeAll(r.n, ask), ask, ask.Scope)
-	known := r.e.isDenied(c, ask)
-	if known {
-		answer.begin(r.e, ask, c)
-		answer.judge(c, c.Op, ask, FromCache)
-	}
-	if r.e.release(c); known {
+// look finds whether a request lacks tokens or is banned, without taking anything. It asks Redis only for
+// what is not known.
+func (r *queued) look(ctx context.Context, asked *Ask, answer *Answer) error {
+	e, ask := r.e, *asked
+	answer.reset()
+	if r.knows(asked, answer) {
 		return nil
 	}
-	return r.e.take(ctx, ctx, bucket.Peek(r.n), r.n, ask, answer)
+	ask.Scope = min(ask.Scope, rules.Tokens)
+	c := e.call(bucket.Peek(r.n), &ask, ask.Scope)
+	defer e.release(c)
+	answer.begin(e, &ask, c)
+	if err := e.store.Do(ctx, c); err != nil {
+		return e.fallBack(ctx, c, c.Op, &ask, answer, err)
+	}
+	answer.judge(c, c.Op, &ask, FromStore)
+	if !answer.Allowed {
+		c.Op.Charges = 1
+		e.remember(c)
+	}
+	return nil
 }

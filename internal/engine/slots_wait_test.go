@@ -192,8 +192,15 @@ func TestACallerLooksForTheSlotsOfOtherProcesses(t *testing.T) {
 	}
 }
 
+// twoTokens is a question about a slot and one of two tokens an hour.
+func twoTokens(client string) engine.Ask {
+	a := ask(client, setOf(perHour(2), bucket.NewSlots(1)))
+	a.Scope = rules.All
+	return a
+}
+
 // TestManyCallersLookMoreSeldom, five hundred times a second together. A caller that looks sees
-// here that the client is blocked for too long.
+// here that there is no token for half an hour.
 func TestManyCallersLookMoreSeldom(t *testing.T) {
 	for name, row := range map[string]struct {
 		callers             int
@@ -214,12 +221,13 @@ func TestManyCallersLookMoreSeldom(t *testing.T) {
 					answers, done := make([]engine.Answer, row.callers), make([]<-chan error, row.callers)
 					var one engine.Ask
 					for i := range row.callers {
-						one = acquiring(fmt.Sprint(round, " ", i), 1)
+						one = twoTokens(fmt.Sprint(round, " ", i))
 						take(t, e, 1, one)
 						done[i] = queued(t.Context(), e, one, &answers[i], 1, row.wait)
 					}
 					time.Sleep(row.gone)
-					require.NoError(t, e.Block(t.Context(), time.Hour, &one))
+					one.Scope = rules.Tokens
+					take(t, e, 1, one)
 					require.NoError(t, <-done[last])
 					require.Equal(t, row.noticed, time.Since(start))
 					require.False(t, answers[last].Allowed)
@@ -227,11 +235,12 @@ func TestManyCallersLookMoreSeldom(t *testing.T) {
 						require.NoError(t, <-done[i])
 					}
 				}
-				alone := acquiring("alone", 1)
+				alone := twoTokens("alone")
 				take(t, e, 1, alone)
 				start := time.Now()
 				looks := queued(t.Context(), e, alone, new(engine.Answer), 1, time.Second)
-				require.NoError(t, e.Block(t.Context(), time.Hour, &alone))
+				alone.Scope = rules.Tokens
+				take(t, e, 1, alone)
 				require.NoError(t, <-looks)
 				require.Equal(t, 100*ms, time.Since(start), "nobody else looks any more")
 			})

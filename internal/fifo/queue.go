@@ -28,9 +28,16 @@ type Queues struct {
 // queue holds the callers of a name. It is the first caller's turn. Queues.mu guards it.
 type queue struct {
 	name    string
-	waiting list.List     // of chan struct{}, each closed when its caller's turn begins
+	waiting list.List     // of *caller
 	wake    chan struct{} // buffered; wakes the caller whose turn it is
 	next    time.Time     // set by Expect
+}
+
+// caller is one that waits.
+type caller struct {
+	turn  chan struct{} // closed when its turn begins
+	since time.Time
+	wants int64
 }
 
 // ErrFull means that the queue has no place left.
@@ -42,6 +49,13 @@ var ErrFull = errors.New("the queue is full")
 // queue.
 func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, name Name, maxLen int) (leave func(),
 	wake <-chan struct{}, err error) {
+	return q.JoinAt(ctx, stop, name, maxLen, time.Now(), 1)
+}
+
+// JoinAt is Join of a caller that has waited elsewhere since a time, and wants so much: it stands
+// before those that came later, but for the one whose turn it is.
+func (q *Queues) JoinAt(ctx context.Context, stop <-chan struct{}, name Name, maxLen int, since time.Time,
+	wants int64) (leave func(), wake <-chan struct{}, err error) {
 	turn := make(chan struct{})
 	q.mu.Lock()
 	l := q.findLocked(name)
@@ -53,7 +67,7 @@ func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, name Name, maxL
 		l = q.addLocked(name)
 		close(turn)
 	}
-	element := l.waiting.PushBack(turn)
+	element := l.insertLocked(&caller{turn, since, wants})
 	q.mu.Unlock()
 	select {
 	case <-turn:
@@ -69,6 +83,18 @@ func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, name Name, maxL
 	}
 	q.leave(name, l, element)
 	return nil, nil, err
+}
+
+// insertLocked adds a caller behind those that came before it, and behind the first.
+func (l *queue) insertLocked(c *caller) *list.Element {
+	before := l.waiting.Back()
+	for before != nil && before.Prev() != nil && c.since.Before(before.Value.(*caller).since) {
+		before = before.Prev()
+	}
+	if before == nil {
+		return l.waiting.PushBack(c)
+	}
+	return l.waiting.InsertAfter(c, before)
 }
 
 // Expect sets when the caller whose turn it is expects what it waits for.
@@ -123,6 +149,23 @@ func (q *Queues) Empty() bool {
 	return len(q.keys) == 0
 }
 
+// Before returns how many callers of a queue stand before one that has waited since a time, and how
+// much they want together.
+func (q *Queues) Before(name Name, since time.Time) (callers int, want int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.findLocked(name)
+	if l == nil {
+		return 0, 0
+	}
+	for e := l.waiting.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*caller); e.Prev() == nil || !since.Before(c.since) {
+			callers, want = callers+1, want+c.wants
+		}
+	}
+	return callers, want
+}
+
 // Len returns the number of callers in a queue.
 func (q *Queues) Len(name Name) int {
 	q.mu.Lock()
@@ -143,7 +186,7 @@ func (q *Queues) leave(name Name, l *queue, element *list.Element) {
 	case l.waiting.Len() == 0:
 		q.removeLocked(name)
 	case first:
-		close(l.waiting.Front().Value.(chan struct{}))
+		close(l.waiting.Front().Value.(*caller).turn)
 	}
 }
 

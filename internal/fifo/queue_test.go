@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -210,4 +211,31 @@ func TestNobodyIsLeftBehind(t *testing.T) {
 			require.True(t, q.Empty())
 		})
 	}
+}
+
+// TestACallerThatWaitedElsewhereStandsBeforeLaterOnes, but not before the one whose turn it is.
+func TestACallerThatWaitedElsewhereStandsBeforeLaterOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q Queues
+		start, order := time.Now(), make(chan int, 5)
+		join := func(since int) {
+			go func() {
+				leave, _, err := q.JoinAt(t.Context(), nil, Name{Key: "k"}, math.MaxInt, start.Add(time.Duration(since)*time.Second), int64(since))
+				assert.NoError(t, err)
+				order <- since
+				time.Sleep(time.Second)
+				leave()
+			}()
+			synctest.Wait()
+		}
+		for _, since := range []int{5, 3, 4, 1, 3} {
+			join(since)
+		}
+		callers, want := q.Before(Name{Key: "k"}, start.Add(3*time.Second))
+		require.Equal(t, []int{4, 5 + 1 + 3 + 3}, []int{callers, int(want)}, "the first, and those that came before or with it")
+		for _, want := range []int{5, 1, 3, 3, 4} {
+			require.Equal(t, want, <-order)
+		}
+		time.Sleep(time.Second)
+	})
 }

@@ -223,11 +223,15 @@ func (s *Set) JudgeLeased(states []bucket.State, n, left int64, report Report, s
 	return closest, statuses
 }
 
-// Regain returns how long the token buckets take to regain n tokens.
-func (s *Set) Regain(n int64) (d time.Duration) {
+// Regain returns how much later n tokens are there if others take some tokens before: as a token bucket
+// regains them, or a window for each time that it is used up.
+func (s *Set) Regain(others, n int64) (d time.Duration) {
 	for i := range s.resources[:s.limits] {
-		if s.resources[i].Kind == bucket.Token {
-			d = max(d, duration(s.resources[i].RegainTime(n)))
+		switch b := &s.resources[i]; b.Kind {
+		case bucket.Token:
+			d = max(d, duration(bucket.CeilDiv(min(others, bucket.MaxUnits/b.Cost)*b.Cost, b.Drain)))
+		default:
+			d = max(d, time.Duration((others+n-1)/max(1, b.Burst))*duration(b.Period))
 		}
 	}
 	return d

@@ -1,0 +1,117 @@
+package engine_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// takes takes a token and a slot of each Ask in the background, and waits for what is missing.
+func takes(t *testing.T, e *engine.Engine, asks []engine.Ask, q engine.Queue) ([]engine.Answer, <-chan error) {
+	answers := make([]engine.Answer, len(asks))
+	done := goes(func() error { return e.TakeQueued(t.Context(), 1, asks, answers, 0, q) })
+	synctest.Wait()
+	return answers, done
+}
+
+// holding is a question about slots alone.
+func holding(client string, n int64) engine.Ask {
+	a := ask(client, setOf(bucket.NewSlots(n)))
+	a.Scope = rules.All
+	return a
+}
+
+// TestSlotsOfSeveralKeysAreCounted without any limit or ban beside them.
+func TestSlotsOfSeveralKeysAreCounted(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		for _, e := range []*engine.Engine{b.redis(t), b.redis(t)} { // as two processes
+			asks := []engine.Ask{holding("k", 3), holding("u", 9)}
+			answers := make([]engine.Answer, 2)
+			require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+			require.True(t, answers[0].HasSlot() && answers[1].HasSlot())
+		}
+		other := b.redis(t)
+		answers := make([]engine.Answer, 2)
+		for i, want := range []bool{true, false} {
+			require.NoError(t, other.Take(t.Context(), 1, []engine.Ask{holding("k", 3), holding("u", 9)}, answers))
+			require.Equal(t, want, answers[0].Allowed, i)
+		}
+		require.Equal(t, 0, answers[0].Resource)
+	})
+}
+
+// TestWhoMayHoldMoreSlotsWaitsForLess: it has a line of its own.
+func TestWhoMayHoldMoreSlotsWaitsForLess(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		batch, people := holding("k", 2), holding("k", 3)
+		q := engine.Queue{Length: 9, Wait: time.Minute}
+		held := take(t, e, 1, batch)
+		take(t, e, 1, batch)
+		_, waits := takes(t, e, []engine.Ask{batch}, q)
+		answers, done := takes(t, e, []engine.Ask{people}, q)
+		require.NoError(t, <-done)
+		require.True(t, answers[0].HasSlot())
+		release(e, people, answers[0])
+		synctest.Wait()
+		require.Empty(t, waits)
+		start := time.Now()
+		release(e, batch, held)
+		require.NoError(t, <-waits)
+		require.Zero(t, time.Since(start))
+	})
+}
+
+// TestWhoIsNotHelpedByWaitingDoesNotWait behind others either.
+func TestWhoIsNotHelpedByWaitingDoesNotWait(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
+		account, q := holding("account", 1), engine.Queue{Length: 1, Wait: 10 * time.Second}
+		take(t, e, 1, account)
+		_, waits := takes(t, e, []engine.Ask{ask("first", setOf(perHour(1))), account}, q)
+		start := time.Now()
+
+		banned := ask("banned", setOf(perHour(5), bucket.NewBan(3_600_000, 3_600_000)))
+		banned.Bans = bucket.AllBans
+		require.False(t, take(t, e, 6, banned).Allowed)
+		require.True(t, take(t, e, 5, banned).Allowed)
+		require.True(t, take(t, e, 1, banned).Banned)
+		answers, done := takes(t, e, []engine.Ask{banned, account}, q)
+		require.NoError(t, <-done)
+		require.True(t, answers[0].Banned)
+
+		late := ask("late", setOf(perHour(1)))
+		take(t, e, 1, late)
+		answers, done = takes(t, e, []engine.Ask{late, account}, q)
+		require.NoError(t, <-done)
+		require.False(t, answers[0].Allowed)
+		require.Equal(t, time.Hour, answers[0].RetryAfter.Round(time.Second))
+		require.Zero(t, time.Since(start))
+		require.Empty(t, waits)
+		require.NoError(t, <-waits)
+	})
+}
+
+// TestDenialsBehindAWaiterAreRemembered: they cost Redis one call a second.
+func TestDenialsBehindAWaiterAreRemembered(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, one := b.redis(t), ask("k", setOf(perMinute(6)))
+		e.TrustClock()
+		take(t, e, 6, one)
+		q := engine.Queue{Length: 1, Wait: time.Minute}
+		_, waits := takes(t, e, []engine.Ask{one}, q)
+		b.Sent.Store(0)
+		for range 100 {
+			answers, done := takes(t, e, []engine.Ask{one}, q)
+			require.NoError(t, <-done)
+			require.False(t, answers[0].Allowed)
+			require.Equal(t, 20*time.Second, answers[0].RetryAfter.Round(time.Second), "one is before it")
+		}
+		require.LessOrEqual(t, b.Sent.Load(), int64(2))
+		require.NoError(t, <-waits)
+	})
+}
