@@ -98,8 +98,8 @@ func (s *requestState) hash() uint64 {
 
 // shares reports whether two decisions were about the same bucket.
 func (s *requestState) shares(other *requestState) bool {
-	return s.hash() != 0 && s.hash() == other.hash() && s.asks[s.own(s.by)].Set.Shares(other.asks[other.own(other.by)].Set) &&
-		s.by.limiter.engine.SharesStore(other.by.limiter.engine)
+	return s.hash() != 0 && s.hash() == other.hash() &&
+		s.asks[s.own(s.by)].Set.Shares(other.asks[other.own(other.by)].Set) && s.by.limiter.engine.SharesStore(other.by.limiter.engine)
 }
 
 // closest returns the denial, or else the decision closest to exhaustion.

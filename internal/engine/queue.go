@@ -239,7 +239,8 @@ func (r *queued) waitIn(ctx, within context.Context, l lack, behind bool) (next 
 
 // turn is what a request does while it is the first of a line. It moves to the next if it lacks
 // something else.
-func (r *queued) turn(ctx, within context.Context, l lack, wake <-chan struct{}, now bool) (next lack, moves bool, err error) {
+func (r *queued) turn(ctx, within context.Context, l lack, wake <-chan struct{}, now bool) (next lack, moves bool,
+	err error) {
 	e := r.e
 	for ; ; now = true {
 		if now {

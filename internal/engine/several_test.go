@@ -369,3 +369,34 @@ func TestTakingSeveralSettles(t *testing.T) {
 		require.EqualValues(t, 9, left(t, e, two))
 	})
 }
+
+// TestABanIsForWhatItsOwnKeyLacks, wherever the Ask that bans stands, and what else is asked for.
+func TestABanIsForWhatItsOwnKeyLacks(t *testing.T) {
+	test := func(first bool) func(*testing.T, *bench) {
+		return func(t *testing.T, b *bench) {
+			e := b.redis(t)
+			own, other := ask("own", setOf(perHour(3), bucket.NewBan(60_000, 60_000))), ask("other", setOf(perHour(2)))
+			own.Bans = bucket.AllBans
+			asks := []engine.Ask{own, other}
+			if !first {
+				asks = []engine.Ask{other, own}
+			}
+			take := func() (allowed, banned bool) {
+				answers := make([]engine.Answer, 2)
+				require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+				return answers[0].Allowed && answers[1].Allowed, answers[0].Banned || answers[1].Banned
+			}
+			for _, want := range [][2]bool{{true, false}, {true, false}, {false, false}} {
+				allowed, banned := take()
+				require.Equal(t, want, [2]bool{allowed, banned}, "what the other key lacks bans nobody")
+			}
+			require.NoError(t, e.Reset(t.Context(), &other))
+			for _, want := range [][2]bool{{true, false}, {false, true}} {
+				allowed, banned := take()
+				require.Equal(t, want, [2]bool{allowed, banned}, "what it lacks itself does")
+			}
+		}
+	}
+	t.Run("first", func(t *testing.T) { inBubble(t, test(true)) })
+	t.Run("last", func(t *testing.T) { inBubble(t, test(false)) })
+}
