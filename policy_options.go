@@ -150,9 +150,9 @@ func WithFloor(n int) Option {
 // waits for one, then for the other, and keeps its place by arrival, but needs both at one moment. A
 // request is denied at once if length others of its client wait, or 16,384 others for the same key, or
 // if its tokens would come later than wait or its own deadline; Retry-After says when they come. When a
-// slot is free nobody knows: for that it waits. A process looks ten times a second whether another has
-// released one, or more seldom if more than 50 keys are waited for; those that wait in the process
-// that releases it are first.
+// slot is free nobody knows: for that it waits. Processes that wait for slots of one key take turns. The
+// one whose turn it is looks for a slot that another has released every 20 ms, and the others more
+// seldom, as do processes with more than 10 keys that are waited for.
 //
 // Requests and [Policy.Acquire] wait, other methods do not. A request that costs 0, one of a client
 // that is banned, and one of a [WithDryRun] wait for nothing. A policy without any limit that counts

@@ -3,8 +3,9 @@
 -- and returns its reply and the number of charges made.
 --
 -- KEYS[1 … k]        the limits' buckets and windows, see decide.lua; there may be none
--- KEYS[k + 1 …]      the ban, if any; then the slots of one key or more, if any; then, for a reset,
---                    the records of the buckets, see decide.lua
+-- KEYS[k + 1 …]      the ban, if any; then the slots of one key or more, if any; then, if the request
+--                    waits, the turns of each; then, for a reset, the records of the buckets, see
+--                    decide.lua
 -- ARGV[1 … 3k + 3]   see decide.lua. The verbs are take and reset. A reset does not change slots
 -- ARGV[3k + 4]       ban, slots or both
 -- With a ban, next   milliseconds of the first ban
@@ -13,7 +14,9 @@
 --                    one for want of a slot does
 --                    how many of the first limits are the client's; others' denials do not ban it
 --                    1 if the first slots are the client's, else 0
--- With slots, next   the name of the process; then for each of the keys
+-- With slots, next   the name of the process
+--                    milliseconds until it is no longer known to wait for a slot; 0 if it does not
+--                    then for each of the keys
 --                      the number of slots. Each charge takes one
 --                      the number up to which the process' attempts have ended
 --                      the slots that these attempts hold
@@ -21,7 +24,9 @@
 -- ARGV[last]         k
 --
 -- Reply: a list: the reply for the limits (see decide.lua); with a ban, its remaining milliseconds
--- before and after this call; with slots, how many of each key were in use.
+-- before and after this call; with slots, how many of each key were in use, all if those that are
+-- free are for processes that have waited for longer; and if it waits, 2^40 times its place among the
+-- processes that do.
 --
 -- An attempt that has already ended is late: nobody waits for it, so it takes nothing and is not
 -- denied either.
@@ -32,6 +37,11 @@
 --          bans it for twice as long
 -- A missing key is a client that is neither banned nor on probation, so expiry loses nothing.
 -- State of slots: see slots.lua.
+-- State of turns: one string key, for as long as a process waits for a slot.
+--   value  when the key expires; then the name of each process that waits and until when it is known
+--          to, in the order in which they wait. A process that gets a slot goes to the end
+-- Times are milliseconds since the key was made; the TTL gives the current time. Without the key no
+-- process has a turn, so expiry loses nothing but an order.
 
 local k = ARGV[#ARGV] + 0
 local at, limits = 3 * k + 3, {unpack(KEYS, 1, k)}
@@ -41,8 +51,9 @@ if with ~= 'slots' then
   own, ownSlots = ARGV[at + 5] + 0, ARGV[at + 6]
   at = at + 5
 end
-local process, levels = ARGV[at + 2], 0
-if with ~= 'ban' then levels = (#ARGV - at - 3) / 4 end
+local process, waits, levels = ARGV[at + 2], ARGV[at + 3], 0
+if with ~= 'ban' then levels = (#ARGV - at - 4) / 4 end
+local last = #KEYS - (levels > 0 and waits ~= '0' and levels or 0) -- of the slots
 
 if ARGV[1] == 'reset' then
   if ARGV[3] ~= '0' then
@@ -71,9 +82,48 @@ if ban then
   end
 end
 
+-- readTurns reads which processes wait for a slot. Those that are before this one count.
+local function readTurns(key)
+  local turns = {key = key, now = 0, list = {}}
+  local value = call('GET', key)
+  local ttl = value and call('PTTL', key) or 0
+  if ttl > 0 then
+    turns.now = match(value, '^%d+') - ttl
+    for name, stop in gmatch(value, ' (%S+) (%d+)') do
+      if stop - turns.now > 0 then
+        turns.list[#turns.list + 1] = {name, stop + 0}
+        if name == process then turns.place = #turns.list end
+      end
+    end
+  end
+  turns.before = (turns.place or #turns.list + 1) - 1
+  return turns
+end
+
+-- writeTurns writes which processes wait: this one until stop, or no more.
+local function writeTurns(turns, stop)
+  if not (stop or turns.place) then return end
+  if stop and turns.place then
+    turns.list[turns.place][2] = stop
+  elseif stop then
+    turns.list[#turns.list + 1] = {process, stop}
+  else
+    table.remove(turns.list, turns.place)
+  end
+  local text, ends = '', 0
+  for _, entry in ipairs(turns.list) do
+    text, ends = text .. format(' %s %d', entry[1], entry[2]), max(ends, entry[2])
+  end
+  if ends == 0 then
+    call('DEL', turns.key)
+  else -- where memory is full, the order is lost
+    try('SET', turns.key, format('%d', ends) .. text, 'PX', format('%d', ends - turns.now))
+  end
+end
+
 local slots, mine, others = {}, wanted, wanted -- charges that the client's slots leave, and others'
 for j = 1, levels do
-  local of, key = at + 4 * j - 1, KEYS[#KEYS - levels + j]
+  local of, key = at + 4 * j, KEYS[last - levels + j]
   local s = readSlots(key, process, ARGV[of + 1] + 0, ARGV[of + 2] + 0, found[j])
   s.key, s.attempts = key, ARGV[of + 3]
   if s.later ~= '' then -- do not count a repeated call's own attempts
@@ -89,6 +139,13 @@ for j = 1, levels do
   end
   wanted = min(wanted, ARGV[3] - late)
   local room = max(0, ARGV[of] - s.used)
+  if waits ~= '0' then
+    s.turns = readTurns(KEYS[last + j])
+    if room <= s.turns.before then
+      s.lacks, s.used = true, max(s.used, ARGV[of] + 0)
+    end
+    room = max(0, room - s.turns.before)
+  end
   if j == 1 and ownSlots ~= '0' then mine = room else others = min(others, room) end
   slots[j] = s
 end
@@ -105,6 +162,14 @@ if k > 0 then
   if type(reply) ~= 'table' then reply = {reply} end
 end
 
+for _, s in ipairs(slots) do
+  if s.turns and charges > 0 then
+    writeTurns(s.turns)
+  elseif s.lacks then
+    writeTurns(s.turns, s.turns.now + waits)
+    s.used = s.used + (s.turns.before + 1) * 2 ^ 40
+  end
+end
 for _, s in ipairs(slots) do
   local number = charges
   if number == 0 then break end

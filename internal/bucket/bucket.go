@@ -54,7 +54,7 @@ type State struct {
 	Level int64 // units short of full
 
 	// Of a window, in milliseconds:
-	Soon  int64 // until it has more tokens than after the charge
+	Soon  int64 // until it has more tokens than after the charge; of slots, its process' place among those that wait, or 0
 	Wait  int64 // until one more charge fits; of a ban, how long it lasts after the denial that caused it
 	Reset int64 // until it is full, or until its calendar period ends
 

@@ -32,6 +32,7 @@ type Op struct {
 	Held    int64   // of a Take: tokens taken ahead before, which are to be held for longer
 	N       int64   // tokens of each charge, or tokens; of a Block milliseconds; at least 1, also of a Reset
 	Bans    Bans    // of a Take: which denials ban the client, if there is a ban
+	Waits   int64   // of a Take: milliseconds until its process is no longer known to wait for a slot; 0 if it does not
 	Claims  []Claim // of a Return: what the call has left in each bucket
 	Records Records // of Give, Return and Reset: whether they are recorded too
 }
@@ -101,7 +102,7 @@ func Peek(n int64) Op { return Op{Verb: Take, N: n} }
 func (o Op) Merges(other Op) bool {
 	takes := o.Verb == Take && other.Verb == Take && o.Charges > 0 && other.Charges > 0
 	return takes && o.Ahead+o.Held+other.Ahead+other.Held == 0 &&
-		o.N == other.N && o.Bans == other.Bans && o.Charges <= MaxUnits-other.Charges
+		o.N == other.N && o.Bans == other.Bans && o.Waits == other.Waits && o.Charges <= MaxUnits-other.Charges
 }
 
 // Only returns the Op for one of the buckets.

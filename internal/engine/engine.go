@@ -60,15 +60,16 @@ const (
 type Ask struct {
 	Prefix  string // of the client's key; "" is none
 	Client  string
-	Set     *rules.Set   // the current one; waiting for another calendar period renews it
-	Leases  bool         // leased tokens may serve, and tokens be taken ahead
-	Scope   rules.Scope  // what a request takes; changes have their own
-	Bans    bucket.Bans  // which denials ban the client
-	Failure Failure      // what happens if the store does not decide
-	Settles bool         // what is taken may be given back
-	Waits   bool         // until there are tokens: it is denied for no longer than need be
-	Report  rules.Report // which statuses are wanted
-	again   bool         // a Wait has tried before, and its tokens are counted as wanted
+	Set     *rules.Set    // the current one; waiting for another calendar period renews it
+	Leases  bool          // leased tokens may serve, and tokens be taken ahead
+	Scope   rules.Scope   // what a request takes; changes have their own
+	Bans    bucket.Bans   // which denials ban the client
+	Failure Failure       // what happens if the store does not decide
+	Settles bool          // what is taken may be given back
+	Waits   bool          // until there are tokens: it is denied for no longer than need be
+	Report  rules.Report  // which statuses are wanted
+	again   bool          // a Wait has tried before, and its tokens are counted as wanted
+	turn    time.Duration // until this process is no longer known to wait for a slot; 0 if it does not
 }
 
 // Answer is a decision on an Ask.
@@ -81,6 +82,7 @@ type Answer struct {
 	Waited   time.Duration    // for tokens or a slot
 	Err      error            // why the store did not decide, last; then it may still have the Ask's set
 	attempt  int64            // that holds a slot; 0 is none
+	place    int64            // of this process among those that wait for the slot that it lacks; 0 if not known
 	receipt  *receipt.Receipt // of what was taken; nil if nothing is to be given back
 }
 

@@ -14,6 +14,8 @@ const (
 	// slotPause is after how long a caller that waits for a slot looks again: another process may
 	// have released one.
 	slotPause = 100 * time.Millisecond
+	// turnPause is the same for the process whose turn it is, and for each place after it.
+	turnPause = 20 * time.Millisecond
 	// maxLooks is how often a second an engine looks for slots of all clients together. If many
 	// callers wait, each looks more seldom.
 	maxLooks = 500
@@ -108,7 +110,7 @@ func (r *queued) mayWait() bool {
 func (r *queued) begin() {
 	for i := range r.asks {
 		r.bans = append(r.bans, r.asks[i].Bans)
-		r.asks[i].Bans, r.asks[i].Waits = bucket.NoBans, true
+		r.asks[i].Bans, r.asks[i].Waits, r.asks[i].turn = bucket.NoBans, true, r.e.turn(slotPause)
 	}
 }
 
@@ -263,7 +265,12 @@ func (r *queued) turn(ctx, within context.Context, l lack, wake <-chan struct{},
 		pause := min(maxSleep, time.Until(l.at))
 		if l.slot {
 			e.looking.Add(1)
-			pause = max(slotPause, time.Duration(e.looking.Load())*time.Second/maxLooks)
+			pause = slotPause
+			if place := r.answers[l.ask].place; 0 < place && place < int64(slotPause/turnPause) {
+				pause = time.Duration(place) * turnPause
+			}
+			pause = max(pause, time.Duration(e.looking.Load())*time.Second/maxLooks)
+			r.asks[l.ask].turn = e.turn(pause)
 			if last := time.Until(r.until.Add(-e.Timeout)); last > 0 {
 				pause = min(pause, last) // it looks once more before it leaves
 			}
@@ -289,7 +296,7 @@ func (r *queued) turn(ctx, within context.Context, l lack, wake <-chan struct{},
 func (r *queued) deny(ctx context.Context, err error) error {
 	bans := false
 	for i := range r.asks {
-		r.asks[i].Bans = r.bans[i]
+		r.asks[i].Bans, r.asks[i].turn = r.bans[i], 0
 		bans = bans || r.bans[i] != bucket.NoBans && r.asks[i].bans()
 	}
 	l, waits := r.lacks()
@@ -302,6 +309,11 @@ func (r *queued) deny(ctx context.Context, err error) error {
 		}
 	}
 	return r.try(ctx)
+}
+
+// turn returns for how long a process is known to wait for a slot if it looks again after a pause.
+func (e *Engine) turn(pause time.Duration) time.Duration {
+	return 2*max(pause, slotPause) + min(e.Timeout, slotPause)
 }
 
 // denyBehind denies a request that finds no place in a line, would wait there for too long, or has

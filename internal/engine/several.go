@@ -142,7 +142,7 @@ func (t *together) add(e *Engine, n int64, ask *Ask, answer *Answer) (known bool
 		c.Op.Bans = ask.Bans
 	}
 	if ask.attempts() {
-		e.beginAttempt(c)
+		e.beginAttempt(c, ask)
 	}
 	if !e.isDenied(c, ask) {
 		return false
@@ -164,7 +164,7 @@ func (t *together) joint(e *Engine, n int64) *dispatch.Call {
 	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: max(1, n)}
 	for i, c := range t.calls {
 		op.Charges = min(op.Charges, takeAll(n, t.asks[i]).Charges)
-		op.Bans = max(op.Bans, c.Op.Bans)
+		op.Bans, op.Waits = max(op.Bans, c.Op.Bans), max(op.Waits, c.Op.Waits)
 	}
 	t.call = e.call(op, t.asks[0], t.asks[0].Scope)
 	c := t.call

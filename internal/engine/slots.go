@@ -72,7 +72,8 @@ func (a *Ask) bans() bool { return a.Scope != rules.Limits && a.Set.Bans() }
 
 // beginAttempt numbers a call's attempt to take a slot. The function that it returns ends the
 // attempt, unless that was done: a hook of the client may panic.
-func (e *Engine) beginAttempt(c *dispatch.Call) (end func()) {
+func (e *Engine) beginAttempt(c *dispatch.Call, ask *Ask) (end func()) {
+	c.Op.Waits = ask.turn.Milliseconds()
 	if c.Op.Charges == 0 {
 		c.Attempt = e.slots.Look(c.Key)
 		return func() {}
@@ -91,6 +92,11 @@ func (e *Engine) noteBan(c *dispatch.Call, ask *Ask, answer *Answer) {
 
 // endAttempt keeps whether the attempt of a call holds a slot.
 func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
+	if err == nil && answer.Source == FromStore && len(c.States) > 0 {
+		if last := len(c.States) - 1; c.Buckets[last].Kind == bucket.Slots {
+			answer.place = c.States[last].Soon
+		}
+	}
 	if c.Attempt.Number == 0 {
 		return
 	}

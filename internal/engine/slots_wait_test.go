@@ -110,9 +110,8 @@ func TestACallerThatIsBannedAndFindsNoRoomIsToldWhenTheBanEnds(t *testing.T) {
 		time.Sleep(50 * ms)
 		var answer engine.Answer
 		require.NoError(t, takeQueued(t.Context(), e, 1, &one, &answer, 1, time.Minute))
-		require.Equal(t, rules.Verdict{
-			Banned: true, Resource: 2, RetryAfter: time.Minute - 50*ms, ResetAfter: time.Minute - 50*ms,
-		}, answer.Verdict)
+		require.True(t, answer.Banned)
+		require.Equal(t, time.Minute-50*ms, answer.RetryAfter)
 		require.NoError(t, <-first)
 	})
 }
@@ -167,13 +166,13 @@ func TestWaitingForASlotEndsWithTheContextAndWithTheEngine(t *testing.T) {
 	})
 }
 
-// TestACallerLooksForTheSlotsOfOtherProcesses ten times a second, and a timeout before it leaves.
+// TestACallerLooksForTheSlotsOfOtherProcesses fifty times a second if it is its turn.
 func TestACallerLooksForTheSlotsOfOtherProcesses(t *testing.T) {
 	for name, row := range map[string]struct{ released, wait, after time.Duration }{
-		"soon":             {10 * ms, time.Second, 100 * ms},
-		"later":            {310 * ms, time.Second, 400 * ms},
-		"before it leaves": {101 * ms, 170 * ms, 120 * ms},
-		"too late":         {121 * ms, 170 * ms, 170 * ms},
+		"soon":             {10 * ms, time.Second, 20 * ms},
+		"later":            {310 * ms, time.Second, 320 * ms},
+		"before it leaves": {141 * ms, 170 * ms, 160 * ms},
+		"too late":         {161 * ms, 170 * ms, 170 * ms},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {

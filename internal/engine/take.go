@@ -149,7 +149,7 @@ func (e *Engine) take(ctx, within context.Context, op bucket.Op, n int64, ask *A
 		c.Op.Bans = ask.Bans
 	}
 	if attempts {
-		defer e.beginAttempt(c)()
+		defer e.beginAttempt(c, ask)()
 	}
 	err := e.decide(ctx, within, c, ask, answer)
 	if err == nil {

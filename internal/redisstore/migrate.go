@@ -119,6 +119,7 @@ func (s *Store) retryWhileMoving(ctx context.Context, c *dispatch.Call) error {
 // at once for a single command, but pauses for several. It sets the states of the call, and returns
 // the calls that it made, up to the first failure.
 func (s *Store) sendEach(ctx context.Context, c *dispatch.Call, op bucket.Op) (calls []*dispatch.Call, err error) {
+	op.Waits = 0 // its turns have a key of their own
 	for i := range c.Buckets {
 		one := c.Only(i, op)
 		if err := s.do(ctx, one); err != nil {

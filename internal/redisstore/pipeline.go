@@ -208,6 +208,7 @@ func (c *command) encode(ctx context.Context, s *Store, coalescing *coalescing, 
 		if g.Op.Records == bucket.WithRecords {
 			keys += bucket.Counted(g.Buckets)
 		}
+		keys += turns(g.Call)
 		c.args = append(c.args, keys)
 		c.encodeOne(g)
 		switch {
@@ -237,6 +238,10 @@ func (c *command) encodeOne(g *dispatch.Group) {
 			c.args = append(c.args, &g.Names[i])
 		}
 	}
+	for i := len(g.Buckets) - turns(g.Call); i < len(g.Buckets); i++ {
+		name := append(slices.Clone(g.Names[i]), turnsSuffix...)
+		c.args = append(c.args, &name)
+	}
 	if records == bucket.WithRecords || records == bucket.RecordsOnly {
 		c.encodeRecords(g, bucket.Counted(g.Buckets))
 	}
@@ -261,6 +266,17 @@ func (c *command) encodeOne(g *dispatch.Group) {
 		c.args = append(c.args, claim.Sure, min(claim.Behind, bucket.MaxUnits), claim.Age, claim.Made, claim.Resets,
 			claim.Known)
 	}
+}
+
+// turnsSuffix is appended to the name of slots to name which processes wait for one, in order.
+const turnsSuffix = ":turns"
+
+// turns returns how many buckets of a call, all slots, have turns of processes that wait.
+func turns(c *dispatch.Call) (n int) {
+	for n < len(c.Buckets) && c.Op.Waits > 0 && c.Buckets[len(c.Buckets)-n-1].Kind == bucket.Slots {
+		n++
+	}
+	return n
 }
 
 // recordSuffix is appended to a bucket's name to name its record.
@@ -288,7 +304,7 @@ func (c *command) encodeBanAndSlots(g *dispatch.Group, process string) {
 		c.args = append(c.args, kind)
 	}
 	if slots < len(g.Buckets) {
-		c.args = append(c.args, process)
+		c.args = append(c.args, process, g.Op.Waits)
 	}
 	for i := slots; i < len(g.Buckets); i++ {
 		newest, attempts := g.Attempts(i)

@@ -246,7 +246,7 @@ func Keys(c *dispatch.Call) int {
 	if c.Op.Records == bucket.WithRecords {
 		return len(c.Buckets) + bucket.Counted(c.Buckets)
 	}
-	return len(c.Buckets)
+	return len(c.Buckets) + turns(c)
 }
 
 // isTryAgain reports whether Redis denied a call on several keys because some are already on

@@ -23,11 +23,17 @@ if #KEYS > 1 and ARGV[1] == 'take' then
       plain, ban, at = plain and not try('GET', KEYS[k + 1]), true, at + 5
     end
     slots = #KEYS - k - (ban and 1 or 0)
+    local last = #KEYS
+    if slots > 0 and ARGV[at + 3] ~= '0' then -- turns, if nobody waits
+      slots = slots / 2
+      last = last - slots
+      for j = 1, slots do plain = plain and not try('GET', KEYS[last + j]) end
+    end
     for j = 1, plain and slots or 0 do -- slots, if no other process has one
-      local of = at + 4 * j
+      local of = at + 4 * j + 1
       local ended, held = ARGV[of], ARGV[of + 1] + 0
       plain = held < ARGV[of - 1] + 0
-      local value = try('GET', KEYS[#KEYS - slots + j])
+      local value = try('GET', KEYS[last - slots + j])
       found[j] = value -- a long one takes Redis time to read
       if value then
         local process, known, kept, later = match(value, '^(%S+) (%d+) (%d+) (%d*),?$')
@@ -110,9 +116,10 @@ if #KEYS > 1 and ARGV[1] == 'take' then
     if k < 2 then levels[2] = nil end
     if ban then levels[k + 1], levels[k + 2] = 0, 0 end
     for j = 1, slots do
-      local of = at + 4 * j
+      local of = at + 4 * j + 1
       local value = ARGV[at + 2] .. ' ' .. ARGV[of] .. ' ' .. ARGV[of + 1] .. ' ' .. ARGV[of + 2]
-      call('SET', KEYS[#KEYS - slots + j], value, 'PX', life)
+      local first = k + (ban and 1 or 0)
+      call('SET', KEYS[first + j], value, 'PX', life)
       levels[#levels + 1] = used[j]
     end
     return levels, charges

@@ -87,7 +87,7 @@ func (g *guardTrace) call(verb string) *guardCall {
 			more = append(more, g.count, ended, held, text)
 			return m.read(g.now(), process, ended, held)
 		}
-		more = append(more, process)
+		more = append(more, process, 0)
 		c.slots = add(&g.slots[0], slotKey, ended, held, attempts)
 		if several {
 			held = g.r.Int64N(3)

@@ -77,7 +77,7 @@ func TestMessagesAboutSlots(t *testing.T) {
 				for i, m := range messages {
 					advance(m.after)
 					n := len(args)
-					args[n-6] = m.process
+					args[n-7] = m.process
 					copy(args[n-4:], []any{m.ended, m.held, m.attempts})
 					charges := 0
 					for range m.attempts {
@@ -104,7 +104,7 @@ func TestSlotsOfAKeyThatExpires(t *testing.T) {
 		for _, left := range []int{0, -2} {
 			for _, call := range []func() ([]int64, error){
 				func() ([]int64, error) {
-					return g.eval(t, redisstore.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "P1", 4, 7, 1, "8,", 0)
+					return g.eval(t, redisstore.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "P1", 0, 4, 7, 1, "8,", 0)
 				},
 				func() ([]int64, error) { return g.eval(t, redisstore.Report, []string{slotKey}, "P1", 7, 1, 0) },
 			} {

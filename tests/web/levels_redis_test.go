@@ -81,7 +81,7 @@ func TestLevelsAreNeverPassed(t *testing.T) {
 					}
 				}
 				all.Wait()
-				assert.Greater(t, passed.Load(), int64(200))
+				assert.Greater(t, passed.Load(), int64(20))
 				t.Logf("%d requests passed", passed.Load())
 				for _, level := range levels {
 					p := testkit.NewPolicy(t, limiters[0], level.name, ginlimit.InFlight(level.slots),

@@ -1,0 +1,86 @@
+package limits_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// demand has callers of each process ask for slots again and again, and returns how long they waited in each.
+func demand(t *testing.T, processes []*testkit.Limiter, slots int, work, lasts time.Duration) [][]time.Duration {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), lasts)
+	defer cancel()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	waits := make([][]time.Duration, len(processes))
+	for i, l := range processes {
+		p := testkit.NewPolicy(t, l, "api", ginlimit.InFlight(slots), ginlimit.WithQueue(100, time.Minute))
+		for range 6 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					start := time.Now()
+					slot, err := p.Acquire(ctx, "alice")
+					if ctx.Err() != nil {
+						slot.Release()
+						return
+					}
+					assert.NoError(t, err)
+					assert.True(t, slot.Result().Allowed)
+					mu.Lock()
+					waits[i] = append(waits[i], time.Since(start))
+					mu.Unlock()
+					time.Sleep(work)
+					slot.Release()
+				}
+			})
+		}
+	}
+	all.Wait()
+	return waits
+}
+
+// requireFair requires that all processes were served about as often, and waited about as long: no p99 is so many
+// times another.
+func requireFair(t *testing.T, waits [][]time.Duration, times int) {
+	t.Helper()
+	var served []int
+	var p99 []time.Duration
+	for _, own := range waits {
+		require.NotEmpty(t, own)
+		slices.Sort(own)
+		served, p99 = append(served, len(own)), append(p99, own[len(own)*99/100])
+	}
+	t.Logf("served %d, p99 of the waits %s", served, p99)
+	require.Less(t, slices.Max(p99), time.Duration(times)*slices.Min(p99))
+	require.Less(t, slices.Max(served), (times+1)*slices.Min(served))
+}
+
+// TestNoProcessStarvesAnother: four processes of equal demand wait equally for slots.
+func TestNoProcessStarvesAnother(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var processes []*testkit.Limiter
+		for range 4 {
+			processes = append(processes, testkit.NewLimiter(t, b.Connect(t)))
+		}
+		for slots, work := range map[int]time.Duration{1: 5 * time.Millisecond, 8: 47 * time.Millisecond} {
+			waits := demand(t, processes, slots, work, 20*time.Second)
+			requireFair(t, waits, 2)
+			all := 0
+			for _, own := range waits {
+				all += len(own)
+			}
+			most := float64(slots) * float64(20*time.Second/work)
+			t.Logf("%d slots of %s: %.0f %% of the time in use", slots, work, 100*float64(all)/most)
+		}
+	})
+}
