@@ -25,8 +25,8 @@
 --
 -- Reply: a list: the reply for the limits (see decide.lua); with a ban, its remaining milliseconds
 -- before and after this call; with slots, how many of each key were in use, all if those that are
--- free are for processes that have waited for longer; and if it waits, 2^40 times its place among the
--- processes that do.
+-- free are for processes that have waited for longer; and if it waits, 2^21 times its place among
+-- the processes that do, up to 1023.
 --
 -- An attempt that has already ended is late: nobody waits for it, so it takes nothing and is not
 -- denied either.
@@ -167,7 +167,7 @@ for _, s in ipairs(slots) do
     writeTurns(s.turns)
   elseif s.lacks then
     writeTurns(s.turns, s.turns.now + waits)
-    s.used = s.used + (s.turns.before + 1) * 2 ^ 40
+    s.used = min(s.used, 2 ^ 21 - 1) + min(s.turns.before + 1, 1023) * 2 ^ 21
   end
 end
 for _, s in ipairs(slots) do

@@ -97,7 +97,7 @@ func decodeStates(g *dispatch.Group, reply []int64, shape *shape) error {
 		s := bucket.State{Level: reply[0]}
 		if g.Buckets[len(shape.limits)+i].Kind == bucket.Ban {
 			s.Wait, reply = reply[1], reply[1:]
-		} else if places := s.Level / placeUnit; places > 0 {
+		} else if places := s.Level / placeUnit; places > 0 && g.Op.Waits > 0 {
 			s.Level, s.Soon = s.Level-places*placeUnit, places
 		}
 		g.Found, reply = append(g.Found, s), reply[1:]
@@ -110,7 +110,7 @@ func decodeStates(g *dispatch.Group, reply []int64, shape *shape) error {
 
 // placeUnit times the place of a process among those that wait is added to the slots in use: see
 // guards.lua.
-const placeUnit = 1 << 40
+const placeUnit = 1 << 21
 
 // completeCalendars completes the states of unblocked calendar periods. The script replies only the
 // tokens taken.
