@@ -232,16 +232,17 @@ func (s *simulation) isHeld(a *simAnswer, told []simTold, periods []int) bool {
 	if life == 0 || a.result.Source == ginlimit.FromRedis && a.result.RetryAfter < life/2 {
 		return false
 	}
-	return s.isTold(a, s.hold(told, told, a.result.RetryAfter, int64(a.least())), periods)
+	return s.isTold(a, s.hold(told, told, a.result.RetryAfter, a.result.RetryAfter, int64(a.least())), periods)
 }
 
-// hold returns what is told of token buckets if those that refused are held as refusing for a time.
-func (s *simulation) hold(refused, told []simTold, wait time.Duration, n int64) (held []simTold) {
+// hold returns what is told of token buckets if those that refused are held as refusing for at least some time, and
+// tell to wait for so long: the tokens may take longer than that.
+func (s *simulation) hold(refused, told []simTold, wait, atLeast time.Duration, n int64) (held []simTold) {
 	for i, t := range told {
 		if refused[i].RetryAfter > 0 && t.RetryAfter <= wait &&
 			s.plan.algorithm == ginlimit.TokenBucket && s.plan.calendarOf(t.Limit) == nil {
 			rate, period := int64(t.Limit.Rate), t.Limit.Period.Milliseconds()
-			if (n*period+rate-1)/rate+wait.Milliseconds() > 1000 { // clients may come back sooner
+			if (n*period+rate-1)/rate+atLeast.Milliseconds() > 1000 { // clients may come back sooner
 				return nil
 			}
 			unit := new(big.Int).GCD(nil, nil, big.NewInt(rate), big.NewInt(period)).Int64()

@@ -50,8 +50,12 @@ func (s *simulation) isRemembered(a *simAnswer, e *simExecution) bool {
 		// What is left of a hold is rounded up. The tokens may take longer than it.
 		wait, left := a.result.RetryAfter, s.maxHold(a)+testkit.Millis(1-max(0, passed-1))
 		natural := slices.ContainsFunc(told, func(t simTold) bool { return t.RetryAfter == wait })
+		atLeast := wait
+		if natural {
+			atLeast = 0
+		}
 		if wait > 0 && left > 0 && (wait < left || natural) &&
-			s.isTold(&same, s.hold(refused, told, wait, int64(a.least())), e.periods) {
+			s.isTold(&same, s.hold(refused, told, wait, atLeast, int64(a.least())), e.periods) {
 			return true
 		}
 	}
