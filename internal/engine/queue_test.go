@@ -115,3 +115,23 @@ func TestDenialsBehindAWaiterAreRemembered(t *testing.T) {
 		require.NoError(t, <-waits)
 	})
 }
+
+// TestProcessesThatMayHoldMoreSlotsWaitForLess: a free slot that another process may not hold is theirs.
+func TestProcessesThatMayHoldMoreSlotsWaitForLess(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		first, second := b.redis(t), b.redis(t)
+		batch, people := holding("k", 2), holding("k", 3)
+		q := engine.Queue{Length: 9, Wait: time.Minute}
+		held := take(t, first, 1, batch)
+		take(t, first, 1, batch)
+		_, waits := takes(t, first, []engine.Ask{batch}, q)
+		time.Sleep(50 * ms)
+		answers, done := takes(t, second, []engine.Ask{people}, q)
+		require.NotEmpty(t, done, "at once")
+		require.NoError(t, <-done)
+		require.True(t, answers[0].HasSlot())
+		release(second, people, answers[0])
+		release(first, batch, held)
+		require.NoError(t, <-waits)
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -240,6 +241,7 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	}
 	for i := len(g.Buckets) - turns(g.Call); i < len(g.Buckets); i++ {
 		name := append(slices.Clone(g.Names[i]), turnsSuffix...)
+		name = strconv.AppendInt(name, g.Buckets[i].Capacity, 10)
 		c.args = append(c.args, &name)
 	}
 	if records == bucket.WithRecords || records == bucket.RecordsOnly {
@@ -268,8 +270,9 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	}
 }
 
-// turnsSuffix is appended to the name of slots to name which processes wait for one, in order.
-const turnsSuffix = ":turns"
+// turnsSuffix and the number of slots are appended to the name of slots, to name the processes that wait
+// for one, in order. A process that may hold more slots does not wait for one that may hold fewer.
+const turnsSuffix = ":turns:"
 
 // turns returns how many buckets of a call, all slots, have turns of processes that wait.
 func turns(c *dispatch.Call) (n int) {
