@@ -13,7 +13,7 @@ import (
 )
 
 // decision is what a policy decided on a request: on its own key, then on its identities. A dry run
-// with slots decides on these before: first on those of identities.
+// decides on its slots before these keys: on the slots of identities, then on its own.
 type decision struct {
 	limits  *limitSet    // of the policy's own key
 	asks    []engine.Ask // empty if nobody was asked

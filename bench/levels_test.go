@@ -53,7 +53,8 @@ func BenchmarkLevelScript(b *testing.B) {
 			for range row.processes {
 				takes = append(takes, calls())
 			}
-			all := slices.Repeat(takes, scriptClients/row.processes) // a call that is repeated takes nothing more, and costs as much
+			// A repeated call takes nothing more, and costs as much.
+			all := slices.Repeat(takes, scriptClients/row.processes)
 			for b.Loop() {
 				var costs []float64
 				for range batches {

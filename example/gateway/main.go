@@ -1,7 +1,7 @@
-// Command gateway is an AI gateway: each API key may use so many tokens a minute and a calendar
-// month, and has so many requests in flight, as have its user and the upstream account behind. A
-// request takes an estimate before its answer is streamed, and is settled with what it really used.
-// One that lacks something waits a moment for it. README.md says how to see each.
+// Command gateway is an AI gateway. It limits the tokens of an API key per minute and per calendar
+// month, and the requests in flight of the API key, its user and the upstream account. A request
+// takes an estimate before its answer is streamed, and is settled with what it really used. A request
+// that lacks tokens or a slot waits up to two seconds. README.md shows how to try each limit.
 //
 //	go run ./example/gateway                            with a Redis of its own, in the process
 //	go run ./example/gateway -redis 127.0.0.1:6379      with a Redis server

@@ -30,7 +30,7 @@ type Queue struct {
 }
 
 // TakeQueued is [Engine.Take], but a request that is denied waits for what it lacks, tokens or a
-// slot. The client is that of one of the Asks.
+// slot. client is the index of the Ask for the policy's own key.
 //
 // A request waits in the line of the key that lacks something. Only the first of a line tries; the
 // others follow in order of arrival. Whoever lacks something of another key then changes to its line.

@@ -9,7 +9,7 @@ type Places struct {
 	taken map[string]int // guarded by mu
 }
 
-// Take takes a place of a name, unless so many are taken.
+// Take takes a place of a name, unless most places are taken.
 func (p *Places) Take(name string, most int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -220,7 +220,8 @@ func TestACallerThatWaitedElsewhereStandsBeforeLaterOnes(t *testing.T) {
 		start, order := time.Now(), make(chan int, 5)
 		join := func(since int) {
 			go func() {
-				leave, _, err := q.JoinAt(t.Context(), nil, Name{Key: "k"}, math.MaxInt, start.Add(time.Duration(since)*time.Second), int64(since))
+				at := start.Add(time.Duration(since) * time.Second)
+				leave, _, err := q.JoinAt(t.Context(), nil, Name{Key: "k"}, math.MaxInt, at, int64(since))
 				assert.NoError(t, err)
 				order <- since
 				time.Sleep(time.Second)
@@ -232,7 +233,7 @@ func TestACallerThatWaitedElsewhereStandsBeforeLaterOnes(t *testing.T) {
 			join(since)
 		}
 		callers, want := q.Before(Name{Key: "k"}, start.Add(3*time.Second))
-		require.Equal(t, []int{4, 5 + 1 + 3 + 3}, []int{callers, int(want)}, "the first, and those that came before or with it")
+		require.Equal(t, []int{4, 5 + 1 + 3 + 3}, []int{callers, int(want)}, "the first, and earlier or equal arrivals")
 		for _, want := range []int{5, 1, 3, 3, 4} {
 			require.Equal(t, want, <-order)
 		}

@@ -223,8 +223,8 @@ func TestCommandOfOneCall(t *testing.T) {
 			[]bucket.Bucket{token, slots}},
 		"3 a b c take 2 3 1 100 1000 both 100 1000 0 1 1 process 0 3 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2},
 			[]bucket.Bucket{token, ban, slots}},
-		"4 a b a:turns:3 b:turns:3 take 2 3 slots process 300 3 8 2 9, 3 8 2 9, 0": {bucket.Op{Verb: bucket.Take, N: 2, Waits: 300},
-			[]bucket.Bucket{slots, slots}},
+		"4 a b a:turns:3 b:turns:3 take 2 3 slots process 300 3 8 2 9, 3 8 2 9, 0": {
+			bucket.Op{Verb: bucket.Take, N: 2, Waits: 300}, []bucket.Bucket{slots, slots}},
 		"2 a b take 2 3 slots process 0 3 8 2 9, 3 8 2 9, 0": {bucket.Op{Verb: bucket.Take, N: 2},
 			[]bucket.Bucket{slots, slots}},
 		"2 a b take 2 3 both 100 1000 0 0 1 process 0 3 8 2 9, 0": {bucket.Op{Verb: bucket.Take, N: 2},

@@ -48,8 +48,8 @@ func demand(t *testing.T, processes []*testkit.Limiter, slots int, work, lasts t
 	return waits
 }
 
-// requireFair requires that all processes were served about as often, and waited about as long: no p99 is so many
-// times another.
+// requireFair requires that all processes were served about as often, and that the largest p99 of the waits is less
+// than a multiple of the smallest.
 func requireFair(t *testing.T, waits [][]time.Duration, times int) {
 	t.Helper()
 	var served []int

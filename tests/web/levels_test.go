@@ -36,7 +36,7 @@ func levelsHandler(l *testkit.Limiter, opts ...ginlimit.PolicyOption) gin.Handle
 	return levelsHandlerOf(l, 1, opts...)
 }
 
-// levelsHandlerOf allows so many times as many requests a day.
+// levelsHandlerOf is levelsHandler with a multiple of the requests a day.
 func levelsHandlerOf(l *testkit.Limiter, times int, opts ...ginlimit.PolicyOption) gin.HandlerFunc {
 	all := append([]ginlimit.PolicyOption{
 		ginlimit.WithKey(ginlimit.ByHeader("X-Key")), ginlimit.InFlight(levels[0].slots),

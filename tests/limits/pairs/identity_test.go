@@ -128,8 +128,8 @@ func TestSlotsAndIdentitiesAreTakenTogether(t *testing.T) {
 	})
 }
 
-// TestAQueueWithIdentities: who lacks a slot of an identity waits for it in order, and so many of a
-// client wait. Who waits takes nothing.
+// TestAQueueWithIdentities: requests that lack a slot of an identity wait for it in order, and no more of a
+// client than WithQueue allows. A waiting request takes nothing.
 func TestAQueueWithIdentities(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		router := gin.New()
