@@ -99,6 +99,7 @@ var targets = []target{
 	{"internal/engine/settle.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/slots.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/queue.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/queue_deny.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/wait.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/bans.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/stats.go", []stage{engineTests, settled, rules, guards, pairs}},
