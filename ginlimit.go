@@ -8,7 +8,7 @@
 //
 // For limits per route, make one [Limiter] and a [Limiter.Handler] for each:
 //
-//	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(4))
+//	limiter, err := ginlimit.NewLimiter(rdb)
 //	router.Use(limiter.Handler("all", ginlimit.PerMinute(100)))
 //	router.POST("/login", limiter.Handler("login", ginlimit.PerHour(5)), login)
 //	router.GET("/report", limiter.Handler("report", ginlimit.PerHour(100), ginlimit.InFlight(2)), report)

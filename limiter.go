@@ -225,6 +225,7 @@ type Stats struct {
 	Queued       int    // decisions that wait for a batch
 	Leases       int    // keys of which this process has tokens that it took ahead
 	Leased       uint64 // decisions by such tokens
+	Replicas     int    // limiters that share the limits without Redis, as configured or last counted: see [WithReplicas]
 	Slots        int    // held by requests in flight in this process: see [InFlight]
 	Bans         int    // of clients that this process has found banned and that last, at most 65,536: see [WithBan]
 	Remembered   int    // denials in the deny cache that are still valid
@@ -243,7 +244,7 @@ func (l *Limiter) Stats() Stats {
 	s := Stats{
 		Servers: of.Redis.Servers, LostServers: of.Redis.Open, Batches: of.Redis.Batches, Decisions: of.Redis.Calls,
 		InFlight: of.Redis.InFlight, Queued: of.Redis.Queued,
-		Leases: of.Leases, Leased: of.Leased, Slots: of.Slots, Bans: of.Bans,
+		Leases: of.Leases, Leased: of.Leased, Slots: of.Slots, Bans: of.Bans, Replicas: of.Replicas,
 		Remembered: of.Denials, LocalBuckets: of.Local,
 	}
 	for t, n := range of.Redis.Transitions {

@@ -74,7 +74,7 @@ type limiterConfig struct {
 	prefix    string
 	logger    *slog.Logger
 	timeout   time.Duration
-	replicas  int
+	replicas  int // 0 has them counted
 	secret    []byte
 	denials   int // in the deny cache
 	observers []func(context.Context, Event)
@@ -149,7 +149,7 @@ func newConfig(opts []LimiterOption) (config, []error) {
 	c := config{
 		limiterConfig: limiterConfig{
 			prefix: DefaultPrefix, logger: slog.Default(), timeout: defaultTimeout,
-			denials: defaultDenials, replicas: 1,
+			denials: defaultDenials,
 		},
 		requestConfig: requestConfig{key: ByClientIP},
 		answerConfig:  answerConfig{headers: XRateLimit},
@@ -267,10 +267,13 @@ func WithDenyCache(entries int) LimiterOption {
 	})
 }
 
-// WithReplicas sets how many processes share the limits without Redis. The default is 1.
+// WithReplicas sets how many limiters share the limits without Redis. By default they are counted.
 //
-// With [FailLocal], each process uses its share of every Rate and Burst, rounded down but at least
-// 1, for decisions that Redis does not make. An n below 1 is an error.
+// With [FailLocal], each uses its share of every Rate and Burst, rounded down but at least 1, for
+// decisions that Redis does not make. The default share is one part of the limiters, in this and
+// other processes, that have used the prefix in Redis: each reports itself every 2.5 s from its first
+// decision until [Limiter.Close], and one that dies is counted for up to 20 s. A limiter that has never
+// reached Redis uses the whole limit. An n below 1 is an error.
 func WithReplicas(n int) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithReplicas")

@@ -216,7 +216,7 @@ func (p *Policy) guard(s *limitSet, taken []string) {
 	if !p.limiter.engine.IsLocal() {
 		s.rules.AllowLeases(p.lease)
 	}
-	s.rules.Divide(int64(p.limiter.defaults.replicas))
+	s.rules.KeepShare()
 }
 
 // slotsOf returns the slots of a set, or nil if it has none. A dry run has slots of its own, which
@@ -303,7 +303,7 @@ func (p *Policy) newIdentities() ([]identity, error) {
 		if set.trial != nil {
 			p.trials++
 		}
-		set.rules.Divide(int64(p.limiter.defaults.replicas))
+		set.rules.KeepShare()
 		taken = append(taken, set.fieldNames()...)
 		errs = append(errs, wrapped(fmt.Sprintf("WithIdentity(%q)", option.name), err))
 		all = append(all, identity{Key(option.name, ""), option.key, set})
@@ -323,7 +323,7 @@ func (p *Policy) newTrial(s *limitSet) *trial {
 	t := &trial{prefix: Key(s.name, "dry run", "")}
 	t.limits, _ = p.newLimits(s.name, "", []Limit{InFlight(s.slots)}, nil, 0) // it is valid
 	t.limits.rules.Guard(nil, t.limits.addSlots(s.name, nil))
-	t.limits.rules.Divide(int64(p.limiter.defaults.replicas))
+	t.limits.rules.KeepShare()
 	return t
 }
 

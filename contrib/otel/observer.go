@@ -81,6 +81,7 @@ type Observer struct {
 type figure struct {
 	instrument metric.Int64Observable
 	of         func(ginlimit.Stats) int64
+	most       bool // of several limiters the largest counts, else the sum
 }
 
 // Option configures an [Observer].
@@ -128,7 +129,7 @@ func (o *Observer) register(meter metric.Meter) error {
 	var all []metric.Observable
 	add := func(instrument metric.Int64Observable, err error, of func(ginlimit.Stats) int64) {
 		errs, all = append(errs, err), append(all, instrument)
-		o.figures = append(o.figures, figure{instrument, of})
+		o.figures = append(o.figures, figure{instrument, of, false})
 	}
 	count := func(name, unit, description string, of func(ginlimit.Stats) int64) {
 		c, err := meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
@@ -150,6 +151,10 @@ func (o *Observer) register(meter metric.Meter) error {
 		func(s ginlimit.Stats) int64 { return int64(s.InFlight) })
 	current("ginlimit.redis.decision.queued", "{decision}", "Decisions that wait for a batch.",
 		func(s ginlimit.Stats) int64 { return int64(s.Queued) })
+	replicas, err := meter.Int64ObservableGauge("ginlimit.replica.count", metric.WithUnit("{limiter}"),
+		metric.WithDescription("Limiters that share the limits without Redis, the most of several limiters."))
+	add(replicas, err, func(s ginlimit.Stats) int64 { return int64(s.Replicas) })
+	o.figures[len(o.figures)-1].most = true
 	current("ginlimit.slot.usage", "{slot}", "Slots held by requests in flight in this process.",
 		func(s ginlimit.Stats) int64 { return int64(s.Slots) })
 	current("ginlimit.ban.count", "{ban}", "Bans of clients that this process has found and that last.",
@@ -162,7 +167,6 @@ func (o *Observer) register(meter metric.Meter) error {
 		func(s ginlimit.Stats) int64 { return int64(s.Remembered) })
 	current("ginlimit.local.bucket.count", "{bucket}", "Buckets in this process, which decide without Redis.",
 		func(s ginlimit.Stats) int64 { return int64(s.LocalBuckets) })
-	var err error
 	o.transitions, err = meter.Int64ObservableCounter("ginlimit.redis.breaker.transitions",
 		metric.WithUnit("{transition}"),
 		metric.WithDescription("Transitions of circuit breakers, by the new state, and of those that opened by the reason."))
@@ -190,7 +194,11 @@ func (o *Observer) report(_ context.Context, to metric.Observer) error {
 			transitions[t] += n
 		}
 		for i, f := range o.figures {
-			sums[i] += f.of(s)
+			if f.most {
+				sums[i] = max(sums[i], f.of(s))
+			} else {
+				sums[i] += f.of(s)
+			}
 		}
 	}
 	for i, f := range o.figures {

@@ -66,7 +66,8 @@ func newEngine(t *testing.T) *gin.Engine {
 
 func newLimiter(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *ginlimit.Limiter {
 	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
-		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(10 * time.Second)}, opts...)...)
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(10 * time.Second),
+		ginlimit.WithReplicas(1)}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	return limiter
@@ -168,6 +169,10 @@ func collected(t *testing.T, reader sdkmetric.Reader) (values map[string]int64, 
 				for _, p := range data.DataPoints {
 					values[name(p.Attributes)] = int64(p.Value)
 				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					values[name(p.Attributes)] = p.Value
+				}
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
 					values[name(p.Attributes)] = int64(p.Count)
@@ -211,7 +216,7 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 		"ginlimit.redis.server.count":       1, "ginlimit.redis.breaker.open": 0, "ginlimit.redis.batches": 5,
 		"ginlimit.redis.decisions":       5,
 		"ginlimit.redis.batch.in_flight": 0, "ginlimit.redis.decision.queued": 0,
-		"ginlimit.slot.usage": 0, "ginlimit.ban.count": 0,
+		"ginlimit.slot.usage": 0, "ginlimit.ban.count": 0, "ginlimit.replica.count": 1,
 		"ginlimit.lease.count": 0, "ginlimit.lease.decisions": 0, "ginlimit.denial.remembered": 1,
 		"ginlimit.local.bucket.count": 0,
 	}, values)

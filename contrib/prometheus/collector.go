@@ -54,6 +54,7 @@ type figure struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
 	of   func(ginlimit.Stats) float64
+	most bool // of several limiters the largest counts, else the sum
 }
 
 // New returns a collector of nothing yet: give [Collector.Observe] to limiters, and limiters to [Collector.Watch].
@@ -85,7 +86,7 @@ func New() *Collector {
 			"Lookups of clients' plans, by result.", []string{"result"}, nil),
 	}
 	figure := func(name, help string, kind prometheus.ValueType, of func(ginlimit.Stats) float64) {
-		c.figures = append(c.figures, figure{prometheus.NewDesc(name, help, nil, nil), kind, of})
+		c.figures = append(c.figures, figure{prometheus.NewDesc(name, help, nil, nil), kind, of, false})
 	}
 	figure("ginlimit_redis_servers", "Servers of Redis that decisions are sent to, summed over limiters.",
 		prometheus.GaugeValue,
@@ -101,6 +102,10 @@ func New() *Collector {
 		func(s ginlimit.Stats) float64 { return float64(s.InFlight) })
 	figure("ginlimit_queued_decisions", "Decisions that wait for a batch.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Queued) })
+	figure("ginlimit_replicas", "Limiters that share the limits without Redis, the most of several limiters.",
+		prometheus.GaugeValue,
+		func(s ginlimit.Stats) float64 { return float64(s.Replicas) })
+	c.figures[len(c.figures)-1].most = true
 	figure("ginlimit_slots", "Slots held by requests in flight in the process.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Slots) })
 	figure("ginlimit_bans", "Bans of clients that the process has found and that last.", prometheus.GaugeValue,
@@ -133,7 +138,7 @@ func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
 	}
 }
 
-// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed;
+// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed, but of Replicas the largest counts;
 // of one that is closed, the counters stay, and so does its memory: it is for limiters that live as
 // long as the process. A limiter that is watched already, and a nil one, change nothing.
 func (c *Collector) Watch(limiters ...*ginlimit.Limiter) {
@@ -191,7 +196,11 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 			transitions[t] += n
 		}
 		for i, g := range c.figures {
-			sums[i] += g.of(s)
+			if g.most {
+				sums[i] = max(sums[i], g.of(s))
+			} else {
+				sums[i] += g.of(s)
+			}
 		}
 	}
 	for i, g := range c.figures {

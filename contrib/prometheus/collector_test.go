@@ -36,7 +36,7 @@ func application(t *testing.T) (*gin.Engine, *miniredis.Miniredis) {
 
 	metrics := ginlimitprom.New()
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(metrics.Observe),
-		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(5*time.Second))
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(5*time.Second), ginlimit.WithReplicas(1))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	metrics.Watch(limiter)
@@ -121,6 +121,7 @@ func TestScrapeShowsKnownTraffic(t *testing.T) {
 		`ginlimit_batches_total`:           "5",
 		`ginlimit_queued_decisions`:        "0",
 		`ginlimit_slots`:                   "0",
+		`ginlimit_replicas`:                "1",
 		`ginlimit_bans`:                    "0",
 		`ginlimit_leases`:                  "0",
 		`ginlimit_leased_decisions_total`:  "0",
@@ -219,7 +220,7 @@ func TestNamesInDashboardAndAlertsExist(t *testing.T) {
 	for desc := range descs {
 		known = append(known, name.FindString(desc.String()))
 	}
-	require.Len(t, known, 18)
+	require.Len(t, known, 19)
 	used := func(file string) (names []string) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)

@@ -65,8 +65,11 @@ func (p *prober) run(err error) {
 	defer counting.Wait()
 	reason := p.opened(err)
 	p.log(func() {
-		p.server.Log.Warn("ginlimit: Redis unavailable, circuit breaker open",
-			"server", p.server.Addr, "reason", reason)
+		more := []any{"server", p.server.Addr, "reason", reason}
+		if p.server.Outage != nil {
+			more = append(more, p.server.Outage()...)
+		}
+		p.server.Log.Warn("ginlimit: Redis unavailable, circuit breaker open", more...)
 	})
 	for gap := minProbeGap; ; gap = min(2*gap, maxProbeGap) { // the more often it opens again, the longer
 		pause := gap

@@ -70,11 +70,15 @@ func TestQueuedCallsFailWhenTheBreakerOpens(t *testing.T) {
 // TestSlotsAreNoMoreThanConnections: a batch takes a connection of the client.
 func TestSlotsAreNoMoreThanConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		for to, want := range map[Server]int{
-			{}: MaxInFlight, {Conns: 1}: 1, {Conns: 2}: 2, {Conns: 100}: MaxInFlight,
-			{OneOfMany: true}: 1, {OneOfMany: true, Conns: 100}: 1,
+		type row struct {
+			conns     int
+			oneOfMany bool
+		}
+		for to, want := range map[row]int{
+			{}: MaxInFlight, {conns: 1}: 1, {conns: 2}: 2, {conns: 100}: MaxInFlight,
+			{oneOfMany: true}: 1, {oneOfMany: true, conns: 100}: 1,
 		} {
-			d, s := newServer(t, func(server *Server) { server.Conns, server.OneOfMany = to.Conns, to.OneOfMany })
+			d, s := newServer(t, func(server *Server) { server.Conns, server.OneOfMany = to.conns, to.oneOfMany })
 			one := newBuckets(t, bucket.Token, 1000)
 			require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 			gate := make(chan struct{})

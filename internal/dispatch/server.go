@@ -26,7 +26,8 @@ type Server struct {
 	Transport Transport
 	Log       *slog.Logger
 	Addr      string
-	Conns     int  // how many connections there may be to it; 0 is not known
-	OneOfMany bool // it gets a part of the store's calls, so two batches in flight at low latency would be small
-	Inline    bool // every call of Send ends when its context does, so a caller may send its call itself
+	Conns     int          // how many connections there may be to it; 0 is not known
+	OneOfMany bool         // it gets a part of the store's calls, so two batches in flight at low latency would be small
+	Outage    func() []any // more of the log line of an outage; nil is none
+	Inline    bool         // every call of Send ends when its context does, so a caller may send its call itself
 }

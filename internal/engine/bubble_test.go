@@ -69,6 +69,9 @@ func (b *bench) start(t testing.TB, rdb redis.UniversalClient, c engine.Config, 
 	if c.Timeout == 0 {
 		c.Timeout = timeout
 	}
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
 	e := engine.NewRedis(c, rdb, denials, redisstore.Config{
 		Prefix: "test", Log: slog.New(slog.DiscardHandler), Sources: b.sources,
 		Process: fmt.Sprint("P", b.processes.Add(1)),

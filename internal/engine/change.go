@@ -44,7 +44,7 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 	began := time.Now()
 	err := e.apply(within, c, e.store.Do)
 	if e.local != nil && (err != nil || op.Verb != bucket.Give) {
-		buckets := ask.Set.Share(e.Replicas).Buckets(scope)
+		buckets := ask.Set.Share(e.replicas()).Buckets(scope)
 		for i := range buckets {
 			if op.Verb == bucket.Block {
 				op.N = min(op.N, buckets[i].MaxBlock())

@@ -123,10 +123,11 @@ type Engine struct {
 	calls      sync.Pool         // of *dispatch.Call
 	resets     receipt.Resets
 	slots      *inflight.Counts // that this process holds
-	bans       bans             // that it knows of
-	waiting    fifo.Queues      // of callers that wait for tokens or slots
-	places     fifo.Places      // of the requests of each client that wait
-	looking    atomic.Int64     // callers that look for slots now and then, one for each line
+	counted    replicaCount
+	bans       bans         // that it knows of
+	waiting    fifo.Queues  // of callers that wait for tokens or slots
+	places     fifo.Places  // of the requests of each client that wait
+	looking    atomic.Int64 // callers that look for slots now and then, one for each line
 	background dispatch.Background
 	unreturned unreturned
 
@@ -138,7 +139,7 @@ type Engine struct {
 type Config struct {
 	Keys     clientkey.Text
 	Timeout  time.Duration // of a decision by Redis
-	Replicas int64         // processes that share the limits without Redis
+	Replicas int64         // engines that share the limits without Redis; 0 has them counted
 }
 
 // closeTimeout is how long Close waits for decisions in flight, or closeTimeouts timeouts if these
@@ -152,7 +153,7 @@ const (
 // NewRedis returns an engine whose store is Redis. It remembers at most as many denials as given.
 func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Config) *Engine {
 	e := newEngine(c)
-	s.Timeout, s.Apply = c.Timeout, e.apply
+	s.Timeout, s.Apply, s.Outage = c.Timeout, e.apply, e.describeOutage
 	e.redis = redisstore.New(rdb, s)
 	e.store = e.redis
 	e.clock = clocktrust.New(false) // both learn from each other
@@ -242,6 +243,7 @@ func (e *Engine) ready(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
+	e.countReplicas()
 	return nil
 }
 

@@ -63,7 +63,7 @@ func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, a
 	set, states := ask.Set, make([]bucket.State, len(c.Buckets))
 	if answer.Source = FromOpen; ask.Failure == FailLocal {
 		answer.Source = FromLocal
-		set = ask.Set.Share(e.Replicas)
+		set = ask.Set.Share(e.replicas())
 		if op.Charges > 1 {
 			op.Charges = min(op.Charges, set.Burst())
 		}

@@ -77,7 +77,7 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 	ask := charge.ask()
 	if charge.source == FromLocal {
 		key := e.key(&ask)
-		e.applyLocally(key, clientkey.Hash(key), charge.set.Share(e.Replicas).Buckets(rules.Limits), op)
+		e.applyLocally(key, clientkey.Hash(key), charge.set.Share(e.replicas()).Buckets(rules.Limits), op)
 		return nil
 	}
 	c := e.call(op, &ask, rules.Limits)
@@ -94,7 +94,7 @@ func (e *Engine) returnOf(charge *Charge, n int64,
 	claims func(*receipt.Receipt, []bucket.Bucket, int64, bool, string) []bucket.Claim) bucket.Op {
 	set, where := charge.set, ""
 	if charge.source == FromLocal {
-		set, where = set.Share(e.Replicas), inOutage
+		set, where = set.Share(e.replicas()), inOutage
 	}
 	own := charge.source == FromLocal || e.redis == nil
 	return bucket.Op{

@@ -116,9 +116,10 @@ func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 	e.slots.End(c.Key, c.Attempt.Number, outcome)
 }
 
-// closeSlots reports to Redis which slots were released.
+// closeSlots reports to Redis which slots were released, and that this engine ends.
 func (e *Engine) closeSlots() {
 	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
 	defer cancel()
 	e.slots.Close(ctx)
+	e.leaveReplicas(ctx)
 }

@@ -9,13 +9,14 @@ import (
 
 // Stats are the figures of an engine.
 type Stats struct {
-	Redis   redisstore.Stats // zero without Redis
-	Leases  int              // keys that have leased tokens
-	Leased  uint64           // decisions by leased tokens
-	Slots   int              // held in this process
-	Bans    int              // that this process knows of
-	Denials int              // in the deny cache
-	Local   int              // buckets in this process
+	Redis    redisstore.Stats // zero without Redis
+	Replicas int
+	Leases   int    // keys that have leased tokens
+	Leased   uint64 // decisions by leased tokens
+	Slots    int    // held in this process
+	Bans     int    // that this process knows of
+	Denials  int    // in the deny cache
+	Local    int    // buckets in this process
 }
 
 // Stats returns the current figures.
@@ -23,7 +24,7 @@ func (e *Engine) Stats() Stats {
 	leases := e.leases.Stats()
 	s := Stats{
 		Denials: e.denied.Len(), Leases: leases.Keys, Leased: leases.Admitted,
-		Slots: e.slots.Total(), Bans: e.bans.len(),
+		Slots: e.slots.Total(), Bans: e.bans.len(), Replicas: int(e.replicas()),
 	}
 	if e.redis == nil {
 		s.Local = e.store.(localStore).Len()

@@ -32,7 +32,7 @@ func TestStatsCountWhatThisProcessKnows(t *testing.T) {
 		require.Equal(t, 1, stats.Redis.Servers)
 		require.NotZero(t, stats.Redis.Calls)
 		stats.Redis = engine.Stats{}.Redis
-		require.Equal(t, engine.Stats{Leases: 1, Leased: 4, Slots: 2, Bans: 1, Denials: 1, Local: 2}, stats)
+		require.Equal(t, engine.Stats{Replicas: 1, Leases: 1, Leased: 4, Slots: 2, Bans: 1, Denials: 1, Local: 2}, stats)
 	})
 }
 
@@ -42,7 +42,7 @@ func TestStatsWithoutRedisCountItsBuckets(t *testing.T) {
 		e := local(t)
 		take(t, e, 1, acquiring("slot", 2))
 		take(t, e, 1, ask("two", setOf(perHour(10), perMinute(10))))
-		require.Equal(t, engine.Stats{Slots: 1, Local: 3}, e.Stats())
+		require.Equal(t, engine.Stats{Replicas: 1, Slots: 1, Local: 3}, e.Stats())
 	})
 }
 

@@ -62,7 +62,7 @@ func newNodes(s *Store, timeout time.Duration) *nodes {
 }
 
 func (n *nodes) newDispatcher(server dispatch.Server, t *transport) *dispatch.Dispatcher {
-	server.Transport, server.Log = t, n.store.log
+	server.Transport, server.Log, server.Outage = t, n.store.log, n.store.outage
 	return dispatch.New(n.timeout, server)
 }
 

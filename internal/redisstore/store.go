@@ -28,6 +28,8 @@ type Config struct {
 	Log     *slog.Logger
 	Process string // names this process as the holder of slots; without a space
 	Sources Sources
+	// Outage returns what the log line of an outage says beside its cause. It may be nil.
+	Outage func() []any
 	// Apply makes a change that is the store's own decision, by calling send. It may be nil.
 	Apply func(ctx context.Context, c *dispatch.Call, send Send) error
 }
@@ -50,6 +52,7 @@ type Store struct {
 	nodes          *nodes
 	migration      migration
 	log            *slog.Logger
+	outage         func() []any
 	errorReplies   Throttle
 	pipelines      sync.Pool // of *pipeline
 }
@@ -71,7 +74,7 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix != "" {
 		c.Prefix += ":"
 	}
-	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log}
+	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, outage: c.Outage}
 	s.migration.init(&c)
 	s.sender.init(rdb, c.Timeout, c.Log)
 	for i, source := range c.Sources.Server {

@@ -200,6 +200,6 @@ func TestAShareHasNoLeases(t *testing.T) {
 	require.EqualValues(t, 150, share.Burst())
 	require.Equal(t, ms(198), s.Life(), "of the set itself")
 	require.Same(t, s, s.Share(1))
-	s.Divide(2)
+	s.KeepShare()
 	require.Zero(t, s.Share(2).Life())
 }

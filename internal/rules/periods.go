@@ -69,7 +69,7 @@ func (s *Set) renewed() *Set {
 		later.holdPeriod(s.prohibited)
 	}
 	if s.share != nil {
-		later.Divide(s.replicas)
+		later.KeepShare()
 	}
 	return &later
 }

@@ -102,12 +102,12 @@ func TestSetHoldsUntilTheFirstOfItsPeriodsEnds(t *testing.T) {
 	}
 }
 
-func TestRenewedSetReservesAndDividesAsBefore(t *testing.T) {
+func TestRenewedSetReservesAndSharesAsBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, slots := quotas(t, daily), bucket.NewSlots(4)
 		require.Equal(t, -1, s.Leave(4))
 		s.Guard(nil, &slots)
-		s.Divide(2)
+		s.KeepShare()
 		for range 3 { // what is renewed is renewed again
 			time.Sleep(day)
 			s = s.Now()
@@ -117,7 +117,7 @@ func TestRenewedSetReservesAndDividesAsBefore(t *testing.T) {
 			require.Equal(t, []any{nil, "calendar", int64(6)}, today.Args[:])
 			require.Equal(t, slots, s.Buckets(rules.All)[1])
 			share := s.Share(2)
-			require.Same(t, share, s.Share(2), "it is ready")
+			require.Same(t, share, s.Share(2), "it is kept")
 			require.Equal(t, ids(s.Buckets(rules.All)), ids(share.Buckets(rules.All)))
 			require.EqualValues(t, 3, share.Burst())
 		}
@@ -144,7 +144,7 @@ func TestLaterPeriodsFollowTheLimitsUpToATime(t *testing.T) {
 				ban, slots := bucket.NewBan(100, 1000), bucket.NewSlots(3)
 				require.Equal(t, -1, s.Leave(3))
 				s.Guard(&ban, &slots)
-				s.Divide(7)
+				s.KeepShare()
 				later := s.WithPeriods(time.Now().Add(row.after))
 				if row.want == nil {
 					require.Same(t, s, later)

@@ -43,8 +43,8 @@ type Set struct {
 	begins, ends int64                // the time in which its periods last, in Unix ms; ends is 0 without a calendar
 	later        *atomic.Pointer[Set] // the current set, once a period has ended; nil without a calendar
 
-	replicas int64 // processes that share the limits
-	share    *Set  // of one of them; nil if it is computed each time
+	share    *atomic.Pointer[Set] // the latest that Share has returned; nil if it is computed each time
+	replicas int64                // of a share: the processes that share the limits
 }
 
 // Add adds a limit that is no calendar quota. Limits come before all else.
@@ -120,26 +120,27 @@ func (s *Set) Guard(ban, slots *bucket.Bucket) {
 	}
 }
 
-// Divide prepares the share of one of several processes.
-func (s *Set) Divide(replicas int64) {
-	s.share, s.replicas = nil, replicas
-	if replicas > 1 {
-		s.share = s.Share(replicas)
-	}
-}
+// KeepShare has the set keep its latest share.
+func (s *Set) KeepShare() { s.share = new(atomic.Pointer[Set]) }
 
 // Share returns the set of one of several processes that share it evenly.
 func (s *Set) Share(replicas int64) *Set {
-	switch {
-	case replicas <= 1: // of a limiter without Redis too
+	if replicas <= 1 { // of a limiter without Redis too
 		return s
-	case s.share != nil && s.replicas == replicas:
-		return s.share
+	}
+	if s.share != nil {
+		if kept := s.share.Load(); kept != nil && kept.replicas == replicas {
+			return kept
+		}
 	}
 	share := *s
-	share.share, share.later, share.lease, share.resources = nil, nil, lease{}, make([]bucket.Bucket, len(s.resources))
+	share.share, share.replicas, share.later, share.lease = nil, replicas, nil, lease{}
+	share.resources = make([]bucket.Bucket, len(s.resources))
 	for i := range s.resources {
 		share.resources[i] = s.resources[i].Share(replicas)
+	}
+	if s.share != nil {
+		s.share.Store(&share)
 	}
 	return &share
 }

@@ -238,25 +238,21 @@ func TestShareIsOfEachResource(t *testing.T) {
 	}
 }
 
-func TestDividedSetHasItsShareReady(t *testing.T) {
+func TestASetKeepsItsLatestShare(t *testing.T) {
 	t.Parallel()
 	s := newSet(newBucket(t, bucket.Token, "a", 12, second))
 	require.NotSame(t, s.Share(3), s.Share(3))
-	s.Divide(3)
-	share := s.Share(3)
-	require.Same(t, share, s.Share(3))
-	require.EqualValues(t, 4, share.Burst())
-	require.EqualValues(t, 6, s.Share(2).Burst(), "of another number of processes")
-	s.Divide(2)
-	require.Same(t, s.Share(2), s.Share(2))
-	require.EqualValues(t, 6, s.Share(2).Burst(), "it is not the share of a share")
-	require.EqualValues(t, 4, s.Share(3).Burst())
-	for _, alone := range []int64{1, 0} {
-		s.Divide(2)
-		s.Divide(alone)
-		require.Same(t, s, s.Share(alone))
-		require.NotSame(t, s.Share(2), s.Share(2), "none is ready")
+	s.KeepShare()
+	for range 2 {
+		three := s.Share(3)
+		require.Same(t, three, s.Share(3))
+		require.EqualValues(t, 4, three.Burst())
+		require.Same(t, s, s.Share(1))
+		require.Same(t, three, s.Share(3), "a whole set replaces no share")
+		require.EqualValues(t, 6, s.Share(2).Burst(), "it is not the share of a share")
+		require.Same(t, s.Share(2), s.Share(2))
 	}
+	require.NotSame(t, s.Share(3).Share(2), s.Share(3).Share(2), "a share keeps none")
 }
 
 func TestBurstIsThatOfTheSmallestLimit(t *testing.T) {

@@ -33,7 +33,7 @@ func OnEveryBackend(t *testing.T, test func(t *testing.T, b Backend)) {
 		},
 		"outage": func(t *testing.T, b *Bubble) Backend {
 			b.Late.Store(true)
-			limiter, err := ginlimit.NewLimiter(b.Redis)
+			limiter, err := ginlimit.NewLimiter(b.Redis, ginlimit.WithReplicas(1))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = limiter.Close() })
 			l := Wrap(limiter, ginlimit.TokenBucket)

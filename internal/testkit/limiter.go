@@ -217,6 +217,7 @@ func NewLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Limite
 	t.Helper()
 	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
 		Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+		ginlimit.WithReplicas(1), // else Redis is sent commands that are not the test's
 	}, opts...)...)
 	l := made(t, limiter, err, opts)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })

@@ -19,7 +19,8 @@ func PlansOfProcess(t *testing.T, b *Bubble, source func(context.Context, string
 	opts ...ginlimit.LimiterOption) *ginlimit.Plans {
 	t.Helper()
 	limiter, err := ginlimit.NewLimiter(b.Connect(t),
-		append([]ginlimit.LimiterOption{ginlimit.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+		append([]ginlimit.LimiterOption{
+			ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithReplicas(1)}, opts...)...)
 	require.NoError(t, err)
 	plans, err := limiter.NewPlans("plans", time.Hour, SingleLimit(source))
 	require.NoError(t, err)

@@ -144,7 +144,7 @@ func scriptOfNode(a ginlimit.Algorithm, limit ginlimit.Limit) (string, error) {
 		},
 	})
 	defer rdb.Close()
-	limiter, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	limiter, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithReplicas(1), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return "", err
 	}
@@ -182,7 +182,7 @@ func recordScripts(a ginlimit.Algorithm, calls func(l *Limiter) error) ([]Script
 	defer mini.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: dialer(mini)})
 	defer rdb.Close()
-	l, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed),
+	l, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithReplicas(1), ginlimit.WithFailureMode(ginlimit.FailClosed),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, err

@@ -238,7 +238,7 @@ func simulateSlots(t *testing.T, seed uint64) *slotSimulation {
 					return s.network.dial(ctx, simPath{p, 0})
 				},
 			})
-			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailureMode(ginlimit.FailClosed),
+			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithReplicas(1),
 				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			policy, err := limiter.Policy("api", ginlimit.PerSecond(1_000_000), ginlimit.InFlight(s.n))

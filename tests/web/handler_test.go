@@ -77,7 +77,7 @@ func TestListsAndSkip(t *testing.T) {
 		if result, ok := ginlimit.FromContext(c); ok {
 			c.Writer.Header().Set("Source", result.Source.String())
 		}
-	}, testkit.Middleware(rdb, ginlimit.PerMinute(1),
+	}, testkit.Middleware(rdb, ginlimit.PerMinute(1), ginlimit.WithReplicas(1),
 		ginlimit.WithAllowList(prefix("192.0.2.128/25"), prefix("2001:db8::/48"), prefix("::ffff:198.51.100.0/120")),
 		ginlimit.WithDenyList(prefix("192.0.2.0/24"), prefix("2001:db8::/32"), prefix("64:ff9b::203.0.113.0/120")),
 		ginlimit.WithSkip(func(c *gin.Context) bool { return c.Query("health") != "" })))

@@ -1,0 +1,194 @@
+package engine_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/inflight"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// counting returns an engine that counts the engines of its prefix, and its log.
+func (b *bench) counting(t testing.TB, prefix string) (*engine.Engine, *testkit.Buffer) {
+	var log testkit.Buffer
+	e := engine.NewRedis(engine.Config{Timeout: timeout}, b.client(t), 64, redisstore.Config{
+		Prefix: prefix, Log: slog.New(slog.NewTextHandler(&log, nil)), Sources: b.sources,
+		Process: fmt.Sprint("P", b.processes.Add(1)),
+	})
+	t.Cleanup(e.Close)
+	return e, &log
+}
+
+const (
+	replicaRenewal = inflight.Life / 4
+	replicaMemory  = 4 * replicaRenewal // for how long the largest count holds
+)
+
+// decides makes a decision by Redis, or without it in an outage.
+func decides(t testing.TB, e *engine.Engine) engine.Answer {
+	one := ask("k", setOf(perHour(120)))
+	one.Failure = engine.FailLocal
+	answer := take(t, e, 1, one)
+	synctest.Wait()
+	return answer
+}
+
+// TestEnginesCountEachOther once each has decided, and those alone that share its buckets.
+func TestEnginesCountEachOther(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		var all []*engine.Engine
+		for range 4 {
+			e, _ := b.counting(t, "test")
+			all = append(all, e)
+			require.Equal(t, 1, e.Stats().Replicas)
+		}
+		other, _ := b.counting(t, "other")
+		time.Sleep(time.Minute)
+		require.Zero(t, b.Sent.Load(), "none has decided")
+		for i, e := range append(all[:3:3], other) {
+			decides(t, e)
+			require.Equal(t, []int{1, 2, 3, 1}[i], e.Stats().Replicas, "at once")
+		}
+		sent := b.Sent.Load()
+		time.Sleep(replicaRenewal)
+		synctest.Wait()
+		require.EqualValues(t, 4, b.Sent.Load()-sent, "a call of each that has decided")
+		for i, want := range []int{3, 3, 3, 1} {
+			require.Equal(t, want, all[i].Stats().Replicas)
+		}
+		require.Equal(t, 1, other.Stats().Replicas)
+		time.Sleep(time.Hour)
+		require.Equal(t, 3, all[0].Stats().Replicas)
+	})
+}
+
+// TestEnginesThatEndAreNotCounted: those that close at once, others when their slots end; and the
+// largest count of the last ten seconds holds.
+func TestEnginesThatEndAreNotCounted(t *testing.T) {
+	for name, row := range map[string]struct {
+		ends func(b *bench, e *engine.Engine)
+		kept time.Duration // the slot, for at most
+	}{
+		"closed": {func(_ *bench, e *engine.Engine) { e.Close() }, 0},
+		"dead":   {func(b *bench, e *engine.Engine) { b.Cut.Store(true); e.Close(); b.Cut.Store(false) }, inflight.Life},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				one, _ := b.counting(t, "test")
+				two, _ := b.counting(t, "test")
+				decides(t, one)
+				decides(t, two)
+				time.Sleep(replicaRenewal)
+				synctest.Wait()
+				require.Equal(t, 2, one.Stats().Replicas)
+				row.ends(b, two)
+				time.Sleep(replicaMemory - replicaRenewal)
+				require.Equal(t, 2, one.Stats().Replicas)
+				time.Sleep(row.kept + 2*replicaRenewal)
+				require.Equal(t, 1, one.Stats().Replicas)
+				one.Close()
+				require.NotContains(t, strings.Join(b.Mini.Keys(), " "), "replicas")
+			})
+		})
+	}
+}
+
+// TestAnOutageChangesNoCount, however long it is, nor does a Redis that has lost its memory, until all
+// others have returned. The share without Redis is that of the count.
+func TestAnOutageChangesNoCount(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		var all []*engine.Engine
+		var logs []*testkit.Buffer
+		for range 4 {
+			e, log := b.counting(t, "test")
+			all, logs = append(all, e), append(logs, log)
+			decides(t, e)
+		}
+		time.Sleep(replicaRenewal)
+		synctest.Wait()
+		for range 2 {
+			b.Cut.Store(true)
+			for _, e := range all {
+				admitted := 0
+				for range 200 {
+					one := ask("outage", setOf(limit("h", 100, 3_600_000)))
+					one.Failure = engine.FailLocal
+					if answer := take(t, e, 1, one); answer.Allowed {
+						admitted++
+						require.Equal(t, engine.FromLocal, answer.Source)
+					}
+				}
+				require.LessOrEqual(t, admitted, 25)
+			}
+			time.Sleep(time.Minute)
+			for i, e := range all {
+				require.Equal(t, 4, e.Stats().Replicas)
+				require.Contains(t, logs[i].String(), "replicas=4")
+			}
+			b.Mini.FlushAll()
+			b.repair()
+			for range 8 {
+				for _, e := range all {
+					require.Equal(t, 4, e.Stats().Replicas)
+				}
+				time.Sleep(replicaRenewal / 2)
+			}
+		}
+	})
+}
+
+// TestLostCountsHeal: an engine is counted once, whether Redis has its slots' calls or not.
+func TestLostCountsHeal(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		one, _ := b.counting(t, "test")
+		two, _ := b.counting(t, "test")
+		decides(t, one)
+		decides(t, two)
+		for range 10 {
+			b.CutAfter.Store(true)
+			time.Sleep(replicaRenewal)
+			b.CutAfter.Store(false)
+			time.Sleep(4 * replicaRenewal) // the breaker may have to close
+			synctest.Wait()
+			require.Equal(t, 2, one.Stats().Replicas)
+			require.Equal(t, 2, two.Stats().Replicas)
+		}
+	})
+}
+
+// TestAKnownNumberIsNotCounted, nor are engines without Redis.
+func TestAKnownNumberIsNotCounted(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.start(t, b.client(t), engine.Config{Replicas: 7}, 64)
+		alone := local(t)
+		decides(t, e)
+		decides(t, alone)
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 1, b.Sent.Load())
+		require.Equal(t, 7, e.Stats().Replicas)
+		require.Equal(t, 1, alone.Stats().Replicas)
+	})
+}
+
+// TestCountingDelaysNoDecision: a decision does not wait for the first count, nor for the others.
+func TestCountingDelaysNoDecision(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, _ := b.counting(t, "test")
+		b.Delay.Store(int64(30 * time.Millisecond))
+		start := time.Now()
+		take(t, e, 1, ask("k", setOf(perHour(120))))
+		require.Equal(t, 30*time.Millisecond, time.Since(start))
+		time.Sleep(replicaRenewal - 10*time.Millisecond) // another count is under way
+		start = time.Now()
+		take(t, e, 1, ask("k", setOf(perHour(120))))
+		require.Equal(t, 30*time.Millisecond, time.Since(start))
+	})
+}

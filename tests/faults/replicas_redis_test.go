@@ -1,0 +1,83 @@
+//go:build integration
+
+package faults_test
+
+import (
+	"log/slog"
+	"os"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestReplicasThatConfigureNothingShareTheLimit: four limiters of default options count each other, and
+// without Redis they admit together no more than the limit.
+func TestReplicasThatConfigureNothingShareTheLimit(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func() (func() redis.UniversalClient, []*os.Process){
+		"one server": func() (func() redis.UniversalClient, []*os.Process) {
+			addr, process := testkit.StartRedisProcess(t)
+			return func() redis.UniversalClient { return testkit.Connect(t, addr) }, []*os.Process{process}
+		},
+		"cluster": func() (func() redis.UniversalClient, []*os.Process) {
+			addrs, processes := testkit.StartClusterProcesses(t, 3)
+			return func() redis.UniversalClient {
+				rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+				t.Cleanup(func() { _ = rdb.Close() })
+				return rdb
+			}, processes
+		},
+	} {
+		connect, servers := start()
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const replicas = 4
+			limit := ginlimit.PerDay(102)
+			var limiters [replicas]*ginlimit.Limiter
+			var policies [replicas]*ginlimit.Policy
+			var logs [replicas]testkit.Buffer
+			for i := range limiters {
+				var err error
+				limiters[i], err = ginlimit.NewLimiter(connect(), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&logs[i], nil))))
+				require.NoError(t, err)
+				policies[i] = testkit.NewPolicy(t, testkit.Wrap(limiters[i], ginlimit.TokenBucket), "api", limit)
+				t.Cleanup(func() { _ = limiters[i].Close() })
+			}
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+				counted := 0
+				for i, l := range limiters {
+					_, err := policies[i].Allow(t.Context(), "192.0.2.2")
+					if err == nil && l.Stats().Replicas == replicas {
+						counted++
+					}
+				}
+				return counted == replicas
+			}))
+			for _, server := range servers {
+				require.NoError(t, server.Kill())
+			}
+			admitted := 0
+			for range 2 * limit.Rate {
+				for i := range limiters {
+					r, err := policies[i].Allow(t.Context(), "192.0.2.1")
+					require.NoError(t, err)
+					require.Equal(t, ginlimit.FromLocal, r.Source)
+					admitted += r.Granted
+				}
+			}
+			require.Equal(t, replicas*(limit.Rate/replicas), admitted)
+			for i, l := range limiters {
+				require.Equal(t, replicas, l.Stats().Replicas)
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+					_, _ = policies[i].Allow(t.Context(), "192.0.2.1")
+					return len(logs[i].String()) > 0
+				}))
+				require.Contains(t, logs[i].String(), "replicas=4")
+			}
+		})
+	}
+}
