@@ -112,7 +112,7 @@ func TestStats(t *testing.T) {
 	addr, process := testkit.StartRedisProcess(t)
 	limiter := testkit.NewLimiter(t, testkit.ConnectDirect(t, addr), testkit.TrustsClock(),
 		ginlimit.WithFailureMode(ginlimit.FailLocal))
-	require.Equal(t, ginlimit.Stats{Servers: 1}, limiter.Stats())
+	require.Equal(t, ginlimit.Stats{Servers: 1, Replicas: 1}, limiter.Stats())
 
 	limit, ctx := ginlimit.PerHour(100), t.Context()
 	var all sync.WaitGroup
