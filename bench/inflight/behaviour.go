@@ -60,13 +60,16 @@ func behave(ctx context.Context, server *redisserver.Server, systems []system, o
 	return nil
 }
 
+// oneSlot is one slot of each key at three levels. ginlimit waits for Redis however busy the machine is.
+var oneSlot = limits{slots: []int{1, 1, 1}, timeout: time.Minute}
+
 // killProcess has another process hold the only slot of a key at three levels, kills it, and waits for a slot.
 func killProcess(ctx context.Context, server *redisserver.Server, s system, o options) (string, error) {
 	ids := []string{"11", "12", "13"}
 	if err := holdAndDie(ctx, holding{o.files, server.Addr, s.name, ids}); err != nil {
 		return "", err
 	}
-	c, err := s.start(server.Addr, limits{slots: []int{1, 1, 1}})
+	c, err := s.start(server.Addr, oneSlot)
 	if err != nil {
 		return "", err
 	}
@@ -94,7 +97,7 @@ func killProcess(ctx context.Context, server *redisserver.Server, s system, o op
 // minutes. For LiteLLM the process' clock goes on by a window.
 func runOn(ctx context.Context, server *redisserver.Server, s system, o options) (string, error) {
 	ids, ahead := []string{"21", "22", "23"}, atomic.Int64{}
-	l := limits{slots: []int{2, 2, 2}, ttl: 2 * time.Second,
+	l := limits{slots: []int{2, 2, 2}, timeout: time.Minute, ttl: 2 * time.Second,
 		clock: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }}
 	c, err := s.start(server.Addr, l)
 	if err != nil {
@@ -122,13 +125,12 @@ func runOn(ctx context.Context, server *redisserver.Server, s system, o options)
 
 // denyBeside sends requests that only the last level denies, and requests with the same key at the first level.
 func denyBeside(ctx context.Context, server *redisserver.Server, s system, o options) (string, error) {
-	l := limits{slots: []int{1, 1, 1}}
-	c, err := s.start(server.Addr, l)
+	c, err := s.start(server.Addr, oneSlot)
 	if err != nil {
 		return "", err
 	}
 	defer c.end()
-	other, err := s.start(server.Addr, l) // another process
+	other, err := s.start(server.Addr, oneSlot) // another process
 	if err != nil {
 		return "", err
 	}
@@ -197,7 +199,7 @@ func (h holding) run(ctx context.Context) error {
 		return err
 	}
 	i := slices.IndexFunc(systems, func(s system) bool { return s.name == h.System })
-	c, err := systems[i].start(h.Addr, limits{slots: []int{1, 1, 1}})
+	c, err := systems[i].start(h.Addr, oneSlot)
 	if err != nil {
 		return err
 	}

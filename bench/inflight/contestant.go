@@ -17,8 +17,9 @@ type limits struct {
 	slots []int // of each key, at each level
 	rate  bool  // one rate that nobody uses up, of the key at the first level
 
-	ttl   time.Duration    // of a slot of sub2api, instead of its own
-	clock func() time.Time // of LiteLLM's process, instead of the time
+	timeout time.Duration    // of ginlimit, instead of its own
+	ttl     time.Duration    // of a slot of sub2api, instead of its own
+	clock   func() time.Time // of LiteLLM's process, instead of the time
 }
 
 // system is one of those that are compared.
@@ -126,7 +127,11 @@ func (c *contestant) hold(ctx context.Context, ids ...string) (release func(), o
 // newGinlimit returns ginlimit with the options of the quickstart.
 func newGinlimit() system {
 	return system{"ginlimit", func(rdb *redis.Client, l limits) (gin.HandlerFunc, func(), error) {
-		limiter, err := ginlimit.NewLimiter(rdb)
+		var patience []ginlimit.LimiterOption
+		if l.timeout > 0 {
+			patience = append(patience, ginlimit.WithTimeout(l.timeout))
+		}
+		limiter, err := ginlimit.NewLimiter(rdb, patience...)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -75,7 +75,7 @@ func TestRowsAreComplete(t *testing.T) {
 			t.Errorf("%d cells in %q", len(row), row)
 		}
 		for i, cell := range row {
-			if ratio := columns[i] == "× ginlimit"; (strings.TrimSpace(cell) == "") != (ratio && row[1] == "ginlimit") {
+			if ratio := columns[i] == "÷ ginlimit's"; (strings.TrimSpace(cell) == "") != (ratio && row[1] == "ginlimit") {
 				t.Errorf("%s is %q in %q", columns[i], cell, row)
 			}
 		}

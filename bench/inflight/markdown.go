@@ -15,8 +15,8 @@ type table struct {
 	wrong   []string // a line for each system that denied a request, or decided without Redis
 }
 
-var columns = []string{"situation", "system", "µs per request", "× ginlimit", "µs until admitted", "Redis CPU, µs",
-	"× ginlimit", "process' CPU, µs", "× ginlimit", "reads by Redis", "commands"}
+var columns = []string{"situation", "system", "µs per request", "÷ ginlimit's", "µs until admitted", "Redis CPU, µs",
+	"÷ ginlimit's", "process' CPU, µs", "÷ ginlimit's", "reads by Redis", "commands"}
 
 // add writes a row for each system in a situation.
 func (t *table) add(s situation, found []result) {
