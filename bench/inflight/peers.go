@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -36,7 +37,7 @@ func newSub2api(acquire string, withIndex bool) system {
 			pipe.ZRemRangeByScore(ctx, slotKey(level, id), "-inf", strconv.FormatInt(now.Add(-ttl).Unix(), 10))
 			left := pipe.ZCard(ctx, slotKey(level, id))
 			pipe.Get(ctx, prefix+"wait:"+kinds[level]+":"+id)
-			if _, err := pipe.Exec(ctx); err != nil && err != redis.Nil {
+			if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 				return err
 			}
 			index := prefix + kinds[level] + ":active_index"
