@@ -97,6 +97,65 @@ func growClients(b *testing.B, l *ginlimit.Limiter, options []ginlimit.PolicyOpt
 	b.ReportMetric(float64(kept)/float64(clients), "B/each")
 }
 
+// BenchmarkSlotMemory has a limiter hold a slot of each of some keys, which have 40 bytes. It reports as B/slot the
+// memory that the limiter keeps for each, with the buffers of its Redis client's new connections, and as B/caller the
+// Slot that the caller keeps. The texts of the keys are the caller's, and existed before. Acquire needs no goroutine
+// for a held slot; a handler's goroutine is not counted.
+func BenchmarkSlotMemory(b *testing.B) {
+	for _, n := range []int{1000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			addr := redistest.Start(b)
+			for b.Loop() {
+				limiter, caller := growSlots(b, addr, n)
+				b.ReportMetric(float64(limiter)/float64(n), "B/slot")
+				b.ReportMetric(float64(caller)/float64(n), "B/caller")
+				b.ReportMetric(float64(limiter)/1e6, "MB")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
+
+// growSlots acquires a slot of each of n keys. It returns how many bytes the limiter and the caller keep for them.
+func growSlots(b *testing.B, addr string, n int) (limiter, caller int64) {
+	l := closed(b)(ginlimit.NewLimiter(redistest.Connect(b, addr), ginlimit.WithTimeout(time.Minute)))
+	p, err := l.Policy("api", ginlimit.InFlight(4), ginlimit.WithFailureMode(ginlimit.FailClosed))
+	if err != nil {
+		b.Fatal(err)
+	}
+	keys, slots := make([]string, n), make([]*ginlimit.Slot, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("sk-%037d", i)
+	}
+	acquire := func(i int) {
+		var err error
+		if slots[i], err = p.Acquire(b.Context(), keys[i]); err != nil {
+			b.Error(err)
+		}
+	}
+	acquire(0) // connects
+	slots[0].Release()
+	before := heap()
+	var all sync.WaitGroup
+	const callers = 64
+	for first := range callers {
+		all.Go(func() {
+			for i := first; i < n; i += callers {
+				acquire(i)
+			}
+		})
+	}
+	all.Wait()
+	both := heap()
+	clear(slots) // nothing releases them
+	limiter = heap() - before
+	if held := l.Stats().Slots; held != n {
+		b.Fatalf("%d slots are held, want %d", held, n)
+	}
+	runtime.KeepAlive(keys)
+	return limiter, both - before - limiter
+}
+
 // growPolicies measures decisions by random policies of one limiter.
 func growPolicies(b *testing.B, l *ginlimit.Limiter, n int) {
 	before := heap()
