@@ -1,0 +1,347 @@
+package integration
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Histories of requests in flight at two levels, a key and its user, are linearizable on one server. The
+// model is the number of slots that Redis counts for each key and each user:
+//
+//   - A request that is served takes a slot of its key and one of its user at one moment, at which both
+//     have one. It does so before its handler begins.
+//   - A denied request takes nothing. At one moment the level that denies it is full.
+//   - The slots of a request are free when Redis knows that it has ended. Redis learns this of each level
+//     alone, at any moment after the handler's end, but before an observer finds all slots free.
+//   - A request without an answer takes slots like one that is served, at any moment from its beginning
+//     on, or never. The slots may become free at any moment after its end.
+//
+// So no level ever has more requests than slots, and a denial is right if slots count until Redis knows
+// that they are released. Callers make their requests in rounds. After each round the observer waits
+// until all slots are free, so no slot that leaks explains a later denial.
+
+const (
+	slotKeys, slotUsers   = 2, 2 // of each group of callers
+	slotsOfKey            = 2
+	slotsOfUser           = 3
+	slotGroups            = 3
+	slotCallers           = 2 // of each group in each process
+	slotRequests          = 2 // of a caller in a round
+	slotRounds            = 5 // with the same keys and users
+	levelHistoryTime      = time.Second
+	levelHistoryDecisions = 200
+)
+
+type slotVerb uint8
+
+const (
+	takeSlots slotVerb = iota
+	releaseSlot
+	freeStray // a slot of a request without an answer
+	lookAtSlots
+)
+
+// slotCall is what is done to slots: to those of a key and a user, or of one client alone.
+type slotCall struct {
+	part  string // of the history, with keys and users of its own
+	verb  slotVerb
+	at    int    // the client's index in the state
+	takes [2]int // those of the key and the user
+}
+
+// slotAnswer is what became of a request.
+type slotAnswer struct {
+	granted bool
+	lost    bool // there was no answer
+	full    int  // the index of who denies
+}
+
+// slotsTaken is the state of the model: how many slots of each key, then of each user, Redis counts, and
+// how many of them belong to requests without an answer.
+type slotsTaken struct{ all, stray [slotKeys + slotUsers]int8 }
+
+func (s slotsTaken) plus(at int, all, stray int8) slotsTaken {
+	s.all[at] += all
+	s.stray[at] += stray
+	return s
+}
+
+// room reports whether a client has a free slot.
+func (s slotsTaken) room(at int) bool {
+	if at < slotKeys {
+		return s.all[at] < slotsOfKey
+	}
+	return s.all[at] < slotsOfUser
+}
+
+// slotsAtTwoLevels is the model.
+var slotsAtTwoLevels = porcupine.NondeterministicModel{
+	Partition: func(history []porcupine.Operation) (parts [][]porcupine.Operation) {
+		index := map[string]int{}
+		for _, o := range history {
+			part := o.Input.(slotCall).part
+			i, ok := index[part]
+			if !ok {
+				i = len(parts)
+				index[part], parts = i, append(parts, nil)
+			}
+			parts[i] = append(parts[i], o)
+		}
+		return parts
+	},
+	Init: func() []any { return []any{slotsTaken{}} },
+	Step: func(state, input, output any) []any {
+		s, in, out := state.(slotsTaken), input.(slotCall), output.(slotAnswer)
+		key, user := in.takes[0], in.takes[1]
+		switch room := s.room(key) && s.room(user); {
+		case in.verb == takeSlots && out.lost && room:
+			return []any{s, s.plus(key, 1, 1).plus(user, 1, 1)}
+		case in.verb == takeSlots && out.granted && room:
+			return []any{s.plus(key, 1, 0).plus(user, 1, 0)}
+		case in.verb == takeSlots && (out.lost || !out.granted && !s.room(out.full)):
+			return []any{s}
+		case in.verb == releaseSlot && s.all[in.at] > s.stray[in.at]:
+			return []any{s.plus(in.at, -1, 0)}
+		case in.verb == freeStray && s.stray[in.at] > 0:
+			return []any{s, s.plus(in.at, -1, -1)}
+		case in.verb == freeStray, in.verb == lookAtSlots && s.all[in.at] == 0:
+			return []any{s}
+		}
+		return nil
+	},
+	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v: %+v", input, output) },
+}
+
+// slotHistory is what the callers of several processes have done and seen.
+type slotHistory struct {
+	*history
+	routers   []*gin.Engine       // of the processes
+	observers [2]*ginlimit.Policy // of keys and of users
+	start     time.Time
+
+	granted, lost atomic.Int64
+	denied        [2]atomic.Int64 // by keys and by users
+}
+
+// slotNames are the names of the two levels, and of their limits in denials.
+var slotNames = [2]string{"key", "user"}
+
+// newSlotHistory starts a server and processes. Patient ones wait for its answer on a busy machine.
+func newSlotHistory(t *testing.T, direct, patient bool) *slotHistory {
+	var opts []ginlimit.LimiterOption
+	if patient {
+		opts = append(opts, testkit.Patient())
+	}
+	h := &slotHistory{history: newHistory(t, direct, opts...), start: time.Now()}
+	if patient {
+		h.read = time.Minute
+	}
+	for range processes {
+		router := gin.New()
+		router.GET("/", h.history.start().Handler(slotNames[0], ginlimit.InFlight(slotsOfKey),
+			ginlimit.WithKey(ginlimit.ByHeader("X-Key")),
+			ginlimit.WithIdentity(slotNames[1], ginlimit.ByHeader("X-User"), ginlimit.InFlight(slotsOfUser)),
+			ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+				c.String(http.StatusTooManyRequests, r.Name)
+			})), func(c *gin.Context) { c.Request.Context().Value(h).(func())() })
+		h.routers = append(h.routers, router)
+	}
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, h.addr))
+	for i, n := range []int{slotsOfKey, slotsOfUser} {
+		h.observers[i] = testkit.NewPolicy(t, limiter, slotNames[i], ginlimit.InFlight(n))
+	}
+	return h
+}
+
+// now is the time in the history.
+func (h *slotHistory) now() int64 { return time.Since(h.start).Nanoseconds() }
+
+// never is when a call ends that may take effect at any time.
+const never = int64(time.Hour)
+
+// client returns the key of a client by its index in the state.
+func (c slotCall) client(at int) string { return fmt.Sprintf("%s, %d", c.part, at) }
+
+// request makes a request, and returns what became of it.
+func (h *slotHistory) request(t *testing.T, router *gin.Engine, in slotCall, serve time.Duration) []porcupine.Operation {
+	called, began, ended := h.now(), int64(0), int64(0)
+	ctx := context.WithValue(context.Background(), h, func() {
+		began = h.now()
+		pause(serve)
+		ended = h.now()
+	})
+	rec := testkit.Get(router, "/", testkit.With("X-Key", in.client(in.takes[0])),
+		testkit.With("X-User", in.client(in.takes[1])), func(r *http.Request) { *r = *r.WithContext(ctx) })
+	take := porcupine.Operation{Input: in, Call: called, Return: h.now()}
+	var free slotAnswer
+	switch out := (slotAnswer{}); rec.Code {
+	case http.StatusOK:
+		out.granted = true
+		take.Output, take.Return = out, began
+		in.verb = releaseSlot
+		h.granted.Add(1)
+	case http.StatusTooManyRequests:
+		level := slices.Index(slotNames[:], strings.TrimSuffix(rec.Body.String(), "-c"))
+		if !assert.GreaterOrEqual(t, level, 0, rec.Body) {
+			return nil
+		}
+		out.full = in.takes[level]
+		take.Output = out
+		h.denied[level].Add(1)
+		return []porcupine.Operation{take}
+	default:
+		assert.Equal(t, http.StatusServiceUnavailable, rec.Code)
+		out.lost = true
+		ended = take.Return
+		take.Output, take.Return = out, never
+		in.verb = freeStray
+		h.lost.Add(1)
+	}
+	operations := []porcupine.Operation{take}
+	for _, in.at = range in.takes {
+		operations = append(operations, porcupine.Operation{Input: in, Output: free, Call: ended, Return: never})
+	}
+	return operations
+}
+
+// round has callers of each process make requests, and waits until all slots are free. It returns how
+// many requests have no answer.
+func (h *slotHistory) round(t *testing.T, part string) (lost int) {
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var operations []porcupine.Operation
+	for i := range len(h.routers) * slotCallers {
+		all.Go(func() {
+			for range slotRequests {
+				// Most requests are of one user, so that now the key denies and now the user.
+				in := slotCall{part: part, takes: [2]int{rand.IntN(slotKeys), slotKeys + rand.IntN(4)/3}}
+				made := h.request(t, h.routers[i%len(h.routers)], in, rand.N(2*time.Millisecond))
+				mu.Lock()
+				operations = append(operations, made...)
+				if len(made) > 0 && made[0].Output.(slotAnswer).lost {
+					lost++
+				}
+				stop := lost >= lostPerKey
+				mu.Unlock()
+				if stop {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	for at := range slotKeys + slotUsers {
+		in := slotCall{part: part, verb: lookAtSlots, at: at}
+		look := porcupine.Operation{Input: in, Output: slotAnswer{}}
+		observer := h.observers[at/slotKeys]
+		if !assert.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+			look.Call = h.now()
+			results, err := observer.Status(t.Context(), in.client(at))
+			look.Return = h.now()
+			return err == nil && results[0].Remaining == results[0].Limit.InFlight
+		}), "a slot of %s is not released", in.client(at)) {
+			return lostPerKey
+		}
+		for i := range operations {
+			if o := &operations[i]; o.Input.(slotCall).verb == releaseSlot && o.Input.(slotCall).at == at {
+				o.Return = look.Return
+			}
+		}
+		operations = append(operations, look)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.operations = append(h.operations, operations...)
+	return lost
+}
+
+// record has groups of callers make requests for a while, each group with keys and users of its own.
+func (h *slotHistory) record(t *testing.T, disturb disturbance) {
+	decisions := func() int64 { return h.granted.Load() + h.denied[0].Load() + h.denied[1].Load() }
+	goesOn := func() bool { // on a busy machine, until there is enough to check
+		passed := time.Since(h.start)
+		enough := decisions() >= levelHistoryDecisions && h.denied[0].Load() > 0 && h.denied[1].Load() > 0
+		return passed < levelHistoryTime || !enough && passed < 20*levelHistoryTime
+	}
+	var all sync.WaitGroup
+	for group := range slotGroups {
+		all.Go(func() {
+			// Keys change after some rounds and as calls are lost, so that the calls without an answer of one key are few.
+			for part := 0; goesOn(); part++ {
+				for round, lost := 0, 0; round < slotRounds && lost < lostPerKey; round++ {
+					lost += h.round(t, fmt.Sprintf("%d, %d", group, part))
+				}
+			}
+		})
+	}
+	for goesOn() {
+		disturb(t, h.addr, h.server, h.proxy)
+		pause(50 * time.Millisecond)
+	}
+	all.Wait()
+	say(t, "%d requests are served, keys deny %d, users %d, %d have no answer",
+		h.granted.Load(), h.denied[0].Load(), h.denied[1].Load(), h.lost.Load())
+	require.GreaterOrEqual(t, decisions(), int64(levelHistoryDecisions), "there is too little to check")
+	require.Positive(t, h.denied[0].Load())
+	require.Positive(t, h.denied[1].Load())
+}
+
+// check requires that the model explains what was seen.
+func (h *slotHistory) check(t *testing.T) {
+	t.Helper()
+	model := slotsAtTwoLevels.ToModel()
+	for _, part := range model.Partition(h.operations) {
+		result := porcupine.CheckOperationsTimeout(model, part, time.Minute)
+		if result != porcupine.Ok {
+			slices.SortFunc(part, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+			for _, o := range part {
+				t.Logf("%d to %d µs: %s", o.Call/1000, o.Return/1000, model.DescribeOperation(o.Input, o.Output))
+			}
+		}
+		require.Equal(t, porcupine.Ok, result)
+	}
+}
+
+func TestConcurrentRequestsAtTwoLevelsAreLinearizable(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		disturb disturbance
+		answers bool // to every call
+	}{
+		"undisturbed":       {undisturbed, true},
+		"connections cut":   {cutConnections, false},
+		"scripts flushed":   {flushScripts, true},
+		"slow Redis":        {delayReplies, false},
+		"frozen Redis":      {freezeServer, false},
+		"replies swallowed": {swallowReplies, false},
+	} {
+		for _, direct := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
+				t.Parallel()
+				h := newSlotHistory(t, direct, row.answers)
+				h.record(t, row.disturb)
+				if row.answers {
+					require.Zero(t, h.lost.Load())
+				}
+				h.check(t)
+			})
+		}
+	}
+}
