@@ -23,15 +23,14 @@ import (
 )
 
 // Histories of requests in flight at two levels, a key and its user, are linearizable on one server. The
-// model is the number of slots that Redis counts for each key and each user:
+// model is how many slots Redis counts for each key and each user:
 //
 //   - A request that is served takes a slot of its key and one of its user at one moment, at which both
 //     have one. It does so before its handler begins.
 //   - A denied request takes nothing. At one moment the level that denies it is full.
 //   - The slots of a request are free when Redis knows that it has ended. Redis learns this of each level
 //     alone, at any moment after the handler's end, but before an observer finds all slots free.
-//   - A request without an answer takes slots like one that is served, at any moment from its beginning
-//     on, or never. The slots may become free at any moment after its end.
+//   - A request without an answer may take slots and free them, at any moments after its beginning.
 //
 // So no level ever has more requests than slots, and a denial is right if slots count until Redis knows
 // that they are released. Callers make their requests in rounds. After each round the observer waits
@@ -53,8 +52,7 @@ type slotVerb uint8
 
 const (
 	takeSlots slotVerb = iota
-	releaseSlot
-	freeStray // a slot of a request without an answer
+	endRequest
 	lookAtSlots
 )
 
@@ -73,26 +71,31 @@ type slotAnswer struct {
 	full    int  // the index of who denies
 }
 
-// slotsTaken is the state of the model: how many slots of each key, then of each user, Redis counts, and
-// how many of them belong to requests without an answer.
-type slotsTaken struct{ all, stray [slotKeys + slotUsers]int8 }
-
-func (s slotsTaken) plus(at int, all, stray int8) slotsTaken {
-	s.all[at] += all
-	s.stray[at] += stray
-	return s
+// slotsTaken is the state of the model, for each key, then for each user.
+type slotsTaken [slotKeys + slotUsers]struct {
+	held  int8 // slots of requests that are being served
+	ended int8 // the most slots that Redis may count of requests that have ended
+	stray int8 // the most slots of requests without an answer
 }
 
-// room reports whether a client has a free slot.
-func (s slotsTaken) room(at int) bool {
+// slots returns how many slots a client has.
+func (slotsTaken) slots(at int) int8 {
 	if at < slotKeys {
-		return s.all[at] < slotsOfKey
+		return slotsOfKey
 	}
-	return s.all[at] < slotsOfUser
+	return slotsOfUser
+}
+
+// take takes a slot of a client, if there may be one. If only requests that have ended were in the way,
+// Redis knows that they have.
+func (s *slotsTaken) take(at int) bool {
+	c, room := &s[at], s.slots(at)-1-s[at].held
+	c.held, c.ended = c.held+1, min(c.ended, room)
+	return room >= 0
 }
 
 // slotsAtTwoLevels is the model.
-var slotsAtTwoLevels = porcupine.NondeterministicModel{
+var slotsAtTwoLevels = porcupine.Model{
 	Partition: func(history []porcupine.Operation) (parts [][]porcupine.Operation) {
 		index := map[string]int{}
 		for _, o := range history {
@@ -106,25 +109,31 @@ var slotsAtTwoLevels = porcupine.NondeterministicModel{
 		}
 		return parts
 	},
-	Init: func() []any { return []any{slotsTaken{}} },
-	Step: func(state, input, output any) []any {
+	Init: func() any { return slotsTaken{} },
+	Step: func(state, input, output any) (bool, any) {
 		s, in, out := state.(slotsTaken), input.(slotCall), output.(slotAnswer)
 		key, user := in.takes[0], in.takes[1]
-		switch room := s.room(key) && s.room(user); {
-		case in.verb == takeSlots && out.lost && room:
-			return []any{s, s.plus(key, 1, 1).plus(user, 1, 1)}
-		case in.verb == takeSlots && out.granted && room:
-			return []any{s.plus(key, 1, 0).plus(user, 1, 0)}
-		case in.verb == takeSlots && (out.lost || !out.granted && !s.room(out.full)):
-			return []any{s}
-		case in.verb == releaseSlot && s.all[in.at] > s.stray[in.at]:
-			return []any{s.plus(in.at, -1, 0)}
-		case in.verb == freeStray && s.stray[in.at] > 0:
-			return []any{s, s.plus(in.at, -1, -1)}
-		case in.verb == freeStray, in.verb == lookAtSlots && s.all[in.at] == 0:
-			return []any{s}
+		switch {
+		case in.verb == endRequest:
+			for _, at := range in.takes {
+				s[at].held--
+				s[at].ended++
+			}
+			return true, s
+		case in.verb == lookAtSlots:
+			free := s[in.at].held == 0
+			s[in.at].ended = 0
+			return free, s
+		case out.lost:
+			s[key].stray++
+			s[user].stray++
+			return true, s
+		case out.granted:
+			ok := s.take(key) && s.take(user)
+			return ok, s
 		}
-		return nil
+		c := s[out.full]
+		return c.held+c.ended+c.stray >= s.slots(out.full), s
 	},
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v: %+v", input, output) },
 }
@@ -173,9 +182,6 @@ func newSlotHistory(t *testing.T, direct, patient bool) *slotHistory {
 // now is the time in the history.
 func (h *slotHistory) now() int64 { return time.Since(h.start).Nanoseconds() }
 
-// never is when a call ends that may take effect at any time.
-const never = int64(time.Hour)
-
 // client returns the key of a client by its index in the state.
 func (c slotCall) client(at int) string { return fmt.Sprintf("%s, %d", c.part, at) }
 
@@ -189,13 +195,15 @@ func (h *slotHistory) request(t *testing.T, router *gin.Engine, in slotCall, ser
 	})
 	rec := testkit.Get(router, "/", testkit.With("X-Key", in.client(in.takes[0])),
 		testkit.With("X-User", in.client(in.takes[1])), func(r *http.Request) { *r = *r.WithContext(ctx) })
-	take := porcupine.Operation{Input: in, Call: called, Return: h.now()}
-	var free slotAnswer
-	switch out := (slotAnswer{}); rec.Code {
+	made := []porcupine.Operation{{Input: in, Call: called, Return: h.now()}}
+	var out slotAnswer
+	switch rec.Code {
 	case http.StatusOK:
 		out.granted = true
-		take.Output, take.Return = out, began
-		in.verb = releaseSlot
+		made[0].Return = began
+		in.verb = endRequest
+		// What is left to happen at its end is when Redis knows of it.
+		made = append(made, porcupine.Operation{Input: in, Output: slotAnswer{}, Call: ended, Return: ended + 1})
 		h.granted.Add(1)
 	case http.StatusTooManyRequests:
 		level := slices.Index(slotNames[:], strings.TrimSuffix(rec.Body.String(), "-c"))
@@ -203,22 +211,15 @@ func (h *slotHistory) request(t *testing.T, router *gin.Engine, in slotCall, ser
 			return nil
 		}
 		out.full = in.takes[level]
-		take.Output = out
 		h.denied[level].Add(1)
-		return []porcupine.Operation{take}
 	default:
 		assert.Equal(t, http.StatusServiceUnavailable, rec.Code)
 		out.lost = true
-		ended = take.Return
-		take.Output, take.Return = out, never
-		in.verb = freeStray
+		made[0].Return = called + 1 // from then on it may have taken slots
 		h.lost.Add(1)
 	}
-	operations := []porcupine.Operation{take}
-	for _, in.at = range in.takes {
-		operations = append(operations, porcupine.Operation{Input: in, Output: free, Call: ended, Return: never})
-	}
-	return operations
+	made[0].Output = out
+	return made
 }
 
 // round has callers of each process make requests, and waits until all slots are free. It returns how
@@ -259,11 +260,6 @@ func (h *slotHistory) round(t *testing.T, part string) (lost int) {
 			return err == nil && results[0].Remaining == results[0].Limit.InFlight
 		}), "a slot of %s is not released", in.client(at)) {
 			return lostPerKey
-		}
-		for i := range operations {
-			if o := &operations[i]; o.Input.(slotCall).verb == releaseSlot && o.Input.(slotCall).at == at {
-				o.Return = look.Return
-			}
 		}
 		operations = append(operations, look)
 	}
@@ -311,7 +307,7 @@ func (h *slotHistory) enough() bool {
 // check requires that the model explains what was seen, and that this is enough.
 func (h *slotHistory) check(t *testing.T) {
 	t.Helper()
-	model := slotsAtTwoLevels.ToModel()
+	model := slotsAtTwoLevels
 	for _, part := range model.Partition(h.operations) {
 		result := porcupine.CheckOperationsTimeout(model, part, time.Minute)
 		if result != porcupine.Ok {
