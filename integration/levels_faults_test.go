@@ -152,7 +152,7 @@ func (s *levelsSite) requireReported(t *testing.T) time.Time {
 	for i := range s.all() {
 		s.requireCounted(t, markOf(i)[0], 1)
 	}
-	pause(time.Second / 2) // a process reports all keys at about the same time
+	pause(time.Second / 2) // a process reports all its keys at about the same time
 	return time.Now()
 }
 

@@ -263,8 +263,8 @@ func (h *slotHistory) round(t *testing.T, part string) (lost int) {
 		}
 		operations = append(operations, look)
 	}
-	// A process reports again, soon after Redis answers, which requests have ended without an answer.
-	// Slots of which it never says so would be free after 10 s.
+	// A process reports that requests without an answer have ended, soon after it reaches Redis again.
+	// Without that report their slots are free after 10 s.
 	assert.Less(t, time.Since(ended), slotsFree-time.Second, part)
 	h.mu.Lock()
 	defer h.mu.Unlock()
