@@ -18,6 +18,10 @@ func (quiet) Printf(context.Context, string, ...any) {}
 func TestMain(m *testing.M) {
 	gin.SetMode(gin.TestMode)
 	redis.SetLogger(quiet{}) // servers are stopped on purpose
+	if addr := os.Getenv(levelsRedis); addr != "" {
+		serveLevels(addr, os.Getenv(levelsLog))
+		return
+	}
 	os.Exit(m.Run())
 }
 
