@@ -46,6 +46,7 @@ type slotRequest struct {
 	holds    time.Duration // how long it is in flight
 	patience time.Duration // until its client leaves; 0 is never
 	acquires bool          // it is no request, and only counts at the first level
+	panics   bool          // its handler panics in the end
 }
 
 // levelNames are the policy's name and those of the identities.
@@ -53,7 +54,8 @@ var levelNames = [...]string{"api", "user", "account"}
 
 func drawSlots(seed uint64) *slotPlan {
 	r := rand.New(rand.NewPCG(seed, 17))
-	p := &slotPlan{simPlan: &simPlan{seed: seed, slots: true, timeout: 50 * time.Millisecond, nodes: pick(r, 1, 1, 1, 2, 3)}}
+	p := &slotPlan{simPlan: &simPlan{seed: seed, slots: true, timeout: 50 * time.Millisecond}}
+	p.nodes = pick(r, 1, 1, 1, 2, 3)
 	if p.nodes > 1 { // levels are decided one after another, and go-redis follows some redirections after a pause
 		p.timeout = 300 * time.Millisecond
 	}
@@ -72,7 +74,8 @@ func drawSlots(seed uint64) *slotPlan {
 		}
 	}
 	if r.IntN(3) == 0 {
-		p.queue, p.wait = pick(r, 1, 2, 5, 50), time.Millisecond+upTo(r, pick(r, 100*time.Millisecond, 2*time.Second, 15*time.Second))
+		p.queue = pick(r, 1, 2, 5, 50)
+		p.wait = time.Millisecond + upTo(r, pick(r, 100*time.Millisecond, 2*time.Second, 15*time.Second))
 	}
 	p.drawSlotFaults(r, length)
 	for range 100 + r.IntN(200) {

@@ -3,6 +3,7 @@ package simulation_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -28,12 +29,12 @@ import (
 //   - plans that change the number of the first level;
 //   - a queue;
 //   - who takes a slot, by a request or by Acquire, how long for, and whose client leaves;
-//   - what happens: lost and late bytes, cut connections, a server that freezes or restarts, processes that die, and on a
-//     cluster hash slots that migrate.
+//   - what happens: lost and late bytes, cut connections, a server that freezes or restarts, processes that die, and on
+//     a cluster hash slots that migrate.
 //
-// Checked (inflight_check_test.go): at every moment, never more in flight than allowed, at any level; every denial has a
-// cause and every failure too, unless something happened lately; nobody waits for longer than the queue and the
-// timeout say. In the end everything is free again, within simSlotLife.
+// Checked (inflight_check_test.go): at every moment, never more in flight than allowed, at any level; every denial and
+// every failure has a cause, unless something happened lately; nobody waits for longer than the queue and the timeout
+// say. In the end everything is free again, within simSlotLife.
 //
 // The processes fail closed, so that Redis alone admits; what it costs if Redis loses its memory, and admission without
 // it, are rows of their own (TestSlotsWithoutRedis).
@@ -102,7 +103,9 @@ func (s *slotSimulation) open(t *testing.T) {
 	var err error
 	s.server, err = newSimServer(s.simulation)
 	require.NoError(t, err)
-	s.network = newSimNetwork(s.plan.simPlan, func(node int, conn net.Conn) { s.server.nodes[node].server.ServeConn(conn) })
+	s.network = newSimNetwork(s.plan.simPlan, func(node int, conn net.Conn) {
+		s.server.nodes[node].server.ServeConn(conn)
+	})
 	for process := range s.plan.processes {
 		m := &simMember{rdb: s.plan.connect(process, s.network.dial)}
 		limiter, err := ginlimit.NewLimiter(m.rdb, ginlimit.WithFailureMode(ginlimit.FailClosed),
@@ -111,18 +114,23 @@ func (s *slotSimulation) open(t *testing.T) {
 		m.limiter = testkit.Wrap(limiter, ginlimit.TokenBucket)
 		s.members = append(s.members, m)
 		policy, err := limiter.Policy(levelNames[0], append(s.plan.policy(process, s.planOf),
-			ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) { s.decided(callOf(c.Request.Context()), r, nil) }),
+			ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+				s.decided(callOf(c.Request.Context()), r, nil)
+			}),
 			ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
 				s.decided(callOf(c.Request.Context()), ginlimit.Result{}, err)
 				c.AbortWithStatus(http.StatusServiceUnavailable)
 			}))...)
 		require.NoError(t, err)
 		router := gin.New()
+		router.Use(gin.RecoveryWithWriter(io.Discard))
 		router.GET("/", policy.Handler(), func(c *gin.Context) {
 			call := callOf(c.Request.Context())
 			result, _ := ginlimit.FromContext(c)
 			s.decided(call, result, nil)
-			s.fly(call)
+			if s.fly(call); call.panics {
+				panic(http.ErrAbortHandler)
+			}
 		})
 		s.policies, s.routers = append(s.policies, policy), append(s.routers, router)
 	}
@@ -189,7 +197,6 @@ func (s *slotSimulation) decided(c *slotCall, r ginlimit.Result, err error) {
 		s.counts[fmt.Sprintf("denied by %s, %s", r.Cause, r.Source)]++
 	}
 	s.note("%s, asked %s ago: %s", c, c.end.Sub(c.start), says)
-	s.checkTimeLocked(c)
 }
 
 // fly has an admitted call be in flight for as long as it is to be.
@@ -310,7 +317,7 @@ func simulateSlots(t *testing.T, plan *slotPlan) *slotSimulation {
 		s.checkEnd()
 		s.close()
 	})
-	s.checkCauses()
+	s.checkCalls()
 	return s
 }
 
