@@ -66,8 +66,8 @@ func (s *slotSimulation) decidedAfter(c *slotCall) time.Time {
 // decision is how long one decision may take: the timeout, and a tenth of it.
 func (s *slotSimulation) decision() time.Duration { return s.plan.timeout + s.plan.timeout/10 }
 
-// checkTime wants nobody to wait for longer than in the queue and then for one decision. While Redis is late a call that
-// waits may find no answer to its first try either.
+// checkTime wants nobody to wait for longer than in the queue and then for one decision. While Redis is late a call
+// that waits may find no answer to its first try either.
 func (s *slotSimulation) checkTime(c *slotCall) {
 	most := s.plan.wait + s.decision()
 	if s.plan.queue > 0 && !s.isQuiet(c) {
@@ -156,6 +156,7 @@ func (s *slotSimulation) waitsBehind(c *slotCall, level int) bool {
 func (s *slotSimulation) checkDenial(c *slotCall, level int, ofKey []*slotCall) {
 	from := c.start
 	if last := c.start.Add(s.plan.wait - s.plan.timeout - s.news()); s.plan.queue > 0 && last.After(from) {
+		s.counts["denied after waiting alone"]++
 		from = last
 	}
 	if held := s.mostHeld(c, from, ofKey); held < c.n[level] {

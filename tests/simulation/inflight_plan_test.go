@@ -78,8 +78,12 @@ func drawSlots(seed uint64) *slotPlan {
 		p.wait = time.Millisecond + upTo(r, pick(r, 100*time.Millisecond, 2*time.Second, 15*time.Second))
 	}
 	p.drawSlotFaults(r, length)
-	for range 100 + r.IntN(200) {
-		p.drawRequests(r, length)
+	requests, longest := 100+r.IntN(200), 20*time.Second
+	if r.IntN(2) == 0 { // with room for most of them
+		requests, longest = 20+r.IntN(100), pick(r, 100*time.Millisecond, 2*time.Second)
+	}
+	for range requests {
+		p.drawRequests(r, length, longest)
 	}
 	return p
 }
@@ -122,10 +126,10 @@ func (p *slotPlan) drawSlotFaults(r *rand.Rand, length time.Duration) {
 	}
 }
 
-// drawRequests draws one request, or a few at once.
-func (p *slotPlan) drawRequests(r *rand.Rand, length time.Duration) {
+// drawRequests draws one request, or a few at once, that are in flight for up to longest.
+func (p *slotPlan) drawRequests(r *rand.Rand, length, longest time.Duration) {
 	q := slotRequest{at: upTo(r, length), process: r.IntN(len(p.processes)), acquires: r.IntN(2*len(p.levels)) == 0}
-	q.holds = upTo(r, pick(r, time.Millisecond, 50*time.Millisecond, time.Second, 20*time.Second))
+	q.holds = upTo(r, min(longest, pick(r, time.Millisecond, 50*time.Millisecond, time.Second, longest)))
 	q.patience = pick(r, 0, 0, upTo(r, 20*time.Millisecond))
 	for range pick(r, 1, 1, 1, 5) {
 		q.keys = nil

@@ -326,9 +326,9 @@ func TestSlotSimulation(t *testing.T) {
 	requireSimSockets(t)
 	first, count := max(1, *simSeed), *simSeeds
 	if count == 0 {
-		count = 20
+		count = 10
 		if testkit.RaceDetector {
-			count = 5
+			count = 4
 		}
 	}
 	counts := map[string]int{}
