@@ -24,9 +24,9 @@
 -- ARGV[last]         k
 --
 -- Reply: a list: the reply for the limits (see decide.lua); with a ban, its remaining milliseconds
--- before and after this call; with slots, how many of each key were in use, all if those that are
--- free are for processes that have waited for longer; and if it waits, 2^21 times its place among
--- the processes that do, up to 1023.
+-- before and after this call; with slots, how many of each key were in use, or are for processes
+-- that have waited for longer; and if it waits, 2^21 times its place among the processes that do, up
+-- to 1023.
 --
 -- An attempt that has already ended is late: nobody waits for it, so it takes nothing and is not
 -- denied either.
@@ -141,10 +141,8 @@ for j = 1, levels do
   local room = max(0, ARGV[of] - s.used)
   if waits ~= '0' then
     s.turns = readTurns(KEYS[last + j])
-    if room <= s.turns.before then
-      s.lacks, s.used = true, max(s.used, ARGV[of] + 0)
-    end
-    room = max(0, room - s.turns.before)
+    s.lacks, room = room <= s.turns.before, max(0, room - s.turns.before)
+    s.used = max(s.used, ARGV[of] - room)
   end
   if j == 1 and ownSlots ~= '0' then mine = room else others = min(others, room) end
   slots[j] = s

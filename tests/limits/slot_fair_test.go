@@ -84,3 +84,53 @@ func TestNoProcessStarvesAnother(t *testing.T) {
 		}
 	})
 }
+
+// TestCallersOfOneBatchLeaveASlotToAProcessThatWaits: a process whose callers share a batch gets the slots that are
+// free but for one, as another process has waited for longer. No caller is allowed without a slot.
+func TestCallersOfOneBatchLeaveASlotToAProcessThatWaits(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		const slots = 3
+		policy := func() *ginlimit.Policy {
+			rdb := b.Connect(t)
+			rdb.AddHook(testkit.EveryCall(func(send func() error) error {
+				time.Sleep(time.Millisecond) // meanwhile others come
+				return send()
+			}))
+			return testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "api", ginlimit.InFlight(slots),
+				ginlimit.WithQueue(100, time.Second))
+		}
+		holder, waiting, together := policy(), policy(), policy()
+		var held []*ginlimit.Slot
+		for range slots {
+			slot, err := holder.Acquire(t.Context(), "alice")
+			require.NoError(t, err)
+			held = append(held, slot)
+		}
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		admitted := 0
+		acquire := func(p *ginlimit.Policy) {
+			all.Go(func() {
+				slot, err := p.Acquire(t.Context(), "alice")
+				assert.NoError(t, err)
+				mu.Lock()
+				defer mu.Unlock()
+				if slot.Result().Allowed { // and it is not released
+					admitted++
+				}
+			})
+		}
+		acquire(waiting)
+		time.Sleep(30 * time.Millisecond)
+		for _, slot := range held {
+			slot.Release()
+		}
+		time.Sleep(5 * time.Millisecond) // Redis knows
+		for range 6 {
+			acquire(together)
+		}
+		all.Wait()
+		require.Equal(t, slots, admitted)
+	})
+}

@@ -132,32 +132,42 @@ func (s *simulation) move(f simFault) {
 	v.note("fault ends: %s", f)
 }
 
-// moveSlot moves the slot of a client: key after key, and then the slot itself.
+// moveSlot moves the slot of a client, the keys of one limit after another.
 func (s *simulation) moveSlot(f simFault) {
-	v := s.server
-	slot := s.slotOfClient(f.key)
+	var keys [][]string
+	for i, l := range s.plan.keys[f.key].versions[0] {
+		var ofLimit []string
+		for _, b := range s.server.allOf(f.key, i, l) {
+			ofLimit = append(ofLimit, s.server.name(b))
+		}
+		keys = append(keys, ofLimit)
+	}
+	s.server.migrate(s.slotOfClient(f.key), f.node, f.lasts, keys)
+}
+
+// migrate moves a slot to a node within a time: its keys step by step, and then the slot itself.
+func (v *simServer) migrate(slot, node int, lasts time.Duration, steps [][]string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	move := simMove{from: v.slots.owner[slot], to: f.node}
+	move := simMove{from: v.slots.owner[slot], to: node}
 	if _, moving := v.slots.moving[slot]; moving || move.from == move.to {
 		return
 	}
 	v.slots.moving[slot] = move
 	v.note("cluster: slot %d migrates from node %d to node %d", slot, move.from, move.to)
-	limits := s.plan.keys[f.key].versions[0]
-	for i, l := range limits {
+	pause := func() {
 		v.mu.Unlock()
-		time.Sleep(f.lasts / time.Duration(len(limits)+1))
+		time.Sleep(lasts / time.Duration(len(steps)+1))
 		v.mu.Lock()
 		v.tickLocked()
-		for _, b := range v.allOf(f.key, i, l) {
-			v.moveKeyLocked(v.name(b), move)
+	}
+	for _, keys := range steps {
+		pause()
+		for _, name := range keys {
+			v.moveKeyLocked(name, move)
 		}
 	}
-	v.mu.Unlock()
-	time.Sleep(f.lasts / time.Duration(len(limits)+1))
-	v.mu.Lock()
-	v.tickLocked()
+	pause()
 	for _, name := range v.nodes[move.from].mini.Keys() { // those that were made again meanwhile, too
 		if slotOf(name) == slot {
 			v.moveKeyLocked(name, move)

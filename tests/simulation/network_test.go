@@ -28,6 +28,7 @@ type simNetwork struct {
 	down    map[int]bool              // nodes that are not running: they refuse connections
 	frozen  map[int]bool              // nodes that do not read
 	blocked map[simPath]bool          // where bytes do not pass, in either direction, until they may
+	dead    map[int]bool              // processes that nothing reaches any more
 	slow    map[simPath]time.Duration // additional latency
 }
 
@@ -38,7 +39,7 @@ func newSimNetwork(p *simPlan, serve func(node int, conn net.Conn)) *simNetwork 
 	return &simNetwork{
 		latency: p.latency, jitter: p.jitter, seed: p.seed, serve: serve,
 		conns: map[*simConn]bool{}, down: map[int]bool{}, frozen: map[int]bool{},
-		blocked: map[simPath]bool{}, slow: map[simPath]time.Duration{},
+		blocked: map[simPath]bool{}, dead: map[int]bool{}, slow: map[simPath]time.Duration{},
 	}
 }
 
@@ -96,7 +97,7 @@ func (n *simNetwork) dial(ctx context.Context, path simPath) (net.Conn, error) {
 			return nil, ctx.Err()
 		}
 		n.mu.Lock()
-		if !n.blocked[path] {
+		if !n.blockedLocked(path) {
 			break
 		}
 		n.mu.Unlock()
@@ -124,8 +125,10 @@ func (n *simNetwork) delayLocked(path simPath, random *rand.Rand) time.Duration 
 
 // passesLocked reports whether bytes may arrive at this end now.
 func (c *simConn) passesLocked() bool {
-	return !c.network.blocked[c.simPath] && (c.client || !c.network.frozen[c.node])
+	return !c.network.blockedLocked(c.simPath) && (c.client || !c.network.frozen[c.node])
 }
+
+func (n *simNetwork) blockedLocked(path simPath) bool { return n.blocked[path] || n.dead[path.process] }
 
 func (c *simConn) Read(p []byte) (int, error) {
 	n := c.network

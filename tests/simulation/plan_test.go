@@ -29,6 +29,7 @@ type simPlan struct {
 	calendars       []*simCalendar
 	settles         bool // calls reserve, and are settled
 	moves           bool // slots migrate, and nothing else happens
+	slots           bool // calls take slots of InFlight, of which the reference knows nothing
 	nodes           int  // masters; more than one are a cluster
 	processes       []simProcess
 	keys            []simKey
