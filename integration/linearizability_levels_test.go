@@ -45,7 +45,7 @@ const (
 	slotRequests          = 2 // of a caller in a round
 	slotRounds            = 5 // with the same keys and users
 	levelHistoryTime      = time.Second
-	levelHistoryDecisions = 200
+	levelHistoryDecisions = 100
 )
 
 type slotVerb uint8
@@ -217,6 +217,7 @@ func (h *slotHistory) request(t *testing.T, router *gin.Engine, in slotCall, ser
 		out.lost = true
 		made[0].Return = called + 1 // from then on it may have taken slots
 		h.lost.Add(1)
+		pause(rand.N(20 * time.Millisecond))
 	}
 	made[0].Output = out
 	return made
