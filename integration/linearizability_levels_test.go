@@ -186,7 +186,9 @@ func (h *slotHistory) now() int64 { return time.Since(h.start).Nanoseconds() }
 func (c slotCall) client(at int) string { return fmt.Sprintf("%s, %d", c.part, at) }
 
 // request makes a request, and returns what became of it.
-func (h *slotHistory) request(t *testing.T, router *gin.Engine, in slotCall, serve time.Duration) []porcupine.Operation {
+func (h *slotHistory) request(
+	t *testing.T, router *gin.Engine, in slotCall, serve time.Duration,
+) []porcupine.Operation {
 	called, began, ended := h.now(), int64(0), int64(0)
 	ctx := context.WithValue(context.Background(), h, func() {
 		began = h.now()
@@ -279,7 +281,7 @@ func (h *slotHistory) record(t *testing.T, disturb disturbance) {
 	var all sync.WaitGroup
 	for group := range slotGroups {
 		all.Go(func() {
-			// Keys change after some rounds and as calls are lost, so that the calls without an answer of one key are few.
+			// Keys change after some rounds and as calls are lost, so each has few calls without an answer.
 			for part := 0; goesOn(); part++ {
 				for round, lost := 0, 0; round < slotRounds && lost < lostPerKey; round++ {
 					lost += h.round(t, fmt.Sprintf("%d, %d", group, part))
