@@ -45,7 +45,7 @@ const (
 	slotRequests          = 2 // of a caller in a round
 	slotRounds            = 5 // with the same keys and users
 	levelHistoryTime      = time.Second
-	levelHistoryDecisions = 200
+	levelHistoryDecisions = 100
 )
 
 type slotVerb uint8
@@ -158,7 +158,7 @@ func newSlotHistory(t *testing.T, direct, patient bool) *slotHistory {
 	if patient {
 		opts = append(opts, testkit.Patient())
 	}
-	h := &slotHistory{history: newHistory(t, direct, opts...), start: time.Now()}
+	h := &slotHistory{history: newHistory(t, direct, opts...)}
 	if patient {
 		h.read = time.Minute
 	}
@@ -186,7 +186,9 @@ func (h *slotHistory) now() int64 { return time.Since(h.start).Nanoseconds() }
 func (c slotCall) client(at int) string { return fmt.Sprintf("%s, %d", c.part, at) }
 
 // request makes a request, and returns what became of it.
-func (h *slotHistory) request(t *testing.T, router *gin.Engine, in slotCall, serve time.Duration) []porcupine.Operation {
+func (h *slotHistory) request(
+	t *testing.T, router *gin.Engine, in slotCall, serve time.Duration,
+) []porcupine.Operation {
 	called, began, ended := h.now(), int64(0), int64(0)
 	ctx := context.WithValue(context.Background(), h, func() {
 		began = h.now()
@@ -217,6 +219,7 @@ func (h *slotHistory) request(t *testing.T, router *gin.Engine, in slotCall, ser
 		out.lost = true
 		made[0].Return = called + 1 // from then on it may have taken slots
 		h.lost.Add(1)
+		pause(rand.N(20 * time.Millisecond))
 	}
 	made[0].Output = out
 	return made
@@ -248,7 +251,6 @@ func (h *slotHistory) round(t *testing.T, part string) (lost int) {
 		})
 	}
 	all.Wait()
-	ended := time.Now()
 	for at := range slotKeys + slotUsers {
 		in := slotCall{part: part, verb: lookAtSlots, at: at}
 		look := porcupine.Operation{Input: in, Output: slotAnswer{}}
@@ -263,9 +265,6 @@ func (h *slotHistory) round(t *testing.T, part string) (lost int) {
 		}
 		operations = append(operations, look)
 	}
-	// A process reports that requests without an answer have ended, soon after it reaches Redis again.
-	// Without that report their slots are free after 10 s.
-	assert.Less(t, time.Since(ended), slotsFree-time.Second, part)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.operations = append(h.operations, operations...)
@@ -274,6 +273,7 @@ func (h *slotHistory) round(t *testing.T, part string) (lost int) {
 
 // record has groups of callers make requests for a while, each group with keys and users of its own.
 func (h *slotHistory) record(t *testing.T, disturb disturbance) {
+	h.start = time.Now()
 	goesOn := func() bool { // on a busy machine, until there is enough to check
 		passed := time.Since(h.start)
 		return passed < levelHistoryTime || !h.enough() && passed < 20*levelHistoryTime
@@ -281,7 +281,7 @@ func (h *slotHistory) record(t *testing.T, disturb disturbance) {
 	var all sync.WaitGroup
 	for group := range slotGroups {
 		all.Go(func() {
-			// Keys change after some rounds and as calls are lost, so that the calls without an answer of one key are few.
+			// Keys change after some rounds and as calls are lost, so each has few calls without an answer.
 			for part := 0; goesOn(); part++ {
 				for round, lost := 0, 0; round < slotRounds && lost < lostPerKey; round++ {
 					lost += h.round(t, fmt.Sprintf("%d, %d", group, part))
@@ -293,6 +293,7 @@ func (h *slotHistory) record(t *testing.T, disturb disturbance) {
 		disturb(t, h.addr, h.server, h.proxy)
 		pause(50 * time.Millisecond)
 	}
+	h.proxy.Delay.Store(0)
 	all.Wait()
 	say(t, "%d requests are served, keys deny %d, users %d, %d have no answer",
 		h.granted.Load(), h.denied[0].Load(), h.denied[1].Load(), h.lost.Load())
