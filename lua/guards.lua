@@ -20,7 +20,8 @@
 --                      the number of slots. Each charge takes one
 --                      the number up to which the process' attempts have ended
 --                      the slots that these attempts hold
---                      the numbers of the attempts, one per charge, each followed by a comma
+--                      the numbers of the attempts, one per charge, each followed by a comma. An
+--                      attempt of a charge has the same place in the list of each key
 -- ARGV[last]         k
 --
 -- Reply: a list: the reply for the limits (see decide.lua); with a ban, its remaining milliseconds
@@ -28,8 +29,8 @@
 -- that have waited for longer; and if it waits, 2^21 times its place among the processes that do, up
 -- to 1023.
 --
--- An attempt that has already ended is late: nobody waits for it, so it takes nothing and is not
--- denied either.
+-- An attempt that has already ended, at any of the keys, is late: nobody waits for it, so its charge
+-- takes nothing and is not denied either.
 --
 -- State of a ban: one string key.
 --   value  the ordinal of this ban (1, 2, …) and its length in milliseconds
@@ -122,22 +123,26 @@ local function writeTurns(turns, stop)
 end
 
 local slots, mine, others = {}, wanted, wanted -- charges that the client's slots leave, and others'
+local late, lates = {}, 0 -- the places of late attempts, and how many there are
 for j = 1, levels do
   local of, key = at + 4 * j, KEYS[last - levels + j]
   local s = readSlots(key, process, ARGV[of + 1] + 0, ARGV[of + 2] + 0, found[j])
   s.key, s.attempts = key, ARGV[of + 3]
   if s.later ~= '' then -- do not count a repeated call's own attempts
+    local later = ',' .. s.later
     for attempt in gmatch(s.attempts, '%d+,') do
-      local later, found = gsub(',' .. s.later, ',' .. attempt, ',')
-      s.later, s.count = sub(later, 2), s.count - found
+      if find(later, ',' .. attempt, 1, true) then
+        local kept, found = gsub(later, ',' .. attempt, ',')
+        later, s.later, s.count = kept, sub(kept, 2), s.count - found
+      end
     end
   end
   s.used = s.others + s.held + s.count
-  local late = 0
+  local place = 0
   for attempt in gmatch(s.attempts, '%d+') do
-    if attempt - s.ended <= 0 then late = late + 1 end
+    place = place + 1
+    if attempt - s.ended <= 0 and not late[place] then late[place], lates = true, lates + 1 end
   end
-  wanted = min(wanted, ARGV[3] - late)
   local room = max(0, ARGV[of] - s.used)
   if waits ~= '0' then
     s.turns = readTurns(KEYS[last + j])
@@ -147,6 +152,7 @@ for j = 1, levels do
   if j == 1 and ownSlots ~= '0' then mine = room else others = min(others, room) end
   slots[j] = s
 end
+wanted = min(wanted, ARGV[3] - lates)
 mine = min(mine, wanted)
 local charges = max(0, min(mine, others))
 if bans == limitBans then wanted = mine end
@@ -169,15 +175,14 @@ for _, s in ipairs(slots) do
   end
 end
 for _, s in ipairs(slots) do
-  local number = charges
-  if number == 0 then break end
-  for attempt in gmatch(s.attempts, '%d+') do
-    if number == 0 then break end
-    if attempt - s.ended > 0 then
-      number = number - 1
-      s.later, s.count = s.later .. attempt .. ',', s.count + 1
-    end
+  if charges == 0 then break end
+  local granted, place = {}, 0
+  for attempt in gmatch(s.attempts, '%d+,') do
+    if #granted == charges then break end
+    place = place + 1
+    if not late[place] then granted[#granted + 1] = attempt end
   end
+  s.later, s.count = s.later .. table.concat(granted), s.count + #granted
   writeSlots(s.key, process, s)
 end
 

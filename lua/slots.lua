@@ -37,27 +37,36 @@ local function readSlots(key, process, ended, held, value)
   local ttl = call('PTTL', key)
   if ttl == -1 then error('the key has no expiry, so it has no slots') end
   local ends, first, total, from = match(value, '^(%d+) (%d+) (%d+)()')
+  local known, kept, all, later
   if not ends then -- a single process
-    local name, known, kept, later = match(value, '^(P%w+) (%d+) (%d+) ([%d,]*)$')
-    if not name then error('the value is not that of slots') end
+    local name, number, of, at = match(value, '^(P%w+) (%d+) (%d+) ()')
+    later = name and sub(value, at)
+    if not name or later ~= '' and byte(later, -1) ~= 44 then error('the value is not that of slots') end
     local _, count = gsub(later, ',', ',')
-    ends, first, total, from = ttl, ttl, kept + count, 1
-    value = format(' %s %s %s %d %d %s;', name, known, kept, total, ttl, later)
+    total, ends, first, from = of + count, ttl, ttl, 1
+    if name == process then
+      known, kept, all, value = number, of, total, ''
+    else
+      value = format(' %s %s %s %d %d %s;', name, number, of, total, ttl, later)
+    end
   end
-  local now, known, kept, all, later = ends - ttl, nil, nil, nil, nil
+  local now = ends - ttl
   s.ends, s.now = ends, now
   if first - now > 0 then -- the slots of every process still count
     s.first, s.others, s.list, s.from, s.after = first + 0, total + 0, value, from, from
-    local at, last = find(value, process .. ' ', from, true), nil
+    local at, begins, last = nil, nil, nil
+    if not known then at = find(value, process .. ' ', from, true) end
     while at and byte(value, at - 1) ~= 32 do -- the end of another name
       at = find(value, process .. ' ', at + 1, true)
     end
     if at then
-      local pattern = '^ %S+ (%d+) (%d+) (%d+) %d+ ([%d,]*);'
-      at, last, known, kept, all, later = find(value, pattern, at - 1)
+      at, begins, known, kept, all = find(value, '^ %S+ (%d+) (%d+) (%d+) %d+ ', at - 1)
+      last = find(value, ';', begins, true)
+      later, s.to, s.after = sub(value, begins + 1, last - 1), at - 1, last + 1
     end
-    if at then s.others, s.to, s.after = total - all, at - 1, last + 1 end
+    if known then s.others = total - all end
   else
+    known = nil
     local list = {}
     local pattern = '( (%S+) (%d+) (%d+) (%d+) (%d+) ([%d,]*);)'
     for entry, name, of, these, slots, stop, more in gmatch(value, pattern) do
@@ -74,10 +83,11 @@ local function readSlots(key, process, ended, held, value)
   known = known + 0
   s.later, s.count = later, all - kept
   if ended > known then -- later attempts may have ended since
-    s.later, s.count = '', 0
+    local more = {}
     for number in gmatch(later, '%d+') do
-      if number + 0 > ended then s.later, s.count = s.later .. number .. ',', s.count + 1 end
+      if number + 0 > ended then more[#more + 1] = number .. ',' end
     end
+    s.later, s.count = table.concat(more), #more
   elseif ended == known then -- of two such reports, the later one has fewer slots
     s.held = min(held, kept + 0)
   else

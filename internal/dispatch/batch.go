@@ -91,12 +91,12 @@ func (b *Batch) coalesce() {
 	}
 }
 
-// joins reports whether c may join the group: it takes from the same buckets by charges of the same
-// size.
+// joins reports whether c may join the group: it takes from the same buckets of the same keys by
+// charges of the same size.
 func (g *Group) joins(c *Call) bool {
 	op := g.Op
 	op.Charges = g.Charges
-	return op.Merges(c.Op) && len(g.Others)+len(c.Others) == 0 && g.sameKey(c) && bucket.Same(g.Buckets, c.Buckets)
+	return op.Merges(c.Op) && g.sameKeys(c) && bucket.Same(g.Buckets, c.Buckets)
 }
 
 // Attempts returns the newest attempt of the calls to take a slot of a bucket, which has the newest

@@ -91,11 +91,14 @@ func TestCallsOfAGroupAreAnsweredInOrder(t *testing.T) {
 // TestWhatDoesNotMerge sends two calls in one batch: one to take a token of k, and another one.
 func TestWhatDoesNotMerge(t *testing.T) {
 	one, two := newBuckets(t, bucket.Token, 10), newBuckets(t, bucket.Token, 10, 20)
+	further := func(key string, from int) func(*Call) {
+		return func(c *Call) { c.AddKey(newCall(key, take(1, 1), one), from) }
+	}
 	for name, row := range map[string]struct {
 		key     string
 		op      bucket.Op
 		buckets []bucket.Bucket
-		change  func(c *Call)
+		change  func(c *Call) // of the second
 		merges  bool
 	}{
 		"equal":                  {"k", take(1, 1), one, nil, true},
@@ -107,8 +110,13 @@ func TestWhatDoesNotMerge(t *testing.T) {
 		"another algorithm":      {"k", take(1, 1), newBuckets(t, bucket.FixedWindow, 10), nil, false},
 		"another cost":           {"k", take(1, 2), one, nil, false},
 		"a look":                 {"k", bucket.Peek(1), one, nil, false},
-		"a further key": {"k", take(1, 1), one, func(c *Call) {
-			c.Others = []OtherKey{{Key: []byte("other"), From: 1}}
+		"a further key":          {"k", take(1, 1), one, further("other", 1), false},
+		"another further key":    {"two", take(1, 1), two, further("another", 1), false},
+		"an equal further key":   {"two", take(1, 1), two, further("other", 1), true},
+		"of another bucket":      {"two", take(1, 1), two, further("other", 0), false},
+		"a further key of the same hash": {"two", take(1, 1), two, func(c *Call) {
+			further("another", 1)(c)
+			c.Others[0].Hash = maphash.String(seed, "other")
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,6 +125,10 @@ func TestWhatDoesNotMerge(t *testing.T) {
 				release := occupy(t, d, s)
 				s.groups = nil
 				calls := []*Call{newCall("k", take(1, 1), one), newCall(row.key, row.op, row.buckets)}
+				if row.key == "two" {
+					calls[0] = newCall("two", take(1, 1), two)
+					further("other", 1)(calls[0])
+				}
 				if row.change != nil {
 					row.change(calls[1])
 				}

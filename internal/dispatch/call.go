@@ -124,9 +124,12 @@ func (c *Call) peek() *Call {
 	return peek
 }
 
-// sameKey reports whether two calls are about one key.
-func (c *Call) sameKey(other *Call) bool {
-	return c.Hash == other.Hash && bytes.Equal(c.Key, other.Key)
+// sameKeys reports whether two calls are about the same keys, in the same order.
+func (c *Call) sameKeys(other *Call) bool {
+	return c.Hash == other.Hash && bytes.Equal(c.Key, other.Key) &&
+		slices.EqualFunc(c.Others, other.Others, func(a, b OtherKey) bool {
+			return a.From == b.From && a.Hash == b.Hash && bytes.Equal(a.Key, b.Key)
+		})
 }
 
 // answer hands the outcome to the caller, and with it the call.

@@ -176,7 +176,7 @@ func TestACallOnOneBucketHasTheKeyOfThatBucket(t *testing.T) {
 		if row.one == last {
 			row.want.Attempt = second.Attempt
 		}
-		require.True(t, row.one.sameKey(row.want))
+		require.True(t, row.one.sameKeys(row.want))
 		require.Equal(t, row.want.Op, row.one.Op)
 		require.Equal(t, row.want.Attempt, row.one.Attempt)
 		require.Equal(t, row.want.Buckets, row.one.Buckets)

@@ -49,7 +49,7 @@ type guardCall struct {
 	slots    *slotLook
 	attempts []int64
 
-	// Of a call for several keys at once, one charge:
+	// Of a call for several keys at once, which makes one charge if it may ban:
 	other         *slotLook // the slots of another key; nil if it is a call for one key
 	otherAttempts []int64
 	own           int  // how many of the first limits are of the key that is banned
@@ -74,7 +74,7 @@ func (g *guardTrace) call(verb string) *guardCall {
 	}
 	if guards > 1 {
 		process, ended, held, attempts := g.message()
-		if several {
+		if several && guards == 3 {
 			attempts = attempts[:min(1, len(attempts))]
 		}
 		c.op.Charges, c.attempts = int64(len(attempts)), attempts
@@ -91,8 +91,8 @@ func (g *guardTrace) call(verb string) *guardCall {
 		c.slots = add(&g.slots[0], slotKey, ended, held, attempts)
 		if several {
 			held = g.r.Int64N(3)
-			for range attempts {
-				c.otherAttempts = append(c.otherAttempts, ended+1+g.r.Int64N(4))
+			for _, number := range g.r.Perm(4)[:len(attempts)] {
+				c.otherAttempts = append(c.otherAttempts, ended+1+int64(number))
 			}
 			c.other = add(&g.slots[1], otherSlotKey, ended, held, c.otherAttempts)
 		}
@@ -123,12 +123,13 @@ func (g *guardTrace) take(t *testing.T) {
 
 	states := make([]bucket.State, len(c.buckets))
 	if c.slots != nil {
-		states[len(states)-1].Level = g.try(c, c.slots, &c.attempts)
+		states[len(states)-1].Level = c.try(c.slots, c.attempts)
 	}
 	if c.other != nil {
 		states[len(states)-2] = states[len(states)-1]
-		states[len(states)-1].Level = g.try(c, c.other, &c.otherAttempts)
+		states[len(states)-1].Level = c.try(c.other, c.otherAttempts)
 	}
+	c.dropLate()
 	limits, guards := len(g.kind.limits), c.buckets[len(g.kind.limits):]
 	g.decide(c, states)
 	charges, fits := c.op.Charges, c.op.Charges // that fit in all, and in the guards alone
@@ -144,7 +145,7 @@ func (g *guardTrace) take(t *testing.T) {
 		g.ends(slotLife)
 	}
 	if c.other != nil && charges > 0 {
-		c.other.own.later = append(c.other.own.later, c.otherAttempts[0])
+		c.other.own.later = append(c.other.own.later, c.otherAttempts[:charges]...)
 		g.slots[1].keep(g.now(), c.other, false)
 	}
 
@@ -172,19 +173,36 @@ func (g *guardTrace) take(t *testing.T) {
 	require.Equal(t, want, got, g.what)
 }
 
-// try takes the attempts of a call that are repeated or late from those to make, and returns the slots in use.
-func (g *guardTrace) try(c *guardCall, slots *slotLook, attempts *[]int64) (inUse int64) {
+// try takes the attempts of a repeated call from what they hold, and returns the slots in use.
+func (c *guardCall) try(slots *slotLook, attempts []int64) (inUse int64) {
 	slots.own.later = slices.DeleteFunc(slots.own.later, func(number int64) bool {
-		return slices.Contains(*attempts, number)
+		return slices.Contains(attempts, number)
 	})
-	*attempts = slices.DeleteFunc(*attempts, func(number int64) bool { return number <= slots.own.ended }) // late
-	c.op.Charges = min(c.op.Charges, int64(len(*attempts)))
 	return slots.inUse()
+}
+
+// dropLate drops the charges whose attempt at some key has ended.
+func (c *guardCall) dropLate() {
+	if c.slots == nil {
+		return
+	}
+	var attempts, others []int64
+	for i, number := range c.attempts {
+		if number <= c.slots.own.ended || c.other != nil && c.otherAttempts[i] <= c.other.own.ended {
+			continue
+		}
+		if attempts = append(attempts, number); c.other != nil {
+			others = append(others, c.otherAttempts[i])
+		}
+	}
+	c.attempts, c.otherAttempts = attempts, others
+	c.op.Charges = min(c.op.Charges, int64(len(attempts)))
 }
 
 // decide decides on a call in the process. Of several keys, only what the banned one lacks bans it.
 func (g *guardTrace) decide(c *guardCall, states []bucket.State) {
-	if c.other == nil {
+	bans := slices.ContainsFunc(c.buckets, func(b bucket.Bucket) bool { return b.Kind == bucket.Ban })
+	if c.other == nil || !bans {
 		g.store.Do([]byte("k"), c.buckets, c.op, states)
 		return
 	}
