@@ -97,6 +97,7 @@ var targets = []target{
 	{"internal/engine/local.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/change.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/settle.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/replicas.go", []stage{engineTests}},
 	{"internal/engine/slots.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/queue.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/queue_deny.go", []stage{engineTests, settled, rules, guards, pairs}},

@@ -23,8 +23,6 @@ type replicaCount struct {
 	mu       sync.Mutex // guards the fields below
 	attempts int64      // to take the slot
 	counts   []int64    // the newest ones that Redis returned, at most replicaCounts
-	timer    *time.Timer
-	closed   bool
 }
 
 const (
@@ -62,12 +60,13 @@ func (e *Engine) countReplicas() {
 	}
 }
 
-// countAgain takes the slot anew and counts, now and after each [replicaRenewal].
+// countAgain takes the slot anew and counts, now and after each [replicaRenewal], until Close.
 func (e *Engine) countAgain() {
 	if !e.background.Begin() {
 		return
 	}
 	defer e.background.Done()
+	defer time.AfterFunc(replicaRenewal, e.countAgain) // also if a hook of the client ends this goroutine
 	r, ask := &e.counted, replicaAsk
 	c := e.call(bucket.Op{Verb: bucket.Take, Charges: 1, N: 1}, &ask, rules.All)
 	defer e.release(c)
@@ -78,33 +77,28 @@ func (e *Engine) countAgain() {
 	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
 	defer cancel()
 	err := e.store.Do(ctx, c)
+	if err == nil {
+		r.note(c.States[0].Level + 1)
+	}
+}
+
+// note notes a count of Redis.
+func (r *replicaCount) note(count int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil {
-		r.counts = append(r.counts, c.States[0].Level+1)
-		r.counts = r.counts[max(0, len(r.counts)-replicaCounts):]
-		r.count.Store(slices.Max(r.counts))
-	}
-	switch {
-	case r.closed:
-	case r.timer == nil:
-		r.timer = time.AfterFunc(replicaRenewal, e.countAgain)
-	default:
-		r.timer.Reset(replicaRenewal)
-	}
+	r.counts = append(r.counts, count)
+	r.counts = r.counts[max(0, len(r.counts)-replicaCounts):]
+	r.count.Store(slices.Max(r.counts))
 }
 
 // leaveReplicas gives the slot back, within a context: others have a larger share then.
 func (e *Engine) leaveReplicas(ctx context.Context) {
 	r := &e.counted
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	if r.timer != nil {
-		r.timer.Stop()
-	}
-	if r.attempts > 0 {
-		e.redis.Report(ctx, []inflight.Update{{Key: string(e.key(&replicaAsk)), Ended: r.attempts}})
+	attempts := r.attempts
+	r.mu.Unlock()
+	if attempts > 0 {
+		e.redis.Report(ctx, []inflight.Update{{Key: string(e.key(&replicaAsk)), Ended: attempts}})
 	}
 }
 

@@ -145,6 +145,20 @@ func TestAnOutageChangesNoCount(t *testing.T) {
 	})
 }
 
+// TestAnEngineThatClosesSoonLeavesNoSlot, and sends no more.
+func TestAnEngineThatClosesSoonLeavesNoSlot(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, _ := b.counting(t, "test")
+		decides(t, e)
+		require.Contains(t, b.Mini.Keys(), "test:{replicas}:slots")
+		e.Close()
+		require.NotContains(t, b.Mini.Keys(), "test:{replicas}:slots")
+		sent := b.Sent.Load()
+		time.Sleep(time.Minute)
+		require.Equal(t, sent, b.Sent.Load())
+	})
+}
+
 // TestLostCountsHeal: an engine is counted once, whether Redis has its slots' calls or not.
 func TestLostCountsHeal(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
