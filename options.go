@@ -74,7 +74,7 @@ type limiterConfig struct {
 	prefix    string
 	logger    *slog.Logger
 	timeout   time.Duration
-	replicas  int // 0 has them counted
+	replicas  int // if 0, they are counted in Redis
 	secret    []byte
 	denials   int // in the deny cache
 	observers []func(context.Context, Event)
@@ -270,10 +270,11 @@ func WithDenyCache(entries int) LimiterOption {
 // WithReplicas sets how many limiters share the limits without Redis. By default they are counted.
 //
 // With [FailLocal], each uses its share of every Rate and Burst, rounded down but at least 1, for
-// decisions that Redis does not make. The default share is one part of the limiters, in this and
-// other processes, that have used the prefix in Redis: each reports itself every 2.5 s from its first
-// decision until [Limiter.Close], and one that dies is counted for up to 20 s. A limiter that has never
-// reached Redis uses the whole limit. An n below 1 is an error.
+// decisions that Redis does not make. By default the share is 1 over the limiters that Redis counts
+// under the prefix, in all processes. Each reports itself every 2.5 s, from its first decision until
+// [Limiter.Close], and so hears of a new one within 2.5 s; one that dies is counted for up to 20 s. A
+// limiter that has never reached Redis uses the whole limit. One with a fixed n is not counted by
+// others. An n below 1 is an error.
 func WithReplicas(n int) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithReplicas")

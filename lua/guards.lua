@@ -30,7 +30,8 @@
 -- to 1023.
 --
 -- An attempt that has already ended, at any of the keys, is late: nobody waits for it, so its charge
--- takes nothing and is not denied either.
+-- takes no slot and is not denied. It takes tokens if one after it in the list is not late: the
+-- process takes the first charges for those that were made.
 --
 -- State of a ban: one string key.
 --   value  the ordinal of this ban (1, 2, …) and its length in milliseconds
@@ -123,7 +124,7 @@ local function writeTurns(turns, stop)
 end
 
 local slots, mine, others = {}, wanted, wanted -- charges that the client's slots leave, and others'
-local late, lates = {}, 0 -- the places of late attempts, and how many there are
+local late = {} -- the places of late attempts
 for j = 1, levels do
   local of, key = at + 4 * j, KEYS[last - levels + j]
   local s = readSlots(key, process, ARGV[of + 1] + 0, ARGV[of + 2] + 0, found[j])
@@ -141,7 +142,7 @@ for j = 1, levels do
   local place = 0
   for attempt in gmatch(s.attempts, '%d+') do
     place = place + 1
-    if attempt - s.ended <= 0 and not late[place] then late[place], lates = true, lates + 1 end
+    if attempt - s.ended <= 0 then late[place] = true end
   end
   local room = max(0, ARGV[of] - s.used)
   if waits ~= '0' then
@@ -152,7 +153,7 @@ for j = 1, levels do
   if j == 1 and ownSlots ~= '0' then mine = room else others = min(others, room) end
   slots[j] = s
 end
-wanted = min(wanted, ARGV[3] - lates)
+while wanted > 0 and late[wanted] do wanted = wanted - 1 end
 mine = min(mine, wanted)
 local charges = max(0, min(mine, others))
 if bans == limitBans then wanted = mine end
@@ -178,7 +179,7 @@ for _, s in ipairs(slots) do
   if charges == 0 then break end
   local granted, place = {}, 0
   for attempt in gmatch(s.attempts, '%d+,') do
-    if #granted == charges then break end
+    if place == charges then break end
     place = place + 1
     if not late[place] then granted[#granted + 1] = attempt end
   end
@@ -198,7 +199,7 @@ if ban then
         i = i + (cost and 1 or size)
       end
     end
-    if granted < wanted then
+    if granted <= charges then -- the first charge that is denied lacks what is the client's
       after = length(times + 1)
       local value = format('%d %d', times + 1, after)
       local done = try('SET', ban, value, 'PX', format('%d', 2 * after))

@@ -81,7 +81,7 @@ type Observer struct {
 type figure struct {
 	instrument metric.Int64Observable
 	of         func(ginlimit.Stats) int64
-	most       bool // of several limiters the largest counts, else the sum
+	largest    bool // of several limiters the largest is reported, else the sum
 }
 
 // Option configures an [Observer].
@@ -152,9 +152,9 @@ func (o *Observer) register(meter metric.Meter) error {
 	current("ginlimit.redis.decision.queued", "{decision}", "Decisions that wait for a batch.",
 		func(s ginlimit.Stats) int64 { return int64(s.Queued) })
 	replicas, err := meter.Int64ObservableGauge("ginlimit.replica.count", metric.WithUnit("{limiter}"),
-		metric.WithDescription("Limiters that share the limits without Redis, the most of several limiters."))
+		metric.WithDescription("Limiters that share the limits without Redis, the largest number of several limiters."))
 	add(replicas, err, func(s ginlimit.Stats) int64 { return int64(s.Replicas) })
-	o.figures[len(o.figures)-1].most = true
+	o.figures[len(o.figures)-1].largest = true
 	current("ginlimit.slot.usage", "{slot}", "Slots held by requests in flight in this process.",
 		func(s ginlimit.Stats) int64 { return int64(s.Slots) })
 	current("ginlimit.ban.count", "{ban}", "Bans of clients that this process has found and that last.",
@@ -194,7 +194,7 @@ func (o *Observer) report(_ context.Context, to metric.Observer) error {
 			transitions[t] += n
 		}
 		for i, f := range o.figures {
-			if f.most {
+			if f.largest {
 				sums[i] = max(sums[i], f.of(s))
 			} else {
 				sums[i] += f.of(s)

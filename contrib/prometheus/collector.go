@@ -51,10 +51,10 @@ type Collector struct {
 
 // figure is one of [ginlimit.Stats], summed over all limiters.
 type figure struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	of   func(ginlimit.Stats) float64
-	most bool // of several limiters the largest counts, else the sum
+	desc    *prometheus.Desc
+	kind    prometheus.ValueType
+	of      func(ginlimit.Stats) float64
+	largest bool // of several limiters the largest is reported, else the sum
 }
 
 // New returns a collector of nothing yet: give [Collector.Observe] to limiters, and limiters to [Collector.Watch].
@@ -102,10 +102,10 @@ func New() *Collector {
 		func(s ginlimit.Stats) float64 { return float64(s.InFlight) })
 	figure("ginlimit_queued_decisions", "Decisions that wait for a batch.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Queued) })
-	figure("ginlimit_replicas", "Limiters that share the limits without Redis, the most of several limiters.",
+	figure("ginlimit_replicas", "Limiters that share the limits without Redis, the largest number of several limiters.",
 		prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Replicas) })
-	c.figures[len(c.figures)-1].most = true
+	c.figures[len(c.figures)-1].largest = true
 	figure("ginlimit_slots", "Slots held by requests in flight in the process.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Slots) })
 	figure("ginlimit_bans", "Bans of clients that the process has found and that last.", prometheus.GaugeValue,
@@ -138,9 +138,9 @@ func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
 	}
 }
 
-// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed, but of Replicas the largest counts;
-// of one that is closed, the counters stay, and so does its memory: it is for limiters that live as
-// long as the process. A limiter that is watched already, and a nil one, change nothing.
+// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed, but
+// of Replicas the largest is reported. Of one that is closed, the counters stay, and so does its
+// memory: it is for limiters that live as long as the process. A limiter that is watched already, and a nil one, change nothing.
 func (c *Collector) Watch(limiters ...*ginlimit.Limiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +196,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 			transitions[t] += n
 		}
 		for i, g := range c.figures {
-			if g.most {
+			if g.largest {
 				sums[i] = max(sums[i], g.of(s))
 			} else {
 				sums[i] += g.of(s)

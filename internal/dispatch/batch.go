@@ -62,7 +62,7 @@ func (b *Batch) reset() {
 }
 
 // coalesce makes groups of the calls. A call joins only the newest group on its key, so that Redis
-// decides the calls on one key in their order.
+// decides the calls on one key in their order. Of calls on several keys that is their first key.
 func (b *Batch) coalesce() {
 	b.urgent = false
 	for _, c := range b.calls {

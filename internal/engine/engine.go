@@ -82,6 +82,7 @@ type Answer struct {
 	Waited   time.Duration    // for tokens or a slot
 	Err      error            // why the store did not decide, last; then it may still have the Ask's set
 	attempt  int64            // that holds a slot; 0 is none
+	share    *rules.Set       // by which this process decided; nil if it did not
 	place    int64            // of this process among those that wait for the slot that it lacks; 0 if not known
 	receipt  *receipt.Receipt // of what was taken; nil if nothing is to be given back
 }
@@ -139,7 +140,7 @@ type Engine struct {
 type Config struct {
 	Keys     clientkey.Text
 	Timeout  time.Duration // of a decision by Redis
-	Replicas int64         // engines that share the limits without Redis; 0 has them counted
+	Replicas int64         // engines that share the limits without Redis; if 0, they are counted in Redis
 }
 
 // closeTimeout is how long Close waits for decisions in flight, or closeTimeouts timeouts if these
@@ -161,6 +162,7 @@ func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Con
 	e.leases = lease.New(e.returnLater)
 	e.local = memory.New(memory.MaxBuckets)
 	e.slots = inflight.New(e.redis.Report)
+	e.counted.ask = newReplicaAsk()
 	return e
 }
 

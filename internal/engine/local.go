@@ -64,6 +64,7 @@ func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, a
 	if answer.Source = FromOpen; ask.Failure == FailLocal {
 		answer.Source = FromLocal
 		set = ask.Set.Share(e.replicas())
+		answer.share = set
 		if op.Charges > 1 {
 			op.Charges = min(op.Charges, set.Burst())
 		}

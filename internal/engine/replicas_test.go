@@ -200,9 +200,65 @@ func TestCountingDelaysNoDecision(t *testing.T) {
 		start := time.Now()
 		take(t, e, 1, ask("k", setOf(perHour(120))))
 		require.Equal(t, 30*time.Millisecond, time.Since(start))
-		time.Sleep(replicaRenewal - 10*time.Millisecond) // another count is under way
+		time.Sleep(replicaRenewal/10 - 20*time.Millisecond) // another count is under way
 		start = time.Now()
 		take(t, e, 1, ask("k", setOf(perHour(120))))
 		require.Equal(t, 30*time.Millisecond, time.Since(start))
+	})
+}
+
+// TestAChangedNumberGivesNobodyTokens: what was charged by the share of one number of engines is settled by the
+// same share when there is another number.
+func TestAChangedNumberGivesNobodyTokens(t *testing.T) {
+	for _, others := range []int{1, 3} {
+		t.Run(fmt.Sprint(others, " more"), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				e, _ := b.counting(t, "test")
+				decides(t, e)
+				charge := func() (engine.Answer, engine.Ask) {
+					one := ask("charged", setOf(perHour(120)))
+					one.Failure, one.Settles = engine.FailLocal, true
+					answer := take(t, e, 10, one)
+					require.Equal(t, engine.FromLocal, answer.Source)
+					return answer, one
+				}
+				b.outage(t, e)
+				first, one := charge()
+				b.repair()
+				for range others {
+					other, _ := b.counting(t, "test")
+					decides(t, other)
+				}
+				time.Sleep(replicaRenewal)
+				synctest.Wait()
+				require.Equal(t, 1+others, e.Stats().Replicas)
+				b.outage(t, e)
+				before := time.Now()
+				second, _ := charge()
+				require.Empty(t, e.Settle(t.Context(), 0, first.Charge(&one)))
+				looks := one
+				looks.Settles = false
+				left := take(t, e, 0, looks)
+				alone := time.Duration(10*(1+others)) * time.Hour / 120 // the second charge
+				require.InDelta(t, alone-time.Since(before), left.ResetAfter, float64(time.Second))
+				require.Positive(t, second.Remaining)
+			})
+		})
+	}
+}
+
+// TestAClosedClientIsNotAsked again and again.
+func TestAClosedClientIsNotAsked(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		rdb := b.client(t)
+		var log testkit.Buffer
+		e := engine.NewRedis(engine.Config{Timeout: timeout}, rdb, 64, redisstore.Config{
+			Prefix: "test", Log: slog.New(slog.NewTextHandler(&log, nil)), Sources: b.sources, Process: "P1",
+		})
+		defer e.Close()
+		decides(t, e)
+		require.NoError(t, rdb.Close())
+		time.Sleep(time.Minute)
+		require.Empty(t, log.String())
 	})
 }

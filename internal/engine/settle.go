@@ -16,6 +16,7 @@ type Charge struct {
 	set            *rules.Set
 	n              int64 // tokens
 	source         Source
+	share          *rules.Set       // by which this process decided, if it did
 	attempt        int64            // that holds a slot; 0 is none
 	receipt        *receipt.Receipt // nil if nothing is to be given back
 }
@@ -24,7 +25,7 @@ type Charge struct {
 func (a *Answer) Charge(ask *Ask) Charge {
 	return Charge{
 		prefix: ask.Prefix, client: ask.Client, set: ask.Set,
-		n: a.Granted, source: a.Source, attempt: a.attempt, receipt: a.receipt,
+		n: a.Granted, source: a.Source, share: a.share, attempt: a.attempt, receipt: a.receipt,
 	}
 }
 
@@ -77,7 +78,7 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 	ask := charge.ask()
 	if charge.source == FromLocal {
 		key := e.key(&ask)
-		e.applyLocally(key, clientkey.Hash(key), charge.set.Share(e.replicas()).Buckets(rules.Limits), op)
+		e.applyLocally(key, clientkey.Hash(key), charge.share.Buckets(rules.Limits), op)
 		return nil
 	}
 	c := e.call(op, &ask, rules.Limits)
@@ -94,7 +95,7 @@ func (e *Engine) returnOf(charge *Charge, n int64,
 	claims func(*receipt.Receipt, []bucket.Bucket, int64, bool, string) []bucket.Claim) bucket.Op {
 	set, where := charge.set, ""
 	if charge.source == FromLocal {
-		set, where = set.Share(e.replicas()), inOutage
+		set, where = charge.share, inOutage
 	}
 	own := charge.source == FromLocal || e.redis == nil
 	return bucket.Op{

@@ -121,5 +121,5 @@ func (e *Engine) closeSlots() {
 	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
 	defer cancel()
 	e.slots.Close(ctx)
-	e.leaveReplicas(ctx)
+	e.leaveReplicas()
 }

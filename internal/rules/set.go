@@ -120,7 +120,7 @@ func (s *Set) Guard(ban, slots *bucket.Bucket) {
 	}
 }
 
-// KeepShare has the set keep its latest share.
+// KeepShare makes the set keep its latest share, so that it is not computed again.
 func (s *Set) KeepShare() { s.share = new(atomic.Pointer[Set]) }
 
 // Share returns the set of one of several processes that share it evenly.

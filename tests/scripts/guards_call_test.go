@@ -49,7 +49,7 @@ type guardCall struct {
 	slots    *slotLook
 	attempts []int64
 
-	// Of a call for several keys at once, which makes one charge if it may ban:
+	// Of a call for several keys at once:
 	other         *slotLook // the slots of another key; nil if it is a call for one key
 	otherAttempts []int64
 	own           int  // how many of the first limits are of the key that is banned
@@ -74,9 +74,6 @@ func (g *guardTrace) call(verb string) *guardCall {
 	}
 	if guards > 1 {
 		process, ended, held, attempts := g.message()
-		if several && guards == 3 {
-			attempts = attempts[:min(1, len(attempts))]
-		}
 		c.op.Charges, c.attempts = int64(len(attempts)), attempts
 		add := func(m *slotModel, key string, ended, held int64, attempts []int64) *slotLook {
 			text := ""
@@ -140,12 +137,12 @@ func (g *guardTrace) take(t *testing.T) {
 		}
 	}
 	if c.slots != nil && charges > 0 {
-		c.slots.own.later = append(c.slots.own.later, c.attempts[:charges]...)
+		c.slots.own.later = append(c.slots.own.later, c.granted(c.attempts, charges)...)
 		g.slots[0].keep(g.now(), c.slots, false)
 		g.ends(slotLife)
 	}
 	if c.other != nil && charges > 0 {
-		c.other.own.later = append(c.other.own.later, c.otherAttempts[:charges]...)
+		c.other.own.later = append(c.other.own.later, c.granted(c.otherAttempts, charges)...)
 		g.slots[1].keep(g.now(), c.other, false)
 	}
 
@@ -181,62 +178,90 @@ func (c *guardCall) try(slots *slotLook, attempts []int64) (inUse int64) {
 	return slots.inUse()
 }
 
-// dropLate drops the charges whose attempt at some key has ended.
-func (c *guardCall) dropLate() {
-	if c.slots == nil {
-		return
-	}
-	var attempts, others []int64
-	for i, number := range c.attempts {
-		if number <= c.slots.own.ended || c.other != nil && c.otherAttempts[i] <= c.other.own.ended {
-			continue
-		}
-		if attempts = append(attempts, number); c.other != nil {
-			others = append(others, c.otherAttempts[i])
-		}
-	}
-	c.attempts, c.otherAttempts = attempts, others
-	c.op.Charges = min(c.op.Charges, int64(len(attempts)))
+// late reports whether the attempt of a charge has ended at one of the keys.
+func (c *guardCall) late(charge int64) bool {
+	return c.attempts[charge] <= c.slots.own.ended || c.other != nil && c.otherAttempts[charge] <= c.other.own.ended
 }
 
-// decide decides on a call in the process. Of several keys, only what the banned one lacks bans it.
+// dropLate drops the last charges that are late. Earlier ones take tokens, but no slots.
+func (c *guardCall) dropLate() {
+	for c.slots != nil && c.op.Charges > 0 && c.late(c.op.Charges-1) {
+		c.op.Charges--
+	}
+}
+
+// granted returns which of the attempts at a key are granted by charges.
+func (c *guardCall) granted(attempts []int64, charges int64) (granted []int64) {
+	for i := range charges {
+		if !c.late(i) {
+			granted = append(granted, attempts[i])
+		}
+	}
+	return granted
+}
+
+// decide decides on a call in the process. Of several keys, only what the banned one lacks bans it: that is
+// decided for one charge after another.
 func (g *guardTrace) decide(c *guardCall, states []bucket.State) {
-	bans := slices.ContainsFunc(c.buckets, func(b bucket.Bucket) bool { return b.Kind == bucket.Ban })
-	if c.other == nil || !bans {
+	if c.other == nil || c.ban() < 0 {
 		g.store.Do([]byte("k"), c.buckets, c.op, states)
 		return
 	}
-	look := c.op
-	look.Charges = 0
+	look, made := c.op, c.op
+	look.Charges, made.Charges = 0, 0
 	g.store.Do([]byte("k"), c.buckets, look, states)
-	fits, ownFits := true, true
+	now, bans := slices.Clone(states), false
+	for made.Charges < c.op.Charges {
+		fits, ownFits := true, true
+		for i := range c.buckets {
+			fit := c.buckets[i].Fit(now[i].Level, 1, c.op.N) == 1
+			if fits = fits && fit; g.isOwn(c, i) {
+				ownFits = ownFits && fit
+			}
+		}
+		if !fits {
+			bans = !ownFits
+			break
+		}
+		made.Charges++
+		for i := range c.buckets {
+			if c.buckets[i].Kind != bucket.Ban {
+				now[i] = c.buckets[i].Charged(now[i], 1, c.op.N)
+			}
+		}
+	}
+	if made.Charges > 0 {
+		g.store.Do([]byte("k"), c.buckets, made, states)
+	}
+	if bans {
+		g.denyAndBan(c, now, states)
+	}
+}
+
+// ban returns the index of the ban, or -1.
+func (c *guardCall) ban() int {
+	return slices.IndexFunc(c.buckets, func(b bucket.Bucket) bool { return b.Kind == bucket.Ban })
+}
+
+// isOwn reports whether a bucket of a call has the key that is banned.
+func (g *guardTrace) isOwn(c *guardCall, i int) bool {
+	slots := i == len(c.buckets)-2 && c.buckets[i].Kind == bucket.Slots
+	return i < c.own || c.buckets[i].Kind == bucket.Ban || c.ownSlots && slots
+}
+
+// denyAndBan makes a denied charge of the key that is banned, and notes the ban in the states.
+func (g *guardTrace) denyAndBan(c *guardCall, now, states []bucket.State) {
+	one := c.op
+	one.Charges = 1
+	var own []bucket.Bucket
+	var found []bucket.State
 	for i := range c.buckets {
-		one := c.buckets[i].Fit(states[i].Level, 1, c.op.N) == 1
-		fits = fits && one
-		limits := len(g.kind.limits)
-		if i < c.own || c.buckets[i].Kind == bucket.Ban || c.ownSlots && i == len(c.buckets)-2 && i >= limits {
-			ownFits = ownFits && one
+		if g.isOwn(c, i) {
+			own, found = append(own, c.buckets[i]), append(found, now[i])
 		}
 	}
-	switch {
-	case c.op.Charges == 0:
-	case fits:
-		g.store.Do([]byte("k"), c.buckets, c.op, states)
-	case !ownFits:
-		var own []bucket.Bucket
-		var found []bucket.State
-		for i := range c.buckets {
-			if i < c.own || c.buckets[i].Kind == bucket.Ban || c.ownSlots && i == len(c.buckets)-2 {
-				own, found = append(own, c.buckets[i]), append(found, states[i])
-			}
-		}
-		g.store.Do([]byte("k"), own, c.op, found)
-		for i := range c.buckets {
-			if c.buckets[i].Kind == bucket.Ban {
-				states[i] = found[slices.IndexFunc(own, func(b bucket.Bucket) bool { return b.Kind == bucket.Ban })]
-			}
-		}
-	}
+	g.store.Do([]byte("k"), own, one, found)
+	states[c.ban()] = found[slices.IndexFunc(own, func(b bucket.Bucket) bool { return b.Kind == bucket.Ban })]
 }
 
 // whole returns a reply without what it begins with if it has all integers of windows, and whether it has.
