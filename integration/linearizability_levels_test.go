@@ -56,12 +56,12 @@ const (
 	lookAtSlots
 )
 
-// slotCall is what is done to slots: to those of a key and a user, or of one client alone.
+// slotCall is what is done to the slots of a key and a user, or of one client alone.
 type slotCall struct {
 	part  string // of the history, with keys and users of its own
 	verb  slotVerb
 	at    int    // the client's index in the state
-	takes [2]int // those of the key and the user
+	takes [2]int // slots of the key and of the user
 }
 
 // slotAnswer is what became of a request.

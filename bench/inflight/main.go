@@ -1,4 +1,4 @@
-// Command inflight compares requests in flight at several levels: those of ginlimit, and the scripts that sub2api and
+// Command inflight compares requests in flight at several levels: ginlimit, and the scripts that sub2api and
 // LiteLLM publish, on the same Redis. It prints tables in Markdown.
 //
 //	go run ./inflight [-sub2api concurrency_cache.go] [-litellm parallel_request_limiter_v3.py] [-rounds 11]

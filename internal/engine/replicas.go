@@ -40,7 +40,7 @@ const (
 	replicaRenewal = inflight.Life / 4
 	// firstRenewal is the time until the second count, as engines often start together.
 	firstRenewal = replicaRenewal / 10
-	// replicaCounts is how many of the newest counts matter: those of about one [inflight.Life]. The
+	// replicaCounts is how many of the newest counts matter, which take about one [inflight.Life]. The
 	// largest of them is used, because after an outage or a loss of memory in Redis the first engines
 	// to return find few others.
 	replicaCounts = 4

@@ -102,7 +102,7 @@ func TestEnginesThatEndAreNotCounted(t *testing.T) {
 }
 
 // TestAnOutageChangesNoCount, however long it is, nor does a Redis that has lost its memory, until all
-// others have returned. The share without Redis is that of the count.
+// others have returned. The share without Redis is 1 over the count.
 func TestAnOutageChangesNoCount(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		var all []*engine.Engine

@@ -49,7 +49,7 @@ type slotRequest struct {
 	panics   bool          // its handler panics in the end
 }
 
-// levelNames are the policy's name and those of the identities.
+// levelNames are the names of the policy and of the identities.
 var levelNames = [...]string{"api", "user", "account"}
 
 func drawSlots(seed uint64) *slotPlan {
@@ -171,7 +171,7 @@ func (p *slotPlan) policy(process int, plan func(context.Context, string) int) (
 	return opts
 }
 
-// limits returns the limits of a level in a process; the first is that of requests in flight.
+// limits returns the limits of a level in a process: requests in flight first.
 func (l *slotLevel) limits(process int) []ginlimit.Limit {
 	limits := []ginlimit.Limit{ginlimit.InFlight(l.n[process])}
 	if l.rate > 0 {
