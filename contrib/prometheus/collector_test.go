@@ -179,7 +179,7 @@ func TestPlansAreSummed(t *testing.T) {
 	metrics := ginlimitprom.New()
 	metrics.WatchPlans(nil)
 	require.Zero(t, testutil.CollectAndCount(metrics, "ginlimit_plan_lookups_total"), "of an application without plans")
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(5*time.Second),
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(1), ginlimit.WithTimeout(5*time.Second),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = limiter.Close() })

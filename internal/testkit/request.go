@@ -24,7 +24,8 @@ func Serve(handlers ...gin.HandlerFunc) *gin.Engine {
 // Middleware is [ginlimit.New] with the patience of a busy machine, and no decision that Redis has not made.
 func Middleware(rdb redis.UniversalClient, limit ginlimit.Limit, opts ...ginlimit.LimiterOption) gin.HandlerFunc {
 	return ginlimit.New(rdb, limit,
-		append([]ginlimit.LimiterOption{Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed)}, opts...)...)
+		append([]ginlimit.LimiterOption{
+			Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithReplicas(1)}, opts...)...)
 }
 
 // Get sends a GET request that the functions have edited.

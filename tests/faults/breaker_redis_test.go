@@ -311,7 +311,8 @@ func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 			p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 			rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, PoolSize: c.pool})
 			defer rdb.Close()
-			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(1),
+				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			defer limiter.Close()
 			policy, err := limiter.Policy("test", ginlimit.PerHour(1_000_000))

@@ -201,7 +201,8 @@ func TestWhoHasNoLease(t *testing.T) {
 					if inTurn {
 						rdb = struct{ redis.UniversalClient }{rdb}
 					}
-					l, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithDenyCache(100))
+					l, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(1), ginlimit.WithTimeout(100*time.Millisecond),
+						ginlimit.WithDenyCache(100))
 					require.NoError(t, err)
 					testkit.TrustClock(l)
 					defer l.Close()

@@ -136,7 +136,7 @@ func TestSettleWithoutRedis(t *testing.T) {
 	t.Parallel()
 	limit := ginlimit.PerDay(20)
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		made, err := ginlimit.NewLimiter(b.Redis)
+		made, err := ginlimit.NewLimiter(b.Redis, ginlimit.WithReplicas(1))
 		require.NoError(t, err)
 		defer made.Close()
 		limiter := testkit.Wrap(made, ginlimit.TokenBucket)

@@ -100,7 +100,7 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 			t.Parallel()
 			defer c.rdb.Close()
 			const timeout = time.Second
-			l, err := ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout),
+			l, err := ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout), ginlimit.WithReplicas(1),
 				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			r := identities(testkit.Wrap(l, ginlimit.TokenBucket))

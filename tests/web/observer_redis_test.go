@@ -171,7 +171,8 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	var seen events
 	addr, process := testkit.StartRedisProcess(t)
 	admin := testkit.Connect(t, addr)
-	limiter, err := ginlimit.NewLimiter(testkit.ConnectDirect(t, addr), ginlimit.WithObserver(seen.observe))
+	limiter, err := ginlimit.NewLimiter(testkit.ConnectDirect(t, addr), ginlimit.WithObserver(seen.observe),
+		ginlimit.WithReplicas(1))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	user := func(*gin.Context) (string, error) { return "u", nil }
