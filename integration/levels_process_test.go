@@ -88,7 +88,8 @@ type levelsServer struct {
 // serveLevels is the program of such a process.
 func serveLevels(addr, path string) {
 	limiter, err := ginlimit.NewLimiter(redis.NewClient(&redis.Options{Addr: addr}), testkit.Patient(),
-		ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithReplicas(1), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+		ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithReplicas(1),
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -42,7 +42,7 @@ local function readSlots(key, process, ended, held, value)
     local name, number, of, at = match(value, '^(P%w+) (%d+) (%d+) ()')
     later = name and sub(value, at)
     if not name or find(later, '[^%d,]') or find(later, '%d$') then
-      error('the value is not that of slots')
+      error('the value is not slots')
     end
     local _, count = gsub(later, ',', ',')
     total, ends, first, from = of + count, ttl, ttl, 1
@@ -65,7 +65,7 @@ local function readSlots(key, process, ended, held, value)
       at, begins, known, kept, all = find(value, '^ %S+ (%d+) (%d+) (%d+) %d+ ', at - 1)
       last = find(value, ';', begins, true)
       later, s.to, s.after = sub(value, begins + 1, last - 1), at - 1, last + 1
-      if find(later, '[^%d,]') then error('the value is not that of slots') end
+      if find(later, '[^%d,]') then error('the value is not slots') end
     end
     if known then s.others = total - all end
   else

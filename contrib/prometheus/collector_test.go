@@ -36,7 +36,8 @@ func application(t *testing.T) (*gin.Engine, *miniredis.Miniredis) {
 
 	metrics := ginlimitprom.New()
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(metrics.Observe),
-		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(5*time.Second), ginlimit.WithReplicas(1))
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(5*time.Second),
+		ginlimit.WithReplicas(1))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	metrics.Watch(limiter)

@@ -144,7 +144,8 @@ func scriptOfNode(a ginlimit.Algorithm, limit ginlimit.Limit) (string, error) {
 		},
 	})
 	defer rdb.Close()
-	limiter, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithReplicas(1), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	limiter, err := ginlimit.NewLimiter(rdb, Patient(), ginlimit.WithReplicas(1),
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return "", err
 	}
