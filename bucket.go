@@ -182,6 +182,8 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 				row.RetryAfter, row.Cause = status.More, CauseInFlight
 			case a.Banned:
 				row.RetryAfter, row.Cause = status.More, CauseBan
+			case status.Shared:
+				row.RetryAfter, row.Cause = status.More, CauseShare
 			default:
 				row.RetryAfter, row.Cause = status.More, CauseRate
 			}
@@ -373,6 +375,8 @@ func causeOf(set *rules.Set, a *engine.Answer) Cause {
 		return CauseBan
 	case a.Resource >= 0 && a.Resource == set.Slots():
 		return CauseInFlight
+	case a.Shared:
+		return CauseShare
 	}
 	return CauseRate
 }

@@ -22,10 +22,10 @@ type question struct {
 
 // ask returns the question of a method's arguments, or all faults in them. It is to be put back.
 func (p *Policy) ask(ctx context.Context, client string, n int) (*question, error) {
-	if p == nil || p.limiter == nil {
+	if !p.made() {
 		return nil, errNoPolicy
 	}
-	if err := checkArguments(client, n); err != nil {
+	if err := errors.Join(checkArguments(client, n), p.checkTenant()); err != nil {
 		return nil, err
 	}
 	limits, err := p.limitsOf(ctx, client)
@@ -60,12 +60,12 @@ func checkArguments(client string, n int) error {
 // observed is ask of a method that takes tokens, and that observers see. An error of the policy's
 // function is an Event too.
 func (p *Policy) observed(ctx context.Context, client string, n int) (*question, error) {
-	if p == nil || p.limiter == nil {
+	if !p.made() {
 		return nil, errNoPolicy
 	}
 	o := p.observe()
 	q, err := p.ask(ctx, client, n)
-	if err != nil && client != "" && n > 0 {
+	if err != nil && client != "" && n > 0 && p.checkTenant() == nil {
 		o.record(ctx, OutcomeFailed, n, false, Result{}, failure{err: err, origin: fromLimitFunc})
 	}
 	if q != nil {

@@ -71,6 +71,10 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 		report = rules.ReportEvery
 	}
 	own := p.askOf(client, limits)
+	var err error
+	if own.Tenant, err = p.tenantOfRequest(c); err != nil {
+		return err
+	}
 	own.Report, own.Settles = report, p.settleFunc != nil
 	if limits.slots > 0 && limits.trial == nil {
 		own.Scope = rules.All

@@ -35,6 +35,12 @@ var (
 	slotsSource string
 	//go:embed lua/guards.lua
 	guardsSource string
+	//go:embed lua/shares.lua
+	sharesSource string
+	//go:embed lua/fast/tenants.lua
+	tenantsFastSource string
+	//go:embed lua/tenants.lua
+	tenantsSource string
 	//go:embed lua/lease.lua
 	leaseSource string
 	//go:embed lua/report.lua
@@ -76,6 +82,7 @@ func sources() (s redisstore.Sources) {
 		}
 	}
 	s.Server[redisstore.BanOrSlots] = preludeSource + constants() + found + slotsSource + guardsSource
+	s.Server[redisstore.Tenants] = tenants()
 	s.Server[redisstore.Lease] = leases()
 	s.Server[redisstore.Report] = preludeSource + constants() + slotsSource + reportSource
 	return s
@@ -109,6 +116,20 @@ func leases() string {
 	tokens := recipe{kinds: []kind{{"token", tokenKindSource}}}
 	return preludeSource + constants() + tokens.modules() +
 		"local function decide(KEYS, ARGV)\n" + decideSource + "end\n" + leaseSource
+}
+
+// tenants returns the script for buckets that tenants share, with whatever comes with them.
+func tenants() string {
+	all := recipes()[redisstore.Mixed]
+	return preludeSource + constants() + tenantConstants() + sharesSource + tenantsFastSource + found + all.modules() +
+		"local function decide(KEYS, ARGV)\n" + decideSource + "end\n" +
+		"local function guards(KEYS, ARGV)\n" + slotsSource + guardsSource + "end\n" + tenantsSource
+}
+
+// tenantConstants are constants of the script for tenants alone.
+func tenantConstants() string {
+	return fmt.Sprintf("local parts, maxFinish, slack, minGone, maxGone, maxWalk = %d, %d, %g, %d, %d, %d\n",
+		bucket.Parts, int64(bucket.MaxFinish), bucket.Slack, bucket.MinGone, bucket.MaxGone, bucket.MaxWalk)
 }
 
 // modules returns the kinds of limits: a table of functions, each of which makes the module of one.

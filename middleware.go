@@ -21,7 +21,7 @@ import (
 // several handlers decide on one request, these headers report the limit closest to exhaustion. It
 // panics on a zero Policy, and if another policy of its name has another key.
 func (p *Policy) Handler() gin.HandlerFunc {
-	if p == nil || p.limiter == nil {
+	if !p.made() {
 		panic(errNoPolicy)
 	}
 	p.mustServe()
@@ -228,7 +228,7 @@ func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	first := -1
 	for i, p := range policies {
 		switch {
-		case p == nil || p.limiter == nil:
+		case !p.made():
 			errs = append(errs, invalid("FirstOf: policy %d is nil or was not made by Limiter.Policy", i+1))
 		case first < 0:
 			first = i

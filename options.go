@@ -91,6 +91,7 @@ type countingConfig struct {
 	banLongest time.Duration
 	failure    FailureMode
 	lease      time.Duration
+	shares     func(*gin.Context) (tenant string, weight int) // nil if the limits are not shared
 }
 
 // requestConfig is which requests a policy counts, and what they cost.

@@ -25,8 +25,8 @@ import (
 // anything else, such as a worker, on the same buckets. They take a client as the policy's
 // [KeyFunc] returns it: see [AddrKey] for [ByClientIP]. Of the policy's options they use its limits,
 // [WithLimitFunc], [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Acquire also
-// [InFlight] and [WithQueue]; the others, [WithIdentity] among them, are for requests. It is safe for
-// concurrent use.
+// [InFlight] and [WithQueue]; the others, [WithIdentity] among them, are for requests. Those of a policy
+// [WithShares] need [Policy.Share] first. It is safe for concurrent use.
 //
 // A decision waits for Redis no longer than [WithTimeout] says, and than its context. If either ends
 // while the call is in flight, the tokens may have been taken all the same.
@@ -36,6 +36,13 @@ import (
 // is closed, and [ErrUnavailable] otherwise. Errors of WithLimitFunc's function are returned as
 // they are.
 type Policy struct {
+	*policyState
+	tenant    bucket.Tenant // whose share the methods use; none without WithShares
+	tenantErr error         // why that tenant is none
+}
+
+// policyState is what a policy has in common with its shares.
+type policyState struct {
 	config
 	limiter    *Limiter
 	name       string // as events, results and keys have it
@@ -88,7 +95,9 @@ func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 
 // policy returns a policy, and all faults in it. Other policies do not know of it yet.
 func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
-	p := &Policy{config: cfg, limiter: l, name: name, fieldName: fieldName, prefix: Key(name, "")}
+	p := &Policy{policyState: &policyState{
+		config: cfg, limiter: l, name: name, fieldName: fieldName, prefix: Key(name, ""),
+	}}
 	own := func(option string) bool { return slices.Contains(cfg.used, option) }
 	var errs []error
 	require := func(ok bool, format string, args ...any) {
@@ -112,6 +121,18 @@ func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
 	}
 	if p.keyed {
 		errs = append(errs, l.names.otherKey(name, p.key))
+	}
+	if p.shares != nil {
+		err := checkShared(cfg.limits)
+		if err != nil && !own("WithShares") { // it was a default
+			p.shares, err = nil, nil
+		}
+		errs = append(errs, err)
+		require(p.lease == 0 || !own("WithLease") || p.shares == nil,
+			"WithLease and WithShares do not go together: what is taken ahead is no tenant's")
+	}
+	if p.shares != nil {
+		p.lease = 0
 	}
 	if !own("WithLease") && (cfg.settleFunc != nil || len(cfg.identities) > 0) {
 		p.lease = 0 // its requests have none, and its burst need not be smaller
@@ -212,6 +233,9 @@ func (p *Policy) guard(s *limitSet, taken []string) {
 		b := bucket.NewBan(milliseconds(p.banFirst), milliseconds(p.banLongest))
 		ban = &b
 	}
+	if p.shares != nil {
+		s.rules.Divide()
+	}
 	s.rules.Guard(ban, p.slotsOf(s, taken))
 	if !p.limiter.engine.IsLocal() {
 		s.rules.AllowLeases(p.lease)
@@ -251,6 +275,9 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 		taken = append(taken, p.identities[i].limits.fieldNames()...)
 	}
 	fresh, err := p.newLimits(p.name, p.fieldName, limits, taken, p.floor)
+	if p.shares != nil {
+		err = errors.Join(err, checkShared(limits))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -265,11 +292,15 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 // askOf returns the question about a client under limits.
 func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
 	ask := engine.Ask{
-		Prefix: p.prefix, Client: client, Set: limits.rules.Now(), Scope: rules.Tokens, Bans: p.banning(),
+		Prefix: p.prefix, Client: client, Tenant: p.tenant, Set: limits.rules.Now(), Scope: rules.Tokens,
+		Bans:    p.banning(),
 		Failure: engine.Failure(p.failure), Leases: true,
 	}
 	return ask
 }
+
+// made reports whether the policy was made by [Limiter.Policy].
+func (p *Policy) made() bool { return p != nil && p.policyState != nil }
 
 // errNoPolicy is the error of a zero Policy.
 var errNoPolicy = fmt.Errorf("%w: the policy was not made by Limiter.Policy", ErrUnavailable)

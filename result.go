@@ -59,12 +59,14 @@ const (
 	CauseBan                       // the client is banned, by this denial or an earlier one (see [WithBan])
 	CauseNever                     // no waiting helps: a limit prohibits, or never holds enough tokens
 	CauseList                      // the address is denied (see [WithDenyList])
+	CauseShare                     // the tenant has its share of a limit, which others share (see [WithShares])
 )
 
 // String returns the cause in lower case, "" for zero, or "unknown".
 func (c Cause) String() string {
 	names := [...]string{
 		0: "", CauseRate: "rate", CauseInFlight: "in_flight", CauseBan: "ban", CauseNever: "never", CauseList: "list",
+		CauseShare: "share",
 	}
 	if int(c) < len(names) {
 		return names[c]

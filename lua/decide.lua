@@ -9,6 +9,7 @@
 --                     return  give back what one call has taken
 --                     block   deny everything for a while
 --                     reset   remove what was taken, and blocks
+--                     clear   give units back, and record that as a reset
 --                     each    see the fast paths; decide.lua does not support it
 --                   For give, return and reset, the records of buckets 1 … k may follow in KEYS
 -- ARGV[2]           take: tokens of one charge; charge, give, return: tokens; block: milliseconds
@@ -65,7 +66,7 @@
 
 local verb, n, charges = ARGV[1], ARGV[2] + 0, ARGV[3] + 0
 local returns = verb == 'return'
-local back = returns or verb == 'give' or verb == 'reset'
+local back = returns or verb == 'give' or verb == 'clear' or verb == 'reset'
 local records = back and charges or 0
 local k = records == withRecords and #KEYS / 2 or #KEYS
 
@@ -238,6 +239,10 @@ for i, w in ipairs(all) do
     local units = min(n * w.cost, m.returnable(w))
     if h and units > 0 then writeRecord(w, h, units, ever, 0, drained) end
     m.give(w, n * w.cost)
+  elseif verb == 'clear' then
+    local units = min(n, m.returnable(w))
+    if h and units > 0 then writeRecord(w, h, 0, 0, units, drained) end
+    m.give(w, units)
   elseif returns then
     local units = claimed(w, i, h)
     if units > 0 then

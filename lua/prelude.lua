@@ -8,6 +8,7 @@
 --   whole        begins a reply that has more than one integer for a calendar period
 --   withRecords, recordsOnly, noBans, limitBans    values of arguments, see decide.lua, guards.lua
 --   spans, maxTimes, ever                          bounds of records, see decide.lua
+--   parts, maxFinish, slack, minGone, maxGone, maxWalk    of tenants, see bucket.Shares
 
 local redis, math, string = redis, math, string -- locals are faster than globals
 local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall

@@ -20,9 +20,10 @@ const (
 	SlidingWindow             // each a period after it was taken
 	Kinds              = iota // how many kinds of limits there are
 
-	Slots Kind = iota - 1 // never by time: a slot is free when its holder releases it
-	Ban                   // never by time: while it has a level, nobody is admitted
-	Ahead                 // evenly: it is charged with tokens that processes take ahead of the limits before it
+	Slots   Kind = iota - 1 // never by time: a slot is free when its holder releases it
+	Ban                     // never by time: while it has a level, nobody is admitted
+	Ahead                   // evenly: it is charged with tokens that processes take ahead of the limits before it
+	Tenants                 // as the limit that they share
 )
 
 // Bucket is a limit, a ban or slots, in the integers that the scripts use.
@@ -58,9 +59,11 @@ type State struct {
 	Wait  int64 // until one more charge fits; of a ban, how long it lasts after the denial that caused it
 	Reset int64 // until it is full, or until its calendar period ends
 
-	// Wait of a token bucket is until the charge fits that is denied, if that is held (see Hold), else 0.
+	// Wait of tenants is until the charge fits that was denied. Wait of a token bucket is until the charge fits that is denied, if that is held (see Hold), else 0.
 
 	Mark int64 // finds what a call took of a window again, for a Return; it has no unit
+
+	Shares *Shares // of Tenants; it does not change
 }
 
 // New returns the bucket of a limit. Its rate and period are positive and its burst is at least 1.
@@ -86,7 +89,7 @@ func New(kind Kind, id string, rate, burst, period int64) (Bucket, bool) {
 	return b, true
 }
 
-// IsLimit reports whether the bucket belongs to a limit, and not to a ban, slots or leases.
+// IsLimit reports whether the bucket belongs to a limit, and not to tenants, a ban, slots or leases.
 func (b *Bucket) IsLimit() bool { return b.Kind < Slots }
 
 // Counted returns how many of the buckets belong to limits. All others come after them.

@@ -37,6 +37,14 @@ func (b *Bucket) Fit(level, charges, n int64) int64 {
 	return min(charges, (b.Capacity-level)/b.Room(n))
 }
 
+// Fits is [Bucket.Fit] in a state.
+func (b *Bucket) Fits(s State, charges, n int64) int64 {
+	if b.Kind == Tenants {
+		return b.fitTenant(s, charges, n)
+	}
+	return b.Fit(s.Level, charges, n)
+}
+
 // Debt returns how many of n tokens a Charge takes at a level without room. A bucket may owe one
 // more burst than it holds.
 func (b *Bucket) Debt(level, n int64) int64 {
@@ -55,6 +63,8 @@ func (b *Bucket) Charged(s State, charges, n int64) State {
 		return s
 	case Ban:
 		return s
+	case Tenants:
+		return b.chargedTenant(s, charges, n)
 	}
 	s.Level += charges * b.Charge(n)
 	if end := b.Period + b.Overdraft(n); b.Kind == SlidingWindow {
@@ -101,6 +111,8 @@ func (b *Bucket) ResetAfter(s State) int64 {
 // MoreAfter returns in how many milliseconds the bucket has another whole token, 0 if it is full.
 func (b *Bucket) MoreAfter(s State) int64 {
 	switch {
+	case b.Kind == Tenants:
+		return b.moreForTenant(s)
 	case !b.IsLimit():
 		return b.freeAfter(s)
 	case b.Ends != 0 && s.Level == 0:
@@ -111,12 +123,12 @@ func (b *Bucket) MoreAfter(s State) int64 {
 	return b.duration(s.Level - (b.Capacity - min(b.Remaining(s.Level)+1, b.Burst)*b.Cost))
 }
 
-// freeAfter returns in how many milliseconds a ban or slots admit a charge.
+// freeAfter returns in how many milliseconds a ban, slots or tenants admit a charge.
 func (b *Bucket) freeAfter(s State) int64 {
-	if b.Kind == Ban {
-		return s.Wait
+	if b.Kind == Slots {
+		return b.slotAfter(s)
 	}
-	return b.slotAfter(s)
+	return s.Wait
 }
 
 // FillTime returns in how many milliseconds an empty bucket is full.
@@ -135,6 +147,12 @@ func (b *Bucket) After(s State, ms int64) State {
 	switch {
 	case b.Kind == Ban: // also a ban that a denial has just caused
 		s.Level = s.Wait
+	case b.Kind == Tenants:
+		if s.Shares != nil && s.Shares.Block > 0 {
+			of := *s.Shares
+			of.Block = max(0, of.Block-ms)
+			s.Shares = &of
+		}
 	case b.Kind == Slots, b.Kind != Token && s.Reset == 0: // slots may all be free by now
 		s.Level = 0
 	}

@@ -35,6 +35,7 @@ type Op struct {
 	Waits   int64   // of a Take: milliseconds until its process is no longer known to wait for a slot; 0 if it does not
 	Claims  []Claim // of a Return: what the call has left in each bucket
 	Records Records // of Give, Return and Reset: whether they are recorded too
+	Tenant  Tenant  // whose charges they are, if tenants share the buckets
 }
 
 // Claim is what a call has left in a bucket. Return gives back no more than that.

@@ -2,6 +2,7 @@
 package denycache
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 	"sync/atomic"
@@ -59,9 +60,13 @@ type Subject struct {
 	Key     []byte
 	Hash    uint64
 	Buckets []bucket.Bucket
-	N       int64 // tokens of one charge
-	Waits   bool  // for tokens: it is denied for no longer than the states say
+	N       int64  // tokens of one charge
+	Waits   bool   // for tokens: it is denied for no longer than the states say
+	Shared  uint64 // the hash of the key whose changes end the denial, if that is another: of a tenant of it
 }
+
+// changes returns the hash of the key whose changes end the denial.
+func (s *Subject) changes() uint64 { return cmp.Or(s.Shared, s.Hash) }
 
 // Denial is what Redis found when it denied a request.
 type Denial struct {
@@ -112,7 +117,7 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 		return false
 	}
 	e := find(c.places(s.Hash), s)
-	if e == nil {
+	if e == nil || s.Shared != 0 && c.changedSince(s.Shared, e.Sent) {
 		return false
 	}
 	now := time.Now()
@@ -178,7 +183,7 @@ func (e *entry) matches(hash uint64, key []byte) bool { return e.hash == hash &&
 
 // Remember remembers a denial by Redis.
 func (c *Cache) Remember(s Subject, r Denial) {
-	if c == nil || c.changedSince(s.Hash, r.Sent) {
+	if c == nil || c.changedSince(s.changes(), r.Sent) {
 		return
 	}
 	if c.table.Load() == nil {
@@ -202,7 +207,7 @@ func (c *Cache) Remember(s Subject, r Denial) {
 	e := &entry{hash: s.Hash, key: string(s.Key), buckets: c.intern(s.Buckets), n: s.N, Denial: r}
 	e.States, e.Found = slices.Clone(r.States), nil
 	place, old := choosePlace(places, e)
-	if place.CompareAndSwap(old, e) && c.changedSince(s.Hash, r.Sent) {
+	if place.CompareAndSwap(old, e) && c.changedSince(s.changes(), r.Sent) {
 		place.CompareAndSwap(e, nil)
 	}
 }

@@ -32,6 +32,7 @@ type Group struct {
 	Found   []bucket.State // before the first call, as the transport found them
 	Err     error          // of the transport, if the group was not decided
 	last    *Call          // the end of the list that begins with the first call
+	tenants tenants        // of the calls, if the buckets are shared
 }
 
 func newBatch() *Batch { return &Batch{newest: map[uint64]*Group{}} }
@@ -72,6 +73,7 @@ func (b *Batch) coalesce() {
 			before = b.newest[c.Hash]
 			if before != nil && before.joins(c) {
 				before.last.next, before.last = c, c
+				before.tenants.add(c)
 				before.Charges += c.Op.Charges
 				continue
 			}
@@ -84,6 +86,7 @@ func (b *Batch) coalesce() {
 		}
 		g.Call, g.last, g.Charges, g.First = c, c, c.Op.Charges, before == nil
 		g.Found = append(g.Found[:0], c.States...)
+		g.tenants.begin(c)
 		b.Groups = append(b.Groups, g)
 		if len(b.calls) > 1 {
 			b.newest[c.Hash] = g
@@ -96,7 +99,7 @@ func (b *Batch) coalesce() {
 func (g *Group) joins(c *Call) bool {
 	op := g.Op
 	op.Charges = g.Charges
-	return op.Merges(c.Op) && g.sameKeys(c) && bucket.Same(g.Buckets, c.Buckets)
+	return op.Merges(c.Op) && g.sameKeys(c) && bucket.Same(g.Buckets, c.Buckets) && g.admits(c)
 }
 
 // Attempts returns the newest attempt of the calls to take a slot of a bucket, which has the newest
@@ -121,6 +124,7 @@ func (g *Group) distribute(sent, received time.Time) {
 	for c := g.Call; c != nil; {
 		next := c.next
 		if g.Err == nil {
+			g.tenants.choose(g, c)
 			copy(c.States, g.Found)
 			c.Sent, c.Received = sent, received
 			if next != nil {
@@ -136,7 +140,7 @@ func (g *Group) distribute(sent, received time.Time) {
 func (g *Group) charge(c *Call) {
 	granted := c.Op.Charges
 	for i := range c.Buckets {
-		granted = c.Buckets[i].Fit(g.Found[i].Level, granted, c.Op.N)
+		granted = c.Buckets[i].Fits(g.Found[i], granted, c.Op.N)
 	}
 	if granted == 0 {
 		return
@@ -144,4 +148,5 @@ func (g *Group) charge(c *Call) {
 	for i := range c.Buckets {
 		g.Found[i] = c.Buckets[i].Charged(g.Found[i], granted, c.Op.N)
 	}
+	g.tenants.changed(g, c)
 }

@@ -50,6 +50,7 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 				op.N = min(op.N, buckets[i].MaxBlock())
 			}
 		}
+		op.Tenant = ask.Tenant
 		states := e.applyLocally(c.Key, c.Hash, buckets, op)
 		if op.Verb == bucket.Reset {
 			e.resets.Add(c.Hash, began, inOutage, buckets, states)
@@ -73,7 +74,8 @@ func (e *Engine) apply(ctx context.Context, c *dispatch.Call, send redisstore.Se
 	err := send(ctx, c)
 	late = mayStillHappen(err)
 	if isReset {
-		e.bans.note(c.Hash, 0)
+		_, banned := subject(c.Key, c.Op.Tenant)
+		e.bans.note(banned, 0)
 		if err == nil {
 			e.resets.Add(c.Hash, began, "", c.Buckets, c.States)
 		}

@@ -60,6 +60,7 @@ const (
 type Ask struct {
 	Prefix  string // of the client's key; "" is none
 	Client  string
+	Tenant  bucket.Tenant // of the client, if tenants share its limits; see TenantName
 	Set     *rules.Set    // the current one; waiting for another calendar period renews it
 	Leases  bool          // leased tokens may serve, and tokens be taken ahead
 	Scope   rules.Scope   // what a request takes; changes have their own
@@ -275,6 +276,18 @@ func mayStillHappen(err error) bool { return err != nil && !redisstore.IsErrorRe
 // key returns the key of an Ask as the store has it.
 func (e *Engine) key(a *Ask) []byte { return e.Keys.Append(nil, a.Prefix, a.Client) }
 
+// TenantName returns the name of a tenant as stores have it.
+func (e *Engine) TenantName(name string) string { return string(e.Keys.Append([]byte{':'}, "", name)) }
+
+// subject returns who is denied or banned by a decision on a key: its tenant, or whoever has the key.
+func subject(key []byte, t bucket.Tenant) (name []byte, hash uint64) {
+	name = key
+	if t.Name != "" {
+		name = append(append(append(make([]byte, 0, 128), key...), '\n'), t.Name...) // no key has a line break
+	}
+	return name, clientkey.Hash(name)
+}
+
 // Hash returns the hash of an Ask's key.
 func (e *Engine) Hash(a *Ask) uint64 { return clientkey.Hash(e.key(a)) }
 
@@ -284,6 +297,7 @@ func (e *Engine) call(op bucket.Op, a *Ask, scope rules.Scope) *dispatch.Call {
 	if !ok {
 		c = dispatch.NewCall()
 	}
+	op.Tenant = a.Tenant
 	c.Reset(op, a.Set.Buckets(scope))
 	c.Key = e.Keys.Append(c.Key, a.Prefix, a.Client)
 	c.Hash = clientkey.Hash(c.Key)

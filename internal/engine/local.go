@@ -43,7 +43,7 @@ func doLocally(store *memory.Store, slots *inflight.Counts, c *dispatch.Call, bu
 		states[last] = bucket.State{Level: held}
 		store.Do(c.Key, buckets, op, states)
 		for i := range buckets {
-			if buckets[i].Fit(states[i].Level, 1, op.N) == 0 {
+			if buckets[i].Fits(states[i], 1, op.N) == 0 {
 				return false
 			}
 		}
@@ -69,6 +69,7 @@ func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, a
 			op.Charges = min(op.Charges, set.Burst())
 		}
 		sent, mayBeTaken := time.Now(), mayStillHappen(err) && !errors.Is(err, dispatch.ErrOpen)
+		op.Tenant = ask.Tenant
 		doLocally(e.local, e.slots, c, set.Buckets(ask.Scope), op, states, mayBeTaken)
 		answer.receipt.Fill(sent, states)
 	}

@@ -55,7 +55,8 @@ func (e *Engine) TakeQueued(ctx context.Context, n int64, asks []Ask, answers []
 	if r.expected(at).After(r.until) {
 		return r.denyBehind(ctx, at)
 	}
-	place := string(e.key(&asks[client]))
+	who, _ := subject(e.key(&asks[client]), asks[client].Tenant)
+	place := string(who)
 	if !e.places.Take(place, q.Length) {
 		return r.denyBehind(ctx, at)
 	}

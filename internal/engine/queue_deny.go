@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -58,7 +57,7 @@ func (r *queued) denyBehind(ctx context.Context, l lack) error {
 		if r.known() {
 			return nil
 		}
-		r.e.noSlot(ask, answer, clientkey.Hash(r.e.key(ask)), r.banned())
+		r.e.noSlot(ask, answer, r.e.Hash(ask), r.banned())
 		return nil
 	}
 	if before, _ := r.e.waiting.Before(l.line, r.began); before == 0 && answer.Decided && !answer.Allowed {
@@ -121,7 +120,8 @@ func (r *queued) knows(asked *Ask, answer *Answer) bool {
 func (r *queued) banned() (left time.Duration) {
 	for i := range r.asks {
 		if ask := &r.asks[i]; ask.bans() {
-			left = max(left, r.e.bans.left(clientkey.Hash(r.e.key(ask))))
+			_, hash := subject(r.e.key(ask), ask.Tenant)
+			left = max(left, r.e.bans.left(hash))
 		}
 	}
 	return left

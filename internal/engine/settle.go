@@ -13,6 +13,7 @@ import (
 // Charge is what a decision took.
 type Charge struct {
 	prefix, client string
+	tenant         bucket.Tenant
 	set            *rules.Set
 	n              int64 // tokens
 	source         Source
@@ -24,7 +25,7 @@ type Charge struct {
 // Charge returns what the decision on an Ask took.
 func (a *Answer) Charge(ask *Ask) Charge {
 	return Charge{
-		prefix: ask.Prefix, client: ask.Client, set: ask.Set,
+		prefix: ask.Prefix, client: ask.Client, tenant: ask.Tenant, set: ask.Set,
 		n: a.Granted, source: a.Source, share: a.share, attempt: a.attempt, receipt: a.receipt,
 	}
 }
@@ -32,7 +33,9 @@ func (a *Answer) Charge(ask *Ask) Charge {
 func (e *Engine) newReceipt() *receipt.Receipt { return receipt.New(e.Timeout) }
 
 // ask returns an Ask about the client of a charge.
-func (c *Charge) ask() Ask { return Ask{Prefix: c.prefix, Client: c.client, Set: c.set} }
+func (c *Charge) ask() Ask {
+	return Ask{Prefix: c.prefix, Client: c.client, Tenant: c.tenant, Set: c.set}
+}
 
 // Settle makes charges as large as the work that was done, all at the same time: one timeout is
 // enough for all. It returns the errors.
@@ -78,6 +81,7 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 	ask := charge.ask()
 	if charge.source == FromLocal {
 		key := e.key(&ask)
+		op.Tenant = charge.tenant
 		e.applyLocally(key, clientkey.Hash(key), charge.share.Buckets(rules.Limits), op)
 		return nil
 	}

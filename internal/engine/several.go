@@ -132,8 +132,8 @@ func (t *together) release(e *Engine) {
 func (t *together) add(e *Engine, n int64, ask *Ask, answer *Answer) (known bool) {
 	c := e.call(takeAll(n, ask), ask, ask.Scope)
 	at := len(t.asks)
-	if ask.bans() {
-		at = 0 // as guards.lua wants it
+	if ask.bans() || ask.Set.Divided() {
+		at = 0 // as guards.lua and shares.lua want it
 	}
 	t.asks, t.answers = slices.Insert(t.asks, at, ask), slices.Insert(t.answers, at, answer)
 	t.calls = slices.Insert(t.calls, at, c)
@@ -158,7 +158,8 @@ func (t *together) endAttempts(e *Engine, err error) {
 	}
 }
 
-// joint returns the call on all Asks: on their limits, then a ban, then their slots.
+// joint returns the call on all Asks: on their limits, what tenants hold of the first ones, a ban, then
+// their slots.
 func (t *together) joint(e *Engine, n int64) *dispatch.Call {
 	var all []bucket.Bucket
 	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: max(1, n)}
@@ -166,6 +167,7 @@ func (t *together) joint(e *Engine, n int64) *dispatch.Call {
 		op.Charges = min(op.Charges, takeAll(n, t.asks[i]).Charges)
 		op.Bans, op.Waits = max(op.Bans, c.Op.Bans), max(op.Waits, c.Op.Waits)
 	}
+	op.Tenant = t.asks[0].Tenant
 	t.call = e.call(op, t.asks[0], t.asks[0].Scope)
 	c := t.call
 	key, hash := c.Key, c.Hash
@@ -184,25 +186,29 @@ func (t *together) joint(e *Engine, n int64) *dispatch.Call {
 	return c
 }
 
-// parts is how many parts the buckets of a call have: limits, a ban, and slots.
-const parts = 3
+// parts is how many parts the buckets of a call have: limits, what tenants hold, a ban, and slots.
+const parts = 4
 
 // partOf returns one of the parts of buckets.
 func partOf(buckets []bucket.Bucket, part int) []bucket.Bucket {
 	limits := bucket.Counted(buckets)
-	bans := limits
+	tenants := limits
+	for tenants < len(buckets) && buckets[tenants].Kind == bucket.Tenants {
+		tenants++
+	}
+	bans := tenants
 	if bans < len(buckets) && buckets[bans].Kind == bucket.Ban {
 		bans++
 	}
-	return [parts][]bucket.Bucket{buckets[:limits], buckets[limits:bans], buckets[bans:]}[part]
+	return [parts][]bucket.Bucket{buckets[:limits], buckets[limits:tenants], buckets[tenants:bans], buckets[bans:]}[part]
 }
 
 // judge fills in the answers from the states that the script found.
 func (t *together) judge(e *Engine, n int64, c *dispatch.Call) {
 	charges, allowed := c.Op.Charges, true
 	for i := range c.Buckets {
-		charges = c.Buckets[i].Fit(c.States[i].Level, charges, c.Op.N)
-		allowed = allowed && c.Buckets[i].Fit(c.States[i].Level, 1, c.Op.N) == 1
+		charges = c.Buckets[i].Fits(c.States[i], charges, c.Op.N)
+		allowed = allowed && c.Buckets[i].Fits(c.States[i], 1, c.Op.N) == 1
 	}
 	t.split(c)
 	for i, single := range t.calls {
@@ -216,7 +222,7 @@ func (t *together) judge(e *Engine, n int64, c *dispatch.Call) {
 		e.endAttempt(single, answer, nil)
 		answer.allowFree(n)
 		if charges > 0 {
-			e.denied.Drop(single.Key, single.Hash)
+			e.forgetDenial(single)
 		} else if _, fits := ask.Set.Fit(ask.Scope, found, single.Op); !fits {
 			e.remember(single)
 		}

@@ -205,7 +205,7 @@ func (e *Engine) decide(ctx, within context.Context, c *dispatch.Call, ask *Ask,
 	answer.receipt.Fill(c.Sent, c.States)
 	answer.judge(c, c.Op, ask, FromStore)
 	if answer.Allowed {
-		e.denied.Drop(c.Key, c.Hash)
+		e.forgetDenial(c)
 	} else {
 		e.remember(c)
 	}
@@ -220,7 +220,18 @@ func (a *Answer) judge(c *dispatch.Call, op bucket.Op, ask *Ask, source Source) 
 
 // denial returns what the deny cache knows a call by.
 func denial(c *dispatch.Call) denycache.Subject {
-	return denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N}
+	s := denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N}
+	if c.Op.Tenant.Name != "" {
+		s.Shared = c.Hash
+		s.Key, s.Hash = subject(c.Key, c.Op.Tenant)
+	}
+	return s
+}
+
+// forgetDenial forgets what the deny cache knows of a call, which Redis has allowed.
+func (e *Engine) forgetDenial(c *dispatch.Call) {
+	s := denial(c)
+	e.denied.Drop(s.Key, s.Hash)
 }
 
 // isDenied reports whether a call is known to be denied, and if so sets its states.

@@ -98,10 +98,11 @@ func errTooLate() error {
 	return fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
 }
 
-// queueOf names the queue of the callers that wait for the same tokens: of the same buckets, down
-// to the same floor, under the same ban, and with the same answer to an outage.
+// queueOf names the queue of the callers that wait for the same tokens: of the same buckets and tenant,
+// down to the same floor, under the same ban, and with the same answer to an outage.
 func (e *Engine) queueOf(ask *Ask) fifo.Name {
 	text := strconv.AppendUint(nil, uint64(ask.Failure), 10)
+	text = append(text, ask.Tenant.Name...)
 	buckets := ask.Set.Buckets(min(ask.Scope, rules.Tokens))
 	for i := range buckets {
 		b := &buckets[i]

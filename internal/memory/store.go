@@ -46,7 +46,8 @@ type entry struct {
 	block int64 // the millisecond at which a block ends
 	log   *log  // a sliding window's; nil while all tokens were taken a period before full
 
-	record *record // the give-backs of a bucket; nil in a bucket's own entry
+	record  *record  // the give-backs of a bucket; nil in a bucket's own entry
+	tenants *tenants // what tenants hold of a bucket; nil in a bucket's own entry
 }
 
 // ends returns when the entry expires.
@@ -61,7 +62,14 @@ type request struct {
 	now     int64
 }
 
-func (r *request) id(i int) id { return id{string(r.key), r.buckets[i].ID} }
+// id returns the name of a bucket. Each tenant has a ban of its own.
+func (r *request) id(i int) id {
+	b := &r.buckets[i]
+	if b.Kind == bucket.Ban && r.Tenant.Name != "" {
+		return id{string(r.key), b.ID + r.Tenant.Name}
+	}
+	return id{string(r.key), b.ID}
+}
 
 // New returns a store for the given number of buckets. Beyond that, it evicts the buckets that are
 // full soonest.
@@ -81,7 +89,7 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	r := request{op, key, buckets, states, time.Since(s.start).Milliseconds()}
-	if op.Verb == bucket.Reset {
+	if op.Verb == bucket.Reset && op.Tenant.Name == "" {
 		for i := range buckets {
 			shard.resetLocked(&r, i)
 		}
@@ -95,15 +103,23 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 		case bucket.Ban:
 			shard.findBanLocked(&r, i)
 		case bucket.Slots: // the caller sets its state
+		case bucket.Tenants:
+			shard.findTenantsLocked(&r, i)
 		default:
 			shard.findWindowLocked(&r, i)
 		}
-		charges = buckets[i].Fit(states[i].Level, charges, max(1, op.N))
+		charges = buckets[i].Fits(states[i], charges, max(1, op.N))
+	}
+	if op.Verb == bucket.Reset {
+		shard.resetTenantLocked(&r)
+		return
 	}
 	for i := range buckets {
 		switch buckets[i].Kind {
 		case bucket.Token:
 			shard.changeTokensLocked(&r, i, charges)
+		case bucket.Tenants:
+			shard.changeTenantsLocked(&r, i, charges)
 		case bucket.Ban:
 			shard.banLocked(&r, i, charges)
 		case bucket.Slots:
@@ -151,6 +167,7 @@ func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
 		if tokens := b.Debt(level, r.N); tokens > 0 {
 			s.setLevelLocked(r, i, level+tokens*b.Cost, block)
 		}
+	case r.Verb == bucket.Block && r.Tenant.Name != "": // the tenant alone is blocked
 	case r.Verb == bucket.Block:
 		s.blockLocked(r, i)
 	case r.Verb != bucket.Take && level > 0 && level < bucket.MaxUnits:

@@ -110,7 +110,7 @@ func (r *Receipt) resetsSince(since time.Time, where, id string) (n int64, began
 // Claims returns what a charge of n tokens has left in the buckets of a store, which is called
 // where among the resets. Own reports whether the store is in this process.
 func (r *Receipt) Claims(buckets []bucket.Bucket, n int64, own bool, where string) []bucket.Claim {
-	claims, age := make([]bucket.Claim, len(buckets)), time.Since(r.sent)
+	claims, age := make([]bucket.Claim, bucket.Counted(buckets)), time.Since(r.sent)
 	// Redis rounds the time of a reset to milliseconds, and the way to it may take as long as the
 	// charge took. So it counts resets from somewhat before the charge on, and the claim says how
 	// many of these were made by this process before.
@@ -132,7 +132,7 @@ func (r *Receipt) Claims(buckets []bucket.Bucket, n int64, own bool, where strin
 // What has flowed back of them meanwhile would have flowed back of others.
 func (r *Receipt) ClaimsAtOnce(buckets []bucket.Bucket, n int64, own bool, where string) []bucket.Claim {
 	claims := r.Claims(buckets, n, own, where)
-	for i := range buckets {
+	for i := range claims {
 		units := buckets[i].Charge(n)
 		claims[i].Sure, claims[i].Behind = units, units
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -61,6 +62,8 @@ func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
 	ctx, cancel := context.WithDeadline(ctx, start.Add(s.migration.timeout))
 	defer cancel()
 	switch last := len(c.Buckets) - 1; {
+	case tenantsOf(c.Buckets) > 0:
+		return s.withoutTenants(ctx, c)
 	case c.Buckets[last].Kind == bucket.Ahead:
 		return s.takeNoneAhead(ctx, c)
 	case c.Op.Verb == bucket.Take:
@@ -198,6 +201,29 @@ func (s *Store) takeNoneAhead(ctx context.Context, c *dispatch.Call) error {
 	c.Op.Charges, c.Sent, c.Received = own.Op.Charges, own.Sent, own.Received
 	return nil
 }
+
+// withoutTenants does a call on the buckets alone, not on what tenants hold of them: for as long as a
+// hash slot migrates, tenants are served in the order in which they come, and what they take counts for
+// all of them. A tenant's reset or block fails.
+func (s *Store) withoutTenants(ctx context.Context, c *dispatch.Call) error {
+	if c.Op.Verb == bucket.Reset || c.Op.Verb == bucket.Block {
+		return errMigrating
+	}
+	counted, shared := bucket.Counted(c.Buckets), tenantsOf(c.Buckets)
+	own := dispatch.NewCall()
+	own.Reset(c.Op, slices.Delete(slices.Clone(c.Buckets), counted, counted+shared))
+	own.Key, own.Hash, own.Attempt = bytes.Clone(c.Key), c.Hash, c.Attempt
+	err := s.Do(ctx, own)
+	copy(c.States, own.States[:counted])
+	for i := counted; i < counted+shared; i++ {
+		c.States[i] = bucket.State{}
+	}
+	copy(c.States[counted+shared:], own.States[counted:])
+	c.Op.Charges, c.Attempt.Doubt, c.Sent, c.Received = own.Op.Charges, own.Attempt.Doubt, own.Sent, own.Received
+	return err
+}
+
+var errMigrating = errors.New("TRYAGAIN: a hash slot migrates")
 
 // returnOp returns the operation that gives back charges of a call on one bucket.
 func (s *Store) returnOp(one *dispatch.Call, charges int64) bucket.Op {

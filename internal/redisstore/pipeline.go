@@ -215,6 +215,8 @@ func (c *command) encode(ctx context.Context, s *Store, coalescing *coalescing, 
 		switch {
 		case number == Lease:
 			c.encodeLease(g)
+		case number == Tenants:
+			c.encodeTenants(g, s.process)
 		case number >= WithBanOrSlots:
 			c.encodeBanAndSlots(g, s.process)
 		}
@@ -236,7 +238,9 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	records, second := g.Op.Records, g.Charges
 	if records != bucket.RecordsOnly {
 		for i := range g.Names {
-			c.args = append(c.args, &g.Names[i])
+			if g.Buckets[i].Kind != bucket.Tenants {
+				c.args = append(c.args, &g.Names[i])
+			}
 		}
 	}
 	for i := len(g.Buckets) - turns(g.Call); i < len(g.Buckets); i++ {
@@ -246,6 +250,11 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	}
 	if records == bucket.WithRecords || records == bucket.RecordsOnly {
 		c.encodeRecords(g, bucket.Counted(g.Buckets))
+	}
+	for i := range g.Names {
+		if g.Buckets[i].Kind == bucket.Tenants {
+			c.args = append(c.args, &g.Names[i])
+		}
 	}
 	if records != bucket.NoRecords {
 		second = int64(records)
@@ -295,13 +304,14 @@ func (c *command) encodeRecords(g *dispatch.Group, counted int) {
 
 // encodeBanAndSlots appends a ban and slots as arguments of guards.lua.
 func (c *command) encodeBanAndSlots(g *dispatch.Group, process string) {
-	counted, slots := bucket.Counted(g.Buckets), bucket.Counted(g.Buckets)
+	counted := bucket.Counted(g.Buckets)
+	slots := counted + tenantsOf(g.Buckets)
 	kind := "slots"
-	if ban := &g.Buckets[counted]; ban.Kind == bucket.Ban {
-		if kind, slots = "both", counted+1; slots == len(g.Buckets) {
+	if ban := &g.Buckets[slots]; ban.Kind == bucket.Ban {
+		ownLimits, ownSlots := ownOf(g, counted, slots)
+		if kind, slots = "both", slots+1; slots == len(g.Buckets) {
 			kind = "ban"
 		}
-		ownLimits, ownSlots := ownOf(g, counted)
 		c.args = append(c.args, kind, ban.Cost, ban.Capacity, int(g.Op.Bans), ownLimits, ownSlots)
 	} else {
 		c.args = append(c.args, kind)
@@ -316,11 +326,28 @@ func (c *command) encodeBanAndSlots(g *dispatch.Group, process string) {
 	c.args = append(c.args, counted)
 }
 
-// ownOf returns how many of the first limits of a group have the key of the ban, which follows all
-// limits, and whether the first slots have: 1 or 0.
-func ownOf(g *dispatch.Group, ban int) (limits, slots int) {
+// encodeTenants appends what comes with shared buckets, then the tenants, as arguments of shares.lua.
+func (c *command) encodeTenants(g *dispatch.Group, process string) {
+	shared, guards := tenantsOf(g.Buckets), 0
+	if bucket.Counted(g.Buckets)+shared < len(g.Buckets) {
+		c.encodeBanAndSlots(g, process)
+		guards = 1
+	}
+	all, runs := g.Tenants()
+	for i := range all {
+		c.args = append(c.args, all[i].Name, all[i].Weight)
+	}
+	for _, run := range runs {
+		c.args = append(c.args, run.Tenant+1, run.Charges)
+	}
+	c.args = append(c.args, guards, len(runs), len(all), shared)
+}
+
+// ownOf returns how many of the first limits of a group have the key of the ban, and whether the first
+// slots, which follow the ban, have: 1 or 0.
+func ownOf(g *dispatch.Group, counted, ban int) (limits, slots int) {
 	key := g.KeyOf(ban)
-	for limits < ban && bytes.Equal(g.KeyOf(limits), key) {
+	for limits < counted && bytes.Equal(g.KeyOf(limits), key) {
 		limits++
 	}
 	if ban+1 < len(g.Buckets) && bytes.Equal(g.KeyOf(ban+1), key) {

@@ -15,12 +15,12 @@ import (
 func (c *command) decode() {
 	buckets := c.groups[0].Buckets
 	reply, err := c.reply()
-	whole := len(reply) > 0 && reply[0] == Whole && scriptFor(buckets)%WithBanOrSlots >= Single
+	whole := len(reply) > 0 && reply[0] == Whole && listsAll(scriptFor(buckets))
 	if whole {
 		reply = reply[1:]
 	}
 	shape := newShape(buckets, whole)
-	perGroup, done := shape.all+shape.banAndSlots, len(c.groups)
+	perGroup, done := shape.all+shape.banAndSlots+c.tenantNumbers(), len(c.groups)
 	if c.afterASK {
 		done = 1
 	}
@@ -93,7 +93,12 @@ func decodeStates(g *dispatch.Group, reply []int64, shape *shape) error {
 		}
 		g.Found, reply = append(g.Found, s), reply[size:]
 	}
+	levels := g.Found
 	for i := range g.Buckets[len(shape.limits):] {
+		if g.Buckets[len(shape.limits)+i].Kind == bucket.Tenants {
+			g.Found = append(g.Found, bucket.State{}) // see decodeTenants
+			continue
+		}
 		s := bucket.State{Level: reply[0]}
 		if g.Buckets[len(shape.limits)+i].Kind == bucket.Ban {
 			s.Wait, reply = reply[1], reply[1:]
@@ -102,11 +107,45 @@ func decodeStates(g *dispatch.Group, reply []int64, shape *shape) error {
 		}
 		g.Found, reply = append(g.Found, s), reply[1:]
 	}
+	decodeTenants(g, levels, reply)
 	if shape.window == 1 {
 		completeCalendars(g)
 	}
 	return nil
 }
+
+// tenantNumbers returns how many integers of the reply are about tenants: see shares.lua.
+func (c *command) tenantNumbers() int {
+	g := c.groups[0]
+	all, _ := g.Tenants()
+	return tenantsOf(g.Buckets) * (2 + tenantNumbers*len(all))
+}
+
+// tenantNumbers is how many integers of a reply are about one tenant.
+const tenantNumbers = 3
+
+// decodeTenants sets what each tenant of a group holds, by the levels of the shared buckets and the rest
+// of a reply.
+func decodeTenants(g *dispatch.Group, levels []bucket.State, reply []int64) {
+	all, _ := g.Tenants()
+	for i := range tenantsOf(g.Buckets) {
+		sum, weights := reply[0], reply[1]
+		reply = reply[2:]
+		for _, tenant := range all {
+			of := &bucket.Shares{
+				Sum: sum, Weights: weights, Finish: bucket.NoFinish, Weight: tenant.Weight, Block: reply[2],
+			}
+			if held := reply[0] - 1; held >= 0 {
+				of.Finish, of.Held = held/heldUnit, held%heldUnit
+			}
+			g.FoundTenant(bucket.State{Level: levels[i].Level, Wait: reply[1], Shares: of})
+			reply = reply[tenantNumbers:]
+		}
+	}
+}
+
+// heldUnit times a tenant's finish is added to its weight: see shares.lua.
+const heldUnit = 1024
 
 // placeUnit times the place of a process among those that wait is added to the slots in use: see
 // guards.lua.
@@ -124,7 +163,7 @@ func completeCalendars(g *dispatch.Group) {
 		if charges < 0 {
 			charges = g.Charges
 			for j := range g.Buckets {
-				charges = g.Buckets[j].Fit(g.Found[j].Level, charges, g.Op.N)
+				charges = g.Buckets[j].Fits(g.Found[j], charges, g.Op.N)
 			}
 		}
 		s.Reset = b.Left(now)

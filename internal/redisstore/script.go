@@ -16,7 +16,8 @@ const (
 	BanOrSlots     = 2 * Limits     // a ban, slots or both, without limits
 	Report         = BanOrSlots + 1 // the slots that this process holds
 	Lease          = BanOrSlots + 2 // token buckets, also ahead
-	Scripts        = BanOrSlots + 3 // the number of scripts
+	Tenants        = BanOrSlots + 3 // token buckets that tenants share, with whatever comes with them
+	Scripts        = BanOrSlots + 4 // the number of scripts
 )
 
 // kindScripts maps a kind of limit to its script.
@@ -37,6 +38,9 @@ type Sources struct {
 // scriptFor returns the script for buckets.
 func scriptFor(buckets []bucket.Bucket) int {
 	limits := buckets[:bucket.Counted(buckets)]
+	if len(limits) < len(buckets) && buckets[len(limits)].Kind == bucket.Tenants {
+		return Tenants
+	}
 	if buckets[len(buckets)-1].Kind == bucket.Ahead {
 		return Lease
 	}
@@ -67,6 +71,19 @@ func scriptForLimits(limits []bucket.Bucket) int {
 	return Mixed
 }
 
+// listsAll reports whether the reply of a script may begin with Whole.
+func listsAll(script int) bool { return script == Tenants || script%WithBanOrSlots >= Single }
+
+// tenantsOf returns how many of the buckets are what tenants hold.
+func tenantsOf(buckets []bucket.Bucket) (n int) {
+	for i := range buckets {
+		if buckets[i].Kind == bucket.Tenants {
+			n++
+		}
+	}
+	return n
+}
+
 // shape counts the integers in a reply.
 type shape struct {
 	limits      []bucket.Bucket
@@ -79,13 +96,16 @@ type shape struct {
 func newShape(buckets []bucket.Bucket, whole bool) (s shape) {
 	counted := bucket.Counted(buckets)
 	s.limits, s.window = buckets[:counted], 5
-	if scriptFor(buckets)%WithBanOrSlots == TokensCalendar && counted > 0 && !whole {
+	if script := scriptFor(buckets); script != Tenants && script%WithBanOrSlots == TokensCalendar && counted > 0 && !whole {
 		s.window = 1
 	}
 	for i := range s.limits {
 		s.all += s.size(&s.limits[i])
 	}
 	for i := range buckets[counted:] {
+		if buckets[counted+i].Kind == bucket.Tenants {
+			continue
+		}
 		if s.banAndSlots++; buckets[counted+i].Kind == bucket.Ban {
 			s.banAndSlots++
 		}

@@ -105,6 +105,9 @@ func (s *Store) Close() {
 func (s *Store) do(ctx context.Context, c *dispatch.Call) error {
 	for i := range c.Names {
 		c.Names[i] = s.appendName(c.Names[i][:0], c.KeyOf(i), c.Buckets[i].ID)
+		if c.Buckets[i].Kind == bucket.Ban {
+			c.Names[i] = append(c.Names[i], c.Op.Tenant.Name...) // each tenant has a ban of its own
+		}
 	}
 	for {
 		if err := s.nodes.dispatcher(&c.Names[0]).Do(ctx, c); err != dispatch.ErrRetired {

@@ -73,7 +73,7 @@ func (s *Set) Reserved() (tokens int64, by string) {
 // MayLease reports whether tokens of the set's limits may be taken ahead.
 func (s *Set) MayLease() bool {
 	limits := s.Buckets(Limits)
-	if s.prohibits || s.Guarded() || len(limits) == 0 || s.mixed {
+	if s.prohibits || s.Guarded() || s.Divided() || len(limits) == 0 || s.mixed {
 		return false
 	}
 	for i := range limits {

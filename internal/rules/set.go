@@ -1,6 +1,7 @@
 // Package rules says what a decision is about, and what the answer is.
 //
-// A [Set] is an ordered array of resources: limits, then a ban, then requests in flight. An
+// A [Set] is an ordered array of resources: limits, what tenants hold of each if tenants share them, then
+// a ban, then requests in flight. An
 // operation uses the first of them, as its [Scope] says. A [Verdict] refers to a resource by its
 // index. Names, texts and HTTP are the caller's.
 package rules
@@ -19,7 +20,7 @@ import (
 type Scope uint8
 
 const (
-	Limits Scope = iota // to give back, charge, and block
+	Limits Scope = iota // and what tenants hold of them: to give back, charge, and block
 	Tokens              // limits and the ban: to take, wait, and reset
 	All                 // requests in flight too: to acquire, and to peek
 )
@@ -29,8 +30,9 @@ const (
 // With calendar quotas it holds until a period ends. [Set.Now] returns the current one. The zero
 // Set counts nothing.
 type Set struct {
-	resources []bucket.Bucket // limits, then the ban, then the slots
+	resources []bucket.Bucket // limits, what tenants hold of each, then the ban, then the slots
 	limits    int             // how many of the resources are limits
+	tenants   int             // how many are what tenants hold: as many, or 0
 	bans      int             // how many are a ban: 0 or 1
 	calendars []calendar.Rule // of the limits; nil if none has one
 	floor     int64           // tokens that stay in each bucket
@@ -106,6 +108,17 @@ func (s *Set) Leave(floor int64) (first int) {
 	return -1
 }
 
+// Divide lets tenants share each limit, all token buckets. It comes after Leave and before Guard.
+func (s *Set) Divide() {
+	for i := range s.resources[:s.limits] {
+		s.resources = append(s.resources, bucket.NewTenants(&s.resources[i]))
+		s.tenants++
+	}
+}
+
+// Divided reports whether tenants share the limits.
+func (s *Set) Divided() bool { return s.tenants > 0 }
+
 // Guard adds a ban and slots of requests in flight, each if it is not nil, unless the set
 // prohibits.
 func (s *Set) Guard(ban, slots *bucket.Bucket) {
@@ -139,6 +152,9 @@ func (s *Set) Share(replicas int64) *Set {
 	for i := range s.resources {
 		share.resources[i] = s.resources[i].Share(replicas)
 	}
+	for i := range s.tenants {
+		share.resources[s.limits+i] = bucket.NewTenants(&share.resources[i])
+	}
 	if s.share != nil {
 		s.share.Store(&share)
 	}
@@ -149,9 +165,10 @@ func (s *Set) Share(replicas int64) *Set {
 func (s *Set) Buckets(scope Scope) []bucket.Bucket {
 	switch scope {
 	case Limits:
-		return s.resources[:s.limits:s.limits]
+		n := s.limits + s.tenants
+		return s.resources[:n:n]
 	case Tokens:
-		n := s.limits + s.bans
+		n := s.limits + s.tenants + s.bans
 		return s.resources[:n:n]
 	}
 	return s.resources
@@ -161,7 +178,7 @@ func (s *Set) Buckets(scope Scope) []bucket.Bucket {
 func (s *Set) Counts(scope Scope) bool { return len(s.Buckets(scope)) > 0 }
 
 // Guarded reports whether there is a ban or slots.
-func (s *Set) Guarded() bool { return len(s.resources) > s.limits }
+func (s *Set) Guarded() bool { return len(s.resources) > s.limits+s.tenants }
 
 // Bans reports whether there is a ban.
 func (s *Set) Bans() bool { return s.bans > 0 }
@@ -171,7 +188,7 @@ func (s *Set) Ban() int {
 	if s.bans == 0 {
 		return -1
 	}
-	return s.limits
+	return s.limits + s.tenants
 }
 
 // Slots returns the index of the slots, or -1.

@@ -20,6 +20,7 @@ const (
 type Verdict struct {
 	Allowed    bool
 	Banned     bool  // it is denied, and the client is banned
+	Shared     bool  // it is denied as its tenant has its share of the resource, which others have too
 	Granted    int64 // tokens
 	Resource   int   // its index in the set, Uncounted or Prohibited
 	Remaining  int64 // whole tokens; math.MaxInt64 if they are not counted
@@ -58,6 +59,7 @@ type Status struct {
 	Reset     time.Duration // until it is full, if that is wanted
 	Resource  int32         // its index in the set, or Prohibited
 	Denies    bool
+	Shared    bool // it denies as the tenant has its share
 }
 
 // GiveBack adds n tokens, or a slot, that were given back.
@@ -84,8 +86,8 @@ func (s *Set) Fit(scope Scope, found []bucket.State, op bucket.Op) (charges int6
 	buckets := s.Buckets(scope)
 	charges, allowed = op.Charges, true
 	for i := range buckets {
-		charges = buckets[i].Fit(found[i].Level, charges, op.N)
-		allowed = allowed && buckets[i].Fit(found[i].Level, 1, op.N) == 1
+		charges = buckets[i].Fits(found[i], charges, op.N)
+		allowed = allowed && buckets[i].Fits(found[i], 1, op.N) == 1
 	}
 	return charges, allowed
 }
@@ -115,6 +117,9 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 	}
 	for i := range buckets {
 		b := &buckets[i]
+		if b.Kind == bucket.Tenants {
+			continue // they are judged with their limit
+		}
 		if b.Kind == bucket.Ban {
 			if banned > 0 && report == ReportFull {
 				statuses = append(statuses, Status{More: banned, Reset: banned, Resource: int32(i), Denies: true})
@@ -132,6 +137,11 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 		if !allowed {
 			this.RetryAfter = duration(b.RetryAfter(after, n))
 		}
+		var share tenantShare
+		if i < s.tenants {
+			share = shareOf(&buckets[s.limits+i], found[s.limits+i], charges, n)
+			share.restrict(&this, allowed)
+		}
 		if banned > 0 {
 			this.Banned, this.Remaining, this.ResetAfter = true, 0, max(this.ResetAfter, banned)
 			if this.RetryAfter >= 0 {
@@ -143,12 +153,49 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 		if closest.Resource < 0 || this.CloserThan(&closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
 			closest = this
 		}
-		statuses = appendStatus(statuses, i, b, found[i], after, n, banned, report)
+		statuses = appendStatus(statuses, i, b, found[i], after, n, banned, share, report)
 	}
 	if closest.Resource == Uncounted && !allowed {
 		closest.Remaining = 0
 	}
 	return closest, statuses
+}
+
+// tenantShare is what is left of a tenant's share of a limit. The zero tenantShare has no bound.
+type tenantShare struct {
+	bounds    bool
+	remaining int64
+	retry     time.Duration // until a charge fits the share that is denied; 0 if it fits
+	more      time.Duration // until there is another token
+	blocked   bool          // the tenant is
+}
+
+// shareOf returns what charges of n tokens leave of a tenant's share in the state found.
+func shareOf(b *bucket.Bucket, found bucket.State, charges, n int64) tenantShare {
+	if found.Shares == nil {
+		return tenantShare{}
+	}
+	after, share := found, tenantShare{bounds: true, blocked: found.Shares.Block > 0}
+	if charges > 0 {
+		after = b.Charged(found, charges, n)
+	}
+	if b.Fits(found, 1, n) == 0 {
+		share.retry = duration(max(1, found.Wait))
+	}
+	share.remaining, share.more = b.RemainingOf(after), duration(b.MoreAfter(after))
+	return share
+}
+
+// restrict restricts a verdict on the limit to the share.
+func (t *tenantShare) restrict(v *Verdict, allowed bool) {
+	if !t.bounds {
+		return
+	}
+	v.Remaining = min(v.Remaining, t.remaining)
+	if !allowed && v.RetryAfter >= 0 && t.retry > 0 && t.retry >= v.RetryAfter {
+		v.RetryAfter, v.Shared = t.retry, !t.blocked
+	}
+	v.ResetAfter = max(v.ResetAfter, v.RetryAfter)
 }
 
 // RetryAfterPeriods returns when n tokens that are more than the share of a calendar quota, but not
@@ -169,14 +216,14 @@ func (s *Set) RetryAfterPeriods(scope Scope, found []bucket.State, n int64) (wai
 
 // appendStatus appends the status of a resource if it is wanted. A banned client has nothing left.
 func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucket.State, n int64, banned time.Duration,
-	report Report) []Status {
+	share tenantShare, report Report) []Status {
 	if report == ReportNone {
 		return statuses
 	}
 	if b.Kind == bucket.Slots {
 		banned = 0 // they are free or not
 	}
-	denies := banned > 0 || b.Fit(found.Level, 1, n) == 0
+	denies := banned > 0 || share.retry > 0 || b.Fit(found.Level, 1, n) == 0
 	if report == ReportDenying && !denies {
 		return statuses
 	}
@@ -184,10 +231,20 @@ func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucke
 		Remaining: b.Remaining(after.Level), Full: min(b.Burst, b.Capacity), More: duration(b.MoreAfter(after)),
 		Resource: int32(i), Denies: denies,
 	}
+	if share.bounds {
+		status.Remaining, status.More = min(status.Remaining, share.remaining), max(status.More, share.more)
+	}
 	if report == ReportFull {
 		status.Reset = duration(b.ResetAfter(after))
 		if denies {
 			status.More = duration(b.RetryAfter(after, n))
+		}
+	}
+	if denies && share.retry > 0 && status.More >= 0 {
+		status.Shared = !share.blocked && share.retry >= duration(b.RetryAfter(after, n))
+		status.More = max(status.More, share.retry)
+		if report == ReportFull {
+			status.Reset = max(status.Reset, share.retry)
 		}
 	}
 	if banned > 0 {
@@ -242,7 +299,7 @@ func (s *Set) Banned(scope Scope, found []bucket.State) time.Duration {
 	if s.bans == 0 || scope == Limits {
 		return 0
 	}
-	ban := &found[s.limits]
+	ban := &found[s.limits+s.tenants]
 	return duration(max(ban.Level, ban.Wait))
 }
 

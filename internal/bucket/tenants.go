@@ -1,0 +1,236 @@
+package bucket
+
+import "math"
+
+// Tenants share a token bucket by generalized processor sharing (Parekh and Gallager, IEEE/ACM
+// Transactions on Networking, 1993): what flows back into the bucket flows back from all tenants
+// that have charged it, in proportion to their weights. So a virtual time v, common to all, tells
+// what is left of each tenant's charges: weight × (finish - v), where the tenant's finish is the
+// virtual time at which nothing is left. The sum of that is the bucket's level, so v follows from
+// the level, and needs no clock:
+//
+//	level = Σ weight × (finish - v) = Sum - Weights × v
+//
+// By a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998) a tenant
+// may hold no more than what is free, times its weight. A tenant that holds nothing may always
+// charge the bucket if that has room.
+//
+// Levels, finishes and the virtual time are counted in parts of a token here. Scripts compute in
+// floating point by the same operations in the same order, so all decide alike.
+
+const (
+	// Parts is how many parts a token has.
+	Parts = 1024
+	// MaxWeight is the largest weight of a tenant.
+	MaxWeight = 1000
+	// MaxFinish bounds the finish of a tenant. A store that would pass it forgets who holds what.
+	MaxFinish = 1 << 43
+	// Slack is how many parts more than its threshold a tenant may hold, for rounding.
+	Slack = 0.5
+	// MinGone is from how many tenants on, of which nothing is left, a script removes them though it
+	// charges nothing; it removes somewhat more than MaxGone at once at most.
+	MinGone, MaxGone = 32, 256
+)
+
+// Tenant is one of those that share a limit.
+type Tenant struct {
+	Name   string // as a store has it; "" if the limit is not shared
+	Weight int64  // 1 … MaxWeight
+}
+
+// Shares are what the tenants of a bucket hold. A nil *Shares denies nothing.
+type Shares struct {
+	Sum     int64 // of each tenant's weight × finish
+	Weights int64 // of all tenants that hold something
+	Finish  int64 // of this tenant; NoFinish if it holds nothing
+	Held    int64 // the weight by which it holds that
+	Weight  int64 // its weight now
+	Block   int64 // milliseconds for which this tenant is blocked
+}
+
+// NoFinish is the finish of a tenant that holds nothing.
+const NoFinish = -1
+
+// NewTenants returns what tenants hold of a token bucket. It follows the bucket in a list, and its
+// level is the bucket's.
+func NewTenants(limit *Bucket) Bucket {
+	b := *limit
+	b.ID, b.Kind = limit.ID+":tenants", Tenants
+	return b
+}
+
+// parts returns units as parts of a token.
+func (b *Bucket) parts(units int64) float64 { return float64(units) * Parts / float64(b.Cost) }
+
+// Virtual returns the virtual time at a level of the bucket.
+func (b *Bucket) Virtual(sum, weights, level int64) float64 {
+	if weights == 0 {
+		return 0
+	}
+	return (float64(sum) - b.parts(level)) / float64(weights)
+}
+
+// holds returns how many parts of the level this tenant has charged.
+func (b *Bucket) holds(s *Shares, level int64) float64 {
+	if s.Finish == NoFinish {
+		return 0
+	}
+	return max(0, float64(s.Held)*(float64(s.Finish)-b.Virtual(s.Sum, s.Weights, level)))
+}
+
+// Holds returns how many units of the level this tenant has charged.
+func (b *Bucket) Holds(s *Shares, level int64) int64 {
+	return int64(math.Floor(b.holds(s, level)*float64(b.Cost)/Parts + 0.5))
+}
+
+// weighs returns the parts by which n tokens must fit.
+func (b *Bucket) weighs(n int64) float64 { return float64(min(n, b.Burst)) * Parts }
+
+// room returns how many parts this tenant may hold beside what it holds. Each part that it charges
+// takes one part of that, and as many more as its weight says.
+func (b *Bucket) room(s *Shares, level int64) float64 {
+	return float64(float64(s.Weight)*(b.parts(b.Capacity)-b.parts(level))) - b.holds(s, level)
+}
+
+// fitTenant is [Bucket.Fits] of tenants.
+func (b *Bucket) fitTenant(s State, charges, n int64) int64 {
+	of := s.Shares
+	switch {
+	case of == nil || charges == 0:
+		return charges
+	case of.Block > 0:
+		return 0
+	}
+	w, c := float64(of.Weight), b.weighs(n)
+	fits := math.Floor((b.room(of, s.Level) + Slack + float64(w*c)) / ((1 + w) * c))
+	if b.holds(of, s.Level) == 0 {
+		fits = max(1, fits)
+	}
+	if fits >= float64(charges) {
+		return charges
+	}
+	return max(0, int64(fits))
+}
+
+// chargedTenant is [Bucket.Charged] of tenants.
+func (b *Bucket) chargedTenant(s State, charges, n int64) State {
+	level := s.Level + charges*b.Charge(n)
+	if s.Shares != nil {
+		of := *s.Shares
+		b.Add(&of, s.Level, level)
+		s.Shares = &of
+	}
+	s.Level = level
+	return s
+}
+
+// Add adds the change of the bucket's level to what this tenant holds, at least to nothing. If a
+// finish is too large then, all tenants are forgotten: the level is of a tenant without a name.
+func (b *Bucket) Add(s *Shares, from, to int64) {
+	v, holds := b.Virtual(s.Sum, s.Weights, from), b.holds(s, from)
+	if s.Finish != NoFinish {
+		s.Sum -= s.Held * s.Finish
+		s.Weights -= s.Held
+	}
+	s.Finish, s.Held = NoFinish, 0
+	holds += b.parts(to) - b.parts(from)
+	if holds < Slack {
+		return
+	}
+	finish := math.Floor(v + holds/float64(s.Weight) + 0.5)
+	if finish >= MaxFinish || float64(s.Sum)+finish*float64(s.Weight) >= MaxUnits {
+		s.Sum, s.Weights = b.Unnamed(to), 1
+		return
+	}
+	s.Finish, s.Held = int64(finish), s.Weight
+	s.Sum += s.Held * s.Finish
+	s.Weights += s.Held
+}
+
+// Unnamed returns the finish of a tenant without a name and of weight 1, which holds a whole level.
+func (b *Bucket) Unnamed(level int64) int64 {
+	return int64(min(MaxFinish-1, math.Floor(b.parts(level)+0.5)))
+}
+
+// RemainingOf returns the whole tokens that this tenant may take one by one.
+func (b *Bucket) RemainingOf(s State) int64 {
+	if s.Shares == nil {
+		return math.MaxInt64
+	}
+	return b.fitTenant(s, math.MaxInt64, 1)
+}
+
+// moreForTenant returns in how many milliseconds this tenant may take another token.
+func (b *Bucket) moreForTenant(s State) int64 {
+	of := s.Shares
+	if of == nil {
+		return 0
+	}
+	if of.Block > 0 {
+		return of.Block
+	}
+	w := float64(of.Weight)
+	wants := float64(b.RemainingOf(s)+1) * (1 + w) * Parts
+	short := wants - w*Parts - Slack - b.room(of, s.Level)
+	return b.regains(short, of)
+}
+
+// regains returns in how many milliseconds the room of this tenant grows by some parts, while the same
+// tenants hold something.
+func (b *Bucket) regains(parts float64, s *Shares) int64 {
+	if parts <= 0 {
+		return 0
+	}
+	grows := float64(s.Weight)
+	if s.Finish != NoFinish && s.Weights > 0 {
+		grows += float64(s.Held) / float64(s.Weights)
+	}
+	return b.duration(int64(min(MaxUnits, math.Ceil(parts/grows*float64(b.Cost)/Parts))))
+}
+
+// Holder is what a tenant other than this one holds.
+type Holder struct {
+	Finish, Weight int64
+}
+
+// TenantWait returns in how many milliseconds a charge of n tokens fits this tenant's share, if nobody
+// charges the bucket meanwhile. next returns the tenants that hold something, in the order of their
+// finishes, and false at the end; it may return this tenant too, as own.
+func (b *Bucket) TenantWait(s State, n int64, next func() (h Holder, own, ok bool)) int64 {
+	of := s.Shares
+	switch {
+	case of == nil || b.fitTenant(s, 1, n) == 1:
+		return 0
+	case of.Finish == NoFinish: // it is blocked
+		return of.Block
+	}
+	sum, weights := float64(of.Sum), float64(of.Weights)
+	finish, held, w := float64(of.Finish), float64(of.Held), float64(of.Weight)
+	// It fits at a level at which held × (finish - v) + c ≤ w × (capacity - level).
+	fits := func() float64 {
+		return (w*b.parts(b.Capacity) + Slack/2 - b.weighs(n) - held*finish + held*sum/weights) / (w + held/weights)
+	}
+	level := fits()
+	for range MaxWalk {
+		h, own, ok := next()
+		if !ok {
+			break
+		}
+		until := sum - weights*float64(h.Finish) // the level down to which the same tenants hold something
+		if level >= until {
+			break
+		}
+		if own {
+			level = until // then it holds nothing
+			break
+		}
+		sum -= float64(h.Weight * h.Finish)
+		weights -= float64(h.Weight)
+		level = fits()
+	}
+	units := int64(math.Floor(max(0, level) * float64(b.Cost) / Parts))
+	return max(1, of.Block, b.duration(s.Level-units))
+}
+
+// MaxWalk is how many tenants a store looks at to find when a charge fits.
+const MaxWalk = 128

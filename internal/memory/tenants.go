@@ -1,0 +1,189 @@
+package memory
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// maxTenants bounds how many tenants of a bucket hold something. Beyond that, all are forgotten.
+const maxTenants = 1 << 16
+
+// tenants is what the tenants of a bucket hold. See bucket.Shares.
+type tenants struct {
+	sum, weights int64
+	byFinish     []*holder          // in the order of their finishes, then of their names
+	byName       map[string]*holder // the same
+	blocks       map[string]int64   // the millisecond at which the block of a tenant ends
+}
+
+// holder is a tenant that holds something. One without a name holds what no tenant has charged.
+type holder struct {
+	name           string
+	finish, weight int64
+}
+
+func (h *holder) compare(other *holder) int {
+	return cmp.Or(cmp.Compare(h.finish, other.finish), cmp.Compare(h.name, other.name))
+}
+
+// limitOf returns the index of the limit that tenants share.
+func (r *request) limitOf(i int) int { return i - bucket.Counted(r.buckets) }
+
+// tenantsLocked returns what tenants hold of a bucket, or nil if nothing is known.
+func (s *shard) tenantsLocked(r *request, i int) *tenants {
+	if e := s.buckets[r.id(i)]; e != nil && e.ends() > r.now {
+		return e.tenants
+	}
+	return nil
+}
+
+// keepTenantsLocked keeps what tenants hold of a bucket for as long as it has a level or a tenant is
+// blocked.
+func (s *shard) keepTenantsLocked(r *request, i int, t *tenants) {
+	limit, e := s.buckets[r.id(r.limitOf(i))], s.entryLocked(r, i)
+	e.tenants, e.full, e.block = t, 0, 0
+	if limit != nil {
+		e.full = limit.full
+	}
+	for name, ends := range t.blocks {
+		if ends <= r.now {
+			delete(t.blocks, name)
+		}
+		e.block = max(e.block, ends)
+	}
+	if e.ends() <= r.now {
+		s.forgetLocked(r.id(i))
+	}
+}
+
+// findTenantsLocked sets the state of the request's tenant. The state of the limit is set.
+func (s *shard) findTenantsLocked(r *request, i int) {
+	level, b := r.states[r.limitOf(i)].Level, &r.buckets[i]
+	of := bucket.Shares{Finish: bucket.NoFinish, Weight: r.Tenant.Weight}
+	if t := s.tenantsLocked(r, i); t != nil {
+		t.advance(b, level)
+		of.Sum, of.Weights = t.sum, t.weights
+		if h := t.byName[r.Tenant.Name]; h != nil {
+			of.Finish, of.Held = h.finish, h.weight
+		}
+		of.Block = max(0, t.blocks[r.Tenant.Name]-r.now)
+	}
+	if unnamed := b.Unnamed(level); of.Weights == 0 && unnamed > 0 {
+		of.Sum, of.Weights = unnamed, 1
+	}
+	r.states[i] = bucket.State{Level: level, Shares: &of}
+}
+
+// changeTenantsLocked changes what the request's tenant holds, after the limit was changed.
+func (s *shard) changeTenantsLocked(r *request, i int, charges int64) {
+	limit := r.limitOf(i)
+	b, before, after := &r.buckets[i], r.states[limit].Level, s.buckets[r.id(limit)].level(&r.buckets[limit], r.now)
+	found := r.states[i]
+	t := s.tenantsLocked(r, i)
+	switch {
+	case r.Verb == bucket.Block:
+		if t == nil {
+			t = new(tenants)
+		}
+		if t.blocks == nil {
+			t.blocks = map[string]int64{}
+		}
+		t.blocks[r.Tenant.Name] = max(t.blocks[r.Tenant.Name], r.now+r.N)
+		s.keepTenantsLocked(r, i, t)
+		return
+	case r.Verb == bucket.Take && charges == 0:
+	case after != before || r.Verb == bucket.Reset:
+		if t == nil {
+			t = new(tenants)
+		}
+		t.set(r.Tenant.Name, found.Shares, b, before, after)
+		if r.Verb == bucket.Reset {
+			delete(t.blocks, r.Tenant.Name)
+		}
+		s.keepTenantsLocked(r, i, t)
+	}
+	if r.Verb != bucket.Take || charges == r.Charges && charges > 0 {
+		return
+	}
+	if charges > 0 {
+		found = b.Charged(found, charges, r.N)
+	}
+	at := -1
+	r.states[i].Wait = b.TenantWait(found, r.N, func() (h bucket.Holder, own, ok bool) {
+		if at++; t == nil || at >= len(t.byFinish) {
+			return h, false, false
+		}
+		one := t.byFinish[at]
+		return bucket.Holder{Finish: one.finish, Weight: one.weight}, one.name == r.Tenant.Name, true
+	})
+}
+
+// resetTenantLocked gives back what a tenant holds, and ends its block and its ban.
+func (s *shard) resetTenantLocked(r *request) {
+	for i := range r.buckets {
+		switch b := &r.buckets[i]; b.Kind {
+		case bucket.Tenants:
+			limit := r.limitOf(i)
+			level := r.states[limit].Level
+			units := min(level, b.Holds(r.states[i].Shares, level))
+			s.recordLocked(r, limit, 0, units, s.drainTimeLocked(r, limit))
+			if units > 0 {
+				s.setLevelLocked(r, limit, level-units, s.buckets[r.id(limit)].block)
+			}
+			s.changeTenantsLocked(r, i, 0)
+			r.states[limit].Level = units
+		case bucket.Ban:
+			s.forgetLocked(r.id(i))
+		}
+	}
+}
+
+// advance forgets the tenants of which nothing is left at a level.
+func (t *tenants) advance(b *bucket.Bucket, level int64) {
+	for len(t.byFinish) > 0 && float64(t.byFinish[0].finish) <= b.Virtual(t.sum, t.weights, level) {
+		t.remove(t.byFinish[0].name)
+	}
+}
+
+// remove forgets a tenant.
+func (t *tenants) remove(name string) {
+	h := t.byName[name]
+	if h == nil {
+		return
+	}
+	at, _ := slices.BinarySearchFunc(t.byFinish, h, (*holder).compare)
+	t.byFinish = slices.Delete(t.byFinish, at, at+1)
+	delete(t.byName, name)
+	t.sum -= h.weight * h.finish
+	t.weights -= h.weight
+}
+
+// add adds a tenant, which is not known.
+func (t *tenants) add(h *holder) {
+	if t.byName == nil {
+		t.byName = map[string]*holder{}
+	}
+	at, _ := slices.BinarySearchFunc(t.byFinish, h, (*holder).compare)
+	t.byFinish, t.byName[h.name] = slices.Insert(t.byFinish, at, h), h
+	t.sum += h.weight * h.finish
+	t.weights += h.weight
+}
+
+// set changes what a tenant holds, as it was found, by a change of the bucket's level.
+func (t *tenants) set(name string, found *bucket.Shares, b *bucket.Bucket, before, after int64) {
+	if len(t.byFinish) == 0 && found.Weights > 0 {
+		t.add(&holder{"", found.Sum, 1})
+	}
+	of := *found
+	b.Add(&of, before, after)
+	t.remove(name)
+	if of.Finish != bucket.NoFinish {
+		t.add(&holder{name, of.Finish, of.Held})
+	}
+	if t.sum != of.Sum || len(t.byFinish) > maxTenants { // a finish is too large, or there are too many tenants
+		*t = tenants{blocks: t.blocks}
+		t.add(&holder{"", b.Unnamed(after), 1})
+	}
+}

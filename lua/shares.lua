@@ -1,0 +1,216 @@
+-- Tenants that share token buckets: how the scripts read and change what each holds. bucket.Shares
+-- has the rule. lua/fast/tenants.lua and lua/tenants.lua follow.
+--
+-- Tenants' arguments come after all others, and their keys after all other keys.
+--
+-- KEYS[#KEYS - s + i]  what tenants hold of bucket i, i = 1 … s; the buckets come first in KEYS
+-- ARGV[…]              for each tenant its name, which begins with a colon, and its weight, 1 … 1000
+--                      then for each run of charges, in order, the tenant's number and how many; no
+--                      runs if there is one tenant. ARGV[3] is the sum of the charges
+-- ARGV[last - 3]       1 if a ban or slots come with the buckets, else 0
+-- ARGV[last - 2]       number of runs
+-- ARGV[last - 1]       number of tenants
+-- ARGV[last]           s
+--
+-- The reply ends with these integers, for each of the s buckets, as they were before the call
+--   the sum of each tenant's weight × finish, and the sum of the weights
+--   then for each tenant three
+--     1. 1 + 1024 × finish + the weight by which it holds something; 0 if it holds nothing
+--     2. milliseconds until one more charge fits its share after this call, 0 if it does or if all its
+--        charges in this call were made
+--     3. milliseconds for which it is blocked
+--
+-- State: a sorted set for each bucket.
+--   :name   1024 × the tenant's finish + its weight. The tenant without a name, of weight 1, holds
+--           what no tenant has charged
+--   a, w    -1 - the sum of each tenant's weight × finish, and -1 - the sum of the weights
+--   b       if a tenant was blocked, -1 - the time at which the key expires
+--   b:name  if it was blocked, -1 - the time at which its block ends
+--   TTL     milliseconds until the bucket is full, and no tenant is blocked
+-- Times are milliseconds since the key was made; the TTL gives the current time. Without the key no
+-- tenant holds anything; that is so when the bucket is full, so expiry loses nothing.
+--
+-- A tenant whose finish has passed is removed with the next charge, or when they are many. Numbers are integers below 2^53.
+
+local last = #ARGV
+local shared, tenants, runs = ARGV[last] + 0, ARGV[last - 1] + 0, ARGV[last - 2] + 0
+local hasGuards = ARGV[last - 3] == '1'
+local runsAt = last - 4 - 2 * runs
+local tenantsAt = runsAt - 2 * tenants
+local names, weights = {}, {}
+for j = 1, tenants do
+  names[j], weights[j] = ARGV[tenantsAt + 2 * j - 1], ARGV[tenantsAt + 2 * j] + 0
+end
+
+-- readShares reads what the tenants hold of bucket i at a level.
+local function readShares(i, level)
+  local cost = ARGV[3 * i + 2] + 0
+  local s = {
+    key = KEYS[#KEYS - shared + i], drain = ARGV[3 * i + 1] + 0, cost = cost,
+    capacity = ARGV[3 * i + 3] * parts / cost, most = floor(ARGV[3 * i + 3] / cost),
+    sum = 0, weights = 0, finish = {}, held = {}, block = {}, gone = {}
+  }
+  local scores = call('ZMSCORE', s.key, 'a', 'w', 'b', unpack(names))
+  local q = level * parts / cost
+  if scores[1] and level > 0 then
+    s.sum, s.weights = -1 - scores[1], -1 - scores[2]
+    local size, gone, v = 1, {}, 0
+    repeat -- remove the tenants whose finish has passed
+      v = (s.sum - q) / s.weights
+      local list = call('ZRANGEBYSCORE', s.key, '0', '+inf', 'WITHSCORES', 'LIMIT', #s.gone, size)
+      local passed = 0
+      for at = 1, #list, 2 do
+        local finish = floor(list[at + 1] / 1024)
+        if finish > v then break end
+        local weight = list[at + 1] - 1024 * finish
+        passed = passed + 1
+        s.gone[#s.gone + 1], gone[list[at]] = list[at], true
+        s.sum, s.weights = s.sum - weight * finish, s.weights - weight
+        if s.weights <= 0 then break end
+        v = (s.sum - q) / s.weights
+      end
+      local more = passed == size and s.weights > 0 and #s.gone < maxGone
+      size = 32
+    until not more
+    for j = 1, tenants do
+      local score = scores[3 + j]
+      if score and not gone[names[j]] then
+        s.finish[j] = floor(score / 1024)
+        s.held[j] = score - 1024 * s.finish[j]
+        if s.finish[j] <= v then s.passed = true end -- more have passed than are removed at once
+      end
+    end
+  elseif scores[1] then
+    s.void = true
+  end
+  if s.weights <= 0 then
+    s.sum, s.weights = min(maxFinish - 1, floor(q + 0.5)), 1
+    if s.sum == 0 then s.weights = 0 else s.unnamed = s.sum end
+  end
+  if scores[3] then
+    s.stop, s.now = -1 - scores[3], -1 - scores[3] - call('PTTL', s.key)
+    for j = 1, tenants do
+      local ends = call('ZSCORE', s.key, 'b' .. names[j])
+      s.block[j] = ends and max(0, -1 - ends - s.now)
+    end
+  end
+  s.reply = {s.sum, s.weights}
+  for j = 1, tenants do
+    local at = 3 * j
+    s.reply[at] = s.finish[j] and 1 + 1024 * s.finish[j] + s.held[j] or 0
+    s.reply[at + 1], s.reply[at + 2] = 0, s.block[j] or 0
+  end
+  return s
+end
+
+-- holds returns how many parts of the level q a tenant has charged.
+local function holds(s, j, q)
+  local finish = s.finish[j]
+  return finish and max(0, s.held[j] * (finish - (s.sum - q) / s.weights)) or 0
+end
+
+-- fitShare returns how many charges of n tokens fit a tenant's share.
+local function fitShare(s, j, level, charges, n)
+  if (s.block[j] or 0) > 0 then return 0 end
+  local w, c, q = weights[j], min(n, s.most) * parts, level * parts / s.cost
+  local own = holds(s, j, q)
+  local fits = floor((w * (s.capacity - q) - own + slack + w * c) / ((1 + w) * c))
+  if own == 0 then fits = max(1, fits) end
+  return max(0, min(charges, fits))
+end
+
+-- addShare adds the change of a bucket's level to what a tenant holds, at least to nothing.
+local function addShare(s, j, before, after)
+  local from, to = before * parts / s.cost, after * parts / s.cost
+  local v = s.weights > 0 and (s.sum - from) / s.weights or 0
+  local own, w, finish = holds(s, j, from), weights[j], s.finish[j]
+  if finish then
+    s.sum, s.weights = s.sum - s.held[j] * finish, s.weights - s.held[j]
+  end
+  s.finish[j], s.changed = nil, s.changed or {}
+  s.changed[j] = true
+  own = own + (to - from)
+  if own < slack then return end
+  finish = floor(v + own / w + 0.5)
+  if finish >= maxFinish or s.sum + finish * w > exact - 1 then -- forget who holds what
+    s.sum, s.weights, s.finish, s.changed = min(maxFinish - 1, floor(to + 0.5)), 1, {}, {}
+    s.void, s.unnamed = true, s.sum
+    return
+  end
+  s.finish[j], s.held[j] = finish, w
+  s.sum, s.weights = s.sum + finish * w, s.weights + w
+end
+
+-- writeShares writes what has changed. The bucket is full in ttl milliseconds.
+local function writeShares(s, ttl)
+  local key = s.key
+  if s.void and s.now then
+    call('ZREMRANGEBYSCORE', key, '0', '+inf')
+  elseif s.void then
+    call('DEL', key)
+  elseif #s.gone > 0 then
+    call('ZREM', key, unpack(s.gone))
+  end
+  local list = {format('%d', -1 - s.sum), 'a', format('%d', -1 - s.weights), 'w'}
+  local at = 4
+  if s.unnamed then
+    list[5], list[6], at = format('%d', 1024 * s.unnamed + 1), ':', 6
+  end
+  for j in pairs(s.changed) do
+    local finish = s.finish[j]
+    if finish then
+      list[at + 1], list[at + 2], at = format('%d', 1024 * finish + s.held[j]), names[j], at + 2
+    else
+      call('ZREM', key, names[j])
+    end
+  end
+  call('ZADD', key, unpack(list))
+  if s.now then -- tenants are blocked
+    ttl = max(ttl, s.stop - s.now)
+    call('ZADD', key, format('%d', -1 - s.now - ttl), 'b')
+  end
+  call('PEXPIRE', key, format('%d', ttl))
+end
+
+-- removePassed removes the tenants whose finish has passed, though nothing was charged, if they are
+-- many: else each denial would find them again.
+local function removePassed(s)
+  if #s.gone < minGone then return end
+  call('ZREM', s.key, unpack(s.gone))
+  call('ZADD', s.key, format('%d', -1 - s.sum), 'a', format('%d', -1 - s.weights), 'w')
+  s.gone = {}
+end
+
+-- waitShare returns in how many milliseconds a charge of n tokens fits a tenant's share, if nobody
+-- charges the bucket meanwhile.
+local function waitShare(s, j, level, n)
+  if fitShare(s, j, level, 1, n) == 1 then return 0 end
+  local finish, held, w, block = s.finish[j], s.held[j], weights[j], s.block[j] or 0
+  if not finish then return block end
+  local sum, all, c, fits = s.sum, s.weights, min(n, s.most) * parts, nil
+  local function fit()
+    fits = (w * s.capacity + slack / 2 - c - held * finish + held * sum / all) / (w + held / all)
+  end
+  fit()
+  local list = call('ZRANGEBYSCORE', s.key, '0', '+inf', 'WITHSCORES', 'LIMIT',
+    s.changed and 0 or #s.gone, maxWalk)
+  for at = 1, #list, 2 do
+    local other = floor(list[at + 1] / 1024)
+    local weight = list[at + 1] - 1024 * other
+    local lasts = sum - all * other -- the level down to which the same tenants hold something
+    if fits >= lasts then break end
+    if list[at] == names[j] then
+      fits = lasts -- then it holds nothing
+      break
+    end
+    sum, all = sum - weight * other, all - weight
+    fit()
+  end
+  local units = floor(max(0, fits) * s.cost / parts)
+  return max(1, block, ceil((level - units) / s.drain))
+end
+
+-- appendShares appends the integers of the tenants to a reply.
+local function appendShares(reply, s)
+  for _, number in ipairs(s.reply) do reply[#reply + 1] = number end
+end

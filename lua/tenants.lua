@@ -1,0 +1,124 @@
+-- A decision or a change on buckets that tenants share, with whatever comes with them: a ban, slots,
+-- other limits. shares.lua, the function decide of limits alone (see decide.lua) and the function
+-- guards (see guards.lua) precede it. KEYS and ARGV without those of tenants are theirs.
+--
+-- A give, a return and a charge also change what the tenant holds. A reset gives back what it holds,
+-- and ends its block. A block is of the tenant alone.
+--
+-- Reply: as decide.lua or guards.lua document it, then the tenants' integers, see shares.lua. State:
+-- see these, which say why expiry loses nothing.
+
+local verb, token = ARGV[1], kind.token()
+kind.token = token
+
+-- read returns the level of bucket i.
+local function read(i)
+  return token.read({key = KEYS[i], drain = ARGV[3 * i + 1] + 0, cost = ARGV[3 * i + 2] + 0,
+    limit = ARGV[3 * i + 3] + 0})
+end
+
+local own = {unpack(ARGV, 1, tenantsAt)}
+local all, levels, limitsOnly = {}, {}, decide
+for i = 1, shared do
+  levels[i] = read(i)
+  all[i] = readShares(i, levels[i])
+end
+
+local function write(s, i)
+  if s.changed then writeShares(s, max(1, ceil(read(i) / s.drain))) else removePassed(s) end
+end
+
+-- takeRuns makes the charges of each tenant that fit.
+local function takeRuns(keys, args)
+  local n, first, charged, denied = args[2] + 0, nil, 0, {}
+  for run = 1, max(1, runs) do
+    local j, charges = 1, args[3] + 0
+    if runs > 0 then
+      j, charges = ARGV[runsAt + 2 * run - 1] + 0, ARGV[runsAt + 2 * run] + 0
+    end
+    local fit = charges
+    for i = 1, shared do
+      if fit > 0 then fit = fitShare(all[i], j, levels[i], fit, n) end
+    end
+    args[3] = format('%d', fit)
+    local reply, made = limitsOnly(keys, args)
+    first, made = first or reply, max(0, made)
+    denied[j] = made < charges or charges == 0
+    charged = charged + made
+    for i = 1, made > 0 and shared or 0 do
+      local level = levels[i] + made * n * all[i].cost
+      addShare(all[i], j, levels[i], level)
+      levels[i] = level
+    end
+  end
+  for i, s in ipairs(all) do
+    write(s, i)
+    for j = 1, tenants do
+      if denied[j] then s.reply[3 * j + 1] = waitShare(s, j, levels[i], n) end
+    end
+  end
+  return first, charged
+end
+
+-- blockTenant blocks the tenant.
+local function blockTenant(ms)
+  for i, s in ipairs(all) do
+    local ttl = max(0, call('PTTL', s.key))
+    local now = s.now or 0
+    local lasts = max(ttl, ms)
+    call('ZADD', s.key, format('%d', -1 - now - lasts), 'b',
+      format('%d', -1 - now - max(ms, s.block[1] or 0)), 'b' .. names[1])
+    call('PEXPIRE', s.key, format('%d', lasts))
+  end
+end
+
+-- resetTenant gives back what the tenant holds, and ends its block. Its reply is how much of each
+-- bucket.
+local function resetTenant(keys, args)
+  local reply = {whole}
+  for i, s in ipairs(all) do
+    local level = levels[i]
+    local units = min(level, floor(holds(s, 1, level * parts / s.cost) * s.cost / parts + 0.5))
+    reply[i + 1] = units
+    if units > 0 then
+      limitsOnly({keys[i], keys[#keys - shared + i]}, {'clear', format('%d', units), args[3],
+        unpack(args, 3 * i + 1, 3 * i + 3)})
+    end
+    addShare(s, 1, level, read(i))
+    write(s, i)
+    call('ZREM', s.key, 'b' .. names[1])
+  end
+  return reply, 0
+end
+
+-- change makes another change.
+local function change(keys, args)
+  local reply = limitsOnly(keys, args)
+  for i, s in ipairs(all) do
+    local level = read(i)
+    if level ~= levels[i] then addShare(s, 1, levels[i], level) end
+    write(s, i)
+  end
+  return reply, 0
+end
+
+function decide(keys, args)
+  if verb == 'take' then return takeRuns(keys, args) end
+  if verb == 'reset' then return resetTenant(keys, args) end
+  if verb == 'block' then
+    blockTenant(args[2] + 0)
+    local reply = {whole}
+    for i = 1, shared do reply[i + 1] = levels[i] end
+    return reply, 0
+  end
+  return change(keys, args)
+end
+
+local keys, reply = {unpack(KEYS, 1, #KEYS - shared)}, nil
+if hasGuards then
+  reply = guards(keys, own)
+else
+  reply = decide(keys, own)
+end
+for _, s in ipairs(all) do appendShares(reply, s) end
+return reply

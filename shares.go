@@ -1,0 +1,103 @@
+package ginlimit
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// MaxWeight is the largest weight of a tenant: see [WithShares].
+const MaxWeight = bucket.MaxWeight
+
+// WithShares lets tenants share each limit of a policy fairly: the requests that an upstream allows, say,
+// or the capacity of a database.
+//
+// The policy's [KeyFunc] returns what is shared, and f the tenant that a request is for, and its weight.
+// A tenant alone has the whole limit. Several that ask for more than there is get shares of the rate in
+// proportion to their weights, whoever asks more often, in one process or in many. A tenant below its
+// share is not denied because of others. Nothing is left unused while somebody asks for it.
+//
+// The weight is 1 normally, and at most 1,000. An empty tenant and another weight go to the error
+// handler. A denial because of the share has [CauseShare], and RetryAfter is the tenant's own. Burst
+// should be eight times the usual cost for each tenant that is busy at once; a policy whose Burst was
+// found too small logs that once.
+//
+// All limits of the policy are token buckets, beside [InFlight]; windows and calendar quotas are an
+// error, as nothing flows back from them evenly. There is no [WithLease]. A ban is of the tenant, and so
+// are [Policy.Refund], [Policy.Block] and [Policy.Reset] of [Policy.Share]. [WithIdentity] counts
+// requests of all tenants. A policy of the same name and limits without WithShares changes the bucket as
+// a whole.
+//
+// The rule is generalized processor sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking,
+// 1993) with a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998). The
+// guide to shares has the details.
+func WithShares(f func(c *gin.Context) (tenant string, weight int)) Option {
+	return setting(func(c *config) {
+		c.use("WithShares")
+		c.require(f != nil, "WithShares: the function is nil")
+		c.shares = f
+	})
+}
+
+// Share returns the policy for one tenant of a weight, for the methods of a policy [WithShares]: they
+// need it, and return [ErrInvalidArgument] without it, and for an empty tenant or a weight that is not
+// 1 to 1,000.
+//
+// It shares everything with the policy, and is cheap to make. Its Handler is the policy's own.
+func (p *Policy) Share(tenant string, weight int) *Policy {
+	if !p.made() {
+		return &Policy{}
+	}
+	share := &Policy{policyState: p.policyState}
+	share.tenant, share.tenantErr = p.tenantOf(tenant, weight)
+	return share
+}
+
+// tenantOf returns a tenant of the policy, or every error in it.
+func (p *Policy) tenantOf(name string, weight int) (bucket.Tenant, error) {
+	var errs []error
+	if p.shares == nil {
+		errs = append(errs, fmt.Errorf("%w: Share of a policy without WithShares", ErrInvalidArgument))
+	}
+	if name == "" {
+		errs = append(errs, fmt.Errorf("%w: the tenant is empty", ErrInvalidArgument))
+	}
+	if weight < 1 || weight > MaxWeight {
+		errs = append(errs, fmt.Errorf("%w: a weight of %d; want 1 to %d", ErrInvalidArgument, weight, MaxWeight))
+	}
+	if errs != nil {
+		return bucket.Tenant{}, errors.Join(errs...)
+	}
+	return bucket.Tenant{Name: p.limiter.engine.TenantName(name), Weight: int64(weight)}, nil
+}
+
+// tenantOfRequest returns the tenant of a request, or none of a policy without shares.
+func (p *Policy) tenantOfRequest(c *gin.Context) (bucket.Tenant, error) {
+	if p.shares == nil {
+		return bucket.Tenant{}, nil
+	}
+	return p.tenantOf(p.shares(c))
+}
+
+// checkTenant reports why a method has no tenant that it needs.
+func (p *Policy) checkTenant() error {
+	if p.shares != nil && p.tenantErr == nil && p.tenant.Name == "" {
+		return fmt.Errorf("%w: a method of a policy WithShares needs Share first", ErrInvalidArgument)
+	}
+	return p.tenantErr
+}
+
+// checkShared reports the limits that tenants cannot share.
+func checkShared(limits []Limit) error {
+	var errs []error
+	for _, l := range limits {
+		if l.InFlight == 0 && l.Rate > 0 && (l.Algorithm != TokenBucket || l.Calendar != Calendar{}) {
+			errs = append(errs, invalid("WithShares: %s cannot be shared, as nothing flows back from it evenly; "+
+				"use a TokenBucket, or another policy for it", l))
+		}
+	}
+	return errors.Join(errs...)
+}
