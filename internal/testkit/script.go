@@ -17,6 +17,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
+	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -88,8 +89,27 @@ var sources = sync.OnceValues(func() (s redisstore.Sources, err error) {
 	s.Server[redisstore.BanOrSlots], s.Server[redisstore.Report] = slots[0], slots[1]
 	err = errors.Join(err, failed)
 	s.Server[redisstore.Lease], failed = scriptOfLeases()
+	err = errors.Join(err, failed)
+	shares, failed := ScriptOfShares(ginlimit.PerHour(5))
+	s.Server[redisstore.Tenants] = shares.Source
 	return s, errors.Join(err, failed)
 })
+
+// ScriptOfShares returns what a limiter sends for one decision on a limit that tenants share.
+func ScriptOfShares(limits ...ginlimit.PolicyOption) (Script, error) {
+	sent, err := recordScripts(ginlimit.TokenBucket, func(l *Limiter) error {
+		shares := ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 })
+		p, err := l.Limiter.Policy("shares", append(limits, shares)...)
+		if err == nil {
+			_, err = p.Share("tenant", 1).Allow(context.Background(), "k")
+		}
+		return err
+	})
+	if err != nil {
+		return Script{}, err
+	}
+	return sent[0], nil
+}
 
 // scriptOfLeases returns the source of the script that takes tokens ahead. It has two keys for one
 // limit.

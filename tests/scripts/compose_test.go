@@ -30,6 +30,7 @@ func TestScriptsHaveTheConstantsOfGo(t *testing.T) {
 			"-- The beginning of every script", "-- The token bucket: ", "-- The fixed window ", "-- The sliding window: ",
 			"-- Token buckets and calendar periods that are charged together", "-- Token buckets: how", "-- Fixed windows and",
 			"-- Sliding windows: how", "-- A decision on limits of any kinds",
+			"-- Tenants that share token buckets", "-- Token buckets that tenants share", "-- A decision or a change on",
 			"-- The slots of a client", "-- A decision on limits together", "-- A decision on token buckets",
 		} {
 			require.LessOrEqual(t, strings.Count(source, begin), 1, "script %d: %s", i, begin)
