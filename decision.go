@@ -71,9 +71,12 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 		report = rules.ReportEvery
 	}
 	own := p.askOf(client, limits)
-	var err error
-	if own.Tenant, err = p.tenantOfRequest(c); err != nil {
+	tenant, err := p.tenantOfRequest(c)
+	if err != nil {
 		return err
+	}
+	if limits.rules.Divided() {
+		own.Tenant = tenant
 	}
 	own.Report, own.Settles = report, p.settleFunc != nil
 	if limits.slots > 0 && limits.trial == nil {

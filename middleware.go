@@ -152,7 +152,9 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 	if err := state.take(ctx, p, n); err != nil {
 		return Result{}, failure{err: err, store: state.failure()}
 	}
-	return state.decision.result(p), failure{store: state.failure()}
+	r := state.decision.result(p)
+	p.warnBurst(ctx, &state.answers[state.own(p)], n, r)
+	return r, failure{store: state.failure()}
 }
 
 // serveSettling serves the request, and has what was taken for it become what it really took.

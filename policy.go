@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gin-gonic/gin"
-
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
@@ -55,6 +53,7 @@ type policyState struct {
 	trials     int // how many of the identities have slots of a dry run
 
 	warned      atomic.Bool // that another policy charges the same bucket
+	burstWarned atomic.Bool // that its burst is too small for its tenants
 	proxies     proxyTrust
 	allows      atomic.Pointer[engineTrust] // of the engine that an address of the allow list came through last
 	allowLogged atomic.Bool                 // that its allow list has no effect
@@ -122,18 +121,7 @@ func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
 	if p.keyed {
 		errs = append(errs, l.names.otherKey(name, p.key))
 	}
-	if p.shares != nil {
-		err := checkShared(cfg.limits)
-		if err != nil && !own("WithShares") { // it was a default
-			p.shares, err = nil, nil
-		}
-		errs = append(errs, err)
-		require(p.lease == 0 || !own("WithLease") || p.shares == nil,
-			"WithLease and WithShares do not go together: what is taken ahead is no tenant's")
-	}
-	if p.shares != nil {
-		p.lease = 0
-	}
+	errs = append(errs, p.checkShares(limits, own))
 	if !own("WithLease") && (cfg.settleFunc != nil || len(cfg.identities) > 0) {
 		p.lease = 0 // its requests have none, and its burst need not be smaller
 	}
@@ -292,9 +280,11 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 // askOf returns the question about a client under limits.
 func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
 	ask := engine.Ask{
-		Prefix: p.prefix, Client: client, Tenant: p.tenant, Set: limits.rules.Now(), Scope: rules.Tokens,
-		Bans:    p.banning(),
+		Prefix: p.prefix, Client: client, Set: limits.rules.Now(), Scope: rules.Tokens, Bans: p.banning(),
 		Failure: engine.Failure(p.failure), Leases: true,
+	}
+	if limits.rules.Divided() {
+		ask.Tenant = p.tenant
 	}
 	return ask
 }
@@ -305,124 +295,12 @@ func (p *Policy) made() bool { return p != nil && p.policyState != nil }
 // errNoPolicy is the error of a zero Policy.
 var errNoPolicy = fmt.Errorf("%w: the policy was not made by Limiter.Policy", ErrUnavailable)
 
-// identity is an additional key to count a policy's requests under.
-type identity struct {
-	prefix string
-	key    KeyFunc
-	limits *limitSet
-}
-
-// newIdentities returns the identities of the policy's configuration, and all errors in them.
-func (p *Policy) newIdentities() ([]identity, error) {
-	var all []identity
-	var errs []error
-	names, taken := map[string]bool{p.name: true}, p.limits.fieldNames()
-	if p.limits.slots > 0 || p.limitFunc != nil {
-		names[p.name+slotsSuffix] = true
-	}
-	for _, option := range p.config.identities {
-		set, err := p.newLimits(option.name, option.name, option.limits, taken, 0)
-		if names[option.name] || set.slots > 0 && names[option.name+slotsSuffix] {
-			errs = append(errs, invalid("WithIdentity(%q): there is another of that name", option.name))
-		}
-		names[option.name] = true
-		if set.slots > 0 {
-			names[option.name+slotsSuffix] = true
-		}
-		errs = append(errs, p.limiter.names.otherKey(option.name, option.key))
-		set.rules.Guard(nil, p.slotsOf(set, taken))
-		if set.trial != nil {
-			p.trials++
-		}
-		set.rules.KeepShare()
-		taken = append(taken, set.fieldNames()...)
-		errs = append(errs, wrapped(fmt.Sprintf("WithIdentity(%q)", option.name), err))
-		all = append(all, identity{Key(option.name, ""), option.key, set})
-	}
-	return all, errors.Join(errs...)
-}
-
-// trial is what a set of limits has instead of slots in a [WithDryRun]: slots of its own, so that a
-// policy in force of the same name denies nobody because of it.
-type trial struct {
-	prefix string // of the keys of its slots; no client's key of a policy begins so
-	limits *limitSet
-}
-
-// newTrial returns the slots of a set in a dry run.
-func (p *Policy) newTrial(s *limitSet) *trial {
-	t := &trial{prefix: Key(s.name, "dry run", "")}
-	t.limits, _ = p.newLimits(s.name, "", []Limit{InFlight(s.slots)}, nil, 0) // it is valid
-	t.limits.rules.Guard(nil, t.limits.addSlots(s.name, nil))
-	t.limits.rules.KeepShare()
-	return t
-}
-
-// askOf returns the question about the slots of the client of another question.
-func (t *trial) askOf(own *engine.Ask) engine.Ask {
-	ask := *own
-	ask.Prefix, ask.Set, ask.Scope, ask.Leases = t.prefix, &t.limits.rules, rules.All, false
-	return ask
-}
-
 // banning returns which denials ban a client: none in a dry run.
 func (p *Policy) banning() bucket.Bans {
 	if p.dryRun {
 		return bucket.NoBans
 	}
 	return bucket.AllBans
-}
-
-// proxyTrust is whether clients can spoof their address, as the first request shows.
-type proxyTrust struct {
-	known  atomic.Bool
-	header atomic.Pointer[string] // that Gin trusts from any client; nil if there is none
-}
-
-// of looks at a request's engine, if no request before was looked at.
-func (t *proxyTrust) of(c *gin.Context) (header string, first bool) {
-	if !t.known.Load() {
-		if header := trustedHeader(c, engineHeaders(c)); header != "" {
-			t.header.Store(&header)
-		}
-		first = !t.known.Swap(true)
-	}
-	if header := t.header.Load(); header != nil {
-		return *header, first
-	}
-	return "", first
-}
-
-// useAddress logs a warning if clients can spoof their address. A limiter warns once.
-func (p *Policy) useAddress(c *gin.Context) {
-	if header, first := p.proxies.of(c); first && header != "" && !p.limiter.warned.Swap(true) {
-		p.logger.WarnContext(c.Request.Context(), "ginlimit: Gin trusts "+header+
-			" from any client; clients can spoof their IP. "+
-			"Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none")
-	}
-}
-
-// engineTrust is whether the clients of one of Gin's engines can spoof their address.
-type engineTrust struct {
-	engine any    // what identifies it
-	header string // that it trusts from any client; "" if there is none
-}
-
-// mayAllow reports whether the allow list counts: not if clients can spoof their address, as every
-// client could choose to have no limit. A policy logs that once.
-func (p *Policy) mayAllow(c *gin.Context) bool {
-	trust := p.allows.Load()
-	if engine := engineOf(c); trust == nil || trust.engine != engine {
-		trust = &engineTrust{engine, trustedHeader(c, engineHeaders(c))}
-		p.allows.Store(trust)
-	}
-	header := trust.header
-	if header != "" && !p.allowLogged.Swap(true) {
-		p.logger.ErrorContext(c.Request.Context(), "ginlimit: WithAllowList has no effect, as Gin trusts "+header+
-			" from any client, so that any client could pass for a listed one. "+
-			"Call SetTrustedProxies with the addresses of your proxies, or with nil if there are none", "name", p.name)
-	}
-	return header == ""
 }
 
 // warnNoClient logs a warning, at most once a minute, if a method is given a key that [ByClientIP],

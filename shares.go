@@ -1,12 +1,16 @@
 package ginlimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
 // MaxWeight is the largest weight of a tenant: see [WithShares].
@@ -88,6 +92,45 @@ func (p *Policy) checkTenant() error {
 		return fmt.Errorf("%w: a method of a policy WithShares needs Share first", ErrInvalidArgument)
 	}
 	return p.tenantErr
+}
+
+// tokensPerTenant is how many charges of the usual cost the burst should hold for each tenant that is
+// busy, times its weight. With fewer, a tenant below its share is denied by chance.
+const tokensPerTenant = 8
+
+// warnBurst logs once that a burst is too small for the tenants that share it, as a charge of n tokens was
+// denied because of that or may be.
+func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, n int, r Result) {
+	if !a.Shared || a.Allowed || n < 1 || a.Weights > math.MaxInt64/tokensPerTenant/int64(n) {
+		return
+	}
+	want := tokensPerTenant * int64(n) * a.Weights
+	if int64(r.Limit.burst()) < want && !p.burstWarned.Swap(true) {
+		p.logger.WarnContext(ctx, "ginlimit: the burst is too small for the tenants that share it; "+
+			"tenants below their share may be denied because of others",
+			"name", p.name, "limit", r.Limit.String(), "burst", r.Limit.burst(), "want", want)
+	}
+}
+
+// checkShares reports why tenants cannot share the policy's limits. Shares that are a default of the limiter
+// are dropped then. Shared limits have no leases. own reports whether the policy has an option itself.
+func (p *Policy) checkShares(limits []Limit, own func(option string) bool) error {
+	if p.shares == nil {
+		return nil
+	}
+	err := checkShared(limits)
+	if !slices.ContainsFunc(limits, func(l Limit) bool { return l.InFlight == 0 }) {
+		err = invalid("WithShares: there is no limit to share")
+	}
+	switch {
+	case err != nil && !own("WithShares"):
+		p.shares = nil
+		return nil
+	case p.lease > 0 && own("WithLease"):
+		err = errors.Join(err, invalid("WithLease and WithShares do not go together: what is taken ahead is no tenant's"))
+	}
+	p.lease = 0
+	return err
 }
 
 // checkShared reports the limits that tenants cannot share.

@@ -3,9 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
@@ -223,7 +225,9 @@ func denial(c *dispatch.Call) denycache.Subject {
 	s := denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N}
 	if c.Op.Tenant.Name != "" {
 		s.Shared = c.Hash
-		s.Key, s.Hash = subject(c.Key, c.Op.Tenant)
+		s.Key, _ = subject(c.Key, c.Op.Tenant)
+		s.Key = strconv.AppendInt(append(s.Key, ' '), c.Op.Tenant.Weight, 10)
+		s.Hash = clientkey.Hash(s.Key)
 	}
 	return s
 }
