@@ -1,0 +1,95 @@
+package dispatch
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// sharedBuckets returns a limit of a burst, and what tenants hold of it.
+func sharedBuckets(t *testing.T, burst int64) []bucket.Bucket {
+	limit := newBuckets(t, bucket.Token, burst)[0]
+	return []bucket.Bucket{limit, bucket.NewTenants(&limit)}
+}
+
+// ofTenant is a call that takes tokens of a key for a tenant.
+func ofTenant(name string, weight, charges int64, buckets []bucket.Bucket) *Call {
+	op := take(charges, 1)
+	op.Tenant = bucket.Tenant{Name: name, Weight: weight}
+	return newCall("k", op, buckets)
+}
+
+func groupsOf(calls ...*Call) []*Group {
+	b := newBatch()
+	b.calls = calls
+	b.coalesce()
+	return b.Groups
+}
+
+// TestTenantsShareAGroup if nothing comes with the buckets that is a tenant's own, and a tenant has one
+// weight.
+func TestTenantsShareAGroup(t *testing.T) {
+	t.Parallel()
+	shared := sharedBuckets(t, 100)
+	slots := append(slices.Clone(shared), bucket.NewSlots(5))
+	ban := append(slices.Clone(shared), bucket.NewBan(100, 100))
+	for name, row := range map[string]struct {
+		calls  []*Call
+		groups int
+	}{
+		"one tenant":            {[]*Call{ofTenant("a", 1, 1, shared), ofTenant("a", 1, 2, shared)}, 1},
+		"several":               {[]*Call{ofTenant("a", 1, 1, shared), ofTenant("b", 2, 1, shared), ofTenant("c", 1, 1, shared)}, 1},
+		"another weight":        {[]*Call{ofTenant("a", 1, 1, shared), ofTenant("a", 2, 1, shared)}, 2},
+		"slots, one tenant":     {[]*Call{ofTenant("a", 1, 1, slots), ofTenant("a", 1, 1, slots)}, 1},
+		"slots, several":        {[]*Call{ofTenant("a", 1, 1, slots), ofTenant("b", 1, 1, slots)}, 2},
+		"each has its own ban":  {[]*Call{ofTenant("a", 1, 1, ban), ofTenant("b", 1, 1, ban)}, 2},
+		"shared and not shared": {[]*Call{ofTenant("a", 1, 1, shared), newCall("k", take(1, 1), shared[:1])}, 2},
+	} {
+		require.Len(t, groupsOf(row.calls...), row.groups, name)
+	}
+}
+
+// TestRunsOfTenants are their charges in the order of the calls.
+func TestRunsOfTenants(t *testing.T) {
+	t.Parallel()
+	shared := sharedBuckets(t, 100)
+	group := groupsOf(ofTenant("a", 1, 1, shared), ofTenant("a", 1, 2, shared), ofTenant("b", 3, 1, shared),
+		ofTenant("a", 1, 4, shared))[0]
+	all, runs := group.Tenants()
+	require.Equal(t, []bucket.Tenant{{Name: "a", Weight: 1}, {Name: "b", Weight: 3}}, all)
+	require.Equal(t, []Run{{0, 3}, {1, 1}, {0, 4}}, runs)
+	require.EqualValues(t, 8, group.Charges)
+
+	all, runs = groupsOf(ofTenant("a", 1, 1, shared), ofTenant("a", 1, 2, shared))[0].Tenants()
+	require.Len(t, all, 1)
+	require.Nil(t, runs, "the charges of one tenant need no order")
+}
+
+// TestTenantsOfAGroupAreAnsweredInOrder: each call finds what those before it have left, of the bucket and
+// of its tenant's share.
+func TestTenantsOfAGroupAreAnsweredInOrder(t *testing.T) {
+	t.Parallel()
+	shared := sharedBuckets(t, 8)
+	calls := []*Call{
+		ofTenant("a", 1, 1, shared), ofTenant("a", 1, 3, shared), ofTenant("a", 1, 1, shared),
+		ofTenant("b", 1, 1, shared), ofTenant("b", 1, 2, shared), ofTenant("a", 1, 1, shared), ofTenant("c", 1, 1, shared),
+	}
+	group := groupsOf(calls...)[0]
+	group.Found = []bucket.State{{}, {}}
+	all, _ := group.Tenants()
+	for _, tenant := range all {
+		group.FoundTenant(bucket.State{Shares: &bucket.Shares{Finish: bucket.NoFinish, Weight: tenant.Weight}})
+	}
+	group.distribute(time.Now(), time.Now())
+	var made, room []int64
+	for _, c := range calls {
+		room = append(room, c.Buckets[0].Remaining(c.States[0].Level))
+		made = append(made, min(c.Buckets[0].Fits(c.States[0], c.Op.Charges, 1), c.Buckets[1].Fits(c.States[1], c.Op.Charges, 1)))
+	}
+	require.Equal(t, []int64{1, 3, 0, 1, 1, 0, 1}, made, "a holds 4 of 8, then b 2 of the 4 that are free, then c one")
+	require.Equal(t, []int64{8, 7, 4, 4, 3, 2, 2}, room)
+}
