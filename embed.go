@@ -121,7 +121,7 @@ func leases() string {
 // tenants returns the script for buckets that tenants share, with whatever comes with them.
 func tenants() string {
 	all := recipes()[redisstore.Mixed]
-	return preludeSource + constants() + tenantConstants() + sharesSource + tenantsFastSource + found + all.modules() +
+	return preludeSource + constants() + tenantConstants() + tenantsFastSource + sharesSource + found + all.modules() +
 		"local function decide(KEYS, ARGV)\n" + decideSource + "end\n" +
 		"local function guards(KEYS, ARGV)\n" + slotsSource + guardsSource + "end\n" + tenantsSource
 }

@@ -1,63 +1,78 @@
 -- Tenants that share token buckets: how the scripts read and change what each holds. bucket.Shares
--- has the rule. lua/fast/tenants.lua and lua/tenants.lua follow.
+-- has the rule. lua/tenants.lua follows. lua/fast/tenants.lua has the same code inline.
 --
 -- Tenants' arguments come after all others, and their keys after all other keys.
 --
--- KEYS[#KEYS - s + i]  what tenants hold of bucket i, i = 1 … s; the buckets come first in KEYS
--- ARGV[…]              for each tenant its name, which begins with a colon, and its weight, 1 … 1000
---                      then for each run of charges, in order, the tenant's number and how many; no
---                      runs if there is one tenant. ARGV[3] is the sum of the charges
--- ARGV[last - 3]       1 if a ban or slots come with the buckets, else 0
--- ARGV[last - 2]       number of runs
--- ARGV[last - 1]       number of tenants
--- ARGV[last]           s
+-- KEYS[#KEYS - 2s + 2i - 1]  the totals of bucket i, i = 1 … s; the buckets come first in KEYS
+-- KEYS[#KEYS - 2s + 2i]      the finishes
+-- ARGV[…]             for each tenant its name, which begins with a colon; then for each tenant 1024 ×
+--                     its charges + its weight, which is 1 … 1000. ARGV[3] is the sum of the charges
+-- ARGV[last - 3]      if there are several tenants, the runs of charges in order, as text: for each the
+--                     tenant's number and how many, each followed by a space
+-- ARGV[last - 2]      1 if a ban or slots come with the buckets, else 0
+-- ARGV[last - 1]      number of tenants
+-- ARGV[last]          s
+-- For one tenant that takes from one bucket, and nothing else, ARGV ends after its weight.
 --
 -- The reply ends with these integers, for each of the s buckets, as they were before the call
 --   the sum of each tenant's weight × finish, and the sum of the weights
---   then for each tenant three
---     1. 1 + 1024 × finish + the weight by which it holds something; 0 if it holds nothing
---     2. milliseconds until one more charge fits its share after this call, 0 if it does or if all its
---        charges in this call were made
---     3. milliseconds for which it is blocked
+--   for each tenant 1 + 1024 × finish + the weight by which it holds something; 0 if it holds nothing
+--   then, unless there is one bucket and all charges were made
+--     for each tenant the milliseconds until one more charge fits its share after this call, 0 if it
+--     does or if its last charges in this call were made
+--     for each tenant the milliseconds for which it is blocked
 --
--- State: a sorted set for each bucket.
---   :name   1024 × the tenant's finish + its weight. The tenant without a name, of weight 1, holds
---           what no tenant has charged
---   a, w    -1 - the sum of each tenant's weight × finish, and -1 - the sum of the weights
---   b       if a tenant was blocked, -1 - the time at which the key expires
---   b:name  if it was blocked, -1 - the time at which its block ends
---   TTL     milliseconds until the bucket is full, and no tenant is blocked
--- Times are milliseconds since the key was made; the TTL gives the current time. Without the key no
--- tenant holds anything; that is so when the bucket is full, so expiry loses nothing.
+-- State: two keys for each bucket.
+--   totals, a string
+--     value  the sum of each tenant's weight × finish; the sum of the weights; a number that is at most
+--            the least finish; the parts that were charged since the expiry of the finishes was renewed;
+--            and b if a tenant is blocked
+--     TTL    milliseconds until the bucket is full, and no tenant is blocked
+--   finishes, a sorted set
+--     :name   1024 × the tenant's finish + its weight. The tenant without a name, of weight 1, holds
+--             what no tenant has charged
+--     b       if a tenant is blocked, -1 - the time at which the key expires
+--     b:name  if it is blocked, -1 - the time at which its block ends
+--     TTL     longer than that of the totals
+-- Times are milliseconds since the key was made; the TTL gives the current time. Without the totals
+-- the finishes are void, and no tenant holds anything; that is so when the bucket is full, so expiry
+-- loses nothing.
 --
--- A tenant whose finish has passed is removed with the next charge, or when they are many. Numbers are integers below 2^53.
+-- A tenant whose finish has passed is removed with the next charge, or when they are many. Numbers are
+-- integers below 2^53.
 
-local last = #ARGV
-local shared, tenants, runs = ARGV[last] + 0, ARGV[last - 1] + 0, ARGV[last - 2] + 0
-local hasGuards = ARGV[last - 3] == '1'
-local runsAt = last - 4 - 2 * runs
-local tenantsAt = runsAt - 2 * tenants
+local shared, tenants, runs, hasGuards, tenantsAt = 1, 1, '', false, 6
+if not one then
+  shared, tenants, runs = ARGV[last] + 0, ARGV[last - 1] + 0, ARGV[last - 3]
+  hasGuards = ARGV[last - 2] == '1'
+  tenantsAt = last - 4 - 2 * tenants
+end
 local names, weights = {}, {}
 for j = 1, tenants do
-  names[j], weights[j] = ARGV[tenantsAt + 2 * j - 1], ARGV[tenantsAt + 2 * j] + 0
+  names[j], weights[j] = ARGV[tenantsAt + j], ARGV[tenantsAt + tenants + j] % 1024
 end
 
 -- readShares reads what the tenants hold of bucket i at a level.
 local function readShares(i, level)
-  local cost = ARGV[3 * i + 2] + 0
+  local cost, at = ARGV[3 * i + 2] + 0, #KEYS - 2 * shared + 2 * i
   local s = {
-    key = KEYS[#KEYS - shared + i], drain = ARGV[3 * i + 1] + 0, cost = cost,
+    totals = KEYS[at - 1], key = KEYS[at], drain = ARGV[3 * i + 1] + 0, cost = cost,
     capacity = ARGV[3 * i + 3] * parts / cost, most = floor(ARGV[3 * i + 3] / cost),
-    sum = 0, weights = 0, finish = {}, held = {}, block = {}, gone = {}
+    fill = ceil(ARGV[3 * i + 3] / ARGV[3 * i + 1]), sum = 0, weights = 0, finish = {}, held = {},
+    block = {}, gone = {}
   }
-  local scores = call('ZMSCORE', s.key, 'a', 'w', 'b', unpack(names))
-  local q = level * parts / cost
-  if scores[1] and level > 0 then
-    s.sum, s.weights = -1 - scores[1], -1 - scores[2]
-    local size, gone, v = 1, {}, 0
+  local known, q, v = call('GET', s.totals), level * parts / cost, 0
+  local sum, weights, blocks
+  if known then
+    sum, weights, blocks = match(known, '^(%d+) (%d+) %d+ %d+ ?(b?)$')
+    if not sum then error('the value is not that of totals') end
+  end
+  if known and level > 0 and weights + 0 > 0 then
+    s.sum, s.weights = sum + 0, weights + 0
+    local gone = {}
     repeat -- remove the tenants whose finish has passed
       v = (s.sum - q) / s.weights
-      local list = call('ZRANGEBYSCORE', s.key, '0', '+inf', 'WITHSCORES', 'LIMIT', #s.gone, size)
+      local list = call('ZRANGEBYSCORE', s.key, '0', '+inf', 'WITHSCORES', 'LIMIT', #s.gone, 32)
       local passed = 0
       for at = 1, #list, 2 do
         local finish = floor(list[at + 1] / 1024)
@@ -69,26 +84,26 @@ local function readShares(i, level)
         if s.weights <= 0 then break end
         v = (s.sum - q) / s.weights
       end
-      local more = passed == size and s.weights > 0 and #s.gone < maxGone
-      size = 32
-    until not more
+      if #list == 0 then s.weights = 0 end
+    until passed < 32 or s.weights <= 0 or #s.gone >= maxGone
+    local scores = tenants > 0 and call('ZMSCORE', s.key, unpack(names)) or {}
     for j = 1, tenants do
-      local score = scores[3 + j]
-      if score and not gone[names[j]] then
+      local score = scores[j]
+      if score and s.weights > 0 and not gone[names[j]] then
         s.finish[j] = floor(score / 1024)
         s.held[j] = score - 1024 * s.finish[j]
-        if s.finish[j] <= v then s.passed = true end -- more have passed than are removed at once
       end
     end
-  elseif scores[1] then
+  else
     s.void = true
   end
   if s.weights <= 0 then
     s.sum, s.weights = min(maxFinish - 1, floor(q + 0.5)), 1
     if s.sum == 0 then s.weights = 0 else s.unnamed = s.sum end
   end
-  if scores[3] then
-    s.stop, s.now = -1 - scores[3], -1 - scores[3] - call('PTTL', s.key)
+  local stop = blocks == 'b' and call('ZSCORE', s.key, 'b')
+  if stop then
+    s.stop, s.now = -1 - stop, -1 - stop - call('PTTL', s.key)
     for j = 1, tenants do
       local ends = call('ZSCORE', s.key, 'b' .. names[j])
       s.block[j] = ends and max(0, -1 - ends - s.now)
@@ -96,9 +111,8 @@ local function readShares(i, level)
   end
   s.reply = {s.sum, s.weights}
   for j = 1, tenants do
-    local at = 3 * j
-    s.reply[at] = s.finish[j] and 1 + 1024 * s.finish[j] + s.held[j] or 0
-    s.reply[at + 1], s.reply[at + 2] = 0, s.block[j] or 0
+    s.reply[2 + j] = s.finish[j] and 1 + 1024 * s.finish[j] + s.held[j] or 0
+    s.reply[2 + tenants + j], s.reply[2 + 2 * tenants + j] = 0, s.block[j] or 0
   end
   return s
 end
@@ -155,20 +169,35 @@ local function dropBlocks(s)
   return left
 end
 
+-- writeTotals writes the totals, which hold for ttl milliseconds or until the end of blocks, and when
+-- the finishes expire.
+local function writeTotals(s, ttl, blocked)
+  local least = call('ZRANGEBYSCORE', s.key, '0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local lasts = max(1, ttl + s.fill)
+  if blocked then
+    ttl = max(ttl, s.stop - s.now)
+    lasts = max(lasts, ttl)
+    call('ZADD', s.key, format('%d', -1 - s.now - lasts), 'b')
+  end
+  call('PEXPIRE', s.key, format('%d', lasts))
+  call('SET', s.totals, format('%d %d %d 0', s.sum, s.weights, floor((least or 0) / 1024)) ..
+    (blocked and ' b' or ''), 'PX', format('%d', max(1, ttl)))
+end
+
 -- writeShares writes what has changed. The bucket is full in ttl milliseconds.
 local function writeShares(s, ttl)
   local key = s.key
-  if s.void and s.now then
+  local blocked = s.now and dropBlocks(s)
+  if s.void and blocked then
     call('ZREMRANGEBYSCORE', key, '0', '+inf')
   elseif s.void then
     call('DEL', key)
   elseif #s.gone > 0 then
     call('ZREM', key, unpack(s.gone))
   end
-  local list = {format('%d', -1 - s.sum), 'a', format('%d', -1 - s.weights), 'w'}
-  local at = 4
+  local list, at = {}, 0
   if s.unnamed then
-    list[5], list[6], at = format('%d', 1024 * s.unnamed + 1), ':', 6
+    list[1], list[2], at = format('%d', 1024 * s.unnamed + 1), ':', 2
   end
   for j in pairs(s.changed) do
     local finish = s.finish[j]
@@ -178,20 +207,20 @@ local function writeShares(s, ttl)
       call('ZREM', key, names[j])
     end
   end
-  call('ZADD', key, unpack(list))
-  if s.now and dropBlocks(s) then -- tenants are blocked
-    ttl = max(ttl, s.stop - s.now)
-    call('ZADD', key, format('%d', -1 - s.now - ttl), 'b')
+  if at > 0 then call('ZADD', key, unpack(list)) end
+  if ttl > 0 or blocked then
+    writeTotals(s, ttl, blocked)
+  else
+    call('DEL', s.totals, key)
   end
-  call('PEXPIRE', key, format('%d', ttl))
 end
 
 -- removePassed removes the tenants whose finish has passed, though nothing was charged, if they are
 -- many: else each denial would find them again.
 local function removePassed(s)
-  if #s.gone < minGone then return end
+  if #s.gone < minGone or s.unnamed then return end
   call('ZREM', s.key, unpack(s.gone))
-  call('ZADD', s.key, format('%d', -1 - s.sum), 'a', format('%d', -1 - s.weights), 'w')
+  call('SET', s.totals, format('%d %d 0 0', s.sum, s.weights) .. (s.now and ' b' or ''), 'KEEPTTL')
   s.gone = {}
 end
 

@@ -25,17 +25,14 @@ for i = 1, shared do
 end
 
 local function write(s, i)
-  if s.changed then writeShares(s, max(1, ceil(read(i) / s.drain))) else removePassed(s) end
+  if s.changed then writeShares(s, ceil(read(i) / s.drain)) else removePassed(s) end
 end
 
 -- takeRuns makes the charges of each tenant that fit.
 local function takeRuns(keys, args)
   local n, first, charged, denied = args[2] + 0, nil, 0, {}
-  for run = 1, max(1, runs) do
-    local j, charges = 1, args[3] + 0
-    if runs > 0 then
-      j, charges = ARGV[runsAt + 2 * run - 1] + 0, ARGV[runsAt + 2 * run] + 0
-    end
+  for j, charges in string.gmatch(tenants > 1 and runs or '1 ' .. args[3], '(%d+) (%d+)') do
+    j, charges = j + 0, charges + 0
     local fit = charges
     for i = 1, shared do
       if fit > 0 then fit = fitShare(all[i], j, levels[i], fit, n) end
@@ -54,7 +51,7 @@ local function takeRuns(keys, args)
   for i, s in ipairs(all) do
     write(s, i)
     for j = 1, tenants do
-      if denied[j] then s.reply[3 * j + 1] = waitShare(s, j, levels[i], n) end
+      if denied[j] then s.reply[2 + tenants + j] = waitShare(s, j, levels[i], n) end
     end
   end
   return first, charged
@@ -63,12 +60,11 @@ end
 -- blockTenant blocks the tenant.
 local function blockTenant(ms)
   for i, s in ipairs(all) do
-    local ttl = max(0, call('PTTL', s.key))
-    local now = s.now or 0
-    local lasts = max(ttl, ms)
-    call('ZADD', s.key, format('%d', -1 - now - lasts), 'b',
-      format('%d', -1 - now - max(ms, s.block[1] or 0)), 'b' .. names[1])
-    call('PEXPIRE', s.key, format('%d', lasts))
+    s.now = s.now or 0
+    s.stop = max(s.stop or 0, s.now + ms)
+    s.changed = {}
+    call('ZADD', s.key, format('%d', -1 - s.now - max(ms, s.block[1] or 0)), 'b' .. names[1])
+    write(s, i)
   end
 end
 
@@ -84,9 +80,9 @@ local function resetTenant(keys, args)
       limitsOnly({keys[i], keys[#keys - shared + i]}, {'clear', format('%d', units), args[3],
         unpack(args, 3 * i + 1, 3 * i + 3)})
     end
+    call('ZREM', s.key, 'b' .. names[1])
     addShare(s, 1, level, read(i))
     write(s, i)
-    call('ZREM', s.key, 'b' .. names[1])
   end
   return reply, 0
 end
@@ -114,7 +110,7 @@ function decide(keys, args)
   return change(keys, args)
 end
 
-local keys, reply = {unpack(KEYS, 1, #KEYS - shared)}, nil
+local keys, reply = {unpack(KEYS, 1, #KEYS - 2 * shared)}, nil
 if hasGuards then
   reply = guards(keys, own)
 else

@@ -12,6 +12,9 @@ type Run struct {
 	Charges int64
 }
 
+// MaxRun is how many charges the calls of a group make together at most, if they are of several tenants.
+const MaxRun = 1 << 42
+
 // tenants are those whose calls a group has, and what each holds of the group's buckets.
 type tenants struct {
 	all    []bucket.Tenant // in the order of their first calls; none if the buckets are not shared
@@ -28,6 +31,9 @@ func (t *tenants) of(name string) int {
 func (g *Group) admits(c *Call) bool {
 	if len(g.tenants.all) == 0 {
 		return true
+	}
+	if g.Charges+c.Op.Charges > MaxRun {
+		return false
 	}
 	i := g.tenants.of(c.Op.Tenant.Name)
 	if i >= 0 {

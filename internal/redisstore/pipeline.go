@@ -209,7 +209,7 @@ func (c *command) encode(ctx context.Context, s *Store, coalescing *coalescing, 
 		if g.Op.Records == bucket.WithRecords {
 			keys += bucket.Counted(g.Buckets)
 		}
-		keys += turns(g.Call)
+		keys += turns(g.Call) + tenantsOf(g.Buckets)
 		c.args = append(c.args, keys)
 		c.encodeOne(g)
 		switch {
@@ -253,7 +253,8 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	}
 	for i := range g.Names {
 		if g.Buckets[i].Kind == bucket.Tenants {
-			c.args = append(c.args, &g.Names[i])
+			totals := append(slices.Clone(g.Names[i]), totalsSuffix...)
+			c.args = append(c.args, &totals, &g.Names[i])
 		}
 	}
 	if records != bucket.NoRecords {
@@ -324,23 +325,6 @@ func (c *command) encodeBanAndSlots(g *dispatch.Group, process string) {
 		c.args = append(c.args, g.Buckets[i].Capacity, newest.Ended, newest.Held, attempts)
 	}
 	c.args = append(c.args, counted)
-}
-
-// encodeTenants appends what comes with shared buckets, then the tenants, as arguments of shares.lua.
-func (c *command) encodeTenants(g *dispatch.Group, process string) {
-	shared, guards := tenantsOf(g.Buckets), 0
-	if bucket.Counted(g.Buckets)+shared < len(g.Buckets) {
-		c.encodeBanAndSlots(g, process)
-		guards = 1
-	}
-	all, runs := g.Tenants()
-	for i := range all {
-		c.args = append(c.args, all[i].Name, all[i].Weight)
-	}
-	for _, run := range runs {
-		c.args = append(c.args, run.Tenant+1, run.Charges)
-	}
-	c.args = append(c.args, guards, len(runs), len(all), shared)
 }
 
 // ownOf returns how many of the first limits of a group have the key of the ban, and whether the first

@@ -20,7 +20,10 @@ func (c *command) decode() {
 		reply = reply[1:]
 	}
 	shape := newShape(buckets, whole)
-	perGroup, done := shape.all+shape.banAndSlots+c.tenantNumbers(), len(c.groups)
+	perGroup, done := shape.all+shape.banAndSlots, len(c.groups)
+	if shared := tenantsOf(buckets); shared > 0 {
+		perGroup += tenantNumbers(c.groups[0], shared, len(reply)-perGroup)
+	}
 	if c.afterASK {
 		done = 1
 	}
@@ -113,39 +116,6 @@ func decodeStates(g *dispatch.Group, reply []int64, shape *shape) error {
 	}
 	return nil
 }
-
-// tenantNumbers returns how many integers of the reply are about tenants: see shares.lua.
-func (c *command) tenantNumbers() int {
-	g := c.groups[0]
-	all, _ := g.Tenants()
-	return tenantsOf(g.Buckets) * (2 + tenantNumbers*len(all))
-}
-
-// tenantNumbers is how many integers of a reply are about one tenant.
-const tenantNumbers = 3
-
-// decodeTenants sets what each tenant of a group holds, by the levels of the shared buckets and the rest
-// of a reply.
-func decodeTenants(g *dispatch.Group, levels []bucket.State, reply []int64) {
-	all, _ := g.Tenants()
-	for i := range tenantsOf(g.Buckets) {
-		sum, weights := reply[0], reply[1]
-		reply = reply[2:]
-		for _, tenant := range all {
-			of := &bucket.Shares{
-				Sum: sum, Weights: weights, Finish: bucket.NoFinish, Weight: tenant.Weight, Block: reply[2],
-			}
-			if held := reply[0] - 1; held >= 0 {
-				of.Finish, of.Held = held/heldUnit, held%heldUnit
-			}
-			g.FoundTenant(bucket.State{Level: levels[i].Level, Wait: reply[1], Shares: of})
-			reply = reply[tenantNumbers:]
-		}
-	}
-}
-
-// heldUnit times a tenant's finish is added to its weight: see shares.lua.
-const heldUnit = 1024
 
 // placeUnit times the place of a process among those that wait is added to the slots in use: see
 // guards.lua.

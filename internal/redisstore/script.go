@@ -74,16 +74,6 @@ func scriptForLimits(limits []bucket.Bucket) int {
 // listsAll reports whether the reply of a script may begin with Whole.
 func listsAll(script int) bool { return script == Tenants || script%WithBanOrSlots >= Single }
 
-// tenantsOf returns how many of the buckets are what tenants hold.
-func tenantsOf(buckets []bucket.Bucket) (n int) {
-	for i := range buckets {
-		if buckets[i].Kind == bucket.Tenants {
-			n++
-		}
-	}
-	return n
-}
-
 // shape counts the integers in a reply.
 type shape struct {
 	limits      []bucket.Bucket

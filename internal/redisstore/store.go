@@ -252,7 +252,7 @@ func Keys(c *dispatch.Call) int {
 	if c.Op.Records == bucket.WithRecords {
 		return len(c.Buckets) + bucket.Counted(c.Buckets)
 	}
-	return len(c.Buckets) + turns(c)
+	return len(c.Buckets) + turns(c) + tenantsOf(c.Buckets)
 }
 
 // isTryAgain reports whether Redis denied a call on several keys because some are already on
