@@ -1,0 +1,186 @@
+package fair_test
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// noTenant is the function of policies that serve no requests.
+func noTenant(*gin.Context) (string, int) { return "", 0 }
+
+// try is a try to come.
+type try struct {
+	at     int64
+	order  uint64 // of tries of the same millisecond
+	tenant int
+	cost   int
+	again  bool // after a denial: no other try follows it
+}
+
+// agenda is a heap of tries.
+type agenda []try
+
+func (a agenda) Len() int { return len(a) }
+func (a agenda) Less(i, j int) bool {
+	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].order < a[j].order
+}
+func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+
+// Push implements [heap.Interface].
+func (a *agenda) Push(x any) { *a = append(*a, x.(try)) }
+
+// Pop implements [heap.Interface].
+func (a *agenda) Pop() any {
+	last := len(*a) - 1
+	x := (*a)[last]
+	*a = (*a)[:last]
+	return x
+}
+
+// run is one run of a plan, in a bubble.
+type run struct {
+	plan   *plan
+	start  time.Time
+	rng    *rand.Rand
+	agenda agenda
+	// shares are, of each process, the policy of each tenant.
+	shares [][]*ginlimit.Policy
+	ledger *ledger
+}
+
+// newRun prepares a run with the limiter of each process.
+func newRun(p *plan, limiters ...*ginlimit.Limiter) *run {
+	r := &run{plan: p, start: time.Now(), rng: rand.New(rand.NewPCG(p.seed, 2)), ledger: newLedger(p)}
+	for _, limiter := range limiters {
+		policy, err := limiter.Policy("fair", p.limit, ginlimit.WithShares(noTenant))
+		if err != nil {
+			panic(err)
+		}
+		shares := make([]*ginlimit.Policy, len(p.tenants))
+		for i, t := range p.tenants {
+			shares[i] = policy.Share(fmt.Sprint("tenant ", i), t.weight)
+		}
+		r.shares = append(r.shares, shares)
+	}
+	for i, t := range p.tenants {
+		r.plans(i, t.joins)
+	}
+	return r
+}
+
+func (r *run) now() int64 { return time.Since(r.start).Milliseconds() }
+
+// sleep waits for a millisecond of the run.
+func (r *run) sleep(until int64) {
+	time.Sleep(time.Until(r.start.Add(time.Duration(until) * time.Millisecond)))
+}
+
+// plans adds a tenant's next try.
+func (r *run) plans(tenant int, at int64) {
+	t := &r.plan.tenants[tenant]
+	cost := t.least + r.rng.IntN(t.most-t.least+1)
+	heap.Push(&r.agenda, try{at, r.rng.Uint64(), tenant, cost, false})
+}
+
+// asks makes a try.
+func (r *run) asks(t try, process int) answer {
+	res, err := r.shares[process][t.tenant].AllowN(context.Background(), "upstream", t.cost)
+	if err != nil {
+		panic(err)
+	}
+	return answer{tenant: t.tenant, cost: t.cost, process: process, first: !t.again, now: r.now(), Result: res}
+}
+
+// all makes all tries until the plan's end. Processes ask side by side.
+func (r *run) all() {
+	var answers []answer
+	for len(r.agenda) > 0 && r.agenda[0].at < r.plan.end {
+		now := max(r.now(), r.agenda[0].at)
+		r.sleep(now)
+		var tries []try
+		for len(r.agenda) > 0 && r.agenda[0].at <= now && (len(tries) == 0 || r.plan.processes > 0) {
+			tries = append(tries, heap.Pop(&r.agenda).(try))
+		}
+		answers = append(answers[:0], make([]answer, len(tries))...)
+		if r.plan.processes == 0 {
+			answers[0] = r.asks(tries[0], 0)
+		} else {
+			var callers sync.WaitGroup
+			for i, t := range tries {
+				process := r.rng.IntN(len(r.shares))
+				callers.Go(func() { answers[i] = r.asks(t, process) })
+			}
+			callers.Wait()
+		}
+		r.ledger.note(answers)
+		for i, a := range answers {
+			r.follows(tries[i], a)
+		}
+	}
+}
+
+// follows adds the try that follows an answer.
+func (r *run) follows(made try, a answer) {
+	t := &r.plan.tenants[made.tenant]
+	if a.now >= t.leaves {
+		return
+	}
+	switch {
+	case t.manner != light && a.Allowed:
+		r.plans(made.tenant, a.now)
+	case t.manner == greedy:
+		r.plans(made.tenant, made.at+t.every)
+	case t.manner == polite:
+		r.plans(made.tenant, a.now+a.RetryAfter.Milliseconds())
+	default:
+		if !made.again {
+			r.plans(made.tenant, made.at+int64(r.rng.ExpFloat64()*float64(t.every)+0.5))
+		}
+		if !a.Allowed {
+			made.at, made.again = a.now+a.RetryAfter.Milliseconds(), true
+			heap.Push(&r.agenda, made)
+		}
+	}
+}
+
+// waits checks RetryAfter: some tenants take what they get, one by one, and then one waits that nobody
+// else disturbs. It is admitted then, and not a millisecond before.
+func (r *run) waits() {
+	for range 5 {
+		for _, i := range r.rng.Perm(len(r.plan.tenants)) {
+			for r.rng.IntN(3) > 0 && r.asksNow(i, r.plan.tenants[i].most).Allowed {
+			}
+		}
+		i := r.rng.IntN(len(r.plan.tenants))
+		a := answer{Result: ginlimit.Result{Allowed: true}}
+		cost := r.plan.tenants[i].most
+		for a.Allowed {
+			a = r.asksNow(i, cost)
+		}
+		r.sleep(a.now + a.RetryAfter.Milliseconds() - 1)
+		if early := r.asksNow(i, cost); early.Allowed {
+			r.ledger.violate("RetryAfter %s of tenant %d for %d tokens is too long: 1 ms less is enough", a.RetryAfter, i, cost)
+			continue
+		}
+		r.sleep(a.now + a.RetryAfter.Milliseconds())
+		if late := r.asksNow(i, cost); !late.Allowed {
+			r.ledger.violate("tenant %d waited RetryAfter %s for %d tokens, and is denied for %s more",
+				i, a.RetryAfter, cost, late.RetryAfter)
+		}
+	}
+}
+
+// asksNow makes a try that is no part of the plan.
+func (r *run) asksNow(tenant, cost int) answer {
+	a := r.asks(try{tenant: tenant, cost: cost, again: true}, r.rng.IntN(len(r.shares)))
+	r.ledger.note([]answer{a})
+	return a
+}
