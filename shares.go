@@ -13,9 +13,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
-// MaxWeight is the largest weight of a tenant: see [WithShares].
-const MaxWeight = bucket.MaxWeight
-
 // WithShares lets tenants share each limit of a policy fairly: the requests that an upstream allows, say,
 // or the capacity of a database.
 //
@@ -69,8 +66,8 @@ func (p *Policy) tenantOf(name string, weight int) (bucket.Tenant, error) {
 	if name == "" {
 		errs = append(errs, fmt.Errorf("%w: the tenant is empty", ErrInvalidArgument))
 	}
-	if weight < 1 || weight > MaxWeight {
-		errs = append(errs, fmt.Errorf("%w: a weight of %d; want 1 to %d", ErrInvalidArgument, weight, MaxWeight))
+	if weight < 1 || weight > bucket.MaxWeight {
+		errs = append(errs, fmt.Errorf("%w: a weight of %d; want 1 to %d", ErrInvalidArgument, weight, bucket.MaxWeight))
 	}
 	if errs != nil {
 		return bucket.Tenant{}, errors.Join(errs...)

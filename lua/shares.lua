@@ -141,6 +141,20 @@ local function addShare(s, j, before, after)
   s.sum, s.weights = s.sum + finish * w, s.weights + w
 end
 
+-- dropBlocks removes the blocks that have ended, and reports whether others are left.
+local function dropBlocks(s)
+  local list = call('ZREVRANGEBYSCORE', s.key, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, maxWalk)
+  local over, left = {}, #list == 2 * maxWalk
+  for at = 1, #list, 2 do -- those that end first come first
+    if match(list[at], '^b:') then
+      if -1 - list[at + 1] <= s.now then over[#over + 1] = list[at] else left = true end
+    end
+  end
+  if not left then over[#over + 1] = 'b' end
+  if #over > 0 then call('ZREM', s.key, unpack(over)) end
+  return left
+end
+
 -- writeShares writes what has changed. The bucket is full in ttl milliseconds.
 local function writeShares(s, ttl)
   local key = s.key
@@ -165,7 +179,7 @@ local function writeShares(s, ttl)
     end
   end
   call('ZADD', key, unpack(list))
-  if s.now then -- tenants are blocked
+  if s.now and dropBlocks(s) then -- tenants are blocked
     ttl = max(ttl, s.stop - s.now)
     call('ZADD', key, format('%d', -1 - s.now - ttl), 'b')
   end
