@@ -249,7 +249,7 @@ func (s *requestState) problem(detail string) []byte {
 //
 // It is [gin.Context.Data] with the memory for the header fields in the request's state.
 func (s *requestState) answerDenied(c *gin.Context, r Result) {
-	contentType, body, detail := httpfields.TypeProblem, []byte(nil), neverDetail(r, s.cost, s.by.floorOf(r))
+	contentType, body, detail := httpfields.TypeProblem, []byte(nil), detailOf(r, s.cost, s.by.floorOf(r))
 	if prefersText(c.Request.Header) {
 		contentType, body = httpfields.TypeText, httpfields.QuotaText(detail, httpfields.Seconds(r.RetryAfter))
 	} else {
@@ -263,9 +263,11 @@ func (s *requestState) answerDenied(c *gin.Context, r Result) {
 	}
 }
 
-// neverDetail explains a denial that no retry avoids. It is "" for any other denial.
-func neverDetail(r Result, cost, floor int) string {
+// detailOf explains a denial that no retry avoids, or by shares. It is "" for any other denial.
+func detailOf(r Result, cost, floor int) string {
 	switch {
+	case r.Cause == CauseShare:
+		return httpfields.ShareDetail
 	case r.RetryAfter >= 0:
 		return ""
 	case r.Limit.Rate == 0 && r.Limit.InFlight == 0:

@@ -23,6 +23,9 @@ const (
 // ProhibitedDetail says why no wait helps if a limit is 0.
 const ProhibitedDetail = "Requests are not allowed at all, so retrying will not help."
 
+// ShareDetail says that a tenant has its share of a limit.
+const ShareDetail = "Others share this limit, and your share of it is used up."
+
 // CostDetail says why no wait helps if a request costs more than a limit ever allows.
 func CostDetail(cost, most int) string {
 	return fmt.Sprintf("This request costs %d and the limit never allows more than %d at once, "+
@@ -32,8 +35,8 @@ func CostDetail(cost, most int) string {
 // QuotaProblem returns the body of a denial by limits, by their names, with the detail if it is not
 // "".
 //
-// Neither needs escapes in JSON: a name is what [Name] returns, and a detail is [ProhibitedDetail]
-// or a [CostDetail].
+// Neither needs escapes in JSON: a name is what [Name] returns, and a detail is [ProhibitedDetail],
+// [ShareDetail] or a [CostDetail].
 func QuotaProblem(detail string, names ...string) []byte {
 	if detail != "" {
 		detail = `"detail":"` + detail + `",`
@@ -45,13 +48,16 @@ func QuotaProblem(detail string, names ...string) []byte {
 	return fmt.Appendf(nil, quotaProblem, detail, violated)
 }
 
-// QuotaText returns the body of a denial as text: the detail, or after how many seconds to retry if
-// the detail is "".
+// QuotaText returns the body of a denial as text: the detail, and after how many seconds to retry if
+// that helps.
 func QuotaText(detail string, retryAfter int64) []byte {
-	if detail != "" {
-		return []byte("Too many requests. " + detail + "\n")
+	switch detail {
+	case "":
+		return fmt.Appendf(nil, "Too many requests: try again in %d s.\n", retryAfter)
+	case ShareDetail:
+		return fmt.Appendf(nil, "Too many requests: try again in %d s. %s\n", retryAfter, detail)
 	}
-	return fmt.Appendf(nil, "Too many requests: try again in %d s.\n", retryAfter)
+	return []byte("Too many requests. " + detail + "\n")
 }
 
 // StatusProblem returns a body that only repeats a status and its title.

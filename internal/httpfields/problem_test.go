@@ -24,6 +24,8 @@ func TestProblems(t *testing.T) {
 		quota + `"violated-policies":["a","b"]}`: string(httpfields.QuotaProblem("", "a", "b")),
 		quota + `"detail":"` + costs + `","violated-policies":["a"]}`: string(
 			httpfields.QuotaProblem(httpfields.CostDetail(12, 10), "a")),
+		quota + `"detail":"Others share this limit, and your share of it is used up.","violated-policies":["a"]}`: string(
+			httpfields.QuotaProblem(httpfields.ShareDetail, "a")),
 		`{"type":"about:blank","title":"Forbidden","status":403}`: httpfields.StatusProblem("Forbidden",
 			http.StatusForbidden),
 		`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",` +
@@ -39,4 +41,6 @@ func TestProblems(t *testing.T) {
 	require.Equal(t, "Too many requests: try again in 60 s.\n", string(httpfields.QuotaText("", 60)))
 	require.Equal(t, "Too many requests. Requests are not allowed at all, so retrying will not help.\n",
 		string(httpfields.QuotaText(httpfields.ProhibitedDetail, 60)))
+	require.Equal(t, "Too many requests: try again in 60 s. Others share this limit, and your share of it is used up.\n",
+		string(httpfields.QuotaText(httpfields.ShareDetail, 60)))
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -56,6 +57,19 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 			testkit.RequireNothingDenied(t, addr)
 		}
 	})
+	t.Run("shares", func(t *testing.T) {
+		t.Parallel()
+		addr := testkit.StartRedis(t)
+		user := testkit.Restrict(t, addr, "TokenBucket", testkit.PrivilegesOf(t, "`WithShares` also needs")...)
+		rdb := redis.NewClient(&user)
+		defer rdb.Close()
+		shareEverything(t, rdb)
+		testkit.RequireNothingDenied(t, addr)
+		used := testkit.CommandCalls(t, testkit.Connect(t, addr))
+		for _, right := range testkit.PrivilegesOf(t, "`WithShares` also needs") {
+			assert.Contains(t, used, right[1:], "so the test needs each of them")
+		}
+	})
 	t.Run("plans", func(t *testing.T) {
 		t.Parallel()
 		addr := testkit.StartRedis(t)
@@ -95,4 +109,40 @@ func doEverything(t *testing.T, rdb redis.UniversalClient, a ginlimit.Algorithm)
 		require.NoError(t, limiter.Wait(ctx, "k", limits...))
 		require.NoError(t, limiter.Reset(ctx, "k", limits...))
 	}
+}
+
+// shareEverything calls what tenants of a shared limit may call, in every state of a bucket.
+func shareEverything(t *testing.T, rdb redis.UniversalClient) {
+	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
+	limit := ginlimit.PerSecond(100).WithBurst(100)
+	shared, err := limiter.Policy("shared", limit,
+		ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 }))
+	require.NoError(t, err)
+	whole, err := limiter.Policy("shared", limit)
+	require.NoError(t, err)
+	one, other := shared.Share("one", 1), shared.Share("other", 2)
+	for _, tenant := range []*ginlimit.Policy{one, other, one} {
+		r, err := tenant.AllowN(ctx, "k", 20)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+	}
+	for _, tenant := range []*ginlimit.Policy{one, other} {
+		_, err = tenant.AllowN(ctx, "k", 90)
+		require.NoError(t, err)
+		_, err = tenant.Peek(ctx, "k")
+		require.NoError(t, err)
+		_, err = tenant.Status(ctx, "k")
+		require.NoError(t, err)
+		require.NoError(t, tenant.Refund(ctx, "k", 100))
+	}
+	r, err := one.Reserve(ctx, "k", 10)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(ctx, 1))
+	require.NoError(t, one.Block(ctx, "k", time.Hour))
+	require.NoError(t, whole.Reset(ctx, "k")) // what tenants held is void, but for the block
+	require.NoError(t, other.Wait(ctx, "k"))
+	require.NoError(t, one.Reset(ctx, "k"))
+	require.NoError(t, other.Wait(ctx, "alone"))
+	require.NoError(t, whole.Reset(ctx, "alone")) // and without a block
+	require.NoError(t, other.Wait(ctx, "alone"))
 }
