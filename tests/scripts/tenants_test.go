@@ -1,0 +1,174 @@
+package scripts_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// sharedScript calls the script of tenants, on a server whose clock stands still between steps.
+type sharedScript struct {
+	mini   *miniredis.Miniredis
+	rdb    *redis.Client
+	source string
+	limit  bucket.Bucket
+	now    time.Time
+}
+
+func newSharedScript(t *testing.T, source string, limit bucket.Bucket) *sharedScript {
+	mini := miniredis.RunT(t)
+	mini.ClockTTL(true)
+	s := &sharedScript{mini: mini, source: source, limit: limit, now: time.Unix(1_700_000_000, 0)}
+	mini.SetTime(s.now)
+	s.rdb = redis.NewClient(&redis.Options{Addr: mini.Addr(), Protocol: 2})
+	t.Cleanup(func() { _ = s.rdb.Close() })
+	return s
+}
+
+func (s *sharedScript) advance(d time.Duration) {
+	s.now = s.now.Add(d)
+	s.mini.SetTime(s.now)
+}
+
+func (s *sharedScript) call(t *testing.T, args []any) []int64 {
+	keys := []string{"{k}:b", "{k}:b:tenants:totals", "{k}:b:tenants"}
+	reply, err := s.rdb.Eval(context.Background(), s.source, keys, args...).Int64Slice()
+	require.NoError(t, err)
+	if reply[0] == redisstore.Whole {
+		reply = reply[1:]
+	}
+	return reply
+}
+
+// run is charges of a tenant.
+type run struct {
+	tenant  int
+	charges int64
+}
+
+// take makes runs of charges of n tokens of tenants, and returns how many were made of each run, by the
+// arithmetic by which callers are answered.
+func (s *sharedScript) take(t *testing.T, n int64, tenants []bucket.Tenant, runs []run) (made []int64) {
+	total, of, text := int64(0), make([]int64, len(tenants)), ""
+	for _, r := range runs {
+		total += r.charges
+		of[r.tenant] += r.charges
+		text += fmt.Sprint(r.tenant+1, " ", r.charges, " ")
+	}
+	args := []any{"take", n, total, s.limit.Drain, s.limit.Cost, s.limit.Capacity}
+	for _, tenant := range tenants {
+		args = append(args, tenant.Name)
+	}
+	for i, tenant := range tenants {
+		args = append(args, tenant.Weight+1024*of[i])
+	}
+	if len(tenants) > 1 {
+		args = append(args, text, 0, len(tenants), 1)
+	}
+	reply := s.call(t, args)
+	b, level, count := bucket.NewTenants(&s.limit), reply[0], len(tenants)
+	require.Contains(t, []int{3 + count, 3 + 3*count}, len(reply))
+	shares := make([]bucket.Shares, count)
+	for i := range shares {
+		shares[i] = bucket.Shares{Sum: reply[1], Weights: reply[2], Finish: bucket.NoFinish, Weight: tenants[i].Weight}
+		if held := reply[3+i] - 1; held >= 0 {
+			shares[i].Finish, shares[i].Held = held/1024, held%1024
+		}
+	}
+	for _, r := range runs {
+		own := shares[r.tenant]
+		found := bucket.State{Level: level, Shares: &own}
+		fits := b.Fits(found, s.limit.Fit(level, r.charges, n), n)
+		made = append(made, fits)
+		if fits == 0 {
+			continue
+		}
+		after := b.Charged(found, fits, n)
+		level = after.Level
+		for i := range shares {
+			shares[i].Sum, shares[i].Weights = after.Shares.Sum, after.Shares.Weights
+		}
+		shares[r.tenant] = *after.Shares
+	}
+	return made
+}
+
+// holds returns how many parts of a token each tenant holds, and the level.
+func (s *sharedScript) holds(t *testing.T, tenants []bucket.Tenant) (all []float64) {
+	b := bucket.NewTenants(&s.limit)
+	for _, tenant := range tenants {
+		args := []any{"take", 1, 0, s.limit.Drain, s.limit.Cost, s.limit.Capacity, tenant.Name, tenant.Weight}
+		reply := s.call(t, args)
+		own := bucket.Shares{Sum: reply[1], Weights: reply[2], Finish: bucket.NoFinish}
+		if held := reply[3] - 1; held >= 0 {
+			own.Finish, own.Held = held/1024, held%1024
+		}
+		all = append(all, float64(b.Holds(&own, reply[0]))/float64(s.limit.Cost), float64(reply[0]))
+	}
+	return all
+}
+
+// TestRunsOfTenantsAreChargesOneAfterAnother: a call with runs of several tenants makes the charges that
+// calls of one tenant each would make, in order, and leaves what they would leave. What is not plain is
+// decided alike.
+func TestRunsOfTenantsAreChargesOneAfterAnother(t *testing.T) {
+	t.Parallel()
+	script, err := testkit.ScriptOfShares(ginlimit.PerHour(5))
+	require.NoError(t, err)
+	denied, made := 0, 0
+	const plain = "if one or ARGV[1] == 'take'"
+	require.Equal(t, 1, strings.Count(script.Source, plain))
+	long := strings.Replace(script.Source, plain, "if nil and ARGV[1] == 'take'", 1) // nothing is plain
+	for seed := range uint64(12) {
+		source := script.Source
+		if seed%2 == 1 {
+			source = long
+		}
+		r := rand.New(rand.NewPCG(seed, 3))
+		limit, ok := bucket.New(bucket.Token, "b", 1+r.Int64N(200), 10+r.Int64N(300), []int64{1000, 60_000}[r.IntN(2)])
+		require.True(t, ok)
+		merged, alone := newSharedScript(t, source, limit), newSharedScript(t, script.Source, limit)
+		var tenants []bucket.Tenant
+		for i := range 2 + r.IntN(5) {
+			tenants = append(tenants, bucket.Tenant{Name: fmt.Sprint(":tenant ", i), Weight: 1 + r.Int64N(4)})
+		}
+		for step := range 40 {
+			d := time.Duration(r.Int64N(1+limit.FillTime()/8)) * time.Millisecond
+			merged.advance(d)
+			alone.advance(d)
+			n := 1 + r.Int64N(5)
+			var runs []run
+			for range 1 + r.IntN(12) {
+				runs = append(runs, run{r.IntN(len(tenants)), 1 + r.Int64N(4)})
+			}
+			got, want := merged.take(t, n, tenants, runs), []int64(nil)
+			for _, one := range runs {
+				want = append(want, alone.take(t, n, tenants[one.tenant:one.tenant+1], []run{{0, one.charges}})[0])
+			}
+			require.Equal(t, want, got, "seed %d, step %d: %v", seed, step, runs)
+			for i, count := range got {
+				if count < runs[i].charges {
+					denied++
+				}
+				if count > 0 {
+					made++
+				}
+			}
+			require.InDeltaSlice(t, alone.holds(t, tenants), merged.holds(t, tenants), 0.1, "seed %d, step %d", seed, step)
+		}
+	}
+	require.Greater(t, denied, 200)
+	require.Greater(t, made, 200)
+}
