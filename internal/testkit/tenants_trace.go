@@ -1,0 +1,145 @@
+package testkit
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// TenantStep is one call of a trace of tenants, and the time that passes before it.
+type TenantStep struct {
+	Wait   time.Duration
+	Op     string
+	Tenant Tenant
+	N      int
+	D      time.Duration
+	Actual int // of a Settle
+}
+
+// String says what a step does.
+func (s TenantStep) String() string {
+	return fmt.Sprintf("after %s: %s(%s of weight %d, n=%d, d=%s, actual=%d)",
+		s.Wait, s.Op, s.Tenant.Name, s.Tenant.Weight, s.N, s.D, s.Actual)
+}
+
+// TenantTrace returns the steps that a seed stands for, of tenants with weights up to most, under
+// limits that share one key.
+func TenantTrace(seed uint64, length int, limits []ginlimit.Limit, most int64, blocks bool) []TenantStep {
+	r := rand.New(rand.NewPCG(seed, 7))
+	tenants := 2 + r.IntN(6)
+	tightest := limits[0]
+	token := tightest.Period / time.Duration(tightest.Rate)
+	burst := int(Burst(tightest))
+	weights := make([]int64, tenants)
+	for i := range weights {
+		weights[i] = 1 + r.Int64N(most)
+	}
+	steps := make([]TenantStep, length)
+	for i := range steps {
+		who := r.IntN(tenants)
+		if r.IntN(3) > 0 {
+			who = r.IntN(1 + who) // some ask more often
+		}
+		if r.IntN(60) == 0 {
+			weights[who] = 1 + r.Int64N(most)
+		}
+		s := TenantStep{Op: "AllowN", N: 1, Tenant: Tenant{string(rune('a' + who)), weights[who]}}
+		switch r.IntN(8) {
+		case 0, 1:
+			s.Wait = token
+		case 2:
+			s.Wait = time.Duration(r.Int64N(int64(3*token) + 1))
+		case 3:
+			s.Wait = time.Duration(r.IntN(4)) * time.Millisecond
+		case 4:
+			if r.IntN(60) == 0 {
+				s.Wait = time.Duration(r.Int64N(int64(token) * int64(burst)))
+			}
+		}
+		s.Wait = s.Wait.Truncate(time.Millisecond)
+		switch x := r.IntN(40); {
+		case x < 8:
+			s.N = 1 + r.IntN(max(1, burst/4))
+		case x < 9:
+			s.N = burst - 1 + r.IntN(3)
+		case x < 15:
+			s.Op, s.N = "AllowUpTo", 1+r.IntN(burst)
+		case x < 20:
+			s.Op = "Peek"
+		case x < 23:
+			s.Op, s.N = "Refund", 1+r.IntN(max(1, burst/4))
+		case x < 26:
+			s.Op, s.N = "Settle", 1+r.IntN(max(1, burst/4))
+			s.Actual = r.IntN(2 * s.N)
+		case x < 27 && blocks && r.IntN(3) == 0:
+			s.Op, s.D = "Block", time.Duration(1+r.Int64N(int64(4*token)))
+		case x < 28 && r.IntN(3) == 0:
+			s.Op = "Reset"
+		}
+		steps[i] = s
+	}
+	return steps
+}
+
+// Apply makes a step on a shared policy.
+func (s TenantStep) Apply(ctx context.Context, p *ginlimit.Policy, key string) (r ginlimit.Result, err error) {
+	p = p.Share(s.Tenant.Name, int(s.Tenant.Weight))
+	switch s.Op {
+	case "AllowN":
+		return p.AllowN(ctx, key, s.N)
+	case "AllowUpTo":
+		return p.AllowUpTo(ctx, key, s.N)
+	case "Peek":
+		return p.Peek(ctx, key)
+	case "Refund":
+		return r, p.Refund(ctx, key, s.N)
+	case "Block":
+		return r, p.Block(ctx, key, s.D)
+	case "Settle":
+		reserved, err := p.Reserve(ctx, key, s.N)
+		if err != nil {
+			return r, err
+		}
+		r = reserved.Result()
+		if !r.Allowed {
+			return r, nil
+		}
+		return r, reserved.Settle(ctx, s.Actual)
+	}
+	return r, p.Reset(ctx, key)
+}
+
+// Check compares what a step returned with the model, and makes the step there.
+func (s TenantStep) Check(m *TenantsModel, key string, late int64, limits []ginlimit.Limit, got ginlimit.Result) error {
+	n := int64(s.N)
+	switch s.Op {
+	case "AllowN":
+		return m.TakeAs(key, s.Tenant, n, n, late, limits, got)
+	case "AllowUpTo":
+		return m.TakeAs(key, s.Tenant, n, 1, late, limits, got)
+	case "Peek":
+		return m.TakeAs(key, s.Tenant, 0, 1, late, limits, got)
+	case "Refund":
+		m.Refund(key, s.Tenant, n, limits)
+	case "Block":
+		m.Block(key, s.Tenant, s.D, limits)
+	case "Settle":
+		if err := m.TakeAs(key, s.Tenant, n, n, late, limits, got); err != nil || !got.Allowed {
+			return err
+		}
+		m.Settle(key, s.Tenant, n, int64(s.Actual), late, limits)
+	default:
+		m.Reset(key, s.Tenant, limits)
+	}
+	return nil
+}
+
+// Near reports whether a bucket in a store is as the model says.
+func (b *SharedBucket) Near(missing *big.Rat) bool {
+	differs, _ := new(big.Rat).Sub(b.missing, missing).Float64()
+	return max(differs, -differs) <= b.Unsure
+}

@@ -1,0 +1,116 @@
+package limits_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// sharedLimits are the sets of limits that traces of tenants run under.
+var sharedLimits = [][]ginlimit.Limit{
+	{ginlimit.PerSecond(100).WithBurst(50)},
+	{ginlimit.PerSecond(10)},
+	{ginlimit.PerMinute(7).WithBurst(40)},
+	{{Rate: 13, Period: 7 * time.Millisecond, Burst: 25}},
+	{{Rate: 17, Period: time.Hour, Burst: 1000}},
+	{ginlimit.PerSecond(3).WithBurst(2)},
+	{ginlimit.PerSecond(7).WithBurst(30), ginlimit.PerMinute(100).WithBurst(60)},
+	{ginlimit.PerSecond(20).WithBurst(20), ginlimit.PerHour(9000).WithBurst(500)},
+}
+
+// unusedTenant is the function of policies whose methods alone are tested.
+func unusedTenant(*gin.Context) (string, int) { return "unused", 1 }
+
+// tenantTrace is one of the traces of tenants.
+type tenantTrace struct {
+	name   string
+	limits []ginlimit.Limit
+	most   int64 // weight
+	floor  int
+	beside []ginlimit.PolicyOption
+}
+
+func (c *tenantTrace) policy(t testing.TB, l *testkit.Limiter) *ginlimit.Policy {
+	opts := []ginlimit.PolicyOption{ginlimit.WithShares(unusedTenant), ginlimit.WithFloor(c.floor)}
+	for _, limit := range c.limits {
+		opts = append(opts, limit)
+	}
+	return testkit.NewPolicy(t, l, "shared", append(opts, c.beside...)...)
+}
+
+func (c *tenantTrace) model() *testkit.TenantsModel { return testkit.NewTenantsModel(int64(c.floor)) }
+
+// tenantTraces are all traces of tenants, each with a seed.
+func tenantTraces() (all []tenantTrace) {
+	for i, limits := range sharedLimits {
+		for _, most := range []int64{1, 10, 1000} {
+			c := tenantTrace{limits: limits, most: most}
+			if i%2 == 1 {
+				c.floor = int(testkit.Burst(limits[0]) / 4)
+			}
+			if most == 10 {
+				c.beside = append(c.beside, ginlimit.InFlight(1000)) // by the script's general path
+			}
+			c.name = fmt.Sprintf("%v, weights up to %d, floor %d", limits, most, c.floor)
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+const tenantSteps = 3000
+
+func TestTenantsEqualTheModelInProcess(t *testing.T) {
+	t.Parallel()
+	for seed, c := range tenantTraces() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p, m := c.policy(t, testkit.NewLocal(t)), c.model()
+				for i, s := range testkit.TenantTrace(uint64(seed), tenantSteps/testkit.RaceShare, c.limits, c.most, true) {
+					time.Sleep(s.Wait) // the bubble's clock
+					m.Advance(s.Wait)
+					got, err := s.Apply(t.Context(), p, "k")
+					require.NoError(t, err)
+					if err := s.Check(m, "k", 0, c.limits, got); err != nil {
+						require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestTenantsEqualTheModelOnMiniredis has Redis and the process go by one clock.
+func TestTenantsEqualTheModelOnMiniredis(t *testing.T) {
+	t.Parallel()
+	if !testkit.Has64Bits {
+		t.Skip("miniredis reads an expiry as an int")
+	}
+	for seed, c := range tenantTraces() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				p, m := c.policy(t, testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))), c.model()
+				steps := tenantSteps / testkit.TraceShare / testkit.RaceShare
+				for i, s := range testkit.TenantTrace(uint64(seed), steps, c.limits, c.most, true) {
+					time.Sleep(s.Wait)
+					b.Mini.SetTime(time.Now())
+					m.Advance(s.Wait)
+					got, err := s.Apply(t.Context(), p, "k")
+					require.NoError(t, err)
+					if err := s.Check(m, "k", 0, c.limits, got); err != nil {
+						require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
+					}
+				}
+			})
+		})
+	}
+}
