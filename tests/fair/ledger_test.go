@@ -48,6 +48,7 @@ type ledger struct {
 	busyUntil int64 // somebody who was denied asks again then
 	violated  []string
 	decisions int
+	charges   int // since the bucket was last full
 
 	admitted [3][]float64 // of each tenant: in the steady time, in the second one, and alone
 	retried  [2][]bool    // a tenant was denied in that time
@@ -108,6 +109,9 @@ func (l *ledger) noteAdmitted(a answer) {
 	if of == l.level && of.idle == a.now && of.idle > l.plan.alone && a.now < l.busyUntil && l.plan.settled(a.now) {
 		l.violate("%d ms: nothing was held of the bucket, though somebody was denied until %d ms", a.now, l.busyUntil)
 	}
+	if l.charges++; l.level.units == 0 {
+		l.charges = 1
+	}
 	if of.units += int64(a.cost) * 1000; of.units > of.burst && of == l.level {
 		l.violate("%d ms: %d thousandths of a token are admitted above the burst", a.now, of.units-of.burst)
 	} else if of != l.level && of.units > max(of.burst, int64(a.cost)*1000)+int64(a.cost)*1000 {
@@ -138,7 +142,9 @@ func (l *ledger) noteDenied(a answer) {
 	// that bucket of its own is, and holds nothing if that is empty.
 	w, cost := float64(l.plan.tenants[a.tenant].weight), float64(a.cost)
 	free := float64(l.level.burst-l.level.units) / 1000
-	rounding := 0.01*w + cost/1e6
+	// Each charge rounds what its tenant holds, by half a part of 1,024 for each unit of weight at most,
+	// up or down by chance.
+	rounding := w*(0.01+6*0.3/1024*math.Sqrt(float64(l.charges))) + cost/1e6
 	if cost <= free && (l.fair[a.tenant] == 0 || l.fair[a.tenant]+cost <= w*free-rounding) {
 		l.violate("%d ms: tenant %d is denied %d tokens within its fair share: it holds %.3f at most, %.3f are free, weight %g",
 			a.now, a.tenant, a.cost, l.fair[a.tenant], free, w)
@@ -201,7 +207,7 @@ func (l *ledger) checkShares(period int, ms float64) {
 		return
 	}
 	rate := float64(p.limit.Rate) / 1000 * ms
-	if fill := float64(p.limit.Burst); all < rate-fill || math.Abs(all/rate-1) > 0.05 {
+	if all < 0.95*rate {
 		l.violate("time %d: %.0f of %.0f tokens are used, though somebody always asks", period, all, rate)
 	}
 	for i := range p.tenants {
