@@ -20,8 +20,17 @@ func newProcessPlan(seed uint64) *plan {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	p.processes = 1 + rng.IntN(8)
 	if rng.IntN(2) == 0 {
-		p.faultAt = rng.Int64N(p.leave)
+		p.faultAt = rng.Int64N(p.steady)
 		p.faultEnd = p.faultAt + 500 + rng.Int64N(5000)
+		// The bucket may be full when Redis is back, and whoever comes first takes much of it again.
+		const recovers = 10000
+		later := p.faultEnd + recovers
+		p.steady, p.leave, p.again, p.end = p.steady+later, p.leave+later, p.again+later, p.end+later
+		for i := range p.tenants {
+			if t := &p.tenants[i]; t.leaves < 1<<60 {
+				t.leaves = p.leave
+			}
+		}
 	}
 	return p
 }

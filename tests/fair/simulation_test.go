@@ -106,7 +106,7 @@ func (l *ledger) fails(t *testing.T) *ledger {
 }
 
 func TestSimulation(t *testing.T) {
-	onSeeds(t, 40, func(t *testing.T, seed uint64) (l *ledger) {
+	onSeeds(t, 12, func(t *testing.T, seed uint64) (l *ledger) {
 		plan := newPlan(seed, 20000)
 		synctest.Test(t, func(t *testing.T) {
 			limiter, err := ginlimit.NewLocal()
