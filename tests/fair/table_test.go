@@ -127,7 +127,7 @@ func besideGreedy(r rule, greedy, perBusy int, d time.Duration) (tries, denied i
 // TestTable prints the table of docs/fair.md: how often a light tenant is denied beside greedy ones, by
 // the burst for each busy tenant, and by the rule.
 func TestTable(t *testing.T) {
-	d, greedy, perBusy := time.Minute, []int{1, 3}, []int{8, 16}
+	d, greedy, perBusy := 30*time.Second, []int{3}, []int{16}
 	if *write != "" {
 		d, greedy, perBusy = 5*time.Minute, []int{1, 3, 7, 15}, []int{2, 4, 8, 16, 32}
 	}
@@ -178,7 +178,7 @@ func zeal(t *testing.T, r rule, pauses ...int) (perSecond []float64) {
 		admits := r.start(ginlimit.Limit{Rate: 100, Period: time.Second, Burst: 64}, 2)
 		perSecond = make([]float64, len(pauses))
 		rng := rand.New(rand.NewPCG(1, 1))
-		const warm, end = 10_000, 70_000
+		const warm, end = 5_000, 25_000
 		for ms := range end {
 			for _, i := range rng.Perm(len(pauses)) {
 				if ms%pauses[i] == 0 && admits(i) && ms >= warm {
