@@ -9,7 +9,9 @@ FILES ?= .
 RUNS ?= 20
 SKIP ?=
 
-.PHONY: help test busy integration simulate mutate fuzz bench lint api ci
+FAIR = go test ./tests/fair -count=1 -timeout 0 -v
+
+.PHONY: help test busy integration simulate fair mutate fuzz bench lint api ci
 
 help: ## print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
@@ -37,6 +39,12 @@ simulate: ## SEEDS simulations of the dispatcher, of leases, and of processes, n
 	go test ./internal/dispatch ./internal/lease -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
 	go test ./tests/simulation -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
 	go test ./tests/simulation -run '^TestSlotSimulation$$' -timeout 0 -seeds $$(( ($(SEEDS) + 2) / 3 )) -seed $(FIRST)
+
+# A seed of processes takes ten times as long as one of tenants.
+fair: ## SEEDS simulations of tenants that share a limit from seed FIRST on, and a tenth of processes; a table, and the plot of docs/fair.md
+	$(FAIR) -run '^TestSimulation$$' -seeds $(SEEDS) -seed $(FIRST) | grep -v -e '^=== ' -e '^ *--- PASS'
+	$(FAIR) -run '^TestProcessSimulation$$' -seeds $$(( ($(SEEDS) + 9) / 10 )) -seed $(FIRST) | grep -v -e '^=== ' -e '^ *--- PASS'
+	$(FAIR) -run '^TestTable$$|^TestPlot$$' -write ../../docs/fair.svg | grep -v -e '^=== '
 
 mutate: ## break the code in one place at a time, in the files that match FILES, and say what no test sees
 	cd mutate && go run . -root .. -only '$(FILES)'

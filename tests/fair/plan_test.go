@@ -55,7 +55,11 @@ func newPlan(seed uint64, tries float64) *plan {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	p := &plan{seed: seed, perBusy: bursts[rng.IntN(len(bursts))]}
 	n := 1 + rng.IntN(50)
-	for n > 1 && float64(n*n*p.perBusy/2+300*n) > tries/2 { // a large burst is paid back slowly
+	budget := tries / 4
+	if rng.IntN(10) == 0 {
+		budget *= 5
+	}
+	for n > 1 && float64(n*n*p.perBusy/2+200*n) > budget { // a large burst is paid back slowly
 		n -= 1 + rng.IntN(n/2+1)
 	}
 	n = max(1, n)
@@ -91,7 +95,7 @@ func newPlan(seed uint64, tries float64) *plan {
 		own[i] = float64(interval) / float64(t.weight) * float64(t.least+t.most) / float64(2*cost)
 		admissions += float64(p.end) / own[i]
 	}
-	zeal := max(2, min(100, tries/admissions))
+	zeal := max(1, min(100, tries/admissions))
 	for i := range p.tenants {
 		t := &p.tenants[i]
 		switch t.manner {

@@ -106,8 +106,8 @@ func (l *ledger) fails(t *testing.T) *ledger {
 }
 
 func TestSimulation(t *testing.T) {
-	onSeeds(t, 40, func(t *testing.T, seed uint64) (l *ledger) {
-		plan := newPlan(seed, 20000)
+	onSeeds(t, 10, func(t *testing.T, seed uint64) (l *ledger) {
+		plan := newPlan(seed, 10000)
 		synctest.Test(t, func(t *testing.T) {
 			limiter, err := ginlimit.NewLocal()
 			require.NoError(t, err)

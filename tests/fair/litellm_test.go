@@ -1,0 +1,98 @@
+package fair_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What LiteLLM's priority reservation is reported to get wrong. 6,000 tokens a minute are shared.
+var upstream = ginlimit.Limit{Rate: 6000, Period: time.Minute, Burst: 800}
+
+// onEveryShare runs a test on every backend, with the policy of each tenant.
+func onEveryShare(t *testing.T, test func(t *testing.T, of func(tenant string, weight int) *ginlimit.Policy)) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, "upstream", upstream, ginlimit.WithShares(noTenant))
+		test(t, p.Share)
+	})
+}
+
+// takes returns how many tokens a tenant gets in a time, asking for cost tokens every 10 ms.
+func takes(t *testing.T, p *ginlimit.Policy, cost int, d time.Duration) (tokens int) {
+	t.Helper()
+	for start := time.Now(); time.Since(start) < d; time.Sleep(10 * time.Millisecond) {
+		r, err := p.AllowN(t.Context(), "model", cost)
+		require.NoError(t, err)
+		tokens += r.Granted
+	}
+	return tokens
+}
+
+// TestLiteLLMLoneKeyReachesAllOfTheRate.
+func TestLiteLLMLoneKeyReachesAllOfTheRate(t *testing.T) {
+	t.Parallel()
+	onEveryShare(t, func(t *testing.T, of func(string, int) *ginlimit.Policy) {
+		got := takes(t, of("lone", 1), 10, 20*time.Second)
+		require.InDelta(t, 2000+400, got, 20, "the rate for 20 s and half the burst")
+	})
+}
+
+// TestLiteLLMKnownKeysThatAreIdleLimitNobody: four keys are known, and were active; one is now.
+func TestLiteLLMKnownKeysThatAreIdleLimitNobody(t *testing.T) {
+	t.Parallel()
+	onEveryShare(t, func(t *testing.T, of func(string, int) *ginlimit.Policy) {
+		for range 10 {
+			for i := range 4 {
+				takes(t, of(fmt.Sprint("key ", i), 1), 10, 10*time.Millisecond)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		require.InDelta(t, 2000+400, takes(t, of("key 0", 1), 10, 20*time.Second), 20)
+	})
+}
+
+// TestLiteLLMReservationsUnderLoadAreAllCounted: 200 callers reserve and settle at once, and together
+// never have more than there is.
+func TestLiteLLMReservationsUnderLoadAreAllCounted(t *testing.T) {
+	t.Parallel()
+	onEveryShare(t, func(t *testing.T, of func(string, int) *ginlimit.Policy) {
+		const callers, estimate, actual = 200, 20, 5
+		var reserved, admitted atomic.Int64
+		var all sync.WaitGroup
+		release := make(chan struct{})
+		for i := range callers {
+			p := of(fmt.Sprint("key ", i%4), 1)
+			all.Go(func() {
+				r, err := p.Reserve(t.Context(), "model", estimate)
+				if err != nil || !r.Result().Allowed {
+					return
+				}
+				reserved.Add(estimate)
+				admitted.Add(1)
+				<-release
+				_ = r.Settle(context.WithoutCancel(t.Context()), actual) // an outage is an error though it is made
+			})
+		}
+		time.Sleep(2 * time.Second) // all have an answer, and 200 tokens have flowed back
+		require.LessOrEqual(t, reserved.Load(), int64(upstream.Burst))
+		require.Greater(t, reserved.Load(), int64(upstream.Burst/2), "four tenants get four fifths of the burst and more")
+		close(release)
+		all.Wait()
+		time.Sleep(time.Second)
+
+		// What was not used is back: one of the four has room for half the burst again.
+		used := admitted.Load() * actual
+		require.Less(t, used, int64(300))
+		res, err := of("key 0", 1).AllowN(t.Context(), "model", 300)
+		require.NoError(t, err)
+		require.True(t, res.Allowed, "what was reserved and not used is given back")
+	})
+}

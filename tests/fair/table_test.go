@@ -1,0 +1,192 @@
+package fair_test
+
+import (
+	"container/heap"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+var write = flag.String("write", "", "of TestPlot: the SVG to write; TestTable then measures for longer")
+
+// rule decides for the tenants of a limit of 100 tokens a second, cost 1 and weight 1.
+type rule struct {
+	name string
+	// start returns a function that reports whether a tenant's try is admitted now.
+	start func(l ginlimit.Limit, tenants int) func(tenant int) bool
+}
+
+var rules = []rule{
+	{"first come, first served", func(l ginlimit.Limit, _ int) func(int) bool {
+		p := localPolicy(l)
+		return func(int) bool { return allows(p, "all") }
+	}},
+	{"static shares", func(l ginlimit.Limit, tenants int) func(int) bool {
+		p := localPolicy(ginlimit.Limit{Rate: l.Rate, Period: l.Period * time.Duration(tenants), Burst: l.Burst / tenants})
+		return func(tenant int) bool { return allows(p, fmt.Sprint(tenant)) }
+	}},
+	{"thresholds, proportional drain", proportional},
+	{"ginlimit", func(l ginlimit.Limit, tenants int) func(int) bool {
+		p := localPolicy(l, ginlimit.WithShares(noTenant))
+		shares := make([]*ginlimit.Policy, tenants)
+		for i := range shares {
+			shares[i] = p.Share(fmt.Sprint(i), 1)
+		}
+		return func(tenant int) bool { return allows(shares[tenant], "all") }
+	}},
+}
+
+// proportional is the rule in which what flows back flows back from all tenants in proportion to what
+// they hold.
+func proportional(l ginlimit.Limit, tenants int) func(int) bool {
+	held, level, at := make([]float64, tenants), 0.0, time.Now()
+	capacity, rate := float64(l.Burst), float64(l.Rate)/l.Period.Seconds()
+	return func(tenant int) bool {
+		now := time.Now()
+		left := max(0, level-rate*now.Sub(at).Seconds())
+		for i := range held {
+			if held[i] *= left / max(level, 1e-9); held[i] < 1e-6 {
+				held[i] = 0
+			}
+		}
+		level, at = left, now
+		own := &held[tenant]
+		if level+1 > capacity || *own > 0 && *own+1 > capacity-level {
+			return false
+		}
+		*own, level = *own+1, level+1
+		return true
+	}
+}
+
+func localPolicy(l ginlimit.Limit, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	p, err := limiter.Policy("fair", append(opts, l)...)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func allows(p *ginlimit.Policy, client string) bool {
+	r, err := p.Allow(context.Background(), client)
+	if err != nil {
+		panic(err)
+	}
+	return r.Allowed
+}
+
+// besideGreedy has one tenant ask at random for half its fair share, beside greedy ones that try 200
+// to 1,000 times a second. It returns its tries, how many were denied, and what all got.
+func besideGreedy(r rule, greedy, perBusy int, d time.Duration) (tries, denied int, got []int) {
+	limit := ginlimit.Limit{Rate: 100, Period: time.Second, Burst: perBusy * (greedy + 1)}
+	got = make([]int, greedy+1)
+	rng := rand.New(rand.NewPCG(uint64(greedy), uint64(perBusy)))
+	admits, start := r.start(limit, greedy+1), time.Now()
+	const warm = 20_000
+	mean := 1000 / (50 / float64(greedy+1))
+	var next agenda
+	for i := range got {
+		heap.Push(&next, try{at: int64(rng.IntN(10)), order: rng.Uint64(), tenant: i})
+	}
+	arrives := 0.0
+	for next[0].at < warm+d.Milliseconds() {
+		t := heap.Pop(&next).(try)
+		time.Sleep(time.Until(start.Add(time.Duration(t.at) * time.Millisecond)))
+		ok, light := admits(t.tenant), t.tenant == greedy
+		if ok && t.at >= warm {
+			got[t.tenant]++
+		}
+		if light && t.at >= warm {
+			if tries++; !ok {
+				denied++
+			}
+		}
+		if light {
+			arrives += rng.ExpFloat64() * mean
+			t.at = int64(arrives)
+		} else {
+			t.at += int64(1 + t.tenant%5)
+		}
+		t.order = rng.Uint64()
+		heap.Push(&next, t)
+	}
+	return tries, denied, got
+}
+
+// TestTable prints the table of docs/fair.md: how often a light tenant is denied beside greedy ones, by
+// the burst for each busy tenant, and by the rule.
+func TestTable(t *testing.T) {
+	d, greedy, perBusy := 30*time.Second, []int{3}, []int{16}
+	if *write != "" {
+		d, greedy, perBusy = 5*time.Minute, []int{1, 3, 7, 15}, []int{2, 4, 8, 16, 32}
+	}
+	var table strings.Builder
+	table.WriteString("\n| rule | greedy tenants |")
+	for _, b := range perBusy {
+		fmt.Fprintf(&table, " %d |", b)
+	}
+	table.WriteString("\n| --- | --- |" + strings.Repeat(" --- |", len(perBusy)) + "\n")
+	for _, r := range rules {
+		for _, n := range greedy {
+			fmt.Fprintf(&table, "| %s | %d |", r.name, n)
+			for _, b := range perBusy {
+				synctest.Test(t, func(t *testing.T) {
+					tries, denied, got := besideGreedy(r, n, b, d)
+					percent := 100 * float64(denied) / float64(tries)
+					fmt.Fprintf(&table, " %.2g %% |", percent)
+					if r.name == "ginlimit" && b >= 8 && percent > 2 {
+						t.Errorf("%d of %d tries are denied beside %d greedy ones", denied, tries, n)
+					}
+					sum := 0
+					for _, tokens := range got {
+						sum += tokens
+					}
+					if used := float64(sum) / 100 / d.Seconds(); r.name == "ginlimit" && used < 0.99 {
+						t.Errorf("%.1f %% of the rate is used", 100*used)
+					}
+				})
+			}
+			table.WriteString("\n")
+		}
+	}
+	table.WriteString("\n| rule | alone | 1,000 and 150 tries a second |\n| --- | --- | --- |\n")
+	for _, r := range rules {
+		alone, two := zeal(t, r, 1), zeal(t, r, 1, 7)
+		fmt.Fprintf(&table, "| %s | %.1f | %.1f and %.1f |\n", r.name, alone[0], two[0], two[1])
+		if r.name == "ginlimit" && (alone[0] < 99 || two[1] < 49) {
+			t.Errorf("the shares are %v and %v", alone, two)
+		}
+	}
+	t.Log(table.String())
+}
+
+// zeal returns what tenants get a second that try again after some milliseconds each. Two tenants
+// are known; without pauses of its own the second is idle.
+func zeal(t *testing.T, r rule, pauses ...int) (perSecond []float64) {
+	synctest.Test(t, func(*testing.T) {
+		admits := r.start(ginlimit.Limit{Rate: 100, Period: time.Second, Burst: 64}, 2)
+		perSecond = make([]float64, len(pauses))
+		rng := rand.New(rand.NewPCG(1, 1))
+		const warm, end = 5_000, 25_000
+		for ms := range end {
+			for _, i := range rng.Perm(len(pauses)) {
+				if ms%pauses[i] == 0 && admits(i) && ms >= warm {
+					perSecond[i] += 1000. / (end - warm)
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	return perSecond
+}
