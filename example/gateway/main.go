@@ -1,5 +1,6 @@
 // Command gateway is an AI gateway. It limits the tokens of an API key per minute and per calendar
-// month, and the requests in flight of the API key, its user and the upstream account. A request
+// month, and the requests in flight of the API key, its user and the upstream account, whose tokens
+// its users share fairly. A request
 // takes an estimate before its answer is streamed, and is settled with what it really used. A request
 // that lacks tokens or a slot waits up to two seconds. README.md shows how to try each limit.
 //
@@ -92,7 +93,12 @@ func router(limiter *ginlimit.Limiter) *gin.Engine {
 		ginlimit.WithIdentity("user", ginlimit.ByValue("user"), ginlimit.InFlight(3)),
 		ginlimit.WithIdentity("account", ginlimit.ByValue("account"), ginlimit.InFlight(4)),
 		ginlimit.WithQueue(4, 2*time.Second), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))
-	r.POST("/v1/complete", authenticate, parse, limit, complete)
+	// The users of an account share the tokens that the upstream allows it.
+	upstream := limiter.Handler("upstream", ginlimit.PerMinute(9000).WithBurst(16_000), // 8 × 1,000 for each of two users
+		ginlimit.WithKey(ginlimit.ByValue("account")), ginlimit.WithCost(estimate), ginlimit.WithSettle(used),
+		ginlimit.WithShares(func(c *gin.Context) (string, int) { return c.GetString("user"), 1 }),
+		ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))
+	r.POST("/v1/complete", authenticate, parse, limit, upstream, complete)
 	return r
 }
 

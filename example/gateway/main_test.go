@@ -63,7 +63,7 @@ func TestGateway(t *testing.T) {
 		response, _ := ask("alice", body)
 		require.Equal(t, want, response.StatusCode, body)
 	}
-	for _, item := range []string{`"api-key-c";q=2`, `"user-c";q=3`, `"account-c";q=4`} {
+	for _, item := range []string{`"api-key-c";q=2`, `"user-c";q=3`, `"account-c";q=4`, `"upstream";q=16000`} {
 		require.Contains(t, first.Header.Get("RateLimit-Policy"), item)
 	}
 	var all sync.WaitGroup
