@@ -20,7 +20,7 @@ import "math"
 
 const (
 	// Parts is how many parts a token has.
-	Parts = 1024
+	Parts = 1 << 16
 	// MaxWeight is the largest weight of a tenant.
 	MaxWeight = 1000
 	// MaxFinish bounds the finish of a tenant. A store that would pass it forgets who holds what.

@@ -229,6 +229,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
     end
 
     -- Find when a charge fits the share of who was denied.
+    local list
     for j in pairs(denied or {}) do
       local w, f = weight[j], finish[j]
       q = level * parts / cost
@@ -236,8 +237,11 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
       if holds > 0 and floor((w * (capacity - q) - holds + slack + w * c) / ((1 + w) * c)) < 1 then
         local total, all, h = sum, weights, held[j]
         local fits = (w * capacity + slack / 2 - c - h * f + h * total / all) / (w + h / all)
-        local list = call('ZRANGEBYSCORE', finishes, '0', '+inf', 'WITHSCORES', 'LIMIT', 0, maxWalk)
-        for at = 1, #list, 2 do
+        local walks = fits < total - all * least -- until then, some finishes may pass
+        if walks and not list then
+          list = call('ZRANGEBYSCORE', finishes, '0', '+inf', 'WITHSCORES', 'LIMIT', 0, maxWalk)
+        end
+        for at = 1, walks and #list or 0, 2 do
           local other = floor(list[at + 1] / 1024)
           if other > v then -- else it has passed
             local lasts = total - all * other -- the level down to which the same tenants hold something
