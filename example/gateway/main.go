@@ -1,8 +1,8 @@
 // Command gateway is an AI gateway. It limits the tokens of an API key per minute and per calendar
 // month, and the requests in flight of the API key, its user and the upstream account, whose tokens
-// its users share fairly. A request
-// takes an estimate before its answer is streamed, and is settled with what it really used. A request
-// that lacks tokens or a slot waits up to two seconds. README.md shows how to try each limit.
+// its users share fairly. A request takes an estimate before its answer is streamed, and is settled
+// with what it really used. A request that lacks tokens or a slot waits up to two seconds. README.md
+// shows how to try each limit.
 //
 //	go run ./example/gateway                            with a Redis of its own, in the process
 //	go run ./example/gateway -redis 127.0.0.1:6379      with a Redis server
