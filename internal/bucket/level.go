@@ -165,6 +165,9 @@ func (b *Bucket) Denies(s State, ms, n int64) bool {
 	if b.Kind == Slots { // a slot may become free at any moment
 		return false
 	}
+	if b.Kind == Tenants { // its wait is rounded up: a charge may fit before
+		return s.Wait > ms && b.fitTenant(b.After(s, ms), 1, n) == 0
+	}
 	if b.Kind != Token {
 		return s.Wait > ms
 	}
