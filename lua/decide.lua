@@ -241,7 +241,7 @@ for i, w in ipairs(all) do
     m.give(w, n * w.cost)
   elseif verb == 'clear' then
     local units = min(n, m.returnable(w))
-    if h and units > 0 then writeRecord(w, h, 0, 0, units, drained) end
+    if h and units > 0 then writeRecord(w, h, 0, 0, min(units, w.limit), drained) end
     m.give(w, units)
   elseif returns then
     local units = claimed(w, i, h)

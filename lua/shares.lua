@@ -144,8 +144,8 @@ local function addShare(s, j, before, after)
   s.finish[j], s.changed = nil, s.changed or {}
   s.changed[j] = true
   own = own + (to - from)
-  if own < slack then return end
   finish = floor(v + own / w + 0.5)
+  if own < slack or finish < 0 then return end -- by rounding, v may be somewhat below 0
   if finish >= maxFinish or s.sum + finish * w > exact - 1 then -- forget who holds what
     s.sum, s.weights, s.finish, s.changed = min(maxFinish - 1, floor(to + 0.5)), 1, {}, {}
     s.void, s.unnamed = true, s.sum

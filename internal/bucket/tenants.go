@@ -134,10 +134,10 @@ func (b *Bucket) Add(s *Shares, from, to int64) {
 	}
 	s.Finish, s.Held = NoFinish, 0
 	holds += b.parts(to) - b.parts(from)
-	if holds < Slack {
+	finish := math.Floor(v + holds/float64(s.Weight) + 0.5)
+	if holds < Slack || finish < 0 { // by rounding, v may be somewhat below 0
 		return
 	}
-	finish := math.Floor(v + holds/float64(s.Weight) + 0.5)
 	if finish >= MaxFinish || float64(s.Sum)+finish*float64(s.Weight) >= MaxUnits {
 		s.Sum, s.Weights = b.Unnamed(to), 1
 		return

@@ -214,6 +214,19 @@ func TestTenantsAreForgotten(t *testing.T) {
 	}
 }
 
+// TestTenantThatGivesBackAllHoldsNothing where rounding has the virtual time below 0: the sum of what is
+// held is rounded below the level.
+func TestTenantThatGivesBackAllHoldsNothing(t *testing.T) {
+	t.Parallel()
+	limit := newBucket(t, Token, 10, 100, second)
+	b := NewTenants(&limit)
+	const other, own = 199 * 1975, 25 * 5242 // less than 6 tokens and less than 2
+	s := Shares{Sum: other + own, Weights: 199 + 25, Finish: 5242, Held: 25, Weight: 25}
+	require.Negative(t, b.Virtual(s.Sum, s.Weights, 8*b.Cost))
+	b.Add(&s, 8*b.Cost, 6*b.Cost)
+	require.Equal(t, Shares{Sum: other, Weights: 199, Finish: NoFinish, Weight: 25}, s)
+}
+
 // TestMoreForTenant is when the tenant has another token, alone and beside another.
 func TestMoreForTenant(t *testing.T) {
 	t.Parallel()

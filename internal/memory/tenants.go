@@ -128,7 +128,8 @@ func (s *shard) resetTenantLocked(r *request) {
 			limit := r.limitOf(i)
 			level := r.states[limit].Level
 			units := min(level, b.Holds(r.states[i].Shares, level))
-			s.recordLocked(r, limit, 0, units, s.drainTimeLocked(r, limit))
+			most := r.buckets[limit].Capacity + r.buckets[limit].Floor // the most that any call may claim
+			s.recordLocked(r, limit, 0, min(units, most), s.drainTimeLocked(r, limit))
 			if units > 0 {
 				s.setLevelLocked(r, limit, level-units, s.buckets[r.id(limit)].block)
 			}

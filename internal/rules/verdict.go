@@ -199,7 +199,7 @@ func (t *tenantShare) restrict(v *Verdict, allowed bool) {
 	if !allowed && v.RetryAfter >= 0 && t.retry > 0 && t.retry >= v.RetryAfter {
 		v.RetryAfter, v.Shared, v.Weights = t.retry, !t.blocked, t.weights
 	}
-	v.ResetAfter = max(v.ResetAfter, v.RetryAfter)
+	v.ResetAfter = max(v.ResetAfter, t.retry)
 }
 
 // RetryAfterPeriods returns when n tokens that are more than the share of a calendar quota, but not

@@ -46,7 +46,7 @@ type modelTenant struct {
 	weight float64 // by which they drain
 }
 
-const part = 1.0 / 1024 // of a token
+const part = 1.0 / 65536 // of a token
 
 // NewTenantsModel returns a model whose buckets are full.
 func NewTenantsModel(floor int64) *TenantsModel {
@@ -79,10 +79,13 @@ func (b *SharedBucket) Missing() (tokens *big.Rat, unsure float64) { return b.mi
 // At lets tokens flow back until a number is missing.
 func (b *SharedBucket) At(missing *big.Rat) {
 	if missing.Sign() <= 0 {
+		more, _ := missing.Float64()
 		b.missing = new(big.Rat)
-		clear(b.tenants)
-		clear(b.gone)
-		b.charges, b.variance, b.Unsure = 0, 0, 0
+		b.drain(math.Inf(1))
+		if b.Unsure = max(0, b.Unsure+more); b.Unsure == 0 { // it is full in a store too
+			clear(b.gone)
+			b.charges, b.variance = 0, 0
+		}
 		return
 	}
 	flows, _ := new(big.Rat).Sub(b.missing, missing).Float64()
@@ -230,7 +233,9 @@ func (m *TenantsModel) Reset(key string, t Tenant, limits []ginlimit.Limit) {
 		delete(b.blocks, t.Name)
 		holds, _ := b.Holds(t.Name)
 		after := new(big.Rat).Sub(b.missing, new(big.Rat).SetFloat64(holds))
-		if b.Unsure = b.unsure(); len(b.tenants) == 1 && holds > 0 || after.Sign() <= 0 {
+		// A store gives back whole units, of which one or more drain in a millisecond.
+		b.Unsure = b.unsure() + b.perMilli()/2
+		if len(b.tenants) == 1 && holds > 0 || after.Sign() <= 0 {
 			after.SetInt64(0)
 		}
 		b.add(t, after, -holds)

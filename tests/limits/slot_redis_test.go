@@ -101,6 +101,10 @@ func TestKilledProcessFreesItsSlots(t *testing.T) {
 	for _, slot := range slots {
 		slot.Release()
 	}
+	require.Eventually(t, func() bool { // a release is told in the background
+		res, err := p.Peek(t.Context(), "alice")
+		return err == nil && res.Remaining == 3
+	}, 10*time.Second, 10*time.Millisecond)
 
 	process = holdSlots(t, addr)
 	require.NoError(t, process.Signal(syscall.SIGSTOP))
