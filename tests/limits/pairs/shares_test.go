@@ -1,0 +1,341 @@
+package pairs_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Shares beside other features. See docs/pairs.md.
+
+// asTenant names the tenant of a request.
+func asTenant(name string) func(*http.Request) { return testkit.With("X-Tenant", name) }
+
+// sharesBy has tenants share what a policy limits.
+func sharesBy() ginlimit.Option {
+	return ginlimit.WithShares(func(c *gin.Context) (string, int) { return c.GetHeader("X-Tenant"), 1 })
+}
+
+// shared returns a policy named "p" whose clients' tenants share its limits.
+func shared(t *testing.T, b testkit.Backend, opts ...ginlimit.PolicyOption) *counted {
+	t.Helper()
+	return counts(t, b, append(opts, sharesBy())...)
+}
+
+// asks sends requests of a tenant for the model, and wants their statuses.
+func (c *counted) asks(t *testing.T, tenant string, codes ...int) {
+	t.Helper()
+	for i, code := range codes {
+		require.Equal(t, code, c.send("model", asTenant(tenant)).Code, "%s, request %d: %+v", tenant, i, c.found)
+	}
+}
+
+// may wants that a tenant may take so many tokens of the model now.
+func (c *counted) may(t *testing.T, tenant string, want int) {
+	t.Helper()
+	r, err := c.Share(tenant, 1).Peek(t.Context(), "model")
+	require.NoError(t, err)
+	require.Equal(t, want, r.Remaining, tenant)
+}
+
+// TestSharesAndIdentities: a request that the tenant's share denies takes nothing of an identity, and one
+// that an identity denies nothing of the share.
+func TestSharesAndIdentities(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		all := ginlimit.PerHour(5)
+		p := shared(t, b, ginlimit.PerHour(8), withAll(all))
+		p.asks(t, "a", 200, 200, 200, 200, 429)
+		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
+		p.leftOfAll(t, 1, all)
+		p.may(t, "b", 2)
+		p.asks(t, "b", 200, 429)
+		require.Equal(t, ginlimit.CauseRate, p.found.Cause)
+		require.Equal(t, "all", p.found.Name)
+		p.may(t, "b", 1)
+	})
+}
+
+// TestWhatATenantSettlesIsItsOwn: what its request did not use, and what it used beyond its estimate.
+func TestWhatATenantSettlesIsItsOwn(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		used := 1
+		p := shared(t, b, ginlimit.PerHour(16), ginlimit.WithCost(func(*gin.Context) int { return 4 }),
+			ginlimit.WithSettle(func(*gin.Context) int { return used }))
+		p.asks(t, "a", 200)
+		p.may(t, "a", 7) // it holds 1, and 8 with 7 more, of which 8 are free
+		p.may(t, "b", 8) // of the 15 that are free
+		used = 6
+		p.asks(t, "a", 200)
+		p.may(t, "a", 1) // it holds 7, and 9 are free
+		p.may(t, "b", 5)
+	})
+}
+
+// TestWhatATenantGivesBackIsItsOwn: a refunded request, and a Refund by hand. What is more than the tenant
+// holds comes from all others.
+func TestWhatATenantGivesBackIsItsOwn(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		fails := true
+		p := shared(t, b, ginlimit.PerHour(8), ginlimit.WithRefund(func(*gin.Context) bool { return fails }))
+		p.asks(t, "a", 200)
+		p.may(t, "a", 4)
+		fails = false
+		p.asks(t, "a", 200, 200)
+		p.asks(t, "b", 200, 200)
+		p.may(t, "a", 1)
+		testkit.RequireMade(t, p.Share("a", 1).Refund(t.Context(), "model", 1))
+		p.may(t, "a", 2)
+		p.may(t, "b", 2)
+		testkit.RequireMade(t, p.Share("a", 1).Refund(t.Context(), "model", 2))
+		p.may(t, "a", 4) // one of them was b's: 7 are free
+		p.may(t, "b", 3)
+	})
+}
+
+// TestAReservationIsTheTenants: it needs room in the share, and what it is settled with is the tenant's,
+// debt too.
+func TestAReservationIsTheTenants(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := shared(t, b, ginlimit.PerHour(12))
+		a := p.Share("a", 1)
+		r, err := a.Reserve(t.Context(), "model", 7)
+		require.NoError(t, err)
+		require.True(t, r.Result().Allowed, "a tenant that holds nothing may take what there is")
+		more, err := a.Reserve(t.Context(), "model", 1)
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.CauseShare, more.Result().Cause)
+		require.NoError(t, r.Settle(t.Context(), 2))
+		p.may(t, "a", 4)
+		r, err = a.Reserve(t.Context(), "model", 4)
+		require.NoError(t, err)
+		p.may(t, "b", 3)
+		require.NoError(t, r.Settle(t.Context(), 14)) // 4 of debt
+		p.may(t, "b", 0)
+		testkit.RequireMade(t, a.Reset(t.Context(), "model"))
+		p.may(t, "b", 6)
+		r, err = a.Reserve(t.Context(), "model", 2) // perhaps in the millisecond of the reset
+		require.NoError(t, err)
+		require.NoError(t, r.Cancel(t.Context()))
+		p.may(t, "a", 6)
+	})
+}
+
+// TestSharedLimitsHaveNoLease: both together are an error, and a lease that is the limiter's default is
+// for other policies.
+func TestSharedLimitsHaveNoLease(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second))
+		_, err := l.Policy("both", ginlimit.PerHour(8), sharesBy(), ginlimit.WithLease(time.Second))
+		require.ErrorContains(t, err, "WithLease and WithShares do not go together")
+		p := shared(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(8), ginlimit.WithKey(testkit.Everybody))
+		for range 4 {
+			r, err := p.Share("a", 1).Allow(t.Context(), "model")
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.Equal(t, ginlimit.FromRedis, r.Source)
+		}
+		p.may(t, "a", 0)
+	})
+}
+
+// TestSlotsAreNotShared: tenants take slots in the order in which they come. A request that the share
+// denies has no slot, and one that finds no slot takes nothing.
+func TestSlotsAreNotShared(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := shared(t, b, ginlimit.PerHour(4), ginlimit.InFlight(2))
+		a, other := p.Share("a", 1), p.Share("b", 1)
+		take := func(p *ginlimit.Policy) *ginlimit.Slot {
+			s, err := p.Acquire(t.Context(), "model")
+			require.NoError(t, err)
+			return s
+		}
+		first, second := take(a), take(a)
+		require.True(t, second.Result().Allowed)
+		require.Equal(t, ginlimit.CauseInFlight, take(other).Result().Cause)
+		first.Release()
+		second.Release()
+		time.Sleep(time.Second)
+		require.Equal(t, ginlimit.CauseShare, take(a).Result().Cause)
+		held := take(other)
+		require.True(t, held.Result().Allowed)
+		require.True(t, take(p.Share("c", 1)).Result().Allowed, "the denied one had no slot")
+		held.Release()
+	})
+}
+
+// TestATenantWaitsForItsShare in a queue, and holds up nobody who is below its own.
+func TestATenantWaitsForItsShare(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := shared(t, b, ginlimit.PerMinute(60).WithBurst(8), ginlimit.WithQueue(4, time.Minute))
+		p.asks(t, "a", 200, 200, 200, 200)
+		start := time.Now()
+		waits := make(chan error, 1)
+		go func() { waits <- p.Share("a", 1).Wait(context.Background(), "model") }()
+		time.Sleep(100 * time.Millisecond)
+		before := time.Now()
+		p.asks(t, "b", 200)
+		require.Less(t, time.Since(before), 50*time.Millisecond)
+		require.NoError(t, <-waits)
+		// It held 4 with 4 free; 3 were free after b's. It needs 5 - own ≤ free: each second gives it
+		// back half a token, and frees one.
+		require.InDelta(t, 1250*time.Millisecond, time.Since(start), float64(300*time.Millisecond))
+	})
+}
+
+// TestABanIsOfTheTenant that was denied.
+func TestABanIsOfTheTenant(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := shared(t, b, ginlimit.PerMinute(60).WithBurst(8), ginlimit.WithBan(time.Hour, 2*time.Hour))
+		p.asks(t, "a", 200, 200, 200, 200, 429)
+		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
+		time.Sleep(time.Minute)
+		p.asks(t, "a", 429)
+		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
+		p.asks(t, "b", 200, 200)
+		testkit.RequireMade(t, p.Share("a", 1).Reset(t.Context(), "model"))
+		p.asks(t, "a", 200, 200)
+	})
+}
+
+// TestAFloorIsNoTenantsShare: what is free for tenants is above the floor.
+func TestAFloorIsNoTenantsShare(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		limit := ginlimit.PerHour(12)
+		p := shared(t, b, limit, ginlimit.WithFloor(4))
+		urgent := testkit.NewPolicy(t, b.Limiter, "p", limit, testkit.ByUser(), sharesBy())
+		p.asks(t, "a", 200, 200, 200, 200, 429)
+		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
+		r, err := urgent.Share("a", 1).Peek(t.Context(), "model")
+		require.NoError(t, err)
+		require.Equal(t, 2, r.Remaining, "it holds 4, and 8 are free")
+		r, err = urgent.Share("b", 1).AllowN(t.Context(), "model", 6)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		p.asks(t, "c", 429)
+		require.Equal(t, ginlimit.CauseRate, p.found.Cause)
+	})
+}
+
+// TestCalendarQuotasAreNotShared: they are an error, and so are windows; as a default of the limiter,
+// shares are for policies of token buckets alone.
+func TestCalendarQuotasAreNotShared(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t, sharesBy())
+	quota := ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil))
+	window := ginlimit.PerHour(3).WithAlgorithm(ginlimit.SlidingWindow)
+	_, err := l.Policy("both", ginlimit.PerHour(8), quota, window, sharesBy())
+	require.ErrorContains(t, err, quota.String()+" cannot be shared")
+	require.ErrorContains(t, err, window.String()+" cannot be shared")
+	p, err := l.Policy("quota", quota)
+	require.NoError(t, err)
+	for _, allowed := range []bool{true, true, false} {
+		r, err := p.Allow(t.Context(), "model")
+		require.NoError(t, err)
+		require.Equal(t, allowed, r.Allowed)
+	}
+	_, err = p.Share("a", 1).Allow(t.Context(), "model")
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+}
+
+// TestSharesOfAPlan: the tenants of a client share the limits of its plan. A plan that cannot be shared
+// goes to the error handler.
+func TestSharesOfAPlan(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := shared(t, b, ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+			if client == "window" {
+				return []ginlimit.Limit{ginlimit.PerHour(8).WithAlgorithm(ginlimit.FixedWindow)}, nil
+			}
+			return []ginlimit.Limit{ginlimit.PerHour(8)}, nil
+		}))
+		p.asks(t, "a", 200, 200, 200, 200, 429)
+		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
+		p.asks(t, "b", 200)
+		require.Equal(t, 200, p.send("another", asTenant("a")).Code, "another client's bucket")
+		require.Equal(t, 500, p.send("window", asTenant("a")).Code)
+		require.ErrorContains(t, p.errs[0], "cannot be shared")
+	})
+}
+
+// TestADryRunOfShares counts, and denies nobody; what it would deny takes nothing.
+func TestADryRunOfShares(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := shared(t, b, ginlimit.PerHour(8), ginlimit.WithDryRun())
+		p.asks(t, "a", 200, 200, 200, 200, 200, 200)
+		require.False(t, p.found.Allowed)
+		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
+		p.may(t, "b", 2)
+	})
+}
+
+// TestADenialOfAShareIsRemembered for its tenant alone, until the tenant's charge fits.
+func TestADenialOfAShareIsRemembered(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := shared(t, testkit.Backend{Limiter: testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())},
+			ginlimit.PerMinute(60).WithBurst(8))
+		p.asks(t, "a", 200, 200, 200, 200, 429)
+		require.Equal(t, ginlimit.FromRedis, p.found.Source)
+		p.asks(t, "a", 429)
+		require.Equal(t, ginlimit.FromCache, p.found.Source)
+		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
+		retry := p.found.RetryAfter
+		require.InDelta(t, 500*time.Millisecond, retry, float64(30*time.Millisecond), "alone, a token that flows back counts twice")
+		p.asks(t, "b", 200)
+		require.Equal(t, ginlimit.FromRedis, p.found.Source)
+		time.Sleep(retry)
+		p.asks(t, "a", 429) // b has taken of what was free
+		require.Equal(t, ginlimit.FromRedis, p.found.Source)
+		require.NoError(t, p.Share("a", 1).Refund(t.Context(), "model", 1))
+		p.asks(t, "a", 200)
+	})
+}
+
+// TestSharesInAnOutage: each process decides by the same rule on its share of the limit. Who holds what
+// is another matter there than in Redis.
+func TestSharesInAnOutage(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := failingLocal(t, b, ginlimit.WithReplicas(2))
+		p := shared(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(16))
+		p.asks(t, "a", 200, 200, 200, 200, 200, 200, 200, 200, 429)
+		require.Equal(t, ginlimit.FromRedis, p.found.Source)
+		loseRedis(t, b, l)
+		p.asks(t, "a", 200, 200, 200, 200, 429) // of 8
+		require.Equal(t, ginlimit.FromLocal, p.found.Source)
+		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
+		p.asks(t, "b", 200, 200, 429)
+		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
+		findRedis(t, b, l)
+		p.asks(t, "a", 429)
+		p.asks(t, "b", 200)
+		require.Equal(t, ginlimit.FromRedis, p.found.Source)
+	})
+}
+
+// TestSharesWhereverTheyAreDecided: on a server and in an outage by the rule; while a hash slot migrates,
+// who comes first is served first, and the limit holds.
+func TestSharesWhereverTheyAreDecided(t *testing.T) {
+	onEveryPlace(t, func(t *testing.T, at place) {
+		p := shared(t, testkit.Backend{Limiter: at.limiter}, ginlimit.PerHour(8))
+		at.begin()
+		if at.name == "migrating" {
+			p.asks(t, "a", 200, 200, 200, 200, 200, 200, 200, 200, 429)
+			p.asks(t, "b", 429)
+			require.Equal(t, ginlimit.CauseRate, p.found.Cause)
+			return
+		}
+		p.asks(t, "a", 200, 200, 200, 200, 429)
+		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
+		require.Equal(t, at.source, p.found.Source)
+		p.asks(t, "b", 200, 200, 429)
+		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
+	})
+}
