@@ -102,7 +102,7 @@ func (q *question) end(ctx context.Context, n int, err error) (Result, error) {
 // endWith records a result, and returns it.
 func (q *question) endWith(ctx context.Context, n int, r Result, err error) (Result, error) {
 	if err == nil {
-		q.policy.warnBurst(ctx, &q.answers[0], n, r)
+		q.policy.warnBurst(ctx, &q.answers[0], r)
 	}
 	if q.observed.observers != nil {
 		a := &q.answers[0]

@@ -153,7 +153,7 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 		return Result{}, failure{err: err, store: state.failure()}
 	}
 	r := state.decision.result(p)
-	p.warnBurst(ctx, &state.answers[state.own(p)], n, r)
+	p.warnBurst(ctx, &state.answers[state.own(p)], r)
 	return r, failure{store: state.failure()}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/gin-gonic/gin"
@@ -95,13 +94,13 @@ func (p *Policy) checkTenant() error {
 // busy, times its weight. With fewer, a tenant below its share is denied by chance.
 const tokensPerTenant = 8
 
-// warnBurst logs once that a burst is too small for the tenants that share it, as a charge of n tokens was
-// denied because of that or may be.
-func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, n int, r Result) {
-	if !a.Shared || a.Allowed || n < 1 || a.Weights > math.MaxInt64/tokensPerTenant/int64(n) {
+// warnBurst logs once that a burst is too small for the tenants that share it, as a charge was denied
+// because of that or may be.
+func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
+	if !a.Shared {
 		return
 	}
-	want := tokensPerTenant * int64(n) * a.Weights
+	want := tokensPerTenant * a.Load
 	if int64(r.Limit.burst()) < want && !p.burstWarned.Swap(true) {
 		p.logger.WarnContext(ctx, "ginlimit: the burst is too small for the tenants that share it; "+
 			"tenants below their share may be denied because of others",

@@ -21,7 +21,7 @@ type Verdict struct {
 	Allowed    bool
 	Banned     bool  // it is denied, and the client is banned
 	Shared     bool  // it is denied as its tenant has its share of the resource, which others have too
-	Weights    int64 // if Shared: the weights of all tenants that hold something
+	Load       int64 // if Shared: one charge's tokens times the weights of all tenants that hold something
 	Granted    int64 // tokens
 	Resource   int   // its index in the set, Uncounted or Prohibited
 	Remaining  int64 // whole tokens; math.MaxInt64 if they are not counted
@@ -169,7 +169,7 @@ type tenantShare struct {
 	retry     time.Duration // until a charge fits the share that is denied; 0 if it fits
 	more      time.Duration // until there is another token
 	blocked   bool          // the tenant is
-	weights   int64         // of all tenants that hold something
+	load      int64         // a charge's tokens times the weights of all tenants that hold something
 }
 
 // shareOf returns what charges of n tokens leave of a tenant's share in the state found.
@@ -177,9 +177,8 @@ func shareOf(b *bucket.Bucket, found bucket.State, charges, n int64) tenantShare
 	if found.Shares == nil {
 		return tenantShare{}
 	}
-	after, share := found, tenantShare{
-		bounds: true, blocked: found.Shares.Block > 0, weights: found.Shares.Weights,
-	}
+	load := min(bucket.MaxUnits, float64(n)*float64(found.Shares.Weights))
+	after, share := found, tenantShare{bounds: true, blocked: found.Shares.Block > 0, load: int64(load)}
 	if charges > 0 {
 		after = b.Charged(found, charges, n)
 	}
@@ -197,7 +196,7 @@ func (t *tenantShare) restrict(v *Verdict, allowed bool) {
 	}
 	v.Remaining = min(v.Remaining, t.remaining)
 	if !allowed && v.RetryAfter >= 0 && t.retry > 0 && t.retry >= v.RetryAfter {
-		v.RetryAfter, v.Shared, v.Weights = t.retry, !t.blocked, t.weights
+		v.RetryAfter, v.Shared, v.Load = t.retry, !t.blocked, t.load
 	}
 	v.ResetAfter = max(v.ResetAfter, t.retry)
 }

@@ -1,0 +1,87 @@
+//go:build integration
+
+package limits_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestTenantsEqualTheModelOnRedis gives the model the levels in Redis before each step; the step may then
+// come some milliseconds later.
+func TestTenantsEqualTheModelOnRedis(t *testing.T) {
+	t.Parallel()
+	const steps, clocks = 500, 3 // ms by which the model's clock is late, so that it is never early
+	for seed, c := range tenantTraces() {
+		if c.limits[0].Period > time.Minute || c.limits[0].Period < time.Second {
+			continue // too slow, or too fast for real time
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := testkit.RedisEngine(t, ginlimit.TokenBucket)
+			p, m := c.policy(t, e.Limiter), c.model()
+			start, checked := time.Now(), 0
+			for i, s := range testkit.TenantTrace(uint64(100+seed), steps, c.limits, c.most, false) {
+				time.Sleep(min(s.Wait, 20*time.Millisecond))
+				before := time.Now()
+				m.Now = max(m.Now, before.Sub(start).Milliseconds()-clocks)
+				for _, l := range c.limits {
+					m.Bucket("k", l).At(found(t, e, "shared|k", l).Missing)
+				}
+				got, err := s.Apply(t.Context(), p, "k")
+				require.NoError(t, err)
+				passed := time.Since(before).Milliseconds()
+				if err := s.Check(m, "k", passed+clocks+1, c.limits, got); err != nil {
+					require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", 100+seed, i, s, err, got)
+				}
+				if got.Granted > 0 && passed < 3 {
+					checked++
+				}
+			}
+			require.Greater(t, checked, steps/100)
+		})
+	}
+}
+
+// TestTenantsOnACluster: what tenants hold is on the node of the bucket, for every client of many.
+func TestTenantsOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testkit.StartCluster(t, 3)})
+	t.Cleanup(func() { _ = cluster.Close() })
+	limiter := testkit.NewLimiter(t, cluster, testkit.Patient(), ginlimit.WithDenyCache(0))
+	p := testkit.NewPolicy(t, limiter, "shared", ginlimit.PerHour(8), ginlimit.PerDay(20).WithBurst(16),
+		ginlimit.WithShares(unusedTenant))
+	for i := range 40 {
+		client := fmt.Sprintf("client %d", i)
+		a, b := p.Share("a", 1), p.Share("b", 1)
+		for _, want := range []struct {
+			p       *ginlimit.Policy
+			granted int
+			cause   ginlimit.Cause
+		}{{a, 4, 0}, {a, 0, ginlimit.CauseShare}, {b, 2, 0}, {b, 0, ginlimit.CauseShare}} {
+			r, err := want.p.AllowUpTo(t.Context(), client, 9)
+			require.NoError(t, err)
+			require.Equal(t, want.granted, r.Granted, "%+v", r)
+			require.Equal(t, want.cause, r.Cause)
+		}
+		require.NoError(t, a.Block(t.Context(), client, time.Hour))
+		r, err := a.Allow(t.Context(), client)
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.CauseRate, r.Cause)
+		require.InDelta(t, time.Hour, r.RetryAfter, float64(time.Minute))
+		require.NoError(t, a.Reset(t.Context(), client))
+		require.NoError(t, b.Refund(t.Context(), client, 1))
+		for tenant, want := range map[*ginlimit.Policy]int{a: 4, b: 3} {
+			r, err := tenant.Peek(t.Context(), client)
+			require.NoError(t, err)
+			require.Equal(t, want, r.Remaining)
+		}
+	}
+}
