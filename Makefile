@@ -1,5 +1,7 @@
 # The steps of .ci/run, one by one. `bash .ci/run` decides what lands.
 
+SHELL = bash
+.SHELLFLAGS = -o pipefail -c
 BIN ?= $(CURDIR)/bin
 FUZZTIME ?= 5s
 MODULES = $(shell git ls-files '*go.mod' | xargs -n 1 dirname)
