@@ -45,6 +45,11 @@ var (
 	leaseScripts = stage{"tests/scripts", []string{"-test.run", "Lease|Held|EachBucketIsReadOnce"}}
 	leases       = stage{"tests/limits tests/limits/pairs", []string{"-test.run", "Lease|ByHand"}}
 
+	sharesInProcess = stage{"tests/limits tests/limits/pairs", []string{"-test.run", "TestTenants.*InProcess|Share|Tenant",
+		"-test.skip", "Miniredis|.*/(server|in turn|outage|migrating)"}}
+	shares = stage{"tests/scripts tests/limits tests/limits/pairs", []string{"-test.run", "Share|Tenant",
+		"-test.skip", "InProcess|.*/local"}}
+
 	bucketTests   = stage{"internal/bucket", nil}
 	ruleTests     = stage{"internal/rules", nil}
 	receiptTests  = stage{"internal/receipt", nil}
@@ -75,6 +80,7 @@ var targets = []target{
 	{"internal/bucket/share.go", []stage{bucketTests, memoryTests, denyTests}},
 	{"internal/bucket/slots.go", []stage{bucketTests, memoryTests}},
 	{"internal/bucket/ban.go", []stage{bucketTests, memoryTests}},
+	{"internal/bucket/tenants.go", []stage{bucketTests, memoryTests, denyTests, ruleTests, sharesInProcess}},
 	{"internal/bucket/op.go", []stage{bucketTests, dispatchTests, memoryTests, scripts}},
 	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
@@ -138,6 +144,7 @@ var targets = []target{
 	{"internal/dispatch/roundtrip.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/send.go", []stage{dispatchTests, dispatchSim}},
 	{"internal/dispatch/slots.go", []stage{dispatchTests, dispatchSim}},
+	{"internal/dispatch/tenants.go", []stage{dispatchTests, shares}},
 	{"internal/dispatch/stats.go", []stage{dispatchTests, dispatchSim}},
 	{"lua/kind/token.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
 	{"lua/fast/fixed.lua", []stage{fixed, scripts, windows, settled, simulation, kinds, rules, traces}},
@@ -154,10 +161,15 @@ var targets = []target{
 	{"internal/plancache/source.go", []stage{planTests, plans}},
 	{"internal/redisstore/answers.go", []stage{storeTests, planTests, plans}},
 	{"internal/redisstore/reply.go", []stage{storeTests}},
+	{"internal/redisstore/tenants.go", []stage{storeTests, shares}},
+	{"lua/shares.lua", []stage{shares}},
+	{"lua/tenants.lua", []stage{shares}},
+	{"lua/fast/tenants.lua", []stage{shares}},
 	{"internal/redisstore/script.go", []stage{storeTests}},
 	{"internal/memory/store.go", []stage{memoryTests}},
 	{"internal/memory/record.go", []stage{memoryTests, scripts}},
 	{"internal/memory/ban.go", []stage{memoryTests}},
 	{"internal/memory/window.go", []stage{memoryTests}},
+	{"internal/memory/tenants.go", []stage{memoryTests, sharesInProcess}},
 	{"internal/memory/log.go", []stage{memoryTests}},
 }
