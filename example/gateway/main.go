@@ -87,7 +87,7 @@ func router(limiter *ginlimit.Limiter) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery())
-	limit := limiter.Handler("api key", ginlimit.PerMinute(3000),
+	limit := limiter.Handler("api key", ginlimit.PerMinute(6000),
 		ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1)), ginlimit.InFlight(2),
 		ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")), ginlimit.WithCost(estimate), ginlimit.WithSettle(used),
 		ginlimit.WithIdentity("user", ginlimit.ByValue("user"), ginlimit.InFlight(3)),

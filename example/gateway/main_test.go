@@ -44,16 +44,16 @@ func TestGateway(t *testing.T) {
 	const cheap = `{"prompt":"one two","max_tokens":1}` // 2 tokens and 1
 	first, text := ask("alice", `{"prompt":"Why is the sky blue?","max_tokens":400}`)
 	require.Equal(t, http.StatusOK, first.StatusCode)
-	require.Equal(t, 3000-406, left(first), "the estimate")
+	require.Equal(t, 6000-406, left(first), "the estimate")
 	usage := regexp.MustCompile(`event:usage\ndata:(\d+)`).FindStringSubmatch(text)
 	require.NotNil(t, usage, text)
 	used, err := strconv.Atoi(usage[1])
 	require.NoError(t, err)
 	require.Equal(t, 6+strings.Count(text, "event:token"), used)
 	second, _ := ask("alice", cheap)
-	require.GreaterOrEqual(t, left(second), 3000-used-3, "what was used")
+	require.GreaterOrEqual(t, left(second), 6000-used-3, "what was used")
 
-	refused, body := ask("bob", `{"prompt":"`+strings.Repeat("long ", 2200)+`","max_tokens":1000}`)
+	refused, body := ask("bob", `{"prompt":"`+strings.Repeat("long ", 5000)+`","max_tokens":1000}`)
 	require.Equal(t, http.StatusTooManyRequests, refused.StatusCode)
 	require.Empty(t, refused.Header.Get("Retry-After"), "it is never allowed")
 	require.Contains(t, body, "retrying will not help")
@@ -74,6 +74,20 @@ func TestGateway(t *testing.T) {
 		})
 	}
 	all.Wait()
+	// Alice has what she may hold of the account with both of her keys, and bob still has his share.
+	for _, c := range []struct {
+		key    string
+		tokens int
+		status int
+	}{{"alice", 5000, 200}, {"alice-ci", 4000, 200}, {"alice-ci", 1500, 429}, {"bob", 5500, 200}} {
+		prompt := strings.Repeat("x", 4*c.tokens)
+		response, text := ask(c.key, `{"prompt":"`+prompt+`","max_tokens":1}`)
+		require.Equal(t, c.status, response.StatusCode, c.key)
+		if c.status == http.StatusTooManyRequests {
+			require.Contains(t, text, "Others share this limit")
+			require.NotEmpty(t, response.Header.Get("Retry-After"))
+		}
+	}
 	stranger, _ := ask("mallory", cheap)
 	require.Equal(t, http.StatusUnauthorized, stranger.StatusCode)
 	stop()
