@@ -88,7 +88,7 @@ func run(ctx context.Context, addr, redisURL string, out io.Writer) error {
 
 	fmt.Fprintf(out, `Listening on %s, counting in %s.
 
-Open http://localhost:%[3]s to compare the algorithms. Or try, from another terminal:
+Open http://localhost:%[3]s to compare the algorithms and to see fair shares. Or try, from another terminal:
 
     curl -i localhost:%[3]s/ping            # 100 a minute for these routes together
     curl -i -X POST localhost:%[3]s/login   # and 5 per 15 minutes: the sixth is 429
@@ -152,6 +152,7 @@ func newProcess(limiter *ginlimit.Limiter) (*process, error) {
 		return nil, err
 	}
 	r.GET("/try", tries.middleware(), answer("admitted"))
+	addShares(r, limiter)
 
 	limited := r.Group("/", limiter.Handler("all", ginlimit.PerMinute(100)))
 	limited.GET("/ping", answer("pong"))

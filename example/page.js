@@ -213,11 +213,14 @@ function limitText() {
 }
 const query = fields => String(new URLSearchParams(fields)).replaceAll('%2F', '/')
 
+// fill colours a slider up to its thumb.
+function fill(slider) {
+  slider.style.setProperty('--fill', `${100 * (slider.value - slider.min) / (slider.max - slider.min)}%`)
+}
+
 function showLimit() {
   const period = periodText(periods[$('period').value])
-  for (const slider of document.querySelectorAll('[type=range]')) {
-    slider.style.setProperty('--fill', `${100 * (slider.value - slider.min) / (slider.max - slider.min)}%`)
-  }
+  for (const id of ['rate', 'period', 'burst', 'traffic']) fill($(id))
   $('limit').textContent = limitText()
   $('rate-value').textContent = $('rate').value
   $('rate').setAttribute('aria-valuetext', `${count($('rate').value, 'request')} every ${period}`)
@@ -229,21 +232,27 @@ function showLimit() {
 }
 const traffic = () => Number($('traffic').value)
 
+// ask calls the application. It returns nothing if there is no answer, and the page says so.
+async function ask(method, path, fields) {
+  try {
+    const response = await fetch(`${path}?${query(fields)}`, { method, cache: 'no-store', signal: AbortSignal.timeout(30_000) })
+    if (!response.ok) throw new Error(await response.text())
+    const view = await response.json()
+    $('gone').hidden = true
+    return view
+  } catch {
+    $('gone').hidden = false
+  }
+}
+
 // call asks the application, one call after another, so that answers come in the order of the decisions.
 let calls = Promise.resolve(), port
 function call(method, path, fields = {}) {
   const limit = limitText(), process = fields.via
   const answered = calls.then(async () => {
-    try {
-      const response = await fetch(`${path}?${query({ limit, ...fields })}`, { method, cache: 'no-store', signal: AbortSignal.timeout(30_000) })
-      if (!response.ok) throw new Error(await response.text())
-      learn(await response.json(), limit, process)
-      $('gone').hidden = true
-      return true
-    } catch {
-      $('gone').hidden = false
-      return false
-    }
+    const view = await ask(method, path, { limit, ...fields })
+    if (view) learn(view, limit, process)
+    return Boolean(view)
   })
   calls = answered
   return answered
@@ -287,10 +296,11 @@ async function send(n) {
 }
 
 // Steady traffic is sent as its requests are due, and those that are due while the last ones are under way come together.
+const accrue = (due, rate, passed) => Math.min(due + rate * passed, rate) // at most a second's
 let due = 0, dueAt = seconds()
 setInterval(() => {
   const now = seconds()
-  due = Math.min(due + traffic() * (now - dueAt), traffic()) // at most a second's
+  due = accrue(due, traffic(), now - dueAt)
   dueAt = now
   if (due >= 1 && !sending && $('gone').hidden) {
     const n = Math.floor(due)

@@ -28,8 +28,7 @@ func application(t *testing.T, url string) (*gin.Engine, *playground) {
 	if own != nil {
 		t.Cleanup(own.Close)
 	}
-	p := &playground{redis: own}
-	for i := range p.processes {
+	p := playgroundOn(t, own, func() *redis.Client {
 		rdb := connect()
 		options := *rdb.Options()
 		require.NoError(t, rdb.Close())
@@ -37,7 +36,17 @@ func application(t *testing.T, url string) (*gin.Engine, *playground) {
 		options.DialerRetries, options.MaxRetries = 1, -1
 		rdb = redis.NewClient(&options)
 		t.Cleanup(func() { _ = rdb.Close() })
-		limiter, err := newLimiter(rdb, ginlimit.WithTimeout(time.Minute)) // of a slow machine
+		return rdb
+	})
+	return p.processes[0].handler, p
+}
+
+// playgroundOn returns two processes, each with a client of its own.
+func playgroundOn(t *testing.T, own *ownRedis, connect func() *redis.Client) *playground {
+	t.Helper()
+	p := &playground{redis: own}
+	for i := range p.processes {
+		limiter, err := newLimiter(connect(), ginlimit.WithTimeout(time.Minute)) // of a slow machine
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = limiter.Close() })
 		p.processes[i], err = newProcess(limiter)
@@ -45,7 +54,7 @@ func application(t *testing.T, url string) (*gin.Engine, *playground) {
 	}
 	p.processes[1].port = "8081"
 	addPage(p.processes[0].handler, p)
-	return p.processes[0].handler, p
+	return p
 }
 
 // ask sends a request with header fields, given as name and value.
@@ -72,7 +81,7 @@ func play(t *testing.T, r http.Handler, method, path, limit, rest string) (view 
 func TestPageIsOfThisServerOnly(t *testing.T) {
 	r, _ := application(t, "")
 	files := map[string]string{"/": "text/html; charset=utf-8", "/page.css": "text/css; charset=utf-8",
-		"/page.js": "text/javascript; charset=utf-8"}
+		"/page.js": "text/javascript; charset=utf-8", "/shares.js": "text/javascript; charset=utf-8"}
 	size := 0
 	for path, contentType := range files {
 		response := ask(r, "GET", path)
@@ -336,7 +345,8 @@ func TestOtherSitesDoNotPlay(t *testing.T) {
 		{"Sec-Fetch-Site", "cross-site"},
 		{"Sec-Fetch-Site", "same-site"}, // another port of this machine
 	} {
-		for _, path := range []string{"/redis/stop", "/redis/start", "/play?limit=5/m&n=1&via=0", "/play/reset?limit=5/m"} {
+		for _, path := range []string{"/redis/stop", "/redis/start", "/play?limit=5/m&n=1&via=0",
+			"/play/reset?limit=5/m", "/play/shares?" + sharesQuery("0", [3]int{1, 1, 1}, [3]string{"1", "1", "1"})} {
 			require.Equal(t, http.StatusForbidden, ask(r, "POST", path, fields...).Code, fields)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -73,33 +74,55 @@ func (p *playground) send(c *gin.Context) {
 	if !ok {
 		return
 	}
-	n, err := strconv.Atoi(c.Query("n"))
-	if err != nil || n < 1 || n > maxRequests {
-		c.String(http.StatusBadRequest, "n: want a whole number from 1 to %d\n", maxRequests)
+	n, ok := number(c, c.Query("n"), 1)
+	if !ok {
 		return
 	}
-	via, err := strconv.Atoi(c.Query("via"))
-	if err != nil || via < 0 || via >= len(p.processes) {
-		c.String(http.StatusBadRequest, "via: want 0 or 1\n")
+	handler, ok := p.via(c)
+	if !ok {
 		return
 	}
 
 	answers := new([len(algorithms)]tally)
 	for range n {
 		for i, a := range algorithms {
-			request := c.Request.Clone(c.Request.Context())
-			request.Method, request.Body, request.ContentLength = http.MethodGet, http.NoBody, 0
-			request.URL.Path = "/try"
-			query := request.URL.Query()
+			query := c.Request.URL.Query()
 			query.Set("algorithm", a.name)
-			request.URL.RawQuery = query.Encode()
-			answers[i].add(p.processes[via].handler, request)
+			answers[i].add(handler, requestOf(c, "/try", query))
 		}
 		if c.Request.Context().Err() != nil {
 			return // the page is gone
 		}
 	}
 	p.tell(c, limit, answers)
+}
+
+// number reads how many requests to send, low or more, or answers that there is no such number.
+func number(c *gin.Context, text string, low int) (int, bool) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < low || n > maxRequests {
+		c.String(http.StatusBadRequest, "n: want a whole number from %d to %d\n", low, maxRequests)
+		return 0, false
+	}
+	return n, true
+}
+
+// via returns the process of the query, or answers that there is none.
+func (p *playground) via(c *gin.Context) (http.Handler, bool) {
+	via, err := strconv.Atoi(c.Query("via"))
+	if err != nil || via < 0 || via >= len(p.processes) {
+		c.String(http.StatusBadRequest, "via: want 0 or 1\n")
+		return nil, false
+	}
+	return p.processes[via].handler, true
+}
+
+// requestOf returns a request of the page's visitor.
+func requestOf(c *gin.Context, path string, query url.Values) *http.Request {
+	request := c.Request.Clone(c.Request.Context())
+	request.Method, request.Body, request.ContentLength = http.MethodGet, http.NoBody, 0
+	request.URL.Path, request.URL.RawQuery = path, query.Encode()
+	return request
 }
 
 // reset fills the client's buckets.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -306,28 +305,14 @@ func TestEverySize(t *testing.T) {
 			}
 			require.Equal(t, scheme == "dark", dark())
 			p.run(axe)
-			check := func(state string) {
-				for _, width := range []int64{1280, 360} {
-					what := fmt.Sprint(state, ", ", width)
-					p.do(chromedp.EmulateViewport(width, 740))
-					p.until(what, fmt.Sprintf(`document.documentElement.clientWidth === %d`, width))
-					require.Equal(t, width, eval[int64](p, `document.documentElement.scrollWidth`), "%s: it scrolls sideways", what)
-					assert.Empty(t, p.cutOff(), what)
-					p.run(`window.found = undefined; axe.run().then(r => {
-						window.found = r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' '))
-					})`)
-					p.until("axe has looked", `window.found !== undefined`)
-					assert.Empty(t, eval[[]string](p, `window.found`), what)
-				}
-			}
-			check("new")
+			p.accessible("new", 1280, 360)
 			p.send(50)
-			check("sent")
+			p.accessible("sent", 1280, 360)
 			p.click("#redis")
 			p.degraded()
 			p.send(10)
 			p.click("[name=closer][value=sliding-window]")
-			check("degraded")
+			p.accessible("degraded", 1280, 360)
 
 			p.click("#theme")
 			require.Equal(t, scheme == "light", dark(), "the other theme")

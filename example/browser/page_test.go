@@ -256,6 +256,23 @@ func (p page) cutOff() []string {
 		.map(e => e.tagName + '#' + e.id + '.' + e.className)`)
 }
 
+// accessible runs axe, which the page must have loaded, in each width. Nothing is cut off, or scrolls sideways.
+func (p page) accessible(state string, widths ...int64) {
+	p.t.Helper()
+	for _, width := range widths {
+		what := fmt.Sprint(state, ", ", width)
+		p.do(chromedp.EmulateViewport(width, 740))
+		p.until(what, fmt.Sprintf(`document.documentElement.clientWidth === %d`, width))
+		require.Equal(p.t, width, eval[int64](p, `document.documentElement.scrollWidth`), "%s: it scrolls sideways", what)
+		assert.Empty(p.t, p.cutOff(), what)
+		p.run(`window.found = undefined; axe.run().then(r => {
+			window.found = r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' '))
+		})`)
+		p.until("axe has looked", `window.found !== undefined`)
+		assert.Empty(p.t, eval[[]string](p, `window.found`), what)
+	}
+}
+
 // tabTo presses Tab, until the element has the focus if it has a name, and checks that one sees where the focus is.
 func (p page) tabTo(id string) {
 	p.t.Helper()

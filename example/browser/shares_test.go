@@ -1,0 +1,163 @@
+package browser
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// rates waits until a row of the table fits an expression of a (asks), g (gets), f (fair share) and d (denied).
+func (p page) rates(tenant, fits string) {
+	p.t.Helper()
+	p.until(tenant+": "+fits, fmt.Sprintf(`(() => {
+		const row = [...$('shares-table').rows].find(row => row.cells[0].textContent === %q)
+		const [a, g, f, d] = [...row.cells].slice(1).map(cell => parseFloat(cell.textContent))
+		return %s
+	})()`, tenant, fits))
+}
+
+// TestShares moves the sliders by keyboard, and sees what each tenant gets.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	program := example(t, "")
+	p := open(t, program.address)
+	asks := func(tenant string) string { return p.text("#" + tenant + " output") }
+	for _, tenant := range []string{"acme", "beta", "core"} {
+		require.Equal(t, "off", asks(tenant))
+		p.rates(tenant, `a === 0 && g === 0 && f === 0`)
+	}
+
+	p.press("#acme-asks", kb.ArrowRight, 40)
+	p.press("#beta-asks", kb.ArrowRight, 2)
+	require.Equal(t, "200 a second", asks("acme"))
+	require.Equal(t, "10 a second", eval[string](p, `$('beta-asks').getAttribute('aria-valuetext')`))
+	p.rates("acme", `f === 40 && a > 60 && g < a && d > 0`)
+	p.rates("beta", `f === 10 && g > 5 && d === 0`)
+	p.rates("core", `g === 0 && f === 0`)
+	p.rates("together", `f === 50`)
+	p.until("said", `/^acme gets [\d.]+, beta gets [\d.]+, core gets 0\.0 a second/.test($('shares-said').textContent)`)
+	require.Regexp(t, `^gets \d+\.\d a second$`, p.text("#acme .gets"))
+
+	t.Run("the drawing", func(t *testing.T) {
+		p.run(`$('shares').scrollIntoView()`)
+		for _, kind := range []string{"share-line", "share-area", "fair-line", "asks-line"} {
+			p.until(kind, fmt.Sprintf(`document.querySelector('[data-tenant=acme] .%s')?.getAttribute('d').length > 100`, kind))
+			p.until("it moves", fmt.Sprintf(`(() => {
+				const d = document.querySelector('[data-tenant=acme] .%s').getAttribute('d')
+				return (window.drawings ??= {}).%[2]s !== undefined && drawings.%[2]s !== d || void (drawings.%[2]s ??= d) || false
+			})()`, kind, strings.ReplaceAll(kind, "-", "_")))
+		}
+		require.Equal(t, []string{"now", "−10 s", "−20 s", "−30 s"},
+			eval[[]string](p, `[...document.querySelectorAll('#shares-lines > text')].map(e => e.textContent)`))
+		p.until("beta's line is below acme's", `tenants[0].now.gets > tenants[1].now.gets`)
+	})
+
+	t.Run("weights", func(t *testing.T) {
+		p.click("#shares [data-asks='300 200 100']")
+		require.Equal(t, []string{"300 a second", "200 a second", "100 a second"},
+			eval[[]string](p, `tenants.map(t => t.output.textContent)`))
+		p.do(chromedp.Focus(chromedp.CSS("#core [type=radio]")), chromedp.KeyEvent(kb.ArrowRight))
+		require.Equal(t, []int{1, 1, 2}, eval[[]int](p, `tenants.map(t => t.weight)`))
+		p.rates("acme", `f === 12.5`)
+		p.rates("core", `f === 25 && g > 0`)
+		p.until("core gets more, in proportion to its weight", `tenants[2].now.gets > 1.4 * tenants[0].now.gets`)
+	})
+
+	t.Run("another view has a bucket of its own", func(t *testing.T) {
+		var view struct {
+			Answers []struct{ Admitted, Refused int }
+		}
+		address := "http://" + program.address + "/play/shares?view=0123456789abcdef&via=0&n=10&n=0&n=0&weight=1&weight=1&weight=1"
+		response, err := http.Post(address, "", nil)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		require.NoError(t, json.NewDecoder(response.Body).Decode(&view))
+		assert.Equal(t, 10, view.Answers[0].Admitted)
+	})
+
+	t.Run("without Redis", func(t *testing.T) {
+		p.click("#redis")
+		p.degraded()
+		p.until("each process decides", `tenants.every(t => t.now.local && t.now.gets > 0)`)
+		p.run(`$('shares').scrollIntoView()`)
+		p.until("drawn", `document.querySelector('[data-tenant=acme] .away')?.getAttribute('d') !== ''`)
+		p.click("#redis")
+		p.recovered()
+	})
+
+	t.Run("stop", func(t *testing.T) {
+		p.click("#shares [data-asks='0 0 0']")
+		p.rates("together", `a === 0 && g === 0`)
+		require.Equal(t, "off", asks("core"))
+		require.False(t, eval[bool](p, `sharing`), "nothing is sent")
+	})
+	require.Zero(t, p.counts("token-bucket").admitted, "the algorithms are apart")
+}
+
+// TestSharesByTab comes to each control by Tab, in the order in which one reads them.
+func TestSharesByTab(t *testing.T) {
+	t.Parallel()
+	p := open(t, example(t, "").address)
+	p.do(chromedp.Focus(chromedp.CSS("[data-copy=curl]")))
+	for _, tenant := range []string{"acme", "beta", "core"} {
+		p.tabTo(tenant + "-asks")
+		p.do(chromedp.KeyEvent(kb.ArrowRight))
+		require.Equal(t, "5 a second", p.text("#"+tenant+" output"))
+		p.tabTo("")
+		require.Equal(t, tenant+"-weight", eval[string](p, `document.activeElement.name`))
+	}
+	for _, button := range []string{"200 10 0", "300 200 100", "0 0 0"} {
+		p.tabTo("")
+		p.do(chromedp.KeyEvent(kb.Enter))
+		require.Equal(t, button, eval[string](p, `tenants.map(t => t.asks).join(' ')`))
+	}
+}
+
+// TestSharesInEverySize has axe look at the view while it draws, down to 320 pixels.
+func TestSharesInEverySize(t *testing.T) {
+	t.Parallel()
+	for _, scheme := range []string{"light", "dark"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			axe := axe(t)
+			p := open(t, example(t, "").address, prefers("color-scheme", scheme))
+			p.run(axe)
+			p.click("#shares [data-asks='300 200 100']")
+			p.until("drawn", `tenants.every(t => t.now.gets > 5)`)
+			p.accessible("all ask", 1280, 360, 320)
+			require.True(t, eval[bool](p, `[...$('shares-table').querySelectorAll('td')].every(td => td.offsetHeight < 36)`), "numbers are on one line")
+			contrast := eval[[]float64](p, `(() => {
+				const light = color => {
+					const [r, g, b] = color.match(/[\d.]+/g).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+					return .2126 * r + .7152 * g + .0722 * b
+				}
+				const back = light(getComputedStyle($('shares')).backgroundColor)
+				return [...document.querySelectorAll('#shares-lines .share-line, #shares-lines .fair-line, #shares-lines .asks-line')].map(e => {
+					const line = light(getComputedStyle(e).stroke)
+					return (Math.max(line, back) + .05) / (Math.min(line, back) + .05)
+				})
+			})()`)
+			require.Len(t, contrast, 9)
+			for _, contrast := range contrast {
+				require.GreaterOrEqual(t, contrast, 4.5, "of lines")
+			}
+		})
+	}
+}
+
+func TestSharesInReducedMotion(t *testing.T) {
+	t.Parallel()
+	p := open(t, example(t, "").address, prefers("reduced-motion", "reduce"))
+	p.click("#shares [data-asks='200 10 0']")
+	p.until("drawn", `document.querySelector('[data-tenant=beta] .share-line')?.getAttribute('d').length > 100`)
+	require.Zero(t, eval[int](p, `document.getAnimations().length`))
+	p.run(`window.draws = []; new MutationObserver(() => draws.push(seconds())).observe($('shares-lines'), { childList: true })`)
+	p.until("it is drawn twice a second at most", `draws.length > 3 && draws.slice(1).every((t, i) => t - draws[i] > .4)`)
+}

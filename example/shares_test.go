@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+const testView = "0123456789abcdef"
+
+// sharesQuery is a call of the page, with the requests and the weight of each tenant.
+func sharesQuery(via string, n [3]int, weights [3]string) string {
+	query := url.Values{"view": {testView}, "via": {via}, "weight": weights[:]}
+	for _, n := range n {
+		query.Add("n", fmt.Sprint(n))
+	}
+	return query.Encode()
+}
+
+// sharesIn returns what each tenant gets in some seconds, after the burst is used, if each sends so many
+// requests in each tenth of a second.
+func sharesIn(t *testing.T, r http.Handler, seconds int, n [3]int, weights [3]string) (got [3]int) {
+	t.Helper()
+	const settle = 40
+	for step := range settle + 10*seconds {
+		response := ask(r, "POST", "/play/shares?"+sharesQuery(fmt.Sprint(step%replicas), n, weights))
+		require.Equal(t, http.StatusOK, response.Code, response.Body)
+		require.Equal(t, "no-store", response.Header().Get("Cache-Control"))
+		var view sharesView
+		require.NoError(t, json.Unmarshal(response.Body.Bytes(), &view))
+		for i, answer := range view.Answers {
+			require.Equal(t, n[i], answer.Admitted+answer.Refused, "each request is answered")
+			if step >= settle {
+				got[i] += answer.Admitted
+			}
+		}
+		time.Sleep(time.Second / 10)
+	}
+	return got
+}
+
+func TestSharesAreFair(t *testing.T) {
+	for name, c := range map[string]struct {
+		asks    [3]int // in each tenth of a second
+		weights [3]string
+		want    [3]int // in 10 seconds
+	}{
+		"a tenant alone has all":        {[3]int{8, 0, 0}, [3]string{"1", "5", "5"}, [3]int{500, 0, 0}},
+		"a light one gets what it asks": {[3]int{10, 1, 0}, [3]string{"1", "1", "1"}, [3]int{400, 100, 0}},
+		"whoever asks more often":       {[3]int{12, 5, 0}, [3]string{"1", "1", "1"}, [3]int{250, 250, 0}},
+		"weights of 1 and 2":            {[3]int{6, 0, 6}, [3]string{"1", "5", "2"}, [3]int{167, 0, 333}},
+		"weights of 1, 2 and 5":         {[3]int{10, 10, 10}, [3]string{"1", "2", "5"}, [3]int{62, 125, 313}},
+		"all ask for less":              {[3]int{2, 1, 1}, [3]string{"1", "1", "1"}, [3]int{200, 100, 100}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				p := playgroundOn(t, nil, func() *redis.Client { return b.Connect(t) })
+				got := sharesIn(t, p.processes[0].handler, 10, c.asks, c.weights)
+				for i := range got {
+					if asked := 100 * c.asks[i]; c.want[i] == asked {
+						require.Equal(t, asked, got[i], tenants[i])
+					}
+					require.InDelta(t, c.want[i], got[i], float64(c.want[i])/20, tenants[i])
+				}
+			})
+		})
+	}
+}
+
+// TestViewsAreApart has two visitors, and one that goes.
+func TestViewsAreApart(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := playgroundOn(t, nil, func() *redis.Client { return b.Connect(t) })
+		r := p.processes[0].handler
+		ask(r, "POST", "/play/shares?"+sharesQuery("0", [3]int{100, 0, 0}, [3]string{"1", "1", "1"}))
+		require.NotEmpty(t, b.Mini.Keys())
+		one := "/share?tenant=acme&weight=1&view="
+		require.Equal(t, http.StatusTooManyRequests, ask(r, "GET", one+testView).Code)
+		require.Equal(t, http.StatusOK, ask(r, "GET", one+"fedcba9876543210").Code)
+		require.Equal(t, http.StatusOK, ask(r, "GET", "/share?tenant=beta&weight=1&view="+testView).Code)
+		time.Sleep(time.Minute)
+		require.Empty(t, b.Mini.Keys(), "nothing is left of a view")
+	})
+}
+
+func TestHostileShares(t *testing.T) {
+	r, p := application(t, "")
+	refused := func(method, address, text string) {
+		t.Helper()
+		response := ask(r, method, address)
+		require.Equal(t, http.StatusBadRequest, response.Code, address)
+		require.Equal(t, text, response.Body.String(), "it repeats nothing of the request")
+		require.Contains(t, response.Header().Get("Content-Type"), "text/plain")
+	}
+	// with replaces fields of a query that is right.
+	with := func(query string, fields ...string) string {
+		values, err := url.ParseQuery(query)
+		require.NoError(t, err)
+		for i := 0; i < len(fields); i += 2 {
+			values[fields[i]] = strings.Split(fields[i+1], " ")
+		}
+		return values.Encode()
+	}
+	single := "view=" + testView + "&tenant=acme&weight=1"
+	call := sharesQuery("0", [3]int{1, 1, 1}, [3]string{"1", "1", "1"})
+	const wrongView, wrongWeight = "view: want 16 hexadecimal digits\n", "weight: want one of 1, 2, 5\n"
+	for _, view := range []string{"", "0", testView + "0", "0123456789ABCDEF", "0123456789abcde/", testView + "\n"} {
+		refused("GET", "/share?"+with(single, "view", view), wrongView)
+		refused("POST", "/play/shares?"+with(call, "view", view), wrongView)
+	}
+	for _, tenant := range []string{"", "delta", "ACME", strings.Repeat("a", 1<<12)} {
+		refused("GET", "/share?"+with(single, "tenant", tenant), "tenant: want one of acme, beta, core\n")
+	}
+	for _, weight := range []string{"0", "-1", "3", "1000", "1.0", "x", "9223372036854775808"} {
+		refused("GET", "/share?"+with(single, "weight", weight), wrongWeight)
+		refused("POST", "/play/shares?"+with(call, "weight", "1 2 "+weight), wrongWeight)
+	}
+	refused("GET", "/share?"+with(single, "weight", ""), wrongWeight)
+	for _, n := range []string{"-1", "101", "1e1", "x", "9223372036854775808"} {
+		refused("POST", "/play/shares?"+with(call, "n", "1 1 "+n), "n: want a whole number from 0 to 100\n")
+	}
+	for _, fields := range [][]string{{"n", ""}, {"n", "1 1"}, {"n", "1 1 1 1"}, {"weight", "1"}, {"weight", "1 1 1 1"}} {
+		refused("POST", "/play/shares?"+with(call, fields...), "n and weight: want one for each of acme, beta, core\n")
+	}
+	for _, via := range []string{"-1", "2", "x"} {
+		refused("POST", "/play/shares?"+with(call, "via", via), "via: want 0 or 1\n")
+	}
+	require.Empty(t, p.redis.Keys(), "nothing was counted")
+	require.Equal(t, http.StatusOK, ask(r, "GET", "/share?"+single).Code)
+	require.Equal(t, http.StatusOK, ask(r, "POST", "/play/shares?"+call).Code)
+}
+
+func TestSharesWithoutRedis(t *testing.T) {
+	r, _ := application(t, "")
+	ask(r, "POST", "/redis/stop")
+	response := ask(r, "POST", "/play/shares?"+sharesQuery("1", [3]int{100, 0, 1}, [3]string{"1", "1", "1"}))
+	require.Equal(t, http.StatusOK, response.Code)
+	var view sharesView
+	require.NoError(t, json.Unmarshal(response.Body.Bytes(), &view))
+	require.True(t, view.Answers[0].Local)
+	require.Positive(t, view.Answers[0].Refused)
+	require.Equal(t, 1, view.Answers[2].Admitted)
+}
+
+// TestCallsTakeTurns has more visitors than calls are answered at once, and one that leaves while it waits.
+func TestCallsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, begun, finish := gin.New(), 0, make(chan struct{})
+		r.GET("/", turns(2), func(*gin.Context) { begun++; <-finish })
+		ctx, leave := context.WithCancel(t.Context())
+		call := func(ctx context.Context) {
+			go r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+			synctest.Wait()
+		}
+		call(t.Context())
+		call(t.Context())
+		call(ctx)
+		call(t.Context())
+		require.Equal(t, 2, begun)
+		leave()
+		synctest.Wait()
+		require.Equal(t, 2, begun)
+		finish <- struct{}{}
+		synctest.Wait()
+		require.Equal(t, 3, begun)
+		close(finish)
+	})
+}
+
+// TestPageKnowsTheSharedLimit compares what the page has of the application.
+func TestPageKnowsTheSharedLimit(t *testing.T) {
+	html, err := os.ReadFile("page.html")
+	require.NoError(t, err)
+	require.Contains(t, string(html), "<code>"+sharedLimit.String()+"</code>")
+	for _, weight := range weights {
+		require.Contains(t, string(html), `<input type="radio" value="`+weight+`"`)
+	}
+	js, err := os.ReadFile("shares.js")
+	require.NoError(t, err)
+	require.Contains(t, string(js), fmt.Sprintf("const sharedRate = %d ", sharedLimit.Rate))
+	require.Contains(t, string(js), "['"+strings.Join(tenants[:], "', '")+"']")
+}
