@@ -11,6 +11,9 @@ import "math"
 //
 //	level = Σ weight × (finish - v) = Sum - Weights × v
 //
+// A level above the sum has units that no tenant has charged: by a policy that is not shared, say, or
+// as the rate was raised. They are added to the sum, so they flow back last.
+//
 // By a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998) a tenant
 // may hold no more than what is free, times its weight. A tenant that holds nothing may always
 // charge the bucket if that has room.
@@ -40,7 +43,7 @@ type Tenant struct {
 
 // Shares are what the tenants of a bucket hold. A nil *Shares denies nothing.
 type Shares struct {
-	Sum     int64 // of each tenant's weight × finish
+	Sum     int64 // of each tenant's weight × finish, and of what no tenant has charged
 	Weights int64 // of all tenants that hold something
 	Finish  int64 // of this tenant; NoFinish if it holds nothing
 	Held    int64 // the weight by which it holds that
@@ -61,6 +64,14 @@ func NewTenants(limit *Bucket) Bucket {
 
 // parts returns units as parts of a token.
 func (b *Bucket) parts(units int64) float64 { return float64(units) * Parts / float64(b.Cost) }
+
+// SumAt returns the sum at a level of the bucket, which has what no tenant has charged.
+func (b *Bucket) SumAt(sum, level int64) int64 {
+	if q := b.parts(level); float64(sum) < q {
+		return int64(math.Ceil(q))
+	}
+	return sum
+}
 
 // Virtual returns the virtual time at a level of the bucket.
 func (b *Bucket) Virtual(sum, weights, level int64) float64 {
@@ -124,27 +135,35 @@ func (b *Bucket) chargedTenant(s State, charges, n int64) State {
 	return s
 }
 
-// Add adds the change of the bucket's level to what this tenant holds, at least to nothing. If a
-// finish is too large then, all tenants are forgotten: the level is of a tenant without a name.
-func (b *Bucket) Add(s *Shares, from, to int64) {
-	v, holds := b.Virtual(s.Sum, s.Weights, from), b.holds(s, from)
+// Add adds the change of the bucket's level to what this tenant holds, at least to nothing. Only a
+// charge gives the tenant another weight. If a finish is too large then, all tenants are forgotten,
+// and the level is of a tenant without a name.
+func (b *Bucket) Add(s *Shares, from, to int64) (forgotten bool) {
+	if s.Weights > 0 {
+		s.Sum = b.SumAt(s.Sum, from)
+	}
+	v, holds, weight := b.Virtual(s.Sum, s.Weights, from), b.holds(s, from), s.Weight
+	if to < from && s.Finish != NoFinish {
+		weight = s.Held
+	}
 	if s.Finish != NoFinish {
 		s.Sum -= s.Held * s.Finish
 		s.Weights -= s.Held
 	}
 	s.Finish, s.Held = NoFinish, 0
 	holds += b.parts(to) - b.parts(from)
-	finish := math.Floor(v + holds/float64(s.Weight) + 0.5)
-	if holds < Slack || finish < 0 { // by rounding, v may be somewhat below 0
-		return
+	if holds < Slack {
+		return false
 	}
-	if finish >= MaxFinish || float64(s.Sum)+finish*float64(s.Weight) >= MaxUnits {
+	finish := math.Floor(v + holds/float64(weight) + 0.5)
+	if finish >= MaxFinish || float64(s.Sum)+finish*float64(weight) >= MaxUnits {
 		s.Sum, s.Weights = b.Unnamed(to), 1
-		return
+		return true
 	}
-	s.Finish, s.Held = int64(finish), s.Weight
+	s.Finish, s.Held = int64(finish), weight
 	s.Sum += s.Held * s.Finish
 	s.Weights += s.Held
+	return false
 }
 
 // Unnamed returns the finish of a tenant without a name and of weight 1, which holds a whole level.

@@ -214,8 +214,7 @@ func TestTenantsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestTenantThatGivesBackAllHoldsNothing where rounding has the virtual time below 0: the sum of what is
-// held is rounded below the level.
+// TestTenantThatGivesBackAllHoldsNothing where the sum of what is held is rounded below the level.
 func TestTenantThatGivesBackAllHoldsNothing(t *testing.T) {
 	t.Parallel()
 	limit := newBucket(t, Token, 10, 100, second)
@@ -224,7 +223,50 @@ func TestTenantThatGivesBackAllHoldsNothing(t *testing.T) {
 	s := Shares{Sum: other + own, Weights: 199 + 25, Finish: 5242, Held: 25, Weight: 25}
 	require.Negative(t, b.Virtual(s.Sum, s.Weights, 8*b.Cost))
 	b.Add(&s, 8*b.Cost, 6*b.Cost)
-	require.Equal(t, Shares{Sum: other, Weights: 199, Finish: NoFinish, Weight: 25}, s)
+	require.Equal(t, Shares{Sum: 8*Parts - own, Weights: 199, Finish: NoFinish, Weight: 25}, s)
+}
+
+// TestWhatNoTenantHasChargedFlowsBackLast: the tenants hold what they have charged, whatever a policy that is
+// not shared takes, or however the rate is raised.
+func TestWhatNoTenantHasChargedFlowsBackLast(t *testing.T) {
+	t.Parallel()
+	all := newTenantsOfTest(newBucket(t, Token, 10, 100, second))
+	require.True(t, all.take("a", 1, 10))
+	all.level += 30 * all.limit.Cost
+	require.True(t, all.take("b", 1000, 2))
+	holds := func(name string, weight, want int64) {
+		t.Helper()
+		s := all.state(name, weight)
+		require.EqualValues(t, want*all.limit.Cost, all.b.Holds(s.Shares, all.level))
+	}
+	holds("a", 1, 10)
+	holds("b", 1000, 2)
+	all.later(100)
+	require.False(t, all.take("a", 1, 50))
+	holds("a", 1, 10)
+	holds("b", 1000, 1)
+	all.later(1000)
+	holds("b", 1000, 0)
+	holds("a", 1, 1)
+	all.later(100)
+	holds("a", 1, 0)
+	require.EqualValues(t, 30*all.limit.Cost, all.level)
+	require.True(t, all.take("a", 1, 35))
+	require.False(t, all.take("a", 1, 1))
+}
+
+// TestOnlyAChargeChangesAWeight: what a tenant gives back was charged by the weight that it had.
+func TestOnlyAChargeChangesAWeight(t *testing.T) {
+	t.Parallel()
+	limit := newBucket(t, Token, 10, 100, second)
+	b := NewTenants(&limit)
+	s := Shares{Sum: 20 * Parts, Weights: 10, Finish: 2 * Parts, Held: 10, Weight: 1}
+	b.Add(&s, 20*b.Cost, 15*b.Cost)
+	require.EqualValues(t, 10, s.Held)
+	require.EqualValues(t, 15*b.Cost, b.Holds(&s, 15*b.Cost))
+	b.Add(&s, 15*b.Cost, 16*b.Cost)
+	require.EqualValues(t, 1, s.Held)
+	require.EqualValues(t, 16*b.Cost, b.Holds(&s, 16*b.Cost))
 }
 
 // TestMoreForTenant is when the tenant has another token, alone and beside another.

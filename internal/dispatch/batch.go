@@ -73,7 +73,6 @@ func (b *Batch) coalesce() {
 			before = b.newest[c.Hash]
 			if before != nil && before.joins(c) {
 				before.last.next, before.last = c, c
-				before.tenants.add(c)
 				before.Charges += c.Op.Charges
 				continue
 			}

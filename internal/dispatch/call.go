@@ -29,6 +29,7 @@ type Call struct {
 
 	caller   caller
 	next     *Call // in its Group
+	tenant   int   // its index in its Group, if there are tenants
 	progress progress
 }
 

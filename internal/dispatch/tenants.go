@@ -1,10 +1,6 @@
 package dispatch
 
-import (
-	"slices"
-
-	"github.com/ginlimit/ginlimit/internal/bucket"
-)
+import "github.com/ginlimit/ginlimit/internal/bucket"
 
 // Run is charges of one of a group's tenants, one after another.
 type Run struct {
@@ -15,31 +11,51 @@ type Run struct {
 // MaxRun is how many charges the calls of a group make together at most, if they are of several tenants.
 const MaxRun = 1 << 42
 
-// tenants are those whose calls a group has, and what each holds of the group's buckets.
+// tenants are those whose calls a group has, and what they hold of the group's buckets.
 type tenants struct {
 	all    []bucket.Tenant // in the order of their first calls; none if the buckets are not shared
-	states []bucket.State  // of each tenant, of each Tenants bucket, as for the next call
+	index  map[string]int  // of a tenant, once there are several
+	shared []sharedBucket  // each Tenants bucket, as for the next call
+}
+
+// sharedBucket is what the tenants of a group hold of a bucket.
+type sharedBucket struct {
+	level, sum, weights int64
+	tenants             []bucket.State // of each tenant; sum and weights there are void
 }
 
 // of returns the index of a tenant, or -1.
 func (t *tenants) of(name string) int {
-	return slices.IndexFunc(t.all, func(one bucket.Tenant) bool { return one.Name == name })
+	if len(t.all) > 0 && t.all[0].Name == name {
+		return 0
+	}
+	if i, ok := t.index[name]; ok {
+		return i
+	}
+	return -1
 }
 
 // admits reports whether the group may carry a call of a tenant: of one of its tenants, or of another if
-// nothing comes with the buckets that is the tenant's own.
+// nothing comes with the buckets that is the tenant's own. If so it sets the call's tenant.
 func (g *Group) admits(c *Call) bool {
-	if len(g.tenants.all) == 0 {
+	t := &g.tenants
+	if len(t.all) == 0 {
 		return true
 	}
 	if g.Charges+c.Op.Charges > MaxRun {
 		return false
 	}
-	i := g.tenants.of(c.Op.Tenant.Name)
-	if i >= 0 {
-		return g.tenants.all[i] == c.Op.Tenant && (len(g.tenants.all) == 1 || g.sharedOnly())
+	i := t.of(c.Op.Tenant.Name)
+	if i < 0 && g.sharedOnly() {
+		if t.index == nil {
+			t.index = map[string]int{}
+		}
+		i = len(t.all)
+		t.index[c.Op.Tenant.Name] = i
+		t.all = append(t.all, c.Op.Tenant)
 	}
-	return g.sharedOnly()
+	c.tenant = i
+	return i >= 0 && t.all[i] == c.Op.Tenant && (len(t.all) == 1 || g.sharedOnly())
 }
 
 // sharedOnly reports whether the group has limits and what tenants hold of them, and nothing else.
@@ -50,77 +66,71 @@ func (g *Group) sharedOnly() bool {
 
 // begin makes the tenants those of the first call.
 func (t *tenants) begin(c *Call) {
-	t.all, t.states = t.all[:0], t.states[:0]
+	t.all, t.shared = t.all[:0], t.shared[:0]
+	clear(t.index)
 	if c.Op.Tenant.Name != "" {
-		t.all = append(t.all, c.Op.Tenant)
+		t.all, c.tenant = append(t.all, c.Op.Tenant), 0
 	}
 }
 
-// add adds the tenant of a call that joins.
-func (t *tenants) add(c *Call) {
-	if len(t.all) > 0 && t.of(c.Op.Tenant.Name) < 0 {
-		t.all = append(t.all, c.Op.Tenant)
-	}
-}
+// Tenants returns the tenants of the calls, in the order of their first calls.
+func (g *Group) Tenants() []bucket.Tenant { return g.tenants.all }
 
-// Tenants returns the tenants of the calls, and their charges in order if there are several tenants.
-func (g *Group) Tenants() (all []bucket.Tenant, runs []Run) {
-	if len(g.tenants.all) < 2 {
-		return g.tenants.all, nil
-	}
+// Runs returns the charges of the calls in order.
+func (g *Group) Runs() (runs []Run) {
 	for c := g.Call; c != nil; c = c.next {
-		i := g.tenants.of(c.Op.Tenant.Name)
-		if last := len(runs) - 1; last >= 0 && runs[last].Tenant == i {
+		if last := len(runs) - 1; last >= 0 && runs[last].Tenant == c.tenant {
 			runs[last].Charges += c.Op.Charges
 		} else {
-			runs = append(runs, Run{i, c.Op.Charges})
+			runs = append(runs, Run{c.tenant, c.Op.Charges})
 		}
 	}
-	return g.tenants.all, runs
+	return runs
 }
 
 // FoundTenant sets what a tenant was found to hold of the next of the Tenants buckets. It is called for
 // each tenant of a bucket, then for those of the next bucket.
-func (g *Group) FoundTenant(s bucket.State) { g.tenants.states = append(g.tenants.states, s) }
+func (g *Group) FoundTenant(s bucket.State) {
+	t := &g.tenants
+	last := len(t.shared) - 1
+	if last < 0 || len(t.shared[last].tenants) == len(t.all) {
+		t.shared = append(t.shared, sharedBucket{level: s.Level, sum: s.Shares.Sum, weights: s.Shares.Weights})
+		last++
+	}
+	t.shared[last].tenants = append(t.shared[last].tenants, s)
+}
 
 // choose sets the states found to those of a call's tenant.
 func (t *tenants) choose(g *Group, c *Call) {
-	if len(t.states) == 0 {
-		return
-	}
-	at := t.of(c.Op.Tenant.Name)
+	at := 0
 	for i := range g.Buckets {
-		if g.Buckets[i].Kind == bucket.Tenants {
-			g.Found[i] = t.states[at]
-			at += len(t.all)
+		if g.Buckets[i].Kind == bucket.Tenants && at < len(t.shared) {
+			b := &t.shared[at]
+			s := b.tenants[c.tenant]
+			of := *s.Shares
+			of.Sum, of.Weights = b.sum, b.weights
+			g.Found[i] = bucket.State{Level: b.level, Wait: s.Wait, Shares: &of}
+			at++
 		}
 	}
 }
 
-// changed notes what a call's tenant holds after its charge, and what that is to the others.
+// changed notes what a call's tenant holds after its charge.
 func (t *tenants) changed(g *Group, c *Call) {
-	if len(t.states) == 0 {
-		return
-	}
-	own, first := t.of(c.Op.Tenant.Name), 0
+	at := 0
 	for i := range g.Buckets {
-		if g.Buckets[i].Kind != bucket.Tenants {
+		if g.Buckets[i].Kind != bucket.Tenants || at == len(t.shared) {
 			continue
 		}
-		after := g.Found[i]
-		for j := range t.all {
-			s := &t.states[first+j]
-			if j == own {
-				*s = after
-				continue
+		b, after := &t.shared[at], g.Found[i]
+		at++
+		b.level, b.sum, b.weights = after.Level, after.Shares.Sum, after.Shares.Weights
+		own := b.tenants[c.tenant].Shares
+		own.Finish, own.Held = after.Shares.Finish, after.Shares.Held
+		if own.Finish == bucket.NoFinish { // all tenants are forgotten
+			for j := range b.tenants {
+				b.tenants[j].Shares.Finish = bucket.NoFinish
 			}
-			of := *s.Shares
-			of.Sum, of.Weights = after.Shares.Sum, after.Shares.Weights
-			if after.Shares.Finish == bucket.NoFinish { // all tenants are forgotten
-				of.Finish = bucket.NoFinish
-			}
-			s.Level, s.Shares = after.Level, &of
 		}
-		first += len(t.all)
 	}
 }

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -59,14 +60,14 @@ func TestRunsOfTenants(t *testing.T) {
 	shared := sharedBuckets(t, 100)
 	group := groupsOf(ofTenant("a", 1, 1, shared), ofTenant("a", 1, 2, shared), ofTenant("b", 3, 1, shared),
 		ofTenant("a", 1, 4, shared))[0]
-	all, runs := group.Tenants()
+	all, runs := group.Tenants(), group.Runs()
 	require.Equal(t, []bucket.Tenant{{Name: "a", Weight: 1}, {Name: "b", Weight: 3}}, all)
 	require.Equal(t, []Run{{0, 3}, {1, 1}, {0, 4}}, runs)
 	require.EqualValues(t, 8, group.Charges)
 
-	all, runs = groupsOf(ofTenant("a", 1, 1, shared), ofTenant("a", 1, 2, shared))[0].Tenants()
-	require.Len(t, all, 1)
-	require.Nil(t, runs, "the charges of one tenant need no order")
+	one := groupsOf(ofTenant("a", 1, 1, shared), ofTenant("a", 1, 2, shared))[0]
+	require.Len(t, one.Tenants(), 1)
+	require.Equal(t, []Run{{0, 3}}, one.Runs())
 }
 
 // TestTenantsOfAGroupAreAnsweredInOrder: each call finds what those before it have left, of the bucket and
@@ -80,8 +81,7 @@ func TestTenantsOfAGroupAreAnsweredInOrder(t *testing.T) {
 	}
 	group := groupsOf(calls...)[0]
 	group.Found = []bucket.State{{}, {}}
-	all, _ := group.Tenants()
-	for _, tenant := range all {
+	for _, tenant := range group.Tenants() {
 		group.FoundTenant(bucket.State{Shares: &bucket.Shares{Finish: bucket.NoFinish, Weight: tenant.Weight}})
 	}
 	group.distribute(time.Now(), time.Now())
@@ -92,4 +92,30 @@ func TestTenantsOfAGroupAreAnsweredInOrder(t *testing.T) {
 	}
 	require.Equal(t, []int64{1, 3, 0, 1, 1, 0, 1}, made, "a holds 4 of 8, then b 2 of the 4 that are free, then c one")
 	require.Equal(t, []int64{8, 7, 4, 4, 3, 2, 2}, room)
+}
+
+// TestATenantCostsNoMoreBesideMany: what a call costs does not grow with the tenants of its group.
+func TestATenantCostsNoMoreBesideMany(t *testing.T) {
+	shared := sharedBuckets(t, 1<<20)
+	each := func(tenants int) float64 {
+		calls := make([]*Call, tenants)
+		for i := range calls {
+			calls[i] = ofTenant(fmt.Sprint(i), 1, 1, shared)
+		}
+		return testing.AllocsPerRun(3, func() {
+			group := groupsOf(calls...)[0]
+			group.Found = []bucket.State{{}, {}}
+			for range group.Tenants() {
+				group.FoundTenant(bucket.State{Shares: &bucket.Shares{Finish: bucket.NoFinish, Weight: 1}})
+			}
+			for c := group.Call; c != nil; c = c.next {
+				group.tenants.choose(group, c)
+				group.charge(c)
+			}
+			for c := group.Call; c != nil; {
+				c, c.next = c.next, nil
+			}
+		}) / float64(tenants)
+	}
+	require.Less(t, each(1000), 2*each(20)+1)
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// maxTenants bounds how many tenants of a bucket hold something. Beyond that, all are forgotten.
+// maxTenants bounds how many tenants of a bucket hold something, and how many are blocked. Beyond that,
+// all are forgotten.
 const maxTenants = 1 << 16
 
 // tenants is what the tenants of a bucket hold. See bucket.Shares.
@@ -16,6 +17,7 @@ type tenants struct {
 	byFinish     []*holder          // in the order of their finishes, then of their names
 	byName       map[string]*holder // the same
 	blocks       map[string]int64   // the millisecond at which the block of a tenant ends
+	blocked      int64              // until which a tenant is blocked
 }
 
 // holder is a tenant that holds something. One without a name holds what no tenant has charged.
@@ -47,12 +49,10 @@ func (s *shard) keepTenantsLocked(r *request, i int, t *tenants) {
 	if limit != nil {
 		e.full = limit.full
 	}
-	for name, ends := range t.blocks {
-		if ends <= r.now {
-			delete(t.blocks, name)
-		}
-		e.block = max(e.block, ends)
+	if t.blocked <= r.now {
+		clear(t.blocks)
 	}
+	e.block = t.blocked
 	if e.ends() <= r.now {
 		s.forgetLocked(r.id(i))
 	}
@@ -68,7 +68,11 @@ func (s *shard) findTenantsLocked(r *request, i int) {
 		if h := t.byName[r.Tenant.Name]; h != nil {
 			of.Finish, of.Held = h.finish, h.weight
 		}
-		of.Block = max(0, t.blocks[r.Tenant.Name]-r.now)
+		if ends, ok := t.blocks[r.Tenant.Name]; ok && ends > r.now {
+			of.Block = ends - r.now
+		} else if ok {
+			delete(t.blocks, r.Tenant.Name)
+		}
 	}
 	if unnamed := b.Unnamed(level); of.Weights == 0 && unnamed > 0 {
 		of.Sum, of.Weights = unnamed, 1
@@ -87,10 +91,11 @@ func (s *shard) changeTenantsLocked(r *request, i int, charges int64) {
 		if t == nil {
 			t = new(tenants)
 		}
-		if t.blocks == nil {
+		if t.blocks == nil || len(t.blocks) >= maxTenants {
 			t.blocks = map[string]int64{}
 		}
-		t.blocks[r.Tenant.Name] = max(t.blocks[r.Tenant.Name], r.now+r.N)
+		ends := max(t.blocks[r.Tenant.Name], r.now+r.N)
+		t.blocks[r.Tenant.Name], t.blocked = ends, max(t.blocked, ends)
 		s.keepTenantsLocked(r, i, t)
 		return
 	case r.Verb == bucket.Take && charges == 0:
@@ -143,20 +148,32 @@ func (s *shard) resetTenantLocked(r *request) {
 
 // advance forgets the tenants of which nothing is left at a level.
 func (t *tenants) advance(b *bucket.Bucket, level int64) {
-	for len(t.byFinish) > 0 && float64(t.byFinish[0].finish) <= b.Virtual(t.sum, t.weights, level) {
-		t.remove(t.byFinish[0].name)
+	if t.weights > 0 {
+		t.sum = b.SumAt(t.sum, level)
 	}
+	gone := 0
+	for _, h := range t.byFinish {
+		if float64(h.finish) > b.Virtual(t.sum, t.weights, level) {
+			break
+		}
+		t.drop(h)
+		gone++
+	}
+	t.byFinish = slices.Delete(t.byFinish, 0, gone)
 }
 
 // remove forgets a tenant.
 func (t *tenants) remove(name string) {
-	h := t.byName[name]
-	if h == nil {
-		return
+	if h := t.byName[name]; h != nil {
+		at, _ := slices.BinarySearchFunc(t.byFinish, h, (*holder).compare)
+		t.byFinish = slices.Delete(t.byFinish, at, at+1)
+		t.drop(h)
 	}
-	at, _ := slices.BinarySearchFunc(t.byFinish, h, (*holder).compare)
-	t.byFinish = slices.Delete(t.byFinish, at, at+1)
-	delete(t.byName, name)
+}
+
+// drop forgets a tenant that is not in the order of finishes, or will not be.
+func (t *tenants) drop(h *holder) {
+	delete(t.byName, h.name)
 	t.sum -= h.weight * h.finish
 	t.weights -= h.weight
 }
@@ -178,13 +195,14 @@ func (t *tenants) set(name string, found *bucket.Shares, b *bucket.Bucket, befor
 		t.add(&holder{"", found.Sum, 1})
 	}
 	of := *found
-	b.Add(&of, before, after)
+	forgotten := b.Add(&of, before, after)
 	t.remove(name)
 	if of.Finish != bucket.NoFinish {
 		t.add(&holder{name, of.Finish, of.Held})
 	}
-	if t.sum != of.Sum || len(t.byFinish) > maxTenants { // a finish is too large, or there are too many tenants
-		*t = tenants{blocks: t.blocks}
+	t.sum = of.Sum
+	if forgotten || len(t.byFinish) > maxTenants {
+		*t = tenants{blocks: t.blocks, blocked: t.blocked}
 		t.add(&holder{"", b.Unnamed(after), 1})
 	}
 }

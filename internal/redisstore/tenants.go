@@ -22,7 +22,7 @@ const totalsSuffix = ":totals"
 
 // encodeTenants appends what comes with shared buckets, then the tenants, as arguments of shares.lua.
 func (c *command) encodeTenants(g *dispatch.Group, process string) {
-	all, runs := g.Tenants()
+	all := g.Tenants()
 	shared, guards := tenantsOf(g.Buckets), 0
 	if counted := bucket.Counted(g.Buckets); counted+shared < len(g.Buckets) {
 		c.encodeBanAndSlots(g, process)
@@ -35,7 +35,7 @@ func (c *command) encodeTenants(g *dispatch.Group, process string) {
 		}
 		c.args = append(c.args, "")
 	} else {
-		c.encodeRuns(all, runs)
+		c.encodeRuns(all, g.Runs())
 	}
 	c.args = append(c.args, guards, len(all), shared)
 }
@@ -60,7 +60,7 @@ func (c *command) encodeRuns(all []bucket.Tenant, runs []dispatch.Run) {
 
 // tenantNumbers returns how many integers about tenants a reply should have that has some: see shares.lua.
 func tenantNumbers(g *dispatch.Group, shared, has int) int {
-	all, _ := g.Tenants()
+	all := g.Tenants()
 	if fewer := 2 + len(all); shared == 1 && has == fewer {
 		return fewer
 	}
@@ -70,7 +70,7 @@ func tenantNumbers(g *dispatch.Group, shared, has int) int {
 // decodeTenants sets what each tenant of a group holds, by the levels of the shared buckets and the rest
 // of a reply.
 func decodeTenants(g *dispatch.Group, levels []bucket.State, reply []int64) {
-	all, _ := g.Tenants()
+	all := g.Tenants()
 	n := len(all)
 	for i := range tenantsOf(g.Buckets) {
 		sum, weights, held := reply[0], reply[1], reply[2:2+n]

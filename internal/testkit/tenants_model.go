@@ -161,8 +161,9 @@ func (b *SharedBucket) add(t Tenant, missing *big.Rat, tokens float64) {
 		now = new(modelTenant)
 		b.tenants[t.Name] = now
 	}
-	now.tokens += tokens
-	now.weight = float64(t.Weight)
+	if now.tokens += tokens; tokens > 0 || now.weight == 0 {
+		now.weight = float64(t.Weight)
+	}
 	rounded := now.weight * part / 2
 	b.charges += rounded
 	b.variance += rounded * rounded / 3
