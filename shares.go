@@ -94,15 +94,12 @@ func (p *Policy) checkTenant() error {
 // busy, times its weight. With fewer, a tenant below its share is denied by chance.
 const tokensPerTenant = 8
 
-// warnBurst logs once that a burst is too small for the tenants that share it, as a charge was denied
-// because of that or may be.
+// warnBurst logs once that a burst is too small for the tenants that share it, after a denial beside
+// others. The floor is no tenant's.
 func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
-	if !a.Shared {
-		return
-	}
-	want := tokensPerTenant * a.Load
-	if int64(r.Limit.burst()) < want && !p.burstWarned.Swap(true) {
-		p.logger.WarnContext(ctx, "ginlimit: the burst is too small for the tenants that share it; "+
+	want := tokensPerTenant*a.BusyCost + int64(p.floor)
+	if a.BusyCost > 0 && int64(r.Limit.burst()) < want && !p.burstWarned.Swap(true) {
+		p.logger.WarnContext(ctx, "ginlimit: the burst is too small for the tenants that were busy; "+
 			"tenants below their share may be denied because of others",
 			"name", p.name, "limit", r.Limit.String(), "burst", r.Limit.burst(), "want", want)
 	}
@@ -116,14 +113,14 @@ func (p *Policy) checkShares(limits []Limit, own func(option string) bool) error
 	}
 	err := checkShared(limits)
 	if !slices.ContainsFunc(limits, func(l Limit) bool { return l.InFlight == 0 }) {
-		err = invalid("WithShares: there is no limit to share")
+		err = errors.Join(err, invalid("WithShares: there is no limit to share"))
 	}
-	switch {
-	case err != nil && !own("WithShares"):
+	if p.lease > 0 && own("WithLease") {
+		err = errors.Join(err, invalid("WithLease and WithShares do not go together: what is taken ahead is no tenant's"))
+	}
+	if err != nil && !own("WithShares") {
 		p.shares = nil
 		return nil
-	case p.lease > 0 && own("WithLease"):
-		err = errors.Join(err, invalid("WithLease and WithShares do not go together: what is taken ahead is no tenant's"))
 	}
 	p.lease = 0
 	return err

@@ -64,7 +64,7 @@ func TestVerdictOnAShare(t *testing.T) {
 	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: 1}
 	v, rows := s.Judge(rules.All, found, op, rules.ReportFull, nil)
 	require.Equal(t, rules.Verdict{
-		Shared: true, Load: 1, RetryAfter: 70 * time.Millisecond, ResetAfter: 500 * time.Millisecond,
+		Shared: true, RetryAfter: 70 * time.Millisecond, ResetAfter: 500 * time.Millisecond,
 	}, v)
 	require.Len(t, rows, 3, "the limits and the slots")
 	require.True(t, rows[0].Denies)

@@ -21,7 +21,7 @@ type Verdict struct {
 	Allowed    bool
 	Banned     bool  // it is denied, and the client is banned
 	Shared     bool  // it is denied as its tenant has its share of the resource, which others have too
-	Load       int64 // if Shared: one charge's tokens times the weights of all tenants that hold something
+	BusyCost   int64 // if it is denied and others share the limit: its tokens times the weights of all busy tenants
 	Granted    int64 // tokens
 	Resource   int   // its index in the set, Uncounted or Prohibited
 	Remaining  int64 // whole tokens; math.MaxInt64 if they are not counted
@@ -169,7 +169,7 @@ type tenantShare struct {
 	retry     time.Duration // until a charge fits the share that is denied; 0 if it fits
 	more      time.Duration // until there is another token
 	blocked   bool          // the tenant is
-	load      int64         // a charge's tokens times the weights of all tenants that hold something
+	busyCost  int64         // a charge's tokens times the weights of all busy tenants; 0 if there is no other
 }
 
 // shareOf returns what charges of n tokens leave of a tenant's share in the state found.
@@ -177,8 +177,11 @@ func shareOf(b *bucket.Bucket, found bucket.State, charges, n int64) tenantShare
 	if found.Shares == nil {
 		return tenantShare{}
 	}
-	load := min(bucket.MaxUnits, float64(n)*float64(found.Shares.Weights))
-	after, share := found, tenantShare{bounds: true, blocked: found.Shares.Block > 0, load: int64(load)}
+	of := found.Shares
+	after, share := found, tenantShare{bounds: true, blocked: of.Block > 0}
+	if others := of.Weights - of.Held; others > 0 {
+		share.busyCost = int64(min(bucket.MaxUnits, float64(n)*float64(others+of.Weight)))
+	}
 	if charges > 0 {
 		after = b.Charged(found, charges, n)
 	}
@@ -196,7 +199,10 @@ func (t *tenantShare) restrict(v *Verdict, allowed bool) {
 	}
 	v.Remaining = min(v.Remaining, t.remaining)
 	if !allowed && v.RetryAfter >= 0 && t.retry > 0 && t.retry >= v.RetryAfter {
-		v.RetryAfter, v.Shared, v.Load = t.retry, !t.blocked, t.load
+		v.RetryAfter, v.Shared = t.retry, !t.blocked
+	}
+	if v.RetryAfter > 0 && !t.blocked {
+		v.BusyCost = t.busyCost
 	}
 	v.ResetAfter = max(v.ResetAfter, t.retry)
 }

@@ -140,7 +140,7 @@ func TestEveryTenantHasItsOwnShare(t *testing.T) {
 	}
 }
 
-// TestASmallBurstIsLoggedOnce with the burst that would do.
+// TestASmallBurstIsLoggedOnce with the burst that would do for the tenants that were busy.
 func TestASmallBurstIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -155,8 +155,21 @@ func TestASmallBurstIsLoggedOnce(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
-		require.Equal(t, 1, strings.Count(log.String(), "the burst is too small for the tenants that share it"), log.String())
+		require.Equal(t, 1, strings.Count(log.String(), "the burst is too small for the tenants"), log.String())
 		require.Contains(t, log.String(), "name=small")
 		require.Contains(t, log.String(), "want=24")
+
+		// What stays free beside others is too little for a costly request, so the rate denies it.
+		costly := testkit.NewPolicy(t, limiter, "costly", ginlimit.PerHour(64), ginlimit.WithShares(unusedTenant),
+			ginlimit.WithFloor(4))
+		_, err := costly.Share("a", 1).AllowN(t.Context(), "k", 45)
+		require.NoError(t, err)
+		_, err = costly.Share("a", 1).AllowN(t.Context(), "k", 45)
+		require.NoError(t, err)
+		require.NotContains(t, log.String(), "name=costly", "nobody else is busy")
+		r, err := costly.Share("b", 1).AllowN(t.Context(), "k", 20)
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.CauseRate, r.Cause)
+		require.Regexp(t, `name=costly limit=64/h burst=64 want=324`, log.String())
 	})
 }

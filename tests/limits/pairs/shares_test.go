@@ -135,6 +135,11 @@ func TestSharedLimitsHaveNoLease(t *testing.T) {
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second))
 		_, err := l.Policy("both", ginlimit.PerHour(8), sharesBy(), ginlimit.WithLease(time.Second))
 		require.ErrorContains(t, err, "WithLease and WithShares do not go together")
+		other := testkit.NewLimiter(t, b.Connect(t), sharesBy())
+		leased, err := other.Policy("leased", ginlimit.PerHour(8), ginlimit.WithLease(time.Second))
+		require.NoError(t, err, "shares that are the limiter's default are dropped")
+		_, err = leased.Allow(t.Context(), "model")
+		require.NoError(t, err)
 		p := shared(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(8), ginlimit.WithKey(testkit.Everybody))
 		for range 4 {
 			r, err := p.Share("a", 1).Allow(t.Context(), "model")
