@@ -16,24 +16,23 @@ import (
 // or the capacity of a database.
 //
 // The policy's [KeyFunc] returns what is shared, and f the tenant that a request is for, and its weight.
-// A tenant alone has the whole limit. Several that ask for more than there is get shares of the rate in
-// proportion to their weights, whoever asks more often, in one process or in many. A tenant below its
-// share is not denied because of others. Nothing is left unused while somebody asks for it.
+// A tenant alone has the whole rate, and at once w / (1 + w) of the burst by its weight w. Several that
+// ask for more than there is get shares of the rate in proportion to their weights, whoever asks more
+// often, in one process or in many. Nothing is left unused while somebody asks for it. A tenant below
+// its share is not denied because of others, if Burst is eight times the usual cost for each tenant that
+// is busy at once; a policy whose Burst was found too small logs that once.
 //
 // The weight is 1 normally, and at most 1,000. An empty tenant and another weight go to the error
-// handler. A denial because of the share has [CauseShare], and RetryAfter is the tenant's own. Burst
-// should be eight times the usual cost for each tenant that is busy at once; a policy whose Burst was
-// found too small logs that once.
+// handler. A denial because of the share has [CauseShare], and RetryAfter is the tenant's own.
 //
 // All limits of the policy are token buckets, beside [InFlight]; windows and calendar quotas are an
-// error, as nothing flows back from them evenly. There is no [WithLease]. A ban is of the tenant, and so
-// are [Policy.Refund], [Policy.Block] and [Policy.Reset] of [Policy.Share]. [WithIdentity] counts
-// requests of all tenants. A policy of the same name and limits without WithShares changes the bucket as
-// a whole.
+// error, as nothing flows back from them evenly. There is no [WithLease]. As a default of the limiter,
+// WithShares is dropped for policies that have these. A ban is of the tenant, and so are [Policy.Refund],
+// [Policy.Block] and [Policy.Reset] of [Policy.Share]. [WithIdentity] counts requests of all tenants.
 //
 // The rule is generalized processor sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking,
-// 1993) with a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998). The
-// guide to shares has the details.
+// 1993) with a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998).
+// docs/fair.md has the details.
 func WithShares(f func(c *gin.Context) (tenant string, weight int)) Option {
 	return setting(func(c *config) {
 		c.use("WithShares")
@@ -42,11 +41,12 @@ func WithShares(f func(c *gin.Context) (tenant string, weight int)) Option {
 	})
 }
 
-// Share returns the policy for one tenant of a weight, for the methods of a policy [WithShares]: they
-// need it, and return [ErrInvalidArgument] without it, and for an empty tenant or a weight that is not
-// 1 to 1,000.
+// Share returns the policy for one tenant.
 //
-// It shares everything with the policy, and is cheap to make. Its Handler is the policy's own.
+// The methods of a policy [WithShares] want it: without it they return [ErrInvalidArgument], and so they
+// do for an empty tenant and for a weight that is not 1 to 1,000. Peek and Status judge by the weight,
+// so it should be that of the tenant's requests. The policy that is returned is cheap to make, and its
+// Handler is the policy's own.
 func (p *Policy) Share(tenant string, weight int) *Policy {
 	if !p.made() {
 		return &Policy{}
@@ -60,7 +60,7 @@ func (p *Policy) Share(tenant string, weight int) *Policy {
 func (p *Policy) tenantOf(name string, weight int) (bucket.Tenant, error) {
 	var errs []error
 	if p.shares == nil {
-		errs = append(errs, fmt.Errorf("%w: Share of a policy without WithShares", ErrInvalidArgument))
+		errs = append(errs, fmt.Errorf("%w: Share needs a policy with WithShares", ErrInvalidArgument))
 	}
 	if name == "" {
 		errs = append(errs, fmt.Errorf("%w: the tenant is empty", ErrInvalidArgument))
@@ -85,7 +85,7 @@ func (p *Policy) tenantOfRequest(c *gin.Context) (bucket.Tenant, error) {
 // checkTenant reports why a method has no tenant that it needs.
 func (p *Policy) checkTenant() error {
 	if p.shares != nil && p.tenantErr == nil && p.tenant.Name == "" {
-		return fmt.Errorf("%w: a method of a policy WithShares needs Share first", ErrInvalidArgument)
+		return fmt.Errorf("%w: the policy has WithShares: call Share(tenant, weight) before this method", ErrInvalidArgument)
 	}
 	return p.tenantErr
 }

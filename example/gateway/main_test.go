@@ -84,7 +84,7 @@ func TestGateway(t *testing.T) {
 		response, text := ask(c.key, `{"prompt":"`+prompt+`","max_tokens":1}`)
 		require.Equal(t, c.status, response.StatusCode, c.key)
 		if c.status == http.StatusTooManyRequests {
-			require.Contains(t, text, "Others share this limit")
+			require.Contains(t, text, "This limit is shared")
 			require.NotEmpty(t, response.Header.Get("Retry-After"))
 		}
 	}

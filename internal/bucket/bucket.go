@@ -59,7 +59,8 @@ type State struct {
 	Wait  int64 // until one more charge fits; of a ban, how long it lasts after the denial that caused it
 	Reset int64 // until it is full, or until its calendar period ends
 
-	// Wait of tenants is until the charge fits that was denied. Wait of a token bucket is until the charge fits that is denied, if that is held (see Hold), else 0.
+	// Wait of tenants is until the charge fits that was denied. Wait of a token bucket is until the
+	// charge fits that is denied, if that is held (see Hold), else 0.
 
 	Mark int64 // finds what a call took of a window again, for a Return; it has no unit
 

@@ -24,7 +24,7 @@ const (
 const ProhibitedDetail = "Requests are not allowed at all, so retrying will not help."
 
 // ShareDetail says that a tenant has its share of a limit.
-const ShareDetail = "Others share this limit, and your share of it is used up."
+const ShareDetail = "This limit is shared, and your share of it is used up."
 
 // CostDetail says why no wait helps if a request costs more than a limit ever allows.
 func CostDetail(cost, most int) string {

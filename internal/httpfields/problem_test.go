@@ -24,7 +24,7 @@ func TestProblems(t *testing.T) {
 		quota + `"violated-policies":["a","b"]}`: string(httpfields.QuotaProblem("", "a", "b")),
 		quota + `"detail":"` + costs + `","violated-policies":["a"]}`: string(
 			httpfields.QuotaProblem(httpfields.CostDetail(12, 10), "a")),
-		quota + `"detail":"Others share this limit, and your share of it is used up.","violated-policies":["a"]}`: string(
+		quota + `"detail":"This limit is shared, and your share of it is used up.","violated-policies":["a"]}`: string(
 			httpfields.QuotaProblem(httpfields.ShareDetail, "a")),
 		`{"type":"about:blank","title":"Forbidden","status":403}`: httpfields.StatusProblem("Forbidden",
 			http.StatusForbidden),
@@ -41,6 +41,6 @@ func TestProblems(t *testing.T) {
 	require.Equal(t, "Too many requests: try again in 60 s.\n", string(httpfields.QuotaText("", 60)))
 	require.Equal(t, "Too many requests. Requests are not allowed at all, so retrying will not help.\n",
 		string(httpfields.QuotaText(httpfields.ProhibitedDetail, 60)))
-	require.Equal(t, "Too many requests: try again in 60 s. Others share this limit, and your share of it is used up.\n",
+	require.Equal(t, "Too many requests: try again in 60 s. This limit is shared, and your share of it is used up.\n",
 		string(httpfields.QuotaText(httpfields.ShareDetail, 60)))
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// What LiteLLM's priority reservation is reported to get wrong. 6,000 tokens a minute are shared.
+// What LiteLLM's priority reservations are documented to have got wrong. 6,000 tokens a minute are
+// shared.
 var upstream = ginlimit.Limit{Rate: 6000, Period: time.Minute, Burst: 800}
 
 // onEveryShare runs a test on every backend, with the policy of each tenant.
@@ -36,7 +37,8 @@ func takes(t *testing.T, p *ginlimit.Policy, cost int, d time.Duration) (tokens 
 	return tokens
 }
 
-// TestLiteLLMLoneKeyReachesAllOfTheRate.
+// TestLiteLLMLoneKeyReachesAllOfTheRate: a lone key tops out at the threshold, and never reaches 100 %
+// (BerriAI/litellm-docs#735).
 func TestLiteLLMLoneKeyReachesAllOfTheRate(t *testing.T) {
 	t.Parallel()
 	onEveryShare(t, func(t *testing.T, of func(string, int) *ginlimit.Policy) {
@@ -45,7 +47,8 @@ func TestLiteLLMLoneKeyReachesAllOfTheRate(t *testing.T) {
 	})
 }
 
-// TestLiteLLMKnownKeysThatAreIdleLimitNobody: four keys are known, and were active; one is now.
+// TestLiteLLMKnownKeysThatAreIdleLimitNobody: keys were limited to 25 %, the default reservation
+// (BerriAI/litellm#19092). Four keys are known here, and were active; one is now.
 func TestLiteLLMKnownKeysThatAreIdleLimitNobody(t *testing.T) {
 	t.Parallel()
 	onEveryShare(t, func(t *testing.T, of func(string, int) *ginlimit.Policy) {
@@ -59,8 +62,9 @@ func TestLiteLLMKnownKeysThatAreIdleLimitNobody(t *testing.T) {
 	})
 }
 
-// TestLiteLLMReservationsUnderLoadAreAllCounted: 200 callers reserve and settle at once, and together
-// never have more than there is.
+// TestLiteLLMReservationsUnderLoadAreAllCounted: limit and reservations were skipped silently, and teams
+// passed the model's capacity (BerriAI/litellm#35422). Here 200 callers reserve and settle at once, and
+// together never have more than there is.
 func TestLiteLLMReservationsUnderLoadAreAllCounted(t *testing.T) {
 	t.Parallel()
 	onEveryShare(t, func(t *testing.T, of func(string, int) *ginlimit.Policy) {

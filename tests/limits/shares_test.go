@@ -26,13 +26,13 @@ func TestShareSaysWhatItWants(t *testing.T) {
 		p     *ginlimit.Policy
 		wants []string
 	}{
-		{"no Share", shared, []string{"a method of a policy WithShares needs Share first"}},
-		{"no WithShares", plain.Share("a", 1), []string{"Share of a policy without WithShares"}},
+		{"no Share", shared, []string{"call Share(tenant, weight) before this method"}},
+		{"no WithShares", plain.Share("a", 1), []string{"Share needs a policy with WithShares"}},
 		{"empty", shared.Share("", 1), []string{"the tenant is empty"}},
 		{"weight 0", shared.Share("a", 0), []string{"a weight of 0; want 1 to 1000"}},
 		{"weight below 0", shared.Share("a", math.MinInt), []string{"want 1 to 1000"}},
 		{"weight 1001", shared.Share("a", 1001), []string{"a weight of 1001"}},
-		{"all at once", plain.Share("", math.MaxInt), []string{"without WithShares", "is empty", "want 1 to 1000"}},
+		{"all at once", plain.Share("", math.MaxInt), []string{"needs a policy with WithShares", "is empty", "want 1 to 1000"}},
 		{"Share of a Share that is wrong", shared.Share("", 1).Share("a", 0), []string{"a weight of 0"}},
 	} {
 		ctx := t.Context()

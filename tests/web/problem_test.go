@@ -159,10 +159,10 @@ func TestADenialOfAShareSaysThatOthersShareTheLimit(t *testing.T) {
 				const problem = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 					`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,`
 				for range 2 { // the second time from the deny cache
-					require.Equal(t, problem+`"detail":"Others share this limit, and your share of it is used up.",`+
+					require.Equal(t, problem+`"detail":"This limit is shared, and your share of it is used up.",`+
 						`"violated-policies":["model"]}`, denied("greedy", "application/json"))
 					require.Regexp(t, `^Too many requests: try again in \d+ s\. `+
-						`Others share this limit, and your share of it is used up\.\n$`, denied("greedy", "text/plain"))
+						`This limit is shared, and your share of it is used up\.\n$`, denied("greedy", "text/plain"))
 				}
 				admitted("second")
 				admitted("third")

@@ -325,8 +325,8 @@ func TestSharesInAnOutage(t *testing.T) {
 	})
 }
 
-// TestSharesWhereverTheyAreDecided: on a server and in an outage by the rule; while a hash slot migrates,
-// who comes first is served first, and the limit holds.
+// TestSharesWhereverTheyAreDecided: on a server and in an outage by the rule; while a hash slot migrates
+// first come, first served, and the limit holds.
 func TestSharesWhereverTheyAreDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, at place) {
 		p := shared(t, testkit.Backend{Limiter: at.limiter}, ginlimit.PerHour(8))
