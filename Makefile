@@ -11,7 +11,7 @@ FILES ?= .
 RUNS ?= 20
 SKIP ?=
 
-FAIR = go test ./tests/fair -count=1 -timeout 0 -v
+FAIR = go test -tags integration ./tests/fair -count=1 -timeout 0 -v
 
 .PHONY: help test busy integration simulate fair mutate fuzz bench lint api ci
 
@@ -43,9 +43,10 @@ simulate: ## SEEDS simulations of the dispatcher, of leases, and of processes, n
 	go test ./tests/simulation -run '^TestSlotSimulation$$' -timeout 0 -seeds $$(( ($(SEEDS) + 2) / 3 )) -seed $(FIRST)
 
 # A seed of processes takes ten times as long as one of tenants.
-fair: ## SEEDS simulations of tenants that share a limit from seed FIRST on, and a tenth of processes; a table, and the plot of docs/fair.md
+fair: ## SEEDS simulations of tenants that share a limit from seed FIRST on, and a tenth of processes; two processes on a Redis; a table, and the plot of docs/fair.md
 	$(FAIR) -run '^TestSimulation$$' -seeds $(SEEDS) -seed $(FIRST) | grep -v -e '^=== ' -e '^ *--- PASS'
 	$(FAIR) -run '^TestProcessSimulation$$' -seeds $$(( ($(SEEDS) + 9) / 10 )) -seed $(FIRST) | grep -v -e '^=== ' -e '^ *--- PASS'
+	$(FAIR) -run 'TwoProcesses|OnRedis' | grep -v -e '^=== '
 	$(FAIR) -run '^TestTable$$|^TestPlot$$' -write ../../docs/fair.svg | grep -v -e '^=== '
 
 mutate: ## break the code in one place at a time, in the files that match FILES, and say what no test sees
