@@ -111,7 +111,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
       end
       holds = holds + wanted * n * parts
       local f = floor(v + holds / w + 0.5)
-      if holds > w * (free - wanted) or f >= maxFinish then -- with room for rounding
+      if holds > w * (free - wanted) or f >= maxFinish or f < 1 then -- with room for rounding
         fits = false
         break
       end
@@ -163,7 +163,10 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
             holds = holds + (level * parts / cost - q)
             f = floor(v + holds / w + 0.5)
             changed = changed or {}
-            if f >= maxFinish or sum + f * w > exact - 1 then -- forget who holds what
+            if f < 1 then
+              plain = false -- the bucket was also charged without shares
+              break
+            elseif f >= maxFinish or sum + f * w > exact - 1 then -- forget who holds what
               sum, weights, finish, changed = min(maxFinish - 1, floor(level * parts / cost + 0.5)), 1, {}, {}
               least, unnamed, void, scores = sum, sum, true, {}
             else
@@ -191,7 +194,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
       end
     end
 
-    if changed or (gone or raised) and not void then
+    if plain and (changed or (gone or raised) and not void) then
       local ttl, renew = 0, false
       if changed then
         ttl = ceil(level / drain)
@@ -229,7 +232,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
 
     -- Find when a charge fits the share of who was denied.
     local list
-    for j, at in pairs(denied or {}) do
+    for j, at in pairs(plain and denied or {}) do
       local w, f = weight[j], finish[j]
       local holds = at and f and max(0, held[j] * (f - v)) or 0
       if holds > 0 and floor((w * (capacity - q) - holds + slack + w * c) / ((1 + w) * c)) < 1 then
@@ -265,6 +268,6 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
         reply[3 + tenants + j] = max(1, ceil((level - units) / drain))
       end
     end
-    return reply
+    if plain then return reply end
   end
 end
