@@ -26,10 +26,10 @@
 --   what is held, a hash
 --     :name   1024 × the tenant's finish + its weight. The tenant without a name, of weight 1, holds
 --             what no tenant has charged
---     t       the totals: the sum of each tenant's weight × finish; the sum of the weights; a
---             number that is at most the least finish, or 0 if one tenant is alone and has no
---             bound; the parts that were charged since the expiry was renewed; and b if a tenant
---             is blocked
+--     t       the totals: the sum of each tenant's weight × finish, or more if the bucket was also
+--             charged without a tenant; the sum of the weights; a number that is at most the least
+--             finish, or 0 if one tenant holds the whole sum and has no bound; the parts that were
+--             charged since the expiry was renewed; and b if a tenant is blocked
 --   bounds, a sorted set
 --     :name   a number that is at most the finish of the tenant, which is also in the hash
 --     b       if a tenant is blocked, -1 - the time at which the key expires
@@ -98,6 +98,7 @@ local function readShares(i, level)
   end
   if known and level > 0 and weights + 0 > 0 then
     s.sum, s.weights, s.since = sum + 0, weights + 0, since + 0
+    if s.sum < q then s.sum = ceil(q) end -- what no tenant has charged
     s.alone = least == '0'
     if not s.alone then passShares(s, q) end
     local scores = tenants > 0 and call('HMGET', s.key, unpack(names)) or {}
@@ -149,8 +150,10 @@ end
 -- addShare adds the change of a bucket's level to what a tenant holds, at least to nothing.
 local function addShare(s, j, before, after)
   local from, to = before * parts / s.cost, after * parts / s.cost
+  if s.weights > 0 and s.sum < from then s.sum = ceil(from) end
   local v = s.weights > 0 and (s.sum - from) / s.weights or 0
   local own, w, finish = holds(s, j, from), weights[j], s.finish[j]
+  if finish and to < from then w = s.held[j] end -- only a charge gives it another weight
   if finish then
     s.sum, s.weights = s.sum - s.held[j] * finish, s.weights - s.held[j]
   end
@@ -158,7 +161,7 @@ local function addShare(s, j, before, after)
   s.changed[j] = true
   own = own + (to - from)
   finish = floor(v + own / w + 0.5)
-  if own < slack or finish < 0 then return end -- by rounding, v may be somewhat below 0
+  if own < slack then return end
   if finish >= maxFinish or s.sum + finish * w > exact - 1 then -- forget who holds what
     s.sum, s.weights, s.finish, s.changed = min(maxFinish - 1, floor(to + 0.5)), 1, {}, {}
     s.void, s.unnamed = true, s.sum

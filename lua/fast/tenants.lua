@@ -26,20 +26,22 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
     plain = ttl > 0 and level <= exact
   end
 
-  -- Read what the tenants hold. Least is at most the least finish, or 0 if one tenant is alone and
-  -- has no bound; since is how many parts were charged since the expiry was last renewed. Raised are
-  -- tenants whose bound has passed, but whose finish has not.
+  -- Read what the tenants hold. Least is at most the least finish, or 0 if one tenant holds the whole
+  -- sum and has no bound; since is how many parts were charged since the expiry was last renewed.
+  -- Raised are tenants whose bound has passed, but whose finish has not.
   if tenants == 1 then
     scores = call('HMGET', key, 't', ARGV[7])
   else
     scores = call('HMGET', key, 't', unpack(ARGV, 7, 6 + tenants))
   end
   local known, sum, weights, least, since, v = scores[1], 0, 0, 0, 0, 0
-  local q, void, gone, raised = level * parts / cost, true, nil, nil
+  local q, void, gone, raised, excess = level * parts / cost, true, nil, nil, false
   if known and level > 0 then
     sum, weights, least, since = match(known, '^(%d+) (%d+) (%d+) (%d+)$')
     if sum then
       sum, weights, least, since = sum + 0, weights + 0, least + 0, since + 0
+      excess = weights > 0 and sum < q -- what no tenant has charged
+      if excess then sum = ceil(q) end
       v, void = (sum - q) / weights, false
       if plain and least > 0 and least <= v then -- remove the tenants whose finish has passed
         local first, from, seen = nil, '0', 0
@@ -111,7 +113,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
       end
       holds = holds + wanted * n * parts
       local f = floor(v + holds / w + 0.5)
-      if holds > w * (free - wanted) or f >= maxFinish or f < 1 then -- with room for rounding
+      if holds > w * (free - wanted) or f >= maxFinish then -- with room for rounding
         fits = false
         break
       end
@@ -159,14 +161,15 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
           end
           if made > 0 then
             level = level + made * charge
+            if weights > 0 and sum < q then -- by rounding
+              sum, v, excess = ceil(q), (ceil(q) - q) / weights, true
+              if f then holds = max(0, held[j] * (f - v)) end
+            end
             if f then sum, weights = sum - held[j] * f, weights - held[j] end
             holds = holds + (level * parts / cost - q)
             f = floor(v + holds / w + 0.5)
             changed = changed or {}
-            if f < 1 then
-              plain = false -- the bucket was also charged without shares
-              break
-            elseif f >= maxFinish or sum + f * w > exact - 1 then -- forget who holds what
+            if f >= maxFinish or sum + f * w > exact - 1 then -- forget who holds what
               sum, weights, finish, changed = min(maxFinish - 1, floor(level * parts / cost + 0.5)), 1, {}, {}
               least, unnamed, void, scores = sum, sum, true, {}
             else
@@ -194,7 +197,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
       end
     end
 
-    if plain and (changed or (gone or raised) and not void) then
+    if changed or (gone or raised) and not void then
       local ttl, renew = 0, false
       if changed then
         ttl = ceil(level / drain)
@@ -210,8 +213,9 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
           new[#new + 1], new[#new + 2] = format('%d', unnamed), ':'
           values[at + 1], values[at + 2] = ':', format('%d', 1024 * unnamed + 1)
         end
-        if #new == 2 then new, least = nil, 0 end
-      elseif new and least == 0 then -- no longer alone
+        if #new == 2 and not excess then new, least = nil, 0 end
+      elseif least == 0 and (new or excess) then -- no longer alone
+        new = new or {}
         for _, name in ipairs(call('HKEYS', key)) do
           if name ~= 't' then new[#new + 1], new[#new + 2] = '1', name end
         end
@@ -232,7 +236,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
 
     -- Find when a charge fits the share of who was denied.
     local list
-    for j, at in pairs(plain and denied or {}) do
+    for j, at in pairs(denied or {}) do
       local w, f = weight[j], finish[j]
       local holds = at and f and max(0, held[j] * (f - v)) or 0
       if holds > 0 and floor((w * (capacity - q) - holds + slack + w * c) / ((1 + w) * c)) < 1 then
@@ -268,6 +272,6 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
         reply[3 + tenants + j] = max(1, ceil((level - units) / drain))
       end
     end
-    if plain then return reply end
+    return reply
   end
 end
