@@ -3,8 +3,8 @@
 --
 -- Tenants' arguments come after all others, and their keys after all other keys.
 --
--- KEYS[#KEYS - 2s + 2i - 1]  the totals of bucket i, i = 1 … s; the buckets come first in KEYS
--- KEYS[#KEYS - 2s + 2i]      the finishes
+-- KEYS[#KEYS - 2s + 2i - 1]  what is held of bucket i, i = 1 … s; the buckets come first in KEYS
+-- KEYS[#KEYS - 2s + 2i]      the bounds
 -- ARGV[…]             for each tenant its name, which begins with a colon; then for each tenant 1024 ×
 --                     its charges + its weight, which is 1 … 1000. ARGV[3] is the sum of the charges
 -- ARGV[last - 3]      if there are several tenants, the runs of charges in order, as text: for each the
@@ -20,26 +20,28 @@
 --   then, unless there is one bucket and all charges were made
 --     for each tenant the milliseconds until one more charge fits its share after this call, 0 if it
 --     does or if its last charges in this call were made
---     for each tenant the milliseconds for which it is blocked
+--     for each tenant the milliseconds for which it is blocked; absent from the fast path
 --
 -- State: two keys for each bucket.
---   totals, a string
---     value  the sum of each tenant's weight × finish; the sum of the weights; a number that is at most
---            the least finish; the parts that were charged since the expiry of the finishes was renewed;
---            and b if a tenant is blocked
---     TTL    milliseconds until the bucket is full, and no tenant is blocked
---   finishes, a sorted set
+--   what is held, a hash
 --     :name   1024 × the tenant's finish + its weight. The tenant without a name, of weight 1, holds
 --             what no tenant has charged
+--     t       the totals: the sum of each tenant's weight × finish, or more if the bucket was also
+--             charged without a tenant; the sum of the weights; a number that is at most the least
+--             finish, or 0 if one tenant holds the whole sum and has no bound; the parts that were
+--             charged since the expiry was renewed; and b if a tenant is blocked
+--   bounds, a sorted set
+--     :name   a number that is at most the finish of the tenant, which is also in the hash
 --     b       if a tenant is blocked, -1 - the time at which the key expires
 --     b:name  if it is blocked, -1 - the time at which its block ends
---     TTL     longer than that of the totals
--- Times are milliseconds since the key was made; the TTL gives the current time. Without the totals
--- the finishes are void, and no tenant holds anything; that is so when the bucket is full, so expiry
--- loses nothing.
+--   TTL       of both: milliseconds until the bucket is full, and no tenant is blocked, or longer
+-- Times are milliseconds since the key was made; the TTL gives the current time. When the bucket is
+-- full, no tenant holds anything, and what the hash has is void. So expiry loses nothing.
 --
--- A tenant whose finish has passed is removed with the next charge, or when they are many. Numbers are
--- integers below 2^53.
+-- A charge that raises a finish leaves the bound as it is. When the bound has passed, it is set to
+-- the finish, or the tenant is removed if that has passed too.
+--
+-- Numbers are integers below 2^53.
 
 local shared, tenants, runs, hasGuards, tenantsAt = 1, 1, '', false, 6
 if not one then
@@ -52,60 +54,72 @@ for j = 1, tenants do
   names[j], weights[j] = ARGV[tenantsAt + j], ARGV[tenantsAt + tenants + j] % 1024
 end
 
+-- passShares looks at the tenants whose bound has passed at a level of q parts. Those whose finish
+-- has passed are gone. It stops when they are many.
+local function passShares(s, q)
+  local seen, behind = 0, {}
+  repeat
+    local v = (s.sum - q) / s.weights
+    local list = call('ZRANGEBYSCORE', s.bounds, '0', format('%d', max(0, floor(v))), 'LIMIT', seen, 32)
+    local scores, more = list[1] and call('HMGET', s.key, unpack(list)) or {}, #list == 32
+    seen = seen + #list
+    for at, name in ipairs(list) do behind[name] = (scores[at] or 0) + 0 end
+    for name, score in pairs(behind) do
+      local finish = floor(score / 1024)
+      if finish <= v then
+        local weight = score - 1024 * finish
+        s.gone[#s.gone + 1], s.isGone[name], behind[name] = name, true, nil
+        s.sum, s.weights = s.sum - weight * finish, s.weights - weight
+        if s.weights <= 0 then return end
+        v, more = (s.sum - q) / s.weights, true
+      end
+    end
+  until not more or seen >= maxGone
+  for name, score in pairs(behind) do s.raised[name] = floor(score / 1024) end
+  if not next(behind) and not call('ZRANGEBYSCORE', s.bounds, '0', '+inf', 'LIMIT', seen, 1)[1] then
+    s.weights = 0
+  end
+end
+
 -- readShares reads what the tenants hold of bucket i at a level.
 local function readShares(i, level)
   local cost, at = ARGV[3 * i + 2] + 0, #KEYS - 2 * shared + 2 * i
   local s = {
-    totals = KEYS[at - 1], key = KEYS[at], drain = ARGV[3 * i + 1] + 0, cost = cost,
+    key = KEYS[at - 1], bounds = KEYS[at], drain = ARGV[3 * i + 1] + 0, cost = cost,
     capacity = ARGV[3 * i + 3] * parts / cost, most = floor(ARGV[3 * i + 3] / cost),
-    fill = ceil(ARGV[3 * i + 3] / ARGV[3 * i + 1]), sum = 0, weights = 0, finish = {}, held = {},
-    block = {}, gone = {}
+    fill = ceil(ARGV[3 * i + 3] / ARGV[3 * i + 1]), sum = 0, weights = 0, since = 0, finish = {}, held = {},
+    block = {}, gone = {}, isGone = {}, raised = {}
   }
-  local known, q, v = call('GET', s.totals), level * parts / cost, 0
-  local sum, weights, blocks
+  local known, q = call('HGET', s.key, 't'), level * parts / cost
+  local sum, weights, least, since, blocks
   if known then
-    sum, weights, blocks = match(known, '^(%d+) (%d+) %d+ %d+ ?(b?)$')
+    sum, weights, least, since, blocks = match(known, '^(%d+) (%d+) (%d+) (%d+) ?(b?)$')
     if not sum then error('the value is not that of totals') end
   end
   if known and level > 0 and weights + 0 > 0 then
-    s.sum, s.weights = sum + 0, weights + 0
-    local gone = {}
-    repeat -- remove the tenants whose finish has passed
-      v = (s.sum - q) / s.weights
-      local list = call('ZRANGEBYSCORE', s.key, '0', '+inf', 'WITHSCORES', 'LIMIT', #s.gone, 32)
-      local passed = 0
-      for at = 1, #list, 2 do
-        local finish = floor(list[at + 1] / 1024)
-        if finish > v then break end
-        local weight = list[at + 1] - 1024 * finish
-        passed = passed + 1
-        s.gone[#s.gone + 1], gone[list[at]] = list[at], true
-        s.sum, s.weights = s.sum - weight * finish, s.weights - weight
-        if s.weights <= 0 then break end
-        v = (s.sum - q) / s.weights
-      end
-      if #list == 0 then s.weights = 0 end
-    until passed < 32 or s.weights <= 0 or #s.gone >= maxGone
-    local scores = tenants > 0 and call('ZMSCORE', s.key, unpack(names)) or {}
+    s.sum, s.weights, s.since = sum + 0, weights + 0, since + 0
+    if s.sum < q then s.sum = ceil(q) end -- what no tenant has charged
+    s.alone = least == '0'
+    if not s.alone then passShares(s, q) end
+    local scores = tenants > 0 and call('HMGET', s.key, unpack(names)) or {}
     for j = 1, tenants do
       local score = scores[j]
-      if score and s.weights > 0 and not gone[names[j]] then
+      if score and s.weights > 0 and not s.isGone[names[j]] then
         s.finish[j] = floor(score / 1024)
         s.held[j] = score - 1024 * s.finish[j]
       end
     end
-  else
-    s.void = true
   end
   if s.weights <= 0 then
+    s.void = true
     s.sum, s.weights = min(maxFinish - 1, floor(q + 0.5)), 1
     if s.sum == 0 then s.weights = 0 else s.unnamed = s.sum end
   end
-  local stop = blocks == 'b' and call('ZSCORE', s.key, 'b')
+  local stop = blocks == 'b' and call('ZSCORE', s.bounds, 'b')
   if stop then
-    s.stop, s.now = -1 - stop, -1 - stop - call('PTTL', s.key)
+    s.stop, s.now = -1 - stop, -1 - stop - call('PTTL', s.bounds)
     for j = 1, tenants do
-      local ends = call('ZSCORE', s.key, 'b' .. names[j])
+      local ends = call('ZSCORE', s.bounds, 'b' .. names[j])
       s.block[j] = ends and max(0, -1 - ends - s.now)
     end
   end
@@ -136,8 +150,10 @@ end
 -- addShare adds the change of a bucket's level to what a tenant holds, at least to nothing.
 local function addShare(s, j, before, after)
   local from, to = before * parts / s.cost, after * parts / s.cost
+  if s.weights > 0 and s.sum < from then s.sum = ceil(from) end
   local v = s.weights > 0 and (s.sum - from) / s.weights or 0
   local own, w, finish = holds(s, j, from), weights[j], s.finish[j]
+  if finish and to < from then w = s.held[j] end -- only a charge gives it another weight
   if finish then
     s.sum, s.weights = s.sum - s.held[j] * finish, s.weights - s.held[j]
   end
@@ -145,7 +161,7 @@ local function addShare(s, j, before, after)
   s.changed[j] = true
   own = own + (to - from)
   finish = floor(v + own / w + 0.5)
-  if own < slack or finish < 0 then return end -- by rounding, v may be somewhat below 0
+  if own < slack then return end
   if finish >= maxFinish or s.sum + finish * w > exact - 1 then -- forget who holds what
     s.sum, s.weights, s.finish, s.changed = min(maxFinish - 1, floor(to + 0.5)), 1, {}, {}
     s.void, s.unnamed = true, s.sum
@@ -157,7 +173,7 @@ end
 
 -- dropBlocks removes the blocks that have ended, and reports whether others are left.
 local function dropBlocks(s)
-  local list = call('ZREVRANGEBYSCORE', s.key, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, maxWalk)
+  local list = call('ZREVRANGEBYSCORE', s.bounds, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, maxWalk)
   local over, left = {}, #list == 2 * maxWalk
   for at = 1, #list, 2 do -- those that end first come first
     if match(list[at], '^b:') then
@@ -165,63 +181,93 @@ local function dropBlocks(s)
     end
   end
   if not left then over[#over + 1] = 'b' end
-  if #over > 0 then call('ZREM', s.key, unpack(over)) end
+  if #over > 0 then call('ZREM', s.bounds, unpack(over)) end
   return left
 end
 
--- writeTotals writes the totals, which hold for ttl milliseconds or until the end of blocks, and when
--- the finishes expire.
-local function writeTotals(s, ttl, blocked)
-  local least = call('ZRANGEBYSCORE', s.key, '0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+-- writeTotals writes the totals.
+local function writeTotals(s, blocked)
+  local least = call('ZRANGEBYSCORE', s.bounds, '0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  call('HSET', s.key, 't', format('%d %d %d %d', s.sum, s.weights, least or 0, s.since) .. (blocked and ' b' or ''))
+end
+
+-- writeExpiry writes when the keys expire: when the bucket is full and blocks have ended, or later.
+local function writeExpiry(s, ttl, blocked)
   local lasts = max(1, ttl + s.fill)
   if blocked then
-    ttl = max(ttl, s.stop - s.now)
-    lasts = max(lasts, ttl)
-    call('ZADD', s.key, format('%d', -1 - s.now - lasts), 'b')
+    lasts = max(lasts, s.stop - s.now)
+    call('ZADD', s.bounds, format('%d', -1 - s.now - lasts), 'b')
   end
-  call('PEXPIRE', s.key, format('%d', lasts))
-  call('SET', s.totals, format('%d %d %d 0', s.sum, s.weights, floor((least or 0) / 1024)) ..
-    (blocked and ' b' or ''), 'PX', format('%d', max(1, ttl)))
+  lasts = format('%d', lasts)
+  call('PEXPIRE', s.key, lasts)
+  call('PEXPIRE', s.bounds, lasts)
+end
+
+-- writePassed writes what was found of the tenants whose bound has passed.
+local function writePassed(s)
+  if #s.gone > 0 then
+    call('ZREM', s.bounds, unpack(s.gone))
+    call('HDEL', s.key, unpack(s.gone))
+  end
+  for name, finish in pairs(s.raised) do call('ZADD', s.bounds, format('%d', finish), name) end
+  s.gone, s.raised = {}, {}
 end
 
 -- writeShares writes what has changed. The bucket is full in ttl milliseconds.
 local function writeShares(s, ttl)
-  local key = s.key
   local blocked = s.now and dropBlocks(s)
-  if s.void and blocked then
-    call('ZREMRANGEBYSCORE', key, '0', '+inf')
-  elseif s.void then
-    call('DEL', key)
-  elseif #s.gone > 0 then
-    call('ZREM', key, unpack(s.gone))
+  if ttl == 0 and not blocked then
+    call('DEL', s.key, s.bounds)
+    return
   end
-  local list, at = {}, 0
+  if s.void then
+    call('DEL', s.key)
+    call('ZREMRANGEBYSCORE', s.bounds, '0', '+inf')
+  elseif s.alone then
+    for _, name in ipairs(call('HKEYS', s.key)) do
+      if name ~= 't' then call('ZADD', s.bounds, '1', name) end
+    end
+  else
+    writePassed(s)
+  end
   if s.unnamed then
-    list[1], list[2], at = format('%d', 1024 * s.unnamed + 1), ':', 2
+    call('HSET', s.key, ':', format('%d', 1024 * s.unnamed + 1))
+    call('ZADD', s.bounds, format('%d', s.unnamed), ':')
   end
   for j in pairs(s.changed) do
     local finish = s.finish[j]
     if finish then
-      list[at + 1], list[at + 2], at = format('%d', 1024 * finish + s.held[j]), names[j], at + 2
+      call('HSET', s.key, names[j], format('%d', 1024 * finish + s.held[j]))
+      call('ZADD', s.bounds, format('%d', max(1, finish)), names[j])
     else
-      call('ZREM', key, names[j])
+      call('HDEL', s.key, names[j])
+      call('ZREM', s.bounds, names[j])
     end
   end
-  if at > 0 then call('ZADD', key, unpack(list)) end
-  if ttl > 0 or blocked then
-    writeTotals(s, ttl, blocked)
-  else
-    call('DEL', s.totals, key)
-  end
+  s.since = 0
+  writeTotals(s, blocked)
+  writeExpiry(s, ttl, blocked)
 end
 
--- removePassed removes the tenants whose finish has passed, though nothing was charged, if they are
--- many: else each denial would find them again.
+-- removePassed removes the tenants whose finish has passed, though nothing was charged: else each
+-- denial would find them again.
 local function removePassed(s)
-  if #s.gone < minGone or s.unnamed then return end
-  call('ZREM', s.key, unpack(s.gone))
-  call('SET', s.totals, format('%d %d 0 0', s.sum, s.weights) .. (s.now and ' b' or ''), 'KEEPTTL')
-  s.gone = {}
+  if s.void or not s.gone[1] and not next(s.raised) then return end
+  writePassed(s)
+  writeTotals(s, s.now)
+end
+
+-- sortedShares returns the tenants in the order of their finishes: of each 1024 × the finish + its
+-- weight.
+local function sortedShares(s)
+  if not s.sorted then
+    local list = call('ZRANGEBYSCORE', s.bounds, '0', '+inf', 'LIMIT', 0, maxWalk)
+    list = list[1] and call('HMGET', s.key, unpack(list)) or list
+    for at = 1, #list do list[at] = (list[at] or 0) + 0 end
+    table.sort(list)
+    s.sorted = list
+  end
+  return s.sorted
 end
 
 -- waitShare returns in how many milliseconds a charge of n tokens fits a tenant's share, if nobody
@@ -235,14 +281,12 @@ local function waitShare(s, j, level, n)
     fits = (w * s.capacity + slack / 2 - c - held * finish + held * sum / all) / (w + held / all)
   end
   fit()
-  local list = call('ZRANGEBYSCORE', s.key, '0', '+inf', 'WITHSCORES', 'LIMIT',
-    s.changed and 0 or #s.gone, maxWalk)
-  for at = 1, #list, 2 do
-    local other = floor(list[at + 1] / 1024)
-    local weight = list[at + 1] - 1024 * other
+  for _, score in ipairs(sortedShares(s)) do
+    local other = floor(score / 1024)
+    local weight = score - 1024 * other
     local lasts = sum - all * other -- the level down to which the same tenants hold something
     if fits >= lasts then break end
-    if list[at] == names[j] then
+    if other == finish then
       fits = lasts -- then it holds nothing
       break
     end

@@ -63,7 +63,7 @@ local function blockTenant(ms)
     s.now = s.now or 0
     s.stop = max(s.stop or 0, s.now + ms)
     s.changed = {}
-    call('ZADD', s.key, format('%d', -1 - s.now - max(ms, s.block[1] or 0)), 'b' .. names[1])
+    call('ZADD', s.bounds, format('%d', -1 - s.now - max(ms, s.block[1] or 0)), 'b' .. names[1])
     write(s, i)
   end
 end
@@ -80,7 +80,7 @@ local function resetTenant(keys, args)
       limitsOnly({keys[i], keys[#keys - shared + i]}, {'clear', format('%d', units), args[3],
         unpack(args, 3 * i + 1, 3 * i + 3)})
     end
-    call('ZREM', s.key, 'b' .. names[1])
+    call('ZREM', s.bounds, 'b' .. names[1])
     addShare(s, 1, level, read(i))
     write(s, i)
   end

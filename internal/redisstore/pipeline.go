@@ -253,8 +253,8 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	}
 	for i := range g.Names {
 		if g.Buckets[i].Kind == bucket.Tenants {
-			totals := append(slices.Clone(g.Names[i]), totalsSuffix...)
-			c.args = append(c.args, &totals, &g.Names[i])
+			held := append(slices.Clone(g.Names[i]), heldSuffix...)
+			c.args = append(c.args, &held, &g.Names[i])
 		}
 	}
 	if records != bucket.NoRecords {

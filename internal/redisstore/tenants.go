@@ -17,8 +17,9 @@ func tenantsOf(buckets []bucket.Bucket) (n int) {
 	return n
 }
 
-// totalsSuffix is appended to the name of what tenants hold to name the totals.
-const totalsSuffix = ":totals"
+// heldSuffix is appended to the name of what tenants hold to name the hash of that. The name alone is that
+// of the bounds.
+const heldSuffix = ":held"
 
 // encodeTenants appends what comes with shared buckets, then the tenants, as arguments of shares.lua.
 func (c *command) encodeTenants(g *dispatch.Group, process string) {
@@ -61,8 +62,8 @@ func (c *command) encodeRuns(all []bucket.Tenant, runs []dispatch.Run) {
 // tenantNumbers returns how many integers about tenants a reply should have that has some: see shares.lua.
 func tenantNumbers(g *dispatch.Group, shared, has int) int {
 	all := g.Tenants()
-	if fewer := 2 + len(all); shared == 1 && has == fewer {
-		return fewer
+	if shared == 1 && (has == 2+len(all) || has == 2+2*len(all)) {
+		return has
 	}
 	return shared * (2 + 3*len(all))
 }
@@ -76,8 +77,11 @@ func decodeTenants(g *dispatch.Group, levels []bucket.State, reply []int64) {
 		sum, weights, held := reply[0], reply[1], reply[2:2+n]
 		reply = reply[2+n:]
 		var waits, blocks []int64
-		if n > 0 && len(reply) >= 2*n {
-			waits, blocks, reply = reply[:n], reply[n:2*n], reply[2*n:]
+		if n > 0 && len(reply) >= n {
+			waits, reply = reply[:n], reply[n:]
+		}
+		if n > 0 && len(reply) >= n {
+			blocks, reply = reply[:n], reply[n:]
 		}
 		for j, tenant := range all {
 			of := &bucket.Shares{Sum: sum, Weights: weights, Finish: bucket.NoFinish, Weight: tenant.Weight}
@@ -86,7 +90,10 @@ func decodeTenants(g *dispatch.Group, levels []bucket.State, reply []int64) {
 			}
 			s := bucket.State{Level: levels[i].Level, Shares: of}
 			if waits != nil {
-				s.Wait, of.Block = waits[j], blocks[j]
+				s.Wait = waits[j]
+			}
+			if blocks != nil {
+				of.Block = blocks[j]
 			}
 			g.FoundTenant(s)
 		}

@@ -3,7 +3,7 @@
 -- and ARGV, and lua/tenants.lua decides what is not plain, such as a block.
 --
 -- KEYS[1]            the bucket
--- KEYS[2], KEYS[3]   what tenants hold of it, see shares.lua
+-- KEYS[2], KEYS[3]   what tenants hold of it, and the bounds, see shares.lua
 -- ARGV[1 … 6]        see script.lua; the verb is take
 --
 -- Reply: the level found, then the tenants' integers, see shares.lua
@@ -12,11 +12,10 @@
 local last = #ARGV
 local one = last == 8 -- bucket and tenant
 if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
-  local bucket, totals, finishes = KEYS[1], KEYS[2], KEYS[3]
+  local bucket, key, bounds = KEYS[1], KEYS[2], KEYS[3]
   local tenants = one and 1 or ARGV[last - 1] + 0
   local n, drain, cost, most = ARGV[2] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
-  local values = call('MGET', bucket, totals)
-  local value, known, level, plain = values[1], values[2], 0, true
+  local value, level, plain, scores = call('GET', bucket), 0, true, nil
   if value then
     local rest = tonumber(value)
     local ttl = rest and rest >= 0 and call('PTTL', bucket) or 0
@@ -27,34 +26,55 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
     plain = ttl > 0 and level <= exact
   end
 
-  -- Read what the tenants hold. Least is at most the least finish, and since the parts that were
-  -- charged since the set's expiry was last renewed.
-  local sum, weights, least, since, v = 0, 0, 0, 0, 0
-  local q, gone = level * parts / cost, nil
+  -- Read what the tenants hold. Least is at most the least finish, or 0 if one tenant holds the whole
+  -- sum and has no bound; since is how many parts were charged since the expiry was last renewed.
+  -- Raised are tenants whose bound has passed, but whose finish has not.
+  if tenants == 1 then
+    scores = call('HMGET', key, 't', ARGV[7])
+  else
+    scores = call('HMGET', key, 't', unpack(ARGV, 7, 6 + tenants))
+  end
+  local known, sum, weights, least, since, v = scores[1], 0, 0, 0, 0, 0
+  local q, void, gone, raised, excess = level * parts / cost, true, nil, nil, false
   if known and level > 0 then
     sum, weights, least, since = match(known, '^(%d+) (%d+) (%d+) (%d+)$')
     if sum then
       sum, weights, least, since = sum + 0, weights + 0, least + 0, since + 0
-      v = (sum - q) / weights
-      if plain and least <= v then -- remove the tenants whose finish has passed
-        local list = call('ZRANGEBYSCORE', finishes, '0', '+inf', 'WITHSCORES', 'LIMIT', 0, minGone)
-        local at = 1
-        while list[at] do
-          local score = list[at + 1] + 0
-          least = floor(score / 1024)
-          if least > v then break end
-          local weight = score - 1024 * least
-          sum, weights = sum - weight * least, weights - weight
-          gone = gone or {}
-          gone[#gone + 1] = list[at]
-          at = at + 2
-          if weights <= 0 then break end
-          v = (sum - q) / weights
-        end
-        if not list[at] and at > 2 * minGone then
+      excess = weights > 0 and sum < q -- what no tenant has charged
+      if excess then sum = ceil(q) end
+      v, void = (sum - q) / weights, false
+      if plain and least > 0 and least <= v then -- remove the tenants whose finish has passed
+        local first, from, seen = nil, '0', 0
+        repeat
+          local to = format('%d', floor(v))
+          local list = call('ZRANGEBYSCORE', bounds, from, to, 'LIMIT', 0, minGone)
+          for _, name in ipairs(list) do
+            local score = call('HGET', key, name)
+            score = score and score + 0 or 0
+            local w = score % 1024
+            local f = (score - w) / 1024
+            if f > v then
+              raised = raised or {}
+              raised[#raised + 1], raised[#raised + 2] = format('%d', f), name
+              if not first or f < first then first = f end
+            else
+              sum, weights = sum - w * f, weights - w
+              gone = gone or {}
+              gone[#gone + 1] = name
+              if weights <= 0 then break end
+              v = (sum - q) / weights
+            end
+          end
+          from, seen = '(' .. to, seen + #list
+          least = call('ZRANGEBYSCORE', bounds, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+          least = least and least + 0 or maxFinish
+        until least > v or seen >= minGone or weights <= 0
+        if weights > 0 and (seen >= minGone or first and first <= v) then
           plain = false -- more have passed
-        elseif not list[at] then
+        elseif least == maxFinish and not first then
           weights = 0
+        elseif first and first < least then
+          least = first
         end
       end
     else
@@ -67,36 +87,29 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
   if plain then
     local unnamed
     if weights <= 0 then
-      sum, weights, v = min(maxFinish - 1, floor(q + 0.5)), 1, 0
+      sum, weights, least, v, void = min(maxFinish - 1, floor(q + 0.5)), 1, 0, 0, true
       least = sum
-      if sum == 0 then weights = 0 else unnamed = sum end
+      if sum == 0 then weights, least = 0, maxFinish else unnamed = sum end
     end
-    local reply, scores = {level, sum, weights}, nil
-    if weights == 0 or unnamed or tenants == 0 then
-      scores = {}
-    elseif tenants == 1 then
-      scores = {call('ZSCORE', finishes, ARGV[7])}
-    else
-      scores = call('ZMSCORE', finishes, unpack(ARGV, 7, 6 + tenants))
-    end
+    if void then scores = {} end
+    local reply = {level, sum, weights}
 
     -- If all charges fit, their order does not matter.
     local c, charge, capacity = min(n, floor(most / cost)) * parts, n * cost, most * parts / cost
     local found, charges, after = level, ARGV[3] + 0, level + ARGV[3] * charge
-    local fits, list, at, sums, all, first = charges > 0 and after <= most, {}, 0, sum, weights, least
-    local free = capacity - after * parts / cost
+    local fits, values, at, sums, all, first = charges > 0 and after <= most, {}, 0, sum, weights, least
+    local free, new, changed, denied = capacity - after * parts / cost, nil, nil, nil
     for j = 1, fits and tenants or 0 do
-      local score, w, holds = scores[j], ARGV[6 + tenants + j] + 0, 0
-      local wanted = floor(w / 1024)
-      w = w - 1024 * wanted
+      local score, w, holds, own, old = scores[1 + j], ARGV[6 + tenants + j] + 0, 0, nil, nil
+      local wanted = w
+      w = w % 1024
+      wanted = (wanted - w) / 1024
       reply[3 + j] = 0
       if score then
         score = score + 0
-        local f = floor(score / 1024)
-        if f > v then
-          local own = score - 1024 * f
-          holds, sums, all, reply[3 + j] = own * (f - v), sums - own * f, all - own, score + 1
-        end
+        own = score % 1024
+        local f = (score - own) / 1024
+        if f > v then old, holds, reply[3 + j] = f, own * (f - v), score + 1 end
       end
       holds = holds + wanted * n * parts
       local f = floor(v + holds / w + 0.5)
@@ -104,153 +117,153 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
         fits = false
         break
       end
-      if all == 0 and j == 1 or f < first then first = f end
-      sums, all = sums + f * w, all + w
-      list[at + 1], list[at + 2], at = format('%d', 1024 * f + w), ARGV[6 + j], at + 2
+      if wanted > 0 then
+        if old then sums, all = sums - own * old, all - own end
+        if not old or f < old then
+          new = new or {}
+          new[#new + 1], new[#new + 2] = format('%d', f), ARGV[6 + j]
+          if f < first then first = f end
+        end
+        sums, all = sums + f * w, all + w
+        values[at + 1], values[at + 2], at = ARGV[6 + j], format('%d', 1024 * f + w), at + 2
+      end
     end
+
+    local finish, held, weight
     if fits and sums < exact then
-      if unnamed then list[at + 1], list[at + 2] = format('%d', 1024 * unnamed + 1), ':' end
-      local ttl, done = ceil(after / drain), nil
-      if value then
-        done = call('SET', bucket, format('%d', ttl * drain - after), 'PX', ttl)
-      else -- MGET returns nil for a key of another type too
-        done = call('SET', bucket, format('%d', ttl * drain - after), 'PX', ttl, 'NX')
-      end
-      if not done then error('the key is no bucket') end
-      local void = not known or level == 0
-      if void then
-        call('DEL', finishes)
-      elseif gone then
-        call('ZREM', finishes, unpack(gone))
-      end
-      if at == 2 and not unnamed then
-        call('ZADD', finishes, list[1], list[2])
-      else
-        call('ZADD', finishes, unpack(list))
-      end
-      since = floor(since + charges * n * parts)
-      if void or since * 4 > capacity then
-        since = 0
-        call('PEXPIRE', finishes, format('%d', ttl + ceil(most / drain)))
-      end
-      call('SET', totals, format('%d %d %d %d', sums, all, first, since), 'PX', ttl)
-      return reply
-    end
-
-    -- Else make the charges that fit, in order.
-    local finish, held, weight = {}, {}, {}
-    for j = 1, tenants do
-      local score = scores[j]
-      if score then
-        score = score + 0
-        local f = floor(score / 1024)
-        if f > v then finish[j], held[j] = f, score - 1024 * f end
-      end
-    end
-    for j = 1, tenants do
-      local f = finish[j]
-      weight[j] = ARGV[6 + tenants + j] % 1024
-      reply[3 + j] = f and 1 + 1024 * f + held[j] or 0
-      reply[3 + tenants + j], reply[3 + 2 * tenants + j] = 0, 0
-    end
-
-    local changed, denied, forgotten
-    for j, charges in string.gmatch(tenants > 1 and ARGV[last - 3] or '1 ' .. charges, '(%d+) (%d+)') do
-      j, charges = j + 0, charges + 0
-      local w, f, holds = weight[j], finish[j], 0
-      local made = min(charges, floor((most - level) / charge))
-      q = level * parts / cost
-      v = weights > 0 and (sum - q) / weights or 0
-      if f then holds = max(0, held[j] * (f - v)) end
-      if made > 0 then
-        local fits = floor((w * (capacity - q) - holds + slack + w * c) / ((1 + w) * c))
-        if holds == 0 and fits < 1 then fits = 1 end
-        if fits < made then made = max(0, fits) end
-      end
-      if made > 0 then
-        level = level + made * charge
-        if f then sum, weights = sum - held[j] * f, weights - held[j] end
-        holds = holds + (level * parts / cost - q)
-        f = floor(v + holds / w + 0.5)
-        changed = changed or {}
-        if f >= maxFinish or sum + f * w > exact - 1 then -- forget who holds what
-          sum, weights, finish, changed = min(maxFinish - 1, floor(level * parts / cost + 0.5)), 1, {}, {}
-          least, unnamed, forgotten = sum, sum, true
-        else
-          finish[j], held[j], changed[j] = f, w, true
-          if weights == 0 or f < least then least = f end
-          sum, weights = sum + f * w, weights + w
+      sum, weights, least, level, changed = sums, all, first, after, true
+    else -- make the charges that fit, in order
+      finish, held, weight, values, at, new = {}, {}, {}, {}, 0, nil
+      for j = 1, tenants do
+        local score = scores[1 + j]
+        weight[j] = ARGV[6 + tenants + j] % 1024
+        reply[3 + j], reply[3 + tenants + j] = 0, 0
+        if score then
+          score = score + 0
+          local w = score % 1024
+          local f = (score - w) / 1024
+          if f > v then finish[j], held[j], reply[3 + j] = f, w, score + 1 end
         end
       end
-      if made < charges or charges == 0 then
-        denied = denied or {}
-        denied[j] = true
-      elseif denied then
-        denied[j] = nil
+      denied = {}
+      if weights == 0 then v = 0 end
+      for j, charges in string.gmatch(tenants > 1 and ARGV[last - 3] or '1 ' .. charges, '(%d+) (%d+)') do
+        j = j + 0
+        if denied[j] ~= level then -- else it is denied again
+          local w, f, holds, made = weight[j], finish[j], 0, charges + 0
+          charges = made
+          if f then holds = max(0, held[j] * (f - v)) end
+          if level + made * charge > most then made = floor((most - level) / charge) end
+          if made > 0 then
+            local fits = floor((w * (capacity - q) - holds + slack + w * c) / ((1 + w) * c))
+            if holds == 0 and fits < 1 then fits = 1 end
+            if fits < made then made = max(0, fits) end
+          end
+          if made > 0 then
+            level = level + made * charge
+            if weights > 0 and sum < q then -- by rounding
+              sum, v, excess = ceil(q), (ceil(q) - q) / weights, true
+              if f then holds = max(0, held[j] * (f - v)) end
+            end
+            if f then sum, weights = sum - held[j] * f, weights - held[j] end
+            holds = holds + (level * parts / cost - q)
+            f = floor(v + holds / w + 0.5)
+            changed = changed or {}
+            if f >= maxFinish or sum + f * w > exact - 1 then -- forget who holds what
+              sum, weights, finish, changed = min(maxFinish - 1, floor(level * parts / cost + 0.5)), 1, {}, {}
+              least, unnamed, void, scores = sum, sum, true, {}
+            else
+              finish[j], held[j], changed[j] = f, w, true
+              if f < least then least = f end
+              sum, weights = sum + f * w, weights + w
+            end
+            q = level * parts / cost
+            v = (sum - q) / weights
+          end
+          if charges > 0 and made == 0 then
+            denied[j] = level
+          else
+            denied[j] = made < charges or charges == 0
+          end
+        end
+      end
+      for j in pairs(changed or {}) do
+        local f, score = finish[j], scores[1 + j]
+        if not score or 1024 * f < score + 0 or reply[3 + j] == 0 then
+          new = new or {}
+          new[#new + 1], new[#new + 2] = format('%d', f), ARGV[6 + j]
+        end
+        values[at + 1], values[at + 2], at = ARGV[6 + j], format('%d', 1024 * f + held[j]), at + 2
       end
     end
 
-    if changed then
-      local ttl, done = ceil(level / drain), nil
-      if value then
-        done = call('SET', bucket, format('%d', ttl * drain - level), 'PX', format('%d', ttl))
-      else -- MGET returns nil for a key of another type too
-        done = call('SET', bucket, format('%d', ttl * drain - level), 'PX', format('%d', ttl), 'NX')
+    if changed or (gone or raised) and not void then
+      local ttl, renew = 0, false
+      if changed then
+        ttl = ceil(level / drain)
+        call('SET', bucket, format('%d', ttl * drain - level), 'PX', format('%d', ttl))
+        since = floor(since + (level - found) * parts / cost)
+        renew = void or since * 4 > capacity
+        if renew then since = 0 end
       end
-      if not done then error('the key is no bucket') end
-      local void = forgotten or not known or found == 0
       if void then
-        call('DEL', finishes)
-      elseif gone then
-        call('ZREM', finishes, unpack(gone))
-      end
-      if tenants == 1 and not unnamed then
-        call('ZADD', finishes, format('%d', 1024 * finish[1] + held[1]), ARGV[7])
-      else
-        local list, at = {}, 0
+        call('DEL', key, bounds)
         if unnamed then
-          list[1], list[2], at = format('%d', 1024 * unnamed + 1), ':', 2
+          new = new or {}
+          new[#new + 1], new[#new + 2] = format('%d', unnamed), ':'
+          values[at + 1], values[at + 2] = ':', format('%d', 1024 * unnamed + 1)
         end
-        for j in pairs(changed) do
-          list[at + 1], list[at + 2] = format('%d', 1024 * finish[j] + held[j]), ARGV[6 + j]
-          at = at + 2
+        if #new == 2 and not excess then new, least = nil, 0 end
+      elseif least == 0 and (new or excess) then -- no longer alone
+        new = new or {}
+        for _, name in ipairs(call('HKEYS', key)) do
+          if name ~= 't' then new[#new + 1], new[#new + 2] = '1', name end
         end
-        call('ZADD', finishes, unpack(list))
+        least, since, renew = 1, 0, true
+      elseif gone then
+        call('ZREM', bounds, unpack(gone))
+        call('HDEL', key, unpack(gone))
       end
-      since = floor(since + (level - found) * parts / cost)
-      if void or since * 4 > capacity then
-        since = 0
-        call('PEXPIRE', finishes, format('%d', ttl + ceil(most / drain)))
+      if raised and not void then call('ZADD', bounds, unpack(raised)) end
+      if new then call('ZADD', bounds, unpack(new)) end
+      call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, since), unpack(values))
+      if renew then
+        local lasts = format('%d', ttl + ceil(most / drain))
+        call('PEXPIRE', key, lasts)
+        if least > 0 then call('PEXPIRE', bounds, lasts) end
       end
-      call('SET', totals, format('%d %d %d %d', sum, weights, least, since), 'PX', format('%d', ttl))
-    elseif gone and #gone >= minGone / 2 then -- else each denial would find them again
-      call('ZREM', finishes, unpack(gone))
-      call('SET', totals, format('%d %d %d %d', sum, weights, least, since), 'KEEPTTL')
     end
 
     -- Find when a charge fits the share of who was denied.
     local list
-    for j in pairs(denied or {}) do
+    for j, at in pairs(denied or {}) do
       local w, f = weight[j], finish[j]
-      q = level * parts / cost
-      local holds = f and max(0, held[j] * (f - (sum - q) / weights)) or 0
+      local holds = at and f and max(0, held[j] * (f - v)) or 0
       if holds > 0 and floor((w * (capacity - q) - holds + slack + w * c) / ((1 + w) * c)) < 1 then
         local total, all, h = sum, weights, held[j]
         local fits = (w * capacity + slack / 2 - c - h * f + h * total / all) / (w + h / all)
-        local walks = fits < total - all * least -- until then, some finishes may pass
+        local walks = least > 0 and fits < total - all * least -- until then, some finishes may pass
         if walks and not list then
-          list = call('ZRANGEBYSCORE', finishes, '0', '+inf', 'WITHSCORES', 'LIMIT', 0, maxWalk)
+          list = call('ZRANGEBYSCORE', bounds, '0', '+inf', 'LIMIT', 0, maxWalk)
+          list = list[1] and call('HMGET', key, unpack(list)) or list
+          for at = 1, #list do list[at] = list[at] and list[at] + 0 or 0 end
+          table.sort(list)
+          first = #list > 0 and #list < maxWalk and floor(list[1] / 1024) or 0
+          if first > least then -- then other denials need no list
+            least = first
+            call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, since))
+          end
         end
-        for at = 1, walks and #list or 0, 2 do
-          local other = floor(list[at + 1] / 1024)
+        for at = 1, walks and #list or 0 do
+          local weight = list[at] % 1024
+          local other = (list[at] - weight) / 1024
           if other > v then -- else it has passed
             local lasts = total - all * other -- the level down to which the same tenants hold something
             if fits >= lasts then break end
-            if list[at] == ARGV[6 + j] then
+            if other == f then
               fits = lasts -- then it holds nothing
               break
             end
-            local weight = list[at + 1] - 1024 * other
             total, all = total - weight * other, all - weight
             fits = (w * capacity + slack / 2 - c - h * f + h * total / all) / (w + h / all)
           end

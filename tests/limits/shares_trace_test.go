@@ -114,3 +114,38 @@ func TestTenantsEqualTheModelOnMiniredis(t *testing.T) {
 		})
 	}
 }
+
+// TestSharesSurviveWhatOthersDoToTheirKeys: a policy without shares charges the same bucket, and Redis
+// evicts a key. Then it may be wrong who holds what, but calls are answered, and the bucket is exact.
+func TestSharesSurviveWhatOthersDoToTheirKeys(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))
+		limit := ginlimit.PerMinute(60).WithBurst(1000)
+		shared := testkit.NewPolicy(t, l, "p", limit, ginlimit.WithShares(unusedTenant))
+		plain := testkit.NewPolicy(t, l, "p", limit)
+		taken := 0
+		take := func(p *ginlimit.Policy, n int) {
+			r, err := p.AllowN(t.Context(), "k", n)
+			require.NoError(t, err)
+			if r.Allowed {
+				taken += n
+			}
+		}
+		for i := range 40 {
+			take(shared.Share("a", 1+i%3), 1)
+			take(plain, 1+3*(i%20))
+			take(shared.Share("b", 1), 1+i)
+			for _, evicted := range []string{"ginlimit:{p|k}:m:tenants", "ginlimit:{p|k}:m:tenants:held"} {
+				if i%10 > 5 {
+					b.Mini.Del(evicted)
+				}
+				take(shared.Share("c", 2), 2)
+			}
+			r, err := plain.Peek(t.Context(), "k")
+			require.NoError(t, err)
+			require.Equal(t, 1000-taken, r.Remaining)
+		}
+		require.Greater(t, taken, 500)
+	})
+}

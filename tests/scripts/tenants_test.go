@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func (s *sharedScript) advance(d time.Duration) {
 }
 
 func (s *sharedScript) call(t *testing.T, args []any) []int64 {
-	keys := []string{"{k}:b", "{k}:b:tenants:totals", "{k}:b:tenants"}
+	keys := []string{"{k}:b", "{k}:b:tenants:held", "{k}:b:tenants"}
 	reply, err := s.rdb.Eval(context.Background(), s.source, keys, args...).Int64Slice()
 	require.NoError(t, err)
 	if reply[0] == redisstore.Whole {
@@ -79,7 +80,7 @@ func (s *sharedScript) take(t *testing.T, n int64, tenants []bucket.Tenant, runs
 	}
 	reply := s.call(t, args)
 	b, level, count := bucket.NewTenants(&s.limit), reply[0], len(tenants)
-	require.Contains(t, []int{3 + count, 3 + 3*count}, len(reply))
+	require.Contains(t, []int{3 + count, 3 + 2*count, 3 + 3*count}, len(reply))
 	shares := make([]bucket.Shares, count)
 	for i := range shares {
 		shares[i] = bucket.Shares{Sum: reply[1], Weights: reply[2], Finish: bucket.NoFinish, Weight: tenants[i].Weight}
@@ -120,6 +121,52 @@ func (s *sharedScript) holds(t *testing.T, tenants []bucket.Tenant) (all []float
 	return all
 }
 
+// requireBounds fails if a tenant has no bound that is at most its finish, if the totals are not the sums, or if
+// a key does not expire.
+func (s *sharedScript) requireBounds(t *testing.T) {
+	ctx := context.Background()
+	held, err := s.rdb.HGetAll(ctx, "{k}:b:tenants:held").Result()
+	require.NoError(t, err)
+	bounds, err := s.rdb.ZRangeWithScores(ctx, "{k}:b:tenants", 0, -1).Result()
+	require.NoError(t, err)
+	var sum, weights, least, since int64
+	if _, err := fmt.Sscan(held["t"], &sum, &weights, &least, &since); len(held) > 0 {
+		require.NoError(t, err)
+		require.NotZero(t, s.mini.TTL("{k}:b:tenants:held"))
+		require.GreaterOrEqual(t, s.mini.TTL("{k}:b:tenants:held"), s.mini.TTL("{k}:b"))
+	}
+	delete(held, "t")
+	if least == 0 {
+		require.LessOrEqual(t, len(held), 1)
+		require.Empty(t, bounds)
+	} else {
+		require.Len(t, bounds, len(held))
+		require.Equal(t, s.mini.TTL("{k}:b:tenants:held"), s.mini.TTL("{k}:b:tenants"))
+	}
+	for _, bound := range bounds {
+		score, err := strconv.ParseInt(held[bound.Member.(string)], 10, 64)
+		require.NoError(t, err)
+		require.LessOrEqual(t, bound.Score, float64(score/1024))
+		require.GreaterOrEqual(t, score/1024, least)
+	}
+	for _, text := range held {
+		score, err := strconv.ParseInt(text, 10, 64)
+		require.NoError(t, err)
+		sum -= score / 1024 * (score % 1024)
+		weights -= score % 1024
+	}
+	require.GreaterOrEqual(t, sum, int64(0))
+	require.Less(t, sum, int64(bucket.Parts)) // by rounding
+	require.Zero(t, weights)
+}
+
+// generalPath returns the script without its fast path.
+func generalPath(t *testing.T, source string) string {
+	const plain = "if one or ARGV[1] == 'take'"
+	require.Equal(t, 1, strings.Count(source, plain))
+	return strings.Replace(source, plain, "if nil and ARGV[1] == 'take'", 1)
+}
+
 // TestRunsOfTenantsAreChargesOneAfterAnother: a call with runs of several tenants makes the charges that
 // calls of one tenant each would make, in order, and leaves what they would leave. What is not plain is
 // decided alike.
@@ -128,10 +175,8 @@ func TestRunsOfTenantsAreChargesOneAfterAnother(t *testing.T) {
 	script, err := testkit.ScriptOfShares(ginlimit.PerHour(5))
 	require.NoError(t, err)
 	denied, made := 0, 0
-	const plain = "if one or ARGV[1] == 'take'"
-	require.Equal(t, 1, strings.Count(script.Source, plain))
-	long := strings.Replace(script.Source, plain, "if nil and ARGV[1] == 'take'", 1) // nothing is plain
-	for seed := range uint64(12) {
+	long := generalPath(t, script.Source)
+	for seed := range uint64(16) {
 		source := script.Source
 		if seed%2 == 1 {
 			source = long
@@ -141,13 +186,20 @@ func TestRunsOfTenantsAreChargesOneAfterAnother(t *testing.T) {
 		require.True(t, ok)
 		merged, alone := newSharedScript(t, source, limit), newSharedScript(t, script.Source, limit)
 		var tenants []bucket.Tenant
-		for i := range 2 + r.IntN(5) {
+		most := 5
+		if seed >= 12 {
+			most = 80 // more than the script looks at in one go
+		}
+		for i := range 2 + r.IntN(most) {
 			tenants = append(tenants, bucket.Tenant{Name: fmt.Sprint(":tenant ", i), Weight: 1 + r.Int64N(4)})
 		}
 		for step := range 40 {
 			d := time.Duration(r.Int64N(1+limit.FillTime()/8)) * time.Millisecond
 			merged.advance(d)
 			alone.advance(d)
+			if i := r.IntN(2 * len(tenants)); i < len(tenants) {
+				tenants[i].Weight = 1 + r.Int64N(4)
+			}
 			n := 1 + r.Int64N(5)
 			var runs []run
 			for range 1 + r.IntN(12) {
@@ -166,9 +218,77 @@ func TestRunsOfTenantsAreChargesOneAfterAnother(t *testing.T) {
 					made++
 				}
 			}
+			merged.requireBounds(t)
+			alone.requireBounds(t)
 			require.InDeltaSlice(t, alone.holds(t, tenants), merged.holds(t, tenants), 0.1, "seed %d, step %d", seed, step)
 		}
 	}
 	require.Greater(t, denied, 200)
 	require.Greater(t, made, 200)
+}
+
+// TestTenantsWhoseFinishHasPassedAreRemoved by a call that charges nothing, few or many of them, whatever
+// their bounds say. If there are very many, it takes a few calls.
+func TestTenantsWhoseFinishHasPassedAreRemoved(t *testing.T) {
+	t.Parallel()
+	script, err := testkit.ScriptOfShares(ginlimit.PerHour(5))
+	require.NoError(t, err)
+	limit, ok := bucket.New(bucket.Token, "b", 1000, 100_000, 60_000)
+	require.True(t, ok)
+	heavy := []bucket.Tenant{{Name: ":heavy", Weight: 1}}
+	for seed, count := range []int{5, 20, 40, 100, 700} {
+		for _, source := range []string{script.Source, generalPath(t, script.Source)} {
+			r := rand.New(rand.NewPCG(uint64(seed), 4))
+			s := newSharedScript(t, source, limit)
+			require.Equal(t, []int64{1}, s.take(t, 20_000, heavy, []run{{0, 1}}))
+			for i := range 3 * count {
+				tenant := bucket.Tenant{Name: fmt.Sprint(":", i%count), Weight: 1 + r.Int64N(3)}
+				require.Equal(t, []int64{1}, s.take(t, 1+r.Int64N(20), []bucket.Tenant{tenant}, []run{{0, 1}}))
+			}
+			removed := 0
+			for range 10 {
+				s.advance(time.Duration(1+r.IntN(count)) * time.Second)
+				before := s.rdb.HLen(t.Context(), "{k}:b:tenants:held").Val()
+				for range 1 + count/100 {
+					s.holds(t, heavy)
+				}
+				s.requireBounds(t)
+				reply := s.call(t, []any{"take", 1, 0, limit.Drain, limit.Cost, limit.Capacity, ":heavy", 1})
+				b := bucket.NewTenants(&limit)
+				v := b.Virtual(reply[1], reply[2], reply[0])
+				held := s.rdb.HGetAll(t.Context(), "{k}:b:tenants:held").Val()
+				removed += int(before) - len(held)
+				delete(held, "t")
+				for name, text := range held {
+					score, err := strconv.ParseInt(text, 10, 64)
+					require.NoError(t, err)
+					require.Greater(t, float64(score/1024), v, "%s of %d", name, count)
+				}
+			}
+			require.Greater(t, removed, count/2)
+		}
+	}
+}
+
+// TestTenantAloneInABucketChargedWithoutShares holds nothing once it has flowed back, though the bucket is not full.
+func TestTenantAloneInABucketChargedWithoutShares(t *testing.T) {
+	t.Parallel()
+	script, err := testkit.ScriptOfShares(ginlimit.PerHour(5))
+	require.NoError(t, err)
+	limit, ok := bucket.New(bucket.Token, "b", 1000, 1000, 1000) // a token a millisecond
+	require.True(t, ok)
+	tenant := []bucket.Tenant{{Name: ":alone", Weight: 1}}
+	for _, source := range []string{script.Source, generalPath(t, script.Source)} {
+		s := newSharedScript(t, source, limit)
+		s.take(t, 10, tenant, []run{{0, 1}})
+		s.requireBounds(t)
+		require.NoError(t, s.rdb.Set(t.Context(), "{k}:b", "0", 500*time.Millisecond).Err())
+		s.take(t, 10, tenant, []run{{0, 1}})
+		require.Equal(t, []float64{20, 510}, s.holds(t, tenant))
+		s.advance(30 * time.Millisecond)
+		require.Equal(t, []float64{0, 480}, s.holds(t, tenant))
+		s.take(t, 10, tenant, []run{{0, 1}})
+		require.Equal(t, []float64{10, 490}, s.holds(t, tenant))
+		s.requireBounds(t) // with the tenant without a name
+	}
 }
