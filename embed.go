@@ -128,7 +128,7 @@ func tenants() string {
 
 // tenantConstants are constants of the script for tenants alone.
 func tenantConstants() string {
-	return fmt.Sprintf("local parts, maxFinish, slack, minGone, maxGone, maxWalk = %d, %d, %g, %d, %d, %d\n",
+	return fmt.Sprintf("local parts, maxFinish, slack, minGone, maxGone, maxWalk = %d, %d, %d, %d, %d, %d\n",
 		bucket.Parts, int64(bucket.MaxFinish), bucket.Slack, bucket.MinGone, bucket.MaxGone, bucket.MaxWalk)
 }
 

@@ -26,7 +26,8 @@ import (
 // handler. A denial because of the share has [CauseShare], and RetryAfter is the tenant's own.
 //
 // All limits of the policy are token buckets, beside [InFlight]; windows and calendar quotas are an
-// error, as nothing flows back from them evenly. There is no [WithLease]. As a default of the limiter,
+// error, as nothing flows back from them evenly, and so is a Burst above 16,777,216. There is no
+// [WithLease]. As a default of the limiter,
 // WithShares is dropped for policies that have these. A ban is of the tenant, and so are [Policy.Refund],
 // [Policy.Block] and [Policy.Reset] of [Policy.Share]. [WithIdentity] counts requests of all tenants.
 //
@@ -133,6 +134,9 @@ func checkShared(limits []Limit) error {
 		if l.InFlight == 0 && l.Rate > 0 && (l.Algorithm != TokenBucket || l.Calendar != Calendar{}) {
 			errs = append(errs, invalid("WithShares: %s cannot be shared, as nothing flows back from it evenly; "+
 				"use a TokenBucket, or another policy for it", l))
+		}
+		if l.InFlight == 0 && l.burst() > bucket.MaxSharedBurst {
+			errs = append(errs, invalid("WithShares: %s has a burst of more than %d; count in larger units", l, bucket.MaxSharedBurst))
 		}
 	}
 	return errors.Join(errs...)

@@ -9,13 +9,14 @@
 --                     return  give back what one call has taken
 --                     block   deny everything for a while
 --                     reset   remove what was taken, and blocks
---                     clear   give units back, and record that as a reset
+--                     clear   give back units of any age
 --                     each    see the fast paths; decide.lua does not support it
 --                   For give, return and reset, the records of buckets 1 … k may follow in KEYS
--- ARGV[2]           take: tokens of one charge; charge, give, return: tokens; block: milliseconds
+-- ARGV[2]           take: tokens of one charge; charge, give, return: tokens; block: milliseconds;
+--                   clear: units
 -- ARGV[3]           take: charges; only those that fit are made, and 0 only reads
---                   give, return and reset: 1 if KEYS has the records too, 2 if it has only the
---                   records, 0 or 3 if it has none
+--                   give, return, reset and clear: 1 if KEYS has the records too, 2 if it has
+--                   only the records, 0 or 3 if it has none
 -- ARGV[3i + 1]      token bucket: drain, the units that flow back per millisecond
 --                   window: milliseconds of a period
 --                   calendar period: milliseconds until it ends
@@ -241,7 +242,8 @@ for i, w in ipairs(all) do
     m.give(w, n * w.cost)
   elseif verb == 'clear' then
     local units = min(n, m.returnable(w))
-    if h and units > 0 then writeRecord(w, h, 0, 0, min(units, w.limit), drained) end
+    -- Where memory is full, they are given back without the record.
+    if h and units > 0 then pcall(writeRecord, w, h, units, ever, 0, drained) end
     m.give(w, units)
   elseif returns then
     local units = claimed(w, i, h)

@@ -198,6 +198,7 @@ if ban then
         granted = min(granted, floor((ARGV[3 * of + 3] - reply[i]) / (n * (cost or 1))))
         i = i + (cost and 1 or size)
       end
+      granted = min(granted, reply.share or granted)
     end
     if granted <= charges then -- the first charge that is denied lacks what is the client's
       after = length(times + 1)

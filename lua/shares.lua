@@ -28,8 +28,10 @@
 --             what no tenant has charged
 --     t       the totals: the sum of each tenant's weight × finish, or more if the bucket was also
 --             charged without a tenant; the sum of the weights; a number that is at most the least
---             finish, or 0 if one tenant holds the whole sum and has no bound; the parts that were
---             charged since the expiry was renewed; and b if a tenant is blocked
+--             finish, or 0 if one tenant holds the whole sum and has no bound; the milliseconds by
+--             which the bucket may still fill before these keys would expire too early; and b if
+--             a tenant is blocked
+--     r       if a tenant was reset: then tenants give back no more than they hold
 --   bounds, a sorted set
 --     :name   a number that is at most the finish of the tenant, which is also in the hash
 --     b       if a tenant is blocked, -1 - the time at which the key expires
@@ -55,28 +57,36 @@ for j = 1, tenants do
 end
 
 -- passShares looks at the tenants whose bound has passed at a level of q parts. Those whose finish
--- has passed are gone. It stops when they are many.
+-- has passed are gone. If they are very many, nobody is known.
 local function passShares(s, q)
-  local seen, behind = 0, {}
-  repeat
-    local v = (s.sum - q) / s.weights
-    local list = call('ZRANGEBYSCORE', s.bounds, '0', format('%d', max(0, floor(v))), 'LIMIT', seen, 32)
-    local scores, more = list[1] and call('HMGET', s.key, unpack(list)) or {}, #list == 32
-    seen = seen + #list
-    for at, name in ipairs(list) do behind[name] = (scores[at] or 0) + 0 end
+  local behind, from, seen, more = {}, '0', 0, true -- behind their finishes, but not their bounds
+  local v = (s.sum - q) / s.weights
+  while more do
+    local to, new = format('%d', floor(v)), 0
+    repeat
+      local list = call('ZRANGEBYSCORE', s.bounds, from, to, 'LIMIT', new, 512)
+      local scores = list[1] and call('HMGET', s.key, unpack(list)) or {}
+      for at, name in ipairs(list) do behind[name] = (scores[at] or 0) + 0 end
+      new = new + #list
+    until #list < 512 or seen + new > maxGone
+    seen, more = seen + new, false
     for name, score in pairs(behind) do
       local finish = floor(score / 1024)
       if finish <= v then
         local weight = score - 1024 * finish
         s.gone[#s.gone + 1], s.isGone[name], behind[name] = name, true, nil
         s.sum, s.weights = s.sum - weight * finish, s.weights - weight
-        if s.weights <= 0 then return end
+        if s.weights <= 0 or seen > maxGone then
+          s.weights = 0
+          return
+        end
         v, more = (s.sum - q) / s.weights, true
       end
     end
-  until not more or seen >= maxGone
+    from = '(' .. to
+  end
   for name, score in pairs(behind) do s.raised[name] = floor(score / 1024) end
-  if not next(behind) and not call('ZRANGEBYSCORE', s.bounds, '0', '+inf', 'LIMIT', seen, 1)[1] then
+  if not next(behind) and not call('ZRANGEBYSCORE', s.bounds, from, '+inf', 'LIMIT', 0, 1)[1] then
     s.weights = 0
   end
 end
@@ -87,17 +97,17 @@ local function readShares(i, level)
   local s = {
     key = KEYS[at - 1], bounds = KEYS[at], drain = ARGV[3 * i + 1] + 0, cost = cost,
     capacity = ARGV[3 * i + 3] * parts / cost, most = floor(ARGV[3 * i + 3] / cost),
-    fill = ceil(ARGV[3 * i + 3] / ARGV[3 * i + 1]), sum = 0, weights = 0, since = 0, finish = {}, held = {},
+    fill = ceil(ARGV[3 * i + 3] / ARGV[3 * i + 1]), sum = 0, weights = 0, spare = 0, finish = {}, held = {},
     block = {}, gone = {}, isGone = {}, raised = {}
   }
   local known, q = call('HGET', s.key, 't'), level * parts / cost
-  local sum, weights, least, since, blocks
+  local sum, weights, least, spare, blocks
   if known then
-    sum, weights, least, since, blocks = match(known, '^(%d+) (%d+) (%d+) (%d+) ?(b?)$')
+    sum, weights, least, spare, blocks = match(known, '^(%d+) (%d+) (%d+) (%d+) ?(b?)$')
     if not sum then error('the value is not that of totals') end
   end
   if known and level > 0 and weights + 0 > 0 then
-    s.sum, s.weights, s.since = sum + 0, weights + 0, since + 0
+    s.sum, s.weights, s.spare = sum + 0, weights + 0, spare + 0
     if s.sum < q then s.sum = ceil(q) end -- what no tenant has charged
     s.alone = least == '0'
     if not s.alone then passShares(s, q) end
@@ -142,7 +152,7 @@ local function fitShare(s, j, level, charges, n)
   if (s.block[j] or 0) > 0 then return 0 end
   local w, c, q = weights[j], min(n, s.most) * parts, level * parts / s.cost
   local own = holds(s, j, q)
-  local fits = floor((w * (s.capacity - q) - own + slack + w * c) / ((1 + w) * c))
+  local fits = floor((w * (s.capacity - q) - own + slack * w + w * c) / ((1 + w) * c))
   if own == 0 then fits = max(1, fits) end
   return max(0, min(charges, fits))
 end
@@ -161,7 +171,7 @@ local function addShare(s, j, before, after)
   s.changed[j] = true
   own = own + (to - from)
   finish = floor(v + own / w + 0.5)
-  if own < slack then return end
+  if own < slack * w then return end
   if finish >= maxFinish or s.sum + finish * w > exact - 1 then -- forget who holds what
     s.sum, s.weights, s.finish, s.changed = min(maxFinish - 1, floor(to + 0.5)), 1, {}, {}
     s.void, s.unnamed = true, s.sum
@@ -188,7 +198,7 @@ end
 -- writeTotals writes the totals.
 local function writeTotals(s, blocked)
   local least = call('ZRANGEBYSCORE', s.bounds, '0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  call('HSET', s.key, 't', format('%d %d %d %d', s.sum, s.weights, least or 0, s.since) .. (blocked and ' b' or ''))
+  call('HSET', s.key, 't', format('%d %d %d %d', s.sum, s.weights, least or 0, s.spare) .. (blocked and ' b' or ''))
 end
 
 -- writeExpiry writes when the keys expire: when the bucket is full and blocks have ended, or later.
@@ -205,9 +215,10 @@ end
 
 -- writePassed writes what was found of the tenants whose bound has passed.
 local function writePassed(s)
-  if #s.gone > 0 then
-    call('ZREM', s.bounds, unpack(s.gone))
-    call('HDEL', s.key, unpack(s.gone))
+  for at = 1, #s.gone, 512 do
+    local last = min(#s.gone, at + 511)
+    call('ZREM', s.bounds, unpack(s.gone, at, last))
+    call('HDEL', s.key, unpack(s.gone, at, last))
   end
   for name, finish in pairs(s.raised) do call('ZADD', s.bounds, format('%d', finish), name) end
   s.gone, s.raised = {}, {}
@@ -225,7 +236,7 @@ local function writeShares(s, ttl)
     call('ZREMRANGEBYSCORE', s.bounds, '0', '+inf')
   elseif s.alone then
     for _, name in ipairs(call('HKEYS', s.key)) do
-      if name ~= 't' then call('ZADD', s.bounds, '1', name) end
+      if name ~= 't' and name ~= 'r' then call('ZADD', s.bounds, '1', name) end
     end
   else
     writePassed(s)
@@ -244,7 +255,7 @@ local function writeShares(s, ttl)
       call('ZREM', s.bounds, names[j])
     end
   end
-  s.since = 0
+  s.spare = s.fill
   writeTotals(s, blocked)
   writeExpiry(s, ttl, blocked)
 end
@@ -278,7 +289,7 @@ local function waitShare(s, j, level, n)
   if not finish then return block end
   local sum, all, c, fits = s.sum, s.weights, min(n, s.most) * parts, nil
   local function fit()
-    fits = (w * s.capacity + slack / 2 - c - held * finish + held * sum / all) / (w + held / all)
+    fits = (w * s.capacity + slack * w - 0.25 - c - held * finish + held * sum / all) / (w + held / all)
   end
   fit()
   for _, score in ipairs(sortedShares(s)) do

@@ -3,7 +3,8 @@
 -- guards (see guards.lua) precede it. KEYS and ARGV without those of tenants are theirs.
 --
 -- A give, a return and a charge also change what the tenant holds. A reset gives back what it holds,
--- and ends its block. A block is of the tenant alone.
+-- and ends its block; then a return gives back no more than its tenant holds, until the bucket is
+-- full. A block is of the tenant alone.
 --
 -- Reply: as decide.lua or guards.lua document it, then the tenants' integers, see shares.lua. State:
 -- see these, which say why expiry loses nothing.
@@ -28,7 +29,8 @@ local function write(s, i)
   if s.changed then writeShares(s, ceil(read(i) / s.drain)) else removePassed(s) end
 end
 
--- takeRuns makes the charges of each tenant that fit.
+-- takeRuns makes the charges of each tenant that fit. Its reply notes how many fit the share of a
+-- tenant alone, by which guards.lua bans.
 local function takeRuns(keys, args)
   local n, first, charged, denied = args[2] + 0, nil, 0, {}
   for j, charges in string.gmatch(tenants > 1 and runs or '1 ' .. args[3], '(%d+) (%d+)') do
@@ -39,6 +41,7 @@ local function takeRuns(keys, args)
     end
     args[3] = format('%d', fit)
     local reply, made = limitsOnly(keys, args)
+    reply.share = fit
     first, made = first or reply, max(0, made)
     denied[j] = made < charges or charges == 0
     charged = charged + made
@@ -83,12 +86,19 @@ local function resetTenant(keys, args)
     call('ZREM', s.bounds, 'b' .. names[1])
     addShare(s, 1, level, read(i))
     write(s, i)
+    if read(i) > 0 then call('HSET', s.key, 'r', '1') end
   end
   return reply, 0
 end
 
 -- change makes another change.
 local function change(keys, args)
+  for i, s in ipairs(all) do
+    if verb == 'return' and args[3] ~= '0' and call('HGET', s.key, 'r') then
+      local at, held = 4 * shared + 6 * i - 2, floor(holds(s, 1, levels[i] * parts / s.cost) * s.cost / parts + 0.5)
+      args[at], args[at + 1] = min(args[at], held), min(args[at + 1], held)
+    end
+  end
   local reply = limitsOnly(keys, args)
   for i, s in ipairs(all) do
     local level = read(i)

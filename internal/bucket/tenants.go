@@ -28,11 +28,14 @@ const (
 	MaxWeight = 1000
 	// MaxFinish bounds the finish of a tenant. A store that would pass it forgets who holds what.
 	MaxFinish = 1 << 43
-	// Slack is how many parts more than its threshold a tenant may hold, for rounding.
-	Slack = 0.5
-	// MinGone is from how many tenants on, of which nothing is left, a script removes them though it
-	// charges nothing; it removes somewhat more than MaxGone at once at most.
-	MinGone, MaxGone = 32, 256
+	// Slack is how many parts more than its threshold a tenant may hold for each unit of its weight,
+	// for rounding. What is less than that is nothing.
+	Slack = 8
+	// MaxSharedBurst is the largest burst of a bucket that tenants share.
+	MaxSharedBurst = 1 << 24
+	// MinGone is how many tenants of which nothing is left a script's fast path removes at most, and
+	// MaxGone how many a script does. If there are more, it forgets who holds what.
+	MinGone, MaxGone = 32, 8192
 )
 
 // Tenant is one of those that share a limit.
@@ -113,7 +116,7 @@ func (b *Bucket) fitTenant(s State, charges, n int64) int64 {
 		return 0
 	}
 	w, c := float64(of.Weight), b.weighs(n)
-	fits := math.Floor((b.room(of, s.Level) + Slack + float64(w*c)) / ((1 + w) * c))
+	fits := math.Floor((b.room(of, s.Level) + float64(Slack*w) + float64(w*c)) / ((1 + w) * c))
 	if b.holds(of, s.Level) == 0 {
 		fits = max(1, fits)
 	}
@@ -152,7 +155,7 @@ func (b *Bucket) Add(s *Shares, from, to int64) (forgotten bool) {
 	}
 	s.Finish, s.Held = NoFinish, 0
 	holds += b.parts(to) - b.parts(from)
-	if holds < Slack {
+	if holds < Slack*float64(weight) {
 		return false
 	}
 	finish := math.Floor(v + holds/float64(weight) + 0.5)
@@ -190,7 +193,7 @@ func (b *Bucket) moreForTenant(s State) int64 {
 	}
 	w := float64(of.Weight)
 	wants := float64(b.RemainingOf(s)+1) * (1 + w) * Parts
-	short := wants - w*Parts - Slack - b.room(of, s.Level)
+	short := wants - w*Parts - Slack*w - b.room(of, s.Level)
 	return b.regains(short, of)
 }
 
@@ -227,7 +230,7 @@ func (b *Bucket) TenantWait(s State, n int64, next func() (h Holder, own, ok boo
 	finish, held, w := float64(of.Finish), float64(of.Held), float64(of.Weight)
 	// It fits at a level at which held × (finish - v) + c ≤ w × (capacity - level).
 	fits := func() float64 {
-		return (w*b.parts(b.Capacity) + Slack/2 - b.weighs(n) - held*finish + held*sum/weights) / (w + held/weights)
+		return (float64(w*b.parts(b.Capacity)) + Slack*w - 0.25 - b.weighs(n) - held*finish + held*sum/weights) / (w + held/weights)
 	}
 	level := fits()
 	for range MaxWalk {
@@ -252,4 +255,4 @@ func (b *Bucket) TenantWait(s State, n int64, next func() (h Holder, own, ok boo
 }
 
 // MaxWalk is how many tenants a store looks at to find when a charge fits.
-const MaxWalk = 128
+const MaxWalk = 1024

@@ -82,7 +82,7 @@ func (s *shard) recordLocked(r *request, i int, given, reset, drained int64) {
 	age := int64(bucket.MaxAge)
 	if r.Verb == bucket.Return {
 		age = r.Claims[i].Age
-	} else if r.Verb == bucket.Reset {
+	} else if r.Verb == bucket.Reset && r.Tenant.Name == "" {
 		age = 0
 	}
 	c.add(giveBack{r.now - c.start, given, age, reset}, max(1, horizon/bucket.RecordSpans))
@@ -119,7 +119,10 @@ func (s *shard) claimedLocked(r *request, i int) int64 {
 	if r.Records == bucket.NoRecords {
 		return min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
 	}
-	claim := &r.Claims[i]
+	claim := r.Claims[i]
+	if r.Tenant.Name != "" {
+		s.boundClaimLocked(r, i, &claim)
+	}
 	given, reset := s.returnedSinceLocked(r, i)
 	all, units := min(r.N, bucket.MaxUnits/b.Cost)*b.Cost, claim.Left(b, r.N, given, reset)
 	if b.Kind != bucket.Token || units == 0 || units == all {

@@ -18,6 +18,7 @@ type tenants struct {
 	byName       map[string]*holder // the same
 	blocks       map[string]int64   // the millisecond at which the block of a tenant ends
 	blocked      int64              // until which a tenant is blocked
+	reset        bool               // a tenant was; then tenants give back no more than they hold
 }
 
 // holder is a tenant that holds something. One without a name holds what no tenant has charged.
@@ -133,16 +134,27 @@ func (s *shard) resetTenantLocked(r *request) {
 			limit := r.limitOf(i)
 			level := r.states[limit].Level
 			units := min(level, b.Holds(r.states[i].Shares, level))
-			most := r.buckets[limit].Capacity + r.buckets[limit].Floor // the most that any call may claim
-			s.recordLocked(r, limit, 0, min(units, most), s.drainTimeLocked(r, limit))
+			s.recordLocked(r, limit, units, 0, s.drainTimeLocked(r, limit))
 			if units > 0 {
 				s.setLevelLocked(r, limit, level-units, s.buckets[r.id(limit)].block)
 			}
 			s.changeTenantsLocked(r, i, 0)
+			if t := s.tenantsLocked(r, i); t != nil {
+				t.reset = true
+			}
 			r.states[limit].Level = units
 		case bucket.Ban:
 			s.forgetLocked(r.id(i))
 		}
+	}
+}
+
+// boundClaimLocked bounds what a tenant gives back of a bucket by what it holds, if a tenant was reset.
+func (s *shard) boundClaimLocked(r *request, i int, claim *bucket.Claim) {
+	of := i + bucket.Counted(r.buckets)
+	if t := s.tenantsLocked(r, of); t != nil && t.reset {
+		held := r.buckets[of].Holds(r.states[of].Shares, r.states[i].Level)
+		claim.Sure, claim.Behind = min(claim.Sure, held), min(claim.Behind, held)
 	}
 }
 
@@ -202,7 +214,7 @@ func (t *tenants) set(name string, found *bucket.Shares, b *bucket.Bucket, befor
 	}
 	t.sum = of.Sum
 	if forgotten || len(t.byFinish) > maxTenants {
-		*t = tenants{blocks: t.blocks, blocked: t.blocked}
+		*t = tenants{blocks: t.blocks, blocked: t.blocked, reset: t.reset}
 		t.add(&holder{"", b.Unnamed(after), 1})
 	}
 }

@@ -80,7 +80,7 @@ func (b *SharedBucket) fits(t Tenant, now, late, n int64) (charges span) {
 		own.from = max(0, own.from-b.perMilli()*float64(late))
 	}
 	charges.from = inTurn(own.to, free-b.Unsure, float64(t.Weight), float64(n), charges.from, part)
-	charges.to = inTurn(own.from, free+more, float64(t.Weight), float64(n), charges.to, -part)
+	charges.to = inTurn(own.from, free+more, float64(t.Weight), float64(n), charges.to, -part*(1+slack*float64(t.Weight)))
 	return charges
 }
 

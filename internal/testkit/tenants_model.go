@@ -36,6 +36,7 @@ type SharedBucket struct {
 	gone    map[string]modelTenant // the tenants that hold nothing again: their weight, and flown at that time
 
 	// Stores count in parts of a token, so what a tenant holds there differs somewhat from the model.
+	heaviest float64 // weight
 	charges  float64
 	variance float64 // of their sum, in tokens
 	Unsure   float64 // tokens by which missing may differ
@@ -46,7 +47,10 @@ type modelTenant struct {
 	weight float64 // by which they drain
 }
 
-const part = 1.0 / 65536 // of a token
+const (
+	part  = 1.0 / 65536 // of a token
+	slack = 8           // parts for each unit of weight by which a store rounds up
+)
 
 // NewTenantsModel returns a model whose buckets are full.
 func NewTenantsModel(floor int64) *TenantsModel {
@@ -151,7 +155,7 @@ func (b *SharedBucket) Holds(name string) (tokens float64, in span) {
 
 // unsure returns by how many tokens what a tenant holds in a store may differ from the model.
 func (b *SharedBucket) unsure() float64 {
-	return min(b.charges, 6*math.Sqrt(b.variance)) + 2*part + b.Unsure
+	return min(b.charges, 6*math.Sqrt(b.variance)) + (2+slack*b.heaviest)*part + b.Unsure
 }
 
 // add adds tokens to what a tenant holds, and to what is missing.
@@ -164,6 +168,7 @@ func (b *SharedBucket) add(t Tenant, missing *big.Rat, tokens float64) {
 	if now.tokens += tokens; tokens > 0 || now.weight == 0 {
 		now.weight = float64(t.Weight)
 	}
+	b.heaviest = max(b.heaviest, now.weight)
 	rounded := now.weight * part / 2
 	b.charges += rounded
 	b.variance += rounded * rounded / 3

@@ -15,31 +15,32 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
   local bucket, key, bounds = KEYS[1], KEYS[2], KEYS[3]
   local tenants = one and 1 or ARGV[last - 1] + 0
   local n, drain, cost, most = ARGV[2] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
-  local value, level, plain, scores = call('GET', bucket), 0, true, nil
+  local value, level, before, plain, scores = call('GET', bucket), 0, 0, true, nil
   if value then
     local rest = tonumber(value)
     local ttl = rest and rest >= 0 and call('PTTL', bucket) or 0
     if ttl > 0 then
-      level = ttl * drain
+      level, before = ttl * drain, ttl
       if rest < drain then level = level - rest end
     end
     plain = ttl > 0 and level <= exact
   end
 
   -- Read what the tenants hold. Least is at most the least finish, or 0 if one tenant holds the whole
-  -- sum and has no bound; since is how many parts were charged since the expiry was last renewed.
+  -- sum and has no bound; spare is by how many milliseconds the bucket may still fill before the keys
+  -- would expire too early.
   -- Raised are tenants whose bound has passed, but whose finish has not.
   if tenants == 1 then
     scores = call('HMGET', key, 't', ARGV[7])
   else
     scores = call('HMGET', key, 't', unpack(ARGV, 7, 6 + tenants))
   end
-  local known, sum, weights, least, since, v = scores[1], 0, 0, 0, 0, 0
+  local known, sum, weights, least, spare, v = scores[1], 0, 0, 0, 0, 0
   local q, void, gone, raised, excess = level * parts / cost, true, nil, nil, false
   if known and level > 0 then
-    sum, weights, least, since = match(known, '^(%d+) (%d+) (%d+) (%d+)$')
+    sum, weights, least, spare = match(known, '^(%d+) (%d+) (%d+) (%d+)$')
     if sum then
-      sum, weights, least, since = sum + 0, weights + 0, least + 0, since + 0
+      sum, weights, least, spare = sum + 0, weights + 0, least + 0, spare + 0
       excess = weights > 0 and sum < q -- what no tenant has charged
       if excess then sum = ceil(q) end
       v, void = (sum - q) / weights, false
@@ -155,7 +156,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
           if f then holds = max(0, held[j] * (f - v)) end
           if level + made * charge > most then made = floor((most - level) / charge) end
           if made > 0 then
-            local fits = floor((w * (capacity - q) - holds + slack + w * c) / ((1 + w) * c))
+            local fits = floor((w * (capacity - q) - holds + slack * w + w * c) / ((1 + w) * c))
             if holds == 0 and fits < 1 then fits = 1 end
             if fits < made then made = max(0, fits) end
           end
@@ -202,9 +203,8 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
       if changed then
         ttl = ceil(level / drain)
         call('SET', bucket, format('%d', ttl * drain - level), 'PX', format('%d', ttl))
-        since = floor(since + (level - found) * parts / cost)
-        renew = void or since * 4 > capacity
-        if renew then since = 0 end
+        spare = spare - max(0, ttl - before)
+        renew = void or spare < 0
       end
       if void then
         call('DEL', key, bounds)
@@ -217,18 +217,19 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
       elseif least == 0 and (new or excess) then -- no longer alone
         new = new or {}
         for _, name in ipairs(call('HKEYS', key)) do
-          if name ~= 't' then new[#new + 1], new[#new + 2] = '1', name end
+          if name ~= 't' and name ~= 'r' then new[#new + 1], new[#new + 2] = '1', name end
         end
-        least, since, renew = 1, 0, true
+        least, renew = 1, true
       elseif gone then
         call('ZREM', bounds, unpack(gone))
         call('HDEL', key, unpack(gone))
       end
       if raised and not void then call('ZADD', bounds, unpack(raised)) end
       if new then call('ZADD', bounds, unpack(new)) end
-      call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, since), unpack(values))
+      if renew then spare = ceil(most / drain) end
+      call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, spare), unpack(values))
       if renew then
-        local lasts = format('%d', ttl + ceil(most / drain))
+        local lasts = format('%d', ttl + spare)
         call('PEXPIRE', key, lasts)
         if least > 0 then call('PEXPIRE', bounds, lasts) end
       end
@@ -239,9 +240,9 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
     for j, at in pairs(denied or {}) do
       local w, f = weight[j], finish[j]
       local holds = at and f and max(0, held[j] * (f - v)) or 0
-      if holds > 0 and floor((w * (capacity - q) - holds + slack + w * c) / ((1 + w) * c)) < 1 then
+      if holds > 0 and floor((w * (capacity - q) - holds + slack * w + w * c) / ((1 + w) * c)) < 1 then
         local total, all, h = sum, weights, held[j]
-        local fits = (w * capacity + slack / 2 - c - h * f + h * total / all) / (w + h / all)
+        local fits = (w * capacity + slack * w - 0.25 - c - h * f + h * total / all) / (w + h / all)
         local walks = least > 0 and fits < total - all * least -- until then, some finishes may pass
         if walks and not list then
           list = call('ZRANGEBYSCORE', bounds, '0', '+inf', 'LIMIT', 0, maxWalk)
@@ -251,7 +252,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
           first = #list > 0 and #list < maxWalk and floor(list[1] / 1024) or 0
           if first > least then -- then other denials need no list
             least = first
-            call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, since))
+            call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, spare))
           end
         end
         for at = 1, walks and #list or 0 do
@@ -265,7 +266,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
               break
             end
             total, all = total - weight * other, all - weight
-            fits = (w * capacity + slack / 2 - c - h * f + h * total / all) / (w + h / all)
+            fits = (w * capacity + slack * w - 0.25 - c - h * f + h * total / all) / (w + h / all)
           end
         end
         local units = floor(max(0, fits) * cost / parts)

@@ -1,0 +1,145 @@
+package limits_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What others do to a shared bucket, and what is left of its keys.
+
+// TestUnsharedChargesLeaveTenantsWhatTheyHold, as while a deployment begins to share a limit, after a hash
+// slot has migrated, or when the rate is raised.
+func TestUnsharedChargesLeaveTenantsWhatTheyHold(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		limit := ginlimit.PerMinute(60).WithBurst(100)
+		p := testkit.NewPolicy(t, b.Limiter, "p", limit, ginlimit.WithShares(unusedTenant))
+		plain := testkit.NewPolicy(t, b.Limiter, "p", limit)
+		takes := func(p *ginlimit.Policy, n, granted int) {
+			t.Helper()
+			r, err := p.AllowUpTo(t.Context(), "k", n)
+			require.NoError(t, err)
+			require.Equal(t, granted, r.Granted, "%+v", r)
+		}
+		takes(p.Share("a", 1), 10, 10)
+		takes(plain, 40, 40)
+		takes(p.Share("b", 3), 1, 1)
+		takes(p.Share("a", 1), 100, 20) // it holds 30, and 29 are free
+		takes(p.Share("b", 3), 100, 22)
+		takes(plain, 100, 7)
+		takes(p.Share("a", 1), 1, 0)
+		time.Sleep(20 * time.Second)
+		// 20 tokens have flowed back: 15 of b's, 5 of a's. So a holds 25, b 8.
+		takes(p.Share("a", 1), 1, 0)
+		takes(p.Share("b", 3), 100, 13)
+	})
+}
+
+// TestARaisedRateLeavesASharedBucketToItsTenants: the bucket lacks more tokens by the new rate than the
+// tenants have taken.
+func TestARaisedRateLeavesASharedBucketToItsTenants(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		for place, l := range map[string]*testkit.Limiter{
+			"Redis": testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0)), "process": testkit.NewLocal(t),
+		} {
+			before := testkit.NewPolicy(t, l, "p", ginlimit.PerMinute(60).WithBurst(1000), ginlimit.WithShares(unusedTenant))
+			after := testkit.NewPolicy(t, l, "p", ginlimit.PerMinute(600).WithBurst(1000), ginlimit.WithShares(unusedTenant))
+			for _, row := range []struct {
+				p        *ginlimit.Policy
+				n, wants int
+			}{
+				{before.Share("a", 1), 40, 40}, {after.Share("b", 1), 300, 300}, {after.Share("b", 1), 1, 0},
+				{before.Share("c", 1), 2, 2}, {after.Share("c", 1), 1, 1},
+			} {
+				r, err := row.p.AllowUpTo(t.Context(), "k", row.n)
+				require.NoError(t, err)
+				require.Equal(t, row.wants, r.Granted, "%s: %+v", place, r)
+			}
+		}
+	})
+}
+
+// TestABlockOfAnotherTenantBringsNoneBack: what is left of a block that has ended is void.
+func TestABlockOfAnotherTenantBringsNoneBack(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, "p", ginlimit.PerMinute(60), ginlimit.WithShares(unusedTenant))
+		_, err := p.Share("c", 1).Allow(t.Context(), "k")
+		require.NoError(t, err)
+		testkit.RequireMade(t, p.Share("a", 1).Block(t.Context(), "k", 20*time.Second))
+		time.Sleep(21 * time.Second)
+		testkit.RequireMade(t, p.Share("c", 1).Block(t.Context(), "k", 30*time.Second))
+		r, err := p.Share("a", 1).Allow(t.Context(), "k")
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		r, err = p.Share("c", 1).Allow(t.Context(), "k")
+		require.NoError(t, err)
+		require.InDelta(t, 30*time.Second, r.RetryAfter, float64(50*time.Millisecond))
+	})
+}
+
+// TestManyTenantsThatHaveLeftCountNoMore: Remaining is exact at once, though thousands of tenants have
+// nothing left since the last call.
+func TestManyTenantsThatHaveLeftCountNoMore(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		const many = 3000
+		limit := ginlimit.PerSecond(1000).WithBurst(10_000)
+		remaining := map[string][]int{}
+		for place, l := range map[string]*testkit.Limiter{
+			"Redis": testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0)), "process": testkit.NewLocal(t),
+		} {
+			p := testkit.NewPolicy(t, l, "p", limit, ginlimit.WithShares(unusedTenant))
+			ask := func(tenant string, n int) {
+				r, err := p.Share(tenant, 1).AllowN(t.Context(), "k", n)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+				remaining[place] = append(remaining[place], r.Remaining)
+			}
+			ask("large", 4000)
+			for i := range many {
+				ask(fmt.Sprint(i), 1)
+			}
+			time.Sleep(3500 * time.Millisecond)
+			b.Mini.SetTime(time.Now())
+			for range 20 {
+				ask("new", 10)
+				ask("large", 10)
+			}
+		}
+		require.Equal(t, remaining["process"], remaining["Redis"])
+	})
+}
+
+// TestWhatTenantsHoldOutlivesTheBucket, whatever is asked: else a tenant would be forgotten.
+func TestWhatTenantsHoldOutlivesTheBucket(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0)), "p",
+			ginlimit.PerSecond(1).WithBurst(300), ginlimit.WithShares(unusedTenant))
+		_, err := p.Share("large", 1).AllowN(t.Context(), "k", 100)
+		require.NoError(t, err)
+		for i := range 40 {
+			_, err := p.Share(fmt.Sprint(i), 1).AllowN(t.Context(), "k", 1)
+			require.NoError(t, err)
+		}
+		for range 90 {
+			time.Sleep(time.Second)
+			b.Mini.SetTime(time.Now())
+			_, err := p.Share("large", 1).Peek(t.Context(), "k")
+			require.NoError(t, err)
+			bucket := b.Mini.TTL("ginlimit:{p|k}:s")
+			for _, key := range b.Mini.Keys() {
+				require.GreaterOrEqual(t, b.Mini.TTL(key), bucket, key)
+			}
+		}
+		r, err := p.Share("large", 1).Peek(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, 100, r.Remaining, "it holds 50: of 90, 40 flowed back from others, and 50 from it")
+	})
+}
