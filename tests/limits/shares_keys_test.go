@@ -65,6 +65,34 @@ func TestARaisedRateLeavesASharedBucketToItsTenants(t *testing.T) {
 	})
 }
 
+// TestPoliciesOfTwoBurstsShareTenants: what a tenant holds is known for as long as the bucket lacks it,
+// whichever policy took it.
+func TestPoliciesOfTwoBurstsShareTenants(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		for place, l := range map[string]*testkit.Limiter{
+			"Redis": testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0)), "process": testkit.NewLocal(t),
+		} {
+			shares := ginlimit.WithShares(unusedTenant)
+			small := testkit.NewPolicy(t, l, "p", ginlimit.PerSecond(100), shares).Share("a", 1)
+			large := testkit.NewPolicy(t, l, "p", ginlimit.PerSecond(100).WithBurst(10_000), shares).Share("a", 1)
+			for _, row := range []struct {
+				p          *ginlimit.Policy
+				n, granted int
+			}{{small, 1, 1}, {large, 10_000, 4999}, {large, 1, 0}} {
+				r, err := row.p.AllowUpTo(t.Context(), "k", row.n)
+				require.NoError(t, err)
+				require.Equal(t, row.granted, r.Granted, place)
+			}
+			time.Sleep(2 * time.Second)
+			b.Mini.SetTime(time.Now())
+			r, err := large.Peek(t.Context(), "k")
+			require.NoError(t, err)
+			require.Equal(t, 200, r.Remaining, "%s: it holds 4,800, and 5,200 are free", place)
+		}
+	})
+}
+
 // TestABlockOfAnotherTenantBringsNoneBack: what is left of a block that has ended is void.
 func TestABlockOfAnotherTenantBringsNoneBack(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {

@@ -127,6 +127,35 @@ func TestAReservationIsTheTenants(t *testing.T) {
 	})
 }
 
+// TestAResetOfATenantLeavesReservationsOfOthers: they give back all that they would, and those of the
+// tenant give back nothing twice.
+func TestAResetOfATenantLeavesReservationsOfOthers(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		limit := ginlimit.PerHour(1000)
+		p := shared(t, b, limit)
+		a, other := p.Share("a", 1), p.Share("b", 1)
+		left := func(want int) {
+			t.Helper()
+			p.may(t, "c", want/2)
+		}
+		mine, err := a.Reserve(t.Context(), "model", 200)
+		require.NoError(t, err)
+		cancelled, err := other.Reserve(t.Context(), "model", 100)
+		require.NoError(t, err)
+		settled, err := other.Reserve(t.Context(), "model", 50)
+		require.NoError(t, err)
+		time.Sleep(10 * time.Millisecond)
+		testkit.RequireMade(t, a.Reset(t.Context(), "model"))
+		left(850)
+		require.NoError(t, mine.Cancel(t.Context()))
+		left(850)
+		require.NoError(t, cancelled.Cancel(t.Context()))
+		left(950)
+		require.NoError(t, settled.Settle(t.Context(), 10))
+		left(990)
+	})
+}
+
 // TestSharedLimitsHaveNoLease: both together are an error, and a lease that is the limiter's default is
 // for other policies.
 func TestSharedLimitsHaveNoLease(t *testing.T) {
@@ -210,6 +239,21 @@ func TestABanIsOfTheTenant(t *testing.T) {
 	})
 }
 
+// TestABanOfATenantBesideIdentities: a denial by the share bans the tenant, and one by an identity nobody.
+func TestABanOfATenantBesideIdentities(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := shared(t, b, ginlimit.PerMinute(60).WithBurst(12), ginlimit.WithBan(time.Hour, 2*time.Hour),
+			withAll(ginlimit.PerHour(8)))
+		p.asks(t, "a", 200, 200, 200, 200, 200, 200, 429)
+		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
+		p.asks(t, "b", 200, 200, 429)
+		require.Equal(t, "all", p.found.Name)
+		require.Equal(t, ginlimit.CauseRate, p.found.Cause)
+		time.Sleep(time.Hour)
+		p.asks(t, "b", 200)
+	})
+}
+
 // TestAFloorIsNoTenantsShare: what is free for tenants is above the floor.
 func TestAFloorIsNoTenantsShare(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
@@ -236,7 +280,8 @@ func TestCalendarQuotasAreNotShared(t *testing.T) {
 	l := testkit.NewLocal(t, sharesBy())
 	quota := ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil))
 	window := ginlimit.PerHour(3).WithAlgorithm(ginlimit.SlidingWindow)
-	_, err := l.Policy("both", ginlimit.PerHour(8), quota, window, sharesBy())
+	_, err := l.Policy("both", ginlimit.PerHour(8), quota, window, ginlimit.PerDay(100_000_000), sharesBy())
+	require.ErrorContains(t, err, "100000000/d has a burst of more than 16777216; count in larger units")
 	require.ErrorContains(t, err, quota.String()+" cannot be shared")
 	require.ErrorContains(t, err, window.String()+" cannot be shared")
 	p, err := l.Policy("quota", quota)
