@@ -76,8 +76,11 @@ func (t *tenants) begin(c *Call) {
 // Tenants returns the tenants of the calls, in the order of their first calls.
 func (g *Group) Tenants() []bucket.Tenant { return g.tenants.all }
 
-// Runs returns the charges of the calls in order.
+// Runs returns the charges of the tenants' calls in order. A probe has no tenant.
 func (g *Group) Runs() (runs []Run) {
+	if len(g.tenants.all) == 0 {
+		return nil
+	}
 	for c := g.Call; c != nil; c = c.next {
 		if last := len(runs) - 1; last >= 0 && runs[last].Tenant == c.tenant {
 			runs[last].Charges += c.Op.Charges

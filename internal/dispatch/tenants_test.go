@@ -65,6 +65,7 @@ func TestRunsOfTenants(t *testing.T) {
 	require.Equal(t, []Run{{0, 3}, {1, 1}, {0, 4}}, runs)
 	require.EqualValues(t, 8, group.Charges)
 
+	require.Empty(t, groupsOf(newCall("k", take(0, 1), shared))[0].Runs(), "a probe has no tenant")
 	one := groupsOf(ofTenant("a", 1, 1, shared), ofTenant("a", 1, 2, shared))[0]
 	require.Len(t, one.Tenants(), 1)
 	require.Equal(t, []Run{{0, 3}}, one.Runs())

@@ -370,6 +370,28 @@ func TestSharesInAnOutage(t *testing.T) {
 	})
 }
 
+// TestRedisIsFoundAgainByAProbeOfSharedBuckets: nothing else is asked for.
+func TestRedisIsFoundAgainByAProbeOfSharedBuckets(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := shared(t, testkit.Backend{Limiter: failingLocal(t, b)}, ginlimit.PerHour(1000))
+		source := func() ginlimit.Source {
+			r, err := p.Share("a", 1).Allow(t.Context(), "model")
+			require.NoError(t, err)
+			return r.Source
+		}
+		require.Equal(t, ginlimit.FromRedis, source())
+		b.Late.Store(true)
+		for range 10 {
+			source()
+		}
+		require.Equal(t, ginlimit.FromLocal, source())
+		b.Late.Store(false)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, ginlimit.FromRedis, source())
+	})
+}
+
 // TestSharesWhereverTheyAreDecided: on a server and in an outage by the rule; while a hash slot migrates
 // first come, first served, and the limit holds.
 func TestSharesWhereverTheyAreDecided(t *testing.T) {
