@@ -12,23 +12,25 @@ import (
 	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
-// WithShares lets tenants share each limit of a policy fairly: the requests that an upstream allows, say,
-// or the capacity of a database.
+// WithShares lets tenants share each limit of a policy fairly.
 //
-// The policy's [KeyFunc] returns what is shared, and f the tenant that a request is for, and its weight.
-// A tenant alone has the whole rate, and at once w / (1 + w) of the burst by its weight w. Several that
-// ask for more than there is get shares of the rate in proportion to their weights, whoever asks more
-// often, in one process or in many. Nothing is left unused while somebody asks for it. A tenant below
-// its share is not denied because of others, if Burst is eight times the usual cost for each tenant that
-// is busy at once; a policy whose Burst was found too small logs that once.
+// The limit may be what an upstream allows, say, or the capacity of a database. The policy's [KeyFunc]
+// returns what is shared, and f the tenant that a request is for, and its weight.
+//
+// A tenant alone has the whole rate. With a weight of w it may hold w / (1 + w) of the burst, and a
+// tenant that holds nothing may take all that is free with one request. Several that ask for more than
+// there is get shares of the rate in proportion to their weights, whoever asks more often, in one
+// process or in many. Nothing is left unused while somebody asks for it. A tenant below its share is
+// not denied because of others, if Burst is eight times the usual cost for each tenant that is busy at
+// once; a policy whose Burst was found too small logs that once.
 //
 // The weight is 1 normally, and at most 1,000. An empty tenant and another weight go to the error
 // handler. A denial because of the share has [CauseShare], and RetryAfter is the tenant's own.
 //
 // All limits of the policy are token buckets, beside [InFlight]; windows and calendar quotas are an
-// error, as nothing flows back from them evenly, and so is a Burst above 16,777,216. There is no
-// [WithLease]. As a default of the limiter,
-// WithShares is dropped for policies that have these. A ban is of the tenant, and so are [Policy.Refund],
+// error, as nothing flows back from them evenly, and so is a Burst above 16,777,216. A policy with
+// shares has no lease: [WithLease] beside it is an error. If WithShares is a default of the limiter,
+// policies with one of these have no shares. A ban is of the tenant, and so are [Policy.Refund],
 // [Policy.Block] and [Policy.Reset] of [Policy.Share]. [WithIdentity] counts requests of all tenants.
 //
 // The rule is generalized processor sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking,
@@ -44,8 +46,8 @@ func WithShares(f func(c *gin.Context) (tenant string, weight int)) Option {
 
 // Share returns the policy for one tenant.
 //
-// The methods of a policy [WithShares] want it: without it they return [ErrInvalidArgument], and so they
-// do for an empty tenant and for a weight that is not 1 to 1,000. Peek and Status judge by the weight,
+// Call it before any method of a policy [WithShares]. Without it, with an empty tenant, or with a weight
+// outside 1 to 1,000, the methods return [ErrInvalidArgument]. Peek and Status judge by the weight,
 // so it should be that of the tenant's requests. The policy that is returned is cheap to make, and its
 // Handler is the policy's own.
 func (p *Policy) Share(tenant string, weight int) *Policy {
@@ -96,7 +98,7 @@ func (p *Policy) checkTenant() error {
 const tokensPerTenant = 8
 
 // warnBurst logs once that a burst is too small for the tenants that share it, after a denial beside
-// others. The floor is no tenant's.
+// others. No tenant may use the floor, so it comes on top.
 func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
 	want := tokensPerTenant*a.BusyCost + int64(p.floor)
 	if a.BusyCost > 0 && int64(r.Limit.burst()) < want && !p.burstWarned.Swap(true) {
@@ -136,7 +138,8 @@ func checkShared(limits []Limit) error {
 				"use a TokenBucket, or another policy for it", l))
 		}
 		if l.InFlight == 0 && l.burst() > bucket.MaxSharedBurst {
-			errs = append(errs, invalid("WithShares: %s has a burst of more than %d; count in larger units", l, bucket.MaxSharedBurst))
+			errs = append(errs, invalid("WithShares: %s has a burst of more than %d; count in larger units",
+				l, bucket.MaxSharedBurst))
 		}
 	}
 	return errors.Join(errs...)

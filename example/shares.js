@@ -101,10 +101,10 @@ async function share() {
   tenants.forEach((t, i) => { t.due -= n[i] })
   const fields = [['view', sharesView], ['via', sharesVia], ...n.map(n => ['n', n]), ...tenants.map(t => ['weight', t.weight])]
   sharesVia = 1 - sharesVia
-  const told = await ask('POST', 'play/shares', fields)
-  if (told) {
+  const view = await ask('POST', 'play/shares', fields)
+  if (view) {
     const t = seconds()
-    told.answers.forEach(({ admitted, refused, local }, i) => tenants[i].events.push({ t, sent: admitted + refused, got: admitted, local }))
+    view.answers.forEach(({ admitted, refused, local }, i) => tenants[i].events.push({ t, sent: admitted + refused, got: admitted, local }))
   }
   sharing = false
 }

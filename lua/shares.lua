@@ -8,7 +8,7 @@
 -- ARGV[…]             for each tenant its name, which begins with a colon; then for each tenant 1024 ×
 --                     its charges + its weight, which is 1 … 1000. ARGV[3] is the sum of the charges
 -- ARGV[last - 3]      if there are several tenants, the runs of charges in order, as text: for each the
---                     tenant's number and how many, each followed by a space
+--                     tenant's number and how many, each followed by a space; else empty
 -- ARGV[last - 2]      1 if a ban or slots come with the buckets, else 0
 -- ARGV[last - 1]      number of tenants
 -- ARGV[last]          s
@@ -17,7 +17,7 @@
 -- The reply ends with these integers, for each of the s buckets, as they were before the call
 --   the sum of each tenant's weight × finish, and the sum of the weights
 --   for each tenant 1 + 1024 × finish + the weight by which it holds something; 0 if it holds nothing
---   then, unless there is one bucket and all charges were made
+--   then, unless the fast path found that all charges fit in any order
 --     for each tenant the milliseconds until one more charge fits its share after this call, 0 if it
 --     does or if its last charges in this call were made
 --     for each tenant the milliseconds for which it is blocked; absent from the fast path
@@ -37,8 +37,9 @@
 --     b       if a tenant is blocked, -1 - the time at which the key expires
 --     b:name  if it is blocked, -1 - the time at which its block ends
 --   TTL       of both: milliseconds until the bucket is full, and no tenant is blocked, or longer
--- Times are milliseconds since the key was made; the TTL gives the current time. When the bucket is
--- full, no tenant holds anything, and what the hash has is void. So expiry loses nothing.
+-- Times are milliseconds since the first of the blocks; the TTL gives the current time. When the
+-- bucket is full, no tenant holds anything, and what the hash has is void. So expiry loses nothing,
+-- unless the bucket is also charged without a tenant.
 --
 -- A charge that raises a finish leaves the bound as it is. When the bound has passed, it is set to
 -- the finish, or the tenant is removed if that has passed too.
@@ -120,6 +121,7 @@ local function readShares(i, level)
       end
     end
   end
+  s.full = level == 0
   if s.weights <= 0 then
     s.void = true
     s.sum, s.weights = min(maxFinish - 1, floor(q + 0.5)), 1
@@ -232,7 +234,9 @@ local function writeShares(s, ttl)
     return
   end
   if s.void then
+    local r = s.full or call('HGET', s.key, 'r')
     call('DEL', s.key)
+    if r == '1' then call('HSET', s.key, 'r', r) end
     call('ZREMRANGEBYSCORE', s.bounds, '0', '+inf')
   elseif s.alone then
     for _, name in ipairs(call('HKEYS', s.key)) do

@@ -29,8 +29,8 @@ local function write(s, i)
   if s.changed then writeShares(s, ceil(read(i) / s.drain)) else removePassed(s) end
 end
 
--- takeRuns makes the charges of each tenant that fit. Its reply notes how many fit the share of a
--- tenant alone, by which guards.lua bans.
+-- takeRuns makes the charges of each tenant that fit. reply.share is how many fit the tenant's share
+-- if not all do: guards.lua needs it to know whether the denial bans.
 local function takeRuns(keys, args)
   local n, first, charged, denied = args[2] + 0, nil, 0, {}
   for j, charges in string.gmatch(tenants > 1 and runs or '1 ' .. args[3], '(%d+) (%d+)') do
@@ -41,7 +41,7 @@ local function takeRuns(keys, args)
     end
     args[3] = format('%d', fit)
     local reply, made = limitsOnly(keys, args)
-    reply.share = fit
+    if fit < charges then reply.share = fit end -- else the share denies none
     first, made = first or reply, max(0, made)
     denied[j] = made < charges or charges == 0
     charged = charged + made

@@ -95,8 +95,8 @@ func TestTenantsOfAGroupAreAnsweredInOrder(t *testing.T) {
 	require.Equal(t, []int64{8, 7, 4, 4, 3, 2, 2}, room)
 }
 
-// TestATenantCostsNoMoreBesideMany: what a call costs does not grow with the tenants of its group.
-func TestATenantCostsNoMoreBesideMany(t *testing.T) {
+// TestATenantAllocatesNoMoreBesideMany: what a call allocates does not grow with the tenants of its group.
+func TestATenantAllocatesNoMoreBesideMany(t *testing.T) {
 	shared := sharedBuckets(t, 1<<20)
 	each := func(tenants int) float64 {
 		calls := make([]*Call, tenants)

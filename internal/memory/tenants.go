@@ -172,6 +172,9 @@ func (t *tenants) advance(b *bucket.Bucket, level int64) {
 		gone++
 	}
 	t.byFinish = slices.Delete(t.byFinish, 0, gone)
+	if t.weights == 0 {
+		t.sum = 0 // what no tenant has charged has no other sum
+	}
 }
 
 // remove forgets a tenant.

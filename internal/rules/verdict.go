@@ -21,7 +21,7 @@ type Verdict struct {
 	Allowed    bool
 	Banned     bool  // it is denied, and the client is banned
 	Shared     bool  // it is denied as its tenant has its share of the resource, which others have too
-	BusyCost   int64 // if it is denied and others share the limit: its tokens times the weights of all busy tenants
+	BusyCost   int64 // if it is denied: a charge's tokens × the weights of all busy tenants; 0 if no other is busy
 	Granted    int64 // tokens
 	Resource   int   // its index in the set, Uncounted or Prohibited
 	Remaining  int64 // whole tokens; math.MaxInt64 if they are not counted

@@ -90,14 +90,20 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
     if weights <= 0 then
       sum, weights, least, v, void = min(maxFinish - 1, floor(q + 0.5)), 1, 0, 0, true
       least = sum
-      if sum == 0 then weights, least = 0, maxFinish else unnamed = sum end
+      if sum == 0 then
+        weights, least = 0, maxFinish
+      else
+        unnamed = sum
+        if sum < q then sum = ceil(q) end
+        v = sum - q
+      end
     end
     if void then scores = {} end
     local reply = {level, sum, weights}
 
     -- If all charges fit, their order does not matter.
     local c, charge, capacity = min(n, floor(most / cost)) * parts, n * cost, most * parts / cost
-    local found, charges, after = level, ARGV[3] + 0, level + ARGV[3] * charge
+    local charges, after = ARGV[3] + 0, level + ARGV[3] * charge
     local fits, values, at, sums, all, first = charges > 0 and after <= most, {}, 0, sum, weights, least
     local free, new, changed, denied = capacity - after * parts / cost, nil, nil, nil
     for j = 1, fits and tenants or 0 do
@@ -147,7 +153,6 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
         end
       end
       denied = {}
-      if weights == 0 then v = 0 end
       for j, charges in string.gmatch(tenants > 1 and ARGV[last - 3] or '1 ' .. charges, '(%d+) (%d+)') do
         j = j + 0
         if denied[j] ~= level then -- else it is denied again
@@ -207,6 +212,9 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
         renew = void or spare < 0
       end
       if void then
+        if before > 0 and known and call('HGET', key, 'r') then
+          values[at + 1], values[at + 2], at = 'r', '1', at + 2
+        end
         call('DEL', key, bounds)
         if unnamed then
           new = new or {}

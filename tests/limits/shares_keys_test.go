@@ -156,11 +156,15 @@ func TestWhatTenantsHoldOutlivesTheBucket(t *testing.T) {
 			_, err := p.Share(fmt.Sprint(i), 1).AllowN(t.Context(), "k", 1)
 			require.NoError(t, err)
 		}
-		for range 90 {
+		for i := range 90 {
 			time.Sleep(time.Second)
 			b.Mini.SetTime(time.Now())
 			_, err := p.Share("large", 1).Peek(t.Context(), "k")
 			require.NoError(t, err)
+			if i%3 == 0 {
+				_, err = p.Share(fmt.Sprint("late ", i), 1).AllowN(t.Context(), "k", 1+i%2)
+				require.NoError(t, err)
+			}
 			bucket := b.Mini.TTL("ginlimit:{p|k}:s")
 			for _, key := range b.Mini.Keys() {
 				require.GreaterOrEqual(t, b.Mini.TTL(key), bucket, key)
@@ -168,6 +172,7 @@ func TestWhatTenantsHoldOutlivesTheBucket(t *testing.T) {
 		}
 		r, err := p.Share("large", 1).Peek(t.Context(), "k")
 		require.NoError(t, err)
-		require.Equal(t, 100, r.Remaining, "it holds 50: of 90, 40 flowed back from others, and 50 from it")
+		require.Less(t, r.Remaining, 100, "it holds more than 50")
+		require.Greater(t, r.Remaining, 50)
 	})
 }

@@ -129,8 +129,8 @@ func (s *sharedScript) requireBounds(t *testing.T) {
 	require.NoError(t, err)
 	bounds, err := s.rdb.ZRangeWithScores(ctx, "{k}:b:tenants", 0, -1).Result()
 	require.NoError(t, err)
-	var sum, weights, least, since int64
-	if _, err := fmt.Sscan(held["t"], &sum, &weights, &least, &since); len(held) > 0 {
+	var sum, weights, least, spare int64
+	if _, err := fmt.Sscan(held["t"], &sum, &weights, &least, &spare); len(held) > 0 {
 		require.NoError(t, err)
 		require.NotZero(t, s.mini.TTL("{k}:b:tenants:held"))
 		require.GreaterOrEqual(t, s.mini.TTL("{k}:b:tenants:held"), s.mini.TTL("{k}:b"))

@@ -167,8 +167,11 @@ func TestSharedLimitsHaveNoLease(t *testing.T) {
 		other := testkit.NewLimiter(t, b.Connect(t), sharesBy())
 		leased, err := other.Policy("leased", ginlimit.PerHour(8), ginlimit.WithLease(time.Second))
 		require.NoError(t, err, "shares that are the limiter's default are dropped")
-		_, err = leased.Allow(t.Context(), "model")
-		require.NoError(t, err)
+		for range 8 {
+			r, err := leased.Allow(t.Context(), "model")
+			require.NoError(t, err)
+			require.True(t, r.Allowed, "half of it would be the share of a tenant")
+		}
 		p := shared(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(8), ginlimit.WithKey(testkit.Everybody))
 		for range 4 {
 			r, err := p.Share("a", 1).Allow(t.Context(), "model")
@@ -251,6 +254,17 @@ func TestABanOfATenantBesideIdentities(t *testing.T) {
 		require.Equal(t, ginlimit.CauseRate, p.found.Cause)
 		time.Sleep(time.Hour)
 		p.asks(t, "b", 200)
+
+		q := shared(t, testkit.Backend{Limiter: b.Other}, ginlimit.PerMinute(60).WithBurst(12),
+			ginlimit.WithBan(time.Hour, 2*time.Hour), ginlimit.WithIdentity("slots", testkit.Everybody, ginlimit.InFlight(1)))
+		q.during = func() {
+			rec := q.send("another", asTenant("c"), testkit.With("X-Inner", "1"))
+			require.Equal(t, 429, rec.Code)
+			require.Equal(t, ginlimit.CauseInFlight, q.found.Cause)
+		}
+		require.Equal(t, 200, q.send("another", asTenant("d")).Code)
+		q.during = func() {}
+		require.Equal(t, 200, q.send("another", asTenant("c")).Code, "it is not banned")
 	})
 }
 
@@ -337,7 +351,8 @@ func TestADenialOfAShareIsRemembered(t *testing.T) {
 		require.Equal(t, ginlimit.FromCache, p.found.Source)
 		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
 		retry := p.found.RetryAfter
-		require.InDelta(t, 500*time.Millisecond, retry, float64(30*time.Millisecond), "alone, a token that flows back counts twice")
+		require.InDelta(t, 500*time.Millisecond, retry, float64(30*time.Millisecond),
+			"alone, a token that flows back counts twice")
 		p.asks(t, "b", 200)
 		require.Equal(t, ginlimit.FromRedis, p.found.Source)
 		time.Sleep(retry)
