@@ -103,11 +103,12 @@ func (g *Group) FoundTenant(s bucket.State) {
 	t.shared[last].tenants = append(t.shared[last].tenants, s)
 }
 
-// choose sets the states found to those of a call's tenant.
+// choose sets the states found to those of a call's tenant. The first call may have been answered, and its
+// memory be used again.
 func (t *tenants) choose(g *Group, c *Call) {
 	at := 0
-	for i := range g.Buckets {
-		if g.Buckets[i].Kind == bucket.Tenants && at < len(t.shared) {
+	for i := range c.Buckets {
+		if c.Buckets[i].Kind == bucket.Tenants && at < len(t.shared) {
 			b := &t.shared[at]
 			s := b.tenants[c.tenant]
 			of := *s.Shares
@@ -121,8 +122,8 @@ func (t *tenants) choose(g *Group, c *Call) {
 // changed notes what a call's tenant holds after its charge.
 func (t *tenants) changed(g *Group, c *Call) {
 	at := 0
-	for i := range g.Buckets {
-		if g.Buckets[i].Kind != bucket.Tenants || at == len(t.shared) {
+	for i := range c.Buckets {
+		if c.Buckets[i].Kind != bucket.Tenants || at == len(t.shared) {
 			continue
 		}
 		b, after := &t.shared[at], g.Found[i]
