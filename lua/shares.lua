@@ -5,6 +5,7 @@
 --
 -- KEYS[#KEYS - 2s + 2i - 1]  what is held of bucket i, i = 1 … s; the buckets come first in KEYS
 -- KEYS[#KEYS - 2s + 2i]      the bounds
+-- KEYS[#KEYS - 3s + i]       for a return with records, and a reset: when the tenant was reset last
 -- ARGV[…]             for each tenant its name, which begins with a colon; then for each tenant 1024 ×
 --                     its charges + its weight, which is 1 … 1000. ARGV[3] is the sum of the charges
 -- ARGV[last - 3]      if there are several tenants, the runs of charges in order, as text: for each the
@@ -31,12 +32,13 @@
 --             finish, or 0 if one tenant holds the whole sum and has no bound; the milliseconds by
 --             which the bucket may still fill before these keys would expire too early; and b if
 --             a tenant is blocked
---     r       if a tenant was reset: then tenants give back no more than they hold
 --   bounds, a sorted set
 --     :name   a number that is at most the finish of the tenant, which is also in the hash
 --     b       if a tenant is blocked, -1 - the time at which the key expires
 --     b:name  if it is blocked, -1 - the time at which its block ends
 --   TTL       of both: milliseconds until the bucket is full, and no tenant is blocked, or longer
+--   a tenant's reset, a string
+--     value     the milliseconds for which it is noted, beginning with the reset; so TTL has the time
 -- Times are milliseconds since the first of the blocks; the TTL gives the current time. When the
 -- bucket is full, no tenant holds anything, and what the hash has is void. So expiry loses nothing,
 -- unless the bucket is also charged without a tenant.
@@ -121,7 +123,6 @@ local function readShares(i, level)
       end
     end
   end
-  s.full = level == 0
   if s.weights <= 0 then
     s.void = true
     s.sum, s.weights = min(maxFinish - 1, floor(q + 0.5)), 1
@@ -130,6 +131,7 @@ local function readShares(i, level)
   local stop = blocks == 'b' and call('ZSCORE', s.bounds, 'b')
   if stop then
     s.stop, s.now = -1 - stop, -1 - stop - call('PTTL', s.bounds)
+    s.lasts = s.stop - s.now
     for j = 1, tenants do
       local ends = call('ZSCORE', s.bounds, 'b' .. names[j])
       s.block[j] = ends and max(0, -1 - ends - s.now)
@@ -185,6 +187,8 @@ end
 
 -- dropBlocks removes the blocks that have ended, and reports whether others are left.
 local function dropBlocks(s)
+  local first = call('ZREVRANGEBYSCORE', s.bounds, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  if first[1] and match(first[1], '^b:') and -1 - first[2] > s.now then return true end
   local list = call('ZREVRANGEBYSCORE', s.bounds, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, maxWalk)
   local over, left = {}, #list == 2 * maxWalk
   for at = 1, #list, 2 do -- those that end first come first
@@ -206,7 +210,9 @@ end
 -- writeExpiry writes when the keys expire: when the bucket is full and blocks have ended, or later.
 local function writeExpiry(s, ttl, blocked)
   local lasts = max(1, ttl + s.fill)
-  if blocked then
+  if blocked and not s.void and s.lasts and s.lasts >= max(ttl, s.stop - s.now) then
+    return -- each change of the expiry moves the clock a little
+  elseif blocked then
     lasts = max(lasts, s.stop - s.now)
     call('ZADD', s.bounds, format('%d', -1 - s.now - lasts), 'b')
   end
@@ -234,13 +240,11 @@ local function writeShares(s, ttl)
     return
   end
   if s.void then
-    local r = s.full or call('HGET', s.key, 'r')
     call('DEL', s.key)
-    if r == '1' then call('HSET', s.key, 'r', r) end
     call('ZREMRANGEBYSCORE', s.bounds, '0', '+inf')
   elseif s.alone then
     for _, name in ipairs(call('HKEYS', s.key)) do
-      if name ~= 't' and name ~= 'r' then call('ZADD', s.bounds, '1', name) end
+      if name ~= 't' then call('ZADD', s.bounds, '1', name) end
     end
   else
     writePassed(s)

@@ -3,8 +3,8 @@
 -- guards (see guards.lua) precede it. KEYS and ARGV without those of tenants are theirs.
 --
 -- A give, a return and a charge also change what the tenant holds. A reset gives back what it holds,
--- and ends its block; then a return gives back no more than its tenant holds, until the bucket is
--- full. A block is of the tenant alone.
+-- and ends its block; a return of what the tenant took before gives back nothing then. A block is of
+-- the tenant alone.
 --
 -- Reply: as decide.lua or guards.lua document it, then the tenants' integers, see shares.lua. State:
 -- see these, which say why expiry loses nothing.
@@ -17,6 +17,9 @@ local function read(i)
   return token.read({key = KEYS[i], drain = ARGV[3 * i + 1] + 0, cost = ARGV[3 * i + 2] + 0,
     limit = ARGV[3 * i + 3] + 0})
 end
+
+-- How many keys note when the tenant was reset.
+local noted = (verb == 'reset' or verb == 'return') and ARGV[3] == '1' and shared or 0
 
 local own = {unpack(ARGV, 1, tenantsAt)}
 local all, levels, limitsOnly = {}, {}, decide
@@ -60,6 +63,9 @@ local function takeRuns(keys, args)
   return first, charged
 end
 
+-- resets returns the key that notes when the tenant was reset.
+local function resets(i) return KEYS[#KEYS - 3 * shared + i] end
+
 -- blockTenant blocks the tenant.
 local function blockTenant(ms)
   for i, s in ipairs(all) do
@@ -86,7 +92,8 @@ local function resetTenant(keys, args)
     call('ZREM', s.bounds, 'b' .. names[1])
     addShare(s, 1, level, read(i))
     write(s, i)
-    if read(i) > 0 then call('HSET', s.key, 'r', '1') end
+    local lasts = format('%d', 2 * s.fill) -- then nothing is left of earlier charges
+    try('SET', resets(i), lasts, 'PX', lasts)
   end
   return reply, 0
 end
@@ -94,9 +101,15 @@ end
 -- change makes another change.
 local function change(keys, args)
   for i, s in ipairs(all) do
-    if verb == 'return' and args[3] ~= '0' and call('HGET', s.key, 'r') then
-      local at, held = 4 * shared + 6 * i - 2, floor(holds(s, 1, levels[i] * parts / s.cost) * s.cost / parts + 0.5)
-      args[at], args[at + 1] = min(args[at], held), min(args[at + 1], held)
+    local lasts = noted > 0 and call('GET', resets(i))
+    local at = 4 * shared + 6 * i - 2 -- of the claim, whose last number is 1024 more if the process knows
+    if noted > 0 then -- that it reset the tenant just before
+      local known = args[at + 5] + 0
+      args[at + 5] = format('%d', known % 1024)
+      local ago = lasts and lasts - call('PTTL', resets(i))
+      if ago and (ago < args[at + 3] + 0 or known < 1024 and ago <= args[at + 4] + 0) then
+        args[at], args[at + 1] = '0', '0'
+      end
     end
   end
   local reply = limitsOnly(keys, args)
@@ -120,7 +133,7 @@ function decide(keys, args)
   return change(keys, args)
 end
 
-local keys, reply = {unpack(KEYS, 1, #KEYS - 2 * shared)}, nil
+local keys, reply = {unpack(KEYS, 1, #KEYS - 2 * shared - noted)}, nil
 if hasGuards then
   reply = guards(keys, own)
 else

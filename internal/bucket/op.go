@@ -51,6 +51,8 @@ type Claim struct {
 	Made   int64 // milliseconds since the call, at least: what was taken later does not lie below it
 	Resets int64 // milliseconds until now in which the bucket may have been reset
 	Known  int64 // resets in these milliseconds that came before the call
+
+	KnownOfTenant bool // one of the call's tenant did
 }
 
 // NewClaim returns the claim of a charge of some units on top of a level. The charge was made age

@@ -52,7 +52,10 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 		}
 		op.Tenant = ask.Tenant
 		states := e.applyLocally(c.Key, c.Hash, buckets, op)
-		if op.Verb == bucket.Reset && op.Tenant.Name == "" {
+		switch {
+		case op.Verb == bucket.Reset && op.Tenant.Name != "":
+			e.resets.AddTenant(c.Hash, began, inOutage, op.Tenant.Name, buckets)
+		case op.Verb == bucket.Reset:
 			e.resets.Add(c.Hash, began, inOutage, buckets, states)
 		}
 	}
@@ -76,7 +79,11 @@ func (e *Engine) apply(ctx context.Context, c *dispatch.Call, send redisstore.Se
 	if isReset {
 		_, banned := subject(c.Key, c.Op.Tenant)
 		e.bans.note(banned, 0)
-		if err == nil && c.Op.Tenant.Name == "" {
+		switch {
+		case err != nil:
+		case c.Op.Tenant.Name != "":
+			e.resets.AddTenant(c.Hash, began, "", c.Op.Tenant.Name, c.Buckets)
+		default:
 			e.resets.Add(c.Hash, began, "", c.Buckets, c.States)
 		}
 	}

@@ -158,7 +158,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	own := e.call(op, ask, ask.Scope)
 	defer e.release(own)
 	taken := e.newReceipt()
-	taken.Begin(&e.resets, own.Hash)
+	taken.Begin(&e.resets, own.Hash, "")
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
 		return false, err

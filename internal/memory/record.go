@@ -119,9 +119,9 @@ func (s *shard) claimedLocked(r *request, i int) int64 {
 	if r.Records == bucket.NoRecords {
 		return min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
 	}
-	claim := r.Claims[i]
-	if r.Tenant.Name != "" {
-		s.boundClaimLocked(r, i, &claim)
+	claim := &r.Claims[i]
+	if s.resetSinceLocked(r, i) {
+		return 0
 	}
 	given, reset := s.returnedSinceLocked(r, i)
 	all, units := min(r.N, bucket.MaxUnits/b.Cost)*b.Cost, claim.Left(b, r.N, given, reset)

@@ -18,7 +18,6 @@ type tenants struct {
 	byName       map[string]*holder // the same
 	blocks       map[string]int64   // the millisecond at which the block of a tenant ends
 	blocked      int64              // until which a tenant is blocked
-	reset        bool               // a tenant was; then tenants give back no more than they hold
 }
 
 // holder is a tenant that holds something. One without a name holds what no tenant has charged.
@@ -134,14 +133,15 @@ func (s *shard) resetTenantLocked(r *request) {
 			limit := r.limitOf(i)
 			level := r.states[limit].Level
 			units := min(level, b.Holds(r.states[i].Shares, level))
+			if e := s.buckets[r.id(limit)]; e != nil && e.block > r.now { // it is not of the tenant
+				units = min(units, level-min(level, b.BlockLevel(e.block-r.now)))
+			}
 			s.recordLocked(r, limit, units, 0, s.drainTimeLocked(r, limit))
 			if units > 0 {
 				s.setLevelLocked(r, limit, level-units, s.buckets[r.id(limit)].block)
 			}
 			s.changeTenantsLocked(r, i, 0)
-			if t := s.tenantsLocked(r, i); t != nil {
-				t.reset = true
-			}
+			s.noteResetLocked(r, limit)
 			r.states[limit].Level = units
 		case bucket.Ban:
 			s.forgetLocked(r.id(i))
@@ -149,13 +149,31 @@ func (s *shard) resetTenantLocked(r *request) {
 	}
 }
 
-// boundClaimLocked bounds what a tenant gives back of a bucket by what it holds, if a tenant was reset.
-func (s *shard) boundClaimLocked(r *request, i int, claim *bucket.Claim) {
-	of := i + bucket.Counted(r.buckets)
-	if t := s.tenantsLocked(r, of); t != nil && t.reset {
-		held := r.buckets[of].Holds(r.states[of].Shares, r.states[i].Level)
-		claim.Sure, claim.Behind = min(claim.Sure, held), min(claim.Behind, held)
+// resetID names the entry that notes when the tenant was reset.
+func (r *request) resetID(i int) id {
+	return id{string(r.key), r.buckets[i].ID + ":reset" + r.Tenant.Name}
+}
+
+// noteResetLocked notes that the tenant is reset, for as long as something may be left of what it took.
+func (s *shard) noteResetLocked(r *request, i int) {
+	e, b := s.buckets[r.resetID(i)], &r.buckets[i]
+	if e == nil {
+		e = s.newEntryLocked(r, r.resetID(i))
 	}
+	e.full, e.value = r.now+2*bucket.CeilDiv(b.Capacity+b.Floor, b.Drain), r.now
+}
+
+// resetSinceLocked reports whether the tenant was reset since it took what it gives back.
+func (s *shard) resetSinceLocked(r *request, i int) bool {
+	if r.Tenant.Name == "" {
+		return false
+	}
+	e := s.buckets[r.resetID(i)]
+	if e == nil || e.full <= r.now {
+		return false
+	}
+	ago, claim := r.now-e.value, &r.Claims[i]
+	return ago < claim.Made || !claim.KnownOfTenant && ago <= claim.Resets
 }
 
 // advance forgets the tenants of which nothing is left at a level.
@@ -217,7 +235,7 @@ func (t *tenants) set(name string, found *bucket.Shares, b *bucket.Bucket, befor
 	}
 	t.sum = of.Sum
 	if forgotten || len(t.byFinish) > maxTenants {
-		*t = tenants{blocks: t.blocks, blocked: t.blocked, reset: t.reset}
+		*t = tenants{blocks: t.blocks, blocked: t.blocked}
 		t.add(&holder{"", b.Unnamed(after), 1})
 	}
 }

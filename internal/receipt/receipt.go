@@ -36,7 +36,7 @@ type stripe struct {
 type reset struct {
 	began, ended time.Time
 	where        string   // the store
-	ids          []string // of the buckets in whose records it is; there is no record of a full one
+	ids          []string // of the buckets in whose records it is, with the tenant; there is no record of a full one
 }
 
 // Add notes that a store has reset buckets, which it found in these states, since a time.
@@ -47,6 +47,19 @@ func (r *Resets) Add(hash uint64, began time.Time, where string, buckets []bucke
 			one.ids = append(one.ids, buckets[i].ID)
 		}
 	}
+	r.add(hash, one)
+}
+
+// AddTenant notes that a store has reset a tenant of buckets since a time.
+func (r *Resets) AddTenant(hash uint64, began time.Time, where, tenant string, buckets []bucket.Bucket) {
+	one := reset{began: began, ended: time.Now(), where: where}
+	for i := range buckets[:bucket.Counted(buckets)] {
+		one.ids = append(one.ids, buckets[i].ID+tenant)
+	}
+	r.add(hash, one)
+}
+
+func (r *Resets) add(hash uint64, one reset) {
 	s := &r.stripes[hash%stripes]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,6 +84,7 @@ type Receipt struct {
 	sent   time.Time     // when the store was asked, at the earliest
 	known  time.Time     // when it had answered, at the latest
 	found  []bucket.State
+	tenant string // that charged; "" if the buckets are not shared
 }
 
 // New returns a receipt for a charge of a store that answers within a timeout.
@@ -79,9 +93,9 @@ func New(timeout time.Duration) *Receipt {
 }
 
 // Begin notes that the charge is about to be sent: earlier resets by this process were before it.
-func (r *Receipt) Begin(resets *Resets, hash uint64) {
+func (r *Receipt) Begin(resets *Resets, hash uint64, tenant string) {
 	if r != nil {
-		r.before = resets.list(hash)
+		r.before, r.tenant = resets.list(hash), tenant
 	}
 }
 
@@ -121,6 +135,10 @@ func (r *Receipt) Claims(buckets []bucket.Bucket, n int64, own bool, where strin
 		late := r.sent.Sub(since) + resetSlack/2
 		claims[i] = b.NewClaim(r.found[i].Level, b.Charge(n), age.Nanoseconds(), late.Nanoseconds())
 		claims[i].Made, claims[i].Known = max(0, time.Since(r.known).Milliseconds()-1), known
+		if r.tenant != "" {
+			ofTenant, _ := r.resetsSince(r.sent.Add(-margin), where, b.ID+r.tenant)
+			claims[i].KnownOfTenant = ofTenant > 0
+		}
 		if claims[i].Mark = r.found[i].Mark; b.Kind != bucket.Token && (own && n > b.Burst || !own && r.over(b, age)) {
 			claims[i].Mark = bucket.NoMark // of more than the window holds, nobody knows which are gone
 		}

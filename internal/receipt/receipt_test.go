@@ -35,7 +35,7 @@ func newBucket(t *testing.T, kind bucket.Kind, id string, n, period int64) bucke
 // once.
 func filled(resets *receipt.Resets, buckets ...bucket.Bucket) *receipt.Receipt {
 	r := receipt.New(timeout)
-	r.Begin(resets, key)
+	r.Begin(resets, key, "")
 	r.Fill(time.Now(), make([]bucket.State, len(buckets)))
 	return r
 }
@@ -58,7 +58,7 @@ func TestClaimSaysWhenTheChargeWasMade(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				buckets := []bucket.Bucket{newBucket(t, bucket.FixedWindow, "a", 10, 60_000)}
 				r, sent := receipt.New(timeout), time.Now()
-				r.Begin(new(receipt.Resets), key)
+				r.Begin(new(receipt.Resets), key, "")
 				time.Sleep(ms(row.took))
 				r.Fill(sent, []bucket.State{{Level: 4, Mark: 9}})
 				time.Sleep(ms(row.since))
@@ -236,7 +236,7 @@ func TestResetsAfterAChargeBeganAreNotKnown(t *testing.T) {
 		taken, resets := []bucket.State{{Level: 1}}, new(receipt.Resets)
 		resets.Add(key, time.Now(), here, buckets, taken)
 		r := receipt.New(timeout)
-		r.Begin(resets, key)
+		r.Begin(resets, key, "")
 		resets.Add(key, time.Now(), here, buckets, taken)
 		r.Fill(time.Now(), taken)
 		resets.Add(key, time.Now(), here, buckets, taken)
@@ -268,7 +268,7 @@ func TestNoReceiptKeepsNothing(t *testing.T) {
 	t.Parallel()
 	var r *receipt.Receipt
 	require.NotPanics(t, func() {
-		r.Begin(new(receipt.Resets), key)
+		r.Begin(new(receipt.Resets), key, "")
 		r.Fill(time.Now(), []bucket.State{{}})
 	})
 }

@@ -210,6 +210,9 @@ func (c *command) encode(ctx context.Context, s *Store, coalescing *coalescing, 
 			keys += bucket.Counted(g.Buckets)
 		}
 		keys += turns(g.Call) + tenantsOf(g.Buckets)
+		if notesReset(&g.Op) {
+			keys += tenantsOf(g.Buckets)
+		}
 		c.args = append(c.args, keys)
 		c.encodeOne(g)
 		switch {
@@ -251,6 +254,9 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	if records == bucket.WithRecords || records == bucket.RecordsOnly {
 		c.encodeRecords(g, bucket.Counted(g.Buckets))
 	}
+	if notesReset(&g.Op) {
+		c.encodeResets(g)
+	}
 	for i := range g.Names {
 		if g.Buckets[i].Kind == bucket.Tenants {
 			held := append(slices.Clone(g.Names[i]), heldSuffix...)
@@ -275,8 +281,11 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	}
 	for i := range g.Op.Claims {
 		claim := &g.Op.Claims[i]
-		c.args = append(c.args, claim.Sure, min(claim.Behind, bucket.MaxUnits), claim.Age, claim.Made, claim.Resets,
-			claim.Known)
+		known := claim.Known
+		if claim.KnownOfTenant {
+			known += knownOfTenant
+		}
+		c.args = append(c.args, claim.Sure, min(claim.Behind, bucket.MaxUnits), claim.Age, claim.Made, claim.Resets, known)
 	}
 }
 

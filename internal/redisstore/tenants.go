@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -20,6 +21,24 @@ func tenantsOf(buckets []bucket.Bucket) (n int) {
 // heldSuffix is appended to the name of what tenants hold to name the hash of that. The name alone is that
 // of the bounds.
 const heldSuffix = ":held"
+
+// notesReset reports whether an operation of a tenant comes with the keys that note when it was reset.
+func notesReset(op *bucket.Op) bool {
+	return op.Tenant.Name != "" && op.Records == bucket.WithRecords && (op.Verb == bucket.Return || op.Verb == bucket.Reset)
+}
+
+// knownOfTenant is added to the known resets of a claim if one of its tenant is known. See tenants.lua.
+const knownOfTenant = 1024
+
+// encodeResets appends the names of the keys that note when a tenant was reset.
+func (c *command) encodeResets(g *dispatch.Group) {
+	for i := range g.Names {
+		if g.Buckets[i].Kind == bucket.Tenants {
+			name := append(append(slices.Clone(g.Names[i]), ":reset"...), g.Op.Tenant.Name...)
+			c.args = append(c.args, &name)
+		}
+	}
+}
 
 // encodeTenants appends what comes with shared buckets, then the tenants, as arguments of shares.lua.
 func (c *command) encodeTenants(g *dispatch.Group, process string) {

@@ -212,9 +212,6 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
         renew = void or spare < 0
       end
       if void then
-        if before > 0 and known and call('HGET', key, 'r') then
-          values[at + 1], values[at + 2], at = 'r', '1', at + 2
-        end
         call('DEL', key, bounds)
         if unnamed then
           new = new or {}
@@ -225,7 +222,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
       elseif least == 0 and (new or excess) then -- no longer alone
         new = new or {}
         for _, name in ipairs(call('HKEYS', key)) do
-          if name ~= 't' and name ~= 'r' then new[#new + 1], new[#new + 2] = '1', name end
+          if name ~= 't' then new[#new + 1], new[#new + 2] = '1', name end
         end
         least, renew = 1, true
       elseif gone then

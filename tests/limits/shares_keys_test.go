@@ -2,9 +2,12 @@ package limits_test
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -175,4 +178,33 @@ func TestWhatTenantsHoldOutlivesTheBucket(t *testing.T) {
 		require.Less(t, r.Remaining, 100, "it holds more than 50")
 		require.Greater(t, r.Remaining, 50)
 	})
+}
+
+// TestTenantsBesideAnotherPolicy: many tenants' calls are merged while calls of another policy use the memory
+// of calls that were answered.
+func TestTenantsBesideAnotherPolicy(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb, testkit.Patient())
+	limit := ginlimit.PerDay(100_000)
+	shared := testkit.NewPolicy(t, l, "shared", limit, ginlimit.PerHour(100_000), ginlimit.WithShares(unusedTenant))
+	plain := testkit.NewPolicy(t, l, "plain", limit)
+	var all sync.WaitGroup
+	var granted atomic.Int64
+	for i := range 32 {
+		all.Go(func() {
+			for range 100 {
+				r, err := shared.Share(fmt.Sprint(i), 1).Allow(t.Context(), "k")
+				assert.NoError(t, err)
+				granted.Add(int64(r.Granted))
+				_, err = plain.Allow(t.Context(), "k")
+				assert.NoError(t, err)
+			}
+		})
+	}
+	all.Wait()
+	require.EqualValues(t, 3200, granted.Load())
+	r, err := testkit.NewPolicy(t, l, "shared", limit, ginlimit.PerHour(100_000)).Peek(t.Context(), "k")
+	require.NoError(t, err)
+	require.InDelta(t, 100_000-3200, r.Remaining, 200, "of an hour's tokens a few flow back")
 }

@@ -156,6 +156,67 @@ func TestAResetOfATenantLeavesReservationsOfOthers(t *testing.T) {
 	})
 }
 
+// TestAResetTenantGivesBackNothingTwice: a reservation that its reset has given back, whoever takes the
+// tokens meanwhile.
+func TestAResetTenantGivesBackNothingTwice(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		limit := ginlimit.PerDay(1000)
+		for name, others := range map[string]struct {
+			before, after []string // 100 tokens each
+			left          int
+		}{
+			"another":            {nil, []string{"b"}, 900},
+			"itself":             {nil, []string{"a"}, 900},
+			"both":               {[]string{"b"}, []string{"a", "b"}, 700},
+			"nobody":             {[]string{"b"}, nil, 900},
+			"one without shares": {[]string{""}, []string{"b", ""}, 700},
+		} {
+			p := testkit.NewPolicy(t, b.Limiter, name, limit, sharesBy())
+			plain := testkit.NewPolicy(t, b.Limiter, name, limit)
+			take := func(tenants []string) {
+				for _, tenant := range tenants {
+					q := plain
+					if tenant != "" {
+						q = p.Share(tenant, 1)
+					}
+					r, err := q.AllowN(t.Context(), "model", 100)
+					require.NoError(t, err)
+					require.True(t, r.Allowed)
+				}
+			}
+			take(others.before)
+			r, err := p.Share("a", 1).Reserve(t.Context(), "model", 100)
+			require.NoError(t, err)
+			time.Sleep(time.Millisecond)
+			testkit.RequireMade(t, p.Share("a", 1).Reset(t.Context(), "model"))
+			take(others.after)
+			time.Sleep(time.Millisecond)
+			require.NoError(t, r.Cancel(t.Context()))
+			found, err := plain.Peek(t.Context(), "model")
+			require.NoError(t, err)
+			require.Equal(t, others.left, found.Remaining, name)
+		}
+	})
+}
+
+// TestATenantsResetLeavesABlockOfAll: the bucket is blocked, and not by the tenant.
+func TestATenantsResetLeavesABlockOfAll(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		limit := ginlimit.PerHour(1000)
+		p := testkit.NewPolicy(t, b.Limiter, "p", limit, sharesBy())
+		plain := testkit.NewPolicy(t, b.Limiter, "p", limit)
+		r, err := p.Share("a", 1).Reserve(t.Context(), "model", 400)
+		require.NoError(t, err)
+		require.NoError(t, r.Settle(t.Context(), 1500))
+		testkit.RequireMade(t, plain.Block(t.Context(), "model", 2*time.Hour))
+		testkit.RequireMade(t, p.Share("a", 1).Reset(t.Context(), "model"))
+		found, err := p.Share("b", 1).Peek(t.Context(), "model")
+		require.NoError(t, err)
+		require.False(t, found.Allowed)
+		require.InDelta(t, 2*time.Hour, found.RetryAfter, float64(time.Minute))
+	})
+}
+
 // TestSharedLimitsHaveNoLease: both together are an error, and a lease that is the limiter's default is
 // for other policies.
 func TestSharedLimitsHaveNoLease(t *testing.T) {
