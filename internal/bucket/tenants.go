@@ -230,7 +230,8 @@ func (b *Bucket) TenantWait(s State, n int64, next func() (h Holder, own, ok boo
 	finish, held, w := float64(of.Finish), float64(of.Held), float64(of.Weight)
 	// It fits at a level at which held × (finish - v) + c ≤ w × (capacity - level).
 	fits := func() float64 {
-		return (float64(w*b.parts(b.Capacity)) + Slack*w - 0.25 - b.weighs(n) - held*finish + held*sum/weights) / (w + held/weights)
+		most := float64(w*b.parts(b.Capacity)) + Slack*w - 0.25
+		return (most - b.weighs(n) - held*finish + held*sum/weights) / (w + held/weights)
 	}
 	level := fits()
 	for range MaxWalk {

@@ -24,7 +24,8 @@ const heldSuffix = ":held"
 
 // notesReset reports whether an operation of a tenant comes with the keys that note when it was reset.
 func notesReset(op *bucket.Op) bool {
-	return op.Tenant.Name != "" && op.Records == bucket.WithRecords && (op.Verb == bucket.Return || op.Verb == bucket.Reset)
+	return op.Tenant.Name != "" && op.Records == bucket.WithRecords &&
+		(op.Verb == bucket.Return || op.Verb == bucket.Reset)
 }
 
 // knownOfTenant is added to the known resets of a claim if one of its tenant is known. See tenants.lua.
