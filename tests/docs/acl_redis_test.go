@@ -145,4 +145,13 @@ func shareEverything(t *testing.T, rdb redis.UniversalClient) {
 	require.NoError(t, other.Wait(ctx, "alone"))
 	require.NoError(t, whole.Reset(ctx, "alone")) // and without a block
 	require.NoError(t, other.Wait(ctx, "alone"))
+
+	slow, err := limiter.Policy("slow", ginlimit.PerHour(100),
+		ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 }))
+	require.NoError(t, err)
+	for _, name := range []string{"one", "other"} {
+		require.NoError(t, slow.Share(name, 1).Wait(ctx, "k"))
+	}
+	require.NoError(t, slow.Share("one", 1).Block(ctx, "k", time.Hour))
+	require.NoError(t, slow.Share("one", 1).Reset(ctx, "k")) // nothing is left of one, but of the other
 }
