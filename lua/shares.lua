@@ -73,16 +73,17 @@ local function passShares(s, q)
       new = new + #list
     until #list < 512 or seen + new > maxGone
     seen, more = seen + new, false
+    if seen > maxGone then
+      s.weights = 0
+      return
+    end
     for name, score in pairs(behind) do
       local finish = floor(score / 1024)
       if finish <= v then
         local weight = score - 1024 * finish
         s.gone[#s.gone + 1], s.isGone[name], behind[name] = name, true, nil
         s.sum, s.weights = s.sum - weight * finish, s.weights - weight
-        if s.weights <= 0 or seen > maxGone then
-          s.weights = 0
-          return
-        end
+        if s.weights <= 0 then return end
         v, more = (s.sum - q) / s.weights, true
       end
     end

@@ -28,8 +28,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
 
   -- Read what the tenants hold. Least is at most the least finish, or 0 if one tenant holds the whole
   -- sum and has no bound; spare is by how many milliseconds the bucket may still fill before the keys
-  -- would expire too early.
-  -- Raised are tenants whose bound has passed, but whose finish has not.
+  -- would expire too early. Raised are tenants whose bound has passed, but whose finish has not.
   if tenants == 1 then
     scores = call('HMGET', key, 't', ARGV[7])
   else
