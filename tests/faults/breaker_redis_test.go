@@ -303,11 +303,10 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 // TestConnectionsAreMadeHoweverLongTheWay has a client end calls with their context, on a way of which the round trips
 // of a new connection take longer than the timeout. Redis decides all the same, for several at once.
 func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
-	t.Parallel()
+	// Not beside other tests: a machine that is busy with them makes calls late, too.
 	for _, c := range []struct{ pool, callers int }{{pool: 10, callers: 4}, {pool: 3, callers: 4},
 		{pool: 1, callers: 2}, {pool: 10, callers: 2}} {
 		t.Run(fmt.Sprintf("%d connections, %d callers", c.pool, c.callers), func(t *testing.T) {
-			t.Parallel()
 			p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
 			rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, PoolSize: c.pool})
 			defer rdb.Close()
@@ -323,7 +322,7 @@ func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 				return err == nil && r.Source == ginlimit.FromRedis
 			}))
 			p.Delay.Store(int64(20 * time.Millisecond))
-			score := 0 // rises only if Redis decides for all more often than not, on a busy machine too
+			score := 0 // rises only if nearly every time Redis decides for all
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				var inRedis atomic.Int64
 				var all sync.WaitGroup
@@ -337,7 +336,7 @@ func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
 				}
 				all.Wait()
 				if score++; int(inRedis.Load()) < c.callers {
-					score = max(0, score-2)
+					score = max(0, score-4)
 				}
 				return score == 10
 			}))
