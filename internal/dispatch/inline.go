@@ -26,6 +26,14 @@ type inlinePauses struct {
 // active reports whether there is a pause now.
 func (p *inlinePauses) active() bool { return !p.end.IsZero() && time.Now().Before(p.end) }
 
+// beginShort begins a pause after a call that was sent inline and not answered in time: perhaps it
+// needed a new connection, which only a batch that a goroutine sends has the time to make.
+func (p *inlinePauses) beginShort(now time.Time) {
+	if end := now.Add(connectTimeout); end.After(p.end) {
+		p.end = end
+	}
+}
+
 // begin begins a pause after a call that was sent inline at a time. The pause is twice the last
 // one, unless calls were sent inline for as long as the last pause since it ended.
 func (p *inlinePauses) begin(sentAt, now time.Time) {
@@ -54,9 +62,10 @@ func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
 	b.coalesce()
 	sentAt := b.since
 	defer func() { // a hook may end the goroutine
-		limit := d.timeout.span + 2*d.timeout.slack() + inlineGrace
-		if b.since.Sub(sentAt) > limit { // a hook, for example, does not end with the context
-			d.pauseInline(sentAt, b.since)
+		took, limit := b.since.Sub(sentAt), d.timeout.span+2*d.timeout.slack()+inlineGrace
+		if took >= d.timeout.span {
+			// Beyond the limit a hook, for example, does not end with the context.
+			d.pauseInline(sentAt, b.since, took > limit)
 		}
 	}()
 	d.deliver(&d.timeout, b)
@@ -65,8 +74,12 @@ func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
 	return c.caller.err
 }
 
-func (d *Dispatcher) pauseInline(sentAt, now time.Time) {
+func (d *Dispatcher) pauseInline(sentAt, now time.Time, long bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.inline.begin(sentAt, now)
+	if long {
+		d.inline.begin(sentAt, now)
+	} else {
+		d.inline.beginShort(now)
+	}
 }
