@@ -82,3 +82,22 @@ func TestTenantsOnACluster(t *testing.T) {
 		}
 	}
 }
+
+// TestABlockOfATenantEndsOnTime, however much others charge the bucket meanwhile.
+func TestABlockOfATenantEndsOnTime(t *testing.T) {
+	t.Parallel()
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.Patient(), ginlimit.WithDenyCache(0))
+	p := testkit.NewPolicy(t, limiter, "shared", ginlimit.PerSecond(100_000), ginlimit.WithShares(unusedTenant))
+	blocked, other := p.Share("blocked", 1), p.Share("other", 1)
+	require.NoError(t, blocked.Block(t.Context(), "k", time.Hour))
+	before := time.Now()
+	first, err := blocked.Peek(t.Context(), "k")
+	require.NoError(t, err)
+	for range 4000 {
+		_, err := other.Allow(t.Context(), "k")
+		require.NoError(t, err)
+	}
+	r, err := blocked.Peek(t.Context(), "k")
+	require.NoError(t, err)
+	require.LessOrEqual(t, r.RetryAfter, first.RetryAfter-time.Since(before)+20*time.Millisecond)
+}
