@@ -47,9 +47,8 @@ func WithShares(f func(c *gin.Context) (tenant string, weight int)) Option {
 // Share returns the policy for one tenant.
 //
 // Call it before any method of a policy [WithShares]. Without it, with an empty tenant, or with a weight
-// outside 1 to 1,000, the methods return [ErrInvalidArgument]. Peek and Status judge by the weight,
-// so it should be that of the tenant's requests. The policy that is returned is cheap to make, and its
-// Handler is the policy's own.
+// outside 1 to 1,000, the methods return [ErrInvalidArgument]. Pass the weight of the tenant's requests:
+// Peek and Status judge by it. The returned policy is cheap to make, and its Handler is the policy's own.
 func (p *Policy) Share(tenant string, weight int) *Policy {
 	if !p.made() {
 		return &Policy{}

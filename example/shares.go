@@ -66,8 +66,8 @@ type sharesView struct {
 	Answers [len(tenants)]tally `json:"answers"`
 }
 
-// share sends n requests of each tenant through a process. All of them go through the middleware. Those of a tenant
-// are spread evenly among those of the others.
+// share sends n requests of each tenant through the middleware of a process, in an order that spreads each tenant's
+// requests evenly.
 func (p *playground) share(c *gin.Context) {
 	c.Header("Cache-Control", "no-store")
 	asked, weight := c.QueryArray("n"), c.QueryArray("weight")

@@ -1,5 +1,6 @@
 'use strict'
-// Fair shares: three tenants ask for one limit. The application's limiter decides; this file asks, and draws the answers.
+// Fair shares: three tenants ask for one limit. The application's limiter decides; this file asks, and draws what
+// each tenant gets.
 const sharedRate = 50 // tokens a second, as the server has it
 const averaged = 2    // seconds that every rate here is an average of
 const sharesSpan = 30 // seconds that are drawn
@@ -99,12 +100,15 @@ async function share() {
   sharing = true
   const n = tenants.map(t => Math.min(Math.floor(t.due), maxRequests))
   tenants.forEach((t, i) => { t.due -= n[i] })
-  const fields = [['view', sharesView], ['via', sharesVia], ...n.map(n => ['n', n]), ...tenants.map(t => ['weight', t.weight])]
+  const fields = [['view', sharesView], ['via', sharesVia]]
+  fields.push(...n.map(n => ['n', n]), ...tenants.map(t => ['weight', t.weight]))
   sharesVia = 1 - sharesVia
   const view = await ask('POST', 'play/shares', fields)
   if (view) {
     const t = seconds()
-    view.answers.forEach(({ admitted, refused, local }, i) => tenants[i].events.push({ t, sent: admitted + refused, got: admitted, local }))
+    view.answers.forEach(({ admitted, refused, local }, i) => {
+      tenants[i].events.push({ t, sent: admitted + refused, got: admitted, local })
+    })
   }
   sharing = false
 }
@@ -132,7 +136,8 @@ function drawShares(now) {
   if (!width) return
   const left = 34, right = width - 8, { height, levels } = sharesRow
   const x = t => (right - (now - t) / sharesSpan * (right - left)).toFixed(1)
-  const most = nice(Math.max(sharedRate, ...tenants.flatMap(t => t.samples.filter(s => s.t > now - sharesSpan).map(s => s.gets))))
+  const shown = tenants.flatMap(t => t.samples.filter(s => s.t > now - sharesSpan))
+  const most = nice(Math.max(sharedRate, ...shown.map(s => s.gets)))
   let out = `<clipPath id="shares-plot"><path d="M${left} 0H${right}V${3 * height}H${left}z"/></clipPath>`
   for (const tenant of tenants) {
     const top = tenant.index * height + sharesRow.top, base = top + levels
@@ -149,16 +154,19 @@ function drawShares(now) {
       last = s
     }
     if (last) area += `V${base}z`
-    out += `<g class="tenant-${tenant.index}" data-tenant="${tenant.name}"><g clip-path="url(#shares-plot)"><path class="away" d="${away}"/>
-      <path class="share-area" d="${area}"/></g>
+    out += `<g class="tenant-${tenant.index}" data-tenant="${tenant.name}">
+      <g clip-path="url(#shares-plot)"><path class="away" d="${away}"/><path class="share-area" d="${area}"/></g>
       <path class="grid" d="M${left} ${top}H${right}"/><path class="base" d="M${left} ${base}H${right}"/>
-      <g clip-path="url(#shares-plot)"><path class="asks-line" d="${asks}"/><path class="share-line" d="${gets}"/><path class="fair-line" d="${fair}"/></g>
+      <g clip-path="url(#shares-plot)"><path class="asks-line" d="${asks}"/>
+        <path class="share-line" d="${gets}"/><path class="fair-line" d="${fair}"/></g>
       <text class="name" x="${left}" y="${top - 8}">${tenant.name}</text>
-      <text class="end" x="${left - 6}" y="${top + 5}">${most}</text><text class="end" x="${left - 6}" y="${base + 4}">0</text></g>`
+      <text class="end" x="${left - 6}" y="${top + 5}">${most}</text>
+      <text class="end" x="${left - 6}" y="${base + 4}">0</text></g>`
   }
   for (let s = 0; s <= sharesSpan; s += 10) {
-    const bottom = 3 * height
-    out += `<path class="base" d="M${x(now - s)} ${bottom - 8}v5"/><text class="${s === 0 ? 'end' : 'middle'}" x="${x(now - s)}" y="${bottom + 12}">${s === 0 ? 'now' : `−${s} s`}</text>`
+    const bottom = 3 * height, at = x(now - s), [where, label] = s === 0 ? ['end', 'now'] : ['middle', `−${s} s`]
+    out += `<path class="base" d="M${at} ${bottom - 8}v5"/>
+      <text class="${where}" x="${at}" y="${bottom + 12}">${label}</text>`
   }
   svg.innerHTML = out
 }

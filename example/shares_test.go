@@ -31,7 +31,7 @@ func sharesQuery(via string, n [3]int, weights [3]string) string {
 	return query.Encode()
 }
 
-// sharesIn returns what each tenant gets in some seconds, after the burst is used, if each sends so many
+// sharesIn returns what each tenant gets in some seconds, after the burst is used, if each sends n
 // requests in each tenth of a second.
 func sharesIn(t *testing.T, r http.Handler, seconds int, n [3]int, weights [3]string) (got [3]int) {
 	t.Helper()

@@ -74,7 +74,8 @@ func TestShares(t *testing.T) {
 		var view struct {
 			Answers []struct{ Admitted, Refused int }
 		}
-		address := "http://" + program.address + "/play/shares?view=0123456789abcdef&via=0&n=10&n=0&n=0&weight=1&weight=1&weight=1"
+		address := "http://" + program.address +
+			"/play/shares?view=0123456789abcdef&via=0&n=10&n=0&n=0&weight=1&weight=1&weight=1"
 		response, err := http.Post(address, "", nil)
 		require.NoError(t, err)
 		defer response.Body.Close()
@@ -132,14 +133,17 @@ func TestSharesInEverySize(t *testing.T) {
 			p.click("#shares [data-asks='300 200 100']")
 			p.until("drawn", `tenants.every(t => t.now.gets > 5)`)
 			p.accessible("all ask", 1280, 360, 320)
-			require.True(t, eval[bool](p, `[...$('shares-table').querySelectorAll('td')].every(td => td.offsetHeight < 36)`), "numbers are on one line")
+			require.True(t, eval[bool](p, `[...$('shares-table').querySelectorAll('td')].every(td => td.offsetHeight < 36)`),
+				"numbers are on one line")
 			contrast := eval[[]float64](p, `(() => {
 				const light = color => {
-					const [r, g, b] = color.match(/[\d.]+/g).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+					const linear = v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4
+					const [r, g, b] = color.match(/[\d.]+/g).map(v => linear(v / 255))
 					return .2126 * r + .7152 * g + .0722 * b
 				}
 				const back = light(getComputedStyle($('shares')).backgroundColor)
-				return [...document.querySelectorAll('#shares-lines .share-line, #shares-lines .fair-line, #shares-lines .asks-line')].map(e => {
+				const lines = '.share-line, .fair-line, .asks-line'
+				return [...$('shares-lines').querySelectorAll(lines)].map(e => {
 					const line = light(getComputedStyle(e).stroke)
 					return (Math.max(line, back) + .05) / (Math.min(line, back) + .05)
 				})
@@ -158,6 +162,7 @@ func TestSharesInReducedMotion(t *testing.T) {
 	p.click("#shares [data-asks='200 10 0']")
 	p.until("drawn", `document.querySelector('[data-tenant=beta] .share-line')?.getAttribute('d').length > 100`)
 	require.Zero(t, eval[int](p, `document.getAnimations().length`))
-	p.run(`window.draws = []; new MutationObserver(() => draws.push(seconds())).observe($('shares-lines'), { childList: true })`)
+	p.run(`window.draws = []
+		new MutationObserver(() => draws.push(seconds())).observe($('shares-lines'), { childList: true })`)
 	p.until("it is drawn twice a second at most", `draws.length > 3 && draws.slice(1).every((t, i) => t - draws[i] > .4)`)
 }

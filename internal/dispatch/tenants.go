@@ -103,8 +103,8 @@ func (g *Group) FoundTenant(s bucket.State) {
 	t.shared[last].tenants = append(t.shared[last].tenants, s)
 }
 
-// choose sets the states found to those of a call's tenant. The first call may have been answered, and its
-// memory be used again.
+// choose sets what a call's tenant was found to hold. The first call may have been answered, and its memory
+// be used again.
 func (t *tenants) choose(g *Group, c *Call) {
 	at := 0
 	for i := range c.Buckets {

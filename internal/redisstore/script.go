@@ -86,7 +86,8 @@ type shape struct {
 func newShape(buckets []bucket.Bucket, whole bool) (s shape) {
 	counted := bucket.Counted(buckets)
 	s.limits, s.window = buckets[:counted], 5
-	if script := scriptFor(buckets); script != Tenants && script%WithBanOrSlots == TokensCalendar && counted > 0 && !whole {
+	script := scriptFor(buckets)
+	if script != Tenants && script%WithBanOrSlots == TokensCalendar && counted > 0 && !whole {
 		s.window = 1
 	}
 	for i := range s.limits {

@@ -17,8 +17,8 @@ import (
 func TestEveryPairIsTested(t *testing.T) {
 	t.Parallel()
 	features := []string{
-		"shares", "identity", "settle", "refund", "reserve", "lease", "slots", "queue", "ban", "floor", "calendar", "plan", "dry run",
-		"deny cache", "faillocal", "cluster",
+		"shares", "identity", "settle", "refund", "reserve", "lease", "slots", "queue", "ban", "floor", "calendar", "plan",
+		"dry run", "deny cache", "faillocal", "cluster",
 	}
 	tests := map[string]bool{}
 	for _, file := range filesThatMatch(t, "_test.go") {

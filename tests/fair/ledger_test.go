@@ -144,7 +144,8 @@ func (l *ledger) noteDenied(a answer) {
 	// always the same way if the costs are the same; the others move with it.
 	rounding := w*(0.01+0.25/65536*float64(l.charges)) + cost/1e6
 	if cost <= free && (l.fair[a.tenant] == 0 || l.fair[a.tenant]+cost <= w*free-rounding) {
-		l.violate("%d ms: tenant %d is denied %d tokens within its fair share: it holds %.3f at most, %.3f are free, weight %g",
+		l.violate("%d ms: tenant %d is denied %d tokens within its fair share: "+
+			"it holds %.3f at most, %.3f are free, weight %g",
 			a.now, a.tenant, a.cost, l.fair[a.tenant], free, w)
 	}
 }

@@ -162,7 +162,8 @@ func TestTable(t *testing.T) {
 			table.WriteString("\n")
 		}
 	}
-	table.WriteString("\n| rule | alone, burst 64 | 1,000 and 150 tries a second, burst 64 | 20 of 200 to 1,000 tries a second, burst 20 |\n" +
+	table.WriteString("\n| rule | alone, burst 64 | 1,000 and 150 tries a second, burst 64 " +
+		"| 20 of 200 to 1,000 tries a second, burst 20 |\n" +
 		"| --- | --- | --- | --- |\n")
 	for _, r := range rules {
 		alone, two := zeal(t, r, 64, 1, idle), zeal(t, r, 64, 1, 7)

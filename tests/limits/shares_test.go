@@ -32,7 +32,8 @@ func TestShareSaysWhatItWants(t *testing.T) {
 		{"weight 0", shared.Share("a", 0), []string{"a weight of 0; want 1 to 1000"}},
 		{"weight below 0", shared.Share("a", math.MinInt), []string{"want 1 to 1000"}},
 		{"weight 1001", shared.Share("a", 1001), []string{"a weight of 1001"}},
-		{"all at once", plain.Share("", math.MaxInt), []string{"needs a policy with WithShares", "is empty", "want 1 to 1000"}},
+		{"all at once", plain.Share("", math.MaxInt),
+			[]string{"needs a policy with WithShares", "is empty", "want 1 to 1000"}},
 		{"Share of a Share that is wrong", shared.Share("", 1).Share("a", 0), []string{"a weight of 0"}},
 	} {
 		ctx := t.Context()

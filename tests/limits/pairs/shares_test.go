@@ -37,7 +37,7 @@ func (c *counted) asks(t *testing.T, tenant string, codes ...int) {
 	}
 }
 
-// may wants that a tenant may take so many tokens of the model now.
+// may requires that a tenant may take a number of tokens of the model now.
 func (c *counted) may(t *testing.T, tenant string, want int) {
 	t.Helper()
 	r, err := c.Share(tenant, 1).Peek(t.Context(), "model")
@@ -127,8 +127,8 @@ func TestAReservationIsTheTenants(t *testing.T) {
 	})
 }
 
-// TestAResetOfATenantLeavesReservationsOfOthers: they give back all that they would, and those of the
-// tenant give back nothing twice.
+// TestAResetOfATenantLeavesReservationsOfOthers: these give back everything unused, and the tenant's own
+// reservation gives back nothing twice.
 func TestAResetOfATenantLeavesReservationsOfOthers(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit := ginlimit.PerHour(1000)
