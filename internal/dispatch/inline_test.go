@@ -124,11 +124,11 @@ func TestNobodySendsInlineAfterAnOverrun(t *testing.T) {
 					require.Equal(t, pause == 0, direct)
 				}
 				if pause > 0 {
-					time.Sleep(pause - 1)
+					time.Sleep(pause - time.Nanosecond)
 					direct, err = ask()
 					require.NoError(t, err)
 					require.False(t, direct)
-					time.Sleep(1)
+					time.Sleep(time.Nanosecond)
 				}
 				direct, err = ask()
 				require.NoError(t, err)
