@@ -211,8 +211,9 @@ end
 -- writeExpiry writes when the keys expire: when the bucket is full and blocks have ended, or later.
 local function writeExpiry(s, ttl, blocked)
   local lasts = max(1, ttl + s.fill)
-  if blocked and not s.void and s.lasts and s.lasts >= max(ttl, s.stop - s.now) then
-    return -- each change of the expiry moves the clock a little
+  if blocked and s.lasts and s.lasts >= max(ttl, s.stop - s.now) then
+    if s.void then call('PEXPIRE', s.key, format('%d', s.lasts)) end
+    return -- each change of the bounds' expiry moves the clock a little
   elseif blocked then
     lasts = max(lasts, s.stop - s.now)
     call('ZADD', s.bounds, format('%d', -1 - s.now - lasts), 'b')

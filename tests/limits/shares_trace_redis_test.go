@@ -83,21 +83,35 @@ func TestTenantsOnACluster(t *testing.T) {
 	}
 }
 
-// TestABlockOfATenantEndsOnTime, however much others charge the bucket meanwhile.
+// TestABlockOfATenantEndsOnTime, however much others charge the bucket meanwhile, and whether they find it
+// full or not.
 func TestABlockOfATenantEndsOnTime(t *testing.T) {
 	t.Parallel()
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.Patient(), ginlimit.WithDenyCache(0))
-	p := testkit.NewPolicy(t, limiter, "shared", ginlimit.PerSecond(100_000), ginlimit.WithShares(unusedTenant))
-	blocked, other := p.Share("blocked", 1), p.Share("other", 1)
-	require.NoError(t, blocked.Block(t.Context(), "k", time.Hour))
-	before := time.Now()
-	first, err := blocked.Peek(t.Context(), "k")
-	require.NoError(t, err)
-	for range 4000 {
-		_, err := other.Allow(t.Context(), "k")
-		require.NoError(t, err)
+	for name, row := range map[string]struct {
+		limit ginlimit.Limit
+		pause time.Duration
+	}{
+		"full":     {ginlimit.PerSecond(100_000), 2 * time.Millisecond},
+		"not full": {ginlimit.PerHour(100_000), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := testkit.NewPolicy(t, limiter, name, row.limit, ginlimit.WithShares(unusedTenant))
+			blocked, other := p.Share("blocked", 1), p.Share("other", 1)
+			require.NoError(t, blocked.Block(t.Context(), "k", time.Hour))
+			first, err := blocked.Peek(t.Context(), "k")
+			require.NoError(t, err)
+			begin := time.Now()
+			for range 2000 {
+				time.Sleep(row.pause)
+				_, err := other.Allow(t.Context(), "k")
+				require.NoError(t, err)
+			}
+			least := time.Since(begin)
+			r, err := blocked.Peek(t.Context(), "k")
+			require.NoError(t, err)
+			require.LessOrEqual(t, r.RetryAfter, first.RetryAfter-least+20*time.Millisecond)
+		})
 	}
-	r, err := blocked.Peek(t.Context(), "k")
-	require.NoError(t, err)
-	require.LessOrEqual(t, r.RetryAfter, first.RetryAfter-time.Since(before)+20*time.Millisecond)
 }
