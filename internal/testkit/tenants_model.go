@@ -39,6 +39,7 @@ type SharedBucket struct {
 	heaviest float64 // weight
 	charges  float64
 	variance float64 // of their sum, in tokens
+	moved    float64 // tokens that may have flowed back from other tenants, as changes of a store were late
 	Unsure   float64 // tokens by which missing may differ
 }
 
@@ -88,7 +89,7 @@ func (b *SharedBucket) At(missing *big.Rat) {
 		b.drain(math.Inf(1))
 		if b.Unsure = max(0, b.Unsure+more); b.Unsure == 0 { // it is full in a store too
 			clear(b.gone)
-			b.charges, b.variance = 0, 0
+			b.charges, b.variance, b.moved = 0, 0, 0
 		}
 		return
 	}
@@ -155,7 +156,7 @@ func (b *SharedBucket) Holds(name string) (tokens float64, in span) {
 
 // unsure returns by how many tokens what a tenant holds in a store may differ from the model.
 func (b *SharedBucket) unsure() float64 {
-	return min(b.charges, 6*math.Sqrt(b.variance)) + (2+slack*b.heaviest)*part + b.Unsure
+	return min(b.charges, 6*math.Sqrt(b.variance)) + (2+slack*b.heaviest)*part + b.moved + b.Unsure
 }
 
 // add adds tokens to what a tenant holds, and to what is missing.

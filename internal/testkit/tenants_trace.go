@@ -113,8 +113,15 @@ func (s TenantStep) Apply(ctx context.Context, p *ginlimit.Policy, key string) (
 	return r, p.Reset(ctx, key)
 }
 
-// Check compares what a step returned with the model, and makes the step there.
+// Check compares what a step returned with the model, and makes the step there. The step was made up to late
+// milliseconds after now.
 func (s TenantStep) Check(m *TenantsModel, key string, late int64, limits []ginlimit.Limit, got ginlimit.Result) error {
+	defer func() {
+		for _, l := range limits {
+			b := m.Bucket(key, l)
+			b.moved += b.perMilli() * float64(late)
+		}
+	}()
 	n := int64(s.N)
 	switch s.Op {
 	case "AllowN":

@@ -3,6 +3,10 @@
 --
 -- w.level is the level to decide by, w.used the level without a block's raise for takes.
 
+-- ttls are the TTLs of the keys, counted from when each was read first: before Redis 7.2 the clock goes on
+-- while a script runs, so a key that is read again would have a lower level than before.
+local ttls = {}
+
 -- blocked returns the lowest level from which no token is available for ms milliseconds.
 local function blocked(w, ms) return w.limit - w.cost + ms * w.drain end
 
@@ -10,15 +14,18 @@ local function blocked(w, ms) return w.limit - w.cost + ms * w.drain end
 local function read(w)
   w.level, w.block, w.used, w.left = 0, 0, 0, 0
   local value = call('GET', w.key)
-  if not value then return 0 end
-  local ttl = call('PTTL', w.key)
+  if not value then
+    ttls[w.key] = nil
+    return 0
+  end
+  local ttl = ttls[w.key] or call('PTTL', w.key)
   if ttl == -1 then error('the key has no expiry, so it is no bucket') end
   if ttl <= 0 then return 0 end
   local sign, rest, before = match(value, '^(%-?)(%d+) ?(%d*)$')
   if not rest then error('the value is not that of a bucket') end
   if before ~= '' then w.block = max(0, ttl - before) end
   if sign == '-' then rest = rest - 1 end
-  w.left, w.rest = ttl, rest + 0
+  ttls[w.key], w.left, w.rest = ttl, ttl, rest + 0
   w.level = ttl * w.drain
   if w.rest < w.drain then w.level = w.level - w.rest end
   w.used = w.level
@@ -36,7 +43,9 @@ local function debt(w) return min(2 * w.limit, exact - w.drain) end
 local function set(w)
   local text = format('%d', w.rest)
   if w.block > 0 then text = format('%d %d', w.rest, w.left - w.block) end
-  call('SET', w.key, text, 'PX', format('%d', w.left))
+  local passed = ttls[w.key] and ttls[w.key] - call('PTTL', w.key) or 0
+  call('SET', w.key, text, 'PX', format('%d', max(1, w.left - passed)))
+  ttls[w.key] = w.left
 end
 
 local function write(w, level)

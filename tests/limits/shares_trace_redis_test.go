@@ -115,3 +115,53 @@ func TestABlockOfATenantEndsOnTime(t *testing.T) {
 		})
 	}
 }
+
+// TestTenantsAdmitTheRate is guarantee 1, with what makes a script read a bucket more than once: before Redis
+// 7.2 the clock goes on meanwhile. What is charged flows back in exactly its time all the same.
+func TestTenantsAdmitTheRate(t *testing.T) {
+	t.Parallel()
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.Patient(), ginlimit.WithDenyCache(0))
+	for name, options := range map[string][]ginlimit.PolicyOption{
+		"nothing": nil, "a block": nil,
+		"a limit": {ginlimit.PerMinute(600_000)},
+		"slots":   {ginlimit.InFlight(5)},
+		"a ban":   {ginlimit.WithBan(time.Millisecond, time.Millisecond)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			policy := func(limit ginlimit.Limit) *ginlimit.Policy {
+				p := testkit.NewPolicy(t, limiter, fmt.Sprint(name, limit.Rate),
+					append(options, limit, ginlimit.WithShares(unusedTenant))...)
+				if name == "a block" {
+					require.NoError(t, p.Share("blocked", 1).Block(t.Context(), "k", time.Hour))
+				}
+				return p.Share("a", 1)
+			}
+			const rate, burst, length = 2000, 200, time.Second
+			fast, admitted, begin := policy(ginlimit.PerSecond(rate).WithBurst(burst)), 0, time.Now()
+			for time.Since(begin) < length {
+				r, err := fast.AllowUpTo(t.Context(), "k", 1)
+				require.NoError(t, err)
+				admitted += r.Granted
+			}
+			require.LessOrEqual(t, float64(admitted), burst+rate*time.Since(begin).Seconds())
+			require.Greater(t, admitted, burst)
+
+			const charges, flows = 2000, 36 * time.Millisecond
+			slow := policy(ginlimit.PerHour(100_000))
+			var first time.Time
+			for i := range charges {
+				r, err := slow.AllowUpTo(t.Context(), "k", 1)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+				if i == 0 {
+					first = time.Now()
+				}
+			}
+			least := time.Since(first)
+			r, err := slow.Peek(t.Context(), "k")
+			require.NoError(t, err)
+			require.LessOrEqual(t, r.ResetAfter, charges*flows-least+10*time.Millisecond)
+		})
+	}
+}
