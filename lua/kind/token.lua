@@ -39,7 +39,7 @@ end
 local function debt(w) return min(2 * w.limit, exact - w.drain) end
 
 -- set writes the key. It always uses SET, so that the first write fails where memory is full and
--- nothing is charged.
+-- nothing is charged. What has passed since the key was read is subtracted from its TTL.
 local function set(w)
   local text = format('%d', w.rest)
   if w.block > 0 then text = format('%d %d', w.rest, w.left - w.block) end
