@@ -58,7 +58,8 @@
 --   value  when the key expires; the drain of the bucket; then four numbers for each entry: its
 --          time, the units given back, the age of the oldest of these units, and the units that a
 --          reset removed. Entries that are close in time are merged
---   TTL    milliseconds until nothing is left of what was in the bucket at the last entry
+--   TTL    milliseconds until nothing is left of what was in the bucket at the last entry, or
+--          somewhat longer
 -- Times are milliseconds since the key was made; the TTL gives the current time. A missing key
 -- means that nothing was given back. When a record expires, no call is left to which it matters, so
 -- expiry loses nothing.
@@ -77,7 +78,7 @@ if records == withRecords or records == recordsOnly then
 
   -- readRecord reads the record of a bucket.
   function readRecord(w, key)
-    local h = {key = key, now = 0, stop = 0, drain = w.drain or 1, times = {}}
+    local h = {key = key, ttl = 0, now = 0, stop = 0, drain = w.drain or 1, times = {}}
     local value = call('GET', key)
     if not value then return h end
     local ttl = call('PTTL', key)
@@ -85,7 +86,7 @@ if records == withRecords or records == recordsOnly then
     if ttl <= 0 then return h end
     local stop, drain, list = match(value, '^(%d+) (%d+)(.*)$')
     if not stop then error('the value is not that of a record') end
-    h.now, h.stop = max(0, stop - ttl), stop + 0
+    h.ttl, h.now, h.stop = ttl, max(0, stop - ttl), stop + 0
     local ratio = h.drain / drain -- the limit may have changed
     for at, given, age, reset in gmatch(list, ' (%d+) (%d+) (%d+) (%d+)') do
       h.times[#h.times + 1] = {at + 0, ceil(given * ratio), ceil(reset * ratio), age + 0}
@@ -123,9 +124,13 @@ if records == withRecords or records == recordsOnly then
     end
     local ttl = drained
     if w.drain then ttl = min(ttl + ceil(units / h.drain), horizon) end
-    ttl = max(h.stop - h.now, ttl)
-    local value = format('%d %d', h.now + ttl, h.drain) .. concat(text)
-    call('SET', h.key, value, 'PX', format('%d', ttl))
+    local list = format(' %d', h.drain) .. concat(text)
+    if h.stop - h.now >= ttl then -- each change of the expiry moves the clock a little
+      call('SET', h.key, format('%d', h.stop) .. list, 'KEEPTTL')
+    else
+      ttl = ttl + span
+      call('SET', h.key, format('%d', h.now + ttl) .. list, 'PX', expiry(h.key, h.ttl, ttl))
+    end
   end
 end
 

@@ -86,11 +86,11 @@ end
 
 -- readTurns reads which processes wait for a slot. Those that are before this one count.
 local function readTurns(key)
-  local turns = {key = key, now = 0, list = {}}
+  local turns = {key = key, ttl = 0, now = 0, list = {}}
   local value = call('GET', key)
   local ttl = value and call('PTTL', key) or 0
   if ttl > 0 then
-    turns.now = match(value, '^%d+') - ttl
+    turns.ttl, turns.now = ttl, match(value, '^%d+') - ttl
     for name, stop in gmatch(value, ' (%S+) (%d+)') do
       if stop - turns.now > 0 then
         turns.list[#turns.list + 1] = {name, stop + 0}
@@ -119,7 +119,7 @@ local function writeTurns(turns, stop)
   if ends == 0 then
     call('DEL', turns.key)
   else -- where memory is full, the order is lost
-    try('SET', turns.key, format('%d', ends) .. text, 'PX', format('%d', ends - turns.now))
+    try('SET', turns.key, format('%d', ends) .. text, 'PX', expiry(turns.key, turns.ttl, ends - turns.now))
   end
 end
 

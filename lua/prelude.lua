@@ -14,3 +14,11 @@ local redis, math, string = redis, math, string -- locals are faster than global
 local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local format, match = string.format, string.match
+
+-- expiry returns the expiry to set so that a key lasts for some milliseconds, counted from when its
+-- TTL was found; that is 0 if there was no key. Before Redis 7.2 the clock goes on while a script
+-- runs.
+local function expiry(key, found, lasts)
+  if found > 0 then lasts = max(1, lasts - (found - call('PTTL', key))) end
+  return format('%d', lasts)
+end

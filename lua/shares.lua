@@ -131,7 +131,8 @@ local function readShares(i, level)
   end
   local stop = blocks == 'b' and call('ZSCORE', s.bounds, 'b')
   if stop then
-    s.stop, s.now = -1 - stop, -1 - stop - call('PTTL', s.bounds)
+    s.ttl = call('PTTL', s.bounds)
+    s.stop, s.now = -1 - stop, -1 - stop - s.ttl
     s.lasts = s.stop - s.now
     for j = 1, tenants do
       local ends = call('ZSCORE', s.bounds, 'b' .. names[j])
@@ -218,9 +219,9 @@ local function writeExpiry(s, ttl, blocked)
     lasts = max(lasts, s.stop - s.now)
     call('ZADD', s.bounds, format('%d', -1 - s.now - lasts), 'b')
   end
-  lasts = format('%d', lasts)
-  call('PEXPIRE', s.key, lasts)
+  lasts = expiry(s.bounds, s.ttl or 0, lasts)
   call('PEXPIRE', s.bounds, lasts)
+  call('PEXPIRE', s.key, lasts)
 end
 
 -- writePassed writes what was found of the tenants whose bound has passed.

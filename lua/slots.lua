@@ -30,7 +30,7 @@ local gmatch, gsub = string.gmatch, string.gsub
 local function readSlots(key, process, ended, held, value)
   local s = {
     ended = ended, held = held, later = '', count = 0, others = 0,
-    list = '', from = 1, to = 0, after = 1
+    list = '', from = 1, to = 0, after = 1, ttl = 0
   }
   if value == nil or type(value) == 'table' then value = call('GET', key) end
   if not value then return s end
@@ -53,7 +53,7 @@ local function readSlots(key, process, ended, held, value)
     end
   end
   local now = ends - ttl
-  s.ends, s.now = ends, now
+  s.ends, s.now, s.ttl = ends, now, ttl
   if first - now > 0 then -- the slots of every process still count
     s.first, s.others, s.list, s.from, s.after = first + 0, total + 0, value, from, from
     local at, begins, last = nil, nil, nil
@@ -110,7 +110,7 @@ local function writeSlots(key, process, s, doubt)
     local ends = s.now + life
     local own = format(' %s %d %d %d %d %s;', process, s.ended, s.held, all, ends, s.later)
     call('SET', key, format('%d %d %d', ends, s.first or ends, s.others + all) ..
-      sub(s.list, s.from, s.to) .. sub(s.list, s.after) .. own, 'PX', life)
+      sub(s.list, s.from, s.to) .. sub(s.list, s.after) .. own, 'PX', expiry(key, s.ttl, life))
   elseif not alone then
     call('SET', key, format('%s %d %d', s.ends, s.first, s.others) ..
       sub(s.list, s.from, s.to) .. sub(s.list, s.after), 'KEEPTTL')

@@ -28,12 +28,14 @@ type Resets struct{ stripes [stripes]stripe }
 
 // stripe has the resets of some keys. Its mutex guards it.
 type stripe struct {
-	mu  sync.Mutex
-	all []reset // at most maxResets
+	mu   sync.Mutex
+	all  []reset // at most maxResets
+	made int64   // how many there were
 }
 
 // reset is a reset by this process.
 type reset struct {
+	number       int64 // in its stripe, from 1 on
 	began, ended time.Time
 	where        string   // the store
 	ids          []string // of the buckets in whose records it is, with the tenant; there is no record of a full one
@@ -66,23 +68,29 @@ func (r *Resets) add(hash uint64, one reset) {
 	if len(s.all) == maxResets {
 		s.all = slices.Delete(s.all, 0, 1)
 	}
+	s.made++
+	one.number = s.made
 	s.all = append(s.all, one)
 }
 
-func (r *Resets) list(hash uint64) []reset {
+// list returns the latest resets, and how many there were.
+func (r *Resets) list(hash uint64) ([]reset, int64) {
 	s := &r.stripes[hash%stripes]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.all)
+	return slices.Clone(s.all), s.made
 }
 
 // Receipt is what is known of a charge: of a window the mark that it left, of a token bucket the
 // level that it found, and when. A nil Receipt keeps nothing.
 type Receipt struct {
 	late   time.Duration // how late the store may do what it is asked
-	before []reset       // of the key, or of one of its stripe, before the charge
-	sent   time.Time     // when the store was asked, at the earliest
-	known  time.Time     // when it had answered, at the latest
+	resets *Resets
+	hash   uint64    // of the key
+	before []reset   // of the key, or of one of its stripe, before the charge
+	made   int64     // how many resets of the stripe there were before the charge
+	sent   time.Time // when the store was asked, at the earliest
+	known  time.Time // when it had answered, at the latest
 	found  []bucket.State
 	tenant string // that charged; "" if the buckets are not shared
 }
@@ -95,7 +103,8 @@ func New(timeout time.Duration) *Receipt {
 // Begin notes that the charge is about to be sent: earlier resets by this process were before it.
 func (r *Receipt) Begin(resets *Resets, hash uint64, tenant string) {
 	if r != nil {
-		r.before, r.tenant = resets.list(hash), tenant
+		r.before, r.made = resets.list(hash)
+		r.resets, r.hash, r.tenant = resets, hash, tenant
 	}
 }
 
@@ -121,6 +130,14 @@ func (r *Receipt) resetsSince(since time.Time, where, id string) (n int64, began
 	return n, since
 }
 
+// resetAfter reports whether this process has reset a bucket, or a tenant of it, since the charge.
+func (r *Receipt) resetAfter(where, id string) bool {
+	all, _ := r.resets.list(r.hash)
+	return slices.ContainsFunc(all, func(one reset) bool {
+		return one.number > r.made && one.where == where && slices.Contains(one.ids, id)
+	})
+}
+
 // Claims returns what a charge of n tokens has left in the buckets of a store, which is called
 // where among the resets. Own reports whether the store is in this process.
 func (r *Receipt) Claims(buckets []bucket.Bucket, n int64, own bool, where string) []bucket.Claim {
@@ -137,7 +154,7 @@ func (r *Receipt) Claims(buckets []bucket.Bucket, n int64, own bool, where strin
 		claims[i].Made, claims[i].Known = max(0, time.Since(r.known).Milliseconds()-1), known
 		if r.tenant != "" {
 			ofTenant, _ := r.resetsSince(r.sent.Add(-margin), where, b.ID+r.tenant)
-			claims[i].KnownOfTenant = ofTenant > 0
+			claims[i].KnownOfTenant = ofTenant > 0 && !r.resetAfter(where, b.ID+r.tenant)
 		}
 		if claims[i].Mark = r.found[i].Mark; b.Kind != bucket.Token && (own && n > b.Burst || !own && r.over(b, age)) {
 			claims[i].Mark = bucket.NoMark // of more than the window holds, nobody knows which are gone

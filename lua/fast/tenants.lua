@@ -206,8 +206,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
       local ttl, renew = 0, false
       if changed then
         ttl = ceil(level / drain)
-        local passed = before > 0 and before - call('PTTL', bucket) or 0 -- before Redis 7.2 the clock goes on
-        call('SET', bucket, format('%d', ttl * drain - level), 'PX', format('%d', max(1, ttl - passed)))
+        call('SET', bucket, format('%d', ttl * drain - level), 'PX', expiry(bucket, before, ttl))
         spare = spare - max(0, ttl - before)
         renew = void or spare < 0
       end

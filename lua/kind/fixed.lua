@@ -14,11 +14,12 @@
 -- read finds the tokens taken, and how long the window and the block last. It returns the tokens to
 -- decide by, and the milliseconds until nothing is left of the window, or until its period ends.
 local function read(w)
-  w.used, w.left, w.block = 0, 0, 0
+  w.used, w.left, w.block, w.ttl = 0, 0, 0, 0
   local value = call('GET', w.key)
   local ttl = value and call('PTTL', w.key) or 0
   if ttl == -1 then error('the key has no expiry, so it is no window') end
   if ttl > 0 then
+    w.ttl = ttl
     local used = tonumber(value)
     if used then
       w.used, w.left = used, ttl
@@ -39,11 +40,11 @@ local function debt(w) return min(2 * w.limit, exact) end
 
 local function write(w)
   if w.block == 0 then
-    call('SET', w.key, format('%d', w.used), 'PX', format('%d', w.left))
+    call('SET', w.key, format('%d', w.used), 'PX', expiry(w.key, w.ttl, w.left))
   else
     local ttl = max(w.left, w.block)
     local text = format('%d %d %d', w.used, ttl - w.left, ttl - w.block)
-    call('SET', w.key, text, 'PX', format('%d', ttl))
+    call('SET', w.key, text, 'PX', expiry(w.key, w.ttl, ttl))
   end
 end
 

@@ -36,6 +36,7 @@ end
 -- w.expired.
 local function scan(w)
   w.used, w.left, w.block, w.now, w.expired, w.entries, w.base, w.total = 0, 0, 0, 0, 0, 0, 0, 0
+  w.found = 0
   local header = call('LINDEX', w.key, '0')
   if not header then
     w.fresh = true
@@ -47,6 +48,7 @@ local function scan(w)
     w.fresh, w.over = true, true
     return
   end
+  w.found = ttl
   local base, total, stop, block = match(header, '^(%d+) (%d+) (%d+) ?(%d*)$')
   w.base, w.total, w.now = base + 0, total + 0, stop - ttl
   w.entries = floor((call('LLEN', w.key) - 1) / 2)
@@ -95,7 +97,7 @@ end
 -- a script runs, and a key is gone as soon as its last millisecond has ended.
 local function expire(w)
   if not w.ttl then return end
-  local done = try('PEXPIRE', w.key, format('%d', w.ttl))
+  local done = try('PEXPIRE', w.key, expiry(w.key, w.found, w.ttl))
   if type(done) ~= 'number' then
     if w.fresh then call('DEL', w.key) end
     error(done.err)

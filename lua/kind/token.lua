@@ -3,8 +3,8 @@
 --
 -- w.level is the level to decide by, w.used the level without a block's raise for takes.
 
--- ttls are the TTLs of the keys, counted from when each was read first: before Redis 7.2 the clock goes on
--- while a script runs, so a key that is read again would have a lower level than before.
+-- ttls are the TTLs of the keys, counted from when each was read first: before Redis 7.2 the clock
+-- goes on while a script runs, so a key that is read again would have a lower level than before.
 local ttls = {}
 
 -- blocked returns the lowest level from which no token is available for ms milliseconds.
@@ -39,12 +39,11 @@ end
 local function debt(w) return min(2 * w.limit, exact - w.drain) end
 
 -- set writes the key. It always uses SET, so that the first write fails where memory is full and
--- nothing is charged. What has passed since the key was read is subtracted from its TTL.
+-- nothing is charged.
 local function set(w)
   local text = format('%d', w.rest)
   if w.block > 0 then text = format('%d %d', w.rest, w.left - w.block) end
-  local passed = ttls[w.key] and ttls[w.key] - call('PTTL', w.key) or 0
-  call('SET', w.key, text, 'PX', format('%d', max(1, w.left - passed)))
+  call('SET', w.key, text, 'PX', expiry(w.key, ttls[w.key] or 0, w.left))
   ttls[w.key] = w.left
 end
 

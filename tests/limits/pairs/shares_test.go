@@ -217,6 +217,30 @@ func TestATenantsResetLeavesABlockOfAll(t *testing.T) {
 	})
 }
 
+// TestATenantsLaterResetIsNoKnownOne: a process that resets a tenant just before and just after a charge of it
+// gives nothing of the charge back then, which would be another tenant's.
+func TestATenantsLaterResetIsNoKnownOne(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		limit := ginlimit.PerHour(1000)
+		p := testkit.NewPolicy(t, b.Limiter, "p", limit, sharesBy())
+		one, other := p.Share("a", 1), p.Share("b", 1)
+		testkit.RequireMade(t, one.Reset(t.Context(), "model"))
+		r, err := one.Reserve(t.Context(), "model", 400)
+		require.NoError(t, err)
+		require.True(t, r.Result().Allowed)
+		testkit.RequireMade(t, one.Reset(t.Context(), "model"))
+		for _, n := range []int{400, 50} {
+			took, err := other.AllowN(t.Context(), "model", n)
+			require.NoError(t, err)
+			require.True(t, took.Allowed)
+		}
+		testkit.RequireMade(t, r.Cancel(t.Context()))
+		found, err := testkit.NewPolicy(t, b.Limiter, "p", limit).Peek(t.Context(), "model")
+		require.NoError(t, err)
+		require.Equal(t, 550, found.Remaining)
+	})
+}
+
 // TestSharedLimitsHaveNoLease: both together are an error, and a lease that is the limiter's default is
 // for other policies.
 func TestSharedLimitsHaveNoLease(t *testing.T) {
