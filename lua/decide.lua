@@ -59,7 +59,7 @@
 --          time, the units given back, the age of the oldest of these units, and the units that a
 --          reset removed. Entries that are close in time are merged
 --   TTL    milliseconds until nothing is left of what was in the bucket at the last entry, or
---          somewhat longer
+--          up to a sixteenth longer
 -- Times are milliseconds since the key was made; the TTL gives the current time. A missing key
 -- means that nothing was given back. When a record expires, no call is left to which it matters, so
 -- expiry loses nothing.
@@ -128,7 +128,7 @@ if records == withRecords or records == recordsOnly then
     if h.stop - h.now >= ttl then -- each change of the expiry moves the clock a little
       call('SET', h.key, format('%d', h.stop) .. list, 'KEEPTTL')
     else
-      ttl = ttl + span
+      ttl = ttl + floor(ttl / spans)
       call('SET', h.key, format('%d', h.now + ttl) .. list, 'PX', expiry(h.key, h.ttl, ttl))
     end
   end

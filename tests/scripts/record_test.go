@@ -139,7 +139,7 @@ func (w *recordTrace) step(t *testing.T, step int) {
 	require.Equal(t, here.Level, found[0], what)
 	if w.mini.Exists("k:back") {
 		require.Positive(t, w.mini.TTL("k:back"), what)
-		longest := 2*w.Period + 1 + 2*w.Period/bucket.RecordSpans
+		longest := 2*w.Period + 1 + (2*w.Period+1)/bucket.RecordSpans
 		require.LessOrEqual(t, w.mini.TTL("k:back"), time.Duration(longest)*time.Millisecond, what)
 	}
 }
