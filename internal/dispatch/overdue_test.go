@@ -93,7 +93,7 @@ func TestALateAnswerIsAFailure(t *testing.T) {
 		d, s := newServer(t, inline)
 		one := newBuckets(t, bucket.Token, 100)
 		require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-		for took, want := range map[time.Duration]int{testTimeout - 1: 0, testTimeout: 1} {
+		for want, took := range []time.Duration{testTimeout - 1, testTimeout} {
 			synctest.Wait()
 			s.does(func(context.Context, *Batch) error { time.Sleep(took); return nil }, nil)
 			require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
