@@ -87,7 +87,8 @@ func TestTenantsOnACluster(t *testing.T) {
 // full or not.
 func TestABlockOfATenantEndsOnTime(t *testing.T) {
 	t.Parallel()
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.Patient(), ginlimit.WithDenyCache(0))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyCache(0))
 	for name, row := range map[string]struct {
 		limit ginlimit.Limit
 		pause time.Duration
@@ -120,7 +121,8 @@ func TestABlockOfATenantEndsOnTime(t *testing.T) {
 // 7.2 the clock goes on meanwhile. What is charged flows back in exactly its time all the same.
 func TestTenantsAdmitTheRate(t *testing.T) {
 	t.Parallel()
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.Patient(), ginlimit.WithDenyCache(0))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyCache(0))
 	for name, options := range map[string][]ginlimit.PolicyOption{
 		"nothing": nil, "a block": nil,
 		"a limit": {ginlimit.PerMinute(600_000)},
