@@ -33,7 +33,6 @@ func ExampleWithHeaders() {
 	answer(router, nil, "X-RateLimit-Remaining", "RateLimit-Policy", "RateLimit")
 	answer(router, nil)
 	answer(router, nil, "Retry-After", "RateLimit")
-	answer(router, http.Header{"Accept": {"text/plain"}}, "Content-Type")
 	// Output:
 	// 200
 	//   X-RateLimit-Remaining: 1
@@ -43,8 +42,6 @@ func ExampleWithHeaders() {
 	// 429
 	//   Retry-After: 30
 	//   RateLimit: "search-m";r=0;t=30, "search-d";r=998
-	// 429
-	//   Content-Type: text/plain; charset=utf-8
 }
 
 // Header fields of your own: the count, the state and when it expires (system B).

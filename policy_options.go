@@ -286,8 +286,8 @@ func WithHeaderFunc(f func(http.Header, Result)) Option {
 // WithDeniedHandler sets the function that answers a denied request. The default is 429 with a
 // problem+json body.
 //
-// If the request's Accept prefers text/plain, the default body is text. The status 429 and the
-// headers are set before f is called, and the request is aborted, whatever f does.
+// The status 429 and the headers are set before f is called, and the request is aborted, whatever f
+// does.
 func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 	return setting(func(c *config) {
 		c.use("WithDeniedHandler")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
@@ -31,7 +30,6 @@ type requestState struct {
 	decided atomic.Bool                  // result does not change any more
 	follows atomic.Bool                  // another policy has begun to decide since
 	before  atomic.Pointer[requestState] // of the policy that decided before; nil if there is none
-	renamed *httpfields.List             // with other names, as earlier policies have taken some; nil if none
 	fields  httpfields.Fields            // memory
 }
 
@@ -125,7 +123,6 @@ func (s *requestState) writeHeaders(header http.Header) {
 		}
 	}
 	if by.headers&RateLimitDraft != 0 || !result.Allowed {
-		s.rename()
 		s.listLimits(header, !result.Allowed)
 	}
 	if by.headers&XRateLimit != 0 && s.reports(func(p *Policy) bool { return p.headers&XRateLimit != 0 }) {
@@ -185,29 +182,8 @@ func (s *requestState) inFields() bool {
 	return s.by.headers&RateLimitDraft != 0 && s.reported()
 }
 
-// rename gives limits other names if earlier policies have listed the same names in the fields.
-func (s *requestState) rename() {
-	var taken []string
-	for other := s.before.Load(); other != nil; other = other.before.Load() {
-		if other.inFields() {
-			list := other.list()
-			taken = list.AppendNames(taken)
-		}
-	}
-	if taken == nil {
-		return
-	}
-	list := s.list()
-	if _ = list.Rename(taken); list.Names != nil {
-		s.renamed = &httpfields.List{Limits: list.Limits, Names: list.Names}
-	}
-}
-
 // list returns the limits in the header fields, without their statuses.
 func (s *requestState) list() httpfields.List {
-	if s.renamed != nil {
-		return *s.renamed
-	}
 	var list httpfields.List
 	for i := range s.asks {
 		set := s.setOf(s.by, i)
@@ -249,14 +225,9 @@ func (s *requestState) problem(detail string) []byte {
 //
 // It is [gin.Context.Data] with the memory for the header fields in the request's state.
 func (s *requestState) answerDenied(c *gin.Context, r Result) {
-	contentType, body, detail := httpfields.TypeProblem, []byte(nil), detailOf(r, s.cost, s.by.floorOf(r))
-	if prefersText(c.Request.Header) {
-		contentType, body = httpfields.TypeText, httpfields.QuotaText(detail, httpfields.Seconds(r.RetryAfter))
-	} else {
-		body = s.problem(detail)
-	}
+	body := s.problem(detailOf(r, s.cost, s.by.floorOf(r)))
 	h := c.Writer.Header()
-	s.fields.Text(h, httpfields.ContentType, contentType)
+	s.fields.Text(h, httpfields.ContentType, httpfields.TypeProblem)
 	s.fields.Number(h, httpfields.ContentLength, int64(len(body)))
 	if _, err := c.Writer.Write(body); err != nil {
 		_ = c.Error(err) // for the application's log; it returns what it was given
@@ -287,18 +258,13 @@ func (p *Policy) floorOf(r Result) int {
 
 // answerStatus answers with a problem that only repeats its status.
 func answerStatus(c *gin.Context, status int) {
-	title := http.StatusText(status)
-	answer(c, status, httpfields.StatusProblem(title, status), title)
+	answer(c, status, httpfields.StatusProblem(http.StatusText(status), status))
 }
 
-// answer answers with a problem, or with text if the request prefers that.
-func answer(c *gin.Context, status int, problem, text string) {
+// answer answers with a problem.
+func answer(c *gin.Context, status int, problem string) {
 	c.Header(httpfields.CacheControl, httpfields.NoStore)
-	if prefersText(c.Request.Header) {
-		c.Data(status, httpfields.TypeText, []byte(text+"\n"))
-	} else {
-		c.Data(status, httpfields.TypeProblem, []byte(problem))
-	}
+	c.Data(status, httpfields.TypeProblem, []byte(problem))
 }
 
 // ErrorStatus returns the status with which the default of [WithErrorHandler] answers an error.
@@ -327,15 +293,11 @@ func answerError(c *gin.Context, err error) {
 	status := ErrorStatus(err)
 	switch {
 	case errors.As(err, &missing):
-		detail := httpfields.MissingHeader(missing.name)
-		answer(c, status, httpfields.HeaderProblem(detail), detail)
+		answer(c, status, httpfields.HeaderProblem(missing.name))
 	case status == http.StatusServiceUnavailable && errors.Is(err, ErrUnavailable):
 		c.Header(httpfields.RetryAfter, "1") // Redis decides again within a second of its return
-		answer(c, status, httpfields.CapacityProblem, http.StatusText(status))
+		answer(c, status, httpfields.CapacityProblem)
 	default:
 		answerStatus(c, status)
 	}
 }
-
-// prefersText reports whether a request prefers plain text to JSON.
-func prefersText(h http.Header) bool { return httpfields.PrefersText(strings.Join(h["Accept"], ",")) }

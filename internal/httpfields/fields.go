@@ -28,7 +28,6 @@ const (
 	Degraded    = "degraded"
 	NoStore     = "no-store"
 	TypeProblem = "application/problem+json"
-	TypeText    = "text/plain; charset=utf-8"
 )
 
 // Fields holds the values of the header fields of one response. The zero Fields is empty.

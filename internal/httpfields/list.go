@@ -41,44 +41,7 @@ type Status struct {
 // List is what a response says of the limits of one policy.
 type List struct {
 	Limits   []Limit  // never changed, so responses can share them
-	Names    []string // of the limits in this response, if some differ; see [List.Rename]
 	Statuses []Status // in order; a limit may have none, and more than one
-}
-
-// Name returns the name of a limit in the response.
-func (l *List) Name(i int) string {
-	if l.Names != nil {
-		return l.Names[i]
-	}
-	return l.Limits[i].Name
-}
-
-// Rename gives other names to limits whose names are taken by earlier lists of the response. It
-// appends the names of the limits to the taken ones.
-func (l *List) Rename(taken []string) []string {
-	for i := range l.Limits {
-		own := l.Limits[i].Name
-		name := FreeName(own, taken)
-		taken = append(taken, name)
-		if name != own && l.Names == nil {
-			l.Names = make([]string, len(l.Limits))
-			for j := range l.Limits[:i] {
-				l.Names[j] = l.Limits[j].Name
-			}
-		}
-		if l.Names != nil {
-			l.Names[i] = name
-		}
-	}
-	return taken
-}
-
-// AppendNames appends the names of the limits in the response.
-func (l *List) AppendNames(dst []string) []string {
-	for i := range l.Limits {
-		dst = append(dst, l.Name(i))
-	}
-	return dst
 }
 
 // AppendPolicy appends the Items of RateLimit-Policy, one for each limit: a quota in a window, or a
@@ -86,7 +49,7 @@ func (l *List) AppendNames(dst []string) []string {
 func (l *List) AppendPolicy(dst []byte) []byte {
 	for i := range l.Limits {
 		limit := &l.Limits[i]
-		dst = appendParameter(appendName(dst, l.Name(i)), ";q=", limit.Quota)
+		dst = appendParameter(appendName(dst, limit.Name), ";q=", limit.Quota)
 		if limit.Unit != "" {
 			dst = append(append(append(dst, `;qu="`...), limit.Unit...), '"')
 		} else {
@@ -104,7 +67,7 @@ func (l *List) AppendPolicy(dst []byte) []byte {
 func (l *List) AppendRateLimit(dst []byte, denied bool) []byte {
 	for i := range l.Statuses {
 		status := &l.Statuses[i]
-		dst = appendParameter(appendName(dst, l.Name(status.Limit)), ";r=", status.Remaining)
+		dst = appendParameter(appendName(dst, l.Limits[status.Limit].Name), ";r=", status.Remaining)
 		if status.More > 0 && (status.Denies || !denied) {
 			dst = appendParameter(dst, ";t=", status.More)
 		}
@@ -132,14 +95,14 @@ func (l *List) Problem(detail string) []byte {
 			denying = append(denying, status.Limit)
 		}
 	}
-	if len(denying) == 1 && l.Names == nil {
+	if len(denying) == 1 {
 		if only := &l.Limits[denying[0]]; only.Problem != nil && only.Detail == detail {
 			return only.Problem
 		}
 	}
 	names := make([]string, len(denying))
 	for i, limit := range denying {
-		names[i] = l.Name(limit)
+		names[i] = l.Limits[limit].Name
 	}
 	return QuotaProblem(detail, names...)
 }

@@ -3,7 +3,6 @@ package httpfields_test
 import (
 	"math"
 	"net/http"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -56,10 +55,6 @@ func TestDraft(t *testing.T) {
 		"no time that is not positive": {httpfields.List{Limits: all[:1], Statuses: statuses{{More: -1, Denies: true}}},
 			true, header{"Ratelimit-Policy": {`"x-m";q=10;w=60`},
 				"Ratelimit": {`"x-m";r=0`}}},
-		"other names": {httpfields.List{Limits: all[:2], Names: []string{"x-m-2", "x-h"},
-			Statuses: statuses{{Limit: 0, Remaining: 1}}},
-			false, header{"Ratelimit-Policy": {`"x-m-2";q=10;w=60, "x-h";q=100;w=3600`},
-				"Ratelimit": {`"x-m-2";r=1`}}},
 		"integers have fifteen digits": {httpfields.List{
 			Limits:   []httpfields.Limit{{Name: "x", Quota: math.MaxInt64, Window: math.MaxInt64}},
 			Statuses: statuses{{Remaining: 1e15, More: 1e15 - 1}}},
@@ -81,33 +76,6 @@ func TestListsOfSeveralPolicies(t *testing.T) {
 	require.Equal(t, `"x-m";q=10;w=60, "x-c";q=4;qu="concurrent-requests"`,
 		string(second.AppendPolicy(first.AppendPolicy(nil))))
 	require.Equal(t, `"x-m";r=1, "x-c";r=4`, string(second.AppendRateLimit(first.AppendRateLimit(nil, false), false)))
-}
-
-func TestRename(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		own, taken, want []string
-	}{
-		"nothing is taken":             {[]string{"a", "b"}, nil, []string{"a", "b"}},
-		"the first":                    {[]string{"a", "b"}, []string{"a"}, []string{"a-2", "b"}},
-		"a later one":                  {[]string{"a", "b", "c"}, []string{"b"}, []string{"a", "b-2", "c"}},
-		"all":                          {[]string{"a", "b"}, []string{"b", "a", "a-2"}, []string{"a-3", "b-2"}},
-		"a name that another is given": {[]string{"a", "a-2"}, []string{"a"}, []string{"a-2", "a-2-2"}},
-	} {
-		var list httpfields.List
-		for _, own := range row.own {
-			list.Limits = append(list.Limits, httpfields.Limit{Name: own})
-		}
-		taken := list.Rename(slices.Clone(row.taken))
-		assert.Equal(t, slices.Concat(row.taken, row.want), taken, name)
-		assert.Equal(t, append([]string{"kept"}, row.want...), list.AppendNames([]string{"kept"}), name)
-		for i, own := range row.own {
-			assert.Equal(t, own, list.Limits[i].Name, "the limits are shared")
-		}
-		if name == "nothing is taken" {
-			assert.Nil(t, list.Names)
-		}
-	}
 }
 
 func TestProblemOfAList(t *testing.T) {
@@ -133,9 +101,6 @@ func TestProblemOfAList(t *testing.T) {
 			all[2].Problem},
 		"another cost": {httpfields.List{Limits: all, Statuses: denies(0)}, "why",
 			httpfields.QuotaProblem("why", "x-m")},
-		"other names": {httpfields.List{Limits: all, Statuses: denies(0),
-			Names: []string{"x-m-2", "x-h", "never", "x-c"}}, "",
-			httpfields.QuotaProblem("", "x-m-2")},
 		"no body in advance": {httpfields.List{Limits: []httpfields.Limit{{Name: "x"}},
 			Statuses: statuses{{Denies: true}}}, "",
 			httpfields.QuotaProblem("", "x")},

@@ -13,7 +13,8 @@ const (
 		`"title":"Request cannot be satisfied as assigned quota has been exceeded",` +
 		`"status":429,%s"violated-policies":[%s]}`
 	statusProblem = `{"type":"about:blank","title":"%s","status":%d}`
-	headerProblem = `{"type":"about:blank","title":"Bad Request","status":400,"detail":"%s"}`
+	headerProblem = `{"type":"about:blank","title":"Bad Request","status":400,` +
+		`"detail":"The header %s is missing."}`
 
 	// CapacityProblem is the body of 503 without Redis.
 	CapacityProblem = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",` +
@@ -48,23 +49,9 @@ func QuotaProblem(detail string, names ...string) []byte {
 	return fmt.Appendf(nil, quotaProblem, detail, violated)
 }
 
-// QuotaText returns the body of a denial as text: the detail, and after how many seconds to retry if
-// that helps.
-func QuotaText(detail string, retryAfter int64) []byte {
-	switch detail {
-	case "":
-		return fmt.Appendf(nil, "Too many requests: try again in %d s.\n", retryAfter)
-	case ShareDetail:
-		return fmt.Appendf(nil, "Too many requests: try again in %d s. %s\n", retryAfter, detail)
-	}
-	return []byte("Too many requests. " + detail + "\n")
-}
-
 // StatusProblem returns a body that only repeats a status and its title.
 func StatusProblem(title string, status int) string { return fmt.Sprintf(statusProblem, title, status) }
 
-// MissingHeader says that a request lacks a header. The name must be a token (see [IsToken]).
-func MissingHeader(name string) string { return fmt.Sprintf("The header %s is missing.", name) }
-
-// HeaderProblem returns the body of 400 with the detail, a [MissingHeader].
-func HeaderProblem(detail string) string { return fmt.Sprintf(headerProblem, detail) }
+// HeaderProblem returns the body of 400 for a missing header, whose name must be a token (see
+// [IsToken]).
+func HeaderProblem(name string) string { return fmt.Sprintf(headerProblem, name) }

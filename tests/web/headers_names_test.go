@@ -5,14 +5,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
@@ -126,53 +123,4 @@ func TestPoliciesOfOneHandlerHaveDifferentNames(t *testing.T) {
 			checkNames(t, testkit.Get(r, "/"), "limit-1/m", "limit-1/m-2")
 		}
 	})
-}
-
-// TestPoliciesOfSeveralHandlersHaveDifferentNames: clients distinguish the items of one response by their names.
-func TestPoliciesOfSeveralHandlersHaveDifferentNames(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	byUser := ginlimit.WithKey(ginlimit.ByHeader("X-User"))
-	named := func(name string, opts ...ginlimit.PolicyOption) gin.HandlerFunc {
-		return testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyCache(0)).Handler(name, opts...)
-	}
-	first := named("x", ginlimit.PerMinute(3), ginlimit.WithIdentity("y", ginlimit.ByClientIP, ginlimit.PerHour(100)))
-	second := named("x", ginlimit.PerHour(1), byUser, ginlimit.PerDay(100))
-	for name, row := range map[string]struct {
-		handlers []gin.HandlerFunc
-		names    []string // of a request that all handlers allow
-		violated []string // of the first that one refuses
-	}{
-		"a name and a token": {[]gin.HandlerFunc{
-			named("a b", ginlimit.PerMinute(2)), named("a-b", ginlimit.PerHour(1))},
-			[]string{"a-b", "a-b-2"}, []string{"a-b-2"}},
-		"without names": {[]gin.HandlerFunc{
-			testkit.Middleware(rdb, ginlimit.PerMinute(2), draft, byUser),
-			testkit.Middleware(rdb, ginlimit.PerMinute(2), draft)},
-			[]string{"limit-2/m", "limit-2/m-2"}, []string{"limit-2/m"}},
-		"identities": {[]gin.HandlerFunc{first, second, named("y", ginlimit.PerDay(9))},
-			[]string{"x", "y", "x-h", "x-d", "y-2"}, []string{"x-h"}},
-		"the same handler": {[]gin.HandlerFunc{first, first}, []string{"x", "y", "x-2", "y-2"}, []string{"x-2"}},
-		"several limits refuse": {[]gin.HandlerFunc{
-			named("z", ginlimit.PerMinute(9), ginlimit.WithIdentity("z-m", ginlimit.ByClientIP, ginlimit.PerMinute(9))),
-			named("z", ginlimit.PerMinute(1), ginlimit.PerHour(1), byUser)},
-			[]string{"z", "z-m", "z-m-2", "z-h"}, []string{"z-m-2", "z-h"}},
-		"other fields": {[]gin.HandlerFunc{
-			named("o", ginlimit.PerMinute(9)),
-			testkit.NewLimiter(t, rdb).Handler("o", ginlimit.PerHour(1), byUser)},
-			[]string{"o"}, []string{"o-2"}},
-	} {
-		client := testkit.From("192.0.2." + strconv.Itoa(len(name)) + ":1")
-		r, user := testkit.Serve(row.handlers...), testkit.With("X-User", name)
-		rec := testkit.Get(r, "/", user, client)
-		require.Equal(t, http.StatusOK, rec.Code, name)
-		checkNames(t, rec, row.names...)
-		for rec.Code == http.StatusOK {
-			rec = testkit.Get(r, "/", user, client)
-		}
-		assert.Equal(t, row.violated, violated(t, rec), name)
-		for i, one := range policiesOf(t, rec) {
-			assert.Equal(t, row.names[i], one.name, name)
-		}
-	}
 }
