@@ -68,7 +68,7 @@ lint: ## formatting, go.mod, vet and staticcheck of every module
 	@for module in $(MODULES); do echo "module $$module"; \
 		(cd $$module && go mod tidy -diff && go vet -tags integration ./... && $(BIN)/staticcheck -tags integration ./...) || exit 1; done
 
-api: ## what is incompatible with the last version stands in CHANGELOG
+api: ## what is incompatible with the last release stands in CHANGELOG
 	BIN=$(BIN) .ci/api
 
 ci: ## all that decides what lands

@@ -28,7 +28,7 @@
 --   TTL    milliseconds until the bucket is full: ceil(level / drain)
 --   value  the rounding rest: TTL × drain - level, in 0 … drain - 1. A blocked bucket has a second
 --          number: how many milliseconds before the key expires the block ends. The number is void
---          after that. Version 0.1 instead wrote minus one minus the first number
+--          after that
 -- A missing key is a full bucket, so expiry loses nothing. The expiry is the only clock.
 
 local verb = ARGV[1]
@@ -59,10 +59,8 @@ if each or charges > 0 and #KEYS == 1 then
           if not rest then
             rest, before = match(value, '^(%d+) (%d+)$')
             rest = tonumber(rest)
-          elseif rest < 0 then -- a block of version 0.1
-            rest = -1 - rest
           end
-          if not rest then
+          if not rest or rest < 0 then
             level = -1
           elseif rest < drain then -- else it is from another limit
             level = level - rest

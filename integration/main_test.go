@@ -22,6 +22,10 @@ func TestMain(m *testing.M) {
 		serveLevels(addr, os.Getenv(levelsLog))
 		return
 	}
+	if addr := os.Getenv(leasingRedis); addr != "" {
+		serveLeasing(addr, os.Getenv(leasingLog))
+		return
+	}
 	os.Exit(m.Run())
 }
 

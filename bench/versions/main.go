@@ -24,9 +24,6 @@ import (
 	"github.com/ginlimit/ginlimit/bench/internal/spread"
 )
 
-// firstRelease is the last commit of 0.1, which has no tag.
-const firstRelease = "370eabb"
-
 func main() {
 	base := flag.String("base", "", "the other version, a commit; the last release if empty")
 	rounds := flag.Int("rounds", 9, "rounds in each situation")
@@ -50,7 +47,10 @@ func run(ctx context.Context, base, only string, rounds int, check bool) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	if base == "" {
-		base = lastRelease(ctx)
+		if base = lastRelease(ctx); base == "" {
+			fmt.Println("no release to compare with: name a commit by -base")
+			return nil
+		}
 	}
 	fmt.Printf("CPU of this version and of %s\n\n", base)
 	old, this, err := build(ctx, dir, base)
@@ -91,11 +91,11 @@ func run(ctx context.Context, base, only string, rounds int, check bool) error {
 	return nil
 }
 
-// lastRelease returns the last tag.
+// lastRelease returns the last tag of the root module, or nothing.
 func lastRelease(ctx context.Context) string {
-	tag, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--abbrev=0").Output()
+	tag, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--abbrev=0", "--match", "v*").Output()
 	if err != nil {
-		return firstRelease
+		return ""
 	}
 	return strings.TrimSpace(string(tag))
 }

@@ -21,10 +21,9 @@ local function read(w)
   local ttl = ttls[w.key] or call('PTTL', w.key)
   if ttl == -1 then error('the key has no expiry, so it is no bucket') end
   if ttl <= 0 then return 0 end
-  local sign, rest, before = match(value, '^(%-?)(%d+) ?(%d*)$')
+  local rest, before = match(value, '^(%d+) ?(%d*)$')
   if not rest then error('the value is not that of a bucket') end
   if before ~= '' then w.block = max(0, ttl - before) end
-  if sign == '-' then rest = rest - 1 end
   ttls[w.key], w.left, w.rest = ttl, ttl, rest + 0
   w.level = ttl * w.drain
   if w.rest < w.drain then w.level = w.level - w.rest end

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -117,50 +116,6 @@ func TestReadmeIsReadInOnePass(t *testing.T) {
 		if !strings.HasPrefix(line, "|") && !strings.Contains(line, "](") && !strings.HasPrefix(line, `{"type"`) {
 			assert.LessOrEqual(t, len([]rune(line)), 120, "line %d", i+1)
 		}
-	}
-}
-
-// TestMigrationNamesWhatIsGone looks in docs/migration.md for each name that the tool replaces, and
-// for its successor, for each name that is left to do by hand, and for each method that is gone.
-func TestMigrationNamesWhatIsGone(t *testing.T) {
-	t.Parallel()
-	_, notes, found := strings.Cut(testkit.Read(t, "docs/migration.md"), "## From 0.1 to 0.2")
-	require.True(t, found)
-	notes, _, _ = strings.Cut(notes, "## From another limiter")
-	parsed, err := parser.ParseFile(token.NewFileSet(), "cmd/ginlimit-migrate/rewrite.go", nil, parser.SkipObjectResolution)
-	require.NoError(t, err)
-	var names []string
-	add := func(e ast.Expr) {
-		name, err := strconv.Unquote(e.(*ast.BasicLit).Value)
-		require.NoError(t, err)
-		names = append(names, name)
-	}
-	tables := 0
-	for _, decl := range parsed.Decls {
-		general, ok := decl.(*ast.GenDecl)
-		if !ok || general.Tok != token.VAR {
-			continue
-		}
-		spec := general.Specs[0].(*ast.ValueSpec)
-		name := spec.Names[0].Name
-		if !slices.Contains([]string{"renamed", "byHand", "adHoc"}, name) {
-			continue
-		}
-		tables++
-		for _, element := range spec.Values[0].(*ast.CompositeLit).Elts {
-			if pair, ok := element.(*ast.KeyValueExpr); ok {
-				add(pair.Key)
-				if element = pair.Value; name == "byHand" {
-					continue
-				}
-			}
-			add(element)
-		}
-	}
-	require.Equal(t, 3, tables)
-	require.Greater(t, len(names), 30)
-	for _, name := range names {
-		assert.Regexp(t, "`"+name+"\\b", notes)
 	}
 }
 

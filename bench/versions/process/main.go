@@ -1,5 +1,5 @@
-// Command process sends requests through Gin and this library. It compiles with every version of the
-// library since 0.1, so it uses only what all of them have.
+// Command process sends requests through Gin and this library. It compiles with this version of the
+// library and with the one it is compared with, so it uses only what both have.
 //
 // Its argument is the address of a redis-server. It reads a round from each line of its input, as
 // JSON, and writes what it did.
