@@ -40,7 +40,6 @@ type limitSet struct {
 	unlimited  Limit              // one that is never counted, if there is one
 	prohibited Limit              // one that denies everything, if there is one
 	slots      int                // requests in flight; 0 is any number
-	trial      *trial             // the slots of a dry run; nil without one, and without slots
 	fields     []httpfields.Limit // of limits, then of prohibited or slots; nil outside a Policy
 	later      atomic.Pointer[laterFields]
 }

@@ -178,32 +178,14 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	}
 	defer q.putBack()
 	q.asks[0].Scope = rules.All
-	if q.set.trial != nil {
-		return p.peekTrial(ctx, q)
-	}
 	if err := p.limiter.engine.Peek(ctx, q.asks[:], q.answers[:]); err != nil {
 		return Result{}, err
 	}
 	return q.result(), nil
 }
 
-// peekTrial is [Policy.Peek] of a dry run, with a slot of it.
-func (p *Policy) peekTrial(ctx context.Context, q *question) (Result, error) {
-	e := p.limiter.engine
-	trial := q.set.trial
-	asks, answers := []engine.Ask{q.asks[0], trial.askOf(&q.asks[0])}, make([]engine.Answer, 2)
-	if err := e.Peek(ctx, asks, answers); err != nil {
-		return Result{}, err
-	}
-	own, slot := q.set.result(e, &answers[0]), trial.limits.result(e, &answers[1])
-	if own.RetryAfter >= 0 && (!asks[0].Set.Counts(rules.All) || !slot.Allowed && slot.closerThan(own)) {
-		own = slot
-	}
-	return own, nil
-}
-
 // Status returns what one token of a client would meet at each limit, in the order in which the
-// policy has its limits, in one round trip, or two in a dry run. It takes nothing: Granted is 0.
+// policy has its limits, in one round trip. It takes nothing: Granted is 0.
 //
 // A block or a ban shows in each limit of tokens. Remaining of an [InFlight] limit is the slots that
 // are free; beside limits of [WithLimitFunc] it is the last one. Source is [FromPolicy] of a limit
@@ -219,21 +201,7 @@ func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	if err := e.Status(ctx, &q.asks[0], &q.answers[0]); err != nil {
 		return nil, err
 	}
-	rows := q.set.rows(e, &q.answers[0])
-	trial := q.set.trial
-	if trial == nil {
-		return rows, nil
-	}
-	ask, answer := trial.askOf(&q.asks[0]), engine.Answer{}
-	if err := e.Status(ctx, &ask, &answer); err != nil {
-		return nil, err
-	}
-	for i := range rows {
-		if rows[i].Limit.InFlight > 0 {
-			rows[i] = trial.limits.rows(e, &answer)[0]
-		}
-	}
-	return rows, nil
+	return q.set.rows(e, &q.answers[0]), nil
 }
 
 // Refund gives n tokens back to a client, to every limit.

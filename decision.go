@@ -12,8 +12,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// decision is what a policy decided on a request: on its own key, then on its identities. A dry run
-// decides on its slots before these keys: on the slots of identities, then on its own.
+// decision is what a policy decided on a request: on its own key, then on its identities.
 type decision struct {
 	limits  *limitSet    // of the policy's own key
 	asks    []engine.Ask // empty if nobody was asked
@@ -31,37 +30,12 @@ func (d *decision) add(ask engine.Ask) {
 	d.asks, d.answers = append(d.asks, ask), append(d.answers, engine.Answer{})
 }
 
-// own returns the index of the policy's own key.
-func (d *decision) own(p *Policy) int {
-	own := 0
-	if d.limits.trial != nil {
-		own = 1
-	}
-	if len(d.asks) > own+1 { // on identities too
-		own += p.trials
-	}
-	return own
-}
-
 // setOf returns the limits of a question.
 func (d *decision) setOf(p *Policy, i int) *limitSet {
-	switch own := d.own(p); {
-	case i > own:
-		return p.identities[i-own-1].limits
-	case i == own:
+	if i == 0 {
 		return d.limits
-	case i == own-1 && d.limits.trial != nil:
-		return d.limits.trial.limits
 	}
-	for j := range p.identities {
-		if t := p.identities[j].limits.trial; t != nil {
-			if i == 0 {
-				return t.limits
-			}
-			i--
-		}
-	}
-	return nil // there are no more
+	return p.identities[i-1].limits
 }
 
 // ask prepares the questions of a request.
@@ -79,7 +53,7 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 		own.Tenant = tenant
 	}
 	own.Report, own.Settles = report, p.settleFunc != nil
-	if limits.slots > 0 && limits.trial == nil {
+	if limits.slots > 0 {
 		own.Scope = rules.All
 	}
 	var others []engine.Ask
@@ -94,14 +68,6 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 		})
 	}
 	d.limits, d.asks, d.answers = limits, d.one.asks[:0], d.one.answers[:0]
-	for i := range others {
-		if t := p.identities[i].limits.trial; t != nil {
-			d.add(t.askOf(&others[i]))
-		}
-	}
-	if limits.trial != nil {
-		d.add(limits.trial.askOf(&own))
-	}
 	d.add(own)
 	for i := range others {
 		d.add(others[i])
@@ -115,7 +81,7 @@ func (d *decision) take(ctx context.Context, p *Policy, n int) error {
 	e := p.limiter.engine
 	if p.queue > 0 && !p.dryRun {
 		queue := engine.Queue{Length: p.queue, Wait: p.queueWait}
-		return e.TakeQueued(ctx, int64(n), d.asks, d.answers, d.own(p), queue)
+		return e.TakeQueued(ctx, int64(n), d.asks, d.answers, 0, queue)
 	}
 	return e.Take(ctx, int64(n), d.asks, d.answers)
 }
@@ -298,17 +264,6 @@ func (p *Policy) Acquire(ctx context.Context, client string) (*Slot, error) {
 
 // acquire decides on a slot and one token, and fills the slot in.
 func (p *Policy) acquire(ctx context.Context, q *question, slot *Slot) error {
-	if q.set.trial != nil {
-		d := decision{limits: q.set}
-		d.add(q.set.trial.askOf(&q.asks[0]))
-		d.add(q.asks[0])
-		err := d.take(ctx, p, 1)
-		q.answers[0].Err, q.answers[0].Waited = d.failure(), d.answers[1].Waited
-		if err == nil {
-			slot.result, slot.charge = d.result(p), d.answers[0].Charge(&d.asks[0])
-		}
-		return err
-	}
 	q.asks[0].Scope = rules.All
 	d := decision{limits: q.set, asks: q.asks[:], answers: q.answers[:]}
 	if err := d.take(ctx, p, 1); err != nil {

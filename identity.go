@@ -3,10 +3,6 @@ package ginlimit
 import (
 	"errors"
 	"fmt"
-
-	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/engine"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // identity is an additional key to count a policy's requests under.
@@ -35,37 +31,10 @@ func (p *Policy) newIdentities() ([]identity, error) {
 		}
 		errs = append(errs, p.limiter.names.otherKey(option.name, option.key))
 		set.rules.Guard(nil, p.slotsOf(set, taken))
-		if set.trial != nil {
-			p.trials++
-		}
 		set.rules.KeepShare()
 		taken = append(taken, set.fieldNames()...)
 		errs = append(errs, wrapped(fmt.Sprintf("WithIdentity(%q)", option.name), err))
-		all = append(all, identity{Key(option.name, ""), option.key, set})
+		all = append(all, identity{p.prefixOf(option.name), option.key, set})
 	}
 	return all, errors.Join(errs...)
-}
-
-// trial is what a set of limits has instead of slots in a [WithDryRun]: slots of its own, so that a
-// policy in force of the same name denies nobody because of it.
-type trial struct {
-	prefix string // of the keys of its slots; no client's key of a policy begins so
-	limits *limitSet
-}
-
-// newTrial returns the slots of a set in a dry run.
-func (p *Policy) newTrial(s *limitSet) *trial {
-	t := &trial{prefix: Key(s.name, "dry run", "")}
-	t.limits, _ = p.newLimits(s.name, "", []Limit{InFlight(s.slots)}, nil, 0) // it is valid
-	t.limits.rules.Guard(nil, t.limits.addSlots(s.name, nil))
-	t.limits.rules.KeepShare()
-	return t
-}
-
-// askOf returns the question about the slots of the client of another question.
-func (t *trial) askOf(own *engine.Ask) engine.Ask {
-	ask := *own
-	ask.Prefix, ask.Set, ask.Scope, ask.Leases = t.prefix, &t.limits.rules, rules.All, false
-	ask.Tenant = bucket.Tenant{}
-	return ask
 }

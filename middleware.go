@@ -63,7 +63,7 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 	}
 	free := n == 0 && errors.Is(why.err, ErrUnavailable)
 	if len(state.answers) > 0 {
-		o.event.Waited = state.answers[state.own(p)].Waited
+		o.event.Waited = state.answers[0].Waited
 	}
 	if p.observers != nil {
 		o.record(c.Request.Context(), outcomeOf(result, why.err), n, free || result.Allowed, result, why)
@@ -153,7 +153,7 @@ func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState)
 		return Result{}, failure{err: err, store: state.failure()}
 	}
 	r := state.decision.result(p)
-	p.warnBurst(ctx, &state.answers[state.own(p)], r)
+	p.warnBurst(ctx, &state.answers[0], r)
 	return r, failure{store: state.failure()}
 }
 

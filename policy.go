@@ -50,7 +50,6 @@ type policyState struct {
 	identities []identity
 	allowed    *clientkey.Networks
 	forbidden  *clientkey.Networks
-	trials     int // how many of the identities have slots of a dry run
 
 	warned      atomic.Bool // that another policy charges the same bucket
 	burstWarned atomic.Bool // that its burst is too small for its tenants
@@ -95,8 +94,9 @@ func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 // policy returns a policy, and all faults in it. Other policies do not know of it yet.
 func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
 	p := &Policy{policyState: &policyState{
-		config: cfg, limiter: l, name: name, fieldName: fieldName, prefix: Key(name, ""),
+		config: cfg, limiter: l, name: name, fieldName: fieldName,
 	}}
+	p.prefix = p.prefixOf(name)
 	own := func(option string) bool { return slices.Contains(cfg.used, option) }
 	var errs []error
 	require := func(ok bool, format string, args ...any) {
@@ -170,7 +170,8 @@ func (p *Policy) compareAlgorithms(name string, s *limitSet) {
 			continue
 		}
 		own := s.algorithms(limit.Period)
-		if first, differs := p.limiter.names.otherAlgorithm(namedPeriod{name, limit.Period}, own); differs {
+		key := namedPeriod{p.prefixOf(name), limit.Period}
+		if first, differs := p.limiter.names.otherAlgorithm(key, own); differs {
 			p.logger.Warn("ginlimit: policies of one name share no bucket, as their algorithms differ",
 				"name", name, "period", periodText(limit.Period), "first", first.String(), "other", own.String())
 		}
@@ -184,7 +185,7 @@ func (p *Policy) rooms() (all []room) {
 		for _, limit := range s.limits {
 			if limit.Algorithm == TokenBucket && limit.Period != 0 {
 				tokens, by := s.rules.Reserved()
-				key := namedPeriod{name, limit.Period}
+				key := namedPeriod{p.prefixOf(name), limit.Period}
 				all = append(all, room{key, limit.Rate, cmp.Or(limit.Burst, limit.Rate), tokens, by})
 			}
 		}
@@ -231,19 +232,21 @@ func (p *Policy) guard(s *limitSet, taken []string) {
 	s.rules.KeepShare()
 }
 
-// slotsOf returns the slots of a set, or nil if it has none. A dry run has slots of its own, which
-// become the set's trial.
+// slotsOf returns the slots of a set, or nil if it has none.
 func (p *Policy) slotsOf(s *limitSet, taken []string) *bucket.Bucket {
-	switch {
-	case s.slots == 0:
-		return nil
-	case p.dryRun:
-		s.trial = p.newTrial(s)
-		return nil
-	case s.rules.Prohibits():
+	if s.slots == 0 || s.rules.Prohibits() {
 		return nil
 	}
 	return s.addSlots(s.name, taken)
+}
+
+// prefixOf returns the prefix of the keys of clients under a name. A dry run has keys of its own: no
+// client's key of a policy in force begins so.
+func (p *Policy) prefixOf(name string) string {
+	if p.dryRun {
+		return Key(name, "dry run", "")
+	}
+	return Key(name, "")
 }
 
 // limitsOf returns the limits of a client.
@@ -280,7 +283,7 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 // askOf returns the question about a client under limits.
 func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
 	ask := engine.Ask{
-		Prefix: p.prefix, Client: client, Set: limits.rules.Now(), Scope: rules.Tokens, Bans: p.banning(),
+		Prefix: p.prefix, Client: client, Set: limits.rules.Now(), Scope: rules.Tokens, Bans: bucket.AllBans,
 		Failure: engine.Failure(p.failure), Leases: true,
 	}
 	if limits.rules.Divided() {
@@ -294,14 +297,6 @@ func (p *Policy) made() bool { return p != nil && p.policyState != nil }
 
 // errNoPolicy is the error of a zero Policy.
 var errNoPolicy = fmt.Errorf("%w: the policy was not made by Limiter.Policy", ErrUnavailable)
-
-// banning returns which denials ban a client: none in a dry run.
-func (p *Policy) banning() bucket.Bans {
-	if p.dryRun {
-		return bucket.NoBans
-	}
-	return bucket.AllBans
-}
 
 // warnNoClient logs a warning, at most once a minute, if a method is given a key that [ByClientIP],
 // the policy's KeyFunc, never returns. What reads as an address is meant as one. Other text may be

@@ -186,8 +186,8 @@ func WithQueue(length int, wait time.Duration) Option {
 // hash slot of a cluster migrates, a denial may ban nobody. Without Redis, each process has bans of
 // its own. Choose a first ban that is longer than the limit denies by itself.
 //
-// Policies of one name share bans; one with [WithDryRun] bans nobody. A first below a millisecond is
-// an error, and so is a longest below first, or above a hundred years.
+// Policies of one name share bans, and a [WithDryRun] has its own. A first below a millisecond is an
+// error, and so is a longest below first, or above a hundred years.
 func WithBan(first, longest time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithBan")
@@ -247,11 +247,9 @@ func WithDenyList(p ...netip.Prefix) Option {
 // Put it before any limiter that denies, or it sees only what that one allows. It sets no headers,
 // and its errors go to the context's Errors only.
 //
-// The buckets are the same as without it, so no client starts over when it is taken away: give it
-// another name to try a limit beside a policy in force. A dry run bans nobody (see [WithBan]) and
-// waits for no slot. Its slots (see [InFlight]) are its own, in all processes, and cost it a second
-// call to Redis. The methods of its [Policy] decide as without it, and the caller acts on their
-// answers; they ban nobody either, and use the dry run's own slots.
+// It counts under keys of its own: it shares no bucket, slot or ban with a policy in force of the
+// same name, and buckets start full when it is taken away. It waits for nothing (see [WithQueue]).
+// The methods of its [Policy] decide under the same keys, and the caller acts on their answers.
 func WithDryRun() Option {
 	return setting(func(c *config) {
 		c.use("WithDryRun")

@@ -85,19 +85,16 @@ func (s *requestState) set(c *gin.Context, r Result) {
 
 // hash returns the hash of the policy's own key, or 0 if no bucket was asked.
 func (s *requestState) hash() uint64 {
-	switch {
-	case len(s.answers) == 0:
+	if len(s.answers) == 0 {
 		return 0
-	case s.answers[s.own(s.by)].Hash == 0 && s.answers[0].Hash != 0: // the slots of a dry run have denied
-		return s.by.limiter.engine.Hash(&s.asks[s.own(s.by)])
 	}
-	return s.answers[s.own(s.by)].Hash
+	return s.answers[0].Hash
 }
 
 // shares reports whether two decisions were about the same bucket.
 func (s *requestState) shares(other *requestState) bool {
 	return s.hash() != 0 && s.hash() == other.hash() &&
-		s.asks[s.own(s.by)].Set.Shares(other.asks[other.own(other.by)].Set) && s.by.limiter.engine.SharesStore(other.by.limiter.engine)
+		s.asks[0].Set.Shares(other.asks[0].Set) && s.by.limiter.engine.SharesStore(other.by.limiter.engine)
 }
 
 // closest returns the denial, or else the decision closest to exhaustion.

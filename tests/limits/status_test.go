@@ -235,34 +235,6 @@ func TestStatusOfAFloor(t *testing.T) {
 	})
 }
 
-// TestStatusOfADryRun has the tokens of the policy in force of its name, and slots of its own.
-func TestStatusOfADryRun(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		hour, slots := ginlimit.PerHour(4), ginlimit.InFlight(1)
-		bans := ginlimit.WithBan(10*time.Hour, 10*time.Hour)
-		force := testkit.NewPolicy(t, b.Limiter, "api", hour, slots, bans)
-		trial := testkit.NewPolicy(t, b.Limiter, "api", slots, hour, bans, ginlimit.WithDryRun())
-		noSlot := row{slots, 0, ginlimit.CauseInFlight, time.Second, time.Second, false}
-		ofForce := testkit.Acquire(t, force)
-		requireStatus(t, b, force, "api", row{limit: hour, left: 3, reset: 15 * time.Minute}, noSlot)
-		requireStatus(t, b, trial, "api", row{limit: slots, left: 1}, row{limit: hour, left: 3, reset: 15 * time.Minute})
-		ofTrial := testkit.Acquire(t, trial)
-		ofForce.Release()
-		time.Sleep(10 * time.Millisecond)
-		requireStatus(t, b, force, "api", row{limit: hour, left: 2, reset: 30 * time.Minute}, row{limit: slots, left: 1})
-		requireStatus(t, b, trial, "api", noSlot, row{limit: hour, left: 2, reset: 30 * time.Minute})
-		ofTrial.Release()
-
-		takes(1, 1, 1)(t, trial)
-		denied := row{hour, 0, ginlimit.CauseRate, 15 * time.Minute, time.Hour, false}
-		requireStatus(t, b, trial, "api", row{limit: slots, left: 1}, denied)
-		takes(1)(t, force)
-		denied = row{hour, 0, ginlimit.CauseBan, 10 * time.Hour, 10 * time.Hour, false}
-		requireStatus(t, b, trial, "api", row{limit: slots, left: 1}, denied)
-	})
-}
-
 // TestStatusOfAClientsOwnLimits has these, and then the policy's slots.
 func TestStatusOfAClientsOwnLimits(t *testing.T) {
 	t.Parallel()

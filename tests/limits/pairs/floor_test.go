@@ -107,8 +107,7 @@ func TestFloorOfACalendarQuota(t *testing.T) {
 func TestFloorInADryRun(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		_, people := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4))
-		trial, _ := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4), ginlimit.WithDryRun())
+		trial, people := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4), ginlimit.WithDryRun())
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		for i := range 4 {

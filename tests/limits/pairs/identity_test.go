@@ -259,7 +259,6 @@ func TestADryRunCountsEveryIdentity(t *testing.T) {
 		require.Empty(t, testkit.Remaining(rec))
 		require.False(t, p.found.Allowed)
 		require.Equal(t, "p", p.found.Name)
-		p.leftOfAll(t, 1, all)
 		p.wants(t, "bob", 200, 200)
 		require.False(t, p.found.Allowed)
 		require.Equal(t, "all", p.found.Name)

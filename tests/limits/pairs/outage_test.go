@@ -39,32 +39,6 @@ func TestDryRunWhereverItIsDecided(t *testing.T) {
 	})
 }
 
-// TestDenialOfADryRunIsRemembered: the next one costs no call. It bans nobody in the policy in
-// force, whose own denial does.
-func TestDenialOfADryRunIsRemembered(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
-		opts := []ginlimit.PolicyOption{ginlimit.PerHour(1), testkit.ByUser(),
-			ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
-		trial, force := testkit.NewPolicy(t, l, "api", append(opts, ginlimit.WithDryRun())...),
-			testkit.NewPolicy(t, l, "api", opts...)
-		var found ginlimit.Result
-		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
-		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromRedis,
-			ginlimit.FromCache, ginlimit.FromCache} {
-			require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-			require.Equal(t, source, found.Source)
-		}
-		require.False(t, found.Allowed)
-		require.InDelta(t, time.Hour, found.RetryAfter, float64(time.Second))
-		require.Equal(t, ginlimit.FromRedis, asks(t, force, verdict{false, 0, 10 * time.Hour}).Source)
-		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-		require.Equal(t, ginlimit.FromCache, found.Source)
-		require.InDelta(t, 10*time.Hour, found.RetryAfter, float64(time.Second))
-	})
-}
-
 // planOf returns a policy whose clients' plan is that of a source.
 func planOf(t *testing.T, b *testkit.Bubble, l *testkit.Limiter, s *testkit.Source,
 	opts ...ginlimit.PolicyOption) (*ginlimit.Policy, *ginlimit.Plans) {

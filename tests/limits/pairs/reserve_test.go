@@ -225,33 +225,6 @@ func TestReservationsAreSettledByThePlanTheyWereMadeUnder(t *testing.T) {
 	})
 }
 
-// TestReservationsOfADryRun take, give back and deny as those of the policy in force of its name, and ban nobody.
-func TestReservationsOfADryRun(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		opts := []ginlimit.PolicyOption{ginlimit.PerHour(10), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}
-		force := testkit.NewPolicy(t, b.Limiter, "api", opts...)
-		trial := testkit.NewPolicy(t, b.Limiter, "api",
-			append(opts, ginlimit.WithDryRun(), ginlimit.InFlight(1))...)
-		slot := testkit.Acquire(t, trial)
-		r := reserve(t, trial, 6, true)
-		remains(t, 3, force)
-		denied := reserve(t, trial, 4, false)
-		require.Less(t, denied.Result().RetryAfter, time.Hour, "it bans nobody")
-		require.NoError(t, denied.Cancel(t.Context()))
-		require.NoError(t, r.Settle(t.Context(), 2))
-		remains(t, 7, force)
-		slot.Release()
-		slot = testkit.Acquire(t, trial)
-		require.True(t, slot.Result().Allowed)
-		slot.Release()
-
-		reserve(t, force, 7, false)
-		banned := reserve(t, trial, 1, false)
-		require.Greater(t, banned.Result().RetryAfter, 23*time.Hour, "by the policy in force")
-	})
-}
-
 // TestReservationsWhileAHashSlotMigrates are made and settled on each of their limits, as on a slot that stays.
 func TestReservationsWhileAHashSlotMigrates(t *testing.T) {
 	t.Parallel()
