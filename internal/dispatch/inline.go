@@ -19,8 +19,9 @@ const (
 // inlinePauses are times in which no call is sent inline, because one that was has outlived its
 // context. They have no lock of their own: their owner, a dispatcher, calls them behind its lock.
 type inlinePauses struct {
-	end  time.Time     // of the last pause
-	last time.Duration // how long the last pause is
+	end     time.Time     // of the last pause
+	longEnd time.Time     // of the last pause that begin made
+	long    time.Duration // how long that one was made
 }
 
 // active reports whether there is a pause now.
@@ -34,14 +35,19 @@ func (p *inlinePauses) beginShort(now time.Time) {
 	}
 }
 
-// begin begins a pause after a call that was sent inline at a time. The pause is twice the last
-// one, unless calls were sent inline for as long as the last pause since it ended.
+// begin begins a long pause after a call that was sent inline at a time and outlived its context.
+// It is twice the last long one, unless calls were sent inline for as long as that one since it
+// ended. A call that was sent before the last long pause doubles nothing: both were late at once.
 func (p *inlinePauses) begin(sentAt, now time.Time) {
-	pause := inlinePause
-	if sentAt.Sub(p.end) < p.last {
-		pause = 2 * p.last
+	switch good := sentAt.Sub(p.longEnd); {
+	case good < 0:
+	case good < p.long:
+		p.long *= 2
+	default:
+		p.long = inlinePause
 	}
-	p.end, p.last = now.Add(pause), pause
+	p.longEnd = now.Add(p.long)
+	p.end = p.longEnd
 }
 
 // sendsInlineLocked reports whether a caller may send its call itself.

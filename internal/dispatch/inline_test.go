@@ -160,3 +160,36 @@ func TestThePauseOfInlineCallsDoublesOnlySoonAfter(t *testing.T) {
 		}
 	})
 }
+
+// TestAPauseOfInlineCallsIsAMinuteAtLeast, whatever short pauses and calls of the same moment there
+// are.
+func TestAPauseOfInlineCallsIsAMinuteAtLeast(t *testing.T) {
+	t.Parallel()
+	const minute = inlinePause
+	start := time.Now()
+	for name, row := range map[string]struct {
+		events [][2]time.Duration // when a call was sent, if it was long late, and when it was answered
+		want   time.Duration      // the last pause
+	}{
+		"the first":                   {[][2]time.Duration{{0, 1}}, minute},
+		"while a short one lasts":     {[][2]time.Duration{{-1, 0}, {0, 1}}, minute},
+		"two that were sent together": {[][2]time.Duration{{0, 2}, {0, 3}}, minute},
+		"soon after a long one":       {[][2]time.Duration{{0, 1}, {minute + 1, minute + 2}}, 2 * minute},
+		"a minute after a long one":   {[][2]time.Duration{{0, 1}, {2*minute + 1, 2*minute + 2}}, minute},
+		"the same, and a short one then": {[][2]time.Duration{{0, 1}, {-1, 2 * minute}, {2*minute + 1, 2*minute + 2}},
+			minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p inlinePauses
+			var now time.Time
+			for _, e := range row.events {
+				if now = start.Add(e[1]); e[0] < 0 {
+					p.beginShort(now)
+				} else {
+					p.begin(start.Add(e[0]), now)
+				}
+			}
+			require.Equal(t, row.want, p.end.Sub(now))
+		})
+	}
+}

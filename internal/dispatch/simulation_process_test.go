@@ -119,10 +119,11 @@ func (p *process) arriveLocked(flight *simFlight, f fate, probe bool) {
 		}
 	}
 	if flight.inline && took > p.timeout+2*(p.timeout/10)+10*time.Millisecond {
-		if flight.sentAt.Sub(p.inlineFrom) < p.inlinePause { // soon after the last pause
-			p.inlinePause *= 2
-		} else {
+		switch good := flight.sentAt.Sub(p.inlineFrom); {
+		case good >= p.inlinePause:
 			p.inlinePause = time.Minute
+		case good >= 0: // soon after the last pause
+			p.inlinePause *= 2
 		}
 		p.inlineFrom = now.Add(p.inlinePause)
 	}
