@@ -339,6 +339,9 @@ func (s *limitSet) checkBlockable(d time.Duration) error {
 	switch {
 	case d <= 0:
 		return fmt.Errorf("%w: a block of %s; want more than zero", ErrInvalidArgument, d)
+	case len(s.limits) == 0 && !s.rules.Prohibits() && s.slots > 0:
+		return fmt.Errorf("%w: a block denies tokens, and there are only requests in flight; give the policy a rate too",
+			ErrInvalidArgument)
 	case len(s.limits) == 0 && !s.rules.Prohibits():
 		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidArgument, s.unlimited)
 	}

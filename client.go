@@ -229,10 +229,10 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 // block, only [Policy.Reset] ends it. It blocks the limits that the client has now: a limit of
 // another period, which [WithLimitFunc] returns later, has a bucket of its own.
 //
-// A d of zero or less is an error, and so are unlimited limits alone, which have nothing to block.
-// So is a d whose level would pass 2^53 units: thousands of years for most limits, ten days for
-// 10,000,019 per second; and of a calendar quota more than 31 periods after this one. If Redis is
-// down it returns [ErrUnavailable], and the block holds in this process with [FailLocal].
+// A d of zero or less is an error, and so are unlimited limits or [InFlight] alone, which have no
+// tokens to deny. So is a d whose level would pass 2^53 units: thousands of years for most limits, ten
+// days for 10,000,019 per second; and of a calendar quota more than 31 periods after this one. If Redis
+// is down it returns [ErrUnavailable], and the block holds in this process with [FailLocal].
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {

@@ -143,7 +143,9 @@ func WithFloor(n int) Option {
 }
 
 // WithQueue lets a request that is denied wait for what it lacks, tokens or a slot: at most length
-// requests of a client in this process, each for at most wait. The default is none.
+// requests of a client in each process, each for at most wait. The default is none. The length is not
+// divided by the processes, because a client may have all its connections to one of them: behind k
+// processes up to k × length wait.
 //
 // They are served in order of arrival in this process, for each key that lacks something: a client
 // whose account is busy holds up nobody of another account. A request that lacks something of two keys

@@ -64,6 +64,37 @@ func TestSlotQueue(t *testing.T) {
 	})
 }
 
+// TestEachProcessHasAQueueOfItsOwn: two processes serve one request at once, and then the two that
+// wait in each.
+func TestEachProcessHasAQueueOfItsOwn(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var served, denied atomic.Int64
+		var all sync.WaitGroup
+		for range 2 {
+			p, err := testkit.NewLimiter(t, b.Connect(t)).Policy("api",
+				ginlimit.InFlight(1), ginlimit.WithQueue(2, time.Hour))
+			require.NoError(t, err)
+			for range 4 {
+				all.Go(func() {
+					slot := testkit.Acquire(t, p)
+					if !slot.Result().Allowed {
+						denied.Add(1)
+						return
+					}
+					time.Sleep(100 * time.Millisecond)
+					served.Add(1)
+					slot.Release()
+				})
+				time.Sleep(time.Millisecond)
+			}
+		}
+		all.Wait()
+		require.EqualValues(t, 5, served.Load())
+		require.EqualValues(t, 3, denied.Load())
+	})
+}
+
 // TestWhoWaitsForNoSlot has requests not be kept waiting: one that is free, one of a dry run, and one that is banned.
 func TestWhoWaitsForNoSlot(t *testing.T) {
 	t.Parallel()
