@@ -74,6 +74,7 @@ func expressions(t *testing.T, interval string) (all []string) {
 
 // TestExpressionsParse has promtool read the alert rules, and the dashboard's expressions as rules.
 func TestExpressionsParse(t *testing.T) {
+	testkit.Nightly(t, "needs Prometheus")
 	t.Parallel()
 	promtool := testkit.Need(t, "promtool")
 	var rules strings.Builder
@@ -92,6 +93,7 @@ func TestExpressionsParse(t *testing.T) {
 
 // TestAlertRules has promtool run the tests of alerts_test.yml.
 func TestAlertRules(t *testing.T) {
+	testkit.Nightly(t, "needs Prometheus")
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), testkit.Need(t, "promtool"), "test", "rules",
 		"alerts_test.yml").CombinedOutput()

@@ -151,6 +151,7 @@ func call(t *testing.T, addr, path string, query url.Values, data any) {
 
 // TestOutageInPrometheus has a real Prometheus scrape a real application whose Redis is killed.
 func TestOutageInPrometheus(t *testing.T) {
+	testkit.Nightly(t, "needs Prometheus")
 	redisAddr, process := testkit.StartRedisProcess(t)
 	addr := startPrometheus(t, busyApplication(t, testkit.ConnectDirect(t, redisAddr)))
 	type alert struct {

@@ -13,7 +13,7 @@ import (
 func (e Engine) RequireDuration(t *testing.T, want, got time.Duration) {
 	t.Helper()
 	require.LessOrEqual(t, got, want)
-	require.GreaterOrEqual(t, got, want-e.Ahead)
+	require.GreaterOrEqual(t, got, want-e.Ahead())
 }
 
 // AllowN takes n tokens of the client "k".

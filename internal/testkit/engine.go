@@ -18,8 +18,8 @@ type Engine struct {
 	Limiter   *Limiter
 	Algorithm ginlimit.Algorithm
 	Advance   func(time.Duration)
-	// Ahead is how far the clock may have run by itself: 0 where it is the test's alone.
-	Ahead time.Duration
+	// Started is when the clock began to run by itself: zero where it is the test's alone.
+	Started time.Time
 	// Frozen is set where the clock does not go on by itself.
 	Frozen bool
 	// State returns a bucket's time to full and the value kept with it.
@@ -34,6 +34,14 @@ func engines() map[string]startEngine {
 	all := map[string]startEngine{"miniredis": MiniredisEngine}
 	maps.Copy(all, servers())
 	return all
+}
+
+// Ahead is how far the clock may have run by itself.
+func (e Engine) Ahead() time.Duration {
+	if e.Started.IsZero() {
+		return 0
+	}
+	return time.Since(e.Started) + time.Second
 }
 
 // OnEveryEngine runs a test of the token bucket on miniredis with a set clock, in the process, and

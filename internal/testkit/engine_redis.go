@@ -23,7 +23,7 @@ func RedisEngine(t testing.TB, a ginlimit.Algorithm) Engine {
 		Limiter:   NewLimiter(t, rdb, WithAlgorithm(a), ginlimit.WithDenyCache(0)),
 		Algorithm: a,
 		Rdb:       rdb,
-		Ahead:     3 * time.Second,
+		Started:   time.Now(),
 		Advance: func(d time.Duration) {
 			keys, err := rdb.Keys(ctx, "*").Result()
 			require.NoError(t, err)

@@ -115,6 +115,7 @@ func sharesOnRedis(t *testing.T, seconds int, first, second string) map[string]a
 // TestTwoProcessesShareByWeightWhateverTheZeal: a tenant that tries fifty times as often gets as much,
 // and one of weight 3 three times as much.
 func TestTwoProcessesShareByWeightWhateverTheZeal(t *testing.T) {
+	testkit.Nightly(t, "a process that gets no core does not ask, and so its tenant gets less")
 	t.Parallel()
 	t.Run("zeal", func(t *testing.T) {
 		t.Parallel()
@@ -132,6 +133,7 @@ func TestTwoProcessesShareByWeightWhateverTheZeal(t *testing.T) {
 
 // TestLightTenantOnRedisIsNotDenied beside two that try as often as they can.
 func TestLightTenantOnRedisIsNotDenied(t *testing.T) {
+	testkit.Nightly(t, "a tenant that gets no core asks too little, and then all at once")
 	t.Parallel()
 	all := sharesOnRedis(t, 16, "greedy1 1 2000 light 1 -33", "greedy2 1 500")
 	require.Greater(t, all["light"].tries, 400)

@@ -149,6 +149,7 @@ func TestRefusedConnectionsAreNotTriedByEveryone(t *testing.T) {
 
 // TestFlappingRedisIsLoggedOnce has Redis answer looks and keep charges waiting.
 func TestFlappingRedisIsLoggedOnce(t *testing.T) {
+	testkit.Nightly(t, "calls that a busy machine delays by 50 ms are outages of their own, and lines of the log")
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
@@ -303,6 +304,7 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 // TestConnectionsAreMadeHoweverLongTheWay has a client end calls with their context, on a way of which the round trips
 // of a new connection take longer than the timeout. Redis decides all the same, for several at once.
 func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
+	testkit.Nightly(t, "nearly every call must be back within 50 ms, of which the way takes 40")
 	// Not beside other tests: a machine that is busy with them makes calls late, too.
 	for _, c := range []struct{ pool, callers int }{{pool: 10, callers: 4}, {pool: 3, callers: 4},
 		{pool: 1, callers: 2}, {pool: 10, callers: 2}} {

@@ -29,7 +29,7 @@ func TestKindsOfLimitsOnRedis(t *testing.T) {
 			rdb := redis.NewClient(&user)
 			defer rdb.Close()
 			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a)),
-				Algorithm: a, Ahead: 10 * time.Second}
+				Algorithm: a, Started: time.Now()}
 			chargeKindsTogether(t, e)
 			keys, err := testkit.Connect(t, addr).Keys(t.Context(), "*").Result()
 			require.NoError(t, err)

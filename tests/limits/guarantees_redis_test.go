@@ -182,6 +182,7 @@ func TestRemainingIsExactAfterTheFirstHit(t *testing.T) {
 // TestChangesDelayNoClock: before Redis 7.2 the clock goes on while a script runs. Blocks end on time all the
 // same, however often others give back meanwhile, and what records time is when it was.
 func TestChangesDelayNoClock(t *testing.T) {
+	testkit.Nightly(t, "a Redis before 7.2 that gets no core within a script counts that time")
 	t.Parallel()
 	client := testkit.Connect(t, testkit.StartRedis(t))
 	limiter := testkit.NewLimiter(t, client, testkit.Patient())

@@ -70,6 +70,7 @@ func TestLeasesAdmitNoMore(t *testing.T) {
 
 // TestLeasesSaveTrips: one caller whose key is hot, at a good part of its limit.
 func TestLeasesSaveTrips(t *testing.T) {
+	testkit.Nightly(t, "a lease lasts 20 ms, in which a process that gets no core admits nobody")
 	for name, algorithm := range map[string]ginlimit.Algorithm{
 		"token bucket": ginlimit.TokenBucket, "fixed window": ginlimit.FixedWindow,
 	} {

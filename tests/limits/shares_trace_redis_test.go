@@ -86,6 +86,7 @@ func TestTenantsOnACluster(t *testing.T) {
 // TestABlockOfATenantEndsOnTime, however much others charge the bucket meanwhile, and whether they find it
 // full or not.
 func TestABlockOfATenantEndsOnTime(t *testing.T) {
+	testkit.Nightly(t, "a Redis before 7.2 that gets no core within a script counts that time")
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyCache(0))
@@ -120,6 +121,7 @@ func TestABlockOfATenantEndsOnTime(t *testing.T) {
 // TestTenantsAdmitTheRate is guarantee 1, with what makes a script read a bucket more than once: before Redis
 // 7.2 the clock goes on meanwhile. What is charged flows back in exactly its time all the same.
 func TestTenantsAdmitTheRate(t *testing.T) {
+	testkit.Nightly(t, "a Redis before 7.2 that gets no core within a script counts that time")
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyCache(0))

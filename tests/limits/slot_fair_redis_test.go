@@ -9,8 +9,9 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestNoProcessStarvesAnotherOnAServer, also where the machine is busy.
+// TestNoProcessStarvesAnotherOnAServer, in real time.
 func TestNoProcessStarvesAnotherOnAServer(t *testing.T) {
+	testkit.Nightly(t, "p99 of waits that are measured: a process that gets no core waits longer")
 	t.Parallel()
 	addr := testkit.StartRedis(t)
 	var processes []*testkit.Limiter

@@ -87,33 +87,33 @@ func TestKilledProcessFreesItsSlots(t *testing.T) {
 			require.False(t, testkit.Acquire(t, p).Result().Allowed, "the process lives")
 		}
 	}
-	freeWithin := func(d time.Duration) (slots []*ginlimit.Slot) {
+	freeAgain := func() (slots []*ginlimit.Slot) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			slots = append(slots, testkit.Acquire(t, p))
 			return slots[len(slots)-1].Result().Allowed
-		}, d, 50*time.Millisecond)
+		}, 40*time.Second, 50*time.Millisecond) // ten, and what a busy machine adds
 		return slots
 	}
 	refusedFor(12 * time.Second)
 	require.NoError(t, process.Kill())
-	slots := freeWithin(11 * time.Second)
+	slots := freeAgain()
 	for _, slot := range slots {
 		slot.Release()
 	}
 	require.Eventually(t, func() bool { // a release is told in the background
 		res, err := p.Peek(t.Context(), "alice")
 		return err == nil && res.Remaining == 3
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 40*time.Second, 10*time.Millisecond)
 
 	process = holdSlots(t, addr)
 	require.NoError(t, process.Signal(syscall.SIGSTOP))
-	slots = freeWithin(11 * time.Second)
+	slots = freeAgain()
 	require.NoError(t, process.Signal(syscall.SIGCONT))
 	require.Eventually(t, func() bool { // it goes on with its three, beside ours
 		res, err := p.Peek(t.Context(), "alice")
 		return err == nil && !res.Allowed
-	}, 10*time.Second, 50*time.Millisecond)
+	}, 40*time.Second, 50*time.Millisecond)
 	slots[len(slots)-1].Release()
 	refusedFor(2 * time.Second)
 }
@@ -123,8 +123,7 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithReplicas(2),
-		ginlimit.WithTimeout(200*time.Millisecond),
-		ginlimit.WithFailureMode(ginlimit.FailLocal))
+		testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailLocal))
 	p, err := limiter.Policy("api", ginlimit.InFlight(4))
 	require.NoError(t, err)
 	other := slotPolicyOf(t, addr, 4)
@@ -146,7 +145,7 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 	require.Eventually(t, func() bool {
 		res, err := other.Peek(t.Context(), "alice")
 		return err == nil && res.Source == ginlimit.FromRedis && res.Remaining == 2
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 40*time.Second, 20*time.Millisecond)
 	for range 2 {
 		others = append(others, testkit.Acquire(t, other))
 		require.True(t, others[len(others)-1].Result().Allowed)
@@ -160,7 +159,7 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 	require.Eventually(t, func() bool {
 		res, err := other.Peek(t.Context(), "alice")
 		return err == nil && res.Remaining == 4
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 40*time.Second, 20*time.Millisecond)
 }
 
 func slotPolicyOf(t testing.TB, addr string, n int) *ginlimit.Policy {
@@ -227,6 +226,7 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 // that up to three are in flight in each. Where Redis evicts nothing, no more than three are, for
 // as long as Redis is full. docs/operations.md has what this finds.
 func TestSlotsWhileRedisIsFull(t *testing.T) {
+	testkit.Nightly(t, "a load of 64 callers for up to a minute, in which processes must report in time")
 	t.Parallel()
 	for _, c := range []struct {
 		policy     string

@@ -84,7 +84,7 @@ func TestOldPlansServeWhileTheSourceFails(t *testing.T) {
 	addr, process := testkit.StartRedisProcess(t)
 	rdb, s := testkit.Connect(t, addr), testkit.NewSource()
 	var log testkit.Buffer
-	plans := testkit.NewPlans(t, rdb, s, ginlimit.WithTimeout(100*time.Millisecond),
+	plans := testkit.NewPlans(t, rdb, s, ginlimit.WithTimeout(2*time.Second), // three of them are an outage
 		ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	get := func(p *ginlimit.Plans, client string) (ginlimit.Limit, error) {
 		return testkit.LimitOf(p, t.Context(), client)

@@ -23,7 +23,7 @@ func TestRefundGoesWhereItWasTaken(t *testing.T) {
 	addr, process := testkit.StartRedisProcess(t)
 	var log testkit.Buffer
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailureMode(ginlimit.FailLocal),
-		ginlimit.WithTimeout(200*time.Millisecond),
+		ginlimit.WithTimeout(time.Second), // three of them are an outage
 		ginlimit.WithReplicas(2), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	limit := ginlimit.PerDay(8)
 	told := func(what string) bool {

@@ -224,7 +224,7 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	worker, err := limiter.Policy("worker", ginlimit.PerHour(5),
 		ginlimit.WithFailureMode(ginlimit.FailClosed))
 	require.NoError(t, err)
-	time.AfterFunc(200*time.Millisecond, func() { _ = process.Signal(syscall.SIGCONT) })
+	time.AfterFunc(2*time.Second, func() { _ = process.Signal(syscall.SIGCONT) })
 	require.NoError(t, worker.Wait(t.Context(), "k"), "it goes on through the outage")
 	event := seen.take(t)[0]
 	require.Positive(t, event.Waited)
