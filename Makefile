@@ -1,4 +1,4 @@
-# The steps of .ci/run, one by one. `bash .ci/run` decides what lands.
+# `bash .ci/run` decides what lands; these are its steps, one by one, and those of `make nightly`.
 
 SHELL = bash
 .SHELLFLAGS = -o pipefail -c
@@ -10,10 +10,12 @@ FIRST ?= 1
 FILES ?= .
 RUNS ?= 20
 SKIP ?=
+RACED ?=
+PARTS ?=
 
 FAIR = go test -tags integration ./tests/fair -count=1 -timeout 0 -v
 
-.PHONY: help test busy integration simulate fair mutate fuzz bench lint api ci
+.PHONY: help test busy integration simulate fair mutate fuzz bench lint api ci nightly
 
 help: ## print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
@@ -25,15 +27,17 @@ busy: ## RUNS runs of these tests beside four busy loops, each also with the rac
 	@loops=; for i in 1 2 3 4; do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
 	for run in $$(seq $(RUNS)); do echo "run $$run"; go test -count=1 -timeout 30m ./... && GOMAXPROCS=1 go test -race -count=1 -timeout 30m ./... || exit 1; done
 
-integration: ## the tests that need servers, with the race detector: of the root, and of every other module
-	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' ./...
-	@$(MAKE) --no-print-directory -j 2 $(OTHERS)
-	@$(MAKE) --no-print-directory integration-integration
+# All packages but those that simulate several processes, in which no redis-server has a part.
+WITH_SERVERS = $(shell go list ./... | grep -v -e /tests/simulation -e /tests/fair)
 
-# integration/ has loads and histories, which need the machine for themselves.
-OTHERS = $(patsubst %,integration-%,$(filter-out . integration,$(MODULES)))
-.PHONY: $(OTHERS) integration-integration
-$(OTHERS) integration-integration: integration-%:
+integration: ## the tests that need redis-server, with the race detector: of the root, and of every other module
+	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' $(or $(RACED),$(WITH_SERVERS))
+	@$(MAKE) --no-print-directory -j 2 $(OTHERS)
+
+# The other modules have parts of make nightly.
+OTHERS = $(patsubst %,integration-%,$(filter-out . integration example/browser example/postgres,$(MODULES)))
+.PHONY: $(OTHERS)
+$(OTHERS): integration-%:
 	@cd $* && go test -race -shuffle=on -timeout 30m ./...
 
 # A seed of slots takes three times as long as one of processes.
@@ -46,7 +50,7 @@ simulate: ## SEEDS simulations of the dispatcher, of leases, and of processes, n
 fair: ## SEEDS simulations of tenants that share a limit from seed FIRST on, and a tenth of processes; two processes on a Redis; a table, and the plot of docs/fair.md
 	$(FAIR) -run '^TestSimulation$$' -seeds $(SEEDS) -seed $(FIRST) | grep -v -e '^=== ' -e '^ *--- PASS'
 	$(FAIR) -run '^TestProcessSimulation$$' -seeds $$(( ($(SEEDS) + 9) / 10 )) -seed $(FIRST) | grep -v -e '^=== ' -e '^ *--- PASS'
-	$(FAIR) -run 'TwoProcesses|OnRedis' | grep -v -e '^=== '
+	NIGHTLY=1 $(FAIR) -run 'TwoProcesses|OnRedis' | grep -v -e '^=== '
 	$(FAIR) -run '^TestTable$$|^TestPlot$$' -write ../../docs/fair.svg | grep -v -e '^=== '
 
 mutate: ## break the code in one place at a time, in the files that match FILES, and say what no test sees
@@ -73,3 +77,6 @@ api: ## what is incompatible with the last release stands in CHANGELOG
 
 ci: ## all that decides what lands
 	bash .ci/run
+
+nightly: ## what needs the newest of others, a quiet machine, more programs or more time: all parts, or PARTS
+	bash .ci/nightly $(PARTS)
