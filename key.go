@@ -278,55 +278,6 @@ type addressUser interface{ useAddress(*gin.Context) }
 // stateKey is where a [gin.Context] keeps the newest state of a request, an addressUser.
 const stateKey = "github.com/ginlimit/ginlimit.state"
 
-// trustedHeader returns the first of the headers that Gin trusts from any client, or "". A header
-// of the engine's TrustedPlatform is not one of them: with it the application states that every
-// request comes through the platform.
-func trustedHeader(c *gin.Context, names []string) string {
-	// All addresses here are for documentation (RFC 5737, RFC 3849).
-	const claimed, noAddress = "198.51.100.1", "no address"
-	forged := c.Copy()
-	trusts := func(stranger, name, value string) bool {
-		forged.Request = &http.Request{RemoteAddr: stranger, Header: http.Header{}}
-		forged.Request.Header.Set(name, value)
-		return forged.ClientIP() == value
-	}
-	for _, name := range names {
-		for _, stranger := range []string{"192.0.2.1:1", "[2001:db8::1]:1"} {
-			// Gin takes any text from the platform's header, and only addresses from other headers.
-			if trusts(stranger, name, claimed) && !trusts(stranger, name, noAddress) {
-				return name
-			}
-		}
-	}
-	return ""
-}
-
-// engineHeaders returns the RemoteIPHeaders of a context's engine, for which Gin has no method, or
-// Gin's defaults if this version of Gin has no such field.
-func engineHeaders(context any) []string {
-	engine := reflect.Indirect(reflect.ValueOf(context).Elem().FieldByName("engine"))
-	if engine.Kind() == reflect.Struct {
-		headers := engine.FieldByName("RemoteIPHeaders")
-		if headers.Kind() == reflect.Slice && headers.Type().Elem().Kind() == reflect.String {
-			names := make([]string, headers.Len())
-			for i := range names {
-				names[i] = headers.Index(i).String()
-			}
-			return names
-		}
-	}
-	return []string{"X-Forwarded-For", "X-Real-IP"}
-}
-
-// engineOf returns what identifies a context's engine, for which Gin has no method, or nil if this
-// version of Gin has no such field.
-func engineOf(context any) any {
-	if engine := reflect.ValueOf(context).Elem().FieldByName("engine"); engine.Kind() == reflect.Pointer {
-		return engine.UnsafePointer()
-	}
-	return nil
-}
-
 // keyOf returns the key of a request, or an error that wraps [ErrNoKey] if it is empty.
 func keyOf(f KeyFunc, c *gin.Context) (string, error) {
 	key, err := f(c)

@@ -27,6 +27,7 @@ type Limiter struct {
 	rdb       redis.UniversalClient // nil without Redis
 	questions sync.Pool             // of *question
 	warned    atomic.Bool           // that clients can spoof their addresses
+	ports     atomic.Bool           // a warning was logged that Gin cannot read addresses with ports
 	names     names                 // of its policies
 	noClient  redisstore.Throttle   // of warnings of keys that no request counts under
 }

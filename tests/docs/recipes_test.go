@@ -4,6 +4,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -119,6 +120,47 @@ func TestStaffBlockAnAddressInAnySpelling(t *testing.T) {
 				require.Equal(t, http.StatusBadRequest, staff("/staff/block/somebody"))
 			})
 		}
+	}
+}
+
+func portsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	router.Use(func(c *gin.Context) {
+		lines := c.Request.Header["X-Forwarded-For"] // or the header of TrustedPlatform
+		for i, line := range lines {
+			addresses := strings.Split(line, ",")
+			for j, address := range addresses {
+				address = strings.TrimSpace(address)
+				if host, _, err := net.SplitHostPort(address); err == nil {
+					address = host
+				}
+				addresses[j] = strings.Trim(address, "[]")
+			}
+			lines[i] = strings.Join(addresses, ", ")
+		}
+	})
+	router.Use(limiter.Handler("all", ginlimit.PerMinute(100)))
+}
+
+// TestClientsWhoseAddressesHavePortsHaveBuckets of their own, of which none is chosen by a forged line.
+func TestClientsWhoseAddressesHavePortsHaveBuckets(t *testing.T) {
+	t.Parallel()
+	for _, platform := range []string{"", "X-Forwarded-For"} {
+		router := gin.New()
+		router.TrustedPlatform = platform
+		require.NoError(t, router.SetTrustedProxies([]string{"10.0.0.0/8"}))
+		portsRecipe(router, local(t))
+		router.GET("/", func(c *gin.Context) { c.Status(http.StatusOK) })
+		clients := map[string]int{}
+		for _, line := range []string{"203.0.113.7:5678", "203.0.113.7:5679", "203.0.113.8:5678", "[2001:db8::7]:5678",
+			"[2001:db8::7]", "2001:db8::8", "2001:db8:1::8", "203.0.113.7"} {
+			if platform == "" {
+				line = "198.51.100.1:1, " + line + ", 10.0.0.2:443"
+			}
+			response := send(router, http.MethodGet, "/", testkit.From("10.0.0.1:1"), testkit.With("X-Forwarded-For", line))
+			require.Equal(t, http.StatusOK, response.Code, line)
+			clients[response.Header().Get("X-RateLimit-Remaining")]++
+		}
+		require.Equal(t, map[string]int{"99": 4, "98": 2, "97": 2}, clients)
 	}
 }
 

@@ -1,9 +1,13 @@
 package web_test
 
 import (
+	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -81,6 +85,80 @@ func TestForgedHeadersChooseNoBucket(t *testing.T) {
 	for _, header := range []string{"X-Forwarded-For", "X-Real-Ip", "Forwarded", "Cf-Connecting-Ip"} {
 		rec := testkit.Get(r, "/", func(req *http.Request) { req.Header.Set(header, "203.0.113.9") })
 		assert.Equal(t, http.StatusTooManyRequests, rec.Code, header)
+	}
+}
+
+// TestALineOfItsOwnChoosesNoBucket: a proxy adds a line to what the client has sent, as HAProxy's forwardfor does.
+func TestALineOfItsOwnChoosesNoBucket(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		unix    bool
+		trusted []string
+	}{
+		"a proxy":                   {false, []string{"10.0.0.0/8"}},
+		"a proxy at a unix socket":  {true, nil},
+		"of which others are known": {true, []string{"10.0.0.0/8"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter, log := loggedLocal(t)
+			r := gin.New()
+			require.NoError(t, r.SetTrustedProxies(row.trusted))
+			r.GET("/", limiter.Handler("1/m", ginlimit.PerMinute(1),
+				ginlimit.WithAllowList(netip.MustParsePrefix("198.51.100.0/24"))), testkit.OK)
+			through := func(lines ...string) int {
+				return testkit.Get(r, "/", testkit.From("10.0.0.1:1"), func(req *http.Request) {
+					req.Header["X-Forwarded-For"] = lines
+					if row.unix {
+						req.RemoteAddr = "@"
+						*req = *req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, &net.UnixAddr{Net: "unix"}))
+					}
+				}).Code
+			}
+			require.Equal(t, http.StatusOK, through("198.51.100.1", "203.0.113.7"))
+			require.Equal(t, http.StatusTooManyRequests, through("198.51.100.2", "203.0.113.7"))
+			require.Equal(t, http.StatusOK, through("203.0.113.7", "203.0.113.8"))
+			require.Empty(t, log.String())
+		})
+	}
+}
+
+// TestPortsAreLogged: Gin cannot read addresses with ports. The warning names the header, once.
+func TestPortsAreLogged(t *testing.T) {
+	t.Parallel()
+	proxies := func(r *gin.Engine) error { return r.SetTrustedProxies([]string{"10.0.0.0/8"}) }
+	platform := func(r *gin.Engine) error { r.TrustedPlatform = "x-client"; return r.SetTrustedProxies(nil) }
+	for name, row := range map[string]struct {
+		set           func(*gin.Engine) error
+		from          string
+		header, value string
+		named         bool
+	}{
+		"IPv4":                            {proxies, "10.0.0.1:1", "X-Forwarded-For", "203.0.113.7:5678", true},
+		"IPv6":                            {proxies, "10.0.0.1:1", "X-Forwarded-For", "[2001:db8::7]:5678", true},
+		"IPv6 in brackets without a port": {proxies, "10.0.0.1:1", "X-Forwarded-For", "[2001:db8::7]", true},
+		"before another proxy":            {proxies, "10.0.0.1:1", "X-Forwarded-For", "203.0.113.7:5678, 10.0.0.2:1", true},
+		"another header":                  {proxies, "10.0.0.1:1", "X-Real-Ip", "203.0.113.7:5678", true},
+		"a platform's header":             {platform, "192.0.2.1:1", "X-Client", "203.0.113.7:5678", true},
+		"none":                            {proxies, "10.0.0.1:1", "X-Forwarded-For", "2001:db8::7, 10.0.0.2", false},
+		"what a client has sent before":   {proxies, "10.0.0.1:1", "X-Forwarded-For", "203.0.113.9:5678, 203.0.113.7", false},
+		"of a client past the proxy":      {proxies, "192.0.2.1:1", "X-Forwarded-For", "203.0.113.7:5678", false},
+		"past the platform":               {platform, "192.0.2.1:1", "X-Forwarded-For", "203.0.113.7:5678", false},
+		"no address":                      {proxies, "10.0.0.1:1", "X-Forwarded-For", "host:1, [x], [, :, ]:1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter, log := loggedLocal(t)
+			r := gin.New()
+			require.NoError(t, row.set(r))
+			r.GET("/", limiter.Handler("minute", ginlimit.PerMinute(9)), limiter.Handler("hour", ginlimit.PerHour(9)))
+			for range 3 {
+				testkit.Get(r, "/", testkit.From(row.from), testkit.With(row.header, row.value))
+			}
+			lines := strings.Count(log.String(), "ginlimit: Gin cannot read "+row.header+", as its addresses have ports; ")
+			require.Equal(t, row.named, lines == 1, log.String())
+			require.NotContains(t, log.String(), "203.0.113.7")
+		})
 	}
 }
 
