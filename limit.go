@@ -14,8 +14,8 @@ import (
 //
 // By default it is a token bucket, which holds Burst tokens, starts full, and regains Rate tokens
 // per Period, evenly spread. [Limit.WithAlgorithm] chooses a window, which has no Burst of its own.
-// With a Calendar it is a quota of Rate for each of its periods. A Rate below zero is unlimited and
-// never counted. A Rate of zero, with a Period or a Calendar, prohibits: every request is denied.
+// With a Calendar it is a quota of Rate for each of its periods. A Rate of -1 is unlimited and never
+// counted, and one below is an error. A Rate of zero, with a Period or a Calendar, prohibits: every request is denied.
 // The zero Limit is an error; a [Result] of a request for which no limit was checked has it.
 //
 // A Limit is a [PolicyOption]: it adds a limit to a policy.
@@ -31,6 +31,8 @@ type Limit struct {
 const (
 	day      = 24 * time.Hour
 	maxSlots = 1 << 20
+	// unlimitedRate is how tables of quotas have it.
+	unlimitedRate = -1
 )
 
 // Per returns a limit of rate per period.
@@ -49,7 +51,7 @@ func PerHour(rate int) Limit { return Limit{Rate: rate, Period: time.Hour} }
 func PerDay(rate int) Limit { return Limit{Rate: rate, Period: day} }
 
 // Unlimited returns a limit that allows everything and counts nothing.
-func Unlimited() Limit { return Limit{Rate: -1} }
+func Unlimited() Limit { return Limit{Rate: unlimitedRate} }
 
 // Prohibited returns a limit that denies everything: zero per second.
 func Prohibited() Limit { return PerSecond(0) }
@@ -111,6 +113,8 @@ func (l Limit) validate() error {
 		reason = fmt.Sprintf("in flight: want 1 to %d", maxSlots)
 	case l.InFlight > 0:
 		return nil
+	case l.Rate < unlimitedRate:
+		reason = "the rate is negative; -1 is unlimited"
 	case l.Algorithm > SlidingWindow:
 		reason = "no such algorithm; want TokenBucket, FixedWindow or SlidingWindow"
 	case l.Calendar != Calendar{}:

@@ -25,12 +25,13 @@ const (
 // number of whole days, and any span of that length: d is any 24 hours. For s, m and h there are
 // words, as in "10/sec", "5/15min" and "100/hour". A calendar is calendar-day, week or month; its
 // first day, by default monday or 1, and its zone, by default UTC, may be left out. As people mean
-// either by a day, the words day and days are errors. A rate below zero is unlimited and a rate of
-// zero prohibits, as in [Limit]; so does "prohibited". An error wraps [ErrInvalidArgument].
+// either by a day, the words day and days are errors. A rate of -1 is unlimited and a rate of zero
+// prohibits, as in [Limit]; so does "prohibited". An error wraps [ErrInvalidArgument], and offers
+// what the text may mean.
 func ParseLimit(s string) (Limit, error) {
 	l, err := parseLimit(s)
 	if err != nil {
-		return Limit{}, fmt.Errorf("%w: %.64q: %w", ErrInvalidArgument, s, err)
+		return Limit{}, fmt.Errorf("%w: %.64q: %w%s", ErrInvalidArgument, s, err, meant(s))
 	}
 	if err := l.check(); err != nil {
 		return Limit{}, err

@@ -91,6 +91,23 @@ type names struct {
 	warned     map[string]bool            // names that algorithms has
 	rooms      map[namedPeriod][]room     // different ones
 	roomCount  int                        // of rooms, at most maxNames
+	plans      map[string]bool            // names of [Plans]; at most maxNames
+}
+
+// addPlans remembers the name of Plans, or returns an error if others have it.
+func (n *names) addPlans(name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.plans[name] {
+		return invalid("NewPlans: the limiter has plans named %q already; give one of them another name", name)
+	}
+	if n.plans == nil {
+		n.plans = map[string]bool{}
+	}
+	if len(n.plans) < maxNames {
+		n.plans[name] = true
+	}
+	return nil
 }
 
 // writtenAt returns the source line of a function. The compiler may copy a function literal, so its

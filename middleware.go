@@ -203,14 +203,17 @@ func (p *Policy) fail(c *gin.Context, why failure) {
 }
 
 // logFault logs, once in a while, why there is no decision if the application is at fault. The line
-// omits the error's text, which may name a client.
+// omits the error's text, which may name a client, but for limits that cannot be used.
 func (p *Policy) logFault(c *gin.Context, why failure) {
 	if ErrorStatus(why.err) != http.StatusInternalServerError || !p.faults.Allow() {
 		return
 	}
 	ctx := c.Request.Context()
-	p.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost",
-		"name", p.name, "route", c.FullPath(), "reason", why.reason(ctx, Result{}))
+	args := []any{"name", p.name, "route", c.FullPath(), "reason", why.reason(ctx, Result{})}
+	if bad := (*unusable)(nil); errors.As(why.err, &bad) && len(bad.limits) > 0 {
+		args = append(args, "limits", bad.text())
+	}
+	p.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost", args...)
 }
 
 // FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc]

@@ -59,7 +59,8 @@ var errNoPlans = fmt.Errorf("%w: the plans were not made by NewPlans", ErrUnavai
 // as long. A client that does not come again leaves Redis after life.
 //
 // Plans of one Redis and prefix with different sources need different names. The error joins all
-// errors: no name, a nil source, a life below a second.
+// errors: no name, a nil source, a life below a second; or it says that the limiter has plans of that
+// name already.
 func (l *Limiter) NewPlans(name string, life time.Duration,
 	source func(ctx context.Context, client string) ([]Limit, error)) (*Plans, error) {
 	if l == nil || l.engine == nil {
@@ -70,6 +71,9 @@ func (l *Limiter) NewPlans(name string, life time.Duration,
 	c.require(life >= time.Second, "NewPlans: a life of %s; want at least a second", life)
 	c.require(source != nil, "NewPlans: the source is nil")
 	if err := errors.Join(c.errs...); err != nil {
+		return nil, err
+	}
+	if err := l.names.addPlans(name); err != nil {
 		return nil, err
 	}
 	return &Plans{plancache.New(plancache.Config[[]Limit]{
@@ -140,7 +144,7 @@ func checked(source func(context.Context, string) ([]Limit, error)) func(context
 			return nil, err
 		}
 		if _, err := newLimitSet(limits); err != nil {
-			return nil, err
+			return nil, &unusable{err, limits}
 		}
 		for _, limit := range limits {
 			if !limit.named() { // Redis keeps its text
@@ -181,8 +185,22 @@ func planUnavailable(err error) error {
 
 // planReason returns what the log says of an error of a source, or "" for its type.
 func planReason(err error) string {
+	if bad := (*unusable)(nil); errors.As(err, &bad) {
+		return "invalid argument: " + bad.text()
+	}
 	if errors.Is(err, ErrInvalidArgument) {
 		return "invalid argument"
 	}
 	return ""
 }
+
+// unusable is the error of limits that the application returned for a client. The log may name them.
+type unusable struct {
+	error
+	limits []Limit
+}
+
+func (u *unusable) Unwrap() error { return u.error }
+
+// text returns the limits, or the first of many.
+func (u *unusable) text() string { return fmt.Sprintf("%.200s", joinLimits(u.limits)) }

@@ -270,7 +270,7 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 		err = errors.Join(err, checkShared(limits))
 	}
 	if err != nil {
-		return nil, err
+		return nil, &unusable{err, limits}
 	}
 	if fresh.slots == 0 {
 		fresh.slots = p.limits.slots

@@ -69,6 +69,52 @@ func TestParseLimitRefuses(t *testing.T) {
 	}
 }
 
+// TestMistypedLimitsOfferWhatWasMeant, and others offer nothing.
+func TestMistypedLimitsOfferWhatWasMeant(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"60/h fixed window":           `did you mean "60/h fixed-window"?`,
+		"60/h fixed":                  `did you mean "60/h fixed-window"?`,
+		"60/h Sliding_Window":         `did you mean "60/h sliding-window"?`,
+		"60/m sliding":                `did you mean "60/m sliding-window"?`,
+		"60/m slidding-window":        `did you mean "60/m sliding-window"?`,
+		"60/m token bucket":           `did you mean "60/m"?`,
+		"60/m burts 5":                `did you mean "60/m burst 5"?`,
+		"60/m bursts 5 fixed":         "",
+		"unlimitted":                  `did you mean "unlimited"?`,
+		"Unlimited":                   `did you mean "unlimited"?`,
+		"prohibitted":                 `did you mean "0/s"?`,
+		"60 per minute":               `did you mean "60/m"?`,
+		"60 requests per minute":      `did you mean "60/m"?`,
+		"60 req/min":                  `did you mean "60/m"?`,
+		"100 / m":                     `did you mean "100/m"?`,
+		"60 an hour":                  `did you mean "60/h"?`,
+		"60 per 15 minutes":           `did you mean "60/15m"?`,
+		"60/minut":                    `did you mean "60/m"?`,
+		"500/calender-day":            `did you mean "500/calendar-day"?`,
+		"9/month in Europe/Berlin, 5": "",
+		"9 a month in Europe/Berlin":  `did you mean "9/month in Europe/Berlin"?`,
+		"4 inflight":                  `did you mean "4 in flight"?`,
+		"4 in-flight":                 `did you mean "4 in flight"?`,
+		"60/m, 1000/h":                `several limits; give each by itself: "60/m" and "1000/h"`,
+		"60/m; 1000/h and 4 inflight": `several limits; give each by itself: "60/m" and "1000/h" and "4 in flight"`,
+		"60/m,60/x":                   "",
+		"-60/m":                       "",
+		"":                            "",
+		"sixty":                       "",
+		"60 per day":                  "",
+	} {
+		_, err := ginlimit.ParseLimit(text)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, text)
+		if want == "" {
+			require.NotContains(t, err.Error(), "mean", text)
+			require.NotContains(t, err.Error(), "several", text)
+			continue
+		}
+		require.ErrorContains(t, err, want, text)
+	}
+}
+
 // TestADayMayBeEither, of 24 hours or the calendar's, so the text says which.
 func TestADayMayBeEither(t *testing.T) {
 	t.Parallel()
@@ -213,7 +259,10 @@ func TestHostileLimitsAreErrors(t *testing.T) {
 		{Rate: 1, Period: time.Millisecond + 1}, {Rate: 1, Period: time.Second, Burst: -1},
 		{Rate: 1, Period: time.Second, Burst: math.MinInt},
 		{Rate: math.MaxInt, Period: math.MaxInt64}, {Rate: 0, Period: -time.Second}, {Rate: -1, Period: -1},
-		{Rate: 0, Period: time.Second, Burst: -1}, {InFlight: -1},
+		{Rate: 0, Period: time.Second, Burst: -1}, {InFlight: -1}, {Rate: -1, Burst: -1},
+		{Rate: -2}, {Rate: -60, Period: time.Minute}, {Rate: math.MinInt, Period: time.Minute, Burst: 1},
+		{Rate: -2, Period: time.Minute, Algorithm: ginlimit.SlidingWindow},
+		ginlimit.PerCalendar(-2, ginlimit.CalendarDay(nil)),
 		{Rate: 1, Period: time.Second, InFlight: 1}, {Rate: -1, InFlight: 1},
 	}
 	if testkit.Has64Bits { // or these can be counted

@@ -90,6 +90,14 @@ func TestAllFaultsOfPlansAtOnce(t *testing.T) {
 	for _, fault := range []string{"the name is empty", "a life of 0s", "source is nil"} {
 		assert.ErrorContains(t, err, fault)
 	}
+	limiter, source := testkit.NewLocal(t), testkit.SingleLimit(testkit.NewSource().Ask)
+	for _, name := range []string{"plans", "others"} {
+		_, err = limiter.NewPlans(name, time.Minute, source)
+		require.NoError(t, err)
+	}
+	_, err = limiter.NewPlans("plans", time.Hour, source)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	require.ErrorContains(t, err, `plans named "plans"`)
 	_, err = new(ginlimit.Limiter).NewPlans("plans", time.Minute, testkit.SingleLimit(testkit.NewSource().Ask))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 }

@@ -35,14 +35,14 @@ func TestLogHoldsNothingOfTheSourcesError(t *testing.T) {
 	}
 	dial := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New(secret)}
 	for reason, source := range map[string]func(context.Context) (ginlimit.Limit, error){
-		"*fmt.wrapError":     fails(fmt.Errorf("user %s: %w", secret, dial)),
-		"*net.OpError":       fails(dial),
-		"*net.DNSError":      fails(&net.DNSError{Err: secret, Name: secret, IsTimeout: true}),
-		"*errors.joinError":  fails(errors.Join(errors.New(secret), io.EOF, context.DeadlineExceeded)),
-		"plans_test.refusal": fails(refusal(secret + " is not known")),
-		"panic":              func(context.Context) (ginlimit.Limit, error) { panic(secret) },
-		"goexit":             func(context.Context) (ginlimit.Limit, error) { runtime.Goexit(); panic("not reached") },
-		`"invalid argument"`: func(context.Context) (ginlimit.Limit, error) { return ginlimit.Limit{}, nil },
+		"*fmt.wrapError":           fails(fmt.Errorf("user %s: %w", secret, dial)),
+		"*net.OpError":             fails(dial),
+		"*net.DNSError":            fails(&net.DNSError{Err: secret, Name: secret, IsTimeout: true}),
+		"*errors.joinError":        fails(errors.Join(errors.New(secret), io.EOF, context.DeadlineExceeded)),
+		"plans_test.refusal":       fails(refusal(secret + " is not known")),
+		"panic":                    func(context.Context) (ginlimit.Limit, error) { panic(secret) },
+		"goexit":                   func(context.Context) (ginlimit.Limit, error) { runtime.Goexit(); panic("not reached") },
+		`"invalid argument: none"`: func(context.Context) (ginlimit.Limit, error) { return ginlimit.Limit{}, nil },
 		"timeout": func(ctx context.Context) (ginlimit.Limit, error) {
 			<-ctx.Done()
 			return ginlimit.Limit{}, fmt.Errorf("user %s: %w", secret, ctx.Err())

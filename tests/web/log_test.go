@@ -76,26 +76,29 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 	for name, row := range map[string]struct {
 		options options
 		reason  string // "" is no line
+		named   string // what the line ends with
 	}{
-		"no key":                    {options{hour, key("", nil)}, "no_key"},
-		"no address":                {options{hour}, "no_key"},
-		"no parameter in the route": {options{hour, ginlimit.WithKey(ginlimit.ByParam("id"))}, "no_key"},
+		"no key":                    {options{hour, key("", nil)}, "no_key", ""},
+		"no address":                {options{hour}, "no_key", ""},
+		"no parameter in the route": {options{hour, ginlimit.WithKey(ginlimit.ByParam("id"))}, "no_key", ""},
 		"no address for a list": {options{hour, ginlimit.WithAllowList(netip.MustParsePrefix(
-			"203.0.113.0/24")), key(client, nil)}, "no_key"},
-		"a key function fails":       {options{hour, key(client, errOwn)}, "key_func"},
-		"a limit function fails":     {options{key(client, nil), limits(errOwn)}, "limit_func"},
-		"no limits":                  {options{key(client, nil), limits(nil)}, "invalid_argument"},
-		"a dry run":                  {options{hour, key("", nil), ginlimit.WithDryRun()}, "no_key"},
-		"a handler that answers 500": {options{hour, key("", nil), answers(500)}, "no_key"},
-		"a handler that does not":    {options{hour, key("", nil), answers(401)}, ""},
-		"a malformed key":            {options{hour, key("", ginlimit.ErrBadRequest)}, ""},
+			"203.0.113.0/24")), key(client, nil)}, "no_key", ""},
+		"a key function fails":   {options{hour, key(client, errOwn)}, "key_func", ""},
+		"a limit function fails": {options{key(client, nil), limits(errOwn)}, "limit_func", ""},
+		"no limits":              {options{key(client, nil), limits(nil)}, "invalid_argument", ""},
+		"two limits of a period": {options{key(client, nil), testkit.LimitsFrom(hour, hour.WithBurst(7))},
+			"invalid_argument", `,"limits":"1000/h, 1000/h burst 7"`},
+		"a dry run":                  {options{hour, key("", nil), ginlimit.WithDryRun()}, "no_key", ""},
+		"a handler that answers 500": {options{hour, key("", nil), answers(500)}, "no_key", ""},
+		"a handler that does not":    {options{hour, key("", nil), answers(401)}, "", ""},
+		"a malformed key":            {options{hour, key("", ginlimit.ErrBadRequest)}, "", ""},
 		"a negative cost": {options{hour, key(client, nil),
-			ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "invalid_argument"},
-		"a malformed key in a dry run":        {options{hour, key("", ginlimit.ErrBadRequest), ginlimit.WithDryRun()}, ""},
-		"plans are unavailable, answered 500": {options{key(client, nil), limits(ginlimit.ErrUnavailable), answers(500)}, ""},
-		"an unknown client":                   {options{key(client, nil), limits(ginlimit.ErrUnknownClient)}, ""},
-		"plans are unavailable":               {options{key(client, nil), limits(ginlimit.ErrUnavailable)}, ""},
-		"a decision":                          {options{hour, key(client, nil)}, ""},
+			ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "invalid_argument", ""},
+		"a malformed key in a dry run":        {options{hour, key("", ginlimit.ErrBadRequest), ginlimit.WithDryRun()}, "", ""},
+		"plans are unavailable, answered 500": {options{key(client, nil), limits(ginlimit.ErrUnavailable), answers(500)}, "", ""},
+		"an unknown client":                   {options{key(client, nil), limits(ginlimit.ErrUnknownClient)}, "", ""},
+		"plans are unavailable":               {options{key(client, nil), limits(ginlimit.ErrUnavailable)}, "", ""},
+		"a decision":                          {options{hour, key(client, nil)}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +130,7 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 					_, rest, _ := strings.Cut(line, `,"level":`)
 					require.Equal(t,
 						fmt.Sprintf(`"WARN","msg":"ginlimit: the application gives a request no usable key, limits or cost",`+
-							`"name":"search","route":"/users/:user","reason":%q}`, row.reason), rest)
+							`"name":"search","route":"/users/:user","reason":%q%s}`, row.reason, row.named), rest)
 				}
 			})
 		})
