@@ -74,19 +74,7 @@ func (l *log) merge() []logEntry {
 
 // shrinkLogLocked merges the entries of the longest log in a sample.
 func (s *shard) shrinkLogLocked(now int64) {
-	var longest *entry
-	sampled := 0
-	for _, w := range s.buckets {
-		if w.log == nil {
-			continue
-		}
-		if longest == nil || w.log.room() > longest.log.room() {
-			longest = w
-		}
-		if sampled++; sampled == sample {
-			break
-		}
-	}
+	longest := s.largestLocked(func(e *entry) int { return e.log.room() })
 	if s.expireLocked(longest, now); longest.log == nil {
 		return
 	}

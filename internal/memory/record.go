@@ -6,8 +6,14 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// recordSuffix ends the ID of a bucket's record.
-const recordSuffix = ":back"
+const (
+	// recordSuffix ends the ID of a bucket's record.
+	recordSuffix = ":back"
+	// maxRecords limits the memory of all records of a store, in give-backs of 32 bytes: 16 MiB. When it
+	// is used up, the longest of a few records merges its give-backs in pairs, so that less may be given
+	// back later. That is two for each bucket, so a record keeps one.
+	maxRecords = 2 * MaxBuckets
+)
 
 // record notes what left a bucket other than by draining; see decide.lua. It expires when no
 // earlier call has tokens left to give back.
@@ -20,6 +26,14 @@ type record struct {
 // giveBack is what was given back in a millisecond: its units, the age of the oldest of them, and
 // the units that a reset removed.
 type giveBack struct{ at, given, age, reset int64 }
+
+// room returns a record's part of maxRecords.
+func (c *record) room() int {
+	if c == nil {
+		return 0
+	}
+	return cap(c.times)
+}
 
 func (r *request) recordID(i int) id { return id{string(r.key), r.buckets[i].ID + recordSuffix} }
 
@@ -62,6 +76,7 @@ func (s *shard) recordLocked(r *request, i int, given, reset, drained int64) {
 	if e == nil {
 		e = s.newEntryLocked(r, id)
 	}
+	s.recorded -= e.record.room()
 	if e.record == nil || e.full <= r.now {
 		e.full, e.record = r.now, &record{start: r.now, drain: drain}
 	}
@@ -86,6 +101,12 @@ func (s *shard) recordLocked(r *request, i int, given, reset, drained int64) {
 		age = 0
 	}
 	c.add(giveBack{r.now - c.start, given, age, reset}, max(1, horizon/bucket.RecordSpans))
+	for s.recorded += c.room(); s.recorded > maxRecords/shards; {
+		longest := s.largestLocked(func(e *entry) int { return e.record.room() }).record
+		s.recorded -= longest.room()
+		longest.merge()
+		s.recorded += longest.room()
+	}
 	if token {
 		units := int64(0)
 		for _, g := range c.times {
@@ -99,18 +120,33 @@ func (s *shard) recordLocked(r *request, i int, given, reset, drained int64) {
 // add adds a give-back. Give-backs in one span are merged into the latest.
 func (c *record) add(g giveBack, span int64) {
 	if n := len(c.times); n > 0 && c.times[n-1].at/span == g.at/span && c.times[n-1].reset+g.reset == 0 {
-		last := &c.times[n-1]
-		oldest := min(last.at-last.age, g.at-g.age)
-		*last = giveBack{g.at, last.given + g.given, g.at - oldest, last.reset + g.reset}
+		c.times[n-1] = c.times[n-1].with(g)
 		return
 	}
 	if c.times = append(c.times, g); len(c.times) <= bucket.MaxRecordTimes {
 		return
 	}
-	first, second := c.times[0], &c.times[1]
-	oldest := min(first.at-first.age, second.at-second.age)
-	*second = giveBack{second.at, first.given + second.given, second.at - oldest, first.reset + second.reset}
+	c.times[1] = c.times[0].with(c.times[1])
 	c.times = slices.Delete(c.times, 0, 1)
+}
+
+// with returns a give-back and a later one as one, at the time of the later.
+func (g giveBack) with(later giveBack) giveBack {
+	oldest := min(g.at-g.age, later.at-later.age)
+	return giveBack{later.at, g.given + later.given, later.at - oldest, g.reset + later.reset}
+}
+
+// merge merges each two give-backs into the later one.
+func (c *record) merge() {
+	merged := make([]giveBack, 0, (len(c.times)+1)/2)
+	for pair := range slices.Chunk(c.times, 2) {
+		g := pair[0]
+		if len(pair) == 2 {
+			g = g.with(pair[1])
+		}
+		merged = append(merged, g)
+	}
+	c.times = merged
 }
 
 // claimedLocked returns how many units of a call may still be given back.

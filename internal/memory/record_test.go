@@ -107,3 +107,26 @@ func TestNothingIsGivenBackTwice(t *testing.T) {
 		})
 	}
 }
+
+// TestRecordsAreBounded: beyond the bound they merge, and nothing is given back twice because of that.
+func TestRecordsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const clients = 1500
+		c, b := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 1000, 1000*time.Second)
+		for range 2 * bucket.RecordSpans {
+			for i := range clients {
+				c.take(i, b)
+				c.do(i, b, bucket.Op{Verb: bucket.Give, N: 1, Records: bucket.WithRecords})
+				c.take(i, b)
+			}
+			time.Sleep(2000 * time.Second / bucket.RecordSpans)
+			require.LessOrEqual(t, c.recorded, maxRecords/shards)
+		}
+		room := 0
+		for _, e := range c.buckets {
+			room += e.record.room()
+		}
+		require.Equal(t, room, c.recorded)
+	})
+}

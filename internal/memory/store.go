@@ -31,8 +31,11 @@ type shard struct {
 	mu      sync.Mutex
 	max     int // the most buckets it holds
 	buckets map[id]*entry
-	logged  int    // the room of all logs
 	spare   *entry // a removed entry, to reuse its memory
+
+	logged   int // the room of all logs
+	recorded int // the room of all records
+	tenants  int // that hold something or are blocked
 }
 
 type id struct{ key, bucket string }
@@ -69,6 +72,19 @@ func (r *request) id(i int) id {
 		return id{string(r.key), b.ID + r.Tenant.Name}
 	}
 	return id{string(r.key), b.ID}
+}
+
+// uses reports whether an entry is one that the request finds or changes.
+func (r *request) uses(entry id) bool {
+	if entry.key != string(r.key) {
+		return false
+	}
+	for i := range r.buckets {
+		if entry == r.id(i) || entry == r.recordID(i) || entry == r.resetID(i) {
+			return true
+		}
+	}
+	return false
 }
 
 // New returns a store for the given number of buckets. Beyond that, it evicts the buckets that are
@@ -264,7 +280,7 @@ func (s *shard) newEntryLocked(r *request, id id) *entry {
 }
 
 // makeRoomLocked removes the expired entries of a sample. If there is still no room, it evicts the
-// sample's entry that expires soonest, whose client gains the least. It spares the request's key.
+// sample's entry that expires soonest, whose client gains the least. It spares what the request uses.
 func (s *shard) makeRoomLocked(r *request) {
 	var (
 		soonest id
@@ -272,8 +288,10 @@ func (s *shard) makeRoomLocked(r *request) {
 		sampled int
 	)
 	for id, e := range s.buckets { // in random order
+		if r.uses(id) {
+			continue
+		}
 		switch ends := e.ends(); {
-		case id.key == string(r.key):
 		case ends <= r.now:
 			s.forgetLocked(id)
 		case soonest.key == "" || ends < first:
@@ -288,10 +306,30 @@ func (s *shard) makeRoomLocked(r *request) {
 	}
 }
 
+// largestLocked returns the entry of the largest size in a sample of those that have one, or nil.
+func (s *shard) largestLocked(size func(*entry) int) (largest *entry) {
+	most, sampled := 0, 0
+	for _, e := range s.buckets {
+		n := size(e)
+		if n == 0 {
+			continue
+		}
+		if n > most {
+			largest, most = e, n
+		}
+		if sampled++; sampled == sample {
+			break
+		}
+	}
+	return largest
+}
+
 // forgetLocked removes an entry, if there is one.
 func (s *shard) forgetLocked(id id) {
 	if e := s.buckets[id]; e != nil {
 		s.logged -= e.log.room()
+		s.recorded -= e.record.room()
+		s.tenants -= e.tenants.known()
 		delete(s.buckets, id)
 		*e = entry{}
 		s.spare = e

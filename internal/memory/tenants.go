@@ -7,9 +7,10 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// maxTenants bounds how many tenants of a bucket hold something, and how many are blocked. Beyond that,
-// all are forgotten.
-const maxTenants = 1 << 16
+// maxTenants limits how many tenants of all buckets hold something or are blocked; each takes some 110
+// bytes. Beyond that, the bucket with the most tenants of a few forgets them. One bucket has at most
+// those of a shard, 8,192.
+const maxTenants = 1 << 18
 
 // tenants is what the tenants of a bucket hold. See bucket.Shares.
 type tenants struct {
@@ -18,6 +19,15 @@ type tenants struct {
 	byName       map[string]*holder // the same
 	blocks       map[string]int64   // the millisecond at which the block of a tenant ends
 	blocked      int64              // until which a tenant is blocked
+	counted      int                // how many of them the shard counts
+}
+
+// known returns how many tenants the shard counts.
+func (t *tenants) known() int {
+	if t == nil {
+		return 0
+	}
+	return t.counted
 }
 
 // holder is a tenant that holds something. One without a name holds what no tenant has charged.
@@ -45,6 +55,7 @@ func (s *shard) tenantsLocked(r *request, i int) *tenants {
 // blocked.
 func (s *shard) keepTenantsLocked(r *request, i int, t *tenants) {
 	limit, e := s.buckets[r.id(r.limitOf(i))], s.entryLocked(r, i)
+	s.tenants -= e.tenants.known()
 	e.tenants, e.full, e.block = t, 0, 0
 	if limit != nil {
 		e.full = limit.full
@@ -53,8 +64,14 @@ func (s *shard) keepTenantsLocked(r *request, i int, t *tenants) {
 		clear(t.blocks)
 	}
 	e.block = t.blocked
-	if e.ends() <= r.now {
+	t.counted = len(t.byFinish) + len(t.blocks)
+	if s.tenants += t.counted; e.ends() <= r.now {
 		s.forgetLocked(r.id(i))
+	}
+	for s.tenants > maxTenants/shards {
+		most := s.largestLocked(func(e *entry) int { return e.tenants.known() }).tenants
+		s.tenants -= most.counted
+		*most = tenants{} // now no tenant has charged what is missing from the bucket
 	}
 }
 
@@ -91,7 +108,7 @@ func (s *shard) changeTenantsLocked(r *request, i int, charges int64) {
 		if t == nil {
 			t = new(tenants)
 		}
-		if t.blocks == nil || len(t.blocks) >= maxTenants {
+		if t.blocks == nil || len(t.blocks) >= maxTenants/shards {
 			t.blocks = map[string]int64{}
 		}
 		ends := max(t.blocks[r.Tenant.Name], r.now+r.N)
@@ -234,8 +251,8 @@ func (t *tenants) set(name string, found *bucket.Shares, b *bucket.Bucket, befor
 		t.add(&holder{name, of.Finish, of.Held})
 	}
 	t.sum = of.Sum
-	if forgotten || len(t.byFinish) > maxTenants {
-		*t = tenants{blocks: t.blocks, blocked: t.blocked}
+	if forgotten || len(t.byFinish) > maxTenants/shards {
+		*t = tenants{blocks: t.blocks, blocked: t.blocked, counted: t.counted}
 		t.add(&holder{"", b.Unnamed(after), 1})
 	}
 }

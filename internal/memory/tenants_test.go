@@ -57,18 +57,65 @@ func TestTenantsAreKeptUntilNothingIsLeft(t *testing.T) {
 // TestVeryManyTenantsAreForgotten, as a process bounds its memory: then what is missing is nobody's.
 func TestVeryManyTenantsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const most = maxTenants / shards
 		s, limit := New(MaxBuckets), newBucket(t, bucket.Token, 1<<18, time.Second)
 		one := bucket.Op{Verb: bucket.Take, Charges: 1, N: 1}
-		for i := range maxTenants {
+		for i := range most {
 			takeShare(s, fmt.Sprint("tenant ", i), limit, one)
 		}
-		require.Equal(t, maxTenants, tenantsKept(s))
+		require.Equal(t, most, tenantsKept(s))
 		takeShare(s, "one more", limit, one)
 		require.Equal(t, 1, tenantsKept(s))
 		found, share := takeShare(s, "tenant 1", limit, bucket.Peek(1))
-		require.EqualValues(t, (maxTenants+1)*limit.Cost, found.Level)
+		require.EqualValues(t, (most+1)*limit.Cost, found.Level)
 		require.Equal(t, bucket.Shares{
-			Sum: (maxTenants + 1) * bucket.Parts, Weights: 1, Finish: bucket.NoFinish, Weight: 1,
+			Sum: (most + 1) * bucket.Parts, Weights: 1, Finish: bucket.NoFinish, Weight: 1,
 		}, *share.Shares)
 	})
+}
+
+// TestTenantsOfManyBucketsAreBounded: beyond the bound, the bucket with the most forgets its tenants.
+func TestTenantsOfManyBucketsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most, few = maxTenants / shards, 100
+		c, limit := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 1<<18, time.Hour)
+		take := func(client, tenant int) {
+			c.store.Do(c.key(client), []bucket.Bucket{limit, bucket.NewTenants(&limit)}, bucket.Op{
+				Verb: bucket.Take, Charges: 1, N: 1, Tenant: bucket.Tenant{Name: fmt.Sprint(tenant), Weight: 1},
+			}, make([]bucket.State, 2))
+		}
+		for tenant := range most - 3*few {
+			take(0, tenant)
+		}
+		for client := range 4 {
+			for tenant := range few {
+				take(1+client, tenant)
+			}
+		}
+		require.Equal(t, 4*few, tenantsKept(c.store))
+		require.Equal(t, 4*few, c.tenants)
+	})
+}
+
+// TestTenantsOfOneKeyTakeNoMoreEntries than other clients: neither resets nor bans of invented tenants.
+func TestTenantsOfOneKeyTakeNoMoreEntries(t *testing.T) {
+	t.Parallel()
+	for name, op := range map[string]bucket.Op{
+		"bans":   {Verb: bucket.Take, Charges: 1, N: 2, Bans: bucket.AllBans},
+		"resets": {Verb: bucket.Reset},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, limit := New(shards*64), newBucket(t, bucket.Token, 1, time.Hour)
+				buckets := []bucket.Bucket{limit, bucket.NewTenants(&limit), bucket.NewBan(1000, 1000)}
+				for i := range 1000 {
+					op.Tenant = bucket.Tenant{Name: fmt.Sprint(i), Weight: 1}
+					s.Do([]byte("k"), buckets, op, make([]bucket.State, 3))
+					require.LessOrEqual(t, s.Len(), 64)
+				}
+			})
+		})
+	}
 }
