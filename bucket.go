@@ -351,9 +351,12 @@ func (s *limitSet) checkBlockable(d time.Duration) error {
 // leave reserves tokens of each limit for others. The first limit that holds no more prohibits.
 func (s *limitSet) leave(floor int) {
 	if i := s.rules.Leave(int64(floor)); i >= 0 {
-		s.prohibited, s.limits = s.limits[i], nil
+		s.prohibit(i)
 	}
 }
+
+// prohibit follows the rules, which deny everything because of a limit.
+func (s *limitSet) prohibit(limit int) { s.prohibited, s.limits = s.limits[limit], nil }
 
 // sourceOf returns a Source by its name in this package.
 func sourceOf(e *engine.Engine, source engine.Source) Source {

@@ -111,8 +111,6 @@ func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
 	}
 	p.limits, err = p.newLimits(name, fieldName, limits, nil, cfg.floor)
 	errs = append(errs, err)
-	require(!p.limits.rules.Prohibits() || p.limits.prohibited.Rate == 0,
-		"WithFloor(%d) leaves nothing of %s", cfg.floor, p.limits.prohibited)
 	if slices.ContainsFunc(limits, func(l Limit) bool { return l.Algorithm == SlidingWindow }) {
 		require(p.lease == 0 || !own("WithLease"),
 			"WithLease: a SlidingWindow has no leases, as a token counts from when it was used")
@@ -126,6 +124,11 @@ func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
 		p.lease = 0 // its requests have none, and its burst need not be smaller
 	}
 	p.guard(p.limits, nil)
+	nothing := "WithFloor(%d) leaves nothing of %s"
+	if p.lease > 0 {
+		nothing += ", of whose burst WithLease keeps a part: make either smaller"
+	}
+	require(!p.limits.rules.Prohibits() || p.limits.prohibited.Rate == 0, nothing, cfg.floor, p.limits.prohibited)
 	p.identities, err = p.newIdentities()
 	errs = append(errs, err)
 	require(p.queue == 0 || !own("WithQueue") || p.counts(), "WithQueue: there is nothing to wait for")
@@ -214,8 +217,8 @@ func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []strin
 	return s, err
 }
 
-// guard completes a set of the policy's limits with its ban and slots, and with its share without
-// Redis. In the header fields its slots get no name that is taken.
+// guard completes a set of the policy's limits with its ban and slots, what it keeps for leases, and
+// its share without Redis. In the header fields its slots get no name that is taken.
 func (p *Policy) guard(s *limitSet, taken []string) {
 	var ban *bucket.Bucket
 	if p.banFirst > 0 {
@@ -227,7 +230,11 @@ func (p *Policy) guard(s *limitSet, taken []string) {
 	}
 	s.rules.Guard(ban, p.slotsOf(s, taken))
 	if !p.limiter.engine.IsLocal() {
-		s.rules.AllowLeases(p.lease)
+		if i := s.rules.AllowLeases(p.lease); i >= 0 {
+			s.prohibit(i)
+			s.fields = nil
+			s.nameFields(p.fieldName, taken)
+		}
 	}
 	s.rules.KeepShare()
 }

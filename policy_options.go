@@ -131,8 +131,8 @@ func WithSettle(f func(*gin.Context) int) Option {
 // So batch jobs stop while people still get through: give both policies one name, the same limits
 // and key, and the batch jobs a floor. Remaining and RetryAfter are of the policy's own share, Limit
 // and the quota in the fields of the whole. A [Reservation] may be settled with tokens
-// of the floor. n is at least 0 and below each limit's Burst; for a client whose limit by
-// [WithLimitFunc] holds no more than n, the policy prohibits.
+// of the floor. n is at least 0 and below each limit's Burst, less what [WithLease] keeps of that; for
+// a client whose limit by [WithLimitFunc] holds no more, the policy prohibits.
 func WithFloor(n int) Option {
 	return setting(func(c *config) {
 		c.use("WithFloor")

@@ -16,7 +16,7 @@ const (
 // lease is how tokens of a set may be taken ahead. The zero lease takes none.
 type lease struct {
 	life     time.Duration   // for how long a process holds them
-	by       string          // names the lease bucket, also if the floor leaves it no use
+	by       string          // names the lease bucket
 	reserved int64           // tokens of each token bucket's burst that may be held, and are not taken otherwise
 	buckets  []bucket.Bucket // the limits and what is taken ahead of them; nil for windows
 }
@@ -27,15 +27,17 @@ type lease struct {
 //
 // The package lease says why no more is admitted. Let h be what all processes may take ahead at
 // once: a quarter of the smallest burst at most, and what the fastest limit regains within the life.
-// Then they take ahead 2h tokens in a life, and each bucket is decided by 2h tokens less.
-func (s *Set) AllowLeases(life time.Duration) {
+// Then they take ahead 2h tokens in a life, and each bucket is decided by 2h tokens less. If a limit
+// holds no more above the floor, which others of the name need whole, the set prohibits and counts
+// nothing; first is the index of that limit, else -1.
+func (s *Set) AllowLeases(life time.Duration) (first int) {
 	limits := s.Buckets(Limits)
 	if life <= 0 || !s.MayLease() {
-		return
+		return -1
 	}
 	if limits[0].Kind == bucket.FixedWindow {
 		s.lease.life = life
-		return
+		return -1
 	}
 	fastest, ahead := &limits[0], int64(bucket.MaxUnits)
 	for i := range limits {
@@ -49,19 +51,14 @@ func (s *Set) AllowLeases(life time.Duration) {
 	ms := ahead * fastest.Cost / fastest.Drain
 	life = min(life, time.Duration(ms-ms/1024-2)*time.Millisecond)
 	if ahead < leastAhead || life < leastLife {
-		return
+		return -1
 	}
 	bounds := bucket.NewAhead(fastest, ahead)
-	s.lease.reserved, s.lease.by = 2*ahead, fmt.Sprint(bounds.ID, " ", bounds.Cost, " ", bounds.Drain)
-	for i := range limits {
-		if limits[i].Burst <= s.lease.reserved { // the floor leaves as much already
-			return
-		}
+	if first = s.leave(2 * ahead); first < 0 {
+		by := fmt.Sprint(bounds.ID, " ", bounds.Cost, " ", bounds.Drain)
+		s.lease = lease{life: life, by: by, reserved: 2 * ahead, buckets: append(limits, bounds)}
 	}
-	for i := range limits {
-		limits[i].Leave(s.lease.reserved)
-	}
-	s.lease.life, s.lease.buckets = life, append(limits, bounds)
+	return first
 }
 
 // Reserved returns how many tokens of each token bucket's burst may be held, and are not taken

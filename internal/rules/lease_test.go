@@ -74,15 +74,14 @@ func TestAllowLeases(t *testing.T) {
 			[]bucket.Bucket{token(t, 100, 100, second), token(t, 6000, 6000, minute)},
 			0, ms(100), 10, ms(98), 0,
 		},
-		"a floor leaves as much":      {[]bucket.Bucket{token(t, 500, 500, second)}, 299, ms(200), 100, ms(198), 0},
-		"a floor that leaves too few": {[]bucket.Bucket{token(t, 500, 500, second)}, 300, ms(200), 0, 0, 0},
+		"a floor leaves as much": {[]bucket.Bucket{token(t, 500, 500, second)}, 299, ms(200), 100, ms(198), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, before := newSet(row.limits...), newSet(row.limits...)
 			require.Equal(t, -1, s.Leave(row.floor))
 			require.Equal(t, -1, before.Leave(row.floor))
-			s.AllowLeases(row.d)
+			require.Equal(t, -1, s.AllowLeases(row.d))
 			require.Equal(t, row.life, s.Life())
 			limits := before.Buckets(rules.Limits)
 			for i := range limits {
@@ -116,13 +115,20 @@ func least(buckets []bucket.Bucket) (least int) {
 // TestReserved is of the whole burst, whatever floor there is, so that policies of one name agree.
 func TestReserved(t *testing.T) {
 	t.Parallel()
-	for floor, want := range map[int64]time.Duration{0: ms(198), 1: ms(198), 299: ms(198), 300: 0, 499: 0} {
+	for _, floor := range []int64{0, 1, 299} {
 		s := newSet(token(t, 500, 500, second))
 		require.Equal(t, -1, s.Leave(floor))
-		s.AllowLeases(ms(200))
+		require.Equal(t, -1, s.AllowLeases(ms(200)))
 		reserved, _ := s.Reserved()
 		require.EqualValues(t, 200, reserved, floor)
-		require.Equal(t, want, s.Life(), floor)
+		require.Equal(t, ms(198), s.Life(), floor)
+	}
+	for _, floor := range []int64{300, 499} { // others may use no more than 300
+		s := newSet(token(t, 900, 900, second), token(t, 500, 500, second))
+		require.Equal(t, -1, s.Leave(floor))
+		require.Equal(t, 1, s.AllowLeases(ms(200)))
+		require.True(t, s.Prohibits())
+		require.Zero(t, s.Life())
 	}
 	small := newSet(token(t, 500, 7, second))
 	small.AllowLeases(ms(200))

@@ -90,8 +90,13 @@ func (s *Set) Leave(floor int64) (first int) {
 		return -1
 	}
 	s.floor = floor
+	return s.leave(floor)
+}
+
+// leave reserves tokens of each limit, the only resources as yet. See [Set.Leave].
+func (s *Set) leave(tokens int64) (first int) {
 	for i := range s.resources {
-		if s.resources[i].Burst <= floor {
+		if s.resources[i].Burst <= tokens {
 			var rule calendar.Rule
 			if s.calendars != nil {
 				rule = s.calendars[i]
@@ -103,7 +108,7 @@ func (s *Set) Leave(floor int64) (first int) {
 		}
 	}
 	for i := range s.resources {
-		s.resources[i].Leave(floor)
+		s.resources[i].Leave(tokens)
 	}
 	return -1
 }

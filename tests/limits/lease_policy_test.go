@@ -95,11 +95,31 @@ var (
 func TestAnyFloorKeepsTheSameRoom(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
-	for _, floor := range []int{0, 1, 299, 300, 400, 499} {
+	for floor, ok := range map[int]bool{0: true, 1: true, 299: true, 300: false, 400: false, 499: false} {
 		_, err := l.Policy("api", ginlimit.PerSecond(500), ginlimit.WithLease(200*time.Millisecond),
 			ginlimit.WithFloor(floor))
-		require.NoError(t, err, floor)
+		if require.Equal(t, ok, err == nil, floor); !ok {
+			require.ErrorContains(t, err, fmt.Sprintf("WithFloor(%d) leaves nothing of 500/s, "+
+				"of whose burst WithLease keeps a part: make either smaller", floor))
+		}
 	}
+}
+
+// TestADryRunWithSlotsKeepsNothingForLeases, as the policy in force does not.
+func TestADryRunWithSlotsKeepsNothingForLeases(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Hour))
+		opts := []ginlimit.PolicyOption{ginlimit.PerHour(100), ginlimit.InFlight(1000), testkit.ByUser()}
+		testkit.NewPolicy(t, l, "api", opts...)
+		trial := testkit.NewPolicy(t, l, "api", append(opts, ginlimit.WithDryRun())...)
+		var found ginlimit.Result
+		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
+		for i := range 101 {
+			testkit.Get(router, "/", testkit.User("alice"))
+			require.Equal(t, i < 100, found.Allowed, i)
+		}
+	})
 }
 
 // TestRoomIsComparedWithEveryPolicy of a name, and not with one that was never made.

@@ -108,6 +108,29 @@ func TestALeaseLeavesTheFloor(t *testing.T) {
 	}
 }
 
+// TestALeaseLeavesALargeFloor whole: who has that floor gets only what is above it and what the lease keeps.
+func TestALeaseLeavesALargeFloor(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		people := testkit.NewPolicy(t, l, "api", testkit.LeasePerMinute)
+		batch := testkit.NewPolicy(t, l, "api", ginlimit.WithFloor(leaseBurst-1), ginlimit.WithLimitFunc(
+			func(context.Context, string) ([]ginlimit.Limit, error) {
+				return []ginlimit.Limit{testkit.LeasePerMinute}, nil
+			}))
+		require.Equal(t, 1, admittedBy(t, batch))
+		require.Equal(t, leaseBurst-1, admittedBy(t, people))
+		batch = testkit.NewPolicy(t, l, "api", ginlimit.WithFloor(leaseBurst), ginlimit.WithLimitFunc(
+			func(context.Context, string) ([]ginlimit.Limit, error) {
+				return []ginlimit.Limit{testkit.LeasePerMinute}, nil
+			}))
+		r, err := batch.Allow(t.Context(), "another")
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.Result{
+			Limit: testkit.LeasePerMinute, Name: "api", RetryAfter: -1, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseNever,
+		}, r)
+	})
+}
+
 // TestALeaseOfACalendarQuota ends with its period: in each, processes with leases admit exactly the quota.
 func TestALeaseOfACalendarQuota(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
