@@ -21,6 +21,8 @@ const (
 	ways = 4
 	// stripes is how many stripes of keys record their last change.
 	stripes = 64
+	// sharedStripes is how many stripes of keys that tenants share record their last charge.
+	sharedStripes = 1024
 	// maxInterned is how many slices of buckets denials may share. Other slices are kept too,
 	// unshared.
 	maxInterned = 64
@@ -52,7 +54,8 @@ type Cache struct {
 	interned [maxInterned]atomic.Pointer[[]bucket.Bucket]
 
 	start   time.Time
-	changed [stripes]atomic.Int64 // the last change of the stripe's keys by this process, since start
+	changed [stripes]atomic.Int64       // the last change of the stripe's keys by this process, since start
+	charged [sharedStripes]atomic.Int64 // the last charge of the stripe's keys for a tenant, the same
 }
 
 // Subject identifies a denial: a key, its hash, the buckets of its limits and the cost.
@@ -117,7 +120,7 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 		return false
 	}
 	e := find(c.places(s.Hash), s)
-	if e == nil || s.Shared != 0 && c.changedSince(s.Shared, e.Sent) {
+	if e == nil || s.Shared != 0 && (c.changedSince(s.Shared, e.Sent) || c.isSince(e.Sent, c.chargesOf(s.Shared))) {
 		return false
 	}
 	now := time.Now()
@@ -265,13 +268,31 @@ func (c *Cache) Forget(key []byte, hash uint64, failed bool) {
 	if failed {
 		at += life
 	}
-	changed := &c.changed[hash%stripes]
-	for was := changed.Load(); was < int64(at) && !changed.CompareAndSwap(was, int64(at)); was = changed.Load() {
-	}
+	advance(&c.changed[hash%stripes], at)
 	c.Drop(key, hash)
 }
 
-// Drop forgets the denials of a key. A charge calls it, because it raises the level.
+// Charge forgets the denials of a tenant that Redis has just allowed a charge, and those of all other
+// tenants of the key that it shares: their waits are longer now.
+func (c *Cache) Charge(s Subject) {
+	if c == nil {
+		return
+	}
+	if s.Shared != 0 {
+		advance(c.chargesOf(s.Shared), max(1, time.Since(c.start)))
+	}
+	c.Drop(s.Key, s.Hash)
+}
+
+func (c *Cache) chargesOf(hash uint64) *atomic.Int64 { return &c.charged[hash%sharedStripes] }
+
+// advance sets a time unless it is later already.
+func advance(t *atomic.Int64, at time.Duration) {
+	for was := t.Load(); was < int64(at) && !t.CompareAndSwap(was, int64(at)); was = t.Load() {
+	}
+}
+
+// Drop forgets the denials of a key. A charge drops them, because it raises the level.
 func (c *Cache) Drop(key []byte, hash uint64) {
 	if c == nil {
 		return
@@ -286,8 +307,13 @@ func (c *Cache) Drop(key []byte, hash uint64) {
 
 // changedSince reports whether this process changed a key of the stripe since a time.
 func (c *Cache) changedSince(hash uint64, sent time.Time) bool {
-	changed := c.changed[hash%stripes].Load()
-	return changed > 0 && int64(sent.Sub(c.start)) <= changed
+	return c.isSince(sent, &c.changed[hash%stripes])
+}
+
+// isSince reports whether a time of this process is at or after another.
+func (c *Cache) isSince(sent time.Time, t *atomic.Int64) bool {
+	at := t.Load()
+	return at > 0 && int64(sent.Sub(c.start)) <= at
 }
 
 // Len returns how many denials are usable. It scans the whole table.

@@ -43,7 +43,15 @@ func TestDenialsOfTenants(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		c.Remember(a, denied(bucket.State{Level: 500}, full))
 		require.NotNil(t, c.lookup(a))
-		c.Drop(a.Key, a.Hash)
+		other := of("l\na", 3, 1, buckets)
+		other.Shared = shared + 1
+		time.Sleep(time.Millisecond)
+		c.Remember(other, denied(bucket.State{Level: 500}, full))
+		c.Charge(b) // so that a waits longer than it was told
 		require.Nil(t, c.lookup(a))
+		require.NotNil(t, c.lookup(other), "it shares another key")
+		time.Sleep(time.Millisecond)
+		c.Remember(a, denied(bucket.State{Level: 500}, full))
+		require.NotNil(t, c.lookup(a))
 	})
 }

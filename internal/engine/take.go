@@ -233,10 +233,7 @@ func denial(c *dispatch.Call) denycache.Subject {
 }
 
 // forgetDenial forgets what the deny cache knows of a call, which Redis has allowed.
-func (e *Engine) forgetDenial(c *dispatch.Call) {
-	s := denial(c)
-	e.denied.Drop(s.Key, s.Hash)
-}
+func (e *Engine) forgetDenial(c *dispatch.Call) { e.denied.Charge(denial(c)) }
 
 // isDenied reports whether a call is known to be denied, and if so sets its states.
 func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
