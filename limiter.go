@@ -158,7 +158,8 @@ type namedPeriod struct {
 
 // room is how many tokens of a limit's burst a policy keeps for leases.
 type room struct {
-	namedPeriod
+	namedPeriod        // its name is that of the keys
+	policy      string // its name
 	rate, burst int
 	tokens      int64
 	by          string // what bounds them
@@ -184,7 +185,7 @@ func (n *names) keepRooms(all []room) error {
 		if i := slices.IndexFunc(rooms, own.differs); i >= 0 {
 			errs = append(errs, invalid("policies named %q share the limit per %s, but keep %d and %d tokens of its "+
 				"burst for leases, or lease at other rates; give both the same limits and WithLease, or one of them "+
-				"another name", own.name, periodText(own.period), rooms[i].tokens, own.tokens))
+				"another name", own.policy, periodText(own.period), rooms[i].tokens, own.tokens))
 		}
 	}
 	if errs != nil {

@@ -189,7 +189,7 @@ func (p *Policy) rooms() (all []room) {
 			if limit.Algorithm == TokenBucket && limit.Period != 0 {
 				tokens, by := s.rules.Reserved()
 				key := namedPeriod{p.prefixOf(name), limit.Period}
-				all = append(all, room{key, limit.Rate, cmp.Or(limit.Burst, limit.Rate), tokens, by})
+				all = append(all, room{key, name, limit.Rate, cmp.Or(limit.Burst, limit.Rate), tokens, by})
 			}
 		}
 	}
