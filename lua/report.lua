@@ -15,9 +15,10 @@ local failed = {}
 
 -- unlocked makes a key writable where memory is full, and returns whether it could. Redis then
 -- denies SET unless the script has written before, so unlocked writes the TTL unchanged. Redis
--- keeps a client's slots for as long as their processes report them.
+-- keeps a client's slots for as long as their processes report them. Where nothing may be written,
+-- as on a replica, the script ends with that error.
 local function unlocked(key)
-  return try('PEXPIRE', key, call('PTTL', key)) == 1
+  return call('PEXPIRE', key, call('PTTL', key)) == 1
 end
 
 for i, key in ipairs(KEYS) do

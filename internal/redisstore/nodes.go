@@ -34,6 +34,7 @@ type nodes struct {
 	// would query a server on the caller's time.
 	reached  atomic.Bool
 	unrouted *dispatch.Dispatcher // for keys whose server is unknown
+	stale    staleConns
 
 	mu          sync.RWMutex // guards the fields below
 	dispatchers map[*redis.Client]*dispatch.Dispatcher
@@ -42,7 +43,7 @@ type nodes struct {
 }
 
 func newNodes(s *Store, timeout time.Duration) *nodes {
-	n := &nodes{store: s, timeout: timeout, dispatchers: map[*redis.Client]*dispatch.Dispatcher{}}
+	n := &nodes{store: s, timeout: timeout, stale: staleConns{timeout: timeout}, dispatchers: map[*redis.Client]*dispatch.Dispatcher{}}
 	server, t := dispatch.Server{Addr: fmt.Sprintf("%T", s.rdb)}, n.transport(nil)
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:
@@ -139,7 +140,7 @@ func (n *nodes) dispatcher(key *dispatch.Name) *dispatch.Dispatcher {
 // transport returns the transport to a server. Without a server, it serves keys whose server is
 // unknown.
 func (n *nodes) transport(node *redis.Client) *transport {
-	t := &transport{nodes: n}
+	t := &transport{nodes: n, node: node}
 	if node == nil {
 		return t
 	}
@@ -193,6 +194,7 @@ func (n *nodes) close() {
 		closed.Go(d.Close)
 	}
 	closed.Wait()
+	n.stale.background.Close(n.timeout + 2*staleGap)
 }
 
 // Stats sums the statistics of all servers.

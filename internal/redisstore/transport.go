@@ -19,6 +19,7 @@ import (
 // transport sends the batches of one dispatcher.
 type transport struct {
 	nodes *nodes
+	node  *redis.Client // the server; nil if unknown
 	// dial connects to a key's server as the client would; nil if the servers are unknown.
 	dial func(ctx context.Context, key string) (net.Conn, error)
 	// coalescing says how groups share commands; nil if they do not, because the keys' servers are
@@ -29,6 +30,9 @@ type transport struct {
 // Send implements [dispatch.Transport].
 func (t *transport) Send(ctx context.Context, b *dispatch.Batch) error {
 	err := t.nodes.store.send(ctx, b, t.coalescing)
+	for _, g := range b.Groups {
+		t.nodes.stale.note(t.node, g.Err)
+	}
 	if n := t.nodes; n.nodeForKey != nil && err == nil && !n.reached.Load() {
 		n.reached.Store(true)
 	}

@@ -19,8 +19,9 @@ type Proxy struct {
 
 	Swallowed atomic.Int64 // how often
 
-	mu    sync.Mutex
-	conns map[net.Conn]bool
+	server atomic.Pointer[string]
+	mu     sync.Mutex
+	conns  map[net.Conn]bool
 }
 
 // StartProxy starts a proxy of a server and returns its address.
@@ -29,6 +30,7 @@ func StartProxy(t *testing.T, server string) (*Proxy, string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	p := &Proxy{conns: map[net.Conn]bool{}}
+	p.Switch(server)
 	t.Cleanup(func() {
 		_ = l.Close()
 		p.CutAll()
@@ -39,15 +41,18 @@ func StartProxy(t *testing.T, server string) (*Proxy, string) {
 			if err != nil {
 				return
 			}
-			go p.serve(client, server)
+			go p.serve(client)
 		}
 	}()
 	return p, l.Addr().String()
 }
 
-func (p *Proxy) serve(client net.Conn, server string) {
+// Switch has new connections lead to another server. The others stay.
+func (p *Proxy) Switch(server string) { p.server.Store(&server) }
+
+func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
-	upstream, err := net.Dial("tcp", server)
+	upstream, err := net.Dial("tcp", *p.server.Load())
 	if err != nil || p.Cut.Load() {
 		return
 	}

@@ -1,0 +1,98 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+)
+
+// staleGap is how long after the idle connections the next ones are closed. Until then, those that
+// were in use have become idle.
+const staleGap = 100 * time.Millisecond
+
+// staleConns closes the idle connections of a client to a server that is no longer the master, because
+// another server may be at its address now. go-redis closes a connection only if READONLY answers
+// the first command of a pipeline. It keeps the others, which lead to the old server.
+type staleConns struct {
+	timeout    time.Duration
+	background dispatch.Background
+	closing    sync.Map // has a *redis.Client while its connections are closed
+}
+
+// isStale reports whether a reply means that another server may be the master at this address.
+func isStale(err error) bool {
+	return err != nil && (redis.IsReadOnlyError(err) || redis.IsMasterDownError(err) || redis.IsLoadingError(err) ||
+		redis.IsNoReplicasError(err))
+}
+
+// note notes the error of a client's command.
+func (s *staleConns) note(rdb *redis.Client, err error) {
+	if rdb == nil || !isStale(err) {
+		return
+	}
+	if _, closing := s.closing.LoadOrStore(rdb, true); closing || !s.background.Begin() {
+		return
+	}
+	go func() {
+		defer s.background.Done()
+		s.closeIdle(rdb)
+		<-time.After(staleGap)
+		s.closing.Delete(rdb)
+		s.closeIdle(rdb)
+	}()
+}
+
+// noteStale notes the error of a command to a key's server.
+
+// closeIdle closes the connections that are idle now.
+func (s *staleConns) closeIdle(rdb *redis.Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	rdb = rdb.WithTimeout(s.timeout) // it has none of the client's hooks
+	rdb.Options().Limiter = nil
+	stats := rdb.PoolStats()
+	for range stats.IdleConns {
+		if err := rdb.Process(ctx, newUnsendable(ctx)); !errors.Is(err, errUnsendable) {
+			return
+		}
+	}
+	if stats.PipelineStats == nil {
+		return
+	}
+	for range stats.PipelineStats.IdleConns { // pipelines have a pool of their own
+		pipe := rdb.Pipeline()
+		_ = pipe.Process(ctx, newUnsendable(ctx))
+		if _, err := pipe.Exec(ctx); !errors.Is(err, errUnsendable) {
+			return
+		}
+	}
+}
+
+const errUnsendable = fault("the connection is to be closed")
+
+// unsendable is an argument that go-redis cannot write. It then closes the connection, to which it
+// has written nothing.
+type unsendable struct{}
+
+// MarshalBinary implements [encoding.BinaryMarshaler].
+func (unsendable) MarshalBinary() ([]byte, error) { return nil, errUnsendable }
+
+func newUnsendable(ctx context.Context) redis.Cmder {
+	c := &command{Cmder: redis.NewStatusCmd(ctx, "ping", unsendable{})}
+	c.SetStepCount(1)
+	return c
+}
+
+// noteStale notes the error of a command to a key's server.
+func (n *nodes) noteStale(key *dispatch.Name, err error) {
+	rdb, _ := n.store.rdb.(*redis.Client)
+	if n.nodeForKey != nil && isStale(err) {
+		rdb, _ = n.nodeForKey(context.Background(), key.String())
+	}
+	n.stale.note(rdb, err)
+}
