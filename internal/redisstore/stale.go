@@ -48,6 +48,13 @@ func (s *staleConns) note(rdb *redis.Client, err error) {
 }
 
 // noteStale notes the error of a command to a key's server.
+func (n *nodes) noteStale(key *dispatch.Name, err error) {
+	rdb, _ := n.store.rdb.(*redis.Client)
+	if n.nodeForKey != nil && isStale(err) {
+		rdb, _ = n.nodeForKey(context.Background(), key.String())
+	}
+	n.stale.note(rdb, err)
+}
 
 // closeIdle closes the connections that are idle now.
 func (s *staleConns) closeIdle(rdb *redis.Client) {
@@ -86,13 +93,4 @@ func newUnsendable(ctx context.Context) redis.Cmder {
 	c := &command{Cmder: redis.NewStatusCmd(ctx, "ping", unsendable{})}
 	c.SetStepCount(1)
 	return c
-}
-
-// noteStale notes the error of a command to a key's server.
-func (n *nodes) noteStale(key *dispatch.Name, err error) {
-	rdb, _ := n.store.rdb.(*redis.Client)
-	if n.nodeForKey != nil && isStale(err) {
-		rdb, _ = n.nodeForKey(context.Background(), key.String())
-	}
-	n.stale.note(rdb, err)
 }
