@@ -133,6 +133,19 @@ func TestCloseEndsTheProber(t *testing.T) {
 	}
 }
 
+// TestCloseLogsNoOutage whose reason was not known yet: nobody decides any more.
+func TestCloseLogsNoOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d, s := newServer(t)
+		s.diagnoses = true
+		s.does(failing, refusing)
+		failed(t, d)
+		d.Close()
+		require.Zero(t, s.lines(logOpen))
+		require.Empty(t, d.Stats().Transitions)
+	})
+}
+
 // TestRetire: a dispatcher that has any call is not retired. A retired one sends nothing, and its
 // figures do not change.
 func TestRetire(t *testing.T) {

@@ -63,7 +63,10 @@ func (p *prober) run(err error) {
 	since := time.Now()
 	var counting sync.WaitGroup
 	defer counting.Wait()
-	reason := p.opened(err)
+	reason, known := p.opened(err)
+	if !known {
+		return
+	}
 	p.log(func() {
 		more := []any{"server", p.server.Addr, "reason", reason}
 		if p.server.Outage != nil {
@@ -98,8 +101,9 @@ func (p *prober) run(err error) {
 	}
 }
 
-// opened counts that the breaker has opened, and returns the reason.
-func (p *prober) opened(err error) string {
+// opened counts that the breaker has opened, and returns the reason. It is not known if the dispatcher
+// is closed meanwhile, which ends the search for it.
+func (p *prober) opened(err error) (text string, known bool) {
 	ctx, cancel := context.WithTimeout(p.life.ctx, p.timeout.span)
 	defer cancel()
 	reason := <-Isolate(func() ([2]string, error) { // a hook of the client may panic
@@ -109,10 +113,13 @@ func (p *prober) opened(err error) string {
 	if reason.Err != nil {
 		reason.Value = [2]string{reason.Err.Error(), "client"}
 	}
+	if p.life.ctx.Err() != nil {
+		return "", false
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.changed(open, reason.Value[1])
-	return reason.Value[0]
+	return reason.Value[0], true
 }
 
 // log writes a line. The application's log handler may panic.

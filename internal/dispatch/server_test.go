@@ -27,6 +27,8 @@ type server struct {
 	send  func(context.Context, *Batch) error // before the batch is done; nil is at once
 	ping  func(context.Context) error
 
+	diagnoses bool // Reason lasts as long as its context
+
 	mu     sync.Mutex
 	sends  int
 	pings  int
@@ -84,7 +86,10 @@ func (s *server) Ping(ctx context.Context, key string, timeout time.Duration) er
 	return ping(ctx)
 }
 
-func (s *server) Reason(_ context.Context, err error) (text, word string) {
+func (s *server) Reason(ctx context.Context, err error) (text, word string) {
+	if s.diagnoses {
+		<-ctx.Done()
+	}
 	return "because of: " + err.Error(), "word"
 }
 
