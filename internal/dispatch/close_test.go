@@ -154,7 +154,7 @@ func TestRetire(t *testing.T) {
 		one := newBuckets(t, bucket.Token, 100)
 		stays := func(why string) {
 			t.Helper()
-			_, ok := d.Retire()
+			_, ok := d.Retire(false)
 			require.False(t, ok, why)
 		}
 		release := occupyLate(t, d, s)
@@ -174,7 +174,7 @@ func TestRetire(t *testing.T) {
 		close(gate)
 		synctest.Wait()
 		before, sent := d.Stats(), s.sends
-		last, ok := d.Retire()
+		last, ok := d.Retire(false)
 		require.True(t, ok)
 		require.NotEmpty(t, last.Transitions)
 		require.Equal(t, before, last)

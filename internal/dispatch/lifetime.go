@@ -47,12 +47,13 @@ func (d *Dispatcher) Close() {
 	d.sending.end()
 }
 
-// Retire ends the dispatcher if it is idle, and returns its last figures. A caller that was about
-// to call Do gets [ErrRetired], and nothing is sent: another dispatcher must do its call.
-func (d *Dispatcher) Retire() (last Stats, ok bool) {
+// Retire ends the dispatcher if it is idle, and returns its last figures. If its server is gone for
+// good, its prober may still run. A caller that was about to call Do gets [ErrRetired], and nothing is
+// sent: another dispatcher must do its call.
+func (d *Dispatcher) Retire(gone bool) (last Stats, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.idleLocked() {
+	if !d.unusedLocked() || d.probing && !gone {
 		return Stats{}, false
 	}
 	d.life.retired = true
@@ -64,9 +65,7 @@ func (d *Dispatcher) Retire() (last Stats, ok bool) {
 func (d *Dispatcher) Idle() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.idleLocked()
+	return d.unusedLocked() && !d.probing
 }
 
-func (d *Dispatcher) idleLocked() bool {
-	return d.queue.empty() && d.slots.batches() == 0 && !d.probing
-}
+func (d *Dispatcher) unusedLocked() bool { return d.queue.empty() && d.slots.batches() == 0 }

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -117,15 +118,7 @@ func (n *nodes) dispatcher(key *dispatch.Name) *dispatch.Dispatcher {
 		return d
 	}
 	if len(n.dispatchers) >= maxNodes {
-		maps.DeleteFunc(n.dispatchers, func(_ *redis.Client, d *dispatch.Dispatcher) bool {
-			stats, retired := d.Retire()
-			if retired {
-				n.retired.Batches += stats.Batches
-				n.retired.Calls += stats.Calls
-				n.retired.Transitions = sum(n.retired.Transitions, stats.Transitions)
-			}
-			return retired
-		})
+		n.retireLocked(false)
 	}
 	if n.closed || len(n.dispatchers) >= maxNodes {
 		return n.unrouted
@@ -135,6 +128,30 @@ func (n *nodes) dispatcher(key *dispatch.Name) *dispatch.Dispatcher {
 	d = n.newDispatcher(server, n.transport(node))
 	n.dispatchers[node] = d
 	return d
+}
+
+// retireLocked retires the dispatchers that are idle, of all servers or of those that are gone.
+func (n *nodes) retireLocked(gone bool) {
+	maps.DeleteFunc(n.dispatchers, func(node *redis.Client, d *dispatch.Dispatcher) bool {
+		if gone && !isClosed(node) {
+			return false
+		}
+		stats, retired := d.Retire(gone)
+		if retired {
+			n.retired.Batches += stats.Batches
+			n.retired.Calls += stats.Calls
+			n.retired.Transitions = sum(n.retired.Transitions, stats.Transitions)
+		}
+		return retired
+	})
+}
+
+// isClosed reports whether a client is closed, as a cluster client or a ring closes that of a server
+// which is gone. It sends nothing, as the context has ended.
+func isClosed(rdb *redis.Client) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return errors.Is(withoutHooks(rdb, time.Second).Process(ctx, newUnsendable(ctx)), redis.ErrClosed)
 }
 
 // transport returns the transport to a server. Without a server, it serves keys whose server is
@@ -203,11 +220,12 @@ type Stats struct {
 	Servers, Open int // Open counts the servers whose breaker is open
 }
 
-// Stats returns the current statistics.
+// Stats returns the current statistics. It retires the dispatchers of servers that are gone.
 func (s *Store) Stats() Stats {
 	n := s.nodes
-	n.mu.RLock()
-	defer n.mu.RUnlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.retireLocked(true)
 	all := Stats{Servers: max(1, len(n.dispatchers))}
 	all.add(n.retired)
 	all.add(n.unrouted.Stats())

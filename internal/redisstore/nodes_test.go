@@ -109,7 +109,7 @@ func TestForgottenDispatcherSendsNothing(t *testing.T) {
 func TestCallGoesToTheNextDispatcher(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, 1)
-	_, ok := s.of(0).Retire()
+	_, ok := s.of(0).Retire(false)
 	require.True(t, ok)
 	of, looks := s.nodes.nodeForKey, 0
 	s.nodes.nodeForKey = func(ctx context.Context, key string) (*redis.Client, error) {
@@ -122,6 +122,38 @@ func TestCallGoesToTheNextDispatcher(t *testing.T) {
 	s.Close()
 	require.EqualValues(t, 1, s.Stats().Calls)
 	require.EqualValues(t, 1, s.calls.Load())
+}
+
+// TestServerThatIsGoneIsNotCounted, also if its breaker is open: a ring closes the client of a shard that
+// the application removes, and a cluster client that of a node which has left.
+func TestServerThatIsGoneIsNotCounted(t *testing.T) {
+	t.Parallel()
+	mini, idle := miniredis.RunT(t), miniredis.RunT(t)
+	ring := redis.NewRing(&redis.RingOptions{
+		Addrs:              map[string]string{"up": mini.Addr(), "down": "127.0.0.1:1", "idle": idle.Addr()},
+		HeartbeatFrequency: time.Hour,
+	})
+	s := New(ring, Config{
+		Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second,
+		Sources: Sources{Server: [Scripts]string{"return 0"}},
+	})
+	t.Cleanup(func() {
+		s.Close()
+		require.NoError(t, ring.Close())
+	})
+	s.nodes.reached.Store(true)
+	for s.Stats().Open == 0 || s.Stats().Servers < 3 {
+		for i := range 30 { // there are keys of each shard
+			_ = s.Do(t.Context(), call(i))
+		}
+	}
+	calls := s.Stats().Calls
+	ring.SetAddrs(map[string]string{"up": mini.Addr()})
+	require.Eventually(t, func() bool { // the last batch may have its slot a little longer
+		stats := s.Stats()
+		return stats.Servers == 1 && stats.Open == 0
+	}, time.Minute, time.Millisecond)
+	require.Equal(t, calls, s.Stats().Calls)
 }
 
 // TestServersComeAndGo while many callers decide: each is answered, and each call is counted.

@@ -60,8 +60,7 @@ func (n *nodes) noteStale(key *dispatch.Name, err error) {
 func (s *staleConns) closeIdle(rdb *redis.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	rdb = rdb.WithTimeout(s.timeout) // it has none of the client's hooks
-	rdb.Options().Limiter = nil
+	rdb = withoutHooks(rdb, s.timeout)
 	stats := rdb.PoolStats()
 	for range stats.IdleConns {
 		if err := rdb.Process(ctx, newUnsendable(ctx)); !errors.Is(err, errUnsendable) {
@@ -78,6 +77,14 @@ func (s *staleConns) closeIdle(rdb *redis.Client) {
 			return
 		}
 	}
+}
+
+// withoutHooks returns a copy of a client that uses the same connections, without what the application
+// has added.
+func withoutHooks(rdb *redis.Client, timeout time.Duration) *redis.Client {
+	rdb = rdb.WithTimeout(timeout)
+	rdb.Options().Limiter = nil
+	return rdb
 }
 
 const errUnsendable = fault("the connection is to be closed")
