@@ -170,7 +170,8 @@ func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 }
 
 // Peek returns what one token of a client would meet, with [InFlight] together with a slot. It
-// takes nothing: Granted is 0.
+// takes nothing: Granted is 0. Tokens that this process holds by [WithLease] count: if the limit has no
+// more, Source is [FromLease].
 func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -185,7 +186,7 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 }
 
 // Status returns what one token of a client would meet at each limit, in the order in which the
-// policy has its limits, in one round trip. It takes nothing: Granted is 0.
+// policy has its limits, in one round trip. It takes nothing: Granted is 0. Tokens held count as for Peek.
 //
 // A block or a ban shows in each limit of tokens. Remaining of an [InFlight] limit is the slots that
 // are free; beside limits of [WithLimitFunc] it is the last one. Source is [FromPolicy] of a limit

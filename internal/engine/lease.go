@@ -47,6 +47,18 @@ func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer, again
 	return true
 }
 
+// peekAtLease decides on a call that only looks, and that Redis denies, if the process would admit it from
+// a lease.
+func (e *Engine) peekAtLease(c *dispatch.Call, ask *Ask, answer *Answer) {
+	if answer.Allowed || c.Op.Charges > 0 || !ask.Leases || e.leases == nil || ask.Set.Life() == 0 {
+		return
+	}
+	if left := e.leases.Usable(leased(c, ask)); left >= c.Op.N {
+		answer.Verdict, answer.Statuses = ask.Set.JudgeLeased(c.States, 0, left, ask.Report, answer.Statuses[:0])
+		answer.Source = FromLease
+	}
+}
+
 // decideByRest decides on a denied call that is content with fewer tokens, by those that were taken
 // ahead, if there are some.
 func (e *Engine) decideByRest(c *dispatch.Call, ask *Ask, answer *Answer) bool {
@@ -98,14 +110,14 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		}
 		trip = e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
 	}
-	var short []bucket.State
+	var after, short []bucket.State
 	if trip.TakesAhead() {
 		out := e.sendAhead(ctx, c, ask, trip)
 		if out.err != nil {
 			return out.err
 		}
 		copy(c.States, out.found)
-		c.Op.Charges, c.Sent, c.Received, short = out.charges, out.sent, out.received, out.short
+		c.Op.Charges, c.Sent, c.Received, after, short = out.charges, out.sent, out.received, out.after, out.short
 	} else {
 		if err := e.store.Do(ctx, c); err != nil {
 			return err
@@ -128,12 +140,20 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 	} else {
 		e.denyAtLeast(c, ask, short)
 	}
-	answer.judge(c, c.Op, ask, FromStore)
+	answer.judgeAhead(c, ask, after)
 	if allowed && granted < c.Op.Charges {
 		part := e.leases.TakePart(subject, (c.Op.Charges-granted)*c.Op.N)
 		answer.Granted += part.Tokens
 	}
 	return nil
+}
+
+// judgeAhead fills in the answer from the states of a call that may have taken tokens ahead: until these
+// have flowed back, too, the bucket is not full.
+func (a *Answer) judgeAhead(c *dispatch.Call, ask *Ask, after []bucket.State) {
+	if a.judge(c, c.Op, ask, FromStore); a.Allowed && after != nil {
+		a.ResetAfter = ask.Set.ResetAfter(a.Resource, after)
+	}
 }
 
 // decideByBoth decides on a denied call of several tokens by those that were taken ahead, and takes
@@ -191,8 +211,9 @@ func (e *Engine) giveBackCall(ctx context.Context, own *dispatch.Call, taken *re
 
 // ahead is the outcome of a call that took tokens ahead.
 type ahead struct {
-	found, short   []bucket.State
-	charges        int64 // that the caller has
+	found, after   []bucket.State // before the call and after it
+	short          []bucket.State // after, if the limit had less than was asked for; else nil
+	charges        int64          // that the caller has
 	sent, received time.Time
 	err            error
 }
@@ -220,7 +241,7 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 		trip.Tried(own.Op.Charges)
 		short := trip.End(subject, own.States, own.Sent, own.Received)
 		found := slices.Clone(own.States[:len(subject.Buckets)])
-		done <- ahead{found, short, min(charges, own.Op.Charges), own.Sent, own.Received, nil}
+		done <- ahead{found, trip.After(), short, min(charges, own.Op.Charges), own.Sent, own.Received, nil}
 	})
 	select {
 	case out := <-done:

@@ -133,7 +133,37 @@ func TestWhatIsTakenAheadIsNoOtherAnswer(t *testing.T) {
 		require.Equal(t, engine.FromStore, a.Source)
 		require.EqualValues(t, 1, a.Granted)
 		require.EqualValues(t, leaseBurst-6, a.Remaining)
+		require.Equal(t, 9*time.Second, a.ResetAfter, "until what is taken ahead has flowed back too")
 		require.EqualValues(t, leaseBurst-9, left(t, b.redis(t), one))
+	})
+}
+
+// TestALookSaysWhatALeaseAdmits though Redis has no more, to this process alone.
+func TestALookSaysWhatALeaseAdmits(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other, one := b.redis(t), b.redis(t), leasing("k")
+		require.Equal(t, "ssssls", sources(t, e, 6, one)) // and 3 ahead
+		elsewhere := one
+		elsewhere.Leases = false
+		require.True(t, take(t, other, leaseBurst-9, elsewhere).Allowed)
+		look := func(e *engine.Engine, status bool) (a engine.Answer) {
+			asks, answers := []engine.Ask{one}, make([]engine.Answer, 1)
+			asks[0].Scope = rules.All
+			if status {
+				require.NoError(t, e.Status(t.Context(), &asks[0], &answers[0]))
+			} else {
+				require.NoError(t, e.Peek(t.Context(), asks, answers))
+			}
+			return answers[0]
+		}
+		full := leaseBurst * time.Second
+		require.False(t, look(other, false).Allowed)
+		require.True(t, look(other, true).Statuses[0].Denies)
+		require.Equal(t, rules.Verdict{Allowed: true, Remaining: 3, ResetAfter: full}, look(e, false).Verdict)
+		require.Equal(t, []rules.Status{{Remaining: 3, Full: leaseBurst, More: time.Second, Reset: full}},
+			look(e, true).Statuses)
+		require.Equal(t, "lll", sources(t, e, 3, one))
+		require.False(t, look(e, false).Allowed)
 	})
 }
 

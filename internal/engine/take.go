@@ -206,6 +206,7 @@ func (e *Engine) decide(ctx, within context.Context, c *dispatch.Call, ask *Ask,
 	}
 	answer.receipt.Fill(c.Sent, c.States)
 	answer.judge(c, c.Op, ask, FromStore)
+	e.peekAtLease(c, ask, answer)
 	if answer.Allowed {
 		e.forgetDenial(c)
 	} else {

@@ -26,6 +26,7 @@ type Trip struct {
 	own   *Prefetch // that it is itself, if it takes tokens ahead
 	other *Prefetch // that takes tokens ahead
 	era   uint64    // of the cache at Begin
+	after []bucket.State
 }
 
 // Prefetch is a call in flight that takes tokens ahead. Other callers of its key wait for it.
@@ -143,6 +144,7 @@ func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (s
 			t.entry.usage.add(own * t.op.N)
 		}
 		if t.TakesAhead() {
+			t.after = after
 			t.keepLease((granted-own)*t.op.N, held, debt, taken{after, sent, received})
 		}
 		t.finish(nil)
@@ -152,6 +154,9 @@ func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (s
 	}
 	return nil
 }
+
+// After returns the limits' states after a trip that took tokens ahead, or nil.
+func (t *Trip) After() []bucket.State { return t.after }
 
 // watches reports whether the key is watched, if need be from now on.
 func (t *Trip) watches(s *Subject) bool {

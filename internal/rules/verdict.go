@@ -280,13 +280,21 @@ func (s *Set) JudgeLeased(states []bucket.State, n, left int64, report Report, s
 		if i == 0 || this.CloserThan(&closest) {
 			closest = this
 		}
-		if report == ReportEvery {
+		if report >= ReportEvery {
 			statuses = append(statuses, Status{
 				Remaining: left, Full: b.Burst, More: duration(b.MoreAfter(states[i])), Resource: int32(i),
 			})
 		}
+		if report == ReportFull {
+			statuses[len(statuses)-1].Reset = this.ResetAfter
+		}
 	}
 	return closest, statuses
+}
+
+// ResetAfter returns until when a limit is full, by the states of all.
+func (s *Set) ResetAfter(limit int, states []bucket.State) time.Duration {
+	return duration(s.resources[limit].ResetAfter(states[limit]))
 }
 
 // Regain returns how much later n tokens are there if others take some tokens before: as a token bucket
