@@ -194,7 +194,7 @@ func (r *Reservation) Result() Result {
 // too, do nothing and return nil.
 //
 // If actual is less, the rest is given back, as far as it still counts: what has flowed back into a
-// token bucket by itself, or was given back by a [Policy.Reset], is not given back again. Where it
+// token bucket by itself is not given back again, and nothing is after a [Policy.Reset]. Where it
 // is not certain how much is left, the least that may be left is given back. If actual is more, the
 // difference is charged: a limit goes into debt up to another burst of it, and what passes that is
 // not charged. A window's debt ends with the window.

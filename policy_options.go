@@ -92,8 +92,8 @@ func WithCost(f func(*gin.Context) int) Option {
 // logins only.
 //
 // f is called after the handlers that follow, also if one of them panics; then the status is 500,
-// unless the response has begun. What has flowed back meanwhile, or was given back by a
-// [Policy.Reset], is not given back again, and nothing that other requests took. An error of Redis
+// unless the response has begun. What has flowed back meanwhile is not given back again, nothing is
+// after a [Policy.Reset], and nothing that other requests took. An error of Redis
 // goes to the context's Errors. It does not go together with [WithSettle].
 func WithRefund(f func(*gin.Context) bool) Option {
 	return setting(func(c *config) {

@@ -27,15 +27,14 @@
 -- ARGV[3k + 3 + i]  return: the mark in the reply to the call that took, at most a period ago; or
 --                   -1 to give nothing back. A token bucket has no mark. If all are token buckets
 --                   and ARGV[3] is 0, these arguments may be absent
--- ARGV[4k + 6i - 2 …]  return, unless ARGV[3] is 0: six numbers, the claim of the call (see
+-- ARGV[4k + 5i - 1 …]  return, unless ARGV[3] is 0: five numbers, the claim of the call (see
 --                   bucket.Claim)
---                     1. units that are still in the bucket unless there was a reset
+--                     1. units that are still in the bucket
 --                     2. units that are still in it, with those that preceded the call, unless
 --                        something was given back since
 --                     3. milliseconds until now in which others may have given back
 --                     4. least milliseconds since the call
---                     5. milliseconds until now in which the bucket may have been reset
---                     6. resets in these milliseconds that preceded the call
+--                     5. milliseconds until now in which a reset voids the claim
 --
 -- Reply: one integer for a single token bucket if the script supports only token buckets, else a
 -- list. If the script supports both token buckets and windows, the list begins with -1. It has
@@ -48,18 +47,17 @@
 --     4. milliseconds until nothing is left of the window as it was found, 0 if nothing was taken;
 --        or until the calendar period and its block end
 --     5. the mark, by which return finds the tokens that this call has taken
--- With only the records, the first integer is the number of units that may be given back, or that
--- were recorded.
+-- With only the records, the first integer is the number of units that may be given back.
 --
 -- State of a bucket or window: see script.lua and kind/*.lua.
 -- State of a record: one string key, bucket:back. It records what left a bucket other than by
 -- draining, for as long as an earlier call may have tokens to give back. Without a record, tokens
--- that have drained since could be given back.
---   value  when the key expires; the drain of the bucket; then four numbers for each entry: its
---          time, the units given back, the age of the oldest of these units, and the units that a
---          reset removed. Entries that are close in time are merged
+-- that have drained since could be given back. A reset begins a new record.
+--   value  when the key expires; the drain of the bucket; 1 if the bucket was reset when the key was
+--          made, else 0; then three numbers for each entry: its time, the units given back, and
+--          the age of the oldest of these units. Entries that are close in time are merged
 --   TTL    milliseconds until nothing is left of what was in the bucket at the last entry, or
---          up to a sixteenth longer
+--          up to a sixteenth longer; after a reset, as long as any call may claim tokens, or longer
 -- Times are milliseconds since the key was made; the TTL gives the current time. A missing key
 -- means that nothing was given back. When a record expires, no call is left to which it matters, so
 -- expiry loses nothing.
@@ -72,7 +70,7 @@ local back = returns or verb == 'give' or verb == 'clear' or verb == 'reset'
 local records = back and charges or 0
 local k = records == withRecords and #KEYS / 2 or #KEYS
 
-local readRecord, writeRecord, claimed
+local readRecord, writeRecord, noteReset, claimed
 if records == withRecords or records == recordsOnly then
   local concat, gmatch = table.concat, string.gmatch
 
@@ -84,12 +82,12 @@ if records == withRecords or records == recordsOnly then
     local ttl = call('PTTL', key)
     if ttl == -1 then error('the key has no expiry, so it is no record') end
     if ttl <= 0 then return h end
-    local stop, drain, list = match(value, '^(%d+) (%d+)(.*)$')
+    local stop, drain, reset, list = match(value, '^(%d+) (%d+) ([01])(.*)$')
     if not stop then error('the value is not that of a record') end
-    h.ttl, h.now, h.stop = ttl, max(0, stop - ttl), stop + 0
+    h.ttl, h.now, h.stop, h.reset = ttl, max(0, stop - ttl), stop + 0, reset == '1'
     local ratio = h.drain / drain -- the limit may have changed
-    for at, given, age, reset in gmatch(list, ' (%d+) (%d+) (%d+) (%d+)') do
-      h.times[#h.times + 1] = {at + 0, ceil(given * ratio), ceil(reset * ratio), age + 0}
+    for at, given, age in gmatch(list, ' (%d+) (%d+) (%d+)') do
+      h.times[#h.times + 1] = {at + 0, ceil(given * ratio), age + 0}
       h.now = max(h.now, at) -- Redis' clock may be set back
     end
     return h
@@ -98,7 +96,7 @@ if records == withRecords or records == recordsOnly then
   -- writeRecord adds to a record what is given back now. drained is how many milliseconds the
   -- bucket's contents take to drain. Entries older than twice the time to drain a full bucket are
   -- dropped: they matter to no call.
-  function writeRecord(w, h, given, age, reset, drained)
+  function writeRecord(w, h, given, age, drained)
     local horizon, times, text, units = 2 * drained, {}, {}, 0
     if w.drain then horizon = 2 * ceil(w.limit / w.drain) end
     for _, time in ipairs(h.times) do
@@ -106,25 +104,24 @@ if records == withRecords or records == recordsOnly then
     end
     -- Entries in one span are merged into the latest.
     local last, span = times[#times], max(1, floor(horizon / spans))
-    if last and floor(last[1] / span) == floor(h.now / span) and last[3] + reset == 0 then
-      local oldest = min(last[1] - last[4], h.now - age)
-      last[1], last[2], last[3], last[4] = h.now, last[2] + given, last[3] + reset, h.now - oldest
+    if last and floor(last[1] / span) == floor(h.now / span) then
+      local oldest = min(last[1] - last[3], h.now - age)
+      last[1], last[2], last[3] = h.now, last[2] + given, h.now - oldest
     else
-      times[#times + 1] = {h.now, given, reset, age}
+      times[#times + 1] = {h.now, given, age}
     end
-    if #times > maxTimes then -- only after many resets
+    if #times > maxTimes then -- only if the limit changes often
       local first, second = table.remove(times, 1), times[1]
-      second[4] = second[1] - min(first[1] - first[4], second[1] - second[4])
-      second[2], second[3] = first[2] + second[2], first[3] + second[3]
+      second[3] = second[1] - min(first[1] - first[3], second[1] - second[3])
+      second[2] = first[2] + second[2]
     end
     for i, time in ipairs(times) do
-      units = units + time[2] + time[3]
-      text[i] = format(' %d %d %d %d', time[1], min(time[2], ever), min(time[4], ever),
-        min(time[3], ever))
+      units = units + time[2]
+      text[i] = format(' %d %d %d', time[1], min(time[2], ever), min(time[3], ever))
     end
     local ttl = drained
     if w.drain then ttl = min(ttl + ceil(units / h.drain), horizon) end
-    local list = format(' %d', h.drain) .. concat(text)
+    local list = format(' %d %d', h.drain, h.reset and 1 or 0) .. concat(text)
     if h.stop - h.now >= ttl then -- each change of the expiry moves the clock a little
       call('SET', h.key, format('%d', h.stop) .. list, 'KEEPTTL')
     else
@@ -132,30 +129,36 @@ if records == withRecords or records == recordsOnly then
       call('SET', h.key, format('%d', h.now + ttl) .. list, 'PX', expiry(h.key, h.ttl, ttl))
     end
   end
+
+  -- noteReset begins a record with a reset.
+  function noteReset(w, h)
+    local lasts = w.drain and 2 * ceil(w.limit / w.drain) or w.period
+    if w.calendar then lasts = lasts + grace end
+    call('SET', h.key, format('%d %d 1', lasts, h.drain), 'PX', format('%d', lasts))
+  end
 end
 
 if returns then
   -- since returns the units given back in the last age milliseconds that were taken more than made
-  -- milliseconds ago, and the units reset in the last resets milliseconds.
-  local function since(h, age, made, resets)
-    local given, reset = 0, 0
+  -- milliseconds ago.
+  local function since(h, age, made)
+    local given = 0
     for _, time in ipairs(h.times) do
       local ago = h.now - time[1]
-      if ago <= age and ago + time[4] >= made then given = given + time[2] end
-      if ago <= resets then reset = reset + time[3] end
+      if ago <= age and ago + time[3] >= made then given = given + time[2] end
     end
-    return given, reset
+    return given
   end
 
   -- claimed returns how many units of a call bucket i may still give back.
   function claimed(w, i, h)
     local all = n * w.cost
     if charges == 0 then return all end
-    local at, given, reset = 4 * k + 6 * i - 2, 0, 0
+    local at, given = 4 * k + 5 * i - 1, 0
     local age = ARGV[at + 2] + 0
-    if h then given, reset = since(h, age, ARGV[at + 3] + 0, ARGV[at + 4] + 0) end
-    local units = min(all, max(ARGV[at] + 0, ARGV[at + 1] - given))
-    units = max(0, units - max(0, reset - ARGV[at + 5] * w.limit))
+    if h and h.reset and h.now <= ARGV[at + 4] + 0 then return 0 end
+    if h then given = since(h, age, ARGV[at + 3] + 0) end
+    local units = max(0, min(all, max(ARGV[at] + 0, ARGV[at + 1] - given)))
     if w.drain and 0 < units and units < all then
       -- Give back a difference of clocks, or of a hundredth of a token, too.
       local rest, hundredth = w.used and w.used - units or 0, floor(w.cost / 100)
@@ -200,22 +203,20 @@ for i = 1, k do
     reply[size] = 0
   end
   if records == recordsOnly then
-    local h, given, age, reset = readRecord(w, KEYS[i]), 0, ever, 0
-    if returns then
-      given, age = claimed(w, i, h), ARGV[4 * k + 6 * i] + 0
-    elseif verb == 'give' then
-      given = min(n * w.cost, w.limit)
+    local h, given, age = readRecord(w, KEYS[i]), min(n * w.cost, w.limit), ever
+    if returns then given, age = claimed(w, i, h), ARGV[4 * k + 5 * i + 1] + 0 end
+    if verb == 'reset' then
+      noteReset(w, h)
     else
-      reset = w.limit
+      writeRecord(w, h, given, age, w.drain and ceil(w.limit / h.drain) or w.period)
+      reply[at] = given
     end
-    writeRecord(w, h, given, age, reset, w.drain and ceil(w.limit / h.drain) or w.period)
-    reply[at] = given + reset
   else
     local used, ends = m.read(w)
     if verb == 'take' then
       charges = max(0, min(charges, floor((w.limit - used) / (n * w.cost))))
     end
-    if records == withRecords and w.used > 0 and (verb ~= 'give' or w.drain) then
+    if records == withRecords and (w.used > 0 or verb == 'reset') and (verb ~= 'give' or w.drain) then
       w.record, w.drained = readRecord(w, KEYS[k + i]), max(1, w.left)
       if w.drain then w.drained = min(w.left, ceil(w.limit / w.record.drain)) end
     end
@@ -243,28 +244,27 @@ for i, w in ipairs(all) do
     if tokens > 0 then m.take(w, tokens) end
   elseif verb == 'give' then
     local units = min(n * w.cost, m.returnable(w))
-    if h and units > 0 then writeRecord(w, h, units, ever, 0, drained) end
+    if h and units > 0 then writeRecord(w, h, units, ever, drained) end
     m.give(w, n * w.cost)
   elseif verb == 'clear' then
     local units = min(n, m.returnable(w))
     -- Where memory is full, they are given back without the record.
-    if h and units > 0 then pcall(writeRecord, w, h, units, ever, 0, drained) end
+    if h and units > 0 then pcall(writeRecord, w, h, units, ever, drained) end
     m.give(w, units)
   elseif returns then
     local units = claimed(w, i, h)
     if units > 0 then
       local gone = min(units, m.returnable(w))
       if h and w.drain and gone > 0 and gone < w.used then -- else the bucket is empty of charges
-        writeRecord(w, h, gone, ARGV[4 * k + 6 * i] + 0, 0, drained)
+        writeRecord(w, h, gone, ARGV[4 * k + 5 * i + 1] + 0, drained)
       end
       m.give(w, units, (ARGV[3 * k + 3 + i] or 0) + 0)
     end
   elseif verb == 'block' then
     m.block(w, n)
   else
-    -- Where memory is full, the reset is made without its record.
-    if h then pcall(writeRecord, w, h, 0, 0, w.limit, drained) end
-    call('DEL', w.key)
+    call('DEL', w.key) -- before the record: then it can be written where memory is full
+    if h and (w.used > 0 or h.ttl > 0) then noteReset(w, h) end
   end
   if m.mark then reply[at + 4] = m.mark(w) end
   if m.expire then m.expire(w) end

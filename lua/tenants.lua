@@ -102,14 +102,9 @@ end
 local function change(keys, args)
   for i, s in ipairs(all) do
     local lasts = noted > 0 and call('GET', resets(i))
-    local at = 4 * shared + 6 * i - 2 -- of the claim, whose last number is 1024 more if the process knows
-    if noted > 0 then -- that it reset the tenant just before
-      local known = args[at + 5] + 0
-      args[at + 5] = format('%d', known % 1024)
-      local ago = lasts and lasts - call('PTTL', resets(i))
-      if ago and (ago < args[at + 3] + 0 or known < 1024 and ago <= args[at + 4] + 0) then
-        args[at], args[at + 1] = '0', '0'
-      end
+    local at = 4 * shared + 5 * i - 1 -- of the claim
+    if lasts and lasts - call('PTTL', resets(i)) <= args[at + 4] + 0 then
+      args[at], args[at + 1] = '0', '0'
     end
   end
   local reply = limitsOnly(keys, args)

@@ -65,6 +65,8 @@ type State struct {
 	Mark int64 // finds what a call took of a window again, for a Return; it has no unit
 
 	Shares *Shares // of Tenants; it does not change
+
+	Era int64 // in the process: how many resets there had been before, of any key
 }
 
 // New returns the bucket of a limit. Its rate and period are positive and its burst is at least 1.

@@ -175,19 +175,19 @@ func TestWindow(t *testing.T) {
 		fit, remaining   int64 // before
 		retry, overdraft int64
 	}{
-		"fixed, the first":       {fixed, State{}, 1, 2, State{2, minute, 0, minute, 0, nil}, 2, 5, 0, 0},
-		"fixed, a further one":   {fixed, found, 2, 1, State{5, 10, 0, 500, 0, nil}, 2, 2, 0, 0},
+		"fixed, the first":       {fixed, State{}, 1, 2, State{2, minute, 0, minute, 0, nil, 0}, 2, 5, 0, 0},
+		"fixed, a further one":   {fixed, found, 2, 1, State{5, 10, 0, 500, 0, nil, 0}, 2, 2, 0, 0},
 		"fixed, too many":        {fixed, found, 0, 6, found, 0, 2, -1, 0},
-		"fixed, full":            {fixed, State{5, 10, 10, 500, 7, nil}, 0, 1, State{5, 10, 10, 500, 7, nil}, 0, 0, 10, 0},
-		"sliding, the first":     {sliding, State{}, 1, 2, State{2, minute, 0, minute, 0, nil}, 2, 5, 0, 0},
-		"sliding, a further one": {sliding, found, 2, 1, State{5, 10, 0, minute, 0, nil}, 2, 2, 0, 0},
-		"fixed, more than the share": {owing(fixed, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0, nil}, 1, 5, 0,
+		"fixed, full":            {fixed, State{5, 10, 10, 500, 7, nil, 0}, 0, 1, State{5, 10, 10, 500, 7, nil, 0}, 0, 0, 10, 0},
+		"sliding, the first":     {sliding, State{}, 1, 2, State{2, minute, 0, minute, 0, nil, 0}, 2, 5, 0, 0},
+		"sliding, a further one": {sliding, found, 2, 1, State{5, 10, 0, minute, 0, nil, 0}, 2, 2, 0, 0},
+		"fixed, more than the share": {owing(fixed, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0, nil, 0}, 1, 5, 0,
 			2 * minute},
-		"sliding, more than the share": {owing(sliding, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0, nil}, 1, 5,
+		"sliding, more than the share": {owing(sliding, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0, nil, 0}, 1, 5,
 			0, 2 * minute},
-		"sliding, after an overdraft": {sliding, State{3, 10, 0, 2 * minute, 0, nil}, 1, 1, State{4, 10, 0, 2 * minute, 0, nil},
+		"sliding, after an overdraft": {sliding, State{3, 10, 0, 2 * minute, 0, nil, 0}, 1, 1, State{4, 10, 0, 2 * minute, 0, nil, 0},
 			2, 2, 0, 0},
-		"twice the share": {owing(sliding, 12), State{}, 1, 10, State{10, minute, 0, 2 * minute, 0, nil}, 1, 5,
+		"twice the share": {owing(sliding, 12), State{}, 1, 10, State{10, minute, 0, 2 * minute, 0, nil, 0}, 1, 5,
 			0, minute},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -210,8 +210,8 @@ func TestWindow(t *testing.T) {
 		s := State{Level: 5, Soon: 10, Wait: 20, Reset: 500, Mark: 7}
 		for _, b := range []Bucket{fixed, sliding} {
 			assert.Equal(t, s, b.After(s, 0))
-			assert.Equal(t, State{5, 0, 10, 490, 7, nil}, b.After(s, 10))
-			assert.Equal(t, State{5, 0, 0, 1, 7, nil}, b.After(s, 499), "it keeps what was taken")
+			assert.Equal(t, State{5, 0, 10, 490, 7, nil, 0}, b.After(s, 10))
+			assert.Equal(t, State{5, 0, 0, 1, 7, nil, 0}, b.After(s, 499), "it keeps what was taken")
 			assert.Equal(t, State{Mark: 7}, b.After(s, 500), "until it is full")
 			assert.Equal(t, State{Mark: 7}, b.After(s, math.MaxInt64))
 			assert.True(t, b.Denies(s, 19, 1))

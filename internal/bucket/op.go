@@ -45,19 +45,17 @@ type Op struct {
 // faster than the bucket does.
 type Claim struct {
 	Mark   int64 // of a window: the mark that the call left; with NoMark nothing is given back
-	Sure   int64 // units that are left, whatever other calls gave back, if the bucket was not reset
+	Sure   int64 // units that are left, whatever other calls gave back
 	Behind int64 // units that are left of the charge and the level below it, if nothing was given back since
 	Age    int64 // milliseconds until now in which others may have given back
 	Made   int64 // milliseconds since the call, at least: what was taken later does not lie below it
-	Resets int64 // milliseconds until now in which the bucket may have been reset
-	Known  int64 // resets in these milliseconds that came before the call
-
-	KnownOfTenant bool // one of the call's tenant did
+	Resets int64 // in Redis: a reset in these milliseconds until now may have come after the call, and voids the claim
+	Era    int64 // in the process: the State's of the call; a reset since then voids the claim
 }
 
 // NewClaim returns the claim of a charge of some units on top of a level. The charge was made age
-// nanoseconds ago by the caller's clock; the store's clock may be a little faster. The record of a
-// reset before the charge may say that it was up to late nanoseconds later.
+// nanoseconds ago by the caller's clock; the store's clock may be a little faster. The store does
+// what it is asked at most late nanoseconds later.
 func (b *Bucket) NewClaim(level, units, age, late int64) Claim {
 	age = max(0, age)
 	age += age / 1024
@@ -72,11 +70,9 @@ func (b *Bucket) NewClaim(level, units, age, late int64) Claim {
 // Gone reports whether nothing is given back, whatever others did.
 func (c *Claim) Gone() bool { return c.Mark == NoMark || max(c.Sure, c.Behind) <= 0 }
 
-// Left returns how many units of a Return of n tokens are left, after others gave back given units
-// and a reset took reset units away.
-func (c *Claim) Left(b *Bucket, n, given, reset int64) int64 {
-	units := min(n, MaxUnits/b.Cost) * b.Cost
-	return max(0, min(units, max(c.Sure, c.Behind-given))-max(0, reset-c.Known*(b.Capacity+b.Floor)))
+// Left returns how many units of a Return of n tokens are left, after others gave back given units.
+func (c *Claim) Left(b *Bucket, n, given int64) int64 {
+	return max(0, min(min(n, MaxUnits/b.Cost)*b.Cost, max(c.Sure, c.Behind-given)))
 }
 
 // Records says whether a record keeps what leaves a bucket other than by draining. Claims are
@@ -93,7 +89,7 @@ const (
 // The bounds of a record.
 const (
 	RecordSpans    = 16      // how many parts of the time for which it matters a record tells apart
-	MaxRecordTimes = 48      // the most times in a record, after many resets
+	MaxRecordTimes = 48      // the most times in a record, if the limit changes often
 	MaxAge         = 1 << 52 // the age in milliseconds of what may have been taken at any time
 )
 

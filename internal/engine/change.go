@@ -41,7 +41,6 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 	defer e.release(c)
 	within, cancel := context.WithTimeout(ctx, e.Timeout+e.Timeout/10)
 	defer cancel()
-	began := time.Now()
 	err := e.apply(within, c, e.store.Do)
 	if e.local != nil && (err != nil || op.Verb != bucket.Give) {
 		buckets := ask.Set.Share(e.replicas()).Buckets(scope)
@@ -51,13 +50,7 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 			}
 		}
 		op.Tenant = ask.Tenant
-		states := e.applyLocally(c.Key, c.Hash, buckets, op)
-		switch {
-		case op.Verb == bucket.Reset && op.Tenant.Name != "":
-			e.resets.AddTenant(c.Hash, began, inOutage, op.Tenant.Name, buckets)
-		case op.Verb == bucket.Reset:
-			e.resets.Add(c.Hash, began, inOutage, buckets, states)
-		}
+		e.applyLocally(c.Key, c.Hash, buckets, op)
 	}
 	if err != nil {
 		return Unavailable(ctx, err)
@@ -68,9 +61,9 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 // apply sends a change to the store. It ends what this process keeps of the key: denials; a reset or a
 // block also ends leases, and a reset the ban. It wakes callers that wait.
 func (e *Engine) apply(ctx context.Context, c *dispatch.Call, send redisstore.Send) error {
-	began, isReset := time.Now(), c.Op.Verb == bucket.Reset
+	isReset := c.Op.Verb == bucket.Reset
 	late, end := true, func(bool) {}
-	if c.Op.Verb == bucket.Reset || c.Op.Verb == bucket.Block {
+	if isReset || c.Op.Verb == bucket.Block {
 		end = e.leases.End(c.Hash)
 	}
 	defer func() { end(late) }() // a hook of the client may end the goroutine
@@ -79,24 +72,15 @@ func (e *Engine) apply(ctx context.Context, c *dispatch.Call, send redisstore.Se
 	if isReset {
 		_, banned := subject(c.Key, c.Op.Tenant)
 		e.bans.note(banned, 0)
-		switch {
-		case err != nil:
-		case c.Op.Tenant.Name != "":
-			e.resets.AddTenant(c.Hash, began, "", c.Op.Tenant.Name, c.Buckets)
-		default:
-			e.resets.Add(c.Hash, began, "", c.Buckets, c.States)
-		}
 	}
 	e.changed(c.Key, c.Hash, err)
 	return err
 }
 
 // applyLocally makes a change to the buckets that decide without Redis.
-func (e *Engine) applyLocally(key []byte, hash uint64, buckets []bucket.Bucket, op bucket.Op) []bucket.State {
-	states := make([]bucket.State, len(buckets))
-	e.local.Do(key, buckets, op, states)
+func (e *Engine) applyLocally(key []byte, hash uint64, buckets []bucket.Bucket, op bucket.Op) {
+	e.local.Do(key, buckets, op, make([]bucket.State, len(buckets)))
 	e.changed(key, hash, nil)
-	return states
 }
 
 // changed forgets a key's denials and wakes the callers that wait for its tokens.

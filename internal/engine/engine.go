@@ -123,8 +123,7 @@ type Engine struct {
 	local      *memory.Store     // decides if the store does not; nil without Redis
 	clock      *clocktrust.Clock // of Redis; nil without Redis
 	calls      sync.Pool         // of *dispatch.Call
-	resets     receipt.Resets
-	slots      *inflight.Counts // that this process holds
+	slots      *inflight.Counts  // that this process holds
 	counted    replicaCount
 	bans       bans         // that it knows of
 	waiting    fifo.Queues  // of callers that wait for tokens or slots

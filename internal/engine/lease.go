@@ -178,7 +178,6 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	own := e.call(op, ask, ask.Scope)
 	defer e.release(own)
 	taken := e.newReceipt()
-	taken.Begin(&e.resets, own.Hash, "")
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
 		return false, err
@@ -203,7 +202,7 @@ func (e *Engine) giveBackCall(ctx context.Context, own *dispatch.Call, taken *re
 	taken.Fill(own.Sent, own.States)
 	n := own.Op.Charges * own.Op.N
 	back := dispatch.NewCall()
-	back.Reset(bucket.Op{Verb: bucket.Return, N: n, Claims: taken.ClaimsAtOnce(own.Buckets, n, false, ""),
+	back.Reset(bucket.Op{Verb: bucket.Return, N: n, Claims: taken.ClaimsAtOnce(own.Buckets, n, false),
 		Records: bucket.WithRecords}, own.Buckets)
 	back.Key, back.Hash = slices.Clone(own.Key), own.Hash
 	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.apply(ctx, back, e.store.Do) })

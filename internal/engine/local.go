@@ -80,6 +80,3 @@ func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, a
 	}
 	return nil
 }
-
-// inOutage is what the resets of this process call the store that decides without Redis.
-const inOutage = "outage"

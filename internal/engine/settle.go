@@ -96,14 +96,14 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 // returnOf returns the operation that gives back the last n of a charge's tokens, by the claims
 // that its receipt makes.
 func (e *Engine) returnOf(charge *Charge, n int64,
-	claims func(*receipt.Receipt, []bucket.Bucket, int64, bool, string) []bucket.Claim) bucket.Op {
-	set, where := charge.set, ""
+	claims func(*receipt.Receipt, []bucket.Bucket, int64, bool) []bucket.Claim) bucket.Op {
+	set := charge.set
 	if charge.source == FromLocal {
-		set, where = charge.share, inOutage
+		set = charge.share
 	}
 	own := charge.source == FromLocal || e.redis == nil
 	return bucket.Op{
-		Verb: bucket.Return, N: n, Claims: claims(charge.receipt, set.Buckets(rules.Limits), charge.n, own, where),
+		Verb: bucket.Return, N: n, Claims: claims(charge.receipt, set.Buckets(rules.Limits), charge.n, own),
 		Records: bucket.WithRecords,
 	}
 }

@@ -166,7 +166,6 @@ func (e *Engine) take(ctx, within context.Context, op bucket.Op, n int64, ask *A
 func (a *Answer) begin(e *Engine, ask *Ask, c *dispatch.Call) {
 	if a.Hash = c.Hash; ask.Settles {
 		a.receipt = e.newReceipt()
-		a.receipt.Begin(&e.resets, c.Hash, c.Op.Tenant.Name)
 	}
 }
 

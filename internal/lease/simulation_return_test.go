@@ -13,17 +13,17 @@ const latestBack = 3 * time.Second
 // simRecord is a bucket's record of what left it other than by draining (see lua/decide.lua).
 type simRecord struct {
 	until int64 // when it expires
+	reset int64 // the time of the latest reset and 1; 0 if it has none
 	times []simBack
 }
 
-// simBack is an entry of a record: its time, the units given back, the age of the oldest of them, and
-// the units that a reset removed.
-type simBack struct{ at, given, age, reset int64 }
+// simBack is an entry of a record: its time, the units given back, and the age of the oldest of them.
+type simBack struct{ at, given, age int64 }
 
 // merge adds a later entry to one.
 func (b simBack) merge(later simBack) simBack {
 	oldest := min(b.at-b.age, later.at-later.age)
-	return simBack{later.at, b.given + later.given, later.at - oldest, b.reset + later.reset}
+	return simBack{later.at, b.given + later.given, later.at - oldest}
 }
 
 // whole returns the units of a bucket's whole burst.
@@ -39,9 +39,9 @@ func (s *simulation) drainTime(i int) int64 {
 }
 
 // record records what leaves bucket i now.
-func (s *simulation) record(i int, given, age, reset int64) {
+func (s *simulation) record(i int, given, age int64) {
 	b, limit, drained := &s.server[i], &s.buckets[i], s.drainTime(i)
-	if given+reset <= 0 {
+	if given <= 0 {
 		return
 	}
 	if b.record.until <= b.at {
@@ -52,8 +52,8 @@ func (s *simulation) record(i int, given, age, reset int64) {
 		horizon = 2 * bucket.CeilDiv(whole(limit), limit.Drain)
 	}
 	r.times = slices.DeleteFunc(r.times, func(t simBack) bool { return b.at-t.at > horizon })
-	now, span := simBack{b.at, given, age, reset}, max(1, horizon/bucket.RecordSpans)
-	if n := len(r.times); n > 0 && r.times[n-1].at/span == b.at/span && r.times[n-1].reset+reset == 0 {
+	now, span := simBack{b.at, given, age}, max(1, horizon/bucket.RecordSpans)
+	if n := len(r.times); n > 0 && r.times[n-1].at/span == b.at/span {
 		r.times[n-1] = r.times[n-1].merge(now)
 	} else if r.times = append(r.times, now); len(r.times) > bucket.MaxRecordTimes {
 		r.times[1] = r.times[0].merge(r.times[1])
@@ -62,7 +62,7 @@ func (s *simulation) record(i int, given, age, reset int64) {
 	if limit.Kind == bucket.Token {
 		units := int64(0)
 		for _, t := range r.times {
-			units += t.given + t.reset
+			units += t.given
 		}
 		drained = min(drained+bucket.CeilDiv(units, limit.Drain), horizon)
 	}
@@ -72,18 +72,18 @@ func (s *simulation) record(i int, given, age, reset int64) {
 // claimed returns how many units of bucket i a Return may give back.
 func (s *simulation) claimed(i int, op *bucket.Op) int64 {
 	b, limit, claim := &s.server[i], &s.buckets[i], &op.Claims[i]
-	given, reset := int64(0), int64(0)
+	given := int64(0)
 	if b.record.until > b.at {
+		if b.record.reset > 0 && b.at-(b.record.reset-1) <= claim.Resets {
+			return 0
+		}
 		for _, t := range b.record.times {
 			if ago := b.at - t.at; ago <= claim.Age && ago+t.age >= claim.Made {
 				given += t.given
 			}
-			if b.at-t.at <= claim.Resets {
-				reset += t.reset
-			}
 		}
 	}
-	all, units := op.N*limit.Cost, claim.Left(limit, op.N, given, reset)
+	all, units := op.N*limit.Cost, claim.Left(limit, op.N, given)
 	if limit.Kind != bucket.Token || units == 0 || units == all {
 		return units
 	}
@@ -106,7 +106,7 @@ func (s *simulation) lower(i int, units, age int64, always bool) int64 {
 	}
 	units = min(units, max(0, b.level-least))
 	if always || units < b.level { // else the bucket is empty of charges
-		s.record(i, units, age, 0)
+		s.record(i, units, age)
 	}
 	b.level -= units
 	if b.level == 0 && b.end != 0 { // a window without tokens ends

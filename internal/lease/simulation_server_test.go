@@ -127,9 +127,13 @@ func (s *simulation) reset() {
 	s.note("a reset")
 	s.advance()
 	for i := range s.server {
-		b := &s.server[i]
-		if b.level > 0 {
-			s.record(i, 0, 0, whole(&s.buckets[i]))
+		b, limit := &s.server[i], &s.buckets[i]
+		if b.level > 0 || b.record.until > b.at {
+			lasts := limit.Period
+			if limit.Kind == bucket.Token {
+				lasts = 2 * bucket.CeilDiv(whole(limit), limit.Drain)
+			}
+			b.record = simRecord{until: b.at + lasts, reset: b.at + 1}
 		}
 		*b = simBucket{at: b.at, record: b.record}
 		s.reference[i].level = 0

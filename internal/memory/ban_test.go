@@ -60,7 +60,7 @@ func TestBansGrowOnProbation(t *testing.T) {
 		require.Equal(t, bucket.State{Wait: 50_000}, after(40_000))
 		require.Equal(t, bucket.State{Wait: 50_000}, after(50_000))
 		b.ask(bucket.Op{Verb: bucket.Reset, N: 1})
-		require.Equal(t, bucket.State{Wait: 10_000}, b.denied())
+		require.Equal(t, bucket.State{Wait: 10_000, Era: 1}, b.denied())
 	})
 }
 

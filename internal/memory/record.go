@@ -9,7 +9,7 @@ import (
 const (
 	// recordSuffix ends the ID of a bucket's record.
 	recordSuffix = ":back"
-	// maxRecords limits the memory of all records of a store, in give-backs of 32 bytes: 16 MiB. When it
+	// maxRecords limits the memory of all records of a store, in give-backs of 24 bytes: 12 MiB. When it
 	// is used up, the longest of a few records merges its give-backs in pairs, so that less may be given
 	// back later. That is two for each bucket, so a record keeps one.
 	maxRecords = 2 * MaxBuckets
@@ -23,9 +23,8 @@ type record struct {
 	times []giveBack
 }
 
-// giveBack is what was given back in a millisecond: its units, the age of the oldest of them, and
-// the units that a reset removed.
-type giveBack struct{ at, given, age, reset int64 }
+// giveBack is what was given back in a millisecond: its units, and the age of the oldest of them.
+type giveBack struct{ at, given, age int64 }
 
 // room returns a record's part of maxRecords.
 func (c *record) room() int {
@@ -40,21 +39,18 @@ func (r *request) recordID(i int) id { return id{string(r.key), r.buckets[i].ID 
 // recordDrain returns the drain that defines a record's units.
 func recordDrain(b *bucket.Bucket) int64 { return max(1, b.Drain) }
 
-// returnedSinceLocked returns the units given back and the units reset since a claim.
-func (s *shard) returnedSinceLocked(r *request, i int) (given, reset int64) {
+// returnedSinceLocked returns the units given back since a claim.
+func (s *shard) returnedSinceLocked(r *request, i int) (given int64) {
 	e, drain, claim := s.buckets[r.recordID(i)], recordDrain(&r.buckets[i]), &r.Claims[i]
 	if e == nil || e.full <= r.now {
-		return 0, 0
+		return 0
 	}
 	for _, g := range e.record.times {
 		if ago := r.now - e.record.start - g.at; ago <= claim.Age && ago+g.age >= claim.Made {
 			given += convert(g.given, e.record.drain, drain)
 		}
-		if r.now-e.record.start-g.at <= claim.Resets {
-			reset += convert(g.reset, e.record.drain, drain)
-		}
 	}
-	return given, reset
+	return given
 }
 
 // convert converts units to a limit of another drain, rounded up.
@@ -67,8 +63,8 @@ func convert(units, from, to int64) int64 {
 
 // recordLocked records what is given back now. drained is how many milliseconds the bucket's
 // contents take to drain.
-func (s *shard) recordLocked(r *request, i int, given, reset, drained int64) {
-	if r.Records != bucket.WithRecords || given+reset <= 0 {
+func (s *shard) recordLocked(r *request, i int, given, drained int64) {
+	if r.Records != bucket.WithRecords || given <= 0 {
 		return
 	}
 	id, drain := r.recordID(i), recordDrain(&r.buckets[i])
@@ -83,8 +79,7 @@ func (s *shard) recordLocked(r *request, i int, given, reset, drained int64) {
 	c := e.record
 	if c.drain != drain {
 		for j := range c.times {
-			g := &c.times[j]
-			g.given, g.reset = convert(g.given, c.drain, drain), convert(g.reset, c.drain, drain)
+			c.times[j].given = convert(c.times[j].given, c.drain, drain)
 		}
 		c.drain = drain
 	}
@@ -97,10 +92,8 @@ func (s *shard) recordLocked(r *request, i int, given, reset, drained int64) {
 	age := int64(bucket.MaxAge)
 	if r.Verb == bucket.Return {
 		age = r.Claims[i].Age
-	} else if r.Verb == bucket.Reset && r.Tenant.Name == "" {
-		age = 0
 	}
-	c.add(giveBack{r.now - c.start, given, age, reset}, max(1, horizon/bucket.RecordSpans))
+	c.add(giveBack{r.now - c.start, given, age}, max(1, horizon/bucket.RecordSpans))
 	for s.recorded += c.room(); s.recorded > maxRecords/shards; {
 		longest := s.largestLocked(func(e *entry) int { return e.record.room() }).record
 		s.recorded -= longest.room()
@@ -110,7 +103,7 @@ func (s *shard) recordLocked(r *request, i int, given, reset, drained int64) {
 	if token {
 		units := int64(0)
 		for _, g := range c.times {
-			units = min(units+g.given+g.reset, bucket.MaxUnits)
+			units = min(units+g.given, bucket.MaxUnits)
 		}
 		drained = min(drained+bucket.CeilDiv(units, drain), horizon)
 	}
@@ -119,7 +112,7 @@ func (s *shard) recordLocked(r *request, i int, given, reset, drained int64) {
 
 // add adds a give-back. Give-backs in one span are merged into the latest.
 func (c *record) add(g giveBack, span int64) {
-	if n := len(c.times); n > 0 && c.times[n-1].at/span == g.at/span && c.times[n-1].reset+g.reset == 0 {
+	if n := len(c.times); n > 0 && c.times[n-1].at/span == g.at/span {
 		c.times[n-1] = c.times[n-1].with(g)
 		return
 	}
@@ -133,7 +126,7 @@ func (c *record) add(g giveBack, span int64) {
 // with returns a give-back and a later one as one, at the time of the later.
 func (g giveBack) with(later giveBack) giveBack {
 	oldest := min(g.at-g.age, later.at-later.age)
-	return giveBack{later.at, g.given + later.given, later.at - oldest, g.reset + later.reset}
+	return giveBack{later.at, g.given + later.given, later.at - oldest}
 }
 
 // merge merges each two give-backs into the later one.
@@ -156,11 +149,10 @@ func (s *shard) claimedLocked(r *request, i int) int64 {
 		return min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
 	}
 	claim := &r.Claims[i]
-	if s.resetSinceLocked(r, i) {
+	if e := s.buckets[r.id(i)]; e == nil || e.born > claim.Era || s.resetSinceLocked(r, i) {
 		return 0
 	}
-	given, reset := s.returnedSinceLocked(r, i)
-	all, units := min(r.N, bucket.MaxUnits/b.Cost)*b.Cost, claim.Left(b, r.N, given, reset)
+	all, units := min(r.N, bucket.MaxUnits/b.Cost)*b.Cost, claim.Left(b, r.N, s.returnedSinceLocked(r, i))
 	if b.Kind != bucket.Token || units == 0 || units == all {
 		return units
 	}

@@ -31,6 +31,7 @@ type shard struct {
 	mu      sync.Mutex
 	max     int // the most buckets it holds
 	buckets map[id]*entry
+	resets  int64  // how many there have been
 	spare   *entry // a removed entry, to reuse its memory
 
 	logged   int // the room of all logs
@@ -47,6 +48,7 @@ type entry struct {
 	full  int64
 	value int64 // the key's value: the rounding rest of full; a window's tokens taken; a ban's ordinal
 	block int64 // the millisecond at which a block ends
+	born  int64 // how many resets there had been when it was made
 	log   *log  // a sliding window's; nil while all tokens were taken a period before full
 
 	record  *record  // the give-backs of a bucket; nil in a bucket's own entry
@@ -106,8 +108,11 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 	defer shard.mu.Unlock()
 	r := request{op, key, buckets, states, time.Since(s.start).Milliseconds()}
 	if op.Verb == bucket.Reset && op.Tenant.Name == "" {
+		shard.resets++
 		for i := range buckets {
-			shard.resetLocked(&r, i)
+			states[i] = bucket.State{}
+			shard.forgetLocked(r.id(i))
+			shard.forgetLocked(r.recordID(i))
 		}
 		return
 	}
@@ -124,6 +129,7 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 		default:
 			shard.findWindowLocked(&r, i)
 		}
+		states[i].Era = shard.resets
 		charges = buckets[i].Fits(states[i], charges, max(1, op.N))
 	}
 	if op.Verb == bucket.Reset {
@@ -194,7 +200,7 @@ func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
 		}
 		back, drained := min(s.backLocked(r, i), level-min(level, minLevel)), s.drainTimeLocked(r, i)
 		if r.Verb == bucket.Give || back < level { // else the bucket is empty of charges
-			s.recordLocked(r, i, back, 0, drained)
+			s.recordLocked(r, i, back, drained)
 		}
 		s.setLevelLocked(r, i, level-back, block)
 	}
@@ -207,17 +213,6 @@ func (s *shard) backLocked(r *request, i int) int64 {
 	}
 	b := &r.buckets[i]
 	return min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
-}
-
-// resetLocked fills a bucket.
-func (s *shard) resetLocked(r *request, i int) {
-	b, e := &r.buckets[i], s.buckets[r.id(i)]
-	r.states[i] = bucket.State{}
-	if e != nil && e.full > r.now && b.IsLimit() {
-		r.states[i].Level = 1                                                // at least; it is only recorded
-		s.recordLocked(r, i, 0, b.Capacity+b.Floor, s.drainTimeLocked(r, i)) // the most that any call may claim
-	}
-	s.forgetLocked(r.id(i))
 }
 
 func (s *shard) blockLocked(r *request, i int) {
@@ -275,6 +270,7 @@ func (s *shard) newEntryLocked(r *request, id id) *entry {
 		e = new(entry)
 	}
 	s.spare = nil
+	e.born = s.resets
 	s.buckets[id] = e
 	return e
 }

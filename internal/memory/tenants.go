@@ -144,6 +144,7 @@ func (s *shard) changeTenantsLocked(r *request, i int, charges int64) {
 
 // resetTenantLocked gives back what a tenant holds, and ends its block and its ban.
 func (s *shard) resetTenantLocked(r *request) {
+	s.resets++
 	for i := range r.buckets {
 		switch b := &r.buckets[i]; b.Kind {
 		case bucket.Tenants:
@@ -153,7 +154,7 @@ func (s *shard) resetTenantLocked(r *request) {
 			if e := s.buckets[r.id(limit)]; e != nil && e.block > r.now { // it is not of the tenant
 				units = min(units, level-min(level, b.BlockLevel(e.block-r.now)))
 			}
-			s.recordLocked(r, limit, units, 0, s.drainTimeLocked(r, limit))
+			s.recordLocked(r, limit, units, s.drainTimeLocked(r, limit))
 			if units > 0 {
 				s.setLevelLocked(r, limit, level-units, s.buckets[r.id(limit)].block)
 			}
@@ -177,7 +178,7 @@ func (s *shard) noteResetLocked(r *request, i int) {
 	if e == nil {
 		e = s.newEntryLocked(r, r.resetID(i))
 	}
-	e.full, e.value = r.now+2*bucket.CeilDiv(b.Capacity+b.Floor, b.Drain), r.now
+	e.full, e.value = r.now+2*bucket.CeilDiv(b.Capacity+b.Floor, b.Drain), s.resets
 }
 
 // resetSinceLocked reports whether the tenant was reset since it took what it gives back.
@@ -186,11 +187,7 @@ func (s *shard) resetSinceLocked(r *request, i int) bool {
 		return false
 	}
 	e := s.buckets[r.resetID(i)]
-	if e == nil || e.full <= r.now {
-		return false
-	}
-	ago, claim := r.now-e.value, &r.Claims[i]
-	return ago < claim.Made || !claim.KnownOfTenant && ago <= claim.Resets
+	return e != nil && e.full > r.now && e.value > r.Claims[i].Era
 }
 
 // advance forgets the tenants of which nothing is left at a level.

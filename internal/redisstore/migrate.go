@@ -229,6 +229,6 @@ var errMigrating = errors.New("TRYAGAIN: a hash slot migrates")
 func (s *Store) returnOp(one *dispatch.Call, charges int64) bucket.Op {
 	n, taken := charges*one.Op.N, receipt.New(s.migration.timeout)
 	taken.Fill(one.Sent, one.States)
-	claims := taken.ClaimsAtOnce(one.Buckets, n, false, "")
+	claims := taken.ClaimsAtOnce(one.Buckets, n, false)
 	return bucket.Op{Verb: bucket.Return, N: n, Claims: claims, Records: bucket.WithRecords}
 }

@@ -281,11 +281,7 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	}
 	for i := range g.Op.Claims {
 		claim := &g.Op.Claims[i]
-		known := claim.Known
-		if claim.KnownOfTenant {
-			known += knownOfTenant
-		}
-		c.args = append(c.args, claim.Sure, min(claim.Behind, bucket.MaxUnits), claim.Age, claim.Made, claim.Resets, known)
+		c.args = append(c.args, claim.Sure, min(claim.Behind, bucket.MaxUnits), claim.Age, claim.Made, claim.Resets)
 	}
 }
 

@@ -28,9 +28,6 @@ func notesReset(op *bucket.Op) bool {
 		(op.Verb == bucket.Return || op.Verb == bucket.Reset)
 }
 
-// knownOfTenant is added to the known resets of a claim if one of its tenant is known. See tenants.lua.
-const knownOfTenant = 1024
-
 // encodeResets appends the names of the keys that note when a tenant was reset.
 func (c *command) encodeResets(g *dispatch.Group) {
 	for i := range g.Names {

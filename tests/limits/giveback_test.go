@@ -164,6 +164,7 @@ func TestReservationsOfWindowsGiveBackWhatIsLeft(t *testing.T) {
 						require.Zero(t, testkit.AdmittedNow(t, l, "k", limits...))
 
 						require.NoError(t, l.Reset(t.Context(), "k", limits...))
+						time.Sleep(21 * time.Second) // more than two timeouts of the limiter
 						r, err = l.Reserve(t.Context(), "k", 49, limits...)
 						require.NoError(t, err)
 						require.NoError(t, r.Cancel(t.Context()), "it was taken after the reset")
@@ -173,6 +174,57 @@ func TestReservationsOfWindowsGiveBackWhatIsLeft(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestAResetVoidsReservations of limits of each kind, whoever takes right after it.
+func TestAResetVoidsReservations(t *testing.T) { testkit.OnEveryBackend(t, resetVoidsReservations) }
+
+func resetVoidsReservations(t *testing.T, b testkit.Backend) {
+	limits := []ginlimit.PolicyOption{
+		ginlimit.Limit{Rate: 9, Period: time.Hour, Algorithm: ginlimit.SlidingWindow},
+		ginlimit.Limit{Rate: 15, Period: 24 * time.Hour, Algorithm: ginlimit.FixedWindow},
+		ginlimit.Limit{Rate: 20, Period: 7 * 24 * time.Hour, Burst: 24},
+		ginlimit.PerCalendar(40, ginlimit.CalendarMonth(nil, 1)), ginlimit.InFlight(3),
+	}
+	p := testkit.NewPolicy(t, b.Limiter, "p", limits...)
+	other := testkit.NewPolicy(t, b.Other, "p", limits...)
+	testkit.RequireMade(t, p.Block(t.Context(), "k", time.Second))
+	testkit.RequireMade(t, p.Reset(t.Context(), "k"))
+	for _, resets := range []*ginlimit.Policy{p, other, p} { // also of windows that have just begun
+		r, err := p.Reserve(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.True(t, r.Result().Allowed)
+		testkit.RequireMade(t, resets.Reset(t.Context(), "k"))
+		slot, err := other.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+		require.NoError(t, r.Cancel(t.Context()))
+		status, err := p.Status(t.Context(), "k")
+		require.NoError(t, err)
+		for i, burst := range []int{9, 15, 24, 40} {
+			require.Equal(t, burst-1, status[i].Remaining, "limit %d", i)
+		}
+		slot.Release()
+	}
+}
+
+// TestAResetVoidsAReservationUntilItsPeriodEnds: the window after the reset then has as little left as the one before
+// had when the reservation was made.
+func TestAResetVoidsAReservationUntilItsPeriodEnds(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limit := ginlimit.PerMinute(10).WithAlgorithm(ginlimit.FixedWindow)
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond))
+		_, err := l.Allow(t.Context(), "k", limit)
+		require.NoError(t, err)
+		time.Sleep(48 * time.Second)
+		r, err := l.Reserve(t.Context(), "k", 1, limit)
+		require.NoError(t, err)
+		require.NoError(t, l.Reset(t.Context(), "k", limit))
+		require.Equal(t, 10, testkit.AdmittedNow(t, l, "k", limit))
+		time.Sleep(49 * time.Second)
+		require.NoError(t, r.Cancel(t.Context()))
+		require.Zero(t, testkit.AdmittedNow(t, l, "k", limit))
+	})
 }
 
 // TestReservationsGiveBackAllThatIsLeft, in any order, while nothing has flowed back of them.

@@ -314,6 +314,7 @@ func TestSettleGivesBackWhatIsStillThere(t *testing.T) {
 				back, again int // given back, and taken at once thereafter
 			}{{0, 90, 90}, {5 * time.Second, 90, 90}, {10 * time.Second, 0, 0}, {6 * time.Second, 40, 40}} {
 				require.NoError(t, limiter.Reset(t.Context(), "k", limit))
+				sleep(time.Second)
 				r := e.Reserve(t, 100, limit)
 				sleep(row.after)
 				flowed := e.AllowUpTo(t, 1000, limit) // by others

@@ -19,7 +19,7 @@ type recorded struct {
 	at              time.Time
 	n, level        int64
 	inRedis, inHere int64 // marks
-	reset           bool  // since
+	era             int64
 }
 
 // TestScriptsWithRecordsEqualTheProcess gives back what some of many calls have taken, in any
@@ -96,30 +96,13 @@ func (w *recordTrace) step(t *testing.T, step int) {
 		found, here := w.do(t, "take", op, 1, alone)
 		require.Equal(t, here.Level, found[0], what)
 		if w.Fit(here.Level, 1, op.N) == 1 {
-			w.taken = append(w.taken, recorded{time.Now(), op.N, here.Level, found[len(found)-1], here.Mark, false})
+			w.taken = append(w.taken, recorded{time.Now(), op.N, here.Level, found[len(found)-1], here.Mark, here.Era})
 		}
 	case x < 85 && len(w.taken) > 0:
 		i := r.IntN(len(w.taken))
 		one := w.taken[i]
 		w.taken = append(w.taken[:i], w.taken[i+1:]...)
-		age := time.Since(one.at)
-		if w.Kind != bucket.Token && age.Milliseconds() >= w.Period {
-			return
-		}
-		claim := w.NewClaim(one.level, one.n*w.Cost, age.Nanoseconds(), int64(r.IntN(3))*1e6)
-		if !one.reset && r.IntN(2) == 0 {
-			claim.Known = 1
-		}
-		claim.Made = max(0, age.Milliseconds()-int64(r.IntN(2)))
-		claim.Mark = one.inHere
-		op := bucket.Op{Verb: bucket.Return, N: 1 + r.Int64N(one.n), Claims: []bucket.Claim{claim},
-			Records: bucket.WithRecords}
-		mark := one.inRedis
-		if w.Kind == bucket.Token {
-			mark = 0
-		}
-		what += fmt.Sprintf(": return %+v of %+v", op, one)
-		w.do(t, "return", op, 1, both, mark, claim.Sure, claim.Behind, claim.Age, claim.Made, claim.Resets, claim.Known)
+		what += w.giveBack(t, one, -1)
 	case x < 92:
 		w.do(t, "give", bucket.Op{Verb: bucket.Give, N: 1 + r.Int64N(w.Burst), Records: bucket.WithRecords}, 1, both)
 		if w.Kind != bucket.Token {
@@ -131,9 +114,14 @@ func (w *recordTrace) step(t *testing.T, step int) {
 		w.do(t, "charge", bucket.Op{Verb: bucket.Charge, N: 1 + r.Int64N(w.Burst)}, 0, alone)
 	case x < 98:
 		w.do(t, "reset", bucket.Op{Verb: bucket.Reset, N: 1, Records: bucket.WithRecords}, 1, both)
-		for i := range w.taken {
-			w.taken[i].reset = true
+		w.do(t, "take", bucket.Op{Verb: bucket.Take, Charges: 1, N: w.Burst}, 1, alone)
+		for _, one := range w.taken {
+			what += w.giveBack(t, one, time.Since(one.at).Milliseconds())
 		}
+		found, _ := w.do(t, "take", bucket.Peek(1), 0, alone)
+		require.Equal(t, w.Capacity, found[0], what)
+		w.taken = nil
+		w.mini.Del("k:back") // it began with the reset, unlike that of the process
 	}
 	found, here := w.do(t, "take", bucket.Peek(1), 0, alone)
 	require.Equal(t, here.Level, found[0], what)
@@ -142,4 +130,23 @@ func (w *recordTrace) step(t *testing.T, step int) {
 		longest := 2*w.Period + 1 + (2*w.Period+1)/bucket.RecordSpans
 		require.LessOrEqual(t, w.mini.TTL("k:back"), time.Duration(longest)*time.Millisecond, what)
 	}
+}
+
+// giveBack gives back a charge, which a reset voids that was made in some milliseconds until now.
+func (w *recordTrace) giveBack(t *testing.T, one recorded, resets int64) string {
+	age := time.Since(one.at)
+	if w.Kind != bucket.Token && age.Milliseconds() >= w.Period {
+		return ""
+	}
+	claim := w.NewClaim(one.level, one.n*w.Cost, age.Nanoseconds(), 0)
+	claim.Made = max(0, age.Milliseconds()-int64(w.r.IntN(2)))
+	claim.Resets, claim.Mark, claim.Era = resets, one.inHere, one.era
+	op := bucket.Op{Verb: bucket.Return, N: 1 + w.r.Int64N(one.n), Claims: []bucket.Claim{claim},
+		Records: bucket.WithRecords}
+	mark := one.inRedis
+	if w.Kind == bucket.Token {
+		mark = 0
+	}
+	w.do(t, "return", op, 1, []string{"k", "k:back"}, mark, claim.Sure, claim.Behind, claim.Age, claim.Made, claim.Resets)
+	return fmt.Sprintf(": return %+v of %+v", op, one)
 }

@@ -224,6 +224,7 @@ func TestADryRunSettles(t *testing.T) {
 			require.False(t, p.found.Allowed)
 			p.left(t, "alice", 66)
 			testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
+			time.Sleep(time.Minute) // more than two timeouts of the limiter
 		}
 	})
 }
