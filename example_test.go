@@ -185,14 +185,14 @@ func ExampleWithDryRun() {
 		limiter.Handler("stricter", ginlimit.PerMinute(1), ginlimit.WithDryRun()))
 	router.GET("/", func(c *gin.Context) {
 		if r, _ := ginlimit.FromContext(c); !r.Allowed {
-			fmt.Println("would be refused by", r.Limit)
+			fmt.Println("would be denied by", r.Limit)
 		}
 	})
 	request(router, "GET", "/", "203.0.113.7")
 	request(router, "GET", "/", "203.0.113.7")
 	// Output:
 	// GET / 200 remaining 99
-	// would be refused by 1/m
+	// would be denied by 1/m
 	// GET / 200 remaining 98
 }
 

@@ -67,12 +67,22 @@ const about = {
 const periodText = s => s === 60 ? '1 min' : `${s} s`
 const rateText = t => `${+(t.perSecond * t.period / 1000).toFixed(2)} every ${periodText(t.period / 1000)}`
 
+// What this tab has sent outlives a reload of the page, as the buckets do.
+let sent
+try { sent = JSON.parse(sessionStorage.getItem('ginlimit')) } catch { /* not kept here */ }
+sent ??= {}
+function keep() {
+  for (const { name, admitted, denied, last } of lanes) sent[name] = { admitted, denied, last }
+  try { sessionStorage.setItem('ginlimit', JSON.stringify(sent)) } catch { /* not kept here */ }
+}
+
 // A lane is an algorithm, with what both processes see of it.
 class Lane {
   tokens
   admitted = 0
-  refused = 0
-  events = []  // { t, admitted, refused, local }
+  denied = 0
+  last // answer
+  events = []  // { t, admitted, denied, local }
   samples = [] // { t, left, local }, for the curve
 
   constructor(name) {
@@ -91,6 +101,8 @@ class Lane {
     this.find('.frame').innerHTML = frame
     $('lanes').append(card)
     this.card = card
+    Object.assign(this, sent[name])
+    this.showCounts()
   }
 
   get seen() { return this.tokens[via()] }
@@ -111,21 +123,21 @@ class Lane {
     if (this.rule !== (this.rule = about[this.name].rule(this.seen))) this.find('.rule').textContent = this.rule
   }
 
-  took({ admitted, refused, local, status, header }, process) {
+  took({ admitted, denied, local, status, header }, process) {
     this.admitted += admitted
-    this.refused += refused
-    this.events.push({ t: seconds(), admitted, refused, local })
-    this.last = { status, header, process, at: seconds() }
+    this.denied += denied
+    this.events.push({ t: seconds(), admitted, denied, local })
+    this.last = { status, header, process, at: Date.now() }
     this.showCounts()
   }
 
   showCounts() {
     this.find('.admitted dd').textContent = this.admitted
-    this.find('.refused dd').textContent = this.refused
+    this.find('.denied dd').textContent = this.denied
   }
 
   clear() {
-    this.admitted = this.refused = 0
+    this.admitted = this.denied = 0
     this.events = []
     this.samples = []
     this.last = undefined
@@ -266,6 +278,7 @@ function learn(view, limit, process) {
     lane.learn(view.processes.map(seen => seen[i]), text, answer?.admitted ?? 0, process)
     lane.code = code
   })
+  keep()
   port = view.port
   showRedis(view.redis)
   showCloser()
@@ -367,8 +380,8 @@ function showAnswer(now) {
     }))
     if (!last) $('answer').tBodies[0].insertRow().insertCell().textContent = 'No request was sent yet.'
   }
-  put($('age'), last ? `${ageText(now - last.at)} ago, via ${'AB'[last.process]}` : '')
-  if (!last) return
+  put($('age'), last ? `${ageText((Date.now() - last.at) / 1000)} ago, via ${'AB'[last.process]}` : '')
+  if (!last || !lane.seen.at) return
   const tokens = lane.tokens[last.process], wait = tokens.wait(now)
   const present = {
     'Status': wait > 0 ? '429' : '200',
@@ -402,14 +415,14 @@ function draw(now) {
     const bins = new Map()
     for (const e of lane.events) {
       const i = Math.floor(e.t / size)
-      if (!bins.has(i)) bins.set(i, { admitted: 0, refused: 0, local: false })
+      if (!bins.has(i)) bins.set(i, { admitted: 0, denied: 0, local: false })
       bins.get(i).admitted += e.admitted
-      bins.get(i).refused += e.refused
+      bins.get(i).denied += e.denied
       bins.get(i).local ||= e.local
     }
     return bins
   })
-  const most = nice(Math.max(...[...bins[0]].filter(([i]) => (i + 1) * size > now - span).map(([, b]) => b.admitted + b.refused), 1))
+  const most = nice(Math.max(...[...bins[0]].filter(([i]) => (i + 1) * size > now - span).map(([, b]) => b.admitted + b.denied), 1))
 
   let out = `<clipPath id="plot"><path d="M${left} 0H${right}V472H${left}z"/></clipPath>`
   lanes.forEach((lane, n) => {
@@ -430,20 +443,20 @@ function draw(now) {
     }
     area += `V${base}z`
 
-    let admitted = '', refused = ''
+    let admitted = '', denied = ''
     const wide = Math.max(2, size / span * (right - left) - 2)
     for (const [i, b] of bins[n]) {
       const from = x((i + 1) * size) - wide - 1, h = k => k / most * row.counts
       if (from + wide < left) continue
       if (b.local) away += `M${from.toFixed(1)} ${top + row.level}h${wide.toFixed(1)}V${floor}h${-wide.toFixed(1)}z`
       if (b.admitted) admitted += `M${from.toFixed(1)} ${floor}h${wide.toFixed(1)}v${-h(b.admitted)}h${-wide.toFixed(1)}z`
-      if (b.refused) refused += `M${(from + .75).toFixed(1)} ${floor - h(b.admitted)}h${(wide - 1.5).toFixed(1)}v${-h(b.refused)}h${-(wide - 1.5).toFixed(1)}z`
+      if (b.denied) denied += `M${(from + .75).toFixed(1)} ${floor - h(b.admitted)}h${(wide - 1.5).toFixed(1)}v${-h(b.denied)}h${-(wide - 1.5).toFixed(1)}z`
     }
     out += `<g data-row="${lane.name}"><g clip-path="url(#plot)"><path class="away" d="${away}"/>
       <path class="area" d="${area}"/></g>
       <path class="grid" d="M${left} ${y(limit)}H${right}M${left} ${y(limit / 2)}H${right}M${left} ${floor - row.counts}H${right}"/>
       <path class="base" d="M${left} ${base}H${right}M${left} ${floor}H${right}"/>
-      <g clip-path="url(#plot)"><path class="admitted" d="${admitted}"/><path class="refused" d="${refused}"/><path class="level" d="${level}"/></g>
+      <g clip-path="url(#plot)"><path class="admitted" d="${admitted}"/><path class="denied" d="${denied}"/><path class="level" d="${level}"/></g>
       <text class="name" x="${left}" y="${top + 16}">${about[lane.name].title}</text>
       <text class="end" x="${left - 6}" y="${y(limit) + 4}">${limit}</text><text class="end" x="${left - 6}" y="${base + 4}">0</text>
       <text class="end" x="${left - 6}" y="${floor - row.counts + 6}">${most}</text><text class="end" x="${left - 6}" y="${floor + 4}">0</text></g>`
@@ -492,6 +505,7 @@ $('reset').addEventListener('click', async () => {
   waiting = 0
   const done = await call('POST', 'play/reset')
   if (done) for (const lane of lanes) lane.clear()
+  keep()
   $('said').textContent = done ? 'All buckets are full.' : 'The buckets cannot be filled without Redis.'
   showCloser()
 })
@@ -503,19 +517,24 @@ $('redis').addEventListener('click', async () => {
 })
 for (const button of document.querySelectorAll('[data-copy]')) {
   button.addEventListener('click', async () => {
-    const code = $(button.dataset.copy)
+    const code = $(button.dataset.copy), label = button.firstChild
     try {
       await navigator.clipboard.writeText(code.textContent)
-      button.textContent = 'Copied'
+      label.data = 'Copied'
       $('copied').textContent = 'Copied.'
     } catch { // the browser has no clipboard for this address
       getSelection().selectAllChildren(code)
-      button.textContent = 'Selected'
+      label.data = 'Selected'
       $('copied').textContent = 'Selected, to be copied by the keyboard.'
     }
-    setTimeout(() => { button.textContent = 'Copy'; $('copied').textContent = '' }, 2000)
+    setTimeout(() => { label.data = 'Copy'; $('copied').textContent = '' }, 2000)
   })
 }
+
+// In a narrow window the switch of Redis stays in sight, beside what sends.
+const narrow = matchMedia('(max-width: 40rem) and (min-height: 30rem)')
+function placeSwitch() { (narrow.matches ? $('traffic').parentElement : $('status')).before($('redis')) }
+narrow.addEventListener('change', placeSwitch)
 
 // The theme is the system's until the visitor chooses.
 const dark = matchMedia('(prefers-color-scheme: dark)')
@@ -534,6 +553,7 @@ $('theme').addEventListener('click', () => {
 
 showTheme()
 showLimit()
+placeSwitch()
 look()
 setInterval(look, 500)
 frame()

@@ -124,7 +124,7 @@ func TestSameRequestsGoToAllAlgorithms(t *testing.T) {
 	for i, admitted := range []int{8, 5, 5} {
 		answer := view.Lanes[i].Answer
 		require.InDelta(t, admitted, answer.Admitted, took.Minutes()*5, "burst + rate × t")
-		require.Equal(t, 20, answer.Admitted+answer.Refused)
+		require.Equal(t, 20, answer.Admitted+answer.Denied)
 		require.Equal(t, http.StatusTooManyRequests, answer.Status)
 		require.NotEmpty(t, answer.Header.Get("Retry-After"))
 		require.Equal(t, "0", answer.Header.Get("X-RateLimit-Remaining"))

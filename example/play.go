@@ -55,7 +55,7 @@ type tokens struct {
 // tally sums up the answers to the same request, sent several times, and has the last one.
 type tally struct {
 	Admitted int         `json:"admitted"`
-	Refused  int         `json:"refused"`
+	Denied   int         `json:"denied"`
 	Local    bool        `json:"local"` // one of them at least was decided without Redis
 	Status   int         `json:"status"`
 	Header   http.Header `json:"header"`
@@ -208,7 +208,7 @@ func (t *tally) add(handler http.Handler, request *http.Request) {
 	if w.status == http.StatusOK {
 		t.Admitted++
 	} else {
-		t.Refused++
+		t.Denied++
 	}
 	t.Status, t.Header = w.status, w.header
 	t.Local = t.Local || w.header.Get("X-RateLimit-Status") != ""

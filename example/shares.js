@@ -106,8 +106,8 @@ async function share() {
   const view = await ask('POST', 'play/shares', fields)
   if (view) {
     const t = seconds()
-    view.answers.forEach(({ admitted, refused, local }, i) => {
-      tenants[i].events.push({ t, sent: admitted + refused, got: admitted, local })
+    view.answers.forEach(({ admitted, denied, local }, i) => {
+      tenants[i].events.push({ t, sent: admitted + denied, got: admitted, local })
     })
   }
   sharing = false

@@ -43,7 +43,7 @@ func sharesIn(t *testing.T, r http.Handler, seconds int, n [3]int, weights [3]st
 		var view sharesView
 		require.NoError(t, json.Unmarshal(response.Body.Bytes(), &view))
 		for i, answer := range view.Answers {
-			require.Equal(t, n[i], answer.Admitted+answer.Refused, "each request is answered")
+			require.Equal(t, n[i], answer.Admitted+answer.Denied, "each request is answered")
 			if step >= settle {
 				got[i] += answer.Admitted
 			}
@@ -99,7 +99,7 @@ func TestViewsAreApart(t *testing.T) {
 
 func TestHostileShares(t *testing.T) {
 	r, p := application(t, "")
-	refused := func(method, address, text string) {
+	rejected := func(method, address, text string) {
 		t.Helper()
 		response := ask(r, method, address)
 		require.Equal(t, http.StatusBadRequest, response.Code, address)
@@ -119,25 +119,25 @@ func TestHostileShares(t *testing.T) {
 	call := sharesQuery("0", [3]int{1, 1, 1}, [3]string{"1", "1", "1"})
 	const wrongView, wrongWeight = "view: want 16 hexadecimal digits\n", "weight: want one of 1, 2, 5\n"
 	for _, view := range []string{"", "0", testView + "0", "0123456789ABCDEF", "0123456789abcde/", testView + "\n"} {
-		refused("GET", "/share?"+with(single, "view", view), wrongView)
-		refused("POST", "/play/shares?"+with(call, "view", view), wrongView)
+		rejected("GET", "/share?"+with(single, "view", view), wrongView)
+		rejected("POST", "/play/shares?"+with(call, "view", view), wrongView)
 	}
 	for _, tenant := range []string{"", "delta", "ACME", strings.Repeat("a", 1<<12)} {
-		refused("GET", "/share?"+with(single, "tenant", tenant), "tenant: want one of acme, beta, core\n")
+		rejected("GET", "/share?"+with(single, "tenant", tenant), "tenant: want one of acme, beta, core\n")
 	}
 	for _, weight := range []string{"0", "-1", "3", "1000", "1.0", "x", "9223372036854775808"} {
-		refused("GET", "/share?"+with(single, "weight", weight), wrongWeight)
-		refused("POST", "/play/shares?"+with(call, "weight", "1 2 "+weight), wrongWeight)
+		rejected("GET", "/share?"+with(single, "weight", weight), wrongWeight)
+		rejected("POST", "/play/shares?"+with(call, "weight", "1 2 "+weight), wrongWeight)
 	}
-	refused("GET", "/share?"+with(single, "weight", ""), wrongWeight)
+	rejected("GET", "/share?"+with(single, "weight", ""), wrongWeight)
 	for _, n := range []string{"-1", "101", "1e1", "x", "9223372036854775808"} {
-		refused("POST", "/play/shares?"+with(call, "n", "1 1 "+n), "n: want a whole number from 0 to 100\n")
+		rejected("POST", "/play/shares?"+with(call, "n", "1 1 "+n), "n: want a whole number from 0 to 100\n")
 	}
 	for _, fields := range [][]string{{"n", ""}, {"n", "1 1"}, {"n", "1 1 1 1"}, {"weight", "1"}, {"weight", "1 1 1 1"}} {
-		refused("POST", "/play/shares?"+with(call, fields...), "n and weight: want one for each of acme, beta, core\n")
+		rejected("POST", "/play/shares?"+with(call, fields...), "n and weight: want one for each of acme, beta, core\n")
 	}
 	for _, via := range []string{"-1", "2", "x"} {
-		refused("POST", "/play/shares?"+with(call, "via", via), "via: want 0 or 1\n")
+		rejected("POST", "/play/shares?"+with(call, "via", via), "via: want 0 or 1\n")
 	}
 	require.Empty(t, p.redis.Keys(), "nothing was counted")
 	require.Equal(t, http.StatusOK, ask(r, "GET", "/share?"+single).Code)
@@ -152,7 +152,7 @@ func TestSharesWithoutRedis(t *testing.T) {
 	var view sharesView
 	require.NoError(t, json.Unmarshal(response.Body.Bytes(), &view))
 	require.True(t, view.Answers[0].Local)
-	require.Positive(t, view.Answers[0].Refused)
+	require.Positive(t, view.Answers[0].Denied)
 	require.Equal(t, 1, view.Answers[2].Admitted)
 }
 

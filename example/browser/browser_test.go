@@ -75,26 +75,26 @@ func TestBurst(t *testing.T) {
 	})
 	t.Run("the timeline", func(t *testing.T) {
 		for _, lane := range lanes {
-			p.until("bars and curve", fmt.Sprintf(`['admitted', 'refused', 'level', 'area'].every(kind =>
+			p.until("bars and curve", fmt.Sprintf(`['admitted', 'denied', 'level', 'area'].every(kind =>
 				document.querySelector('[data-row=%s] .' + kind)?.getAttribute('d').length > 10)`, lane))
 			scales := eval[[]string](p, `[...document.querySelectorAll('[data-row=`+lane+`] text.end')].map(e => e.textContent)`)
 			require.Equal(t, []string{"0", "10", "0"}, scales[1:])
 			if lane != "token-bucket" { // which has had 10 tokens
 				require.Equal(t, "5", scales[0])
 			}
-			// The admitted and the refused are as many: linear bars of one height.
+			// The admitted and the denied are as many: linear bars of one height.
 			height := func(kind string) float64 {
 				return eval[float64](p,
 					fmt.Sprintf(
 						`-Number(document.querySelector('[data-row=%s] .%s').getAttribute('d').match(/v(-[\d.]+)/)[1])`, lane, kind))
 			}
-			require.InDelta(t, height("admitted"), height("refused"), 0.1)
+			require.InDelta(t, height("admitted"), height("denied"), 0.1)
 		}
 		require.Equal(t, "120 s", p.text("#span"))
 		require.Equal(t, []string{"now", "−20 s", "−40 s", "−60 s", "−80 s", "−100 s", "−120 s"},
 			eval[[]string](p, `[...document.querySelectorAll('#timeline > text')].map(e => e.textContent)`))
 		// the legend has the marks of the drawing
-		for _, kind := range []string{"level", "area", "admitted", "refused", "away"} {
+		for _, kind := range []string{"level", "area", "admitted", "denied", "away"} {
 			require.True(t, eval[bool](p, fmt.Sprintf(`(() => {
 				const style = e => (s => [s.fill, s.stroke, s.opacity].join())(getComputedStyle(e))
 				return style(document.querySelector('.legend .%s')) === style(document.querySelector('#timeline .%[1]s'))
@@ -133,7 +133,7 @@ func TestTextsAreOfTheLimit(t *testing.T) {
 		for id, want := range map[string]string{"text": c.text, "code": c.code, "curl": curl} {
 			p.until(want, fmt.Sprintf(`$(%q).textContent === %q`, id, want))
 			p.click("[data-copy=" + id + "]")
-			p.until("copied", fmt.Sprintf(`document.querySelector('[data-copy=%s]').textContent === 'Copied'`, id))
+			p.until("copied", fmt.Sprintf(`document.querySelector('[data-copy=%s]').firstChild.data === 'Copied'`, id))
 			p.run(`window.copied = undefined; navigator.clipboard.readText().then(text => { window.copied = text })`)
 			p.until("what was copied", fmt.Sprintf(`window.copied === %q`, want))
 		}
@@ -219,14 +219,14 @@ func TestProcessesAndRedis(t *testing.T) {
 func TestSteadyTrafficAndChanges(t *testing.T) {
 	t.Parallel()
 	p := open(t, example(t, "").address)
-	total := func() int { c := p.counts("token-bucket"); return c.admitted + c.refused }
+	total := func() int { c := p.counts("token-bucket"); return c.admitted + c.denied }
 	p.press("#traffic", kb.ArrowRight, 20)
 	require.Equal(t, "20 a second", p.text("#traffic-value"))
-	p.until("both kinds", `lanes.every(lane => lane.admitted > 5 && lane.refused > 5)`)
+	p.until("both kinds", `lanes.every(lane => lane.admitted > 5 && lane.denied > 5)`)
 	for _, slider := range []string{"rate", "burst", "period"} { // while requests are under way
 		p.press("#"+slider, kb.ArrowRight, 2)
 		before := total()
-		p.until("it goes on", fmt.Sprintf(`lanes[0].admitted + lanes[0].refused > %d`, before))
+		p.until("it goes on", fmt.Sprintf(`lanes[0].admitted + lanes[0].denied > %d`, before))
 	}
 	require.Equal(t, "7/15s burst 12", p.text("#limit"))
 	p.until("the server knows", `document.querySelector('#token-bucket .left span').textContent === 'left of 12'
@@ -240,7 +240,7 @@ func TestSteadyTrafficAndChanges(t *testing.T) {
 	require.Equal(t, before, total(), "no traffic")
 	require.Equal(t, total(), func() int {
 		c := p.counts("sliding-window")
-		return c.admitted + c.refused
+		return c.admitted + c.denied
 	}(), "the same requests")
 }
 
@@ -312,14 +312,20 @@ func TestEverySize(t *testing.T) {
 			p.degraded()
 			p.send(10)
 			p.click("[name=closer][value=sliding-window]")
-			p.accessible("degraded", 1280, 360)
+			p.run(`const set = setTimeout; setTimeout = (f, ms) => ms === 2000 ? 0 : set(f, ms)`) // "Copied" stays
+			p.click("[data-copy=code]")
+			p.accessible("degraded, and copied", 1280, 360)
 
 			p.click("#theme")
 			require.Equal(t, scheme == "light", dark(), "the other theme")
 			require.Equal(t, scheme == "light", eval[string](p, `$('theme').getAttribute('aria-checked')`) == "true")
+			sent := p.counts("token-bucket")
 			p.do(chromedp.Reload())
 			p.until("loaded", loaded)
 			require.Equal(t, scheme == "light", dark(), "it is kept")
+			require.Equal(t, sent, p.counts("token-bucket"), "as the buckets are")
+			p.drawn()
+			require.Contains(t, p.text("#age"), "via A")
 		})
 	}
 }
@@ -332,10 +338,11 @@ func TestPhone(t *testing.T) {
 	p.run(`$('lanes').scrollIntoView()`)
 	p.until("buttons and lanes are seen at once", `(() => {
 		const box = selector => document.querySelector(selector).getBoundingClientRect()
-		return box('[data-send]').top >= 0 && box('#requests').bottom <= box('#token-bucket h2').top && box('#fixed-window .now').bottom < innerHeight
+		return box('[data-send]').top >= 0 && box('#redis').top >= 0 && box('#redis').bottom <= box('#requests').bottom
+			&& box('#requests').bottom <= box('#token-bucket h2').top && box('#fixed-window .now').bottom < innerHeight
 	})()`)
 	p.send(10)
-	require.Equal(t, 10, p.counts("fixed-window").refused+p.counts("fixed-window").admitted)
+	require.Equal(t, 10, p.counts("fixed-window").denied+p.counts("fixed-window").admitted)
 }
 
 func TestReducedMotion(t *testing.T) {

@@ -72,7 +72,7 @@ func TestShares(t *testing.T) {
 
 	t.Run("another view has a bucket of its own", func(t *testing.T) {
 		var view struct {
-			Answers []struct{ Admitted, Refused int }
+			Answers []struct{ Admitted, Denied int }
 		}
 		address := "http://" + program.address +
 			"/play/shares?view=0123456789abcdef&via=0&n=10&n=0&n=0&weight=1&weight=1&weight=1"

@@ -53,9 +53,9 @@ func TestGateway(t *testing.T) {
 	second, _ := ask("alice", cheap)
 	require.GreaterOrEqual(t, left(second), 6000-used-3, "what was used")
 
-	refused, body := ask("bob", `{"prompt":"`+strings.Repeat("long ", 5000)+`","max_tokens":1000}`)
-	require.Equal(t, http.StatusTooManyRequests, refused.StatusCode)
-	require.Empty(t, refused.Header.Get("Retry-After"), "it is never allowed")
+	denied, body := ask("bob", `{"prompt":"`+strings.Repeat("long ", 5000)+`","max_tokens":1000}`)
+	require.Equal(t, http.StatusTooManyRequests, denied.StatusCode)
+	require.Empty(t, denied.Header.Get("Retry-After"), "it is never allowed")
 	require.Contains(t, body, "retrying will not help")
 
 	for body, want := range map[string]int{`{}`: 400, `{"prompt":"x","max_tokens":-1}`: 400,
