@@ -16,8 +16,8 @@ type move struct {
 	before                  func(*gin.Engine, *redis.Client) error
 	after                   func(*gin.Engine, *ginlimit.Limiter) error
 	firstBefore, firstAfter map[string]string // of the first request
-	refusalBefore           map[string]string
-	refusalAfter            map[string]string
+	denialBefore            map[string]string
+	denialAfter             map[string]string
 	withoutRedis            int // the status before of a request without Redis; 0 where there is none
 }
 
@@ -34,7 +34,7 @@ var (
 	bucketFirst = map[string]string{
 		"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^19$", "X-Ratelimit-Reset": untilToken,
 	}
-	bucketRefusal = map[string]string{
+	bucketDenial = map[string]string{
 		"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": untilHour,
 		"Retry-After":   untilToken,
 		"Cache-Control": "^no-store$", "Content-Type": problemType, "Content-Length": "^[0-9]+$",
@@ -50,11 +50,11 @@ var moves = []move{
 		firstAfter: map[string]string{
 			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^19$", "X-Ratelimit-Reset": untilHour,
 		},
-		refusalBefore: map[string]string{
+		denialBefore: map[string]string{
 			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": unixTime,
 			"Content-Type": plainText,
 		},
-		refusalAfter: map[string]string{
+		denialAfter: map[string]string{
 			"X-Ratelimit-Limit": "^20$", "X-Ratelimit-Remaining": "^0$", "X-Ratelimit-Reset": untilHour,
 			"Retry-After":   untilHour,
 			"Cache-Control": "^no-store$", "Content-Type": problemType, "Content-Length": "^[0-9]+$",
@@ -63,11 +63,11 @@ var moves = []move{
 	},
 	{
 		name: "redis_rate", before: redisRateBefore, after: redisRateAfter,
-		firstBefore:   map[string]string{"X-Ratelimit-Remaining": "^19$"},
-		firstAfter:    bucketFirst,
-		refusalBefore: map[string]string{"X-Ratelimit-Remaining": "^0$", "Retry-After": untilToken},
-		refusalAfter:  bucketRefusal,
-		withoutRedis:  http.StatusInternalServerError,
+		firstBefore:  map[string]string{"X-Ratelimit-Remaining": "^19$"},
+		firstAfter:   bucketFirst,
+		denialBefore: map[string]string{"X-Ratelimit-Remaining": "^0$", "Retry-After": untilToken},
+		denialAfter:  bucketDenial,
+		withoutRedis: http.StatusInternalServerError,
 	},
 	{
 		name: "JGL", before: jglBefore, after: jglAfter,
@@ -75,11 +75,11 @@ var moves = []move{
 			"X-Rate-Limit-Limit": "^20$", "X-Rate-Limit-Remaining": "^19$", "X-Rate-Limit-Reset": unixTime,
 		},
 		firstAfter: bucketFirst,
-		refusalBefore: map[string]string{
+		denialBefore: map[string]string{
 			"X-Rate-Limit-Limit": "^20$", "X-Rate-Limit-Remaining": "^0$",
 			"X-Rate-Limit-Reset": unixTime, "Content-Type": plainText,
 		},
-		refusalAfter: bucketRefusal,
+		denialAfter:  bucketDenial,
 		withoutRedis: http.StatusOK,
 	},
 	{
@@ -89,11 +89,11 @@ var moves = []move{
 			"Ratelimit-Limit": "^0$", "Ratelimit-Remaining": "^19$", "Ratelimit-Reset": "^1$",
 		},
 		firstAfter: bucketFirst,
-		refusalBefore: map[string]string{
+		denialBefore: map[string]string{
 			"X-Rate-Limit-Limit": `^0\.01$`, "X-Rate-Limit-Duration": "^1$", "X-Rate-Limit-Request-Remote-Addr": "^203",
 			"Ratelimit-Limit": "^0$", "Ratelimit-Remaining": "^0$", "Ratelimit-Reset": "^1$", "Content-Type": plainText,
 			"Content-Length": "^[0-9]+$",
 		},
-		refusalAfter: bucketRefusal,
+		denialAfter: bucketDenial,
 	},
 }

@@ -70,17 +70,17 @@ func TestMigrationAllowsAsMany(t *testing.T) {
 			must(t, m.before(before, rdb))
 			must(t, m.after(after, patientLimiter(t, rdb)))
 			for _, app := range []struct {
-				name           string
-				router         *gin.Engine
-				first, refusal map[string]string
-			}{{"before", before, m.firstBefore, m.refusalBefore}, {"after", after, m.firstAfter, m.refusalAfter}} {
+				name          string
+				router        *gin.Engine
+				first, denial map[string]string
+			}{{"before", before, m.firstBefore, m.denialBefore}, {"after", after, m.firstAfter, m.denialAfter}} {
 				first := get(app.router, "203.0.113.7")
 				requireAnswer(t, app.name+", the first request", first, http.StatusOK, app.first)
 				if allowed := 1 + count(app.router, 21, "203.0.113.7", http.StatusOK); allowed != 20 {
 					t.Errorf("%s: %d of 22 requests allowed, want 20", app.name, allowed)
 				}
-				refusal := get(app.router, "203.0.113.7")
-				requireAnswer(t, app.name+", a refusal", refusal, http.StatusTooManyRequests, app.refusal)
+				denial := get(app.router, "203.0.113.7")
+				requireAnswer(t, app.name+", a denial", denial, http.StatusTooManyRequests, app.denial)
 				another := get(app.router, "203.0.113.8")
 				requireAnswer(t, app.name+", another client", another, http.StatusOK, app.first)
 			}

@@ -60,12 +60,12 @@ func (h recordHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 // batches by turns, from INFO commandstats.
 func BenchmarkScript(b *testing.B) {
 	for _, rate := range []int{100, 7} { // drain 1, and one that does not divide the period
-		for _, outcome := range []string{"admitted", "refused"} {
+		for _, outcome := range []string{"admitted", "denied"} {
 			b.Run(fmt.Sprintf("limit=%dpermin/%s", rate, outcome), func(b *testing.B) {
 				ctx, addr := b.Context(), redistest.Start(b)
 				rdb, spied := redistest.Connect(b, addr), redistest.Connect(b, addr)
 				burst := 1000
-				if outcome == "refused" {
+				if outcome == "denied" {
 					burst = 1
 				}
 

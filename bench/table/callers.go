@@ -18,11 +18,11 @@ type callers struct {
 	all       []*peers.Caller
 	latencies [][]time.Duration // of each, used again in every round
 	clients   []string
-	refused   bool
+	denied    bool
 }
 
-func newCallers(ctx context.Context, n, clients int, refused bool) *callers {
-	s := &callers{latencies: make([][]time.Duration, n), clients: make([]string, clients), refused: refused}
+func newCallers(ctx context.Context, n, clients int, denied bool) *callers {
+	s := &callers{latencies: make([][]time.Duration, n), clients: make([]string, clients), denied: denied}
 	for range n {
 		s.all = append(s.all, peers.NewCaller(ctx))
 	}
@@ -48,7 +48,7 @@ func (s *callers) visit(c *contestant) {
 // run has every caller send one request after the other until the time is over.
 func (s *callers) run(c *contestant, length time.Duration) (load, error) {
 	want := http.StatusOK
-	if s.refused && c.library.Role != peers.Bare {
+	if s.denied && c.library.Role != peers.Bare {
 		want = http.StatusTooManyRequests
 	}
 	var all sync.WaitGroup
@@ -71,7 +71,7 @@ func (s *callers) run(c *contestant, length time.Duration) (load, error) {
 				if status != want || caller.Degraded() {
 					wrong.Add(1)
 				}
-				if s.refused {
+				if s.denied {
 					runtime.Gosched() // like a server's goroutine, which waits for its next request
 				}
 			}

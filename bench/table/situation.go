@@ -15,7 +15,7 @@ type situation struct {
 	callers  int // that ask again at once
 	rate     int // of requests per second that come at random times, if there are no callers
 	limit    peers.Limit
-	refused  bool
+	denied   bool
 	distance time.Duration // added to the round trip to Redis
 	tool     *tool         // sends requests over HTTP, if there is one
 	longer   int           // how many times as long as the others its rounds are
@@ -40,7 +40,7 @@ func situations() []situation {
 		{name: "clients=1000", label: "1,000 clients", clients: 1000, limit: perMinute},
 		{name: "clients=1000000", label: "1,000,000 clients", clients: 1_000_000, limit: perMinute},
 		{name: "hot", label: "one client", clients: 1, limit: hot},
-		{name: "refused", label: "all refused", clients: 1000, limit: oneAnHour, refused: true},
+		{name: "denied", label: "all denied", clients: 1000, limit: oneAnHour, denied: true},
 		{name: "distance=1ms", label: "1 ms to Redis", clients: 1000, limit: perMinute, distance: time.Millisecond},
 		{name: "distance=5ms", label: "5 ms to Redis", clients: 1000, limit: perMinute, distance: 5 * time.Millisecond},
 	} {

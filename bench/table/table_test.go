@@ -30,7 +30,7 @@ func TestRowsAreComplete(t *testing.T) {
 	chosen := slices.DeleteFunc(peers.All(), func(l peers.Library) bool {
 		return l.Role == peers.Peer && l.Name != "redis_rate"
 	})
-	only := `^(clients=1000|refused)/callers=16$|^stream/rate=2000/garbage$|ab$`
+	only := `^(clients=1000|denied)/callers=16$|^stream/rate=2000/garbage$|ab$`
 	if runtime.GOOS == "linux" {
 		only += `|^distance=1ms/callers=16$`
 	}

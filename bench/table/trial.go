@@ -23,7 +23,7 @@ func trial(ctx context.Context, s situation, all []*contestant, rounds int,
 	case s.rate > 0:
 		run = newStream(ctx, s).run
 	case s.tool == nil:
-		own = newCallers(ctx, s.callers, s.clients, s.refused)
+		own = newCallers(ctx, s.callers, s.clients, s.denied)
 		defer own.close()
 		run = own.run
 	}
@@ -36,7 +36,7 @@ func trial(ctx context.Context, s situation, all []*contestant, rounds int,
 		if err := c.setUp(ctx, s); err != nil {
 			return nil, err
 		}
-		if s.refused { // take more than each client may have
+		if s.denied { // take more than each client may have
 			own.visit(c)
 			own.visit(c)
 		}
@@ -51,8 +51,8 @@ func trial(ctx context.Context, s situation, all []*contestant, rounds int,
 	for n := range rounds {
 		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		for place, c := range order {
-			if s.refused {
-				own.visit(c) // ginlimit forgets a refusal within a second, which is less than the others take
+			if s.denied {
+				own.visit(c) // ginlimit forgets a denial within a second, which is less than the others take
 			}
 			r, err := measure(ctx, c, func() (load, error) { return run(c, length) })
 			if err != nil {

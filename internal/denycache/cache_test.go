@@ -172,7 +172,7 @@ func TestKeysOfOneHashAreRememberedBoth(t *testing.T) {
 }
 
 // TestDenialsOfBansAndSlotsAreRemembered, though these have no period.
-func TestRefusalsOfGuardsAreRemembered(t *testing.T) {
+func TestDenialsOfGuardsAreRemembered(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(64, clocktrust.New(true))
 		banAndSlots := []bucket.Bucket{bucket.NewBan(100, 1000), bucket.NewSlots(1)}
@@ -181,7 +181,7 @@ func TestRefusalsOfGuardsAreRemembered(t *testing.T) {
 	})
 }
 
-// TestMaxEntriesIsAsDocumented for WithDenyMemory.
+// TestMaxEntriesIsAsDocumented for WithDenyCache.
 func TestMaxEntriesIsAsDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/reference.md")

@@ -298,7 +298,7 @@ func TestAllowedSlotsAreHeldInAnOutage(t *testing.T) {
 }
 
 // TestASlotThatRedisGrantedAndThisProcessDidNotIsFree when Redis hears of it. One that Redis
-// refused needs no report.
+// denied needs no report.
 func TestASlotThatRedisGrantedAndThisProcessDidNotIsFree(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, other := b.redis(t), b.redis(t)

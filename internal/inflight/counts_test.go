@@ -124,7 +124,7 @@ func TestLaterSlotsAreReleasedOnceTheirAttemptsEnd(t *testing.T) {
 
 // TestASlotThatWasReleasedBeforeAnOlderAttemptIsDenied is reported once that attempt has ended,
 // though nothing was to be reported meanwhile.
-func TestASlotThatWasReleasedBeforeAnOlderAttemptIsRefused(t *testing.T) {
+func TestASlotThatWasReleasedBeforeAnOlderAttemptIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var redis reports
 		c := New(redis.report)

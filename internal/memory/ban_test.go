@@ -64,7 +64,7 @@ func TestBansGrowOnProbation(t *testing.T) {
 	})
 }
 
-func TestWhichRefusalsBan(t *testing.T) {
+func TestWhichDenialsBan(t *testing.T) {
 	t.Parallel()
 	denial := func(bans bucket.Bans) bucket.Op { return bucket.Op{Verb: bucket.Take, Charges: 1, N: 3, Bans: bans} }
 	for name, row := range map[string]struct {

@@ -34,7 +34,7 @@ func (e Engine) Allowed(t *testing.T, n, remaining int, limits ...ginlimit.Limit
 	require.Zero(t, r.RetryAfter)
 }
 
-// Denied asks for n tokens and wants a refusal for so long.
+// Denied asks for n tokens and wants a denial for so long.
 func (e Engine) Denied(t *testing.T, n int, retryAfter time.Duration, limits ...ginlimit.Limit) {
 	t.Helper()
 	r := e.AllowN(t, n, limits...)

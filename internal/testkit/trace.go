@@ -35,7 +35,7 @@ func (s Step) String() string {
 	return fmt.Sprintf("after %s: %s(%q, n=%d, d=%s, %v)", s.Wait, s.Op, s.Key, s.N, s.D, s.Limits)
 }
 
-// Trace returns the steps that a seed stands for, under sets of limits, or one and another that never refuses.
+// Trace returns the steps that a seed stands for, under sets of limits, or one and another that never denies.
 func Trace(seed uint64, length int, sets [][]ginlimit.Limit, ample ginlimit.Limit) []Step {
 	r := rand.New(rand.NewPCG(seed, 0))
 	steps := make([]Step, length)

@@ -29,7 +29,7 @@ var windowTraceLimits = [][]ginlimit.Limit{
 	{{Rate: 9, Period: 100 * time.Millisecond}, {Rate: 13, Period: 3 * time.Second}},
 }
 
-// AmpleWindow never refuses, beside a limit under test.
+// AmpleWindow never denies, beside a limit under test.
 var AmpleWindow = ginlimit.Limit{Rate: 1 << 20, Period: 13 * time.Millisecond}
 
 // WindowTrace is [Trace] with limits of windows.

@@ -62,7 +62,7 @@ func (h *valueHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// TestCommandsHaveTheValuesOfTheirRequest: those that decide, those that give back what a refused
+// TestCommandsHaveTheValuesOfTheirRequest: those that decide, those that give back what a denied
 // request took, and those that settle.
 func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,7 @@ func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 			limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), testkit.WithAlgorithm(row.algorithm))
 			const callers, each = 512, 8 // 4,096 decisions on 3,000 tokens
 			remaining := make([]atomic.Int32, 3000)
-			var refused atomic.Int64
+			var denied atomic.Int64
 			var all sync.WaitGroup
 			for range callers {
 				all.Go(func() {
@@ -63,7 +63,7 @@ func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 							remaining[r.Remaining].Add(1)
 							assert.Zero(t, r.RetryAfter)
 						default:
-							refused.Add(1)
+							denied.Add(1)
 							assert.Zero(t, r.Remaining)
 							assert.Positive(t, r.RetryAfter)
 						}
@@ -74,7 +74,7 @@ func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 			for i := range remaining {
 				require.EqualValues(t, 1, remaining[i].Load(), "remaining %d", i)
 			}
-			require.EqualValues(t, callers*each-3000, refused.Load())
+			require.EqualValues(t, callers*each-3000, denied.Load())
 			calls := testkit.ScriptCalls(t, rdb)
 			t.Logf("%d decisions in %d calls of the script", callers*each, calls)
 			require.Less(t, calls, callers*each/8)

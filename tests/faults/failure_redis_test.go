@@ -154,7 +154,7 @@ func TestLocalBucketsOutliveTheOutage(t *testing.T) {
 var million = flag.Bool("million", false, "have TestMemoryIsBounded ask for a million keys")
 
 // TestMemoryIsBounded asks by all algorithms for far more keys than are remembered, of which Redis
-// refuses some, and without Redis. internal/memory holds each algorithm to its bound. With the race
+// denies some, and without Redis. internal/memory holds each algorithm to its bound. With the race
 // detector all is a quarter: what is remembered, its memory, and the keys.
 func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 	algorithms := []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow}

@@ -65,9 +65,9 @@ func TestFirstDecisionMayComeLate(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestChangeEndsARefusalOnItsWay resets a key while a refusal that Redis has made is on its way: it is not
+// TestChangeEndsADenialOnItsWay resets a key while a denial that Redis has made is on its way: it is not
 // remembered.
-func TestChangeEndsARefusalOnItsWay(t *testing.T) {
+func TestChangeEndsADenialOnItsWay(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter, limit := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), ginlimit.PerDay(1)

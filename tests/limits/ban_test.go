@@ -14,7 +14,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// banned is a step of a client: it asks after a time, and is admitted, or refused for as long as it says.
+// banned is a step of a client: it asks after a time, and is admitted, or denied for as long as it says.
 type banned struct {
 	after time.Duration
 	wait  time.Duration
@@ -24,10 +24,10 @@ func TestBansGrow(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
 	for name, steps := range map[string][]banned{
-		"a refusal bans": {{}, {}, {wait: 10 * s}, {after: 4 * s, wait: 6 * s}},
+		"a denial bans": {{}, {}, {wait: 10 * s}, {after: 4 * s, wait: 6 * s}},
 		"a ban ends to the millisecond": {{}, {}, {wait: 10 * s},
 			{after: 10*s - time.Millisecond, wait: time.Millisecond}, {after: time.Millisecond}},
-		"what is refused in it prolongs none": {{}, {}, {wait: 10 * s}, {wait: 10 * s},
+		"what is denied in it prolongs none": {{}, {}, {wait: 10 * s}, {wait: 10 * s},
 			{after: 9 * s, wait: 1 * s}, {after: 1 * s}},
 		"on probation twice as long": {{}, {}, {wait: 10 * s}, {after: 10 * s},
 			{}, {wait: 20 * s}, {after: 20 * s}, {}, {wait: 40 * s}},
@@ -163,8 +163,8 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 	})
 }
 
-// TestRememberedRefusalsBanToo has a refusal that bans nobody be remembered, and one that is to ban come after it.
-func TestRememberedRefusalsBanToo(t *testing.T) {
+// TestRememberedDenialsBanToo has a denial that bans nobody be remembered, and one that is to ban come after it.
+func TestRememberedDenialsBanToo(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb, testkit.Patient(), testkit.TrustsClock())

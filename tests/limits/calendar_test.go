@@ -155,7 +155,7 @@ func chargeKindsTogether(t *testing.T, e testkit.Engine) {
 	require.NoError(t, e.Reserve(t, 3, day, quota).Settle(t.Context(), 5))
 	left(3, 0)
 	require.False(t, e.AllowN(t, 1, quota, day).Allowed)
-	left(3, 0) // refused by one, charged by none
+	left(3, 0) // denied by one, charged by none
 	require.NoError(t, e.Limiter.Refund(t.Context(), "k", 2, day, quota))
 	left(5, 2)
 	require.NoError(t, e.Reserve(t, 2, day, quota).Cancel(t.Context()))
@@ -171,10 +171,10 @@ func chargeKindsTogether(t *testing.T, e testkit.Engine) {
 	left(10, 6)
 
 	require.NoError(t, e.Reserve(t, 10, quota).Settle(t.Context(), 100))
-	refused := e.AllowN(t, 1, quota)
-	require.False(t, refused.Allowed)
-	require.Greater(t, refused.RetryAfter, 24*time.Hour)
-	require.Less(t, refused.RetryAfter, 32*24*time.Hour)
+	denied := e.AllowN(t, 1, quota)
+	require.False(t, denied.Allowed)
+	require.Greater(t, denied.RetryAfter, 24*time.Hour)
+	require.Less(t, denied.RetryAfter, 32*24*time.Hour)
 	left(0, 6)
 }
 

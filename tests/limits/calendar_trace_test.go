@@ -262,7 +262,7 @@ func calendarTrace(seed uint64, length int) []testkit.Step {
 			// of the tokens really taken
 			s.Op, s.N, s.D = "Settle", 1+r.IntN(3), time.Duration([]int{0, r.IntN(5), r.IntN(20)}[r.IntN(3)])
 		}
-		if i > 0 && r.IntN(4) == 0 { // once more, as a refused client does
+		if i > 0 && r.IntN(4) == 0 { // once more, as a denied client does
 			s = steps[i-1]
 			s.Wait = time.Duration(r.IntN(3)) * time.Duration(r.IntN(300)) * time.Millisecond
 		}
@@ -318,17 +318,17 @@ func TestCalendarTraceEqualsModel(t *testing.T) {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
-				for _, refusals := range []int{0, 1000} {
+				for _, denials := range []int{0, 1000} {
 					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 						b.Mini.SetTime(time.Now())
 						e := testkit.Engine{
 							Limiter: testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a),
-								ginlimit.WithDenyCache(refusals), testkit.TrustsClock()), Algorithm: a,
+								ginlimit.WithDenyCache(denials), testkit.TrustsClock()), Algorithm: a,
 							Advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
 						}
 						remembered := followCalendar(t, e, seed,
 							calendarTrace(seed, 250/testkit.RaceShare), ginlimit.FromRedis, ginlimit.FromCache)
-						require.Equal(t, refusals > 0, remembered > 0)
+						require.Equal(t, denials > 0, remembered > 0)
 					})
 				}
 				synctest.Test(t, func(t *testing.T) {

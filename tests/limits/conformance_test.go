@@ -128,7 +128,7 @@ func TestSeveralLimitsAreChargedAllOrNone(t *testing.T) {
 		require.Equal(t, minute, r.Limit)
 		require.Equal(t, 0, r.Remaining)
 
-		r = e.AllowN(t, 1, minute, hour) // the minute refuses …
+		r = e.AllowN(t, 1, minute, hour) // the minute denies …
 		require.False(t, r.Allowed)
 		require.Equal(t, minute, r.Limit)
 		e.RequireDuration(t, e.Token(20*time.Second, minute), r.RetryAfter)
@@ -138,7 +138,7 @@ func TestSeveralLimitsAreChargedAllOrNone(t *testing.T) {
 		require.Equal(t, hour, r.Limit)
 		require.Equal(t, 0, r.Remaining)
 
-		r = e.AllowN(t, 1, minute, hour) // the hour refuses, and the minute keeps its token
+		r = e.AllowN(t, 1, minute, hour) // the hour denies, and the minute keeps its token
 		require.False(t, r.Allowed)
 		require.Equal(t, hour, r.Limit)
 		p, err := e.Limiter.Peek(t.Context(), "k", minute)
@@ -194,7 +194,7 @@ func TestChangedDrainGivesNothingBack(t *testing.T) {
 	})
 }
 
-func TestChangedLimitBesideAnotherConsumesNothingWhenRefused(t *testing.T) {
+func TestChangedLimitBesideAnotherConsumesNothingWhenDenied(t *testing.T) {
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		days := ginlimit.PerDay(1000)
 		e.AllowN(t, 100, ginlimit.PerHour(100), days)

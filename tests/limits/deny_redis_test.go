@@ -20,8 +20,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestRememberedRefusalCostsNoTrip sends 100,000 requests of a client that is over its limit.
-func TestRememberedRefusalCostsNoTrip(t *testing.T) {
+// TestRememberedDenialCostsNoTrip sends 100,000 requests of a client that is over its limit.
+func TestRememberedDenialCostsNoTrip(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]ginlimit.LimiterOption{"believing": {testkit.TrustsClock()}, "by default": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -55,9 +55,9 @@ func TestRememberedRefusalCostsNoTrip(t *testing.T) {
 	}
 }
 
-// TestDenyMemoryRefusesNoClientThatRedisWouldAdmit looks into the bucket, without taking anything, just before
-// each refusal.
-func TestDenyMemoryRefusesNoClientThatRedisWouldAdmit(t *testing.T) {
+// TestDenyCacheDeniesNoClientThatRedisWouldAdmit looks into the bucket, without taking anything, just before
+// each denial.
+func TestDenyCacheDeniesNoClientThatRedisWouldAdmit(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter, looker := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), testkit.NewLimiter(t, rdb)
@@ -87,12 +87,12 @@ func TestDenyMemoryRefusesNoClientThatRedisWouldAdmit(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.True(t, enough(), "%d refusals from memory", known.Load())
+	require.True(t, enough(), "%d denials from memory", known.Load())
 }
 
-// TestDenyMemoryKnowsTheCost wants the cheaper request to be asked for, where the dearer one is known to be
-// refused.
-func TestDenyMemoryKnowsTheCost(t *testing.T) {
+// TestDenyCacheKnowsTheCost wants the cheaper request to be asked for, where the dearer one is known to be
+// denied.
+func TestDenyCacheKnowsTheCost(t *testing.T) {
 	t.Parallel()
 	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.TrustsClock()),
 		ginlimit.PerDay(10)
@@ -121,7 +121,7 @@ func TestDenyMemoryKnowsTheCost(t *testing.T) {
 	require.Equal(t, ginlimit.FromRedis, look.Source, "whoever looks wants to know")
 }
 
-func TestOwnChangesEndARememberedRefusal(t *testing.T) {
+func TestOwnChangesEndARememberedDenial(t *testing.T) {
 	t.Parallel()
 	limit := ginlimit.PerDay(2)
 	for name, change := range map[string]func(*testing.T, *testkit.Limiter) error{
@@ -132,7 +132,7 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
 			limiter, other := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), testkit.NewLimiter(t, rdb)
-			refused := func(source ginlimit.Source) {
+			denied := func(source ginlimit.Source) {
 				r, err := limiter.Allow(t.Context(), "k", limit)
 				require.NoError(t, err)
 				require.False(t, r.Allowed)
@@ -140,8 +140,8 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 			}
 			_, err := limiter.AllowN(t.Context(), "k", 2, limit)
 			require.NoError(t, err)
-			refused(ginlimit.FromRedis)
-			refused(ginlimit.FromCache)
+			denied(ginlimit.FromRedis)
+			denied(ginlimit.FromCache)
 			require.NoError(t, change(t, limiter))
 			r, err := limiter.Allow(t.Context(), "k", limit)
 			require.NoError(t, err)
@@ -151,7 +151,7 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 				_, err = limiter.Allow(t.Context(), "k", limit)
 				require.NoError(t, err)
 			}
-			refused(ginlimit.FromRedis)
+			denied(ginlimit.FromRedis)
 			start := time.Now()
 			require.NoError(t, change(t, other))
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
@@ -177,7 +177,7 @@ func TestOwnChangesEndARememberedRefusal(t *testing.T) {
 	})
 }
 
-func TestDenyMemoryCanBeTurnedOff(t *testing.T) {
+func TestDenyCacheCanBeTurnedOff(t *testing.T) {
 	t.Parallel()
 	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyCache(0)),
 		ginlimit.PerDay(1)
@@ -189,11 +189,11 @@ func TestDenyMemoryCanBeTurnedOff(t *testing.T) {
 	}
 }
 
-// TestDenyMemoryIsBounded refuses many more clients than it remembers.
-func TestDenyMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
+// TestDenyCacheIsBounded denies many more clients than it remembers.
+func TestDenyCacheIsBounded(t *testing.T) { // not parallel: it measures the heap
 	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyCache(100), testkit.TrustsClock()),
 		ginlimit.PerDay(1)
-	refuse := func(from, to int) {
+	deny := func(from, to int) {
 		for i := from; i < to; i++ {
 			for range 2 {
 				_, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), limit)
@@ -201,16 +201,16 @@ func TestDenyMemoryIsBounded(t *testing.T) { // not parallel: it measures the he
 			}
 		}
 	}
-	refuse(0, 500)
+	deny(0, 500)
 	before := testkit.HeapInUse()
-	refuse(500, 5500)
+	deny(500, 5500)
 	perClient := float64(testkit.HeapInUse()-before) / 5000
 	t.Logf("%.0f bytes more for each of 5,000 clients", perClient)
 	require.Less(t, perClient, 40.0)
 }
 
-// TestChangeThatMayStillBeMadeEndsRefusals: nothing is remembered for a while after a change without a reply.
-func TestChangeThatMayStillBeMadeEndsRefusals(t *testing.T) {
+// TestChangeThatMayStillBeMadeEndsDenials: nothing is remembered for a while after a change without a reply.
+func TestChangeThatMayStillBeMadeEndsDenials(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter, limit := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), ginlimit.PerDay(1)
@@ -248,8 +248,8 @@ func (refundsHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestDenyMemoryOfWindows: a client that is over costs no trip, and is told the same as by Redis.
-func TestDenyMemoryOfWindows(t *testing.T) {
+// TestDenyCacheOfWindows: a client that is over costs no trip, and is told the same as by Redis.
+func TestDenyCacheOfWindows(t *testing.T) {
 	t.Parallel()
 	for _, a := range testkit.WindowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
@@ -282,8 +282,8 @@ func TestDenyMemoryOfWindows(t *testing.T) {
 	}
 }
 
-// TestDenyMemoryNeverOutlastsAWindow compares short windows with what a limiter without memory is told.
-func TestDenyMemoryNeverOutlastsAWindow(t *testing.T) {
+// TestDenyCacheNeverOutlastsAWindow compares short windows with what a limiter without memory is told.
+func TestDenyCacheNeverOutlastsAWindow(t *testing.T) {
 	t.Parallel()
 	for _, a := range testkit.WindowAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {

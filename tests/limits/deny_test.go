@@ -14,7 +14,7 @@ import (
 
 // The deny memory.
 
-// impatientTrace is a trace of few keys that ask again soon, so that much is refused from memory.
+// impatientTrace is a trace of few keys that ask again soon, so that much is denied from memory.
 func impatientTrace(seed uint64, length int) []testkit.Step {
 	r := rand.New(rand.NewPCG(seed, 1))
 	steps := testkit.Trace(seed, length, traceLimits, ample)
@@ -32,9 +32,9 @@ func impatientTrace(seed uint64, length int) []testkit.Step {
 	return steps
 }
 
-// TestTraceEqualsModelWithDenyMemory has Redis and the process go by one clock, so that what is refused from
+// TestTraceEqualsModelWithDenyCache has Redis and the process go by one clock, so that what is denied from
 // memory must be what Redis would say to the millisecond.
-func TestTraceEqualsModelWithDenyMemory(t *testing.T) {
+func TestTraceEqualsModelWithDenyCache(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -61,8 +61,8 @@ func TestTraceEqualsModelWithDenyMemory(t *testing.T) {
 	}
 }
 
-// TestDefaultDenyMemoryLeavesASetClockAlone is for those who test their applications with miniredis.
-func TestDefaultDenyMemoryLeavesASetClockAlone(t *testing.T) {
+// TestDefaultDenyCacheLeavesASetClockAlone is for those who test their applications with miniredis.
+func TestDefaultDenyCacheLeavesASetClockAlone(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limiter, limit, now := testkit.NewLimiter(t, b.Redis), ginlimit.PerMinute(1), time.Now()

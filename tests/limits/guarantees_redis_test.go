@@ -17,7 +17,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// separateLimiters returns limiters with a client each, as in so many processes, that remember refusals.
+// separateLimiters returns limiters with a client each, as in so many processes, that remember denials.
 func separateLimiters(t *testing.T, n int) []*testkit.Limiter {
 	addr := testkit.StartRedis(t)
 	limiters := make([]*testkit.Limiter, n)
@@ -95,7 +95,7 @@ func TestEightProcessesAdmitTheRate(t *testing.T) {
 }
 
 // Guarantee 2.
-func TestARefusedRequestConsumesNothing(t *testing.T) {
+func TestADeniedRequestConsumesNothing(t *testing.T) {
 	t.Parallel()
 	limiter := separateLimiters(t, 1)[0]
 	limit := ginlimit.PerHour(4)

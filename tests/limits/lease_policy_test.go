@@ -175,9 +175,9 @@ func TestRoomForLeases(t *testing.T) {
 				peek, err := l.Peek(t.Context(), "untouched", row.limits...)
 				require.NoError(t, err)
 				require.Equal(t, row.atOnce, peek.Remaining)
-				refused, err := l.AllowN(t.Context(), "untouched", row.atOnce+1, row.limits...)
+				denied, err := l.AllowN(t.Context(), "untouched", row.atOnce+1, row.limits...)
 				require.NoError(t, err)
-				require.False(t, refused.Allowed)
+				require.False(t, denied.Allowed)
 			})
 		})
 	}

@@ -60,8 +60,8 @@ func TestRefundGivesBackWhatItsRequestTook(t *testing.T) {
 	})
 }
 
-// TestRefusedIdentityGivesBackWhatItsRequestTook decides on identities one after another.
-func TestRefusedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
+// TestDeniedIdentityGivesBackWhatItsRequestTook decides on identities one after another.
+func TestDeniedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
 	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		if e.Rdb == nil {
 			return // nobody comes in between

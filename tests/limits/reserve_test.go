@@ -62,8 +62,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestSettleOfARefusal does nothing: nothing was taken.
-func TestSettleOfARefusal(t *testing.T) {
+// TestSettleOfADenial does nothing: nothing was taken.
+func TestSettleOfADenial(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerDay(5)
 		r := e.Reserve(t, 6, limit)
@@ -246,7 +246,7 @@ func TestFloor(t *testing.T) {
 					for left := range 4 {
 						allow(batch, true, 3-left)
 					}
-					refused := allow(batch, false, 0)
+					denied := allow(batch, false, 0)
 					for left := range 4 {
 						allow(people, true, 3-left)
 					}
@@ -257,7 +257,7 @@ func TestFloor(t *testing.T) {
 						allow(batch, true, 5)
 						return
 					}
-					require.Equal(t, 24*time.Hour/10, refused.RetryAfter)
+					require.Equal(t, 24*time.Hour/10, denied.RetryAfter)
 					r, err := batch.Peek(t.Context(), "k")
 					require.NoError(t, err)
 					require.Equal(t, 5*24*time.Hour/10, r.RetryAfter)

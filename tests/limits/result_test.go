@@ -64,7 +64,7 @@ func TestResultIsNamed(t *testing.T) {
 				rdb, _ := testkit.NewMiniredis(t)
 				return testkit.NewLimiter(t, rdb)
 			},
-			"remembering refusals": func(t *testing.T) *testkit.Limiter {
+			"remembering denials": func(t *testing.T) *testkit.Limiter {
 				rdb, _ := testkit.NewMiniredis(t)
 				return testkit.NewLimiter(t, rdb, testkit.TrustsClock())
 			},

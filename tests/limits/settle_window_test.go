@@ -86,8 +86,8 @@ func TestManySettleAtOnce(t *testing.T) {
 	})
 }
 
-// TestSettleEndsARememberedRefusal: what is given back is there at once, and what is charged does not come back sooner.
-func TestSettleEndsARememberedRefusal(t *testing.T) {
+// TestSettleEndsARememberedDenial: what is given back is there at once, and what is charged does not come back sooner.
+func TestSettleEndsARememberedDenial(t *testing.T) {
 	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
@@ -96,20 +96,20 @@ func TestSettleEndsARememberedRefusal(t *testing.T) {
 			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a),
 				ginlimit.WithDenyCache(10), testkit.TrustsClock()), Algorithm: a}
 			more, less := e.Reserve(t, 8, limit), e.Reserve(t, 12, limit)
-			refused := func(from ginlimit.Source) {
+			denied := func(from ginlimit.Source) {
 				t.Helper()
 				r := e.AllowN(t, 1, limit)
 				require.False(t, r.Allowed)
 				require.Equal(t, from, r.Source)
 			}
-			refused(ginlimit.FromRedis)
-			refused(ginlimit.FromCache)
+			denied(ginlimit.FromRedis)
+			denied(ginlimit.FromCache)
 			require.NoError(t, more.Settle(t.Context(), 10))
-			refused(ginlimit.FromRedis)
-			refused(ginlimit.FromCache)
+			denied(ginlimit.FromRedis)
+			denied(ginlimit.FromCache)
 			require.NoError(t, less.Settle(t.Context(), 9))
 			e.Allowed(t, 1, 0, limit)
-			refused(ginlimit.FromRedis)
+			denied(ginlimit.FromRedis)
 		})
 	}
 }

@@ -119,7 +119,7 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 			_, err := p.Acquire(ctx, "alice")
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 		},
-		"another identity is refused": func(t *testing.T, l *testkit.Limiter, _ *ginlimit.Policy) {
+		"another identity is denied": func(t *testing.T, l *testkit.Limiter, _ *ginlimit.Policy) {
 			router := gin.New()
 			router.GET("/", l.Handler("api", ginlimit.PerHour(100),
 				ginlimit.InFlight(1), ginlimit.WithKey(key("alice")),

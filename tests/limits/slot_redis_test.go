@@ -81,7 +81,7 @@ func TestKilledProcessFreesItsSlots(t *testing.T) {
 	addr := testkit.StartRedis(t)
 	p := slotPolicy(t, testkit.Connect(t, addr))
 	process := holdSlots(t, addr)
-	refusedFor := func(d time.Duration) {
+	deniedFor := func(d time.Duration) {
 		t.Helper()
 		for start := time.Now(); time.Since(start) < d; time.Sleep(100 * time.Millisecond) {
 			require.False(t, testkit.Acquire(t, p).Result().Allowed, "the process lives")
@@ -95,7 +95,7 @@ func TestKilledProcessFreesItsSlots(t *testing.T) {
 		}, 40*time.Second, 50*time.Millisecond) // ten, and what a busy machine adds
 		return slots
 	}
-	refusedFor(12 * time.Second)
+	deniedFor(12 * time.Second)
 	require.NoError(t, process.Kill())
 	slots := freeAgain()
 	for _, slot := range slots {
@@ -115,7 +115,7 @@ func TestKilledProcessFreesItsSlots(t *testing.T) {
 		return err == nil && !res.Allowed
 	}, 40*time.Second, 50*time.Millisecond)
 	slots[len(slots)-1].Release()
-	refusedFor(2 * time.Second)
+	deniedFor(2 * time.Second)
 }
 
 // TestSlotsWhileRedisIsLost has requests begin before, during and after an outage, in which Redis loses its memory.
@@ -284,7 +284,7 @@ func TestSlotsWhileRedisIsFull(t *testing.T) {
 					require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 				}
 			}
-			t.Logf("%d in flight of 3 after %d invented clients, of whom %d were refused", inFlight, next.Load(), full.Load())
+			t.Logf("%d in flight of 3 after %d invented clients, of whom %d were denied", inFlight, next.Load(), full.Load())
 			require.GreaterOrEqual(t, inFlight, c.least)
 			require.LessOrEqual(t, inFlight, c.max)
 		})

@@ -36,7 +36,7 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 		two.Release()
 		three := testkit.Acquire(t, p)
 		require.True(t, three.Result().Allowed)
-		require.Equal(t, 1, three.Result().Remaining, "the refusal took no token")
+		require.Equal(t, 1, three.Result().Remaining, "the denial took no token")
 		require.False(t, testkit.Acquire(t, p).Result().Allowed, "a slot is released once")
 
 		three.Release()
@@ -50,7 +50,7 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 		require.Equal(t, "api", peek.Name)
 
 		require.NoError(t, p.Reset(t.Context(), "alice"))
-		require.True(t, testkit.Acquire(t, p).Result().Allowed, "a refusal for tokens takes no slot")
+		require.True(t, testkit.Acquire(t, p).Result().Allowed, "a denial for tokens takes no slot")
 		require.Equal(t, "api-c", testkit.Acquire(t, p).Result().Name, "a reset leaves slots alone")
 		peek, err = p.Peek(t.Context(), "alice")
 		require.NoError(t, err)

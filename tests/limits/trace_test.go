@@ -36,7 +36,7 @@ var traceLimits = [][]ginlimit.Limit{
 	{{Rate: 9, Period: 100 * time.Millisecond, Burst: 20}, {Rate: 13, Period: 3 * time.Second}},
 }
 
-// ample never refuses, beside a limit under test.
+// ample never denies, beside a limit under test.
 var ample = ginlimit.Limit{Rate: 1 << 20, Period: 13 * time.Millisecond, Burst: testkit.AsInt(1 << 40)}
 
 // found reads a bucket as its key says that it is now.

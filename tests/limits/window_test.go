@@ -52,8 +52,8 @@ func TestSlidingWindowCountsTheLastPeriod(t *testing.T) {
 	})
 }
 
-// A refused request does not grow the counter.
-func TestRefusedRequestGrowsNoWindow(t *testing.T) {
+// A denied request does not grow the counter.
+func TestDeniedRequestGrowsNoWindow(t *testing.T) {
 	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		if e.Rdb == nil {
 			return // nothing to look at

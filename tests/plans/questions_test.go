@@ -143,8 +143,8 @@ func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
 	})
 }
 
-// TestHangingSourceRefusesItsClientForATime: a source that never returns takes up one of the questions, not the client.
-func TestHangingSourceRefusesItsClientForATime(t *testing.T) {
+// TestHangingSourceDeniesItsClientForATime: a source that never returns takes up one of the questions, not the client.
+func TestHangingSourceDeniesItsClientForATime(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var hangs atomic.Bool

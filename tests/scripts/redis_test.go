@@ -32,7 +32,7 @@ func TestScriptIsLoadedOnceAndCalledBySHA(t *testing.T) {
 	assert.NotContains(t, calls, "eval")
 }
 
-// TestScriptFlushLosesNoDecision answers the fault of system A: after SCRIPT FLUSH every request was refused.
+// TestScriptFlushLosesNoDecision answers the fault of system A: after SCRIPT FLUSH every request was denied.
 func TestScriptFlushLosesNoDecision(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))

@@ -17,7 +17,7 @@ type simAnswer struct {
 	ended      bool       // the caller's context
 	room       bool       // FromMemory: the server had room for it
 	closed     bool       // Close had been called before the answer
-	before     *simAnswer // the refusal after which it waited RetryAfter; or what it settles
+	before     *simAnswer // the denial after which it waited RetryAfter; or what it settles
 
 	reservation *ginlimit.Reservation // to be settled
 }

@@ -18,7 +18,7 @@ func (s *simulation) check() {
 		s.checkTime(a)
 		s.checkError(a)
 		s.checkSource(a)
-		s.checkRefusal(a)
+		s.checkDenial(a)
 		s.checkRetry(a)
 		s.checkRemembered(a)
 	}
@@ -139,7 +139,7 @@ func (s *simulation) checkSource(a *simAnswer) {
 	case a.result.Source == ginlimit.FromLocal && !s.broken(a):
 		s.complain(a, "guarantee 6: Redis does not decide")
 	case a.result.Source == ginlimit.FromCache && a.result.Allowed:
-		s.complain(a, "a remembered refusal allows")
+		s.complain(a, "a remembered denial allows")
 	case a.result.Source == ginlimit.FromLease && (!a.result.Allowed || a.result.Granted > a.wanted(s) ||
 		a.result.Granted < a.wanted(s) && (a.op != "AllowUpTo" || a.result.Remaining > 0)):
 		s.complain(a, "what is leased is not all that was asked for")
@@ -154,9 +154,9 @@ func (s *simulation) checkSource(a *simAnswer) {
 	}
 }
 
-// checkRefusal wants that no remembered refusal refuses what the server would admit, unless the tokens came back by
+// checkDenial wants that no remembered denial denies what the server would admit, unless the tokens came back by
 // another's doing, or by that of the server's clock, within a second.
-func (s *simulation) checkRefusal(a *simAnswer) {
+func (s *simulation) checkDenial(a *simAnswer) {
 	if !a.room || a.result.Source != ginlimit.FromCache {
 		return
 	}
@@ -166,7 +166,7 @@ func (s *simulation) checkRefusal(a *simAnswer) {
 	}
 	hold := s.maxHold(a) + 2*s.plan.timeout
 	for _, e := range s.server.executions {
-		if e.refused != nil && e.process == a.process && e.key == a.key && !e.at.Before(a.start.Add(-hold)) {
+		if e.denied != nil && e.process == a.process && e.key == a.key && !e.at.Before(a.start.Add(-hold)) {
 			return // it is not to ask again so soon
 		}
 		gives := e.gives()
@@ -177,7 +177,7 @@ func (s *simulation) checkRefusal(a *simAnswer) {
 			return
 		}
 	}
-	s.complain(a, "a remembered refusal refuses what Redis would admit")
+	s.complain(a, "a remembered denial denies what Redis would admit")
 }
 
 // knownBefore reports whether a process knew of its change before it was asked.
@@ -200,11 +200,11 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	if a.op != "AllowN" && a.op != "Peek" && a.op != "AllowUpTo" {
 		return
 	}
-	refused := "guarantee 3: it waited " + b.result.RetryAfter.String() +
-		" as it was told, nobody took a token, and it is refused"
+	denied := "guarantee 3: it waited " + b.result.RetryAfter.String() +
+		" as it was told, nobody took a token, and it is denied"
 	if local := b.result.Source == ginlimit.FromLocal; local || a.result.Source == ginlimit.FromLocal {
 		if local && a.result.Source == b.result.Source && !s.takenLocally(b, a) && !s.overShare(b, a) {
-			s.complain(a, refused)
+			s.complain(a, denied)
 		}
 		return
 	}
@@ -223,14 +223,14 @@ func (s *simulation) checkRetry(a *simAnswer) {
 		return
 	}
 	for _, e := range s.server.executions {
-		// Another call was refused, and this process does not ask again so soon.
-		holds := e.refused != nil && e.process == a.process && e.at.Add(s.maxHold(a)+s.plan.timeout).After(a.start)
+		// Another call was denied, and this process does not ask again so soon.
+		holds := e.denied != nil && e.process == a.process && e.at.Add(s.maxHold(a)+s.plan.timeout).After(a.start)
 		takes := e.verb == "take" && (e.granted > 0 || holds && s.maxHold(a) > 1) || e.verb == "block"
 		if e.key == a.key && takes && !e.at.After(a.end) && (!e.at.Before(since) || s.isOfNext(e, a)) {
 			return
 		}
 	}
-	s.complain(a, refused)
+	s.complain(a, denied)
 }
 
 // overShare reports whether a call wants more of calendar quotas than the process' shares, and has waited until
@@ -256,7 +256,7 @@ func (s *simulation) takenLocally(from, to *simAnswer) bool {
 	})
 }
 
-// remembered returns when the call was asked whose refusal was remembered, or the earliest time at
+// remembered returns when the call was asked whose denial was remembered, or the earliest time at
 // which it may have been.
 func (s *simulation) remembered(b *simAnswer) time.Time {
 	earliest := b.start.Add(-time.Second)
@@ -267,8 +267,8 @@ func (s *simulation) remembered(b *simAnswer) time.Time {
 		return earliest
 	}
 	for _, a := range s.answers {
-		refused := a.err == nil && a.result.Source == ginlimit.FromRedis && !a.result.Allowed && a.op != "Peek"
-		if refused && a.process == b.process && a.key == b.key && !a.end.After(b.start) && a.start.After(earliest) {
+		denied := a.err == nil && a.result.Source == ginlimit.FromRedis && !a.result.Allowed && a.op != "Peek"
+		if denied && a.process == b.process && a.key == b.key && !a.end.After(b.start) && a.start.After(earliest) {
 			earliest = a.start
 		}
 	}

@@ -14,7 +14,7 @@ import (
 //
 // What is promised by the server's clock is checked by that clock: guarantee 1, and what RetryAfter
 // says. The deny cache goes by the process' clock, which it trusts once the server's was seen to run
-// like it. So for a second after the server's clock was set forward, a refusal may be remembered that
+// like it. So for a second after the server's clock was set forward, a denial may be remembered that
 // Redis would no longer make. Leases go by the process' clock too. What bounds them goes by the
 // server's: once that was set forward, processes may take as much ahead again.
 

@@ -220,7 +220,7 @@ func (s *simulation) maxIn(l ginlimit.Limit, lent int64, from, to time.Time) int
 	return testkit.Burst(l) + lent + int64(span)*int64(l.Rate)/int64(l.Period)
 }
 
-// isHeld reports whether an answer is what its caller is told who is refused, and is to come back no
+// isHeld reports whether an answer is what its caller is told who is denied, and is to come back no
 // sooner than this process asks again. Without leases nobody is told so: the answer would take another's
 // Result.
 func (s *simulation) isHeld(a *simAnswer, told []simTold, periods []int) bool {
@@ -235,18 +235,18 @@ func (s *simulation) isHeld(a *simAnswer, told []simTold, periods []int) bool {
 	return s.isTold(a, s.hold(told, told, a.result.RetryAfter, a.result.RetryAfter, int64(a.least())), periods)
 }
 
-// hold returns what is told of token buckets if those that refused are held as refusing for at least some time, and
+// hold returns what is told of token buckets if those that denied are held as denying for at least some time, and
 // tell to wait for so long: the tokens may take longer than that.
-func (s *simulation) hold(refused, told []simTold, wait, atLeast time.Duration, n int64) (held []simTold) {
+func (s *simulation) hold(denied, told []simTold, wait, atLeast time.Duration, n int64) (held []simTold) {
 	for i, t := range told {
-		if refused[i].RetryAfter > 0 && t.RetryAfter <= wait &&
+		if denied[i].RetryAfter > 0 && t.RetryAfter <= wait &&
 			s.plan.algorithm == ginlimit.TokenBucket && s.plan.calendarOf(t.Limit) == nil {
 			rate, period := int64(t.Limit.Rate), t.Limit.Period.Milliseconds()
 			if (n*period+rate-1)/rate+atLeast.Milliseconds() > 1000 { // clients may come back sooner
 				return nil
 			}
 			unit := new(big.Int).GCD(nil, nil, big.NewInt(rate), big.NewInt(period)).Int64()
-			few := min(t.Remaining, refused[i].Remaining) // whoever wants more is denied, too
+			few := min(t.Remaining, denied[i].Remaining) // whoever wants more is denied, too
 			level := (testkit.Burst(t.Limit)-int64(few)-1)*period + unit
 			t.RetryAfter, t.Remaining = wait, few
 			t.ResetAfter = max(t.ResetAfter, testkit.Millis((level+rate-1)/rate))

@@ -72,6 +72,6 @@ func (s *simulation) checkMemory(process int) {
 		s.violated("guarantee 7: process %d keeps %d buckets, and is to keep %d", process, stats.LocalBuckets, most)
 	}
 	if stats.Remembered > entries {
-		s.violated("guarantee 7: process %d remembers %d refusals, and is to remember %d", process, stats.Remembered, entries)
+		s.violated("guarantee 7: process %d remembers %d denials, and is to remember %d", process, stats.Remembered, entries)
 	}
 }

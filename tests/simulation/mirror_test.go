@@ -64,8 +64,8 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 		e.verb, e.used = "take", make([]bool, len(e.single))
 		less := c.ahead != nil && ahead < c.ahead.charges && !v.reference.clone().take(all, 0, c.n)[0].Allowed
 		if last := e.single[len(e.single)-1]; less || !last[0].Allowed {
-			refused := v.reference.only(all...)
-			e.refused = &refused
+			denied := v.reference.only(all...)
+			e.denied = &denied
 		}
 	}
 	return e

@@ -52,7 +52,7 @@ func (p *simPlan) drawMoves(r *rand.Rand, length time.Duration) {
 }
 
 // checkMoves wants each limit to have been charged what was granted, if nothing but moves has
-// happened, and what was given back of a call that one of its limits refused.
+// happened, and what was given back of a call that one of its limits denied.
 func (s *simulation) checkMoves() {
 	if !s.plan.moves {
 		return

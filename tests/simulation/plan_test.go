@@ -43,7 +43,7 @@ type simProcess struct {
 	client    redis.Options
 	failure   ginlimit.FailureMode
 	replicas  int
-	denyOrNil *int // WithDenyMemory
+	denyOrNil *int // WithDenyCache
 	lease     time.Duration
 	inline    bool // callers send their calls themselves where they may
 	skew      int  // how many seconds its clock is ahead
@@ -70,7 +70,7 @@ type simCall struct {
 	settles  bool          // it reserves n, and is settled with fewer, or as many
 	actual   int           // of these
 	holds    time.Duration // until it is settled
-	retries  int           // how often a refused caller waits RetryAfter and asks again
+	retries  int           // how often a denied caller waits RetryAfter and asks again
 }
 
 func (c simCall) String() string {

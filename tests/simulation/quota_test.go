@@ -80,7 +80,7 @@ func (e *simExecution) isOf(s *simulation, a *simAnswer) bool {
 }
 
 // isOfNext reports whether an execution was about a period of an answer that had not begun when its
-// caller was refused before: a process whose clock is ahead has taken of it.
+// caller was denied before: a process whose clock is ahead has taken of it.
 func (s *simulation) isOfNext(e *simExecution, a *simAnswer) bool {
 	for i, limit := range e.limits {
 		l := s.plan.keys[e.key].versions[e.version][limit]

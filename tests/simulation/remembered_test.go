@@ -8,8 +8,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// checkRemembered is guarantee 4 of a refusal from memory: its Result is what the reference tells
-// of the buckets as Redis found them when it refused, and as long after that as the process knows
+// checkRemembered is guarantee 4 of a denial from memory: its Result is what the reference tells
+// of the buckets as Redis found them when it denied, and as long after that as the process knows
 // of.
 func (s *simulation) checkRemembered(a *simAnswer) {
 	if a.err != nil || a.result.Source != ginlimit.FromCache {
@@ -23,26 +23,26 @@ func (s *simulation) checkRemembered(a *simAnswer) {
 			continue
 		case e.verb == "take" && len(e.limits) < limits || s.logStands(e.at): // of some of its buckets, or by another clock
 			return
-		case e.refused != nil && (e.n == int64(a.least()) || s.plan.algorithm == ginlimit.TokenBucket) &&
+		case e.denied != nil && (e.n == int64(a.least()) || s.plan.algorithm == ginlimit.TokenBucket) &&
 			s.isRemembered(a, e):
 			return
 		}
 	}
-	s.complain(a, "guarantee 4: by the model no refusal that is remembered has that Result")
+	s.complain(a, "guarantee 4: by the model no denial that is remembered has that Result")
 }
 
-// isRemembered reports whether a Result from memory is what a call is told that has refused, after
+// isRemembered reports whether a Result from memory is what a call is told that has denied, after
 // some milliseconds: from when it was answered. What a period has left is from when it was asked.
 func (s *simulation) isRemembered(a *simAnswer, e *simExecution) bool {
 	same, trip := *a, 2*s.plan.timeout
 	same.result.Source, same.start = ginlimit.FromRedis, a.start.Add(-trip)
 	most := a.end.Sub(e.at).Milliseconds()
 	for passed := most; passed >= max(0, most-trip.Milliseconds()); passed-- {
-		var told, refused []simTold
+		var told, denied []simTold
 		for i := range e.limits {
 			one := s.server.countedAs(simBucketName{e.key, e.limits[i], e.periods[i]}, e.version)
 			told = append(told, s.tellRemembered(e, one, int64(a.least()), passed))
-			refused = append(refused, s.tellRemembered(e, one, int64(a.least()), 0))
+			denied = append(denied, s.tellRemembered(e, one, int64(a.least()), 0))
 		}
 		if s.isTold(&same, told, e.periods) {
 			return true
@@ -55,17 +55,17 @@ func (s *simulation) isRemembered(a *simAnswer, e *simExecution) bool {
 			atLeast = 0
 		}
 		if wait > 0 && left > 0 && (wait < left || natural) &&
-			s.isTold(&same, s.hold(refused, told, wait, atLeast, int64(a.least())), e.periods) {
+			s.isTold(&same, s.hold(denied, told, wait, atLeast, int64(a.least())), e.periods) {
 			return true
 		}
 	}
 	return false
 }
 
-// tellRemembered is what is told of a bucket a while after a refusal. A token bucket refills
+// tellRemembered is what is told of a bucket a while after a denial. A token bucket refills
 // meanwhile; of a window, only the ends of waits come nearer.
 func (s *simulation) tellRemembered(e *simExecution, c simCounted, n, passed int64) (t simTold) {
-	r := e.refused.clone()
+	r := e.denied.clone()
 	if c.quota == "" && s.plan.algorithm == ginlimit.TokenBucket {
 		r.at(r.now() + passed)
 		t = r.one(c, 0, n)

@@ -65,7 +65,7 @@ type simExecution struct {
 	together   []simTold     // of all charges at once, if they are those of AllowUpTo
 	used       []bool        // single: an answer had this Result
 	before     *simReference // of one bucket, if the others of its key are asked for apart
-	refused    *simReference // of its buckets, if it has refused a call
+	denied     *simReference // of its buckets, if it has denied a call
 }
 
 // buckets returns the buckets that it was about.

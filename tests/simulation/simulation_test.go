@@ -293,7 +293,7 @@ func (s *simulation) closeMember(i int) {
 	s.server.mu.Unlock()
 }
 
-// make makes a call, and again after RetryAfter if it is refused and says so.
+// make makes a call, and again after RetryAfter if it is denied and says so.
 func (s *simulation) make(c simCall) {
 	var before *simAnswer
 	for try := 0; ; try++ {

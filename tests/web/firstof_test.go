@@ -129,7 +129,7 @@ func TestFirstOfEndsAtAnError(t *testing.T) {
 		"a client that is not known":   {options{key, fails(ginlimit.ErrUnknownClient)}, "first", 403},
 		"a plan that is not there":     {options{key, fails(ginlimit.ErrNoKey)}, "first", 500},
 		"no limit":                     {options{key, fails(nil)}, "first", 500},
-		"a refusal": {options{key,
+		"a denial": {options{key,
 			ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 429},
 		"an identity without a key": {options{five, key,
 			ginlimit.WithIdentity("i", ginlimit.ByHeader("X-I"), ginlimit.PerHour(1))}, "first", 400},

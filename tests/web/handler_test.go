@@ -112,7 +112,7 @@ func TestListsAndSkip(t *testing.T) {
 	require.ElementsMatch(t, []string{"ginlimit:{1/m|203.0.112.9}:m"}, rdb.Keys(t.Context(), "*").Val())
 }
 
-// TestDryRunBesideARealLimit refuses nobody by the one, and tells of it.
+// TestDryRunBesideARealLimit denies nobody by the one, and tells of it.
 func TestDryRunBesideARealLimit(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)

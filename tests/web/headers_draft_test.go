@@ -38,14 +38,14 @@ func TestDraftReportsEveryLimit(t *testing.T) {
 	}
 	rec = testkit.Get(r, "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
-	assert.Equal(t, []item{ // t of what refuses only: of the others it might be after Retry-After
+	assert.Equal(t, []item{ // t of what denies only: of the others it might be after Retry-After
 		{"search-s", -1, -1, 0, 1}, {"search-m", -1, -1, 1, -1}, {"search-h", -1, -1, 3580, -1},
 	}, limitsOf(t, rec))
 	assert.Equal(t, []string{"search-s"}, violated(t, rec))
 
 	advance(100 * time.Millisecond)
 	testkit.Get(r, "/")
-	rec = testkit.Get(r, "/") // two refuse
+	rec = testkit.Get(r, "/") // two deny
 	assert.Equal(t, []string{"search-s", "search-m"}, violated(t, rec))
 	assert.Equal(t, "3", rec.Header().Get("Retry-After"))
 	assert.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"))
@@ -117,7 +117,7 @@ func TestDraftOfIdentities(t *testing.T) {
 	})
 }
 
-func TestFreeRequestsAreNotReportedAsRefused(t *testing.T) {
+func TestFreeRequestsAreNotReportedAsDenied(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	limiter, cost := testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyCache(0)), 1
@@ -133,7 +133,7 @@ func TestFreeRequestsAreNotReportedAsRefused(t *testing.T) {
 	assert.Equal(t, []string{"all"}, violated(t, rec))
 }
 
-// TestRefundTakesBackTheParameterT: a refusal, or an error, of a handler that sets other fields.
+// TestRefundTakesBackTheParameterT: a denial, or an error, of a handler that sets other fields.
 func TestRefundTakesBackTheParameterT(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
@@ -251,7 +251,7 @@ func TestRetryAfterIsNeverBeforeT(t *testing.T) {
 				limiter.Handler("inner", ginlimit.PerSecond(3).WithAlgorithm(a), ginlimit.PerMinute(20).WithAlgorithm(a),
 					ginlimit.Per(30, 2500*time.Millisecond).WithAlgorithm(a),
 					ginlimit.WithCost(func(*gin.Context) int { return cost })))
-			refused := 0
+			denied := 0
 			for i := range 500 {
 				cost, free = 1+random.IntN(3), random.IntN(2)
 				advance(time.Duration(random.IntN(900)) * time.Millisecond)
@@ -259,14 +259,14 @@ func TestRetryAfterIsNeverBeforeT(t *testing.T) {
 				if rec.Code != http.StatusTooManyRequests {
 					continue
 				}
-				refused++
+				denied++
 				wait, err := strconv.ParseInt(rec.Header().Get("Retry-After"), 10, 64)
 				require.NoError(t, err)
 				for _, limit := range limitsOf(t, rec) {
 					require.LessOrEqual(t, limit.t, wait, "seed %d, request %d, %v", seed, i, rec.Header())
 				}
 			}
-			require.Greater(t, refused, 100)
+			require.Greater(t, denied, 100)
 		})
 	}
 }

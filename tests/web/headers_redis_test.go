@@ -19,7 +19,7 @@ import (
 )
 
 // What the memory tells of several identities is what Redis told of them.
-func TestRefusalOfIdentitiesFromMemory(t *testing.T) {
+func TestDenialOfIdentitiesFromMemory(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
@@ -37,7 +37,7 @@ func TestRefusalOfIdentitiesFromMemory(t *testing.T) {
 	assert.Equal(t, 2, testkit.ScriptCalls(t, rdb))
 }
 
-// TestMemoryKnowsWhenAWindowHasEnded, of a limit that did not refuse.
+// TestMemoryKnowsWhenAWindowHasEnded, of a limit that did not deny.
 func TestMemoryKnowsWhenAWindowHasEnded(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
@@ -71,17 +71,17 @@ func TestClientThatHonoursRetryAfterIsAdmittedNext(t *testing.T) {
 				ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))))
 			defer server.Close()
 			client := honouring{server.Client()}
-			refused := 0
-			for try := 0; refused < 2 && try < 100; try++ {
+			denied := 0
+			for try := 0; denied < 2 && try < 100; try++ {
 				tries, err := client.get(t.Context(), server.URL)
 				require.NoError(t, err)
 				require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, tries[0])
 				if len(tries) > 1 {
-					refused++
+					denied++
 					assert.Equal(t, []int{http.StatusTooManyRequests, http.StatusOK}, tries)
 				}
 			}
-			assert.Equal(t, 2, refused)
+			assert.Equal(t, 2, denied)
 		})
 	}
 }

@@ -35,16 +35,16 @@ func TestExactHeaderSets(t *testing.T) {
 				ginlimit.WithHeaders(row.headers)))
 			testkit.Get(r, "/")
 			allowed := http.Header{"Content-Type": {"text/plain; charset=utf-8"}}
-			refused := http.Header{"Content-Type": {"application/problem+json"}, "Content-Length": {"191"},
+			denied := http.Header{"Content-Type": {"application/problem+json"}, "Content-Length": {"191"},
 				"Retry-After": {"30"}, "Cache-Control": {"no-store"}}
 			for _, set := range row.want {
 				for field, value := range set {
-					allowed[field], refused[field] = value, value
+					allowed[field], denied[field] = value, value
 				}
 			}
 			assert.Equal(t, allowed, testkit.Get(r, "/").Header())
 			rec := testkit.Get(r, "/")
-			assert.Equal(t, refused, rec.Header())
+			assert.Equal(t, denied, rec.Header())
 			assert.Equal(t, []string{"search"}, violated(t, rec))
 		})
 	}

@@ -193,7 +193,7 @@ func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
 	}
 }
 
-// TestRememberedIdentitiesCostNoTrip asks again for what Redis has just refused.
+// TestRememberedIdentitiesCostNoTrip asks again for what Redis has just denied.
 func TestRememberedIdentitiesCostNoTrip(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
@@ -204,9 +204,9 @@ func TestRememberedIdentitiesCostNoTrip(t *testing.T) {
 	require.Less(t, testkit.ScriptCalls(t, rdb), 100)
 }
 
-// TestCloseLeavesNoChargeOfARefusedRequest: every request but the first is refused by its second
+// TestCloseLeavesNoChargeOfADeniedRequest: every request but the first is denied by its second
 // identity, also while Close begins.
-func TestCloseLeavesNoChargeOfARefusedRequest(t *testing.T) {
+func TestCloseLeavesNoChargeOfADeniedRequest(t *testing.T) {
 	t.Parallel()
 	rdb, day := testkit.Connect(t, testkit.StartRedis(t)), ginlimit.PerDay(100_000)
 	key := func(name string) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return name, nil } }

@@ -52,7 +52,7 @@ func TestIdentitiesAllOrNone(t *testing.T) {
 				{"192.0.2.1", "a", 429, "3", "0"}, {"192.0.2.1", "b", 429, "3", "0"},
 				{"192.0.2.2", "a", 200, "5", "1"}, {"192.0.2.2", "a", 200, "5", "0"},
 				{"192.0.2.2", "a", 429, "5", "0"},
-				{"192.0.2.2", "b", 200, "3", "0"}, // the refusals cost its address nothing
+				{"192.0.2.2", "b", 200, "3", "0"}, // the denials cost its address nothing
 				{"192.0.2.3", "b", 200, "8", "1"}, {"192.0.2.4", "c", 200, "8", "0"}, {"192.0.2.5", "c", 429, "8", "0"},
 			} {
 				code, limit, left := ask(c.address, c.key)
@@ -91,7 +91,7 @@ func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 		"")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("user", ginlimit.ByHeader("X-User"), ginlimit.PerDay(2))))
 	expect(500, "")(status(ginlimit.PerDay(2),
 		ginlimit.WithIdentity("nobody", func(*gin.Context) (string, error) { return "", nil }, ginlimit.PerDay(2))))
-	expect(200, "0")(status(ginlimit.PerDay(2))) // what was refused or failed took nothing
+	expect(200, "0")(status(ginlimit.PerDay(2))) // what was denied or failed took nothing
 }
 
 // TestIdentitiesAreRefunded gives back to each what was taken of it.

@@ -21,7 +21,7 @@ import (
 
 // The Gin side.
 
-func TestAllowedAndRefusedAnswers(t *testing.T) {
+func TestAllowedAndDeniedAnswers(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
 	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2)))

@@ -127,7 +127,7 @@ func TestStats(t *testing.T) {
 	all.Wait()
 	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return limiter.Stats().InFlight == 0 }))
 	s := limiter.Stats()
-	require.GreaterOrEqual(t, s.Decisions, uint64(101)) // further ones are refused from memory
+	require.GreaterOrEqual(t, s.Decisions, uint64(101)) // further ones are denied from memory
 	require.LessOrEqual(t, s.Decisions, uint64(256))
 	require.LessOrEqual(t, s.Batches, s.Decisions)
 	require.Positive(t, s.Batches)

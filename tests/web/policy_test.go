@@ -114,7 +114,7 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 					require.Zero(t, res.Granted)
 					require.Equal(t, ten, res.Limit.WithAlgorithm(ginlimit.TokenBucket))
 				}
-				request := func(remains int) { // fewer than none: it is refused
+				request := func(remains int) { // fewer than none: it is denied
 					t.Helper()
 					rec := testkit.Get(r, "/", testkit.User(client))
 					if remains < 0 {

@@ -21,8 +21,8 @@ import (
 
 // The bodies of 4xx and 5xx.
 
-// TestRefusalsThatNeverEndSaySo: a cost above the burst, and a limit of none. Retrying helps neither.
-func TestRefusalsThatNeverEndSaySo(t *testing.T) {
+// TestDenialsThatNeverEndSaySo: a cost above the burst, and a limit of none. Retrying helps neither.
+func TestDenialsThatNeverEndSaySo(t *testing.T) {
 	t.Parallel()
 	costs := func(n, most int) string {
 		return fmt.Sprintf("This request costs %d and the limit never allows more than %d at once, so "+
