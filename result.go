@@ -35,7 +35,7 @@ const (
 	FromLease                // in this process, by tokens that it has taken ahead (see [WithLease])
 	FromLocal                // in this process, without Redis (see [FailLocal] and [NewLocal])
 	FromOpen                 // nowhere: Redis did not decide (see [FailOpen])
-	FromPolicy               // nowhere: the limit is unlimited or prohibits, or the request was not counted
+	FromPolicy               // nowhere: a limit is unlimited or prohibits, a queue is full, or nothing was counted
 )
 
 // String returns the source in one word, or "unknown".

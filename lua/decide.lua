@@ -8,7 +8,7 @@
 --                     give    give back the tokens that were taken last
 --                     return  give back what one call has taken
 --                     block   deny everything for a while
---                     reset   remove what was taken, and blocks
+--                     reset   remove what was taken, and blocks; whatever else is at the key, too
 --                     clear   give back units of any age
 --                     each    see the fast paths; decide.lua does not support it
 --                   For give, return and reset, the records of buckets 1 … k may follow in KEYS
@@ -172,6 +172,16 @@ if returns then
   end
 end
 
+-- known calls a function that reads a key. A reset removes a key that cannot be read.
+local function known(read, w, key)
+  if verb == 'reset' then
+    local done, used, ends = pcall(read, w, key)
+    if done then return used, ends end
+    call('DEL', key)
+  end
+  return read(w, key)
+end
+
 -- First decide: read every key.
 local all, reply, size, m, last = {}, {}, 0, nil, nil
 for i = 1, k do
@@ -203,7 +213,7 @@ for i = 1, k do
     reply[size] = 0
   end
   if records == recordsOnly then
-    local h, given, age = readRecord(w, KEYS[i]), min(n * w.cost, w.limit), ever
+    local h, given, age = known(readRecord, w, KEYS[i]), min(n * w.cost, w.limit), ever
     if returns then given, age = claimed(w, i, h), ARGV[4 * k + 5 * i + 1] + 0 end
     if verb == 'reset' then
       noteReset(w, h)
@@ -212,12 +222,12 @@ for i = 1, k do
       reply[at] = given
     end
   else
-    local used, ends = m.read(w)
+    local used, ends = known(m.read, w, KEYS[i])
     if verb == 'take' then
       charges = max(0, min(charges, floor((w.limit - used) / (n * w.cost))))
     end
     if records == withRecords and (w.used > 0 or verb == 'reset') and (verb ~= 'give' or w.drain) then
-      w.record, w.drained = readRecord(w, KEYS[k + i]), max(1, w.left)
+      w.record, w.drained = known(readRecord, w, KEYS[k + i]), max(1, w.left)
       if w.drain then w.drained = min(w.left, ceil(w.limit / w.record.drain)) end
     end
     all[i], reply[at] = w, used

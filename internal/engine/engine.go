@@ -53,7 +53,7 @@ const (
 	FromLease                // by tokens taken ahead
 	FromLocal                // in this process, without the store
 	FromOpen                 // nowhere: the store did not decide, and the request is allowed
-	FromStatic               // nowhere: nothing is counted, or the set prohibits
+	FromStatic               // nowhere: nothing is counted, the set prohibits, or a queue has no place
 )
 
 // Ask is a client under a set of rules, and how it may be decided on.

@@ -59,9 +59,7 @@ func (e *Engine) noSlot(ask *Ask, answer *Answer, hash uint64, banned time.Durat
 	if ask.Report != rules.ReportNone {
 		answer.Statuses = append(answer.Statuses, rules.Status{Resource: int32(slots), More: wait, Denies: true})
 	}
-	if answer.Source = FromCache; e.redis == nil {
-		answer.Source = FromStore
-	}
+	answer.Source = FromStatic
 }
 
 // attempts reports whether a decision on an Ask takes a slot.

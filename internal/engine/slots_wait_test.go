@@ -65,23 +65,20 @@ func TestCallersWaitForASlotInOrder(t *testing.T) {
 
 // TestACallerThatFindsNoRoomToWaitIsDenied without a question to the store.
 func TestACallerThatFindsNoRoomToWaitIsDenied(t *testing.T) {
-	for name, row := range map[string]struct {
-		start  func(*bench, testing.TB) *engine.Engine
-		source engine.Source
-	}{
-		"redis":   {(*bench).redis, engine.FromCache},
-		"process": {func(_ *bench, t testing.TB) *engine.Engine { return local(t) }, engine.FromStore},
+	for name, start := range map[string]func(*bench, testing.TB) *engine.Engine{
+		"redis":   (*bench).redis,
+		"process": func(_ *bench, t testing.TB) *engine.Engine { return local(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
-				e, one := row.start(b, t), acquiring("k", 1)
+				e, one := start(b, t), acquiring("k", 1)
 				take(t, e, 1, one)
 				first := queued(t.Context(), e, one, new(engine.Answer), 1, time.Minute)
 				b.Sent.Store(0)
 				answer := engine.Answer{Verdict: rules.Verdict{Granted: 5}, Statuses: make([]rules.Status, 4)}
 				require.NoError(t, takeQueued(t.Context(), e, 1, &one, &answer, 1, time.Minute))
 				require.Equal(t, engine.Answer{
-					Verdict: noSlot, Decided: true, Source: row.source, Hash: e.Hash(&one),
+					Verdict: noSlot, Decided: true, Source: engine.FromStatic, Hash: e.Hash(&one),
 					Statuses: []rules.Status{{Resource: 1, More: time.Second, Denies: true}},
 				}, answer)
 				one.Report = rules.ReportNone

@@ -154,8 +154,15 @@ func Word(err error) string {
 	return "client"
 }
 
+// unauthenticated begins the answer to a large command of a client without a password, if there must
+// be one; ERR precedes it.
+const unauthenticated = "Protocol error: unauthenticated"
+
 // replyCode returns the code of an error reply: its first word, in capitals.
 func replyCode(reply redis.Error) string {
+	if redis.HasErrorPrefix(reply, unauthenticated) {
+		return "NOAUTH"
+	}
 	code, _, _ := strings.Cut(reply.Error(), " ")
 	if code == "" || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
 		return fmt.Sprintf("%T", reply)

@@ -59,6 +59,9 @@ func TestReasonsNameNoKey(t *testing.T) {
 		{replyError("ERR invalid DB index"), "ERR: the database number is out of range", "ERR"},
 		{replyError("ERR SELECT is not allowed in cluster mode"), "ERR: a cluster has no database but number 0", "ERR"},
 		{replyError("ERR max number of clients reached"), "ERR: there are as many clients as maxclients allows", "ERR"},
+		{replyError("ERR Protocol error: unauthenticated bulk length"), "NOAUTH", "NOAUTH"},
+		{replyError("ERR Protocol error: unauthenticated multibulk length"), "NOAUTH", "NOAUTH"},
+		{replyError("ERR Protocol error: invalid bulk length"), "ERR", "ERR"},
 		{redis.Nil, "a nil reply", "reply"},
 		{errors.New("alice@example.org"), "an error of the client of type *fmt.wrapError", "client"},
 	} {

@@ -223,9 +223,10 @@ func (t *Throttle) Allow() bool {
 
 var errRetrySingle = errors.New("retry alone")
 
-// serverErrors are the prefixes of error replies that concern every command.
+// serverErrors are the prefixes of error replies that concern every command, without ERR, which
+// go-redis leaves out.
 var serverErrors = []string{"LOADING", "BUSY", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN",
-	"ERR max number of clients"}
+	"max number of clients", unauthenticated}
 
 // IsErrorReply reports whether an error is an error reply of Redis.
 func IsErrorReply(err error) bool {

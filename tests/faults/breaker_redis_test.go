@@ -147,6 +147,20 @@ func TestRefusedConnectionsAreNotTriedByEveryone(t *testing.T) {
 	require.Less(t, connections()-before, 500)
 }
 
+// TestMissingPasswordIsNOAUTH: Redis answers a command of more than ten parts by a protocol error then.
+func TestMissingPasswordIsNOAUTH(t *testing.T) {
+	t.Parallel()
+	addr := testkit.StartRedis(t)
+	require.NoError(t, testkit.Connect(t, addr).ConfigSet(t.Context(), "requirepass", "right").Err())
+	limiter, log := testkit.LoggedLimiter(t, testkit.Connect(t, addr))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1), ginlimit.PerDay(1), ginlimit.PerMinute(1))
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		return log.String() != ""
+	}))
+	require.NotContains(t, log.String(), "code=ERR")
+}
+
 // TestFlappingRedisIsLoggedOnce has Redis answer looks and keep charges waiting.
 func TestFlappingRedisIsLoggedOnce(t *testing.T) {
 	testkit.Nightly(t, "calls that a busy machine delays by 50 ms are outages of their own, and lines of the log")

@@ -136,7 +136,38 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, before, after)
 			require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", minute)).Val(), "all or none")
+			require.NoError(t, limiter.Reset(ctx, "k", minute, hour))
+			r, err := limiter.Allow(ctx, "k", hour)
+			require.NoError(t, err)
+			require.Equal(t, 6, r.Remaining)
 		})
+	}
+}
+
+// TestResetOfKeysWithoutExpiry, as after somebody's PERSIST or a restore.
+func TestResetOfKeysWithoutExpiry(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
+	limits := []ginlimit.Limit{
+		ginlimit.PerHour(7), ginlimit.PerDay(8).WithAlgorithm(ginlimit.FixedWindow),
+		ginlimit.PerMinute(9).WithAlgorithm(ginlimit.SlidingWindow),
+	}
+	_, err := limiter.AllowN(ctx, "k", 3, limits...)
+	require.NoError(t, err)
+	require.NoError(t, limiter.Refund(ctx, "k", 1, limits...)) // makes a record, too
+	keys := rdb.Keys(ctx, "*k*").Val()
+	require.Greater(t, len(keys), len(limits))
+	for _, key := range keys {
+		require.NoError(t, rdb.Persist(ctx, key).Err())
+	}
+	_, err = limiter.Allow(ctx, "k", limits...)
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.NoError(t, limiter.Reset(ctx, "k", limits...))
+	for _, limit := range limits {
+		r, err := limiter.Allow(ctx, "k", limit)
+		require.NoError(t, err)
+		require.Equal(t, limit.Rate-1, r.Remaining)
 	}
 }
 
