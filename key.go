@@ -140,9 +140,10 @@ func checkKeyFuncs(name string, funcs []KeyFunc) {
 // ByValue returns what the application has set in the [gin.Context] under a name, such as the user
 // that another middleware has found.
 //
-// The value is a string that is not empty, an integer, or has a String method. If it is missing,
-// empty or a nil pointer, the error wraps [ErrNoKey]; another type is an error. It panics without a
-// name.
+// The value is a string that is not empty, an integer, or a struct or array with a String method,
+// such as a UUID; or a pointer to one of these. A String method of a string or an integer is not
+// called: it might hide the value. If the value is missing, empty or a nil pointer, the error wraps
+// [ErrNoKey]; another type is an error. It panics without a name.
 func ByValue(name string) KeyFunc {
 	if name == "" {
 		panic(invalid("ByValue without a name"))
@@ -152,7 +153,8 @@ func ByValue(name string) KeyFunc {
 		key, ok := textOf(value)
 		switch {
 		case !ok:
-			return "", fmt.Errorf("ginlimit: the context's value %q is a %T; want a string, an integer or a fmt.Stringer",
+			return "", fmt.Errorf("ginlimit: the context's value %q is a %T; want a string, an integer, "+
+				"or a struct or array with a String method",
 				name, value)
 		case key == "":
 			return "", fmt.Errorf("%w: the context has no value %q", ErrNoKey, name)
@@ -163,15 +165,20 @@ func ByValue(name string) KeyFunc {
 
 // textOf returns a value as text, "" for nil. It is false for a value that is no key.
 func textOf(value any) (text string, ok bool) {
-	of := reflect.ValueOf(value)
+	of := reflect.Indirect(reflect.ValueOf(value))
 	switch kind := of.Kind(); {
-	case kind == reflect.Invalid || kind == reflect.Pointer && of.IsNil():
+	case kind == reflect.Invalid:
 		return "", true
-	case kind == reflect.String, reflect.Int <= kind && kind <= reflect.Uint64:
-		return fmt.Sprint(value), true
-	}
-	if s, ok := value.(fmt.Stringer); ok {
-		return s.String(), true
+	case kind == reflect.String: // a String method might hide the value
+		return of.String(), true
+	case of.CanInt():
+		return strconv.FormatInt(of.Int(), 10), true
+	case of.CanUint() && kind != reflect.Uintptr:
+		return strconv.FormatUint(of.Uint(), 10), true
+	case kind == reflect.Struct || kind == reflect.Array:
+		if s, ok := value.(fmt.Stringer); ok {
+			return s.String(), true
+		}
 	}
 	return "", false
 }

@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -18,6 +19,19 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
+// email and its kin have a text that is not the value.
+type (
+	email string
+	level int
+	flag  bool
+	uuid  [2]byte
+)
+
+func (email) String() string  { return "[redacted]" }
+func (level) String() string  { return "[redacted]" }
+func (flag) String() string   { return "[redacted]" }
+func (u uuid) String() string { return fmt.Sprintf("%x", u[:]) }
+
 // TestByValue: what another middleware has set.
 func TestByValue(t *testing.T) {
 	t.Parallel()
@@ -25,17 +39,20 @@ func TestByValue(t *testing.T) {
 		value any
 		want  string
 	}{
-		"a string":           {"ada", "ada"},
-		"with a separator":   {"auth0|5", "auth0|5"},
-		"an int":             {42, "42"},
-		"a negative int":     {-1, "-1"},
-		"zero":               {0, "0"},
-		"an int64":           {int64(math.MinInt64), "-9223372036854775808"},
-		"a uint64":           {uint64(math.MaxUint64), "18446744073709551615"},
-		"a uint8":            {uint8(7), "7"},
-		"a Stringer":         {netip.MustParseAddr("192.0.2.1"), "192.0.2.1"},
-		"a Stringer by name": {net.IPv4(192, 0, 2, 1), "192.0.2.1"},
-		"a pointer":          {&url.URL{Scheme: "spiffe", Host: "example.org", Path: "/ada"}, "spiffe://example.org/ada"},
+		"a string":         {"ada", "ada"},
+		"with a separator": {"auth0|5", "auth0|5"},
+		"an int":           {42, "42"},
+		"a negative int":   {-1, "-1"},
+		"zero":             {0, "0"},
+		"an int64":         {int64(math.MinInt64), "-9223372036854775808"},
+		"a uint64":         {uint64(math.MaxUint64), "18446744073709551615"},
+		"a uint8":          {uint8(7), "7"},
+		"a named string":   {email("ada@example.org"), "ada@example.org"},
+		"a named integer":  {level(7), "7"},
+		"a pointer to one": {new(level), "0"},
+		"a struct":         {netip.MustParseAddr("192.0.2.1"), "192.0.2.1"},
+		"an array":         {uuid{1, 2}, "0102"},
+		"a pointer":        {&url.URL{Scheme: "spiffe", Host: "example.org", Path: "/ada"}, "spiffe://example.org/ada"},
 	} {
 		c := &gin.Context{}
 		c.Set("user", row.value)
@@ -53,10 +70,13 @@ func TestByValue(t *testing.T) {
 		"an empty string":          {true, "", true},
 		"a Stringer of nothing":    {true, &url.URL{}, true},
 		"a pointer that is nil":    {true, (*url.URL)(nil), true},
+		"an empty named string":    {true, email(""), true},
 		"a boolean":                {true, true, false},
+		"a Stringer of bytes":      {true, net.IPv4(192, 0, 2, 1), false},
+		"a named boolean":          {true, flag(true), false},
 		"a float, which may round": {true, 1.5, false},
 		"bytes":                    {true, []byte("ada"), false},
-		"a struct":                 {true, struct{ ID int }{5}, false},
+		"a struct without String":  {true, struct{ ID int }{5}, false},
 		"an error":                 {true, errors.New("no user"), false},
 	} {
 		c := &gin.Context{}
