@@ -239,12 +239,12 @@ type Stats struct {
 	Servers      int    // of Redis that decisions are sent to; a client whose servers are not known yet has one
 	LostServers  int    // of these, with an open circuit breaker
 	Batches      uint64 // sent to Redis
-	Decisions    uint64 // in these, with the calls by which limiters count each other
+	Decisions    uint64 // in these, with the calls by which processes count each other
 	InFlight     int    // batches that are sent and not answered, overdue ones among them
 	Queued       int    // decisions that wait for a batch
 	Leases       int    // keys of which this process has tokens that it took ahead
 	Leased       uint64 // decisions by such tokens
-	Replicas     int    // limiters that share the limits without Redis: see [WithReplicas]
+	Replicas     int    // processes or limiters that share the limits without Redis: see [WithReplicas]
 	Slots        int    // held by requests in flight in this process: see [InFlight]
 	Bans         int    // of clients that this process has found banned and that last, at most 65,536: see [WithBan]
 	Remembered   int    // denials in the deny cache that are still valid

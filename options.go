@@ -268,14 +268,16 @@ func WithDenyCache(entries int) LimiterOption {
 	})
 }
 
-// WithReplicas sets how many limiters share the limits without Redis. By default they are counted.
+// WithReplicas sets how many limiters share the limits without Redis. By default processes are
+// counted.
 //
 // With [FailLocal], each uses its share of every Rate and Burst, rounded down but at least 1, for
-// decisions that Redis does not make. By default the share is 1 over the limiters that Redis counts
-// under the prefix, in all processes. Each reports itself every 2.5 s, from its first decision until
-// [Limiter.Close], and so hears of a new one within 2.5 s; one that dies is counted for up to 20 s. A
-// limiter that has never reached Redis uses the whole limit. One with a fixed n is not counted by
-// others. An n below 1 is an error.
+// decisions that Redis does not make. By default the share is 1 over the processes that Redis counts
+// under the prefix. The limiters of a process that have the same server and prefix count once, and
+// use their share together. A process reports itself every 2.5 s, from its first decision until the
+// last [Limiter.Close], and so hears of a new one within 2.5 s; one that dies is counted for up to
+// 20 s. A process that has never reached Redis uses the whole limit. A limiter with a fixed n is not
+// counted by others, and uses its share alone. An n below 1 is an error.
 func WithReplicas(n int) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithReplicas")

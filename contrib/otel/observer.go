@@ -152,7 +152,7 @@ func (o *Observer) register(meter metric.Meter) error {
 	current("ginlimit.redis.decision.queued", "{decision}", "Decisions that wait for a batch.",
 		func(s ginlimit.Stats) int64 { return int64(s.Queued) })
 	replicas, err := meter.Int64ObservableGauge("ginlimit.replica.count", metric.WithUnit("{limiter}"),
-		metric.WithDescription("Limiters that share the limits without Redis, the largest number of several limiters."))
+		metric.WithDescription("Processes or limiters that share the limits without Redis, the largest of several."))
 	add(replicas, err, func(s ginlimit.Stats) int64 { return int64(s.Replicas) })
 	o.figures[len(o.figures)-1].largest = true
 	current("ginlimit.slot.usage", "{slot}", "Slots held by requests in flight in this process.",

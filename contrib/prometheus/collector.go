@@ -102,7 +102,7 @@ func New() *Collector {
 		func(s ginlimit.Stats) float64 { return float64(s.InFlight) })
 	figure("ginlimit_queued_decisions", "Decisions that wait for a batch.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Queued) })
-	figure("ginlimit_replicas", "Limiters that share the limits without Redis, the largest number of several limiters.",
+	figure("ginlimit_replicas", "Processes or limiters that share the limits without Redis, the largest of several.",
 		prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Replicas) })
 	c.figures[len(c.figures)-1].largest = true

@@ -124,11 +124,13 @@ type Engine struct {
 	clock      *clocktrust.Clock // of Redis; nil without Redis
 	calls      sync.Pool         // of *dispatch.Call
 	slots      *inflight.Counts  // that this process holds
-	counted    replicaCount
-	bans       bans         // that it knows of
-	waiting    fifo.Queues  // of callers that wait for tokens or slots
-	places     fifo.Places  // of the requests of each client that wait
-	looking    atomic.Int64 // callers that look for slots now and then, one for each line
+	replica    *replica          // nil without Redis, and if the number of replicas is known
+	counts     atomic.Bool       // it has begun to count replicas
+	attempts   attempts          // to count them
+	bans       bans              // that it knows of
+	waiting    fifo.Queues       // of callers that wait for tokens or slots
+	places     fifo.Places       // of the requests of each client that wait
+	looking    atomic.Int64      // callers that look for slots now and then, one for each line
 	background dispatch.Background
 	unreturned unreturned
 
@@ -140,7 +142,7 @@ type Engine struct {
 type Config struct {
 	Keys     clientkey.Text
 	Timeout  time.Duration // of a decision by Redis
-	Replicas int64         // engines that share the limits without Redis; if 0, they are counted in Redis
+	Replicas int64         // that share the limits without Redis; if 0, they are counted in Redis
 }
 
 // closeTimeout is how long Close waits for decisions in flight, or closeTimeouts timeouts if these
@@ -160,9 +162,13 @@ func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Con
 	e.clock = clocktrust.New(false) // both learn from each other
 	e.denied = denycache.New(denials, e.clock)
 	e.leases = lease.New(e.returnLater)
-	e.local = memory.New(memory.MaxBuckets)
 	e.slots = inflight.New(e.redis.Report)
-	e.counted.ask = newReplicaAsk()
+	if c.Replicas > 0 {
+		e.local = memory.New(memory.MaxBuckets)
+	} else {
+		e.replica = e.joinReplica()
+		e.local = e.replica.local
+	}
 	return e
 }
 

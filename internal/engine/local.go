@@ -19,28 +19,28 @@ type localStore struct {
 
 func (s localStore) Do(_ context.Context, c *dispatch.Call) error {
 	c.Sent = time.Now()
-	doLocally(s.Store, s.slots, c, c.Buckets, c.Op, c.States, false)
+	doLocally(s.Store, s.slots, 0, c, c.Buckets, c.Op, c.States, false)
 	return nil
 }
 
 func (localStore) Close() {}
 
-// doLocally applies an operation in this process. If there are slots, it takes one too. If the
-// call was sent, it may have taken one in Redis.
-func doLocally(store *memory.Store, slots *inflight.Counts, c *dispatch.Call, buckets []bucket.Bucket, op bucket.Op,
-	states []bucket.State, sent bool) {
+// doLocally applies an operation in this process. If there are slots, of which others may hold some,
+// it takes one too. If the call was sent, it may have taken one in Redis.
+func doLocally(store *memory.Store, slots *inflight.Counts, others int64, c *dispatch.Call, buckets []bucket.Bucket,
+	op bucket.Op, states []bucket.State, sent bool) {
 	last := len(buckets) - 1
 	if last < 0 || buckets[last].Kind != bucket.Slots {
 		store.Do(c.Key, buckets, op, states)
 		return
 	}
 	if c.Attempt.Number == 0 {
-		states[last] = bucket.State{Level: slots.Held(c.Key)}
+		states[last] = bucket.State{Level: others + slots.Held(c.Key)}
 		store.Do(c.Key, buckets, op, states)
 		return
 	}
 	slots.Try(c.Key, c.Attempt.Number, sent, func(held int64) bool {
-		states[last] = bucket.State{Level: held}
+		states[last] = bucket.State{Level: others + held}
 		store.Do(c.Key, buckets, op, states)
 		for i := range buckets {
 			if buckets[i].Fits(states[i], 1, op.N) == 0 {
@@ -70,7 +70,13 @@ func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, a
 		}
 		sent, mayBeTaken := time.Now(), mayStillHappen(err) && !errors.Is(err, dispatch.ErrOpen)
 		op.Tenant = ask.Tenant
-		doLocally(e.local, e.slots, c, set.Buckets(ask.Scope), op, states, mayBeTaken)
+		others := int64(0)
+		if e.replica != nil && ask.attempts() {
+			e.replica.slots.Lock()
+			defer e.replica.slots.Unlock()
+			others = e.replica.heldByOthers(e, c.Key)
+		}
+		doLocally(e.local, e.slots, others, c, set.Buckets(ask.Scope), op, states, mayBeTaken)
 		answer.receipt.Fill(sent, states)
 	}
 	answer.Verdict, answer.Statuses = set.Judge(ask.Scope, states, op, ask.Report, answer.Statuses)

@@ -8,18 +8,26 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// counting returns an engine that counts the engines of its prefix, and its log.
+// counting returns an engine of another process that counts those of its prefix, and its log.
 func (b *bench) counting(t testing.TB, prefix string) (*engine.Engine, *testkit.Buffer) {
+	return b.countingBy(t, b.client(t), prefix)
+}
+
+// countingBy is counting, in the process of the client.
+func (b *bench) countingBy(t testing.TB, rdb *redis.Client, prefix string) (*engine.Engine, *testkit.Buffer) {
 	var log testkit.Buffer
-	e := engine.NewRedis(engine.Config{Timeout: timeout}, b.client(t), 64, redisstore.Config{
+	e := engine.NewRedis(engine.Config{Timeout: timeout}, rdb, 64, redisstore.Config{
 		Prefix: prefix, Log: slog.New(slog.NewTextHandler(&log, nil)), Sources: b.sources,
 		Process: fmt.Sprint("P", b.processes.Add(1)),
 	})
@@ -67,6 +75,73 @@ func TestEnginesCountEachOther(t *testing.T) {
 		require.Equal(t, 1, other.Stats().Replicas)
 		time.Sleep(time.Hour)
 		require.Equal(t, 3, all[0].Stats().Replicas)
+	})
+}
+
+// ofProcess returns five engines of one process that have made a decision, and one of another.
+func (b *bench) ofProcess(t testing.TB) (five []*engine.Engine, other *engine.Engine) {
+	rdb := b.client(t)
+	for range 5 {
+		e, _ := b.countingBy(t, rdb, "test")
+		five = append(five, e)
+		decides(t, e)
+	}
+	other, _ = b.counting(t, "test")
+	decides(t, other)
+	time.Sleep(replicaRenewal)
+	synctest.Wait()
+	return five, other
+}
+
+// TestEnginesOfAProcessAreOneReplica: in an outage they admit together what one of them would.
+func TestEnginesOfAProcessAreOneReplica(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		five, other := b.ofProcess(t)
+		require.Equal(t, 2, other.Stats().Replicas)
+		b.Cut.Store(true)
+		admitted := func(of []*engine.Engine, key string, set *rules.Set, scope rules.Scope) (n int) {
+			for range 30 {
+				for _, e := range of {
+					one := ask(key, set)
+					one.Failure, one.Scope = engine.FailLocal, scope
+					if answer := take(t, e, 1, one); answer.Allowed {
+						require.Equal(t, engine.FromLocal, answer.Source)
+						n++
+					}
+				}
+			}
+			return n
+		}
+		hourly, inFlight := setOf(limit("h", 100, 3_600_000)), setOf(bucket.NewSlots(10))
+		for round := range 3 {
+			require.Equal(t, 2, five[4].Stats().Replicas)
+			require.Equal(t, 50, admitted(five, fmt.Sprint("all", round), hourly, rules.Tokens))
+			require.Equal(t, 30, admitted(five[:1], fmt.Sprint("one", round), hourly, rules.Tokens))
+			time.Sleep(time.Minute)
+		}
+		require.Equal(t, 5, admitted(five, "slots", inFlight, rules.All))
+		require.Equal(t, 5, admitted([]*engine.Engine{other}, "slots", inFlight, rules.All))
+	})
+}
+
+// TestAProcessIsCountedUntilItsLastEngineEnds, whichever of them ends first.
+func TestAProcessIsCountedUntilItsLastEngineEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		five, other := b.ofProcess(t)
+		sent := b.Sent.Load()
+		time.Sleep(replicaRenewal)
+		synctest.Wait()
+		require.EqualValues(t, 2, b.Sent.Load()-sent, "a call of each process")
+		for _, e := range five {
+			require.Equal(t, 2, e.Stats().Replicas)
+			e.Close()
+			time.Sleep(replicaMemory + inflight.Life)
+			synctest.Wait()
+		}
+		require.Equal(t, 1, other.Stats().Replicas)
+		six, _ := b.counting(t, "test")
+		decides(t, six)
+		require.Equal(t, 2, six.Stats().Replicas)
 	})
 }
 

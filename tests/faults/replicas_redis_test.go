@@ -3,10 +3,15 @@
 package faults_test
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"testing"
 
+	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -14,19 +19,57 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestReplicasThatConfigureNothingShareTheLimit: four limiters of default options count each other, and
-// without Redis they admit together no more than the limit.
+// dialing is how a client of another process connects: clients of one process are recognized by their addresses.
+func dialing(ctx context.Context, network, addr string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, network, addr)
+}
+
+// TestLimitersOfAProcessCountOnce: five New on five routes, of which each admits all of its limit without Redis,
+// and those of one limit admit it together.
+func TestLimitersOfAProcessCountOnce(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	r := gin.New()
+	require.NoError(t, r.SetTrustedProxies(nil))
+	rates := []int{100, 100, 100, 101, 102}
+	for i, rate := range rates { // each has a client of its own
+		r.GET(fmt.Sprint("/", i), ginlimit.New(testkit.Connect(t, addr), ginlimit.PerDay(rate), testkit.Patient(),
+			ginlimit.WithLogger(slog.New(slog.DiscardHandler))), testkit.OK)
+	}
+	admitted := func(route, n int) (all int) {
+		for range n {
+			if testkit.Get(r, fmt.Sprint("/", route)).Code == http.StatusOK {
+				all++
+			}
+		}
+		return all
+	}
+	for i := range rates {
+		require.Equal(t, 1, admitted(i, 1))
+	}
+	require.NoError(t, process.Kill())
+	require.Equal(t, 100, admitted(0, 30)+admitted(1, 30)+admitted(2, 60))
+	require.Equal(t, 101, admitted(3, 120))
+	require.Equal(t, 102, admitted(4, 120))
+}
+
+// TestReplicasThatConfigureNothingShareTheLimit: limiters of default options in four processes count each other,
+// and without Redis they admit together no more than the limit.
 func TestReplicasThatConfigureNothingShareTheLimit(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func() (func() redis.UniversalClient, []*os.Process){
 		"one server": func() (func() redis.UniversalClient, []*os.Process) {
 			addr, process := testkit.StartRedisProcess(t)
-			return func() redis.UniversalClient { return testkit.Connect(t, addr) }, []*os.Process{process}
+			return func() redis.UniversalClient {
+				rdb := redis.NewClient(&redis.Options{Addr: addr, Dialer: dialing})
+				t.Cleanup(func() { _ = rdb.Close() })
+				return rdb
+			}, []*os.Process{process}
 		},
 		"cluster": func() (func() redis.UniversalClient, []*os.Process) {
 			addrs, processes := testkit.StartClusterProcesses(t, 3)
 			return func() redis.UniversalClient {
-				rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+				rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: dialing})
 				t.Cleanup(func() { _ = rdb.Close() })
 				return rdb
 			}, processes
