@@ -212,7 +212,9 @@ func TestProcessesAndRedis(t *testing.T) {
 		p.drawn()
 		require.Equal(t, "true", eval[string](p, `$('redis').getAttribute('aria-checked')`))
 		require.Equal(t, "on", p.text("#redis-value"))
-		require.Equal(t, []string{"A sees 2", "B sees 2"}, p.shared("token-bucket"), "Redis remembers")
+		shared := p.shared("token-bucket") // more than 2 if the machine is so busy that tokens have come back
+		require.Regexp(t, "^A sees [2-5]$", shared[0], "Redis remembers")
+		require.Equal(t, "B"+shared[0][1:], shared[1])
 	}
 }
 

@@ -97,7 +97,7 @@ func TestShares(t *testing.T) {
 		p.click("#shares [data-asks='0 0 0']")
 		p.rates("together", `a === 0 && g === 0`)
 		require.Equal(t, "off", asks("core"))
-		require.False(t, eval[bool](p, `sharing`), "nothing is sent")
+		p.until("nothing is sent", `!sharing`)
 	})
 	require.Zero(t, p.counts("token-bucket").admitted, "the algorithms are apart")
 }

@@ -29,8 +29,8 @@ func goBlocks(t *testing.T, file string) []string {
 // packages are those that a block may need and the quickstart does not import: an editor adds them.
 var packages = map[string]string{
 	"atomic": "sync/atomic", "bufio": "bufio", "context": "context", "errors": "errors", "fmt": "fmt",
-	"http": "net/http", "log": "log", "math": "math", "net": "net", "netip": "net/netip",
-	"slog": "log/slog", "strconv": "strconv", "strings": "strings", "time": "time",
+	"http": "net/http", "httputil": "net/http/httputil", "log": "log", "math": "math", "net": "net", "netip": "net/netip",
+	"os": "os", "slog": "log/slog", "strconv": "strconv", "strings": "strings", "time": "time", "url": "net/url",
 	"gin": "github.com/gin-gonic/gin", "redis": "github.com/redis/go-redis/v9", "ginlimit": "github.com/ginlimit/ginlimit",
 }
 

@@ -7,8 +7,12 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -236,6 +240,61 @@ func TestMessagesOfASocketAreCounted(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Equal(t, 5, received("192.0.2.1:3", 30))
 	})
+}
+
+func proxyRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	upstream, err := url.Parse(os.Getenv("UPSTREAM")) // such as http://10.0.0.5:9000
+	if err != nil {
+		log.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(upstream)
+	proxy.ModifyResponse = func(response *http.Response) error {
+		for name := range response.Header { // in the spelling of Go: "X-Ratelimit-Limit"
+			if strings.HasPrefix(name, "X-Ratelimit-") || strings.HasPrefix(name, "Ratelimit") {
+				response.Header.Del(name)
+			}
+		}
+		return nil
+	}
+	router.Any("/proxy/*path", limiter.Handler("proxy", ginlimit.PerMinute(60)), gin.WrapH(proxy))
+}
+
+// TestAGatewayAnswersWithOneSetOfFields: its own, or with NoHeaders those of its upstream. A proxy
+// that changes nothing answers with both.
+func TestAGatewayAnswersWithOneSetOfFields(t *testing.T) {
+	fields := http.Header{"X-Ratelimit-Limit": {"5000"}, "X-Ratelimit-Remaining": {"4999"},
+		"X-Ratelimit-Remaining-Tokens": {"7"}, "Ratelimit": {`"upstream";r=4999`}, "Retry-After": {"3"}}
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		maps.Copy(w.Header(), fields)
+	}))
+	defer upstream.Close()
+	t.Setenv("UPSTREAM", upstream.URL)
+	router, limiter := gin.New(), local(t)
+	require.NoError(t, router.SetTrustedProxies(nil))
+	proxyRecipe(router, limiter)
+	target, err := url.Parse(upstream.URL)
+	require.NoError(t, err)
+	unchanged := gin.WrapH(httputil.NewSingleHostReverseProxy(target))
+	router.GET("/both", limiter.Handler("both", ginlimit.PerMinute(60)), unchanged)
+	router.GET("/upstream", limiter.Handler("upstream", ginlimit.PerMinute(1),
+		ginlimit.WithHeaders(ginlimit.NoHeaders)), unchanged)
+	gateway := httptest.NewServer(router)
+	defer gateway.Close()
+	get := func(path string) http.Header {
+		response, err := http.Get(gateway.URL + path)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		return response.Header
+	}
+	own := get("/proxy/things")
+	require.Equal(t, []string{"59"}, own.Values("X-RateLimit-Remaining"))
+	require.Equal(t, []string{"60"}, own.Values("X-RateLimit-Limit"))
+	require.Empty(t, own.Values("X-RateLimit-Remaining-Tokens"))
+	require.Empty(t, own.Values("RateLimit"))
+	require.Equal(t, "3", own.Get("Retry-After"), "the upstream's")
+	require.Equal(t, []string{"59", "4999"}, get("/both").Values("X-RateLimit-Remaining"))
+	require.Equal(t, []string{"4999"}, get("/upstream").Values("X-RateLimit-Remaining"))
+	require.Equal(t, []string{"60"}, get("/upstream").Values("Retry-After"), "a denial of the gateway")
 }
 
 func toolsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
