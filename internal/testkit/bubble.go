@@ -27,9 +27,9 @@ func InBubble(t *testing.T, test func(t *testing.T, b *Bubble)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &Bubble{Mini: miniredis.NewMiniRedis()}
 		t.Cleanup(b.Mini.Close)
+		t.Cleanup(func() { time.Sleep(2 * time.Minute) }) // until calls that are late have ended, all limiters being closed
 		b.Mini.ClockTTL(true)
 		b.Redis = b.Connect(t)
-		defer time.Sleep(2 * time.Minute) // until calls that are late have ended
 		test(t, b)
 	})
 }
