@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -153,3 +154,16 @@ func (s Step) Expect(m Steppable) ginlimit.Result {
 
 // TraceShare is the divisor of a trace's length on miniredis, which is the slowest engine.
 const TraceShare = 10
+
+var full = flag.Bool("full", false, "of traces and loads: their full length, which takes four times as long")
+
+// Full reports whether traces and loads have their full length: with -full, but for the race detector.
+func Full() bool { return *full && !RaceDetector }
+
+// Steps returns how many of n steps a trace has: all, or the first quarter, in which most mistakes show.
+func Steps(n int) int {
+	if Full() {
+		return n
+	}
+	return n / 4
+}

@@ -327,12 +327,12 @@ func TestCalendarTraceEqualsModel(t *testing.T) {
 							Advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
 						}
 						remembered := followCalendar(t, e, seed,
-							calendarTrace(seed, 250/testkit.RaceShare), ginlimit.FromRedis, ginlimit.FromCache)
+							calendarTrace(seed, testkit.Steps(250)), ginlimit.FromRedis, ginlimit.FromCache)
 						require.Equal(t, denials > 0, remembered > 0)
 					})
 				}
 				synctest.Test(t, func(t *testing.T) {
-					followCalendar(t, testkit.LocalEngine(t, a), seed, calendarTrace(seed, 1500/testkit.RaceShare), ginlimit.FromLocal)
+					followCalendar(t, testkit.LocalEngine(t, a), seed, calendarTrace(seed, testkit.Steps(1500)), ginlimit.FromLocal)
 				})
 			})
 		}

@@ -42,7 +42,7 @@ func TestTraceEqualsModelWithDenyCache(t *testing.T) {
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				limiter := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
 				m, known := testkit.NewBucketModel(), 0
-				for i, s := range impatientTrace(seed, 5000/testkit.RaceShare) {
+				for i, s := range impatientTrace(seed, testkit.Steps(5000)) {
 					time.Sleep(s.Wait) // the bubble's clock
 					m.Advance(s.Wait)
 					want := s.Expect(m)

@@ -190,13 +190,13 @@ func TestLimitsOfDifferentAlgorithmsInOneCallEqualTheModel(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				b.Mini.SetTime(time.Now())
-				followMixed(t, seed, 800/testkit.RaceShare, mixedRedis(t, b.Redis), time.Millisecond, 0, func(d time.Duration) {
+				followMixed(t, seed, testkit.Steps(800), mixedRedis(t, b.Redis), time.Millisecond, 0, func(d time.Duration) {
 					time.Sleep(d)
 					b.Mini.SetTime(time.Now())
 				})
 			})
 			synctest.Test(t, func(t *testing.T) {
-				followMixed(t, seed, 3000/testkit.RaceShare, mixedMemory(), time.Millisecond, 0, time.Sleep)
+				followMixed(t, seed, testkit.Steps(3000), mixedMemory(), time.Millisecond, 0, time.Sleep)
 			})
 		})
 	}

@@ -26,11 +26,11 @@ func TestReturnedTokensEqualModel(t *testing.T) {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s, seed %d, miniredis", a, seed), func(t *testing.T) {
 				t.Parallel()
-				followReturns(t, testkit.MiniredisEngine(t, a), seed, 4000/testkit.TraceShare/testkit.RaceShare)
+				followReturns(t, testkit.MiniredisEngine(t, a), seed, testkit.Steps(400))
 			})
 			t.Run(fmt.Sprintf("%s, seed %d, local", a, seed), func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { followReturns(t, testkit.LocalEngine(t, a), seed, 20_000/testkit.RaceShare) })
+				synctest.Test(t, func(t *testing.T) { followReturns(t, testkit.LocalEngine(t, a), seed, testkit.Steps(20_000)) })
 			})
 		}
 	}

@@ -74,7 +74,7 @@ func TestTenantsEqualTheModelInProcess(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				p, m := c.policy(t, testkit.NewLocal(t)), c.model()
-				for i, s := range testkit.TenantTrace(uint64(seed), tenantSteps/testkit.RaceShare, c.limits, c.most, true) {
+				for i, s := range testkit.TenantTrace(uint64(seed), testkit.Steps(tenantSteps), c.limits, c.most, true) {
 					time.Sleep(s.Wait) // the bubble's clock
 					m.Advance(s.Wait)
 					got, err := s.Apply(t.Context(), p, "k")
@@ -99,7 +99,7 @@ func TestTenantsEqualTheModelOnMiniredis(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				p, m := c.policy(t, testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))), c.model()
-				steps := tenantSteps / testkit.TraceShare / testkit.RaceShare
+				steps := testkit.Steps(tenantSteps) / testkit.TraceShare
 				for i, s := range testkit.TenantTrace(uint64(seed), steps, c.limits, c.most, true) {
 					time.Sleep(s.Wait)
 					b.Mini.SetTime(time.Now())

@@ -184,16 +184,16 @@ func TestStatusOfAShortBan(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		hour, free := ginlimit.PerHour(1), ginlimit.Unlimited()
-		p := testkit.NewPolicy(t, b.Limiter, "api", hour, free, ginlimit.WithBan(10*time.Minute, 10*time.Minute))
+		p := testkit.NewPolicy(t, b.Limiter, "api", hour, free, ginlimit.WithBan(time.Minute, time.Minute))
 		takes(1, 1)(t, p)
-		banned := row{free, 0, ginlimit.CauseBan, 10 * time.Minute, 10 * time.Minute, false}
+		banned := row{free, 0, ginlimit.CauseBan, time.Minute, time.Minute, false}
 		requireStatus(t, b, p, "api", row{hour, 0, ginlimit.CauseBan, time.Hour, time.Hour, false}, banned)
 		alone := testkit.NewPolicy(t, b.Limiter, "api", free, ginlimit.InFlight(1),
-			ginlimit.WithBan(10*time.Minute, 10*time.Minute))
+			ginlimit.WithBan(time.Minute, time.Minute))
 		requireStatus(t, b, alone, "api", banned,
-			row{ginlimit.InFlight(1), 1, ginlimit.CauseBan, 10 * time.Minute, 0, false})
-		time.Sleep(10 * time.Minute)
-		requireStatus(t, b, p, "api", row{hour, 0, ginlimit.CauseRate, 50 * time.Minute, 50 * time.Minute, false},
+			row{ginlimit.InFlight(1), 1, ginlimit.CauseBan, time.Minute, 0, false})
+		time.Sleep(time.Minute)
+		requireStatus(t, b, p, "api", row{hour, 0, ginlimit.CauseRate, 59 * time.Minute, 59 * time.Minute, false},
 			row{limit: free, left: math.MaxInt, static: true})
 	})
 }

@@ -72,7 +72,7 @@ func TestTraceEqualsModelOnMiniredis(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
 			e, m := testkit.MiniredisEngine(t, ginlimit.TokenBucket), testkit.NewBucketModel()
-			for i, s := range testkit.Trace(seed, traceSteps/testkit.TraceShare/testkit.RaceShare, traceLimits, ample) {
+			for i, s := range testkit.Trace(seed, testkit.Steps(traceSteps)/testkit.TraceShare, traceLimits, ample) {
 				e.Advance(s.Wait)
 				m.Advance(s.Wait)
 				want := s.Expect(m)
@@ -101,7 +101,7 @@ func TestTraceEqualsModelInProcess(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				limiter := testkit.NewLocal(t)
 				m := testkit.NewBucketModel()
-				for i, s := range testkit.Trace(seed, traceSteps/testkit.RaceShare, traceLimits, ample) {
+				for i, s := range testkit.Trace(seed, testkit.Steps(traceSteps), traceLimits, ample) {
 					time.Sleep(s.Wait) // the bubble's clock
 					m.Advance(s.Wait)
 					want := s.Expect(m)

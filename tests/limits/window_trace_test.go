@@ -18,7 +18,7 @@ func TestWindowTraceEqualsModelOnMiniredis(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
 				testkit.MiniredisEngine(t, a).Follow(t, seed,
-					testkit.WindowTrace(seed, windowTraceSteps/2/testkit.TraceShare/testkit.RaceShare),
+					testkit.WindowTrace(seed, testkit.Steps(windowTraceSteps/2)/testkit.TraceShare),
 					testkit.NewWindowModel(a), ginlimit.FromRedis)
 			})
 		}
@@ -32,7 +32,7 @@ func TestWindowTraceEqualsModelInProcess(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					testkit.LocalEngine(t, a).Follow(t, seed, testkit.WindowTrace(seed, windowTraceSteps),
+					testkit.LocalEngine(t, a).Follow(t, seed, testkit.WindowTrace(seed, testkit.Steps(windowTraceSteps)),
 						testkit.NewWindowModel(a), ginlimit.FromLocal)
 				})
 			})

@@ -134,7 +134,7 @@ func TestClientsOfRedisAreServedBesideAnyNumberOfOthers(t *testing.T) {
 		hanging := testkit.NewSource()
 		hanging.Held = make(chan struct{})
 		plans := testkit.PlansOfProcess(t, b, hanging.Ask)
-		for i := range 10_000 / testkit.RaceShare {
+		for i := range testkit.Steps(10_000) {
 			go func() { _, _ = testkit.LimitOf(plans, t.Context(), fmt.Sprint("client ", i)) }()
 		}
 		time.Sleep(time.Second)

@@ -55,7 +55,7 @@ func TestGuardsEqualTheModel(t *testing.T) {
 					if g.kind.limits == nil {
 						g.count = 1 + 2*int64(seed)
 					}
-					for step := range 150 / testkit.RaceShare {
+					for step := range testkit.Steps(150) {
 						g.pause()
 						g.step(t, step)
 					}
@@ -131,7 +131,7 @@ func (g *guardTrace) compare(t *testing.T) {
 
 // eval calls a script.
 func (g *guardTrace) eval(t *testing.T, script int, keys []string, args ...any) ([]int64, error) {
-	reply, err := g.rdb.Eval(t.Context(), g.sources[script], keys, args...).Result()
+	reply, err := eval(t.Context(), g.rdb, g.sources[script], keys, args...).Result()
 	if one, ok := reply.(int64); ok {
 		return []int64{one}, err
 	}

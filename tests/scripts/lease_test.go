@@ -47,7 +47,7 @@ func (l *leaseTrace) take(t *testing.T, own, ahead, held, n int64) ([]int64, err
 	}
 	lease := &l.buckets[last]
 	args = append(args, lease.Drain, lease.Cost, lease.Capacity, ahead, held)
-	return l.rdb.Eval(t.Context(), l.source, l.keys(), args...).Int64Slice()
+	return eval(t.Context(), l.rdb, l.source, l.keys(), args...).Int64Slice()
 }
 
 // model has the process decide.
@@ -95,7 +95,7 @@ func (l *leaseTrace) change(t *testing.T) {
 		args = append(args, limits[i].Drain, limits[i].Cost, limits[i].Capacity+limits[i].Floor)
 	}
 	plain := testkit.ScriptSources(t).Server[redisstore.Tokens]
-	require.NoError(t, l.rdb.Eval(t.Context(), plain, l.keys()[:last], args...).Err())
+	require.NoError(t, eval(t.Context(), l.rdb, plain, l.keys()[:last], args...).Err())
 	l.store.Do([]byte("k"), limits, op, make([]bucket.State, last))
 }
 
@@ -117,7 +117,7 @@ func TestScriptOfLeasesEqualsTheProcess(t *testing.T) {
 					l.buckets = append(l.buckets, one)
 				}
 				l.buckets = append(l.buckets, bucket.NewAhead(&l.buckets[0], 2+l.r.Int64N(30)))
-				for step := range 300 / testkit.RaceShare {
+				for step := range testkit.Steps(300) {
 					time.Sleep(time.Duration(l.r.Int64N(40)) * time.Millisecond * time.Duration(l.r.Int64N(2)))
 					l.mini.SetTime(time.Now())
 					if l.r.IntN(12) == 0 {
@@ -173,7 +173,7 @@ func TestNothingIsHeldOfABlockedClient(t *testing.T) {
 		require.NoError(t, err)
 		limit := &l.buckets[0]
 		plain := testkit.ScriptSources(t).Server[redisstore.Tokens]
-		require.NoError(t, l.rdb.Eval(t.Context(), plain, l.keys()[:1], verb, 200, 0,
+		require.NoError(t, eval(t.Context(), l.rdb, plain, l.keys()[:1], verb, 200, 0,
 			limit.Drain, limit.Cost, limit.Capacity+limit.Floor).Err())
 		before := l.rdb.PTTL(t.Context(), leaseKey).Val()
 		got, err := l.take(t, 1, 5, 9, 1)
@@ -190,7 +190,7 @@ func TestEachBucketIsReadOnce(t *testing.T) {
 	l := newLeaseTrace(t)
 	limit := &l.buckets[0]
 	plain := testkit.ScriptSources(t).Server[redisstore.Tokens]
-	require.NoError(t, l.rdb.Eval(t.Context(), plain, l.keys()[:1], "block", 200, 0,
+	require.NoError(t, eval(t.Context(), l.rdb, plain, l.keys()[:1], "block", 200, 0,
 		limit.Drain, limit.Cost, limit.Capacity+limit.Floor).Err())
 	const last = "held = min(held, room)\n"
 	require.Contains(t, l.source, last)

@@ -80,7 +80,7 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 						w.Bucket, _ = bucket.NewCalendar("", int64(limit.Rate),
 							time.Minute.Milliseconds(), start.Add(time.Minute).UnixMilli())
 					}
-					w.follow(t, 400/testkit.RaceShare, start)
+					w.follow(t, testkit.Steps(400), start)
 				})
 			})
 		}

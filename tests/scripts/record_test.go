@@ -45,7 +45,7 @@ func TestScriptsWithRecordsEqualTheProcess(t *testing.T) {
 						scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis, source: source, args: args}, Bucket: one,
 						store: memory.New(memory.MaxBuckets), r: r,
 					}
-					for step := range 400 / testkit.RaceShare {
+					for step := range testkit.Steps(400) {
 						w.step(t, step)
 					}
 				})
@@ -67,7 +67,7 @@ func (w *recordTrace) do(t *testing.T, verb string, op bucket.Op, second int64, 
 	more ...any) (inRedis []int64, here bucket.State) {
 	t.Helper()
 	args := append([]any{verb, op.N, second}, w.args...)
-	reply, err := w.rdb.Eval(t.Context(), w.source, keys, append(args, more...)...).Result()
+	reply, err := eval(t.Context(), w.rdb, w.source, keys, append(args, more...)...).Result()
 	require.NoError(t, err)
 	switch reply := reply.(type) {
 	case int64:

@@ -53,7 +53,7 @@ func (s *scriptKeys) advance(d time.Duration) {
 // call returns the reply to a verb as integers.
 func (s *scriptKeys) call(t *testing.T, verb string, n any, charges int, keys []string, each ...any) ([]int64, error) {
 	args := append(append([]any{verb, n, charges}, s.args...), each...)
-	reply, err := s.rdb.Eval(t.Context(), s.source, keys, args...).Result()
+	reply, err := eval(t.Context(), s.rdb, s.source, keys, args...).Result()
 	if one, ok := reply.(int64); ok {
 		return []int64{one}, err
 	}
@@ -108,7 +108,7 @@ func TestEachBucketForItself(t *testing.T) {
 			t.Parallel()
 			s, r := newScriptKeys(t, c.algorithm, c.limit), rand.New(rand.NewPCG(1, 1))
 			told, left := 0, 0
-			for step := range 200 / testkit.RaceShare {
+			for step := range testkit.Steps(200) {
 				if r.IntN(3) > 0 {
 					s.advance(time.Duration(r.IntN(200)) * time.Millisecond)
 				}

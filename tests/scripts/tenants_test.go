@@ -45,7 +45,7 @@ func (s *sharedScript) advance(d time.Duration) {
 
 func (s *sharedScript) call(t *testing.T, args []any) []int64 {
 	keys := []string{"{k}:b", "{k}:b:tenants:held", "{k}:b:tenants"}
-	reply, err := s.rdb.Eval(context.Background(), s.source, keys, args...).Int64Slice()
+	reply, err := eval(context.Background(), s.rdb, s.source, keys, args...).Int64Slice()
 	require.NoError(t, err)
 	if reply[0] == redisstore.Whole {
 		reply = reply[1:]
@@ -193,7 +193,7 @@ func TestRunsOfTenantsAreChargesOneAfterAnother(t *testing.T) {
 		for i := range 2 + r.IntN(most) {
 			tenants = append(tenants, bucket.Tenant{Name: fmt.Sprint(":tenant ", i), Weight: 1 + r.Int64N(4)})
 		}
-		for step := range 40 {
+		for step := range testkit.Steps(60) {
 			d := time.Duration(r.Int64N(1+limit.FillTime()/8)) * time.Millisecond
 			merged.advance(d)
 			alone.advance(d)
