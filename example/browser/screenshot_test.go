@@ -41,7 +41,7 @@ func TestScreenshot(t *testing.T) {
 	until(19)
 	p.send(10)
 	until(20)
-	p.run(`document.activeElement.blur(); $('shares').remove()`) // the picture is of the algorithms
+	p.run(`document.activeElement.blur(); $('shares').hidden = true`) // the picture is of the algorithms
 	picture, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(*screenshot, picture, 0o644))
