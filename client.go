@@ -17,6 +17,7 @@ type question struct {
 	set      *limitSet
 	asks     [1]engine.Ask
 	answers  [1]engine.Answer
+	request  engine.Request
 	inUse    bool // the store may still have the memory, as it did not answer
 }
 
@@ -37,8 +38,9 @@ func (p *Policy) ask(ctx context.Context, client string, n int) (*question, erro
 	if !ok {
 		q = new(question)
 	}
-	q.policy, q.set, q.observed, q.inUse = p, limits, observation{}, false
+	q.policy, q.set, q.observed, q.inUse, q.request = p, limits, observation{}, false, engine.Request{}
 	q.asks[0], q.answers[0] = p.askOf(client, limits), engine.Answer{}
+	q.asks[0].N = int64(n)
 	return q, nil
 }
 
@@ -90,6 +92,12 @@ func (q *question) keepsSet(err error) error {
 // result returns the Result of the answer.
 func (q *question) result() Result { return q.set.result(q.policy.limiter.engine, &q.answers[0]) }
 
+// take takes the tokens of the question.
+func (q *question) take(ctx context.Context) error {
+	q.request.Asks, q.request.Answers = q.asks[:], q.answers[:]
+	return q.policy.limiter.engine.Take(ctx, &q.request)
+}
+
 // end records the decision on n tokens, and returns its Result.
 func (q *question) end(ctx context.Context, n int, err error) (Result, error) {
 	var r Result
@@ -127,7 +135,7 @@ func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, erro
 		return Result{}, err
 	}
 	defer q.putBack()
-	return q.end(ctx, n, p.limiter.engine.Take(ctx, int64(n), q.asks[:], q.answers[:]))
+	return q.end(ctx, n, q.take(ctx))
 }
 
 // AllowUpTo takes up to n tokens of a client, whatever is available.
@@ -161,7 +169,8 @@ func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 		return err
 	}
 	defer q.putBack()
-	r, err := q.end(ctx, n, p.limiter.engine.Wait(ctx, int64(n), &q.asks[0], &q.answers[0]))
+	q.request.Queue.Endless = true
+	r, err := q.end(ctx, n, q.take(ctx))
 	if err == nil && !r.Allowed {
 		return fmt.Errorf("%w: %s never allows %d at once, so there is nothing to wait for",
 			ErrInvalidArgument, r.Limit, n)

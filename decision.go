@@ -17,6 +17,7 @@ type decision struct {
 	limits  *limitSet    // of the policy's own key
 	asks    []engine.Ask // empty if nobody was asked
 	answers []engine.Answer
+	request engine.Request
 
 	one struct { // memory for a policy without identities
 		asks     [1]engine.Ask
@@ -78,12 +79,14 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 
 // take decides on n tokens.
 func (d *decision) take(ctx context.Context, p *Policy, n int) error {
-	e := p.limiter.engine
-	if p.queue > 0 && !p.dryRun {
-		queue := engine.Queue{Length: p.queue, Wait: p.queueWait}
-		return e.TakeQueued(ctx, int64(n), d.asks, d.answers, 0, queue)
+	for i := range d.asks {
+		d.asks[i].N = int64(n)
 	}
-	return e.Take(ctx, int64(n), d.asks, d.answers)
+	d.request = engine.Request{Asks: d.asks, Answers: d.answers}
+	if !p.dryRun {
+		d.request.Queue = engine.Queue{Length: p.queue, Wait: p.queueWait}
+	}
+	return p.limiter.engine.Take(ctx, &d.request)
 }
 
 // result returns the decision as one Result: of the key that denies, else of the key closest to
@@ -175,7 +178,7 @@ func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservatio
 	}
 	defer q.putBack()
 	q.asks[0].Settles = true
-	r, err := q.end(ctx, n, p.limiter.engine.Take(ctx, int64(n), q.asks[:], q.answers[:]))
+	r, err := q.end(ctx, n, q.take(ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -147,7 +147,7 @@ func TestAProcessKnowsOfSoManyBans(t *testing.T) {
 			}
 			asks[0] = engine.Ask{Client: client, Set: sets[d], Scope: rules.Tokens, Bans: bucket.AllBans}
 			for range 2 {
-				_ = e.Take(t.Context(), 1, asks, answers)
+				_ = takeN(t.Context(), e, 1, asks, answers)
 			}
 		}
 		for i := range most - 1 {

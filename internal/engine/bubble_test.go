@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,6 +31,7 @@ type bench struct {
 	Cut      atomic.Bool  // every script ends with an error of the network
 	CutAfter atomic.Bool  // the same, but Redis has run it
 	Delay    atomic.Int64 // of every script, in nanoseconds
+	Late     atomic.Int64 // the same, after Redis has run it
 	Refused  func()       // is called after Redis has refused a script, if it is not nil
 
 	sources   redisstore.Sources
@@ -53,7 +55,9 @@ func (b *bench) client(t testing.TB) *redis.Client {
 		if b.Cut.Load() {
 			return io.ErrUnexpectedEOF
 		}
-		if err := send(); err != nil || !b.CutAfter.Load() {
+		err := send()
+		time.Sleep(time.Duration(b.Late.Load()))
+		if err != nil || !b.CutAfter.Load() {
 			if err != nil && b.Refused != nil {
 				b.Refused()
 			}
@@ -123,7 +127,7 @@ func (b *bench) outage(t testing.TB, e *engine.Engine) {
 	for range 3 {
 		one := ask("breaker", setOf(perMinute(100)))
 		one.Failure = engine.FailClosed
-		require.ErrorIs(t, e.Take(t.Context(), 1, []engine.Ask{one}, make([]engine.Answer, 1)), engine.ErrUnavailable)
+		require.ErrorIs(t, takeN(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1)), engine.ErrUnavailable)
 		time.Sleep(timeout)
 	}
 }
@@ -182,11 +186,33 @@ func ask(client string, set *rules.Set) engine.Ask {
 	}
 }
 
+// takeN takes n tokens of each Ask.
+func takeN(ctx context.Context, e *engine.Engine, n int64, asks []engine.Ask, answers []engine.Answer) error {
+	return takeInLine(ctx, e, n, asks, answers, engine.Queue{})
+}
+
+// takeInLine takes n tokens of each Ask, and waits for what is missing.
+func takeInLine(ctx context.Context, e *engine.Engine, n int64, asks []engine.Ask, answers []engine.Answer,
+	q engine.Queue) error {
+	for i := range asks {
+		asks[i].N = n
+	}
+	return e.Take(ctx, &engine.Request{Asks: asks, Answers: answers, Queue: q})
+}
+
+// waitN waits for n tokens.
+func waitN(ctx context.Context, e *engine.Engine, n int64, ask *engine.Ask, answer *engine.Answer) error {
+	asks, answers := []engine.Ask{*ask}, []engine.Answer{*answer}
+	err := takeInLine(ctx, e, n, asks, answers, engine.Queue{Endless: true})
+	*ask, *answer = asks[0], answers[0]
+	return err
+}
+
 // take takes n tokens, and returns the answer.
 func take(t testing.TB, e *engine.Engine, n int64, ask engine.Ask) engine.Answer {
 	t.Helper()
 	var answers [1]engine.Answer
-	require.NoError(t, e.Take(t.Context(), n, []engine.Ask{ask}, answers[:]))
+	require.NoError(t, takeN(t.Context(), e, n, []engine.Ask{ask}, answers[:]))
 	return answers[0]
 }
 

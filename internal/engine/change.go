@@ -86,8 +86,5 @@ func (e *Engine) applyLocally(key []byte, hash uint64, buckets []bucket.Bucket, 
 // changed forgets a key's denials and wakes the callers that wait for its tokens.
 func (e *Engine) changed(key []byte, hash uint64, err error) {
 	e.denied.Forget(key, hash, mayStillHappen(err))
-	if !e.waiting.Empty() {
-		e.waiting.Wake(string(key))
-		e.waiting.Wake(slotsOf(key))
-	}
+	e.wake(key, true)
 }

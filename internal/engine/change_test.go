@@ -187,7 +187,7 @@ func TestAChangeWakesThoseWhoWait(t *testing.T) {
 			take(t, e, 10, one)
 			waiting := one
 			ctx, cancel := context.WithCancel(t.Context())
-			done := goes(func() error { return e.Wait(ctx, 1, &waiting, new(engine.Answer)) })
+			done := goes(func() error { return waitN(ctx, e, 1, &waiting, new(engine.Answer)) })
 			time.Sleep(time.Second)
 			start := time.Now()
 			require.NoError(t, change(t.Context(), e, &one))

@@ -1,7 +1,7 @@
 // Package engine makes decisions on keys: by leased tokens, by the deny cache, by the store, or
 // without it, for one key or for several.
 //
-// Its callers put an [Ask] in and get an [Answer] out. They name limits, know policies, and speak
+// Its callers put an [Ask] in, or a [Request] of several, and get an [Answer] out. They name limits, know policies, and speak
 // HTTP; the engine does not.
 package engine
 
@@ -58,6 +58,7 @@ const (
 
 // Ask is a client under a set of rules, and how it may be decided on.
 type Ask struct {
+	N       int64  // tokens; 0 only looks, and is allowed unless the set prohibits
 	Prefix  string // of the client's key; "" is none
 	Client  string
 	Tenant  bucket.Tenant // of the client, if tenants share its limits; see TenantName
@@ -69,7 +70,7 @@ type Ask struct {
 	Settles bool          // what is taken may be given back
 	Waits   bool          // until there are tokens: it is denied for no longer than need be
 	Report  rules.Report  // which statuses are wanted
-	again   bool          // a Wait has tried before, and its tokens are counted as wanted
+	again   bool          // it has waited and tried before, and its tokens are counted as wanted
 	turn    time.Duration // until this process is no longer known to wait for a slot; 0 if it does not
 }
 
@@ -129,6 +130,7 @@ type Engine struct {
 	attempts   attempts          // to count them
 	bans       bans              // that it knows of
 	waiting    fifo.Queues       // of callers that wait for tokens or slots
+	changes    atomic.Uint64     // that may end a wait
 	places     fifo.Places       // of the requests of each client that wait
 	looking    atomic.Int64      // callers that look for slots now and then, one for each line
 	background dispatch.Background

@@ -178,7 +178,7 @@ func TestCloseWaitsForDecisionsInFlight(t *testing.T) {
 		take(t, other, 1, acquiring("warm", 1))
 		b.Delay.Store(int64(30 * ms))
 		var answers [1]engine.Answer
-		done := goes(func() error { return e.Take(t.Context(), 1, []engine.Ask{one}, answers[:]) })
+		done := goes(func() error { return takeN(t.Context(), e, 1, []engine.Ask{one}, answers[:]) })
 		start := time.Now()
 		closed := goes(func() error { e.Close(); return nil })
 		require.Empty(t, closed)
@@ -200,7 +200,7 @@ func TestCloseWaitsForWhatIsGivenBack(t *testing.T) {
 		asks := []engine.Ask{one, two, three}
 		take(t, e, 1, asks[2])
 		b.Delay.Store(int64(300 * ms))
-		done := goes(func() error { return e.Take(t.Context(), 1, asks, make([]engine.Answer, 3)) })
+		done := goes(func() error { return takeN(t.Context(), e, 1, asks, make([]engine.Answer, 3)) })
 		start := time.Now()
 		e.Close()
 		require.Equal(t, 1500*ms, time.Since(start))
@@ -228,7 +228,7 @@ func TestCloseDoesNotWaitForHooksThatHang(t *testing.T) {
 		}
 		hang.Store(int64(10 * time.Second))
 		asks := []engine.Ask{acquiring("k", 9)} // which Close waits for
-		done := goes(func() error { return e.Take(t.Context(), 1, asks, make([]engine.Answer, 1)) })
+		done := goes(func() error { return takeN(t.Context(), e, 1, asks, make([]engine.Answer, 1)) })
 		start := time.Now()
 		e.Close()
 		require.Equal(t, 2*time.Second, time.Since(start))
@@ -257,7 +257,7 @@ func TestASlotOfACallWhoseHookPanicsIsFree(t *testing.T) {
 		one := acquiring("k", 1)
 		func() {
 			defer func() { _ = recover() }()
-			_ = e.Take(t.Context(), 1, []engine.Ask{one}, make([]engine.Answer, 1))
+			_ = takeN(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1))
 		}()
 		panics.Store(false)
 		time.Sleep(2 * time.Second)
@@ -275,7 +275,7 @@ func TestAnAnswerThatIsLateIsNobodyElses(t *testing.T) {
 		take(t, e, 10, one)
 		take(t, e, 1, two)
 		b.Delay.Store(int64(100 * ms))
-		require.ErrorIs(t, e.Take(t.Context(), 3, []engine.Ask{one}, make([]engine.Answer, 1)), engine.ErrUnavailable)
+		require.ErrorIs(t, takeN(t.Context(), e, 3, []engine.Ask{one}, make([]engine.Answer, 1)), engine.ErrUnavailable)
 		time.Sleep(20 * ms)
 		b.Delay.Store(int64(40 * ms))
 		start := time.Now()

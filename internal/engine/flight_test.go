@@ -15,7 +15,7 @@ import (
 func inFlight(t *testing.T, b *bench, e *engine.Engine, ctx context.Context, one engine.Ask) <-chan error {
 	require.Equal(t, "ssssl", sources(t, e, 5, one))
 	b.Delay.Store(int64(timeout / 5))
-	return goes(func() error { return e.Take(ctx, 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
+	return goes(func() error { return takeN(ctx, e, 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
 }
 
 // TestACallerThatLeavesLosesNothing of what its call takes ahead.
@@ -45,7 +45,7 @@ func TestCallersOfAKeyWaitForTheCallInFlight(t *testing.T) {
 		answers := make([]engine.Answer, 5)
 		for i := range answers {
 			others = append(others, goes(func() error {
-				return e.Take(t.Context(), 1, []engine.Ask{one}, answers[i:i+1])
+				return takeN(t.Context(), e, 1, []engine.Ask{one}, answers[i:i+1])
 			}))
 		}
 		time.Sleep(timeout/5 + ms)
@@ -69,7 +69,7 @@ func TestCallersThatWaitShareTheError(t *testing.T) {
 		first := inFlight(t, b, e, t.Context(), one)
 		b.Cut.Store(true)
 		sent, answers := b.Sent.Load(), make([]engine.Answer, 1)
-		second := goes(func() error { return e.Take(t.Context(), 1, []engine.Ask{one}, answers) })
+		second := goes(func() error { return takeN(t.Context(), e, 1, []engine.Ask{one}, answers) })
 		for _, done := range []<-chan error{first, second} {
 			require.ErrorIs(t, <-done, engine.ErrUnavailable)
 		}
@@ -84,15 +84,15 @@ func TestACallerWaitsForAnotherNoLongerThanTheTimeout(t *testing.T) {
 		e, one := b.redis(t), leasing("k")
 		require.Equal(t, "ssssl", sources(t, e, 5, one))
 		b.Delay.Store(int64(time.Second))
-		first := goes(func() error { return e.Take(t.Context(), 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
+		first := goes(func() error { return takeN(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
 		defer cancel()
-		err := e.Take(ctx, 1, []engine.Ask{one}, make([]engine.Answer, 1))
+		err := takeN(ctx, e, 1, []engine.Ask{one}, make([]engine.Answer, 1))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, engine.ErrUnavailable)
 		require.Equal(t, 10*ms, time.Since(start))
-		err = e.Take(t.Context(), 1, []engine.Ask{one}, make([]engine.Answer, 1))
+		err = takeN(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1))
 		require.ErrorIs(t, err, engine.ErrUnavailable)
 		require.LessOrEqual(t, time.Since(start), 10*ms+timeout+timeout/10)
 		require.ErrorIs(t, <-first, engine.ErrUnavailable)

@@ -56,7 +56,7 @@ func TestALeaseServesWithoutRedis(t *testing.T) {
 		sent := b.Sent.Load()
 		asks, answers := []engine.Ask{one}, make([]engine.Answer, 1)
 		answers[0].Statuses = make([]rules.Status, 2)
-		require.NoError(t, e.Take(t.Context(), 2, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
 		require.Equal(t, engine.Answer{
 			Verdict: rules.Verdict{Allowed: true, Granted: 2, Remaining: 5, ResetAfter: 17 * time.Second},
 			Decided: true, Source: engine.FromLease, Hash: e.Hash(&one),
@@ -177,13 +177,13 @@ func TestALostRedisEndsLeases(t *testing.T) {
 		require.NoError(t, err)
 		foreign := leasing("foreign")
 		asks, answers := []engine.Ask{foreign}, make([]engine.Answer, 1)
-		require.ErrorIs(t, e.Take(t.Context(), 1, asks, answers), engine.ErrUnavailable)
+		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
 		require.Equal(t, 1, e.Stats().Leases, "Redis is well")
 		b.Cut.Store(true)
-		require.ErrorIs(t, e.Take(t.Context(), 1, asks, answers), engine.ErrUnavailable)
+		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
 		require.Zero(t, e.Stats().Leases)
 		asks[0] = one
-		require.ErrorIs(t, e.Take(t.Context(), 1, asks, answers), engine.ErrUnavailable)
+		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
 		b.Cut.Store(false)
 		require.Equal(t, "sl", sources(t, e, 2, one), "they are held for longer")
 	})
@@ -195,7 +195,7 @@ func TestACallThatFailedKeepsNobodyFromTakingAhead(t *testing.T) {
 		e, one := b.redis(t), leasing("k")
 		require.Equal(t, "ssssl", sources(t, e, 5, one))
 		b.Cut.Store(true)
-		require.Error(t, e.Take(t.Context(), 1, []engine.Ask{one}, make([]engine.Answer, 1)))
+		require.Error(t, takeN(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1)))
 		b.Cut.Store(false)
 		require.Equal(t, "sllll", sources(t, e, 5, one))
 	})
@@ -283,7 +283,7 @@ func TestCloseGivesBackWhatACallInFlightTakesAhead(t *testing.T) {
 		e, one := b.redis(t), leasing("k")
 		require.Equal(t, "ssssl", sources(t, e, 5, one))
 		b.Delay.Store(int64(timeout / 2))
-		done := goes(func() error { return e.Take(t.Context(), 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
+		done := goes(func() error { return takeN(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
 		start := time.Now()
 		e.Close()
 		require.Equal(t, timeout, time.Since(start), "the call, and what is given back")

@@ -28,14 +28,14 @@ func TestWhoDecidesInAnOutageIsTheAsksChoice(t *testing.T) {
 		e := b.replica(t)
 		b.outage(t, e)
 		asks, answers := []engine.Ask{failing("k", setOf(perMinute(20)), engine.FailClosed)}, make([]engine.Answer, 1)
-		err := e.Take(t.Context(), 1, asks, answers)
+		err := takeN(t.Context(), e, 1, asks, answers)
 		require.ErrorIs(t, err, engine.ErrUnavailable)
 		require.False(t, answers[0].Decided)
 		require.Equal(t, "breaker_open", engine.Reason(answers[0].Err))
 
 		asks[0].Failure = engine.FailOpen
 		for range 2 {
-			require.NoError(t, e.Take(t.Context(), 20, asks, answers))
+			require.NoError(t, takeN(t.Context(), e, 20, asks, answers))
 			require.Equal(t, rules.Verdict{Allowed: true, Granted: 20, ResetAfter: time.Minute}, answers[0].Verdict)
 			require.Equal(t, engine.FromOpen, answers[0].Source)
 			require.True(t, answers[0].Decided)
@@ -53,7 +53,7 @@ func TestWhoDecidesInAnOutageIsTheAsksChoice(t *testing.T) {
 			{2, rules.Verdict{Allowed: true, Granted: 2, ResetAfter: time.Minute}},
 			{0, rules.Verdict{Allowed: true, ResetAfter: time.Minute}},
 		} {
-			require.NoError(t, e.Take(t.Context(), row.n, asks, answers))
+			require.NoError(t, takeN(t.Context(), e, row.n, asks, answers))
 			require.Equal(t, row.want, answers[0].Verdict)
 			require.Equal(t, engine.FromLocal, answers[0].Source)
 			require.Error(t, answers[0].Err)
@@ -150,7 +150,7 @@ func TestAnAnswerThatIsLateIsDecidedWithoutRedis(t *testing.T) {
 		take(t, e, 1, asks[0])
 		b.Delay.Store(int64(time.Second))
 		start := time.Now()
-		require.NoError(t, e.Take(t.Context(), 5, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 5, asks, answers))
 		require.Equal(t, timeout+timeout/10, time.Since(start))
 		require.Equal(t, engine.FromLocal, answers[0].Source)
 		require.EqualValues(t, 15, answers[0].Remaining)
@@ -158,7 +158,7 @@ func TestAnAnswerThatIsLateIsDecidedWithoutRedis(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
 		defer cancel()
-		err := e.Take(ctx, 5, asks, answers)
+		err := takeN(ctx, e, 5, asks, answers)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, engine.ErrUnavailable)
 		require.False(t, answers[0].Decided)
@@ -191,7 +191,7 @@ func TestACloseInBetweenIsNoOutage(t *testing.T) {
 		answers := make([]engine.Answer, 3)
 		for i := range answers {
 			asks := []engine.Ask{failing("k", setOf(perMinute(20)), engine.FailLocal)}
-			done = append(done, goes(func() error { return e.Take(t.Context(), 1, asks, answers[i:i+1]) }))
+			done = append(done, goes(func() error { return takeN(t.Context(), e, 1, asks, answers[i:i+1]) }))
 		}
 		e.Close()
 		require.NoError(t, <-done[0])
@@ -218,28 +218,28 @@ func TestSeveralAsksInAnOutageAreDecidedOneByOne(t *testing.T) {
 				two := failing("two", setOf(perMinute(5)), engine.FailLocal)
 				free := ask("free", new(rules.Set))
 				asks, answers := []engine.Ask{one, free, two}, make([]engine.Answer, 3)
-				require.NoError(t, e.Take(t.Context(), 4, asks, answers))
+				require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
 				static := outcome{true, true, 4, 1<<63 - 1, engine.FromStatic}
 				require.Equal(t, []outcome{
 					{true, true, 4, 6, engine.FromLocal}, static, {true, true, 4, 1, engine.FromLocal},
 				}, outcomes(answers))
 				require.Equal(t, e.Hash(&one), answers[0].Hash)
 				asks = []engine.Ask{one, free, two}
-				require.NoError(t, e.Take(t.Context(), 4, asks, answers))
+				require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
 				require.Equal(t, []outcome{
 					{true, true, 4, 2, engine.FromLocal}, static, {true, false, 0, 1, engine.FromLocal},
 				}, outcomes(answers))
 				require.Equal(t, []rules.Status{{Remaining: 6, Full: 10, More: 6 * time.Second}}, answers[0].Statuses)
 				require.EqualValues(t, 6, left(t, e, one))
-				require.NoError(t, e.Take(t.Context(), 0, asks, answers))
+				require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
 				require.True(t, answers[2].Allowed)
-				require.NoError(t, e.Take(t.Context(), 1, asks, answers))
-				require.NoError(t, e.Take(t.Context(), 0, asks, answers))
+				require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
+				require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
 				require.True(t, answers[2].Allowed)
 				require.Zero(t, answers[2].RetryAfter)
 
 				asks[2].Failure = engine.FailClosed
-				require.ErrorIs(t, e.Take(t.Context(), 1, asks, answers), engine.ErrUnavailable)
+				require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
 				require.EqualValues(t, 5, left(t, e, one))
 			})
 		})

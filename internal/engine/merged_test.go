@@ -27,7 +27,7 @@ func (b *bench) together(t testing.TB, e *engine.Engine, n int, asks func() []en
 	var callers sync.WaitGroup
 	for range 2 { // these take the places in flight
 		callers.Go(func() {
-			assert.NoError(t, e.Take(t.Context(), 1, []engine.Ask{ask("x", setOf(perHour(100)))}, make([]engine.Answer, 1)))
+			assert.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{ask("x", setOf(perHour(100)))}, make([]engine.Answer, 1)))
 		})
 		synctest.Wait()
 	}
@@ -37,7 +37,7 @@ func (b *bench) together(t testing.TB, e *engine.Engine, n int, asks func() []en
 		callers.Go(func() {
 			a := asks()
 			all[i] = make([]engine.Answer, len(a))
-			assert.NoError(t, e.Take(t.Context(), 1, a, all[i]))
+			assert.NoError(t, takeN(t.Context(), e, 1, a, all[i]))
 		})
 		synctest.Wait()
 	}
@@ -128,7 +128,7 @@ func TestACallerThatLeftAGroupLeavesNoSlot(t *testing.T) {
 				var callers sync.WaitGroup
 				for range 2 {
 					callers.Go(func() {
-						assert.NoError(t, e.Take(t.Context(), 1, []engine.Ask{ask("x", setOf(perHour(100)))}, make([]engine.Answer, 1)))
+						assert.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{ask("x", setOf(perHour(100)))}, make([]engine.Answer, 1)))
 					})
 					synctest.Wait()
 				}
@@ -138,9 +138,9 @@ func TestACallerThatLeftAGroupLeavesNoSlot(t *testing.T) {
 				for _, ctx := range []context.Context{leaves, t.Context()} {
 					callers.Go(func() {
 						if ctx == leaves {
-							assert.ErrorIs(t, e.Take(ctx, 1, asks(), make([]engine.Answer, levels)), context.DeadlineExceeded)
+							assert.ErrorIs(t, takeN(ctx, e, 1, asks(), make([]engine.Answer, levels)), context.DeadlineExceeded)
 						} else {
-							assert.NoError(t, e.Take(ctx, 1, asks(), answers))
+							assert.NoError(t, takeN(ctx, e, 1, asks(), answers))
 						}
 					})
 					synctest.Wait()
@@ -155,7 +155,7 @@ func TestACallerThatLeftAGroupLeavesNoSlot(t *testing.T) {
 				time.Sleep(time.Second)
 				other := b.redis(t)
 				answers = make([]engine.Answer, levels)
-				require.NoError(t, other.Take(t.Context(), 1, asks(), answers))
+				require.NoError(t, takeN(t.Context(), other, 1, asks(), answers))
 				require.True(t, answers[levels-1].Allowed, "the slot is free")
 			})
 		})

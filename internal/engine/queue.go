@@ -2,275 +2,179 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/fifo"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
-const (
-	// slotPause is after how long a caller that waits for a slot looks again: another process may
-	// have released one.
-	slotPause = 100 * time.Millisecond
-	// turnPause is the same for the process whose turn it is, and for each place after it.
-	turnPause = 20 * time.Millisecond
-	// maxLooks is how often a second an engine looks for slots of all clients together. If many
-	// callers wait, each looks more seldom.
-	maxLooks = 500
-	// maxLine is how many requests of all clients wait for one key.
-	maxLine = 1 << 14
-)
-
-// Queue bounds how many requests of a client wait in this process, and for how long.
-type Queue struct {
-	Length int
-	Wait   time.Duration
+// Request asks for the tokens of all its Asks, and a slot of each that takes one, or for nothing.
+type Request struct {
+	Asks    []Ask    // the first one's client waits
+	Answers []Answer // one for each Ask
+	Queue   Queue
 }
 
-// TakeQueued is [Engine.Take], but a request that is denied waits for what it lacks, tokens or a
-// slot. client is the index of the Ask for the policy's own key.
-//
-// A request waits in the line of the key that lacks something. Only the first of a line tries; the
-// others follow in order of arrival. Whoever lacks something of another key then changes to its line.
-func (e *Engine) TakeQueued(ctx context.Context, n int64, asks []Ask, answers []Answer, client int, q Queue) error {
-	began := time.Now()
-	ends := began.Add(q.Wait)
-	r := queued{e: e, n: n, asks: asks, answers: answers, client: client, began: began, until: ends}
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(ends) {
-		r.until = deadline
-	}
+// Queue says how a request waits for what it lacks. The zero Queue does not wait.
+type Queue struct {
+	Length int           // how many requests of a client wait in this process
+	Wait   time.Duration // for how long
+	// Endless is the queue of a Wait: it has no length, and lasts as long as the context, through bans,
+	// and through an outage in which nobody else may decide. It ends with an error, not with a denial.
+	Endless bool
+}
+
+// waiter is a request that may wait. It waits in the line of the key that lacks something. Only the first
+// of a line tries; the others follow in order of arrival. Whoever lacks something of another key then
+// changes to its line.
+type waiter struct {
+	*Request
+	e       *Engine
+	ctx     context.Context // the caller's
+	calls   context.Context // of all calls: they end a timeout after the wait at the latest
+	began   time.Time       // in a line it stands before those that came later
+	ends    time.Time       // it waits no longer; zero is as long as ctx lasts
+	until   time.Time       // by when it needs what it lacks: ends, or a deadline of ctx before; or zero
+	bans    []bucket.Bans   // of the Asks, if a denial bans
+	changes uint64          // of the engine, before the last try
+}
+
+// takeInLine takes what a request asks for as soon as it is there.
+func (e *Engine) takeInLine(ctx context.Context, r *Request) error {
 	if !r.mayWait() {
-		return e.Take(ctx, n, asks, answers)
+		return e.takeNow(ctx, ctx, r.Asks, r.Answers)
 	}
-	r.begin()
-	at, busy := r.busyLine()
+	w := &waiter{Request: r, e: e, ctx: ctx, calls: ctx, began: time.Now()}
+	w.begin()
+	l, busy := w.busyLine()
 	if !busy {
-		err := r.try(ctx)
-		lacks, waits := r.lacks()
+		lacks, waits, err := w.try()
 		if err != nil || !waits {
-			return r.deny(ctx, err)
+			return err
 		}
-		at = lacks
+		l = lacks
 	}
-	if r.expected(at).After(r.until) {
-		return r.denyBehind(ctx, at)
+	defer w.bound()()
+	late, room := w.late(w.expected(l)), true
+	if !r.Queue.Endless {
+		own := &r.Asks[0]
+		who, _ := subject(e.key(own), own.Tenant)
+		if room = e.places.Take(string(who), r.Queue.Length); room {
+			defer e.places.Leave(string(who))
+		}
 	}
-	who, _ := subject(e.key(&asks[client]), asks[client].Tenant)
-	place := string(who)
-	if !e.places.Take(place, q.Length) {
-		return r.denyBehind(ctx, at)
-	}
-	defer e.places.Leave(place)
-	if busy {
-		if done, err := r.lookBehind(ctx); done {
+	switch {
+	case !busy && (late || !room):
+		return w.deny(l)
+	case late || !room:
+		return w.denyBehind(l)
+	case busy:
+		if done, err := w.look(l, len(r.Asks) > 1 || r.Asks[0].attempts() || w.bans != nil, true); done {
 			return err
 		}
 	}
-	within, cancel := context.WithDeadline(ctx, ends)
-	defer cancel()
-	return r.wait(ctx, within, at, busy)
-}
-
-// queued is a request that may wait.
-type queued struct {
-	e       *Engine
-	n       int64
-	asks    []Ask
-	answers []Answer
-	client  int
-	began   time.Time     // in a line it stands before those that came later
-	until   time.Time     // it waits no longer; its context may end by itself then
-	bans    []bucket.Bans // of the Asks
-}
-
-// lack is what a request lacks: a slot or tokens of one Ask.
-type lack struct {
-	ask  int
-	line fifo.Name
-	slot bool
-	at   time.Time // when there are tokens, if nobody else takes them; zero if that is not known
+	return w.wait(l, busy)
 }
 
 // mayWait reports whether waiting may help.
-func (r *queued) mayWait() bool {
+func (r *Request) mayWait() bool {
 	counted := false
-	for i := range r.asks {
-		ask := &r.asks[i]
-		verdict, static := ask.Set.Static(ask.Scope, r.n)
-		if static && !verdict.Allowed || r.n > ask.Set.Burst() {
+	for i := range r.Asks {
+		ask := &r.Asks[i]
+		verdict, static := ask.Set.Static(ask.Scope, ask.N)
+		if static && !verdict.Allowed || ask.N > ask.Set.Burst() {
 			return false
 		}
-		counted = counted || !static
+		counted = counted || ask.N > 0 && !static
 	}
-	return r.n > 0 && counted
+	return counted
 }
 
-// begin keeps which denials ban the client: a try is no denial.
-func (r *queued) begin() {
-	for i := range r.asks {
-		r.bans = append(r.bans, r.asks[i].Bans)
-		r.asks[i].Bans, r.asks[i].Waits, r.asks[i].turn = bucket.NoBans, true, r.e.turn(slotPause)
-	}
-}
-
-func (r *queued) try(ctx context.Context) error {
-	for i := range r.asks {
-		r.asks[i].Set = r.asks[i].Set.Now() // a calendar period may be over
-	}
-	err := r.e.Take(ctx, r.n, r.asks, r.answers)
-	for i := range r.asks {
-		r.asks[i].again = true
-	}
-	return err
-}
-
-// of returns the line of an Ask, for its tokens and its slots.
-func (r *queued) of(i int) lack { return lack{ask: i, line: r.e.lineOf(&r.asks[i])} }
-
-// busyLine returns the first line of the Asks in which others wait.
-func (r *queued) busyLine() (lack, bool) {
-	for i := range r.asks {
-		if r.e.waiting.Empty() {
-			break
+// begin keeps which denials ban the client, as a try is no denial, and for how long the request waits.
+func (w *waiter) begin() {
+	for i := range w.Asks {
+		ask := &w.Asks[i]
+		if !w.Queue.Endless && ask.bans() && ask.Bans != bucket.NoBans {
+			if w.bans == nil {
+				w.bans = make([]bucket.Bans, len(w.Asks))
+			}
+			w.bans[i] = ask.Bans
 		}
-		if l := r.of(i); r.asks[i].Set.Counts(r.asks[i].Scope) && r.e.waiting.Len(l.line) > 0 {
-			l.slot = r.asks[i].attempts() && r.e.waiting.Next(l.line).IsZero()
-			return l, true
-		}
+		ask.Bans, ask.Waits, ask.turn = bucket.NoBans, true, w.e.turn(slotPause)
 	}
-	return lack{}, false
+	if !w.Queue.Endless {
+		w.ends = w.began.Add(w.Queue.Wait)
+		w.until = w.ends
+	}
+	if deadline, ok := w.ctx.Deadline(); ok && (w.until.IsZero() || deadline.Before(w.until)) {
+		w.until = deadline
+	}
+}
+
+// bound gives all further calls of the request one deadline, until the function that it returns is called.
+func (w *waiter) bound() (end func()) {
+	if w.ends.IsZero() || w.e.redis == nil {
+		return func() {}
+	}
+	calls, cancel := context.WithDeadline(w.ctx, w.ends.Add(w.e.Timeout))
+	w.calls = calls
+	return cancel
+}
+
+// late reports whether a time is later than the request needs it to be.
+func (w *waiter) late(at time.Time) bool { return !w.until.IsZero() && at.After(w.until) }
+
+// try takes what the request asks for, or returns what it lacks. It does not wait if it is allowed, if
+// waiting does not help, or for an error.
+func (w *waiter) try() (l lack, waits bool, err error) {
+	w.changes = w.e.changes.Load()
+	for i := range w.Asks {
+		w.Asks[i].Set = w.Asks[i].Set.Now() // a calendar period may be over
+	}
+	err = w.e.takeNow(w.ctx, w.calls, w.Asks, w.Answers)
+	for i := range w.Asks {
+		w.Asks[i].again = true
+	}
+	if err != nil && w.Queue.Endless && w.outlasts(err) {
+		return w.lackOf(0), true, nil
+	}
+	if err != nil {
+		return lack{}, false, err
+	}
+	l, waits = w.lacks()
+	return l, waits, nil
+}
+
+// outlasts reports whether an error is one of an outage in which nobody else may decide.
+func (w *waiter) outlasts(err error) bool {
+	return w.Asks[0].Failure == FailClosed && errors.Is(err, ErrUnavailable) &&
+		!redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrClosed)
 }
 
 // lacks returns what a denied request lacks for longest. It is false if the request is not denied, or
 // waiting does not help.
-func (r *queued) lacks() (l lack, waits bool) {
-	ask := -1
-	for i := range r.answers {
-		a := &r.answers[i]
+func (w *waiter) lacks() (l lack, waits bool) {
+	at := -1
+	for i := range w.Answers {
+		a := &w.Answers[i]
 		switch {
 		case !a.Decided || a.Allowed:
-		case a.RetryAfter < 0 || a.Banned:
+		case a.RetryAfter < 0 || a.Banned && !w.Queue.Endless:
 			return lack{}, false
-		case ask < 0 || a.RetryAfter > r.answers[ask].RetryAfter:
-			ask = i
+		case at < 0 || a.RetryAfter > w.Answers[at].RetryAfter:
+			at = i
 		}
 	}
-	if ask < 0 {
+	if at < 0 {
 		return lack{}, false
 	}
-	l = r.of(ask)
-	if slots := r.asks[ask].Set.Slots(); slots >= 0 && r.answers[ask].Resource == slots {
+	l = w.lackOf(at)
+	if l.resource = w.Answers[at].Resource; l.resource == w.Asks[at].Set.Slots() && !w.Answers[at].Banned {
 		l.slot = true
-		return l, true
+	} else {
+		l.at = time.Now().Add(w.Answers[at].RetryAfter)
 	}
-	l.at = time.Now().Add(r.answers[ask].RetryAfter)
 	return l, true
-}
-
-// expected returns when a request that now comes into a line has its tokens, if those before it take
-// theirs; the zero time if nobody knows.
-func (r *queued) expected(l lack) time.Time {
-	if l.slot {
-		return time.Time{}
-	}
-	at := l.at
-	before, tokens := r.e.waiting.Before(l.line, r.began)
-	if before > 0 {
-		if first := r.e.waiting.Next(l.line); first.After(at) {
-			at = first
-		}
-	}
-	if at.IsZero() {
-		at = time.Now()
-	}
-	return at.Add(r.asks[l.ask].Set.Regain(tokens, r.n))
-}
-
-// wait waits in lines until the request is allowed or waits no more. If it came into a line behind
-// others, it has not tried yet.
-func (r *queued) wait(ctx, within context.Context, l lack, behind bool) error {
-	for {
-		next, moves, err := r.waitIn(ctx, within, l, behind)
-		if !moves {
-			return err
-		}
-		l, behind = next, false
-	}
-}
-
-// waitIn waits in one line.
-func (r *queued) waitIn(ctx, within context.Context, l lack, behind bool) (next lack, moves bool, err error) {
-	e, joined := r.e, time.Now()
-	leave, wake, err := e.waiting.JoinAt(within, e.closed, l.line, maxLine, r.began, r.n)
-	if leave != nil {
-		defer leave()
-	}
-	waited := time.Since(joined)
-	r.answers[r.client].Waited += waited
-	switch {
-	case ctx.Err() != nil:
-		return lack{}, false, ended(ctx)
-	case err != nil: // it found no place, or never had its turn
-		return lack{}, false, r.denyBehind(ctx, l)
-	case leave == nil:
-		return lack{}, false, errClosed()
-	}
-	return r.turn(ctx, within, l, wake, behind || l.slot || waited > time.Millisecond)
-}
-
-// turn is what a request does while it is the first of a line. It moves to the next if it lacks
-// something else.
-func (r *queued) turn(ctx, within context.Context, l lack, wake <-chan struct{}, now bool) (next lack, moves bool,
-	err error) {
-	e := r.e
-	for ; ; now = true {
-		if now {
-			err := r.try(ctx)
-			lacks, waits := r.lacks()
-			switch {
-			case err != nil || !waits:
-				return lack{}, false, r.deny(ctx, err)
-			case lacks.line != l.line:
-				if r.expected(lacks).After(r.until) {
-					return lack{}, false, r.denyBehind(ctx, lacks)
-				}
-				return lacks, true, nil
-			}
-			l = lacks
-		}
-		if !l.slot && l.at.After(r.until) {
-			return lack{}, false, r.deny(ctx, nil)
-		}
-		pause := min(maxSleep, time.Until(l.at))
-		if l.slot {
-			e.looking.Add(1)
-			pause = slotPause
-			if place := r.answers[l.ask].place; 0 < place && place < int64(slotPause/turnPause) {
-				pause = time.Duration(place) * turnPause
-			}
-			pause = max(pause, time.Duration(e.looking.Load())*time.Second/maxLooks)
-			r.asks[l.ask].turn = e.turn(pause)
-			if last := time.Until(r.until.Add(-e.Timeout)); last > 0 {
-				pause = min(pause, last) // it looks once more before it leaves
-			}
-		}
-		e.waiting.Expect(l.line, l.at)
-		err := e.sleep(within, &r.answers[r.client], pause, wake)
-		if l.slot {
-			e.looking.Add(-1)
-		}
-		switch {
-		case ctx.Err() != nil:
-			return lack{}, false, ended(ctx)
-		case within.Err() != nil && l.slot:
-			return lack{}, false, nil
-		case err != nil && within.Err() == nil:
-			return lack{}, false, err
-		}
-	}
-}
-
-// turn returns for how long a process is known to wait for a slot if it looks again after a pause.
-func (e *Engine) turn(pause time.Duration) time.Duration {
-	return 2*max(pause, slotPause) + min(e.Timeout, slotPause)
 }

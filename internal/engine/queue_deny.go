@@ -2,152 +2,122 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// lookBehind looks, before a request joins others that wait, at what they need not lack: it is done if
-// the client is banned, or its tokens come too late.
-func (r *queued) lookBehind(ctx context.Context) (done bool, err error) {
-	for i := range r.asks {
-		ask, answer := &r.asks[i], &r.answers[i]
-		if !ask.Set.Counts(rules.Tokens) {
+// errTooLate is the error of a Wait whose context ends before there are tokens.
+func errTooLate() error {
+	return fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
+}
+
+// deny denies a request that has just tried. If it lacks tokens, and a denial for want of them bans its
+// client, it is denied once more, which does.
+func (w *waiter) deny(l lack) error {
+	switch {
+	case w.Queue.Endless:
+		return errTooLate()
+	case w.bans == nil || l.slot:
+		w.Answers[l.ask].delay(w.retryAfter(l))
+		return nil
+	}
+	for i := range w.Asks {
+		if w.Asks[i].turn = 0; w.bans[i] != bucket.NoBans {
+			w.Asks[i].Bans = bucket.LimitBans
+		}
+	}
+	_, _, err := w.try()
+	return err
+}
+
+// denyBehind denies a request that finds no place in a line, would wait there for too long, or has
+// waited there without a turn. It hears when the line's tokens come, without asking Redis; only if a
+// denial bans it has to be asked.
+func (w *waiter) denyBehind(l lack) error {
+	if w.Queue.Endless {
+		return errTooLate()
+	}
+	if done, err := w.look(l, w.bans != nil, false); done {
+		return err
+	}
+	ask, answer := &w.Asks[l.ask], &w.Answers[l.ask]
+	ask.Set = ask.Set.Now() // a calendar period may be over
+	wait := w.retryAfter(l)
+	answer.Verdict = rules.Verdict{Resource: l.resource, RetryAfter: wait, ResetAfter: wait}
+	if !l.slot {
+		answer.ResetAfter += ask.Set.Regain(ask.Set.Burst()-ask.N, 0, 1)
+	}
+	answer.Decided, answer.Source, answer.Hash = true, FromStatic, w.e.Hash(ask)
+	if buckets := ask.Set.Buckets(ask.Scope); l.resource >= 0 && ask.Report != rules.ReportNone {
+		b := &buckets[l.resource]
+		answer.Statuses = append(answer.Statuses, rules.Status{
+			Resource: int32(l.resource), Full: min(b.Burst, b.Capacity), More: wait, Denies: true,
+		})
+	}
+	return nil
+}
+
+// delay makes a denial last for as long as those who wait before need.
+func (a *Answer) delay(wait time.Duration) {
+	a.RetryAfter = max(a.RetryAfter, wait)
+	a.ResetAfter = max(a.ResetAfter, a.RetryAfter)
+}
+
+// look looks, for a request that others stand before, at what it need not lack: it is done if the request
+// is banned or lacks tokens for too long, or has no room to wait. If it does not ask, it uses only what
+// this process knows.
+func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
+	for i := range w.Answers {
+		w.Answers[i].reset()
+	}
+	for i := range w.Asks {
+		ask, answer := &w.Asks[i], &w.Answers[i]
+		if !ask.Set.Counts(rules.Tokens) || ask.N == 0 {
 			continue
 		}
 		ask.Set = ask.Set.Now()
-		if err := r.look(ctx, ask, answer); err != nil {
+		if err := w.lookAt(*ask, answer, asks); err != nil {
 			return true, err
 		}
-		if l, waits := r.lacks(); !answer.Allowed && (!waits || l.at.After(r.until)) {
-			return true, r.deny(ctx, nil)
+		if answer.Decided && !answer.Allowed {
+			own, waits := w.lacks()
+			switch {
+			case !waits:
+				return true, nil
+			case room && !w.late(own.at):
+			case room || asks || answer.RetryAfter > w.retryAfter(l):
+				if own.line != l.line {
+					l = own
+				}
+				return true, w.deny(l)
+			}
 		}
 		answer.reset()
 	}
 	return false, nil
 }
 
-// deny returns the outcome of a request that waits no more. If it lacks tokens, and a denial for want
-// of them bans its client, it is denied once more, which does.
-func (r *queued) deny(ctx context.Context, err error) error {
-	bans := false
-	for i := range r.asks {
-		r.asks[i].Bans, r.asks[i].turn = r.bans[i], 0
-		bans = bans || r.bans[i] != bucket.NoBans && r.asks[i].bans()
-	}
-	l, waits := r.lacks()
-	if err != nil || !bans || !waits || l.slot {
-		return err
-	}
-	for i := range r.asks {
-		if r.asks[i].Bans == bucket.AllBans {
-			r.asks[i].Bans = bucket.LimitBans
-		}
-	}
-	return r.try(ctx)
-}
-
-// denyBehind denies a request that finds no place in a line, would wait there for too long, or has
-// waited there without a turn.
-func (r *queued) denyBehind(ctx context.Context, l lack) error {
-	ask, answer := &r.asks[l.ask], &r.answers[l.ask]
-	if l.slot {
-		r.forget()
-		if r.known() {
-			return nil
-		}
-		r.e.noSlot(ask, answer, r.e.Hash(ask), r.banned())
-		return nil
-	}
-	if before, _ := r.e.waiting.Before(l.line, r.began); before == 0 && answer.Decided && !answer.Allowed {
-		return r.deny(ctx, nil) // it has tried
-	}
-	at := r.expected(l)
-	r.forget()
-	ask.Set = ask.Set.Now()
-	if err := r.look(ctx, ask, answer); err != nil {
-		return err
-	}
-	if !answer.Allowed {
-		if err := r.deny(ctx, nil); err != nil || answer.Allowed {
-			return err
-		}
-	}
-	wait := time.Duration(bucket.CeilDiv(int64(max(1, time.Until(at))), int64(time.Millisecond))) * time.Millisecond
-	if answer.Allowed || answer.RetryAfter >= 0 {
-		answer.RetryAfter = max(answer.RetryAfter, wait) // those before it take what is there
-	}
-	answer.Allowed, answer.Granted, answer.Remaining = false, 0, 0
-	answer.ResetAfter = max(answer.ResetAfter, answer.RetryAfter)
-	return nil
-}
-
-// known finds an Ask that this process knows to be denied for longer than a slot may be missing.
-func (r *queued) known() bool {
-	for i := range r.asks {
-		ask, answer := &r.asks[i], &r.answers[i]
-		if !ask.Set.Counts(rules.Limits) {
-			continue
-		}
-		if r.knows(ask, answer) && (answer.RetryAfter < 0 || answer.RetryAfter > slotRetry) {
-			return true
-		}
-		answer.reset()
-	}
-	return false
-}
-
-// knows reports whether a request is known to lack tokens, or to be banned, and if so fills in the answer.
-// Denials are remembered of a try, which may want a slot too, and of a look.
-func (r *queued) knows(asked *Ask, answer *Answer) bool {
-	ask := *asked
-	for _, ask.Scope = range [...]rules.Scope{asked.Scope, rules.Tokens} {
-		c := r.e.call(takeAll(r.n, &ask), &ask, ask.Scope)
-		denied := r.e.isDenied(c, &ask)
-		if denied {
-			answer.begin(r.e, &ask, c)
-			answer.judge(c, c.Op, &ask, FromCache)
-		}
-		if r.e.release(c); denied {
-			return true
-		}
-	}
-	return false
-}
-
-// banned returns for how long this process knows the client to be banned.
-func (r *queued) banned() (left time.Duration) {
-	for i := range r.asks {
-		if ask := &r.asks[i]; ask.bans() {
-			_, hash := subject(r.e.key(ask), ask.Tenant)
-			left = max(left, r.e.bans.left(hash))
-		}
-	}
-	return left
-}
-
-// forget forgets what was decided before.
-func (r *queued) forget() {
-	for i := range r.answers {
-		r.answers[i].reset()
-	}
-}
-
-// look finds whether a request lacks tokens or is banned, without taking anything. It asks Redis only for
-// what is not known.
-func (r *queued) look(ctx context.Context, asked *Ask, answer *Answer) error {
-	e, ask := r.e, *asked
-	answer.reset()
-	if r.knows(asked, answer) {
-		return nil
-	}
+// lookAt finds whether a request lacks tokens of an Ask or is banned, without taking anything. The answer
+// is not decided if that is not known, and it may not ask.
+func (w *waiter) lookAt(ask Ask, answer *Answer, asks bool) error {
+	e := w.e
 	ask.Scope = min(ask.Scope, rules.Tokens)
-	c := e.call(bucket.Peek(r.n), &ask, ask.Scope)
+	c := e.call(takeAll(&ask), &ask, ask.Scope)
 	defer e.release(c)
 	answer.begin(e, &ask, c)
-	if err := e.store.Do(ctx, c); err != nil {
-		return e.fallBack(ctx, c, c.Op, &ask, answer, err)
+	if e.isDenied(c, &ask) {
+		answer.judge(c, c.Op, &ask, FromCache)
+		return nil
+	}
+	if !asks {
+		return nil
+	}
+	c.Op = bucket.Op{Verb: bucket.Peek(ask.N).Verb, N: ask.N, Tenant: c.Op.Tenant}
+	if err := e.store.Do(w.calls, c); err != nil {
+		return e.fallBack(w.ctx, c, c.Op, &ask, answer, err)
 	}
 	answer.judge(c, c.Op, &ask, FromStore)
 	if !answer.Allowed {

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,7 @@ import (
 // takes takes a token and a slot of each Ask in the background, and waits for what is missing.
 func takes(t *testing.T, e *engine.Engine, asks []engine.Ask, q engine.Queue) ([]engine.Answer, <-chan error) {
 	answers := make([]engine.Answer, len(asks))
-	done := goes(func() error { return e.TakeQueued(t.Context(), 1, asks, answers, 0, q) })
+	done := goes(func() error { return takeInLine(t.Context(), e, 1, asks, answers, q) })
 	synctest.Wait()
 	return answers, done
 }
@@ -33,13 +34,13 @@ func TestSlotsOfSeveralKeysAreCounted(t *testing.T) {
 		for _, e := range []*engine.Engine{b.redis(t), b.redis(t)} { // as two processes
 			asks := []engine.Ask{holding("k", 3), holding("u", 9)}
 			answers := make([]engine.Answer, 2)
-			require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+			require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
 			require.True(t, answers[0].HasSlot() && answers[1].HasSlot())
 		}
 		other := b.redis(t)
 		answers := make([]engine.Answer, 2)
 		for i, want := range []bool{true, false} {
-			require.NoError(t, other.Take(t.Context(), 1, []engine.Ask{holding("k", 3), holding("u", 9)}, answers))
+			require.NoError(t, takeN(t.Context(), other, 1, []engine.Ask{holding("k", 3), holding("u", 9)}, answers))
 			require.Equal(t, want, answers[0].Allowed, i)
 		}
 		require.Equal(t, 0, answers[0].Resource)
@@ -134,4 +135,40 @@ func TestProcessesThatMayHoldMoreSlotsWaitForLess(t *testing.T) {
 		release(first, batch, held)
 		require.NoError(t, <-waits)
 	})
+}
+
+// TestARequestHasOneDeadline, a timeout after its wait, however many keys it has, where others wait too,
+// and Redis does not answer.
+func TestARequestHasOneDeadline(t *testing.T) {
+	for name, start := range map[string]func(*bench, testing.TB) *engine.Engine{
+		"together": (*bench).redis, "in turn": (*bench).turns,
+	} {
+		for _, failure := range []engine.Failure{engine.FailLocal, engine.FailOpen, engine.FailClosed} {
+			for _, first := range []bool{true, false} {
+				t.Run(fmt.Sprint(name, " ", failure, " ", first), func(t *testing.T) {
+					inBubble(t, func(t *testing.T, b *bench) {
+						e, q := start(b, t), engine.Queue{Length: 9, Wait: 70 * ms}
+						asks := func() (all []engine.Ask) {
+							for _, client := range []string{"k", "u"} {
+								one := failing(client, setOf(perHour(9), bucket.NewBan(1000, 1000), bucket.NewSlots(1)), failure)
+								one.Scope, one.Bans = rules.All, bucket.AllBans
+								all = append(all, one)
+							}
+							return all
+						}
+						require.NoError(t, takeN(t.Context(), e, 1, asks(), make([]engine.Answer, 2)))
+						if !first {
+							_, _ = takes(t, e, asks(), q)
+						}
+						b.Delay.Store(int64(time.Second))
+						began := time.Now()
+						_ = takeInLine(t.Context(), e, 1, asks(), make([]engine.Answer, 2), q)
+						require.LessOrEqual(t, time.Since(began), q.Wait+timeout)
+						b.Delay.Store(0)
+						time.Sleep(3 * time.Second)
+					})
+				})
+			}
+		}
+	}
 }

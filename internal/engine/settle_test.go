@@ -187,7 +187,7 @@ func TestSettlingVoidsDenialsAndWakesThoseWhoWait(t *testing.T) {
 		a := take(t, e, 10, one)
 		take(t, e, 1, one)
 		waiting := ask("k", one.Set)
-		done := goes(func() error { return e.Wait(t.Context(), 1, &waiting, new(engine.Answer)) })
+		done := goes(func() error { return waitN(t.Context(), e, 1, &waiting, new(engine.Answer)) })
 		time.Sleep(time.Second / 2)
 		start := time.Now()
 		require.Empty(t, e.Settle(t.Context(), 5, a.Charge(&one)))
@@ -234,7 +234,7 @@ func TestWhatThisProcessTookInAnOutageIsSettledHere(t *testing.T) {
 		charge := a.Charge(&one)
 		waiting := one
 		waiting.Settles = false
-		done := goes(func() error { return e.Wait(t.Context(), 1, &waiting, new(engine.Answer)) })
+		done := goes(func() error { return waitN(t.Context(), e, 1, &waiting, new(engine.Answer)) })
 		require.NoError(t, e.GiveBack(t.Context(), &charge))
 		synctest.Wait()
 		require.NoError(t, <-done)

@@ -11,18 +11,18 @@ import (
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
-// takeSeveral takes n tokens of each Ask that counts, or of none.
-func (e *Engine) takeSeveral(ctx context.Context, n int64, asks []Ask, answers []Answer, counted int) error {
-	if e.redis == nil || counted == 1 || bansOf(asks) > 1 || !e.redis.Together() {
-		return e.takeEach(ctx, time.Now(), n, asks, answers)
-	}
+// takeSeveral takes the tokens of each Ask that counts, or of none.
+func (e *Engine) takeSeveral(ctx, within context.Context, asks []Ask, answers []Answer, counted int) error {
 	start := time.Now()
-	err := e.takeTogether(ctx, n, asks, answers)
+	if e.redis == nil || counted == 1 || bansOf(asks) > 1 || differ(asks) || !e.redis.Together() {
+		return e.takeEach(ctx, within, start, asks, answers)
+	}
+	err := e.takeTogether(ctx, within, asks, answers)
 	if err == nil || !redisstore.IsCommandError(err) {
 		return err
 	}
 	// As one of a cluster's node, or of a proxy.
-	err = e.takeEach(ctx, start, n, asks, answers)
+	err = e.takeEach(ctx, within, start, asks, answers)
 	if err == nil && !anyWithoutStore(answers) {
 		e.redis.Separate()
 	}
@@ -30,11 +30,11 @@ func (e *Engine) takeSeveral(ctx context.Context, n int64, asks []Ask, answers [
 }
 
 // takeEach takes of one Ask after another, in no more time than one decision may take.
-func (e *Engine) takeEach(ctx context.Context, start time.Time, n int64, asks []Ask, answers []Answer) error {
-	within, cancel := e.within(ctx, start)
+func (e *Engine) takeEach(ctx, within context.Context, start time.Time, asks []Ask, answers []Answer) error {
+	within, cancel := e.within(within, start)
 	defer cancel()
-	return e.takeInTurn(within, n, asks, answers, func(ask *Ask, answer *Answer) error {
-		return e.take(ctx, within, takeAll(n, ask), n, ask, answer)
+	return e.takeInTurn(within, asks, answers, func(ask *Ask, answer *Answer) error {
+		return e.take(ctx, within, takeAll(ask), ask.N, ask, answer)
 	})
 }
 
@@ -56,6 +56,11 @@ func bansOf(asks []Ask) (n int) {
 	return n
 }
 
+// differ reports whether the Asks want different numbers of tokens. A script knows one.
+func differ(asks []Ask) bool {
+	return slices.ContainsFunc(asks, func(a Ask) bool { return a.N != asks[0].N })
+}
+
 func anyWithoutStore(answers []Answer) bool {
 	for i := range answers {
 		if answers[i].withoutStore() {
@@ -70,7 +75,7 @@ func (a *Answer) isCounted() bool { return !a.Decided || a.Source != FromStatic 
 
 // takeTogether has one script decide on all Asks. If Redis is late or unavailable, this process
 // decides on each. An error that Redis replied is returned.
-func (e *Engine) takeTogether(ctx context.Context, n int64, asks []Ask, answers []Answer) error {
+func (e *Engine) takeTogether(ctx, within context.Context, asks []Ask, answers []Answer) error {
 	if !e.background.Begin() { // Close reports how attempts to take a slot end
 		return errClosed()
 	}
@@ -80,29 +85,29 @@ func (e *Engine) takeTogether(ctx context.Context, n int64, asks []Ask, answers 
 	known := false
 	for i := range asks {
 		if answers[i].isCounted() {
-			known = t.add(e, n, &asks[i], &answers[i]) || known
+			known = t.add(e, &asks[i], &answers[i]) || known
 		}
 	}
 	if known {
 		t.endAttempts(e, nil)
 		return nil
 	}
-	c := t.joint(e, n)
-	err := e.store.Do(ctx, c)
+	c := t.joint(e)
+	err := e.store.Do(within, c)
 	switch {
 	case err == nil:
-		t.judge(e, n, c)
+		t.judge(e, c)
 		return nil
 	case redisstore.IsCommandError(err):
 		t.endAttempts(e, err)
 		return err
 	}
-	return e.takeInTurn(ctx, n, asks, answers, func(ask *Ask, answer *Answer) error {
+	return e.takeInTurn(ctx, asks, answers, func(ask *Ask, answer *Answer) error {
 		c := t.calls[slices.Index(t.asks, ask)]
 		answer.begin(e, ask, c)
 		err := e.fallBack(ctx, c, c.Op, ask, answer, err)
 		e.endAttempt(c, answer, err)
-		answer.allowFree(n)
+		answer.allowFree(ask.N)
 		return err
 	})
 }
@@ -129,8 +134,8 @@ func (t *together) release(e *Engine) {
 }
 
 // add adds an Ask. It reports whether that is known to be denied.
-func (t *together) add(e *Engine, n int64, ask *Ask, answer *Answer) (known bool) {
-	c := e.call(takeAll(n, ask), ask, ask.Scope)
+func (t *together) add(e *Engine, ask *Ask, answer *Answer) (known bool) {
+	c := e.call(takeAll(ask), ask, ask.Scope)
 	at := len(t.asks)
 	if ask.bans() || ask.Set.Divided() {
 		at = 0 // as guards.lua and shares.lua want it
@@ -160,11 +165,11 @@ func (t *together) endAttempts(e *Engine, err error) {
 
 // joint returns the call on all Asks: on their limits, what tenants hold of the first ones, a ban, then
 // their slots.
-func (t *together) joint(e *Engine, n int64) *dispatch.Call {
+func (t *together) joint(e *Engine) *dispatch.Call {
 	var all []bucket.Bucket
-	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: max(1, n)}
+	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: max(1, t.asks[0].N)}
 	for i, c := range t.calls {
-		op.Charges = min(op.Charges, takeAll(n, t.asks[i]).Charges)
+		op.Charges = min(op.Charges, takeAll(t.asks[i]).Charges)
 		op.Bans, op.Waits = max(op.Bans, c.Op.Bans), max(op.Waits, c.Op.Waits)
 	}
 	op.Tenant = t.asks[0].Tenant
@@ -204,7 +209,7 @@ func partOf(buckets []bucket.Bucket, part int) []bucket.Bucket {
 }
 
 // judge fills in the answers from the states that the script found.
-func (t *together) judge(e *Engine, n int64, c *dispatch.Call) {
+func (t *together) judge(e *Engine, c *dispatch.Call) {
 	charges, allowed := c.Op.Charges, true
 	for i := range c.Buckets {
 		charges = c.Buckets[i].Fits(c.States[i], charges, c.Op.N)
@@ -220,7 +225,7 @@ func (t *together) judge(e *Engine, n int64, c *dispatch.Call) {
 		single.Sent, single.Received = c.Sent, c.Received
 		e.noteBan(single, ask, answer)
 		e.endAttempt(single, answer, nil)
-		answer.allowFree(n)
+		answer.allowFree(ask.N)
 		if charges > 0 {
 			e.forgetDenial(single)
 		} else if _, fits := ask.Set.Fit(ask.Scope, found, single.Op); !fits {
@@ -245,7 +250,7 @@ func (t *together) split(c *dispatch.Call) {
 
 // takeInTurn decides on one Ask after another, and gives back what was taken if one is denied or
 // fails. It waits for that as long as the context lasts.
-func (e *Engine) takeInTurn(ctx context.Context, n int64, asks []Ask, answers []Answer,
+func (e *Engine) takeInTurn(ctx context.Context, asks []Ask, answers []Answer,
 	take func(*Ask, *Answer) error) error {
 	if !e.background.Begin() {
 		return errClosed()
@@ -259,7 +264,7 @@ func (e *Engine) takeInTurn(ctx context.Context, n int64, asks []Ask, answers []
 		answers[i].Statuses = answers[i].Statuses[:0]
 		err := take(&asks[i], &answers[i])
 		if err != nil || !answers[i].Allowed {
-			e.giveBackAll(ctx, n, asks[:i], answers[:i])
+			e.giveBackAll(ctx, asks[:i], answers[:i])
 			return err
 		}
 	}
@@ -268,12 +273,12 @@ func (e *Engine) takeInTurn(ctx context.Context, n int64, asks []Ask, answers []
 
 // giveBackAll gives back what was just taken, as another Ask was denied, and waits for that as long
 // as the context lasts. What cannot be given back stays taken.
-func (e *Engine) giveBackAll(ctx context.Context, n int64, asks []Ask, answers []Answer) {
+func (e *Engine) giveBackAll(ctx context.Context, asks []Ask, answers []Answer) {
 	var taken []*Charge
 	for i := range answers {
 		answer := &answers[i]
 		for j := range answer.Statuses {
-			answer.Statuses[j].GiveBack(asks[i].Set, n)
+			answer.Statuses[j].GiveBack(asks[i].Set, asks[i].N)
 		}
 		if answer.Decided && answer.Source != FromStatic && (answer.Granted > 0 || answer.HasSlot()) {
 			charge := answer.Charge(&asks[i]) // a copy, as this may go on after the caller has left

@@ -33,7 +33,7 @@ func TestTakeTakesOfEveryAskOrOfNone(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
 		one, two := ask("one", setOf(perMinute(20))), ask("two", setOf(perMinute(5), perHour(50)))
 		asks, answers := []engine.Ask{one, two}, make([]engine.Answer, 2)
-		require.NoError(t, e.Take(t.Context(), 3, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 3, asks, answers))
 		require.Equal(t, rules.Verdict{
 			Allowed: true, Granted: 3, Remaining: 17, ResetAfter: 9 * time.Second,
 		}, answers[0].Verdict)
@@ -45,23 +45,23 @@ func TestTakeTakesOfEveryAskOrOfNone(t *testing.T) {
 		require.Len(t, answers[0].Statuses, 1)
 		require.Len(t, answers[1].Statuses, 2)
 
-		require.NoError(t, e.Take(t.Context(), 0, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
 		for i := range answers {
 			require.True(t, answers[i].Allowed)
 			require.Zero(t, answers[i].Granted)
 		}
-		require.NoError(t, e.Take(t.Context(), 3, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 3, asks, answers))
 		require.False(t, answers[1].Allowed)
 		require.Equal(t, 12*time.Second, answers[1].RetryAfter)
 		require.EqualValues(t, 2, answers[1].Remaining)
 		synctest.Wait()
 		require.EqualValues(t, 17, left(t, e, one))
 		require.EqualValues(t, 2, left(t, e, two))
-		require.NoError(t, e.Take(t.Context(), 2, asks, answers))
-		require.NoError(t, e.Take(t.Context(), 0, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
 		require.True(t, answers[1].Allowed)
 		require.Zero(t, answers[1].RetryAfter)
-		require.NoError(t, e.Take(t.Context(), 6, asks, answers), "more than two ever holds")
+		require.NoError(t, takeN(t.Context(), e, 6, asks, answers), "more than two ever holds")
 		require.False(t, answers[1].Allowed)
 		require.Equal(t, rules.Never, answers[1].RetryAfter)
 		synctest.Wait()
@@ -77,7 +77,7 @@ func TestAnAskThatProhibitsEndsATake(t *testing.T) {
 		asks, answers := []engine.Ask{free, one, no, two}, make([]engine.Answer, 4)
 		answers[3].Decided = true
 		answers[3].Statuses = make([]rules.Status, 1)
-		require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
 		require.Equal(t, []bool{false, false, true}, []bool{answers[0].Decided, answers[1].Decided, answers[2].Decided})
 		require.Equal(t, rules.Verdict{Resource: rules.Prohibited, RetryAfter: rules.Never}, answers[2].Verdict)
 		require.EqualValues(t, 10, left(t, e, one))
@@ -91,16 +91,16 @@ func TestAsksThatCountNothingAreAnsweredBesideOthers(t *testing.T) {
 		free, one, two := ask("free", new(rules.Set)), ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(2)))
 		static := outcome{true, true, 1, 1<<63 - 1, engine.FromStatic}
 		answers := make([]engine.Answer, 4)
-		require.NoError(t, e.Take(t.Context(), 1, []engine.Ask{free, free}, answers[:2]))
+		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{free, free}, answers[:2]))
 		require.Equal(t, []outcome{static, static}, outcomes(answers[:2]))
 		require.Zero(t, b.Sent.Load())
-		require.NoError(t, e.Take(t.Context(), 1, []engine.Ask{free, one}, answers[:2]))
+		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{free, one}, answers[:2]))
 		require.Equal(t, []outcome{static, {true, true, 1, 9, engine.FromStore}}, outcomes(answers[:2]))
-		require.NoError(t, e.Take(t.Context(), 1, []engine.Ask{one, free, two, free}, answers))
+		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{one, free, two, free}, answers))
 		require.Equal(t, []outcome{
 			{true, true, 1, 8, engine.FromStore}, static, {true, true, 1, 1, engine.FromStore}, static,
 		}, outcomes(answers))
-		require.NoError(t, e.Take(t.Context(), 2, []engine.Ask{free, two, free}, answers[:3]))
+		require.NoError(t, takeN(t.Context(), e, 2, []engine.Ask{free, two, free}, answers[:3]))
 		require.True(t, answers[0].Decided)
 		require.False(t, answers[1].Allowed)
 	})
@@ -140,7 +140,7 @@ func TestOneScriptDecidesOnSeveralAsks(t *testing.T) {
 				e := start(b, t)
 				for range 2 { // the server knows the script by the second time
 					b.Sent.Store(0)
-					require.NoError(t, e.Take(t.Context(), 1, row.asks, make([]engine.Answer, len(row.asks))))
+					require.NoError(t, takeN(t.Context(), e, 1, row.asks, make([]engine.Answer, len(row.asks))))
 				}
 				require.Equal(t, row.scripts, b.Sent.Load())
 			})
@@ -169,7 +169,7 @@ func TestADenialOfSeveralAsksGivesBackWhatWasTaken(t *testing.T) {
 				answers := make([]engine.Answer, 4)
 				answers[2].Statuses = make([]rules.Status, 1)
 				for range 2 { // the slot is given back too
-					require.NoError(t, e.Take(t.Context(), 2, asks, answers))
+					require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
 					require.Equal(t, []bool{true, true, true, false},
 						[]bool{answers[0].Decided, answers[1].Decided, answers[2].Decided, answers[3].Decided})
 					require.True(t, answers[0].Allowed)
@@ -199,7 +199,7 @@ func TestWhatWasTakenIsGivenBackAfterAnErrorToo(t *testing.T) {
 		_, err := b.Mini.Lpush("test:{two}:m", "foreign")
 		require.NoError(t, err)
 		answers := make([]engine.Answer, 2)
-		require.ErrorIs(t, e.Take(t.Context(), 3, []engine.Ask{one, two}, answers), engine.ErrUnavailable)
+		require.ErrorIs(t, takeN(t.Context(), e, 3, []engine.Ask{one, two}, answers), engine.ErrUnavailable)
 		require.False(t, answers[1].Decided)
 		synctest.Wait()
 		require.EqualValues(t, 10, left(t, e, one))
@@ -225,7 +225,7 @@ func TestAsksThatRedisRefusesTogetherAreAskedForOneByOne(t *testing.T) {
 				two := failing("two", setOf(perMinute(10)), row.failure)
 				scripts := func() (int64, error) {
 					b.Sent.Store(0)
-					err := e.Take(t.Context(), 1, []engine.Ask{one, two}, make([]engine.Answer, 2))
+					err := takeN(t.Context(), e, 1, []engine.Ask{one, two}, make([]engine.Answer, 2))
 					return b.Sent.Load(), err
 				}
 				for range 2 {
@@ -260,10 +260,10 @@ func TestAsksThatFailTogetherAreNotAskedForAgain(t *testing.T) {
 		e := b.redis(t)
 		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
 		asks, answers := []engine.Ask{one, two}, make([]engine.Answer, 2)
-		require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
 		b.Cut.Store(true)
 		b.Sent.Store(0)
-		require.ErrorIs(t, e.Take(t.Context(), 1, asks, answers), engine.ErrUnavailable)
+		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
 		require.EqualValues(t, 1, b.Sent.Load())
 	})
 }
@@ -278,7 +278,7 @@ func TestAnErrorOfOneAskIsNotAskedForTwice(t *testing.T) {
 		take(t, e, 1, ask("k", setOf(perMinute(10))))
 		b.Sent.Store(0)
 		answers := make([]engine.Answer, 2)
-		require.ErrorIs(t, e.Take(t.Context(), 1, []engine.Ask{free, foreign}, answers), engine.ErrUnavailable)
+		require.ErrorIs(t, takeN(t.Context(), e, 1, []engine.Ask{free, foreign}, answers), engine.ErrUnavailable)
 		require.EqualValues(t, 1, b.Sent.Load())
 	})
 }
@@ -293,7 +293,7 @@ func TestSeveralAsksHaveOneTimeout(t *testing.T) {
 		b.Delay.Store(int64(timeout * 2 / 5))
 		start := time.Now()
 		asks := []engine.Ask{one, two, three}
-		require.ErrorIs(t, e.Take(t.Context(), 2, asks, make([]engine.Answer, 3)), engine.ErrUnavailable)
+		require.ErrorIs(t, takeN(t.Context(), e, 2, asks, make([]engine.Answer, 3)), engine.ErrUnavailable)
 		require.Equal(t, timeout, time.Since(start))
 		time.Sleep(time.Second)
 		b.Delay.Store(0)
@@ -313,7 +313,7 @@ func TestACallerThatLeavesDoesNotWaitForWhatIsGivenBack(t *testing.T) {
 		defer cancel()
 		answers := make([]engine.Answer, 2)
 		start := time.Now()
-		require.NoError(t, e.Take(ctx, 1, []engine.Ask{one, two}, answers))
+		require.NoError(t, takeN(ctx, e, 1, []engine.Ask{one, two}, answers))
 		require.Equal(t, 25*ms, time.Since(start))
 		require.False(t, answers[1].Allowed)
 		e.Close() // waits for it
@@ -329,9 +329,9 @@ func TestDenialsOfSeveralAsksAreRememberedOfThoseThatDeny(t *testing.T) {
 		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(2)))
 		three := ask("three", setOf(perMinute(10)))
 		asks, answers := []engine.Ask{one, two, three}, make([]engine.Answer, 3)
-		require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
 		time.Sleep(6 * time.Second)
-		require.NoError(t, e.Take(t.Context(), 2, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
 		require.Equal(t, []outcome{
 			{true, false, 0, 10, engine.FromStore},
 			{true, false, 0, 1, engine.FromStore},
@@ -339,13 +339,13 @@ func TestDenialsOfSeveralAsksAreRememberedOfThoseThatDeny(t *testing.T) {
 		}, outcomes(answers))
 		require.Equal(t, 1, e.Stats().Denials)
 		sent := b.Sent.Load()
-		require.NoError(t, e.Take(t.Context(), 2, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
 		require.Equal(t, outcome{true, false, 0, 1, engine.FromCache}, outcomes(answers)[1])
 		require.Equal(t, []bool{false, true, false}, []bool{answers[0].Decided, answers[1].Decided, answers[2].Decided})
 		require.Equal(t, 24*time.Second, answers[1].RetryAfter)
 		require.Equal(t, engine.FromCache, take(t, e, 2, two).Source)
 		require.Equal(t, sent, b.Sent.Load())
-		require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
 		require.Equal(t, []outcome{
 			{true, true, 1, 9, engine.FromStore},
 			{true, true, 1, 0, engine.FromStore},
@@ -363,7 +363,7 @@ func TestTakingSeveralSettles(t *testing.T) {
 		for i := range asks {
 			asks[i].Settles = true
 		}
-		require.NoError(t, e.Take(t.Context(), 4, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
 		require.Empty(t, e.Settle(t.Context(), 1, answers[0].Charge(&asks[0]), answers[1].Charge(&asks[1])))
 		require.EqualValues(t, 9, left(t, e, one))
 		require.EqualValues(t, 9, left(t, e, two))
@@ -383,7 +383,7 @@ func TestABanIsForWhatItsOwnKeyLacks(t *testing.T) {
 			}
 			take := func() (allowed, banned bool) {
 				answers := make([]engine.Answer, 2)
-				require.NoError(t, e.Take(t.Context(), 1, asks, answers))
+				require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
 				return answers[0].Allowed && answers[1].Allowed, answers[0].Banned || answers[1].Banned
 			}
 			for _, want := range [][2]bool{{true, false}, {true, false}, {false, false}} {

@@ -3,12 +3,10 @@ package engine
 import (
 	"bytes"
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/fifo"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
@@ -28,38 +26,7 @@ func (e *Engine) Release(charge *Charge) {
 	ask := charge.ask()
 	key := e.key(&ask)
 	e.slots.Release(key, charge.attempt)
-	if !e.waiting.Empty() {
-		e.waiting.Wake(slotsOf(key))
-	}
-}
-
-// lineOf names the queue of the requests that wait for what an Ask lacks. Those that want slots have
-// another than those that want only its tokens, and than those that may hold more slots.
-func (e *Engine) lineOf(ask *Ask) fifo.Name {
-	name := e.queueOf(ask)
-	if ask.attempts() {
-		n := ask.Set.Buckets(rules.All)[ask.Set.Slots()].Capacity
-		name.Key, name.Of = slotsOf([]byte(name.Key)), strconv.FormatInt(n, 10)+" "+name.Of
-	}
-	return name
-}
-
-// slotsOf is a key in the names of queues of those that want slots. No key has a line break, so others
-// have other queues.
-func slotsOf(key []byte) string { return "slots\n" + string(key) }
-
-// noSlot is the denial of a client that finds no room to wait for a slot, or never had its turn. If
-// it is known to be banned, its wait is until the ban ends.
-func (e *Engine) noSlot(ask *Ask, answer *Answer, hash uint64, banned time.Duration) {
-	answer.reset()
-	ask.Set = ask.Set.Now() // a calendar period may be over
-	wait, slots := max(slotRetry, banned), ask.Set.Slots()
-	answer.Verdict = rules.Verdict{Resource: slots, RetryAfter: wait, ResetAfter: wait, Banned: wait > slotRetry}
-	answer.Decided, answer.Hash = true, hash
-	if ask.Report != rules.ReportNone {
-		answer.Statuses = append(answer.Statuses, rules.Status{Resource: int32(slots), More: wait, Denies: true})
-	}
-	answer.Source = FromStatic
+	e.wake(key, false)
 }
 
 // attempts reports whether a decision on an Ask takes a slot.

@@ -14,11 +14,11 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// takeQueued is [engine.Engine.TakeQueued] of one Ask.
+// takeQueued takes n tokens of one Ask, and a slot if it has any.
 func takeQueued(ctx context.Context, e *engine.Engine, n int64, ask *engine.Ask, answer *engine.Answer, length int,
 	wait time.Duration) error {
 	asks, answers := []engine.Ask{*ask}, []engine.Answer{*answer}
-	err := e.TakeQueued(ctx, n, asks, answers, 0, engine.Queue{Length: length, Wait: wait})
+	err := takeInLine(ctx, e, n, asks, answers, engine.Queue{Length: length, Wait: wait})
 	*ask, *answer = asks[0], answers[0]
 	return err
 }
@@ -65,32 +65,25 @@ func TestCallersWaitForASlotInOrder(t *testing.T) {
 
 // TestACallerThatFindsNoRoomToWaitIsDenied without a question to the store.
 func TestACallerThatFindsNoRoomToWaitIsDenied(t *testing.T) {
-	for name, start := range map[string]func(*bench, testing.TB) *engine.Engine{
-		"redis":   (*bench).redis,
-		"process": func(_ *bench, t testing.TB) *engine.Engine { return local(t) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e, one := start(b, t), acquiring("k", 1)
-				take(t, e, 1, one)
-				first := queued(t.Context(), e, one, new(engine.Answer), 1, time.Minute)
-				b.Sent.Store(0)
-				answer := engine.Answer{Verdict: rules.Verdict{Granted: 5}, Statuses: make([]rules.Status, 4)}
-				require.NoError(t, takeQueued(t.Context(), e, 1, &one, &answer, 1, time.Minute))
-				require.Equal(t, engine.Answer{
-					Verdict: noSlot, Decided: true, Source: engine.FromStatic, Hash: e.Hash(&one),
-					Statuses: []rules.Status{{Resource: 1, More: time.Second, Denies: true}},
-				}, answer)
-				one.Report = rules.ReportNone
-				require.NoError(t, takeQueued(t.Context(), e, 1, &one, &answer, 1, time.Minute))
-				require.Empty(t, answer.Statuses)
-				require.Zero(t, b.Sent.Load())
-				require.Empty(t, first)
-				e.Close()
-				require.ErrorIs(t, <-first, engine.ErrUnavailable)
-			})
-		})
-	}
+	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
+		one := acquiring("k", 1)
+		take(t, e, 1, one)
+		first := queued(t.Context(), e, one, new(engine.Answer), 1, time.Minute)
+		b.Sent.Store(0)
+		answer := engine.Answer{Verdict: rules.Verdict{Granted: 5}, Statuses: make([]rules.Status, 4)}
+		require.NoError(t, takeQueued(t.Context(), e, 1, &one, &answer, 1, time.Minute))
+		require.Equal(t, engine.Answer{
+			Verdict: noSlot, Decided: true, Source: engine.FromStatic, Hash: e.Hash(&one),
+			Statuses: []rules.Status{{Resource: 1, Full: 1, More: time.Second, Denies: true}},
+		}, answer)
+		one.Report = rules.ReportNone
+		require.NoError(t, takeQueued(t.Context(), e, 1, &one, &answer, 1, time.Minute))
+		require.Empty(t, answer.Statuses)
+		require.Zero(t, b.Sent.Load())
+		require.Empty(t, first)
+		e.Close()
+		require.ErrorIs(t, <-first, engine.ErrUnavailable)
+	})
 }
 
 // TestACallerThatIsBannedAndFindsNoRoomIsToldWhenTheBanEnds, as far as this process knows.
@@ -382,7 +375,7 @@ func TestACallerWaitsInTheLineOfTheKeyThatLacks(t *testing.T) {
 		take := func(asks []engine.Ask) ([]engine.Answer, <-chan error) {
 			answers := make([]engine.Answer, len(asks))
 			return answers, goes(func() error {
-				return e.TakeQueued(t.Context(), 1, asks, answers, 0, engine.Queue{Length: 2, Wait: time.Minute})
+				return takeInLine(t.Context(), e, 1, asks, answers, engine.Queue{Length: 2, Wait: time.Minute})
 			})
 		}
 		first := client("a", busy)

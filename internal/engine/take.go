@@ -14,13 +14,21 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// Take takes n tokens of each Ask, or none of any, and fills in the answers. 0 tokens only look,
-// and are allowed unless a set prohibits.
+// Take takes what a request asks for, or nothing, and fills in its answers.
 //
 // Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
-func (e *Engine) Take(ctx context.Context, n int64, asks []Ask, answers []Answer) error {
+func (e *Engine) Take(ctx context.Context, r *Request) error {
+	if r.Queue != (Queue{}) {
+		return e.takeInLine(ctx, r)
+	}
+	return e.takeNow(ctx, ctx, r.Asks, r.Answers)
+}
+
+// takeNow takes the tokens of each Ask, or none of any. The store is given less time than the caller has
+// if within ends before ctx.
+func (e *Engine) takeNow(ctx, within context.Context, asks []Ask, answers []Answer) error {
 	if len(asks) == 1 {
-		return e.takeOne(ctx, n, &asks[0], &answers[0])
+		return e.takeOne(ctx, within, &asks[0], &answers[0])
 	}
 	if err := e.ready(ctx); err != nil {
 		return err
@@ -29,7 +37,7 @@ func (e *Engine) Take(ctx context.Context, n int64, asks []Ask, answers []Answer
 	for i := range asks {
 		ask, answer := &asks[i], &answers[i]
 		answer.reset()
-		if !e.static(n, ask, answer) {
+		if !e.static(ask.N, ask, answer) {
 			counted++
 		} else if !answer.Allowed {
 			for j := range answers[:i] {
@@ -41,19 +49,19 @@ func (e *Engine) Take(ctx context.Context, n int64, asks []Ask, answers []Answer
 	if counted == 0 {
 		return nil
 	}
-	return e.takeSeveral(ctx, n, asks, answers, counted)
+	return e.takeSeveral(ctx, within, asks, answers, counted)
 }
 
-// takeOne takes n tokens of an Ask, or none.
-func (e *Engine) takeOne(ctx context.Context, n int64, ask *Ask, answer *Answer) error {
+// takeOne takes the tokens of an Ask, or none.
+func (e *Engine) takeOne(ctx, within context.Context, ask *Ask, answer *Answer) error {
 	answer.reset()
 	if err := e.ready(ctx); err != nil {
 		return err
 	}
-	if e.static(n, ask, answer) {
+	if e.static(ask.N, ask, answer) {
 		return nil
 	}
-	return e.take(ctx, ctx, takeAll(n, ask), n, ask, answer)
+	return e.take(ctx, within, takeAll(ask), ask.N, ask, answer)
 }
 
 // TakeUpTo takes as many tokens as there are, up to n.
@@ -122,16 +130,17 @@ func (e *Engine) static(n int64, ask *Ask, answer *Answer) bool {
 	return true
 }
 
-// takeAll returns the operation that takes n tokens or none. It only looks for 0 tokens, and for
-// more than there ever are.
-func takeAll(n int64, ask *Ask) bucket.Op {
-	switch {
+// takeAll returns the operation that takes the tokens of an Ask or none. It only looks for 0 tokens, and
+// for more than there ever are.
+func takeAll(ask *Ask) bucket.Op {
+	switch n := ask.N; {
 	case n == 0:
 		return bucket.Peek(1)
 	case n > ask.Set.Burst():
 		return bucket.Peek(n)
+	default:
+		return bucket.Op{Verb: bucket.Take, Charges: 1, N: n}
 	}
-	return bucket.Op{Verb: bucket.Take, Charges: 1, N: n}
 }
 
 // take decides on one Ask that has buckets. The store is given less time than the caller has if

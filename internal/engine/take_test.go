@@ -30,7 +30,7 @@ func TestTakeTakesAllTokensOrNone(t *testing.T) {
 			{0, rules.Verdict{Allowed: true, ResetAfter: time.Minute}, true},
 			{11, rules.Verdict{RetryAfter: rules.Never, ResetAfter: time.Minute}, true},
 		} {
-			require.NoError(t, e.Take(t.Context(), row.n, asks, answers))
+			require.NoError(t, takeN(t.Context(), e, row.n, asks, answers))
 			require.Equal(t, row.want, answers[0].Verdict, row.n)
 			require.True(t, answers[0].Decided)
 			require.Equal(t, engine.FromStore, answers[0].Source)
@@ -74,13 +74,13 @@ func TestSetsThatCountNothingAreAnsweredAtOnce(t *testing.T) {
 				}, answers[0], name)
 				require.ElementsMatch(t, row.statuses, answers[0].Statuses, name)
 			}
-			check(3, e.Take(t.Context(), 3, asks, answers))
+			check(3, takeN(t.Context(), e, 3, asks, answers))
 			check(3, e.TakeUpTo(t.Context(), 3, &asks[0], &answers[0]))
 			check(0, e.Peek(t.Context(), asks, answers))
-			check(3, e.Wait(t.Context(), 3, &asks[0], &answers[0]))
+			check(3, waitN(t.Context(), e, 3, &asks[0], &answers[0]))
 			check(3, takeQueued(t.Context(), e, 3, &asks[0], &answers[0], 1, time.Second))
 			asks[0].Report, row.statuses = rules.ReportNone, nil
-			check(3, e.Take(t.Context(), 3, asks, answers))
+			check(3, takeN(t.Context(), e, 3, asks, answers))
 		}
 		require.Zero(t, b.Sent.Load())
 	})
@@ -208,12 +208,12 @@ func TestNothingIsDecidedAfterTheContext(t *testing.T) {
 			asks := []engine.Ask{ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))}
 			answers := make([]engine.Answer, 2)
 			answers[0].Decided = true
-			require.ErrorIs(t, e.Take(row.ctx, 1, asks[:1], answers[:1]), row.want)
+			require.ErrorIs(t, takeN(row.ctx, e, 1, asks[:1], answers[:1]), row.want)
 			require.False(t, answers[0].Decided)
-			require.ErrorIs(t, e.Take(row.ctx, 1, asks, answers), row.want)
+			require.ErrorIs(t, takeN(row.ctx, e, 1, asks, answers), row.want)
 			require.ErrorIs(t, e.TakeUpTo(row.ctx, 1, &asks[0], &answers[0]), row.want)
 			require.ErrorIs(t, e.Peek(row.ctx, asks, answers), row.want)
-			require.ErrorIs(t, e.Wait(row.ctx, 1, &asks[0], &answers[0]), row.want)
+			require.ErrorIs(t, waitN(row.ctx, e, 1, &asks[0], &answers[0]), row.want)
 			require.ErrorIs(t, takeQueued(row.ctx, e, 1, &asks[0], &answers[0], 1, time.Second), row.want)
 			require.ErrorIs(t, e.Refund(row.ctx, 1, &asks[0]), row.want)
 			require.ErrorIs(t, e.Block(row.ctx, time.Second, &asks[0]), row.want)

@@ -3,119 +3,179 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/fifo"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 const (
+	// slotPause is after how long a caller that waits for a slot looks again: another process may
+	// have released one.
+	slotPause = 100 * time.Millisecond
+	// turnPause is the same for the process whose turn it is, and for each place after it.
+	turnPause = 20 * time.Millisecond
+	// maxLooks is how often a second an engine looks for slots of all clients together. If many
+	// callers wait, each looks more seldom.
+	maxLooks = 500
 	// outagePause is the pause before a Wait tries again after Redis did not answer.
 	outagePause = 200 * time.Millisecond
-	// maxSleep is the longest pause between two tries of a Wait: another process may have given
-	// tokens back.
+	// maxSleep is the longest pause between two tries: another process may have given tokens back.
 	maxSleep = 10 * time.Second
+	// maxLine is how many requests of all clients wait for one key, but for Waits.
+	maxLine = 1 << 14
 )
 
-// Wait takes n tokens as soon as they are there. The answer is the last try's; a denial
-// without an error never ends.
-//
-// Of the callers in this process that wait for the same tokens, only the first tries; the others
-// follow in order of arrival.
-func (e *Engine) Wait(ctx context.Context, n int64, ask *Ask, answer *Answer) error {
-	if err := e.ready(ctx); err != nil {
-		return err
-	}
-	if answer.reset(); e.static(n, ask, answer) {
-		return nil
-	}
-	ask.Bans, ask.Waits = bucket.NoBans, true // a try is no denial
-	try := func() (done bool, err error) {
-		err = e.takeOne(ctx, n, ask, answer)
-		ask.again = true
-		return err == nil && (answer.Allowed || answer.RetryAfter < 0) || err != nil && !waitsOn(ask, err), err
-	}
-	queue := e.queueOf(ask)
-	first := e.waiting.Len(queue) == 0 || n > ask.Set.Burst() // of the latter, the answer is known
-	var err error
-	if first {
-		var done bool
-		if done, err = try(); done {
-			return err
+// lack is what a request lacks: a slot or tokens of one Ask.
+type lack struct {
+	ask      int
+	line     fifo.Name
+	resource int // of the Ask's set
+	slot     bool
+	at       time.Time // when there are tokens, if nobody else takes them; zero if that is not known
+}
+
+// lackOf returns the line of an Ask, for its tokens and its slots.
+func (w *waiter) lackOf(i int) lack { return lack{ask: i, line: w.e.lineOf(&w.Asks[i])} }
+
+// busyLine returns the first line of the Asks in which others wait.
+func (w *waiter) busyLine() (l lack, busy bool) {
+	for i := range w.Asks {
+		ask := &w.Asks[i]
+		if w.e.waiting.Empty() {
+			break
+		}
+		if !ask.Set.Counts(ask.Scope) || ask.N == 0 {
+			continue
+		}
+		l = w.lackOf(i)
+		if line := w.e.waiting.Before(l.line, w.began); line.Callers > 0 {
+			l.resource = line.Expects.Resource
+			l.slot = l.resource == ask.Set.Slots()
+			return l, true
 		}
 	}
-	tried := time.Now()
-	deadline, limited := ctx.Deadline()
-	if next := e.waiting.Next(queue); limited && deadline.Before(next) { // of the first
-		return errTooLate()
+	return lack{}, false
+}
+
+// expected returns when a request has its tokens if those before it take theirs; the zero time if nobody
+// knows.
+func (w *waiter) expected(l lack) time.Time {
+	if l.slot {
+		return time.Time{}
 	}
-	leave, wake, _ := e.waiting.Join(ctx, e.closed, queue, math.MaxInt)
-	answer.Waited += time.Since(tried)
-	if leave != nil {
-		defer leave()
+	ask, at := &w.Asks[l.ask], l.at
+	line := w.e.waiting.Before(l.line, w.began)
+	ahead := line.Wants
+	if first := line.Expects.At; line.Callers > 0 && first.After(at) {
+		at, ahead = first, line.Wants-line.First+ask.N
 	}
-	next := tried.Add(answer.RetryAfter)
-	// If others came at the same moment and had their turn before, its answer is old: tokens may
-	// have been given back since.
-	if !first || !e.waiting.Next(queue).IsZero() || !time.Now().Before(next) {
-		next, err = tried, nil
+	if at.IsZero() {
+		return at
 	}
+	return at.Add(ask.Set.Regain(ahead, line.Wants, ask.N))
+}
+
+// retryAfter returns for how long a request that does not wait is denied.
+func (w *waiter) retryAfter(l lack) time.Duration {
+	at := w.expected(l)
+	if at.IsZero() {
+		return slotRetry
+	}
+	return time.Duration(bucket.CeilDiv(int64(max(1, time.Until(at))), int64(time.Millisecond))) * time.Millisecond
+}
+
+// wait waits in lines until the request is allowed or waits no more. If it came into a line behind others,
+// it has not tried yet.
+func (w *waiter) wait(l lack, behind bool) error {
 	for {
-		if err != nil {
-			next = time.Now().Add(outagePause)
-		} else if limited && deadline.Before(next) {
-			return errTooLate()
-		}
-		e.waiting.Expect(queue, next)
-		if err := e.sleep(ctx, answer, min(maxSleep, time.Until(next)), wake); err != nil {
+		next, moves, err := w.waitIn(l, behind)
+		if !moves {
 			return err
 		}
-		ask.Set = ask.Set.Now() // a calendar period may be over
-		var done bool
-		if done, err = try(); done {
-			return err
-		}
-		next = time.Now().Add(answer.RetryAfter)
+		l, behind = next, false
 	}
 }
 
-// waitsOn reports whether a Wait goes on after an error: through an outage in which nobody else may
-// decide.
-func waitsOn(ask *Ask, err error) bool {
-	return ask.Failure == FailClosed && errors.Is(err, ErrUnavailable) &&
-		!redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrClosed)
+// waitIn waits in one line.
+func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) {
+	e, joined, most := w.e, time.Now(), maxLine
+	if w.Queue.Endless {
+		most = math.MaxInt
+	}
+	turn, err := e.waiting.Join(w.ctx, e.closed, l.line, most, fifo.Caller{
+		Since: w.began, Until: w.ends, Wants: w.Asks[l.ask].N, Expects: fifo.Expectation{At: l.at, Resource: l.resource},
+	})
+	w.Answers[0].Waited += time.Since(joined)
+	switch {
+	case err == nil:
+		defer turn.Leave()
+		// What a change gave back before the request was in the line has woken nobody.
+		return w.inTurn(l, turn, behind || !turn.AtOnce || w.changes != e.changes.Load())
+	case w.ctx.Err() != nil:
+		return lack{}, false, ended(w.ctx)
+	case errors.Is(err, fifo.ErrStopped):
+		return lack{}, false, errClosed()
+	}
+	return lack{}, false, w.denyBehind(l)
 }
 
-// errTooLate is the error of a Wait whose context ends before there are tokens.
-func errTooLate() error {
-	return fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
-}
-
-// queueOf names the queue of the callers that wait for the same tokens: of the same buckets and tenant,
-// down to the same floor, under the same ban, and with the same answer to an outage.
-func (e *Engine) queueOf(ask *Ask) fifo.Name {
-	text := strconv.AppendUint(nil, uint64(ask.Failure), 10)
-	text = append(text, ask.Tenant.Name...)
-	buckets := ask.Set.Buckets(min(ask.Scope, rules.Tokens))
-	for i := range buckets {
-		b := &buckets[i]
-		id := b.ID
-		if b.Ends != 0 { // callers of several periods keep their order
-			id = id[:strings.LastIndexByte(id, ':')]
+// inTurn is what a request does while it is the first of a line. It moves to the next if it lacks something
+// else.
+func (w *waiter) inTurn(l lack, turn *fifo.Turn, now bool) (next lack, moves bool, err error) {
+	for ; ; now = true {
+		if now {
+			lacks, waits, err := w.try()
+			switch {
+			case err != nil || !waits:
+				return lack{}, false, err
+			case lacks.line != l.line && w.late(w.expected(lacks)):
+				return lack{}, false, w.deny(lacks)
+			case lacks.line != l.line:
+				return lacks, true, nil
+			}
+			l = lacks
 		}
-		text = strconv.AppendQuote(append(text, ' '), id)
-		for _, n := range [...]int64{b.Cost, b.Drain, b.Capacity} {
-			text = strconv.AppendInt(append(text, ' '), n, 10)
+		if w.late(l.at) {
+			return lack{}, false, w.deny(l)
+		}
+		turn.Expect(fifo.Expectation{At: l.at, Resource: l.resource})
+		if over, err := w.pause(l, turn.Wake); over || err != nil {
+			return lack{}, false, err
 		}
 	}
-	return fifo.Name{Key: string(e.key(ask)), Of: string(text)}
+}
+
+// pause pauses before another try of what a request lacks. It is over if the request waits no longer.
+func (w *waiter) pause(l lack, wake <-chan struct{}) (over bool, err error) {
+	e, d := w.e, min(maxSleep, time.Until(l.at))
+	switch {
+	case l.slot:
+		e.looking.Add(1)
+		defer e.looking.Add(-1)
+		d = slotPause
+		if place := w.Answers[l.ask].place; 0 < place && place < int64(slotPause/turnPause) {
+			d = time.Duration(place) * turnPause
+		}
+		d = max(d, time.Duration(e.looking.Load())*time.Second/maxLooks)
+		w.Asks[l.ask].turn = e.turn(d)
+		if last := time.Until(w.until.Add(-e.Timeout)); last > 0 {
+			d = min(d, last) // it looks once more before it leaves
+		}
+		if left := time.Until(w.ends); !w.ends.IsZero() {
+			d = min(d, left)
+		}
+	case l.at.IsZero():
+		d = outagePause
+	}
+	if err := e.sleep(w.ctx, &w.Answers[0], d, wake); err != nil {
+		return false, err
+	}
+	return l.slot && !w.ends.IsZero() && !time.Now().Before(w.ends), nil
 }
 
 // sleep returns after a time, or when it is woken. The error is that the context or the engine
@@ -136,4 +196,52 @@ func (e *Engine) sleep(ctx context.Context, answer *Answer, d time.Duration, wak
 	case <-e.closed:
 		return errClosed()
 	}
+}
+
+// turn returns for how long a process is known to wait for a slot if it looks again after a pause.
+func (e *Engine) turn(pause time.Duration) time.Duration {
+	return 2*max(pause, slotPause) + min(e.Timeout, slotPause)
+}
+
+// lineOf names the queue of the requests that wait for what an Ask lacks: of the same buckets and tenant,
+// down to the same floor, under the same ban, and with the same answer to an outage. Those that want slots
+// have another than those that want only its tokens, and than those that may hold more slots.
+func (e *Engine) lineOf(ask *Ask) fifo.Name {
+	text := strconv.AppendUint(nil, uint64(ask.Failure), 10)
+	text = append(text, ask.Tenant.Name...)
+	buckets := ask.Set.Buckets(min(ask.Scope, rules.Tokens))
+	for i := range buckets {
+		b := &buckets[i]
+		id := b.ID
+		if b.Ends != 0 { // callers of several periods keep their order
+			id = id[:strings.LastIndexByte(id, ':')]
+		}
+		text = strconv.AppendQuote(append(text, ' '), id)
+		for _, n := range [...]int64{b.Cost, b.Drain, b.Capacity} {
+			text = strconv.AppendInt(append(text, ' '), n, 10)
+		}
+	}
+	name := fifo.Name{Key: string(e.key(ask)), Of: string(text)}
+	if ask.attempts() {
+		n := ask.Set.Buckets(rules.All)[ask.Set.Slots()].Capacity
+		name.Key, name.Of = slotsOf([]byte(name.Key)), strconv.FormatInt(n, 10)+" "+name.Of
+	}
+	return name
+}
+
+// slotsOf is a key in the names of queues of those that want slots. No key has a line break, so others
+// have other queues.
+func slotsOf(key []byte) string { return "slots\n" + string(key) }
+
+// wake wakes the callers that wait for the slots of a key whose first one tries, and those that wait for
+// its tokens.
+func (e *Engine) wake(key []byte, tokens bool) {
+	e.changes.Add(1) // before it looks who waits: see waitIn
+	if e.waiting.Empty() {
+		return
+	}
+	if tokens {
+		e.waiting.Wake(string(key))
+	}
+	e.waiting.Wake(slotsOf(key))
 }

@@ -15,7 +15,7 @@ import (
 
 // waits waits for n tokens in the background.
 func waits(ctx context.Context, e *engine.Engine, n int64, ask engine.Ask, answer *engine.Answer) <-chan error {
-	return goes(func() error { return e.Wait(ctx, n, &ask, answer) })
+	return goes(func() error { return waitN(ctx, e, n, &ask, answer) })
 }
 
 // TestWaitTakesTokensAsSoonAsTheyAreThere, and bans nobody meanwhile.
@@ -25,11 +25,11 @@ func TestWaitTakesTokensAsSoonAsTheyAreThere(t *testing.T) {
 		one.Bans = bucket.AllBans
 		answer := engine.Answer{Decided: true, Statuses: make([]rules.Status, 2)}
 		start := time.Now()
-		require.NoError(t, e.Wait(t.Context(), 8, &one, &answer))
+		require.NoError(t, waitN(t.Context(), e, 8, &one, &answer))
 		require.Zero(t, time.Since(start))
 		require.Zero(t, answer.Waited)
 		require.EqualValues(t, 2, answer.Remaining)
-		require.NoError(t, e.Wait(t.Context(), 5, &one, &answer))
+		require.NoError(t, waitN(t.Context(), e, 5, &one, &answer))
 		require.Equal(t, 18*time.Second, time.Since(start))
 		require.Equal(t, 18*time.Second, answer.Waited)
 		require.Equal(t, rules.Verdict{Allowed: true, Granted: 5, ResetAfter: time.Minute}, answer.Verdict)
@@ -46,7 +46,7 @@ func TestWaitForMoreThanABucketEverHoldsEndsAtOnce(t *testing.T) {
 		first := waits(t.Context(), e, 10, one, new(engine.Answer))
 		var answer engine.Answer
 		start := time.Now()
-		require.NoError(t, e.Wait(t.Context(), 11, &one, &answer))
+		require.NoError(t, waitN(t.Context(), e, 11, &one, &answer))
 		require.Zero(t, time.Since(start))
 		require.False(t, answer.Allowed)
 		require.Equal(t, rules.Never, answer.RetryAfter)
@@ -72,7 +72,7 @@ func TestWaitEndsAtOnceIfTheTokensComeAfterTheDeadline(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), row.deadline)
 				defer cancel()
 				start := time.Now()
-				err := e.Wait(ctx, 1, &one, new(engine.Answer))
+				err := waitN(ctx, e, 1, &one, new(engine.Answer))
 				require.Equal(t, row.after, time.Since(start))
 				require.Equal(t, row.err, err != nil)
 				if err != nil {
@@ -84,24 +84,24 @@ func TestWaitEndsAtOnceIfTheTokensComeAfterTheDeadline(t *testing.T) {
 	}
 }
 
-// TestWaitBehindAnotherEndsAtOnceIfItsTurnComesAfterTheDeadline, and else when its context ends.
-func TestWaitBehindAnotherEndsAtOnceIfItsTurnComesAfterTheDeadline(t *testing.T) {
+// TestWaitBehindAnotherEndsAtOnceIfItsTokensComeAfterTheDeadline, when those before have taken theirs.
+func TestWaitBehindAnotherEndsAtOnceIfItsTokensComeAfterTheDeadline(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("k", setOf(perMinute(10)))
 		take(t, e, 10, one)
 		first := waits(t.Context(), e, 5, one, new(engine.Answer))
-		for _, row := range []struct{ deadline, after time.Duration }{
-			{20 * time.Second, 0},
-			{35 * time.Second, 30 * time.Second}, // then it knows that its token comes at 36 s
-		} {
-			ctx, cancel := context.WithTimeout(t.Context(), row.deadline)
+		start := time.Now()
+		wait := func(deadline time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
 			defer cancel()
-			start := time.Now()
-			err := e.Wait(ctx, 1, &one, new(engine.Answer))
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.ErrorContains(t, err, "the tokens come after the deadline")
-			require.Equal(t, row.after, time.Since(start))
+			return waitN(ctx, e, 1, &one, new(engine.Answer))
 		}
+		err := wait(36*time.Second - 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "the tokens come after the deadline")
+		require.Zero(t, time.Since(start))
+		require.NoError(t, wait(36*time.Second+1))
+		require.Equal(t, 36*time.Second, time.Since(start))
 		require.NoError(t, <-first)
 	})
 }
@@ -119,7 +119,7 @@ func TestCallersWhoWaitAreServedInOrder(t *testing.T) {
 		for i := range callers {
 			waiting := one
 			goes(func() error {
-				err := e.Wait(t.Context(), 1, &waiting, &answers[i])
+				err := waitN(t.Context(), e, 1, &waiting, &answers[i])
 				order <- fmt.Sprint(i, " after ", time.Since(start))
 				return err
 			})
@@ -166,7 +166,7 @@ func TestCallersWhoWaitForOtherTokensHaveAQueueOfTheirOwn(t *testing.T) {
 				second := one
 				row.change(&second)
 				start := time.Now()
-				require.NoError(t, e.Wait(t.Context(), 1, &second, new(engine.Answer)))
+				require.NoError(t, waitN(t.Context(), e, 1, &second, new(engine.Answer)))
 				require.Equal(t, row.after, time.Since(start))
 				require.NoError(t, <-first)
 			})
@@ -182,7 +182,7 @@ func TestWaitGoesOnInTheNextCalendarPeriod(t *testing.T) {
 		one := ask("k", set)
 		take(t, e, 5, one)
 		start := time.Now()
-		require.NoError(t, e.Wait(t.Context(), 3, &one, new(engine.Answer)))
+		require.NoError(t, waitN(t.Context(), e, 3, &one, new(engine.Answer)))
 		require.Equal(t, time.Minute, time.Since(start))
 		require.Same(t, set.Now(), one.Set)
 		require.EqualValues(t, 2, left(t, e, one))
@@ -241,6 +241,58 @@ func TestWaitTriesAgainAfterItsTurnCame(t *testing.T) {
 	})
 }
 
+// TestAChangeAfterATryWakesWhoIsNotInTheLineYet, for tokens and for a slot.
+func TestAChangeAfterATryWakesWhoIsNotInTheLineYet(t *testing.T) {
+	q := engine.Queue{Length: 1, Wait: time.Hour}
+	for name, row := range map[string]struct {
+		lacks []bucket.Bucket
+		queue engine.Queue
+	}{
+		"wait":            {[]bucket.Bucket{perHour(1)}, engine.Queue{Endless: true}},
+		"queue":           {[]bucket.Bucket{perHour(1)}, q},
+		"queue for slots": {[]bucket.Bucket{bucket.NewSlots(1)}, q},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				e, one := b.redis(t), ask("k", setOf(row.lacks...))
+				one.Scope = rules.All
+				held := take(t, e, 1, one)
+				b.Late.Store(int64(20 * ms))
+				start := time.Now()
+				waits := goes(func() error {
+					return takeInLine(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1), row.queue)
+				})
+				b.Late.Store(0)
+				time.Sleep(10 * ms) // it is denied by now, and does not know
+				release(e, one, held)
+				require.NoError(t, e.Refund(t.Context(), 1, &one))
+				require.Less(t, time.Since(start), 20*ms)
+				require.NoError(t, <-waits)
+				require.Equal(t, 20*ms, time.Since(start))
+			})
+		})
+	}
+}
+
+// TestAWaitThatLeavesChangesNothingForOthers: a later one still knows that its tokens come too late.
+func TestAWaitThatLeavesChangesNothingForOthers(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := ask("k", setOf(perMinute(10)))
+		take(t, e, 10, one)
+		first := waits(t.Context(), e, 10, one, new(engine.Answer))
+		ctx, leave := context.WithCancel(t.Context())
+		second := waits(ctx, e, 1, one, new(engine.Answer))
+		leave()
+		require.ErrorIs(t, <-second, context.Canceled)
+		soon, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		start := time.Now()
+		require.ErrorIs(t, waitN(soon, e, 1, &one, new(engine.Answer)), context.DeadlineExceeded)
+		require.Zero(t, time.Since(start))
+		require.NoError(t, <-first)
+	})
+}
+
 // TestACallerWhoWaitsAloneAsksTwice: whether there are tokens, and when there are.
 func TestACallerWhoWaitsAloneAsksTwice(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
@@ -248,7 +300,7 @@ func TestACallerWhoWaitsAloneAsksTwice(t *testing.T) {
 		one := ask("k", setOf(perMinute(10)))
 		take(t, e, 10, one)
 		b.Sent.Store(0)
-		require.NoError(t, e.Wait(t.Context(), 1, &one, new(engine.Answer)))
+		require.NoError(t, waitN(t.Context(), e, 1, &one, new(engine.Answer)))
 		require.EqualValues(t, 2, b.Sent.Load())
 	})
 }
@@ -341,7 +393,7 @@ func TestWaitGoesOnThroughAnOutage(t *testing.T) {
 		b.outage(t, e)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, e.Wait(ctx, 1, &one, &answer), context.DeadlineExceeded)
+		require.ErrorIs(t, waitN(ctx, e, 1, &one, &answer), context.DeadlineExceeded)
 	})
 }
 
@@ -353,16 +405,16 @@ func TestWaitEndsWithAnErrorThatNoWaitingEnds(t *testing.T) {
 		require.NoError(t, err)
 		foreign := ask("foreign", setOf(perMinute(10)))
 		start := time.Now()
-		require.ErrorIs(t, e.Wait(t.Context(), 1, &foreign, new(engine.Answer)), engine.ErrUnavailable)
+		require.ErrorIs(t, waitN(t.Context(), e, 1, &foreign, new(engine.Answer)), engine.ErrUnavailable)
 		require.Zero(t, time.Since(start))
 
 		b.outage(t, e)
 		start = time.Now()
 		one := failing("k", setOf(perMinute(10)), engine.FailLocal)
 		var answer engine.Answer
-		require.NoError(t, e.Wait(t.Context(), 10, &one, &answer))
+		require.NoError(t, waitN(t.Context(), e, 10, &one, &answer))
 		require.Equal(t, engine.FromLocal, answer.Source)
-		require.NoError(t, e.Wait(t.Context(), 1, &one, &answer))
+		require.NoError(t, waitN(t.Context(), e, 1, &one, &answer))
 		require.Equal(t, 6*time.Second, time.Since(start))
 	})
 }

@@ -2,7 +2,6 @@ package fifo
 
 import (
 	"context"
-	"math"
 	"runtime"
 	"strconv"
 	"sync"
@@ -19,8 +18,7 @@ func BenchmarkWake(b *testing.B) {
 		b.Run(strconv.Itoa(others), func(b *testing.B) {
 			var q Queues
 			for i := range others + 1 {
-				_, _, err := q.Join(b.Context(), nil, Name{strconv.Itoa(i), "tokens"}, math.MaxInt)
-				if err != nil {
+				if _, err := join(b.Context(), &q, Name{strconv.Itoa(i), "tokens"}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -40,7 +38,7 @@ func BenchmarkJoin(b *testing.B) {
 			ended, cancel := context.WithCancel(b.Context())
 			cancel()
 			for b.Loop() {
-				if _, _, err := q.Join(ended, nil, k, math.MaxInt); err == nil {
+				if _, err := join(ended, &q, k); err == nil {
 					b.Fatal("it had its turn")
 				}
 			}
@@ -67,13 +65,13 @@ func fill(b *testing.B, q *Queues, callers int) (empty func()) {
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			if leave, _, err := q.Join(ctx, nil, k, math.MaxInt); err == nil {
+			if turn, err := join(ctx, q, k); err == nil {
 				<-ctx.Done()
-				leave()
+				turn.Leave()
 			}
 		})
 	}
-	for q.Len(k) < callers {
+	for length(q, k) < callers {
 		runtime.Gosched()
 	}
 	return func() {

@@ -28,92 +28,130 @@ type Queues struct {
 // queue holds the callers of a name. It is the first caller's turn. Queues.mu guards it.
 type queue struct {
 	name    string
-	waiting list.List     // of *caller
-	wake    chan struct{} // buffered; wakes the caller whose turn it is
-	next    time.Time     // set by Expect
+	waiting list.List // of *place
+	wants   int64     // of all callers
+	wake    chan struct{}
+	expects Expectation
 }
 
-// caller is one that waits.
-type caller struct {
+// Expectation is what the caller whose turn it is waits for.
+type Expectation struct {
+	At       time.Time // when it has that; zero if nobody knows
+	Resource int
+}
+
+// Caller is one that waits.
+type Caller struct {
+	Since   time.Time // it stands before those that came later, but for the one whose turn it is
+	Until   time.Time // it waits no longer for its turn; zero is for ever
+	Wants   int64
+	Expects Expectation // of a queue that was empty
+}
+
+// place is a caller's place in a queue.
+type place struct {
 	turn  chan struct{} // closed when its turn begins
 	since time.Time
 	wants int64
 }
 
-// ErrFull means that the queue has no place left.
-var ErrFull = errors.New("the queue is full")
+// Errors of [Queues.Join], beside its context's.
+var (
+	ErrFull    = errors.New("the queue is full")
+	ErrOver    = errors.New("the turn did not come in time")
+	ErrStopped = errors.New("the queue was stopped")
+)
 
-// Join waits for the caller's turn. The turn lasts until the caller calls leave, once; wake
-// receives the calls of [Queues.Wake]. Join returns early with the context's error, with a nil
-// error and a nil leave if stop is closed, or with [ErrFull] if maxLen callers are already in the
-// queue.
-func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, name Name, maxLen int) (leave func(),
-	wake <-chan struct{}, err error) {
-	return q.JoinAt(ctx, stop, name, maxLen, time.Now(), 1)
+// Turn is a caller's turn. It lasts until the caller calls Leave, once.
+type Turn struct {
+	Wake   <-chan struct{} // receives the calls of [Queues.Wake]
+	AtOnce bool            // the queue was empty
+
+	queues  *Queues
+	name    Name
+	queue   *queue
+	element *list.Element
 }
 
-// JoinAt is Join of a caller that has waited elsewhere since a time, and wants so much: it stands
-// before those that came later, but for the one whose turn it is.
-func (q *Queues) JoinAt(ctx context.Context, stop <-chan struct{}, name Name, maxLen int, since time.Time,
-	wants int64) (leave func(), wake <-chan struct{}, err error) {
-	turn := make(chan struct{})
+// Join waits for the caller's turn. It returns an error if the context or the caller's time ends
+// before, if stop is closed, or if most callers are already in the queue.
+func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, name Name, most int, c Caller) (*Turn, error) {
+	own := &place{make(chan struct{}), c.Since, c.Wants}
 	q.mu.Lock()
 	l := q.findLocked(name)
-	if l != nil && l.waiting.Len() >= maxLen {
+	if l != nil && l.waiting.Len() >= most {
 		q.mu.Unlock()
-		return nil, nil, ErrFull
+		return nil, ErrFull
 	}
-	if l == nil {
-		l = q.addLocked(name)
-		close(turn)
+	t := &Turn{AtOnce: l == nil, queues: q, name: name}
+	if t.AtOnce {
+		l = q.addLocked(name, c.Expects)
 	}
-	element := l.insertLocked(&caller{turn, since, wants})
+	t.Wake, t.queue, t.element = l.wake, l, l.insertLocked(own)
 	q.mu.Unlock()
-	select {
-	case <-turn:
-		return func() { q.leave(name, l, element) }, l.wake, nil
-	default:
+	if t.AtOnce {
+		return t, nil
+	}
+	if err := own.wait(ctx, stop, c.Until); err != nil {
+		t.Leave()
+		return nil, err
+	}
+	return t, nil
+}
+
+// wait returns when the caller's turn has begun, or an error if it goes before.
+func (p *place) wait(ctx context.Context, stop <-chan struct{}, until time.Time) error {
+	var over <-chan time.Time
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		over = timer.C
 	}
 	select {
-	case <-turn:
-		return func() { q.leave(name, l, element) }, l.wake, nil
+	case <-p.turn:
+		return nil
 	case <-ctx.Done():
-		err = ctx.Err()
+		return ctx.Err()
 	case <-stop:
+		return ErrStopped
+	case <-over:
+		return ErrOver
 	}
-	q.leave(name, l, element)
-	return nil, nil, err
 }
 
 // insertLocked adds a caller behind those that came before it, and behind the first.
-func (l *queue) insertLocked(c *caller) *list.Element {
+func (l *queue) insertLocked(p *place) *list.Element {
+	l.wants += p.wants
 	before := l.waiting.Back()
-	for before != nil && before.Prev() != nil && c.since.Before(before.Value.(*caller).since) {
+	for before != nil && before.Prev() != nil && p.since.Before(before.Value.(*place).since) {
 		before = before.Prev()
 	}
 	if before == nil {
-		return l.waiting.PushBack(c)
+		return l.waiting.PushBack(p)
 	}
-	return l.waiting.InsertAfter(c, before)
+	return l.waiting.InsertAfter(p, before)
 }
 
-// Expect sets when the caller whose turn it is expects what it waits for.
-func (q *Queues) Expect(name Name, next time.Time) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if l := q.findLocked(name); l != nil {
-		l.next = next
-	}
+// Expect sets what the caller waits for.
+func (t *Turn) Expect(e Expectation) {
+	t.queues.mu.Lock()
+	defer t.queues.mu.Unlock()
+	t.queue.expects = e
 }
 
-// Next returns the time set by Expect, or the zero time.
-func (q *Queues) Next(name Name) time.Time {
+// Leave removes the caller. If it was the first, the next caller's turn begins.
+func (t *Turn) Leave() {
+	q, l := t.queues, t.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l := q.findLocked(name); l != nil {
-		return l.next
+	first := l.waiting.Front() == t.element
+	l.wants -= l.waiting.Remove(t.element).(*place).wants
+	switch {
+	case l.waiting.Len() == 0:
+		q.removeLocked(t.name)
+	case first:
+		close(l.waiting.Front().Value.(*place).turn)
 	}
-	return time.Time{}
 }
 
 // Wake wakes the callers whose turn it is in the queues of a key.
@@ -121,24 +159,10 @@ func (q *Queues) Wake(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, l := range q.keys[key] {
-		l.wakeLocked()
-	}
-}
-
-// WakeOne wakes the caller whose turn it is in one queue.
-func (q *Queues) WakeOne(name Name) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if l := q.findLocked(name); l != nil {
-		l.wakeLocked()
-	}
-}
-
-// wakeLocked wakes the caller whose turn it is.
-func (l *queue) wakeLocked() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -149,45 +173,29 @@ func (q *Queues) Empty() bool {
 	return len(q.keys) == 0
 }
 
-// Before returns how many callers of a queue stand before one that has waited since a time, and how
-// much they want together.
-func (q *Queues) Before(name Name, since time.Time) (callers int, want int64) {
+// Line is the callers of a queue that stand before another one.
+type Line struct {
+	Callers int
+	Wants   int64 // of all of them
+	First   int64 // of the one whose turn it is
+	Expects Expectation
+}
+
+// Before returns the callers of a queue that stand before one that has waited since a time.
+func (q *Queues) Before(name Name, since time.Time) Line {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.findLocked(name)
 	if l == nil {
-		return 0, 0
+		return Line{}
 	}
-	for e := l.waiting.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*caller); e.Prev() == nil || !since.Before(c.since) {
-			callers, want = callers+1, want+c.wants
-		}
+	first := l.waiting.Front()
+	line := Line{Callers: l.waiting.Len(), Wants: l.wants, First: first.Value.(*place).wants, Expects: l.expects}
+	for e := l.waiting.Back(); e != first && since.Before(e.Value.(*place).since); e = e.Prev() {
+		line.Callers--
+		line.Wants -= e.Value.(*place).wants
 	}
-	return callers, want
-}
-
-// Len returns the number of callers in a queue.
-func (q *Queues) Len(name Name) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if l := q.findLocked(name); l != nil {
-		return l.waiting.Len()
-	}
-	return 0
-}
-
-// leave removes a caller. If it was the first, the next caller's turn begins.
-func (q *Queues) leave(name Name, l *queue, element *list.Element) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	first := l.waiting.Front() == element
-	l.waiting.Remove(element)
-	switch {
-	case l.waiting.Len() == 0:
-		q.removeLocked(name)
-	case first:
-		close(l.waiting.Front().Value.(*caller).turn)
-	}
+	return line
 }
 
 // findLocked returns the queue of a name, or nil if it is empty.
@@ -201,11 +209,11 @@ func (q *Queues) findLocked(name Name) *queue {
 }
 
 // addLocked adds a queue.
-func (q *Queues) addLocked(name Name) *queue {
+func (q *Queues) addLocked(name Name, e Expectation) *queue {
 	if q.keys == nil {
 		q.keys = map[string][]*queue{}
 	}
-	l := &queue{name: name.Of, wake: make(chan struct{}, 1)}
+	l := &queue{name: name.Of, wake: make(chan struct{}, 1), expects: e}
 	q.keys[name.Key] = append(q.keys[name.Key], l)
 	return l
 }

@@ -15,6 +15,21 @@ import (
 
 var k = Name{"k", "tokens"}
 
+// join joins a queue.
+func join(ctx context.Context, q *Queues, name Name) (*Turn, error) {
+	return q.Join(ctx, nil, name, math.MaxInt, Caller{Since: time.Now()})
+}
+
+// joined has joined a queue of at most so many, and has its turn.
+func joined(t *testing.T, q *Queues, name Name, most int) *Turn {
+	turn, err := q.Join(t.Context(), nil, name, most, Caller{Since: time.Now()})
+	require.NoError(t, err)
+	return turn
+}
+
+// length returns how many callers are in a queue.
+func length(q *Queues, name Name) int { return q.Before(name, time.Now()).Callers }
+
 // TestOneAfterAnother in order of arrival, except for callers who leave the queue.
 func TestOneAfterAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -28,45 +43,38 @@ func TestOneAfterAnother(t *testing.T) {
 				time.AfterFunc(time.Minute, cancel)
 			}
 			all.Go(func() {
-				leave, _, err := q.Join(ctx, nil, k, math.MaxInt)
+				turn, err := join(ctx, &q, k)
 				if err != nil {
 					require.Equal(t, 1, i%3)
 					return
 				}
 				got = append(got, i)
 				time.Sleep(time.Hour)
-				leave()
+				turn.Leave()
 			})
 			synctest.Wait()
 		}
-		require.Equal(t, 10, q.Len(k))
+		require.Equal(t, 10, length(&q, k))
 		all.Wait()
 		require.Equal(t, []int{0, 2, 3, 5, 6, 8, 9}, got)
-		require.Zero(t, q.Len(k))
+		require.Zero(t, length(&q, k))
 		require.True(t, q.Empty())
 	})
 }
 
-// TestWake wakes the callers whose turn it is in the queues of a key, or in one queue, once however
-// often it is called.
+// TestWake wakes the callers whose turn it is in the queues of a key, once however often it is called.
 func TestWake(t *testing.T) {
 	var q Queues
 	q.Wake("a") // nobody
-	names := []Name{{"a", "1"}, {"a", "2"}, {"a 1", "1"}, {"b", "1"}}
-	var wakes []<-chan struct{}
-	for _, name := range names {
-		leave, wake, err := q.Join(t.Context(), nil, name, math.MaxInt)
-		require.NoError(t, err)
-		defer leave()
-		wakes = append(wakes, wake)
+	var turns []*Turn
+	for _, name := range []Name{{"a", "1"}, {"a", "2"}, {"a 1", "1"}, {"b", "1"}} {
+		turns = append(turns, joined(t, &q, name, 1))
 	}
 	woken := func() (all []bool) {
-		for _, wake := range wakes {
-			select {
-			case <-wake:
-				all = append(all, true)
-			default:
-				all = append(all, false)
+		for _, turn := range turns {
+			all = append(all, len(turn.Wake) > 0)
+			for len(turn.Wake) > 0 {
+				<-turn.Wake
 			}
 		}
 		return all
@@ -76,31 +84,28 @@ func TestWake(t *testing.T) {
 	}
 	require.Equal(t, []bool{true, true, false, false}, woken())
 	require.Equal(t, []bool{false, false, false, false}, woken(), "once")
-	q.WakeOne(names[1])
-	q.WakeOne(names[1])
-	q.WakeOne(Name{"a", "3"}) // nobody
-	require.Equal(t, []bool{false, true, false, false}, woken())
-	require.Equal(t, []bool{false, false, false, false}, woken(), "once")
 }
 
-// TestNext is what the caller with its turn expects, until the queue is empty.
-func TestNext(t *testing.T) {
-	var q Queues
-	now := time.Now()
-	require.True(t, q.Empty())
-	q.Expect(k, now)
-	require.Zero(t, q.Next(k))
-	leave, _, err := q.Join(t.Context(), nil, k, math.MaxInt)
-	require.NoError(t, err)
-	require.Zero(t, q.Next(k))
-	q.Expect(k, now)
-	require.Equal(t, now, q.Next(k))
-	require.Zero(t, q.Next(Name{Key: "other"}))
-	require.False(t, q.Empty())
-	require.Equal(t, 1, q.Len(k))
-	leave()
-	require.Zero(t, q.Next(k))
-	require.Zero(t, q.Len(k))
+// TestOnlyTheCallerWhoseTurnItIsSetsWhatItExpects: at first it is what the first caller came with. One that
+// leaves before its turn changes nothing.
+func TestOnlyTheCallerWhoseTurnItIsSetsWhatItExpects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q Queues
+		soon, later := Expectation{time.Now(), 1}, Expectation{time.Now().Add(time.Minute), 2}
+		turn, err := q.Join(t.Context(), nil, k, 2, Caller{Expects: soon})
+		require.NoError(t, err)
+		require.True(t, turn.AtOnce)
+		expects := func() Expectation { return q.Before(k, time.Now()).Expects }
+		require.Equal(t, soon, expects())
+		turn.Expect(later)
+		_, err = q.Join(t.Context(), nil, k, 2, Caller{Until: time.Now().Add(time.Second), Expects: soon})
+		require.ErrorIs(t, err, ErrOver)
+		require.Equal(t, later, expects())
+		require.Zero(t, q.Before(Name{Key: "other"}, time.Now()))
+		turn.Leave()
+		require.Zero(t, q.Before(k, time.Now()))
+		require.True(t, q.Empty())
+	})
 }
 
 // TestNamesDoNotMeet: each has its own queue, also names of one key, in whatever order callers
@@ -109,21 +114,19 @@ func TestNamesDoNotMeet(t *testing.T) {
 	names := []Name{{"k", "one"}, {"k", "other"}, {"k", "third"}, {"k one", ""}}
 	for first := range names {
 		var q Queues
-		var leaves []func()
+		var turns []*Turn
 		for i, name := range names {
-			require.Zero(t, q.Len(name))
-			leave, _, err := q.Join(t.Context(), nil, name, 1)
-			require.NoError(t, err)
-			q.Expect(name, time.Unix(int64(i), 0))
-			leaves = append(leaves, leave)
+			require.Zero(t, length(&q, name))
+			turns = append(turns, joined(t, &q, name, 1))
+			turns[i].Expect(Expectation{Resource: i})
 		}
 		for i := range names {
 			i = (first + i) % len(names)
-			require.Equal(t, 1, q.Len(names[i]))
-			require.Equal(t, time.Unix(int64(i), 0), q.Next(names[i]))
+			require.Equal(t, 1, length(&q, names[i]))
+			require.Equal(t, i, q.Before(names[i], time.Now()).Expects.Resource)
 			require.False(t, q.Empty())
-			leaves[i]()
-			require.Zero(t, q.Len(names[i]))
+			turns[i].Leave()
+			require.Zero(t, length(&q, names[i]))
 		}
 		require.True(t, q.Empty())
 	}
@@ -133,43 +136,36 @@ func TestNamesDoNotMeet(t *testing.T) {
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queues
-		first, _, err := q.Join(t.Context(), nil, k, 2)
-		require.NoError(t, err)
+		first := joined(t, &q, k, 2)
 		var all sync.WaitGroup
-		all.Go(func() {
-			second, _, err := q.Join(t.Context(), nil, k, 2)
-			require.NoError(t, err)
-			second()
-		})
+		all.Go(func() { joined(t, &q, k, 2).Leave() })
 		synctest.Wait()
-		_, _, err = q.Join(t.Context(), nil, k, 2)
+		_, err := q.Join(t.Context(), nil, k, 2, Caller{})
 		require.Equal(t, ErrFull, err)
-		require.Equal(t, 2, q.Len(k))
-		first()
+		require.Equal(t, 2, length(&q, k))
+		first.Leave()
 		all.Wait()
 		require.True(t, q.Empty())
 	})
 }
 
-// TestStop ends the wait of the queued callers, without an error.
+// TestStop ends the wait of the queued callers.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queues
 		stop := make(chan struct{})
-		first, _, err := q.Join(t.Context(), stop, k, math.MaxInt)
-		require.NoError(t, err)
+		first := joined(t, &q, k, 1)
 		var all sync.WaitGroup
 		for range 5 {
 			all.Go(func() {
-				leave, _, err := q.Join(t.Context(), stop, k, math.MaxInt)
-				require.NoError(t, err)
-				require.Nil(t, leave)
+				_, err := q.Join(t.Context(), stop, k, math.MaxInt, Caller{})
+				require.ErrorIs(t, err, ErrStopped)
 			})
 		}
 		synctest.Wait()
 		close(stop)
 		all.Wait()
-		first()
+		first.Leave()
 		require.True(t, q.Empty())
 	})
 }
@@ -190,7 +186,7 @@ func TestNobodyIsLeftBehind(t *testing.T) {
 				all.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					defer cancel()
-					leave, _, err := q.Join(ctx, nil, k, math.MaxInt)
+					turn, err := join(ctx, &q, k)
 					if err != nil {
 						return
 					}
@@ -203,7 +199,7 @@ func TestNobodyIsLeftBehind(t *testing.T) {
 					mu.Lock()
 					now--
 					mu.Unlock()
-					leave()
+					turn.Leave()
 				})
 			}
 			all.Wait()
@@ -221,19 +217,19 @@ func TestACallerThatWaitedElsewhereStandsBeforeLaterOnes(t *testing.T) {
 		join := func(since int) {
 			go func() {
 				at := start.Add(time.Duration(since) * time.Second)
-				leave, _, err := q.JoinAt(t.Context(), nil, Name{Key: "k"}, math.MaxInt, at, int64(since))
+				turn, err := q.Join(t.Context(), nil, k, math.MaxInt, Caller{Since: at, Wants: int64(since)})
 				assert.NoError(t, err)
 				order <- since
 				time.Sleep(time.Second)
-				leave()
+				turn.Leave()
 			}()
 			synctest.Wait()
 		}
 		for _, since := range []int{5, 3, 4, 1, 3} {
 			join(since)
 		}
-		callers, want := q.Before(Name{Key: "k"}, start.Add(3*time.Second))
-		require.Equal(t, []int{4, 5 + 1 + 3 + 3}, []int{callers, int(want)}, "the first, and earlier or equal arrivals")
+		require.Equal(t, Line{Callers: 4, Wants: 5 + 1 + 3 + 3, First: 5}, q.Before(k, start.Add(3*time.Second)),
+			"the first, and earlier or equal arrivals")
 		for _, want := range []int{5, 1, 3, 3, 4} {
 			require.Equal(t, want, <-order)
 		}

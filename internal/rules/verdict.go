@@ -297,13 +297,13 @@ func (s *Set) ResetAfter(limit int, states []bucket.State) time.Duration {
 	return duration(s.resources[limit].ResetAfter(states[limit]))
 }
 
-// Regain returns how much later n tokens are there if others take some tokens before: as a token bucket
-// regains them, or a window for each time that it is used up.
-func (s *Set) Regain(others, n int64) (d time.Duration) {
+// Regain returns how long it takes until so many tokens more are there: as a token bucket regains them, or
+// a window for each time that it is used up, if others take some of its tokens before n are taken.
+func (s *Set) Regain(ahead, others, n int64) (d time.Duration) {
 	for i := range s.resources[:s.limits] {
 		switch b := &s.resources[i]; b.Kind {
 		case bucket.Token:
-			d = max(d, duration(bucket.CeilDiv(min(others, bucket.MaxUnits/b.Cost)*b.Cost, b.Drain)))
+			d = max(d, duration(bucket.CeilDiv(min(ahead, bucket.MaxUnits/b.Cost)*b.Cost, b.Drain)))
 		default:
 			d = max(d, time.Duration((others+n-1)/max(1, b.Burst))*duration(b.Period))
 		}
