@@ -233,7 +233,7 @@ var errNotReserved = fmt.Errorf("%w: the reservation was not made by Reserve", E
 
 // Slot is one of the slots of [InFlight], or a denial.
 type Slot struct {
-	engine   *engine.Engine
+	limiter  *Limiter
 	charge   engine.Charge
 	result   Result
 	released atomic.Bool
@@ -251,7 +251,7 @@ func (p *Policy) Acquire(ctx context.Context, client string) (*Slot, error) {
 		return nil, err
 	}
 	defer q.putBack()
-	slot, kept := &Slot{engine: p.limiter.engine}, false
+	slot, kept := &Slot{limiter: p.limiter}, false
 	defer func() { // an observer may panic
 		if !kept {
 			slot.Release()
@@ -286,7 +286,7 @@ func (s *Slot) Result() Result {
 
 // Release gives the slot back, without waiting for Redis. More than once is once.
 func (s *Slot) Release() {
-	if s != nil && s.engine != nil && !s.released.Swap(true) {
-		s.engine.Release(&s.charge)
+	if s != nil && s.limiter != nil && !s.released.Swap(true) {
+		s.limiter.engine.Release(&s.charge)
 	}
 }

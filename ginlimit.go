@@ -32,6 +32,7 @@ package ginlimit
 import (
 	"crypto/rand"
 	"errors"
+	"runtime"
 	"slices"
 
 	"github.com/gin-gonic/gin"
@@ -120,7 +121,10 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []LimiterOption) (*Limiter,
 	e := engine.NewRedis(engineConfig(&defaults), rdb, defaults.denials, redisstore.Config{
 		Prefix: defaults.prefix, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Sources: sources(),
 	})
-	return &Limiter{defaults: defaults, engine: e, rdb: rdb}, errs
+	l := &Limiter{defaults: defaults, engine: e, rdb: rdb}
+	// Its goroutines hold the engine, so the engine would never be collected.
+	runtime.AddCleanup(l, (*engine.Engine).Drop, e)
+	return l, errs
 }
 
 // engineConfig returns what a limiter's engine is made of.

@@ -57,7 +57,7 @@ func newProber(d *Dispatcher, peek *Call) *prober {
 	}
 }
 
-// run probes until the server is back, or the dispatcher is closed. The error is the one that has
+// run probes until the server is back, or the dispatcher is closed or dropped. The error is the one that has
 // opened the breaker.
 func (p *prober) run(err error) {
 	since := time.Now()
@@ -154,6 +154,9 @@ func (p *prober) confirm() (err error) {
 // find pauses, sends a probe and reports whether the server answers in time. A late answer ends the
 // pause: the server may have woken up, or a new connection be ready now.
 func (p *prober) find(pause time.Duration) bool {
+	if p.server.Dropped != nil && p.server.Dropped.Load() {
+		p.life.stop() // its goroutines would keep it for ever
+	}
 	timer := time.NewTimer(pause)
 	for waits := true; waits; {
 		select {

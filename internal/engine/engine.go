@@ -136,6 +136,7 @@ type Engine struct {
 	background dispatch.Background
 	unreturned unreturned
 
+	dropped atomic.Bool // nobody has the engine any more
 	closing sync.Once
 	closed  chan struct{}
 }
@@ -158,13 +159,13 @@ const (
 // NewRedis returns an engine whose store is Redis. It remembers at most as many denials as given.
 func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Config) *Engine {
 	e := newEngine(c)
-	s.Timeout, s.Apply, s.Outage = c.Timeout, e.apply, e.describeOutage
+	s.Timeout, s.Apply, s.Outage, s.Dropped = c.Timeout, e.apply, e.describeOutage, &e.dropped
 	e.redis = redisstore.New(rdb, s)
 	e.store = e.redis
 	e.clock = clocktrust.New(false) // both learn from each other
 	e.denied = denycache.New(denials, e.clock)
 	e.leases = lease.New(e.returnLater)
-	e.slots = inflight.New(e.redis.Report)
+	e.slots = inflight.New(e.report)
 	if c.Replicas > 0 {
 		e.local = memory.New(memory.MaxBuckets)
 	} else {
@@ -222,6 +223,10 @@ func (e *Engine) Close() {
 		e.store.Close()
 	})
 }
+
+// Drop says that nobody will call the engine again, without Close. Its goroutines and timers end, also if
+// Redis or the client is gone. It does not wait, and may be called from anywhere.
+func (e *Engine) Drop() { e.dropped.Store(true) }
 
 // Ping reports whether Redis answers, within the timeout.
 func (e *Engine) Ping(ctx context.Context) error {

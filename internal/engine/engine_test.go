@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
@@ -298,5 +300,31 @@ func TestScopesSayWhatIsTaken(t *testing.T) {
 			require.Equal(t, denied, !take(t, e, 1, one).Allowed, scope)
 		}
 		require.Zero(t, e.Stats().Slots)
+	})
+}
+
+// TestADroppedEngineAsksRedisNothingMore, though its breaker is open, a slot is not reported, and its client
+// is closed.
+func TestADroppedEngineAsksRedisNothingMore(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		rdb := b.client(t)
+		e := engine.NewRedis(engine.Config{Timeout: timeout}, rdb, 0, redisstore.Config{
+			Prefix: "test", Log: slog.New(slog.DiscardHandler), Sources: b.sources, Process: "dropped",
+		})
+		one := acquiring("k", 2)
+		held := take(t, e, 1, one)
+		take(t, e, 1, one)
+		b.outage(t, e)
+		require.NoError(t, rdb.Close())
+		release(e, one, held)
+		time.Sleep(time.Minute)
+		sent := b.Sent.Load()
+		time.Sleep(time.Minute)
+		require.Greater(t, b.Sent.Load(), sent)
+		e.Drop()
+		time.Sleep(time.Minute)
+		sent = b.Sent.Load()
+		time.Sleep(time.Hour)
+		require.Equal(t, sent, b.Sent.Load())
 	})
 }

@@ -110,14 +110,17 @@ func (e *Engine) countReplicas() {
 }
 
 // countAgain takes the slot anew and counts, if no other engine does, now and after each
-// [replicaRenewal]. It ends when the engine or the client is closed, or nobody holds the engine any
-// more.
+// [replicaRenewal]. It ends when the engine is closed or dropped, or the client is closed.
 func (e *Engine) countAgain() {
+	r := e.replica
+	if e.dropped.Load() {
+		r.resign(e)
+		return
+	}
 	if !e.background.Begin() {
 		return
 	}
 	defer e.background.Done()
-	r := e.replica
 	number := r.begin(e)
 	pause, err := replicaRenewal, error(nil)
 	if number == 1 {
@@ -128,12 +131,7 @@ func (e *Engine) countAgain() {
 			r.resign(e)
 			return
 		}
-		dropped := weak.Make(e)
-		time.AfterFunc(pause, func() {
-			if e := dropped.Value(); e != nil {
-				e.countAgain()
-			}
-		})
+		time.AfterFunc(pause, e.countAgain)
 	}()
 	if number == 0 {
 		return

@@ -82,6 +82,15 @@ func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 	e.slots.End(c.Key, c.Attempt.Number, outcome)
 }
 
+// report reports to Redis which slots this process holds. Redis forgets the slots of a dropped engine by
+// expiry, as those of a process that has ended.
+func (e *Engine) report(ctx context.Context, updates []inflight.Update) (reached []bool) {
+	if e.dropped.Load() {
+		return nil
+	}
+	return e.redis.Report(ctx, updates)
+}
+
 // closeSlots reports to Redis which slots were released, and that this engine ends.
 func (e *Engine) closeSlots() {
 	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)

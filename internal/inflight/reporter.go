@@ -14,7 +14,7 @@ const (
 	tick = Renewal / 4
 )
 
-// Report sends updates to Redis, and returns which of them arrived.
+// Report sends updates to Redis, and returns which of them arrived. Nil ends the reports.
 type Report func(ctx context.Context, updates []Update) (reached []bool)
 
 // reporter reports changes to Redis, and renews unchanged slots. Its goroutine ends when no slot is
@@ -80,7 +80,9 @@ func (c *Counts) run() {
 		updates = c.changes(updates, maxUpdates)
 		switch {
 		case len(updates) > 0:
-			c.send(r.sending, updates)
+			if !c.send(r.sending, updates) {
+				return
+			}
 			continue
 		case c.quiet():
 			if r.running.Store(false); c.quiet() || !r.running.CompareAndSwap(false, true) {
@@ -103,15 +105,20 @@ func (c *Counts) quiet() bool {
 }
 
 // send sends a report. If one of its keys recovers from a failed report, all slots are reported
-// again: Redis may have forgotten them.
-func (c *Counts) send(ctx context.Context, updates []Update) {
+// again: Redis may have forgotten them. It is false if that was the last report.
+func (c *Counts) send(ctx context.Context, updates []Update) bool {
 	r := &c.reporter
 	sent := time.Now()
-	recovered := c.recordReport(updates, r.report(ctx, updates), sent)
+	reached := r.report(ctx, updates)
+	if reached == nil {
+		return false
+	}
+	recovered := c.recordReport(updates, reached, sent)
 	if now := time.Now(); recovered && now.Sub(r.renewed) >= Renewal {
 		r.scanned, r.renewed = time.Time{}, now
 		c.renewAll()
 	}
+	return true
 }
 
 // Close reports the changes, within a context, and stops. It tries failed reports once more. It
@@ -128,9 +135,8 @@ func (c *Counts) Close(ctx context.Context) {
 	c.listFailed()
 	for r.report != nil && ctx.Err() == nil {
 		updates := c.changes(nil, maxUpdates)
-		if len(updates) == 0 {
+		if len(updates) == 0 || !c.send(ctx, updates) {
 			return
 		}
-		c.send(ctx, updates)
 	}
 }

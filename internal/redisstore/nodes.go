@@ -64,7 +64,7 @@ func newNodes(s *Store, timeout time.Duration) *nodes {
 }
 
 func (n *nodes) newDispatcher(server dispatch.Server, t *transport) *dispatch.Dispatcher {
-	server.Transport, server.Log, server.Outage = t, n.store.log, n.store.outage
+	server.Transport, server.Log, server.Outage, server.Dropped = t, n.store.log, n.store.outage, n.store.dropped
 	return dispatch.New(n.timeout, server)
 }
 

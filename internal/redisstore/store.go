@@ -30,6 +30,8 @@ type Config struct {
 	Sources Sources
 	// Outage returns what the log line of an outage says beside its cause. It may be nil.
 	Outage func() []any
+	// Dropped becomes true when nobody calls the store any more. It may be nil.
+	Dropped *atomic.Bool
 	// Apply makes a change that is the store's own decision, by calling send. It may be nil.
 	Apply func(ctx context.Context, c *dispatch.Call, send Send) error
 }
@@ -53,6 +55,7 @@ type Store struct {
 	migration      migration
 	log            *slog.Logger
 	outage         func() []any
+	dropped        *atomic.Bool
 	errorReplies   Throttle
 	pipelines      sync.Pool // of *pipeline
 }
@@ -74,7 +77,7 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix != "" {
 		c.Prefix += ":"
 	}
-	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, outage: c.Outage}
+	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, outage: c.Outage, dropped: c.Dropped}
 	s.migration.init(&c)
 	s.sender.init(rdb, c.Timeout, c.Log)
 	for i, source := range c.Sources.Server {
