@@ -159,7 +159,7 @@ func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN
 // It returns at once if the context's deadline comes before the tokens, with an error that wraps
 // [context.DeadlineExceeded], and if a limit never allows n tokens, with [ErrInvalidArgument]. An n
 // below 1 is an error. Callers of one process that wait for the same client under the same limits
-// are served in order of arrival, so a deadline that comes too soon is known to the first only.
+// are served in order of arrival, and a deadline counts the tokens of those before.
 //
 // With [FailClosed] it goes on through an outage until the context ends; a try that Redis did not
 // answer may have taken the tokens. Otherwise an error of Redis ends it.

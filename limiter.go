@@ -37,7 +37,8 @@ var errNotMade = fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLo
 // Close ends the limiter: it makes no more decisions, every Wait returns, and it waits for
 // decisions in flight. Then leased tokens that were not used are given back, and Redis learns which
 // slots are free. Slots that are still held are free for others 10 s later, so close the limiter
-// when its requests have ended. The Redis client stays open. Close may be called more than once.
+// when its requests have ended. The Redis client stays open. Close may be called more than once. A
+// limiter that is dropped without Close is forgotten, and its slots and leases as after a crash.
 //
 // If Redis hangs, it waits at most a second, or four times [WithTimeout] if that is longer, for
 // decisions that may have to give back; a timeout each for leases and slots, a second for very many

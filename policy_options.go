@@ -152,11 +152,14 @@ func WithFloor(n int) Option {
 // waits for one, then for the other, and keeps its place by arrival, but needs both at one moment. A
 // request is denied at once if length others of its client wait, or 16,384 others for the same key, or
 // if its tokens would come later than wait or its own deadline; Retry-After says when they come. When a
-// slot is free nobody knows: for that it waits. Processes that wait for slots of one key take turns. The
-// one whose turn it is looks for a slot that another has released every 20 ms, and the others more
-// seldom, as do processes with more than 10 keys that are waited for. So a slot that several processes
-// want is idle for some 10 ms between two of them. For tokens processes take no turns, and a request
-// that costs much may wait in vain beside cheap ones of another process.
+// slot is free nobody knows: for that it waits. If Redis hangs, a request takes no longer than wait and
+// one [WithTimeout].
+//
+// Processes that wait for slots of one key take turns. The one whose turn it is looks for a slot that
+// another has released every 20 ms, and the others more seldom, as do processes with more than 10 keys
+// that are waited for. So a slot that several processes want is idle for some 10 ms between two of them.
+// For tokens processes take no turns, and a request that costs much may wait in vain beside cheap ones of
+// another process.
 //
 // A request keeps the limits of [WithLimitFunc] that it came with while it waits.
 // Requests and [Policy.Acquire] wait, other methods do not. A request that costs 0, one of a client

@@ -1,8 +1,8 @@
 // Package engine makes decisions on keys: by leased tokens, by the deny cache, by the store, or
 // without it, for one key or for several.
 //
-// Its callers put an [Ask] in, or a [Request] of several, and get an [Answer] out. They name limits, know policies, and speak
-// HTTP; the engine does not.
+// Its callers put an [Ask] in, or a [Request] of several, and get an [Answer] out. They name limits,
+// know policies, and speak HTTP; the engine does not.
 package engine
 
 import (
