@@ -42,6 +42,9 @@ func TestDryRunSharesNoKey(t *testing.T) {
 		res, err := trial.Peek(t.Context(), "alice")
 		require.NoError(t, err)
 		require.Equal(t, ginlimit.CauseBan, res.Cause)
+		reserved, err := trial.Reserve(t.Context(), "alice", 1)
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.CauseBan, reserved.Result().Cause)
 	})
 }
 
