@@ -12,7 +12,7 @@
 --                     clear   give back units of any age
 --                     each    see the fast paths; decide.lua does not support it
 --                   For give, return and reset, the records of buckets 1 … k may follow in KEYS
--- ARGV[2]           take: tokens of one charge; charge, give, return: tokens; block: milliseconds;
+-- ARGV[2]           take: tokens of one charge, 0 if they differ; charge, give, return: tokens; block: milliseconds;
 --                   clear: units
 -- ARGV[3]           take: charges; only those that fit are made, and 0 only reads
 --                   give, return, reset and clear: 1 if KEYS has the records too, 2 if it has
@@ -24,7 +24,8 @@
 --                   window: fixed, sliding or calendar
 -- ARGV[3i + 3]      token bucket: capacity, the units that it holds
 --                   window: limit, the tokens that may be taken in a period
--- ARGV[3k + 3 + i]  return: the mark in the reply to the call that took, at most a period ago; or
+-- ARGV[3k + 3 + i]  take, if ARGV[2] is 0: the tokens of one charge of bucket or window i, k > 1
+--                   return: the mark in the reply to the call that took, at most a period ago; or
 --                   -1 to give nothing back. A token bucket has no mark. If all are token buckets
 --                   and ARGV[3] is 0, these arguments may be absent
 -- ARGV[4k + 5i - 1 …]  return, unless ARGV[3] is 0: five numbers, the claim of the call (see
@@ -224,7 +225,8 @@ for i = 1, k do
   else
     local used, ends = known(m.read, w, KEYS[i])
     if verb == 'take' then
-      charges = max(0, min(charges, floor((w.limit - used) / (n * w.cost))))
+      w.n = n > 0 and n or ARGV[3 * k + 3 + i] + 0
+      charges = max(0, min(charges, floor((w.limit - used) / (w.n * w.cost))))
     end
     if records == withRecords and (w.used > 0 or verb == 'reset') and (verb ~= 'give' or w.drain) then
       w.record, w.drained = known(readRecord, w, KEYS[k + i]), max(1, w.left)
@@ -242,11 +244,11 @@ for i, w in ipairs(all) do
   local h, drained = w.record, w.drained
   size = size + m.size
   if verb == 'take' then
-    if charges > 0 then m.take(w, charges * n) end
+    if charges > 0 then m.take(w, charges * w.n) end
     if m.untilFree then
-      local soon, wait, short = w.block, w.block, w.used + n - w.limit
+      local soon, wait, short = w.block, w.block, w.used + w.n - w.limit
       if w.used > 0 then soon = max(soon, m.untilFree(w, max(1, w.used - w.limit + 1))) end
-      if short > 0 and n <= w.limit then wait = max(wait, m.untilFree(w, short)) end
+      if short > 0 and w.n <= w.limit then wait = max(wait, m.untilFree(w, short)) end
       reply[at + 1], reply[at + 2] = soon, wait
     end
   elseif verb == 'charge' then

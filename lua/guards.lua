@@ -7,7 +7,8 @@
 --                    waits, the turns of each; then, for a reset, the records of the buckets, see
 --                    decide.lua
 -- ARGV[1 … 3k + 3]   see decide.lua. The verbs are take and reset. A reset does not change slots
--- ARGV[3k + 4]       ban, slots or both
+--                    if ARGV[2] is 0, the tokens of one charge of each bucket and window follow
+-- Next               ban, slots or both
 -- With a ban, next   milliseconds of the first ban
 --                    milliseconds of the longest ban
 --                    0 if no denial bans the client, 1 if every denial does, 2 if every denial but
@@ -46,7 +47,8 @@
 -- process has a turn, so expiry loses nothing but an order.
 
 local k = ARGV[#ARGV] + 0
-local at, limits = 3 * k + 3, {unpack(KEYS, 1, k)}
+local n = ARGV[2] + 0
+local at, limits = (n > 0 and 3 or 4) * k + 3, {unpack(KEYS, 1, k)}
 local with, ban, first, maximum, bans, own, ownSlots = ARGV[at + 1], nil, nil, nil, nil, nil, nil
 if with ~= 'slots' then
   ban, first, maximum, bans = KEYS[k + 1], ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
@@ -71,7 +73,7 @@ if ARGV[1] == 'reset' then
   return reply
 end
 
-local n, wanted = ARGV[2] + 0, ARGV[3] + 0
+local wanted = ARGV[3] + 0
 local times, before = 0, 0
 local function length(n) return min(first * 2 ^ (n - 1), maximum) end
 if ban then
@@ -194,7 +196,7 @@ if ban then
       local i, size = reply[1] == whole and 2 or 1, #reply == k and 1 or 5
       granted = mine
       for of = 1, own do
-        local cost = tonumber(ARGV[3 * of + 2])
+        local cost, n = tonumber(ARGV[3 * of + 2]), n > 0 and n or ARGV[3 * k + 3 + of] + 0
         granted = min(granted, floor((ARGV[3 * of + 3] - reply[i]) / (n * (cost or 1))))
         i = i + (cost and 1 or size)
       end

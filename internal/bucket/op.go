@@ -1,5 +1,7 @@
 package bucket
 
+import "slices"
+
 // Verb is what an operation does to the buckets of a key.
 type Verb uint8
 
@@ -31,6 +33,7 @@ type Op struct {
 	Ahead   int64   // of a Take: charges after these that are taken ahead, of which as many as fit are made
 	Held    int64   // of a Take: tokens taken ahead before, which are to be held for longer
 	N       int64   // tokens of each charge, or tokens; of a Block milliseconds; at least 1, also of a Reset
+	Each    []int64 // of a Take: tokens of each charge by bucket, if they differ; it does not change, and N is 1
 	Bans    Bans    // of a Take: which denials ban the client, if there is a ban
 	Waits   int64   // of a Take: milliseconds until its process is no longer known to wait for a slot; 0 if it does not
 	Claims  []Claim // of a Return: what the call has left in each bucket
@@ -96,12 +99,20 @@ const (
 // Peek returns the Op that looks at what a charge of n tokens would meet.
 func Peek(n int64) Op { return Op{Verb: Take, N: n} }
 
+// Tokens returns how many tokens of a bucket each charge takes.
+func (o *Op) Tokens(i int) int64 {
+	if o.Each != nil {
+		return o.Each[i]
+	}
+	return o.N
+}
+
 // Merges reports whether one call can do o and other on the same buckets, by the sum of their
 // charges.
 func (o Op) Merges(other Op) bool {
 	takes := o.Verb == Take && other.Verb == Take && o.Charges > 0 && other.Charges > 0
 	return takes && o.Ahead+o.Held+other.Ahead+other.Held == 0 &&
-		o.N == other.N && o.Bans == other.Bans && o.Waits == other.Waits && o.Charges <= MaxUnits-other.Charges
+		o.N == other.N && slices.Equal(o.Each, other.Each) && o.Bans == other.Bans && o.Waits == other.Waits && o.Charges <= MaxUnits-other.Charges
 }
 
 // Only returns the Op for one of the buckets.
@@ -109,5 +120,6 @@ func (o Op) Only(i int) Op {
 	if o.Claims != nil {
 		o.Claims = o.Claims[i : i+1]
 	}
+	o.N, o.Each = o.Tokens(i), nil
 	return o
 }

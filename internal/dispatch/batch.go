@@ -139,13 +139,13 @@ func (g *Group) distribute(sent, received time.Time) {
 func (g *Group) charge(c *Call) {
 	granted := c.Op.Charges
 	for i := range c.Buckets {
-		granted = c.Buckets[i].Fits(g.Found[i], granted, c.Op.N)
+		granted = c.Buckets[i].Fits(g.Found[i], granted, c.Op.Tokens(i))
 	}
 	if granted == 0 {
 		return
 	}
 	for i := range c.Buckets {
-		g.Found[i] = c.Buckets[i].Charged(g.Found[i], granted, c.Op.N)
+		g.Found[i] = c.Buckets[i].Charged(g.Found[i], granted, c.Op.Tokens(i))
 	}
 	g.tenants.changed(g, c)
 }

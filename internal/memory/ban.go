@@ -18,7 +18,7 @@ func (s *shard) banLocked(r *request, i int, charges int64) {
 	if r.Bans == bucket.LimitBans {
 		for j := range r.buckets {
 			if r.buckets[j].Kind == bucket.Slots {
-				wanted = r.buckets[j].Fits(r.states[j], wanted, r.N)
+				wanted = r.buckets[j].Fits(r.states[j], wanted, r.Tokens(j))
 			}
 		}
 	}

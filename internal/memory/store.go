@@ -130,7 +130,7 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 			shard.findWindowLocked(&r, i)
 		}
 		states[i].Era = shard.resets
-		charges = buckets[i].Fits(states[i], charges, max(1, op.N))
+		charges = buckets[i].Fits(states[i], charges, max(1, op.Tokens(i)))
 	}
 	if op.Verb == bucket.Reset {
 		shard.resetTenantLocked(&r)
@@ -180,7 +180,7 @@ func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
 	b, level := &r.buckets[i], r.states[i].Level
 	switch {
 	case r.Verb == bucket.Take && charges > 0:
-		s.setLevelLocked(r, i, level+charges*b.Charge(r.N), 0)
+		s.setLevelLocked(r, i, level+charges*b.Charge(r.Tokens(i)), 0)
 	case r.Verb == bucket.Charge:
 		var block int64
 		if e := s.buckets[r.id(i)]; e != nil {

@@ -33,7 +33,7 @@ func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 		w.block = max(w.block, r.now+r.N)
 	case r.Verb == bucket.Take && charges > 0:
 		w = s.entryLocked(r, i)
-		r.states[i].Mark = s.takeLocked(w, b, r.now, charges, r.N)
+		r.states[i].Mark = s.takeLocked(w, b, r.now, charges, r.Tokens(i))
 	case r.Verb == bucket.Charge:
 		w = s.entryLocked(r, i)
 		if tokens := b.Debt(w.value, r.N); tokens > 0 {
@@ -52,7 +52,7 @@ func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 	if w == nil {
 		return
 	}
-	w.setWaits(b, r, &r.states[i])
+	w.setWaits(b, r, r.Tokens(i), &r.states[i])
 	if w.ends() <= r.now {
 		s.forgetLocked(r.id(i))
 	}
@@ -147,15 +147,16 @@ func (s *shard) removeLocked(w *entry, b *bucket.Bucket, tokens int64) {
 	}
 }
 
-// setWaits sets the waits of a window for a charge of the request's tokens.
-func (e *entry) setWaits(b *bucket.Bucket, r *request, s *bucket.State) {
+// setWaits sets the waits of a window for a charge of n tokens.
+func (e *entry) setWaits(b *bucket.Bucket, r *request, n int64, s *bucket.State) {
 	if e.block > r.now {
 		s.Soon, s.Wait = e.block-r.now, e.block-r.now
 	}
 	if e.value > 0 {
 		s.Soon = max(s.Soon, e.untilFree(b, max(1, e.value-b.Capacity+1), r.now))
 	}
-	if short := e.value + b.Room(max(1, r.N)) - b.Capacity; short > 0 && b.Room(max(1, r.N)) <= b.Capacity {
+	room := b.Room(max(1, n))
+	if short := e.value + room - b.Capacity; short > 0 && room <= b.Capacity {
 		s.Wait = max(s.Wait, e.untilFree(b, short, r.now))
 	}
 }

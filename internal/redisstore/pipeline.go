@@ -266,12 +266,20 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	if records != bucket.NoRecords {
 		second = int64(records)
 	}
-	c.args = append(c.args, verbs[g.Op.Verb], g.Op.N, second)
-	for i := range g.Buckets[:bucket.Counted(g.Buckets)] {
+	n := g.Op.N
+	if g.Op.Each != nil {
+		n = 0
+	}
+	c.args = append(c.args, verbs[g.Op.Verb], n, second)
+	counted := bucket.Counted(g.Buckets)
+	for i := range g.Buckets[:counted] {
 		c.encodeBucket(&g.Buckets[i])
 		if floor := g.Buckets[i].Floor; floor > 0 && g.Op.Verb != bucket.Take {
 			c.args[len(c.args)-1] = g.Buckets[i].Capacity + floor
 		}
+	}
+	for i := range g.Op.Each[:min(len(g.Op.Each), counted)] {
+		c.args = append(c.args, g.Op.Each[i])
 	}
 	for i := range g.Op.Claims {
 		c.args = append(c.args, g.Op.Claims[i].Mark)

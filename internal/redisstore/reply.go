@@ -133,12 +133,12 @@ func completeCalendars(g *dispatch.Group) {
 		if charges < 0 {
 			charges = g.Charges
 			for j := range g.Buckets {
-				charges = g.Buckets[j].Fits(g.Found[j], charges, g.Op.N)
+				charges = g.Buckets[j].Fits(g.Found[j], charges, g.Op.Tokens(j))
 			}
 		}
 		s.Reset = b.Left(now)
 		s.Soon = s.Reset
-		if s.Level+charges*g.Op.N+g.Op.N > b.Capacity && g.Op.N <= b.Capacity {
+		if n := g.Op.Tokens(i); s.Level+charges*n+n > b.Capacity && n <= b.Capacity {
 			s.Wait = s.Reset
 		}
 	}

@@ -13,11 +13,11 @@
 
 if #KEYS > 1 and ARGV[1] == 'take' then
   local n, charges, plain = ARGV[2] + 0, ARGV[3] + 0, true
-  local values, levels = {0, 0, 0}, {0, 0, 0}
+  local values, levels, taken = {0, 0, 0}, {0, 0, 0}, {0, 0, 0} -- taken: units of one charge
   local k, at, ban, slots, used = #KEYS, nil, nil, 0, guarded and {0, 0, 0}
   if guarded then
     k = ARGV[#ARGV] + 0
-    at = 3 * k + 3
+    at = (n > 0 and 3 or 4) * k + 3
     plain = charges == 1
     if ARGV[at + 1] ~= 'slots' then
       plain, ban, at = plain and not try('GET', KEYS[k + 1]), true, at + 5
@@ -50,9 +50,10 @@ if #KEYS > 1 and ARGV[1] == 'take' then
   end
   for i = 1, plain and k or 0 do
     local at = 3 * i
-    local drain, calendar, level, charge = ARGV[at + 1], ARGV[at + 2] == 'calendar', 0, n
+    local drain, calendar, level = ARGV[at + 1], ARGV[at + 2] == 'calendar', 0
+    local charge = n > 0 and n or ARGV[3 * k + 3 + i] + 0
     local value = try('GET', KEYS[i])
-    if not calendar then charge = n * ARGV[at + 2] end
+    if not calendar then charge = charge * ARGV[at + 2] end
     if value then
       level = tonumber(value)
       if not level or level < 0 then
@@ -79,20 +80,19 @@ if #KEYS > 1 and ARGV[1] == 'take' then
     end
     local room = ARGV[at + 3] - level
     if charges * charge > room then charges = floor(room / charge) end
-    values[i], levels[i] = value, level
+    values[i], levels[i], taken[i] = value, level, charge
   end
 
   if plain and (charges > 0 or not guarded) then
     if charges > 0 then
       local charged = false -- first by a command that fails where memory is full
-      local tokens = charges * n
       for i = 1, k do
         local at = 3 * i
         if ARGV[at + 2] == 'calendar' then
           if values[i] then
-            call('INCRBY', KEYS[i], format('%d', tokens))
+            call('INCRBY', KEYS[i], format('%d', charges * taken[i]))
           else
-            call('SET', KEYS[i], format('%d', tokens), 'PX', format('%d', ARGV[at + 1] + grace))
+            call('SET', KEYS[i], format('%d', charges * taken[i]), 'PX', format('%d', ARGV[at + 1] + grace))
           end
           charged = true
         end
@@ -100,7 +100,7 @@ if #KEYS > 1 and ARGV[1] == 'take' then
       for i = 1, k do
         local at = 3 * i
         if ARGV[at + 2] ~= 'calendar' then
-          local drain, after = ARGV[at + 1] + 0, levels[i] + tokens * ARGV[at + 2]
+          local drain, after = ARGV[at + 1] + 0, levels[i] + charges * taken[i]
           local ttl = ceil(after / drain)
           local rest = ttl * drain - after
           if charged and rest == 0 and values[i] == '0' then

@@ -98,7 +98,17 @@ func (g *guardTrace) call(verb string) *guardCall {
 	if verb == "reset" { // without records
 		charges = 0
 	}
-	c.args = append(append([]any{verb, c.op.N, charges}, limits...), []string{"", "ban", "slots", "both"}[guards])
+	n := c.op.N
+	if verb == "take" && len(g.kind.limits) > 1 && g.r.IntN(3) == 0 { // the limits are of several policies
+		n, c.op.N, c.op.Each = 0, 1, make([]int64, len(c.buckets))
+		for i := range c.op.Each {
+			c.op.Each[i] = 1 + g.r.Int64N(3)
+			if i < len(g.kind.limits) {
+				limits = append(limits, c.op.Each[i])
+			}
+		}
+	}
+	c.args = append(append([]any{verb, n, charges}, limits...), []string{"", "ban", "slots", "both"}[guards])
 	c.args = append(append(c.args, more...), len(g.kind.limits))
 	return c
 }
@@ -131,9 +141,9 @@ func (g *guardTrace) take(t *testing.T) {
 	g.decide(c, states)
 	charges, fits := c.op.Charges, c.op.Charges // that fit in all, and in the guards alone
 	for i := range c.buckets {
-		charges = c.buckets[i].Fit(states[i].Level, charges, c.op.N)
+		charges = c.buckets[i].Fit(states[i].Level, charges, c.op.Tokens(i))
 		if i >= limits {
-			fits = c.buckets[i].Fit(states[i].Level, fits, c.op.N)
+			fits = c.buckets[i].Fit(states[i].Level, fits, c.op.Tokens(i))
 		}
 	}
 	if c.slots != nil && charges > 0 {
@@ -214,7 +224,7 @@ func (g *guardTrace) decide(c *guardCall, states []bucket.State) {
 	for made.Charges < c.op.Charges {
 		fits, ownFits := true, true
 		for i := range c.buckets {
-			fit := c.buckets[i].Fit(now[i].Level, 1, c.op.N) == 1
+			fit := c.buckets[i].Fit(now[i].Level, 1, c.op.Tokens(i)) == 1
 			if fits = fits && fit; g.isOwn(c, i) {
 				ownFits = ownFits && fit
 			}
@@ -226,7 +236,7 @@ func (g *guardTrace) decide(c *guardCall, states []bucket.State) {
 		made.Charges++
 		for i := range c.buckets {
 			if c.buckets[i].Kind != bucket.Ban {
-				now[i] = c.buckets[i].Charged(now[i], 1, c.op.N)
+				now[i] = c.buckets[i].Charged(now[i], 1, c.op.Tokens(i))
 			}
 		}
 	}
@@ -252,12 +262,12 @@ func (g *guardTrace) isOwn(c *guardCall, i int) bool {
 // denyAndBan makes a denied charge of the key that is banned, and notes the ban in the states.
 func (g *guardTrace) denyAndBan(c *guardCall, now, states []bucket.State) {
 	one := c.op
-	one.Charges = 1
+	one.Charges, one.Each = 1, nil
 	var own []bucket.Bucket
 	var found []bucket.State
 	for i := range c.buckets {
 		if g.isOwn(c, i) {
-			own, found = append(own, c.buckets[i]), append(found, now[i])
+			own, found, one.Each = append(own, c.buckets[i]), append(found, now[i]), append(one.Each, c.op.Tokens(i))
 		}
 	}
 	g.store.Do([]byte("k"), own, one, found)

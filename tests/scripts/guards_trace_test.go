@@ -195,6 +195,28 @@ func TestABanThatIsNotKept(t *testing.T) {
 	}
 }
 
+// TestABanKnowsWhatEachBucketLacks: a call takes two tokens of the second bucket, which has one, and another
+// client's slots are taken too. So the denial is the banned client's own.
+func TestABanKnowsWhatEachBucketLacks(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	g := &guardTrace{rdb: rdb, sources: testkit.ScriptSources(t).Server}
+	keys := []string{"{k}:a", "{k}:b", banKey, slotKey, otherSlotKey}
+	buckets := []any{1, 100, 1000, 1, 100, 1000}
+	_, err := g.eval(t, redisstore.Tokens, keys[1:2], append([]any{"take", 9, 1}, buckets[:3]...)...)
+	require.NoError(t, err)
+	_, err = g.eval(t, redisstore.Report, keys[4:], "P2", 1, 1, 0)
+	require.NoError(t, err)
+	for want, each := range map[int64][]any{0: {2, 1}, 20: {1, 2}} {
+		args := slices.Concat([]any{"take", 0, 1}, buckets, each,
+			[]any{"both", 20, 100, 1, 2, 1, "P1", 0, 1, 0, 0, "1,", 1, 0, 0, "1,", 2})
+		got, err := g.eval(t, redisstore.WithBanOrSlots+redisstore.Tokens, keys, args...)
+		require.NoError(t, err)
+		require.Equal(t, want, got[3], "%v", each)
+		require.NoError(t, rdb.Del(t.Context(), banKey).Err())
+	}
+}
+
 // foreign has a key hold what it does not for a while. Every call that needs it is an error and changes nothing.
 func (g *guardTrace) foreign(t *testing.T) {
 	c := g.call("take")
