@@ -37,7 +37,10 @@ func (b *bench) together(t testing.TB, e *engine.Engine, n int, asks func() []en
 		callers.Go(func() {
 			a := asks()
 			all[i] = make([]engine.Answer, len(a))
-			assert.NoError(t, takeN(t.Context(), e, 1, a, all[i]))
+			for j := range a {
+				a[j].N = max(1, a[j].N)
+			}
+			assert.NoError(t, e.Take(t.Context(), &engine.Request{Asks: a, Answers: all[i]}))
 		})
 		synctest.Wait()
 	}
@@ -45,6 +48,21 @@ func (b *bench) together(t testing.TB, e *engine.Engine, n int, asks func() []en
 	require.EqualValues(t, 1, b.Sent.Load()-sent, "one batch")
 	b.Delay.Store(0)
 	return all
+}
+
+// TestCallersOfOneCallTakeTheNumberOfEachAsk: three of four callers take two and three tokens.
+func TestCallersOfOneCallTakeTheNumberOfEachAsk(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.start(t, b.client(t), engine.Config{Timeout: time.Second}, 0)
+		user, account := ask("user", setOf(perHour(100))), ask("account", setOf(perHour(10)))
+		user.N, account.N = 2, 3
+		for i, answers := range b.together(t, e, 4, func() []engine.Ask { return []engine.Ask{user, account} }) {
+			require.Equal(t, i < 3, answers[0].Allowed && answers[1].Allowed)
+			require.EqualValues(t, 10-3*min(i+1, 3), answers[1].Remaining)
+		}
+		require.EqualValues(t, 94, left(t, e, user))
+		require.EqualValues(t, 1, left(t, e, account))
+	})
 }
 
 // TestCallersOfOneCallAreAnsweredInOrder: each is told what it would be alone.

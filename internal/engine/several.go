@@ -14,7 +14,7 @@ import (
 // takeSeveral takes the tokens of each Ask that counts, or of none.
 func (e *Engine) takeSeveral(ctx, within context.Context, asks []Ask, answers []Answer, counted int) error {
 	start := time.Now()
-	if e.redis == nil || counted == 1 || bansOf(asks) > 1 || differ(asks) || !e.redis.Together() {
+	if e.redis == nil || counted == 1 || bansOf(asks) > 1 || someAreFree(asks) || !e.redis.Together() {
 		return e.takeEach(ctx, within, start, asks, answers)
 	}
 	err := e.takeTogether(ctx, within, asks, answers)
@@ -56,9 +56,10 @@ func bansOf(asks []Ask) (n int) {
 	return n
 }
 
-// differ reports whether the Asks want different numbers of tokens. A script knows one.
-func differ(asks []Ask) bool {
-	return slices.ContainsFunc(asks, func(a Ask) bool { return a.N != asks[0].N })
+// someAreFree reports whether some Asks want no token, and others do. One script only looks, or takes
+// of each.
+func someAreFree(asks []Ask) bool {
+	return slices.ContainsFunc(asks, func(a Ask) bool { return (a.N == 0) != (asks[0].N == 0) })
 }
 
 func anyWithoutStore(answers []Answer) bool {
@@ -167,8 +168,11 @@ func (t *together) endAttempts(e *Engine, err error) {
 // their slots.
 func (t *together) joint(e *Engine) *dispatch.Call {
 	var all []bucket.Bucket
+	var each []int64
+	differ := false
 	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: max(1, t.asks[0].N)}
 	for i, c := range t.calls {
+		differ = differ || c.Op.N != op.N
 		op.Charges = min(op.Charges, takeAll(t.asks[i]).Charges)
 		op.Bans, op.Waits = max(op.Bans, c.Op.Bans), max(op.Waits, c.Op.Waits)
 	}
@@ -181,6 +185,7 @@ func (t *together) joint(e *Engine) *dispatch.Call {
 	for part := range parts {
 		for _, single := range t.calls {
 			own := partOf(single.Buckets, part)
+			each = append(each, slices.Repeat([]int64{single.Op.N}, len(own))...)
 			if len(own) > 0 && (len(all) > 0 || single != t.calls[0]) {
 				c.AddKey(single, len(all)) // a copy: single may be used again before c is answered
 			}
@@ -188,6 +193,9 @@ func (t *together) joint(e *Engine) *dispatch.Call {
 		}
 	}
 	c.SetBuckets(all)
+	if differ {
+		c.Op.N, c.Op.Each = 1, each
+	}
 	return c
 }
 
@@ -212,15 +220,15 @@ func partOf(buckets []bucket.Bucket, part int) []bucket.Bucket {
 func (t *together) judge(e *Engine, c *dispatch.Call) {
 	charges, allowed := c.Op.Charges, true
 	for i := range c.Buckets {
-		charges = c.Buckets[i].Fits(c.States[i], charges, c.Op.N)
-		allowed = allowed && c.Buckets[i].Fits(c.States[i], 1, c.Op.N) == 1
+		charges = c.Buckets[i].Fits(c.States[i], charges, c.Op.Tokens(i))
+		allowed = allowed && c.Buckets[i].Fits(c.States[i], 1, c.Op.Tokens(i)) == 1
 	}
 	t.split(c)
 	for i, single := range t.calls {
 		ask, answer, found := t.asks[i], t.answers[i], single.States
 		answer.Decided, answer.Source = true, FromStore
 		answer.Verdict, answer.Statuses = ask.Set.JudgeOf(
-			ask.Scope, found, c.Op.N, charges, allowed, ask.Report, answer.Statuses)
+			ask.Scope, found, single.Op.N, charges, allowed, ask.Report, answer.Statuses)
 		answer.receipt.Fill(c.Sent, found)
 		single.Sent, single.Received = c.Sent, c.Received
 		e.noteBan(single, ask, answer)

@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +68,47 @@ func TestTakeTakesOfEveryAskOrOfNone(t *testing.T) {
 		require.Equal(t, rules.Never, answers[1].RetryAfter)
 		synctest.Wait()
 		require.EqualValues(t, 15, left(t, e, one))
+	})
+}
+
+// TestEachAskHasItsOwnNumberOfTokens, in one script, one after another, and in the process: of all Asks
+// the tokens are taken, or of none, also if an Ask wants none or more than its limit ever holds.
+func TestEachAskHasItsOwnNumberOfTokens(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
+		r := rand.New(rand.NewPCG(1, 2))
+		for round := range 30 {
+			var asks []engine.Ask
+			var room []int64 // of each Ask
+			for i := range 2 + r.IntN(3) {
+				n := 1 + r.Int64N(30)
+				of, err := bucket.New(bucket.Kind(r.IntN(bucket.Kinds)), "k", n, n, 24*3_600_000)
+				require.True(t, err)
+				asks, room = append(asks, ask(fmt.Sprint(round, " ", i), setOf(of))), append(room, n)
+			}
+			for step := range 8 {
+				fits := true
+				for i := range asks {
+					asks[i].N = r.Int64N(8)
+					fits = fits && asks[i].N <= room[i]
+				}
+				answers := make([]engine.Answer, len(asks))
+				require.NoError(t, e.Take(t.Context(), &engine.Request{Asks: asks, Answers: answers}))
+				synctest.Wait()
+				allowed := true
+				for i := range answers {
+					allowed = allowed && (!answers[i].Decided || answers[i].Allowed)
+				}
+				require.Equal(t, fits, allowed, "round %d, step %d: %v of %v", round, step, asks, room)
+				for i := range asks {
+					if fits {
+						room[i] -= asks[i].N
+						require.Equal(t, asks[i].N, answers[i].Granted)
+						require.Equal(t, room[i], answers[i].Remaining)
+					}
+					require.Equal(t, room[i], left(t, e, asks[i]), "round %d, step %d", round, step)
+				}
+			}
+		}
 	})
 }
 
