@@ -44,7 +44,10 @@ type nodes struct {
 }
 
 func newNodes(s *Store, timeout time.Duration) *nodes {
-	n := &nodes{store: s, timeout: timeout, stale: staleConns{timeout: timeout}, dispatchers: map[*redis.Client]*dispatch.Dispatcher{}}
+	n := &nodes{
+		store: s, timeout: timeout, stale: staleConns{timeout: timeout},
+		dispatchers: map[*redis.Client]*dispatch.Dispatcher{},
+	}
 	server, t := dispatch.Server{Addr: fmt.Sprintf("%T", s.rdb)}, n.transport(nil)
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:

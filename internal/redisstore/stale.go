@@ -11,9 +11,14 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// staleGap is how long after the idle connections the next ones are closed. Until then, those that
-// were in use have become idle.
-const staleGap = 100 * time.Millisecond
+const (
+	// staleGap is how long after the idle connections the next ones are closed. Until then, those that
+	// were in use have become idle.
+	staleGap = 100 * time.Millisecond
+	// stalePause is how often a client's connections are closed at most: the server may be the master
+	// still, and answer so for long.
+	stalePause = 500 * time.Millisecond
+)
 
 // staleConns closes the idle connections of a client to a server that is no longer the master, because
 // another server may be at its address now. go-redis closes a connection only if READONLY answers
@@ -21,7 +26,7 @@ const staleGap = 100 * time.Millisecond
 type staleConns struct {
 	timeout    time.Duration
 	background dispatch.Background
-	closing    sync.Map // has a *redis.Client while its connections are closed
+	closed     sync.Map // has a *redis.Client whose connections were closed less than a stalePause ago
 }
 
 // isStale reports whether a reply means that another server may be the master at this address.
@@ -35,14 +40,14 @@ func (s *staleConns) note(rdb *redis.Client, err error) {
 	if rdb == nil || !isStale(err) {
 		return
 	}
-	if _, closing := s.closing.LoadOrStore(rdb, true); closing || !s.background.Begin() {
+	if _, closed := s.closed.LoadOrStore(rdb, true); closed || !s.background.Begin() {
 		return
 	}
+	time.AfterFunc(stalePause, func() { s.closed.Delete(rdb) })
 	go func() {
 		defer s.background.Done()
 		s.closeIdle(rdb)
 		<-time.After(staleGap)
-		s.closing.Delete(rdb)
 		s.closeIdle(rdb)
 	}()
 }
