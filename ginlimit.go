@@ -48,8 +48,8 @@ import (
 //
 // The policy's name is the text of the limit; after [WithKey] it ends in " by key", so that no key
 // is taken for an address. It panics on a bad configuration, with all errors at once. Redis need not
-// be there yet. Each New makes a limiter of its own, with a memory and batches of its own: for several
-// routes, make one with [NewLimiter].
+// be there yet. Each New makes a limiter of its own, with batches and a deny cache of its own: for
+// several routes, make one with [NewLimiter].
 func New(rdb redis.UniversalClient, limit Limit, opts ...LimiterOption) gin.HandlerFunc {
 	l, errs := newRedisLimiter(rdb, opts)
 	cfg, _ := l.defaults.with([]PolicyOption{limit})

@@ -144,7 +144,7 @@ func findSpoof(headers []string, proxy string, clientIP func(*http.Request) stri
 // addressHeaders returns the headers that a context's engine takes addresses from, as requests have them.
 func addressHeaders(context any) []string {
 	headers := remoteIPHeaders(context)
-	if platform := engineField(context, "TrustedPlatform"); platform.Kind() == reflect.String {
+	if platform := engineField(context, "TrustedPlatform"); platform.Kind() == reflect.String && platform.Len() > 0 {
 		headers = append(headers, platform.String())
 	}
 	for i, header := range headers {

@@ -59,8 +59,7 @@ var (
 	memoryTests   = stage{"internal/memory", nil}
 	dispatchTests = stage{"internal/dispatch", []string{"-test.skip", "^TestSimulation$"}}
 	dispatchSim   = stage{"internal/dispatch", []string{"-test.run", "^TestSimulation$", "-seeds", "60"}}
-	leaseTests    = stage{"internal/lease", []string{"-test.skip", "^TestSimulation$|^TestSteps"}}
-	leaseSteps    = stage{"internal/lease", []string{"-test.run", "^TestSteps"}}
+	leaseTests    = stage{"internal/lease", []string{"-test.skip", "^TestSimulation$"}}
 	leaseSim      = stage{"internal/lease", []string{"-test.run", "^TestSimulation$", "-seeds", "150"}}
 	calendarTests = stage{"internal/calendar", nil}
 	fieldTests    = stage{"internal/httpfields", nil}
@@ -114,7 +113,6 @@ var targets = []target{
 	{"internal/clientkey/key.go", []stage{keyTests}},
 	{"internal/clientkey/address.go", []stage{keyTests}},
 	{"internal/clientkey/networks.go", []stage{keyTests}},
-	{"internal/httpfields/accept.go", []stage{fieldTests}},
 	{"internal/httpfields/fields.go", []stage{fieldTests}},
 	{"internal/httpfields/list.go", []stage{fieldTests}},
 	{"internal/httpfields/name.go", []stage{fieldTests}},
@@ -122,7 +120,7 @@ var targets = []target{
 	{"internal/httpfields/problem.go", []stage{fieldTests}},
 	{"internal/fifo/queue.go", []stage{fifoTests}},
 	{"internal/fifo/places.go", []stage{fifoTests}},
-	{"internal/lease/lease.go", []stage{leaseTests, leaseSim, leaseSteps}},
+	{"internal/lease/lease.go", []stage{leaseTests, leaseSim}},
 	{"internal/lease/cache.go", []stage{leaseTests, leaseSim, leases}},
 	{"internal/lease/trip.go", []stage{leaseTests, leaseSim}},
 	{"internal/lease/part.go", []stage{leaseTests, leases}},

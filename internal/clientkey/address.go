@@ -59,9 +59,12 @@ func ReadAddress(text string) (isAddress, isKey bool) {
 	return true, prefix.Bits() == BitsV6 && prefix.Masked().String() == text
 }
 
-// HasPorts reports whether one of the addresses in a list, such as the value of X-Forwarded-For, has a
-// port or brackets.
+// HasPorts reports whether one of the addresses in a list, such as the value of X-Forwarded-For, has
+// a port, or is of IPv6 and has brackets.
 func HasPorts(list string) bool {
+	if !strings.Contains(list, ":") { // most lists are of IPv4 alone
+		return false
+	}
 	for entry := range strings.SplitSeq(list, ",") {
 		if entry != withoutPort(entry) {
 			return true

@@ -57,8 +57,8 @@ func newProber(d *Dispatcher, peek *Call) *prober {
 	}
 }
 
-// run probes until the server is back, or the dispatcher is closed or dropped. The error is the one that has
-// opened the breaker.
+// run probes until the server is back, or the dispatcher is closed or dropped. The error is the one
+// that has opened the breaker.
 func (p *prober) run(err error) {
 	since := time.Now()
 	var counting sync.WaitGroup
@@ -101,8 +101,8 @@ func (p *prober) run(err error) {
 	}
 }
 
-// opened counts that the breaker has opened, and returns the reason. It is not known if the dispatcher
-// is closed meanwhile, which ends the search for it.
+// opened counts that the breaker has opened, and returns the reason. It is not known if the
+// dispatcher is closed meanwhile, which ends the search for it.
 func (p *prober) opened(err error) (text string, known bool) {
 	ctx, cancel := context.WithTimeout(p.life.ctx, p.timeout.span)
 	defer cancel()

@@ -89,11 +89,11 @@ func answers(addr string, pid int, exited <-chan struct{}) bool {
 	})
 }
 
-// BecomesTrue polls a condition for at most 20 s, or until stop.
+// BecomesTrue polls a condition for at most a minute, or until stop.
 func BecomesTrue(stop <-chan struct{}, condition func() bool) bool {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if condition() {
 			return true
 		}

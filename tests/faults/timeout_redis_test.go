@@ -69,7 +69,7 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 							start := time.Now()
 							_, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), limit)
 							assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
-							assert.Less(t, time.Since(start), 5*time.Second, "also on a busy machine")
+							assert.Less(t, time.Since(start), time.Minute, "also on a busy machine")
 						})
 					}
 					all.Wait()
