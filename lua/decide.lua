@@ -131,9 +131,11 @@ if records == withRecords or records == recordsOnly then
     end
   end
 
-  -- noteReset begins a record with a reset.
+  -- noteReset begins a record with a reset. The calls that it voids may have been under a limit whose
+  -- bucket drains more slowly: then the key or its record lasted longer, apart from a block.
   function noteReset(w, h)
     local lasts = w.drain and 2 * ceil(w.limit / w.drain) or w.period
+    if w.drain then lasts = max(lasts, h.ttl, w.left and w.left - w.block or 0) end
     if w.calendar then lasts = lasts + grace end
     call('SET', h.key, format('%d %d 1', lasts, h.drain), 'PX', format('%d', lasts))
   end

@@ -207,6 +207,22 @@ func resetVoidsReservations(t *testing.T, b testkit.Backend) {
 	}
 }
 
+// TestAResetUnderAFasterLimitVoidsReservations: they last for longer than anything under that limit.
+func TestAResetUnderAFasterLimitVoidsReservations(t *testing.T) {
+	slow, fast := ginlimit.PerHour(10), ginlimit.Limit{Rate: 36000, Period: time.Hour, Burst: 5}
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		r, err := b.Limiter.Reserve(t.Context(), "k", 10, slow)
+		require.NoError(t, err)
+		for range 2 {
+			testkit.RequireMade(t, b.Limiter.Reset(t.Context(), "k", fast))
+		}
+		time.Sleep(3 * time.Second)
+		require.Equal(t, 10, testkit.AdmittedNow(t, b.Limiter, "k", slow))
+		require.NoError(t, r.Cancel(t.Context()))
+		require.Zero(t, testkit.AdmittedNow(t, b.Limiter, "k", slow))
+	})
+}
+
 // TestAResetVoidsAReservationUntilItsPeriodEnds: the window after the reset then has as little left as the one before
 // had when the reservation was made.
 func TestAResetVoidsAReservationUntilItsPeriodEnds(t *testing.T) {
