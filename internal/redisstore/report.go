@@ -44,7 +44,7 @@ func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported
 		return reported // the commands may still be written to
 	}
 	for _, c := range commands {
-		s.nodes.noteStale(c.reported[1].(*dispatch.Name), c.Err())
+		s.nodes.noteStale(ctx, c.reported[1].(*dispatch.Name), c.Err())
 		switch err := c.Err(); {
 		case err == nil && c.Cmder.(*redis.IntSliceCmd).Val() != nil:
 			part := reported[c.from : c.from+c.reported[0].(int)]

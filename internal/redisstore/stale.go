@@ -53,10 +53,10 @@ func (s *staleConns) note(rdb *redis.Client, err error) {
 }
 
 // noteStale notes the error of a command to a key's server.
-func (n *nodes) noteStale(key *dispatch.Name, err error) {
+func (n *nodes) noteStale(ctx context.Context, key *dispatch.Name, err error) {
 	rdb, _ := n.store.rdb.(*redis.Client)
 	if n.nodeForKey != nil && isStale(err) {
-		rdb, _ = n.nodeForKey(context.Background(), key.String())
+		rdb, _ = n.nodeForKey(ctx, key.String())
 	}
 	n.stale.note(rdb, err)
 }
