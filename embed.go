@@ -149,6 +149,6 @@ func constants() string {
 		redisstore.Whole) +
 		fmt.Sprintf("local withRecords, recordsOnly, noBans, limitBans = %d, %d, %d, %d\n",
 			bucket.WithRecords, bucket.RecordsOnly, bucket.NoBans, bucket.LimitBans) +
-		fmt.Sprintf("local spans, maxTimes, ever = %d, %d, %d\n",
-			bucket.RecordSpans, bucket.MaxRecordTimes, int64(bucket.MaxAge))
+		fmt.Sprintf("local spans, maxTimes, ever, maxRewritten = %d, %d, %d, %d\n",
+			bucket.RecordSpans, bucket.MaxRecordTimes, int64(bucket.MaxAge), bucket.MaxRewritten)
 }

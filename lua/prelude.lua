@@ -8,6 +8,7 @@
 --   whole        begins a reply that has more than one integer for a calendar period
 --   withRecords, recordsOnly, noBans, limitBans    values of arguments, see decide.lua, guards.lua
 --   spans, maxTimes, ever                          bounds of records, see decide.lua
+--   maxRewritten  the most entries of a sliding window's log that a give-back rewrites
 --   parts, maxFinish, slack, minGone, maxGone, maxWalk    of tenants, see bucket.Shares
 
 local redis, math, string = redis, math, string -- locals are faster than globals
@@ -17,8 +18,9 @@ local format, match = string.format, string.match
 
 -- expiry returns the expiry to set so that a key lasts for some milliseconds, counted from when its
 -- TTL was found; that is 0 if there was no key. Before Redis 7.2 the clock goes on while a script
--- runs.
+-- runs. A key that the script has made anew has no TTL.
 local function expiry(key, found, lasts)
-  if found > 0 then lasts = max(1, lasts - (found - call('PTTL', key))) end
+  local left = found > 0 and call('PTTL', key) or 0
+  if left > 0 then lasts = max(1, lasts - (found - left)) end
   return format('%d', lasts)
 end

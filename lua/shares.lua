@@ -60,23 +60,19 @@ for j = 1, tenants do
 end
 
 -- passShares looks at the tenants whose bound has passed at a level of q parts. Those whose finish
--- has passed are gone. If they are very many, nobody is known.
+-- has passed are gone. If they are many, the next calls look at the others.
 local function passShares(s, q)
   local behind, from, seen, more = {}, '0', 0, true -- behind their finishes, but not their bounds
   local v = (s.sum - q) / s.weights
   while more do
     local to, new = format('%d', floor(v)), 0
     repeat
-      local list = call('ZRANGEBYSCORE', s.bounds, from, to, 'LIMIT', new, 512)
+      local list = call('ZRANGEBYSCORE', s.bounds, from, to, 'LIMIT', new, 128)
       local scores = list[1] and call('HMGET', s.key, unpack(list)) or {}
       for at, name in ipairs(list) do behind[name] = (scores[at] or 0) + 0 end
       new = new + #list
-    until #list < 512 or seen + new > maxGone
+    until #list < 128 or seen + new >= maxGone
     seen, more = seen + new, false
-    if seen > maxGone then
-      s.weights = 0
-      return
-    end
     for name, score in pairs(behind) do
       local finish = floor(score / 1024)
       if finish <= v then
@@ -88,9 +84,10 @@ local function passShares(s, q)
       end
     end
     from = '(' .. to
+    if seen >= maxGone then break end
   end
   for name, score in pairs(behind) do s.raised[name] = floor(score / 1024) end
-  if not next(behind) and not call('ZRANGEBYSCORE', s.bounds, from, '+inf', 'LIMIT', 0, 1)[1] then
+  if seen < maxGone and not next(behind) and not call('ZRANGEBYSCORE', s.bounds, from, '+inf', 'LIMIT', 0, 1)[1] then
     s.weights = 0
   end
 end
@@ -239,12 +236,14 @@ end
 local function writeShares(s, ttl)
   local blocked = s.now and dropBlocks(s)
   if ttl == 0 and not blocked then
-    call('DEL', s.key, s.bounds)
+    call('UNLINK', s.key, s.bounds)
     return
   end
-  if s.void then
-    call('DEL', s.key)
+  if s.void and blocked then
+    call('UNLINK', s.key)
     call('ZREMRANGEBYSCORE', s.bounds, '0', '+inf')
+  elseif s.void then
+    call('UNLINK', s.key, s.bounds)
   elseif s.alone then
     for _, name in ipairs(call('HKEYS', s.key)) do
       if name ~= 't' then call('ZADD', s.bounds, '1', name) end

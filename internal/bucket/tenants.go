@@ -33,9 +33,9 @@ const (
 	Slack = 8
 	// MaxSharedBurst is the largest burst of a bucket that tenants share.
 	MaxSharedBurst = 1 << 24
-	// MinGone is how many tenants of which nothing is left a script's fast path removes at most, and
-	// MaxGone how many a script does. If there are more, it forgets who holds what.
-	MinGone, MaxGone = 32, 8192
+	// MinGone is how many tenants a script's fast path finds at most that have nothing left, and after
+	// MaxGone a script looks for no more: the next ones remove the others.
+	MinGone, MaxGone = 32, 256
 )
 
 // Tenant is one of those that share a limit.
@@ -256,4 +256,4 @@ func (b *Bucket) TenantWait(s State, n int64, next func() (h Holder, own, ok boo
 }
 
 // MaxWalk is how many tenants a store looks at to find when a charge fits.
-const MaxWalk = 1024
+const MaxWalk = 512

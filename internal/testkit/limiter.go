@@ -22,7 +22,9 @@ import (
 )
 
 // Patient lets Redis take as long as a busy machine may, where that must not be what ends a decision.
-func Patient() ginlimit.LimiterOption { return ginlimit.WithTimeout(10 * time.Second) }
+func Patient() ginlimit.LimiterOption { return ginlimit.WithTimeout(patience) }
+
+const patience = 10 * time.Second
 
 // Limiter is a limiter that counts any key under any limits, as what a policy does is tested.
 //

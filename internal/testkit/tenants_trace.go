@@ -39,6 +39,7 @@ func TenantTrace(seed uint64, length int, limits []ginlimit.Limit, most int64, b
 		weights[i] = 1 + r.Int64N(most)
 	}
 	steps := make([]TenantStep, length)
+	elapsed, resets := time.Duration(0), map[int]time.Duration{} // of each tenant, the latest
 	for i := range steps {
 		who := r.IntN(tenants)
 		if r.IntN(3) > 0 {
@@ -61,6 +62,7 @@ func TenantTrace(seed uint64, length int, limits []ginlimit.Limit, most int64, b
 			}
 		}
 		s.Wait = s.Wait.Truncate(time.Millisecond)
+		elapsed += s.Wait
 		switch x := r.IntN(40); {
 		case x < 8:
 			s.N = 1 + r.IntN(max(1, burst/4))
@@ -75,10 +77,13 @@ func TenantTrace(seed uint64, length int, limits []ginlimit.Limit, most int64, b
 		case x < 26:
 			s.Op, s.N = "Settle", 1+r.IntN(max(1, burst/4))
 			s.Actual = r.IntN(2 * s.N)
+			if reset, ok := resets[who]; ok && elapsed-reset <= 2*patience {
+				s.Op = "AllowN" // Redis may not know whether the reset came after it
+			}
 		case x < 27 && blocks && r.IntN(3) == 0:
 			s.Op, s.D = "Block", time.Duration(1+r.Int64N(int64(4*token)))
 		case x < 28 && r.IntN(3) == 0:
-			s.Op = "Reset"
+			s.Op, resets[who] = "Reset", elapsed
 		}
 		steps[i] = s
 	}

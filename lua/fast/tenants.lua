@@ -211,7 +211,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
         renew = void or spare < 0
       end
       if void then
-        call('DEL', key, bounds)
+        call('UNLINK', key, bounds)
         if unnamed then
           new = new or {}
           new[#new + 1], new[#new + 2] = format('%d', unnamed), ':'
@@ -240,7 +240,7 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
     end
 
     -- Find when a charge fits the share of who was denied.
-    local list
+    local list, totals, alls
     for j, at in pairs(denied or {}) do
       local w, f = weight[j], finish[j]
       local holds = at and f and max(0, held[j] * (f - v)) or 0
@@ -258,20 +258,26 @@ if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
             least = first
             call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, spare))
           end
-        end
-        for at = 1, walks and #list or 0 do
-          local weight = list[at] % 1024
-          local other = (list[at] - weight) / 1024
-          if other > v then -- else it has passed
-            local lasts = total - all * other -- the level down to which the same tenants hold something
-            if fits >= lasts then break end
-            if other == f then
-              fits = lasts -- then it holds nothing
-              break
-            end
-            total, all = total - weight * other, all - weight
-            fits = (w * capacity + slack * w - 0.25 - c - h * f + h * total / all) / (w + h / all)
+          totals, alls = {sum}, {weights} -- while the first of the list hold nothing any more
+          for at = 1, #list do
+            local weight = list[at] % 1024
+            local other = (list[at] - weight) / 1024
+            if other <= v then weight = 0 end -- it has passed
+            totals[at + 1], alls[at + 1] = totals[at] - weight * other, alls[at] - weight
           end
+        end
+        local from, to, lasts, other = 1, walks and #list + 1 or 1, nil, nil
+        while from < to do
+          local at = floor((from + to) / 2)
+          total, all, other = totals[at], alls[at], floor(list[at] / 1024)
+          fits = (w * capacity + slack * w - 0.25 - c - h * f + h * total / all) / (w + h / all)
+          lasts = total - all * other -- the level down to which the same tenants hold something
+          if other > v and (other >= f or fits >= lasts) then to = at else from = at + 1 end
+        end
+        if walks then
+          total, all, other = totals[from], alls[from], list[from] and floor(list[from] / 1024)
+          fits = (w * capacity + slack * w - 0.25 - c - h * f + h * total / all) / (w + h / all)
+          if other == f then fits = max(fits, total - all * other) end -- then it holds nothing
         end
         local units = floor(max(0, fits) * cost / parts)
         reply[3 + tenants + j] = max(1, ceil((level - units) / drain))

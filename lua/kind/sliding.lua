@@ -145,19 +145,46 @@ end
 -- mark returns the log's time.
 local function mark(w) return max(0, w.now) end
 
--- giveMarked removes tokens of the entry made at the mark's time. It rewrites the later entries,
--- because their totals fall. If they are too many, it gives nothing back, so that no call takes
--- long.
+-- raiseEarlier removes tokens of entry i, which has own tokens: the totals of the earlier entries rise.
+local function raiseEarlier(w, i, tokens, own)
+  local head = call('LRANGE', w.key, 2 * w.expired + 1, 2 * i - 2)
+  w.used, w.base = w.used - tokens, (w.base + tokens) % wrap
+  i = i - w.expired
+  local last = w.entries - w.expired
+  writeHeader(w) -- before LTRIM, which succeeds where memory is full
+  local header, before = call('LINDEX', w.key, '0'), {}
+  call('LTRIM', w.key, tokens == own and 2 * i + 1 or 2 * i - 1, '-1')
+  for j = #head, 1, -2 do
+    before[#before + 1], before[#before + 2] = format('%d', (head[j] + tokens) % wrap), head[j - 1]
+  end
+  before[#before + 1] = header
+  for j = 1, #before, 100 do call('LPUSH', w.key, unpack(before, j, min(j + 99, #before))) end
+  w.entries = tokens == own and last - 1 or last
+end
+
+-- giveOldest removes the tokens that were taken first.
+local function giveOldest(w, tokens)
+  local i = find(w, 1 + w.expired, function(i) return taken(w, i) > tokens end)
+  w.used, w.base, w.expired = w.used - tokens, (w.base + tokens) % wrap, i - 1
+  writeHeader(w)
+end
+
+-- giveMarked removes tokens of the entry made at the mark's time. It rewrites the later entries, as
+-- their totals fall, or the earlier ones if these are fewer. If both are too many for a call, it
+-- removes the oldest tokens instead: more are then taken for a while, and never fewer.
 local function giveMarked(w, tokens, mark)
   if w.used == 0 then return end
   local i = find(w, 1 + w.expired, function(i) return at(w, i) >= mark end)
-  if at(w, i) ~= mark or w.entries - i > 1000 then return end
+  if at(w, i) ~= mark then return end
   local own = taken(w, i) - (i > 1 + w.expired and taken(w, i - 1) or 0)
   if own <= tokens and own == w.used and w.block == 0 then
     call('DEL', w.key)
     return
   end
   tokens = min(tokens, own)
+  local earlier, later = i - 1 - w.expired, w.entries - i
+  if min(earlier, later) > maxRewritten then return giveOldest(w, tokens) end
+  if earlier < later then return raiseEarlier(w, i, tokens, own) end
   local tail, after = call('LRANGE', w.key, 2 * i - 1, '-1'), {}
   for j = tokens == own and 3 or 1, #tail, 2 do
     after[#after + 1], after[#after + 2] = tail[j], format('%d', (tail[j + 1] - tokens) % wrap)

@@ -174,3 +174,25 @@ func TestASmallBurstIsLoggedOnce(t *testing.T) {
 		require.Regexp(t, `name=costly limit=64/h burst=64 want=324`, log.String())
 	})
 }
+
+// TestWhatTenantsHoldOutlivesABlock that ends before the bucket is full: the key of the bounds is then made anew.
+func TestWhatTenantsHoldOutlivesABlock(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		limit := ginlimit.Limit{Rate: 64, Period: 64 * time.Second, Burst: 64}
+		p := testkit.NewPolicy(t, b.Limiter, "p", limit, ginlimit.WithShares(unusedTenant))
+		a := p.Share("a", 1)
+		take := func(most int) {
+			t.Helper()
+			r, err := a.AllowUpTo(t.Context(), "k", 64)
+			require.NoError(t, err)
+			require.LessOrEqual(t, r.Granted, most)
+		}
+		take(32)
+		testkit.RequireMade(t, a.Block(t.Context(), "k", time.Second))
+		testkit.RequireMade(t, a.Refund(t.Context(), "k", 32))
+		time.Sleep(1500 * time.Millisecond)
+		take(32)
+		time.Sleep(1700 * time.Millisecond)
+		take(2) // it holds half of all
+	})
+}

@@ -270,6 +270,39 @@ func TestTenantsWhoseFinishHasPassedAreRemoved(t *testing.T) {
 	}
 }
 
+// TestACallRemovesFewTenants of very many that have nothing left at once, so that no call holds Redis up. It forgets
+// nobody who holds something.
+func TestACallRemovesFewTenants(t *testing.T) {
+	t.Parallel()
+	script, err := testkit.ScriptOfShares(ginlimit.PerHour(5))
+	require.NoError(t, err)
+	limit, ok := bucket.New(bucket.Token, "b", 1000, 100_000, 60_000)
+	require.True(t, ok)
+	heavy := []bucket.Tenant{{Name: ":heavy", Weight: 1}}
+	for _, source := range []string{script.Source, generalPath(t, script.Source)} {
+		s := newSharedScript(t, source, limit)
+		s.take(t, 20_000, heavy, []run{{0, 1}})
+		for i := range 32 {
+			var tenants []bucket.Tenant
+			var runs []run
+			for j := range 64 {
+				tenants, runs = append(tenants, bucket.Tenant{Name: fmt.Sprint(":", i, " ", j), Weight: 1}), append(runs, run{j, 1})
+			}
+			s.take(t, 1, tenants, runs)
+		}
+		s.advance(3 * time.Minute)
+		known := func() int64 { return s.rdb.HLen(t.Context(), "{k}:b:tenants:held").Val() }
+		for left, calls := known(), 0; left > 2; calls++ {
+			s.holds(t, heavy)
+			require.LessOrEqual(t, left-known(), int64(400))
+			require.Less(t, calls, 16)
+			left = known()
+		}
+		held := s.holds(t, heavy)
+		require.InDelta(t, held[1], held[0]*float64(limit.Cost), float64(limit.Cost), "all that is taken is of the heavy one")
+	}
+}
+
 // TestTenantAloneInABucketChargedWithoutShares holds nothing once it has flowed back, though the bucket is not full.
 func TestTenantAloneInABucketChargedWithoutShares(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -309,6 +310,9 @@ func TestScriptsOfWindowsRewriteLogs(t *testing.T) {
 				_, err := s.try(t, faultCall{"return", n, 0, e.at}, "k")
 				require.NoError(t, err)
 				want := takenLog{l.base, slices.Clone(l.entries)}
+				if i < len(l.entries)-1-i { // the totals of the earlier ones rise
+					want.base += min(n, e.tokens)
+				}
 				if want.entries[i].tokens -= n; want.entries[i].tokens <= 0 {
 					want.entries = slices.Delete(want.entries, i, i+1)
 				}
@@ -318,29 +322,35 @@ func TestScriptsOfWindowsRewriteLogs(t *testing.T) {
 	})
 }
 
-// TestScriptsOfWindowsRewriteAThousandEntries of a log to give back what was taken before them, and no more.
-func TestScriptsOfWindowsRewriteAThousandEntries(t *testing.T) {
+// TestScriptsOfWindowsRewriteFewEntries of a log to give back what was taken before or after them, or none if there are
+// more on both sides.
+func TestScriptsOfWindowsRewriteFewEntries(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.Limit{Rate: 3000, Period: 2 * time.Second})
-	const entries = 1002               // of 2 tokens, in a millisecond each
-	list := func(returned int) []any { // from one of them, or -1
-		total, list := 0, []any{""}
+	const entries = 2*bucket.MaxRewritten + 3 // of 2 tokens, in a millisecond each
+	// list has entries of which those up to one have a more in their totals, and those from there on b less.
+	list := func(base, until, a, b int) []any {
+		list := []any{fmt.Sprint(base, 2*entries-b, entries-1+2000)}
 		for i := range entries {
-			if total += 2; i == returned {
-				total--
+			if i < until {
+				list = append(list, i, 2*i+2+a)
+			} else {
+				list = append(list, i, 2*i+2-b)
 			}
-			list = append(list, i, total)
 		}
-		list[0] = fmt.Sprint(0, total, entries-1+2000)
 		return list
 	}
-	for at, want := range map[int][]any{entries - 1: list(entries - 1), 1: list(1), 0: list(-1)} {
+	for at, want := range map[int][]any{
+		entries - 1: list(0, entries-1, 0, 1), bucket.MaxRewritten + 2: list(0, bucket.MaxRewritten+2, 0, 1),
+		bucket.MaxRewritten + 1: list(1, 0, 0, 0), bucket.MaxRewritten: list(1, bucket.MaxRewritten, 1, 0),
+		0: list(1, 0, 0, 0),
+	} {
 		require.NoError(t, s.rdb.Del(t.Context(), "k").Err())
-		require.NoError(t, s.rdb.RPush(t.Context(), "k", list(-1)...).Err())
+		require.NoError(t, s.rdb.RPush(t.Context(), "k", list(0, 0, 0, 0)...).Err())
 		require.NoError(t, s.rdb.PExpire(t.Context(), "k", 2*time.Second).Err())
 		_, err := s.try(t, faultCall{"return", 1, 0, at}, "k")
 		require.NoError(t, err)
-		require.Equal(t, fmt.Sprint(want, 2*time.Second), s.state(t, "k"), "entry %d", at)
+		require.True(t, fmt.Sprint(want, 2*time.Second) == s.state(t, "k"), "entry %d", at)
 	}
 }
 
