@@ -73,7 +73,7 @@ func TestEnginesCountEachOther(t *testing.T) {
 			require.Equal(t, want, all[i].Stats().Replicas)
 		}
 		require.Equal(t, 1, other.Stats().Replicas)
-		time.Sleep(time.Hour)
+		time.Sleep(10 * replicaRenewal)
 		require.Equal(t, 3, all[0].Stats().Replicas)
 	})
 }

@@ -38,7 +38,7 @@ func newProcessPlan(seed uint64) *plan {
 // TestProcessSimulation has the processes' callers ask side by side. While Redis is away each process
 // decides by its part of the limit.
 func TestProcessSimulation(t *testing.T) {
-	onSeeds(t, 4, func(t *testing.T, seed uint64) (l *ledger) {
+	onSeeds(t, 2, func(t *testing.T, seed uint64) (l *ledger) {
 		plan := newProcessPlan(seed)
 		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 			var limiters []*ginlimit.Limiter

@@ -129,7 +129,7 @@ func besideGreedy(r rule, greedy, perBusy int, d time.Duration) (tries, denied i
 // TestTable prints the table of docs/fair.md: how often a light tenant is denied beside greedy ones, by
 // the burst for each busy tenant, and by the rule.
 func TestTable(t *testing.T) {
-	d, greedy, perBusy := 30*time.Second, []int{3}, []int{16}
+	d, greedy, perBusy := 10*time.Second, []int{3}, []int{16}
 	if *write != "" {
 		d, greedy, perBusy = 5*time.Minute, []int{1, 3, 7, 15}, []int{2, 4, 8, 16, 32}
 	}

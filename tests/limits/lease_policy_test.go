@@ -223,7 +223,7 @@ func TestAnyLeaseAdmitsNoMore(t *testing.T) {
 						require.NoError(t, err)
 						admitted.add(t, r.Granted)
 					}
-					for i := range 4 {
+					for i := range 1 + testkit.Steps(4) {
 						for j := range 20 {
 							take(j/3, 1)
 							b.Advance(time.Duration(j%3) * time.Millisecond)

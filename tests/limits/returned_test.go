@@ -30,7 +30,7 @@ func TestReturnedTokensEqualModel(t *testing.T) {
 			})
 			t.Run(fmt.Sprintf("%s, seed %d, local", a, seed), func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { followReturns(t, testkit.LocalEngine(t, a), seed, testkit.Steps(20_000)) })
+				synctest.Test(t, func(t *testing.T) { followReturns(t, testkit.LocalEngine(t, a), seed, testkit.Steps(8000)) })
 			})
 		}
 	}

@@ -326,7 +326,7 @@ func TestSlotSimulation(t *testing.T) {
 	requireSimSockets(t)
 	first, count := max(1, *simSeed), *simSeeds
 	if count == 0 {
-		count = 10
+		count = 6
 		if testkit.RaceDetector {
 			count = 4
 		}
