@@ -195,23 +195,17 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 	return rows
 }
 
-// nameFields names the limits of a set in the header fields: by the given name, followed by the
-// limit's period if there are several, or by the limit's own text if the given name is "".
-// No limit gets a name that is taken.
-func (s *limitSet) nameFields(name string, taken []string) {
+// nameFields names the limits of a set in the header fields: by the set's name, followed by the
+// limit's period if there are several. No limit gets a name that is taken.
+func (s *limitSet) nameFields(taken []string) {
 	several := len(s.given) > 1
 	if s.slots > 0 { // they have a name of their own
 		several = len(s.given) > 2
 	}
-	if name != "" {
-		name = httpfields.Name(name)
-	}
+	name := httpfields.Name(s.name)
 	add := func(l Limit, quota int64, window time.Duration, detail string) {
 		own := name
-		switch {
-		case own == "":
-			own = httpfields.Name(l.String())
-		case several:
+		if several {
 			own += "-" + httpfields.Name(l.per())
 		}
 		own = httpfields.FreeName(own, taken)

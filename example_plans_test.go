@@ -129,7 +129,7 @@ func ExampleWithKey() {
 	byUser := func(c *gin.Context) (string, error) {
 		return c.GetHeader("X-User-Id"), nil // set by the proxy that logs users in
 	}
-	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(5), ginlimit.WithKey(byUser)))
+	router.Use(ginlimit.New(rdb, "all", ginlimit.PerMinute(5), ginlimit.WithKey(byUser)))
 	router.GET("/", ok)
 	request(router, "GET", "/", "203.0.113.7", "X-User-Id", "ada")
 	request(router, "GET", "/", "198.51.100.1", "X-User-Id", "ada")
@@ -183,7 +183,7 @@ func ExampleByClientIP_forged() {
 	rdb, stop := exampleRedis()
 	defer stop()
 	router := gin.New() // trusts every proxy
-	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(5)))
+	router.Use(ginlimit.New(rdb, "all", ginlimit.PerMinute(5)))
 	router.GET("/", ok)
 	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.1")
 	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.2")
@@ -231,7 +231,7 @@ func ExampleByAll() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/:tenant", ginlimit.New(rdb, ginlimit.PerMinute(2),
+	router.GET("/:tenant", ginlimit.New(rdb, "all", ginlimit.PerMinute(2),
 		ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByParam("tenant"), ginlimit.ByHeader("X-User")))), ok)
 	request(router, "GET", "/a", "203.0.113.7", "X-User", "1")
 	request(router, "GET", "/a", "203.0.113.7", "X-User", "2")
@@ -250,7 +250,7 @@ func ExampleByClientIPPrefix() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))), ok)
+	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))), ok)
 
 	for _, address := range []string{"203.0.113.7", "203.0.113.8", "203.0.113.9", "198.51.100.1"} {
 		request(router, "GET", "/", address)

@@ -31,7 +31,7 @@ func ExampleNew() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(2)))
+	router.Use(ginlimit.New(rdb, "all", ginlimit.PerMinute(2)))
 	router.GET("/", ok)
 
 	for range 3 {
@@ -80,7 +80,7 @@ func ExampleWithRefund() {
 	}
 
 	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") } // whatever the status is
-	router.POST("/login", ginlimit.New(rdb, ginlimit.Limit{Rate: 2, Period: 15 * time.Minute},
+	router.POST("/login", ginlimit.New(rdb, "login", ginlimit.Limit{Rate: 2, Period: 15 * time.Minute},
 		ginlimit.WithRefund(succeeded)), logIn) // so that only failures count
 	request(router, "POST", "/login?password=right", "203.0.113.7")
 	request(router, "POST", "/login?password=wrong", "203.0.113.7")
@@ -229,7 +229,7 @@ func ExampleWithCost() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/search", ginlimit.New(rdb, ginlimit.PerMinute(100), ginlimit.WithCost(func(c *gin.Context) int {
+	router.GET("/search", ginlimit.New(rdb, "search", ginlimit.PerMinute(100), ginlimit.WithCost(func(c *gin.Context) int {
 		if c.Query("deep") != "" {
 			return 10
 		}
@@ -247,7 +247,7 @@ func ExampleWithAllowList() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(1),
+	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(1),
 		ginlimit.WithAllowList(netip.MustParsePrefix("10.0.0.0/8")),
 		ginlimit.WithDenyList(netip.MustParsePrefix("192.0.2.0/24"))), ok)
 
@@ -268,7 +268,7 @@ func ExampleWithDeniedHandler() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(1),
+	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(1),
 		ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
 			c.JSON(c.Writer.Status(), gin.H{"error": "slow down", "seconds": int(math.Ceil(r.RetryAfter.Seconds()))})
 		})), func(c *gin.Context) { c.String(http.StatusOK, "served") })
@@ -289,7 +289,7 @@ func ExampleWithErrorHandler() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
+	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
 		ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
 			if errors.Is(err, ginlimit.ErrNoKey) {
 				return // unlimited
@@ -337,7 +337,7 @@ func ExampleFromContext() {
 			fmt.Println(c.Request.URL.Path, c.Writer.Status(), r.Allowed, r.Limit, r.Remaining, r.Source)
 		}
 	})
-	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(1)), ok)
+	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(1)), ok)
 
 	for range 2 {
 		router.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
@@ -352,7 +352,7 @@ func ExampleWithSkip() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(1),
+	router.Use(ginlimit.New(rdb, "all", ginlimit.PerMinute(1),
 		ginlimit.WithSkip(func(c *gin.Context) bool { return c.Request.URL.Path == "/health" })))
 	router.GET("/", ok)
 	router.GET("/health", ok)
@@ -384,7 +384,7 @@ func ExampleByAny() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", ginlimit.New(rdb, ginlimit.PerMinute(2),
+	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(2),
 		ginlimit.WithKey(ginlimit.ByAny(ginlimit.ByHeader("X-Api-Key"), ginlimit.ByClientIP))), ok)
 	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
 	request(router, "GET", "/", "198.51.100.1", "X-Api-Key", "a")

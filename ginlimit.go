@@ -1,6 +1,6 @@
 // Package ginlimit limits the rate of requests to a Gin application, counted in Redis.
 //
-//	router.Use(ginlimit.New(rdb, ginlimit.PerMinute(100)))
+//	router.Use(ginlimit.New(rdb, "all", ginlimit.PerMinute(100)))
 //
 // gives every client address a token bucket in Redis, shared by all processes of the application.
 // One atomic script decides, in one round trip. A denied request is answered 429 and consumes
@@ -43,31 +43,15 @@ import (
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
-// New returns middleware that limits every client to limit: [NewLimiter] and [Limiter.Handler] in
-// one.
+// New returns middleware that limits requests: [NewLimiter] and [Limiter.Handler] in one.
 //
-// The policy's name is the text of the limit; after [WithKey] it ends in " by key", so that no key
-// is taken for an address. It panics on a bad configuration, with all errors at once. Redis need not
-// be there yet. Each New makes a limiter of its own, with batches and a deny cache of its own: for
-// several routes, make one with [NewLimiter].
-func New(rdb redis.UniversalClient, limit Limit, opts ...LimiterOption) gin.HandlerFunc {
-	l, errs := newRedisLimiter(rdb, opts)
-	cfg, _ := l.defaults.with([]PolicyOption{limit})
-	cfg.used = append(cfg.used, l.defaults.used...)
-	if limit.Burst == limit.Rate {
-		limit.Burst = 0
-	}
-	name := limit.String()
-	if cfg.keyed {
-		name += " by key"
-	}
-	cfg.require(l.defaults.limitFunc == nil, "WithLimitFunc: New counts by its limit alone; make a policy of a Limiter")
-	more := cfg.errs
-	p, err := l.policy(cfg, name, "")
-	if err := errors.Join(append(append(errs, more...), err)...); err != nil {
-		panic(err)
-	}
-	if err := p.publish(); err != nil {
+// Its limiter has the defaults. It panics on a bad configuration, with all errors at once. Redis need
+// not be there yet. Each New makes a limiter of its own, with batches and a deny cache of its own: for
+// several routes, or for an option of the limiter such as [WithTimeout], make one with [NewLimiter].
+func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.HandlerFunc {
+	l, errs := newRedisLimiter(rdb, nil)
+	p, err := l.Policy(name, opts...)
+	if err := errors.Join(append(errs, err)...); err != nil {
 		panic(err)
 	}
 	return p.Handler()
@@ -157,7 +141,7 @@ func (l *Limiter) orErrors(errs []error) (*Limiter, error) {
 	if cfg.queue > 0 { // its policies have something to wait for
 		cfg.limits = append(cfg.limits, InFlight(1))
 	}
-	_, err := l.policy(cfg, "default", "")
+	_, err := l.policy(cfg, "default")
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func (p *Policy) newIdentities() ([]identity, error) {
 		names[p.name+slotsSuffix] = true
 	}
 	for _, option := range p.config.identities {
-		set, err := p.newLimits(option.name, option.name, option.limits, taken, 0)
+		set, err := p.newLimits(option.name, option.limits, taken, 0)
 		if names[option.name] || set.slots > 0 && names[option.name+slotsSuffix] {
 			errs = append(errs, invalid("WithIdentity(%q): there is another of that name", option.name))
 		}

@@ -44,7 +44,6 @@ type policyState struct {
 	config
 	limiter    *Limiter
 	name       string // as events, results and keys have it
-	fieldName  string // as header fields have it; "" is the limits' own text
 	prefix     string // of the keys of its clients
 	limits     *limitSet
 	identities []identity
@@ -81,7 +80,7 @@ func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 	if name == "" {
 		errs = append(errs, invalid("the policy has no name"))
 	}
-	p, err := l.policy(cfg, name, name)
+	p, err := l.policy(cfg, name)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}
@@ -92,9 +91,9 @@ func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 }
 
 // policy returns a policy, and all faults in it. Other policies do not know of it yet.
-func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
+func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 	p := &Policy{policyState: &policyState{
-		config: cfg, limiter: l, name: name, fieldName: fieldName,
+		config: cfg, limiter: l, name: name,
 	}}
 	p.prefix = p.prefixOf(name)
 	own := func(option string) bool { return slices.Contains(cfg.used, option) }
@@ -109,7 +108,7 @@ func (l *Limiter) policy(cfg config, name, fieldName string) (*Policy, error) {
 	if p.limitFunc != nil { // it returns all but the slots
 		limits = append(slices.Clone(limits), Unlimited())
 	}
-	p.limits, err = p.newLimits(name, fieldName, limits, nil, cfg.floor)
+	p.limits, err = p.newLimits(name, limits, nil, cfg.floor)
 	errs = append(errs, err)
 	if slices.ContainsFunc(limits, func(l Limit) bool { return l.Algorithm == SlidingWindow }) {
 		require(p.lease == 0 || !own("WithLease"),
@@ -207,13 +206,13 @@ func wrapped(option string, err error) error {
 	return invalid("%s: %v", option, err)
 }
 
-// newLimits returns limits under the name of a policy or an identity. In the header fields they
-// have the field name, and no name that is taken.
-func (p *Policy) newLimits(name, fieldName string, limits []Limit, taken []string, floor int) (*limitSet, error) {
+// newLimits returns limits under the name of a policy or an identity. In the header fields they have
+// no name that is taken.
+func (p *Policy) newLimits(name string, limits []Limit, taken []string, floor int) (*limitSet, error) {
 	s, err := newLimitSet(limits)
 	s.name = name
 	s.leave(floor)
-	s.nameFields(fieldName, taken)
+	s.nameFields(taken)
 	return s, err
 }
 
@@ -233,7 +232,7 @@ func (p *Policy) guard(s *limitSet, taken []string) {
 		if i := s.rules.AllowLeases(p.lease); i >= 0 {
 			s.prohibit(i)
 			s.fields = nil
-			s.nameFields(p.fieldName, taken)
+			s.nameFields(taken)
 		}
 	}
 	s.rules.KeepShare()
@@ -272,7 +271,7 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 	for i := range p.identities {
 		taken = append(taken, p.identities[i].limits.fieldNames()...)
 	}
-	fresh, err := p.newLimits(p.name, p.fieldName, limits, taken, p.floor)
+	fresh, err := p.newLimits(p.name, limits, taken, p.floor)
 	if p.shares != nil {
 		err = errors.Join(err, checkShared(limits))
 	}

@@ -21,11 +21,15 @@ func Serve(handlers ...gin.HandlerFunc) *gin.Engine {
 	return r
 }
 
-// Middleware is [ginlimit.New] with the patience of a busy machine, and no decision that Redis has not made.
+// Middleware is a handler of a limiter of its own, named by its limit, with the patience of a busy machine,
+// and no decision that Redis has not made.
 func Middleware(rdb redis.UniversalClient, limit ginlimit.Limit, opts ...ginlimit.LimiterOption) gin.HandlerFunc {
-	return ginlimit.New(rdb, limit,
-		append([]ginlimit.LimiterOption{
-			Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithReplicas(1)}, opts...)...)
+	l, err := ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
+		Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithReplicas(1)}, opts...)...)
+	if err != nil {
+		panic(err)
+	}
+	return l.Handler(limit.String(), limit)
 }
 
 // Get sends a GET request that the functions have edited.

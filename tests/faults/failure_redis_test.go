@@ -85,8 +85,9 @@ func TestApplicationStartsWithoutRedis(t *testing.T) {
 	t.Parallel()
 	addr := "127.0.0.1:" + testkit.FreePort(t)
 	var log testkit.Buffer
-	r := testkit.Serve(ginlimit.New(testkit.Connect(t, addr), ginlimit.PerDay(2),
-		ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+	l, err := ginlimit.NewLimiter(testkit.Connect(t, addr), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	require.NoError(t, err)
+	r := testkit.Serve(l.Handler("all", ginlimit.PerDay(2)))
 	for _, code := range []int{200, 200, 429, 429} {
 		rec := testkit.Get(r, "/")
 		require.Equal(t, code, rec.Code)

@@ -33,8 +33,10 @@ func TestLimitersOfAProcessCountOnce(t *testing.T) {
 	require.NoError(t, r.SetTrustedProxies(nil))
 	rates := []int{100, 100, 100, 101, 102}
 	for i, rate := range rates { // each has a client of its own
-		r.GET(fmt.Sprint("/", i), ginlimit.New(testkit.Connect(t, addr), ginlimit.PerDay(rate), testkit.Patient(),
-			ginlimit.WithLogger(slog.New(slog.DiscardHandler))), testkit.OK)
+		l, err := ginlimit.NewLimiter(testkit.Connect(t, addr), testkit.Patient(),
+			ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+		require.NoError(t, err)
+		r.GET(fmt.Sprint("/", i), l.Handler(fmt.Sprint(rate, " a day"), ginlimit.PerDay(rate)), testkit.OK)
 	}
 	admitted := func(route, n int) (all int) {
 		for range n {

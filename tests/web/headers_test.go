@@ -68,7 +68,7 @@ func TestEveryHandlersFieldsAreThere(t *testing.T) {
 func TestDegradedHeaderOfAnyHandler(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	lost := ginlimit.New(testkit.Unreachable(t), ginlimit.PerMinute(1000))
+	lost := ginlimit.New(testkit.Unreachable(t), "lost", ginlimit.PerMinute(1000))
 	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2)), lost), "/")
 	assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
 	assert.Equal(t, "1", rec.Header().Get("X-RateLimit-Remaining"))

@@ -66,8 +66,8 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 		assert.ErrorContains(t, err, fault)
 	}
 
-	text := testkit.PanicText(t, func() { ginlimit.New(nil, ginlimit.Limit{}, bad...) })
-	for _, fault := range append(faults, "client is nil", "zero Limit") {
+	text := testkit.PanicText(t, func() { ginlimit.New(nil, "", ginlimit.Limit{}, ginlimit.WithKey(nil), nil) })
+	for _, fault := range []string{"client is nil", "the policy has no name", "zero Limit", "WithKey", "option 3 is nil"} {
 		assert.Contains(t, text, fault)
 	}
 	for line := range strings.Lines(text) {

@@ -60,7 +60,7 @@ func TestDefaultsThatDoNotFitAPolicyAreForOthers(t *testing.T) {
 	require.ErrorContains(t, errorOf(l.Policy("own", ginlimit.Unlimited(), queue)), "there is nothing to wait for")
 	require.ErrorContains(t, errorOf(l.Policy("own", sliding, lease)), "a SlidingWindow has no leases")
 	require.PanicsWithError(t, "ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used",
-		func() { ginlimit.New(rdb, sliding, lease) })
+		func() { ginlimit.New(rdb, "all", sliding, lease) })
 }
 
 // TestByValueReadsNamedTypes: an application's own types of strings and integers are keys.

@@ -231,38 +231,6 @@ func TestClientsOfOneServerShareBuckets(t *testing.T) {
 	}
 }
 
-// TestNewIsNamedByItsLimit: equal limits share buckets, but none with keys of another kind.
-func TestNewIsNamedByItsLimit(t *testing.T) {
-	t.Parallel()
-	minute := ginlimit.PerMinute(5)
-	byUser := ginlimit.WithKey(ginlimit.ByHeader("X-User"))
-	for name, row := range map[string]struct {
-		limit ginlimit.Limit
-		opts  []ginlimit.LimiterOption
-		key   string // the only one in Redis, or a further one
-		left  string
-	}{
-		"the same limit": {minute, nil, "ginlimit:{5/m|192.0.2.1}:m", "3"},
-		"another text":   {minute.WithBurst(5), nil, "ginlimit:{5/m|192.0.2.1}:m", "3"},
-		"another burst":  {minute.WithBurst(6), nil, `ginlimit:{5/m burst 6|192.0.2.1}:m`, "5"},
-		"another rate":   {ginlimit.PerMinute(6), nil, "ginlimit:{6/m|192.0.2.1}:m", "5"},
-		"another period": {ginlimit.PerHour(5), nil, "ginlimit:{5/h|192.0.2.1}:h", "4"},
-		"another algorithm": {minute.WithAlgorithm(ginlimit.FixedWindow), nil,
-			"ginlimit:{5/m fixed-window|192.0.2.1}:m:fixed", "4"},
-		"another key": {minute, []ginlimit.LimiterOption{byUser}, "ginlimit:{5/m by key|192.0.2.1}:m", "4"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb, _ := testkit.NewMiniredis(t)
-			testkit.Get(testkit.Serve(testkit.Middleware(rdb, minute)), "/")
-			r := testkit.Serve(testkit.Middleware(rdb, row.limit, row.opts...))
-			// A client sends another one's address as its key.
-			require.Equal(t, row.left, testkit.Remaining(testkit.Get(r, "/", testkit.User("192.0.2.1"))))
-			require.Contains(t, rdb.Keys(t.Context(), "*").Val(), row.key)
-		})
-	}
-}
-
 // TestAPolicyInTheCallbackOfAnother decides before that one, and the denial of either is answered.
 func TestAPolicyInTheCallbackOfAnother(t *testing.T) {
 	t.Parallel()

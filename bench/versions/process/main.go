@@ -57,7 +57,7 @@ func serve(addr string, in io.Reader, out io.Writer) error {
 			return err
 		}
 		rdb := redis.NewClient(&redis.Options{Addr: addr}) // as in the quickstart
-		engine.GET("/", ginlimit.New(rdb, limit), func(c *gin.Context) { c.Status(http.StatusOK) })
+		engine.GET("/", ginlimit.New(rdb, "all", limit), func(c *gin.Context) { c.Status(http.StatusOK) })
 		engines[denied] = engine
 	}
 	for rounds := json.NewDecoder(in); ; {
