@@ -114,14 +114,14 @@ local function writeTurns(turns, stop)
   else
     table.remove(turns.list, turns.place)
   end
-  local text, ends = '', 0
-  for _, entry in ipairs(turns.list) do
-    text, ends = text .. format(' %s %d', entry[1], entry[2]), max(ends, entry[2])
+  local text, ends = {}, 0
+  for i, entry in ipairs(turns.list) do
+    text[i], ends = format(' %s %d', entry[1], entry[2]), max(ends, entry[2])
   end
   if ends == 0 then
     call('DEL', turns.key)
   else -- where memory is full, the order is lost
-    try('SET', turns.key, format('%d', ends) .. text, 'PX', expiry(turns.key, turns.ttl, ends - turns.now))
+    try('SET', turns.key, format('%d', ends) .. table.concat(text), 'PX', expiry(turns.key, turns.ttl, ends - turns.now))
   end
 end
 
