@@ -277,8 +277,8 @@ for i, w in ipairs(all) do
   elseif verb == 'block' then
     m.block(w, n)
   else
-    call('DEL', w.key) -- before the record: then it can be written where memory is full
-    if h and (w.used > 0 or h.ttl > 0) then noteReset(w, h) end
+    call('DEL', w.key) -- before the record: then Redis lets it be written where memory is full
+    if h and (w.used > 0 or h.ttl > 0) then pcall(noteReset, w, h) end
   end
   if m.mark then reply[at + 4] = m.mark(w) end
   if m.expire then m.expire(w) end

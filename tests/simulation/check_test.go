@@ -361,14 +361,15 @@ func (s *simulation) foundWhole(a *simAnswer) bool {
 			continue
 		}
 		if a.op == "AllowUpTo" {
-			if e.charges == charges && !e.used[0] && (s.isTold(a, e.together, e.periods) || s.isHeld(a, e.together, e.periods)) {
+			told := e.together
+			if e.charges == charges && !e.used[0] && (s.isTold(e.withoutAhead(a, told), told, e.periods) || s.isHeld(a, told, e.periods)) {
 				e.used[0] = true
 				return true
 			}
 			continue
 		}
 		for i, r := range e.single[:min(int64(len(e.single)), max(1, e.charges))] {
-			if !e.used[i] && (s.isTold(a, r, e.periods) || s.isHeld(a, r, e.periods)) {
+			if !e.used[i] && (s.isTold(e.withoutAhead(a, r), r, e.periods) || s.isHeld(a, r, e.periods)) {
 				e.used[i] = true
 				return true
 			}

@@ -89,6 +89,22 @@ func afterSome(e *simExecution, r ginlimit.Result) bool {
 	return false
 }
 
+// withoutAhead returns an answer with the ResetAfter of its own charge, if it has that of the tokens that
+// were taken ahead with it.
+func (e *simExecution) withoutAhead(a *simAnswer, own []simTold) *simAnswer {
+	if e.ahead == 0 || !a.result.Allowed {
+		return a
+	}
+	for i, last := range e.single[len(e.single)-1] {
+		if last.Limit == a.result.Limit && last.ResetAfter == a.result.ResetAfter {
+			alone := *a
+			alone.result.ResetAfter = own[i].ResetAfter
+			return &alone
+		}
+	}
+	return a
+}
+
 func results(told []simTold) (all []ginlimit.Result) {
 	for _, t := range told {
 		all = append(all, t.Result)
