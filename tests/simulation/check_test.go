@@ -362,7 +362,8 @@ func (s *simulation) foundWhole(a *simAnswer) bool {
 		}
 		if a.op == "AllowUpTo" {
 			told := e.together
-			if e.charges == charges && !e.used[0] && (s.isTold(e.withoutAhead(a, told), told, e.periods) || s.isHeld(a, told, e.periods)) {
+			if e.charges == charges && !e.used[0] &&
+				(s.isTold(e.withoutAhead(a, told), told, e.periods) || s.isHeld(a, told, e.periods)) {
 				e.used[0] = true
 				return true
 			}
