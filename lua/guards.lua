@@ -91,8 +91,10 @@ local function readTurns(key)
   local turns = {key = key, ttl = 0, now = 0, list = {}}
   local value = call('GET', key)
   local ttl = value and call('PTTL', key) or 0
-  if ttl > 0 then
-    turns.ttl, turns.now = ttl, match(value, '^%d+') - ttl
+  if ttl > 0 then turns.ttl, turns.now = ttl, match(value, '^%d+') - ttl end
+  if turns.now < 0 then -- Redis' clock was set back: the order is lost
+    turns.now = 0
+  elseif ttl > 0 then
     for name, stop in gmatch(value, ' (%S+) (%d+)') do
       if stop - turns.now > 0 then
         turns.list[#turns.list + 1] = {name, stop + 0}

@@ -36,6 +36,10 @@ local function readSlots(key, process, ended, held, value)
   if not value then return s end
   local ttl = call('PTTL', key)
   if ttl == -1 then error('the key has no expiry, so it has no slots') end
+  if ttl > life + 0 then -- Redis' clock was set back: no report is valid for longer
+    ttl = life + 0
+    try('SET', key, value, 'PX', life)
+  end
   local ends, first, total, from = match(value, '^(%d+) (%d+) (%d+)()')
   local known, kept, all, later
   if not ends then -- a single process
@@ -113,7 +117,7 @@ local function writeSlots(key, process, s, doubt)
       sub(s.list, s.from, s.to) .. sub(s.list, s.after) .. own, 'PX', expiry(key, s.ttl, life))
   elseif not alone then
     call('SET', key, format('%s %d %d', s.ends, s.first, s.others) ..
-      sub(s.list, s.from, s.to) .. sub(s.list, s.after), 'KEEPTTL')
+      sub(s.list, s.from, s.to) .. sub(s.list, s.after), 'PX', expiry(key, s.ttl, s.ttl))
   elseif s.ends then
     call('DEL', key)
   end
