@@ -38,13 +38,6 @@ func (b *bans) note(hash uint64, d time.Duration) {
 	b.ends[hash] = now.Add(d)
 }
 
-// left returns for how long a client is known to be banned.
-func (b *bans) left(hash uint64) time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return max(0, time.Until(b.ends[hash]))
-}
-
 // len returns how many bans last.
 func (b *bans) len() int {
 	b.mu.Lock()
