@@ -250,7 +250,8 @@ func ExampleByClientIPPrefix() {
 	defer stop()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))), ok)
+	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(2),
+		ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))), ok)
 
 	for _, address := range []string{"203.0.113.7", "203.0.113.8", "203.0.113.9", "198.51.100.1"} {
 		request(router, "GET", "/", address)
