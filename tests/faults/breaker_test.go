@@ -22,14 +22,23 @@ import (
 
 // How Redis is given up for lost and found back.
 
+// address is for clients with a Dialer of their own. It has no host name, as go-redis looks up names when it makes a
+// client: what waits for the answer may be in two bubbles of synctest, which ends the process.
+const address = "127.0.0.1:6379"
+
+// unknownHost returns a Dialer that answers as the network does for a host that is not there.
+func unknownHost(name string) func(context.Context, string, string) (net.Conn, error) {
+	return func(_ context.Context, network, _ string) (net.Conn, error) {
+		err := &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+}
+
 // TestCauseOfTheOutageIsLogged has the log say why Redis cannot be reached, though go-redis dials for longer than the
 // timeout.
 func TestCauseOfTheOutageIsLogged(t *testing.T) {
 	t.Parallel()
-	unknownHost := func(context.Context, string, string) (net.Conn, error) {
-		return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "redis.example", IsNotFound: true}}
-	}
-	const addr, refused, unknown = "127.0.0.1:6379", "connection refused", "lookup redis.example: no such host"
+	const addr, refused, unknown = address, "connection refused", "lookup redis.example: no such host"
 	for name, row := range map[string]struct {
 		rdb   func() redis.UniversalClient
 		cause string
@@ -41,13 +50,13 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 			return redis.NewClient(&redis.Options{Addr: "127.0.0.1:99999"})
 		}, "invalid port"},
 		"server, unknown host": {func() redis.UniversalClient {
-			return redis.NewClient(&redis.Options{Addr: addr, Dialer: unknownHost})
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: unknownHost("redis.example")})
 		}, unknown},
 		"cluster refuses": {func() redis.UniversalClient {
 			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr, addr}, Dialer: testkit.RefuseConnection})
 		}, refused},
 		"cluster, unknown": {func() redis.UniversalClient {
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Dialer: unknownHost})
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Dialer: unknownHost("redis.example")})
 		}, unknown},
 		"ring refuses": {func() redis.UniversalClient {
 			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": addr},

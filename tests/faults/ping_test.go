@@ -67,9 +67,11 @@ func unusable(t *testing.T) map[string]struct {
 	encrypted.Config.ErrorLog = log.New(io.Discard, "", 0)
 	encrypted.StartTLS()
 	t.Cleanup(encrypted.Close)
-	_, err := net.LookupHost("no such") // what the resolver keeps for good must not be of a bubble
-	require.Error(t, err)
+	const dead = "192.0.2.1:6379"
 	refused, alive := testkit.RefusedAddr(t), miniredis.RunT(t).Addr()
+	dial := func(malformed string) func(context.Context, string, string) (net.Conn, error) {
+		return func(_ context.Context, network, _ string) (net.Conn, error) { return net.Dial(network, malformed) }
+	}
 	server := func(o redis.Options) func() redis.UniversalClient {
 		return func() redis.UniversalClient { return redis.NewClient(&o) }
 	}
@@ -88,14 +90,14 @@ func unusable(t *testing.T) map[string]struct {
 	}
 	return map[string]row{
 		"a refused connection": {server(redis.Options{Addr: refused}), "connection refused"},
-		"an unknown host":      {server(redis.Options{Addr: "no such:6379"}), "no such host"},
-		"a missing port":       {server(redis.Options{Addr: "localhost"}), "missing port in address"},
+		"an unknown host":      {server(redis.Options{Addr: address, Dialer: unknownHost("no such")}), "no such host"},
+		"a missing port":       {server(redis.Options{Addr: address, Dialer: dial("localhost")}), "missing port in address"},
 		"TLS for a server without it": {
 			server(redis.Options{Addr: plain.Listener.Addr().String(), TLSConfig: &tls.Config{InsecureSkipVerify: true}}),
 			"tls: first record does not look like a TLS handshake",
 		},
 		"no TLS for a server with it": {server(redis.Options{Addr: encrypted.Listener.Addr().String()}), "it may expect TLS"},
-		"no TLS for a server that says so": {server(redis.Options{Dialer: func(context.Context,
+		"no TLS for a server that says so": {server(redis.Options{Addr: address, Dialer: func(context.Context,
 			string, string) (net.Conn, error) {
 			here, there := net.Pipe()
 			go func() {
@@ -116,13 +118,14 @@ func unusable(t *testing.T) map[string]struct {
 			_ = rdb.Close()
 			return rdb
 		}, "the client is closed"},
-		"a server that never answers": {server(redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+		"a server that never answers": {server(redis.Options{Addr: address, Dialer: func(context.Context, string, string) (net.Conn, error) {
 			here, _ := net.Pipe()
 			return here, nil
 		}}), "late"},
-		"an address with a password": {server(redis.Options{Addr: "redis://:secret@localhost:6379"}),
+		"an address with a password": {server(redis.Options{Addr: address, Dialer: dial("redis://:secret@localhost:6379")}),
 			"address localhost:6379: too many colons"},
-		"a host with a password": {server(redis.Options{Addr: "secret@no such:6379"}), "lookup no such: no such host"},
+		"a host with a password": {server(redis.Options{Addr: address, Dialer: unknownHost("secret@no such")}),
+			"lookup no such: no such host"},
 		"a cluster that is dead": {func() redis.UniversalClient {
 			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{refused}})
 		}, "connection refused"},
@@ -137,13 +140,13 @@ func unusable(t *testing.T) map[string]struct {
 				},
 			})
 		}, "connection refused"},
-		"a ring that is dead":             {ring(refused, "localhost:1"), "connection refused"},
+		"a ring that is dead":             {ring(refused, testkit.RefusedAddr(t)), "connection refused"},
 		"a ring of which a shard is dead": {ring(alive, refused), "connection refused"},
 		"a ring of which a shard is dead and one silent": {func() redis.UniversalClient {
 			return redis.NewRing(&redis.RingOptions{
-				Addrs: map[string]string{"dead": "dead:1", "silent": "silent:1"}, DialerRetries: 1,
+				Addrs: map[string]string{"dead": dead, "silent": address}, DialerRetries: 1,
 				Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-					if addr == "dead:1" {
+					if addr == dead {
 						return testkit.RefuseConnection(ctx, network, addr)
 					}
 					here, _ := net.Pipe()
