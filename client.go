@@ -256,7 +256,7 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 }
 
 // Reset fills a client's buckets up, and ends a block and a ban. It leaves slots alone, as their
-// requests are in flight. What was taken before it, or in Redis up to two timeouts after it, is not
+// requests are in flight, unless their key in Redis cannot be read. What was taken before it, or in Redis up to two timeouts after it, is not
 // given back: a later request may have taken it.
 //
 // If Redis is down it returns [ErrUnavailable], and has done so in this process all the same.

@@ -12,7 +12,7 @@
 -- ARGV[last …]    keys 2 … k, which the caller expects on this node
 --
 -- Reply: as the fast path documents it. It is -1 also for a key that is not on this node, has left
--- it, or is denied to this user. Nothing was done to that key; the others are charged.
+-- it, or that this user may not use. Nothing was done to that key; the others are charged.
 --
 -- State: as the fast path documents it, which says why expiry loses nothing.
 --
@@ -33,7 +33,7 @@ local function call(command, key, ...)
   if command == 'PTTL' then
     local ttl = try(command, key)
     return type(ttl) == 'number' and ttl or -1
-  elseif command == 'MGET' then -- MGET denies keys of several hash slots
+  elseif command == 'MGET' then -- MGET refuses keys of several hash slots
     local values = {}
     for i = 1, count do
       local value = try('GET', KEYS[i])

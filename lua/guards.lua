@@ -41,8 +41,8 @@
 -- A missing key is a client that is neither banned nor on probation, so expiry loses nothing.
 -- State of slots: see slots.lua.
 -- State of turns: one string key, for as long as a process waits for a slot.
---   value  when the key expires; then the name of each process that waits and until when it is known
---          to, in the order in which they wait. A process that gets a slot goes to the end
+--   value  when the key expires, or later; then the name of each process that waits and until when it
+--          is known to, in the order in which they wait. A process that gets a slot goes to the end
 -- Times are milliseconds since the key was made; the TTL gives the current time. Without the key no
 -- process has a turn, so expiry loses nothing but an order.
 
@@ -57,6 +57,7 @@ if with ~= 'slots' then
 end
 local process, waits, levels = ARGV[at + 2], ARGV[at + 3], 0
 if with ~= 'ban' then levels = (#ARGV - at - 4) / 4 end
+local maxSeen = 128 -- the most processes in a line that a call looks at
 local last = #KEYS - (levels > 0 and waits ~= '0' and levels or 0) -- of the slots
 
 if ARGV[1] == 'reset' then
@@ -69,7 +70,14 @@ if ARGV[1] == 'reset' then
     call('DEL', ban)
     reply[#reply + 1], reply[#reply + 2] = 0, 0
   end
-  for _ = 1, levels do reply[#reply + 1] = 0 end
+  for j = 1, levels do
+    local key = KEYS[k + (ban and 1 or 0) + j]
+    if not pcall(readSlots, key, process, 0, 0) then
+      call('PEXPIRE', key, life) -- perhaps that is all that it lacks
+      if not pcall(readSlots, key, process, 0, 0) then call('DEL', key) end
+    end
+    reply[#reply + 1] = 0
+  end
   return reply
 end
 
@@ -86,44 +94,46 @@ if ban then
   end
 end
 
--- readTurns reads which processes wait for a slot. Those that are before this one count.
+-- readTurns reads which processes wait for a slot. Those that are before this one count. It looks at
+-- the first of a long line, and takes those that follow for waiting.
 local function readTurns(key)
-  local turns = {key = key, ttl = 0, now = 0, list = {}}
-  local value = call('GET', key)
-  local ttl = value and call('PTTL', key) or 0
-  if ttl > 0 then turns.ttl, turns.now = ttl, match(value, '^%d+') - ttl end
-  if turns.now < 0 then -- Redis' clock was set back: the order is lost
-    turns.now = 0
-  elseif ttl > 0 then
-    for name, stop in gmatch(value, ' (%S+) (%d+)') do
-      if stop - turns.now > 0 then
-        turns.list[#turns.list + 1] = {name, stop + 0}
-        if name == process then turns.place = #turns.list end
-      end
+  local turns = {key = key, ttl = 0, now = 0, ends = 0, before = 0, head = '', tail = ''}
+  local value = try('GET', key)
+  local ttl = type(value) == 'string' and call('PTTL', key) or 0
+  local ends = ttl > 0 and match(value, '^%d+')
+  if not ends or ends - ttl < 0 then return turns end -- Redis' clock was set back: the order is lost
+  turns.ttl, turns.now, turns.ends = ttl, ends - ttl, ends + 0
+  local list, at, seen = {}, #ends + 1, 0
+  for name, stop, after in gmatch(value, ' (%S+) (%d+)()') do
+    if stop - turns.now <= 0 then -- it waits no more
+    elseif name == process then
+      turns.before, turns.head, turns.known, list = #list, table.concat(list), true, {}
+    else
+      list[#list + 1] = ' ' .. name .. ' ' .. stop
     end
+    at, seen = after, seen + 1
+    if seen == maxSeen then break end
   end
-  turns.before = (turns.place or #turns.list + 1) - 1
+  if turns.known then
+    turns.tail = table.concat(list) .. sub(value, at)
+    return turns
+  end
+  local from, to = find(value, ' ' .. process .. ' ', at, true)
+  local last = (from or #value + 1) - 1
+  turns.head = table.concat(list) .. sub(value, at, last)
+  turns.before = #list + ceil((last - at + 1) / (#process + 3))
+  if from then turns.known, turns.tail = true, match(value, '^%d+(.*)', to + 1) end
   return turns
 end
 
 -- writeTurns writes which processes wait: this one until stop, or no more.
 local function writeTurns(turns, stop)
-  if not (stop or turns.place) then return end
-  if stop and turns.place then
-    turns.list[turns.place][2] = stop
-  elseif stop then
-    turns.list[#turns.list + 1] = {process, stop}
-  else
-    table.remove(turns.list, turns.place)
-  end
-  local text, ends = {}, 0
-  for i, entry in ipairs(turns.list) do
-    text[i], ends = format(' %s %d', entry[1], entry[2]), max(ends, entry[2])
-  end
-  if ends == 0 then
-    call('DEL', turns.key)
-  else -- where memory is full, the order is lost
-    try('SET', turns.key, format('%d', ends) .. table.concat(text), 'PX', expiry(turns.key, turns.ttl, ends - turns.now))
+  local own = stop and format(' %s %d', process, stop) or ''
+  local text, ends = turns.head .. own .. turns.tail, max(turns.ends, stop or 0)
+  if text == '' then
+    if turns.known then call('DEL', turns.key) end
+  elseif stop or turns.known then -- where memory is full, the order is lost
+    try('SET', turns.key, format('%d', ends) .. text, 'PX', expiry(turns.key, turns.ttl, ends - turns.now))
   end
 end
 
@@ -180,15 +190,18 @@ for _, s in ipairs(slots) do
   end
 end
 for _, s in ipairs(slots) do
-  if charges == 0 then break end
-  local granted, place = {}, 0
-  for attempt in gmatch(s.attempts, '%d+,') do
-    if place == charges then break end
-    place = place + 1
-    if not late[place] then granted[#granted + 1] = attempt end
+  if charges > 0 then
+    local granted, place = {}, 0
+    for attempt in gmatch(s.attempts, '%d+,') do
+      if place == charges then break end
+      place = place + 1
+      if not late[place] then granted[#granted + 1] = attempt end
+    end
+    s.later, s.count = s.later .. table.concat(granted), s.count + #granted
+    writeSlots(s.key, process, s)
+  elseif budget == 0 then -- else the next calls would remove the same entries
+    pcall(writeSlots, s.key, process, s)
   end
-  s.later, s.count = s.later .. table.concat(granted), s.count + #granted
-  writeSlots(s.key, process, s)
 end
 
 if ban then

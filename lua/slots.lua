@@ -13,7 +13,8 @@
 --          followed by a comma.
 --          Else: when the key expires; a time until which the slots of every process count; all
 --          slots; then for each process its name, the two numbers as above, all its slots, until
---          when it holds them, and the later attempts
+--          when it holds them, and the later attempts. Who reported last comes last, so the first
+--          one's slots end first
 --   TTL    milliseconds until no process holds a slot
 -- Times are milliseconds since the key was made; the TTL gives the current time. A process holds
 -- its slots for life after its last report, so a dead process' slots become free. A missing key
@@ -21,6 +22,10 @@
 
 local byte, find, sub = string.byte, string.find, string.sub
 local gmatch, gsub = string.gmatch, string.gsub
+
+-- budget is how many more entries of processes that report no more this script removes. The next one
+-- removes the others: until then they count.
+local budget = 256
 
 -- readSlots reads the slots of one process and of the others. The process' attempts up to number
 -- ended have ended, and hold held slots. Its own report counts if Redis does not know the process,
@@ -36,6 +41,7 @@ local function readSlots(key, process, ended, held, value)
   if not value then return s end
   local ttl = call('PTTL', key)
   if ttl == -1 then error('the key has no expiry, so it has no slots') end
+  if ttl <= 0 then return s end
   if ttl > life + 0 then -- Redis' clock was set back: no report is valid for longer
     ttl = life + 0
     try('SET', key, value, 'PX', life)
@@ -57,34 +63,31 @@ local function readSlots(key, process, ended, held, value)
     end
   end
   local now = ends - ttl
-  s.ends, s.now, s.ttl = ends, now, ttl
-  if first - now > 0 then -- the slots of every process still count
-    s.first, s.others, s.list, s.from, s.after = first + 0, total + 0, value, from, from
-    local at, begins, last = nil, nil, nil
-    if not known then at = find(value, process .. ' ', from, true) end
-    while at and byte(value, at - 1) ~= 32 do -- the end of another name
-      at = find(value, process .. ' ', at + 1, true)
+  while first - now <= 0 and from <= #value and budget > 0 do -- the first entry ends first
+    local slots, stop, after = match(value, '^ %S+ %d+ %d+ (%d+) (%d+) [%d,]*;()', from)
+    if not slots then error('the value is not slots') end
+    if stop - now > 0 then
+      first = stop
+    else
+      total, from, budget = total - slots, after, budget - 1
     end
-    if at then
-      at, begins, known, kept, all = find(value, '^ %S+ (%d+) (%d+) (%d+) %d+ ', at - 1)
-      last = find(value, ';', begins, true)
-      later, s.to, s.after = sub(value, begins + 1, last - 1), at - 1, last + 1
-      if find(later, '[^%d,]') then error('the value is not slots') end
-    end
-    if known then s.others = total - all end
-  else
-    known = nil
-    local list = {}
-    local pattern = '( (%S+) (%d+) (%d+) (%d+) (%d+) ([%d,]*);)'
-    for entry, name, of, these, slots, stop, more in gmatch(value, pattern) do
-      if stop - now > 0 and name == process then
-        known, kept, all, later = of, these, slots, more
-      elseif stop - now > 0 then
-        s.others, list[#list + 1] = s.others + slots, entry
-        s.first = min(s.first or ends, stop)
-      end
-    end
-    s.list = table.concat(list)
+  end
+  s.ends, s.now, s.ttl, s.first, s.others = ends, now, ttl, first + 0, total + 0
+  s.list, s.from, s.after = value, from, from
+  local at = not known and find(value, process .. ' ', from, true)
+  while at and byte(value, at - 1) ~= 32 do -- the end of another name
+    at = find(value, process .. ' ', at + 1, true)
+  end
+  if at then
+    local begins, stop, last
+    at, begins, known, kept, all, stop = find(value, '^ %S+ (%d+) (%d+) (%d+) (%d+) ', at - 1)
+    last = find(value, ';', begins, true)
+    later, s.to, s.after = sub(value, begins + 1, last - 1), at - 1, last + 1
+    if find(later, '[^%d,]') then error('the value is not slots') end
+    s.others = total - all
+    if stop - now <= 0 then return s end
+  elseif known then
+    s.others = 0
   end
   if not known then return s end
   known = known + 0

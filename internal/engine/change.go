@@ -24,10 +24,10 @@ func (e *Engine) Block(ctx context.Context, d time.Duration, ask *Ask) error {
 	return e.change(ctx, ask, rules.Limits, op)
 }
 
-// Reset fills the buckets up, and ends blocks and the ban.
+// Reset fills the buckets up, and ends blocks and the ban. Of slots it removes only what cannot be read.
 func (e *Engine) Reset(ctx context.Context, ask *Ask) error {
 	ask.Set = ask.Set.WithPeriods(time.UnixMilli(math.MaxInt64 / 2)) // it ends a block of later periods too
-	return e.change(ctx, ask, rules.Tokens, bucket.Op{Verb: bucket.Reset, N: 1, Records: bucket.WithRecords})
+	return e.change(ctx, ask, rules.All, bucket.Op{Verb: bucket.Reset, N: 1, Records: bucket.WithRecords})
 }
 
 // change makes a change that has no verdict.

@@ -43,7 +43,7 @@ func (a *Answers) Get(ctx context.Context, key string) (text string, left time.D
 }
 
 // Token returns the token of an answer: the one in Redis, or fresh if there was none. Both a token
-// and an error are returned if Redis denies writes but still serves reads.
+// and an error are returned if Redis refuses writes but still serves reads.
 func (a *Answers) Token(ctx context.Context, key, fresh string, life time.Duration) (string, error) {
 	if a.rdb == nil {
 		return "", errNoClient
@@ -70,7 +70,7 @@ func (a *Answers) Forget(ctx context.Context, key, fresh string, life time.Durat
 		return nil
 	}
 	_, err := a.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		// Replace the token instead of deleting it, so that a Redis that denies writes returns an
+		// Replace the token instead of deleting it, so that a Redis that refuses writes returns an
 		// error. Replace it first, so that an answer stored in between is deleted.
 		pipe.Set(ctx, key+tokenSuffix, fresh, life)
 		pipe.Del(ctx, key)

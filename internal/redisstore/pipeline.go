@@ -137,10 +137,10 @@ func (p *pipeline) reset() {
 }
 
 // run sends the commands by the script's SHA, and again with its source where Redis lacks it. It
-// reports whether Redis denied a command of several groups. Redis does so if the keys are in
+// reports whether Redis refused a command of several groups. Redis does so if the keys are in
 // different hash slots, if the user may not use MGET, or if the server does not know cross-slot
 // scripts.
-func (p *pipeline) run(ctx context.Context) (denied bool) {
+func (p *pipeline) run(ctx context.Context) (refused bool) {
 	for _, c := range p.commands {
 		c.encode(ctx, p.store, p.coalescing, true)
 	}
@@ -157,9 +157,9 @@ func (p *pipeline) run(ctx context.Context) (denied bool) {
 	}
 	for _, c := range p.commands {
 		c.decode()
-		denied = denied || c.groups[0].Err == errRetrySingle && c.Err() != nil
+		refused = refused || c.groups[0].Err == errRetrySingle && c.Err() != nil
 	}
-	return denied
+	return refused
 }
 
 // exec sends commands and reads their replies. Failures become the commands' errors.

@@ -25,12 +25,12 @@ func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported
 	defer cancel()
 	each := 1 // with several servers, keys may be on different ones
 	if s.Together() {
-		each = len(updates)
+		each = maxKeys
 	}
 	var commands []*command
 	reported = make([]bool, len(updates))
 	for from := 0; from < len(updates); from += each {
-		c := s.report(updates[from : from+each])
+		c := s.report(updates[from:min(from+each, len(updates))])
 		if c.from = from; s.nodes.dispatcher(c.reported[1].(*dispatch.Name)).Stats().Open {
 			continue
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// singleKeyTime is how long commands have one client's keys each, after Redis has denied a command
+// singleKeyTime is how long commands have one client's keys each, after Redis has refused a command
 // for several clients and accepted it for one.
 const singleKeyTime = time.Minute
 
@@ -155,7 +155,7 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalesc
 		coalescing = nil
 	}
 	p.build(b.Groups, coalescing)
-	denied := p.run(ctx)
+	refused := p.run(ctx)
 	var alone []*dispatch.Group
 	for _, g := range b.Groups {
 		if g.Err == errRetrySingle {
@@ -166,8 +166,8 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalesc
 		p.build(alone, nil)
 		p.run(ctx)
 		for _, g := range alone {
-			if denied && g.Err == nil {
-				s.Separate() // denied together, accepted alone
+			if refused && g.Err == nil {
+				s.Separate() // refused together, accepted alone
 			}
 		}
 	}
@@ -187,7 +187,7 @@ func unanswered(b *dispatch.Batch) error {
 	return nil
 }
 
-// logErrorReply logs, at most once a minute, that Redis denies commands.
+// logErrorReply logs, at most once a minute, that Redis refuses commands.
 func (s *Store) logErrorReply(err error) {
 	if !s.errorReplies.Allow() {
 		return
@@ -199,7 +199,7 @@ func (s *Store) logErrorReply(err error) {
 	s.log.Warn("ginlimit: Redis refuses decisions", "code", code)
 }
 
-// load loads a script into Redis once. If Redis denies SCRIPT LOAD, EVAL will do.
+// load loads a script into Redis once. If Redis refuses SCRIPT LOAD, EVAL will do.
 func (s *Store) load(ctx context.Context, script int) error {
 	loaded := &s.loaded[script]
 	if !s.nodes.single || loaded.Load() || !loaded.CompareAndSwap(false, true) {
@@ -259,7 +259,7 @@ func Keys(c *dispatch.Call) int {
 	return len(c.Buckets) + turns(c) + tenantsOf(c.Buckets)
 }
 
-// isTryAgain reports whether Redis denied a call on several keys because some are already on
+// isTryAgain reports whether Redis refused a call on several keys because some are already on
 // another node. A call on one key succeeds.
 func isTryAgain(err error, keys int) bool {
 	return keys > 1 && redis.HasErrorPrefix(err, "TRYAGAIN")

@@ -67,12 +67,13 @@ func (m *slotModel) read(now int64, process string, ended, held int64) *slotLook
 		l.first = m.first
 	}
 	for _, e := range m.entries {
+		if e.until > now && !all && (l.first == 0 || e.until < l.first) {
+			l.first = e.until
+		}
 		switch {
 		case e.until <= now:
 		case e.process != process:
-			if l.others = append(l.others, e); !all && (l.first == 0 || e.until < l.first) {
-				l.first = e.until
-			}
+			l.others = append(l.others, e)
 		case ended < e.ended:
 			l.own.ended, l.own.held, l.own.later = e.ended, e.held, slices.Clone(e.later)
 		case ended == e.ended:
