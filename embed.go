@@ -147,8 +147,8 @@ func constants() string {
 	return fmt.Sprintf("local exact, wrap, grace, life, whole = %d, %d, %d, '%d', %d\n",
 		int64(bucket.MaxUnits), int64(bucket.MaxLogged)+1, bucket.Grace, inflight.Life.Milliseconds(),
 		redisstore.Whole) +
-		fmt.Sprintf("local withRecords, recordsOnly, noBans, limitBans = %d, %d, %d, %d\n",
-			bucket.WithRecords, bucket.RecordsOnly, bucket.NoBans, bucket.LimitBans) +
+		fmt.Sprintf("local withRecords, noBans, limitBans = %d, %d, %d\n",
+			bucket.WithRecords, bucket.NoBans, bucket.LimitBans) +
 		fmt.Sprintf("local spans, maxTimes, ever, maxRewritten = %d, %d, %d, %d\n",
 			bucket.RecordSpans, bucket.MaxRecordTimes, int64(bucket.MaxAge), bucket.MaxRewritten)
 }

@@ -43,8 +43,7 @@ var errNotMade = fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLo
 // If Redis hangs, it waits at most a second, or four times [WithTimeout] if that is longer, for
 // decisions that may have to give back; a timeout each for leases and slots, a second for very many
 // leases; then as long again for
-// other calls, and four timeouts more if a hash slot of a cluster migrates meanwhile. With the
-// default timeout that is 1.2 s, and 2.4 s if the client's hooks hang too.
+// other calls. With the default timeout that is 1.2 s, and 2.2 s if the client's hooks hang too.
 func (l *Limiter) Close() error {
 	if l != nil && l.engine != nil {
 		l.engine.Close()

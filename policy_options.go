@@ -187,9 +187,8 @@ func WithQueue(length int, wait time.Duration) Option {
 // client is banned, also if the others succeed.
 //
 // These ban nobody: a limit that prohibits, a cost above the Burst, another identity, a try of
-// [Policy.Wait] or [Policy.AllowUpTo], waiting for a slot, and what is charged afterwards. While a
-// hash slot of a cluster migrates, a denial may ban nobody. Without Redis, each process has bans of
-// its own. Choose a first ban that is longer than the limit denies by itself.
+// [Policy.Wait] or [Policy.AllowUpTo], waiting for a slot, and what is charged afterwards. Without
+// Redis, each process has bans of its own. Choose a first ban that is longer than the limit denies by itself.
 //
 // Policies of one name share bans, and a [WithDryRun] has its own. A first below a millisecond is an
 // error, and so is a longest below first, or above a hundred years.

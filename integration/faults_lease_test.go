@@ -218,8 +218,8 @@ func (a *lessees) judge(t *testing.T, s *site, o outage) {
 	a.fullest = assertNoMoreThan(t, leasedLimit, admitted, lost)
 	most := leasedLimit.Burst/outageReplicas + int(o.ended.Seconds()*float64(leasedLimit.Rate/outageReplicas)) + 1
 	assert.LessOrEqual(t, locally, most, "admitted locally, with leases")
-	if s.degrades != someKeys && (*faultsTable == "" || s.degrades != noKey) {
-		assert.Equal(t, s.degrades != noKey, degraded > 0, "decisions that Redis did not make, with leases: %d", degraded)
+	if s.degrades != someKeys && s.degrades != noKey { // while a slot migrates, a call with leases is on two nodes
+		assert.Positive(t, degraded, "decisions that Redis did not make, with leases")
 	}
 	assert.LessOrEqual(t, strings.Count(a.log.String(), "\n"), max(40, a.decisions/100), a.log.String())
 	for _, secret := range []string{"hot", "caller ", outagePassword} {

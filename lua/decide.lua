@@ -15,8 +15,7 @@
 -- ARGV[2]           take: tokens of one charge, 0 if they differ; charge, give, return: tokens; block: milliseconds;
 --                   clear: units
 -- ARGV[3]           take: charges; only those that fit are made, and 0 only reads
---                   give, return, reset and clear: 1 if KEYS has the records too, 2 if it has
---                   only the records, 0 or 3 if it has none
+--                   give, return, reset and clear: 1 if KEYS has the records too, else 0
 -- ARGV[3i + 1]      token bucket: drain, the units that flow back per millisecond
 --                   window: milliseconds of a period
 --                   calendar period: milliseconds until it ends
@@ -48,7 +47,6 @@
 --     4. milliseconds until nothing is left of the window as it was found, 0 if nothing was taken;
 --        or until the calendar period and its block end
 --     5. the mark, by which return finds the tokens that this call has taken
--- With only the records, the first integer is the number of units that may be given back.
 --
 -- State of a bucket or window: see script.lua and kind/*.lua.
 -- State of a record: one string key, bucket:back. It records what left a bucket other than by
@@ -72,7 +70,7 @@ local records = back and charges or 0
 local k = records == withRecords and #KEYS / 2 or #KEYS
 
 local readRecord, writeRecord, noteReset, claimed
-if records == withRecords or records == recordsOnly then
+if records == withRecords then
   local concat, gmatch = table.concat, string.gmatch
 
   -- readRecord reads the record of a bucket.
@@ -215,28 +213,17 @@ for i = 1, k do
     size = size + 1
     reply[size] = 0
   end
-  if records == recordsOnly then
-    local h, given, age = known(readRecord, w, KEYS[i]), min(n * w.cost, w.limit), ever
-    if returns then given, age = claimed(w, i, h), ARGV[4 * k + 5 * i + 1] + 0 end
-    if verb == 'reset' then
-      noteReset(w, h)
-    else
-      writeRecord(w, h, given, age, w.drain and ceil(w.limit / h.drain) or w.period)
-      reply[at] = given
-    end
-  else
-    local used, ends = known(m.read, w, KEYS[i])
-    if verb == 'take' then
-      w.n = n > 0 and n or ARGV[3 * k + 3 + i] + 0
-      charges = max(0, min(charges, floor((w.limit - used) / (w.n * w.cost))))
-    end
-    if records == withRecords and (w.used > 0 or verb == 'reset') and (verb ~= 'give' or w.drain) then
-      w.record, w.drained = known(readRecord, w, KEYS[k + i]), max(1, w.left)
-      if w.drain then w.drained = min(w.left, ceil(w.limit / w.record.drain)) end
-    end
-    all[i], reply[at] = w, used
-    if m.size > 1 then reply[at + 3] = ends end
+  local used, ends = known(m.read, w, KEYS[i])
+  if verb == 'take' then
+    w.n = n > 0 and n or ARGV[3 * k + 3 + i] + 0
+    charges = max(0, min(charges, floor((w.limit - used) / (w.n * w.cost))))
   end
+  if records == withRecords and (w.used > 0 or verb == 'reset') and (verb ~= 'give' or w.drain) then
+    w.record, w.drained = known(readRecord, w, KEYS[k + i]), max(1, w.left)
+    if w.drain then w.drained = min(w.left, ceil(w.limit / w.record.drain)) end
+  end
+  all[i], reply[at] = w, used
+  if m.size > 1 then reply[at + 3] = ends end
 end
 
 -- Then commit.

@@ -6,7 +6,7 @@
 --   grace        milliseconds that the key of a calendar period outlives the period
 --   life         milliseconds that a process' report of its slots is valid, as text
 --   whole        begins a reply that has more than one integer for a calendar period
---   withRecords, recordsOnly, noBans, limitBans    values of arguments, see decide.lua, guards.lua
+--   withRecords, noBans, limitBans                 values of arguments, see decide.lua, guards.lua
 --   spans, maxTimes, ever                          bounds of records, see decide.lua
 --   maxRewritten  the most entries of a sliding window's log that a give-back rewrites
 --   parts, maxFinish, slack, minGone, maxGone, maxWalk    of tenants, see bucket.Shares

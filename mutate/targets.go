@@ -46,7 +46,7 @@ var (
 	leases       = stage{"tests/limits tests/limits/pairs", []string{"-test.run", "Lease|ByHand"}}
 
 	sharesInProcess = stage{"tests/limits tests/limits/pairs", []string{"-test.run", "TestTenants.*InProcess|Share|Tenant",
-		"-test.skip", "Miniredis|.*/(server|in turn|outage|migrating)"}}
+		"-test.skip", "Miniredis|.*/(server|in turn|outage)"}}
 	shares = stage{"tests/scripts tests/limits tests/limits/pairs", []string{"-test.run", "Share|Tenant",
 		"-test.skip", "InProcess|.*/local"}}
 

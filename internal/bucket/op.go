@@ -83,10 +83,8 @@ func (c *Claim) Left(b *Bucket, n, given int64) int64 {
 type Records uint8
 
 const (
-	NoRecords      Records = iota // nothing is recorded: what is given back was just taken
-	WithRecords                   // in the same call
-	RecordsOnly                   // in a call before, as the keys are not on one node now
-	RecordsWritten                // in a call before, which has been made
+	NoRecords   Records = iota // nothing is recorded: what is given back was just taken
+	WithRecords                // in the same call
 )
 
 // The bounds of a record.
@@ -113,13 +111,4 @@ func (o Op) Merges(other Op) bool {
 	takes := o.Verb == Take && other.Verb == Take && o.Charges > 0 && other.Charges > 0
 	return takes && o.Ahead+o.Held+other.Ahead+other.Held == 0 &&
 		o.N == other.N && slices.Equal(o.Each, other.Each) && o.Bans == other.Bans && o.Waits == other.Waits && o.Charges <= MaxUnits-other.Charges
-}
-
-// Only returns the Op for one of the buckets.
-func (o Op) Only(i int) Op {
-	if o.Claims != nil {
-		o.Claims = o.Claims[i : i+1]
-	}
-	o.N, o.Each = o.Tokens(i), nil
-	return o
 }

@@ -36,12 +36,3 @@ func TestOpsMerge(t *testing.T) {
 		assert.Equal(t, c.want, c.a.Merges(c.b), name)
 	}
 }
-
-func TestOpForOneBucket(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, Op{Verb: Take, N: 3}, Peek(3))
-	all := Op{Verb: Return, N: 3, Claims: []Claim{{Mark: 7}, {Mark: NoMark}, {Mark: 9}}}
-	assert.Equal(t, Op{Verb: Return, N: 3, Claims: []Claim{{Mark: -1}}}, all.Only(1))
-	assert.Equal(t, Op{Verb: Block, N: 5}, Op{Verb: Block, N: 5}.Only(2))
-	assert.Len(t, all.Claims, 3)
-}

@@ -32,5 +32,4 @@ type Attempt struct {
 	Number int64 // a later attempt of this process has a larger number; 0 only looks
 	Ended  int64 // all attempts up to this number have ended: they hold a slot or never will
 	Held   int64 // the slots that ended attempts hold
-	Doubt  bool  // set by a store that denied the call, but may have granted the attempt
 }

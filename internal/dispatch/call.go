@@ -105,15 +105,6 @@ func (c *Call) of(i int) (key OtherKey) {
 	return key
 }
 
-// Only returns a new call for an Op on one of the buckets.
-func (c *Call) Only(i int, op bucket.Op) *Call {
-	one := NewCall()
-	one.Reset(op, []bucket.Bucket{c.Buckets[i]})
-	of := c.of(i)
-	one.Key, one.Hash, one.Attempt = bytes.Clone(of.Key), of.Hash, of.Attempt
-	return one
-}
-
 // peek returns a call that looks at the same buckets, which changes nothing.
 func (c *Call) peek() *Call {
 	peek := NewCall()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -152,35 +151,4 @@ func TestFurtherKeysAreCopied(t *testing.T) {
 		c.Others = c.Others[:0]
 		c.AddKey(c, 1)
 	}), "its memory is used again")
-}
-
-// TestACallOnOneBucketHasTheKeyOfThatBucket, with the hash of that key, and nothing of the call
-// that it was made from.
-func TestACallOnOneBucketHasTheKeyOfThatBucket(t *testing.T) {
-	buckets := newBuckets(t, bucket.Token, 1, 2, 3)
-	c := newCall("first", take(1, 1), slices.Clone(buckets))
-	second := newCall("second", take(1, 1), buckets[1:])
-	second.Attempt = bucket.Attempt{Number: 3, Ended: 2, Held: 1}
-	c.AddKey(second, 1)
-	first, last := c.Only(0, bucket.Peek(4)), c.Only(2, bucket.Peek(5))
-	clear(c.Key)
-	clear(c.Others[0].Key)
-	clear(c.Buckets)
-	for _, row := range []struct {
-		one  *Call
-		want *Call
-	}{
-		{first, newCall("first", bucket.Peek(4), buckets[:1])},
-		{last, newCall("second", bucket.Peek(5), buckets[2:])},
-	} {
-		if row.one == last {
-			row.want.Attempt = second.Attempt
-		}
-		require.True(t, row.one.sameKeys(row.want))
-		require.Equal(t, row.want.Op, row.one.Op)
-		require.Equal(t, row.want.Attempt, row.one.Attempt)
-		require.Equal(t, row.want.Buckets, row.one.Buckets)
-		require.Len(t, row.one.States, 1)
-		require.Empty(t, row.one.Others)
-	}
 }

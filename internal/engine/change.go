@@ -7,7 +7,6 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -41,7 +40,7 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 	defer e.release(c)
 	within, cancel := context.WithTimeout(ctx, e.Timeout+e.Timeout/10)
 	defer cancel()
-	err := e.apply(within, c, e.store.Do)
+	err := e.apply(within, c)
 	if e.local != nil && (err != nil || op.Verb != bucket.Give) {
 		buckets := ask.Set.Share(e.replicas()).Buckets(scope)
 		for i := range buckets {
@@ -60,14 +59,14 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 
 // apply sends a change to the store. It ends what this process keeps of the key: denials; a reset or a
 // block also ends leases, and a reset the ban. It wakes callers that wait.
-func (e *Engine) apply(ctx context.Context, c *dispatch.Call, send redisstore.Send) error {
+func (e *Engine) apply(ctx context.Context, c *dispatch.Call) error {
 	isReset := c.Op.Verb == bucket.Reset
 	late, end := true, func(bool) {}
 	if isReset || c.Op.Verb == bucket.Block {
 		end = e.leases.End(c.Hash)
 	}
 	defer func() { end(late) }() // a hook of the client may end the goroutine
-	err := send(ctx, c)
+	err := e.store.Do(ctx, c)
 	late = mayStillHappen(err)
 	if isReset {
 		_, banned := subject(c.Key, c.Op.Tenant)

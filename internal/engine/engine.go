@@ -107,8 +107,7 @@ func (a *Answer) reset() { *a = Answer{Statuses: a.Statuses[:0], Waited: a.Waite
 
 // store keeps buckets.
 type store interface {
-	// Do applies a call to all its buckets or to none. While a hash slot of a cluster migrates, a
-	// change may fail halfway.
+	// Do applies a call to all its buckets or to none.
 	Do(ctx context.Context, c *dispatch.Call) error
 	// Close returns when the store has stopped working.
 	Close()
@@ -149,7 +148,7 @@ type Config struct {
 }
 
 // closeTimeout is how long Close waits for decisions in flight, or closeTimeouts timeouts if these
-// are longer: a decision may take two while a server fails or a hash slot migrates, and as long
+// are longer: a decision may take two while a server fails, and as long
 // again to give back what it took.
 const (
 	closeTimeout  = time.Second
@@ -159,7 +158,7 @@ const (
 // NewRedis returns an engine whose store is Redis. It remembers at most as many denials as given.
 func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Config) *Engine {
 	e := newEngine(c)
-	s.Timeout, s.Apply, s.Outage, s.Dropped = c.Timeout, e.apply, e.describeOutage, &e.dropped
+	s.Timeout, s.Outage, s.Dropped = c.Timeout, e.describeOutage, &e.dropped
 	e.redis = redisstore.New(rdb, s)
 	e.store = e.redis
 	e.clock = clocktrust.New(false) // both learn from each other

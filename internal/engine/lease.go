@@ -117,7 +117,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 			return out.err
 		}
 		copy(c.States, out.found)
-		c.Op.Charges, c.Sent, c.Received, after, short = out.charges, out.sent, out.received, out.after, out.short
+		c.Sent, c.Received, after, short = out.sent, out.received, out.after, out.short
 	} else {
 		if err := e.store.Do(ctx, c); err != nil {
 			return err
@@ -205,14 +205,13 @@ func (e *Engine) giveBackCall(ctx context.Context, own *dispatch.Call, taken *re
 	back.Reset(bucket.Op{Verb: bucket.Return, N: n, Claims: taken.ClaimsAtOnce(own.Buckets, n, false),
 		Records: bucket.WithRecords}, own.Buckets)
 	back.Key, back.Hash = slices.Clone(own.Key), own.Hash
-	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.apply(ctx, back, e.store.Do) })
+	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.apply(ctx, back) })
 }
 
 // ahead is the outcome of a call that took tokens ahead.
 type ahead struct {
 	found, after   []bucket.State // before the call and after it
 	short          []bucket.State // after, if the limit had less than was asked for; else nil
-	charges        int64          // that the caller has
 	sent, received time.Time
 	err            error
 }
@@ -227,7 +226,7 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 	defer e.background.Done()
 	own := e.call(trip.Op(), ask, ask.Scope)
 	own.SetBuckets(ask.Set.Ahead())
-	subject, charges := leased(own, ask), c.Op.Charges
+	subject := leased(own, ask)
 	done := make(chan ahead, 1)
 	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) {
 		defer e.release(own)
@@ -237,10 +236,9 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 			done <- ahead{err: err}
 			return
 		}
-		trip.Tried(own.Op.Charges)
 		short := trip.End(subject, own.States, own.Sent, own.Received)
 		found := slices.Clone(own.States[:len(subject.Buckets)])
-		done <- ahead{found, trip.After(), short, min(charges, own.Op.Charges), own.Sent, own.Received, nil}
+		done <- ahead{found, trip.After(), short, own.Sent, own.Received, nil}
 	})
 	select {
 	case out := <-done:
@@ -337,5 +335,5 @@ func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) {
 	c := dispatch.NewCall()
 	c.Reset(op, unused.Buckets)
 	c.Key, c.Hash = unused.Key, unused.Hash
-	_ = e.apply(ctx, c, e.store.Do) // what cannot be given back stays taken
+	_ = e.apply(ctx, c) // what cannot be given back stays taken
 }

@@ -87,7 +87,7 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 	}
 	c := e.call(op, &ask, rules.Limits)
 	defer e.release(c)
-	if err := e.apply(ctx, c, e.store.Do); err != nil {
+	if err := e.apply(ctx, c); err != nil {
 		return Unavailable(ctx, err)
 	}
 	return nil

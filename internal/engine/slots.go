@@ -76,8 +76,6 @@ func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 		} else {
 			outcome = inflight.Granted
 		}
-	case !answer.withoutStore() && c.Attempt.Doubt:
-		outcome = inflight.Lost
 	}
 	e.slots.End(c.Key, c.Attempt.Number, outcome)
 }

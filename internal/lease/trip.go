@@ -68,14 +68,6 @@ func (t *Trip) Op() bucket.Op {
 	return op
 }
 
-// Tried says how many charges the call tried to make of windows: fewer than in Op if a hash slot
-// migrates.
-func (t *Trip) Tried(charges int64) {
-	if t.entry != nil && !bucket.Tokens(t.entry.buckets) {
-		t.op.Ahead = min(t.op.Ahead, max(0, charges-t.op.Charges))
-	}
-}
-
 // TakesAhead reports whether the call takes tokens ahead, or is to hold some for longer.
 func (t *Trip) TakesAhead() bool { return t.op.Ahead+t.op.Held > 0 }
 

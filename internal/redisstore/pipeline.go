@@ -238,12 +238,10 @@ func (c *command) encode(ctx context.Context, s *Store, coalescing *coalescing, 
 
 // encodeOne appends a group's keys, its operation and its buckets.
 func (c *command) encodeOne(g *dispatch.Group) {
-	records, second := g.Op.Records, g.Charges
-	if records != bucket.RecordsOnly {
-		for i := range g.Names {
-			if g.Buckets[i].Kind != bucket.Tenants {
-				c.args = append(c.args, &g.Names[i])
-			}
+	second := g.Charges
+	for i := range g.Names {
+		if g.Buckets[i].Kind != bucket.Tenants {
+			c.args = append(c.args, &g.Names[i])
 		}
 	}
 	for i := len(g.Buckets) - turns(g.Call); i < len(g.Buckets); i++ {
@@ -251,7 +249,8 @@ func (c *command) encodeOne(g *dispatch.Group) {
 		name = strconv.AppendInt(name, g.Buckets[i].Capacity, 10)
 		c.args = append(c.args, &name)
 	}
-	if records == bucket.WithRecords || records == bucket.RecordsOnly {
+	if g.Op.Records == bucket.WithRecords {
+		second = int64(bucket.WithRecords)
 		c.encodeRecords(g, bucket.Counted(g.Buckets))
 	}
 	if notesReset(&g.Op) {
@@ -262,9 +261,6 @@ func (c *command) encodeOne(g *dispatch.Group) {
 			held := append(slices.Clone(g.Names[i]), heldSuffix...)
 			c.args = append(c.args, &held, &g.Names[i])
 		}
-	}
-	if records != bucket.NoRecords {
-		second = int64(records)
 	}
 	n := g.Op.N
 	if g.Op.Each != nil {

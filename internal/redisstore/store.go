@@ -32,12 +32,7 @@ type Config struct {
 	Outage func() []any
 	// Dropped becomes true when nobody calls the store any more. It may be nil.
 	Dropped *atomic.Bool
-	// Apply makes a change that is the store's own decision, by calling send. It may be nil.
-	Apply func(ctx context.Context, c *dispatch.Call, send Send) error
 }
-
-// Send sends a call.
-type Send func(context.Context, *dispatch.Call) error
 
 // Store keeps buckets in Redis, one key each: prefix:{key}:ID.
 type Store struct {
@@ -52,7 +47,6 @@ type Store struct {
 	loaded         [Scripts]atomic.Bool // SCRIPT LOAD was sent
 	singleKeyUntil atomic.Int64         // in Unix seconds; until then no command has several clients' keys
 	nodes          *nodes
-	migration      migration
 	log            *slog.Logger
 	outage         func() []any
 	dropped        *atomic.Bool
@@ -78,7 +72,6 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 		c.Prefix += ":"
 	}
 	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, outage: c.Outage, dropped: c.Dropped}
-	s.migration.init(&c)
 	s.sender.init(rdb, c.Timeout, c.Log)
 	for i, source := range c.Sources.Server {
 		s.scripts[i] = newScript(source)
@@ -99,13 +92,13 @@ func (s *Store) String() string { return s.name }
 
 // Close closes the store, and returns when it has stopped or soon after.
 func (s *Store) Close() {
-	s.migration.close()
 	s.nodes.close()
 	s.sender.close()
 }
 
-// do sends a call to its key's server.
-func (s *Store) do(ctx context.Context, c *dispatch.Call) error {
+// Do applies a call to all its buckets or to none. While a cluster's hash slot migrates, Redis denies
+// a call on several keys with TRYAGAIN.
+func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
 	for i := range c.Names {
 		c.Names[i] = s.appendName(c.Names[i][:0], c.KeyOf(i), c.Buckets[i].ID)
 		if c.Buckets[i].Kind == bucket.Ban {
@@ -172,7 +165,7 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalesc
 		}
 	}
 	for _, g := range b.Groups {
-		if g.Err != nil && IsCommandError(g.Err) && !isTryAgain(g.Err, Keys(g.Call)) {
+		if g.Err != nil && IsCommandError(g.Err) {
 			s.logErrorReply(g.Err)
 		}
 	}
@@ -249,25 +242,4 @@ func IsCommandError(err error) bool {
 		}
 	}
 	return true
-}
-
-// Keys returns how many Redis keys a call uses.
-func Keys(c *dispatch.Call) int {
-	if c.Op.Records == bucket.WithRecords {
-		return len(c.Buckets) + bucket.Counted(c.Buckets)
-	}
-	return len(c.Buckets) + turns(c) + tenantsOf(c.Buckets)
-}
-
-// isTryAgain reports whether Redis refused a call on several keys because some are already on
-// another node. A call on one key succeeds.
-func isTryAgain(err error, keys int) bool {
-	return keys > 1 && redis.HasErrorPrefix(err, "TRYAGAIN")
-}
-
-// isMoving reports whether a call on one bucket failed because its hash slot moved more often than
-// the client follows. The call was not done.
-func isMoving(err error) bool {
-	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") ||
-		redis.HasErrorPrefix(err, "TRYAGAIN")
 }

@@ -2,7 +2,9 @@ package testkit
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -10,6 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
 )
 
 // Migration is a cluster of two nodes on its way to move slots from the first to the second.
@@ -27,6 +31,17 @@ func StartMigration(t *testing.T) *Migration {
 		m.ids[i] = m.nodes[i].Do(t.Context(), "CLUSTER", "MYID").Val().(string)
 	}
 	return m
+}
+
+// ClientOnFirst returns a client whose slot the first node has.
+func (m *Migration) ClientOnFirst(t *testing.T, a ginlimit.Algorithm, limit ginlimit.Limit) string {
+	t.Helper()
+	for i := 0; ; i++ {
+		client := fmt.Sprint("client ", i, " ", rand.Text())
+		if m.nodes[0].ClusterKeySlot(t.Context(), RedisKeyOf(a, client, limit)).Val() < 8192 {
+			return client
+		}
+	}
 }
 
 // Begin has the slot of a key migrate. It reports whether the first node has it.

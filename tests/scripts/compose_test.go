@@ -21,7 +21,7 @@ func TestScriptsHaveTheConstantsOfGo(t *testing.T) {
 		inflight.Life.Milliseconds(), redisstore.Whole)
 	for i, source := range testkit.ScriptSources(t).Server {
 		for _, line := range []string{
-			constants, "\nlocal withRecords, recordsOnly, noBans, limitBans = 1, 2, 0, 2\n",
+			constants, "\nlocal withRecords, noBans, limitBans = 1, 0, 2\n",
 			"\nlocal spans, maxTimes, ever, maxRewritten = 16, 48, 4503599627370496, 500\n",
 		} {
 			require.Equal(t, 1, strings.Count(source, line), "script %d: %s", i, line)

@@ -340,9 +340,6 @@ func (s *simulation) foundWhole(a *simAnswer) bool {
 			n = 1
 		}
 	}
-	if s.foundOneByOne(a, n, charges) {
-		return true
-	}
 	for _, e := range s.server.executions {
 		if e.process != a.process || e.key != a.key || e.version != a.version || e.verb != "take" || e.n != n ||
 			e.at.Before(a.start) || e.at.After(a.end) || (e.charges == 0) != (charges == 0) {

@@ -33,10 +33,6 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 			v.reference.reset(one)
 		}
 	default:
-		if len(k.limits) < len(v.plan.keys[k.key].versions[0]) {
-			before := v.reference.only(all[0])
-			e.before = &before
-		}
 		if k.charges == 0 {
 			e.single = [][]simTold{v.reference.take(all, 0, c.n)}
 		} else if c.n == 1 {

@@ -10,8 +10,8 @@ import (
 )
 
 // In some plans with a cluster, slots migrate all the time and nothing else happens. Then it is
-// known what each call was charged in the end, though buckets may be asked for one after another,
-// and some of that given back.
+// known what each call was charged in the end. A call on several keys of a slot that migrates may be
+// answered TRYAGAIN, and is decided by the failure mode.
 
 // drawMoves makes a plan of moves, now and then.
 func (p *simPlan) drawMoves(r *rand.Rand, length time.Duration) {
@@ -52,7 +52,7 @@ func (p *simPlan) drawMoves(r *rand.Rand, length time.Duration) {
 }
 
 // checkMoves wants each limit to have been charged what was granted, if nothing but moves has
-// happened, and what was given back of a call that one of its limits denied.
+// happened.
 func (s *simulation) checkMoves() {
 	if !s.plan.moves {
 		return
@@ -84,120 +84,4 @@ func (s *simulation) checkMoves() {
 			}
 		}
 	}
-}
-
-// foundOneByOne reports whether an answer is what its caller is to be told of buckets that were
-// asked for one after another: by how each was when it was looked at, or when it was charged.
-func (s *simulation) foundOneByOne(a *simAnswer, n, charges int64) bool {
-	limits := len(s.plan.keys[a.key].versions[a.version])
-	if limits == 1 || s.server.slots == nil {
-		return false
-	}
-	var peeked []int64 // charges that fitted a bucket when it was looked at: no more are made, even if more fit by then
-	for _, takes := range []bool{false, true} {
-		found := make([][]simFound, limits)
-		for _, e := range s.server.executions {
-			if e.before != nil && e.process == a.process && e.key == a.key &&
-				e.version == a.version && e.verb == "take" && e.n == n &&
-				(e.charges > 0) == takes && !e.at.Before(a.start) && !e.at.After(a.end) && e.isOf(s, a) {
-				found[e.limits[0]] = append(found[e.limits[0]], s.foundIn(e)...)
-			}
-		}
-		if s.matchesOneOf(a, n, charges, found, nil) {
-			return true
-		}
-		for _, fewer := range peeked {
-			if s.matchesOneOf(a, n, fewer, found, nil) {
-				return true
-			}
-		}
-		for _, f := range slices.Concat(found...) {
-			if fits := int64(f.look.Remaining) / n; fits > 0 && fits < charges && !slices.Contains(peeked, fits) {
-				peeked = append(peeked, fits)
-			}
-		}
-	}
-	return false
-}
-
-// simFound is a bucket as a call may have found it.
-type simFound struct {
-	simReference
-	simCounted
-	at     time.Time
-	period int
-	look   simTold // of what its call wants
-}
-
-// foundIn returns how a call may have found a bucket: before all charges that were made together, or after some.
-func (s *simulation) foundIn(e *simExecution) (all []simFound) {
-	one := s.server.countedAs(e.buckets()[0], e.version)
-	for r := e.before.only(one); ; {
-		all = append(all, simFound{r.only(one), one, e.at, e.periods[0], r.one(one, 0, e.n)})
-		if int64(len(all)) > e.charges || !r.take([]simCounted{one}, e.n, e.n)[0].Allowed {
-			return all
-		}
-	}
-}
-
-// matchesOneOf tries all that the buckets may have been, one after another.
-func (s *simulation) matchesOneOf(a *simAnswer, n, charges int64, found [][]simFound, chosen []simFound) bool {
-	if len(chosen) == len(found) {
-		return s.isToldOf(a, n, charges, chosen)
-	}
-	for _, f := range found[len(chosen)] {
-		if last := len(chosen) - 1; last >= 0 && f.at.Before(chosen[last].at) {
-			continue
-		}
-		held := !a.result.Allowed && s.plan.lifeOf(a.process, a.key, a.version) > 0
-		if !held && !f.mayBe(a.result) {
-			continue
-		}
-		if s.matchesOneOf(a, n, charges, found, append(slices.Clone(chosen), f)) {
-			return true
-		}
-	}
-	return false
-}
-
-// mayBe reports whether a bucket may be one of those of which a Result tells: there are too many to try all.
-func (f *simFound) mayBe(r ginlimit.Result) bool {
-	closest := r.Limit == f.limit
-	switch {
-	case r.Allowed && !f.look.Allowed, closest && f.look.Remaining-r.Granted != r.Remaining:
-		return false
-	case r.Allowed || f.simCounted.quota != "":
-		return true
-	case closest:
-		return f.look.RetryAfter == r.RetryAfter && f.look.ResetAfter == r.ResetAfter
-	}
-	return r.RetryAfter < 0 || f.look.RetryAfter <= r.RetryAfter
-}
-
-// isToldOf reports whether an answer is what is told of buckets.
-func (s *simulation) isToldOf(a *simAnswer, n, charges int64, found []simFound) bool {
-	granted, allowed := n*charges, true
-	for _, f := range found {
-		allowed = allowed && f.look.Allowed
-		granted = min(granted, int64(f.look.Remaining)/n*n)
-	}
-	if allowed != a.result.Allowed {
-		return false
-	}
-	wants := n
-	if !allowed {
-		granted = 0
-	} else if granted > 0 {
-		wants = granted
-	}
-	var told []simTold
-	var periods []int
-	var times []time.Time
-	for _, f := range found {
-		t := f.only(f.simCounted).one(f.simCounted, granted, wants)
-		t.Allowed, t.Granted = allowed, int(granted)
-		told, periods, times = append(told, t), append(periods, f.period), append(times, f.at)
-	}
-	times[len(times)-1] = a.end // the last reply may come as late as this
-	return s.isTold(a, told, periods) || s.isToldApart(a, told, periods, times) || s.isHeld(a, told, periods)
 }

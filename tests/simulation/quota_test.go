@@ -56,17 +56,6 @@ func (s *simulation) isTold(a *simAnswer, told []simTold, periods []int) bool {
 	return false
 }
 
-// isToldApart is isTold of buckets that were asked for one after another. How long a period lasts was
-// found when each was. So of two periods that end together, the one that was asked for first denies longer.
-func (s *simulation) isToldApart(a *simAnswer, told []simTold, periods []int, times []time.Time) bool {
-	var results []ginlimit.Result
-	for i := range told {
-		results = append(results, s.plan.tell(a.process, told[i:i+1], periods[i:i+1], times[i]))
-	}
-	i := slices.Index(results, testkit.Closest(results))
-	return i >= 0 && s.isTold(a, told[i:i+1], periods[i:i+1])
-}
-
 // isOf reports whether a script's call may be that of a caller who asked at a time: it is about the
 // periods of that time.
 func (e *simExecution) isOf(s *simulation, a *simAnswer) bool {

@@ -18,9 +18,8 @@ type simScriptCall struct {
 	keys  []simScriptKey
 	marks []int64 // of return
 
-	ahead       *simAheadCall // of a take
-	recordsOnly bool          // the buckets' call follows
-	used        []int64       // of each fixed window, before a return
+	ahead *simAheadCall // of a take
+	used  []int64       // of each fixed window, before a return
 }
 
 type simScriptKey struct {
@@ -81,8 +80,7 @@ func (v *simServer) parse(process int, args []string) (c simScriptCall, err erro
 	}
 	if c.verb != "each" {
 		records := slices.Contains([]string{"give", "return", "reset"}, c.verb) && argv[2] != "0"
-		switch {
-		case records && argv[2] == "1":
+		if records {
 			count /= 2
 			for i, name := range keys[count:] {
 				if name != keys[i]+":back" {
@@ -90,12 +88,6 @@ func (v *simServer) parse(process int, args []string) (c simScriptCall, err erro
 				}
 			}
 			keys = keys[:count]
-		case records && argv[2] == "2":
-			c.recordsOnly = true
-			keys = slices.Clone(keys)
-			for i := range keys {
-				keys[i] = strings.TrimSuffix(keys[i], ":back")
-			}
 		}
 		k := buckets(keys, argv[3:3+3*count])
 		if !records {
@@ -119,7 +111,7 @@ func (v *simServer) parse(process int, args []string) (c simScriptCall, err erro
 	return c, err
 }
 
-// bucketsOf finds what buckets a call is about: all of a client, or one; and after them, calendar
+// bucketsOf finds what buckets a call is about: all of a client, and after them, calendar
 // quotas in later periods. It is not ok if there are none such. A change is told of the whole burst.
 func (v *simServer) bucketsOf(process int, takes, changes bool, names, triples []string) (k simScriptKey, ok bool) {
 	for _, name := range names {
@@ -139,7 +131,7 @@ func (v *simServer) bucketsOf(process int, takes, changes bool, names, triples [
 		}
 	}
 	versions := v.plan.keys[k.key].versions
-	if all := len(versions[0]); len(k.limits) != 1 && (len(k.limits) != all || !slices.IsSorted(k.limits)) {
+	if len(k.limits) != len(versions[0]) || !slices.IsSorted(k.limits) {
 		return k, false
 	}
 	for version := range versions {
@@ -166,9 +158,6 @@ func (v *simServer) bucketsOf(process int, takes, changes bool, names, triples [
 		if slices.Equal(want, triples) && (!ok || version == v.counted[k.key][k.limits[0]]) { // one limit may be in both
 			k.version, ok = version, true
 		}
-	}
-	if len(versions[0]) > 1 && len(k.limits) == 1 && v.slots == nil && !v.plan.settles {
-		ok = false // only while a slot migrates, or for what is settled, of which each limit may have kept another part
 	}
 	for i, b := range k.buckets() {
 		if l := versions[k.version][b.limit]; ok && v.plan.calendarOf(l) != nil {

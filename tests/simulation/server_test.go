@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -52,7 +51,7 @@ type simExecution struct {
 	process    int
 	key        int
 	version    int
-	limits     []int // those of the version that it was about: all, or one while a slot migrates
+	limits     []int // those of the version that it was about
 	periods    []int // of each of them
 	later      []simBucketName
 	verb       string
@@ -64,7 +63,6 @@ type simExecution struct {
 	single     [][]simTold   // of charges made one after another, if they are those of AllowN
 	together   []simTold     // of all charges at once, if they are those of AllowUpTo
 	used       []bool        // single: an answer had this Result
-	before     *simReference // of one bucket, if the others of its key are asked for apart
 	denied     *simReference // of its buckets, if it has denied a call
 }
 
@@ -164,23 +162,6 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 	for _, k := range c.keys {
 		v.recountLocked(k)
 		marks = append(marks, v.marked(k, c.marks)...)
-	}
-	if c.recordsOnly {
-		v.note("server: process %d: records of %s(%s, n=%d)", process, c.verb, v.plan.keys[c.keys[0].key].name, c.n)
-		reply := n.do(nil, append([]string{command}, args...)...)
-		left := integers(reply)
-		if len(left) > 0 && left[0] == redisstore.Whole {
-			left = left[1:]
-		}
-		if c.verb == "return" && len(left) > 0 && left[0] == 0 { // all has flowed back: no call follows
-			k := c.keys[0]
-			v.executions = append(v.executions, &simExecution{
-				at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version,
-				limits: k.limits, periods: k.periods,
-				verb: "return", n: c.n,
-			})
-		}
-		return reply
 	}
 	if c.verb == "return" {
 		c.used = v.usedIn(c.keys[0])

@@ -16,8 +16,8 @@ import (
 
 const day = 24 * time.Hour
 
-// TestCalendarWhereverItIsDecided: a quota for days beside one for months, on a server, while a
-// hash slot migrates and in an outage.
+// TestCalendarWhereverItIsDecided: a quota for days beside one for months, on a server and
+// in an outage.
 func TestCalendarWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) { // from the first of January, 2000
 		policy := testkit.NewPolicy(t, p.limiter, "api", ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)),

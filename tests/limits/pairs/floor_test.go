@@ -21,8 +21,8 @@ func batchAndPeople(t *testing.T, l *testkit.Limiter, floor int,
 		testkit.NewPolicy(t, l, "api", opts...)
 }
 
-// TestFloorWhereverItIsDecided: the batch policy stops at its floor on a server, while a hash slot
-// migrates and in an outage.
+// TestFloorWhereverItIsDecided: the batch policy stops at its floor on a server and in an
+// outage.
 func TestFloorWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
 		batch, people := batchAndPeople(t, p.limiter, 2, ginlimit.PerHour(4), ginlimit.PerDay(5))

@@ -17,8 +17,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestDryRunWhereverItIsDecided: a dry run with slots counts, and denies nobody, on a server, while
-// a hash slot migrates and in an outage.
+// TestDryRunWhereverItIsDecided: a dry run with slots counts, and denies nobody, on a server and
+// in an outage.
 func TestDryRunWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
 		trial := testkit.NewPolicy(t, p.limiter, "api", ginlimit.PerHour(2),
@@ -152,27 +152,6 @@ func TestRememberedDenialsInAnOutage(t *testing.T) {
 		time.Sleep(15 * time.Second) // Redis' bucket has a token, and the share has none
 		findRedis(t, b, l)
 		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{true, 0, 0}).Source)
-	})
-}
-
-// TestDenialWhileAHashSlotMigratesIsRemembered: of limits that are asked for one by one, the next
-// denial costs no call. A refund ends it at once.
-func TestDenialWhileAHashSlotMigratesIsRemembered(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()),
-			"api", ginlimit.PerHour(2), ginlimit.PerDay(3))
-		denied := new(atomic.Int64)
-		migrateSlots(t, b, denied)
-		asks(t, p, verdict{true, 1, 0})
-		require.EqualValues(t, 1, denied.Load())
-		asks(t, p, verdict{true, 0, 0})
-		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
-			require.Equal(t, source, asks(t, p, verdict{false, 0, 30 * time.Minute}).Source)
-		}
-		require.NoError(t, p.Refund(t.Context(), "alice", 1))
-		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{true, 0, 0}).Source)
-		require.Equal(t, ginlimit.FromRedis, asks(t, p, verdict{false, 0, 30 * time.Minute}).Source)
 	})
 }
 

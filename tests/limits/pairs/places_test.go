@@ -1,12 +1,9 @@
 package pairs_test
 
 import (
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -20,23 +17,18 @@ type place struct {
 	name    string
 	limiter *testkit.Limiter
 	source  ginlimit.Source // once begin was called
-	begin   func()          // makes hash slots migrate, or Redis too late
+	begin   func()          // makes Redis too late
 }
 
-// onEveryPlace runs a test in a bubble: with a server, while the hash slots of a cluster migrate, and in an outage.
+// onEveryPlace runs a test in a bubble: with a server, and in an outage.
 func onEveryPlace(t *testing.T, test func(t *testing.T, p place)) {
 	t.Helper()
-	for _, name := range []string{"server", "migrating", "outage"} {
+	for _, name := range []string{"server", "outage"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				p := place{name: name, limiter: failingLocal(t, b), source: ginlimit.FromRedis, begin: func() {}}
-				switch name {
-				case "migrating":
-					denied := new(atomic.Int64)
-					defer func() { require.Positive(t, denied.Load(), "no call was on several keys") }()
-					p.begin = func() { migrateSlots(t, b, denied) }
-				case "outage":
+				if name == "outage" {
 					p.source, p.begin = ginlimit.FromLocal, func() { loseRedis(t, b, p.limiter) }
 				}
 				test(t, p)
@@ -51,21 +43,6 @@ func failingLocal(t *testing.T, b *testkit.Bubble, opts ...ginlimit.LimiterOptio
 	return testkit.NewLimiter(t, b.Connect(t), append([]ginlimit.LimiterOption{
 		ginlimit.WithTimeout(ginlimit.DefaultTimeout), ginlimit.WithFailureMode(ginlimit.FailLocal),
 	}, opts...)...)
-}
-
-// migrateSlots makes Redis answer as a cluster whose hash slots migrate: TRYAGAIN to every call on
-// several keys. It counts them.
-func migrateSlots(t *testing.T, b *testkit.Bubble, denied *atomic.Int64) {
-	t.Helper()
-	require.NoError(t, b.Redis.Ping(t.Context()).Err())
-	b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {
-		if !strings.HasPrefix(command, "EVAL") || args[1] == "0" || args[1] == "1" {
-			return false
-		}
-		denied.Add(1)
-		peer.WriteError("TRYAGAIN Multiple keys request during rehashing of slot")
-		return true
-	})
 }
 
 // loseRedis makes Redis too late, until the limiter's circuit breaker is open.

@@ -55,8 +55,8 @@ func atOnce(t *testing.T, done <-chan acquired) ginlimit.Result {
 	return got.slot.Result()
 }
 
-// TestQueueWhereverItIsDecided: callers wait for a slot, in order of arrival, on a server, while a
-// hash slot migrates and in an outage.
+// TestQueueWhereverItIsDecided: callers wait for a slot, in order of arrival, on a server and
+// in an outage.
 func TestQueueWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
 		policy := testkit.NewPolicy(t, p.limiter, "api", queued(ginlimit.PerHour(10))...)

@@ -2,12 +2,10 @@ package pairs_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -37,19 +35,6 @@ func remains(t *testing.T, n int, p *ginlimit.Policy) {
 // endingDay returns a calendar day that ends a minute after a bubble begins.
 func endingDay() ginlimit.Calendar {
 	return ginlimit.CalendarDay(time.FixedZone("late", int((24*time.Hour - time.Minute).Seconds())))
-}
-
-// migrate has the hash slots of all keys migrate, until the function returned is called: a script
-// of several keys is to be tried again, and a script of one key is done.
-func migrate(b *testkit.Bubble) (end func()) {
-	b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {
-		if !strings.HasPrefix(command, "EVAL") || args[1] == "1" {
-			return false
-		}
-		peer.WriteError("TRYAGAIN Multiple keys request during rehashing of slot")
-		return true
-	})
-	return func() { b.Mini.Server().SetPreHook(nil) }
 }
 
 // TestReservationsTakeNoSlot and need none: what becomes of their tokens and of the slots is independent.
@@ -223,43 +208,6 @@ func TestReservationsAreSettledByThePlanTheyWereMadeUnder(t *testing.T) {
 		require.NoError(t, free.Settle(t.Context(), 2000), "nothing was counted")
 		remains(t, 6, p)
 	})
-}
-
-// TestReservationsWhileAHashSlotMigrates are made and settled on each of their limits, as on a slot that stays.
-func TestReservationsWhileAHashSlotMigrates(t *testing.T) {
-	t.Parallel()
-	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
-		t.Run(a.String(), func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				l := testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
-				hour, day := ginlimit.PerHour(10), ginlimit.PerDay(20)
-				left := func(ofHour, ofDay int) {
-					t.Helper()
-					for limit, want := range map[ginlimit.Limit]int{hour: ofHour, day: ofDay} {
-						require.Equal(t, want, testkit.Engine{Limiter: l}.Left(t, limit), limit)
-					}
-				}
-				e := testkit.Engine{Limiter: l}
-				before := e.Reserve(t, 2, hour, day)
-				end := migrate(b)
-				less, more := e.Reserve(t, 3, hour, day), e.Reserve(t, 1, hour, day)
-				require.False(t, e.Reserve(t, 5, hour, day).Result().Allowed)
-				left(4, 14)
-				require.NoError(t, before.Cancel(t.Context()))
-				left(6, 16)
-				require.NoError(t, less.Settle(t.Context(), 1))
-				left(8, 18)
-				require.NoError(t, more.Settle(t.Context(), 4))
-				left(5, 15)
-				last := e.Reserve(t, 5, hour, day)
-				end()
-				time.Sleep(2 * time.Second)
-				require.NoError(t, last.Settle(t.Context(), 1))
-				left(4, 14)
-			})
-		})
-	}
 }
 
 // TestAReservationUsesNoLease of its key, and ends none: what is leased is missing to it as to any other process.

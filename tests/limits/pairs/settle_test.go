@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2/server"
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -247,38 +246,4 @@ func TestARequestThatSettlesEndsARememberedDenial(t *testing.T) {
 		p.uses(t, "alice", 1, 1, 429)
 		require.InDelta(t, 18*time.Minute, p.found.RetryAfter, float64(time.Second), "two tokens of debt, and its own")
 	})
-}
-
-// TestARequestSettlesWhileAHashSlotMigrates: each bucket of two is settled once, though the client
-// has given up five times.
-func TestARequestSettlesWhileAHashSlotMigrates(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct{ used, left int }{{2, 8}, {9, 1}} {
-		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-			l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(time.Second))
-			p := counts(t, testkit.Backend{Limiter: l}, settles(ginlimit.PerHour(10), ginlimit.PerDay(20))...)
-			refused := 0
-			p.during = func() {
-				b.Mini.Server().SetPreHook(func(peer *server.Peer, command string, args ...string) bool {
-					if command != "EVALSHA" || args[1] == "1" && refused == 5 {
-						return false
-					}
-					if args[1] == "1" {
-						refused++
-						peer.WriteError("MOVED 1 127.0.0.1:6379")
-					} else {
-						peer.WriteError("TRYAGAIN Multiple keys request during rehashing of slot")
-					}
-					return true
-				})
-			}
-			p.uses(t, "alice", 5, row.used, 200)
-			require.Equal(t, 5, refused)
-			b.Mini.Server().SetPreHook(nil)
-			p.left(t, "alice", row.left)
-			r, err := l.Peek(t.Context(), ginlimit.Key("p", "alice"), ginlimit.PerDay(20))
-			require.NoError(t, err)
-			require.Equal(t, 20-row.used, r.Remaining)
-		})
-	}
 }

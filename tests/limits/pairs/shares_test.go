@@ -500,18 +500,11 @@ func TestRedisIsFoundAgainByAProbeOfSharedBuckets(t *testing.T) {
 	})
 }
 
-// TestSharesWhereverTheyAreDecided: on a server and in an outage by the rule; while a hash slot migrates
-// first come, first served, and the limit holds.
+// TestSharesWhereverTheyAreDecided: on a server and in an outage.
 func TestSharesWhereverTheyAreDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, at place) {
 		p := shared(t, testkit.Backend{Limiter: at.limiter}, ginlimit.PerHour(8))
 		at.begin()
-		if at.name == "migrating" {
-			p.asks(t, "a", 200, 200, 200, 200, 200, 200, 200, 200, 429)
-			p.asks(t, "b", 429)
-			require.Equal(t, ginlimit.CauseRate, p.found.Cause)
-			return
-		}
 		p.asks(t, "a", 200, 200, 200, 200, 429)
 		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
 		require.Equal(t, at.source, p.found.Source)

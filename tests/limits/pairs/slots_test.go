@@ -267,39 +267,3 @@ func TestSlotsInAnOutage(t *testing.T) {
 		})
 	}
 }
-
-// TestSlotsWhileAHashSlotMigrates are taken together with tokens, or neither is, though each key is asked for alone.
-func TestSlotsWhileAHashSlotMigrates(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		opts := []ginlimit.PolicyOption{ginlimit.PerHour(5), ginlimit.InFlight(2)}
-		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis), "api", opts...)
-		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", opts...)
-		one := admits(t, p)
-		end := migrate(b)
-		two := admits(t, other)
-		require.Equal(t, 3, two.Result().Remaining)
-		denies(t, p, "api-c")
-		denies(t, other, "api-c")
-		one.Release()
-		synctest.Wait()
-		one = admits(t, other)
-		require.Equal(t, 2, one.Result().Remaining, "a denial takes no token")
-		one.Release()
-		two.Release()
-		synctest.Wait()
-		for range 2 {
-			admits(t, p).Release()
-		}
-		synctest.Wait()
-		denies(t, p, "api")
-		end()
-		time.Sleep(2 * time.Second)
-		denies(t, other, "api")
-		require.NoError(t, p.Refund(t.Context(), "alice", 3))
-		one, two = admits(t, p), admits(t, other)
-		denies(t, p, "api-c")
-		one.Release()
-		two.Release()
-	})
-}
