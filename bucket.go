@@ -372,6 +372,8 @@ func causeOf(set *rules.Set, a *engine.Answer) Cause {
 		return CauseNever
 	case a.Banned:
 		return CauseBan
+	case a.QueueFull:
+		return CauseQueueFull
 	case a.Resource >= 0 && a.Resource == set.Slots():
 		return CauseInFlight
 	case a.Shared:

@@ -169,7 +169,7 @@ func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 		return err
 	}
 	defer q.putBack()
-	q.request.Queue.Endless = true
+	q.asks[0].Queue.Endless = true
 	r, err := q.end(ctx, n, q.take(ctx))
 	if err == nil && !r.Allowed {
 		return fmt.Errorf("%w: %s never allows %d at once, so there is nothing to wait for",

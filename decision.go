@@ -79,13 +79,14 @@ func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSe
 
 // take decides on n tokens.
 func (d *decision) take(ctx context.Context, p *Policy, n int) error {
+	var queue engine.Queue
+	if !p.dryRun {
+		queue = engine.Queue{Length: p.queue, Wait: p.queueWait}
+	}
 	for i := range d.asks {
-		d.asks[i].N = int64(n)
+		d.asks[i].N, d.asks[i].Queue = int64(n), queue
 	}
 	d.request = engine.Request{Asks: d.asks, Answers: d.answers}
-	if !p.dryRun {
-		d.request.Queue = engine.Queue{Length: p.queue, Wait: p.queueWait}
-	}
 	return p.limiter.engine.Take(ctx, &d.request)
 }
 

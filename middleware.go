@@ -62,8 +62,8 @@ func (p *Policy) serve(c *gin.Context, key KeyFunc) {
 		defer state.release(p.limiter.engine)
 	}
 	free := n == 0 && errors.Is(why.err, ErrUnavailable)
-	if len(state.answers) > 0 {
-		o.event.Waited = state.answers[0].Waited
+	for i := range state.answers {
+		o.event.Waited += state.answers[i].Waited
 	}
 	if p.observers != nil {
 		o.record(c.Request.Context(), outcomeOf(result, why.err), n, free || result.Allowed, result, why)

@@ -150,9 +150,9 @@ func WithFloor(n int) Option {
 // They are served in order of arrival in this process, for each key that lacks something: a client
 // whose account is busy holds up nobody of another account. A request that lacks something of two keys
 // waits for one, then for the other, and keeps its place by arrival, but needs both at one moment. A
-// request is denied at once if length others of its client wait, or 16,384 others for the same key, or
-// if its tokens would come later than wait or its own deadline; Retry-After says when they come. When a
-// slot is free nobody knows: for that it waits. If Redis hangs, a request takes no longer than wait and
+// request is denied at once if length others of its client wait, or 16,384 others for the same key, with
+// [CauseQueueFull], or if its tokens would come later than wait or its own deadline; Retry-After says when
+// they come. When a slot is free nobody knows: for that it waits. If Redis hangs, a request takes no longer than wait and
 // one [WithTimeout].
 //
 // Processes that wait for slots of one key take turns. The one whose turn it is looks for a slot that

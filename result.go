@@ -54,19 +54,20 @@ func (s Source) String() string {
 type Cause uint8
 
 const (
-	CauseRate     Cause = iota + 1 // a limit has too few tokens, or is blocked
-	CauseInFlight                  // too many requests are in flight (see [InFlight])
-	CauseBan                       // the client is banned, by this denial or an earlier one (see [WithBan])
-	CauseNever                     // no waiting helps: a limit prohibits, or never holds enough tokens
-	CauseList                      // the address is denied (see [WithDenyList])
-	CauseShare                     // the tenant has its share of a limit, which others share (see [WithShares])
+	CauseRate      Cause = iota + 1 // a limit has too few tokens, or is blocked
+	CauseInFlight                   // too many requests are in flight (see [InFlight])
+	CauseBan                        // the client is banned, by this denial or an earlier one (see [WithBan])
+	CauseNever                      // no waiting helps: a limit prohibits, or never holds enough tokens
+	CauseList                       // the address is denied (see [WithDenyList])
+	CauseShare                      // the tenant has its share of a limit, which others share (see [WithShares])
+	CauseQueueFull                  // as many requests of the client wait as may (see [WithQueue])
 )
 
 // String returns the cause in lower case, "" for zero, or "unknown".
 func (c Cause) String() string {
 	names := [...]string{
 		0: "", CauseRate: "rate", CauseInFlight: "in_flight", CauseBan: "ban", CauseNever: "never", CauseList: "list",
-		CauseShare: "share",
+		CauseShare: "share", CauseQueueFull: "queue_full",
 	}
 	if int(c) < len(names) {
 		return names[c]

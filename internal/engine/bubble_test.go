@@ -195,9 +195,9 @@ func takeN(ctx context.Context, e *engine.Engine, n int64, asks []engine.Ask, an
 func takeInLine(ctx context.Context, e *engine.Engine, n int64, asks []engine.Ask, answers []engine.Answer,
 	q engine.Queue) error {
 	for i := range asks {
-		asks[i].N = n
+		asks[i].N, asks[i].Queue = n, q
 	}
-	return e.Take(ctx, &engine.Request{Asks: asks, Answers: answers, Queue: q})
+	return e.Take(ctx, &engine.Request{Asks: asks, Answers: answers})
 }
 
 // waitN waits for n tokens.

@@ -70,6 +70,7 @@ type Ask struct {
 	Settles bool          // what is taken may be given back
 	Waits   bool          // until there are tokens: it is denied for no longer than need be
 	Report  rules.Report  // which statuses are wanted
+	Queue   Queue         // how the request waits for what it lacks of this Ask
 	again   bool          // it has waited and tried before, and its tokens are counted as wanted
 	turn    time.Duration // until this process is no longer known to wait for a slot; 0 if it does not
 }
@@ -79,14 +80,16 @@ type Answer struct {
 	rules.Verdict
 	Decided  bool // else another Ask of the same request was denied first
 	Source   Source
-	Statuses []rules.Status   // as the Ask wants them; the memory is the caller's
-	Hash     uint64           // of the key; 0 if no bucket was asked
-	Waited   time.Duration    // for tokens or a slot
-	Err      error            // why the store did not decide, last; then it may still have the Ask's set
-	attempt  int64            // that holds a slot; 0 is none
-	share    *rules.Set       // by which this process decided; nil if it did not
-	place    int64            // of this process among those that wait for the slot that it lacks; 0 if not known
-	receipt  *receipt.Receipt // of what was taken; nil if nothing is to be given back
+	Statuses []rules.Status // as the Ask wants them; the memory is the caller's
+	Hash     uint64         // of the key; 0 if no bucket was asked
+	Waited   time.Duration  // for tokens or a slot of this Ask
+	// QueueFull says that the request is denied because the Ask's queue has no place for it.
+	QueueFull bool
+	Err       error            // why the store did not decide, last; then it may still have the Ask's set
+	attempt   int64            // that holds a slot; 0 is none
+	share     *rules.Set       // by which this process decided; nil if it did not
+	place     int64            // of this process among those that wait for the slot that it lacks; 0 if not known
+	receipt   *receipt.Receipt // of what was taken; nil if nothing is to be given back
 }
 
 // withoutStore reports whether the store did not decide.

@@ -12,33 +12,39 @@ import (
 
 // Request asks for the tokens of all its Asks, and a slot of each that takes one, or for nothing.
 type Request struct {
-	Asks    []Ask    // the first one's client waits
+	Asks    []Ask
 	Answers []Answer // one for each Ask
-	Queue   Queue
 }
 
-// Queue says how a request waits for what it lacks. The zero Queue does not wait.
+// Queue says how a request waits for what it lacks of an Ask. The zero Queue does not wait.
 type Queue struct {
-	Length int           // how many requests of a client wait in this process
+	Length int           // how many requests of the Ask's client wait in this process
 	Wait   time.Duration // for how long
-	// Endless is the queue of a Wait: it has no length, and lasts as long as the context, through bans,
-	// and through an outage in which nobody else may decide. It ends with an error, not with a denial.
+	// Endless is the queue of a Wait, the only Ask of its request: it has no length, and lasts as long as the
+	// context, through bans, and through an outage in which nobody else may decide. It ends with an error, not
+	// with a denial.
 	Endless bool
 }
 
-// waiter is a request that may wait. It waits in the line of the key that lacks something. Only the first
-// of a line tries; the others follow in order of arrival. Whoever lacks something of another key then
-// changes to its line.
+// queues reports whether a request waits for what it lacks of an Ask.
+func (a *Ask) queues() bool { return a.Queue != (Queue{}) }
+
+// waiter is a request that may wait. It waits in the line of the Ask that lacks something. Only the first of
+// a line tries; the others follow in order of arrival. Whoever lacks something of another Ask then changes
+// to its line.
 type waiter struct {
 	*Request
 	e       *Engine
 	ctx     context.Context // the caller's
-	calls   context.Context // of all calls: they end a timeout after the wait at the latest
-	began   time.Time       // in a line it stands before those that came later
-	ends    time.Time       // it waits no longer; zero is as long as ctx lasts
-	until   time.Time       // by when it needs what it lacks: ends, or a deadline of ctx before; or zero
-	bans    []bucket.Bans   // of the Asks, if a denial bans
-	changes uint64          // of the engine, before the last try
+	calls   context.Context // of all calls: they end a timeout after the longest wait at the latest
+	endless bool
+	began   time.Time     // in a line it stands before those that came later
+	ends    time.Time     // it waits no longer, in whatever line; zero is as long as ctx lasts
+	leaves  time.Time     // it waits no longer in its line; zero is as long as ctx lasts
+	bans    []bucket.Bans // of the Asks that it waits for, if a denial bans
+	changes uint64        // of the engine, before the last try
+	place   string        // that it has in its line; "" is none
+	full    bool          // its line has no place
 }
 
 // takeInLine takes what a request asks for as soon as it is there.
@@ -46,7 +52,7 @@ func (e *Engine) takeInLine(ctx context.Context, r *Request) error {
 	if !r.mayWait() {
 		return e.takeNow(ctx, ctx, r.Asks, r.Answers)
 	}
-	w := &waiter{Request: r, e: e, ctx: ctx, calls: ctx, began: time.Now()}
+	w := &waiter{Request: r, e: e, ctx: ctx, calls: ctx, endless: r.Asks[0].Queue.Endless, began: time.Now()}
 	w.begin()
 	l, busy := w.busyLine()
 	if !busy {
@@ -57,24 +63,7 @@ func (e *Engine) takeInLine(ctx context.Context, r *Request) error {
 		l = lacks
 	}
 	defer w.bound()()
-	late, room := w.late(w.expected(l)), true
-	if !r.Queue.Endless {
-		own := &r.Asks[0]
-		who, _ := subject(e.key(own), own.Tenant)
-		if room = e.places.Take(string(who), r.Queue.Length); room {
-			defer e.places.Leave(string(who))
-		}
-	}
-	switch {
-	case !busy && (late || !room):
-		return w.deny(l)
-	case late || !room:
-		return w.denyBehind(l)
-	case busy:
-		if done, err := w.look(l, len(r.Asks) > 1 || r.Asks[0].attempts() || w.bans != nil, true); done {
-			return err
-		}
-	}
+	defer w.leave()
 	return w.wait(l, busy)
 }
 
@@ -87,16 +76,21 @@ func (r *Request) mayWait() bool {
 		if static && !verdict.Allowed || ask.N > ask.Set.Burst() {
 			return false
 		}
-		counted = counted || ask.N > 0 && !static
+		counted = counted || ask.N > 0 && !static && ask.queues()
 	}
 	return counted
 }
 
-// begin keeps which denials ban the client, as a try is no denial, and for how long the request waits.
+// begin keeps which denials ban the client, as a try is no denial, and for how long the request waits at most.
 func (w *waiter) begin() {
+	var longest time.Duration
 	for i := range w.Asks {
 		ask := &w.Asks[i]
-		if !w.Queue.Endless && ask.bans() && ask.Bans != bucket.NoBans {
+		if !ask.queues() {
+			continue
+		}
+		longest = max(longest, ask.Queue.Wait)
+		if !w.endless && ask.bans() && ask.Bans != bucket.NoBans {
 			if w.bans == nil {
 				w.bans = make([]bucket.Bans, len(w.Asks))
 			}
@@ -104,13 +98,52 @@ func (w *waiter) begin() {
 		}
 		ask.Bans, ask.Waits, ask.turn = bucket.NoBans, true, w.e.turn(slotPause)
 	}
-	if !w.Queue.Endless {
-		w.ends = w.began.Add(w.Queue.Wait)
-		w.until = w.ends
+	if !w.endless {
+		w.ends = w.began.Add(longest)
 	}
-	if deadline, ok := w.ctx.Deadline(); ok && (w.until.IsZero() || deadline.Before(w.until)) {
-		w.until = deadline
+}
+
+// enter has the request wait for what it lacks, in no other line. It reports whether it may: there is a
+// place, and what it lacks comes in time.
+func (w *waiter) enter(l lack) bool {
+	w.leave()
+	w.leaves, w.full = w.end(l), false
+	switch {
+	case w.late(w.expected(l)):
+		return false
+	case w.endless:
+		return true
 	}
+	ask := &w.Asks[l.ask]
+	who, _ := subject(w.e.key(ask), ask.Tenant)
+	if w.full = !w.e.places.Take(string(who), ask.Queue.Length); !w.full {
+		w.place = string(who)
+	}
+	return !w.full
+}
+
+// leave gives the place in a line back.
+func (w *waiter) leave() {
+	if w.place != "" {
+		w.e.places.Leave(w.place)
+		w.place = ""
+	}
+}
+
+// end returns until when a request waits that begins to wait for what it lacks; zero is as long as ctx lasts.
+func (w *waiter) end(l lack) time.Time {
+	if own := time.Now().Add(w.Asks[l.ask].Queue.Wait); own.Before(w.ends) {
+		return own
+	}
+	return w.ends
+}
+
+// until returns by when a request that waits to an end needs what it lacks: its context may end before.
+func (w *waiter) until(end time.Time) time.Time {
+	if deadline, ok := w.ctx.Deadline(); ok && (end.IsZero() || deadline.Before(end)) {
+		return deadline
+	}
+	return end
 }
 
 // bound gives all further calls of the request one deadline, until the function that it returns is called.
@@ -123,8 +156,14 @@ func (w *waiter) bound() (end func()) {
 	return cancel
 }
 
-// late reports whether a time is later than the request needs it to be.
-func (w *waiter) late(at time.Time) bool { return !w.until.IsZero() && at.After(w.until) }
+// late reports whether a time is later than the request waits in its line.
+func (w *waiter) late(at time.Time) bool { return w.lateFor(w.leaves, at) }
+
+// lateFor reports whether a time is later than a request that waits to an end needs it to be.
+func (w *waiter) lateFor(end, at time.Time) bool {
+	until := w.until(end)
+	return !until.IsZero() && at.After(until)
+}
 
 // try takes what the request asks for, or returns what it lacks. It does not wait if it is allowed, if
 // waiting does not help, or for an error.
@@ -137,7 +176,7 @@ func (w *waiter) try() (l lack, waits bool, err error) {
 	for i := range w.Asks {
 		w.Asks[i].again = true
 	}
-	if err != nil && w.Queue.Endless && w.outlasts(err) {
+	if err != nil && w.endless && w.outlasts(err) {
 		return w.lackOf(0), true, nil
 	}
 	if err != nil {
@@ -153,15 +192,15 @@ func (w *waiter) outlasts(err error) bool {
 		!redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrClosed)
 }
 
-// lacks returns what a denied request lacks for longest. It is false if the request is not denied, or
-// waiting does not help.
+// lacks returns what a denied request lacks for longest. It is false if the request is not denied, waiting
+// does not help, or an Ask that denies it has no queue.
 func (w *waiter) lacks() (l lack, waits bool) {
 	at := -1
 	for i := range w.Answers {
 		a := &w.Answers[i]
 		switch {
-		case !a.Decided || a.Allowed:
-		case a.RetryAfter < 0 || a.Banned && !w.Queue.Endless:
+		case !a.Decided || a.Allowed || a.RetryAfter == 0: // another Ask is denied
+		case a.RetryAfter < 0 || a.Banned && !w.endless || !w.Asks[i].queues():
 			return lack{}, false
 		case at < 0 || a.RetryAfter > w.Answers[at].RetryAfter:
 			at = i

@@ -18,10 +18,11 @@ func errTooLate() error {
 // client, it is denied once more, which does.
 func (w *waiter) deny(l lack) error {
 	switch {
-	case w.Queue.Endless:
+	case w.endless:
 		return errTooLate()
 	case w.bans == nil || l.slot:
 		w.Answers[l.ask].delay(w.retryAfter(l))
+		w.Answers[l.ask].QueueFull = w.full
 		return nil
 	}
 	for i := range w.Asks {
@@ -30,6 +31,7 @@ func (w *waiter) deny(l lack) error {
 		}
 	}
 	_, _, err := w.try()
+	w.Answers[l.ask].QueueFull = w.full && err == nil && !w.Answers[l.ask].Allowed
 	return err
 }
 
@@ -37,7 +39,7 @@ func (w *waiter) deny(l lack) error {
 // waited there without a turn. It hears when the line's tokens come, without asking Redis; only if a
 // denial bans it has to be asked.
 func (w *waiter) denyBehind(l lack) error {
-	if w.Queue.Endless {
+	if w.endless {
 		return errTooLate()
 	}
 	if done, err := w.look(l, w.bans != nil, false); done {
@@ -50,7 +52,7 @@ func (w *waiter) denyBehind(l lack) error {
 	if !l.slot {
 		answer.ResetAfter += ask.Set.Regain(ask.Set.Burst()-ask.N, 0, 1)
 	}
-	answer.Decided, answer.Source, answer.Hash = true, FromStatic, w.e.Hash(ask)
+	answer.Decided, answer.Source, answer.Hash, answer.QueueFull = true, FromStatic, w.e.Hash(ask), w.full
 	if buckets := ask.Set.Buckets(ask.Scope); l.resource >= 0 && ask.Report != rules.ReportNone {
 		b := &buckets[l.resource]
 		answer.Statuses = append(answer.Statuses, rules.Status{
@@ -85,9 +87,13 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 		if answer.Decided && !answer.Allowed {
 			own, waits := w.lacks()
 			switch {
+			case !ask.queues() && ask.bans() && !answer.Banned:
+				if denied, err := w.denyOnly(i); denied || err != nil {
+					return true, err
+				}
 			case !waits:
 				return true, nil
-			case room && !w.late(own.at):
+			case room && !w.lateFor(w.end(own), own.at):
 			case room || asks || answer.RetryAfter > w.retryAfter(l):
 				if own.line != l.line {
 					l = own
@@ -97,6 +103,18 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 		}
 		answer.reset()
 	}
+	return false, nil
+}
+
+// denyOnly denies a request for want of tokens of an Ask that has no queue, so that it bans: a look does not.
+// It is false if there are tokens meanwhile, which are given back.
+func (w *waiter) denyOnly(i int) (denied bool, err error) {
+	w.Asks[i].Settles, w.Asks[i].Leases = true, false
+	err = w.e.takeOne(w.ctx, w.calls, &w.Asks[i], &w.Answers[i])
+	if err != nil || !w.Answers[i].Allowed {
+		return true, err
+	}
+	w.e.giveBackAll(w.ctx, w.Asks[i:i+1], w.Answers[i:i+1])
 	return false, nil
 }
 

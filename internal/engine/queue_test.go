@@ -71,7 +71,7 @@ func TestWhoMayHoldMoreSlotsWaitsForLess(t *testing.T) {
 // TestWhoIsNotHelpedByWaitingDoesNotWait behind others either.
 func TestWhoIsNotHelpedByWaitingDoesNotWait(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
-		account, q := holding("account", 1), engine.Queue{Length: 1, Wait: 10 * time.Second}
+		account, q := holding("account", 1), engine.Queue{Length: 3, Wait: 10 * time.Second}
 		take(t, e, 1, account)
 		_, waits := takes(t, e, []engine.Ask{ask("first", setOf(perHour(1))), account}, q)
 		start := time.Now()
@@ -94,6 +94,91 @@ func TestWhoIsNotHelpedByWaitingDoesNotWait(t *testing.T) {
 		require.Zero(t, time.Since(start))
 		require.Empty(t, waits)
 		require.NoError(t, <-waits)
+	})
+}
+
+// TestARequestWaitsOnlyInQueuesOfItsAsks: what it lacks of another Ask denies it at once, and bans.
+func TestARequestWaitsOnlyInQueuesOfItsAsks(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
+		q := engine.Queue{Length: 9, Wait: time.Second}
+		account, key := holding("account", 1), ask("key", setOf(perHour(1), bucket.NewBan(7_200_000, 7_200_000)))
+		account.N, account.Queue = 1, q
+		key.N, key.Bans = 1, bucket.AllBans
+		both := func() ([]engine.Answer, <-chan error) {
+			answers := make([]engine.Answer, 2)
+			return answers, goes(func() error {
+				return e.Take(t.Context(), &engine.Request{Asks: []engine.Ask{account, key}, Answers: answers})
+			})
+		}
+		held, done := both()
+		require.NoError(t, <-done)
+		require.True(t, held[0].HasSlot() && held[1].Allowed)
+
+		_, waits := takes(t, e, []engine.Ask{account}, q)
+		start := time.Now()
+		answers, done := both()
+		require.NoError(t, <-done, "behind one that waits")
+		require.Zero(t, time.Since(start))
+		require.False(t, answers[1].Allowed)
+		require.True(t, answers[1].Banned)
+		require.False(t, answers[1].QueueFull)
+		release(e, account, held[0])
+		require.NoError(t, <-waits)
+
+		require.NoError(t, e.Reset(t.Context(), &key))
+		answers, done = both() // nobody stands before it
+		require.NoError(t, <-done)
+		require.Equal(t, time.Second, time.Since(start).Round(10*ms))
+		require.False(t, answers[0].Allowed)
+		require.False(t, answers[0].QueueFull, "it waited in vain")
+		require.Equal(t, time.Second, answers[0].Waited.Round(10*ms))
+		require.Equal(t, int64(1), left(t, e, key))
+
+		take(t, e, 1, key)
+		start = time.Now()
+		answers, done = both()
+		require.NoError(t, <-done, "also where no script decides on both")
+		require.Zero(t, time.Since(start))
+		require.True(t, answers[1].Banned)
+	})
+}
+
+// TestEachQueueHasItsWait: a request waits no longer in it, and in all no longer than the longest.
+func TestEachQueueHasItsWait(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		user, account := holding("user", 1), holding("account", 1)
+		user.Queue, account.Queue = engine.Queue{Length: 1, Wait: time.Second}, engine.Queue{Length: 1, Wait: 3 * time.Second}
+		user.N, account.N = 1, 1
+		ofUser, ofAccount := take(t, e, 1, user), take(t, e, 1, account)
+		both := func() ([]engine.Answer, <-chan error) {
+			answers := make([]engine.Answer, 2)
+			return answers, goes(func() error {
+				return e.Take(t.Context(), &engine.Request{Asks: []engine.Ask{user, account}, Answers: answers})
+			})
+		}
+		start := time.Now()
+		answers, done := both()
+		require.NoError(t, <-done)
+		require.Equal(t, time.Second, time.Since(start).Round(10*ms))
+		require.False(t, answers[0].Allowed || answers[0].QueueFull)
+
+		release(e, user, ofUser)
+		start = time.Now()
+		answers, done = both()
+		time.Sleep(2450 * ms) // for the account
+		take(t, e, 1, user)
+		release(e, account, ofAccount)
+		require.NoError(t, <-done)
+		require.Equal(t, 3*time.Second, time.Since(start).Round(10*ms), "in all")
+		require.False(t, answers[0].Allowed || answers[0].QueueFull)
+		require.Equal(t, 3*time.Second, (answers[0].Waited + answers[1].Waited).Round(10*ms))
+
+		_, done = both()
+		synctest.Wait()
+		full, denied := both()
+		require.NoError(t, <-denied)
+		require.True(t, full[0].QueueFull, "the one place is taken")
+		require.NoError(t, <-done)
 	})
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 //
 // Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
 func (e *Engine) Take(ctx context.Context, r *Request) error {
-	if r.Queue != (Queue{}) {
+	if slices.ContainsFunc(r.Asks, func(a Ask) bool { return a.queues() }) {
 		return e.takeInLine(ctx, r)
 	}
 	return e.takeNow(ctx, ctx, r.Asks, r.Answers)

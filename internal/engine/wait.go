@@ -49,7 +49,7 @@ func (w *waiter) busyLine() (l lack, busy bool) {
 		if w.e.waiting.Empty() {
 			break
 		}
-		if !ask.Set.Counts(ask.Scope) || ask.N == 0 {
+		if !ask.queues() || !ask.Set.Counts(ask.Scope) || ask.N == 0 {
 			continue
 		}
 		l = w.lackOf(i)
@@ -93,6 +93,18 @@ func (w *waiter) retryAfter(l lack) time.Duration {
 // it has not tried yet.
 func (w *waiter) wait(l lack, behind bool) error {
 	for {
+		switch may := w.enter(l); {
+		case !may && behind:
+			return w.denyBehind(l)
+		case !may:
+			return w.deny(l)
+		case behind || w.undecided():
+			behind = true // it has not tried since
+			asks := len(w.Asks) > 1 || w.Asks[0].attempts() || w.bans != nil
+			if done, err := w.look(l, asks, true); done {
+				return err
+			}
+		}
 		next, moves, err := w.waitIn(l, behind)
 		if !moves {
 			return err
@@ -101,16 +113,26 @@ func (w *waiter) wait(l lack, behind bool) error {
 	}
 }
 
+// undecided reports whether the last try did not get to an Ask that denies at once.
+func (w *waiter) undecided() bool {
+	for i := range w.Asks {
+		if !w.Asks[i].queues() && !w.Answers[i].Decided {
+			return true
+		}
+	}
+	return false
+}
+
 // waitIn waits in one line.
 func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) {
 	e, joined, most := w.e, time.Now(), maxLine
-	if w.Queue.Endless {
+	if w.endless {
 		most = math.MaxInt
 	}
 	turn, err := e.waiting.Join(w.ctx, e.closed, l.line, most, fifo.Caller{
-		Since: w.began, Until: w.ends, Wants: w.Asks[l.ask].N, Expects: fifo.Expectation{At: l.at, Resource: l.resource},
+		Since: w.began, Until: w.leaves, Wants: w.Asks[l.ask].N, Expects: fifo.Expectation{At: l.at, Resource: l.resource},
 	})
-	w.Answers[0].Waited += time.Since(joined)
+	w.Answers[l.ask].Waited += time.Since(joined)
 	switch {
 	case err == nil:
 		defer turn.Leave()
@@ -121,6 +143,7 @@ func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) 
 	case errors.Is(err, fifo.ErrStopped):
 		return lack{}, false, errClosed()
 	}
+	w.full = errors.Is(err, fifo.ErrFull)
 	return lack{}, false, w.denyBehind(l)
 }
 
@@ -133,8 +156,6 @@ func (w *waiter) inTurn(l lack, turn *fifo.Turn, now bool) (next lack, moves boo
 			switch {
 			case err != nil || !waits:
 				return lack{}, false, err
-			case lacks.line != l.line && w.late(w.expected(lacks)):
-				return lack{}, false, w.deny(lacks)
 			case lacks.line != l.line:
 				return lacks, true, nil
 			}
@@ -163,19 +184,19 @@ func (w *waiter) pause(l lack, wake <-chan struct{}) (over bool, err error) {
 		}
 		d = max(d, time.Duration(e.looking.Load())*time.Second/maxLooks)
 		w.Asks[l.ask].turn = e.turn(d)
-		if last := time.Until(w.until.Add(-e.Timeout)); last > 0 {
+		if last := time.Until(w.until(w.leaves).Add(-e.Timeout)); last > 0 {
 			d = min(d, last) // it looks once more before it leaves
 		}
-		if left := time.Until(w.ends); !w.ends.IsZero() {
+		if left := time.Until(w.leaves); !w.leaves.IsZero() {
 			d = min(d, left)
 		}
 	case l.at.IsZero():
 		d = outagePause
 	}
-	if err := e.sleep(w.ctx, &w.Answers[0], d, wake); err != nil {
+	if err := e.sleep(w.ctx, &w.Answers[l.ask], d, wake); err != nil {
 		return false, err
 	}
-	return l.slot && !w.ends.IsZero() && !time.Now().Before(w.ends), nil
+	return l.slot && !w.leaves.IsZero() && !time.Now().Before(w.leaves), nil
 }
 
 // sleep returns after a time, or when it is woken. The error is that the context or the engine

@@ -20,7 +20,8 @@ func TestCauseNames(t *testing.T) {
 	t.Parallel()
 	for cause, want := range map[ginlimit.Cause]string{0: "", ginlimit.CauseRate: "rate",
 		ginlimit.CauseInFlight: "in_flight", ginlimit.CauseBan: "ban", ginlimit.CauseNever: "never",
-		ginlimit.CauseList: "list", 200: "unknown"} {
+		ginlimit.CauseList: "list", ginlimit.CauseShare: "share", ginlimit.CauseQueueFull: "queue_full",
+		200: "unknown"} {
 		assert.Equal(t, want, cause.String())
 	}
 }
@@ -196,6 +197,36 @@ func TestCause(t *testing.T) {
 		for name, row := range denials() {
 			testkit.RequireMade(t, b.Limiter.Reset(t.Context(), ginlimit.Key("all", "all"), ginlimit.PerHour(1)))
 			row.wants(t, b.Limiter, name)
+		}
+	})
+}
+
+// TestAFullQueueIsACause; whoever waited in vain has the cause of what it lacked.
+func TestAFullQueueIsACause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for name, row := range map[string]struct {
+			limit  ginlimit.Limit
+			lacked ginlimit.Cause
+			waits  bool // it does not know that it waits in vain
+		}{
+			"slots":  {ginlimit.InFlight(1), ginlimit.CauseInFlight, true},
+			"tokens": {ginlimit.PerMinute(1), ginlimit.CauseRate, false},
+		} {
+			p := testkit.NewPolicy(t, testkit.NewLocal(t), name, row.limit, ginlimit.WithQueue(1, time.Minute))
+			defer testkit.Acquire(t, p).Release()
+			waits := make(chan ginlimit.Result, 1)
+			go func() { waits <- testkit.Acquire(t, p).Result() }()
+			synctest.Wait()
+			full := testkit.Acquire(t, p).Result()
+			if !row.waits { // as its tokens would come after two minutes
+				require.Equal(t, row.lacked, full.Cause, name)
+				require.True(t, (<-waits).Allowed, name)
+				continue
+			}
+			require.Equal(t, ginlimit.CauseQueueFull, full.Cause, name)
+			require.Equal(t, ginlimit.FromPolicy, full.Source, name)
+			require.Equal(t, row.lacked, (<-waits).Cause, name)
 		}
 	})
 }

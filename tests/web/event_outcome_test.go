@@ -264,9 +264,9 @@ func TestWordsOfEvents(t *testing.T) {
 	for s := range ginlimit.FromPolicy + 2 {
 		sources = append(sources, s.String())
 	}
-	for c := range ginlimit.CauseShare + 2 {
+	for c := range ginlimit.CauseQueueFull + 2 {
 		causes = append(causes, c.String())
 	}
 	require.Equal(t, []string{"redis", "cache", "lease", "local", "open", "policy", "unknown"}, sources)
-	require.Equal(t, []string{"", "rate", "in_flight", "ban", "never", "list", "share", "unknown"}, causes)
+	require.Equal(t, []string{"", "rate", "in_flight", "ban", "never", "list", "share", "queue_full", "unknown"}, causes)
 }

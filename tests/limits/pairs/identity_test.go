@@ -128,13 +128,13 @@ func TestSlotsAndIdentitiesAreTakenTogether(t *testing.T) {
 	})
 }
 
-// TestAQueueWithIdentities: requests that lack a slot of an identity wait for it in order, and no more of a
-// client than WithQueue allows. A waiting request takes nothing.
+// TestAQueueWithIdentities: requests that lack a slot of an identity wait for it in order, and no more of
+// them than WithQueue allows. A waiting request takes nothing.
 func TestAQueueWithIdentities(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		router := gin.New()
 		limit, all := ginlimit.PerHour(10), []ginlimit.Limit{ginlimit.PerHour(9), ginlimit.InFlight(1)}
-		router.GET("/", b.Limiter.Handler("p", limit, testkit.ByUser(), withAll(all...), ginlimit.WithQueue(1, 5*time.Second)),
+		router.GET("/", b.Limiter.Handler("p", limit, testkit.ByUser(), withAll(all...), ginlimit.WithQueue(3, 5*time.Second)),
 			func(*gin.Context) { time.Sleep(2 * time.Second) })
 		start := time.Now()
 		var served sync.WaitGroup
@@ -148,9 +148,9 @@ func TestAQueueWithIdentities(t *testing.T) {
 		}
 		send("alice", 200, 2*time.Second)
 		send("bob", 200, 4*time.Second)
-		send("bob", 429, 0) // one of bob's waits
 		send("carol", 200, 6*time.Second)
 		send("dave", 429, 5*time.Second) // as long as it may wait
+		send("erin", 429, 0)             // three others wait
 		served.Wait()
 		for _, user := range []string{"alice", "bob", "carol"} {
 			peek, err := b.Limiter.Peek(t.Context(), ginlimit.Key("p", user), limit)
