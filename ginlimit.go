@@ -85,10 +85,10 @@ func FromContext(c *gin.Context) (Result, bool) {
 // first decision only: Redis need not be there yet. The error joins all faults, each an
 // [ErrInvalidArgument].
 //
-// The commands of a [redis.Client] end within [WithTimeout], whatever the client's timeouts are. A
-// hook of the client sees them, and must not keep a command after the call. The limiters of a client
-// add one hook to it, which stays. Make one limiter and share it: each has a memory and batches of
-// its own. A client of another type, such as one that wraps a cluster client, is taken for one
+// The commands of a [redis.Client] end within [WithTimeout], whatever the client's timeouts are. Add
+// hooks to the client before: later ones do not see the limiter's commands. A hook must not keep a
+// command after the call. Each limiter adds a hook of its own, which stays, and has a memory and
+// batches of its own: make one limiter and share it. A client of another type, such as one that wraps a cluster client, is taken for one
 // server.
 func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)

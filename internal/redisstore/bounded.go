@@ -2,16 +2,11 @@ package redisstore
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"reflect"
 	"runtime"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
-	"weak"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -40,175 +35,24 @@ func newBounded(rdb *redis.Client, timeout time.Duration) *redis.Client {
 	return bounded
 }
 
-// sender sends a store's commands. On a single server, the client's last hook hands them to a
-// bounded copy of the client.
-type sender struct {
-	rdb    redis.UniversalClient
-	copy   *redis.Client // nil if the client itself sends commands
-	log    *slog.Logger
-	used   atomic.Pointer[clientUse] // nil before the first command
-	mu     sync.Mutex                // guards closed
-	closed bool
-}
+// boundedHook hands its store's commands to a bounded copy of the client, after the hooks that the
+// application had added before.
+type boundedHook struct{ copy *redis.Client }
 
-// route says which hook hands a command to which copy. The zero route is the client itself.
-type route struct {
-	hook *boundedHook
-	copy *redis.Client
-}
-
-func (s *sender) init(rdb redis.UniversalClient, timeout time.Duration, log *slog.Logger) {
-	s.rdb, s.log = rdb, log
-	if one, ok := rdb.(*redis.Client); ok && one != nil {
-		if bounded := newBounded(one, timeout); bounded != one {
-			s.copy = bounded
-		}
+// addBoundedHook adds a hook to a client of one server. It returns nil if the client itself sends the
+// commands.
+func addBoundedHook(rdb redis.UniversalClient, timeout time.Duration) *boundedHook {
+	one, ok := rdb.(*redis.Client)
+	if !ok || one == nil {
+		return nil
 	}
-}
-
-// route returns the route for a command. It adds a hook to the client with the first command of any
-// limiter, and again after the application has added a hook.
-func (s *sender) route() route {
-	used := s.used.Load()
-	if used == nil {
-		used = s.register()
+	bounded := newBounded(one, timeout)
+	if bounded == one {
+		return nil
 	}
-	if s.copy == nil {
-		return route{}
-	}
-	return route{used.lastHook(s.rdb.(*redis.Client)), s.copy}
-}
-
-// register counts the limiter as a user of the client.
-func (s *sender) register() *clientUse {
-	s.mu.Lock()
-	used := s.used.Load()
-	warn := false
-	if used == nil {
-		used = clientUseFor(s.rdb)
-		if !s.closed {
-			warn = used.count(1)
-		}
-		s.used.Store(used)
-	}
-	s.mu.Unlock()
-	if warn {
-		s.log.Warn("ginlimit: 100 limiters use one Redis client; make one limiter and share it")
-	}
-	return used
-}
-
-// close stops counting the limiter.
-func (s *sender) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if used := s.used.Load(); used != nil && !s.closed {
-		used.count(-1)
-	}
-	s.closed = true
-}
-
-// maxLimiters open limiters on one client cause a warning.
-const maxLimiters = 100
-
-// clientUse is what the limiters of one client share. It does not keep the client alive.
-type clientUse struct {
-	last atomic.Pointer[boundedHook] // nil before the first hook
-
-	mu       sync.Mutex // guards the fields below; held while a hook is added
-	limiters int
-	warned   bool
-}
-
-// clientUses holds the process's clients by weak pointer. It is package state because limiters of
-// one client are created independently and a client has no field for it.
-var clientUses = struct {
-	mu sync.Mutex
-	by map[any]*clientUse
-}{by: map[any]*clientUse{}}
-
-// clientUseFor returns the use of a client. A wrapped client gets a new one each time.
-func clientUseFor(rdb redis.UniversalClient) *clientUse {
-	switch rdb := rdb.(type) {
-	case *redis.Client:
-		return pointerUse(rdb)
-	case *redis.ClusterClient:
-		return pointerUse(rdb)
-	case *redis.Ring:
-		return pointerUse(rdb)
-	}
-	return &clientUse{}
-}
-
-func pointerUse[T any](rdb *T) *clientUse {
-	key := any(weak.Make(rdb))
-	clientUses.mu.Lock()
-	defer clientUses.mu.Unlock()
-	used := clientUses.by[key]
-	if used == nil {
-		used = &clientUse{}
-		clientUses.by[key] = used
-		runtime.AddCleanup(rdb, func(key any) {
-			clientUses.mu.Lock()
-			defer clientUses.mu.Unlock()
-			delete(clientUses.by, key)
-		}, key)
-	}
-	return used
-}
-
-// count adds n limiters, and reports once that there are too many.
-func (u *clientUse) count(n int) (warn bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.limiters += n
-	warn = u.limiters >= maxLimiters && !u.warned
-	u.warned = u.warned || warn
-	return warn
-}
-
-// lastHook returns the client's last hook, and adds one if the application's hook is last.
-func (u *clientUse) lastHook(rdb *redis.Client) *boundedHook {
-	if last := u.last.Load(); last != nil && !last.covered.Load() {
-		return last
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	last := u.last.Load()
-	if last == nil || last.covered.Load() {
-		last = &boundedHook{}
-		rdb.AddHook(last)
-		u.last.Store(last)
-	}
-	return last
-}
-
-// boundedHook is a client's last hook. It hands commands that name it to their bounded copy, after
-// the application's hooks have run.
-type boundedHook struct {
-	// following holds the code addresses of the functions that follow the last hook, for commands,
-	// pipelines and transactions. AddHook passes them before the hook is used.
-	following []uintptr
-	covered   atomic.Bool // the application has added a hook since
-}
-
-// goRedis is the prefix of go-redis' function names. It excludes the modules that contain hooks.
-const goRedis = "github.com/redis/go-redis/v9."
-
-// maxFollowing is how many functions AddHook wraps, without the dialer.
-const maxFollowing = 3
-
-// noteNext notes what follows the hook: a function of go-redis or a hook added later. The client
-// calls it whenever a hook is added. It passes the same functions for each connection and
-// transaction, and other functions of go-redis for automatic pipelines.
-func (h *boundedHook) noteNext(next any) {
-	code := reflect.ValueOf(next).Pointer()
-	switch {
-	case len(h.following) < maxFollowing:
-		h.following = append(h.following, code)
-	case !slices.Contains(h.following, code) && !strings.HasPrefix(runtime.FuncForPC(code).Name(), goRedis):
-		h.covered.Store(true)
-	}
+	h := &boundedHook{bounded}
+	one.AddHook(h)
+	return h
 }
 
 // DialHook implements [redis.Hook].
@@ -216,10 +60,9 @@ func (*boundedHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements [redis.Hook].
 func (h *boundedHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	h.noteNext(next)
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if bounded := h.boundedCopy(cmd); bounded != nil {
-			return bounded.Process(ctx, cmd)
+		if h.takesOver(cmd) {
+			return h.copy.Process(ctx, cmd)
 		}
 		return next(ctx, cmd)
 	}
@@ -227,16 +70,11 @@ func (h *boundedHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // ProcessPipelineHook implements [redis.Hook].
 func (h *boundedHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	h.noteNext(next)
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		var bounded *redis.Client
-		if len(cmds) > 0 {
-			bounded = h.boundedCopy(cmds[0])
-		}
-		if bounded == nil {
+		if len(cmds) == 0 || !h.takesOver(cmds[0]) {
 			return next(ctx, cmds)
 		}
-		pipe := bounded.Pipeline()
+		pipe := h.copy.Pipeline()
 		for _, cmd := range cmds {
 			_ = pipe.Process(ctx, cmd)
 		}
@@ -245,12 +83,10 @@ func (h *boundedHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 	}
 }
 
-// boundedCopy returns the copy that takes over a command after this hook, or nil.
-func (h *boundedHook) boundedCopy(cmd redis.Cmder) *redis.Client {
-	if c, ok := cmd.(*command); ok && c.route.hook == h {
-		return c.route.copy
-	}
-	return nil
+// takesOver reports whether a command is the store's.
+func (h *boundedHook) takesOver(cmd redis.Cmder) bool {
+	c, ok := cmd.(*command)
+	return ok && c.hook == h
 }
 
 // endsWithContext reports whether every call of a client with these options ends when its context
@@ -265,6 +101,9 @@ func endsWithContext(o *redis.Options) bool {
 
 // Dialer connects to a server, as the Dialer of [redis.Options] does.
 type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// goRedis is the prefix of go-redis' function names.
+const goRedis = "github.com/redis/go-redis/v9."
 
 // KeepsDeadlines marks a Dialer that ends with its context and returns connections that support
 // deadlines. Callers may then send their calls inline. Tests mark the Dialers of in-process

@@ -24,7 +24,7 @@ func (s *Store) Ping(ctx context.Context) error {
 		case *redis.Ring:
 			return struct{}{}, p.ring(ctx, rdb)
 		}
-		ping := command{Cmder: redis.NewStatusCmd(ctx, "ping"), route: s.sender.route()}
+		ping := command{Cmder: redis.NewStatusCmd(ctx, "ping"), hook: s.hook}
 		diagnose := func() error { return s.nodes.diagnose(ctx) }
 		return struct{}{}, p.withCause(ctx, diagnose, func() error { return s.rdb.Process(ctx, &ping) })
 	})

@@ -43,8 +43,8 @@ type coalescing struct {
 // command is what a client sends for one or more groups. go-redis does not retry it, because Redis
 // may have charged although no reply came in time. It still follows redirections.
 type command struct {
-	redis.Cmder       // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
-	route       route // how the client sends it
+	redis.Cmder              // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
+	hook        *boundedHook // sends it; nil if the client does
 	args        []any
 	reported    []any // the report of slots; nil for a decision
 	from        int   // its first update
@@ -185,7 +185,7 @@ var verbs = [...]any{bucket.Take: "take", bucket.Charge: "charge", bucket.Give: 
 
 // encode writes the command as script.lua, decide.lua and cross_slot.lua document it.
 func (c *command) encode(ctx context.Context, s *Store, coalescing *coalescing, bySHA bool) {
-	c.route = s.sender.route()
+	c.hook = s.hook
 	c.firstArgs, c.afterASK = 0, false
 	g := c.groups[0]
 	number := scriptFor(g.Buckets)

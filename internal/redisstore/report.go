@@ -82,7 +82,7 @@ func (s *Store) reportAll(ctx context.Context, commands []*command) {
 
 // encodeReport writes the command as report.lua documents it.
 func (c *command) encodeReport(ctx context.Context, s *Store, bySHA bool) {
-	c.route = s.sender.route()
+	c.hook = s.hook
 	call := s.scripts[Report].bySource
 	if bySHA {
 		call = s.scripts[Report].bySHA

@@ -37,7 +37,7 @@ type Config struct {
 // Store keeps buckets in Redis, one key each: prefix:{key}:ID.
 type Store struct {
 	rdb            redis.UniversalClient
-	sender         sender // sends rdb's commands
+	hook           *boundedHook // sends rdb's commands; nil if rdb itself does
 	shards         ringShards
 	prefix         string // up to and including the brace
 	name           string // the same for stores of the same keys
@@ -72,7 +72,7 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 		c.Prefix += ":"
 	}
 	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, outage: c.Outage, dropped: c.Dropped}
-	s.sender.init(rdb, c.Timeout, c.Log)
+	s.hook = addBoundedHook(rdb, c.Timeout)
 	for i, source := range c.Sources.Server {
 		s.scripts[i] = newScript(source)
 	}
@@ -93,7 +93,6 @@ func (s *Store) String() string { return s.name }
 // Close closes the store, and returns when it has stopped or soon after.
 func (s *Store) Close() {
 	s.nodes.close()
-	s.sender.close()
 }
 
 // Do applies a call to all its buckets or to none. While a cluster's hash slot migrates, Redis denies
@@ -198,7 +197,7 @@ func (s *Store) load(ctx context.Context, script int) error {
 	if !s.nodes.single || loaded.Load() || !loaded.CompareAndSwap(false, true) {
 		return nil // several servers each load it by EVAL
 	}
-	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[script].source), route: s.sender.route()}
+	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[script].source), hook: s.hook}
 	load.SetStepCount(1)
 	err := s.rdb.Process(ctx, &load)
 	if err == nil || IsErrorReply(err) {

@@ -22,23 +22,26 @@ import (
 
 // Batches that hooks of the client hold up.
 
-// heldCalls are the first calls of a client, which wait until they are let go.
+// heldCalls are the next calls of a client, which wait until they are let go.
 type heldCalls struct {
-	came atomic.Int64
-	gate chan struct{}
-	once sync.Once
+	calls, came atomic.Int64
+	gate        chan struct{}
+	once        sync.Once
 }
 
-func hold(rdb *redis.Client, calls int64) *heldCalls {
+func hold(rdb *redis.Client) *heldCalls {
 	h := &heldCalls{gate: make(chan struct{})}
 	rdb.AddHook(testkit.EveryScript(func(send func() error) error {
-		if h.came.Add(1) <= calls {
+		if calls := h.calls.Load(); calls > 0 && h.came.Add(1) <= calls {
 			<-h.gate
 		}
 		return send()
 	}))
 	return h
 }
+
+// next holds the next calls.
+func (h *heldCalls) next(calls int64) { h.calls.Store(calls) }
 
 // await returns when so many wait.
 func (h *heldCalls) await(t *testing.T, calls int64) {
@@ -53,11 +56,12 @@ func (h *heldCalls) release() { h.once.Do(func() { close(h.gate) }) }
 func TestBatchDecidesInOrder(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	held := hold(rdb)
 	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(1).WithBurst(10)
 	other := limit.WithBurst(20)
 	_, err := limiter.Allow(t.Context(), "known to answer", limit)
 	require.NoError(t, err)
-	held := hold(rdb, 2)
+	held.next(2)
 	defer held.release()
 	var all sync.WaitGroup
 	all.Go(func() { _, _ = limiter.Allow(t.Context(), "first", limit) })
@@ -104,8 +108,9 @@ func TestStuckBatchesReleaseTheirSlots(t *testing.T) {
 	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			held := hold(rdb)
 			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond)), ginlimit.PerHour(100)
-			held := hold(rdb, 2)
+			held.next(2)
 			defer held.release()
 			var all sync.WaitGroup
 			for i := range 2 {
@@ -133,9 +138,10 @@ func TestHangingBatchesReleaseTheirSlots(t *testing.T) {
 	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			held := hold(rdb)
 			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(100*time.Millisecond)), ginlimit.PerDay(100_000)
 			const hanging = dispatch.MaxInFlight + 2
-			held := hold(rdb, hanging)
+			held.next(hanging)
 			defer held.release()
 			var done atomic.Bool
 			var all sync.WaitGroup

@@ -30,9 +30,9 @@ func TestOpenBreakerSendsNoCalls(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
 	for name, rdb := range testkit.Clients(t, addr) {
-		limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		var calls atomic.Int64
 		rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
+		limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 			return err == nil
@@ -166,7 +166,6 @@ func TestFlappingRedisIsLoggedOnce(t *testing.T) {
 	testkit.Nightly(t, "calls that a busy machine delays by 50 ms are outages of their own, and lines of the log")
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 	var slow atomic.Bool
 	rdb.AddHook(chargesHook(func() error {
 		if slow.Load() {
@@ -174,6 +173,7 @@ func TestFlappingRedisIsLoggedOnce(t *testing.T) {
 		}
 		return nil
 	}))
+	limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
 		return err == nil
@@ -194,9 +194,9 @@ func TestFlappingRedisIsLoggedOnce(t *testing.T) {
 func TestOneFailureAfterTheReturnIsEnough(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter, log := testkit.LoggedLimiter(t, rdb)
 	broken := errors.New("broken")
 	rdb.AddHook(chargesHook(func() error { return broken }))
+	limiter, log := testkit.LoggedLimiter(t, rdb)
 	testkit.UntilLogged(t, limiter, log, "circuit breaker open")
 	returns, before := 0, error(nil)
 	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {

@@ -83,11 +83,6 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 func TestCallsInFlightFailOnce(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		limiter, log := testkit.LoggedLimiter(t, b.Redis)
-		allow := func() error {
-			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-			return err
-		}
 		var cut chan struct{} // nil lets calls pass
 		b.Redis.AddHook(testkit.EveryScript(func(send func() error) error {
 			if cut == nil {
@@ -96,6 +91,11 @@ func TestCallsInFlightFailOnce(t *testing.T) {
 			<-cut
 			return io.EOF
 		}))
+		limiter, log := testkit.LoggedLimiter(t, b.Redis)
+		allow := func() error {
+			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
+			return err
+		}
 		require.NoError(t, allow())
 		cut = make(chan struct{})
 		for range 2 {

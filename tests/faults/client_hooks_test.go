@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -65,55 +64,28 @@ func (w *watched) depthOf(t testing.TB) int {
 // framesOfHook is how much deeper a hook makes calls, or less.
 const framesOfHook = 3
 
-// TestLimitersShareAHook: however many there are, an application's commands pass one hook more.
-func TestLimitersShareAHook(t *testing.T) {
+// TestHooksSeeTheCommandsOfALimiter that is made after them. One that is added later does not.
+func TestHooksSeeTheCommandsOfALimiter(t *testing.T) {
 	t.Parallel()
 	rdb := newWatched(t, miniredisDialer(t))
 	before := rdb.depthOf(t)
-	for i := range 20 {
-		_, err := testkit.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i))).Allow(t.Context(),
-			"k", ginlimit.PerHour(1))
-		require.NoError(t, err)
+	const limiters = 4
+	var seen [limiters]atomic.Int64
+	for i := range limiters {
+		rdb.AddHook(testkit.EveryScript(func(send func() error) error { seen[i].Add(1); return send() }))
+		limiter := testkit.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i)))
+		for range 2 {
+			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
+			require.NoError(t, err)
+		}
 	}
-	require.LessOrEqual(t, rdb.depthOf(t), before+framesOfHook)
+	for i := range limiters {
+		require.EqualValues(t, 2*(limiters-i), seen[i].Load())
+	}
+	require.LessOrEqual(t, rdb.depthOf(t), before+2*limiters*framesOfHook, "each limiter adds one")
 }
 
-// TestHookIsAddedAgainOnlyForHooks: not for what else has go-redis look at the hooks of a client,
-// such as transactions, connections and automatic pipelines.
-func TestHookIsAddedAgainOnlyForHooks(t *testing.T) {
-	t.Parallel()
-	rdb := newWatched(t, miniredisDialer(t))
-	limiter := testkit.NewLimiter(t, rdb.Client)
-	auto, err := rdb.AutoPipeline()
-	require.NoError(t, err)
-	defer auto.Close()
-	allow := func() {
-		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-		require.NoError(t, err)
-	}
-	before := rdb.depthOf(t)
-	allow()
-	for range 10 {
-		conn := rdb.Conn()
-		require.NoError(t, conn.Ping(t.Context()).Err())
-		require.NoError(t, conn.Close())
-		allow()
-		require.NoError(t, rdb.Watch(t.Context(), func(tx *redis.Tx) error { return tx.Ping(t.Context()).Err() }, "w"))
-		allow()
-		require.NoError(t, auto.Ping(t.Context()).Err())
-		allow()
-	}
-	require.LessOrEqual(t, rdb.depthOf(t), before+framesOfHook)
-	for range 3 {
-		var seen atomic.Int64
-		rdb.AddHook(testkit.EveryScript(func(send func() error) error { seen.Add(1); return send() }))
-		allow()
-		allow()
-		require.EqualValues(t, 2, seen.Load(), "a hook that is added later sees the limiter's commands")
-	}
-}
-
-// TestLimitersOfAClientKeepTheirTimeouts, though they share a hook.
+// TestLimitersOfAClientKeepTheirTimeouts.
 func TestLimitersOfAClientKeepTheirTimeouts(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		rdb := newWatched(t, b.Mini.Dial)
@@ -131,49 +103,6 @@ func TestLimitersOfAClientKeepTheirTimeouts(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestManyLimitersOfAClientAreWarnedOf once, at the hundredth that is open.
-func TestManyLimitersOfAClientAreWarnedOf(t *testing.T) {
-	t.Parallel()
-	const line = `level=WARN msg="ginlimit: 100 limiters use one Redis client; make one limiter and share it"`
-	addr := miniredis.RunT(t).Addr()
-	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}})
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr},
-		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-			return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: addr}}}}, nil
-		}})
-	for name, rdb := range map[string]redis.UniversalClient{"server": testkit.Connect(t, addr),
-		"cluster": cluster, "ring": ring} {
-		t.Run(name, func(t *testing.T) {
-			defer rdb.Close()
-			var logs []*testkit.Buffer
-			use := func() *testkit.Limiter {
-				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithDenyCache(4), testkit.TrustsClock())
-				logs = append(logs, log)
-				_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-				require.NoError(t, err)
-				return limiter
-			}
-			for range 60 {
-				require.NoError(t, use().Close())
-			}
-			for range 99 {
-				use()
-			}
-			for _, log := range logs {
-				require.Empty(t, log.String())
-			}
-			last := len(logs)
-			for range 20 {
-				use()
-			}
-			require.Equal(t, 1, strings.Count(logs[last].String(), line), logs[last])
-			for _, log := range logs[last+1:] {
-				require.Empty(t, log.String())
-			}
-		})
-	}
 }
 
 // TestHooksAndLimitersComeAtOnce: limiters are used for the first time while the application adds

@@ -128,13 +128,15 @@ func TestPingHasTheValuesOfItsCaller(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		hook := &valueHook{}
 		b.Redis.AddHook(hook)
+		pinged := func() {}
+		b.Redis.AddHook(pingHook(func() { pinged() }))
 		limiter := testkit.NewLimiter(t, b.Redis)
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), requestKey{}, "first"))
 		require.NoError(t, limiter.Ping(ctx))
 		require.Equal(t, []any{"first"}, hook.noted())
 		released := make(chan struct{})
 		defer close(released)
-		b.Redis.AddHook(pingHook(func() { cancel(); <-released }))
+		pinged = func() { cancel(); <-released }
 		require.ErrorIs(t, limiter.Ping(ctx), context.Canceled)
 	})
 }

@@ -28,8 +28,8 @@ func TestHooksSeeEveryCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			calls := 0
-			limiter := testkit.NewLimiter(t, rdb)
 			rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls++; return send() }))
+			limiter := testkit.NewLimiter(t, rdb)
 			for range 10 {
 				_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(100))
 				require.NoError(t, err)
@@ -39,12 +39,11 @@ func TestHooksSeeEveryCall(t *testing.T) {
 	}
 }
 
-// TestFirstDecisionMayComeLate: the limiter adds a hook to the client with its first decision, while the application's
-// commands are in flight. The race detector finds clients that cannot bear it; those before 9.22 cannot.
-func TestFirstDecisionMayComeLate(t *testing.T) {
+// TestALimiterMayBeMadeLate: it adds a hook to the client while the application's commands are in flight. The race
+// detector finds clients that cannot bear it; those before 9.22 cannot.
+func TestALimiterMayBeMadeLate(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter := testkit.NewLimiter(t, rdb)
 	var others sync.WaitGroup
 	decided := make(chan struct{})
 	for range 4 {
@@ -59,7 +58,7 @@ func TestFirstDecisionMayComeLate(t *testing.T) {
 			}
 		})
 	}
-	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(100))
+	_, err := testkit.NewLimiter(t, rdb).Allow(t.Context(), "k", ginlimit.PerHour(100))
 	close(decided)
 	others.Wait()
 	require.NoError(t, err)
@@ -70,23 +69,20 @@ func TestFirstDecisionMayComeLate(t *testing.T) {
 func TestChangeEndsADenialOnItsWay(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter, limit := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), ginlimit.PerDay(1)
-	_, err := limiter.Allow(t.Context(), "k", limit)
-	require.NoError(t, err)
-
 	decided, gate := make(chan struct{}), make(chan struct{})
-	first := sync.OnceFunc(func() {
-		close(decided)
-		<-gate
-	})
-	var once atomic.Bool
+	var next atomic.Bool
 	rdb.AddHook(testkit.EveryScript(func(send func() error) error {
 		err := send()
-		if !once.Swap(true) {
-			first()
+		if next.Swap(false) {
+			close(decided)
+			<-gate
 		}
 		return err
 	}))
+	limiter, limit := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), ginlimit.PerDay(1)
+	_, err := limiter.Allow(t.Context(), "k", limit)
+	require.NoError(t, err)
+	next.Store(true)
 	var all sync.WaitGroup
 	all.Go(func() {
 		r, err := limiter.Allow(t.Context(), "k", limit)
@@ -108,18 +104,20 @@ func TestEndOfAGoroutineLeavesNobodyWaiting(t *testing.T) {
 	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(100)
-			_, err := limiter.Allow(t.Context(), "k", limit)
-			require.NoError(t, err)
-			held := hold(rdb, 2)
+			held := hold(rdb)
 			var ends atomic.Int64
 			rdb.AddHook(testkit.EveryScript(func(send func() error) error {
 				err := send()
-				if ends.Add(1) <= 2 {
+				if ends.Add(-1) >= 0 {
 					runtime.Goexit()
 				}
 				return err
 			}))
+			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(100)
+			_, err := limiter.Allow(t.Context(), "k", limit)
+			require.NoError(t, err)
+			held.next(2)
+			ends.Store(2)
 			var all sync.WaitGroup
 			ask := func(i int) {
 				all.Go(func() {

@@ -213,8 +213,8 @@ func TestDenyCacheIsBounded(t *testing.T) { // not parallel: it measures the hea
 func TestChangeThatMayStillBeMadeEndsDenials(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter, limit := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), ginlimit.PerDay(1)
 	rdb.AddHook(refundsHook{})
+	limiter, limit := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), ginlimit.PerDay(1)
 	for range 2 {
 		_, err := limiter.Allow(t.Context(), "k", limit)
 		require.NoError(t, err)

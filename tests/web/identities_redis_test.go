@@ -100,12 +100,12 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 			t.Parallel()
 			defer c.rdb.Close()
 			const timeout = time.Second
+			var calls atomic.Int64
+			c.rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
 			l, err := ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout), ginlimit.WithReplicas(1),
 				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			r := identities(testkit.Wrap(l, ginlimit.TokenBucket))
-			var calls atomic.Int64
-			c.rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				return testkit.Get(r, "/", testkit.From("192.0.2.9:1"),
 					testkit.With("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
