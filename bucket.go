@@ -33,7 +33,7 @@ const slotsSuffix = "-c"
 // limitSet is limits that were checked: as rules, and as results and header fields name them. It
 // does not change once it is made.
 type limitSet struct {
-	name       string  // of the policy or identity
+	name       string  // of the policy
 	given      []Limit // in the order given
 	rules      rules.Set
 	limits     []Limit            // that are counted
@@ -178,17 +178,17 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 			switch {
 			case row.Allowed:
 			case l.InFlight > 0:
-				row.RetryAfter, row.Cause = status.More, CauseInFlight
+				row.RetryAfter, row.Cause = status.Retry, CauseInFlight
 			case a.Banned:
-				row.RetryAfter, row.Cause = status.More, CauseBan
+				row.RetryAfter, row.Cause = status.Retry, CauseBan
 			case status.Shared:
-				row.RetryAfter, row.Cause = status.More, CauseShare
+				row.RetryAfter, row.Cause = status.Retry, CauseShare
 			default:
-				row.RetryAfter, row.Cause = status.More, CauseRate
+				row.RetryAfter, row.Cause = status.Retry, CauseRate
 			}
 		}
 		if ban := a.Status(s.rules.Ban()); l.InFlight > 0 && ban != nil && ban.Denies {
-			row.Allowed, row.RetryAfter, row.Cause = false, max(row.RetryAfter, ban.More), CauseBan
+			row.Allowed, row.RetryAfter, row.Cause = false, max(row.RetryAfter, ban.Retry), CauseBan
 		}
 		rows = append(rows, row)
 	}
@@ -196,8 +196,9 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 }
 
 // nameFields names the limits of a set in the header fields: by the set's name, followed by the
-// limit's period if there are several. No limit gets a name that is taken.
-func (s *limitSet) nameFields(taken []string) {
+// limit's period if there are several.
+func (s *limitSet) nameFields() {
+	var taken []string
 	several := len(s.given) > 1
 	if s.slots > 0 { // they have a name of their own
 		several = len(s.given) > 2
@@ -230,24 +231,15 @@ func (s *limitSet) prohibitedWindow(set *rules.Set) time.Duration {
 	return s.prohibited.Period
 }
 
-// addSlots names the slots of a policy or identity in the header fields, and returns their bucket.
-// They get no name that is taken.
-func (s *limitSet) addSlots(name string, taken []string) *bucket.Bucket {
-	own := httpfields.FreeName(httpfields.Name(name)+slotsSuffix, append(s.fieldNames(), taken...))
+// addSlots names the slots of a policy in the header fields, and returns their bucket.
+func (s *limitSet) addSlots() *bucket.Bucket {
+	own := httpfields.Name(s.name) + slotsSuffix
 	s.fields = append(s.fields, httpfields.Limit{
 		Name: own, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
 		Problem: httpfields.QuotaProblem("", own),
 	})
 	slots := bucket.NewSlots(int64(s.slots))
 	return &slots
-}
-
-// fieldNames returns the names of a set's limits in the header fields.
-func (s *limitSet) fieldNames() (names []string) {
-	for i := range s.fields {
-		names = append(names, s.fields[i].Name)
-	}
-	return names
 }
 
 // fieldsOf returns the limits in the header fields, in the calendar periods of a set.

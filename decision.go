@@ -3,8 +3,10 @@ package ginlimit
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -12,148 +14,334 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// decision is what a policy decided on a request: on its own key, then on its identities.
-type decision struct {
-	limits  *limitSet    // of the policy's own key
-	asks    []engine.Ask // empty if nobody was asked
-	answers []engine.Answer
-	request engine.Request
+// phase is how far a request has come with a policy.
+type phase uint8
 
-	one struct { // memory for a policy without identities
-		asks     [1]engine.Ask
-		answers  [1]engine.Answer
-		statuses [1]rules.Status
-	}
+const (
+	undecided phase = iota
+	absent          // a dry run that could not decide
+	skipped
+	settled // its result does not change any more
+)
+
+// part is what a request asks of one of its policies, and what was decided.
+type part struct {
+	policy *Policy
+	client string
+	keyErr error // why there is no key
+	hasKey bool  // it was looked for
+	asked  bool  // it has everything that a decision needs
+	phase  phase
+	n      int // tokens that the request takes
+	limits *limitSet
+	ask    *engine.Ask // nil if nobody is asked
+	answer *engine.Answer
+	result Result
 }
 
-// add adds a question.
-func (d *decision) add(ask engine.Ask) {
-	d.asks, d.answers = append(d.asks, ask), append(d.answers, engine.Answer{})
+// ask prepares the questions of a request. It returns the first policy whose key, cost or limits cannot be
+// had, and why.
+func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
+	for i := range s.parts {
+		t := &s.parts[i]
+		if t.phase != undecided {
+			continue
+		}
+		ask, why := t.prepare(c, s)
+		switch {
+		case why.err == nil:
+			s.add(i, ask)
+		case t.policy.dryRun:
+			t.phase = absent
+			t.fail(c, s, why)
+		default:
+			return t, why
+		}
+	}
+	s.arrange()
+	return nil, failure{}
 }
 
-// setOf returns the limits of a question.
-func (d *decision) setOf(p *Policy, i int) *limitSet {
-	if i == 0 {
-		return d.limits
+// prepare returns the question to the policy.
+func (t *part) prepare(c *gin.Context, s *requestState) (ask engine.Ask, why failure) {
+	p := t.policy
+	if t.n = 1; p.cost != nil {
+		t.n = p.cost(c)
 	}
-	return p.identities[i-1].limits
-}
-
-// ask prepares the questions of a request.
-func (d *decision) ask(c *gin.Context, p *Policy, client string, limits *limitSet) error {
-	report := rules.ReportDenying
-	if p.headers&RateLimitDraft != 0 {
-		report = rules.ReportEvery
+	if err := checkCost(t.n); err != nil {
+		return ask, failure{err: err}
 	}
-	own := p.askOf(client, limits)
+	t.findKey(c, s)
+	if t.keyErr != nil {
+		return ask, failure{err: t.keyErr, origin: fromKeyFunc}
+	}
+	var err error
+	if t.limits, err = p.limitsOf(c.Request.Context(), t.client); err != nil {
+		return ask, failure{err: err, origin: fromLimitFunc}
+	}
+	ask = p.askOf(t.client, t.limits)
 	tenant, err := p.tenantOfRequest(c)
 	if err != nil {
-		return err
+		return ask, failure{err: err, origin: fromKeyFunc}
 	}
-	if limits.rules.Divided() {
-		own.Tenant = tenant
+	if t.limits.rules.Divided() {
+		ask.Tenant = tenant
 	}
-	own.Report, own.Settles = report, p.settleFunc != nil
-	if limits.slots > 0 {
-		own.Scope = rules.All
+	ask.N, ask.Report, ask.Settles = int64(t.n), p.report(), p.settleFunc != nil
+	if t.limits.slots > 0 {
+		ask.Scope = rules.All
 	}
-	var others []engine.Ask
-	for i := range p.identities {
-		key, err := keyOf(p.identities[i].key, c)
-		if err != nil {
-			return err
+	if !p.dryRun {
+		ask.Queue = engine.Queue{Length: p.queue, Wait: p.queueWait}
+	}
+	t.asked = true
+	return ask, failure{}
+}
+
+// report returns which statuses a response needs.
+func (p *Policy) report() rules.Report {
+	switch {
+	case p.headerFunc != nil:
+		return rules.ReportFull
+	case p.headers&RateLimitDraft != 0:
+		return rules.ReportEvery
+	}
+	return rules.ReportDenying
+}
+
+// add adds the question to a policy.
+func (s *requestState) add(i int, ask engine.Ask) {
+	t := &s.parts[i]
+	if len(s.parts) == 1 {
+		s.asks, s.answers = s.one.asks[:], s.one.answers[:]
+		s.asks[0], s.answers[0].Statuses = ask, s.one.statuses[:0]
+		t.ask, t.answer = &s.asks[0], &s.answers[0]
+		return
+	}
+	if s.pending == nil {
+		s.pending = make([]engine.Ask, len(s.parts))
+	}
+	s.pending[i] = ask
+	t.ask = &s.pending[i]
+}
+
+// arrange brings the questions of several policies into the order in which they are decided: together, by
+// one tenant after another, and those of dry runs.
+func (s *requestState) arrange() {
+	if s.asks != nil {
+		if !s.parts[0].policy.dryRun {
+			s.live = 1
 		}
-		others = append(others, engine.Ask{
-			Prefix: p.identities[i].prefix, Client: key, Set: p.identities[i].limits.rules.Now(), Scope: rules.All,
-			Failure: own.Failure, Settles: own.Settles, Report: report,
-		})
+		return
 	}
-	d.limits, d.asks, d.answers = limits, d.one.asks[:0], d.one.answers[:0]
-	d.add(own)
-	for i := range others {
-		d.add(others[i])
+	order := make([]*part, 0, len(s.parts))
+	for last := range 3 {
+		for i := range s.parts {
+			t := &s.parts[i]
+			if t.ask != nil && last == t.turn() {
+				order = append(order, t)
+			}
+		}
+		if last == 1 {
+			s.live = len(order)
+		}
 	}
-	d.answers[0].Statuses = d.one.statuses[:0]
+	s.asks, s.answers = make([]engine.Ask, len(order)), make([]engine.Answer, len(order))
+	for i, t := range order {
+		s.asks[i] = *t.ask
+		t.ask, t.answer = &s.asks[i], &s.answers[i]
+		if i < s.live && s.live > 1 {
+			t.ask.Leases = false
+			if t.n == 0 && t.ask.Failure == engine.FailClosed { // it passes, and has no say in whether others do
+				t.ask.Failure = engine.FailOpen
+			}
+		}
+	}
+}
+
+// turn is when a policy of several decides.
+func (t *part) turn() int {
+	switch {
+	case t.policy.dryRun:
+		return 2
+	case t.ask.Tenant.Name != "":
+		return 1
+	}
+	return 0
+}
+
+// take decides on the request by the policies in force. It returns the one that has no decision, and why.
+func (s *requestState) take(ctx context.Context) (failed *part, why failure) {
+	if s.live == 0 {
+		return nil, failure{}
+	}
+	s.request = engine.Request{Asks: s.asks[:s.live], Answers: s.answers[:s.live]}
+	err := s.engine().Take(ctx, &s.request)
+	if err == nil {
+		return nil, failure{}
+	}
+	for i := range s.parts {
+		t := &s.parts[i]
+		if t.ask == nil || t.policy.dryRun || t.answer.Decided {
+			continue
+		}
+		if failed == nil || failed.n == 0 && t.n > 0 {
+			failed = t
+		}
+		if t.answer.Err != nil && t.n > 0 {
+			failed = t
+			break
+		}
+	}
+	if failed == nil { // each was decided, and the limiter was closed
+		failed = s.partOf(0)
+	}
+	return failed, failure{err: err, store: failed.answer.Err}
+}
+
+// tryDryRuns has each policy in a dry run decide, in no more time than the request has.
+func (s *requestState) tryDryRuns(c *gin.Context) {
+	ctx := c.Request.Context()
+	for i := s.live; i < len(s.asks); i++ {
+		t := s.partOf(i)
+		r := engine.Request{Asks: s.asks[i : i+1], Answers: s.answers[i : i+1]}
+		if len(s.asks) > 1 {
+			r.Began = s.began.Add(s.waited())
+		}
+		if err := s.engine().Take(ctx, &r); err != nil {
+			t.phase = absent
+			t.fail(c, s, failure{err: err, store: t.answer.Err})
+		}
+	}
+}
+
+// partOf returns the part of a question.
+func (s *requestState) partOf(ask int) *part {
+	for i := range s.parts {
+		if s.parts[i].ask == &s.asks[ask] {
+			return &s.parts[i]
+		}
+	}
 	return nil
 }
 
-// take decides on n tokens.
-func (d *decision) take(ctx context.Context, p *Policy, n int) error {
-	var queue engine.Queue
-	if !p.dryRun {
-		queue = engine.Queue{Length: p.queue, Wait: p.queueWait}
+// waited returns for how long the request was in lines.
+func (s *requestState) waited() (all time.Duration) {
+	for i := range s.answers[:s.live] {
+		all += s.answers[i].Waited
 	}
-	for i := range d.asks {
-		d.asks[i].N, d.asks[i].Queue = int64(n), queue
-	}
-	d.request = engine.Request{Asks: d.asks, Answers: d.answers}
-	return p.limiter.engine.Take(ctx, &d.request)
+	return all
 }
 
-// result returns the decision as one Result: of the key that denies, else of the key closest to
-// exhaustion. Free slots say nothing of that, unless nothing else is counted.
-func (d *decision) result(p *Policy) (r Result) {
-	found, denied, counted := false, false, false
-	degraded := Source(0) // the source of a decision without the store, if there is one
-	for i := range d.answers {
-		a := &d.answers[i]
-		denied = denied || a.Decided && !a.Allowed
-		counted = counted || a.Decided && a.Source != engine.FromStatic
-		if a.Source == engine.FromLocal || a.Source == engine.FromOpen {
-			degraded = sourceOf(p.limiter.engine, a.Source)
-		}
-	}
-	free := false // r is of free slots
-	for i := range d.answers {
-		a := &d.answers[i]
-		if !a.Decided || a.Allowed == denied || counted && !denied && a.Source == engine.FromStatic {
+// judge takes the results from the answers, and has observers know them: of a request that is denied those
+// that deny it, of one that failed those of dry runs.
+func (s *requestState) judge(ctx context.Context, failed bool) {
+	denied := s.isDenied()
+	for i := range s.parts {
+		t := &s.parts[i]
+		if t.phase != undecided || t.answer == nil || !t.answer.Decided || failed && !t.policy.dryRun {
 			continue
 		}
-		this := d.setOf(p, i).result(p.limiter.engine, a)
-		slots := !denied && this.Limit.InFlight > 0
-		if !found || free && !slots || free == slots && this.closerThan(r) {
-			r, found, free = this, true, slots
+		p, a := t.policy, t.answer
+		t.phase, t.result = settled, t.limits.result(p.limiter.engine, a)
+		p.warnBurst(ctx, a, t.result)
+		if p.observers != nil && (p.dryRun || t.result.Allowed == !denied) {
+			s.record(ctx, t, outcomeOf(t.result, nil), t.result.Allowed, failure{store: a.Err})
 		}
 	}
-	if degraded != FromRedis && !denied {
-		r.Source = degraded
-	}
-	return r
 }
 
-// taken returns what was taken, which may have to be given back.
-func (d *decision) taken() (charges []engine.Charge) {
-	for i := range d.answers {
-		if a := &d.answers[i]; a.Decided && a.Source != engine.FromStatic {
-			charges = append(charges, a.Charge(&d.asks[i]))
+// record has observers know what a policy decided.
+func (s *requestState) record(ctx context.Context, t *part, outcome Outcome, allowed bool, why failure) {
+	p, r := t.policy, t.result
+	if p.observers == nil {
+		return
+	}
+	if outcome == OutcomeSkipped || outcome == OutcomeFailed {
+		r = Result{}
+	}
+	o := observation{p.observers, s.began, Event{Name: p.name, DryRun: p.dryRun}}
+	if t.answer != nil {
+		o.event.Waited = t.answer.Waited
+	}
+	o.record(ctx, outcome, t.n, allowed, r, why)
+}
+
+// isDenied reports whether a policy in force denies.
+func (s *requestState) isDenied() bool {
+	return slices.ContainsFunc(s.answers[:s.live], func(a engine.Answer) bool { return a.Decided && !a.Allowed })
+}
+
+// denial returns the part that denies for longest, or nil if the request is allowed.
+func (s *requestState) denial() (longest *part) {
+	for i := range s.parts {
+		t := &s.parts[i]
+		if t.denies() && (longest == nil || t.result.closerThan(longest.result)) {
+			longest = t
 		}
 	}
-	return charges
+	return longest
 }
+
+// denies reports whether the request is denied by the policy.
+func (t *part) denies() bool { return t.phase == settled && !t.result.Allowed && !t.policy.dryRun }
 
 // hasSlots reports whether the request holds a slot of any key.
-func (d *decision) hasSlots() bool {
-	return slices.ContainsFunc(d.answers, func(a engine.Answer) bool { return a.HasSlot() })
+func (s *requestState) hasSlots() bool {
+	return slices.ContainsFunc(s.answers, func(a engine.Answer) bool { return a.HasSlot() })
 }
 
 // release gives the slots of the request back.
-func (d *decision) release(e *engine.Engine) {
-	for i := range d.answers {
-		if d.answers[i].HasSlot() {
-			charge := d.answers[i].Charge(&d.asks[i])
-			e.Release(&charge)
+func (s *requestState) release() {
+	for i := range s.answers {
+		if s.answers[i].HasSlot() {
+			charge := s.answers[i].Charge(&s.asks[i])
+			s.engine().Release(&charge)
 		}
 	}
 }
 
-// failure returns why the store did not decide, or nil.
-func (d *decision) failure() (err error) {
-	for i := range d.answers {
-		if d.answers[i].Err != nil {
-			err = d.answers[i].Err
+// settles reports whether what the request took is settled once it was served.
+func (s *requestState) settles() bool {
+	return slices.ContainsFunc(s.parts, func(t part) bool { return t.settles() })
+}
+
+func (t *part) settles() bool {
+	return t.policy.settleFunc != nil && t.answer != nil && t.result.Allowed
+}
+
+// serveSettling serves the request, and has what was taken for it become what it really took.
+func (s *requestState) serveSettling(c *gin.Context) {
+	served := false
+	var taken []engine.Charge
+	var actual []int64
+	defer func() { // all at the same time; not recover, which would hide where a panic came from
+		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
+		for _, err := range s.engine().Settle(ctx, actual, taken) {
+			_ = c.Error(err) // for the application's log; it returns what it was given
 		}
+	}()
+	for i := range slices.Backward(s.parts) { // what is deferred last is done first
+		t := &s.parts[i]
+		if !t.settles() {
+			continue
+		}
+		defer func() {
+			if !served && !c.Writer.Written() {
+				c.Status(http.StatusInternalServerError)
+			}
+			n := t.policy.settleFunc(c, t.n)
+			if n < 0 {
+				_ = c.Error(fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidArgument, n))
+				return
+			}
+			if t.answer.Source != engine.FromStatic {
+				taken, actual = append(taken, t.answer.Charge(t.ask)), append(actual, int64(n))
+			}
+		}()
 	}
-	return err
+	c.Next()
+	served = true
 }
 
 // Reservation is tokens taken for work whose cost is known only afterwards.
@@ -220,7 +408,7 @@ func (r *Reservation) Settle(ctx context.Context, actual int) error {
 	if r.settled.Swap(true) || !r.result.Allowed {
 		return nil
 	}
-	if errs := r.limiter.engine.Settle(ctx, int64(actual), r.taken); errs != nil {
+	if errs := r.limiter.engine.Settle(ctx, []int64{int64(actual)}, []engine.Charge{r.taken}); errs != nil {
 		return errs[0]
 	}
 	return nil
@@ -269,8 +457,10 @@ func (p *Policy) Acquire(ctx context.Context, client string) (*Slot, error) {
 // acquire decides on a slot and one token, and fills the slot in.
 func (p *Policy) acquire(ctx context.Context, q *question, slot *Slot) error {
 	q.asks[0].Scope = rules.All
-	d := decision{limits: q.set, asks: q.asks[:], answers: q.answers[:]}
-	if err := d.take(ctx, p, 1); err != nil {
+	if !p.dryRun {
+		q.asks[0].Queue = engine.Queue{Length: p.queue, Wait: p.queueWait}
+	}
+	if err := q.take(ctx); err != nil {
 		return err
 	}
 	slot.result, slot.charge = q.result(), q.answers[0].Charge(&q.asks[0])

@@ -56,7 +56,8 @@ func ExampleWithHeaderFunc() {
 	state := map[bool]string{true: "Allow", false: "Deny"}
 	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(2).WithAlgorithm(ginlimit.SlidingWindow),
 		ginlimit.WithHeaders(ginlimit.NoHeaders),
-		ginlimit.WithHeaderFunc(func(h http.Header, r ginlimit.Result) {
+		ginlimit.WithHeaderFunc(func(h http.Header, limits []ginlimit.Result) {
+			r := limits[0]
 			h.Set("Rate-Limiting-Total-Requests", strconv.Itoa(r.Limit.Rate-r.Remaining))
 			h.Set("Rate-Limiting-State", state[r.Allowed])
 			h.Set("Rate-Limiting-Expires-At", time.Now().Add(r.ResetAfter).Format(time.RFC3339))
@@ -92,7 +93,8 @@ func ExampleWithHeaderFunc_plan() {
 	plan := func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 		return []ginlimit.Limit{ginlimit.PerMinute(quotas[client])}, nil
 	}
-	report := func(h http.Header, r ginlimit.Result) {
+	report := func(h http.Header, limits []ginlimit.Result) {
+		r := limits[0]
 		used := max(0, r.Limit.Rate-r.Remaining)
 		h.Set("X-Rate-Limit-Policy", "per-minute")
 		h.Set("X-Rate-Limit-Quota", strconv.Itoa(r.Limit.Rate))
@@ -197,7 +199,7 @@ func ExampleByClientIP_forged() {
 	// GET / 200 remaining 3
 }
 
-func ExampleWithIdentity() {
+func ExampleAllOf() {
 	rdb, stop := exampleRedis()
 	defer stop()
 	limiter, err := ginlimit.NewLimiter(rdb)
@@ -207,11 +209,18 @@ func ExampleWithIdentity() {
 	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
+	policy := func(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+		p, err := limiter.Policy(name, opts...)
+		if err != nil {
+			panic(err)
+		}
+		return p
+	}
 	everybody := func(*gin.Context) (string, error) { return "all", nil }
 	// all must allow, or none is charged
-	router.GET("/", limiter.Handler("address", ginlimit.PerMinute(10),
-		ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerMinute(2)),
-		ginlimit.WithIdentity("all", everybody, ginlimit.PerSecond(1000))), ok)
+	router.GET("/", ginlimit.AllOf(policy("address", ginlimit.PerMinute(10)),
+		policy("api key", ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))),
+		policy("all", ginlimit.PerSecond(1000), ginlimit.WithKey(everybody))), ok)
 	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
 	request(router, "GET", "/", "198.51.100.1", "X-Api-Key", "a")
 	request(router, "GET", "/", "192.0.2.1", "X-Api-Key", "a")

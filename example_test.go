@@ -292,7 +292,8 @@ func ExampleWithErrorHandler() {
 	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
 		ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
 			if errors.Is(err, ginlimit.ErrNoKey) {
-				return // unlimited
+				c.Next() // unlimited
+				return
 			}
 			_ = c.Error(err) // for the log
 			c.AbortWithStatusJSON(ginlimit.ErrorStatus(err), gin.H{"error": "not now"})

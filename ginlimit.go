@@ -68,17 +68,6 @@ func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
 	return p.Handler()
 }
 
-// FromContext returns what ginlimit decided on the request, for handlers and access logs.
-//
-// If several policies decided, it is the denial, or the Result closest to exhaustion. It is false
-// if none has decided.
-func FromContext(c *gin.Context) (Result, bool) {
-	if s := stateOf(c); s != nil {
-		return s.closest(), true
-	}
-	return Result{}, false
-}
-
 // NewLimiter returns a limiter whose buckets are in Redis.
 //
 // It works with a client, a cluster client, a ring and a failover client, and connects with the

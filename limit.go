@@ -70,7 +70,7 @@ func Prohibited() Limit { return PerSecond(0) }
 // flight until some end. If Redis loses its memory, its count is complete again after 2 s. Without
 // Redis, each process has its share of n, at least 1 (see [WithReplicas]).
 //
-// A policy, an identity (see [WithIdentity]) and a client's own limits (see [WithLimitFunc]) each have
+// A policy and a client's own limits (see [WithLimitFunc]) each have
 // at most one such limit, of 1 to 1,048,576. Policies of one name share slots, each up to its own n:
 // one with 80 leaves 20 of another's 100 to that one. Dry runs share others.
 func InFlight(n int) Limit { return Limit{InFlight: n} }

@@ -1,7 +1,6 @@
 package ginlimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -11,21 +10,114 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
-	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
-// Handler returns the policy's middleware.
+// Handler returns the policy's middleware: [AllOf] of this policy alone.
 //
 // It sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, or what [WithHeaders]
-// says, and aborts a denied request with 429, and with Retry-After unless no waiting helps. If
-// several handlers decide on one request, these headers report the limit closest to exhaustion. It
+// says, and aborts a denied request with 429, and with Retry-After unless no waiting helps. It
 // panics on a zero Policy, and if another policy of its name has another key.
 func (p *Policy) Handler() gin.HandlerFunc {
 	if !p.made() {
 		panic(errNoPolicy)
 	}
-	p.mustServe()
-	return func(c *gin.Context) { p.serve(c, p.clientKey) }
+	return AllOf(p)
+}
+
+// AllOf returns middleware that limits a request by all of the policies: all must allow it, and a denied
+// one takes nothing of any, token or slot.
+//
+// Each policy counts the request under its own key, at its own cost, and settles or refunds its own
+// charge. One that skips the request is left out. Where one Redis server has all keys, one script
+// decides on all; else one policy is asked after another, in the order given, and what was taken is
+// given back if a later one denies: meanwhile another request may be denied because of it. A policy
+// [WithShares] is asked after the others. One [WithDryRun] decides apart, and denies nothing.
+//
+// If several policies deny, the one with the longest wait answers, by its own headers, handler and body.
+// If a key function, a cost or a limit of one cannot be had, nothing is charged, and that policy's
+// [WithErrorHandler] answers. A policy [WithQueue] waits for what it lacks, one without does not, and
+// all that wait are in one line at a time, for no longer than the longest of their waits.
+//
+// X-RateLimit reports the policy closest to exhaustion, of those that set it; RateLimit lists them all.
+//
+// Handlers that follow each other are something else: each charges when its turn comes, and keeps its
+// charge if a later one denies.
+//
+// It panics without a policy, on a nil one, on two with the same keys, on one [WithLease] beside
+// others, and on policies of two limiters.
+func AllOf(policies ...*Policy) gin.HandlerFunc {
+	policies = usable("AllOf", policies, func(p, before *Policy) error {
+		switch {
+		case p.prefix == before.prefix && (p.policyState == before.policyState):
+			return errors.New("is given twice")
+		case p.prefix == before.prefix:
+			return errors.New("has the keys of another: both would charge one bucket")
+		}
+		return nil
+	})
+	return func(c *gin.Context) { newState(c, policies).serve(c) }
+}
+
+// FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc]
+// finds a key.
+//
+// So a request counts under its API key, say, or else under its address. A key function finds none
+// if it returns an error that wraps [ErrNoKey], or an empty key. Any other error, such as
+// [ErrBadRequest], and every error after a key was found, such as [ErrUnknownClient] of
+// [WithLimitFunc], is that policy's to answer. If no policy finds a key, the error is the last
+// policy's to answer. It panics without a policy, on a nil one, and on policies of two limiters.
+func FirstOf(policies ...*Policy) gin.HandlerFunc {
+	policies = usable("FirstOf", policies, func(_, _ *Policy) error { return nil })
+	return func(c *gin.Context) {
+		for i := range policies {
+			s := newState(c, policies[i:i+1])
+			s.parts[0].findKey(c, s)
+			if i == len(policies)-1 || !errors.Is(s.parts[0].keyErr, ErrNoKey) {
+				s.serve(c)
+				return
+			}
+		}
+	}
+}
+
+// usable returns a copy of the policies of a handler, which serve requests from now on. It panics with all
+// faults in them: a function finds those of two.
+func usable(of string, policies []*Policy, fault func(p, before *Policy) error) []*Policy {
+	var errs []error
+	if len(policies) == 0 {
+		errs = append(errs, invalid("%s without a policy", of))
+	}
+	policies = slices.Clone(policies)
+	for i, p := range policies {
+		if !p.made() {
+			errs = append(errs, invalid("%s: policy %d is nil or was not made by Limiter.Policy", of, i+1))
+			continue
+		}
+		if len(policies) > 1 && of == "AllOf" && slices.Contains(p.used, "WithLease") && p.lease > 0 {
+			errs = append(errs, invalid("%s: policy %d has WithLease, which serves no policy beside others; "+
+				"leave WithLease out, or give the policy a handler of its own", of, i+1))
+		}
+		for j, before := range policies[:i] {
+			if !before.made() {
+				continue
+			}
+			if p.limiter != before.limiter {
+				errs = append(errs, invalid("%s: policy %d is of another limiter than policy %d", of, i+1, j+1))
+				break
+			}
+			if err := fault(p, before); err != nil {
+				errs = append(errs, invalid("%s: policy %d %v", of, i+1, err))
+				break
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		panic(err)
+	}
+	for _, p := range policies {
+		p.mustServe()
+	}
+	return policies
 }
 
 // mustServe notes that the policy has a handler. Without [WithKey] its key counts from now on.
@@ -36,151 +128,116 @@ func (p *Policy) mustServe() {
 	p.serves.Store(true)
 }
 
-// clientKey returns the key of a request.
-func (p *Policy) clientKey(c *gin.Context) (string, error) {
-	if !p.keyed { // ByClientIP need not look for the policy
-		p.useAddress(c)
-		return keyOfAddress(c, clientkey.BitsV4, clientkey.BitsV6)
-	}
-	return keyOf(p.key, c)
-}
-
-// serve decides on a request, counted under the key that the function returns.
-func (p *Policy) serve(c *gin.Context, key KeyFunc) {
-	o, state := p.observe(), newState(c, p)
-	if p.bypass(c, &o, state) {
+// serve decides on a request, and answers it if it is denied.
+func (s *requestState) serve(c *gin.Context) {
+	if s.bypass(c) {
 		return
 	}
-	n := 1
-	if p.cost != nil {
-		n = p.cost(c)
+	ctx := c.Request.Context()
+	failed, why := s.ask(c)
+	if failed == nil {
+		failed, why = s.take(ctx)
 	}
-	state.cost = n
-	result, why := p.decide(c, n, key, state)
-	slots := state.hasSlots()
-	if slots { // until the handlers that follow return, or anything before them panics
-		defer state.release(p.limiter.engine)
+	defer s.release() // of slots, when the handlers that follow return, or anything before them panics
+	s.tryDryRuns(c)
+	s.judge(ctx, failed != nil)
+	if failed != nil {
+		failed.fail(c, s, why)
+		return
 	}
-	free := n == 0 && errors.Is(why.err, ErrUnavailable)
-	for i := range state.answers {
-		o.event.Waited += state.answers[i].Waited
-	}
-	if p.observers != nil {
-		o.record(c.Request.Context(), outcomeOf(result, why.err), n, free || result.Allowed, result, why)
-	}
+	s.set(c)
+	denial := s.denial()
+	s.writeHeaders(c.Writer.Header(), denial)
 	switch {
-	case free:
-		return // whatever is left
-	case why.err != nil:
-		p.fail(c, why)
-		return
-	}
-	state.set(c, result)
-	if !p.dryRun {
-		state.writeHeaders(c.Writer.Header())
-	}
-	if !result.Allowed && !p.dryRun {
-		c.Status(http.StatusTooManyRequests)
-		c.Abort()
-		if p.deniedHandler != nil {
-			p.deniedHandler(c, result)
-		} else {
-			state.answerDenied(c, result)
-		}
-		return
-	}
-	switch {
-	case p.settleFunc != nil && result.Allowed:
-		p.serveSettling(c, n, state.taken())
-	case slots:
+	case denial != nil:
+		s.deny(c, denial)
+	case s.settles():
+		s.serveSettling(c)
+	case s.hasSlots():
 		c.Next()
 	}
 }
 
-// bypass reports whether a request is not counted. A request from a denied address is answered.
-func (p *Policy) bypass(c *gin.Context, o *observation, state *requestState) bool {
-	ctx, listed := c.Request.Context(), false
+// deny answers a denied request.
+func (s *requestState) deny(c *gin.Context, by *part) {
+	c.Status(http.StatusTooManyRequests)
+	c.Abort()
+	if by.policy.deniedHandler != nil {
+		by.policy.deniedHandler(c, by.result)
+	} else {
+		s.answerDenied(c, by)
+	}
+}
+
+// bypass leaves out the policies that do not count the request. It reports whether the request is over: its
+// address is denied, or cannot be read.
+func (s *requestState) bypass(c *gin.Context) (over bool) {
+	for i := range s.parts {
+		if s.parts[i].bypass(c, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// bypass is bypass of one policy.
+func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
+	p, ctx, listed := t.policy, c.Request.Context(), false
 	if len(p.allow) > 0 || len(p.deny) > 0 {
 		p.useAddress(c)
 		addr, _, err := clientAddress(c)
 		switch {
 		case err != nil:
-			why := failure{err: err, origin: fromKeyFunc}
-			o.record(ctx, OutcomeFailed, 0, false, Result{}, why)
-			p.fail(c, why)
-			return true
+			t.phase = settled
+			t.fail(c, s, failure{err: err, origin: fromKeyFunc})
+			return !p.dryRun
 		case p.allowed.Contains(addr) && p.mayAllow(c):
 			listed = true
 		case p.forbidden.Contains(addr):
-			denied := Result{Name: p.name, RetryAfter: never, Source: FromPolicy, Cause: CauseList}
-			o.record(ctx, OutcomeDenied, 0, false, denied, failure{})
-			state.set(c, denied)
+			t.phase, t.result = settled, Result{Name: p.name, RetryAfter: never, Source: FromPolicy, Cause: CauseList}
+			s.record(ctx, t, OutcomeDenied, false, failure{})
 			if !p.dryRun {
+				s.set(c)
 				c.Abort()
 				answerStatus(c, http.StatusForbidden)
 			}
-			return true
+			return !p.dryRun
 		}
 	}
-	if !listed && (p.skip == nil || !p.skip(c)) {
-		return false
+	if listed || p.skip != nil && p.skip(c) {
+		t.phase = skipped
+		s.record(ctx, t, OutcomeSkipped, true, failure{})
+		t.result = Result{
+			Name: p.name, Allowed: true, Limit: Unlimited(), Remaining: math.MaxInt, Source: FromPolicy,
+		}
 	}
-	o.record(ctx, OutcomeSkipped, 0, true, Result{}, failure{})
-	state.set(c, Result{
-		Name: p.name, Allowed: true, Limit: Unlimited(), Remaining: math.MaxInt, Source: FromPolicy,
-	})
-	return true
+	return false
 }
 
-// decide decides on a request of n tokens, or says why there is no decision.
-func (p *Policy) decide(c *gin.Context, n int, key KeyFunc, state *requestState) (Result, failure) {
-	if n < 0 {
-		return Result{}, failure{err: fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, n)}
+// findKey finds the key of the request, once.
+func (t *part) findKey(c *gin.Context, s *requestState) {
+	if t.hasKey {
+		return
 	}
-	client, err := key(c)
-	if err != nil {
-		return Result{}, failure{err: err, origin: fromKeyFunc}
+	p := t.policy
+	s.asking, t.hasKey = p, true
+	if p.keyed {
+		t.client, t.keyErr = keyOf(p.key, c)
+		return
 	}
-	ctx := c.Request.Context()
-	limits, err := p.limitsOf(ctx, client)
-	if err != nil {
-		return Result{}, failure{err: err, origin: fromLimitFunc}
-	}
-	if err := state.ask(c, p, client, limits); err != nil {
-		return Result{}, failure{err: err, origin: fromKeyFunc}
-	}
-	if err := state.take(ctx, p, n); err != nil {
-		return Result{}, failure{err: err, store: state.failure()}
-	}
-	r := state.decision.result(p)
-	p.warnBurst(ctx, &state.answers[0], r)
-	return r, failure{store: state.failure()}
+	p.useAddress(c) // ByClientIP need not look for the policy
+	t.client, t.keyErr = keyOfAddress(c, clientkey.BitsV4, clientkey.BitsV6)
 }
 
-// serveSettling serves the request, and has what was taken for it become what it really took.
-func (p *Policy) serveSettling(c *gin.Context, n int, taken []engine.Charge) {
-	served := false
-	defer func() { // not recover, which would hide where a panic came from
-		if !served && !c.Writer.Written() {
-			c.Status(http.StatusInternalServerError)
-		}
-		actual := p.settleFunc(c, n)
-		if actual < 0 {
-			_ = c.Error(fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidArgument, actual))
-			return
-		}
-		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
-		for _, err := range p.limiter.engine.Settle(ctx, int64(actual), taken...) {
-			_ = c.Error(err) // for the application's log; it returns what it was given
-		}
-	}()
-	c.Next()
-	served = true
-}
-
-// fail answers a request without a decision, and logs why if the application is at fault.
-func (p *Policy) fail(c *gin.Context, why failure) {
-	if p.dryRun {
+// fail answers a request on which a policy has no decision, and logs why if the application is at fault.
+func (t *part) fail(c *gin.Context, s *requestState, why failure) {
+	p := t.policy
+	free := t.n == 0 && t.asked && errors.Is(why.err, ErrUnavailable)
+	s.record(c.Request.Context(), t, OutcomeFailed, free, why)
+	switch {
+	case free:
+		return // whatever is left
+	case p.dryRun:
 		_ = c.Error(why.err) // for the application's log; it returns what it was given
 		p.logFault(c, why)
 		return
@@ -188,15 +245,12 @@ func (p *Policy) fail(c *gin.Context, why failure) {
 	if s := stateOf(c); s != nil {
 		s.listLimits(c.Writer.Header(), true)
 	}
-	status, size := c.Writer.Status(), c.Writer.Size() // -1 until something is written
 	if p.errorHandler != nil {
 		p.errorHandler(c, why.err)
 	} else {
 		answerError(c, why.err)
 	}
-	if c.Writer.Status() != status || c.Writer.Size() != size {
-		c.Abort()
-	}
+	c.Abort()
 	if c.Writer.Status() == http.StatusInternalServerError {
 		p.logFault(c, why)
 	}
@@ -216,45 +270,10 @@ func (p *Policy) logFault(c *gin.Context, why failure) {
 	p.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost", args...)
 }
 
-// FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc]
-// finds a key.
-//
-// So a request counts under its API key, say, or else under its address. A key function finds none
-// if it returns an error that wraps [ErrNoKey], or an empty key. Any other error, such as
-// [ErrBadRequest], and every error after a key was found, such as [ErrUnknownClient] of
-// [WithLimitFunc], is that policy's to answer. If no policy finds a key, the error is the last
-// policy's to answer. It panics without a policy, on a nil one, and on policies of two limiters.
-func FirstOf(policies ...*Policy) gin.HandlerFunc {
-	if len(policies) == 0 {
-		panic(invalid("FirstOf without a policy"))
+// checkCost returns the error of a cost that cannot be.
+func checkCost(n int) error {
+	if n >= 0 {
+		return nil
 	}
-	policies = slices.Clone(policies)
-	var errs []error
-	first := -1
-	for i, p := range policies {
-		switch {
-		case !p.made():
-			errs = append(errs, invalid("FirstOf: policy %d is nil or was not made by Limiter.Policy", i+1))
-		case first < 0:
-			first = i
-		case p.limiter != policies[first].limiter:
-			errs = append(errs, invalid("FirstOf: policy %d is of another limiter than policy %d", i+1, first+1))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		panic(err)
-	}
-	for _, p := range policies {
-		p.mustServe()
-	}
-	return func(c *gin.Context) {
-		for i, p := range policies {
-			newState(c, p)
-			client, err := p.clientKey(c)
-			if i == len(policies)-1 || !errors.Is(err, ErrNoKey) {
-				p.serve(c, func(*gin.Context) (string, error) { return client, err })
-				return
-			}
-		}
-	}
+	return fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, n)
 }

@@ -29,7 +29,7 @@ const (
 // LimiterOption configures a [Limiter].
 //
 // If an option is given twice in a list, the last one counts, so that a helper may append to what
-// it is given. [WithObserver] and [WithIdentity] add. [WithAllowList], [WithDenyList] and
+// it is given. [WithObserver] adds. [WithAllowList], [WithDenyList] and
 // [WithSkip] read as if they added, and are errors the second time. A nil option is an error.
 type LimiterOption interface{ limiterOption(*config) }
 
@@ -98,7 +98,6 @@ type countingConfig struct {
 type requestConfig struct {
 	key        KeyFunc
 	keyed      bool // by WithKey
-	identities []identityOption
 	cost       func(*gin.Context) int
 	settleFunc func(c *gin.Context, n int) int // what a request of n tokens really took
 	skip       func(*gin.Context) bool
@@ -110,7 +109,7 @@ type requestConfig struct {
 // answerConfig is what a policy says to clients. A nil handler is the default.
 type answerConfig struct {
 	headers       Headers
-	headerFunc    func(http.Header, Result)
+	headerFunc    func(http.Header, []Result)
 	deniedHandler func(*gin.Context, Result)
 	errorHandler  func(*gin.Context, error)
 }
@@ -126,21 +125,13 @@ const (
 	//
 	// They are the fields of draft-ietf-httpapi-ratelimit-headers-11: q tokens may be taken in w
 	// seconds, r are left, and there are more in t seconds. In a denial only the limits that deny
-	// have t. A limit is named after its policy or identity, followed by the period if there are
-	// several limits; without a name, its text is the name. A hyphen replaces what a name cannot
-	// contain. If two limits of a response have the same name, the later one ends in -2, -3 and so
-	// on.
+	// have t. A limit is named after its policy, followed by the period if there are several limits.
+	// A hyphen replaces what a name cannot contain. If two limits of a policy have the same name, the
+	// later one ends in -2, -3 and so on.
 	RateLimitDraft
 	// NoHeaders sets none of these fields.
 	NoHeaders Headers = 0
 )
-
-// identityOption is what [WithIdentity] was given.
-type identityOption struct {
-	name   string
-	key    KeyFunc
-	limits []Limit
-}
 
 // defaultTimeout is [DefaultTimeout]. Examples raise it: on a busy machine Redis would be late.
 var defaultTimeout = DefaultTimeout

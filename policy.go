@@ -23,7 +23,7 @@ import (
 // anything else, such as a worker, on the same buckets. They take a client as the policy's
 // [KeyFunc] returns it: see [AddrKey] for [ByClientIP]. Of the policy's options they use its limits,
 // [WithLimitFunc], [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Acquire also
-// [InFlight] and [WithQueue]; the others, [WithIdentity] among them, are for requests. Those of a policy
+// [InFlight] and [WithQueue]; the others are for requests, and [AllOf] decides by several policies. Those of a policy
 // [WithShares] need [Policy.Share] first. It is safe for concurrent use.
 //
 // A decision waits for Redis no longer than [WithTimeout] says, and than its context. If either ends
@@ -42,13 +42,12 @@ type Policy struct {
 // policyState is what a policy has in common with its shares.
 type policyState struct {
 	config
-	limiter    *Limiter
-	name       string // as events, results and keys have it
-	prefix     string // of the keys of its clients
-	limits     *limitSet
-	identities []identity
-	allowed    *clientkey.Networks
-	forbidden  *clientkey.Networks
+	limiter   *Limiter
+	name      string // as events, results and keys have it
+	prefix    string // of the keys of its clients
+	limits    *limitSet
+	allowed   *clientkey.Networks
+	forbidden *clientkey.Networks
 
 	warned      atomic.Bool // that another policy charges the same bucket
 	burstWarned atomic.Bool // that its burst is too small for its tenants
@@ -108,7 +107,7 @@ func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 	if p.limitFunc != nil { // it returns all but the slots
 		limits = append(slices.Clone(limits), Unlimited())
 	}
-	p.limits, err = p.newLimits(name, limits, nil, cfg.floor)
+	p.limits, err = p.newLimits(limits)
 	errs = append(errs, err)
 	if slices.ContainsFunc(limits, func(l Limit) bool { return l.Algorithm == SlidingWindow }) {
 		require(p.lease == 0 || !own("WithLease"),
@@ -119,17 +118,15 @@ func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 		errs = append(errs, l.names.otherKey(name, p.key))
 	}
 	errs = append(errs, p.checkShares(limits, own))
-	if !own("WithLease") && (cfg.settleFunc != nil || len(cfg.identities) > 0) {
+	if !own("WithLease") && cfg.settleFunc != nil {
 		p.lease = 0 // its requests have none, and its burst need not be smaller
 	}
-	p.guard(p.limits, nil)
+	p.guard(p.limits)
 	nothing := "WithFloor(%d) leaves nothing of %s"
 	if p.lease > 0 {
 		nothing += ", of whose burst WithLease keeps a part: make either smaller"
 	}
 	require(!p.limits.rules.Prohibits() || p.limits.prohibited.Rate == 0, nothing, cfg.floor, p.limits.prohibited)
-	p.identities, err = p.newIdentities()
-	errs = append(errs, err)
 	require(p.queue == 0 || !own("WithQueue") || p.counts(), "WithQueue: there is nothing to wait for")
 	p.allowed, err = clientkey.NewNetworks(cfg.allow)
 	errs = append(errs, wrapped("WithAllowList", err))
@@ -139,17 +136,11 @@ func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 
 // counts reports whether a request may be denied for want of tokens or a slot.
 func (p *Policy) counts() bool {
-	counts := p.limitFunc != nil || p.limits.slots > 0 || p.limits.rules.Counts(rules.Limits)
-	for i := range p.identities {
-		limits := p.identities[i].limits
-		counts = counts || limits.slots > 0 || limits.rules.Counts(rules.Limits)
-	}
-	return counts
+	return p.limitFunc != nil || p.limits.slots > 0 || p.limits.rules.Counts(rules.Limits)
 }
 
-// publish lets later policies be compared with this one. It warns if an earlier policy or identity
-// of the name counts by another algorithm: they share no bucket.
-// The error is that another policy came first meanwhile, or keeps other room for leases.
+// publish lets later policies be compared with this one. It warns if an earlier policy of the name counts
+// by another algorithm: they share no bucket. The error is that another policy came first meanwhile, or keeps other room for leases.
 func (p *Policy) publish() error {
 	if err := p.limiter.names.keepRooms(p.rooms()); err != nil {
 		return err
@@ -159,10 +150,6 @@ func (p *Policy) publish() error {
 		errs = append(errs, p.limiter.names.keep(p.name, p.key))
 	}
 	p.compareAlgorithms(p.name, p.limits)
-	for i := range p.identities {
-		errs = append(errs, p.limiter.names.keep(p.config.identities[i].name, p.identities[i].key))
-		p.compareAlgorithms(p.config.identities[i].name, p.identities[i].limits)
-	}
 	return errors.Join(errs...)
 }
 
@@ -180,21 +167,14 @@ func (p *Policy) compareAlgorithms(name string, s *limitSet) {
 	}
 }
 
-// rooms returns what the policy keeps for leases. An identity has no leases. A window needs no room
-// for them.
+// rooms returns what the policy keeps for leases. A window needs no room for them.
 func (p *Policy) rooms() (all []room) {
-	add := func(name string, s *limitSet) {
-		for _, limit := range s.limits {
-			if limit.Algorithm == TokenBucket && limit.Period != 0 {
-				tokens, by := s.rules.Reserved()
-				key := namedPeriod{p.prefixOf(name), limit.Period}
-				all = append(all, room{key, name, limit.Rate, cmp.Or(limit.Burst, limit.Rate), tokens, by})
-			}
+	for _, limit := range p.limits.limits {
+		if limit.Algorithm == TokenBucket && limit.Period != 0 {
+			tokens, by := p.limits.rules.Reserved()
+			key := namedPeriod{p.prefix, limit.Period}
+			all = append(all, room{key, p.name, limit.Rate, cmp.Or(limit.Burst, limit.Rate), tokens, by})
 		}
-	}
-	add(p.name, p.limits)
-	for i := range p.identities {
-		add(p.config.identities[i].name, p.identities[i].limits)
 	}
 	return all
 }
@@ -206,20 +186,19 @@ func wrapped(option string, err error) error {
 	return invalid("%s: %v", option, err)
 }
 
-// newLimits returns limits under the name of a policy or an identity. In the header fields they have
-// no name that is taken.
-func (p *Policy) newLimits(name string, limits []Limit, taken []string, floor int) (*limitSet, error) {
+// newLimits returns limits of the policy.
+func (p *Policy) newLimits(limits []Limit) (*limitSet, error) {
 	s, err := newLimitSet(limits)
-	s.name = name
-	s.leave(floor)
-	s.nameFields(taken)
+	s.name = p.name
+	s.leave(p.floor)
+	s.nameFields()
 	return s, err
 }
 
 // guard completes a set of the policy's limits with its ban and slots, what it keeps for leases, and
-// its share without Redis. In the header fields its slots get no name that is taken.
-func (p *Policy) guard(s *limitSet, taken []string) {
-	var ban *bucket.Bucket
+// its share without Redis.
+func (p *Policy) guard(s *limitSet) {
+	var ban, slots *bucket.Bucket
 	if p.banFirst > 0 {
 		b := bucket.NewBan(milliseconds(p.banFirst), milliseconds(p.banLongest))
 		ban = &b
@@ -227,23 +206,18 @@ func (p *Policy) guard(s *limitSet, taken []string) {
 	if p.shares != nil {
 		s.rules.Divide()
 	}
-	s.rules.Guard(ban, p.slotsOf(s, taken))
+	if s.slots > 0 && !s.rules.Prohibits() {
+		slots = s.addSlots()
+	}
+	s.rules.Guard(ban, slots)
 	if !p.limiter.engine.IsLocal() {
 		if i := s.rules.AllowLeases(p.lease); i >= 0 {
 			s.prohibit(i)
 			s.fields = nil
-			s.nameFields(taken)
+			s.nameFields()
 		}
 	}
 	s.rules.KeepShare()
-}
-
-// slotsOf returns the slots of a set, or nil if it has none.
-func (p *Policy) slotsOf(s *limitSet, taken []string) *bucket.Bucket {
-	if s.slots == 0 || s.rules.Prohibits() {
-		return nil
-	}
-	return s.addSlots(s.name, taken)
 }
 
 // prefixOf returns the prefix of the keys of clients under a name. A dry run has keys of its own: no
@@ -267,11 +241,7 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 	if s := p.clients.get(limits); s != nil {
 		return s, nil
 	}
-	var taken []string
-	for i := range p.identities {
-		taken = append(taken, p.identities[i].limits.fieldNames()...)
-	}
-	fresh, err := p.newLimits(p.name, limits, taken, p.floor)
+	fresh, err := p.newLimits(limits)
 	if p.shares != nil {
 		err = errors.Join(err, checkShared(limits))
 	}
@@ -281,7 +251,7 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 	if fresh.slots == 0 {
 		fresh.slots = p.limits.slots
 	}
-	p.guard(fresh, taken)
+	p.guard(fresh)
 	p.clients.keep(limits, fresh)
 	return fresh, nil
 }

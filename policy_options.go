@@ -19,7 +19,7 @@ const (
 // WithKey sets the function that returns a request's key. The default is [ByClientIP].
 //
 // Policies with different keys need different names: two headers can have the same value. If an
-// earlier policy or identity of the name has a function of another source line, that is an error: two
+// earlier policy of the name has a function of another source line, that is an error: two
 // of [ByHeader] are not told apart.
 func WithKey(f KeyFunc) Option {
 	return setting(func(c *config) {
@@ -51,27 +51,6 @@ func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) 
 		c.use("WithLimitFunc")
 		c.require(f != nil, "WithLimitFunc: the function is nil")
 		c.limitFunc = f
-	})
-}
-
-// WithIdentity adds a key to count a request under, with limits of its own: its API key beside its
-// address, say, or one key for all clients. It may be given several times, each with another name.
-//
-// All identities must allow a request, and a denied one takes nothing of any, token or slot. On a
-// single Redis server, one script decides. On a cluster and in the process, the policy's own key is
-// checked first, then each identity in the order given; if one denies, what was taken before is given
-// back, and Retry-After is for this one alone. Meanwhile another request may be denied because of it.
-//
-// With [InFlight] an identity has slots of its own, which a request holds together with the policy's.
-// They are named after the identity, followed by "-c". [Policy.Acquire] and the other methods know
-// the policy's own limits only.
-func WithIdentity(name string, f KeyFunc, limits ...Limit) Option {
-	limits = slices.Clone(limits)
-	return setting(func(c *config) {
-		c.use("WithIdentity")
-		c.require(name != "", "WithIdentity: the name is empty")
-		c.require(f != nil, "WithIdentity(%q): the function is nil", name)
-		c.identities = append(slices.Clone(c.identities), identityOption{name, f, limits})
 	})
 }
 
@@ -186,7 +165,7 @@ func WithQueue(length int, wait time.Duration) Option {
 // leads to a ban: five failed logins, say. But more at once than the limit holds are denied, and the
 // client is banned, also if the others succeed.
 //
-// These ban nobody: a limit that prohibits, a cost above the Burst, another identity, a try of
+// These ban nobody: a limit that prohibits, a cost above the Burst, another policy of [AllOf], a try of
 // [Policy.Wait] or [Policy.AllowUpTo], waiting for a slot, and what is charged afterwards. Without
 // Redis, each process has bans of its own. Choose a first ban that is longer than the limit denies by itself.
 //
@@ -274,10 +253,13 @@ func WithHeaders(h Headers) Option {
 	})
 }
 
-// WithHeaderFunc sets further headers from a Result, in addition to [WithHeaders].
+// WithHeaderFunc sets further headers, in addition to [WithHeaders].
 //
-// f is called for every decision that headers report, an unlimited one too.
-func WithHeaderFunc(f func(http.Header, Result)) Option {
+// f gets a Result for each limit of the policy in the order given, as [Policy.Status] has them. It is
+// called for every decision that headers report, an unlimited one too. If several policies allow a
+// request, each one's f is called, the one closest to exhaustion last; of a denial that of the policy
+// which answers.
+func WithHeaderFunc(f func(http.Header, []Result)) Option {
 	return setting(func(c *config) {
 		c.use("WithHeaderFunc")
 		c.require(f != nil, "WithHeaderFunc: the function is nil")
@@ -302,8 +284,8 @@ func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 //
 // The default adds the error to the context's Errors, and answers with the status of [ErrorStatus],
 // which an f may keep: 503 for [ErrUnavailable] or if the request's context has ended, 400 for
-// [ErrBadRequest], 403 for [ErrUnknownClient], and 500 otherwise. If f neither aborts nor writes
-// nor sets a status, the request goes on, unlimited. The error's text is not for clients. A 500
+// [ErrBadRequest], 403 for [ErrUnknownClient], and 500 otherwise. The request is aborted when f returns;
+// f lets it pass, unlimited, by calling [gin.Context.Next]. The error's text is not for clients. A 500
 // that the application causes is logged as a warning, at most once a minute for each policy.
 func WithErrorHandler(f func(*gin.Context, error)) Option {
 	return setting(func(c *config) {

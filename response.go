@@ -6,36 +6,53 @@ import (
 	"net/http"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/httpfields"
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// setXRateLimit sets the X-RateLimit fields, unless the request is unlimited.
-func setXRateLimit(f *httpfields.Fields, h http.Header, r Result) {
-	if r.Limit.Rate >= 0 {
-		f.SetXRateLimit(h, int64(r.Limit.burst()), int64(r.Remaining), httpfields.Seconds(r.ResetAfter))
+// requestState is what the policies of one handler have decided on a request, linked to what earlier
+// handlers have. Once its headers are written it does not change, but for fields, as a copy of the
+// [gin.Context] shares it.
+type requestState struct {
+	parts   []part
+	live    int             // how many of the asks are of policies in force: the first ones
+	asks    []engine.Ask    // in the order in which they are decided
+	answers []engine.Answer // to the asks
+	pending []engine.Ask    // of several policies, before they are in order
+	request engine.Request
+	began   time.Time // of several policies, and if there are observers
+
+	asking  *Policy                      // whose key function runs
+	decided atomic.Bool                  // results do not change any more
+	follows atomic.Bool                  // another handler has begun to decide since
+	before  atomic.Pointer[requestState] // of the handler that decided before; nil if there is none
+	fields  httpfields.Fields            // memory
+
+	one struct { // memory for a handler of one policy
+		parts    [1]part
+		asks     [1]engine.Ask
+		answers  [1]engine.Answer
+		statuses [1]rules.Status
 	}
 }
 
-// requestState is what one policy has decided on a request, linked to what earlier policies have.
-// Once its headers are written it does not change, but for fields, as a copy of the [gin.Context]
-// shares it.
-type requestState struct {
-	decision
-	result  Result
-	cost    int // tokens that the request takes
-	by      *Policy
-	decided atomic.Bool                  // result does not change any more
-	follows atomic.Bool                  // another policy has begun to decide since
-	before  atomic.Pointer[requestState] // of the policy that decided before; nil if there is none
-	fields  httpfields.Fields            // memory
-}
-
-// newState returns the newest state of a request, of a policy that is about to decide.
-func newState(c *gin.Context, by *Policy) *requestState {
-	s := &requestState{by: by}
+// newState returns the newest state of a request, of a handler that is about to decide.
+func newState(c *gin.Context, policies []*Policy) *requestState {
+	s := &requestState{asking: policies[0]}
+	if s.parts = s.one.parts[:]; len(policies) > 1 {
+		s.parts = make([]part, len(policies))
+	}
+	for i, p := range policies {
+		s.parts[i].policy = p
+	}
+	if len(policies) > 1 || policies[0].observers != nil {
+		s.began = time.Now()
+	}
 	if newest := newestState(c); newest != nil {
 		newest.follows.Store(true)
 		s.before.Store(newest.orBefore())
@@ -44,17 +61,19 @@ func newState(c *gin.Context, by *Policy) *requestState {
 	return s
 }
 
-// newestState returns the state of the policy that began to decide last, or nil.
+func (s *requestState) engine() *engine.Engine { return s.parts[0].policy.limiter.engine }
+
+// newestState returns the state of the handler that began to decide last, or nil.
 func newestState(c *gin.Context) *requestState {
 	v, _ := c.Get(stateKey)
 	s, _ := v.(*requestState)
 	return s
 }
 
-// stateOf returns the newest state of a request of a policy that has decided, or nil.
+// stateOf returns the newest state of a request of a handler that has decided, or nil.
 func stateOf(c *gin.Context) *requestState { return newestState(c).orBefore() }
 
-// orBefore returns a state, or if its policy has not decided the one before. Of nil it is nil.
+// orBefore returns a state, or if its handler has not decided the one before. Of nil it is nil.
 func (s *requestState) orBefore() *requestState {
 	if s != nil && !s.decided.Load() {
 		return s.before.Load()
@@ -63,76 +82,166 @@ func (s *requestState) orBefore() *requestState {
 }
 
 // useAddress implements addressUser.
-func (s *requestState) useAddress(c *gin.Context) { s.by.useAddress(c) }
+func (s *requestState) useAddress(c *gin.Context) { s.asking.useAddress(c) }
 
-// set keeps a result in the state, and warns if the same bucket has been charged already.
-func (s *requestState) set(c *gin.Context, r Result) {
-	s.result = r
-	if s.follows.Load() { // another policy has decided in a callback of this one
+// set keeps the results in the state, and warns if the same bucket has been charged already.
+func (s *requestState) set(c *gin.Context) {
+	if s.follows.Load() { // another handler has decided in a callback of this one
 		s.before.Store(stateOf(c))
 		c.Set(stateKey, s)
 	}
 	s.decided.Store(true)
 	for other := s.before.Load(); other != nil; other = other.before.Load() {
-		if s.shares(other) && !s.by.warned.Swap(true) {
-			s.by.logger.WarnContext(c.Request.Context(),
-				"ginlimit: two handlers charge one bucket for one request; if that is not meant, "+
-					"give them different names",
-				"name", s.by.name)
+		for i := range s.parts {
+			t := &s.parts[i]
+			if slices.ContainsFunc(other.parts, t.shares) && !t.policy.warned.Swap(true) {
+				t.policy.logger.WarnContext(c.Request.Context(),
+					"ginlimit: two handlers charge one bucket for one request; if that is not meant, "+
+						"give them different names",
+					"name", t.policy.name)
+			}
 		}
 	}
 }
 
-// hash returns the hash of the policy's own key, or 0 if no bucket was asked.
-func (s *requestState) hash() uint64 {
-	if len(s.answers) == 0 {
+// hash returns the hash of the policy's key, or 0 if no bucket was asked.
+func (t *part) hash() uint64 {
+	if t.answer == nil {
 		return 0
 	}
-	return s.answers[0].Hash
+	return t.answer.Hash
 }
 
 // shares reports whether two decisions were about the same bucket.
-func (s *requestState) shares(other *requestState) bool {
-	return s.hash() != 0 && s.hash() == other.hash() &&
-		s.asks[0].Set.Shares(other.asks[0].Set) && s.by.limiter.engine.SharesStore(other.by.limiter.engine)
+func (t *part) shares(other part) bool {
+	return t.hash() != 0 && t.hash() == other.hash() && t.ask.Set.Shares(other.ask.Set) &&
+		t.policy.limiter.engine.SharesStore(other.policy.limiter.engine)
 }
 
-// closest returns the denial, or else the decision closest to exhaustion.
-func (s *requestState) closest() Result {
-	closest := s.result
-	for ; s != nil && closest.Allowed; s = s.before.Load() {
-		if s.result.closerThan(closest) {
-			closest = s.result
+// chain returns the parts of all handlers so far for which a function is true, in the order in which they
+// were decided.
+func (s *requestState) chain(is func(*part) bool) (all []*part) {
+	if s == nil {
+		return nil
+	}
+	all = s.before.Load().chain(is)
+	for i := range s.parts {
+		if is(&s.parts[i]) {
+			all = append(all, &s.parts[i])
+		}
+	}
+	return all
+}
+
+// closest returns the part whose result is closest to exhaustion, or nil of none. Free slots say nothing of
+// that, unless nothing else is counted.
+func closest(parts []*part) (closest *part) {
+	for _, t := range parts {
+		if closest == nil || t.closerThan(closest) {
+			closest = t
 		}
 	}
 	return closest
 }
 
-// writeHeaders sets the headers of a decision. Headers that report only one limit do not change if
-// an earlier decision is closer to exhaustion.
-func (s *requestState) writeHeaders(header http.Header) {
-	result, by := s.result, s.by
-	if result.Allowed { // a cost of 0 is allowed, even if a limit has no tokens
-		for i := range s.answers {
-			for j := range s.answers[i].Statuses {
-				s.answers[i].Statuses[j].Denies = false
+// closerThan reports whether t is closer to exhaustion than the part before.
+func (t *part) closerThan(before *part) bool {
+	free := func(t *part) bool { return t.result.Allowed && t.result.Limit.InFlight > 0 }
+	uncounted := func(t *part) bool { return t.result.Allowed && t.result.Limit.Rate < 0 }
+	switch own, other := free(t), free(before); {
+	case own && !other:
+		return uncounted(before)
+	case other && !own:
+		return !uncounted(t)
+	}
+	return t.result.closerThan(before.result)
+}
+
+// FromContext returns what ginlimit decided on the request, for handlers and access logs: of [Results] the
+// one closest to exhaustion.
+//
+// A request that all policies skip has an unlimited Result. It is false if none has decided.
+func FromContext(c *gin.Context) (Result, bool) {
+	s := stateOf(c)
+	parts := s.chain((*part).denies)
+	if parts == nil {
+		parts = s.chain(func(t *part) bool { return t.phase >= skipped })
+	}
+	if t := closest(parts); t != nil {
+		return t.result, true
+	}
+	return Result{}, false
+}
+
+// Results returns what each policy decided on the request, in the order of the handlers and of [AllOf].
+//
+// Of an allowed request it has one of each policy that was not skipped, of a denied one those that deny.
+// It is empty if none has decided. What a policy [WithDryRun] would have decided is among those of an
+// allowed request.
+func Results(c *gin.Context) (all []Result) {
+	s := stateOf(c)
+	parts := s.chain((*part).denies)
+	if parts == nil {
+		parts = s.chain(func(t *part) bool { return t.phase == settled })
+	}
+	for _, t := range parts {
+		all = append(all, t.result)
+	}
+	return all
+}
+
+// writeHeaders sets the headers of a decision: of a denial those of the part that answers. Headers that
+// report one limit do not change if an earlier decision is closer to exhaustion.
+func (s *requestState) writeHeaders(header http.Header, denial *part) {
+	drafts := denial != nil
+	for i := range s.parts {
+		t := &s.parts[i]
+		if t.answer != nil && t.answer.Allowed { // a cost of 0 is allowed, even if a limit has no tokens
+			for j := range t.answer.Statuses {
+				t.answer.Statuses[j].Denies = false
 			}
 		}
+		drafts = drafts || t.inDraft()
 	}
-	if by.headers&RateLimitDraft != 0 || !result.Allowed {
-		s.listLimits(header, !result.Allowed)
+	if drafts {
+		s.listLimits(header, denial != nil)
 	}
-	if by.headers&XRateLimit != 0 && s.reports(func(p *Policy) bool { return p.headers&XRateLimit != 0 }) {
-		setXRateLimit(&s.fields, header, result)
+	if denial != nil {
+		s.report(header, denial)
+		s.fields.SetDenied(header, httpfields.Seconds(denial.result.RetryAfter))
+		denial.callHeaderFunc(header)
+		return
 	}
-	if !result.Allowed {
-		s.fields.SetDenied(header, httpfields.Seconds(result.RetryAfter))
+	if len(s.parts) == 1 && s.before.Load() == nil { // without an allocation
+		if t := &s.parts[0]; t.reported() {
+			s.report(header, t)
+			t.callHeaderFunc(header)
+		}
+		return
 	}
-	if by.headers != NoHeaders && by.isDegraded(result) {
-		s.fields.Text(header, httpfields.XRateLimitStatus, httpfields.Degraded)
+	for i := range s.parts {
+		if t := &s.parts[i]; t.reported() && t.policy.headers != NoHeaders {
+			s.reportDegraded(header, t)
+		}
 	}
-	if by.headerFunc != nil && s.reports(func(p *Policy) bool { return p.headerFunc != nil }) {
-		by.headerFunc(header, result)
+	closest := closest(s.chain(func(t *part) bool { return t.reported() && t.policy.headers&XRateLimit != 0 }))
+	for i := range s.parts { // else an earlier handler has reported it
+		if &s.parts[i] == closest {
+			s.report(header, closest)
+		}
+	}
+	funcs := s.chain(func(t *part) bool { return t.reported() && t.policy.headerFunc != nil })
+	slices.SortStableFunc(funcs, func(a, b *part) int { // of fields of one name the closest counts
+		switch {
+		case a.closerThan(b):
+			return 1
+		case b.closerThan(a):
+			return -1
+		}
+		return 0
+	})
+	for _, t := range funcs {
+		t.callHeaderFunc(header)
 	}
 }
 
@@ -141,88 +250,85 @@ func (p *Policy) isDegraded(r Result) bool {
 	return r.Source == FromOpen || r.Source == FromLocal && !p.limiter.engine.IsLocal()
 }
 
-// reports whether fields of one limit report this decision: unless an earlier policy that sets them
-// is closer to exhaustion.
-func (s *requestState) reports(sets func(*Policy) bool) bool {
-	for other := s.before.Load(); other != nil && s.result.Allowed; other = other.before.Load() {
-		if other.reported() && sets(other.by) && other.result.closerThan(s.result) {
-			return false
-		}
+// report sets the X-RateLimit fields to the result of a policy, if it sets them and the request is not
+// unlimited.
+func (s *requestState) report(h http.Header, t *part) {
+	if r := t.result; t.policy.headers&XRateLimit != 0 && r.Limit.Rate >= 0 {
+		s.fields.SetXRateLimit(h, int64(r.Limit.burst()), int64(r.Remaining), httpfields.Seconds(r.ResetAfter))
 	}
-	return true
+	s.reportDegraded(h, t)
+}
+
+// reportDegraded sets the field that says that Redis should have decided and did not.
+func (s *requestState) reportDegraded(h http.Header, t *part) {
+	source := t.result.Source
+	if t.policy.headers != NoHeaders && (source == FromOpen || source == FromLocal && !s.engine().IsLocal()) {
+		s.fields.Text(h, httpfields.XRateLimitStatus, httpfields.Degraded)
+	}
+}
+
+// callHeaderFunc has the policy's function set further fields.
+func (t *part) callHeaderFunc(h http.Header) {
+	if f := t.policy.headerFunc; f != nil {
+		f(h, t.limits.rows(t.policy.limiter.engine, t.answer))
+	}
 }
 
 // reported reports whether header fields may report the decision.
-func (s *requestState) reported() bool { return len(s.answers) > 0 && !s.by.dryRun }
+func (t *part) reported() bool { return t.answer != nil && t.phase == settled && !t.policy.dryRun }
+
+// inDraft reports whether RateLimit-Policy and RateLimit list the limits of the decision.
+func (t *part) inDraft() bool {
+	return t.answer != nil && !t.policy.dryRun && t.policy.headers&RateLimitDraft != 0
+}
 
 // listLimits sets RateLimit-Policy and RateLimit from the decisions so far whose policies set these
 // fields. If the request is denied, by a limit or an error, only limits that deny have the
 // parameter t: the others' may be longer than Retry-After, and clients need not wait for it.
 func (s *requestState) listLimits(header http.Header, denied bool) {
-	var all []*requestState
-	for ; s != nil; s = s.before.Load() {
-		if s.inFields() {
-			all = append(all, s)
-		}
-	}
 	policies, limits := make([]byte, 0, 256), make([]byte, 0, 256) // on the stack
-	for _, one := range slices.Backward(all) {
-		list := one.listed(make([]httpfields.Status, 0, 8))
-		policies = list.AppendPolicy(policies)
-		limits = list.AppendRateLimit(limits, denied)
+	if before := s.before.Load(); before != nil || len(s.parts) > 1 {
+		for _, t := range s.chain((*part).inDraft) {
+			policies, limits = t.appendDraft(policies, limits, denied)
+		}
+	} else if t := &s.parts[0]; t.inDraft() {
+		policies, limits = t.appendDraft(policies, limits, denied)
 	}
 	httpfields.SetDraft(header, policies, limits) // without a field if all are unlimited
 }
 
-// inFields reports whether RateLimit-Policy and RateLimit list the limits of the decision.
-func (s *requestState) inFields() bool {
-	return s.by.headers&RateLimitDraft != 0 && s.reported()
-}
-
-// list returns the limits in the header fields, without their statuses.
-func (s *requestState) list() httpfields.List {
-	var list httpfields.List
-	for i := range s.asks {
-		set := s.setOf(s.by, i)
-		fields := set.fieldsOf(s.asks[i].Set)
-		if i == 0 {
-			list.Limits = slices.Clip(fields)
-		} else {
-			list.Limits = append(list.Limits, fields...)
-		}
-	}
-	return list
+// appendDraft appends the Items of a policy.
+func (t *part) appendDraft(policies, limits []byte, denied bool) (morePolicies, moreLimits []byte) {
+	list := t.listed(make([]httpfields.Status, 0, 8))
+	return list.AppendPolicy(policies), list.AppendRateLimit(limits, denied)
 }
 
 // listed returns the limits in the header fields, with their statuses in the given memory.
-func (s *requestState) listed(statuses []httpfields.Status) httpfields.List {
-	list, first := s.list(), 0
-	for i := range s.asks {
-		set := s.setOf(s.by, i)
-		for _, one := range s.answers[i].Statuses {
-			statuses = append(statuses, httpfields.Status{
-				Limit: first + set.fieldOf(int(one.Resource)), Remaining: one.Remaining, Full: one.Full,
-				More: httpfields.Seconds(one.More), Denies: one.Denies,
-			})
+func (t *part) listed(statuses []httpfields.Status) httpfields.List {
+	for _, one := range t.answer.Statuses {
+		if int(one.Resource) == t.ask.Set.Ban() && one.Resource >= 0 {
+			continue
 		}
-		first += len(set.fields)
+		statuses = append(statuses, httpfields.Status{
+			Limit: t.limits.fieldOf(int(one.Resource)), Remaining: one.Remaining, Full: one.Full,
+			More: httpfields.Seconds(one.More), Denies: one.Denies,
+		})
 	}
-	list.Statuses = statuses
-	return list
+	return httpfields.List{Limits: t.limits.fieldsOf(t.ask.Set), Statuses: statuses}
 }
 
 // problem returns the body of a denial, which names the limits that deny: none if the client is
 // banned and no limit denies.
-func (s *requestState) problem(detail string) []byte {
-	list := s.listed(make([]httpfields.Status, 0, 8)) // on the stack
+func (t *part) problem(detail string) []byte {
+	list := t.listed(make([]httpfields.Status, 0, 8)) // on the stack
 	return list.Problem(detail)
 }
 
 // answerDenied is the default of [WithDeniedHandler].
 //
 // It is [gin.Context.Data] with the memory for the header fields in the request's state.
-func (s *requestState) answerDenied(c *gin.Context, r Result) {
-	body := s.problem(detailOf(r, s.cost, s.by.floorOf(r)))
+func (s *requestState) answerDenied(c *gin.Context, by *part) {
+	body := by.problem(detailOf(by.result, by.n, by.policy.floor))
 	h := c.Writer.Header()
 	s.fields.Text(h, httpfields.ContentType, httpfields.TypeProblem)
 	s.fields.Number(h, httpfields.ContentLength, int64(len(body)))
@@ -243,14 +349,6 @@ func detailOf(r Result, cost, floor int) string {
 	default:
 		return httpfields.CostDetail(cost, max(0, r.Limit.burst()-floor))
 	}
-}
-
-// floorOf returns how many tokens of a limit the policy leaves to others.
-func (p *Policy) floorOf(r Result) int {
-	if r.Name == p.name {
-		return p.floor
-	}
-	return 0
 }
 
 // answerStatus answers with a problem that only repeats its status.

@@ -85,7 +85,7 @@ type Result struct {
 	Allowed    bool
 	Granted    int           // tokens taken by this call
 	Limit      Limit         // as given; zero of an address that is denied
-	Name       string        // of the policy or identity it belongs to; with "-c" of an [InFlight] limit
+	Name       string        // of the policy; with "-c" of an [InFlight] limit
 	Remaining  int           // whole tokens left; math.MaxInt if unlimited
 	RetryAfter time.Duration // 0 if allowed; above 0 it is after this wait; below 0 it never is
 	ResetAfter time.Duration // until the bucket is full again

@@ -31,7 +31,7 @@ import (
 // error, as nothing flows back from them evenly, and so is a Burst above 16,777,216. A policy with
 // shares has no lease: [WithLease] beside it is an error. If WithShares is a default of the limiter,
 // policies with one of these have no shares. A ban is of the tenant, and so are [Policy.Refund],
-// [Policy.Block] and [Policy.Reset] of [Policy.Share]. [WithIdentity] counts requests of all tenants.
+// [Policy.Block] and [Policy.Reset] of [Policy.Share]. In [AllOf] it is asked last.
 //
 // The rule is generalized processor sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking,
 // 1993) with a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998).

@@ -59,8 +59,8 @@ func fromUlule(text string) (ginlimit.Limit, error) {
 }
 
 func ululeFields() ginlimit.Option {
-	return ginlimit.WithHeaderFunc(func(h http.Header, r ginlimit.Result) {
-		reset := time.Now().Add(r.ResetAfter)
+	return ginlimit.WithHeaderFunc(func(h http.Header, limits []ginlimit.Result) {
+		reset := time.Now().Add(limits[0].ResetAfter)
 		h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
 	})
 }

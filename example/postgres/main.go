@@ -155,7 +155,8 @@ func changePlan(db *pgxpool.Pool, plans *ginlimit.Plans) gin.HandlerFunc {
 }
 
 // writeQuota sets the headers of this application.
-func writeQuota(h http.Header, r ginlimit.Result) {
+func writeQuota(h http.Header, limits []ginlimit.Result) {
+	r := limits[0]
 	quota, used := r.Limit.Rate, 0
 	if quota > 0 {
 		used = quota - r.Remaining

@@ -13,7 +13,8 @@ import (
 // Request asks for the tokens of all its Asks, and a slot of each that takes one, or for nothing.
 type Request struct {
 	Asks    []Ask
-	Answers []Answer // one for each Ask
+	Answers []Answer  // one for each Ask
+	Began   time.Time // when the time of its calls began; zero is now. Such a request does not wait
 }
 
 // Queue says how a request waits for what it lacks of an Ask. The zero Queue does not wait.

@@ -56,7 +56,7 @@ func (w *waiter) denyBehind(l lack) error {
 	if buckets := ask.Set.Buckets(ask.Scope); l.resource >= 0 && ask.Report != rules.ReportNone {
 		b := &buckets[l.resource]
 		answer.Statuses = append(answer.Statuses, rules.Status{
-			Resource: int32(l.resource), Full: min(b.Burst, b.Capacity), More: wait, Denies: true,
+			Resource: int32(l.resource), Full: min(b.Burst, b.Capacity), More: wait, Retry: wait, Denies: true,
 		})
 	}
 	return nil

@@ -37,13 +37,13 @@ func (c *Charge) ask() Ask {
 	return Ask{Prefix: c.prefix, Client: c.client, Tenant: c.tenant, Set: c.set}
 }
 
-// Settle makes charges as large as the work that was done, all at the same time: one timeout is
-// enough for all. It returns the errors.
-func (e *Engine) Settle(ctx context.Context, actual int64, charges ...Charge) (errs []error) {
+// Settle makes each charge as large as the work that was done, actual tokens, all at the same time: one
+// timeout is enough for all. It returns the errors.
+func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge) (errs []error) {
 	if len(charges) == 0 {
 		return nil
 	}
-	settle := func(i int) error { return e.settle(ctx, &charges[i], actual) }
+	settle := func(i int) error { return e.settle(ctx, &charges[i], actual[i]) }
 	var others []<-chan dispatch.Outcome[struct{}]
 	for i := 1; i < len(charges); i++ {
 		others = append(others, dispatch.Isolate(func() (struct{}, error) { return struct{}{}, settle(i) }))

@@ -14,6 +14,9 @@ import (
 // takeSeveral takes the tokens of each Ask that counts, or of none.
 func (e *Engine) takeSeveral(ctx, within context.Context, asks []Ask, answers []Answer, counted int) error {
 	start := time.Now()
+	if first := slices.IndexFunc(asks, func(a Ask) bool { return a.Tenant.Name != "" }); first > 0 {
+		return e.takeSharesLast(ctx, within, start, asks, answers, first)
+	}
 	if e.redis == nil || counted == 1 || bansOf(asks) > 1 || someAreFree(asks) || !e.redis.Together() {
 		return e.takeEach(ctx, within, start, asks, answers)
 	}
@@ -27,6 +30,41 @@ func (e *Engine) takeSeveral(ctx, within context.Context, asks []Ask, answers []
 		e.redis.Separate()
 	}
 	return err
+}
+
+// takeSharesLast takes the tokens of the Asks before the first one of a tenant, then of one tenant after
+// another.
+func (e *Engine) takeSharesLast(ctx, within context.Context, start time.Time, asks []Ask, answers []Answer,
+	first int) error {
+	if !e.background.Begin() { // what the first ones took may have to be given back
+		return errClosed()
+	}
+	defer e.background.Done()
+	within, cancel := e.within(within, start)
+	defer cancel()
+	for i := range asks {
+		asks[i].Settles = true
+	}
+	err := e.takeNow(ctx, within, asks[:first], answers[:first])
+	for i := range answers[first:] {
+		answers[first+i].Decided = false
+	}
+	if err != nil || denies(answers[:first]) {
+		return err
+	}
+	for i := first; i < len(asks); i++ {
+		err := e.takeOne(ctx, within, &asks[i], &answers[i])
+		if err != nil || !answers[i].Allowed {
+			e.giveBackAll(ctx, asks[:i], answers[:i])
+			return err
+		}
+	}
+	return nil
+}
+
+// denies reports whether one of the answers denies.
+func denies(answers []Answer) bool {
+	return slices.ContainsFunc(answers, func(a Answer) bool { return a.Decided && !a.Allowed })
 }
 
 // takeEach takes of one Ask after another, in no more time than one decision may take.
@@ -218,17 +256,17 @@ func partOf(buckets []bucket.Bucket, part int) []bucket.Bucket {
 
 // judge fills in the answers from the states that the script found.
 func (t *together) judge(e *Engine, c *dispatch.Call) {
-	charges, allowed := c.Op.Charges, true
+	charges := c.Op.Charges
 	for i := range c.Buckets {
 		charges = c.Buckets[i].Fits(c.States[i], charges, c.Op.Tokens(i))
-		allowed = allowed && c.Buckets[i].Fits(c.States[i], 1, c.Op.Tokens(i)) == 1
 	}
 	t.split(c)
 	for i, single := range t.calls {
 		ask, answer, found := t.asks[i], t.answers[i], single.States
+		_, fits := ask.Set.Fit(ask.Scope, found, single.Op)
 		answer.Decided, answer.Source = true, FromStore
 		answer.Verdict, answer.Statuses = ask.Set.JudgeOf(
-			ask.Scope, found, single.Op.N, charges, allowed, ask.Report, answer.Statuses)
+			ask.Scope, found, single.Op.N, charges, fits, ask.Report, answer.Statuses)
 		answer.receipt.Fill(c.Sent, found)
 		single.Sent, single.Received = c.Sent, c.Received
 		e.noteBan(single, ask, answer)
@@ -236,7 +274,7 @@ func (t *together) judge(e *Engine, c *dispatch.Call) {
 		answer.allowFree(ask.N)
 		if charges > 0 {
 			e.forgetDenial(single)
-		} else if _, fits := ask.Set.Fit(ask.Scope, found, single.Op); !fits {
+		} else if !fits {
 			e.remember(single)
 		}
 	}
@@ -273,10 +311,24 @@ func (e *Engine) takeInTurn(ctx context.Context, asks []Ask, answers []Answer,
 		err := take(&asks[i], &answers[i])
 		if err != nil || !answers[i].Allowed {
 			e.giveBackAll(ctx, asks[:i], answers[:i])
+			if err == nil && e.redis == nil {
+				e.lookAtAll(ctx, asks[i+1:], answers[i+1:])
+			}
 			return err
 		}
 	}
 	return nil
+}
+
+// lookAtAll fills in the answers of Asks that nobody looked at, as another one was denied, without taking
+// anything.
+func (e *Engine) lookAtAll(ctx context.Context, asks []Ask, answers []Answer) {
+	for i := range asks {
+		ask, answer := asks[i], &answers[i]
+		if ask.Bans = bucket.NoBans; answer.isCounted() && ask.N > 0 {
+			_ = e.take(ctx, ctx, bucket.Peek(ask.N), ask.N, &ask, answer) // of this process, it cannot fail
+		}
+	}
 }
 
 // giveBackAll gives back what was just taken, as another Ask was denied, and waits for that as long

@@ -19,6 +19,11 @@ import (
 //
 // Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
 func (e *Engine) Take(ctx context.Context, r *Request) error {
+	if !r.Began.IsZero() {
+		within, cancel := e.within(ctx, r.Began)
+		defer cancel()
+		return e.takeNow(ctx, within, r.Asks, r.Answers)
+	}
 	if slices.ContainsFunc(r.Asks, func(a Ask) bool { return a.queues() }) {
 		return e.takeInLine(ctx, r)
 	}

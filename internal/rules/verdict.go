@@ -57,6 +57,7 @@ type Status struct {
 	Remaining int64         // whole tokens
 	Full      int64         // tokens in a full bucket
 	More      time.Duration // until there is another token
+	Retry     time.Duration // until the request fits it, if that is wanted and it denies
 	Reset     time.Duration // until it is full, if that is wanted
 	Resource  int32         // its index in the set, or Prohibited
 	Denies    bool
@@ -123,7 +124,7 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 		}
 		if b.Kind == bucket.Ban {
 			if banned > 0 && report == ReportFull {
-				statuses = append(statuses, Status{More: banned, Reset: banned, Resource: int32(i), Denies: true})
+				statuses = append(statuses, Status{More: banned, Retry: banned, Reset: banned, Resource: int32(i), Denies: true})
 			}
 			continue
 		}
@@ -246,7 +247,7 @@ func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucke
 	if report == ReportFull {
 		status.Reset = duration(b.ResetAfter(after))
 		if denies {
-			status.More = duration(b.RetryAfter(after, n))
+			status.Retry = duration(b.RetryAfter(after, n))
 		}
 	}
 	if denies && share.retry > 0 && status.More >= 0 {
@@ -254,6 +255,9 @@ func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucke
 		status.More = max(status.More, share.retry)
 		if report == ReportFull {
 			status.Reset = max(status.Reset, share.retry)
+			if status.Retry >= 0 {
+				status.Retry = max(status.Retry, share.retry)
+			}
 		}
 	}
 	if banned > 0 {
@@ -262,7 +266,7 @@ func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucke
 		}
 		status.Remaining, status.More = 0, max(status.More, banned)
 		if report == ReportFull {
-			status.Reset = max(status.Reset, banned)
+			status.Retry, status.Reset = max(status.Retry, banned), max(status.Reset, banned)
 		}
 	}
 	return append(statuses, status)

@@ -319,3 +319,18 @@ func Acquire(t testing.TB, p *ginlimit.Policy) *ginlimit.Slot {
 	require.NoError(t, err)
 	return slot
 }
+
+// Must returns a policy of the limiter. It panics on a bad configuration.
+func (l *Limiter) Must(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+	p, err := l.Policy(name, opts...)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// Key is [ginlimit.WithKey] of a header.
+func Key(header string) ginlimit.Option { return ginlimit.WithKey(ginlimit.ByHeader(header)) }
+
+// All is [ginlimit.WithKey] of one key for everybody.
+func All() ginlimit.Option { return ginlimit.WithKey(Everybody) }

@@ -18,8 +18,7 @@ func TestDryRunSharesNoKey(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		opts := []ginlimit.PolicyOption{ginlimit.PerHour(2), testkit.ByUser(), ginlimit.InFlight(1),
-			ginlimit.WithBan(10*time.Hour, 20*time.Hour),
-			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerHour(2), ginlimit.InFlight(1))}
+			ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
 		force := testkit.NewPolicy(t, e.Limiter, "api", opts...)
 		trial := testkit.NewPolicy(t, e.Limiter, "api", append(opts, ginlimit.WithDryRun())...)
 		var found ginlimit.Result

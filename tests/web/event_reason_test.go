@@ -38,11 +38,9 @@ func TestReasonsOfNoDecision(t *testing.T) {
 		request func(*http.Request)
 		want    string
 	}{
-		"a decision":           {options: options{hour}},
-		"no key":               {options: options{hour, key(nil)}, want: "no_key"},
-		"a key function fails": {options: options{hour, key(errOwn)}, want: "key_func"},
-		"a key of an identity fails": {options: options{hour, ginlimit.WithIdentity("i",
-			func(*gin.Context) (string, error) { return "", errOwn }, ginlimit.PerHour(1))}, want: "key_func"},
+		"a decision":             {options: options{hour}},
+		"no key":                 {options: options{hour, key(nil)}, want: "no_key"},
+		"a key function fails":   {options: options{hour, key(errOwn)}, want: "key_func"},
 		"an unknown client":      {options: options{limits(ginlimit.ErrUnknownClient)}, want: "unknown_client"},
 		"a limit function fails": {options: options{limits(errOwn)}, want: "limit_func"},
 		"plans are unavailable": {options: options{limits(errors.Join(ginlimit.ErrUnavailable,

@@ -39,9 +39,6 @@ func TestWindowOfAProhibitedQuotaIsThatOfItsMonth(t *testing.T) {
 			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
 		"of a client": {[]ginlimit.PolicyOption{testkit.LimitsFrom(ginlimit.PerCalendar(0, month))},
 			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"of an identity": {[]ginlimit.PolicyOption{ginlimit.PerHour(1),
-			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerCalendar(0, month))},
-			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
 		"a quota that a floor takes": {
 			[]ginlimit.PolicyOption{ginlimit.WithFloor(3), testkit.LimitsFrom(ginlimit.PerCalendar(3, month))},
 			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
@@ -77,10 +74,9 @@ func TestHeadersAreThoseOfTheDecision(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 			}))
-		all := ginlimit.WithIdentity("all", testkit.Everybody, month)
-		r := testkit.Serve(l.Handler("first", month, all), l.Handler("second", month, all))
+		r := testkit.Serve(l.Handler("first", month), ginlimit.AllOf(l.Must("second", month), l.Must("all", month)))
 		check := func(header http.Header, windows string) {
-			require.Equal(t, strings.ReplaceAll(`"first";q=5;W, "all";q=5;W, "second";q=5;W, "all";q=5;W`,
+			require.Equal(t, strings.ReplaceAll(`"first";q=5;W, "second";q=5;W, "all";q=5;W`,
 				"W", windows), header.Get("RateLimit-Policy"))
 			for _, name := range []string{`"first";`, `"second";`} {
 				require.Equal(t, 1, strings.Count(header.Get("RateLimit"), name), header.Get("RateLimit"))

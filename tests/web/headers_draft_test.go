@@ -90,21 +90,22 @@ func TestDraftOfSeveralHandlersListsThemInOrder(t *testing.T) {
 	assert.Equal(t, []string{"route"}, violated(t, rec))
 }
 
-func TestDraftOfIdentities(t *testing.T) {
+func TestDraftOfAllOf(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	test := func(t *testing.T, limiter *testkit.Limiter) {
-		r := testkit.Serve(limiter.Handler("address", ginlimit.PerHour(9), draft,
-			ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(2)),
-			ginlimit.WithIdentity("nobody", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(-1)),
-			ginlimit.WithIdentity("api-key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(90))))
+		r := testkit.Serve(ginlimit.AllOf(limiter.Must("address", ginlimit.PerHour(9), draft),
+			limiter.Must("api key", testkit.Key("X-Api-Key"), ginlimit.PerDay(2), draft),
+			limiter.Must("nobody", testkit.Key("X-Api-Key"), ginlimit.PerDay(-1), draft),
+			limiter.Must("quiet", testkit.Key("X-Api-Key"), ginlimit.PerDay(70), ginlimit.WithHeaders(ginlimit.NoHeaders)),
+			limiter.Must("month", testkit.Key("X-Api-Key"), ginlimit.PerDay(90), draft)))
 		for range 2 {
 			testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
 		}
 		rec := testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
 		assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 		assert.Equal(t, []item{
-			{"address", 9, 3600, -1, -1}, {"api-key", 2, 86400, -1, -1}, {"api-key-2", 90, 86400, -1, -1},
+			{"address", 9, 3600, -1, -1}, {"api-key", 2, 86400, -1, -1}, {"month", 90, 86400, -1, -1},
 		}, policiesOf(t, rec), "all of them, whoever was asked")
 		assert.Equal(t, []item{{"address", -1, -1, 7, -1}, {"api-key", -1, -1, 0, 43200}}, limitsOf(t, rec)[:2])
 		assert.Equal(t, []string{"api-key"}, violated(t, rec))
@@ -153,12 +154,12 @@ func TestRefundTakesBackTheParameterT(t *testing.T) {
 	}
 }
 
-// TestGivenBackIsNoMoreThanThereIs: a share that owed tokens, which another identity made it give back.
+// TestGivenBackIsNoMoreThanThereIs: a share that owed tokens, which another policy made it give back.
 func TestGivenBackIsNoMoreThanThereIs(t *testing.T) {
 	t.Parallel()
-	r := testkit.Serve(testkit.WithoutRedis(t, ginlimit.WithReplicas(5)).Handler("a", ginlimit.PerHour(10), draft,
-		ginlimit.WithCost(func(*gin.Context) int { return 5 }),
-		ginlimit.WithIdentity("b", ginlimit.ByClientIP, ginlimit.PerHour(4))))
+	l, five := testkit.WithoutRedis(t, ginlimit.WithReplicas(5)), ginlimit.WithCost(func(*gin.Context) int { return 5 })
+	r := testkit.Serve(ginlimit.AllOf(l.Must("a", ginlimit.PerHour(10), draft, five),
+		l.Must("b", ginlimit.PerHour(4), draft, five)))
 	rec := testkit.Get(r, "/")
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, []item{{"a", -1, -1, 2, -1}, {"b", -1, -1, 1, -1}}, limitsOf(t, rec))

@@ -68,14 +68,11 @@ func checkNames(t testing.TB, rec *httptest.ResponseRecorder, want ...string) {
 	}
 }
 
-// TestPoliciesOfOneHandlerHaveDifferentNames, by their final names.
-func TestPoliciesOfOneHandlerHaveDifferentNames(t *testing.T) {
+// TestLimitsOfOnePolicyHaveDifferentNames, by their final names.
+func TestLimitsOfOnePolicyHaveDifferentNames(t *testing.T) {
 	t.Parallel()
 	perMinute, perHour := ginlimit.PerMinute(1), ginlimit.PerHour(1)
 	long := strings.Repeat("n", 64)
-	identity := func(name string, limits ...ginlimit.Limit) ginlimit.Option {
-		return ginlimit.WithIdentity(name, ginlimit.ByClientIP, limits...)
-	}
 	plan := func(limits ...ginlimit.Limit) ginlimit.Option {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return limits, nil })
 	}
@@ -85,26 +82,12 @@ func TestPoliciesOfOneHandlerHaveDifferentNames(t *testing.T) {
 		options options
 		want    []string
 	}{
-		"an identity named as a limit with its period": {"x", options{perMinute, perHour, identity("x-m", perMinute)},
-			[]string{"x-m", "x-h", "x-m-2"}},
-		"two identities": {"own", options{perMinute, identity("x-m", perMinute), identity("x", perMinute, perHour)},
-			[]string{"own", "x-m", "x-m-2", "x-h"}},
-		"identities of several limits that are one token": {"own",
-			options{perMinute, identity("a b", perMinute, perHour), identity("a-b", perMinute, perHour)},
-			[]string{"own", "a-b-m", "a-b-h", "a-b-m-2", "a-b-h-2"}},
-		"a name that another one is given": {"a b",
-			options{perMinute, identity("a-b", perMinute), identity("a-b-2", perMinute)},
-			[]string{"a-b", "a-b-2", "a-b-2-2"}},
-		"long names": {long + "1", options{perMinute, perHour, identity(long+"2", perMinute, perHour)},
-			[]string{long + "-m", long + "-h", long + "-m-2", long + "-h-2"}},
+		"one limit":  {"a b", options{perMinute}, []string{"a-b"}},
+		"long names": {long + "1", options{perMinute, perHour}, []string{long + "-m", long + "-h"}},
 		"two algorithms of one period": {"x",
-			options{perMinute, perMinute.WithAlgorithm(ginlimit.FixedWindow), identity("x-m-2", perMinute)},
-			[]string{"x-m", "x-m-2", "x-m-2-2"}},
+			options{perMinute, perMinute.WithAlgorithm(ginlimit.FixedWindow)}, []string{"x-m", "x-m-2"}},
 		"a limit that prohibits": {"x", options{perMinute, ginlimit.PerMinute(0)}, []string{"x-m", "x-m-2"}},
-		"a plan": {"x", options{plan(perHour, ginlimit.PerDay(9)), identity("x-h", perMinute)},
-			[]string{"x-h-2", "x-d", "x-h"}},
-		"a plan whose name is free": {"x", options{plan(perHour, ginlimit.PerDay(9)), identity("x-m", perMinute)},
-			[]string{"x-h", "x-d", "x-m"}},
+		"a plan":                 {"x", options{plan(perHour, ginlimit.PerDay(9))}, []string{"x-h", "x-d"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -115,12 +98,4 @@ func TestPoliciesOfOneHandlerHaveDifferentNames(t *testing.T) {
 			}
 		})
 	}
-	t.Run("without a name", func(t *testing.T) {
-		t.Parallel()
-		rdb, _ := testkit.NewMiniredis(t)
-		r := testkit.Serve(testkit.Middleware(rdb, perMinute, identity("limit-1/m", perMinute), draft))
-		for range 2 {
-			checkNames(t, testkit.Get(r, "/"), "limit-1/m", "limit-1/m-2")
-		}
-	})
 }

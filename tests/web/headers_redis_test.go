@@ -18,20 +18,20 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// What the memory tells of several identities is what Redis told of them.
-func TestDenialOfIdentitiesFromMemory(t *testing.T) {
+// What the memory tells of several policies is what Redis told of them.
+func TestDenialOfAllOfFromMemory(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
-	r := testkit.Serve(limiter.Handler("fast", ginlimit.PerHour(1), draft,
-		ginlimit.WithIdentity("slow", ginlimit.ByClientIP, ginlimit.PerDay(1))))
+	r := testkit.Serve(ginlimit.AllOf(limiter.Must("fast", ginlimit.PerHour(1), draft),
+		limiter.Must("slow", ginlimit.PerDay(1), draft)))
 	testkit.Get(r, "/")
 	for range 3 { // the first from Redis, the others from memory
 		rec := testkit.Get(r, "/")
 		wait, err := strconv.Atoi(rec.Header().Get("Retry-After"))
 		require.NoError(t, err)
 		assert.InDelta(t, 86400, wait, 60)
-		assert.Equal(t, []string{"fast", "slow"}, violated(t, rec))
+		assert.Equal(t, []string{"slow"}, violated(t, rec))
 		assert.Len(t, limitsOf(t, rec), 2)
 	}
 	assert.Equal(t, 2, testkit.ScriptCalls(t, rdb))

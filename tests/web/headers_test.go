@@ -55,7 +55,9 @@ func TestEveryHandlersFieldsAreThere(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	limiter := testkit.NewLimiter(t, rdb)
-	own := ginlimit.WithHeaderFunc(func(h http.Header, r ginlimit.Result) { h.Set("Left", strconv.Itoa(r.Remaining)) })
+	own := ginlimit.WithHeaderFunc(func(h http.Header, limits []ginlimit.Result) {
+		h.Set("Left", strconv.Itoa(limits[0].Remaining))
+	})
 	r := testkit.Serve(limiter.Handler("3/h", ginlimit.PerHour(3), ginlimit.WithHeaders(ginlimit.NoHeaders)),
 		limiter.Handler("100/m", ginlimit.PerMinute(100)),
 		limiter.Handler("own", ginlimit.PerMinute(50), ginlimit.WithHeaders(ginlimit.NoHeaders), own),
@@ -94,14 +96,15 @@ func TestDegradedHeaderUnlessNoHeaders(t *testing.T) {
 func TestDegradedHeaderOfFailOpen(t *testing.T) {
 	t.Parallel()
 	limiter := testkit.WithoutRedis(t, ginlimit.WithFailureMode(ginlimit.FailOpen))
-	for name, opts := range map[string][]ginlimit.PolicyOption{
-		"one key":  {ginlimit.PerHour(1)},
-		"two keys": {ginlimit.PerHour(1), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerHour(1))},
-		"slots":    {ginlimit.PerHour(1), ginlimit.InFlight(1)},
+	one := limiter.Must("one", ginlimit.PerHour(1))
+	for name, handler := range map[string]gin.HandlerFunc{
+		"one key":  one.Handler(),
+		"two keys": ginlimit.AllOf(one, limiter.Must("all", testkit.All(), ginlimit.PerHour(1))),
+		"slots":    limiter.Handler("slots", ginlimit.PerHour(1), ginlimit.InFlight(1)),
 	} {
 		var found ginlimit.Result
 		r := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) },
-			limiter.Handler(name, opts...))
+			handler)
 		for range 3 {
 			rec := testkit.Get(r, "/")
 			require.Equal(t, http.StatusOK, rec.Code, name)

@@ -38,15 +38,12 @@ func levelsHandler(l *testkit.Limiter, opts ...ginlimit.PolicyOption) gin.Handle
 
 // levelsHandlerOf is levelsHandler with a multiple of the requests a day.
 func levelsHandlerOf(l *testkit.Limiter, times int, opts ...ginlimit.PolicyOption) gin.HandlerFunc {
-	all := append([]ginlimit.PolicyOption{
-		ginlimit.WithKey(ginlimit.ByHeader("X-Key")), ginlimit.InFlight(levels[0].slots),
-		ginlimit.PerDay(times * levels[0].tokens),
-	}, opts...)
-	for _, level := range levels[1:] {
-		all = append(all, ginlimit.WithIdentity(level.name, ginlimit.ByHeader(level.field),
-			ginlimit.PerDay(times*level.tokens), ginlimit.InFlight(level.slots)))
+	var all []*ginlimit.Policy
+	for _, level := range levels {
+		all = append(all, l.Must(level.name, append([]ginlimit.PolicyOption{testkit.Key(level.field),
+			ginlimit.PerDay(times * level.tokens), ginlimit.InFlight(level.slots)}, opts...)...))
 	}
-	return l.Handler(levels[0].name, all...)
+	return ginlimit.AllOf(all...)
 }
 
 // inFlight is requests that are being served.
@@ -98,7 +95,7 @@ func (f *inFlight) begin(t *testing.T, edit ...func(*http.Request)) (*httptest.R
 // a token, and a denied one takes nothing of any.
 func TestInFlightAtEveryLevel(t *testing.T) {
 	t.Parallel()
-	for name, make := range identityStores {
+	for name, make := range stores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l, r := make(t), rand.New(rand.NewPCG(1, 2))
@@ -254,11 +251,15 @@ func TestSlotsInReserve(t *testing.T) {
 // TestALevelThatDeniesBansNoOtherClient: a client is banned for what it lacks itself.
 func TestALevelThatDeniesBansNoOtherClient(t *testing.T) {
 	t.Parallel()
-	for name, make := range identityStores {
+	for name, make := range stores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newInFlight(levelsHandler(make(t), ginlimit.WithBan(banTime, banTime), ginlimit.WithDeniedHandler(
-				func(c *gin.Context, r ginlimit.Result) { c.String(429, "%s %s", r.Name, r.Cause) })))
+			l := make(t)
+			text := ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) { c.String(429, "%s %s", r.Name, r.Cause) })
+			f := newInFlight(ginlimit.AllOf(
+				l.Must("key", testkit.Key("X-Key"), ginlimit.InFlight(2), ginlimit.WithBan(banTime, banTime), text),
+				l.Must("user", testkit.Key("X-User"), ginlimit.InFlight(3), text),
+				l.Must("account", testkit.Key("X-Account"), ginlimit.InFlight(4), text)))
 			as := func(key, account string) []func(*http.Request) {
 				return []func(*http.Request){testkit.With("X-Key", key), testkit.With("X-User", key), testkit.With("X-Account", account)}
 			}
@@ -293,50 +294,40 @@ func contextWith(ctx context.Context, key, value any) context.Context {
 // TestFreeSlotsAreNotClosestToExhaustion: the header fields of one limit are of tokens, as long as slots are free.
 func TestFreeSlotsAreNotClosestToExhaustion(t *testing.T) {
 	t.Parallel()
-	for name, make := range identityStores {
+	for name, make := range stores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := make(t)
-			slots := ginlimit.WithIdentity("user", testkit.Everybody, ginlimit.InFlight(3))
-			rec := testkit.Get(testkit.Serve(l.Handler("tokens", ginlimit.PerHour(100), slots)), "/")
+			slots := l.Must("user", testkit.All(), ginlimit.InFlight(3))
+			rec := testkit.Get(testkit.Serve(ginlimit.AllOf(l.Must("tokens", ginlimit.PerHour(100)), slots)), "/")
 			require.Equal(t, []string{"100", "99"}, []string{rec.Header().Get("X-RateLimit-Limit"), testkit.Remaining(rec)})
-			rec = testkit.Get(testkit.Serve(l.Handler("unlimited", ginlimit.Unlimited(), slots)), "/")
+			rec = testkit.Get(testkit.Serve(ginlimit.AllOf(l.Must("unlimited", ginlimit.Unlimited()), slots)), "/")
 			require.Equal(t, []string{"3", "2"}, []string{rec.Header().Get("X-RateLimit-Limit"), testkit.Remaining(rec)})
 		})
 	}
 }
 
-// TestLevelsOfSlotsAlone, without any limit of tokens, in force and in a dry run.
+// TestLevelsOfSlotsAlone, without any limit of tokens.
 func TestLevelsOfSlotsAlone(t *testing.T) {
 	t.Parallel()
-	for name, make := range identityStores {
-		for _, dry := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, dry run %t", name, dry), func(t *testing.T) {
-				t.Parallel()
-				var found []bool
-				options := []ginlimit.PolicyOption{ginlimit.InFlight(3), ginlimit.WithKey(ginlimit.ByHeader("X-Key")),
-					ginlimit.WithIdentity("user", ginlimit.ByHeader("X-User"), ginlimit.InFlight(2))}
-				if dry {
-					options = append(options, ginlimit.WithDryRun())
-				}
-				f := newInFlight(make(t).Handler("key", options...), func(c *gin.Context) {
-					r, _ := ginlimit.FromContext(c)
-					found = append(found, r.Allowed)
-				})
-				var all []*held
-				for _, user := range []string{"a", "a", "a", "b", "b"} {
-					denied, h := f.begin(t, testkit.With("X-Key", "k"), testkit.With("X-User", user))
-					if denied != nil {
-						found = append(found, false)
-						continue
-					}
+	for name, make := range stores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var found []bool
+			l := make(t)
+			f := newInFlight(ginlimit.AllOf(l.Must("key", ginlimit.InFlight(3), testkit.Key("X-Key")),
+				l.Must("user", ginlimit.InFlight(2), testkit.Key("X-User"))))
+			var all []*held
+			for _, user := range []string{"a", "a", "a", "b", "b"} {
+				_, h := f.begin(t, testkit.With("X-Key", "k"), testkit.With("X-User", user))
+				if found = append(found, h != nil); h != nil {
 					all = append(all, h)
 				}
-				require.Equal(t, []bool{true, true, false, true, false}, found)
-				for _, h := range all {
-					h.end()
-				}
-			})
-		}
+			}
+			require.Equal(t, []bool{true, true, false, true, false}, found)
+			for _, h := range all {
+				h.end()
+			}
+		})
 	}
 }

@@ -212,20 +212,17 @@ func TestManyPlansOfClients(t *testing.T) {
 }
 
 // TestSettledThoughNothingIsCounted: the function of WithSettle is called for each request that is
-// allowed, also if neither its key nor its identity has a limit that counts.
+// allowed, also if no limit counts.
 func TestSettledThoughNothingIsCounted(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	for name, opts := range map[string][]ginlimit.PolicyOption{
-		"one key":  nil,
-		"two keys": {ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerHour(-1))},
-	} {
-		calls := 0
-		opts = append(opts, ginlimit.WithSettle(func(*gin.Context) int { calls++; return 7 }))
-		router := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("unlimited "+name, append(opts, ginlimit.Unlimited())...))
-		require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code, name)
-		require.Equal(t, 1, calls, name)
-	}
+	calls, l := 0, testkit.NewLimiter(t, rdb)
+	settles := ginlimit.WithSettle(func(*gin.Context) int { calls++; return 7 })
+	one, other := l.Must("one", ginlimit.Unlimited(), settles), l.Must("other", ginlimit.Unlimited(), settles)
+	require.Equal(t, http.StatusOK, testkit.Get(testkit.Serve(one.Handler()), "/").Code)
+	require.Equal(t, 1, calls)
+	require.Equal(t, http.StatusOK, testkit.Get(testkit.Serve(ginlimit.AllOf(one, other)), "/").Code)
+	require.Equal(t, 3, calls)
 }
 
 // TestFieldsOfLaterPeriodsAreKept: what header fields say of a calendar's limits is made once for

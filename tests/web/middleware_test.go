@@ -103,10 +103,14 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 			t.Parallel()
 			var got error
 			r := testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
-				ginlimit.WithErrorHandler(func(_ *gin.Context, err error) { got = err })))
+				ginlimit.WithErrorHandler(func(c *gin.Context, err error) { got = err; c.Next() })))
 			rec := testkit.Get(r, "/")
 			assert.ErrorIs(t, got, c.want)
-			assert.Equal(t, "served", rec.Body.String(), "neither aborted nor answered: it goes on")
+			assert.Equal(t, "served", rec.Body.String(), "it goes on, by Next")
+
+			r = testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
+				ginlimit.WithErrorHandler(func(*gin.Context, error) {})))
+			assert.Empty(t, testkit.Get(r, "/").Body.String(), "it does not go on by itself")
 
 			r = testkit.Serve(func(c *gin.Context) { c.Next(); got = c.Errors.Last() },
 				testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key)))

@@ -4,6 +4,7 @@ package web_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"math"
 	"net/http"
@@ -176,10 +177,14 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	user := func(*gin.Context) (string, error) { return "u", nil }
+	var several [2]*ginlimit.Policy
+	for i := range several {
+		several[i], err = limiter.Policy(fmt.Sprint("several ", i), ginlimit.PerHour(100), ginlimit.WithKey(user))
+		require.NoError(t, err)
+	}
 	handlers := map[string]http.Handler{
 		"one key": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user))),
-		"several": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user),
-			ginlimit.WithIdentity("i", user, ginlimit.PerHour(9)))),
+		"several": testkit.Serve(ginlimit.AllOf(several[0], several[1])),
 		"a ban": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user),
 			ginlimit.WithBan(time.Minute, time.Hour))),
 		"dry run": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user),

@@ -34,7 +34,6 @@ var policyOptions = map[string]ginlimit.Option{
 	"WithLease":         ginlimit.WithLease(time.Second),
 	"WithKey":           testkit.ByUser(),
 	"WithLimitFunc":     testkit.LimitsFrom(ginlimit.PerDay(9)),
-	"WithIdentity":      ginlimit.WithIdentity("i", testkit.Everybody, ginlimit.PerDay(9)),
 	"WithCost":          ginlimit.WithCost(func(*gin.Context) int { return 1 }),
 	"WithRefund":        ginlimit.WithRefund(func(*gin.Context) bool { return false }),
 	"WithSettle":        ginlimit.WithSettle(func(*gin.Context) int { return 1 }),
@@ -46,7 +45,7 @@ var policyOptions = map[string]ginlimit.Option{
 	"WithDenyList":      ginlimit.WithDenyList(netip.MustParsePrefix("198.51.100.0/24")),
 	"WithDryRun":        ginlimit.WithDryRun(),
 	"WithHeaders":       ginlimit.WithHeaders(ginlimit.NoHeaders),
-	"WithHeaderFunc":    ginlimit.WithHeaderFunc(func(http.Header, ginlimit.Result) {}),
+	"WithHeaderFunc":    ginlimit.WithHeaderFunc(func(http.Header, []ginlimit.Result) {}),
 	"WithDeniedHandler": ginlimit.WithDeniedHandler(func(*gin.Context, ginlimit.Result) {}),
 	"WithErrorHandler":  ginlimit.WithErrorHandler(func(*gin.Context, error) {}),
 }
@@ -84,7 +83,7 @@ func requireFaults(t *testing.T, err error, names ...string) {
 func TestOptionsWithoutEffectAreErrors(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	conflicts := []string{"WithIdentity", "WithSettle"} // with WithQueue, and with WithRefund
+	conflicts := []string{"WithSettle"} // with WithRefund
 	l, err := ginlimit.NewLimiter(rdb, valid(conflicts...)...)
 	requireFaults(t, err)
 	require.NoError(t, l.Close())
@@ -98,7 +97,7 @@ func TestOptionsWithoutEffectAreErrors(t *testing.T) {
 	_, err = local.Policy("test", ginlimit.PerHour(5), policyOptions["WithFailureMode"], policyOptions["WithLease"])
 	requireFaults(t, err) // the same routes run with and without Redis
 	require.Len(t, limiterOptions, 7, "an option is missing here")
-	require.Len(t, policyOptions, 19, "an option is missing here")
+	require.Len(t, policyOptions, 18, "an option is missing here")
 }
 
 // TestOptionsGivenTwice: one that would silently drop what was given before is an error. Others may be given again.
@@ -122,9 +121,6 @@ func TestOptionsGivenTwice(t *testing.T) {
 		made(name, option)
 	}
 	for name, option := range policyOptions {
-		if name == "WithIdentity" {
-			continue // another name is wanted
-		}
 		made(name, option)
 		opts := []ginlimit.PolicyOption{option, option}
 		switch name {

@@ -28,11 +28,10 @@ func TestOptionsHoldWhatTheyWereGiven(t *testing.T) {
 
 	prefixes := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	limits := []ginlimit.Limit{ginlimit.PerHour(1)}
-	everybody := func(*gin.Context) (string, error) { return "all", nil }
-	own, identity := ginlimit.WithLimits(limits...), ginlimit.WithIdentity("all", everybody, limits...)
+	own := ginlimit.WithLimits(limits...)
 	allow, deny := ginlimit.WithAllowList(prefixes...), ginlimit.WithDenyList(prefixes...)
 	prefixes[0], limits[0] = netip.MustParsePrefix("198.51.100.0/24"), ginlimit.Limit{}
-	local, err := ginlimit.NewLocal(identity)
+	local, err := ginlimit.NewLocal()
 	require.NoError(t, err)
 	for _, list := range []ginlimit.Option{allow, deny} {
 		r := testkit.Serve(local.Handler("test", own, ginlimit.PerMinute(0), list))
@@ -48,11 +47,10 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 	bad := []ginlimit.LimiterOption{nil, ginlimit.WithKey(nil), ginlimit.WithDeniedHandler(nil),
 		ginlimit.WithErrorHandler(nil), ginlimit.WithLogger(nil), ginlimit.WithPrefix("{a}"),
 		ginlimit.WithKeySecret([]byte("short")), ginlimit.WithReplicas(0), ginlimit.WithTimeout(0),
-		ginlimit.WithDenyCache(-1), ginlimit.WithObserver(nil),
-		ginlimit.WithIdentity("i", testkit.Everybody, ginlimit.PerMinute(5).WithBurst(-1))}
+		ginlimit.WithDenyCache(-1), ginlimit.WithObserver(nil)}
 	faults := []string{"option 1 is nil", "WithKey", "WithDeniedHandler", "WithErrorHandler",
 		"WithLogger", "WithPrefix", "WithKeySecret: 5 bytes", "WithReplicas(0)", "WithTimeout(0s)", "WithDenyCache(-1)",
-		"WithObserver: the function is nil", "burst is negative"}
+		"WithObserver: the function is nil"}
 
 	l, err := ginlimit.NewLimiter(nilClient, bad...)
 	require.Nil(t, l)
@@ -102,16 +100,12 @@ func TestAllFaultsOfAHandlerAtOnce(t *testing.T) {
 		testkit.NewLimiter(t, testkit.Unreachable(t)).Handler("test",
 			ginlimit.WithCost(nil), ginlimit.WithRefund(nil), ginlimit.WithSkip(nil),
 			ginlimit.WithLimitFunc(nil), ginlimit.WithHeaderFunc(nil),
-			ginlimit.WithFailureMode(9), ginlimit.WithIdentity("", nil),
-			ginlimit.WithIdentity("a", ginlimit.ByClientIP, ginlimit.Limit{}),
-			ginlimit.WithIdentity("a", ginlimit.ByClientIP, ginlimit.PerHour(1)),
+			ginlimit.WithFailureMode(9),
 			ginlimit.WithAllowList(netip.Prefix{}),
 			ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/95")))
 	})
 	for _, fault := range []string{"WithCost", "WithRefund", "WithSkip", "WithLimitFunc",
 		"WithHeaderFunc", "WithFailureMode(9)",
-		`WithIdentity: the name`, `WithIdentity(""): the function`,
-		`WithIdentity("a"): ginlimit: invalid argument`, `WithIdentity("a"): there is another`,
 		"WithAllowList: the prefix", "WithDenyList: the prefix ::ffff:0.0.0.0/95"} {
 		assert.Contains(t, text, fault)
 	}

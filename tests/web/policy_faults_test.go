@@ -93,27 +93,6 @@ func TestFaultsOfPolicies(t *testing.T) {
 			[]string{invalid + "2 in flight and 3 in flight limit the same"}},
 		"slots twice": {"p", options{slots, ginlimit.WithLimits(slots)},
 			[]string{invalid + "2 in flight and 2 in flight limit the same"}},
-		"slots of an identity": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody, slots)}, nil},
-		"slots of an identity, beside a limit": {"p",
-			options{hour, ginlimit.WithIdentity("i", testkit.Everybody, hour, slots)}, nil},
-		"two numbers of slots of an identity": {"p",
-			options{hour, ginlimit.WithIdentity("i", testkit.Everybody, ginlimit.InFlight(3), slots)},
-			[]string{`ginlimit: WithIdentity("i"): ginlimit: invalid argument: 3 in flight and 2 in flight limit the same`}},
-		"an identity with no slot": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody, ginlimit.InFlight(0))},
-			[]string{`ginlimit: WithIdentity("i"): ` + zero}},
-		"an identity named as the slots of another": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody, slots),
-			ginlimit.WithIdentity("i-c", testkit.Everybody, hour)},
-			[]string{`ginlimit: WithIdentity("i-c"): there is another of that name`}},
-		"an identity whose slots are named as another": {"p", options{hour, ginlimit.WithIdentity("i-c", testkit.Everybody, hour),
-			ginlimit.WithIdentity("i", testkit.Everybody, slots)},
-			[]string{`ginlimit: WithIdentity("i"): there is another of that name`}},
-		"an identity whose slots are named as the policy": {"i-c", options{hour,
-			ginlimit.WithIdentity("i", testkit.Everybody, slots)},
-			[]string{`ginlimit: WithIdentity("i"): there is another of that name`}},
-		"an identity without a limit": {"p", options{hour, ginlimit.WithIdentity("i", testkit.Everybody)},
-			[]string{`ginlimit: WithIdentity("i"): ginlimit: invalid argument: no limit given`}},
-		"an identity named as the slots": {"p", options{slots, ginlimit.WithIdentity("p-c", testkit.Everybody, hour)},
-			[]string{`ginlimit: WithIdentity("p-c"): there is another of that name`}},
 		"a limit beside a function": {"p", options{hour, testkit.LimitsFrom(hour)},
 			[]string{funcAll}},
 		"a function beside a limit": {"p", options{testkit.LimitsFrom(hour), ginlimit.Unlimited()},
@@ -133,19 +112,15 @@ func TestFaultsOfPolicies(t *testing.T) {
 		"one period, one algorithm": {"p", options{hour, hour.WithBurst(7)},
 			[]string{invalid + "5/h and 5/h burst 7 have the same period"}},
 		"a queue for tokens": {"p", options{hour, ginlimit.WithQueue(1, time.Second)}, nil},
-		"a queue for what an identity lacks": {"p", options{ginlimit.Unlimited(), ginlimit.WithQueue(1, time.Second),
-			ginlimit.WithIdentity("i", testkit.Everybody, slots)}, nil},
-		"a queue without anything to wait for": {"p", options{ginlimit.Unlimited(), ginlimit.WithQueue(1, time.Second),
-			ginlimit.WithIdentity("i", testkit.Everybody, ginlimit.Prohibited())},
+		"a queue without anything to wait for": {"p", options{ginlimit.Unlimited(), ginlimit.WithQueue(1, time.Second)},
 			[]string{"ginlimit: WithQueue: there is nothing to wait for"}},
 		"a floor of all": {"p", options{hour, ginlimit.WithFloor(5)},
 			[]string{"ginlimit: WithFloor(5) leaves nothing of 5/h"}},
 		"all at once": {"", options{nil, ginlimit.WithKey(nil),
-			slots.WithBurst(1), slots, slots, hour, testkit.LimitsFrom(hour),
-			ginlimit.WithIdentity("i", testkit.Everybody), noLimit},
-			[]string{"ginlimit: option 1 is nil", "ginlimit: WithKey: the function is nil", "ginlimit: option 9 is nil", funcAll,
+			slots.WithBurst(1), slots, slots, hour, testkit.LimitsFrom(hour), noLimit},
+			[]string{"ginlimit: option 1 is nil", "ginlimit: WithKey: the function is nil", "ginlimit: option 8 is nil", funcAll,
 				"ginlimit: the policy has no name", alone,
-				invalid + "2 in flight and 2 in flight limit the same", `ginlimit: WithIdentity("i"): ` + none}},
+				invalid + "2 in flight and 2 in flight limit the same"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -178,9 +153,8 @@ func TestLimitByPointer(t *testing.T) {
 func TestFaultsOfLimiters(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	bad := []ginlimit.LimiterOption{nil, ginlimit.WithFloor(-1), ginlimit.WithIdentity("i", nil, ginlimit.InFlight(1))}
-	want := []string{"ginlimit: option 1 is nil", "ginlimit: WithFloor(-1): want at least 0",
-		`ginlimit: WithIdentity("i"): the function is nil`}
+	bad := []ginlimit.LimiterOption{nil, ginlimit.WithFloor(-1)}
+	want := []string{"ginlimit: option 1 is nil", "ginlimit: WithFloor(-1): want at least 0"}
 	_, err := ginlimit.NewLimiter(rdb, bad...)
 	requireInvalid(t, err, want...)
 	_, err = ginlimit.NewLocal(bad...)

@@ -27,8 +27,6 @@ func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
 		ginlimit.PerDay(1).WithAlgorithm(9), ginlimit.InFlight(-1),
 		ginlimit.WithKey(nil), ginlimit.WithFailureMode(9), ginlimit.WithHeaders(99),
 		ginlimit.WithLimitFunc(nil), ginlimit.WithCost(nil), nil, (*ginlimit.Limit)(nil),
-		ginlimit.WithIdentity("", nil, ginlimit.Limit{}), ginlimit.WithIdentity("a", testkit.Everybody, ginlimit.PerDay(1)),
-		ginlimit.WithIdentity("a", testkit.Everybody, ginlimit.PerDay(1)),
 		ginlimit.WithAllowList(netip.Prefix{}),
 		ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/90")),
 	}
@@ -41,8 +39,6 @@ func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
 		"WithKey: the function is nil", "WithFailureMode(9)", "WithHeaders(99)",
 		"WithLimitFunc: the function is nil", "WithLimitFunc: the function returns all of a client's limits",
 		"WithCost: the function is nil", "option 10 is nil", "option 11 is nil",
-		"WithIdentity: the name is empty", `WithIdentity(""): the function is nil`,
-		`WithIdentity("a"): there is another of that name`,
 		"WithAllowList: the prefix", "WithDenyList: the prefix",
 	} {
 		assert.ErrorContains(t, err, fault)
@@ -51,8 +47,6 @@ func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
 		limiter.Handler("", opts...)
 	}), "a Handler panics with the same")
 
-	_, err = limiter.Policy("n", ginlimit.PerHour(1), ginlimit.WithIdentity("n", testkit.Everybody, ginlimit.PerDay(1)))
-	require.ErrorContains(t, err, "there is another of that name", "that of the policy")
 	_, err = new(ginlimit.Limiter).Policy("n", ginlimit.PerHour(1))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 }
@@ -92,8 +86,6 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 			"limits per client":  {nil, "n", []ginlimit.PolicyOption{testkit.LimitsFrom(ginlimit.PerHour(100), ten)}},
 			"windows per client": {nil, "test",
 				[]ginlimit.PolicyOption{testkit.LimitsFrom(ten.WithAlgorithm(ginlimit.FixedWindow))}},
-			"beside an identity": {nil, "test",
-				[]ginlimit.PolicyOption{ten, ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(1000))}},
 			"with a refund": {nil, "test",
 				[]ginlimit.PolicyOption{ten, ginlimit.WithRefund(func(*gin.Context) bool { return false })}},
 		} {

@@ -29,9 +29,6 @@ func TestDenialsThatNeverEndSaySo(t *testing.T) {
 			"retrying will not help.", n, most)
 	}
 	const prohibited = "Requests are not allowed at all, so retrying will not help."
-	identity := func(limits ...ginlimit.Limit) ginlimit.Option {
-		return ginlimit.WithIdentity("key", ginlimit.ByClientIP, limits...)
-	}
 	month := func(n int) ginlimit.Limit { return ginlimit.PerCalendar(n, ginlimit.CalendarMonth(nil, 1)) }
 	type options = []ginlimit.PolicyOption
 	for name, row := range map[string]struct {
@@ -51,8 +48,6 @@ func TestDenialsThatNeverEndSaySo(t *testing.T) {
 			costs(20, 19), `"search-h","search-s"`, [3]string{"19", "18", "1"}},
 		"above both": {12, options{ginlimit.PerMinute(10), ginlimit.PerHour(6)},
 			costs(12, 6), `"search-m","search-h"`, [3]string{"6", "5", "600"}},
-		"above an identity's": {12, options{ginlimit.PerMinute(100), identity(ginlimit.PerMinute(10))},
-			costs(12, 10), `"key"`, [3]string{"10", "9", "6"}},
 		"a window": {12, options{ginlimit.PerMinute(10).WithAlgorithm(ginlimit.SlidingWindow)},
 			costs(12, 10), `"search"`, [3]string{"10", "9", "60"}},
 		"a fixed window": {12, options{ginlimit.PerMinute(10).WithAlgorithm(ginlimit.FixedWindow)},
@@ -74,8 +69,6 @@ func TestDenialsThatNeverEndSaySo(t *testing.T) {
 		"a month and a day": {12, options{month(10), ginlimit.PerCalendar(7, ginlimit.CalendarDay(nil))},
 			costs(12, 7), `"search-month","search-calendar-day"`, [3]string{"7", "6", "86400"}},
 		"prohibited": {1, options{ginlimit.PerMinute(0)}, prohibited, `"search"`, [3]string{"0", "0", "0"}},
-		"an identity is prohibited": {1, options{ginlimit.PerMinute(10), identity(ginlimit.PerMinute(0))},
-			prohibited, `"key"`, [3]string{"0", "0", "0"}},
 	} {
 		for kind, limiter := range map[string]func(*testing.T, *testkit.Bubble) *testkit.Limiter{
 			"Redis": func(t *testing.T, b *testkit.Bubble) *testkit.Limiter {

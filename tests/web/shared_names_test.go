@@ -36,9 +36,7 @@ func TestPoliciesOfOneNameHaveOneKey(t *testing.T) {
 	}
 	require.EqualError(t, errorOf(l.Policy("all", hour, ginlimit.WithKey(byTenant("X-Tenant")))),
 		`ginlimit: policies named "all" have different keys; give one of them another name`)
-	require.ErrorIs(t, errorOf(l.Policy("user", hour, ginlimit.WithIdentity("all", byTenant("X-User"), hour))),
-		ginlimit.ErrInvalidArgument)
-	require.NoError(t, errorOf(l.Policy("user", hour, ginlimit.WithIdentity("tenant", byTenant("X-Tenant"), hour))))
+	require.NoError(t, errorOf(l.Policy("tenant", hour, ginlimit.WithKey(byTenant("X-Tenant")))))
 	require.Panics(t, func() { l.Handler("tenant", hour) }, "it counts addresses")
 	require.NoError(t, errorOf(l.Policy("tenant", hour)), "its methods need no key")
 }

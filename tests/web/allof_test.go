@@ -11,17 +11,20 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Several identities of one request.
+// Several policies of one request.
 
-// identities limits per address, per API key and all clients together.
-func identities(l *testkit.Limiter, opts ...ginlimit.PolicyOption) *gin.Engine {
-	return testkit.Serve(l.Handler("address", append([]ginlimit.PolicyOption{ginlimit.PerDay(3),
-		ginlimit.WithIdentity("api key", ginlimit.ByHeader("X-Api-Key"), ginlimit.PerDay(5), ginlimit.PerHour(50)),
-		ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(8))}, opts...)...))
+// three limits per address, per API key and all clients together.
+func three(l *testkit.Limiter, opts ...ginlimit.PolicyOption) *gin.Engine {
+	policy := func(name string, own ...ginlimit.PolicyOption) *ginlimit.Policy {
+		return l.Must(name, append(own, opts...)...)
+	}
+	return testkit.Serve(ginlimit.AllOf(policy("address", ginlimit.PerDay(3)),
+		policy("api key", testkit.Key("X-Api-Key"), ginlimit.PerDay(5), ginlimit.PerHour(50)),
+		policy("all", testkit.All(), ginlimit.PerDay(8))))
 }
 
-// identityStores are where a request's identities are decided on. With the tag integration there are more.
-var identityStores = map[string]func(t *testing.T) *testkit.Limiter{
+// stores are where a request's policies are decided on. With the tag integration there are more.
+var stores = map[string]func(t *testing.T) *testkit.Limiter{
 	"miniredis": func(t *testing.T) *testkit.Limiter {
 		rdb, _ := testkit.NewMiniredis(t)
 		return testkit.NewLimiter(t, rdb)
@@ -32,13 +35,13 @@ var identityStores = map[string]func(t *testing.T) *testkit.Limiter{
 	"without Redis": func(t *testing.T) *testkit.Limiter { return testkit.WithoutRedis(t) },
 }
 
-func TestIdentitiesAllOrNone(t *testing.T) {
+func TestAllOrNone(t *testing.T) {
 	t.Parallel()
-	for name, make := range identityStores {
+	for name, make := range stores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := make(t)
-			r := identities(l)
+			r := three(l)
 			ask := func(address, key string) (int, string, string) {
 				rec := testkit.Get(r, "/", testkit.From(address+":1"), testkit.With("X-Api-Key", key))
 				return rec.Code, rec.Header().Get("X-RateLimit-Limit"), testkit.Remaining(rec)
@@ -68,12 +71,12 @@ func TestIdentitiesAllOrNone(t *testing.T) {
 	}
 }
 
-func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
+func TestAllOfUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
-	status := func(opts ...ginlimit.PolicyOption) (int, string) {
-		rec := testkit.Get(testkit.Serve(l.Handler("n", opts...)), "/")
+	status := func(limit ginlimit.Limit, others ...*ginlimit.Policy) (int, string) {
+		rec := testkit.Get(testkit.Serve(ginlimit.AllOf(append([]*ginlimit.Policy{l.Must("n", limit)}, others...)...)), "/")
 		return rec.Code, testkit.Remaining(rec)
 	}
 	expect := func(code int, left string) func(int, string) {
@@ -82,24 +85,24 @@ func TestIdentitiesUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 			assert.Equal(t, []any{code, left}, []any{gotCode, gotLeft})
 		}
 	}
-	unlimited := ginlimit.WithIdentity("unlimited", testkit.Everybody, ginlimit.PerDay(-1))
+	unlimited := l.Must("unlimited", testkit.All(), ginlimit.PerDay(-1))
 	expect(200, "")(status(ginlimit.PerDay(-1), unlimited))
 	expect(200, "1")(status(ginlimit.PerDay(2), unlimited))
-	expect(200, "1")(status(ginlimit.PerDay(-1), ginlimit.WithIdentity("two", testkit.Everybody, ginlimit.PerDay(2))))
-	expect(429, "0")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("none", testkit.Everybody, ginlimit.PerDay(0))))
+	expect(200, "1")(status(ginlimit.PerDay(-1), l.Must("two", testkit.All(), ginlimit.PerDay(2))))
+	expect(429, "0")(status(ginlimit.PerDay(2), l.Must("none", testkit.All(), ginlimit.PerDay(0))))
 	expect(400,
-		"")(status(ginlimit.PerDay(2), ginlimit.WithIdentity("user", ginlimit.ByHeader("X-User"), ginlimit.PerDay(2))))
+		"")(status(ginlimit.PerDay(2), l.Must("user", testkit.Key("X-User"), ginlimit.PerDay(2))))
 	expect(500, "")(status(ginlimit.PerDay(2),
-		ginlimit.WithIdentity("nobody", func(*gin.Context) (string, error) { return "", nil }, ginlimit.PerDay(2))))
+		l.Must("nobody", ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil }), ginlimit.PerDay(2))))
 	expect(200, "0")(status(ginlimit.PerDay(2))) // what was denied or failed took nothing
 }
 
-// TestIdentitiesAreRefunded gives back to each what was taken of it.
-func TestIdentitiesAreRefunded(t *testing.T) {
+// TestAllOfIsRefunded gives back to each what was taken of it.
+func TestAllOfIsRefunded(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		rdb := b.Redis
-		r := identities(testkit.NewLimiter(t, rdb), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
+		r := three(testkit.NewLimiter(t, rdb), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 		for range 5 {
 			assert.Equal(t, "2", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))))
 		}

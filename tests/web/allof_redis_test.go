@@ -26,7 +26,7 @@ import (
 )
 
 func init() {
-	maps.Copy(identityStores, map[string]func(t *testing.T) *testkit.Limiter{
+	maps.Copy(stores, map[string]func(t *testing.T) *testkit.Limiter{
 		"one server": func(t *testing.T) *testkit.Limiter {
 			return testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)))
 		},
@@ -46,17 +46,17 @@ func init() {
 	})
 }
 
-// TestIdentitiesUnderLoad has many at once ask for few identities: each bucket gives exactly what it holds, and the
+// TestAllOfUnderLoad has many at once ask for few keys: each bucket gives exactly what it holds, and the
 // rest was given back.
-func TestIdentitiesUnderLoad(t *testing.T) {
+func TestAllOfUnderLoad(t *testing.T) {
 	t.Parallel()
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testkit.StartCluster(t, 3)})
 	t.Cleanup(func() { _ = cluster.Close() })
 	for name, rdb := range map[string]redis.UniversalClient{"one server": testkit.Connect(t, testkit.StartRedis(t)),
 		"cluster": cluster} {
 		l := testkit.NewLimiter(t, rdb)
-		r := testkit.Serve(l.Handler("address", ginlimit.PerDay(10),
-			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(25))))
+		r := testkit.Serve(ginlimit.AllOf(l.Must("address", ginlimit.PerDay(10)),
+			l.Must("all", testkit.All(), ginlimit.PerDay(25))))
 		var passed [8]atomic.Int64
 		var all sync.WaitGroup
 		for i := range 64 {
@@ -81,9 +81,9 @@ func TestIdentitiesUnderLoad(t *testing.T) {
 	}
 }
 
-// TestIdentitiesWaitOnceForAFrozenRedis sends none of three identities to it after the first, on a
+// TestAllOfWaitsOnceForAFrozenRedis sends none of three policies to it after the first, on a
 // server and a cluster.
-func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
+func TestAllOfWaitsOnceForAFrozenRedis(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
 	addrs, processes := testkit.StartClusterProcesses(t, 3)
@@ -105,7 +105,7 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 			l, err := ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout), ginlimit.WithReplicas(1),
 				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
-			r := identities(testkit.Wrap(l, ginlimit.TokenBucket))
+			r := three(testkit.Wrap(l, ginlimit.TokenBucket))
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				return testkit.Get(r, "/", testkit.From("192.0.2.9:1"),
 					testkit.With("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
@@ -123,7 +123,7 @@ func TestIdentitiesWaitOnceForAFrozenRedis(t *testing.T) {
 	}
 }
 
-// TestTimeIsUpAndTokensAreGivenBack has the second of two identities on a frozen node: what was taken of the first one
+// TestTimeIsUpAndTokensAreGivenBack has the second of two policies on a frozen node: what was taken of the first one
 // is given back when the decision's time is up, and not within that time.
 func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
 	t.Parallel()
@@ -141,8 +141,8 @@ func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
 			}
 		}
 	}
-	r := testkit.Serve(limiter.Handler("user", limit, ginlimit.WithKey(ginlimit.ByHeader("User")),
-		ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), limit)))
+	r := testkit.Serve(ginlimit.AllOf(limiter.Must("user", limit, testkit.Key("User")),
+		limiter.Must("team", limit, testkit.Key("Team"))))
 	user, team := on("user", 0), on("team", 1)
 	ask := func() int { return testkit.Get(r, "/", testkit.With("User", user), testkit.With("Team", team)).Code }
 	require.Equal(t, 200, ask())
@@ -156,12 +156,12 @@ func TestTimeIsUpAndTokensAreGivenBack(t *testing.T) {
 	}))
 }
 
-// TestIdentitiesDecidedInDifferentPlaces has one identity decided on in the process, as Redis
+// TestAllOfDecidesInDifferentPlaces has one policy decided on in the process, as Redis
 // refuses its key, and the others in Redis: each gets back what was taken of it.
-func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
+func TestAllOfDecidesInDifferentPlaces(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []string{ginlimit.Key("address", "192.0.2.1"), ginlimit.Key("all", "all")} {
-		for _, most := range []int{3, 100} { // the identity "all" is the closest to exhaustion, or is not
+		for _, most := range []int{3, 100} { // the policy "all" is the closest to exhaustion, or is not
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
 			limit, shared := ginlimit.PerDay(10), ginlimit.PerHour(most)
 			for _, l := range []ginlimit.Limit{limit, shared} {
@@ -169,9 +169,8 @@ func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
 			}
 			l := testkit.NewLimiter(t, rdb, ginlimit.WithFailureMode(ginlimit.FailLocal))
 			refund := false
-			r := testkit.Serve(l.Handler("address", limit,
-				ginlimit.WithIdentity("all", testkit.Everybody, shared),
-				ginlimit.WithRefund(func(*gin.Context) bool { return refund })))
+			refunds := ginlimit.WithRefund(func(*gin.Context) bool { return refund })
+			r := testkit.Serve(ginlimit.AllOf(l.Must("address", limit, refunds), l.Must("all", testkit.All(), shared, refunds)))
 			left := func(key string, limit ginlimit.Limit) int {
 				p, err := l.Peek(t.Context(), key, limit)
 				require.NoError(t, err)
@@ -193,11 +192,11 @@ func TestIdentitiesDecidedInDifferentPlaces(t *testing.T) {
 	}
 }
 
-// TestRememberedIdentitiesCostNoTrip asks again for what Redis has just denied.
-func TestRememberedIdentitiesCostNoTrip(t *testing.T) {
+// TestRememberedDenialsOfAllOfCostNoTrip asks again for what Redis has just denied.
+func TestRememberedDenialsOfAllOfCostNoTrip(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	r := identities(testkit.NewLimiter(t, rdb, testkit.TrustsClock()))
+	r := three(testkit.NewLimiter(t, rdb, testkit.TrustsClock()))
 	for range 1000 {
 		testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))
 	}
@@ -205,7 +204,7 @@ func TestRememberedIdentitiesCostNoTrip(t *testing.T) {
 }
 
 // TestCloseLeavesNoChargeOfADeniedRequest: every request but the first is denied by its second
-// identity, also while Close begins.
+// policy, also while Close begins.
 func TestCloseLeavesNoChargeOfADeniedRequest(t *testing.T) {
 	t.Parallel()
 	rdb, day := testkit.Connect(t, testkit.StartRedis(t)), ginlimit.PerDay(100_000)
@@ -214,12 +213,11 @@ func TestCloseLeavesNoChargeOfADeniedRequest(t *testing.T) {
 		l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(5*time.Second),
 			ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithDenyCache(0))
 		name, own := fmt.Sprint("own", round), []ginlimit.PolicyOption{day, ginlimit.WithKey(key("a"))}
-		// A ban has the identities asked one after another.
-		p, err := l.Policy(name, append(own, ginlimit.WithBan(time.Second, time.Second),
-			ginlimit.WithIdentity(fmt.Sprint("all", round), key("b"), ginlimit.PerDay(1)))...)
-		require.NoError(t, err)
+		// Two bans have the policies asked one after another.
+		ban := ginlimit.WithBan(time.Second, time.Second)
 		router := gin.New()
-		router.GET("/", p.Handler())
+		router.GET("/", ginlimit.AllOf(l.Must(name, append(own, ban)...),
+			l.Must(fmt.Sprint("all", round), ginlimit.WithKey(key("b")), ginlimit.PerDay(1), ban)))
 		var all sync.WaitGroup
 		var allowed atomic.Int64
 		asked := make(chan struct{}, 16*200)
@@ -243,7 +241,7 @@ func TestCloseLeavesNoChargeOfADeniedRequest(t *testing.T) {
 		}
 		require.NoError(t, l.Close())
 		all.Wait()
-		p, err = testkit.NewLimiter(t, rdb).Policy(name, own...)
+		p, err := testkit.NewLimiter(t, rdb).Policy(name, own...)
 		require.NoError(t, err)
 		left, err := p.Peek(t.Context(), "a")
 		require.NoError(t, err)
