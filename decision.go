@@ -65,6 +65,7 @@ func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
 // prepare returns the question to the policy.
 func (t *part) prepare(c *gin.Context, s *requestState) (ask engine.Ask, why failure) {
 	p := t.policy
+	s.asking = p
 	if t.n = 1; p.cost != nil {
 		t.n = p.cost(c)
 	}
@@ -269,7 +270,12 @@ func (s *requestState) record(ctx context.Context, t *part, outcome Outcome, all
 
 // isDenied reports whether a policy in force denies.
 func (s *requestState) isDenied() bool {
-	return slices.ContainsFunc(s.answers[:s.live], func(a engine.Answer) bool { return a.Decided && !a.Allowed })
+	for i := range s.answers[:s.live] {
+		if a := &s.answers[i]; a.Decided && !a.Allowed {
+			return true
+		}
+	}
+	return false
 }
 
 // denial returns the part that denies for longest, or nil if the request is allowed.
@@ -288,7 +294,12 @@ func (t *part) denies() bool { return t.phase == settled && !t.result.Allowed &&
 
 // hasSlots reports whether the request holds a slot of any key.
 func (s *requestState) hasSlots() bool {
-	return slices.ContainsFunc(s.answers, func(a engine.Answer) bool { return a.HasSlot() })
+	for i := range s.answers {
+		if s.answers[i].HasSlot() {
+			return true
+		}
+	}
+	return false
 }
 
 // release gives the slots of the request back.
@@ -303,7 +314,12 @@ func (s *requestState) release() {
 
 // settles reports whether what the request took is settled once it was served.
 func (s *requestState) settles() bool {
-	return slices.ContainsFunc(s.parts, func(t part) bool { return t.settles() })
+	for i := range s.parts {
+		if s.parts[i].settles() {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *part) settles() bool {

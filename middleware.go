@@ -183,6 +183,7 @@ func (s *requestState) bypass(c *gin.Context) (over bool) {
 // bypass is bypass of one policy.
 func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 	p, ctx, listed := t.policy, c.Request.Context(), false
+	s.asking = p
 	if len(p.allow) > 0 || len(p.deny) > 0 {
 		p.useAddress(c)
 		addr, _, err := clientAddress(c)

@@ -323,7 +323,8 @@ func WithKeySecret(secret []byte) LimiterOption {
 // WithObserver calls f with an [Event] for each request and for each call of a method that takes
 // tokens.
 //
-// A [Policy.Wait] is one Event, when it ends. [Policy.Peek], [Policy.Status], [Policy.Refund],
+// By [AllOf] there is an Event for each policy that decided; of a request that is denied, for those that
+// deny it. A [Policy.Wait] is one Event, when it ends. [Policy.Peek], [Policy.Status], [Policy.Refund],
 // [Policy.Block], [Policy.Reset] and invalid arguments are no Event. f is called in the caller's
 // goroutine before the answer, so f must not wait, and if f panics, the request does. Given again,
 // it adds an observer.

@@ -94,7 +94,7 @@ func (s *requestState) set(c *gin.Context) {
 	for other := s.before.Load(); other != nil; other = other.before.Load() {
 		for i := range s.parts {
 			t := &s.parts[i]
-			if slices.ContainsFunc(other.parts, t.shares) && !t.policy.warned.Swap(true) {
+			if t.sharesWith(other) && !t.policy.warned.Swap(true) {
 				t.policy.logger.WarnContext(c.Request.Context(),
 					"ginlimit: two handlers charge one bucket for one request; if that is not meant, "+
 						"give them different names",
@@ -112,10 +112,16 @@ func (t *part) hash() uint64 {
 	return t.answer.Hash
 }
 
-// shares reports whether two decisions were about the same bucket.
-func (t *part) shares(other part) bool {
-	return t.hash() != 0 && t.hash() == other.hash() && t.ask.Set.Shares(other.ask.Set) &&
-		t.policy.limiter.engine.SharesStore(other.policy.limiter.engine)
+// sharesWith reports whether another handler has decided about the same bucket.
+func (t *part) sharesWith(s *requestState) bool {
+	for i := range s.parts {
+		other := &s.parts[i]
+		if t.hash() != 0 && t.hash() == other.hash() && t.ask.Set.Shares(other.ask.Set) &&
+			t.policy.limiter.engine.SharesStore(s.engine()) {
+			return true
+		}
+	}
+	return false
 }
 
 // chain returns the parts of all handlers so far for which a function is true, in the order in which they
