@@ -189,7 +189,7 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 		addr, _, err := clientAddress(c)
 		switch {
 		case err != nil:
-			t.phase = settled
+			t.phase = absent
 			t.fail(c, s, failure{err: err, origin: fromKeyFunc})
 			return !p.dryRun
 		case p.allowed.Contains(addr) && p.mayAllow(c):

@@ -55,9 +55,11 @@ func (w *waiter) denyBehind(l lack) error {
 	answer.Decided, answer.Source, answer.Hash, answer.QueueFull = true, FromStatic, w.e.Hash(ask), w.full
 	if buckets := ask.Set.Buckets(ask.Scope); l.resource >= 0 && ask.Report != rules.ReportNone {
 		b := &buckets[l.resource]
-		answer.Statuses = append(answer.Statuses, rules.Status{
-			Resource: int32(l.resource), Full: min(b.Burst, b.Capacity), More: wait, Retry: wait, Denies: true,
-		})
+		status := rules.Status{Resource: int32(l.resource), Full: min(b.Burst, b.Capacity), More: wait, Denies: true}
+		if ask.Report == rules.ReportFull {
+			status.Retry, status.Reset = wait, answer.ResetAfter
+		}
+		answer.Statuses = append(answer.Statuses, status)
 	}
 	return nil
 }

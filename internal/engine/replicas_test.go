@@ -310,7 +310,7 @@ func TestAChangedNumberGivesNobodyTokens(t *testing.T) {
 				b.outage(t, e)
 				before := time.Now()
 				second, _ := charge()
-				require.Empty(t, e.Settle(t.Context(), 0, first.Charge(&one)))
+				require.Empty(t, settle(t, e, 0, first.Charge(&one)))
 				looks := one
 				looks.Settles = false
 				left := take(t, e, 0, looks)

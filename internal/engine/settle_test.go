@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,12 @@ func settling(client string, set *rules.Set) engine.Ask {
 	one := ask(client, set)
 	one.Settles = true
 	return one
+}
+
+// settle makes each of the charges one of so many tokens.
+func settle(t *testing.T, e *engine.Engine, actual int64, charges ...engine.Charge) []error {
+	t.Helper()
+	return e.Settle(t.Context(), slices.Repeat([]int64{actual}, len(charges)), charges)
 }
 
 // TestSettleMakesAChargeOneOfSoManyTokens: more are charged into debt, what flows back meanwhile is
@@ -43,7 +50,7 @@ func TestSettleMakesAChargeOneOfSoManyTokens(t *testing.T) {
 				take(t, e, 1, one)
 				a := take(t, e, 4, one)
 				time.Sleep(row.after)
-				require.Empty(t, e.Settle(t.Context(), row.actual, a.Charge(&one)))
+				require.Empty(t, settle(t, e, row.actual, a.Charge(&one)))
 				require.Equal(t, row.left, left(t, e, one))
 			})
 		})
@@ -55,7 +62,7 @@ func TestDebtOfASettleLasts(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := settling("k", setOf(perMinute(10)))
 		a := take(t, e, 4, one)
-		require.Empty(t, e.Settle(t.Context(), 15, a.Charge(&one)))
+		require.Empty(t, settle(t, e, 15, a.Charge(&one)))
 		require.Equal(t, 36*time.Second, take(t, e, 1, one).RetryAfter)
 	})
 }
@@ -66,10 +73,10 @@ func TestALaterChargeSettledFirstLeavesLessOfTheEarlierOne(t *testing.T) {
 		one := settling("k", setOf(perMinute(10)))
 		first, second := take(t, e, 4, one), take(t, e, 4, one)
 		time.Sleep(24 * time.Second) // in which what the first took flows back
-		require.Empty(t, e.Settle(t.Context(), 0, second.Charge(&one)))
+		require.Empty(t, settle(t, e, 0, second.Charge(&one)))
 		require.EqualValues(t, 10, left(t, e, one))
 		take(t, e, 5, one)
-		require.Empty(t, e.Settle(t.Context(), 0, first.Charge(&one)))
+		require.Empty(t, settle(t, e, 0, first.Charge(&one)))
 		require.EqualValues(t, 5, left(t, e, one), "nothing was left of it")
 	})
 }
@@ -83,9 +90,9 @@ func TestAResetEndsWhatMayBeSettled(t *testing.T) {
 		require.NoError(t, e.Reset(t.Context(), &one))
 		time.Sleep(2*timeout + ms) // then the reset was before, even if what is given back is late
 		young := take(t, e, 4, one)
-		require.Empty(t, e.Settle(t.Context(), 0, old.Charge(&one)))
+		require.Empty(t, settle(t, e, 0, old.Charge(&one)))
 		require.EqualValues(t, 6, left(t, e, one))
-		require.Empty(t, e.Settle(t.Context(), 0, young.Charge(&one)))
+		require.Empty(t, settle(t, e, 0, young.Charge(&one)))
 		require.EqualValues(t, 10, left(t, e, one))
 	})
 }
@@ -100,10 +107,10 @@ func TestWindowsAreSettledByTheirMarks(t *testing.T) {
 				first := take(t, e, 4, one)
 				time.Sleep(30 * time.Second)
 				second := take(t, e, 3, one)
-				require.Empty(t, e.Settle(t.Context(), 1, second.Charge(&one)))
+				require.Empty(t, settle(t, e, 1, second.Charge(&one)))
 				require.EqualValues(t, 5, left(t, e, one))
 				time.Sleep(30 * time.Second)
-				require.Empty(t, e.Settle(t.Context(), 0, first.Charge(&one)))
+				require.Empty(t, settle(t, e, 0, first.Charge(&one)))
 				want := map[string]int64{"fixed": 10, "sliding": 9}
 				require.Equal(t, want[name], left(t, e, one), "its tokens are back already")
 			})
@@ -118,7 +125,7 @@ func TestAWindowThatMayBeOverGetsNothingBack(t *testing.T) {
 		one := settling("k", setOf(b))
 		a := take(t, e, 4, one)
 		time.Sleep(time.Minute - 100*ms)
-		require.Empty(t, e.Settle(t.Context(), 0, a.Charge(&one)))
+		require.Empty(t, settle(t, e, 0, a.Charge(&one)))
 		want := map[bool]int64{true: 10, false: 6}
 		require.Equal(t, want[e.IsLocal()], left(t, e, one))
 	})
@@ -129,18 +136,18 @@ func TestAWindowThatMayBeOverGetsNothingBack(t *testing.T) {
 func TestNothingIsSettledOfWhatTookNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := b.redis(t)
-		require.Nil(t, e.Settle(t.Context(), 5))
-		require.Empty(t, e.Settle(t.Context(), 5, engine.Charge{}))
+		require.Nil(t, settle(t, e, 5))
+		require.Empty(t, settle(t, e, 5, engine.Charge{}))
 		banOnly := settling("ban", setOf(bucket.NewBan(1000, 1000)))
 		a := take(t, e, 1, banOnly)
-		require.Empty(t, e.Settle(t.Context(), 5, a.Charge(&banOnly)))
+		require.Empty(t, settle(t, e, 5, a.Charge(&banOnly)))
 		b.outage(t, e)
 		one := settling("k", setOf(perMinute(10)))
 		one.Failure = engine.FailOpen
 		a = take(t, e, 4, one)
 		charge := a.Charge(&one)
-		require.Empty(t, e.Settle(t.Context(), 9, charge))
-		require.Empty(t, e.Settle(t.Context(), 0, charge))
+		require.Empty(t, settle(t, e, 9, charge))
+		require.Empty(t, settle(t, e, 0, charge))
 		require.NoError(t, e.GiveBack(t.Context(), &charge))
 		require.Zero(t, e.Stats().Local)
 		b.repair()
@@ -160,18 +167,22 @@ func TestChargesAreSettledAtTheSameTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := b.turns(t)
 		var charges []engine.Charge
+		var asks []engine.Ask
 		for _, client := range []string{"one", "two", "three"} {
 			one := settling(client, setOf(perMinute(10)))
 			a := take(t, e, 4, one)
-			charges = append(charges, a.Charge(&one))
+			charges, asks = append(charges, a.Charge(&one)), append(asks, one)
 		}
 		b.Delay.Store(int64(10 * ms))
 		start := time.Now()
-		require.Empty(t, e.Settle(t.Context(), 3, charges...))
+		require.Empty(t, e.Settle(t.Context(), []int64{3, 9, 0}, charges))
 		require.Less(t, time.Since(start), 21*ms)
+		for i, want := range []int64{7, 1, 10} {
+			require.EqualValues(t, want, left(t, e, asks[i]), "each by its own amount")
+		}
 		b.Delay.Store(int64(time.Second))
 		start = time.Now()
-		errs := e.Settle(t.Context(), 2, charges...)
+		errs := settle(t, e, 2, charges...)
 		require.Len(t, errs, 3)
 		for _, err := range errs {
 			require.ErrorIs(t, err, engine.ErrUnavailable)
@@ -190,7 +201,7 @@ func TestSettlingVoidsDenialsAndWakesThoseWhoWait(t *testing.T) {
 		done := goes(func() error { return waitN(t.Context(), e, 1, &waiting, new(engine.Answer)) })
 		time.Sleep(time.Second / 2)
 		start := time.Now()
-		require.Empty(t, e.Settle(t.Context(), 5, a.Charge(&one)))
+		require.Empty(t, settle(t, e, 5, a.Charge(&one)))
 		require.NoError(t, <-done)
 		require.Zero(t, time.Since(start))
 		require.Zero(t, e.Stats().Denials)
@@ -207,8 +218,8 @@ func TestASettleEndsNoLease(t *testing.T) {
 		less, more := take(t, e, 5, reserved), take(t, e, 5, reserved)
 		sources(t, e, 10, one)
 		require.Equal(t, 1, e.Stats().Leases)
-		require.Empty(t, e.Settle(t.Context(), 1, less.Charge(&reserved)))
-		require.Empty(t, e.Settle(t.Context(), 9, more.Charge(&reserved)))
+		require.Empty(t, settle(t, e, 1, less.Charge(&reserved)))
+		require.Empty(t, settle(t, e, 9, more.Charge(&reserved)))
 		require.Equal(t, 1, e.Stats().Leases)
 		require.NoError(t, e.Refund(t.Context(), 1, &one))
 		require.Equal(t, 1, e.Stats().Leases)
@@ -225,10 +236,10 @@ func TestWhatThisProcessTookInAnOutageIsSettledHere(t *testing.T) {
 		one.Failure = engine.FailLocal
 		a := take(t, e, 4, one)
 		require.EqualValues(t, 6, a.Remaining)
-		require.Empty(t, e.Settle(t.Context(), 1, a.Charge(&one)))
+		require.Empty(t, settle(t, e, 1, a.Charge(&one)))
 		require.EqualValues(t, 9, left(t, e, one))
 		a = take(t, e, 4, one)
-		require.Empty(t, e.Settle(t.Context(), 6, a.Charge(&one)))
+		require.Empty(t, settle(t, e, 6, a.Charge(&one)))
 		require.EqualValues(t, 3, left(t, e, one))
 		a = take(t, e, 3, one)
 		charge := a.Charge(&one)
@@ -244,12 +255,12 @@ func TestWhatThisProcessTookInAnOutageIsSettledHere(t *testing.T) {
 		time.Sleep(100 * ms)
 		require.ErrorIs(t, e.Reset(t.Context(), &one), engine.ErrUnavailable)
 		take(t, e, 5, one)
-		require.Empty(t, e.Settle(t.Context(), 0, a.Charge(&one)))
+		require.Empty(t, settle(t, e, 0, a.Charge(&one)))
 		require.EqualValues(t, 5, left(t, e, one), "a reset was in between")
 
 		require.ErrorIs(t, e.Reset(t.Context(), &one), engine.ErrUnavailable)
 		a = take(t, e, 4, one)
-		require.Empty(t, e.Settle(t.Context(), 0, a.Charge(&one)))
+		require.Empty(t, settle(t, e, 0, a.Charge(&one)))
 		require.EqualValues(t, 10, left(t, e, one), "the reset was before")
 	})
 }

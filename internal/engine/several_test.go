@@ -376,10 +376,10 @@ func TestDenialsOfSeveralAsksAreRememberedOfThoseThatDeny(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
 		require.Equal(t, []outcome{
-			{true, false, 0, 10, engine.FromStore},
+			{true, true, 0, 10, engine.FromStore},
 			{true, false, 0, 1, engine.FromStore},
-			{true, false, 0, 10, engine.FromStore},
-		}, outcomes(answers))
+			{true, true, 0, 10, engine.FromStore},
+		}, outcomes(answers), "those that would allow take nothing")
 		require.Equal(t, 1, e.Stats().Denials)
 		sent := b.Sent.Load()
 		require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
@@ -407,7 +407,7 @@ func TestTakingSeveralSettles(t *testing.T) {
 			asks[i].Settles = true
 		}
 		require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
-		require.Empty(t, e.Settle(t.Context(), 1, answers[0].Charge(&asks[0]), answers[1].Charge(&asks[1])))
+		require.Empty(t, settle(t, e, 1, answers[0].Charge(&asks[0]), answers[1].Charge(&asks[1])))
 		require.EqualValues(t, 9, left(t, e, one))
 		require.EqualValues(t, 9, left(t, e, two))
 	})

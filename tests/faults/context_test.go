@@ -67,13 +67,13 @@ func (h *valueHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		// whose identities are decided on one after another
+		// whose policies are decided on one after another
 		limiter := testkit.NewLimiter(t, struct{ redis.UniversalClient }{b.Redis})
 		r := gin.New()
 		require.NoError(t, r.SetTrustedProxies(nil))
-		r.GET("/", limiter.Handler("all", ginlimit.PerHour(10),
-			ginlimit.WithIdentity("user", ginlimit.ByHeader("User"), ginlimit.PerHour(2)),
-			ginlimit.WithSettle(func(*gin.Context) int { return 0 })), func(*gin.Context) {})
+		settles := ginlimit.WithSettle(func(*gin.Context) int { return 0 })
+		r.GET("/", ginlimit.AllOf(limiter.Must("all", ginlimit.PerHour(10), settles),
+			limiter.Must("user", testkit.Key("User"), ginlimit.PerHour(2), settles)), func(*gin.Context) {})
 		hook := &valueHook{}
 		b.Redis.AddHook(hook)
 		get := func(request string) int {
@@ -85,7 +85,7 @@ func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 		}
 		require.Equal(t, http.StatusOK, get("first"))
 		noted := hook.noted()
-		require.GreaterOrEqual(t, len(noted), 4, "two identities are charged and settled")
+		require.GreaterOrEqual(t, len(noted), 4, "two policies are charged and settled")
 		require.Equal(t, []any{"first"}, slices.Compact(noted))
 
 		policy, err := limiter.Policy("user", ginlimit.PerHour(2))
@@ -94,7 +94,7 @@ func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 		hook.noted()
 		require.Equal(t, http.StatusTooManyRequests, get("second"))
 		noted = hook.noted()
-		require.GreaterOrEqual(t, len(noted), 3, "what the first identity was charged is given back")
+		require.GreaterOrEqual(t, len(noted), 3, "what the first policy was charged is given back")
 		require.Equal(t, []any{"second"}, slices.Compact(noted))
 	})
 }

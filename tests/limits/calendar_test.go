@@ -184,10 +184,10 @@ func TestCalendarInTheFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // from the first of January, 2000, in UTC
 		berlin := testkit.Location(t, "Europe/Berlin")
 		router := gin.New()
-		router.Use(testkit.NewLocal(t).Handler("plan", ginlimit.PerCalendar(2, ginlimit.CalendarMonth(berlin, 1)),
-			ginlimit.WithLimits(ginlimit.PerSecond(5)), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
-			ginlimit.WithIdentity("all", func(*gin.Context) (string, error) { return "all", nil },
-				ginlimit.PerCalendar(90, ginlimit.CalendarDay(nil)))))
+		limiter := testkit.NewLocal(t, ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))
+		router.Use(ginlimit.AllOf(
+			limiter.Must("plan", ginlimit.PerCalendar(2, ginlimit.CalendarMonth(berlin, 1)), ginlimit.PerSecond(5)),
+			limiter.Must("all", testkit.All(), ginlimit.PerCalendar(90, ginlimit.CalendarDay(nil)))))
 		router.GET("/", testkit.OK)
 		fields := func(code int, policy, limit, retry string) {
 			t.Helper()

@@ -31,7 +31,7 @@ type denial struct {
 	opts  []ginlimit.PolicyOption
 	ask   func(t *testing.T, p *ginlimit.Policy) ginlimit.Result
 	cause ginlimit.Cause
-	of    string // what the Result is of: "" is the policy, "-c" its slots, else an identity
+	of    string // what the Result is of: "" is the policy, "-c" its slots
 }
 
 // takes returns the last Result of calls that take so many tokens of the client "alice".
@@ -93,7 +93,6 @@ func denials() map[string]denial {
 	const rate, inFlight, ban, never = ginlimit.CauseRate, ginlimit.CauseInFlight, ginlimit.CauseBan, ginlimit.CauseNever
 	hour, slot := ginlimit.PerHour(1), ginlimit.InFlight(1)
 	bans, byUser := ginlimit.WithBan(24*time.Hour, 24*time.Hour), testkit.ByUser()
-	all := func(l ginlimit.Limit) ginlimit.Option { return ginlimit.WithIdentity("all", testkit.Everybody, l) }
 	return map[string]denial{
 		"an empty bucket":         {opts{hour}, takes(1, 1), rate, ""},
 		"a fixed window":          {opts{hour.WithAlgorithm(ginlimit.FixedWindow)}, takes(1, 1), rate, ""},
@@ -105,7 +104,6 @@ func denials() map[string]denial {
 		"tokens, though it waits": {opts{hour, slot, ginlimit.WithQueue(1, time.Hour)}, takes(1, 1), rate, ""},
 		"a client's own limit":    {opts{testkit.LimitsFrom(hour), slot}, takes(1, 1), rate, ""},
 		"a dry run":               {opts{hour, byUser, ginlimit.WithDryRun()}, requests(2), rate, ""},
-		"an identity":             {opts{ginlimit.PerHour(9), byUser, all(hour)}, requests(2), rate, "all"},
 		"a block": {opts{ginlimit.PerHour(9)}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
 			testkit.RequireMade(t, p.Block(t.Context(), "alice", time.Hour))
 			return takes(1)(t, p)
@@ -129,14 +127,12 @@ func denials() map[string]denial {
 		"no slot, in time":       {opts{slot, ginlimit.WithQueue(1, time.Second)}, acquires, inFlight, "-c"},
 		"no slot for a request":  {opts{ginlimit.PerHour(9), slot, byUser}, requestInARequest, inFlight, "-c"},
 		"no slot of a dry run":   {opts{slot, byUser, ginlimit.WithDryRun()}, requestInARequest, inFlight, "-c"},
-		"no slot beside others":  {opts{slot, byUser, all(ginlimit.PerHour(9))}, requestInARequest, inFlight, "-c"},
 		"no slot, under a plan":  {opts{slot, testkit.LimitsFrom(ginlimit.PerHour(9))}, acquires, inFlight, "-c"},
 		"no slot, by a dry slot": {opts{slot, ginlimit.WithDryRun()}, acquires, inFlight, "-c"},
 
-		"this denial bans":     {opts{hour, bans}, takes(1, 1), ban, ""},
-		"an earlier denial":    {opts{hour, bans}, takes(1, 1, 1), ban, ""},
-		"a banned request":     {opts{hour, byUser, bans}, requests(3), ban, ""},
-		"a ban beside another": {opts{hour, byUser, bans, all(ginlimit.PerHour(9))}, requests(3), ban, ""},
+		"this denial bans":  {opts{hour, bans}, takes(1, 1), ban, ""},
+		"an earlier denial": {opts{hour, bans}, takes(1, 1, 1), ban, ""},
+		"a banned request":  {opts{hour, byUser, bans}, requests(3), ban, ""},
 		"a ban, with tokens left": {opts{hour, bans}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
 			takes(1, 1)(t, p)
 			testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1))
@@ -159,7 +155,6 @@ func denials() map[string]denial {
 		"more, while it is banned":    {opts{hour, bans}, takes(1, 1, 2), never, ""},
 		"a request that costs more": {opts{hour, byUser, ginlimit.WithCost(func(*gin.Context) int { return 2 })},
 			requests(1), never, ""},
-		"an identity that prohibits": {opts{hour, byUser, all(ginlimit.PerHour(0))}, requests(1), never, "all"},
 
 		"the deny list": {opts{hour, byUser, ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))},
 			requests(1), ginlimit.CauseList, ""},
@@ -180,11 +175,7 @@ func (d denial) wants(t *testing.T, l *testkit.Limiter, name string) {
 	require.False(t, r.Allowed, "%s: %+v", name, r)
 	require.Zero(t, r.Granted, name)
 	require.Equal(t, d.cause, r.Cause, "%s: %s, %+v", name, r.Cause, r)
-	want := d.of
-	if want != "all" {
-		want = name + d.of
-	}
-	require.Equal(t, want, r.Name)
+	require.Equal(t, name+d.of, r.Name)
 	waits := d.cause != ginlimit.CauseNever && d.cause != ginlimit.CauseList
 	require.Equal(t, waits, r.RetryAfter > 0, "%s: %+v", name, r)
 	require.Equal(t, !waits, r.RetryAfter < 0, "%s: %+v", name, r)
@@ -195,7 +186,6 @@ func TestCause(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		for name, row := range denials() {
-			testkit.RequireMade(t, b.Limiter.Reset(t.Context(), ginlimit.Key("all", "all"), ginlimit.PerHour(1)))
 			row.wants(t, b.Limiter, name)
 		}
 	})
@@ -301,7 +291,6 @@ func TestNoCauseIfAllowed(t *testing.T) {
 		"free, when banned":   {ginlimit.PerHour(1), free, ginlimit.WithBan(time.Hour, time.Hour)},
 		"skipped":             {ginlimit.PerHour(1), ginlimit.WithSkip(func(*gin.Context) bool { return true })},
 		"on both lists":       {ginlimit.PerHour(1), ginlimit.WithAllowList(network), ginlimit.WithDenyList(network)},
-		"two identities":      {ginlimit.PerHour(2), ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerHour(1))},
 		"a dry run's slot":    {ginlimit.InFlight(1), ginlimit.WithDryRun()},
 		"a client's own plan": {testkit.LimitsFrom(ginlimit.PerHour(1)), ginlimit.InFlight(1)},
 	}

@@ -18,25 +18,23 @@ import (
 // that is full again when the next one comes. Their refunds come together, and others take what
 // there is after each.
 func TestSlowRequestsGiveBackNothingTwice(t *testing.T) {
-	limit, everybody := ginlimit.PerSecond(10), ginlimit.PerSecond(10)
+	limit := ginlimit.PerSecond(10)
 	for name, option := range map[string]ginlimit.Option{
 		"refund": ginlimit.WithRefund(func(*gin.Context) bool { return true }),
 		"settle": ginlimit.WithSettle(func(*gin.Context) int { return 0 }),
 	} {
-		for _, identities := range []int{0, 1, 2} {
-			t.Run(name+[]string{"", ", an identity", ", two identities"}[identities], func(t *testing.T) {
+		for others := range 3 {
+			t.Run(name+[]string{"", ", another policy", ", two other policies"}[others], func(t *testing.T) {
 				testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-					opts := []ginlimit.PolicyOption{
-						limit, option, ginlimit.WithCost(func(*gin.Context) int { return 10 }),
-					}
-					for i := range identities {
-						opts = append(opts, ginlimit.WithIdentity([]string{"all", "each"}[i],
-							func(*gin.Context) (string, error) { return "everybody", nil }, everybody))
+					cost := ginlimit.WithCost(func(*gin.Context) int { return 10 })
+					policies := []*ginlimit.Policy{b.Limiter.Must("slow", limit, option, cost)}
+					for _, name := range []string{"all", "each"}[:others] {
+						policies = append(policies, b.Limiter.Must(name, testkit.All(), limit, option, cost))
 					}
 					release, ended := make(chan struct{}), make(chan int)
 					r := gin.New()
 					_ = r.SetTrustedProxies(nil)
-					r.GET("/", b.Limiter.Handler("slow", opts...), func(*gin.Context) { <-release })
+					r.GET("/", ginlimit.AllOf(policies...), func(*gin.Context) { <-release })
 					for range 5 {
 						go func() { ended <- testkit.Get(r, "/").Code }()
 						time.Sleep(time.Second)

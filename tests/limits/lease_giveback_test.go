@@ -185,15 +185,15 @@ func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
 	}
 }
 
-// TestWhoHasNoLease: neither a policy with slots or a ban, nor requests that count under several keys.
+// TestWhoHasNoLease: neither a policy with slots or a ban, nor requests of several policies. The limiter's default
+// lease does not serve these.
 func TestWhoHasNoLease(t *testing.T) {
 	limit := ginlimit.PerSecond(1000)
 	for name, option := range map[string]ginlimit.PolicyOption{
-		"slots": ginlimit.InFlight(500),
-		"a ban": ginlimit.WithBan(time.Minute, time.Hour),
-		"identities": ginlimit.WithIdentity("all", func(*gin.Context) (string, error) { return "everybody", nil },
-			ginlimit.PerSecond(2000)),
-		"refunds": ginlimit.WithRefund(func(*gin.Context) bool { return false }),
+		"slots":          ginlimit.InFlight(500),
+		"a ban":          ginlimit.WithBan(time.Minute, time.Hour),
+		"another policy": ginlimit.WithFloor(0),
+		"refunds":        ginlimit.WithRefund(func(*gin.Context) bool { return false }),
 	} {
 		for _, inTurn := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -203,21 +203,27 @@ func TestWhoHasNoLease(t *testing.T) {
 						rdb = struct{ redis.UniversalClient }{rdb}
 					}
 					l, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(1), ginlimit.WithTimeout(100*time.Millisecond),
-						ginlimit.WithDenyCache(100))
+						ginlimit.WithDenyCache(100), ginlimit.WithLease(100*time.Millisecond))
 					require.NoError(t, err)
 					testkit.TrustClock(l)
 					defer l.Close()
-					p, err := l.Policy("x", limit, ginlimit.WithLease(100*time.Millisecond), option)
+					p, err := l.Policy("x", limit, option)
 					require.NoError(t, err)
+					handler := p.Handler()
+					if name == "another policy" {
+						all, err := l.Policy("all", testkit.All(), ginlimit.PerSecond(2000))
+						require.NoError(t, err)
+						handler = ginlimit.AllOf(p, all)
+					}
 					var result ginlimit.Result
 					r := gin.New()
 					_ = r.SetTrustedProxies(nil)
-					r.GET("/", p.Handler(), func(c *gin.Context) { result, _ = ginlimit.FromContext(c) })
+					r.GET("/", handler, func(c *gin.Context) { result, _ = ginlimit.FromContext(c) })
 					for range 200 {
 						b.Advance(time.Millisecond)
 						require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
 						require.Equal(t, ginlimit.FromRedis, result.Source)
-						if name != "identities" && name != "refunds" { // which are for requests
+						if name != "another policy" && name != "refunds" { // which are for requests
 							mine, err := p.Allow(t.Context(), "k")
 							require.NoError(t, err)
 							require.Equal(t, ginlimit.FromRedis, mine.Source)

@@ -24,7 +24,6 @@ func TestPoliciesOfOneNameHaveOneLease(t *testing.T) {
 	short, long := ginlimit.WithLease(200*time.Millisecond), ginlimit.WithLease(time.Second)
 	ban := ginlimit.WithBan(time.Minute, time.Hour)
 	type options = []ginlimit.PolicyOption
-	everybody := func(*gin.Context) (string, error) { return "everybody", nil }
 	for name, row := range map[string]struct {
 		first, other options
 		differ       bool
@@ -67,17 +66,6 @@ func TestPoliciesOfOneNameHaveOneLease(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	t.Run("an identity", func(t *testing.T) {
-		rdb, _ := testkit.NewMiniredis(t)
-		l := testkit.NewLimiter(t, rdb)
-		keyed := ginlimit.WithKey(everybody)
-		testkit.NewPolicy(t, l, "api", second, short, keyed)
-		_, err := l.Policy("users", minute, ginlimit.WithIdentity("api", everybody, second))
-		require.ErrorContains(t, err, `policies named "api" share the limit`)
-		testkit.NewPolicy(t, l, "users", minute, ginlimit.WithIdentity("all", everybody, second))
-		_, err = l.Policy("all", second, short, keyed)
-		require.ErrorContains(t, err, `policies named "all" share the limit`)
-	})
 	t.Run("in a process", func(t *testing.T) {
 		l := testkit.NewLocal(t)
 		testkit.NewPolicy(t, l, "api", second)

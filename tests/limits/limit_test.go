@@ -211,15 +211,14 @@ func TestLimitOfRequestsInFlight(t *testing.T) {
 	hour := ginlimit.PerHour(1)
 	_, err = testkit.NewPolicy(t, l, "plan", testkit.LimitsFrom(hour, limit, limit)).Allow(t.Context(), "k")
 	for name, err := range map[string]error{
-		"of a client":    err,
-		"of an identity": errorOf(l.Policy("test", hour, ginlimit.WithIdentity("all", testkit.Everybody, limit, limit))),
-		"twice":          errorOf(l.Policy("test", limit, hour, limit)),
-		"another twice":  errorOf(l.Policy("test", ginlimit.WithLimits(limit, hour), ginlimit.InFlight(5))),
-		"none":           errorOf(l.Policy("test", hour, ginlimit.InFlight(0))),
-		"below none":     errorOf(l.Policy("test", hour, ginlimit.InFlight(-1))),
-		"too many":       errorOf(l.Policy("test", hour, ginlimit.InFlight(1<<20+1))),
-		"of a window":    errorOf(l.Policy("test", limit.WithAlgorithm(ginlimit.FixedWindow))),
-		"with a burst":   errorOf(l.Policy("test", limit.WithBurst(4))),
+		"of a client":   err,
+		"twice":         errorOf(l.Policy("test", limit, hour, limit)),
+		"another twice": errorOf(l.Policy("test", ginlimit.WithLimits(limit, hour), ginlimit.InFlight(5))),
+		"none":          errorOf(l.Policy("test", hour, ginlimit.InFlight(0))),
+		"below none":    errorOf(l.Policy("test", hour, ginlimit.InFlight(-1))),
+		"too many":      errorOf(l.Policy("test", hour, ginlimit.InFlight(1<<20+1))),
+		"of a window":   errorOf(l.Policy("test", limit.WithAlgorithm(ginlimit.FixedWindow))),
+		"with a burst":  errorOf(l.Policy("test", limit.WithBurst(4))),
 	} {
 		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
 	}

@@ -60,8 +60,8 @@ func TestRefundGivesBackWhatItsRequestTook(t *testing.T) {
 	})
 }
 
-// TestDeniedIdentityGivesBackWhatItsRequestTook decides on identities one after another.
-func TestDeniedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
+// TestADeniedPolicyGivesBackWhatItsRequestTook decides on policies one after another.
+func TestADeniedPolicyGivesBackWhatItsRequestTook(t *testing.T) {
 	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		if e.Rdb == nil {
 			return // nobody comes in between
@@ -71,9 +71,9 @@ func TestDeniedIdentityGivesBackWhatItsRequestTook(t *testing.T) {
 			rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": e.Rdb.Options().Addr}})
 			t.Cleanup(func() { _ = rdb.Close() })
 			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(e.Algorithm), ginlimit.WithDenyCache(0))
-			r := testkit.Serve(limiter.Handler("user", ginlimit.PerMinute(2).WithAlgorithm(e.Algorithm),
-				ginlimit.WithKey(ginlimit.ByHeader("User")),
-				ginlimit.WithIdentity("team", ginlimit.ByHeader("Team"), ginlimit.PerDay(1000).WithAlgorithm(e.Algorithm))))
+			r := testkit.Serve(ginlimit.AllOf(
+				limiter.Must("user", testkit.Key("User"), ginlimit.PerMinute(2).WithAlgorithm(e.Algorithm)),
+				limiter.Must("team", testkit.Key("Team"), ginlimit.PerDay(1000).WithAlgorithm(e.Algorithm))))
 			return func(user, team string) int {
 				return testkit.Get(r, "/", testkit.With("User", user), testkit.With("Team", team)).Code
 			}, rdb, limiter

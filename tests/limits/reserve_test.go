@@ -176,7 +176,7 @@ func TestWithSettle(t *testing.T) {
 		"with nobody waiting": {3, 10, 97, false, func(c *gin.Context) {
 			c.Request.Context().Value(cancelKey{}).(context.CancelFunc)()
 		}},
-		"of several identities": {30, 10, 70, false, testkit.OK},
+		"of several policies": {30, 10, 70, false, testkit.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -187,15 +187,16 @@ func TestWithSettle(t *testing.T) {
 				limit, ginlimit.WithCost(func(*gin.Context) int { return row.cost }),
 				ginlimit.WithSettle(func(*gin.Context) int { return row.actual }),
 			}
-			if name == "of several identities" {
-				opts = append(opts, ginlimit.WithIdentity("other", func(*gin.Context) (string, error) { return "z", nil }, limit))
+			policies := []*ginlimit.Policy{limiter.Must("x", opts...)}
+			if name == "of several policies" {
+				policies = append(policies, limiter.Must("other", append(opts, testkit.All())...))
 			}
 			router := gin.New()
 			var errs []*gin.Error
 			router.Use(func(c *gin.Context) {
 				defer func() { errs = c.Errors; _ = recover() }()
 				c.Next()
-			}, limiter.Handler("x", opts...))
+			}, ginlimit.AllOf(policies...))
 			router.GET("/", row.serve)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -205,8 +206,8 @@ func TestWithSettle(t *testing.T) {
 			router.ServeHTTP(httptest.NewRecorder(), req)
 			require.Equal(t, row.fails, len(errs) > 0, errs)
 			keys := []string{ginlimit.Key("x", "192.0.2.1")}
-			if name == "of several identities" {
-				keys = append(keys, ginlimit.Key("other", "z"))
+			if name == "of several policies" {
+				keys = append(keys, ginlimit.Key("other", "all"))
 			}
 			for _, key := range keys {
 				r, err := limiter.Peek(t.Context(), key, limit)

@@ -3,7 +3,6 @@ package limits_test
 import (
 	"net/http"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -23,41 +22,37 @@ func TestSourceNames(t *testing.T) {
 	}
 }
 
-// TestResultIsNamed: by the policy or the identity whose limit it is of.
+// TestResultIsNamed: by the policy whose limit it is of.
 func TestResultIsNamed(t *testing.T) {
 	t.Parallel()
+	type options = []ginlimit.PolicyOption
 	never := func(*gin.Context) bool { return true }
 	for name, row := range map[string]struct {
 		name string
-		opts []ginlimit.PolicyOption
+		opts options
+		all  options  // of another policy, for everybody; without any there is none
 		want []string // of each request
 	}{
-		"a policy": {"login", []ginlimit.PolicyOption{ginlimit.PerDay(1)}, []string{"login", "login", "login"}},
-		"several limits": {"api", []ginlimit.PolicyOption{ginlimit.PerDay(3), ginlimit.PerHour(1)},
+		"a policy": {"login", options{ginlimit.PerDay(1)}, nil, []string{"login", "login", "login"}},
+		"several limits": {"api", options{ginlimit.PerDay(3), ginlimit.PerHour(1)}, nil,
 			[]string{"api", "api"}},
-		"limits of the client": {"plan", []ginlimit.PolicyOption{testkit.LimitsFrom(ginlimit.PerDay(1))},
+		"limits of the client": {"plan", options{testkit.LimitsFrom(ginlimit.PerDay(1))}, nil,
 			[]string{"plan", "plan"}},
-		"prohibited": {"closed", []ginlimit.PolicyOption{ginlimit.PerDay(0)}, []string{"closed"}},
-		"unlimited":  {"open", []ginlimit.PolicyOption{ginlimit.Unlimited()}, []string{"open"}},
-		"skipped": {"skipped", []ginlimit.PolicyOption{ginlimit.PerDay(1), ginlimit.WithSkip(never)},
+		"prohibited": {"closed", options{ginlimit.PerDay(0)}, nil, []string{"closed"}},
+		"unlimited":  {"open", options{ginlimit.Unlimited()}, nil, []string{"open"}},
+		"skipped": {"skipped", options{ginlimit.PerDay(1), ginlimit.WithSkip(never)}, nil,
 			[]string{"skipped"}},
-		"an address that is denied": {"listed", []ginlimit.PolicyOption{ginlimit.PerDay(1),
-			ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))}, []string{"listed"}},
-		"dry run": {"dry", []ginlimit.PolicyOption{ginlimit.PerDay(1), ginlimit.WithDryRun()},
+		"an address that is denied": {"listed", options{ginlimit.PerDay(1),
+			ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))}, nil, []string{"listed"}},
+		"dry run": {"dry", options{ginlimit.PerDay(1), ginlimit.WithDryRun()}, nil,
 			[]string{"dry", "dry"}},
-		"an identity that is closer": {"own", []ginlimit.PolicyOption{ginlimit.PerDay(3),
-			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(2))},
+		"another policy that is closer": {"own", options{ginlimit.PerDay(3)}, options{ginlimit.PerDay(2)}, []string{"all", "all", "all"}},
+		"another policy that is not":    {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(3)}, []string{"own", "own", "own"}},
+		"another policy that prohibits": {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(0)}, []string{"all"}},
+		"the second limit of another policy": {"own", options{ginlimit.PerDay(5)}, options{ginlimit.PerDay(9), ginlimit.PerHour(2)},
 			[]string{"all", "all", "all"}},
-		"an identity that is not": {"own", []ginlimit.PolicyOption{ginlimit.PerDay(2),
-			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(3))},
-			[]string{"own", "own", "own"}},
-		"an identity that prohibits": {"own", []ginlimit.PolicyOption{ginlimit.PerDay(2),
-			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(0))},
-			[]string{"all"}},
-		"the second limit of an identity": {"own", []ginlimit.PolicyOption{ginlimit.PerDay(5),
-			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(9), ginlimit.PerHour(2)),
-			ginlimit.WithIdentity("more", testkit.Everybody, ginlimit.PerDay(9))},
-			[]string{"all", "all", "all"}},
+		"another policy, in a dry run": {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(1), ginlimit.WithDryRun()},
+			[]string{"all", "all", "own"}},
 	} {
 		for engine, make := range map[string]func(*testing.T) *testkit.Limiter{
 			"miniredis": func(t *testing.T) *testkit.Limiter {
@@ -74,15 +69,18 @@ func TestResultIsNamed(t *testing.T) {
 				return testkit.WithoutRedis(t, ginlimit.WithReplicas(1_000_000))
 			},
 		} {
-			if engine == "without Redis, shared" && strings.Contains(name, "an identity") {
+			if engine == "without Redis, shared" && row.all != nil {
 				continue // of equal shares, none is closer
 			}
 			t.Run(name+", "+engine, func(t *testing.T) {
 				t.Parallel()
 				var found, denied ginlimit.Result
-				p := testkit.NewPolicy(t, make(t), row.name, append([]ginlimit.PolicyOption{testkit.ByUser(),
-					ginlimit.WithDeniedHandler(func(_ *gin.Context, r ginlimit.Result) { denied = r })}, row.opts...)...)
-				r := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, p.Handler())
+				l, look := make(t), ginlimit.WithDeniedHandler(func(_ *gin.Context, r ginlimit.Result) { denied = r })
+				policies := []*ginlimit.Policy{l.Must(row.name, append(options{testkit.ByUser(), look}, row.opts...)...)}
+				if row.all != nil {
+					policies = append(policies, l.Must("all", append(options{testkit.All(), look}, row.all...)...))
+				}
+				r := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, ginlimit.AllOf(policies...))
 				for i, want := range row.want {
 					rec := testkit.Get(r, "/", testkit.User("u"))
 					require.Equal(t, want, found.Name, "request %d", i)
@@ -96,8 +94,7 @@ func TestResultIsNamed(t *testing.T) {
 	t.Run("methods", func(t *testing.T) {
 		t.Parallel()
 		limiter := testkit.NewLocal(t)
-		p := testkit.NewPolicy(t, limiter, "named", ginlimit.PerDay(3),
-			ginlimit.WithIdentity("all", testkit.Everybody, ginlimit.PerDay(1)))
+		p := testkit.NewPolicy(t, limiter, "named", ginlimit.PerDay(3))
 		for i := range 5 {
 			for _, method := range []func() (ginlimit.Result, error){
 				func() (ginlimit.Result, error) { return p.Allow(t.Context(), "k") },

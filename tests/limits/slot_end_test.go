@@ -87,7 +87,7 @@ func TestSlotsOutliveNoPanic(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]ginlimit.LimiterOption{
 		"observer":    {ginlimit.WithObserver(func(context.Context, ginlimit.Event) { panic("on purpose") })},
-		"header func": {ginlimit.WithHeaderFunc(func(http.Header, ginlimit.Result) { panic("on purpose") })},
+		"header func": {ginlimit.WithHeaderFunc(func(http.Header, []ginlimit.Result) { panic("on purpose") })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -119,11 +119,11 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 			_, err := p.Acquire(ctx, "alice")
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 		},
-		"another identity is denied": func(t *testing.T, l *testkit.Limiter, _ *ginlimit.Policy) {
+		"another policy denies": func(t *testing.T, l *testkit.Limiter, _ *ginlimit.Policy) {
 			router := gin.New()
-			router.GET("/", l.Handler("api", ginlimit.PerHour(100),
-				ginlimit.InFlight(1), ginlimit.WithKey(key("alice")),
-				ginlimit.WithIdentity("all", key("all"), ginlimit.PerDay(1))))
+			router.GET("/", ginlimit.AllOf(
+				l.Must("api", ginlimit.PerHour(100), ginlimit.InFlight(1), ginlimit.WithKey(key("alice"))),
+				l.Must("all", testkit.All(), ginlimit.PerDay(1))))
 			w := httptest.NewRecorder()
 			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 			assert.Equal(t, http.StatusTooManyRequests, w.Code)

@@ -140,16 +140,11 @@ func (p *slotPlan) drawRequests(r *rand.Rand, length, longest time.Duration) {
 	}
 }
 
-// policy returns the options of a process' policy. The function returns what the plan of a client says.
-func (p *slotPlan) policy(process int, plan func(context.Context, string) int) (opts []ginlimit.PolicyOption) {
-	for i, l := range p.levels {
-		limits := l.limits(process)
-		key := func(c *gin.Context) (string, error) { return c.GetHeader(l.name), nil }
-		switch {
-		case i > 0:
-			opts = append(opts, ginlimit.WithIdentity(l.name, key, limits...))
-			continue
-		case p.plans:
+// level returns the options of a process' policy of a level. The function returns what the plan of a client says.
+func (p *slotPlan) level(i, process int, plan func(context.Context, string) int) (opts []ginlimit.PolicyOption) {
+	l := p.levels[i]
+	limits := l.limits(process)
+	if i == 0 && p.plans {
 			opts = append(opts, ginlimit.InFlight(l.n[process]),
 				ginlimit.WithLimitFunc(func(ctx context.Context, client string) ([]ginlimit.Limit, error) {
 					n := plan(ctx, client)

@@ -45,15 +45,15 @@ func (c *counted) may(t *testing.T, tenant string, want int) {
 	require.Equal(t, want, r.Remaining, tenant)
 }
 
-// TestSharesAndIdentities: a request that the tenant's share denies takes nothing of an identity, and one
-// that an identity denies nothing of the share.
-func TestSharesAndIdentities(t *testing.T) {
+// TestSharesInAllOf: a request that the tenant's share denies takes nothing of another policy, and one that another
+// policy denies nothing of the share.
+func TestSharesInAllOf(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		all := ginlimit.PerHour(5)
-		p := shared(t, b, ginlimit.PerHour(8), withAll(all))
+		five := ginlimit.PerHour(5)
+		p := beside(t, b, all(b, five), ginlimit.PerHour(8), sharesBy())
 		p.asks(t, "a", 200, 200, 200, 200, 429)
 		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
-		p.leftOfAll(t, 1, all)
+		p.leftOfAll(t, 1, five)
 		p.may(t, "b", 2)
 		p.asks(t, "b", 200, 429)
 		require.Equal(t, ginlimit.CauseRate, p.found.Cause)
@@ -324,32 +324,6 @@ func TestABanIsOfTheTenant(t *testing.T) {
 		p.asks(t, "b", 200, 200)
 		testkit.RequireMade(t, p.Share("a", 1).Reset(t.Context(), "model"))
 		p.asks(t, "a", 200, 200)
-	})
-}
-
-// TestABanOfATenantBesideIdentities: a denial by the share bans the tenant, and one by an identity nobody.
-func TestABanOfATenantBesideIdentities(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := shared(t, b, ginlimit.PerMinute(60).WithBurst(12), ginlimit.WithBan(time.Minute, 2*time.Minute),
-			withAll(ginlimit.PerMinute(8)))
-		p.asks(t, "a", 200, 200, 200, 200, 200, 200, 429)
-		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
-		p.asks(t, "b", 200, 200, 429)
-		require.Equal(t, "all", p.found.Name)
-		require.Equal(t, ginlimit.CauseRate, p.found.Cause)
-		time.Sleep(time.Minute)
-		p.asks(t, "b", 200)
-
-		q := shared(t, testkit.Backend{Limiter: b.Other}, ginlimit.PerMinute(60).WithBurst(12),
-			ginlimit.WithBan(time.Minute, 2*time.Minute), ginlimit.WithIdentity("slots", testkit.Everybody, ginlimit.InFlight(1)))
-		q.during = func() {
-			rec := q.send("another", asTenant("c"), testkit.With("X-Inner", "1"))
-			require.Equal(t, 429, rec.Code)
-			require.Equal(t, ginlimit.CauseInFlight, q.found.Cause)
-		}
-		require.Equal(t, 200, q.send("another", asTenant("d")).Code)
-		q.during = func() {}
-		require.Equal(t, 200, q.send("another", asTenant("c")).Code, "it is not banned")
 	})
 }
 

@@ -17,11 +17,11 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Identities beside other features. See docs/pairs.md.
+// What policies with features of their own do in AllOf. See docs/pairs.md.
 
-// withAll counts all clients together, too.
-func withAll(limits ...ginlimit.Limit) ginlimit.Option {
-	return ginlimit.WithIdentity("all", testkit.Everybody, limits...)
+// all returns a policy that counts all clients together.
+func all(b testkit.Backend, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+	return b.Limiter.Must("all", append(opts, testkit.All())...)
 }
 
 // westOfUTC has the day of a bubble end a minute after the bubble begins.
@@ -40,6 +40,12 @@ type counted struct {
 // counts returns a policy named "p" that counts by user.
 func counts(t *testing.T, b testkit.Backend, opts ...ginlimit.PolicyOption) *counted {
 	t.Helper()
+	return beside(t, b, nil, opts...)
+}
+
+// beside returns a policy named "p" that counts by user, in AllOf before another one if there is one.
+func beside(t *testing.T, b testkit.Backend, other *ginlimit.Policy, opts ...ginlimit.PolicyOption) *counted {
+	t.Helper()
 	c := &counted{limiter: b.Limiter, during: func() {}}
 	c.Policy = testkit.NewPolicy(t, b.Limiter, "p", append(opts, testkit.ByUser())...)
 	var mu sync.Mutex // of what is found: requests may come at once
@@ -50,7 +56,11 @@ func counts(t *testing.T, b testkit.Backend, opts ...ginlimit.PolicyOption) *cou
 		c.found, _ = ginlimit.FromContext(g)
 		c.errs = g.Errors
 	}
-	c.router = testkit.Serve(look, c.Handler(), func(g *gin.Context) {
+	policies := []*ginlimit.Policy{c.Policy}
+	if other != nil {
+		policies = append(policies, other)
+	}
+	c.router = testkit.Serve(look, ginlimit.AllOf(policies...), func(g *gin.Context) {
 		if g.GetHeader("X-Inner") == "" {
 			c.during()
 		}
@@ -78,7 +88,7 @@ func (c *counted) left(t *testing.T, client string, want int) {
 	require.Equal(t, want, r.Remaining, client)
 }
 
-// leftOfAll wants so many tokens left of the identity of all clients.
+// leftOfAll wants so many tokens left of what all clients share.
 func (c *counted) leftOfAll(t *testing.T, want int, limit ginlimit.Limit) {
 	t.Helper()
 	r, err := c.limiter.Peek(t.Context(), ginlimit.Key("all", "all"), limit)
@@ -86,37 +96,59 @@ func (c *counted) leftOfAll(t *testing.T, want int, limit ginlimit.Limit) {
 	require.Equal(t, want, r.Remaining)
 }
 
-// TestMethodsLeaveIdentitiesAlone: identities are of requests, so a reservation and a refund by hand count under the
-// policy's own key alone.
-func TestMethodsLeaveIdentitiesAlone(t *testing.T) {
+// TestMethodsAreOfTheirPolicy alone: a reservation and a refund by hand leave what stands beside it in AllOf as it is.
+func TestMethodsAreOfTheirPolicy(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit := ginlimit.PerHour(10)
-		p := counts(t, b, limit, withAll(limit))
+		p := beside(t, b, all(b, limit), limit)
 		p.wants(t, "alice", 200, 200)
 		r, err := p.Reserve(t.Context(), "alice", 3)
 		require.NoError(t, err)
 		require.True(t, r.Result().Allowed)
 		p.left(t, "alice", 5)
-		p.leftOfAll(t, 8, limit)
 		require.NoError(t, r.Settle(t.Context(), 1))
 		p.left(t, "alice", 7)
-		p.leftOfAll(t, 8, limit)
 		testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1))
 		p.left(t, "alice", 8)
 		p.leftOfAll(t, 8, limit)
 	})
 }
 
-// TestSlotsAndIdentitiesAreTakenTogether: a request that finds no slot takes nothing of an
-// identity, and one that an identity denies has no slot.
-func TestSlotsAndIdentitiesAreTakenTogether(t *testing.T) {
+// TestPoliciesSettleAndRefundTheirOwnCharge: each has its own cost, and what it was for the request in the end.
+func TestPoliciesSettleAndRefundTheirOwnCharge(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		limit, all := ginlimit.PerHour(10), ginlimit.PerHour(2)
-		p := counts(t, b, limit, withAll(all), ginlimit.InFlight(1))
+		limit, refunds := ginlimit.PerHour(100), false
+		settles := b.Limiter.Must("settles", testkit.All(), limit,
+			ginlimit.WithCost(func(*gin.Context) int { return 30 }), ginlimit.WithSettle(func(*gin.Context) int { return 12 }))
+		given := b.Limiter.Must("given back", testkit.All(), limit,
+			ginlimit.WithCost(func(*gin.Context) int { return 5 }), ginlimit.WithRefund(func(*gin.Context) bool { return refunds }))
+		router := testkit.Serve(ginlimit.AllOf(settles, b.Limiter.Must("requests", testkit.All(), limit), given))
+		left := func(want ...int) {
+			t.Helper()
+			for i, name := range []string{"settles", "requests", "given back"} {
+				r, err := b.Limiter.Peek(t.Context(), ginlimit.Key(name, "all"), limit)
+				require.NoError(t, err)
+				require.Equal(t, want[i], r.Remaining, name)
+			}
+		}
+		require.Equal(t, 200, testkit.Get(router, "/").Code)
+		left(88, 99, 95)
+		refunds = true
+		require.Equal(t, 200, testkit.Get(router, "/").Code)
+		left(76, 98, 95)
+	})
+}
+
+// TestSlotsOfOnePolicyAndTokensOfAnother are taken together: a request that finds no slot takes no token, and one that
+// lacks a token holds no slot.
+func TestSlotsOfOnePolicyAndTokensOfAnother(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		limit, two := ginlimit.PerHour(10), ginlimit.PerHour(2)
+		p := beside(t, b, all(b, two), limit, ginlimit.InFlight(1))
 		p.during = func() {
 			require.Equal(t, 429, p.send("alice", testkit.With("X-Inner", "1")).Code)
 			require.Equal(t, "p-c", p.found.Name)
-			p.leftOfAll(t, 1, all)
+			p.leftOfAll(t, 1, two)
 			require.Equal(t, 200, p.send("bob", testkit.With("X-Inner", "1")).Code)
 		}
 		p.wants(t, "alice", 200)
@@ -128,14 +160,15 @@ func TestSlotsAndIdentitiesAreTakenTogether(t *testing.T) {
 	})
 }
 
-// TestAQueueWithIdentities: requests that lack a slot of an identity wait for it in order, and no more of
-// them than WithQueue allows. A waiting request takes nothing.
-func TestAQueueWithIdentities(t *testing.T) {
+// TestAPolicyWithAQueueWaits for what it lacks, in order, in a line of its own length. What waits takes nothing of the
+// others, and what lacks something of a policy without a queue does not wait.
+func TestAPolicyWithAQueueWaits(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		router := gin.New()
-		limit, all := ginlimit.PerHour(10), []ginlimit.Limit{ginlimit.PerHour(9), ginlimit.InFlight(1)}
-		router.GET("/", b.Limiter.Handler("p", limit, testkit.ByUser(), withAll(all...), ginlimit.WithQueue(3, 5*time.Second)),
-			func(*gin.Context) { time.Sleep(2 * time.Second) })
+		limit := ginlimit.PerHour(1)
+		router := testkit.Serve(ginlimit.AllOf(
+			all(b, ginlimit.PerHour(9), ginlimit.InFlight(1), ginlimit.WithQueue(3, 5*time.Second)),
+			b.Limiter.Must("p", limit, testkit.ByUser()),
+		), func(*gin.Context) { time.Sleep(2 * time.Second) })
 		start := time.Now()
 		var served sync.WaitGroup
 		send := func(user string, code int, after time.Duration) {
@@ -150,42 +183,64 @@ func TestAQueueWithIdentities(t *testing.T) {
 		send("bob", 200, 4*time.Second)
 		send("carol", 200, 6*time.Second)
 		send("dave", 429, 5*time.Second) // as long as it may wait
-		send("erin", 429, 0)             // three others wait
+		send("erin", 429, 0)             // three wait
 		served.Wait()
-		for _, user := range []string{"alice", "bob", "carol"} {
+		for user, want := range map[string]int{"alice": 0, "bob": 0, "carol": 0, "dave": 1, "erin": 1} {
 			peek, err := b.Limiter.Peek(t.Context(), ginlimit.Key("p", user), limit)
 			require.NoError(t, err)
-			require.Equal(t, 9, peek.Remaining, user)
+			require.Equal(t, want, peek.Remaining, user)
 		}
+		require.Equal(t, 429, testkit.Get(router, "/", testkit.User("alice")).Code)
+		require.Equal(t, 6*time.Second, time.Since(start).Truncate(100*time.Millisecond))
 		require.Zero(t, b.Limiter.Stats().Slots)
 	})
 }
 
-// TestABanIsOfThePolicysOwnKey: a banned client takes nothing of an identity, and what an identity denies bans nobody.
-func TestABanIsOfThePolicysOwnKey(t *testing.T) {
+// TestABanIsOfThePolicyThatDenies: a banned client takes nothing of the others, and what another denies bans nobody.
+func TestABanIsOfThePolicyThatDenies(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		all := ginlimit.PerHour(3)
-		p := counts(t, b, ginlimit.PerHour(1), withAll(all), ginlimit.WithBan(10*time.Hour, 10*time.Hour))
+		three := ginlimit.PerHour(3)
+		p := beside(t, b, all(b, three), ginlimit.PerHour(1), ginlimit.WithBan(10*time.Hour, 10*time.Hour))
 		p.wants(t, "alice", 200, 429, 429)
 		require.Equal(t, "p", p.found.Name)
 		require.InDelta(t, 10*time.Hour, p.found.RetryAfter, float64(time.Minute))
-		p.leftOfAll(t, 2, all)
+		p.leftOfAll(t, 2, three)
 		p.wants(t, "bob", 200)
 		p.wants(t, "carol", 200)
 		p.wants(t, "dave", 429, 429)
 		require.Equal(t, "all", p.found.Name)
 		require.Less(t, p.found.RetryAfter, time.Hour)
-		testkit.RequireMade(t, b.Limiter.Reset(t.Context(), ginlimit.Key("all", "all"), all))
+		testkit.RequireMade(t, b.Limiter.Reset(t.Context(), ginlimit.Key("all", "all"), three))
 		p.wants(t, "dave", 200)
 		p.wants(t, "alice", 429)
 	})
 }
 
-// TestAFloorIsOfThePolicysOwnLimits: identities have none.
-func TestAFloorIsOfThePolicysOwnLimits(t *testing.T) {
+// TestPoliciesThatBothBan: each bans its own client, at its own denial.
+func TestPoliciesThatBothBan(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := beside(t, b, all(b, ginlimit.PerSecond(3), ginlimit.WithBan(time.Minute, time.Minute)),
+			ginlimit.PerSecond(2), ginlimit.WithBan(time.Hour, time.Hour))
+		p.wants(t, "alice", 200, 200, 429)
+		require.Equal(t, "p", p.found.Name)
+		p.wants(t, "bob", 200, 429)
+		require.Equal(t, "all", p.found.Name)
+		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
+		p.wants(t, "carol", 429)
+		time.Sleep(time.Minute)
+		p.wants(t, "carol", 200)
+		p.wants(t, "bob", 200)
+		p.wants(t, "alice", 429)
+		require.Equal(t, "p", p.found.Name)
+		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
+	})
+}
+
+// TestAFloorIsOfItsPolicy: another can be used to its last token.
+func TestAFloorIsOfItsPolicy(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit := ginlimit.PerHour(10)
-		p := counts(t, b, limit, withAll(limit), ginlimit.WithFloor(8))
+		p := beside(t, b, all(b, limit), limit, ginlimit.WithFloor(8))
 		p.wants(t, "alice", 200, 200, 429)
 		require.Equal(t, "p", p.found.Name)
 		p.leftOfAll(t, 8, limit)
@@ -199,11 +254,11 @@ func TestAFloorIsOfThePolicysOwnLimits(t *testing.T) {
 	})
 }
 
-// TestAnIdentityMayHaveAQuota of the calendar beside a policy's bucket: requests take of both, or of neither.
-func TestAnIdentityMayHaveAQuota(t *testing.T) {
+// TestAQuotaBesideABucket of another policy: requests take of both, or of neither.
+func TestAQuotaBesideABucket(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		quota := ginlimit.PerCalendar(3, ginlimit.CalendarDay(westOfUTC))
-		p := counts(t, b, ginlimit.PerDay(2), withAll(quota))
+		p := beside(t, b, all(b, quota), ginlimit.PerDay(2))
 		p.wants(t, "alice", 200, 200, 429)
 		p.leftOfAll(t, 1, quota)
 		p.wants(t, "bob", 200, 429)
@@ -228,18 +283,18 @@ func plansOf(plans map[string][]ginlimit.Limit) ginlimit.Option {
 	})
 }
 
-// TestAPlanIsOfThePolicysOwnKey: identities keep their limits, whatever the client's plan is.
-func TestAPlanIsOfThePolicysOwnKey(t *testing.T) {
+// TestAPlanIsOfItsPolicy: another keeps its limits, whatever the client's plan is.
+func TestAPlanIsOfItsPolicy(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		all := ginlimit.PerHour(4)
-		p := counts(t, b, withAll(all), plansOf(map[string][]ginlimit.Limit{
+		four := ginlimit.PerHour(4)
+		p := beside(t, b, all(b, four), plansOf(map[string][]ginlimit.Limit{
 			"free": {ginlimit.PerHour(1)}, "pro": {ginlimit.Unlimited()}, "none": {ginlimit.PerHour(0)},
 			"late": {ginlimit.PerHour(5)},
 		}))
 		p.wants(t, "free", 200, 429)
 		p.wants(t, "none", 429)
 		p.wants(t, "nobody", 403)
-		p.leftOfAll(t, 3, all)
+		p.leftOfAll(t, 3, four)
 		p.wants(t, "pro", 200, 200, 200, 429)
 		require.Equal(t, "all", p.found.Name)
 		p.wants(t, "late", 429)
@@ -247,28 +302,29 @@ func TestAPlanIsOfThePolicysOwnKey(t *testing.T) {
 	})
 }
 
-// TestADryRunCountsEveryIdentity and denies nobody; what it would deny takes nothing.
-func TestADryRunCountsEveryIdentity(t *testing.T) {
+// TestADryRunDecidesApart: it denies nobody, counts what another denies too, and what it would
+// deny is charged to the other alone.
+func TestADryRunDecidesApart(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		all := ginlimit.PerHour(3)
-		p := counts(t, b, ginlimit.PerHour(2), withAll(all), ginlimit.WithDryRun())
+		three := ginlimit.PerHour(3)
+		p := beside(t, b, all(b, three), ginlimit.PerHour(2), ginlimit.WithDryRun())
 		p.wants(t, "alice", 200, 200)
 		require.True(t, p.found.Allowed)
 		rec := p.send("alice")
 		require.Equal(t, 200, rec.Code)
-		require.Empty(t, testkit.Remaining(rec))
+		require.Equal(t, "0", testkit.Remaining(rec), "of the policy in force")
 		require.False(t, p.found.Allowed)
 		require.Equal(t, "p", p.found.Name)
-		p.wants(t, "bob", 200, 200)
-		require.False(t, p.found.Allowed)
+		p.leftOfAll(t, 0, three)
+		p.wants(t, "bob", 429)
 		require.Equal(t, "all", p.found.Name)
 		p.left(t, "bob", 1)
 	})
 }
 
-// TestADenialOfAnIdentityIsRemembered for all requests that count under it: they cost no call, and
-// take nothing of their own keys. What is given back ends it.
-func TestADenialOfAnIdentityIsRemembered(t *testing.T) {
+// TestADenialInAllOfIsRemembered for all requests that count under its key: they cost no call, and take nothing of
+// their other keys. What is given back ends it.
+func TestADenialInAllOfIsRemembered(t *testing.T) {
 	t.Parallel()
 	for _, inTurn := range []bool{false, true} {
 		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -276,9 +332,8 @@ func TestADenialOfAnIdentityIsRemembered(t *testing.T) {
 			if inTurn {
 				rdb = struct{ redis.UniversalClient }{rdb}
 			}
-			all := ginlimit.PerHour(2)
-			p := counts(t, testkit.Backend{Limiter: testkit.NewLimiter(t, rdb, testkit.TrustsClock())},
-				ginlimit.PerHour(5), withAll(all))
+			two, backend := ginlimit.PerHour(2), testkit.Backend{Limiter: testkit.NewLimiter(t, rdb, testkit.TrustsClock())}
+			p := beside(t, backend, all(backend, two), ginlimit.PerHour(5))
 			p.wants(t, "alice", 200, 200, 429)
 			require.Equal(t, ginlimit.FromRedis, p.found.Source)
 			p.wants(t, "alice", 429)
@@ -289,7 +344,7 @@ func TestADenialOfAnIdentityIsRemembered(t *testing.T) {
 			}
 			p.left(t, "alice", 3)
 			p.left(t, "bob", 5)
-			require.NoError(t, p.limiter.Refund(t.Context(), ginlimit.Key("all", "all"), 1, all))
+			require.NoError(t, p.limiter.Refund(t.Context(), ginlimit.Key("all", "all"), 1, two))
 			p.wants(t, "bob", 200, 429)
 		})
 	}
