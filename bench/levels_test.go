@@ -33,17 +33,26 @@ func BenchmarkLevelScript(b *testing.B) {
 				b.Cleanup(func() { _ = limiter.Close() })
 				hook := recordHook{args: new([][]any)}
 				spied.AddHook(hook)
-				options := []ginlimit.PolicyOption{ginlimit.PerMinute(100).WithBurst(1_000_000_000)}
-				for level := range row.levels {
+				everybody := ginlimit.WithKey(func(*gin.Context) (string, error) { return "all", nil })
+				var policies []*ginlimit.Policy
+				for level := range max(1, row.levels) {
+					var options []ginlimit.PolicyOption
 					if level == 0 {
-						options = append(options, ginlimit.InFlight(1<<20))
-						continue
+						options = append(options, ginlimit.PerMinute(100).WithBurst(1_000_000_000))
+					} else {
+						options = append(options, everybody)
 					}
-					everybody := func(*gin.Context) (string, error) { return "all", nil }
-					options = append(options, ginlimit.WithIdentity(fmt.Sprint("level ", level), everybody, ginlimit.InFlight(1<<20)))
+					if level < row.levels {
+						options = append(options, ginlimit.InFlight(1<<20))
+					}
+					policy, err := limiter.Policy(fmt.Sprint("level ", level), options...)
+					if err != nil {
+						b.Fatal(err)
+					}
+					policies = append(policies, policy)
 				}
 				engine, served, end := gin.New(), make(chan struct{}), make(chan struct{})
-				engine.GET("/", limiter.Handler("api", options...), func(*gin.Context) { close(served); <-end })
+				engine.GET("/", ginlimit.AllOf(policies...), func(*gin.Context) { close(served); <-end })
 				go engine.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 				<-served
 				b.Cleanup(func() { close(end) })

@@ -46,7 +46,7 @@ var levels = [3]struct {
 	field string
 }{{"key", 2, "X-Key"}, {"user", 3, "X-User"}, {"account", 4, "X-Account"}}
 
-// lines are the two policies of a process, without a queue and with one. They share no slots.
+// lines are the two handlers of a process, whose policies have no queue, or one each. They share no slots.
 var lines = [2]string{"at-once", "queued"}
 
 const (
@@ -98,17 +98,19 @@ func serveLevels(addr, path string) {
 		log.Fatal(err)
 	}
 	for _, line := range lines {
-		options := []ginlimit.PolicyOption{
-			ginlimit.InFlight(levels[0].slots), ginlimit.WithKey(ginlimit.ByHeader(levels[0].field)),
+		var policies []*ginlimit.Policy
+		for _, level := range levels {
+			options := []ginlimit.PolicyOption{testkit.Key(level.field), ginlimit.InFlight(level.slots)}
+			if line == "queued" {
+				options = append(options, ginlimit.WithQueue(5, 100*time.Millisecond))
+			}
+			policy, err := limiter.Policy(line+" "+level.name, options...)
+			if err != nil {
+				log.Fatal(err)
+			}
+			policies = append(policies, policy)
 		}
-		for _, level := range levels[1:] {
-			options = append(options, ginlimit.WithIdentity(
-				line+" "+level.name, ginlimit.ByHeader(level.field), ginlimit.InFlight(level.slots)))
-		}
-		if line == "queued" {
-			options = append(options, ginlimit.WithQueue(5, 100*time.Millisecond))
-		}
-		s.router.GET("/"+line, limiter.Handler(line+" "+levels[0].name, options...), s.serve)
+		s.router.GET("/"+line, ginlimit.AllOf(policies...), s.serve)
 	}
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {

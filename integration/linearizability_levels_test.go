@@ -164,12 +164,14 @@ func newSlotHistory(t *testing.T, direct, patient bool) *slotHistory {
 	}
 	for range processes {
 		router := gin.New()
-		router.GET("/", h.history.start().Handler(slotNames[0], ginlimit.InFlight(slotsOfKey),
-			ginlimit.WithKey(ginlimit.ByHeader("X-Key")),
-			ginlimit.WithIdentity(slotNames[1], ginlimit.ByHeader("X-User"), ginlimit.InFlight(slotsOfUser)),
-			ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
-				c.String(http.StatusTooManyRequests, r.Name)
-			})), func(c *gin.Context) { c.Request.Context().Value(h).(func())() })
+		limiter := h.history.start()
+		denied := ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+			c.String(http.StatusTooManyRequests, r.Name)
+		})
+		router.GET("/", ginlimit.AllOf(
+			limiter.Must(slotNames[0], testkit.Key("X-Key"), ginlimit.InFlight(slotsOfKey), denied),
+			limiter.Must(slotNames[1], testkit.Key("X-User"), ginlimit.InFlight(slotsOfUser), denied),
+		), func(c *gin.Context) { c.Request.Context().Value(h).(func())() })
 		h.routers = append(h.routers, router)
 	}
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, h.addr))

@@ -138,14 +138,18 @@ func newGinlimit() system {
 		key := func(level int) ginlimit.KeyFunc {
 			return func(c *gin.Context) (string, error) { return idOf(c, level), nil }
 		}
-		options := []ginlimit.PolicyOption{ginlimit.WithKey(key(0)), ginlimit.InFlight(l.slots[0])}
-		if l.rate {
-			options = append(options, ginlimit.PerMinute(100).WithBurst(1_000_000_000))
+		var policies []*ginlimit.Policy
+		for level, slots := range l.slots {
+			options := []ginlimit.PolicyOption{ginlimit.WithKey(key(level)), ginlimit.InFlight(slots)}
+			if l.rate && level == 0 {
+				options = append(options, ginlimit.PerMinute(100).WithBurst(1_000_000_000))
+			}
+			policy, err := limiter.Policy(fmt.Sprint("level ", level), options...)
+			if err != nil {
+				return nil, nil, err
+			}
+			policies = append(policies, policy)
 		}
-		for level := 1; level < len(l.slots); level++ {
-			options = append(options,
-				ginlimit.WithIdentity(fmt.Sprint("level ", level), key(level), ginlimit.InFlight(l.slots[level])))
-		}
-		return limiter.Handler("api", options...), func() { _ = limiter.Close() }, nil
+		return ginlimit.AllOf(policies...), func() { _ = limiter.Close() }, nil
 	}, func(limits) bool { return true }, nil}
 }

@@ -47,7 +47,7 @@ func goFile(name, body string) string {
 
 // TestBlocksOfDocumentsBuild pastes each Go block of the README into the main of the quickstart,
 // after "router :=" and the block that makes limiter and ctx, and builds the result. Blocks of docs
-// are pasted in braces, as they may replace what there is. Blocks that are whole files are built
+// are pasted in braces, as they may replace what there is, and functions beside main. Blocks that are whole files are built
 // with the quickstart, as they are.
 func TestBlocksOfDocumentsBuild(t *testing.T) {
 	t.Parallel()
@@ -81,6 +81,11 @@ func TestBlocksOfDocumentsBuild(t *testing.T) {
 			name := fmt.Sprintf("%s%d", regexp.MustCompile(`\W`).ReplaceAllString(document, ""), i)
 			switch {
 			case block == program, strings.Contains(block, "cors.New("): // which example/browser builds
+				continue
+			case strings.HasPrefix(block, "func "): // beside main
+				file := filepath.Join(dir, name+".go")
+				require.NoError(t, os.WriteFile(file, []byte(goFile(name, "}\n"+strings.TrimSuffix(block, "}\n"))), 0o600))
+				files = append(files, file)
 				continue
 			case strings.HasPrefix(block, "package "):
 				file := filepath.Join(filepath.Dir(whole[0]), fileName(name, block))

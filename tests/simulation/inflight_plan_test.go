@@ -23,7 +23,7 @@ type slotPlan struct {
 	requests []slotRequest
 }
 
-// slotLevel is a kind of key under which requests are in flight: the policy's own, or an identity.
+// slotLevel is a policy of AllOf, under whose keys requests are in flight.
 type slotLevel struct {
 	name string
 	keys int
@@ -49,7 +49,7 @@ type slotRequest struct {
 	panics   bool          // its handler panics in the end
 }
 
-// levelNames are the names of the policy and of the identities.
+// levelNames are the names of the policies.
 var levelNames = [...]string{"api", "user", "account"}
 
 func drawSlots(seed uint64) *slotPlan {
@@ -145,25 +145,23 @@ func (p *slotPlan) level(i, process int, plan func(context.Context, string) int)
 	l := p.levels[i]
 	limits := l.limits(process)
 	if i == 0 && p.plans {
-			opts = append(opts, ginlimit.InFlight(l.n[process]),
-				ginlimit.WithLimitFunc(func(ctx context.Context, client string) ([]ginlimit.Limit, error) {
-					n := plan(ctx, client)
-					if n == 0 && l.rate == 0 {
-						return []ginlimit.Limit{ginlimit.Unlimited()}, nil
-					} else if n == 0 {
-						return []ginlimit.Limit{ginlimit.PerSecond(l.rate)}, nil
-					}
-					return append([]ginlimit.Limit{ginlimit.InFlight(n)}, limits[1:]...), nil
-				}))
-		default:
-			opts = append(opts, ginlimit.WithLimits(limits...))
-		}
-		opts = append(opts, ginlimit.WithKey(key))
+		opts = append(opts, ginlimit.InFlight(l.n[process]),
+			ginlimit.WithLimitFunc(func(ctx context.Context, client string) ([]ginlimit.Limit, error) {
+				n := plan(ctx, client)
+				if n == 0 && l.rate == 0 {
+					return []ginlimit.Limit{ginlimit.Unlimited()}, nil
+				} else if n == 0 {
+					return []ginlimit.Limit{ginlimit.PerSecond(l.rate)}, nil
+				}
+				return append([]ginlimit.Limit{ginlimit.InFlight(n)}, limits[1:]...), nil
+			}))
+	} else {
+		opts = append(opts, ginlimit.WithLimits(limits...))
 	}
 	if p.queue > 0 {
 		opts = append(opts, ginlimit.WithQueue(p.queue, p.wait))
 	}
-	return opts
+	return append(opts, ginlimit.WithKey(func(c *gin.Context) (string, error) { return c.GetHeader(l.name), nil }))
 }
 
 // limits returns the limits of a level in a process: requests in flight first.

@@ -113,18 +113,20 @@ func (s *slotSimulation) open(t *testing.T) {
 		require.NoError(t, err)
 		m.limiter = testkit.Wrap(limiter, ginlimit.TokenBucket)
 		s.members = append(s.members, m)
-		policy, err := limiter.Policy(levelNames[0], append(s.plan.policy(process, s.planOf),
-			ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
-				s.decided(callOf(c.Request.Context()), r, nil)
-			}),
-			ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
-				s.decided(callOf(c.Request.Context()), ginlimit.Result{}, err)
-				c.AbortWithStatus(http.StatusServiceUnavailable)
-			}))...)
-		require.NoError(t, err)
+		var policies []*ginlimit.Policy
+		for i, level := range s.plan.levels {
+			policies = append(policies, m.limiter.Must(level.name, append(s.plan.level(i, process, s.planOf),
+				ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
+					s.decided(callOf(c.Request.Context()), r, nil)
+				}),
+				ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
+					s.decided(callOf(c.Request.Context()), ginlimit.Result{}, err)
+					c.AbortWithStatus(http.StatusServiceUnavailable)
+				}))...))
+		}
 		router := gin.New()
 		router.Use(gin.RecoveryWithWriter(io.Discard))
-		router.GET("/", policy.Handler(), func(c *gin.Context) {
+		router.GET("/", ginlimit.AllOf(policies...), func(c *gin.Context) {
 			call := callOf(c.Request.Context())
 			result, _ := ginlimit.FromContext(c)
 			s.decided(call, result, nil)
@@ -132,7 +134,7 @@ func (s *slotSimulation) open(t *testing.T) {
 				panic(http.ErrAbortHandler)
 			}
 		})
-		s.policies, s.routers = append(s.policies, policy), append(s.routers, router)
+		s.policies, s.routers = append(s.policies, policies[0]), append(s.routers, router)
 	}
 }
 

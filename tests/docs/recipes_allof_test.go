@@ -1,0 +1,315 @@
+package docs_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// must is the function of the guide.
+func must(p *ginlimit.Policy, err error) *ginlimit.Policy {
+	if err != nil {
+		log.Fatal(err) // lists every invalid option
+	}
+	return p
+}
+
+// signedIn returns a router whose requests have the named values from header fields of these names.
+func signedIn(names ...string) *gin.Engine {
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.Use(func(c *gin.Context) {
+		for _, name := range names {
+			c.Set(name, c.GetHeader(name))
+		}
+	})
+	return router
+}
+
+// remaining wants so many tokens of a client left.
+func remaining(t *testing.T, p *ginlimit.Policy, client string, want int) {
+	t.Helper()
+	r, err := p.Peek(t.Context(), client)
+	require.NoError(t, err)
+	require.Equal(t, want, r.Remaining, r.Name)
+}
+
+func stackedRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	address, logins := must(limiter.Policy("address", ginlimit.PerMinute(10))), must(limiter.Policy("login", ginlimit.PerMinute(1)))
+	router.POST("/stacked", address.Handler(), logins.Handler())
+	router.POST("/together", ginlimit.AllOf(address, logins))
+}
+
+// TestHandlersThatFollowEachOtherCharge when their turn comes: ten attempts, of which the second handler denies nine,
+// take ten tokens of the first. AllOf takes one.
+func TestHandlersThatFollowEachOtherCharge(t *testing.T) {
+	t.Parallel()
+	for path, left := range map[string]int{"/stacked": 0, "/together": 9} {
+		synctest.Test(t, func(t *testing.T) {
+			router, limiter := signedIn(), local(t)
+			stackedRecipe(router, limiter)
+			for i := range 10 {
+				require.Equal(t, map[bool]int{true: 200, false: 429}[i == 0], send(router, http.MethodPost, path).Code)
+			}
+			remaining(t, must(limiter.Policy("address", ginlimit.PerMinute(10))), "192.0.2.1", left)
+		})
+	}
+}
+
+func requestsAndTokensRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	key := ginlimit.WithKey(ginlimit.ByValue("api key"))         // set by what has looked the key up
+	estimate := func(c *gin.Context) int { return 1000 }         // of the prompt and max_tokens
+	used := func(c *gin.Context) int { return c.GetInt("used") } // the usage that the model reports
+	requests := must(limiter.Policy("requests", ginlimit.PerMinute(60), key))
+	tokens := must(limiter.Policy("tokens", ginlimit.PerMinute(90_000), key,
+		ginlimit.WithCost(estimate), ginlimit.WithSettle(used)))
+	router.POST("/v1/chat", ginlimit.AllOf(requests, tokens), func(c *gin.Context) { c.Set("used", 412) })
+}
+
+// TestRequestsAndTokensOfAKey: whichever is used up denies, and takes nothing of the other.
+func TestRequestsAndTokensOfAKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router, limiter := signedIn("api key"), local(t)
+		requestsAndTokensRecipe(router, limiter)
+		key := ginlimit.WithKey(ginlimit.ByValue("api key"))
+		requests := must(limiter.Policy("requests", ginlimit.PerMinute(60), key))
+		tokens := must(limiter.Policy("tokens", ginlimit.PerMinute(90_000), key))
+		ask := func(key string) int {
+			return send(router, http.MethodPost, "/v1/chat", testkit.With("api key", key)).Code
+		}
+		for range 60 {
+			require.Equal(t, http.StatusOK, ask("a"))
+		}
+		require.Equal(t, http.StatusTooManyRequests, ask("a"))
+		remaining(t, tokens, "a", 90_000-60*412)
+		_, err := tokens.AllowN(t.Context(), "b", 89_001)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusTooManyRequests, ask("b"))
+		remaining(t, requests, "b", 60)
+	})
+}
+
+func twoRoutesRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	key := ginlimit.WithKey(ginlimit.ByValue("api key"))
+	cost := ginlimit.WithCost(func(c *gin.Context) int { return 1000 }) // of the prompt
+	requests := must(limiter.Policy("requests", ginlimit.PerMinute(60), key))
+	chat := must(limiter.Policy("chat tokens", ginlimit.PerMinute(30_000), key, cost))
+	embeddings := must(limiter.Policy("embedding tokens", ginlimit.PerMinute(50_000), key, cost))
+	router.POST("/v1/chat", ginlimit.AllOf(requests, chat))
+	router.POST("/v1/embeddings", ginlimit.AllOf(requests, embeddings))
+}
+
+// TestTwoRoutesShareALimitOnRequests, and not their limits on tokens.
+func TestTwoRoutesShareALimitOnRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := signedIn("api key")
+		twoRoutesRecipe(router, local(t))
+		served := func(path string) (n int) {
+			for send(router, http.MethodPost, path, testkit.With("api key", "a")).Code == http.StatusOK {
+				n++
+			}
+			return n
+		}
+		require.Equal(t, 30, served("/v1/chat"), "its tokens")
+		require.Equal(t, 30, served("/v1/embeddings"), "what is left of the requests")
+		time.Sleep(time.Minute)
+		require.Equal(t, 50, served("/v1/embeddings"), "its tokens")
+		require.Equal(t, 10, served("/v1/chat"))
+	})
+}
+
+func signInRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	noAddress := func(c *gin.Context) bool { return c.ClientIP() == "" } // through a unix socket, say
+	noEmail := func(c *gin.Context) bool { return c.PostForm("email") == "" }
+	email := func(c *gin.Context) (string, error) { return strings.ToLower(c.PostForm("email")), nil }
+	failed := ginlimit.WithRefund(func(c *gin.Context) bool { return !c.GetBool("login failed") }) // only these count
+	router.POST("/sign-in", ginlimit.AllOf(
+		must(limiter.Policy("sign-in by address", ginlimit.PerHour(10), failed, ginlimit.WithSkip(noAddress))),
+		must(limiter.Policy("sign-in by e-mail", ginlimit.PerHour(20), failed, ginlimit.WithSkip(noEmail),
+			ginlimit.WithKey(email)))),
+		func(c *gin.Context) { c.Set("login failed", c.PostForm("password") != "secret") }) // your check
+}
+
+// TestSignInsCountUnderWhatTheyHave: an address, an e-mail address, both, or none.
+func TestSignInsCountUnderWhatTheyHave(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := signedIn()
+		signInRecipe(router, local(t))
+		signIn := func(address, email, password string) int {
+			form := url.Values{"email": {email}, "password": {password}}.Encode()
+			return send(router, http.MethodPost, "/sign-in", testkit.From(address),
+				testkit.With("Content-Type", "application/x-www-form-urlencoded"),
+				func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(form)) }).Code
+		}
+		wrong := func(n int, address, email string) (served int) {
+			for range n {
+				if signIn(address, email, "wrong") == http.StatusOK {
+					served++
+				}
+			}
+			return served
+		}
+		for range 50 {
+			require.Equal(t, http.StatusOK, signIn("192.0.2.1:1", "ann@example.com", "secret"), "what succeeds does not count")
+		}
+		require.Equal(t, 10, wrong(30, "192.0.2.1:1", "ann@example.com"), "of an address")
+		require.Equal(t, 10, wrong(30, "192.0.2.2:1", "Ann@example.com"), "left of the account, of another address")
+		require.Equal(t, 0, wrong(30, "@", "ann@example.com"), "of no address")
+		require.Equal(t, 20, wrong(30, "@", "bob@example.com"))
+		require.Equal(t, 10, wrong(30, "192.0.2.3:1", ""), "of no account")
+		require.Equal(t, 0, wrong(30, "192.0.2.3:1", "cid@example.com"))
+		require.Equal(t, 30, wrong(30, "@", ""), "of neither")
+	})
+}
+
+func levelsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	plan := func(ctx context.Context, key string) ([]ginlimit.Limit, error) { // of the API key
+		return []ginlimit.Limit{ginlimit.PerMinute(60), ginlimit.InFlight(4)}, nil
+	}
+	wait := ginlimit.WithQueue(5, 30*time.Second) // in each line
+	router.POST("/complete", ginlimit.AllOf(
+		must(limiter.Policy("api key", ginlimit.WithLimitFunc(plan), wait, ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))),
+		must(limiter.Policy("user", ginlimit.InFlight(10), wait, ginlimit.WithKey(ginlimit.ByValue("user")))),
+		must(limiter.Policy("upstream account", ginlimit.InFlight(100), wait, ginlimit.WithKey(ginlimit.ByValue("account"))))),
+		func(c *gin.Context) { c.String(http.StatusOK, "done") })
+}
+
+// slowWriter is a response that takes a second to write.
+type slowWriter struct{ *httptest.ResponseRecorder }
+
+func (w slowWriter) Write(b []byte) (int, error) {
+	time.Sleep(time.Second)
+	return w.ResponseRecorder.Write(b)
+}
+
+// TestLevelsHoldSlotsTogether: what lacks a slot of any level waits, and holds none of the others meanwhile.
+func TestLevelsHoldSlotsTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := signedIn("user", "account")
+		levelsRecipe(router, local(t))
+		start := time.Now()
+		var all sync.WaitGroup
+		ask := func(key, user string, served time.Duration) {
+			all.Go(func() {
+				rec := slowWriter{httptest.NewRecorder()}
+				req := httptest.NewRequest(http.MethodPost, "/complete", nil)
+				req.Header = http.Header{"X-Api-Key": {key}, "User": {user}, "Account": {"upstream"}}
+				router.ServeHTTP(rec, req)
+				assert.Equal(t, http.StatusOK, rec.Code)
+				assert.Equal(t, served, time.Since(start), key)
+			})
+			synctest.Wait()
+		}
+		for _, key := range []string{"Ann's first", "Ann's second"} {
+			for range 4 {
+				ask(key, "Ann", time.Second)
+			}
+		}
+		ask("Ann's first", "Ann", 2*time.Second) // it lacks a slot of its key
+		ask("Ann's third", "Ann", time.Second)
+		ask("Ann's third", "Ann", time.Second)
+		ask("Ann's third", "Ann", 2*time.Second) // the eleventh of the user
+		ask("Bob's", "Bob", time.Second)
+		all.Wait()
+	})
+}
+
+func organisationRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	organisation := ginlimit.ByValue("organisation") // the three are set by your authentication
+	team := ginlimit.ByAll(organisation, ginlimit.ByValue("team"))
+	user := ginlimit.ByAll(organisation, ginlimit.ByValue("user"))
+	app := router.Group("/app", ginlimit.AllOf(
+		must(limiter.Policy("user", ginlimit.PerMinute(60), ginlimit.WithKey(user))),
+		must(limiter.Policy("team", ginlimit.PerMinute(150), ginlimit.WithKey(team))),
+		must(limiter.Policy("organisation", ginlimit.PerMinute(500), ginlimit.WithKey(organisation)))))
+	app.GET("/things", func(c *gin.Context) { c.String(http.StatusOK, "things") })
+}
+
+// TestALevelDeniesWithoutTakingFromTheOthers: of 1,500 requests of users of many teams, the
+// organisation's 500 are served, though users and teams are denied on the way.
+func TestALevelDeniesWithoutTakingFromTheOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := gin.New()
+		router.Use(func(c *gin.Context) {
+			for _, name := range []string{"organisation", "team", "user"} {
+				c.Set(name, c.GetHeader(name))
+			}
+		})
+		organisationRecipe(router, local(t))
+		ask := func(organisation, team, user string) int {
+			return testkit.Get(router, "/app/things", testkit.With("organisation", organisation), testkit.With("team", team),
+				testkit.With("user", user)).Code
+		}
+		served := func(organisation, team, user string, n int) (allowed int) {
+			for range n {
+				if ask(organisation, team, user) == http.StatusOK {
+					allowed++
+				}
+			}
+			return allowed
+		}
+		require.Equal(t, 60, served("a", "1", "Ann", 100), "the user's")
+		require.Equal(t, 60, served("a", "1", "Bob", 100))
+		require.Equal(t, 30, served("a", "1", "Cid", 100), "what is left of the team's 150")
+		require.Equal(t, 0, served("a", "1", "Dan", 100))
+		for i, want := range []int{60, 60, 30, 60, 60, 30, 50, 0} {
+			team, user := strconv.Itoa(2+i/3), "user "+strconv.Itoa(i)
+			require.Equal(t, want, served("a", team, user, 100), "team %s, %s", team, user)
+		}
+		require.Equal(t, 60, served("b", "1", "Ann", 100), "another organisation")
+		require.Equal(t, http.StatusInternalServerError, ask("a", "", "Ann"))
+	})
+}
+
+func networkRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	v1 := router.Group("/v1", ginlimit.AllOf(
+		must(limiter.Policy("address", ginlimit.PerMinute(100))), // an IPv4 address, an IPv6 /64
+		must(limiter.Policy("network /56", ginlimit.PerMinute(200), ginlimit.WithKey(ginlimit.ByClientIPPrefix(32, 56)))),
+		must(limiter.Policy("network /48", ginlimit.PerMinute(500), ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))))))
+	v1.GET("/things", func(c *gin.Context) { c.String(http.StatusOK, "things") })
+}
+
+// TestWiderNetworksHaveLimitsOfTheirOwn: a client cannot escape by other addresses of its networks.
+func TestWiderNetworksHaveLimitsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		router := gin.New()
+		require.NoError(t, router.SetTrustedProxies(nil))
+		networkRecipe(router, local(t))
+		served := func(address func(i int) string) (allowed int) {
+			for i := range 1000 {
+				if testkit.Get(router, "/v1/things", testkit.From("["+address(i)+"]:1")).Code == http.StatusOK {
+					allowed++
+				}
+			}
+			return allowed
+		}
+		require.Equal(t, 100, served(func(i int) string { return fmt.Sprintf("2001:db8:1::%x", i) }), "of a /64")
+		require.Equal(t, 100, served(func(i int) string { return fmt.Sprintf("2001:db8:1:%x::1", i%256) }), "left of its /56")
+		require.Equal(t, 300, served(func(i int) string { return fmt.Sprintf("2001:db8:1:%x::1", i<<6) }), "left of its /48")
+		require.Equal(t, 500, served(func(i int) string { return fmt.Sprintf("2001:db8:2:%x::1", i<<6) }), "of another /48")
+		require.Equal(t, 500, served(func(i int) string { return fmt.Sprintf("192.0.2.%d", i%256) }), "of an IPv4 /24")
+	})
+}
