@@ -118,7 +118,7 @@ func writtenAt(f KeyFunc) string {
 	return file + ":" + strconv.Itoa(line)
 }
 
-// otherKey returns an error if an earlier policy or identity of the name has a KeyFunc of another
+// otherKey returns an error if an earlier policy of the name has a KeyFunc of another
 // source line. Functions of one line, such as two of [ByHeader], cannot be told apart.
 func (n *names) otherKey(name string, f KeyFunc) error {
 	n.mu.Lock()

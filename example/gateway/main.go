@@ -1,8 +1,8 @@
-// Command gateway is an AI gateway. It limits the tokens of an API key per minute and per calendar
-// month, and the requests in flight of the API key, its user and the upstream account, whose tokens
-// its users share fairly. A request takes an estimate before its answer is streamed, and is settled
-// with what it really used. A request that lacks tokens or a slot waits up to two seconds. README.md
-// shows how to try each limit.
+// Command gateway is an AI gateway. It limits the requests of an API key, its tokens per minute and per calendar
+// month, and the requests in flight of the API key, its user and the upstream account, whose tokens its users
+// share fairly. All must allow a request, or none is charged. A request takes an estimate of its tokens before its
+// answer is streamed, and is settled with what it really used. One that lacks a slot waits up to two seconds.
+// README.md shows how to try each limit.
 //
 //	go run ./example/gateway                            with a Redis of its own, in the process
 //	go run ./example/gateway -redis 127.0.0.1:6379      with a Redis server
@@ -65,7 +65,8 @@ func run(ctx context.Context, addr, redisAddr string, out io.Writer) error {
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
 	// an answer takes seconds, so a decision may take one
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second))
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second),
+		ginlimit.WithHeaders(ginlimit.RateLimitDraft))
 	if err != nil {
 		return err
 	}
@@ -87,19 +88,29 @@ func router(limiter *ginlimit.Limiter) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery())
-	limit := limiter.Handler("api key", ginlimit.PerMinute(6000),
-		ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1)), ginlimit.InFlight(2),
-		ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")), ginlimit.WithCost(estimate), ginlimit.WithSettle(used),
-		ginlimit.WithIdentity("user", ginlimit.ByValue("user"), ginlimit.InFlight(3)),
-		ginlimit.WithIdentity("account", ginlimit.ByValue("account"), ginlimit.InFlight(4)),
-		ginlimit.WithQueue(4, 2*time.Second), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))
-	// The users of an account share the tokens that the upstream allows it.
-	upstream := limiter.Handler("upstream", ginlimit.PerMinute(9000).WithBurst(16_000), // 8 × 1,000 for each of two users
-		ginlimit.WithKey(ginlimit.ByValue("account")), ginlimit.WithCost(estimate), ginlimit.WithSettle(used),
-		ginlimit.WithShares(func(c *gin.Context) (string, int) { return c.GetString("user"), 1 }),
-		ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))
-	r.POST("/v1/complete", authenticate, parse, limit, upstream, complete)
+	key, account := ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")), ginlimit.WithKey(ginlimit.ByValue("account"))
+	wait := ginlimit.WithQueue(4, 2*time.Second)
+	cost, settle := ginlimit.WithCost(estimate), ginlimit.WithSettle(used)
+	limit := ginlimit.AllOf(
+		must(limiter.Policy("api key", key, ginlimit.PerMinute(60), ginlimit.InFlight(2), wait)),
+		must(limiter.Policy("tokens", key, ginlimit.PerMinute(6000),
+			ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1)), cost, settle,
+			ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))),
+		must(limiter.Policy("user", ginlimit.WithKey(ginlimit.ByValue("user")), ginlimit.InFlight(3), wait)),
+		must(limiter.Policy("account", account, ginlimit.InFlight(4), wait)),
+		// The users of an account share the tokens that the upstream allows it.
+		must(limiter.Policy("upstream", account, ginlimit.PerMinute(9000).WithBurst(16_000), // 8 × 1,000 for each of two
+			ginlimit.WithShares(func(c *gin.Context) (string, int) { return c.GetString("user"), 1 }), cost, settle)))
+	r.POST("/v1/complete", authenticate, parse, limit, complete)
 	return r
+}
+
+// must returns a policy, or ends the program with what is wrong with its options.
+func must(p *ginlimit.Policy, err error) *ginlimit.Policy {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return p
 }
 
 func authenticate(c *gin.Context) {
@@ -129,7 +140,7 @@ func parse(c *gin.Context) {
 // promptTokens is about what a prompt costs: four letters are a token.
 func promptTokens(prompt string) int { return 1 + len(prompt)/4 }
 
-// estimate is the most that a request may use. So much must be left of both limits.
+// estimate is the most that a request may use. So much must be left of each limit on tokens.
 func estimate(c *gin.Context) int {
 	req := c.MustGet("request").(request)
 	return promptTokens(req.Prompt) + req.MaxTokens

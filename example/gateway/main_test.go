@@ -57,13 +57,14 @@ func TestGateway(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, denied.StatusCode)
 	require.Empty(t, denied.Header.Get("Retry-After"), "it is never allowed")
 	require.Contains(t, body, "retrying will not help")
+	require.Contains(t, denied.Header.Get("RateLimit"), `"api-key";r=60`, "it takes no request either")
 
 	for body, want := range map[string]int{`{}`: 400, `{"prompt":"x","max_tokens":-1}`: 400,
 		`{"prompt":"  ","max_tokens":1}`: 400, cheap: 200} {
 		response, _ := ask("alice", body)
 		require.Equal(t, want, response.StatusCode, body)
 	}
-	for _, item := range []string{`"api-key-c";q=2`, `"user-c";q=3`, `"account-c";q=4`, `"upstream";q=16000`} {
+	for _, item := range []string{`"api-key";q=60`, `"tokens-m";q=6000`, `"tokens-month";q=100000`, `"api-key-c";q=2`, `"user-c";q=3`, `"account-c";q=4`, `"upstream";q=16000`} {
 		require.Contains(t, first.Header.Get("RateLimit-Policy"), item)
 	}
 	var all sync.WaitGroup

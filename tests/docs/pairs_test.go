@@ -17,7 +17,7 @@ import (
 func TestEveryPairIsTested(t *testing.T) {
 	t.Parallel()
 	features := []string{
-		"shares", "identity", "settle", "refund", "reserve", "lease", "slots", "queue", "ban", "floor", "calendar", "plan",
+		"shares", "allof", "settle", "refund", "reserve", "lease", "slots", "queue", "ban", "floor", "calendar", "plan",
 		"dry run", "deny cache", "faillocal", "cluster",
 	}
 	tests := map[string]bool{}

@@ -295,8 +295,10 @@ func (r *lazyReader) Read(p []byte) (int, error) {
 
 func dryRunRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	router.Use(limiter.Handler("api", ginlimit.PerMinute(60), ginlimit.WithDryRun()), func(c *gin.Context) {
-		if r, ok := ginlimit.FromContext(c); ok && r.Name == "api" && !r.Allowed {
-			slog.Info("would be denied", "policy", r.Name, "path", c.FullPath(), "retry_after", r.RetryAfter)
+		for _, r := range ginlimit.Results(c) {
+			if r.Name == "api" && !r.Allowed {
+				slog.Info("would be denied", "policy", r.Name, "path", c.FullPath(), "retry_after", r.RetryAfter)
+			}
 		}
 	})
 }
