@@ -320,13 +320,20 @@ func (e *Engine) takeInTurn(ctx context.Context, asks []Ask, answers []Answer,
 	return nil
 }
 
-// lookAtAll fills in the answers of Asks that nobody looked at, as another one was denied, without taking
-// anything.
+// lookAtAll fills in the answers of Asks that nobody looked at, as another one was denied. It takes nothing, and a
+// denial bans as it would alone. In this process nothing can fail.
 func (e *Engine) lookAtAll(ctx context.Context, asks []Ask, answers []Answer) {
 	for i := range asks {
 		ask, answer := asks[i], &answers[i]
-		if ask.Bans = bucket.NoBans; answer.isCounted() && ask.N > 0 {
-			_ = e.take(ctx, ctx, bucket.Peek(ask.N), ask.N, &ask, answer) // of this process, it cannot fail
+		if !answer.isCounted() || ask.N == 0 {
+			continue
+		}
+		ask.Settles, ask.Leases = true, false
+		_ = e.take(ctx, ctx, bucket.Peek(ask.N), ask.N, &ask, answer)
+		if !answer.Allowed && ask.bans() && ask.Bans != bucket.NoBans {
+			answer.Statuses = answer.Statuses[:0]
+			_ = e.take(ctx, ctx, takeAll(&ask), ask.N, &ask, answer)
+			e.giveBackAll(ctx, asks[i:i+1], answers[i:i+1]) // what came back meanwhile
 		}
 	}
 }

@@ -113,9 +113,14 @@ func (s *slotSimulation) checkCalls() {
 		name, slots := strings.CutSuffix(c.result.Name, "-c")
 		level := slices.Index(levelNames[:len(c.n)], name)
 		switch {
-		case level < 0 || slots != (c.result.Cause == ginlimit.CauseInFlight):
+		case level < 0 || slots != (c.result.Cause == ginlimit.CauseInFlight) && c.result.Cause != ginlimit.CauseQueueFull:
 			s.violated("%s is denied by %q, %s", c, c.result.Name, c.result.Cause)
-		case s.waitsBehind(c, level):
+		case c.result.Cause == ginlimit.CauseQueueFull:
+			s.counts["denied by a full queue"]++
+			if wait := s.waitingBefore(c, level); s.plan.queue == 0 || wait < s.plan.queue {
+				s.violated("%s is denied by the full queue of %s, in which %d wait", c, c.result.Name, wait)
+			}
+		case s.plan.queue > 0 && s.waitingBefore(c, level) > 0:
 			s.counts["denied behind others that wait"]++
 		case slots:
 			s.checkDenial(c, level, ofKey[c.key(level)])
@@ -130,25 +135,17 @@ func (s *slotSimulation) isQuiet(c *slotCall) bool {
 	return s.first.IsZero() || c.end.Before(s.first) || c.start.After(s.quiet.Add(simSlotLife))
 }
 
-// waitsBehind reports whether others of the call's process waited when it was decided to deny it: of its client as many
-// as may wait, or somebody in the line of what it lacked.
-func (s *slotSimulation) waitsBehind(c *slotCall, level int) bool {
-	if s.plan.queue == 0 {
-		return false
-	}
-	ofClient, decided := 0, s.decidedAfter(c)
+// waitingBefore returns how many others of the call's process may have waited in the line of its key of a level when it
+// was decided to deny it.
+func (s *slotSimulation) waitingBefore(c *slotCall, level int) (n int) {
+	decided := s.decidedAfter(c)
 	for _, other := range s.calls {
-		if other == c || other.process != c.process || other.start.After(c.end) || other.end.Before(decided) {
-			continue
-		}
-		if level < len(other.n) && other.key(level) == c.key(level) {
-			return true
-		}
-		if other.key(0) == c.key(0) {
-			ofClient++
+		if other != c && other.process == c.process && !other.start.After(c.end) && !other.end.Before(decided) &&
+			level < len(other.n) && other.key(level) == c.key(level) {
+			n++
 		}
 	}
-	return ofClient >= s.plan.queue
+	return n
 }
 
 // checkDenial wants the slots of the level that denies to be held at one moment of the call; of a call that has waited
