@@ -203,9 +203,10 @@ func TestCalendarInTheFields(t *testing.T) {
 			`"plan-month-in-Europe/Berlin";r=1;t=2674800, "plan-s";r=4;t=1, "all";r=89;t=86400`, "")
 		fields(http.StatusOK, january,
 			`"plan-month-in-Europe/Berlin";r=0;t=2674800, "plan-s";r=3;t=1, "all";r=88;t=86400`, "")
-		fields(http.StatusTooManyRequests, january, `"plan-month-in-Europe/Berlin";r=0;t=2674800, "plan-s";r=3`, "2674800")
+		fields(http.StatusTooManyRequests, january,
+			`"plan-month-in-Europe/Berlin";r=0;t=2674800, "plan-s";r=3, "all";r=88`, "2674800")
 		time.Sleep(2674800*time.Second - 501*time.Millisecond)
-		fields(http.StatusTooManyRequests, january, `"plan-month-in-Europe/Berlin";r=0;t=1, "plan-s";r=5`, "1")
+		fields(http.StatusTooManyRequests, january, `"plan-month-in-Europe/Berlin";r=0;t=1, "plan-s";r=5, "all";r=90`, "1")
 		time.Sleep(time.Millisecond)
 		february := `"plan-month-in-Europe/Berlin";q=2;w=2505600, "plan-s";q=5;w=1, "all";q=90;w=86400`
 		fields(http.StatusOK, february,
