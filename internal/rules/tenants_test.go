@@ -69,7 +69,7 @@ func TestVerdictOnAShare(t *testing.T) {
 	require.Len(t, rows, 3, "the limits and the slots")
 	require.True(t, rows[0].Denies)
 	require.True(t, rows[0].Shared)
-	require.Equal(t, 70*time.Millisecond, rows[0].More)
+	require.Equal(t, 70*time.Millisecond, rows[0].Retry)
 	require.Zero(t, rows[0].Remaining)
 	require.False(t, rows[1].Denies)
 	require.EqualValues(t, 50, rows[1].Remaining, "half of the burst, alone")
