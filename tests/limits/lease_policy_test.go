@@ -192,15 +192,18 @@ func TestHeadersNameTheWholeBurst(t *testing.T) {
 // while they hold tokens, and then take all they can, never get more than the burst and what flows
 // back.
 func TestAnyLeaseAdmitsNoMore(t *testing.T) {
-	for _, lease := range []time.Duration{0, 1, time.Millisecond, 20 * time.Millisecond, 1100 * time.Millisecond,
+	for i, lease := range []time.Duration{0, 1, time.Millisecond, 20 * time.Millisecond, 1100 * time.Millisecond,
 		24 * time.Hour} {
-		for _, limit := range []ginlimit.Limit{
+		for j, limit := range []ginlimit.Limit{
 			ginlimit.PerSecond(1), ginlimit.PerSecond(100).WithBurst(1), ginlimit.PerSecond(1000).WithBurst(8),
 			ginlimit.PerSecond(2000).WithBurst(30), ginlimit.PerSecond(700), ginlimit.PerDay(1_000_000).WithBurst(40),
 			ginlimit.PerSecond(50_000).WithBurst(100), ginlimit.PerHour(1).WithBurst(50), ginlimit.Per(1, 24*time.Hour),
 			ginlimit.PerSecond(1_000_000_000), ginlimit.PerSecond(1).WithBurst(math.MaxInt32),
 			ginlimit.Per(37, 100*time.Millisecond).WithAlgorithm(ginlimit.FixedWindow),
 		} {
+			if (i+j)%2 != 0 && !testkit.Full() {
+				continue // each lease has half of the limits, and each limit half of the leases
+			}
 			t.Run(fmt.Sprint(lease, " ", limit), func(t *testing.T) {
 				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 					leases := ginlimit.WithLease(lease)

@@ -220,7 +220,11 @@ func TestRunsOfTenantsAreChargesOneAfterAnother(t *testing.T) {
 			}
 			merged.requireBounds(t)
 			alone.requireBounds(t)
-			require.InDeltaSlice(t, alone.holds(t, tenants), merged.holds(t, tenants), 0.1, "seed %d, step %d", seed, step)
+			some := tenants
+			if len(some) > 10 {
+				some = some[r.IntN(len(some)-9):][:10]
+			}
+			require.InDeltaSlice(t, alone.holds(t, some), merged.holds(t, some), 0.1, "seed %d, step %d", seed, step)
 		}
 	}
 	require.Greater(t, denied, 200)
@@ -241,9 +245,17 @@ func TestTenantsWhoseFinishHasPassedAreRemoved(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(seed), 4))
 			s := newSharedScript(t, source, limit)
 			require.Equal(t, []int64{1}, s.take(t, 20_000, heavy, []run{{0, 1}}))
-			for i := range 3 * count {
-				tenant := bucket.Tenant{Name: fmt.Sprint(":", i%count), Weight: 1 + r.Int64N(3)}
-				require.Equal(t, []int64{1}, s.take(t, 1+r.Int64N(20), []bucket.Tenant{tenant}, []run{{0, 1}}))
+			for range 3 {
+				for first := 0; first < count; {
+					var tenants []bucket.Tenant
+					var runs []run
+					for range min(1+r.IntN(50), count-first) {
+						tenants = append(tenants, bucket.Tenant{Name: fmt.Sprint(":", first), Weight: 1 + r.Int64N(3)})
+						runs = append(runs, run{len(runs), 1})
+						first++
+					}
+					require.NotContains(t, s.take(t, 1+r.Int64N(20), tenants, runs), int64(0))
+				}
 			}
 			removed := 0
 			for range 10 {

@@ -57,7 +57,7 @@ import (
 var (
 	simSeed  = flag.Uint64("seed", 0, "of TestSimulation: the first seed, or the only one, whose trace is printed")
 	simSeeds = flag.Uint64("seeds", 0,
-		"of TestSimulation: how many seeds; 0 is thirty, with the race detector ten, or the one")
+		"of TestSimulation: how many seeds; 0 is twenty, with the race detector ten, or the one")
 )
 
 // simulation is one run of a plan.
@@ -103,7 +103,7 @@ func TestSimulation(t *testing.T) {
 	case testkit.RaceDetector:
 		count = 10
 	default:
-		count = 30
+		count = 20
 	}
 	var (
 		mu       sync.Mutex // guards everything below

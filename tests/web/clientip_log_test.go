@@ -196,7 +196,7 @@ func TestSpoofableAddressesAreFoundAfterManyRequests(t *testing.T) {
 			r, log := spoofable(t, row.trusted, func(l *testkit.Limiter) []gin.HandlerFunc {
 				return []gin.HandlerFunc{l.Handler("test", append(row.options, ginlimit.PerMinute(10_000))...)}
 			})
-			for range 2_000 {
+			for range 200 {
 				testkit.Get(r, "/", testkit.With(row.first, "x"))
 			}
 			require.NotContains(t, log.String(), "spoof")

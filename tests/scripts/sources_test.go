@@ -1,4 +1,4 @@
-package testkit
+package scripts_test
 
 import (
 	"strings"
@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestScriptSources: each is another, and a script for a cluster's node says so in its first line.
 func TestScriptSources(t *testing.T) {
 	t.Parallel()
-	s := ScriptSources(t)
+	s := testkit.ScriptSources(t)
 	seen := map[string]bool{}
 	for i, source := range s.Server {
 		require.NotEmpty(t, source, i)
@@ -32,7 +33,7 @@ func TestScriptSources(t *testing.T) {
 func TestScriptOf(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := ScriptOf(ginlimit.TokenBucket, ginlimit.PerSecond(7))
+		s, err := testkit.ScriptOf(ginlimit.TokenBucket, ginlimit.PerSecond(7))
 		require.NoError(t, err)
 		require.Equal(t, []string{"ginlimit:{test|k}:s"}, s.Keys)
 		require.Equal(t, []any{"take", "1", "1"}, s.Args[:3])
