@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -35,19 +34,6 @@ func (c *requestContext) Value(key any) any {
 		return c.span
 	}
 	return c.Context.Value(key)
-}
-
-// valueFunc is a context whose values a function returns.
-type valueFunc struct {
-	context.Context
-	value func(key any) any
-}
-
-func (c valueFunc) Value(key any) any {
-	if key != (spanKey{}) {
-		return c.Context.Value(key)
-	}
-	return c.value(key)
 }
 
 // forBoth runs a test where the caller sends its call itself, and where a goroutine does.
@@ -177,117 +163,6 @@ func TestNoValueIsReadOnceItsCallerHasLeft(t *testing.T) {
 		close(stop)
 		hooks.Wait()
 		require.Len(t, kept, 40)
-	})
-}
-
-// TestCallerThatLeavesWaitsForAReading of its context's values, as it may use the context for
-// something else, but not forever.
-func TestCallerThatLeavesWaitsForAReading(t *testing.T) {
-	const never = time.Hour
-	for name, row := range map[string]struct{ takes, waits time.Duration }{
-		"one that ends before":      {3 * time.Millisecond, 8 * time.Millisecond}, // the other one does then
-		"one that ends soon":        {9 * time.Millisecond, 9 * time.Millisecond},
-		"one that takes very long":  {never, 7*time.Millisecond + EndGrace},
-		"one that takes the grace":  {7*time.Millisecond + EndGrace - 1, 7*time.Millisecond + EndGrace - 1},
-		"one that takes a bit more": {7*time.Millisecond + EndGrace + 1, 7*time.Millisecond + EndGrace},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t)
-				one := newBuckets(t, bucket.Token, 10)
-				s.does(func(sent context.Context, _ *Batch) error {
-					go spanOf(sent)
-					spanOf(sent)
-					<-sent.Done()
-					return nil
-				}, nil)
-				ctx, cancel := context.WithTimeout(t.Context(), 7*time.Millisecond)
-				defer cancel()
-				start, takes := time.Now(), make(chan time.Duration, 2)
-				takes <- 8 * time.Millisecond
-				takes <- row.takes
-				slow := valueFunc{ctx, func(any) any { time.Sleep(<-takes); return nil }}
-				require.Equal(t, context.DeadlineExceeded, d.Do(slow, newCall("k", take(1, 1), one)))
-				require.Equal(t, row.waits, time.Since(start))
-				time.Sleep(never)
-			})
-		})
-	}
-}
-
-// TestAValueThatDoesNotReturn holds up its own caller only, and for no longer than the grace.
-func TestAValueThatDoesNotReturn(t *testing.T) {
-	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
-		s.does(func(sent context.Context, _ *Batch) error {
-			spanOf(sent)
-			return nil
-		}, nil)
-		locked := make(chan struct{}) // by the caller, until it returns
-		start := time.Now()
-		_ = d.Do(valueFunc{t.Context(), func(any) any { <-locked; return "span" }}, newCall("k", take(1, 1), one))
-		require.LessOrEqual(t, time.Since(start), testTimeout+testTimeout/10+EndGrace)
-		close(locked)
-		time.Sleep(2 * time.Second)
-		require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-	})
-}
-
-// TestAReadingIsWaitedForOnce, and not again by the next caller that has the same call.
-func TestAReadingIsWaitedForOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		c := NewCall()
-		c.caller.borrowed = &Borrowed{caller: t.Context(), reads: 1}
-		for _, want := range []time.Duration{EndGrace, 0} {
-			start := time.Now()
-			c.caller.endBorrowed()
-			require.Equal(t, want, time.Since(start))
-		}
-	})
-}
-
-// TestAValueThatDoesNotReturnHoldsUpNoOtherCaller of its batch for longer than one read may take,
-// however many a hook reads.
-func TestAValueThatDoesNotReturnHoldsUpNoOtherCaller(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		d, s := newServer(t)
-		one := newBuckets(t, bucket.Token, 100)
-		release := occupy(t, d, s, func(sent context.Context, _ *Batch) error {
-			for range 5 {
-				assert.Nil(t, spanOf(sent))
-			}
-			return nil
-		})
-		var all sync.WaitGroup
-		locked, start := make(chan struct{}), time.Now()
-		ask := func(ctx context.Context, client string, limit time.Duration) {
-			all.Go(func() {
-				assert.NoError(t, d.Do(ctx, newCall(client, take(1, 1), one)))
-				assert.LessOrEqual(t, time.Since(start), limit)
-			})
-			synctest.Wait()
-		}
-		ask(valueFunc{t.Context(), func(any) any { <-locked; return "span" }}, "first", readGrace+EndGrace)
-		for i := range 5 {
-			ask(t.Context(), fmt.Sprint("other ", i), readGrace)
-		}
-		release()
-		all.Wait()
-		close(locked)
-	})
-}
-
-// TestAValueThatFails is none.
-func TestAValueThatFails(t *testing.T) {
-	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
-		s.does(func(sent context.Context, _ *Batch) error {
-			assert.Nil(t, spanOf(sent))
-			derived := make(chan any, 1)
-			go func() { derived <- spanOf(sent) }() // as go-redis has hooks run on a cluster
-			assert.Nil(t, <-derived)
-			return nil
-		}, nil)
-		panics := valueFunc{t.Context(), func(any) any { panic("fault") }}
-		require.NoError(t, d.Do(panics, newCall("k", take(1, 1), one)))
 	})
 }
 

@@ -125,22 +125,3 @@ func TestDerivedContextsEndWithADeadline(t *testing.T) {
 		require.False(t, one.AfterFunc(func() {})())
 	})
 }
-
-// TestDerivingReadsNoValueOfTheCaller: its Value is the application's code, and may wait for ever.
-func TestDerivingReadsNoValueOfTheCaller(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		d := sharedDeadline{span: 50 * time.Millisecond}
-		one := d.use()
-		defer one.release()
-		caller := &keyCatcher{Context: t.Context()}
-		derived, cancel := context.WithTimeout(Borrow(one, caller), time.Hour)
-		defer cancel()
-		require.Nil(t, caller.key)
-		<-derived.Done()
-		require.Equal(t, context.DeadlineExceeded, context.Cause(derived))
-		require.Nil(t, caller.key)
-		require.Nil(t, derived.Value("span"))
-		synctest.Wait()
-		require.Equal(t, "span", caller.key, "any other value is the caller's")
-	})
-}

@@ -266,7 +266,6 @@ func TestNumbersAreAsDocumented(t *testing.T) {
 		"| 16,384 decisions wait for this server |":                     "operations.md",
 		"Above 100 ms a request is no longer sent by its own goroutine": "operations.md",
 		"and up to four\n  probes":                                      "operations.md",
-		"waits for a read in progress, for 50 ms at most":               "architecture.md",
 	} {
 		all, err := os.ReadFile("../../docs/" + document)
 		require.NoError(t, err)
@@ -275,5 +274,4 @@ func TestNumbersAreAsDocumented(t *testing.T) {
 	require.Equal(t, 16_384, MaxQueue)
 	require.Equal(t, 100*time.Millisecond, maxInline)
 	require.Equal(t, 4, maxProbes)
-	require.Equal(t, 50*time.Millisecond, EndGrace)
 }

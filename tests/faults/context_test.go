@@ -4,8 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,6 +99,63 @@ func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 		require.GreaterOrEqual(t, len(noted), 3, "what the first policy was charged is given back")
 		require.Equal(t, []any{"second"}, slices.Compact(noted))
 	})
+}
+
+// lateHook is a hook that reads a value of each command's context, and again and again when the command is done.
+type lateHook struct {
+	first []any
+	late  sync.WaitGroup
+	over  atomic.Bool
+}
+
+func (*lateHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *lateHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" {
+			h.first = append(h.first, ctx.Value("span"))
+			h.late.Go(func() {
+				for !h.over.Load() {
+					ctx.Value("span")
+					runtime.Gosched()
+				}
+			})
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (*lateHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TestAContextOfGinIsNotReadAfterItsRequest, as Gin uses it for another one. The race detector looks.
+func TestAContextOfGinIsNotReadAfterItsRequest(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []time.Duration{ginlimit.DefaultTimeout, time.Minute} { // the second has goroutines send
+		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+			hook := &lateHook{}
+			b.Redis.AddHook(hook)
+			p, err := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(timeout)).Policy("api", ginlimit.PerHour(100))
+			require.NoError(t, err)
+			r := gin.New()
+			var want []any
+			r.GET("/", func(c *gin.Context) {
+				c.Set("span", len(want))
+				want = append(want, len(want))
+				ctx, cancel := context.WithCancel(c)
+				defer cancel()
+				_, err := p.Allow(ctx, "alice")
+				assert.NoError(t, err)
+			})
+			for range 20 {
+				r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+			}
+			hook.over.Store(true)
+			hook.late.Wait()
+			require.Equal(t, want, hook.first)
+		})
+	}
 }
 
 // TestPlansAreReadWithTheValuesOfTheRequest that is the first to need them. The source answers for all, and gets none.
