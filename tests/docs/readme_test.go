@@ -47,8 +47,8 @@ func goFile(name, body string) string {
 
 // TestBlocksOfDocumentsBuild pastes each Go block of the README into the main of the quickstart,
 // after "router :=" and the block that makes limiter and ctx, and builds the result. Blocks of docs
-// are pasted in braces, as they may replace what there is, and functions beside main. Blocks that are whole files are built
-// with the quickstart, as they are.
+// are pasted in braces, as they may replace what there is, and functions beside main. Blocks that are
+// whole files are built with the quickstart, as they are.
 func TestBlocksOfDocumentsBuild(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("go"); err != nil {

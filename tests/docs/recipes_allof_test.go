@@ -52,7 +52,8 @@ func remaining(t *testing.T, p *ginlimit.Policy, client string, want int) {
 }
 
 func stackedRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	address, logins := must(limiter.Policy("address", ginlimit.PerMinute(10))), must(limiter.Policy("login", ginlimit.PerMinute(1)))
+	address := must(limiter.Policy("address", ginlimit.PerMinute(10)))
+	logins := must(limiter.Policy("login", ginlimit.PerMinute(1)))
 	router.POST("/stacked", address.Handler(), logins.Handler())
 	router.POST("/together", ginlimit.AllOf(address, logins))
 }
@@ -190,7 +191,7 @@ func levelsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	router.POST("/complete", ginlimit.AllOf(
 		must(limiter.Policy("api key", ginlimit.WithLimitFunc(plan), wait, ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))),
 		must(limiter.Policy("user", ginlimit.InFlight(10), wait, ginlimit.WithKey(ginlimit.ByValue("user")))),
-		must(limiter.Policy("upstream account", ginlimit.InFlight(100), wait, ginlimit.WithKey(ginlimit.ByValue("account"))))),
+		must(limiter.Policy("account", ginlimit.InFlight(100), wait, ginlimit.WithKey(ginlimit.ByValue("account"))))),
 		func(c *gin.Context) { c.String(http.StatusOK, "done") })
 }
 

@@ -46,13 +46,15 @@ func TestResultIsNamed(t *testing.T) {
 			ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))}, nil, []string{"listed"}},
 		"dry run": {"dry", options{ginlimit.PerDay(1), ginlimit.WithDryRun()}, nil,
 			[]string{"dry", "dry"}},
-		"another policy that is closer": {"own", options{ginlimit.PerDay(3)}, options{ginlimit.PerDay(2)}, []string{"all", "all", "all"}},
-		"another policy that is not":    {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(3)}, []string{"own", "own", "own"}},
-		"another policy that prohibits": {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(0)}, []string{"all"}},
-		"the second limit of another policy": {"own", options{ginlimit.PerDay(5)}, options{ginlimit.PerDay(9), ginlimit.PerHour(2)},
+		"another policy that is closer": {"own", options{ginlimit.PerDay(3)}, options{ginlimit.PerDay(2)},
 			[]string{"all", "all", "all"}},
-		"another policy, in a dry run": {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(1), ginlimit.WithDryRun()},
-			[]string{"all", "all", "own"}},
+		"another policy that is not": {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(3)},
+			[]string{"own", "own", "own"}},
+		"another policy that prohibits": {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(0)}, []string{"all"}},
+		"the second limit of another policy": {"own", options{ginlimit.PerDay(5)},
+			options{ginlimit.PerDay(9), ginlimit.PerHour(2)}, []string{"all", "all", "all"}},
+		"another policy, in a dry run": {"own", options{ginlimit.PerDay(2)},
+			options{ginlimit.PerDay(1), ginlimit.WithDryRun()}, []string{"all", "all", "own"}},
 	} {
 		for engine, make := range map[string]func(*testing.T) *testkit.Limiter{
 			"miniredis": func(t *testing.T) *testkit.Limiter {
@@ -80,7 +82,8 @@ func TestResultIsNamed(t *testing.T) {
 				if row.all != nil {
 					policies = append(policies, l.Must("all", append(options{testkit.All(), look}, row.all...)...))
 				}
-				r := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, ginlimit.AllOf(policies...))
+				find := func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }
+				r := testkit.Serve(find, ginlimit.AllOf(policies...))
 				for i, want := range row.want {
 					rec := testkit.Get(r, "/", testkit.User("u"))
 					require.Equal(t, want, found.Name, "request %d", i)

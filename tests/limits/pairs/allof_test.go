@@ -121,7 +121,8 @@ func TestPoliciesSettleAndRefundTheirOwnCharge(t *testing.T) {
 		settles := b.Limiter.Must("settles", testkit.All(), limit,
 			ginlimit.WithCost(func(*gin.Context) int { return 30 }), ginlimit.WithSettle(func(*gin.Context) int { return 12 }))
 		given := b.Limiter.Must("given back", testkit.All(), limit,
-			ginlimit.WithCost(func(*gin.Context) int { return 5 }), ginlimit.WithRefund(func(*gin.Context) bool { return refunds }))
+			ginlimit.WithCost(func(*gin.Context) int { return 5 }),
+			ginlimit.WithRefund(func(*gin.Context) bool { return refunds }))
 		router := testkit.Serve(ginlimit.AllOf(settles, b.Limiter.Must("requests", testkit.All(), limit), given))
 		left := func(want ...int) {
 			t.Helper()
