@@ -147,15 +147,14 @@ func (s *requestState) arrange() {
 			s.live = len(order)
 		}
 	}
+	s.asked = time.Now()
 	s.asks, s.answers = make([]engine.Ask, len(order)), make([]engine.Answer, len(order))
 	for i, t := range order {
 		s.asks[i] = *t.ask
 		t.ask, t.answer = &s.asks[i], &s.answers[i]
-		if i < s.live && s.live > 1 {
-			t.ask.Leases = false
-			if t.n == 0 && t.ask.Failure == engine.FailClosed { // it passes, and has no say in whether others do
-				t.ask.Failure = engine.FailOpen
-			}
+		t.ask.Leases = false // also if the others are skipped: those that are not would miss what it holds
+		if i < s.live && s.live > 1 && t.n == 0 && t.ask.Failure == engine.FailClosed {
+			t.ask.Failure = engine.FailOpen // it passes, and has no say in whether others do
 		}
 	}
 }
@@ -207,7 +206,7 @@ func (s *requestState) tryDryRuns(c *gin.Context) {
 		t := s.partOf(i)
 		r := engine.Request{Asks: s.asks[i : i+1], Answers: s.answers[i : i+1]}
 		if len(s.asks) > 1 {
-			r.Began = s.began.Add(s.waited())
+			r.Began = s.asked.Add(s.waited())
 		}
 		if err := s.engine().Take(ctx, &r); err != nil {
 			t.phase = absent

@@ -140,7 +140,8 @@ func (p *Policy) counts() bool {
 }
 
 // publish lets later policies be compared with this one. It warns if an earlier policy of the name counts
-// by another algorithm: they share no bucket. The error is that another policy came first meanwhile, or keeps other room for leases.
+// by another algorithm: they share no bucket. The error is that another policy came first meanwhile, or
+// keeps other room for leases.
 func (p *Policy) publish() error {
 	if err := p.limiter.names.keepRooms(p.rooms()); err != nil {
 		return err

@@ -25,7 +25,8 @@ type requestState struct {
 	answers []engine.Answer // to the asks
 	pending []engine.Ask    // of several policies, before they are in order
 	request engine.Request
-	began   time.Time // of several policies, and if there are observers
+	began   time.Time // if there are observers
+	asked   time.Time // when the keys and limits of several policies were known
 
 	asking  *Policy                      // whose key function runs
 	decided atomic.Bool                  // results do not change any more
@@ -50,7 +51,7 @@ func newState(c *gin.Context, policies []*Policy) *requestState {
 	for i, p := range policies {
 		s.parts[i].policy = p
 	}
-	if len(policies) > 1 || policies[0].observers != nil {
+	if policies[0].observers != nil {
 		s.began = time.Now()
 	}
 	if newest := newestState(c); newest != nil {

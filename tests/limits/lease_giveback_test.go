@@ -2,6 +2,7 @@ package limits_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -192,8 +193,8 @@ func TestWhoHasNoLease(t *testing.T) {
 	for name, option := range map[string]ginlimit.PolicyOption{
 		"slots":          ginlimit.InFlight(500),
 		"a ban":          ginlimit.WithBan(time.Minute, time.Hour),
-		"another policy": ginlimit.WithFloor(0),
-		"refunds":        ginlimit.WithRefund(func(*gin.Context) bool { return false }),
+		"another policy": ginlimit.WithFloor(0), "another policy, which skips": ginlimit.WithFloor(0),
+		"refunds": ginlimit.WithRefund(func(*gin.Context) bool { return false }),
 	} {
 		for _, inTurn := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -210,8 +211,10 @@ func TestWhoHasNoLease(t *testing.T) {
 					p, err := l.Policy("x", limit, option)
 					require.NoError(t, err)
 					handler := p.Handler()
-					if name == "another policy" {
-						all, err := l.Policy("all", testkit.All(), ginlimit.PerSecond(2000))
+					skips := name == "another policy, which skips"
+					if skips || name == "another policy" {
+						all, err := l.Policy("all", testkit.All(), ginlimit.PerSecond(2000),
+							ginlimit.WithSkip(func(*gin.Context) bool { return skips }))
 						require.NoError(t, err)
 						handler = ginlimit.AllOf(p, all)
 					}
@@ -223,7 +226,7 @@ func TestWhoHasNoLease(t *testing.T) {
 						b.Advance(time.Millisecond)
 						require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
 						require.Equal(t, ginlimit.FromRedis, result.Source)
-						if name != "another policy" && name != "refunds" { // which are for requests
+						if !strings.HasPrefix(name, "another policy") && name != "refunds" { // which are for requests
 							mine, err := p.Allow(t.Context(), "k")
 							require.NoError(t, err)
 							require.Equal(t, ginlimit.FromRedis, mine.Source)

@@ -350,3 +350,20 @@ func TestADenialInAllOfIsRemembered(t *testing.T) {
 		})
 	}
 }
+
+// TestADryRunHasItsTime beside a policy whose limits are slow to be had: longer than a decision may take.
+func TestADryRunHasItsTime(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond))
+		slow := ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+			time.Sleep(60 * time.Millisecond)
+			return []ginlimit.Limit{ginlimit.PerHour(9)}, nil
+		})
+		p := beside(t, testkit.Backend{Limiter: l}, l.Must("all", testkit.All(), slow), ginlimit.PerHour(1), ginlimit.WithDryRun())
+		p.wants(t, "alice", 200, 200)
+		require.Empty(t, p.errs)
+		require.Equal(t, "p", p.found.Name)
+		require.False(t, p.found.Allowed)
+	})
+}
