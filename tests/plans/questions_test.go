@@ -85,7 +85,7 @@ func TestClientsOfRedisNeedNoPlaceOfTheSource(t *testing.T) {
 // TestInventedClientsStarveNobody in a bubble, where a trip to Redis takes 1 ms and the source 20 ms.
 func TestInventedClientsStarveNobody(t *testing.T) {
 	t.Parallel()
-	for invented, rounds := range map[int]int{300: 2, 1000: 1} {
+	for invented, rounds := range map[int]int{300: 2, 3000: 1} {
 		t.Run(fmt.Sprint(invented), func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {

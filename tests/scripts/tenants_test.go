@@ -240,7 +240,7 @@ func TestTenantsWhoseFinishHasPassedAreRemoved(t *testing.T) {
 	limit, ok := bucket.New(bucket.Token, "b", 1000, 100_000, 60_000)
 	require.True(t, ok)
 	heavy := []bucket.Tenant{{Name: ":heavy", Weight: 1}}
-	for seed, count := range []int{5, 20, 40, 100, 700} {
+	for seed, count := range []int{5, 10, 20, 30, 40, 70, 100, 700} {
 		for _, source := range []string{script.Source, generalPath(t, script.Source)} {
 			r := rand.New(rand.NewPCG(uint64(seed), 4))
 			s := newSharedScript(t, source, limit)
@@ -249,12 +249,14 @@ func TestTenantsWhoseFinishHasPassedAreRemoved(t *testing.T) {
 				for first := 0; first < count; {
 					var tenants []bucket.Tenant
 					var runs []run
-					for range min(1+r.IntN(50), count-first) {
+					var all []int64
+					for range min(1+r.IntN(max(1, count/14)), count-first) {
 						tenants = append(tenants, bucket.Tenant{Name: fmt.Sprint(":", first), Weight: 1 + r.Int64N(3)})
-						runs = append(runs, run{len(runs), 1})
+						charges := 1 + r.Int64N(20)
+						runs, all = append(runs, run{len(runs), charges}), append(all, charges)
 						first++
 					}
-					require.NotContains(t, s.take(t, 1+r.Int64N(20), tenants, runs), int64(0))
+					require.Equal(t, all, s.take(t, 1, tenants, runs))
 				}
 			}
 			removed := 0
