@@ -15,19 +15,15 @@ import (
 	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
-// KeyFunc returns the key that a request is counted under. A nil KeyFunc is an error.
-//
-// An empty key and an error go to the error handler, and the request is not counted. The default
-// handler answers 500, 400 if the error wraps [ErrBadRequest], and 403 if it wraps
-// [ErrUnknownClient].
+// KeyFunc returns the key that a request is counted under. An empty key and an error go to the error handler,
+// which by default answers with the status of [ErrorStatus]; the request is not counted.
 type KeyFunc func(*gin.Context) (string, error)
 
-// ByHeader returns the value of a header, or [Key] of the values of several.
+// ByHeader returns the value of a header, or [Key] of the values of several. Of a repeated header it takes
+// the first value. Clients can send any header: use one that is checked in front of the application.
 //
-// If a header is missing, the error wraps [ErrNoKey] and [ErrBadRequest], and the response is 400
-// and names the header. If a header comes several times, the first value counts. Clients can send
-// any header: use one that is checked in front of the application. It panics without names and on
-// an invalid one.
+// If a header is missing, the error wraps [ErrNoKey] and [ErrBadRequest], and the response is 400 and names
+// the header. It panics without names and on an invalid one.
 func ByHeader(names ...string) KeyFunc {
 	if len(names) == 0 {
 		panic(invalid("ByHeader without a header"))
@@ -66,9 +62,8 @@ func (e *missingHeader) Error() string {
 
 func (e *missingHeader) Unwrap() []error { return []error{ErrNoKey, ErrBadRequest} }
 
-// ByParam returns a parameter of the route, such as id in /users/:id.
-//
-// If the route has no such parameter, the error wraps [ErrNoKey]. It panics without a name.
+// ByParam returns a parameter of the route, such as id in /users/:id. If the route has no such parameter, the
+// error wraps [ErrNoKey]. It panics without a name.
 func ByParam(name string) KeyFunc {
 	if name == "" {
 		panic(invalid("ByParam without a name"))
@@ -82,13 +77,12 @@ func ByParam(name string) KeyFunc {
 	}
 }
 
-// ByAny returns the first key found: an API key, say, or else the address. For other limits with
-// each, use [FirstOf].
+// ByAny returns the first key found: an API key, say, or else the address. To limit each differently, use
+// [FirstOf].
 //
-// A function finds none if it returns an empty key or an error that wraps [ErrNoKey]; another error
-// ends the search, as [ErrBadRequest] of a malformed key does. The result is [Key] of the
-// function's index, from 0, and its key, so that no client reaches an address' bucket with an API
-// key that looks like the address. It panics without functions and on a nil one.
+// A function finds none if its key is empty or its error wraps [ErrNoKey]; another error ends the search. The
+// result is [Key] of the function's index, from 0, and its key, so an API key that looks like an address
+// never shares its bucket. It panics without functions and on a nil one.
 func ByAny(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAny", funcs)
 	return func(c *gin.Context) (string, error) {
@@ -107,10 +101,8 @@ func ByAny(funcs ...KeyFunc) KeyFunc {
 	}
 }
 
-// ByAll combines all keys into one: each user of each tenant, say.
-//
-// The result is [Key] of what the functions returned. If one returns an error or an empty key, so
-// does ByAll. It panics without functions and on a nil one.
+// ByAll combines all keys into one by [Key]: each user of each tenant, say. If one function returns an error
+// or an empty key, so does ByAll. It panics without functions and on a nil one.
 func ByAll(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAll", funcs)
 	return func(c *gin.Context) (string, error) {
@@ -137,13 +129,12 @@ func checkKeyFuncs(name string, funcs []KeyFunc) {
 	}
 }
 
-// ByValue returns what the application has set in the [gin.Context] under a name, such as the user
-// that another middleware has found.
+// ByValue returns the value that the application has set in the [gin.Context] under a name, such as the user
+// found by authentication.
 //
-// The value is a string that is not empty, an integer, or a struct or array with a String method,
-// such as a UUID; or a pointer to one of these. A String method of a string or an integer is not
-// called: it might hide the value. If the value is missing, empty or a nil pointer, the error wraps
-// [ErrNoKey]; another type is an error. It panics without a name.
+// The value is a string, an integer, a struct or array with a String method, such as a UUID, or a pointer to
+// one of these; another type is an error. If it is missing, empty or nil, the error wraps [ErrNoKey]. It
+// panics without a name.
 func ByValue(name string) KeyFunc {
 	if name == "" {
 		panic(invalid("ByValue without a name"))
@@ -183,10 +174,8 @@ func textOf(value any) (text string, ok bool) {
 	return "", false
 }
 
-// ByRoute returns the request's route: its method and path as the router has them, such as GET and
-// /users/:id.
-//
-// All requests without a route count as one. Combine it with another key by [ByAll].
+// ByRoute returns the method and the route's path, such as GET and /users/:id. All requests without a route
+// count as one. Combine it with another key by [ByAll].
 func ByRoute(c *gin.Context) (string, error) {
 	if c.FullPath() == "" { // a client could invent methods
 		return Key("", ""), nil
@@ -194,9 +183,8 @@ func ByRoute(c *gin.Context) (string, error) {
 	return Key(c.Request.Method, c.FullPath()), nil
 }
 
-// Key returns one key of at least one part. Different lists of parts have different keys.
-//
-// The client with key k of the policy named n has the key Key(n, k) in Redis.
+// Key joins one or more parts into one key. Different lists of parts have different keys. In Redis, client k
+// of policy n has the key Key(n, k).
 func Key(parts ...string) string {
 	if len(parts) == 0 {
 		return ""
@@ -204,9 +192,8 @@ func Key(parts ...string) string {
 	return clientkey.Join(parts[0], parts[1:]...)
 }
 
-// AddrKey returns the key of a client with an address, as [ByClientIP] returns it.
-//
-// The zero Addr has the key "", which no method takes.
+// AddrKey returns the key of an address as [ByClientIP] returns it. The zero Addr has the key "", which no
+// method takes.
 func AddrKey(addr netip.Addr) string {
 	if !addr.IsValid() {
 		return ""
@@ -214,22 +201,19 @@ func AddrKey(addr netip.Addr) string {
 	return clientkey.Address(clientkey.Canonical(addr), clientkey.BitsV4, clientkey.BitsV6)
 }
 
-// ByClientIP returns the client's address; an IPv6 client is its /64.
+// ByClientIP returns the client's address as [gin.Context.ClientIP] finds it; an IPv6 client is its /64.
 //
-// The address is what [gin.Context.ClientIP] returns. The engine's SetTrustedProxies and
-// TrustedPlatform decide how far it can be trusted. By default Gin trusts X-Forwarded-For from any
-// client, so clients can spoof their IP; the limiter then logs one warning. With TrustedPlatform,
-// call SetTrustedProxies(nil) as well: for a request without the platform's header Gin uses
-// X-Forwarded-For. An IPv4-mapped IPv6 address and a NAT64 address (64:ff9b::/96) count as their
-// IPv4 address. An address that cannot be read, such as a unix socket's, is an error that wraps
+// By default Gin trusts X-Forwarded-For from any client, so clients can spoof their IP; the limiter then logs
+// one warning. Call SetTrustedProxies with your proxies, or with nil if there are none or Gin has a
+// TrustedPlatform. An IPv4-mapped address (RFC 4291, section 2.5.5.2) and 64:ff9b::/96 (NAT64, RFC 6052)
+// count as their IPv4 address. If the address cannot be read, such as a unix socket's, the error wraps
 // [ErrNoKey].
 func ByClientIP(c *gin.Context) (string, error) {
 	return byAddress(c, clientkey.BitsV4, clientkey.BitsV6)
 }
 
-// ByClientIPPrefix is [ByClientIP] for networks of v4 bits in IPv4 and v6 bits in IPv6.
-//
-// ByClientIPPrefix(32, 64) is ByClientIP. It panics unless 1 ≤ v4 ≤ 32 and 1 ≤ v6 ≤ 128.
+// ByClientIPPrefix is [ByClientIP] for networks of v4 bits in IPv4, 1 to 32, and v6 bits in IPv6, 1 to 128;
+// it panics on others. ByClientIP itself is (32, 64).
 func ByClientIPPrefix(v4, v6 int) KeyFunc {
 	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
 		panic(invalid("ByClientIPPrefix(%d, %d): want 1 to 32 and 1 to 128 bits", v4, v6))
