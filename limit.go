@@ -10,15 +10,14 @@ import (
 	"github.com/ginlimit/ginlimit/internal/calendar"
 )
 
-// Limit allows Rate requests per Period, at most Burst at once, or InFlight requests at a time.
+// Limit allows Rate requests per Period, at most Burst at once, or InFlight requests at a time. It is a
+// [PolicyOption].
 //
-// By default it is a token bucket, which holds Burst tokens, starts full, and regains Rate tokens
-// per Period, evenly spread. [Limit.WithAlgorithm] chooses a window, which has no Burst of its own.
-// With a Calendar it is a quota of Rate for each of its periods. A Rate of -1 is unlimited and never
-// counted, and one below is an error. A Rate of zero, with a Period or a Calendar, prohibits: every request is denied.
-// The zero Limit is an error; a [Result] of a request for which no limit was checked has it.
-//
-// A Limit is a [PolicyOption]: it adds a limit to a policy.
+// By default it is a token bucket: it holds Burst tokens, starts full, and regains Rate tokens per Period,
+// evenly. [Limit.WithAlgorithm] chooses a window instead. With a Calendar it is a quota of Rate for each
+// calendar period. A Rate of -1 is unlimited and not counted; below that is an error. A Rate of 0 with a
+// Period or Calendar prohibits: every request is denied. The zero Limit is an error; in a [Result] it means
+// that no limit was checked.
 type Limit struct {
 	Rate      int           // tokens regained per Period
 	Period    time.Duration // whole milliseconds, at least one; 0 with a Calendar or InFlight
@@ -56,23 +55,18 @@ func Unlimited() Limit { return Limit{Rate: unlimitedRate} }
 // Prohibited returns a limit that denies everything: zero per second.
 func Prohibited() Limit { return PerSecond(0) }
 
-// InFlight returns a limit of n requests of one client in flight at once, in all processes.
+// InFlight returns a limit of n requests of one client in flight at once, in all processes; n is 1 to
+// 1,048,576.
 //
-// A request holds one of n slots until its handler returns, also if that panics, or streams. A slot
-// and the tokens of the policy's other limits are taken in one call, all or none. Without a slot
-// Retry-After is a second, as nobody knows when another request ends. Result.Name is the policy's
-// with "-c", as in the header fields. [Policy.Acquire] takes a slot outside HTTP; the other methods
-// leave slots alone. A cost of 0 takes none.
+// A request holds one of n slots until its handler returns or panics. Its slot and its tokens are taken in
+// one call, all or none; at a cost of 0 it takes neither. Without a free slot Retry-After is one second,
+// because nobody knows when another request ends. [Policy.Acquire] takes a slot outside HTTP. A policy, and
+// the limits of a client from [WithLimitFunc], each have at most one such limit. Policies of one name share
+// slots, each up to its own n.
 //
-// Each process reports its slots to Redis every second, and Redis counts them until 10 s after the
-// last report. So the slots of a process that dies are free within 10 s, and a process that is
-// frozen, or cannot reach Redis, for up to 7 s loses none. After a longer time more than n may be in
-// flight until some end. If Redis loses its memory, its count is complete again after 2 s. Without
-// Redis, each process has its share of n, at least 1 (see [WithReplicas]).
-//
-// A policy and a client's own limits (see [WithLimitFunc]) each have
-// at most one such limit, of 1 to 1,048,576. Policies of one name share slots, each up to its own n:
-// one with 80 leaves 20 of another's 100 to that one. Dry runs share others.
+// A process that dies frees its slots within 10 s. One that is frozen, or cannot reach Redis, keeps its slots
+// for 7 s; after that more than n may be in flight until some end. Without Redis, each process has its share
+// of n, at least 1 (see [WithReplicas]).
 func InFlight(n int) Limit { return Limit{InFlight: n} }
 
 // WithBurst returns the limit with a bucket of n tokens. Zero means its Rate.
@@ -81,9 +75,8 @@ func (l Limit) WithBurst(n int) Limit {
 	return l
 }
 
-// WithAlgorithm returns the limit counted by an algorithm.
-//
-// Each algorithm has its own buckets and does not see what another has counted.
+// WithAlgorithm returns the limit counted by an algorithm, in buckets that limits of other algorithms do not
+// see.
 func (l Limit) WithAlgorithm(a Algorithm) Limit {
 	l.Algorithm = a
 	return l
@@ -203,15 +196,14 @@ func (l Limit) bucket() (b bucket.Bucket, err error) {
 type Algorithm uint8
 
 const (
-	// TokenBucket regains Rate tokens per Period, evenly spread, up to Burst. It takes the same
-	// memory in Redis whatever the limit is, and over any time t admits at most Burst + Rate × t.
+	// TokenBucket regains Rate tokens per Period, evenly, up to Burst. In any time t it admits at most
+	// Burst + Rate × t.
 	TokenBucket Algorithm = iota
-	// FixedWindow allows Rate requests in a window, which begins with a client's first request and
-	// ends a Period later. Around that end twice the Rate may pass at once.
+	// FixedWindow allows Rate requests in a window, which begins with a client's first request and ends a
+	// Period later. Around that end twice the Rate may pass at once.
 	FixedWindow
-	// SlidingWindow allows Rate requests in any Period, exactly. It keeps a log of them, in Redis 6
-	// to 16 bytes for each entry, of at most Rate entries and at most one for each millisecond of
-	// the Period.
+	// SlidingWindow allows Rate requests in any Period, exactly. It keeps a log of them, with at most one
+	// entry for each millisecond.
 	SlidingWindow
 )
 
@@ -228,24 +220,24 @@ func (a Algorithm) String() string {
 	return "unknown"
 }
 
-// Calendar is the days, weeks or months of a time zone, each of which has a quota of its own.
+// Calendar is the days, weeks or months of a time zone, each with a quota of its own. The zero Calendar has
+// none.
 //
-// A period begins at midnight, by the application host's clock. If that clock is off by seconds, so
-// is the boundary, and no quota is passed. Usage is known for an hour after the end of a period, so
-// a clock may be set back by an hour. The zero Calendar has no periods. Calendars of the same text
-// are equal. Zones by name need the time zone database: import _ "time/tzdata" embeds it.
+// Periods begin at midnight by the application host's clock, which may be set back by an hour: usage is kept
+// for an hour after a period ends. Calendars of the same text are equal. A zone by name needs the time zone
+// database, which import _ "time/tzdata" embeds.
 type Calendar struct{ rule calendar.Rule }
 
 // CalendarDay returns the days of a zone; nil is UTC.
 func CalendarDay(loc *time.Location) Calendar { return newCalendar(calendar.Day, 0, loc) }
 
-// CalendarWeek returns the weeks of a zone that begin with a weekday; nil is UTC.
+// CalendarWeek returns the weeks of a zone from a first weekday on; nil is UTC.
 func CalendarWeek(loc *time.Location, first time.Weekday) Calendar {
 	return newCalendar(calendar.Week, int(first), loc)
 }
 
-// CalendarMonth returns the months of a zone that begin on a day, from 1 to 31; in a month that is
-// shorter, on its last. A nil zone is UTC.
+// CalendarMonth returns the months of a zone that begin on firstDay, 1 to 31, or on the last day of a shorter
+// month; nil is UTC.
 func CalendarMonth(loc *time.Location, firstDay int) Calendar {
 	return newCalendar(calendar.Month, firstDay, loc)
 }
@@ -255,8 +247,8 @@ func newCalendar(unit calendar.Unit, first int, loc *time.Location) Calendar {
 	return Calendar{calendar.Rule{Unit: unit, First: first, Zone: zone}}
 }
 
-// PerCalendar returns a quota of n for each period of a calendar. All of n may be taken at once, and
-// all comes back when the next period begins.
+// PerCalendar returns a quota of n for each period of a calendar. All of it may be taken at once, and comes
+// back when the next period begins.
 func PerCalendar(n int, c Calendar) Limit { return Limit{Rate: n, Calendar: c} }
 
 // String returns the calendar as [ParseLimit] reads it, or "none".

@@ -19,15 +19,13 @@ const (
 )
 
 // ParseLimit reads a limit from text: "100/m", "10/s burst 20", "5/15m fixed-window", "500/calendar-day",
-// "2000/week from sunday", "10000/month from 15 in Europe/Berlin", "4 in flight", "unlimited".
+// "2000/week from sunday", "10000/month from 15 in Europe/Berlin", "4 in flight", "unlimited", "prohibited".
 //
-// A period is one of the units ms, s, m, h and d, a duration as [time.ParseDuration] reads it, or a
-// number of whole days, and any span of that length: d is any 24 hours. For s, m and h there are
-// words, as in "10/sec", "5/15min" and "100/hour". A calendar is calendar-day, week or month; its
-// first day, by default monday or 1, and its zone, by default UTC, may be left out. As people mean
-// either by a day, the words day and days are errors. A rate of -1 is unlimited and a rate of zero
-// prohibits, as in [Limit]; so does "prohibited". An error wraps [ErrInvalidArgument], and offers
-// what the text may mean.
+// A period is ms, s, m, h or d, a word for s, m or h such as sec or hour, a duration for
+// [time.ParseDuration], or a number of days such as 7d. A calendar is calendar-day, week or month; its first
+// day is by default monday or 1, its zone UTC. The word day is an error: 10/d is any 24 hours,
+// 10/calendar-day a day of the calendar. An error wraps [ErrInvalidArgument], and offers what the text may
+// mean.
 func ParseLimit(s string) (Limit, error) {
 	l, err := parseLimit(s)
 	if err != nil {
@@ -143,8 +141,7 @@ func (l Limit) per() string {
 	return periodText(l.Period)
 }
 
-// String returns the limit as [ParseLimit] reads it, without a burst of zero. The zero Limit is
-// "none".
+// String returns the limit as [ParseLimit] reads it, and "none" for the zero Limit.
 func (l Limit) String() string {
 	switch {
 	case l == Limit{}:
@@ -164,10 +161,9 @@ func (l Limit) String() string {
 	return s
 }
 
-// MarshalText returns the text of [Limit.String], or none of the zero Limit. So every limit of a
-// [Result] has a text, and UnmarshalText reads it, with one exception: a zone of a Calendar without
-// a name by which [time.LoadLocation] finds it is in quotes, and such a text is an error to
-// UnmarshalText. An error wraps [ErrInvalidArgument].
+// MarshalText returns [Limit.String], but no text for the zero Limit. UnmarshalText reads it, unless a
+// Calendar has a zone that [time.LoadLocation] does not find: that is in quotes. An error wraps
+// [ErrInvalidArgument].
 func (l Limit) MarshalText() ([]byte, error) {
 	if (l == Limit{}) {
 		return []byte{}, nil
@@ -193,8 +189,8 @@ func (l Limit) named() bool {
 	return named
 }
 
-// UnmarshalText reads the text as [ParseLimit] does; no text is the zero Limit. An error wraps
-// [ErrInvalidArgument] and leaves l unchanged.
+// UnmarshalText reads text by [ParseLimit]; no text is the zero Limit. An error wraps [ErrInvalidArgument]
+// and leaves l unchanged.
 func (l *Limit) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*l = Limit{}
