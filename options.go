@@ -15,10 +15,8 @@ import (
 )
 
 const (
-	// DefaultPrefix begins every key in Redis.
-	DefaultPrefix = "ginlimit"
-	// DefaultTimeout is how long a decision may take.
-	DefaultTimeout = 50 * time.Millisecond
+	DefaultPrefix  = "ginlimit"            // begins every key in Redis
+	DefaultTimeout = 50 * time.Millisecond // how long a decision waits for Redis
 
 	defaultDenials = 1 << 16 // in the deny cache
 	maxTimeout     = 24 * time.Hour
@@ -26,17 +24,15 @@ const (
 	minSecret      = 16
 )
 
-// LimiterOption configures a [Limiter].
-//
-// If an option is given twice in a list, the last one counts, so that a helper may append to what
-// it is given. [WithObserver] adds. [WithAllowList], [WithDenyList] and
-// [WithSkip] read as if they added, and are errors the second time. A nil option is an error.
+// LimiterOption configures a [Limiter]. If an option is given twice in a list, the last one counts; but
+// [WithObserver] adds, and a second [WithAllowList], [WithDenyList] or [WithSkip] is an error. A nil option
+// is an error.
 type LimiterOption interface{ limiterOption(*config) }
 
 // PolicyOption configures a [Policy]: a [Limit], [WithLimits], or an [Option].
 type PolicyOption interface{ policyOption(*config) }
 
-// Option configures a [Policy]. Given to a [Limiter], it is the default of its policies.
+// Option configures a [Policy], or is a default of the policies of a [Limiter].
 type Option interface {
 	LimiterOption
 	PolicyOption
@@ -118,16 +114,10 @@ type answerConfig struct {
 type Headers uint8
 
 const (
-	// XRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for the limit closest to
-	// exhaustion.
+	// XRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for the limit closest to exhaustion.
 	XRateLimit Headers = 1 << iota
-	// RateLimitDraft sets RateLimit-Policy and RateLimit, for every limit.
-	//
-	// They are the fields of draft-ietf-httpapi-ratelimit-headers-11: q tokens may be taken in w
-	// seconds, r are left, and there are more in t seconds. In a denial only the limits that deny
-	// have t. A limit is named after its policy, followed by the period if there are several limits.
-	// A hyphen replaces what a name cannot contain. If two limits of a policy have the same name, the
-	// later one ends in -2, -3 and so on.
+	// RateLimitDraft sets RateLimit-Policy and RateLimit, for every limit, as
+	// draft-ietf-httpapi-ratelimit-headers-11 has them. docs/headers.md has the names and parameters.
 	RateLimitDraft
 	// NoHeaders sets none of these fields.
 	NoHeaders Headers = 0
@@ -206,10 +196,8 @@ func (c *config) require(ok bool, format string, args ...any) bool {
 	return ok
 }
 
-// WithPrefix sets the prefix of every key in Redis; "" is none. The default is [DefaultPrefix].
-//
-// Braces are an error: they would put all keys into one slot of a
-// cluster.
+// WithPrefix sets the prefix of every key in Redis; "" is none. The default is [DefaultPrefix]. Braces are an
+// error: they would put all keys into one hash slot of a cluster.
 func WithPrefix(s string) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithPrefix")
@@ -227,11 +215,9 @@ func WithLogger(l *slog.Logger) LimiterOption {
 	})
 }
 
-// WithTimeout sets how long a decision waits for Redis. The default is [DefaultTimeout].
-//
-// It may wait up to a tenth longer. After that, [WithFailureMode] decides. A shorter ReadTimeout or
-// WriteTimeout of the client ends the wait earlier. A d of zero or less is an error, and so is one
-// above a day.
+// WithTimeout sets how long a decision waits for Redis, and up to a tenth longer, before [WithFailureMode]
+// decides: above 0, at most a day. The default is [DefaultTimeout]. A shorter ReadTimeout or WriteTimeout of
+// the client ends the wait earlier.
 func WithTimeout(d time.Duration) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithTimeout")
@@ -241,15 +227,13 @@ func WithTimeout(d time.Duration) LimiterOption {
 	})
 }
 
-// WithDenyCache sets how many denials are remembered; 0 remembers none. The default is 65,536.
+// WithDenyCache sets how many denials are remembered, 0 to 4,194,304; 0 remembers none. The default is
+// 65,536.
 //
-// After Redis denied a client, this process denies it without a round trip until its bucket has
-// refilled enough, for at most a second. So a [Policy.Reset], [Policy.Refund] or larger limit takes
-// effect at once in the limiter that makes it, and within a second in others.
-//
-// The time is this process' clock. The cache denies nobody until some buckets were seen to drain by
-// themselves, so tests may set Redis' clock. When it is full, a new denial replaces the oldest of a
-// few. Below 0 is an error, and so is more than 4,194,304.
+// After Redis has denied a client, this process denies it without a round trip until enough tokens are back,
+// for at most a second. So a [Policy.Reset], [Policy.Refund] or larger limit takes effect at once in its own
+// limiter, and within a second in others. The cache denies nobody until some buckets were seen to drain by
+// themselves, so tests may set Redis' clock.
 func WithDenyCache(entries int) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithDenyCache")
@@ -259,16 +243,13 @@ func WithDenyCache(entries int) LimiterOption {
 	})
 }
 
-// WithReplicas sets how many limiters share the limits without Redis. By default processes are
-// counted.
+// WithReplicas fixes how many limiters share the limits without Redis, at least 1. By default the processes
+// of the prefix are counted in Redis.
 //
-// With [FailLocal], each uses its share of every Rate and Burst, rounded down but at least 1, for
-// decisions that Redis does not make. By default the share is 1 over the processes that Redis counts
-// under the prefix. The limiters of a process that have the same server and prefix count once, and
-// use their share together. A process reports itself every 2.5 s, from its first decision until the
-// last [Limiter.Close], and so hears of a new one within 2.5 s; one that dies is counted for up to
-// 20 s. A process that has never reached Redis uses the whole limit. A limiter with a fixed n is not
-// counted by others, and uses its share alone. An n below 1 is an error.
+// With [FailLocal], each has its share of every Rate and Burst, rounded down, but at least 1. A new process
+// counts within 2.5 s of its first decision, and one that dies for up to 20 s more. Limiters of one process
+// with the same server and prefix count once and use one share. A process that has never reached Redis uses
+// the whole limit. A limiter with a fixed n has a share for itself, and others do not count it.
 func WithReplicas(n int) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithReplicas")
@@ -278,9 +259,8 @@ func WithReplicas(n int) LimiterOption {
 	})
 }
 
-// WithFailureMode sets how requests are decided without Redis. The default is [FailLocal].
-//
-// [NewLocal] does not take it.
+// WithFailureMode sets how requests are decided without Redis. The default is [FailLocal]. As a default of
+// [NewLocal] it is an error.
 func WithFailureMode(f FailureMode) Option {
 	return setting(func(c *config) {
 		c.use("WithFailureMode")
@@ -289,14 +269,12 @@ func WithFailureMode(f FailureMode) Option {
 	})
 }
 
-// WithLease lets this process take tokens of a busy key ahead, hold them for d at most, and admit
-// from them without asking Redis. The default is 0, which takes none. The most is a day; more than a
-// second is unwise.
+// WithLease lets this process take tokens of a busy key ahead, and admit from them for up to d without asking
+// Redis. The default is 0, none; the most is a day, but more than a second is unwise.
 //
-// A token bucket then admits less at once: of its burst, what comes back in 2d, at most half, is kept
-// for what processes hold. Where the limit has no more, the client is denied for about d/2.
-// Result.Source is [FromLease], and Remaining is what this process holds. The guide says which
-// requests have no lease.
+// A token bucket then admits less at once: what it regains in 2d, up to half of its burst, is kept for what
+// processes hold. If the limit has no more, the client is denied for about d/2. Source is [FromLease], and
+// Remaining is what this process holds. docs/guide.md lists the requests without leases.
 func WithLease(d time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithLease")
@@ -306,11 +284,8 @@ func WithLease(d time.Duration) Option {
 	})
 }
 
-// WithKeySecret hides the clients' keys from whoever reads Redis: each is stored as its HMAC-SHA256
-// (RFC 2104).
-//
-// All processes need the same secret; another secret means other buckets. A secret of less than 16
-// bytes is an error.
+// WithKeySecret hides clients' keys from readers of Redis: each is stored as its HMAC-SHA256 (RFC 2104). All
+// processes need the same secret, of at least 16 bytes. Another secret means other buckets.
 func WithKeySecret(secret []byte) LimiterOption {
 	secret = slices.Clone(secret)
 	return limiterSetting(func(c *config) {
@@ -320,14 +295,12 @@ func WithKeySecret(secret []byte) LimiterOption {
 	})
 }
 
-// WithObserver calls f with an [Event] for each request and for each call of a method that takes
-// tokens.
+// WithObserver calls f with an [Event] for each request, and for each call of a method that takes tokens.
+// Several observers may be given.
 //
-// By [AllOf] there is an Event for each policy that decided; of a request that is denied, for those that
-// deny it. A [Policy.Wait] is one Event, when it ends. [Policy.Peek], [Policy.Status], [Policy.Refund],
-// [Policy.Block], [Policy.Reset] and invalid arguments are no Event. f is called in the caller's
-// goroutine before the answer, so f must not wait, and if f panics, the request does. Given again,
-// it adds an observer.
+// By [AllOf] there is an Event for each policy that decided; of a denied request, for each that denies. A
+// [Policy.Wait] is one Event, at its end. Invalid arguments are no Event. f is called in the caller's
+// goroutine before the answer, so it must not wait; a panic of f is the request's.
 func WithObserver(f func(context.Context, Event)) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithObserver")
