@@ -2,31 +2,24 @@
 //
 //	router.Use(ginlimit.New(rdb, "all", ginlimit.PerMinute(100)))
 //
-// gives every client address a token bucket in Redis, shared by all processes of the application.
-// One atomic script decides, in one round trip. A denied request is answered 429 and consumes
-// nothing. Response headers report what is left.
+// gives each client address a token bucket that all processes of the application share. One atomic script
+// decides, in one round trip. A denied request is answered 429 and consumes nothing. Response headers report
+// what is left.
 //
 // For limits per route, make one [Limiter] and a [Limiter.Handler] for each:
 //
 //	limiter, err := ginlimit.NewLimiter(rdb)
-//	router.Use(limiter.Handler("all", ginlimit.PerMinute(100)))
 //	router.POST("/login", limiter.Handler("login", ginlimit.PerHour(5)), login)
 //	router.GET("/report", limiter.Handler("report", ginlimit.PerHour(100), ginlimit.InFlight(2)), report)
 //
-// Each is a [Policy]: a name, limits and options. A [Limit] bounds requests per time, per
-// calendar period, or at once. [WithKey] chooses the key, [WithLimitFunc] has limits of each client's
-// own (see [Plans]), [WithHeaders] chooses the header fields. Policies of one name share buckets.
-// [FirstOf] takes the first policy that finds a key.
+// Each handler is of a [Policy]: a name, limits and options. [WithKey] chooses the key to count under,
+// [WithLimitFunc] and [Plans] give each client limits of its own, [AllOf] limits a request by several
+// policies. Outside HTTP, use the methods of a Policy. [NewLocal] is the same without Redis.
 //
-// Outside HTTP, [Limiter.Policy] returns a Policy, whose methods count a client: [Policy.Allow] and
-// [Policy.AllowN] take tokens or none, [Policy.AllowUpTo] as many as fit, [Policy.Wait] waits for
-// the next one; [Policy.Peek] and [Policy.Status] look, [Policy.Refund] gives back, [Policy.Block]
-// denies everything for a time, [Policy.Reset] starts over. [NewLocal] is the same without Redis.
-//
-// A decision waits for Redis no longer than [WithTimeout], 50 ms, and not at all while the circuit
-// breaker is open. Then [WithFailureMode] applies: by default each process decides by its share of
-// the limit ([WithReplicas]). Behind a proxy, set Gin's trusted proxies: see [ByClientIP]. For
-// metrics there are [WithObserver] and [Limiter.Stats].
+// A decision waits for Redis no longer than [WithTimeout], 50 ms, and not at all while the circuit breaker is
+// open. Then [WithFailureMode] applies: by default each process decides by its share of the limit. Behind a
+// proxy, set Gin's trusted proxies: see [ByClientIP]. For metrics there are [WithObserver] and
+// [Limiter.Stats].
 package ginlimit
 
 import (
@@ -43,11 +36,11 @@ import (
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
-// New returns middleware that limits requests: [NewLimiter] and [Limiter.Handler] in one.
+// New returns middleware that limits requests: [NewLimiter] with the defaults, and [Limiter.Handler], in one.
+// It panics on a bad configuration, with all errors at once. Redis need not be reachable yet.
 //
-// Its limiter has the defaults. It panics on a bad configuration, with all errors at once. Redis need
-// not be there yet. Each New makes a limiter of its own, with batches and a deny cache of its own: for
-// several routes, or for an option of the limiter such as [WithTimeout], make one with [NewLimiter].
+// Each New makes a limiter, with round trips and a deny cache of its own: for several routes, or for an
+// option of the limiter such as [WithTimeout], make one by [NewLimiter].
 func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.HandlerFunc {
 	l, errs := newRedisLimiter(rdb, nil)
 	p, err := l.Policy(name, opts...)
@@ -57,9 +50,8 @@ func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.Handl
 	return p.Handler()
 }
 
-// Handler returns middleware that limits requests: [Limiter.Policy] and [Policy.Handler] in one.
-//
-// It panics on a bad configuration, with all errors at once.
+// Handler returns middleware that limits requests: [Limiter.Policy] and [Policy.Handler] in one. It panics on
+// a bad configuration, with all errors at once.
 func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
 	p, err := l.Policy(name, opts...)
 	if err != nil {
@@ -68,17 +60,14 @@ func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
 	return p.Handler()
 }
 
-// NewLimiter returns a limiter whose buckets are in Redis.
+// NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. The error joins
+// all faults, each an [ErrInvalidArgument].
 //
-// It works with a client, a cluster client, a ring and a failover client, and connects with the
-// first decision only: Redis need not be there yet. The error joins all faults, each an
-// [ErrInvalidArgument].
-//
-// The commands of a [redis.Client] end within [WithTimeout], whatever the client's timeouts are. Add
-// hooks to the client before: later ones do not see the limiter's commands. A hook must not keep a
-// command after the call. Each limiter adds a hook of its own, which stays, and has a memory and
-// batches of its own: make one limiter and share it. A client of another type, such as one that wraps a cluster client, is taken for one
-// server.
+// It takes a client, a cluster client, a ring or a failover client; any other type, such as a wrapper of a
+// cluster client, counts as one server. The commands that it sends by a [redis.Client] end within
+// [WithTimeout], whatever the client's timeouts are. Add hooks to the client before: later ones do not see
+// these commands. A hook must not keep a command after the call. Each limiter has caches of its own and adds
+// a hook that stays: make one and share it.
 func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
 	return l.orErrors(errs)
@@ -105,13 +94,11 @@ func engineConfig(c *config) engine.Config {
 	return engine.Config{Keys: clientkey.NewText(c.secret), Timeout: c.timeout, Replicas: int64(c.replicas)}
 }
 
-// NewLocal returns a limiter whose buckets are in this process alone.
+// NewLocal returns a limiter whose buckets are in this process alone: up to 262,144, those that take longest
+// to fill. A forgotten one is full. A [SlidingWindow] is exact up to 8,192 entries.
 //
-// It remembers the 262,144 buckets and windows that take longest to be full; a forgotten one is full.
-// The log of a [SlidingWindow] is exact up to 8,192 entries, and all logs together take up to 8 MiB.
-// Options of a limiter that have no effect without Redis are errors: [WithPrefix], [WithTimeout],
-// [WithDenyCache], [WithReplicas], [WithKeySecret], [WithFailureMode] and [WithLease]. A policy may
-// have the last two, so that the same routes run with and without Redis.
+// An option of a limiter without effect here, such as [WithTimeout], is an error. Policies may have
+// [WithFailureMode] and [WithLease] all the same, so the same routes run with and without Redis.
 func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	defaults, errs := newConfig(opts)
 	for _, option := range defaults.used {

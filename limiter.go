@@ -18,9 +18,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Limiter makes policies that count in one place. It is safe for concurrent use.
-//
-// [NewLimiter] and [NewLocal] make one; the zero Limiter makes no policy, and says so by an error.
+// Limiter makes policies that count in one place: see [NewLimiter] and [NewLocal]. The zero Limiter returns
+// errors. It is safe for concurrent use.
 type Limiter struct {
 	defaults  config // of its policies
 	engine    *engine.Engine
@@ -34,16 +33,13 @@ type Limiter struct {
 
 var errNotMade = fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLocal", ErrUnavailable)
 
-// Close ends the limiter: it makes no more decisions, every Wait returns, and it waits for
-// decisions in flight. Then leased tokens that were not used are given back, and Redis learns which
-// slots are free. Slots that are still held are free for others 10 s later, so close the limiter
-// when its requests have ended. The Redis client stays open. Close may be called more than once. A
-// limiter that is dropped without Close is forgotten, and its slots and leases as after a crash.
+// Close ends the limiter: further decisions return [ErrClosed], and every Wait returns. It waits for
+// decisions in flight, gives back leased tokens and frees the slots that no request holds; slots still held
+// become free 10 s later, so call it when the requests have ended. The Redis client stays open. Close may be
+// called more than once.
 //
-// If Redis hangs, it waits at most a second, or four times [WithTimeout] if that is longer, for
-// decisions that may have to give back; a timeout each for leases and slots, a second for very many
-// leases; then as long again for
-// other calls. With the default timeout that is 1.2 s, and 2.2 s if the client's hooks hang too.
+// If Redis hangs, Close takes up to 1.2 s with the default timeout, and 2.2 s if hooks of the client hang
+// too.
 func (l *Limiter) Close() error {
 	if l != nil && l.engine != nil {
 		l.engine.Close()
@@ -51,11 +47,9 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
-// Ping reports whether Redis answers, for readiness checks: every master of a cluster and every
-// shard of a ring, within [WithTimeout]. A limiter of [NewLocal] needs none. The error wraps
-// [ErrUnavailable] and names the cause, or is the end of ctx. It takes no part in decisions: those
-// go on by [WithFailureMode] without Redis, so an application that can do with that is ready without
-// it.
+// Ping reports whether Redis answers within [WithTimeout], for readiness checks: every master of a cluster
+// and every shard of a ring. The error wraps [ErrUnavailable] and names the cause, or is ctx's. Decisions do
+// not depend on Ping: an application that does without Redis by [WithFailureMode] is ready without it.
 func (l *Limiter) Ping(ctx context.Context) error {
 	if l == nil || l.engine == nil {
 		return errNotMade
@@ -253,8 +247,7 @@ type Stats struct {
 	Transitions map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
 
-// Stats returns the current figures. It is meant for metrics: each call scans the deny cache, the
-// leases and the bans.
+// Stats returns the current figures, for metrics: each call scans the deny cache, the leases and the bans.
 func (l *Limiter) Stats() Stats {
 	if l == nil || l.engine == nil {
 		return Stats{}

@@ -19,18 +19,16 @@ import (
 //	plans, err := limiter.NewPlans("plans", time.Minute, source)
 //	router.Use(limiter.Handler("api", ginlimit.WithKey(key), ginlimit.WithLimitFunc(plans.Limits)))
 //
-// The source, a database say, is asked once per client and life. Redis keeps the answer for all
-// processes, and a process keeps it for a second. Concurrent requests for one client share a
-// question. While the source fails or is slow, the old answer serves, for a day after its life.
-// Without Redis, each process keeps its answers for their life; once Redis answers again, they are
-// compared with it within two seconds. The memory of a process is bounded.
+// The source, such as a database, is asked once per client and life. Redis keeps the answer for all
+// processes, a process for one second, and concurrent requests for one client share a query. While the source
+// fails or is slow, the old answer serves, for up to a day after its life. Without Redis, each process keeps
+// its answers for their life. A process keeps a bounded number of them.
 type Plans struct {
 	cache *plancache.Cache[[]Limit]
 }
 
-// PlanStats count lookups of plans by [Plans.Limits]: one for each request, though some share a
-// question to the source. Lookups without a client, and those that the caller's context ended, are
-// not counted.
+// PlanStats count lookups by [Plans.Limits], one for each request, also if several share a query. Lookups
+// without a client, or ended by the caller's context, are not counted.
 type PlanStats struct {
 	Hits   uint64 // known in the process or in Redis
 	Misses uint64 // the source was asked, and answered
@@ -38,8 +36,7 @@ type PlanStats struct {
 	Errors uint64 // the source failed, and nothing was known
 }
 
-// Stats returns the figures since the plans were made. An unknown client is a hit or a miss like
-// any other.
+// Stats returns the counts since the plans were made. An unknown client is a hit or a miss like any other.
 func (p *Plans) Stats() PlanStats {
 	if p == nil || p.cache == nil {
 		return PlanStats{}
@@ -50,17 +47,15 @@ func (p *Plans) Stats() PlanStats {
 // errNoPlans is the error of zero Plans.
 var errNoPlans = fmt.Errorf("%w: the plans were not made by NewPlans", ErrUnavailable)
 
-// NewPlans returns the limits that a source knows, at least one for each client.
+// NewPlans returns the limits of each client, at least one, that a source knows.
 //
-// Each is asked for again after life. For an unknown client the source returns [ErrUnknownClient],
-// which is remembered too, or a limit for all such clients. Any other error, an invalid limit and a
-// panic are failures; the log has no more of an error than its type. The source is called for at
-// most 256 clients at once, with a context that ends after five seconds; 4,096 further clients wait
-// as long. A client that does not come again leaves Redis after life.
+// The source is asked again after life, which is at least a second. For an unknown client it returns
+// [ErrUnknownClient], which is remembered too, or limits for all such clients. Any other error, an invalid
+// limit and a panic are failures. The source is called for at most 256 clients at once, with a context of
+// five seconds; 4,096 more clients wait as long.
 //
-// Plans of one Redis and prefix with different sources need different names. The error joins all
-// errors: no name, a nil source, a life below a second; or it says that the limiter has plans of that
-// name already.
+// Plans of one Redis and prefix with different sources need different names. The error joins all faults, each
+// an [ErrInvalidArgument]; a second use of a name in one limiter is one.
 func (l *Limiter) NewPlans(name string, life time.Duration,
 	source func(ctx context.Context, client string) ([]Limit, error)) (*Plans, error) {
 	if l == nil || l.engine == nil {
@@ -84,11 +79,9 @@ func (l *Limiter) NewPlans(name string, life time.Duration,
 	})}, nil
 }
 
-// Limits returns the limits of a client, for [WithLimitFunc].
-//
-// The error is [ErrUnknownClient], [ErrNoKey] for an empty client, or the context's, or wraps
-// [ErrUnavailable] if the source fails and nothing is known from before. The limits are not to be
-// changed.
+// Limits returns the limits of a client, for [WithLimitFunc]; do not change them. The error is
+// [ErrUnknownClient], [ErrNoKey] for an empty client, or the context's, or wraps [ErrUnavailable] if the
+// source fails and no old answer is known.
 func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	switch {
 	case p == nil || p.cache == nil:
@@ -103,12 +96,12 @@ func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	return limits, err
 }
 
-// Invalidate makes the next request of a client ask the source again.
+// Invalidate makes the next request of a client ask the source again. Call it once the source returns the
+// change.
 //
-// Call it when the change can be read from the source. It takes effect at once in this process, and
-// within a second in others that reach Redis. A process that does not reach Redis keeps the old
-// plan until it does, for its life at most. While the source is slow to answer, the old plan
-// serves. An error is Redis'; then other processes may keep the old plan for its life.
+// It takes effect at once in this process, and within a second in others. If it returns an error of Redis, or
+// while a process cannot reach Redis, other processes may keep the old plan for its life. While the source is
+// slow, the old plan serves.
 func (p *Plans) Invalidate(ctx context.Context, client string) error {
 	switch {
 	case p == nil || p.cache == nil:
