@@ -48,7 +48,7 @@ func (l *Limiter) Close() error {
 }
 
 // Ping reports whether Redis answers within [WithTimeout], for readiness checks: every master of a cluster
-// and every shard of a ring. The error wraps [ErrUnavailable] and names the cause, or is ctx's. Decisions do
+// and every shard that a ring uses. The error wraps [ErrUnavailable] and names the cause, or is ctx's. Decisions do
 // not depend on Ping: an application that does without Redis by [WithFailureMode] is ready without it.
 func (l *Limiter) Ping(ctx context.Context) error {
 	if l == nil || l.engine == nil {

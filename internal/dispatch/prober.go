@@ -107,7 +107,7 @@ func (p *prober) opened(err error) (text string, known bool) {
 	ctx, cancel := context.WithTimeout(p.life.ctx, p.timeout.span)
 	defer cancel()
 	reason := <-Isolate(func() ([2]string, error) { // a hook of the client may panic
-		text, word := p.server.Transport.Reason(ctx, err)
+		text, word := p.server.Transport.Reason(ctx, p.peek.Names[0].String(), err)
 		return [2]string{text, word}, nil
 	})
 	if reason.Err != nil {

@@ -18,8 +18,8 @@ type Transport interface {
 	Ping(ctx context.Context, key string, timeout time.Duration) error
 	// Reason returns a text of an error for the log, without anything that a client has sent, and
 	// one of few words for metrics. If the error says only that there was no answer in time, Reason
-	// connects to find the cause.
-	Reason(ctx context.Context, err error) (text, word string)
+	// pings the server of a key to find the cause.
+	Reason(ctx context.Context, key string, err error) (text, word string)
 }
 
 // Server is what a dispatcher knows of its server.

@@ -86,7 +86,7 @@ func (s *server) Ping(ctx context.Context, key string, timeout time.Duration) er
 	return ping(ctx)
 }
 
-func (s *server) Reason(ctx context.Context, err error) (text, word string) {
+func (s *server) Reason(ctx context.Context, _ string, err error) (text, word string) {
 	if s.diagnoses {
 		<-ctx.Done()
 	}

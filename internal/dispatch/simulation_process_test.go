@@ -130,7 +130,7 @@ func (p *process) arriveLocked(flight *simFlight, f fate, probe bool) {
 }
 
 // Reason implements [Transport].
-func (p *process) Reason(ctx context.Context, err error) (text, word string) {
+func (p *process) Reason(ctx context.Context, _ string, err error) (text, word string) {
 	p.s.mu.Lock()
 	f, _ := p.fateLocked(true, false)
 	p.s.mu.Unlock()

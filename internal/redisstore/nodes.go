@@ -48,13 +48,14 @@ func newNodes(s *Store, timeout time.Duration) *nodes {
 		store: s, timeout: timeout, stale: staleConns{timeout: timeout},
 		dispatchers: map[*redis.Client]*dispatch.Dispatcher{},
 	}
-	server, t := dispatch.Server{Addr: fmt.Sprintf("%T", s.rdb)}, n.transport(nil)
+	server := dispatch.Server{Addr: fmt.Sprintf("%T", s.rdb)}
+	var one *redis.Client // nil for several servers
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:
 		if rdb == nil {
 			break
 		}
-		n.single, t, server = true, n.transport(rdb), describeServer(newBounded(rdb, timeout).Options())
+		n.single, one, server = true, rdb, describeServer(newBounded(rdb, timeout).Options())
 	case *redis.ClusterClient:
 		n.nodeForKey, n.refresh = rdb.MasterForKey, rdb.ReloadState
 	case *redis.Ring:
@@ -62,7 +63,7 @@ func newNodes(s *Store, timeout time.Duration) *nodes {
 			return rdb.GetShardClientForKey(key)
 		}
 	}
-	n.unrouted = n.newDispatcher(server, t)
+	n.unrouted = n.newDispatcher(server, n.transport(one))
 	return n
 }
 
@@ -161,10 +162,13 @@ func isClosed(rdb *redis.Client) bool {
 // unknown.
 func (n *nodes) transport(node *redis.Client) *transport {
 	t := &transport{nodes: n, node: node}
-	if node == nil {
+	switch {
+	case node == nil && n.nodeForKey == nil:
 		return t
-	}
-	if n.refresh != nil {
+	case node == nil:
+		t.dial = n.dial
+		return t
+	case n.refresh != nil:
 		t.dial, t.coalescing = n.dial, &coalescing{crossSlot: true}
 		return t
 	}
@@ -180,27 +184,23 @@ func (n *nodes) transport(node *redis.Client) *transport {
 	return t
 }
 
-// dial connects to the cluster node that serves a key now.
+// dial makes the client look up its servers, and connects to the one that serves a key now. It sets
+// reached if the client knows it.
 func (n *nodes) dial(ctx context.Context, key string) (net.Conn, error) {
-	n.refresh(ctx)
+	if n.refresh != nil {
+		if !n.reached.Load() {
+			if err := n.pingSeeds(ctx); err != nil {
+				return nil, err
+			}
+		}
+		n.refresh(ctx)
+	}
 	node, err := n.nodeForKey(ctx, key)
 	if err != nil {
 		return nil, err
 	}
+	n.reached.Store(true)
 	return dial(ctx, node)
-}
-
-// discover makes the client look up its servers, and sets reached if it then knows a key's server.
-func (n *nodes) discover(ctx context.Context, key string) {
-	if n.nodeForKey == nil {
-		return
-	}
-	if n.refresh != nil {
-		n.refresh(ctx)
-	}
-	if _, err := n.nodeForKey(ctx, key); err == nil {
-		n.reached.Store(true)
-	}
 }
 
 // close closes all dispatchers.

@@ -38,9 +38,8 @@ type Config struct {
 type Store struct {
 	rdb            redis.UniversalClient
 	hook           *boundedHook // sends rdb's commands; nil if rdb itself does
-	shards         ringShards
-	prefix         string // up to and including the brace
-	name           string // the same for stores of the same keys
+	prefix         string       // up to and including the brace
+	name           string       // the same for stores of the same keys
 	process        string
 	scripts        [Scripts]script
 	nodeScripts    [Single]script       // for several clients' calls on a cluster node
@@ -80,9 +79,6 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 		s.nodeScripts[i] = newScript(source)
 	}
 	s.nodes = newNodes(s, c.Timeout)
-	if ring, ok := rdb.(*redis.Ring); ok && ring != nil {
-		s.shards.observe(ring) // before it notices that one is down
-	}
 	s.name = fmt.Sprintf("%s %s", identify(rdb), s.prefix)
 	return s
 }

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +42,6 @@ func (t *transport) Send(ctx context.Context, b *dispatch.Batch) error {
 // for a second after as many failures as it has connections.
 func (t *transport) Ping(ctx context.Context, key string, timeout time.Duration) error {
 	if t.dial == nil {
-		t.nodes.discover(ctx, key)
 		return nil
 	}
 	conn, err := t.dial(ctx, key)
@@ -57,8 +54,7 @@ func (t *transport) Ping(ctx context.Context, key string, timeout time.Duration)
 			return err
 		}
 	}
-	_, err = ping(ctx, conn) // an answer that requires a password counts too
-	return err
+	return ping(ctx, conn)
 }
 
 // dial connects to a client's server.
@@ -68,94 +64,63 @@ func dial(ctx context.Context, rdb *redis.Client) (net.Conn, error) {
 }
 
 // Reason implements [dispatch.Transport]. go-redis redials repeatedly, so a refused connection
-// looks like a timeout; diagnose finds the cause.
-func (t *transport) Reason(ctx context.Context, err error) (text, word string) {
+// looks like a timeout; a ping finds the cause.
+func (t *transport) Reason(ctx context.Context, key string, err error) (text, word string) {
 	if !isSpecific(err) {
-		err = cmp.Or(t.nodes.diagnose(ctx), err)
+		_, cause := dispatch.Bounded(ctx, dispatch.EndGrace, func() (struct{}, error) {
+			return struct{}{}, t.Ping(ctx, key, t.nodes.timeout)
+		})
+		if cause != nil && !dispatch.IsLate(cause) {
+			err = cause
+		}
 	}
 	return reason(err), Word(err)
 }
 
-// diagnose returns why none of the client's configured servers is usable. It returns nil if one
-// seems usable, or if the servers are unknown.
-func (n *nodes) diagnose(ctx context.Context) error {
-	first, used := n.probe(ctx)
-	if used {
-		return nil
+// pingSeeds returns why none of a cluster's configured servers answers, or nil.
+func (n *nodes) pingSeeds(ctx context.Context) (first error) {
+	o := n.store.rdb.(*redis.ClusterClient).Options()
+	options := &redis.Options{Dialer: o.Dialer, DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig}
+	if options.Dialer == nil {
+		options.Dialer = redis.NewDialer(options)
 	}
-	return first
-}
-
-// probe connects to the configured servers. It returns the first failure, and whether a server is
-// usable.
-func (n *nodes) probe(ctx context.Context) (first error, used bool) {
-	addrs, options := n.configured()
-	for _, options.Addr = range addrs {
-		err := probe(ctx, options)
-		used = used || err == nil
+	for _, addr := range o.Addrs {
+		conn, err := options.Dialer(ctx, "tcp", addr)
+		if err == nil {
+			err = ping(ctx, conn)
+		}
+		if err == nil {
+			return nil
+		}
 		if first = cmp.Or(first, err); ctx.Err() != nil {
 			break
 		}
 	}
-	return first, used
+	return first
 }
 
-// configured returns the client's configured addresses and the options for its Dialer. There are
-// none for a client of another type.
-func (n *nodes) configured() (addrs []string, options redis.Options) {
-	switch rdb := n.store.rdb.(type) {
-	case *redis.Client:
-		return []string{rdb.Options().Addr}, *rdb.Options()
-	case *redis.ClusterClient:
-		o := rdb.Options()
-		return slices.Clone(o.Addrs), redis.Options{Dialer: o.Dialer, DialTimeout: o.DialTimeout,
-			TLSConfig: o.TLSConfig}
-	case *redis.Ring:
-		o := rdb.Options()
-		addrs = slices.Compact(slices.Sorted(maps.Values(o.Addrs)))
-		return addrs, redis.Options{Dialer: o.Dialer, DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig}
-	}
-	return nil, redis.Options{}
-}
-
-// probe connects to a server as a client with these options does. It returns why that fails, or
-// what the server is if it is not Redis. An answer that requires a password is from Redis.
-func probe(ctx context.Context, options redis.Options) error {
-	if options.Dialer == nil {
-		options.Dialer = redis.NewDialer(&options)
-	}
-	_, err := dispatch.Bounded(ctx, dispatch.EndGrace, func() (any, error) {
-		conn, err := options.Dialer(ctx, cmp.Or(options.Network, "tcp"), options.Addr)
-		if err != nil {
-			return nil, err
-		}
-		first, err := ping(ctx, conn)
-		switch {
-		case errors.Is(err, io.EOF):
-			err = errHangsUp
-		case err != nil:
-		case first == 0x15: // a TLS alert, RFC 8446, section 5.1
-			err = errWantsTLS
-		case !strings.ContainsRune("+-:$*_,#!=(%~|>", rune(first)): // the types of RESP
-			err = errNoRedis
-		}
-		return nil, err
-	})
-	return err
-}
-
-// ping sends PING on a connection, returns the first byte of the answer and closes the connection.
-// It ends with the context.
-func ping(ctx context.Context, conn net.Conn) (first byte, err error) {
+// ping sends PING on a connection and closes it. It returns nil if Redis answers, even that it requires
+// a password. It ends with the context.
+func ping(ctx context.Context, conn net.Conn) error {
 	if conn == nil {
-		return 0, errNoConn
+		return errNoConn
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	if _, err := conn.Write([]byte("*1\r\n$4\r\nPING\r\n")); err != nil {
-		return 0, err
+		return err
 	}
-	var answer [1]byte
-	_, err = io.ReadFull(conn, answer[:])
-	return answer[0], err
+	var first [1]byte
+	_, err := io.ReadFull(conn, first[:])
+	switch {
+	case errors.Is(err, io.EOF):
+		return errHangsUp
+	case err != nil:
+		return err
+	case first[0] == 0x15: // a TLS alert, RFC 8446, section 5.1
+		return errWantsTLS
+	case !strings.ContainsRune("+-:$*_,#!=(%~|>", rune(first[0])): // the types of RESP
+		return errNoRedis
+	}
+	return nil
 }

@@ -49,7 +49,9 @@ func TestCauseIsSoughtNoLongerThanItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		require.Error(t, (&nodes{store: &Store{rdb: rdb}}).diagnose(ctx))
+		n := &nodes{store: &Store{rdb: rdb}, nodeForKey: rdb.MasterForKey, refresh: rdb.ReloadState}
+		text, _ := n.transport(nil).Reason(ctx, "k", dispatch.ErrLate)
+		require.Equal(t, "late", text)
 		require.Equal(t, 50*time.Millisecond+dispatch.EndGrace, time.Since(start))
 		require.EqualValues(t, 1, dials.Load())
 		time.Sleep(time.Minute) // until the Dialer returns
