@@ -177,6 +177,8 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 			row.Source, row.Allowed = source, !status.Denies
 			switch {
 			case row.Allowed:
+			case a.QueueFull && resource == a.Resource:
+				row.RetryAfter, row.Cause = status.Retry, CauseQueueFull
 			case l.InFlight > 0:
 				row.RetryAfter, row.Cause = status.Retry, CauseInFlight
 			case a.Banned:
