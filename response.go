@@ -268,8 +268,7 @@ func (s *requestState) report(h http.Header, t *part) {
 
 // reportDegraded sets the field that says that Redis should have decided and did not.
 func (s *requestState) reportDegraded(h http.Header, t *part) {
-	source := t.result.Source
-	if t.policy.headers != NoHeaders && (source == FromOpen || source == FromLocal && !s.engine().IsLocal()) {
+	if t.policy.headers != NoHeaders && t.policy.isDegraded(t.result) {
 		s.fields.Text(h, httpfields.XRateLimitStatus, httpfields.Degraded)
 	}
 }
