@@ -40,26 +40,31 @@ type part struct {
 }
 
 // ask prepares the questions of a request. It returns the first policy whose key, cost or limits cannot be
-// had, and why.
+// had, and why. Then only dry runs are asked.
 func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
 	for i := range s.parts {
 		t := &s.parts[i]
-		if t.phase != undecided {
+		if t.phase != undecided || failed != nil && !t.policy.dryRun {
 			continue
 		}
-		ask, why := t.prepare(c, s)
+		ask, fault := t.prepare(c, s)
 		switch {
-		case why.err == nil:
+		case fault.err == nil:
 			s.add(i, ask)
 		case t.policy.dryRun:
 			t.phase = absent
-			t.fail(c, s, why)
+			t.fail(c, s, fault)
 		default:
-			return t, why
+			failed, why = t, fault
+		}
+	}
+	for i := range s.parts {
+		if t := &s.parts[i]; failed != nil && !t.policy.dryRun {
+			t.ask, t.answer = nil, nil
 		}
 	}
 	s.arrange()
-	return nil, failure{}
+	return failed, why
 }
 
 // prepare returns the question to the policy.

@@ -198,9 +198,10 @@ func TestAFaultOfOnePolicyChargesNone(t *testing.T) {
 		third := l.Must("third", ginlimit.PerHour(5), answers(503), ginlimit.WithKey(func(c *gin.Context) (string, error) {
 			return "k", map[string]error{"1": broken}[c.GetHeader("X-Broken")]
 		}))
+		dry := l.Must("dry", ginlimit.PerHour(5), ginlimit.WithDryRun())
 		fourth := l.Must("fourth", ginlimit.PerHour(5), testkit.ByUser(), answers(504),
 			ginlimit.WithDenyList(netip.MustParsePrefix("198.51.100.0/24")))
-		r := testkit.Serve(ginlimit.AllOf(first, second, third, fourth))
+		r := testkit.Serve(ginlimit.AllOf(first, second, third, fourth, dry))
 		for i, row := range []struct {
 			edit []func(*http.Request)
 			code int
@@ -221,6 +222,9 @@ func TestAFaultOfOnePolicyChargesNone(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 5, left.Remaining)
 		}
+		left, err := dry.Peek(t.Context(), ginlimit.AddrKey(netip.MustParseAddr("192.0.2.1")))
+		require.NoError(t, err)
+		require.Equal(t, 2, left.Remaining, "a dry run decides whatever becomes of the others, but for a list")
 	})
 }
 
