@@ -227,6 +227,12 @@ func (t *part) findKey(c *gin.Context, s *requestState) {
 		return
 	}
 	p.useAddress(c) // ByClientIP need not look for the policy
+	for i := range s.parts {
+		if other := &s.parts[i]; other.hasKey && !other.policy.keyed && other != t {
+			t.client, t.keyErr = other.client, other.keyErr
+			return
+		}
+	}
 	t.client, t.keyErr = keyOfAddress(c, clientkey.BitsV4, clientkey.BitsV6)
 }
 

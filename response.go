@@ -140,11 +140,15 @@ func (s *requestState) chain(is func(*part) bool) (all []*part) {
 	return all
 }
 
-// closest returns the part whose result is closest to exhaustion, or nil of none. Free slots say nothing of
-// that, unless nothing else is counted.
-func closest(parts []*part) (closest *part) {
-	for _, t := range parts {
-		if closest == nil || t.closerThan(closest) {
+// closest returns the part, of those of all handlers so far for which a function is true, whose result is
+// closest to exhaustion, or nil of none. Free slots say nothing of that, unless nothing else is counted.
+func (s *requestState) closest(is func(*part) bool) (closest *part) {
+	if s == nil {
+		return nil
+	}
+	closest = s.before.Load().closest(is)
+	for i := range s.parts {
+		if t := &s.parts[i]; is(t) && (closest == nil || t.closerThan(closest)) {
 			closest = t
 		}
 	}
@@ -170,14 +174,14 @@ func (t *part) closerThan(before *part) bool {
 // A request that all policies skip has an unlimited Result. It is false if none has decided.
 func FromContext(c *gin.Context) (Result, bool) {
 	s := stateOf(c)
-	parts := s.chain((*part).denies)
-	if parts == nil {
-		parts = s.chain(func(t *part) bool { return t.phase >= skipped })
+	t := s.closest((*part).denies)
+	if t == nil {
+		t = s.closest(func(t *part) bool { return t.phase >= skipped })
 	}
-	if t := closest(parts); t != nil {
-		return t.result, true
+	if t == nil {
+		return Result{}, false
 	}
-	return Result{}, false
+	return t.result, true
 }
 
 // Results returns what each policy decided on the request, in the order of the handlers and of [AllOf].
@@ -231,7 +235,7 @@ func (s *requestState) writeHeaders(header http.Header, denial *part) {
 			s.reportDegraded(header, t)
 		}
 	}
-	closest := closest(s.chain(func(t *part) bool { return t.reported() && t.policy.headers&XRateLimit != 0 }))
+	closest := s.closest(func(t *part) bool { return t.reported() && t.policy.headers&XRateLimit != 0 })
 	for i := range s.parts { // else an earlier handler has reported it
 		if &s.parts[i] == closest {
 			s.report(header, closest)

@@ -120,6 +120,7 @@ func (e *Engine) takeTogether(ctx, within context.Context, asks []Ask, answers [
 	}
 	defer e.background.Done()
 	var t together
+	t.asks, t.answers, t.calls = t.memory.asks[:0], t.memory.answers[:0], t.memory.calls[:0]
 	defer t.release(e)
 	known := false
 	for i := range asks {
@@ -157,6 +158,11 @@ type together struct {
 	answers []*Answer
 	calls   []*dispatch.Call // on each alone, for the deny cache and without Redis; they are not sent
 	call    *dispatch.Call   // on all of them
+	memory  struct {         // for the usual number of Asks
+		asks    [4]*Ask
+		answers [4]*Answer
+		calls   [4]*dispatch.Call
+	}
 }
 
 // release ends the attempts that have not ended, as a hook of the client may panic.
@@ -205,12 +211,11 @@ func (t *together) endAttempts(e *Engine, err error) {
 // joint returns the call on all Asks: on their limits, what tenants hold of the first ones, a ban, then
 // their slots.
 func (t *together) joint(e *Engine) *dispatch.Call {
-	var all []bucket.Bucket
 	var each []int64
-	differ := false
+	differ, size := false, 0
 	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: max(1, t.asks[0].N)}
 	for i, c := range t.calls {
-		differ = differ || c.Op.N != op.N
+		differ, size = differ || c.Op.N != op.N, size+len(c.Buckets)
 		op.Charges = min(op.Charges, takeAll(t.asks[i]).Charges)
 		op.Bans, op.Waits = max(op.Bans, c.Op.Bans), max(op.Waits, c.Op.Waits)
 	}
@@ -220,10 +225,18 @@ func (t *together) joint(e *Engine) *dispatch.Call {
 	key, hash := c.Key, c.Hash
 	c.Reset(op, nil)
 	c.Key, c.Hash, c.Attempt = key, hash, t.calls[0].Attempt
+	all := make([]bucket.Bucket, 0, size)
+	if differ {
+		each = make([]int64, 0, size)
+	}
 	for part := range parts {
 		for _, single := range t.calls {
 			own := partOf(single.Buckets, part)
-			each = append(each, slices.Repeat([]int64{single.Op.N}, len(own))...)
+			for range own {
+				if differ {
+					each = append(each, single.Op.N)
+				}
+			}
 			if len(own) > 0 && (len(all) > 0 || single != t.calls[0]) {
 				c.AddKey(single, len(all)) // a copy: single may be used again before c is answered
 			}
