@@ -70,11 +70,18 @@ func (p *Policy) observed(ctx context.Context, client string, n int) (*question,
 	if err != nil && client != "" && n > 0 && p.checkTenant() == nil {
 		o.record(ctx, OutcomeFailed, n, false, Result{}, failure{err: err, origin: fromLimitFunc})
 	}
-	if q != nil {
-		q.observed = o
+	if err != nil {
+		return nil, err
 	}
-	return q, err
+	if q.observed = o; q.set.slots > 0 {
+		q.putBack()
+		return nil, errTakesSlots
+	}
+	return q, nil
 }
+
+// errTakesSlots is the error of a method that takes tokens and could release no slot.
+var errTakesSlots = invalid("the policy has InFlight, and a slot has to be released: call Reserve")
 
 // putBack keeps the memory of a question for another one, unless the store may still have it.
 func (q *question) putBack() {

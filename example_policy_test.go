@@ -238,7 +238,7 @@ func ExampleInFlight() {
 }
 
 // Outside HTTP: three workers at a time for each customer.
-func ExamplePolicy_Acquire() {
+func ExamplePolicy_Reserve_slots() {
 	rdb, stop := exampleRedis()
 	defer stop()
 	limiter, err := ginlimit.NewLimiter(rdb)
@@ -252,7 +252,7 @@ func ExamplePolicy_Acquire() {
 		panic(err)
 	}
 	ctx := context.Background()
-	slot, err := jobs.Acquire(ctx, "customer 7")
+	slot, err := jobs.Reserve(ctx, "customer 7", 1)
 	if err != nil {
 		panic(err)
 	}

@@ -60,9 +60,9 @@ func Prohibited() Limit { return PerSecond(0) }
 //
 // A request holds one of n slots until its handler returns or panics. Its slot and its tokens are taken in
 // one call, all or none; at a cost of 0 it takes neither. Without a free slot Retry-After is one second,
-// because nobody knows when another request ends. [Policy.Acquire] takes a slot outside HTTP. A policy, and
-// the limits of a client from [WithLimitFunc], each have at most one such limit. Policies of one name share
-// slots, each up to its own n.
+// because nobody knows when another request ends. [Policy.Reserve] takes a slot outside HTTP; Allow and Wait
+// are errors, as they could release none. A policy, and the limits of a client from [WithLimitFunc], each have
+// at most one such limit. Policies of one name share slots, each up to its own n.
 //
 // A process that dies frees its slots within 10 s. One that is frozen, or cannot reach Redis, keeps its slots
 // for 7 s; after that more than n may be in flight until some end. Without Redis, each process has its share

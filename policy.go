@@ -22,7 +22,7 @@ import (
 // [Limiter.Policy] makes one. [Policy.Handler] is its middleware; the other methods are for
 // anything else, such as a worker, on the same buckets. They take a client as the policy's
 // [KeyFunc] returns it: see [AddrKey] for [ByClientIP]. Of the policy's options they use its limits,
-// [WithLimitFunc], [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Acquire also
+// [WithLimitFunc], [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Reserve also
 // [InFlight] and [WithQueue]; the others are for requests, and [AllOf] decides by several policies. Those of a policy
 // [WithShares] need [Policy.Share] first. It is safe for concurrent use.
 //

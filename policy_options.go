@@ -122,8 +122,8 @@ func WithFloor(n int) Option {
 // slot it always waits, because nobody knows when one is free. If Redis hangs, a request takes no longer than
 // wait and one [WithTimeout].
 //
-// [Policy.Acquire] waits too, other methods do not. A request that costs 0, a banned client's and one in a
-// [WithDryRun] do not wait. A waiting request keeps its limits of [WithLimitFunc]. length is at least 1, wait
+// [Policy.Reserve] and [ReserveAll] wait too, other methods do not. A request that costs 0, a banned client's
+// and one in a [WithDryRun] do not wait. A waiting request keeps its limits of [WithLimitFunc]. length is at least 1, wait
 // above 0 and at most a day; a policy without a limit that counts is an error.
 func WithQueue(length int, wait time.Duration) Option {
 	return setting(func(c *config) {

@@ -141,31 +141,18 @@ func (s *requestState) chain(is func(*part) bool) (all []*part) {
 }
 
 // closest returns the part, of those of all handlers so far for which a function is true, whose result is
-// closest to exhaustion, or nil of none. Free slots say nothing of that, unless nothing else is counted.
+// closest to exhaustion, or nil of none.
 func (s *requestState) closest(is func(*part) bool) (closest *part) {
 	if s == nil {
 		return nil
 	}
 	closest = s.before.Load().closest(is)
 	for i := range s.parts {
-		if t := &s.parts[i]; is(t) && (closest == nil || t.closerThan(closest)) {
+		if t := &s.parts[i]; is(t) && (closest == nil || t.result.closerThan(closest.result)) {
 			closest = t
 		}
 	}
 	return closest
-}
-
-// closerThan reports whether t is closer to exhaustion than the part before.
-func (t *part) closerThan(before *part) bool {
-	free := func(t *part) bool { return t.result.Allowed && t.result.Limit.InFlight > 0 }
-	uncounted := func(t *part) bool { return t.result.Allowed && t.result.Limit.Rate < 0 }
-	switch own, other := free(t), free(before); {
-	case own && !other:
-		return uncounted(before)
-	case other && !own:
-		return !uncounted(t)
-	}
-	return t.result.closerThan(before.result)
 }
 
 // FromContext returns what ginlimit decided on the request, for handlers and access logs: of [Results] the
@@ -244,9 +231,9 @@ func (s *requestState) writeHeaders(header http.Header, denial *part) {
 	funcs := s.chain(func(t *part) bool { return t.reported() && t.policy.headerFunc != nil })
 	slices.SortStableFunc(funcs, func(a, b *part) int { // of fields of one name the closest counts
 		switch {
-		case a.closerThan(b):
+		case a.result.closerThan(b.result):
 			return 1
-		case b.closerThan(a):
+		case b.result.closerThan(a.result):
 			return -1
 		}
 		return 0

@@ -94,8 +94,17 @@ type Result struct {
 }
 
 // closerThan reports whether r is closer to exhaustion than s: of two denials the one that lasts
-// longer, else the one with fewer tokens left, else the one that is full later.
+// longer, else the one with fewer tokens left, else the one that is full later. Free slots say nothing of
+// that, unless nothing else is counted.
 func (r Result) closerThan(s Result) bool {
+	free := func(r Result) bool { return r.Allowed && r.Limit.InFlight > 0 }
+	uncounted := func(r Result) bool { return r.Allowed && r.Limit.Rate < 0 }
+	switch own, other := free(r), free(s); {
+	case own && !other:
+		return uncounted(s)
+	case other && !own:
+		return !uncounted(r)
+	}
 	// As unsigned numbers, never is the longest wait.
 	if wait, other := uint64(r.RetryAfter), uint64(s.RetryAfter); wait != other {
 		return wait > other

@@ -99,7 +99,7 @@ func growClients(b *testing.B, l *ginlimit.Limiter, options []ginlimit.PolicyOpt
 
 // BenchmarkSlotMemory has a limiter hold a slot of each of some keys, which have 40 bytes. It reports as B/slot the
 // memory that the limiter keeps for each, with the buffers of its Redis client's new connections, and as B/caller the
-// Slot that the caller keeps. The texts of the keys are the caller's, and existed before. Acquire needs no goroutine
+// Slot that the caller keeps. The texts of the keys are the caller's, and existed before. Reserve needs no goroutine
 // for a held slot; a handler's goroutine is not counted.
 func BenchmarkSlotMemory(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 100_000} {
@@ -123,13 +123,13 @@ func growSlots(b *testing.B, addr string, n int) (limiter, caller int64) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	keys, slots := make([]string, n), make([]*ginlimit.Slot, n)
+	keys, slots := make([]string, n), make([]*ginlimit.Reservation, n)
 	for i := range keys {
 		keys[i] = fmt.Sprintf("sk-%037d", i)
 	}
 	acquire := func(i int) {
 		var err error
-		if slots[i], err = p.Acquire(b.Context(), keys[i]); err != nil {
+		if slots[i], err = p.Reserve(b.Context(), keys[i], 1); err != nil {
 			b.Error(err)
 		}
 	}

@@ -54,7 +54,7 @@ func BenchmarkMixedScript(b *testing.B) {
 			b.Fatal(err)
 		}
 		for i := range scriptClients {
-			if _, err := policy.Acquire(ctx, fmt.Sprint("client ", i)); err != nil {
+			if _, err := policy.Reserve(ctx, fmt.Sprint("client ", i), 1); err != nil {
 				b.Fatal(err)
 			}
 		}

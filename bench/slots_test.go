@@ -32,7 +32,7 @@ func BenchmarkSlotScript(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, err = p.Acquire(ctx, "alice"); err != nil {
+				if _, err = p.Reserve(ctx, "alice", 1); err != nil {
 					b.Fatal(err)
 				}
 				return lastOf(*hook.args, 1)[0]

@@ -180,7 +180,7 @@ func (s *soaker) step(ctx context.Context) {
 	case x < 70:
 		_, _ = s.shared.Share(fmt.Sprint(n), 1).Allow(ctx, "upstream")
 	case x < 75:
-		if slot, err := s.slots.Acquire(ctx, client); err == nil {
+		if slot, err := s.slots.Reserve(ctx, client, 1); err == nil {
 			slot.Release()
 		}
 	case x < 80:

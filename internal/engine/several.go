@@ -14,7 +14,7 @@ import (
 // takeSeveral takes the tokens of each Ask that counts, or of none.
 func (e *Engine) takeSeveral(ctx, within context.Context, asks []Ask, answers []Answer, counted int) error {
 	start := time.Now()
-	if first := slices.IndexFunc(asks, func(a Ask) bool { return a.Tenant.Name != "" }); first > 0 {
+	if first := slices.IndexFunc(asks, func(a Ask) bool { return a.Tenant.Name != "" }); first >= 0 {
 		return e.takeSharesLast(ctx, within, start, asks, answers, first)
 	}
 	if e.redis == nil || counted == 1 || bansOf(asks) > 1 || someAreFree(asks) || !e.redis.Together() {

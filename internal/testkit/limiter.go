@@ -312,10 +312,10 @@ func NewPolicy(t testing.TB, l *Limiter, name string, opts ...ginlimit.PolicyOpt
 	return p
 }
 
-// Acquire takes a slot of the client "alice".
-func Acquire(t testing.TB, p *ginlimit.Policy) *ginlimit.Slot {
+// Reserve takes a token of the client "alice", and a slot if the policy has any.
+func Reserve(t testing.TB, p *ginlimit.Policy) *ginlimit.Reservation {
 	t.Helper()
-	slot, err := p.Acquire(t.Context(), "alice")
+	slot, err := p.Reserve(t.Context(), "alice", 1)
 	require.NoError(t, err)
 	return slot
 }

@@ -139,7 +139,7 @@ func scriptsOfSlots(algorithm ginlimit.Algorithm, limits ...ginlimit.Limit) (sou
 		if err != nil {
 			return err
 		}
-		slot, err := p.Acquire(context.Background(), "k")
+		slot, err := p.Reserve(context.Background(), "k", 1)
 		if err == nil {
 			slot.Release()
 		}

@@ -55,7 +55,7 @@ func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
 			first := logins()
 			const client, other = "203.0.113.7", "203.0.113.8"
 			for _, client := range []string{client, other} {
-				slot, err := first.Acquire(t.Context(), client)
+				slot, err := first.Reserve(t.Context(), client, 1)
 				require.NoError(t, err)
 				defer slot.Release()
 				denied, err := first.Allow(t.Context(), client)

@@ -3,7 +3,6 @@ package docs_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -241,24 +240,16 @@ func toolsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 		if tools[tool] == nil {
 			return "", fmt.Errorf("there is no tool %q", tool)
 		}
-		paid, err := budget.Reserve(ctx, user, cost[tool])
+		work, err := ginlimit.ReserveAll(ctx, ginlimit.Charge{Policy: budget, Client: user, N: cost[tool]},
+			ginlimit.Charge{Policy: tools[tool], Client: user, N: 1})
 		if err != nil {
 			return "", err
 		}
-		denied := paid.Result()
-		if denied.Allowed {
-			slot, err := tools[tool].Acquire(ctx, user)
-			if err == nil && slot.Result().Allowed {
-				defer slot.Release()
-				return run(), nil
-			}
-			if err := errors.Join(err, paid.Cancel(ctx)); err != nil {
-				return "", err
-			}
-			denied = slot.Result()
+		defer work.Release()
+		if denied := work.Result(); !denied.Allowed { // a result with isError, so that the model can wait
+			return "", fmt.Errorf("try %s again in %s", tool, denied.RetryAfter.Round(time.Second))
 		}
-		// A result with isError, so that the model can wait.
-		return "", fmt.Errorf("try %s again in %s", tool, denied.RetryAfter.Round(time.Second))
+		return run(), nil
 	}
 	router.POST("/tools/:tool", func(c *gin.Context) { // your MCP library's handler
 		answer, err := call(c.Request.Context(), "user 7", c.Param("tool"), func() string { return "done" })

@@ -49,9 +49,9 @@ func TestAnotherMasterBehindTheSameAddress(t *testing.T) {
 			"a report": func(t *testing.T, l *ginlimit.Limiter) func() {
 				policy, err := l.Policy("slots", ginlimit.InFlight(10))
 				require.NoError(t, err)
-				_, err = policy.Acquire(t.Context(), "client")
+				_, err = policy.Reserve(t.Context(), "client", 1)
 				require.NoError(t, err)
-				slot, err := policy.Acquire(t.Context(), "client")
+				slot, err := policy.Reserve(t.Context(), "client", 1)
 				require.NoError(t, err)
 				return slot.Release // the report says that one is still held
 			},

@@ -27,12 +27,13 @@ func TestALimiterThatIsDroppedIsForgotten(t *testing.T) {
 		require.NoError(t, err)
 		p, err := l.Policy("api", ginlimit.PerHour(100), ginlimit.InFlight(2))
 		require.NoError(t, err)
-		slot, err := p.Acquire(t.Context(), "alice")
+		slot, err := p.Reserve(t.Context(), "alice", 1)
 		require.NoError(t, err)
 		require.True(t, slot.Result().Allowed)
 		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-			_, err := p.Allow(t.Context(), "alice")
+			other, err := p.Reserve(t.Context(), "alice", 1)
 			require.NoError(t, err)
+			other.Release()
 			return l.Stats().LostServers > 0
 		}))
 		require.NoError(t, rdb.Close())

@@ -47,13 +47,27 @@ func takes(costs ...int) func(t *testing.T, p *ginlimit.Policy) ginlimit.Result 
 	}
 }
 
+// reserves is takes of a policy with slots, which it releases.
+func reserves(costs ...int) func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
+	return func(t *testing.T, p *ginlimit.Policy) (last ginlimit.Result) {
+		t.Helper()
+		for _, n := range costs {
+			r, err := p.Reserve(t.Context(), "alice", n)
+			require.NoError(t, err)
+			r.Release()
+			last = r.Result()
+		}
+		return last
+	}
+}
+
 // acquires takes a slot of the client "alice", and returns the Result of a second try.
 func acquires(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
 	t.Helper()
-	slot := testkit.Acquire(t, p)
+	slot := testkit.Reserve(t, p)
 	defer slot.Release()
 	require.True(t, slot.Result().Allowed)
-	return testkit.Acquire(t, p).Result()
+	return testkit.Reserve(t, p).Result()
 }
 
 // requests sends so many requests of the user "alice", one after another, and returns the last one's Result.
@@ -98,11 +112,11 @@ func denials() map[string]denial {
 		"a fixed window":          {opts{hour.WithAlgorithm(ginlimit.FixedWindow)}, takes(1, 1), rate, ""},
 		"a sliding window":        {opts{hour.WithAlgorithm(ginlimit.SlidingWindow)}, takes(1, 1), rate, ""},
 		"a calendar quota":        {opts{ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))}, takes(1, 1), rate, ""},
-		"one of several limits":   {opts{ginlimit.PerDay(9), hour, ginlimit.InFlight(9)}, takes(1, 1), rate, ""},
+		"one of several limits":   {opts{ginlimit.PerDay(9), hour, ginlimit.InFlight(9)}, reserves(1, 1), rate, ""},
 		"too few tokens":          {opts{ginlimit.PerHour(3)}, takes(2, 2), rate, ""},
 		"a floor":                 {opts{ginlimit.PerHour(3), ginlimit.WithFloor(2)}, takes(1, 1), rate, ""},
-		"tokens, though it waits": {opts{hour, slot, ginlimit.WithQueue(1, time.Hour)}, takes(1, 1), rate, ""},
-		"a client's own limit":    {opts{testkit.LimitsFrom(hour), slot}, takes(1, 1), rate, ""},
+		"tokens, though it waits": {opts{hour, slot, ginlimit.WithQueue(1, time.Minute)}, reserves(1, 1), rate, ""},
+		"a client's own limit":    {opts{testkit.LimitsFrom(hour), slot}, reserves(1, 1), rate, ""},
 		"a dry run":               {opts{hour, byUser, ginlimit.WithDryRun()}, requests(2), rate, ""},
 		"a block": {opts{ginlimit.PerHour(9)}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
 			testkit.RequireMade(t, p.Block(t.Context(), "alice", time.Hour))
@@ -120,7 +134,7 @@ func denials() map[string]denial {
 			require.NoError(t, err)
 			return r.Result()
 		}, rate, ""},
-		"Acquire, without a token": {opts{hour, ginlimit.InFlight(9)}, acquires, rate, ""},
+		"Reserve, without a token": {opts{hour, ginlimit.InFlight(9)}, acquires, rate, ""},
 
 		"no slot":                {opts{slot}, acquires, inFlight, "-c"},
 		"no slot, with tokens":   {opts{ginlimit.PerHour(9), slot}, acquires, inFlight, "-c"},
@@ -139,15 +153,15 @@ func denials() map[string]denial {
 			return takes(1)(t, p)
 		}, ban, ""},
 		"a ban, with a free slot": {opts{hour, slot, bans}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
-			takes(1, 1)(t, p)
-			return testkit.Acquire(t, p).Result()
+			reserves(1, 1)(t, p)
+			return testkit.Reserve(t, p).Result()
 		}, ban, ""},
 		"a ban for want of a slot": {opts{ginlimit.PerHour(9), slot, bans}, acquires, ban, ""},
 
 		"prohibited":                  {opts{ginlimit.PerHour(0)}, takes(1), never, ""},
-		"prohibited beside others":    {opts{hour, slot, ginlimit.PerDay(0), bans}, takes(1), never, ""},
+		"prohibited beside others":    {opts{hour, slot, ginlimit.PerDay(0), bans}, reserves(1), never, ""},
 		"a slot of what prohibits":    {opts{ginlimit.Prohibited(), slot}, nil, never, ""},
-		"a client that is prohibited": {opts{testkit.LimitsFrom(ginlimit.PerHour(0)), slot}, takes(1), never, ""},
+		"a client that is prohibited": {opts{testkit.LimitsFrom(ginlimit.PerHour(0)), slot}, reserves(1), never, ""},
 		"prohibited by a floor":       {opts{testkit.LimitsFrom(hour), ginlimit.WithFloor(1)}, takes(1), never, ""},
 		"more than the burst":         {opts{ginlimit.PerHour(3)}, takes(4), never, ""},
 		"more than one burst":         {opts{ginlimit.PerHour(9), ginlimit.PerDay(3)}, takes(4), never, ""},
@@ -169,7 +183,7 @@ func (d denial) wants(t *testing.T, l *testkit.Limiter, name string) {
 	p := testkit.NewPolicy(t, l, name, d.opts...)
 	ask := d.ask
 	if ask == nil {
-		ask = func(t *testing.T, p *ginlimit.Policy) ginlimit.Result { return testkit.Acquire(t, p).Result() }
+		ask = func(t *testing.T, p *ginlimit.Policy) ginlimit.Result { return testkit.Reserve(t, p).Result() }
 	}
 	r := ask(t, p)
 	require.False(t, r.Allowed, "%s: %+v", name, r)
@@ -204,11 +218,11 @@ func TestAFullQueueIsACause(t *testing.T) {
 			"tokens": {ginlimit.PerMinute(1), ginlimit.CauseRate, false},
 		} {
 			p := testkit.NewPolicy(t, testkit.NewLocal(t), name, row.limit, ginlimit.WithQueue(1, time.Minute))
-			defer testkit.Acquire(t, p).Release()
+			defer testkit.Reserve(t, p).Release()
 			waits := make(chan ginlimit.Result, 1)
-			go func() { waits <- testkit.Acquire(t, p).Result() }()
+			go func() { waits <- testkit.Reserve(t, p).Result() }()
 			synctest.Wait()
-			full := testkit.Acquire(t, p).Result()
+			full := testkit.Reserve(t, p).Result()
 			if !row.waits { // as its tokens would come after two minutes
 				require.Equal(t, row.lacked, full.Cause, name)
 				require.True(t, (<-waits).Allowed, name)
@@ -264,7 +278,7 @@ func TestPeekSaysWhy(t *testing.T) {
 			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 				p := testkit.NewPolicy(t, b.Limiter, "api", row.opts...)
 				if row.ask == nil {
-					defer testkit.Acquire(t, p).Release()
+					defer testkit.Reserve(t, p).Release()
 				} else {
 					row.ask(t, p)
 				}
@@ -312,8 +326,8 @@ func TestNoCauseIfAllowed(t *testing.T) {
 		t.Parallel()
 		l := testkit.WithoutRedis(t, ginlimit.WithFailureMode(ginlimit.FailOpen))
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(1), ginlimit.InFlight(1))
-		takes(1, 1)(t, p)
-		for _, r := range []ginlimit.Result{takes(1)(t, p), acquires(t, p)} {
+		reserves(1, 1)(t, p)
+		for _, r := range []ginlimit.Result{reserves(1)(t, p), acquires(t, p)} {
 			require.True(t, r.Allowed)
 			require.Equal(t, ginlimit.FromOpen, r.Source)
 			require.Zero(t, r.Cause)
@@ -331,7 +345,7 @@ func TestRememberedDenialKeepsItsCause(t *testing.T) {
 	}{
 		"of a rate": {opts{ginlimit.PerHour(1)}, ginlimit.CauseRate},
 		"of a ban":  {opts{ginlimit.PerHour(1), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}, ginlimit.CauseBan},
-		"of a quota": {opts{ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)), ginlimit.InFlight(3)},
+		"of a quota": {opts{ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))},
 			ginlimit.CauseRate},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -193,7 +193,7 @@ func resetVoidsReservations(t *testing.T, b testkit.Backend) {
 		require.NoError(t, err)
 		require.True(t, r.Result().Allowed)
 		testkit.RequireMade(t, resets.Reset(t.Context(), "k"))
-		slot, err := other.Acquire(t.Context(), "k")
+		slot, err := other.Reserve(t.Context(), "k", 1)
 		require.NoError(t, err)
 		require.NoError(t, r.Cancel(t.Context()))
 		status, err := p.Status(t.Context(), "k")

@@ -227,9 +227,10 @@ func TestWhoHasNoLease(t *testing.T) {
 						require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
 						require.Equal(t, ginlimit.FromRedis, result.Source)
 						if !strings.HasPrefix(name, "another policy") && name != "refunds" { // which are for requests
-							mine, err := p.Allow(t.Context(), "k")
+							mine, err := p.Reserve(t.Context(), "k", 1)
 							require.NoError(t, err)
-							require.Equal(t, ginlimit.FromRedis, mine.Source)
+							mine.Release()
+							require.Equal(t, ginlimit.FromRedis, mine.Result().Source)
 						}
 					}
 					require.Zero(t, l.Stats().Leased)

@@ -110,8 +110,13 @@ func TestReserveRefusesArguments(t *testing.T) {
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	_, err = new(ginlimit.Policy).Reserve(t.Context(), "k", 1)
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	require.ErrorIs(t, new(ginlimit.Reservation).Settle(t.Context(), 1), ginlimit.ErrUnavailable)
-	require.ErrorIs(t, (*ginlimit.Reservation)(nil).Cancel(t.Context()), ginlimit.ErrUnavailable)
+	for _, none := range []*ginlimit.Reservation{nil, new(ginlimit.Reservation)} {
+		require.ErrorIs(t, none.Settle(t.Context(), 1), ginlimit.ErrInvalidArgument)
+		require.ErrorIs(t, none.Cancel(t.Context()), ginlimit.ErrInvalidArgument)
+		none.Release()
+		require.Zero(t, none.Result())
+		require.Empty(t, none.Results())
+	}
 	r, err := l.Reserve(t.Context(), "k", 5, ginlimit.PerDay(-1))
 	require.NoError(t, err)
 	require.NoError(t, r.Settle(t.Context(), 500), "unlimited")

@@ -48,7 +48,6 @@ func TestShareSaysWhatItWants(t *testing.T) {
 			"Block":     func() error { return c.p.Block(ctx, "k", time.Second) },
 			"Reset":     func() error { return c.p.Reset(ctx, "k") },
 			"Reserve":   func() error { _, err := c.p.Reserve(ctx, "k", 1); return err },
-			"Acquire":   func() error { _, err := c.p.Acquire(ctx, "k"); return err },
 		} {
 			err := call()
 			require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, "%s, %s", c.name, method)

@@ -34,7 +34,6 @@ type tenantTrace struct {
 	limits []ginlimit.Limit
 	most   int64 // weight
 	floor  int
-	beside []ginlimit.PolicyOption
 }
 
 func (c *tenantTrace) policy(t testing.TB, l *testkit.Limiter) *ginlimit.Policy {
@@ -42,7 +41,7 @@ func (c *tenantTrace) policy(t testing.TB, l *testkit.Limiter) *ginlimit.Policy 
 	for _, limit := range c.limits {
 		opts = append(opts, limit)
 	}
-	return testkit.NewPolicy(t, l, "shared", append(opts, c.beside...)...)
+	return testkit.NewPolicy(t, l, "shared", opts...)
 }
 
 func (c *tenantTrace) model() *testkit.TenantsModel { return testkit.NewTenantsModel(int64(c.floor)) }
@@ -54,9 +53,6 @@ func tenantTraces() (all []tenantTrace) {
 			c := tenantTrace{limits: limits, most: most}
 			if i%2 == 1 {
 				c.floor = int(testkit.Burst(limits[0]) / 4)
-			}
-			if most == 10 {
-				c.beside = append(c.beside, ginlimit.InFlight(1000)) // by the script's general path
 			}
 			c.name = fmt.Sprintf("%v, weights up to %d, floor %d", limits, most, c.floor)
 			all = append(all, c)

@@ -31,12 +31,12 @@ func TestSlotsAfterRedisClockIsSetBack(t *testing.T) {
 	second, err := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed)).
 		Policy("api", ginlimit.InFlight(3), ginlimit.WithQueue(1, time.Minute))
 	require.NoError(t, err)
-	testkit.Acquire(t, first)
-	held := testkit.Acquire(t, first)
-	testkit.Acquire(t, second)
+	testkit.Reserve(t, first)
+	held := testkit.Reserve(t, first)
+	testkit.Reserve(t, second)
 	got := make(chan ginlimit.Result, 1)
 	go func() {
-		slot, err := second.Acquire(t.Context(), "alice")
+		slot, err := second.Reserve(t.Context(), "alice", 1)
 		assert.NoError(t, err)
 		got <- slot.Result()
 	}()
@@ -45,7 +45,7 @@ func TestSlotsAfterRedisClockIsSetBack(t *testing.T) {
 	}))
 	setClockBack(t, rdb, time.Hour)
 	for range 3 {
-		require.Equal(t, ginlimit.CauseInFlight, testkit.Acquire(t, first).Result().Cause)
+		require.Equal(t, ginlimit.CauseInFlight, testkit.Reserve(t, first).Result().Cause)
 	}
 	held.Release()
 	assert.True(t, (<-got).Allowed)

@@ -39,16 +39,16 @@ func TestSlotsOfADeadProcess(t *testing.T) {
 			return p
 		}
 		dead, one, two := policy(), policy(), policy()
-		require.True(t, testkit.Acquire(t, dead).Result().Allowed)
+		require.True(t, testkit.Reserve(t, dead).Result().Allowed)
 		advance(6 * time.Second)
-		slot := testkit.Acquire(t, one)
+		slot := testkit.Reserve(t, one)
 		require.True(t, slot.Result().Allowed)
 		advance(4*time.Second - time.Millisecond)
-		require.False(t, testkit.Acquire(t, two).Result().Allowed)
+		require.False(t, testkit.Reserve(t, two).Result().Allowed)
 		advance(time.Millisecond)
-		last := testkit.Acquire(t, two)
+		last := testkit.Reserve(t, two)
 		require.True(t, last.Result().Allowed)
-		require.False(t, testkit.Acquire(t, two).Result().Allowed, "one lives")
+		require.False(t, testkit.Reserve(t, two).Result().Allowed, "one lives")
 		last.Release()
 		slot.Release()
 		synctest.Wait()
@@ -67,18 +67,18 @@ func TestLateAttemptTakesNothing(t *testing.T) {
 		p, err := limiter.Policy("api", ginlimit.PerHour(10),
 			ginlimit.InFlight(1), ginlimit.WithBan(time.Hour, time.Hour))
 		require.NoError(t, err)
-		_, err = p.Acquire(t.Context(), "alice")
+		_, err = p.Reserve(t.Context(), "alice", 1)
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		const key = "ginlimit:{api|alice}:slots"
 		synctest.Wait() // until Redis is told that nobody waits
 		require.NoError(t, b.Redis.Do(t.Context(), hook.Args...).Err())
 		require.Regexp(t, "^P[A-Z2-7]{13} 1 0 $", b.Redis.Get(t.Context(), key).Val())
-		slot := testkit.Acquire(t, p)
+		slot := testkit.Reserve(t, p)
 		require.True(t, slot.Result().Allowed)
 		require.Equal(t, 9, slot.Result().Remaining, "nor a token, nor is the client banned")
 		require.NoError(t, b.Redis.Do(t.Context(), hook.Args...).Err())
 		slot.Release()
-		require.True(t, testkit.Acquire(t, p).Result().Allowed)
+		require.True(t, testkit.Reserve(t, p).Result().Allowed)
 	})
 }
 
@@ -101,7 +101,7 @@ func TestSlotsOutliveNoPanic(t *testing.T) {
 			require.Panics(t, func() { router.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)) })
 			require.Zero(t, l.Stats().Slots)
 			if name == "observer" {
-				require.Panics(t, func() { _, _ = p.Acquire(t.Context(), "alice") })
+				require.Panics(t, func() { _, _ = p.Reserve(t.Context(), "alice", 1) })
 				require.Zero(t, l.Stats().Slots)
 			}
 		})
@@ -116,7 +116,7 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 		"the caller leaves": func(t *testing.T, _ *testkit.Limiter, p *ginlimit.Policy) {
 			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Millisecond)
 			defer cancel()
-			_, err := p.Acquire(ctx, "alice")
+			_, err := p.Reserve(ctx, "alice", 1)
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 		},
 		"another policy denies": func(t *testing.T, l *testkit.Limiter, _ *ginlimit.Policy) {
@@ -144,7 +144,7 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithFailureMode(ginlimit.FailClosed))
 				p, err := limiter.Policy("api", opts...)
 				require.NoError(t, err)
-				testkit.Acquire(t, p).Release() // connects
+				testkit.Reserve(t, p).Release() // connects
 				_, err = limiter.Allow(t.Context(), ginlimit.Key("all", "all"), ginlimit.PerDay(1))
 				require.NoError(t, err)
 				synctest.Wait()
@@ -156,7 +156,7 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 				require.NoError(t, limiter.Close())
 				other, err := testkit.NewLimiter(t, b.Redis).Policy("api", opts...)
 				require.NoError(t, err)
-				require.True(t, testkit.Acquire(t, other).Result().Allowed)
+				require.True(t, testkit.Reserve(t, other).Result().Allowed)
 				asks.Wait()
 			})
 		})
@@ -181,7 +181,7 @@ func TestCloseIsBounded(t *testing.T) {
 		leased, err := limiter.Policy("leased", testkit.LeasePerMinute,
 			ginlimit.WithLease(testkit.LeaseLife))
 		require.NoError(t, err)
-		held := testkit.Acquire(t, p)
+		held := testkit.Reserve(t, p)
 		for range 11 {
 			_, err = leased.Allow(t.Context(), "alice")
 			require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestCloseIsBounded(t *testing.T) {
 		var asks sync.WaitGroup
 		asks.Go(func() {
 			begin := time.Now()
-			_, err := p.Acquire(t.Context(), "alice")
+			_, err := p.Reserve(t.Context(), "alice", 1)
 			assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
 			assert.Equal(t, time.Minute, time.Since(begin), "the hook hangs in its caller")
 		})
@@ -244,7 +244,7 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 					require.NoError(t, err)
 					other, err := testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.InFlight(1))
 					require.NoError(t, err)
-					slot := testkit.Acquire(t, one)
+					slot := testkit.Reserve(t, one)
 					require.True(t, slot.Result().Allowed)
 					time.Sleep(begins)
 
@@ -256,7 +256,7 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 							_, err := l.Allow(t.Context(), "k", ginlimit.PerSecond(100))
 							require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 						}
-						if testkit.Acquire(t, other).Result().Allowed {
+						if testkit.Reserve(t, other).Result().Allowed {
 							require.Equal(t, "dies", what, "%s after the cut began", time.Since(start))
 							require.Greater(t, time.Since(start), promised)
 							require.LessOrEqual(t, time.Since(start), 10*time.Second+between, "one try more")
@@ -266,7 +266,7 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 					}
 					cut.Store(false)
 					for time.Since(start) < 12*time.Second {
-						require.False(t, testkit.Acquire(t, other).Result().Allowed, "%s after the cut began", time.Since(start))
+						require.False(t, testkit.Reserve(t, other).Result().Allowed, "%s after the cut began", time.Since(start))
 						time.Sleep(between)
 					}
 					slot.Release()

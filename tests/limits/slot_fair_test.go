@@ -28,7 +28,7 @@ func demand(t *testing.T, processes []*testkit.Limiter, slots int, work, lasts t
 			all.Go(func() {
 				for ctx.Err() == nil {
 					start := time.Now()
-					slot, err := p.Acquire(ctx, "alice")
+					slot, err := p.Reserve(ctx, "alice", 1)
 					if ctx.Err() != nil {
 						slot.Release()
 						return
@@ -102,9 +102,9 @@ func TestCallersOfOneBatchLeaveASlotToAProcessThatWaits(t *testing.T) {
 				ginlimit.WithQueue(100, time.Second))
 		}
 		holder, waiting, together := policy(), policy(), policy()
-		var held []*ginlimit.Slot
+		var held []*ginlimit.Reservation
 		for range slots {
-			slot, err := holder.Acquire(t.Context(), "alice")
+			slot, err := holder.Reserve(t.Context(), "alice", 1)
 			require.NoError(t, err)
 			held = append(held, slot)
 		}
@@ -113,7 +113,7 @@ func TestCallersOfOneBatchLeaveASlotToAProcessThatWaits(t *testing.T) {
 		admitted := 0
 		acquire := func(p *ginlimit.Policy) {
 			all.Go(func() {
-				slot, err := p.Acquire(t.Context(), "alice")
+				slot, err := p.Reserve(t.Context(), "alice", 1)
 				assert.NoError(t, err)
 				mu.Lock()
 				defer mu.Unlock()

@@ -28,12 +28,12 @@ func TestSlotQueue(t *testing.T) {
 		p, err := l.Policy("100/h", ginlimit.PerHour(100), ginlimit.InFlight(1),
 			ginlimit.WithQueue(3, time.Second), ginlimit.WithBan(time.Hour, time.Hour))
 		require.NoError(t, err)
-		holds := testkit.Acquire(t, p)
+		holds := testkit.Reserve(t, p)
 		require.True(t, holds.Result().Allowed)
 		order := make(chan int, 3)
 		for i := range 3 {
 			go func() {
-				slot := testkit.Acquire(t, p)
+				slot := testkit.Reserve(t, p)
 				require.True(t, slot.Result().Allowed)
 				order <- i
 				time.Sleep(100 * time.Millisecond)
@@ -42,7 +42,7 @@ func TestSlotQueue(t *testing.T) {
 			synctest.Wait()
 		}
 		start := time.Now()
-		require.False(t, testkit.Acquire(t, p).Result().Allowed, "the queue is full")
+		require.False(t, testkit.Reserve(t, p).Result().Allowed, "the queue is full")
 		require.Zero(t, time.Since(start))
 		holds.Release()
 		for i := range 3 {
@@ -51,16 +51,16 @@ func TestSlotQueue(t *testing.T) {
 		require.Equal(t, 200*time.Millisecond, time.Since(start))
 		time.Sleep(100 * time.Millisecond)
 
-		holds = testkit.Acquire(t, p)
+		holds = testkit.Reserve(t, p)
 		start = time.Now()
-		require.False(t, testkit.Acquire(t, p).Result().Allowed)
+		require.False(t, testkit.Reserve(t, p).Result().Allowed)
 		require.Equal(t, time.Second, time.Since(start), "as long as it may wait")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_, err = p.Acquire(ctx, "alice")
+		_, err = p.Reserve(ctx, "alice", 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		holds.Release()
-		require.True(t, testkit.Acquire(t, p).Result().Allowed, "who waits for a slot is not banned")
+		require.True(t, testkit.Reserve(t, p).Result().Allowed, "who waits for a slot is not banned")
 	})
 }
 
@@ -77,7 +77,7 @@ func TestEachProcessHasAQueueOfItsOwn(t *testing.T) {
 			require.NoError(t, err)
 			for range 4 {
 				all.Go(func() {
-					slot := testkit.Acquire(t, p)
+					slot := testkit.Reserve(t, p)
 					if !slot.Result().Allowed {
 						denied.Add(1)
 						return
@@ -116,9 +116,9 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 			return w
 		}
-		holds := testkit.Acquire(t, p)
+		holds := testkit.Reserve(t, p)
 		go func() {
-			slot, err := p.Acquire(context.Background(), "alice")
+			slot, err := p.Reserve(context.Background(), "alice", 1)
 			assert.NoError(t, err)
 			slot.Release()
 		}()
@@ -128,8 +128,10 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 		require.Equal(t, http.StatusOK, get("/dry").Code)
 		require.Equal(t, "1", get("/").Header().Get("Retry-After"), "the queue is full")
 		require.Zero(t, time.Since(start))
+		tokens := testkit.NewPolicy(t, &testkit.Limiter{Limiter: l}, "api", ginlimit.PerHour(3),
+			ginlimit.WithBan(time.Hour, time.Hour))
 		for range 4 {
-			_, err = p.Allow(t.Context(), "alice")
+			_, err = tokens.Allow(t.Context(), "alice")
 			require.NoError(t, err)
 		}
 		require.Equal(t, "3600", get("/").Header().Get("Retry-After"), "it is banned")
@@ -158,16 +160,16 @@ func TestWhoWaitsAsksRedisSomeHundredTimesASecond(t *testing.T) {
 				other, err := testkit.NewLimiter(t, rdb).Policy("api", opts...)
 				require.NoError(t, err)
 				ctx, leave := context.WithCancel(t.Context())
-				var held []*ginlimit.Slot
+				var held []*ginlimit.Reservation
 				var all sync.WaitGroup
 				var taken atomic.Int64
 				wait := func(client string, holder *ginlimit.Policy) {
-					slot, err := holder.Acquire(t.Context(), client)
+					slot, err := holder.Reserve(t.Context(), client, 1)
 					require.NoError(t, err)
 					require.True(t, slot.Result().Allowed)
 					held = append(held, slot)
 					all.Go(func() {
-						if slot, err := p.Acquire(ctx, client); err == nil {
+						if slot, err := p.Reserve(ctx, client, 1); err == nil {
 							taken.Add(1)
 							slot.Release()
 						}

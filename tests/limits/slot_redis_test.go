@@ -44,7 +44,7 @@ func TestHoldSlots(t *testing.T) {
 	}
 	p := slotPolicy(t, redis.NewClient(&redis.Options{Addr: addr}))
 	for range 3 {
-		fmt.Println("slot", testkit.Acquire(t, p).Result().Allowed)
+		fmt.Println("slot", testkit.Reserve(t, p).Result().Allowed)
 	}
 	<-t.Context().Done()
 }
@@ -84,13 +84,13 @@ func TestKilledProcessFreesItsSlots(t *testing.T) {
 	deniedFor := func(d time.Duration) {
 		t.Helper()
 		for start := time.Now(); time.Since(start) < d; time.Sleep(100 * time.Millisecond) {
-			require.False(t, testkit.Acquire(t, p).Result().Allowed, "the process lives")
+			require.False(t, testkit.Reserve(t, p).Result().Allowed, "the process lives")
 		}
 	}
-	freeAgain := func() (slots []*ginlimit.Slot) {
+	freeAgain := func() (slots []*ginlimit.Reservation) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			slots = append(slots, testkit.Acquire(t, p))
+			slots = append(slots, testkit.Reserve(t, p))
 			return slots[len(slots)-1].Result().Allowed
 		}, 40*time.Second, 50*time.Millisecond) // ten, and what a busy machine adds
 		return slots
@@ -127,30 +127,30 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 	p, err := limiter.Policy("api", ginlimit.InFlight(4))
 	require.NoError(t, err)
 	other := slotPolicyOf(t, addr, 4)
-	before := testkit.Acquire(t, p)
+	before := testkit.Reserve(t, p)
 	require.Equal(t, ginlimit.FromRedis, before.Result().Source)
 	require.NoError(t, process.Kill())
 
-	during := testkit.Acquire(t, p)
+	during := testkit.Reserve(t, p)
 	require.Equal(t, ginlimit.FromLocal, during.Result().Source)
 	require.True(t, during.Result().Allowed, "two are this process' share")
-	require.False(t, testkit.Acquire(t, p).Result().Allowed, "what began before counts")
+	require.False(t, testkit.Reserve(t, p).Result().Allowed, "what began before counts")
 	before.Release()
-	again := testkit.Acquire(t, p)
+	again := testkit.Reserve(t, p)
 	require.True(t, again.Result().Allowed)
 
 	testkit.LaunchRedis(t, addr)
 	// It is told of the two, though it knew only of one that has ended.
-	var others []*ginlimit.Slot
+	var others []*ginlimit.Reservation
 	require.Eventually(t, func() bool {
 		res, err := other.Peek(t.Context(), "alice")
 		return err == nil && res.Source == ginlimit.FromRedis && res.Remaining == 2
 	}, 40*time.Second, 20*time.Millisecond)
 	for range 2 {
-		others = append(others, testkit.Acquire(t, other))
+		others = append(others, testkit.Reserve(t, other))
 		require.True(t, others[len(others)-1].Result().Allowed)
 	}
-	require.False(t, testkit.Acquire(t, other).Result().Allowed)
+	require.False(t, testkit.Reserve(t, other).Result().Allowed)
 	during.Release()
 	again.Release()
 	for _, slot := range others {
@@ -200,7 +200,7 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 						client := caller % len(inFlight)
 						all.Go(func() {
 							for range 50 {
-								slot, err := p.Acquire(t.Context(), fmt.Sprint("client ", client))
+								slot, err := p.Reserve(t.Context(), fmt.Sprint("client ", client), 1)
 								if !assert.NoError(t, err) {
 									return
 								}
@@ -243,7 +243,7 @@ func TestSlotsWhileRedisIsFull(t *testing.T) {
 			for range 4 {
 				all = append(all, slotPolicy(t, testkit.Connect(t, addr)))
 			}
-			require.True(t, testkit.Acquire(t, all[0]).Result().Allowed)
+			require.True(t, testkit.Reserve(t, all[0]).Result().Allowed)
 			inFlight, full := 1, atomic.Int64{}
 			flood := testkit.NewLimiter(t, testkit.Connect(t, addr))
 			done := make(chan struct{})
@@ -268,7 +268,7 @@ func TestSlotsWhileRedisIsFull(t *testing.T) {
 			var fullAt time.Time // nothing can be written that was not there
 			for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(5 * time.Millisecond) {
 				for _, p := range all {
-					slot, err := p.Acquire(t.Context(), "alice")
+					slot, err := p.Reserve(t.Context(), "alice", 1)
 					if err == nil && slot.Result().Allowed {
 						inFlight++
 					}

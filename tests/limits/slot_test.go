@@ -19,13 +19,13 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		p, err := e.Limiter.Policy("api", ginlimit.PerHour(4).WithAlgorithm(e.Algorithm), ginlimit.InFlight(2))
 		require.NoError(t, err)
-		one, two := testkit.Acquire(t, p), testkit.Acquire(t, p)
+		one, two := testkit.Reserve(t, p), testkit.Reserve(t, p)
 		require.True(t, one.Result().Allowed)
 		require.True(t, two.Result().Allowed)
 		require.Equal(t, 2, two.Result().Remaining, "tokens")
 		require.Equal(t, "api", two.Result().Name)
 
-		none := testkit.Acquire(t, p)
+		none := testkit.Reserve(t, p)
 		require.Equal(t, ginlimit.Result{
 			Limit: ginlimit.Limit{InFlight: 2}, Name: "api-c", RetryAfter: time.Second,
 			ResetAfter: time.Second, Source: none.Result().Source, Cause: ginlimit.CauseInFlight,
@@ -34,15 +34,15 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 
 		two.Release()
 		two.Release()
-		three := testkit.Acquire(t, p)
+		three := testkit.Reserve(t, p)
 		require.True(t, three.Result().Allowed)
 		require.Equal(t, 1, three.Result().Remaining, "the denial took no token")
-		require.False(t, testkit.Acquire(t, p).Result().Allowed, "a slot is released once")
+		require.False(t, testkit.Reserve(t, p).Result().Allowed, "a slot is released once")
 
 		three.Release()
-		require.True(t, testkit.Acquire(t, p).Result().Allowed)
+		require.True(t, testkit.Reserve(t, p).Result().Allowed)
 		one.Release()
-		res := testkit.Acquire(t, p).Result()
+		res := testkit.Reserve(t, p).Result()
 		require.False(t, res.Allowed)
 		require.Equal(t, "api", res.Name, "no token is left")
 		peek, err := p.Peek(t.Context(), "alice")
@@ -50,14 +50,21 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 		require.Equal(t, "api", peek.Name)
 
 		require.NoError(t, p.Reset(t.Context(), "alice"))
-		require.True(t, testkit.Acquire(t, p).Result().Allowed, "a denial for tokens takes no slot")
-		require.Equal(t, "api-c", testkit.Acquire(t, p).Result().Name, "a reset leaves slots alone")
+		require.True(t, testkit.Reserve(t, p).Result().Allowed, "a denial for tokens takes no slot")
+		require.Equal(t, "api-c", testkit.Reserve(t, p).Result().Name, "a reset leaves slots alone")
 		peek, err = p.Peek(t.Context(), "alice")
 		require.NoError(t, err)
 		require.Equal(t, "api-c", peek.Name)
-		res, err = p.AllowN(t.Context(), "alice", 3)
-		require.NoError(t, err)
-		require.True(t, res.Allowed, "only Acquire wants a slot")
+		for name, take := range map[string]func() error{
+			"Allow":     func() error { _, err := p.Allow(t.Context(), "alice"); return err },
+			"AllowN":    func() error { _, err := p.AllowN(t.Context(), "alice", 3); return err },
+			"AllowUpTo": func() error { _, err := p.AllowUpTo(t.Context(), "alice", 3); return err },
+			"Wait":      func() error { return p.Wait(t.Context(), "alice") },
+			"WaitN":     func() error { return p.WaitN(t.Context(), "alice", 3) },
+		} {
+			require.ErrorIs(t, take(), ginlimit.ErrInvalidArgument, "%s releases no slot", name)
+			require.ErrorContains(t, take(), "Reserve", name)
+		}
 	})
 }
 
@@ -66,16 +73,13 @@ func TestSlotsAlone(t *testing.T) {
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		p, err := e.Limiter.Policy("api", ginlimit.InFlight(1))
 		require.NoError(t, err)
-		slot := testkit.Acquire(t, p)
+		slot := testkit.Reserve(t, p)
 		require.True(t, slot.Result().Allowed)
 		require.Equal(t, "api-c", slot.Result().Name)
 		require.Equal(t, 0, slot.Result().Remaining)
-		require.False(t, testkit.Acquire(t, p).Result().Allowed)
-		res, err := p.Allow(t.Context(), "alice")
-		require.NoError(t, err)
-		require.True(t, res.Allowed)
+		require.False(t, testkit.Reserve(t, p).Result().Allowed)
 		slot.Release()
-		require.True(t, testkit.Acquire(t, p).Result().Allowed)
+		require.True(t, testkit.Reserve(t, p).Result().Allowed)
 	})
 }
 
@@ -89,18 +93,18 @@ func TestSlotsAreSharedByProcesses(t *testing.T) {
 			require.NoError(t, err)
 			all = append(all, p)
 		}
-		slots := []*ginlimit.Slot{testkit.Acquire(t, all[0]), testkit.Acquire(t, all[0]),
-			testkit.Acquire(t, all[1]), testkit.Acquire(t, all[2])}
+		slots := []*ginlimit.Reservation{testkit.Reserve(t, all[0]), testkit.Reserve(t, all[0]),
+			testkit.Reserve(t, all[1]), testkit.Reserve(t, all[2])}
 		for _, slot := range slots {
 			require.True(t, slot.Result().Allowed)
 		}
 		for _, p := range all {
-			require.False(t, testkit.Acquire(t, p).Result().Allowed)
+			require.False(t, testkit.Reserve(t, p).Result().Allowed)
 		}
 		slots[1].Release()
 		synctest.Wait() // until Redis is told of the release
-		require.True(t, testkit.Acquire(t, all[2]).Result().Allowed)
-		require.False(t, testkit.Acquire(t, all[0]).Result().Allowed)
+		require.True(t, testkit.Reserve(t, all[2]).Result().Allowed)
+		require.False(t, testkit.Reserve(t, all[0]).Result().Allowed)
 	})
 }
 
@@ -163,7 +167,7 @@ func TestPeekKnowsOfAReleaseAtOnce(t *testing.T) {
 	p, err := testkit.NewLimiter(t, rdb, testkit.Patient()).Policy("api", ginlimit.InFlight(1))
 	require.NoError(t, err)
 	for range 50 {
-		slot := testkit.Acquire(t, p)
+		slot := testkit.Reserve(t, p)
 		require.True(t, slot.Result().Allowed)
 		slot.Release()
 		res, err := p.Peek(t.Context(), "alice")

@@ -102,9 +102,8 @@ func TestStatusHasARowForEachLimit(t *testing.T) {
 				for range 2 {
 					requireStatus(t, b, p, "api", rows(fresh)...)
 				}
-				_, err := p.AllowN(t.Context(), "alice", 2)
+				slot, err := p.Reserve(t.Context(), "alice", 3)
 				require.NoError(t, err)
-				slot := testkit.Acquire(t, p)
 				require.True(t, slot.Result().Allowed)
 				for range 2 {
 					requireStatus(t, b, p, "api", rows(used)...)
@@ -122,11 +121,11 @@ func TestStatusDeniesRowByRow(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		hour, day, slots := ginlimit.PerHour(2), ginlimit.PerDay(24), ginlimit.InFlight(1)
 		p := testkit.NewPolicy(t, b.Limiter, "api", hour, slots, day)
-		slot := testkit.Acquire(t, p)
-		noSlot := row{slots, 0, ginlimit.CauseInFlight, time.Second, time.Second, false}
-		requireStatus(t, b, p, "api", row{limit: hour, left: 1, reset: 30 * time.Minute}, noSlot,
+		reserves(1)(t, p)
+		requireStatus(t, b, p, "api", row{limit: hour, left: 1, reset: 30 * time.Minute}, row{limit: slots, left: 1},
 			row{limit: day, left: 23, reset: time.Hour})
-		takes(1, 1)(t, p)
+		slot := testkit.Reserve(t, p)
+		noSlot := row{slots, 0, ginlimit.CauseInFlight, time.Second, time.Second, false}
 		noToken := row{hour, 0, ginlimit.CauseRate, 30 * time.Minute, time.Hour, false}
 		requireStatus(t, b, p, "api", noToken, noSlot, row{limit: day, left: 22, reset: 2 * time.Hour})
 		slot.Release()
@@ -162,16 +161,16 @@ func TestStatusOfABan(t *testing.T) {
 		limits := []ginlimit.PolicyOption{slots, hour, ginlimit.Unlimited(), day}
 		p := testkit.NewPolicy(t, b.Limiter, "api", append(limits, ginlimit.WithBan(10*time.Hour, 10*time.Hour))...)
 		const ban = ginlimit.CauseBan
-		takes(1)(t, p)
+		reserves(1)(t, p)
 		requireStatus(t, b, p, "api", row{limit: slots, left: 1},
 			row{hour, 0, ginlimit.CauseRate, time.Hour, time.Hour, false},
 			row{limit: ginlimit.Unlimited(), left: math.MaxInt, static: true}, row{limit: day, left: 23, reset: time.Hour})
-		require.Equal(t, ban, takes(1)(t, p).Cause)
+		require.Equal(t, ban, reserves(1)(t, p).Cause)
 		requireStatus(t, b, p, "api", row{slots, 1, ban, 10 * time.Hour, 0, false},
 			row{hour, 0, ban, 10 * time.Hour, 10 * time.Hour, false},
 			row{ginlimit.Unlimited(), 0, ban, 10 * time.Hour, 10 * time.Hour, false},
 			row{day, 0, ban, 10 * time.Hour, 10 * time.Hour, false})
-		require.Equal(t, ban, testkit.Acquire(t, p).Result().Cause, "though a slot is free")
+		require.Equal(t, ban, testkit.Reserve(t, p).Result().Cause, "though a slot is free")
 
 		free := testkit.NewPolicy(t, b.Limiter, "api", append(limits[:1:1], ginlimit.Unlimited())...)
 		requireStatus(t, b, free, "api", row{limit: slots, left: 1},
@@ -204,8 +203,8 @@ func TestStatusOfWhatProhibits(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		hour, slots, none := ginlimit.PerHour(4), ginlimit.InFlight(2), ginlimit.PerDay(0)
 		open := testkit.NewPolicy(t, b.Limiter, "api", hour, slots)
-		takes(1)(t, open)
-		defer testkit.Acquire(t, open).Release()
+		reserves(1)(t, open)
+		defer testkit.Reserve(t, open).Release()
 		never := row{none, 0, ginlimit.CauseNever, -1, 0, true}
 		p := testkit.NewPolicy(t, b.Limiter, "api", none)
 		requireStatus(t, b, p, "api", never)
@@ -244,7 +243,7 @@ func TestStatusOfAClientsOwnLimits(t *testing.T) {
 			plan := []ginlimit.Limit{day, hour}
 			p := testkit.NewPolicy(t, b.Limiter, name, append(dry, slots,
 				ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))...)
-			slot := testkit.Acquire(t, p)
+			slot := testkit.Reserve(t, p)
 			requireStatus(t, b, p, name, row{limit: day, left: 23, reset: time.Hour},
 				row{limit: hour, left: 3, reset: 15 * time.Minute}, row{limit: slots, left: 1, reset: time.Second})
 			plan = []ginlimit.Limit{ginlimit.Unlimited()}
@@ -320,7 +319,7 @@ func TestStatusWithoutRedis(t *testing.T) {
 	limits := []ginlimit.PolicyOption{ginlimit.InFlight(2), ginlimit.PerHour(4), ginlimit.Unlimited()}
 	l := testkit.WithoutRedis(t, ginlimit.WithFailureMode(ginlimit.FailOpen))
 	p := testkit.NewPolicy(t, l, "api", limits...)
-	takes(1, 1)(t, p)
+	testkit.Reserve(t, p)
 	requireStatus(t, testkit.Backend{Limiter: l}, p, "api", row{limit: ginlimit.InFlight(2), left: 2},
 		row{limit: ginlimit.PerHour(4), left: 4}, row{limit: ginlimit.Unlimited(), left: math.MaxInt, static: true})
 

@@ -196,7 +196,7 @@ func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
 	p, err := limiter.Policy("api", limits[0], ginlimit.WithLimits(limits[1:]...),
 		ginlimit.InFlight(4))
 	require.NoError(t, err)
-	_, err = p.Acquire(t.Context(), "alice")
+	_, err = p.Reserve(t.Context(), "alice", 1)
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.NoError(t, limiter.Close())
 	require.NoError(t, rdb.Del(t.Context(), "ginlimit:{api|alice}:slots").Err())

@@ -38,7 +38,7 @@ type slotChange struct {
 	n   int // 0 is a plan that does not limit requests in flight, so that the policy's number counts
 }
 
-// slotRequest is a request, or work that takes a slot by Acquire.
+// slotRequest is a request, or work that takes a slot by Reserve.
 type slotRequest struct {
 	at       time.Duration
 	process  int

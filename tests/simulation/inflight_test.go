@@ -28,7 +28,7 @@ import (
 //     differ from process to process, and perhaps a rate;
 //   - plans that change the number of the first level;
 //   - a queue;
-//   - who takes a slot, by a request or by Acquire, how long for, and whose client leaves;
+//   - who takes a slot, by a request or by Reserve, how long for, and whose client leaves;
 //   - what happens: lost and late bytes, cut connections, a server that freezes or restarts, processes that die, and on
 //     a cluster hash slots that migrate.
 //
@@ -75,7 +75,7 @@ func (c *slotCall) key(level int) slotKey { return slotKey{level, c.keys[level]}
 func (c *slotCall) String() string {
 	what := "request"
 	if c.acquires {
-		what = "Acquire"
+		what = "Reserve"
 	}
 	return fmt.Sprintf("process %d: %s of %d under %d", c.process, what, c.keys[:len(c.n)], c.n)
 }
@@ -153,7 +153,7 @@ func (s *slotSimulation) planOf(ctx context.Context, client string) (n int) {
 	return n
 }
 
-// serve makes a request, or takes a slot by Acquire.
+// serve makes a request, or takes a slot by Reserve.
 func (s *slotSimulation) serve(q slotRequest) {
 	call := &slotCall{slotRequest: q, start: time.Now()}
 	for _, l := range s.plan.levels {
@@ -175,7 +175,7 @@ func (s *slotSimulation) serve(q slotRequest) {
 		s.routers[q.process].ServeHTTP(httptest.NewRecorder(), req)
 		return
 	}
-	slot, err := s.policies[q.process].Acquire(ctx, slotClient(q.keys[0]))
+	slot, err := s.policies[q.process].Reserve(ctx, slotClient(q.keys[0]), 1)
 	if s.decided(call, slot.Result(), err); slot.Result().Allowed {
 		s.fly(call)
 		slot.Release()

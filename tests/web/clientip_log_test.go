@@ -83,7 +83,7 @@ func TestKeysOfNoClientAreLoggedOnceAMinute(t *testing.T) {
 		limiter, err := ginlimit.NewLocal(ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		require.NoError(t, err)
 		defer limiter.Close()
-		p, err := limiter.Policy("login", ginlimit.PerMinute(5), ginlimit.InFlight(2))
+		p, err := limiter.Policy("login", ginlimit.PerMinute(50))
 		require.NoError(t, err)
 		ginlimit.FirstOf(p)
 		ctx, lines := t.Context(), func() int { return strings.Count(log.String(), "\n") }
@@ -96,7 +96,6 @@ func TestKeysOfNoClientAreLoggedOnceAMinute(t *testing.T) {
 			func(client string) error { _, err := p.AllowUpTo(ctx, client, 1); return err },
 			func(client string) error { return p.Wait(ctx, client) },
 			func(client string) error { _, err := p.Reserve(ctx, client, 1); return err },
-			func(client string) error { slot, err := p.Acquire(ctx, client); slot.Release(); return err },
 		} {
 			require.Equal(t, i, lines())
 			require.NoError(t, method("2001:db8::/64"))

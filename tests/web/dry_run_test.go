@@ -59,7 +59,7 @@ func TestDryRunOfSlotsAlone(t *testing.T) {
 		require.True(t, found.Allowed)
 		require.Equal(t, 1, found.Remaining)
 		require.Equal(t, "api-c", found.Name)
-		one, two := testkit.Acquire(t, p), testkit.Acquire(t, p)
+		one, two := testkit.Reserve(t, p), testkit.Reserve(t, p)
 		require.Equal(t, 0, two.Result().Remaining)
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 		require.False(t, found.Allowed)
@@ -88,11 +88,12 @@ func TestDryRunSettlesAsWithoutIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := testkit.NewPolicy(t, testkit.NewLocal(t), "10/h", ginlimit.PerHour(10), testkit.ByUser(),
-			ginlimit.InFlight(1), ginlimit.WithDryRun(),
+			ginlimit.InFlight(2), ginlimit.WithDryRun(),
 			ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 		router := testkit.Serve(p.Handler(), func(*gin.Context) {
-			_, err := p.AllowN(t.Context(), "alice", 5)
+			r, err := p.Reserve(t.Context(), "alice", 5)
 			require.NoError(t, err)
+			r.Release()
 			time.Sleep(6 * time.Minute)
 		})
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)

@@ -169,7 +169,7 @@ func TestEventsOfEachWayOfARequest(t *testing.T) {
 						testkit.Get(router, "/", testkit.User("u"))
 					}
 					for range row.held {
-						slot, err := p.Acquire(t.Context(), "u")
+						slot, err := p.Reserve(t.Context(), "u", 1)
 						require.NoError(t, err)
 						require.True(t, slot.Result().Allowed)
 						defer slot.Release()
@@ -218,14 +218,14 @@ func TestEventsOfMethodsHaveACause(t *testing.T) {
 			reserved, err := p.Reserve(ctx, "u", 1)
 			return reserved.Result(), err
 		}, ginlimit.CauseRate},
-		"Acquire": {[]ginlimit.PolicyOption{many, ginlimit.InFlight(1)},
+		"Reserve, a slot": {[]ginlimit.PolicyOption{many, ginlimit.InFlight(1)},
 			func(ctx context.Context, p *ginlimit.Policy) (ginlimit.Result, error) {
-				slot, err := p.Acquire(ctx, "u")
+				slot, err := p.Reserve(ctx, "u", 1)
 				return slot.Result(), err
 			}, ginlimit.CauseInFlight},
-		"Acquire in a dry run": {[]ginlimit.PolicyOption{many, ginlimit.InFlight(1), ginlimit.WithDryRun()},
+		"Reserve in a dry run": {[]ginlimit.PolicyOption{many, ginlimit.InFlight(1), ginlimit.WithDryRun()},
 			func(ctx context.Context, p *ginlimit.Policy) (ginlimit.Result, error) {
-				slot, err := p.Acquire(ctx, "u")
+				slot, err := p.Reserve(ctx, "u", 1)
 				return slot.Result(), err
 			}, ginlimit.CauseInFlight},
 	} {

@@ -44,12 +44,12 @@ func FuzzParseLimit(f *testing.F) {
 		if err != nil || back != limit {
 			t.Fatalf("%q is %+v, whose text %q is %+v, %v", s, limit, limit.String(), back, err)
 		}
-		r, err := testkit.NewLocal(t).Allow(t.Context(), "k", limit)
+		r, err := testkit.NewLocal(t).Reserve(t.Context(), "k", 1, limit)
 		if errors.Is(err, ginlimit.ErrInvalidArgument) { // a window may count what a token bucket does not
-			r, err = testkit.NewLocal(t, testkit.WithAlgorithm(ginlimit.FixedWindow)).Allow(t.Context(), "k", limit)
+			r, err = testkit.NewLocal(t, testkit.WithAlgorithm(ginlimit.FixedWindow)).Reserve(t.Context(), "k", 1, limit)
 		}
-		if err != nil || r.Allowed != (limit.Rate != 0 || limit.InFlight > 0) {
-			t.Fatalf("%q: a limit that parses does not limit: %+v, %v", s, r, err)
+		if err != nil || r.Result().Allowed != (limit.Rate != 0 || limit.InFlight > 0) {
+			t.Fatalf("%q: a limit that parses does not limit: %+v, %v", s, r.Result(), err)
 		}
 	})
 }

@@ -100,7 +100,7 @@ func TestHeadersOfARequestThatWaited(t *testing.T) {
 			ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1)), testkit.ByUser(),
 			ginlimit.WithHeaders(ginlimit.RateLimitDraft), ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Hour))
 		time.Sleep(january - time.Second)
-		slot := testkit.Acquire(t, p)
+		slot := testkit.Reserve(t, p)
 		go func() {
 			time.Sleep(2 * time.Second)
 			slot.Release()

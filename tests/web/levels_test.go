@@ -200,12 +200,12 @@ func TestPlansHaveSlots(t *testing.T) {
 		source.Set("paid", ginlimit.InFlight(3), nil)
 		source.Set("other", ginlimit.PerHour(100), nil)
 		p := testkit.NewPolicy(t, e.Limiter, "api", ginlimit.InFlight(2), ginlimit.WithLimitFunc(testkit.SingleLimit(source.Ask)))
-		acquire := func(client string) *ginlimit.Slot {
-			slot, err := p.Acquire(t.Context(), client)
+		acquire := func(client string) *ginlimit.Reservation {
+			slot, err := p.Reserve(t.Context(), client, 1)
 			require.NoError(t, err)
 			return slot
 		}
-		var slots []*ginlimit.Slot
+		var slots []*ginlimit.Reservation
 		for client, n := range map[string]int{"free": 1, "paid": 3, "other": 2} {
 			for range n {
 				slot := acquire(client)
@@ -226,7 +226,7 @@ func TestPlansHaveSlots(t *testing.T) {
 		}
 		require.Zero(t, e.Limiter.Stats().Slots)
 		_, err := testkit.NewPolicy(t, e.Limiter, "two", ginlimit.WithLimitFunc(
-			testkit.SingleLimit(source.Ask))).Acquire(t.Context(), "paid")
+			testkit.SingleLimit(source.Ask))).Reserve(t.Context(), "paid", 1)
 		require.NoError(t, err)
 	})
 }
@@ -238,13 +238,13 @@ func TestSlotsInReserve(t *testing.T) {
 		people := testkit.NewPolicy(t, e.Limiter, "upstream", ginlimit.InFlight(10))
 		batch := testkit.NewPolicy(t, e.Limiter, "upstream", ginlimit.InFlight(8))
 		for range 8 {
-			require.True(t, testkit.Acquire(t, batch).Result().Allowed)
+			require.True(t, testkit.Reserve(t, batch).Result().Allowed)
 		}
-		require.False(t, testkit.Acquire(t, batch).Result().Allowed)
+		require.False(t, testkit.Reserve(t, batch).Result().Allowed)
 		for range 2 {
-			require.True(t, testkit.Acquire(t, people).Result().Allowed)
+			require.True(t, testkit.Reserve(t, people).Result().Allowed)
 		}
-		require.False(t, testkit.Acquire(t, people).Result().Allowed)
+		require.False(t, testkit.Reserve(t, people).Result().Allowed)
 	})
 }
 

@@ -186,7 +186,7 @@ func TestTwoNumbersOfSlotsFromALimitFunc(t *testing.T) {
 		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
 		require.EqualError(t, err, "ginlimit: invalid argument: 2 in flight and 3 in flight limit the same", name)
 	}
-	slot, err := p.Acquire(ctx, "u")
+	slot, err := p.Reserve(ctx, "u", 1)
 	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	require.Nil(t, slot)
 	r := testkit.Serve(p.Handler())

@@ -91,7 +91,7 @@ func TestEveryResultIsJSON(t *testing.T) {
 						send(c, http.StatusTooManyRequests, r)
 					})}, row.opts...)...)
 			for range -row.requests - 1 {
-				slot, err := p.Acquire(t.Context(), "alice")
+				slot, err := p.Reserve(t.Context(), "alice", 1)
 				require.NoError(t, err)
 				defer slot.Release()
 			}

@@ -157,7 +157,7 @@ func TestSlotsOfOnePolicyAndTokensOfAnother(t *testing.T) {
 		require.Equal(t, "all", p.found.Name)
 		require.Zero(t, b.Limiter.Stats().Slots)
 		p.left(t, "alice", 9)
-		require.True(t, testkit.Acquire(t, p.Policy).Result().Allowed)
+		require.True(t, testkit.Reserve(t, p.Policy).Result().Allowed)
 	})
 }
 

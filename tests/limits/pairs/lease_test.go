@@ -66,8 +66,8 @@ func TestWaitsUnderALease(t *testing.T) {
 			ginlimit.InFlight(1),
 			ginlimit.WithQueue(1, time.Hour))
 		for range 50 {
-			slot, next := testkit.Acquire(t, queued), make(chan *ginlimit.Slot, 1)
-			all.Go(func() { next <- testkit.Acquire(t, queued) })
+			slot, next := testkit.Reserve(t, queued), make(chan *ginlimit.Reservation, 1)
+			all.Go(func() { next <- testkit.Reserve(t, queued) })
 			time.Sleep(10 * time.Millisecond)
 			slot.Release()
 			slot = <-next

@@ -23,9 +23,9 @@ func queued(opts ...ginlimit.PolicyOption) []ginlimit.PolicyOption {
 		ginlimit.InFlight(1), ginlimit.WithQueue(2, time.Hour)}, opts...)
 }
 
-// acquired is what Acquire returned, and how long it took.
+// acquired is what Reserve returned, and how long it took.
 type acquired struct {
-	slot *ginlimit.Slot
+	slot *ginlimit.Reservation
 	took time.Duration
 }
 
@@ -35,7 +35,7 @@ func acquiring(t *testing.T, p *ginlimit.Policy) <-chan acquired {
 	done := make(chan acquired, 1)
 	go func() {
 		start := time.Now()
-		slot, err := p.Acquire(context.Background(), "alice")
+		slot, err := p.Reserve(context.Background(), "alice", 1)
 		if err == nil {
 			done <- acquired{slot, time.Since(start)}
 		}
@@ -61,7 +61,7 @@ func TestQueueWhereverItIsDecided(t *testing.T) {
 	onEveryPlace(t, func(t *testing.T, p place) {
 		policy := testkit.NewPolicy(t, p.limiter, "api", queued(ginlimit.PerHour(10))...)
 		p.begin()
-		first := testkit.Acquire(t, policy)
+		first := testkit.Reserve(t, policy)
 		require.True(t, first.Result().Allowed)
 		require.Equal(t, p.source, first.Result().Source)
 		second, third := acquiring(t, policy), acquiring(t, policy)
@@ -89,7 +89,7 @@ func TestQueueThroughAnOutage(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b)
 		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", queued(ginlimit.PerHour(10))...)
-		held := testkit.Acquire(t, other)
+		held := testkit.Reserve(t, other)
 		require.True(t, held.Result().Allowed)
 		waits := acquiring(t, testkit.NewPolicy(t, l, "api", queued(ginlimit.PerHour(10))...))
 		time.Sleep(5 * time.Second)
@@ -115,7 +115,7 @@ func TestAQueueKeepsItsOrder(t *testing.T) {
 			order := make(chan int, 12)
 			for i := range cap(order) {
 				all.Go(func() {
-					slot, err := p.Acquire(t.Context(), "alice")
+					slot, err := p.Reserve(t.Context(), "alice", 1)
 					assert.NoError(t, err)
 					assert.True(t, slot.Result().Allowed)
 					order <- i
@@ -140,7 +140,7 @@ func TestQueueWithAFloor(t *testing.T) {
 		l := testkit.NewLocal(t)
 		people := testkit.NewPolicy(t, l, "api", queued(ginlimit.PerHour(4))...)
 		batch := testkit.NewPolicy(t, l, "api", queued(ginlimit.PerHour(4), ginlimit.WithFloor(2))...)
-		holds := testkit.Acquire(t, people)
+		holds := testkit.Reserve(t, people)
 		waits := acquiring(t, batch)
 		time.Sleep(time.Second)
 		holds.Release()
@@ -185,7 +185,7 @@ func TestQueueOfAClientWhosePlanChanges(t *testing.T) {
 					rec := testkit.Get(router, path, testkit.User("alice"))
 					return rec, time.Since(start)
 				}
-				holds := testkit.Acquire(t, p)
+				holds := testkit.Reserve(t, p)
 				require.True(t, holds.Result().Allowed)
 				waits := acquiring(t, p)
 				time.AfterFunc(time.Minute, holds.Release)
@@ -218,7 +218,7 @@ func TestDryRunDoesNotWaitForASlot(t *testing.T) {
 		p := testkit.NewPolicy(t, testkit.NewLocal(t), "api", queued(ginlimit.PerHour(4), ginlimit.WithDryRun())...)
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, p.Handler())
-		holds := testkit.Acquire(t, p)
+		holds := testkit.Reserve(t, p)
 		require.True(t, holds.Result().Allowed)
 		start := time.Now()
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
@@ -239,7 +239,7 @@ func TestDenyCacheHoldsUpNoQueue(t *testing.T) {
 			"api", queued(ginlimit.PerDay(3))...)
 		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()),
 			"api", queued(ginlimit.PerDay(3))...)
-		held := testkit.Acquire(t, other)
+		held := testkit.Reserve(t, other)
 		first, second := acquiring(t, p), acquiring(t, p)
 		time.Sleep(500 * time.Millisecond)
 		held.Release()
@@ -266,7 +266,7 @@ func TestTheRowOfAFullQueue(t *testing.T) {
 		var rows []ginlimit.Result
 		p := counts(t, b, ginlimit.PerHour(10), ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Second),
 			ginlimit.WithHeaderFunc(func(_ http.Header, r []ginlimit.Result) { rows = r }))
-		defer testkit.Acquire(t, p.Policy).Release()
+		defer testkit.Reserve(t, p.Policy).Release()
 		var waits sync.WaitGroup
 		waits.Go(func() { p.send("alice") })
 		time.Sleep(100 * time.Millisecond)

@@ -37,41 +37,46 @@ func endingDay() ginlimit.Calendar {
 	return ginlimit.CalendarDay(time.FixedZone("late", int((24*time.Hour - time.Minute).Seconds())))
 }
 
-// TestReservationsTakeNoSlot and need none: what becomes of their tokens and of the slots is independent.
-func TestReservationsTakeNoSlot(t *testing.T) {
+// TestReservationsHoldASlot until they are released or canceled: settling their tokens leaves it.
+func TestReservationsHoldASlot(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit := ginlimit.PerHour(10)
 		p, plain := testkit.NewPolicy(t, b.Limiter, "api", limit, ginlimit.InFlight(1)),
 			testkit.NewPolicy(t, b.Limiter, "api", limit)
-		slot := testkit.Acquire(t, p)
-		require.True(t, slot.Result().Allowed)
 		r := reserve(t, p, 5, true)
-		remains(t, 4, plain)
-		require.NoError(t, r.Cancel(t.Context()))
-		remains(t, 9, plain)
+		remains(t, 5, plain)
 		require.Equal(t, 1, b.Limiter.Stats().Slots)
-		require.False(t, testkit.Acquire(t, p).Result().Allowed, "the slot is still held")
-		slot.Release()
+		reserve(t, p, 1, false)
+		require.NoError(t, r.Settle(t.Context(), 4))
+		remains(t, 6, plain)
+		reserve(t, p, 1, false)
+		r.Release()
+		r.Release()
+		remains(t, 6, plain)
 
 		r = reserve(t, p, 5, true)
-		slot = testkit.Acquire(t, p)
-		require.True(t, slot.Result().Allowed, "an open reservation holds no slot")
-		slot.Release()
-		require.NoError(t, r.Settle(t.Context(), 7))
+		require.NoError(t, r.Cancel(t.Context()))
+		remains(t, 6, plain)
+		require.Zero(t, b.Limiter.Stats().Slots)
+
+		r = reserve(t, p, 5, true)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, r.Cancel(ended), context.Canceled)
+		require.Zero(t, b.Limiter.Stats().Slots, "the slot is free all the same")
 		remains(t, 1, plain)
+		require.NoError(t, r.Cancel(t.Context()))
+		remains(t, 6, plain)
 	})
 }
 
-// TestReservationsAndQueues: what a reservation gives back serves who waits for tokens at once, and
-// a reservation does not wait behind those who wait for a slot.
+// TestReservationsAndQueues: what a reservation gives back serves who waits for tokens, at once in its process.
 func TestReservationsAndQueues(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(10), ginlimit.InFlight(1),
-			ginlimit.WithQueue(1, time.Hour))
-		slot := testkit.Acquire(t, p)
-		r := reserve(t, p, 9, true)
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(10))
+		r := reserve(t, p, 10, true)
 		start, waited := time.Now(), make(chan time.Duration, 2)
 		for range 2 {
 			go func() {
@@ -82,7 +87,7 @@ func TestReservationsAndQueues(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		require.Empty(t, waited)
-		require.NoError(t, r.Settle(t.Context(), 7))
+		require.NoError(t, r.Settle(t.Context(), 8))
 		synctest.Wait()
 		require.Len(t, waited, 2)
 		for range 2 {
@@ -99,24 +104,6 @@ func TestReservationsAndQueues(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.NoError(t, elsewhere.Cancel(t.Context()))
 		require.LessOrEqual(t, <-waited, 70*time.Second, "a caller in another process finds them within ten seconds")
-
-		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
-		acquired := make(chan *ginlimit.Slot, 1)
-		go func() {
-			next, err := p.Acquire(t.Context(), "alice")
-			assert.NoError(t, err)
-			acquired <- next
-		}()
-		time.Sleep(time.Second)
-		require.Empty(t, acquired, "the slot is held")
-		start = time.Now()
-		reserve(t, p, 9, true)
-		require.LessOrEqual(t, time.Since(start), time.Millisecond)
-		slot.Release()
-		synctest.Wait()
-		next := <-acquired
-		require.True(t, next.Result().Allowed, "one token is left for it")
-		next.Release()
 	})
 }
 

@@ -97,10 +97,10 @@ func TestRequestsThatSettleHoldTheirSlot(t *testing.T) {
 		for _, left := range []int{70, 40, 10} {
 			p.uses(t, "alice", 10, 30, 200)
 			require.Zero(t, b.Limiter.Stats().Slots)
-			slot := testkit.Acquire(t, p.Policy)
+			slot := testkit.Reserve(t, p.Policy)
 			require.True(t, slot.Result().Allowed)
 			slot.Release()
-			testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1)) // the token of Acquire
+			testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1)) // the token of Reserve
 			p.left(t, "alice", left)
 		}
 	})

@@ -274,8 +274,8 @@ func TestSlotsAreNotShared(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		p := shared(t, b, ginlimit.PerHour(4), ginlimit.InFlight(2))
 		a, other := p.Share("a", 1), p.Share("b", 1)
-		take := func(p *ginlimit.Policy) *ginlimit.Slot {
-			s, err := p.Acquire(t.Context(), "model")
+		take := func(p *ginlimit.Policy) *ginlimit.Reservation {
+			s, err := p.Reserve(t.Context(), "model", 1)
 			require.NoError(t, err)
 			return s
 		}

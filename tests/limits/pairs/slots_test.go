@@ -15,9 +15,9 @@ import (
 // Slots beside each other feature: see docs/pairs.md.
 
 // admits acquires a slot of the client "alice".
-func admits(t *testing.T, p *ginlimit.Policy) *ginlimit.Slot {
+func admits(t *testing.T, p *ginlimit.Policy) *ginlimit.Reservation {
 	t.Helper()
-	slot := testkit.Acquire(t, p)
+	slot := testkit.Reserve(t, p)
 	require.True(t, slot.Result().Allowed, "%+v", slot.Result())
 	return slot
 }
@@ -25,7 +25,7 @@ func admits(t *testing.T, p *ginlimit.Policy) *ginlimit.Slot {
 // denies wants the client "alice" to be denied a slot, by a limit or the slots, and returns for how long.
 func denies(t *testing.T, p *ginlimit.Policy, name string) time.Duration {
 	t.Helper()
-	res := testkit.Acquire(t, p).Result()
+	res := testkit.Reserve(t, p).Result()
 	require.False(t, res.Allowed, "%+v", res)
 	require.Equal(t, name, res.Name)
 	return res.RetryAfter
@@ -44,10 +44,10 @@ func TestADenialForWantOfASlotBans(t *testing.T) {
 		require.Equal(t, time.Second, denies(t, queued, "api-c"), "after it has waited")
 		slot.Release()
 		slot = admits(t, p)
-		require.InDelta(t, time.Minute, testkit.Acquire(t, p).Result().RetryAfter, float64(time.Second))
+		require.InDelta(t, time.Minute, testkit.Reserve(t, p).Result().RetryAfter, float64(time.Second))
 		slot.Release()
 		for range 2 {
-			res := testkit.Acquire(t, p).Result()
+			res := testkit.Reserve(t, p).Result()
 			require.False(t, res.Allowed)
 			require.InDelta(t, time.Minute, res.RetryAfter, float64(time.Second))
 		}
@@ -189,7 +189,7 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 				_, other := policy()
 				slot := admits(t, other)
 				for range 3 {
-					res := testkit.Acquire(t, p).Result()
+					res := testkit.Reserve(t, p).Result()
 					require.Equal(t, "api-c", res.Name)
 					require.Equal(t, ginlimit.FromRedis, res.Source)
 				}
@@ -204,7 +204,7 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 					return
 				}
 				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
-					res := testkit.Acquire(t, p).Result()
+					res := testkit.Reserve(t, p).Result()
 					require.False(t, res.Allowed)
 					require.Equal(t, "api", res.Name)
 					require.Equal(t, source, res.Source)
@@ -231,7 +231,7 @@ func TestSlotsInAnOutage(t *testing.T) {
 					ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailureMode(failure))
 				p := testkit.NewPolicy(t, l, "api", opts...)
 				other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", opts...)
-				held := []*ginlimit.Slot{admits(t, p)}
+				held := []*ginlimit.Reservation{admits(t, p)}
 				b.Late.Store(true)
 				switch failure {
 				case ginlimit.FailLocal:
@@ -243,7 +243,7 @@ func TestSlotsInAnOutage(t *testing.T) {
 						held = append(held, admits(t, p))
 					}
 				case ginlimit.FailClosed:
-					_, err := p.Acquire(t.Context(), "alice")
+					_, err := p.Reserve(t.Context(), "alice", 1)
 					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 				}
 				require.Equal(t, len(held), l.Stats().Slots)

@@ -1,0 +1,356 @@
+package limits_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// charge is n tokens of a client.
+func charge(p *ginlimit.Policy, client string, n int) ginlimit.Charge {
+	return ginlimit.Charge{Policy: p, Client: client, N: n}
+}
+
+// reserveAll reserves, and wants no error.
+func reserveAll(t *testing.T, charges ...ginlimit.Charge) *ginlimit.Reservation {
+	t.Helper()
+	r, err := ginlimit.ReserveAll(t.Context(), charges...)
+	require.NoError(t, err)
+	return r
+}
+
+// remaining returns what is left of the policy's limits for the client "k".
+func remaining(t *testing.T, p *ginlimit.Policy) (left []int) {
+	t.Helper()
+	rows, err := p.Status(t.Context(), "k")
+	require.NoError(t, err)
+	for _, r := range rows {
+		left = append(left, r.Remaining)
+	}
+	return left
+}
+
+func namesOf(results []ginlimit.Result) (names []string) {
+	for _, r := range results {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// TestReserveAllIsAllOrNothing, with as many tokens of each policy as its charge says.
+func TestReserveAllIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		requests := testkit.NewPolicy(t, b.Limiter, "requests", ginlimit.PerHour(3))
+		tokens := testkit.NewPolicy(t, b.Limiter, "tokens", ginlimit.PerHour(1000), ginlimit.PerDay(2000))
+		account := testkit.NewPolicy(t, b.Limiter, "account", ginlimit.InFlight(2))
+		all := func(n int) []ginlimit.Charge {
+			return []ginlimit.Charge{charge(requests, "k", 1), charge(tokens, "k", n), charge(account, "k", 1)}
+		}
+		left := func(want ...int) {
+			t.Helper()
+			got := append(append(remaining(t, requests), remaining(t, tokens)...), remaining(t, account)...)
+			require.Equal(t, want, got)
+		}
+		one := reserveAll(t, all(400)...)
+		require.True(t, one.Result().Allowed)
+		require.Equal(t, "requests", one.Result().Name, "two are left of it")
+		require.Equal(t, []string{"requests", "tokens", "account-c"}, namesOf(one.Results()))
+		for i, n := range []int{1, 400, 1} {
+			require.Equal(t, n, one.Results()[i].Granted)
+		}
+		left(2, 600, 1600, 1)
+
+		denied := reserveAll(t, all(601)...)
+		require.False(t, denied.Result().Allowed)
+		require.Equal(t, "tokens", denied.Result().Name)
+		require.Equal(t, []string{"tokens"}, namesOf(denied.Results()))
+		left(2, 600, 1600, 1)
+		require.NoError(t, denied.Settle(t.Context(), 1, 2, 3))
+		require.NoError(t, denied.Cancel(t.Context()))
+		left(2, 600, 1600, 1)
+
+		never := reserveAll(t, all(1001)...)
+		require.Equal(t, ginlimit.CauseNever, never.Result().Cause)
+		left(2, 600, 1600, 1)
+
+		two := reserveAll(t, all(1)...)
+		left(1, 599, 1599, 0)
+		require.Equal(t, []string{"account-c"}, namesOf(reserveAll(t, all(1)...).Results()))
+		left(1, 599, 1599, 0)
+		require.NoError(t, two.Cancel(t.Context()))
+		left(2, 600, 1600, 1)
+
+		for _, wrong := range [][]int{nil, {1}, {1, 2}, {1, 2, 3, 4}, {1, -1, 1}, {-2, -3, 1}} {
+			require.ErrorIs(t, one.Settle(t.Context(), wrong...), ginlimit.ErrInvalidArgument, "%v", wrong)
+		}
+		require.ErrorContains(t, one.Settle(t.Context(), -2, -3), "-2")
+		require.ErrorContains(t, one.Settle(t.Context(), -2, -3), "-3")
+		left(2, 600, 1600, 1)
+		require.NoError(t, one.Settle(t.Context(), 0, 450, 1))
+		left(3, 550, 1550, 1)
+		require.NoError(t, one.Settle(t.Context(), 1, 1, 1), "once")
+		left(3, 550, 1550, 1)
+		one.Release()
+		left(3, 550, 1550, 2)
+		require.NoError(t, one.Cancel(t.Context()))
+		left(3, 550, 1550, 2)
+	})
+}
+
+// TestReserveAllRefusesCharges, and names every fault. Nothing is charged.
+func TestReserveAllRefusesCharges(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t)
+	p, q := testkit.NewPolicy(t, l, "p", ginlimit.PerHour(9)), testkit.NewPolicy(t, l, "q", ginlimit.PerHour(9))
+	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerHour(9), ginlimit.WithShares(unusedTenant))
+	other := testkit.NewPolicy(t, testkit.NewLocal(t), "p", ginlimit.PerHour(9))
+	for name, row := range map[string]struct {
+		charges []ginlimit.Charge
+		want    []string
+	}{
+		"none":          {nil, []string{"without a charge"}},
+		"no policy":     {[]ginlimit.Charge{charge(p, "k", 1), charge(nil, "k", 1)}, []string{"(charge 2)"}},
+		"a zero policy": {[]ginlimit.Charge{charge(new(ginlimit.Policy), "k", 1)}, []string{"not made by"}},
+		"twice": {[]ginlimit.Charge{charge(p, "k", 1), charge(q, "k", 1), charge(p, "k", 2)},
+			[]string{"keys of charge 1", "(charge 3)"}},
+		"two limiters": {[]ginlimit.Charge{charge(p, "k", 1), charge(other, "k", 1)},
+			[]string{"another limiter", "(charge 2)"}},
+		"no tenant": {[]ginlimit.Charge{charge(p, "k", 1), charge(shared, "k", 1)},
+			[]string{"Share(tenant, weight)", "(charge 2)"}},
+		"all at once": {[]ginlimit.Charge{charge(p, "", 0), charge(q, "k", -1), charge(nil, "", 1)}, []string{
+			"(charge 1)", "cost of 0", "cost of -1", "(charge 2)", "(charge 3)",
+		}},
+	} {
+		r, err := ginlimit.ReserveAll(t.Context(), row.charges...)
+		require.Nil(t, r, name)
+		for _, want := range row.want {
+			require.ErrorContains(t, err, want, name)
+		}
+		if name != "a zero policy" && name != "no policy" {
+			require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
+		}
+	}
+	require.Equal(t, []int{9, 9}, append(remaining(t, p), remaining(t, q)...))
+	two := reserveAll(t, charge(p, "a", 1), charge(p, "b", 1))
+	require.True(t, two.Result().Allowed, "two clients of one policy")
+}
+
+// TestReserveAllFailsAsItsLimits do, with nothing charged.
+func TestReserveAllFailsAsItsLimits(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("lost")
+	var seen []ginlimit.Event
+	l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) { seen = append(seen, e) }))
+	p := testkit.NewPolicy(t, l, "p", ginlimit.PerHour(9))
+	fails := ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, lost })
+	q, dry := testkit.NewPolicy(t, l, "q", fails), testkit.NewPolicy(t, l, "dry", fails, ginlimit.WithDryRun())
+	_, err := ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1))
+	require.ErrorIs(t, err, lost)
+	require.Equal(t, []int{9}, remaining(t, p))
+	r := reserveAll(t, charge(dry, "k", 1), charge(p, "k", 1))
+	require.Equal(t, []string{"p"}, namesOf(r.Results()), "a dry run that cannot decide stops nobody")
+	require.NoError(t, r.Settle(t.Context(), 5, 2))
+	require.Equal(t, []int{7}, remaining(t, p))
+	_, err = ginlimit.ReserveAll(t.Context(), charge(dry, "k", 1))
+	require.ErrorIs(t, err, lost)
+	var events []string
+	for _, e := range seen {
+		events = append(events, e.Name+" "+e.Outcome.String())
+	}
+	require.Equal(t, []string{"q failed", "dry failed", "p allowed", "dry failed"}, events)
+}
+
+// TestReserveAllBesideADryRun: it decides apart, whatever the others do, and denies nothing.
+func TestReserveAllBesideADryRun(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, "p", ginlimit.PerHour(2))
+		dry := testkit.NewPolicy(t, b.Limiter, "dry", ginlimit.PerHour(1), ginlimit.InFlight(1), ginlimit.WithDryRun())
+		both := func() *ginlimit.Reservation {
+			return reserveAll(t, charge(dry, "k", 1), charge(p, "k", 1))
+		}
+		one := both()
+		require.Equal(t, []string{"dry", "p"}, namesOf(one.Results()))
+		require.Equal(t, "p", one.Result().Name)
+		two := both()
+		require.True(t, two.Result().Allowed)
+		require.False(t, two.Results()[0].Allowed, "it would have denied")
+		require.NoError(t, two.Cancel(t.Context()))
+		require.Equal(t, []int{1, 0, 0}, append(remaining(t, p), remaining(t, dry)...))
+		require.NoError(t, one.Cancel(t.Context()))
+		require.Equal(t, []int{2, 1, 1}, append(remaining(t, p), remaining(t, dry)...))
+
+		reserveAll(t, charge(p, "k", 2))
+		denied := both()
+		require.Equal(t, []string{"p"}, namesOf(denied.Results()))
+		require.Equal(t, []int{0, 0, 1}, append(remaining(t, p), remaining(t, dry)...), "the slot is free at once")
+		alone := reserveAll(t, charge(dry, "k", 1))
+		require.False(t, alone.Result().Allowed, "the caller acts on it")
+	})
+}
+
+// TestReserveAllAsksSharesLast, and gives the others back if a share denies.
+func TestReserveAllAsksSharesLast(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		shared := testkit.NewPolicy(t, b.Limiter, "shared", ginlimit.PerHour(4), ginlimit.WithShares(unusedTenant))
+		second := testkit.NewPolicy(t, b.Limiter, "second", ginlimit.PerHour(9), ginlimit.WithShares(unusedTenant))
+		p := testkit.NewPolicy(t, b.Limiter, "p", ginlimit.PerHour(9), ginlimit.InFlight(1))
+		a, other := shared.Share("a", 1), second.Share("a", 1)
+		all := func(n int) *ginlimit.Reservation {
+			return reserveAll(t, charge(a, "k", n), charge(p, "k", n), charge(other, "k", n))
+		}
+		one := all(3)
+		require.Equal(t, []string{"shared", "p", "second"}, namesOf(one.Results()))
+		one.Release()
+		denied := all(2)
+		require.Equal(t, []string{"shared"}, namesOf(denied.Results()))
+		require.Equal(t, []int{6, 1}, remaining(t, p))
+		require.NoError(t, one.Settle(t.Context(), 1, 1, 1))
+		require.Equal(t, []int{8, 1}, remaining(t, p))
+		tenants := reserveAll(t, charge(a, "k", 1), charge(shared.Share("b", 1), "k", 1))
+		require.Len(t, tenants.Results(), 2, "two tenants of one limit")
+	})
+}
+
+// TestReserveAllWaits for what it lacks of a policy with a queue, and for nothing of one without.
+func TestReserveAllWaits(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		slots := testkit.NewPolicy(t, b.Limiter, "slots", ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Second))
+		p := testkit.NewPolicy(t, b.Limiter, "p", ginlimit.PerHour(2))
+		both := func() *ginlimit.Reservation {
+			return reserveAll(t, charge(slots, "k", 1), charge(p, "k", 1))
+		}
+		held := both()
+		start := time.Now()
+		time.AfterFunc(300*time.Millisecond, held.Release)
+		next := both()
+		require.True(t, next.Result().Allowed)
+		require.InDelta(t, 300, time.Since(start).Milliseconds(), 1)
+		start = time.Now()
+		require.Equal(t, []string{"p"}, namesOf(reserveAll(t, charge(p, "k", 1)).Results()))
+		require.Contains(t, namesOf(both().Results()), "p", "no token comes")
+		require.Less(t, time.Since(start), 500*time.Millisecond)
+		next.Release()
+	})
+}
+
+// TestEventsOfReserveAll: one of each policy, of a denial those that deny.
+func TestEventsOfReserveAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen []ginlimit.Event
+		l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
+			e.Duration = 0
+			seen = append(seen, e)
+		}))
+		p := testkit.NewPolicy(t, l, "p", ginlimit.PerHour(9))
+		q := testkit.NewPolicy(t, l, "q", ginlimit.PerHour(5), ginlimit.InFlight(1))
+		charges := []ginlimit.Charge{charge(p, "k", 3), charge(q, "k", 4)}
+		r := reserveAll(t, charges...)
+		require.Equal(t, []ginlimit.Event{
+			{Name: "p", Allowed: true, Limit: ginlimit.PerHour(9), Remaining: 6, Source: ginlimit.FromLocal, Cost: 3},
+			{Name: "q", Allowed: true, Limit: ginlimit.PerHour(5), Remaining: 1, Source: ginlimit.FromLocal, Cost: 4},
+		}, seen)
+		seen = nil
+		reserveAll(t, charges...)
+		require.Equal(t, []ginlimit.Event{{Name: "q", Outcome: ginlimit.OutcomeDenied, Limit: ginlimit.PerHour(5),
+			Remaining: 1, Source: ginlimit.FromLocal, Cause: ginlimit.CauseRate, Cost: 4}}, seen)
+		r.Release()
+
+		seen = nil
+		require.NoError(t, l.Close())
+		_, err := ginlimit.ReserveAll(t.Context(), charges...)
+		require.ErrorIs(t, err, ginlimit.ErrClosed)
+		require.Equal(t, []ginlimit.Event{{Name: "p", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy,
+			Reason: "closed", Cost: 3}}, seen)
+	})
+}
+
+// TestObserversThatPanicHoldNoSlot of any policy.
+func TestObserversThatPanicHoldNoSlot(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
+		if e.Name == "q" {
+			panic("observer")
+		}
+	}))
+	p, q := testkit.NewPolicy(t, l, "p", ginlimit.InFlight(1)), testkit.NewPolicy(t, l, "q", ginlimit.InFlight(1))
+	for range 3 {
+		require.PanicsWithValue(t, "observer", func() {
+			_, _ = ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1))
+		})
+		require.Zero(t, l.Stats().Slots)
+	}
+}
+
+// TestReserveAllByFailureMode: each policy's own decides on it.
+func TestReserveAllByFailureMode(t *testing.T) {
+	t.Parallel()
+	l := testkit.WithoutRedis(t)
+	local := testkit.NewPolicy(t, l, "local", ginlimit.PerHour(2))
+	open := testkit.NewPolicy(t, l, "open", ginlimit.PerHour(2), ginlimit.WithFailureMode(ginlimit.FailOpen))
+	closed := testkit.NewPolicy(t, l, "closed", ginlimit.PerHour(2), ginlimit.WithFailureMode(ginlimit.FailClosed))
+	r := reserveAll(t, charge(open, "k", 2), charge(local, "k", 1))
+	require.Equal(t, []ginlimit.Source{ginlimit.FromOpen, ginlimit.FromLocal},
+		[]ginlimit.Source{r.Results()[0].Source, r.Results()[1].Source})
+	require.Equal(t, 1, r.Results()[1].Remaining)
+	_, err := ginlimit.ReserveAll(t.Context(), charge(local, "k", 1), charge(closed, "k", 1))
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.Equal(t, []int{1}, remaining(t, local), "given back")
+}
+
+// TestReserveAllOfUnlimitedPolicies has the Result of what counts.
+func TestReserveAllOfUnlimitedPolicies(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t)
+	free := testkit.NewPolicy(t, l, "free", ginlimit.Unlimited())
+	slots := testkit.NewPolicy(t, l, "slots", ginlimit.InFlight(2))
+	p := testkit.NewPolicy(t, l, "p", ginlimit.PerHour(9))
+	require.Equal(t, math.MaxInt, reserveAll(t, charge(free, "k", 1)).Result().Remaining)
+	two := reserveAll(t, charge(free, "k", 1), charge(slots, "k", 1))
+	require.Equal(t, "slots-c", two.Result().Name)
+	three := reserveAll(t, charge(free, "k", 1), charge(slots, "k", 1), charge(p, "k", 1))
+	require.Equal(t, "p", three.Result().Name, "free slots say nothing of exhaustion")
+	require.NoError(t, three.Settle(t.Context(), 500, 1, 2))
+	require.Equal(t, []int{7}, remaining(t, p))
+}
+
+// TestAHandlerReservesWhatItLearnsLate: what its middleware took stays taken.
+func TestAHandlerReservesWhatItLearnsLate(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t)
+	user := testkit.NewPolicy(t, l, "user", ginlimit.PerHour(9), testkit.ByUser())
+	accounts := testkit.NewPolicy(t, l, "account", ginlimit.InFlight(1))
+	router := testkit.Serve(user.Handler(), func(c *gin.Context) {
+		for _, account := range []string{"first", "second"} { // the first one that has a slot
+			r, err := accounts.Reserve(c, account, 1)
+			assert.NoError(t, err)
+			if r.Result().Allowed {
+				defer r.Release()
+				c.String(200, account)
+				return
+			}
+		}
+		c.Status(503)
+	})
+	held, err := accounts.Reserve(t.Context(), "first", 1)
+	require.NoError(t, err)
+	require.Equal(t, "secondserved", testkit.Get(router, "/", testkit.User("k")).Body.String())
+	held.Release()
+	require.Equal(t, "firstserved", testkit.Get(router, "/", testkit.User("k")).Body.String())
+	require.Zero(t, l.Stats().Slots)
+	require.Equal(t, []int{7}, remaining(t, user))
+}
