@@ -247,9 +247,10 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 // another period, which [WithLimitFunc] returns later, has a bucket of its own.
 //
 // A d of zero or less is an error, and so are unlimited limits or [InFlight] alone, which have no
-// tokens to deny. So is a d whose level would pass 2^53 units: thousands of years for most limits, ten
-// days for 10,000,019 per second; and of a calendar quota more than 31 periods after this one. If Redis
-// is down it returns [ErrUnavailable], and the block holds in this process with [FailLocal].
+// tokens to deny, and a policy [WithShares]. So is a d whose level would pass 2^53 units: thousands of
+// years for most limits, ten days for 10,000,019 per second; and of a calendar quota more than 31 periods
+// after this one. If Redis is down it returns [ErrUnavailable], and the block holds in this process with
+// [FailLocal].
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -263,12 +264,15 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 }
 
 // Reset fills a client's buckets up, and ends a block and a ban. It leaves slots alone, as their
-// requests are in flight, unless their key in Redis cannot be read. What was taken before it, or in Redis up to two timeouts after it, is not
-// given back: a later request may have taken it.
+// requests are in flight, unless their key in Redis cannot be read. What was taken before it, or in Redis
+// up to two timeouts after it, is not given back: a later request may have taken it.
+//
+// Of a policy [WithShares] it resets all tenants, and of [Policy.Share] what one holds; also that one's Reset
+// voids what others have taken before.
 //
 // If Redis is down it returns [ErrUnavailable], and has done so in this process all the same.
 func (p *Policy) Reset(ctx context.Context, client string) error {
-	q, err := p.ask(ctx, client, 1)
+	q, err := p.ofAll().ask(ctx, client, 1)
 	if err != nil {
 		return err
 	}

@@ -35,8 +35,6 @@ var (
 	slotsSource string
 	//go:embed lua/guards.lua
 	guardsSource string
-	//go:embed lua/shares.lua
-	sharesSource string
 	//go:embed lua/fast/tenants.lua
 	tenantsFastSource string
 	//go:embed lua/tenants.lua
@@ -112,18 +110,18 @@ func (r recipe) compose(guarded bool) string {
 }
 
 // leases returns the script that takes tokens ahead.
-func leases() string {
-	tokens := recipe{kinds: []kind{{"token", tokenKindSource}}}
-	return preludeSource + constants() + tokens.modules() +
-		"local function decide(KEYS, ARGV)\n" + decideSource + "end\n" + leaseSource
+func leases() string { return preludeSource + constants() + decideTokens() + leaseSource }
+
+// tenants returns the script for a token bucket that tenants share. What a take does not need is not made for it.
+func tenants() string {
+	return preludeSource + constants() + tenantConstants() +
+		"local change\nif ARGV[1] ~= 'take' then\n" + decideTokens() + tenantsSource + "end\n" + tenantsFastSource
 }
 
-// tenants returns the script for buckets that tenants share, with whatever comes with them.
-func tenants() string {
-	all := recipes()[redisstore.Mixed]
-	return preludeSource + constants() + tenantConstants() + tenantsFastSource + sharesSource + found + all.modules() +
-		"local function decide(KEYS, ARGV)\n" + decideSource + "end\n" +
-		"local function guards(KEYS, ARGV)\n" + slotsSource + guardsSource + "end\n" + tenantsSource
+// decideTokens returns the function that decides on token buckets.
+func decideTokens() string {
+	tokens := recipe{kinds: []kind{{"token", tokenKindSource}}}
+	return tokens.modules() + "local function decide(KEYS, ARGV)\n" + decideSource + "end\n"
 }
 
 // tenantConstants are constants of the script for tenants alone.

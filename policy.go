@@ -36,6 +36,7 @@ import (
 type Policy struct {
 	*policyState
 	tenant    bucket.Tenant // whose share the methods use; none without WithShares
+	all       bool          // a method is for all tenants
 	tenantErr error         // why that tenant is none
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gin-gonic/gin"
 
@@ -12,7 +11,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
-// WithShares lets tenants share each limit of a policy fairly.
+// WithShares lets tenants share the limit of a policy fairly.
 //
 // The limit may be what an upstream allows, say, or the capacity of a database. The policy's [KeyFunc]
 // returns what is shared, and f the tenant that a request is for, and its weight.
@@ -27,11 +26,12 @@ import (
 // The weight is 1 normally, and at most 1,000. An empty tenant and another weight go to the error
 // handler. A denial because of the share has [CauseShare], and RetryAfter is the tenant's own.
 //
-// All limits of the policy are token buckets, beside [InFlight]; windows and calendar quotas are an
-// error, as nothing flows back from them evenly, and so is a Burst above 16,777,216. A policy with
-// shares has no lease: [WithLease] beside it is an error. If WithShares is a default of the limiter,
-// policies with one of these have no shares. A ban is of the tenant, and so are [Policy.Refund],
-// [Policy.Block] and [Policy.Reset] of [Policy.Share]. In [AllOf] it is asked last.
+// The policy has one token bucket, of a Burst of at most 16,777,216, and nothing else: another limit, a
+// window, a calendar quota, [InFlight], [WithBan] and [WithLease] are errors. Put them into policies of
+// their own, and combine them by [AllOf], in which shares are asked last. If WithShares is a default of the
+// limiter, policies with one of these have no shares; a default ban or lease does not apply to a policy
+// with shares. [Policy.Refund] and [Policy.Reset] of [Policy.Share] are of the tenant. There is no
+// [Policy.Block].
 //
 // The rule is generalized processor sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking,
 // 1993) with a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998).
@@ -46,9 +46,10 @@ func WithShares(f func(c *gin.Context) (tenant string, weight int)) Option {
 
 // Share returns the policy for one tenant.
 //
-// Call it before any method of a policy [WithShares]. Without it, with an empty tenant, or with a weight
-// outside 1 to 1,000, the methods return [ErrInvalidArgument]. Pass the weight of the tenant's requests:
-// Peek and Status judge by it. The returned policy is cheap to make, and its Handler is the policy's own.
+// Call it before any method of a policy [WithShares] but [Policy.Reset], which is of all tenants without
+// it. Else, with an empty tenant, or with a weight outside 1 to 1,000, the methods return
+// [ErrInvalidArgument]. Pass the weight of the tenant's requests: Peek and Status judge by it. The returned
+// policy is cheap to make, and its Handler is the policy's own.
 func (p *Policy) Share(tenant string, weight int) *Policy {
 	if !p.made() {
 		return &Policy{}
@@ -84,9 +85,17 @@ func (p *Policy) tenantOfRequest(c *gin.Context) (bucket.Tenant, error) {
 	return p.tenantOf(p.shares(c))
 }
 
+// ofAll returns the policy for all tenants together, if it is not for one.
+func (p *Policy) ofAll() *Policy {
+	if !p.made() || p.tenant.Name != "" || p.tenantErr != nil {
+		return p
+	}
+	return &Policy{policyState: p.policyState, all: true}
+}
+
 // checkTenant reports why a method has no tenant that it needs.
 func (p *Policy) checkTenant() error {
-	if p.shares != nil && p.tenantErr == nil && p.tenant.Name == "" {
+	if p.shares != nil && !p.all && p.tenantErr == nil && p.tenant.Name == "" {
 		return fmt.Errorf("%w: the policy has WithShares: call Share(tenant, weight) before this method", ErrInvalidArgument)
 	}
 	return p.tenantErr
@@ -107,36 +116,41 @@ func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
 	}
 }
 
-// checkShares reports why tenants cannot share the policy's limits. Shares that are a default of the limiter
-// are dropped then. Shared limits have no leases. own reports whether the policy has an option itself.
+// checkShares reports why tenants cannot share the policy's limit. own reports whether the policy has an option
+// itself: the limiter's default is dropped where the policy cannot have it, be it shares or what shares exclude.
 func (p *Policy) checkShares(limits []Limit, own func(option string) bool) error {
 	if p.shares == nil {
 		return nil
 	}
 	err := checkShared(limits)
-	if !slices.ContainsFunc(limits, func(l Limit) bool { return l.InFlight == 0 }) {
-		err = errors.Join(err, invalid("WithShares: there is no limit to share"))
-	}
-	if p.lease > 0 && own("WithLease") {
-		err = errors.Join(err, invalid("WithLease and WithShares do not go together: what is taken ahead is no tenant's"))
+	for _, option := range []string{"WithBan", "WithLease"} {
+		if own(option) {
+			err = errors.Join(err, invalid("WithShares: put %s into a policy of its own: AllOf", option))
+		}
 	}
 	if err != nil && !own("WithShares") {
 		p.shares = nil
 		return nil
 	}
-	p.lease = 0
+	p.lease, p.banFirst = 0, 0
 	return err
 }
 
-// checkShared reports the limits that tenants cannot share.
+// checkShared reports why tenants cannot share limits.
 func checkShared(limits []Limit) error {
 	var errs []error
+	counted := 0
 	for _, l := range limits {
-		if l.InFlight == 0 && l.Rate > 0 && (l.Algorithm != TokenBucket || l.Calendar != Calendar{}) {
+		if l.InFlight == 0 {
+			counted++
+		}
+		switch {
+		case l.InFlight > 0 || counted > 1:
+			errs = append(errs, invalid("WithShares: put %s into a policy of its own: AllOf", l))
+		case l.Rate > 0 && (l.Algorithm != TokenBucket || l.Calendar != Calendar{}):
 			errs = append(errs, invalid("WithShares: %s cannot be shared, as nothing flows back from it evenly; "+
 				"use a TokenBucket, or another policy for it", l))
-		}
-		if l.InFlight == 0 && l.burst() > bucket.MaxSharedBurst {
+		case l.burst() > bucket.MaxSharedBurst:
 			errs = append(errs, invalid("WithShares: %s has a burst of more than %d; count in larger units",
 				l, bucket.MaxSharedBurst))
 		}

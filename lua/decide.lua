@@ -9,7 +9,7 @@
 --                     return  give back what one call has taken
 --                     block   deny everything for a while
 --                     reset   remove what was taken, and blocks; whatever else is at the key, too
---                     clear   give back units of any age
+--                     clear   give back units of any age, and void earlier calls as a reset does
 --                     each    see the fast paths; decide.lua does not support it
 --                   For give, return and reset, the records of buckets 1 … k may follow in KEYS
 -- ARGV[2]           take: tokens of one charge, 0 if they differ; charge, give, return: tokens; block: milliseconds;
@@ -175,7 +175,7 @@ end
 
 -- known calls a function that reads a key. A reset removes a key that cannot be read.
 local function known(read, w, key)
-  if verb == 'reset' then
+  if verb == 'reset' or verb == 'clear' then
     local done, used, ends = pcall(read, w, key)
     if done then return used, ends end
     call('DEL', key)
@@ -248,10 +248,8 @@ for i, w in ipairs(all) do
     if h and units > 0 then writeRecord(w, h, units, ever, drained) end
     m.give(w, n * w.cost)
   elseif verb == 'clear' then
-    local units = min(n, m.returnable(w))
-    -- Where memory is full, they are given back without the record.
-    if h and units > 0 then pcall(writeRecord, w, h, units, ever, drained) end
-    m.give(w, units)
+    m.give(w, min(n, m.returnable(w)))
+    if h then pcall(noteReset, w, h) end -- where memory is full, without the record
   elseif returns then
     local units = claimed(w, i, h)
     if units > 0 then

@@ -160,7 +160,6 @@ var targets = []target{
 	{"internal/redisstore/answers.go", []stage{storeTests, planTests, plans}},
 	{"internal/redisstore/reply.go", []stage{storeTests}},
 	{"internal/redisstore/tenants.go", []stage{storeTests, shares}},
-	{"lua/shares.lua", []stage{shares}},
 	{"lua/tenants.lua", []stage{shares}},
 	{"lua/fast/tenants.lua", []stage{shares}},
 	{"internal/redisstore/script.go", []stage{storeTests}},

@@ -145,14 +145,9 @@ func (b *Bucket) After(s State, ms int64) State {
 	s.Level = max(0, s.Level-b.Drain*ms)
 	s.Soon, s.Wait, s.Reset = max(0, s.Soon-ms), max(0, s.Wait-ms), max(0, s.Reset-ms)
 	switch {
+	case b.Kind == Tenants: // their level is the limit's
 	case b.Kind == Ban: // also a ban that a denial has just caused
 		s.Level = s.Wait
-	case b.Kind == Tenants:
-		if s.Shares != nil && s.Shares.Block > 0 {
-			of := *s.Shares
-			of.Block = max(0, of.Block-ms)
-			s.Shares = &of
-		}
 	case b.Kind == Slots, b.Kind != Token && s.Reset == 0: // slots may all be free by now
 		s.Level = 0
 	}

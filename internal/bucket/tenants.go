@@ -33,8 +33,8 @@ const (
 	Slack = 8
 	// MaxSharedBurst is the largest burst of a bucket that tenants share.
 	MaxSharedBurst = 1 << 24
-	// MinGone is how many tenants a script's fast path finds at most that have nothing left, and after
-	// MaxGone a script looks for no more: the next ones remove the others.
+	// MinGone is how many tenants that may have nothing left a script looks at together. After MaxGone it
+	// looks for no more: the next ones remove the others.
 	MinGone, MaxGone = 32, 256
 )
 
@@ -51,7 +51,6 @@ type Shares struct {
 	Finish  int64 // of this tenant; NoFinish if it holds nothing
 	Held    int64 // the weight by which it holds that
 	Weight  int64 // its weight now
-	Block   int64 // milliseconds for which this tenant is blocked
 }
 
 // NoFinish is the finish of a tenant that holds nothing.
@@ -109,11 +108,8 @@ func (b *Bucket) room(s *Shares, level int64) float64 {
 // fitTenant is [Bucket.Fits] of tenants.
 func (b *Bucket) fitTenant(s State, charges, n int64) int64 {
 	of := s.Shares
-	switch {
-	case of == nil || charges == 0:
+	if of == nil || charges == 0 {
 		return charges
-	case of.Block > 0:
-		return 0
 	}
 	w, c := float64(of.Weight), b.weighs(n)
 	fits := math.Floor((b.room(of, s.Level) + float64(Slack*w) + float64(w*c)) / ((1 + w) * c))
@@ -188,9 +184,6 @@ func (b *Bucket) moreForTenant(s State) int64 {
 	if of == nil {
 		return 0
 	}
-	if of.Block > 0 {
-		return of.Block
-	}
 	w := float64(of.Weight)
 	wants := float64(b.RemainingOf(s)+1) * (1 + w) * Parts
 	short := wants - w*Parts - Slack*w - b.room(of, s.Level)
@@ -220,11 +213,8 @@ type Holder struct {
 // finishes, and false at the end; it may return this tenant too, as own.
 func (b *Bucket) TenantWait(s State, n int64, next func() (h Holder, own, ok bool)) int64 {
 	of := s.Shares
-	switch {
-	case of == nil || b.fitTenant(s, 1, n) == 1:
+	if of == nil || b.fitTenant(s, 1, n) == 1 {
 		return 0
-	case of.Finish == NoFinish: // it is blocked
-		return of.Block
 	}
 	sum, weights := float64(of.Sum), float64(of.Weights)
 	finish, held, w := float64(of.Finish), float64(of.Held), float64(of.Weight)
@@ -252,7 +242,7 @@ func (b *Bucket) TenantWait(s State, n int64, next func() (h Holder, own, ok boo
 		level = fits()
 	}
 	units := int64(math.Floor(max(0, level) * float64(b.Cost) / Parts))
-	return max(1, of.Block, b.duration(s.Level-units))
+	return max(1, b.duration(s.Level-units))
 }
 
 // MaxWalk is how many tenants a store looks at to find when a charge fits.

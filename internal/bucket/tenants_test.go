@@ -181,22 +181,6 @@ func TestTenantsOfSharesNobodyKnows(t *testing.T) {
 	require.False(t, b.Denies(State{Level: 9000}, 0, 1))
 }
 
-// TestBlockedTenant is denied for as long as that lasts, and no longer.
-func TestBlockedTenant(t *testing.T) {
-	t.Parallel()
-	limit := newBucket(t, Token, 10, 100, second)
-	b := NewTenants(&limit)
-	s := State{Wait: 70, Shares: &Shares{Finish: NoFinish, Weight: 1, Block: 70}}
-	require.Zero(t, b.Fits(s, 1, 1))
-	require.EqualValues(t, 70, b.TenantWait(s, 1, nil))
-	require.True(t, b.Denies(s, 69, 1))
-	require.False(t, b.Denies(s, 70, 1))
-	require.EqualValues(t, 30, b.After(s, 40).Shares.Block)
-	require.EqualValues(t, 70, s.Shares.Block, "that of others does not change")
-	require.EqualValues(t, 30, b.MoreAfter(b.After(s, 40)))
-	require.EqualValues(t, 1, b.Fits(b.After(s, 70), 1, 1))
-}
-
 // TestTenantsAreForgotten where a finish or the sum would be too large to count exactly. Then what the
 // bucket lacks is of a tenant without a name.
 func TestTenantsAreForgotten(t *testing.T) {

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -31,13 +30,10 @@ func groupsOf(calls ...*Call) []*Group {
 	return b.Groups
 }
 
-// TestTenantsShareAGroup if nothing comes with the buckets that is a tenant's own, and a tenant has one
-// weight.
+// TestTenantsShareAGroup if a tenant has one weight.
 func TestTenantsShareAGroup(t *testing.T) {
 	t.Parallel()
 	shared := sharedBuckets(t, 100)
-	slots := append(slices.Clone(shared), bucket.NewSlots(5))
-	ban := append(slices.Clone(shared), bucket.NewBan(100, 100))
 	for name, row := range map[string]struct {
 		calls  []*Call
 		groups int
@@ -45,9 +41,6 @@ func TestTenantsShareAGroup(t *testing.T) {
 		"one tenant":            {[]*Call{ofTenant("a", 1, 1, shared), ofTenant("a", 1, 2, shared)}, 1},
 		"several":               {[]*Call{ofTenant("a", 1, 1, shared), ofTenant("b", 2, 1, shared)}, 1},
 		"another weight":        {[]*Call{ofTenant("a", 1, 1, shared), ofTenant("a", 2, 1, shared)}, 2},
-		"slots, one tenant":     {[]*Call{ofTenant("a", 1, 1, slots), ofTenant("a", 1, 1, slots)}, 1},
-		"slots, several":        {[]*Call{ofTenant("a", 1, 1, slots), ofTenant("b", 1, 1, slots)}, 2},
-		"each has its own ban":  {[]*Call{ofTenant("a", 1, 1, ban), ofTenant("b", 1, 1, ban)}, 2},
 		"shared and not shared": {[]*Call{ofTenant("a", 1, 1, shared), newCall("k", take(1, 1), shared[:1])}, 2},
 	} {
 		require.Len(t, groupsOf(row.calls...), row.groups, name)
@@ -65,7 +58,7 @@ func TestRunsOfTenants(t *testing.T) {
 	require.Equal(t, []Run{{0, 3}, {1, 1}, {0, 4}}, runs)
 	require.EqualValues(t, 8, group.Charges)
 
-	require.Empty(t, groupsOf(newCall("k", take(0, 1), shared))[0].Runs(), "a probe has no tenant")
+	require.Empty(t, groupsOf(newCall("k", take(0, 1), shared))[0].Tenants(), "a probe has no tenant")
 	one := groupsOf(ofTenant("a", 1, 1, shared), ofTenant("a", 1, 2, shared))[0]
 	require.Len(t, one.Tenants(), 1)
 	require.Equal(t, []Run{{0, 3}}, one.Runs())

@@ -69,8 +69,7 @@ func (e *Engine) apply(ctx context.Context, c *dispatch.Call) error {
 	err := e.store.Do(ctx, c)
 	late = mayStillHappen(err)
 	if isReset {
-		_, banned := subject(c.Key, c.Op.Tenant)
-		e.bans.note(banned, 0)
+		e.bans.note(c.Hash, 0)
 	}
 	e.changed(c.Key, c.Hash, err)
 	return err

@@ -293,13 +293,12 @@ func (e *Engine) key(a *Ask) []byte { return e.Keys.Append(nil, a.Prefix, a.Clie
 // TenantName returns the name of a tenant as stores have it.
 func (e *Engine) TenantName(name string) string { return string(e.Keys.Append([]byte{':'}, "", name)) }
 
-// subject returns who is denied or banned by a decision on a key: its tenant, or whoever has the key.
-func subject(key []byte, t bucket.Tenant) (name []byte, hash uint64) {
-	name = key
-	if t.Name != "" {
-		name = append(append(append(make([]byte, 0, 128), key...), '\n'), t.Name...) // no key has a line break
+// subject returns who is denied by a decision on a key: its tenant, or whoever has the key.
+func subject(key []byte, t bucket.Tenant) []byte {
+	if t.Name == "" {
+		return key
 	}
-	return name, clientkey.Hash(name)
+	return append(append(append(make([]byte, 0, 128), key...), '\n'), t.Name...) // no key has a line break
 }
 
 // Hash returns the hash of an Ask's key.

@@ -116,7 +116,7 @@ func (w *waiter) enter(l lack) bool {
 		return true
 	}
 	ask := &w.Asks[l.ask]
-	who, _ := subject(w.e.key(ask), ask.Tenant)
+	who := subject(w.e.key(ask), ask.Tenant)
 	if w.full = !w.e.places.Take(string(who), ask.Queue.Length); !w.full {
 		w.place = string(who)
 	}

@@ -182,8 +182,8 @@ func (t *together) release(e *Engine) {
 func (t *together) add(e *Engine, ask *Ask, answer *Answer) (known bool) {
 	c := e.call(takeAll(ask), ask, ask.Scope)
 	at := len(t.asks)
-	if ask.bans() || ask.Set.Divided() {
-		at = 0 // as guards.lua and shares.lua want it
+	if ask.bans() {
+		at = 0 // as guards.lua wants it
 	}
 	t.asks, t.answers = slices.Insert(t.asks, at, ask), slices.Insert(t.answers, at, answer)
 	t.calls = slices.Insert(t.calls, at, c)
@@ -208,8 +208,7 @@ func (t *together) endAttempts(e *Engine, err error) {
 	}
 }
 
-// joint returns the call on all Asks: on their limits, what tenants hold of the first ones, a ban, then
-// their slots.
+// joint returns the call on all Asks: on their limits, a ban, then their slots.
 func (t *together) joint(e *Engine) *dispatch.Call {
 	var each []int64
 	differ, size := false, 0
@@ -219,7 +218,6 @@ func (t *together) joint(e *Engine) *dispatch.Call {
 		op.Charges = min(op.Charges, takeAll(t.asks[i]).Charges)
 		op.Bans, op.Waits = max(op.Bans, c.Op.Bans), max(op.Waits, c.Op.Waits)
 	}
-	op.Tenant = t.asks[0].Tenant
 	t.call = e.call(op, t.asks[0], t.asks[0].Scope)
 	c := t.call
 	key, hash := c.Key, c.Hash
@@ -250,21 +248,17 @@ func (t *together) joint(e *Engine) *dispatch.Call {
 	return c
 }
 
-// parts is how many parts the buckets of a call have: limits, what tenants hold, a ban, and slots.
-const parts = 4
+// parts is how many parts the buckets of a call have: limits, a ban, and slots.
+const parts = 3
 
 // partOf returns one of the parts of buckets.
 func partOf(buckets []bucket.Bucket, part int) []bucket.Bucket {
 	limits := bucket.Counted(buckets)
-	tenants := limits
-	for tenants < len(buckets) && buckets[tenants].Kind == bucket.Tenants {
-		tenants++
-	}
-	bans := tenants
+	bans := limits
 	if bans < len(buckets) && buckets[bans].Kind == bucket.Ban {
 		bans++
 	}
-	return [parts][]bucket.Bucket{buckets[:limits], buckets[limits:tenants], buckets[tenants:bans], buckets[bans:]}[part]
+	return [parts][]bucket.Bucket{buckets[:limits], buckets[limits:bans], buckets[bans:]}[part]
 }
 
 // judge fills in the answers from the states that the script found.

@@ -51,8 +51,7 @@ func (e *Engine) beginAttempt(c *dispatch.Call, ask *Ask) (end func()) {
 // noteBan keeps for how long a client that is denied is banned.
 func (e *Engine) noteBan(c *dispatch.Call, ask *Ask, answer *Answer) {
 	if ask.bans() && !answer.Allowed && answer.Source == FromStore {
-		_, hash := subject(c.Key, c.Op.Tenant)
-		e.bans.note(hash, ask.Set.Banned(ask.Scope, c.States))
+		e.bans.note(c.Hash, ask.Set.Banned(ask.Scope, c.States))
 	}
 }
 

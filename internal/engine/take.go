@@ -240,7 +240,7 @@ func denial(c *dispatch.Call) denycache.Subject {
 	s := denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N}
 	if c.Op.Tenant.Name != "" {
 		s.Shared = c.Hash
-		s.Key, _ = subject(c.Key, c.Op.Tenant)
+		s.Key = subject(c.Key, c.Op.Tenant)
 		s.Key = strconv.AppendInt(append(s.Key, ' '), c.Op.Tenant.Weight, 10)
 		s.Hash = clientkey.Hash(s.Key)
 	}

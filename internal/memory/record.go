@@ -149,7 +149,7 @@ func (s *shard) claimedLocked(r *request, i int) int64 {
 		return min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
 	}
 	claim := &r.Claims[i]
-	if e := s.buckets[r.id(i)]; e == nil || e.born > claim.Era || s.resetSinceLocked(r, i) {
+	if e := s.buckets[r.id(i)]; e == nil || e.born > claim.Era {
 		return 0
 	}
 	all, units := min(r.N, bucket.MaxUnits/b.Cost)*b.Cost, claim.Left(b, r.N, s.returnedSinceLocked(r, i))

@@ -36,7 +36,7 @@ type shard struct {
 
 	logged   int // the room of all logs
 	recorded int // the room of all records
-	tenants  int // that hold something or are blocked
+	tenants  int // that hold something
 }
 
 type id struct{ key, bucket string }
@@ -67,14 +67,8 @@ type request struct {
 	now     int64
 }
 
-// id returns the name of a bucket. Each tenant has a ban of its own.
-func (r *request) id(i int) id {
-	b := &r.buckets[i]
-	if b.Kind == bucket.Ban && r.Tenant.Name != "" {
-		return id{string(r.key), b.ID + r.Tenant.Name}
-	}
-	return id{string(r.key), b.ID}
-}
+// id returns the name of a bucket.
+func (r *request) id(i int) id { return id{string(r.key), r.buckets[i].ID} }
 
 // uses reports whether an entry is one that the request finds or changes.
 func (r *request) uses(entry id) bool {
@@ -82,7 +76,7 @@ func (r *request) uses(entry id) bool {
 		return false
 	}
 	for i := range r.buckets {
-		if entry == r.id(i) || entry == r.recordID(i) || entry == r.resetID(i) {
+		if entry == r.id(i) || entry == r.recordID(i) {
 			return true
 		}
 	}
@@ -107,8 +101,10 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	r := request{op, key, buckets, states, time.Since(s.start).Milliseconds()}
-	if op.Verb == bucket.Reset && op.Tenant.Name == "" {
+	if op.Verb == bucket.Reset {
 		shard.resets++
+	}
+	if op.Verb == bucket.Reset && op.Tenant.Name == "" {
 		for i := range buckets {
 			states[i] = bucket.State{}
 			shard.forgetLocked(r.id(i))
@@ -189,7 +185,6 @@ func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
 		if tokens := b.Debt(level, r.N); tokens > 0 {
 			s.setLevelLocked(r, i, level+tokens*b.Cost, block)
 		}
-	case r.Verb == bucket.Block && r.Tenant.Name != "": // the tenant alone is blocked
 	case r.Verb == bucket.Block:
 		s.blockLocked(r, i)
 	case r.Verb != bucket.Take && level > 0 && level < bucket.MaxUnits:

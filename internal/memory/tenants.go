@@ -7,9 +7,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// maxTenants limits how many tenants of all buckets hold something or are blocked; each takes some 110
-// bytes. Beyond that, the bucket with the most tenants of a few forgets them. One bucket has at most
-// those of a shard, 8,192.
+// maxTenants limits how many tenants of all buckets hold something; each takes some 110 bytes. Beyond that,
+// the bucket with the most tenants of a few forgets them. One bucket has at most those of a shard, 8,192.
 const maxTenants = 1 << 18
 
 // tenants is what the tenants of a bucket hold. See bucket.Shares.
@@ -17,8 +16,6 @@ type tenants struct {
 	sum, weights int64
 	byFinish     []*holder          // in the order of their finishes, then of their names
 	byName       map[string]*holder // the same
-	blocks       map[string]int64   // the millisecond at which the block of a tenant ends
-	blocked      int64              // until which a tenant is blocked
 	counted      int                // how many of them the shard counts
 }
 
@@ -40,33 +37,24 @@ func (h *holder) compare(other *holder) int {
 	return cmp.Or(cmp.Compare(h.finish, other.finish), cmp.Compare(h.name, other.name))
 }
 
-// limitOf returns the index of the limit that tenants share.
-func (r *request) limitOf(i int) int { return i - bucket.Counted(r.buckets) }
-
 // tenantsLocked returns what tenants hold of a bucket, or nil if nothing is known.
 func (s *shard) tenantsLocked(r *request, i int) *tenants {
-	if e := s.buckets[r.id(i)]; e != nil && e.ends() > r.now {
+	if e := s.buckets[r.id(i)]; e != nil && e.full > r.now {
 		return e.tenants
 	}
 	return nil
 }
 
-// keepTenantsLocked keeps what tenants hold of a bucket for as long as it has a level or a tenant is
-// blocked.
+// keepTenantsLocked keeps what tenants hold of the bucket before them for as long as that has a level.
 func (s *shard) keepTenantsLocked(r *request, i int, t *tenants) {
-	limit, e := s.buckets[r.id(r.limitOf(i))], s.entryLocked(r, i)
+	limit, e := s.buckets[r.id(i-1)], s.entryLocked(r, i)
 	s.tenants -= e.tenants.known()
-	e.tenants, e.full, e.block = t, 0, 0
-	if limit != nil {
-		e.full = limit.full
-	}
-	if t.blocked <= r.now {
-		clear(t.blocks)
-	}
-	e.block = t.blocked
-	t.counted = len(t.byFinish) + len(t.blocks)
-	if s.tenants += t.counted; e.ends() <= r.now {
+	e.tenants, t.counted = t, len(t.byFinish)
+	s.tenants += t.counted
+	if limit == nil {
 		s.forgetLocked(r.id(i))
+	} else {
+		e.full = limit.full
 	}
 	for s.tenants > maxTenants/shards {
 		most := s.largestLocked(func(e *entry) int { return e.tenants.known() }).tenants
@@ -75,20 +63,15 @@ func (s *shard) keepTenantsLocked(r *request, i int, t *tenants) {
 	}
 }
 
-// findTenantsLocked sets the state of the request's tenant. The state of the limit is set.
+// findTenantsLocked sets the state of the request's tenant. The state of the limit before it is set.
 func (s *shard) findTenantsLocked(r *request, i int) {
-	level, b := r.states[r.limitOf(i)].Level, &r.buckets[i]
+	level, b := r.states[i-1].Level, &r.buckets[i]
 	of := bucket.Shares{Finish: bucket.NoFinish, Weight: r.Tenant.Weight}
 	if t := s.tenantsLocked(r, i); t != nil {
 		t.advance(b, level)
 		of.Sum, of.Weights = t.sum, t.weights
 		if h := t.byName[r.Tenant.Name]; h != nil {
 			of.Finish, of.Held = h.finish, h.weight
-		}
-		if ends, ok := t.blocks[r.Tenant.Name]; ok && ends > r.now {
-			of.Block = ends - r.now
-		} else if ok {
-			delete(t.blocks, r.Tenant.Name)
 		}
 	}
 	if unnamed := b.Unnamed(level); of.Weights == 0 && unnamed > 0 {
@@ -97,33 +80,15 @@ func (s *shard) findTenantsLocked(r *request, i int) {
 	r.states[i] = bucket.State{Level: level, Shares: &of}
 }
 
-// changeTenantsLocked changes what the request's tenant holds, after the limit was changed.
+// changeTenantsLocked changes what the request's tenant holds, after the limit before it was changed.
 func (s *shard) changeTenantsLocked(r *request, i int, charges int64) {
-	limit := r.limitOf(i)
-	b, before, after := &r.buckets[i], r.states[limit].Level, s.buckets[r.id(limit)].level(&r.buckets[limit], r.now)
-	found := r.states[i]
-	t := s.tenantsLocked(r, i)
-	switch {
-	case r.Verb == bucket.Block:
-		if t == nil {
-			t = new(tenants)
-		}
-		if t.blocks == nil || len(t.blocks) >= maxTenants/shards {
-			t.blocks = map[string]int64{}
-		}
-		ends := max(t.blocks[r.Tenant.Name], r.now+r.N)
-		t.blocks[r.Tenant.Name], t.blocked = ends, max(t.blocked, ends)
-		s.keepTenantsLocked(r, i, t)
-		return
-	case r.Verb == bucket.Take && charges == 0:
-	case after != before || r.Verb == bucket.Reset:
+	b, before, after := &r.buckets[i], r.states[i-1].Level, s.buckets[r.id(i-1)].level(&r.buckets[i-1], r.now)
+	found, t := r.states[i], s.tenantsLocked(r, i)
+	if after != before {
 		if t == nil {
 			t = new(tenants)
 		}
 		t.set(r.Tenant.Name, found.Shares, b, before, after)
-		if r.Verb == bucket.Reset {
-			delete(t.blocks, r.Tenant.Name)
-		}
 		s.keepTenantsLocked(r, i, t)
 	}
 	if r.Verb != bucket.Take || charges == r.Charges && charges > 0 {
@@ -142,52 +107,16 @@ func (s *shard) changeTenantsLocked(r *request, i int, charges int64) {
 	})
 }
 
-// resetTenantLocked gives back what a tenant holds, and ends its block and its ban.
+// resetTenantLocked gives back what a tenant holds, and voids what was taken before, by any tenant.
 func (s *shard) resetTenantLocked(r *request) {
-	s.resets++
-	for i := range r.buckets {
-		switch b := &r.buckets[i]; b.Kind {
-		case bucket.Tenants:
-			limit := r.limitOf(i)
-			level := r.states[limit].Level
-			units := min(level, b.Holds(r.states[i].Shares, level))
-			if e := s.buckets[r.id(limit)]; e != nil && e.block > r.now { // it is not of the tenant
-				units = min(units, level-min(level, b.BlockLevel(e.block-r.now)))
-			}
-			s.recordLocked(r, limit, units, s.drainTimeLocked(r, limit))
-			if units > 0 {
-				s.setLevelLocked(r, limit, level-units, s.buckets[r.id(limit)].block)
-			}
-			s.changeTenantsLocked(r, i, 0)
-			s.noteResetLocked(r, limit)
-			r.states[limit].Level = units
-		case bucket.Ban:
-			s.forgetLocked(r.id(i))
-		}
+	level := r.states[0].Level
+	if units := min(level, r.buckets[1].Holds(r.states[1].Shares, level)); units > 0 {
+		s.setLevelLocked(r, 0, level-units, 0)
+		s.changeTenantsLocked(r, 1, 0)
 	}
-}
-
-// resetID names the entry that notes when the tenant was reset.
-func (r *request) resetID(i int) id {
-	return id{string(r.key), r.buckets[i].ID + ":reset" + r.Tenant.Name}
-}
-
-// noteResetLocked notes that the tenant is reset, for as long as something may be left of what it took.
-func (s *shard) noteResetLocked(r *request, i int) {
-	e, b := s.buckets[r.resetID(i)], &r.buckets[i]
-	if e == nil {
-		e = s.newEntryLocked(r, r.resetID(i))
+	if e := s.buckets[r.id(0)]; e != nil {
+		e.born = s.resets
 	}
-	e.full, e.value = r.now+2*bucket.CeilDiv(b.Capacity+b.Floor, b.Drain), s.resets
-}
-
-// resetSinceLocked reports whether the tenant was reset since it took what it gives back.
-func (s *shard) resetSinceLocked(r *request, i int) bool {
-	if r.Tenant.Name == "" {
-		return false
-	}
-	e := s.buckets[r.resetID(i)]
-	return e != nil && e.full > r.now && e.value > r.Claims[i].Era
 }
 
 // advance forgets the tenants of which nothing is left at a level.
@@ -249,7 +178,7 @@ func (t *tenants) set(name string, found *bucket.Shares, b *bucket.Bucket, befor
 	}
 	t.sum = of.Sum
 	if forgotten || len(t.byFinish) > maxTenants/shards {
-		*t = tenants{blocks: t.blocks, blocked: t.blocked, counted: t.counted}
+		*t = tenants{counted: t.counted}
 		t.add(&holder{"", b.Unnamed(after), 1})
 	}
 }

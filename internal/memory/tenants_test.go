@@ -97,25 +97,3 @@ func TestTenantsOfManyBucketsAreBounded(t *testing.T) {
 		require.Equal(t, 4*few, c.tenants)
 	})
 }
-
-// TestTenantsOfOneKeyTakeNoMoreEntries than other clients: neither resets nor bans of invented tenants.
-func TestTenantsOfOneKeyTakeNoMoreEntries(t *testing.T) {
-	t.Parallel()
-	for name, op := range map[string]bucket.Op{
-		"bans":   {Verb: bucket.Take, Charges: 1, N: 2, Bans: bucket.AllBans},
-		"resets": {Verb: bucket.Reset},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s, limit := New(shards*64), newBucket(t, bucket.Token, 1, time.Hour)
-				buckets := []bucket.Bucket{limit, bucket.NewTenants(&limit), bucket.NewBan(1000, 1000)}
-				for i := range 1000 {
-					op.Tenant = bucket.Tenant{Name: fmt.Sprint(i), Weight: 1}
-					s.Do([]byte("k"), buckets, op, make([]bucket.State, 3))
-					require.LessOrEqual(t, s.Len(), 64)
-				}
-			})
-		})
-	}
-}

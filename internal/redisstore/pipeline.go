@@ -209,9 +209,9 @@ func (c *command) encode(ctx context.Context, s *Store, coalescing *coalescing, 
 		if g.Op.Records == bucket.WithRecords {
 			keys += bucket.Counted(g.Buckets)
 		}
-		keys += turns(g.Call) + tenantsOf(g.Buckets)
-		if notesReset(&g.Op) {
-			keys += tenantsOf(g.Buckets)
+		keys += turns(g.Call)
+		if number == Tenants {
+			keys++
 		}
 		c.args = append(c.args, keys)
 		c.encodeOne(g)
@@ -219,7 +219,7 @@ func (c *command) encode(ctx context.Context, s *Store, coalescing *coalescing, 
 		case number == Lease:
 			c.encodeLease(g)
 		case number == Tenants:
-			c.encodeTenants(g, s.process)
+			c.encodeTenants(g)
 		case number >= WithBanOrSlots:
 			c.encodeBanAndSlots(g, s.process)
 		}
@@ -253,14 +253,8 @@ func (c *command) encodeOne(g *dispatch.Group) {
 		second = int64(bucket.WithRecords)
 		c.encodeRecords(g, bucket.Counted(g.Buckets))
 	}
-	if notesReset(&g.Op) {
-		c.encodeResets(g)
-	}
-	for i := range g.Names {
-		if g.Buckets[i].Kind == bucket.Tenants {
-			held := append(slices.Clone(g.Names[i]), heldSuffix...)
-			c.args = append(c.args, &held, &g.Names[i])
-		}
+	if isShared(g.Buckets) {
+		c.encodeHeld(g)
 	}
 	n := g.Op.N
 	if g.Op.Each != nil {
@@ -315,7 +309,7 @@ func (c *command) encodeRecords(g *dispatch.Group, counted int) {
 // encodeBanAndSlots appends a ban and slots as arguments of guards.lua.
 func (c *command) encodeBanAndSlots(g *dispatch.Group, process string) {
 	counted := bucket.Counted(g.Buckets)
-	slots := counted + tenantsOf(g.Buckets)
+	slots := counted
 	kind := "slots"
 	if ban := &g.Buckets[slots]; ban.Kind == bucket.Ban {
 		ownLimits, ownSlots := ownOf(g, counted, slots)

@@ -21,8 +21,8 @@ func (c *command) decode() {
 	}
 	shape := newShape(buckets, whole)
 	perGroup, done := shape.all+shape.banAndSlots, len(c.groups)
-	if shared := tenantsOf(buckets); shared > 0 {
-		perGroup += tenantNumbers(c.groups[0], shared, len(reply)-perGroup)
+	if isShared(buckets) {
+		perGroup = max(1, len(reply)) // see decodeTenants
 	}
 	if c.afterASK {
 		done = 1
@@ -96,12 +96,13 @@ func decodeStates(g *dispatch.Group, reply []int64, shape *shape) error {
 		}
 		g.Found, reply = append(g.Found, s), reply[size:]
 	}
-	levels := g.Found
-	for i := range g.Buckets[len(shape.limits):] {
-		if g.Buckets[len(shape.limits)+i].Kind == bucket.Tenants {
-			g.Found = append(g.Found, bucket.State{}) // see decodeTenants
-			continue
+	if isShared(g.Buckets) {
+		if g.Found = append(g.Found, bucket.State{}); g.Op.Verb == bucket.Take && !decodeTenants(g, reply) {
+			return fmt.Errorf("the script replies %d integers about tenants", len(reply))
 		}
+		return nil
+	}
+	for i := range g.Buckets[len(shape.limits):] {
 		s := bucket.State{Level: reply[0]}
 		if g.Buckets[len(shape.limits)+i].Kind == bucket.Ban {
 			s.Wait, reply = reply[1], reply[1:]
@@ -110,7 +111,6 @@ func decodeStates(g *dispatch.Group, reply []int64, shape *shape) error {
 		}
 		g.Found, reply = append(g.Found, s), reply[1:]
 	}
-	decodeTenants(g, levels, reply)
 	if shape.window == 1 {
 		completeCalendars(g)
 	}

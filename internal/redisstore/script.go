@@ -16,7 +16,7 @@ const (
 	BanOrSlots     = 2 * Limits     // a ban, slots or both, without limits
 	Report         = BanOrSlots + 1 // the slots that this process holds
 	Lease          = BanOrSlots + 2 // token buckets, also ahead
-	Tenants        = BanOrSlots + 3 // token buckets that tenants share, with whatever comes with them
+	Tenants        = BanOrSlots + 3 // a token bucket that tenants share
 	Scripts        = BanOrSlots + 4 // the number of scripts
 )
 
@@ -38,10 +38,10 @@ type Sources struct {
 // scriptFor returns the script for buckets.
 func scriptFor(buckets []bucket.Bucket) int {
 	limits := buckets[:bucket.Counted(buckets)]
-	if len(limits) < len(buckets) && buckets[len(limits)].Kind == bucket.Tenants {
+	switch buckets[len(buckets)-1].Kind {
+	case bucket.Tenants:
 		return Tenants
-	}
-	if buckets[len(buckets)-1].Kind == bucket.Ahead {
+	case bucket.Ahead:
 		return Lease
 	}
 	script := BanOrSlots
@@ -72,7 +72,7 @@ func scriptForLimits(limits []bucket.Bucket) int {
 }
 
 // listsAll reports whether the reply of a script may begin with Whole.
-func listsAll(script int) bool { return script == Tenants || script%WithBanOrSlots >= Single }
+func listsAll(script int) bool { return script < Tenants && script%WithBanOrSlots >= Single }
 
 // shape counts the integers in a reply.
 type shape struct {
@@ -94,9 +94,6 @@ func newShape(buckets []bucket.Bucket, whole bool) (s shape) {
 		s.all += s.size(&s.limits[i])
 	}
 	for i := range buckets[counted:] {
-		if buckets[counted+i].Kind == bucket.Tenants {
-			continue
-		}
 		if s.banAndSlots++; buckets[counted+i].Kind == bucket.Ban {
 			s.banAndSlots++
 		}

@@ -1,9 +1,8 @@
 // Package rules says what a decision is about, and what the answer is.
 //
-// A [Set] is an ordered array of resources: limits, what tenants hold of each if tenants share them, then
-// a ban, then requests in flight. An
-// operation uses the first of them, as its [Scope] says. A [Verdict] refers to a resource by its
-// index. Names, texts and HTTP are the caller's.
+// A [Set] is an ordered array of resources: limits, then a ban, then requests in flight; or one limit and
+// what tenants hold of it. An operation uses the first of them, as its [Scope] says. A [Verdict] refers to
+// a resource by its index. Names, texts and HTTP are the caller's.
 package rules
 
 import (
@@ -20,7 +19,7 @@ import (
 type Scope uint8
 
 const (
-	Limits Scope = iota // and what tenants hold of them: to give back, charge, and block
+	Limits Scope = iota // and what tenants hold of one: to give back, charge, and block
 	Tokens              // limits and the ban: to take, wait, and reset
 	All                 // requests in flight too: to acquire, and to peek
 )
@@ -30,9 +29,9 @@ const (
 // With calendar quotas it holds until a period ends. [Set.Now] returns the current one. The zero
 // Set counts nothing.
 type Set struct {
-	resources []bucket.Bucket // limits, what tenants hold of each, then the ban, then the slots
+	resources []bucket.Bucket // limits, then the ban, then the slots; or a limit and what tenants hold of it
 	limits    int             // how many of the resources are limits
-	tenants   int             // how many are what tenants hold: as many, or 0
+	tenants   int             // how many are what tenants hold: 0 or 1
 	bans      int             // how many are a ban: 0 or 1
 	calendars []calendar.Rule // of the limits; nil if none has one
 	floor     int64           // tokens that stay in each bucket
@@ -113,15 +112,15 @@ func (s *Set) leave(tokens int64) (first int) {
 	return -1
 }
 
-// Divide lets tenants share each limit, all token buckets. It comes after Leave and before Guard.
+// Divide lets tenants share the only limit, a token bucket, if it is counted. It comes after Leave, and nothing
+// after it.
 func (s *Set) Divide() {
-	for i := range s.resources[:s.limits] {
-		s.resources = append(s.resources, bucket.NewTenants(&s.resources[i]))
-		s.tenants++
+	if s.limits > 0 {
+		s.resources, s.tenants = append(s.resources, bucket.NewTenants(&s.resources[0])), 1
 	}
 }
 
-// Divided reports whether tenants share the limits.
+// Divided reports whether tenants share the limit.
 func (s *Set) Divided() bool { return s.tenants > 0 }
 
 // Guard adds a ban and slots of requests in flight, each if it is not nil, unless the set
@@ -157,8 +156,8 @@ func (s *Set) Share(replicas int64) *Set {
 	for i := range s.resources {
 		share.resources[i] = s.resources[i].Share(replicas)
 	}
-	for i := range s.tenants {
-		share.resources[s.limits+i] = bucket.NewTenants(&share.resources[i])
+	if s.Divided() {
+		share.resources[1] = bucket.NewTenants(&share.resources[0])
 	}
 	if s.share != nil {
 		s.share.Store(&share)
@@ -193,7 +192,7 @@ func (s *Set) Ban() int {
 	if s.bans == 0 {
 		return -1
 	}
-	return s.limits + s.tenants
+	return s.limits
 }
 
 // Slots returns the index of the slots, or -1.

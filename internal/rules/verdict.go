@@ -140,8 +140,8 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 			this.RetryAfter = duration(b.RetryAfter(after, n))
 		}
 		var share tenantShare
-		if i < s.tenants {
-			share = shareOf(&buckets[s.limits+i], found[s.limits+i], charges, n)
+		if s.Divided() {
+			share = shareOf(&buckets[1], found[1], charges, n)
 			share.restrict(&this, allowed)
 		}
 		if banned > 0 {
@@ -169,7 +169,6 @@ type tenantShare struct {
 	remaining int64
 	retry     time.Duration // until a charge fits the share that is denied; 0 if it fits
 	more      time.Duration // until there is another token
-	blocked   bool          // the tenant is
 	busyCost  int64         // a charge's tokens times the weights of all busy tenants; 0 if there is no other
 }
 
@@ -179,7 +178,7 @@ func shareOf(b *bucket.Bucket, found bucket.State, charges, n int64) tenantShare
 		return tenantShare{}
 	}
 	of := found.Shares
-	after, share := found, tenantShare{bounds: true, blocked: of.Block > 0}
+	after, share := found, tenantShare{bounds: true}
 	if others := of.Weights - of.Held; others > 0 {
 		share.busyCost = int64(min(bucket.MaxUnits, float64(n)*float64(others+of.Weight)))
 	}
@@ -200,9 +199,9 @@ func (t *tenantShare) restrict(v *Verdict, allowed bool) {
 	}
 	v.Remaining = min(v.Remaining, t.remaining)
 	if !allowed && v.RetryAfter >= 0 && t.retry > 0 && t.retry >= v.RetryAfter {
-		v.RetryAfter, v.Shared = t.retry, !t.blocked
+		v.RetryAfter, v.Shared = t.retry, true
 	}
-	if v.RetryAfter > 0 && !t.blocked {
+	if v.RetryAfter > 0 {
 		v.BusyCost = t.busyCost
 	}
 	v.ResetAfter = max(v.ResetAfter, t.retry)
@@ -251,7 +250,7 @@ func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucke
 		}
 	}
 	if denies && share.retry > 0 && status.More >= 0 {
-		status.Shared = !share.blocked && share.retry >= duration(b.RetryAfter(after, n))
+		status.Shared = share.retry >= duration(b.RetryAfter(after, n))
 		status.More = max(status.More, share.retry)
 		if report == ReportFull {
 			status.Reset = max(status.Reset, share.retry)
@@ -320,7 +319,7 @@ func (s *Set) Banned(scope Scope, found []bucket.State) time.Duration {
 	if s.bans == 0 || scope == Limits {
 		return 0
 	}
-	ban := &found[s.limits+s.tenants]
+	ban := &found[s.limits]
 	return duration(max(ban.Level, ban.Wait))
 }
 

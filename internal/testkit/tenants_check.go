@@ -22,22 +22,17 @@ func least(a, b span) span   { return span{min(a.from, b.from), min(a.to, b.to)}
 
 // tenantRow is what a decision may say of one limit. Times are in milliseconds.
 type tenantRow struct {
-	limit                   ginlimit.Limit
 	remaining, retry, reset span
 	bucket, share           span // parts of retry
-	never, blocked          bool
+	never                   bool
 }
 
 // TakeAs compares a decision with the definition, and makes the charges of the decision. n is how many
 // tokens were wanted, and one how many a charge takes: AllowN has one = n, AllowUpTo one = 1, and Peek
 // n = 0 and one = 1. The decision was made up to late milliseconds after now.
-func (m *TenantsModel) TakeAs(
-	key string, t Tenant, n, one, late int64, limits []ginlimit.Limit, got ginlimit.Result,
-) error {
-	fit := span{math.Inf(1), math.Inf(1)}
-	for _, l := range limits {
-		fit = least(fit, m.Bucket(key, l).fits(t, m.Now, late, one))
-	}
+func (m *TenantsModel) TakeAs(key string, t Tenant, n, one, late int64, l ginlimit.Limit, got ginlimit.Result) error {
+	b := m.Bucket(key, l)
+	fit := b.fits(t, late, one)
 	if got.Allowed && fit.to < 1 || !got.Allowed && fit.from >= 1 {
 		return fmt.Errorf("allowed is %v, but %s charges fit", got.Allowed, fit)
 	}
@@ -45,19 +40,18 @@ func (m *TenantsModel) TakeAs(
 	if !granted.has(float64(int64(got.Granted) / one)) {
 		return fmt.Errorf("%d granted, want %s charges of %d", got.Granted, granted, one)
 	}
-	rows := make([]tenantRow, len(limits))
-	for i, l := range limits {
-		b := m.Bucket(key, l)
-		if got.Granted > 0 {
-			b.charge(t, int64(got.Granted))
-		}
-		rows[i] = b.row(t, m.Now, late, one, got.Allowed)
+	if got.Granted > 0 {
+		b.charge(t, int64(got.Granted))
 	}
-	return checkRows(rows, got)
+	if got.Limit != l {
+		return fmt.Errorf("the limit is %s", got.Limit)
+	}
+	row := b.row(t, late, one, got.Allowed)
+	return row.check(got)
 }
 
 // fits returns how many charges of n tokens fit, one after another.
-func (b *SharedBucket) fits(t Tenant, now, late, n int64) (charges span) {
+func (b *SharedBucket) fits(t Tenant, late, n int64) (charges span) {
 	if n > b.holds {
 		return span{}
 	}
@@ -69,11 +63,6 @@ func (b *SharedBucket) fits(t Tenant, now, late, n int64) (charges span) {
 	if more > 0 {
 		charges.from = max(0, math.Floor((free-b.Unsure)/float64(n)))
 		charges.to = max(0, math.Floor((free+more)/float64(n)))
-	}
-	if left := b.blocks[t.Name] - now; left > late+2 {
-		return span{}
-	} else if left > 0 {
-		charges.from = 0
 	}
 	_, own := b.Holds(t.Name)
 	if late > 0 {
@@ -98,10 +87,9 @@ func (b *SharedBucket) perMilli() float64 {
 }
 
 // row returns what a decision on charges of n tokens may say of the bucket, after its charges.
-func (b *SharedBucket) row(t Tenant, now, late, n int64, allowed bool) (r tenantRow) {
-	r.limit = b.limit
+func (b *SharedBucket) row(t Tenant, late, n int64, allowed bool) (r tenantRow) {
 	rate, unsure := b.perMilli(), b.unsure()
-	r.remaining = b.fits(t, now, late, 1)
+	r.remaining = b.fits(t, late, 1)
 	missing, _ := b.missing.Float64()
 	sloppy := float64(late) + b.Unsure/rate
 	full := float64(ceil(new(big.Rat).Quo(b.missing, perMilli(b.limit))))
@@ -118,11 +106,7 @@ func (b *SharedBucket) row(t Tenant, now, late, n int64, allowed bool) (r tenant
 		}
 		r.bucket = span{math.Floor(max(0, wait-sloppy)), max(0, math.Ceil(wait+b.Unsure/rate))}
 	}
-	fit := b.fits(t, now, late, n)
-	if left := float64(b.blocks[t.Name] - now); left > 0 {
-		r.blocked = true
-		r.share = span{max(0, left-float64(late)-2), left + 2}
-	}
+	fit := b.fits(t, late, n)
 	if fit.from < 1 && !r.never {
 		wait, slope := b.untilFits(t, missing, float64(n))
 		by := 2 + unsure*slope/rate
@@ -163,30 +147,6 @@ func (b *SharedBucket) untilFits(t Tenant, missing, n float64) (tokens, slope fl
 	return tokens, slope
 }
 
-// checkRows compares a decision with the row of its limit, which is the closest to exhaustion.
-func checkRows(rows []tenantRow, got ginlimit.Result) error {
-	for i := range rows {
-		r := &rows[i]
-		if r.limit != got.Limit {
-			continue
-		}
-		if err := r.check(got); err != nil {
-			return err
-		}
-		for _, other := range rows {
-			if !got.Allowed && got.RetryAfter >= 0 &&
-				(other.never || other.retry.from > float64(got.RetryAfter.Milliseconds())) {
-				return fmt.Errorf("retry after %s, but that of %s is %s ms", got.RetryAfter, other.limit, other.retry)
-			}
-			if got.Allowed && other.remaining.to < float64(got.Remaining) {
-				return fmt.Errorf("%d remain, but of %s %s", got.Remaining, other.limit, other.remaining)
-			}
-		}
-		return nil
-	}
-	return fmt.Errorf("no limit is %s", got.Limit)
-}
-
 // check compares a decision with what may be said of its limit.
 func (r *tenantRow) check(got ginlimit.Result) error {
 	ms := func(d time.Duration) float64 { return float64(d.Milliseconds()) }
@@ -207,12 +167,12 @@ func (r *tenantRow) check(got ginlimit.Result) error {
 	case ginlimit.CauseNever:
 		may = r.never
 	case ginlimit.CauseShare:
-		may = !r.never && !r.blocked && r.share.to >= r.bucket.from && r.share.to > 0
+		may = !r.never && r.share.to >= r.bucket.from && r.share.to > 0
 	case ginlimit.CauseRate:
-		may = !r.never && (r.blocked || r.bucket.to >= r.share.from && r.bucket.to > 0)
+		may = !r.never && r.bucket.to >= r.share.from && r.bucket.to > 0
 	}
 	if !may {
-		return fmt.Errorf("the cause is %s: bucket %s, share %s, blocked: %v", got.Cause, r.bucket, r.share, r.blocked)
+		return fmt.Errorf("the cause is %s: bucket %s, share %s", got.Cause, r.bucket, r.share)
 	}
 	return nil
 }

@@ -31,7 +31,6 @@ type SharedBucket struct {
 	missing *big.Rat // tokens it is short of full, at
 	at      int64
 	tenants map[string]*modelTenant
-	blocks  map[string]int64       // when the block of a tenant ends
 	flown   float64                // tokens that have flowed back for each weight
 	gone    map[string]modelTenant // the tenants that hold nothing again: their weight, and flown at that time
 
@@ -68,7 +67,7 @@ func (m *TenantsModel) Bucket(key string, l ginlimit.Limit) *SharedBucket {
 	if b == nil {
 		b = &SharedBucket{
 			limit: l, holds: Burst(l) - m.Floor, missing: new(big.Rat), at: m.Now,
-			tenants: map[string]*modelTenant{}, blocks: map[string]int64{}, gone: map[string]modelTenant{},
+			tenants: map[string]*modelTenant{}, gone: map[string]modelTenant{},
 		}
 		m.buckets[id] = b
 	}
@@ -202,49 +201,34 @@ func (b *SharedBucket) giveBack(t Tenant, n int64) {
 }
 
 // Refund gives n tokens back.
-func (m *TenantsModel) Refund(key string, t Tenant, n int64, limits []ginlimit.Limit) {
-	for _, l := range limits {
-		m.Bucket(key, l).giveBack(t, n)
-	}
+func (m *TenantsModel) Refund(key string, t Tenant, n int64, l ginlimit.Limit) {
+	m.Bucket(key, l).giveBack(t, n)
 }
 
 // Settle makes a charge of n tokens that was just made, up to late milliseconds ago, as large as actual
 // tokens.
-func (m *TenantsModel) Settle(key string, t Tenant, n, actual, late int64, limits []ginlimit.Limit) {
-	for _, l := range limits {
-		b := m.Bucket(key, l)
-		if actual < n {
-			b.Unsure += b.perMilli() * float64(late) * 1.1
-			b.giveBack(t, n-actual)
-			continue
-		}
-		debt := new(big.Rat).Sub(Tokens(2*Burst(l)), b.missing)
-		if more := min(actual-n, max(0, FloorSigned(debt))); more > 0 {
-			b.charge(t, more)
-		}
+func (m *TenantsModel) Settle(key string, t Tenant, n, actual, late int64, l ginlimit.Limit) {
+	b := m.Bucket(key, l)
+	if actual < n {
+		b.Unsure += b.perMilli() * float64(late) * 1.1
+		b.giveBack(t, n-actual)
+		return
+	}
+	debt := new(big.Rat).Sub(Tokens(2*Burst(l)), b.missing)
+	if more := min(actual-n, max(0, FloorSigned(debt))); more > 0 {
+		b.charge(t, more)
 	}
 }
 
-// Block denies a tenant every token for a time.
-func (m *TenantsModel) Block(key string, t Tenant, d time.Duration, limits []ginlimit.Limit) {
-	for _, l := range limits {
-		b := m.Bucket(key, l)
-		b.blocks[t.Name] = max(b.blocks[t.Name], m.Now+(d+time.Millisecond-1).Milliseconds())
+// Reset gives back what a tenant holds.
+func (m *TenantsModel) Reset(key string, t Tenant, l ginlimit.Limit) {
+	b := m.Bucket(key, l)
+	holds, _ := b.Holds(t.Name)
+	after := new(big.Rat).Sub(b.missing, new(big.Rat).SetFloat64(holds))
+	// A store gives back whole units, of which one or more drain in a millisecond.
+	b.Unsure = b.unsure() + b.perMilli()/2
+	if len(b.tenants) == 1 && holds > 0 || after.Sign() <= 0 {
+		after.SetInt64(0)
 	}
-}
-
-// Reset gives back what a tenant holds, and ends its block.
-func (m *TenantsModel) Reset(key string, t Tenant, limits []ginlimit.Limit) {
-	for _, l := range limits {
-		b := m.Bucket(key, l)
-		delete(b.blocks, t.Name)
-		holds, _ := b.Holds(t.Name)
-		after := new(big.Rat).Sub(b.missing, new(big.Rat).SetFloat64(holds))
-		// A store gives back whole units, of which one or more drain in a millisecond.
-		b.Unsure = b.unsure() + b.perMilli()/2
-		if len(b.tenants) == 1 && holds > 0 || after.Sign() <= 0 {
-			after.SetInt64(0)
-		}
-		b.add(t, after, -holds)
-	}
+	b.add(t, after, -holds)
 }

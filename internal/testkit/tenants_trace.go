@@ -16,30 +16,27 @@ type TenantStep struct {
 	Op     string
 	Tenant Tenant
 	N      int
-	D      time.Duration
 	Actual int // of a Settle
 }
 
 // String says what a step does.
 func (s TenantStep) String() string {
-	return fmt.Sprintf("after %s: %s(%s of weight %d, n=%d, d=%s, actual=%d)",
-		s.Wait, s.Op, s.Tenant.Name, s.Tenant.Weight, s.N, s.D, s.Actual)
+	return fmt.Sprintf("after %s: %s(%s of weight %d, n=%d, actual=%d)",
+		s.Wait, s.Op, s.Tenant.Name, s.Tenant.Weight, s.N, s.Actual)
 }
 
-// TenantTrace returns the steps that a seed stands for, of tenants with weights up to most, under
-// limits that share one key.
-func TenantTrace(seed uint64, length int, limits []ginlimit.Limit, most int64, blocks bool) []TenantStep {
+// TenantTrace returns the steps that a seed stands for, of tenants with weights up to most that share a limit.
+func TenantTrace(seed uint64, length int, limit ginlimit.Limit, most int64) []TenantStep {
 	r := rand.New(rand.NewPCG(seed, 7))
 	tenants := 2 + r.IntN(6)
-	tightest := limits[0]
-	token := tightest.Period / time.Duration(tightest.Rate)
-	burst := int(Burst(tightest))
+	token := limit.Period / time.Duration(limit.Rate)
+	burst := int(Burst(limit))
 	weights := make([]int64, tenants)
 	for i := range weights {
 		weights[i] = 1 + r.Int64N(most)
 	}
 	steps := make([]TenantStep, length)
-	elapsed, resets := time.Duration(0), map[int]time.Duration{} // of each tenant, the latest
+	elapsed, reset := time.Duration(0), time.Duration(-1) // the latest
 	for i := range steps {
 		who := r.IntN(tenants)
 		if r.IntN(3) > 0 {
@@ -77,13 +74,11 @@ func TenantTrace(seed uint64, length int, limits []ginlimit.Limit, most int64, b
 		case x < 26:
 			s.Op, s.N = "Settle", 1+r.IntN(max(1, burst/4))
 			s.Actual = r.IntN(2 * s.N)
-			if reset, ok := resets[who]; ok && elapsed-reset <= 2*patience {
+			if reset >= 0 && elapsed-reset <= 2*patience {
 				s.Op = "AllowN" // Redis may not know whether the reset came after it
 			}
-		case x < 27 && blocks && r.IntN(3) == 0:
-			s.Op, s.D = "Block", time.Duration(1+r.Int64N(int64(4*token)))
 		case x < 28 && r.IntN(3) == 0:
-			s.Op, resets[who] = "Reset", elapsed
+			s.Op, reset = "Reset", elapsed
 		}
 		steps[i] = s
 	}
@@ -102,8 +97,6 @@ func (s TenantStep) Apply(ctx context.Context, p *ginlimit.Policy, key string) (
 		return p.Peek(ctx, key)
 	case "Refund":
 		return r, p.Refund(ctx, key, s.N)
-	case "Block":
-		return r, p.Block(ctx, key, s.D)
 	case "Settle":
 		reserved, err := p.Reserve(ctx, key, s.N)
 		if err != nil {
@@ -120,32 +113,26 @@ func (s TenantStep) Apply(ctx context.Context, p *ginlimit.Policy, key string) (
 
 // Check compares what a step returned with the model, and makes the step there. The step was made up to late
 // milliseconds after now.
-func (s TenantStep) Check(m *TenantsModel, key string, late int64, limits []ginlimit.Limit, got ginlimit.Result) error {
-	defer func() {
-		for _, l := range limits {
-			b := m.Bucket(key, l)
-			b.moved += b.perMilli() * float64(late)
-		}
-	}()
+func (s TenantStep) Check(m *TenantsModel, key string, late int64, l ginlimit.Limit, got ginlimit.Result) error {
+	b := m.Bucket(key, l)
+	defer func() { b.moved += b.perMilli() * float64(late) }()
 	n := int64(s.N)
 	switch s.Op {
 	case "AllowN":
-		return m.TakeAs(key, s.Tenant, n, n, late, limits, got)
+		return m.TakeAs(key, s.Tenant, n, n, late, l, got)
 	case "AllowUpTo":
-		return m.TakeAs(key, s.Tenant, n, 1, late, limits, got)
+		return m.TakeAs(key, s.Tenant, n, 1, late, l, got)
 	case "Peek":
-		return m.TakeAs(key, s.Tenant, 0, 1, late, limits, got)
+		return m.TakeAs(key, s.Tenant, 0, 1, late, l, got)
 	case "Refund":
-		m.Refund(key, s.Tenant, n, limits)
-	case "Block":
-		m.Block(key, s.Tenant, s.D, limits)
+		m.Refund(key, s.Tenant, n, l)
 	case "Settle":
-		if err := m.TakeAs(key, s.Tenant, n, n, late, limits, got); err != nil || !got.Allowed {
+		if err := m.TakeAs(key, s.Tenant, n, n, late, l, got); err != nil || !got.Allowed {
 			return err
 		}
-		m.Settle(key, s.Tenant, n, int64(s.Actual), late, limits)
+		m.Settle(key, s.Tenant, n, int64(s.Actual), late, l)
 	default:
-		m.Reset(key, s.Tenant, limits)
+		m.Reset(key, s.Tenant, l)
 	}
 	return nil
 }

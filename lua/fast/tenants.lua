@@ -1,288 +1,324 @@
--- One token bucket that tenants share: charges of one tenant or several, in order. Nearly every call on
--- a shared bucket is one of these, so the code is inline. lua/shares.lua documents the tenants' KEYS
--- and ARGV, and lua/tenants.lua decides what is not plain, such as a block.
+-- One token bucket that tenants share: charges of one tenant or several, in order, or another change of one.
+-- bucket.Shares has the rule. lua/tenants.lua precedes it. Nearly every call on a shared bucket is a take, so
+-- the code is inline: functions that share so many variables would cost Redis half as much again.
 --
 -- KEYS[1]            the bucket
--- KEYS[2], KEYS[3]   what tenants hold of it, and the bounds, see shares.lua
--- ARGV[1 … 6]        see script.lua; the verb is take
+-- KEYS[2]            its record, if ARGV[3] says so, see decide.lua
+-- KEYS[last - 1]     what is held of the bucket
+-- KEYS[last]         the bounds
+-- ARGV[1 … 6]        see decide.lua; charges of a take are those of all tenants. A block is not supported
+-- Next               see decide.lua
+-- Next               for each tenant its name, which begins with a colon; then for each tenant 1024 ×
+--                    its charges + its weight, which is 1 … 1000. A change has one; without a tenant, a
+--                    reset is of the whole bucket, and a take only looks
+-- ARGV[last]         if there are several tenants, the runs of charges in order, as text: for each the
+--                    tenant's number and how many, each followed by a space
 --
--- Reply: the level found, then the tenants' integers, see shares.lua
--- State: see script.lua and shares.lua, which say why expiry loses nothing.
+-- Reply: a list. Of a change, and of a take first, the level found. Then, as they were before the call
+--   the sum of each tenant's weight × finish, and the sum of the weights
+--   for each tenant 1 + 1024 × finish + the weight by which it holds something; 0 if it holds nothing
+--   unless all charges were made, for each tenant the milliseconds until one more charge fits its share
+--     after this call, 0 if it does or if its last charges in this call were made
+--
+-- State: beside the bucket (see script.lua) two keys.
+--   what is held, a hash
+--     :name   1024 × the tenant's finish + its weight. The tenant without a name, of weight 1, holds
+--             what no tenant has charged
+--     t       the totals: the sum of each tenant's weight × finish, or more if the bucket was also
+--             charged without a tenant; the sum of the weights; a number that is at most the least
+--             finish, or 0 if one tenant holds the whole sum and has no bound; the milliseconds by
+--             which the bucket may still fill before these keys would expire too early
+--   bounds, a sorted set
+--     :name   a number that is at most the finish of the tenant, which is also in the hash
+--   TTL       of both: milliseconds until the bucket is full, or longer
+-- When the bucket is full, no tenant holds anything, and what the hash has is void. So expiry loses
+-- nothing, unless the bucket is also charged without a tenant.
+--
+-- A charge that raises a finish leaves the bound as it is. When the bound has passed, it is set to
+-- the finish, or the tenant is removed if that has passed too.
+--
+-- Numbers are integers below 2^53.
 
-local last = #ARGV
-local one = last == 8 -- bucket and tenant
-if one or ARGV[1] == 'take' and #KEYS == 3 and ARGV[last - 2] == '0' then
-  local bucket, key, bounds = KEYS[1], KEYS[2], KEYS[3]
-  local tenants = one and 1 or ARGV[last - 1] + 0
-  local n, drain, cost, most = ARGV[2] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
-  local value, level, before, plain, scores = call('GET', bucket), 0, 0, true, nil
-  if value then
-    local rest = tonumber(value)
-    local ttl = rest and rest >= 0 and call('PTTL', bucket) or 0
-    if ttl > 0 then
-      level, before = ttl * drain, ttl
-      if rest < drain then level = level - rest end
-    end
-    plain = ttl > 0 and level <= exact
-  end
+local takes, last = ARGV[1] == 'take', #ARGV
+local bucket, key, bounds = KEYS[1], KEYS[#KEYS - 1], KEYS[#KEYS]
+local drain, cost, most = ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
+local tenants, at = 1, last - 2 -- the tenants come after argument at
+if takes and last ~= 8 then tenants, at = floor((last - 6) / 2), 6 end
 
-  -- Read what the tenants hold. Least is at most the least finish, or 0 if one tenant holds the whole
-  -- sum and has no bound; spare is by how many milliseconds the bucket may still fill before the keys
-  -- would expire too early. Raised are tenants whose bound has passed, but whose finish has not.
-  if tenants == 1 then
-    scores = call('HMGET', key, 't', ARGV[7])
-  else
-    scores = call('HMGET', key, 't', unpack(ARGV, 7, 6 + tenants))
-  end
-  local known, sum, weights, least, spare, v = scores[1], 0, 0, 0, 0, 0
-  local q, void, gone, raised, excess = level * parts / cost, true, nil, nil, false
-  if known and level > 0 then
-    sum, weights, least, spare = match(known, '^(%d+) (%d+) (%d+) (%d+)$')
-    if sum then
-      sum, weights, least, spare = sum + 0, weights + 0, least + 0, spare + 0
-      excess = weights > 0 and sum < q -- what no tenant has charged
-      if excess then sum = ceil(q) end
-      v, void = (sum - q) / weights, false
-      if plain and least > 0 and least <= v then -- remove the tenants whose finish has passed
-        local first, from, seen = nil, '0', 0
-        repeat
-          local to = format('%d', floor(v))
-          local list = call('ZRANGEBYSCORE', bounds, from, to, 'LIMIT', 0, minGone)
-          for _, name in ipairs(list) do
-            local score = call('HGET', key, name)
-            score = score and score + 0 or 0
-            local w = score % 1024
-            local f = (score - w) / 1024
-            if f > v then
-              raised = raised or {}
-              raised[#raised + 1], raised[#raised + 2] = format('%d', f), name
-              if not first or f < first then first = f end
-            else
-              sum, weights = sum - w * f, weights - w
-              gone = gone or {}
-              gone[#gone + 1] = name
-              if weights <= 0 then break end
-              v = (sum - q) / weights
-            end
-          end
-          from, seen = '(' .. to, seen + #list
-          least = call('ZRANGEBYSCORE', bounds, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-          least = least and least + 0 or maxFinish
-        until least > v or seen >= minGone or weights <= 0
-        if weights > 0 and (seen >= minGone or first and first <= v) then
-          plain = false -- more have passed
-        elseif least == maxFinish and not first then
-          weights = 0
-        elseif first and first < least then
-          least = first
-        end
-      end
-    else
-      plain = false -- a tenant is blocked
-    end
-  elseif known and string.byte(known, -1) == 98 then -- b
-    plain = false
-  end
-
-  if plain then
-    local unnamed
-    if weights <= 0 then
-      sum, weights, least, v, void = min(maxFinish - 1, floor(q + 0.5)), 1, 0, 0, true
-      least = sum
-      if sum == 0 then
-        weights, least = 0, maxFinish
-      else
-        unnamed = sum
-        if sum < q then sum = ceil(q) end
-        v = sum - q
-      end
-    end
-    if void then scores = {} end
-    local reply = {level, sum, weights}
-
-    -- If all charges fit, their order does not matter.
-    local c, charge, capacity = min(n, floor(most / cost)) * parts, n * cost, most * parts / cost
-    local charges, after = ARGV[3] + 0, level + ARGV[3] * charge
-    local fits, values, at, sums, all, first = charges > 0 and after <= most, {}, 0, sum, weights, least
-    local free, new, changed, denied = capacity - after * parts / cost, nil, nil, nil
-    for j = 1, fits and tenants or 0 do
-      local score, w, holds, own, old = scores[1 + j], ARGV[6 + tenants + j] + 0, 0, nil, nil
-      local wanted = w
-      w = w % 1024
-      wanted = (wanted - w) / 1024
-      reply[3 + j] = 0
-      if score then
-        score = score + 0
-        own = score % 1024
-        local f = (score - own) / 1024
-        if f > v then old, holds, reply[3 + j] = f, own * (f - v), score + 1 end
-      end
-      holds = holds + wanted * n * parts
-      local f = floor(v + holds / w + 0.5)
-      if holds > w * (free - wanted) or f >= maxFinish then -- with room for rounding
-        fits = false
-        break
-      end
-      if wanted > 0 then
-        if old then sums, all = sums - own * old, all - own end
-        if not old or f < old then
-          new = new or {}
-          new[#new + 1], new[#new + 2] = format('%d', f), ARGV[6 + j]
-          if f < first then first = f end
-        end
-        sums, all = sums + f * w, all + w
-        values[at + 1], values[at + 2], at = ARGV[6 + j], format('%d', 1024 * f + w), at + 2
-      end
-    end
-
-    local finish, held, weight
-    if fits and sums < exact then
-      sum, weights, least, level, changed = sums, all, first, after, true
-    else -- make the charges that fit, in order
-      finish, held, weight, values, at, new = {}, {}, {}, {}, 0, nil
-      for j = 1, tenants do
-        local score = scores[1 + j]
-        weight[j] = ARGV[6 + tenants + j] % 1024
-        reply[3 + j], reply[3 + tenants + j] = 0, 0
-        if score then
-          score = score + 0
-          local w = score % 1024
-          local f = (score - w) / 1024
-          if f > v then finish[j], held[j], reply[3 + j] = f, w, score + 1 end
-        end
-      end
-      denied = {}
-      for j, charges in string.gmatch(tenants > 1 and ARGV[last - 3] or '1 ' .. charges, '(%d+) (%d+)') do
-        j = j + 0
-        if denied[j] ~= level then -- else it is denied again
-          local w, f, holds, made = weight[j], finish[j], 0, charges + 0
-          charges = made
-          if f then holds = max(0, held[j] * (f - v)) end
-          if level + made * charge > most then made = floor((most - level) / charge) end
-          if made > 0 then
-            local fits = floor((w * (capacity - q) - holds + slack * w + w * c) / ((1 + w) * c))
-            if holds == 0 and fits < 1 then fits = 1 end
-            if fits < made then made = max(0, fits) end
-          end
-          if made > 0 then
-            level = level + made * charge
-            if weights > 0 and sum < q then -- by rounding
-              sum, v, excess = ceil(q), (ceil(q) - q) / weights, true
-              if f then holds = max(0, held[j] * (f - v)) end
-            end
-            if f then sum, weights = sum - held[j] * f, weights - held[j] end
-            holds = holds + (level * parts / cost - q)
-            f = floor(v + holds / w + 0.5)
-            changed = changed or {}
-            if f >= maxFinish or sum + f * w > exact - 1 then -- forget who holds what
-              sum, weights, finish, changed = min(maxFinish - 1, floor(level * parts / cost + 0.5)), 1, {}, {}
-              least, unnamed, void, scores = sum, sum, true, {}
-            else
-              finish[j], held[j], changed[j] = f, w, true
-              if f < least then least = f end
-              sum, weights = sum + f * w, weights + w
-            end
-            q = level * parts / cost
-            v = (sum - q) / weights
-          end
-          if charges > 0 and made == 0 then
-            denied[j] = level
-          else
-            denied[j] = made < charges or charges == 0
-          end
-        end
-      end
-      for j in pairs(changed or {}) do
-        local f, score = finish[j], scores[1 + j]
-        if not score or 1024 * f < score + 0 or reply[3 + j] == 0 then
-          new = new or {}
-          new[#new + 1], new[#new + 2] = format('%d', f), ARGV[6 + j]
-        end
-        values[at + 1], values[at + 2], at = ARGV[6 + j], format('%d', 1024 * f + held[j]), at + 2
-      end
-    end
-
-    if changed or (gone or raised) and not void then
-      local ttl, renew = 0, false
-      if changed then
-        ttl = ceil(level / drain)
-        call('SET', bucket, format('%d', ttl * drain - level), 'PX', expiry(bucket, before, ttl))
-        spare = spare - max(0, ttl - before)
-        renew = void or spare < 0
-      end
-      if void then
-        call('UNLINK', key, bounds)
-        if unnamed then
-          new = new or {}
-          new[#new + 1], new[#new + 2] = format('%d', unnamed), ':'
-          values[at + 1], values[at + 2] = ':', format('%d', 1024 * unnamed + 1)
-        end
-        if #new == 2 and not excess then new, least = nil, 0 end
-      elseif least == 0 and (new or excess) then -- no longer alone
-        new = new or {}
-        for _, name in ipairs(call('HKEYS', key)) do
-          if name ~= 't' then new[#new + 1], new[#new + 2] = '1', name end
-        end
-        least, renew = 1, true
-      elseif gone then
-        call('ZREM', bounds, unpack(gone))
-        call('HDEL', key, unpack(gone))
-      end
-      if raised and not void then call('ZADD', bounds, unpack(raised)) end
-      if new then call('ZADD', bounds, unpack(new)) end
-      if renew then spare = ceil(most / drain) end
-      call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, spare), unpack(values))
-      if renew then
-        local lasts = format('%d', ttl + spare)
-        call('PEXPIRE', key, lasts)
-        if least > 0 then call('PEXPIRE', bounds, lasts) end
-      end
-    end
-
-    -- Find when a charge fits the share of who was denied.
-    local list, totals, alls
-    for j, at in pairs(denied or {}) do
-      local w, f = weight[j], finish[j]
-      local holds = at and f and max(0, held[j] * (f - v)) or 0
-      if holds > 0 and floor((w * (capacity - q) - holds + slack * w + w * c) / ((1 + w) * c)) < 1 then
-        local total, all, h = sum, weights, held[j]
-        local fits = (w * capacity + slack * w - 0.25 - c - h * f + h * total / all) / (w + h / all)
-        local walks = least > 0 and fits < total - all * least -- until then, some finishes may pass
-        if walks and not list then
-          list = call('ZRANGEBYSCORE', bounds, '0', '+inf', 'LIMIT', 0, maxWalk)
-          list = list[1] and call('HMGET', key, unpack(list)) or list
-          for at = 1, #list do list[at] = list[at] and list[at] + 0 or 0 end
-          table.sort(list)
-          first = #list > 0 and #list < maxWalk and floor(list[1] / 1024) or 0
-          if first > least then -- then other denials need no list
-            least = first
-            call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, spare))
-          end
-          totals, alls = {sum}, {weights} -- while the first of the list hold nothing any more
-          for at = 1, #list do
-            local weight = list[at] % 1024
-            local other = (list[at] - weight) / 1024
-            if other <= v then weight = 0 end -- it has passed
-            totals[at + 1], alls[at + 1] = totals[at] - weight * other, alls[at] - weight
-          end
-        end
-        local from, to, lasts, other = 1, walks and #list + 1 or 1, nil, nil
-        while from < to do
-          local at = floor((from + to) / 2)
-          total, all, other = totals[at], alls[at], floor(list[at] / 1024)
-          fits = (w * capacity + slack * w - 0.25 - c - h * f + h * total / all) / (w + h / all)
-          lasts = total - all * other -- the level down to which the same tenants hold something
-          if other > v and (other >= f or fits >= lasts) then to = at else from = at + 1 end
-        end
-        if walks then
-          total, all, other = totals[from], alls[from], list[from] and floor(list[from] / 1024)
-          fits = (w * capacity + slack * w - 0.25 - c - h * f + h * total / all) / (w + h / all)
-          if other == f then fits = max(fits, total - all * other) end -- then it holds nothing
-        end
-        local units = floor(max(0, fits) * cost / parts)
-        reply[3 + tenants + j] = max(1, ceil((level - units) / drain))
-      end
-    end
-    return reply
+-- Read the bucket.
+local level, before = 0, 0 -- its TTL
+local value = call('GET', bucket)
+if value then
+  local rest, ttl = tonumber(value) or tonumber(match(value, '^(%d+) %d+$')), call('PTTL', bucket)
+  if ttl == -1 then error('the key has no expiry, so it is no bucket') end
+  if not rest or rest < 0 then error('the value is not that of a bucket') end
+  if ttl > 0 then
+    level, before = ttl * drain, ttl
+    if rest < drain then level = level - rest end
+    if level > exact then level = exact end
   end
 end
+
+-- Read what the tenants hold at this level, which is q parts. v is the virtual time.
+local names, scores = {unpack(ARGV, at + 1, at + tenants)}, nil
+if tenants == 1 then
+  scores = call('HMGET', key, 't', names[1])
+else
+  scores = call('HMGET', key, 't', unpack(names))
+end
+local known, sum, weights, least, spare, v = scores[1], 0, 0, 0, 0, 0
+local q, void, gone, raised, excess, unnamed = level * parts / cost, true, nil, nil, false, nil
+if known then
+  sum, weights, least, spare = match(known, '^(%d+) (%d+) (%d+) (%d+)$')
+  if not sum then error('the value is not that of totals') end
+  sum, weights, least, spare = sum + 0, weights + 0, least + 0, spare + 0
+end
+if level > 0 and weights > 0 then
+  excess, void = sum < q, false -- what no tenant has charged
+  if excess then sum = ceil(q) end
+  v = (sum - q) / weights
+
+  -- Look at the tenants whose bound has passed. Those whose finish has passed too are gone, and the virtual time
+  -- goes on with each. If they are many, the next calls look at the others.
+  if least > 0 and least <= v then
+    local behind, from, seen = {}, '0', 0
+    gone, raised = {}, {}
+    repeat
+      local to, page, again = format('%d', floor(v)), 0, nil
+      repeat
+        local list = call('ZRANGEBYSCORE', bounds, from, to, 'LIMIT', page, minGone)
+        local found = list[1] and call('HMGET', key, unpack(list)) or list
+        for i, name in ipairs(list) do behind[name] = (found[i] or 0) + 0 end
+        page = page + #list
+      until #list < minGone or seen + page >= maxGone
+      repeat
+        again = false
+        for name, score in pairs(behind) do
+          local w = score % 1024
+          local f = (score - w) / 1024
+          if f <= v and weights > 0 then
+            sum, weights, behind[name], gone[name], again = sum - w * f, weights - w, nil, true, true
+            gone[#gone + 1] = name
+            if weights > 0 then v = (sum - q) / weights end
+          end
+        end
+      until not again
+      seen, from = seen + page, '(' .. to
+      least = call('ZRANGEBYSCORE', bounds, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+      least = least and least + 0 or maxFinish
+    until least > v or seen >= maxGone or weights <= 0
+    for name, score in pairs(behind) do
+      local f = floor(score / 1024)
+      raised[#raised + 1], raised[#raised + 2] = format('%d', f), name
+      if f < least then least = f end
+    end
+    if seen >= maxGone then
+      least = 1 -- more have passed
+    elseif least == maxFinish then
+      weights = 0
+    end
+    if not gone[1] then gone = nil end
+    if not raised[1] then raised = nil end
+  end
+end
+if void or weights <= 0 then
+  sum, weights, least, v, void, scores = min(maxFinish - 1, floor(q + 0.5)), 0, maxFinish, 0, true, {}
+  if sum > 0 then
+    unnamed, weights, least = sum, 1, sum
+    if sum < q then sum = ceil(q) end
+    v = sum - q
+  end
+end
+
+-- If all charges fit, their order does not matter.
+local n, charges, capacity = ARGV[2] + 0, ARGV[3] + 0, most * parts / cost
+local c = min(n, floor(most / cost)) * parts -- by which a charge must fit
+local charge, after, reply = n * cost, level + n * cost * charges, {level, sum, weights}
+local fits, finish, held, changed, denied = takes and charges > 0 and after <= most, nil, nil, nil, nil
+local sums, all, first, free = sum, weights, least, capacity - after * parts / cost
+local values, new, size, to = {}, nil, 0, 0 -- of the hash, and bounds
+for j = 1, tenants do
+  local score, f, w = scores[1 + j], nil, nil
+  reply[3 + j] = 0
+  if score and not (gone and gone[names[j]]) then
+    score = score + 0
+    w = score % 1024
+    f = (score - w) / 1024
+    reply[3 + j] = score + 1
+  end
+  if fits then
+    local own, wanted, holds = ARGV[at + tenants + j] % 1024, floor(ARGV[at + tenants + j] / 1024), 0
+    if f and f > v then holds = w * (f - v) end
+    holds = holds + wanted * n * parts
+    local ends = floor(v + holds / own + 0.5)
+    if holds > own * (free - wanted) or ends >= maxFinish then -- with room for rounding
+      fits = false
+    elseif wanted > 0 then
+      if f then sums, all = sums - w * f, all - w end
+      if not f or ends < f then
+        new = new or {}
+        new[to + 1], new[to + 2], to = format('%d', ends), names[j], to + 2
+        if ends < first then first = ends end
+      end
+      sums, all = sums + ends * own, all + own
+      values[size + 1], values[size + 2], size = names[j], format('%d', 1024 * ends + own), size + 2
+    end
+  end
+end
+local found = level
+if fits and sums < exact then
+  sum, weights, least, level = sums, all, first, after
+else -- make the charges that fit, in order; or the other change
+  local runs = tenants > 1 and ARGV[last] or '1 ' .. ARGV[3]
+  values, new, size, to, finish, held, changed = {}, nil, 0, 0, {}, {}, {}
+  denied = {} -- the level at which a tenant was
+  for j = 1, tenants do
+    local score = reply[3 + j] - 1
+    if score >= 0 then
+      held[j] = score % 1024
+      finish[j] = (score - held[j]) / 1024
+    end
+  end
+  for j, wanted in string.gmatch(tenants > 0 and runs or '', '(%d+) (%d+)') do
+    j = j + 0
+    local w, f, holds, after = ARGV[at + tenants + j] % 1024, finish[j], 0, level
+    if f then holds = max(0, held[j] * (f - v)) end
+    if not takes then
+      after = change(min(level, floor(holds * cost / parts + 0.5)))
+      if f and after < level then w = held[j] end -- only a charge gives it another weight
+    elseif denied[j] ~= level then -- else it is denied again
+      local made = wanted + 0
+      if level + made * charge > most then made = floor((most - level) / charge) end
+      if made > 0 then
+        local fit = floor((w * (capacity - q) - holds + slack * w + w * c) / ((1 + w) * c))
+        if holds == 0 and fit < 1 then fit = 1 end
+        if fit < made then made = max(0, fit) end
+      end
+      if made > 0 then after = level + made * charge else made = 0 end
+      denied[j] = (made < wanted + 0 or charges == 0) and after
+    end
+    if after ~= level then
+      if weights > 0 and sum < q then -- by rounding
+        sum, v, excess = ceil(q), (ceil(q) - q) / weights, true
+        if f then holds = max(0, held[j] * (f - v)) end
+      end
+      if f then sum, weights = sum - held[j] * f, weights - held[j] end
+      level, holds = after, holds + (after * parts / cost - q)
+      q = level * parts / cost
+      f = floor(v + holds / w + 0.5)
+      finish[j], changed[j] = nil, true
+      if holds < slack * w then
+        f = nil -- that is nothing
+      elseif f >= maxFinish or sum + f * w > exact - 1 then -- forget who holds what
+        sum, weights, finish, changed, scores = min(maxFinish - 1, floor(q + 0.5)), 1, {}, {}, {}
+        least, unnamed, void = sum, sum, true
+      else
+        finish[j], held[j], sum, weights = f, w, sum + f * w, weights + w
+        if f < least then least = f end
+      end
+      if weights > 0 then v = (sum - q) / weights end
+    end
+  end
+  for j in pairs(changed) do
+    local f, score, name = finish[j], scores[1 + j], names[j]
+    if f then
+      if not score or 1024 * f < score + 0 or gone and gone[name] then
+        new = new or {}
+        new[to + 1], new[to + 2], to = format('%d', f), name, to + 2
+      end
+      values[size + 1], values[size + 2], size = name, format('%d', 1024 * f + held[j]), size + 2
+    elseif score and not (gone and gone[name]) then
+      gone = gone or {}
+      gone[#gone + 1] = name
+    end
+  end
+end
+
+-- Write.
+local ttl, renew = before, false
+if level ~= found then
+  ttl = ceil(level / drain)
+  if takes then call('SET', bucket, format('%d', ttl * drain - level), 'PX', expiry(bucket, before, ttl)) end
+  spare = spare - max(0, ttl - before)
+  renew = void or spare < 0
+end
+if level ~= found and level == 0 then
+  call('UNLINK', key, bounds)
+elseif level ~= found or (gone or raised) and not void then
+  if void then
+    call('UNLINK', key, bounds)
+    if unnamed then
+      new = new or {}
+      new[to + 1], new[to + 2], to = format('%d', unnamed), ':', to + 2
+      values[size + 1], values[size + 2], size = ':', format('%d', 1024 * unnamed + 1), size + 2
+    end
+    if to == 2 and not excess then new, least = nil, 0 end -- it is alone
+  else
+    if least == 0 and (new or excess) then -- no longer alone
+      new = new or {}
+      for _, name in ipairs(call('HKEYS', key)) do
+        if name ~= 't' then new[to + 1], new[to + 2], to = '1', name, to + 2 end
+      end
+      least, renew = 1, true
+    end
+    if gone then
+      call('ZREM', bounds, unpack(gone))
+      call('HDEL', key, unpack(gone))
+    end
+    if raised then call('ZADD', bounds, unpack(raised)) end
+  end
+  if new then call('ZADD', bounds, unpack(new)) end
+  if renew then spare = ceil(most / drain) end
+  call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, spare), unpack(values))
+  if renew then
+    local lasts = format('%d', ttl + spare)
+    call('PEXPIRE', key, lasts)
+    if least > 0 then call('PEXPIRE', bounds, lasts) end
+  end
+end
+if not takes or not denied then return reply end
+
+-- Find when a charge fits the share of those that were denied, if nobody charges the bucket meanwhile.
+local list, totals, alls
+for j = 1, tenants do
+  local w, f, h = ARGV[at + tenants + j] % 1024, finish[j], held[j]
+  local holds = f and max(0, h * (f - v)) or 0
+  reply[3 + tenants + j] = 0
+  if denied[j] and holds > 0 and floor((w * (capacity - q) - holds + slack * w + w * c) / ((1 + w) * c)) < 1 then
+    local function fitsAt(total, all) -- the level at which it fits
+      return (w * capacity + slack * w - 0.25 - c - h * f + h * total / all) / (w + h / all)
+    end
+    local fits = fitsAt(sum, weights)
+    if least > 0 and fits < sum - weights * least then -- until then, some finishes may pass
+      if not list then
+        list = call('ZRANGEBYSCORE', bounds, '0', '+inf', 'LIMIT', 0, maxWalk)
+        list = list[1] and call('HMGET', key, unpack(list)) or list
+        for i = 1, #list do list[i] = (list[i] or 0) + 0 end
+        table.sort(list)
+        local first = #list > 0 and #list < maxWalk and floor(list[1] / 1024) or 0
+        if first > least then -- then other denials need no list
+          least = first
+          call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, spare))
+        end
+        totals, alls = {sum}, {weights} -- while the first of the list hold nothing any more
+        for i = 1, #list do
+          local weight = list[i] % 1024
+          local other = (list[i] - weight) / 1024
+          if other <= v then weight = 0 end -- it has passed
+          totals[i + 1], alls[i + 1] = totals[i] - weight * other, alls[i] - weight
+        end
+      end
+      local from, to = 1, #list + 1
+      while from < to do
+        local i = floor((from + to) / 2)
+        local other = floor(list[i] / 1024)
+        local lasts = totals[i] - alls[i] * other -- the level down to which the same tenants hold something
+        if other > v and (other >= f or fitsAt(totals[i], alls[i]) >= lasts) then to = i else from = i + 1 end
+      end
+      fits = fitsAt(totals[from], alls[from])
+      if list[from] and floor(list[from] / 1024) == f then fits = max(fits, totals[from] - alls[from] * f) end
+    end
+    reply[3 + tenants + j] = max(1, ceil((level - floor(max(0, fits) * cost / parts)) / drain))
+  end
+end
+return reply

@@ -118,8 +118,6 @@ func shareEverything(t *testing.T, rdb redis.UniversalClient) {
 	shared, err := limiter.Policy("shared", limit,
 		ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 }))
 	require.NoError(t, err)
-	whole, err := limiter.Policy("shared", limit)
-	require.NoError(t, err)
 	one, other := shared.Share("one", 1), shared.Share("other", 2)
 	for _, tenant := range []*ginlimit.Policy{one, other, one} {
 		r, err := tenant.AllowN(ctx, "k", 20)
@@ -138,13 +136,9 @@ func shareEverything(t *testing.T, rdb redis.UniversalClient) {
 	r, err := one.Reserve(ctx, "k", 10)
 	require.NoError(t, err)
 	require.NoError(t, r.Settle(ctx, 1))
-	require.NoError(t, one.Block(ctx, "k", time.Hour))
-	require.NoError(t, whole.Reset(ctx, "k")) // what tenants held is void, but for the block
+	require.NoError(t, shared.Reset(ctx, "k"))
 	require.NoError(t, other.Wait(ctx, "k"))
 	require.NoError(t, one.Reset(ctx, "k"))
-	require.NoError(t, other.Wait(ctx, "alone"))
-	require.NoError(t, whole.Reset(ctx, "alone")) // and without a block
-	require.NoError(t, other.Wait(ctx, "alone"))
 
 	slow, err := limiter.Policy("slow", ginlimit.PerHour(100),
 		ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 }))
@@ -152,6 +146,5 @@ func shareEverything(t *testing.T, rdb redis.UniversalClient) {
 	for _, name := range []string{"one", "other"} {
 		require.NoError(t, slow.Share(name, 1).Wait(ctx, "k"))
 	}
-	require.NoError(t, slow.Share("one", 1).Block(ctx, "k", time.Hour))
 	require.NoError(t, slow.Share("one", 1).Reset(ctx, "k")) // nothing is left of one, but of the other
 }

@@ -13,3 +13,9 @@ func TestResetHealsSlotsInRedis(t *testing.T) {
 	t.Parallel()
 	resetHealsSlots(t, testkit.Connect(t, testkit.StartRedis(t)))
 }
+
+// TestResetHealsSharesInRedis that cannot be read.
+func TestResetHealsSharesInRedis(t *testing.T) {
+	t.Parallel()
+	resetHealsShares(t, testkit.Connect(t, testkit.StartRedis(t)))
+}

@@ -96,24 +96,6 @@ func TestPoliciesOfTwoBurstsShareTenants(t *testing.T) {
 	})
 }
 
-// TestABlockOfAnotherTenantBringsNoneBack: what is left of a block that has ended is void.
-func TestABlockOfAnotherTenantBringsNoneBack(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := testkit.NewPolicy(t, b.Limiter, "p", ginlimit.PerMinute(60), ginlimit.WithShares(unusedTenant))
-		_, err := p.Share("c", 1).Allow(t.Context(), "k")
-		require.NoError(t, err)
-		testkit.RequireMade(t, p.Share("a", 1).Block(t.Context(), "k", 20*time.Second))
-		time.Sleep(21 * time.Second)
-		testkit.RequireMade(t, p.Share("c", 1).Block(t.Context(), "k", 30*time.Second))
-		r, err := p.Share("a", 1).Allow(t.Context(), "k")
-		require.NoError(t, err)
-		require.True(t, r.Allowed)
-		r, err = p.Share("c", 1).Allow(t.Context(), "k")
-		require.NoError(t, err)
-		require.InDelta(t, 30*time.Second, r.RetryAfter, float64(50*time.Millisecond))
-	})
-}
-
 // TestManyTenantsThatHaveLeftCountNoMore after the few calls that it takes to remove them, of which each
 // removes some hundreds: then Remaining of the others is that of the process.
 func TestManyTenantsThatHaveLeftCountNoMore(t *testing.T) {
@@ -196,7 +178,7 @@ func TestTenantsBesideAnotherPolicy(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb, testkit.Patient())
 	limit := ginlimit.PerDay(100_000)
-	shared := testkit.NewPolicy(t, l, "shared", limit, ginlimit.PerHour(100_000), ginlimit.WithShares(unusedTenant))
+	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerHour(100_000), ginlimit.WithShares(unusedTenant))
 	plain := testkit.NewPolicy(t, l, "plain", limit)
 	var all sync.WaitGroup
 	var granted atomic.Int64
@@ -213,7 +195,7 @@ func TestTenantsBesideAnotherPolicy(t *testing.T) {
 	}
 	all.Wait()
 	require.EqualValues(t, 800, granted.Load())
-	r, err := testkit.NewPolicy(t, l, "shared", limit, ginlimit.PerHour(100_000)).Peek(t.Context(), "k")
+	r, err := testkit.NewPolicy(t, l, "shared", ginlimit.PerHour(100_000)).Peek(t.Context(), "k")
 	require.NoError(t, err)
 	require.InDelta(t, 100_000-800, r.Remaining, 200, "of an hour's tokens a few flow back")
 }

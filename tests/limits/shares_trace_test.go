@@ -13,16 +13,16 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// sharedLimits are the sets of limits that traces of tenants run under.
-var sharedLimits = [][]ginlimit.Limit{
-	{ginlimit.PerSecond(100).WithBurst(50)},
-	{ginlimit.PerSecond(10)},
-	{ginlimit.PerMinute(7).WithBurst(40)},
-	{{Rate: 13, Period: 7 * time.Millisecond, Burst: 25}},
-	{{Rate: 17, Period: time.Hour, Burst: 1000}},
-	{ginlimit.PerSecond(3).WithBurst(2)},
-	{ginlimit.PerSecond(7).WithBurst(30), ginlimit.PerMinute(100).WithBurst(60)},
-	{ginlimit.PerSecond(20).WithBurst(20), ginlimit.PerHour(9000).WithBurst(500)},
+// sharedLimits are those that traces of tenants run under.
+var sharedLimits = []ginlimit.Limit{
+	ginlimit.PerSecond(100).WithBurst(50),
+	ginlimit.PerSecond(10),
+	ginlimit.PerMinute(7).WithBurst(40),
+	{Rate: 13, Period: 7 * time.Millisecond, Burst: 25},
+	{Rate: 17, Period: time.Hour, Burst: 1000},
+	ginlimit.PerSecond(3).WithBurst(2),
+	ginlimit.PerMinute(100).WithBurst(60),
+	ginlimit.PerHour(9000).WithBurst(500),
 }
 
 // unusedTenant is the function of policies whose methods alone are tested.
@@ -30,31 +30,27 @@ func unusedTenant(*gin.Context) (string, int) { return "unused", 1 }
 
 // tenantTrace is one of the traces of tenants.
 type tenantTrace struct {
-	name   string
-	limits []ginlimit.Limit
-	most   int64 // weight
-	floor  int
+	name  string
+	limit ginlimit.Limit
+	most  int64 // weight
+	floor int
 }
 
 func (c *tenantTrace) policy(t testing.TB, l *testkit.Limiter) *ginlimit.Policy {
-	opts := []ginlimit.PolicyOption{ginlimit.WithShares(unusedTenant), ginlimit.WithFloor(c.floor)}
-	for _, limit := range c.limits {
-		opts = append(opts, limit)
-	}
-	return testkit.NewPolicy(t, l, "shared", opts...)
+	return testkit.NewPolicy(t, l, "shared", c.limit, ginlimit.WithShares(unusedTenant), ginlimit.WithFloor(c.floor))
 }
 
 func (c *tenantTrace) model() *testkit.TenantsModel { return testkit.NewTenantsModel(int64(c.floor)) }
 
 // tenantTraces are all traces of tenants, each with a seed.
 func tenantTraces() (all []tenantTrace) {
-	for i, limits := range sharedLimits {
+	for i, limit := range sharedLimits {
 		for _, most := range []int64{1, 10, 1000} {
-			c := tenantTrace{limits: limits, most: most}
+			c := tenantTrace{limit: limit, most: most}
 			if i%2 == 1 {
-				c.floor = int(testkit.Burst(limits[0]) / 4)
+				c.floor = int(testkit.Burst(limit) / 4)
 			}
-			c.name = fmt.Sprintf("%v, weights up to %d, floor %d", limits, most, c.floor)
+			c.name = fmt.Sprintf("%v, weights up to %d, floor %d", limit, most, c.floor)
 			all = append(all, c)
 		}
 	}
@@ -70,12 +66,12 @@ func TestTenantsEqualTheModelInProcess(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				p, m := c.policy(t, testkit.NewLocal(t)), c.model()
-				for i, s := range testkit.TenantTrace(uint64(seed), testkit.Steps(tenantSteps), c.limits, c.most, true) {
+				for i, s := range testkit.TenantTrace(uint64(seed), testkit.Steps(tenantSteps), c.limit, c.most) {
 					time.Sleep(s.Wait) // the bubble's clock
 					m.Advance(s.Wait)
 					got, err := s.Apply(t.Context(), p, "k")
 					require.NoError(t, err)
-					if err := s.Check(m, "k", 0, c.limits, got); err != nil {
+					if err := s.Check(m, "k", 0, c.limit, got); err != nil {
 						require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
 					}
 				}
@@ -96,13 +92,13 @@ func TestTenantsEqualTheModelOnMiniredis(t *testing.T) {
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				p, m := c.policy(t, testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))), c.model()
 				steps := testkit.Steps(tenantSteps) / testkit.TraceShare
-				for i, s := range testkit.TenantTrace(uint64(seed), steps, c.limits, c.most, true) {
+				for i, s := range testkit.TenantTrace(uint64(seed), steps, c.limit, c.most) {
 					time.Sleep(s.Wait)
 					b.Mini.SetTime(time.Now())
 					m.Advance(s.Wait)
 					got, err := s.Apply(t.Context(), p, "k")
 					require.NoError(t, err)
-					if err := s.Check(m, "k", 0, c.limits, got); err != nil {
+					if err := s.Check(m, "k", 0, c.limit, got); err != nil {
 						require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
 					}
 				}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -47,9 +45,6 @@ func (s *sharedScript) call(t *testing.T, args []any) []int64 {
 	keys := []string{"{k}:b", "{k}:b:tenants:held", "{k}:b:tenants"}
 	reply, err := eval(context.Background(), s.rdb, s.source, keys, args...).Int64Slice()
 	require.NoError(t, err)
-	if reply[0] == redisstore.Whole {
-		reply = reply[1:]
-	}
 	return reply
 }
 
@@ -76,11 +71,11 @@ func (s *sharedScript) take(t *testing.T, n int64, tenants []bucket.Tenant, runs
 		args = append(args, tenant.Weight+1024*of[i])
 	}
 	if len(tenants) > 1 {
-		args = append(args, text, 0, len(tenants), 1)
+		args = append(args, text)
 	}
 	reply := s.call(t, args)
 	b, level, count := bucket.NewTenants(&s.limit), reply[0], len(tenants)
-	require.Contains(t, []int{3 + count, 3 + 2*count, 3 + 3*count}, len(reply))
+	require.Contains(t, []int{3 + count, 3 + 2*count}, len(reply))
 	shares := make([]bucket.Shares, count)
 	for i := range shares {
 		shares[i] = bucket.Shares{Sum: reply[1], Weights: reply[2], Finish: bucket.NoFinish, Weight: tenants[i].Weight}
@@ -160,31 +155,18 @@ func (s *sharedScript) requireBounds(t *testing.T) {
 	require.Zero(t, weights)
 }
 
-// generalPath returns the script without its fast path.
-func generalPath(t *testing.T, source string) string {
-	const plain = "if one or ARGV[1] == 'take'"
-	require.Equal(t, 1, strings.Count(source, plain))
-	return strings.Replace(source, plain, "if nil and ARGV[1] == 'take'", 1)
-}
-
 // TestRunsOfTenantsAreChargesOneAfterAnother: a call with runs of several tenants makes the charges that
-// calls of one tenant each would make, in order, and leaves what they would leave. What is not plain is
-// decided alike.
+// calls of one tenant each would make, in order, and leaves what they would leave.
 func TestRunsOfTenantsAreChargesOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	script, err := testkit.ScriptOfShares(ginlimit.PerHour(5))
 	require.NoError(t, err)
 	denied, made := 0, 0
-	long := generalPath(t, script.Source)
 	for seed := range uint64(16) {
-		source := script.Source
-		if seed%2 == 1 {
-			source = long
-		}
 		r := rand.New(rand.NewPCG(seed, 3))
 		limit, ok := bucket.New(bucket.Token, "b", 1+r.Int64N(200), 10+r.Int64N(300), []int64{1000, 60_000}[r.IntN(2)])
 		require.True(t, ok)
-		merged, alone := newSharedScript(t, source, limit), newSharedScript(t, script.Source, limit)
+		merged, alone := newSharedScript(t, script.Source, limit), newSharedScript(t, script.Source, limit)
 		var tenants []bucket.Tenant
 		most := 5
 		if seed >= 12 {
@@ -241,46 +223,44 @@ func TestTenantsWhoseFinishHasPassedAreRemoved(t *testing.T) {
 	require.True(t, ok)
 	heavy := []bucket.Tenant{{Name: ":heavy", Weight: 1}}
 	for seed, count := range []int{5, 10, 20, 30, 40, 70, 100, 700} {
-		for _, source := range []string{script.Source, generalPath(t, script.Source)} {
-			r := rand.New(rand.NewPCG(uint64(seed), 4))
-			s := newSharedScript(t, source, limit)
-			require.Equal(t, []int64{1}, s.take(t, 20_000, heavy, []run{{0, 1}}))
-			for range 3 {
-				for first := 0; first < count; {
-					var tenants []bucket.Tenant
-					var runs []run
-					var all []int64
-					for range min(1+r.IntN(max(1, count/14)), count-first) {
-						tenants = append(tenants, bucket.Tenant{Name: fmt.Sprint(":", first), Weight: 1 + r.Int64N(3)})
-						charges := 1 + r.Int64N(20)
-						runs, all = append(runs, run{len(runs), charges}), append(all, charges)
-						first++
-					}
-					require.Equal(t, all, s.take(t, 1, tenants, runs))
+		r := rand.New(rand.NewPCG(uint64(seed), 4))
+		s := newSharedScript(t, script.Source, limit)
+		require.Equal(t, []int64{1}, s.take(t, 20_000, heavy, []run{{0, 1}}))
+		for range 3 {
+			for first := 0; first < count; {
+				var tenants []bucket.Tenant
+				var runs []run
+				var all []int64
+				for range min(1+r.IntN(max(1, count/14)), count-first) {
+					tenants = append(tenants, bucket.Tenant{Name: fmt.Sprint(":", first), Weight: 1 + r.Int64N(3)})
+					charges := 1 + r.Int64N(20)
+					runs, all = append(runs, run{len(runs), charges}), append(all, charges)
+					first++
 				}
+				require.Equal(t, all, s.take(t, 1, tenants, runs))
 			}
-			removed := 0
-			for range 10 {
-				s.advance(time.Duration(1+r.IntN(count)) * time.Second)
-				before := s.rdb.HLen(t.Context(), "{k}:b:tenants:held").Val()
-				for range 1 + count/100 {
-					s.holds(t, heavy)
-				}
-				s.requireBounds(t)
-				reply := s.call(t, []any{"take", 1, 0, limit.Drain, limit.Cost, limit.Capacity, ":heavy", 1})
-				b := bucket.NewTenants(&limit)
-				v := b.Virtual(reply[1], reply[2], reply[0])
-				held := s.rdb.HGetAll(t.Context(), "{k}:b:tenants:held").Val()
-				removed += int(before) - len(held)
-				delete(held, "t")
-				for name, text := range held {
-					score, err := strconv.ParseInt(text, 10, 64)
-					require.NoError(t, err)
-					require.Greater(t, float64(score/1024), v, "%s of %d", name, count)
-				}
-			}
-			require.Greater(t, removed, count/2)
 		}
+		removed := 0
+		for range 10 {
+			s.advance(time.Duration(1+r.IntN(count)) * time.Second)
+			before := s.rdb.HLen(t.Context(), "{k}:b:tenants:held").Val()
+			for range 1 + count/100 {
+				s.holds(t, heavy)
+			}
+			s.requireBounds(t)
+			reply := s.call(t, []any{"take", 1, 0, limit.Drain, limit.Cost, limit.Capacity, ":heavy", 1})
+			b := bucket.NewTenants(&limit)
+			v := b.Virtual(reply[1], reply[2], reply[0])
+			held := s.rdb.HGetAll(t.Context(), "{k}:b:tenants:held").Val()
+			removed += int(before) - len(held)
+			delete(held, "t")
+			for name, text := range held {
+				score, err := strconv.ParseInt(text, 10, 64)
+				require.NoError(t, err)
+				require.Greater(t, float64(score/1024), v, "%s of %d", name, count)
+			}
+		}
+		require.Greater(t, removed, count/2)
 	}
 }
 
@@ -293,28 +273,26 @@ func TestACallRemovesFewTenants(t *testing.T) {
 	limit, ok := bucket.New(bucket.Token, "b", 1000, 100_000, 60_000)
 	require.True(t, ok)
 	heavy := []bucket.Tenant{{Name: ":heavy", Weight: 1}}
-	for _, source := range []string{script.Source, generalPath(t, script.Source)} {
-		s := newSharedScript(t, source, limit)
-		s.take(t, 20_000, heavy, []run{{0, 1}})
-		for i := range 32 {
-			var tenants []bucket.Tenant
-			var runs []run
-			for j := range 64 {
-				tenants, runs = append(tenants, bucket.Tenant{Name: fmt.Sprint(":", i, " ", j), Weight: 1}), append(runs, run{j, 1})
-			}
-			s.take(t, 1, tenants, runs)
+	s := newSharedScript(t, script.Source, limit)
+	s.take(t, 20_000, heavy, []run{{0, 1}})
+	for i := range 32 {
+		var tenants []bucket.Tenant
+		var runs []run
+		for j := range 64 {
+			tenants, runs = append(tenants, bucket.Tenant{Name: fmt.Sprint(":", i, " ", j), Weight: 1}), append(runs, run{j, 1})
 		}
-		s.advance(3 * time.Minute)
-		known := func() int64 { return s.rdb.HLen(t.Context(), "{k}:b:tenants:held").Val() }
-		for left, calls := known(), 0; left > 2; calls++ {
-			s.holds(t, heavy)
-			require.LessOrEqual(t, left-known(), int64(400))
-			require.Less(t, calls, 16)
-			left = known()
-		}
-		held := s.holds(t, heavy)
-		require.InDelta(t, held[1], held[0]*float64(limit.Cost), float64(limit.Cost), "all that is taken is of the heavy one")
+		s.take(t, 1, tenants, runs)
 	}
+	s.advance(3 * time.Minute)
+	known := func() int64 { return s.rdb.HLen(t.Context(), "{k}:b:tenants:held").Val() }
+	for left, calls := known(), 0; left > 2; calls++ {
+		s.holds(t, heavy)
+		require.LessOrEqual(t, left-known(), int64(400))
+		require.Less(t, calls, 16)
+		left = known()
+	}
+	held := s.holds(t, heavy)
+	require.InDelta(t, held[1], held[0]*float64(limit.Cost), float64(limit.Cost), "all that is taken is of the heavy one")
 }
 
 // TestTenantAloneInABucketChargedWithoutShares holds nothing once it has flowed back, though the bucket is not full.
@@ -325,17 +303,15 @@ func TestTenantAloneInABucketChargedWithoutShares(t *testing.T) {
 	limit, ok := bucket.New(bucket.Token, "b", 1000, 1000, 1000) // a token a millisecond
 	require.True(t, ok)
 	tenant := []bucket.Tenant{{Name: ":alone", Weight: 1}}
-	for _, source := range []string{script.Source, generalPath(t, script.Source)} {
-		s := newSharedScript(t, source, limit)
-		s.take(t, 10, tenant, []run{{0, 1}})
-		s.requireBounds(t)
-		require.NoError(t, s.rdb.Set(t.Context(), "{k}:b", "0", 500*time.Millisecond).Err())
-		s.take(t, 10, tenant, []run{{0, 1}})
-		require.Equal(t, []float64{20, 510}, s.holds(t, tenant))
-		s.advance(30 * time.Millisecond)
-		require.Equal(t, []float64{0, 480}, s.holds(t, tenant))
-		s.take(t, 10, tenant, []run{{0, 1}})
-		require.Equal(t, []float64{10, 490}, s.holds(t, tenant))
-		s.requireBounds(t) // with the tenant without a name
-	}
+	s := newSharedScript(t, script.Source, limit)
+	s.take(t, 10, tenant, []run{{0, 1}})
+	s.requireBounds(t)
+	require.NoError(t, s.rdb.Set(t.Context(), "{k}:b", "0", 500*time.Millisecond).Err())
+	s.take(t, 10, tenant, []run{{0, 1}})
+	require.Equal(t, []float64{20, 510}, s.holds(t, tenant))
+	s.advance(30 * time.Millisecond)
+	require.Equal(t, []float64{0, 480}, s.holds(t, tenant))
+	s.take(t, 10, tenant, []run{{0, 1}})
+	require.Equal(t, []float64{10, 490}, s.holds(t, tenant))
+	s.requireBounds(t) // with the tenant without a name
 }

@@ -2,6 +2,7 @@ package pairs_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -128,35 +129,6 @@ func TestAReservationIsTheTenants(t *testing.T) {
 	})
 }
 
-// TestAResetOfATenantLeavesReservationsOfOthers: these give back everything unused, and the tenant's own
-// reservation gives back nothing twice.
-func TestAResetOfATenantLeavesReservationsOfOthers(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		limit := ginlimit.PerHour(1000)
-		p := shared(t, b, limit)
-		a, other := p.Share("a", 1), p.Share("b", 1)
-		left := func(want int) {
-			t.Helper()
-			p.may(t, "c", want/2)
-		}
-		mine, err := a.Reserve(t.Context(), "model", 200)
-		require.NoError(t, err)
-		cancelled, err := other.Reserve(t.Context(), "model", 100)
-		require.NoError(t, err)
-		settled, err := other.Reserve(t.Context(), "model", 50)
-		require.NoError(t, err)
-		time.Sleep(10 * time.Millisecond)
-		testkit.RequireMade(t, a.Reset(t.Context(), "model"))
-		left(850)
-		require.NoError(t, mine.Cancel(t.Context()))
-		left(850)
-		require.NoError(t, cancelled.Cancel(t.Context()))
-		left(950)
-		require.NoError(t, settled.Settle(t.Context(), 10))
-		left(990)
-	})
-}
-
 // TestAResetTenantGivesBackNothingTwice: a reservation that its reset has given back, whoever takes the
 // tokens meanwhile.
 func TestAResetTenantGivesBackNothingTwice(t *testing.T) {
@@ -200,24 +172,6 @@ func TestAResetTenantGivesBackNothingTwice(t *testing.T) {
 	})
 }
 
-// TestATenantsResetLeavesABlockOfAll: the bucket is blocked, and not by the tenant.
-func TestATenantsResetLeavesABlockOfAll(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		limit := ginlimit.PerHour(1000)
-		p := testkit.NewPolicy(t, b.Limiter, "p", limit, sharesBy())
-		plain := testkit.NewPolicy(t, b.Limiter, "p", limit)
-		r, err := p.Share("a", 1).Reserve(t.Context(), "model", 400)
-		require.NoError(t, err)
-		require.NoError(t, r.Settle(t.Context(), 1500))
-		testkit.RequireMade(t, plain.Block(t.Context(), "model", 2*time.Hour))
-		testkit.RequireMade(t, p.Share("a", 1).Reset(t.Context(), "model"))
-		found, err := p.Share("b", 1).Peek(t.Context(), "model")
-		require.NoError(t, err)
-		require.False(t, found.Allowed)
-		require.InDelta(t, 2*time.Hour, found.RetryAfter, float64(time.Minute))
-	})
-}
-
 // TestAResetOfATenantVoidsItsReservations, also right after another one: what they would give back is another tenant's.
 func TestAResetOfATenantVoidsItsReservations(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
@@ -241,55 +195,116 @@ func TestAResetOfATenantVoidsItsReservations(t *testing.T) {
 	})
 }
 
-// TestSharedLimitsHaveNoLease: both together are an error, and a lease that is the limiter's default is
-// for other policies.
-func TestSharedLimitsHaveNoLease(t *testing.T) {
+type options = []ginlimit.PolicyOption
+
+// TestSharesStandAlone: what a policy with shares cannot have is an error that says where it belongs. As a default
+// of the limiter it is for other policies, and so are shares.
+func TestSharesStandAlone(t *testing.T) {
+	t.Parallel()
+	quota := ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil))
+	window := ginlimit.PerHour(3).WithAlgorithm(ginlimit.SlidingWindow)
+	for name, row := range map[string]struct {
+		opts options
+		want []string
+	}{
+		"slots": {options{ginlimit.PerHour(8), ginlimit.InFlight(2)},
+			[]string{"put 2 in flight into a policy of its own: AllOf"}},
+		"slots alone": {options{ginlimit.InFlight(2)},
+			[]string{"put 2 in flight into a policy of its own: AllOf"}},
+		"two limits": {options{ginlimit.PerHour(8), ginlimit.PerDay(9)},
+			[]string{"put 9/d into a policy of its own: AllOf"}},
+		"a quota":  {options{quota}, []string{quota.String() + " cannot be shared"}},
+		"a window": {options{window}, []string{window.String() + " cannot be shared"}},
+		"a burst": {options{ginlimit.PerDay(100_000_000)},
+			[]string{"100000000/d has a burst of more than 16777216; count in larger units"}},
+		"a ban": {options{ginlimit.PerHour(8), ginlimit.WithBan(time.Hour, time.Hour)},
+			[]string{"put WithBan into a policy of its own: AllOf"}},
+		"a lease": {options{ginlimit.PerHour(8), ginlimit.WithLease(time.Second)},
+			[]string{"put WithLease into a policy of its own: AllOf"}},
+	} {
+		l := testkit.NewLocal(t)
+		_, err := l.Policy(name, append(row.opts, sharesBy())...)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
+		for _, want := range row.want {
+			require.ErrorContains(t, err, want, name)
+		}
+	}
+}
+
+// TestDefaultsBesideShares: a ban and a lease that are the limiter's default are not for a policy with shares, and
+// shares that are its default are not for a policy that cannot have them.
+func TestDefaultsBesideShares(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second))
-		_, err := l.Policy("both", ginlimit.PerHour(8), sharesBy(), ginlimit.WithLease(time.Second))
-		require.ErrorContains(t, err, "WithLease and WithShares do not go together")
-		other := testkit.NewLimiter(t, b.Connect(t), sharesBy())
-		leased, err := other.Policy("leased", ginlimit.PerHour(8), ginlimit.WithLease(time.Second))
-		require.NoError(t, err, "shares that are the limiter's default are dropped")
-		for range 8 {
-			r, err := leased.Allow(t.Context(), "model")
-			require.NoError(t, err)
-			require.True(t, r.Allowed, "half of it would be the share of a tenant")
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second), ginlimit.WithBan(time.Hour, time.Hour))
+		p := shared(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(8))
+		p.asks(t, "a", 200, 200, 200, 200, 429)
+		require.Equal(t, ginlimit.CauseShare, p.found.Cause, "and no ban")
+		p.asks(t, "b", 200, 200, 429)
+
+		l = testkit.NewLimiter(t, b.Connect(t), sharesBy())
+		for i, opts := range [][]ginlimit.PolicyOption{
+			{ginlimit.PerHour(4), ginlimit.PerDay(9)},
+			{ginlimit.PerHour(4), ginlimit.WithBan(time.Hour, time.Hour)},
+			{ginlimit.PerHour(4), ginlimit.WithLease(time.Second)},
+			{ginlimit.PerHour(4).WithAlgorithm(ginlimit.FixedWindow)},
+			{ginlimit.PerCalendar(4, ginlimit.CalendarDay(nil))},
+		} {
+			p := testkit.NewPolicy(t, l, fmt.Sprint("p", i), opts...)
+			for range 4 {
+				r, err := p.Allow(t.Context(), "model")
+				require.NoError(t, err)
+				require.True(t, r.Allowed, "half of it would be the share of a tenant: %d", i)
+			}
+			_, err := p.Share("a", 1).Allow(t.Context(), "model")
+			require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 		}
-		p := shared(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(8), ginlimit.WithKey(testkit.Everybody))
-		for range 4 {
-			r, err := p.Share("a", 1).Allow(t.Context(), "model")
-			require.NoError(t, err)
-			require.True(t, r.Allowed)
-			require.Equal(t, ginlimit.FromRedis, r.Source)
-		}
-		p.may(t, "a", 0)
 	})
 }
 
-// TestSlotsAreNotShared: tenants take slots in the order in which they come. A request that the share
-// denies has no slot, and one that finds no slot takes nothing.
-func TestSlotsAreNotShared(t *testing.T) {
+// TestASharedPolicyHasNoBlock, neither of a tenant nor of all.
+func TestASharedPolicyHasNoBlock(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := shared(t, b, ginlimit.PerHour(4), ginlimit.InFlight(2))
-		a, other := p.Share("a", 1), p.Share("b", 1)
-		take := func(p *ginlimit.Policy) *ginlimit.Reservation {
-			s, err := p.Reserve(t.Context(), "model", 1)
-			require.NoError(t, err)
-			return s
+		p := testkit.NewPolicy(t, b.Limiter, "p", ginlimit.PerHour(8), sharesBy())
+		err := p.Share("a", 1).Block(t.Context(), "model", time.Hour)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.ErrorContains(t, err, "block one beside it in AllOf")
+		require.ErrorIs(t, p.Block(t.Context(), "model", time.Hour), ginlimit.ErrInvalidArgument)
+	})
+}
+
+// TestAResetOfAllTenants is what Reset without Share is: nobody holds anything, and no reservation from before gives
+// anything back. So does one tenant's Reset void the reservations of all.
+func TestAResetOfAllTenants(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		for name, resets := range map[string]func(p *ginlimit.Policy) error{
+			"all": func(p *ginlimit.Policy) error { return p.Reset(t.Context(), "model") },
+			"one": func(p *ginlimit.Policy) error { return p.Share("a", 1).Reset(t.Context(), "model") },
+		} {
+			p := testkit.NewPolicy(t, b.Limiter, name, ginlimit.PerDay(1000), sharesBy())
+			var all []*ginlimit.Reservation
+			for tenant, n := range map[string]int{"a": 200, "b": 100} {
+				r, err := p.Share(tenant, 1).Reserve(t.Context(), "model", n)
+				require.NoError(t, err)
+				require.True(t, r.Result().Allowed)
+				all = append(all, r)
+			}
+			time.Sleep(time.Millisecond)
+			testkit.RequireMade(t, resets(p))
+			left := map[string]int{"all": 1000, "one": 900}[name]
+			for range 2 {
+				r, err := p.Share("c", 1).Peek(t.Context(), "model")
+				require.NoError(t, err)
+				require.Equal(t, left/2, r.Remaining, name)
+				r, err = p.Share("c", 1).AllowN(t.Context(), "model", 300)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+				testkit.RequireMade(t, p.Share("c", 1).Refund(t.Context(), "model", 300))
+				for _, r := range all {
+					require.NoError(t, r.Cancel(t.Context()))
+				}
+			}
 		}
-		first, second := take(a), take(a)
-		require.True(t, second.Result().Allowed)
-		require.Equal(t, ginlimit.CauseInFlight, take(other).Result().Cause)
-		first.Release()
-		second.Release()
-		time.Sleep(time.Second)
-		require.Equal(t, ginlimit.CauseShare, take(a).Result().Cause)
-		held := take(other)
-		require.True(t, held.Result().Allowed)
-		require.True(t, take(p.Share("c", 1)).Result().Allowed, "the denied one had no slot")
-		held.Release()
 	})
 }
 
@@ -312,21 +327,6 @@ func TestATenantWaitsForItsShare(t *testing.T) {
 	})
 }
 
-// TestABanIsOfTheTenant that was denied.
-func TestABanIsOfTheTenant(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := shared(t, b, ginlimit.PerMinute(60).WithBurst(8), ginlimit.WithBan(time.Hour, 2*time.Hour))
-		p.asks(t, "a", 200, 200, 200, 200, 429)
-		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
-		time.Sleep(time.Minute)
-		p.asks(t, "a", 429)
-		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
-		p.asks(t, "b", 200, 200)
-		testkit.RequireMade(t, p.Share("a", 1).Reset(t.Context(), "model"))
-		p.asks(t, "a", 200, 200)
-	})
-}
-
 // TestAFloorIsNoTenantsShare: what is free for tenants is above the floor.
 func TestAFloorIsNoTenantsShare(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
@@ -344,28 +344,6 @@ func TestAFloorIsNoTenantsShare(t *testing.T) {
 		p.asks(t, "c", 429)
 		require.Equal(t, ginlimit.CauseRate, p.found.Cause)
 	})
-}
-
-// TestCalendarQuotasAreNotShared: they are an error, and so are windows; as a default of the limiter,
-// shares are for policies of token buckets alone.
-func TestCalendarQuotasAreNotShared(t *testing.T) {
-	t.Parallel()
-	l := testkit.NewLocal(t, sharesBy())
-	quota := ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil))
-	window := ginlimit.PerHour(3).WithAlgorithm(ginlimit.SlidingWindow)
-	_, err := l.Policy("both", ginlimit.PerHour(8), quota, window, ginlimit.PerDay(100_000_000), sharesBy())
-	require.ErrorContains(t, err, "100000000/d has a burst of more than 16777216; count in larger units")
-	require.ErrorContains(t, err, quota.String()+" cannot be shared")
-	require.ErrorContains(t, err, window.String()+" cannot be shared")
-	p, err := l.Policy("quota", quota)
-	require.NoError(t, err)
-	for _, allowed := range []bool{true, true, false} {
-		r, err := p.Allow(t.Context(), "model")
-		require.NoError(t, err)
-		require.Equal(t, allowed, r.Allowed)
-	}
-	_, err = p.Share("a", 1).Allow(t.Context(), "model")
-	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 }
 
 // TestSharesOfAPlan: the tenants of a client share the limits of its plan. A plan that cannot be shared
