@@ -71,9 +71,12 @@ func (r *Receipt) over(b *bucket.Bucket, age time.Duration) bool {
 	return b.Ends == 0 && age+age/1024+r.lateFor(b) >= period(b)
 }
 
-// lateFor returns how late Redis may do what it is asked about a bucket. It is bounded by half a
-// period: else a long timeout would leave nothing to give back.
+// lateFor returns how late Redis may do what it is asked about a bucket. Half a period bounds it for
+// windows: else a long timeout would leave nothing of a short one to give back.
 func (r *Receipt) lateFor(b *bucket.Bucket) time.Duration {
+	if b.Kind == bucket.Token {
+		return r.late
+	}
 	return min(r.late, max(minLate, period(b)/2))
 }
 

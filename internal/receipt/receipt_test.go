@@ -57,6 +57,19 @@ func TestClaimSaysWhenTheChargeWasMade(t *testing.T) {
 	}
 }
 
+// TestClaimOfTokensIsVoidForAsLongAsRedisMayBeLate after a reset, however short the period.
+func TestClaimOfTokensIsVoidForAsLongAsRedisMayBeLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := receipt.New(3 * time.Second)
+		r.Fill(time.Now(), make([]bucket.State, 2))
+		claims := r.Claims([]bucket.Bucket{
+			newBucket(t, bucket.Token, "a", 10, 1000), newBucket(t, bucket.FixedWindow, "b", 10, 1000),
+		}, 1, false)
+		require.EqualValues(t, 6000, claims[0].Resets)
+		require.EqualValues(t, 500, claims[1].Resets, "half of the window")
+	})
+}
+
 func TestClaimIsOfWhatHasNotFlowedBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A token of 10 per second weighs 100 units, of which one flows back per millisecond.
