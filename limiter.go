@@ -3,7 +3,6 @@ package ginlimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/bits"
 	"reflect"
 	"runtime"
@@ -31,7 +30,7 @@ type Limiter struct {
 	noClient  redisstore.Throttle   // of warnings of keys that no request counts under
 }
 
-var errNotMade = fmt.Errorf("%w: the limiter was not made by NewLimiter or NewLocal", ErrUnavailable)
+var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")
 
 // Close ends the limiter: further decisions return [ErrClosed], and every Wait returns. It waits for
 // decisions in flight, gives back leased tokens and frees the slots that no request holds; slots still held

@@ -45,7 +45,7 @@ func (p *Plans) Stats() PlanStats {
 }
 
 // errNoPlans is the error of zero Plans.
-var errNoPlans = fmt.Errorf("%w: the plans were not made by NewPlans", ErrUnavailable)
+var errNoPlans = invalid("the plans were not made by NewPlans")
 
 // NewPlans returns the limits of each client, at least one, that a source knows.
 //

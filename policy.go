@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -274,7 +273,7 @@ func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
 func (p *Policy) made() bool { return p != nil && p.policyState != nil }
 
 // errNoPolicy is the error of a zero Policy.
-var errNoPolicy = fmt.Errorf("%w: the policy was not made by Limiter.Policy", ErrUnavailable)
+var errNoPolicy = invalid("the policy was not made by Limiter.Policy")
 
 // warnNoClient logs a warning, at most once a minute, if a method is given a key that [ByClientIP],
 // the policy's KeyFunc, never returns. What reads as an address is meant as one. Other text may be

@@ -40,7 +40,7 @@ type Reservation struct {
 }
 
 // errNotReserved is the error of a zero Reservation.
-var errNotReserved = fmt.Errorf("%w: the reservation was not made by Reserve", ErrInvalidArgument)
+var errNotReserved = invalid("the reservation was not made by Reserve")
 
 // Reserve takes n tokens of a client, of each limit, and a slot if the policy has [InFlight], or nothing.
 //

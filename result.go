@@ -2,7 +2,9 @@ package ginlimit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
@@ -80,7 +82,7 @@ func (c Cause) String() string {
 // With several limits, Limit, Remaining, RetryAfter and ResetAfter are of the limit closest to
 // exhaustion: of a denial the one with the longest wait, else the one with the fewest tokens left.
 //
-// A Result always marshals to JSON, with the Limit as text (see [Limit.MarshalText]).
+// It marshals to JSON: see [Result.MarshalJSON].
 type Result struct {
 	Allowed    bool
 	Granted    int           // tokens taken by this call
@@ -91,6 +93,35 @@ type Result struct {
 	ResetAfter time.Duration // until the bucket is full again
 	Source     Source
 	Cause      Cause // why it is denied; 0 if allowed
+}
+
+// MarshalJSON returns allowed, granted, limit, name, remaining, retry_after, reset_after, source and cause.
+//
+// limit, source and cause are text, and cause is absent if the request is allowed. retry_after and
+// reset_after are seconds, such as 1.5. remaining is null if it is unlimited, retry_after if no waiting
+// helps. It does not fail.
+func (r Result) MarshalJSON() ([]byte, error) {
+	out := struct {
+		Allowed    bool     `json:"allowed"`
+		Granted    int      `json:"granted"`
+		Limit      Limit    `json:"limit"`
+		Name       string   `json:"name"`
+		Remaining  *int     `json:"remaining"`
+		RetryAfter *float64 `json:"retry_after"`
+		ResetAfter float64  `json:"reset_after"`
+		Source     string   `json:"source"`
+		Cause      string   `json:"cause,omitempty"`
+	}{
+		r.Allowed, r.Granted, r.Limit, r.Name, &r.Remaining, new(float64), r.ResetAfter.Seconds(),
+		r.Source.String(), r.Cause.String(),
+	}
+	if r.Remaining == math.MaxInt {
+		out.Remaining = nil
+	}
+	if *out.RetryAfter = r.RetryAfter.Seconds(); r.RetryAfter < 0 {
+		out.RetryAfter = nil
+	}
+	return json.Marshal(out)
 }
 
 // closerThan reports whether r is closer to exhaustion than s: of two denials the one that lasts

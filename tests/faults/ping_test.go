@@ -52,7 +52,7 @@ func TestPing(t *testing.T) {
 	local, err := ginlimit.NewLocal()
 	require.NoError(t, err)
 	require.NoError(t, local.Ping(t.Context()))
-	require.ErrorIs(t, new(ginlimit.Limiter).Ping(t.Context()), ginlimit.ErrUnavailable)
+	require.ErrorIs(t, new(ginlimit.Limiter).Ping(t.Context()), ginlimit.ErrInvalidArgument)
 }
 
 // unusable are clients that reach no Redis, each with the words that say why. The servers are real ones, outside of the

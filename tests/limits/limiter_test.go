@@ -26,9 +26,9 @@ func TestZeroLimiterMakesNoDecision(t *testing.T) {
 	t.Parallel()
 	var l ginlimit.Limiter
 	_, err := l.Policy("test", ginlimit.PerHour(1))
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	_, err = (*ginlimit.Limiter)(nil).Policy("test", ginlimit.PerHour(1))
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	require.Contains(t, testkit.PanicText(t, func() { l.Handler("test", ginlimit.PerHour(1)) }), "not made by NewLimiter")
 	require.NoError(t, l.Close())
 }

@@ -60,7 +60,7 @@ func TestShareSaysWhatItWants(t *testing.T) {
 		}
 	}
 	_, err := new(ginlimit.Policy).Share("a", 1).Allow(t.Context(), "k")
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	r, err := shared.Share("", 1).Share("a", 1).Peek(t.Context(), "k")
 	require.NoError(t, err, "the last Share counts")
 	require.Equal(t, 4, r.Remaining)

@@ -353,7 +353,7 @@ func TestStatusErrors(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	for _, none := range []*ginlimit.Policy{nil, new(ginlimit.Policy)} {
 		_, err = none.Status(t.Context(), "alice")
-		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	}
 	require.NoError(t, l.Close())
 	for _, limits := range [][]ginlimit.PolicyOption{{ginlimit.PerHour(1)}, {ginlimit.Unlimited()}} {

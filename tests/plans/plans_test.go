@@ -99,7 +99,7 @@ func TestAllFaultsOfPlansAtOnce(t *testing.T) {
 	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	require.ErrorContains(t, err, `plans named "plans"`)
 	_, err = new(ginlimit.Limiter).NewPlans("plans", time.Minute, testkit.SingleLimit(testkit.NewSource().Ask))
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 }
 
 // TestPlansHaveSeveralLimits: from the source, by way of Redis, in another process, and after Invalidate.

@@ -48,7 +48,7 @@ func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
 	}), "a Handler panics with the same")
 
 	_, err = new(ginlimit.Limiter).Policy("n", ginlimit.PerHour(1))
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 }
 
 // TestPolicyMethodsAreForTheBucketsOfItsHandler, whatever they are counted by.
@@ -255,7 +255,7 @@ func TestZeroPolicyMakesNoDecision(t *testing.T) {
 	ctx, n := t.Context(), 1
 	for _, p := range []*ginlimit.Policy{nil, {}} {
 		for name, method := range methodsOf(p, &ctx, &n) {
-			require.ErrorIs(t, method("k"), ginlimit.ErrUnavailable, name)
+			require.ErrorIs(t, method("k"), ginlimit.ErrInvalidArgument, name)
 		}
 		require.Contains(t, testkit.PanicText(t, func() { p.Handler() }), "not made by Limiter.Policy")
 	}
