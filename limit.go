@@ -1,7 +1,6 @@
 package ginlimit
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -14,10 +13,10 @@ import (
 // [PolicyOption].
 //
 // By default it is a token bucket: it holds Burst tokens, starts full, and regains Rate tokens per Period,
-// evenly. [Limit.WithAlgorithm] chooses a window instead. With a Calendar it is a quota of Rate for each
-// calendar period. A Rate of -1 is unlimited and not counted; below that is an error. A Rate of 0 with a
-// Period or Calendar prohibits: every request is denied. The zero Limit is an error; in a [Result] it means
-// that no limit was checked.
+// evenly. [Limit.WithAlgorithm] chooses a window instead; with a Calendar it is a quota for each calendar
+// period. A Rate of -1 is unlimited and not counted, a Rate of 0 with a Period or Calendar denies every
+// request, and below -1 is an error. The zero Limit is an error; in a [Result] it means that no limit was
+// checked.
 type Limit struct {
 	Rate      int           // tokens regained per Period
 	Period    time.Duration // whole milliseconds, at least one; 0 with a Calendar or InFlight
@@ -55,18 +54,16 @@ func Unlimited() Limit { return Limit{Rate: unlimitedRate} }
 // Prohibited returns a limit that denies everything: zero per second.
 func Prohibited() Limit { return PerSecond(0) }
 
-// InFlight returns a limit of n requests of one client in flight at once, in all processes; n is 1 to
-// 1,048,576.
+// InFlight returns a limit of n requests of one client in flight at once, 1 to 1,048,576, in all processes.
 //
-// A request holds one of n slots until its handler returns or panics. Its slot and its tokens are taken in
-// one call, all or none; at a cost of 0 it takes neither. Without a free slot Retry-After is one second,
-// because nobody knows when another request ends. [Policy.Reserve] takes a slot outside HTTP; Allow and Wait
-// are errors, as they could release none. A policy, and the limits of a client from [WithLimitFunc], each have
-// at most one such limit. Policies of one name share slots, each up to its own n.
+// A request holds a slot until its handler returns or panics. It takes its slot and its tokens together or
+// not at all; at a cost of 0 it takes neither. Without a free slot Retry-After is one second, because nobody
+// knows when another request ends. Outside HTTP, [Policy.Reserve] and [ReserveAll] take slots; Allow,
+// AllowUpTo and Wait return an error. Policies of one name share slots, each up to its own n. A policy has at
+// most one such limit, and so have a client's from [WithLimitFunc].
 //
-// A process that dies frees its slots within 10 s. One that is frozen, or cannot reach Redis, keeps its slots
-// for 7 s; after that more than n may be in flight until some end. Without Redis, each process has its share
-// of n, at least 1 (see [WithReplicas]).
+// A process that dies frees its slots within 10 s. One that is frozen or cannot reach Redis keeps them for 7
+// s; after that more than n may be in flight. Without Redis, each process has its share of n, at least 1.
 func InFlight(n int) Limit { return Limit{InFlight: n} }
 
 // WithBurst returns the limit with a bucket of n tokens. Zero means its Rate.
@@ -196,15 +193,9 @@ func (l Limit) bucket() (b bucket.Bucket, err error) {
 type Algorithm uint8
 
 const (
-	// TokenBucket regains Rate tokens per Period, evenly, up to Burst. In any time t it admits at most
-	// Burst + Rate × t.
-	TokenBucket Algorithm = iota
-	// FixedWindow allows Rate requests in a window, which begins with a client's first request and ends a
-	// Period later. Around that end twice the Rate may pass at once.
-	FixedWindow
-	// SlidingWindow allows Rate requests in any Period, exactly. It keeps a log of them, with at most one
-	// entry for each millisecond.
-	SlidingWindow
+	TokenBucket   Algorithm = iota // tokens come back evenly: at most Burst + Rate × t in any time t
+	FixedWindow                    // Rate requests a Period, from a client's first; twice the Rate around its end
+	SlidingWindow                  // Rate requests in any Period, exactly, by a log
 )
 
 // algorithmNames are the texts of algorithms.
@@ -220,18 +211,16 @@ func (a Algorithm) String() string {
 	return "unknown"
 }
 
-// Calendar is the days, weeks or months of a time zone, each with a quota of its own. The zero Calendar has
-// none.
-//
-// Periods begin at midnight by the application host's clock, which may be set back by an hour: usage is kept
-// for an hour after a period ends. Calendars of the same text are equal. A zone by name needs the time zone
-// database, which import _ "time/tzdata" embeds.
+// Calendar is the days, weeks or months of a time zone, each with a quota of its own; the zero Calendar has
+// none. Periods begin at midnight by the application host's clock, which may be set back by an hour: usage is
+// kept for an hour after a period ends. Calendars of the same text are equal. Zones by name need the time
+// zone database; import _ "time/tzdata" embeds it.
 type Calendar struct{ rule calendar.Rule }
 
 // CalendarDay returns the days of a zone; nil is UTC.
 func CalendarDay(loc *time.Location) Calendar { return newCalendar(calendar.Day, 0, loc) }
 
-// CalendarWeek returns the weeks of a zone from a first weekday on; nil is UTC.
+// CalendarWeek returns the weeks of a zone from a weekday on; nil is UTC.
 func CalendarWeek(loc *time.Location, first time.Weekday) Calendar {
 	return newCalendar(calendar.Week, int(first), loc)
 }
@@ -253,10 +242,6 @@ func PerCalendar(n int, c Calendar) Limit { return Limit{Rate: n, Calendar: c} }
 
 // String returns the calendar as [ParseLimit] reads it, or "none".
 func (c Calendar) String() string { return c.rule.String() }
-
-// ErrInvalidArgument says that a limit, an option or another argument cannot be used. Match it with
-// [errors.Is].
-var ErrInvalidArgument = errors.New("ginlimit: invalid argument")
 
 // invalidArgument is an [ErrInvalidArgument] whose text says by itself what is invalid.
 type invalidArgument struct{ text string }

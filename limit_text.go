@@ -21,11 +21,10 @@ const (
 // ParseLimit reads a limit from text: "100/m", "10/s burst 20", "5/15m fixed-window", "500/calendar-day",
 // "2000/week from sunday", "10000/month from 15 in Europe/Berlin", "4 in flight", "unlimited", "prohibited".
 //
-// A period is ms, s, m, h or d, a word for s, m or h such as sec or hour, a duration for
-// [time.ParseDuration], or a number of days such as 7d. A calendar is calendar-day, week or month; its first
-// day is by default monday or 1, its zone UTC. The word day is an error: 10/d is any 24 hours,
-// 10/calendar-day a day of the calendar. An error wraps [ErrInvalidArgument], and offers what the text may
-// mean.
+// A period is ms, s, m, h, d, a word such as sec or hour, a duration for [time.ParseDuration], or days such
+// as 7d. A calendar period is calendar-day, week or month, by default from monday or day 1 in UTC. The word
+// day is an error: 10/d is any 24 hours, 10/calendar-day a day of the calendar. An error wraps
+// [ErrInvalidArgument], and offers what the text may mean.
 func ParseLimit(s string) (Limit, error) {
 	l, err := parseLimit(s)
 	if err != nil {
@@ -141,7 +140,7 @@ func (l Limit) per() string {
 	return periodText(l.Period)
 }
 
-// String returns the limit as [ParseLimit] reads it, and "none" for the zero Limit.
+// String returns the limit as [ParseLimit] reads it; the zero Limit is "none".
 func (l Limit) String() string {
 	switch {
 	case l == Limit{}:

@@ -12,20 +12,12 @@ import (
 
 // Match these with [errors.Is].
 var (
-	// ErrUnavailable says that no decision could be made: by Redis, by a plan, or by a closed
-	// limiter.
-	ErrUnavailable = engine.ErrUnavailable
-	// ErrClosed says that the limiter is closed. Such an error is [ErrUnavailable] too.
-	ErrClosed = engine.ErrClosed
-	// ErrNoKey says that there is no key to count under.
-	ErrNoKey = errors.New("ginlimit: no key")
-	// ErrBadRequest says that the client is at fault: a [KeyFunc] that finds a malformed key wraps
-	// it, and the response is 400. [ByAny] and [FirstOf] then look for no other key. If the key is
-	// missing, wrap [ErrNoKey] as well, and they do.
-	ErrBadRequest = errors.New("ginlimit: bad request")
-	// ErrUnknownClient says that a client has no plan. The default error handler answers it with
-	// 403.
-	ErrUnknownClient = errors.New("ginlimit: unknown client")
+	ErrInvalidArgument = errors.New("ginlimit: invalid argument") // a limit, an option or an argument cannot be used
+	ErrUnavailable     = engine.ErrUnavailable                    // no decision by Redis or a plan, or a closed limiter
+	ErrClosed          = engine.ErrClosed                         // the limiter is closed; it is ErrUnavailable too
+	ErrNoKey           = errors.New("ginlimit: no key")           // there is no key to count under
+	ErrBadRequest      = errors.New("ginlimit: bad request")      // the client is at fault; answered 400
+	ErrUnknownClient   = errors.New("ginlimit: unknown client")   // the client has no plan; answered 403
 )
 
 // Source is where a decision was made.
@@ -77,12 +69,8 @@ func (c Cause) String() string {
 	return "unknown"
 }
 
-// Result is one decision.
-//
-// With several limits, Limit, Remaining, RetryAfter and ResetAfter are of the limit closest to
-// exhaustion: of a denial the one with the longest wait, else the one with the fewest tokens left.
-//
-// It marshals to JSON: see [Result.MarshalJSON].
+// Result is one decision. With several limits, Limit, Remaining, RetryAfter and ResetAfter are of the limit
+// closest to exhaustion: in a denial the one with the longest wait, else the one with the fewest tokens.
 type Result struct {
 	Allowed    bool
 	Granted    int           // tokens taken by this call
@@ -95,11 +83,9 @@ type Result struct {
 	Cause      Cause // why it is denied; 0 if allowed
 }
 
-// MarshalJSON returns allowed, granted, limit, name, remaining, retry_after, reset_after, source and cause.
-//
-// limit, source and cause are text, and cause is absent if the request is allowed. retry_after and
-// reset_after are seconds, such as 1.5. remaining is null if it is unlimited, retry_after if no waiting
-// helps. It does not fail.
+// MarshalJSON returns allowed, granted, limit, name, remaining, retry_after, reset_after, source and cause,
+// with times in seconds such as 1.5. remaining is null if unlimited, retry_after if no waiting helps; cause
+// is absent if the request is allowed. It does not fail.
 func (r Result) MarshalJSON() ([]byte, error) {
 	out := struct {
 		Allowed    bool     `json:"allowed"`
@@ -146,21 +132,13 @@ func (r Result) closerThan(s Result) bool {
 	return r.ResetAfter > s.ResetAfter
 }
 
-// FailureMode chooses what happens when Redis makes no decision: it is unavailable, late, or
-// replies with an error.
+// FailureMode chooses what decides if Redis does not, or not in time.
 type FailureMode uint8
 
 const (
-	// FailLocal has this process decide, by buckets of its own that hold and regain its share of
-	// each limit (see [WithReplicas]). They start full, and are kept when Redis is back, so that an
-	// outage that follows soon gives nobody another burst. A decision on more tokens than the share
-	// holds is made when it is full, and leaves it as much longer to fill up.
-	FailLocal FailureMode = iota
-	// FailOpen allows, as if every bucket were full, and also what is blocked.
-	FailOpen
-	// FailClosed makes no decision: the error is [ErrUnavailable], which a handler answers with
-	// 503.
-	FailClosed
+	FailLocal  FailureMode = iota // this process, by buckets of its own for its share of each limit (see [WithReplicas])
+	FailOpen                      // nobody: everything is allowed, also what is blocked
+	FailClosed                    // nobody: the error is ErrUnavailable, and the response 503
 )
 
 // String returns the mode in one word, or "unknown".
@@ -172,7 +150,7 @@ func (f FailureMode) String() string {
 	return "unknown"
 }
 
-// Event is one decision, for metrics and logs. It omits the key, so metrics cannot leak it.
+// Event is one decision, for metrics and logs. It omits the key.
 type Event struct {
 	Name      string        // of the policy
 	Outcome   Outcome       // what happened; in a dry run, what would have
@@ -185,22 +163,7 @@ type Event struct {
 	Cost      int           // tokens requested
 	Duration  time.Duration // of the decision; of a [Policy.Wait], the whole wait
 	Waited    time.Duration // of Duration: for tokens, by a Wait, or for a slot (see [WithQueue])
-
-	// Reason is why Redis did not decide, or why there is no decision, in a word for metrics; "" of a
-	// normal decision.
-	//
-	// Redis did not decide: "late", "breaker_open", "queue_full", "connection_refused",
-	// "unknown_host", "tls", "network", "pool" (the client has no free connection), "client"
-	// (another error of the client or a hook of it), the code of a reply ("ASK", "BUSY",
-	// "CLUSTERDOWN", "CROSSSLOT", "ERR", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH",
-	// "NOPERM", "NOREPLICAS", "NOSCRIPT", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS", "WRONGTYPE"),
-	// or "reply" for one of another code.
-	//
-	// There is no decision: "canceled" or "deadline" (of the caller's context), "no_key"
-	// ([ErrNoKey]), "bad_request" ([ErrBadRequest]), "key_func" (another error of a [KeyFunc]),
-	// "unknown_client" ([ErrUnknownClient]), "limit_func" (another error of the function of
-	// [WithLimitFunc]), "invalid_argument" ([ErrInvalidArgument]), or "closed" ([ErrClosed]).
-	Reason string
+	Reason    string        // why Redis did not decide, or why there is no decision: see docs/operations.md; else ""
 }
 
 // Outcome is what happened to a request. Later versions may add others.
