@@ -12,11 +12,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 )
 
-// Handler returns the policy's middleware: [AllOf] of this policy alone.
-//
-// It sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, or what [WithHeaders]
-// says, and aborts a denied request with 429, and with Retry-After unless no waiting helps. It
-// panics on a zero Policy, and if another policy of its name has another key.
+// Handler returns the policy's middleware: [AllOf] of this policy alone. It sets the header fields of
+// [WithHeaders], and aborts a denied request with 429. It panics on a zero Policy.
 func (p *Policy) Handler() gin.HandlerFunc {
 	if !p.made() {
 		panic(errNoPolicy)
@@ -24,27 +21,23 @@ func (p *Policy) Handler() gin.HandlerFunc {
 	return AllOf(p)
 }
 
-// AllOf returns middleware that limits a request by all of the policies: all must allow it, and a denied
-// one takes nothing of any, token or slot.
+// AllOf returns middleware that limits a request by all of the policies: all must allow it, or none is
+// charged.
 //
-// Each policy counts the request under its own key, at its own cost, and settles or refunds its own
-// charge. One that skips the request is left out. Where one Redis server has all keys, one script
-// decides on all; else one policy is asked after another, in the order given, and what was taken is
-// given back if a later one denies: meanwhile another request may be denied because of it. A policy
-// [WithShares] is asked after the others. One [WithDryRun] decides apart, and denies nothing.
+// Each policy counts the request under its own key, at its own cost, and settles or refunds its own charge.
+// One that skips the request is left out; one [WithDryRun] decides apart. If several deny, the one with the
+// longest wait answers, with its own headers, handler and body. If a key, a cost or a client's limits cannot
+// be had, nothing is charged, and that policy's [WithErrorHandler] answers. Policies [WithQueue] wait in one
+// line at a time, in all for no longer than the longest of their waits. X-RateLimit reports the policy
+// closest to exhaustion, RateLimit lists all.
 //
-// If several policies deny, the one with the longest wait answers, by its own headers, handler and body.
-// If a key function, a cost or a limit of one cannot be had, nothing is charged, and that policy's
-// [WithErrorHandler] answers. A policy [WithQueue] waits for what it lacks, one without does not, and
-// all that wait are in one line at a time, for no longer than the longest of their waits.
+// If one Redis server has all keys, one script decides. Otherwise, and for policies [WithShares], which come
+// last, one policy is asked after another, and what was taken is given back if a later one denies; until then
+// another request may be denied because of it. Stacked handlers are different: each charges when its turn
+// comes, and keeps its charge if a later one denies.
 //
-// X-RateLimit reports the policy closest to exhaustion, of those that set it; RateLimit lists them all.
-//
-// Handlers that follow each other are something else: each charges when its turn comes, and keeps its
-// charge if a later one denies.
-//
-// It panics without a policy, on a nil one, on two with the same keys, on one [WithLease] beside
-// others, and on policies of two limiters.
+// It panics without a policy, on a nil one, on two with the same keys, on one [WithLease] beside others, and
+// on policies of two limiters.
 func AllOf(policies ...*Policy) gin.HandlerFunc {
 	policies = usable("AllOf", policies, func(p, before *Policy) error {
 		switch {
@@ -58,14 +51,10 @@ func AllOf(policies ...*Policy) gin.HandlerFunc {
 	return func(c *gin.Context) { newState(c, policies).serve(c) }
 }
 
-// FirstOf returns middleware that limits a request by the first of the policies whose [KeyFunc]
-// finds a key.
-//
-// So a request counts under its API key, say, or else under its address. A key function finds none
-// if it returns an error that wraps [ErrNoKey], or an empty key. Any other error, such as
-// [ErrBadRequest], and every error after a key was found, such as [ErrUnknownClient] of
-// [WithLimitFunc], is that policy's to answer. If no policy finds a key, the error is the last
-// policy's to answer. It panics without a policy, on a nil one, and on policies of two limiters.
+// FirstOf returns middleware that limits a request by the first policy whose [KeyFunc] finds a key: by its
+// API key, say, or else by its address. A key function finds none if its key is empty or its error wraps
+// [ErrNoKey]. Any other error is that policy's to answer, and if none finds a key, the last one answers. It
+// panics without a policy, on a nil one, and on policies of two limiters.
 func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	policies = usable("FirstOf", policies, func(_, _ *Policy) error { return nil })
 	return func(c *gin.Context) {

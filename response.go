@@ -155,10 +155,8 @@ func (s *requestState) closest(is func(*part) bool) (closest *part) {
 	return closest
 }
 
-// FromContext returns what ginlimit decided on the request, for handlers and access logs: of [Results] the
-// one closest to exhaustion.
-//
-// A request that all policies skip has an unlimited Result. It is false if none has decided.
+// FromContext returns of [Results] the one closest to exhaustion, or an unlimited Result if all policies skip
+// the request. It is false if none has decided.
 func FromContext(c *gin.Context) (Result, bool) {
 	s := stateOf(c)
 	t := s.closest((*part).denies)
@@ -171,11 +169,9 @@ func FromContext(c *gin.Context) (Result, bool) {
 	return t.result, true
 }
 
-// Results returns what each policy decided on the request, in the order of the handlers and of [AllOf].
-//
-// Of an allowed request it has one of each policy that was not skipped, of a denied one those that deny.
-// It is empty if none has decided. What a policy [WithDryRun] would have decided is among those of an
-// allowed request.
+// Results returns what each policy decided on the request, in the order of the handlers and of [AllOf]: if it
+// is allowed, all that did not skip it, dry runs among them; if it is denied, those that deny. It is empty if
+// none has decided.
 func Results(c *gin.Context) (all []Result) {
 	s := stateOf(c)
 	parts := s.chain((*part).denies)
@@ -359,10 +355,8 @@ func answer(c *gin.Context, status int, problem string) {
 	c.Data(status, httpfields.TypeProblem, []byte(problem))
 }
 
-// ErrorStatus returns the status with which the default of [WithErrorHandler] answers an error.
-//
-// It is 400 for [ErrBadRequest], 403 for [ErrUnknownClient], 503 for [ErrUnavailable] or if a
-// context has ended, and 500 otherwise. Of nil it is 200.
+// ErrorStatus returns the status of the default response to an error: 400 for [ErrBadRequest], 403 for
+// [ErrUnknownClient], 503 for [ErrUnavailable] or a context's error, else 500. Of nil it is 200.
 func ErrorStatus(err error) int {
 	switch {
 	case err == nil:
