@@ -127,15 +127,13 @@ func (q *question) endWith(ctx context.Context, n int, r Result, err error) (Res
 	return r, err
 }
 
-// Allow takes one token of a client. It is short for AllowN with n = 1.
+// Allow is [Policy.AllowN] with n = 1.
 func (p *Policy) Allow(ctx context.Context, client string) (Result, error) {
 	return p.AllowN(ctx, client, 1)
 }
 
-// AllowN takes n tokens of a client, or none: of every limit, or of none.
-//
-// An n above a limit's Burst is denied with RetryAfter below 0. An n below 1 is an error. Use
-// [Policy.AllowUpTo] if fewer than n are of use too.
+// AllowN takes n tokens of a client, at least 1, from each limit, or none. If fewer tokens will do, use
+// [Policy.AllowUpTo].
 func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, error) {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
@@ -145,10 +143,8 @@ func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, erro
 	return q.end(ctx, n, q.take(ctx))
 }
 
-// AllowUpTo takes up to n tokens of a client, whatever is available.
-//
-// Of several limits it takes the same number. Result.Granted says how many; Allowed if there was
-// one. RetryAfter is the wait for one token. An n below 1 is an error.
+// AllowUpTo takes up to n tokens of a client, n at least 1, the same number from each limit. Granted is that
+// number, RetryAfter the wait for one token.
 func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, error) {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
@@ -158,18 +154,16 @@ func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, e
 	return q.end(ctx, n, p.limiter.engine.TakeUpTo(ctx, int64(n), &q.asks[0], &q.answers[0]))
 }
 
-// Wait takes one token of a client as soon as there is one. It is short for WaitN with n = 1.
+// Wait is [Policy.WaitN] with n = 1.
 func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN(ctx, client, 1) }
 
-// WaitN takes n tokens of a client as soon as they are available.
+// WaitN takes n tokens of a client, at least 1, as soon as they are available.
 //
-// It returns at once if the context's deadline comes before the tokens, with an error that wraps
-// [context.DeadlineExceeded], and if a limit never allows n tokens, with [ErrInvalidArgument]. An n
-// below 1 is an error. Callers of one process that wait for the same client under the same limits
-// are served in order of arrival, and a deadline counts the tokens of those before.
-//
-// With [FailClosed] it goes on through an outage until the context ends; a try that Redis did not
-// answer may have taken the tokens. Otherwise an error of Redis ends it.
+// If the tokens would come after the context's deadline, it returns at once, with an error that wraps
+// [context.DeadlineExceeded]; if a limit never holds n tokens, with [ErrInvalidArgument]. Callers of one
+// process that wait for the same client and limits are served in order of arrival. With [FailClosed] it waits
+// through an outage until the context ends, and tries that Redis did not answer may have taken tokens.
+// Otherwise an error of Redis ends it.
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
@@ -185,9 +179,8 @@ func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	return err
 }
 
-// Peek returns what one token of a client would meet, with [InFlight] together with a slot. It
-// takes nothing: Granted is 0. Tokens that this process holds by [WithLease] count: if the limit has no
-// more, Source is [FromLease].
+// Peek returns what one token of a client, and a slot if there is [InFlight], would meet. It takes nothing.
+// Tokens held by [WithLease] count.
 func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -201,12 +194,9 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	return q.result(), nil
 }
 
-// Status returns what one token of a client would meet at each limit, in the order in which the
-// policy has its limits, in one round trip. It takes nothing: Granted is 0. Tokens held count as for Peek.
-//
-// A block or a ban shows in each limit of tokens. Remaining of an [InFlight] limit is the slots that
-// are free; beside limits of [WithLimitFunc] it is the last one. Source is [FromPolicy] of a limit
-// that is not counted.
+// Status is [Policy.Peek] for each limit of the policy, in the order given, in one round trip. Remaining of
+// [InFlight] is its free slots; beside limits of [WithLimitFunc] it comes last. A block or a ban shows in
+// each limit of tokens.
 func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -221,14 +211,9 @@ func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	return q.set.rows(e, &q.answers[0]), nil
 }
 
-// Refund gives n tokens back to a client, to every limit.
-//
-// It never fills a bucket above full. Of a [SlidingWindow] it gives back what was taken last. It
-// does not shorten a [Policy.Block]. An n below 1 is an error.
-//
-// It gives n tokens back also if they have flowed back meanwhile: as many more may be taken.
-// [Policy.Reserve] and [WithRefund] give nothing back twice. If Redis is down it returns
-// [ErrUnavailable], and has given back in this process.
+// Refund gives n tokens, at least 1, back to a client, to each limit, up to a full bucket. It does so also if
+// they have flowed back meanwhile, unlike [Reservation.Settle]. It does not shorten a [Policy.Block]. If
+// Redis is down it returns [ErrUnavailable], and has given back in this process.
 func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	q, err := p.ask(ctx, client, n)
 	if err != nil {
@@ -238,19 +223,15 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	return q.keepsSet(p.limiter.engine.Refund(ctx, int64(n), &q.asks[0]))
 }
 
-// Block denies a client every token for d, in every process, at once.
+// Block denies a client every token for d, in every process, at once. Only [Policy.Reset] ends it earlier.
+// Requests that cost nothing pass. Afterwards there is one token, unless the bucket was emptier; a window has
+// what it would have without the block. It blocks the limits that the client has now, not one of another
+// period that [WithLimitFunc] returns later.
 //
-// Requests that cost nothing pass (see [WithCost]). d is rounded up to a millisecond. After it there
-// is one token, unless the bucket was emptier, and the rest comes back at the limit's rate; a window
-// has what it would have without the block. Neither another block nor a [Policy.Refund] shortens a
-// block, only [Policy.Reset] ends it. It blocks the limits that the client has now: a limit of
-// another period, which [WithLimitFunc] returns later, has a bucket of its own.
-//
-// A d of zero or less is an error, and so are unlimited limits or [InFlight] alone, which have no
-// tokens to deny, and a policy [WithShares]. So is a d whose level would pass 2^53 units: thousands of
-// years for most limits, ten days for 10,000,019 per second; and of a calendar quota more than 31 periods
-// after this one. If Redis is down it returns [ErrUnavailable], and the block holds in this process with
-// [FailLocal].
+// d is above 0, and rounded up to milliseconds. These are errors: a policy without tokens to deny, as of
+// [InFlight] alone; a policy [WithShares]; and a d too long to be counted, which is thousands of years for
+// most limits, and more than 31 periods of a calendar quota. If Redis is down it returns [ErrUnavailable],
+// and with [FailLocal] the block holds in this process.
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -263,14 +244,10 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 	return q.keepsSet(p.limiter.engine.Block(ctx, d, &q.asks[0]))
 }
 
-// Reset fills a client's buckets up, and ends a block and a ban. It leaves slots alone, as their
-// requests are in flight, unless their key in Redis cannot be read. What was taken before it, or in Redis
-// up to two timeouts after it, is not given back: a later request may have taken it.
-//
-// Of a policy [WithShares] it resets all tenants, and of [Policy.Share] what one holds; also that one's Reset
-// voids what others have taken before.
-//
-// If Redis is down it returns [ErrUnavailable], and has done so in this process all the same.
+// Reset fills a client's buckets, and ends a block and a ban. Slots stay, as their requests are in flight.
+// What was taken before it, or in Redis up to two timeouts after it, is not given back. Of a policy
+// [WithShares] it resets all tenants, or one by [Policy.Share]; either voids what any of them took before. If
+// Redis is down it returns [ErrUnavailable], and has reset in this process.
 func (p *Policy) Reset(ctx context.Context, client string) error {
 	q, err := p.ofAll().ask(ctx, client, 1)
 	if err != nil {

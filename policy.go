@@ -15,23 +15,17 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// Policy is a name, limits and options: which requests it counts, under which keys, by which
-// limits, and what happens without Redis.
+// Policy is a name, limits and options, made by [Limiter.Policy]. [Policy.Handler] is its middleware; the
+// other methods are for anything else, such as a worker, on the same buckets. It is safe for concurrent use.
 //
-// [Limiter.Policy] makes one. [Policy.Handler] is its middleware; the other methods are for
-// anything else, such as a worker, on the same buckets. They take a client as the policy's
-// [KeyFunc] returns it: see [AddrKey] for [ByClientIP]. Of the policy's options they use its limits,
-// [WithLimitFunc], [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Reserve also
-// [InFlight] and [WithQueue]; the others are for requests, and [AllOf] decides by several policies. Those of a policy
-// [WithShares] need [Policy.Share] first. It is safe for concurrent use.
+// Methods take a client as the policy's [KeyFunc] returns it: see [AddrKey] for [ByClientIP]. Of the options
+// they use the limits, [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Reserve also
+// [WithQueue]. A policy [WithShares] needs [Policy.Share] first.
 //
-// A decision waits for Redis no longer than [WithTimeout] says, and than its context. If either ends
-// while the call is in flight, the tokens may have been taken all the same.
-//
-// An error means that no decision was made. It wraps [ErrInvalidArgument] or [ErrNoKey] for an
-// argument that cannot be used, the context's error if that has ended, [ErrClosed] if the limiter
-// is closed, and [ErrUnavailable] otherwise. Errors of WithLimitFunc's function are returned as
-// they are.
+// A method waits for Redis no longer than [WithTimeout] and its context. If either ends while the call is in
+// flight, the tokens may have been taken all the same. An error means that no decision was made:
+// [ErrInvalidArgument] or [ErrNoKey] for an argument, the context's error, [ErrClosed], an error of
+// [WithLimitFunc] as it is, else [ErrUnavailable].
 type Policy struct {
 	*policyState
 	tenant    bucket.Tenant // whose share the methods use; none without WithShares
@@ -60,17 +54,14 @@ type policyState struct {
 	clients limitCache
 }
 
-// Policy returns a policy of the limiter.
+// Policy returns a policy with at least one [Limit] or [WithLimitFunc], and any [Option]. Its limits, each of
+// another period or algorithm, must all allow.
 //
-// Its options are at least one [Limit] or [WithLimitFunc], and any [Option]. All its limits must
-// allow a request, each of another period or algorithm. Policies of one name share the buckets of
-// limits of the same period and algorithm, so a changed Rate or Burst takes over the bucket as it
-// is: what is missing from it takes as long to come back as before. A changed window keeps what it
-// has counted. Policies with different names share nothing. If policies of one name count one
-// period by different algorithms, a warning is logged.
-//
-// The error joins all faults, each an [ErrInvalidArgument]: no name, no limit, and another [WithKey]
-// than an earlier policy of the name has are among them.
+// Policies of one name share the buckets of limits of the same period and algorithm. So a changed Rate or
+// Burst keeps the bucket: what is missing takes as long to come back as before. A changed window keeps what
+// it has counted. A warning is logged if policies of one name count one period by different algorithms. The
+// error joins all faults, each an [ErrInvalidArgument]; another [WithKey] than an earlier policy of the name
+// has is one.
 func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade

@@ -12,8 +12,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// Charge is what [ReserveAll] takes of one client under one policy: N tokens of each limit, at least 1, and
-// a slot if the policy has [InFlight].
+// Charge is N tokens, at least 1, of each limit of a policy, and a slot if it has [InFlight], for one client.
 type Charge struct {
 	Policy *Policy
 	Client string
@@ -22,9 +21,9 @@ type Charge struct {
 
 // Reservation is tokens and slots, taken for work whose cost is known only afterwards.
 //
-// Take an estimate with [Policy.Reserve] or [ReserveAll] and do the work if [Reservation.Result] allows it.
-// Defer Release, which gives the slots back, and call Settle with what the work took. Cancel gives back all.
-// Tokens that are never settled stay as they were estimated. It may be used by several goroutines.
+// Take an estimate by [Policy.Reserve] or [ReserveAll], and do the work if Result allows it. Defer Release,
+// and call Settle with what the work took, or Cancel. Tokens that are never settled stay as they were
+// estimated. It may be used by several goroutines.
 type Reservation struct {
 	limiter  *Limiter
 	result   Result
@@ -42,26 +41,19 @@ type Reservation struct {
 // errNotReserved is the error of a zero Reservation.
 var errNotReserved = invalid("the reservation was not made by Reserve")
 
-// Reserve takes n tokens of a client, of each limit, and a slot if the policy has [InFlight], or nothing.
-//
-// It is [ReserveAll] of one charge.
+// Reserve takes n tokens of a client from each limit, and a slot if the policy has [InFlight], or nothing. It
+// is [ReserveAll] of one charge.
 func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservation, error) {
 	return ReserveAll(ctx, Charge{p, client, n})
 }
 
-// ReserveAll takes all charges or nothing: it is [AllOf] outside HTTP, and in a handler that learns a key
-// only late.
+// ReserveAll takes all charges or nothing, as [AllOf] does: outside HTTP, or in a handler that learns a key
+// only late. A denial comes with a Reservation that holds nothing, an error without one. A policy [WithQueue]
+// waits.
 //
-// A denial comes with a Reservation that holds nothing, an error without one; for errors see [Policy]. A
-// policy [WithQueue] waits for what it lacks, one without denies at once. Where one Redis server has all
-// keys, one script decides; else one policy is asked after another, in the order given, and what was taken
-// is given back if a later one denies. A policy [WithShares] is asked after the others.
-//
-// A policy [WithDryRun] decides apart from policies in force, waits for nothing and denies nothing. If all
-// are dry runs, the Reservation says what they would have decided.
-//
-// These are errors: no charge, a policy that was not made by [Limiter.Policy], policies of two limiters, two
-// charges of the same keys, an empty client, and an N below 1. The error joins them all.
+// A policy [WithDryRun] decides apart, waits for nothing and denies nothing. If all are dry runs, the
+// Reservation says what they would have decided. Errors are joined; for them see [Policy]. No charge,
+// policies of two limiters and two charges of the same keys are an [ErrInvalidArgument] too.
 func ReserveAll(ctx context.Context, charges ...Charge) (*Reservation, error) {
 	if err := checkCharges(charges); err != nil {
 		return nil, err
@@ -274,8 +266,7 @@ func (q *reserving) failed() int {
 	return max(0, slices.IndexFunc(q.answers[:q.live], undecided), slices.IndexFunc(q.answers[:q.live], late))
 }
 
-// Result returns the decision: of [Reservation.Results] the one closest to exhaustion, a denial the one with
-// the longest wait. It is zero for a nil Reservation.
+// Result returns the decision: of Results the one closest to exhaustion. It is zero for a nil Reservation.
 func (r *Reservation) Result() Result {
 	if r == nil {
 		return Result{}
@@ -283,8 +274,8 @@ func (r *Reservation) Result() Result {
 	return r.result
 }
 
-// Results returns what each policy decided: allowed, one of each charge in the order given; denied, of those
-// that deny. What a policy [WithDryRun] would have decided is among those of an allowed one.
+// Results returns what each policy decided: if allowed, of each charge in the order given, dry runs too; if
+// denied, of those that deny.
 func (r *Reservation) Results() []Result {
 	if r == nil {
 		return nil
@@ -292,19 +283,16 @@ func (r *Reservation) Results() []Result {
 	return slices.Clone(r.results)
 }
 
-// Settle replaces the tokens of each charge by what the work took, one number for each charge. It leaves the
-// slots alone. It does so once; further calls, of Cancel too, change no tokens and return nil.
+// Settle replaces the tokens of each charge by what the work took, one number for each charge, and leaves the
+// slots alone. It does so once: further calls, and Cancel, change no tokens and return nil.
 //
-// If actual is less, the rest is given back, as far as it still counts: what has flowed back into a
-// token bucket by itself is not given back again, and nothing is after a [Policy.Reset]. Where it
-// is not certain how much is left, the least that may be left is given back. If actual is more, the
-// difference is charged: a limit goes into debt up to another burst of it, and what passes that is
-// not charged. A window's debt ends with the window.
+// If less was taken, the rest is given back, but for what has flowed back by itself; after a [Policy.Reset]
+// nothing is. If it is uncertain how much that is, the least is given back. If more was taken, the difference
+// is charged, and a limit may go into debt by up to one burst. A window's debt ends with the window.
 //
-// Another number of numbers and a negative one are [ErrInvalidArgument], and the end of ctx before the call,
-// or a closed limiter, is the error of [Policy.Allow]; all of them change nothing. [ErrUnavailable] says that
-// Redis did not answer: the estimate stands, or Redis settles it late. It is not tried again, as that could
-// charge or give back twice. A Reservation that was decided without Redis is settled in this process.
+// A wrong or negative number is [ErrInvalidArgument], and changes nothing; nor does a context that has ended,
+// or a closed limiter. [ErrUnavailable] means that Redis did not answer: the estimate stands, or Redis
+// settles it late. Do not try again: that could charge twice.
 func (r *Reservation) Settle(ctx context.Context, actual ...int) error {
 	if !r.made() {
 		return errNotReserved
@@ -335,8 +323,7 @@ func (r *Reservation) settle(ctx context.Context, actual []int64) error {
 	return errors.Join(r.limiter.engine.Settle(ctx, actual, r.taken)...)
 }
 
-// Cancel gives back the tokens, unless they were settled, and then the slots, also if it returns an error. It
-// is Settle with 0 for each charge, and Release.
+// Cancel is Settle with 0 for each charge, and Release, which happens also if it returns an error.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if !r.made() {
 		return errNotReserved
@@ -345,7 +332,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return r.settle(ctx, make([]int64, len(r.taken)))
 }
 
-// Release gives the slots back, without waiting for Redis; the tokens stay taken. More than once is once.
+// Release gives the slots back, without waiting for Redis. The tokens stay taken. More than once is once.
 func (r *Reservation) Release() {
 	if !r.made() || r.released.Swap(true) {
 		return
