@@ -4,9 +4,7 @@
 //
 // gives each client address a token bucket that all processes of the application share. One atomic script
 // decides, in one round trip. A denied request is answered 429 and consumes nothing. Response headers report
-// what is left.
-//
-// For limits per route, make one [Limiter] and a [Limiter.Handler] for each:
+// what is left. For limits per route, make one [Limiter]:
 //
 //	limiter, err := ginlimit.NewLimiter(rdb)
 //	router.POST("/login", limiter.Handler("login", ginlimit.PerHour(5)), login)
@@ -16,10 +14,9 @@
 // [WithLimitFunc] and [Plans] give each client limits of its own, [AllOf] limits a request by several
 // policies. Outside HTTP, use the methods of a Policy. [NewLocal] is the same without Redis.
 //
-// A decision waits for Redis no longer than [WithTimeout], 50 ms, and not at all while the circuit breaker is
-// open. Then [WithFailureMode] applies: by default each process decides by its share of the limit. Behind a
-// proxy, set Gin's trusted proxies: see [ByClientIP]. For metrics there are [WithObserver] and
-// [Limiter.Stats].
+// A decision waits for Redis no longer than [WithTimeout], and not at all while the circuit breaker is open.
+// Then [WithFailureMode] applies: by default each process decides by its share of the limit. Behind a proxy,
+// set Gin's trusted proxies: see [ByClientIP]. For metrics there are [WithObserver] and [Limiter.Stats].
 package ginlimit
 
 import (
@@ -37,10 +34,9 @@ import (
 )
 
 // New returns middleware that limits requests: [NewLimiter] with the defaults, and [Limiter.Handler], in one.
-// It panics on a bad configuration, with all errors at once. Redis need not be reachable yet.
-//
-// Each New makes a limiter, with round trips and a deny cache of its own: for several routes, or for an
-// option of the limiter such as [WithTimeout], make one by [NewLimiter].
+// It panics on a bad configuration, with all errors at once. Redis need not be reachable yet. Each New makes
+// a limiter, with round trips and a deny cache of its own: for several routes, or for an option such as
+// [WithTimeout], make one by [NewLimiter].
 func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.HandlerFunc {
 	l, errs := newRedisLimiter(rdb, nil)
 	p, err := l.Policy(name, opts...)
@@ -50,8 +46,8 @@ func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.Handl
 	return p.Handler()
 }
 
-// Handler returns middleware that limits requests: [Limiter.Policy] and [Policy.Handler] in one. It panics on
-// a bad configuration, with all errors at once.
+// Handler is [Limiter.Policy] and [Policy.Handler] in one. It panics on a bad configuration, with all errors
+// at once.
 func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
 	p, err := l.Policy(name, opts...)
 	if err != nil {
@@ -63,11 +59,10 @@ func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
 // NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. The error joins
 // all faults, each an [ErrInvalidArgument].
 //
-// It takes a client, a cluster client, a ring or a failover client; any other type, such as a wrapper of a
-// cluster client, counts as one server. The commands that it sends by a [redis.Client] end within
-// [WithTimeout], whatever the client's timeouts are. Add hooks to the client before: later ones do not see
-// these commands. A hook must not keep a command after the call. Each limiter has caches of its own and adds
-// a hook that stays: make one and share it.
+// It takes a client, a cluster client, a ring or a failover client; another type, such as a wrapper of a
+// cluster client, counts as one server. Its commands by a [redis.Client] end within [WithTimeout], whatever
+// the client's timeouts are. Each limiter adds a hook that stays on the client: make one and share it. Add
+// your own hooks before, or they do not see these commands; a hook must not keep a command after the call.
 func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
 	return l.orErrors(errs)
@@ -95,10 +90,9 @@ func engineConfig(c *config) engine.Config {
 }
 
 // NewLocal returns a limiter whose buckets are in this process alone: up to 262,144, those that take longest
-// to fill. A forgotten one is full. A [SlidingWindow] is exact up to 8,192 entries.
-//
-// An option of a limiter without effect here, such as [WithTimeout], is an error. Policies may have
-// [WithFailureMode] and [WithLease] all the same, so the same routes run with and without Redis.
+// to fill. A forgotten one is full. A [SlidingWindow] is exact up to 8,192 entries. A default without effect
+// here, such as [WithTimeout], is an error. Policies may have [WithFailureMode] and [WithLease] all the same,
+// so the same routes run with and without Redis.
 func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	defaults, errs := newConfig(opts)
 	for _, option := range defaults.used {

@@ -15,15 +15,15 @@ import (
 	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
-// KeyFunc returns the key that a request is counted under. An empty key and an error go to the error handler,
-// which by default answers with the status of [ErrorStatus]; the request is not counted.
+// KeyFunc returns the key that a request is counted under. An empty key and an error go to the error handler.
+// Wrap [ErrNoKey] if there is none, so that [ByAny] and [FirstOf] go on, and [ErrBadRequest] if the client is
+// at fault.
 type KeyFunc func(*gin.Context) (string, error)
 
-// ByHeader returns the value of a header, or [Key] of the values of several. Of a repeated header it takes
-// the first value. Clients can send any header: use one that is checked in front of the application.
-//
-// If a header is missing, the error wraps [ErrNoKey] and [ErrBadRequest], and the response is 400 and names
-// the header. It panics without names and on an invalid one.
+// ByHeader returns the value of a header, or [Key] of the values of several; of a repeated header, the first
+// value. Clients can send any header: use one that is checked in front of the application. If a header is
+// missing, the error wraps [ErrNoKey] and [ErrBadRequest], and the 400 names the header. It panics without
+// names and on an invalid one.
 func ByHeader(names ...string) KeyFunc {
 	if len(names) == 0 {
 		panic(invalid("ByHeader without a header"))
@@ -62,8 +62,8 @@ func (e *missingHeader) Error() string {
 
 func (e *missingHeader) Unwrap() []error { return []error{ErrNoKey, ErrBadRequest} }
 
-// ByParam returns a parameter of the route, such as id in /users/:id. If the route has no such parameter, the
-// error wraps [ErrNoKey]. It panics without a name.
+// ByParam returns a parameter of the route, such as id in /users/:id; if it is missing, the error wraps
+// [ErrNoKey]. It panics without a name.
 func ByParam(name string) KeyFunc {
 	if name == "" {
 		panic(invalid("ByParam without a name"))
@@ -78,11 +78,9 @@ func ByParam(name string) KeyFunc {
 }
 
 // ByAny returns the first key found: an API key, say, or else the address. To limit each differently, use
-// [FirstOf].
-//
-// A function finds none if its key is empty or its error wraps [ErrNoKey]; another error ends the search. The
-// result is [Key] of the function's index, from 0, and its key, so an API key that looks like an address
-// never shares its bucket. It panics without functions and on a nil one.
+// [FirstOf]. A function finds none if its key is empty or its error wraps [ErrNoKey]; another error ends the
+// search. The result is [Key] of the function's index, from 0, and its key, so no API key shares the bucket
+// of an address. It panics without functions and on a nil one.
 func ByAny(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAny", funcs)
 	return func(c *gin.Context) (string, error) {
@@ -101,8 +99,8 @@ func ByAny(funcs ...KeyFunc) KeyFunc {
 	}
 }
 
-// ByAll combines all keys into one by [Key]: each user of each tenant, say. If one function returns an error
-// or an empty key, so does ByAll. It panics without functions and on a nil one.
+// ByAll combines all keys into one by [Key]: each user of each tenant, say. It returns the first error or
+// empty key. It panics without functions and on a nil one.
 func ByAll(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAll", funcs)
 	return func(c *gin.Context) (string, error) {
@@ -129,12 +127,10 @@ func checkKeyFuncs(name string, funcs []KeyFunc) {
 	}
 }
 
-// ByValue returns the value that the application has set in the [gin.Context] under a name, such as the user
-// found by authentication.
-//
-// The value is a string, an integer, a struct or array with a String method, such as a UUID, or a pointer to
-// one of these; another type is an error. If it is missing, empty or nil, the error wraps [ErrNoKey]. It
-// panics without a name.
+// ByValue returns what the application has set in the [gin.Context] under a name, such as the user found by
+// authentication: a string, an integer, a struct or array with a String method, such as a UUID, or a pointer
+// to one. Another type is an error. If it is missing, empty or nil, the error wraps [ErrNoKey]. It panics
+// without a name.
 func ByValue(name string) KeyFunc {
 	if name == "" {
 		panic(invalid("ByValue without a name"))
@@ -174,8 +170,8 @@ func textOf(value any) (text string, ok bool) {
 	return "", false
 }
 
-// ByRoute returns the method and the route's path, such as GET and /users/:id. All requests without a route
-// count as one. Combine it with another key by [ByAll].
+// ByRoute returns the method and the route's path, such as GET and /users/:id; all requests without a route
+// count as one. [ByAll] adds another key.
 func ByRoute(c *gin.Context) (string, error) {
 	if c.FullPath() == "" { // a client could invent methods
 		return Key("", ""), nil
@@ -203,17 +199,16 @@ func AddrKey(addr netip.Addr) string {
 
 // ByClientIP returns the client's address as [gin.Context.ClientIP] finds it; an IPv6 client is its /64.
 //
-// By default Gin trusts X-Forwarded-For from any client, so clients can spoof their IP; the limiter then logs
-// one warning. Call SetTrustedProxies with your proxies, or with nil if there are none or Gin has a
-// TrustedPlatform. An IPv4-mapped address (RFC 4291, section 2.5.5.2) and 64:ff9b::/96 (NAT64, RFC 6052)
-// count as their IPv4 address. If the address cannot be read, such as a unix socket's, the error wraps
-// [ErrNoKey].
+// By default Gin trusts X-Forwarded-For from any client, so clients can spoof their IP; the limiter logs one
+// warning. Call SetTrustedProxies with your proxies, or with nil if there are none or Gin has a
+// TrustedPlatform. IPv4-mapped (RFC 4291, 2.5.5.2) and NAT64 addresses (64:ff9b::/96, RFC 6052) count as
+// their IPv4 address. If the address cannot be read, as with a unix socket, the error wraps [ErrNoKey].
 func ByClientIP(c *gin.Context) (string, error) {
 	return byAddress(c, clientkey.BitsV4, clientkey.BitsV6)
 }
 
 // ByClientIPPrefix is [ByClientIP] for networks of v4 bits in IPv4, 1 to 32, and v6 bits in IPv6, 1 to 128;
-// it panics on others. ByClientIP itself is (32, 64).
+// it panics on others. ByClientIP has (32, 64).
 func ByClientIPPrefix(v4, v6 int) KeyFunc {
 	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
 		panic(invalid("ByClientIPPrefix(%d, %d): want 1 to 32 and 1 to 128 bits", v4, v6))

@@ -34,11 +34,9 @@ var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")
 
 // Close ends the limiter: further decisions return [ErrClosed], and every Wait returns. It waits for
 // decisions in flight, gives back leased tokens and frees the slots that no request holds; slots still held
-// become free 10 s later, so call it when the requests have ended. The Redis client stays open. Close may be
-// called more than once.
-//
-// If Redis hangs, Close takes up to 1.2 s with the default timeout, and 2.2 s if hooks of the client hang
-// too.
+// become free 10 s later, so call it when the requests have ended. The Redis client stays open. A second call
+// does nothing. If Redis hangs, Close takes up to 1.2 s with the default timeout, and 2.2 s if hooks of the
+// client hang too.
 func (l *Limiter) Close() error {
 	if l != nil && l.engine != nil {
 		l.engine.Close()
@@ -47,8 +45,8 @@ func (l *Limiter) Close() error {
 }
 
 // Ping reports whether Redis answers within [WithTimeout], for readiness checks: every master of a cluster
-// and every shard that a ring uses. The error wraps [ErrUnavailable] and names the cause, or is ctx's. Decisions do
-// not depend on Ping: an application that does without Redis by [WithFailureMode] is ready without it.
+// and every shard that a ring uses. The error wraps [ErrUnavailable] and names the cause, or is ctx's.
+// Decisions do not depend on Ping; without Redis [WithFailureMode] decides.
 func (l *Limiter) Ping(ctx context.Context) error {
 	if l == nil || l.engine == nil {
 		return errNotMade
@@ -223,27 +221,23 @@ type Transition struct {
 	Reason string // what has opened it, one of the first group of [Event].Reason; "" if it has not opened
 }
 
-// Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it
-// was made.
-//
-// For a limiter of [NewLocal] only Slots, Bans and LocalBuckets are not zero. A closed limiter has
-// no LostServers.
+// Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it was made.
+// For [NewLocal] only Slots, Bans and LocalBuckets are not zero. A closed limiter has no LostServers.
 type Stats struct {
-	Servers      int    // of Redis that decisions are sent to; a client whose servers are not known yet has one
-	LostServers  int    // of these, with an open circuit breaker
-	Batches      uint64 // sent to Redis
-	Decisions    uint64 // in these, with the calls by which processes count each other
-	InFlight     int    // batches that are sent and not answered, overdue ones among them
-	Queued       int    // decisions that wait for a batch
-	Leases       int    // keys of which this process has tokens that it took ahead
-	Leased       uint64 // decisions by such tokens
-	Replicas     int    // processes or limiters that share the limits without Redis: see [WithReplicas]
-	Slots        int    // held by requests in flight in this process: see [InFlight]
-	Bans         int    // of clients that this process has found banned and that last, at most 65,536: see [WithBan]
-	Remembered   int    // denials in the deny cache that are still valid
-	LocalBuckets int    // in this process, of all algorithms, full ones that are not forgotten yet among them
-
-	Transitions map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
+	Servers      int                   // of Redis that decisions are sent to; a client whose servers are not known yet has one
+	LostServers  int                   // of these, with an open circuit breaker
+	Batches      uint64                // sent to Redis
+	Decisions    uint64                // in these, with the calls by which processes count each other
+	InFlight     int                   // batches that are sent and not answered, overdue ones among them
+	Queued       int                   // decisions that wait for a batch
+	Leases       int                   // keys of which this process has tokens that it took ahead
+	Leased       uint64                // decisions by such tokens
+	Replicas     int                   // processes or limiters that share the limits without Redis: see [WithReplicas]
+	Slots        int                   // held by requests in flight in this process: see [InFlight]
+	Bans         int                   // of clients that this process has found banned and that last, at most 65,536: see [WithBan]
+	Remembered   int                   // denials in the deny cache that are still valid
+	LocalBuckets int                   // in this process, of all algorithms, full ones that are not forgotten yet among them
+	Transitions  map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
 
 // Stats returns the current figures, for metrics: each call scans the deny cache, the leases and the bans.

@@ -24,9 +24,8 @@ const (
 	minSecret      = 16
 )
 
-// LimiterOption configures a [Limiter]. If an option is given twice in a list, the last one counts; but
-// [WithObserver] adds, and a second [WithAllowList], [WithDenyList] or [WithSkip] is an error. A nil option
-// is an error.
+// LimiterOption configures a [Limiter]; nil is an error. If an option is given twice, the last one counts;
+// but [WithObserver] adds, and a second [WithAllowList], [WithDenyList] or [WithSkip] is an error.
 type LimiterOption interface{ limiterOption(*config) }
 
 // PolicyOption configures a [Policy]: a [Limit], [WithLimits], or an [Option].
@@ -114,13 +113,9 @@ type answerConfig struct {
 type Headers uint8
 
 const (
-	// XRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for the limit closest to exhaustion.
-	XRateLimit Headers = 1 << iota
-	// RateLimitDraft sets RateLimit-Policy and RateLimit, for every limit, as
-	// draft-ietf-httpapi-ratelimit-headers-11 has them. docs/headers.md has the names and parameters.
-	RateLimitDraft
-	// NoHeaders sets none of these fields.
-	NoHeaders Headers = 0
+	XRateLimit     Headers = 1 << iota // X-RateLimit-Limit, -Remaining and -Reset, for the limit closest to exhaustion
+	RateLimitDraft                     // RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11
+	NoHeaders      Headers = 0         // none of these fields
 )
 
 // defaultTimeout is [DefaultTimeout]. Examples raise it: on a busy machine Redis would be late.
@@ -196,8 +191,8 @@ func (c *config) require(ok bool, format string, args ...any) bool {
 	return ok
 }
 
-// WithPrefix sets the prefix of every key in Redis; "" is none. The default is [DefaultPrefix]. Braces are an
-// error: they would put all keys into one hash slot of a cluster.
+// WithPrefix sets the prefix of every key in Redis, by default [DefaultPrefix]; "" is none. Braces are an
+// error: they would put all keys into one hash slot.
 func WithPrefix(s string) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithPrefix")
@@ -206,7 +201,7 @@ func WithPrefix(s string) LimiterOption {
 	})
 }
 
-// WithLogger sets where warnings go. The default is [slog.Default] when the limiter is made.
+// WithLogger sets where warnings go, by default [slog.Default].
 func WithLogger(l *slog.Logger) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithLogger")
@@ -216,8 +211,7 @@ func WithLogger(l *slog.Logger) LimiterOption {
 }
 
 // WithTimeout sets how long a decision waits for Redis, and up to a tenth longer, before [WithFailureMode]
-// decides: above 0, at most a day. The default is [DefaultTimeout]. A shorter ReadTimeout or WriteTimeout of
-// the client ends the wait earlier.
+// decides: above 0, at most a day. The default is [DefaultTimeout]. A shorter timeout of the client prevails.
 func WithTimeout(d time.Duration) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithTimeout")
@@ -227,13 +221,11 @@ func WithTimeout(d time.Duration) LimiterOption {
 	})
 }
 
-// WithDenyCache sets how many denials are remembered, 0 to 4,194,304; 0 remembers none. The default is
-// 65,536.
-//
-// After Redis has denied a client, this process denies it without a round trip until enough tokens are back,
-// for at most a second. So a [Policy.Reset], [Policy.Refund] or larger limit takes effect at once in its own
-// limiter, and within a second in others. The cache denies nobody until some buckets were seen to drain by
-// themselves, so tests may set Redis' clock.
+// WithDenyCache sets how many denials are remembered, 0 to 4,194,304; the default is 65,536. After Redis has
+// denied a client, this process denies it without a round trip until enough tokens are back, for at most a
+// second. So a [Policy.Reset], [Policy.Refund] or larger limit takes effect at once in its own limiter, and
+// within a second in others. The cache denies nobody until some buckets were seen to drain by themselves, so
+// tests may set Redis' clock.
 func WithDenyCache(entries int) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithDenyCache")
@@ -244,12 +236,10 @@ func WithDenyCache(entries int) LimiterOption {
 }
 
 // WithReplicas fixes how many limiters share the limits without Redis, at least 1. By default the processes
-// of the prefix are counted in Redis.
-//
-// With [FailLocal], each has its share of every Rate and Burst, rounded down, but at least 1. A new process
-// counts within 2.5 s of its first decision, and one that dies for up to 20 s more. Limiters of one process
-// with the same server and prefix count once and use one share. A process that has never reached Redis uses
-// the whole limit. A limiter with a fixed n has a share for itself, and others do not count it.
+// of the prefix are counted in Redis: a new one within 2.5 s of its first decision, one that dies for up to
+// 20 s more. With [FailLocal], each has its share of every Rate and Burst, rounded down, but at least 1.
+// Limiters of one process with the same server and prefix use one share. A process that has never reached
+// Redis uses the whole limit. A limiter with a fixed n is not counted by others.
 func WithReplicas(n int) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithReplicas")
@@ -259,8 +249,7 @@ func WithReplicas(n int) LimiterOption {
 	})
 }
 
-// WithFailureMode sets how requests are decided without Redis. The default is [FailLocal]. As a default of
-// [NewLocal] it is an error.
+// WithFailureMode sets how requests are decided without Redis, by default [FailLocal].
 func WithFailureMode(f FailureMode) Option {
 	return setting(func(c *config) {
 		c.use("WithFailureMode")
@@ -270,11 +259,10 @@ func WithFailureMode(f FailureMode) Option {
 }
 
 // WithLease lets this process take tokens of a busy key ahead, and admit from them for up to d without asking
-// Redis. The default is 0, none; the most is a day, but more than a second is unwise.
-//
-// A token bucket then admits less at once: what it regains in 2d, up to half of its burst, is kept for what
-// processes hold. If the limit has no more, the client is denied for about d/2. Source is [FromLease], and
-// Remaining is what this process holds. docs/guide.md lists the requests without leases.
+// Redis. The default is 0, none; the most is a day, but more than a second is unwise. A token bucket then
+// admits less at once: what it regains in 2d, up to half of its burst, is kept for what processes hold. If
+// the limit has no more, the client is denied for about d/2. Source is [FromLease], and Remaining is what
+// this process holds. docs/guide.md lists the requests without leases.
 func WithLease(d time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithLease")
@@ -284,8 +272,8 @@ func WithLease(d time.Duration) Option {
 	})
 }
 
-// WithKeySecret hides clients' keys from readers of Redis: each is stored as its HMAC-SHA256 (RFC 2104). All
-// processes need the same secret, of at least 16 bytes. Another secret means other buckets.
+// WithKeySecret stores clients' keys in Redis as HMAC-SHA256 (RFC 2104). All processes need the same secret,
+// of at least 16 bytes.
 func WithKeySecret(secret []byte) LimiterOption {
 	secret = slices.Clone(secret)
 	return limiterSetting(func(c *config) {
@@ -296,11 +284,9 @@ func WithKeySecret(secret []byte) LimiterOption {
 }
 
 // WithObserver calls f with an [Event] for each request, and for each call of a method that takes tokens.
-// Several observers may be given.
-//
-// By [AllOf] there is an Event for each policy that decided; of a denied request, for each that denies. A
-// [Policy.Wait] is one Event, at its end. Invalid arguments are no Event. f is called in the caller's
-// goroutine before the answer, so it must not wait; a panic of f is the request's.
+// Several observers may be given. By [AllOf] there is an Event for each policy that decided; of a denied
+// request, for each that denies. A [Policy.Wait] is one Event, at its end. Invalid arguments are no Event. f
+// is called in the caller's goroutine before the answer, so it must not wait; a panic of f is the request's.
 func WithObserver(f func(context.Context, Event)) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithObserver")

@@ -22,13 +22,13 @@ import (
 // The source, such as a database, is asked once per client and life. Redis keeps the answer for all
 // processes, a process for one second, and concurrent requests for one client share a query. While the source
 // fails or is slow, the old answer serves, for up to a day after its life. Without Redis, each process keeps
-// its answers for their life. A process keeps a bounded number of them.
+// its answers for their life. Their memory is bounded.
 type Plans struct {
 	cache *plancache.Cache[[]Limit]
 }
 
-// PlanStats count lookups by [Plans.Limits], one for each request, also if several share a query. Lookups
-// without a client, or ended by the caller's context, are not counted.
+// PlanStats count lookups by [Plans.Limits], one for each request, but none without a client or ended by the
+// caller's context.
 type PlanStats struct {
 	Hits   uint64 // known in the process or in Redis
 	Misses uint64 // the source was asked, and answered
@@ -47,15 +47,13 @@ func (p *Plans) Stats() PlanStats {
 // errNoPlans is the error of zero Plans.
 var errNoPlans = invalid("the plans were not made by NewPlans")
 
-// NewPlans returns the limits of each client, at least one, that a source knows.
+// NewPlans returns the limits that a source knows of each client, at least one.
 //
-// The source is asked again after life, which is at least a second. For an unknown client it returns
+// The source is asked again after life, at least a second. For an unknown client it returns
 // [ErrUnknownClient], which is remembered too, or limits for all such clients. Any other error, an invalid
-// limit and a panic are failures. The source is called for at most 256 clients at once, with a context of
-// five seconds; 4,096 more clients wait as long.
-//
-// Plans of one Redis and prefix with different sources need different names. The error joins all faults, each
-// an [ErrInvalidArgument]; a second use of a name in one limiter is one.
+// limit and a panic are failures. It is called for at most 256 clients at once, with a context of five
+// seconds; 4,096 more clients wait. Plans of one Redis and prefix with different sources need different
+// names. The error joins all faults, each an [ErrInvalidArgument].
 func (l *Limiter) NewPlans(name string, life time.Duration,
 	source func(ctx context.Context, client string) ([]Limit, error)) (*Plans, error) {
 	if l == nil || l.engine == nil {
@@ -80,8 +78,8 @@ func (l *Limiter) NewPlans(name string, life time.Duration,
 }
 
 // Limits returns the limits of a client, for [WithLimitFunc]; do not change them. The error is
-// [ErrUnknownClient], [ErrNoKey] for an empty client, or the context's, or wraps [ErrUnavailable] if the
-// source fails and no old answer is known.
+// [ErrUnknownClient], [ErrNoKey] for an empty client, the context's, or [ErrUnavailable] if the source fails
+// and no old answer is known.
 func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	switch {
 	case p == nil || p.cache == nil:
@@ -96,12 +94,10 @@ func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	return limits, err
 }
 
-// Invalidate makes the next request of a client ask the source again. Call it once the source returns the
-// change.
-//
-// It takes effect at once in this process, and within a second in others. If it returns an error of Redis, or
-// while a process cannot reach Redis, other processes may keep the old plan for its life. While the source is
-// slow, the old plan serves.
+// Invalidate makes the next request of a client ask the source again; call it once the source returns the
+// change. It takes effect at once in this process, and within a second in others. A process that cannot reach
+// Redis may keep the old plan for its life, and so may others if Invalidate returns an error. While the
+// source is slow, the old plan serves.
 func (p *Plans) Invalidate(ctx context.Context, client string) error {
 	switch {
 	case p == nil || p.cache == nil:

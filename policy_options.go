@@ -16,9 +16,9 @@ const (
 
 // The options of a policy. Given to [NewLimiter] they are the defaults of its policies.
 
-// WithKey sets the function that returns a request's key. The default is [ByClientIP]. Policies with
-// different keys need different names, or user 7 and tenant 7 would share a bucket; functions from different
-// source lines under one name are an error.
+// WithKey sets the function that returns a request's key, by default [ByClientIP]. Policies with different
+// keys need different names, or user 7 and tenant 7 would share a bucket; functions from different source
+// lines are an error.
 func WithKey(f KeyFunc) Option {
 	return setting(func(c *config) {
 		c.use("WithKey")
@@ -37,12 +37,11 @@ func WithLimits(limits ...Limit) PolicyOption {
 }
 
 // WithLimitFunc sets a function that returns all limits of a client, at least one, such as [Plans.Limits].
-//
 // client is what the [KeyFunc] returned; ctx is the request's, or the method's. An error of f, no limit and
 // an invalid limit go to the error handler. A changed Rate or Burst takes effect at once and keeps the
-// buckets (see [Limiter.Policy]). The policy itself may only have [InFlight], for clients whose limits have
-// none. If a client's InFlight becomes less, requests in flight go on. A Limit of a policy replaces a
-// function that is the limiter's default.
+// buckets. The policy itself may only have [InFlight], for clients whose limits have none. If a client's
+// InFlight becomes less, requests in flight go on. A Limit of a policy replaces a function that is the
+// limiter's default.
 func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) Option {
 	return setting(func(c *config) {
 		c.use("WithLimitFunc")
@@ -51,11 +50,9 @@ func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) 
 	})
 }
 
-// WithCost sets how many tokens a request takes. The default is 1.
-//
-// A cost of 0 takes nothing: headers are set and the request passes, blocked or not, unless the limit
-// prohibits. A cost below 0 goes to the error handler. A cost above a limit's Burst is denied without
-// Retry-After.
+// WithCost sets how many tokens a request takes, by default 1. A cost of 0 takes nothing: headers are set and
+// the request passes, blocked or not, unless the limit prohibits. A cost below 0 goes to the error handler. A
+// cost above a limit's Burst is denied without Retry-After.
 func WithCost(f func(*gin.Context) int) Option {
 	return setting(func(c *config) {
 		c.use("WithCost")
@@ -64,9 +61,8 @@ func WithCost(f func(*gin.Context) int) Option {
 	})
 }
 
-// WithRefund gives a request's tokens back if f returns true, so that only failed logins count, say.
-//
-// f is called after the handlers that follow, also if one of them panics; then the status is 500, unless the
+// WithRefund gives a request's tokens back if f returns true, so that only failed logins count, say. f is
+// called after the handlers that follow, also if one of them panics; then the status is 500, unless the
 // response has begun. Only tokens that are still missing are given back, none after a [Policy.Reset]. An
 // error of Redis goes to the context's Errors. It excludes [WithSettle].
 func WithRefund(f func(*gin.Context) bool) Option {
@@ -83,12 +79,11 @@ func WithRefund(f func(*gin.Context) bool) Option {
 	})
 }
 
-// WithSettle sets what a request really took: f returns the tokens, at least 0, after the request was served.
-//
-// The request first takes its cost, as an estimate (see [WithCost]). f is called after the handlers that
-// follow, also if one of them panics; then the status is 500, unless the response has begun. The difference
-// is given back or charged, into debt if necessary: see [Reservation.Settle]. A negative number and an error
-// of Redis go to the context's Errors and change nothing. It excludes [WithRefund].
+// WithSettle sets the function that returns what a request really took, at least 0 tokens. The request first
+// takes its cost, as an estimate (see [WithCost]). f is called after the handlers that follow, also if one of
+// them panics; then the status is 500, unless the response has begun. The difference is given back or
+// charged: see [Reservation.Settle]. A negative number and an error of Redis go to the context's Errors and
+// change nothing. It excludes [WithRefund].
 func WithSettle(f func(*gin.Context) int) Option {
 	return setting(func(c *config) {
 		c.use("WithSettle")
@@ -99,11 +94,10 @@ func WithSettle(f func(*gin.Context) int) Option {
 }
 
 // WithFloor leaves n tokens of each limit to other policies of the same name, key and limits, so that batch
-// jobs stop while people still get through. The default is 0.
-//
-// Remaining and RetryAfter are of the policy's own part, Limit is the whole. A [Reservation] may be settled
-// with tokens of the floor. n is below each limit's Burst, less what [WithLease] keeps of it. If a client's
-// limit from [WithLimitFunc] holds no more, the policy denies.
+// jobs stop while people still get through. The default is 0. Remaining and RetryAfter are of the policy's
+// own part, Limit is the whole. A [Reservation] may be settled with tokens of the floor. n is below each
+// limit's Burst, less what [WithLease] keeps of it; if a client's limit from [WithLimitFunc] holds no more,
+// the policy denies.
 func WithFloor(n int) Option {
 	return setting(func(c *config) {
 		c.use("WithFloor")
@@ -114,17 +108,17 @@ func WithFloor(n int) Option {
 }
 
 // WithQueue lets a request wait for tokens or a slot instead of being denied: up to length requests of a
-// client in each process, each for up to wait. The default is none.
+// client in each process, each for up to wait.
 //
 // Requests are served in order of arrival in their process, for each key. A request is denied at once, with
-// [CauseQueueFull], if length others of its client or 16,384 others of the key wait. It is also denied at
-// once if its tokens would come later than wait or its own deadline; Retry-After says when they come. For a
-// slot it always waits, because nobody knows when one is free. If Redis hangs, a request takes no longer than
-// wait and one [WithTimeout].
+// [CauseQueueFull], if length others of its client or 16,384 others of the key wait, and also if its tokens
+// would come later than wait or its own deadline; Retry-After says when they come. For a slot it always
+// waits, because nobody knows when one is free. If Redis hangs, it takes no longer than wait and one
+// [WithTimeout].
 //
-// [Policy.Reserve] and [ReserveAll] wait too, other methods do not. A request that costs 0, a banned client's
-// and one in a [WithDryRun] do not wait. A waiting request keeps its limits of [WithLimitFunc]. length is at least 1, wait
-// above 0 and at most a day; a policy without a limit that counts is an error.
+// [Policy.Reserve] and [ReserveAll] wait too, other methods do not, nor does a request that costs 0, a banned
+// client or a [WithDryRun]. A waiting request keeps its limits. length is at least 1, wait above 0 and at
+// most a day; a policy without a limit that counts is an error.
 func WithQueue(length int, wait time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithQueue")
@@ -141,15 +135,12 @@ func WithQueue(length int, wait time.Duration) Option {
 //
 // During a ban everything that takes the client's tokens is denied, and that prolongs nothing. RetryAfter is
 // the end of the ban, or later if no token is there by then. After the ban the client is on probation for as
-// long again: the next denial bans it for twice as long. [Policy.Reset] ends both. Choose a first that is
-// longer than the limit denies by itself.
+// long again: the next denial bans it for twice as long. [Policy.Reset] ends both. first is at least 1 ms;
+// choose one longer than the limit denies by itself. longest is at most a hundred years.
 //
 // With [WithRefund] or [WithSettle] only what is not given back leads to a ban: five failed logins, say. But
-// more requests at once than the limit holds are denied and ban, even if all would succeed. No ban follows
-// from a limit that prohibits, a cost above Burst, another policy of [AllOf], [Policy.Wait],
-// [Policy.AllowUpTo], a missing slot, or a charge afterwards. Policies of one name share bans. Without Redis,
-// each process has bans of its own. first is at least 1 ms; longest is at least first and at most a hundred
-// years.
+// more requests at once than the limit holds are denied and ban, even if all would succeed. Policies of one
+// name share bans. Without Redis, each process has its own. docs/guide.md lists the denials that do not ban.
 func WithBan(first, longest time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithBan")
@@ -173,11 +164,10 @@ func WithSkip(f func(*gin.Context) bool) Option {
 }
 
 // WithAllowList bypasses the policy for addresses in these networks: their requests are not counted. It goes
-// before [WithDenyList]. In a policy it replaces the limiter's default.
-//
-// The address is what [ByClientIP] uses, whatever the key is; an unreadable one goes to the error handler.
-// While Gin trusts X-Forwarded-For from any client, as by default, the list has no effect, and the log says
-// so as an error. An invalid prefix is an error.
+// before [WithDenyList], and in a policy replaces the limiter's default. The address is what [ByClientIP]
+// uses, whatever the key is; an unreadable one goes to the error handler. While Gin trusts X-Forwarded-For
+// from any client, as by default, the list has no effect, and the log says so as an error. An invalid prefix
+// is an error.
 func WithAllowList(p ...netip.Prefix) Option {
 	p = slices.Clone(p)
 	return setting(func(c *config) {
@@ -186,8 +176,8 @@ func WithAllowList(p ...netip.Prefix) Option {
 	})
 }
 
-// WithDenyList answers requests from addresses in these networks with 403. For addresses, prefixes and
-// defaults see [WithAllowList]. For temporary bans, prefer [Policy.Block].
+// WithDenyList answers requests from addresses in these networks with 403; the rest is as in [WithAllowList].
+// For temporary bans, prefer [Policy.Block].
 func WithDenyList(p ...netip.Prefix) Option {
 	p = slices.Clone(p)
 	return setting(func(c *config) {
@@ -196,12 +186,11 @@ func WithDenyList(p ...netip.Prefix) Option {
 	})
 }
 
-// WithDryRun counts requests but denies none, to try a limit. In the next handler, [FromContext] returns what
-// it would have decided. Put it before any limiter that denies, or it sees only what that one allows.
-//
-// It counts under keys of its own: it shares no bucket, slot or ban with a policy in force, and buckets start
-// full when it is removed. It waits for nothing, sets no headers, and adds errors to the context's Errors
-// only. Methods of its [Policy] decide under the same keys.
+// WithDryRun counts requests but denies none, to try a limit. In the next handler, [Results] has what it
+// would have decided. Put it before any limiter that denies, or it sees only what that one allows. It counts
+// under keys of its own: it shares no bucket, slot or ban with a policy in force, and buckets start full when
+// it is removed. It waits for nothing, sets no headers, and adds errors to the context's Errors only. Methods
+// of its [Policy] decide under the same keys.
 func WithDryRun() Option {
 	return setting(func(c *config) {
 		c.use("WithDryRun")
@@ -221,8 +210,8 @@ func WithHeaders(h Headers) Option {
 }
 
 // WithHeaderFunc sets further headers, after those of [WithHeaders]. f gets a Result for each limit of the
-// policy, in the order given, for every decision that headers report. If several policies allow a request,
-// each one's f is called, the one closest to exhaustion last; of a denial only that of the policy which
+// policy, in the order given, for every decision that headers report. Of several policies that allow a
+// request, each one's f is called, the closest to exhaustion last; of a denial that of the policy which
 // answers.
 func WithHeaderFunc(f func(http.Header, []Result)) Option {
 	return setting(func(c *config) {
@@ -243,11 +232,9 @@ func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 }
 
 // WithErrorHandler sets the function that answers a request without a decision. The default adds the error to
-// the context's Errors and answers with the status of [ErrorStatus].
-//
-// The request is aborted when f returns; f lets it pass, unlimited, by calling [gin.Context.Next]. Do not
-// send the error's text to clients. A 500 that the application causes is logged as a warning, at most once a
-// minute for each policy.
+// the context's Errors and answers with the status of [ErrorStatus]. The request is aborted when f returns; f
+// lets it pass, unlimited, by calling [gin.Context.Next]. Do not send the error's text to clients. A 500 that
+// the application causes is logged as a warning, at most once a minute for each policy.
 func WithErrorHandler(f func(*gin.Context, error)) Option {
 	return setting(func(c *config) {
 		c.use("WithErrorHandler")
