@@ -11,31 +11,23 @@ import (
 	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
-// WithShares lets tenants share the limit of a policy fairly.
+// WithShares lets tenants share the limit of a policy fairly, such as what an upstream allows. The policy's
+// [KeyFunc] returns what is shared; f returns the request's tenant and its weight, 1 normally and at most
+// 1,000.
 //
-// The limit may be what an upstream allows, say, or the capacity of a database. The policy's [KeyFunc]
-// returns what is shared, and f the tenant that a request is for, and its weight.
+// A tenant alone has the whole rate, and w / (1 + w) of the burst at a weight of w. Tenants that ask for more
+// than there is get shares of the rate in proportion to their weights. Nothing is left unused while somebody
+// asks for it. A tenant below its share is not denied because of others, if Burst is eight times the usual
+// cost for each tenant that is busy at once. A denial because of the share has [CauseShare], and RetryAfter
+// is the tenant's own. An empty tenant and another weight go to the error handler.
 //
-// A tenant alone has the whole rate. With a weight of w it may hold w / (1 + w) of the burst, and a
-// tenant that holds nothing may take all that is free with one request. Several that ask for more than
-// there is get shares of the rate in proportion to their weights, whoever asks more often, in one
-// process or in many. Nothing is left unused while somebody asks for it. A tenant below its share is
-// not denied because of others, if Burst is eight times the usual cost for each tenant that is busy at
-// once; a policy whose Burst was found too small logs that once.
+// The policy has one token bucket with a Burst of at most 16,777,216, and nothing else: put other limits,
+// [InFlight], [WithBan] and [WithLease] into policies of their own, and combine them by [AllOf]. As a default
+// of a limiter, shares do not apply to policies that cannot have them, nor its ban and lease to shares.
 //
-// The weight is 1 normally, and at most 1,000. An empty tenant and another weight go to the error
-// handler. A denial because of the share has [CauseShare], and RetryAfter is the tenant's own.
-//
-// The policy has one token bucket, of a Burst of at most 16,777,216, and nothing else: another limit, a
-// window, a calendar quota, [InFlight], [WithBan] and [WithLease] are errors. Put them into policies of
-// their own, and combine them by [AllOf], in which shares are asked last. If WithShares is a default of the
-// limiter, policies with one of these have no shares; a default ban or lease does not apply to a policy
-// with shares. [Policy.Refund] and [Policy.Reset] of [Policy.Share] are of the tenant. There is no
-// [Policy.Block].
-//
-// The rule is generalized processor sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking,
-// 1993) with a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998).
-// docs/fair.md has the details.
+// The rule is generalized processor sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking, 1993)
+// with a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998): see
+// docs/fair.md.
 func WithShares(f func(c *gin.Context) (tenant string, weight int)) Option {
 	return setting(func(c *config) {
 		c.use("WithShares")
@@ -44,12 +36,9 @@ func WithShares(f func(c *gin.Context) (tenant string, weight int)) Option {
 	})
 }
 
-// Share returns the policy for one tenant.
-//
-// Call it before any method of a policy [WithShares] but [Policy.Reset], which is of all tenants without
-// it. Else, with an empty tenant, or with a weight outside 1 to 1,000, the methods return
-// [ErrInvalidArgument]. Pass the weight of the tenant's requests: Peek and Status judge by it. The returned
-// policy is cheap to make, and its Handler is the policy's own.
+// Share returns the policy for one tenant of a policy [WithShares], whose methods need it, except
+// [Policy.Reset]. With an empty tenant, or a weight outside 1 to 1,000, they return [ErrInvalidArgument].
+// Pass the weight of the tenant's requests, since Peek and Status judge by it.
 func (p *Policy) Share(tenant string, weight int) *Policy {
 	if !p.made() {
 		return &Policy{}
