@@ -144,12 +144,12 @@ for j = 1, levels do
   local s = readSlots(key, process, ARGV[of + 1] + 0, ARGV[of + 2] + 0, found[j])
   s.key, s.attempts = key, ARGV[of + 3]
   if s.later ~= '' then -- do not count a repeated call's own attempts
-    local later = ',' .. s.later
-    for attempt in gmatch(s.attempts, '%d+,') do
-      if find(later, ',' .. attempt, 1, true) then
-        local kept, found = gsub(later, ',' .. attempt, ',')
-        later, s.later, s.count = kept, sub(kept, 2), s.count - found
-      end
+    local repeated = {}
+    for attempt in gmatch(s.attempts, '%d+,') do repeated[attempt] = '' end
+    local kept, all = gsub(s.later, '%d+,', repeated)
+    if kept ~= s.later then
+      local _, left = gsub(kept, ',', ',')
+      s.later, s.count = kept, s.count - (all - left)
     end
   end
   s.used = s.others + s.held + s.count

@@ -8,8 +8,12 @@ type Run struct {
 	Charges int64
 }
 
-// MaxRun is how many charges the calls of a group make together at most, if they are of several tenants.
-const MaxRun = 1 << 42
+const (
+	// MaxRun is how many charges the calls of a group make together at most, if they are of tenants.
+	MaxRun = 1 << 42
+	// maxTenants is how many tenants a group has at most. Each takes Redis a few microseconds.
+	maxTenants = 256
+)
 
 // tenants are those whose calls a group has, and what they hold of the group's limit, the first bucket. The
 // second bucket is what they hold.
@@ -42,6 +46,9 @@ func (g *Group) admits(c *Call) bool {
 		return false
 	}
 	i := t.of(c.Op.Tenant.Name)
+	if i < 0 && len(t.all) == maxTenants {
+		return false
+	}
 	if i < 0 {
 		if t.index == nil {
 			t.index = map[string]int{}

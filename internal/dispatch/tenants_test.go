@@ -47,6 +47,21 @@ func TestTenantsShareAGroup(t *testing.T) {
 	}
 }
 
+// TestAGroupHasFewTenants, so that no call holds Redis up; but any number of calls of these.
+func TestAGroupHasFewTenants(t *testing.T) {
+	t.Parallel()
+	shared := sharedBuckets(t, 100)
+	var calls []*Call
+	for i := range 3*maxTenants + 1 {
+		calls = append(calls, ofTenant(fmt.Sprint(i), 1, 1, shared), ofTenant(fmt.Sprint(i), 1, 1, shared))
+	}
+	groups := groupsOf(calls...)
+	require.Len(t, groups, 4)
+	for _, g := range groups {
+		require.LessOrEqual(t, len(g.Tenants()), maxTenants)
+	}
+}
+
 // TestRunsOfTenants are their charges in the order of the calls.
 func TestRunsOfTenants(t *testing.T) {
 	t.Parallel()
