@@ -52,14 +52,17 @@ type operation struct {
 	key     string
 	verb    verb
 	n       int
+	burst   int // if it is not that of slowLimit
 	process int
+	pair    int    // of clients of two policies, or one of these clients
 	actual  [2]int // what settle replaces n by
 }
 
 // outcome is what it was told.
 type outcome struct {
 	result      ginlimit.Result
-	lost        bool // there was no answer
+	several     [2]ginlimit.Result // of policies
+	lost        bool               // there was no answer
 	reservation *ginlimit.Reservation
 	unsettled   [2]bool // settle has failed
 }
@@ -71,7 +74,11 @@ var sequentialBucket = porcupine.NondeterministicModel{
 	Step: func(state, input, output any) []any {
 		taken, in, out := state.(int), input.(operation), output.(outcome)
 		granted, after := 0, taken
-		switch room := max(0, slowLimit.Burst-taken); in.verb {
+		burst := slowLimit.Burst
+		if in.burst > 0 {
+			burst = in.burst
+		}
+		switch room := max(0, burst-taken); in.verb {
 		case settle:
 			return settled(taken, in, out)
 		case allowN, reserve:
@@ -91,7 +98,7 @@ var sequentialBucket = porcupine.NondeterministicModel{
 		case in.verb != refund && r.Granted != granted:
 			return nil
 		// of memory, it may be a second old
-		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != max(0, slowLimit.Burst-after):
+		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != max(0, burst-after):
 			return nil
 		}
 		return []any{after}
@@ -187,7 +194,9 @@ type history struct {
 	server *os.Process
 	proxy  *testkit.Proxy
 	start  func() *testkit.Limiter // of a process
+	do     func(*testkit.Limiter, operation, ginlimit.Limit) (outcome, error)
 
+	connect func() redis.UniversalClient
 	limit   ginlimit.Limit
 	verbs   []verb
 	callers int // of each process
@@ -212,10 +221,13 @@ func newHistory(t *testing.T, direct bool, opts ...ginlimit.LimiterOption) *hist
 	}, opts...)
 	h := &history{
 		addr: addr, server: server, proxy: proxy, limit: slowLimit, callers: 4, keys: 4, seed: uint64(time.Now().UnixNano()),
-		read: 200 * time.Millisecond,
+		read: 200 * time.Millisecond, do: do,
+	}
+	h.connect = func() redis.UniversalClient {
+		return redis.NewClient(&redis.Options{Addr: way, ContextTimeoutEnabled: direct, ReadTimeout: h.read})
 	}
 	h.start = func() *testkit.Limiter {
-		rdb := redis.NewClient(&redis.Options{Addr: way, ContextTimeoutEnabled: direct, ReadTimeout: h.read})
+		rdb := h.connect()
 		t.Cleanup(func() { _ = rdb.Close() })
 		return testkit.NewLimiter(t, rdb, opts...)
 	}
@@ -249,10 +261,11 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 						key: fmt.Sprintf("%d, %d",
 							int64(time.Since(start)/(100*time.Millisecond))+h.lost.Load()/lostPerKey, random.IntN(h.keys)),
 						verb: h.verbs[random.IntN(len(h.verbs))], n: 1 + random.IntN(4), process: process,
+						pair: random.IntN(4),
 					}
 					used[in.key] = true
 					called := time.Since(start).Nanoseconds()
-					out, err := do(limiter, in, h.limit)
+					out, err := h.do(limiter, in, h.limit)
 					returned := time.Since(start).Nanoseconds()
 					if err != nil {
 						assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
