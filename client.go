@@ -246,8 +246,8 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 
 // Reset fills a client's buckets, and ends a block and a ban. Slots stay, as their requests are in flight.
 // What was taken before it, or in Redis up to two timeouts after it, is not given back. Of a policy
-// [WithShares] it resets all tenants, or one by [Policy.Share]; either voids what any of them took before. If
-// Redis is down it returns [ErrUnavailable], and has reset in this process.
+// [WithShares] it resets all tenants, or one by [Policy.Share]; either voids what any took before. If Redis
+// is down it returns [ErrUnavailable], and has reset only this process.
 func (p *Policy) Reset(ctx context.Context, client string) error {
 	q, err := p.ofAll().ask(ctx, client, 1)
 	if err != nil {

@@ -100,7 +100,7 @@ func ByAny(funcs ...KeyFunc) KeyFunc {
 }
 
 // ByAll combines all keys into one by [Key]: each user of each tenant, say. It returns the first error or
-// empty key. It panics without functions and on a nil one.
+// empty key. It panics without functions or on nil.
 func ByAll(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAll", funcs)
 	return func(c *gin.Context) (string, error) {

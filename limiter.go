@@ -224,7 +224,7 @@ type Transition struct {
 // Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it was made.
 // For [NewLocal] only Slots, Bans and LocalBuckets are not zero. A closed limiter has no LostServers.
 type Stats struct {
-	Servers      int                   // of Redis that decisions are sent to; a client whose servers are not known yet has one
+	Servers      int                   // of Redis that decisions are sent to; one while they are not known yet
 	LostServers  int                   // of these, with an open circuit breaker
 	Batches      uint64                // sent to Redis
 	Decisions    uint64                // in these, with the calls by which processes count each other
@@ -234,9 +234,9 @@ type Stats struct {
 	Leased       uint64                // decisions by such tokens
 	Replicas     int                   // processes or limiters that share the limits without Redis: see [WithReplicas]
 	Slots        int                   // held by requests in flight in this process: see [InFlight]
-	Bans         int                   // of clients that this process has found banned and that last, at most 65,536: see [WithBan]
+	Bans         int                   // that this process knows of and that last, at most 65,536: see [WithBan]
 	Remembered   int                   // denials in the deny cache that are still valid
-	LocalBuckets int                   // in this process, of all algorithms, full ones that are not forgotten yet among them
+	LocalBuckets int                   // in this process, full ones that are not forgotten yet among them
 	Transitions  map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
 

@@ -27,8 +27,8 @@ func (p *Policy) Handler() gin.HandlerFunc {
 // Each policy counts the request under its own key, at its own cost, and settles or refunds its own charge.
 // One that skips the request is left out; one [WithDryRun] decides apart. If several deny, the one with the
 // longest wait answers, with its own headers, handler and body. If a key, a cost or a client's limits cannot
-// be had, nothing is charged, and that policy's [WithErrorHandler] answers. Policies [WithQueue] wait in one
-// line at a time, in all for no longer than the longest of their waits. X-RateLimit reports the policy
+// be found, nothing is charged, and that policy's [WithErrorHandler] answers. Policies [WithQueue] wait in
+// one line at a time, in all for no longer than the longest of their waits. X-RateLimit reports the policy
 // closest to exhaustion, RateLimit lists all.
 //
 // If one Redis server has all keys, one script decides. Otherwise, and for policies [WithShares], which come
@@ -52,9 +52,9 @@ func AllOf(policies ...*Policy) gin.HandlerFunc {
 }
 
 // FirstOf returns middleware that limits a request by the first policy whose [KeyFunc] finds a key: by its
-// API key, say, or else by its address. A key function finds none if its key is empty or its error wraps
-// [ErrNoKey]. Any other error is that policy's to answer, and if none finds a key, the last one answers. It
-// panics without a policy, on a nil one, and on policies of two limiters.
+// API key, say, or else its address. A key function finds none if its key is empty or its error wraps
+// [ErrNoKey]. Any other error is that policy's to answer; if none finds a key, the last answers. It panics
+// without a policy, on nil, and on policies of two limiters.
 func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	policies = usable("FirstOf", policies, func(_, _ *Policy) error { return nil })
 	return func(c *gin.Context) {

@@ -223,9 +223,9 @@ func WithTimeout(d time.Duration) LimiterOption {
 
 // WithDenyCache sets how many denials are remembered, 0 to 4,194,304; the default is 65,536. After Redis has
 // denied a client, this process denies it without a round trip until enough tokens are back, for at most a
-// second. So a [Policy.Reset], [Policy.Refund] or larger limit takes effect at once in its own limiter, and
-// within a second in others. The cache denies nobody until some buckets were seen to drain by themselves, so
-// tests may set Redis' clock.
+// second. So a [Policy.Reset], [Policy.Refund] or larger limit takes effect within a second in other
+// limiters. The cache denies nobody until some buckets were seen to drain by themselves, so tests may set
+// Redis' clock.
 func WithDenyCache(entries int) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithDenyCache")
@@ -249,7 +249,7 @@ func WithReplicas(n int) LimiterOption {
 	})
 }
 
-// WithFailureMode sets how requests are decided without Redis, by default [FailLocal].
+// WithFailureMode sets who decides without Redis, by default [FailLocal].
 func WithFailureMode(f FailureMode) Option {
 	return setting(func(c *config) {
 		c.use("WithFailureMode")

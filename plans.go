@@ -47,7 +47,7 @@ func (p *Plans) Stats() PlanStats {
 // errNoPlans is the error of zero Plans.
 var errNoPlans = invalid("the plans were not made by NewPlans")
 
-// NewPlans returns the limits that a source knows of each client, at least one.
+// NewPlans returns the limits that a source has for clients, one or more each.
 //
 // The source is asked again after life, at least a second. For an unknown client it returns
 // [ErrUnknownClient], which is remembered too, or limits for all such clients. Any other error, an invalid

@@ -19,8 +19,8 @@ import (
 // other methods are for anything else, such as a worker, on the same buckets. It is safe for concurrent use.
 //
 // Methods take a client as the policy's [KeyFunc] returns it: see [AddrKey] for [ByClientIP]. Of the options
-// they use the limits, [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Reserve also
-// [WithQueue]. A policy [WithShares] needs [Policy.Share] first.
+// they use the limits, [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Reserve [WithQueue].
+// [WithShares] needs [Policy.Share].
 //
 // A method waits for Redis no longer than [WithTimeout] and its context. If either ends while the call is in
 // flight, the tokens may have been taken all the same. An error means that no decision was made:

@@ -17,8 +17,8 @@ const (
 // The options of a policy. Given to [NewLimiter] they are the defaults of its policies.
 
 // WithKey sets the function that returns a request's key, by default [ByClientIP]. Policies with different
-// keys need different names, or user 7 and tenant 7 would share a bucket; functions from different source
-// lines are an error.
+// keys need different names, or user 7 and tenant 7 would share a bucket; functions of two source lines are
+// an error.
 func WithKey(f KeyFunc) Option {
 	return setting(func(c *config) {
 		c.use("WithKey")
@@ -40,8 +40,7 @@ func WithLimits(limits ...Limit) PolicyOption {
 // client is what the [KeyFunc] returned; ctx is the request's, or the method's. An error of f, no limit and
 // an invalid limit go to the error handler. A changed Rate or Burst takes effect at once and keeps the
 // buckets. The policy itself may only have [InFlight], for clients whose limits have none. If a client's
-// InFlight becomes less, requests in flight go on. A Limit of a policy replaces a function that is the
-// limiter's default.
+// InFlight becomes less, requests in flight go on. A policy's own Limit replaces a default f.
 func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) Option {
 	return setting(func(c *config) {
 		c.use("WithLimitFunc")
@@ -62,9 +61,9 @@ func WithCost(f func(*gin.Context) int) Option {
 }
 
 // WithRefund gives a request's tokens back if f returns true, so that only failed logins count, say. f is
-// called after the handlers that follow, also if one of them panics; then the status is 500, unless the
-// response has begun. Only tokens that are still missing are given back, none after a [Policy.Reset]. An
-// error of Redis goes to the context's Errors. It excludes [WithSettle].
+// called after the handlers that follow, also if one panics; then the status is 500, unless the response has
+// begun. Only tokens that are still missing are given back, none after a [Policy.Reset]. An error of Redis
+// goes to the context's Errors. It excludes [WithSettle].
 func WithRefund(f func(*gin.Context) bool) Option {
 	return setting(func(c *config) {
 		c.use("WithRefund")
@@ -80,10 +79,10 @@ func WithRefund(f func(*gin.Context) bool) Option {
 }
 
 // WithSettle sets the function that returns what a request really took, at least 0 tokens. The request first
-// takes its cost, as an estimate (see [WithCost]). f is called after the handlers that follow, also if one of
-// them panics; then the status is 500, unless the response has begun. The difference is given back or
-// charged: see [Reservation.Settle]. A negative number and an error of Redis go to the context's Errors and
-// change nothing. It excludes [WithRefund].
+// takes its cost, as an estimate (see [WithCost]). f is called after the handlers that follow, also if one
+// panics; then the status is 500, unless the response has begun. The difference is given back or charged: see
+// [Reservation.Settle]. A negative number and an error of Redis go to the context's Errors and change
+// nothing. It excludes [WithRefund].
 func WithSettle(f func(*gin.Context) int) Option {
 	return setting(func(c *config) {
 		c.use("WithSettle")
@@ -113,10 +112,10 @@ func WithFloor(n int) Option {
 // Requests are served in order of arrival in their process, for each key. A request is denied at once, with
 // [CauseQueueFull], if length others of its client or 16,384 others of the key wait, and also if its tokens
 // would come later than wait or its own deadline; Retry-After says when they come. For a slot it always
-// waits, because nobody knows when one is free. If Redis hangs, it takes no longer than wait and one
+// waits, because nobody knows when one is free. If Redis hangs, a request takes no longer than wait and one
 // [WithTimeout].
 //
-// [Policy.Reserve] and [ReserveAll] wait too, other methods do not, nor does a request that costs 0, a banned
+// [Policy.Reserve] and [ReserveAll] wait too; other methods do not, nor does a request that costs 0, a banned
 // client or a [WithDryRun]. A waiting request keeps its limits. length is at least 1, wait above 0 and at
 // most a day; a policy without a limit that counts is an error.
 func WithQueue(length int, wait time.Duration) Option {
@@ -140,7 +139,7 @@ func WithQueue(length int, wait time.Duration) Option {
 //
 // With [WithRefund] or [WithSettle] only what is not given back leads to a ban: five failed logins, say. But
 // more requests at once than the limit holds are denied and ban, even if all would succeed. Policies of one
-// name share bans. Without Redis, each process has its own. docs/guide.md lists the denials that do not ban.
+// name share bans. Without Redis, each process has its own. docs/guide.md has more.
 func WithBan(first, longest time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithBan")
@@ -210,9 +209,8 @@ func WithHeaders(h Headers) Option {
 }
 
 // WithHeaderFunc sets further headers, after those of [WithHeaders]. f gets a Result for each limit of the
-// policy, in the order given, for every decision that headers report. Of several policies that allow a
-// request, each one's f is called, the closest to exhaustion last; of a denial that of the policy which
-// answers.
+// policy, in the order given, for every decision that headers report. Of several policies that allow, each f
+// is called, the closest to exhaustion last; of a denial that of the policy which answers.
 func WithHeaderFunc(f func(http.Header, []Result)) Option {
 	return setting(func(c *config) {
 		c.use("WithHeaderFunc")

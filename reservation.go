@@ -19,7 +19,7 @@ type Charge struct {
 	N      int
 }
 
-// Reservation is tokens and slots, taken for work whose cost is known only afterwards.
+// Reservation is tokens and slots, for work whose cost is known afterwards.
 //
 // Take an estimate by [Policy.Reserve] or [ReserveAll], and do the work if Result allows it. Defer Release,
 // and call Settle with what the work took, or Cancel. Tokens that are never settled stay as they were
@@ -286,13 +286,13 @@ func (r *Reservation) Results() []Result {
 // Settle replaces the tokens of each charge by what the work took, one number for each charge, and leaves the
 // slots alone. It does so once: further calls, and Cancel, change no tokens and return nil.
 //
-// If less was taken, the rest is given back, but for what has flowed back by itself; after a [Policy.Reset]
-// nothing is. If it is uncertain how much that is, the least is given back. If more was taken, the difference
-// is charged, and a limit may go into debt by up to one burst. A window's debt ends with the window.
+// If less was taken, the rest is given back, except what has flowed back by itself; in doubt, less. After a
+// [Policy.Reset] nothing is given back. If more was taken, the difference is charged, and a limit may go into
+// debt by up to one burst. A window's debt ends with the window.
 //
 // A wrong or negative number is [ErrInvalidArgument], and changes nothing; nor does a context that has ended,
 // or a closed limiter. [ErrUnavailable] means that Redis did not answer: the estimate stands, or Redis
-// settles it late. Do not try again: that could charge twice.
+// settles it late. It is not tried again, as that could charge twice.
 func (r *Reservation) Settle(ctx context.Context, actual ...int) error {
 	if !r.made() {
 		return errNotReserved
@@ -323,7 +323,7 @@ func (r *Reservation) settle(ctx context.Context, actual []int64) error {
 	return errors.Join(r.limiter.engine.Settle(ctx, actual, r.taken)...)
 }
 
-// Cancel is Settle with 0 for each charge, and Release, which happens also if it returns an error.
+// Cancel is Settle with 0 for each charge, then Release, also after an error.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if !r.made() {
 		return errNotReserved

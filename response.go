@@ -155,8 +155,8 @@ func (s *requestState) closest(is func(*part) bool) (closest *part) {
 	return closest
 }
 
-// FromContext returns of [Results] the one closest to exhaustion, or an unlimited Result if all policies skip
-// the request. It is false if none has decided.
+// FromContext returns of [Results] the one closest to exhaustion, or an unlimited one if all policies skip
+// the request. It is false without a decision.
 func FromContext(c *gin.Context) (Result, bool) {
 	s := stateOf(c)
 	t := s.closest((*part).denies)
@@ -171,7 +171,7 @@ func FromContext(c *gin.Context) (Result, bool) {
 
 // Results returns what each policy decided on the request, in the order of the handlers and of [AllOf]: if it
 // is allowed, all that did not skip it, dry runs among them; if it is denied, those that deny. It is empty if
-// none has decided.
+// none has.
 func Results(c *gin.Context) (all []Result) {
 	s := stateOf(c)
 	parts := s.chain((*part).denies)

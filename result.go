@@ -132,7 +132,7 @@ func (r Result) closerThan(s Result) bool {
 	return r.ResetAfter > s.ResetAfter
 }
 
-// FailureMode chooses what decides if Redis does not, or not in time.
+// FailureMode chooses who decides when Redis does not, or not in time.
 type FailureMode uint8
 
 const (

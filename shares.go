@@ -22,8 +22,8 @@ import (
 // is the tenant's own. An empty tenant and another weight go to the error handler.
 //
 // The policy has one token bucket with a Burst of at most 16,777,216, and nothing else: put other limits,
-// [InFlight], [WithBan] and [WithLease] into policies of their own, and combine them by [AllOf]. As a default
-// of a limiter, shares do not apply to policies that cannot have them, nor its ban and lease to shares.
+// [InFlight], [WithBan] and [WithLease] into policies of their own, and combine them by [AllOf]. A default of
+// the limiter that does not fit is left out.
 //
 // The rule is generalized processor sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking, 1993)
 // with a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998): see
