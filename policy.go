@@ -80,6 +80,57 @@ func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 	return p, nil
 }
 
+// derivedOptions are those that [Policy.With] replaces.
+var derivedOptions = []string{"WithCost", "WithSettle", "WithRefund", "WithFloor", "WithSkip", "WithAllowList",
+	"WithDenyList", "WithQueue", "WithFailureMode", "WithHeaders", "WithHeaderFunc", "WithDeniedHandler",
+	"WithErrorHandler", "WithDryRun"}
+
+// With returns a policy with the same name, key, limits, bans and buckets, and with other options: a floor for
+// batch jobs, another cost for another route.
+//
+// It replaces [WithCost], [WithSettle] or [WithRefund], [WithFloor], [WithSkip], [WithAllowList],
+// [WithDenyList], [WithQueue], [WithFailureMode], [WithHeaders], [WithHeaderFunc], [WithDeniedHandler] and
+// [WithErrorHandler], [InFlight] by at most as many slots, and adds [WithDryRun], which counts under keys of
+// its own. Any other option is an error, as it would need other buckets: call [Limiter.Policy] with another
+// name. The error joins all faults.
+func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
+	if !p.made() {
+		return nil, errNoPolicy
+	}
+	cfg := p.config
+	cfg.limits = nil
+	cfg, errs := cfg.with(opts)
+	for _, option := range cfg.used {
+		if !slices.Contains(derivedOptions, option) {
+			errs = append(errs, invalid("With: %s makes another policy; call Limiter.Policy with another name", option))
+		}
+	}
+	limits := slices.Clone(p.config.limits)
+	for _, l := range cfg.limits {
+		i := slices.IndexFunc(limits, func(own Limit) bool { return own.InFlight >= l.InFlight && l.InFlight > 0 })
+		if i < 0 {
+			errs = append(errs, invalid("With: %s makes another policy, but for InFlight with at most as many slots; "+
+				"call Limiter.Policy with another name", l))
+			continue
+		}
+		limits[i] = l
+	}
+	cfg.limits = limits
+	cfg.used = append(cfg.used, p.used...) // a lease and shares stay, as they are in the buckets
+	if p.lease > 0 {
+		cfg.used = append(cfg.used, "WithLease")
+	}
+	derived, err := p.limiter.policy(cfg, p.name)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, err
+	}
+	if err := derived.publish(); err != nil {
+		return nil, err
+	}
+	derived.tenant, derived.tenantErr = p.tenant, p.tenantErr
+	return derived, nil
+}
+
 // policy returns a policy, and all faults in it. Other policies do not know of it yet.
 func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 	p := &Policy{policyState: &policyState{

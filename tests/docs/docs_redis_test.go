@@ -58,18 +58,19 @@ func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
 				slot, err := first.Reserve(t.Context(), client, 1)
 				require.NoError(t, err)
 				defer slot.Release()
-				denied, err := first.Allow(t.Context(), client)
+				denied, err := first.Reserve(t.Context(), client, 1)
 				require.NoError(t, err)
-				require.Equal(t, time.Hour, denied.RetryAfter.Round(time.Minute), "a ban")
+				require.Equal(t, time.Hour, denied.Result().RetryAfter.Round(time.Minute), "a ban")
 			}
 
 			out, err := exec.CommandContext(t.Context(), bash, "-c",
 				strings.ReplaceAll(m[1], "redis-cli ", "redis-cli -p "+port+" ")).CombinedOutput()
 			require.NoError(t, err, string(out))
 			second := logins()
-			allowed, err := second.Allow(t.Context(), client)
+			allowed, err := second.Reserve(t.Context(), client, 1)
 			require.NoError(t, err)
-			require.True(t, allowed.Allowed)
+			require.True(t, allowed.Result().Allowed)
+			allowed.Release()
 			held, err := testkit.Connect(t, addr).Exists(t.Context(), "ginlimit:{login|"+client+"}:slots").Result()
 			require.NoError(t, err)
 			require.EqualValues(t, 1, held)

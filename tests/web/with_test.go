@@ -1,0 +1,164 @@
+package web_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// with derives a policy, and wants no error.
+func with(t *testing.T, p *ginlimit.Policy, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+	t.Helper()
+	derived, err := p.With(opts...)
+	require.NoError(t, err)
+	return derived
+}
+
+// TestWithReplacesOptions of a request, and the buckets stay the same.
+func TestWithReplacesOptions(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		plain := func(h ginlimit.Headers) ginlimit.Option { return ginlimit.WithHeaders(h) }
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(100), testkit.ByUser(),
+			ginlimit.WithCost(func(*gin.Context) int { return 2 }), plain(ginlimit.NoHeaders),
+			ginlimit.WithSkip(func(c *gin.Context) bool { return c.Query("skip") != "" }))
+		get := func(p *ginlimit.Policy, path string) (code int, left int, header http.Header) {
+			w := testkit.Get(testkit.Serve(p.Handler()), path, testkit.User("alice"))
+			r, err := p.Peek(t.Context(), "alice")
+			require.NoError(t, err)
+			return w.Code, r.Remaining, w.Header()
+		}
+		wants := func(p *ginlimit.Policy, path string, code, left int) http.Header {
+			t.Helper()
+			gotCode, gotLeft, header := get(p, path)
+			require.Equal(t, []int{code, left}, []int{gotCode, gotLeft})
+			return header
+		}
+		require.Empty(t, wants(p, "/", 200, 98).Get("X-RateLimit-Limit"))
+		require.Equal(t, "100", wants(with(t, p, plain(ginlimit.XRateLimit)), "/", 200, 96).Get("X-RateLimit-Limit"))
+		wants(with(t, p, ginlimit.WithCost(func(*gin.Context) int { return 7 })), "/", 200, 89)
+		wants(with(t, p), "/?skip=1", 200, 89)
+		wants(with(t, p, ginlimit.WithSkip(func(*gin.Context) bool { return false })), "/?skip=1", 200, 87)
+		wants(with(t, p, ginlimit.WithRefund(func(*gin.Context) bool { return true })), "/", 200, 87)
+		settled := with(t, p, ginlimit.WithSettle(func(*gin.Context) int { return 5 }))
+		wants(settled, "/", 200, 82)
+		wants(with(t, settled, ginlimit.WithRefund(func(*gin.Context) bool { return true })), "/", 200, 82)
+		wants(with(t, p, ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))), "/", 403, 82)
+		wants(with(t, p, ginlimit.WithFloor(81)), "/", 429, 1)
+		floor := with(t, p, ginlimit.WithFloor(82), ginlimit.WithDeniedHandler(func(c *gin.Context, _ ginlimit.Result) {
+			c.Status(http.StatusTeapot)
+		}))
+		wants(floor, "/", http.StatusTeapot, 0)
+		wants(with(t, floor, ginlimit.WithFloor(0)), "/", 200, 80)
+		dry := with(t, floor, ginlimit.WithDryRun())
+		r, err := dry.Peek(t.Context(), "alice")
+		require.NoError(t, err)
+		require.Equal(t, 18, r.Remaining, "keys of its own")
+		wants(p, "/", 200, 78)
+	})
+}
+
+// TestWithKeepsSlotsAndBans of the policy that it was called on.
+func TestWithKeepsSlotsAndBans(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, "jobs", ginlimit.PerHour(4), ginlimit.InFlight(3),
+			ginlimit.WithBan(24*time.Hour, 24*time.Hour))
+		batch := with(t, p, ginlimit.InFlight(2), ginlimit.WithQueue(1, time.Second))
+		reserve := func(p *ginlimit.Policy) ginlimit.Result {
+			r, err := p.Reserve(t.Context(), "alice", 1)
+			require.NoError(t, err)
+			return r.Result()
+		}
+		require.True(t, reserve(batch).Allowed)
+		require.True(t, reserve(p).Allowed)
+		start := time.Now()
+		denied := reserve(batch)
+		require.Equal(t, []any{"jobs-c", ginlimit.InFlight(2)}, []any{denied.Name, denied.Limit})
+		require.Equal(t, time.Second, time.Since(start).Round(10*time.Millisecond))
+		require.True(t, reserve(p).Allowed, "a third slot")
+		require.Equal(t, ginlimit.CauseBan, reserve(p).Cause)
+		require.Equal(t, ginlimit.CauseBan, reserve(batch).Cause)
+	})
+}
+
+// TestWithKeepsWhatLeasesNeed of a burst, though the requests of what it returns have none.
+func TestWithKeepsWhatLeasesNeed(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb, ginlimit.WithLease(time.Second))
+	p := testkit.NewPolicy(t, l, "api", ginlimit.PerSecond(100), testkit.ByUser())
+	for _, derived := range []*ginlimit.Policy{
+		p, with(t, p, ginlimit.WithFloor(1)), with(t, p, ginlimit.WithRefund(func(*gin.Context) bool { return true })),
+	} {
+		r, err := derived.AllowN(t.Context(), "k", 51)
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.CauseNever, r.Cause, "half of the burst is for leases")
+	}
+}
+
+// TestWithKeepsATenant and the function of limits.
+func TestWithKeepsATenant(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t)
+	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerHour(10),
+		ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
+	r, err := with(t, shared.Share("b", 1), ginlimit.WithFloor(4)).AllowN(t.Context(), "k", 6)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+
+	lost := errors.New("lost")
+	p := testkit.NewPolicy(t, l, "own", testkit.ByUser(),
+		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, lost }))
+	_, err = with(t, p, ginlimit.WithFloor(1)).Allow(t.Context(), "k")
+	require.ErrorIs(t, err, lost)
+}
+
+// TestWithRefusesWhatNeedsOtherBuckets, and names every fault.
+func TestWithRefusesWhatNeedsOtherBuckets(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t)
+	slots := testkit.NewPolicy(t, l, "slots", ginlimit.InFlight(2))
+	p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(10))
+	for want, row := range map[string]struct {
+		of  *ginlimit.Policy
+		opt ginlimit.PolicyOption
+	}{
+		"WithKey":                      {p, ginlimit.WithKey(ginlimit.ByRoute)},
+		"WithLimitFunc":                {p, testkit.LimitsFrom(ginlimit.PerHour(1))},
+		"WithShares":                   {p, ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 })},
+		"WithBan":                      {p, ginlimit.WithBan(time.Hour, time.Hour)},
+		"WithLease":                    {p, ginlimit.WithLease(time.Second)},
+		"5/h":                          {p, ginlimit.PerHour(5)},
+		"10/h":                         {p, ginlimit.PerHour(10)},
+		"1 in flight":                  {p, ginlimit.InFlight(1)},
+		"3 in flight":                  {slots, ginlimit.InFlight(3)},
+		"WithFloor(-1)":                {p, ginlimit.WithFloor(-1)},
+		"WithFloor(10) leaves nothing": {p, ginlimit.WithFloor(10)},
+		"option 1 is nil":              {p, nil},
+		"WithQueue":                    {slots, ginlimit.WithQueue(0, time.Second)},
+	} {
+		derived, err := row.of.With(row.opt)
+		require.Nil(t, derived, want)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, want)
+		require.ErrorContains(t, err, want)
+	}
+	_, err := p.With(ginlimit.PerDay(5), ginlimit.WithKey(ginlimit.ByRoute), ginlimit.WithFloor(-1),
+		ginlimit.WithSettle(func(*gin.Context) int { return 1 }), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
+	for _, want := range []string{"5/d", "WithKey", "WithFloor(-1)", "WithSettle"} {
+		require.ErrorContains(t, err, want)
+	}
+	for _, none := range []*ginlimit.Policy{nil, {}} {
+		_, err := none.With(ginlimit.WithFloor(1))
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	}
+}
