@@ -13,7 +13,8 @@ import (
 )
 
 // Handler returns the policy's middleware: [AllOf] of this policy alone. It sets the header fields of
-// [WithHeaders], and aborts a denied request with 429. It panics on a zero Policy.
+// [WithHeaders], and aborts a denied request with 429. It panics on a zero Policy, and if another policy of
+// its name has another key.
 func (p *Policy) Handler() gin.HandlerFunc {
 	if !p.made() {
 		panic(errNoPolicy)
