@@ -61,7 +61,7 @@ type policyState struct {
 // Burst keeps the bucket: what is missing takes as long to come back as before. A changed window keeps what
 // it has counted. A warning is logged if policies of one name count one period by different algorithms. The
 // error joins all faults, each an [ErrInvalidArgument]; another [WithKey] than an earlier policy of the name
-// has is one.
+// is one.
 func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
@@ -85,14 +85,10 @@ var derivedOptions = []string{"WithCost", "WithSettle", "WithRefund", "WithFloor
 	"WithDenyList", "WithQueue", "WithFailureMode", "WithHeaders", "WithHeaderFunc", "WithDeniedHandler",
 	"WithErrorHandler", "WithDryRun"}
 
-// With returns a policy with the same name, key, limits, bans and buckets, and with other options: a floor for
-// batch jobs, another cost for another route.
-//
-// It replaces [WithCost], [WithSettle] or [WithRefund], [WithFloor], [WithSkip], [WithAllowList],
-// [WithDenyList], [WithQueue], [WithFailureMode], [WithHeaders], [WithHeaderFunc], [WithDeniedHandler] and
-// [WithErrorHandler], [InFlight] by at most as many slots, and adds [WithDryRun], which counts under keys of
-// its own. Any other option is an error, as it would need other buckets: call [Limiter.Policy] with another
-// name. The error joins all faults.
+// With returns a policy with the same name, key, limits, bans and buckets, and with other options: a floor
+// for batch jobs, another cost for another route. [WithKey], [WithBan], [WithLease], [WithShares] and limits
+// are errors, as they would need other buckets, except an [InFlight] of at most as many slots. The error
+// joins all faults.
 func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 	if !p.made() {
 		return nil, errNoPolicy

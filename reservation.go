@@ -49,11 +49,9 @@ func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservatio
 
 // ReserveAll takes all charges or nothing, as [AllOf] does: outside HTTP, or in a handler that learns a key
 // only late. A denial comes with a Reservation that holds nothing, an error without one. A policy [WithQueue]
-// waits.
-//
-// A policy [WithDryRun] decides apart, waits for nothing and denies nothing. If all are dry runs, the
-// Reservation says what they would have decided. Errors are joined; for them see [Policy]. No charge,
-// policies of two limiters and two charges of the same keys are an [ErrInvalidArgument] too.
+// waits. One [WithDryRun] decides apart, waits for nothing and denies nothing; if all are dry runs, the
+// Reservation says what they would have decided. Errors are as for [Policy], joined; no charge, policies of
+// two limiters and two charges of the same keys are an [ErrInvalidArgument].
 func ReserveAll(ctx context.Context, charges ...Charge) (*Reservation, error) {
 	if err := checkCharges(charges); err != nil {
 		return nil, err
