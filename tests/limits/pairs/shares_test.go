@@ -63,6 +63,34 @@ func TestSharesInAllOf(t *testing.T) {
 	})
 }
 
+// TestSharesOfTwoPolicies in one decision: all or none, whichever of them denies.
+func TestSharesOfTwoPolicies(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		small := testkit.NewPolicy(t, b.Limiter, "small", ginlimit.PerHour(8), sharesBy()).Share("a", 1)
+		large := testkit.NewPolicy(t, b.Limiter, "large", ginlimit.PerDay(16), sharesBy()).Share("a", 1)
+		charges := []ginlimit.Charge{{Policy: small, Client: "model", N: 2}, {Policy: large, Client: "model", N: 1}}
+		for _, order := range [][]ginlimit.Charge{charges, {charges[1], charges[0]}} {
+			for range 3 {
+				r, err := ginlimit.ReserveAll(t.Context(), order...)
+				require.NoError(t, err)
+				allowed := r.Result().Allowed
+				if !allowed {
+					require.Equal(t, "small", r.Result().Name)
+					require.Equal(t, ginlimit.CauseShare, r.Result().Cause)
+				}
+				left, err := large.Peek(t.Context(), "model")
+				require.NoError(t, err)
+				own, err := small.Peek(t.Context(), "model")
+				require.NoError(t, err)
+				require.Equal(t, 2*(8-left.Remaining), 4-own.Remaining, "of both, or of none: %v", allowed)
+			}
+			testkit.RequireMade(t, small.Reset(t.Context(), "model"))
+			testkit.RequireMade(t, large.Reset(t.Context(), "model"))
+			time.Sleep(21 * time.Second) // more than two timeouts of the limiter
+		}
+	})
+}
+
 // TestWhatATenantSettlesIsItsOwn: what its request did not use, and what it used beyond its estimate.
 func TestWhatATenantSettlesIsItsOwn(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
