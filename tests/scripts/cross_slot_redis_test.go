@@ -111,7 +111,8 @@ func (c *crowd) check(t *testing.T, client string, readings []reading) {
 	}
 }
 
-// change has some clients get back tokens, and others all of them.
+// change has some clients get back tokens, and others all of them. The record of a bucket may be on another node
+// while its slot migrates: then nothing is changed.
 func (c *crowd) change(t *testing.T, fails map[string]bool) {
 	limits := []ginlimit.Limit{c.limit}
 	for i, client := range c.clients {
@@ -121,16 +122,27 @@ func (c *crowd) change(t *testing.T, fails map[string]bool) {
 		limiter := c.limiters[i%len(c.limiters)]
 		switch n := 1 + c.random.IntN(5); c.random.IntN(8) {
 		case 0, 1:
-			c.model.Refund(client, int64(n), limits)
-			require.NoError(t, limiter.Refund(t.Context(), client, n, c.limit))
+			if made(t, limiter.Refund(t.Context(), client, n, c.limit)) {
+				c.model.Refund(client, int64(n), limits)
+			}
 		case 2:
-			c.model.Reset(client, limits)
-			require.NoError(t, limiter.Reset(t.Context(), client, c.limit))
+			if made(t, limiter.Reset(t.Context(), client, c.limit)) {
+				c.model.Reset(client, limits)
+			}
 		}
 		r, err := limiter.Peek(t.Context(), client, c.limit)
 		require.NoError(t, err)
 		require.Equal(t, c.model.Take(client, 0, 1, limits).Remaining, r.Remaining, client)
 	}
+}
+
+// made reports whether a change was made: Redis refuses one on several keys while their slot migrates.
+func made(t *testing.T, err error) bool {
+	t.Helper()
+	if err != nil {
+		require.ErrorContains(t, err, "TRYAGAIN")
+	}
+	return err == nil
 }
 
 // TestClientsOfAClusterEqualTheModel has three processes decide on many clients at once, while
