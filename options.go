@@ -224,8 +224,7 @@ func WithTimeout(d time.Duration) LimiterOption {
 // WithDenyCache sets how many denials are remembered, 0 to 4,194,304; the default is 65,536. After Redis has
 // denied a client, this process denies it without a round trip until enough tokens are back, for at most a
 // second. So a [Policy.Reset], [Policy.Refund] or larger limit takes effect within a second in other
-// limiters. The cache denies nobody until some buckets were seen to drain by themselves, so tests may set
-// Redis' clock.
+// limiters. A test that sets Redis' clock needs WithDenyCache(0).
 func WithDenyCache(entries int) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithDenyCache")

@@ -70,7 +70,6 @@ func newLessees(t *testing.T, s *site, opts ...ginlimit.LimiterOption) *lessees 
 		limiter, err := ginlimit.NewLimiter(s.rdb, own...)
 		require.NoError(t, err)
 		if i > 0 { // the first one learns that Redis' clock runs
-			testkit.TrustClock(limiter)
 		}
 		a.limiters = append(a.limiters, testkit.Wrap(limiter, ginlimit.TokenBucket))
 	}

@@ -47,7 +47,6 @@ func serveLeasing(addr, path string) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	testkit.TrustClock(limiter)
 	policy, err := limiter.Policy("failing", failingLimit, ginlimit.WithLease(failingLife))
 	if err != nil {
 		log.Fatal(err)

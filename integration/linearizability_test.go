@@ -217,7 +217,7 @@ func newHistory(t *testing.T, direct bool, opts ...ginlimit.LimiterOption) *hist
 	addr, server := testkit.StartRedisProcess(t)
 	proxy, way := testkit.StartProxy(t, addr)
 	opts = append([]ginlimit.LimiterOption{
-		ginlimit.WithDenyCache(0), testkit.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout),
+		ginlimit.WithDenyCache(0), ginlimit.WithTimeout(ginlimit.DefaultTimeout),
 	}, opts...)
 	h := &history{
 		addr: addr, server: server, proxy: proxy, limit: slowLimit, callers: 4, keys: 4, seed: uint64(time.Now().UnixNano()),

@@ -54,7 +54,6 @@ var (
 	ruleTests     = stage{"internal/rules", nil}
 	receiptTests  = stage{"internal/receipt", nil}
 	keyTests      = stage{"internal/clientkey", nil}
-	clockTests    = stage{"internal/clocktrust", nil}
 	denyTests     = stage{"internal/denycache", nil}
 	memoryTests   = stage{"internal/memory", nil}
 	dispatchTests = stage{"internal/dispatch", []string{"-test.skip", "^TestSimulation$"}}
@@ -82,7 +81,6 @@ var targets = []target{
 	{"internal/bucket/tenants.go", []stage{bucketTests, memoryTests, denyTests, ruleTests, sharesInProcess}},
 	{"internal/bucket/op.go", []stage{bucketTests, dispatchTests, memoryTests, scripts}},
 	{"script.lua", []stage{tokens, scripts, settled, simulation, kinds, rules, traces}},
-	{"internal/clocktrust/clock.go", []stage{clockTests, denyTests}},
 	{"internal/denycache/cache.go", []stage{denyTests}},
 	{"lua/guards.lua", []stage{guarded, guards, slots}},
 	{"lua/slots.lua", []stage{guarded, guards, slots}},

@@ -196,7 +196,7 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 	r := newEngine(t)
 	r.GET("/search", limiter.Handler("search", ginlimit.PerHour(3)))
 	r.GET("/free", limiter.Handler("free\xff", ginlimit.PerHour(-1)))
-	for range 5 {
+	for range 4 {
 		get(r, "/search")
 	}
 	get(r, "/free")
@@ -210,11 +210,11 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 		"ginlimit.source=redis"
 	const free = " ginlimit.dry_run=false,ginlimit.outcome=allowed,ginlimit.policy=free\uFFFD,ginlimit.source=policy"
 	require.Equal(t, map[string]int64{
-		"ginlimit.decisions" + search: 3, "ginlimit.decisions" + denied: 2, "ginlimit.decisions" + free: 1,
-		"ginlimit.decision.duration" + search: 3, "ginlimit.decision.duration" + denied: 2,
+		"ginlimit.decisions" + search: 3, "ginlimit.decisions" + denied: 1, "ginlimit.decisions" + free: 1,
+		"ginlimit.decision.duration" + search: 3, "ginlimit.decision.duration" + denied: 1,
 		"ginlimit.decision.duration" + free: 1,
-		"ginlimit.redis.server.count":       1, "ginlimit.redis.breaker.open": 0, "ginlimit.redis.batches": 5,
-		"ginlimit.redis.decisions":       5,
+		"ginlimit.redis.server.count":       1, "ginlimit.redis.breaker.open": 0, "ginlimit.redis.batches": 4,
+		"ginlimit.redis.decisions":       4,
 		"ginlimit.redis.batch.in_flight": 0, "ginlimit.redis.decision.queued": 0,
 		"ginlimit.slot.usage": 0, "ginlimit.ban.count": 0, "ginlimit.replica.count": 1,
 		"ginlimit.lease.count": 0, "ginlimit.lease.decisions": 0, "ginlimit.denial.remembered": 1,

@@ -104,16 +104,6 @@ func Counted(buckets []Bucket) int {
 	return n
 }
 
-// Timed returns the index of the first bucket whose tokens come back by the store's clock, or -1.
-func Timed(buckets []Bucket) int {
-	for i := range buckets {
-		if buckets[i].Ends == 0 && buckets[i].Kind != Slots {
-			return i
-		}
-	}
-	return -1
-}
-
 // Tokens reports whether all buckets are token buckets.
 func Tokens(buckets []Bucket) bool {
 	for i := range buckets {

@@ -26,5 +26,4 @@ func TestSlots(t *testing.T) {
 	require.EqualValues(t, 2, share.Capacity)
 	share = b.Share(9)
 	require.EqualValues(t, 1, share.Capacity)
-	require.Equal(t, -1, Timed([]Bucket{b}))
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
 const (
@@ -37,8 +36,7 @@ const (
 // Another process may have given tokens back. A limit may have been raised during a block, and the
 // call takes several tokens. A denial may be held: see Denial and Holds.
 //
-// The cache uses this process' clock. It denies nobody until Redis' clock is trusted, and observes
-// falling levels to establish the trust.
+// The cache uses this process' clock: a test that sets Redis' clock makes none.
 //
 // The cache is a table of fixed size. Each key has a few places in it, which are read and written
 // without a lock.
@@ -48,7 +46,6 @@ const (
 // its call was sent before that time. If Forget empties the places before the entry is written, it
 // has already set the time, and Remember sees it.
 type Cache struct {
-	clock    *clocktrust.Clock
 	sets     int // a power of two
 	table    atomic.Pointer[[]atomic.Pointer[entry]]
 	interned [maxInterned]atomic.Pointer[[]bucket.Bucket]
@@ -74,8 +71,7 @@ func (s *Subject) changes() uint64 { return cmp.Or(s.Shared, s.Hash) }
 // Denial is what Redis found when it denied a request.
 type Denial struct {
 	States         []bucket.State
-	Found          []bucket.State // if Redis took something first, and left the States; else nil
-	Sent, Received time.Time      // when the request was sent, and the answer received
+	Sent, Received time.Time // when the request was sent, and the answer received
 	// AtLeast is for how long token buckets deny what they deny now, if that Holds. So processes ask
 	// Redis seldom when tokens are leased and the limit has no more. 0 is as long as the states say.
 	AtLeast time.Duration
@@ -91,11 +87,11 @@ type entry struct {
 }
 
 // New returns a cache of at least the given number of entries, or nil for none.
-func New(entries int, clock *clocktrust.Clock) *Cache {
+func New(entries int) *Cache {
 	if entries <= 0 {
 		return nil
 	}
-	return &Cache{clock: clock, sets: 1 << bits.Len(uint((entries-1)/ways)), start: time.Now()}
+	return &Cache{sets: 1 << bits.Len(uint((entries-1)/ways)), start: time.Now()}
 }
 
 // places returns the places for a hash, or nil before the first Remember.
@@ -108,15 +104,9 @@ func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
 	return (*table)[i : i+ways]
 }
 
-// Denies reports whether the cache may deny by these buckets: if their tokens come back by Redis'
-// clock, only while that is trusted.
-func (c *Cache) Denies(buckets []bucket.Bucket) bool {
-	return c != nil && (c.clock.Trusted() || bucket.Timed(buckets) < 0)
-}
-
 // Lookup reports whether Redis would deny a charge. If so, it sets the states of the buckets.
 func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
-	if !c.Denies(s.Buckets) {
+	if c == nil {
 		return false
 	}
 	e := find(c.places(s.Hash), s)
@@ -194,9 +184,6 @@ func (c *Cache) Remember(s Subject, r Denial) {
 		c.table.CompareAndSwap(nil, &table)
 	}
 	places := c.places(s.Hash)
-	if before := find(places, s); before != nil && !c.clock.Always() && !c.observe(before, s.Buckets, r) {
-		return
-	}
 	for i := range places {
 		if before := places[i].Load(); before != nil && before.matches(s.Hash, s.Key) {
 			if left := before.AtLeast - r.Sent.Sub(before.Sent); left > 0 { // clients were told of that one
@@ -208,7 +195,7 @@ func (c *Cache) Remember(s Subject, r Denial) {
 		}
 	}
 	e := &entry{hash: s.Hash, key: string(s.Key), buckets: c.intern(s.Buckets), n: s.N, Denial: r}
-	e.States, e.Found = slices.Clone(r.States), nil
+	e.States = slices.Clone(r.States)
 	place, old := choosePlace(places, e)
 	if place.CompareAndSwap(old, e) && c.changedSince(s.changes(), r.Sent) {
 		place.CompareAndSwap(e, nil)
@@ -226,21 +213,6 @@ func (c *Cache) intern(buckets []bucket.Bucket) []bucket.Bucket {
 	own := slices.Clone(buckets) // the caller may reuse its memory
 	place.Store(&own)
 	return own
-}
-
-// observe compares two denials to observe Redis' clock. It returns false if that is too soon to
-// judge. Calendar periods do not depend on Redis' clock.
-func (c *Cache) observe(before *entry, buckets []bucket.Bucket, r Denial) bool {
-	i := bucket.Timed(buckets)
-	if i < 0 {
-		return true
-	}
-	found := r.States
-	if r.Found != nil {
-		found = r.Found
-	}
-	fell := buckets[i].ResetAfter(before.States[i]) - buckets[i].ResetAfter(found[i])
-	return c.clock.Observe(fell, r.Sent.Sub(before.Received), r.Received.Sub(before.Sent)) || c.clock.Trusted()
 }
 
 // choosePlace returns the place for an entry and its current entry: the same key's, none, or the

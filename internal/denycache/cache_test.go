@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
 // TestDeniesForAsLongAsRedisWould has an empty bucket of 10 tokens a second: after 100 milliseconds
@@ -36,7 +35,7 @@ func TestDeniesForAsLongAsRedisWould(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+				c, one := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
 				s := of("k", 1, row.n, one)
 				require.Nil(t, c.lookup(s))
 				require.Zero(t, c.Len())
@@ -59,7 +58,7 @@ func TestDeniesForAsLongAsRedisWould(t *testing.T) {
 // TestDeniesByAnyOfSeveralLimits, and sets the states of all.
 func TestDeniesByAnyOfSeveralLimits(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, two := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{60, 60_000})
+		c, two := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{60, 60_000})
 		c.Remember(of("k", 1, 1, two), denied(bucket.State{Level: 950}, bucket.State{Level: 59_500}))
 		time.Sleep(50 * ms)
 		require.Equal(t, []bucket.State{{Level: 900}, {Level: 59_450}}, c.lookup(of("k", 1, 1, two)), "of the second")
@@ -74,7 +73,7 @@ func TestDeniesByAnyOfSeveralLimits(t *testing.T) {
 func TestWindowsDenyUntilTheirWaitIsOver(t *testing.T) {
 	for _, kind := range []bucket.Kind{bucket.FixedWindow, bucket.SlidingWindow} {
 		inBubbleRun(t, fmt.Sprint(kind), func(t *testing.T) {
-			c, one := New(64, clocktrust.New(true)), newBuckets(t, kind, [2]int64{10, 1000})
+			c, one := New(64), newBuckets(t, kind, [2]int64{10, 1000})
 			c.Remember(of("k", 1, 3, one), denied(bucket.State{Level: 8, Soon: 30, Wait: 70, Reset: 900, Mark: 5}))
 			require.Nil(t, c.lookup(of("k", 1, 4, one)))
 			require.Nil(t, c.lookup(of("k", 1, 1, one)))
@@ -92,7 +91,7 @@ func TestWindowsDenyUntilTheirWaitIsOver(t *testing.T) {
 // TestWhoIsDenied: only the same key under the same limits, for at least the missing tokens.
 func TestWhoIsDenied(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+		c, one := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
 		mutable := newBuckets(t, bucket.Token, [2]int64{10, 1000})
 		states, key := []bucket.State{{Level: 800}}, []byte("k")
 		c.Remember(Subject{Key: key, Hash: 1, Buckets: mutable, N: 3}, denied(states...))
@@ -122,7 +121,7 @@ func TestWhoIsDenied(t *testing.T) {
 // TestBucketsAreInterned: denials under equal limits share one slice, others do not.
 func TestBucketsAreInterned(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c := New(64, clocktrust.New(true))
+		c := New(64)
 		var subjects []Subject
 		for i := range 8 { // four in the same place, twice
 			one := newBuckets(t, bucket.Token, [2]int64{10 + int64(i%4)*maxInterned, 86_400_000})
@@ -141,7 +140,7 @@ func TestBucketsAreInterned(t *testing.T) {
 // TestAFullSetForgetsTheOldest has more keys than places.
 func TestAFullSetForgetsTheOldest(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, one := New(ways, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
+		c, one := New(ways), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
 		empty := bucket.State{Level: one[0].Capacity}
 		subject := func(i int) Subject { return of(fmt.Sprint("client ", i), uint64(i), 1, one) }
 		for i := range 100 {
@@ -162,7 +161,7 @@ func TestAFullSetForgetsTheOldest(t *testing.T) {
 
 func TestKeysOfOneHashAreRememberedBoth(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, one := New(ways, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
+		c, one := New(ways), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
 		for _, key := range []string{"a", "b"} {
 			c.Remember(of(key, 1, 1, one), denied(bucket.State{Level: one[0].Capacity}))
 		}
@@ -174,7 +173,7 @@ func TestKeysOfOneHashAreRememberedBoth(t *testing.T) {
 // TestDenialsOfBansAndSlotsAreRemembered, though these have no period.
 func TestDenialsOfGuardsAreRemembered(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c := New(64, clocktrust.New(true))
+		c := New(64)
 		banAndSlots := []bucket.Bucket{bucket.NewBan(100, 1000), bucket.NewSlots(1)}
 		c.Remember(of("k", 1, 1, banAndSlots), denied(bucket.State{Level: 100, Wait: 100}, bucket.State{Level: 1}))
 		require.NotNil(t, c.lookup(of("k", 1, 1, banAndSlots)))
@@ -194,10 +193,10 @@ func TestSizes(t *testing.T) {
 	t.Parallel()
 	for entries, want := range map[int]int{1: 4, 4: 4, 5: 8, 8: 8, 9: 16, 100: 128, 1 << 16: 1 << 16,
 		MaxEntries: MaxEntries} {
-		assert.Equal(t, want, New(entries, clocktrust.New(true)).sets*ways, entries)
+		assert.Equal(t, want, New(entries).sets*ways, entries)
 	}
 	for _, none := range []int{0, -1} {
-		c := New(none, clocktrust.New(true))
+		c := New(none)
 		assert.Nil(t, c)
 		one := newBuckets(t, bucket.Token, [2]int64{1, 1000})
 		c.Remember(of("k", 1, 1, one), denied(bucket.State{Level: 1000}))
@@ -212,7 +211,7 @@ func TestSizes(t *testing.T) {
 // right key's.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-	c := New(8, clocktrust.New(true))
+	c := New(8)
 	var all sync.WaitGroup
 	for g := range 4 {
 		r := rand.New(rand.NewPCG(uint64(g), 2))

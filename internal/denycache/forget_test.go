@@ -11,13 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
 // TestForget: denials of calls sent before a change are forgotten, of this key and few others.
 func TestForget(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, one := New(256, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
+		c, one := New(256), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
 		empty := bucket.State{Level: one[0].Capacity}
 		k, same, other := of("k", 1, 1, one), of("of its stripe", 1+stripes, 1, one), of("of another stripe", 2, 1, one)
 		all := []Subject{same, k, other}
@@ -71,7 +70,7 @@ func TestForget(t *testing.T) {
 // TestAFailedChangeIsNotShortened by a change in between.
 func TestAFailedChangeIsNotShortened(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, one := New(256, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
+		c, one := New(256), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
 		k := of("k", 1, 1, one)
 		c.Forget(k.Key, k.Hash, true)
 		time.Sleep(life / 2)
@@ -90,7 +89,7 @@ func TestAFailedChangeIsNotShortened(t *testing.T) {
 func TestForgetAgainstRemember(t *testing.T) {
 	t.Parallel()
 	const rounds = 2000
-	c, one := New(ways, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
+	c, one := New(ways), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
 	s := of("k", 1, 1, one)
 	var denies atomic.Bool // by Redis
 	for i := range rounds {

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
 // TestHoldDeniesForAsLongAsItSays, whatever flows back meanwhile: 10 tokens a second, of which a call
@@ -31,7 +30,7 @@ func TestHoldDeniesForAsLongAsItSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+				c, one := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
 				r := denied(bucket.State{Level: row.level})
 				time.Sleep(20 * ms)
 				r.Received, r.AtLeast = time.Now(), 250*ms
@@ -52,7 +51,7 @@ func TestHoldDeniesForAsLongAsItSays(t *testing.T) {
 // TestHoldIsOfTheLimitsThatDeny, not of those with room.
 func TestHoldIsOfTheLimitsThatDeny(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, two := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{600, 60_000})
+		c, two := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{600, 60_000})
 		r := denied(bucket.State{Level: 500}, bucket.State{Level: 60_000})
 		r.AtLeast = 300 * ms
 		c.Remember(of("k", 1, 1, two), r)
@@ -64,7 +63,7 @@ func TestHoldIsOfTheLimitsThatDeny(t *testing.T) {
 // TestHoldOfAWindow ends with it at the latest: the state says itself how long it denies.
 func TestHoldOfAWindow(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.FixedWindow, [2]int64{10, 1000})
+		c, one := New(64), newBuckets(t, bucket.FixedWindow, [2]int64{10, 1000})
 		r := denied(bucket.State{Level: 10, Wait: 700, Reset: 700})
 		r.AtLeast = 250 * ms
 		c.Remember(of("k", 1, 1, one), r)
@@ -76,46 +75,19 @@ func TestHoldOfAWindow(t *testing.T) {
 	})
 }
 
-// TestHoldNeedsATrustedClock, as any denial does. Forget and Drop end it.
-func TestHoldNeedsATrustedClock(t *testing.T) {
+// TestDropEndsAHold, as any denial.
+func TestDropEndsAHold(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		one := newBuckets(t, bucket.Token, [2]int64{10, 1000})
 		k := of("k", 1, 1, one)
-		for _, trust := range []bool{false, true} {
-			c := New(64, clocktrust.New(trust))
-			r := denied(bucket.State{Level: 1000})
-			r.AtLeast = 250 * ms
-			c.Remember(k, r)
-			require.Equal(t, trust, c.lookup(k) != nil)
-			require.Equal(t, trust, c.Denies(one))
-			c.Drop(k.Key, k.Hash)
-			require.Nil(t, c.lookup(k))
-		}
+		c := New(64)
+		r := denied(bucket.State{Level: 1000})
+		r.AtLeast = 250 * ms
+		c.Remember(k, r)
+		require.NotNil(t, c.lookup(k))
+		c.Drop(k.Key, k.Hash)
+		require.Nil(t, c.lookup(k))
 	})
-}
-
-// TestTrustGoesByWhatWasFound, if the call took something first: the level that it left is higher,
-// as if the clock had stood still.
-func TestTrustGoesByWhatWasFound(t *testing.T) {
-	for _, found := range []bool{false, true} {
-		name := map[bool]string{false: "left alone", true: "found"}[found]
-		inBubbleRun(t, name, func(t *testing.T) {
-			c, one := New(64, clocktrust.New(false)), newBuckets(t, bucket.Token, [2]int64{10, 10_000})
-			k := of("k", 1, 1, one)
-			c.Remember(k, denied(bucket.State{Level: 10_000}))
-			time.Sleep(2000 * ms)
-			r := denied(bucket.State{Level: 10_000})
-			if found {
-				r.Found = []bucket.State{{Level: 8000}} // and two tokens were taken
-			}
-			c.Remember(k, r)
-			require.Equal(t, found, c.clock.Trusted())
-			if found {
-				require.Equal(t, []bucket.State{{Level: 10_000}}, c.lookup(k))
-				require.Nil(t, find(c.places(1), k).Found, "it is not kept")
-			}
-		})
-	}
 }
 
 // TestASecondDenialDoesNotLengthenAHold, as clients were told when it ends.
@@ -124,7 +96,7 @@ func TestASecondDenialDoesNotLengthenAHold(t *testing.T) {
 		{250 * ms, 250 * ms}, {500 * ms, 250 * ms}, {50 * ms, 150 * ms},
 	} {
 		inBubbleRun(t, row.hold.String(), func(t *testing.T) {
-			c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+			c, one := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
 			k, start := of("k", 1, 1, one), time.Now()
 			r := denied(bucket.State{Level: 1000})
 			r.AtLeast = 250 * ms
@@ -170,7 +142,7 @@ func TestWhatMayBeHeld(t *testing.T) {
 // TestNoHoldAfterADebt, as clients were told a longer time before it ended.
 func TestNoHoldAfterADebt(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, one := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+		c, one := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
 		c.Remember(of("k", 1, 1, one), denied(bucket.State{Level: 1500}))
 		time.Sleep(590 * ms)
 		r := denied(bucket.State{Level: 910})

@@ -7,14 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/clocktrust"
 )
 
 // TestDenialsOfTenants are each tenant's own, and end with a change of the key that they share.
 func TestDenialsOfTenants(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const shared = 7
-		c, buckets := New(64, clocktrust.New(true)), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+		c, buckets := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
 		buckets = append(buckets, bucket.NewTenants(&buckets[0]))
 		a, b := of("k\na", 1, 1, buckets), of("k\nb", 2, 1, buckets)
 		a.Shared, b.Shared = shared, shared

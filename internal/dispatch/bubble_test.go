@@ -11,3 +11,10 @@ func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Parallel()
 	synctest.Test(t, test)
 }
+
+// Idle reports whether nothing waits and nothing is in flight.
+func (d *Dispatcher) Idle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.unusedLocked() && !d.probing
+}

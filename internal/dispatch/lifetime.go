@@ -61,11 +61,4 @@ func (d *Dispatcher) Retire(gone bool) (last Stats, ok bool) {
 	return d.stats, true
 }
 
-// Idle reports whether nothing waits and nothing is in flight.
-func (d *Dispatcher) Idle() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.unusedLocked() && !d.probing
-}
-
 func (d *Dispatcher) unusedLocked() bool { return d.queue.empty() && d.slots.batches() == 0 }

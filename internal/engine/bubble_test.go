@@ -80,7 +80,6 @@ func (b *bench) start(t testing.TB, rdb redis.UniversalClient, c engine.Config, 
 		Prefix: "test", Log: slog.New(slog.DiscardHandler), Sources: b.sources,
 		Process: fmt.Sprint("P", b.processes.Add(1)),
 	})
-	e.TrustClock()
 	t.Cleanup(e.Close)
 	return e
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/clientkey"
-	"github.com/ginlimit/ginlimit/internal/clocktrust"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/fifo"
@@ -124,7 +123,6 @@ type Engine struct {
 	denied     *denycache.Cache  // what Redis is not asked again; nil without Redis
 	leases     *lease.Cache      // what was taken ahead of Redis; nil without Redis
 	local      *memory.Store     // decides if the store does not; nil without Redis
-	clock      *clocktrust.Clock // of Redis; nil without Redis
 	calls      sync.Pool         // of *dispatch.Call
 	slots      *inflight.Counts  // that this process holds
 	replica    *replica          // nil without Redis, and if the number of replicas is known
@@ -164,8 +162,7 @@ func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Con
 	s.Timeout, s.Outage, s.Dropped = c.Timeout, e.describeOutage, &e.dropped
 	e.redis = redisstore.New(rdb, s)
 	e.store = e.redis
-	e.clock = clocktrust.New(false) // both learn from each other
-	e.denied = denycache.New(denials, e.clock)
+	e.denied = denycache.New(denials)
 	e.leases = lease.New(e.returnLater)
 	e.slots = inflight.New(e.report)
 	if c.Replicas > 0 {
@@ -175,24 +172,6 @@ func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Con
 		e.local = e.replica.local
 	}
 	return e
-}
-
-// TrustClock has the engine trust Redis' clock from the start. It is for tests, and called before
-// the first decision.
-func (e *Engine) TrustClock() {
-	if e.clock != nil {
-		e.clock.Trust()
-	}
-}
-
-// BoundLocal bounds how many buckets decide without Redis. It is for tests, and called before the
-// first decision.
-func (e *Engine) BoundLocal(n int) {
-	if e.redis == nil {
-		e.store = localStore{memory.New(n), e.slots}
-	} else {
-		e.local = memory.New(n)
-	}
 }
 
 // NewLocal returns an engine whose store is this process.

@@ -184,7 +184,7 @@ func TestCloseWaitsForDecisionsInFlight(t *testing.T) {
 		start := time.Now()
 		closed := goes(func() error { e.Close(); return nil })
 		require.Empty(t, closed)
-		require.True(t, engine.IsClosed(e.Ready(t.Context())))
+		require.True(t, errors.Is(e.Ready(t.Context()), engine.ErrClosed))
 		<-closed
 		require.Equal(t, 30*ms, time.Since(start))
 		require.NoError(t, <-done)

@@ -257,13 +257,13 @@ func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
 	// By chance, as otherwise the process that asks right after another would always find less.
 	hold := min(ask.Set.Life(), maxDenial)
 	hold = hold/2 + rand.N(hold/4+1)
-	// A window says for how long it denies. Nobody is told of a hold before the clock is trusted.
-	if ask.Waits || !bucket.Tokens(c.Buckets) || !e.denied.Denies(c.Buckets) ||
+	// A window says for how long it denies. Without a cache nobody is denied from it.
+	if ask.Waits || !bucket.Tokens(c.Buckets) || e.denied == nil ||
 		!denycache.Holds(c.Buckets, after, c.Op.N, hold) {
 		hold = 0
 	}
 	e.denied.Remember(denial(c), denycache.Denial{
-		States: after, Found: c.States, Sent: c.Sent, Received: c.Received, AtLeast: hold,
+		States: after, Sent: c.Sent, Received: c.Received, AtLeast: hold,
 	})
 	if hold == 0 {
 		return

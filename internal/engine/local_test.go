@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,7 +198,7 @@ func TestACloseInBetweenIsNoOutage(t *testing.T) {
 		require.NoError(t, <-done[0])
 		for i := range answers[1:] {
 			if err := <-done[1+i]; err != nil {
-				require.True(t, engine.IsClosed(err))
+				require.True(t, errors.Is(err, engine.ErrClosed))
 				require.ErrorIs(t, err, engine.ErrUnavailable)
 			}
 		}

@@ -186,7 +186,6 @@ func TestEachQueueHasItsWait(t *testing.T) {
 func TestDenialsBehindAWaiterAreRemembered(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, one := b.redis(t), ask("k", setOf(perMinute(6)))
-		e.TrustClock()
 		take(t, e, 6, one)
 		q := engine.Queue{Length: 1, Wait: time.Minute}
 		_, waits := takes(t, e, []engine.Ask{one}, q)

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -150,7 +151,7 @@ func TestWaitingForASlotEndsWithTheContextAndWithTheEngine(t *testing.T) {
 		synctest.Wait()
 		e.Close()
 		for _, i := range []int{1, 3} {
-			require.True(t, engine.IsClosed(<-done[i]))
+			require.True(t, errors.Is(<-done[i], engine.ErrClosed))
 		}
 		require.Zero(t, time.Since(start))
 	})

@@ -48,6 +48,3 @@ func Reason(err error) string {
 	}
 	return redisstore.Word(err)
 }
-
-// IsClosed reports whether an error says that the engine is closed.
-func IsClosed(err error) bool { return errors.Is(err, dispatch.ErrClosed) }

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"syscall"
@@ -67,6 +68,6 @@ func TestReasonsAreWordsForMetrics(t *testing.T) {
 		if row.err != nil {
 			require.Equal(t, row.want, engine.Reason(engine.Unavailable(t.Context(), row.err)))
 		}
-		require.Equal(t, row.want == "closed", engine.IsClosed(row.err))
+		require.Equal(t, row.want == "closed", errors.Is(row.err, engine.ErrClosed))
 	}
 }

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -366,7 +367,7 @@ func TestWaitEndsWithItsContextAndWithTheEngine(t *testing.T) {
 		e.Close()
 		for _, err := range []error{<-head, <-behind} {
 			require.ErrorIs(t, err, engine.ErrUnavailable)
-			require.True(t, engine.IsClosed(err))
+			require.True(t, errors.Is(err, engine.ErrClosed))
 		}
 		require.Equal(t, 2*time.Minute, answers[0].Waited)
 		require.Zero(t, time.Since(start))

@@ -66,7 +66,6 @@ func TestSetIsRenewedWhenItsPeriodEnds(t *testing.T) {
 			require.Equal(t, time.Now().Add(day).UnixMilli(), now.Ends())
 			require.Equal(t, now.Ends(), now.Buckets(rules.All)[1].Ends)
 			require.Equal(t, token, now.Buckets(rules.All)[2])
-			require.True(t, now.Mixed())
 			require.Equal(t, "day:2000-01-01", s.Buckets(rules.All)[1].ID, "renewal %d changes no set", i)
 		}
 	})

@@ -206,9 +206,6 @@ func (s *Set) Slots() int {
 // Prohibits reports whether the set denies everything.
 func (s *Set) Prohibits() bool { return s.prohibits }
 
-// Mixed reports whether calendar quotas stand beside other limits.
-func (s *Set) Mixed() bool { return s.mixed }
-
 // Burst returns the most tokens that one decision can take.
 func (s *Set) Burst() int64 {
 	least := int64(math.MaxInt64)

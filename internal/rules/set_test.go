@@ -87,35 +87,6 @@ func TestScopeIsTheFirstResources(t *testing.T) {
 	}
 }
 
-func TestMixedSetHasACalendarQuotaBesideAnotherLimit(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		calendars []bool // of each limit: whether it is a calendar quota
-		want      bool
-	}{
-		"no limit":                 {nil, false},
-		"a limit":                  {[]bool{false}, false},
-		"two limits":               {[]bool{false, false}, false},
-		"a quota":                  {[]bool{true}, false},
-		"two quotas":               {[]bool{true, true}, false},
-		"a quota after a limit":    {[]bool{false, true}, true},
-		"a limit after a quota":    {[]bool{true, false}, true},
-		"two quotas after a limit": {[]bool{false, true, true}, true},
-		"a limit between quotas":   {[]bool{true, false, true}, true},
-	} {
-		s := new(rules.Set)
-		for i, quota := range row.calendars {
-			if quota {
-				require.True(t, s.AddCalendar(daily, int64(10+i)), name)
-			} else {
-				s.Add(newBucket(t, bucket.Token, "a", 10, second))
-			}
-		}
-		require.Equal(t, row.want, s.Mixed(), name)
-		require.Len(t, s.Buckets(rules.Limits), len(row.calendars), name)
-	}
-}
-
 func TestQuotaThatCannotBeCountedIsNotAdded(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {

@@ -102,7 +102,7 @@ func (b *LeaseBench) Client(t *testing.T) *redis.Client {
 
 // Limiter returns one more process, with leases.
 func (b *LeaseBench) Limiter(t *testing.T, opts ...ginlimit.LimiterOption) *Limiter {
-	opts = append([]ginlimit.LimiterOption{ginlimit.WithLease(LeaseLife), TrustsClock()}, opts...)
+	opts = append([]ginlimit.LimiterOption{ginlimit.WithLease(LeaseLife), RemembersDenials()}, opts...)
 	return NewLimiter(t, b.Client(t), opts...)
 }
 

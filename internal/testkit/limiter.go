@@ -19,6 +19,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
 // Patient lets Redis take as long as a busy machine may, where that must not be what ends a decision.
@@ -172,11 +173,10 @@ func (l *Limiter) Reserve(ctx context.Context, key string, n int, limits ...ginl
 type forTests struct {
 	ginlimit.Option
 	algorithm ginlimit.Algorithm
-	clock     bool
 }
 
-// TrustsClock has a limiter remember denials from the first one on.
-func TrustsClock() ginlimit.Option { return forTests{Option: ginlimit.WithFloor(0), clock: true} }
+// RemembersDenials has a limiter of [NewLimiter] remember denials, as others do.
+func RemembersDenials() ginlimit.LimiterOption { return ginlimit.WithDenyCache(65_536) }
 
 // WithAlgorithm has a [Limiter] count by an algorithm.
 func WithAlgorithm(a ginlimit.Algorithm) ginlimit.Option {
@@ -190,11 +190,7 @@ func made(t testing.TB, l *ginlimit.Limiter, err error, opts []ginlimit.LimiterO
 	limiter := Wrap(l, ginlimit.TokenBucket)
 	for _, opt := range opts {
 		if o, ok := opt.(forTests); ok {
-			if o.clock {
-				TrustClock(l)
-			} else {
-				limiter.algorithm = o.algorithm
-			}
+			limiter.algorithm = o.algorithm
 		}
 	}
 	return limiter
@@ -206,20 +202,21 @@ func engineOf(l *ginlimit.Limiter) *engine.Engine {
 	return *(**engine.Engine)(unsafe.Pointer(field.UnsafeAddr()))
 }
 
-// TrustClock has a limiter remember denials, and lease tokens, from the first decision on.
-func TrustClock(l *ginlimit.Limiter) { engineOf(l).TrustClock() }
-
 // SetLocalBuckets bounds how many buckets a limiter keeps in the process while Redis does not
 // decide. The limiter has made no decision yet.
-func SetLocalBuckets(l *ginlimit.Limiter, n int) { engineOf(l).BoundLocal(n) }
+func SetLocalBuckets(l *ginlimit.Limiter, n int) {
+	field := reflect.ValueOf(engineOf(l)).Elem().FieldByName("local")
+	*(**memory.Store)(unsafe.Pointer(field.UnsafeAddr())) = memory.New(n)
+}
 
 // NewLimiter returns a limiter that has the patience of a busy machine, and no decision that Redis
-// has not made.
+// has not made: it remembers no denials.
 func NewLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *Limiter {
 	t.Helper()
 	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
 		Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
 		ginlimit.WithReplicas(1), // else Redis is sent commands that are not the test's
+		ginlimit.WithDenyCache(0),
 	}, opts...)...)
 	l := made(t, limiter, err, opts)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })

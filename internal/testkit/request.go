@@ -25,7 +25,8 @@ func Serve(handlers ...gin.HandlerFunc) *gin.Engine {
 // and no decision that Redis has not made.
 func Middleware(rdb redis.UniversalClient, limit ginlimit.Limit, opts ...ginlimit.LimiterOption) gin.HandlerFunc {
 	l, err := ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
-		Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithReplicas(1)}, opts...)...)
+		Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithReplicas(1), ginlimit.WithDenyCache(0),
+	}, opts...)...)
 	if err != nil {
 		panic(err)
 	}

@@ -47,7 +47,7 @@ func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb, limits := testkit.Connect(t, testkit.StartRedis(t)), row.limits
-			limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), testkit.WithAlgorithm(row.algorithm))
+			limiter := testkit.NewLimiter(t, rdb, testkit.RemembersDenials(), testkit.WithAlgorithm(row.algorithm))
 			const callers, each = 512, 8 // 4,096 decisions on 3,000 tokens
 			remaining := make([]atomic.Int32, 3000)
 			var denied atomic.Int64
@@ -88,7 +88,7 @@ func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 func TestMixedDecisionsOnFewKeys(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
+	limiter := testkit.NewLimiter(t, rdb, testkit.RemembersDenials())
 	limit := ginlimit.Limit{Rate: 1, Period: 24 * time.Hour, Burst: 10_000} // fewer than are asked for
 	const callers, each, keys = 256, 100, 3
 	var granted, unheard [keys]atomic.Int64

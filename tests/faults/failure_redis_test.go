@@ -164,7 +164,7 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 	if *million {
 		keys, share = 1_000_000, 1
 	}
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock(),
+	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.RemembersDenials(),
 		ginlimit.WithFailureMode(ginlimit.FailLocal), testkit.Patient(),
 		ginlimit.WithDenyCache(65_536/share)) // the default
 	buckets := memory.MaxBuckets / share

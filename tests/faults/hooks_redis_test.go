@@ -79,7 +79,7 @@ func TestChangeEndsADenialOnItsWay(t *testing.T) {
 		}
 		return err
 	}))
-	limiter, limit := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), ginlimit.PerDay(1)
+	limiter, limit := testkit.NewLimiter(t, rdb, testkit.RemembersDenials()), ginlimit.PerDay(1)
 	_, err := limiter.Allow(t.Context(), "k", limit)
 	require.NoError(t, err)
 	next.Store(true)

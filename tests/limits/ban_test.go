@@ -167,7 +167,7 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 func TestRememberedDenialsBanToo(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	l := testkit.NewLimiter(t, rdb, testkit.Patient(), testkit.TrustsClock())
+	l := testkit.NewLimiter(t, rdb, testkit.Patient(), testkit.RemembersDenials())
 	p, err := l.Policy("api", ginlimit.PerHour(1), ginlimit.WithBan(24*time.Hour, 24*time.Hour))
 	require.NoError(t, err)
 	for range 2 {

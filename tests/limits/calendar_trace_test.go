@@ -323,7 +323,7 @@ func TestCalendarTraceEqualsModel(t *testing.T) {
 						b.Mini.SetTime(time.Now())
 						e := testkit.Engine{
 							Limiter: testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a),
-								ginlimit.WithDenyCache(denials), testkit.TrustsClock()), Algorithm: a,
+								ginlimit.WithDenyCache(denials)), Algorithm: a,
 							Advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
 						}
 						remembered := followCalendar(t, e, seed,

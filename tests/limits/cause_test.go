@@ -351,7 +351,7 @@ func TestRememberedDenialKeepsItsCause(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), "api", row.opts...)
+				p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials()), "api", row.opts...)
 				takes(1)(t, p)
 				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
 					r := takes(1)(t, p)

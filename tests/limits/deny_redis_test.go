@@ -23,36 +23,25 @@ import (
 // TestRememberedDenialCostsNoTrip sends 100,000 requests of a client that is over its limit.
 func TestRememberedDenialCostsNoTrip(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]ginlimit.LimiterOption{"believing": {testkit.TrustsClock()}, "by default": nil} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb := testkit.Connect(t, testkit.StartRedis(t))
-			limiter, limit := testkit.NewLimiter(t, rdb, opts...), ginlimit.PerDay(1)
-			_, err := limiter.Allow(t.Context(), "k", limit)
-			require.NoError(t, err)
-			if opts == nil { // it first watches the bucket
-				require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-					r, err := limiter.Allow(t.Context(), "k", limit)
-					return err == nil && r.Source == ginlimit.FromCache
-				}))
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter, limit := testkit.NewLimiter(t, rdb, testkit.RemembersDenials()), ginlimit.PerDay(1)
+	_, err := limiter.Allow(t.Context(), "k", limit)
+	require.NoError(t, err)
+	before, start := testkit.ScriptCalls(t, rdb), time.Now()
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range 100_000 / 64 {
+				r, err := limiter.Allow(t.Context(), "k", limit)
+				assert.NoError(t, err)
+				assert.False(t, r.Allowed)
 			}
-			before, start := testkit.ScriptCalls(t, rdb), time.Now()
-			var all sync.WaitGroup
-			for range 64 {
-				all.Go(func() {
-					for range 100_000 / 64 {
-						r, err := limiter.Allow(t.Context(), "k", limit)
-						assert.NoError(t, err)
-						assert.False(t, r.Allowed)
-					}
-				})
-			}
-			all.Wait()
-			calls, seconds := testkit.ScriptCalls(t, rdb)-before, int(time.Since(start)/time.Second)
-			t.Logf("%d calls of the script in %d s", calls, seconds+1)
-			require.LessOrEqual(t, calls, 10*(1+seconds), "a handful each second")
 		})
 	}
+	all.Wait()
+	calls, seconds := testkit.ScriptCalls(t, rdb)-before, int(time.Since(start)/time.Second)
+	t.Logf("%d calls of the script in %d s", calls, seconds+1)
+	require.LessOrEqual(t, calls, 10*(1+seconds), "a handful each second")
 }
 
 // TestDenyCacheDeniesNoClientThatRedisWouldAdmit looks into the bucket, without taking anything, just before
@@ -60,7 +49,7 @@ func TestRememberedDenialCostsNoTrip(t *testing.T) {
 func TestDenyCacheDeniesNoClientThatRedisWouldAdmit(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter, looker := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), testkit.NewLimiter(t, rdb)
+	limiter, looker := testkit.NewLimiter(t, rdb, testkit.RemembersDenials()), testkit.NewLimiter(t, rdb)
 	var known atomic.Int64
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
@@ -94,7 +83,7 @@ func TestDenyCacheDeniesNoClientThatRedisWouldAdmit(t *testing.T) {
 // denied.
 func TestDenyCacheKnowsTheCost(t *testing.T) {
 	t.Parallel()
-	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.TrustsClock()),
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.RemembersDenials()),
 		ginlimit.PerDay(10)
 	allowN := func(n int, limits ...ginlimit.Limit) ginlimit.Result {
 		r, err := limiter.AllowN(t.Context(), "k", n, limits...)
@@ -131,7 +120,7 @@ func TestOwnChangesEndARememberedDenial(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
-			limiter, other := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), testkit.NewLimiter(t, rdb)
+			limiter, other := testkit.NewLimiter(t, rdb, testkit.RemembersDenials()), testkit.NewLimiter(t, rdb)
 			denied := func(source ginlimit.Source) {
 				r, err := limiter.Allow(t.Context(), "k", limit)
 				require.NoError(t, err)
@@ -163,7 +152,7 @@ func TestOwnChangesEndARememberedDenial(t *testing.T) {
 	}
 	t.Run("Block", func(t *testing.T) {
 		t.Parallel()
-		limiter := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.TrustsClock())
+		limiter := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.RemembersDenials())
 		_, err := limiter.AllowN(t.Context(), "k", 2, limit)
 		require.NoError(t, err)
 		for range 2 {
@@ -191,7 +180,7 @@ func TestDenyCacheCanBeTurnedOff(t *testing.T) {
 
 // TestDenyCacheIsBounded denies many more clients than it remembers.
 func TestDenyCacheIsBounded(t *testing.T) { // not parallel: it measures the heap
-	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyCache(100), testkit.TrustsClock()),
+	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), ginlimit.WithDenyCache(100)),
 		ginlimit.PerDay(1)
 	deny := func(from, to int) {
 		for i := from; i < to; i++ {
@@ -214,7 +203,7 @@ func TestChangeThatMayStillBeMadeEndsDenials(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	rdb.AddHook(refundsHook{})
-	limiter, limit := testkit.NewLimiter(t, rdb, testkit.TrustsClock()), ginlimit.PerDay(1)
+	limiter, limit := testkit.NewLimiter(t, rdb, testkit.RemembersDenials()), ginlimit.PerDay(1)
 	for range 2 {
 		_, err := limiter.Allow(t.Context(), "k", limit)
 		require.NoError(t, err)
@@ -255,7 +244,7 @@ func TestDenyCacheOfWindows(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
-			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), testkit.TrustsClock())
+			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), testkit.RemembersDenials())
 			limit, ctx := ginlimit.PerHour(5), t.Context()
 			ask := func(n int) ginlimit.Result {
 				r, err := limiter.AllowN(ctx, "k", n, limit)
@@ -289,7 +278,7 @@ func TestDenyCacheNeverOutlastsAWindow(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rdb := testkit.Connect(t, testkit.StartRedis(t))
-			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), testkit.TrustsClock())
+			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), testkit.RemembersDenials())
 			plain := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
 			limit := ginlimit.Limit{Rate: 3, Period: 20 * time.Millisecond}
 			fromMemory := 0

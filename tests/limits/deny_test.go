@@ -40,7 +40,7 @@ func TestTraceEqualsModelWithDenyCache(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				limiter := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
+				limiter := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
 				m, known := testkit.NewBucketModel(), 0
 				for i, s := range impatientTrace(seed, testkit.Steps(5000)) {
 					time.Sleep(s.Wait) // the bubble's clock

@@ -22,7 +22,7 @@ func separateLimiters(t *testing.T, n int) []*testkit.Limiter {
 	addr := testkit.StartRedis(t)
 	limiters := make([]*testkit.Limiter, n)
 	for i := range limiters {
-		limiters[i] = testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.TrustsClock())
+		limiters[i] = testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.RemembersDenials())
 	}
 	return limiters
 }

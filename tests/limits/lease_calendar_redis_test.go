@@ -22,7 +22,7 @@ func TestLeasesOfACalendarQuotaLoseNothing(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	const quota = 10_000
 	limit := ginlimit.PerCalendar(quota, ginlimit.CalendarMonth(nil, 1))
-	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
+	limiter := testkit.NewLimiter(t, rdb, testkit.RemembersDenials())
 	p := testkit.NewPolicy(t, limiter, "api", limit, ginlimit.WithLease(24*time.Hour))
 	var admitted, leased atomic.Int64
 	var all sync.WaitGroup

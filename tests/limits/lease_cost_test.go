@@ -23,7 +23,7 @@ func TestARareKeyCostsNoMore(t *testing.T) {
 				var calls []int64
 				var keys [][]string
 				for _, lease := range []time.Duration{0, 200 * time.Millisecond, time.Second / 2} {
-					l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(lease), testkit.TrustsClock())
+					l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(lease), testkit.RemembersDenials())
 					_, err := l.Allow(t.Context(), "warm", limit)
 					require.NoError(t, err)
 					b.Mini.FlushAll()

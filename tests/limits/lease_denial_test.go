@@ -31,7 +31,7 @@ func TestAClientThatWaitsIsAdmitted(t *testing.T) {
 		"has no leases":   {[]ginlimit.Limit{ginlimit.PerSecond(5)}, 200 * time.Millisecond},
 		"has none at all": {[]ginlimit.Limit{ginlimit.PerSecond(5)}, 0},
 	} {
-		for trusts, opts := range map[string][]ginlimit.LimiterOption{"trusted": {testkit.TrustsClock()}, "learning": nil} {
+		for trusts, opts := range map[string][]ginlimit.LimiterOption{"trusted": {testkit.RemembersDenials()}, "learning": nil} {
 			t.Run(name+", "+trusts, func(t *testing.T) {
 				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 					l := testkit.NewLimiter(t, b.Client(t), append(opts, ginlimit.WithLease(row.lease))...)
@@ -161,7 +161,7 @@ func TestTokensOfBothTakeOneTimeout(t *testing.T) {
 }
 
 // TestDenialsAreHeld while tokens are leased, for half of the lease and more, so that Redis is asked
-// seldom; not before Redis' clock is trusted, and not by what has no leases.
+// seldom; not without a deny cache, and not by what has no leases.
 func TestDenialsAreHeld(t *testing.T) {
 	limit := ginlimit.PerSecond(500)
 	count := func(t *testing.T, b *testkit.LeaseBench, opts ...ginlimit.LimiterOption) (calls int64, admitted int) {
@@ -178,20 +178,13 @@ func TestDenialsAreHeld(t *testing.T) {
 	}
 	lease := ginlimit.WithLease(200 * time.Millisecond)
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		calls, admitted := count(t, b, lease, testkit.TrustsClock())
+		calls, admitted := count(t, b, lease, testkit.RemembersDenials())
 		require.InDelta(t, 500, admitted, 80, "but for the last hold")
 		require.Less(t, calls, int64(40), "a call or two for each hold")
 	})
-	t.Run("by a clock that it learns to trust", func(t *testing.T) {
-		testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-			calls, admitted := count(t, b, lease)
-			require.InDelta(t, 500, admitted, 80, "but for the last hold")
-			require.Less(t, calls, int64(120))
-		})
-	})
 	t.Run("without a deny cache", func(t *testing.T) {
 		testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-			_, admitted := count(t, b, lease, ginlimit.WithDenyCache(0))
+			_, admitted := count(t, b, lease)
 			require.InDelta(t, 500, admitted, 80, "but for the last hold")
 		})
 	})

@@ -206,7 +206,6 @@ func TestWhoHasNoLease(t *testing.T) {
 					l, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(1), ginlimit.WithTimeout(100*time.Millisecond),
 						ginlimit.WithDenyCache(100), ginlimit.WithLease(100*time.Millisecond))
 					require.NoError(t, err)
-					testkit.TrustClock(l)
 					defer l.Close()
 					p, err := l.Policy("x", limit, option)
 					require.NoError(t, err)

@@ -78,7 +78,7 @@ func TestLeasesSaveTrips(t *testing.T) {
 			limit := ginlimit.PerSecond(1_000_000)
 			l := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)),
 				ginlimit.WithLease(20*time.Millisecond), testkit.WithAlgorithm(algorithm),
-				testkit.TrustsClock())
+				testkit.RemembersDenials())
 			const calls = 50_000
 			for start := time.Now(); time.Since(start) < 100*time.Millisecond; { // it learns how much is used
 				_, err := l.Allow(t.Context(), "k", limit)

@@ -343,7 +343,7 @@ func TestNoLeaseOfMixedLimits(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		b.Mini.SetTime(time.Now())
-		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second), testkit.TrustsClock())
+		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second), testkit.RemembersDenials())
 		quota := ginlimit.PerCalendar(1_000_000, ginlimit.CalendarDay(nil))
 		for _, limits := range [][]ginlimit.Limit{{quota, ginlimit.PerSecond(10_000)}, {quota}} {
 			for range 200 {

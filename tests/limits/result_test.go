@@ -63,7 +63,7 @@ func TestResultIsNamed(t *testing.T) {
 			},
 			"remembering denials": func(t *testing.T) *testkit.Limiter {
 				rdb, _ := testkit.NewMiniredis(t)
-				return testkit.NewLimiter(t, rdb, testkit.TrustsClock())
+				return testkit.NewLimiter(t, rdb, testkit.RemembersDenials())
 			},
 			"in the process": func(t *testing.T) *testkit.Limiter { return testkit.NewLocal(t) },
 			"without Redis":  func(t *testing.T) *testkit.Limiter { return testkit.WithoutRedis(t) },

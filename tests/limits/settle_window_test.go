@@ -94,7 +94,7 @@ func TestSettleEndsARememberedDenial(t *testing.T) {
 			rdb, _ := testkit.NewMiniredis(t)
 			limit := ginlimit.PerDay(20)
 			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a),
-				ginlimit.WithDenyCache(10), testkit.TrustsClock()), Algorithm: a}
+				ginlimit.WithDenyCache(10)), Algorithm: a}
 			more, less := e.Reserve(t, 8, limit), e.Reserve(t, 12, limit)
 			denied := func(from ginlimit.Source) {
 				t.Helper()
@@ -130,7 +130,7 @@ func TestFloorBesideLeases(t *testing.T) {
 				limiter := testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
 				people := testkit.NewPolicy(t,
 					testkit.NewLimiter(t, b.Connect(t), testkit.WithAlgorithm(a),
-						ginlimit.WithLease(200*time.Millisecond), testkit.TrustsClock()),
+						ginlimit.WithLease(200*time.Millisecond), testkit.RemembersDenials()),
 					"x", limit)
 				batch := testkit.NewPolicy(t, limiter, "x", limit, ginlimit.WithFloor(floor))
 				start, admitted, leased, owed := time.Now(), 0, 0, false

@@ -175,7 +175,7 @@ func TestCloseIsBounded(t *testing.T) {
 			}
 			return send()
 		}))
-		limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+		limiter := testkit.NewLimiter(t, rdb, testkit.RemembersDenials(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		p, err := limiter.Policy("api", ginlimit.PerHour(100), ginlimit.InFlight(3))
 		require.NoError(t, err)
 		leased, err := limiter.Policy("leased", testkit.LeasePerMinute,

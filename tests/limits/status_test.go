@@ -262,7 +262,7 @@ func TestStatusIsOneCall(t *testing.T) {
 		var calls, events atomic.Int64
 		rdb := b.Connect(t)
 		rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
-		l := testkit.NewLimiter(t, rdb, testkit.TrustsClock(),
+		l := testkit.NewLimiter(t, rdb, testkit.RemembersDenials(),
 			ginlimit.WithObserver(func(context.Context, ginlimit.Event) { events.Add(1) }))
 		hour, day := ginlimit.PerHour(2), ginlimit.PerDay(24)
 		p := testkit.NewPolicy(t, l, "api", hour, day)

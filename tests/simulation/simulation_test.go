@@ -240,7 +240,6 @@ func (s *simulation) open() (err error) {
 		}
 		m.limiter = testkit.Wrap(limiter, s.plan.algorithm)
 		if p.denyOrNil != nil {
-			testkit.TrustClock(limiter)
 		}
 		if s.plan.strangers != nil {
 			testkit.SetLocalBuckets(limiter, simLocalBuckets)

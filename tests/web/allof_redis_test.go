@@ -196,7 +196,7 @@ func TestAllOfDecidesInDifferentPlaces(t *testing.T) {
 func TestRememberedDenialsOfAllOfCostNoTrip(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	r := three(testkit.NewLimiter(t, rdb, testkit.TrustsClock()))
+	r := three(testkit.NewLimiter(t, rdb, testkit.RemembersDenials()))
 	for range 1000 {
 		testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))
 	}

@@ -154,7 +154,7 @@ func TestEventsOfEachWayOfARequest(t *testing.T) {
 					if row.local {
 						limiter = testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
 					} else {
-						limiter = testkit.NewLimiter(t, b.Redis, ginlimit.WithObserver(seen.observe), testkit.TrustsClock(),
+						limiter = testkit.NewLimiter(t, b.Redis, ginlimit.WithObserver(seen.observe), testkit.RemembersDenials(),
 							ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithFailureMode(ginlimit.FailLocal))
 					}
 					opts, want, code := append([]ginlimit.PolicyOption{testkit.ByUser()}, row.opts...), row.want, row.code

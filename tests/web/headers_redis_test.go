@@ -22,7 +22,7 @@ import (
 func TestDenialOfAllOfFromMemory(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock())
+	limiter := testkit.NewLimiter(t, rdb, testkit.RemembersDenials())
 	r := testkit.Serve(ginlimit.AllOf(limiter.Must("fast", ginlimit.PerHour(1), draft),
 		limiter.Must("slow", ginlimit.PerDay(1), draft)))
 	testkit.Get(r, "/")
@@ -41,7 +41,7 @@ func TestDenialOfAllOfFromMemory(t *testing.T) {
 func TestMemoryKnowsWhenAWindowHasEnded(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter := testkit.NewLimiter(t, rdb, testkit.TrustsClock(), draft)
+	limiter := testkit.NewLimiter(t, rdb, testkit.RemembersDenials(), draft)
 	short := ginlimit.Per(9, 100*time.Millisecond).WithAlgorithm(ginlimit.FixedWindow)
 	r := testkit.Serve(limiter.Handler("x", short,
 		ginlimit.PerDay(1).WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithKey(ginlimit.ByHeader("K"))))

@@ -267,7 +267,7 @@ func TestSlidingWindowsOfClientsHaveNoLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				limiter := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
+				limiter := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
 				p := testkit.NewPolicy(t, limiter, "plan", ginlimit.WithLease(time.Minute), testkit.ByUser(),
 					testkit.LimitsFrom(row.limits...))
 				r, leased := testkit.Serve(p.Handler()), 0

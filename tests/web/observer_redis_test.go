@@ -86,7 +86,7 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 			if row.lost {
 				client = gone
 			}
-			limiter := testkit.NewLimiter(t, client, ginlimit.WithObserver(seen.observe), testkit.TrustsClock(),
+			limiter := testkit.NewLimiter(t, client, ginlimit.WithObserver(seen.observe), testkit.RemembersDenials(),
 				ginlimit.WithFailureMode(ginlimit.FailLocal))
 			r := testkit.Serve(limiter.Handler(name, row.options...))
 			for range row.requests {
@@ -111,7 +111,7 @@ func TestObserverSeesEveryDecisionOfAHandler(t *testing.T) {
 func TestStats(t *testing.T) {
 	t.Parallel()
 	addr, process := testkit.StartRedisProcess(t)
-	limiter := testkit.NewLimiter(t, testkit.ConnectDirect(t, addr), testkit.TrustsClock(),
+	limiter := testkit.NewLimiter(t, testkit.ConnectDirect(t, addr), testkit.RemembersDenials(),
 		ginlimit.WithFailureMode(ginlimit.FailLocal))
 	require.Equal(t, ginlimit.Stats{Servers: 1, Replicas: 1}, limiter.Stats())
 

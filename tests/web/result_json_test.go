@@ -23,7 +23,7 @@ func TestEveryResultIsJSON(t *testing.T) {
 	unnamed, month := time.FixedZone("ours", 3600), ginlimit.CalendarMonth(nil, 1)
 	onMiniredis := func(t *testing.T, opts ...ginlimit.LimiterOption) *testkit.Limiter {
 		rdb, _ := testkit.NewMiniredis(t)
-		return testkit.NewLimiter(t, rdb, append(opts, testkit.TrustsClock())...)
+		return testkit.NewLimiter(t, rdb, append(opts, testkit.RemembersDenials())...)
 	}
 	local := func(t *testing.T, opts ...ginlimit.LimiterOption) *testkit.Limiter {
 		return testkit.NewLocal(t, opts...)

@@ -333,7 +333,7 @@ func TestADenialInAllOfIsRemembered(t *testing.T) {
 			if inTurn {
 				rdb = struct{ redis.UniversalClient }{rdb}
 			}
-			two, backend := ginlimit.PerHour(2), testkit.Backend{Limiter: testkit.NewLimiter(t, rdb, testkit.TrustsClock())}
+			two, backend := ginlimit.PerHour(2), testkit.Backend{Limiter: testkit.NewLimiter(t, rdb, testkit.RemembersDenials())}
 			p := beside(t, backend, all(backend, two), ginlimit.PerHour(5))
 			p.wants(t, "alice", 200, 200, 429)
 			require.Equal(t, ginlimit.FromRedis, p.found.Source)

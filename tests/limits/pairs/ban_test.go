@@ -36,7 +36,7 @@ func TestBanAcrossACalendarPeriod(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
 		for name, l := range map[string]*testkit.Limiter{
 			"redis":      testkit.NewLimiter(t, b.Redis),
-			"remembered": testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()), "local": testkit.NewLocal(t),
+			"remembered": testkit.NewLimiter(t, b.Connect(t), testkit.RemembersDenials()), "local": testkit.NewLocal(t),
 		} {
 			p := testkit.NewPolicy(t, l, name, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)), ginlimit.WithBan(6*h, 12*h))
 			time.Sleep(time.Until(time.Now().Truncate(24 * h).Add(22*h + 24*h)))

@@ -115,11 +115,11 @@ func TestCalendarInADryRun(t *testing.T) {
 }
 
 // TestDenyCacheKnowsWhenAPeriodEnds: a denial is remembered for a second, and not into the next
-// period. Periods need no trust in Redis' clock, as they end by the process'.
+// period.
 func TestDenyCacheKnowsWhenAPeriodEnds(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
-		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis),
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials()),
 			"api", ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)))
 		time.Sleep(day - 500*time.Millisecond)
 		asks(t, p, verdict{true, 0, 0})

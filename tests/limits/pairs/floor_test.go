@@ -129,7 +129,7 @@ func TestDenialByAFloorIsRememberedForItAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				l := testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())
+				l := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
 				batch, people := batchAndPeople(t, l, 3, ginlimit.WithLimits(limits...))
 				asks(t, batch, verdict{true, 0, 0})
 				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {

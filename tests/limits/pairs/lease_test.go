@@ -43,7 +43,7 @@ func admittedBy(t *testing.T, policies ...*ginlimit.Policy) (n int) {
 func TestWaitsUnderALease(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(100*time.Millisecond), testkit.TrustsClock())
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(100*time.Millisecond), testkit.RemembersDenials())
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerSecond(100).WithBurst(200))
 		var all sync.WaitGroup
 		start := time.Now()

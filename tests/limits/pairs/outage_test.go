@@ -80,7 +80,7 @@ func TestRaisedPlanEndsARememberedDenial(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := testkit.NewSource()
 		s.Set("alice", ginlimit.PerHour(2), nil)
-		p, plans := planOf(t, b, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()), s)
+		p, plans := planOf(t, b, testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials()), s)
 		asks(t, p, verdict{true, 1, 0})
 		asks(t, p, verdict{true, 0, 0})
 		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
@@ -133,7 +133,7 @@ func TestPlanInAnOutage(t *testing.T) {
 func TestRememberedDenialsInAnOutage(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := failingLocal(t, b, testkit.TrustsClock(), ginlimit.WithReplicas(2))
+		l := failingLocal(t, b, testkit.RemembersDenials(), ginlimit.WithReplicas(2))
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(4))
 		loseRedis(t, b, l)
 		findRedis(t, b, l)

@@ -235,9 +235,9 @@ func TestDryRunDoesNotWaitForASlot(t *testing.T) {
 func TestDenyCacheHoldsUpNoQueue(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.TrustsClock()),
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials()),
 			"api", queued(ginlimit.PerDay(3))...)
-		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock()),
+		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.RemembersDenials()),
 			"api", queued(ginlimit.PerDay(3))...)
 		held := testkit.Reserve(t, other)
 		first, second := acquiring(t, p), acquiring(t, p)

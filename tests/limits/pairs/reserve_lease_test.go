@@ -23,7 +23,7 @@ func TestACancelGivesBackNothingOfOthers(t *testing.T) {
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				limit := ginlimit.PerMinute(600).WithBurst(1000) // half of which is kept for leases of 25 s
 				policy := func(d time.Duration) *ginlimit.Policy {
-					l := testkit.NewLimiter(t, b.Connect(t), ginlimit.WithLease(d), testkit.TrustsClock(),
+					l := testkit.NewLimiter(t, b.Connect(t), ginlimit.WithLease(d), testkit.RemembersDenials(),
 						ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 					return testkit.NewPolicy(t, l, "api", limit)
 				}

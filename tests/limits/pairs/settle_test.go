@@ -232,7 +232,7 @@ func TestADryRunSettles(t *testing.T) {
 func TestARequestThatSettlesEndsARememberedDenial(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := counts(t, testkit.Backend{Limiter: testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())},
+		p := counts(t, testkit.Backend{Limiter: testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())},
 			settles(ginlimit.PerHour(10))...)
 		p.during = func() {
 			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {

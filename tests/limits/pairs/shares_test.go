@@ -408,7 +408,7 @@ func TestADryRunOfShares(t *testing.T) {
 func TestADenialOfAShareIsRemembered(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := shared(t, testkit.Backend{Limiter: testkit.NewLimiter(t, b.Redis, testkit.TrustsClock())},
+		p := shared(t, testkit.Backend{Limiter: testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())},
 			ginlimit.PerMinute(60).WithBurst(8))
 		p.asks(t, "a", 200, 200, 200, 200)
 		time.Sleep(time.Millisecond)

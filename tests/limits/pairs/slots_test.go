@@ -182,7 +182,7 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 			t.Parallel()
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				policy := func() (*testkit.Limiter, *ginlimit.Policy) {
-					l := testkit.NewLimiter(t, b.Connect(t), testkit.TrustsClock())
+					l := testkit.NewLimiter(t, b.Connect(t), testkit.RemembersDenials())
 					return l, testkit.NewPolicy(t, l, "api", limit, ginlimit.InFlight(1))
 				}
 				l, p := policy()
