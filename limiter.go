@@ -218,7 +218,7 @@ func (n *names) otherAlgorithm(key namedPeriod, own algorithms) (first algorithm
 // Transition is a change of a circuit breaker's state.
 type Transition struct {
 	To     string // "open", "half_open" or "closed"
-	Reason string // what has opened it, one of the first group of [Event].Reason; "" if it has not opened
+	Reason string // what has opened it, as in [Event].Reason; "" if it has not opened
 }
 
 // Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it was made.

@@ -284,9 +284,9 @@ func (r *Reservation) Results() []Result {
 // Settle replaces the tokens of each charge by what the work took, one number for each charge, and leaves the
 // slots alone. It does so once: further calls, and Cancel, change no tokens and return nil.
 //
-// If less was taken, the rest is given back, except what has flowed back by itself; in doubt, less. After a
-// [Policy.Reset] nothing is given back. If more was taken, the difference is charged, and a limit may go into
-// debt by up to one burst. A window's debt ends with the window.
+// If less was taken, the rest is given back, except what has flowed back by itself, or may have; after a
+// [Policy.Reset] nothing is. If more was taken, the difference is charged, and a limit may go into debt by up
+// to one burst. A window's debt ends with the window.
 //
 // A wrong or negative number is [ErrInvalidArgument], and changes nothing; nor does a context that has ended,
 // or a closed limiter. [ErrUnavailable] means that Redis did not answer: the estimate stands, or Redis
