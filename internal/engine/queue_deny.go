@@ -116,7 +116,7 @@ func (w *waiter) denyOnly(i int) (denied bool, err error) {
 	if err != nil || !w.Answers[i].Allowed {
 		return true, err
 	}
-	w.e.giveBackAll(w.ctx, w.Asks[i:i+1], w.Answers[i:i+1])
+	w.e.giveBackAll(w.calls, w.Asks[i:i+1], w.Answers[i:i+1])
 	return false, nil
 }
 

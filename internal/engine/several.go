@@ -55,7 +55,7 @@ func (e *Engine) takeSharesLast(ctx, within context.Context, start time.Time, as
 	for i := first; i < len(asks); i++ {
 		err := e.takeOne(ctx, within, &asks[i], &answers[i])
 		if err != nil || !answers[i].Allowed {
-			e.giveBackAll(ctx, asks[:i], answers[:i])
+			e.giveBackAll(within, asks[:i], answers[:i])
 			return err
 		}
 	}

@@ -443,3 +443,30 @@ func TestABanIsForWhatItsOwnKeyLacks(t *testing.T) {
 	t.Run("first", func(t *testing.T) { inBubble(t, test(true)) })
 	t.Run("last", func(t *testing.T) { inBubble(t, test(false)) })
 }
+
+// sharing returns an Ask of a tenant that shares tokens per minute.
+func sharing(client string, n int64) engine.Ask {
+	set := setOf(perMinute(n))
+	set.Divide()
+	one := ask(client, set)
+	one.Tenant = bucket.Tenant{Name: ":a", Weight: 1}
+	return one
+}
+
+// TestATenantIsDecidedInTheTimeOfTheOthers, with what is given back.
+func TestATenantIsDecidedInTheTimeOfTheOthers(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		one, two := ask("one", setOf(perMinute(10))), sharing("two", 100)
+		take(t, e, 1, one)
+		take(t, e, 1, two)
+		b.Delay.Store(int64(timeout * 3 / 5))
+		start := time.Now()
+		require.ErrorIs(t, takeN(t.Context(), e, 1, []engine.Ask{one, two}, make([]engine.Answer, 2)),
+			engine.ErrUnavailable)
+		require.LessOrEqual(t, time.Since(start), timeout)
+		time.Sleep(time.Second)
+		b.Delay.Store(0)
+		require.EqualValues(t, 9, left(t, e, one))
+	})
+}
