@@ -60,8 +60,9 @@ type config struct {
 	requestConfig
 	answerConfig
 
-	errs []error
-	used []string // the options of the list, once each
+	errs    []error
+	used    []string // the options of the list, once each
+	derived bool     // made by With: it keeps the room for leases of the policy whose buckets it has
 }
 
 // limiterConfig is what options of a limiter fill.

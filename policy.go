@@ -113,9 +113,7 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 	}
 	cfg.limits = limits
 	cfg.used = append(cfg.used, p.used...) // a lease and shares stay, as they are in the buckets
-	if p.lease > 0 {
-		cfg.used = append(cfg.used, "WithLease")
-	}
+	cfg.derived = true
 	derived, err := p.limiter.policy(cfg, p.name)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
@@ -156,7 +154,7 @@ func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 		errs = append(errs, l.names.otherKey(name, p.key))
 	}
 	errs = append(errs, p.checkShares(limits, own))
-	if !own("WithLease") && cfg.settleFunc != nil {
+	if !own("WithLease") && !cfg.derived && cfg.settleFunc != nil {
 		p.lease = 0 // its requests have none, and its burst need not be smaller
 	}
 	p.guard(p.limits)

@@ -162,3 +162,22 @@ func TestWithRefusesWhatNeedsOtherBuckets(t *testing.T) {
 		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	}
 }
+
+// TestWithKeepsADefaultLease as the limiter's: a policy derived from one with it may be in AllOf as that one may,
+// and settles without a lease.
+func TestWithKeepsADefaultLease(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb, ginlimit.WithLease(time.Second))
+	p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(100), testkit.ByUser())
+	other := testkit.NewPolicy(t, l, "other", ginlimit.PerHour(100), testkit.ByUser())
+	for name, derived := range map[string]*ginlimit.Policy{
+		"as it was": p, "a floor": with(t, p, ginlimit.WithFloor(1)),
+		"it settles": with(t, p, ginlimit.WithSettle(func(*gin.Context) int { return 5 })),
+	} {
+		w := testkit.Get(testkit.Serve(ginlimit.AllOf(derived, other)), "/", testkit.User("alice"))
+		require.Equal(t, http.StatusOK, w.Code, name)
+	}
+	own := testkit.NewPolicy(t, l, "own", ginlimit.PerHour(100), testkit.ByUser(), ginlimit.WithLease(time.Second))
+	require.ErrorContains(t, testkit.PanicError(func() { ginlimit.AllOf(with(t, own), other) }), "WithLease")
+}
