@@ -99,8 +99,8 @@ func growClients(b *testing.B, l *ginlimit.Limiter, options []ginlimit.PolicyOpt
 
 // BenchmarkSlotMemory has a limiter hold a slot of each of some keys, which have 40 bytes. It reports as B/slot the
 // memory that the limiter keeps for each, with the buffers of its Redis client's new connections, and as B/caller the
-// Slot that the caller keeps. The texts of the keys are the caller's, and existed before. Reserve needs no goroutine
-// for a held slot; a handler's goroutine is not counted.
+// Reservation that the caller keeps. The texts of the keys are the caller's, and existed before. Reserve needs no
+// goroutine for a held slot; a handler's goroutine is not counted.
 func BenchmarkSlotMemory(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
