@@ -256,20 +256,23 @@ func (c *command) encodeOne(g *dispatch.Group) {
 	if isShared(g.Buckets) {
 		c.encodeHeld(g)
 	}
-	n := g.Op.N
-	if g.Op.Each != nil {
+	counted := bucket.Counted(g.Buckets)
+	n, each := g.Op.N, g.Op.Each[:min(len(g.Op.Each), counted)]
+	switch {
+	case len(each) == 1: // beside slots
+		n, each = each[0], nil
+	case len(each) > 1:
 		n = 0
 	}
 	c.args = append(c.args, verbs[g.Op.Verb], n, second)
-	counted := bucket.Counted(g.Buckets)
 	for i := range g.Buckets[:counted] {
 		c.encodeBucket(&g.Buckets[i])
 		if floor := g.Buckets[i].Floor; floor > 0 && g.Op.Verb != bucket.Take {
 			c.args[len(c.args)-1] = g.Buckets[i].Capacity + floor
 		}
 	}
-	for i := range g.Op.Each[:min(len(g.Op.Each), counted)] {
-		c.args = append(c.args, g.Op.Each[i])
+	for i := range each {
+		c.args = append(c.args, each[i])
 	}
 	for i := range g.Op.Claims {
 		c.args = append(c.args, g.Op.Claims[i].Mark)

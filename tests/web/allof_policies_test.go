@@ -64,6 +64,37 @@ func TestRequestsAndTokens(t *testing.T) {
 	})
 }
 
+// TestCostBesideSlots: a limit is charged its policy's cost beside slots, of which a request takes one.
+func TestCostBesideSlots(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]ginlimit.Limit{
+		"token bucket":   ginlimit.PerDay(1).WithBurst(9),
+		"fixed window":   ginlimit.PerDay(9).WithAlgorithm(ginlimit.FixedWindow),
+		"sliding window": ginlimit.PerDay(9).WithAlgorithm(ginlimit.SlidingWindow),
+		"calendar":       ginlimit.PerCalendar(9, ginlimit.CalendarMonth(time.UTC, 1)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+				tokens := e.Limiter.Must("tokens", limit, testkit.ByUser(),
+					ginlimit.WithCost(func(*gin.Context) int { return 4 }))
+				var r *gin.Engine
+				var codes []int
+				r = testkit.Serve(ginlimit.AllOf(tokens,
+					e.Limiter.Must("slots", testkit.ByUser(), ginlimit.InFlight(3))), func(*gin.Context) {
+					result, err := tokens.Peek(t.Context(), "alice")
+					require.NoError(t, err)
+					require.Equal(t, 9-4*(len(codes)+1), result.Remaining)
+					codes = append(codes, http.StatusOK) // of this request
+					codes = append(codes, testkit.Get(r, "/", testkit.User("alice")).Code)
+				})
+				testkit.Get(r, "/", testkit.User("alice"))
+				require.Equal(t, []int{200, 200, 429, 200}, codes)
+			})
+		})
+	}
+}
+
 // TestAllOfToTheByte is what clients see of three policies with different fields.
 func TestAllOfToTheByte(t *testing.T) {
 	t.Parallel()
