@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -179,12 +180,16 @@ func TestChangedPlansHold(t *testing.T) {
 // TestQuotasFromPostgres makes four calls with quotas from a table, and looks at what comes after.
 func TestQuotasFromPostgres(t *testing.T) {
 	db, rdb := connectPostgres(t), connectRedis(t)
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(10*time.Second),
-		ginlimit.WithFailureMode(ginlimit.FailClosed))
-	require.NoError(t, err)
-	defer limiter.Close()
-	r, err := router(limiter, db)
-	require.NoError(t, err)
+	process := func() *gin.Engine {
+		limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(10*time.Second),
+			ginlimit.WithFailureMode(ginlimit.FailClosed))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = limiter.Close() })
+		r, err := router(limiter, db)
+		require.NoError(t, err)
+		return r
+	}
+	r := process()
 	call := func(client string) *httptest.ResponseRecorder {
 		request := httptest.NewRequest(http.MethodGet, "/", nil)
 		if client != "" {
@@ -234,9 +239,7 @@ func TestQuotasFromPostgres(t *testing.T) {
 		}
 		require.NoError(t, rdb.Set(t.Context(), key, text, 24*time.Hour).Err())
 	}
-	other, err := router(limiter, db) // of a process that knows none
-	require.NoError(t, err)
-	r = other
+	r = process() // which knows none
 	assert.Equal(t, http.StatusOK, call("unlimited").Code)
 	assert.Equal(t, http.StatusTooManyRequests, call("prohibited").Code)
 	assert.Equal(t, http.StatusServiceUnavailable, call("nobody").Code, "strangers are not kept")
