@@ -264,7 +264,8 @@ func (q *reserving) failed() int {
 	return max(0, slices.IndexFunc(q.answers[:q.live], undecided), slices.IndexFunc(q.answers[:q.live], late))
 }
 
-// Result returns the decision: of Results the one closest to exhaustion. It is zero for a nil Reservation.
+// Result returns the decision: of Results the one closest to exhaustion, of a dry run only if all are. It is zero
+// for a nil Reservation.
 func (r *Reservation) Result() Result {
 	if r == nil {
 		return Result{}

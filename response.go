@@ -155,8 +155,8 @@ func (s *requestState) closest(is func(*part) bool) (closest *part) {
 	return closest
 }
 
-// FromContext returns of [Results] the one closest to exhaustion, or an unlimited one if all policies skip
-// the request. It is false without a decision.
+// FromContext returns of [Results], dry runs among them, the one closest to exhaustion, or an unlimited one if all
+// policies skip the request. It is false without a decision.
 func FromContext(c *gin.Context) (Result, bool) {
 	s := stateOf(c)
 	t := s.closest((*part).denies)
