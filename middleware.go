@@ -32,10 +32,11 @@ func (p *Policy) Handler() gin.HandlerFunc {
 // one line at a time, in all for no longer than the longest of their waits. X-RateLimit reports the policy
 // closest to exhaustion, RateLimit lists all.
 //
-// If one Redis server has all keys, one script decides. Otherwise, and for policies [WithShares], which come
-// last, one policy is asked after another, and what was taken is given back if a later one denies; until then
-// another request may be denied because of it. Stacked handlers are different: each charges when its turn
-// comes, and keeps its charge if a later one denies.
+// If one Redis server has all keys, one script decides. Otherwise, for two policies [WithBan], and for policies
+// [WithShares], which come last, one policy is asked after another. The first that denies answers, though a
+// later one may deny for longer, and what was taken is given back; until then another request may be denied
+// because of it. Stacked handlers are different: each charges when its turn comes, and keeps its charge if a
+// later one denies.
 //
 // It panics without a policy, on a nil one, on two with the same keys, on one [WithLease] beside others, and
 // on policies of two limiters.

@@ -165,7 +165,8 @@ type together struct {
 	}
 }
 
-// release ends the attempts that have not ended, as a hook of the client may panic.
+// release ends the attempts that have not ended: of Asks after one that was denied without Redis, or all, as a hook
+// of the client may end the goroutine.
 func (t *together) release(e *Engine) {
 	for _, c := range t.calls {
 		if c.Attempt.Number > 0 {
