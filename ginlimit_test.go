@@ -2,9 +2,11 @@ package ginlimit
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,5 +91,61 @@ func TestAnOldGinIsFound(t *testing.T) {
 			return c.ClientIP()
 		})
 		require.Equal(t, spoof{row.header, row.header != ""}, old, name)
+	}
+}
+
+// TestReferenceHasTheExclusions: its table is made of the one from which constructors have their errors.
+func TestReferenceHasTheExclusions(t *testing.T) {
+	text, err := os.ReadFile("docs/reference.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "## What does not go together\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	var rows strings.Builder
+	for _, e := range exclusions {
+		fmt.Fprintf(&rows, "| %s | %s | %s | %s |\n", e.option, e.other, e.why, e.instead)
+	}
+	_, table, _ := strings.Cut(section, "| --- | --- | --- | --- |\n")
+	require.True(t, strings.HasPrefix(table, rows.String()+"\n"), "want:\n%s", rows.String())
+}
+
+// TestExclusions: what a policy has both of is an error; of a default of its limiter and its own, the default goes.
+func TestExclusions(t *testing.T) {
+	given := map[string]Option{
+		"WithLimitFunc": WithLimitFunc(func(context.Context, string) ([]Limit, error) { return nil, nil }),
+		"WithSettle":    WithSettle(func(*gin.Context) int { return 0 }),
+		"WithRefund":    WithRefund(func(*gin.Context) bool { return false }),
+		"WithShares":    WithShares(func(*gin.Context) (string, int) { return "", 1 }),
+		"WithBan":       WithBan(time.Hour, time.Hour), "WithLease": WithLease(time.Second),
+		"WithQueue": WithQueue(1, time.Second),
+	}
+	sliding := PerHour(5).WithAlgorithm(SlidingWindow)
+	kinds := map[string][]Limit{
+		limitBeside: {PerHour(5)}, secondLimit: {PerHour(5), PerDay(9)}, inFlight: {InFlight(1)}, window: {sliding},
+		slidingWindow: {sliding}, calendarQuota: {PerCalendar(5, CalendarDay(nil))}, nothingCounted: {Unlimited()},
+	}
+	for i, row := range exclusions {
+		if row.other == severalPolicies {
+			continue
+		}
+		limits, isKind := kinds[row.other]
+		own := []PolicyOption{given[row.option], WithLimits(limits...)}
+		if !isKind {
+			own = []PolicyOption{given[row.option], given[row.other], PerHour(5)}
+		}
+		l, err := NewLocal()
+		require.NoError(t, err)
+		if row.option != "WithLease" && row.other != "WithLease" {
+			_, err = l.Policy(fmt.Sprint(i), own...)
+			require.ErrorContains(t, err, row.String())
+		}
+		_, errs := config{}.with(own)
+		require.Contains(t, fmt.Sprint(errs), row.String())
+		c, errs := newConfig([]LimiterOption{given[row.option]})
+		require.Empty(t, errs)
+		c, errs = c.with(own[1:])
+		require.Empty(t, errs, "%s", row)
+		require.False(t, c.has(row.option) && c.has(row.other), "%s", row)
+		require.True(t, c.has(row.other), "%s", row)
 	}
 }

@@ -85,8 +85,7 @@ func usable(of string, policies []*Policy, fault func(p, before *Policy) error) 
 			continue
 		}
 		if len(policies) > 1 && of == "AllOf" && slices.Contains(p.used, "WithLease") && p.lease > 0 {
-			errs = append(errs, invalid("%s: policy %d has WithLease, which serves no policy beside others; "+
-				"leave WithLease out, or give the policy a handler of its own", of, i+1))
+			errs = append(errs, invalid("%s: policy %d: %s", of, i+1, excluded("WithLease", severalPolicies)))
 		}
 		for j, before := range policies[:i] {
 			if !before.made() {

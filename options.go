@@ -60,9 +60,8 @@ type config struct {
 	requestConfig
 	answerConfig
 
-	errs    []error
-	used    []string // the options of the list, once each
-	derived bool     // made by With: it keeps the room for leases of the policy whose buckets it has
+	errs []error
+	used []string // the options of the list, once each
 }
 
 // limiterConfig is what options of a limiter fill.
@@ -95,7 +94,9 @@ type requestConfig struct {
 	key        KeyFunc
 	keyed      bool // by WithKey
 	cost       func(*gin.Context) int
-	settleFunc func(c *gin.Context, n int) int // what a request of n tokens really took
+	settle     func(c *gin.Context, n int) int // what a request of n tokens really took, by WithSettle
+	refund     func(c *gin.Context, n int) int // the same, by WithRefund
+	settleFunc func(c *gin.Context, n int) int // the one of both that the policy has
 	skip       func(*gin.Context) bool
 	allow      []netip.Prefix
 	deny       []netip.Prefix
@@ -137,7 +138,9 @@ func newConfig(opts []LimiterOption) (config, []error) {
 			opt.limiterOption(&c)
 		}
 	}
-	c.requireOneSettles()
+	if c.settle != nil && c.refund != nil {
+		c.errs = append(c.errs, excluded("WithSettle", "WithRefund").err())
+	}
 	return c, c.errs
 }
 
@@ -150,19 +153,8 @@ func (c config) with(opts []PolicyOption) (config, []error) {
 			opt.policyOption(&c)
 		}
 	}
-	if slices.ContainsFunc(c.limits, func(l Limit) bool { return l.InFlight == 0 }) {
-		c.require(!slices.Contains(c.used, "WithLimitFunc"),
-			"WithLimitFunc: the function returns all of a client's limits, so beside it there is only InFlight")
-		c.limitFunc = nil // of the limiter
-	}
-	c.requireOneSettles()
+	c.exclude()
 	return c, c.errs
-}
-
-// requireOneSettles adds an error if two options of the list settle a request.
-func (c *config) requireOneSettles() {
-	c.require(!slices.Contains(c.used, "WithRefund") || !slices.Contains(c.used, "WithSettle"),
-		"WithRefund and WithSettle do not go together: only one of them can settle a request")
 }
 
 var (

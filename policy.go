@@ -112,8 +112,13 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 		limits[i] = l
 	}
 	cfg.limits = limits
-	cfg.used = append(cfg.used, p.used...) // a lease and shares stay, as they are in the buckets
-	cfg.derived = true
+	for _, option := range []string{"WithSettle", "WithRefund"} {
+		if p.lease > 0 && cfg.has(option) && slices.Contains(p.used, "WithLease") {
+			errs = append(errs, excluded(option, "WithLease").err())
+		}
+	}
+	cfg.lease = p.lease // a default too, as the buckets keep room for it
+	cfg.used = append(cfg.used, p.used...)
 	derived, err := p.limiter.policy(cfg, p.name)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
@@ -131,7 +136,6 @@ func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 		config: cfg, limiter: l, name: name,
 	}}
 	p.prefix = p.prefixOf(name)
-	own := func(option string) bool { return slices.Contains(cfg.used, option) }
 	var errs []error
 	require := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -145,17 +149,14 @@ func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 	}
 	p.limits, err = p.newLimits(limits)
 	errs = append(errs, err)
-	if slices.ContainsFunc(limits, func(l Limit) bool { return l.Algorithm == SlidingWindow }) {
-		require(p.lease == 0 || !own("WithLease"),
-			"WithLease: a SlidingWindow has no leases, as a token counts from when it was used")
-		p.lease = 0
-	}
 	if p.keyed {
 		errs = append(errs, l.names.otherKey(name, p.key))
 	}
-	errs = append(errs, p.checkShares(limits, own))
-	if !own("WithLease") && !cfg.derived && cfg.settleFunc != nil {
-		p.lease = 0 // its requests have none, and its burst need not be smaller
+	if p.shares != nil {
+		errs = append(errs, checkBursts(limits))
+	}
+	if p.settleFunc = p.settle; p.refund != nil {
+		p.settleFunc = p.refund
 	}
 	p.guard(p.limits)
 	nothing := "WithFloor(%d) leaves nothing of %s"
@@ -163,16 +164,10 @@ func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 		nothing += ", of whose burst WithLease keeps a part: make either smaller"
 	}
 	require(!p.limits.rules.Prohibits() || p.limits.prohibited.Rate == 0, nothing, cfg.floor, p.limits.prohibited)
-	require(p.queue == 0 || !own("WithQueue") || p.counts(), "WithQueue: there is nothing to wait for")
 	p.allowed, err = clientkey.NewNetworks(cfg.allow)
 	errs = append(errs, wrapped("WithAllowList", err))
 	p.forbidden, err = clientkey.NewNetworks(cfg.deny)
 	return p, errors.Join(append(errs, wrapped("WithDenyList", err))...)
-}
-
-// counts reports whether a request may be denied for want of tokens or a slot.
-func (p *Policy) counts() bool {
-	return p.limitFunc != nil || p.limits.slots > 0 || p.limits.rules.Counts(rules.Limits)
 }
 
 // publish lets later policies be compared with this one. It warns if an earlier policy of the name counts

@@ -68,7 +68,7 @@ func WithRefund(f func(*gin.Context) bool) Option {
 	return setting(func(c *config) {
 		c.use("WithRefund")
 		if c.require(f != nil, "WithRefund: the function is nil") {
-			c.settleFunc = func(c *gin.Context, n int) int {
+			c.refund = func(c *gin.Context, n int) int {
 				if f(c) {
 					return 0
 				}
@@ -87,7 +87,7 @@ func WithSettle(f func(*gin.Context) int) Option {
 	return setting(func(c *config) {
 		c.use("WithSettle")
 		if c.require(f != nil, "WithSettle: the function is nil") {
-			c.settleFunc = func(c *gin.Context, _ int) int { return f(c) }
+			c.settle = func(c *gin.Context, _ int) int { return f(c) }
 		}
 	})
 }

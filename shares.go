@@ -105,41 +105,22 @@ func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
 	}
 }
 
-// checkShares reports why tenants cannot share the policy's limit. own reports whether the policy has an option
-// itself: the limiter's default is dropped where the policy cannot have it, be it shares or what shares exclude.
-func (p *Policy) checkShares(limits []Limit, own func(option string) bool) error {
-	if p.shares == nil {
-		return nil
-	}
-	err := checkShared(limits)
-	for _, option := range []string{"WithBan", "WithLease"} {
-		if own(option) {
-			err = errors.Join(err, invalid("WithShares: put %s into a policy of its own: AllOf", option))
+// checkShared reports why tenants cannot share the limits of a client.
+func checkShared(limits []Limit) error {
+	errs := []error{checkBursts(limits)}
+	for _, row := range exclusions {
+		if row.option == "WithShares" && hasKind(row.other, limits) {
+			errs = append(errs, row.err())
 		}
 	}
-	if err != nil && !own("WithShares") {
-		p.shares = nil
-		return nil
-	}
-	p.lease, p.banFirst = 0, 0
-	return err
+	return errors.Join(errs...)
 }
 
-// checkShared reports why tenants cannot share limits.
-func checkShared(limits []Limit) error {
+// checkBursts reports the limits that are too large to be shared.
+func checkBursts(limits []Limit) error {
 	var errs []error
-	counted := 0
 	for _, l := range limits {
-		if l.InFlight == 0 {
-			counted++
-		}
-		switch {
-		case l.InFlight > 0 || counted > 1:
-			errs = append(errs, invalid("WithShares: put %s into a policy of its own: AllOf", l))
-		case l.Rate > 0 && (l.Algorithm != TokenBucket || l.Calendar != Calendar{}):
-			errs = append(errs, invalid("WithShares: %s cannot be shared, as nothing flows back from it evenly; "+
-				"use a TokenBucket, or another policy for it", l))
-		case l.burst() > bucket.MaxSharedBurst:
+		if l.InFlight == 0 && l.burst() > bucket.MaxSharedBurst {
 			errs = append(errs, invalid("WithShares: %s has a burst of more than %d; count in larger units",
 				l, bucket.MaxSharedBurst))
 		}

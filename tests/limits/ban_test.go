@@ -200,7 +200,7 @@ func TestBadGuards(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	_, err = l.Policy("api", ginlimit.Unlimited(), ginlimit.WithQueue(1, time.Second))
-	require.ErrorContains(t, err, "WithQueue: there is nothing to wait for")
+	require.ErrorContains(t, err, "there is nothing to wait for")
 	_, err = l.Policy("api", ginlimit.PerHour(2), ginlimit.InFlight(1), ginlimit.WithQueue(1, -time.Second))
 	require.ErrorContains(t, err, "want a wait of more than 0")
 	_, err = l.Policy("api", ginlimit.PerHour(2), ginlimit.WithBan(time.Second, 1<<62))

@@ -16,21 +16,19 @@ import (
 
 // What is given back beside a lease leaves others what they had.
 
-// TestRefundsUnderALeaseLeaveTokensToOthers: of requests whose tokens all come back, others notice next to nothing.
-func TestRefundsUnderALeaseLeaveTokensToOthers(t *testing.T) {
+// TestCancelsUnderALeaseLeaveTokensToOthers: of reservations whose tokens all come back, others notice next to nothing.
+func TestCancelsUnderALeaseLeaveTokensToOthers(t *testing.T) {
 	limit := ginlimit.PerSecond(2000)
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 		p := testkit.NewPolicy(t, l, "api", limit)
 		b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
 		b.Advance(2 * time.Second)
-		r := gin.New()
-		_ = r.SetTrustedProxies(nil)
-		r.GET("/", l.Handler("api", limit, ginlimit.WithLease(200*time.Millisecond), // which keeps the same room
-			ginlimit.WithRefund(func(*gin.Context) bool { return true })),
-			func(*gin.Context) { time.Sleep(time.Millisecond) }) // Redis drains by whole milliseconds
 		for range 1500 {
-			require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+			r, err := p.Reserve(t.Context(), "192.0.2.1", 1)
+			require.NoError(t, err)
+			time.Sleep(time.Millisecond) // Redis drains by whole milliseconds
+			require.NoError(t, r.Cancel(t.Context()))
 		}
 		require.Greater(t, b.LeftTo(t, ginlimit.Key("api", "192.0.2.1"), limit), 1950)
 	})
@@ -140,12 +138,12 @@ func TestNothingIsLostBesideALease(t *testing.T) {
 	}
 }
 
-// TestARefundUnderALeaseGivesBackOnce: at once all of it, later what has not flowed back, and
+// TestACancelUnderALeaseGivesBackOnce: at once all of it, later what has not flowed back, and
 // nothing of a bucket that was full again.
-func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
+func TestACancelUnderALeaseGivesBackOnce(t *testing.T) {
 	limit := ginlimit.PerSecond(200)
 	for name, row := range map[string]struct {
-		takes time.Duration // the request
+		takes time.Duration // the work
 		back  int           // tokens of the 40 that it has taken
 	}{"at once": {0, 40}, "half of it has flowed back": {100 * time.Millisecond, 20}, "all has": {time.Second, 0}} {
 		t.Run(name, func(t *testing.T) {
@@ -170,16 +168,11 @@ func TestARefundUnderALeaseGivesBackOnce(t *testing.T) {
 					}
 				}
 				b.Advance(2 * time.Second) // the bucket is full
-				r := gin.New()
-				_ = r.SetTrustedProxies(nil)
-				r.GET("/", l.Handler("api", limit, ginlimit.WithLease(time.Second),
-					ginlimit.WithCost(func(*gin.Context) int { return 40 }),
-					ginlimit.WithRefund(func(*gin.Context) bool { return true })),
-					func(c *gin.Context) {
-						b.Advance(row.takes)
-						take()
-					})
-				require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
+				r, err := p.Reserve(t.Context(), "192.0.2.1", 40)
+				require.NoError(t, err)
+				b.Advance(row.takes)
+				take()
+				require.NoError(t, r.Cancel(t.Context()))
 				require.InDelta(t, row.back, take(), 1)
 			})
 		})

@@ -36,11 +36,8 @@ func TestPoliciesOfOneNameHaveOneLease(t *testing.T) {
 		"another period":     {options{second, short}, options{minute, long}, false},
 		"one common period":  {options{second, minute, short}, options{minute, long}, true},
 		"a floor":            {options{second, short}, options{second, short, ginlimit.WithFloor(100)}, false},
-		"refunds":            {options{second, short}, options{second, short, ginlimit.WithRefund(refundsAll)}, false},
-		"slots":              {options{second, short}, options{second, short, ginlimit.InFlight(5)}, true},
-		"slots alone":        {options{second, short}, options{ginlimit.InFlight(5), short}, false},
-		"a ban":              {options{second, short}, options{second, short, ban}, true},
-		"slots without any":  {options{second, ginlimit.InFlight(5), short}, options{second}, false},
+		"slots":              {options{second, short}, options{second, ginlimit.InFlight(5)}, true},
+		"a ban":              {options{second, short}, options{second, ban}, true},
 		"beside a quota":     {options{second, short}, options{second, quotaOfDay, short}, true},
 		"a quota":            {options{quotaOfDay, short}, options{quotaOfDay, long}, false},
 		"fixed windows":      {options{fixedMinute, short}, options{fixedMinute, long}, false},
@@ -127,8 +124,6 @@ func TestRoomIsComparedWithEveryPolicy(t *testing.T) {
 		ginlimit.ErrInvalidArgument)
 	require.ErrorIs(t, policy(ginlimit.PerSecond(500), long), ginlimit.ErrInvalidArgument)
 }
-
-func refundsAll(*gin.Context) bool { return true }
 
 // TestRoomForLeases is taken of the burst of policies that may have leases, and of no other.
 func TestRoomForLeases(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -257,7 +256,7 @@ func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
 	})
 }
 
-// TestLeaseOverHTTP: headers, the source, a policy's own lease, and none for what may be given back.
+// TestLeaseOverHTTP: headers, the source, and a policy's own lease.
 func TestLeaseOverHTTP(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		var sources []ginlimit.Source
@@ -266,8 +265,6 @@ func TestLeaseOverHTTP(t *testing.T) {
 			ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) { sources = append(sources, e.Source) }))
 		api := []ginlimit.PolicyOption{testkit.LeasePerMinute, ginlimit.WithLease(testkit.LeaseLife)}
 		leased := testkit.Serve(l.Handler("api", api...))
-		refunded := testkit.Serve(l.Handler("api",
-			append(api, ginlimit.WithRefund(func(*gin.Context) bool { return true }))...))
 		plain := testkit.Serve(l.Handler("plain", testkit.LeasePerMinute))
 		for range 11 {
 			require.Equal(t, http.StatusOK, testkit.Get(leased, "/").Code)
@@ -280,12 +277,6 @@ func TestLeaseOverHTTP(t *testing.T) {
 		require.Empty(t, rec.Header().Get("X-RateLimit-Status"))
 		require.Equal(t, ginlimit.FromLease, sources[11])
 
-		require.Equal(t, http.StatusOK, testkit.Get(refunded, "/").Code)
-		require.Equal(t, ginlimit.FromRedis, sources[12])
-		r, err := testkit.NewPolicy(t, l, "api", api...).Peek(t.Context(), "192.0.2.1")
-		require.NoError(t, err)
-		require.Equal(t, testkit.LeaseBurst-17, r.Remaining, "its token is given back")
-		require.Equal(t, 1, l.Stats().Leases, "the lease stays")
 		require.Equal(t, "4", testkit.Remaining(testkit.Get(leased, "/")))
 
 		before := l.Stats().Leased

@@ -341,7 +341,7 @@ func TestAllOfPanics(t *testing.T) {
 		"nil, and a zero": {[]*ginlimit.Policy{nil, a, {}}, []string{"policy 1 is nil", "policy 3 is nil"}},
 		"one twice":       {[]*ginlimit.Policy{a, a}, []string{"policy 2 is given twice"}},
 		"two limiters":    {[]*ginlimit.Policy{a, b}, []string{"policy 2 is of another limiter than policy 1"}},
-		"a lease":         {[]*ginlimit.Policy{leased, remote.Must("c", ginlimit.PerHour(1))}, []string{"policy 1 has WithLease"}},
+		"a lease":         {[]*ginlimit.Policy{leased, remote.Must("c", ginlimit.PerHour(1))}, []string{"policy 1: WithLease does not go together"}},
 	} {
 		err := testkit.PanicError(func() { ginlimit.AllOf(row.policies...) })
 		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)

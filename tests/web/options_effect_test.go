@@ -146,9 +146,9 @@ func TestOptionsGivenTwice(t *testing.T) {
 	for _, both := range [][]ginlimit.Option{{policyOptions["WithRefund"], policyOptions["WithSettle"]},
 		{policyOptions["WithSettle"], policyOptions["WithRefund"]}} {
 		_, err = l.Policy("test", ginlimit.PerHour(5), both[0], both[1])
-		requireFaults(t, err, "WithRefund and WithSettle")
+		requireFaults(t, err, "WithSettle does not go together with WithRefund:")
 		limiter, err := ginlimit.NewLimiter(rdb, both[0], both[1])
-		requireFaults(t, err, "WithRefund and WithSettle")
+		requireFaults(t, err, "WithSettle does not go together with WithRefund:")
 		require.Nil(t, limiter)
 		_, err = testkit.NewLocal(t, both[0]).Policy("test", ginlimit.PerHour(5), both[1])
 		requireFaults(t, err)

@@ -48,8 +48,8 @@ func TestFaultsOfPolicies(t *testing.T) {
 		zero    = invalid + "none: the zero Limit; " +
 			"a Rate of 0 prohibits only with a Period or a Calendar, and InFlight is at least 1"
 		alone   = invalid + "2 in flight: requests in flight have no rate, period, burst, algorithm or calendar"
-		funcAll = "ginlimit: WithLimitFunc: the function returns all of a client's limits, " +
-			"so beside it there is only InFlight"
+		funcAll = "ginlimit: WithLimitFunc does not go together with a limit but InFlight: the function returns all " +
+			"of a client's limits; return the limit, or put it into a policy of its own: AllOf"
 	)
 	daily := ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))
 	with := func(l ginlimit.Limit, edit func(*ginlimit.Limit)) ginlimit.Limit { edit(&l); return l }
@@ -107,13 +107,15 @@ func TestFaultsOfPolicies(t *testing.T) {
 			[]string{invalid + "5/h burst 9 fixed-window: a window has no burst of its own"}},
 		"a lease of a sliding window": {"p",
 			options{hour, ginlimit.PerDay(5).WithAlgorithm(ginlimit.SlidingWindow), ginlimit.WithLease(time.Second)},
-			[]string{"ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used"}},
+			[]string{"ginlimit: WithLease does not go together with a SlidingWindow: " +
+				"a token counts from when it was used; use another algorithm"}},
 		"one period, two algorithms": {"p", options{hour, hour.WithAlgorithm(ginlimit.FixedWindow)}, nil},
 		"one period, one algorithm": {"p", options{hour, hour.WithBurst(7)},
 			[]string{invalid + "5/h and 5/h burst 7 have the same period"}},
 		"a queue for tokens": {"p", options{hour, ginlimit.WithQueue(1, time.Second)}, nil},
 		"a queue without anything to wait for": {"p", options{ginlimit.Unlimited(), ginlimit.WithQueue(1, time.Second)},
-			[]string{"ginlimit: WithQueue: there is nothing to wait for"}},
+			[]string{"ginlimit: WithQueue does not go together with no limit that counts: " +
+				"there is nothing to wait for; leave WithQueue out"}},
 		"a floor of all": {"p", options{hour, ginlimit.WithFloor(5)},
 			[]string{"ginlimit: WithFloor(5) leaves nothing of 5/h"}},
 		"all at once": {"", options{nil, ginlimit.WithKey(nil),

@@ -37,7 +37,7 @@ func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
 		"the policy has no name", "the zero Limit", "same period", "the burst is negative", "no such algorithm",
 		"in flight: want 1",
 		"WithKey: the function is nil", "WithFailureMode(9)", "WithHeaders(99)",
-		"WithLimitFunc: the function is nil", "WithLimitFunc: the function returns all of a client's limits",
+		"WithLimitFunc: the function is nil",
 		"WithCost: the function is nil", "option 10 is nil", "option 11 is nil",
 		"WithAllowList: the prefix", "WithDenyList: the prefix",
 	} {

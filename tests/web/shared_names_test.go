@@ -56,8 +56,9 @@ func TestDefaultsThatDoNotFitAPolicyAreForOthers(t *testing.T) {
 	require.NoError(t, errorOf(l.Policy("slots", ginlimit.InFlight(1))))
 	require.NoError(t, errorOf(l.Policy("free", ginlimit.Unlimited())))
 	require.ErrorContains(t, errorOf(l.Policy("own", ginlimit.Unlimited(), queue)), "there is nothing to wait for")
-	require.ErrorContains(t, errorOf(l.Policy("own", sliding, lease)), "a SlidingWindow has no leases")
-	require.PanicsWithError(t, "ginlimit: WithLease: a SlidingWindow has no leases, as a token counts from when it was used",
+	require.ErrorContains(t, errorOf(l.Policy("own", sliding, lease)), "does not go together with a SlidingWindow")
+	require.PanicsWithError(t, "ginlimit: WithLease does not go together with a SlidingWindow: "+
+		"a token counts from when it was used; use another algorithm",
 		func() { ginlimit.New(rdb, "all", sliding, lease) })
 }
 

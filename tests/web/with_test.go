@@ -97,6 +97,9 @@ func TestWithKeepsWhatLeasesNeed(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb, ginlimit.WithLease(time.Second))
 	p := testkit.NewPolicy(t, l, "api", ginlimit.PerSecond(100), testkit.ByUser())
+	own := testkit.NewPolicy(t, l, "own", ginlimit.PerSecond(100), ginlimit.WithLease(time.Second))
+	_, err := own.With(ginlimit.WithRefund(func(*gin.Context) bool { return true }))
+	require.ErrorContains(t, err, "leave WithLease out")
 	for _, derived := range []*ginlimit.Policy{
 		p, with(t, p, ginlimit.WithFloor(1)), with(t, p, ginlimit.WithRefund(func(*gin.Context) bool { return true })),
 	} {

@@ -236,19 +236,19 @@ func TestSharesStandAlone(t *testing.T) {
 		want []string
 	}{
 		"slots": {options{ginlimit.PerHour(8), ginlimit.InFlight(2)},
-			[]string{"put 2 in flight into a policy of its own: AllOf"}},
+			[]string{"put InFlight into a policy of its own: AllOf"}},
 		"slots alone": {options{ginlimit.InFlight(2)},
-			[]string{"put 2 in flight into a policy of its own: AllOf"}},
+			[]string{"put InFlight into a policy of its own: AllOf"}},
 		"two limits": {options{ginlimit.PerHour(8), ginlimit.PerDay(9)},
-			[]string{"put 9/d into a policy of its own: AllOf"}},
-		"a quota":  {options{quota}, []string{quota.String() + " cannot be shared"}},
-		"a window": {options{window}, []string{window.String() + " cannot be shared"}},
+			[]string{"a second limit", "put the others into a policy of its own: AllOf"}},
+		"a quota":  {options{quota}, []string{"a calendar quota", "nothing flows back"}},
+		"a window": {options{window}, []string{"a window", "nothing flows back"}},
 		"a burst": {options{ginlimit.PerDay(100_000_000)},
 			[]string{"100000000/d has a burst of more than 16777216; count in larger units"}},
 		"a ban": {options{ginlimit.PerHour(8), ginlimit.WithBan(time.Hour, time.Hour)},
 			[]string{"put WithBan into a policy of its own: AllOf"}},
 		"a lease": {options{ginlimit.PerHour(8), ginlimit.WithLease(time.Second)},
-			[]string{"put WithLease into a policy of its own: AllOf"}},
+			[]string{"leave WithLease out"}},
 	} {
 		l := testkit.NewLocal(t)
 		_, err := l.Policy(name, append(row.opts, sharesBy())...)
@@ -389,7 +389,7 @@ func TestSharesOfAPlan(t *testing.T) {
 		p.asks(t, "b", 200)
 		require.Equal(t, 200, p.send("another", asTenant("a")).Code, "another client's bucket")
 		require.Equal(t, 500, p.send("window", asTenant("a")).Code)
-		require.ErrorContains(t, p.errs[0], "cannot be shared")
+		require.ErrorContains(t, p.errs[0], "WithShares does not go together with")
 	})
 }
 
