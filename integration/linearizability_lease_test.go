@@ -31,7 +31,8 @@ import (
 // is left of held. If Redis has fewer tokens than the caller wants, it may use others that are held.
 //
 // Tokens of held go back at any time, and lower taken. Peek changes nothing, and Remaining is
-// burst − H − taken. Refund lowers taken by n, down to 0.
+// burst − H − taken. If that is 0 and Peek is answered from a lease, Remaining is what this process holds
+// of held, 1 at least. Refund lowers taken by n, down to 0.
 //
 // So each token that is granted was taken first, once: who is admitted never passes the burst, and
 // what is refunded on top of it. Nor does taken pass burst − H, and what all processes hold H/2, as
@@ -39,7 +40,8 @@ import (
 //
 // A call of several tokens that is denied may have taken some of them to add to those that are held, and
 // gives them back. The history has a second operation for that, attempt: until they are back, they are
-// tokens of held.
+// tokens of held. A Peek that is answered from a lease asked Redis first, at another moment, and Redis had
+// none: that is a second operation too, a Peek.
 //
 // A call without an answer may take what it would have been granted, and go on without its caller.
 
@@ -115,8 +117,12 @@ func (b *leasedBucket) add(taken, ahead int, held uint32, in operation, out outc
 			b[taken+own][ahead] |= held << own
 		}
 	case in.verb == peek:
-		if !out.lost && r.Granted == 0 && r.Source == ginlimit.FromRedis && own == 0 {
+		switch {
+		case out.lost || r.Granted != 0:
+		case r.Source == ginlimit.FromRedis && own == 0:
 			b[taken][ahead] |= held
+		case r.Source == ginlimit.FromLease && r.Remaining > 0:
+			b[taken][ahead] |= atLeast(held, r.Remaining)
 		}
 	case out.lost:
 		b.ask(taken, ahead, held, in, in.wants(left))
@@ -199,21 +205,27 @@ func TestConcurrentCallsWithLeasesAreLinearizable(t *testing.T) {
 				if row.alone {
 					require.Zero(t, h.lost.Load())
 				}
-				h.addAttempts()
+				h.addCallsToRedis()
 				h.check(t, leasedBuckets)
 			})
 		}
 	}
 }
 
-// addAttempts adds an attempt to each call that may have made one.
-func (h *history) addAttempts() {
+// addCallsToRedis adds the second operations: the attempt of each call that may have made one, and what Redis
+// said to each Peek that a lease answered.
+func (h *history) addCallsToRedis() {
 	for _, o := range h.operations {
 		in, out := o.Input.(operation), o.Output.(outcome)
-		if in.verb == allowN && in.n > 1 && !out.lost && out.result.Granted == 0 {
+		switch {
+		case in.verb == allowN && in.n > 1 && !out.lost && out.result.Granted == 0:
 			in.verb = attempt
-			o.Input = in
-			h.operations = append(h.operations, o)
+		case in.verb == peek && out.result.Source == ginlimit.FromLease:
+			out.result = ginlimit.Result{Source: ginlimit.FromRedis}
+		default:
+			continue
 		}
+		o.Input, o.Output = in, out
+		h.operations = append(h.operations, o)
 	}
 }
