@@ -33,10 +33,10 @@ func (p *Policy) Handler() gin.HandlerFunc {
 // closest to exhaustion, RateLimit lists all.
 //
 // If one Redis server has all keys, one script decides. Otherwise, for two policies [WithBan], and for policies
-// [WithShares], which come last, one policy is asked after another. The first that denies answers, though a
-// later one may deny for longer, and what was taken is given back; until then another request may be denied
-// because of it. Stacked handlers are different: each charges when its turn comes, and keeps its charge if a
-// later one denies.
+// [WithShares], which come last, one policy is asked after another, and what was taken is given back if a
+// later one denies; until then another request may be denied because of it. Of policies after one that denies
+// only the tokens are looked at, and of those with shares nothing. Stacked handlers are different: each charges
+// when its turn comes, and keeps its charge if a later one denies.
 //
 // It panics without a policy, on a nil one, on two with the same keys, on one [WithLease] beside others, and
 // on policies of two limiters.

@@ -83,7 +83,7 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 			continue
 		}
 		ask.Set = ask.Set.Now()
-		if err := w.lookAt(*ask, answer, asks); err != nil {
+		if err := w.e.lookAt(w.ctx, w.calls, *ask, answer, asks, nil); err != nil {
 			return true, err
 		}
 		if answer.Decided && !answer.Allowed {
@@ -121,9 +121,8 @@ func (w *waiter) denyOnly(i int) (denied bool, err error) {
 }
 
 // lookAt finds whether a request lacks tokens of an Ask or is banned, without taking anything. The answer
-// is not decided if that is not known, and it may not ask.
-func (w *waiter) lookAt(ask Ask, answer *Answer, asks bool) error {
-	e := w.e
+// is not decided if that is not known, and it may not ask. The store is not asked in an outage.
+func (e *Engine) lookAt(ctx, within context.Context, ask Ask, answer *Answer, asks bool, outage error) error {
 	ask.Scope = min(ask.Scope, rules.Tokens)
 	c := e.call(takeAll(&ask), &ask, ask.Scope)
 	defer e.release(c)
@@ -136,8 +135,11 @@ func (w *waiter) lookAt(ask Ask, answer *Answer, asks bool) error {
 		return nil
 	}
 	c.Op = bucket.Op{Verb: bucket.Peek(ask.N).Verb, N: ask.N, Tenant: c.Op.Tenant}
-	if err := e.store.Do(w.calls, c); err != nil {
-		return e.fallBack(w.ctx, c, c.Op, &ask, answer, err)
+	if outage == nil {
+		outage = e.store.Do(within, c)
+	}
+	if outage != nil {
+		return e.fallBack(ctx, c, c.Op, &ask, answer, outage)
 	}
 	answer.judge(c, c.Op, &ask, FromStore)
 	if !answer.Allowed {

@@ -9,6 +9,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // takeSeveral takes the tokens of each Ask that counts, or of none.
@@ -71,9 +72,35 @@ func denies(answers []Answer) bool {
 func (e *Engine) takeEach(ctx, within context.Context, start time.Time, asks []Ask, answers []Answer) error {
 	within, cancel := e.within(within, start)
 	defer cancel()
-	return e.takeInTurn(within, asks, answers, func(ask *Ask, answer *Answer) error {
+	err := e.takeInTurn(within, asks, answers, func(ask *Ask, answer *Answer) error {
 		return e.take(ctx, within, takeAll(ask), ask.N, ask, answer)
 	})
+	if err == nil && e.redis != nil {
+		e.lookAtRest(within, asks, answers)
+	}
+	return err
+}
+
+// lookAtRest looks, after an Ask was denied, at the tokens of those that nobody looked at: the client is to hear
+// of the longest wait. If the denial took no call, neither does this. A request that waits tries again.
+func (e *Engine) lookAtRest(ctx context.Context, asks []Ask, answers []Answer) {
+	denied := slices.IndexFunc(answers, func(a Answer) bool { return a.Decided && !a.Allowed })
+	if denied < 0 || asks[denied].Waits {
+		return
+	}
+	for i := denied + 1; i < len(asks); i++ {
+		ask, answer := &asks[i], &answers[i]
+		if !answer.isCounted() || ask.N == 0 || !ask.Set.Counts(rules.Tokens) {
+			continue
+		}
+		var outage error
+		if answers[denied].Source == FromLocal {
+			outage = answers[denied].Err
+		}
+		if err := e.lookAt(ctx, ctx, *ask, answer, answers[denied].Source != FromCache, outage); err != nil {
+			answer.reset()
+		}
+	}
 }
 
 // within returns a context that ends when a decision that began at start has taken long enough.
@@ -133,23 +160,27 @@ func (e *Engine) takeTogether(ctx, within context.Context, asks []Ask, answers [
 		return nil
 	}
 	c := t.joint(e)
-	err := e.store.Do(within, c)
+	outage := e.store.Do(within, c)
 	switch {
-	case err == nil:
+	case outage == nil:
 		t.judge(e, c)
 		return nil
-	case redisstore.IsCommandError(err):
-		t.endAttempts(e, err)
-		return err
+	case redisstore.IsCommandError(outage):
+		t.endAttempts(e, outage)
+		return outage
 	}
-	return e.takeInTurn(ctx, asks, answers, func(ask *Ask, answer *Answer) error {
+	err := e.takeInTurn(ctx, asks, answers, func(ask *Ask, answer *Answer) error {
 		c := t.calls[slices.Index(t.asks, ask)]
 		answer.begin(e, ask, c)
-		err := e.fallBack(ctx, c, c.Op, ask, answer, err)
+		err := e.fallBack(ctx, c, c.Op, ask, answer, outage)
 		e.endAttempt(c, answer, err)
 		answer.allowFree(ask.N)
 		return err
 	})
+	if err == nil {
+		e.lookAtRest(ctx, asks, answers)
+	}
+	return err
 }
 
 // together is several Asks that one script decides on, and their answers.

@@ -191,7 +191,7 @@ func TestOneScriptDecidesOnSeveralAsks(t *testing.T) {
 	}
 }
 
-// TestADenialOfSeveralAsksGivesBackWhatWasTaken, and the statuses say so. In this process the others are looked at.
+// TestADenialOfSeveralAsksGivesBackWhatWasTaken, and the statuses say so. The others are looked at.
 func TestADenialOfSeveralAsksGivesBackWhatWasTaken(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*bench, testing.TB) *engine.Engine{
@@ -211,9 +211,10 @@ func TestADenialOfSeveralAsksGivesBackWhatWasTaken(t *testing.T) {
 				asks := []engine.Ask{one, ask("free", new(rules.Set)), two, three}
 				answers := make([]engine.Answer, 4)
 				answers[2].Statuses = make([]rules.Status, 1)
-				for range 2 { // the slot is given back too
+				for round := range 2 { // the slot is given back too
 					require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
-					require.Equal(t, []bool{true, true, true, name == "process"},
+					// What the deny cache denies costs no call to look at the rest.
+					require.Equal(t, []bool{true, true, true, name == "process" || round == 0},
 						[]bool{answers[0].Decided, answers[1].Decided, answers[2].Decided, answers[3].Decided})
 					require.True(t, answers[0].Allowed)
 					require.False(t, answers[0].HasSlot())

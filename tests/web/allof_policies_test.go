@@ -281,6 +281,35 @@ func TestFailureModeOfEachPolicy(t *testing.T) {
 	require.Equal(t, 1, left.Remaining)
 }
 
+// TestTheLongestWaitAnswers, also where policies are asked one after another, as two that ban are.
+func TestTheLongestWaitAnswers(t *testing.T) {
+	t.Parallel()
+	for name, make := range stores {
+		for _, bans := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, bans %t", name, bans), func(t *testing.T) {
+				t.Parallel()
+				l := make(t)
+				policy := func(name string, limit ginlimit.Limit) *ginlimit.Policy {
+					opts := []ginlimit.PolicyOption{limit, testkit.ByUser()}
+					if bans {
+						opts = append(opts, ginlimit.WithBan(time.Second, time.Second))
+					}
+					return l.Must(name, opts...)
+				}
+				r := testkit.Serve(ginlimit.AllOf(policy("short", ginlimit.Per(1, 10*time.Second)), policy("long", ginlimit.PerHour(1))))
+				require.Equal(t, 200, testkit.Get(r, "/", testkit.User("a")).Code)
+				for range 3 { // from Redis, then remembered
+					rec := testkit.Get(r, "/", testkit.User("a"))
+					require.Equal(t, 429, rec.Code)
+					wait, err := strconv.Atoi(rec.Header().Get("Retry-After"))
+					require.NoError(t, err)
+					require.InDelta(t, 3600, wait, 60)
+				}
+			})
+		}
+	}
+}
+
 // TestAllOfWaitsInTheLineOfWhatItLacks: a policy with a queue waits, one without denies at once.
 func TestAllOfWaitsInTheLineOfWhatItLacks(t *testing.T) {
 	t.Parallel()
