@@ -85,10 +85,8 @@ func (e *Engine) takeEach(ctx, within context.Context, start time.Time, asks []A
 // of the longest wait. If the denial took no call, neither does this. A request that waits tries again.
 func (e *Engine) lookAtRest(ctx context.Context, asks []Ask, answers []Answer) {
 	denied := slices.IndexFunc(answers, func(a Answer) bool { return a.Decided && !a.Allowed })
-	if denied < 0 || asks[denied].Waits {
-		return
-	}
-	for i := denied + 1; i < len(asks); i++ {
+	looks := denied >= 0 && !asks[denied].Waits
+	for i := denied + 1; looks && i < len(asks); i++ {
 		ask, answer := &asks[i], &answers[i]
 		if !answer.isCounted() || ask.N == 0 || !ask.Set.Counts(rules.Tokens) {
 			continue
