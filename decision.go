@@ -131,7 +131,7 @@ func (s *requestState) add(i int, ask engine.Ask) {
 }
 
 // arrange brings the questions of several policies into the order in which they are decided: together, by
-// one tenant after another, and those of dry runs.
+// one tenant after another, and dry runs last.
 func (s *requestState) arrange() {
 	if s.asks != nil {
 		if !s.parts[0].policy.dryRun {
@@ -237,8 +237,8 @@ func (s *requestState) waited() (all time.Duration) {
 	return all
 }
 
-// judge takes the results from the answers, and has observers know them: of a request that is denied those
-// that deny it, of one that failed those of dry runs.
+// judge takes the results from the answers, and tells observers: of a denied request only the denials, of a
+// failed request only what dry runs decided.
 func (s *requestState) judge(ctx context.Context, failed bool) {
 	denied := s.isDenied()
 	for i := range s.parts {

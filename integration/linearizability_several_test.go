@@ -26,7 +26,7 @@ import (
 // took of a request that the second one denies is given back before the request ends, or never if Redis
 // is unavailable.
 
-// severalLimits are those of the policies "requests", at a cost of 1, and "tokens".
+// severalLimits are the limits of the policies "requests", at a cost of 1, and "tokens".
 var severalLimits = [2]ginlimit.Limit{ginlimit.PerDay(1).WithBurst(10), slowLimit}
 
 // clientsOf returns the indices of the buckets of a request: of its first policy, and of its second one.

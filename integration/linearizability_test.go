@@ -52,7 +52,7 @@ type operation struct {
 	key     string
 	verb    verb
 	n       int
-	burst   int // if it is not that of slowLimit
+	burst   int // if slowLimit has another
 	process int
 	pair    int    // of clients of two policies, or one of these clients
 	actual  [2]int // what settle replaces n by

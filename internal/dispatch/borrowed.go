@@ -9,7 +9,7 @@ import (
 // until the caller calls End. It ends when the context inside does, not when the caller's does.
 //
 // A batch may outlive its caller, whose context may then be used for something else: a *gin.Context
-// is that of another request. So no value is read after End.
+// serves another request. So no value is read after End.
 type Borrowed struct {
 	context.Context // has no values
 
