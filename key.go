@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"reflect"
 	"strconv"
-	"strings"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
@@ -137,7 +136,7 @@ func ByValue(name string) KeyFunc {
 	}
 	return func(c *gin.Context) (string, error) {
 		value, _ := c.Get(name)
-		key, ok := textOf(value)
+		key, ok := clientkey.OfValue(value)
 		switch {
 		case !ok:
 			return "", fmt.Errorf("ginlimit: the context's value %q is a %T; want a string, an integer, "+
@@ -148,26 +147,6 @@ func ByValue(name string) KeyFunc {
 		}
 		return key, nil
 	}
-}
-
-// textOf returns a value as text, "" for nil. It is false for a value that is no key.
-func textOf(value any) (text string, ok bool) {
-	of := reflect.Indirect(reflect.ValueOf(value))
-	switch kind := of.Kind(); {
-	case kind == reflect.Invalid:
-		return "", true
-	case kind == reflect.String: // a String method might hide the value
-		return of.String(), true
-	case of.CanInt():
-		return strconv.FormatInt(of.Int(), 10), true
-	case of.CanUint() && kind != reflect.Uintptr:
-		return strconv.FormatUint(of.Uint(), 10), true
-	case kind == reflect.Struct || kind == reflect.Array:
-		if s, ok := value.(fmt.Stringer); ok {
-			return s.String(), true
-		}
-	}
-	return "", false
 }
 
 // ByRoute returns the method and the route's path, such as GET and /users/:id; all requests without a route
@@ -226,36 +205,19 @@ func byAddress(c *gin.Context, v4, v6 int) (string, error) {
 
 // keyOfAddress is byAddress where the policy that decides is known, and knows that it uses the address.
 func keyOfAddress(c *gin.Context, v4, v6 int) (string, error) {
-	addr, text, err := clientAddress(c)
+	addr, text, ok := gintrust.ClientAddress(c)
 	switch {
-	case err != nil:
-		return "", err
+	case !ok:
+		return "", unreadable(text)
 	case v4 == clientkey.BitsV4 && text != "":
 		return text, nil // without an allocation
 	}
 	return clientkey.Address(addr, v4, v6), nil
 }
 
-// clientAddress returns the client's address in its canonical form, and its text if Gin has it: then it
-// is an IPv4 address.
-func clientAddress(c *gin.Context) (addr netip.Addr, text string, err error) {
-	address := c.ClientIP()
-	if address == "" { // Gin cannot read a zone, as in [fe80::1%eth0]:80
-		if remote, err := netip.ParseAddrPort(c.Request.RemoteAddr); err == nil {
-			return clientkey.Canonical(remote.Addr()), "", nil
-		}
-	}
-	addr, err = netip.ParseAddr(address)
-	switch {
-	case err != nil:
-		return addr, "", fmt.Errorf("%w: the client address %.64q cannot be read", ErrNoKey, address)
-	case addr.Is4(): // it has no other spelling
-		if !strings.HasPrefix(c.Request.RemoteAddr, address) {
-			address = strings.Clone(address) // rather than keep the whole header
-		}
-		return addr, address, nil
-	}
-	return clientkey.Canonical(addr), "", nil
+// unreadable is the error of a client's address that is none.
+func unreadable(address string) error {
+	return fmt.Errorf("%w: the client address %.64q cannot be read", ErrNoKey, address)
 }
 
 // addressUser learns that a request's address is used.

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/redis/go-redis/v9"
 )
@@ -24,8 +24,7 @@ type Limiter struct {
 	engine    *engine.Engine
 	rdb       redis.UniversalClient // nil without Redis
 	questions sync.Pool             // of *question
-	warned    atomic.Bool           // that clients can spoof their addresses
-	ports     atomic.Bool           // a warning was logged that Gin cannot read addresses with ports
+	addresses gintrust.Warnings     // of addresses that clients can spoof, or that Gin cannot read
 	names     names                 // of its policies
 	noClient  redisstore.Throttle   // of warnings of keys that no request counts under
 }

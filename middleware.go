@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/gintrust"
 )
 
 // Handler returns the policy's middleware: [AllOf] of this policy alone. It sets the header fields of
@@ -176,13 +177,13 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 	s.asking = p
 	if len(p.allow) > 0 || len(p.deny) > 0 {
 		p.useAddress(c)
-		addr, _, err := clientAddress(c)
+		addr, text, ok := gintrust.ClientAddress(c)
 		switch {
-		case err != nil:
+		case !ok:
 			t.phase = absent
-			t.fail(c, s, failure{err: err, origin: fromKeyFunc})
+			t.fail(c, s, failure{err: unreadable(text), origin: fromKeyFunc})
 			return !p.dryRun
-		case p.allowed.Contains(addr) && p.mayAllow(c):
+		case p.allowed.Contains(addr) && p.trust.MayAllow(c, p.logger, p.name):
 			listed = true
 		case p.forbidden.Contains(addr):
 			t.phase, t.result = settled, Result{Name: p.name, RetryAfter: never, Source: FromPolicy, Cause: CauseList}

@@ -8,9 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gin-gonic/gin"
+
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
@@ -43,12 +46,10 @@ type policyState struct {
 	allowed   *clientkey.Networks
 	forbidden *clientkey.Networks
 
-	warned      atomic.Bool // that another policy charges the same bucket
-	burstWarned atomic.Bool // that its burst is too small for its tenants
-	proxies     proxyTrust
-	allows      atomic.Pointer[engineTrust] // of the engine that an address of the allow list came through last
-	allowLogged atomic.Bool                 // that its allow list has no effect
-	serves      atomic.Bool                 // requests, by a handler
+	warned      atomic.Bool    // that another policy charges the same bucket
+	burstWarned atomic.Bool    // that its burst is too small for its tenants
+	trust       gintrust.Trust // of Gin in the headers of proxies
+	serves      atomic.Bool    // requests, by a handler
 	faults      redisstore.Throttle
 
 	clients limitCache
@@ -328,3 +329,6 @@ func (p *Policy) observe() observation {
 	}
 	return observation{p.observers, time.Now(), Event{Name: p.name, DryRun: p.dryRun}}
 }
+
+// useAddress logs a warning if clients can spoof the address by which the policy knows them.
+func (p *Policy) useAddress(c *gin.Context) { p.trust.Warn(c, p.logger, &p.limiter.addresses) }

@@ -1,9 +1,6 @@
 package clientkey
 
-import (
-	"net/netip"
-	"strings"
-)
+import "net/netip"
 
 // BitsV4 and BitsV6 are how many bits of an address identify a client. An IPv6 site has at least a
 // /64 (RFC 6177), and its hosts can take any new address in it (RFC 8981).
@@ -57,41 +54,4 @@ func ReadAddress(text string) (isAddress, isKey bool) {
 		return false, false
 	}
 	return true, prefix.Bits() == BitsV6 && prefix.Masked().String() == text
-}
-
-// HasPorts reports whether one of the addresses in a list, such as the value of X-Forwarded-For, has
-// a port, or is of IPv6 and has brackets.
-func HasPorts(list string) bool {
-	if !strings.Contains(list, ":") { // most lists are of IPv4 alone
-		return false
-	}
-	for entry := range strings.SplitSeq(list, ",") {
-		if entry != withoutPort(entry) {
-			return true
-		}
-	}
-	return false
-}
-
-// WithoutPorts returns a list of addresses without their ports and brackets.
-func WithoutPorts(list string) string {
-	entries := strings.Split(list, ",")
-	for i, entry := range entries {
-		entries[i] = withoutPort(entry)
-	}
-	return strings.Join(entries, ",")
-}
-
-// withoutPort returns 203.0.113.7 of 203.0.113.7:443, and 2001:db8::7 of [2001:db8::7]:443. Another
-// text is returned as it is.
-func withoutPort(entry string) string {
-	text := strings.TrimSpace(entry)
-	if strings.HasPrefix(text, "[") {
-		if host, rest, found := strings.Cut(text[1:], "]"); found && (rest == "" || rest[0] == ':') {
-			return host
-		}
-	} else if host, _, found := strings.Cut(text, ":"); found && strings.Count(text, ":") == 1 {
-		return host
-	}
-	return entry
 }
