@@ -146,6 +146,13 @@ func newConfig(opts []LimiterOption) (config, []error) {
 
 // with returns the configuration with a policy's options on top, and all errors in them.
 func (c config) with(opts []PolicyOption) (config, []error) {
+	c = c.apply(opts)
+	c.exclude()
+	return c, c.errs
+}
+
+// apply returns the configuration with a policy's options on top.
+func (c config) apply(opts []PolicyOption) config {
 	c.errs, c.used = nil, nil
 	for i, opt := range opts {
 		limit, isPointer := opt.(*Limit)
@@ -153,8 +160,7 @@ func (c config) with(opts []PolicyOption) (config, []error) {
 			opt.policyOption(&c)
 		}
 	}
-	c.exclude()
-	return c, c.errs
+	return c
 }
 
 var (

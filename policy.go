@@ -96,7 +96,8 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 	}
 	cfg := p.config
 	cfg.limits = nil
-	cfg, errs := cfg.with(opts)
+	cfg = cfg.apply(opts)
+	var errs []error
 	for _, option := range cfg.used {
 		if !slices.Contains(derivedOptions, option) {
 			errs = append(errs, invalid("With: %s makes another policy; call Limiter.Policy with another name", option))
@@ -113,6 +114,8 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 		limits[i] = l
 	}
 	cfg.limits = limits
+	cfg.exclude()
+	errs = append(cfg.errs, errs...)
 	for _, option := range []string{"WithSettle", "WithRefund"} {
 		if p.lease > 0 && cfg.has(option) && slices.Contains(p.used, "WithLease") {
 			errs = append(errs, excluded(option, "WithLease").err())

@@ -67,6 +67,17 @@ func TestWithReplacesOptions(t *testing.T) {
 	})
 }
 
+// TestWithQueueWaitsForTheLimitsOfThePolicy that it was called on.
+func TestWithQueueWaitsForTheLimitsOfThePolicy(t *testing.T) {
+	t.Parallel()
+	limiter := testkit.NewLocal(t)
+	limited := testkit.NewPolicy(t, limiter, "limited", ginlimit.PerHour(4))
+	with(t, limited, ginlimit.WithQueue(1, time.Second))
+	unlimited := testkit.NewPolicy(t, limiter, "unlimited", ginlimit.Unlimited())
+	_, err := unlimited.With(ginlimit.WithQueue(1, time.Second))
+	require.ErrorContains(t, err, "WithQueue does not go together with no limit that counts")
+}
+
 // TestWithKeepsSlotsAndBans of the policy that it was called on.
 func TestWithKeepsSlotsAndBans(t *testing.T) {
 	t.Parallel()
