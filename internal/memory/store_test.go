@@ -339,8 +339,8 @@ func TestReturnToAMergedLog(t *testing.T) {
 func TestBoundsAreAsDocumented(t *testing.T) {
 	t.Parallel()
 	for document, text := range map[string]string{
-		"migration.md":  "keeps the 262,144 that take longest",
-		"algorithms.md": "keeps 8,192 entries of a client exactly",
+		"migration.md": "keeps the 262,144 that take longest",
+		"guide.md":     "keeps 8,192 entries of a client exactly",
 	} {
 		all, err := os.ReadFile("../../docs/" + document)
 		require.NoError(t, err)

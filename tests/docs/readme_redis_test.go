@@ -59,23 +59,26 @@ func TestReadmeProgramRuns(t *testing.T) {
 	require.Equal(t, string(shown[2]), string(body))
 }
 
-// TestTestsOfDocumentsPass puts the files of docs/testing.md into the quickstart's folder, and runs them by go test.
+// TestTestsOfDocumentsPass puts the files of docs/guide.md into the quickstart's folder, and runs them by go test.
 func TestTestsOfDocumentsPass(t *testing.T) {
 	t.Parallel()
 	dir := newModule(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(goBlocks(t, "README.md")[0]), 0o600))
 	tests := 0
-	for i, block := range goBlocks(t, "docs/testing.md") {
+	for i, block := range goBlocks(t, "docs/guide.md") {
+		if !strings.HasPrefix(block, "package ") {
+			continue
+		}
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fileName(fmt.Sprintf("block%d", i), block)), []byte(block), 0o600))
 		tests += strings.Count(block, "\nfunc Test")
 	}
-	for _, get := range regexp.MustCompile(`(?m)^go (get \S+)$`).FindAllStringSubmatch(testkit.Read(t,
-		"docs/testing.md"), -1) {
-		module := strings.TrimPrefix(get[1], "get ")
+	for _, get := range regexp.MustCompile("`go get ([^`]+)`").FindAllStringSubmatch(testkit.Read(t, "docs/guide.md"), -1) {
+		module := get[1]
 		version, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module).Output()
 		require.NoError(t, err)
 		goIn(t, dir, "get", module+"@"+strings.TrimSpace(string(version))) // which was downloaded
 	}
+	require.Equal(t, 3, tests)
 	require.Equal(t, tests, strings.Count(goIn(t, dir, "test", "-v"), "--- PASS: Test"))
 }
 

@@ -51,7 +51,7 @@ func remaining(t *testing.T, p *ginlimit.Policy, client string, want int) {
 	require.Equal(t, want, r.Remaining, r.Name)
 }
 
-func stackedRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+func stackedHandlers(router *gin.Engine, limiter *ginlimit.Limiter) {
 	address := must(limiter.Policy("address", ginlimit.PerMinute(10)))
 	logins := must(limiter.Policy("login", ginlimit.PerMinute(1)))
 	router.POST("/stacked", address.Handler(), logins.Handler())
@@ -65,7 +65,7 @@ func TestHandlersThatFollowEachOtherCharge(t *testing.T) {
 	for path, left := range map[string]int{"/stacked": 0, "/together": 9} {
 		synctest.Test(t, func(t *testing.T) {
 			router, limiter := signedIn(), local(t)
-			stackedRecipe(router, limiter)
+			stackedHandlers(router, limiter)
 			for i := range 10 {
 				require.Equal(t, map[bool]int{true: 200, false: 429}[i == 0], send(router, http.MethodPost, path).Code)
 			}
@@ -108,7 +108,7 @@ func TestRequestsAndTokensOfAKey(t *testing.T) {
 	})
 }
 
-func twoRoutesRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+func twoRoutes(router *gin.Engine, limiter *ginlimit.Limiter) {
 	key := ginlimit.WithKey(ginlimit.ByValue("api key"))
 	cost := ginlimit.WithCost(func(c *gin.Context) int { return 1000 }) // of the prompt
 	requests := must(limiter.Policy("requests", ginlimit.PerMinute(60), key))
@@ -123,7 +123,7 @@ func TestTwoRoutesShareALimitOnRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		router := signedIn("api key")
-		twoRoutesRecipe(router, local(t))
+		twoRoutes(router, local(t))
 		served := func(path string) (n int) {
 			for send(router, http.MethodPost, path, testkit.With("api key", "a")).Code == http.StatusOK {
 				n++
@@ -183,7 +183,7 @@ func TestSignInsCountUnderWhatTheyHave(t *testing.T) {
 	})
 }
 
-func levelsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+func levels(router *gin.Engine, limiter *ginlimit.Limiter) {
 	plan := func(ctx context.Context, key string) ([]ginlimit.Limit, error) { // of the API key
 		return []ginlimit.Limit{ginlimit.PerMinute(60), ginlimit.InFlight(4)}, nil
 	}
@@ -208,7 +208,7 @@ func TestLevelsHoldSlotsTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		router := signedIn("user", "account")
-		levelsRecipe(router, local(t))
+		levels(router, local(t))
 		start := time.Now()
 		var all sync.WaitGroup
 		ask := func(key, user string, served time.Duration) {
@@ -284,7 +284,7 @@ func TestALevelDeniesWithoutTakingFromTheOthers(t *testing.T) {
 	})
 }
 
-func networkRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+func networks(router *gin.Engine, limiter *ginlimit.Limiter) {
 	v1 := router.Group("/v1", ginlimit.AllOf(
 		must(limiter.Policy("address", ginlimit.PerMinute(100))), // an IPv4 address, an IPv6 /64
 		must(limiter.Policy("network /56", ginlimit.PerMinute(200), ginlimit.WithKey(ginlimit.ByClientIPPrefix(32, 56)))),
@@ -298,7 +298,7 @@ func TestWiderNetworksHaveLimitsOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		router := gin.New()
 		require.NoError(t, router.SetTrustedProxies(nil))
-		networkRecipe(router, local(t))
+		networks(router, local(t))
 		served := func(address func(i int) string) (allowed int) {
 			for i := range 1000 {
 				if testkit.Get(router, "/v1/things", testkit.From("["+address(i)+"]:1")).Code == http.StatusOK {

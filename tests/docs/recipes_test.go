@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"context"
 	"io"
 	"log"
 	"log/slog"
@@ -57,32 +58,23 @@ func unindented(code string) string {
 }
 
 func staffRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	signups, err := limiter.Policy("signup", ginlimit.PerHour(5))
-	if err != nil {
-		log.Fatal(err)
-	}
+	signups := must(limiter.Policy("signup", ginlimit.PerHour(5)))
 	router.POST("/signup", signups.Handler(), func(c *gin.Context) { c.Status(http.StatusCreated) })
+	on := func(do func(ctx context.Context, client string) error) gin.HandlerFunc {
+		return func(c *gin.Context) {
+			address, err := netip.ParseAddr(c.Param("address"))
+			if err != nil {
+				_ = c.AbortWithError(http.StatusBadRequest, err)
+			} else if err := do(c.Request.Context(), ginlimit.AddrKey(address)); err != nil {
+				_ = c.AbortWithError(http.StatusServiceUnavailable, err)
+			}
+		}
+	}
 	staff := router.Group("/staff", gin.BasicAuth(gin.Accounts{"admin": "secret"}))
-	staff.POST("/block/:address", func(c *gin.Context) { // for an hour, in every process
-		address, err := netip.ParseAddr(c.Param("address"))
-		if err != nil {
-			_ = c.AbortWithError(http.StatusBadRequest, err)
-			return
-		}
-		if err := signups.Block(c.Request.Context(), ginlimit.AddrKey(address), time.Hour); err != nil {
-			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
-		}
-	})
-	staff.POST("/unblock/:address", func(c *gin.Context) { // ends a block and a ban, and fills the bucket
-		address, err := netip.ParseAddr(c.Param("address"))
-		if err != nil {
-			_ = c.AbortWithError(http.StatusBadRequest, err)
-			return
-		}
-		if err := signups.Reset(c.Request.Context(), ginlimit.AddrKey(address)); err != nil {
-			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
-		}
-	})
+	staff.POST("/block/:address", on(func(ctx context.Context, client string) error {
+		return signups.Block(ctx, client, time.Hour) // in every process
+	}))
+	staff.POST("/unblock/:address", on(signups.Reset)) // ends a block and a ban, and fills the bucket
 }
 
 // TestStaffBlockAnAddressInAnySpelling: the client behind it is denied until it is unblocked in
