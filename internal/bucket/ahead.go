@@ -2,6 +2,11 @@ package bucket
 
 import "math/bits"
 
+var ahead = kind{
+	integers: 1, fits: fitsTokens, charged: chargedTokens,
+	retryAfter: waitOf, resetAfter: waitOf, moreAfter: waitOf, denies: waits,
+}
+
 // NewAhead returns the bucket of the tokens that all processes take ahead of a limit: at most n at
 // once, and then as many as flow back to the limit.
 func NewAhead(limit *Bucket, n int64) Bucket {
@@ -24,7 +29,7 @@ func (b *Bucket) Regained(ms int64) int64 { return min(ms, MaxUnits/b.Drain) * b
 // least, and tells that no more than some tokens are left. A window's state says itself when a charge
 // fits.
 func (b *Bucket) Hold(s State, ms, n, left int64) State {
-	if b.Kind == Token && n <= b.Whole {
+	if b.Flows() && n <= b.Whole {
 		s.Wait = max(b.RetryAfter(s, n), ms)
 		s.Level = max(s.Level, b.Capacity-b.Room(left+1)+1)
 	}

@@ -2,6 +2,22 @@ package bucket
 
 import "math"
 
+var ban = kind{
+	integers: 2, retryAfter: waitOf, resetAfter: waitOf, moreAfter: waitOf, denies: waits,
+
+	fits: func(_ *Bucket, level int64, _ *Shares, charges, _ int64) int64 {
+		if level > 0 {
+			return 0
+		}
+		return charges
+	},
+	charged: func(_ *Bucket, s State, _, _ int64) State { return s },
+	lapsed: func(s State) State { // also of a ban that a denial has just caused
+		s.Level = s.Wait
+		return s
+	},
+}
+
 // NewBan returns a ban. Its level is how many milliseconds it still lasts. A client's first ban
 // lasts first milliseconds, and each further one twice as long as the one before, at most longest.
 func NewBan(first, longest int64) Bucket {
@@ -15,12 +31,4 @@ func (b *Bucket) BanLength(n int64) int64 {
 		length *= 2
 	}
 	return min(length, b.Capacity)
-}
-
-// fitBan is [Bucket.Fit] of a ban: all charges fit, or none while it lasts.
-func fitBan(level, charges int64) int64 {
-	if level > 0 {
-		return 0
-	}
-	return charges
 }

@@ -11,21 +11,6 @@ const MaxUnits = 1<<53 - 1
 // Never is the wait if no waiting makes a charge fit.
 const Never = -1
 
-// Kind is how a bucket regains tokens.
-type Kind uint8
-
-const (
-	Token         Kind = iota // evenly
-	FixedWindow               // all at once: a period after the first was taken, or when a calendar period ends
-	SlidingWindow             // each a period after it was taken
-	Kinds              = iota // how many kinds of limits there are
-
-	Slots   Kind = iota - 1 // never by time: a slot is free when its holder releases it
-	Ban                     // never by time: while it has a level, nobody is admitted
-	Ahead                   // evenly: it is charged with tokens that processes take ahead of the limits before it
-	Tenants                 // as the limit that they share
-)
-
 // Bucket is a limit, a ban or slots, in the integers that the scripts use.
 //
 // With p the period in milliseconds and g = gcd(rate, p), a token weighs p/g units and rate/g units
@@ -73,27 +58,20 @@ type State struct {
 // It reports false if the limit is too large to be counted exactly.
 func New(kind Kind, id string, rate, burst, period int64) (Bucket, bool) {
 	b := Bucket{ID: id, Kind: kind, Burst: burst, Whole: burst, Cost: 1, Period: period}
-	if kind == Token {
+	window := kinds[kind].window
+	if window == "" {
 		g := gcd(rate, period)
 		b.Cost, b.Drain = period/g, rate/g
 	}
-	if burst > MaxUnits/b.Cost || burst*b.Cost > MaxUnits-b.Drain || kind == SlidingWindow && burst > MaxLogged {
+	if burst > MaxUnits/b.Cost || burst*b.Cost > b.maxLevel() {
 		return Bucket{}, false
 	}
 	b.Capacity = burst * b.Cost
-	switch kind {
-	case FixedWindow:
-		b.Args = [...]any{b.Period, "fixed", b.Capacity}
-	case SlidingWindow:
-		b.Args = [...]any{b.Period, "sliding", b.Capacity}
-	default:
-		b.Args = [...]any{b.Drain, b.Cost, b.Capacity}
+	if b.Args = [...]any{b.Drain, b.Cost, b.Capacity}; window != "" {
+		b.Args = [...]any{b.Period, window, b.Capacity}
 	}
 	return b, true
 }
-
-// IsLimit reports whether the bucket belongs to a limit, and not to tenants, a ban, slots or leases.
-func (b *Bucket) IsLimit() bool { return b.Kind < Slots }
 
 // Counted returns how many of the buckets belong to limits. All others come after them.
 func Counted(buckets []Bucket) int {
@@ -104,10 +82,10 @@ func Counted(buckets []Bucket) int {
 	return n
 }
 
-// Tokens reports whether all buckets are token buckets.
+// Tokens reports whether tokens flow back to all buckets evenly.
 func Tokens(buckets []Bucket) bool {
 	for i := range buckets {
-		if buckets[i].Kind != Token {
+		if !buckets[i].Flows() {
 			return false
 		}
 	}

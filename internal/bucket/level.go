@@ -23,59 +23,34 @@ func (b *Bucket) Room(n int64) int64 {
 	return min(n, b.Burst) * b.Cost
 }
 
-// Fit returns how many of the charges, each of n tokens, have room above a level.
+// Fit is [Bucket.Fits] at a level, if that is all that a state says.
 func (b *Bucket) Fit(level, charges, n int64) int64 {
-	switch b.Kind {
-	case Slots:
-		return b.fitSlots(level, charges)
-	case Ban:
-		return fitBan(level, charges)
-	}
-	if level >= b.Capacity || n > b.Whole {
-		return 0
-	}
-	return min(charges, (b.Capacity-level)/b.Room(n))
+	return kinds[b.Kind].fits(b, level, nil, charges, n)
 }
 
-// Fits is [Bucket.Fit] in a state.
+// Fits returns how many of the charges, each of n tokens, have room in a state.
 func (b *Bucket) Fits(s State, charges, n int64) int64 {
-	if b.Kind == Tenants {
-		return b.fitTenant(s, charges, n)
-	}
-	return b.Fit(s.Level, charges, n)
+	return kinds[b.Kind].fits(b, s.Level, s.Shares, charges, n)
 }
 
 // Debt returns how many of n tokens a Charge takes at a level without room. A bucket may owe one
 // more burst than it holds.
 func (b *Bucket) Debt(level, n int64) int64 {
-	most := min(2*(b.Capacity+b.Floor), MaxUnits-b.Drain)
-	if b.Kind == SlidingWindow {
-		most = min(most, MaxLogged)
-	}
+	most := min(2*(b.Capacity+b.Floor), b.maxLevel())
 	return min(n, max(0, most-level)/b.Cost)
+}
+
+// maxLevel returns the highest level that can be counted.
+func (b *Bucket) maxLevel() int64 {
+	if most := kinds[b.Kind].most; most > 0 {
+		return most
+	}
+	return MaxUnits - b.Drain
 }
 
 // Charged returns the state after one or more charges of n tokens.
 func (b *Bucket) Charged(s State, charges, n int64) State {
-	switch b.Kind {
-	case Slots:
-		s.Level += charges
-		return s
-	case Ban:
-		return s
-	case Tenants:
-		return b.chargedTenant(s, charges, n)
-	}
-	s.Level += charges * b.Charge(n)
-	if end := b.Period + b.Overdraft(n); b.Kind == SlidingWindow {
-		s.Reset = max(s.Reset, end)
-	} else if s.Reset == 0 {
-		s.Reset = end
-	}
-	if s.Soon == 0 {
-		s.Soon = b.Period
-	}
-	return s
+	return kinds[b.Kind].charged(b, s, charges, n)
 }
 
 // Remaining returns the whole tokens left at a level.
@@ -84,56 +59,23 @@ func (b *Bucket) Remaining(level int64) int64 { return max(0, b.Capacity-level) 
 // RetryAfter returns in how many milliseconds a charge of n tokens fits. It is 0 if it fits now,
 // and [Never] if the bucket never holds n tokens.
 func (b *Bucket) RetryAfter(s State, n int64) int64 {
-	switch {
-	case !b.IsLimit():
-		return b.freeAfter(s)
-	case n > b.Whole:
+	if n > b.Whole {
 		return Never
-	case b.Kind != Token || s.Wait > 0:
-		return s.Wait
 	}
-	return b.duration(s.Level + b.Room(n) - b.Capacity)
+	return kinds[b.Kind].retryAfter(b, s.Level, s.Wait, n)
 }
 
 // ResetAfter returns in how many milliseconds the bucket is full.
 func (b *Bucket) ResetAfter(s State) int64 {
-	switch {
-	case !b.IsLimit():
-		return b.freeAfter(s)
-	case b.Ends != 0 && s.Level == 0: // it is full, though its period goes on
-		return 0
-	case b.Kind != Token:
-		return s.Reset
-	}
-	return b.duration(s.Level)
+	return kinds[b.Kind].resetAfter(b, s.Level, s.Wait, s.Reset)
 }
 
 // MoreAfter returns in how many milliseconds the bucket has another whole token, 0 if it is full.
-func (b *Bucket) MoreAfter(s State) int64 {
-	switch {
-	case b.Kind == Tenants:
-		return b.moreForTenant(s)
-	case !b.IsLimit():
-		return b.freeAfter(s)
-	case b.Ends != 0 && s.Level == 0:
-		return 0
-	case b.Kind != Token:
-		return s.Soon
-	}
-	return b.duration(s.Level - (b.Capacity - min(b.Remaining(s.Level)+1, b.Burst)*b.Cost))
-}
-
-// freeAfter returns in how many milliseconds a ban, slots or tenants admit a charge.
-func (b *Bucket) freeAfter(s State) int64 {
-	if b.Kind == Slots {
-		return b.slotAfter(s)
-	}
-	return s.Wait
-}
+func (b *Bucket) MoreAfter(s State) int64 { return kinds[b.Kind].moreAfter(b, s.Level, s.Wait, s.Soon) }
 
 // FillTime returns in how many milliseconds an empty bucket is full.
 func (b *Bucket) FillTime() int64 {
-	if b.Kind != Token {
+	if b.Drain == 0 {
 		return b.Period
 	}
 	return b.duration(b.Capacity)
@@ -144,30 +86,15 @@ func (b *Bucket) FillTime() int64 {
 func (b *Bucket) After(s State, ms int64) State {
 	s.Level = max(0, s.Level-b.Drain*ms)
 	s.Soon, s.Wait, s.Reset = max(0, s.Soon-ms), max(0, s.Wait-ms), max(0, s.Reset-ms)
-	switch {
-	case b.Kind == Tenants: // their level is the limit's
-	case b.Kind == Ban: // also a ban that a denial has just caused
-		s.Level = s.Wait
-	case b.Kind == Slots, b.Kind != Token && s.Reset == 0: // slots may all be free by now
-		s.Level = 0
+	if lapsed := kinds[b.Kind].lapsed; lapsed != nil {
+		return lapsed(s)
 	}
 	return s
 }
 
 // Denies reports whether a bucket that denied a charge of n tokens in a state still denies it ms
 // milliseconds later.
-func (b *Bucket) Denies(s State, ms, n int64) bool {
-	if b.Kind == Slots { // a slot may become free at any moment
-		return false
-	}
-	if b.Kind == Tenants { // its wait is rounded up: a charge may fit before
-		return s.Wait > ms && b.fitTenant(b.After(s, ms), 1, n) == 0
-	}
-	if b.Kind != Token {
-		return s.Wait > ms
-	}
-	return b.Fit(s.Level-b.Drain*ms, 1, n) == 0
-}
+func (b *Bucket) Denies(s State, ms, n int64) bool { return kinds[b.Kind].denies(b, s, ms, n) }
 
 // BlockLevel returns the lowest level that leaves no token for ms milliseconds, or for
 // [Bucket.MaxBlock] if that is shorter.
@@ -177,7 +104,7 @@ func (b *Bucket) BlockLevel(ms int64) int64 {
 
 // MaxBlock returns for how many milliseconds the bucket can be blocked.
 func (b *Bucket) MaxBlock() int64 {
-	if b.Kind != Token {
+	if b.Drain == 0 {
 		return MaxUnits // longer than any Duration
 	}
 	return (MaxUnits - b.Drain - b.Capacity - b.Floor) / b.Drain

@@ -63,7 +63,7 @@ func (b *Bucket) NewClaim(level, units, age, late int64) Claim {
 	age = max(0, age)
 	age += age / 1024
 	c := Claim{Sure: units, Behind: units, Age: CeilDiv(age, 1e6), Resets: CeilDiv(age+late, 1e6)}
-	if b.Kind == Token {
+	if b.Flows() {
 		drained := b.drained(age)
 		c.Sure, c.Behind = max(0, units-drained), max(0, level+units-drained)
 	}

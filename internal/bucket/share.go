@@ -10,7 +10,7 @@ func (b *Bucket) Leave(tokens int64) {
 
 // rate returns the tokens that come back per period.
 func (b *Bucket) rate() int64 {
-	if b.Kind != Token {
+	if b.Drain == 0 {
 		return b.Burst
 	}
 	return b.Drain * (b.Period / b.Cost)
@@ -21,7 +21,7 @@ func (b *Bucket) rate() int64 {
 func (b *Bucket) Share(processes int64) Bucket {
 	if !b.IsLimit() {
 		share := *b
-		if b.Kind == Slots {
+		if kinds[b.Kind].divided {
 			share.Capacity = max(1, b.Capacity/processes)
 		}
 		return share

@@ -2,6 +2,23 @@ package bucket
 
 import "math"
 
+var slots = kind{
+	integers: 1, divided: true, retryAfter: slotAfter, resetAfter: slotAfter, moreAfter: slotAfter,
+
+	fits: func(b *Bucket, level int64, _ *Shares, charges, _ int64) int64 {
+		return min(charges, max(0, b.Capacity-level))
+	},
+	charged: func(_ *Bucket, s State, charges, _ int64) State {
+		s.Level += charges
+		return s
+	},
+	lapsed: func(s State) State { // they may all be free by now
+		s.Level = 0
+		return s
+	},
+	denies: func(*Bucket, State, int64, int64) bool { return false }, // a slot may become free at any moment
+}
+
 // SlotRetry is the RetryAfter in milliseconds if there is no slot. Nobody knows when a request
 // ends.
 const SlotRetry = 1000
@@ -11,14 +28,9 @@ func NewSlots(n int64) Bucket {
 	return Bucket{ID: "slots", Kind: Slots, Burst: math.MaxInt64, Whole: math.MaxInt64, Cost: 1, Capacity: n}
 }
 
-// fitSlots is [Bucket.Fit] of slots. Each charge takes one.
-func (b *Bucket) fitSlots(level, charges int64) int64 {
-	return min(charges, max(0, b.Capacity-level))
-}
-
 // slotAfter returns after how many milliseconds to try again for a slot.
-func (b *Bucket) slotAfter(s State) int64 {
-	if s.Level >= b.Capacity {
+func slotAfter(b *Bucket, level, _, _ int64) int64 {
+	if level >= b.Capacity {
 		return SlotRetry
 	}
 	return 0

@@ -2,6 +2,14 @@ package bucket
 
 import "math"
 
+var tenants = kind{
+	integers: 1, fits: fitsTenant, charged: chargedTenant, retryAfter: waitOf, resetAfter: waitOf, moreAfter: waitOf,
+
+	denies: func(b *Bucket, s State, ms, n int64) bool { // the wait is rounded up: a charge may fit before
+		return s.Wait > ms && fitsTenant(b, max(0, s.Level-b.Drain*ms), s.Shares, 1, n) == 0
+	},
+}
+
 // Tenants share a token bucket by generalized processor sharing (Parekh and Gallager, IEEE/ACM
 // Transactions on Networking, 1993): what flows back into the bucket flows back from all tenants
 // that have charged it, in proportion to their weights. So a virtual time v, common to all, tells
@@ -105,15 +113,14 @@ func (b *Bucket) room(s *Shares, level int64) float64 {
 	return float64(float64(s.Weight)*(b.parts(b.Capacity)-b.parts(level))) - b.holds(s, level)
 }
 
-// fitTenant is [Bucket.Fits] of tenants.
-func (b *Bucket) fitTenant(s State, charges, n int64) int64 {
-	of := s.Shares
+// fitsTenant is how many charges have room in this tenant's share.
+func fitsTenant(b *Bucket, level int64, of *Shares, charges, n int64) int64 {
 	if of == nil || charges == 0 {
 		return charges
 	}
 	w, c := float64(of.Weight), b.weighs(n)
-	fits := math.Floor((b.room(of, s.Level) + float64(Slack*w) + float64(w*c)) / ((1 + w) * c))
-	if b.holds(of, s.Level) == 0 {
+	fits := math.Floor((b.room(of, level) + float64(Slack*w) + float64(w*c)) / ((1 + w) * c))
+	if b.holds(of, level) == 0 {
 		fits = max(1, fits)
 	}
 	if fits >= float64(charges) {
@@ -122,8 +129,7 @@ func (b *Bucket) fitTenant(s State, charges, n int64) int64 {
 	return max(0, int64(fits))
 }
 
-// chargedTenant is [Bucket.Charged] of tenants.
-func (b *Bucket) chargedTenant(s State, charges, n int64) State {
+func chargedTenant(b *Bucket, s State, charges, n int64) State {
 	level := s.Level + charges*b.Charge(n)
 	if s.Shares != nil {
 		of := *s.Shares
@@ -175,11 +181,11 @@ func (b *Bucket) RemainingOf(s State) int64 {
 	if s.Shares == nil {
 		return math.MaxInt64
 	}
-	return b.fitTenant(s, math.MaxInt64, 1)
+	return fitsTenant(b, s.Level, s.Shares, math.MaxInt64, 1)
 }
 
-// moreForTenant returns in how many milliseconds this tenant may take another token.
-func (b *Bucket) moreForTenant(s State) int64 {
+// MoreOf returns in how many milliseconds this tenant may take another token.
+func (b *Bucket) MoreOf(s State) int64 {
 	of := s.Shares
 	if of == nil {
 		return 0
@@ -213,7 +219,7 @@ type Holder struct {
 // finishes, and false at the end; it may return this tenant too, as own.
 func (b *Bucket) TenantWait(s State, n int64, next func() (h Holder, own, ok bool)) int64 {
 	of := s.Shares
-	if of == nil || b.fitTenant(s, 1, n) == 1 {
+	if of == nil || fitsTenant(b, s.Level, of, 1, n) == 1 {
 		return 0
 	}
 	sum, weights := float64(of.Sum), float64(of.Weights)

@@ -177,7 +177,7 @@ func TestTenantsOfSharesNobodyKnows(t *testing.T) {
 	require.EqualValues(t, int64(math.MaxInt64), b.RemainingOf(State{Level: 9000}))
 	require.Equal(t, State{Level: 400}, b.Charged(State{Level: 100}, 1, 3))
 	require.Zero(t, b.RetryAfter(State{Level: 9000}, 1))
-	require.Zero(t, b.MoreAfter(State{Level: 9000}))
+	require.Zero(t, b.MoreOf(State{Level: 9000}))
 	require.False(t, b.Denies(State{Level: 9000}, 0, 1))
 }
 
@@ -258,7 +258,7 @@ func TestMoreForTenant(t *testing.T) {
 	t.Parallel()
 	all := newTenantsOfTest(newBucket(t, Token, 10, 100, second))
 	all.many("a", 1)
-	require.EqualValues(t, 50, all.b.MoreAfter(all.state("a", 1)), "alone, what flows back counts twice")
+	require.EqualValues(t, 50, all.b.MoreOf(all.state("a", 1)), "alone, what flows back counts twice")
 	all.later(49)
 	require.Zero(t, all.b.RemainingOf(all.state("a", 1)))
 	all.later(1)

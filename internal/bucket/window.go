@@ -1,5 +1,53 @@
 package bucket
 
+var (
+	fixedWindow = kind{
+		integers: 5, leasable: true, window: "fixed", fits: fitsTokens,
+		charged:    chargedFixed,
+		retryAfter: waitOf, resetAfter: windowAfter, moreAfter: windowAfter, lapsed: windowLapsed, denies: waits,
+	}
+	slidingWindow = kind{
+		integers: 5, window: "sliding", most: MaxLogged, fits: fitsTokens,
+		charged:    chargedSliding,
+		retryAfter: waitOf, resetAfter: windowAfter, moreAfter: windowAfter, lapsed: windowLapsed, denies: waits,
+	}
+)
+
+func chargedFixed(b *Bucket, s State, charges, n int64) State {
+	s.Level += charges * b.Charge(n)
+	if s.Reset == 0 {
+		s.Reset = b.Period + b.Overdraft(n)
+	}
+	if s.Soon == 0 {
+		s.Soon = b.Period
+	}
+	return s
+}
+
+func chargedSliding(b *Bucket, s State, charges, n int64) State {
+	s.Level += charges * b.Charge(n)
+	s.Reset = max(s.Reset, b.Period+b.Overdraft(n))
+	if s.Soon == 0 {
+		s.Soon = b.Period
+	}
+	return s
+}
+
+// windowAfter is when a window has more tokens, or all, of which a State says when.
+func windowAfter(b *Bucket, level, _, after int64) int64 {
+	if b.Ends != 0 && level == 0 { // it is full, though its period goes on
+		return 0
+	}
+	return after
+}
+
+func windowLapsed(s State) State {
+	if s.Reset == 0 {
+		s.Level = 0
+	}
+	return s
+}
+
 // MaxLogged is 2^52 - 1, the most tokens in the log of a sliding window (see kind/sliding.lua).
 const MaxLogged = 1<<52 - 1
 

@@ -188,7 +188,7 @@ func shareOf(b *bucket.Bucket, found bucket.State, charges, n int64) tenantShare
 	if b.Fits(found, 1, n) == 0 {
 		share.retry = duration(max(1, found.Wait))
 	}
-	share.remaining, share.more = b.RemainingOf(after), duration(b.MoreAfter(after))
+	share.remaining, share.more = b.RemainingOf(after), duration(b.MoreOf(after))
 	return share
 }
 
