@@ -73,7 +73,7 @@ func TestBlocksOfDocumentsBuild(t *testing.T) {
 		os.WriteFile(files[0], []byte(strings.Replace(program, "package main", "package blocks", 1)), 0o600))
 	whole := []string{filepath.Join(t.TempDir(), "main.go")} // files, of the quickstart's folder
 	require.NoError(t, os.WriteFile(whole[0], []byte(program), 0o600))
-	for _, document := range []string{"README.md", "docs/guide.md", "docs/headers.md",
+	for _, document := range []string{"README.md", "docs/guide.md", "docs/reference.md",
 		"docs/operations.md", "docs/fair.md"} {
 		blocks := goBlocks(t, document)
 		require.NotEmpty(t, blocks, document)

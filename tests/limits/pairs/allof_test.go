@@ -17,7 +17,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// What policies with features of their own do in AllOf. See docs/pairs.md.
+// What policies with features of their own do in AllOf. See docs/reference.md.
 
 // all returns a policy that counts all clients together.
 func all(b testkit.Backend, opts ...ginlimit.PolicyOption) *ginlimit.Policy {

@@ -17,7 +17,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Leases beside each other feature: see docs/pairs.md.
+// Leases beside each other feature: see docs/reference.md.
 
 // leaseBurst is how many tokens of [testkit.LeasePerMinute] there are at once under leases of
 // [testkit.LeaseLife]: twice what flows back in that time is kept for what is held.

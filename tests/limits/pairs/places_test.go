@@ -10,7 +10,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// The tests of this folder use two features together. docs/pairs.md names them.
+// The tests of this folder use two features together. docs/reference.md names them.
 
 // place is where the decisions of a test are made.
 type place struct {

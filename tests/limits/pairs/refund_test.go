@@ -14,7 +14,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Refunds beside other features. See docs/pairs.md.
+// Refunds beside other features. See docs/reference.md.
 
 // refunded has all requests be refunded.
 func refunded() ginlimit.Option { return ginlimit.WithRefund(func(*gin.Context) bool { return true }) }

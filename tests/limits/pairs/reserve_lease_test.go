@@ -10,7 +10,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Reservations of a key of which processes hold tokens. See docs/pairs.md.
+// Reservations of a key of which processes hold tokens. See docs/reference.md.
 
 // TestACancelGivesBackNothingOfOthers: tokens of a lease that go back lay below the reservation, so
 // that what is left of it has flowed back sooner.

@@ -13,7 +13,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Reservations beside each other feature: see docs/pairs.md.
+// Reservations beside each other feature: see docs/reference.md.
 
 // reserve reserves n tokens of the client "alice", and wants them to be admitted or denied.
 func reserve(t *testing.T, p *ginlimit.Policy, n int, admitted bool) *ginlimit.Reservation {

@@ -17,7 +17,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Requests that settle beside other features. See docs/pairs.md.
+// Requests that settle beside other features. See docs/reference.md.
 
 // settles has requests take their header's cost, and settle with what they used.
 func settles(opts ...ginlimit.PolicyOption) []ginlimit.PolicyOption {

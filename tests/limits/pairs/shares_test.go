@@ -14,7 +14,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Shares beside other features. See docs/pairs.md.
+// Shares beside other features. See docs/reference.md.
 
 // asTenant names the tenant of a request.
 func asTenant(name string) func(*http.Request) { return testkit.With("X-Tenant", name) }

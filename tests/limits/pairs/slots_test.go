@@ -12,7 +12,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Slots beside each other feature: see docs/pairs.md.
+// Slots beside each other feature: see docs/reference.md.
 
 // admits acquires a slot of the client "alice".
 func admits(t *testing.T, p *ginlimit.Policy) *ginlimit.Reservation {
