@@ -25,7 +25,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-func tokenPlanRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+func tokenPlan(router *gin.Engine, limiter *ginlimit.Limiter) {
 	verify := func(token string) (user, plan string, ok bool) { // your JWT library, which checks the signature
 		return strings.Cut(token, ".")
 	}
@@ -59,7 +59,7 @@ func TestPlansOfTokensTakeEffect(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		router := gin.New()
-		tokenPlanRecipe(router, local(t))
+		tokenPlan(router, local(t))
 		ask := func(token string) *httptest.ResponseRecorder {
 			return testkit.Get(router, "/v1/things", testkit.With("Authorization", "Bearer "+token))
 		}
