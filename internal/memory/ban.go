@@ -16,10 +16,8 @@ func (s *shard) findBanLocked(r *request, i int) {
 func (s *shard) banLocked(r *request, i int, charges int64) {
 	wanted := r.Charges
 	if r.Bans == bucket.LimitBans {
-		for j := range r.buckets {
-			if r.buckets[j].Kind == bucket.Slots {
-				wanted = r.buckets[j].Fits(r.states[j], wanted, r.Tokens(j))
-			}
+		if j := bucket.SlotsAt(r.buckets); j >= 0 {
+			wanted = r.buckets[j].Fits(r.states[j], wanted, r.Tokens(j))
 		}
 	}
 	if r.Verb != bucket.Take || r.Bans == bucket.NoBans || charges >= wanted || r.states[i].Level > 0 {

@@ -83,7 +83,7 @@ func (s *shard) recordLocked(r *request, i int, given, drained int64) {
 		}
 		c.drain = drain
 	}
-	horizon, token := 2*drained, r.buckets[i].Kind == bucket.Token
+	horizon, token := 2*drained, r.buckets[i].Flows()
 	if token {
 		horizon = 2 * bucket.CeilDiv(r.buckets[i].Capacity+r.buckets[i].Floor, drain)
 	}
@@ -153,7 +153,7 @@ func (s *shard) claimedLocked(r *request, i int) int64 {
 		return 0
 	}
 	all, units := min(r.N, bucket.MaxUnits/b.Cost)*b.Cost, claim.Left(b, r.N, s.returnedSinceLocked(r, i))
-	if b.Kind != bucket.Token || units == 0 || units == all {
+	if !b.Flows() || units == 0 || units == all {
 		return units
 	}
 	rest, hundredth := r.states[i].Level-units, b.Cost/100
@@ -172,7 +172,7 @@ func (s *shard) drainTimeLocked(r *request, i int) int64 {
 	if e == nil || e.full <= r.now {
 		return 0
 	}
-	if b.Kind == bucket.Token {
+	if b.Flows() {
 		return min(e.full-r.now, bucket.CeilDiv(b.Capacity+b.Floor, b.Drain))
 	}
 	return e.full - r.now

@@ -24,8 +24,16 @@ func (s *shard) findWindowLocked(r *request, i int) {
 	}
 }
 
+// window is what each kind of window does in its own way.
+type window struct {
+	// take takes tokens at a time, beside those that were taken before, and returns the mark that finds them again.
+	take func(s *shard, w *entry, b *bucket.Bucket, at, tokens, before int64) (mark int64)
+	// find returns how many tokens of a mark still count, and removes them from the log if there is one.
+	find func(w *entry, b *bucket.Bucket, now, tokens, mark int64) int64
+}
+
 // changeWindowLocked takes from, gives back to, or blocks a window.
-func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
+func (s *shard) changeWindowLocked(r *request, i int, charges int64, of window) {
 	b, w := &r.buckets[i], s.buckets[r.id(i)]
 	switch {
 	case r.Verb == bucket.Block:
@@ -33,17 +41,17 @@ func (s *shard) changeWindowLocked(r *request, i int, charges int64) {
 		w.block = max(w.block, r.now+r.N)
 	case r.Verb == bucket.Take && charges > 0:
 		w = s.entryLocked(r, i)
-		r.states[i].Mark = s.takeLocked(w, b, r.now, charges, r.Tokens(i))
+		r.states[i].Mark = s.takeLocked(w, b, r.now, charges, r.Tokens(i), of)
 	case r.Verb == bucket.Charge:
 		w = s.entryLocked(r, i)
 		if tokens := b.Debt(w.value, r.N); tokens > 0 {
-			s.takeLocked(w, b, r.now, tokens, 1)
+			s.takeLocked(w, b, r.now, tokens, 1, of)
 		}
 	case r.Verb == bucket.Give && w != nil:
 		s.giveLocked(w, b, r.N)
 	case r.Verb == bucket.Return && w != nil && r.Claims[i].Mark != bucket.NoMark:
 		if back := s.claimedLocked(r, i); back > 0 {
-			s.returnLocked(w, b, r.now, back, r.Claims[i].Mark)
+			s.removeLocked(w, b, of.find(w, b, r.now, back, r.Claims[i].Mark))
 		}
 	}
 	for s.logged > maxLogs/shards {
@@ -81,38 +89,10 @@ func (s *shard) emptyLocked(w *entry) {
 
 // takeLocked makes charges of n tokens, and returns the mark that finds them again. A charge of
 // more tokens than a window holds takes all tokens of several periods.
-func (s *shard) takeLocked(w *entry, b *bucket.Bucket, now, charges, n int64) (mark int64) {
-	at, tokens := now+b.Overdraft(n), charges*b.Room(n)
-	before := w.value
+func (s *shard) takeLocked(w *entry, b *bucket.Bucket, now, charges, n int64, of window) (mark int64) {
+	tokens, before := charges*b.Room(n), w.value
 	w.value += tokens
-	switch {
-	case b.Ends != 0:
-		w.full = max(w.full, at+b.Left(time.Now().UnixMilli())+bucket.Grace)
-		return w.full
-	case b.Kind == bucket.FixedWindow:
-		if before == 0 {
-			w.full = at + b.Period
-		}
-		return w.full
-	}
-	newest := w.full - b.Period
-	switch {
-	case before == 0:
-		w.full = at + b.Period
-		return at
-	case newest < at:
-		w.full = at + b.Period
-		s.logged -= w.log.room()
-		if w.log == nil {
-			w.log = &log{entries: append(make([]logEntry, 0, 2), logEntry{newest, before})}
-		}
-		w.log.add(logEntry{at, tokens})
-		s.logged += w.log.room()
-		return at
-	case w.log != nil: // in the same millisecond, or an overdraft
-		w.log.entries[len(w.log.entries)-1].tokens += tokens
-	}
-	return newest
+	return of.take(s, w, b, now+b.Overdraft(n), tokens, before)
 }
 
 // giveLocked gives back the tokens that were taken last.
@@ -124,20 +104,7 @@ func (s *shard) giveLocked(w *entry, b *bucket.Bucket, tokens int64) {
 	s.removeLocked(w, b, tokens)
 }
 
-// returnLocked gives back the tokens of a mark that still count.
-func (s *shard) returnLocked(w *entry, b *bucket.Bucket, now, tokens, mark int64) {
-	var given int64
-	switch {
-	case b.Kind == bucket.SlidingWindow && mark+b.Period <= now: // the mark could find others' tokens in a merged log
-	case w.log != nil:
-		given = w.log.removeAt(tokens, mark)
-	case b.Ends != 0, b.Kind == bucket.FixedWindow && mark == w.full,
-		b.Kind == bucket.SlidingWindow && mark == w.full-b.Period:
-		given = min(tokens, w.value)
-	}
-	s.removeLocked(w, b, given)
-}
-
+// removeLocked removes tokens that the log, if there is one, has no more.
 func (s *shard) removeLocked(w *entry, b *bucket.Bucket, tokens int64) {
 	w.value -= tokens
 	if w.value == 0 {
