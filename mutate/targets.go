@@ -71,6 +71,7 @@ var (
 
 var targets = []target{
 	{"internal/bucket/bucket.go", []stage{bucketTests, memoryTests, denyTests}},
+	{"internal/bucket/kind.go", []stage{bucketTests, memoryTests, denyTests}},
 	{"internal/bucket/level.go", []stage{bucketTests, memoryTests, denyTests}},
 	{"internal/bucket/token.go", []stage{bucketTests, memoryTests, denyTests}},
 	{"internal/bucket/window.go", []stage{bucketTests, memoryTests, denyTests}},
@@ -162,6 +163,9 @@ var targets = []target{
 	{"lua/fast/tenants.lua", []stage{shares}},
 	{"internal/redisstore/script.go", []stage{storeTests}},
 	{"internal/memory/store.go", []stage{memoryTests}},
+	{"internal/memory/token.go", []stage{memoryTests}},
+	{"internal/memory/fixed.go", []stage{memoryTests}},
+	{"internal/memory/sliding.go", []stage{memoryTests}},
 	{"internal/memory/record.go", []stage{memoryTests, scripts}},
 	{"internal/memory/ban.go", []stage{memoryTests}},
 	{"internal/memory/window.go", []stage{memoryTests}},

@@ -27,3 +27,12 @@ func TestSlots(t *testing.T) {
 	share = b.Share(9)
 	require.EqualValues(t, 1, share.Capacity)
 }
+
+func TestSlotsComeLast(t *testing.T) {
+	t.Parallel()
+	slots, ban := NewSlots(5), NewBan(1, 2)
+	require.Equal(t, 1, SlotsAt([]Bucket{ban, slots}))
+	require.Equal(t, 0, SlotsAt([]Bucket{slots}))
+	require.Equal(t, -1, SlotsAt([]Bucket{ban}))
+	require.Equal(t, -1, SlotsAt(nil))
+}

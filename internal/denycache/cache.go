@@ -150,7 +150,7 @@ func Holds(buckets []bucket.Bucket, states []bucket.State, n int64, atLeast time
 	most := (life - atLeast).Milliseconds()
 	for i := range buckets {
 		b := &buckets[i]
-		if b.Kind != bucket.Token || !b.Denies(states[i], 0, n) {
+		if !b.Flows() || !b.Denies(states[i], 0, n) {
 			continue
 		}
 		if states[i].Level > b.Capacity || b.RegainTime(n) > most {

@@ -29,8 +29,8 @@ func (localStore) Close() {}
 // it takes one too. If the call was sent, it may have taken one in Redis.
 func doLocally(store *memory.Store, slots *inflight.Counts, others int64, c *dispatch.Call, buckets []bucket.Bucket,
 	op bucket.Op, states []bucket.State, sent bool) {
-	last := len(buckets) - 1
-	if last < 0 || buckets[last].Kind != bucket.Slots {
+	last := bucket.SlotsAt(buckets)
+	if last < 0 {
 		store.Do(c.Key, buckets, op, states)
 		return
 	}

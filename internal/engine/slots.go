@@ -58,8 +58,8 @@ func (e *Engine) noteBan(c *dispatch.Call, ask *Ask, answer *Answer) {
 // endAttempt keeps whether the attempt of a call holds a slot.
 func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 	if err == nil && answer.Source == FromStore && len(c.States) > 0 {
-		if last := len(c.States) - 1; c.Buckets[last].Kind == bucket.Slots {
-			answer.place = c.States[last].Soon
+		if slots := bucket.SlotsAt(c.Buckets); slots >= 0 {
+			answer.place = c.States[slots].Soon
 		}
 	}
 	if c.Attempt.Number == 0 {

@@ -277,7 +277,7 @@ func (u *Unused) Op(within time.Duration) bucket.Op {
 		claims[i].Made = max(0, time.Since(u.first.received).Milliseconds()-1)
 		claims[i].Mark = u.marks[i]
 		late, whole := u.unsure+min(within, u.life/2), endOf(bucket.State{Reset: b.Period})
-		if b.Kind == bucket.FixedWindow && b.Ends == 0 && late >= whole {
+		if !b.Flows() && b.Ends == 0 && late >= whole {
 			claims[i].Mark = bucket.NoMark // the next window has as little left by then
 		}
 	}
@@ -314,7 +314,7 @@ func NewUnused(
 	age, ms := time.Since(sent), max(0, time.Since(received).Milliseconds())
 	for i := range after {
 		mark := max(min(0, after[i].Mark), after[i].Mark-ms+ms/1024)
-		if s.Buckets[i].Kind == bucket.FixedWindow && age >= endOf(after[i]) {
+		if !s.Buckets[i].Flows() && age >= endOf(after[i]) {
 			mark = bucket.NoMark
 		} else {
 			u.Tokens = n

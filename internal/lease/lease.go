@@ -147,7 +147,7 @@ func windowEnd(buckets []bucket.Bucket, states []bucket.State) time.Duration {
 	const longest = time.Duration(1<<63 - 1)
 	end := longest
 	for i := range buckets {
-		if buckets[i].Kind == bucket.FixedWindow {
+		if !buckets[i].Flows() {
 			end = min(end, endOf(states[i]))
 		}
 	}

@@ -46,7 +46,7 @@ func (r *Receipt) Claims(buckets []bucket.Bucket, n int64, own bool) []bucket.Cl
 		claims[i] = b.NewClaim(r.found[i].Level, b.Charge(n), age.Nanoseconds(), late.Nanoseconds())
 		claims[i].Made = max(0, time.Since(r.known).Milliseconds()-1)
 		claims[i].Mark, claims[i].Era = r.found[i].Mark, r.found[i].Era
-		if b.Kind != bucket.Token && (own && n > b.Burst || !own && r.over(b, age)) {
+		if !b.Flows() && (own && n > b.Burst || !own && r.over(b, age)) {
 			claims[i].Mark = bucket.NoMark // of more than the window holds, nobody knows which are gone
 		}
 	}
@@ -74,7 +74,7 @@ func (r *Receipt) over(b *bucket.Bucket, age time.Duration) bool {
 // lateFor returns how late Redis may do what it is asked about a bucket. Half a period bounds it for
 // windows: else a long timeout would leave nothing of a short one to give back.
 func (r *Receipt) lateFor(b *bucket.Bucket) time.Duration {
-	if b.Kind == bucket.Token {
+	if b.Flows() {
 		return r.late
 	}
 	return min(r.late, max(minLate, period(b)/2))

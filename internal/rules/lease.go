@@ -35,7 +35,7 @@ func (s *Set) AllowLeases(life time.Duration) (first int) {
 	if life <= 0 || !s.MayLease() {
 		return -1
 	}
-	if limits[0].Kind == bucket.FixedWindow {
+	if !limits[0].Flows() {
 		s.lease.life = life
 		return -1
 	}
@@ -74,7 +74,7 @@ func (s *Set) MayLease() bool {
 		return false
 	}
 	for i := range limits {
-		if limits[i].Kind != limits[0].Kind || limits[i].Kind == bucket.SlidingWindow {
+		if limits[i].Kind != limits[0].Kind || !limits[i].Leasable() {
 			return false
 		}
 	}

@@ -196,12 +196,7 @@ func (s *Set) Ban() int {
 }
 
 // Slots returns the index of the slots, or -1.
-func (s *Set) Slots() int {
-	if last := len(s.resources) - 1; last >= 0 && s.resources[last].Kind == bucket.Slots {
-		return last
-	}
-	return -1
-}
+func (s *Set) Slots() int { return bucket.SlotsAt(s.resources) }
 
 // Prohibits reports whether the set denies everything.
 func (s *Set) Prohibits() bool { return s.prohibits }

@@ -304,10 +304,9 @@ func (s *Set) ResetAfter(limit int, states []bucket.State) time.Duration {
 // a window for each time that it is used up, if others take some of its tokens before n are taken.
 func (s *Set) Regain(ahead, others, n int64) (d time.Duration) {
 	for i := range s.resources[:s.limits] {
-		switch b := &s.resources[i]; b.Kind {
-		case bucket.Token:
+		if b := &s.resources[i]; b.Flows() {
 			d = max(d, duration(bucket.CeilDiv(min(ahead, bucket.MaxUnits/b.Cost)*b.Cost, b.Drain)))
-		default:
+		} else {
 			d = max(d, time.Duration((others+n-1)/max(1, b.Burst))*duration(b.Period))
 		}
 	}
