@@ -25,11 +25,10 @@ type calendarModel struct {
 	quotas map[string]*modelQuota
 }
 
-// modelQuota is a quota of a key: what was used of each period.
+// modelQuota is a quota of a key in the period that was looked at last.
 type modelQuota struct {
-	used       map[time.Time]int64 // by the period's beginning
-	blocked    time.Time           // until
-	start, end time.Time           // of the period that was looked at last
+	testkit.ModelQuota
+	end time.Time
 }
 
 func newCalendarModel(a ginlimit.Algorithm) *calendarModel {
@@ -64,15 +63,18 @@ var traceCalendars = sync.OnceValue(func() (c struct {
 	return c
 })
 
-func (m *calendarModel) quota(key string, l ginlimit.Limit) (q *modelQuota, start, end time.Time) {
+// quota returns a quota in the present period. A block goes on in the next one.
+func (m *calendarModel) quota(key string, l ginlimit.Limit) *modelQuota {
 	id := key + " " + l.Calendar.String()
 	if m.quotas[id] == nil {
-		m.quotas[id] = &modelQuota{used: map[time.Time]int64{}}
+		m.quotas[id] = &modelQuota{}
 	}
-	if q = m.quotas[id]; !time.Now().Before(q.end) {
-		q.start, q.end = traceCalendars().oracles[l.Calendar].Period(time.Now())
+	q := m.quotas[id]
+	if !time.Now().Before(q.end) {
+		q.Used = 0
+		_, q.end = traceCalendars().oracles[l.Calendar].Period(time.Now())
 	}
-	return q, q.start, q.end
+	return q
 }
 
 // one is a step on one limit alone.
@@ -80,36 +82,13 @@ func (m *calendarModel) one(key string, n, least int64, l ginlimit.Limit) ginlim
 	if (l.Calendar == ginlimit.Calendar{}) {
 		return m.other.Take(key, n, least, []ginlimit.Limit{l})
 	}
-	q, start, end := m.quota(key, l)
-	now := time.Now()
-	room := max(0, int64(l.Rate)-q.used[start])
-	blocked := q.blocked.After(now)
-	if blocked {
-		room = 0
+	q := m.quota(key, l)
+	r, retry, reset := q.Take(time.Now().UnixMilli(), n, least, l)
+	if retry {
+		r.RetryAfter = max(r.RetryAfter, time.Until(q.end))
 	}
-	r := ginlimit.Result{Allowed: room >= least, Limit: l}
-	if r.Granted = int(min(n, room)); int64(r.Granted) < least {
-		r.Granted = 0
-	}
-	q.used[start] += int64(r.Granted)
-	r.Remaining = int(room) - r.Granted
-	if blocked {
-		r.ResetAfter = q.blocked.Sub(now)
-	}
-	if q.used[start] > 0 {
-		r.ResetAfter = max(r.ResetAfter, end.Sub(now))
-	}
-	switch {
-	case r.Allowed:
-	case least > int64(l.Rate):
-		r.RetryAfter = -1
-	default:
-		if blocked {
-			r.RetryAfter = q.blocked.Sub(now)
-		}
-		if q.used[start]+least > int64(l.Rate) {
-			r.RetryAfter = max(r.RetryAfter, end.Sub(now))
-		}
+	if reset {
+		r.ResetAfter = max(r.ResetAfter, time.Until(q.end))
 	}
 	return r
 }
@@ -143,8 +122,7 @@ func (m *calendarModel) Refund(key string, n int64, limits []ginlimit.Limit) {
 			m.other.Refund(key, n, []ginlimit.Limit{l})
 			continue
 		}
-		q, start, _ := m.quota(key, l)
-		q.used[start] = max(0, q.used[start]-n)
+		m.quota(key, l).Refund(n)
 	}
 }
 
@@ -152,8 +130,8 @@ func (m *calendarModel) Refund(key string, n int64, limits []ginlimit.Limit) {
 func (m *calendarModel) charge(key string, n int64, limits []ginlimit.Limit) {
 	for _, l := range limits {
 		if (l.Calendar != ginlimit.Calendar{}) {
-			q, start, _ := m.quota(key, l)
-			q.used[start] += max(0, min(n, 2*int64(l.Rate)-q.used[start]))
+			q := m.quota(key, l)
+			q.Used += max(0, min(n, 2*int64(l.Rate)-q.Used))
 			continue
 		}
 		switch other := m.other.(type) {
@@ -194,10 +172,7 @@ func (m *calendarModel) Block(key string, d time.Duration, limits []ginlimit.Lim
 			m.other.Block(key, d, []ginlimit.Limit{l})
 			continue
 		}
-		q, _, _ := m.quota(key, l)
-		if until := time.Now().Add((d + time.Millisecond - 1).Truncate(time.Millisecond)); until.After(q.blocked) {
-			q.blocked = until
-		}
+		m.quota(key, l).Block(time.Now().UnixMilli(), (d + time.Millisecond - 1).Milliseconds())
 	}
 }
 
@@ -207,9 +182,7 @@ func (m *calendarModel) Reset(key string, limits []ginlimit.Limit) {
 			m.other.Reset(key, []ginlimit.Limit{l})
 			continue
 		}
-		q, start, _ := m.quota(key, l)
-		delete(q.used, start)
-		q.blocked = time.Time{}
+		m.quota(key, l).ModelQuota = testkit.ModelQuota{}
 	}
 }
 

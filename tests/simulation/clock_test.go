@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // The server's clock may be set, forward or back. Redis keeps the time of day at which a key
@@ -70,7 +71,7 @@ func (v *simServer) adoptAllLocked() {
 		case v.foreign[name]:
 		case one.quota != "":
 			used, blocked := v.quotaIn(name)
-			v.reference.quotas[one.quota] = &simQuota{used, v.now().UnixMilli() + blocked}
+			v.reference.quotas[one.quota] = &testkit.ModelQuota{Used: used, Blocked: v.now().UnixMilli() + blocked}
 		case v.plan.algorithm == ginlimit.TokenBucket:
 			v.reference.adopt(key.name, l, v.bucketIn(name, l))
 		default:

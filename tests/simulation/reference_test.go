@@ -17,15 +17,9 @@ import (
 // simReference is the reference model of the simulation's algorithm, and of calendar quotas, by the server's clock.
 type simReference struct {
 	timed   testkit.Steppable
-	tokens  *testkit.BucketModel // or nil
-	windows *testkit.WindowModel // or nil
-	quotas  map[string]*simQuota // by their keys in Redis
-}
-
-// simQuota is what was used of a quota in one period. It is kept for the whole run.
-type simQuota struct {
-	used    int64
-	blocked int64 // until, in milliseconds
+	tokens  *testkit.BucketModel           // or nil
+	windows *testkit.WindowModel           // or nil
+	quotas  map[string]*testkit.ModelQuota // by their keys in Redis, for the whole run
 }
 
 // simCounted is a bucket or window, or a calendar quota in one period.
@@ -38,16 +32,16 @@ type simCounted struct {
 func newSimReference(a ginlimit.Algorithm) simReference {
 	if a == ginlimit.TokenBucket {
 		m := testkit.NewBucketModel()
-		return simReference{m, m, nil, map[string]*simQuota{}}
+		return simReference{m, m, nil, map[string]*testkit.ModelQuota{}}
 	}
 	m := testkit.NewWindowModel(a)
-	return simReference{m, nil, m, map[string]*simQuota{}}
+	return simReference{m, nil, m, map[string]*testkit.ModelQuota{}}
 }
 
 // only returns a copy of some buckets.
 func (r simReference) only(some ...simCounted) simReference {
 	all := r
-	all.quotas = map[string]*simQuota{}
+	all.quotas = map[string]*testkit.ModelQuota{}
 	if r.tokens != nil {
 		all.tokens = &testkit.BucketModel{Now: r.tokens.Now, Buckets: map[string]*testkit.ModelBucket{}}
 		all.timed = all.tokens
@@ -84,9 +78,9 @@ func (r simReference) now() int64 {
 	return r.windows.Now
 }
 
-func (r simReference) quota(c simCounted) *simQuota {
+func (r simReference) quota(c simCounted) *testkit.ModelQuota {
 	if r.quotas[c.quota] == nil {
-		r.quotas[c.quota] = &simQuota{}
+		r.quotas[c.quota] = &testkit.ModelQuota{}
 	}
 	return r.quotas[c.quota]
 }
@@ -96,24 +90,7 @@ func (r simReference) one(c simCounted, n, least int64) (t simTold) {
 	if c.quota == "" {
 		return simTold{Result: r.timed.Take(c.client, n, least, []ginlimit.Limit{c.limit})}
 	}
-	q, all := r.quota(c), int64(c.limit.Rate)
-	room, blocked := max(0, all-q.used), testkit.Millis(max(0, q.blocked-r.now()))
-	if blocked > 0 {
-		room = 0
-	}
-	t.Limit, t.Allowed = c.limit, room >= least
-	if t.Allowed {
-		t.Granted = int(min(n, room))
-	}
-	q.used += int64(t.Granted)
-	t.Remaining, t.ResetAfter, t.reset = int(room)-t.Granted, blocked, q.used > 0
-	switch {
-	case t.Allowed:
-	case least > all:
-		t.RetryAfter = -1
-	default:
-		t.RetryAfter, t.retry = blocked, q.used+least > all
-	}
+	t.Result, t.retry, t.reset = r.quota(c).Take(r.now(), n, least, c.limit)
 	return t
 }
 
@@ -145,7 +122,7 @@ func (r simReference) refund(c simCounted, n int64) {
 		r.timed.Refund(c.client, n, []ginlimit.Limit{c.limit})
 		return
 	}
-	r.quota(c).used = max(0, r.quota(c).used-n)
+	r.quota(c).Refund(n)
 }
 
 func (r simReference) block(c simCounted, d time.Duration) {
@@ -153,7 +130,7 @@ func (r simReference) block(c simCounted, d time.Duration) {
 		r.timed.Block(c.client, d, []ginlimit.Limit{c.limit})
 		return
 	}
-	r.quota(c).blocked = max(r.quota(c).blocked, r.now()+d.Milliseconds())
+	r.quota(c).Block(r.now(), d.Milliseconds())
 }
 
 func (r simReference) reset(c simCounted) {
@@ -174,7 +151,7 @@ func (r simReference) at(ms int64) {
 }
 
 func (r simReference) clone() simReference {
-	quotas := map[string]*simQuota{}
+	quotas := map[string]*testkit.ModelQuota{}
 	for name, q := range r.quotas {
 		same := *q
 		quotas[name] = &same
@@ -204,7 +181,7 @@ func (r simReference) stored(c simCounted) string {
 	switch {
 	case c.quota != "":
 		q := r.quota(c)
-		return describeQuota(q.used, max(0, q.blocked-r.now()))
+		return describeQuota(q.Used, max(0, q.Blocked-r.now()))
 	case r.tokens != nil:
 		return describeBucket(r.tokens.Bucket(c.client, c.limit))
 	}
