@@ -76,7 +76,7 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []LimiterOption) (*Limiter,
 		errs = append(errs, invalid("the Redis client is nil"))
 	}
 	e := engine.NewRedis(engineConfig(&defaults), rdb, defaults.denials, redisstore.Config{
-		Prefix: defaults.prefix, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Sources: sources(),
+		Prefix: defaults.prefix, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Scripts: scripts,
 	})
 	l := &Limiter{defaults: defaults, engine: e, rdb: rdb}
 	// Its goroutines hold the engine, so the engine would never be collected.

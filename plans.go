@@ -73,7 +73,7 @@ func (l *Limiter) NewPlans(name string, life time.Duration,
 		Source: checked(source), Key: planKey(l.defaults, name), Marshal: joinLimits, Unmarshal: splitLimits,
 		Unknown: ErrUnknownClient, Failed: planUnavailable, Reason: planReason,
 		Life: life, Timeout: l.defaults.timeout, Log: l.defaults.logger,
-		Redis: redisstore.NewAnswers(l.rdb, planSource),
+		Redis: redisstore.NewAnswers(l.rdb),
 	})}, nil
 }
 

@@ -1,7 +1,7 @@
 -- The token bucket: one bucket, or many that are decided each for itself. Nearly every call is one
 -- of these, so the code is inline. Other cases fall through to the code that follows: buckets
--- charged together, other verbs, and keys that are not buckets (see lua/decide.lua,
--- lua/kind/token.lua).
+-- charged together, other verbs, and keys that are not buckets (see decide.lua and kind/token.lua
+-- in internal/wire/lua).
 --
 -- A bucket refills evenly. Its level is the number of units that it lacks. Units are so small that
 -- nothing is ever rounded.

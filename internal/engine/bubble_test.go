@@ -19,6 +19,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // timeout is that of the engines in these tests.
@@ -34,7 +35,7 @@ type bench struct {
 	Late     atomic.Int64 // the same, after Redis has run it
 	Refused  func()       // is called after Redis has refused a script, if it is not nil
 
-	sources   redisstore.Sources
+	scripts   *wire.Scripts
 	processes atomic.Int64
 }
 
@@ -42,8 +43,8 @@ type bench struct {
 func inBubble(t *testing.T, test func(t *testing.T, b *bench)) {
 	t.Helper()
 	t.Parallel()
-	sources := testkit.ScriptSources(t)
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { test(t, &bench{Bubble: b, sources: sources}) })
+	scripts := testkit.Scripts(t)
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { test(t, &bench{Bubble: b, scripts: scripts}) })
 }
 
 // client returns one more client of the Redis.
@@ -77,7 +78,7 @@ func (b *bench) start(t testing.TB, rdb redis.UniversalClient, c engine.Config, 
 		c.Replicas = 1
 	}
 	e := engine.NewRedis(c, rdb, denials, redisstore.Config{
-		Prefix: "test", Log: slog.New(slog.DiscardHandler), Sources: b.sources,
+		Prefix: "test", Log: slog.New(slog.DiscardHandler), Scripts: b.scripts,
 		Process: fmt.Sprint("P", b.processes.Add(1)),
 	})
 	t.Cleanup(e.Close)

@@ -309,7 +309,7 @@ func TestADroppedEngineAsksRedisNothingMore(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		rdb := b.client(t)
 		e := engine.NewRedis(engine.Config{Timeout: timeout}, rdb, 0, redisstore.Config{
-			Prefix: "test", Log: slog.New(slog.DiscardHandler), Sources: b.sources, Process: "dropped",
+			Prefix: "test", Log: slog.New(slog.DiscardHandler), Scripts: b.scripts, Process: "dropped",
 		})
 		one := acquiring("k", 2)
 		held := take(t, e, 1, one)

@@ -28,7 +28,7 @@ func (b *bench) counting(t testing.TB, prefix string) (*engine.Engine, *testkit.
 func (b *bench) countingBy(t testing.TB, rdb *redis.Client, prefix string) (*engine.Engine, *testkit.Buffer) {
 	var log testkit.Buffer
 	e := engine.NewRedis(engine.Config{Timeout: timeout}, rdb, 64, redisstore.Config{
-		Prefix: prefix, Log: slog.New(slog.NewTextHandler(&log, nil)), Sources: b.sources,
+		Prefix: prefix, Log: slog.New(slog.NewTextHandler(&log, nil)), Scripts: b.scripts,
 		Process: fmt.Sprint("P", b.processes.Add(1)),
 	})
 	t.Cleanup(e.Close)
@@ -328,7 +328,7 @@ func TestAClosedClientIsNotAsked(t *testing.T) {
 		rdb := b.client(t)
 		var log testkit.Buffer
 		e := engine.NewRedis(engine.Config{Timeout: timeout}, rdb, 64, redisstore.Config{
-			Prefix: "test", Log: slog.New(slog.NewTextHandler(&log, nil)), Sources: b.sources, Process: "P1",
+			Prefix: "test", Log: slog.New(slog.NewTextHandler(&log, nil)), Scripts: b.scripts, Process: "P1",
 		})
 		defer e.Close()
 		decides(t, e)

@@ -10,6 +10,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // takeSeveral takes the tokens of each Ask that counts, or of none.
@@ -157,7 +158,9 @@ func (e *Engine) takeTogether(ctx, within context.Context, asks []Ask, answers [
 		t.endAttempts(e, nil)
 		return nil
 	}
-	c := t.joint(e)
+	t.call = e.call(bucket.Op{}, t.asks[0], t.asks[0].Scope)
+	c := t.call
+	wire.Join(c, t.calls)
 	outage := e.store.Do(within, c)
 	switch {
 	case outage == nil:
@@ -211,12 +214,7 @@ func (t *together) release(e *Engine) {
 // add adds an Ask. It reports whether that is known to be denied.
 func (t *together) add(e *Engine, ask *Ask, answer *Answer) (known bool) {
 	c := e.call(takeAll(ask), ask, ask.Scope)
-	at := len(t.asks)
-	if ask.bans() {
-		at = 0 // as guards.lua wants it
-	}
-	t.asks, t.answers = slices.Insert(t.asks, at, ask), slices.Insert(t.answers, at, answer)
-	t.calls = slices.Insert(t.calls, at, c)
+	t.asks, t.answers, t.calls = append(t.asks, ask), append(t.answers, answer), append(t.calls, c)
 	answer.begin(e, ask, c)
 	if ask.bans() {
 		c.Op.Bans = ask.Bans
@@ -238,66 +236,13 @@ func (t *together) endAttempts(e *Engine, err error) {
 	}
 }
 
-// joint returns the call on all Asks: on their limits, a ban, then their slots.
-func (t *together) joint(e *Engine) *dispatch.Call {
-	var each []int64
-	differ, size := false, 0
-	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: max(1, t.asks[0].N)}
-	for i, c := range t.calls {
-		differ, size = differ || c.Op.N != op.N, size+len(c.Buckets)
-		op.Charges = min(op.Charges, takeAll(t.asks[i]).Charges)
-		op.Bans, op.Waits = max(op.Bans, c.Op.Bans), max(op.Waits, c.Op.Waits)
-	}
-	t.call = e.call(op, t.asks[0], t.asks[0].Scope)
-	c := t.call
-	key, hash := c.Key, c.Hash
-	c.Reset(op, nil)
-	c.Key, c.Hash, c.Attempt = key, hash, t.calls[0].Attempt
-	all := make([]bucket.Bucket, 0, size)
-	if differ {
-		each = make([]int64, 0, size)
-	}
-	for part := range parts {
-		for _, single := range t.calls {
-			own := partOf(single.Buckets, part)
-			for range own {
-				if differ {
-					each = append(each, single.Op.N)
-				}
-			}
-			if len(own) > 0 && (len(all) > 0 || single != t.calls[0]) {
-				c.AddKey(single, len(all)) // a copy: single may be used again before c is answered
-			}
-			all = append(all, own...)
-		}
-	}
-	c.SetBuckets(all)
-	if differ {
-		c.Op.N, c.Op.Each = 1, each
-	}
-	return c
-}
-
-// parts is how many parts the buckets of a call have: limits, a ban, and slots.
-const parts = 3
-
-// partOf returns one of the parts of buckets.
-func partOf(buckets []bucket.Bucket, part int) []bucket.Bucket {
-	limits := bucket.Counted(buckets)
-	bans := limits
-	if bans < len(buckets) && buckets[bans].Kind == bucket.Ban {
-		bans++
-	}
-	return [parts][]bucket.Bucket{buckets[:limits], buckets[limits:bans], buckets[bans:]}[part]
-}
-
 // judge fills in the answers from the states that the script found.
 func (t *together) judge(e *Engine, c *dispatch.Call) {
 	charges := c.Op.Charges
 	for i := range c.Buckets {
 		charges = c.Buckets[i].Fits(c.States[i], charges, c.Op.Tokens(i))
 	}
-	t.split(c)
+	wire.Split(c, t.calls)
 	for i, single := range t.calls {
 		ask, answer, found := t.asks[i], t.answers[i], single.States
 		_, fits := ask.Set.Fit(ask.Scope, found, single.Op)
@@ -313,20 +258,6 @@ func (t *together) judge(e *Engine, c *dispatch.Call) {
 			e.forgetDenial(single)
 		} else if !fits {
 			e.remember(single)
-		}
-	}
-}
-
-// split copies the states that the script found to the calls on each alone.
-func (t *together) split(c *dispatch.Call) {
-	from := 0
-	for part := range parts {
-		for _, single := range t.calls {
-			before := 0
-			for earlier := range part {
-				before += len(partOf(single.Buckets, earlier))
-			}
-			from += copy(single.States[before:before+len(partOf(single.Buckets, part))], c.States[from:])
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 // latestBack is how long a give-back may be on its way, at most.
 const latestBack = 3 * time.Second
 
-// simRecord is a bucket's record of what left it other than by draining (see lua/decide.lua).
+// simRecord is a bucket's record of what left it other than by draining (see decide.lua).
 type simRecord struct {
 	until int64 // when it expires
 	reset int64 // the time of the latest reset and 1; 0 if it has none

@@ -69,7 +69,7 @@ func (s *simulation) use(tokens int64, how string) {
 	}
 }
 
-// decide is the server's script (see lua/lease.lua): it charges as many of the charges as fit, of
+// decide is the server's script (see lease.lua): it charges as many of the charges as fit, of
 // which the caller uses its own at once. Of a window, the others are taken ahead.
 func (s *simulation) decide(op bucket.Op, own int64) []bucket.State {
 	s.advance()

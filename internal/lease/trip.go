@@ -172,7 +172,7 @@ func (t *Trip) note(after []bucket.State) {
 }
 
 // bounded returns how many charges the lease bucket had room for, and for how many tokens that are
-// held for longer. None are if a limit is blocked or in debt. See lua/lease.lua.
+// held for longer. None are if a limit is blocked or in debt. See lease.lua.
 func (t *Trip) bounded(s *Subject, found []bucket.State) (ahead, held int64, debt bool) {
 	ahead, held = t.op.Ahead, t.op.Held
 	if s.Ahead == nil || !t.TakesAhead() {

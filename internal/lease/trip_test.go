@@ -68,7 +68,7 @@ func (f *fixture) begin() *Trip {
 	return &t
 }
 
-// decide is the server's (see lua/lease.lua).
+// decide is the server's (see lease.lua).
 func (f *fixture) decide(t *Trip) []bucket.State {
 	found := []bucket.State{{Level: f.level, Reset: 500, Mark: 500}}
 	ahead, held := t.op.Ahead, t.op.Held

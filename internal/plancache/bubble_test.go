@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -81,8 +80,6 @@ type source = func(ctx context.Context, client string) (string, error)
 // newCache returns the cache of a process that knows no plan yet.
 func newCache(t testing.TB, rdb redis.UniversalClient, source source) *Cache[string] {
 	t.Helper()
-	script, err := os.ReadFile("../../lua/plan.lua")
-	require.NoError(t, err)
 	return New(Config[string]{
 		Source:  source,
 		Key:     func(client string) string { return "plan:{" + client + "}" },
@@ -98,7 +95,7 @@ func newCache(t testing.TB, rdb redis.UniversalClient, source source) *Cache[str
 		Failed:  func(err error) error { return errors.Join(errFailed, err) },
 		Reason:  func(error) string { return "" },
 		Life:    life, Timeout: timeout,
-		Redis: redisstore.NewAnswers(rdb, string(script)), Log: slog.New(slog.DiscardHandler),
+		Redis: redisstore.NewAnswers(rdb), Log: slog.New(slog.DiscardHandler),
 	})
 }
 

@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-)
 
-// tokenSuffix is appended to an answer's key to name the key of its token.
-const tokenSuffix = ":token"
+	"github.com/ginlimit/ginlimit/internal/wire"
+)
 
 // Answers keeps a slow source's answers in Redis, each as a text that expires.
 //
@@ -23,10 +22,9 @@ type Answers struct {
 // errNoClient is the error of reads and writes without a Redis.
 var errNoClient = errors.New("no Redis")
 
-// NewAnswers returns the answers kept in a client\'s Redis. The script is plan.lua. Without a client
-// it keeps none.
-func NewAnswers(rdb redis.UniversalClient, script string) *Answers {
-	return &Answers{rdb, redis.NewScript(script)}
+// NewAnswers returns the answers kept in a client's Redis. Without a client it keeps none.
+func NewAnswers(rdb redis.UniversalClient) *Answers {
+	return &Answers{rdb, redis.NewScript(wire.Plan())}
 }
 
 // Get returns an answer's text and its remaining lifetime. The text is empty if there is no answer.
@@ -49,8 +47,8 @@ func (a *Answers) Token(ctx context.Context, key, fresh string, life time.Durati
 		return "", errNoClient
 	}
 	pipe := a.rdb.Pipeline()
-	pipe.SetNX(ctx, key+tokenSuffix, fresh, life)
-	token := pipe.Get(ctx, key+tokenSuffix)
+	pipe.SetNX(ctx, wire.PlanToken(key), fresh, life)
+	token := pipe.Get(ctx, wire.PlanToken(key))
 	_, err := pipe.Exec(ctx)
 	return token.Val(), err
 }
@@ -60,8 +58,8 @@ func (a *Answers) Store(ctx context.Context, key, token, text string, life time.
 	if a.rdb == nil {
 		return false, errNoClient
 	}
-	keys := []string{key, key + tokenSuffix}
-	return a.script.Run(ctx, a.rdb, keys, token, text, life.Milliseconds()).Bool()
+	keys, args := wire.EncodePlan(key, token, text, life)
+	return a.script.Run(ctx, a.rdb, keys, args...).Bool()
 }
 
 // Forget removes an answer, and keeps the answers to earlier queries from being stored.
@@ -72,7 +70,7 @@ func (a *Answers) Forget(ctx context.Context, key, fresh string, life time.Durat
 	_, err := a.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		// Replace the token instead of deleting it, so that a Redis that refuses writes returns an
 		// error. Replace it first, so that an answer stored in between is deleted.
-		pipe.Set(ctx, key+tokenSuffix, fresh, life)
+		pipe.Set(ctx, wire.PlanToken(key), fresh, life)
 		pipe.Del(ctx, key)
 		return nil
 	})

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -13,11 +12,9 @@ import (
 // newAnswers returns the answers of a Redis, and a client of it.
 func newAnswers(t *testing.T) (*Answers, *redis.Client) {
 	t.Helper()
-	script, err := os.ReadFile("../../lua/plan.lua")
-	require.NoError(t, err)
 	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	return NewAnswers(rdb, string(script)), rdb
+	return NewAnswers(rdb), rdb
 }
 
 // TestPlanIsStoredOncePerToken, and only with the token that Redis has. The reply says whether it

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // servers is a store in front of more servers than have dispatchers. All of them are one Redis.
@@ -29,7 +30,7 @@ func newServers(t *testing.T, n int) *servers {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": mini.Addr()}, HeartbeatFrequency: time.Hour})
 	s := &servers{Store: New(ring, Config{
 		Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second,
-		Sources: Sources{Server: [Scripts]string{"return 0"}},
+		Scripts: wire.New("do return 0 end\n"),
 	})}
 	ring.AddHook(counter{&s.calls})
 	clients := map[string]*redis.Client{}
@@ -135,7 +136,7 @@ func TestServerThatIsGoneIsNotCounted(t *testing.T) {
 	})
 	s := New(ring, Config{
 		Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second,
-		Sources: Sources{Server: [Scripts]string{"return 0"}},
+		Scripts: wire.New("do return 0 end\n"),
 	})
 	t.Cleanup(func() {
 		s.Close()

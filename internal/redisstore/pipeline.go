@@ -1,16 +1,16 @@
 package redisstore
 
 import (
-	"bytes"
 	"context"
-	"slices"
-	"strconv"
-	"time"
+	"errors"
+	"fmt"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/inflight"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 const (
@@ -24,11 +24,10 @@ const (
 // pipeline holds the commands of one batch. The goroutine that sends the batch owns it. Its memory
 // is reused.
 type pipeline struct {
-	store      *Store
-	coalescing *coalescing // for the commands of several groups
-	commands   []*command
-	spare      []*command
-	single     []*dispatch.Group
+	store    *Store
+	commands []*command
+	spare    []*command
+	single   []*dispatch.Group
 }
 
 // coalescing says how the groups of one server share commands.
@@ -46,12 +45,13 @@ type command struct {
 	redis.Cmder              // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
 	hook        *boundedHook // sends it; nil if the client does
 	args        []any
-	reported    []any // the report of slots; nil for a decision
-	from        int   // its first update
 	groups      []*dispatch.Group
-	single      [1]int64 // the reply of an IntCmd
-	firstArgs   int      // the args for the first key alone, if it spans hash slots; else 0
-	afterASK    bool     // only its first key is left
+	updates     []inflight.Update // of a report of slots, instead of groups
+	reported    []bool            // of the updates
+	crossSlot   bool              // its keys may be in several hash slots
+	single      [1]int64          // the reply of an IntCmd
+	firstArgs   int               // how many args the first key alone needs, of several groups
+	afterASK    bool              // only its first key is left
 }
 
 // NoRetry implements [redis.Cmder].
@@ -64,7 +64,7 @@ var _ = redis.Cmder.NoRetry
 // the command keeps only its first key. The importing node may also import the hash slots of the
 // other keys, and would create keys there that have not arrived yet.
 func (c *command) SetErr(err error) {
-	if c.firstArgs > 0 && redis.HasErrorPrefix(err, "ASK") {
+	if c.crossSlot && redis.HasErrorPrefix(err, "ASK") {
 		c.afterASK = true
 	}
 	c.Cmder.SetErr(err)
@@ -83,12 +83,11 @@ func (c *command) Args() []any {
 // the calls.
 func (p *pipeline) build(groups []*dispatch.Group, coalescing *coalescing) {
 	p.reset()
-	p.coalescing = coalescing
 	for _, g := range groups {
 		if coalescing != nil && g.First && g.Op.Verb == bucket.Take && g.Charges > 0 &&
 			len(g.Buckets) == 1 && g.Buckets[0].IsLimit() &&
 			(coalescing.has == nil || coalescing.has(&g.Names[0])) {
-			p.coalesce(g)
+			p.coalesce(g, coalescing.crossSlot)
 		} else {
 			p.single = append(p.single, g)
 		}
@@ -99,11 +98,11 @@ func (p *pipeline) build(groups []*dispatch.Group, coalescing *coalescing) {
 }
 
 // coalesce adds the group to a command of its limit, or to a new one.
-func (p *pipeline) coalesce(g *dispatch.Group) {
+func (p *pipeline) coalesce(g *dispatch.Group, crossSlot bool) {
 	for _, c := range p.commands[max(0, len(p.commands)-maxLookback):] {
 		first := c.groups[0]
 		if len(c.groups) < maxKeys && first.Op.N == g.Op.N && bucket.Same(first.Buckets, g.Buckets) {
-			c.groups = append(c.groups, g)
+			c.groups, c.crossSlot = append(c.groups, g), crossSlot
 			return
 		}
 	}
@@ -125,7 +124,7 @@ func (p *pipeline) add(g *dispatch.Group) {
 // reset recycles all commands.
 func (p *pipeline) reset() {
 	for _, c := range p.commands {
-		c.Cmder, c.firstArgs, c.afterASK = nil, 0, false
+		c.Cmder, c.crossSlot, c.afterASK = nil, false, false
 		clear(c.args)
 		clear(c.groups)
 		c.args, c.groups = c.args[:0], c.groups[:0]
@@ -133,42 +132,46 @@ func (p *pipeline) reset() {
 	p.spare = append(p.spare, p.commands...)
 	clear(p.commands)
 	clear(p.single)
-	p.commands, p.single, p.coalescing = p.commands[:0], p.single[:0], nil
+	p.commands, p.single = p.commands[:0], p.single[:0]
 }
 
-// run sends the commands by the script's SHA, and again with its source where Redis lacks it. It
-// reports whether Redis refused a command of several groups. Redis does so if the keys are in
-// different hash slots, if the user may not use MGET, or if the server does not know cross-slot
-// scripts.
+// run sends the commands and reads their replies. It reports whether Redis refused a command of
+// several groups. Redis does so if the keys are in different hash slots, if the user may not use
+// MGET, or if the server does not know cross-slot scripts.
 func (p *pipeline) run(ctx context.Context) (refused bool) {
-	for _, c := range p.commands {
-		c.encode(ctx, p.store, p.coalescing, true)
-	}
-	p.exec(ctx, p.commands)
-	var missing []*command
-	for _, c := range p.commands {
-		if err := c.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			c.encode(ctx, p.store, p.coalescing, false)
-			missing = append(missing, c)
-		}
-	}
-	if missing != nil {
-		p.exec(ctx, missing)
-	}
+	p.store.call(ctx, p.commands)
 	for _, c := range p.commands {
 		c.decode()
-		refused = refused || c.groups[0].Err == errRetrySingle && c.Err() != nil
+		refused = refused || c.groups[0].Err == wire.ErrRetrySingle && c.Err() != nil
 	}
 	return refused
 }
 
-// exec sends commands and reads their replies. Failures become the commands' errors.
-func (p *pipeline) exec(ctx context.Context, commands []*command) {
+// call sends commands by their scripts' SHA, and again with the source where Redis lacks it.
+func (s *Store) call(ctx context.Context, commands []*command) {
+	for _, c := range commands {
+		c.encode(ctx, s, true)
+	}
+	s.exec(ctx, commands)
+	var missing []*command
+	for _, c := range commands {
+		if err := c.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			c.encode(ctx, s, false)
+			missing = append(missing, c)
+		}
+	}
+	if missing != nil {
+		s.exec(ctx, missing)
+	}
+}
+
+// exec sends commands. Failures become the commands' errors.
+func (s *Store) exec(ctx context.Context, commands []*command) {
 	if len(commands) == 1 {
-		_ = p.store.rdb.Process(ctx, commands[0])
+		_ = s.rdb.Process(ctx, commands[0])
 		return
 	}
-	pipe := p.store.rdb.Pipeline()
+	pipe := s.rdb.Pipeline()
 	for _, c := range commands {
 		_ = pipe.Process(ctx, c)
 	}
@@ -179,215 +182,80 @@ func (p *pipeline) exec(ctx context.Context, commands []*command) {
 	}
 }
 
-// verbs are the verbs of the scripts.
-var verbs = [...]any{bucket.Take: "take", bucket.Charge: "charge", bucket.Give: "give", bucket.Return: "return",
-	bucket.Block: "block", bucket.Reset: "reset"}
-
-// encode writes the command as script.lua, decide.lua and cross_slot.lua document it.
-func (c *command) encode(ctx context.Context, s *Store, coalescing *coalescing, bySHA bool) {
-	c.hook = s.hook
-	c.firstArgs, c.afterASK = 0, false
-	g := c.groups[0]
-	number := scriptFor(g.Buckets)
-	script := &s.scripts[number]
-	crossSlot := len(c.groups) > 1 && coalescing.crossSlot
-	if crossSlot {
-		script = &s.nodeScripts[number]
-	}
-	call := script.bySource
-	if bySHA {
-		call = script.bySHA
-	}
-	c.args = append(c.args[:0], call[0], call[1])
-	switch {
-	case crossSlot:
-		c.encodeEach(c.groups[:1], c.groups[1:])
-	case len(c.groups) > 1:
-		c.encodeEach(c.groups, nil)
-	default:
-		keys := len(g.Buckets)
-		if g.Op.Records == bucket.WithRecords {
-			keys += bucket.Counted(g.Buckets)
+// encode writes the command: a report, what one group wants, or what several do.
+func (c *command) encode(ctx context.Context, s *Store, bySHA bool) {
+	c.hook, c.firstArgs, c.afterASK = s.hook, 0, false
+	if c.updates != nil {
+		c.args = s.scripts.Call(c.args[:0], wire.Report, bySHA)
+		c.args = wire.AppendReport(c.args, c.updates, s.prefix, s.process)
+	} else if number := wire.For(c.groups[0].Buckets); len(c.groups) == 1 {
+		c.args = s.scripts.Call(c.args[:0], number, bySHA)
+		c.args = wire.AppendGroup(c.args, c.groups[0], s.process)
+	} else {
+		if c.crossSlot {
+			number += wire.Node
 		}
-		keys += turns(g.Call)
-		if number == Tenants {
-			keys++
-		}
-		c.args = append(c.args, keys)
-		c.encodeOne(g)
-		switch {
-		case number == Lease:
-			c.encodeLease(g)
-		case number == Tenants:
-			c.encodeTenants(g)
-		case number >= WithBanOrSlots:
-			c.encodeBanAndSlots(g, s.process)
-		}
+		c.args = s.scripts.Call(c.args[:0], number, bySHA)
+		c.args, c.firstArgs = wire.AppendEach(c.args, c.groups, c.crossSlot)
 	}
-	if len(c.groups) == 1 && len(g.Buckets) == 1 && number == Tokens {
+	if wire.IsInteger(c.groups) {
 		// Until a reply comes, the value is invalid: a hook of the client may drop a pipeline
 		// without setting its commands' errors.
 		cmd := redis.NewIntCmd(ctx, c.args...)
 		cmd.SetVal(-1)
 		c.Cmder = cmd
 	} else {
-		c.Cmder = redis.NewIntSliceCmd(ctx, c.args...)
+		c.Cmder = redis.NewIntSliceCmd(ctx, c.args...) // its value stays nil until a reply comes
 	}
 	c.SetStepCount(1) // without it, a cluster client sends COMMAND
 }
 
-// encodeOne appends a group's keys, its operation and its buckets.
-func (c *command) encodeOne(g *dispatch.Group) {
-	second := g.Charges
-	for i := range g.Names {
-		if g.Buckets[i].Kind != bucket.Tenants {
-			c.args = append(c.args, &g.Names[i])
+// decode reads the reply into the groups.
+func (c *command) decode() {
+	reply, err := c.reply()
+	if err == nil {
+		err = wire.Decode(c.groups, reply, c.afterASK)
+	}
+	if len(c.groups) > 1 && IsErrorReply(err) {
+		err = wire.ErrRetrySingle
+	}
+	for i := 0; err != nil && i < len(c.groups); i++ {
+		c.groups[i].Err = err
+	}
+}
+
+// reply returns the integers in the reply.
+func (c *command) reply() ([]int64, error) {
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	switch cmd := c.Cmder.(type) {
+	case *redis.IntCmd:
+		if cmd.Val() < 0 {
+			return nil, fmt.Errorf("the reply is %d", cmd.Val())
 		}
+		c.single[0] = cmd.Val()
+		return c.single[:], nil
+	case *redis.IntSliceCmd:
+		return cmd.Val(), nil
 	}
-	for i := len(g.Buckets) - turns(g.Call); i < len(g.Buckets); i++ {
-		name := append(slices.Clone(g.Names[i]), turnsSuffix...)
-		name = strconv.AppendInt(name, g.Buckets[i].Capacity, 10)
-		c.args = append(c.args, &name)
-	}
-	if g.Op.Records == bucket.WithRecords {
-		second = int64(bucket.WithRecords)
-		c.encodeRecords(g, bucket.Counted(g.Buckets))
-	}
-	if isShared(g.Buckets) {
-		c.encodeHeld(g)
-	}
-	counted := bucket.Counted(g.Buckets)
-	n, each := g.Op.N, g.Op.Each[:min(len(g.Op.Each), counted)]
-	switch {
-	case len(each) == 1: // beside slots
-		n, each = each[0], nil
-	case len(each) > 1:
-		n = 0
-	}
-	c.args = append(c.args, verbs[g.Op.Verb], n, second)
-	for i := range g.Buckets[:counted] {
-		c.encodeBucket(&g.Buckets[i])
-		if floor := g.Buckets[i].Floor; floor > 0 && g.Op.Verb != bucket.Take {
-			c.args[len(c.args)-1] = g.Buckets[i].Capacity + floor
-		}
-	}
-	for i := range each {
-		c.args = append(c.args, each[i])
-	}
-	for i := range g.Op.Claims {
-		c.args = append(c.args, g.Op.Claims[i].Mark)
-	}
-	if g.Op.Records == bucket.NoRecords {
+	return nil, errors.New("the command is of another type")
+}
+
+// notSent sets a pipeline's error on a command that has neither an error nor a value: a hook of the
+// client may have dropped the pipeline.
+func (c *command) notSent(err error) {
+	if c.Err() != nil {
 		return
 	}
-	for i := range g.Op.Claims {
-		claim := &g.Op.Claims[i]
-		c.args = append(c.args, claim.Sure, min(claim.Behind, bucket.MaxUnits), claim.Age, claim.Made, claim.Resets)
-	}
-}
-
-// turnsSuffix and the number of slots are appended to the name of slots, to name the processes that wait
-// for one, in order. A process that may hold more slots does not wait for one that may hold fewer.
-const turnsSuffix = ":turns:"
-
-// turns returns how many buckets of a call, all slots, have turns of processes that wait.
-func turns(c *dispatch.Call) (n int) {
-	for n < len(c.Buckets) && c.Op.Waits > 0 && c.Buckets[len(c.Buckets)-n-1].Kind == bucket.Slots {
-		n++
-	}
-	return n
-}
-
-// recordSuffix is appended to a bucket's name to name its record.
-const recordSuffix = ":back"
-
-// encodeRecords appends the names of the buckets' records.
-func (c *command) encodeRecords(g *dispatch.Group, counted int) {
-	for i := range g.Names[:counted] {
-		record := append(slices.Clone(g.Names[i]), recordSuffix...)
-		c.args = append(c.args, &record)
-	}
-}
-
-// encodeBanAndSlots appends a ban and slots as arguments of guards.lua.
-func (c *command) encodeBanAndSlots(g *dispatch.Group, process string) {
-	counted := bucket.Counted(g.Buckets)
-	slots := counted
-	kind := "slots"
-	if ban := &g.Buckets[slots]; ban.Kind == bucket.Ban {
-		ownLimits, ownSlots := ownOf(g, counted, slots)
-		if kind, slots = "both", slots+1; slots == len(g.Buckets) {
-			kind = "ban"
+	switch cmd := c.Cmder.(type) {
+	case *redis.IntCmd:
+		if cmd.Val() < 0 {
+			c.SetErr(err)
 		}
-		c.args = append(c.args, kind, ban.Cost, ban.Capacity, int(g.Op.Bans), ownLimits, ownSlots)
-	} else {
-		c.args = append(c.args, kind)
-	}
-	if slots < len(g.Buckets) {
-		c.args = append(c.args, process, g.Op.Waits)
-	}
-	for i := slots; i < len(g.Buckets); i++ {
-		newest, attempts := g.Attempts(i)
-		c.args = append(c.args, g.Buckets[i].Capacity, newest.Ended, newest.Held, attempts)
-	}
-	c.args = append(c.args, counted)
-}
-
-// ownOf returns how many of the first limits of a group have the key of the ban, and whether the first
-// slots, which follow the ban, have: 1 or 0.
-func ownOf(g *dispatch.Group, counted, ban int) (limits, slots int) {
-	key := g.KeyOf(ban)
-	for limits < counted && bytes.Equal(g.KeyOf(limits), key) {
-		limits++
-	}
-	if ban+1 < len(g.Buckets) && bytes.Equal(g.KeyOf(ban+1), key) {
-		slots = 1
-	}
-	return limits, slots
-}
-
-// encodeLease appends what is taken ahead as arguments of lease.lua.
-func (c *command) encodeLease(g *dispatch.Group) {
-	lease := &g.Buckets[len(g.Buckets)-1]
-	c.args = append(c.args, lease.Drain, lease.Cost, lease.Capacity, g.Op.Ahead, g.Op.Held)
-}
-
-// encodeBucket appends a bucket as arguments of a script.
-func (c *command) encodeBucket(b *bucket.Bucket) {
-	c.args = append(c.args, b.Args[:]...)
-	if b.Ends != 0 {
-		c.args[len(c.args)-len(b.Args)] = b.Left(time.Now().UnixMilli())
-	}
-}
-
-// encodeEach appends every group's key, their common limit, and each group's charges unless all are
-// 1. The undeclared keys come last.
-func (c *command) encodeEach(declared, others []*dispatch.Group) {
-	c.args = append(c.args, len(declared))
-	for _, g := range declared {
-		c.args = append(c.args, &g.Names[0])
-	}
-	once := int64(1)
-	for _, g := range c.groups {
-		if g.Charges != 1 {
-			once = 0
+	case *redis.IntSliceCmd:
+		if cmd.Val() == nil {
+			c.SetErr(err)
 		}
-	}
-	g := c.groups[0]
-	c.args = append(c.args, "each", g.Op.N, once)
-	c.encodeBucket(&g.Buckets[0])
-	first := len(c.args)
-	if once == 0 {
-		first++
-		for _, g := range c.groups {
-			c.args = append(c.args, g.Charges)
-		}
-	}
-	if len(others) == 0 {
-		return
-	}
-	c.firstArgs = first
-	for _, g := range others {
-		c.args = append(c.args, &g.Names[0])
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // take returns a group that takes single tokens from a client's bucket.
@@ -31,14 +31,17 @@ func commands(s *Store, coalescing *coalescing, calls ...*dispatch.Group) []stri
 	p.build(calls, coalescing)
 	var all []string
 	for _, c := range p.commands {
-		c.encode(context.Background(), s, p.coalescing, false)
+		c.encode(context.Background(), s, false)
 		all = append(all, text(c))
 	}
 	return all
 }
 
 func text(c *command) string {
-	text := fmt.Sprint(c.Args()[1])
+	text := "script"
+	if strings.HasPrefix(c.Args()[1].(string), "#!") {
+		text = "cross-slot script"
+	}
 	for _, arg := range c.Args()[2:] {
 		text += fmt.Sprint(" ", arg)
 	}
@@ -61,8 +64,7 @@ func oneNode(context.Context) ([]redis.ClusterSlot, error) {
 }
 
 func newStore(t *testing.T, rdb redis.UniversalClient) *Store {
-	s := New(rdb, Config{Log: slog.New(slog.DiscardHandler), Timeout: 1, Sources: Sources{
-		Server: [Scripts]string{"script"}, Node: [Single]string{"cross-slot script"}}})
+	s := New(rdb, Config{Log: slog.New(slog.DiscardHandler), Timeout: 1, Scripts: wire.New("do return 0 end\n")})
 	t.Cleanup(func() {
 		s.Close()
 		require.NoError(t, rdb.Close())
@@ -165,7 +167,7 @@ func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 		calls := []*dispatch.Group{take("a", c.charges), take("b", 1)}
 		p.build(calls, &coalescing{crossSlot: true})
 		one := p.commands[0]
-		one.encode(context.Background(), s, p.coalescing, false)
+		one.encode(context.Background(), s, false)
 		whole := text(one)
 		one.SetErr(replyError("MOVED 1 127.0.0.1:1"))
 		require.Equal(t, whole, text(one), "the node has the slot, and knows which others it has")
@@ -177,8 +179,11 @@ func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 		one.decode()
 		require.NoError(t, calls[0].Err)
 		require.EqualValues(t, 7, calls[0].Found[0].Level)
-		require.Equal(t, errRetrySingle, calls[1].Err)
-		one.encode(context.Background(), s, p.coalescing, false)
+		require.Equal(t, wire.ErrRetrySingle, calls[1].Err)
+		one.Cmder.(*redis.IntSliceCmd).SetVal([]int64{-1})
+		one.decode()
+		require.Equal(t, wire.ErrRetrySingle, calls[0].Err, "the importing node lacks it")
+		one.encode(context.Background(), s, false)
 		require.Equal(t, whole, text(one), "sent anew")
 	}
 }
@@ -193,76 +198,4 @@ func TestCommandHasAtMost64Keys(t *testing.T) {
 	got := commands(newStore(t, redis.NewClient(&redis.Options{})), &coalescing{}, calls...)
 	require.Len(t, got, 2)
 	require.True(t, strings.HasPrefix(got[0], "script 64 "), got[0])
-}
-
-// TestCommandOfOneCall has rows of keys, operation, buckets, marks, a ban and slots.
-func TestCommandOfOneCall(t *testing.T) {
-	t.Parallel()
-	token, fixed, ban, slots := newBucket(bucket.Token), newBucket(bucket.FixedWindow), bucket.NewBan(100, 1000),
-		bucket.NewSlots(3)
-	floor, fixedFloor := newBucket(bucket.Token), newBucket(bucket.FixedWindow)
-	floor.Leave(1)
-	fixedFloor.Leave(1)
-	for want, row := range map[string]struct {
-		op      bucket.Op
-		buckets []bucket.Bucket
-	}{
-		"1 a take 2 3 1 100 1000": {bucket.Op{Verb: bucket.Take, N: 2},
-			[]bucket.Bucket{token}},
-		"1 a take 2 3 1 100 900": {bucket.Op{Verb: bucket.Take, N: 2},
-			[]bucket.Bucket{floor}},
-		"1 a charge 2 3 1 100 1000": {bucket.Op{Verb: bucket.Charge, N: 2},
-			[]bucket.Bucket{floor}},
-		"1 a charge 2 3 1000 fixed 10": {bucket.Op{Verb: bucket.Charge, N: 2},
-			[]bucket.Bucket{fixedFloor}},
-		"2 a b return 2 3 1 100 1000 1000 fixed 10 -1 70": {bucket.Op{Verb: bucket.Return, N: 2,
-			Claims: []bucket.Claim{{Mark: -1}, {Mark: 70}}}, []bucket.Bucket{token, fixed}},
-		"2 a b take 2 3 1 100 1000 ban 100 1000 2 1 0 1": {bucket.Op{Verb: bucket.Take, N: 2,
-			Bans: bucket.LimitBans}, []bucket.Bucket{token, ban}},
-		"2 a b take 2 3 1 100 1000 slots process 0 3 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2},
-			[]bucket.Bucket{token, slots}},
-		"3 a b c take 2 3 1 100 1000 both 100 1000 0 1 1 process 0 3 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2},
-			[]bucket.Bucket{token, ban, slots}},
-		"4 a b a:turns:3 b:turns:3 take 2 3 slots process 300 3 8 2 9, 3 8 2 9, 0": {
-			bucket.Op{Verb: bucket.Take, N: 2, Waits: 300}, []bucket.Bucket{slots, slots}},
-		"2 a b take 2 3 slots process 0 3 8 2 9, 3 8 2 9, 0": {bucket.Op{Verb: bucket.Take, N: 2},
-			[]bucket.Bucket{slots, slots}},
-		"2 a b take 2 3 both 100 1000 0 0 1 process 0 3 8 2 9, 0": {bucket.Op{Verb: bucket.Take, N: 2},
-			[]bucket.Bucket{ban, slots}},
-	} {
-		s := newStore(t, redis.NewClient(&redis.Options{}))
-		s.process = "process"
-		g := merged(3, row.buckets...)
-		g.Op, g.Attempt = row.op, bucket.Attempt{Number: 9, Ended: 8, Held: 2}
-		for i := range row.buckets {
-			g.Names[i] = dispatch.Name("abc"[i : i+1])
-		}
-		for _, bySHA := range []bool{true, false} {
-			c := command{groups: []*dispatch.Group{g}}
-			c.encode(context.Background(), s, nil, bySHA)
-			script := s.scripts[scriptFor(row.buckets)].bySource
-			if bySHA {
-				script = s.scripts[scriptFor(row.buckets)].bySHA
-			}
-			require.Equal(t, script[0], c.Args()[0])
-			require.Equal(t, fmt.Sprint(script[1], " ", want), text(&c))
-			one, ok := c.Cmder.(*redis.IntCmd)
-			require.Equal(t, len(row.buckets) == 1 && row.buckets[0].Kind == bucket.Token, ok)
-			if ok {
-				require.EqualValues(t, -1, one.Val(), "there is no answer yet")
-			}
-			require.True(t, c.NoRetry())
-		}
-	}
-}
-
-// TestCalendarPeriodIsSentWithWhatIsLeftOfIt, by the application host's clock.
-func TestCalendarPeriodIsSentWithWhatIsLeftOfIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c, b := command{args: []any{"before"}}, newCalendar(700)
-		time.Sleep(200 * time.Millisecond)
-		c.encodeBucket(&b)
-		require.Equal(t, []any{"before", int64(500), "calendar", int64(10)}, c.args)
-	})
 }

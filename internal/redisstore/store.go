@@ -13,8 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // singleKeyTime is how long commands have one client's keys each, after Redis has refused a command
@@ -27,7 +27,7 @@ type Config struct {
 	Timeout time.Duration
 	Log     *slog.Logger
 	Process string // names this process as the holder of slots; without a space
-	Sources Sources
+	Scripts *wire.Scripts
 	// Outage returns what the log line of an outage says beside its cause. It may be nil.
 	Outage func() []any
 	// Dropped becomes true when nobody calls the store any more. It may be nil.
@@ -41,10 +41,9 @@ type Store struct {
 	prefix         string       // up to and including the brace
 	name           string       // the same for stores of the same keys
 	process        string
-	scripts        [Scripts]script
-	nodeScripts    [Single]script       // for several clients' calls on a cluster node
-	loaded         [Scripts]atomic.Bool // SCRIPT LOAD was sent
-	singleKeyUntil atomic.Int64         // in Unix seconds; until then no command has several clients' keys
+	scripts        *wire.Scripts
+	loaded         [wire.Count]atomic.Bool // SCRIPT LOAD was sent
+	singleKeyUntil atomic.Int64            // in Unix seconds; until then no command has several clients' keys
 	nodes          *nodes
 	log            *slog.Logger
 	outage         func() []any
@@ -53,31 +52,14 @@ type Store struct {
 	pipelines      sync.Pool // of *pipeline
 }
 
-// script is how a script is called.
-type script struct {
-	source   string
-	bySHA    [2]any
-	bySource [2]any
-}
-
-func newScript(source string) script {
-	sha := redis.NewScript(source).Hash() // computed here, not in Redis
-	return script{source, [2]any{"evalsha", sha}, [2]any{"eval", source}}
-}
-
 // New returns the store of a client. If the client is nil, the store must not be used.
 func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix != "" {
 		c.Prefix += ":"
 	}
-	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, log: c.Log, outage: c.Outage, dropped: c.Dropped}
+	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, scripts: c.Scripts, log: c.Log,
+		outage: c.Outage, dropped: c.Dropped}
 	s.hook = addBoundedHook(rdb, c.Timeout)
-	for i, source := range c.Sources.Server {
-		s.scripts[i] = newScript(source)
-	}
-	for i, source := range c.Sources.Node {
-		s.nodeScripts[i] = newScript(source)
-	}
 	s.nodes = newNodes(s, c.Timeout)
 	s.name = fmt.Sprintf("%s %s", identify(rdb), s.prefix)
 	return s
@@ -94,23 +76,12 @@ func (s *Store) Close() {
 // Do applies a call to all its buckets or to none. While a cluster's hash slot migrates, Redis denies
 // a call on several keys with TRYAGAIN.
 func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
-	for i := range c.Names {
-		c.Names[i] = s.appendName(c.Names[i][:0], c.KeyOf(i), c.Buckets[i].ID)
-		if c.Buckets[i].Kind == bucket.Ban {
-			c.Names[i] = append(c.Names[i], c.Op.Tenant.Name...) // each tenant has a ban of its own
-		}
-	}
+	wire.SetNames(c, s.prefix)
 	for {
 		if err := s.nodes.dispatcher(&c.Names[0]).Do(ctx, c); err != dispatch.ErrRetired {
 			return err
 		}
 	}
-}
-
-// appendName appends the Redis key of a bucket.
-func (s *Store) appendName(name dispatch.Name, key []byte, id string) dispatch.Name {
-	name = append(append(name, s.prefix...), key...)
-	return append(append(name, "}:"...), id...)
 }
 
 // Together reports whether one script may decide on several clients' keys, all or none. It needs a
@@ -126,7 +97,7 @@ func (s *Store) Separate() { s.singleKeyUntil.Store(time.Now().Add(singleKeyTime
 // server serves nobody.
 func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalescing) error {
 	for _, g := range b.Groups {
-		if err := s.load(ctx, scriptFor(g.Buckets)); err != nil {
+		if err := s.load(ctx, wire.For(g.Buckets)); err != nil {
 			for _, g := range b.Groups {
 				g.Err = err
 			}
@@ -146,7 +117,7 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalesc
 	refused := p.run(ctx)
 	var alone []*dispatch.Group
 	for _, g := range b.Groups {
-		if g.Err == errRetrySingle {
+		if g.Err == wire.ErrRetrySingle {
 			alone = append(alone, g)
 		}
 	}
@@ -193,7 +164,7 @@ func (s *Store) load(ctx context.Context, script int) error {
 	if !s.nodes.single || loaded.Load() || !loaded.CompareAndSwap(false, true) {
 		return nil // several servers each load it by EVAL
 	}
-	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[script].source), hook: s.hook}
+	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[script]().Source), hook: s.hook}
 	load.SetStepCount(1)
 	err := s.rdb.Process(ctx, &load)
 	if err == nil || IsErrorReply(err) {
@@ -211,8 +182,6 @@ func (t *Throttle) Allow() bool {
 	now, last := time.Now(), t.last.Load()
 	return (last == nil || now.Sub(*last) >= time.Minute) && t.last.CompareAndSwap(last, &now)
 }
-
-var errRetrySingle = errors.New("retry alone")
 
 // serverErrors are the prefixes of error replies that concern every command, without ERR, which
 // go-redis leaves out.

@@ -68,7 +68,7 @@ type mixedDo func(key string, buckets []bucket.Bucket, op bucket.Op) ([]bucket.S
 // mixedRedis returns what a store in Redis does.
 func mixedRedis(t *testing.T, rdb redis.UniversalClient) mixedDo {
 	store := redisstore.New(rdb, redisstore.Config{
-		Timeout: 10 * time.Second, Log: slog.New(slog.DiscardHandler), Process: "P1", Sources: testkit.ScriptSources(t),
+		Timeout: 10 * time.Second, Log: slog.New(slog.DiscardHandler), Process: "P1", Scripts: testkit.Scripts(t),
 	})
 	t.Cleanup(store.Close)
 	return func(key string, buckets []bucket.Bucket, op bucket.Op) ([]bucket.State, error) {

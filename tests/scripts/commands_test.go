@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // TestScriptsUseFewCommands for nearly every call: those of a bucket or window that is not blocked.
@@ -74,7 +74,7 @@ func TestScriptsUseFewCommands(t *testing.T) {
 	}
 
 	s := kinds["slow token bucket"]
-	s.source = testkit.ScriptSources(t).Server[redisstore.TokensCalendar]
+	s.source = testkit.ScriptSource(t, wire.TokensCalendar)
 	s.args = append(kinds["calendar period"].args, s.args...)
 	for _, want := range []string{"GET GET SET SET", "GET GET PTTL INCRBY PEXPIRE"} {
 		require.Equal(t, want, s.commands(func() {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/inflight"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // TestScriptsHaveTheConstantsOfGo once, and no part of a script twice.
@@ -18,8 +18,9 @@ func TestScriptsHaveTheConstantsOfGo(t *testing.T) {
 	t.Parallel()
 	constants := fmt.Sprintf("\nlocal exact, wrap, grace, life, whole = %d, %d, %d, '%d', %d\n",
 		int64(1<<53-1), int64(1<<52), bucket.Grace,
-		inflight.Life.Milliseconds(), redisstore.Whole)
-	for i, source := range testkit.ScriptSources(t).Server {
+		inflight.Life.Milliseconds(), wire.Whole)
+	for i := range wire.Count {
+		source := testkit.ScriptSource(t, i)
 		for _, line := range []string{
 			constants, "\nlocal withRecords, noBans, limitBans = 1, 0, 2\n",
 			"\nlocal spans, maxTimes, ever, maxRewritten = 16, 48, 4503599627370496, 500\n",

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // limitArgs returns the limits as arguments of a script.
@@ -115,10 +115,10 @@ func (g *guardTrace) call(verb string) *guardCall {
 
 // script returns the script that decides with guards.
 func (g *guardTrace) script() int {
-	if g.kind.script == redisstore.BanOrSlots {
-		return redisstore.BanOrSlots
+	if g.kind.script == wire.BanOrSlots {
+		return wire.BanOrSlots
 	}
-	return redisstore.WithBanOrSlots + g.kind.script
+	return wire.WithBanOrSlots + g.kind.script
 }
 
 // take makes a decision and compares it with the model's.
@@ -276,10 +276,10 @@ func (g *guardTrace) denyAndBan(c *guardCall, now, states []bucket.State) {
 
 // whole returns a reply without what it begins with if it has all integers of windows, and whether it has.
 func (g *guardTrace) whole(reply []int64) ([]int64, bool) {
-	if g.kind.script < redisstore.Single || g.kind.script == redisstore.BanOrSlots {
+	if g.kind.script < wire.Single || g.kind.script == wire.BanOrSlots {
 		return reply, true
 	}
-	if reply[0] == redisstore.Whole {
+	if reply[0] == wire.Whole {
 		return reply[1:], true
 	}
 	return reply, false

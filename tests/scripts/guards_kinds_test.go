@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // guardKind is limits that come together with a ban or slots, or none.
@@ -25,7 +25,7 @@ func guardKinds(now time.Time) map[string]guardKind {
 	fixed := []bucket.Bucket{of(bucket.FixedWindow, "a", 6, 6, 90), of(bucket.FixedWindow, "d", 9, 9, 400)}
 	sliding := []bucket.Bucket{of(bucket.SlidingWindow, "a", 6, 6, 90), of(bucket.SlidingWindow, "e", 9, 9, 300)}
 	return map[string]guardKind{
-		"no limit":                {redisstore.BanOrSlots, nil},
+		"no limit":                {wire.BanOrSlots, nil},
 		"token bucket":            {int(bucket.Token), tokens[:1]},
 		"two token buckets":       {int(bucket.Token), tokens[:2]},
 		"three token buckets":     {int(bucket.Token), tokens},
@@ -34,10 +34,10 @@ func guardKinds(now time.Time) map[string]guardKind {
 		"sliding window":          {int(bucket.SlidingWindow), sliding[:1]},
 		"two sliding windows":     {int(bucket.SlidingWindow), sliding},
 		"calendar":                {int(bucket.FixedWindow), []bucket.Bucket{calendar}},
-		"token and calendar":      {redisstore.TokensCalendar, []bucket.Bucket{tokens[0], calendar}},
-		"sliding and calendar":    {redisstore.Mixed, []bucket.Bucket{sliding[0], calendar}},
-		"every kind":              {redisstore.Mixed, []bucket.Bucket{tokens[0], fixed[1], sliding[1], calendar}},
-		"calendar between tokens": {redisstore.TokensCalendar, []bucket.Bucket{tokens[0], calendar, tokens[2]}},
+		"token and calendar":      {wire.TokensCalendar, []bucket.Bucket{tokens[0], calendar}},
+		"sliding and calendar":    {wire.Mixed, []bucket.Bucket{sliding[0], calendar}},
+		"every kind":              {wire.Mixed, []bucket.Bucket{tokens[0], fixed[1], sliding[1], calendar}},
+		"calendar between tokens": {wire.TokensCalendar, []bucket.Bucket{tokens[0], calendar, tokens[2]}},
 	}
 }
 

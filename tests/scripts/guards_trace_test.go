@@ -14,26 +14,25 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/memory"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // guardTrace makes calls on the limits, the ban and the slots of a client, in Redis and in the process.
 type guardTrace struct {
-	mini    *miniredis.Miniredis
-	rdb     *redis.Client
-	r       *rand.Rand
-	sources [redisstore.Scripts]string
-	kind    guardKind
-	ban     bucket.Bucket
-	count   int64 // slots
-	store   *memory.Store
-	slots   [2]slotModel // of the client, and of another one
-	bans    int64        // how often it was banned, until probation is over
-	free    int64        // the millisecond at which that is
-	times   []int64      // milliseconds at which something ends
-	base    int64        // about the number of ended attempts
-	what    string       // is done, for a failure
+	mini  *miniredis.Miniredis
+	rdb   *redis.Client
+	r     *rand.Rand
+	kind  guardKind
+	ban   bucket.Bucket
+	count int64 // slots
+	store *memory.Store
+	slots [2]slotModel // of the client, and of another one
+	bans  int64        // how often it was banned, until probation is over
+	free  int64        // the millisecond at which that is
+	times []int64      // milliseconds at which something ends
+	base  int64        // about the number of ended attempts
+	what  string       // is done, for a failure
 }
 
 const banKey, slotKey, otherSlotKey = "{k}:ban", "{k}:slots", "{other}:slots"
@@ -42,13 +41,12 @@ const banKey, slotKey, otherSlotKey = "{k}:ban", "{k}:slots", "{other}:slots"
 // says, and leave what it says.
 func TestGuardsEqualTheModel(t *testing.T) {
 	t.Parallel()
-	sources := testkit.ScriptSources(t)
 	for seed := range uint64(4) {
 		for i, name := range slices.Sorted(maps.Keys(guardKinds(time.Time{}))) {
 			t.Run(fmt.Sprintf("seed %d, %s", seed, name), func(t *testing.T) {
 				t.Parallel()
 				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-					g := &guardTrace{mini: b.Mini, rdb: b.Redis, sources: sources.Server,
+					g := &guardTrace{mini: b.Mini, rdb: b.Redis,
 						r: rand.New(rand.NewPCG(seed, uint64(i))), store: memory.New(memory.MaxBuckets)}
 					g.kind = guardKinds(time.Now())[name]
 					g.ban, g.count = bucket.NewBan(20, 100), 4
@@ -131,7 +129,7 @@ func (g *guardTrace) compare(t *testing.T) {
 
 // eval calls a script.
 func (g *guardTrace) eval(t *testing.T, script int, keys []string, args ...any) ([]int64, error) {
-	reply, err := eval(t.Context(), g.rdb, g.sources[script], keys, args...).Result()
+	reply, err := eval(t.Context(), g.rdb, testkit.ScriptSource(t, script), keys, args...).Result()
 	if one, ok := reply.(int64); ok {
 		return []int64{one}, err
 	}
@@ -173,7 +171,7 @@ func (g *guardTrace) report(t *testing.T) {
 		m.keep(g.now(), m.read(g.now(), process, ended, held), doubt == 1)
 		ended, held = ended+1, held+1
 	}
-	failed, err := g.eval(t, redisstore.Report, reported, args...)
+	failed, err := g.eval(t, wire.Report, reported, args...)
 	g.what = fmt.Sprintf("%s, %v reported %v", g.what, reported, args)
 	require.NoError(t, err, g.what)
 	require.Empty(t, failed, g.what)
@@ -185,10 +183,10 @@ func TestABanThatIsNotKept(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	const tooLong = int64(1 << 62) // Redis does not keep a key for twice as long
-	g := &guardTrace{rdb: rdb, sources: testkit.ScriptSources(t).Server}
+	g := &guardTrace{rdb: rdb}
 	take := []any{"take", 1, 1, 7, 200, 200, "ban", tooLong, tooLong, 1, 1, 0, 1}
 	for _, want := range [][]int64{{0, 0, 0}, {200, 0, 0}, {200, 0, 0}} {
-		got, err := g.eval(t, redisstore.WithBanOrSlots+int(bucket.Token), []string{"{k}:a", banKey}, take...)
+		got, err := g.eval(t, wire.WithBanOrSlots+int(bucket.Token), []string{"{k}:a", banKey}, take...)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 		require.Equal(t, `"" -2ns`, g.state(t, banKey))
@@ -200,17 +198,17 @@ func TestABanThatIsNotKept(t *testing.T) {
 func TestABanKnowsWhatEachBucketLacks(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	g := &guardTrace{rdb: rdb, sources: testkit.ScriptSources(t).Server}
+	g := &guardTrace{rdb: rdb}
 	keys := []string{"{k}:a", "{k}:b", banKey, slotKey, otherSlotKey}
 	buckets := []any{1, 100, 1000, 1, 100, 1000}
-	_, err := g.eval(t, redisstore.Tokens, keys[1:2], append([]any{"take", 9, 1}, buckets[:3]...)...)
+	_, err := g.eval(t, wire.Tokens, keys[1:2], append([]any{"take", 9, 1}, buckets[:3]...)...)
 	require.NoError(t, err)
-	_, err = g.eval(t, redisstore.Report, keys[4:], "P2", 1, 1, 0)
+	_, err = g.eval(t, wire.Report, keys[4:], "P2", 1, 1, 0)
 	require.NoError(t, err)
 	for want, each := range map[int64][]any{0: {2, 1}, 20: {1, 2}} {
 		args := slices.Concat([]any{"take", 0, 1}, buckets, each,
 			[]any{"both", 20, 100, 1, 2, 1, "P1", 0, 1, 0, 0, "1,", 1, 0, 0, "1,", 2})
-		got, err := g.eval(t, redisstore.WithBanOrSlots+redisstore.Tokens, keys, args...)
+		got, err := g.eval(t, wire.WithBanOrSlots+wire.Tokens, keys, args...)
 		require.NoError(t, err)
 		require.Equal(t, want, got[3], "%v", each)
 		require.NoError(t, rdb.Del(t.Context(), banKey).Err())
@@ -248,7 +246,7 @@ func (g *guardTrace) foreign(t *testing.T) {
 	_, err := g.eval(t, g.script(), c.keys, c.args...)
 	require.Error(t, err, g.what)
 	if key == slotKey {
-		failed, err := g.eval(t, redisstore.Report, []string{key}, "P1", 1, 1, 1)
+		failed, err := g.eval(t, wire.Report, []string{key}, "P1", 1, 1, 1)
 		require.NoError(t, err, g.what)
 		require.Empty(t, failed, g.what)
 	}

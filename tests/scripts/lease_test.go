@@ -14,8 +14,8 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/memory"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // leaseTrace takes tokens ahead in Redis and in the process.
@@ -94,7 +94,7 @@ func (l *leaseTrace) change(t *testing.T) {
 	for i := range limits {
 		args = append(args, limits[i].Drain, limits[i].Cost, limits[i].Capacity+limits[i].Floor)
 	}
-	plain := testkit.ScriptSources(t).Server[redisstore.Tokens]
+	plain := testkit.ScriptSource(t, wire.Tokens)
 	require.NoError(t, eval(t.Context(), l.rdb, plain, l.keys()[:last], args...).Err())
 	l.store.Do([]byte("k"), limits, op, make([]bucket.State, last))
 }
@@ -102,7 +102,7 @@ func (l *leaseTrace) change(t *testing.T) {
 // TestScriptOfLeasesEqualsTheProcess at every step of calls drawn at random.
 func TestScriptOfLeasesEqualsTheProcess(t *testing.T) {
 	t.Parallel()
-	source := testkit.ScriptSources(t).Server[redisstore.Lease]
+	source := testkit.ScriptSource(t, wire.Lease)
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
@@ -140,7 +140,7 @@ func newLeaseTrace(t *testing.T) *leaseTrace {
 	require.True(t, ok)
 	limit.Leave(40)
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1))
-	return &leaseTrace{mini: s.mini, rdb: s.rdb, source: testkit.ScriptSources(t).Server[redisstore.Lease],
+	return &leaseTrace{mini: s.mini, rdb: s.rdb, source: testkit.ScriptSource(t, wire.Lease),
 		buckets: []bucket.Bucket{limit, bucket.NewAhead(&limit, 20)}}
 }
 
@@ -172,7 +172,7 @@ func TestNothingIsHeldOfABlockedClient(t *testing.T) {
 		_, err := l.take(t, 1, 9, 0, 1)
 		require.NoError(t, err)
 		limit := &l.buckets[0]
-		plain := testkit.ScriptSources(t).Server[redisstore.Tokens]
+		plain := testkit.ScriptSource(t, wire.Tokens)
 		require.NoError(t, eval(t.Context(), l.rdb, plain, l.keys()[:1], verb, 200, 0,
 			limit.Drain, limit.Cost, limit.Capacity+limit.Floor).Err())
 		before := l.rdb.PTTL(t.Context(), leaseKey).Val()
@@ -189,7 +189,7 @@ func TestEachBucketIsReadOnce(t *testing.T) {
 	t.Parallel()
 	l := newLeaseTrace(t)
 	limit := &l.buckets[0]
-	plain := testkit.ScriptSources(t).Server[redisstore.Tokens]
+	plain := testkit.ScriptSource(t, wire.Tokens)
 	require.NoError(t, eval(t.Context(), l.rdb, plain, l.keys()[:1], "block", 200, 0,
 		limit.Drain, limit.Cost, limit.Capacity+limit.Floor).Err())
 	const last = "held = min(held, room)\n"

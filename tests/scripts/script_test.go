@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // scriptKeys calls a script on keys of a Redis whose clock is set.
@@ -38,10 +38,10 @@ func newScriptKeys(t *testing.T, a ginlimit.Algorithm, l ginlimit.Limit) *script
 	var err error
 	s.source, s.args, err = testkit.ScriptOfLimit(a, l)
 	require.NoError(t, err)
-	s.ofNode = testkit.ScriptSources(t).Node[map[ginlimit.Algorithm]int{
-		ginlimit.TokenBucket: redisstore.Tokens, ginlimit.FixedWindow: redisstore.Fixed,
-		ginlimit.SlidingWindow: redisstore.Sliding,
-	}[a]]
+	s.ofNode = testkit.ScriptSource(t, wire.Node+map[ginlimit.Algorithm]int{
+		ginlimit.TokenBucket: wire.Tokens, ginlimit.FixedWindow: wire.Fixed,
+		ginlimit.SlidingWindow: wire.Sliding,
+	}[a])
 	return s
 }
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // manySlots is the value of slots of which so many processes hold one each until 5 s, and as many others until 10 s.
@@ -31,13 +31,13 @@ func manySlots(processes int) string {
 func TestACallRemovesFewProcesses(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
-	g := &guardTrace{rdb: rdb, sources: testkit.ScriptSources(t).Server}
+	g := &guardTrace{rdb: rdb}
 	const processes, most = 2048, 256
 	for _, capacity := range []int{1, 1_000_000} {
 		require.NoError(t, rdb.Set(t.Context(), slotKey, manySlots(processes), 10*time.Second).Err())
 		advance(5 * time.Second)
 		for left, granted := 2*processes, 0; left > processes; granted++ {
-			used, err := g.eval(t, redisstore.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "PX", 0, capacity,
+			used, err := g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "PX", 0, capacity,
 				granted, granted, fmt.Sprint(granted+1, ","), 0)
 			require.NoError(t, err)
 			left = max(processes, left-most)
@@ -55,14 +55,14 @@ func TestACallRemovesFewProcesses(t *testing.T) {
 func TestAReportRemovesFewProcesses(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
-	g := &guardTrace{rdb: rdb, sources: testkit.ScriptSources(t).Server}
+	g := &guardTrace{rdb: rdb}
 	keys, args := []string{}, []any{"PX"}
 	for i := range 10 {
 		keys, args = append(keys, fmt.Sprint(i)), append(args, 1, 1, 0)
 		require.NoError(t, rdb.Set(t.Context(), keys[i], manySlots(100), 10*time.Second).Err())
 	}
 	advance(5 * time.Second)
-	failed, err := g.eval(t, redisstore.Report, keys, args...)
+	failed, err := g.eval(t, wire.Report, keys, args...)
 	require.NoError(t, err)
 	require.Empty(t, failed)
 	entries := 0
@@ -78,7 +78,7 @@ const turnsKey = slotKey + ":turns:4"
 // awaits has a process look for one of four slots, and returns its place among those that wait.
 func (g *guardTrace) awaits(t *testing.T, process string) (place int64) {
 	t.Helper()
-	reply, err := g.eval(t, redisstore.BanOrSlots, []string{slotKey, turnsKey},
+	reply, err := g.eval(t, wire.BanOrSlots, []string{slotKey, turnsKey},
 		"take", 1, 1, "slots", process, 1000, 4, 0, 0, "1,", 0)
 	require.NoError(t, err)
 	return reply[0] >> 21
@@ -89,7 +89,7 @@ func (g *guardTrace) awaits(t *testing.T, process string) (place int64) {
 func TestACallLooksAtFewOfALongLine(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
-	g := &guardTrace{rdb: rdb, sources: testkit.ScriptSources(t).Server}
+	g := &guardTrace{rdb: rdb}
 	names := func() (all []string) {
 		for i, word := range strings.Fields(rdb.Get(t.Context(), turnsKey).Val()) {
 			if i%2 == 1 {
@@ -129,7 +129,7 @@ func TestACallLooksAtFewOfALongLine(t *testing.T) {
 func TestALineThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	g := &guardTrace{rdb: rdb, sources: testkit.ScriptSources(t).Server}
+	g := &guardTrace{rdb: rdb}
 	require.NoError(t, rdb.Set(t.Context(), slotKey, "PH 4 4 ", 10*time.Second).Err())
 	for _, spoil := range []func() error{
 		func() error { return rdb.Set(t.Context(), turnsKey, "9000 PB 8000", 0).Err() },

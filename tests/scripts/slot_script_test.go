@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // slotMessage is what a process asks of four slots, and what it is told: how many are in use.
@@ -98,15 +98,15 @@ func TestMessagesAboutSlots(t *testing.T) {
 func TestSlotsOfAKeyThatExpires(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
-	g := &guardTrace{rdb: s.rdb, sources: testkit.ScriptSources(t).Server}
+	g := &guardTrace{rdb: s.rdb}
 	one, two := "P2 1 1 2,3,", "10000 5000 4 P3 1 1 1 5000 ; P2 1 1 3 10000 2,3,;"
 	for _, value := range []string{one, two, "P1 7 1 "} {
 		for _, left := range []int{0, -2} {
 			for _, call := range []func() ([]int64, error){
 				func() ([]int64, error) {
-					return g.eval(t, redisstore.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "P1", 0, 4, 7, 1, "8,", 0)
+					return g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "P1", 0, 4, 7, 1, "8,", 0)
 				},
-				func() ([]int64, error) { return g.eval(t, redisstore.Report, []string{slotKey}, "P1", 7, 1, 0) },
+				func() ([]int64, error) { return g.eval(t, wire.Report, []string{slotKey}, "P1", 7, 1, 0) },
 			} {
 				require.NoError(t, s.rdb.Del(t.Context(), slotKey).Err())
 				want, err := call()
@@ -129,7 +129,7 @@ func TestSlotsOfAKeyThatExpires(t *testing.T) {
 func TestSlotsThatAreNotKept(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
-	g, keys := &guardTrace{rdb: s.rdb, sources: testkit.ScriptSources(t).Server}, []string{"1", "2", "3", "4"}
+	g, keys := &guardTrace{rdb: s.rdb}, []string{"1", "2", "3", "4"}
 	args := []any{"P1", 7, 1, 0, 7, 1, 0, 7, 1, 0, 7, 1, 0}
 	for _, c := range []struct {
 		refused string
@@ -145,7 +145,7 @@ func TestSlotsThatAreNotKept(t *testing.T) {
 				before = `"P1 7 1 " 1s`
 			}
 			s.refuse(c.refused, needMemory...)
-			failed, err := g.eval(t, redisstore.Report, keys, args...)
+			failed, err := g.eval(t, wire.Report, keys, args...)
 			s.noFault()
 			require.NoError(t, err)
 			require.Equal(t, c.want, failed, "%q is refused", c.refused)
@@ -165,7 +165,7 @@ func TestSlotsThatAreNotKept(t *testing.T) {
 func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
-	g := &guardTrace{rdb: s.rdb, sources: testkit.ScriptSources(t).Server}
+	g := &guardTrace{rdb: s.rdb}
 	for _, c := range []struct {
 		value       string
 		ttl         time.Duration
@@ -178,7 +178,7 @@ func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 		{"P1 7 2 ", 0, 2, 0, `"P1 7 2 " -1ns`},
 	} {
 		require.NoError(t, s.rdb.Set(t.Context(), slotKey, c.value, c.ttl).Err())
-		failed, err := g.eval(t, redisstore.Report, []string{slotKey}, "P1", 7, c.held, c.doubt)
+		failed, err := g.eval(t, wire.Report, []string{slotKey}, "P1", 7, c.held, c.doubt)
 		require.NoError(t, err)
 		require.Empty(t, failed)
 		require.Equal(t, c.want, s.state(t, slotKey), "%+v", c)

@@ -9,22 +9,17 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
-// TestScriptSources: each is another, and a script for a cluster's node says so in its first line.
-func TestScriptSources(t *testing.T) {
+// TestScripts: each is another, and a script for a cluster's node says so in its first line.
+func TestScripts(t *testing.T) {
 	t.Parallel()
-	s := testkit.ScriptSources(t)
 	seen := map[string]bool{}
-	for i, source := range s.Server {
-		require.NotEmpty(t, source, i)
-		require.False(t, seen[source], "script %d", i)
-		require.False(t, strings.HasPrefix(source, "#!"), i)
-		seen[source] = true
-	}
-	for i, source := range s.Node {
-		require.True(t, strings.HasPrefix(source, "#!"), i)
-		require.False(t, seen[source], "script %d of a node", i)
+	for number := range wire.Count {
+		source := testkit.ScriptSource(t, number)
+		require.False(t, seen[source], "script %d", number)
+		require.Equal(t, wire.Node <= number && number < wire.BanOrSlots, strings.HasPrefix(source, "#!"), number)
 		seen[source] = true
 	}
 }
@@ -35,6 +30,7 @@ func TestScriptOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := testkit.ScriptOf(ginlimit.TokenBucket, ginlimit.PerSecond(7))
 		require.NoError(t, err)
+		require.Equal(t, testkit.ScriptSource(t, wire.Tokens), s.Source)
 		require.Equal(t, []string{"ginlimit:{test|k}:s"}, s.Keys)
 		require.Equal(t, []any{"take", "1", "1"}, s.Args[:3])
 	})

@@ -119,7 +119,7 @@ func (s *simulation) setBetween(first, told, again, last time.Time) (sum time.Du
 }
 
 // logStands reports whether the log of a sliding window may stand still at a time, since the
-// server's clock was set back and has not caught up (lua/kind/sliding.lua). RetryAfter is by the
+// server's clock was set back and has not caught up (kind/sliding.lua). RetryAfter is by the
 // clock of the log.
 func (s *simulation) logStands(at time.Time) bool {
 	ahead, latest := s.plan.clock, s.start

@@ -1,54 +1,43 @@
-package redisstore
+package wire
 
 import (
-	"slices"
 	"strconv"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// heldSuffix is appended to the name of what tenants hold to name the hash of that. The name alone is that
-// of the bounds.
-const heldSuffix = ":held"
-
-// heldUnit times a tenant's finish is added to its weight: see lua/fast/tenants.lua.
+// heldUnit times a tenant's finish is added to its weight: see fast/tenants.lua.
 const heldUnit = 1024
 
 // isShared reports whether the buckets are a limit and what tenants hold of it.
 func isShared(buckets []bucket.Bucket) bool { return buckets[len(buckets)-1].Kind == bucket.Tenants }
 
-// encodeHeld appends the names of what tenants hold of a shared limit.
-func (c *command) encodeHeld(g *dispatch.Group) {
-	held := append(slices.Clone(g.Names[1]), heldSuffix...)
-	c.args = append(c.args, &held, &g.Names[1])
-}
-
-// encodeTenants appends the tenants, as arguments of lua/fast/tenants.lua. A probe and a reset of all have none.
-func (c *command) encodeTenants(g *dispatch.Group) {
+// appendTenants appends the tenants, as arguments of fast/tenants.lua. A probe and a reset of all have none.
+func appendTenants(args []any, g *dispatch.Group) []any {
 	all := g.Tenants()
 	if len(all) == 0 {
-		return
+		return args
 	}
 	for i := range all {
-		c.args = append(c.args, all[i].Name)
+		args = append(args, all[i].Name)
 	}
-	first := len(c.args)
+	first := len(args)
 	for i := range all {
-		c.args = append(c.args, all[i].Weight)
+		args = append(args, all[i].Weight)
 	}
 	if len(all) == 1 {
-		c.args[first] = all[0].Weight + heldUnit*min(g.Charges, dispatch.MaxRun)
-		return
+		args[first] = all[0].Weight + heldUnit*min(g.Charges, dispatch.MaxRun)
+		return args
 	}
 	runs := g.Runs()
 	text := make([]byte, 0, 8*len(runs))
 	for _, run := range runs {
-		c.args[first+run.Tenant] = c.args[first+run.Tenant].(int64) + heldUnit*run.Charges
+		args[first+run.Tenant] = args[first+run.Tenant].(int64) + heldUnit*run.Charges
 		text = strconv.AppendInt(text, int64(run.Tenant+1), 10)
 		text = append(strconv.AppendInt(append(text, ' '), run.Charges, 10), ' ')
 	}
-	c.args = append(c.args, text)
+	return append(args, text)
 }
 
 // decodeTenants sets what each tenant of a group holds by what follows the level in a reply. It reports whether

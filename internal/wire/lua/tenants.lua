@@ -1,5 +1,5 @@
 -- Changes of a token bucket that tenants share, other than a take. The function decide of token buckets (see
--- decide.lua) precedes them, and lua/fast/tenants.lua follows: it documents KEYS, ARGV, the reply and the state,
+-- decide.lua) precedes them, and fast/tenants.lua follows: it documents KEYS, ARGV, the reply and the state,
 -- and says why expiry loses nothing.
 --
 -- A give, a return and a charge also change what the tenant holds. A reset gives back what it holds; without

@@ -1,4 +1,4 @@
-package redisstore
+package wire
 
 import (
 	"testing"
@@ -36,6 +36,6 @@ func TestScriptOfBuckets(t *testing.T) {
 		"a ban and slots":         {BanOrSlots, []bucket.Bucket{ban, slots}},
 		"a period, tokens, a ban": {WithBanOrSlots + TokensCalendar, []bucket.Bucket{calendar, token, ban}},
 	} {
-		require.Equal(t, row.want, scriptFor(row.buckets), name)
+		require.Equal(t, row.want, For(row.buckets), name)
 	}
 }

@@ -1,5 +1,5 @@
 -- The beginning of every script, except on a cluster node (see cross_slot.lua). All parts of a
--- script use these names, and the constants that embed.go adds:
+-- script use these names, and the constants that compose.go adds:
 --
 --   exact        the largest integer that a number represents exactly: 2^53 - 1
 --   wrap         modulus of the totals in a sliding window's log, more than any limit

@@ -1,5 +1,5 @@
 -- One token bucket that tenants share: charges of one tenant or several, in order, or another change of one.
--- bucket.Shares has the rule. lua/tenants.lua precedes it. Nearly every call on a shared bucket is a take, so
+-- bucket.Shares has the rule. tenants.lua precedes it. Nearly every call on a shared bucket is a take, so
 -- the code is inline: functions that share so many variables would cost Redis half as much again.
 --
 -- KEYS[1]            the bucket

@@ -1,0 +1,120 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+)
+
+// ErrRetrySingle is the error of a group on which a script for several did not decide.
+var ErrRetrySingle = errors.New("retry alone")
+
+// placeUnit times the place of a process among those that wait is added to the slots in use: see
+// guards.lua.
+const placeUnit = 1 << 21
+
+// IsInteger reports whether the reply to groups is one integer, and no list.
+func IsInteger(groups []*dispatch.Group) bool {
+	return len(groups) == 1 && len(groups[0].Buckets) == 1 && groups[0].Buckets[0].Kind == bucket.Token
+}
+
+// Decode reads a reply into the groups. If only the first was sent, the others are to be retried.
+func Decode(groups []*dispatch.Group, reply []int64, onlyFirst bool) error {
+	done := len(groups)
+	if onlyFirst {
+		done = 1
+	}
+	buckets := groups[0].Buckets
+	script, whole := For(buckets), len(reply) > 0 && reply[0] == Whole
+	limits := script % Limits // only for scripts for limits
+	if whole = whole && script < Node && limits >= TokensCalendar; whole {
+		reply = reply[1:]
+	}
+	short, each := !whole && script < Node && limits == TokensCalendar, 0
+	for i := range buckets {
+		each += size(&buckets[i], short)
+	}
+	if script == Tenants {
+		each = max(1, len(reply)) // see decodeTenants
+	}
+	if len(reply) != each*done {
+		return fmt.Errorf("the script replies %d integers, not %d", len(reply), each*done)
+	}
+	for i, g := range groups {
+		if i >= done || len(groups) > 1 && reply[i*each] == -1 {
+			g.Err = ErrRetrySingle
+		} else {
+			g.Err = decode(g, reply[i*each:(i+1)*each], short)
+		}
+	}
+	return nil
+}
+
+// size returns how many integers a reply has for a bucket. In a short one, calendar periods have one.
+func size(b *bucket.Bucket, short bool) int {
+	switch {
+	case b.Kind == bucket.Ban:
+		return 2
+	case (b.Kind == bucket.FixedWindow || b.Kind == bucket.SlidingWindow) && !short:
+		return 5
+	}
+	return 1
+}
+
+// decode sets the states of a group's buckets.
+func decode(g *dispatch.Group, reply []int64, short bool) error {
+	for _, n := range reply {
+		if n < 0 || n > bucket.MaxUnits {
+			return fmt.Errorf("the script replies %d", n)
+		}
+	}
+	g.Found = g.Found[:0]
+	for i := range g.Buckets {
+		b := &g.Buckets[i]
+		if b.Kind == bucket.Tenants {
+			g.Found = append(g.Found, bucket.State{})
+			if g.Op.Verb == bucket.Take && !decodeTenants(g, reply) {
+				return fmt.Errorf("the script replies %d integers about tenants", len(reply))
+			}
+			return nil
+		}
+		s := bucket.State{Level: reply[0]}
+		n := size(b, short)
+		switch {
+		case n == 5:
+			s.Soon, s.Wait, s.Reset, s.Mark = reply[1], reply[2], reply[3], reply[4]
+		case n == 2:
+			s.Wait = reply[1]
+		case b.Kind == bucket.Slots && g.Op.Waits > 0:
+			s.Level, s.Soon = s.Level%placeUnit, s.Level/placeUnit
+		}
+		g.Found, reply = append(g.Found, s), reply[n:]
+	}
+	if short {
+		completeCalendars(g)
+	}
+	return nil
+}
+
+// completeCalendars completes the states of unblocked calendar periods. The script replies only the
+// tokens taken.
+func completeCalendars(g *dispatch.Group) {
+	charges, now := g.Charges, time.Now().UnixMilli()
+	for i := range g.Buckets {
+		charges = g.Buckets[i].Fits(g.Found[i], charges, g.Op.Tokens(i))
+	}
+	for i := range g.Buckets {
+		b, s := &g.Buckets[i], &g.Found[i]
+		if b.Ends == 0 {
+			continue
+		}
+		s.Reset = b.Left(now)
+		s.Soon = s.Reset
+		if n := g.Op.Tokens(i); s.Level+charges*n+n > b.Capacity && n <= b.Capacity {
+			s.Wait = s.Reset
+		}
+	}
+}
