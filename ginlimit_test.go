@@ -2,13 +2,16 @@ package ginlimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
@@ -94,4 +97,38 @@ func TestExclusions(t *testing.T) {
 		require.False(t, c.has(row.option) && c.has(row.other), "%s", row)
 		require.True(t, c.has(row.other), "%s", row)
 	}
+}
+
+// BenchmarkNewLimiter makes one more limiter of a process.
+func BenchmarkNewLimiter(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		rdb := redis.NewClient(&redis.Options{})
+		b.StartTimer()
+		limiter, err := NewLimiter(rdb)
+		b.StopTimer()
+		require.NoError(b, errors.Join(err, limiter.Close(), rdb.Close()))
+		b.StartTimer()
+	}
+}
+
+// TestOneMoreLimiterIsSmall: the limiters of a process share their scripts.
+func TestOneMoreLimiterIsSmall(t *testing.T) {
+	const n, most = 100, 50_000
+	var clients [n]*redis.Client
+	for i := range clients {
+		clients[i] = redis.NewClient(&redis.Options{})
+	}
+	var limiters [n]*Limiter
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range limiters {
+		limiters[i], _ = NewLimiter(clients[i])
+	}
+	runtime.ReadMemStats(&after)
+	for i := range limiters {
+		require.NoError(t, errors.Join(limiters[i].Close(), clients[i].Close()))
+	}
+	require.Less(t, (after.TotalAlloc-before.TotalAlloc)/n, uint64(most))
 }

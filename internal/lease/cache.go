@@ -30,8 +30,8 @@ const (
 type Cache struct {
 	start   time.Time
 	table   atomic.Pointer[[sets * ways]atomic.Pointer[entry]]
-	seen    [visitors]atomic.Uint64 // hashes of keys
-	outages atomic.Uint64           // of Redis
+	seen    atomic.Pointer[[visitors]atomic.Uint64] // hashes of keys
+	outages atomic.Uint64                           // of Redis
 
 	// changes are this process' resets and blocks, by their keys' hashes. They are not in the
 	// entries, because an entry may be replaced during a change.
@@ -105,7 +105,12 @@ func (c *Cache) find(s *Subject) *entry {
 
 // visited reports whether a key was visited lately, and remembers the visit.
 func (c *Cache) visited(hash uint64) bool {
-	place := &c.seen[(hash>>20)&(visitors-1)]
+	seen := c.seen.Load()
+	if seen == nil {
+		c.seen.CompareAndSwap(nil, new([visitors]atomic.Uint64))
+		seen = c.seen.Load()
+	}
+	place := &seen[(hash>>20)&(visitors-1)]
 	return place.Load() == hash || place.Swap(hash) == hash
 }
 
