@@ -1,12 +1,15 @@
 // Command scale has several processes ask one Redis, or one cluster, for decisions. It flushes those servers.
+// With -pace one process has 1, 10 or 40 limiters, each with a client of its own and that many requests a
+// second at random times: they cost Redis what as many processes cost that are hardly busy.
 //
-//	go run ./scale [-addrs 127.0.0.1:7000,…] [-callers 64]
+//	go run ./scale [-addrs 127.0.0.1:7000,…] [-callers 64] [-pace 500]
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"regexp"
@@ -25,6 +28,8 @@ import (
 var (
 	addrs   = flag.String("addrs", "127.0.0.1:7000", "the servers, with commas between; several are a cluster")
 	callers = flag.Int("callers", 64, "how many ask at once in each process")
+	pace    = flag.Float64("pace", 0, "requests a second of each limiter, instead of callers that ask again at once")
+	many    = flag.Int("limiters", 1, "the limiters of one process, if it has a scene")
 	scene   = flag.String("scene", "", "the scene for one process; without it, all are measured")
 	ctx     = context.Background()
 )
@@ -53,41 +58,70 @@ func must(err error) {
 	}
 }
 
-// process makes decisions for a span of time, once standard input says so, and prints their number.
-func process(list []string) {
+// newPolicy returns the scene's policy of a limiter with a client of its own.
+func newPolicy(list []string) *ginlimit.Policy {
 	var rdb redis.UniversalClient = redis.NewClient(&redis.Options{Addr: list[0]})
 	if len(list) > 1 {
 		rdb = redis.NewClusterClient(&redis.ClusterOptions{Addrs: list})
 	}
-	s := scenes[*scene]
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second))
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(5*time.Second))
 	must(err)
+	s := scenes[*scene]
 	policy, err := limiter.Policy("test", s.limit, ginlimit.WithLease(s.lease),
 		ginlimit.WithFailureMode(ginlimit.FailClosed))
 	must(err)
+	return policy
+}
+
+// process makes decisions for a span of time, once standard input says so, and prints their number.
+func process(list []string) {
 	var next, decided atomic.Int64
-	ask := func() {
-		_, err := policy.Allow(ctx, "client "+strconv.Itoa(int(uint64(next.Add(1))*2654435761%uint64(s.clients))))
+	clients := uint64(scenes[*scene].clients)
+	ask := func(policy *ginlimit.Policy) {
+		_, err := policy.Allow(ctx, "client "+strconv.Itoa(int(uint64(next.Add(1))*2654435761%clients)))
 		must(err)
 	}
-	for range 3 * s.clients { // connect, and use up the limit of those who are to be denied
-		ask()
+	policies := make([]*ginlimit.Policy, *many)
+	for i := range policies {
+		policies[i] = newPolicy(list)
+		for range 3 * clients / uint64(*many) { // connect, and use up the limit of those who are to be denied
+			ask(policies[i])
+		}
 	}
-	for end := time.Now().Add(warmUp); time.Now().Before(end); { // the process trusts Redis' clock, and has a lease
-		ask()
+	for end := time.Now().Add(warmUp); time.Now().Before(end); { // each process has a lease
+		ask(policies[0])
 	}
 	fmt.Println("ready")
 	_, _ = fmt.Scanln()
 	end, all := time.Now().Add(span), sync.WaitGroup{}
-	for range *callers {
-		all.Go(func() {
-			for ; time.Now().Before(end); decided.Add(1) {
-				ask()
-			}
-		})
+	for _, policy := range policies {
+		if *pace > 0 {
+			all.Go(func() { stream(end, func() { ask(policy); decided.Add(1) }) })
+			continue
+		}
+		for range *callers {
+			all.Go(func() {
+				for ; time.Now().Before(end); decided.Add(1) {
+					ask(policy)
+				}
+			})
+		}
 	}
 	all.Wait()
 	fmt.Println(decided.Load())
+}
+
+// stream calls f at random times, pace times a second, and waits for all calls at the end.
+func stream(end time.Time, f func()) {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for at := time.Now(); ; calls.Go(f) {
+		at = at.Add(time.Duration(rand.ExpFloat64() / *pace * float64(time.Second)))
+		if at.After(end) {
+			return
+		}
+		time.Sleep(time.Until(at))
+	}
 }
 
 // info adds up a figure of INFO over the servers.
@@ -105,14 +139,15 @@ func info(list []string, pattern string) (sum float64) {
 }
 
 // run returns decisions per second, and for each: calls of a script, microseconds of Redis, and of the processes.
-func run(list []string, scene string, processes int) [4]float64 {
+func run(list []string, scene string, processes, limiters int) [4]float64 {
 	for _, addr := range list {
 		must(redis.NewClient(&redis.Options{Addr: addr}).FlushAll(ctx).Err())
 	}
 	var all []*exec.Cmd
 	var ins, outs []*os.File
 	for range processes {
-		cmd := exec.Command(os.Args[0], "-addrs", *addrs, "-callers", strconv.Itoa(*callers), "-scene", scene)
+		cmd := exec.Command(os.Args[0], "-addrs", *addrs, "-callers", strconv.Itoa(*callers), "-scene", scene,
+			"-pace", fmt.Sprint(*pace), "-limiters", strconv.Itoa(limiters))
 		r, in, err := os.Pipe()
 		must(err)
 		out, w, err := os.Pipe()
@@ -149,24 +184,32 @@ func main() {
 		process(list)
 		return
 	}
-	fmt.Println("| | processes | decisions, ratio | calls per decision | Redis CPU | CPU of the processes |")
+	names, what, counts := []string{"1,000 clients", "one hot key", "one hot key, lease", "1,000 denied"},
+		"processes", []int{1, 2, 4}
+	if *pace > 0 {
+		names, what, counts = names[:2], "limiters", []int{1, 10, 40}
+	}
+	fmt.Printf("| | %s | decisions, ratio | calls per decision | Redis CPU | CPU of the processes |\n", what)
 	fmt.Println("| --- | --- | --- | --- | --- | --- |")
-	for _, scene := range []string{"1,000 clients", "one hot key", "one hot key, lease", "1,000 denied"} {
+	for _, scene := range names {
 		found := map[int][4][]float64{}
 		for range rounds { // in turns
-			for _, processes := range []int{1, 2, 4} {
-				row := found[processes]
-				for i, v := range run(list, scene, processes) {
+			for _, n := range counts {
+				row, processes, limiters := found[n], n, 1
+				if *pace > 0 {
+					processes, limiters = 1, n
+				}
+				for i, v := range run(list, scene, processes, limiters) {
 					row[i] = append(row[i], v)
 				}
-				found[processes] = row
+				found[n] = row
 			}
 		}
 		median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
-		for _, processes := range []int{1, 2, 4} {
-			row := found[processes]
-			fmt.Printf("| %s | %d | %.2f | %.4f | %.2f µs | %.1f µs |\n", scene, processes,
-				median(row[0])/median(found[1][0]), median(row[1]), median(row[2]), median(row[3]))
+		for _, n := range counts {
+			row := found[n]
+			fmt.Printf("| %s | %d | %.2f | %.4f | %.2f µs | %.1f µs |\n", scene, n,
+				median(row[0])/median(found[counts[0]][0]), median(row[1]), median(row[2]), median(row[3]))
 		}
 	}
 }
