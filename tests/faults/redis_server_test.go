@@ -228,7 +228,7 @@ func TestPrefixesKeepLimitersApart(t *testing.T) {
 	require.ElementsMatch(t, []string{"{test|k}:h", "a:{test|k}:h", "b:{test|k}:h"}, rdb.Keys(ctx, "*").Val())
 }
 
-func TestFailoverClientDecides(t *testing.T) {
+func TestFailoverClientsDecide(t *testing.T) {
 	t.Parallel()
 	master := testkit.StartRedis(t)
 	_, port, err := net.SplitHostPort(master)
@@ -236,12 +236,17 @@ func TestFailoverClientDecides(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "sentinel.conf")
 	require.NoError(t, os.WriteFile(config, []byte("sentinel monitor main 127.0.0.1 "+port+" 1\n"), 0o600))
 	sentinel, _ := testkit.StartRedisProcess(t, config, "--sentinel")
-	rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel}})
-	defer rdb.Close()
-	limiter := testkit.NewLimiter(t, rdb)
-	for want := 2; want >= 0; want-- {
-		r, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(3))
-		require.NoError(t, err)
-		require.Equal(t, want, r.Remaining)
+	options := &redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel}}
+	want := 6
+	for _, rdb := range []redis.UniversalClient{redis.NewFailoverClient(options), redis.NewFailoverClusterClient(options)} {
+		defer rdb.Close()
+		limiter := testkit.NewLimiter(t, rdb)
+		for range 3 {
+			want--
+			r, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(6))
+			require.NoError(t, err)
+			require.Equal(t, ginlimit.FromRedis, r.Source)
+			require.Equal(t, want, r.Remaining)
+		}
 	}
 }
