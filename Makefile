@@ -63,7 +63,7 @@ fuzz: ## every fuzz target for FUZZTIME
 		echo "$$target"; (cd "$$package" && $(BIN)/fuzz.test -test.run '^$$' -test.fuzz "^$$target\$$" -test.fuzztime $(FUZZTIME) \
 			-test.fuzzcachedir $(BIN)/fuzz) || exit 1; done
 
-bench: ## the table of docs/benchmarks.md and its plot, against other libraries
+bench: ## the table of bench/README.md and its plot, against other libraries
 	cd bench && go run ./table
 
 lint: ## formatting, go.mod, vet and staticcheck of every module

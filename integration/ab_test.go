@@ -17,7 +17,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestApacheBenchGetsExactlyTheLimit runs the command of docs/benchmarks.md: of 1,200 requests to a
+// TestApacheBenchGetsExactlyTheLimit runs the command of bench/README.md: of 1,200 requests to a
 // limit of 1,000, exactly 1,000 pass.
 func TestApacheBenchGetsExactlyTheLimit(t *testing.T) { // not parallel: a token comes back every 3.6 s
 	testkit.Need(t, "ab")
@@ -34,7 +34,7 @@ func TestApacheBenchGetsExactlyTheLimit(t *testing.T) { // not parallel: a token
 	server := httptest.NewServer(r)
 	defer server.Close()
 
-	text, err := os.ReadFile("../docs/benchmarks.md")
+	text, err := os.ReadFile("../bench/README.md")
 	require.NoError(t, err)
 	readme := regexp.MustCompile(
 		"(?s)```sh\n(ab [^\n]*) http://127.0.0.1:8080/ping\n```\n\n```text\n(.*?)```").FindStringSubmatch(string(text))
@@ -45,7 +45,7 @@ func TestApacheBenchGetsExactlyTheLimit(t *testing.T) { // not parallel: a token
 	require.Equal(t, map[int]int{http.StatusOK: 1000, http.StatusTooManyRequests: 200}, statuses)
 	for line := range strings.Lines(readme[2]) {
 		if !strings.HasPrefix(line, "Time taken") {
-			require.Contains(t, string(report), line, "as docs/benchmarks.md shows")
+			require.Contains(t, string(report), line, "as bench/README.md shows")
 		}
 	}
 	require.Contains(t, readme[2], "Non-2xx responses:      200\n")

@@ -26,7 +26,7 @@ import (
 // Every fault of faults_test.go, under the load of 64 callers for each of the three policies. What must hold is
 // asserted always; how fast it was is written into a table, and asserted with it:
 //
-//	cd integration && go test -race -run TestFaults -faults ../docs/faults.md .
+//	cd integration && go test -race -run TestFaults -faults faults.out .
 
 var faultsTable = flag.String("faults", "",
 	"the file to write the table of faults to, which is measured one fault at a time")
@@ -363,32 +363,18 @@ func inMS(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
 }
 
-const faultsText = `# Faults
-
-What happens to requests in each fault of Redis, measured. Each row is a run on real redis-servers: 64 callers for each of FailLocal, FailOpen and FailClosed, with the default timeout of
-50 ms and a client with its default options, the race detector on. Half of the decisions are on one key that is asked for at a
-hundred times its limit, half on keys that are new. The command measures and writes this file; it fails if a p99 is above the
-timeout and 20 ms, if Redis is back later than a second after it can be reached, or if a decision is wrong:
-
-    cd integration && go test -race -run TestFaults -faults ../docs/faults.md .
-
-- **degraded**: the share of decisions during the fault that Redis did not make.
-- **back**: from when Redis can be reached until the last of the three limiters decides there again.
-- **admitted**: on the key that is over its limit, by Redis and by the process (FailLocal, a quarter of the limit), and the most that is allowed. If Redis
-  loses its memory, by a restart or because a copy lags behind, a bucket starts full once more.
+const faultsText = `degraded: the share of decisions during the fault that Redis did not make.
+back: from when Redis can be reached until the last of the three limiters decides there again.
+admitted: on the key that is over its limit, by Redis and by the process (FailLocal, a quarter of the limit), and
+the most that is allowed.
 
 | fault | p99 | longest | degraded | back | admitted by Redis | by the process |
 | --- | --- | --- | --- | --- | --- | --- |
 ROWS
 
-## With leases
-
-Four limiters with WithLease meet each fault beside those above, on a key of their own, for which each asks at about twice its rate. The same
-must hold for them, and no decision comes from a lease that was taken before Redis was known to be lost. One of them closes while the fault lasts.
-
-- **from leases**: of all decisions of the run, those that were made from a lease.
-- **closed**: how long Close took in the fault.
-- **admitted**: by Redis and from leases, above rate × time, in the fullest span that holds one burst, of that burst.
+With leases: four limiters, on a key for which each asks at about twice its rate. One closes in the fault.
+closed: how long Close took. admitted: by Redis and from leases, above rate × time, in the fullest span that
+holds one burst, of that burst.
 
 | fault | p99 | longest | from leases | back | closed | admitted |
 | --- | --- | --- | --- | --- | --- | --- |

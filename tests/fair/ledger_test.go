@@ -38,7 +38,7 @@ type answer struct {
 	ginlimit.Result
 }
 
-// ledger checks every answer, in the order of time. See "What must be true" of docs/fair.md.
+// ledger checks every answer, in the order of time. See docs/fair.md.
 type ledger struct {
 	plan      *plan
 	level     *level    // of the answers of one bucket
