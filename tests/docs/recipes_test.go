@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,7 +31,7 @@ import (
 func TestRecipesAreThoseOfTheDocuments(t *testing.T) {
 	t.Parallel()
 	blocks := map[string]bool{}
-	for _, document := range []string{"README.md", "docs/guide.md"} {
+	for _, document := range []string{"README.md", "docs/guide.md", "docs/operations.md"} {
 		for _, block := range goBlocks(t, document) {
 			blocks[unindented(block)] = true
 		}
@@ -313,4 +314,41 @@ func local(t *testing.T, opts ...ginlimit.LimiterOption) *ginlimit.Limiter {
 // send is get with another method.
 func send(h http.Handler, method, path string, edit ...func(*http.Request)) *httptest.ResponseRecorder {
 	return testkit.Get(h, path, append([]func(*http.Request){func(r *http.Request) { r.Method = method }}, edit...)...)
+}
+
+func switchRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+	normal, off := ginlimit.PerMinute(100), ginlimit.Unlimited()
+	var current atomic.Pointer[ginlimit.Limit] // whatever watches your configuration stores normal or off
+	current.Store(&normal)
+	router.POST("/off", func(*gin.Context) { current.Store(&off) }) // for staff alone
+	router.GET("/things", limiter.Handler("things", ginlimit.WithLimitFunc(
+		func(context.Context, string) ([]ginlimit.Limit, error) { return []ginlimit.Limit{*current.Load()}, nil })),
+		func(c *gin.Context) { c.String(http.StatusOK, "things") })
+}
+
+// TestALimitIsSwitchedOffAtRunTime: requests pass as soon as the limit is switched off, also of a client
+// that was denied before.
+func TestALimitIsSwitchedOffAtRunTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limiter, err := ginlimit.NewLocal()
+		require.NoError(t, err)
+		defer limiter.Close()
+		router := gin.New()
+		require.NoError(t, router.SetTrustedProxies(nil))
+		switchRecipe(router, limiter)
+		status := func(method, path string) int {
+			w := httptest.NewRecorder()
+			router.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+			return w.Code
+		}
+		for range 100 {
+			require.Equal(t, http.StatusOK, status(http.MethodGet, "/things"))
+		}
+		require.Equal(t, http.StatusTooManyRequests, status(http.MethodGet, "/things"))
+		require.Equal(t, http.StatusOK, status(http.MethodPost, "/off"))
+		for range 200 {
+			require.Equal(t, http.StatusOK, status(http.MethodGet, "/things"))
+		}
+	})
 }
