@@ -16,11 +16,10 @@ import (
 )
 
 const (
-	// maxClientLimits is how many sets of limits a policy keeps checked, of those that its function
-	// returns. Of more, one makes room for another, whichever it is: a set that is used often is
-	// soon there again.
+	// maxClientLimits is how many sets of limits from its function a policy keeps checked. A further set
+	// replaces any of them: a set that is used often is soon there again.
 	maxClientLimits = 2048
-	// maxCachedLimits is how many limits a set that is kept has at most.
+	// maxCachedLimits is the most limits of a set that is kept.
 	maxCachedLimits = 16
 )
 
@@ -30,8 +29,7 @@ const never = rules.Never
 // slotsSuffix ends the name of a policy's slots.
 const slotsSuffix = "-c"
 
-// limitSet is limits that were checked: as rules, and as results and header fields name them. It
-// does not change once it is made.
+// limitSet is checked limits: as rules, and as results and header fields name them. It is immutable.
 type limitSet struct {
 	name       string  // of the policy
 	given      []Limit // in the order given

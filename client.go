@@ -21,7 +21,7 @@ type question struct {
 	inUse    bool // the store may still have the memory, as it did not answer
 }
 
-// ask returns the question of a method's arguments, or all faults in them. It is to be put back.
+// ask makes a question from a method's arguments, or returns all faults in them. The caller puts it back.
 func (p *Policy) ask(ctx context.Context, client string, n int) (*question, error) {
 	if !p.made() {
 		return nil, errNoPolicy
@@ -59,8 +59,8 @@ func checkArguments(client string, n int) error {
 	return errors.Join(errs...)
 }
 
-// observed is ask of a method that takes tokens, and that observers see. An error of the policy's
-// function is an Event too.
+// observed is ask for a method that takes tokens, which observers see. An error of the policy's
+// function makes an Event too.
 func (p *Policy) observed(ctx context.Context, client string, n int) (*question, error) {
 	if !p.made() {
 		return nil, errNoPolicy
@@ -80,17 +80,17 @@ func (p *Policy) observed(ctx context.Context, client string, n int) (*question,
 	return q, nil
 }
 
-// errTakesSlots is the error of a method that takes tokens and could release no slot.
+// errTakesSlots is returned by methods that take tokens but could not release a slot.
 var errTakesSlots = invalid("the policy has InFlight, and a slot has to be released: call Reserve")
 
-// putBack keeps the memory of a question for another one, unless the store may still have it.
+// putBack keeps a question's memory for the next question, unless the store may still use it.
 func (q *question) putBack() {
 	if !q.inUse && q.answers[0].Err == nil {
 		q.policy.limiter.questions.Put(q)
 	}
 }
 
-// keepsSet returns the error of a change, of which the store may still have the set.
+// keepsSet returns the error of a change whose set the store may still use.
 func (q *question) keepsSet(err error) error {
 	q.inUse = err != nil
 	return err
@@ -159,11 +159,11 @@ func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN
 
 // WaitN takes n tokens of a client, at least 1, as soon as they are available.
 //
-// If the tokens would come after the context's deadline, it returns at once, with an error that wraps
-// [context.DeadlineExceeded]; if a limit never holds n tokens, with [ErrInvalidArgument]. Callers of one
+// It returns at once if the tokens would come after the context's deadline, with an error that wraps
+// [context.DeadlineExceeded], and if a limit never holds n tokens, with [ErrInvalidArgument]. Callers of one
 // process that wait for the same client and limits are served in order of arrival. With [FailClosed] it waits
-// through an outage until the context ends, and tries that Redis did not answer may have taken tokens.
-// Otherwise an error of Redis ends it.
+// through an outage until the context ends; attempts that Redis did not answer may have taken tokens. Else an
+// error of Redis ends it.
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
@@ -179,8 +179,8 @@ func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	return err
 }
 
-// Peek returns what one token of a client, and a slot if there is [InFlight], would meet. It takes nothing.
-// Tokens held by [WithLease] count.
+// Peek returns what a request for one token of a client, and for a slot if there is [InFlight], would get
+// now. It takes nothing. Tokens held by [WithLease] count.
 func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -195,7 +195,7 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 }
 
 // Status is [Policy.Peek] for each limit of the policy, in the order given, in one round trip. Remaining of
-// [InFlight] is its free slots; beside limits of [WithLimitFunc] it comes last. A block or a ban shows in
+// [InFlight] is its free slots; it comes last beside limits of [WithLimitFunc]. A block or a ban shows in
 // each limit of tokens.
 func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	q, err := p.ask(ctx, client, 1)
@@ -211,8 +211,8 @@ func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	return q.set.rows(e, &q.answers[0]), nil
 }
 
-// Refund gives n tokens, at least 1, back to a client, to each limit, up to a full bucket. It does so also if
-// they have flowed back meanwhile, unlike [Reservation.Settle]. It does not shorten a [Policy.Block]. If
+// Refund gives n tokens, at least 1, back to a client in each limit, up to a full bucket, even if they have
+// flowed back meanwhile; [Reservation.Settle] does not do that. It does not shorten a [Policy.Block]. If
 // Redis is down it returns [ErrUnavailable], and has given back in this process.
 func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	q, err := p.ask(ctx, client, n)
@@ -225,13 +225,13 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 
 // Block denies a client every token for d, in every process, at once. Only [Policy.Reset] ends it earlier.
 // Requests that cost nothing pass. Afterwards there is one token, unless the bucket was emptier; a window has
-// what it would have without the block. It blocks the limits that the client has now, not one of another
+// what it would have without the block. It blocks the limits that the client has now, not a limit of another
 // period that [WithLimitFunc] returns later.
 //
-// d is above 0, and rounded up to milliseconds. These are errors: a policy without tokens to deny, as of
-// [InFlight] alone; a policy [WithShares]; and a d too long to be counted, which is thousands of years for
-// most limits, and more than 31 periods of a calendar quota. If Redis is down it returns [ErrUnavailable],
-// and with [FailLocal] the block holds in this process.
+// d is above 0, and rounded up to milliseconds. Block returns an error for a policy without tokens, such as
+// [InFlight] alone, for a policy [WithShares], and for a d too long to be counted: thousands of years for
+// most limits, more than 31 periods for a calendar quota. If Redis is down it returns [ErrUnavailable], and
+// with [FailLocal] the block holds in this process.
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -244,10 +244,10 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 	return q.keepsSet(p.limiter.engine.Block(ctx, d, &q.asks[0]))
 }
 
-// Reset fills a client's buckets, and ends a block and a ban. Slots stay, as their requests are in flight.
-// What was taken before it, or in Redis up to two timeouts after it, is not given back. Of a policy
-// [WithShares] it resets all tenants, or one by [Policy.Share]; either voids what any took before. If Redis
-// is down it returns [ErrUnavailable], and has reset only this process.
+// Reset fills a client's buckets, and ends a block and a ban. Slots stay taken until their requests end.
+// Tokens taken before it, or in Redis up to two timeouts after it, are not given back later. For a policy
+// [WithShares] it resets all tenants, or one tenant by [Policy.Share]; either voids what any tenant took
+// before. If Redis is down it returns [ErrUnavailable], having reset only this process.
 func (p *Policy) Reset(ctx context.Context, client string) error {
 	q, err := p.ofAll().ask(ctx, client, 1)
 	if err != nil {

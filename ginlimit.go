@@ -59,10 +59,11 @@ func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
 // NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. The error joins
 // all faults, each an [ErrInvalidArgument].
 //
-// It takes a client, a cluster client, a ring or a failover client; another type, such as a wrapper of a
-// cluster client, counts as one server. Its commands by a [redis.Client] end within [WithTimeout], whatever
-// the client's timeouts are. Each limiter adds a hook that stays on the client: make one and share it. Add
-// your own hooks before, or they do not see these commands; a hook must not keep a command after the call.
+// It takes a client, a cluster client, a ring or a failover client; any other type, such as your wrapper of a
+// cluster client, counts as one server. The commands that it sends by a [redis.Client] end within
+// [WithTimeout], whatever timeouts the client has. Each limiter adds a hook that stays on the client, so make
+// one limiter and share it. Add your own hooks before, or they do not see the limiter's commands; a hook must
+// not keep a command after the call.
 func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
 	return l.orErrors(errs)
@@ -89,10 +90,10 @@ func engineConfig(c *config) engine.Config {
 	return engine.Config{Keys: clientkey.NewText(c.secret), Timeout: c.timeout, Replicas: int64(c.replicas)}
 }
 
-// NewLocal returns a limiter whose buckets are in this process alone: up to 262,144, those that take longest
-// to fill. A forgotten one is full. A [SlidingWindow] is exact up to 8,192 entries. A default without effect
-// here, such as [WithTimeout], is an error. Policies may have [WithFailureMode] and [WithLease] all the same,
-// so the same routes run with and without Redis.
+// NewLocal returns a limiter whose buckets are in this process alone, at most 262,144. When there are more,
+// it forgets those that are full soonest; a forgotten bucket is full. A [SlidingWindow] is exact up to 8,192
+// entries. A default without effect here, such as [WithTimeout], is an error. Policies may have
+// [WithFailureMode] and [WithLease], so the same routes run without Redis.
 func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	defaults, errs := newConfig(opts)
 	for _, option := range defaults.used {

@@ -57,13 +57,14 @@ func Prohibited() Limit { return PerSecond(0) }
 // InFlight returns a limit of n requests of one client in flight at once, 1 to 1,048,576, in all processes.
 //
 // A request holds a slot until its handler returns or panics. It takes its slot and its tokens together or
-// not at all; at a cost of 0 it takes neither. Without a free slot Retry-After is one second, because nobody
-// knows when another request ends. Outside HTTP, [Policy.Reserve] and [ReserveAll] take slots; Allow,
-// AllowUpTo and Wait return an error. Policies of one name share slots, each up to its own n. A policy has at
-// most one such limit, and so have a client's from [WithLimitFunc].
+// not at all, and neither at a cost of 0. Without a free slot Retry-After is one second, because nobody knows
+// when another request ends. Outside HTTP use [Policy.Reserve] or [ReserveAll]: Allow, AllowUpTo and Wait
+// return an error. Policies of one name share slots, each up to its own n. A policy or a client has at most
+// one such limit.
 //
-// A process that dies frees its slots within 10 s. One that is frozen or cannot reach Redis keeps them for 7
-// s; after that more than n may be in flight. Without Redis, each process has its share of n, at least 1.
+// A process that dies frees its slots within 10 s. A process that is frozen or cannot reach Redis keeps them
+// for 7 s; after that more than n may be in flight. Without Redis, each process has its share of n, at least
+// 1.
 func InFlight(n int) Limit { return Limit{InFlight: n} }
 
 // WithBurst returns the limit with a bucket of n tokens. Zero means its Rate.

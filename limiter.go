@@ -32,10 +32,10 @@ type Limiter struct {
 var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")
 
 // Close ends the limiter: further decisions return [ErrClosed], and every Wait returns. It waits for
-// decisions in flight, gives back leased tokens and frees the slots that no request holds; slots still held
-// become free 10 s later, so call it when the requests have ended. The Redis client stays open. A second call
-// does nothing. If Redis hangs, Close takes up to 1.2 s with the default timeout, and 2.2 s if hooks of the
-// client hang too.
+// decisions in flight, gives back leased tokens and frees the slots that no request holds. Call it when the
+// requests have ended, as slots still held become free only 10 s later. The Redis client stays open. A second
+// call does nothing. If Redis hangs, Close takes up to 1.2 s with the default timeout, and 2.2 s if hooks of
+// the client hang too.
 func (l *Limiter) Close() error {
 	if l != nil && l.engine != nil {
 		l.engine.Close()
@@ -44,8 +44,8 @@ func (l *Limiter) Close() error {
 }
 
 // Ping reports whether Redis answers within [WithTimeout], for readiness checks: every master of a cluster
-// and every shard that a ring uses. The error wraps [ErrUnavailable] and names the cause, or is ctx's.
-// Decisions do not depend on Ping; without Redis [WithFailureMode] decides.
+// and every shard that a ring uses. The error names the cause and wraps [ErrUnavailable], or is the
+// context's. Decisions do not depend on Ping; without Redis [WithFailureMode] decides.
 func (l *Limiter) Ping(ctx context.Context) error {
 	if l == nil || l.engine == nil {
 		return errNotMade

@@ -26,18 +26,17 @@ func (p *Policy) Handler() gin.HandlerFunc {
 // AllOf returns middleware that limits a request by all of the policies: all must allow it, or none is
 // charged.
 //
-// Each policy counts the request under its own key, at its own cost, and settles or refunds its own charge.
-// One that skips the request is left out; one [WithDryRun] decides apart. If several deny, the one with the
-// longest wait answers, with its own headers, handler and body. If a key, a cost or a client's limits cannot
-// be found, nothing is charged, and that policy's [WithErrorHandler] answers. Policies [WithQueue] wait in
-// one line at a time, in all for no longer than the longest of their waits. X-RateLimit reports the policy
-// closest to exhaustion, RateLimit lists all.
+// Each policy counts the request under its own key, at its own cost, and settles or refunds its own charge. A
+// policy that skips the request is left out, and a policy [WithDryRun] decides apart. If several deny, the
+// policy with the longest wait answers, with its own headers, handler and body. If a key, a cost or a
+// client's limits cannot be found, nothing is charged, and that policy's [WithErrorHandler] answers. A
+// request waits in one queue at a time, in all no longer than the longest wait of its policies [WithQueue].
+// X-RateLimit reports the policy closest to exhaustion, RateLimit lists all.
 //
-// If one Redis server has all keys, one script decides. Otherwise, for two policies [WithBan], and for policies
-// [WithShares], which come last, one policy is asked after another, and what was taken is given back if a
-// later one denies; until then another request may be denied because of it. Of policies after one that denies
-// only the tokens are looked at, and of those with shares nothing. Stacked handlers are different: each charges
-// when its turn comes, and keeps its charge if a later one denies.
+// If one Redis server has all keys, one script decides. Otherwise, for two policies [WithBan], and for
+// policies [WithShares], which come last, one policy is asked after another. If a later policy denies, what
+// was taken is given back; until then another request may be denied because of it. Handlers that follow each
+// other are different: each charges when its turn comes, and keeps its charge if a later handler denies.
 //
 // It panics without a policy, on a nil one, on two with the same keys, on one [WithLease] beside others, and
 // on policies of two limiters.

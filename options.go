@@ -233,11 +233,11 @@ func WithDenyCache(entries int) LimiterOption {
 	})
 }
 
-// WithReplicas fixes how many limiters share the limits without Redis, at least 1. By default the processes
-// of the prefix are counted in Redis: a new one within 2.5 s of its first decision, one that dies for up to
-// 20 s more. With [FailLocal], each has its share of every Rate and Burst, rounded down, but at least 1.
-// Limiters of one process with the same server and prefix use one share. A process that has never reached
-// Redis uses the whole limit. A limiter with a fixed n is not counted by others.
+// WithReplicas fixes how many limiters share the limits without Redis, at least 1. By default Redis counts
+// the processes that use the prefix: a new process within 2.5 s of its first decision, a dead process for up
+// to 20 s more. With [FailLocal], each enforces its share of every Rate and Burst, rounded down, but at least
+// 1. Limiters of one process with the same server and prefix use one share. A process that has never reached
+// Redis enforces the whole limit. A limiter with a fixed n is not counted by others.
 func WithReplicas(n int) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithReplicas")
@@ -258,9 +258,9 @@ func WithFailureMode(f FailureMode) Option {
 
 // WithLease lets this process take tokens of a busy key ahead, and admit from them for up to d without asking
 // Redis. The default is 0, none; the most is a day, but more than a second is unwise. A token bucket then
-// admits less at once: what it regains in 2d, up to half of its burst, is kept for what processes hold. If
-// the limit has no more, the client is denied for about d/2. Source is [FromLease], and Remaining is what
-// this process holds. docs/guide.md lists the requests without leases.
+// admits less at once: it keeps what it regains in 2d, at most half of its burst, for the tokens that
+// processes hold. A client that finds no tokens left is denied for about d/2. Source is [FromLease], and
+// Remaining is what this process holds. docs/guide.md lists the requests without leases.
 func WithLease(d time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithLease")
@@ -282,9 +282,10 @@ func WithKeySecret(secret []byte) LimiterOption {
 }
 
 // WithObserver calls f with an [Event] for each request, and for each call of a method that takes tokens.
-// Several observers may be given. By [AllOf] there is an Event for each policy that decided; of a denied
-// request, for each that denies. A [Policy.Wait] is one Event, at its end. Invalid arguments are no Event. f
-// is called in the caller's goroutine before the answer, so it must not wait; a panic of f is the request's.
+// Several observers may be given. [AllOf] makes an Event for each policy that decided; if they deny the
+// request, for each policy that denies. A [Policy.Wait] makes one Event, at its end; an invalid argument
+// makes none. f runs in the caller's goroutine before the answer, so it must not wait. If f panics, so does
+// the request.
 func WithObserver(f func(context.Context, Event)) LimiterOption {
 	return limiterSetting(func(c *config) {
 		c.use("WithObserver")

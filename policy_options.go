@@ -37,10 +37,10 @@ func WithLimits(limits ...Limit) PolicyOption {
 }
 
 // WithLimitFunc sets a function that returns all limits of a client, at least one, such as [Plans.Limits].
-// client is what the [KeyFunc] returned; ctx is the request's, or the method's. An error of f, no limit and
-// an invalid limit go to the error handler. A changed Rate or Burst takes effect at once and keeps the
-// buckets. The policy itself may only have [InFlight], for clients whose limits have none. If a client's
-// InFlight becomes less, requests in flight go on. A policy's own Limit replaces a default f.
+// client is what the [KeyFunc] returned; ctx is the request's, or the method's. If f returns an error, no
+// limit or an invalid limit, the error handler answers. A changed Rate or Burst takes effect at once and
+// keeps the buckets. The policy itself may only have [InFlight], for clients whose limits have none. If a
+// client's InFlight becomes less, requests in flight go on. A policy's own Limit replaces a default f.
 func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) Option {
 	return setting(func(c *config) {
 		c.use("WithLimitFunc")
@@ -61,9 +61,9 @@ func WithCost(f func(*gin.Context) int) Option {
 }
 
 // WithRefund gives a request's tokens back if f returns true, so that only failed logins count, say. f is
-// called after the handlers that follow, also if one panics; then the status is 500, unless the response has
-// begun. Only tokens that are still missing are given back, none after a [Policy.Reset]. An error of Redis
-// goes to the context's Errors. It excludes [WithSettle].
+// called after the handlers that follow, even if one panics; then the status is 500, unless the response has
+// begun. Only tokens that the bucket still lacks are given back, and none after a [Policy.Reset]. Redis'
+// errors go to the context's Errors. It excludes [WithSettle].
 func WithRefund(f func(*gin.Context) bool) Option {
 	return setting(func(c *config) {
 		c.use("WithRefund")
@@ -78,11 +78,11 @@ func WithRefund(f func(*gin.Context) bool) Option {
 	})
 }
 
-// WithSettle sets the function that returns what a request really took, at least 0 tokens. The request first
-// takes its cost, as an estimate (see [WithCost]). f is called after the handlers that follow, also if one
-// panics; then the status is 500, unless the response has begun. The difference is given back or charged: see
-// [Reservation.Settle]. A negative number and an error of Redis go to the context's Errors and change
-// nothing. It excludes [WithRefund].
+// WithSettle sets the function that returns how many tokens a request really took, at least 0. The request
+// first takes its cost, as an estimate (see [WithCost]). f is called after the handlers that follow, even if
+// one panics; then the status is 500, unless the response has begun. The difference is given back or charged:
+// see [Reservation.Settle]. Negative numbers and Redis' errors change nothing and go to the context's Errors.
+// It excludes [WithRefund].
 func WithSettle(f func(*gin.Context) int) Option {
 	return setting(func(c *config) {
 		c.use("WithSettle")
@@ -92,11 +92,11 @@ func WithSettle(f func(*gin.Context) int) Option {
 	})
 }
 
-// WithFloor leaves n tokens of each limit to other policies of the same name, key and limits, so that batch
-// jobs stop while people still get through. The default is 0. Remaining and RetryAfter are of the policy's
-// own part, Limit is the whole. A [Reservation] may be settled with tokens of the floor. n is below each
-// limit's Burst, less what [WithLease] keeps of it; if a client's limit from [WithLimitFunc] holds no more,
-// the policy denies.
+// WithFloor reserves n tokens of each limit for other policies of the same name, key and limits, so that
+// batch jobs stop while people still get through. The default is 0. Remaining and RetryAfter describe the
+// part that this policy may use, Limit the whole. A [Reservation] may settle with reserved tokens. n is below
+// each limit's Burst, less what [WithLease] keeps of it. If a client's limit from [WithLimitFunc] holds no
+// more than n, the policy denies.
 func WithFloor(n int) Option {
 	return setting(func(c *config) {
 		c.use("WithFloor")
@@ -106,18 +106,18 @@ func WithFloor(n int) Option {
 	})
 }
 
-// WithQueue lets a request wait for tokens or a slot instead of being denied: up to length requests of a
-// client in each process, each for up to wait.
+// WithQueue lets a request wait for tokens or a slot instead of being denied: in each process up to length
+// requests of a client, each for up to wait.
 //
-// Requests are served in order of arrival in their process, for each key. A request is denied at once, with
-// [CauseQueueFull], if length others of its client or 16,384 others of the key wait, and also if its tokens
-// would come later than wait or its own deadline; Retry-After says when they come. For a slot it always
-// waits, because nobody knows when one is free. If Redis hangs, a request takes no longer than wait and one
-// [WithTimeout].
+// Requests for a key are served in order of arrival in their process. A request is denied at once, with
+// [CauseQueueFull], if length others of its client or 16,384 others of the key wait. It is also denied at
+// once if its tokens would come later than wait or its own deadline; Retry-After says when they come. For a
+// slot it always waits, because nobody knows when a slot becomes free. If Redis hangs, it takes at most wait
+// and one [WithTimeout].
 //
-// [Policy.Reserve] and [ReserveAll] wait too; other methods do not, nor does a request that costs 0, a banned
-// client or a [WithDryRun]. A waiting request keeps its limits. length is at least 1, wait above 0 and at
-// most a day; a policy without a limit that counts is an error.
+// [Policy.Reserve] and [ReserveAll] wait too, other methods do not. A request that costs 0, a banned client
+// and a policy [WithDryRun] never wait. A waiting request keeps the limits that it arrived with. length is at
+// least 1, wait above 0 and at most a day; a policy without a limit that counts is an error.
 func WithQueue(length int, wait time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithQueue")
@@ -129,17 +129,18 @@ func WithQueue(length int, wait time.Duration) Option {
 	})
 }
 
-// WithBan bans a denied client for first, and if it is denied again soon after, for twice as long, up to
-// longest.
+// WithBan bans a denied client for first. If it is denied again soon after, the next ban is twice as long, up
+// to longest.
 //
-// During a ban everything that takes the client's tokens is denied, and that prolongs nothing. RetryAfter is
-// the end of the ban, or later if no token is there by then. After the ban the client is on probation for as
-// long again: the next denial bans it for twice as long. [Policy.Reset] ends both. first is at least 1 ms;
-// choose one longer than the limit denies by itself. longest is at most a hundred years.
+// During a ban everything that takes the client's tokens is denied, and these denials do not prolong it.
+// RetryAfter is the end of the ban, or later if no token is there by then. After the ban the client is on
+// probation for as long as the ban was: a denial in that time doubles the next ban. [Policy.Reset] ends both.
+// Choose a first ban, of at least 1 ms, that is longer than the limit denies by itself. longest is at most a
+// hundred years.
 //
-// With [WithRefund] or [WithSettle] only what is not given back leads to a ban: five failed logins, say. But
-// more requests at once than the limit holds are denied and ban, even if all would succeed. Policies of one
-// name share bans. Without Redis, each process has its own. docs/guide.md has more.
+// With [WithRefund] or [WithSettle] only tokens that are not given back lead to a ban: five failed logins,
+// say. But more requests at once than the limit holds are denied and ban, even if all would succeed. Policies
+// of one name share bans. Without Redis, each process has its own. docs/guide.md has more.
 func WithBan(first, longest time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithBan")
@@ -163,10 +164,10 @@ func WithSkip(f func(*gin.Context) bool) Option {
 }
 
 // WithAllowList bypasses the policy for addresses in these networks: their requests are not counted. It goes
-// before [WithDenyList], and in a policy replaces the limiter's default. The address is what [ByClientIP]
-// uses, whatever the key is; an unreadable one goes to the error handler. While Gin trusts X-Forwarded-For
-// from any client, as by default, the list has no effect, and the log says so as an error. An invalid prefix
-// is an error.
+// before [WithDenyList], and in a policy replaces the limiter's default. The client's address is found as by
+// [ByClientIP], whatever key the policy has; an unreadable address goes to the error handler. While Gin
+// trusts X-Forwarded-For from any client, as by default, the list has no effect, and the log says so as an
+// error.
 func WithAllowList(p ...netip.Prefix) Option {
 	p = slices.Clone(p)
 	return setting(func(c *config) {
@@ -186,10 +187,10 @@ func WithDenyList(p ...netip.Prefix) Option {
 }
 
 // WithDryRun counts requests but denies none, to try a limit. In the next handler, [Results] has what it
-// would have decided. Put it before any limiter that denies, or it sees only what that one allows. It counts
-// under keys of its own: it shares no bucket, slot or ban with a policy in force, and buckets start full when
-// it is removed. It waits for nothing, sets no headers, and adds errors to the context's Errors only. Methods
-// of its [Policy] decide under the same keys.
+// would have decided. Put it before handlers that deny, or it sees only what they allow. It counts under keys
+// of its own: it shares no bucket, slot or ban with a policy in force, and buckets start full when it is
+// removed. It waits for nothing, sets no headers, and adds errors to the context's Errors only. Methods of
+// its [Policy] use the same keys.
 func WithDryRun() Option {
 	return setting(func(c *config) {
 		c.use("WithDryRun")
@@ -209,8 +210,9 @@ func WithHeaders(h Headers) Option {
 }
 
 // WithHeaderFunc sets further headers, after those of [WithHeaders]. f gets a Result for each limit of the
-// policy, in the order given, for every decision that headers report. Of several policies that allow, each f
-// is called, the closest to exhaustion last; of a denial that of the policy which answers.
+// policy, in the order given, for every decision that headers report. If several policies allow a request,
+// each f is called, last the f of the policy closest to exhaustion. If they deny it, only the answering
+// policy's f is called.
 func WithHeaderFunc(f func(http.Header, []Result)) Option {
 	return setting(func(c *config) {
 		c.use("WithHeaderFunc")

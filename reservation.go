@@ -48,10 +48,10 @@ func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservatio
 }
 
 // ReserveAll takes all charges or nothing, as [AllOf] does: outside HTTP, or in a handler that learns a key
-// only late. A denial comes with a Reservation that holds nothing, an error without one. A policy [WithQueue]
-// waits. One [WithDryRun] decides apart, waits for nothing and denies nothing; if all are dry runs, the
-// Reservation says what they would have decided. Errors are as for [Policy], joined; no charge, policies of
-// two limiters and two charges of the same keys are an [ErrInvalidArgument].
+// only late. If a policy denies, the Reservation holds nothing; with an error there is none. A policy
+// [WithQueue] waits. A policy [WithDryRun] decides apart, waits for nothing and denies nothing; if all are
+// dry runs, the Reservation says what they would have decided. Errors are as for [Policy], joined; no charge,
+// policies of two limiters and two charges of the same keys are an [ErrInvalidArgument].
 func ReserveAll(ctx context.Context, charges ...Charge) (*Reservation, error) {
 	if err := checkCharges(charges); err != nil {
 		return nil, err
@@ -264,8 +264,8 @@ func (q *reserving) failed() int {
 	return max(0, slices.IndexFunc(q.answers[:q.live], undecided), slices.IndexFunc(q.answers[:q.live], late))
 }
 
-// Result returns the decision: of Results the one closest to exhaustion, of a dry run only if all are. It is zero
-// for a nil Reservation.
+// Result returns the decision: the result of [Reservation.Results] closest to exhaustion, a dry run's only if
+// all are. It is zero for a nil Reservation.
 func (r *Reservation) Result() Result {
 	if r == nil {
 		return Result{}
@@ -273,8 +273,8 @@ func (r *Reservation) Result() Result {
 	return r.result
 }
 
-// Results returns what each policy decided: if allowed, of each charge in the order given, dry runs too; if
-// denied, of those that deny.
+// Results returns what each policy decided. If the reservation is allowed, that is a Result of each charge,
+// in the order given, dry runs too; if it is denied, of each charge that denies.
 func (r *Reservation) Results() []Result {
 	if r == nil {
 		return nil
@@ -285,13 +285,13 @@ func (r *Reservation) Results() []Result {
 // Settle replaces the tokens of each charge by what the work took, one number for each charge, and leaves the
 // slots alone. It does so once: further calls, and Cancel, change no tokens and return nil.
 //
-// If less was taken, the rest is given back, except what has flowed back by itself, or may have; after a
-// [Policy.Reset] nothing is. If more was taken, the difference is charged, and a limit may go into debt by up
-// to one burst. A window's debt ends with the window.
+// If the work took less, the rest is given back, except what has flowed back by itself, or may have; after a
+// [Policy.Reset] nothing is given back. If it took more, the difference is charged, and a limit may go into
+// debt by up to one burst. A window's debt ends with the window.
 //
-// A wrong or negative number is [ErrInvalidArgument], and changes nothing; nor does a context that has ended,
-// or a closed limiter. [ErrUnavailable] means that Redis did not answer: the estimate stands, or Redis
-// settles it late. It is not tried again, as that could charge twice.
+// A missing, superfluous or negative number is [ErrInvalidArgument], and changes nothing. A context that has
+// ended, or a closed limiter, changes nothing either. [ErrUnavailable] means that Redis did not answer: the
+// estimate stands, or Redis settles it late. It is not tried again, as that could charge twice.
 func (r *Reservation) Settle(ctx context.Context, actual ...int) error {
 	if !r.made() {
 		return errNotReserved

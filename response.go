@@ -155,8 +155,8 @@ func (s *requestState) closest(is func(*part) bool) (closest *part) {
 	return closest
 }
 
-// FromContext returns of [Results], dry runs among them, the one closest to exhaustion, or an unlimited one if all
-// policies skip the request. It is false without a decision.
+// FromContext returns the result closest to exhaustion of [Results], or an unlimited one if all policies skip
+// the request. Dry runs count too. It is false without a decision.
 func FromContext(c *gin.Context) (Result, bool) {
 	s := stateOf(c)
 	t := s.closest((*part).denies)
@@ -169,9 +169,9 @@ func FromContext(c *gin.Context) (Result, bool) {
 	return t.result, true
 }
 
-// Results returns what each policy decided on the request, in the order of the handlers and of [AllOf]: if it
-// is allowed, all that did not skip it, dry runs among them; if it is denied, those that deny. It is empty if
-// none has.
+// Results returns what each policy decided on the request, in the order of the handlers and of [AllOf]. If
+// the request is allowed, that is every policy that did not skip it, dry runs too; if it is denied, only
+// those that deny. It is empty without a decision.
 func Results(c *gin.Context) (all []Result) {
 	s := stateOf(c)
 	parts := s.chain((*part).denies)

@@ -54,7 +54,7 @@ const (
 	CauseNever                      // no waiting helps: a limit prohibits, or never holds enough tokens
 	CauseList                       // the address is denied (see [WithDenyList])
 	CauseShare                      // the tenant has its share of a limit, which others share (see [WithShares])
-	CauseQueueFull                  // as many requests of the client wait as may (see [WithQueue])
+	CauseQueueFull                  // the queue is full (see [WithQueue])
 )
 
 // String returns the cause in lower case, "" for zero, or "unknown".
@@ -69,15 +69,15 @@ func (c Cause) String() string {
 	return "unknown"
 }
 
-// Result is one decision. With several limits, Limit, Remaining, RetryAfter and ResetAfter are of the limit
-// closest to exhaustion: in a denial the one with the longest wait, else the one with the fewest tokens.
+// Result is one decision. With several limits, Limit, Remaining, RetryAfter and ResetAfter describe the limit
+// closest to exhaustion: in a denial the limit with the longest wait, else the limit with the fewest tokens.
 type Result struct {
 	Allowed    bool
 	Granted    int           // tokens taken by this call
-	Limit      Limit         // as given; zero of an address that is denied
-	Name       string        // of the policy; with "-c" of an [InFlight] limit
+	Limit      Limit         // as given; zero if the address is denied
+	Name       string        // of the policy; ends in "-c" for an [InFlight] limit
 	Remaining  int           // whole tokens left; math.MaxInt if unlimited
-	RetryAfter time.Duration // 0 if allowed; above 0 it is after this wait; below 0 it never is
+	RetryAfter time.Duration // 0 if allowed; negative if no waiting helps
 	ResetAfter time.Duration // until the bucket is full again
 	Source     Source
 	Cause      Cause // why it is denied; 0 if allowed

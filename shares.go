@@ -15,11 +15,11 @@ import (
 // [KeyFunc] returns what is shared; f returns the request's tenant and its weight, 1 normally and at most
 // 1,000.
 //
-// A tenant alone has the whole rate, and w / (1 + w) of the burst at a weight of w. Tenants that ask for more
-// than there is get shares of the rate in proportion to their weights. Nothing is left unused while somebody
-// asks for it. A tenant below its share is not denied because of others, if Burst is eight times the usual
-// cost for each tenant that is busy at once. A denial because of the share has [CauseShare], and RetryAfter
-// is the tenant's own. An empty tenant and another weight go to the error handler.
+// A tenant alone may use the whole rate, and at a weight of w the part w / (1 + w) of the burst. If tenants
+// ask for more than the limit allows, each gets a share of the rate in proportion to its weight. Nothing is
+// left unused while a tenant asks for it. A tenant below its share is not denied because of other tenants, if
+// Burst is eight times the usual cost for each tenant that is busy at once. If a share denies, the cause is
+// [CauseShare]. An empty tenant and another weight go to the error handler.
 //
 // The policy has one token bucket with a Burst of at most 16,777,216, and nothing else: put other limits,
 // [InFlight], [WithBan] and [WithLease] into policies of their own, and combine them by [AllOf]. A default of
@@ -36,9 +36,9 @@ func WithShares(f func(c *gin.Context) (tenant string, weight int)) Option {
 	})
 }
 
-// Share returns the policy for one tenant of a policy [WithShares], whose methods need it, except
+// Share returns the policy for one tenant. The methods of a policy [WithShares] need it, except
 // [Policy.Reset]. With an empty tenant, or a weight outside 1 to 1,000, they return [ErrInvalidArgument].
-// Pass the weight of the tenant's requests, since Peek and Status judge by it.
+// Pass the weight that the tenant's requests have, since Peek and Status judge by it.
 func (p *Policy) Share(tenant string, weight int) *Policy {
 	if !p.made() {
 		return &Policy{}
