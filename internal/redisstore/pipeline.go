@@ -2,8 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/redis/go-redis/v9"
 
@@ -212,9 +210,9 @@ func (c *command) encode(ctx context.Context, s *Store, bySHA bool) {
 
 // decode reads the reply into the groups.
 func (c *command) decode() {
-	reply, err := c.reply()
+	err := c.Err()
 	if err == nil {
-		err = wire.Decode(c.groups, reply, c.afterASK)
+		err = wire.Decode(c.groups, c.reply(), c.afterASK)
 	}
 	if len(c.groups) > 1 && IsErrorReply(err) {
 		err = wire.ErrRetrySingle
@@ -224,38 +222,23 @@ func (c *command) decode() {
 	}
 }
 
-// reply returns the integers in the reply.
-func (c *command) reply() ([]int64, error) {
-	if err := c.Err(); err != nil {
-		return nil, err
-	}
+// reply returns the integers in the reply, or nil if there is none.
+func (c *command) reply() []int64 {
 	switch cmd := c.Cmder.(type) {
 	case *redis.IntCmd:
-		if cmd.Val() < 0 {
-			return nil, fmt.Errorf("the reply is %d", cmd.Val())
+		if c.single[0] = cmd.Val(); c.single[0] >= 0 {
+			return c.single[:]
 		}
-		c.single[0] = cmd.Val()
-		return c.single[:], nil
 	case *redis.IntSliceCmd:
-		return cmd.Val(), nil
+		return cmd.Val()
 	}
-	return nil, errors.New("the command is of another type")
+	return nil
 }
 
-// notSent sets a pipeline's error on a command that has neither an error nor a value: a hook of the
+// notSent sets a pipeline's error on a command that has neither an error nor a reply: a hook of the
 // client may have dropped the pipeline.
 func (c *command) notSent(err error) {
-	if c.Err() != nil {
-		return
-	}
-	switch cmd := c.Cmder.(type) {
-	case *redis.IntCmd:
-		if cmd.Val() < 0 {
-			c.SetErr(err)
-		}
-	case *redis.IntSliceCmd:
-		if cmd.Val() == nil {
-			c.SetErr(err)
-		}
+	if c.Err() == nil && c.reply() == nil {
+		c.SetErr(err)
 	}
 }

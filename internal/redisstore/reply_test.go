@@ -36,12 +36,13 @@ func TestReply(t *testing.T) {
 		groups int
 		want   string
 	}{
-		"a level":                      {single(7), 1, ""},
-		"a level below 0":              {single(-1), 1, "the reply is -1"},
-		"too many":                     {list(nil, 7, 8), 1, "the script replies 2 integers, not 1"},
-		"an error":                     {list(oom), 1, oom.Error()},
-		"an error of the way":          {list(network), 1, network.Error()},
-		"a command of no reply":        {redis.NewStringCmd(context.Background()), 1, "the command is of another type"},
+		"a level":             {single(7), 1, ""},
+		"a level below 0":     {single(-1), 1, "the script replies 0 integers, not 1"},
+		"too many":            {list(nil, 7, 8), 1, "the script replies 2 integers, not 1"},
+		"an error":            {list(oom), 1, oom.Error()},
+		"an error of the way": {list(network), 1, network.Error()},
+		"no reply": {redis.NewStringCmd(context.Background()), 1,
+			"the script replies 0 integers, not 1"},
 		"levels":                       {list(nil, 7, 8), 2, ""},
 		"several, denied as a whole":   {list(crossSlot), 2, wire.ErrRetrySingle.Error()},
 		"several, an error of the way": {list(network), 2, network.Error()},
@@ -69,12 +70,11 @@ func TestPipelineThatWasNotSent(t *testing.T) {
 		cmd  redis.Cmder
 		want error
 	}{
-		"no level":    {single(-1), err},
-		"a level":     {single(0), nil},
-		"no list":     {list(nil), err},
-		"a list":      {list(nil, 1), nil},
-		"an own":      {list(own), own},
-		"of no reply": {redis.NewStringCmd(context.Background()), nil},
+		"no level": {single(-1), err},
+		"a level":  {single(0), nil},
+		"no list":  {list(nil), err},
+		"a list":   {list(nil, 1), nil},
+		"an own":   {list(own), own},
 	} {
 		c := command{Cmder: row.cmd}
 		c.notSent(err)

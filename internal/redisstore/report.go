@@ -39,8 +39,7 @@ func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported
 	}
 	for _, c := range commands {
 		s.nodes.noteStale(ctx, c.slots(s), c.Err())
-		reply, err := c.reply()
-		switch {
+		switch reply, err := c.reply(), c.Err(); {
 		case err == nil && reply != nil:
 			wire.DecodeReport(c.reported, reply)
 		case err != nil && IsCommandError(err):

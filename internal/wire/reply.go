@@ -55,13 +55,10 @@ func Decode(groups []*dispatch.Group, reply []int64, onlyFirst bool) error {
 
 // size returns how many integers a reply has for a bucket. In a short one, calendar periods have one.
 func size(b *bucket.Bucket, short bool) int {
-	switch {
-	case b.Kind == bucket.Ban:
-		return 2
-	case (b.Kind == bucket.FixedWindow || b.Kind == bucket.SlidingWindow) && !short:
-		return 5
+	if short && b.IsLimit() {
+		return 1
 	}
-	return 1
+	return b.Integers()
 }
 
 // decode sets the states of a group's buckets.
