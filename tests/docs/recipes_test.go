@@ -117,7 +117,8 @@ func TestStaffBlockAnAddressInAnySpelling(t *testing.T) {
 	}
 }
 
-func portsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+// withoutPorts removes the ports from forwarded addresses, before the limiter. docs/guide.md links it.
+func withoutPorts(router *gin.Engine, limiter *ginlimit.Limiter) {
 	router.Use(func(c *gin.Context) {
 		lines := c.Request.Header["X-Forwarded-For"] // or the header of TrustedPlatform
 		for i, line := range lines {
@@ -142,7 +143,7 @@ func TestClientsWhoseAddressesHavePortsHaveBuckets(t *testing.T) {
 		router := gin.New()
 		router.TrustedPlatform = platform
 		require.NoError(t, router.SetTrustedProxies([]string{"10.0.0.0/8"}))
-		portsRecipe(router, local(t))
+		withoutPorts(router, local(t))
 		router.GET("/", func(c *gin.Context) { c.Status(http.StatusOK) })
 		clients := map[string]int{}
 		for _, line := range []string{"203.0.113.7:5678", "203.0.113.7:5679", "203.0.113.8:5678", "[2001:db8::7]:5678",
