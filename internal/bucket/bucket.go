@@ -58,8 +58,7 @@ type State struct {
 // It reports false if the limit is too large to be counted exactly.
 func New(kind Kind, id string, rate, burst, period int64) (Bucket, bool) {
 	b := Bucket{ID: id, Kind: kind, Burst: burst, Whole: burst, Cost: 1, Period: period}
-	window := kinds[kind].window
-	if window == "" {
+	if kind == Token {
 		g := gcd(rate, period)
 		b.Cost, b.Drain = period/g, rate/g
 	}
@@ -67,8 +66,8 @@ func New(kind Kind, id string, rate, burst, period int64) (Bucket, bool) {
 		return Bucket{}, false
 	}
 	b.Capacity = burst * b.Cost
-	if b.Args = [...]any{b.Drain, b.Cost, b.Capacity}; window != "" {
-		b.Args = [...]any{b.Period, window, b.Capacity}
+	if b.Args = [...]any{b.Drain, b.Cost, b.Capacity}; b.Drain == 0 {
+		b.Args = [...]any{b.Period, kinds[kind].module, b.Capacity}
 	}
 	return b, true
 }

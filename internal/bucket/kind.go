@@ -26,7 +26,7 @@ type kind struct {
 	integers int    // of a state, as the scripts reply it
 	leasable bool   // processes may take tokens ahead
 	divided  bool   // processes divide the capacity of what is no limit
-	window   string // what the scripts call it; "" if tokens flow back evenly
+	module   string // what the scripts call a limit, and the file in lua/kind
 	most     int64  // the highest level, if that is less than MaxUnits
 
 	fits       func(b *Bucket, level int64, of *Shares, charges, n int64) int64
@@ -50,6 +50,14 @@ func (b *Bucket) IsLimit() bool { return b.Kind < Kinds }
 // Flows reports whether the bucket belongs to a limit whose tokens flow back evenly. A State of
 // any other says itself when a charge fits.
 func (b *Bucket) Flows() bool { return b.IsLimit() && b.Drain > 0 }
+
+// Modules returns what the scripts call the kinds of limits.
+func Modules() (names []string) {
+	for _, k := range kinds[:Kinds] {
+		names = append(names, k.module)
+	}
+	return names
+}
 
 // Leasable reports whether processes may take tokens of the bucket ahead.
 func (b *Bucket) Leasable() bool { return kinds[b.Kind].leasable }

@@ -1,7 +1,7 @@
 package bucket
 
 var token = kind{
-	integers: 1, leasable: true, fits: fitsTokens, charged: chargedTokens,
+	integers: 1, leasable: true, module: "token", fits: fitsTokens, charged: chargedTokens,
 
 	retryAfter: func(b *Bucket, level, wait, n int64) int64 {
 		if wait > 0 {

@@ -2,12 +2,12 @@ package bucket
 
 var (
 	fixedWindow = kind{
-		integers: 5, leasable: true, window: "fixed", fits: fitsTokens,
+		integers: 5, leasable: true, module: "fixed", fits: fitsTokens,
 		charged:    chargedFixed,
 		retryAfter: waitOf, resetAfter: windowAfter, moreAfter: windowAfter, lapsed: windowLapsed, denies: waits,
 	}
 	slidingWindow = kind{
-		integers: 5, window: "sliding", most: MaxLogged, fits: fitsTokens,
+		integers: 5, module: "sliding", most: MaxLogged, fits: fitsTokens,
 		charged:    chargedSliding,
 		retryAfter: waitOf, resetAfter: windowAfter, moreAfter: windowAfter, lapsed: windowLapsed, denies: waits,
 	}

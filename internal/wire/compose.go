@@ -61,7 +61,7 @@ var recipes = [Limits]recipe{
 	Fixed:          {fast: "fast/fixed", kinds: []string{"fixed"}},
 	Sliding:        {fast: "fast/sliding", kinds: []string{"sliding"}},
 	TokensCalendar: {several: true, kinds: []string{"token", "fixed"}},
-	Mixed:          {kinds: []string{"token", "fixed", "sliding"}},
+	Mixed:          {kinds: bucket.Modules()},
 }
 
 // found declares the values that a fast path has read.
