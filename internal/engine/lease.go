@@ -50,7 +50,7 @@ func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer, again
 // peekAtLease decides on a call that only looks, and that Redis denies, if the process would admit it from
 // a lease.
 func (e *Engine) peekAtLease(c *dispatch.Call, ask *Ask, answer *Answer) {
-	if answer.Allowed || c.Op.Charges > 0 || !ask.Leases || e.leases == nil || ask.Set.Life() == 0 {
+	if c.Op.Charges > 0 || !ask.Leases || e.leases == nil || ask.Set.Life() == 0 {
 		return
 	}
 	if left := e.leases.Usable(leased(c, ask)); left >= c.Op.N {

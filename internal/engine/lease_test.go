@@ -162,8 +162,24 @@ func TestALookSaysWhatALeaseAdmits(t *testing.T) {
 		require.Equal(t, rules.Verdict{Allowed: true, Remaining: 3, ResetAfter: full}, look(e, false).Verdict)
 		require.Equal(t, []rules.Status{{Remaining: 3, Full: leaseBurst, More: time.Second, Reset: full}},
 			look(e, true).Statuses)
+		require.Equal(t, engine.FromStore, take(t, e, 5, one).Source)
+		require.True(t, look(e, false).Allowed)
+		require.Equal(t, engine.FromCache, take(t, e, 5, one).Source, "a look does not forget the denial")
 		require.Equal(t, "lll", sources(t, e, 3, one))
 		require.False(t, look(e, false).Allowed)
+	})
+}
+
+// TestWhoIsContentWithFewerTokensGetsThoseOfRedisAndOfTheLease, all that there are.
+func TestWhoIsContentWithFewerTokensGetsThoseOfRedisAndOfTheLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other, one := b.redis(t), b.redis(t), leasing("k")
+		require.Equal(t, "ssssls", sources(t, e, 6, one)) // and 3 ahead
+		take(t, other, leaseBurst-9-2, one)
+		var answer engine.Answer
+		require.NoError(t, e.TakeUpTo(t.Context(), 10, &one, &answer))
+		require.EqualValues(t, 2+3, answer.Granted)
+		require.Zero(t, e.Stats().Leases)
 	})
 }
 

@@ -220,11 +220,11 @@ func (e *Engine) decide(ctx, within context.Context, c *dispatch.Call, ask *Ask,
 	}
 	answer.receipt.Fill(c.Sent, c.States)
 	answer.judge(c, c.Op, ask, FromStore)
-	e.peekAtLease(c, ask, answer)
 	if answer.Allowed {
 		e.forgetDenial(c)
 	} else {
 		e.remember(c)
+		e.peekAtLease(c, ask, answer)
 	}
 	return nil
 }
