@@ -1,6 +1,8 @@
 package engine_test
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -73,6 +75,49 @@ func TestADenialFromTheCacheBansWhomTheOneBeforeDidNot(t *testing.T) {
 		require.Equal(t, engine.FromStore, take(t, e, 1, one).Source)
 		require.Equal(t, 1, e.Stats().Bans)
 		require.Equal(t, engine.FromCache, take(t, e, 1, one).Source)
+	})
+}
+
+// TestEveryAskThatDeniesForGoodBans, in whatever order, and not one whose queue would have had the tokens in time.
+func TestEveryAskThatDeniesForGoodBans(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		for name, row := range map[string]struct {
+			own, other time.Duration // that the queue of each waits; 0 is no queue
+			bans       []int
+		}{
+			"no queue":                 {0, 0, []int{0, 1}},
+			"a queue that is too late": {time.Minute, 0, []int{0, 1}},
+			"two that are too late":    {time.Minute, time.Minute, []int{0, 1}},
+			"a queue in time":          {time.Hour, 0, []int{1}},
+		} {
+			for _, turned := range []bool{false, true} {
+				own := banning(fmt.Sprint(name, turned, "own"), 10*time.Hour)
+				other := banning(fmt.Sprint(name, turned, "other"), 9*time.Hour)
+				take(t, e, 10, own)
+				take(t, e, 10, other)
+				own.N, other.N = 1, 1
+				own.Queue, other.Queue = engine.Queue{Length: 1, Wait: row.own}, engine.Queue{Length: 1, Wait: row.other}
+				for _, q := range []*engine.Queue{&own.Queue, &other.Queue} {
+					if q.Wait == 0 {
+						*q = engine.Queue{}
+					}
+				}
+				asks := []engine.Ask{own, other}
+				if turned {
+					slices.Reverse(asks)
+				}
+				require.NoError(t, e.Take(t.Context(), &engine.Request{Asks: asks, Answers: make([]engine.Answer, 2)}))
+				var banned []int
+				for i, a := range []engine.Ask{own, other} {
+					answers := make([]engine.Answer, 1)
+					require.NoError(t, e.Peek(t.Context(), []engine.Ask{a}, answers))
+					if answers[0].Banned {
+						banned = append(banned, i)
+					}
+				}
+				require.Equal(t, row.bans, banned, "%s, turned: %v", name, turned)
+			}
+		}
 	})
 }
 

@@ -67,11 +67,10 @@ type Ask struct {
 	Bans    bucket.Bans   // which denials ban the client
 	Failure Failure       // what happens if the store does not decide
 	Settles bool          // what is taken may be given back
-	Waits   bool          // until there are tokens: it is denied for no longer than need be
 	Report  rules.Report  // which statuses are wanted
 	Queue   Queue         // how the request waits for what it lacks of this Ask
 	again   bool          // it has waited and tried before, and its tokens are counted as wanted
-	turn    time.Duration // until this process is no longer known to wait for a slot; 0 if it does not
+	turn    time.Duration // until this process is no longer known to wait; 0 if the request does not
 }
 
 // Answer is a decision on an Ask.
@@ -236,7 +235,7 @@ func (e *Engine) ready(ctx context.Context) error {
 		return errClosed()
 	default:
 	}
-	if ctx.Err() != nil {
+	if left(ctx) {
 		return ended(ctx)
 	}
 	e.countReplicas()
@@ -245,6 +244,20 @@ func (e *Engine) ready(ctx context.Context) error {
 
 // Ready reports why the engine makes no decision, if it makes none.
 func (e *Engine) Ready(ctx context.Context) error { return e.ready(ctx) }
+
+// within returns a context that ends when a decision that began at start has taken long enough. Then the
+// caller has not left.
+func (e *Engine) within(ctx context.Context, start time.Time) (context.Context, context.CancelFunc) {
+	if e.redis == nil {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, start.Add(e.Timeout), dispatch.ErrLate)
+}
+
+// left reports whether the caller has left: its context has ended, not just the time of its calls.
+func left(ctx context.Context) bool {
+	return ctx.Err() != nil && context.Cause(ctx) != dispatch.ErrLate
+}
 
 // ended says that the caller's context ended before there was a decision.
 func ended(ctx context.Context) error { return fmt.Errorf("ginlimit: %w", ctx.Err()) }
@@ -255,7 +268,7 @@ func errClosed() error { return fmt.Errorf("%w: %w", ErrUnavailable, ErrClosed) 
 // the caller's context, or [ErrUnavailable].
 func Unavailable(ctx context.Context, err error) error {
 	switch {
-	case ctx.Err() != nil:
+	case left(ctx):
 		return ended(ctx)
 	case errors.Is(err, context.DeadlineExceeded): // not the caller's
 		err = dispatch.ErrLate

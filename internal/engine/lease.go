@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/lease"
 	"github.com/ginlimit/ginlimit/internal/receipt"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -19,10 +21,29 @@ import (
 // quarters of a lease.
 const maxDenial = time.Second / 2
 
-// mayLease reports whether leases may serve a call. They do not if the request may give back what it
-// takes.
-func (e *Engine) mayLease(c *dispatch.Call, ask *Ask) bool {
-	return ask.Leases && e.leases != nil && c.Op.Charges > 0 && !ask.Settles && ask.Set.Life() > 0
+// askLease decides by tokens that were taken ahead, or has Redis decide and takes some ahead. Leases do not
+// serve a request that may give back what it takes.
+func (e *Engine) askLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
+	switch {
+	case !ask.Leases || e.leases == nil || ask.Set.Life() == 0:
+		return false, nil
+	case c.Op.Charges == 0:
+		return e.peekAtLease(ctx, c, ask, answer)
+	case ask.Settles:
+		return false, nil
+	case e.decideByLease(c, ask, answer, ask.again):
+		return true, nil
+	case e.isDenied(c, ask):
+		return true, e.decideDenied(ctx, c, ask, answer)
+	}
+	return true, e.sendLeased(ctx, c, ask, answer)
+}
+
+// loseLeases ends all leases after an error, unless Redis may be well.
+func (e *Engine) loseLeases(ctx context.Context, err error) {
+	if !left(ctx) && !redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrQueueFull) {
+		e.leases.Lose()
+	}
 }
 
 // leased returns whose tokens may serve a call.
@@ -47,16 +68,16 @@ func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer, again
 	return true
 }
 
-// peekAtLease decides on a call that only looks, and that Redis denies, if the process would admit it from
-// a lease.
-func (e *Engine) peekAtLease(c *dispatch.Call, ask *Ask, answer *Answer) {
-	if c.Op.Charges > 0 || !ask.Leases || e.leases == nil || ask.Set.Life() == 0 {
-		return
+// peekAtLease decides on a call that only looks: also by a lease, if Redis denies.
+func (e *Engine) peekAtLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
+	if done, err = e.askStore(ctx, c, ask, answer); err != nil || answer.Allowed {
+		return done, err
 	}
 	if left := e.leases.Usable(leased(c, ask)); left >= c.Op.N {
 		answer.Verdict, answer.Statuses = ask.Set.JudgeLeased(c.States, 0, left, ask.Report, answer.Statuses[:0])
 		answer.Source = FromLease
 	}
+	return true, nil
 }
 
 // decideByRest decides on a denied call that is content with fewer tokens, by those that were taken
@@ -177,7 +198,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	own := e.call(op, ask, ask.Scope)
 	defer e.release(own)
-	taken := e.newReceipt()
+	charge := Charge{prefix: ask.Prefix, client: ask.Client, set: ask.Set, n: op.N, receipt: receipt.New(e.Timeout)}
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
 		return false, err
@@ -188,24 +209,13 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	if !e.leases.Use(part) {
 		e.leases.PutBack(part)
-		e.giveBackCall(ctx, own, taken)
+		charge.receipt.Fill(own.Sent, own.States)
+		e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.giveBack(ctx, &charge) })
 		return false, nil
 	}
 	answer.judge(own, own.Op, ask, FromStore)
 	answer.Granted += part.Tokens
 	return true, nil
-}
-
-// giveBackCall gives back what a call has just taken for a request that is denied, and waits for that as
-// long as the context lasts.
-func (e *Engine) giveBackCall(ctx context.Context, own *dispatch.Call, taken *receipt.Receipt) {
-	taken.Fill(own.Sent, own.States)
-	n := own.Op.Charges * own.Op.N
-	back := dispatch.NewCall()
-	back.Reset(bucket.Op{Verb: bucket.Return, N: n, Claims: taken.ClaimsAtOnce(own.Buckets, n, false),
-		Records: bucket.WithRecords}, own.Buckets)
-	back.Key, back.Hash = slices.Clone(own.Key), own.Hash
-	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.apply(ctx, back) })
 }
 
 // ahead is the outcome of a call that took tokens ahead.
@@ -258,7 +268,7 @@ func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
 	hold := min(ask.Set.Life(), maxDenial)
 	hold = hold/2 + rand.N(hold/4+1)
 	// A window says for how long it denies. Without a cache nobody is denied from it.
-	if ask.Waits || !bucket.Tokens(c.Buckets) || e.denied == nil ||
+	if ask.waits() || !bucket.Tokens(c.Buckets) || e.denied == nil ||
 		!denycache.Holds(c.Buckets, after, c.Op.N, hold) {
 		hold = 0
 	}

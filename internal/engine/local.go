@@ -56,8 +56,9 @@ func doLocally(store *memory.Store, slots *inflight.Counts, others int64, c *dis
 // been asked for more.
 func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, ask *Ask, answer *Answer,
 	err error) error {
+	e.loseLeases(ctx, err)
 	answer.Err = err
-	if ctx.Err() != nil || e.local == nil || ask.Failure == FailClosed || errors.Is(err, dispatch.ErrClosed) {
+	if left(ctx) || e.local == nil || ask.Failure == FailClosed || errors.Is(err, dispatch.ErrClosed) {
 		return Unavailable(ctx, err)
 	}
 	set, states := ask.Set, make([]bucket.State, len(c.Buckets))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
@@ -30,30 +29,31 @@ type Queue struct {
 // queues reports whether a request waits for what it lacks of an Ask.
 func (a *Ask) queues() bool { return a.Queue != (Queue{}) }
 
+// waits reports whether the request tries again if this Ask is denied. Then the denial lasts no longer than need be.
+func (a *Ask) waits() bool { return a.turn > 0 }
+
 // waiter is a request that may wait. It waits in the line of the Ask that lacks something. Only the first of
 // a line tries; the others follow in order of arrival. Whoever lacks something of another Ask then changes
 // to its line.
 type waiter struct {
 	*Request
 	e       *Engine
-	ctx     context.Context // the caller's
-	calls   context.Context // of all calls: they end a timeout after the longest wait at the latest
+	ctx     context.Context // ends a timeout after the longest wait at the latest
 	endless bool
-	began   time.Time     // in a line it stands before those that came later
-	ends    time.Time     // it waits no longer, in whatever line; zero is as long as ctx lasts
-	leaves  time.Time     // it waits no longer in its line; zero is as long as ctx lasts
-	bans    []bucket.Bans // of the Asks that it waits for, if a denial bans
-	changes uint64        // of the engine, before the last try
-	place   string        // that it has in its line; "" is none
-	full    bool          // its line has no place
+	began   time.Time // in a line it stands before those that came later
+	ends    time.Time // it waits no longer, in whatever line; zero is as long as ctx lasts
+	leaves  time.Time // it waits no longer in its line; zero is as long as ctx lasts
+	changes uint64    // of the engine, before the last try
+	place   string    // that it has in its line; "" is none
+	full    bool      // its line has no place
 }
 
 // takeInLine takes what a request asks for as soon as it is there.
 func (e *Engine) takeInLine(ctx context.Context, r *Request) error {
 	if !r.mayWait() {
-		return e.takeNow(ctx, ctx, r.Asks, r.Answers)
+		return e.takeNow(ctx, r.Asks, r.Answers)
 	}
-	w := &waiter{Request: r, e: e, ctx: ctx, calls: ctx, endless: r.Asks[0].Queue.Endless, began: time.Now()}
+	w := &waiter{Request: r, e: e, ctx: ctx, endless: r.Asks[0].Queue.Endless, began: time.Now()}
 	w.begin()
 	l, busy := w.busyLine()
 	if !busy {
@@ -82,22 +82,13 @@ func (r *Request) mayWait() bool {
 	return counted
 }
 
-// begin keeps which denials ban the client, as a try is no denial, and for how long the request waits at most.
+// begin says that the request waits, and for how long at most.
 func (w *waiter) begin() {
 	var longest time.Duration
 	for i := range w.Asks {
-		ask := &w.Asks[i]
-		if !ask.queues() {
-			continue
+		if ask := &w.Asks[i]; ask.queues() {
+			longest, ask.turn = max(longest, ask.Queue.Wait), w.e.turn(slotPause)
 		}
-		longest = max(longest, ask.Queue.Wait)
-		if !w.endless && ask.bans() && ask.Bans != bucket.NoBans {
-			if w.bans == nil {
-				w.bans = make([]bucket.Bans, len(w.Asks))
-			}
-			w.bans[i] = ask.Bans
-		}
-		ask.Bans, ask.Waits, ask.turn = bucket.NoBans, true, w.e.turn(slotPause)
 	}
 	if !w.endless {
 		w.ends = w.began.Add(longest)
@@ -149,12 +140,11 @@ func (w *waiter) until(end time.Time) time.Time {
 
 // bound gives all further calls of the request one deadline, until the function that it returns is called.
 func (w *waiter) bound() (end func()) {
-	if w.ends.IsZero() || w.e.redis == nil {
+	if w.ends.IsZero() {
 		return func() {}
 	}
-	calls, cancel := context.WithDeadline(w.ctx, w.ends.Add(w.e.Timeout))
-	w.calls = calls
-	return cancel
+	w.ctx, end = w.e.within(w.ctx, w.ends)
+	return end
 }
 
 // late reports whether a time is later than the request waits in its line.
@@ -173,7 +163,7 @@ func (w *waiter) try() (l lack, waits bool, err error) {
 	for i := range w.Asks {
 		w.Asks[i].Set = w.Asks[i].Set.Now() // a calendar period may be over
 	}
-	err = w.e.takeNow(w.ctx, w.calls, w.Asks, w.Answers)
+	err = w.e.takeNow(w.ctx, w.Asks, w.Answers)
 	for i := range w.Asks {
 		w.Asks[i].again = true
 	}
@@ -183,8 +173,10 @@ func (w *waiter) try() (l lack, waits bool, err error) {
 	if err != nil {
 		return lack{}, false, err
 	}
-	l, waits = w.lacks()
-	return l, waits, nil
+	if l, waits = w.lacks(); !waits {
+		err = w.banRest()
+	}
+	return l, waits, err
 }
 
 // outlasts reports whether an error is one of an outage in which nobody else may decide.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -14,25 +15,43 @@ func errTooLate() error {
 	return fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
 }
 
-// deny denies a request that has just tried. If it lacks tokens, and a denial for want of them bans its
-// client, it is denied once more, which does.
+// deny denies a request that has just tried, or looked. It bans for tokens that it lacks.
 func (w *waiter) deny(l lack) error {
-	switch {
-	case w.endless:
+	if w.endless {
 		return errTooLate()
-	case w.bans == nil || l.slot:
-		w.Answers[l.ask].delay(w.retryAfter(l))
-		w.Answers[l.ask].QueueFull = w.full
-		return nil
 	}
-	for i := range w.Asks {
-		if w.Asks[i].turn = 0; w.bans[i] != bucket.NoBans {
-			w.Asks[i].Bans = bucket.LimitBans
+	w.Asks[l.ask].turn = 0
+	w.e.lookAtRest(w.ctx, w.Asks, w.Answers)
+	if !l.slot {
+		if denied, err := w.e.banFor(w.ctx, w.Asks[l.ask:l.ask+1], w.Answers[l.ask:l.ask+1]); err != nil {
+			return err
+		} else if !denied {
+			return w.e.takeNow(w.ctx, w.Asks, w.Answers)
 		}
 	}
-	_, _, err := w.try()
-	w.Answers[l.ask].QueueFull = w.full && err == nil && !w.Answers[l.ask].Allowed
+	answer := &w.Answers[l.ask]
+	answer.RetryAfter = max(answer.RetryAfter, w.retryAfter(l)) // those who wait before need as long
+	answer.ResetAfter = max(answer.ResetAfter, answer.RetryAfter)
+	answer.QueueFull = w.full
+	return w.banRest()
+}
+
+// banRest bans, as the request is denied, the clients of Asks whose tokens come too late to wait for.
+func (w *waiter) banRest() (err error) {
+	for i := range w.Asks {
+		if w.tooLate(i) && err == nil {
+			w.Asks[i].turn = 0
+			_, err = w.e.banFor(w.ctx, w.Asks[i:i+1], w.Answers[i:i+1])
+		}
+	}
 	return err
+}
+
+// tooLate reports whether an Ask with a queue denies for want of tokens that come later than the request waits.
+func (w *waiter) tooLate(i int) bool {
+	ask, answer := &w.Asks[i], &w.Answers[i]
+	return !w.endless && ask.queues() && denies(*answer) && answer.RetryAfter > 0 &&
+		answer.Resource != ask.Set.Slots() && w.lateFor(w.end(lack{ask: i}), time.Now().Add(answer.RetryAfter))
 }
 
 // denyBehind denies a request that finds no place in a line, would wait there for too long, or has
@@ -42,7 +61,8 @@ func (w *waiter) denyBehind(l lack) error {
 	if w.endless {
 		return errTooLate()
 	}
-	if done, err := w.look(l, w.bans != nil, false); done {
+	bans := slices.ContainsFunc(w.Asks, func(a Ask) bool { return a.queues() && a.bans() && a.Bans != bucket.NoBans })
+	if done, err := w.look(l, bans, false); done {
 		return err
 	}
 	ask, answer := &w.Asks[l.ask], &w.Answers[l.ask]
@@ -64,12 +84,6 @@ func (w *waiter) denyBehind(l lack) error {
 	return nil
 }
 
-// delay makes a denial last for as long as those who wait before need.
-func (a *Answer) delay(wait time.Duration) {
-	a.RetryAfter = max(a.RetryAfter, wait)
-	a.ResetAfter = max(a.ResetAfter, a.RetryAfter)
-}
-
 // look looks, for a request that others stand before, at what it need not lack: it is done if the request
 // is banned or lacks tokens for too long, or has no room to wait. If it does not ask, it uses only what
 // this process knows.
@@ -83,14 +97,14 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 			continue
 		}
 		ask.Set = ask.Set.Now()
-		if err := w.e.lookAt(w.ctx, w.calls, *ask, answer, asks, nil); err != nil {
+		if err := w.e.lookAt(w.ctx, *ask, answer, asks, nil); err != nil {
 			return true, err
 		}
-		if answer.Decided && !answer.Allowed {
+		if denies(*answer) {
 			own, waits := w.lacks()
 			switch {
-			case !ask.queues() && ask.bans() && !answer.Banned:
-				if denied, err := w.denyOnly(i); denied || err != nil {
+			case !ask.queues():
+				if denied, err := w.e.banFor(w.ctx, w.Asks[i:i+1], w.Answers[i:i+1]); denied || err != nil {
 					return true, err
 				}
 			case !waits:
@@ -108,21 +122,9 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 	return false, nil
 }
 
-// denyOnly denies a request for want of tokens of an Ask that has no queue, so that it bans: a look does not.
-// It is false if there are tokens meanwhile, which are given back.
-func (w *waiter) denyOnly(i int) (denied bool, err error) {
-	w.Asks[i].Settles, w.Asks[i].Leases = true, false
-	err = w.e.takeOne(w.ctx, w.calls, &w.Asks[i], &w.Answers[i])
-	if err != nil || !w.Answers[i].Allowed {
-		return true, err
-	}
-	w.e.giveBackAll(w.calls, w.Asks[i:i+1], w.Answers[i:i+1])
-	return false, nil
-}
-
 // lookAt finds whether a request lacks tokens of an Ask or is banned, without taking anything. The answer
 // is not decided if that is not known, and it may not ask. The store is not asked in an outage.
-func (e *Engine) lookAt(ctx, within context.Context, ask Ask, answer *Answer, asks bool, outage error) error {
+func (e *Engine) lookAt(ctx context.Context, ask Ask, answer *Answer, asks bool, outage error) error {
 	ask.Scope = min(ask.Scope, rules.Tokens)
 	c := e.call(takeAll(&ask), &ask, ask.Scope)
 	defer e.release(c)
@@ -136,7 +138,7 @@ func (e *Engine) lookAt(ctx, within context.Context, ask Ask, answer *Answer, as
 	}
 	c.Op = bucket.Op{Verb: bucket.Peek(ask.N).Verb, N: ask.N, Tenant: c.Op.Tenant}
 	if outage == nil {
-		outage = e.store.Do(within, c)
+		outage = e.store.Do(ctx, c)
 	}
 	if outage != nil {
 		return e.fallBack(ctx, c, c.Op, &ask, answer, outage)
@@ -144,7 +146,7 @@ func (e *Engine) lookAt(ctx, within context.Context, ask Ask, answer *Answer, as
 	answer.judge(c, c.Op, &ask, FromStore)
 	if !answer.Allowed {
 		c.Op.Charges = 1
-		e.remember(c)
+		e.noteDecision(c, false)
 	}
 	return nil
 }

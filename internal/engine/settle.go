@@ -30,8 +30,6 @@ func (a *Answer) Charge(ask *Ask) Charge {
 	}
 }
 
-func (e *Engine) newReceipt() *receipt.Receipt { return receipt.New(e.Timeout) }
-
 // ask returns an Ask about the client of a charge.
 func (c *Charge) ask() Ask {
 	return Ask{Prefix: c.prefix, Client: c.client, Tenant: c.tenant, Set: c.set}
@@ -108,10 +106,10 @@ func (e *Engine) returnOf(charge *Charge, n int64,
 	}
 }
 
-// GiveBack gives back what was just taken.
-func (e *Engine) GiveBack(ctx context.Context, charge *Charge) error {
+// giveBack gives back what was just taken.
+func (e *Engine) giveBack(ctx context.Context, charge *Charge) error {
 	e.Release(charge)
-	if !charge.hasBuckets() || charge.n == 0 {
+	if !charge.hasBuckets() {
 		return nil
 	}
 	return e.correct(ctx, charge, e.returnOf(charge, charge.n, (*receipt.Receipt).ClaimsAtOnce))

@@ -148,7 +148,6 @@ func TestNothingIsSettledOfWhatTookNothing(t *testing.T) {
 		charge := a.Charge(&one)
 		require.Empty(t, settle(t, e, 9, charge))
 		require.Empty(t, settle(t, e, 0, charge))
-		require.NoError(t, e.GiveBack(t.Context(), &charge))
 		require.Zero(t, e.Stats().Local)
 		b.repair()
 		require.EqualValues(t, 10, left(t, e, one))
@@ -156,7 +155,7 @@ func TestNothingIsSettledOfWhatTookNothing(t *testing.T) {
 		denied := take(t, e, 6, one)
 		charge = denied.Charge(&one)
 		b.Sent.Store(0)
-		require.NoError(t, e.GiveBack(t.Context(), &charge))
+		require.Empty(t, settle(t, e, 0, charge))
 		require.Zero(t, b.Sent.Load())
 		require.EqualValues(t, 5, left(t, e, one))
 	})
@@ -246,7 +245,7 @@ func TestWhatThisProcessTookInAnOutageIsSettledHere(t *testing.T) {
 		waiting := one
 		waiting.Settles = false
 		done := goes(func() error { return waitN(t.Context(), e, 1, &waiting, new(engine.Answer)) })
-		require.NoError(t, e.GiveBack(t.Context(), &charge))
+		require.Empty(t, settle(t, e, 0, charge))
 		synctest.Wait()
 		require.NoError(t, <-done)
 		require.EqualValues(t, 2, left(t, e, one))
@@ -262,19 +261,5 @@ func TestWhatThisProcessTookInAnOutageIsSettledHere(t *testing.T) {
 		a = take(t, e, 4, one)
 		require.Empty(t, settle(t, e, 0, a.Charge(&one)))
 		require.EqualValues(t, 10, left(t, e, one), "the reset was before")
-	})
-}
-
-// TestGiveBackReturnsTheSlotAndTheTokens of a decision just made, whatever has flowed back.
-func TestGiveBackReturnsTheSlotAndTheTokens(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := settling("k", setOf(perMinute(10), bucket.NewSlots(3)))
-		one.Scope = rules.All
-		a := take(t, e, 4, one)
-		require.Equal(t, 1, e.Stats().Slots)
-		charge := a.Charge(&one)
-		require.NoError(t, e.GiveBack(t.Context(), &charge))
-		require.Zero(t, e.Stats().Slots)
-		require.EqualValues(t, 10, left(t, e, one))
 	})
 }

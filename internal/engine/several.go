@@ -7,28 +7,27 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // takeSeveral takes the tokens of each Ask that counts, or of none.
-func (e *Engine) takeSeveral(ctx, within context.Context, asks []Ask, answers []Answer, counted int) error {
+func (e *Engine) takeSeveral(ctx context.Context, asks []Ask, answers []Answer, counted int) error {
 	start := time.Now()
 	if first := slices.IndexFunc(asks, func(a Ask) bool { return a.Tenant.Name != "" }); first >= 0 {
-		return e.takeSharesLast(ctx, within, start, asks, answers, first)
+		return e.takeSharesLast(ctx, start, asks, answers, first)
 	}
 	if e.redis == nil || counted == 1 || bansOf(asks) > 1 || someAreFree(asks) || !e.redis.Together() {
-		return e.takeEach(ctx, within, start, asks, answers)
+		return e.takeEach(ctx, start, asks, answers)
 	}
-	err := e.takeTogether(ctx, within, asks, answers)
+	err := e.takeTogether(ctx, asks, answers)
 	if err == nil || !redisstore.IsCommandError(err) {
 		return err
 	}
-	// As one of a cluster's node, or of a proxy.
-	err = e.takeEach(ctx, within, start, asks, answers)
-	if err == nil && !anyWithoutStore(answers) {
+	// As one of a cluster's node, or of a proxy, unless it is about the key of one.
+	err = e.takeEach(ctx, start, asks, answers)
+	if err == nil && !slices.ContainsFunc(answers, func(a Answer) bool { return !a.Allowed || a.withoutStore() }) {
 		e.redis.Separate()
 	}
 	return err
@@ -36,78 +35,109 @@ func (e *Engine) takeSeveral(ctx, within context.Context, asks []Ask, answers []
 
 // takeSharesLast takes the tokens of the Asks before the first one of a tenant, then of one tenant after
 // another.
-func (e *Engine) takeSharesLast(ctx, within context.Context, start time.Time, asks []Ask, answers []Answer,
-	first int) error {
-	if !e.background.Begin() { // what the first ones took may have to be given back
-		return errClosed()
-	}
-	defer e.background.Done()
-	within, cancel := e.within(within, start)
+func (e *Engine) takeSharesLast(ctx context.Context, start time.Time, asks []Ask, answers []Answer, first int) error {
+	within, cancel := e.within(ctx, start)
 	defer cancel()
 	for i := range asks {
 		asks[i].Settles = true
+		answers[i].Decided = false
 	}
-	err := e.takeNow(ctx, within, asks[:first], answers[:first])
-	for i := range answers[first:] {
-		answers[first+i].Decided = false
+	return e.allOrNone(within, asks, answers, func(i int) (next int, err error) {
+		next = max(first, i+1)
+		return next, e.takeNow(within, asks[i:next], answers[i:next])
+	})
+}
+
+// allOrNone takes of one Ask after another, by a function that takes of one or more and returns which is the next.
+// It gives back what was taken if one is denied or fails, and waits for that as long as the context lasts.
+func (e *Engine) allOrNone(ctx context.Context, asks []Ask, answers []Answer, take func(int) (int, error)) error {
+	if !e.background.Begin() { // Close waits for what is given back
+		return errClosed()
 	}
-	if err != nil || denies(answers[:first]) {
-		return err
-	}
-	for i := first; i < len(asks); i++ {
-		err := e.takeOne(ctx, within, &asks[i], &answers[i])
-		if err != nil || !answers[i].Allowed {
-			e.giveBackAll(within, asks[:i], answers[:i])
+	defer e.background.Done()
+	for i := 0; i < len(asks); {
+		next, err := take(i)
+		if err != nil || slices.ContainsFunc(answers[i:next], denies) {
+			e.giveBackAll(ctx, asks[:i], answers[:i])
 			return err
 		}
+		i = next
 	}
 	return nil
 }
 
-// denies reports whether one of the answers denies.
-func denies(answers []Answer) bool {
-	return slices.ContainsFunc(answers, func(a Answer) bool { return a.Decided && !a.Allowed })
-}
+// denies reports whether an answer denies.
+func denies(a Answer) bool { return a.Decided && !a.Allowed }
 
 // takeEach takes of one Ask after another, in no more time than one decision may take.
-func (e *Engine) takeEach(ctx, within context.Context, start time.Time, asks []Ask, answers []Answer) error {
-	within, cancel := e.within(within, start)
+func (e *Engine) takeEach(ctx context.Context, start time.Time, asks []Ask, answers []Answer) error {
+	within, cancel := e.within(ctx, start)
 	defer cancel()
-	err := e.takeInTurn(within, asks, answers, func(ask *Ask, answer *Answer) error {
-		return e.take(ctx, within, takeAll(ask), ask.N, ask, answer)
+	return e.takeInTurn(within, asks, answers, func(ask *Ask, answer *Answer) error {
+		return e.take(within, takeAll(ask), ask.N, ask, answer)
 	})
-	if err == nil && e.redis != nil {
-		e.lookAtRest(within, asks, answers)
+}
+
+// takeInTurn decides on one Ask that counts after another, and looks at the rest if one is denied.
+func (e *Engine) takeInTurn(ctx context.Context, asks []Ask, answers []Answer,
+	take func(*Ask, *Answer) error) error {
+	err := e.allOrNone(ctx, asks, answers, func(i int) (int, error) {
+		if !answers[i].isCounted() {
+			return i + 1, nil
+		}
+		asks[i].Settles, asks[i].Leases = true, false
+		answers[i].Statuses = answers[i].Statuses[:0]
+		return i + 1, take(&asks[i], &answers[i])
+	})
+	if err == nil {
+		e.lookAtRest(ctx, asks, answers)
 	}
 	return err
 }
 
 // lookAtRest looks, after an Ask was denied, at the tokens of those that nobody looked at: the client is to hear
-// of the longest wait. If the denial took no call, neither does this. A request that waits tries again.
+// of the longest wait, and is banned by those that deny. If the denial took no call, neither does this. A request
+// that waits tries again.
 func (e *Engine) lookAtRest(ctx context.Context, asks []Ask, answers []Answer) {
-	denied := slices.IndexFunc(answers, func(a Answer) bool { return a.Decided && !a.Allowed })
-	looks := denied >= 0 && !asks[denied].Waits
-	for i := denied + 1; looks && i < len(asks); i++ {
+	denied := slices.IndexFunc(answers, denies)
+	if denied < 0 || asks[denied].waits() {
+		return
+	}
+	var outage error
+	if answers[denied].Source == FromLocal {
+		outage = answers[denied].Err
+	}
+	for i := denied + 1; i < len(asks); i++ {
 		ask, answer := &asks[i], &answers[i]
-		if !answer.isCounted() || ask.N == 0 || !ask.Set.Counts(rules.Tokens) {
+		if answer.Decided || ask.N == 0 || !ask.Set.Counts(rules.Tokens) {
 			continue
 		}
-		var outage error
-		if answers[denied].Source == FromLocal {
-			outage = answers[denied].Err
+		err := e.lookAt(ctx, *ask, answer, answers[denied].Source != FromCache, outage)
+		if err == nil && denies(*answer) && !answer.withoutStore() && answers[denied].Source != FromCache {
+			_, err = e.banFor(ctx, asks[i:i+1], answers[i:i+1])
 		}
-		if err := e.lookAt(ctx, ctx, *ask, answer, answers[denied].Source != FromCache, outage); err != nil {
+		if err != nil {
 			answer.reset()
 		}
 	}
 }
 
-// within returns a context that ends when a decision that began at start has taken long enough.
-func (e *Engine) within(ctx context.Context, start time.Time) (context.Context, context.CancelFunc) {
-	if e.redis == nil {
-		return ctx, func() {}
+// banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there
+// are tokens meanwhile, which are given back.
+func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied bool, err error) {
+	if ask[0].whichBan() == bucket.NoBans || answer[0].Banned {
+		return true, nil
 	}
-	return context.WithDeadline(ctx, start.Add(e.Timeout))
+	if !e.background.Begin() { // Close waits for what is given back
+		return false, errClosed()
+	}
+	defer e.background.Done()
+	ask[0].Settles, ask[0].Leases = true, false
+	if err = e.takeNow(ctx, ask, answer); err != nil || !answer[0].Allowed {
+		return true, err
+	}
+	e.giveBackAll(ctx, ask, answer)
+	return false, nil
 }
 
 // bansOf returns how many of the Asks may ban their client. A script knows one ban.
@@ -126,21 +156,12 @@ func someAreFree(asks []Ask) bool {
 	return slices.ContainsFunc(asks, func(a Ask) bool { return (a.N == 0) != (asks[0].N == 0) })
 }
 
-func anyWithoutStore(answers []Answer) bool {
-	for i := range answers {
-		if answers[i].withoutStore() {
-			return true
-		}
-	}
-	return false
-}
-
 // isCounted reports whether an Ask has to be decided: its answer is not static.
 func (a *Answer) isCounted() bool { return !a.Decided || a.Source != FromStatic }
 
 // takeTogether has one script decide on all Asks. If Redis is late or unavailable, this process
 // decides on each. An error that Redis replied is returned.
-func (e *Engine) takeTogether(ctx, within context.Context, asks []Ask, answers []Answer) error {
+func (e *Engine) takeTogether(ctx context.Context, asks []Ask, answers []Answer) error {
 	if !e.background.Begin() { // Close reports how attempts to take a slot end
 		return errClosed()
 	}
@@ -161,7 +182,7 @@ func (e *Engine) takeTogether(ctx, within context.Context, asks []Ask, answers [
 	t.call = e.call(bucket.Op{}, t.asks[0], t.asks[0].Scope)
 	c := t.call
 	wire.Join(c, t.calls)
-	outage := e.store.Do(within, c)
+	outage := e.store.Do(ctx, c)
 	switch {
 	case outage == nil:
 		t.judge(e, c)
@@ -170,7 +191,7 @@ func (e *Engine) takeTogether(ctx, within context.Context, asks []Ask, answers [
 		t.endAttempts(e, outage)
 		return outage
 	}
-	err := e.takeInTurn(ctx, asks, answers, func(ask *Ask, answer *Answer) error {
+	return e.takeInTurn(ctx, asks, answers, func(ask *Ask, answer *Answer) error {
 		c := t.calls[slices.Index(t.asks, ask)]
 		answer.begin(e, ask, c)
 		err := e.fallBack(ctx, c, c.Op, ask, answer, outage)
@@ -178,10 +199,6 @@ func (e *Engine) takeTogether(ctx, within context.Context, asks []Ask, answers [
 		answer.allowFree(ask.N)
 		return err
 	})
-	if err == nil {
-		e.lookAtRest(ctx, asks, answers)
-	}
-	return err
 }
 
 // together is several Asks that one script decides on, and their answers.
@@ -201,9 +218,7 @@ type together struct {
 // of the client may end the goroutine.
 func (t *together) release(e *Engine) {
 	for _, c := range t.calls {
-		if c.Attempt.Number > 0 {
-			e.slots.End(c.Key, c.Attempt.Number, inflight.Lost)
-		}
+		e.loseAttempt(c)
 		e.release(c)
 	}
 	if t.call != nil {
@@ -216,9 +231,7 @@ func (t *together) add(e *Engine, ask *Ask, answer *Answer) (known bool) {
 	c := e.call(takeAll(ask), ask, ask.Scope)
 	t.asks, t.answers, t.calls = append(t.asks, ask), append(t.answers, answer), append(t.calls, c)
 	answer.begin(e, ask, c)
-	if ask.bans() {
-		c.Op.Bans = ask.Bans
-	}
+	c.Op.Bans = ask.whichBan()
 	if ask.attempts() {
 		e.beginAttempt(c, ask)
 	}
@@ -254,54 +267,8 @@ func (t *together) judge(e *Engine, c *dispatch.Call) {
 		e.noteBan(single, ask, answer)
 		e.endAttempt(single, answer, nil)
 		answer.allowFree(ask.N)
-		if charges > 0 {
-			e.forgetDenial(single)
-		} else if !fits {
-			e.remember(single)
-		}
-	}
-}
-
-// takeInTurn decides on one Ask after another, and gives back what was taken if one is denied or
-// fails. It waits for that as long as the context lasts.
-func (e *Engine) takeInTurn(ctx context.Context, asks []Ask, answers []Answer,
-	take func(*Ask, *Answer) error) error {
-	if !e.background.Begin() {
-		return errClosed()
-	}
-	defer e.background.Done()
-	for i := range asks {
-		if !answers[i].isCounted() {
-			continue
-		}
-		asks[i].Settles, asks[i].Leases = true, false
-		answers[i].Statuses = answers[i].Statuses[:0]
-		err := take(&asks[i], &answers[i])
-		if err != nil || !answers[i].Allowed {
-			e.giveBackAll(ctx, asks[:i], answers[:i])
-			if err == nil && e.redis == nil {
-				e.lookAtAll(ctx, asks[i+1:], answers[i+1:])
-			}
-			return err
-		}
-	}
-	return nil
-}
-
-// lookAtAll fills in the answers of Asks that nobody looked at, as another one was denied. It takes nothing, and a
-// denial bans as it would alone. In this process nothing can fail.
-func (e *Engine) lookAtAll(ctx context.Context, asks []Ask, answers []Answer) {
-	for i := range asks {
-		ask, answer := asks[i], &answers[i]
-		if !answer.isCounted() || ask.N == 0 {
-			continue
-		}
-		ask.Settles, ask.Leases = true, false
-		_ = e.take(ctx, ctx, bucket.Peek(ask.N), ask.N, &ask, answer)
-		if !answer.Allowed && ask.bans() && ask.Bans != bucket.NoBans {
-			answer.Statuses = answer.Statuses[:0]
-			_ = e.take(ctx, ctx, takeAll(&ask), ask.N, &ask, answer)
-			e.giveBackAll(ctx, asks[i:i+1], answers[i:i+1]) // what came back meanwhile
+		if charges > 0 || !fits {
+			e.noteDecision(single, charges > 0)
 		}
 	}
 }
@@ -315,18 +282,17 @@ func (e *Engine) giveBackAll(ctx context.Context, asks []Ask, answers []Answer) 
 		for j := range answer.Statuses {
 			answer.Statuses[j].GiveBack(asks[i].Set, asks[i].N)
 		}
-		if answer.Decided && answer.Source != FromStatic && (answer.Granted > 0 || answer.HasSlot()) {
+		if answer.Decided && answer.Source != FromStatic && answer.Granted > 0 {
 			charge := answer.Charge(&asks[i]) // a copy, as this may go on after the caller has left
 			taken = append(taken, &charge)
 			answer.attempt = 0
 		}
 	}
-	if taken == nil {
-		return
+	if taken != nil {
+		e.background.Detached(ctx, e.Timeout, func(ctx context.Context) {
+			for _, charge := range taken {
+				_ = e.giveBack(ctx, charge)
+			}
+		})
 	}
-	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) {
-		for _, charge := range taken {
-			_ = e.GiveBack(ctx, charge)
-		}
-	})
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // outcome is what a test compares of an answer.
@@ -296,6 +299,48 @@ func TestAsksThatRedisRefusesTogetherAreAskedForOneByOne(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAForeignKeyBehindADenialSaysNothingOfTheServer: Asks are decided on together again once it is gone.
+func TestAForeignKeyBehindADenialSaysNothingOfTheServer(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		one, two := ask("one", setOf(perHour(1))), ask("two", setOf(perHour(1)))
+		take(t, e, 1, one)
+		_, err := b.Mini.Lpush("test:{two}:h", "foreign")
+		require.NoError(t, err)
+		answers := make([]engine.Answer, 2)
+		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{one, two}, answers))
+		require.False(t, answers[0].Allowed)
+		b.Mini.Del("test:{two}:h")
+		time.Sleep(2 * time.Second)
+		b.Sent.Store(0)
+		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{one, two}, answers))
+		require.EqualValues(t, 1, b.Sent.Load())
+	})
+}
+
+// TestAHookThatEndsTheGoroutineLeavesNothingTaken of the Asks before: a call that has a deadline of its own is
+// never sent by its caller.
+func TestAHookThatEndsTheGoroutineLeavesNothingTaken(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		rdb, scripts := b.ConnectInline(t), atomic.Int64{}
+		rdb.AddHook(testkit.EveryScript(func(send func() error) error {
+			if scripts.Add(-1) == 0 {
+				runtime.Goexit()
+			}
+			return send()
+		}))
+		e, ban := b.start(t, rdb, engine.Config{}, 64), bucket.NewBan(1000, 1000) // no script knows two bans
+		one, two := ask("one", setOf(perHour(10), ban, bucket.NewSlots(2))), ask("two", setOf(perHour(10), ban))
+		one.Scope = rules.All
+		asks := []engine.Ask{one, two}
+		require.NoError(t, takeN(t.Context(), e, 11, asks, make([]engine.Answer, 2))) // loads the scripts
+		scripts.Store(2)
+		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, make([]engine.Answer, 2)), engine.ErrUnavailable)
+		require.Zero(t, e.Stats().Slots)
+		require.EqualValues(t, 10, left(t, e, one))
+	})
 }
 
 // TestAsksThatFailTogetherAreNotAskedForAgain.

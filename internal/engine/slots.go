@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"time"
 
@@ -35,17 +34,51 @@ func (a *Ask) attempts() bool { return a.Scope == rules.All && a.Set.Slots() >= 
 // bans reports whether a denial of an Ask may ban the client.
 func (a *Ask) bans() bool { return a.Scope != rules.Limits && a.Set.Bans() }
 
-// beginAttempt numbers a call's attempt to take a slot. The function that it returns ends the
-// attempt, unless that was done: a hook of the client may panic.
-func (e *Engine) beginAttempt(c *dispatch.Call, ask *Ask) (end func()) {
-	c.Op.Waits = ask.turn.Milliseconds()
-	if c.Op.Charges == 0 {
-		c.Attempt = e.slots.Look(c.Key)
-		return func() {}
+// whichBan returns which denials of an Ask ban the client. While a request waits none does, and with a queue
+// none for want of a slot.
+func (a *Ask) whichBan() bucket.Bans {
+	switch {
+	case !a.bans() || a.waits():
+		return bucket.NoBans
+	case a.queues() && a.Bans == bucket.AllBans:
+		return bucket.LimitBans
 	}
-	c.Attempt = e.slots.Begin(c.Key)
-	key, number := bytes.Clone(c.Key), c.Attempt.Number
-	return func() { e.slots.End(key, number, inflight.Lost) }
+	return a.Bans
+}
+
+// decideGuarded decides on a call on a ban, slots or both.
+func (e *Engine) decideGuarded(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
+	c.Op.Bans = ask.whichBan()
+	if ask.attempts() {
+		if !e.background.Begin() { // Close reports how the attempt ends
+			return errClosed()
+		}
+		defer e.background.Done()
+		defer e.loseAttempt(c) // a hook of the client may panic
+		e.beginAttempt(c, ask)
+	}
+	err := e.decide(ctx, c, ask, answer)
+	if err == nil {
+		e.noteBan(c, ask, answer)
+	}
+	e.endAttempt(c, answer, err)
+	return err
+}
+
+// beginAttempt numbers a call's attempt to take a slot, if it makes one.
+func (e *Engine) beginAttempt(c *dispatch.Call, ask *Ask) {
+	if c.Op.Waits = ask.turn.Milliseconds(); c.Op.Charges > 0 {
+		c.Attempt = e.slots.Begin(c.Key)
+	} else {
+		c.Attempt = e.slots.Look(c.Key)
+	}
+}
+
+// loseAttempt ends the attempt of a call unless it has ended.
+func (e *Engine) loseAttempt(c *dispatch.Call) {
+	if c.Attempt.Number > 0 {
+		e.slots.End(c.Key, c.Attempt.Number, inflight.Lost)
+	}
 }
 
 // noteBan keeps for how long a client that is denied is banned.

@@ -100,7 +100,7 @@ func (w *waiter) wait(l lack, behind bool) error {
 			return w.deny(l)
 		case behind || w.undecided():
 			behind = true // it has not tried since
-			asks := len(w.Asks) > 1 || w.Asks[0].attempts() || w.bans != nil
+			asks := len(w.Asks) > 1 || w.Asks[0].attempts() || w.Asks[0].bans()
 			if done, err := w.look(l, asks, true); done {
 				return err
 			}
@@ -138,7 +138,7 @@ func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) 
 		defer turn.Leave()
 		// What a change gave back before the request was in the line has woken nobody.
 		return w.inTurn(l, turn, behind || !turn.AtOnce || w.changes != e.changes.Load())
-	case w.ctx.Err() != nil:
+	case left(w.ctx):
 		return lack{}, false, ended(w.ctx)
 	case errors.Is(err, fifo.ErrStopped):
 		return lack{}, false, errClosed()
@@ -213,7 +213,10 @@ func (e *Engine) sleep(ctx context.Context, answer *Answer, d time.Duration, wak
 	case <-wake:
 		return nil
 	case <-ctx.Done():
-		return ended(ctx)
+		if left(ctx) {
+			return ended(ctx)
+		}
+		return nil
 	case <-e.closed:
 		return errClosed()
 	}

@@ -1,0 +1,57 @@
+package engine
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/denycache"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
+)
+
+// askDenyCache denies what is known to be denied.
+func (e *Engine) askDenyCache(_ context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
+	if !e.isDenied(c, ask) {
+		return false, nil
+	}
+	answer.judge(c, c.Op, ask, FromCache)
+	return true, nil
+}
+
+// denial returns what the deny cache knows a call by.
+func denial(c *dispatch.Call) denycache.Subject {
+	s := denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N}
+	if c.Op.Tenant.Name != "" {
+		s.Shared = c.Hash
+		s.Key = subject(c.Key, c.Op.Tenant)
+		s.Key = strconv.AppendInt(append(s.Key, ' '), c.Op.Tenant.Weight, 10)
+		s.Hash = clientkey.Hash(s.Key)
+	}
+	return s
+}
+
+// isDenied reports whether a call is known to be denied, and if so sets its states.
+func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
+	subject := denial(c)
+	subject.Waits = ask.waits()
+	if c.Op.Charges == 0 || !e.denied.Lookup(subject, c.States) {
+		return false
+	}
+	for i := range c.Buckets {
+		if c.Buckets[i].Kind == bucket.Ban && c.Op.Bans != bucket.NoBans && c.States[i].Wait == 0 {
+			return false // that denial banned nobody, and this one is to
+		}
+	}
+	return true
+}
+
+// noteDecision remembers that Redis denied a call, or forgets that it did.
+func (e *Engine) noteDecision(c *dispatch.Call, allowed bool) {
+	switch {
+	case allowed:
+		e.denied.Charge(denial(c))
+	case c.Op.Charges > 0:
+		e.denied.Remember(denial(c), denycache.Denial{States: c.States, Sent: c.Sent, Received: c.Received})
+	}
+}
