@@ -97,6 +97,7 @@ var targets = []target{
 	{"internal/rules/verdict.go", []stage{ruleTests, settled, rules, guards, pairs}},
 	{"internal/receipt/receipt.go", []stage{receiptTests, settled, rules, guards, pairs}},
 	{"internal/engine/take.go", []stage{engineTests, settled, rules, guards, pairs}},
+	{"internal/engine/denial.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/several.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/lease.go", []stage{engineTests, settled, rules, guards, pairs}},
 	{"internal/engine/local.go", []stage{engineTests, settled, rules, guards, pairs}},

@@ -85,8 +85,8 @@ func (w *waiter) denyBehind(l lack) error {
 }
 
 // look looks, for a request that others stand before, at what it need not lack: it is done if the request
-// is banned or lacks tokens for too long, or has no room to wait. If it does not ask, it uses only what
-// this process knows.
+// is banned, or lacks tokens for too long or of the line in which it has no room. If it does not ask, it uses
+// only what this process knows.
 func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 	for i := range w.Answers {
 		w.Answers[i].reset()
@@ -109,12 +109,8 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 				}
 			case !waits:
 				return true, nil
-			case room && !w.lateFor(w.end(own), own.at):
-			case room || asks || answer.RetryAfter > w.retryAfter(l):
-				if own.line != l.line {
-					l = own
-				}
-				return true, w.deny(l)
+			case !room && i == l.ask || w.lateFor(w.end(own), own.at):
+				return true, w.deny(own)
 			}
 		}
 		answer.reset()

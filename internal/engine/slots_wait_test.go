@@ -107,6 +107,23 @@ func TestACallerThatIsBannedAndFindsNoRoomIsToldWhenTheBanEnds(t *testing.T) {
 	})
 }
 
+// TestACallerThatFindsNoRoomIsBannedForTheTokensThatItLacks, and not while it waits for some.
+func TestACallerThatFindsNoRoomIsBannedForTheTokensThatItLacks(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := banning("k", time.Hour)
+		take(t, e, 10, one)
+		_, waits := takes(t, e, []engine.Ask{one}, engine.Queue{Length: 1, Wait: time.Hour})
+		time.Sleep(2 * time.Second)
+		require.Zero(t, e.Stats().Bans)
+		answers, done := takes(t, e, []engine.Ask{one}, engine.Queue{Length: 1, Wait: time.Hour})
+		require.NoError(t, <-done)
+		require.True(t, answers[0].Banned)
+		require.True(t, answers[0].QueueFull)
+		require.Equal(t, 1, e.Stats().Bans)
+		require.NoError(t, <-waits)
+	})
+}
+
 // TestACallerWaitsForASlotForSoLong, then it has the last denial.
 func TestACallerWaitsForASlotForSoLong(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {

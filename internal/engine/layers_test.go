@@ -1,0 +1,61 @@
+package engine_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestTokenBucketsAreReadInOneFile: take.go names a layer, or what decides on more, and no more of it.
+func TestTokenBucketsAreReadInOneFile(t *testing.T) {
+	t.Parallel()
+	doors := map[string]string{
+		"askDenyCache": "denial.go", "noteDecision": "denial.go", "askLease": "lease.go", "fallBack": "local.go",
+		"decideGuarded": "slots.go", "takeSeveral": "several.go", "takeInLine": "queue.go",
+		"queues": "queue.go", "Request": "queue.go",
+	}
+	shared := []string{"Engine", "Ask", "Answer"}
+	declared := map[string]string{} // names, by the file that has them
+	for _, file := range []string{"denial.go", "lease.go", "local.go", "slots.go", "bans.go", "several.go", "queue.go",
+		"queue_deny.go", "wait.go", "settle.go", "change.go", "replicas.go"} {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, d := range parsed.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil || slices.Contains(shared, receiver(d)) {
+					declared[d.Name.Name] = file
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if s, ok := spec.(*ast.TypeSpec); ok {
+						declared[s.Name.Name] = file
+					}
+				}
+			}
+		}
+	}
+	parsed, err := parser.ParseFile(token.NewFileSet(), "take.go", nil, parser.SkipObjectResolution)
+	require.NoError(t, err)
+	names := map[string]string{}
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok && declared[id.Name] != "" {
+			names[id.Name] = declared[id.Name]
+		}
+		return true
+	})
+	require.Equal(t, doors, names)
+}
+
+// receiver returns the type of a method's receiver.
+func receiver(f *ast.FuncDecl) string {
+	of := f.Recv.List[0].Type
+	if pointer, ok := of.(*ast.StarExpr); ok {
+		of = pointer.X
+	}
+	return of.(*ast.Ident).Name
+}
