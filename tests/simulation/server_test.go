@@ -183,6 +183,10 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 		switch {
 		case strings.HasPrefix(reply, "-") && n.noWrites == "" && !hasForeign:
 			v.violated("the script fails without a cause: %s", reply)
+		case !failed && c.verb == "reset": // it removes whatever is there
+			for _, b := range k.buckets() {
+				delete(v.foreign, v.name(b))
+			}
 		case !failed && hasForeign:
 			v.violated("the script succeeds on a key of another type: %s", reply)
 		}
