@@ -1,0 +1,184 @@
+package transport_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/transport"
+)
+
+// over returns a client of a server through a transport, whose policy has slots, and the policy.
+func over(t *testing.T, server *httptest.Server) (*http.Client, *ginlimit.Policy) {
+	t.Helper()
+	t.Cleanup(server.Close)
+	limiter, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = limiter.Close() })
+	p, err := limiter.Policy("partner", ginlimit.PerHour(100), ginlimit.InFlight(3))
+	require.NoError(t, err)
+	client := server.Client()
+	calls, err := transport.New(p, client.Transport, transport.WithKey(func(*http.Request) (string, error) { return "key", nil }))
+	require.NoError(t, err)
+	client.Transport = calls
+	return client, p
+}
+
+// used requires how many tokens and slots are used.
+func used(t *testing.T, p *ginlimit.Policy, tokens, slots int) {
+	t.Helper()
+	rows, err := p.Status(t.Context(), "key")
+	require.NoError(t, err)
+	require.Equal(t, []int{100 - tokens, 3 - slots}, []int{rows[0].Remaining, rows[1].Remaining})
+}
+
+// TestHTTP of both versions works through a transport as it does without.
+func TestHTTP(t *testing.T) {
+	t.Parallel()
+	for _, version := range []int{1, 2} {
+		t.Run(fmt.Sprint(version), func(t *testing.T) {
+			t.Parallel()
+			next := make(chan struct{})
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch r.URL.Path {
+				case "/moved":
+					http.Redirect(w, r, "/echo", http.StatusTemporaryRedirect)
+				case "/echo":
+					text, err := io.ReadAll(r.Body)
+					assert.NoError(t, err)
+					_, _ = w.Write(text)
+				case "/stream":
+					for i := range 3 {
+						fmt.Fprintln(w, i)
+						w.(http.Flusher).Flush()
+						<-next
+					}
+				case "/trailer":
+					w.Header().Set("Trailer", "Sum")
+					_, _ = io.WriteString(w, "body")
+					w.Header().Set("Sum", "4")
+				}
+			}))
+			server.EnableHTTP2 = version == 2
+			server.StartTLS()
+			client, p := over(t, server)
+
+			response, err := client.Post(server.URL+"/moved", "text/plain", strings.NewReader("body")) // by GetBody
+			require.NoError(t, err)
+			require.Equal(t, version, response.ProtoMajor)
+			text, err := io.ReadAll(response.Body)
+			require.NoError(t, err)
+			require.Equal(t, "body", string(text))
+			used(t, p, 2, 0)
+
+			response, err = client.Get(server.URL + "/stream")
+			require.NoError(t, err)
+			lines := bufio.NewScanner(response.Body)
+			for i := range 3 {
+				require.True(t, lines.Scan())
+				require.Equal(t, fmt.Sprint(i), lines.Text())
+				used(t, p, 3, 1)
+				next <- struct{}{}
+			}
+			require.False(t, lines.Scan())
+			used(t, p, 3, 0)
+
+			response, err = client.Get(server.URL + "/trailer")
+			require.NoError(t, err)
+			_, err = io.ReadAll(response.Body)
+			require.NoError(t, err)
+			require.Equal(t, "4", response.Trailer.Get("Sum"))
+			require.NoError(t, response.Body.Close())
+
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+"/echo", strings.NewReader("body"))
+			require.NoError(t, err)
+			r.Header.Set("Expect", "100-continue")
+			response, err = client.Do(r)
+			require.NoError(t, err)
+			text, err = io.ReadAll(response.Body)
+			require.NoError(t, err)
+			require.Equal(t, "body", string(text))
+			used(t, p, 5, 0)
+
+			ctx, cancel := context.WithCancel(t.Context()) // in the middle of a body
+			r, err = http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/stream", http.NoBody)
+			require.NoError(t, err)
+			response, err = client.Do(r)
+			require.NoError(t, err)
+			cancel()
+			_, err = io.ReadAll(response.Body)
+			require.ErrorIs(t, err, context.Canceled)
+			used(t, p, 6, 0)
+			close(next)
+		})
+	}
+}
+
+// TestUpgrade: the body of a 101 can be written to, and holds its slot until it is closed.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, rw, err := w.(http.Hijacker).Hijack()
+		if !assert.NoError(t, err) {
+			return
+		}
+		defer conn.Close()
+		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
+		_ = rw.Flush()
+		line, _ := rw.ReadString('\n')
+		_, _ = rw.WriteString(line)
+		_ = rw.Flush()
+	}))
+	client, p := over(t, server)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("Connection", "upgrade")
+	r.Header.Set("Upgrade", "echo")
+	response, err := client.Transport.RoundTrip(r)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusSwitchingProtocols, response.StatusCode)
+	used(t, p, 1, 1)
+	stream, ok := response.Body.(io.ReadWriteCloser)
+	require.True(t, ok)
+	_, err = io.WriteString(stream, "hello\n")
+	require.NoError(t, err)
+	line, err := bufio.NewReader(stream).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "hello\n", line)
+	require.NoError(t, stream.Close())
+	used(t, p, 1, 0)
+}
+
+// TestAServerThatLimits by the same library, and a client that keeps its limits, never meet a 429.
+func TestAServerThatLimits(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter, err := ginlimit.NewLocal()
+		require.NoError(t, err)
+		defer limiter.Close()
+		router := testkit.Serve(limiter.Handler("api", ginlimit.PerSecond(100), ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit),
+			ginlimit.WithKey(ginlimit.ByHeader("X-Account"))))
+		p := newPartner(func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Set("X-Account", "a")
+			router.ServeHTTP(w, r)
+		})
+		client, _ := process(t, b.Redis, p, limits(ginlimit.PerSecond(100)))
+		start := time.Now()
+		for range 1000 {
+			status, err := get(t.Context(), client, "http://partner.example/")
+			require.NoError(t, err)
+			require.Equal(t, 200, status)
+		}
+		require.Equal(t, 9*time.Second, time.Since(start).Round(time.Second), "all of it is used")
+	})
+}

@@ -1,0 +1,212 @@
+// Package transport keeps the limits of an API that an application calls, for all its processes together.
+//
+//	partner, err := limiter.Policy("partner", ginlimit.PerSecond(100).WithBurst(90), ginlimit.InFlight(20))
+//	calls, err := transport.New(partner, nil)
+//	client := &http.Client{Transport: calls}
+//
+// It owns what happens around one request: the wait for a token and a slot, what a response says of the
+// partner's limits, and what is given back. It is made of the public API of ginlimit alone, and knows neither
+// Redis nor Gin.
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// Option configures a transport; nil is an error.
+type Option func(*transport) error
+
+// WithKey chooses the key that a request counts under, such as the partner's account. The default is the
+// host, in lower case. An empty key and an error are the request's: it is not sent, and the error wraps
+// [ginlimit.ErrNoKey] or what f returned. Do not return a credential: use a name of it.
+func WithKey(f func(*http.Request) (string, error)) Option {
+	return func(t *transport) error {
+		t.key = f
+		return required("WithKey", f == nil)
+	}
+}
+
+// WithCost sets how many tokens a request takes, at least 1; by default 1. A smaller number is the request's
+// error. With it the policy counts tokens: of a response's fields those for tokens count, not those for
+// requests. f must not read the body; use GetBody.
+func WithCost(f func(*http.Request) int) Option {
+	return func(t *transport) error {
+		t.cost = f
+		return required("WithCost", f == nil)
+	}
+}
+
+// WithSettle replaces what [WithCost] took by what the response says, once its body is closed: see
+// [ginlimit.Reservation.Settle]. After a negative number the estimate stands. f must not read the body.
+func WithSettle(f func(*http.Response) int) Option {
+	return func(t *transport) error {
+		t.settle = f
+		return required("WithSettle", f == nil)
+	}
+}
+
+// WithMaxStop bounds for how long one response can stop a key, at least a second; by default an hour.
+func WithMaxStop(d time.Duration) Option {
+	return func(t *transport) error {
+		if t.maxStop = d; d < time.Second {
+			return fmt.Errorf("%w: WithMaxStop(%s): want at least 1s", ginlimit.ErrInvalidArgument, d)
+		}
+		return nil
+	}
+}
+
+func required(option string, missing bool) error {
+	if missing {
+		return fmt.Errorf("%w: %s: the function is nil", ginlimit.ErrInvalidArgument, option)
+	}
+	return nil
+}
+
+// TooLateError says that a request was not sent, as the policy would allow it only after the end of the
+// request's context. It comes as a *TooLateError, and wraps [context.DeadlineExceeded].
+type TooLateError struct {
+	RetryAfter time.Duration // when the policy would allow it; 0 if that is not known
+}
+
+func (e *TooLateError) Error() string {
+	return fmt.Sprintf("ginlimit: the limit allows the request only in %s, too late for its context",
+		e.RetryAfter.Round(time.Millisecond))
+}
+
+// Unwrap returns [context.DeadlineExceeded].
+func (*TooLateError) Unwrap() error { return context.DeadlineExceeded }
+
+// transport is what [New] returns.
+type transport struct {
+	base     http.RoundTripper
+	policy   *ginlimit.Policy
+	queued   *ginlimit.Policy // the policy, as a request waits for it
+	hurried  *ginlimit.Policy // the policy, as nothing waits for it
+	leased   bool             // the policy takes tokens ahead, so nothing is reserved
+	hasSlots bool
+	key      func(*http.Request) (string, error)
+	cost     func(*http.Request) int
+	settle   func(*http.Response) int
+	maxStop  time.Duration
+	stops    stops
+	looked   atomic.Int64 // when it last compared what is left, in Unix nanoseconds
+}
+
+const (
+	// maxQueue and maxWait are how many requests of a key wait in a process, and for how long.
+	maxQueue = 1 << 14
+	maxWait  = 24 * time.Hour
+	// defaultMaxStop is for how long one response can stop a key.
+	defaultMaxStop = time.Hour
+)
+
+// New returns a transport that sends a request when the policy allows it; base is [http.DefaultTransport] if it
+// is nil. Every attempt counts, also a retry of a client above.
+//
+// A request waits in its process in order of arrival for its tokens, and for a slot if the policy has
+// [ginlimit.InFlight], which it holds until the response's body is closed or read to its end. It waits as long
+// as its context lasts, whatever [ginlimit.WithQueue] says; if that is too short, it gets a [*TooLateError], at
+// once where the time is known. A request that was not sent, as its connection could not be made, gives back
+// what it took.
+//
+// A 429, and a 503 with Retry-After, stop the key in all processes until then, by [ginlimit.Policy.Block];
+// after that the first request of a process goes alone, and the others wait for its response. Fields that say
+// how much is left lower what the policy has left, if it has one rate: docs/guide.md lists them. They never
+// raise it.
+//
+// The error joins all faults, each a [ginlimit.ErrInvalidArgument]: a nil policy and one WithShares among them.
+func New(p *ginlimit.Policy, base http.RoundTripper, opts ...Option) (http.RoundTripper, error) {
+	t := &transport{base: base, policy: p, key: byHost, maxStop: defaultMaxStop}
+	if base == nil {
+		t.base = http.DefaultTransport
+	}
+	var errs []error
+	for i, opt := range opts {
+		if opt == nil {
+			errs = append(errs, fmt.Errorf("%w: option %d is nil", ginlimit.ErrInvalidArgument, i+1))
+			continue
+		}
+		errs = append(errs, opt(t))
+	}
+	errs = append(errs, t.inspect())
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// inspect finds what kind of policy there is, and reports why a transport cannot use it. It asks nobody: the
+// context has ended.
+func (t *transport) inspect() (err error) {
+	if t.queued, err = t.policy.With(ginlimit.WithQueue(maxQueue, maxWait)); err != nil {
+		return err
+	}
+	if t.hurried, err = t.policy.With(ginlimit.WithQueue(1, time.Millisecond)); err != nil {
+		return err
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := t.policy.Share("tenant", 1).Peek(ended, "key"); !errors.Is(err, ginlimit.ErrInvalidArgument) {
+		return fmt.Errorf("%w: transport: a policy WithShares stops nobody; put the transport in front of one without",
+			ginlimit.ErrInvalidArgument)
+	}
+	_, err = t.policy.With(ginlimit.InFlight(1))
+	t.hasSlots = err == nil
+	_, err = ginlimit.ReserveAll(ended, ginlimit.Charge{Policy: t.policy, Client: "a", N: 1},
+		ginlimit.Charge{Policy: t.policy, Client: "b", N: 1})
+	t.leased = errors.Is(err, ginlimit.ErrInvalidArgument)
+	if t.leased && t.settle != nil {
+		return fmt.Errorf("%w: transport: WithSettle does not go together with WithLease; leave one of them out",
+			ginlimit.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// byHost is the default of [WithKey].
+func byHost(r *http.Request) (string, error) { return strings.ToLower(r.URL.Host), nil }
+
+// RoundTrip implements [http.RoundTripper].
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	a := attempt{t: t}
+	ctx := r.Context()
+	if err := a.begin(ctx, r); err != nil {
+		if r.Body != nil {
+			_ = r.Body.Close() // as http.RoundTripper wants it; the error would hide the other
+		}
+		return nil, err
+	}
+	returned := false
+	defer func() { // the base may panic
+		if !returned {
+			a.fail(ctx, nil)
+		}
+	}()
+	trace := httptrace.ClientTrace{
+		GetConn:      func(string) { a.traced.Store(true) },
+		WroteHeaders: func() { a.sent.Store(true) },
+	}
+	response, err := t.base.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &trace)))
+	returned = true
+	if err != nil {
+		a.fail(ctx, err)
+		return response, err
+	}
+	a.answered(ctx, response)
+	return response, nil
+}
+
+// CloseIdleConnections closes the idle connections of the base, for [http.Client.CloseIdleConnections].
+func (t *transport) CloseIdleConnections() {
+	if base, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+		base.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,422 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/transport"
+)
+
+func limits(l ...ginlimit.Limit) []ginlimit.PolicyOption {
+	return []ginlimit.PolicyOption{ginlimit.WithLimits(l...)}
+}
+
+// TestRequestsWaitInOrder, each for its token.
+func TestRequestsWaitInOrder(t *testing.T) {
+	for name, more := range map[string]ginlimit.PolicyOption{
+		"reserved": ginlimit.WithFloor(0), "leased": ginlimit.WithLease(time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				var mu sync.Mutex
+				var order []string
+				p := newPartner(func(_ http.ResponseWriter, r *http.Request) {
+					mu.Lock()
+					defer mu.Unlock()
+					order = append(order, r.URL.Path)
+				})
+				client, _ := process(t, b.Redis, p, append(limits(ginlimit.PerSecond(5).WithBurst(2)), more))
+				var all sync.WaitGroup
+				var want []string
+				for i := range 8 {
+					path := fmt.Sprintf("/%d", i)
+					want = append(want, path)
+					all.Go(func() {
+						status, err := get(t.Context(), client, "http://partner.example"+path)
+						assert.NoError(t, err)
+						assert.Equal(t, 200, status)
+					})
+					synctest.Wait()
+				}
+				all.Wait()
+				require.Equal(t, want, order)
+				calls := p.calls()
+				for i := 2; i < 8; i++ {
+					require.Equal(t, time.Duration(i-1)*200*time.Millisecond, calls[i].Round(10*time.Millisecond))
+				}
+			})
+		})
+	}
+}
+
+// TestTooLate requests are not sent, take nothing, and say when.
+func TestTooLate(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := newPartner(nil)
+		client, policy := process(t, b.Redis, p, limits(ginlimit.PerSecond(5).WithBurst(1)))
+		_, err := get(t.Context(), client, url)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+		defer cancel()
+		sent := &closed{Reader: strings.NewReader("body")}
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, sent)
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = client.Transport.RoundTrip(r)
+		var late *transport.TooLateError
+		require.ErrorAs(t, err, &late)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 200*time.Millisecond, late.RetryAfter)
+		require.EqualError(t, err, "ginlimit: the limit allows the request only in 200ms, too late for its context")
+		require.Zero(t, time.Since(start), "at once")
+		require.True(t, sent.is)
+		require.Len(t, p.calls(), 1)
+		time.Sleep(200 * time.Millisecond)
+		left, err := policy.Peek(t.Context(), "partner.example")
+		require.NoError(t, err)
+		require.Equal(t, 1, left.Remaining)
+	})
+}
+
+// TestAStopIsOfOneKeyInAllProcesses: a 429 stops them until Retry-After, and then one request goes first.
+func TestAStopIsOfOneKeyInAllProcesses(t *testing.T) {
+	for name, lim := range map[string][]ginlimit.Limit{
+		"a bucket": {ginlimit.PerSecond(1000)}, "a window": {ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.FixedWindow)},
+		"with slots": {ginlimit.PerSecond(1000), ginlimit.InFlight(100)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				denies := 2 // responses
+				var mu sync.Mutex
+				p := newPartner(func(w http.ResponseWriter, r *http.Request) {
+					mu.Lock()
+					defer mu.Unlock()
+					if r.URL.Host == "other.example" || denies == 0 {
+						return
+					}
+					denies--
+					w.Header().Set("Retry-After", "3")
+					w.WriteHeader(http.StatusTooManyRequests)
+				})
+				first, _ := process(t, b.Connect(t), p, limits(lim...))
+				second, _ := process(t, b.Connect(t), p, limits(lim...))
+				status, err := get(t.Context(), first, url)
+				require.NoError(t, err)
+				require.Equal(t, http.StatusTooManyRequests, status)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				for _, client := range []*http.Client{first, second} {
+					_, err = get(ctx, client, url)
+					var late *transport.TooLateError
+					require.ErrorAs(t, err, &late)
+					require.Equal(t, 3*time.Second, late.RetryAfter.Round(10*time.Millisecond))
+				}
+				_, err = get(ctx, first, "http://other.example")
+				require.NoError(t, err)
+				require.Len(t, p.calls(), 2)
+				var all sync.WaitGroup
+				for range 20 {
+					all.Go(func() { _, err := get(t.Context(), first, url); assert.NoError(t, err) })
+				}
+				all.Wait()
+				calls := p.calls()[2:]
+				require.Equal(t, 3*time.Second, calls[0].Round(10*time.Millisecond))
+				require.Equal(t, 6*time.Second, calls[1].Round(10*time.Millisecond), "the first was denied again, alone")
+				require.Len(t, calls, 20)
+			})
+		})
+	}
+}
+
+// TestStops are how long a response stops its key.
+func TestStops(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	at := func(d time.Duration) string { return now.Add(d).Format(http.TimeFormat) }
+	for name, row := range map[string]struct {
+		status int
+		header map[string]string
+		want   time.Duration // 0 is none
+	}{
+		"seconds":                   {429, map[string]string{"Retry-After": "7"}, 7 * time.Second},
+		"a date, by its own clock":  {429, map[string]string{"Retry-After": at(7 * time.Second), "Date": at(0)}, 7 * time.Second},
+		"a date that is over":       {429, map[string]string{"Retry-After": at(-time.Hour), "Date": at(0)}, time.Millisecond},
+		"at once":                   {429, map[string]string{"Retry-After": "0"}, time.Millisecond},
+		"nothing":                   {429, nil, time.Second},
+		"negative":                  {429, map[string]string{"Retry-After": "-7"}, time.Second},
+		"unreadable":                {429, map[string]string{"Retry-After": "soon"}, time.Second},
+		"not a number":              {429, map[string]string{"Retry-After": "NaN"}, time.Second},
+		"years":                     {429, map[string]string{"Retry-After": "999999999"}, time.Hour},
+		"huge":                      {429, map[string]string{"Retry-After": strings.Repeat("9", 400)}, time.Hour},
+		"in a hundred years":        {429, map[string]string{"Retry-After": at(876_000 * time.Hour), "Date": at(0)}, time.Hour},
+		"503":                       {503, map[string]string{"Retry-After": "7"}, 7 * time.Second},
+		"503 alone":                 {503, nil, 0},
+		"another status":            {500, map[string]string{"Retry-After": "7"}, 0},
+		"GitHub":                    {429, map[string]string{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": fmt.Sprint(now.Unix() + 9), "Date": at(0)}, 9 * time.Second},
+		"OpenAI":                    {429, map[string]string{"X-RateLimit-Remaining-Requests": "0", "X-RateLimit-Reset-Requests": "6m0s"}, 6 * time.Minute},
+		"Anthropic":                 {429, map[string]string{"Anthropic-RateLimit-Requests-Remaining": "0", "Anthropic-RateLimit-Requests-Reset": now.Add(time.Minute).Format(time.RFC3339), "Date": at(0)}, time.Minute},
+		"the draft":                 {429, map[string]string{"RateLimit": `"a";r=0;t=4, "b";r=3;t=9, "c";r=0;t=5`}, 5 * time.Second},
+		"of what is used up":        {429, map[string]string{"X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "9"}, time.Second},
+		"tokens are not requests":   {429, map[string]string{"X-RateLimit-Remaining-Tokens": "0", "X-RateLimit-Reset-Tokens": "9s"}, time.Second},
+		"Retry-After before others": {429, map[string]string{"Retry-After": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "9"}, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
+					for field, value := range row.header {
+						w.Header().Set(field, value)
+					}
+					w.WriteHeader(row.status)
+				})
+				client, policy := process(t, b.Redis, p, limits(ginlimit.PerHour(100)))
+				_, err := get(t.Context(), client, url)
+				require.NoError(t, err)
+				left, err := policy.Peek(t.Context(), "partner.example")
+				require.NoError(t, err)
+				require.Equal(t, row.want, left.RetryAfter, "%+v", left)
+			})
+		})
+	}
+}
+
+// TestWhatIsLeftIsLowered, and never raised.
+func TestWhatIsLeftIsLowered(t *testing.T) {
+	t.Parallel()
+	tokens := transport.WithCost(func(*http.Request) int { return 1 })
+	for name, row := range map[string]struct {
+		header map[string]string
+		opts   []transport.Option
+		limits []ginlimit.Limit
+		want   int // of 99
+	}{
+		"X-RateLimit":            {map[string]string{"X-RateLimit-Remaining": "30"}, nil, nil, 30},
+		"nothing is left":        {map[string]string{"X-RateLimit-Remaining": "0"}, nil, nil, 0},
+		"more":                   {map[string]string{"X-RateLimit-Remaining": "1000"}, nil, nil, 99},
+		"huge":                   {map[string]string{"X-RateLimit-Remaining": strings.Repeat("9", 400)}, nil, nil, 99},
+		"negative":               {map[string]string{"X-RateLimit-Remaining": "-1"}, nil, nil, 99},
+		"unreadable":             {map[string]string{"X-RateLimit-Remaining": "few"}, nil, nil, 99},
+		"the draft":              {map[string]string{"RateLimit": `"a";r=40;t=4, "b, c";r=50`}, nil, nil, 40},
+		"the draft's other unit": {map[string]string{"RateLimit": `"a";r=4, "b";r=50`, "RateLimit-Policy": `"a";q=9;qu="content-bytes"`}, nil, nil, 50},
+		"an earlier draft":       {map[string]string{"RateLimit-Remaining": "41"}, nil, nil, 41},
+		"OpenAI":                 {map[string]string{"x-ratelimit-remaining-requests": "42", "x-ratelimit-remaining-tokens": "7"}, nil, nil, 42},
+		"OpenAI's tokens":        {map[string]string{"x-ratelimit-remaining-requests": "7", "x-ratelimit-remaining-tokens": "43"}, []transport.Option{tokens}, nil, 43},
+		"Anthropic":              {map[string]string{"anthropic-ratelimit-requests-remaining": "44", "anthropic-ratelimit-tokens-remaining": "7"}, nil, nil, 44},
+		"Anthropic's tokens":     {map[string]string{"anthropic-ratelimit-requests-remaining": "7", "anthropic-ratelimit-tokens-remaining": "45"}, []transport.Option{tokens}, nil, 45},
+		"beside slots":           {map[string]string{"X-RateLimit-Remaining": "30"}, nil, []ginlimit.Limit{ginlimit.PerHour(100), ginlimit.InFlight(2)}, 30},
+		"of several":             {map[string]string{"X-RateLimit-Remaining": "30"}, nil, []ginlimit.Limit{ginlimit.PerHour(100), ginlimit.PerDay(1000)}, 99},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
+					for field, value := range row.header {
+						w.Header().Set(field, value)
+					}
+				})
+				if row.limits == nil {
+					row.limits = limitsOf(ginlimit.PerHour(100))
+				}
+				client, policy := process(t, b.Redis, p, limits(row.limits...), row.opts...)
+				_, err := get(t.Context(), client, url)
+				require.NoError(t, err)
+				left, err := policy.Peek(t.Context(), "partner.example")
+				require.NoError(t, err)
+				require.Equal(t, row.want, left.Remaining)
+			})
+		})
+	}
+}
+
+func limitsOf(l ...ginlimit.Limit) []ginlimit.Limit { return l }
+
+// TestSlots are held until a body is closed or read to its end, and by nothing that failed.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("failed")
+	for name, finish := range map[string]func(t *testing.T, r *http.Response){
+		"closed":          func(t *testing.T, r *http.Response) { require.NoError(t, r.Body.Close()) },
+		"closed twice":    func(_ *testing.T, r *http.Response) { _ = r.Body.Close(); _ = r.Body.Close() },
+		"read to its end": func(_ *testing.T, r *http.Response) { _, _ = io.ReadAll(r.Body) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				p := newPartner(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/fails" {
+						panic(failed)
+					}
+					_, _ = io.WriteString(w, "body")
+				})
+				client, _ := process(t, b.Redis, p, limits(ginlimit.InFlight(1)))
+				response, err := client.Get(url)
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err = get(ctx, client, url)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				finish(t, response)
+				_, err = get(t.Context(), client, url)
+				require.NoError(t, err)
+				require.PanicsWithError(t, failed.Error(), func() { _, _ = get(t.Context(), client, "http://partner.example/fails") })
+				_, err = get(t.Context(), client, url)
+				require.NoError(t, err)
+				require.Len(t, p.calls(), 4)
+			})
+		})
+	}
+}
+
+// TestWhatWasNotSentIsGivenBack: the connection could not be made, or the request was canceled before.
+func TestWhatWasNotSentIsGivenBack(t *testing.T) {
+	t.Parallel()
+	refused := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	hangs := func(ctx context.Context, _, _ string) (net.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }
+	refuses := func(context.Context, string, string) (net.Conn, error) { return nil, refused }
+	cuts := func(context.Context, string, string) (net.Conn, error) {
+		own, other := net.Pipe()
+		go func() { _, _ = other.Read(make([]byte, 1000)); _ = other.Close() }()
+		return own, nil
+	}
+	for name, row := range map[string]struct {
+		dial func(context.Context, string, string) (net.Conn, error)
+		more ginlimit.PolicyOption
+		want int // of 100
+	}{
+		"refused":                   {refuses, ginlimit.WithFloor(0), 100},
+		"refused, leased":           {refuses, ginlimit.WithLease(time.Second), 100},
+		"a connection that hangs":   {hangs, ginlimit.WithFloor(0), 100},
+		"a connection that was cut": {cuts, ginlimit.WithFloor(0), 99},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				base := &http.Transport{DialContext: row.dial}
+				defer base.CloseIdleConnections()
+				client, policy := process(t, b.Redis, base, append(limits(ginlimit.PerHour(100)), row.more))
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				_, err := get(ctx, client, url)
+				require.Error(t, err)
+				left, err := policy.Peek(t.Context(), "partner.example")
+				require.NoError(t, err)
+				require.Equal(t, row.want, left.Remaining)
+			})
+		})
+	}
+	t.Run("canceled while it waits", func(t *testing.T) {
+		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+			client, policy := process(t, b.Redis, newPartner(nil), limits(ginlimit.PerHour(1)))
+			_, err := get(t.Context(), client, url)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			_, err = get(ctx, client, url)
+			require.ErrorIs(t, err, context.Canceled)
+			left, err := policy.Peek(t.Context(), "partner.example")
+			require.NoError(t, err)
+			require.Equal(t, time.Hour-time.Second, left.RetryAfter.Round(time.Second))
+		})
+	})
+}
+
+// TestSettle replaces the estimate once the body is closed.
+func TestSettle(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		used := 30
+		client, policy := process(t, b.Redis, newPartner(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "body")
+		}), limits(ginlimit.PerHour(100)),
+			transport.WithCost(func(*http.Request) int { return 50 }),
+			transport.WithSettle(func(*http.Response) int { return used }))
+		left := func() int {
+			r, err := policy.Peek(t.Context(), "partner.example")
+			require.NoError(t, err)
+			return r.Remaining
+		}
+		response, err := client.Get(url)
+		require.NoError(t, err)
+		require.Equal(t, 50, left())
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, 70, left())
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, 70, left())
+		used = -1
+		_, err = get(t.Context(), client, url)
+		require.NoError(t, err)
+		require.Equal(t, 20, left(), "the estimate stands")
+	})
+}
+
+// TestNothingOfARequestReachesRedis but the key.
+func TestNothingOfARequestReachesRedis(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		client, _ := process(t, b.Redis, newPartner(nil), limits(ginlimit.PerHour(100)))
+		_, err := get(t.Context(), client, "http://user:password@partner.example/a?secret=b")
+		require.NoError(t, err)
+		for _, key := range b.Mini.Keys() {
+			require.NotRegexp(t, "user|password|secret|/a", key)
+		}
+		require.Contains(t, fmt.Sprint(b.Mini.Keys()), "partner.example")
+	})
+}
+
+// TestBadInput is reported, all of it at once, and sends nothing.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	limiter, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	defer limiter.Close()
+	plain, err := limiter.Policy("plain", ginlimit.PerHour(100))
+	require.NoError(t, err)
+	shared, err := limiter.Policy("shared", ginlimit.PerHour(100), ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
+	require.NoError(t, err)
+	for name, row := range map[string]struct {
+		policy *ginlimit.Policy
+		opts   []transport.Option
+		want   []string
+	}{
+		"no policy":        {nil, nil, []string{"policy"}},
+		"a zero policy":    {&ginlimit.Policy{}, nil, []string{"policy"}},
+		"shares":           {shared, nil, []string{"WithShares"}},
+		"a tenant's share": {shared.Share("a", 1), nil, []string{"WithShares"}},
+		"nil functions": {plain, []transport.Option{nil, transport.WithKey(nil), transport.WithCost(nil),
+			transport.WithSettle(nil), transport.WithMaxStop(0)},
+			[]string{"option 1 is nil", "WithKey", "WithCost", "WithSettle", "WithMaxStop"}},
+	} {
+		_, err := transport.New(row.policy, nil, row.opts...)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
+		for _, want := range row.want {
+			require.ErrorContains(t, err, want, name)
+		}
+	}
+	failed := errors.New("failed")
+	for name, row := range map[string]struct {
+		opt  transport.Option
+		want error
+	}{
+		"a key that fails": {transport.WithKey(func(*http.Request) (string, error) { return "", failed }), failed},
+		"no key":           {transport.WithKey(func(*http.Request) (string, error) { return "", nil }), ginlimit.ErrNoKey},
+		"a cost of 0":      {transport.WithCost(func(*http.Request) int { return 0 }), ginlimit.ErrInvalidArgument},
+		"a negative cost":  {transport.WithCost(func(*http.Request) int { return -1 }), ginlimit.ErrInvalidArgument},
+		"a cost above all": {transport.WithCost(func(*http.Request) int { return 101 }), ginlimit.ErrInvalidArgument},
+	} {
+		p := newPartner(nil)
+		calls, err := transport.New(plain, p, row.opt)
+		require.NoError(t, err)
+		_, err = get(t.Context(), &http.Client{Transport: calls}, url)
+		require.ErrorIs(t, err, row.want, name)
+		require.Empty(t, p.calls(), name)
+	}
+}
