@@ -1,8 +1,10 @@
-// Command worker has workers that wait for the quota of a partner: so many calls a second, and so
-// many a calendar day, for all processes together.
+// Command worker has several processes call the API of a partner, who allows 100 calls a second for all of
+// them together, and answers 429 beyond. None is denied.
 //
 //	go run ./example/worker                            with a Redis of its own, in the process
-//	go run ./example/worker -redis 127.0.0.1:6379      with a Redis server; start several, and they share the quota
+//	go run ./example/worker -redis 127.0.0.1:6379      with a Redis server
+//
+// One more process is killed every ten seconds, and started again.
 package main
 
 import (
@@ -12,88 +14,207 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
+	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/transport"
 )
 
-const workers = 4
+const (
+	perSecond = 100 // calls that the partner allows
+	callers   = 8   // in each process
+	killEvery = 10 * time.Second
+)
 
 func main() {
-	jobs := flag.Int("jobs", 50, "how many jobs there are")
+	lasts := flag.Duration("for", 30*time.Second, "how long")
+	processes := flag.Int("processes", 4, "how many processes call the partner, beside one that is killed")
 	redisAddr := flag.String("redis", "", "the address of a Redis server; without one, a Redis in this process")
+	partner := flag.String("call", "", "the partner's URL: what the processes are started with")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *jobs, *redisAddr, os.Stdout); err != nil {
+	var err error
+	if *partner != "" {
+		err = work(ctx, *partner, *redisAddr)
+	} else {
+		err = run(ctx, *lasts, *processes, *redisAddr, os.Stdout)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run has the jobs done, as fast as the partner allows.
-func run(ctx context.Context, jobs int, redisAddr string, out io.Writer) error {
+// work is what a process does: it calls the partner, as often as the partner allows.
+func work(ctx context.Context, partner, redisAddr string) error {
+	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
+	defer rdb.Close()
+	// The partner counts also while Redis is down: callers wait until it is back.
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithTimeout(time.Second))
+	if err != nil {
+		return err
+	}
+	defer limiter.Close()
+	// The partner's burst is 100. Calls that leave evenly may arrive in bunches, so the policy has a smaller one.
+	quota, err := limiter.Policy("partner", ginlimit.PerSecond(perSecond).WithBurst(perSecond/4))
+	if err != nil {
+		return err
+	}
+	calls, err := transport.New(quota, nil)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: calls}
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if err := call(ctx, client, partner); err != nil && ctx.Err() == nil {
+					log.Print(err)
+					time.Sleep(time.Second)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return nil
+}
+
+func call(ctx context.Context, client *http.Client, url string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, err = io.Copy(io.Discard, response.Body)
+	return err
+}
+
+// run starts a partner and the processes that call it, and prints what the partner counts.
+func run(ctx context.Context, lasts time.Duration, processes int, redisAddr string, out io.Writer) error {
 	if redisAddr == "" {
-		own := miniredis.NewMiniRedis()
-		own.ClockTTL(true) // keys expire as time passes
-		if err := own.Start(); err != nil {
+		own, err := startRedis(ctx)
+		if err != nil {
 			return err
 		}
 		defer own.Close()
 		redisAddr = own.Addr()
 	}
-	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
-	defer rdb.Close()
-	// The partner counts also while Redis is down: workers wait until it is back.
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailureMode(ginlimit.FailClosed))
+	var p partner
+	url, end, err := p.serve()
 	if err != nil {
 		return err
 	}
-	defer limiter.Close()
-	quota, err := limiter.Policy("partner", ginlimit.PerSecond(20).WithBurst(5),
-		ginlimit.PerCalendar(10_000, ginlimit.CalendarDay(nil)))
-	if err != nil {
-		return err
+	defer end()
+	ctx, stop := context.WithTimeout(ctx, lasts)
+	defer stop()
+	errs := make([]error, processes+1)
+	var all sync.WaitGroup
+	for i := range processes {
+		all.Go(func() { errs[i] = start(ctx, url, redisAddr) })
 	}
+	all.Go(func() {
+		for ctx.Err() == nil {
+			life, kill := context.WithTimeout(ctx, killEvery)
+			errs[processes] = start(life, url, redisAddr)
+			kill()
+		}
+	})
+	began := time.Now()
+	p.report(ctx, out)
+	all.Wait()
+	fmt.Fprintf(out, "Done in %.0f s: %d calls, %d denied\n", time.Since(began).Seconds(), p.allowed.Load(), p.denied.Load())
+	return errors.Join(errs...)
+}
 
-	todo, start := make(chan int), time.Now()
+// startRedis starts a Redis in this process. Its clock has whole milliseconds, as a server's has: by its own it would
+// lose half a millisecond with each call, 5 % of this limit.
+func startRedis(ctx context.Context) (*miniredis.Miniredis, error) {
+	own := miniredis.NewMiniRedis()
+	own.SetTime(time.Now().Truncate(time.Millisecond))
+	own.ClockTTL(true) // keys expire as time passes
 	go func() {
-		defer close(todo)
-		for job := range jobs {
-			select {
-			case todo <- job:
-			case <-ctx.Done():
-				return
-			}
+		clock := time.NewTicker(time.Millisecond)
+		defer clock.Stop()
+		for ctx.Err() == nil {
+			own.SetTime((<-clock.C).Truncate(time.Millisecond))
 		}
 	}()
-	var all sync.WaitGroup
-	errs := make([]error, workers)
-	for worker := range workers {
-		all.Go(func() {
-			for job := range todo {
-				if errs[worker] = quota.Wait(ctx, "calls"); errs[worker] != nil {
-					return // ctx has ended
-				}
-				fmt.Fprintf(out, "%6.3f s: worker %d calls the partner for job %d\n", time.Since(start).Seconds(), worker, job)
-			}
-		})
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
+	return own, own.Start()
+}
+
+// start runs a process until the context ends, and kills it then.
+func start(ctx context.Context, url, redisAddr string) error {
+	self, err := os.Executable()
+	if err != nil {
 		return err
 	}
-	took := time.Since(start).Seconds()
-	if left, err := quota.Peek(context.WithoutCancel(ctx), "calls"); err != nil {
-		fmt.Fprintf(out, "Done in %.1f s; how much is left is not known: %v\n", took, err)
-	} else {
-		fmt.Fprintf(out, "Done in %.1f s; %d of %s are left.\n", took, left.Remaining, left.Limit)
+	process := exec.CommandContext(ctx, self, "-call", url, "-redis", redisAddr)
+	process.Stderr = os.Stderr
+	if err := process.Run(); ctx.Err() == nil {
+		return fmt.Errorf("a process ended by itself: %w", err)
 	}
 	return nil
+}
+
+// partner is an API that allows so many calls a second.
+type partner struct{ allowed, denied atomic.Int64 }
+
+// serve serves it, and returns its URL.
+func (p *partner) serve() (url string, end func(), err error) {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		return "", nil, err
+	}
+	gin.SetMode(gin.ReleaseMode)
+	router := gin.New()
+	everybody := func(*gin.Context) (string, error) { return "everybody", nil }
+	router.Use(func(c *gin.Context) {
+		c.Next()
+		if c.Writer.Status() == http.StatusTooManyRequests {
+			p.denied.Add(1)
+		} else {
+			p.allowed.Add(1)
+		}
+	})
+	router.GET("/", limiter.Handler("api", ginlimit.PerSecond(perSecond), ginlimit.WithKey(everybody)), func(*gin.Context) {})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	server := &http.Server{Handler: router, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }()
+	return "http://" + listener.Addr().String(), func() { _ = server.Close(); _ = limiter.Close() }, nil
+}
+
+// report prints each second how many calls there were.
+func (p *partner) report(ctx context.Context, out io.Writer) {
+	seconds := time.NewTicker(time.Second)
+	defer seconds.Stop()
+	for last, second := int64(0), 1; ; second++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-seconds.C:
+		}
+		allowed := p.allowed.Load()
+		fmt.Fprintf(out, "%3d s: %3d calls, %d denied in all\n", second, allowed-last, p.denied.Load())
+		last = allowed
+	}
 }

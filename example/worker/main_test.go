@@ -1,38 +1,35 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"io"
-	"strings"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestWorkers do each job once.
-func TestWorkers(t *testing.T) {
-	const jobs = 15
-	var out testkit.Buffer
-	require.NoError(t, run(t.Context(), jobs, "", &out))
-	for job := range jobs {
-		require.Equal(t, 1, strings.Count(out.String(), fmt.Sprintf("calls the partner for job %d\n", job)))
+// TestMain lets the test's program be the processes that it starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "-call" {
+		main()
+		return
 	}
-	require.Contains(t, out.String(), "Done in ")
+	os.Exit(m.Run())
 }
 
-// TestWorkersStop when they are told to, in the middle of their jobs.
-func TestWorkersStop(t *testing.T) {
+// TestProcessesKeepTheLimit of the partner, for a moment.
+func TestProcessesKeepTheLimit(t *testing.T) {
+	var out testkit.Buffer
+	require.NoError(t, run(t.Context(), 3*time.Second, 2, "", &out))
+	require.Regexp(t, `Done in 3 s: [1-9][0-9]+ calls, 0 denied\n$`, out.String())
+}
+
+// TestProcessesStop with the one that has started them.
+func TestProcessesStop(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
-	out, in := io.Pipe()
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, 1_000_000, "", in) }()
-	for lines := bufio.NewScanner(out); lines.Scan() && !strings.Contains(lines.Text(), "calls the partner"); {
-	}
 	stop()
-	go func() { _, _ = io.Copy(io.Discard, out) }()
-	require.NoError(t, <-ended)
+	require.NoError(t, run(ctx, time.Hour, 2, "", new(testkit.Buffer)))
 }
