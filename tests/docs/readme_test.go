@@ -31,7 +31,8 @@ var packages = map[string]string{
 	"atomic": "sync/atomic", "bufio": "bufio", "context": "context", "errors": "errors", "fmt": "fmt",
 	"http": "net/http", "httputil": "net/http/httputil", "log": "log", "math": "math", "net": "net", "netip": "net/netip",
 	"os": "os", "signal": "os/signal", "slog": "log/slog", "strconv": "strconv", "strings": "strings", "syscall": "syscall", "time": "time", "url": "net/url",
-	"gin": "github.com/gin-gonic/gin", "redis": "github.com/redis/go-redis/v9", "ginlimit": "github.com/ginlimit/ginlimit",
+	"transport": "github.com/ginlimit/ginlimit/transport",
+	"gin":       "github.com/gin-gonic/gin", "redis": "github.com/redis/go-redis/v9", "ginlimit": "github.com/ginlimit/ginlimit",
 }
 
 // goFile returns a Go file with a function, and the imports that its body needs.
