@@ -35,7 +35,7 @@ integration: ## the tests that need redis-server, with the race detector: of the
 	@$(MAKE) --no-print-directory -j 2 $(OTHERS)
 
 # The other modules have parts of make nightly.
-OTHERS = $(patsubst %,integration-%,$(filter-out . integration example/browser example/postgres,$(MODULES)))
+OTHERS = $(patsubst %,integration-%,$(filter-out . tests/integration example/browser example/postgres,$(MODULES)))
 .PHONY: $(OTHERS)
 $(OTHERS): integration-%:
 	@cd $* && go test -race -shuffle=on -timeout 30m ./...
@@ -54,7 +54,7 @@ fair: ## SEEDS simulations of tenants that share a limit from seed FIRST on, and
 	$(FAIR) -run '^TestTable$$|^TestPlot$$' -write ../../docs/fair.svg | grep -v -e '^=== '
 
 mutate: ## break the code in one place at a time, in the files that match FILES, and say what no test sees
-	cd mutate && go run . -root .. -only '$(FILES)'
+	cd tests/mutate && go run . -root ../.. -only '$(FILES)'
 
 fuzz: ## every fuzz target for FUZZTIME
 	@targets=$$(git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go') || exit 1; mkdir -p $(BIN); built=; \

@@ -13,11 +13,11 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestMapsNameWhatIsThere: each file and folder that CONTRIBUTING.md and docs/architecture.md name
+// TestMapsNameWhatIsThere: each file and folder that docs/CONTRIBUTING.md and docs/architecture.md name
 // exists. A bare name is of the root, or of the folder that was named before it.
 func TestMapsNameWhatIsThere(t *testing.T) {
 	t.Parallel()
-	for _, document := range []string{"CONTRIBUTING.md", "docs/architecture.md"} {
+	for _, document := range []string{"docs/CONTRIBUTING.md", "docs/architecture.md"} {
 		folder, found := "", 0
 		for _, match := range regexp.MustCompile("`([a-zA-Z_./]+\\.(?:go|lua|md)|[a-z_]+(?:/[a-z_]+)+/?)`").
 			FindAllStringSubmatch(testkit.Read(t, document), -1) {

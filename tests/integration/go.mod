@@ -1,8 +1,8 @@
-module github.com/ginlimit/ginlimit/integration
+module github.com/ginlimit/ginlimit/tests/integration
 
 go 1.25.0
 
-replace github.com/ginlimit/ginlimit => ../
+replace github.com/ginlimit/ginlimit => ../../
 
 require (
 	github.com/anishathalye/porcupine v1.3.1

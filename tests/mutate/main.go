@@ -1,8 +1,7 @@
 // Command mutate breaks the code in one place at a time and runs the fast tests against each such mutant.
 //
-// It prints the mutants that no test saw, and the share that was seen. The file accepted.txt lists
-// survivors with the reason. The exit code is 1 if a survivor is not listed, if a listed one was
-// seen and its whole file was run, or if fewer than 95 % were seen.
+// It prints the mutants that no test saw, and the share that was seen. The exit code is 1 if more
+// mutants of a file survive than accepted.go says, or if fewer than 95 % were seen.
 //
 // No file of the tree is changed: a mutant of Go is compiled with an overlay, and a mutant of a
 // script is written into a copy of the compiled tests. The tests need no server.
@@ -71,12 +70,11 @@ func main() {
 	root := flag.String("root", ".", "the root of the repository")
 	only := flag.String("only", "", "a regular expression: only the mutants whose file:line it matches")
 	jobs := flag.Int("j", 2, "how many mutants to test at the same time")
-	unlisted := flag.Bool("unlisted", false, "leave out the mutants that accepted.txt lists")
 	verbose := flag.Bool("v", false, "print every mutant with its outcome")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	ok, err := run(ctx, targets, *root, *only, *jobs, *unlisted, *verbose)
+	ok, err := run(ctx, targets, *root, *only, *jobs, *verbose)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		os.Exit(2)
@@ -87,16 +85,12 @@ func main() {
 }
 
 // run tests the mutants of every target and reports whether all is as it should be.
-func run(ctx context.Context, targets []target, root, only string, jobs int, leaveOut, verbose bool) (bool, error) {
+func run(ctx context.Context, targets []target, root, only string, jobs int, verbose bool) (bool, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return false, err
 	}
 	match, err := regexp.Compile(only)
-	if err != nil {
-		return false, err
-	}
-	list, err := readAccepted(filepath.Join(root, "mutate", "accepted.txt"))
 	if err != nil {
 		return false, err
 	}
@@ -109,21 +103,17 @@ func run(ctx context.Context, targets []target, root, only string, jobs int, lea
 	begin := time.Now()
 	lab := &lab{root: root, dir: dir, binaries: map[string]*binary{}, took: map[string]cost{}}
 	var all tally
-	unlisted, fewer := 0, 0
+	more := 0
 	for _, target := range targets {
 		source, err := os.ReadFile(filepath.Join(root, target.file))
 		if err != nil {
 			return false, err
 		}
-		every, err := mutantsOf(target.file, string(source))
+		mutants, err := mutantsOf(target.file, string(source))
 		if err != nil {
 			return false, err
 		}
-		mutants := every
-		if leaveOut {
-			mutants = list.leaveOut(every)
-		}
-		mutants = slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool {
+		mutants = slices.DeleteFunc(mutants, func(m mutant) bool {
 			return !match.MatchString(fmt.Sprintf("%s:%d", m.file, m.line))
 		})
 		if len(mutants) == 0 {
@@ -135,35 +125,22 @@ func run(ctx context.Context, targets []target, root, only string, jobs int, lea
 		var of tally
 		err = lab.test(ctx, target, string(source), mutants, jobs, func(m mutant, o outcome) {
 			of.count(o)
-			known := o == survived && list.accept(m)
-			if known {
-				of.accepted++
-			} else if o == survived {
-				unlisted++
-			}
-			if verbose || o == survived && !known {
+			if verbose || o == survived {
 				fmt.Printf("%s:%d %s\n\t- %s\n\t+ %s\n", m.file, m.line, o, m.before, m.after)
 			}
 		})
 		if err != nil {
 			return false, err
 		}
-		lines, n := list.differ(target.file, len(mutants) == len(every))
-		for _, line := range lines {
-			fmt.Println(line)
+		if n := of.outcomes[survived] - accepted[target.file]; n > 0 {
+			fmt.Printf("%s has %d survivors more than are accepted\n", target.file, n)
+			more += n
 		}
-		fewer += n
 		fmt.Printf("%-32s %s, after %s\n", target.file, of, time.Since(begin).Round(time.Second))
 		all.add(of)
 	}
 	fmt.Printf("%-32s %s\n", "all", all)
-	if unlisted > 0 {
-		fmt.Printf("%d survivors are not in mutate/accepted.txt\n", unlisted)
-	}
-	if fewer > 0 {
-		fmt.Printf("%d entries of mutate/accepted.txt stand for survivors that were seen\n", fewer)
-	}
-	return unlisted == 0 && fewer == 0 && all.share() >= minSeen, nil
+	return more == 0 && all.share() >= minSeen, nil
 }
 
 func mutantsOf(file, source string) ([]mutant, error) {
@@ -174,10 +151,7 @@ func mutantsOf(file, source string) ([]mutant, error) {
 }
 
 // tally counts outcomes.
-type tally struct {
-	outcomes [invalid + 1]int
-	accepted int // of those that survived
-}
+type tally struct{ outcomes [invalid + 1]int }
 
 func (t *tally) count(o outcome) { t.outcomes[o]++ }
 
@@ -185,7 +159,6 @@ func (t *tally) add(of tally) {
 	for o, n := range of.outcomes {
 		t.outcomes[o] += n
 	}
-	t.accepted += of.accepted
 }
 
 // share returns how many of the mutants that compile were seen, in percent.
@@ -199,8 +172,8 @@ func (t *tally) share() float64 {
 
 func (t tally) String() string {
 	seen := t.outcomes[failed] + t.outcomes[late]
-	return fmt.Sprintf("%d of %d mutants seen, %.1f %% (%d too late; %d accepted survivors; %d more do not compile)",
-		seen, seen+t.outcomes[survived], t.share(), t.outcomes[late], t.accepted, t.outcomes[invalid])
+	return fmt.Sprintf("%d of %d mutants seen, %.1f %% (%d too late; %d more do not compile)",
+		seen, seen+t.outcomes[survived], t.share(), t.outcomes[late], t.outcomes[invalid])
 }
 
 func (o outcome) String() string {

@@ -1,0 +1,3 @@
+module github.com/ginlimit/ginlimit/tests/mutate
+
+go 1.25.0
