@@ -378,9 +378,16 @@ func ExampleWithFloor() {
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
 
-	limit := ginlimit.PerHour(5)
-	router.GET("/search", limiter.Handler("search", limit), ok)
-	router.GET("/batch", limiter.Handler("search", limit, ginlimit.WithFloor(1)), ok)
+	search, err := limiter.Policy("search", ginlimit.PerHour(5))
+	if err != nil {
+		panic(err)
+	}
+	batch, err := search.With(ginlimit.WithFloor(1))
+	if err != nil {
+		panic(err)
+	}
+	router.GET("/search", search.Handler(), ok)
+	router.GET("/batch", batch.Handler(), ok)
 
 	for range 5 {
 		request(router, http.MethodGet, "/batch", "203.0.113.7")

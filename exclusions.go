@@ -106,14 +106,10 @@ func (c *config) has(what string) bool {
 // drop leaves an option of the table out, which was a default.
 func (c *config) drop(option string) {
 	switch option {
-	case "WithLimitFunc":
-		c.limitFunc = nil
 	case "WithSettle":
 		c.settle = nil
 	case "WithRefund":
 		c.refund = nil
-	case "WithShares":
-		c.shares = nil
 	case "WithBan":
 		c.banFirst = 0
 	case "WithLease":

@@ -63,7 +63,7 @@ func TestReferenceHasTheExclusions(t *testing.T) {
 
 // TestExclusions: what a policy has both of is an error; of a default of its limiter and its own, the default goes.
 func TestExclusions(t *testing.T) {
-	given := map[string]Option{
+	given := map[string]PolicyOption{
 		"WithLimitFunc": WithLimitFunc(func(context.Context, string) ([]Limit, error) { return nil, nil }),
 		"WithSettle":    WithSettle(func(*gin.Context) int { return 0 }),
 		"WithRefund":    WithRefund(func(*gin.Context) bool { return false }),
@@ -91,12 +91,19 @@ func TestExclusions(t *testing.T) {
 			_, err = l.Policy(fmt.Sprint(i), own...)
 			require.ErrorContains(t, err, row.String())
 		}
-		_, errs := config{}.with(own)
-		require.Contains(t, fmt.Sprint(errs), row.String())
-		c, errs := newConfig([]LimiterOption{given[row.option]})
+		var c config
+		c.fill(own)
+		c.exclude()
+		require.Contains(t, fmt.Sprint(c.errs), row.String())
+		byDefault, ok := given[row.option].(LimiterOption)
+		if !ok {
+			continue
+		}
+		c, errs := newConfig([]LimiterOption{byDefault})
 		require.Empty(t, errs)
-		c, errs = c.with(own[1:])
-		require.Empty(t, errs, "%s", row)
+		c.fill(own[1:])
+		c.exclude()
+		require.Empty(t, c.errs, "%s", row)
 		require.False(t, c.has(row.option) && c.has(row.other), "%s", row)
 		require.True(t, c.has(row.other), "%s", row)
 	}

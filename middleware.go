@@ -14,8 +14,7 @@ import (
 )
 
 // Handler returns the policy's middleware: [AllOf] of this policy alone. It sets the header fields of
-// [WithHeaders], and aborts a denied request with 429. It panics on a zero Policy, and if another policy of
-// its name has another key.
+// [WithHeaders], and aborts a denied request with 429. It panics on a zero Policy.
 func (p *Policy) Handler() gin.HandlerFunc {
 	if !p.made() {
 		panic(errNoPolicy)
@@ -105,17 +104,9 @@ func usable(of string, policies []*Policy, fault func(p, before *Policy) error) 
 		panic(err)
 	}
 	for _, p := range policies {
-		p.mustServe()
+		p.serves.Store(true)
 	}
 	return policies
-}
-
-// mustServe notes that the policy has a handler. Without [WithKey] its key counts from now on.
-func (p *Policy) mustServe() {
-	if err := p.limiter.names.keep(p.name, p.key); err != nil {
-		panic(err)
-	}
-	p.serves.Store(true)
 }
 
 // serve decides on a request, and answers it if it is denied.

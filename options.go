@@ -144,23 +144,15 @@ func newConfig(opts []LimiterOption) (config, []error) {
 	return c, c.errs
 }
 
-// with returns the configuration with a policy's options on top, and all errors in them.
-func (c config) with(opts []PolicyOption) (config, []error) {
-	c = c.apply(opts)
-	c.exclude()
-	return c, c.errs
-}
-
-// apply returns the configuration with a policy's options on top.
-func (c config) apply(opts []PolicyOption) config {
+// fill applies a policy's options, and notes all errors in them.
+func (c *config) fill(opts []PolicyOption) {
 	c.errs, c.used = nil, nil
 	for i, opt := range opts {
 		limit, isPointer := opt.(*Limit)
 		if c.require(opt != nil && !(isPointer && limit == nil), "option %d is nil", i+1) {
-			opt.policyOption(&c)
+			opt.policyOption(c)
 		}
 	}
-	return c
 }
 
 var (

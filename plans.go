@@ -63,10 +63,11 @@ func (l *Limiter) NewPlans(name string, life time.Duration,
 	c.require(name != "", "NewPlans: the name is empty")
 	c.require(life >= time.Second, "NewPlans: a life of %s; want at least a second", life)
 	c.require(source != nil, "NewPlans: the source is nil")
-	if err := errors.Join(c.errs...); err != nil {
-		return nil, err
-	}
-	if err := l.names.addPlans(name); err != nil {
+	const (
+		taken = "the limiter has plans named %q already; keep them, or choose another name"
+		full  = "the limiter has made %d plans; make them once, at start, not for each request"
+	)
+	if err := l.plans.take(name, taken, full, c.errs); err != nil {
 		return nil, err
 	}
 	return &Plans{plancache.New(plancache.Config[[]Limit]{

@@ -1,7 +1,6 @@
 package ginlimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -58,24 +57,27 @@ type policyState struct {
 // Policy returns a policy with at least one [Limit] or [WithLimitFunc], and any [Option]. Its limits, each of
 // another period or algorithm, must all allow.
 //
-// Policies of one name share the buckets of limits of the same period and algorithm. So a changed Rate or
-// Burst keeps the bucket: what is missing takes as long to come back as before. A changed window keeps what
-// it has counted. A warning is logged if policies of one name count one period by different algorithms. The
-// error joins all faults, each an [ErrInvalidArgument]; another [WithKey] than an earlier policy of the name
-// is one.
+// Make a policy once, at start, and derive others with the same buckets by [Policy.With]. The error joins all
+// faults, each an [ErrInvalidArgument]; a name that the limiter has already is one, and so is the 65,537th
+// policy.
+//
+// A policy of the same name in another process, or after a restart, shares the buckets of limits of the same
+// period and algorithm. So a changed Rate or Burst keeps the bucket: what is missing takes as long to come
+// back as before. A changed window keeps what it has counted.
 func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
 	}
-	cfg, errs := l.defaults.with(opts)
-	if name == "" {
-		errs = append(errs, invalid("the policy has no name"))
-	}
+	cfg := l.defaults
+	cfg.fill(opts)
+	cfg.exclude()
+	cfg.require(name != "", "the policy has no name")
 	p, err := l.policy(cfg, name)
-	if err := errors.Join(append(errs, err)...); err != nil {
-		return nil, err
-	}
-	if err := p.publish(); err != nil {
+	const (
+		taken = "the limiter has a policy named %q already; keep it and call its With, or choose another name"
+		full  = "the limiter has made %d policies; make each policy once, at start, not for each request"
+	)
+	if err := l.policies.take(name, taken, full, append(cfg.errs, err)); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -95,46 +97,37 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 		return nil, errNoPolicy
 	}
 	cfg := p.config
-	cfg.limits = nil
-	cfg = cfg.apply(opts)
-	var errs []error
+	cfg.limits = slices.Clip(cfg.limits)
+	cfg.fill(opts)
 	for _, option := range cfg.used {
-		if !slices.Contains(derivedOptions, option) {
-			errs = append(errs, invalid("With: %s makes another policy; call Limiter.Policy with another name", option))
-		}
+		cfg.require(slices.Contains(derivedOptions, option),
+			"With: %s makes another policy; call Limiter.Policy with another name", option)
 	}
 	limits := slices.Clone(p.config.limits)
-	for _, l := range cfg.limits {
+	for _, l := range cfg.limits[len(limits):] {
 		i := slices.IndexFunc(limits, func(own Limit) bool { return own.InFlight >= l.InFlight && l.InFlight > 0 })
-		if i < 0 {
-			errs = append(errs, invalid("With: %s makes another policy, but for InFlight with at most as many slots; "+
-				"call Limiter.Policy with another name", l))
-			continue
+		if cfg.require(i >= 0, "With: %s makes another policy, but for InFlight with at most as many slots; "+
+			"call Limiter.Policy with another name", l) {
+			limits[i] = l
 		}
-		limits[i] = l
 	}
 	cfg.limits = limits
-	cfg.exclude()
-	errs = append(cfg.errs, errs...)
-	for _, option := range []string{"WithSettle", "WithRefund"} {
-		if p.lease > 0 && cfg.has(option) && slices.Contains(p.used, "WithLease") {
-			errs = append(errs, excluded(option, "WithLease").err())
+	for _, option := range p.used {
+		if !slices.Contains(derivedOptions, option) {
+			cfg.used = append(cfg.used, option)
 		}
 	}
+	cfg.exclude()
 	cfg.lease = p.lease // a default too, as the buckets keep room for it
-	cfg.used = append(cfg.used, p.used...)
 	derived, err := p.limiter.policy(cfg, p.name)
-	if err := errors.Join(append(errs, err)...); err != nil {
-		return nil, err
-	}
-	if err := derived.publish(); err != nil {
+	if err := errors.Join(append(cfg.errs, err)...); err != nil {
 		return nil, err
 	}
 	derived.tenant, derived.tenantErr = p.tenant, p.tenantErr
 	return derived, nil
 }
 
-// policy returns a policy, and all faults in it. Other policies do not know of it yet.
+// policy returns a policy, and all faults in it.
 func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 	p := &Policy{policyState: &policyState{
 		config: cfg, limiter: l, name: name,
@@ -153,9 +146,6 @@ func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 	}
 	p.limits, err = p.newLimits(limits)
 	errs = append(errs, err)
-	if p.keyed {
-		errs = append(errs, l.names.otherKey(name, p.key))
-	}
 	if p.shares != nil {
 		errs = append(errs, checkBursts(limits))
 	}
@@ -172,47 +162,6 @@ func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
 	errs = append(errs, wrapped("WithAllowList", err))
 	p.forbidden, err = clientkey.NewNetworks(cfg.deny)
 	return p, errors.Join(append(errs, wrapped("WithDenyList", err))...)
-}
-
-// publish lets later policies be compared with this one. It warns if an earlier policy of the name counts
-// by another algorithm: they share no bucket. The error is that another policy came first meanwhile, or
-// keeps other room for leases.
-func (p *Policy) publish() error {
-	if err := p.limiter.names.keepRooms(p.rooms()); err != nil {
-		return err
-	}
-	var errs []error
-	if p.keyed {
-		errs = append(errs, p.limiter.names.keep(p.name, p.key))
-	}
-	p.compareAlgorithms(p.name, p.limits)
-	return errors.Join(errs...)
-}
-
-func (p *Policy) compareAlgorithms(name string, s *limitSet) {
-	for _, limit := range s.limits {
-		if limit.Period == 0 { // a calendar quota
-			continue
-		}
-		own := s.algorithms(limit.Period)
-		key := namedPeriod{p.prefixOf(name), limit.Period}
-		if first, differs := p.limiter.names.otherAlgorithm(key, own); differs {
-			p.logger.Warn("ginlimit: policies of one name share no bucket, as their algorithms differ",
-				"name", name, "period", periodText(limit.Period), "first", first.String(), "other", own.String())
-		}
-	}
-}
-
-// rooms returns what the policy keeps for leases. A window needs no room for them.
-func (p *Policy) rooms() (all []room) {
-	for _, limit := range p.limits.limits {
-		if limit.Algorithm == TokenBucket && limit.Period != 0 {
-			tokens, by := p.limits.rules.Reserved()
-			key := namedPeriod{p.prefix, limit.Period}
-			all = append(all, room{key, p.name, limit.Rate, cmp.Or(limit.Burst, limit.Rate), tokens, by})
-		}
-	}
-	return all
 }
 
 func wrapped(option string, err error) error {

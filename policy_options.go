@@ -17,8 +17,7 @@ const (
 // The options of a policy. Given to [NewLimiter] they are the defaults of its policies.
 
 // WithKey sets the function that returns a request's key, by default [ByClientIP]. Policies with different
-// keys need different names, or user 7 and tenant 7 would share a bucket; functions of two source lines are
-// an error.
+// keys need different names, also in different processes, or user 7 and tenant 7 would share a bucket.
 func WithKey(f KeyFunc) Option {
 	return setting(func(c *config) {
 		c.use("WithKey")
@@ -40,9 +39,9 @@ func WithLimits(limits ...Limit) PolicyOption {
 // client is what the [KeyFunc] returned; ctx is the request's, or the method's. If f returns an error, no
 // limit or an invalid limit, the error handler answers. A changed Rate or Burst takes effect at once and
 // keeps the buckets. The policy itself may only have [InFlight], for clients whose limits have none. If a
-// client's InFlight becomes less, requests in flight go on. A policy's own Limit replaces a default f.
-func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) Option {
-	return setting(func(c *config) {
+// client's InFlight becomes less, requests in flight go on.
+func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) PolicyOption {
+	return policySetting(func(c *config) {
 		c.use("WithLimitFunc")
 		c.require(f != nil, "WithLimitFunc: the function is nil")
 		c.limitFunc = f
@@ -92,8 +91,8 @@ func WithSettle(f func(*gin.Context) int) Option {
 	})
 }
 
-// WithFloor reserves n tokens of each limit for other policies of the same name, key and limits, so that
-// batch jobs stop while people still get through. The default is 0. Remaining and RetryAfter describe the
+// WithFloor reserves n tokens of each limit for policies with a lower floor on the same buckets, which
+// [Policy.With] makes, so that batch jobs stop while people still get through. The default is 0. Remaining and RetryAfter describe the
 // part that this policy may use, Limit the whole. A [Reservation] may settle with reserved tokens. n is below
 // each limit's Burst, less what [WithLease] keeps of it. If a client's limit from [WithLimitFunc] holds no
 // more than n, the policy denies.
@@ -139,8 +138,8 @@ func WithQueue(length int, wait time.Duration) Option {
 // hundred years.
 //
 // With [WithRefund] or [WithSettle] only tokens that are not given back lead to a ban: five failed logins,
-// say. But more requests at once than the limit holds are denied and ban, even if all would succeed. Policies
-// of one name share bans. Without Redis, each process has its own. docs/guide.md has more.
+// say. But more requests at once than the limit holds are denied and ban, even if all would succeed.
+// Without Redis, each process has its own bans. docs/guide.md has more.
 func WithBan(first, longest time.Duration) Option {
 	return setting(func(c *config) {
 		c.use("WithBan")

@@ -60,7 +60,7 @@ func newTries(limiter *ginlimit.Limiter) (tries, error) {
 	var t tries
 	for i, a := range algorithms {
 		var err error
-		t[i], err = limiter.Policy("try",
+		t[i], err = limiter.Policy("try "+a.name,
 			ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
 				limit, _ := ctx.Value(chosenLimit{}).(ginlimit.Limit) // the zero Limit is an error
 				return []ginlimit.Limit{forAlgorithm(limit, a.algorithm)}, nil

@@ -213,9 +213,8 @@ func newSimulation(seed uint64, rule rule) *simulation {
 	if len(all) > len(s.buckets) {
 		s.ahead = &all[len(s.buckets)]
 		if rule.room > 0 {
-			reserved, _ := set.Reserved()
 			for i := range s.buckets {
-				more := math.Ceil((1 - rule.room) * float64(reserved))
+				more := math.Ceil((1 - rule.room) * float64(2*s.ahead.Burst))
 				s.buckets[i].Leave(-int64(more))
 			}
 		}

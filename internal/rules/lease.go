@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -16,7 +15,6 @@ const (
 // lease is how tokens of a set may be taken ahead. The zero lease takes none.
 type lease struct {
 	life     time.Duration   // for how long a process holds them
-	by       string          // names the lease bucket
 	reserved int64           // tokens of each token bucket's burst that may be held, and are not taken otherwise
 	buckets  []bucket.Bucket // the limits and what is taken ahead of them; nil for windows
 }
@@ -28,7 +26,7 @@ type lease struct {
 // The package lease says why no more is admitted. Let h be what all processes may take ahead at
 // once: a quarter of the smallest burst at most, and what the fastest limit regains within the life.
 // Then they take ahead 2h tokens in a life, and each bucket is decided by 2h tokens less. If a limit
-// holds no more above the floor, which others of the name need whole, the set prohibits and counts
+// holds no more above the floor, which other policies need whole, the set prohibits and counts
 // nothing; first is the index of that limit, else -1.
 func (s *Set) AllowLeases(life time.Duration) (first int) {
 	limits := s.Buckets(Limits)
@@ -55,16 +53,9 @@ func (s *Set) AllowLeases(life time.Duration) (first int) {
 	}
 	bounds := bucket.NewAhead(fastest, ahead)
 	if first = s.leave(2 * ahead); first < 0 {
-		by := fmt.Sprint(bounds.ID, " ", bounds.Cost, " ", bounds.Drain)
-		s.lease = lease{life: life, by: by, reserved: 2 * ahead, buckets: append(limits, bounds)}
+		s.lease = lease{life: life, reserved: 2 * ahead, buckets: append(limits, bounds)}
 	}
 	return first
-}
-
-// Reserved returns how many tokens of each token bucket's burst may be held, and are not taken
-// otherwise, and which bucket bounds that: policies that share a limit need the same.
-func (s *Set) Reserved() (tokens int64, by string) {
-	return s.lease.reserved, s.lease.by
 }
 
 // MayLease reports whether tokens of the set's limits may be taken ahead.

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -30,22 +31,19 @@ const patience = 10 * time.Second
 // Limiter is a limiter that counts any key under any limits, as what a policy does is tested.
 //
 // A key name|client, as [ginlimit.Key] returns it, is the client of the policy of that name; any
-// other key is a client of the policy "test".
+// other key is a client of the policy "test". A policy that [Limiter.Policy] has not made finds its limits in the
+// context.
 type Limiter struct {
 	*ginlimit.Limiter
 	algorithm ginlimit.Algorithm // of limits that have none
-	policies  *sync.Map          // of policies by asked
-}
-
-// asked is what a policy is made of.
-type asked struct {
-	name   string
-	n      int // of limits
-	limits [4]ginlimit.Limit
+	mu        sync.Mutex
+	policies  map[string]*ginlimit.Policy
 }
 
 // Wrap returns a limiter with such methods, which count by an algorithm.
-func Wrap(l *ginlimit.Limiter, a ginlimit.Algorithm) *Limiter { return &Limiter{l, a, new(sync.Map)} }
+func Wrap(l *ginlimit.Limiter, a ginlimit.Algorithm) *Limiter {
+	return &Limiter{Limiter: l, algorithm: a, policies: map[string]*ginlimit.Policy{}}
+}
 
 // nameAndClient returns the policy's name and the client that a key is of.
 func nameAndClient(key string) (name, client string) {
@@ -55,36 +53,59 @@ func nameAndClient(key string) (name, client string) {
 	return "test", key
 }
 
-// Of returns a policy named "test".
-func (l *Limiter) Of(limits ...ginlimit.Limit) (*ginlimit.Policy, error) {
-	return l.named("test", limits)
+// limitsKey is of the limits in a context.
+type limitsKey struct{}
+
+// LimitsOfContext gives every client the limits in the context.
+func LimitsOfContext() ginlimit.PolicyOption { return ginlimit.WithLimitFunc(limitsIn) }
+
+// WithLimits returns a context with limits for [LimitsOfContext].
+func WithLimits(ctx context.Context, limits ...ginlimit.Limit) context.Context {
+	return context.WithValue(ctx, limitsKey{}, limits)
 }
 
-func (l *Limiter) named(name string, limits []ginlimit.Limit) (*ginlimit.Policy, error) {
+func limitsIn(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+	limits, _ := ctx.Value(limitsKey{}).([]ginlimit.Limit)
+	return limits, nil
+}
+
+// client returns the policy and the client of a key, and a context with the limits.
+func (l *Limiter) client(ctx context.Context, key string, limits []ginlimit.Limit) (
+	*ginlimit.Policy, context.Context, string, error) {
+	name, client := nameAndClient(key)
 	limits = slices.Clone(limits)
 	for i := range limits {
 		if limits[i].Algorithm == ginlimit.TokenBucket && (limits[i].Calendar == ginlimit.Calendar{}) && limits[i].Rate > 0 {
 			limits[i].Algorithm = l.algorithm
 		}
 	}
-	made := asked{name: name, n: len(limits)}
-	if copy(made.limits[:], limits) < len(limits) {
-		return l.Policy(name, ginlimit.WithLimits(limits...))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, err := l.policies[name], error(nil)
+	if p == nil {
+		p, err = l.make(name, LimitsOfContext())
 	}
-	if p, ok := l.policies.Load(made); ok {
-		return p.(*ginlimit.Policy), nil
-	}
-	p, err := l.Policy(name, ginlimit.WithLimits(limits...))
-	if err == nil {
-		l.policies.Store(made, p)
-	}
-	return p, err
+	return p, WithLimits(ctx, limits...), client, err
 }
 
-func (l *Limiter) client(key string, limits []ginlimit.Limit) (*ginlimit.Policy, string, error) {
-	name, client := nameAndClient(key)
-	p, err := l.named(name, limits)
-	return p, client, err
+// Policy returns a policy, which the limiter's methods use for keys of its name.
+func (l *Limiter) Policy(name string, opts ...ginlimit.PolicyOption) (*ginlimit.Policy, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.make(name, opts...)
+}
+
+// Handler is the handler of such a policy. It panics on a bad configuration.
+func (l *Limiter) Handler(name string, opts ...ginlimit.PolicyOption) gin.HandlerFunc {
+	return l.Must(name, opts...).Handler()
+}
+
+func (l *Limiter) make(name string, opts ...ginlimit.PolicyOption) (*ginlimit.Policy, error) {
+	p, err := l.Limiter.Policy(name, opts...)
+	if err == nil {
+		l.policies[name] = p
+	}
+	return p, err
 }
 
 // Allow takes one token of a key.
@@ -94,7 +115,7 @@ func (l *Limiter) Allow(ctx context.Context, key string, limits ...ginlimit.Limi
 
 // AllowN takes n tokens of a key, or none.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...ginlimit.Limit) (ginlimit.Result, error) {
-	p, client, err := l.client(key, limits)
+	p, ctx, client, err := l.client(ctx, key, limits)
 	if err != nil {
 		return ginlimit.Result{}, err
 	}
@@ -103,7 +124,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int, limits ...ginli
 
 // AllowUpTo takes up to n tokens of a key.
 func (l *Limiter) AllowUpTo(ctx context.Context, key string, n int, limits ...ginlimit.Limit) (ginlimit.Result, error) {
-	p, client, err := l.client(key, limits)
+	p, ctx, client, err := l.client(ctx, key, limits)
 	if err != nil {
 		return ginlimit.Result{}, err
 	}
@@ -117,7 +138,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, limits ...ginlimit.Limit
 
 // WaitN takes n tokens of a key as soon as they are available.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int, limits ...ginlimit.Limit) error {
-	p, client, err := l.client(key, limits)
+	p, ctx, client, err := l.client(ctx, key, limits)
 	if err != nil {
 		return err
 	}
@@ -126,16 +147,25 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int, limits ...ginlim
 
 // Peek returns what one token of a key would meet.
 func (l *Limiter) Peek(ctx context.Context, key string, limits ...ginlimit.Limit) (ginlimit.Result, error) {
-	p, client, err := l.client(key, limits)
+	p, ctx, client, err := l.client(ctx, key, limits)
 	if err != nil {
 		return ginlimit.Result{}, err
 	}
 	return p.Peek(ctx, client)
 }
 
+// Status returns the status of each limit of a key.
+func (l *Limiter) Status(ctx context.Context, key string, limits ...ginlimit.Limit) ([]ginlimit.Result, error) {
+	p, ctx, client, err := l.client(ctx, key, limits)
+	if err != nil {
+		return nil, err
+	}
+	return p.Status(ctx, client)
+}
+
 // Refund gives n tokens back to a key.
 func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...ginlimit.Limit) error {
-	p, client, err := l.client(key, limits)
+	p, ctx, client, err := l.client(ctx, key, limits)
 	if err != nil {
 		return err
 	}
@@ -144,7 +174,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int, limits ...ginli
 
 // Block denies a key every token for d.
 func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits ...ginlimit.Limit) error {
-	p, client, err := l.client(key, limits)
+	p, ctx, client, err := l.client(ctx, key, limits)
 	if err != nil {
 		return err
 	}
@@ -153,7 +183,7 @@ func (l *Limiter) Block(ctx context.Context, key string, d time.Duration, limits
 
 // Reset fills a key's buckets up.
 func (l *Limiter) Reset(ctx context.Context, key string, limits ...ginlimit.Limit) error {
-	p, client, err := l.client(key, limits)
+	p, ctx, client, err := l.client(ctx, key, limits)
 	if err != nil {
 		return err
 	}
@@ -162,7 +192,7 @@ func (l *Limiter) Reset(ctx context.Context, key string, limits ...ginlimit.Limi
 
 // Reserve takes n tokens of a key, or none, to be settled later.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int, limits ...ginlimit.Limit) (*ginlimit.Reservation, error) {
-	p, client, err := l.client(key, limits)
+	p, ctx, client, err := l.client(ctx, key, limits)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +318,7 @@ func GoroutinesLeft(t testing.TB) int {
 }
 
 // LimitsFrom gives every client the same limits.
-func LimitsFrom(limits ...ginlimit.Limit) ginlimit.Option {
+func LimitsFrom(limits ...ginlimit.Limit) ginlimit.PolicyOption {
 	return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return limits, nil })
 }
 
@@ -307,6 +337,14 @@ func NewPolicy(t testing.TB, l *Limiter, name string, opts ...ginlimit.PolicyOpt
 	p, err := l.Policy(name, opts...)
 	require.NoError(t, err)
 	return p
+}
+
+// Derive returns [ginlimit.Policy.With] of a policy.
+func Derive(t testing.TB, p *ginlimit.Policy, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+	t.Helper()
+	derived, err := p.With(opts...)
+	require.NoError(t, err)
+	return derived
 }
 
 // Reserve takes a token of the client "alice", and a slot if the policy has any.

@@ -108,25 +108,6 @@ func (s Step) Apply(ctx context.Context, l *Limiter) (r ginlimit.Result, err err
 	return r, l.Reset(ctx, s.Key, s.Limits...)
 }
 
-// ApplyTo makes a step by a policy, which knows the limits.
-func (s Step) ApplyTo(ctx context.Context, p *ginlimit.Policy) (r ginlimit.Result, err error) {
-	switch s.Op {
-	case "AllowN":
-		return p.AllowN(ctx, s.Key, s.N)
-	case "AllowUpTo":
-		return p.AllowUpTo(ctx, s.Key, s.N)
-	case "Peek":
-		return p.Peek(ctx, s.Key)
-	case "Refund":
-		return r, p.Refund(ctx, s.Key, s.N)
-	case "Block":
-		return r, p.Block(ctx, s.Key, s.D)
-	case "Wait":
-		return r, p.Wait(ctx, s.Key)
-	}
-	return r, p.Reset(ctx, s.Key)
-}
-
 // Expect makes a step on the model.
 func (s Step) Expect(m Steppable) ginlimit.Result {
 	n := int64(s.N)

@@ -51,6 +51,14 @@ func remaining(t *testing.T, p *ginlimit.Policy, client string, want int) {
 	require.Equal(t, want, r.Remaining, r.Name)
 }
 
+// inTwoProcesses runs a test with a limiter of each, which share their buckets.
+func inTwoProcesses(t *testing.T, test func(t *testing.T, limiter, other *ginlimit.Limiter)) {
+	t.Helper()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		test(t, testkit.NewLimiter(t, b.Redis).Limiter, testkit.NewLimiter(t, b.Connect(t)).Limiter)
+	})
+}
+
 func stackedHandlers(router *gin.Engine, limiter *ginlimit.Limiter) {
 	address := must(limiter.Policy("address", ginlimit.PerMinute(10)))
 	logins := must(limiter.Policy("login", ginlimit.PerMinute(1)))
@@ -63,13 +71,13 @@ func stackedHandlers(router *gin.Engine, limiter *ginlimit.Limiter) {
 func TestHandlersThatFollowEachOtherCharge(t *testing.T) {
 	t.Parallel()
 	for path, left := range map[string]int{"/stacked": 0, "/together": 9} {
-		synctest.Test(t, func(t *testing.T) {
-			router, limiter := signedIn(), local(t)
+		inTwoProcesses(t, func(t *testing.T, limiter, other *ginlimit.Limiter) {
+			router := signedIn()
 			stackedHandlers(router, limiter)
 			for i := range 10 {
 				require.Equal(t, map[bool]int{true: 200, false: 429}[i == 0], send(router, http.MethodPost, path).Code)
 			}
-			remaining(t, must(limiter.Policy("address", ginlimit.PerMinute(10))), "192.0.2.1", left)
+			remaining(t, must(other.Policy("address", ginlimit.PerMinute(10))), "192.0.2.1", left)
 		})
 	}
 }
@@ -87,12 +95,12 @@ func requestsAndTokensRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 // TestRequestsAndTokensOfAKey: whichever is used up denies, and takes nothing of the other.
 func TestRequestsAndTokensOfAKey(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		router, limiter := signedIn("api key"), local(t)
+	inTwoProcesses(t, func(t *testing.T, limiter, other *ginlimit.Limiter) {
+		router := signedIn("api key")
 		requestsAndTokensRecipe(router, limiter)
 		key := ginlimit.WithKey(ginlimit.ByValue("api key"))
-		requests := must(limiter.Policy("requests", ginlimit.PerMinute(60), key))
-		tokens := must(limiter.Policy("tokens", ginlimit.PerMinute(90_000), key))
+		requests := must(other.Policy("requests", ginlimit.PerMinute(60), key))
+		tokens := must(other.Policy("tokens", ginlimit.PerMinute(90_000), key))
 		ask := func(key string) int {
 			return send(router, http.MethodPost, "/v1/chat", testkit.With("api key", key)).Code
 		}

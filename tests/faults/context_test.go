@@ -90,9 +90,7 @@ func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
 		require.GreaterOrEqual(t, len(noted), 4, "two policies are charged and settled")
 		require.Equal(t, []any{"first"}, slices.Compact(noted))
 
-		policy, err := limiter.Policy("user", ginlimit.PerHour(2))
-		require.NoError(t, err)
-		require.NoError(t, policy.Block(t.Context(), "alice", time.Hour))
+		require.NoError(t, limiter.Block(t.Context(), ginlimit.Key("user", "alice"), time.Hour))
 		hook.noted()
 		require.Equal(t, http.StatusTooManyRequests, get("second"))
 		noted = hook.noted()

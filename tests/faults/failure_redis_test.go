@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -178,7 +177,7 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 			for _, limit := range limits {
 				opts = append(opts, limit.WithAlgorithm(a))
 			}
-			policies = append(policies, testkit.NewPolicy(t, limiter, strconv.Itoa(i), opts...))
+			policies = append(policies, testkit.NewPolicy(t, limiter, fmt.Sprint(source, i), opts...))
 		}
 		for range 256 {
 			all.Go(func() {

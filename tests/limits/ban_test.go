@@ -103,14 +103,13 @@ func TestWhatBansNobody(t *testing.T) {
 	})
 }
 
-// TestBansOfOtherLengths are as long as they were when they began, whatever other policies of the name have.
+// TestBansOfOtherLengths are as long as they were when they began, whatever other processes have.
 func TestBansOfOtherLengths(t *testing.T) {
 	t.Parallel()
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		policy := func(first, longest time.Duration) *ginlimit.Policy {
-			p, err := e.Limiter.Policy("api", ginlimit.PerHour(1), ginlimit.WithBan(first, longest))
-			require.NoError(t, err)
-			return p
+			return testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", ginlimit.PerHour(1),
+				ginlimit.WithBan(first, longest))
 		}
 		ten, one, twenty := policy(10*time.Hour, 100*time.Hour), policy(time.Hour, time.Hour),
 			policy(20*time.Hour, 20*time.Hour)

@@ -16,73 +16,19 @@ import (
 
 // Which policies have leases, and how much of their bursts is kept for these.
 
-// TestPoliciesOfOneNameHaveOneLease: one that decides by the whole burst would admit more beside a
-// lease.
-func TestPoliciesOfOneNameHaveOneLease(t *testing.T) {
-	t.Parallel()
-	second, minute := ginlimit.PerSecond(500), ginlimit.PerMinute(6000)
-	short, long := ginlimit.WithLease(200*time.Millisecond), ginlimit.WithLease(time.Second)
-	ban := ginlimit.WithBan(time.Minute, time.Hour)
-	type options = []ginlimit.PolicyOption
-	for name, row := range map[string]struct {
-		first, other options
-		differ       bool
-	}{
-		"the same":           {options{second, short}, options{second, short}, false},
-		"another lease":      {options{second, short}, options{second, long}, true},
-		"none first":         {options{second}, options{second, short}, true},
-		"none then":          {options{second, short}, options{second}, true},
-		"none by an option":  {options{second, short}, options{second, ginlimit.WithLease(0)}, true},
-		"another period":     {options{second, short}, options{minute, long}, false},
-		"one common period":  {options{second, minute, short}, options{minute, long}, true},
-		"a floor":            {options{second, short}, options{second, short, ginlimit.WithFloor(100)}, false},
-		"slots":              {options{second, short}, options{second, ginlimit.InFlight(5)}, true},
-		"a ban":              {options{second, short}, options{second, ban}, true},
-		"beside a quota":     {options{second, short}, options{second, quotaOfDay, short}, true},
-		"a quota":            {options{quotaOfDay, short}, options{quotaOfDay, long}, false},
-		"fixed windows":      {options{fixedMinute, short}, options{fixedMinute, long}, false},
-		"a window beside it": {options{second, short}, options{second, fixedMinute, short}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb, _ := testkit.NewMiniredis(t)
-			l := testkit.NewLimiter(t, rdb)
-			testkit.NewPolicy(t, l, "api", row.first...)
-			testkit.NewPolicy(t, l, "another", row.other...)
-			for range 2 {
-				_, err := l.Policy("api", row.other...)
-				if !row.differ {
-					require.NoError(t, err)
-					continue
-				}
-				require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-				require.ErrorContains(t, err, `policies named "api" share the limit`)
-			}
-			testkit.NewPolicy(t, l, "api", row.first...)
-			_, err := testkit.NewLocal(t).Policy("api", second)
-			require.NoError(t, err)
-		})
-	}
-	t.Run("in a process", func(t *testing.T) {
-		l := testkit.NewLocal(t)
-		testkit.NewPolicy(t, l, "api", second)
-		testkit.NewPolicy(t, l, "api", second, ginlimit.InFlight(3))
-	})
-}
-
 var (
 	quotaOfDay    = ginlimit.PerCalendar(1000, ginlimit.CalendarDay(nil))
 	fixedMinute   = ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.FixedWindow)
 	slidingMinute = fixedMinute.WithAlgorithm(ginlimit.SlidingWindow)
 )
 
-// TestAnyFloorKeepsTheSameRoom: policies of one name may leave any floor to each other.
+// TestAnyFloorKeepsTheSameRoom: a derived policy may leave any floor above what leases keep.
 func TestAnyFloorKeepsTheSameRoom(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
-	l := testkit.NewLimiter(t, rdb)
+	p := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "api", ginlimit.PerSecond(500),
+		ginlimit.WithLease(200*time.Millisecond))
 	for floor, ok := range map[int]bool{0: true, 1: true, 299: true, 300: false, 400: false, 499: false} {
-		_, err := l.Policy("api", ginlimit.PerSecond(500), ginlimit.WithLease(200*time.Millisecond),
-			ginlimit.WithFloor(floor))
+		_, err := p.With(ginlimit.WithFloor(floor))
 		if require.Equal(t, ok, err == nil, floor); !ok {
 			require.ErrorContains(t, err, fmt.Sprintf("WithFloor(%d) leaves nothing of 500/s, "+
 				"of whose burst WithLease keeps a part: make either smaller", floor))
@@ -95,9 +41,8 @@ func TestADryRunWithSlotsKeepsNothingForLeases(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Hour))
-		opts := []ginlimit.PolicyOption{ginlimit.PerHour(100), ginlimit.InFlight(1000), testkit.ByUser()}
-		testkit.NewPolicy(t, l, "api", opts...)
-		trial := testkit.NewPolicy(t, l, "api", append(opts, ginlimit.WithDryRun())...)
+		trial := testkit.Derive(t, testkit.NewPolicy(t, l, "api", ginlimit.PerHour(100), ginlimit.InFlight(1000),
+			testkit.ByUser()), ginlimit.WithDryRun())
 		var found ginlimit.Result
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
 		for i := range 101 {
@@ -105,24 +50,6 @@ func TestADryRunWithSlotsKeepsNothingForLeases(t *testing.T) {
 			require.Equal(t, i < 100, found.Allowed, i)
 		}
 	})
-}
-
-// TestRoomIsComparedWithEveryPolicy of a name, and not with one that was never made.
-func TestRoomIsComparedWithEveryPolicy(t *testing.T) {
-	rdb, _ := testkit.NewMiniredis(t)
-	l := testkit.NewLimiter(t, rdb)
-	short, long := ginlimit.WithLease(200*time.Millisecond), ginlimit.WithLease(time.Second)
-	policy := func(opts ...ginlimit.PolicyOption) error {
-		_, err := l.Policy("api", opts...)
-		return err
-	}
-	require.NoError(t, policy(ginlimit.PerMinute(6000), short))
-	require.ErrorIs(t, policy(ginlimit.PerMinute(6000), ginlimit.PerSecond(500), long), ginlimit.ErrInvalidArgument)
-	require.NoError(t, policy(ginlimit.PerSecond(500), short))
-	require.NoError(t, policy(ginlimit.PerSecond(900), short))
-	require.ErrorIs(t, policy(ginlimit.PerSecond(900), ginlimit.WithLease(20*time.Millisecond)),
-		ginlimit.ErrInvalidArgument)
-	require.ErrorIs(t, policy(ginlimit.PerSecond(500), long), ginlimit.ErrInvalidArgument)
 }
 
 // TestRoomForLeases is taken of the burst of policies that may have leases, and of no other.

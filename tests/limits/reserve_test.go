@@ -225,7 +225,7 @@ func TestWithSettle(t *testing.T) {
 
 type cancelKey struct{}
 
-// TestFloor: a policy with a floor stops where others of the same name go on.
+// TestFloor: a policy with a floor stops where the one that it was derived from goes on.
 func TestFloor(t *testing.T) {
 	t.Parallel()
 	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
@@ -238,7 +238,7 @@ func TestFloor(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					limiter := testkit.NewLocal(t)
 					people := testkit.NewPolicy(t, limiter, "x", ginlimit.WithLimits(limits...))
-					batch := testkit.NewPolicy(t, limiter, "x", ginlimit.WithLimits(limits...), ginlimit.WithFloor(4))
+					batch := testkit.Derive(t, people, ginlimit.WithFloor(4))
 					allow := func(p *ginlimit.Policy, allowed bool, remaining int) ginlimit.Result {
 						t.Helper()
 						r, err := p.Allow(t.Context(), "k")
@@ -283,7 +283,7 @@ func TestSettleTakesOfTheFloor(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerDay(100).WithAlgorithm(e.Algorithm)
 		people := testkit.NewPolicy(t, e.Limiter, "x", limit)
-		batch := testkit.NewPolicy(t, e.Limiter, "x", limit, ginlimit.WithFloor(80))
+		batch := testkit.Derive(t, people, ginlimit.WithFloor(80))
 		r, err := batch.Reserve(t.Context(), "c", 5)
 		require.NoError(t, err)
 		require.True(t, r.Result().Allowed)
@@ -378,7 +378,7 @@ func TestFloorIsChecked(t *testing.T) {
 	t.Parallel()
 	limiter := testkit.NewLocal(t)
 	for floor, ok := range map[int]bool{-1: false, 0: true, 9: true, 10: false, math.MaxInt: false} {
-		_, err := limiter.Policy("10/h", ginlimit.PerHour(10), ginlimit.WithFloor(floor))
+		_, err := limiter.Policy(strconv.Itoa(floor), ginlimit.PerHour(10), ginlimit.WithFloor(floor))
 		require.Equal(t, ok, err == nil, "%d: %v", floor, err)
 	}
 	p := testkit.NewPolicy(t, limiter, "own", ginlimit.WithFloor(10),

@@ -110,9 +110,9 @@ func TestResultIsNamed(t *testing.T) {
 			}
 		}
 		for _, limit := range []ginlimit.Limit{ginlimit.PerDay(0), ginlimit.PerDay(-1)} {
-			r, err := testkit.NewPolicy(t, limiter, "static", limit).Peek(t.Context(), "k")
+			r, err := testkit.NewPolicy(t, limiter, limit.String(), limit).Peek(t.Context(), "k")
 			require.NoError(t, err)
-			require.Equal(t, "static", r.Name)
+			require.Equal(t, limit.String(), r.Name)
 		}
 		r, err := p.Allow(t.Context(), "")
 		require.Error(t, err)

@@ -38,15 +38,15 @@ func TestReturnedTokensEqualModel(t *testing.T) {
 
 // taker takes tokens by requests that go on until their tokens are given back, or until the test ends.
 type taker struct {
-	limiter   *testkit.Limiter
 	algorithm ginlimit.Algorithm
 	open      sync.WaitGroup
 	ended     chan struct{} // closed at the end of the test
-	routers   map[string]http.Handler
+	router    http.Handler
 }
 
 func newTaker(t *testing.T, e testkit.Engine) *taker {
-	k := &taker{limiter: e.Limiter, algorithm: e.Algorithm, ended: make(chan struct{}), routers: map[string]http.Handler{}}
+	k := &taker{algorithm: e.Algorithm, ended: make(chan struct{})}
+	k.serve(e.Limiter)
 	t.Cleanup(func() {
 		close(k.ended)
 		k.open.Wait()
@@ -71,50 +71,47 @@ func requestOf(c *gin.Context) *takenRequest {
 	return c.Request.Context().Value(takenKey{}).(*takenRequest)
 }
 
-// router returns the handler of limits.
-func (k *taker) router(limits []ginlimit.Limit) http.Handler {
-	name := fmt.Sprint(limits)
-	if k.routers[name] == nil {
-		counted := slices.Clone(limits)
-		for i := range counted {
-			counted[i].Algorithm = k.algorithm
-		}
-		r := gin.New()
-		_ = r.SetTrustedProxies(nil)
-		r.GET("/", k.limiter.Handler("taken", ginlimit.WithLimits(counted...),
-			ginlimit.WithKey(func(c *gin.Context) (string, error) { return requestOf(c).client, nil }),
-			ginlimit.WithCost(func(c *gin.Context) int { return requestOf(c).n }),
-			ginlimit.WithRefund(func(c *gin.Context) bool {
-				select {
-				case <-requestOf(c).back:
-					return true
-				default:
-					return false
-				}
-			}),
-			ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) { requestOf(c).result <- r }),
-			ginlimit.WithErrorHandler(func(c *gin.Context, err error) { panic(err) }),
-		), func(c *gin.Context) {
-			r, _ := ginlimit.FromContext(c)
-			requestOf(c).result <- r
+// serve makes the handler, which finds the limits in a request's context.
+func (k *taker) serve(l *testkit.Limiter) {
+	r := gin.New()
+	_ = r.SetTrustedProxies(nil)
+	r.GET("/", l.Handler("taken", testkit.LimitsOfContext(),
+		ginlimit.WithKey(func(c *gin.Context) (string, error) { return requestOf(c).client, nil }),
+		ginlimit.WithCost(func(c *gin.Context) int { return requestOf(c).n }),
+		ginlimit.WithRefund(func(c *gin.Context) bool {
 			select {
 			case <-requestOf(c).back:
-			case <-k.ended:
+				return true
+			default:
+				return false
 			}
-		})
-		k.routers[name] = r
-	}
-	return k.routers[name]
+		}),
+		ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) { requestOf(c).result <- r }),
+		ginlimit.WithErrorHandler(func(c *gin.Context, err error) { panic(err) }),
+	), func(c *gin.Context) {
+		r, _ := ginlimit.FromContext(c)
+		requestOf(c).result <- r
+		select {
+		case <-requestOf(c).back:
+		case <-k.ended:
+		}
+	})
+	k.router = r
 }
 
 // take takes n tokens, and returns how they are given back.
 func (k *taker) take(client string, n int, limits ...ginlimit.Limit) (ginlimit.Result, func()) {
 	request := &takenRequest{client: client, n: n, result: make(chan ginlimit.Result, 1), back: make(chan struct{})}
-	router, done := k.router(limits), make(chan struct{})
+	limits = slices.Clone(limits)
+	for i := range limits {
+		limits[i].Algorithm = k.algorithm
+	}
+	done := make(chan struct{})
 	k.open.Go(func() {
 		defer close(done)
 		req := httptest.NewRequest(http.MethodGet, "/", nil)
-		router.ServeHTTP(httptest.NewRecorder(), req.WithContext(context.WithValue(req.Context(), takenKey{}, request)))
+		ctx := context.WithValue(testkit.WithLimits(req.Context(), limits...), takenKey{}, request)
+		k.router.ServeHTTP(httptest.NewRecorder(), req.WithContext(ctx))
 	})
 	result := <-request.result
 	return result, func() {

@@ -132,7 +132,7 @@ func TestFloorBesideLeases(t *testing.T) {
 					testkit.NewLimiter(t, b.Connect(t), testkit.WithAlgorithm(a),
 						ginlimit.WithLease(200*time.Millisecond), testkit.RemembersDenials()),
 					"x", limit)
-				batch := testkit.NewPolicy(t, limiter, "x", limit, ginlimit.WithFloor(floor))
+				batch := testkit.Derive(t, testkit.NewPolicy(t, limiter, "x", limit), ginlimit.WithFloor(floor))
 				start, admitted, leased, owed := time.Now(), 0, 0, false
 				for i := range 1800 {
 					if i%4 == 0 {

@@ -107,7 +107,7 @@ func TestTenantsEqualTheModelOnMiniredis(t *testing.T) {
 	}
 }
 
-// TestSharesSurviveWhatOthersDoToTheirKeys: a policy without shares charges the same bucket, and Redis
+// TestSharesSurviveWhatOthersDoToTheirKeys: a process whose policy has no shares charges the same bucket, and Redis
 // evicts a key. Then it may be wrong who holds what, but calls are answered, and the bucket is exact.
 func TestSharesSurviveWhatOthersDoToTheirKeys(t *testing.T) {
 	t.Parallel()
@@ -115,7 +115,7 @@ func TestSharesSurviveWhatOthersDoToTheirKeys(t *testing.T) {
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))
 		limit := ginlimit.PerMinute(60).WithBurst(1000)
 		shared := testkit.NewPolicy(t, l, "p", limit, ginlimit.WithShares(unusedTenant))
-		plain := testkit.NewPolicy(t, l, "p", limit)
+		plain := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "p", limit)
 		taken := 0
 		take := func(p *ginlimit.Policy, n int) {
 			r, err := p.AllowN(t.Context(), "k", n)

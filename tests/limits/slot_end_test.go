@@ -111,19 +111,17 @@ func TestSlotsOutliveNoPanic(t *testing.T) {
 // TestCloseFreesTheSlotsOfDecisionsInFlight that end without one: Redis knows when Close returns.
 func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 	t.Parallel()
-	key := func(name string) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return name, nil } }
-	for name, ask := range map[string]func(t *testing.T, l *testkit.Limiter, p *ginlimit.Policy){
-		"the caller leaves": func(t *testing.T, _ *testkit.Limiter, p *ginlimit.Policy) {
+	alice := func(*gin.Context) (string, error) { return "alice", nil }
+	for name, ask := range map[string]func(t *testing.T, p, all *ginlimit.Policy){
+		"the caller leaves": func(t *testing.T, p, _ *ginlimit.Policy) {
 			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Millisecond)
 			defer cancel()
 			_, err := p.Reserve(ctx, "alice", 1)
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 		},
-		"another policy denies": func(t *testing.T, l *testkit.Limiter, _ *ginlimit.Policy) {
+		"another policy denies": func(t *testing.T, p, all *ginlimit.Policy) {
 			router := gin.New()
-			router.GET("/", ginlimit.AllOf(
-				l.Must("api", ginlimit.PerHour(100), ginlimit.InFlight(1), ginlimit.WithKey(key("alice"))),
-				l.Must("all", testkit.All(), ginlimit.PerDay(1))))
+			router.GET("/", ginlimit.AllOf(p, all))
 			w := httptest.NewRecorder()
 			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 			assert.Equal(t, http.StatusTooManyRequests, w.Code)
@@ -140,18 +138,19 @@ func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
 					}
 					return err
 				}))
-				opts := []ginlimit.PolicyOption{ginlimit.PerHour(100), ginlimit.InFlight(1)}
+				opts := []ginlimit.PolicyOption{ginlimit.PerHour(100), ginlimit.InFlight(1), ginlimit.WithKey(alice)}
 				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithFailureMode(ginlimit.FailClosed))
 				p, err := limiter.Policy("api", opts...)
 				require.NoError(t, err)
 				testkit.Reserve(t, p).Release() // connects
-				_, err = limiter.Allow(t.Context(), ginlimit.Key("all", "all"), ginlimit.PerDay(1))
+				all := testkit.NewPolicy(t, limiter, "all", testkit.All(), ginlimit.PerDay(1))
+				_, err = all.Allow(t.Context(), "all")
 				require.NoError(t, err)
 				synctest.Wait()
 
 				slow = true
 				var asks sync.WaitGroup
-				asks.Go(func() { ask(t, limiter, p) })
+				asks.Go(func() { ask(t, p, all) })
 				time.Sleep(10 * time.Millisecond)
 				require.NoError(t, limiter.Close())
 				other, err := testkit.NewLimiter(t, b.Redis).Policy("api", opts...)

@@ -102,14 +102,12 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 		l, err := ginlimit.NewLocal()
 		require.NoError(t, err)
 		alice := ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })
-		opts := []ginlimit.PolicyOption{ginlimit.PerHour(3), alice, ginlimit.InFlight(1),
-			ginlimit.WithQueue(1, time.Hour), ginlimit.WithBan(time.Hour, time.Hour)}
-		p, err := l.Policy("api", opts...)
+		hasty, err := l.Policy("api", ginlimit.PerHour(3), alice, ginlimit.InFlight(1), ginlimit.WithBan(time.Hour, time.Hour))
 		require.NoError(t, err)
+		p := testkit.Derive(t, hasty, ginlimit.WithQueue(1, time.Hour))
 		router := gin.New()
-		router.GET("/free",
-			l.Handler("api", append(opts, ginlimit.WithCost(func(*gin.Context) int { return 0 }))...))
-		router.GET("/dry", l.Handler("api", append(opts, ginlimit.WithDryRun())...))
+		router.GET("/free", testkit.Derive(t, p, ginlimit.WithCost(func(*gin.Context) int { return 0 })).Handler())
+		router.GET("/dry", testkit.Derive(t, p, ginlimit.WithDryRun()).Handler())
 		router.GET("/", p.Handler())
 		get := func(path string) *httptest.ResponseRecorder {
 			w := httptest.NewRecorder()
@@ -128,12 +126,7 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 		require.Equal(t, http.StatusOK, get("/dry").Code)
 		require.Equal(t, "1", get("/").Header().Get("Retry-After"), "the queue is full")
 		require.Zero(t, time.Since(start))
-		tokens := testkit.NewPolicy(t, &testkit.Limiter{Limiter: l}, "api", ginlimit.PerHour(3),
-			ginlimit.WithBan(time.Hour, time.Hour))
-		for range 4 {
-			_, err = tokens.Allow(t.Context(), "alice")
-			require.NoError(t, err)
-		}
+		require.False(t, testkit.Reserve(t, hasty).Result().Allowed)
 		require.Equal(t, "3600", get("/").Header().Get("Retry-After"), "it is banned")
 		require.Zero(t, time.Since(start))
 		holds.Release()

@@ -88,9 +88,6 @@ func TestWaitBehindAnother(t *testing.T) {
 func TestWaitsForOtherTokensShareNoQueue(t *testing.T) {
 	t.Parallel()
 	ten, one := ginlimit.PerHour(10), ginlimit.PerMinute(1)
-	policy := func(t *testing.T, l *testkit.Limiter, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
-		return testkit.NewPolicy(t, l, "p", opts...)
-	}
 	for name, row := range map[string]func(t *testing.T, l *testkit.Limiter) (drain, behind,
 		free func(context.Context) error){
 		"a key that looks like a key and a limit": func(_ *testing.T, l *testkit.Limiter) (drain,
@@ -99,12 +96,11 @@ func TestWaitsForOtherTokensShareNoQueue(t *testing.T) {
 			behind = func(ctx context.Context) error { return l.Wait(ctx, "k", one, ten) }
 			return drain, behind, func(ctx context.Context) error { return l.Wait(ctx, "k 1/m", ten) }
 		},
-		"another algorithm": func(t *testing.T, l *testkit.Limiter) (drain, behind, free func(context.Context) error) {
-			fixed := policy(t, l, ten.WithAlgorithm(ginlimit.FixedWindow))
-			sliding := policy(t, l, ten.WithAlgorithm(ginlimit.SlidingWindow))
-			drain = func(ctx context.Context) error { return fixed.WaitN(ctx, "k", 10) }
-			behind = func(ctx context.Context) error { return fixed.Wait(ctx, "k") }
-			return drain, behind, func(ctx context.Context) error { return sliding.Wait(ctx, "k") }
+		"another algorithm": func(_ *testing.T, l *testkit.Limiter) (drain, behind, free func(context.Context) error) {
+			fixed, sliding := ten.WithAlgorithm(ginlimit.FixedWindow), ten.WithAlgorithm(ginlimit.SlidingWindow)
+			drain = func(ctx context.Context) error { return l.WaitN(ctx, "k", 10, fixed) }
+			behind = func(ctx context.Context) error { return l.Wait(ctx, "k", fixed) }
+			return drain, behind, func(ctx context.Context) error { return l.Wait(ctx, "k", sliding) }
 		},
 		"a larger burst": func(t *testing.T, l *testkit.Limiter) (drain, behind, free func(context.Context) error) {
 			drain = func(ctx context.Context) error { return l.WaitN(ctx, "k", 10, ten) }
@@ -112,23 +108,11 @@ func TestWaitsForOtherTokensShareNoQueue(t *testing.T) {
 			return drain, behind, func(ctx context.Context) error { return l.Wait(ctx, "k", ten.WithBurst(20)) }
 		},
 		"no floor": func(t *testing.T, l *testkit.Limiter) (drain, behind, free func(context.Context) error) {
-			batch, people := policy(t, l, ten, ginlimit.WithFloor(5)), policy(t, l, ten)
+			people := testkit.NewPolicy(t, l, "p", ten)
+			batch := testkit.Derive(t, people, ginlimit.WithFloor(5))
 			drain = func(ctx context.Context) error { return batch.WaitN(ctx, "k", 5) }
 			behind = func(ctx context.Context) error { return batch.Wait(ctx, "k") }
 			return drain, behind, func(ctx context.Context) error { return people.Wait(ctx, "k") }
-		},
-		"no ban": func(t *testing.T, l *testkit.Limiter) (drain, behind, free func(context.Context) error) {
-			banning, plain := policy(t, l, ten, ginlimit.WithBan(time.Hour, time.Hour)), policy(t, l, ten)
-			drain = func(ctx context.Context) error {
-				for range 11 {
-					if _, err := banning.Allow(ctx, "k"); err != nil {
-						return err
-					}
-				}
-				return plain.Refund(ctx, "k", 10)
-			}
-			behind = func(ctx context.Context) error { return banning.Wait(ctx, "k") }
-			return drain, behind, func(ctx context.Context) error { return plain.Wait(ctx, "k") }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -111,7 +111,7 @@ func TestWaitThatMayBeDecidedHereWaitsForNoOutage(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond))
 		closed := testkit.NewPolicy(t, limiter, "p", ginlimit.PerHour(10))
-		local := testkit.NewPolicy(t, limiter, "p", ginlimit.PerHour(10), ginlimit.WithFailureMode(ginlimit.FailLocal))
+		local := testkit.Derive(t, closed, ginlimit.WithFailureMode(ginlimit.FailLocal))
 		b.Late.Store(true)
 		var all sync.WaitGroup
 		defer all.Wait()

@@ -264,7 +264,7 @@ func TestMixedAlgorithmsShareABatch(t *testing.T) {
 	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))
 	var routes []*gin.Engine
 	for a := range ginlimit.Algorithm(3) {
-		routes = append(routes, testkit.Serve(limiter.Handler("api", ginlimit.PerDay(100).WithAlgorithm(a))))
+		routes = append(routes, testkit.Serve(limiter.Handler(a.String(), ginlimit.PerDay(100).WithAlgorithm(a))))
 	}
 	const callers, each, clients = 128, 60, 4 // 640 requests of each client on each route
 	var served [3][clients]atomic.Int64

@@ -284,8 +284,8 @@ func TestHandlersOfALimiterMayCountDifferently(t *testing.T) {
 	t.Parallel()
 	rdb, advance := testkit.NewMiniredis(t)
 	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithDenyCache(0))
-	fixed := testkit.Serve(limiter.Handler("api", ginlimit.PerMinute(2).WithAlgorithm(ginlimit.FixedWindow)))
-	bucket := testkit.Serve(limiter.Handler("api", ginlimit.PerMinute(2)))
+	fixed := testkit.Serve(limiter.Handler("window", ginlimit.PerMinute(2).WithAlgorithm(ginlimit.FixedWindow)))
+	bucket := testkit.Serve(limiter.Handler("bucket", ginlimit.PerMinute(2)))
 	for _, r := range []*gin.Engine{fixed, bucket} {
 		testkit.Get(r, "/")
 		assert.Equal(t, "0", testkit.Remaining(testkit.Get(r, "/")))

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ginlimit/ginlimit"
@@ -43,9 +42,6 @@ func (p *simPlan) drawCalendars(r *rand.Rand) {
 		for i := range p.processes {
 			p.processes[i].skew = pick(r, 0, 0, 1, 2, 3, -1, -2, -3)
 		}
-	}
-	for i := range p.processes {
-		p.processes[i].policies = r.IntN(2) == 0
 	}
 	p.begin = simFirstDay.AddDate(0, 0, -r.IntN(2))
 	for i, name := range []string{"simA", "simB"} {
@@ -165,27 +161,6 @@ func (p *simPlan) rightly(a *simAnswer, r ginlimit.Result) ginlimit.Result {
 	return r
 }
 
-// openPolicies makes the policies of a process that has some.
-func (m *simMember) openPolicies(p *simPlan, process int) error {
-	if !p.processes[process].policies {
-		return nil
-	}
-	for key, k := range p.keys {
-		name, _, _ := strings.Cut(k.name, "|")
-		var policies []*ginlimit.Policy
-		for version := range k.versions {
-			limits := p.limitsOf(process, key, version)
-			policy, err := m.limiter.Policy(name, limits[0], ginlimit.WithLimits(limits[1:]...))
-			if err != nil {
-				return err
-			}
-			policies = append(policies, policy)
-		}
-		m.policies = append(m.policies, policies)
-	}
-	return nil
-}
-
 // do makes a call.
 func (m *simMember) do(ctx context.Context, p *simPlan, a *simAnswer) (r ginlimit.Result, err error) {
 	key := p.keys[a.key]
@@ -194,11 +169,8 @@ func (m *simMember) do(ctx context.Context, p *simPlan, a *simAnswer) (r ginlimi
 	case a.settles:
 		a.reservation, err = m.reserve(ctx, p, a)
 		r = a.reservation.Result()
-	case m.policies == nil:
-		r, err = s.Apply(ctx, m.limiter)
 	default:
-		_, s.Key, _ = strings.Cut(s.Key, "|")
-		r, err = s.ApplyTo(ctx, m.policies[a.key][a.version])
+		r, err = s.Apply(ctx, m.limiter)
 	}
 	return p.rightly(a, r), err
 }

@@ -47,7 +47,6 @@ type simProcess struct {
 	lease     time.Duration
 	inline    bool // callers send their calls themselves where they may
 	skew      int  // how many seconds its clock is ahead
-	policies  bool // calls are those of a Policy
 }
 
 // simKey is a client under its limits, which may change.

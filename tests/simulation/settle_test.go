@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ginlimit/ginlimit"
@@ -32,10 +31,7 @@ func (p *simPlan) drawSettles(r *rand.Rand) {
 // reserve is AllowN, to be settled.
 func (m *simMember) reserve(ctx context.Context, p *simPlan, a *simAnswer) (r *ginlimit.Reservation, err error) {
 	key := p.keys[a.key]
-	if m.policies == nil {
-		return m.limiter.Reserve(ctx, key.name, a.n, p.limitsOf(a.process, a.key, a.version)...)
-	}
-	return m.policies[a.key][a.version].Reserve(ctx, strings.TrimPrefix(key.name, "p|"), a.n)
+	return m.limiter.Reserve(ctx, key.name, a.n, p.limitsOf(a.process, a.key, a.version)...)
 }
 
 // settle settles a reservation, and notes how.

@@ -74,9 +74,9 @@ func (p *simPlan) describe() string {
 		if m.denyOrNil != nil {
 			deny = strconv.Itoa(*m.denyOrNil)
 		}
-		text += fmt.Sprintf("process %d: %d s ahead, policies %t, Fail %s, %d replicas, deny memory %s, "+
+		text += fmt.Sprintf("process %d: %d s ahead, Fail %s, %d replicas, deny memory %s, "+
 			"lease %s, inline %t, ContextTimeoutEnabled %t, ReadTimeout %s, %d retries of a dial, protocol %d\n",
-			i, m.skew, m.policies, m.failure, m.replicas, deny, m.lease, m.inline,
+			i, m.skew, m.failure, m.replicas, deny, m.lease, m.inline,
 			m.client.ContextTimeoutEnabled, m.client.ReadTimeout, m.client.DialerRetries, m.client.Protocol)
 	}
 	for _, k := range p.keys {

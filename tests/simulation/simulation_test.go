@@ -82,8 +82,6 @@ type simulation struct {
 type simMember struct {
 	rdb     redis.UniversalClient
 	limiter *testkit.Limiter
-	// policies are those of each version of the limits of each key, if calls are to be theirs.
-	policies [][]*ginlimit.Policy
 
 	closing, closed time.Time // when Close was called and had returned; the server's lock guards them
 }
@@ -245,9 +243,6 @@ func (s *simulation) open() (err error) {
 			testkit.SetLocalBuckets(limiter, simLocalBuckets)
 		}
 		s.members = append(s.members, m)
-		if err := m.openPolicies(s.plan, i); err != nil {
-			return err
-		}
 	}
 	return nil
 }

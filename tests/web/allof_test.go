@@ -75,8 +75,9 @@ func TestAllOfUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
-	status := func(limit ginlimit.Limit, others ...*ginlimit.Policy) (int, string) {
-		rec := testkit.Get(testkit.Serve(ginlimit.AllOf(append([]*ginlimit.Policy{l.Must("n", limit)}, others...)...)), "/")
+	two, free := l.Must("counted", ginlimit.PerDay(2)), l.Must("free", ginlimit.PerDay(-1))
+	status := func(p *ginlimit.Policy, others ...*ginlimit.Policy) (int, string) {
+		rec := testkit.Get(testkit.Serve(ginlimit.AllOf(append([]*ginlimit.Policy{p}, others...)...)), "/")
 		return rec.Code, testkit.Remaining(rec)
 	}
 	expect := func(code int, left string) func(int, string) {
@@ -86,15 +87,15 @@ func TestAllOfUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 		}
 	}
 	unlimited := l.Must("unlimited", testkit.All(), ginlimit.PerDay(-1))
-	expect(200, "")(status(ginlimit.PerDay(-1), unlimited))
-	expect(200, "1")(status(ginlimit.PerDay(2), unlimited))
-	expect(200, "1")(status(ginlimit.PerDay(-1), l.Must("two", testkit.All(), ginlimit.PerDay(2))))
-	expect(429, "0")(status(ginlimit.PerDay(2), l.Must("none", testkit.All(), ginlimit.PerDay(0))))
+	expect(200, "")(status(free, unlimited))
+	expect(200, "1")(status(two, unlimited))
+	expect(200, "1")(status(free, l.Must("two", testkit.All(), ginlimit.PerDay(2))))
+	expect(429, "0")(status(two, l.Must("none", testkit.All(), ginlimit.PerDay(0))))
 	expect(400,
-		"")(status(ginlimit.PerDay(2), l.Must("user", testkit.Key("X-User"), ginlimit.PerDay(2))))
-	expect(500, "")(status(ginlimit.PerDay(2),
+		"")(status(two, l.Must("user", testkit.Key("X-User"), ginlimit.PerDay(2))))
+	expect(500, "")(status(two,
 		l.Must("nobody", ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil }), ginlimit.PerDay(2))))
-	expect(200, "0")(status(ginlimit.PerDay(2))) // what was denied or failed took nothing
+	expect(200, "0")(status(two)) // what was denied or failed took nothing
 }
 
 // TestAllOfIsRefunded gives back to each what was taken of it.

@@ -17,10 +17,9 @@ import (
 func TestDryRunSharesNoKey(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		opts := []ginlimit.PolicyOption{ginlimit.PerHour(2), testkit.ByUser(), ginlimit.InFlight(1),
-			ginlimit.WithBan(10*time.Hour, 20*time.Hour)}
-		force := testkit.NewPolicy(t, e.Limiter, "api", opts...)
-		trial := testkit.NewPolicy(t, e.Limiter, "api", append(opts, ginlimit.WithDryRun())...)
+		force := testkit.NewPolicy(t, e.Limiter, "api", ginlimit.PerHour(2), testkit.ByUser(), ginlimit.InFlight(1),
+			ginlimit.WithBan(10*time.Hour, 20*time.Hour))
+		trial := testkit.Derive(t, force, ginlimit.WithDryRun())
 		var found ginlimit.Result
 		var inner int
 		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) },
@@ -63,8 +62,8 @@ func TestDryRunOfSlotsAlone(t *testing.T) {
 		require.Equal(t, 0, two.Result().Remaining)
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 		require.False(t, found.Allowed)
-		free := testkit.Serve(p.Handler(), testkit.NewPolicy(t, e.Limiter, "api",
-			append(opts, ginlimit.WithCost(func(*gin.Context) int { return 0 }))...).Handler())
+		free := testkit.Serve(p.Handler(), testkit.Derive(t, p,
+			ginlimit.WithCost(func(*gin.Context) int { return 0 })).Handler())
 		require.Equal(t, http.StatusOK, testkit.Get(free, "/", testkit.User("alice")).Code)
 		require.Equal(t, 2, e.Limiter.Stats().Slots)
 		one.Release()
@@ -74,7 +73,7 @@ func TestDryRunOfSlotsAlone(t *testing.T) {
 		require.Equal(t, 1, peek.Remaining)
 		two.Release()
 
-		closed := testkit.NewPolicy(t, e.Limiter, "api", append(opts, ginlimit.PerHour(0))...)
+		closed := testkit.NewPolicy(t, e.Limiter, "closed", append(opts, ginlimit.PerHour(0))...)
 		router = testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, closed.Handler())
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
 		require.False(t, found.Allowed)

@@ -37,7 +37,7 @@ func ways() map[string]way {
 	key := func(err error) ginlimit.Option {
 		return ginlimit.WithKey(func(*gin.Context) (string, error) { return "", err })
 	}
-	limits := func(err error, all ...ginlimit.Limit) ginlimit.Option {
+	limits := func(err error, all ...ginlimit.Limit) ginlimit.PolicyOption {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return all, err })
 	}
 	cost := func(n int) ginlimit.Option { return ginlimit.WithCost(func(*gin.Context) int { return n }) }

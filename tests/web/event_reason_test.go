@@ -22,7 +22,7 @@ func TestReasonsOfNoDecision(t *testing.T) {
 	t.Parallel()
 	type options = []ginlimit.PolicyOption
 	errOwn, hour := errors.New("alice@example.org"), ginlimit.PerHour(1)
-	limits := func(err error) ginlimit.Option {
+	limits := func(err error) ginlimit.PolicyOption {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, err })
 	}
 	key := func(err error) ginlimit.Option {

@@ -91,7 +91,7 @@ func TestFirstOfEndsAtAnError(t *testing.T) {
 	keyed := func(*gin.Context) (string, error) { return "k", nil }
 	malformed := func(*gin.Context) (string, error) { return "k", fmt.Errorf("key: %w", ginlimit.ErrBadRequest) }
 	key, five := ginlimit.WithKey(keyed), ginlimit.PerHour(5)
-	fails := func(err error) ginlimit.Option {
+	fails := func(err error) ginlimit.PolicyOption {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, err })
 	}
 	for name, row := range map[string]struct {

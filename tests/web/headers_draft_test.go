@@ -144,7 +144,7 @@ func TestRefundTakesBackTheParameterT(t *testing.T) {
 	outer := limiter.Handler("outer", ginlimit.PerHour(9), draft)
 	for name, inner := range map[string]gin.HandlerFunc{
 		"other fields": limiter.Handler("inner", ginlimit.PerMinute(0)),
-		"none": limiter.Handler("inner", ginlimit.PerMinute(0),
+		"none": limiter.Handler("innermost", ginlimit.PerMinute(0),
 			ginlimit.WithHeaders(ginlimit.NoHeaders)),
 		"an error": closed.Handler("inner", ginlimit.PerMinute(5)),
 	} {

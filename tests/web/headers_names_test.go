@@ -73,7 +73,7 @@ func TestLimitsOfOnePolicyHaveDifferentNames(t *testing.T) {
 	t.Parallel()
 	perMinute, perHour := ginlimit.PerMinute(1), ginlimit.PerHour(1)
 	long := strings.Repeat("n", 64)
-	plan := func(limits ...ginlimit.Limit) ginlimit.Option {
+	plan := func(limits ...ginlimit.Limit) ginlimit.PolicyOption {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return limits, nil })
 	}
 	type options = []ginlimit.PolicyOption

@@ -151,10 +151,8 @@ func TestInFlightAtEveryLevel(t *testing.T) {
 				one.end()
 			}
 			for i, level := range levels {
-				p := testkit.NewPolicy(t, l, level.name, ginlimit.PerDay(level.tokens), ginlimit.InFlight(level.slots),
-					ginlimit.WithKey(ginlimit.ByHeader(level.field)))
 				for client := range 3 {
-					rows, err := p.Status(t.Context(), fmt.Sprint(client))
+					rows, err := l.Status(t.Context(), ginlimit.Key(level.name, fmt.Sprint(client)))
 					require.NoError(t, err)
 					assert.Equal(t, level.tokens-tokens[fmt.Sprint(level.name, client)], rows[0].Remaining, "%s %d", level.name, i)
 					assert.Equal(t, level.slots, rows[1].Remaining, "%s %d", level.name, i)
@@ -231,12 +229,12 @@ func TestPlansHaveSlots(t *testing.T) {
 	})
 }
 
-// TestSlotsInReserve: policies of one name share slots, each up to its own number, so one leaves some to the other.
+// TestSlotsInReserve: a derived policy shares the slots, up to a number of its own, so it leaves some to the other.
 func TestSlotsInReserve(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		people := testkit.NewPolicy(t, e.Limiter, "upstream", ginlimit.InFlight(10))
-		batch := testkit.NewPolicy(t, e.Limiter, "upstream", ginlimit.InFlight(8))
+		batch := testkit.Derive(t, people, ginlimit.InFlight(8))
 		for range 8 {
 			require.True(t, testkit.Reserve(t, batch).Result().Allowed)
 		}

@@ -66,7 +66,7 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 	key := func(key string, err error) ginlimit.Option {
 		return ginlimit.WithKey(func(*gin.Context) (string, error) { return key, err })
 	}
-	limits := func(err error) ginlimit.Option {
+	limits := func(err error) ginlimit.PolicyOption {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, err })
 	}
 	answers := func(status int) ginlimit.Option {

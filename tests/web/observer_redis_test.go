@@ -182,15 +182,15 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 		several[i], err = limiter.Policy(fmt.Sprint("several ", i), ginlimit.PerHour(100), ginlimit.WithKey(user))
 		require.NoError(t, err)
 	}
+	one, err := limiter.Policy("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user))
+	require.NoError(t, err)
 	handlers := map[string]http.Handler{
-		"one key": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user))),
+		"one key": testkit.Serve(one.Handler()),
 		"several": testkit.Serve(ginlimit.AllOf(several[0], several[1])),
-		"a ban": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user),
+		"a ban": testkit.Serve(limiter.Handler("banning", ginlimit.PerHour(100), ginlimit.WithKey(user),
 			ginlimit.WithBan(time.Minute, time.Hour))),
-		"dry run": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user),
-			ginlimit.WithDryRun())),
-		"closed": testkit.Serve(limiter.Handler("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user),
-			ginlimit.WithFailureMode(ginlimit.FailClosed))),
+		"dry run": testkit.Serve(testkit.Derive(t, one, ginlimit.WithDryRun()).Handler()),
+		"closed":  testkit.Serve(testkit.Derive(t, one, ginlimit.WithFailureMode(ginlimit.FailClosed)).Handler()),
 	}
 	reasons := func(want string) {
 		for name, h := range handlers {

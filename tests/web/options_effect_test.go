@@ -3,6 +3,7 @@ package web_test
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -28,12 +29,17 @@ var limiterOptions = map[string]ginlimit.LimiterOption{
 	"WithObserver":  ginlimit.WithObserver(func(context.Context, ginlimit.Event) {}),
 }
 
-// policyOptions are the options of a policy, each with a valid value.
+// onlyPolicyOptions are the options of a policy that are no defaults, each with a valid value.
+var onlyPolicyOptions = map[string]ginlimit.PolicyOption{
+	"WithLimitFunc": testkit.LimitsFrom(ginlimit.PerDay(9)),
+	"WithShares":    ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }),
+}
+
+// policyOptions are the other options of a policy, each with a valid value.
 var policyOptions = map[string]ginlimit.Option{
 	"WithFailureMode":   ginlimit.WithFailureMode(ginlimit.FailOpen),
 	"WithLease":         ginlimit.WithLease(time.Second),
 	"WithKey":           testkit.ByUser(),
-	"WithLimitFunc":     testkit.LimitsFrom(ginlimit.PerDay(9)),
 	"WithCost":          ginlimit.WithCost(func(*gin.Context) int { return 1 }),
 	"WithRefund":        ginlimit.WithRefund(func(*gin.Context) bool { return false }),
 	"WithSettle":        ginlimit.WithSettle(func(*gin.Context) int { return 1 }),
@@ -97,7 +103,10 @@ func TestOptionsWithoutEffectAreErrors(t *testing.T) {
 	_, err = local.Policy("test", ginlimit.PerHour(5), policyOptions["WithFailureMode"], policyOptions["WithLease"])
 	requireFaults(t, err) // the same routes run with and without Redis
 	require.Len(t, limiterOptions, 7, "an option is missing here")
-	require.Len(t, policyOptions, 18, "an option is missing here")
+	require.Len(t, policyOptions, 17, "an option is missing here")
+	for name, option := range onlyPolicyOptions {
+		require.NotImplements(t, (*ginlimit.LimiterOption)(nil), option, name)
+	}
 }
 
 // TestOptionsGivenTwice: one that would silently drop what was given before is an error. Others may be given again.
@@ -120,8 +129,12 @@ func TestOptionsGivenTwice(t *testing.T) {
 	for name, option := range limiterOptions {
 		made(name, option)
 	}
+	ofPolicies := maps.Clone(onlyPolicyOptions)
 	for name, option := range policyOptions {
 		made(name, option)
+		ofPolicies[name] = option
+	}
+	for name, option := range ofPolicies {
 		opts := []ginlimit.PolicyOption{option, option}
 		switch name {
 		case "WithQueue":
@@ -161,7 +174,7 @@ func TestOptionsOfAPolicyReplaceDefaults(t *testing.T) {
 	skip := func(path string) ginlimit.Option {
 		return ginlimit.WithSkip(func(c *gin.Context) bool { return c.Query("skip") == path })
 	}
-	l := testkit.NewLocal(t, testkit.ByUser(), testkit.LimitsFrom(ginlimit.PerMinute(1)), skip("limiter"),
+	l := testkit.NewLocal(t, testkit.ByUser(), skip("limiter"),
 		ginlimit.WithSettle(func(*gin.Context) int { return 0 }))
 	r := testkit.Serve(testkit.NewPolicy(t, l, "test", ginlimit.PerHour(9), ginlimit.PerDay(2), skip("policy"),
 		ginlimit.WithRefund(func(*gin.Context) bool { return false })).Handler())

@@ -31,10 +31,8 @@ func TestOptionsHoldWhatTheyWereGiven(t *testing.T) {
 	own := ginlimit.WithLimits(limits...)
 	allow, deny := ginlimit.WithAllowList(prefixes...), ginlimit.WithDenyList(prefixes...)
 	prefixes[0], limits[0] = netip.MustParsePrefix("198.51.100.0/24"), ginlimit.Limit{}
-	local, err := ginlimit.NewLocal()
-	require.NoError(t, err)
 	for _, list := range []ginlimit.Option{allow, deny} {
-		r := testkit.Serve(local.Handler("test", own, ginlimit.PerMinute(0), list))
+		r := testkit.Serve(testkit.NewLocal(t).Handler("test", own, ginlimit.PerMinute(0), list))
 		assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.From("198.51.100.1:1")).Code)
 		assert.NotEqual(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.From("192.0.2.1:1")).Code)
 	}

@@ -80,8 +80,6 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 				[]ginlimit.PolicyOption{ten, ginlimit.PerHour(100).WithAlgorithm(ginlimit.SlidingWindow)}},
 			"with a secret": {[]ginlimit.LimiterOption{ginlimit.WithKeySecret([]byte("sixteen bytes..."))}, "n",
 				[]ginlimit.PolicyOption{ten}},
-			"the limiter's": {[]ginlimit.LimiterOption{testkit.LimitsFrom(ten.WithAlgorithm(ginlimit.FixedWindow))},
-				"test", nil},
 			"a limit per client": {nil, "test", []ginlimit.PolicyOption{testkit.LimitsFrom(ten)}},
 			"limits per client":  {nil, "n", []ginlimit.PolicyOption{testkit.LimitsFrom(ginlimit.PerHour(100), ten)}},
 			"windows per client": {nil, "test",
@@ -165,14 +163,14 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 	}
 }
 
-// TestBlocksAreOfOneAlgorithm: a policy of the same name that counts by another one has other buckets.
+// TestBlocksAreOfOneAlgorithm: a process whose policy of the same name counts by another one has other buckets.
 func TestBlocksAreOfOneAlgorithm(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(10)
 	p := testkit.NewPolicy(t, limiter, "fw", limit.WithAlgorithm(ginlimit.FixedWindow), testkit.ByUser())
 	r := testkit.Serve(p.Handler())
-	require.NoError(t, testkit.NewPolicy(t, limiter, "fw", limit, testkit.ByUser()).Block(t.Context(), "c", time.Hour))
+	require.NoError(t, testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "fw", limit).Block(t.Context(), "c", time.Hour))
 	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
 	require.NoError(t, p.Block(t.Context(), "c", time.Hour))
 	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code)

@@ -22,6 +22,7 @@ import (
 
 // Who shares a bucket.
 
+// TestNamesDecideWhoShares of two processes.
 func TestNamesDecideWhoShares(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -83,13 +84,15 @@ func TestNamesDecideWhoShares(t *testing.T) {
 			t.Parallel()
 			rdb, _ := testkit.NewMiniredis(t)
 			var log bytes.Buffer
-			l := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
+			first := c.first(testkit.NewLimiter(t, rdb, logger))
+			second := c.second(testkit.NewLimiter(t, rdb, logger))
 			r := gin.New()
 			_ = r.SetTrustedProxies(nil)
 			done := func(c *gin.Context) {}
-			r.GET("/first", c.first(l), done)
-			r.GET("/second", c.second(l), done)
-			r.GET("/both", c.first(l), c.second(l), done)
+			r.GET("/first", first, done)
+			r.GET("/second", second, done)
+			r.GET("/both", first, second, done)
 
 			testkit.Get(r, "/first")
 			remaining, err := strconv.Atoi(testkit.Get(r, "/second").Header().Get("X-RateLimit-Remaining"))
@@ -131,71 +134,6 @@ func TestOtherLimitersAreOtherBuckets(t *testing.T) {
 		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger))
 	testkit.Get(r, "/")
 	assert.Contains(t, log.String(), "two handlers charge one bucket", "two limiters, one bucket")
-}
-
-// TestOneNameWithSeveralAlgorithmsIsWarnedOf, once: its policies share no buckets, as their name suggests.
-func TestOneNameWithSeveralAlgorithmsIsWarnedOf(t *testing.T) {
-	t.Parallel()
-	type options = []ginlimit.PolicyOption
-	minute, month := ginlimit.PerMinute(5), ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1))
-	windowed := func(l ginlimit.Limit) ginlimit.Limit { return l.WithAlgorithm(ginlimit.FixedWindow) }
-	window, sliding := windowed(minute), minute.WithAlgorithm(ginlimit.SlidingWindow)
-	for title, row := range map[string]struct {
-		first  options
-		name   string // of the second
-		second options
-		warns  bool
-	}{
-		"another algorithm": {options{minute}, "api", options{window}, true},
-		"two windows":       {options{sliding}, "api", options{window}, true},
-		"another rate":      {options{minute}, "api", options{windowed(ginlimit.PerMinute(6))}, true},
-		"a further limit":   {options{minute}, "api", options{ginlimit.PerHour(6), window}, true},
-		"one algorithm":     {options{window}, "api", options{window}, false},
-		"another name":      {options{minute}, "b", options{window}, false},
-		"another period":    {options{minute}, "api", options{windowed(ginlimit.PerHour(5))}, false},
-		"a calendar":        {options{month}, "api", options{window}, false},
-		"limits of a plan": {options{testkit.LimitsFrom(minute)},
-			"api", options{testkit.LimitsFrom(window)}, false},
-		"both algorithms in one policy": {options{minute, window}, "api", options{minute, window}, false},
-		"one of both algorithms":        {options{minute, window}, "api", options{window}, false},
-		"neither of both":               {options{minute, sliding}, "api", options{window}, true},
-		"slots":                         {options{ginlimit.InFlight(1)}, "api", options{minute, ginlimit.InFlight(2)}, false},
-		"a limit never counted":         {options{ginlimit.PerMinute(-1)}, "api", options{window}, false},
-		"a configuration in error":      {options{minute, ginlimit.WithKey(nil)}, "api", options{window}, false},
-	} {
-		t.Run(title, func(t *testing.T) {
-			t.Parallel()
-			var log bytes.Buffer
-			l := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-			for range 3 {
-				_, _ = l.Policy("api", row.first...)
-				_, err := l.Policy(row.name, row.second...)
-				require.NoError(t, err)
-			}
-			if !row.warns {
-				require.Empty(t, log.String())
-				return
-			}
-			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
-			require.Contains(t, log.String(), "level=WARN")
-			require.Contains(t, log.String(), "name=api period=m ")
-			require.Contains(t, log.String(), "other=fixed-window")
-		})
-	}
-}
-
-// TestNamesThatAreComparedAreBounded: of many policies, the first are compared with later ones.
-func TestNamesThatAreComparedAreBounded(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	l := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	const names = 3000
-	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow} {
-		for i := range names {
-			testkit.NewPolicy(t, l, strconv.Itoa(i), ginlimit.PerMinute(5).WithAlgorithm(a))
-		}
-	}
-	require.Equal(t, 1024, strings.Count(log.String(), "\n"))
 }
 
 // TestClientsOfOneServerShareBuckets: they are warned of as two handlers of one client are, also in two limiters.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -14,14 +15,6 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-// with derives a policy, and wants no error.
-func with(t *testing.T, p *ginlimit.Policy, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
-	t.Helper()
-	derived, err := p.With(opts...)
-	require.NoError(t, err)
-	return derived
-}
 
 // TestWithReplacesOptions of a request, and the buckets stay the same.
 func TestWithReplacesOptions(t *testing.T) {
@@ -44,22 +37,22 @@ func TestWithReplacesOptions(t *testing.T) {
 			return header
 		}
 		require.Empty(t, wants(p, "/", 200, 98).Get("X-RateLimit-Limit"))
-		require.Equal(t, "100", wants(with(t, p, plain(ginlimit.XRateLimit)), "/", 200, 96).Get("X-RateLimit-Limit"))
-		wants(with(t, p, ginlimit.WithCost(func(*gin.Context) int { return 7 })), "/", 200, 89)
-		wants(with(t, p), "/?skip=1", 200, 89)
-		wants(with(t, p, ginlimit.WithSkip(func(*gin.Context) bool { return false })), "/?skip=1", 200, 87)
-		wants(with(t, p, ginlimit.WithRefund(func(*gin.Context) bool { return true })), "/", 200, 87)
-		settled := with(t, p, ginlimit.WithSettle(func(*gin.Context) int { return 5 }))
+		require.Equal(t, "100", wants(testkit.Derive(t, p, plain(ginlimit.XRateLimit)), "/", 200, 96).Get("X-RateLimit-Limit"))
+		wants(testkit.Derive(t, p, ginlimit.WithCost(func(*gin.Context) int { return 7 })), "/", 200, 89)
+		wants(testkit.Derive(t, p), "/?skip=1", 200, 89)
+		wants(testkit.Derive(t, p, ginlimit.WithSkip(func(*gin.Context) bool { return false })), "/?skip=1", 200, 87)
+		wants(testkit.Derive(t, p, ginlimit.WithRefund(func(*gin.Context) bool { return true })), "/", 200, 87)
+		settled := testkit.Derive(t, p, ginlimit.WithSettle(func(*gin.Context) int { return 5 }))
 		wants(settled, "/", 200, 82)
-		wants(with(t, settled, ginlimit.WithRefund(func(*gin.Context) bool { return true })), "/", 200, 82)
-		wants(with(t, p, ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))), "/", 403, 82)
-		wants(with(t, p, ginlimit.WithFloor(81)), "/", 429, 1)
-		floor := with(t, p, ginlimit.WithFloor(82), ginlimit.WithDeniedHandler(func(c *gin.Context, _ ginlimit.Result) {
+		wants(testkit.Derive(t, settled, ginlimit.WithRefund(func(*gin.Context) bool { return true })), "/", 200, 82)
+		wants(testkit.Derive(t, p, ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))), "/", 403, 82)
+		wants(testkit.Derive(t, p, ginlimit.WithFloor(81)), "/", 429, 1)
+		floor := testkit.Derive(t, p, ginlimit.WithFloor(82), ginlimit.WithDeniedHandler(func(c *gin.Context, _ ginlimit.Result) {
 			c.Status(http.StatusTeapot)
 		}))
 		wants(floor, "/", http.StatusTeapot, 0)
-		wants(with(t, floor, ginlimit.WithFloor(0)), "/", 200, 80)
-		dry := with(t, floor, ginlimit.WithDryRun())
+		wants(testkit.Derive(t, floor, ginlimit.WithFloor(0)), "/", 200, 80)
+		dry := testkit.Derive(t, floor, ginlimit.WithDryRun())
 		r, err := dry.Peek(t.Context(), "alice")
 		require.NoError(t, err)
 		require.Equal(t, 18, r.Remaining, "keys of its own")
@@ -72,7 +65,7 @@ func TestWithQueueWaitsForTheLimitsOfThePolicy(t *testing.T) {
 	t.Parallel()
 	limiter := testkit.NewLocal(t)
 	limited := testkit.NewPolicy(t, limiter, "limited", ginlimit.PerHour(4))
-	with(t, limited, ginlimit.WithQueue(1, time.Second))
+	testkit.Derive(t, limited, ginlimit.WithQueue(1, time.Second))
 	unlimited := testkit.NewPolicy(t, limiter, "unlimited", ginlimit.Unlimited())
 	_, err := unlimited.With(ginlimit.WithQueue(1, time.Second))
 	require.ErrorContains(t, err, "WithQueue does not go together with no limit that counts")
@@ -84,7 +77,7 @@ func TestWithKeepsSlotsAndBans(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		p := testkit.NewPolicy(t, b.Limiter, "jobs", ginlimit.PerHour(4), ginlimit.InFlight(3),
 			ginlimit.WithBan(24*time.Hour, 24*time.Hour))
-		batch := with(t, p, ginlimit.InFlight(2), ginlimit.WithQueue(1, time.Second))
+		batch := testkit.Derive(t, p, ginlimit.InFlight(2), ginlimit.WithQueue(1, time.Second))
 		reserve := func(p *ginlimit.Policy) ginlimit.Result {
 			r, err := p.Reserve(t.Context(), "alice", 1)
 			require.NoError(t, err)
@@ -112,12 +105,38 @@ func TestWithKeepsWhatLeasesNeed(t *testing.T) {
 	_, err := own.With(ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 	require.ErrorContains(t, err, "leave WithLease out")
 	for _, derived := range []*ginlimit.Policy{
-		p, with(t, p, ginlimit.WithFloor(1)), with(t, p, ginlimit.WithRefund(func(*gin.Context) bool { return true })),
+		p, testkit.Derive(t, p, ginlimit.WithFloor(1)), testkit.Derive(t, p, ginlimit.WithRefund(func(*gin.Context) bool { return true })),
 	} {
 		r, err := derived.AllowN(t.Context(), "k", 51)
 		require.NoError(t, err)
 		require.Equal(t, ginlimit.CauseNever, r.Cause, "half of the burst is for leases")
 	}
+}
+
+// TestWithAndAQueue: it is replaced, and kept if it is not.
+func TestWithAndAQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(60).WithBurst(10))
+		queued := testkit.Derive(t, p, ginlimit.WithQueue(1, 2*time.Second))
+		kept := testkit.Derive(t, queued, ginlimit.WithFloor(2))
+		longer := testkit.Derive(t, kept, ginlimit.WithQueue(1, time.Hour))
+		_, err := p.AllowN(t.Context(), "alice", 10)
+		require.NoError(t, err)
+		for i, row := range []struct {
+			p       *ginlimit.Policy
+			n       int
+			allowed bool
+			waits   time.Duration
+		}{{p, 1, false, 0}, {queued, 1, true, time.Second}, {kept, 2, false, 0}, {longer, 2, true, 4 * time.Second}} {
+			start := time.Now()
+			r, err := row.p.Reserve(t.Context(), "alice", row.n)
+			require.NoError(t, err)
+			require.Equal(t, row.allowed, r.Result().Allowed, i)
+			require.Equal(t, row.waits, time.Since(start), i)
+		}
+	})
 }
 
 // TestWithKeepsATenant and the function of limits.
@@ -126,14 +145,14 @@ func TestWithKeepsATenant(t *testing.T) {
 	l := testkit.NewLocal(t)
 	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerHour(10),
 		ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
-	r, err := with(t, shared.Share("b", 1), ginlimit.WithFloor(4)).AllowN(t.Context(), "k", 6)
+	r, err := testkit.Derive(t, shared.Share("b", 1), ginlimit.WithFloor(4)).AllowN(t.Context(), "k", 6)
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
 
 	lost := errors.New("lost")
 	p := testkit.NewPolicy(t, l, "own", testkit.ByUser(),
 		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, lost }))
-	_, err = with(t, p, ginlimit.WithFloor(1)).Allow(t.Context(), "k")
+	_, err = testkit.Derive(t, p, ginlimit.WithFloor(1)).Allow(t.Context(), "k")
 	require.ErrorIs(t, err, lost)
 }
 
@@ -186,12 +205,12 @@ func TestWithKeepsADefaultLease(t *testing.T) {
 	p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(100), testkit.ByUser())
 	other := testkit.NewPolicy(t, l, "other", ginlimit.PerHour(100), testkit.ByUser())
 	for name, derived := range map[string]*ginlimit.Policy{
-		"as it was": p, "a floor": with(t, p, ginlimit.WithFloor(1)),
-		"it settles": with(t, p, ginlimit.WithSettle(func(*gin.Context) int { return 5 })),
+		"as it was": p, "a floor": testkit.Derive(t, p, ginlimit.WithFloor(1)),
+		"it settles": testkit.Derive(t, p, ginlimit.WithSettle(func(*gin.Context) int { return 5 })),
 	} {
 		w := testkit.Get(testkit.Serve(ginlimit.AllOf(derived, other)), "/", testkit.User("alice"))
 		require.Equal(t, http.StatusOK, w.Code, name)
 	}
 	own := testkit.NewPolicy(t, l, "own", ginlimit.PerHour(100), testkit.ByUser(), ginlimit.WithLease(time.Second))
-	require.ErrorContains(t, testkit.PanicError(func() { ginlimit.AllOf(with(t, own), other) }), "WithLease")
+	require.ErrorContains(t, testkit.PanicError(func() { ginlimit.AllOf(testkit.Derive(t, own), other) }), "WithLease")
 }

@@ -46,8 +46,17 @@ func counts(t *testing.T, b testkit.Backend, opts ...ginlimit.PolicyOption) *cou
 // beside returns a policy named "p" that counts by user, in AllOf before another one if there is one.
 func beside(t *testing.T, b testkit.Backend, other *ginlimit.Policy, opts ...ginlimit.PolicyOption) *counted {
 	t.Helper()
-	c := &counted{limiter: b.Limiter, during: func() {}}
-	c.Policy = testkit.NewPolicy(t, b.Limiter, "p", append(opts, testkit.ByUser())...)
+	return serves(b.Limiter, testkit.NewPolicy(t, b.Limiter, "p", append(opts, testkit.ByUser())...), other)
+}
+
+// with returns the policy with other options.
+func (c *counted) with(t *testing.T, opts ...ginlimit.PolicyOption) *counted {
+	t.Helper()
+	return serves(c.limiter, testkit.Derive(t, c.Policy, opts...), nil)
+}
+
+func serves(l *testkit.Limiter, p, other *ginlimit.Policy) *counted {
+	c := &counted{Policy: p, limiter: l, during: func() {}}
 	var mu sync.Mutex // of what is found: requests may come at once
 	look := func(g *gin.Context) {
 		g.Next()
@@ -275,7 +284,7 @@ func TestAQuotaBesideABucket(t *testing.T) {
 }
 
 // plansOf has each client have limits of its own, which may change.
-func plansOf(plans map[string][]ginlimit.Limit) ginlimit.Option {
+func plansOf(plans map[string][]ginlimit.Limit) ginlimit.PolicyOption {
 	return ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 		if plan, ok := plans[client]; ok {
 			return plan, nil

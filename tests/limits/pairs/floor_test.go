@@ -12,13 +12,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// batchAndPeople returns two policies of one name, of which the first leaves tokens to the second.
+// batchAndPeople returns a policy for people, and one derived from it that leaves tokens to them.
 func batchAndPeople(t *testing.T, l *testkit.Limiter, floor int,
 	opts ...ginlimit.PolicyOption) (batch, people *ginlimit.Policy) {
 	t.Helper()
-	opts = append(opts, testkit.ByUser())
-	return testkit.NewPolicy(t, l, "api", append(opts, ginlimit.WithFloor(floor))...),
-		testkit.NewPolicy(t, l, "api", opts...)
+	people = testkit.NewPolicy(t, l, "api", append(opts, testkit.ByUser())...)
+	return testkit.Derive(t, people, ginlimit.WithFloor(floor)), people
 }
 
 // TestFloorWhereverItIsDecided: the batch policy stops at its floor on a server and in an

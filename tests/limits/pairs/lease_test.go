@@ -81,7 +81,7 @@ func TestWaitsUnderALease(t *testing.T) {
 	})
 }
 
-// TestALeaseLeavesTheFloor of its policy to the others of its name, in the same process and in others.
+// TestALeaseLeavesTheFloor to the policy that its own is derived from, in the same process and in others.
 func TestALeaseLeavesTheFloor(t *testing.T) {
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow} {
 		for _, processes := range []int{1, 2} {
@@ -92,12 +92,11 @@ func TestALeaseLeavesTheFloor(t *testing.T) {
 						limit, all = ginlimit.PerMinute(1000).WithAlgorithm(a), 1000
 					}
 					l := b.Limiter(t)
-					other := l
+					people := testkit.NewPolicy(t, l, "api", limit)
+					batch := testkit.Derive(t, people, ginlimit.WithFloor(400))
 					if processes == 2 {
-						other = b.Limiter(t)
+						people = testkit.NewPolicy(t, b.Limiter(t), "api", limit)
 					}
-					batch := testkit.NewPolicy(t, l, "api", limit, ginlimit.WithFloor(400))
-					people := testkit.NewPolicy(t, other, "api", limit)
 					require.Equal(t, all-400, admittedBy(t, batch))
 					require.Positive(t, l.Stats().Leased)
 					require.Equal(t, 400, admittedBy(t, people))
@@ -112,17 +111,14 @@ func TestALeaseLeavesTheFloor(t *testing.T) {
 func TestALeaseLeavesALargeFloor(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
-		people := testkit.NewPolicy(t, l, "api", testkit.LeasePerMinute)
-		batch := testkit.NewPolicy(t, l, "api", ginlimit.WithFloor(leaseBurst-1), ginlimit.WithLimitFunc(
+		people := testkit.NewPolicy(t, l, "api", ginlimit.WithLimitFunc(
 			func(context.Context, string) ([]ginlimit.Limit, error) {
 				return []ginlimit.Limit{testkit.LeasePerMinute}, nil
 			}))
+		batch := testkit.Derive(t, people, ginlimit.WithFloor(leaseBurst-1))
 		require.Equal(t, 1, admittedBy(t, batch))
 		require.Equal(t, leaseBurst-1, admittedBy(t, people))
-		batch = testkit.NewPolicy(t, l, "api", ginlimit.WithFloor(leaseBurst), ginlimit.WithLimitFunc(
-			func(context.Context, string) ([]ginlimit.Limit, error) {
-				return []ginlimit.Limit{testkit.LeasePerMinute}, nil
-			}))
+		batch = testkit.Derive(t, people, ginlimit.WithFloor(leaseBurst))
 		r, err := batch.Allow(t.Context(), "another")
 		require.NoError(t, err)
 		require.Equal(t, ginlimit.Result{

@@ -139,7 +139,7 @@ func TestQueueWithAFloor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := testkit.NewLocal(t)
 		people := testkit.NewPolicy(t, l, "api", queued(ginlimit.PerHour(4))...)
-		batch := testkit.NewPolicy(t, l, "api", queued(ginlimit.PerHour(4), ginlimit.WithFloor(2))...)
+		batch := testkit.Derive(t, people, ginlimit.WithFloor(2))
 		holds := testkit.Reserve(t, people)
 		waits := acquiring(t, batch)
 		time.Sleep(time.Second)

@@ -2,7 +2,6 @@ package pairs_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -20,7 +19,7 @@ import (
 func asTenant(name string) func(*http.Request) { return testkit.With("X-Tenant", name) }
 
 // sharesBy has tenants share what a policy limits.
-func sharesBy() ginlimit.Option {
+func sharesBy() ginlimit.PolicyOption {
 	return ginlimit.WithShares(func(c *gin.Context) (string, int) { return c.GetHeader("X-Tenant"), 1 })
 }
 
@@ -166,21 +165,15 @@ func TestAResetTenantGivesBackNothingTwice(t *testing.T) {
 			before, after []string // 100 tokens each
 			left          int
 		}{
-			"another":            {nil, []string{"b"}, 900},
-			"itself":             {nil, []string{"a"}, 900},
-			"both":               {[]string{"b"}, []string{"a", "b"}, 700},
-			"nobody":             {[]string{"b"}, nil, 900},
-			"one without shares": {[]string{""}, []string{"b", ""}, 700},
+			"another": {nil, []string{"b"}, 900},
+			"itself":  {nil, []string{"a"}, 900},
+			"both":    {[]string{"b"}, []string{"a", "b"}, 700},
+			"nobody":  {[]string{"b"}, nil, 900},
 		} {
 			p := testkit.NewPolicy(t, b.Limiter, name, limit, sharesBy())
-			plain := testkit.NewPolicy(t, b.Limiter, name, limit)
 			take := func(tenants []string) {
 				for _, tenant := range tenants {
-					q := plain
-					if tenant != "" {
-						q = p.Share(tenant, 1)
-					}
-					r, err := q.AllowN(t.Context(), "model", 100)
+					r, err := p.Share(tenant, 1).AllowN(t.Context(), "model", 100)
 					require.NoError(t, err)
 					require.True(t, r.Allowed)
 				}
@@ -193,9 +186,9 @@ func TestAResetTenantGivesBackNothingTwice(t *testing.T) {
 			take(others.after)
 			time.Sleep(time.Millisecond)
 			require.NoError(t, r.Cancel(t.Context()))
-			found, err := plain.Peek(t.Context(), "model")
+			found, err := p.Share("new", 1).Peek(t.Context(), "model")
 			require.NoError(t, err)
-			require.Equal(t, others.left, found.Remaining, name)
+			require.Equal(t, others.left/2, found.Remaining, name)
 		}
 	})
 }
@@ -217,16 +210,16 @@ func TestAResetOfATenantVoidsItsReservations(t *testing.T) {
 			require.True(t, took.Allowed)
 		}
 		testkit.RequireMade(t, r.Cancel(t.Context()))
-		found, err := testkit.NewPolicy(t, b.Limiter, "p", limit).Peek(t.Context(), "model")
+		found, err := p.Share("c", 1).Peek(t.Context(), "model")
 		require.NoError(t, err)
-		require.Equal(t, 550, found.Remaining)
+		require.Equal(t, 550/2, found.Remaining)
 	})
 }
 
 type options = []ginlimit.PolicyOption
 
 // TestSharesStandAlone: what a policy with shares cannot have is an error that says where it belongs. As a default
-// of the limiter it is for other policies, and so are shares.
+// of the limiter it is for other policies.
 func TestSharesStandAlone(t *testing.T) {
 	t.Parallel()
 	quota := ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil))
@@ -259,8 +252,7 @@ func TestSharesStandAlone(t *testing.T) {
 	}
 }
 
-// TestDefaultsBesideShares: a ban and a lease that are the limiter's default are not for a policy with shares, and
-// shares that are its default are not for a policy that cannot have them.
+// TestDefaultsBesideShares: a ban and a lease that are the limiter's default are not for a policy with shares.
 func TestDefaultsBesideShares(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -269,24 +261,6 @@ func TestDefaultsBesideShares(t *testing.T) {
 		p.asks(t, "a", 200, 200, 200, 200, 429)
 		require.Equal(t, ginlimit.CauseShare, p.found.Cause, "and no ban")
 		p.asks(t, "b", 200, 200, 429)
-
-		l = testkit.NewLimiter(t, b.Connect(t), sharesBy())
-		for i, opts := range [][]ginlimit.PolicyOption{
-			{ginlimit.PerHour(4), ginlimit.PerDay(9)},
-			{ginlimit.PerHour(4), ginlimit.WithBan(time.Hour, time.Hour)},
-			{ginlimit.PerHour(4), ginlimit.WithLease(time.Second)},
-			{ginlimit.PerHour(4).WithAlgorithm(ginlimit.FixedWindow)},
-			{ginlimit.PerCalendar(4, ginlimit.CalendarDay(nil))},
-		} {
-			p := testkit.NewPolicy(t, l, fmt.Sprint("p", i), opts...)
-			for range 4 {
-				r, err := p.Allow(t.Context(), "model")
-				require.NoError(t, err)
-				require.True(t, r.Allowed, "half of it would be the share of a tenant: %d", i)
-			}
-			_, err := p.Share("a", 1).Allow(t.Context(), "model")
-			require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-		}
 	})
 }
 
@@ -358,9 +332,8 @@ func TestATenantWaitsForItsShare(t *testing.T) {
 // TestAFloorIsNoTenantsShare: what is free for tenants is above the floor.
 func TestAFloorIsNoTenantsShare(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		limit := ginlimit.PerHour(12)
-		p := shared(t, b, limit, ginlimit.WithFloor(4))
-		urgent := testkit.NewPolicy(t, b.Limiter, "p", limit, testkit.ByUser(), sharesBy())
+		urgent := shared(t, b, ginlimit.PerHour(12))
+		p := urgent.with(t, ginlimit.WithFloor(4))
 		p.asks(t, "a", 200, 200, 200, 200, 429)
 		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
 		r, err := urgent.Share("a", 1).Peek(t.Context(), "model")

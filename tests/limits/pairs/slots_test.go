@@ -35,11 +35,9 @@ func denies(t *testing.T, p *ginlimit.Policy, name string) time.Duration {
 func TestADenialForWantOfASlotBans(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		opts := []ginlimit.PolicyOption{ginlimit.PerMinute(100), ginlimit.InFlight(1),
-			ginlimit.WithBan(time.Minute, time.Minute)}
-		p := testkit.NewPolicy(t, b.Limiter, "api", opts...)
-		queued := testkit.NewPolicy(t, b.Limiter, "api",
-			append(opts, ginlimit.WithQueue(1, time.Second))...)
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerMinute(100), ginlimit.InFlight(1),
+			ginlimit.WithBan(time.Minute, time.Minute))
+		queued := testkit.Derive(t, p, ginlimit.WithQueue(1, time.Second))
 		slot := admits(t, queued)
 		require.Equal(t, time.Second, denies(t, queued, "api-c"), "after it has waited")
 		slot.Release()
@@ -65,14 +63,13 @@ func TestADenialForWantOfASlotBans(t *testing.T) {
 	})
 }
 
-// TestSlotsBesideAFloor: policies of one name share slots, whatever floor each has, and who is
+// TestSlotsBesideAFloor: a derived policy shares the slots, whatever floor it has, and who is
 // denied for the floor takes none.
 func TestSlotsBesideAFloor(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		opts := []ginlimit.PolicyOption{ginlimit.PerHour(6), ginlimit.InFlight(2)}
-		people := testkit.NewPolicy(t, b.Limiter, "api", opts...)
-		batch := testkit.NewPolicy(t, b.Limiter, "api", append(opts, ginlimit.WithFloor(3))...)
+		people := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(6), ginlimit.InFlight(2))
+		batch := testkit.Derive(t, people, ginlimit.WithFloor(3))
 		one, two := admits(t, batch), admits(t, people)
 		denies(t, batch, "api-c")
 		denies(t, people, "api-c")
@@ -100,9 +97,8 @@ func TestSlotsOutliveACalendarPeriod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-				opts := []ginlimit.PolicyOption{ginlimit.WithLimits(limits...), ginlimit.InFlight(2)}
-				p := testkit.NewPolicy(t, b.Limiter, "api", opts...)
-				queued := testkit.NewPolicy(t, b.Limiter, "api", append(opts, ginlimit.WithQueue(1, time.Hour))...)
+				p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.WithLimits(limits...), ginlimit.InFlight(2))
+				queued := testkit.Derive(t, p, ginlimit.WithQueue(1, time.Hour))
 				one, two := admits(t, p), admits(t, p)
 				two.Release()
 				two = admits(t, p)
