@@ -170,7 +170,11 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 		case counted < len(s.limits):
 			resource, counted = counted, counted+1
 		}
-		if status := a.Status(resource); status != nil {
+		status := a.Status(resource)
+		if status == nil && resource >= 0 && l.Rate >= 0 && !a.Allowed && a.Source == engine.FromStatic {
+			row.Remaining = 0 // a line denies, and nobody has looked at this limit
+		}
+		if status != nil {
 			row.Remaining, row.ResetAfter = int(min(status.Remaining, math.MaxInt)), status.Reset
 			row.Source, row.Allowed = source, !status.Denies
 			switch {

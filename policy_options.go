@@ -211,7 +211,7 @@ func WithHeaders(h Headers) Option {
 // WithHeaderFunc sets further headers, after those of [WithHeaders]. f gets a Result for each limit of the
 // policy, in the order given, for every decision that headers report. If several policies allow a request,
 // each f is called, last the f of the policy closest to exhaustion. If they deny it, only the answering
-// policy's f is called.
+// policy's f is called. A full queue denies without a look at other limits, whose Remaining is then 0.
 func WithHeaderFunc(f func(http.Header, []Result)) Option {
 	return setting(func(c *config) {
 		c.use("WithHeaderFunc")

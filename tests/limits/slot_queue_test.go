@@ -3,6 +3,7 @@ package limits_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -131,6 +132,30 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 		require.Zero(t, time.Since(start))
 		holds.Release()
 		synctest.Wait()
+	})
+}
+
+// TestHeaderFuncBehindAFullQueue claims no token of a limit that nobody has looked at.
+func TestHeaderFuncBehindAFullQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var rows []ginlimit.Result
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), "api", ginlimit.PerHour(3), ginlimit.Unlimited(), testkit.ByUser(),
+			ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Hour),
+			ginlimit.WithHeaderFunc(func(_ http.Header, all []ginlimit.Result) { rows = all }))
+		holds := testkit.Reserve(t, p)
+		waits := make(chan *ginlimit.Reservation)
+		go func() { waits <- testkit.Reserve(t, p) }()
+		synctest.Wait()
+		require.Equal(t, http.StatusTooManyRequests, testkit.Get(testkit.Serve(p.Handler()), "/", testkit.User("alice")).Code)
+		require.Equal(t, []ginlimit.Result{
+			{Allowed: true, Limit: ginlimit.PerHour(3), Name: "api", Source: ginlimit.FromPolicy},
+			{Allowed: true, Limit: ginlimit.Unlimited(), Name: "api", Remaining: math.MaxInt, Source: ginlimit.FromPolicy},
+			{Limit: ginlimit.InFlight(1), Name: "api-c", RetryAfter: time.Second, ResetAfter: time.Second,
+				Source: ginlimit.FromPolicy, Cause: ginlimit.CauseQueueFull},
+		}, rows)
+		holds.Release()
+		(<-waits).Release()
 	})
 }
 
