@@ -43,7 +43,7 @@ const (
 	window          = "a window"
 	slidingWindow   = "a SlidingWindow"
 	calendarQuota   = "a calendar quota"
-	severalPolicies = "other policies in AllOf"
+	severalPolicies = "other policies in AllOf or ReserveAll"
 	nothingCounted  = "no limit that counts"
 )
 
@@ -59,6 +59,14 @@ func excluded(option, other string) exclusion {
 	return exclusions[slices.IndexFunc(exclusions, func(e exclusion) bool {
 		return e.option == option && e.other == other
 	})]
+}
+
+// checkBeside reports why a policy cannot decide together with others. A default lease just does not serve there.
+func (p *Policy) checkBeside(others int) error {
+	if others > 0 && p.lease > 0 && slices.Contains(p.used, "WithLease") {
+		return excluded("WithLease", severalPolicies).err()
+	}
+	return nil
 }
 
 // hasKind reports whether limits are of a kind.

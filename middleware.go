@@ -83,7 +83,7 @@ func usable(of string, policies []*Policy, fault func(p, before *Policy) error) 
 			errs = append(errs, invalid("%s: policy %d is nil or was not made by Limiter.Policy", of, i+1))
 			continue
 		}
-		if len(policies) > 1 && of == "AllOf" && slices.Contains(p.used, "WithLease") && p.lease > 0 {
+		if err := p.checkBeside(len(policies) - 1); err != nil && of == "AllOf" {
 			errs = append(errs, invalid("%s: policy %d: %s", of, i+1, excluded("WithLease", severalPolicies)))
 		}
 		for j, before := range policies[:i] {

@@ -51,7 +51,8 @@ func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservatio
 // only late. If a policy denies, the Reservation holds nothing; with an error there is none. A policy
 // [WithQueue] waits. A policy [WithDryRun] decides apart, waits for nothing and denies nothing; if all are
 // dry runs, the Reservation says what they would have decided. Errors are as for [Policy], joined; no charge,
-// policies of two limiters and two charges of the same keys are an [ErrInvalidArgument].
+// policies of two limiters, two charges of the same keys and one [WithLease] beside others are an
+// [ErrInvalidArgument].
 func ReserveAll(ctx context.Context, charges ...Charge) (*Reservation, error) {
 	if err := checkCharges(charges); err != nil {
 		return nil, err
@@ -93,6 +94,7 @@ func checkCharges(charges []Charge) error {
 			continue
 		}
 		fault(c.Policy.checkTenant())
+		fault(c.Policy.checkBeside(len(charges) - 1))
 		for j, before := range charges[:i] {
 			switch {
 			case !before.Policy.made():

@@ -108,12 +108,31 @@ func TestReserveAllIsAllOrNothing(t *testing.T) {
 	})
 }
 
+// TestReserveAllBesideADefaultLease uses no leased token; a policy's own lease serves in a charge of its own.
+func TestReserveAllBesideADefaultLease(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		p, q := testkit.NewPolicy(t, l, "p", testkit.LeasePerMinute), testkit.NewPolicy(t, l, "q", testkit.LeasePerMinute)
+		own := testkit.NewPolicy(t, l, "own", testkit.LeasePerMinute, ginlimit.WithLease(testkit.LeaseLife))
+		for range 30 {
+			r, err := ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1))
+			require.NoError(t, err)
+			require.Equal(t, ginlimit.FromRedis, r.Result().Source)
+		}
+		_, err := own.Reserve(t.Context(), "k", 1)
+		require.NoError(t, err)
+		_, err = ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(own, "k", 1))
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	})
+}
+
 // TestReserveAllRefusesCharges, and names every fault. Nothing is charged.
 func TestReserveAllRefusesCharges(t *testing.T) {
 	t.Parallel()
 	l := testkit.NewLocal(t)
 	p, q := testkit.NewPolicy(t, l, "p", ginlimit.PerHour(9)), testkit.NewPolicy(t, l, "q", ginlimit.PerHour(9))
 	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerHour(9), ginlimit.WithShares(unusedTenant))
+	leased := testkit.NewPolicy(t, l, "leased", ginlimit.PerHour(9), ginlimit.WithLease(time.Second))
 	other := testkit.NewPolicy(t, testkit.NewLocal(t), "p", ginlimit.PerHour(9))
 	for name, row := range map[string]struct {
 		charges []ginlimit.Charge
@@ -126,6 +145,8 @@ func TestReserveAllRefusesCharges(t *testing.T) {
 			[]string{"keys of charge 1", "(charge 3)"}},
 		"two limiters": {[]ginlimit.Charge{charge(p, "k", 1), charge(other, "k", 1)},
 			[]string{"another limiter", "(charge 2)"}},
+		"a lease": {[]ginlimit.Charge{charge(p, "k", 1), charge(leased, "k", 1)}, []string{"(charge 2)",
+			"WithLease does not go together with other policies in AllOf or ReserveAll", "leave WithLease out"}},
 		"no tenant": {[]ginlimit.Charge{charge(p, "k", 1), charge(shared, "k", 1)},
 			[]string{"Share(tenant, weight)", "(charge 2)"}},
 		"all at once": {[]ginlimit.Charge{charge(p, "", 0), charge(q, "k", -1), charge(nil, "", 1)}, []string{
