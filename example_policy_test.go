@@ -368,16 +368,13 @@ func ExamplePolicy_Reserve() {
 
 // Batch jobs stop at a fifth of the tokens, and people go on.
 func ExampleWithFloor() {
-	rdb, stop := exampleRedis()
-	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
+	limiter, err := ginlimit.NewLocal()
 	if err != nil {
 		panic(err)
 	}
 	defer limiter.Close()
 	router := gin.New()
 	_ = router.SetTrustedProxies(nil)
-
 	search, err := limiter.Policy("search", ginlimit.PerHour(5))
 	if err != nil {
 		panic(err)

@@ -92,10 +92,10 @@ func WithSettle(f func(*gin.Context) int) Option {
 }
 
 // WithFloor reserves n tokens of each limit for policies with a lower floor on the same buckets, which
-// [Policy.With] makes, so that batch jobs stop while people still get through. The default is 0. Remaining and RetryAfter describe the
-// part that this policy may use, Limit the whole. A [Reservation] may settle with reserved tokens. n is below
-// each limit's Burst, less what [WithLease] keeps of it. If a client's limit from [WithLimitFunc] holds no
-// more than n, the policy denies.
+// [Policy.With] makes, so that batch jobs stop while people still get through. The default is 0. Remaining
+// and RetryAfter describe the part that this policy may use, Limit the whole. A [Reservation] may settle with
+// reserved tokens. n is below each limit's Burst, less what [WithLease] keeps of it. If a client's limit from
+// [WithLimitFunc] holds no more than n, the policy denies.
 func WithFloor(n int) Option {
 	return setting(func(c *config) {
 		c.use("WithFloor")

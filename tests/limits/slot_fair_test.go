@@ -24,7 +24,8 @@ func demand(t *testing.T, processes []*testkit.Limiter, slots int, work, lasts t
 	var mu sync.Mutex
 	waits := make([][]time.Duration, len(processes))
 	for i, l := range processes {
-		p := testkit.NewPolicy(t, l, fmt.Sprint(slots, " slots"), ginlimit.InFlight(slots), ginlimit.WithQueue(100, time.Minute))
+		p := testkit.NewPolicy(t, l, fmt.Sprint(slots, " slots"), ginlimit.InFlight(slots),
+			ginlimit.WithQueue(100, time.Minute))
 		for range 6 {
 			all.Go(func() {
 				for ctx.Err() == nil {

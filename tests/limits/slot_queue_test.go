@@ -103,7 +103,8 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 		l, err := ginlimit.NewLocal()
 		require.NoError(t, err)
 		alice := ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })
-		hasty, err := l.Policy("api", ginlimit.PerHour(3), alice, ginlimit.InFlight(1), ginlimit.WithBan(time.Hour, time.Hour))
+		hasty, err := l.Policy("api", ginlimit.PerHour(3), alice, ginlimit.InFlight(1),
+			ginlimit.WithBan(time.Hour, time.Hour))
 		require.NoError(t, err)
 		p := testkit.Derive(t, hasty, ginlimit.WithQueue(1, time.Hour))
 		router := gin.New()
