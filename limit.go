@@ -106,7 +106,7 @@ func (l Limit) validate() error {
 		return nil
 	case l.Rate < unlimitedRate:
 		reason = "the rate is negative; -1 is unlimited"
-	case l.Algorithm > SlidingWindow:
+	case int(l.Algorithm) >= len(allAlgorithms):
 		reason = "no such algorithm; want TokenBucket, FixedWindow or SlidingWindow"
 	case l.Calendar != Calendar{}:
 		switch reason = l.Calendar.rule.Fault(); {
@@ -145,15 +145,6 @@ func (l Limit) check() error {
 	return err
 }
 
-// The kinds of buckets of the algorithms, and the ends of their keys, by which no algorithm finds
-// what another has counted.
-var (
-	kinds = [...]bucket.Kind{
-		TokenBucket: bucket.Token, FixedWindow: bucket.FixedWindow, SlidingWindow: bucket.SlidingWindow,
-	}
-	idSuffixes = [...]string{TokenBucket: "", FixedWindow: ":fixed", SlidingWindow: ":sliding"}
-)
-
 // periodText returns a period in the largest unit that needs no fraction, without a count of one.
 // Different periods have different texts.
 func periodText(d time.Duration) string {
@@ -181,8 +172,8 @@ func (l Limit) bucket() (b bucket.Bucket, err error) {
 	case l.Calendar != Calendar{}:
 		b, ok = bucket.NewCalendar("", int64(l.Rate), 1, 1)
 	default:
-		id := periodText(l.Period) + idSuffixes[l.Algorithm]
-		b, ok = bucket.New(kinds[l.Algorithm], id, int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
+		id := periodText(l.Period) + allAlgorithms[l.Algorithm].suffix
+		b, ok = bucket.New(allAlgorithms[l.Algorithm].kind, id, int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
 	}
 	if !ok {
 		err = fmt.Errorf("%w: %s is too large to be counted exactly", ErrInvalidArgument, l)
@@ -199,15 +190,21 @@ const (
 	SlidingWindow                  // Rate requests in any Period, exactly, by a log
 )
 
-// algorithmNames are the texts of algorithms.
-var algorithmNames = [...]string{
-	TokenBucket: "token-bucket", FixedWindow: "fixed-window", SlidingWindow: "sliding-window",
+// allAlgorithms are all there is to say of each but its arithmetic.
+var allAlgorithms = [...]struct {
+	text   string
+	kind   bucket.Kind // of its buckets
+	suffix string      // of its keys: no algorithm finds what another has counted
+}{
+	TokenBucket:   {"token-bucket", bucket.Token, ""},
+	FixedWindow:   {"fixed-window", bucket.FixedWindow, ":fixed"},
+	SlidingWindow: {"sliding-window", bucket.SlidingWindow, ":sliding"},
 }
 
 // String returns the algorithm as [ParseLimit] reads it, or "unknown".
 func (a Algorithm) String() string {
-	if int(a) < len(algorithmNames) {
-		return algorithmNames[a]
+	if int(a) < len(allAlgorithms) {
+		return allAlgorithms[a].text
 	}
 	return "unknown"
 }

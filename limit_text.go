@@ -52,9 +52,13 @@ func parseLimit(s string) (Limit, error) {
 		return Unlimited(), nil
 	case last == 0 && words[0] == prohibitedWord:
 		return Prohibited(), nil
-	case last > 0 && slices.Contains(algorithmNames[:], words[last]):
-		l.Algorithm = Algorithm(slices.Index(algorithmNames[:], words[last]))
-		words = words[:last]
+	case last > 0:
+		for a := range allAlgorithms {
+			if allAlgorithms[a].text == words[last] {
+				l.Algorithm, words = Algorithm(a), words[:last]
+				break
+			}
+		}
 	}
 	if len(words)%2 == 0 {
 		return Limit{}, fmt.Errorf(
@@ -226,18 +230,24 @@ func meant(s string) string {
 	return "; several limits; give each by itself: " + strings.Join(texts, " and ")
 }
 
-// limitWords are the words of a limit's text that are long enough to be recognized in spite of a
+// limitWords returns the words of a limit's text that are long enough to be recognized in spite of a
 // typing error.
-var limitWords = []string{
-	"second", "minute", "hour", "hours", "seconds", "minutes", "month", "calendar-day",
-	"burst", "fixed", "sliding", "token", "bucket", "window", "fixed-window", "sliding-window", "token-bucket",
-	"flight", "inflight", "unlimited", "prohibited",
+func limitWords() []string {
+	words := []string{
+		"second", "minute", "hour", "hours", "seconds", "minutes", "month", "calendar-day", "burst",
+		"flight", "inflight", "unlimited", "prohibited",
+	}
+	for _, a := range allAlgorithms {
+		words = append(append(words, a.text), strings.Split(a.text, "-")...)
+	}
+	return words
 }
 
 // corrected returns a text with what is often mistyped put right.
 func corrected(s string) string {
+	words := limitWords()
 	s = regexp.MustCompile(`[A-Za-z_-]{5,}`).ReplaceAllStringFunc(s, func(word string) string {
-		for _, known := range limitWords {
+		for _, known := range words {
 			if distance(strings.ToLower(strings.ReplaceAll(word, "_", "-")), known) <= 1 {
 				return known
 			}
@@ -247,11 +257,13 @@ func corrected(s string) string {
 	for _, c := range []struct{ from, to string }{
 		{`^\s*(-?\d+)(?:\s+(?:requests?|reqs?|tokens?))?\s*(?:/|\b(?:per|an?|each|every)\b)\s*`, "$1/"},
 		{`^(-?\d+/\d+)\s+`, "$1"},
-		{`\s+(fixed|sliding)(?:[ -]window)?\s*$`, " $1-window"},
-		{`\s+token(?:[ -]bucket)?\s*$`, " token-bucket"},
 		{`\s+in-?flight\s*$`, inFlightWords},
 	} {
 		s = regexp.MustCompile(c.from).ReplaceAllString(s, c.to)
+	}
+	for _, a := range allAlgorithms {
+		first, second, _ := strings.Cut(a.text, "-")
+		s = regexp.MustCompile(`\s+`+first+`(?:[ -]`+second+`)?\s*$`).ReplaceAllString(s, " "+a.text)
 	}
 	return s
 }

@@ -51,6 +51,16 @@ func (b *Bucket) IsLimit() bool { return b.Kind < Kinds }
 // any other says itself when a charge fits.
 func (b *Bucket) Flows() bool { return b.IsLimit() && b.Drain > 0 }
 
+// At returns the index of the last bucket of a kind after those of limits, or -1.
+func At(buckets []Bucket, kind Kind) int {
+	for i := len(buckets) - 1; i >= 0 && !buckets[i].IsLimit(); i-- {
+		if buckets[i].Kind == kind {
+			return i
+		}
+	}
+	return -1
+}
+
 // Modules returns what the scripts call the kinds of limits.
 func Modules() (names []string) {
 	for _, k := range kinds[:Kinds] {

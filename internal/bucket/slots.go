@@ -28,14 +28,6 @@ func NewSlots(n int64) Bucket {
 	return Bucket{ID: "slots", Kind: Slots, Burst: math.MaxInt64, Whole: math.MaxInt64, Cost: 1, Capacity: n}
 }
 
-// SlotsAt returns the index of the slots, which come last of the buckets of a key, or -1.
-func SlotsAt(buckets []Bucket) int {
-	if last := len(buckets) - 1; last >= 0 && buckets[last].Kind == Slots {
-		return last
-	}
-	return -1
-}
-
 // slotAfter returns after how many milliseconds to try again for a slot.
 func slotAfter(b *Bucket, level, _, _ int64) int64 {
 	if level >= b.Capacity {

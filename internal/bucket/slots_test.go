@@ -31,8 +31,8 @@ func TestSlots(t *testing.T) {
 func TestSlotsComeLast(t *testing.T) {
 	t.Parallel()
 	slots, ban := NewSlots(5), NewBan(1, 2)
-	require.Equal(t, 1, SlotsAt([]Bucket{ban, slots}))
-	require.Equal(t, 0, SlotsAt([]Bucket{slots}))
-	require.Equal(t, -1, SlotsAt([]Bucket{ban}))
-	require.Equal(t, -1, SlotsAt(nil))
+	require.Equal(t, 1, At([]Bucket{ban, slots}, Slots))
+	require.Equal(t, 0, At([]Bucket{slots}, Slots))
+	require.Equal(t, -1, At([]Bucket{ban}, Slots))
+	require.Equal(t, -1, At(nil, Slots))
 }

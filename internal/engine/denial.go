@@ -38,12 +38,9 @@ func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
 	if c.Op.Charges == 0 || !e.denied.Lookup(subject, c.States) {
 		return false
 	}
-	for i := range c.Buckets {
-		if c.Buckets[i].Kind == bucket.Ban && c.Op.Bans != bucket.NoBans && c.States[i].Wait == 0 {
-			return false // that denial banned nobody, and this one is to
-		}
-	}
-	return true
+	// A denial that banned nobody does not answer for one that is to ban.
+	ban := bucket.At(c.Buckets, bucket.Ban)
+	return ban < 0 || c.Op.Bans == bucket.NoBans || c.States[ban].Wait > 0
 }
 
 // noteDecision remembers that Redis denied a call, or forgets that it did.

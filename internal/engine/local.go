@@ -29,7 +29,7 @@ func (localStore) Close() {}
 // it takes one too. If the call was sent, it may have taken one in Redis.
 func doLocally(store *memory.Store, slots *inflight.Counts, others int64, c *dispatch.Call, buckets []bucket.Bucket,
 	op bucket.Op, states []bucket.State, sent bool) {
-	last := bucket.SlotsAt(buckets)
+	last := bucket.At(buckets, bucket.Slots)
 	if last < 0 {
 		store.Do(c.Key, buckets, op, states)
 		return

@@ -91,7 +91,7 @@ func (e *Engine) noteBan(c *dispatch.Call, ask *Ask, answer *Answer) {
 // endAttempt keeps whether the attempt of a call holds a slot.
 func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 	if err == nil && answer.Source == FromStore && len(c.States) > 0 {
-		if slots := bucket.SlotsAt(c.Buckets); slots >= 0 {
+		if slots := bucket.At(c.Buckets, bucket.Slots); slots >= 0 {
 			answer.place = c.States[slots].Soon
 		}
 	}

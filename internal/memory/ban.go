@@ -16,7 +16,7 @@ func (s *shard) findBanLocked(r *request, i int) {
 func (s *shard) banLocked(r *request, i int, charges int64) {
 	wanted := r.Charges
 	if r.Bans == bucket.LimitBans {
-		if j := bucket.SlotsAt(r.buckets); j >= 0 {
+		if j := bucket.At(r.buckets, bucket.Slots); j >= 0 {
 			wanted = r.buckets[j].Fits(r.states[j], wanted, r.Tokens(j))
 		}
 	}

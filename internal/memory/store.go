@@ -59,19 +59,6 @@ type entry struct {
 // ends returns when the entry expires.
 func (e *entry) ends() int64 { return max(e.full, e.block) }
 
-// kinds are how the store finds and changes the buckets of each kind, in a file for each.
-var kinds = [...]struct {
-	find   func(s *shard, r *request, i int)                // sets the state
-	change func(s *shard, r *request, i int, charges int64) // in the state found; of a Take, charges are made
-}{
-	bucket.Token:         {(*shard).findTokensLocked, (*shard).changeTokensLocked},
-	bucket.FixedWindow:   {(*shard).findWindowLocked, (*shard).changeFixedLocked},
-	bucket.SlidingWindow: {(*shard).findWindowLocked, (*shard).changeSlidingLocked},
-	bucket.Slots:         {func(*shard, *request, int) {}, func(*shard, *request, int, int64) {}}, // the caller counts
-	bucket.Ban:           {(*shard).findBanLocked, (*shard).banLocked},
-	bucket.Tenants:       {(*shard).findTenantsLocked, (*shard).changeTenantsLocked},
-}
-
 // request is an Op on a key's buckets at a millisecond.
 type request struct {
 	bucket.Op

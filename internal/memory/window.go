@@ -32,8 +32,8 @@ type window struct {
 	find func(w *entry, b *bucket.Bucket, now, tokens, mark int64) int64
 }
 
-// changeWindowLocked takes from, gives back to, or blocks a window.
-func (s *shard) changeWindowLocked(r *request, i int, charges int64, of window) {
+// changeLocked takes from, gives back to, or blocks a window.
+func (of window) changeLocked(s *shard, r *request, i int, charges int64) {
 	b, w := &r.buckets[i], s.buckets[r.id(i)]
 	switch {
 	case r.Verb == bucket.Block:

@@ -83,7 +83,7 @@ func (p *pipeline) build(groups []*dispatch.Group, coalescing *coalescing) {
 	p.reset()
 	for _, g := range groups {
 		if coalescing != nil && g.First && g.Op.Verb == bucket.Take && g.Charges > 0 &&
-			len(g.Buckets) == 1 && g.Buckets[0].IsLimit() &&
+			wire.TakesEach(g.Buckets) &&
 			(coalescing.has == nil || coalescing.has(&g.Names[0])) {
 			p.coalesce(g, coalescing.crossSlot)
 		} else {

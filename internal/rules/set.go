@@ -196,7 +196,7 @@ func (s *Set) Ban() int {
 }
 
 // Slots returns the index of the slots, or -1.
-func (s *Set) Slots() int { return bucket.SlotsAt(s.resources) }
+func (s *Set) Slots() int { return bucket.At(s.resources, bucket.Slots) }
 
 // Prohibits reports whether the set denies everything.
 func (s *Set) Prohibits() bool { return s.prohibits }

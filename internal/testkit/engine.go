@@ -63,9 +63,6 @@ func OnEveryAlgorithm(t *testing.T, test func(t *testing.T, e Engine)) {
 	OnEveryWindow(t, test)
 }
 
-// WindowAlgorithms are both algorithms that count in windows.
-var WindowAlgorithms = []ginlimit.Algorithm{ginlimit.FixedWindow, ginlimit.SlidingWindow}
-
 // OnEveryEngineOf runs a test of an algorithm on every engine.
 func OnEveryEngineOf(t *testing.T, a ginlimit.Algorithm, test func(t *testing.T, e Engine)) {
 	for name, start := range engines() {

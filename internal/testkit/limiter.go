@@ -278,8 +278,11 @@ func RedisKey(key string, l ginlimit.Limit) string {
 
 // RedisKeyOf is [RedisKey] of what an algorithm counts.
 func RedisKeyOf(a ginlimit.Algorithm, key string, l ginlimit.Limit) string {
-	ends := map[ginlimit.Algorithm]string{ginlimit.FixedWindow: ":fixed", ginlimit.SlidingWindow: ":sliding"}
-	return RedisKey(key, l) + ends[a]
+	if a == ginlimit.TokenBucket {
+		return RedisKey(key, l)
+	}
+	kind, _, _ := strings.Cut(a.String(), "-")
+	return RedisKey(key, l) + ":" + kind
 }
 
 // Buffer is a buffer that many write to.

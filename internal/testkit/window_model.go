@@ -8,6 +8,9 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
+// WindowAlgorithms are the algorithms that count in windows.
+var WindowAlgorithms = []ginlimit.Algorithm{ginlimit.FixedWindow, ginlimit.SlidingWindow}
+
 // WindowModel is both windows as one would define them: the time of every token that was taken.
 type WindowModel struct {
 	Algorithm ginlimit.Algorithm

@@ -116,7 +116,7 @@ func appendKeys(args []any, g *dispatch.Group) []any {
 			args = append(args, suffixed(name, recordSuffix))
 		}
 	}
-	if isShared(g.Buckets) {
+	if bucket.At(g.Buckets, bucket.Tenants) >= 0 {
 		args = append(args, suffixed(g.Names[1], heldSuffix), &g.Names[1])
 	}
 	args[first] = len(args) - first - 1

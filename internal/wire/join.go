@@ -57,7 +57,7 @@ const callParts = 3
 // piece returns what is the n-th in a joint call, as guards.lua wants it: the limits of each call, the ban, the
 // slots of each. The call with the ban is the first in each part. The buckets are those from one to another.
 func piece(calls []*dispatch.Call, n int) (c *dispatch.Call, from, to int) {
-	i, banned := n%len(calls), slices.IndexFunc(calls, func(c *dispatch.Call) bool { return hasBan(c.Buckets) })
+	i, banned := n%len(calls), slices.IndexFunc(calls, hasBan)
 	switch {
 	case i == 0:
 		i = max(0, banned)
@@ -66,14 +66,11 @@ func piece(calls []*dispatch.Call, n int) (c *dispatch.Call, from, to int) {
 	}
 	limits := bucket.Counted(calls[i].Buckets)
 	ends := [...]int{0, limits, limits, len(calls[i].Buckets)}
-	if hasBan(calls[i].Buckets) {
+	if hasBan(calls[i]) {
 		ends[2]++
 	}
 	return calls[i], ends[n/len(calls)], ends[n/len(calls)+1]
 }
 
-// hasBan reports whether buckets have a ban, which follows the limits.
-func hasBan(buckets []bucket.Bucket) bool {
-	limits := bucket.Counted(buckets)
-	return limits < len(buckets) && buckets[limits].Kind == bucket.Ban
-}
+// hasBan reports whether a call has a ban, which follows the limits.
+func hasBan(c *dispatch.Call) bool { return bucket.At(c.Buckets, bucket.Ban) >= 0 }

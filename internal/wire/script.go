@@ -7,8 +7,8 @@ const (
 	Tokens         = int(bucket.Token)         // token buckets
 	Fixed          = int(bucket.FixedWindow)   // fixed windows and calendar periods
 	Sliding        = int(bucket.SlidingWindow) // sliding windows
-	TokensCalendar = bucket.Kinds              // token buckets and calendar periods
-	Mixed          = TokensCalendar + 1        // limits of other kinds mixed
+	TokensCalendar = Sliding + 1               // token buckets and calendar periods
+	Mixed          = TokensCalendar + 1        // limits of any kinds: of several, or of one that has no script above
 	Limits         = Mixed + 1                 // the number of scripts for limits alone
 
 	Single         = TokensCalendar // the first script that does not decide on each of many keys
@@ -27,7 +27,7 @@ const Whole = -1
 
 // For returns the number of the script for buckets.
 func For(buckets []bucket.Bucket) int {
-	limits, same, short := bucket.Counted(buckets), true, true
+	limits, same, short := bucket.Counted(buckets), int(buckets[0].Kind) < Single, true
 	for i := range buckets[:limits] {
 		b := &buckets[i]
 		same = same && b.Kind == buckets[0].Kind
@@ -51,3 +51,6 @@ func For(buckets []bucket.Bucket) int {
 	}
 	return script
 }
+
+// TakesEach reports whether one call can take from the bucket of each of many keys.
+func TakesEach(buckets []bucket.Bucket) bool { return len(buckets) == 1 && For(buckets) < Single }

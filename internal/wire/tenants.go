@@ -10,9 +10,6 @@ import (
 // heldUnit times a tenant's finish is added to its weight: see fast/tenants.lua.
 const heldUnit = 1024
 
-// isShared reports whether the buckets are a limit and what tenants hold of it.
-func isShared(buckets []bucket.Bucket) bool { return buckets[len(buckets)-1].Kind == bucket.Tenants }
-
 // appendTenants appends the tenants, as arguments of fast/tenants.lua. A probe and a reset of all have none.
 func appendTenants(args []any, g *dispatch.Group) []any {
 	all := g.Tenants()
