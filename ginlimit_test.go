@@ -145,3 +145,16 @@ func TestOneMoreLimiterIsSmall(t *testing.T) {
 	}
 	require.Less(t, allocated/n, uint64(most))
 }
+
+// TestEveryAlgorithmIsLeasedOrExcluded: WithLease is never without an effect that nobody is told of.
+func TestEveryAlgorithmIsLeasedOrExcluded(t *testing.T) {
+	for a := range allAlgorithms {
+		limit := PerHour(5).WithAlgorithm(Algorithm(a))
+		b, err := limit.bucket()
+		require.NoError(t, err)
+		var c config
+		c.fill([]PolicyOption{WithLease(time.Second), limit})
+		c.exclude()
+		require.Equal(t, b.Leasable(), len(c.errs) == 0, limit)
+	}
+}

@@ -15,7 +15,7 @@ const (
 	Tenants                 // as the limit that they share
 )
 
-// kinds are the kinds. Each has a file.
+// kinds are the kinds. What a kind alone does is in a file of its own.
 var kinds = [...]kind{
 	Token: token, FixedWindow: fixedWindow, SlidingWindow: slidingWindow,
 	Slots: slots, Ban: ban, Ahead: ahead, Tenants: tenants,

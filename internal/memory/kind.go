@@ -6,7 +6,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// kinds are how the store finds and changes the buckets of each kind.
+// kinds are how the store finds and changes the buckets of each kind. What only windows of one kind do follows.
 var kinds = [...]struct {
 	find   func(s *shard, r *request, i int)                // sets the state
 	change func(s *shard, r *request, i int, charges int64) // in the state found; of a Take, charges are made

@@ -33,9 +33,11 @@ func TestScriptOfBuckets(t *testing.T) {
 		"a log and a ban":       {WithBanOrSlots + Sliding, []bucket.Bucket{sliding, ban}},
 		"all, a ban and slots": {WithBanOrSlots + Mixed,
 			[]bucket.Bucket{token, calendar, fixed, sliding, ban, slots}},
+		"slots":                   {BanOrSlots, []bucket.Bucket{slots}},
 		"a ban and slots":         {BanOrSlots, []bucket.Bucket{ban, slots}},
 		"a period, tokens, a ban": {WithBanOrSlots + TokensCalendar, []bucket.Bucket{calendar, token, ban}},
 	} {
 		require.Equal(t, row.want, For(row.buckets), name)
+		require.Equal(t, len(row.buckets) == 1 && row.want < Single, TakesEach(row.buckets), name)
 	}
 }
