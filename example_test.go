@@ -2,17 +2,24 @@ package ginlimit_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
@@ -394,4 +401,769 @@ func ExampleByAny() {
 	// GET / 200 remaining 1
 	// GET / 200 remaining 0
 	// GET / 200 remaining 1
+}
+
+// examplePolicy returns a policy in this process.
+func examplePolicy(name string, limit ginlimit.Limit) *ginlimit.Policy {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	policy, err := limiter.Policy(name, limit)
+	if err != nil {
+		panic(err)
+	}
+	return policy
+}
+
+// A bucket of 10 that gains a token every 2 seconds, per user and outside HTTP (system D).
+func ExamplePolicy_Allow() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	policy, err := limiter.Policy("users", ginlimit.Per(1, 2*time.Second).WithBurst(10))
+	if err != nil {
+		panic(err)
+	}
+
+	for range 11 {
+		r, err := policy.Allow(context.Background(), "user123")
+		if err != nil {
+			panic(err) // no decision was made
+		}
+		if !r.Allowed {
+			fmt.Println("denied: try again in", r.RetryAfter.Round(time.Second))
+		}
+	}
+
+	// Output: denied: try again in 2s
+}
+
+func ExamplePolicy_Block() {
+	login := examplePolicy("login", ginlimit.PerMinute(100))
+
+	ctx, client := context.Background(), ginlimit.AddrKey(netip.MustParseAddr("203.0.113.7"))
+	if err := login.Block(ctx, client, time.Hour); err != nil {
+		panic(err)
+	}
+	r, err := login.Peek(ctx, client)
+	fmt.Println(r.Allowed, r.RetryAfter.Round(time.Minute), err)
+	// Output: false 1h0m0s <nil>
+}
+
+func ExampleWithFailureMode() {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody listens
+	defer rdb.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(4), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+
+	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(100)), ok) // without Redis 25 a minute, in each of 4 processes
+	router.GET("/health", limiter.Handler("health", ginlimit.PerMinute(60), ginlimit.WithFailureMode(ginlimit.FailOpen)), ok)
+	router.POST("/login", limiter.Handler("login", ginlimit.PerMinute(5), ginlimit.WithFailureMode(ginlimit.FailClosed)), ok)
+
+	request(router, "GET", "/", "203.0.113.7")
+	request(router, "GET", "/health", "203.0.113.7")
+	request(router, "POST", "/login", "203.0.113.7")
+	// Output:
+	// GET / 200 remaining 24
+	// GET /health 200 remaining 59
+	// POST /login 503
+}
+
+func ExampleLimit_WithAlgorithm() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(100)), ok) // a token bucket
+	router.POST("/export", limiter.Handler("export", ginlimit.PerDay(1).WithAlgorithm(ginlimit.FixedWindow)), ok)
+	router.POST("/sms", limiter.Handler("sms", ginlimit.PerHour(2).WithAlgorithm(ginlimit.SlidingWindow)), ok)
+
+	for _, path := range []string{"/export", "/export", "/sms", "/sms", "/sms"} {
+		request(router, "POST", path, "203.0.113.7")
+	}
+	// Output:
+	// POST /export 200 remaining 0
+	// POST /export 429 remaining 0
+	// POST /sms 200 remaining 1
+	// POST /sms 200 remaining 0
+	// POST /sms 429 remaining 0
+}
+
+// In the process alone, for what needs no Redis: calls of another service, say.
+func ExampleNewLocal() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	calls, err := limiter.Policy("calls", ginlimit.PerHour(2))
+	if err != nil {
+		panic(err)
+	}
+	for range 3 {
+		r, err := calls.Allow(context.Background(), "api.example.com")
+		fmt.Println(r.Allowed, r.Remaining, r.Source, err)
+	}
+	// Output:
+	// true 1 local <nil>
+	// true 0 local <nil>
+	// false 0 local <nil>
+}
+
+// As many rows as may be sent now.
+func ExamplePolicy_AllowUpTo() {
+	rows := examplePolicy("rows", ginlimit.PerDay(1000))
+	for range 2 {
+		r, err := rows.AllowUpTo(context.Background(), "export", 700)
+		fmt.Println(r.Granted, err)
+	}
+	// Output:
+	// 700 <nil>
+	// 300 <nil>
+}
+
+// A worker that goes no faster than it may. If the next token comes after the deadline, Wait returns
+// at once.
+func ExamplePolicy_Wait() {
+	mail := examplePolicy("mail", ginlimit.PerHour(1))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	fmt.Println(mail.Wait(ctx, "alice"))
+	err := mail.Wait(ctx, "alice")
+	fmt.Println(errors.Is(err, context.DeadlineExceeded))
+	// Output:
+	// <nil>
+	// true
+}
+
+// What was taken for work that was not done.
+func ExamplePolicy_Refund() {
+	exports := examplePolicy("exports", ginlimit.PerDay(10))
+
+	ctx := context.Background()
+	r, err := exports.AllowN(ctx, "user123", 4)
+	fmt.Println(r.Remaining, err)
+	fmt.Println(exports.Refund(ctx, "user123", 4))
+	r, err = exports.Peek(ctx, "user123")
+	fmt.Println(r.Remaining, err)
+	// Output:
+	// 6 <nil>
+	// <nil>
+	// 10 <nil>
+}
+
+// A client and a limiter as one may want them in production.
+func ExampleNewLimiter() {
+	rdb := redis.NewClient(&redis.Options{
+		Addr:            "127.0.0.1:6379",
+		DisableIdentity: true,
+		DialTimeout:     time.Second,
+	})
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithReplicas(4))
+
+	if err != nil {
+		panic(err)
+	}
+	defer rdb.Close()
+	defer limiter.Close() // before the client
+	fmt.Println("made, whether Redis is there or not")
+	// Output: made, whether Redis is there or not
+}
+
+// To unblock a client that the policy login has denied.
+func ExamplePolicy_Reset() {
+	login := examplePolicy("login", ginlimit.Per(5, 15*time.Minute))
+	ctx := context.Background()
+
+	err := login.Reset(ctx, ginlimit.AddrKey(netip.MustParseAddr("203.0.113.7")))
+
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+// Reports are slow: each client has two at a time, in all processes, and a hundred an hour.
+func ExampleInFlight() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	report := func(c *gin.Context) { // asks for another one while it is served
+		request(router, "GET", "/report?depth="+c.Query("depth")+"1", "203.0.113.7")
+		c.Status(http.StatusOK)
+	}
+
+	router.GET("/report", limiter.Handler("reports", ginlimit.PerHour(100), ginlimit.InFlight(2)), report)
+
+	request(router, "GET", "/report?depth=", "203.0.113.7")
+	// Output:
+	// GET /report?depth=11 429 remaining 0
+	// GET /report?depth=1 200 remaining 98
+	// GET /report?depth= 200 remaining 99
+}
+
+// Outside HTTP: three workers at a time for each customer.
+func ExamplePolicy_Reserve_slots() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+
+	jobs, err := limiter.Policy("jobs", ginlimit.InFlight(3))
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	slot, err := jobs.Reserve(ctx, "customer 7", 1)
+	if err != nil {
+		panic(err)
+	}
+	defer slot.Release()
+
+	fmt.Println(slot.Result().Allowed, slot.Result().Remaining)
+	// Output: true 2
+}
+
+// Five failed logins within 15 minutes, then a ban of an hour, of two, of four, up to a day.
+func ExampleWithBan() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	logIn := func(c *gin.Context) { // the status is the same if the password is right
+		c.Set("login failed", true)
+		c.Redirect(http.StatusSeeOther, "/")
+	}
+
+	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") }
+	tries := ginlimit.Per(5, 15*time.Minute).WithAlgorithm(ginlimit.FixedWindow)
+	router.POST("/login", limiter.Handler("login", tries, ginlimit.WithRefund(succeeded),
+		ginlimit.WithBan(time.Hour, 24*time.Hour)), logIn)
+
+	for range 6 {
+		request(router, "POST", "/login", "203.0.113.7")
+	}
+	// Output:
+	// POST /login 303 remaining 4
+	// POST /login 303 remaining 3
+	// POST /login 303 remaining 2
+	// POST /login 303 remaining 1
+	// POST /login 303 remaining 0
+	// POST /login 429 remaining 0
+}
+
+// A gateway to a language model: a request takes the tokens of its prompt at first, and what the
+// answer took in the end.
+func ExampleWithSettle() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+
+	// complete streams an answer, and counts its tokens.
+	complete := func(c *gin.Context) {
+		used := 100
+		for _, token := range strings.Fields("It all depends on the question.") {
+			fmt.Fprintln(c.Writer, token)
+			c.Writer.Flush()
+			used += 10
+		}
+		c.Set("used", used)
+	}
+
+	prompt := func(c *gin.Context) int { return 100 } // an estimate
+	used := func(c *gin.Context) int { return c.GetInt("used") }
+	router.POST("/complete", limiter.Handler("tokens", ginlimit.PerDay(250),
+		ginlimit.WithCost(prompt), ginlimit.WithSettle(used)), complete)
+
+	for range 3 {
+		request(router, "POST", "/complete", "203.0.113.7")
+	}
+	// Output:
+	// POST /complete 200 remaining 150
+	// POST /complete 429 remaining 90
+	// POST /complete 429 remaining 90
+}
+
+// A job whose cost is known when it is done.
+func ExamplePolicy_Reserve() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	policy, err := limiter.Policy("units", ginlimit.PerDay(1000))
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	work := func() (cost int) { return 420 }
+
+	job, err := policy.Reserve(ctx, "user123", 300)
+	if err != nil {
+		panic(err) // no decision was made
+	}
+	if job.Result().Allowed {
+		if err := job.Settle(ctx, work()); err != nil {
+			panic(err) // the estimate stands
+		}
+	}
+
+	r, err := policy.Peek(ctx, "user123")
+	fmt.Println(r.Remaining, err)
+	// Output:
+	// 580 <nil>
+}
+
+// Batch jobs stop at a fifth of the tokens, and people go on.
+func ExampleWithFloor() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	search, err := limiter.Policy("search", ginlimit.PerHour(5))
+	if err != nil {
+		panic(err)
+	}
+	batch, err := search.With(ginlimit.WithFloor(1))
+	if err != nil {
+		panic(err)
+	}
+	router.GET("/search", search.Handler(), ok)
+	router.GET("/batch", batch.Handler(), ok)
+
+	for range 5 {
+		request(router, http.MethodGet, "/batch", "203.0.113.7")
+	}
+	request(router, http.MethodGet, "/search", "203.0.113.7")
+	// Output:
+	// GET /batch 200 remaining 3
+	// GET /batch 200 remaining 2
+	// GET /batch 200 remaining 1
+	// GET /batch 200 remaining 0
+	// GET /batch 429 remaining 0
+	// GET /search 200 remaining 0
+}
+
+func ExampleWithHeaders() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", limiter.Handler("search", ginlimit.PerMinute(2),
+		ginlimit.WithLimits(ginlimit.PerDay(1000)),
+		ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft)), ok)
+	answer(router, nil, "X-RateLimit-Remaining", "RateLimit-Policy", "RateLimit")
+	answer(router, nil)
+	answer(router, nil, "Retry-After", "RateLimit")
+	// Output:
+	// 200
+	//   X-RateLimit-Remaining: 1
+	//   RateLimit-Policy: "search-m";q=2;w=60, "search-d";q=1000;w=86400
+	//   RateLimit: "search-m";r=1;t=30, "search-d";r=999;t=87
+	// 200
+	// 429
+	//   Retry-After: 30
+	//   RateLimit: "search-m";r=0;t=30, "search-d";r=998
+}
+
+// Header fields of your own: the count, the state and when it expires (system B).
+func ExampleWithHeaderFunc() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	state := map[bool]string{true: "Allow", false: "Deny"}
+	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(2).WithAlgorithm(ginlimit.SlidingWindow),
+		ginlimit.WithHeaders(ginlimit.NoHeaders),
+		ginlimit.WithHeaderFunc(func(h http.Header, limits []ginlimit.Result) {
+			r := limits[0]
+			h.Set("Rate-Limiting-Total-Requests", strconv.Itoa(r.Limit.Rate-r.Remaining))
+			h.Set("Rate-Limiting-State", state[r.Allowed])
+			h.Set("Rate-Limiting-Expires-At", time.Now().Add(r.ResetAfter).Format(time.RFC3339))
+		})), ok)
+	for range 3 {
+		answer(router, nil, "Rate-Limiting-Total-Requests", "Rate-Limiting-State", "X-RateLimit-Remaining")
+	}
+	// Output:
+	// 200
+	//   Rate-Limiting-Total-Requests: 1
+	//   Rate-Limiting-State: Allow
+	//   X-RateLimit-Remaining: (none)
+	// 200
+	//   Rate-Limiting-Total-Requests: 2
+	//   Rate-Limiting-State: Allow
+	//   X-RateLimit-Remaining: (none)
+	// 429
+	//   Rate-Limiting-Total-Requests: 2
+	//   Rate-Limiting-State: Deny
+	//   X-RateLimit-Remaining: (none)
+}
+
+// The same of a plan, whose quota is -1 if it is unlimited and 0 if it is prohibited (system C).
+func ExampleWithHeaderFunc_plan() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	quotas := map[string]int{"ordinary": 10, "unlimited": -1, "prohibited": 0}
+	plan := func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+		return []ginlimit.Limit{ginlimit.PerMinute(quotas[client])}, nil
+	}
+	report := func(h http.Header, limits []ginlimit.Result) {
+		r := limits[0]
+		used := max(0, r.Limit.Rate-r.Remaining)
+		h.Set("X-Rate-Limit-Policy", "per-minute")
+		h.Set("X-Rate-Limit-Quota", strconv.Itoa(r.Limit.Rate))
+		h.Set("X-Rate-Limit-Used", strconv.Itoa(used))
+		h.Set("X-Rate-Limit-Reset", strconv.Itoa(int(math.Ceil(r.ResetAfter.Seconds()))))
+	}
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", limiter.Handler("plan",
+		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")), ginlimit.WithLimitFunc(plan),
+		ginlimit.WithHeaders(ginlimit.NoHeaders), ginlimit.WithHeaderFunc(report)), ok)
+	for _, client := range []string{"ordinary", "unlimited", "prohibited"} {
+		answer(router, http.Header{"X-Client-Id": {client}}, "X-Rate-Limit-Quota", "X-Rate-Limit-Used", "X-Rate-Limit-Reset")
+	}
+	// Output:
+	// 200
+	//   X-Rate-Limit-Quota: 10
+	//   X-Rate-Limit-Used: 1
+	//   X-Rate-Limit-Reset: 6
+	// 200
+	//   X-Rate-Limit-Quota: -1
+	//   X-Rate-Limit-Used: 0
+	//   X-Rate-Limit-Reset: 0
+	// 429
+	//   X-Rate-Limit-Quota: 0
+	//   X-Rate-Limit-Used: 0
+	//   X-Rate-Limit-Reset: 0
+}
+
+func ExampleWithKey() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	byUser := func(c *gin.Context) (string, error) {
+		return c.GetHeader("X-User-Id"), nil // set by the proxy that logs users in
+	}
+	router.Use(ginlimit.New(rdb, "all", ginlimit.PerMinute(5), ginlimit.WithKey(byUser)))
+	router.GET("/", ok)
+	request(router, "GET", "/", "203.0.113.7", "X-User-Id", "ada")
+	request(router, "GET", "/", "198.51.100.1", "X-User-Id", "ada")
+	request(router, "GET", "/", "203.0.113.7", "X-User-Id", "grace")
+	// Output:
+	// GET / 200 remaining 4
+	// GET / 200 remaining 3
+	// GET / 200 remaining 4
+}
+
+// A malformed key is the client's fault: 400. Without a key, the address counts.
+func ExampleKeyFunc() {
+	limiter, err := ginlimit.NewLocal()
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	byToken := func(c *gin.Context) (string, error) {
+		header := c.GetHeader("Authorization")
+		if header == "" {
+			return "", ginlimit.ErrNoKey
+		}
+		token, ok := strings.CutPrefix(header, "Bearer ")
+		if !ok || len(token) != 8 {
+			return "", fmt.Errorf("%w: a malformed token", ginlimit.ErrBadRequest) // the client does not see this text
+		}
+		return token, nil // a real one verifies it first
+	}
+	tokens, err := limiter.Policy("token", ginlimit.PerMinute(5), ginlimit.WithKey(byToken))
+	if err != nil {
+		panic(err)
+	}
+	addresses, err := limiter.Policy("address", ginlimit.PerMinute(2))
+	if err != nil {
+		panic(err)
+	}
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", ginlimit.FirstOf(tokens, addresses), ok)
+	request(router, "GET", "/", "203.0.113.7", "Authorization", "Bearer 12345678")
+	request(router, "GET", "/", "203.0.113.7", "Authorization", "Bearer 1234")
+	request(router, "GET", "/", "203.0.113.7")
+	// Output:
+	// GET / 200 remaining 4
+	// GET / 400
+	// GET / 200 remaining 1
+}
+
+// By default Gin trusts X-Forwarded-For from any client, so each request can choose its own bucket.
+func ExampleByClientIP_forged() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New() // trusts every proxy
+	router.Use(ginlimit.New(rdb, "all", ginlimit.PerMinute(5)))
+	router.GET("/", ok)
+	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.1")
+	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.2")
+	_ = router.SetTrustedProxies([]string{"10.0.0.0/8"}) // the load balancers' network
+	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.3")
+	request(router, "GET", "/", "203.0.113.7", "X-Forwarded-For", "192.0.2.4")
+	// Output:
+	// GET / 200 remaining 4
+	// GET / 200 remaining 4
+	// GET / 200 remaining 4
+	// GET / 200 remaining 3
+}
+
+func ExampleAllOf() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	policy := func(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+		p, err := limiter.Policy(name, opts...)
+		if err != nil {
+			panic(err)
+		}
+		return p
+	}
+	everybody := func(*gin.Context) (string, error) { return "all", nil }
+	// all must allow, or none is charged
+	router.GET("/", ginlimit.AllOf(policy("address", ginlimit.PerMinute(10)),
+		policy("api key", ginlimit.PerMinute(2), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))),
+		policy("all", ginlimit.PerSecond(1000), ginlimit.WithKey(everybody))), ok)
+	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
+	request(router, "GET", "/", "198.51.100.1", "X-Api-Key", "a")
+	request(router, "GET", "/", "192.0.2.1", "X-Api-Key", "a")
+	request(router, "GET", "/", "192.0.2.1", "X-Api-Key", "b")
+	request(router, "GET", "/", "192.0.2.1")
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 429 remaining 0
+	// GET / 200 remaining 1
+	// GET / 400
+}
+
+// Each user of each tenant.
+func ExampleByAll() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/:tenant", ginlimit.New(rdb, "all", ginlimit.PerMinute(2),
+		ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByParam("tenant"), ginlimit.ByHeader("X-User")))), ok)
+	request(router, "GET", "/a", "203.0.113.7", "X-User", "1")
+	request(router, "GET", "/a", "203.0.113.7", "X-User", "2")
+	request(router, "GET", "/b", "203.0.113.7", "X-User", "1")
+	request(router, "GET", "/a", "203.0.113.7", "X-User", "1")
+	// Output:
+	// GET /a 200 remaining 1
+	// GET /a 200 remaining 1
+	// GET /b 200 remaining 1
+	// GET /a 200 remaining 0
+}
+
+// Whole networks count as one client.
+func ExampleByClientIPPrefix() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(2),
+		ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))), ok)
+
+	for _, address := range []string{"203.0.113.7", "203.0.113.8", "203.0.113.9", "198.51.100.1"} {
+		request(router, "GET", "/", address)
+	}
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 429 remaining 0
+	// GET / 200 remaining 1
+}
+
+func ExampleLimiter_NewPlans() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	database := map[string]int{"free": 2, "paying": 1000}
+
+	plans, err := limiter.NewPlans("plans", time.Minute, func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+		rate, known := database[client] // a query, in an application
+		if !known {
+			return nil, ginlimit.ErrUnknownClient // 403; or return a limit for strangers
+		}
+		return []ginlimit.Limit{ginlimit.PerMinute(rate)}, nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	router.GET("/", limiter.Handler("plan",
+		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")), ginlimit.WithLimitFunc(plans.Limits)), ok)
+	request(router, "GET", "/", "203.0.113.7", "X-Client-Id", "free")
+	request(router, "GET", "/", "203.0.113.7", "X-Client-Id", "paying")
+	request(router, "GET", "/", "203.0.113.7", "X-Client-Id", "nobody")
+	database["free"] = 10
+	if err := plans.Invalidate(context.Background(), "free"); err != nil {
+		panic(err)
+	}
+	request(router, "GET", "/", "203.0.113.7", "X-Client-Id", "free")
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 999
+	// GET / 403
+	// GET / 200 remaining 4
+}
+
+// A policy file: limits are text in JSON, and in whatever else knows encoding.TextUnmarshaler.
+func ExampleLimit_UnmarshalText() {
+	file := filepath.Join(os.TempDir(), fmt.Sprint("policy-", os.Getpid(), ".json"))
+	defer os.Remove(file)
+	if err := os.WriteFile(file, []byte(`{"search": "10/s burst 20", "login": "5/15m"}`), 0o600); err != nil {
+		panic(err)
+	}
+
+	text, err := os.ReadFile(file)
+	if err != nil {
+		panic(err)
+	}
+	var policy struct{ Search, Login ginlimit.Limit }
+	if err := json.Unmarshal(text, &policy); err != nil {
+		panic(err)
+	}
+	fmt.Println(policy.Search.Burst, policy.Login.Period)
+
+	err = json.Unmarshal([]byte(`{"search": "ten a second"}`), &policy)
+	fmt.Println(err)
+	// Output:
+	// 20 15m0s
+	// ginlimit: invalid argument: "ten a second": want a "/" between rate and period
+}
+
+func ExampleParseLimit() {
+	for _, text := range []string{"100/m", "5/15m", "10/s burst 20", "100"} {
+		limit, err := ginlimit.ParseLimit(text)
+		fmt.Println(limit.Rate, limit.Period, limit.Burst, err)
+	}
+	// Output:
+	// 100 1m0s 0 <nil>
+	// 5 15m0s 0 <nil>
+	// 10 1s 20 <nil>
+	// 0 0s 0 ginlimit: invalid argument: "100": want a "/" between rate and period
+}
+
+// Ten in a minute and a hundred in a day: both must allow, or neither is charged.
+func ExampleLimiter_Handler_several() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(10), ginlimit.PerDay(2)), ok)
+
+	for range 3 {
+		request(router, "GET", "/", "203.0.113.7") // the headers report the limit closest to exhaustion
+	}
+	// Output:
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 429 remaining 0
+}
+
+// Ten at once, two a second, and a quota for each month of the customer's time zone: all must
+// allow, or none is charged.
+func ExamplePerCalendar() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	router := gin.New()
+	_ = router.SetTrustedProxies(nil)
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		panic(err)
+	}
+	month := ginlimit.CalendarMonth(berlin, 1)
+	router.GET("/", limiter.Handler("api", ginlimit.PerSecond(2).WithBurst(10),
+		ginlimit.PerCalendar(3, month)), ok)
+
+	for range 4 {
+		request(router, "GET", "/", "203.0.113.7")
+	}
+	// Output:
+	// GET / 200 remaining 2
+	// GET / 200 remaining 1
+	// GET / 200 remaining 0
+	// GET / 429 remaining 0
 }
