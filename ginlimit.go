@@ -214,7 +214,7 @@ type Stats struct {
 	Transitions  map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
 
-// Stats returns the current figures, for metrics: each call scans the deny cache, the leases and the bans.
+// Stats returns the current figures. It scans the deny cache, leases and bans.
 func (l *Limiter) Stats() Stats {
 	if l == nil || l.engine == nil {
 		return Stats{}

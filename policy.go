@@ -56,7 +56,6 @@ type policyState struct {
 
 // Policy returns a policy with at least one [Limit] or [WithLimitFunc], and any [Option]. Its limits, each of
 // another period or algorithm, must all allow.
-//
 // Make a policy once, at start, and derive others with the same buckets by [Policy.With]. The error joins all
 // faults, each an [ErrInvalidArgument]; a name that the limiter has already is one, and so is the 65,537th
 // policy.

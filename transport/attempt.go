@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +23,28 @@ type attempt struct {
 	took     time.Time
 	reserved *ginlimit.Reservation // nil if the policy takes tokens ahead
 	first    *stop                 // it is the first one after this stop
-	traced   atomic.Bool           // the base reports what it does
-	sent     atomic.Bool           // the request's header fields were written
+	seen     *progress
+}
+
+// progress is how far a base says that it has come with a request. It is used again: a base that says so late may
+// make another request seem to be sent, which then keeps its tokens.
+type progress struct {
+	trace httptrace.ClientTrace
+	begun atomic.Bool // the base says how far it has come
+	sent  atomic.Bool // the request's header fields were written
+}
+
+// progress returns the progress of a request that has not begun.
+func (t *transport) progress() *progress {
+	p, ok := t.spare.Get().(*progress)
+	if !ok {
+		p = new(progress)
+		p.trace.GetConn = func(string) { p.begun.Store(true) }
+		p.trace.WroteHeaders = func() { p.sent.Store(true) }
+	}
+	p.begun.Store(false)
+	p.sent.Store(false)
+	return p
 }
 
 // begin takes what the request needs, or returns why it may not be sent.
@@ -77,7 +98,7 @@ func (a *attempt) take(ctx context.Context) (err error) {
 func (a *attempt) fail(ctx context.Context, err error) {
 	a.t.stops.leave(a.first)
 	var op *net.OpError
-	if a.traced.Load() && !a.sent.Load() || errors.As(err, &op) && op.Op == "dial" {
+	if a.seen.begun.Load() && !a.seen.sent.Load() || errors.As(err, &op) && op.Op == "dial" {
 		a.giveBack(ctx)
 	} else {
 		a.reserved.Release()
@@ -111,10 +132,9 @@ func flowed(l ginlimit.Limit, d time.Duration) int {
 
 // answered heeds what a response says of limits, and sees to what follows its body.
 func (a *attempt) answered(ctx context.Context, response *http.Response) {
-	ctx = context.WithoutCancel(ctx)
 	if d, stops := a.t.stopOf(response); stops {
 		a.t.stops.add(a.key, time.Now().Add(d))
-		_ = a.t.policy.Block(ctx, a.key, d) // without Redis this process has its own stop
+		_ = a.t.policy.Block(context.WithoutCancel(ctx), a.key, d) // without Redis this process has its own stop
 	} else {
 		a.t.stops.end(a.key, a.first)
 		a.lower(ctx, response.Header)
@@ -123,6 +143,7 @@ func (a *attempt) answered(ctx context.Context, response *http.Response) {
 	if !a.t.hasSlots && a.t.settle == nil {
 		return
 	}
+	ctx = context.WithoutCancel(ctx)
 	if response.Body == nil || response.Body == http.NoBody {
 		a.end(ctx, response)
 		return
@@ -147,6 +168,7 @@ func (a *attempt) lower(ctx context.Context, h http.Header) {
 		!a.t.looked.CompareAndSwap(last, now.UnixNano()) {
 		return
 	}
+	ctx = context.WithoutCancel(ctx)
 	rows, _ := a.t.policy.Status(ctx, a.key)
 	var rate []ginlimit.Result
 	for _, row := range rows {

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -98,6 +99,7 @@ type transport struct {
 	settle   func(*http.Response) int
 	maxStop  time.Duration
 	stops    stops
+	spare    sync.Pool    // of *progress
 	looked   atomic.Int64 // when it last compared what is left, in Unix nanoseconds
 }
 
@@ -176,7 +178,8 @@ func byHost(r *http.Request) (string, error) { return strings.ToLower(r.URL.Host
 
 // RoundTrip implements [http.RoundTripper].
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	a := attempt{t: t}
+	a := attempt{t: t, seen: t.progress()}
+	defer t.spare.Put(a.seen)
 	ctx := r.Context()
 	if err := a.begin(ctx, r); err != nil {
 		if r.Body != nil {
@@ -190,11 +193,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			a.fail(ctx, nil)
 		}
 	}()
-	trace := httptrace.ClientTrace{
-		GetConn:      func(string) { a.traced.Store(true) },
-		WroteHeaders: func() { a.sent.Store(true) },
-	}
-	response, err := t.base.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &trace)))
+	response, err := t.base.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &a.seen.trace)))
 	returned = true
 	if err != nil {
 		a.fail(ctx, err)

@@ -1,6 +1,9 @@
 package clientkey
 
-import "net/netip"
+import (
+	"net/netip"
+	"strings"
+)
 
 // BitsV4 and BitsV6 are how many bits of an address identify a client. An IPv6 site has at least a
 // /64 (RFC 6177), and its hosts can take any new address in it (RFC 8981).
@@ -46,6 +49,10 @@ func Address(addr netip.Addr, v4, v6 int) string {
 // ReadAddress reports whether text reads as an address or a network, and whether [Address] returns
 // it as the key of a client, with [BitsV4] and [BitsV6].
 func ReadAddress(text string) (isAddress, isKey bool) {
+	address, _, _ := strings.Cut(text, "%")
+	if strings.Trim(address, "0123456789abcdefABCDEF:./") != "" { // without the allocations of netip's errors
+		return false, false
+	}
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return true, addr.Is4() // which has no other spelling
 	}
