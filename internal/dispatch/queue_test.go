@@ -265,7 +265,7 @@ func TestNumbersAreAsDocumented(t *testing.T) {
 	for text, document := range map[string]string{
 		"| 16,384 decisions wait for this server |":                     "operations.md",
 		"Above 100 ms a request is no longer sent by its own goroutine": "operations.md",
-		"and up to four probes":                                      "operations.md",
+		"and up to four probes":                                         "operations.md",
 	} {
 		all, err := os.ReadFile("../../docs/" + document)
 		require.NoError(t, err)
