@@ -44,6 +44,7 @@ type waiter struct {
 	ends    time.Time // it waits no longer, in whatever line; zero is as long as ctx lasts
 	leaves  time.Time // it waits no longer in its line; zero is as long as ctx lasts
 	changes uint64    // of the engine, before the last try
+	tried   time.Time // when the last try or look began
 	place   string    // that it has in its line; "" is none
 	full    bool      // its line has no place
 }
@@ -159,7 +160,7 @@ func (w *waiter) lateFor(end, at time.Time) bool {
 // try takes what the request asks for, or returns what it lacks. It does not wait if it is allowed, if
 // waiting does not help, or for an error.
 func (w *waiter) try() (l lack, waits bool, err error) {
-	w.changes = w.e.changes.Load()
+	w.changes, w.tried = w.e.changes.Load(), time.Now()
 	for i := range w.Asks {
 		w.Asks[i].Set = w.Asks[i].Set.Now() // a calendar period may be over
 	}

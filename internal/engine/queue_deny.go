@@ -21,12 +21,14 @@ func (w *waiter) deny(l lack) error {
 		return errTooLate()
 	}
 	w.Asks[l.ask].turn = 0
-	w.e.lookAtRest(w.ctx, w.Asks, w.Answers)
+	ctx, cancel := w.rest()
+	defer cancel()
+	w.e.lookAtRest(ctx, w.Asks, w.Answers)
 	if !l.slot {
-		if denied, err := w.e.banFor(w.ctx, w.Asks[l.ask:l.ask+1], w.Answers[l.ask:l.ask+1]); err != nil {
+		if denied, err := w.e.banFor(ctx, w.Asks[l.ask:l.ask+1], w.Answers[l.ask:l.ask+1]); err != nil {
 			return err
 		} else if !denied {
-			return w.e.takeNow(w.ctx, w.Asks, w.Answers)
+			return w.e.takeNow(ctx, w.Asks, w.Answers)
 		}
 	}
 	answer := &w.Answers[l.ask]
@@ -36,12 +38,23 @@ func (w *waiter) deny(l lack) error {
 	return w.banRest()
 }
 
+// rest returns a context for calls that follow the last try: together they take one timeout.
+func (w *waiter) rest() (context.Context, context.CancelFunc) {
+	start := w.tried
+	if time.Since(start) >= w.e.Timeout { // it has waited since
+		start = time.Now()
+	}
+	return w.e.within(w.ctx, start)
+}
+
 // banRest bans, as the request is denied, the clients of Asks whose tokens come too late to wait for.
 func (w *waiter) banRest() (err error) {
+	ctx, cancel := w.rest()
+	defer cancel()
 	for i := range w.Asks {
 		if w.tooLate(i) && err == nil {
 			w.Asks[i].turn = 0
-			_, err = w.e.banFor(w.ctx, w.Asks[i:i+1], w.Answers[i:i+1])
+			_, err = w.e.banFor(ctx, w.Asks[i:i+1], w.Answers[i:i+1])
 		}
 	}
 	return err
@@ -88,6 +101,7 @@ func (w *waiter) denyBehind(l lack) error {
 // is banned, or lacks tokens for too long or of the line in which it has no room. If it does not ask, it uses
 // only what this process knows.
 func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
+	w.tried = time.Now()
 	for i := range w.Answers {
 		w.Answers[i].reset()
 	}
@@ -97,7 +111,7 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 			continue
 		}
 		ask.Set = ask.Set.Now()
-		if err := w.e.lookAt(w.ctx, *ask, answer, asks, nil); err != nil {
+		if err := w.e.lookAt(w.ctx, *ask, answer, min(ask.Scope, rules.Tokens), asks, nil); err != nil {
 			return true, err
 		}
 		if denies(*answer) {
@@ -120,8 +134,8 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 
 // lookAt finds whether a request lacks tokens of an Ask or is banned, without taking anything. The answer
 // is not decided if that is not known, and it may not ask. The store is not asked in an outage.
-func (e *Engine) lookAt(ctx context.Context, ask Ask, answer *Answer, asks bool, outage error) error {
-	ask.Scope = min(ask.Scope, rules.Tokens)
+func (e *Engine) lookAt(ctx context.Context, ask Ask, answer *Answer, scope rules.Scope, asks bool, outage error) error {
+	ask.Scope = scope
 	c := e.call(takeAll(&ask), &ask, ask.Scope)
 	defer e.release(c)
 	answer.begin(e, &ask, c)

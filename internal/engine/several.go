@@ -109,11 +109,11 @@ func (e *Engine) lookAtRest(ctx context.Context, asks []Ask, answers []Answer) {
 	}
 	for i := denied + 1; i < len(asks); i++ {
 		ask, answer := &asks[i], &answers[i]
-		if answer.Decided || ask.N == 0 || !ask.Set.Counts(rules.Tokens) {
+		if answer.Decided || ask.N == 0 || !ask.Set.Counts(e.looksAt(ask)) {
 			continue
 		}
-		err := e.lookAt(ctx, *ask, answer, answers[denied].Source != FromCache, outage)
-		if err == nil && denies(*answer) && !answer.withoutStore() && answers[denied].Source != FromCache {
+		err := e.lookAt(ctx, *ask, answer, e.looksAt(ask), answers[denied].Source != FromCache, outage)
+		if err == nil && denies(*answer) && answers[denied].Source != FromCache {
 			_, err = e.banFor(ctx, asks[i:i+1], answers[i:i+1])
 		}
 		if err != nil {
@@ -122,10 +122,18 @@ func (e *Engine) lookAtRest(ctx context.Context, asks []Ask, answers []Answer) {
 	}
 }
 
+// looksAt returns what of an Ask is looked at after a denial: in this process slots too.
+func (e *Engine) looksAt(ask *Ask) rules.Scope {
+	if e.redis == nil {
+		return ask.Scope
+	}
+	return min(ask.Scope, rules.Tokens)
+}
+
 // banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there
-// are tokens meanwhile, which are given back.
+// are tokens meanwhile, which are given back. In an outage it asks nobody a second time.
 func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied bool, err error) {
-	if ask[0].whichBan() == bucket.NoBans || answer[0].Banned {
+	if ask[0].whichBan() == bucket.NoBans || answer[0].Banned || answer[0].withoutStore() {
 		return true, nil
 	}
 	if !e.background.Begin() { // Close waits for what is given back
