@@ -8,7 +8,7 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/http/httptrace"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,9 +29,10 @@ type attempt struct {
 // progress is how far a base says that it has come with a request. It is used again: a base that says so late may
 // make another request seem to be sent, which then keeps its tokens.
 type progress struct {
-	trace httptrace.ClientTrace
-	begun atomic.Bool // the base says how far it has come
-	sent  atomic.Bool // the request's header fields were written
+	getConn      func(string)
+	wroteHeaders func()
+	begun        atomic.Bool // the base says how far it has come
+	sent         atomic.Bool // the request's header fields were written
 }
 
 // progress returns the progress of a request that has not begun.
@@ -39,8 +40,8 @@ func (t *transport) progress() *progress {
 	p, ok := t.spare.Get().(*progress)
 	if !ok {
 		p = new(progress)
-		p.trace.GetConn = func(string) { p.begun.Store(true) }
-		p.trace.WroteHeaders = func() { p.sent.Store(true) }
+		p.getConn = func(string) { p.begun.Store(true) }
+		p.wroteHeaders = func() { p.sent.Store(true) }
 	}
 	p.begun.Store(false)
 	p.sent.Store(false)
@@ -67,9 +68,6 @@ func (a *attempt) begin(ctx context.Context, r *http.Request) (err error) {
 		a.giveBack(ctx)
 		err = ctx.Err()
 	}
-	if err != nil {
-		t.stops.leave(a.first)
-	}
 	return err
 }
 
@@ -84,8 +82,7 @@ func (a *attempt) take(ctx context.Context) (err error) {
 	result := a.reserved.Result()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		when, _ := a.t.policy.Peek(context.WithoutCancel(ctx), a.key)
-		return &TooLateError{max(0, when.RetryAfter)}
+		return &TooLateError{a.when(context.WithoutCancel(ctx))}
 	case err != nil || a.t.leased || result.Allowed:
 		return err
 	case result.RetryAfter < 0:
@@ -94,11 +91,19 @@ func (a *attempt) take(ctx context.Context) (err error) {
 	return &TooLateError{result.RetryAfter}
 }
 
+// when returns when the tokens would come, after those who wait before; 0 is not known.
+func (a *attempt) when(ctx context.Context) time.Duration {
+	r, err := a.t.hurried.Reserve(ctx, a.key, a.n)
+	if err == nil {
+		_ = r.Cancel(ctx) // there are some meanwhile
+	}
+	return max(0, r.Result().RetryAfter)
+}
+
 // fail gives back what a request took, or its slot alone if it may have been sent.
 func (a *attempt) fail(ctx context.Context, err error) {
-	a.t.stops.leave(a.first)
 	var op *net.OpError
-	if a.seen.begun.Load() && !a.seen.sent.Load() || errors.As(err, &op) && op.Op == "dial" {
+	if !a.seen.sent.Load() && (a.seen.begun.Load() || errors.As(err, &op) && op.Op == "dial") {
 		a.giveBack(ctx)
 	} else {
 		a.reserved.Release()
@@ -115,32 +120,32 @@ func (a *attempt) giveBack(ctx context.Context) {
 	rows, err := a.t.policy.Status(ctx, a.key)
 	left := a.n
 	for _, row := range rows {
-		left = min(left, a.n-flowed(row.Limit, time.Since(a.took)))
+		left = min(left, a.n-int(flowed(row.Limit, time.Since(a.took))))
 	}
 	if err == nil && left > 0 {
 		_ = a.t.policy.Refund(ctx, a.key, left)
 	}
 }
 
-// flowed returns how many tokens flow back under a limit in a time, rounded up.
-func flowed(l ginlimit.Limit, d time.Duration) int {
+// flowed returns how many tokens flow back under a limit in a time.
+func flowed(l ginlimit.Limit, d time.Duration) float64 {
 	if l.Rate <= 0 || l.Period <= 0 {
 		return 0
 	}
-	return int(min(math.Ceil(float64(l.Rate)*float64(d)/float64(l.Period)), math.MaxInt32))
+	return min(float64(l.Rate)*float64(d)/float64(l.Period), math.MaxInt32)
 }
 
-// answered heeds what a response says of limits, and sees to what follows its body.
+// answered acts on what a response says of limits, and has its body release what the request holds.
 func (a *attempt) answered(ctx context.Context, response *http.Response) {
 	if d, stops := a.t.stopOf(response); stops {
 		a.t.stops.add(a.key, time.Now().Add(d))
 		_ = a.t.policy.Block(context.WithoutCancel(ctx), a.key, d) // without Redis this process has its own stop
 	} else {
 		a.t.stops.end(a.key, a.first)
+		a.t.stops.leave(a.first)
 		a.lower(ctx, response.Header)
 	}
-	a.t.stops.leave(a.first)
-	if !a.t.hasSlots && a.t.settle == nil {
+	if a.reserved == nil {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -148,7 +153,7 @@ func (a *attempt) answered(ctx context.Context, response *http.Response) {
 		a.end(ctx, response)
 		return
 	}
-	b := &body{response.Body, func() { a.end(ctx, response) }, a.reserved}
+	b := &body{response.Body, sync.OnceFunc(func() { a.end(ctx, response) }), a.reserved}
 	if w, ok := response.Body.(io.Writer); ok { // of a 101
 		response.Body = &stream{b, w}
 	} else {
@@ -179,7 +184,7 @@ func (a *attempt) lower(ctx context.Context, h http.Header) {
 	if len(rate) != 1 || rate[0].Limit.Rate <= 0 { // which of several is meant, nobody knows
 		return
 	}
-	if more := rate[0].Remaining - left - flowed(rate[0].Limit, now.Sub(a.took)); more > 0 {
+	if more := rate[0].Remaining - left - int(math.Ceil(flowed(rate[0].Limit, now.Sub(a.took)))); more > 0 {
 		taken, err := a.t.hurried.Reserve(ctx, a.key, more)
 		if err == nil {
 			taken.Release()

@@ -88,19 +88,18 @@ func (*TooLateError) Unwrap() error { return context.DeadlineExceeded }
 
 // transport is what [New] returns.
 type transport struct {
-	base     http.RoundTripper
-	policy   *ginlimit.Policy
-	queued   *ginlimit.Policy // the policy, as a request waits for it
-	hurried  *ginlimit.Policy // the policy, as nothing waits for it
-	leased   bool             // the policy takes tokens ahead, so nothing is reserved
-	hasSlots bool
-	key      func(*http.Request) (string, error)
-	cost     func(*http.Request) int
-	settle   func(*http.Response) int
-	maxStop  time.Duration
-	stops    stops
-	spare    sync.Pool    // of *progress
-	looked   atomic.Int64 // when it last compared what is left, in Unix nanoseconds
+	base    http.RoundTripper
+	policy  *ginlimit.Policy
+	queued  *ginlimit.Policy // the policy, as a request waits for it
+	hurried *ginlimit.Policy // the policy, as nothing waits for it
+	leased  bool             // the policy takes tokens ahead, so nothing is reserved
+	key     func(*http.Request) (string, error)
+	cost    func(*http.Request) int
+	settle  func(*http.Response) int
+	maxStop time.Duration
+	stops   stops
+	spare   sync.Pool    // of *progress
+	looked  atomic.Int64 // when it last compared what is left, in Unix nanoseconds
 }
 
 const (
@@ -116,14 +115,17 @@ const (
 //
 // A request waits in its process in order of arrival for its tokens, and for a slot if the policy has
 // [ginlimit.InFlight], which it holds until the response's body is closed or read to its end. It waits as long
-// as its context lasts, whatever [ginlimit.WithQueue] says; if that is too short, it gets a [*TooLateError], at
-// once where the time is known. A request that was not sent, as its connection could not be made, gives back
-// what it took.
+// as its context lasts, at most a day, whatever [ginlimit.WithQueue] says; if that is too short, it gets a
+// [*TooLateError], at once where the time is known. A request that was not sent, as its connection could not be
+// made, gives back what it took.
 //
-// A 429, and a 503 with Retry-After, stop the key in all processes until then, by [ginlimit.Policy.Block];
-// after that the first request of a process goes alone, and the others wait for its response. Fields that say
-// how much is left lower what the policy has left, if it has one rate: docs/guide.md lists them. They never
-// raise it.
+// A 429, and a 503 with Retry-After, stop the key in all processes until then, by [ginlimit.Policy.Block]: a
+// policy of InFlight alone stops only this process. In a process that has seen one, the first request after it
+// goes alone, and the others wait for its response. Fields that say how much is left lower what the policy has
+// left, if it has one rate: docs/guide.md lists them. They never raise it.
+//
+// Give the policy no [ginlimit.WithDryRun], as a dry run's denials deny here, and no [ginlimit.WithBan], as a
+// request that cannot wait would ban the key.
 //
 // The error joins all faults, each a [ginlimit.ErrInvalidArgument]: a nil policy and one WithShares among them.
 func New(p *ginlimit.Policy, base http.RoundTripper, opts ...Option) (http.RoundTripper, error) {
@@ -161,8 +163,6 @@ func (t *transport) inspect() (err error) {
 		return fmt.Errorf("%w: transport: a policy WithShares stops nobody; put the transport in front of one without",
 			ginlimit.ErrInvalidArgument)
 	}
-	_, err = t.policy.With(ginlimit.InFlight(1))
-	t.hasSlots = err == nil
 	_, err = ginlimit.ReserveAll(ended, ginlimit.Charge{Policy: t.policy, Client: "a", N: 1},
 		ginlimit.Charge{Policy: t.policy, Client: "b", N: 1})
 	t.leased = errors.Is(err, ginlimit.ErrInvalidArgument)
@@ -181,6 +181,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	a := attempt{t: t, seen: t.progress()}
 	defer t.spare.Put(a.seen)
 	ctx := r.Context()
+	defer func() { t.stops.leave(a.first) }() // also if a function of the policy panics
 	if err := a.begin(ctx, r); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // as http.RoundTripper wants it; the error would hide the other
@@ -193,9 +194,10 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			a.fail(ctx, nil)
 		}
 	}()
-	response, err := t.base.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &a.seen.trace)))
+	trace := httptrace.ClientTrace{GetConn: a.seen.getConn, WroteHeaders: a.seen.wroteHeaders} // it may be changed
+	response, err := t.base.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &trace)))
 	returned = true
-	if err != nil {
+	if err != nil || response == nil {
 		a.fail(ctx, err)
 		return response, err
 	}

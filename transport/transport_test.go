@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"testing"
@@ -419,4 +420,62 @@ func TestBadInput(t *testing.T) {
 		require.ErrorIs(t, err, row.want, name)
 		require.Empty(t, p.calls(), name)
 	}
+}
+
+// TestHooksOfCallers are called for their own request alone.
+func TestHooksOfCallers(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		client, _ := process(t, b.Redis, newPartner(nil), limits(ginlimit.PerHour(100)))
+		calls := make([]int, 4)
+		for i := range calls {
+			_, err := get(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+				GetConn: func(string) { calls[i]++ },
+			}), client, url)
+			require.NoError(t, err)
+		}
+		require.Equal(t, []int{1, 1, 1, 1}, calls)
+	})
+}
+
+// TestSlotsOfAClientsOwnLimits are released too.
+func TestSlotsOfAClientsOwnLimits(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		client, _ := process(t, b.Redis, newPartner(nil), []ginlimit.PolicyOption{
+			testkit.LimitsFrom(ginlimit.PerSecond(1000), ginlimit.InFlight(2))})
+		for range 5 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := get(ctx, client, url)
+			cancel()
+			require.NoError(t, err)
+		}
+	})
+}
+
+// TestAPanicOfThePolicy leaves the key to the next request.
+func TestAPanicOfThePolicy(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		panics, denies := false, true
+		p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
+			if denies {
+				denies = false
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+		})
+		client, _ := process(t, b.Redis, p, []ginlimit.PolicyOption{
+			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+				if panics {
+					panics = false
+					panic("policy")
+				}
+				return limitsOf(ginlimit.PerSecond(1000)), nil
+			})})
+		_, err := get(t.Context(), client, url)
+		require.NoError(t, err)
+		panics = true
+		require.Panics(t, func() { _, _ = get(t.Context(), client, url) })
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err = get(ctx, client, url)
+		require.NoError(t, err)
+	})
 }
