@@ -29,7 +29,7 @@ var exclusions = []exclusion{
 	{"WithSettle", "WithLease", "what is given back is of one charge", "leave WithLease out"},
 	{"WithRefund", "WithLease", "what is given back is of one charge", "leave WithLease out"},
 	{"WithLease", severalPolicies, "what is taken ahead is of one policy",
-		"leave WithLease out, or give the policy a handler of its own"},
+		"leave WithLease out, or decide on this policy alone"},
 	{"WithQueue", nothingCounted, "there is nothing to wait for", "leave WithQueue out"},
 }
 

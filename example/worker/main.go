@@ -62,7 +62,8 @@ func work(ctx context.Context, partner, redisAddr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
 	// The partner counts also while Redis is down: callers wait until it is back.
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithTimeout(time.Second))
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second),
+		ginlimit.WithFailureMode(ginlimit.FailClosed))
 	if err != nil {
 		return err
 	}
@@ -139,7 +140,8 @@ func run(ctx context.Context, lasts time.Duration, processes int, redisAddr stri
 	began := time.Now()
 	p.report(ctx, out)
 	all.Wait()
-	fmt.Fprintf(out, "Done in %.0f s: %d calls, %d denied\n", time.Since(began).Seconds(), p.allowed.Load(), p.denied.Load())
+	fmt.Fprintf(out, "Done in %.0f s: %d calls, %d denied\n", time.Since(began).Seconds(), p.allowed.Load(),
+		p.denied.Load())
 	return errors.Join(errs...)
 }
 
@@ -193,7 +195,8 @@ func (p *partner) serve() (url string, end func(), err error) {
 			p.allowed.Add(1)
 		}
 	})
-	router.GET("/", limiter.Handler("api", ginlimit.PerSecond(perSecond), ginlimit.WithKey(everybody)), func(*gin.Context) {})
+	limit := limiter.Handler("api", ginlimit.PerSecond(perSecond), ginlimit.WithKey(everybody))
+	router.GET("/", limit, func(*gin.Context) {})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err

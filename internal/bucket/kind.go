@@ -15,7 +15,7 @@ const (
 	Tenants                 // as the limit that they share
 )
 
-// kinds are the kinds. What a kind alone does is in a file of its own.
+// kinds are the kinds. What a kind alone does is in a file of its own; both windows share one.
 var kinds = [...]kind{
 	Token: token, FixedWindow: fixedWindow, SlidingWindow: slidingWindow,
 	Slots: slots, Ban: ban, Ahead: ahead, Tenants: tenants,

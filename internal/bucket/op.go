@@ -110,5 +110,6 @@ func (o *Op) Tokens(i int) int64 {
 func (o Op) Merges(other Op) bool {
 	takes := o.Verb == Take && other.Verb == Take && o.Charges > 0 && other.Charges > 0
 	return takes && o.Ahead+o.Held+other.Ahead+other.Held == 0 &&
-		o.N == other.N && slices.Equal(o.Each, other.Each) && o.Bans == other.Bans && o.Waits == other.Waits && o.Charges <= MaxUnits-other.Charges
+		o.N == other.N && slices.Equal(o.Each, other.Each) && o.Bans == other.Bans && o.Waits == other.Waits &&
+		o.Charges <= MaxUnits-other.Charges
 }
