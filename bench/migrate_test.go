@@ -163,7 +163,7 @@ func TestMigrationSideBySide(t *testing.T) {
 				t.Errorf("%d lines in the log, want %d:\n%s", lines, row.log, log)
 			}
 			after := newRouter(t)
-			must(t, redisRateAfter(after, limiter))
+			must(t, redisRateAfter(after, patientLimiter(t, rdb)))
 			if allowed := count(after, 22, "203.0.113.7", http.StatusOK); allowed != 20 {
 				t.Errorf("%d requests allowed, want 20: the new one decides, and every client starts with a full bucket", allowed)
 			}
@@ -174,11 +174,11 @@ func TestMigrationSideBySide(t *testing.T) {
 // TestMigrationOfCalls is that of redis_rate's methods, and of what the notes say of their results.
 func TestMigrationOfCalls(t *testing.T) {
 	ctx, rdb := t.Context(), redistest.Connect(t, redistest.Start(t))
-	before, after := redis_rate.NewLimiter(rdb), patientLimiter(t, rdb)
+	before := redis_rate.NewLimiter(rdb)
 	for i := range 22 {
 		was, err := redisRateCallBefore(ctx, before)
 		must(t, err)
-		is, err := redisRateCallAfter(ctx, after)
+		is, err := redisRateCallAfter(ctx, patientLimiter(t, rdb)) // which makes the policy
 		must(t, err)
 		if was != is || is != (i < 20) {
 			t.Errorf("call %d: before %v, after %v", i+1, was, is)
@@ -186,7 +186,7 @@ func TestMigrationOfCalls(t *testing.T) {
 	}
 
 	policy := func(limit ginlimit.Limit) *ginlimit.Policy {
-		p, err := after.Policy("calls", limit)
+		p, err := patientLimiter(t, rdb).Policy("calls", limit)
 		must(t, err)
 		return p
 	}
