@@ -13,7 +13,7 @@ import (
 // field is how a partner says how much is left, and until when.
 type field struct{ remaining, reset string }
 
-// The fields that are known beside those of draft-ietf-httpapi-ratelimit-headers-11, as net/http spells them.
+// The known fields beside RateLimit (draft-ietf-httpapi-ratelimit-headers-11), as net/http spells them.
 var (
 	requestFields = []field{
 		{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"},                   // ginlimit, GitHub, and many others

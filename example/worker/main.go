@@ -175,7 +175,7 @@ func start(ctx context.Context, url, redisAddr string) error {
 	return nil
 }
 
-// partner is an API that allows so many calls a second.
+// partner is an API that allows perSecond calls.
 type partner struct{ allowed, denied atomic.Int64 }
 
 // serve serves it, and returns its URL.

@@ -51,7 +51,7 @@ func (b *Bucket) IsLimit() bool { return b.Kind < Kinds }
 // any other says itself when a charge fits.
 func (b *Bucket) Flows() bool { return b.IsLimit() && b.Drain > 0 }
 
-// At returns the index of the last bucket of a kind after those of limits, or -1.
+// At returns the index of the last bucket of a kind, behind the limits, or -1.
 func At(buckets []Bucket, kind Kind) int {
 	for i := len(buckets) - 1; i >= 0 && !buckets[i].IsLimit(); i-- {
 		if buckets[i].Kind == kind {

@@ -49,10 +49,14 @@ func (w *waiter) rest() (context.Context, context.CancelFunc) {
 
 // banRest bans, as the request is denied, the clients of Asks whose tokens come too late to wait for.
 func (w *waiter) banRest() (err error) {
-	ctx, cancel := w.rest()
-	defer cancel()
+	var ctx context.Context // of all calls, once there is one
 	for i := range w.Asks {
 		if w.tooLate(i) && err == nil {
+			if ctx == nil {
+				own, cancel := w.rest()
+				defer cancel()
+				ctx = own
+			}
 			w.Asks[i].turn = 0
 			_, err = w.e.banFor(ctx, w.Asks[i:i+1], w.Answers[i:i+1])
 		}
