@@ -4,6 +4,7 @@ SHELL = bash
 .SHELLFLAGS = -o pipefail -c
 BIN ?= $(CURDIR)/bin
 FUZZTIME ?= 5s
+FUZZBUILD ?= -fuzz=Fuzz
 MODULES = $(shell git ls-files '*go.mod' | xargs -n 1 dirname)
 SEEDS ?= 10000
 FIRST ?= 1
@@ -27,11 +28,11 @@ busy: ## RUNS runs of these tests beside four busy loops, each also with the rac
 	@loops=; for i in 1 2 3 4; do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
 	for run in $$(seq $(RUNS)); do echo "run $$run"; go test -count=1 -timeout 30m ./... && GOMAXPROCS=1 go test -race -count=1 -timeout 30m ./... || exit 1; done
 
-# All packages but those that simulate several processes, in which no redis-server has a part.
-WITH_SERVERS = $(shell go list ./... | grep -v -e /tests/simulation -e /tests/fair)
+# All packages but those that simulate several processes, and those that start no goroutine.
+RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair)$$|/internal(/(bucket|calendar|gintrust|httpfields|memory|receipt|rules|wire))?$$')
 
-integration: ## the tests that need redis-server, with the race detector: of the root, and of every other module
-	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' $(or $(RACED),$(WITH_SERVERS))
+integration: ## the tests that need redis-server or have goroutines, with the race detector: of the root, and of every other module
+	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' $(or $(RACED),$(RACY))
 	@$(MAKE) --no-print-directory -j 2 $(OTHERS)
 
 # The other modules have parts of make nightly.
@@ -59,7 +60,7 @@ mutate: ## break the code in one place at a time, in the files that match FILES,
 fuzz: ## every fuzz target for FUZZTIME
 	@targets=$$(git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go') || exit 1; mkdir -p $(BIN); built=; \
 	echo "$$targets" | sed 's|[^/]*:func |. |' | while read -r package target; do \
-		[ "$$package" = "$$built" ] || go test -c -fuzz=Fuzz -o $(BIN)/fuzz.test "./$$package" || exit 1; built=$$package; \
+		[ "$$package" = "$$built" ] || go test -c $(FUZZBUILD) -o $(BIN)/fuzz.test "./$$package" || exit 1; built=$$package; \
 		echo "$$target"; (cd "$$package" && $(BIN)/fuzz.test -test.run '^$$' -test.fuzz "^$$target\$$" -test.fuzztime $(FUZZTIME) \
 			-test.fuzzcachedir $(BIN)/fuzz) || exit 1; done
 
