@@ -15,6 +15,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
+	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
 // Policy is a name, limits and options, made by [Limiter.Policy]. [Policy.Handler] is its middleware; the
@@ -254,6 +255,19 @@ func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
 
 // made reports whether the policy was made by [Limiter.Policy].
 func (p *Policy) made() bool { return p != nil && p.policyState != nil }
+
+func init() {
+	traits.Of = func(policy any) (t traits.Traits, ok bool) {
+		p, ok := policy.(*Policy)
+		if ok = ok && p.made(); !ok {
+			return t, false
+		}
+		return traits.Traits{
+			Options: p.used, Shares: p.shares != nil, Bans: p.banFirst > 0, DryRun: p.dryRun, LimitFunc: p.limitFunc != nil,
+			Leases: p.lease > 0 && !p.limiter.engine.IsLocal(), CheckBlock: p.limits.checkBlockable,
+		}, true
+	}
+}
 
 // errNoPolicy is the error of a zero Policy.
 var errNoPolicy = invalid("the policy was not made by Limiter.Policy")

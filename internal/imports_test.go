@@ -39,6 +39,7 @@ func TestImportsGoOneWay(t *testing.T) {
 			module + "dispatch", module + "fifo", module + "inflight", module + "lease", module + "memory",
 			module + "receipt", module + "redisstore", module + "rules", module + "wire",
 			"github.com/redis/go-redis/v9"},
+		"traits":    {},
 		"plancache": {module + "dispatch", module + "redisstore"},
 		"testkit": {module + "redisstore", module + "wire", module + "engine", module + "memory",
 			"github.com/ginlimit/ginlimit", "github.com/alicebob/miniredis/v2",

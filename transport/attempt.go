@@ -21,7 +21,8 @@ type attempt struct {
 	key      string
 	n        int
 	took     time.Time
-	reserved *ginlimit.Reservation // nil if the policy takes tokens ahead
+	reserved *ginlimit.Reservation // nil for tokens that were taken ahead
+	more     int                   // tokens that it settles with beyond its own: see lower
 	first    *stop                 // it is the first one after this stop
 	seen     *progress
 }
@@ -72,18 +73,29 @@ func (a *attempt) begin(ctx context.Context, r *http.Request) (err error) {
 }
 
 // take takes the tokens, and a slot.
-func (a *attempt) take(ctx context.Context) (err error) {
-	if a.t.leased {
-		err = a.t.policy.WaitN(ctx, a.key, a.n)
-	} else {
-		a.reserved, err = a.t.queued.Reserve(ctx, a.key, a.n)
+func (a *attempt) take(ctx context.Context) error {
+	defer func() { a.took = time.Now() }()
+	if !a.t.leased {
+		return a.reserve(ctx)
 	}
-	a.took = time.Now()
-	result := a.reserved.Result()
+	err := a.t.policy.WaitN(ctx, a.key, a.n)
 	switch {
+	case errors.Is(err, ginlimit.ErrInvalidArgument): // perhaps a client's own limits have slots
+		return a.reserve(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
 		return &TooLateError{a.when(context.WithoutCancel(ctx))}
-	case err != nil || a.t.leased || result.Allowed:
+	}
+	return err
+}
+
+// reserve takes them by a reservation.
+func (a *attempt) reserve(ctx context.Context) (err error) {
+	a.reserved, err = a.t.queued.Reserve(ctx, a.key, a.n)
+	result := a.reserved.Result()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) || result.Cause == ginlimit.CauseInFlight:
+		return &TooLateError{}
+	case err != nil || result.Allowed:
 		return err
 	case result.RetryAfter < 0:
 		return fmt.Errorf("%w: %s never allows %d at once", ginlimit.ErrInvalidArgument, result.Limit, a.n)
@@ -148,69 +160,43 @@ func (a *attempt) answered(ctx context.Context, response *http.Response) {
 	if a.reserved == nil {
 		return
 	}
-	ctx = context.WithoutCancel(ctx)
+	b := &body{ReadCloser: response.Body, attempt: *a}
+	b.end = sync.OnceFunc(func() { b.attempt.end(context.WithoutCancel(ctx), response) })
 	if response.Body == nil || response.Body == http.NoBody {
-		a.end(ctx, response)
-		return
-	}
-	b := &body{response.Body, sync.OnceFunc(func() { a.end(ctx, response) }), a.reserved}
-	if w, ok := response.Body.(io.Writer); ok { // of a 101
+		b.end()
+	} else if w, ok := response.Body.(io.Writer); ok { // of a 101
 		response.Body = &stream{b, w}
 	} else {
 		response.Body = b
 	}
 }
 
-// lookGap is how often a transport compares what the partner and the policy have left.
-const lookGap = 100 * time.Millisecond
-
-// lower takes what the policy has left more than the response says, less what may have flowed back since.
-func (a *attempt) lower(ctx context.Context, h http.Header) {
-	left, known := remaining(h, a.t.cost != nil)
-	now := time.Now()
-	last := a.t.looked.Load()
-	if !known || a.reserved != nil && a.reserved.Result().Remaining <= left || now.UnixNano()-last < int64(lookGap) ||
-		!a.t.looked.CompareAndSwap(last, now.UnixNano()) {
-		return
-	}
-	ctx = context.WithoutCancel(ctx)
-	rows, _ := a.t.policy.Status(ctx, a.key)
-	var rate []ginlimit.Result
-	for _, row := range rows {
-		if row.Limit.InFlight == 0 {
-			rate = append(rate, row)
-		}
-	}
-	if len(rate) != 1 || rate[0].Limit.Rate <= 0 { // which of several is meant, nobody knows
-		return
-	}
-	if more := rate[0].Remaining - left - int(math.Ceil(flowed(rate[0].Limit, now.Sub(a.took)))); more > 0 {
-		taken, err := a.t.hurried.Reserve(ctx, a.key, more)
-		if err == nil {
-			taken.Release()
-		}
-	}
-}
-
 // end settles and releases.
 func (a *attempt) end(ctx context.Context, response *http.Response) {
 	defer a.reserved.Release()
+	actual := -1
 	if a.t.settle != nil {
-		_ = a.reserved.Settle(ctx, a.t.settle(response)) // after an error the estimate stands
+		actual = a.t.settle(response)
+	}
+	if actual < 0 && a.more > 0 {
+		actual = a.n
+	}
+	if actual >= 0 {
+		_ = a.reserved.Settle(ctx, actual+a.more) // after an error the estimate stands
 	}
 }
 
 // body is a response's body that releases what its request holds.
 type body struct {
 	io.ReadCloser
-	end      func()
-	reserved *ginlimit.Reservation
+	attempt attempt
+	end     func()
 }
 
 // Read implements [io.Reader].
 func (b *body) Read(p []byte) (n int, err error) {
 	if n, err = b.ReadCloser.Read(p); err != nil {
-		b.reserved.Release()
+		b.attempt.reserved.Release()
 	}
 	return n, err
 }

@@ -160,6 +160,26 @@ func TestUpgrade(t *testing.T) {
 	used(t, p, 1, 0)
 }
 
+// TestNobodyReadsABody that the server does not want: the transport sends Expect and passes its answer on.
+func TestNobodyReadsABody(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	server.Client().Transport.(*http.Transport).ExpectContinueTimeout = time.Minute
+	client, p := over(t, server)
+	sent := &closed{Reader: strings.NewReader("body")}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL, sent)
+	require.NoError(t, err)
+	r.Header.Set("Expect", "100-continue")
+	response, err := client.Do(r)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
+	require.Equal(t, 4, sent.Len(), "left to read")
+	used(t, p, 100, 0) // it is blocked
+}
+
 // TestAServerThatLimits by the same library, and a client that keeps its limits, never meet a 429.
 func TestAServerThatLimits(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {

@@ -7,10 +7,8 @@ import (
 	"time"
 )
 
-// maxStops is how many stopped keys a process remembers. Redis has the stops of all.
-const maxStops = 1 << 16
-
-// stops are the keys that responses have stopped, and that no request has tried again with success.
+// stops are the keys that responses have stopped, and that no request has tried again with success: at most
+// [maxKeys], as Redis has the stops of all.
 type stops struct {
 	n    atomic.Int64 // of keys
 	mu   sync.Mutex   // guards keys and what they have
@@ -89,7 +87,7 @@ func (s *stops) add(key string, until time.Time) {
 			s.keys = map[string]*stop{}
 		}
 		for other, known := range s.keys { // any
-			if len(s.keys) < maxStops {
+			if len(s.keys) < maxKeys {
 				break
 			}
 			if known.first == nil {

@@ -17,7 +17,6 @@ import (
 	"net/http/httptrace"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit"
@@ -59,7 +58,7 @@ func WithSettle(f func(*http.Response) int) Option {
 func WithMaxStop(d time.Duration) Option {
 	return func(t *transport) error {
 		if t.maxStop = d; d < time.Second {
-			return fmt.Errorf("%w: WithMaxStop(%s): want at least 1s", ginlimit.ErrInvalidArgument, d)
+			return invalid("WithMaxStop(%s): want at least 1s", d)
 		}
 		return nil
 	}
@@ -67,19 +66,22 @@ func WithMaxStop(d time.Duration) Option {
 
 func required(option string, missing bool) error {
 	if missing {
-		return fmt.Errorf("%w: %s: the function is nil", ginlimit.ErrInvalidArgument, option)
+		return invalid("%s: the function is nil", option)
 	}
 	return nil
 }
 
 // TooLateError says that a request was not sent, as the policy would allow it only after the end of the
-// request's context. It comes as a *TooLateError, and wraps [context.DeadlineExceeded].
+// request's context, or in more than a day. It comes as a *TooLateError, and wraps [context.DeadlineExceeded].
 type TooLateError struct {
-	RetryAfter time.Duration // when the policy would allow it; 0 if that is not known
+	RetryAfter time.Duration // when the policy would allow it; 0 if nobody knows, as for a slot
 }
 
 func (e *TooLateError) Error() string {
-	return fmt.Sprintf("ginlimit: the limit allows the request only in %s, too late for its context",
+	if e.RetryAfter == 0 {
+		return "ginlimit: the limit did not allow the request before its context ended"
+	}
+	return fmt.Sprintf("ginlimit: the limit allows the request only in %s, later than it waits",
 		e.RetryAfter.Round(time.Millisecond))
 }
 
@@ -92,14 +94,14 @@ type transport struct {
 	policy  *ginlimit.Policy
 	queued  *ginlimit.Policy // the policy, as a request waits for it
 	hurried *ginlimit.Policy // the policy, as nothing waits for it
-	leased  bool             // the policy takes tokens ahead, so nothing is reserved
+	leased  bool             // the policy takes tokens ahead: nothing is reserved, unless there are slots
 	key     func(*http.Request) (string, error)
 	cost    func(*http.Request) int
 	settle  func(*http.Response) int
 	maxStop time.Duration
 	stops   stops
-	spare   sync.Pool    // of *progress
-	looked  atomic.Int64 // when it last compared what is left, in Unix nanoseconds
+	looks   looks
+	spare   sync.Pool // of *progress
 }
 
 const (
@@ -108,6 +110,8 @@ const (
 	maxWait  = 24 * time.Hour
 	// defaultMaxStop is for how long one response can stop a key.
 	defaultMaxStop = time.Hour
+	// maxKeys is how many keys a process remembers as stopped, and how many as looked at.
+	maxKeys = 1 << 16
 )
 
 // New returns a transport that sends a request when the policy allows it; base is [http.DefaultTransport] if it
@@ -115,62 +119,36 @@ const (
 //
 // A request waits in its process in order of arrival for its tokens, and for a slot if the policy has
 // [ginlimit.InFlight], which it holds until the response's body is closed or read to its end. It waits as long
-// as its context lasts, at most a day, whatever [ginlimit.WithQueue] says; if that is too short, it gets a
-// [*TooLateError], at once where the time is known. A request that was not sent, as its connection could not be
-// made, gives back what it took.
+// as its context lasts, at most a day; if that is too short, it gets a [*TooLateError], at once where the time
+// is known. A request that was not sent, as its connection could not be made, gives back what it took.
 //
-// A 429, and a 503 with Retry-After, stop the key in all processes until then, by [ginlimit.Policy.Block]: a
-// policy of InFlight alone stops only this process. In a process that has seen one, the first request after it
-// goes alone, and the others wait for its response. Fields that say how much is left lower what the policy has
-// left, if it has one rate: docs/guide.md lists them. They never raise it.
+// A 429, and a 503 with Retry-After, stop the key in all processes until then, by [ginlimit.Policy.Block]. In a
+// process that has seen one, the first request after it goes alone, and the others wait for its response.
+// Fields that say how much is left lower what the policy has left, if it has one rate: docs/guide.md lists
+// them. They never raise it.
 //
-// Give the policy no [ginlimit.WithDryRun], as a dry run's denials deny here, and no [ginlimit.WithBan], as a
-// request that cannot wait would ban the key.
-//
-// The error joins all faults, each a [ginlimit.ErrInvalidArgument]: a nil policy and one WithShares among them.
+// The error joins all faults, each a [ginlimit.ErrInvalidArgument]: a nil policy, one without a rate, one
+// [ginlimit.WithShares], WithBan or WithDryRun, and an option about requests that Gin serves, such as
+// [ginlimit.WithSkip]. Such an option has no effect here if it is a default of the limiter. A default WithLease
+// serves, but not beside [WithSettle].
 func New(p *ginlimit.Policy, base http.RoundTripper, opts ...Option) (http.RoundTripper, error) {
-	t := &transport{base: base, policy: p, key: byHost, maxStop: defaultMaxStop}
+	t := &transport{base: base, key: byHost, maxStop: defaultMaxStop}
 	if base == nil {
 		t.base = http.DefaultTransport
 	}
 	var errs []error
 	for i, opt := range opts {
 		if opt == nil {
-			errs = append(errs, fmt.Errorf("%w: option %d is nil", ginlimit.ErrInvalidArgument, i+1))
+			errs = append(errs, invalid("option %d is nil", i+1))
 			continue
 		}
 		errs = append(errs, opt(t))
 	}
-	errs = append(errs, t.inspect())
+	errs = append(errs, t.adopt(p))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	return t, nil
-}
-
-// inspect finds what kind of policy there is, and reports why a transport cannot use it. It asks nobody: the
-// context has ended.
-func (t *transport) inspect() (err error) {
-	if t.queued, err = t.policy.With(ginlimit.WithQueue(maxQueue, maxWait)); err != nil {
-		return err
-	}
-	if t.hurried, err = t.policy.With(ginlimit.WithQueue(1, time.Millisecond)); err != nil {
-		return err
-	}
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := t.policy.Share("tenant", 1).Peek(ended, "key"); !errors.Is(err, ginlimit.ErrInvalidArgument) {
-		return fmt.Errorf("%w: transport: a policy WithShares stops nobody; put the transport in front of one without",
-			ginlimit.ErrInvalidArgument)
-	}
-	_, err = ginlimit.ReserveAll(ended, ginlimit.Charge{Policy: t.policy, Client: "a", N: 1},
-		ginlimit.Charge{Policy: t.policy, Client: "b", N: 1})
-	t.leased = errors.Is(err, ginlimit.ErrInvalidArgument)
-	if t.leased && t.settle != nil {
-		return fmt.Errorf("%w: transport: WithSettle does not go together with WithLease; leave one of them out",
-			ginlimit.ErrInvalidArgument)
-	}
-	return nil
 }
 
 // byHost is the default of [WithKey].

@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -83,7 +82,7 @@ func TestTooLate(t *testing.T) {
 		require.ErrorAs(t, err, &late)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, 200*time.Millisecond, late.RetryAfter)
-		require.EqualError(t, err, "ginlimit: the limit allows the request only in 200ms, too late for its context")
+		require.EqualError(t, err, "ginlimit: the limit allows the request only in 200ms, later than it waits")
 		require.Zero(t, time.Since(start), "at once")
 		require.True(t, sent.is)
 		require.Len(t, p.calls(), 1)
@@ -94,115 +93,16 @@ func TestTooLate(t *testing.T) {
 	})
 }
 
-// TestAStopIsOfOneKeyInAllProcesses: a 429 stops them until Retry-After, and then one request goes first.
-func TestAStopIsOfOneKeyInAllProcesses(t *testing.T) {
-	for name, lim := range map[string][]ginlimit.Limit{
-		"a bucket": {ginlimit.PerSecond(1000)}, "a window": {ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.FixedWindow)},
-		"with slots": {ginlimit.PerSecond(1000), ginlimit.InFlight(100)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				denies := 2 // responses
-				var mu sync.Mutex
-				p := newPartner(func(w http.ResponseWriter, r *http.Request) {
-					mu.Lock()
-					defer mu.Unlock()
-					if r.URL.Host == "other.example" || denies == 0 {
-						return
-					}
-					denies--
-					w.Header().Set("Retry-After", "3")
-					w.WriteHeader(http.StatusTooManyRequests)
-				})
-				first, _ := process(t, b.Connect(t), p, limits(lim...))
-				second, _ := process(t, b.Connect(t), p, limits(lim...))
-				status, err := get(t.Context(), first, url)
-				require.NoError(t, err)
-				require.Equal(t, http.StatusTooManyRequests, status)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				for _, client := range []*http.Client{first, second} {
-					_, err = get(ctx, client, url)
-					var late *transport.TooLateError
-					require.ErrorAs(t, err, &late)
-					require.Equal(t, 3*time.Second, late.RetryAfter.Round(10*time.Millisecond))
-				}
-				_, err = get(ctx, first, "http://other.example")
-				require.NoError(t, err)
-				require.Len(t, p.calls(), 2)
-				var all sync.WaitGroup
-				for range 20 {
-					all.Go(func() { _, err := get(t.Context(), first, url); assert.NoError(t, err) })
-				}
-				all.Wait()
-				calls := p.calls()[2:]
-				require.Equal(t, 3*time.Second, calls[0].Round(10*time.Millisecond))
-				require.Equal(t, 6*time.Second, calls[1].Round(10*time.Millisecond), "the first was denied again, alone")
-				require.Len(t, calls, 20)
-			})
-		})
-	}
-}
-
-// TestStops are how long a response stops its key.
-func TestStops(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	at := func(d time.Duration) string { return now.Add(d).Format(http.TimeFormat) }
-	for name, row := range map[string]struct {
-		status int
-		header map[string]string
-		want   time.Duration // 0 is none
-	}{
-		"seconds":                   {429, map[string]string{"Retry-After": "7"}, 7 * time.Second},
-		"a date, by its own clock":  {429, map[string]string{"Retry-After": at(7 * time.Second), "Date": at(0)}, 7 * time.Second},
-		"a date that is over":       {429, map[string]string{"Retry-After": at(-time.Hour), "Date": at(0)}, time.Millisecond},
-		"at once":                   {429, map[string]string{"Retry-After": "0"}, time.Millisecond},
-		"nothing":                   {429, nil, time.Second},
-		"negative":                  {429, map[string]string{"Retry-After": "-7"}, time.Second},
-		"unreadable":                {429, map[string]string{"Retry-After": "soon"}, time.Second},
-		"not a number":              {429, map[string]string{"Retry-After": "NaN"}, time.Second},
-		"years":                     {429, map[string]string{"Retry-After": "999999999"}, time.Hour},
-		"huge":                      {429, map[string]string{"Retry-After": strings.Repeat("9", 400)}, time.Hour},
-		"in a hundred years":        {429, map[string]string{"Retry-After": at(876_000 * time.Hour), "Date": at(0)}, time.Hour},
-		"503":                       {503, map[string]string{"Retry-After": "7"}, 7 * time.Second},
-		"503 alone":                 {503, nil, 0},
-		"another status":            {500, map[string]string{"Retry-After": "7"}, 0},
-		"GitHub":                    {429, map[string]string{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": fmt.Sprint(now.Unix() + 9), "Date": at(0)}, 9 * time.Second},
-		"OpenAI":                    {429, map[string]string{"X-RateLimit-Remaining-Requests": "0", "X-RateLimit-Reset-Requests": "6m0s"}, 6 * time.Minute},
-		"Anthropic":                 {429, map[string]string{"Anthropic-RateLimit-Requests-Remaining": "0", "Anthropic-RateLimit-Requests-Reset": now.Add(time.Minute).Format(time.RFC3339), "Date": at(0)}, time.Minute},
-		"the draft":                 {429, map[string]string{"RateLimit": `"a";r=0;t=4, "b";r=3;t=9, "c";r=0;t=5`}, 5 * time.Second},
-		"of what is used up":        {429, map[string]string{"X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "9"}, time.Second},
-		"tokens are not requests":   {429, map[string]string{"X-RateLimit-Remaining-Tokens": "0", "X-RateLimit-Reset-Tokens": "9s"}, time.Second},
-		"Retry-After before others": {429, map[string]string{"Retry-After": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "9"}, 2 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
-					for field, value := range row.header {
-						w.Header().Set(field, value)
-					}
-					w.WriteHeader(row.status)
-				})
-				client, policy := process(t, b.Redis, p, limits(ginlimit.PerHour(100)))
-				_, err := get(t.Context(), client, url)
-				require.NoError(t, err)
-				left, err := policy.Peek(t.Context(), "partner.example")
-				require.NoError(t, err)
-				require.Equal(t, row.want, left.RetryAfter, "%+v", left)
-			})
-		})
-	}
-}
-
 // TestWhatIsLeftIsLowered, and never raised.
 func TestWhatIsLeftIsLowered(t *testing.T) {
 	t.Parallel()
 	tokens := transport.WithCost(func(*http.Request) int { return 1 })
+	settled := []transport.Option{tokens, transport.WithSettle(func(*http.Response) int { return 7 })}
+	unsettled := []transport.Option{tokens, transport.WithSettle(func(*http.Response) int { return -1 })}
 	for name, row := range map[string]struct {
 		header map[string]string
 		opts   []transport.Option
-		limits []ginlimit.Limit
+		policy []ginlimit.PolicyOption
 		want   int // of 99
 	}{
 		"X-RateLimit":            {map[string]string{"X-RateLimit-Remaining": "30"}, nil, nil, 30},
@@ -218,8 +118,12 @@ func TestWhatIsLeftIsLowered(t *testing.T) {
 		"OpenAI's tokens":        {map[string]string{"x-ratelimit-remaining-requests": "7", "x-ratelimit-remaining-tokens": "43"}, []transport.Option{tokens}, nil, 43},
 		"Anthropic":              {map[string]string{"anthropic-ratelimit-requests-remaining": "44", "anthropic-ratelimit-tokens-remaining": "7"}, nil, nil, 44},
 		"Anthropic's tokens":     {map[string]string{"anthropic-ratelimit-requests-remaining": "7", "anthropic-ratelimit-tokens-remaining": "45"}, []transport.Option{tokens}, nil, 45},
-		"beside slots":           {map[string]string{"X-RateLimit-Remaining": "30"}, nil, []ginlimit.Limit{ginlimit.PerHour(100), ginlimit.InFlight(2)}, 30},
-		"of several":             {map[string]string{"X-RateLimit-Remaining": "30"}, nil, []ginlimit.Limit{ginlimit.PerHour(100), ginlimit.PerDay(1000)}, 99},
+		"without a free slot":    {map[string]string{"X-RateLimit-Remaining": "30"}, nil, limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 30},
+		"settled":                {map[string]string{"x-ratelimit-remaining-tokens": "30"}, settled, limits(ginlimit.PerHour(100)), 24},
+		"settled with slots":     {map[string]string{"x-ratelimit-remaining-tokens": "30"}, settled, limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 24},
+		"not settled":            {map[string]string{"x-ratelimit-remaining-tokens": "30"}, unsettled, limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 30},
+		"leased":                 {map[string]string{"X-RateLimit-Remaining": "30"}, nil, append(limits(ginlimit.PerHour(100)), ginlimit.WithLease(time.Second)), 30},
+		"of several":             {map[string]string{"X-RateLimit-Remaining": "30"}, nil, limits(ginlimit.PerHour(100), ginlimit.PerDay(1000)), 99},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -228,15 +132,17 @@ func TestWhatIsLeftIsLowered(t *testing.T) {
 						w.Header().Set(field, value)
 					}
 				})
-				if row.limits == nil {
-					row.limits = limitsOf(ginlimit.PerHour(100))
+				if row.policy == nil {
+					row.policy = limits(ginlimit.PerHour(100))
 				}
-				client, policy := process(t, b.Redis, p, limits(row.limits...), row.opts...)
-				_, err := get(t.Context(), client, url)
-				require.NoError(t, err)
-				left, err := policy.Peek(t.Context(), "partner.example")
-				require.NoError(t, err)
-				require.Equal(t, row.want, left.Remaining)
+				client, policy := process(t, b.Redis, p, row.policy, row.opts...)
+				for _, host := range []string{"partner.example", "other.example"} { // each at once
+					_, err := get(t.Context(), client, "http://"+host)
+					require.NoError(t, err)
+					left, err := policy.Peek(t.Context(), host)
+					require.NoError(t, err)
+					require.Equal(t, row.want, left.Remaining)
+				}
 			})
 		})
 	}
@@ -261,13 +167,18 @@ func TestSlots(t *testing.T) {
 					}
 					_, _ = io.WriteString(w, "body")
 				})
-				client, _ := process(t, b.Redis, p, limits(ginlimit.InFlight(1)))
+				client, _ := process(t, b.Redis, p, limits(ginlimit.PerSecond(1000), ginlimit.InFlight(1)))
 				response, err := client.Get(url)
 				require.NoError(t, err)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
+				start := time.Now()
 				_, err = get(ctx, client, url)
-				require.ErrorIs(t, err, context.DeadlineExceeded)
+				var late *transport.TooLateError
+				require.ErrorAs(t, err, &late)
+				require.Zero(t, late.RetryAfter, "nobody knows when a slot becomes free")
+				require.ErrorContains(t, err, "the limit did not allow the request before its context ended")
+				require.Equal(t, time.Second, time.Since(start))
 				finish(t, response)
 				_, err = get(t.Context(), client, url)
 				require.NoError(t, err)
@@ -373,55 +284,6 @@ func TestNothingOfARequestReachesRedis(t *testing.T) {
 	})
 }
 
-// TestBadInput is reported, all of it at once, and sends nothing.
-func TestBadInput(t *testing.T) {
-	t.Parallel()
-	limiter, err := ginlimit.NewLocal()
-	require.NoError(t, err)
-	defer limiter.Close()
-	plain, err := limiter.Policy("plain", ginlimit.PerHour(100))
-	require.NoError(t, err)
-	shared, err := limiter.Policy("shared", ginlimit.PerHour(100), ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
-	require.NoError(t, err)
-	for name, row := range map[string]struct {
-		policy *ginlimit.Policy
-		opts   []transport.Option
-		want   []string
-	}{
-		"no policy":        {nil, nil, []string{"policy"}},
-		"a zero policy":    {&ginlimit.Policy{}, nil, []string{"policy"}},
-		"shares":           {shared, nil, []string{"WithShares"}},
-		"a tenant's share": {shared.Share("a", 1), nil, []string{"WithShares"}},
-		"nil functions": {plain, []transport.Option{nil, transport.WithKey(nil), transport.WithCost(nil),
-			transport.WithSettle(nil), transport.WithMaxStop(0)},
-			[]string{"option 1 is nil", "WithKey", "WithCost", "WithSettle", "WithMaxStop"}},
-	} {
-		_, err := transport.New(row.policy, nil, row.opts...)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
-		for _, want := range row.want {
-			require.ErrorContains(t, err, want, name)
-		}
-	}
-	failed := errors.New("failed")
-	for name, row := range map[string]struct {
-		opt  transport.Option
-		want error
-	}{
-		"a key that fails": {transport.WithKey(func(*http.Request) (string, error) { return "", failed }), failed},
-		"no key":           {transport.WithKey(func(*http.Request) (string, error) { return "", nil }), ginlimit.ErrNoKey},
-		"a cost of 0":      {transport.WithCost(func(*http.Request) int { return 0 }), ginlimit.ErrInvalidArgument},
-		"a negative cost":  {transport.WithCost(func(*http.Request) int { return -1 }), ginlimit.ErrInvalidArgument},
-		"a cost above all": {transport.WithCost(func(*http.Request) int { return 101 }), ginlimit.ErrInvalidArgument},
-	} {
-		p := newPartner(nil)
-		calls, err := transport.New(plain, p, row.opt)
-		require.NoError(t, err)
-		_, err = get(t.Context(), &http.Client{Transport: calls}, url)
-		require.ErrorIs(t, err, row.want, name)
-		require.Empty(t, p.calls(), name)
-	}
-}
-
 // TestHooksOfCallers are called for their own request alone.
 func TestHooksOfCallers(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -434,48 +296,5 @@ func TestHooksOfCallers(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Equal(t, []int{1, 1, 1, 1}, calls)
-	})
-}
-
-// TestSlotsOfAClientsOwnLimits are released too.
-func TestSlotsOfAClientsOwnLimits(t *testing.T) {
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		client, _ := process(t, b.Redis, newPartner(nil), []ginlimit.PolicyOption{
-			testkit.LimitsFrom(ginlimit.PerSecond(1000), ginlimit.InFlight(2))})
-		for range 5 {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			_, err := get(ctx, client, url)
-			cancel()
-			require.NoError(t, err)
-		}
-	})
-}
-
-// TestAPanicOfThePolicy leaves the key to the next request.
-func TestAPanicOfThePolicy(t *testing.T) {
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		panics, denies := false, true
-		p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
-			if denies {
-				denies = false
-				w.WriteHeader(http.StatusTooManyRequests)
-			}
-		})
-		client, _ := process(t, b.Redis, p, []ginlimit.PolicyOption{
-			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
-				if panics {
-					panics = false
-					panic("policy")
-				}
-				return limitsOf(ginlimit.PerSecond(1000)), nil
-			})})
-		_, err := get(t.Context(), client, url)
-		require.NoError(t, err)
-		panics = true
-		require.Panics(t, func() { _, _ = get(t.Context(), client, url) })
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		_, err = get(ctx, client, url)
-		require.NoError(t, err)
 	})
 }

@@ -1,0 +1,154 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/transport"
+)
+
+// TestBadInput is reported, all of it at once, and sends nothing.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	limiter, err := ginlimit.NewLocal()
+	require.NoError(t, err)
+	defer limiter.Close()
+	plain, err := limiter.Policy("plain", ginlimit.PerHour(100))
+	require.NoError(t, err)
+	shared, err := limiter.Policy("shared", ginlimit.PerHour(100), ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
+	require.NoError(t, err)
+	other, err := ginlimit.NewLocal(ginlimit.WithBan(time.Minute, time.Hour), ginlimit.WithDryRun())
+	require.NoError(t, err)
+	defer other.Close()
+	defaults, err := other.Policy("defaults", ginlimit.PerHour(100))
+	require.NoError(t, err)
+	served, err := limiter.Policy("served", ginlimit.PerHour(100), ginlimit.WithKey(ginlimit.ByClientIP),
+		ginlimit.WithCost(func(*gin.Context) int { return 1 }), ginlimit.WithSettle(func(*gin.Context) int { return 1 }),
+		ginlimit.WithQueue(1, time.Second), ginlimit.WithSkip(func(*gin.Context) bool { return true }),
+		ginlimit.WithAllowList(), ginlimit.WithDenyList(), ginlimit.WithHeaders(ginlimit.NoHeaders),
+		ginlimit.WithHeaderFunc(func(http.Header, []ginlimit.Result) {}),
+		ginlimit.WithDeniedHandler(func(*gin.Context, ginlimit.Result) {}),
+		ginlimit.WithErrorHandler(func(*gin.Context, error) {}))
+	require.NoError(t, err)
+	refunds, err := limiter.Policy("refunds", ginlimit.PerHour(100), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
+	require.NoError(t, err)
+	slots, err := limiter.Policy("slots", ginlimit.InFlight(20))
+	require.NoError(t, err)
+	free, err := limiter.Policy("free", ginlimit.Unlimited())
+	require.NoError(t, err)
+	daily, err := limiter.Policy("daily", ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)))
+	require.NoError(t, err)
+	leasing, err := ginlimit.NewLimiter(testkit.Unreachable(t))
+	require.NoError(t, err)
+	defer leasing.Close()
+	leased, err := leasing.Policy("leased", ginlimit.PerHour(100), ginlimit.WithLease(time.Second))
+	require.NoError(t, err)
+	const day = 24 * time.Hour
+	for name, row := range map[string]struct {
+		policy *ginlimit.Policy
+		opts   []transport.Option
+		want   []string
+	}{
+		"no policy":            {nil, nil, []string{"policy"}},
+		"a zero policy":        {&ginlimit.Policy{}, nil, []string{"policy"}},
+		"shares":               {shared, nil, []string{"WithShares"}},
+		"a tenant's share":     {shared.Share("a", 1), nil, []string{"WithShares"}},
+		"a limiter's defaults": {defaults, nil, []string{"WithBan", "WithDryRun", "by a limiter without that default"}},
+		"what Gin serves": {served, nil, []string{"WithKey", "WithCost", "WithSettle", "WithQueue", "WithSkip", "WithAllowList",
+			"WithDenyList", "WithHeaders", "WithHeaderFunc", "WithDeniedHandler", "WithErrorHandler"}},
+		"a refund":                {refunds, nil, []string{"WithRefund", "transport.WithSettle"}},
+		"slots alone":             {slots, nil, []string{"give it a rate too"}},
+		"no limit":                {free, nil, []string{"give it a rate too"}},
+		"a stop that is too long": {daily, []transport.Option{transport.WithMaxStop(60 * day)}, []string{"WithMaxStop", "a block of 1440h0m0s is too long"}},
+		"a lease and a settlement": {leased, []transport.Option{transport.WithSettle(func(*http.Response) int { return 1 })},
+			[]string{"WithLease"}},
+		"nil functions": {plain, []transport.Option{nil, transport.WithKey(nil), transport.WithCost(nil),
+			transport.WithSettle(nil), transport.WithMaxStop(0)},
+			[]string{"option 1 is nil", "WithKey", "WithCost", "WithSettle", "WithMaxStop"}},
+	} {
+		_, err := transport.New(row.policy, nil, row.opts...)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
+		for _, want := range row.want {
+			require.ErrorContains(t, err, want, name)
+		}
+	}
+	_, err = transport.New(daily, nil, transport.WithMaxStop(30*day))
+	require.NoError(t, err)
+	failed := errors.New("failed")
+	for name, row := range map[string]struct {
+		opt  transport.Option
+		want error
+	}{
+		"a key that fails": {transport.WithKey(func(*http.Request) (string, error) { return "", failed }), failed},
+		"no key":           {transport.WithKey(func(*http.Request) (string, error) { return "", nil }), ginlimit.ErrNoKey},
+		"a cost of 0":      {transport.WithCost(func(*http.Request) int { return 0 }), ginlimit.ErrInvalidArgument},
+		"a negative cost":  {transport.WithCost(func(*http.Request) int { return -1 }), ginlimit.ErrInvalidArgument},
+		"a cost above all": {transport.WithCost(func(*http.Request) int { return 101 }), ginlimit.ErrInvalidArgument},
+	} {
+		p := newPartner(nil)
+		calls, err := transport.New(plain, p, row.opt)
+		require.NoError(t, err)
+		_, err = get(t.Context(), &http.Client{Transport: calls}, url)
+		require.ErrorIs(t, err, row.want, name)
+		require.Empty(t, p.calls(), name)
+	}
+}
+
+// TestSlotsOfAClientsOwnLimits are released too.
+func TestSlotsOfAClientsOwnLimits(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		for _, more := range []ginlimit.PolicyOption{ginlimit.WithFloor(0), ginlimit.WithLease(time.Second)} {
+			client, _ := process(t, b.Redis, newPartner(nil), []ginlimit.PolicyOption{
+				testkit.LimitsFrom(ginlimit.PerSecond(1000), ginlimit.InFlight(2)), more})
+			for range 5 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				_, err := get(ctx, client, url)
+				cancel()
+				require.NoError(t, err)
+			}
+		}
+	})
+}
+
+// TestDefaultsOfALimiter: a lease serves, unless the transport settles; what is about Gin has no effect.
+func TestDefaultsOfALimiter(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		events := 0
+		limiter, err := ginlimit.NewLimiter(b.Redis, ginlimit.WithLease(time.Second), ginlimit.WithQueue(1, time.Millisecond),
+			ginlimit.WithSkip(func(*gin.Context) bool { return true }), ginlimit.WithKey(ginlimit.ByHeader("X-User")),
+			ginlimit.WithObserver(func(context.Context, ginlimit.Event) { events++ }))
+		require.NoError(t, err)
+		defer limiter.Close()
+		asked := 0
+		for name, row := range map[string]struct {
+			opts   []transport.Option
+			leased bool
+		}{
+			"leased":  {nil, true},
+			"settled": {[]transport.Option{transport.WithSettle(func(*http.Response) int { return 1 })}, false},
+		} {
+			p, err := limiter.Policy(name, ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+				asked++
+				return limitsOf(ginlimit.PerSecond(1000)), nil
+			}))
+			require.NoError(t, err)
+			before, beforeAsked, beforeEvents := limiter.Stats().Leased, asked, events
+			calls, err := transport.New(p, newPartner(nil), row.opts...)
+			require.NoError(t, err)
+			require.Equal(t, []int{beforeAsked, beforeEvents}, []int{asked, events}, "New asks nobody")
+			for range 10 {
+				_, err := get(t.Context(), &http.Client{Transport: calls}, url)
+				require.NoError(t, err)
+			}
+			require.Equal(t, row.leased, limiter.Stats().Leased > before, name)
+		}
+	})
+}
