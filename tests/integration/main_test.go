@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 		serveLeasing(addr, os.Getenv(leasingLog))
 		return
 	}
+	if addr := os.Getenv(transportRedis); addr != "" {
+		serveTransport(addr, os.Getenv(transportURL))
+		return
+	}
 	os.Exit(m.Run())
 }
 
